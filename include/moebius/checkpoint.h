@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checkpoint: one MoE layer of a Hugging Face model directory as MoeLayerWeights.
+// Families: mixtral, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3, gpt_oss, llama4, olmoe,
+// glm4_moe.  Weights: bf16, f16, f32, fp8 blocks, compressed-tensors int4 and int8, mxfp4, ModelOpt
+// nvfp4.  Only the layer's tensors are touched, each is copied at most once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "moebius/moe_layer.h"
+#include "moebius/safetensors.h"
+
+namespace moebius {
+
+// config.json, the parts an MoE layer needs.
+struct ModelInfo {
+  std::string family;  // model_type
+  std::string quant_method;  // "none", "fp8", "compressed-tensors int4", "mxfp4", "nvfp4", ...
+  int64_t num_layers = 0;
+  std::vector<int64_t> moe_layers;  // layers that have experts
+  int64_t hidden = 0;
+  int64_t intermediate = 0;        // of one routed expert
+  int64_t num_experts = 0;
+  int64_t topk = 0;
+  int64_t num_shared_experts = 0;
+  int64_t shared_intermediate = 0;  // all shared experts together
+};
+
+struct LoadOptions {
+  // auto: activations as the checkpoint's scheme says; none: weights as stored, activations not
+  // quantized; else a scheme name to quantize an unquantized checkpoint with at load
+  // ("fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16", "mxfp4_w4a16", "nvfp4", ...).
+  std::string quant = "auto";
+  int ep_size = 1, ep_rank = 0;  // which experts to load
+  int tp_size = 1, tp_rank = 0;  // which slice of I
+};
+
+class Checkpoint {
+ public:
+  // Reads config.json and opens the safetensors.  Throws InvalidArgument naming file and field.
+  explicit Checkpoint(const std::filesystem::path& directory);
+  ~Checkpoint();
+
+  const ModelInfo& info() const;
+  // Throws InvalidArgument naming file, tensor and both values; Unsupported for a family or a
+  // quantization not listed above.
+  MoeLayerWeights load_layer(int64_t layer, const LoadOptions& options = {}) const;
+  // Prefix of the layer's MoE block as the checkpoint writes it ("model.layers.1.mlp").
+  std::string block_prefix(int64_t layer) const;
+  const Safetensors& tensors() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// A synthetic checkpoint of a real model's exact layer shape, with random weights from `seed`.
+struct PresetInfo {
+  std::string name;
+  std::string description;
+  ModelInfo model;
+};
+std::vector<PresetInfo> model_presets();
+// Writes directory/config.json and model.safetensors (a sharded set above 5 GB per file).
+// quant: "none" or a checkpoint format ("fp8", "int8", "int4", "mxfp4", "nvfp4").
+void make_model(const std::string& preset,
+                int64_t num_layers,
+                const std::string& quant,
+                uint64_t seed,
+                const std::filesystem::path& directory);
+
+}  // namespace moebius

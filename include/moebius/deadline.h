@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Deadline: the point in time after which a wait gives up.  No wait is without one.
+#pragma once
+
+#include <chrono>
+
+namespace moebius {
+
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static Deadline after(std::chrono::nanoseconds duration) {
+    return Deadline(Clock::now() + duration);
+  }
+  // MOEBIUS_TIMEOUT_MS from now (default 60 s).
+  static Deadline from_settings();
+
+  bool expired() const { return Clock::now() >= at_; }
+  std::chrono::nanoseconds remaining() const {
+    const auto left = at_ - Clock::now();
+    return left.count() > 0 ? left : Clock::duration::zero();
+  }
+  Clock::time_point time_point() const { return at_; }
+
+ private:
+  explicit Deadline(Clock::time_point at) : at_(at) {}
+  Clock::time_point at_;
+};
+
+}  // namespace moebius

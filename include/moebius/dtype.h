@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// DType: element types of tensors, and their sizes.
+//
+// Packed types store several elements per byte, first element in the lowest bits:
+//   4 bits  two per byte, low nibble first (OCP MX v1.0, NVFP4, compressed-tensors agree)
+//   6 bits  four per three bytes, little-endian bit order
+// A tensor of a packed type counts elements in its shape; each row starts on a byte boundary, so
+// its last dimension is a multiple of 2 (4 bits) or 4 (6 bits).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <source_location>
+#include <string_view>
+
+#include "moebius/error.h"
+#include "moebius/float_types.h"
+
+namespace moebius {
+
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kF8E4M3,  // OCP e4m3 without infinities ("fn"), largest value 448
+  kF8E5M2,  // OCP e5m2 with infinities, largest finite value 57344
+  kI8,
+  kU8,
+  kI32,
+  kI64,
+  kBool,    // one byte, 0 or 1
+  kF4E2M1,  // packed
+  kU4,      // packed; a quantized weight means (q - zero_point) * scale, zero_point 8 if none given
+  kF6E3M2,  // packed
+  kF6E2M3,  // packed
+  kE8M0,    // a scale: 2^(code - 127), code 255 is NaN
+};
+
+inline constexpr int kNumDTypes = 15;
+
+int bits(DType dtype);
+std::string_view name(DType dtype);  // "bf16", "f8e4m3", "u4", ...
+std::optional<DType> dtype_from_name(std::string_view name);
+
+// Elements that share bytes: 1, 2 (4 bits) or 4 (6 bits).
+int pack_factor(DType dtype);
+// Bytes of a row of n elements.  REQUIRES: n % pack_factor(dtype) == 0.
+int64_t row_bytes(DType dtype, int64_t n);
+
+void expect_dtype(DType actual, DType expected, std::string_view what,
+                  Where where = Where::current());
+
+// The C++ type behind a dtype.  Packed types and e8m0 are read as uint8_t.
+template <typename T>
+constexpr bool holds(DType dtype);
+
+template <>
+constexpr bool holds<float>(DType d) {
+  return d == DType::kF32;
+}
+template <>
+constexpr bool holds<Float16>(DType d) {
+  return d == DType::kF16;
+}
+template <>
+constexpr bool holds<BFloat16>(DType d) {
+  return d == DType::kBF16;
+}
+template <>
+constexpr bool holds<F8E4M3>(DType d) {
+  return d == DType::kF8E4M3;
+}
+template <>
+constexpr bool holds<F8E5M2>(DType d) {
+  return d == DType::kF8E5M2;
+}
+template <>
+constexpr bool holds<int8_t>(DType d) {
+  return d == DType::kI8;
+}
+// Any one-byte or packed type may be read as raw bytes.
+template <>
+constexpr bool holds<uint8_t>(DType d) {
+  return d != DType::kF32 && d != DType::kF16 && d != DType::kBF16 && d != DType::kI32 &&
+         d != DType::kI64;
+}
+template <>
+constexpr bool holds<int32_t>(DType d) {
+  return d == DType::kI32;
+}
+template <>
+constexpr bool holds<int64_t>(DType d) {
+  return d == DType::kI64;
+}
+template <>
+constexpr bool holds<bool>(DType d) {
+  return d == DType::kBool;
+}
+
+}  // namespace moebius

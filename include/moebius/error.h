@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Errors: typed exceptions whose message holds both values, and the checks that throw them.
+// Place: every public boundary.  Inside a stage, invariants are asserts.
+#pragma once
+
+#include <cstdint>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace moebius {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The caller or an input file is at fault; nothing has been enqueued or written.
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+// A valid request that this build, this machine or the chosen implementation cannot serve.
+class Unsupported : public Error {
+ public:
+  using Error::Error;
+};
+
+class CudaError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A collective did not complete.  `peer` is the rank that was waited for, -1 when none can be named.
+class CommError : public Error {
+ public:
+  CommError(const std::string& message, int rank, int peer)
+      : Error(message), rank_(rank), peer_(peer) {}
+  int rank() const { return rank_; }
+  int peer() const { return peer_; }
+
+ private:
+  int rank_;
+  int peer_;
+};
+
+// Checks for public boundaries.  Each throws InvalidArgument as
+//   "x.dim(1) is 7000, expected 7168 (experts.cc:88)"
+// `what` names the value as the caller knows it.
+using Where = std::source_location;
+
+void expect_eq(int64_t actual, int64_t expected, std::string_view what,
+               Where where = Where::current());
+void expect_eq(std::string_view actual, std::string_view expected, std::string_view what,
+               Where where = Where::current());
+void expect_ge(int64_t actual, int64_t bound, std::string_view what,
+               Where where = Where::current());
+void expect_le(int64_t actual, int64_t bound, std::string_view what,
+               Where where = Where::current());
+void expect_multiple_of(int64_t actual, int64_t divisor, std::string_view what,
+                        Where where = Where::current());
+// For conditions that are not a comparison of two numbers; `message` holds the values.
+void expect(bool ok, std::string_view message, Where where = Where::current());
+
+}  // namespace moebius

@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Small floating-point formats with exact conversions.  These functions are the specification; the
+// vectorised paths in src/quant/cpu are tested against them code by code.
+//
+// Sources: IEEE 754 (f16), OCP 8-bit Floating Point v1.0 (e4m3, e5m2), OCP Microscaling v1.0 (e2m1,
+// e3m2, e2m3, e8m0).  Rounding is to nearest, ties to even.  "Saturating" means what the CUDA
+// `satfinite` conversions do: beyond the largest finite value, and for infinities, the largest
+// finite value; NaN stays NaN where the format has one and becomes the largest positive value where
+// it has none.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace moebius {
+
+namespace detail {
+
+// E exponent bits, M mantissa bits, the largest finite code, and the codes for infinity and NaN
+// (kNone where the format lacks them).
+template <int E, int M, uint32_t kMaxCode, uint32_t kInfCode, uint32_t kNanCode>
+struct Minifloat {
+  static constexpr uint32_t kNone = 0xffffffffu;
+  static constexpr int kBias = (1 << (E - 1)) - 1;
+  static constexpr uint32_t kSign = 1u << (E + M);
+
+  static constexpr uint32_t encode(float value, bool saturate) {
+    const uint32_t u = std::bit_cast<uint32_t>(value);
+    const uint32_t sign = (u >> 31) ? kSign : 0;
+    const uint32_t magnitude = u & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+      return kNanCode == kNone ? kMaxCode : (kNanCode | sign);
+    }
+    const uint32_t code = magnitude == 0x7f800000u ? kMaxCode + 1 : round(magnitude);
+    if (code <= kMaxCode) {
+      return code | sign;
+    }
+    if (saturate || (kInfCode == kNone && kNanCode == kNone)) {
+      return kMaxCode | sign;
+    }
+    return (kInfCode != kNone ? kInfCode : kNanCode) | sign;
+  }
+
+  static constexpr float decode(uint32_t code) {
+    const uint32_t sign = (code & kSign) ? 0x80000000u : 0;
+    const uint32_t magnitude = code & (kSign - 1);
+    if (magnitude > kMaxCode) {
+      return std::bit_cast<float>(sign | (magnitude == kInfCode ? 0x7f800000u : 0x7fc00000u));
+    }
+    const uint32_t mantissa = magnitude & ((1u << M) - 1);
+    const int exponent = static_cast<int>(magnitude >> M);
+    if (exponent == 0) {
+      // mantissa * 2^(1 - bias - M) is exact: both factors are representable in f32.
+      const float step = std::bit_cast<float>(static_cast<uint32_t>(128 - kBias - M) << 23);
+      const float result = static_cast<float>(mantissa) * step;
+      return sign ? -result : result;
+    }
+    return std::bit_cast<float>(sign | (static_cast<uint32_t>(exponent - kBias + 127) << 23) |
+                                (mantissa << (23 - M)));
+  }
+
+ private:
+  // Code of the nearest value of an unbounded exponent range; may exceed kMaxCode.
+  static constexpr uint32_t round(uint32_t magnitude) {
+    const int exponent = static_cast<int>(magnitude >> 23) - 127;
+    constexpr int kMinExponent = 1 - kBias;
+    const bool subnormal = exponent < kMinExponent;
+    const int shift = 23 - M + (subnormal ? kMinExponent - exponent : 0);
+    if (shift > 24) {
+      return 0;  // below half of the smallest subnormal (f32 subnormals are, too)
+    }
+    const uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u;
+    const uint32_t odd = (significand >> shift) & 1u;
+    const uint32_t rounded = (significand + (1u << (shift - 1)) - 1 + odd) >> shift;
+    // A carry out of the mantissa moves into the exponent field by itself.
+    return subnormal ? rounded : (static_cast<uint32_t>(exponent + kBias - 1) << M) + rounded;
+  }
+};
+
+inline constexpr uint32_t kNone = 0xffffffffu;
+using HalfFormat = Minifloat<5, 10, 0x7bff, 0x7c00, 0x7e00>;
+using E4M3Format = Minifloat<4, 3, 0x7e, kNone, 0x7f>;
+using E5M2Format = Minifloat<5, 2, 0x7b, 0x7c, 0x7e>;
+using E2M1Format = Minifloat<2, 1, 0x7, kNone, kNone>;
+using E3M2Format = Minifloat<3, 2, 0x1f, kNone, kNone>;
+using E2M3Format = Minifloat<2, 3, 0x1f, kNone, kNone>;
+
+}  // namespace detail
+
+struct BFloat16 {
+  uint16_t bits = 0;
+
+  BFloat16() = default;
+  constexpr explicit BFloat16(float value) {
+    const uint32_t u = std::bit_cast<uint32_t>(value);
+    if ((u & 0x7fffffffu) > 0x7f800000u) {
+      bits = static_cast<uint16_t>((u >> 16) | 0x40u);  // keep NaN a (quiet) NaN
+    } else {
+      bits = static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    }
+  }
+  constexpr explicit operator float() const {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
+};
+
+struct Float16 {
+  uint16_t bits = 0;
+
+  Float16() = default;
+  constexpr explicit Float16(float value)
+      : bits(static_cast<uint16_t>(detail::HalfFormat::encode(value, /*saturate=*/false))) {}
+  constexpr explicit operator float() const { return detail::HalfFormat::decode(bits); }
+};
+
+// Conversion from float saturates; `overflowing` gives NaN instead, as a plain cast does elsewhere.
+struct F8E4M3 {
+  uint8_t bits = 0;
+
+  F8E4M3() = default;
+  constexpr explicit F8E4M3(float value)
+      : bits(static_cast<uint8_t>(detail::E4M3Format::encode(value, /*saturate=*/true))) {}
+  static constexpr F8E4M3 overflowing(float value) {
+    F8E4M3 result;
+    result.bits = static_cast<uint8_t>(detail::E4M3Format::encode(value, /*saturate=*/false));
+    return result;
+  }
+  constexpr explicit operator float() const { return detail::E4M3Format::decode(bits); }
+};
+
+// As F8E4M3; `overflowing` gives infinity.
+struct F8E5M2 {
+  uint8_t bits = 0;
+
+  F8E5M2() = default;
+  constexpr explicit F8E5M2(float value)
+      : bits(static_cast<uint8_t>(detail::E5M2Format::encode(value, /*saturate=*/true))) {}
+  static constexpr F8E5M2 overflowing(float value) {
+    F8E5M2 result;
+    result.bits = static_cast<uint8_t>(detail::E5M2Format::encode(value, /*saturate=*/false));
+    return result;
+  }
+  constexpr explicit operator float() const { return detail::E5M2Format::decode(bits); }
+};
+
+// Element codes of the packed formats: 4 bits (e2m1) or 6 bits (e3m2, e2m3), saturating.
+constexpr uint8_t e2m1_from_float(float value) {
+  return static_cast<uint8_t>(detail::E2M1Format::encode(value, true));
+}
+constexpr float e2m1_to_float(uint8_t code) { return detail::E2M1Format::decode(code); }
+constexpr uint8_t e3m2_from_float(float value) {
+  return static_cast<uint8_t>(detail::E3M2Format::encode(value, true));
+}
+constexpr float e3m2_to_float(uint8_t code) { return detail::E3M2Format::decode(code); }
+constexpr uint8_t e2m3_from_float(float value) {
+  return static_cast<uint8_t>(detail::E2M3Format::encode(value, true));
+}
+constexpr float e2m3_to_float(uint8_t code) { return detail::E2M3Format::decode(code); }
+
+// e8m0: 2^(code - 127); code 0 is 2^-127 (subnormal in f32), code 255 is NaN.
+constexpr float e8m0_to_float(uint8_t code) {
+  if (code == 255) {
+    return std::bit_cast<float>(0x7fc00000u);
+  }
+  return std::bit_cast<float>(code == 0 ? 0x00400000u : static_cast<uint32_t>(code) << 23);
+}
+
+inline constexpr float kE4M3Max = 448.0f;
+inline constexpr float kE5M2Max = 57344.0f;
+inline constexpr float kE2M1Max = 6.0f;
+inline constexpr float kE3M2Max = 28.0f;
+inline constexpr float kE2M3Max = 7.5f;
+
+}  // namespace moebius

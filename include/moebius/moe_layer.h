@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// MoeLayer: router + modular kernel + shared experts, made from weights: hidden states in, output
+// out.  This is what most callers want; the parts are public for those who compose their own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "moebius/modular_kernel.h"
+#include "moebius/parallel_config.h"
+#include "moebius/router.h"
+
+namespace moebius {
+
+// One layer's weights and the facts that go with them, as a checkpoint gives them.
+struct MoeLayerWeights {
+  MoeConfig config;
+  RouterConfig router_config;
+  RouterWeights router;
+  bool apply_router_weight_on_input = false;
+  ActivationSpec activation;
+  ExpertWeights experts;  // this rank's local experts
+  // Shared experts: w1 [1, 2*Is, H], w2 [1, H, Is]; undefined tensors = none.
+  ExpertWeights shared;
+  int64_t shared_intermediate = 0;
+  Tensor shared_gate;     // [1, H]; optional
+};
+
+struct MoeLayerOptions {
+  ActivationFormat format = ActivationFormat::kStandard;
+  std::string experts;         // implementation to force; empty = choose
+  Precision precision = Precision::kModel;
+  int64_t chunk_tokens = 0;    // see KernelOptions
+};
+
+class MoeLayer {
+ public:
+  // Single rank.  Takes the weights: handles are dropped once repacked.
+  MoeLayer(MoeLayerWeights weights, const MoeLayerOptions& options, const Stream& stream);
+  ~MoeLayer();
+
+  // hidden [T, H] f32/bf16/f16 -> output [T, H] f32, bf16 or f16 = routed + shared, summed in f32
+  // and rounded once.  Batched formats take any T: longer inputs are split by max_num_tokens.
+  void forward(const Tensor& hidden, const Tensor& output, const CallContext& context);
+
+  const Router& router() const;
+  const ModularKernel& kernel() const;
+  const MoeConfig& config() const;
+  // Of the last forward(): selections per expert, i64 [E].
+  Tensor expert_load() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moebius

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// PrepareFinalize: the two ends of an MoE layer around the experts.
+//   prepare   quantizes and dispatches a rank's tokens; the result is what its experts compute on.
+//   finalize  weights, reduces and combines expert outputs into the rank's own tokens.
+// One class, since both ends share the transport and its state.
+// Letters: T tokens of this rank, M rows received, K top-k, H hidden, L local, E global experts.
+// Thread-safety: one thread at a time per object (a rank has its own).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "moebius/experts.h"
+#include "moebius/profile.h"
+#include "moebius/stream.h"
+#include "moebius/tensor.h"
+#include "moebius/weight_and_reduce.h"
+#include "moebius/workspace.h"
+
+namespace moebius {
+
+// What a call runs with; the caller owns all of it.
+struct CallContext {
+  Stream stream;
+  WorkspacePool* workspaces = nullptr;  // required
+  int microbatch = 0;                   // selects workspaces and transport handles
+  Profile* profile = nullptr;           // optional
+};
+
+struct PrepareInput {
+  Tensor hidden;         // [T, H] f32/bf16/f16; not modified
+  Tensor topk_ids;       // i32 [T, K] global ids, -1 = masked (modular)
+  Tensor topk_weights;   // f32 [T, K] (modular)
+  Tensor router_logits;  // f32 [T, E] (monolithic only)
+  int64_t num_experts = 0;  // E
+  Tensor expert_map;        // i32 [E] of this rank; undefined = all experts are local
+  bool apply_router_weight_on_input = false;  // K must be 1
+  const QuantConfig* quant = nullptr;         // required
+  bool defer_input_quant = false;             // hand over unquantized rows; the experts quantize
+  Tensor lora_ids;                            // i32 [T], -1 = none; optional
+};
+
+struct PrepareResult {
+  Tensor x;        // standard [M, H] or batched [L, max_rows, H]
+  Tensor x_scale;  // see ExpertsInput
+  Tensor expert_num_tokens;       // i32 [L] on the device; optional
+  Tensor expert_num_tokens_host;  // i32 [L] on the host; optional
+  // What travelled with the rows; undefined = the caller's own are to be used.
+  Tensor topk_ids;
+  Tensor topk_weights;
+  Tensor router_logits;
+  Tensor lora_ids;
+};
+
+struct FinalizeInput {
+  Tensor output;         // [T, H], dtype of the hidden states; overwritten
+  Tensor expert_output;  // what the experts wrote
+  Tensor topk_ids;       // as the experts saw them
+  Tensor topk_weights;
+  bool apply_router_weight_on_input = false;
+  const WeightAndReduce* weight_and_reduce = nullptr;  // required
+};
+
+// Half of an asynchronous operation.  `hook` (may be empty) completes the transfer and does nothing
+// else; `receive` hands over the result and is called once, after the hook.
+template <typename Result>
+struct Pending {
+  std::function<void()> hook;
+  std::function<Result()> receive;
+
+  Result finish() {
+    if (hook) {
+      hook();
+    }
+    return receive();
+  }
+};
+
+class PrepareFinalize {
+ public:
+  virtual ~PrepareFinalize() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual ActivationFormat activation_format() const = 0;
+  virtual DType topk_ids_dtype() const { return DType::kI32; }
+  // Rows taken from one rank per call; nullopt = any number.  Batched backends have a limit.
+  virtual std::optional<int64_t> max_tokens_per_rank() const = 0;
+  virtual int num_dispatchers() const = 0;  // ranks that send rows here
+  virtual bool output_is_reduced() const = 0;  // combine has already summed over ranks
+  virtual bool supports_async() const { return false; }
+  virtual bool is_monolithic() const { return false; }
+  // Whether finalize can work with what the experts leave to it.
+  virtual Support accepts(WeightAndReduceKind kind) const = 0;
+  // Whether this quantization (and deferring it) can be served.
+  virtual Support accepts(const QuantConfig& quant, bool defer_input_quant) const = 0;
+
+  // Collective where ranks are involved: every rank calls, also with T == 0.
+  virtual PrepareResult prepare(const PrepareInput& input, const CallContext& context) = 0;
+  virtual void finalize(const FinalizeInput& input, const CallContext& context) = 0;
+
+  // REQUIRES: supports_async(), else Unsupported.  Inputs stay alive and unchanged until received.
+  virtual Pending<PrepareResult> prepare_async(const PrepareInput& input,
+                                               const CallContext& context);
+  virtual Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context);
+};
+
+// One rank, no communication.  Standard: quantizes in place of dispatch.  Batched: gathers rows per
+// expert (room for max_num_tokens each, token order kept), quantizes per expert.
+std::unique_ptr<PrepareFinalize> make_no_ep();
+std::unique_ptr<PrepareFinalize> make_no_ep_batched(int64_t max_num_tokens,
+                                                    int64_t num_local_experts);
+
+}  // namespace moebius

@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// QuantConfig: how the two activations and the two weights of an MoE layer are quantized.
+// Names and defaults follow vLLM's FusedMoEQuantConfig; docs/formats.md has every format byte by
+// byte.  Letters: L local experts, N rows of a weight, K its columns (the reduced dimension), M rows
+// of an activation, g group size.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+enum class QuantFormat : uint8_t {
+  kFp8,        // e4m3
+  kInt8,       // symmetric
+  kInt4,       // unsigned nibbles with zero point (8 when none is given); weights only
+  kMxfp4,      // e2m1, e8m0 scale per 32
+  kMxfp6E3M2,  // e3m2, e8m0 scale per 32
+  kMxfp6E2M3,  // e2m3, e8m0 scale per 32
+  kMxfp8,      // e4m3, e8m0 scale per 32
+  kNvfp4,      // e2m1, e4m3 scale per 16, f32 global scale
+};
+
+std::string_view name(QuantFormat format);  // "fp8", "int8", "mxfp6_e3m2", ...
+std::optional<QuantFormat> quant_format_from_name(std::string_view name);
+DType storage_dtype(QuantFormat format);
+bool is_ocp_mx(QuantFormat format);  // mxfp4, mxfp6_*, mxfp8
+
+// Elements that share one scale, as rows x columns; -1 = all of that dimension.
+struct GroupShape {
+  int64_t row = -1;
+  int64_t col = -1;
+
+  static constexpr GroupShape per_tensor() { return {-1, -1}; }
+  static constexpr GroupShape per_token() { return {1, -1}; }    // one scale per row
+  static constexpr GroupShape per_channel() { return {-1, 1}; }  // one scale per column
+  bool is_per_tensor() const { return row == -1 && col == -1; }
+  bool is_per_token() const { return row == 1 && col == -1; }
+  bool operator==(const GroupShape&) const = default;
+};
+
+// One operand.  An activation's tensors are given for static quantization only.
+struct QuantDesc {
+  std::optional<QuantFormat> format;  // nullopt: not quantized
+  std::optional<GroupShape> shape;
+  // Activation: static scale, f32 [1] (or [L] for a2).
+  // Weight: f32/bf16/f16 per tensor [L], per channel [L, N], per block [L, row blocks, col blocks],
+  // per group [L, N, ceil(K/g)]; e8m0 [L, N, ceil(K/32)] (mx); e4m3 [L, N, ceil(K/16)] (nvfp4).
+  // Row blocks of a gated w1 never straddle gate and up: each half has its own ceil(I/row) blocks.
+  Tensor scale;
+  // nvfp4.  Activation: global scale, f32 [1] or [L]; a = q * sf / gscale.  Weight: f32 [L], or
+  // [L, 2] where gate and up differ: the factor that accumulators of quantized operands are
+  // multiplied with, weight_scale_2 / gscale of the activation (gscale 1 when not quantized).
+  Tensor alpha_or_gscale;
+  Tensor zero_point;  // int4, int8 weights: u8 [L, N, ceil(K/g)]
+  Tensor bias;        // weights: f32 or bf16 [L, N]
+};
+
+// What the builders take: every tensor of the four operands, each optional.
+struct QuantTensors {
+  Tensor w1_scale, w2_scale;
+  Tensor a1_scale, a2_scale;
+  Tensor g1_alphas, g2_alphas;
+  Tensor a1_gscale, a2_gscale;
+  Tensor w1_bias, w2_bias;
+  Tensor w1_zero_point, w2_zero_point;
+};
+
+class QuantConfig {
+ public:
+  QuantDesc a1, a2, w1, w2;
+
+  // Unquantized.
+  QuantConfig() = default;
+
+  // The general builder.  `block` = {rows, cols} quantizes weights by block and activations by
+  // {1, cols}-groups (the seed's config reports {rows, cols} for both; `block_shape()` does too).
+  // Throws InvalidArgument: block together with per_act_token or per_out_channel; int4 activations.
+  static QuantConfig make(std::optional<QuantFormat> activation,
+                          bool per_act_token,
+                          bool per_out_channel,
+                          std::optional<GroupShape> block,
+                          QuantTensors tensors,
+                          std::optional<QuantFormat> weight = std::nullopt);
+
+  static QuantConfig unquantized() { return {}; }
+  static QuantConfig biased(Tensor w1_bias, Tensor w2_bias);
+  static QuantConfig fp8_w8a8(QuantTensors tensors,
+                              bool per_act_token = false,
+                              bool per_out_channel = false,
+                              std::optional<GroupShape> block = std::nullopt);
+  static QuantConfig int8_w8a8(QuantTensors tensors, bool per_act_token = false);
+  static QuantConfig int8_w8a16(QuantTensors tensors,
+                                std::optional<GroupShape> block = std::nullopt);
+  // block = {0, g} as the seed writes it, or {1, g}.
+  static QuantConfig int4_w4a16(QuantTensors tensors,
+                                std::optional<GroupShape> block = std::nullopt);
+  static QuantConfig mxfp4_w4a16(QuantTensors tensors);
+  // Throws InvalidArgument when `activation` is not an OCP MX format.
+  static QuantConfig ocp_mx(QuantFormat activation,
+                            QuantTensors tensors,
+                            std::optional<QuantFormat> weight = std::nullopt,
+                            std::optional<GroupShape> block = std::nullopt);
+  static QuantConfig nvfp4(QuantTensors tensors);
+
+  // Throws InvalidArgument on a combination that means nothing (see make).  The builders call it;
+  // call it after filling the four descs by hand.
+  void validate() const;
+
+  std::optional<QuantFormat> quant_format() const { return a1.format; }
+  bool is_quantized() const { return a1.format.has_value(); }
+  bool is_per_act_token() const { return a1.shape && a1.shape->is_per_token(); }
+  bool per_out_channel() const { return w1.shape && w1.shape->is_per_token(); }
+  bool is_per_tensor() const { return a1.shape && a1.shape->is_per_tensor(); }
+  // a1's group unless per tensor or per token; so int4_w4a16 with {0, g} reports {0, g} although its
+  // activations are not quantized, as the seed does.
+  std::optional<GroupShape> block_shape() const;
+  bool is_block_quantized() const { return block_shape().has_value(); }
+
+  bool use_fp8_w8a8() const { return a1.format == QuantFormat::kFp8; }
+  bool use_int8_w8a8() const { return a1.format == QuantFormat::kInt8; }
+  bool use_int8_w8a16() const { return !a1.format && w1.format == QuantFormat::kInt8; }
+  bool use_int4_w4a16() const { return !a1.format && w1.format == QuantFormat::kInt4; }
+  bool use_mxfp4_w4a16() const { return !a1.format && w1.format == QuantFormat::kMxfp4; }
+  bool use_nvfp4_w4a4() const { return a1.format == QuantFormat::kNvfp4; }
+  // "w_mxfp4", "w_mxfp4_a_mxfp6_e3m2", ...; nullopt when the weights are not OCP MX or the
+  // activations are quantized in a format that is not.
+  std::optional<std::string> ocp_mx_scheme() const;
+
+  // Key of tuning tables: "fp8_w8a8", "int8_w8a16", "int4_w4a16", "float32" (unquantized f32);
+  // nullopt for everything else.
+  std::optional<std::string> config_name(DType in_dtype) const;
+  // Shape of a1's scales for M rows: block {M, ceil(H/cols)}, per token {M, 1}, per tensor {1, 1};
+  // nullopt when a1 is not quantized.
+  std::optional<std::array<int64_t, 2>> scale_shape(int64_t max_tokens, int64_t hidden) const;
+  // {num_experts, *scale_shape}.
+  std::optional<std::array<int64_t, 3>> batched_scale_shape(int64_t num_experts,
+                                                            int64_t max_tokens,
+                                                            int64_t hidden) const;
+};
+
+}  // namespace moebius

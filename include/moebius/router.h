@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Router stage: hidden states -> router logits -> expert ids and weights per token.
+// Place: first stage; its ids and weights drive dispatch and combine.
+// Letters: T tokens, H hidden, E experts (global), K top-k, G groups.
+// Thread-safety: select() and logits() are const; concurrent calls need different outputs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "moebius/stream.h"
+#include "moebius/support.h"
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+enum class Scoring : uint8_t {
+  kSoftmax,       // over all experts, or over the chosen ones with score_after_topk
+  kSigmoid,
+  kSqrtSoftplus,  // sqrt(log(1 + exp(x)))
+};
+
+// Routing without looking at logits, for load tests and benchmarks.
+enum class Simulation : uint8_t { kNone, kUniform, kZipf };
+
+// ids i32 [T, K], weights f32 [T, K] from logits f32 [T, E]; for methods not listed here.
+using CustomRouting =
+    std::function<void(const Tensor& logits, const Tensor& ids, const Tensor& weights)>;
+
+// How one row of logits becomes K ids and weights:
+//   1. s = score(logits), unless score_after_topk (then s = logits)
+//   2. c = s + correction_bias (where given): used to choose, never as a weight
+//   3. num_groups > 1: group score = sum of the two best c of a group (with correction bias) or the
+//      best (without); experts outside the topk_groups best groups are not eligible
+//   4. the K best c; ties go to the lower expert id, group ties to the lower group
+//   5. weight = s of the chosen (score_after_topk: scored now; softmax then runs over the K chosen)
+//   6. renormalize: divided by their sum; 7. multiplied by routed_scaling_factor
+// Experts come in order of decreasing c.  A row without any finite group score gets ids 0..K-1 with
+// weight 1/K.  Source: vLLM's topk_softmax and grouped_topk kernels.
+struct RouterConfig {
+  int64_t num_experts = 0;  // E > 0
+  int64_t topk = 1;         // 1 <= K <= E
+  Scoring scoring = Scoring::kSoftmax;
+  bool score_after_topk = false;
+  bool renormalize = false;
+  int64_t num_groups = 1;   // divides E
+  int64_t topk_groups = 1;  // <= num_groups
+  float routed_scaling_factor = 1.0f;
+  Simulation simulation = Simulation::kNone;
+  double zipf_exponent = 1.0;
+  uint64_t seed = 0;        // simulation: the same seed, call number and shape give the same ids
+  CustomRouting custom;     // replaces all of the above when set
+};
+
+struct RouterWeights {
+  Tensor gate;             // [E, H] bf16, f16 or f32; undefined when the caller brings logits
+  Tensor bias;             // [E], added to the logits; optional
+  Tensor correction_bias;  // [E], see RouterConfig; optional
+};
+
+class Router {
+ public:
+  // Throws InvalidArgument: K > E, groups that do not divide E, shapes, NaN in a weight (named).
+  // Throws Unsupported when the implementation forced by MOEBIUS_ROUTER refuses.
+  Router(RouterConfig config, RouterWeights weights);
+  ~Router();
+  Router(Router&&) noexcept;
+  Router& operator=(Router&&) noexcept;
+
+  const RouterConfig& config() const;
+  const RouterWeights& weights() const;
+  std::string_view implementation() const;
+
+  // hidden [T, H] f32/bf16/f16 -> out f32 [T, E]; products summed in f32 in a fixed order.
+  void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const;
+  // logits f32 [T, E] -> ids i32 [T, K], weights f32 [T, K].  T == 0 is valid.
+  void select(const Tensor& logits, const Tensor& ids, const Tensor& weights,
+              const Stream& stream) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Tokens per local expert among ids i32 [T, K]: out i32 [L].  expert_map i32 [E] (-1 = foreign) maps
+// global ids; undefined: ids are local already.  Ids of -1 are not counted.
+void count_expert_tokens(const Tensor& ids, const Tensor& expert_map, const Tensor& out,
+                         const Stream& stream);
+
+}  // namespace moebius

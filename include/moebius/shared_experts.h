@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// SharedExperts: the dense MLP every token passes beside its routed experts, optionally scaled per
+// token by sigmoid(gate . x) (Qwen2-MoE).  It is one expert that every row selects, so it runs on the
+// same implementations as the routed ones.
+#pragma once
+
+#include <memory>
+
+#include "moebius/experts.h"
+#include "moebius/prepare_finalize.h"
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+class SharedExperts {
+ public:
+  // experts: L = E = K = 1, standard format.  gate [1, H] or undefined.
+  SharedExperts(std::unique_ptr<Experts> experts, Tensor gate);
+  ~SharedExperts();
+
+  // hidden [T, H] -> output [T, H], both in desc().in_dtype; must not overlap.
+  void forward(const Tensor& hidden, const Tensor& output, const CallContext& context) const;
+  const Experts& experts() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moebius

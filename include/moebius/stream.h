@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stream and Event: the order of work on a device.
+//
+// Everything that launches work takes a Stream.  On CUDA both wrap the runtime's objects.  On the
+// CPU work is done when the call returns, so events are complete when recorded; what a CPU stream
+// carries is the number of threads a call may use, as an SM count would be on a GPU.
+// Ownership: handles; copies share the underlying object.  Thread-safety: one thread at a time.
+#pragma once
+
+#include <memory>
+
+#include "moebius/device.h"
+
+namespace moebius {
+
+namespace detail {
+struct StreamImpl;
+struct EventImpl;
+}  // namespace detail
+
+class Event {
+ public:
+  Event() = default;                // complete
+  void synchronize() const;         // blocks the host until the recorded work is done
+  bool is_complete() const;
+  void* native_handle() const;      // cudaEvent_t, nullptr on CPU
+
+ private:
+  friend class Stream;
+  std::shared_ptr<detail::EventImpl> impl_;  // null on CPU
+};
+
+class Stream {
+ public:
+  Stream();  // cpu()
+  // num_threads 0: setting MOEBIUS_THREADS, else the CPUs this process may run on.
+  static Stream cpu(int num_threads = 0);
+
+  Device device() const;
+  int num_threads() const;  // >= 1; CPU only
+  Event record() const;
+  void wait(const Event& event) const;  // later work on this stream starts after the event
+  void synchronize() const;             // blocks the host until the stream is idle
+  void* native_handle() const;          // cudaStream_t, nullptr on CPU
+
+ private:
+  std::shared_ptr<detail::StreamImpl> impl_;
+};
+
+}  // namespace moebius

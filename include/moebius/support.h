@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Support: the answer of an implementation asked whether it can serve a description.
+#pragma once
+
+#include <string>
+#include <utility>
+
+namespace moebius {
+
+// "No" is an answer here, not an error; `reason` then holds the values that decided it, as in
+// "hidden 7000 is not a multiple of 128".
+struct Support {
+  bool ok = true;
+  std::string reason;
+
+  static Support yes() { return {}; }
+  static Support no(std::string why) { return {false, std::move(why)}; }
+  explicit operator bool() const { return ok; }
+};
+
+}  // namespace moebius

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// WeightAndReduce: applies router weights to expert outputs and sums the rows of each token.
+// Letters: M tokens, K top-k, H hidden, L local experts.
+// Source of the numerics: vLLM's topk_weight_and_reduce and moe_sum.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "moebius/experts.h"
+#include "moebius/stream.h"
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+struct WeightAndReduceInput {
+  Tensor expert_output;  // see the strategies
+  Tensor topk_weights;   // f32 [M, K]
+  Tensor topk_ids;       // i32 [M, K]
+  bool apply_router_weight_on_input = false;  // weights count as 1
+};
+
+class WeightAndReduce {
+ public:
+  virtual ~WeightAndReduce() = default;
+  virtual WeightAndReduceKind kind() const = 0;
+  // output [M, H], dtype of expert_output; overwritten.  Contiguous may scale expert_output in place.
+  // Throws InvalidArgument on a shape that does not fit (both shapes named).
+  virtual void apply(const WeightAndReduceInput& input, const Tensor& output,
+                     const Stream& stream) const = 0;
+};
+
+// kDelegate    says "prepare/finalize decides"; applying it is an error.
+// kContiguous  [M, K, H]: each row times its weight, rounded to the dtype; then summed over K: for
+//              K = 2, 3, 4 in the dtype, slot by slot; otherwise in f32 with one rounding.
+//              Masked selections (id -1) contribute nothing.
+// kNoOp        [M, H] is copied (nothing happens when it already is the output).
+// kNaiveBatched [L, max_rows, H]: expert by expert, rows in token order, added in the dtype;
+//              `first_expert` is the global id of local expert 0.
+std::unique_ptr<WeightAndReduce> make_weight_and_reduce(WeightAndReduceKind kind,
+                                                        int64_t first_expert = 0);
+
+}  // namespace moebius

@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What this processor (and its operating system) can execute.
+#pragma once
+
+namespace moebius {
+
+struct CpuFeatures {
+  bool avx2 = false;         // with fma and f16c
+  bool avx512 = false;       // f, bw, vl, dq
+  bool avx512_vnni = false;
+  bool avx512_bf16 = false;
+  bool amx_bf16 = false;
+  bool amx_int8 = false;
+};
+
+const CpuFeatures& cpu_features();
+
+}  // namespace moebius
