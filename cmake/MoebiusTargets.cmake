@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+
+# The functions that folders declare their targets with. Optional libraries (oneDNN, OpenMP, MPI)
+# may be named in LIBS whether found or not: where found the target links them and sees
+# MOEBIUS_HAVE_ONEDNN, MOEBIUS_HAVE_OPENMP or MOEBIUS_HAVE_MPI defined as 1.
+
+set(MOEBIUS_OPTIONAL_LIBS DNNL::dnnl OpenMP::OpenMP_CXX MPI::MPI_CXX)
+set(MOEBIUS_FEATURE_DNNL::dnnl ONEDNN)
+set(MOEBIUS_FEATURE_OpenMP::OpenMP_CXX OPENMP)
+set(MOEBIUS_FEATURE_MPI::MPI_CXX MPI)
+# Compiled into our objects, so nobody who links libmoebius needs them.
+set(MOEBIUS_HEADER_ONLY_LIBS nlohmann_json::nlohmann_json dlpack::dlpack CLI11::CLI11)
+
+# moebius_add_folder(<folder>): enters a folder that has a CMakeLists.txt.
+function(moebius_add_folder folder)
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt)
+    add_subdirectory(${folder})
+  endif()
+endfunction()
+
+# moebius_link_private(<target> <libs>...): links privately; an optional library that is not in use
+# is passed over. Sets <out> to what was linked.
+function(moebius_link_private out target)
+  set(linked "")
+  foreach(lib IN LISTS ARGN)
+    if(lib IN_LIST MOEBIUS_OPTIONAL_LIBS)
+      set(feature ${MOEBIUS_FEATURE_${lib}})
+      if(NOT MOEBIUS_HAVE_${feature})
+        continue()
+      endif()
+      target_compile_definitions(${target} PRIVATE MOEBIUS_HAVE_${feature}=1)
+    endif()
+    target_link_libraries(${target} PRIVATE ${lib})
+    list(APPEND linked ${lib})
+  endforeach()
+  set(${out} ${linked} PARENT_SCOPE)
+endfunction()
+
+# moebius_set_common(<target>): flags and the include folders of code that lives in src/.
+function(moebius_set_common target)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${target} PRIVATE moebius_flags)
+endfunction()
+
+# moebius_add_stage(<name> SOURCES <files>... [DEPENDS <stages>...] [LIBS <libraries>...])
+# The stage in src/<name> as the OBJECT library moebius_<name>, a part of libmoebius.
+function(moebius_add_stage name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS;LIBS")
+  set(target moebius_${name})
+  add_library(${target} OBJECT ${arg_SOURCES})
+  moebius_set_common(${target})
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include)
+  foreach(stage IN LISTS arg_DEPENDS)
+    target_link_libraries(${target} PUBLIC moebius_${stage})
+  endforeach()
+  moebius_link_private(linked ${target} ${arg_LIBS})
+  set_property(GLOBAL APPEND PROPERTY MOEBIUS_OBJECT_LIBS ${target})
+  set_property(GLOBAL APPEND PROPERTY MOEBIUS_LINK_LIBS ${linked})
+endfunction()
+
+# moebius_isa_sources(<stage> <isa> <files>...)
+# Adds files that need an instruction set to a stage, each with that set's flags, and defines
+# MOEBIUS_HAVE_<ISA>=1 for the stage. <isa>: avx2, avx512, avx512_bf16, avx512_vnni or amx. Adds
+# nothing on other processors. Call it in the folder that calls moebius_add_stage.
+function(moebius_isa_sources stage isa)
+  if(NOT DEFINED MOEBIUS_ISA_FLAGS_${isa})
+    message(FATAL_ERROR "moebius_isa_sources: no such instruction set: ${isa}")
+  endif()
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+    return()
+  endif()
+  set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS ${MOEBIUS_ISA_FLAGS_${isa}})
+  target_sources(moebius_${stage} PRIVATE ${ARGN})
+  string(TOUPPER ${isa} isa_upper)
+  target_compile_definitions(moebius_${stage} PRIVATE MOEBIUS_HAVE_${isa_upper}=1)
+endfunction()
+
+# The library moebius::moebius from all stages, and moebius_internal: what tests, benchmarks and the
+# command use, which may also include internal headers.
+function(moebius_add_library)
+  get_property(object_libs GLOBAL PROPERTY MOEBIUS_OBJECT_LIBS)
+  get_property(link_libs GLOBAL PROPERTY MOEBIUS_LINK_LIBS)
+  list(REMOVE_DUPLICATES link_libs)
+  add_library(moebius)
+  add_library(moebius::moebius ALIAS moebius)
+  foreach(object_lib IN LISTS object_libs)
+    target_sources(moebius PRIVATE $<TARGET_OBJECTS:${object_lib}>)
+  endforeach()
+  set_target_properties(
+    moebius PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION
+                       ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX)
+  target_compile_features(moebius PUBLIC cxx_std_20)
+  target_include_directories(
+    moebius PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(moebius PRIVATE $<BUILD_INTERFACE:moebius_flags>)
+
+  set(packages_libs ${link_libs})
+  list(REMOVE_ITEM packages_libs ${MOEBIUS_HEADER_ONLY_LIBS})
+  target_link_libraries(moebius PRIVATE ${packages_libs})
+  set_property(GLOBAL PROPERTY MOEBIUS_PACKAGE_LIBS ${packages_libs})
+
+  add_library(moebius_internal INTERFACE)
+  target_include_directories(moebius_internal INTERFACE ${PROJECT_SOURCE_DIR}
+                                                        ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(moebius_internal INTERFACE moebius moebius_flags ${link_libs})
+  foreach(feature ONEDNN OPENMP MPI)
+    if(MOEBIUS_HAVE_${feature})
+      target_compile_definitions(moebius_internal INTERFACE MOEBIUS_HAVE_${feature}=1)
+    endif()
+  endforeach()
+endfunction()
+
+# moebius_add_program(<target> <folder> <files>...): an executable in <build>/<folder> that may
+# include internal headers.
+function(moebius_add_program target folder)
+  add_executable(${target} ${ARGN})
+  set_target_properties(
+    ${target} PROPERTIES CXX_EXTENSIONS OFF RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
+  target_link_libraries(${target} PRIVATE moebius_internal)
+endfunction()
+
+# moebius_add_app(SOURCES <files>... [LIBS <libraries>...]): the command, <build>/bin/moebius.
+function(moebius_add_app)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;LIBS")
+  moebius_add_program(moebius_app bin ${arg_SOURCES})
+  set_target_properties(moebius_app PROPERTIES OUTPUT_NAME moebius)
+  moebius_link_private(linked moebius_app ${arg_LIBS})
+endfunction()
+
+# moebius_add_bench(<name> SOURCES <files>... [LIBS <libraries>...]): <build>/bench/<name>.
+function(moebius_add_bench name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  moebius_add_program(${name} bench ${arg_SOURCES})
+  moebius_link_private(linked ${name} ${arg_LIBS})
+endfunction()
+
+# moebius_add_example(<name> [ARGS <arguments>...]): examples/<name>.cc as <build>/examples/<name>,
+# on the public headers alone; a test runs it with ARGS.
+function(moebius_add_example name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ARGS")
+  add_executable(example_${name} ${name}.cc)
+  set_target_properties(
+    example_${name} PROPERTIES CXX_EXTENSIONS OFF OUTPUT_NAME ${name}
+                               RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+  target_link_libraries(example_${name} PRIVATE moebius::moebius moebius_flags)
+  if(MOEBIUS_BUILD_TESTS)
+    add_test(NAME example.${name} COMMAND example_${name} ${arg_ARGS}
+             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(example.${name} PROPERTIES LABELS cpu TIMEOUT 120)
+  endif()
+endfunction()

@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+
+# Test executables and their registration with CTest, one CTest test per GoogleTest case.
+
+include(GoogleTest)
+
+# What every test process sees. Waiting threads sleep, since ctest runs tests side by side.
+# MOEBIUS_FIXTURES is added when ctest starts, unless the environment already names a folder.
+set(MOEBIUS_TEST_ENVIRONMENT OMP_WAIT_POLICY=passive)
+set(MOEBIUS_DEFAULT_FIXTURES ${PROJECT_SOURCE_DIR}/../shared/fixtures)
+
+# moebius_add_test(<name> SOURCES <files>... LABELS <labels>... [LIBS <libraries>...]
+#                  [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
+# A GoogleTest executable <build>/tests/<name>; its cases are registered as <name>:<Suite>.<Case>.
+# LABELS: cpu, gpu, multi_gpu, slow, sanitize. TIMEOUT holds for one case. PROCESSORS is how many
+# threads a case keeps busy. NO_MAIN: the sources have their own main().
+# Cases are listed when ctest starts, not during the build; a skipped case is reported as skipped.
+function(moebius_add_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT;PROCESSORS" "SOURCES;LABELS;LIBS")
+  if(NOT arg_SOURCES OR NOT arg_LABELS OR arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "moebius_add_test(${name}): needs SOURCES and LABELS, and got "
+                        "'${arg_UNPARSED_ARGUMENTS}' that it does not know")
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  if(NOT arg_PROCESSORS)
+    set(arg_PROCESSORS 1)
+  endif()
+  moebius_add_program(${name} tests ${arg_SOURCES})
+  moebius_link_private(linked ${name} ${arg_LIBS})
+  if(arg_NO_MAIN)
+    target_link_libraries(${name} PRIVATE GTest::gtest)
+  else()
+    target_link_libraries(${name} PRIVATE GTest::gtest_main)
+  endif()
+  if("sanitize" IN_LIST arg_LABELS)
+    add_dependencies(moebius_sanitize_tests ${name})
+  endif()
+
+  gtest_discover_tests(
+    ${name}
+    DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 60
+    TEST_PREFIX ${name}:
+    TEST_LIST ${name}_cases
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  # Why not PROPERTIES above: it takes lists of labels or variables apart.
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/test_properties.cmake.in ${name}_properties.cmake @ONLY)
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES
+                                         ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)
+endfunction()
+
+# Builds just the tests worth running under sanitizers.
+add_custom_target(moebius_sanitize_tests)
