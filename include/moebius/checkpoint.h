@@ -19,12 +19,12 @@ namespace moebius {
 
 // config.json, the parts an MoE layer needs.
 struct ModelInfo {
-  std::string family;  // model_type
+  std::string family;        // model_type
   std::string quant_method;  // "none", "fp8", "compressed-tensors int4", "mxfp4", "nvfp4", ...
   int64_t num_layers = 0;
   std::vector<int64_t> moe_layers;  // layers that have experts
   int64_t hidden = 0;
-  int64_t intermediate = 0;        // of one routed expert
+  int64_t intermediate = 0;  // of one routed expert
   int64_t num_experts = 0;
   int64_t topk = 0;
   int64_t num_shared_experts = 0;

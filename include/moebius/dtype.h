@@ -49,7 +49,9 @@ int pack_factor(DType dtype);
 // Bytes of a row of n elements.  REQUIRES: n % pack_factor(dtype) == 0.
 int64_t row_bytes(DType dtype, int64_t n);
 
-void expect_dtype(DType actual, DType expected, std::string_view what,
+void expect_dtype(DType actual,
+                  DType expected,
+                  std::string_view what,
                   Where where = Where::current());
 
 // The C++ type behind a dtype.  Packed types and e8m0 are read as uint8_t.

@@ -35,7 +35,8 @@ class CudaError : public Error {
   using Error::Error;
 };
 
-// A collective did not complete.  `peer` is the rank that was waited for, -1 when none can be named.
+// A collective did not complete.  `peer` is the rank that was waited for, -1 when none can be
+// named.
 class CommError : public Error {
  public:
   CommError(const std::string& message, int rank, int peer)
@@ -53,15 +54,25 @@ class CommError : public Error {
 // `what` names the value as the caller knows it.
 using Where = std::source_location;
 
-void expect_eq(int64_t actual, int64_t expected, std::string_view what,
+void expect_eq(int64_t actual,
+               int64_t expected,
+               std::string_view what,
                Where where = Where::current());
-void expect_eq(std::string_view actual, std::string_view expected, std::string_view what,
+void expect_eq(std::string_view actual,
+               std::string_view expected,
+               std::string_view what,
                Where where = Where::current());
-void expect_ge(int64_t actual, int64_t bound, std::string_view what,
+void expect_ge(int64_t actual,
+               int64_t bound,
+               std::string_view what,
                Where where = Where::current());
-void expect_le(int64_t actual, int64_t bound, std::string_view what,
+void expect_le(int64_t actual,
+               int64_t bound,
+               std::string_view what,
                Where where = Where::current());
-void expect_multiple_of(int64_t actual, int64_t divisor, std::string_view what,
+void expect_multiple_of(int64_t actual,
+                        int64_t divisor,
+                        std::string_view what,
                         Where where = Where::current());
 // For conditions that are not a comparison of two numbers; `message` holds the values.
 void expect(bool ok, std::string_view message, Where where = Where::current());

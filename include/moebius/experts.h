@@ -10,11 +10,11 @@
 //   standard  x [M, H] with topk_ids [M, K]; the stage sorts (row, slot) pairs by expert itself.
 //   batched   x [L, max_rows, H] with expert_num_tokens [L]; rows past a count are garbage that may
 //             be read but never influences other rows.
-// Rounding points (Precision::kModel), from the public vLLM kernels: GEMM1 (f32 accumulation, scales,
-// bias) is rounded to in_dtype; the activation's output is rounded to in_dtype (silu and gelu round
-// act(gate) first, then the product); it is then quantized like a1 where a2 is quantized; GEMM2 is
-// rounded to in_dtype.
-// Thread-safety: apply() is const; concurrent calls need different outputs and workspaces.
+// Rounding points (Precision::kModel), from the public vLLM kernels: GEMM1 (f32 accumulation,
+// scales, bias) is rounded to in_dtype; the activation's output is rounded to in_dtype (silu and
+// gelu round act(gate) first, then the product); it is then quantized like a1 where a2 is
+// quantized; GEMM2 is rounded to in_dtype. Thread-safety: apply() is const; concurrent calls need
+// different outputs and workspaces.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,8 @@ enum class Activation : uint8_t {
   kSilu,       // gated: silu(g) * u
   kGelu,       // erf; gated: gelu(g) * u
   kGeluTanh,   // tanh approximation
-  kSwigluOai,  // g' = min(g, limit), u' = clamp(u, -limit, limit): (u' + 1) * g' * sigmoid(alpha g')
+  kSwigluOai,  // g' = min(g, limit), u' = clamp(u, -limit, limit): (u' + 1) * g' * sigmoid(alpha
+               // g')
   kRelu2,      // relu(x)^2, not gated
 };
 std::string_view name(Activation activation);
@@ -52,11 +53,14 @@ struct ActivationSpec {
 };
 
 // Output [rows, I] = activation of input [rows, N]; dtypes equal (f32, bf16, f16).
-void apply_activation(const ActivationSpec& spec, const Tensor& input, const Tensor& output,
+void apply_activation(const ActivationSpec& spec,
+                      const Tensor& input,
+                      const Tensor& output,
                       const Stream& stream);
 
 // kModel: f32 accumulation and the rounding points above.  kF64: double throughout, nothing rounded
-// in between and activations not quantized; the oracle of `--check` (reference implementation only).
+// in between and activations not quantized; the oracle of `--check` (reference implementation
+// only).
 enum class Precision : uint8_t { kModel, kF64 };
 
 // Who weights and sums the rows of a token (see weight_and_reduce.h).
@@ -67,13 +71,13 @@ enum class WeightAndReduceKind : uint8_t {
   kNaiveBatched,  // expert output is [L, max_rows, H]
 };
 
-struct ExpertsDesc {                // fixed for the life of the object
-  int64_t num_experts = 0;          // E > 0
-  int64_t num_local_experts = 0;    // L in [1, E]
-  int64_t topk = 1;                 // K in [1, E]
-  int64_t hidden = 0;               // H > 0, elements
-  int64_t intermediate = 0;         // I > 0, elements; of this rank's shard under TP
-  DType in_dtype = DType::kBF16;    // unquantized activations and output: bf16, f16 or f32
+struct ExpertsDesc {              // fixed for the life of the object
+  int64_t num_experts = 0;        // E > 0
+  int64_t num_local_experts = 0;  // L in [1, E]
+  int64_t topk = 1;               // K in [1, E]
+  int64_t hidden = 0;             // H > 0, elements
+  int64_t intermediate = 0;       // I > 0, elements; of this rank's shard under TP
+  DType in_dtype = DType::kBF16;  // unquantized activations and output: bf16, f16 or f32
   ActivationSpec activation;
   ActivationFormat format = ActivationFormat::kStandard;
   Precision precision = Precision::kModel;
@@ -81,7 +85,8 @@ struct ExpertsDesc {                // fixed for the life of the object
   int64_t w1_rows() const { return activation.gated ? 2 * intermediate : intermediate; }
 };
 
-// Handles are kept (or their content repacked and the handle dropped) by the Experts made from them.
+// Handles are kept (or their content repacked and the handle dropped) by the Experts made from
+// them.
 struct ExpertWeights {
   Tensor w1;  // [L, N, H]: bf16, f16, f32, or quant.w1's storage dtype
   Tensor w2;  // [L, H, I]
@@ -89,10 +94,10 @@ struct ExpertWeights {
 };
 
 struct ExpertsInput {
-  Tensor x;        // standard [M, H], batched [L, max_rows, H]; in_dtype, or a1's storage dtype
-  Tensor x_scale;  // with quantized x: per tensor f32 [1,1], per token [M, 1], blocks [M, H/g];
-                   // batched [L, ...] (QuantConfig::batched_scale_shape)
-  Tensor topk_ids;           // standard: i32 [M, K]; -1 = masked
+  Tensor x;         // standard [M, H], batched [L, max_rows, H]; in_dtype, or a1's storage dtype
+  Tensor x_scale;   // with quantized x: per tensor f32 [1,1], per token [M, 1], blocks [M, H/g];
+                    // batched [L, ...] (QuantConfig::batched_scale_shape)
+  Tensor topk_ids;  // standard: i32 [M, K]; -1 = masked
   Tensor topk_weights;       // standard: f32 [M, K]; read only by kNoOp implementations
   Tensor expert_num_tokens;  // i32 [L]; batched: required
   Tensor expert_map;         // i32 [E], local index or -1; undefined: topk_ids are local
@@ -117,7 +122,7 @@ class Experts {
   virtual const QuantConfig& quant() const = 0;
   virtual std::string_view implementation() const = 0;
   virtual WeightAndReduceKind weight_and_reduce() const = 0;
-  virtual bool supports_chunking() const = 0;    // batched: false
+  virtual bool supports_chunking() const = 0;  // batched: false
   virtual bool supports_expert_map() const = 0;
   // True: prepare must hand over unquantized rows even when a1 is quantized.
   virtual bool expects_unquantized_inputs() const = 0;
@@ -140,15 +145,16 @@ class Experts {
 struct ExpertsImpl {
   std::string_view name;
   Support (*supports)(const ExpertsDesc& desc, const QuantConfig& quant);
-  std::unique_ptr<Experts> (*make)(const ExpertsDesc& desc, ExpertWeights weights,
+  std::unique_ptr<Experts> (*make)(const ExpertsDesc& desc,
+                                   ExpertWeights weights,
                                    const Stream& stream);
 };
 // Most specialised first, `ref` last.
 std::span<const ExpertsImpl> experts_impls();
 
 // The first implementation that accepts; `implementation` (or MOEBIUS_EXPERTS) forces one.
-// Throws InvalidArgument (shapes that contradict desc, named with both) or Unsupported, naming every
-// implementation tried and why it refused.
+// Throws InvalidArgument (shapes that contradict desc, named with both) or Unsupported, naming
+// every implementation tried and why it refused.
 std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,
                                       ExpertWeights weights,
                                       const Stream& stream,

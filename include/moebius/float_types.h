@@ -149,15 +149,21 @@ struct F8E5M2 {
 constexpr uint8_t e2m1_from_float(float value) {
   return static_cast<uint8_t>(detail::E2M1Format::encode(value, true));
 }
-constexpr float e2m1_to_float(uint8_t code) { return detail::E2M1Format::decode(code); }
+constexpr float e2m1_to_float(uint8_t code) {
+  return detail::E2M1Format::decode(code);
+}
 constexpr uint8_t e3m2_from_float(float value) {
   return static_cast<uint8_t>(detail::E3M2Format::encode(value, true));
 }
-constexpr float e3m2_to_float(uint8_t code) { return detail::E3M2Format::decode(code); }
+constexpr float e3m2_to_float(uint8_t code) {
+  return detail::E3M2Format::decode(code);
+}
 constexpr uint8_t e2m3_from_float(float value) {
   return static_cast<uint8_t>(detail::E2M3Format::encode(value, true));
 }
-constexpr float e2m3_to_float(uint8_t code) { return detail::E2M3Format::decode(code); }
+constexpr float e2m3_to_float(uint8_t code) {
+  return detail::E2M3Format::decode(code);
+}
 
 // e8m0: 2^(code - 127); code 0 is 2^-127 (subnormal in f32), code 255 is NaN.
 constexpr float e8m0_to_float(uint8_t code) {

@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ModularKernel: PrepareFinalize x Experts x WeightAndReduce, with workspaces, chunking and shared
-// experts.  It names no backend: whatever fits the interfaces composes, and what does not is refused
-// by the constructor with the reason.
-// Thread-safety: one thread at a time per object.
+// experts.  It names no backend: whatever fits the interfaces composes, and what does not is
+// refused by the constructor with the reason. Thread-safety: one thread at a time per object.
 #pragma once
 
 #include <cstdint>
@@ -18,28 +17,28 @@
 namespace moebius {
 
 struct KernelInput {
-  Tensor hidden;         // [T, H] f32/bf16/f16
-  Tensor topk_ids;       // i32 [T, K] (modular)
-  Tensor topk_weights;   // f32 [T, K] (modular)
-  Tensor router_logits;  // f32 [T, E] (monolithic)
+  Tensor hidden;             // [T, H] f32/bf16/f16
+  Tensor topk_ids;           // i32 [T, K] (modular)
+  Tensor topk_weights;       // f32 [T, K] (modular)
+  Tensor router_logits;      // f32 [T, E] (monolithic)
   int64_t num_experts = -1;  // E; -1: all experts are local
   Tensor expert_map;         // i32 [E]; optional
   bool apply_router_weight_on_input = false;
-  Tensor lora_ids;           // i32 [T]; optional
+  Tensor lora_ids;  // i32 [T]; optional
 };
 
 struct KernelOptions {
-  // Rows per pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS (default 32768).  Chunking is
-  // used when the experts support it and there is more than one chunk.
+  // Rows per pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS (default 32768).  Chunking
+  // is used when the experts support it and there is more than one chunk.
   int64_t chunk_tokens = 0;
 };
 
 class ModularKernel {
  public:
   // shared_experts and router may be null; a router is required by monolithic prepare/finalize.
-  // Throws InvalidArgument, naming both sides, for: activation formats that differ, a batched format
-  // without a row limit or a standard one with it, monolithic without router, a weight-and-reduce
-  // or a quantization that prepare/finalize does not accept.
+  // Throws InvalidArgument, naming both sides, for: activation formats that differ, a batched
+  // format without a row limit or a standard one with it, monolithic without router, a
+  // weight-and-reduce or a quantization that prepare/finalize does not accept.
   ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
                 std::unique_ptr<Experts> experts,
                 std::shared_ptr<const SharedExperts> shared_experts = nullptr,
@@ -47,11 +46,11 @@ class ModularKernel {
                 KernelOptions options = {});
   ~ModularKernel();
 
-  // output [T, H] dtype of hidden, overwritten with the routed experts' sum; it may be hidden itself
-  // only without shared experts.  shared_output [T, H]: the shared experts' result; required when
-  // there are shared experts, undefined otherwise.
-  // Collective where prepare/finalize is.  Throws InvalidArgument (shapes, dtypes, weight on input
-  // with K > 1, too many tokens for a batched format) before anything is enqueued.
+  // output [T, H] dtype of hidden, overwritten with the routed experts' sum; it may be hidden
+  // itself only without shared experts.  shared_output [T, H]: the shared experts' result; required
+  // when there are shared experts, undefined otherwise. Collective where prepare/finalize is.
+  // Throws InvalidArgument (shapes, dtypes, weight on input with K > 1, too many tokens for a
+  // batched format) before anything is enqueued.
   void forward(const KernelInput& input,
                const Tensor& output,
                const Tensor& shared_output,

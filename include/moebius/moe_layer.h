@@ -26,14 +26,14 @@ struct MoeLayerWeights {
   // Shared experts: w1 [1, 2*Is, H], w2 [1, H, Is]; undefined tensors = none.
   ExpertWeights shared;
   int64_t shared_intermediate = 0;
-  Tensor shared_gate;     // [1, H]; optional
+  Tensor shared_gate;  // [1, H]; optional
 };
 
 struct MoeLayerOptions {
   ActivationFormat format = ActivationFormat::kStandard;
-  std::string experts;         // implementation to force; empty = choose
+  std::string experts;  // implementation to force; empty = choose
   Precision precision = Precision::kModel;
-  int64_t chunk_tokens = 0;    // see KernelOptions
+  int64_t chunk_tokens = 0;  // see KernelOptions
 };
 
 class MoeLayer {

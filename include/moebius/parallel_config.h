@@ -23,9 +23,9 @@ enum class All2AllBackend : uint8_t {
 std::string_view name(All2AllBackend backend);  // as the command's --all2all writes it
 std::optional<All2AllBackend> all2all_backend_from_name(std::string_view name);
 
-// Sizes and ranks after flattening.  dp * tp devices in all: without expert parallelism every expert
-// is sharded over all of them (tp = dp*tp, rank dp_rank*tp + tp_rank); with it every expert lives
-// whole on one of them (ep = dp*tp, tp = 1).
+// Sizes and ranks after flattening.  dp * tp devices in all: without expert parallelism every
+// expert is sharded over all of them (tp = dp*tp, rank dp_rank*tp + tp_rank); with it every expert
+// lives whole on one of them (ep = dp*tp, tp = 1).
 struct ParallelConfig {
   int tp_size = 1, tp_rank = 0;
   int dp_size = 1, dp_rank = 0;
@@ -35,7 +35,10 @@ struct ParallelConfig {
 
   // tp_size, dp_size: as the model was started.  Throws InvalidArgument: a size < 1, a rank outside
   // its size.
-  static ParallelConfig make(int tp_size, int tp_rank, int dp_size, int dp_rank,
+  static ParallelConfig make(int tp_size,
+                             int tp_rank,
+                             int dp_size,
+                             int dp_rank,
                              bool enable_expert_parallel,
                              All2AllBackend backend = All2AllBackend::kNone);
 
@@ -51,11 +54,11 @@ struct ParallelConfig {
 };
 
 struct MoeConfig {
-  int64_t num_experts = 0;         // E > 0
-  int64_t experts_per_token = 1;   // K in [1, E]
+  int64_t num_experts = 0;        // E > 0
+  int64_t experts_per_token = 1;  // K in [1, E]
   int64_t hidden = 0;
-  int64_t intermediate = 0;        // before TP sharding
-  int64_t num_local_experts = 0;   // 0: computed from parallel
+  int64_t intermediate = 0;       // before TP sharding
+  int64_t num_local_experts = 0;  // 0: computed from parallel
   ParallelConfig parallel;
   DType in_dtype = DType::kBF16;
   // Rows a batched backend takes from one rank in one call; longer inputs are split.

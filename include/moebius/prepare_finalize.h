@@ -34,10 +34,10 @@ struct CallContext {
 };
 
 struct PrepareInput {
-  Tensor hidden;         // [T, H] f32/bf16/f16; not modified
-  Tensor topk_ids;       // i32 [T, K] global ids, -1 = masked (modular)
-  Tensor topk_weights;   // f32 [T, K] (modular)
-  Tensor router_logits;  // f32 [T, E] (monolithic only)
+  Tensor hidden;            // [T, H] f32/bf16/f16; not modified
+  Tensor topk_ids;          // i32 [T, K] global ids, -1 = masked (modular)
+  Tensor topk_weights;      // f32 [T, K] (modular)
+  Tensor router_logits;     // f32 [T, E] (monolithic only)
   int64_t num_experts = 0;  // E
   Tensor expert_map;        // i32 [E] of this rank; undefined = all experts are local
   bool apply_router_weight_on_input = false;  // K must be 1
@@ -47,8 +47,8 @@ struct PrepareInput {
 };
 
 struct PrepareResult {
-  Tensor x;        // standard [M, H] or batched [L, max_rows, H]
-  Tensor x_scale;  // see ExpertsInput
+  Tensor x;                       // standard [M, H] or batched [L, max_rows, H]
+  Tensor x_scale;                 // see ExpertsInput
   Tensor expert_num_tokens;       // i32 [L] on the device; optional
   Tensor expert_num_tokens_host;  // i32 [L] on the host; optional
   // What travelled with the rows; undefined = the caller's own are to be used.
@@ -91,7 +91,7 @@ class PrepareFinalize {
   virtual DType topk_ids_dtype() const { return DType::kI32; }
   // Rows taken from one rank per call; nullopt = any number.  Batched backends have a limit.
   virtual std::optional<int64_t> max_tokens_per_rank() const = 0;
-  virtual int num_dispatchers() const = 0;  // ranks that send rows here
+  virtual int num_dispatchers() const = 0;     // ranks that send rows here
   virtual bool output_is_reduced() const = 0;  // combine has already summed over ranks
   virtual bool supports_async() const { return false; }
   virtual bool is_monolithic() const { return false; }

@@ -3,8 +3,8 @@
 //
 // QuantConfig: how the two activations and the two weights of an MoE layer are quantized.
 // Names and defaults follow vLLM's FusedMoEQuantConfig; docs/formats.md has every format byte by
-// byte.  Letters: L local experts, N rows of a weight, K its columns (the reduced dimension), M rows
-// of an activation, g group size.
+// byte.  Letters: L local experts, N rows of a weight, K its columns (the reduced dimension), M
+// rows of an activation, g group size.
 #pragma once
 
 #include <array>
@@ -119,8 +119,8 @@ class QuantConfig {
   bool is_per_act_token() const { return a1.shape && a1.shape->is_per_token(); }
   bool per_out_channel() const { return w1.shape && w1.shape->is_per_token(); }
   bool is_per_tensor() const { return a1.shape && a1.shape->is_per_tensor(); }
-  // a1's group unless per tensor or per token; so int4_w4a16 with {0, g} reports {0, g} although its
-  // activations are not quantized, as the seed does.
+  // a1's group unless per tensor or per token; so int4_w4a16 with {0, g} reports {0, g} although
+  // its activations are not quantized, as the seed does.
   std::optional<GroupShape> block_shape() const;
   bool is_block_quantized() const { return block_shape().has_value(); }
 

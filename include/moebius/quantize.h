@@ -32,9 +32,9 @@ struct QuantizeSpec {
 
 // Values, and what is needed to read them.  All tensors are on one device.
 struct Quantized {
-  Tensor values;      // [M, K], storage_dtype(format)
-  Tensor scale;       // f32, e8m0 (mx) or e4m3 (nvfp4): [1, 1], [M, 1] or [ceil(M/r), ceil(K/g)]
-  Tensor zero_point;  // int4 asymmetric: u8 [M, ceil(K/g)]
+  Tensor values;        // [M, K], storage_dtype(format)
+  Tensor scale;         // f32, e8m0 (mx) or e4m3 (nvfp4): [1, 1], [M, 1] or [ceil(M/r), ceil(K/g)]
+  Tensor zero_point;    // int4 asymmetric: u8 [M, ceil(K/g)]
   Tensor global_scale;  // nvfp4: f32 [1]
 };
 
@@ -42,7 +42,10 @@ struct Quantized {
 Support quantize_supported(const QuantizeSpec& spec, int64_t rows, int64_t cols);
 
 // Uninitialised outputs of the right shapes.
-Quantized allocate_quantized(const QuantizeSpec& spec, int64_t rows, int64_t cols, Device device = {});
+Quantized allocate_quantized(const QuantizeSpec& spec,
+                             int64_t rows,
+                             int64_t cols,
+                             Device device = {});
 
 // x [M, K] f32, bf16 or f16 -> out (from allocate_quantized; must not overlap x).
 // static_scale  f32 [1]: fp8 and int8 per tensor then use it instead of the maximum.
@@ -59,7 +62,9 @@ void quantize(const Tensor& x,
 Quantized quantize(const Tensor& x, const QuantizeSpec& spec, const Stream& stream = {});
 
 // out [M, K] f32, bf16 or f16 = the values the quantized data stands for, rounded once.
-void dequantize(const Quantized& q, const QuantizeSpec& spec, const Tensor& out,
+void dequantize(const Quantized& q,
+                const QuantizeSpec& spec,
+                const Tensor& out,
                 const Stream& stream);
 
 // out = dequantize(quantize(x)) without the intermediate; x and out may be the same tensor.  This

@@ -19,7 +19,7 @@
 namespace moebius {
 
 enum class Scoring : uint8_t {
-  kSoftmax,       // over all experts, or over the chosen ones with score_after_topk
+  kSoftmax,  // over all experts, or over the chosen ones with score_after_topk
   kSigmoid,
   kSqrtSoftplus,  // sqrt(log(1 + exp(x)))
 };
@@ -52,8 +52,8 @@ struct RouterConfig {
   float routed_scaling_factor = 1.0f;
   Simulation simulation = Simulation::kNone;
   double zipf_exponent = 1.0;
-  uint64_t seed = 0;        // simulation: the same seed, call number and shape give the same ids
-  CustomRouting custom;     // replaces all of the above when set
+  uint64_t seed = 0;     // simulation: the same seed, call number and shape give the same ids
+  CustomRouting custom;  // replaces all of the above when set
 };
 
 struct RouterWeights {
@@ -78,7 +78,9 @@ class Router {
   // hidden [T, H] f32/bf16/f16 -> out f32 [T, E]; products summed in f32 in a fixed order.
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const;
   // logits f32 [T, E] -> ids i32 [T, K], weights f32 [T, K].  T == 0 is valid.
-  void select(const Tensor& logits, const Tensor& ids, const Tensor& weights,
+  void select(const Tensor& logits,
+              const Tensor& ids,
+              const Tensor& weights,
               const Stream& stream) const;
 
  private:
@@ -86,9 +88,11 @@ class Router {
   std::unique_ptr<State> state_;
 };
 
-// Tokens per local expert among ids i32 [T, K]: out i32 [L].  expert_map i32 [E] (-1 = foreign) maps
-// global ids; undefined: ids are local already.  Ids of -1 are not counted.
-void count_expert_tokens(const Tensor& ids, const Tensor& expert_map, const Tensor& out,
+// Tokens per local expert among ids i32 [T, K]: out i32 [L].  expert_map i32 [E] (-1 = foreign)
+// maps global ids; undefined: ids are local already.  Ids of -1 are not counted.
+void count_expert_tokens(const Tensor& ids,
+                         const Tensor& expert_map,
+                         const Tensor& out,
                          const Stream& stream);
 
 }  // namespace moebius

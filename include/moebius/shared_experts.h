@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SharedExperts: the dense MLP every token passes beside its routed experts, optionally scaled per
-// token by sigmoid(gate . x) (Qwen2-MoE).  It is one expert that every row selects, so it runs on the
-// same implementations as the routed ones.
+// token by sigmoid(gate . x) (Qwen2-MoE).  It is one expert that every row selects, so it runs on
+// the same implementations as the routed ones.
 #pragma once
 
 #include <memory>

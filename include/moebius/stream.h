@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "moebius/device.h"
 
@@ -22,10 +23,10 @@ struct EventImpl;
 
 class Event {
  public:
-  Event() = default;                // complete
-  void synchronize() const;         // blocks the host until the recorded work is done
+  Event() = default;         // complete
+  void synchronize() const;  // blocks the host until the recorded work is done
   bool is_complete() const;
-  void* native_handle() const;      // cudaEvent_t, nullptr on CPU
+  void* native_handle() const;  // cudaEvent_t, nullptr on CPU
 
  private:
   friend class Stream;
@@ -46,6 +47,7 @@ class Stream {
   void* native_handle() const;          // cudaStream_t, nullptr on CPU
 
  private:
+  explicit Stream(std::shared_ptr<detail::StreamImpl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<detail::StreamImpl> impl_;
 };
 

@@ -59,8 +59,8 @@ class Tensor {
   // Memory of somebody else, who must keep it alive and may not move it.
   static Tensor borrow(void* data, Shape shape, DType dtype, Device device = {});
   // Memory kept alive by `owner` (a file mapping, another library's tensor).
-  static Tensor share(std::shared_ptr<void> owner, void* data, Shape shape, DType dtype,
-                      Device device = {});
+  static Tensor share(
+      std::shared_ptr<void> owner, void* data, Shape shape, DType dtype, Device device = {});
 
   bool defined() const { return defined_; }
   explicit operator bool() const { return defined(); }
@@ -105,9 +105,13 @@ class Tensor {
 };
 
 // Checks for public boundaries; `what` names the tensor: "w1 has shape [8, 96, 128], expected ...".
-void expect_shape(const Tensor& tensor, const Shape& expected, std::string_view what,
+void expect_shape(const Tensor& tensor,
+                  const Shape& expected,
+                  std::string_view what,
                   Where where = Where::current());
-void expect_dtype(const Tensor& tensor, DType expected, std::string_view what,
+void expect_dtype(const Tensor& tensor,
+                  DType expected,
+                  std::string_view what,
                   Where where = Where::current());
 void expect_defined(const Tensor& tensor, std::string_view what, Where where = Where::current());
 

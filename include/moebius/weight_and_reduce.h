@@ -17,9 +17,9 @@
 namespace moebius {
 
 struct WeightAndReduceInput {
-  Tensor expert_output;  // see the strategies
-  Tensor topk_weights;   // f32 [M, K]
-  Tensor topk_ids;       // i32 [M, K]
+  Tensor expert_output;                       // see the strategies
+  Tensor topk_weights;                        // f32 [M, K]
+  Tensor topk_ids;                            // i32 [M, K]
   bool apply_router_weight_on_input = false;  // weights count as 1
 };
 
@@ -27,9 +27,10 @@ class WeightAndReduce {
  public:
   virtual ~WeightAndReduce() = default;
   virtual WeightAndReduceKind kind() const = 0;
-  // output [M, H], dtype of expert_output; overwritten.  Contiguous may scale expert_output in place.
-  // Throws InvalidArgument on a shape that does not fit (both shapes named).
-  virtual void apply(const WeightAndReduceInput& input, const Tensor& output,
+  // output [M, H], dtype of expert_output; overwritten.  Contiguous may scale expert_output in
+  // place. Throws InvalidArgument on a shape that does not fit (both shapes named).
+  virtual void apply(const WeightAndReduceInput& input,
+                     const Tensor& output,
                      const Stream& stream) const = 0;
 };
 

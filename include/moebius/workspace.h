@@ -13,7 +13,14 @@
 
 namespace moebius {
 
-enum class WorkspaceSlot : uint8_t { kWorkspace13, kWorkspace2, kFusedOutput, kScratch, kPrepare, kShared };
+enum class WorkspaceSlot : uint8_t {
+  kWorkspace13,
+  kWorkspace2,
+  kFusedOutput,
+  kScratch,
+  kPrepare,
+  kShared
+};
 
 class WorkspacePool {
  public:
@@ -23,8 +30,8 @@ class WorkspacePool {
   // An uninitialised tensor on the slot's buffer, which grows when too small and never shrinks; it
   // is replaced when the device differs.  Valid until the next get() of the same slot and
   // micro-batch.  A shape with a zero dimension costs nothing.
-  Tensor get(int microbatch, WorkspaceSlot slot, const Shape& shape, DType dtype,
-             Device device = {});
+  Tensor get(
+      int microbatch, WorkspaceSlot slot, const Shape& shape, DType dtype, Device device = {});
 
   int64_t bytes() const;  // held now, over all slots and micro-batches
 

@@ -7,8 +7,8 @@
 namespace moebius {
 
 struct CpuFeatures {
-  bool avx2 = false;         // with fma and f16c
-  bool avx512 = false;       // f, bw, vl, dq
+  bool avx2 = false;    // with fma and f16c
+  bool avx512 = false;  // f, bw, vl, dq
   bool avx512_vnni = false;
   bool avx512_bf16 = false;
   bool amx_bf16 = false;

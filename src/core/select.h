@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Choosing an implementation from a stage's visible list: the first that accepts, or the forced one.
+// Choosing an implementation from a stage's visible list: the first that accepts, or the forced
+// one.
 #pragma once
 
 #include <string>
@@ -18,8 +19,11 @@ namespace moebius {
 // setting (MOEBIUS_<STAGE>); both empty: the first that accepts.
 // Throws InvalidArgument (unknown name, with the known ones) or Unsupported (all refusals).
 template <typename Impls, typename Supports>
-const auto& select_impl(const Impls& impls, std::string_view stage, std::string_view setting_name,
-                        std::string_view forced, Supports supports) {
+const auto& select_impl(const Impls& impls,
+                        std::string_view stage,
+                        std::string_view setting_name,
+                        std::string_view forced,
+                        Supports supports) {
   std::string wanted(forced);
   if (wanted.empty()) {
     wanted = setting(setting_name).value_or("");

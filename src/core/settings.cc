@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <charconv>
+#include <cstdlib>
+
+#include "moebius/error.h"
+
+namespace moebius {
+
+namespace {
+
+constexpr std::array kSettings = {
+    SettingInfo{"MOEBIUS_LOG", "warn",
+                "log level (error, warn, info, debug) and topics (dispatch)"},
+    SettingInfo{"MOEBIUS_THREADS", "all usable CPUs", "threads of a CPU stream that names none"},
+    SettingInfo{"MOEBIUS_TIMEOUT_MS", "60000", "how long a rank waits for another before it fails"},
+    SettingInfo{"MOEBIUS_CHUNK_TOKENS", "32768", "rows per pass through the experts"},
+    SettingInfo{"MOEBIUS_QUANT", "first that accepts", "forces a quantization implementation"},
+    SettingInfo{"MOEBIUS_ROUTER", "first that accepts", "forces a router implementation"},
+    SettingInfo{"MOEBIUS_EXPERTS", "first that accepts", "forces an experts implementation"},
+};
+
+}  // namespace
+
+std::span<const SettingInfo> all_settings() {
+  return kSettings;
+}
+
+std::optional<std::string> setting(std::string_view name) {
+  assert(std::any_of(kSettings.begin(), kSettings.end(),
+                     [&](const SettingInfo& s) { return s.name == name; }));
+  const char* value = std::getenv(std::string(name).c_str());
+  if (value == nullptr || *value == '\0') {
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::optional<int64_t> setting_int(std::string_view name, int64_t low, int64_t high) {
+  const auto text = setting(name);
+  if (!text) {
+    return std::nullopt;
+  }
+  int64_t value = 0;
+  const char* end = text->data() + text->size();
+  const auto [parsed, status] = std::from_chars(text->data(), end, value);
+  if (status != std::errc() || parsed != end || value < low || value > high) {
+    throw InvalidArgument(
+        fmt::format("{} is \"{}\", expected a whole number from {} to {}", name, *text, low, high));
+  }
+  return value;
+}
+
+}  // namespace moebius

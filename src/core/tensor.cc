@@ -1,0 +1,198 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/tensor.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+namespace moebius {
+
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+std::shared_ptr<void> allocate(int64_t nbytes, Device device) {
+  if (!device.is_cpu()) {
+    throw Unsupported(fmt::format("cannot allocate {} bytes on {}: built without CUDA", nbytes,
+                                  to_string(device)));
+  }
+  // aligned_alloc wants a multiple of the alignment; zero bytes still get a distinct address.
+  const size_t size = (static_cast<size_t>(nbytes) + kAlignment) / kAlignment * kAlignment;
+  void* data = std::aligned_alloc(kAlignment, size);
+  if (data == nullptr) {
+    throw Error(fmt::format("out of memory: {} bytes on {}", nbytes, to_string(device)));
+  }
+  return {data, [](void* p) { std::free(p); }};
+}
+
+int64_t checked_nbytes(const Shape& shape, DType dtype) {
+  const int pack = pack_factor(dtype);
+  if (pack > 1 && shape.size() > 0) {
+    expect_multiple_of(shape.back(), pack,
+                       fmt::format("last dimension of a {} tensor", name(dtype)));
+  }
+  const int64_t numel = shape.numel();
+  expect(numel <= std::numeric_limits<int64_t>::max() / 8,
+         fmt::format("shape {} has too many elements", to_string(shape)));
+  return numel * bits(dtype) / 8;
+}
+
+}  // namespace
+
+Shape::Shape(std::initializer_list<int64_t> dims)
+    : Shape(std::span<const int64_t>(dims.begin(), dims.size())) {}
+
+Shape::Shape(std::span<const int64_t> dims) : size_(static_cast<int>(dims.size())) {
+  expect_le(size_, kMaxDims, "number of dimensions");
+  for (size_t i = 0; i < dims.size(); ++i) {
+    expect_ge(dims[i], 0, fmt::format("dimension {}", i));
+    dims_[i] = dims[i];
+  }
+}
+
+int64_t Shape::numel() const {
+  int64_t product = 1;
+  bool overflow = false;
+  for (int i = 0; i < size_; ++i) {
+    overflow |= __builtin_mul_overflow(product, (*this)[i], &product);
+  }
+  expect(!overflow, fmt::format("shape {} has too many elements", to_string(*this)));
+  return product;
+}
+
+std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (int i = 0; i < shape.size(); ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
+  }
+  return text + "]";
+}
+
+Tensor Tensor::empty(Shape shape, DType dtype, Device device) {
+  auto storage = allocate(checked_nbytes(shape, dtype), device);
+  void* data = storage.get();
+  return share(std::move(storage), data, shape, dtype, device);
+}
+
+Tensor Tensor::zeros(Shape shape, DType dtype, Device device) {
+  Tensor result = empty(shape, dtype, device);
+  std::memset(result.raw(), 0, static_cast<size_t>(result.nbytes()));
+  return result;
+}
+
+Tensor Tensor::borrow(void* data, Shape shape, DType dtype, Device device) {
+  return share(nullptr, data, shape, dtype, device);
+}
+
+Tensor Tensor::share(
+    std::shared_ptr<void> owner, void* data, Shape shape, DType dtype, Device device) {
+  const int64_t nbytes = checked_nbytes(shape, dtype);
+  expect(data != nullptr || nbytes == 0,
+         fmt::format("a tensor of {} bytes has no data pointer", nbytes));
+  Tensor result;
+  result.owner_ = std::move(owner);
+  result.data_ = data;
+  result.shape_ = shape;
+  result.dtype_ = dtype;
+  result.device_ = device;
+  result.defined_ = true;
+  return result;
+}
+
+int64_t Tensor::nbytes() const {
+  return defined_ ? numel() * bits(dtype_) / 8 : 0;
+}
+
+Tensor Tensor::slice(int64_t begin, int64_t end) const {
+  expect_ge(num_dims(), 1, "dimensions of a sliced tensor");
+  expect(0 <= begin && begin <= end && end <= dim(0),
+         fmt::format("slice [{}, {}) is outside dimension 0 of {}", begin, end, to_string(shape_)));
+  std::array<int64_t, Shape::kMaxDims> dims{};
+  int64_t inner = 1;
+  for (int i = 0; i < num_dims(); ++i) {
+    dims[static_cast<size_t>(i)] = dim(i);
+    inner *= i == 0 ? 1 : dim(i);
+  }
+  expect_multiple_of(begin * inner, pack_factor(dtype_), "first element of a packed slice");
+  dims[0] = end - begin;
+  Tensor result = *this;
+  result.shape_ = Shape(std::span<const int64_t>(dims.data(), static_cast<size_t>(num_dims())));
+  if (data_ != nullptr) {
+    result.data_ = bytes() + begin * inner * bits(dtype_) / 8;
+  }
+  return result;
+}
+
+Tensor Tensor::operator[](int64_t i) const {
+  Tensor row = slice(i, i + 1);
+  std::array<int64_t, Shape::kMaxDims> dims{};
+  for (int d = 1; d < num_dims(); ++d) {
+    dims[static_cast<size_t>(d - 1)] = dim(d);
+  }
+  row.shape_ = Shape(std::span<const int64_t>(dims.data(), static_cast<size_t>(num_dims() - 1)));
+  return row;
+}
+
+Tensor Tensor::view(Shape shape) const {
+  expect(shape.numel() == numel(),
+         fmt::format("cannot view {} as {}", to_string(shape_), to_string(shape)));
+  checked_nbytes(shape, dtype_);
+  Tensor result = *this;
+  result.shape_ = shape;
+  return result;
+}
+
+Tensor Tensor::view_as(DType dtype) const {
+  expect_ge(num_dims(), 1, "dimensions of a tensor viewed as another type");
+  std::array<int64_t, Shape::kMaxDims> dims{};
+  for (int i = 0; i < num_dims(); ++i) {
+    dims[static_cast<size_t>(i)] = dim(i);
+  }
+  const int64_t row_bits = shape_.back() * bits(dtype_);
+  expect_multiple_of(row_bits, bits(dtype), "bits of a row viewed as another type");
+  dims[static_cast<size_t>(num_dims() - 1)] = row_bits / bits(dtype);
+  return reinterpret(dtype,
+                     Shape(std::span<const int64_t>(dims.data(), static_cast<size_t>(num_dims()))));
+}
+
+Tensor Tensor::reinterpret(DType dtype, Shape shape) const {
+  expect_eq(checked_nbytes(shape, dtype), nbytes(),
+            fmt::format("bytes of {} as {} {}", to_string(shape_), name(dtype), to_string(shape)));
+  Tensor result = *this;
+  result.dtype_ = dtype;
+  result.shape_ = shape;
+  return result;
+}
+
+Tensor Tensor::clone() const {
+  Tensor result = empty(shape_, dtype_, device_);
+  if (nbytes() > 0) {
+    std::memcpy(result.raw(), data_, static_cast<size_t>(nbytes()));
+  }
+  return result;
+}
+
+void expect_shape(const Tensor& tensor, const Shape& expected, std::string_view what, Where where) {
+  expect_defined(tensor, what, where);
+  if (tensor.shape() != expected) {
+    expect_eq(to_string(tensor.shape()), to_string(expected), fmt::format("shape of {}", what),
+              where);
+  }
+}
+
+void expect_dtype(const Tensor& tensor, DType expected, std::string_view what, Where where) {
+  expect_defined(tensor, what, where);
+  expect_dtype(tensor.dtype(), expected, what, where);
+}
+
+void expect_defined(const Tensor& tensor, std::string_view what, Where where) {
+  if (!tensor.defined()) {
+    expect(false, fmt::format("{} is missing", what), where);
+  }
+}
+
+}  // namespace moebius
