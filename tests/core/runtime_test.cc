@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Settings, errors, streams, loops, selection, profile.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+#include <vector>
+
+#include "core/cpu_features.h"
+#include "core/parallel.h"
+#include "core/select.h"
+#include "moebius/deadline.h"
+#include "moebius/error.h"
+#include "moebius/profile.h"
+#include "moebius/settings.h"
+#include "moebius/stream.h"
+
+namespace moebius {
+namespace {
+
+class ScopedEnv {
+ public:
+  ScopedEnv(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~ScopedEnv() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+TEST(Settings, UnsetAndEmptyAreAbsent) {
+  unsetenv("MOEBIUS_THREADS");
+  EXPECT_FALSE(setting("MOEBIUS_THREADS").has_value());
+  const ScopedEnv env("MOEBIUS_THREADS", "");
+  EXPECT_FALSE(setting("MOEBIUS_THREADS").has_value());
+}
+
+TEST(Settings, BadNumbersNameVariableValueAndBounds) {
+  for (const char* bad : {"zero", "0", "4097", "3x", "1e3", " 4"}) {
+    const ScopedEnv env("MOEBIUS_THREADS", bad);
+    try {
+      setting_int("MOEBIUS_THREADS", 1, 4096);
+      FAIL() << "accepted " << bad;
+    } catch (const InvalidArgument& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("MOEBIUS_THREADS"), std::string::npos);
+      EXPECT_NE(message.find(bad), std::string::npos);
+      EXPECT_NE(message.find("1 to 4096"), std::string::npos);
+    }
+  }
+}
+
+TEST(Error, ChecksNameBothValuesAndThePlace) {
+  try {
+    expect_eq(7000, 7168, "x.dim(1)");
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("x.dim(1) is 7000, expected 7168 (runtime_test.cc:"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_NO_THROW(expect_eq(1, 1, "x"));
+  EXPECT_THROW(expect_ge(1, 2, "x"), InvalidArgument);
+  EXPECT_THROW(expect_le(3, 2, "x"), InvalidArgument);
+  EXPECT_THROW(expect_multiple_of(130, 128, "x"), InvalidArgument);
+  EXPECT_THROW(expect(false, "x"), InvalidArgument);
+}
+
+TEST(Stream, CpuThreadsComeFromArgumentThenSetting) {
+  EXPECT_EQ(Stream::cpu(3).num_threads(), 3);
+  const ScopedEnv env("MOEBIUS_THREADS", "5");
+  EXPECT_EQ(Stream::cpu().num_threads(), 5);
+  EXPECT_THROW(Stream::cpu(-1), InvalidArgument);
+  EXPECT_TRUE(Stream::cpu(1).record().is_complete());
+}
+
+TEST(Parallel, RunsEachTaskOnceOnAnyNumberOfThreads) {
+  for (const int threads : {1, 2, 7}) {
+    const Stream stream = Stream::cpu(threads);
+    for (const int64_t n : {0, 1, 5, 1000}) {
+      std::vector<std::atomic<int>> runs(static_cast<size_t>(n));
+      std::atomic<int> bad_thread{0};
+      parallel_tasks(stream, n, [&](int64_t task, int thread_idx) {
+        ++runs[static_cast<size_t>(task)];
+        bad_thread += thread_idx < 0 || thread_idx >= threads;
+      });
+      for (const auto& count : runs) {
+        EXPECT_EQ(count, 1);
+      }
+      EXPECT_EQ(bad_thread, 0);
+    }
+  }
+}
+
+TEST(Parallel, BlocksCoverTheRange) {
+  std::vector<int> hits(103, 0);
+  parallel_for(Stream::cpu(2), 103, 10, [&](int64_t begin, int64_t end) {
+    EXPECT_LE(end - begin, 10);
+    for (int64_t i = begin; i < end; ++i) {
+      ++hits[static_cast<size_t>(i)];
+    }
+  });
+  for (const int count : hits) {
+    EXPECT_EQ(count, 1);
+  }
+}
+
+TEST(Parallel, RethrowsAndStaysUsable) {
+  const Stream stream = Stream::cpu(2);
+  EXPECT_THROW(parallel_tasks(stream, 100,
+                              [](int64_t task, int) {
+                                if (task == 3) {
+                                  throw std::runtime_error("task 3");
+                                }
+                              }),
+               std::runtime_error);
+  std::atomic<int> done{0};
+  parallel_tasks(stream, 10, [&](int64_t, int) { ++done; });
+  EXPECT_EQ(done, 10);
+}
+
+struct FakeImpl {
+  std::string_view name;
+  bool accepts;
+};
+constexpr std::array kFakes = {FakeImpl{"special", false}, FakeImpl{"general", true},
+                               FakeImpl{"ref", true}};
+
+const FakeImpl& pick(std::string_view forced) {
+  return select_impl(kFakes, "quant", "MOEBIUS_QUANT", forced, [](const FakeImpl& impl) {
+    return impl.accepts ? Support::yes() : Support::no("hidden 7000 is odd");
+  });
+}
+
+TEST(Select, TakesTheFirstThatAcceptsOrTheForced) {
+  unsetenv("MOEBIUS_QUANT");
+  EXPECT_EQ(pick("").name, "general");
+  EXPECT_EQ(pick("ref").name, "ref");
+  const ScopedEnv env("MOEBIUS_QUANT", "ref");
+  EXPECT_EQ(pick("").name, "ref");
+  EXPECT_EQ(pick("general").name, "general");
+}
+
+TEST(Select, RefusalsSayWhy) {
+  try {
+    pick("special");
+    FAIL();
+  } catch (const Unsupported& error) {
+    EXPECT_NE(std::string(error.what()).find("special: hidden 7000 is odd"), std::string::npos);
+  }
+  try {
+    pick("nonsense");
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("special, general, ref"), std::string::npos);
+  }
+}
+
+TEST(Deadline, ExpiresAndCountsDown) {
+  const Deadline past = Deadline::after(std::chrono::nanoseconds(0));
+  EXPECT_TRUE(past.expired());
+  EXPECT_EQ(past.remaining().count(), 0);
+  const Deadline later = Deadline::after(std::chrono::hours(1));
+  EXPECT_FALSE(later.expired());
+  EXPECT_GT(later.remaining(), std::chrono::minutes(59));
+}
+
+TEST(Profile, CountsSpansPerStageInOrder) {
+  Profile profile;
+  for (int i = 0; i < 3; ++i) {
+    const Profile::Span outer(&profile, "layer");
+    const Profile::Span inner(&profile, "router");
+  }
+  const Profile::Span free_of_charge(nullptr, "none");
+  ASSERT_EQ(profile.stages().size(), 2u);
+  EXPECT_EQ(profile.stages()[0].name, "layer");
+  EXPECT_EQ(profile.stages()[1].calls, 3);
+  EXPECT_GE(profile.stages()[0].total, profile.stages()[1].total);
+}
+
+TEST(CpuFeatures, WiderSetsIncludeNarrowerOnes) {
+  const CpuFeatures& f = cpu_features();
+  EXPECT_TRUE(!f.avx512 || f.avx2);
+  EXPECT_TRUE(!f.avx512_bf16 || f.avx512);
+  EXPECT_TRUE(!f.amx_bf16 || f.avx512);
+}
+
+}  // namespace
+}  // namespace moebius
