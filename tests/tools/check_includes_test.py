@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""tools/check_includes.py passes right trees and names each wrong include."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CHECKER = pathlib.Path(__file__).resolve().parents[2] / "tools" / "check_includes.py"
+
+
+def run_checker(files):
+    """Runs the checker on a tree of {path: text}; returns its exit code and output."""
+    with tempfile.TemporaryDirectory() as root:
+        for name, text in files.items():
+            path = pathlib.Path(root, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        command = [sys.executable, str(CHECKER), "--root", root]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        return done.returncode, done.stdout
+
+
+class CheckIncludes(unittest.TestCase):
+    def expect_refused(self, files, message):
+        code, output = run_checker(files)
+        self.assertEqual(code, 1, output)
+        self.assertIn(message, output)
+
+    def test_right_arrows_pass(self):
+        code, output = run_checker({
+            "include/moebius/error.h": "#include <string>\n",
+            "include/moebius/moebius.h": '#include "moebius/error.h"\n#include "moebius/router.h"\n',
+            "include/moebius/router.h": '#include "moebius/error.h"\n',
+            "src/core/parallel.h": "#include <thread>\n",
+            "src/quant/quantize.cc": '#include "core/parallel.h"\n#include <fmt/format.h>\n',
+            "src/router/ref/router.cc": '#include "moebius/router.h"\n#include "core/parallel.h"\n',
+            "src/app/main.cc": '#include "checkpoint/names.h"\n',
+        })
+        self.assertEqual((code, output), (0, ""))
+
+    def test_upward_include_is_refused(self):
+        self.expect_refused({"src/core/tensor.cc": "\n#include \"quant/block.h\"\n"},
+                            "src/core/tensor.cc:2: core may not include quant")
+
+    def test_sibling_include_is_refused(self):
+        self.expect_refused({"src/router/topk.cc": '#include "experts/act.h"\n'},
+                            "router may not include experts")
+
+    def test_public_header_of_a_later_stage_is_refused(self):
+        self.expect_refused({"src/comm/dispatch.cc": '#include "moebius/router.h"\n'},
+                            "comm may not include router")
+        self.expect_refused({"include/moebius/tensor.h": '#include "moebius/experts.h"\n'},
+                            "core may not include experts")
+
+    def test_internal_header_in_a_public_one_is_refused(self):
+        self.expect_refused({"include/moebius/tensor.h": '#include "core/parallel.h"\n'},
+                            "may include only public and standard ones: core/parallel.h")
+
+    def test_third_party_header_in_a_public_one_is_refused(self):
+        self.expect_refused({"include/moebius/log.h": "#include <spdlog/spdlog.h>\n"},
+                            "may include only public and standard ones: spdlog/spdlog.h")
+
+    def test_unknown_public_header_is_named(self):
+        self.expect_refused({"include/moebius/misc.h": ""}, "moebius/misc.h belongs to no stage")
+        self.expect_refused({"src/core/a.cc": '#include "moebius/misc.h"\n'},
+                            "moebius/misc.h belongs to no stage")
+
+    def test_umbrella_is_for_users_only(self):
+        self.expect_refused({"src/app/main.cc": '#include "moebius/moebius.h"\n'},
+                            "moebius/moebius.h belongs to no stage")
+
+    def test_unknown_folder_and_relative_include_are_refused(self):
+        self.expect_refused({"src/utils/a.cc": ""}, "src/utils is not a stage")
+        self.expect_refused({"src/core/a.cc": '#include "b.h"\n', "src/core/b.h": ""}, '"b.h" is')
+
+
+if __name__ == "__main__":
+    unittest.main()

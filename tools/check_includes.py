@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fails on an #include that points the wrong way between stages.
+
+core <- quant <- {router, comm, experts} <- layer <- checkpoint <- app; siblings never include each
+other. A public header belongs to the stage that implements it and may include only public headers
+and the standard library.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+# Stage -> the stages it may include, besides itself.
+MAY_INCLUDE = {
+    "core": set(),
+    "quant": {"core"},
+    "router": {"core", "quant"},
+    "comm": {"core", "quant"},
+    "experts": {"core", "quant"},
+    "layer": {"core", "quant", "router", "comm", "experts"},
+    "checkpoint": {"core", "quant", "layer"},
+    "app": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint"},
+}
+
+# Stage -> its headers in include/moebius.
+PUBLIC_HEADERS = {
+    "core": "deadline device dlpack dtype error float_types log profile settings stream support"
+    " tensor",
+    "quant": "quant_config quantize scale_layout",
+    "router": "router",
+    "comm": "dispatch group",
+    "experts": "experts lora",
+    "layer": "modular_kernel moe_config moe_layer parallel_config prepare_finalize shared_experts"
+    " weight_and_reduce workspace",
+    "checkpoint": "checkpoint safetensors",
+}
+STAGE_OF_HEADER = {
+    f"moebius/{name}.h": stage for stage, names in PUBLIC_HEADERS.items() for name in names.split()
+}
+UMBRELLA = "moebius/moebius.h"  # includes all the others; for users, not for our own sources
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")
+SOURCE_SUFFIXES = {".h", ".cc", ".cuh", ".cu"}
+
+
+def includes_of(path):
+    """Yields (line number, is quoted, included name) of a file."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match[1] == '"', match[2]
+
+
+def source_files(folder):
+    return sorted(p for p in folder.rglob("*") if p.suffix in SOURCE_SUFFIXES)
+
+
+def stage_of(name):
+    """The stage an included name belongs to, or None if it is not ours."""
+    if name.startswith("moebius/"):
+        return STAGE_OF_HEADER.get(name)
+    first = name.split("/")[0]
+    return first if "/" in name and first in MAY_INCLUDE else None
+
+
+def refusal(stage, name):
+    """Why a file of `stage` may not include `name`, one of ours; None if it may."""
+    target = stage_of(name)
+    if target is None:
+        return f"{name} belongs to no stage (see PUBLIC_HEADERS in tools/check_includes.py)"
+    if target != stage and target not in MAY_INCLUDE[stage]:
+        return f"{stage} may not include {target} ({name})"
+    return None
+
+
+def check_public_header(path, name):
+    if name != UMBRELLA and name not in STAGE_OF_HEADER:
+        yield 1, f"{name} belongs to no stage (see PUBLIC_HEADERS in tools/check_includes.py)"
+        return
+    for number, _, included in includes_of(path):
+        if included.startswith("moebius/"):
+            reason = refusal("app" if name == UMBRELLA else STAGE_OF_HEADER[name], included)
+            if reason:
+                yield number, reason
+        elif not STANDARD_HEADER.match(included):
+            yield number, f"a public header may include only public and standard ones: {included}"
+
+
+def check_source(path, stage, src):
+    for number, quoted, included in includes_of(path):
+        if included.startswith("moebius/") or stage_of(included):
+            reason = refusal(stage, included)
+            if reason:
+                yield number, reason
+        elif quoted and not (src / included).exists():
+            yield number, f'"{included}" is neither "moebius/..." nor "<stage>/..."'
+
+
+def check_tree(root):
+    """Yields one message for each wrong include under `root`."""
+    public = root / "include"
+    for path in source_files(public):
+        for number, reason in check_public_header(path, path.relative_to(public).as_posix()):
+            yield f"{path.relative_to(root)}:{number}: {reason}"
+    src = root / "src"
+    for path in source_files(src):
+        stage = path.relative_to(src).parts[0]
+        if stage not in MAY_INCLUDE:
+            yield f"{path.relative_to(root)}:1: src/{stage} is not a stage"
+            continue
+        for number, reason in check_source(path, stage, src):
+            yield f"{path.relative_to(root)}:{number}: {reason}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    default_root = pathlib.Path(__file__).resolve().parent.parent
+    parser.add_argument("--root", type=pathlib.Path, default=default_root, help="project root")
+    messages = list(check_tree(parser.parse_args().root.resolve()))
+    for message in messages:
+        print(message)
+    return 1 if messages else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
