@@ -5,9 +5,12 @@
 
 include(GoogleTest)
 
-# What every test process sees. Waiting threads sleep, since ctest runs tests side by side.
+# What every test process sees. Waiting threads sleep, since ctest runs tests side by side; Open MPI
+# starts more ranks than there are cores, and does so for root too, as in a container.
 # MOEBIUS_FIXTURES is added when ctest starts, unless the environment already names a folder.
-set(MOEBIUS_TEST_ENVIRONMENT OMP_WAIT_POLICY=passive)
+set(MOEBIUS_TEST_ENVIRONMENT
+    OMP_WAIT_POLICY=passive OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1
+    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
 set(MOEBIUS_DEFAULT_FIXTURES ${PROJECT_SOURCE_DIR}/../shared/fixtures)
 
 # moebius_add_test(<name> SOURCES <files>... LABELS <labels>... [LIBS <libraries>...]
