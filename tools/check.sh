@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<'HELP'
+Usage: tools/check.sh [BASE]
+
+What to run before a commit: the format of all sources, the include arrows, and clang-tidy on the
+host sources (src/**/*.cc) that differ from BASE (default HEAD). A tool that is not installed is
+named and passed over.
+HELP
+}
+case "${1:-}" in
+  -h | --help) usage; exit 0 ;;
+esac
+base="${1:-HEAD}"
+status=0
+
+# Tracked files and new ones, as far as they exist.
+list_sources() {
+  git ls-files --cached --others --exclude-standard -- "$@" | sort -u |
+    while IFS= read -r file; do [[ -f "$file" ]] && echo "$file"; done
+}
+
+if command -v clang-format >/dev/null; then
+  mapfile -t files < <(list_sources '*.h' '*.cc' '*.cuh' '*.cu')
+  if ((${#files[@]})); then
+    clang-format --dry-run -Werror "${files[@]}" || status=1
+  fi
+else
+  echo "check: clang-format is not installed, the format is not checked"
+fi
+
+if command -v python3 >/dev/null; then
+  python3 tools/check_includes.py || status=1
+else
+  echo "check: python3 is not installed, include arrows are not checked"
+fi
+
+if ! command -v clang-tidy >/dev/null; then
+  echo "check: clang-tidy is not installed, changed sources are not checked"
+elif [[ ! -f build/release/compile_commands.json ]]; then
+  echo "check: no build/release, changed sources are not checked (cmake --preset release)"
+else
+  mapfile -t files < <({
+    git diff --name-only --diff-filter=d "$base" -- 'src/*.cc'
+    git ls-files --others --exclude-standard -- 'src/*.cc'
+  } | sort -u)
+  if ((${#files[@]})); then
+    # One process per file; GCC's own warning flags mean nothing to clang.
+    printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "${JOBS:-$(nproc)}" \
+      clang-tidy --quiet -p build/release --extra-arg=-Wno-unknown-warning-option || status=1
+  fi
+fi
+
+if ((status == 0)); then
+  echo "check: ok"
+fi
+exit $status

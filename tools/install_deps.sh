@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<'HELP'
+Usage: tools/install_deps.sh [--list]
+
+Installs what Moebius is built and tested with, from the distribution's packages (Debian 12,
+Ubuntu 24.04). Packages that are there already are left alone; with none missing nothing is
+downloaded and no rights are needed.
+
+  --list   print the package names and stop
+HELP
+}
+
+required=(
+  g++ cmake ninja-build git pkg-config python3
+  libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libdlpack-dev libgtest-dev
+)
+# The build leaves out what depends on these where they cannot be had.
+optional=(
+  ccache
+  libdnnl-dev ocl-icd-opencl-dev  # oneDNN; its package configuration asks for OpenCL
+  libopenmpi-dev openmpi-bin
+  libbenchmark-dev
+)
+
+case "${1:-}" in
+  "") ;;
+  --list) printf '%s\n' "${required[@]}" "${optional[@]}"; exit 0 ;;
+  -h | --help) usage; exit 0 ;;
+  *) usage >&2; exit 2 ;;
+esac
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "install_deps: this is not a Debian-like system. Install the counterparts of:" >&2
+  echo "  ${required[*]}" >&2
+  echo "and, for more speed and features: ${optional[*]}" >&2
+  exit 1
+fi
+
+is_installed() {
+  [[ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" == installed ]]
+}
+
+missing=()
+for package in "${required[@]}" "${optional[@]}"; do
+  is_installed "$package" || missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then
+  echo "install_deps: everything is installed"
+  exit 0
+fi
+echo "install_deps: missing: ${missing[*]}"
+
+as_root=()
+if ((EUID != 0)); then
+  if ! command -v sudo >/dev/null; then
+    echo "install_deps: neither root nor sudo; ask an administrator to run:" >&2
+    echo "  apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "$@" </dev/null
+}
+
+apt update
+available=()
+unavailable=()
+for package in "${missing[@]}"; do
+  # apt-cache show fails for a name that no package source has.
+  if apt-cache show "$package" >/dev/null 2>&1; then
+    available+=("$package")
+  else
+    unavailable+=("$package")
+  fi
+done
+if ((${#available[@]})); then
+  apt install -y --no-install-recommends "${available[@]}"
+fi
+
+status=0
+for package in "${unavailable[@]}"; do
+  if [[ " ${optional[*]} " == *" $package "* ]]; then
+    echo "install_deps: no package $package here; the build does without it"
+  else
+    echo "install_deps: no package $package here (on Ubuntu, is universe enabled?)" >&2
+    status=1
+  fi
+done
+exit $status
