@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "moebius/experts.h"
+#include "moebius/pending.h"
 #include "moebius/profile.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
@@ -65,21 +66,6 @@ struct FinalizeInput {
   Tensor topk_weights;
   bool apply_router_weight_on_input = false;
   const WeightAndReduce* weight_and_reduce = nullptr;  // required
-};
-
-// Half of an asynchronous operation.  `hook` (may be empty) completes the transfer and does nothing
-// else; `receive` hands over the result and is called once, after the hook.
-template <typename Result>
-struct Pending {
-  std::function<void()> hook;
-  std::function<Result()> receive;
-
-  Result finish() {
-    if (hook) {
-      hook();
-    }
-    return receive();
-  }
 };
 
 class PrepareFinalize {
