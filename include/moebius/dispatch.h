@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Dispatch and combine, high throughput: rows go to the ranks that own their experts, and come back
+// summed.
+// Place: inside prepare and finalize.
+// Letters: T tokens of this rank, M copies received, K top-k, R ranks, E experts, L local experts.
+//
+// A token goes to a rank once, however many of its experts live there (one *copy*).  Received rows
+// are ordered by (source rank, source token): this is a contract, every group and backend gives the
+// same rows.  When ranks span nodes, one copy per (token, node) crosses to the rank of that node
+// with this rank's local index (modulo its size), which fans it out; combine reduces inside the
+// node first. Thread-safety: one thread at a time per object.  All calls but layout() are
+// collective.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "moebius/group.h"
+#include "moebius/pending.h"
+#include "moebius/stream.h"
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+// Where each expert lives.  The default is linear; the first E % R ranks own one more.
+class ExpertPlacement {
+ public:
+  static ExpertPlacement linear(int64_t num_experts, int num_ranks);
+  // rank_of[e] for every expert; local indices follow the order of the global ids.
+  static ExpertPlacement from_ranks(std::vector<int> rank_of, int num_ranks);
+
+  int64_t num_experts() const { return static_cast<int64_t>(rank_of_.size()); }
+  int rank_of(int64_t expert) const { return rank_of_[static_cast<size_t>(expert)]; }
+  int64_t local_index(int64_t expert) const { return local_[static_cast<size_t>(expert)]; }
+  int64_t num_local(int rank) const { return num_local_[static_cast<size_t>(rank)]; }
+  Tensor expert_map(int rank) const;  // i32 [E], local index or -1
+
+ private:
+  std::vector<int> rank_of_;
+  std::vector<int64_t> local_;
+  std::vector<int64_t> num_local_;
+};
+
+// Resources of one direction, as tuned libraries name them; backends use what applies to them.
+struct DispatchConfig {
+  int num_sms = 20;
+  int nvl_send_tokens = 0, nvl_recv_tokens = 0;
+  int rdma_send_tokens = 0, rdma_recv_tokens = 0;
+  // Tables of DeepEP for the rank counts it was tuned for, computed for any other.
+  static DispatchConfig for_dispatch(int num_ranks);
+  static DispatchConfig for_combine(int num_ranks);
+  void validate() const;  // send < recv; rdma_send <= rdma_recv / 2, a divisor of it; even num_sms
+  bool operator==(const DispatchConfig&) const = default;
+};
+
+struct DispatchLayout {
+  Tensor tokens_per_rank;    // i32 [R]: copies this rank sends
+  Tensor tokens_per_node;    // i32 [num_nodes]
+  Tensor tokens_per_expert;  // i32 [E]: selections
+  Tensor is_token_in_rank;   // bool [T, R]
+};
+
+// What a dispatch did; needed to combine, and to send other payloads along the same way.
+class DispatchHandle {
+ public:
+  virtual ~DispatchHandle() = default;
+  virtual int64_t num_tokens() const = 0;   // T
+  virtual int64_t num_rows() const = 0;     // M
+  virtual Tensor source_rank() const = 0;   // i32 [M]
+  virtual Tensor source_token() const = 0;  // i32 [M]
+};
+
+struct DispatchInput {
+  // Each [T, ...] of any dtype with rows of a fixed size: hidden states, scales, LoRA ids, ...
+  std::vector<Tensor> payloads;
+  Tensor topk_ids;               // i32 [T, K] global, -1 = masked
+  Tensor topk_weights;           // f32 [T, K]; optional
+  int64_t expert_alignment = 1;  // expert_num_tokens are rounded up to a multiple of it
+};
+
+struct DispatchOutput {
+  std::vector<Tensor> payloads;  // each [M, ...]
+  Tensor topk_ids;           // i32 [M, K] local index, -1 where the expert is elsewhere or masked
+  Tensor topk_weights;       // f32 [M, K]; if given
+  Tensor expert_num_tokens;  // i32 [L], rounded up to expert_alignment
+  std::shared_ptr<const DispatchHandle> handle;
+};
+
+// Rows once per selection, grouped by local expert: rows [expert_offsets[l], expert_offsets[l+1]),
+// each in order of (source rank, source token).  Alignment rows are zero.
+struct ExpertOrder {
+  std::vector<Tensor> payloads;  // each [rows, ...]
+  Tensor expert_offsets;         // i32 [L + 1]
+  Tensor copy_row;               // i32 [rows]: row in DispatchOutput order, -1 = padding
+  Tensor slot;                   // i32 [rows]: k of the selection
+};
+
+class HighThroughput {
+ public:
+  HighThroughput(Group& group,
+                 ExpertPlacement placement,
+                 DispatchConfig dispatch_config,
+                 DispatchConfig combine_config);
+  ~HighThroughput();
+
+  // Local; throws InvalidArgument for ids outside [-1, E), naming token and slot.
+  DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const;
+
+  // Outputs own their memory (or share a window bank that is not reused while they live), so any
+  // number of results and handles may be alive.
+  DispatchOutput dispatch(const DispatchInput& input, const Stream& stream);
+  Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream);
+  // Same routing as `handle`: payloads only, no ids, weights, counts or new handle.
+  DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
+                                 const DispatchHandle& handle,
+                                 const Stream& stream);
+  ExpertOrder expert_order(const DispatchOutput& output,
+                           int64_t expert_alignment,
+                           const Stream& stream) const;
+
+  struct CombineInput {
+    Tensor x;                    // [M, H] f32, bf16 or f16: what each copy contributes
+    Tensor topk_weights;         // f32 [M, K]; optional, summed beside x
+    std::array<Tensor, 2> bias;  // [T, H] of x's dtype; optional, added once
+  };
+  struct CombineOutput {
+    Tensor x;  // [T, H]: sum over copies in order of rank, f32 accumulation, rounded once
+               // per level (node, then total)
+    Tensor topk_weights;  // f32 [T, K]; if given
+  };
+  // out_x: optional [T, H] to write into.
+  CombineOutput combine(const CombineInput& input,
+                        const DispatchHandle& handle,
+                        const Stream& stream,
+                        const Tensor& out_x = {});
+  Pending<CombineOutput> combine_async(const CombineInput& input,
+                                       const DispatchHandle& handle,
+                                       const Stream& stream,
+                                       const Tensor& out_x = {});
+
+  // Since construction: selections, copies sent (own rank included) and copies that crossed nodes.
+  struct Statistics {
+    int64_t selections = 0;
+    int64_t copies = 0;
+    int64_t node_copies = 0;
+  };
+  Statistics statistics() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moebius

@@ -1,0 +1,197 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group: one rank's handle on its peers.
+//
+// Calls marked "collective" are made by every rank, in the same order.  Each counts as one epoch;
+// op name and epoch travel with it, so that a rank that skips, repeats or reorders a call is found
+// out instead of being waited for.  Every wait has a deadline and ends at once when a peer aborts;
+// the CommError then says operation, epoch, rank, peer, what was expected and what was seen.  After
+// a CommError the group is broken: later calls throw the same error. Thread-safety: one thread at a
+// time per Group object.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moebius/dtype.h"
+#include "moebius/error.h"
+#include "moebius/stream.h"
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+// Which ranks share a node, i.e. can load and store each other's windows.  Ranks of a node are
+// consecutive.
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  std::vector<int> node_begin = {0, 1};  // [num_nodes + 1]; node n holds [begin[n], begin[n+1])
+
+  int num_nodes() const { return static_cast<int>(node_begin.size()) - 1; }
+  int node_of(int rank) const;
+  int node() const { return node_of(rank); }
+  int node_size(int node) const;
+  int local_rank() const;  // index of `rank` within its node
+  bool same_node(int peer) const { return node_of(peer) == node(); }
+
+  // size ranks in nodes of ranks_per_node (the last may be smaller); 0 = all on one node.
+  static Topology make(int rank, int size, int ranks_per_node);
+};
+
+// Bytes this rank has sent, own rank excluded; `inter_node` is the part that crossed nodes.
+struct Traffic {
+  int64_t intra_node_bytes = 0;
+  int64_t inter_node_bytes = 0;
+};
+
+// Symmetric memory: every rank has `bytes()` of its own, 256-byte aligned and zero at first.
+class Window {
+ public:
+  virtual ~Window() = default;
+  virtual int64_t bytes() const = 0;
+  virtual std::byte* local() const = 0;
+  // The peer's memory, nullptr when it is on another node.  peer(own rank) == local().
+  virtual std::byte* peer(int rank) const = 0;
+};
+
+// One message of an exchange.  A peer may be named several times; messages between two ranks match
+// in the order given.  Zero bytes and the own rank are allowed.
+struct SendBlock {
+  int peer = 0;
+  const void* data = nullptr;
+  int64_t bytes = 0;
+};
+struct RecvBlock {
+  int peer = 0;
+  void* data = nullptr;
+  int64_t bytes = 0;  // must equal what the peer sends, else CommError with both
+};
+
+// A started exchange.  Destroying it before wait() has returned abandons it and breaks the group.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  virtual bool test() = 0;  // makes progress, never blocks; true when done
+  virtual void wait() = 0;  // until done; blocks up to the group's timeout
+};
+
+class Group {
+ public:
+  virtual ~Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  virtual std::string_view name() const = 0;  // "threads", "mpi"
+  const Topology& topology() const { return topology_; }
+  int rank() const { return topology_.rank; }
+  int size() const { return topology_.size; }
+  int64_t epoch() const { return epoch_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  Traffic traffic() const { return traffic_; }
+  // For those who store through a window themselves.
+  void count_traffic(int peer, int64_t bytes);
+
+  // ---- Collective
+  // --------------------------------------------------------------------------------
+  virtual void barrier(std::string_view op) = 0;
+  // Sends may be read and receives written until done.  `op` must outlive the exchange.
+  virtual std::unique_ptr<Exchange> start_exchange(std::string_view op,
+                                                   std::span<const SendBlock> sends,
+                                                   std::span<const RecvBlock> recvs) = 0;
+  void exchange(std::string_view op,
+                std::span<const SendBlock> sends,
+                std::span<const RecvBlock> recvs) {
+    start_exchange(op, sends, recvs)->wait();
+  }
+  virtual std::unique_ptr<Window> make_window(std::string_view op, int64_t bytes) = 0;
+
+  // ---- One-sided waiting, for signals in windows
+  // ------------------------------------------------- Polls until ready(); `describe` is called on
+  // expiry: "expected flag 7, seen 6".
+  virtual void wait_until(std::string_view op,
+                          int peer,
+                          const std::function<bool()>& ready,
+                          const std::function<std::string()>& describe) = 0;
+
+  // Tells every peer that this rank cannot go on; their waits end with a CommError that names it.
+  // Not collective, never throws.
+  virtual void abort(std::string_view why) noexcept = 0;
+
+ protected:
+  Group(Topology topology, std::chrono::milliseconds timeout)
+      : topology_(std::move(topology)), timeout_(timeout) {}
+
+  Topology topology_;
+  std::chrono::milliseconds timeout_;
+  int64_t epoch_ = 0;
+  Traffic traffic_;
+};
+
+// ---- Collectives on tensors, the same for every group
+// ---------------------------------------------- Rows are the first dimension; counts[r] is the
+// number of rows rank r contributes or receives.
+
+// Every rank's `bytes` at out + rank * bytes.
+void all_gather_bytes(Group& group, std::string_view op, const void* in, int64_t bytes, void* out);
+// in [counts[rank], ...] -> out [sum(counts), ...], rank after rank.
+void all_gatherv(Group& group,
+                 std::string_view op,
+                 const Tensor& in,
+                 std::span<const int64_t> counts,
+                 const Tensor& out);
+// in [sum(counts), ...] -> out [counts[rank], ...] = sum over ranks of their part for this rank,
+// f32 accumulation in rank order, rounded once (f32, bf16, f16).
+void reduce_scatterv(Group& group,
+                     std::string_view op,
+                     const Tensor& in,
+                     std::span<const int64_t> counts,
+                     const Tensor& out,
+                     const Stream& stream);
+// Rows [sum(send_counts), ...] grouped by destination -> rows grouped by source.
+void all_to_allv(Group& group,
+                 std::string_view op,
+                 const Tensor& in,
+                 std::span<const int64_t> send_counts,
+                 std::span<const int64_t> recv_counts,
+                 const Tensor& out);
+// Sum over ranks in rank order (i64).
+void all_reduce_sum(Group& group, std::string_view op, std::span<int64_t> values);
+int64_t all_reduce_max(Group& group, std::string_view op, int64_t value);
+
+// ---- threads: ranks are threads of this process
+// ------------------------------------------------------
+struct ThreadGroupOptions {
+  int num_ranks = 1;
+  int ranks_per_node = 0;                // 0: one node
+  std::chrono::milliseconds timeout{0};  // 0: setting MOEBIUS_TIMEOUT_MS
+  bool pin = true;  // disjoint CPUs per rank when there are at least as many CPUs as ranks
+};
+// Runs body on num_ranks threads and joins them.  A rank that throws aborts the group; the first
+// original exception (not the CommErrors it caused elsewhere) is rethrown here.
+// `errors` (optional): every rank's message, empty where it ended well.
+void run_thread_ranks(const ThreadGroupOptions& options,
+                      const std::function<void(Group&)>& body,
+                      std::vector<std::string>* errors = nullptr);
+
+// ---- mpi: ranks are processes
+// ---------------------------------------------------------------------------
+struct MpiGroupOptions {
+  int ranks_per_node = 0;                // 0: as the machines are; > 0: pretended nodes
+  std::chrono::milliseconds timeout{0};  // 0: setting MOEBIUS_TIMEOUT_MS
+};
+// The world communicator; initialises MPI when nobody has, and then finalizes it at destruction.
+// Throws Unsupported when built without MPI.
+std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options = {});
+bool mpi_available();
+// True when this process was started by an MPI launcher (or MPI is initialised already).
+bool launched_by_mpi();
+
+}  // namespace moebius

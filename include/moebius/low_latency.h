@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Dispatch and combine, low latency: few tokens, fixed capacity, no exchange of counts before rows.
+// Letters: T tokens of this rank, K top-k, R ranks, E experts, L local experts, H hidden.
+//
+// Rows arrive in the batched format [L, max_tokens * R, H], those of an expert at its front in
+// order of (source rank, source token); rows past the count are garbage.  Two results may be alive
+// (each send half uses one of two banks in turn); a third is an InvalidArgument, not corruption.
+// Thread-safety: one thread at a time per object.  Collective, but for ranks in the mask.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "moebius/dispatch.h"
+#include "moebius/group.h"
+
+namespace moebius {
+
+struct LowLatencyOptions {
+  int64_t max_tokens = 128;  // per rank and call
+  int64_t hidden = 0;
+  int64_t topk = 1;
+  DType in_dtype = DType::kBF16;
+};
+
+enum class LowLatencyCast : uint8_t {
+  kNone,      // rows travel in in_dtype
+  kFp8,       // e4m3 with f32 scales per 1x128: amax floored at 1e-4, q = x * (448 / amax)
+  kFp8Ue8m0,  // scales rounded up to powers of two
+};
+
+class LowLatencyHandle {
+ public:
+  virtual ~LowLatencyHandle() = default;
+};
+
+struct LowLatencyDispatchOutput {
+  Tensor x;                                        // [L, max_tokens * R, H] in_dtype or f8e4m3
+  Tensor x_scale;                                  // f32 [L, max_tokens * R, H / 128] with a cast
+  Tensor expert_num_tokens;                        // i32 [L]
+  std::shared_ptr<const LowLatencyHandle> handle;  // keeps the bank
+};
+
+class LowLatency {
+ public:
+  // Collective.  Throws InvalidArgument: max_tokens, hidden or topk < 1.
+  LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options);
+  ~LowLatency();
+
+  // Bytes of window memory per rank for these options; rank count and experts as given.
+  static int64_t size_hint(const LowLatencyOptions& options, int num_ranks, int64_t num_experts);
+
+  // x [T, H] in_dtype, T <= max_tokens; topk_ids i32 [T, K] global, -1 = masked.
+  // The send half runs in the call; hook waits for the rows and counts; receive unpacks.
+  // Throws InvalidArgument: T > max_tokens (both values), hidden not a multiple of 128 with a cast,
+  // a third live result.
+  Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
+                                                   const Tensor& topk_ids,
+                                                   LowLatencyCast cast,
+                                                   const Stream& stream);
+  LowLatencyDispatchOutput dispatch(const Tensor& x,
+                                    const Tensor& topk_ids,
+                                    LowLatencyCast cast,
+                                    const Stream& stream);
+
+  // x [L, max_tokens * R, H] in_dtype in dispatch's order; topk_ids and topk_weights f32 [T, K] as
+  // given to dispatch -> out [T, H]: sum over slots in order, f32, rounded once; -1 and masked
+  // ranks contribute nothing.
+  Pending<void> combine_async(const Tensor& x,
+                              const Tensor& topk_ids,
+                              const Tensor& topk_weights,
+                              const LowLatencyHandle& handle,
+                              const Tensor& out,
+                              const Stream& stream);
+  void combine(const Tensor& x,
+               const Tensor& topk_ids,
+               const Tensor& topk_weights,
+               const LowLatencyHandle& handle,
+               const Tensor& out,
+               const Stream& stream);
+
+  // Ranks given up: nothing is sent to them or awaited from them.  Every live rank sets the same
+  // mask before its next call.
+  void set_dead(int rank, bool dead);
+  std::vector<bool> dead_ranks() const;
+
+  // i64 [L]: rows received per local expert since construction or reset.
+  Tensor expert_statistics() const;
+  void reset_statistics();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moebius
