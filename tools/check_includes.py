@@ -31,7 +31,7 @@ PUBLIC_HEADERS = {
     " tensor",
     "quant": "quant_config quantize scale_layout",
     "router": "router",
-    "comm": "dispatch group",
+    "comm": "dispatch group low_latency pending",
     "experts": "experts lora",
     "layer": "modular_kernel moe_config moe_layer parallel_config prepare_finalize shared_experts"
     " weight_and_reduce workspace",
