@@ -37,5 +37,6 @@ install(FILES ${PROJECT_BINARY_DIR}/moebiusConfig.cmake
 install(DIRECTORY include/moebius DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING
         PATTERN "*.h")
 if(TARGET moebius_app)
+  set_target_properties(moebius_app PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS moebius_app)
 endif()
