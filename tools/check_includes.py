@@ -27,11 +27,11 @@ MAY_INCLUDE = {
 
 # Stage -> its headers in include/moebius.
 PUBLIC_HEADERS = {
-    "core": "deadline device dlpack dtype error float_types log profile settings stream support"
-    " tensor",
+    "core": "deadline device dlpack dtype error float_types log pending profile settings stream"
+    " support tensor",
     "quant": "quant_config quantize scale_layout",
     "router": "router",
-    "comm": "dispatch group low_latency pending",
+    "comm": "dispatch group low_latency",
     "experts": "experts lora",
     "layer": "modular_kernel moe_config moe_layer parallel_config prepare_finalize shared_experts"
     " weight_and_reduce workspace",
