@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the groups of a spec lie in a [rows, cols] matrix.
+#pragma once
+
+#include <cstdint>
+
+#include "moebius/quantize.h"
+
+namespace moebius::quant {
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Groups of a row handed to a row kernel at once; bounds the stack arrays of their factors.
+inline constexpr int64_t kMaxGroups = 256;
+
+// Groups of group_rows x group_cols; those at the edges may be smaller.
+struct Groups {
+  int64_t group_rows = 1;
+  int64_t group_cols = 1;
+  int64_t num_row_groups = 1;
+  int64_t num_col_groups = 1;
+};
+
+// REQUIRES: quantize_supported(spec, rows, cols).
+Groups groups_of(const GroupShape& shape, int64_t rows, int64_t cols);
+
+// mx formats and nvfp4: elements that share a scale, whatever the config says; 0 for the others.
+int64_t fixed_group_cols(QuantFormat format);
+
+// The scales' dtype: e8m0 (mx), e4m3 (nvfp4) or f32.
+DType scale_dtype(QuantFormat format);
+
+}  // namespace moebius::quant

@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "quant/impls.h"
+
+#include "core/select.h"
+#include "quant/kernel_tables.h"
+
+namespace moebius::quant {
+
+namespace {
+
+#ifdef MOEBIUS_HAVE_AVX512
+Support cpu_avx512_supports(const CpuFeatures& features) {
+  return features.avx512 ? Support::yes() : Support::no("the processor lacks AVX-512 F, BW, VL, DQ");
+}
+#endif
+
+#ifdef MOEBIUS_HAVE_AVX2
+Support cpu_avx2_supports(const CpuFeatures& features) {
+  return features.avx2 ? Support::yes() : Support::no("the processor lacks AVX2, FMA, F16C");
+}
+#endif
+
+Support ref_supports(const CpuFeatures&) { return Support::yes(); }
+
+constexpr Impl kImpls[] = {
+#ifdef MOEBIUS_HAVE_AVX512
+    {"cpu_avx512", cpu_avx512_supports, &kCpuAvx512Kernels},
+#endif
+#ifdef MOEBIUS_HAVE_AVX2
+    {"cpu_avx2", cpu_avx2_supports, &kCpuAvx2Kernels},
+#endif
+    {"ref", ref_supports, &kRefKernels},
+};
+
+}  // namespace
+
+std::span<const Impl> impls() { return kImpls; }
+
+const Impl& select_quant_impl() {
+  return select_impl(kImpls, "quant", "MOEBIUS_QUANT", /*forced=*/{},
+                     [](const Impl& impl) { return impl.supports(cpu_features()); });
+}
+
+}  // namespace moebius::quant

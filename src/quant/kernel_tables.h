@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernel tables that impls.cc lists; one file defines each.
+#pragma once
+
+#include "quant/row_kernels.h"
+
+namespace moebius::quant {
+
+extern const RowKernels kRefKernels;
+extern const RowKernels kCpuAvx2Kernels;
+extern const RowKernels kCpuAvx512Kernels;
+
+}  // namespace moebius::quant

@@ -1,0 +1,273 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/quant_config.h"
+
+#include <fmt/format.h>
+
+#include <span>
+#include <utility>
+
+#include "moebius/error.h"
+
+namespace moebius {
+
+namespace {
+
+struct FormatInfo {
+  QuantFormat format;
+  std::string_view name;
+  DType storage;
+};
+
+constexpr FormatInfo kFormats[] = {
+    {QuantFormat::kFp8, "fp8", DType::kF8E4M3},
+    {QuantFormat::kInt8, "int8", DType::kI8},
+    {QuantFormat::kInt4, "int4", DType::kU4},
+    {QuantFormat::kMxfp4, "mxfp4", DType::kF4E2M1},
+    {QuantFormat::kMxfp6E3M2, "mxfp6_e3m2", DType::kF6E3M2},
+    {QuantFormat::kMxfp6E2M3, "mxfp6_e2m3", DType::kF6E2M3},
+    {QuantFormat::kMxfp8, "mxfp8", DType::kF8E4M3},
+    {QuantFormat::kNvfp4, "nvfp4", DType::kF4E2M1},
+};
+
+const FormatInfo& info(QuantFormat format) {
+  for (const FormatInfo& entry : kFormats) {
+    if (entry.format == format) {
+      return entry;
+    }
+  }
+  throw InvalidArgument(fmt::format("quant format {} does not exist", static_cast<int>(format)));
+}
+
+std::string to_string(const GroupShape& shape) {
+  return fmt::format("{{{}, {}}}", shape.row, shape.col);
+}
+
+bool is_block(const GroupShape& shape) { return shape.row >= 0 && shape.col >= 1; }
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+void validate_activation(const QuantDesc& desc, std::string_view which) {
+  expect(desc.format != QuantFormat::kInt4,
+         fmt::format("{} is int4: int4 is a format of weights, not of activations", which));
+  if (desc.shape) {
+    expect(desc.shape->is_per_tensor() || desc.shape->is_per_token() || is_block(*desc.shape),
+           fmt::format("{} has groups of {}: activations are scaled per tensor {{-1, -1}}, per token "
+                       "{{1, -1}} or by blocks {{rows >= 0, columns >= 1}}",
+                       which, to_string(*desc.shape)));
+  }
+  expect(!desc.zero_point.defined(),
+         fmt::format("{} has zero points: only int4 and int8 weights have them", which));
+}
+
+void validate_weight(const QuantDesc& desc, std::string_view which) {
+  if (desc.shape) {
+    expect(desc.shape->is_per_tensor() || desc.shape->is_per_token() || is_block(*desc.shape),
+           fmt::format("{} has groups of {}: weights are scaled per tensor {{-1, -1}}, per channel "
+                       "{{1, -1}} or by blocks {{rows >= 0, columns >= 1}}",
+                       which, to_string(*desc.shape)));
+  }
+  const bool is_integer = desc.format == QuantFormat::kInt4 || desc.format == QuantFormat::kInt8;
+  expect(!desc.zero_point.defined() || is_integer,
+         fmt::format("{} has zero points but is {}: only int4 and int8 weights have them", which,
+                     desc.format ? name(*desc.format) : "not quantized"));
+}
+
+// The four descs with equal treatment of both layers, as every builder needs them.
+QuantConfig assemble(std::optional<QuantFormat> activation,
+                     std::optional<GroupShape> a_shape,
+                     std::optional<QuantFormat> weight,
+                     std::optional<GroupShape> w_shape,
+                     QuantTensors&& t) {
+  QuantConfig config;
+  config.a1 = {activation, a_shape, std::move(t.a1_scale), std::move(t.a1_gscale), {}, {}};
+  config.a2 = {activation, a_shape, std::move(t.a2_scale), std::move(t.a2_gscale), {}, {}};
+  config.w1 = {weight,
+               w_shape,
+               std::move(t.w1_scale),
+               std::move(t.g1_alphas),
+               std::move(t.w1_zero_point),
+               std::move(t.w1_bias)};
+  config.w2 = {weight,
+               w_shape,
+               std::move(t.w2_scale),
+               std::move(t.g2_alphas),
+               std::move(t.w2_zero_point),
+               std::move(t.w2_bias)};
+  config.validate();
+  return config;
+}
+
+}  // namespace
+
+std::string_view name(QuantFormat format) { return info(format).name; }
+
+std::optional<QuantFormat> quant_format_from_name(std::string_view name) {
+  for (const FormatInfo& entry : kFormats) {
+    if (entry.name == name) {
+      return entry.format;
+    }
+  }
+  return std::nullopt;
+}
+
+DType storage_dtype(QuantFormat format) { return info(format).storage; }
+
+bool is_ocp_mx(QuantFormat format) {
+  return format == QuantFormat::kMxfp4 || format == QuantFormat::kMxfp6E3M2 ||
+         format == QuantFormat::kMxfp6E2M3 || format == QuantFormat::kMxfp8;
+}
+
+QuantConfig QuantConfig::make(std::optional<QuantFormat> activation,
+                              bool per_act_token,
+                              bool per_out_channel,
+                              std::optional<GroupShape> block,
+                              QuantTensors tensors,
+                              std::optional<QuantFormat> weight) {
+  std::optional<GroupShape> a_shape;
+  std::optional<GroupShape> w_shape;
+  if (block) {
+    expect(!per_act_token,
+           fmt::format("block {} together with per-token activation scales", to_string(*block)));
+    expect(!per_out_channel,
+           fmt::format("block {} together with per-channel weight scales", to_string(*block)));
+    expect(is_block(*block),
+           fmt::format("block {} is not {{rows >= 0, columns >= 1}}", to_string(*block)));
+    a_shape = w_shape = block;
+  } else {
+    if (per_act_token) {
+      a_shape = GroupShape::per_token();
+    } else if (activation) {
+      a_shape = GroupShape::per_tensor();
+    }
+    if (per_out_channel) {
+      w_shape = GroupShape::per_token();
+    }
+  }
+  return assemble(activation, a_shape, weight ? weight : activation, w_shape, std::move(tensors));
+}
+
+QuantConfig QuantConfig::biased(Tensor w1_bias, Tensor w2_bias) {
+  QuantTensors tensors;
+  tensors.w1_bias = std::move(w1_bias);
+  tensors.w2_bias = std::move(w2_bias);
+  return assemble(std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::move(tensors));
+}
+
+QuantConfig QuantConfig::fp8_w8a8(QuantTensors tensors,
+                                  bool per_act_token,
+                                  bool per_out_channel,
+                                  std::optional<GroupShape> block) {
+  return make(QuantFormat::kFp8, per_act_token, per_out_channel, block, std::move(tensors));
+}
+
+QuantConfig QuantConfig::int8_w8a8(QuantTensors tensors, bool per_act_token) {
+  return make(QuantFormat::kInt8, per_act_token, false, std::nullopt, std::move(tensors));
+}
+
+QuantConfig QuantConfig::int8_w8a16(QuantTensors tensors, std::optional<GroupShape> block) {
+  return assemble(std::nullopt, block, QuantFormat::kInt8, block, std::move(tensors));
+}
+
+QuantConfig QuantConfig::int4_w4a16(QuantTensors tensors, std::optional<GroupShape> block) {
+  return assemble(std::nullopt, block, QuantFormat::kInt4, block, std::move(tensors));
+}
+
+QuantConfig QuantConfig::mxfp4_w4a16(QuantTensors tensors) {
+  return assemble(std::nullopt, std::nullopt, QuantFormat::kMxfp4, std::nullopt,
+                  std::move(tensors));
+}
+
+QuantConfig QuantConfig::ocp_mx(QuantFormat activation,
+                                QuantTensors tensors,
+                                std::optional<QuantFormat> weight,
+                                std::optional<GroupShape> block) {
+  expect(is_ocp_mx(activation),
+         fmt::format("activation format {} is not an OCP MX format (mxfp4, mxfp6_e3m2, mxfp6_e2m3, "
+                     "mxfp8)",
+                     name(activation)));
+  return make(activation, false, false, block, std::move(tensors), weight);
+}
+
+QuantConfig QuantConfig::nvfp4(QuantTensors tensors) {
+  return make(QuantFormat::kNvfp4, false, false, std::nullopt, std::move(tensors));
+}
+
+void QuantConfig::validate() const {
+  validate_activation(a1, "a1");
+  validate_activation(a2, "a2");
+  validate_weight(w1, "w1");
+  validate_weight(w2, "w2");
+  expect(!(is_per_act_token() && w1.shape && is_block(*w1.shape)),
+         fmt::format("w1 is scaled by blocks {} together with per-token activation scales",
+                     to_string(w1.shape.value_or(GroupShape{}))));
+  expect(!(is_block_quantized() && per_out_channel()),
+         fmt::format("a1 is scaled by blocks {} together with per-channel weight scales",
+                     to_string(block_shape().value_or(GroupShape{}))));
+}
+
+std::optional<GroupShape> QuantConfig::block_shape() const {
+  if (!a1.shape || a1.shape->is_per_tensor() || a1.shape->is_per_token()) {
+    return std::nullopt;
+  }
+  return a1.shape;
+}
+
+std::optional<std::string> QuantConfig::ocp_mx_scheme() const {
+  if (!w1.format || !is_ocp_mx(*w1.format)) {
+    return std::nullopt;
+  }
+  if (!a1.format) {
+    return fmt::format("w_{}", name(*w1.format));
+  }
+  if (!is_ocp_mx(*a1.format)) {
+    return std::nullopt;
+  }
+  return fmt::format("w_{}_a_{}", name(*w1.format), name(*a1.format));
+}
+
+std::optional<std::string> QuantConfig::config_name(DType in_dtype) const {
+  if (use_fp8_w8a8()) {
+    return "fp8_w8a8";
+  }
+  if (use_int8_w8a16()) {
+    return "int8_w8a16";
+  }
+  if (use_int4_w4a16()) {
+    return "int4_w4a16";
+  }
+  if (ocp_mx_scheme()) {
+    return std::nullopt;  // computed on dequantized values, so no kernel of that name is tuned
+  }
+  if (in_dtype == DType::kF32) {
+    return "float32";
+  }
+  return std::nullopt;
+}
+
+std::optional<std::array<int64_t, 2>> QuantConfig::scale_shape(int64_t max_tokens,
+                                                               int64_t hidden) const {
+  if (!is_quantized()) {
+    return std::nullopt;
+  }
+  if (const std::optional<GroupShape> block = block_shape()) {
+    expect_ge(block->col, 1, "columns of a1's blocks");
+    return std::array<int64_t, 2>{max_tokens, ceil_div(hidden, block->col)};
+  }
+  if (is_per_act_token()) {
+    return std::array<int64_t, 2>{max_tokens, 1};
+  }
+  return std::array<int64_t, 2>{1, 1};
+}
+
+std::optional<std::array<int64_t, 3>> QuantConfig::batched_scale_shape(int64_t num_experts,
+                                                                       int64_t max_tokens,
+                                                                       int64_t hidden) const {
+  const auto shape = scale_shape(max_tokens, hidden);
+  if (!shape) {
+    return std::nullopt;
+  }
+  return std::array<int64_t, 3>{num_experts, (*shape)[0], (*shape)[1]};
+}
+
+}  // namespace moebius

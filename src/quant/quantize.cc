@@ -1,0 +1,341 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The walk over a matrix that all implementations share: which elements form a group, their scale,
+// and the split over threads.
+#include "moebius/quantize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "core/parallel.h"
+#include "quant/group_rule.h"
+#include "quant/groups.h"
+#include "quant/impls.h"
+
+namespace moebius {
+
+namespace quant {
+
+namespace {
+
+constexpr int64_t kElementsPerTask = 1 << 15;
+constexpr int64_t kMaxTasksOfMaximum = 256;
+
+bool is_float_matrix(const Tensor& t) {
+  return t.num_dims() == 2 &&
+         (t.dtype() == DType::kF32 || t.dtype() == DType::kBF16 || t.dtype() == DType::kF16);
+}
+
+void expect_float_matrix(const Tensor& tensor, std::string_view what) {
+  expect_defined(tensor, what);
+  expect(is_float_matrix(tensor),
+         fmt::format("{} is {} {}, expected a matrix of f32, bf16 or f16", what,
+                     name(tensor.dtype()), to_string(tensor.shape())));
+}
+
+void expect_cpu(const Tensor& tensor, std::string_view what) {
+  if (!tensor.device().is_cpu()) {
+    throw Unsupported(
+        fmt::format("{} is on {}: this build quantizes on cpu", what, to_string(tensor.device())));
+  }
+}
+
+void expect_like(const Tensor& tensor, const Shape& shape, DType dtype, std::string_view what) {
+  expect_shape(tensor, shape, what);
+  expect_dtype(tensor, dtype, what);
+  expect_cpu(tensor, what);
+}
+
+void expect_quantized(const Quantized& q, const QuantizeSpec& spec, int64_t rows, int64_t cols) {
+  const Support support = quantize_supported(spec, rows, cols);
+  expect(support.ok, support.reason);
+  const Groups groups = groups_of(spec.group, rows, cols);
+  const Shape scale_shape{groups.num_row_groups, groups.num_col_groups};
+  expect_like(q.values, {rows, cols}, storage_dtype(spec.format), "quantized values");
+  expect_like(q.scale, scale_shape, scale_dtype(spec.format), "scale");
+  if (spec.asymmetric) {
+    expect_like(q.zero_point, scale_shape, DType::kU8, "zero point");
+  }
+  if (spec.format == QuantFormat::kNvfp4) {
+    expect_like(q.global_scale, {1}, DType::kF32, "global scale");
+  }
+}
+
+void expect_disjoint(const Tensor& a, const Tensor& b, std::string_view what) {
+  const bool apart = a.bytes() + a.nbytes() <= b.bytes() || b.bytes() + b.nbytes() <= a.bytes();
+  expect(apart || a.nbytes() == 0 || b.nbytes() == 0, what);
+}
+
+// Element (row, col) of a matrix.  REQUIRES: it starts on a byte boundary.
+std::byte* element(const Tensor& t, int64_t row, int64_t col) {
+  return t.bytes() + row * row_bytes(t.dtype(), t.dim(1)) + col * bits(t.dtype()) / 8;
+}
+uint8_t* code(const Tensor& t, int64_t row, int64_t col) {
+  return reinterpret_cast<uint8_t*>(element(t, row, col));
+}
+
+// Largest |x|, NaN passed over.
+float absmax_of(const RowKernels& kernels, const Tensor& x, const Stream& stream) {
+  const int64_t rows = x.dim(0);
+  const int64_t cols = x.dim(1);
+  const int64_t grain =
+      std::max({int64_t{1}, kElementsPerTask / cols, ceil_div(rows, kMaxTasksOfMaximum)});
+  std::array<float, kMaxTasksOfMaximum> maxima{};
+  parallel_for(stream, rows, grain, [&](int64_t begin, int64_t end) {
+    Range range;
+    // A contiguous matrix is one long row.
+    const int64_t n = (end - begin) * cols;
+    kernels.range(element(x, begin, 0), x.dtype(), n, n, &range);
+    maxima[static_cast<size_t>(begin / grain)] = range.absmax();
+  });
+  return *std::max_element(maxima.begin(), maxima.end());
+}
+
+// The scale of the whole tensor where the spec has one (given, or from the maximum), else 0.
+float resolve_tensor_scale(const RowKernels& kernels,
+                           const Tensor& x,
+                           const QuantizeSpec& spec,
+                           const Stream& stream,
+                           const Tensor& static_scale,
+                           const Tensor& global_scale) {
+  const bool is_nvfp4 = spec.format == QuantFormat::kNvfp4;
+  if (static_scale.defined()) {
+    expect(spec.group.is_per_tensor(),
+           fmt::format("a static scale is given with groups of {{{}, {}}}, expected per tensor "
+                       "{{-1, -1}}",
+                       spec.group.row, spec.group.col));
+    expect_like(static_scale, {1}, DType::kF32, "static scale");
+    return static_scale.data<float>()[0];
+  }
+  if (global_scale.defined()) {
+    expect(is_nvfp4, fmt::format("a global scale is given with {}, expected nvfp4",
+                                 name(spec.format)));
+    expect_like(global_scale, {1}, DType::kF32, "global scale");
+    return global_scale.data<float>()[0];
+  }
+  if (spec.group.is_per_tensor() || is_nvfp4) {
+    return tensor_scale(spec.format, absmax_of(kernels, x, stream));
+  }
+  return 0.0f;
+}
+
+// What quantizing and dequantizing need of one matrix.
+struct Walk {
+  const RowKernels& kernels;
+  const QuantizeSpec& spec;
+  Groups groups;  // per tensor: one row at a time, all with scale 0
+  bool is_per_tensor;
+
+  Walk(const RowKernels& row_kernels, const QuantizeSpec& s, int64_t rows, int64_t cols)
+      : kernels(row_kernels),
+        spec(s),
+        groups(groups_of(s.group.is_per_tensor() ? GroupShape::per_token() : s.group, rows, cols)),
+        is_per_tensor(s.group.is_per_tensor()) {}
+
+  int64_t rows_per_task(int64_t cols) const {
+    return std::max<int64_t>(1, kElementsPerTask / (cols * groups.group_rows)) * groups.group_rows;
+  }
+
+  int64_t scale_index(int64_t row_group, int64_t col_group) const {
+    return is_per_tensor ? 0 : row_group * groups.num_col_groups + col_group;
+  }
+};
+
+void store_group(const Quantized& out, const QuantizeSpec& spec, int64_t i, const GroupCode& group) {
+  if (out.scale.dtype() == DType::kF32) {
+    out.scale.data<float>()[i] = group.scale;
+  } else {
+    out.scale.data<uint8_t>()[i] = group.scale_code;
+  }
+  if (spec.asymmetric) {
+    out.zero_point.data<uint8_t>()[i] = static_cast<uint8_t>(group.zero_point);
+  }
+}
+
+// The groups [first, last) of columns in the rows of one row group.
+void quantize_groups(const Walk& walk,
+                     const Tensor& x,
+                     const Quantized& out,
+                     int64_t row_group,
+                     int64_t first,
+                     int64_t last,
+                     float tensor_scale) {
+  const Groups& g = walk.groups;
+  const int64_t row_begin = row_group * g.group_rows;
+  const int64_t row_end = std::min(x.dim(0), row_begin + g.group_rows);
+  const int64_t col = first * g.group_cols;
+  const int64_t n = std::min(x.dim(1), last * g.group_cols) - col;
+
+  std::array<Range, kMaxGroups> ranges{};
+  if (!walk.is_per_tensor) {
+    for (int64_t row = row_begin; row < row_end; ++row) {
+      walk.kernels.range(element(x, row, col), x.dtype(), n, g.group_cols, ranges.data());
+    }
+  }
+  std::array<float, kMaxGroups> factors;
+  std::array<float, kMaxGroups> zero_points;
+  for (int64_t j = 0; j < last - first; ++j) {
+    const auto i = static_cast<size_t>(j);
+    const GroupCode group = group_code(walk.spec, ranges[i], tensor_scale);
+    factors[i] = group.factor;
+    zero_points[i] = group.zero_point;
+    if (!walk.is_per_tensor) {
+      store_group(out, walk.spec, walk.scale_index(row_group, first + j), group);
+    }
+  }
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    walk.kernels.encode(encode_of(walk.spec), element(x, row, col), x.dtype(), n, g.group_cols,
+                        factors.data(), zero_points.data(), code(out.values, row, col));
+  }
+}
+
+// All of x, on the calling thread.  REQUIRES: the outputs are valid; x starts at a row group.
+void quantize_rows(const Walk& walk, const Tensor& x, const Quantized& out, float tensor_scale) {
+  const Groups& g = walk.groups;
+  for (int64_t row_group = 0; row_group * g.group_rows < x.dim(0); ++row_group) {
+    for (int64_t first = 0; first < g.num_col_groups; first += kMaxGroups) {
+      quantize_groups(walk, x, out, row_group, first, std::min(g.num_col_groups, first + kMaxGroups),
+                      tensor_scale);
+    }
+  }
+}
+
+void store_tensor_scale(const Quantized& out, const QuantizeSpec& spec, float tensor_scale) {
+  if (spec.group.is_per_tensor()) {
+    out.scale.data<float>()[0] = tensor_scale;
+  }
+  if (spec.format == QuantFormat::kNvfp4) {
+    out.global_scale.data<float>()[0] = tensor_scale;
+  }
+}
+
+float decode_scale(const Quantized& q, int64_t i) {
+  switch (q.scale.dtype()) {
+    case DType::kE8M0:
+      return e8m0_to_float(q.scale.data<uint8_t>()[i]);
+    case DType::kF8E4M3:
+      return static_cast<float>(q.scale.data<F8E4M3>()[i]) / q.global_scale.data<float>()[0];
+    default:
+      return q.scale.data<float>()[i];
+  }
+}
+
+float decode_zero_point(const Quantized& q, const QuantizeSpec& spec, int64_t i) {
+  if (spec.format != QuantFormat::kInt4) {
+    return 0.0f;
+  }
+  return spec.asymmetric ? static_cast<float>(q.zero_point.data<uint8_t>()[i]) : 8.0f;
+}
+
+// Rows [row_begin, row_end) of q -> the same rows of out.
+void dequantize_rows(const Walk& walk,
+                     const Quantized& q,
+                     const Tensor& out,
+                     int64_t row_begin,
+                     int64_t row_end) {
+  const Groups& g = walk.groups;
+  std::array<float, kMaxGroups> scales;
+  std::array<float, kMaxGroups> zero_points;
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t first = 0; first < g.num_col_groups; first += kMaxGroups) {
+      const int64_t last = std::min(g.num_col_groups, first + kMaxGroups);
+      for (int64_t j = first; j < last; ++j) {
+        const int64_t i = walk.scale_index(row / g.group_rows, j);
+        scales[static_cast<size_t>(j - first)] = decode_scale(q, i);
+        zero_points[static_cast<size_t>(j - first)] = decode_zero_point(q, walk.spec, i);
+      }
+      const int64_t col = first * g.group_cols;
+      const int64_t n = std::min(out.dim(1), last * g.group_cols) - col;
+      walk.kernels.decode(code_of(walk.spec.format), code(q.values, row, col), n, g.group_cols,
+                          scales.data(), zero_points.data(), element(out, row, col), out.dtype());
+    }
+  }
+}
+
+}  // namespace
+
+}  // namespace quant
+
+void quantize(const Tensor& x,
+              const QuantizeSpec& spec,
+              Quantized& out,
+              const Stream& stream,
+              const Tensor& static_scale,
+              const Tensor& global_scale) {
+  quant::expect_float_matrix(x, "x");
+  quant::expect_cpu(x, "x");
+  quant::expect_quantized(out, spec, x.dim(0), x.dim(1));
+  quant::expect_disjoint(x, out.values, "x overlaps the quantized values");
+  const quant::RowKernels& kernels = *quant::select_quant_impl().kernels;
+  const float scale =
+      quant::resolve_tensor_scale(kernels, x, spec, stream, static_scale, global_scale);
+  quant::store_tensor_scale(out, spec, scale);
+
+  const quant::Walk walk(kernels, spec, x.dim(0), x.dim(1));
+  parallel_for(stream, x.dim(0), walk.rows_per_task(x.dim(1)), [&](int64_t begin, int64_t end) {
+    Quantized part = out;
+    part.values = out.values.slice(begin, end);
+    if (!walk.is_per_tensor) {
+      const int64_t first = begin / walk.groups.group_rows;
+      const int64_t last = quant::ceil_div(end, walk.groups.group_rows);
+      part.scale = out.scale.slice(first, last);
+      part.zero_point = spec.asymmetric ? out.zero_point.slice(first, last) : Tensor{};
+    }
+    quant::quantize_rows(walk, x.slice(begin, end), part, scale);
+  });
+}
+
+Quantized quantize(const Tensor& x, const QuantizeSpec& spec, const Stream& stream) {
+  quant::expect_float_matrix(x, "x");
+  Quantized out = allocate_quantized(spec, x.dim(0), x.dim(1), x.device());
+  quantize(x, spec, out, stream);
+  return out;
+}
+
+void dequantize(const Quantized& q,
+                const QuantizeSpec& spec,
+                const Tensor& out,
+                const Stream& stream) {
+  quant::expect_float_matrix(out, "out");
+  quant::expect_cpu(out, "out");
+  quant::expect_quantized(q, spec, out.dim(0), out.dim(1));
+  const quant::Walk walk(*quant::select_quant_impl().kernels, spec, out.dim(0), out.dim(1));
+  parallel_for(
+      stream, out.dim(0), walk.rows_per_task(out.dim(1)),
+      [&](int64_t begin, int64_t end) { quant::dequantize_rows(walk, q, out, begin, end); });
+}
+
+void quantize_dequantize(const Tensor& x,
+                         const QuantizeSpec& spec,
+                         const Tensor& out,
+                         const Stream& stream,
+                         const Tensor& static_scale,
+                         const Tensor& global_scale) {
+  quant::expect_float_matrix(x, "x");
+  quant::expect_cpu(x, "x");
+  quant::expect_float_matrix(out, "out");
+  quant::expect_cpu(out, "out");
+  expect_shape(out, x.shape(), "out");
+  const bool is_same = x.raw() == out.raw() && x.dtype() == out.dtype();
+  if (!is_same) {
+    quant::expect_disjoint(x, out, "x and out overlap without being the same tensor");
+  }
+  const Support support = quantize_supported(spec, x.dim(0), x.dim(1));
+  expect(support.ok, support.reason);
+  const quant::RowKernels& kernels = *quant::select_quant_impl().kernels;
+  const float scale =
+      quant::resolve_tensor_scale(kernels, x, spec, stream, static_scale, global_scale);
+
+  const quant::Walk walk(kernels, spec, x.dim(0), x.dim(1));
+  parallel_for(stream, x.dim(0), walk.rows_per_task(x.dim(1)), [&](int64_t begin, int64_t end) {
+    const Quantized part = allocate_quantized(spec, end - begin, x.dim(1));
+    quant::store_tensor_scale(part, spec, scale);
+    quant::quantize_rows(walk, x.slice(begin, end), part, scale);
+    quant::dequantize_rows(walk, part, out.slice(begin, end), 0, end - begin);
+  });
+}
+
+}  // namespace moebius

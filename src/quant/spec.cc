@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a QuantizeSpec demands of a matrix, and the specs that a QuantConfig's operands stand for.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "moebius/quantize.h"
+#include "quant/groups.h"
+
+namespace moebius {
+
+namespace {
+
+bool is_row_group(const GroupShape& group) { return group.row == 1 && group.col >= 1; }
+bool is_block(const GroupShape& group) { return group.row >= 1 && group.col >= 1; }
+
+// The shapes a format takes, as a refusal says it; empty when `group` is one of them.
+std::string_view refused_group(QuantFormat format, const GroupShape& group) {
+  switch (format) {
+    case QuantFormat::kFp8:
+      return group.is_per_tensor() || group.is_per_token() || is_block(group)
+                 ? ""
+                 : "{-1, -1}, {1, -1} or {rows >= 1, columns >= 1}";
+    case QuantFormat::kInt8:
+      return group.is_per_tensor() || group.is_per_token() || is_row_group(group)
+                 ? ""
+                 : "{-1, -1}, {1, -1} or {1, columns >= 1}";
+    case QuantFormat::kInt4:
+      return group.is_per_token() || (is_row_group(group) && group.col % 2 == 0)
+                 ? ""
+                 : "{1, -1} or {1, an even number of columns}";
+    case QuantFormat::kNvfp4:
+      return group == GroupShape{1, 16} ? "" : "{1, 16}";
+    default:
+      return group == GroupShape{1, 32} ? "" : "{1, 32}";
+  }
+}
+
+// The group of a desc that is scaled by blocks or groups; {0, g} is another way to write {1, g}.
+GroupShape block_group(const GroupShape& shape) { return {std::max<int64_t>(shape.row, 1), shape.col}; }
+
+}  // namespace
+
+namespace quant {
+
+Groups groups_of(const GroupShape& shape, int64_t rows, int64_t cols) {
+  Groups groups;
+  groups.group_rows = std::max<int64_t>(shape.row == -1 ? rows : std::min(shape.row, rows), 1);
+  groups.group_cols = std::max<int64_t>(shape.col == -1 ? cols : std::min(shape.col, cols), 1);
+  groups.num_row_groups = shape.row == -1 ? 1 : ceil_div(rows, groups.group_rows);
+  groups.num_col_groups = shape.col == -1 ? 1 : ceil_div(cols, groups.group_cols);
+  return groups;
+}
+
+int64_t fixed_group_cols(QuantFormat format) {
+  if (is_ocp_mx(format)) {
+    return 32;
+  }
+  return format == QuantFormat::kNvfp4 ? 16 : 0;
+}
+
+DType scale_dtype(QuantFormat format) {
+  if (is_ocp_mx(format)) {
+    return DType::kE8M0;
+  }
+  return format == QuantFormat::kNvfp4 ? DType::kF8E4M3 : DType::kF32;
+}
+
+}  // namespace quant
+
+Support quantize_supported(const QuantizeSpec& spec, int64_t rows, int64_t cols) {
+  const std::string_view format = name(spec.format);
+  if (rows < 0 || cols < 1) {
+    return Support::no(fmt::format("the matrix is [{}, {}], expected at least [0, 1]", rows, cols));
+  }
+  if (const std::string_view expected = refused_group(spec.format, spec.group); !expected.empty()) {
+    return Support::no(fmt::format("{} groups of {{{}, {}}}, expected {}", format, spec.group.row,
+                                   spec.group.col, expected));
+  }
+  if (spec.power_of_two_scale && !(spec.format == QuantFormat::kFp8 && is_block(spec.group))) {
+    return Support::no(fmt::format("power-of-two scales for {} groups of {{{}, {}}}, expected fp8 "
+                                   "blocks",
+                                   format, spec.group.row, spec.group.col));
+  }
+  if (spec.asymmetric && spec.format != QuantFormat::kInt4) {
+    return Support::no(fmt::format("asymmetric {}, expected int4", format));
+  }
+  if (const int64_t group = quant::fixed_group_cols(spec.format); group > 0 && cols % group != 0) {
+    return Support::no(fmt::format("{} columns are not a multiple of {}'s group of {}", cols, format,
+                                   group));
+  }
+  const int pack = pack_factor(storage_dtype(spec.format));
+  if (cols % pack != 0) {
+    return Support::no(fmt::format("{} columns are not a multiple of {}, the codes of {} that share "
+                                   "bytes",
+                                   cols, pack, format));
+  }
+  return Support::yes();
+}
+
+Quantized allocate_quantized(const QuantizeSpec& spec, int64_t rows, int64_t cols, Device device) {
+  const Support support = quantize_supported(spec, rows, cols);
+  expect(support.ok, support.reason);
+  const quant::Groups groups = quant::groups_of(spec.group, rows, cols);
+  const Shape scale_shape{groups.num_row_groups, groups.num_col_groups};
+  Quantized out;
+  out.values = Tensor::empty({rows, cols}, storage_dtype(spec.format), device);
+  out.scale = Tensor::empty(scale_shape, quant::scale_dtype(spec.format), device);
+  if (spec.asymmetric) {
+    out.zero_point = Tensor::empty(scale_shape, DType::kU8, device);
+  }
+  if (spec.format == QuantFormat::kNvfp4) {
+    out.global_scale = Tensor::empty({1}, DType::kF32, device);
+  }
+  return out;
+}
+
+std::optional<QuantizeSpec> activation_spec(const QuantDesc& desc) {
+  if (!desc.format) {
+    return std::nullopt;
+  }
+  QuantizeSpec spec;
+  spec.format = *desc.format;
+  if (const int64_t group = quant::fixed_group_cols(*desc.format); group > 0) {
+    spec.group = {1, group};
+  } else if (desc.shape && (desc.shape->is_per_tensor() || desc.shape->is_per_token())) {
+    spec.group = *desc.shape;
+  } else if (desc.shape) {
+    spec.group = {1, desc.shape->col};  // weights have blocks, activations a group per row
+  }
+  return spec;
+}
+
+std::optional<QuantizeSpec> weight_spec(const QuantDesc& desc) {
+  if (!desc.format) {
+    return std::nullopt;
+  }
+  QuantizeSpec spec;
+  spec.format = *desc.format;
+  spec.asymmetric = desc.format == QuantFormat::kInt4 && desc.zero_point.defined();
+  if (const int64_t group = quant::fixed_group_cols(*desc.format); group > 0) {
+    spec.group = {1, group};
+  } else if (desc.shape && (desc.shape->is_per_tensor() || desc.shape->is_per_token())) {
+    spec.group = *desc.shape;
+  } else if (desc.shape) {
+    spec.group = block_group(*desc.shape);
+  } else if (desc.scale.defined() && desc.scale.num_dims() > 1) {
+    spec.group = GroupShape::per_token();  // a scale per channel: [L, N] or [L, N, 1]
+  }
+  return spec;
+}
+
+}  // namespace moebius

@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading weights: rows of a plain or quantized [L, N, K] tensor as float.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "moebius/quantize.h"
+#include "quant/group_rule.h"
+#include "quant/groups.h"
+#include "quant/impls.h"
+
+namespace moebius {
+
+namespace quant {
+
+namespace {
+
+// How a weight's scales lie: row n of an expert has num_cols scales, each for group_cols columns.
+struct ScaleGrid {
+  int64_t group_rows = 1;  // rows of a block; blocks restart at gate_rows
+  int64_t group_cols = 1;
+  int64_t num_rows = 1;  // per expert
+  int64_t num_cols = 1;
+};
+
+// The block of row n where blocks restart at gate_rows.
+int64_t row_block(int64_t n, int64_t group_rows, int64_t gate_rows) {
+  return n < gate_rows ? n / group_rows
+                       : ceil_div(gate_rows, group_rows) + (n - gate_rows) / group_rows;
+}
+
+ScaleGrid scale_grid(const Tensor& w, const QuantDesc& desc, int64_t gate_rows) {
+  const Shape& shape = desc.scale.shape();
+  const int64_t rows = w.dim(1);
+  const int64_t cols = w.dim(2);
+  ScaleGrid grid{rows, cols, 1, 1};
+  const bool is_block = desc.shape && desc.shape->col >= 1;
+  if (is_block && shape.size() != 3) {
+    expect(false, fmt::format("scale of a weight with blocks of {{{}, {}}} is {}, expected 3 dimensions",
+                              desc.shape->row, desc.shape->col, to_string(shape)));
+  }
+  if (shape.size() == 3) {
+    const int64_t fixed = fixed_group_cols(*desc.format);
+    const GroupShape group = fixed > 0 ? GroupShape{1, fixed} : desc.shape.value_or(GroupShape{});
+    if (group.col >= 1) {
+      grid.group_cols = group.col;
+      grid.num_cols = ceil_div(cols, group.col);
+    }
+    const bool is_per_row = group.row == 0 || (group.row == -1 && shape[1] == rows);
+    if (is_per_row || group.row >= 1) {
+      grid.group_rows = is_per_row ? 1 : group.row;
+      grid.num_rows = row_block(rows - 1, grid.group_rows, gate_rows) + 1;
+    }
+  } else if (shape.size() == 2) {
+    grid.group_rows = 1;
+    grid.num_rows = rows;
+  }
+  const Shape expected = shape.size() == 3   ? Shape{w.dim(0), grid.num_rows, grid.num_cols}
+                         : shape.size() == 2 ? Shape{w.dim(0), grid.num_rows}
+                                             : Shape{w.dim(0)};
+  if (shape != expected) {
+    expect_shape(desc.scale, expected, fmt::format("scale of {} weight {}", name(*desc.format),
+                                                   to_string(w.shape())));
+  }
+  return grid;
+}
+
+constexpr std::array<float, 256> make_e4m3_table() {
+  std::array<float, 256> table{};
+  for (uint32_t i = 0; i < table.size(); ++i) {
+    F8E4M3 value;
+    value.bits = static_cast<uint8_t>(i);
+    table[i] = static_cast<float>(value);
+  }
+  return table;
+}
+
+constexpr std::array<float, 256> kE4M3Values = make_e4m3_table();
+
+// Scales [first, first + n) of the flat tensor, times `factor` where the format has a global scale.
+void read_scales(const RowKernels& kernels,
+                 const Tensor& scale,
+                 int64_t first,
+                 int64_t n,
+                 float factor,
+                 float* out) {
+  const DType dtype = scale.dtype();
+  if (dtype == DType::kE8M0 || dtype == DType::kF8E4M3) {
+    const uint8_t* codes = scale.data<uint8_t>() + first;
+    for (int64_t i = 0; i < n; ++i) {
+      out[i] = dtype == DType::kE8M0 ? e8m0_to_float(codes[i]) : kE4M3Values[codes[i]] * factor;
+    }
+  } else {
+    kernels.widen(scale.bytes() + first * bits(dtype) / 8, dtype, n, out);
+  }
+}
+
+// Why u8 for both: an int8 code q is stored signed but its zero point counts from -128, so that
+// value = (q + 128 - zero_point) * scale, as the unsigned code would read.
+void read_zero_points(const QuantDesc& desc, int64_t first, int64_t n, float* out) {
+  const float offset = desc.format == QuantFormat::kInt8 ? 128.0f : 0.0f;
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = desc.zero_point.defined()
+                 ? static_cast<float>(desc.zero_point.data<uint8_t>()[first + i]) - offset
+                 : 8.0f - offset;
+  }
+}
+
+// nvfp4: what the block scales of row n are multiplied with.
+float global_factor(const QuantDesc& desc,
+                    int64_t expert,
+                    bool is_up,
+                    const Tensor& activation_gscale) {
+  float factor = 1.0f;
+  if (desc.alpha_or_gscale.defined()) {
+    const int64_t per_expert = desc.alpha_or_gscale.num_dims() == 2 ? desc.alpha_or_gscale.dim(1) : 1;
+    factor = desc.alpha_or_gscale.data<float>()[expert * per_expert +
+                                                (is_up && per_expert == 2 ? 1 : 0)];
+  }
+  if (activation_gscale.defined()) {
+    factor *= activation_gscale.data<float>()[activation_gscale.numel() > 1 ? expert : 0];
+  }
+  return factor;
+}
+
+void expect_f32_per_expert(const Tensor& t, const Shape& a, const Shape& b, std::string_view what) {
+  if (t.defined() && t.shape() != b) {
+    expect_shape(t, a, what);
+  }
+  if (t.defined()) {
+    expect_dtype(t, DType::kF32, what);
+  }
+}
+
+void validate(const Tensor& w,
+              const QuantDesc& desc,
+              int64_t local_expert,
+              int64_t row_begin,
+              int64_t row_end,
+              int64_t gate_rows,
+              const Tensor& activation_gscale) {
+  expect_defined(w, "weight");
+  expect_eq(w.num_dims(), 3, "dimensions of a weight");
+  if (!w.device().is_cpu()) {
+    throw Unsupported(fmt::format("weight is on {}: this build reads weights on cpu",
+                                  to_string(w.device())));
+  }
+  expect_ge(local_expert, 0, "local expert");
+  expect_le(local_expert, w.dim(0) - 1, "local expert");
+  expect_ge(row_begin, 0, "row_begin");
+  expect_ge(row_end, row_begin, "row_end");
+  expect_le(row_end, w.dim(1), "row_end");
+  expect_ge(gate_rows, 1, "gate_rows");
+  expect_le(gate_rows, w.dim(1), "gate_rows");
+  if (!desc.format) {
+    const DType dtype = w.dtype();
+    if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) {
+      expect(false, fmt::format("weight is {} without a quantization format, expected f32, bf16 or "
+                                "f16",
+                                name(dtype)));
+    }
+    return;
+  }
+  expect_dtype(w, storage_dtype(*desc.format), "quantized weight");
+  expect_defined(desc.scale, "scale of a quantized weight");
+  const DType expected = scale_dtype(*desc.format);
+  const DType actual = desc.scale.dtype();
+  if (actual != expected &&
+      !(expected == DType::kF32 && (actual == DType::kBF16 || actual == DType::kF16))) {
+    expect_dtype(desc.scale, expected, "scale of a quantized weight");
+  }
+  if (desc.format == QuantFormat::kNvfp4) {
+    const int64_t num_experts = w.dim(0);
+    expect_f32_per_expert(desc.alpha_or_gscale, {num_experts}, {num_experts, 2},
+                          "alpha of an nvfp4 weight");
+    expect_f32_per_expert(activation_gscale, {num_experts}, {1}, "activation global scale");
+  }
+}
+
+}  // namespace
+
+}  // namespace quant
+
+void dequantize_weight_rows(const Tensor& w,
+                            const QuantDesc& desc,
+                            int64_t local_expert,
+                            int64_t row_begin,
+                            int64_t row_end,
+                            int64_t gate_rows,
+                            float* out,
+                            const Tensor& activation_gscale) {
+  quant::validate(w, desc, local_expert, row_begin, row_end, gate_rows, activation_gscale);
+  const quant::RowKernels& kernels = *quant::select_quant_impl().kernels;
+  const int64_t cols = w.dim(2);
+  const int64_t bytes_per_row = row_bytes(w.dtype(), cols);
+  const std::byte* expert = w.bytes() + local_expert * w.dim(1) * bytes_per_row;
+  if (!desc.format) {
+    kernels.widen(expert + row_begin * bytes_per_row, w.dtype(), (row_end - row_begin) * cols, out);
+    return;
+  }
+
+  const quant::ScaleGrid grid = quant::scale_grid(w, desc, gate_rows);
+  const bool has_zero_points =
+      desc.format == QuantFormat::kInt4 || desc.zero_point.defined();
+  if (desc.zero_point.defined()) {
+    expect_shape(desc.zero_point, desc.scale.shape(), "zero points of a quantized weight");
+    expect_dtype(desc.zero_point, DType::kU8, "zero points of a quantized weight");
+  }
+  std::array<float, quant::kMaxGroups> scales;
+  std::array<float, quant::kMaxGroups> zero_points;
+  for (int64_t n = row_begin; n < row_end; ++n) {
+    const float factor =
+        desc.format == QuantFormat::kNvfp4
+            ? quant::global_factor(desc, local_expert, n >= gate_rows, activation_gscale)
+            : 1.0f;
+    const int64_t scale_row =
+        grid.num_rows == 1 ? 0 : quant::row_block(n, grid.group_rows, gate_rows);
+    const int64_t scale_begin = (local_expert * grid.num_rows + scale_row) * grid.num_cols;
+    const auto* codes = reinterpret_cast<const uint8_t*>(expert + n * bytes_per_row);
+    for (int64_t first = 0; first < grid.num_cols; first += quant::kMaxGroups) {
+      const int64_t num_groups = std::min(grid.num_cols - first, quant::kMaxGroups);
+      const int64_t col = first * grid.group_cols;
+      const int64_t count = std::min(cols - col, num_groups * grid.group_cols);
+      quant::read_scales(kernels, desc.scale, scale_begin + first, num_groups, factor,
+                         scales.data());
+      if (has_zero_points) {
+        quant::read_zero_points(desc, scale_begin + first, num_groups, zero_points.data());
+      }
+      kernels.decode(quant::code_of(*desc.format), codes + col * bits(w.dtype()) / 8, count,
+                     grid.group_cols, scales.data(), has_zero_points ? zero_points.data() : nullptr,
+                     out + (n - row_begin) * cols + col, DType::kF32);
+    }
+  }
+}
+
+}  // namespace moebius
