@@ -23,7 +23,9 @@ float round_up_to_power_of_two(float value) {
   return std::bit_cast<float>((bits + kMantissa) & ~kMantissa);
 }
 
-int biased_exponent(float value) { return static_cast<int>(std::bit_cast<uint32_t>(value) >> 23); }
+int biased_exponent(float value) {
+  return static_cast<int>(std::bit_cast<uint32_t>(value) >> 23);
+}
 
 // "Even": the exponent of absmax rounded to the element's mantissa width (halves away from zero),
 // less the exponent of the element's largest value.
@@ -47,9 +49,13 @@ uint8_t mx_scale_code(QuantFormat format, float absmax) {
 }
 
 // The reciprocal 2^(127 - code), exact: dividing by the scale and multiplying by this agree.
-float e8m0_reciprocal(uint8_t code) { return e8m0_to_float(static_cast<uint8_t>(254 - code)); }
+float e8m0_reciprocal(uint8_t code) {
+  return e8m0_to_float(static_cast<uint8_t>(254 - code));
+}
 
-float reciprocal_or_zero(float value) { return value != 0.0f ? 1.0f / value : 0.0f; }
+float reciprocal_or_zero(float value) {
+  return value != 0.0f ? 1.0f / value : 0.0f;
+}
 
 GroupCode fp8_code(const QuantizeSpec& spec, const Range& range, float scale) {
   if (spec.group.is_per_tensor()) {

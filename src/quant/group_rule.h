@@ -18,7 +18,7 @@ Code code_of(QuantFormat format);
 float tensor_scale(QuantFormat format, float absmax);
 
 struct GroupCode {
-  float factor;            // Encode's f
+  float factor;             // Encode's f
   float zero_point = 0.0f;  // int4
   float scale = 0.0f;       // as stored in f32; unused with scale_code
   uint8_t scale_code = 0;   // as stored in e8m0 (mx) or e4m3 (nvfp4)

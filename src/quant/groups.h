@@ -10,7 +10,9 @@
 
 namespace moebius::quant {
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 // Groups of a row handed to a row kernel at once; bounds the stack arrays of their factors.
 inline constexpr int64_t kMaxGroups = 256;

@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quant/impls.h"
 
+#include <atomic>
+#include <optional>
+#include <string>
+
 #include "core/select.h"
 #include "quant/kernel_tables.h"
 
@@ -11,7 +15,8 @@ namespace {
 
 #ifdef MOEBIUS_HAVE_AVX512
 Support cpu_avx512_supports(const CpuFeatures& features) {
-  return features.avx512 ? Support::yes() : Support::no("the processor lacks AVX-512 F, BW, VL, DQ");
+  return features.avx512 ? Support::yes()
+                         : Support::no("the processor lacks AVX-512 F, BW, VL, DQ");
 }
 #endif
 
@@ -21,7 +26,9 @@ Support cpu_avx2_supports(const CpuFeatures& features) {
 }
 #endif
 
-Support ref_supports(const CpuFeatures&) { return Support::yes(); }
+Support ref_supports(const CpuFeatures&) {
+  return Support::yes();
+}
 
 constexpr Impl kImpls[] = {
 #ifdef MOEBIUS_HAVE_AVX512
@@ -35,11 +42,29 @@ constexpr Impl kImpls[] = {
 
 }  // namespace
 
-std::span<const Impl> impls() { return kImpls; }
+std::span<const Impl> impls() {
+  return kImpls;
+}
 
+// Why remembered: weights are decoded in many small calls, and the choice is logged when it
+// changes.
 const Impl& select_quant_impl() {
-  return select_impl(kImpls, "quant", "MOEBIUS_QUANT", /*forced=*/{},
-                     [](const Impl& impl) { return impl.supports(cpu_features()); });
+  const auto select = [](std::string_view forced) -> const Impl& {
+    return select_impl(kImpls, "quant", "MOEBIUS_QUANT", forced,
+                       [](const Impl& impl) { return impl.supports(cpu_features()); });
+  };
+  const std::optional<std::string> forced = setting("MOEBIUS_QUANT");
+  if (!forced) {
+    static const Impl& best = select({});
+    return best;
+  }
+  static std::atomic<const Impl*> last{nullptr};
+  const Impl* impl = last.load();
+  if (impl == nullptr || impl->name != *forced) {
+    impl = &select(*forced);
+    last.store(impl);
+  }
+  return *impl;
 }
 
 }  // namespace moebius::quant

@@ -43,18 +43,23 @@ std::string to_string(const GroupShape& shape) {
   return fmt::format("{{{}, {}}}", shape.row, shape.col);
 }
 
-bool is_block(const GroupShape& shape) { return shape.row >= 0 && shape.col >= 1; }
+bool is_block(const GroupShape& shape) {
+  return shape.row >= 0 && shape.col >= 1;
+}
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 void validate_activation(const QuantDesc& desc, std::string_view which) {
   expect(desc.format != QuantFormat::kInt4,
          fmt::format("{} is int4: int4 is a format of weights, not of activations", which));
   if (desc.shape) {
-    expect(desc.shape->is_per_tensor() || desc.shape->is_per_token() || is_block(*desc.shape),
-           fmt::format("{} has groups of {}: activations are scaled per tensor {{-1, -1}}, per token "
-                       "{{1, -1}} or by blocks {{rows >= 0, columns >= 1}}",
-                       which, to_string(*desc.shape)));
+    expect(
+        desc.shape->is_per_tensor() || desc.shape->is_per_token() || is_block(*desc.shape),
+        fmt::format("{} has groups of {}: activations are scaled per tensor {{-1, -1}}, per token "
+                    "{{1, -1}} or by blocks {{rows >= 0, columns >= 1}}",
+                    which, to_string(*desc.shape)));
   }
   expect(!desc.zero_point.defined(),
          fmt::format("{} has zero points: only int4 and int8 weights have them", which));
@@ -100,7 +105,9 @@ QuantConfig assemble(std::optional<QuantFormat> activation,
 
 }  // namespace
 
-std::string_view name(QuantFormat format) { return info(format).name; }
+std::string_view name(QuantFormat format) {
+  return info(format).name;
+}
 
 std::optional<QuantFormat> quant_format_from_name(std::string_view name) {
   for (const FormatInfo& entry : kFormats) {
@@ -111,7 +118,9 @@ std::optional<QuantFormat> quant_format_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-DType storage_dtype(QuantFormat format) { return info(format).storage; }
+DType storage_dtype(QuantFormat format) {
+  return info(format).storage;
+}
 
 bool is_ocp_mx(QuantFormat format) {
   return format == QuantFormat::kMxfp4 || format == QuantFormat::kMxfp6E3M2 ||

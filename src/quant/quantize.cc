@@ -111,8 +111,8 @@ float resolve_tensor_scale(const RowKernels& kernels,
     return static_scale.data<float>()[0];
   }
   if (global_scale.defined()) {
-    expect(is_nvfp4, fmt::format("a global scale is given with {}, expected nvfp4",
-                                 name(spec.format)));
+    expect(is_nvfp4,
+           fmt::format("a global scale is given with {}, expected nvfp4", name(spec.format)));
     expect_like(global_scale, {1}, DType::kF32, "global scale");
     return global_scale.data<float>()[0];
   }
@@ -144,7 +144,10 @@ struct Walk {
   }
 };
 
-void store_group(const Quantized& out, const QuantizeSpec& spec, int64_t i, const GroupCode& group) {
+void store_group(const Quantized& out,
+                 const QuantizeSpec& spec,
+                 int64_t i,
+                 const GroupCode& group) {
   if (out.scale.dtype() == DType::kF32) {
     out.scale.data<float>()[i] = group.scale;
   } else {
@@ -197,8 +200,8 @@ void quantize_rows(const Walk& walk, const Tensor& x, const Quantized& out, floa
   const Groups& g = walk.groups;
   for (int64_t row_group = 0; row_group * g.group_rows < x.dim(0); ++row_group) {
     for (int64_t first = 0; first < g.num_col_groups; first += kMaxGroups) {
-      quantize_groups(walk, x, out, row_group, first, std::min(g.num_col_groups, first + kMaxGroups),
-                      tensor_scale);
+      quantize_groups(walk, x, out, row_group, first,
+                      std::min(g.num_col_groups, first + kMaxGroups), tensor_scale);
     }
   }
 }
@@ -231,11 +234,8 @@ float decode_zero_point(const Quantized& q, const QuantizeSpec& spec, int64_t i)
 }
 
 // Rows [row_begin, row_end) of q -> the same rows of out.
-void dequantize_rows(const Walk& walk,
-                     const Quantized& q,
-                     const Tensor& out,
-                     int64_t row_begin,
-                     int64_t row_end) {
+void dequantize_rows(
+    const Walk& walk, const Quantized& q, const Tensor& out, int64_t row_begin, int64_t row_end) {
   const Groups& g = walk.groups;
   std::array<float, kMaxGroups> scales;
   std::array<float, kMaxGroups> zero_points;
@@ -303,9 +303,9 @@ void dequantize(const Quantized& q,
   quant::expect_cpu(out, "out");
   quant::expect_quantized(q, spec, out.dim(0), out.dim(1));
   const quant::Walk walk(*quant::select_quant_impl().kernels, spec, out.dim(0), out.dim(1));
-  parallel_for(
-      stream, out.dim(0), walk.rows_per_task(out.dim(1)),
-      [&](int64_t begin, int64_t end) { quant::dequantize_rows(walk, q, out, begin, end); });
+  parallel_for(stream, out.dim(0), walk.rows_per_task(out.dim(1)), [&](int64_t begin, int64_t end) {
+    quant::dequantize_rows(walk, q, out, begin, end);
+  });
 }
 
 void quantize_dequantize(const Tensor& x,

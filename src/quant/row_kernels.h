@@ -35,13 +35,13 @@ constexpr int code_bits(Code code) {
 // How an element becomes a code.  `f` is the group's factor; clamps turn NaN into the upper bound
 // unless said otherwise.  The minifloats round to nearest even and keep the sign of zero.
 enum class Encode : uint8_t {
-  kE4M3Multiply,     // e4m3(clamp(x * f, -448, 448))
-  kE4M3Divide,       // e4m3(clamp(x / f, -448, 448))
-  kE4M3Overflow,     // e4m3(x * f); NaN stays NaN, beyond 448 becomes NaN
-  kI8NearestDivide,  // clamp(x / f, -128, 127) to the nearest, ties to even; NaN gives 0
-  kI8AwayMultiply,   // clamp(x * f, -128, 127) to the nearest, ties away from zero; NaN gives 0
+  kE4M3Multiply,      // e4m3(clamp(x * f, -448, 448))
+  kE4M3Divide,        // e4m3(clamp(x / f, -448, 448))
+  kE4M3Overflow,      // e4m3(x * f); NaN stays NaN, beyond 448 becomes NaN
+  kI8NearestDivide,   // clamp(x / f, -128, 127) to the nearest, ties to even; NaN gives 0
+  kI8AwayMultiply,    // clamp(x * f, -128, 127) to the nearest, ties away from zero; NaN gives 0
   kI8TruncateDivide,  // clamp(x / f, -128, 127) toward zero; NaN gives 0
-  kU4Divide,   // clamp(nearest(x / f) + zero_point, 0, 15), ties to even; NaN gives zero_point
+  kU4Divide,      // clamp(nearest(x / f) + zero_point, 0, 15), ties to even; NaN gives zero_point
   kE2M1Multiply,  // e2m1(clamp(x * f, -6, 6))
   kE3M2Multiply,  // e3m2(clamp(x * f, -28, 28))
   kE2M3Multiply,  // e2m3(clamp(x * f, -7.5, 7.5))
@@ -77,21 +77,33 @@ struct Range {
   float absmax() const { return max >= -min ? max : -min; }  // never -0
 };
 
-// x and out are rows of n f32, bf16 or f16 elements (`dtype`).  Elements [j * group, (j + 1) * group)
-// share entry j of every per-group array; the last group may be shorter.
-// REQUIRES: n and (with more than one group) group times the code width are whole bytes.
+// x and out are rows of n f32, bf16 or f16 elements (`dtype`).  Elements [j * group, (j + 1) *
+// group) share entry j of every per-group array; the last group may be shorter. REQUIRES: n and
+// (with more than one group) group times the code width are whole bytes.
 struct RowKernels {
   // Widens ranges[j] by the elements of group j.
   void (*range)(const void* x, DType dtype, int64_t n, int64_t group, Range* ranges);
 
   // zero_points: integers in [0, 15]; read by kU4Divide only.
-  void (*encode)(Encode how, const void* x, DType dtype, int64_t n, int64_t group, const float* f,
-                 const float* zero_points, uint8_t* codes);
+  void (*encode)(Encode how,
+                 const void* x,
+                 DType dtype,
+                 int64_t n,
+                 int64_t group,
+                 const float* f,
+                 const float* zero_points,
+                 uint8_t* codes);
 
-  // out = dtype((value(code) - zero_point) * scale): the difference is exact, the product rounded to
-  // f32 and then to dtype.  zero_points: for the integer codes; nullptr = 0.
-  void (*decode)(Code code, const uint8_t* codes, int64_t n, int64_t group, const float* scales,
-                 const float* zero_points, void* out, DType dtype);
+  // out = dtype((value(code) - zero_point) * scale): the difference is exact, the product rounded
+  // to f32 and then to dtype.  zero_points: for the integer codes; nullptr = 0.
+  void (*decode)(Code code,
+                 const uint8_t* codes,
+                 int64_t n,
+                 int64_t group,
+                 const float* scales,
+                 const float* zero_points,
+                 void* out,
+                 DType dtype);
 
   // out = x: the plain copy of unquantized weights.
   void (*widen)(const void* x, DType dtype, int64_t n, float* out);

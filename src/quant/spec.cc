@@ -13,8 +13,12 @@ namespace moebius {
 
 namespace {
 
-bool is_row_group(const GroupShape& group) { return group.row == 1 && group.col >= 1; }
-bool is_block(const GroupShape& group) { return group.row >= 1 && group.col >= 1; }
+bool is_row_group(const GroupShape& group) {
+  return group.row == 1 && group.col >= 1;
+}
+bool is_block(const GroupShape& group) {
+  return group.row >= 1 && group.col >= 1;
+}
 
 // The shapes a format takes, as a refusal says it; empty when `group` is one of them.
 std::string_view refused_group(QuantFormat format, const GroupShape& group) {
@@ -39,7 +43,9 @@ std::string_view refused_group(QuantFormat format, const GroupShape& group) {
 }
 
 // The group of a desc that is scaled by blocks or groups; {0, g} is another way to write {1, g}.
-GroupShape block_group(const GroupShape& shape) { return {std::max<int64_t>(shape.row, 1), shape.col}; }
+GroupShape block_group(const GroupShape& shape) {
+  return {std::max<int64_t>(shape.row, 1), shape.col};
+}
 
 }  // namespace
 
@@ -80,22 +86,24 @@ Support quantize_supported(const QuantizeSpec& spec, int64_t rows, int64_t cols)
                                    spec.group.col, expected));
   }
   if (spec.power_of_two_scale && !(spec.format == QuantFormat::kFp8 && is_block(spec.group))) {
-    return Support::no(fmt::format("power-of-two scales for {} groups of {{{}, {}}}, expected fp8 "
-                                   "blocks",
-                                   format, spec.group.row, spec.group.col));
+    return Support::no(
+        fmt::format("power-of-two scales for {} groups of {{{}, {}}}, expected fp8 "
+                    "blocks",
+                    format, spec.group.row, spec.group.col));
   }
   if (spec.asymmetric && spec.format != QuantFormat::kInt4) {
     return Support::no(fmt::format("asymmetric {}, expected int4", format));
   }
   if (const int64_t group = quant::fixed_group_cols(spec.format); group > 0 && cols % group != 0) {
-    return Support::no(fmt::format("{} columns are not a multiple of {}'s group of {}", cols, format,
-                                   group));
+    return Support::no(
+        fmt::format("{} columns are not a multiple of {}'s group of {}", cols, format, group));
   }
   const int pack = pack_factor(storage_dtype(spec.format));
   if (cols % pack != 0) {
-    return Support::no(fmt::format("{} columns are not a multiple of {}, the codes of {} that share "
-                                   "bytes",
-                                   cols, pack, format));
+    return Support::no(
+        fmt::format("{} columns are not a multiple of {}, the codes of {} that share "
+                    "bytes",
+                    cols, pack, format));
   }
   return Support::yes();
 }

@@ -39,8 +39,9 @@ ScaleGrid scale_grid(const Tensor& w, const QuantDesc& desc, int64_t gate_rows) 
   ScaleGrid grid{rows, cols, 1, 1};
   const bool is_block = desc.shape && desc.shape->col >= 1;
   if (is_block && shape.size() != 3) {
-    expect(false, fmt::format("scale of a weight with blocks of {{{}, {}}} is {}, expected 3 dimensions",
-                              desc.shape->row, desc.shape->col, to_string(shape)));
+    expect(false,
+           fmt::format("scale of a weight with blocks of {{{}, {}}} is {}, expected 3 dimensions",
+                       desc.shape->row, desc.shape->col, to_string(shape)));
   }
   if (shape.size() == 3) {
     const int64_t fixed = fixed_group_cols(*desc.format);
@@ -62,8 +63,8 @@ ScaleGrid scale_grid(const Tensor& w, const QuantDesc& desc, int64_t gate_rows) 
                          : shape.size() == 2 ? Shape{w.dim(0), grid.num_rows}
                                              : Shape{w.dim(0)};
   if (shape != expected) {
-    expect_shape(desc.scale, expected, fmt::format("scale of {} weight {}", name(*desc.format),
-                                                   to_string(w.shape())));
+    expect_shape(desc.scale, expected,
+                 fmt::format("scale of {} weight {}", name(*desc.format), to_string(w.shape())));
   }
   return grid;
 }
@@ -116,9 +117,10 @@ float global_factor(const QuantDesc& desc,
                     const Tensor& activation_gscale) {
   float factor = 1.0f;
   if (desc.alpha_or_gscale.defined()) {
-    const int64_t per_expert = desc.alpha_or_gscale.num_dims() == 2 ? desc.alpha_or_gscale.dim(1) : 1;
-    factor = desc.alpha_or_gscale.data<float>()[expert * per_expert +
-                                                (is_up && per_expert == 2 ? 1 : 0)];
+    const int64_t per_expert =
+        desc.alpha_or_gscale.num_dims() == 2 ? desc.alpha_or_gscale.dim(1) : 1;
+    factor = desc.alpha_or_gscale
+                 .data<float>()[expert * per_expert + (is_up && per_expert == 2 ? 1 : 0)];
   }
   if (activation_gscale.defined()) {
     factor *= activation_gscale.data<float>()[activation_gscale.numel() > 1 ? expert : 0];
@@ -145,8 +147,8 @@ void validate(const Tensor& w,
   expect_defined(w, "weight");
   expect_eq(w.num_dims(), 3, "dimensions of a weight");
   if (!w.device().is_cpu()) {
-    throw Unsupported(fmt::format("weight is on {}: this build reads weights on cpu",
-                                  to_string(w.device())));
+    throw Unsupported(
+        fmt::format("weight is on {}: this build reads weights on cpu", to_string(w.device())));
   }
   expect_ge(local_expert, 0, "local expert");
   expect_le(local_expert, w.dim(0) - 1, "local expert");
@@ -203,8 +205,7 @@ void dequantize_weight_rows(const Tensor& w,
   }
 
   const quant::ScaleGrid grid = quant::scale_grid(w, desc, gate_rows);
-  const bool has_zero_points =
-      desc.format == QuantFormat::kInt4 || desc.zero_point.defined();
+  const bool has_zero_points = desc.format == QuantFormat::kInt4 || desc.zero_point.defined();
   if (desc.zero_point.defined()) {
     expect_shape(desc.zero_point, desc.scale.shape(), "zero points of a quantized weight");
     expect_dtype(desc.zero_point, DType::kU8, "zero points of a quantized weight");

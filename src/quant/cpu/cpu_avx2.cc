@@ -45,12 +45,13 @@ struct Isa {
   }
   // The low byte of each lane.
   static void store_u8(I value, void* p) {
-    const I low_bytes = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
-                                         0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const I low_bytes =
+        _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12,
+                         -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
     const I words = _mm256_shuffle_epi8(value, low_bytes);
-    _mm_storel_epi64(static_cast<__m128i*>(p),
-                     _mm_unpacklo_epi32(_mm256_castsi256_si128(words),
-                                        _mm256_extracti128_si256(words, 1)));
+    _mm_storel_epi64(
+        static_cast<__m128i*>(p),
+        _mm_unpacklo_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
   }
 
   static I as_int(F value) { return _mm256_castps_si256(value); }

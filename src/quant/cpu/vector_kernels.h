@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The row kernels over an instruction set's vectors of f32 and i32 lanes.  Isa is a struct of a few
-// primitives (cpu_avx2.cc shows them all); it lives in a namespace of its own file, so every function
-// here is compiled once per instruction set under a name of its own.  Nothing from std:: is called,
-// for the same reason.
+// primitives (cpu_avx2.cc shows them all); it lives in a namespace of its own file, so every
+// function here is compiled once per instruction set under a name of its own.  Nothing from std::
+// is called, for the same reason.
 #pragma once
 
 #include <cstddef>
@@ -114,8 +114,7 @@ struct VectorKernels {
     // Normal: round the mantissa in place, a carry moves into the exponent.
     const I odd = Isa::and_(Isa::template shift_right<kShift>(magnitude), Isa::set(1));
     const I rounded = Isa::add(magnitude, Isa::add(odd, Isa::set((1 << (kShift - 1)) - 1)));
-    I normal = Isa::sub(Isa::template shift_right<kShift>(rounded),
-                        Isa::set((127 - kBias) << M));
+    I normal = Isa::sub(Isa::template shift_right<kShift>(rounded), Isa::set((127 - kBias) << M));
     if constexpr (kNanBeyond) {
       constexpr int kNan = (1 << (E + M)) - 1;
       normal = Isa::if_greater(normal, Isa::set(kNan - 1), Isa::set(kNan), normal);
@@ -132,10 +131,8 @@ struct VectorKernels {
   static F decode_minifloat(I codes) {
     constexpr int kBias = (1 << (E - 1)) - 1;
     const I magnitude = Isa::and_(codes, Isa::set((1 << (E + M)) - 1));
-    const I sign =
-        Isa::template shift_left<31 - E - M>(Isa::and_(codes, Isa::set(1 << (E + M))));
-    I bits = Isa::add(Isa::template shift_left<23 - M>(magnitude),
-                      Isa::set((127 - kBias) << 23));
+    const I sign = Isa::template shift_left<31 - E - M>(Isa::and_(codes, Isa::set(1 << (E + M))));
+    I bits = Isa::add(Isa::template shift_left<23 - M>(magnitude), Isa::set((127 - kBias) << 23));
     if constexpr (kHasNan) {
       constexpr int kNan = (1 << (E + M)) - 1;
       bits = Isa::if_greater(magnitude, Isa::set(kNan - 1), Isa::set(0x7fc00000), bits);
@@ -221,7 +218,8 @@ struct VectorKernels {
     uint8_t codes[kBlock];
     uint8_t* bytes = kBits == 8 ? out : codes;
     for (int i = 0; i < kBlock; i += kLanes) {
-      Isa::store_u8(encode_lanes<kHow>(load<kType>(x + i * kSize<kType>), f, zero_point), bytes + i);
+      Isa::store_u8(encode_lanes<kHow>(load<kType>(x + i * kSize<kType>), f, zero_point),
+                    bytes + i);
     }
     if constexpr (kBits < 8) {
       pack<kBits>(codes, out);
@@ -338,7 +336,7 @@ struct VectorKernels {
     }
     if (i < n) {
       std::byte tail[kLanes * kSize<kType>] = {};
-      float wide[kLanes];
+      float wide[sizeof(F) / sizeof(float)];
       std::memcpy(tail, x + i * kSize<kType>, static_cast<size_t>((n - i) * kSize<kType>));
       Isa::store_f32(load<kType>(tail), wide);
       std::memcpy(out + i, wide, static_cast<size_t>(n - i) * sizeof(float));

@@ -1,0 +1,567 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Each format on inputs small enough to work out by hand.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "moebius/error.h"
+#include "moebius/quantize.h"
+#include "tests/quant/tensors.h"
+
+namespace moebius {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+using Floats = std::vector<float>;
+
+QuantizeSpec spec_of(QuantFormat format, GroupShape group) {
+  QuantizeSpec spec;
+  spec.format = format;
+  spec.group = group;
+  return spec;
+}
+
+Quantized with_static_scale(const Tensor& x, const QuantizeSpec& spec, float scale) {
+  Quantized q = allocate_quantized(spec, x.dim(0), x.dim(1));
+  quantize(x, spec, q, Stream{}, tensor_of({1}, {scale}));
+  return q;
+}
+
+Quantized with_global_scale(const Tensor& x, float scale) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kNvfp4, {1, 16});
+  Quantized q = allocate_quantized(spec, x.dim(0), x.dim(1));
+  quantize(x, spec, q, Stream{}, {}, tensor_of({1}, {scale}));
+  return q;
+}
+
+Floats dequantized(const Quantized& q, const QuantizeSpec& spec) {
+  const Tensor out = Tensor::empty(q.values.shape(), DType::kF32);
+  dequantize(q, spec, out, Stream{});
+  return floats(out);
+}
+
+// `values`, then zeros up to n.
+Tensor padded_row(Floats values, size_t n) {
+  values.resize(n);
+  return row_of(values);
+}
+
+Bytes first(const Bytes& bytes, size_t n) {
+  return {bytes.begin(), bytes.begin() + static_cast<int64_t>(n)};
+}
+
+// ---- fp8
+
+TEST(Fp8PerTensor, StaticScaleMultipliesByTheReciprocalAndSaturates) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kFp8, GroupShape::per_tensor());
+  // x / 2: 1, 0.5, -1.5, the ties 17 -> 16 and 19 -> 20, beyond 448, infinities, NaN -> 448
+  const Tensor x = row_of({2, 1, -3, 34, 38, 1000, kInf, -kInf, kNan, -0.0f});
+  const Quantized q = with_static_scale(x, spec, 2.0f);
+  EXPECT_EQ(raw_bytes(q.values),
+            (Bytes{0x38, 0x30, 0xbc, 0x58, 0x5a, 0x7e, 0x7e, 0xfe, 0x7e, 0x80}));
+  EXPECT_EQ(floats(q.scale), Floats{2});
+}
+
+TEST(Fp8PerTensor, DynamicScaleIsTheMaximumOver448) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kFp8, GroupShape::per_tensor());
+  const Quantized q = quantize(tensor_of({2, 2}, {0, 448, 2, -896}), spec);
+  EXPECT_EQ(floats(q.scale), Floats{2});
+  EXPECT_EQ(raw_bytes(q.values), (Bytes{0x00, 0x76, 0x38, 0xfe}));
+  EXPECT_EQ(dequantized(q, spec), (Floats{0, 448, 2, -896}));
+}
+
+TEST(Fp8PerTensor, AllZeroInputHasScaleZeroAndTheLargestCode) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kFp8, GroupShape::per_tensor());
+  const Quantized q = quantize(row_of({0, 0, -0.0f}), spec);
+  EXPECT_EQ(floats(q.scale), Floats{0});
+  EXPECT_EQ(raw_bytes(q.values), (Bytes{0x7e, 0x7e, 0x7e}));  // 0 * (1 / 0) is NaN
+  EXPECT_EQ(dequantized(q, spec), (Floats{0, 0, 0}));
+}
+
+// 0x1.a92492p-9 lies next to a tie: x * (1 / s) rounds below it and x / s onto it.
+TEST(Fp8, PerTensorMultipliesWherePerTokenDivides) {
+  const Tensor x = row_of({3.0f, 0x1.a92492p-9f});
+  const Quantized tensor = quantize(x, spec_of(QuantFormat::kFp8, GroupShape::per_tensor()));
+  const Quantized token = quantize(x, spec_of(QuantFormat::kFp8, GroupShape::per_token()));
+  const Quantized group = quantize(x, spec_of(QuantFormat::kFp8, {1, 2}));
+  EXPECT_EQ(floats(tensor.scale), floats(token.scale));
+  EXPECT_EQ(raw_bytes(tensor.values), (Bytes{0x7e, 0x2f}));
+  EXPECT_EQ(raw_bytes(token.values), (Bytes{0x7e, 0x30}));
+  EXPECT_EQ(raw_bytes(group.values), (Bytes{0x7e, 0x30}));
+}
+
+TEST(Fp8PerToken, ScaleHasAFloor) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kFp8, GroupShape::per_token());
+  const Quantized q = quantize(tensor_of({3, 2}, {0, 0, 1e-6f, 0, 896, -2}), spec);
+  const float floor = 1.0f / (448.0f * 512.0f);
+  EXPECT_EQ(floats(q.scale), (Floats{floor, floor, 2}));
+  // 1e-6 / floor = 0.2294 lies nearest to 1.875 / 8.
+  EXPECT_EQ(raw_bytes(q.values), (Bytes{0x00, 0x00, 0x27, 0x00, 0x7e, 0xb8}));
+}
+
+TEST(Fp8Blocks, EveryGroupHasAScaleOfItsOwn) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kFp8, {1, 4});
+  // The last group is ragged.
+  const Quantized q = quantize(row_of({448, 1, 0, -2, 0, 0, 0, 0, 896, 2}), spec);
+  EXPECT_EQ(floats(q.scale), (Floats{1, 1e-10f / 448.0f, 2}));
+  EXPECT_EQ(raw_bytes(q.values),
+            (Bytes{0x7e, 0x38, 0x00, 0xc0, 0x00, 0x00, 0x00, 0x00, 0x7e, 0x38}));
+}
+
+TEST(Fp8Blocks, BlocksSpanRowsAndEdgesAreRagged) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kFp8, {2, 2});
+  const Quantized q = quantize(tensor_of({3, 3}, {1, 2, 448,   //
+                                                  896, 4, -1,  //
+                                                  0, 448, -1792}),
+                               spec);
+  EXPECT_EQ(q.scale.shape(), (Shape{2, 2}));
+  EXPECT_EQ(floats(q.scale), (Floats{2, 1, 1, 4}));
+  EXPECT_EQ(raw_bytes(q.values), (Bytes{0x30, 0x38, 0x7e, 0x7e, 0x40, 0xb8, 0x00, 0x7e, 0xfe}));
+}
+
+TEST(Fp8Blocks, PowerOfTwoScalesRoundUp) {
+  QuantizeSpec spec = spec_of(QuantFormat::kFp8, {1, 2});
+  spec.power_of_two_scale = true;
+  const float above = std::nextafter(1792.0f, kInf);
+  const Quantized q = quantize(row_of({500, 0, 1792, 0, above, 0, 0, 0, 448, 1}), spec);
+  EXPECT_EQ(floats(q.scale), (Floats{2, 4, 8, std::ldexp(1.0f, -33), 1}));
+  EXPECT_EQ(raw_bytes(q.values),
+            (Bytes{0x78, 0x00, 0x7e, 0x00, 0x76, 0x00, 0x00, 0x00, 0x7e, 0x38}));
+}
+
+TEST(Fp8Blocks, PowerOfTwoScalesAreExactAtEveryExponent) {
+  QuantizeSpec spec = spec_of(QuantFormat::kFp8, {1, 1});
+  spec.power_of_two_scale = true;
+  for (int e = -20; e < 110; ++e) {
+    const float exact = std::ldexp(448.0f, e);
+    const Quantized q = quantize(row_of({exact, std::nextafter(exact, kInf)}), spec);
+    // The next float over 448 * 2^e still gives 2^e where the quotient rounds down to it.
+    const float quotient = std::nextafter(exact, kInf) / 448.0f;
+    const float expected = quotient > std::ldexp(1.0f, e) ? std::ldexp(1.0f, e + 1) : quotient;
+    EXPECT_EQ(floats(q.scale), (Floats{std::ldexp(1.0f, e), expected})) << e;
+  }
+}
+
+// ---- int8: three roundings
+
+TEST(Int8PerTensor, RoundsHalvesToEven) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kInt8, GroupShape::per_tensor());
+  const Tensor x = row_of({0.25f, 0.75f, 1.25f, -0.25f, -0.75f, 100, -100, kNan, kInf, -kInf});
+  const Quantized q = with_static_scale(x, spec, 0.5f);
+  EXPECT_EQ(floats(q.values), (Floats{0, 2, 2, 0, -2, 127, -128, 0, 127, -128}));
+}
+
+TEST(Int8PerTensor, DynamicScaleIsTheMaximumOver127WithAFloor) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kInt8, GroupShape::per_tensor());
+  const Quantized q = quantize(row_of({-254, 1, 3, 5}), spec);
+  EXPECT_EQ(floats(q.scale), Floats{2});
+  EXPECT_EQ(floats(q.values), (Floats{-127, 0, 2, 2}));
+  const Quantized zero = quantize(row_of({0, 0}), spec);
+  EXPECT_EQ(floats(zero.scale), Floats{1e-10f});
+  EXPECT_EQ(floats(zero.values), (Floats{0, 0}));
+}
+
+TEST(Int8PerToken, RoundsHalvesAwayFromZero) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kInt8, GroupShape::per_token());
+  const Quantized q =
+      quantize(tensor_of({2, 7}, {127, 0.5f, -0.5f, 2.5f, -2.5f, 1.4999999f, kNan,  //
+                                  0, 0, 0, 0, 0, 0, 0}),
+               spec);
+  EXPECT_EQ(floats(q.scale), (Floats{1, 1e-10f / 127.0f}));
+  EXPECT_EQ(floats(q.values), (Floats{127, 1, -1, 3, -3, 1, 0, 0, 0, 0, 0, 0, 0, 0}));
+}
+
+// 0.5 less half an ulp: adding 0.5 and truncating would give 1.
+TEST(Int8PerToken, TheFloatBelowAHalfRoundsDown) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kInt8, GroupShape::per_token());
+  const float below = std::nextafter(0.5f, 0.0f);
+  const Quantized q = quantize(row_of({127, below, -below}), spec);
+  EXPECT_EQ(floats(q.values), (Floats{127, 0, 0}));
+}
+
+TEST(Int8Groups, TruncateTowardZero) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kInt8, {1, 4});
+  const Quantized q = quantize(row_of({127, 126.9f, -0.9f, -5.99f, -254, 3, 1}), spec);
+  EXPECT_EQ(floats(q.scale), (Floats{1, 2}));
+  EXPECT_EQ(floats(q.values), (Floats{127, 126, 0, -5, -127, 1, 0}));
+}
+
+// ---- int4
+
+TEST(Int4, SymmetricCodesStandAround8) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kInt4, {1, 4});
+  const Quantized q = quantize(row_of({7, -8, 3.5f, 0.5f, 14, 2, -1, 1, 0, 0}), spec);
+  EXPECT_EQ(floats(q.scale), (Floats{1, 2, 1e-10f}));
+  // 15 0 | 12 8 | 15 9 | 8 8 (-0.5 -> -0, 0.5 -> 0) | 8 8, low nibble first
+  EXPECT_EQ(raw_bytes(q.values), (Bytes{0x0f, 0x8c, 0x9f, 0x88, 0x88}));
+  EXPECT_EQ(dequantized(q, spec), (Floats{7, -8, 4, 0, 14, 2, 0, 0, 0, 0}));
+  EXPECT_FALSE(q.zero_point.defined());
+}
+
+TEST(Int4, AsymmetricUsesTheRangeTogetherWithZero) {
+  QuantizeSpec spec = spec_of(QuantFormat::kInt4, {1, 4});
+  spec.asymmetric = true;
+  const Quantized q = quantize(tensor_of({2, 8}, {0, 15, 7.5f, 1.5f, -3, 12, 0, 1,  //
+                                                  30, 28, 29, 27, -15, -15, -15, -15}),
+                               spec);
+  EXPECT_EQ(floats(q.scale), (Floats{1, 1, 2, 1}));
+  EXPECT_EQ(raw_bytes(q.zero_point), (Bytes{0, 3, 0, 15}));
+  EXPECT_EQ(raw_bytes(q.values), (Bytes{0xf0, 0x28, 0xf0, 0x43, 0xef, 0xee, 0x00, 0x00}));
+  EXPECT_EQ(dequantized(q, spec),
+            (Floats{0, 15, 8, 2, -3, 12, 0, 1, 30, 28, 28, 28, -15, -15, -15, -15}));
+}
+
+TEST(Int4, AsymmetricScaleHasAFloor) {
+  QuantizeSpec spec = spec_of(QuantFormat::kInt4, GroupShape::per_token());
+  spec.asymmetric = true;
+  const Quantized q = quantize(row_of({0, 0}), spec);
+  EXPECT_EQ(floats(q.scale), Floats{1e-5f / 15.0f});
+  EXPECT_EQ(raw_bytes(q.values), Bytes{0x00});
+}
+
+// ---- mx
+
+const Floats kE2M1Ties = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5, 6};
+const Floats kE2M1Rounded = {0, 1, 1, 2, 2, 4, 4, 6};
+
+TEST(Mxfp4, TiesGoToEvenCodes) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kMxfp4, {1, 32});
+  Floats values = kE2M1Ties;
+  for (const float v : kE2M1Ties) {
+    values.push_back(-v);
+  }
+  values.push_back(std::nextafter(5.0f, 6.0f));
+  const Quantized q = quantize(padded_row(values, 32), spec);
+  EXPECT_EQ(raw_bytes(q.scale), Bytes{127});
+  EXPECT_EQ(first(raw_bytes(q.values), 9),
+            (Bytes{0x20, 0x42, 0x64, 0x76, 0xa8, 0xca, 0xec, 0xfe, 0x07}));
+  const Floats back = dequantized(q, spec);
+  for (size_t i = 0; i < kE2M1Ties.size(); ++i) {
+    EXPECT_EQ(back[i], kE2M1Rounded[i]);
+    EXPECT_EQ(back[i + 8], -kE2M1Rounded[i]);
+  }
+  EXPECT_EQ(back[16], 6);
+}
+
+struct ScaleCase {
+  QuantFormat format;
+  float absmax;
+  uint8_t code;
+};
+
+TEST(MxScales, EvenRuleRoundsTheMaximumToTheElementsMantissa) {
+  const float denormal = std::numeric_limits<float>::denorm_min();
+  const ScaleCase cases[] = {
+      // mxfp4: 1 mantissa bit, so 1.75 and more rounds up to 2; largest exponent 2
+      {QuantFormat::kMxfp4, 6.0f, 127},
+      {QuantFormat::kMxfp4, std::nextafter(7.0f, 0.0f), 127},
+      {QuantFormat::kMxfp4, 7.0f, 128},
+      {QuantFormat::kMxfp4, 8.0f, 128},
+      {QuantFormat::kMxfp4, 1.0f, 125},
+      {QuantFormat::kMxfp4, 0.0f, 0},
+      {QuantFormat::kMxfp4, denormal, 0},
+      {QuantFormat::kMxfp4, std::ldexp(1.0f, -124), 1},
+      {QuantFormat::kMxfp4, std::numeric_limits<float>::max(), 253},
+      {QuantFormat::kMxfp4, kInf, 253},
+      // e3m2: 1.875 and more; largest exponent 4
+      {QuantFormat::kMxfp6E3M2, 28.0f, 127},
+      {QuantFormat::kMxfp6E3M2, std::nextafter(30.0f, 0.0f), 127},
+      {QuantFormat::kMxfp6E3M2, 30.0f, 128},
+      {QuantFormat::kMxfp6E3M2, 1.0f, 123},
+      // e2m3: 1.9375 and more; largest exponent 2
+      {QuantFormat::kMxfp6E2M3, 7.5f, 127},
+      {QuantFormat::kMxfp6E2M3, std::nextafter(7.75f, 0.0f), 127},
+      {QuantFormat::kMxfp6E2M3, 7.75f, 128},
+      // mxfp8: the exponent of the maximum, at least that of the smallest normal float
+      {QuantFormat::kMxfp8, 1.0f, 127},
+      {QuantFormat::kMxfp8, 448.0f, 135},
+      {QuantFormat::kMxfp8, std::nextafter(2.0f, 0.0f), 127},
+      {QuantFormat::kMxfp8, 0.0f, 1},
+      {QuantFormat::kMxfp8, denormal, 1},
+      {QuantFormat::kMxfp8, std::numeric_limits<float>::max(), 254},
+      {QuantFormat::kMxfp8, kInf, 254},
+  };
+  for (const ScaleCase& c : cases) {
+    const Quantized q = quantize(padded_row({0.0f, -c.absmax}, 32), spec_of(c.format, {1, 32}));
+    EXPECT_EQ(raw_bytes(q.scale), Bytes{c.code}) << name(c.format) << " " << c.absmax;
+  }
+}
+
+TEST(MxScales, HalfPrecisionInputsGiveTheScaleOfTheSameFloats) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const QuantFormat format : {QuantFormat::kMxfp4, QuantFormat::kMxfp6E3M2,
+                                     QuantFormat::kMxfp6E2M3, QuantFormat::kMxfp8}) {
+      const Tensor x = convert(random_matrix(3, 64, DType::kF32, 5), dtype);
+      const Quantized half = quantize(x, spec_of(format, {1, 32}));
+      const Quantized full = quantize(convert(x, DType::kF32), spec_of(format, {1, 32}));
+      EXPECT_EQ(raw_bytes(half.scale), raw_bytes(full.scale));
+      EXPECT_EQ(raw_bytes(half.values), raw_bytes(full.values));
+    }
+  }
+}
+
+TEST(Mxfp4, AZeroGroupIsZero) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kMxfp4, {1, 32});
+  const Quantized q = quantize(padded_row({}, 64), spec);
+  EXPECT_EQ(raw_bytes(q.scale), (Bytes{0, 0}));
+  EXPECT_EQ(raw_bytes(q.values), Bytes(32, 0));
+  EXPECT_EQ(dequantized(q, spec), Floats(64, 0));
+}
+
+TEST(Mxfp4, SaturatesAboveTheRoundedMaximum) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kMxfp4, {1, 32});
+  const Quantized q = quantize(padded_row({6.9f, -6.9f, kNan, 3}, 32), spec);
+  EXPECT_EQ(raw_bytes(q.scale), Bytes{127});
+  EXPECT_EQ(first(raw_bytes(q.values), 2), (Bytes{0xf7, 0x57}));
+}
+
+TEST(Mxfp6E3M2, PacksFourCodesInThreeBytes) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kMxfp6E3M2, {1, 32});
+  // Codes 0x1f, 0x2c (-1), 0x01 (1/16), 0x38 (-8), then 29 -> 28 and the tie 1.125 -> 1
+  const Quantized q = quantize(padded_row({28, -1, 0.0625f, -8, 29, 1.125f}, 32), spec);
+  EXPECT_EQ(raw_bytes(q.scale), Bytes{127});
+  EXPECT_EQ(first(raw_bytes(q.values), 6), (Bytes{0x1f, 0x1b, 0xe0, 0x1f, 0x03, 0x00}));
+  const Floats back = dequantized(q, spec);
+  EXPECT_EQ(Floats(back.begin(), back.begin() + 6), (Floats{28, -1, 0.0625f, -8, 28, 1}));
+}
+
+TEST(Mxfp6E2M3, PacksFourCodesInThreeBytes) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kMxfp6E2M3, {1, 32});
+  // Codes 0x1f, 0x28 (-1), 0x01 (1/8), 0x30 (-2), then the ties 1.0625 -> 1 and 0.0625 -> 0
+  const Quantized q = quantize(padded_row({7.5f, -1, 0.125f, -2, 1.0625f, 0.0625f}, 32), spec);
+  EXPECT_EQ(raw_bytes(q.scale), Bytes{127});
+  EXPECT_EQ(first(raw_bytes(q.values), 6), (Bytes{0x1f, 0x1a, 0xc0, 0x08, 0x00, 0x00}));
+  const Floats back = dequantized(q, spec);
+  EXPECT_EQ(Floats(back.begin(), back.begin() + 6), (Floats{7.5f, -1, 0.125f, -2, 1, 0}));
+}
+
+TEST(Mxfp8, UsesTheRangeUpToTwoAndKeepsNan) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kMxfp8, {1, 32});
+  const Quantized q = quantize(padded_row({448, -256, 1, kNan}, 32), spec);
+  EXPECT_EQ(raw_bytes(q.scale), Bytes{135});
+  EXPECT_EQ(first(raw_bytes(q.values), 4), (Bytes{0x3e, 0xb8, 0x02, 0x7f}));
+  const Quantized infinite = quantize(padded_row({-kInf, 1}, 32), spec);
+  EXPECT_EQ(raw_bytes(infinite.scale), Bytes{254});
+  EXPECT_EQ(first(raw_bytes(infinite.values), 2), (Bytes{0xff, 0x00}));
+}
+
+// ---- nvfp4
+
+TEST(Nvfp4, GroupScaleIsE4m3OfTheMaximumOverSix) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kNvfp4, {1, 16});
+  Floats values(64, 0.0f);
+  for (size_t i = 0; i < kE2M1Ties.size(); ++i) {
+    values[i] = kE2M1Ties[i];
+    values[16 + i] = -kE2M1Ties[i] / 2;
+  }
+  values[48] = 1e5f;  // 1e5 / 6 is beyond 448
+  values[49] = 449.0f * 6;
+  const Quantized q = with_global_scale(row_of(values), 1.0f);
+  EXPECT_EQ(raw_bytes(q.scale), (Bytes{0x38, 0x30, 0x00, 0x7e}));
+  EXPECT_EQ(floats(q.global_scale), Floats{1});
+  EXPECT_EQ(first(raw_bytes(q.values), 4), (Bytes{0x20, 0x42, 0x64, 0x76}));
+  const Bytes bytes = raw_bytes(q.values);
+  EXPECT_EQ(Bytes(bytes.begin() + 8, bytes.begin() + 12), (Bytes{0xa8, 0xca, 0xec, 0xfe}));
+  EXPECT_EQ(Bytes(bytes.begin() + 16, bytes.begin() + 24), Bytes(8, 0));  // the zero group
+  EXPECT_EQ(bytes[24], 0x77);
+  const Floats back = dequantized(q, spec);
+  for (size_t i = 0; i < kE2M1Ties.size(); ++i) {
+    EXPECT_EQ(back[i], kE2M1Rounded[i]);
+    EXPECT_EQ(back[16 + i], -kE2M1Rounded[i] / 2);
+  }
+  EXPECT_EQ(back[48], 448.0f * 6);
+}
+
+TEST(Nvfp4, GroupScaleThatRoundsToZeroGivesZeros) {
+  // 6e-3 / 6 is under half of the smallest e4m3, 2^-10.
+  const Quantized q = with_global_scale(padded_row({5e-3f, -5e-3f}, 16), 1.0f);
+  EXPECT_EQ(raw_bytes(q.scale), Bytes{0x00});
+  EXPECT_EQ(first(raw_bytes(q.values), 1), Bytes{0x80});
+}
+
+TEST(Nvfp4, GlobalScaleDefaultsToTheTensorsMaximum) {
+  const QuantizeSpec spec = spec_of(QuantFormat::kNvfp4, {1, 16});
+  const Quantized q = quantize(padded_row({6, -3}, 32), spec);
+  EXPECT_EQ(floats(q.global_scale), Floats{448});
+  EXPECT_EQ(raw_bytes(q.scale), (Bytes{0x7e, 0x00}));
+  EXPECT_EQ(first(raw_bytes(q.values), 1), Bytes{0xd7});
+  EXPECT_EQ(dequantized(q, spec)[0], 6);
+  EXPECT_EQ(floats(quantize(padded_row({}, 16), spec).global_scale), Floats{1});
+}
+
+// ---- what holds for all
+
+TEST(Quantize, ZeroRowsAreValid) {
+  for (const GroupShape group : {GroupShape::per_tensor(), GroupShape::per_token(),
+                                 GroupShape{1, 128}, GroupShape{128, 128}}) {
+    const QuantizeSpec spec = spec_of(QuantFormat::kFp8, group);
+    const Tensor x = Tensor::empty({0, 256}, DType::kBF16);
+    const Quantized q = quantize(x, spec);
+    EXPECT_EQ(q.values.shape(), (Shape{0, 256}));
+    dequantize(q, spec, x, Stream{});
+    quantize_dequantize(x, spec, x, Stream{});
+  }
+}
+
+TEST(Quantize, DequantizeQuantizeOfItselfMayAlias) {
+  struct Row {
+    QuantFormat format;
+    GroupShape group;
+  };
+  const Row rows[] = {
+      {QuantFormat::kFp8, GroupShape::per_tensor()},
+      {QuantFormat::kFp8, {128, 128}},
+      {QuantFormat::kFp8, GroupShape::per_token()},
+      {QuantFormat::kInt8, {1, 64}},
+      {QuantFormat::kInt4, {1, 32}},
+      {QuantFormat::kMxfp4, {1, 32}},
+      {QuantFormat::kMxfp6E2M3, {1, 32}},
+      {QuantFormat::kNvfp4, {1, 16}},
+  };
+  for (const Row& row : rows) {
+    const QuantizeSpec spec = spec_of(row.format, row.group);
+    // Enough rows for several tasks.
+    const Tensor x = random_matrix(300, 320, DType::kBF16, 11);
+    const Tensor expected = Tensor::empty(x.shape(), DType::kBF16);
+    dequantize(quantize(x, spec), spec, expected, Stream{});
+    quantize_dequantize(x, spec, x, Stream::cpu(3));
+    EXPECT_EQ(raw_bytes(x), raw_bytes(expected)) << name(row.format);
+  }
+}
+
+TEST(Quantize, ResultsDoNotDependOnTheNumberOfThreads) {
+  const Tensor x = random_matrix(257, 384, DType::kBF16, 3);
+  for (const GroupShape group : {GroupShape::per_tensor(), GroupShape::per_token(),
+                                 GroupShape{1, 128}, GroupShape{100, 128}}) {
+    const QuantizeSpec spec = spec_of(QuantFormat::kFp8, group);
+    const Quantized one = quantize(x, spec, Stream::cpu(1));
+    const Quantized many = quantize(x, spec, Stream::cpu(5));
+    EXPECT_EQ(raw_bytes(one.values), raw_bytes(many.values));
+    EXPECT_EQ(raw_bytes(one.scale), raw_bytes(many.scale));
+  }
+}
+
+// Every element is within half a step of its input, and scales are the group maxima's.
+TEST(Quantize, EveryElementIsNearItsInput) {
+  struct Row {
+    QuantFormat format;
+    GroupShape group;
+    float max_value;      // largest code, to tell the scale from the maximum
+    float relative_step;  // half the distance of neighbouring codes, over the value
+    float absolute_step;  // the same for the smallest codes, in units of the scale
+  };
+  const Row rows[] = {
+      {QuantFormat::kFp8, {1, 128}, 448, 1 / 16.0f, 1 / 1024.0f},
+      {QuantFormat::kFp8, {3, 48}, 448, 1 / 16.0f, 1 / 1024.0f},
+      {QuantFormat::kFp8, GroupShape::per_token(), 448, 1 / 16.0f, 1 / 1024.0f},
+      {QuantFormat::kInt8, GroupShape::per_token(), 127, 0, 0.51f},
+      {QuantFormat::kInt8, {1, 48}, 127, 0, 1.01f},
+  };
+  const int64_t num_rows = 10;
+  const int64_t cols = 160;
+  const Tensor x = random_matrix(num_rows, cols, DType::kF32, 17);
+  for (const Row& row : rows) {
+    const QuantizeSpec spec = spec_of(row.format, row.group);
+    const Quantized q = quantize(x, spec);
+    const Floats back = dequantized(q, spec);
+    const int64_t group_cols = row.group.col == -1 ? cols : row.group.col;
+    const int64_t scales_per_row = q.scale.dim(1);
+    for (int64_t r = 0; r < num_rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        const int64_t r0 = r / row.group.row * row.group.row;
+        const int64_t c0 = c / group_cols * group_cols;
+        float absmax = 0;
+        for (int64_t i = r0; i < std::min(num_rows, r0 + row.group.row); ++i) {
+          for (int64_t j = c0; j < std::min(cols, c0 + group_cols); ++j) {
+            absmax = std::max(absmax, std::fabs(get_float(x, i * cols + j)));
+          }
+        }
+        const float scale = get_float(q.scale, r / row.group.row * scales_per_row + c / group_cols);
+        ASSERT_EQ(scale, absmax / row.max_value) << name(row.format) << " " << r << " " << c;
+        const float value = get_float(x, r * cols + c);
+        ASSERT_LE(
+            std::fabs(back[static_cast<size_t>(r * cols + c)] - value),
+            1.0001f * std::max(std::fabs(value) * row.relative_step, scale * row.absolute_step))
+            << name(row.format) << " " << r << " " << c;
+      }
+    }
+  }
+}
+
+std::string refusal(const QuantizeSpec& spec, int64_t rows, int64_t cols) {
+  const Support support = quantize_supported(spec, rows, cols);
+  EXPECT_EQ(support.ok, support.reason.empty());
+  return support.reason;
+}
+
+TEST(QuantizeSupported, SaysWhyNot) {
+  const auto expect_mentions = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  expect_mentions(refusal(spec_of(QuantFormat::kMxfp4, {1, 32}), 4, 48),
+                  "48 columns are not a multiple of mxfp4's group of 32");
+  expect_mentions(refusal(spec_of(QuantFormat::kNvfp4, {1, 16}), 4, 40), "40 columns");
+  expect_mentions(refusal(spec_of(QuantFormat::kNvfp4, {1, 32}), 4, 64),
+                  "nvfp4 groups of {1, 32}, expected {1, 16}");
+  expect_mentions(refusal(spec_of(QuantFormat::kMxfp8, GroupShape::per_tensor()), 4, 64),
+                  "mxfp8 groups of {-1, -1}, expected {1, 32}");
+  expect_mentions(refusal(spec_of(QuantFormat::kInt8, {128, 128}), 4, 64),
+                  "int8 groups of {128, 128}");
+  expect_mentions(refusal(spec_of(QuantFormat::kFp8, GroupShape::per_channel()), 4, 64),
+                  "fp8 groups of {-1, 1}");
+  expect_mentions(refusal(spec_of(QuantFormat::kInt4, {1, 33}), 4, 66), "int4 groups of {1, 33}");
+  expect_mentions(refusal(spec_of(QuantFormat::kInt4, {1, 32}), 4, 33),
+                  "33 columns are not a multiple of 2");
+  expect_mentions(refusal(spec_of(QuantFormat::kFp8, {1, 32}), -1, 33), "[-1, 33]");
+  QuantizeSpec spec = spec_of(QuantFormat::kFp8, GroupShape::per_token());
+  spec.power_of_two_scale = true;
+  expect_mentions(refusal(spec, 4, 64), "power-of-two scales for fp8 groups of {1, -1}");
+  spec = spec_of(QuantFormat::kInt8, {1, 32});
+  spec.asymmetric = true;
+  expect_mentions(refusal(spec, 4, 64), "asymmetric int8");
+  EXPECT_EQ(refusal(spec_of(QuantFormat::kFp8, {128, 128}), 5, 200), "");
+  EXPECT_EQ(refusal(spec_of(QuantFormat::kInt4, {1, 32}), 5, 34), "");
+}
+
+TEST(Quantize, RefusesWrongTensors) {
+  const auto message_of = [](auto&& fn) -> std::string {
+    try {
+      fn();
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const auto expect_mentions = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  const QuantizeSpec spec = spec_of(QuantFormat::kFp8, GroupShape::per_token());
+  const Stream stream;
+  const Tensor x = Tensor::zeros({4, 8}, DType::kF32);
+  Quantized out = allocate_quantized(spec, 4, 9);
+  expect_mentions(message_of([&] { quantize(x, spec, out, stream); }), "[4, 9]");
+  out = allocate_quantized(spec, 4, 8);
+  out.scale = Tensor::zeros({4, 1}, DType::kBF16);
+  expect_mentions(message_of([&] { quantize(x, spec, out, stream); }), "bf16");
+  out = allocate_quantized(spec, 4, 8);
+  const Tensor scale = tensor_of({1}, {1});
+  expect_mentions(message_of([&] { quantize(x, spec, out, stream, scale); }), "static scale");
+  expect_mentions(message_of([&] { quantize(x, spec, out, stream, {}, scale); }), "global scale");
+  expect_mentions(message_of([&] { quantize(Tensor::zeros({4, 8}, DType::kI8), spec); }), "i8");
+  expect_mentions(message_of([&] { quantize(Tensor::zeros({4}, DType::kF32), spec); }), "[4]");
+  expect_mentions(message_of([&] { quantize(Tensor{}, spec); }), "x is missing");
+  out.values = x.reinterpret(DType::kF8E4M3, {4, 32}).view({16, 8}).slice(0, 4);
+  expect_mentions(message_of([&] { quantize(x, spec, out, stream); }), "overlaps");
+  const Tensor shifted = Tensor::zeros({9, 8}, DType::kF32);
+  expect_mentions(message_of([&] {
+                    quantize_dequantize(shifted.slice(0, 8), spec, shifted.slice(1, 9), stream);
+                  }),
+                  "overlap");
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,472 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/quant_config.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "moebius/error.h"
+#include "moebius/quantize.h"
+
+namespace moebius {
+namespace {
+
+using Format = QuantFormat;
+
+constexpr Format kAllFormats[] = {Format::kFp8,   Format::kInt8,      Format::kInt4,
+                                  Format::kMxfp4, Format::kMxfp6E3M2, Format::kMxfp6E2M3,
+                                  Format::kMxfp8, Format::kNvfp4};
+
+Tensor vector(float value) {
+  Tensor t = Tensor::empty({1}, DType::kF32);
+  t.data<float>()[0] = value;
+  return t;
+}
+
+// Tensors that can be told apart by their only element.
+QuantTensors all_tensors() {
+  QuantTensors t;
+  t.w1_scale = vector(1);
+  t.w2_scale = vector(2);
+  t.a1_scale = vector(3);
+  t.a2_scale = vector(4);
+  t.g1_alphas = vector(5);
+  t.g2_alphas = vector(6);
+  t.a1_gscale = vector(7);
+  t.a2_gscale = vector(8);
+  t.w1_bias = vector(9);
+  t.w2_bias = vector(10);
+  return t;
+}
+
+template <typename Fn>
+std::string message_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_mentions(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+struct Case {
+  std::string what;
+  QuantConfig config;
+  std::optional<Format> quant_format;
+  std::optional<GroupShape> block_shape;
+  // is_per_act_token, per_out_channel, is_per_tensor
+  bool per_token, per_channel, per_tensor;
+  // fp8_w8a8, int8_w8a8, int8_w8a16, int4_w4a16, mxfp4_w4a16, nvfp4_w4a4
+  std::vector<bool> uses;
+  std::optional<std::string> scheme;
+  std::optional<std::string> name_bf16;
+  std::optional<std::array<int64_t, 2>> scale_shape;  // of 10 tokens, 300 columns
+};
+
+std::vector<Case> cases() {
+  const GroupShape block{128, 128};
+  const GroupShape group{0, 64};
+  using Shape2 = std::array<int64_t, 2>;
+  const std::vector<bool> none(6, false);
+  const auto uses = [](size_t i) {
+    std::vector<bool> flags(6, false);
+    flags[i] = true;
+    return flags;
+  };
+  return {
+      {"unquantized", QuantConfig::unquantized(), {}, {}, false, false, false, none, {}, {}, {}},
+      {"biased",
+       QuantConfig::biased(vector(1), vector(2)),
+       {},
+       {},
+       false,
+       false,
+       false,
+       none,
+       {},
+       {},
+       {}},
+      {"fp8 per tensor",
+       QuantConfig::fp8_w8a8({}),
+       Format::kFp8,
+       {},
+       false,
+       false,
+       true,
+       uses(0),
+       {},
+       "fp8_w8a8",
+       Shape2{1, 1}},
+      {"fp8 per token",
+       QuantConfig::fp8_w8a8({}, true),
+       Format::kFp8,
+       {},
+       true,
+       false,
+       false,
+       uses(0),
+       {},
+       "fp8_w8a8",
+       Shape2{10, 1}},
+      {"fp8 per channel",
+       QuantConfig::fp8_w8a8({}, false, true),
+       Format::kFp8,
+       {},
+       false,
+       true,
+       true,
+       uses(0),
+       {},
+       "fp8_w8a8",
+       Shape2{1, 1}},
+      {"fp8 per token and channel",
+       QuantConfig::fp8_w8a8({}, true, true),
+       Format::kFp8,
+       {},
+       true,
+       true,
+       false,
+       uses(0),
+       {},
+       "fp8_w8a8",
+       Shape2{10, 1}},
+      {"fp8 block",
+       QuantConfig::fp8_w8a8({}, false, false, block),
+       Format::kFp8,
+       block,
+       false,
+       false,
+       false,
+       uses(0),
+       {},
+       "fp8_w8a8",
+       Shape2{10, 3}},
+      {"int8 per tensor",
+       QuantConfig::int8_w8a8({}),
+       Format::kInt8,
+       {},
+       false,
+       false,
+       true,
+       uses(1),
+       {},
+       {},
+       Shape2{1, 1}},
+      {"int8 per token",
+       QuantConfig::int8_w8a8({}, true),
+       Format::kInt8,
+       {},
+       true,
+       false,
+       false,
+       uses(1),
+       {},
+       {},
+       Shape2{10, 1}},
+      {"int8_w8a16",
+       QuantConfig::int8_w8a16({}),
+       {},
+       {},
+       false,
+       false,
+       false,
+       uses(2),
+       {},
+       "int8_w8a16",
+       {}},
+      {"int8_w8a16 groups",
+       QuantConfig::int8_w8a16({}, group),
+       {},
+       group,
+       false,
+       false,
+       false,
+       uses(2),
+       {},
+       "int8_w8a16",
+       {}},
+      {"int4_w4a16",
+       QuantConfig::int4_w4a16({}),
+       {},
+       {},
+       false,
+       false,
+       false,
+       uses(3),
+       {},
+       "int4_w4a16",
+       {}},
+      {"int4_w4a16 groups",
+       QuantConfig::int4_w4a16({}, group),
+       {},
+       group,
+       false,
+       false,
+       false,
+       uses(3),
+       {},
+       "int4_w4a16",
+       {}},
+      {"mxfp4_w4a16",
+       QuantConfig::mxfp4_w4a16({}),
+       {},
+       {},
+       false,
+       false,
+       false,
+       uses(4),
+       "w_mxfp4",
+       {},
+       {}},
+      {"mxfp4 both",
+       QuantConfig::ocp_mx(Format::kMxfp4, {}),
+       Format::kMxfp4,
+       {},
+       false,
+       false,
+       true,
+       none,
+       "w_mxfp4_a_mxfp4",
+       {},
+       Shape2{1, 1}},
+      {"mxfp4 block",
+       QuantConfig::ocp_mx(Format::kMxfp4, {}, {}, GroupShape{1, 32}),
+       Format::kMxfp4,
+       GroupShape{1, 32},
+       false,
+       false,
+       false,
+       none,
+       "w_mxfp4_a_mxfp4",
+       {},
+       Shape2{10, 10}},
+      {"nvfp4",
+       QuantConfig::nvfp4({}),
+       Format::kNvfp4,
+       {},
+       false,
+       false,
+       true,
+       uses(5),
+       {},
+       {},
+       Shape2{1, 1}},
+  };
+}
+
+TEST(QuantConfig, PropertiesOfEveryBuilder) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.what);
+    EXPECT_EQ(c.config.quant_format(), c.quant_format);
+    EXPECT_EQ(c.config.is_quantized(), c.quant_format.has_value());
+    EXPECT_EQ(c.config.block_shape(), c.block_shape);
+    EXPECT_EQ(c.config.is_block_quantized(), c.block_shape.has_value());
+    EXPECT_EQ(c.config.is_per_act_token(), c.per_token);
+    EXPECT_EQ(c.config.per_out_channel(), c.per_channel);
+    EXPECT_EQ(c.config.is_per_tensor(), c.per_tensor);
+    EXPECT_EQ(c.uses, (std::vector<bool>{c.config.use_fp8_w8a8(), c.config.use_int8_w8a8(),
+                                         c.config.use_int8_w8a16(), c.config.use_int4_w4a16(),
+                                         c.config.use_mxfp4_w4a16(), c.config.use_nvfp4_w4a4()}));
+    EXPECT_EQ(c.config.ocp_mx_scheme(), c.scheme);
+    EXPECT_EQ(c.config.config_name(DType::kBF16), c.name_bf16);
+    EXPECT_EQ(c.config.scale_shape(10, 300), c.scale_shape);
+    const auto batched = c.config.batched_scale_shape(4, 10, 300);
+    ASSERT_EQ(batched.has_value(), c.scale_shape.has_value());
+    if (batched) {
+      EXPECT_EQ(*batched, (std::array<int64_t, 3>{4, (*c.scale_shape)[0], (*c.scale_shape)[1]}));
+    }
+    EXPECT_NO_THROW(c.config.validate());
+  }
+}
+
+TEST(QuantConfig, Float32NamesOnlyConfigsWithoutAKernelOfTheirOwn) {
+  EXPECT_EQ(QuantConfig::unquantized().config_name(DType::kF32), "float32");
+  EXPECT_EQ(QuantConfig::biased({}, {}).config_name(DType::kF32), "float32");
+  EXPECT_EQ(QuantConfig::int8_w8a8({}).config_name(DType::kF32), "float32");
+  EXPECT_EQ(QuantConfig::nvfp4({}).config_name(DType::kF32), "float32");
+  EXPECT_EQ(QuantConfig::fp8_w8a8({}).config_name(DType::kF32), "fp8_w8a8");
+  EXPECT_EQ(QuantConfig::int4_w4a16({}).config_name(DType::kF32), "int4_w4a16");
+  EXPECT_EQ(QuantConfig::mxfp4_w4a16({}).config_name(DType::kF32), std::nullopt);
+  EXPECT_EQ(QuantConfig::unquantized().config_name(DType::kF16), std::nullopt);
+}
+
+TEST(QuantConfig, OcpMxSchemeNamesWeightThenActivation) {
+  struct Row {
+    std::optional<Format> activation;
+    Format weight;
+    std::optional<std::string> scheme;
+  };
+  const Row rows[] = {
+      {{}, Format::kMxfp4, "w_mxfp4"},
+      {{}, Format::kMxfp6E3M2, "w_mxfp6_e3m2"},
+      {{}, Format::kMxfp6E2M3, "w_mxfp6_e2m3"},
+      {Format::kMxfp4, Format::kMxfp4, "w_mxfp4_a_mxfp4"},
+      {Format::kMxfp6E3M2, Format::kMxfp4, "w_mxfp4_a_mxfp6_e3m2"},
+      {Format::kMxfp6E2M3, Format::kMxfp4, "w_mxfp4_a_mxfp6_e2m3"},
+      {Format::kMxfp6E3M2, Format::kMxfp6E3M2, "w_mxfp6_e3m2_a_mxfp6_e3m2"},
+      {Format::kMxfp6E2M3, Format::kMxfp6E2M3, "w_mxfp6_e2m3_a_mxfp6_e2m3"},
+      {Format::kMxfp8, Format::kMxfp4, "w_mxfp4_a_mxfp8"},
+      {Format::kFp8, Format::kMxfp4, {}},
+      {Format::kNvfp4, Format::kMxfp4, {}},
+      {Format::kMxfp4, Format::kFp8, {}},
+      {{}, Format::kInt4, {}},
+      {{}, Format::kInt8, {}},
+  };
+  for (const Row& row : rows) {
+    const QuantConfig config =
+        QuantConfig::make(row.activation, false, false, std::nullopt, {}, row.weight);
+    EXPECT_EQ(config.ocp_mx_scheme(), row.scheme) << row.scheme.value_or("none");
+  }
+  EXPECT_EQ(QuantConfig::unquantized().ocp_mx_scheme(), std::nullopt);
+}
+
+TEST(QuantConfig, MakePutsEveryTensorInItsPlace) {
+  const QuantConfig c =
+      QuantConfig::make(Format::kNvfp4, false, false, std::nullopt, all_tensors());
+  const auto first = [](const Tensor& t) { return t.data<float>()[0]; };
+  EXPECT_EQ(first(c.w1.scale), 1);
+  EXPECT_EQ(first(c.w2.scale), 2);
+  EXPECT_EQ(first(c.a1.scale), 3);
+  EXPECT_EQ(first(c.a2.scale), 4);
+  EXPECT_EQ(first(c.w1.alpha_or_gscale), 5);
+  EXPECT_EQ(first(c.w2.alpha_or_gscale), 6);
+  EXPECT_EQ(first(c.a1.alpha_or_gscale), 7);
+  EXPECT_EQ(first(c.a2.alpha_or_gscale), 8);
+  EXPECT_EQ(first(c.w1.bias), 9);
+  EXPECT_EQ(first(c.w2.bias), 10);
+  EXPECT_FALSE(c.a1.bias.defined());
+  EXPECT_FALSE(c.w1.zero_point.defined());
+}
+
+TEST(QuantConfig, ZeroPointsBelongToTheWeights) {
+  QuantTensors tensors;
+  tensors.w1_zero_point = vector(1);
+  tensors.w2_zero_point = vector(2);
+  const QuantConfig c = QuantConfig::int4_w4a16(tensors, GroupShape{0, 32});
+  EXPECT_EQ(c.w1.zero_point.data<float>()[0], 1);
+  EXPECT_EQ(c.w2.zero_point.data<float>()[0], 2);
+  EXPECT_EQ(QuantConfig::int8_w8a16(tensors).w2.zero_point.data<float>()[0], 2);
+
+  const std::string message = message_of([&] { QuantConfig::fp8_w8a8(tensors); });
+  expect_mentions(message, "w1 has zero points but is fp8");
+}
+
+TEST(QuantConfig, WeightsDefaultToTheActivationsFormat) {
+  const QuantConfig same = QuantConfig::make(Format::kMxfp8, false, false, std::nullopt, {});
+  EXPECT_EQ(same.w1.format, Format::kMxfp8);
+  EXPECT_EQ(same.w2.format, Format::kMxfp8);
+  const QuantConfig mixed =
+      QuantConfig::make(Format::kMxfp8, false, false, std::nullopt, {}, Format::kMxfp4);
+  EXPECT_EQ(mixed.a2.format, Format::kMxfp8);
+  EXPECT_EQ(mixed.w1.format, Format::kMxfp4);
+}
+
+TEST(QuantConfig, GroupShapesFollowTheFlags) {
+  const auto make = [](std::optional<Format> a, bool token, bool channel,
+                       std::optional<GroupShape> block) {
+    return QuantConfig::make(a, token, channel, block, {});
+  };
+  EXPECT_EQ(make(Format::kFp8, false, false, {}).a1.shape, GroupShape::per_tensor());
+  EXPECT_EQ(make(Format::kFp8, false, false, {}).w1.shape, std::nullopt);
+  EXPECT_EQ(make(Format::kFp8, true, true, {}).a2.shape, GroupShape::per_token());
+  EXPECT_EQ(make(Format::kFp8, true, true, {}).w2.shape, GroupShape::per_token());
+  EXPECT_EQ(make({}, false, false, {}).a1.shape, std::nullopt);
+  const GroupShape block{64, 32};
+  EXPECT_EQ(make(Format::kFp8, false, false, block).a2.shape, block);
+  EXPECT_EQ(make(Format::kFp8, false, false, block).w2.shape, block);
+}
+
+TEST(QuantConfig, RefusesWhatMeansNothing) {
+  const GroupShape block{128, 128};
+  std::string message = message_of([&] { QuantConfig::fp8_w8a8({}, true, false, block); });
+  expect_mentions(message, "block {128, 128} together with per-token activation scales");
+  message = message_of([&] { QuantConfig::fp8_w8a8({}, false, true, block); });
+  expect_mentions(message, "block {128, 128} together with per-channel weight scales");
+  message = message_of([&] { QuantConfig::fp8_w8a8({}, false, false, GroupShape{-1, 128}); });
+  expect_mentions(message, "block {-1, 128} is not");
+  message = message_of([&] { QuantConfig::make(Format::kInt4, false, false, std::nullopt, {}); });
+  expect_mentions(message, "a1 is int4");
+  message = message_of([&] { QuantConfig::int4_w4a16({}, GroupShape{1, 0}); });
+  expect_mentions(message, "a1 has groups of {1, 0}");
+  for (const Format format : {Format::kFp8, Format::kInt8, Format::kInt4, Format::kNvfp4}) {
+    message = message_of([&] { QuantConfig::ocp_mx(format, {}); });
+    expect_mentions(message,
+                    "activation format " + std::string(name(format)) + " is not an OCP MX format");
+  }
+}
+
+TEST(QuantConfig, ValidateSeesWhatWasFilledByHand) {
+  QuantConfig config;
+  config.a1.format = config.a2.format = Format::kFp8;
+  config.a1.shape = config.a2.shape = GroupShape::per_token();
+  config.w1.format = config.w2.format = Format::kFp8;
+  EXPECT_NO_THROW(config.validate());
+  config.w1.shape = GroupShape{128, 128};
+  expect_mentions(message_of([&] { config.validate(); }),
+                  "w1 is scaled by blocks {128, 128} together with per-token");
+  config.w1.shape = GroupShape::per_token();
+  config.a1.shape = GroupShape{1, 128};
+  expect_mentions(message_of([&] { config.validate(); }),
+                  "a1 is scaled by blocks {1, 128} together with per-channel");
+  config.a1.shape = GroupShape::per_channel();
+  expect_mentions(message_of([&] { config.validate(); }), "a1 has groups of {-1, 1}");
+  config.a1.shape = GroupShape::per_tensor();
+  config.a2.format = Format::kInt4;
+  expect_mentions(message_of([&] { config.validate(); }), "a2 is int4");
+  config.a2.format = Format::kFp8;
+  config.a2.zero_point = vector(0);
+  expect_mentions(message_of([&] { config.validate(); }), "a2 has zero points");
+}
+
+TEST(QuantFormats, NamesStorageAndFamily) {
+  for (const Format format : kAllFormats) {
+    EXPECT_EQ(quant_format_from_name(name(format)), format);
+  }
+  EXPECT_FALSE(quant_format_from_name("fp9").has_value());
+  EXPECT_EQ(name(Format::kMxfp6E3M2), "mxfp6_e3m2");
+  EXPECT_EQ(storage_dtype(Format::kFp8), DType::kF8E4M3);
+  EXPECT_EQ(storage_dtype(Format::kInt8), DType::kI8);
+  EXPECT_EQ(storage_dtype(Format::kInt4), DType::kU4);
+  EXPECT_EQ(storage_dtype(Format::kMxfp4), DType::kF4E2M1);
+  EXPECT_EQ(storage_dtype(Format::kMxfp6E3M2), DType::kF6E3M2);
+  EXPECT_EQ(storage_dtype(Format::kMxfp6E2M3), DType::kF6E2M3);
+  EXPECT_EQ(storage_dtype(Format::kMxfp8), DType::kF8E4M3);
+  EXPECT_EQ(storage_dtype(Format::kNvfp4), DType::kF4E2M1);
+  EXPECT_TRUE(is_ocp_mx(Format::kMxfp8));
+  EXPECT_FALSE(is_ocp_mx(Format::kNvfp4));
+}
+
+TEST(QuantSpecs, ActivationsOfABlockConfigHaveAGroupPerRow) {
+  const QuantConfig block = QuantConfig::fp8_w8a8({}, false, false, GroupShape{128, 64});
+  EXPECT_EQ(activation_spec(block.a1)->group, (GroupShape{1, 64}));
+  EXPECT_EQ(weight_spec(block.w1)->group, (GroupShape{128, 64}));
+  EXPECT_EQ(activation_spec(QuantConfig::int8_w8a8({}, true).a2)->group, GroupShape::per_token());
+  EXPECT_EQ(activation_spec(QuantConfig::ocp_mx(Format::kMxfp4, {}).a1)->group,
+            (GroupShape{1, 32}));
+  EXPECT_EQ(activation_spec(QuantConfig::nvfp4({}).a1)->group, (GroupShape{1, 16}));
+  EXPECT_EQ(activation_spec(QuantConfig::int4_w4a16({}).a1), std::nullopt);
+}
+
+TEST(QuantSpecs, WeightsTellTheirLayout) {
+  EXPECT_EQ(weight_spec(QuantConfig::unquantized().w1), std::nullopt);
+  EXPECT_EQ(weight_spec(QuantConfig::fp8_w8a8({}).w1)->group, GroupShape::per_tensor());
+  EXPECT_EQ(weight_spec(QuantConfig::fp8_w8a8({}, false, true).w1)->group, GroupShape::per_token());
+  QuantTensors tensors;
+  tensors.w1_scale = tensors.w2_scale = Tensor::zeros({2, 8}, DType::kF32);
+  EXPECT_EQ(weight_spec(QuantConfig::fp8_w8a8(tensors).w1)->group, GroupShape::per_token());
+  EXPECT_EQ(weight_spec(QuantConfig::int4_w4a16({}, GroupShape{0, 32}).w1)->group,
+            (GroupShape{1, 32}));
+  EXPECT_EQ(weight_spec(QuantConfig::mxfp4_w4a16({}).w2)->group, (GroupShape{1, 32}));
+  EXPECT_FALSE(weight_spec(QuantConfig::int4_w4a16({}).w1)->asymmetric);
+  tensors.w1_zero_point = Tensor::zeros({2, 8}, DType::kU8);
+  EXPECT_TRUE(weight_spec(QuantConfig::int4_w4a16(tensors).w1)->asymmetric);
+}
+
+}  // namespace
+}  // namespace moebius
