@@ -1,0 +1,338 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every implementation of the quant stage must do: the same bits as `ref`.  A NaN agrees with
+// any NaN.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/cpu_features.h"
+#include "moebius/quantize.h"
+#include "quant/impls.h"
+#include "tests/quant/forced_quant.h"
+
+namespace moebius::quant {
+
+inline std::vector<QuantizeSpec> all_specs() {
+  const auto spec = [](QuantFormat format, GroupShape group) {
+    QuantizeSpec s;
+    s.format = format;
+    s.group = group;
+    return s;
+  };
+  std::vector<QuantizeSpec> specs;
+  for (const GroupShape group :
+       {GroupShape::per_tensor(), GroupShape::per_token(), GroupShape{1, 128}, GroupShape{1, 7},
+        GroupShape{128, 128}, GroupShape{2, 20}}) {
+    specs.push_back(spec(QuantFormat::kFp8, group));
+  }
+  for (const GroupShape group : {GroupShape{1, 128}, GroupShape{2, 20}}) {
+    specs.push_back(spec(QuantFormat::kFp8, group));
+    specs.back().power_of_two_scale = true;
+  }
+  for (const GroupShape group :
+       {GroupShape::per_tensor(), GroupShape::per_token(), GroupShape{1, 64}, GroupShape{1, 9}}) {
+    specs.push_back(spec(QuantFormat::kInt8, group));
+  }
+  for (const GroupShape group : {GroupShape::per_token(), GroupShape{1, 32}, GroupShape{1, 10}}) {
+    for (const bool asymmetric : {false, true}) {
+      specs.push_back(spec(QuantFormat::kInt4, group));
+      specs.back().asymmetric = asymmetric;
+    }
+  }
+  for (const QuantFormat format : {QuantFormat::kMxfp4, QuantFormat::kMxfp6E3M2,
+                                   QuantFormat::kMxfp6E2M3, QuantFormat::kMxfp8}) {
+    specs.push_back(spec(format, {1, 32}));
+  }
+  specs.push_back(spec(QuantFormat::kNvfp4, {1, 16}));
+  return specs;
+}
+
+inline std::string describe(const QuantizeSpec& spec, const Tensor& x) {
+  return std::string(name(spec.format)) + " {" + std::to_string(spec.group.row) + ", " +
+         std::to_string(spec.group.col) + "}" + (spec.asymmetric ? " asymmetric" : "") +
+         (spec.power_of_two_scale ? " power of two" : "") + " of " + std::string(name(x.dtype())) +
+         " " + to_string(x.shape());
+}
+
+// What a matrix is filled with.
+enum class Fill { kNormal, kWide, kSpecial, kZero };
+inline constexpr Fill kFills[] = {Fill::kNormal, Fill::kWide, Fill::kSpecial, Fill::kZero};
+
+inline Tensor filled(int64_t rows, int64_t cols, DType dtype, Fill fill, uint32_t seed) {
+  const float specials[] = {0.0f,
+                            -0.0f,
+                            std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN(),
+                            -std::numeric_limits<float>::quiet_NaN(),
+                            std::numeric_limits<float>::max(),
+                            std::numeric_limits<float>::min(),
+                            std::numeric_limits<float>::denorm_min(),
+                            -std::numeric_limits<float>::denorm_min(),
+                            448.0f,
+                            -1.0f};
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  const Tensor t = Tensor::empty({rows, cols}, dtype);
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    float value = normal(rng);
+    if (fill == Fill::kWide) {
+      value = std::ldexp(value, static_cast<int>(rng() % 40) - 20);
+    } else if (fill == Fill::kSpecial && rng() % 8 == 0) {
+      value = specials[rng() % std::size(specials)];
+    } else if (fill == Fill::kZero) {
+      value = rng() % 2 == 0 ? 0.0f : -0.0f;
+    }
+    set_float(t, i, value);
+  }
+  return t;
+}
+
+// Index of the first element that differs, -1 when none does.
+inline int64_t first_difference(const Tensor& a, const Tensor& b) {
+  if (a.defined() != b.defined() || a.nbytes() != b.nbytes()) {
+    return 0;
+  }
+  if (!a.defined() || std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0) {
+    return -1;
+  }
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    const float x = get_float(a, i);
+    const float y = get_float(b, i);
+    if (std::memcmp(&x, &y, sizeof(x)) != 0 && !(std::isnan(x) && std::isnan(y))) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+inline void expect_same(const Tensor& actual, const Tensor& expected, const std::string& what) {
+  const int64_t i = first_difference(actual, expected);
+  EXPECT_EQ(i, -1) << what << ": element " << i << " is " << get_float(actual, i) << ", ref has "
+                   << get_float(expected, i);
+}
+
+// One instance per entry of impls(); those that this processor refuses are skipped with the reason.
+class QuantConformance : public testing::TestWithParam<Impl> {
+ protected:
+  void SetUp() override {
+    const Support support = GetParam().supports(cpu_features());
+    if (!support.ok) {
+      GTEST_SKIP() << GetParam().name << ": " << support.reason;
+    }
+  }
+};
+
+TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
+  const int64_t all_rows[] = {0, 1, 3, 130};
+  const int64_t all_cols[] = {1, 2, 15, 16, 17, 31, 32, 64, 96, 130, 160, 288};
+  uint32_t seed = 1;
+  for (const QuantizeSpec& spec : all_specs()) {
+    for (const int64_t rows : all_rows) {
+      for (const int64_t cols : all_cols) {
+        if (!quantize_supported(spec, rows, cols) || (rows > 3 && cols % 96 != 0)) {
+          continue;
+        }
+        for (const DType dtype : kFloatTypes) {
+          for (const Fill fill : kFills) {
+            const Tensor x = filled(rows, cols, dtype, fill, ++seed);
+            const std::string what = describe(spec, x);
+            Quantized expected;
+            Tensor expected_out = Tensor::empty(x.shape(), dtype);
+            {
+              const ForcedQuant forced("ref");
+              expected = quantize(x, spec);
+              dequantize(expected, spec, expected_out, Stream{});
+            }
+            const ForcedQuant forced(GetParam().name);
+            const Quantized actual = quantize(x, spec);
+            expect_same(actual.values, expected.values, what + " values");
+            expect_same(actual.scale, expected.scale, what + " scale");
+            expect_same(actual.zero_point, expected.zero_point, what + " zero point");
+            expect_same(actual.global_scale, expected.global_scale, what + " global scale");
+            const Tensor out = Tensor::empty(x.shape(), dtype);
+            dequantize(expected, spec, out, Stream{});
+            expect_same(out, expected_out, what + " dequantized");
+            quantize_dequantize(x, spec, out, Stream{});
+            expect_same(out, expected_out, what + " quantized and dequantized");
+            if (HasFailure()) {
+              return;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(QuantConformance, GivenScalesAreUsedLikeRef) {
+  const Tensor x = filled(5, 48, DType::kBF16, Fill::kSpecial, 77);
+  for (const float value : {1.0f, 0.037f, 3e-5f, 2e4f, 0.0f}) {
+    const Tensor scale = Tensor::empty({1}, DType::kF32);
+    scale.data<float>()[0] = value;
+    for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kInt8, QuantFormat::kNvfp4}) {
+      QuantizeSpec spec;
+      spec.format = format;
+      const bool is_nvfp4 = format == QuantFormat::kNvfp4;
+      if (is_nvfp4) {
+        spec.group = {1, 16};
+      }
+      Quantized expected = allocate_quantized(spec, 5, 48);
+      Quantized actual = allocate_quantized(spec, 5, 48);
+      const Tensor none;
+      {
+        const ForcedQuant forced("ref");
+        quantize(x, spec, expected, Stream{}, is_nvfp4 ? none : scale, is_nvfp4 ? scale : none);
+      }
+      const ForcedQuant forced(GetParam().name);
+      quantize(x, spec, actual, Stream{}, is_nvfp4 ? none : scale, is_nvfp4 ? scale : none);
+      expect_same(actual.values, expected.values, describe(spec, x));
+      expect_same(actual.scale, expected.scale, describe(spec, x));
+    }
+  }
+}
+
+constexpr Encode kEncodes[] = {
+    Encode::kE4M3Multiply,    Encode::kE4M3Divide,     Encode::kE4M3Overflow,
+    Encode::kI8NearestDivide, Encode::kI8AwayMultiply, Encode::kI8TruncateDivide,
+    Encode::kU4Divide,        Encode::kE2M1Multiply,   Encode::kE3M2Multiply,
+    Encode::kE2M3Multiply,
+};
+constexpr Code kCodes[] = {Code::kE4M3, Code::kI8,   Code::kU4,
+                           Code::kE2M1, Code::kE3M2, Code::kE2M3};
+
+// All bf16 and f16 values, and floats of all exponents with the mantissas at which roundings
+// change.
+inline std::vector<Tensor> all_elements() {
+  std::vector<Tensor> result;
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const Tensor t = Tensor::empty({1, 65536}, dtype);
+    for (int i = 0; i < 65536; ++i) {
+      const auto bits = static_cast<uint16_t>(i);
+      std::memcpy(t.bytes() + 2 * i, &bits, 2);
+    }
+    result.push_back(t);
+  }
+  constexpr int kMantissas = 64;
+  const Tensor t = Tensor::empty({1, 512 * kMantissas * 3}, DType::kF32);
+  int64_t n = 0;
+  for (uint32_t sign_exponent = 0; sign_exponent < 512; ++sign_exponent) {
+    for (uint32_t m = 0; m < kMantissas; ++m) {
+      const uint32_t bits = (sign_exponent << 23) | (m << 17);
+      for (const uint32_t near : {
+               bits,
+               bits + 1,
+               bits ^ 1u,
+           }) {
+        std::memcpy(t.bytes() + 4 * n++, &near, 4);
+      }
+    }
+  }
+  result.push_back(t);
+  return result;
+}
+
+TEST_P(QuantConformance, EncodesEveryElementLikeRef) {
+  const RowKernels& ref = *impls().back().kernels;
+  for (const Tensor& x : all_elements()) {
+    const int64_t n = x.numel();
+    for (const Encode how : kEncodes) {
+      for (const float f : {1.0f, 0.5f, 0.3f, 1e-3f, 7e4f}) {
+        const float zero_point = 5.0f;
+        std::vector<uint8_t> expected(static_cast<size_t>(n));
+        std::vector<uint8_t> actual(static_cast<size_t>(n));
+        ref.encode(how, x.raw(), x.dtype(), n, n, &f, &zero_point, expected.data());
+        GetParam().kernels->encode(how, x.raw(), x.dtype(), n, n, &f, &zero_point, actual.data());
+        ASSERT_EQ(actual, expected)
+            << "encode " << static_cast<int>(how) << " of " << name(x.dtype()) << " by " << f;
+      }
+    }
+  }
+}
+
+TEST_P(QuantConformance, WidensEveryElementLikeRef) {
+  for (const Tensor& x : all_elements()) {
+    for (const int64_t n : {x.numel(), int64_t{13}, int64_t{1}, int64_t{0}}) {
+      const Tensor expected = Tensor::zeros({n}, DType::kF32);
+      const Tensor actual = Tensor::zeros({n}, DType::kF32);
+      impls().back().kernels->widen(x.raw(), x.dtype(), n, expected.data<float>());
+      GetParam().kernels->widen(x.raw(), x.dtype(), n, actual.data<float>());
+      expect_same(actual, expected, std::string(name(x.dtype())));
+    }
+  }
+}
+
+TEST_P(QuantConformance, DecodesEveryCodeLikeRef) {
+  const Tensor codes = Tensor::empty({768}, DType::kU8);
+  for (int64_t i = 0; i < codes.numel(); ++i) {
+    // All bytes; then patterns that put every code in every place of a packed group.
+    codes.data<uint8_t>()[i] = static_cast<uint8_t>(i < 256 ? i : i * 37 + i / 256);
+  }
+  const float scales[] = {1.0f,
+                          0.3f,
+                          -2.0f,
+                          0.0f,
+                          1e30f,
+                          1e-38f,
+                          std::ldexp(1.0f, -127),
+                          std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()};
+  for (const Code code : kCodes) {
+    const int64_t n = codes.numel() * 8 / code_bits(code);
+    const bool is_integer = code == Code::kI8 || code == Code::kU4;
+    for (const float scale : scales) {
+      for (const float zero_point : {0.0f, 11.0f, -100.0f}) {
+        if (zero_point != 0.0f && !is_integer) {
+          continue;
+        }
+        for (const DType dtype : kFloatTypes) {
+          const Tensor expected = Tensor::zeros({n}, dtype);
+          const Tensor actual = Tensor::zeros({n}, dtype);
+          const uint8_t* bytes = codes.data<uint8_t>();
+          const float* zero_points = is_integer ? &zero_point : nullptr;
+          impls().back().kernels->decode(code, bytes, n, n, &scale, zero_points, expected.raw(),
+                                         dtype);
+          GetParam().kernels->decode(code, bytes, n, n, &scale, zero_points, actual.raw(), dtype);
+          expect_same(actual, expected, "code " + std::to_string(static_cast<int>(code)));
+        }
+      }
+    }
+  }
+}
+
+// Bytes around the outputs stay as they were, for every length of a last block.
+TEST_P(QuantConformance, WritesNothingPastARow) {
+  const Tensor x = filled(1, 80, DType::kF32, Fill::kNormal, 5);
+  const std::vector<float> ones(8, 1.0f);
+  for (int64_t n = 0; n <= 80; n += 4) {
+    for (const Encode how : kEncodes) {
+      const int64_t num_bytes = n * code_bits(code_of(how)) / 8;
+      std::vector<uint8_t> codes(128, 0xa5);
+      GetParam().kernels->encode(how, x.raw(), DType::kF32, n, 12, ones.data(), ones.data(),
+                                 codes.data());
+      for (size_t i = static_cast<size_t>(num_bytes); i < codes.size(); ++i) {
+        ASSERT_EQ(codes[i], 0xa5) << n;
+      }
+      for (const DType dtype : kFloatTypes) {
+        const Tensor out = Tensor::empty({128}, dtype);
+        std::memset(out.raw(), 0x5a, static_cast<size_t>(out.nbytes()));
+        GetParam().kernels->decode(code_of(how), codes.data(), n, 12, ones.data(), nullptr,
+                                   out.raw(), dtype);
+        for (int64_t i = n * bits(dtype) / 8; i < out.nbytes(); ++i) {
+          ASSERT_EQ(static_cast<int>(out.bytes()[i]), 0x5a) << n;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace moebius::quant

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which implementation a call uses.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "moebius/error.h"
+#include "moebius/quantize.h"
+#include "quant/impls.h"
+#include "tests/quant/forced_quant.h"
+
+namespace moebius::quant {
+namespace {
+
+// The log is configured once, before anything is logged.
+const bool kLogsTheChoice = setenv("MOEBIUS_LOG", "dispatch", 1) == 0;
+
+std::string log_of_quantizing() {
+  testing::internal::CaptureStderr();
+  QuantizeSpec spec;
+  quantize(Tensor::zeros({2, 32}, DType::kF32), spec);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(QuantSelection, TheForcedNameIsWhatRuns) {
+  ASSERT_TRUE(kLogsTheChoice);
+  for (const Impl& impl : impls()) {
+    if (!impl.supports(cpu_features())) {
+      continue;
+    }
+    const ForcedQuant forced(impl.name);
+    EXPECT_EQ(select_quant_impl().name, impl.name);
+    EXPECT_EQ(&select_quant_impl(), &impl);
+  }
+  {
+    const ForcedQuant forced("ref");
+    select_quant_impl();
+  }
+  for (const Impl& impl : impls()) {
+    if (impl.name == "ref" || !impl.supports(cpu_features())) {
+      continue;
+    }
+    const std::string line = "quant: " + std::string(impl.name) + "\n";
+    {
+      const ForcedQuant forced(impl.name);
+      EXPECT_NE(log_of_quantizing().find(line), std::string::npos);
+    }
+    const ForcedQuant forced("ref");
+    const std::string log = log_of_quantizing();
+    EXPECT_NE(log.find("quant: ref\n"), std::string::npos) << log;
+    EXPECT_EQ(log.find(line), std::string::npos) << log;
+  }
+}
+
+TEST(QuantSelection, TheFirstThatAcceptsIsTheDefault) {
+  unsetenv("MOEBIUS_QUANT");
+  for (const Impl& impl : impls()) {
+    if (impl.supports(cpu_features())) {
+      EXPECT_EQ(select_quant_impl().name, impl.name);
+      break;
+    }
+  }
+  EXPECT_EQ(impls().back().name, "ref");
+}
+
+TEST(QuantSelection, UnknownAndRefusedNamesAreErrors) {
+  {
+    const ForcedQuant forced("cpu_abacus");
+    try {
+      select_quant_impl();
+      FAIL() << "accepted cpu_abacus";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("cpu_abacus"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("ref"), std::string::npos);
+    }
+  }
+  for (const Impl& impl : impls()) {
+    const Support support = impl.supports(CpuFeatures{});
+    EXPECT_EQ(support.ok, impl.name == "ref") << impl.name;
+    if (impl.supports(cpu_features())) {
+      continue;
+    }
+    const ForcedQuant forced(impl.name);
+    try {
+      select_quant_impl();
+      FAIL() << "accepted " << impl.name;
+    } catch (const Unsupported& error) {
+      EXPECT_NE(std::string(error.what()).find(impl.supports(cpu_features()).reason),
+                std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moebius::quant
