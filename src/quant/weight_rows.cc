@@ -59,10 +59,13 @@ ScaleGrid scale_grid(const Tensor& w, const QuantDesc& desc, int64_t gate_rows) 
     grid.group_rows = 1;
     grid.num_rows = rows;
   }
-  const Shape expected = shape.size() == 3   ? Shape{w.dim(0), grid.num_rows, grid.num_cols}
-                         : shape.size() == 2 ? Shape{w.dim(0), grid.num_rows}
-                                             : Shape{w.dim(0)};
-  if (shape != expected) {
+  const bool fits = shape.size() >= 1 && shape.size() <= 3 && shape[0] == w.dim(0) &&
+                    (shape.size() < 2 || shape[1] == grid.num_rows) &&
+                    (shape.size() < 3 || shape[2] == grid.num_cols);
+  if (!fits) {
+    const Shape expected = shape.size() == 3   ? Shape{w.dim(0), grid.num_rows, grid.num_cols}
+                           : shape.size() == 2 ? Shape{w.dim(0), grid.num_rows}
+                                               : Shape{w.dim(0)};
     expect_shape(desc.scale, expected,
                  fmt::format("scale of {} weight {}", name(*desc.format), to_string(w.shape())));
   }
@@ -128,13 +131,22 @@ float global_factor(const QuantDesc& desc,
   return factor;
 }
 
-void expect_f32_per_expert(const Tensor& t, const Shape& a, const Shape& b, std::string_view what) {
-  if (t.defined() && t.shape() != b) {
-    expect_shape(t, a, what);
+// Checks run on every call, so messages and shapes are built only for a refusal.
+void expect_global_scales(const Tensor& t,
+                          int64_t num_experts,
+                          int64_t columns,
+                          std::string_view what) {
+  if (!t.defined()) {
+    return;
   }
-  if (t.defined()) {
-    expect_dtype(t, DType::kF32, what);
+  const bool is_per_expert = t.num_dims() == 1 && t.dim(0) == num_experts;
+  const bool is_other = columns == 1
+                            ? t.numel() == 1
+                            : t.num_dims() == 2 && t.dim(0) == num_experts && t.dim(1) == columns;
+  if (!is_per_expert && !is_other) {
+    expect_shape(t, {num_experts}, what);
   }
+  expect_dtype(t, DType::kF32, what);
 }
 
 void validate(const Tensor& w,
@@ -175,10 +187,8 @@ void validate(const Tensor& w,
     expect_dtype(desc.scale, expected, "scale of a quantized weight");
   }
   if (desc.format == QuantFormat::kNvfp4) {
-    const int64_t num_experts = w.dim(0);
-    expect_f32_per_expert(desc.alpha_or_gscale, {num_experts}, {num_experts, 2},
-                          "alpha of an nvfp4 weight");
-    expect_f32_per_expert(activation_gscale, {num_experts}, {1}, "activation global scale");
+    expect_global_scales(desc.alpha_or_gscale, w.dim(0), 2, "alpha of an nvfp4 weight");
+    expect_global_scales(activation_gscale, w.dim(0), 1, "activation global scale");
   }
 }
 

@@ -139,11 +139,15 @@ TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
   for (const QuantizeSpec& spec : all_specs()) {
     for (const int64_t rows : all_rows) {
       for (const int64_t cols : all_cols) {
-        if (!quantize_supported(spec, rows, cols) || (rows > 3 && cols % 96 != 0)) {
+        const bool is_large = rows > 3;  // several tasks: one shape, type and filling will do
+        if (!quantize_supported(spec, rows, cols) || (is_large && cols != 288)) {
           continue;
         }
         for (const DType dtype : kFloatTypes) {
           for (const Fill fill : kFills) {
+            if (is_large && (dtype != DType::kBF16 || fill != Fill::kSpecial)) {
+              continue;
+            }
             const Tensor x = filled(rows, cols, dtype, fill, ++seed);
             const std::string what = describe(spec, x);
             Quantized expected;

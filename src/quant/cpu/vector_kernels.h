@@ -60,17 +60,17 @@ struct VectorKernels {
 
   // ---- Packed codes: kBlock codes, one per byte <-> kBlock * bits / 8 bytes.
 
-  template <int kBytes>
+  template <class Word>
   static uint64_t load_word(const uint8_t* p) {
-    uint64_t word = 0;
-    std::memcpy(&word, p, kBytes);
+    Word word;
+    std::memcpy(&word, p, sizeof(word));
     return word;
   }
 
   template <int kBits>
   static void pack(const uint8_t* codes, uint8_t* out) {
     for (int i = 0; i < kBlock; i += 8) {
-      uint64_t w = load_word<8>(codes + i);
+      uint64_t w = load_word<uint64_t>(codes + i);
       if constexpr (kBits == 4) {
         w = (w | (w >> 4)) & 0x00ff00ff00ff00ffu;
         w = (w | (w >> 8)) & 0x0000ffff0000ffffu;
@@ -87,12 +87,14 @@ struct VectorKernels {
   template <int kBits>
   static void unpack(const uint8_t* in, uint8_t* codes) {
     for (int i = 0; i < kBlock; i += 8) {
-      uint64_t w = load_word<kBits>(in + i * kBits / 8);
+      const uint8_t* bytes = in + i * kBits / 8;
+      uint64_t w = load_word<uint32_t>(bytes);
       if constexpr (kBits == 4) {
         w = (w | (w << 16)) & 0x0000ffff0000ffffu;
         w = (w | (w << 8)) & 0x00ff00ff00ff00ffu;
         w = (w | (w << 4)) & 0x0f0f0f0f0f0f0f0fu;
       } else {
+        w |= load_word<uint16_t>(bytes + 4) << 32;
         w = (w & 0x0000000000ffffffu) | ((w << 8) & 0x00ffffff00000000u);
         w = (w & 0x00000fff00000fffu) | ((w << 4) & 0x0fff00000fff0000u);
         w = (w & 0x003f003f003f003fu) | ((w << 2) & 0x3f003f003f003f00u);
