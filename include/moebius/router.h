@@ -24,7 +24,9 @@ enum class Scoring : uint8_t {
   kSqrtSoftplus,  // sqrt(log(1 + exp(x)))
 };
 
-// Routing without looking at logits, for load tests and benchmarks.
+// Routing without looking at logits, for load tests and benchmarks: K different experts per token,
+// each with weight 1/K.  kZipf draws them one after the other with probability proportional to
+// 1 / r^zipf_exponent, r = 1..E being an expert's place in a permutation fixed by the seed.
 enum class Simulation : uint8_t { kNone, kUniform, kZipf };
 
 // ids i32 [T, K], weights f32 [T, K] from logits f32 [T, E]; for methods not listed here.
@@ -38,12 +40,15 @@ using CustomRouting =
 //      best (without); experts outside the topk_groups best groups are not eligible
 //   4. the K best c; ties go to the lower expert id, group ties to the lower group
 //   5. weight = s of the chosen (score_after_topk: scored now; softmax then runs over the K chosen)
-//   6. renormalize: divided by their sum; 7. multiplied by routed_scaling_factor
-// Experts come in order of decreasing c.  A row without any finite group score gets ids 0..K-1 with
-// weight 1/K.  Source: vLLM's topk_softmax and grouped_topk kernels.
+//   6. renormalize: divided by max(their sum, 1e-20); 7. multiplied by routed_scaling_factor
+// Experts come in order of decreasing c.  Source: vLLM's topk_softmax and grouped_topk kernels.
+// NaN and infinity never make an id invalid or repeated: a NaN c counts as -inf; a group whose
+// score is not finite is not eligible (num_groups == 1: the row is one group, scored by its best
+// c).  Slots that no eligible expert fills take the lowest ids left over, with weight 0.  A row
+// without any eligible group gets ids 0..K-1 with weight 1/K, whatever steps 6 and 7 say.
 struct RouterConfig {
   int64_t num_experts = 0;  // E > 0
-  int64_t topk = 1;         // 1 <= K <= E
+  int64_t topk = 1;         // 1 <= K <= E, and not above topk_groups * E / num_groups
   Scoring scoring = Scoring::kSoftmax;
   bool score_after_topk = false;
   bool renormalize = false;
@@ -75,9 +80,11 @@ class Router {
   const RouterWeights& weights() const;
   std::string_view implementation() const;
 
-  // hidden [T, H] f32/bf16/f16 -> out f32 [T, E]; products summed in f32 in a fixed order.
+  // hidden [T, H] f32/bf16/f16 -> out f32 [T, E]; products summed in f32 in a fixed order (stated
+  // in src/router/ref/ref.cc), so every implementation and thread count gives the same bits.
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const;
   // logits f32 [T, E] -> ids i32 [T, K], weights f32 [T, K].  T == 0 is valid.
+  // Throws InvalidArgument when a custom routing leaves an id outside [-1, E) or unwritten.
   void select(const Tensor& logits,
               const Tensor& ids,
               const Tensor& weights,

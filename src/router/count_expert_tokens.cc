@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "moebius/router.h"
+#include "router/ids.h"
+
+namespace moebius {
+
+void count_expert_tokens(const Tensor& ids,
+                         const Tensor& expert_map,
+                         const Tensor& out,
+                         const Stream&) {
+  expect_dtype(ids, DType::kI32, "ids");
+  expect_eq(ids.num_dims(), 2, "dimensions of ids");
+  expect_dtype(out, DType::kI32, "out");
+  expect_eq(out.num_dims(), 1, "dimensions of out");
+  const int64_t num_local_experts = out.dim(0);
+  if (expert_map) {
+    expect_dtype(expert_map, DType::kI32, "expert_map");
+    expect_eq(expert_map.num_dims(), 1, "dimensions of expert_map");
+    router::expect_ids_below(expert_map, num_local_experts, "expert_map");
+  }
+  router::expect_ids_below(ids, expert_map ? expert_map.dim(0) : num_local_experts, "ids");
+
+  const int32_t* map = expert_map ? expert_map.data<int32_t>() : nullptr;
+  int32_t* counts = out.data<int32_t>();
+  std::fill_n(counts, num_local_experts, 0);
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    const int32_t id = ids.data<int32_t>()[i];
+    const int32_t local = id < 0 || map == nullptr ? id : map[id];
+    if (local >= 0) {
+      ++counts[local];
+    }
+  }
+}
+
+}  // namespace moebius

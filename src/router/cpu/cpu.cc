@@ -1,0 +1,275 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gate is packed once into panels [H, 16] of 16 experts each, in its own dtype, so that the
+// inner loop reads it in order and converts in registers.  A task of logits() is a block of tokens
+// times a range of panels; it works through H in the blocks that the summation order prescribes.
+#include "router/cpu/cpu.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/cpu_features.h"
+#include "core/parallel.h"
+#include "router/cpu/simd.h"
+#include "router/ref/ref.h"
+#include "router/scoring.h"
+
+namespace moebius::router {
+
+namespace {
+
+constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+constexpr int64_t kMaxExperts = 1024;  // sizes select()'s rows on the stack
+constexpr int64_t kTokenBlock = 48;    // x 256 x 4 bytes = 48 KiB of hidden states, for L2
+constexpr int64_t kSelectGrain = 32;   // tokens, about 30 us
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+FloatType float_type(DType dtype) {
+  return dtype == DType::kF32   ? FloatType::kF32
+         : dtype == DType::kF16 ? FloatType::kF16
+                                : FloatType::kBF16;
+}
+
+template <typename Element>
+void pack_panels(const Tensor& gate, const Tensor& panels) {
+  const int64_t num_experts = gate.dim(0), depth = gate.dim(1);
+  const auto* from = reinterpret_cast<const Element*>(gate.bytes());
+  auto* to = reinterpret_cast<Element*>(panels.bytes());
+  for (int64_t e = 0; e < num_experts; ++e) {
+    Element* lane = to + e / kPanelWidth * depth * kPanelWidth + e % kPanelWidth;
+    for (int64_t h = 0; h < depth; ++h) {
+      lane[h * kPanelWidth] = from[e * depth + h];
+    }
+  }
+}
+
+class Cpu final : public Impl {
+ public:
+  Cpu(const Model& model, const SimdOps& ops) : model_(model), config_(model.config), ops_(ops) {
+    key_bias_ = model.correction_bias;
+    key_bias_.resize(static_cast<size_t>(config_.num_experts), 0.0f);
+    key_bias_.resize(static_cast<size_t>(padded()), kNegInf);
+    if (model.gate) {
+      panels_ = Tensor::zeros({padded() / kPanelWidth, model.gate.dim(1), kPanelWidth},
+                              model.gate.dtype());
+      model.gate.dtype() == DType::kF32 ? pack_panels<uint32_t>(model.gate, panels_)
+                                        : pack_panels<uint16_t>(model.gate, panels_);
+    }
+  }
+
+  void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const override {
+    const int64_t num_tokens = hidden.dim(0), num_panels = panels_.dim(0);
+    const int64_t num_blocks = ceil_div(num_tokens, kTokenBlock);
+    if (num_blocks == 0) {
+      return;
+    }
+    // Few tokens: the panels are split as well, so that every thread has work.
+    const int64_t wanted = ceil_div(2 * stream.num_threads(), num_blocks);
+    const int64_t task_panels = ceil_div(num_panels, std::min(wanted, num_panels));
+    const int64_t num_ranges = ceil_div(num_panels, task_panels);
+    parallel_tasks(stream, num_blocks * num_ranges, [&](int64_t task, int) {
+      const int64_t token = task / num_ranges * kTokenBlock;
+      const int64_t panel = task % num_ranges * task_panels;
+      logits_block(hidden, token, std::min(num_tokens, token + kTokenBlock), panel,
+                   std::min(num_panels, panel + task_panels), out.data<float>());
+    });
+  }
+
+  void select(const Tensor& logits,
+              const Tensor& ids,
+              const Tensor& weights,
+              const Stream& stream) const override {
+    const float* rows = logits.data<float>();
+    int32_t* id_rows = ids.data<int32_t>();
+    float* weight_rows = weights.data<float>();
+    parallel_for(stream, logits.dim(0), kSelectGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        select_row(rows + t * config_.num_experts, id_rows + t * config_.topk,
+                   weight_rows + t * config_.topk);
+      }
+    });
+  }
+
+ private:
+  int64_t padded() const { return ceil_div(config_.num_experts, kPanelWidth) * kPanelWidth; }
+
+  // Tokens [token, token_end) times panels [panel, panel_end).
+  void logits_block(const Tensor& hidden,
+                    int64_t token,
+                    int64_t token_end,
+                    int64_t panel,
+                    int64_t panel_end,
+                    float* out) const {
+    alignas(64) float x[kTokenBlock * kDepthBlock];
+    alignas(64) float sums[kMaxTilePanels * kMaxTileRows * kPanelWidth];
+    const int64_t depth = hidden.dim(1);
+    const int64_t num_tokens = token_end - token;
+    // Panels that pass over many rows should stay in L1; a lone row wants a wide tile.
+    const int64_t step = num_tokens > kMaxTileRows ? kMaxTilePanels / 2 : kMaxTilePanels;
+    for (int64_t h = 0; h < depth; h += kDepthBlock) {
+      const int64_t n = std::min(kDepthBlock, depth - h);
+      for (int64_t t = 0; t < num_tokens; ++t) {
+        const int64_t offset = ((token + t) * depth + h) * bits(hidden.dtype()) / 8;
+        ops_.widen(hidden.bytes() + offset, float_type(hidden.dtype()), n, x + t * kDepthBlock);
+      }
+      for (int64_t p = panel; p < panel_end; p += step) {
+        for (int64_t t = 0; t < num_tokens; t += kMaxTileRows) {
+          TileArgs args;
+          args.x = x + t * kDepthBlock;
+          args.x_stride = kDepthBlock;
+          args.rows = static_cast<int>(std::min<int64_t>(kMaxTileRows, num_tokens - t));
+          args.panels = panels_.bytes() + (p * depth + h) * kPanelWidth * bits(panels_.dtype()) / 8;
+          args.type = float_type(panels_.dtype());
+          args.panel_stride = depth * kPanelWidth;
+          args.num_panels = static_cast<int>(std::min(step, panel_end - p));
+          args.depth = n;
+          args.out = sums;
+          ops_.tile(args);
+          add_sums(args, token + t, p, h == 0, h + n == depth, out);
+        }
+      }
+    }
+  }
+
+  void add_sums(const TileArgs& args,
+                int64_t token,
+                int64_t panel,
+                bool is_first,
+                bool is_last,
+                float* out) const {
+    const float* sum = args.out;
+    for (int p = 0; p < args.num_panels; ++p) {
+      const int64_t expert = (panel + p) * kPanelWidth;
+      const int64_t num_lanes = std::min<int64_t>(kPanelWidth, config_.num_experts - expert);
+      for (int r = 0; r < args.rows; ++r, sum += kPanelWidth) {
+        float* row = out + (token + r) * config_.num_experts + expert;
+        for (int64_t i = 0; i < num_lanes; ++i) {
+          const float total = (is_first ? 0.0f : row[i]) + sum[i];
+          row[i] = is_last ? total + model_.bias[static_cast<size_t>(expert + i)] : total;
+        }
+      }
+    }
+  }
+
+  void select_row(const float* logits, int32_t* ids, float* weights) const {
+    alignas(64) float s[kMaxExperts];
+    alignas(64) float keys[kMaxExperts];
+    const int64_t n = padded();
+    std::copy_n(logits, config_.num_experts, s);
+    std::fill(s + config_.num_experts, s + n, kNegInf);
+    if (!config_.score_after_topk) {
+      score_row(s, n);
+    }
+    for (int64_t e = 0; e < n; ++e) {
+      const float c = s[e] + key_bias_[static_cast<size_t>(e)];
+      keys[e] = c == c ? c : kNegInf;  // NaN is never chosen
+    }
+    if (config_.num_groups > 1) {
+      mask_groups(keys);
+    }
+    const int64_t found = ops_.topk(keys, n, config_.topk, ids);
+    // Without groups the row is one, and its score, the best c, must be finite.
+    if (found == 0 || !std::isfinite(s[ids[0]] + key_bias_[static_cast<size_t>(ids[0])])) {
+      weigh_evenly(config_.topk, ids, weights);
+      return;
+    }
+    append_unused(found, ids);
+    weigh(config_, s, ids, found, weights);
+  }
+
+  void score_row(float* s, int64_t n) const {
+    switch (config_.scoring) {
+      case Scoring::kSoftmax:
+        return ops_.softmax(s, n);
+      case Scoring::kSigmoid:
+        return ops_.sigmoid(s, n);
+      case Scoring::kSqrtSoftplus:
+        return score(config_.scoring, s, config_.num_experts);
+    }
+  }
+
+  // Sets the keys of all but the topk_groups best groups with a finite score to -inf.
+  void mask_groups(float* keys) const {
+    float group_score[kMaxExperts];
+    const int64_t size = config_.num_experts / config_.num_groups;
+    const bool is_sum_of_two = size > 1 && !model_.correction_bias.empty();
+    for (int64_t g = 0; g < config_.num_groups; ++g) {
+      float best = kNegInf, second = kNegInf;
+      for (int64_t e = g * size; e < (g + 1) * size; ++e) {
+        second = std::max(second, std::min(best, keys[e]));
+        best = std::max(best, keys[e]);
+      }
+      const float total = is_sum_of_two ? best + second : best;
+      group_score[g] = std::isfinite(total) ? total : kNegInf;
+    }
+    bool is_kept[kMaxExperts] = {};
+    for (int64_t i = 0; i < config_.topk_groups; ++i) {
+      const float* best = std::max_element(group_score, group_score + config_.num_groups);
+      const int64_t g = best - group_score;
+      is_kept[g] = is_kept[g] || *best > kNegInf;
+      group_score[g] = kNegInf;
+    }
+    for (int64_t g = 0; g < config_.num_groups; ++g) {
+      if (!is_kept[g]) {
+        std::fill(keys + g * size, keys + (g + 1) * size, kNegInf);
+      }
+    }
+  }
+
+  // Slots [found, K) take the lowest ids not among the first `found`.
+  void append_unused(int64_t found, int32_t* ids) const {
+    for (int32_t id = 0; found < config_.topk; ++id) {
+      if (std::find(ids, ids + found, id) == ids + found) {
+        ids[found++] = id;
+      }
+    }
+  }
+
+  const Model& model_;
+  const RouterConfig& config_;
+  const SimdOps& ops_;
+  Tensor panels_;                // [ceil(E / 16), H, 16]; the padding experts are zeros
+  std::vector<float> key_bias_;  // correction bias or zeros, then -inf up to padded()
+};
+
+Support supports(const Model& model, bool has_isa, const char* isa) {
+  if (!has_isa) {
+    return Support::no(fmt::format("this processor has no {}", isa));
+  }
+  if (model.config.num_experts > kMaxExperts) {
+    return Support::no(
+        fmt::format("num_experts {} is more than {}", model.config.num_experts, kMaxExperts));
+  }
+  return Support::yes();
+}
+
+}  // namespace
+
+#ifdef MOEBIUS_HAVE_AVX2
+Support cpu_avx2_supports(const Model& model) {
+  return supports(model, cpu_features().avx2, "AVX2 with FMA and F16C");
+}
+
+std::unique_ptr<Impl> make_cpu_avx2(const Model& model) {
+  return std::make_unique<Cpu>(model, kAvx2Ops);
+}
+#endif
+
+#ifdef MOEBIUS_HAVE_AVX512
+Support cpu_avx512_supports(const Model& model) {
+  return supports(model, cpu_features().avx512, "AVX-512 F, BW, VL and DQ");
+}
+
+std::unique_ptr<Impl> make_cpu_avx512(const Model& model) {
+  return std::make_unique<Cpu>(model, kAvx512Ops);
+}
+#endif
+
+}  // namespace moebius::router

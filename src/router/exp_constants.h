@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Constants of exp_nonpositive() (scoring.h), for its scalar and its vector versions.
+// exp(x) = 2^n * e^r with n = round(x / ln 2), |r| <= ln(2) / 2, and e^r from its Taylor series up
+// to r^7 (the rest is below 6e-9).  ln 2 is split so that n * kLn2High is exact.
+#pragma once
+
+namespace moebius::router {
+
+inline constexpr float kExpLowest = -104.0f;  // e^-104 rounds to 0 in f32
+inline constexpr float kLog2E = 1.44269504f;
+inline constexpr float kLn2High = 0.693359375f;  // 10 significant bits
+inline constexpr float kLn2Low = -2.12194440e-4f;
+inline constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23: adding it drops the fraction
+inline constexpr float kTaylor[] = {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f / 24,
+                                    1.0f / 6,    1.0f / 2,   1.0f,       1.0f};
+inline constexpr int kNumTaylor = sizeof(kTaylor) / sizeof(kTaylor[0]);
+
+}  // namespace moebius::router

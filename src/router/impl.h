@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an implementation of the router is, and the list of them.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "moebius/router.h"
+
+namespace moebius::router {
+
+// A validated router, as Router was made from; outlives the implementation.
+struct Model {
+  RouterConfig config;
+  Tensor gate;                         // [E, H] f32, f16 or bf16; may be undefined
+  std::vector<float> bias;             // [E], zeros when there is none
+  std::vector<float> correction_bias;  // [E], or empty
+};
+
+// Arguments have been checked by Router; simulation and custom routing never get here.
+class Impl {
+ public:
+  virtual ~Impl() = default;
+  virtual void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const = 0;
+  virtual void select(const Tensor& logits,
+                      const Tensor& ids,
+                      const Tensor& weights,
+                      const Stream& stream) const = 0;
+};
+
+struct ImplEntry {
+  std::string_view name;
+  Support (*supports)(const Model& model);
+  std::unique_ptr<Impl> (*make)(const Model& model);
+};
+
+std::span<const ImplEntry> impls();
+
+}  // namespace moebius::router

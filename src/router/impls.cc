@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every implementation of the router, most specialised first; the first that accepts is used.
+#include "router/cpu/cpu.h"
+#include "router/impl.h"
+#include "router/ref/ref.h"
+
+namespace moebius::router {
+
+namespace {
+
+constexpr ImplEntry kImpls[] = {
+#ifdef MOEBIUS_HAVE_AVX512
+    {"cpu_avx512", cpu_avx512_supports, make_cpu_avx512},
+#endif
+#ifdef MOEBIUS_HAVE_AVX2
+    {"cpu_avx2", cpu_avx2_supports, make_cpu_avx2},
+#endif
+    {"ref", ref_supports, make_ref},
+};
+
+}  // namespace
+
+std::span<const ImplEntry> impls() {
+  return kImpls;
+}
+
+}  // namespace moebius::router

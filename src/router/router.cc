@@ -1,0 +1,183 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/router.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <utility>
+
+#include "core/select.h"
+#include "router/ids.h"
+#include "router/impl.h"
+#include "router/simulator.h"
+
+namespace moebius {
+
+namespace {
+
+void expect_on_cpu(const Tensor& tensor, std::string_view what) {
+  if (!tensor.device().is_cpu()) {
+    throw Unsupported(
+        fmt::format("{} is on {}, the router runs on the CPU", what, to_string(tensor.device())));
+  }
+}
+
+void expect_float(const Tensor& tensor, std::string_view what) {
+  const DType dtype = tensor.dtype();
+  expect(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16,
+         fmt::format("{} is {}, expected f32, f16 or bf16", what, name(dtype)));
+}
+
+void expect_no_nan(const Tensor& tensor, std::string_view what) {
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    if (std::isnan(get_float(tensor, i))) {
+      throw InvalidArgument(
+          fmt::format("{} is NaN", router::element_name(what, tensor.shape(), i)));
+    }
+  }
+}
+
+void check(const RouterConfig& config) {
+  expect_ge(config.num_experts, 1, "num_experts");
+  expect_ge(config.topk, 1, "topk");
+  expect_le(config.topk, config.num_experts, "topk");
+  expect_ge(config.num_groups, 1, "num_groups");
+  expect(config.num_experts % config.num_groups == 0,
+         fmt::format("num_experts is {}, expected a multiple of num_groups {}", config.num_experts,
+                     config.num_groups));
+  expect_ge(config.topk_groups, 1, "topk_groups");
+  expect_le(config.topk_groups, config.num_groups, "topk_groups");
+  expect_le(config.topk, config.topk_groups * (config.num_experts / config.num_groups),
+            "topk, against the experts of topk_groups groups,");
+  expect(std::isfinite(config.routed_scaling_factor),
+         fmt::format("routed_scaling_factor is {}, expected a finite number",
+                     config.routed_scaling_factor));
+  expect(std::isfinite(config.zipf_exponent) && config.zipf_exponent >= 0.0,
+         fmt::format("zipf_exponent is {}, expected a finite number of at least 0",
+                     config.zipf_exponent));
+}
+
+void check(const RouterConfig& config, const RouterWeights& weights) {
+  if (weights.gate) {
+    expect_on_cpu(weights.gate, "gate");
+    expect_float(weights.gate, "gate");
+    expect_eq(weights.gate.num_dims(), 2, "dimensions of gate");
+    expect_eq(weights.gate.dim(0), config.num_experts, "gate.dim(0)");
+    expect_ge(weights.gate.dim(1), 1, "gate.dim(1)");
+    expect_no_nan(weights.gate, "gate");
+  }
+  for (const auto& [bias, what] :
+       {std::pair(&weights.bias, "bias"), std::pair(&weights.correction_bias, "correction_bias")}) {
+    if (*bias) {
+      expect_on_cpu(*bias, what);
+      expect_float(*bias, what);
+      expect_shape(*bias, {config.num_experts}, what);
+      expect_no_nan(*bias, what);
+    }
+  }
+}
+
+std::vector<float> to_floats(const Tensor& tensor) {
+  const Tensor wide = convert(tensor, DType::kF32);
+  return {wide.data<float>(), wide.data<float>() + wide.numel()};
+}
+
+router::Model make_model(const RouterConfig& config, const RouterWeights& weights) {
+  check(config);
+  check(config, weights);
+  router::Model model;
+  model.config = config;
+  model.gate = weights.gate;
+  model.bias = weights.bias ? to_floats(weights.bias)
+                            : std::vector<float>(static_cast<size_t>(config.num_experts));
+  if (weights.correction_bias) {
+    model.correction_bias = to_floats(weights.correction_bias);
+  }
+  return model;
+}
+
+}  // namespace
+
+struct Router::State {
+  State(const RouterConfig& config, RouterWeights router_weights)
+      : model(make_model(config, router_weights)),
+        weights(std::move(router_weights)),
+        entry(select_impl(router::impls(),
+                          "router",
+                          "MOEBIUS_ROUTER",
+                          "",
+                          [this](const router::ImplEntry& e) { return e.supports(model); })),
+        impl(entry.make(model)),
+        simulator(config) {}
+
+  router::Model model;
+  RouterWeights weights;
+  const router::ImplEntry& entry;
+  std::unique_ptr<router::Impl> impl;
+  router::Simulator simulator;
+  std::atomic<uint64_t> num_selects{0};
+};
+
+Router::Router(RouterConfig config, RouterWeights weights)
+    : state_(std::make_unique<State>(config, std::move(weights))) {}
+Router::~Router() = default;
+Router::Router(Router&&) noexcept = default;
+Router& Router::operator=(Router&&) noexcept = default;
+
+const RouterConfig& Router::config() const {
+  return state_->model.config;
+}
+
+const RouterWeights& Router::weights() const {
+  return state_->weights;
+}
+
+std::string_view Router::implementation() const {
+  return state_->entry.name;
+}
+
+void Router::logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const {
+  expect_defined(state_->model.gate, "the router's gate");
+  expect_defined(hidden, "hidden");
+  expect_on_cpu(hidden, "hidden");
+  expect_float(hidden, "hidden");
+  expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
+  expect_eq(hidden.dim(1), state_->model.gate.dim(1), "hidden.dim(1)");
+  expect_dtype(out, DType::kF32, "out");
+  expect_on_cpu(out, "out");
+  expect_shape(out, {hidden.dim(0), config().num_experts}, "out");
+  state_->impl->logits(hidden, out, stream);
+}
+
+void Router::select(const Tensor& logits,
+                    const Tensor& ids,
+                    const Tensor& weights,
+                    const Stream& stream) const {
+  expect_dtype(logits, DType::kF32, "logits");
+  expect_on_cpu(logits, "logits");
+  expect_eq(logits.num_dims(), 2, "dimensions of logits");
+  expect_eq(logits.dim(1), config().num_experts, "logits.dim(1)");
+  expect_dtype(ids, DType::kI32, "ids");
+  expect_on_cpu(ids, "ids");
+  expect_shape(ids, {logits.dim(0), config().topk}, "ids");
+  expect_dtype(weights, DType::kF32, "weights");
+  expect_on_cpu(weights, "weights");
+  expect_shape(weights, {logits.dim(0), config().topk}, "weights");
+
+  const uint64_t call = state_->num_selects.fetch_add(1, std::memory_order_relaxed);
+  if (config().custom) {
+    constexpr int32_t kUnwritten = -2;
+    std::fill_n(ids.data<int32_t>(), ids.numel(), kUnwritten);
+    config().custom(logits, ids, weights);
+    router::expect_ids_below(ids, config().num_experts, "custom routing: ids");
+  } else if (config().simulation != Simulation::kNone) {
+    state_->simulator.select(call, ids, weights, stream);
+  } else {
+    state_->impl->select(logits, ids, weights, stream);
+  }
+}
+
+}  // namespace moebius

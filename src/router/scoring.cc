@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "router/scoring.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+#include <limits>
+
+#include "router/exp_constants.h"
+
+namespace moebius::router {
+
+namespace {
+
+// 2^n for -126 <= n <= 127.
+float power_of_two(int n) {
+  return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23);
+}
+
+float sigmoid(float x) {
+  const float z = exp_nonpositive(-std::fabs(x));  // no overflow on either side
+  return (x >= 0.0f ? 1.0f : z) / (1.0f + z);
+}
+
+float sqrt_softplus(float x) {
+  return std::sqrt(std::max(x, 0.0f) + std::log1p(exp_nonpositive(-std::fabs(x))));
+}
+
+void softmax(float* s, int64_t n) {
+  float max = -std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < n; ++i) {
+    max = s[i] > max ? s[i] : max;
+  }
+  float partial[kSumLanes] = {};
+  for (int64_t i = 0; i < n; ++i) {
+    // +inf - +inf is NaN; a plain exp() would be asked for NaN as well.
+    s[i] = exp_nonpositive(s[i] - max);
+    partial[i % kSumLanes] += s[i];
+  }
+  for (int half = kSumLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) {
+      partial[i] += partial[i + half];
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    s[i] /= partial[0];
+  }
+}
+
+}  // namespace
+
+float exp_nonpositive(float x) {
+  if (std::isnan(x)) {
+    return x;
+  }
+  assert(x <= 0.0f);
+  x = kExpLowest > x ? kExpLowest : x;
+  const float n = (x * kLog2E + kRoundToInteger) - kRoundToInteger;
+  const float r = (x - n * kLn2High) - n * kLn2Low;
+  float p = kTaylor[0];
+  for (int i = 1; i < kNumTaylor; ++i) {
+    p = p * r + kTaylor[i];
+  }
+  // Two factors, since 2^n alone may be too small for a normal number; only the last one rounds.
+  const int exponent = static_cast<int>(n);
+  const int half = exponent >> 1;
+  return p * power_of_two(half) * power_of_two(exponent - half);
+}
+
+void score(Scoring scoring, float* s, int64_t n) {
+  switch (scoring) {
+    case Scoring::kSoftmax:
+      softmax(s, n);
+      break;
+    case Scoring::kSigmoid:
+      std::transform(s, s + n, s, sigmoid);
+      break;
+    case Scoring::kSqrtSoftplus:
+      std::transform(s, s + n, s, sqrt_softplus);
+      break;
+  }
+}
+
+void weigh(const RouterConfig& config,
+           const float* s,
+           const int32_t* ids,
+           int64_t num_eligible,
+           float* weights) {
+  std::transform(ids, ids + num_eligible, weights, [s](int32_t id) { return s[id]; });
+  std::fill(weights + num_eligible, weights + config.topk, 0.0f);
+  if (config.score_after_topk) {
+    score(config.scoring, weights, num_eligible);
+  }
+  float factor = config.routed_scaling_factor;
+  float sum = 1.0f;
+  if (config.renormalize) {
+    sum = 0.0f;
+    for (int64_t k = 0; k < num_eligible; ++k) {
+      sum += weights[k];
+    }
+    // Why a floor and not sum + 1e-20: it equals the plain quotient for every sum above it, and
+    // differs from the other only where f32 would notice 1e-20, below 1e-12.
+    sum = std::max(sum, 1e-20f);
+  }
+  for (int64_t k = 0; k < num_eligible; ++k) {
+    weights[k] = weights[k] / sum * factor;
+  }
+}
+
+void weigh_evenly(int64_t topk, int32_t* ids, float* weights) {
+  for (int64_t k = 0; k < topk; ++k) {
+    ids[k] = static_cast<int32_t>(k);
+    weights[k] = 1.0f / static_cast<float>(topk);
+  }
+}
+
+}  // namespace moebius::router

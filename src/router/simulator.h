@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Simulated routing: ids that follow a distribution instead of logits (see Simulation).
+// A token's ids depend on the seed, the call number and the token's place only, so they repeat for
+// any number of threads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "moebius/router.h"
+
+namespace moebius::router {
+
+class Simulator {
+ public:
+  explicit Simulator(const RouterConfig& config);
+  void select(uint64_t call, const Tensor& ids, const Tensor& weights, const Stream& stream) const;
+
+ private:
+  void draw_uniform(uint64_t state, int32_t* ids) const;
+  // is_drawn: E zeros; left so.
+  void draw_zipf(uint64_t state, int32_t* ids, std::vector<bool>& is_drawn) const;
+
+  Simulation simulation_;
+  int64_t topk_;
+  uint64_t seed_;
+  std::vector<int32_t> expert_of_rank_;  // by decreasing probability
+  std::vector<double> mass_;             // r^-exponent for r = 1..E
+  double total_mass_ = 0.0;
+};
+
+}  // namespace moebius::router
