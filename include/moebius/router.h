@@ -57,14 +57,16 @@ struct RouterConfig {
   float routed_scaling_factor = 1.0f;
   Simulation simulation = Simulation::kNone;
   double zipf_exponent = 1.0;
-  uint64_t seed = 0;     // simulation: the same seed, call number and shape give the same ids
-  CustomRouting custom;  // replaces all of the above when set
+  // Simulation: the same seed, call number (of select() on a Router, from 0) and shape give the
+  // same ids.
+  uint64_t seed = 0;
+  CustomRouting custom = {};  // replaces all of the above when set
 };
 
 struct RouterWeights {
-  Tensor gate;             // [E, H] bf16, f16 or f32; undefined when the caller brings logits
-  Tensor bias;             // [E], added to the logits; optional
-  Tensor correction_bias;  // [E], see RouterConfig; optional
+  Tensor gate = {};             // [E, H] bf16, f16 or f32; undefined when the caller brings logits
+  Tensor bias = {};             // [E], added to the logits; optional
+  Tensor correction_bias = {};  // [E], see RouterConfig; optional
 };
 
 class Router {

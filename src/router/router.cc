@@ -28,7 +28,7 @@ void expect_on_cpu(const Tensor& tensor, std::string_view what) {
 void expect_float(const Tensor& tensor, std::string_view what) {
   const DType dtype = tensor.dtype();
   expect(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16,
-         fmt::format("{} is {}, expected f32, f16 or bf16", what, name(dtype)));
+         fmt::format("{} dtype is {}, expected f32, f16 or bf16", what, name(dtype)));
 }
 
 void expect_no_nan(const Tensor& tensor, std::string_view what) {

@@ -1,0 +1,319 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The contract of a router implementation: the bits that `ref` gives, for any number of threads.
+// The parameter is a name of the list in src/router/impls.cc.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moebius/error.h"
+#include "moebius/router.h"
+#include "router/impl.h"
+#include "tests/router/random_inputs.h"
+
+namespace moebius::testing {
+
+// Forces an implementation while it lives.
+class ForcedRouter {
+ public:
+  explicit ForcedRouter(const std::string& name) { setenv("MOEBIUS_ROUTER", name.c_str(), 1); }
+  ~ForcedRouter() { unsetenv("MOEBIUS_ROUTER"); }
+};
+
+inline Router make_forced(const std::string& name,
+                          const RouterConfig& config,
+                          const RouterWeights& weights = {}) {
+  const ForcedRouter forced(name);
+  return Router(config, weights);
+}
+
+// A row of K has a guard row behind it, and starts out poisoned.
+struct Selection {
+  Selection(int64_t num_tokens, int64_t topk)
+      : all_ids(Tensor::empty({num_tokens + 1, topk}, DType::kI32)),
+        all_weights(Tensor::empty({num_tokens + 1, topk}, DType::kF32)),
+        ids(all_ids.slice(0, num_tokens)),
+        weights(all_weights.slice(0, num_tokens)) {
+    std::fill_n(all_ids.data<int32_t>(), all_ids.numel(), -77);
+    std::fill_n(all_weights.data<float>(), all_weights.numel(), -77.0f);
+  }
+  Tensor all_ids, all_weights;
+  Tensor ids, weights;
+};
+
+inline Selection run_select(const Router& router, const Tensor& logits, int num_threads) {
+  Selection out(logits.dim(0), router.config().topk);
+  router.select(logits, out.ids, out.weights, Stream::cpu(num_threads));
+  return out;
+}
+
+// Index of the first element whose bits differ (two NaN count as equal).
+inline std::optional<int64_t> first_difference(const Tensor& a, const Tensor& b) {
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    const bool equal = a.dtype() == DType::kI32
+                           ? a.data<int32_t>()[i] == b.data<int32_t>()[i]
+                           : std::bit_cast<uint32_t>(a.data<float>()[i]) ==
+                                     std::bit_cast<uint32_t>(b.data<float>()[i]) ||
+                                 (std::isnan(a.data<float>()[i]) && std::isnan(b.data<float>()[i]));
+    if (!equal) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+#define EXPECT_SAME_BITS(actual, expected)                                                        \
+  do {                                                                                            \
+    const auto diff = ::moebius::testing::first_difference(actual, expected);                     \
+    EXPECT_FALSE(diff) << "element " << *diff << ": " << get_float(actual, *diff) << ", ref has " \
+                       << get_float(expected, *diff);                                             \
+  } while (false)
+
+class RouterConformance : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    try {
+      make_forced(GetParam(), {.num_experts = 8});
+    } catch (const Unsupported& refusal) {
+      GTEST_SKIP() << refusal.what();
+    }
+  }
+
+  void expect_selects_like_ref(const RouterConfig& config,
+                               const RouterWeights& weights,
+                               const Tensor& logits,
+                               int num_threads = 2) {
+    const Router router = make_forced(GetParam(), config, weights);
+    const Selection expected = run_select(make_forced("ref", config, weights), logits, 1);
+    const Selection actual = run_select(router, logits, num_threads);
+    EXPECT_SAME_BITS(actual.all_ids, expected.all_ids);
+    EXPECT_SAME_BITS(actual.all_weights, expected.all_weights);
+  }
+};
+
+inline const std::vector<int64_t> kExpertCounts = {8, 12, 16, 64, 128, 256};
+inline const std::vector<int64_t> kTokenCounts = {0, 1, 33, 64, 513};
+
+inline std::vector<int64_t> topk_values(int64_t num_experts) {
+  std::vector<int64_t> values = {1, 2, 3, 4, 5, 6, 7, 8};
+  if (num_experts > 8) {
+    values.push_back(num_experts);
+  }
+  return values;
+}
+
+struct Method {
+  const char* name;
+  Scoring scoring;
+  bool score_after_topk, renormalize, has_correction_bias;
+  float routed_scaling_factor;
+};
+
+inline const std::vector<Method> kMethods = {
+    {"softmax", Scoring::kSoftmax, false, false, false, 1.0f},
+    {"softmax_renormalized", Scoring::kSoftmax, false, true, false, 1.0f},
+    {"topk_softmax", Scoring::kSoftmax, true, false, false, 1.0f},
+    {"topk_softmax_bias", Scoring::kSoftmax, true, false, true, 1.0f},
+    {"softmax_bias", Scoring::kSoftmax, false, true, true, 1.5f},
+    {"sigmoid", Scoring::kSigmoid, false, false, false, 1.0f},
+    {"topk_sigmoid", Scoring::kSigmoid, true, false, false, 1.0f},
+    {"sigmoid_bias", Scoring::kSigmoid, false, true, true, 2.5f},
+    {"sqrt_softplus", Scoring::kSqrtSoftplus, false, true, true, 2.5f},
+};
+
+inline RouterConfig make_config(const Method& method, int64_t num_experts, int64_t topk) {
+  RouterConfig config;
+  config.num_experts = num_experts;
+  config.topk = topk;
+  config.scoring = method.scoring;
+  config.score_after_topk = method.score_after_topk;
+  config.renormalize = method.renormalize;
+  config.routed_scaling_factor = method.routed_scaling_factor;
+  return config;
+}
+
+inline RouterWeights make_weights(const Method& method, int64_t num_experts) {
+  RouterWeights weights;
+  if (method.has_correction_bias) {
+    weights.correction_bias = random_tensor({num_experts}, DType::kBF16, 5, 0.1f);
+  }
+  return weights;
+}
+
+TEST_P(RouterConformance, TheForcedNameIsWhatRuns) {
+  EXPECT_EQ(make_forced(GetParam(), {.num_experts = 8}).implementation(), GetParam());
+}
+
+TEST_P(RouterConformance, SelectsLikeRef) {
+  for (const Method& method : kMethods) {
+    for (const int64_t num_experts : kExpertCounts) {
+      const Tensor logits = random_logits(513, num_experts, 11);
+      for (const int64_t topk : topk_values(num_experts)) {
+        // The largest case once per method and expert count, the others at every token count.
+        for (const int64_t num_tokens : kTokenCounts) {
+          if (num_tokens > 64 && topk != 8) {
+            continue;
+          }
+          SCOPED_TRACE(std::string(method.name) + " E " + std::to_string(num_experts) + " K " +
+                       std::to_string(topk) + " T " + std::to_string(num_tokens));
+          expect_selects_like_ref(make_config(method, num_experts, topk),
+                                  make_weights(method, num_experts), logits.slice(0, num_tokens),
+                          num_tokens > 64 ? 2 : 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(RouterConformance, SelectsLikeRefWithinGroups) {
+  struct Groups {
+    int64_t num_experts, num_groups, topk_groups, topk;
+  };
+  for (const Groups& g : {Groups{16, 8, 2, 4},
+                          {16, 4, 2, 4},
+                          {12, 3, 1, 4},
+                          {64, 64, 8, 8},
+                          {160, 8, 3, 6},
+                          {256, 8, 4, 8},
+                          {256, 8, 8, 8}}) {
+    for (const Method& method : kMethods) {
+      SCOPED_TRACE(std::string(method.name) + " E " + std::to_string(g.num_experts) + " groups " +
+                   std::to_string(g.num_groups));
+      RouterConfig config = make_config(method, g.num_experts, g.topk);
+      config.num_groups = g.num_groups;
+      config.topk_groups = g.topk_groups;
+      expect_selects_like_ref(config, make_weights(method, g.num_experts),
+                              random_logits(64, g.num_experts, 3));
+    }
+  }
+}
+
+TEST_P(RouterConformance, SelectsLikeRefWhereLogitsAreNotFinite) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  constexpr int64_t kExperts = 24;
+  for (const int64_t num_groups : {1, 4}) {
+    for (const Method& method : kMethods) {
+      for (const float value : {kNaN, -kNaN, kInf, -kInf, 3e38f, -3e38f}) {
+        // Row t holds the value in t places, spread out; the last row in all.
+        Tensor logits = random_logits(kExperts + 1, kExperts, 9);
+        for (int64_t t = 0; t <= kExperts; ++t) {
+          for (int64_t i = 0; i < t; ++i) {
+            logits.data<float>()[t * kExperts + i * 7 % kExperts] = value;
+          }
+        }
+        SCOPED_TRACE(std::string(method.name) + " groups " + std::to_string(num_groups) +
+                     " value " + std::to_string(value));
+        RouterConfig config = make_config(method, kExperts, 6);
+        config.num_groups = num_groups;
+        config.topk_groups = num_groups == 1 ? 1 : 2;
+        expect_selects_like_ref(config, make_weights(method, kExperts), logits);
+      }
+    }
+  }
+}
+
+TEST_P(RouterConformance, SelectDoesNotDependOnTheNumberOfThreads) {
+  const Tensor logits = random_logits(513, 64, 2);
+  for (const int num_threads : {1, 3, 8}) {
+    expect_selects_like_ref(make_config(kMethods[1], 64, 6), {}, logits, num_threads);
+  }
+}
+
+struct LogitsProblem {
+  int64_t num_tokens, num_experts, hidden;
+};
+
+// Around the sizes of tiles (6 tokens, 16 experts), blocks (48 tokens) and the depth block (256).
+inline const std::vector<LogitsProblem> kLogitsProblems = {
+    {0, 8, 64},   {1, 8, 64},     {1, 256, 257}, {2, 64, 255}, {3, 17, 256},
+    {4, 33, 1},   {5, 128, 300},  {6, 16, 511},  {7, 12, 513}, {33, 160, 128},
+    {47, 15, 31}, {48, 48, 1024}, {49, 65, 100}, {64, 64, 96}, {513, 24, 64},
+};
+
+inline Tensor run_logits(const Router& router, const Tensor& hidden, int num_threads) {
+  Tensor out = Tensor::empty({hidden.dim(0) + 1, router.config().num_experts}, DType::kF32);
+  std::fill_n(out.data<float>(), out.numel(), -77.0f);
+  router.logits(hidden, out.slice(0, hidden.dim(0)), Stream::cpu(num_threads));
+  return out;
+}
+
+TEST_P(RouterConformance, LogitsAreThoseOfRef) {
+  const std::vector<DType> dtypes = {DType::kF32, DType::kF16, DType::kBF16};
+  for (const LogitsProblem& p : kLogitsProblems) {
+    for (const DType gate_dtype : dtypes) {
+      for (const DType hidden_dtype : dtypes) {
+        RouterWeights weights;
+        weights.gate = random_tensor({p.num_experts, p.hidden}, gate_dtype, 1, 0.1f);
+        if (gate_dtype != hidden_dtype) {
+          weights.bias = random_tensor({p.num_experts}, gate_dtype, 2);
+        }
+        const Tensor hidden = random_tensor({p.num_tokens, p.hidden}, hidden_dtype, 3);
+        SCOPED_TRACE("T " + std::to_string(p.num_tokens) + " E " + std::to_string(p.num_experts) +
+                     " H " + std::to_string(p.hidden) + " gate " + std::string(name(gate_dtype)) +
+                     " hidden " + std::string(name(hidden_dtype)));
+        const RouterConfig config = {.num_experts = p.num_experts};
+        const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
+        const Router router = make_forced(GetParam(), config, weights);
+        EXPECT_SAME_BITS(run_logits(router, hidden, 1), expected);
+        EXPECT_SAME_BITS(run_logits(router, hidden, 5), expected);
+      }
+    }
+  }
+}
+
+TEST_P(RouterConformance, LogitsOfExtremeValuesAreThoseOfRef) {
+  // Subnormals, overflow, infinities and NaN, in the hidden states and (NaN aside) in the gate.
+  constexpr int64_t kHidden = 70;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    RouterWeights weights;
+    weights.gate = random_tensor({20, kHidden}, dtype, 1);
+    set_float(weights.gate, 5, 1e-40f);
+    set_float(weights.gate, kHidden + 6, 6e-8f);
+    set_float(weights.gate, 2 * kHidden + 7, std::numeric_limits<float>::infinity());
+    set_float(weights.gate, 3 * kHidden + 8, 3e38f);
+    const Tensor hidden = random_tensor({8, kHidden}, dtype, 2);
+    set_float(hidden, 5, 1e-39f);
+    set_float(hidden, kHidden + 6, -6e-8f);
+    set_float(hidden, 2 * kHidden + 7, 0.0f);
+    set_float(hidden, 3 * kHidden + 8, -3e38f);
+    set_float(hidden, 4 * kHidden + 9, std::numeric_limits<float>::quiet_NaN());
+    const RouterConfig config = {.num_experts = 20};
+    const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
+    EXPECT_SAME_BITS(run_logits(make_forced(GetParam(), config, weights), hidden, 2), expected);
+  }
+}
+
+TEST_P(RouterConformance, ASecondCallOnTheSameRouterGivesTheSame) {
+  RouterWeights weights;
+  weights.gate = random_tensor({64, 300}, DType::kBF16, 1, 0.1f);
+  const Router router = make_forced(GetParam(), make_config(kMethods[0], 64, 6), weights);
+  const Tensor small = random_tensor({3, 300}, DType::kBF16, 2);
+  const Tensor large = random_tensor({100, 300}, DType::kBF16, 3);
+  const Tensor first = run_logits(router, small, 2);
+  run_logits(router, large, 2);
+  const Tensor again = run_logits(router, small, 2);
+  EXPECT_SAME_BITS(again, first);
+  EXPECT_SAME_BITS(run_select(router, again.slice(0, 3), 2).all_weights,
+                   run_select(router, first.slice(0, 3), 2).all_weights);
+}
+
+inline std::vector<std::string> router_impl_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : router::impls()) {
+    names.emplace_back(entry.name);
+  }
+  return names;
+}
+
+}  // namespace moebius::testing

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Inputs for the router's tests, the same for the same seed.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+
+#include "moebius/tensor.h"
+
+namespace moebius::testing {
+
+// Normally distributed around 0.
+inline Tensor random_tensor(Shape shape, DType dtype, uint64_t seed, float scale = 1.0f) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  Tensor tensor = Tensor::empty(shape, dtype);
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    set_float(tensor, i, normal(random));
+  }
+  return tensor;
+}
+
+// Rows of every kind that select() must cope with, repeated: spread, clustered, with ties, extreme.
+inline Tensor random_logits(int64_t num_tokens, int64_t num_experts, uint64_t seed) {
+  Tensor logits = random_tensor({num_tokens, num_experts}, DType::kF32, seed, 2.0f);
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    float* row = logits.data<float>() + t * num_experts;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      switch (t % 5) {
+        case 1:
+          row[e] = std::round(row[e]);  // many ties
+          break;
+        case 2:
+          row[e] *= 40.0f;  // underflow in softmax, saturation in sigmoid
+          break;
+        case 3:
+          row[e] = row[e] * 1e-3f - 7.0f;
+          break;
+        default:
+          break;
+      }
+    }
+  }
+  return logits;
+}
+
+}  // namespace moebius::testing
