@@ -43,7 +43,9 @@ class MoeLayer {
   ~MoeLayer();
 
   // hidden [T, H] f32/bf16/f16 -> output [T, H] f32, bf16 or f16 = routed + shared, summed in f32
-  // and rounded once.  Batched formats take any T: longer inputs are split by max_num_tokens.
+  // and rounded once.  output may be hidden.  Hidden states of another dtype than config().in_dtype
+  // are rounded to it first; kF64 then widens them to f32, so that the oracle sees what the model
+  // sees.  Batched formats take any T: longer inputs are split by max_num_tokens.
   void forward(const Tensor& hidden, const Tensor& output, const CallContext& context);
 
   const Router& router() const;

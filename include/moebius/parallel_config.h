@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "moebius/dtype.h"
+#include "moebius/tensor.h"
 
 namespace moebius {
 
@@ -71,11 +72,15 @@ struct MoeConfig {
   int64_t tp_shard_intermediate() const;  // throws InvalidArgument when tp does not divide it
 };
 
-// Local experts of a rank under linear placement, and its expert_map i32 [E] (local index or -1).
+// Local experts [begin, end) of a rank under linear placement; the first E % ep_size ranks own one
+// more.  Throws InvalidArgument: a size < 1, a rank outside it.
 struct ExpertRange {
   int64_t begin = 0;
   int64_t end = 0;
+  int64_t size() const { return end - begin; }
 };
 ExpertRange expert_range(int64_t num_experts, int ep_size, int ep_rank);
+// i32 [E] on the CPU: the index within the range, -1 outside it.
+Tensor make_expert_map(int64_t num_experts, ExpertRange range);
 
 }  // namespace moebius

@@ -16,6 +16,8 @@
 
 namespace moebius {
 
+std::string_view name(WeightAndReduceKind kind);  // "delegate", "contiguous", ...
+
 struct WeightAndReduceInput {
   Tensor expert_output;                       // see the strategies
   Tensor topk_weights;                        // f32 [M, K]
@@ -27,15 +29,17 @@ class WeightAndReduce {
  public:
   virtual ~WeightAndReduce() = default;
   virtual WeightAndReduceKind kind() const = 0;
-  // output [M, H], dtype of expert_output; overwritten.  Contiguous may scale expert_output in
-  // place. Throws InvalidArgument on a shape that does not fit (both shapes named).
+  // output [M, H], dtype of expert_output (f32, bf16, f16); overwritten.  expert_output is scratch
+  // from here on: an implementation may scale it in place.
+  // Throws InvalidArgument on a shape that does not fit (both shapes named).
   virtual void apply(const WeightAndReduceInput& input,
                      const Tensor& output,
                      const Stream& stream) const = 0;
 };
 
 // kDelegate    says "prepare/finalize decides"; applying it is an error.
-// kContiguous  [M, K, H]: each row times its weight, rounded to the dtype; then summed over K: for
+// kContiguous  [M, K, H] or [M * K, H]: each row times its weight, rounded to the dtype; then
+// summed over K: for
 //              K = 2, 3, 4 in the dtype, slot by slot; otherwise in f32 with one rounding.
 //              Masked selections (id -1) contribute nothing.
 // kNoOp        [M, H] is copied (nothing happens when it already is the output).

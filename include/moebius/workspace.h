@@ -7,19 +7,31 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
+#include <vector>
 
 #include "moebius/tensor.h"
 
 namespace moebius {
 
+// What is alive at the same time has slots of its own.
 enum class WorkspaceSlot : uint8_t {
-  kWorkspace13,
-  kWorkspace2,
-  kFusedOutput,
-  kScratch,
-  kPrepare,
-  kShared
+  kLayer,          // MoeLayer: converted input, logits, ids, weights, routed and shared output
+  kWeightedInput,  // prepare: rows times router weight
+  kPrepare,        // prepare: rows handed to the experts, their scales and counts
+  kRouter,         // monolithic kernel: ids and weights chosen after prepare
+  kWorkspace13,    // experts: output of either GEMM
+  kWorkspace2,     // experts: output of the activation
+  kScratch,        // experts: anything else
+  kFusedOutput,    // experts: output of all chunks
+  kShared,         // shared experts: all of theirs
+};
+inline constexpr int kNumWorkspaceSlots = 9;
+
+struct TensorSpec {
+  Shape shape;
+  DType dtype = DType::kF32;
 };
 
 class WorkspacePool {
@@ -32,6 +44,11 @@ class WorkspacePool {
   // micro-batch.  A shape with a zero dimension costs nothing.
   Tensor get(
       int microbatch, WorkspaceSlot slot, const Shape& shape, DType dtype, Device device = {});
+  // Several tensors side by side on the slot's buffer, each 256-byte aligned, in the order given.
+  std::vector<Tensor> get(int microbatch,
+                          WorkspaceSlot slot,
+                          std::initializer_list<TensorSpec> specs,
+                          Device device = {});
 
   int64_t bytes() const;  // held now, over all slots and micro-batches
 

@@ -1,0 +1,212 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/kernel_checks.h"
+
+#include <fmt/format.h>
+
+#include "layer/row_ops.h"
+#include "moebius/quantize.h"
+
+namespace moebius {
+
+namespace {
+
+void expect_support(const Support& support, std::string_view refuser, std::string_view what) {
+  expect(support.ok, fmt::format("{} does not accept {}: {}", refuser, what, support.reason));
+}
+
+// ids in [-1, num_experts).  On a GPU the experts check them: reading them here would wait.
+void expect_ids(const Tensor& ids, int64_t num_experts) {
+  if (!ids.device().is_cpu()) {
+    return;
+  }
+  const auto* id = ids.data<int32_t>();
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    if (id[i] < -1 || id[i] >= num_experts) {
+      throw InvalidArgument(fmt::format("topk_ids[{}, {}] is {}, expected -1 to {}", i / ids.dim(1),
+                                        i % ids.dim(1), id[i], num_experts - 1));
+    }
+  }
+}
+
+void expect_expert_map(const Tensor& map, int64_t num_experts, int64_t num_local_experts) {
+  expect_dtype(map, DType::kI32, "expert_map");
+  expect_shape(map, {num_experts}, "expert_map");
+  if (!map.device().is_cpu()) {
+    return;
+  }
+  for (int64_t e = 0; e < num_experts; ++e) {
+    const int32_t local = map.data<int32_t>()[e];
+    if (local < -1 || local >= num_local_experts) {
+      throw InvalidArgument(
+          fmt::format("expert_map[{}] is {}, expected -1 to {}", e, local, num_local_experts - 1));
+    }
+  }
+}
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  return a.bytes() < b.bytes() + b.nbytes() && b.bytes() < a.bytes() + a.nbytes();
+}
+
+void expect_output(const Tensor& output,
+                   const Tensor& hidden,
+                   bool may_be_hidden,
+                   std::string_view what) {
+  expect_shape(output, hidden.shape(), what);
+  expect_dtype(output, hidden.dtype(), what);
+  expect(!overlap(output, hidden) || (may_be_hidden && output.raw() == hidden.raw()),
+         may_be_hidden ? fmt::format("{} overlaps hidden without being it", what)
+                       : fmt::format("{} overlaps hidden, which the shared experts read", what));
+}
+
+void expect_device(const Tensor& tensor, const CallContext& context, std::string_view what) {
+  if (tensor.defined()) {
+    expect_eq(to_string(tensor.device()), to_string(context.stream.device()),
+              fmt::format("device of {} (stream's)", what));
+  }
+}
+
+}  // namespace
+
+bool defers_input_quant(const Experts& experts) {
+  return experts.expects_unquantized_inputs() || experts.desc().precision == Precision::kF64;
+}
+
+void expect_composable(const PrepareFinalize& prepare_finalize,
+                       const Experts& experts,
+                       const SharedExperts* shared_experts,
+                       const Router* router) {
+  const ExpertsDesc& desc = experts.desc();
+  const ActivationFormat format = prepare_finalize.activation_format();
+  const std::string_view pf = prepare_finalize.name();
+  const std::string_view ex = experts.implementation();
+  expect(format == desc.format, fmt::format("{} hands over {} rows, experts {} take {} rows", pf,
+                                            name(format), ex, name(desc.format)));
+  const bool has_limit = prepare_finalize.max_tokens_per_rank().has_value();
+  expect(has_limit == (format == ActivationFormat::kBatched),
+         fmt::format("{} is {} and has {} row limit: a batched format needs one, a standard one "
+                     "has none",
+                     pf, name(format), has_limit ? "a" : "no"));
+  expect(prepare_finalize.topk_ids_dtype() == DType::kI32,
+         fmt::format("{} takes {} ids, experts {} take i32", pf,
+                     name(prepare_finalize.topk_ids_dtype()), ex));
+  const WeightAndReduceKind kind = experts.weight_and_reduce();
+  expect_support(prepare_finalize.accepts(kind), pf,
+                 fmt::format("the {} weight-and-reduce of experts {}", name(kind), ex));
+  const bool defer = defers_input_quant(experts);
+  const std::string quant =
+      experts.quant().is_quantized() ? std::string(name(*experts.quant().a1.format)) : "no";
+  expect_support(
+      prepare_finalize.accepts(experts.quant(), defer), pf,
+      fmt::format("the {} quantization{} of experts {}", quant, defer ? " (deferred)" : "", ex));
+  if (const auto spec = activation_spec(experts.quant().a1); spec && !defer) {
+    expect_support(quantize_supported(*spec, 1, desc.hidden), fmt::format("{} quantization", quant),
+                   fmt::format("hidden {}", desc.hidden));
+  }
+  expect(router != nullptr || !prepare_finalize.is_monolithic(),
+         fmt::format("{} is monolithic and needs a router, and none is given", pf));
+  if (router != nullptr) {
+    expect_eq(router->config().num_experts, desc.num_experts, "experts of the router (of experts)");
+    expect_eq(router->config().topk, desc.topk, "topk of the router (of experts)");
+  }
+  if (shared_experts != nullptr) {
+    const ExpertsDesc& shared = shared_experts->experts().desc();
+    expect_eq(shared.hidden, desc.hidden, "hidden of the shared experts (of the routed ones)");
+    expect_eq(name(shared.in_dtype), name(desc.in_dtype),
+              "in_dtype of the shared experts (of the routed ones)");
+  }
+}
+
+void expect_kernel_input(const KernelInput& input,
+                         const Tensor& output,
+                         const Tensor& shared_output,
+                         const PrepareFinalize& prepare_finalize,
+                         const Experts& experts,
+                         const SharedExperts* shared_experts,
+                         const CallContext& context) {
+  const ExpertsDesc& desc = experts.desc();
+  expect(context.workspaces != nullptr, "workspaces are missing");
+  expect_hidden_dtype(input.hidden, "hidden");
+  expect_dtype(input.hidden, desc.in_dtype, "hidden");
+  expect_eq(input.hidden.num_dims(), 2, "dimensions of hidden");
+  expect_eq(input.hidden.dim(1), desc.hidden, "hidden.dim(1)");
+  const int64_t num_tokens = input.hidden.dim(0);
+  const int64_t num_experts = input.num_experts == -1 ? desc.num_local_experts : input.num_experts;
+  expect_eq(num_experts, desc.num_experts, "num_experts");
+
+  if (prepare_finalize.is_monolithic()) {
+    expect(!input.apply_router_weight_on_input,
+           fmt::format("{} is monolithic: there is no router weight to put on its input yet",
+                       prepare_finalize.name()));
+    expect_dtype(input.router_logits, DType::kF32, "router_logits");
+    expect_shape(input.router_logits, {num_tokens, num_experts}, "router_logits");
+  } else {
+    expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
+    expect_shape(input.topk_ids, {num_tokens, desc.topk}, "topk_ids");
+    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
+    expect_shape(input.topk_weights, {num_tokens, desc.topk}, "topk_weights");
+    if (input.apply_router_weight_on_input) {
+      expect_eq(desc.topk, 1, "topk with apply_router_weight_on_input");
+    }
+    expect_ids(input.topk_ids, num_experts);
+  }
+  if (input.expert_map) {
+    expect_expert_map(input.expert_map, num_experts, desc.num_local_experts);
+    expect(experts.supports_expert_map() || desc.format == ActivationFormat::kBatched,
+           fmt::format("expert_map is given, but experts {} take none", experts.implementation()));
+  } else if (prepare_finalize.num_dispatchers() == 1) {
+    expect_eq(desc.num_local_experts, num_experts, "local experts without an expert_map");
+  }
+  if (input.lora_ids) {
+    expect_dtype(input.lora_ids, DType::kI32, "lora_ids");
+    expect_shape(input.lora_ids, {num_tokens}, "lora_ids");
+  }
+  if (const auto limit = prepare_finalize.max_tokens_per_rank()) {
+    expect_le(num_tokens, *limit, fmt::format("tokens for {}", prepare_finalize.name()));
+  }
+
+  expect_output(output, input.hidden, /*may_be_hidden=*/shared_experts == nullptr, "output");
+  expect(shared_output.defined() == (shared_experts != nullptr),
+         fmt::format("shared_output is {}, but there are {} shared experts",
+                     shared_output.defined() ? "given" : "missing",
+                     shared_experts != nullptr ? "some" : "no"));
+  if (shared_output) {
+    expect_output(shared_output, input.hidden, /*may_be_hidden=*/false, "shared_output");
+    expect(!overlap(shared_output, output), "shared_output overlaps output");
+  }
+  for (const auto& [tensor, what] : {std::pair(&input.hidden, "hidden"),
+                                     {&input.topk_ids, "topk_ids"},
+                                     {&input.topk_weights, "topk_weights"},
+                                     {&input.router_logits, "router_logits"},
+                                     {&input.expert_map, "expert_map"},
+                                     {&output, "output"},
+                                     {&shared_output, "shared_output"}}) {
+    expect_device(*tensor, context, what);
+  }
+}
+
+void expect_prepared(const PrepareResult& prepared,
+                     const Tensor& topk_ids,
+                     const Tensor& topk_weights,
+                     const Experts& experts) {
+  const ExpertsDesc& desc = experts.desc();
+  expect_defined(prepared.x, "x from prepare");
+  expect_dtype(topk_ids, DType::kI32, "topk_ids from prepare");
+  expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids from prepare");
+  expect_shape(topk_weights, topk_ids.shape(), "topk_weights from prepare");
+  if (prepared.expert_num_tokens) {
+    expect_dtype(prepared.expert_num_tokens, DType::kI32, "expert_num_tokens from prepare");
+    expect_shape(prepared.expert_num_tokens, {desc.num_local_experts},
+                 "expert_num_tokens from prepare");
+  }
+  if (desc.format == ActivationFormat::kStandard) {
+    expect_shape(prepared.x, {topk_ids.dim(0), desc.hidden}, "x from prepare");
+  } else {
+    expect_eq(prepared.x.num_dims(), 3, "dimensions of x from prepare");
+    expect_shape(prepared.x, {desc.num_local_experts, prepared.x.dim(1), desc.hidden},
+                 "x from prepare");
+    expect_defined(prepared.expert_num_tokens, "expert_num_tokens from prepare");
+  }
+}
+
+}  // namespace moebius

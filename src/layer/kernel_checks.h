@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a ModularKernel refuses: parts that do not fit together, and inputs that do not fit the
+// parts. All of it before any work is enqueued.
+#pragma once
+
+#include "moebius/modular_kernel.h"
+
+namespace moebius {
+
+// Whether the experts take unquantized rows and quantize for themselves.
+bool defers_input_quant(const Experts& experts);
+
+// Throws InvalidArgument naming both sides.
+void expect_composable(const PrepareFinalize& prepare_finalize,
+                       const Experts& experts,
+                       const SharedExperts* shared_experts,
+                       const Router* router);
+
+// Throws InvalidArgument on shapes, dtypes, devices, aliases, ids and limits; both values named.
+void expect_kernel_input(const KernelInput& input,
+                         const Tensor& output,
+                         const Tensor& shared_output,
+                         const PrepareFinalize& prepare_finalize,
+                         const Experts& experts,
+                         const SharedExperts* shared_experts,
+                         const CallContext& context);
+
+// The rows that prepare handed over: x [M, H] with ids [M, K], or x [L, max_rows, H] with counts.
+void expect_prepared(const PrepareResult& prepared,
+                     const Tensor& topk_ids,
+                     const Tensor& topk_weights,
+                     const Experts& experts);
+
+}  // namespace moebius

@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/modular_kernel.h"
+
+#include <cstring>
+#include <utility>
+
+#include "layer/kernel_checks.h"
+#include "layer/run_experts.h"
+
+namespace moebius {
+
+struct ModularKernel::State {
+  std::unique_ptr<PrepareFinalize> prepare_finalize;
+  std::unique_ptr<Experts> experts;
+  std::shared_ptr<const SharedExperts> shared_experts;
+  std::shared_ptr<const Router> router;
+  std::unique_ptr<WeightAndReduce> weight_and_reduce;
+  int64_t chunk_tokens = 0;
+  Tensor load;  // i32 [L], rows of the last call per local expert
+
+  PrepareResult prepare(const KernelInput& input, const CallContext& context);
+  void route(const KernelInput& input, PrepareResult& prepared, const CallContext& context);
+  void record_load(const PrepareResult& prepared, const Tensor& map, const CallContext& context);
+  Tensor compute(const KernelInput& input,
+                 const PrepareResult& prepared,
+                 const CallContext& context);
+  void finalize(const KernelInput& input,
+                const FinalizeInput& done,
+                const Tensor& shared_output,
+                const CallContext& context);
+  void run_shared(const Tensor& hidden, const Tensor& output, const CallContext& context) const;
+};
+
+ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
+                             std::unique_ptr<Experts> experts,
+                             std::shared_ptr<const SharedExperts> shared_experts,
+                             std::shared_ptr<const Router> router,
+                             KernelOptions options)
+    : state_(std::make_unique<State>()) {
+  expect(prepare_finalize != nullptr, "prepare_finalize is missing");
+  expect(experts != nullptr, "experts are missing");
+  expect_ge(options.chunk_tokens, 0, "chunk_tokens");
+  expect_composable(*prepare_finalize, *experts, shared_experts.get(), router.get());
+  state_->weight_and_reduce = make_weight_and_reduce(experts->weight_and_reduce());
+  state_->load = Tensor::zeros({experts->desc().num_local_experts}, DType::kI32);
+  state_->chunk_tokens = options.chunk_tokens > 0 ? options.chunk_tokens : default_chunk_tokens();
+  state_->prepare_finalize = std::move(prepare_finalize);
+  state_->experts = std::move(experts);
+  state_->shared_experts = std::move(shared_experts);
+  state_->router = std::move(router);
+}
+
+ModularKernel::~ModularKernel() = default;
+
+const PrepareFinalize& ModularKernel::prepare_finalize() const {
+  return *state_->prepare_finalize;
+}
+const Experts& ModularKernel::experts() const {
+  return *state_->experts;
+}
+Tensor ModularKernel::last_expert_load() const {
+  return state_->load.clone();
+}
+
+void ModularKernel::forward(const KernelInput& input,
+                            const Tensor& output,
+                            const Tensor& shared_output,
+                            const CallContext& context) {
+  expect_kernel_input(input, output, shared_output, *state_->prepare_finalize, *state_->experts,
+                      state_->shared_experts.get(), context);
+
+  PrepareResult prepared = state_->prepare(input, context);
+  FinalizeInput done;
+  done.expert_output = state_->compute(input, prepared, context);
+  done.output = output;
+  done.topk_ids = prepared.topk_ids;
+  done.topk_weights = prepared.topk_weights;
+  done.apply_router_weight_on_input = input.apply_router_weight_on_input;
+  done.weight_and_reduce = state_->weight_and_reduce.get();
+  state_->finalize(input, done, shared_output, context);
+}
+
+// Rows for the local experts, always with the ids and weights that belong to them.
+PrepareResult ModularKernel::State::prepare(const KernelInput& input, const CallContext& context) {
+  PrepareInput request;
+  request.hidden = input.hidden;
+  request.topk_ids = input.topk_ids;
+  request.topk_weights = input.topk_weights;
+  request.router_logits = input.router_logits;
+  request.num_experts = experts->desc().num_experts;
+  request.expert_map = input.expert_map;
+  request.apply_router_weight_on_input = input.apply_router_weight_on_input;
+  request.quant = &experts->quant();
+  request.defer_input_quant = defers_input_quant(*experts);
+  request.lora_ids = input.lora_ids;
+
+  PrepareResult prepared;
+  {
+    const Profile::Span span(context.profile, "prepare");
+    prepared = prepare_finalize->supports_async()
+                   ? prepare_finalize->prepare_async(request, context).finish()
+                   : prepare_finalize->prepare(request, context);
+  }
+  if (prepare_finalize->is_monolithic()) {
+    route(input, prepared, context);
+  } else if (!prepared.topk_ids) {
+    prepared.topk_ids = input.topk_ids;
+  }
+  if (!prepared.topk_weights) {
+    prepared.topk_weights = input.topk_weights;
+  }
+  expect_prepared(prepared, prepared.topk_ids, prepared.topk_weights, *experts);
+  record_load(prepared, input.expert_map, context);
+  return prepared;
+}
+
+// Monolithic: the logits travelled, so the rows are routed where they arrived.
+void ModularKernel::State::route(const KernelInput& input,
+                                 PrepareResult& prepared,
+                                 const CallContext& context) {
+  const Profile::Span span(context.profile, "router");
+  const Tensor& logits = prepared.router_logits ? prepared.router_logits : input.router_logits;
+  const Shape shape{logits.dim(0), router->config().topk};
+  const auto space = context.workspaces->get(context.microbatch, WorkspaceSlot::kRouter,
+                                             {{shape, DType::kI32}, {shape, DType::kF32}},
+                                             context.stream.device());
+  router->select(logits, space[0], space[1], context.stream);
+  prepared.topk_ids = space[0];
+  prepared.topk_weights = space[1];
+}
+
+void ModularKernel::State::record_load(const PrepareResult& prepared,
+                                       const Tensor& map,
+                                       const CallContext& context) {
+  const Tensor& counts = prepared.expert_num_tokens_host ? prepared.expert_num_tokens_host
+                                                         : prepared.expert_num_tokens;
+  if (counts) {
+    std::memcpy(load.raw(), counts.raw(), static_cast<size_t>(load.nbytes()));
+  } else {
+    count_expert_tokens(prepared.topk_ids, map, load, context.stream);
+  }
+}
+
+Tensor ModularKernel::State::compute(const KernelInput& input,
+                                     const PrepareResult& prepared,
+                                     const CallContext& context) {
+  const Profile::Span span(context.profile, "experts");
+  ExpertsInput rows;
+  rows.x = prepared.x;
+  rows.x_scale = prepared.x_scale;
+  rows.topk_ids = prepared.topk_ids;
+  rows.topk_weights = prepared.topk_weights;
+  rows.expert_num_tokens = prepared.expert_num_tokens;
+  rows.expert_map = input.expert_map;
+  rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
+  return run_experts(*experts, rows, chunk_tokens, context);
+}
+
+// Shared experts run while the combined rows are on their way, or after a combine that waits.
+void ModularKernel::State::finalize(const KernelInput& input,
+                                    const FinalizeInput& done,
+                                    const Tensor& shared_output,
+                                    const CallContext& context) {
+  if (!prepare_finalize->supports_async()) {
+    {
+      const Profile::Span span(context.profile, "finalize");
+      prepare_finalize->finalize(done, context);
+    }
+    run_shared(input.hidden, shared_output, context);
+    return;
+  }
+  Pending<void> pending;
+  {
+    const Profile::Span span(context.profile, "finalize");
+    pending = prepare_finalize->finalize_async(done, context);
+  }
+  run_shared(input.hidden, shared_output, context);
+  const Profile::Span span(context.profile, "finalize");
+  pending.finish();
+}
+
+void ModularKernel::State::run_shared(const Tensor& hidden,
+                                      const Tensor& output,
+                                      const CallContext& context) const {
+  if (shared_experts != nullptr) {
+    const Profile::Span span(context.profile, "shared");
+    shared_experts->forward(hidden, output, context);
+  }
+}
+
+}  // namespace moebius

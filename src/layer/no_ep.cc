@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rank, standard format: nothing travels, so prepare only weights and quantizes.
+#include <fmt/format.h>
+
+#include "layer/prepare_rows.h"
+#include "moebius/prepare_finalize.h"
+
+namespace moebius {
+
+namespace {
+
+class NoEp final : public PrepareFinalize {
+ public:
+  std::string_view name() const override { return "no_ep"; }
+  ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }
+  std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
+  int num_dispatchers() const override { return 1; }
+  bool output_is_reduced() const override { return false; }
+
+  Support accepts(WeightAndReduceKind kind) const override {
+    return kind == WeightAndReduceKind::kNaiveBatched
+               ? Support::no("naive batched reduces batched rows, these are standard")
+               : Support::yes();
+  }
+  Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
+    return rows_quant_supported(quant, defer_input_quant, /*num_scales=*/1);
+  }
+
+  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
+    expect_prepare_input(input, context);
+    PrepareResult result;
+    result.x = weighted_input(input, context);
+    if (const auto spec = rows_quant_spec(input)) {
+      const QuantizedSpecs specs = quantized_specs(*spec, result.x.dim(0), result.x.dim(1));
+      const auto space =
+          context.workspaces->get(context.microbatch, WorkspaceSlot::kPrepare,
+                                  {specs.values, specs.scale}, context.stream.device());
+      quantize_rows(result.x, *spec, input.quant->a1, 0, space[0], space[1], context.stream);
+      result.x = space[0];
+      result.x_scale = space[1];
+    }
+    return result;
+  }
+
+  void finalize(const FinalizeInput& input, const CallContext& context) override {
+    expect(input.weight_and_reduce != nullptr, "weight_and_reduce is missing");
+    const bool delegated = input.weight_and_reduce->kind() == WeightAndReduceKind::kDelegate;
+    const WeightAndReduce& reduce = delegated ? *contiguous_ : *input.weight_and_reduce;
+    reduce.apply({input.expert_output, input.topk_weights, input.topk_ids,
+                  input.apply_router_weight_on_input},
+                 input.output, context.stream);
+  }
+
+ private:
+  std::unique_ptr<WeightAndReduce> contiguous_ =
+      make_weight_and_reduce(WeightAndReduceKind::kContiguous);
+};
+
+}  // namespace
+
+std::unique_ptr<PrepareFinalize> make_no_ep() {
+  return std::make_unique<NoEp>();
+}
+
+}  // namespace moebius

@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rank, batched format: every selected row is copied to its expert's block.  The reference for
+// backends that dispatch into the batched layout.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "core/parallel.h"
+#include "layer/batched_rows.h"
+#include "layer/prepare_rows.h"
+#include "moebius/prepare_finalize.h"
+
+namespace moebius {
+
+namespace {
+
+// Ids as indices of local experts, -1 = masked or foreign.
+void map_ids(const Tensor& ids, const Tensor& expert_map, const Tensor& local_ids) {
+  const auto* id = ids.data<int32_t>();
+  const auto* map = expert_map.data<int32_t>();
+  auto* local = local_ids.data<int32_t>();
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    local[i] = id[i] < 0 ? -1 : map[id[i]];
+  }
+}
+
+// x [L, max_rows, ...]: row i of the selections' tokens to its place.
+void gather(const Tensor& hidden,
+            const BatchedRows& rows,
+            int64_t topk,
+            const Tensor& x,
+            const Stream& stream) {
+  constexpr int64_t kRowsPerTask = 8;
+  const auto row_bytes = static_cast<size_t>(hidden.dim(1) * bits(hidden.dtype()) / 8);
+  parallel_for(
+      stream, static_cast<int64_t>(rows.row.size()), kRowsPerTask, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t row = rows.row[static_cast<size_t>(i)];
+          if (row >= 0) {
+            std::memcpy(x.bytes() + static_cast<size_t>(row) * row_bytes,
+                        hidden.bytes() + static_cast<size_t>(i / topk) * row_bytes, row_bytes);
+          }
+        }
+      });
+}
+
+class NoEpBatched final : public PrepareFinalize {
+ public:
+  NoEpBatched(int64_t max_num_tokens, int64_t num_local_experts)
+      : max_num_tokens_(max_num_tokens), num_local_experts_(num_local_experts) {
+    expect_ge(max_num_tokens, 1, "max_num_tokens");
+    expect_ge(num_local_experts, 1, "num_local_experts");
+  }
+
+  std::string_view name() const override { return "no_ep_batched"; }
+  ActivationFormat activation_format() const override { return ActivationFormat::kBatched; }
+  std::optional<int64_t> max_tokens_per_rank() const override { return max_num_tokens_; }
+  int num_dispatchers() const override { return 1; }
+  bool output_is_reduced() const override { return false; }
+
+  Support accepts(WeightAndReduceKind kind) const override {
+    return kind == WeightAndReduceKind::kDelegate || kind == WeightAndReduceKind::kNaiveBatched
+               ? Support::yes()
+               : Support::no("rows are batched, so only delegate and naive batched reduce them");
+  }
+  Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
+    return rows_quant_supported(quant, defer_input_quant, num_local_experts_);
+  }
+
+  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
+    expect_prepare_input(input, context);
+    const int64_t num_tokens = input.hidden.dim(0);
+    const int64_t hidden = input.hidden.dim(1);
+    const int64_t topk = input.topk_ids.dim(1);
+    expect_le(num_tokens, max_num_tokens_, "number of tokens (max_num_tokens)");
+
+    const auto spec = rows_quant_spec(input);
+    const QuantizedSpecs specs =
+        spec ? quantized_specs(*spec, max_num_tokens_, hidden) : QuantizedSpecs{{{0, 0}}, {{0, 0}}};
+    const auto per_expert = [&](const TensorSpec& one) {
+      return TensorSpec{{num_local_experts_, one.shape[0], one.shape[1]}, one.dtype};
+    };
+    const auto space = context.workspaces->get(
+        context.microbatch, WorkspaceSlot::kPrepare,
+        {{{num_local_experts_, max_num_tokens_, hidden}, input.hidden.dtype()},
+         {{num_local_experts_}, DType::kI32},
+         {input.expert_map ? input.topk_ids.shape() : Shape{0}, DType::kI32},
+         per_expert(specs.values),
+         per_expert(specs.scale)},
+        context.stream.device());
+
+    PrepareResult result;
+    result.x = space[0];
+    result.expert_num_tokens = space[1];
+    result.expert_num_tokens_host = space[1];
+    Tensor local_ids = input.topk_ids;
+    if (input.expert_map) {
+      local_ids = space[2];
+      map_ids(input.topk_ids, input.expert_map, local_ids);
+      result.topk_ids = local_ids;
+      result.topk_weights = input.topk_weights;
+    }
+    const BatchedRows rows = batched_rows(local_ids, 0, num_local_experts_, max_num_tokens_);
+    std::copy(rows.counts.begin(), rows.counts.end(), space[1].data<int32_t>());
+    gather(weighted_input(input, context), rows, topk, result.x, context.stream);
+    if (spec) {
+      quantize_used_rows(rows, *spec, input.quant->a1, space[0], space[3], space[4],
+                         context.stream);
+      result.x = space[3];
+      result.x_scale = space[4];
+    }
+    return result;
+  }
+
+  void finalize(const FinalizeInput& input, const CallContext& context) override {
+    expect(input.weight_and_reduce != nullptr, "weight_and_reduce is missing");
+    naive_batched_->apply({input.expert_output, input.topk_weights, input.topk_ids,
+                           input.apply_router_weight_on_input},
+                          input.output, context.stream);
+  }
+
+ private:
+  // Expert by expert, so that scales of a whole tensor see no row that is not in use.
+  void quantize_used_rows(const BatchedRows& rows,
+                          const QuantizeSpec& spec,
+                          const QuantDesc& desc,
+                          const Tensor& x,
+                          const Tensor& values,
+                          const Tensor& scale,
+                          const Stream& stream) const {
+    for (int64_t e = 0; e < num_local_experts_; ++e) {
+      const int64_t count = rows.counts[static_cast<size_t>(e)];
+      if (count == 0) {
+        continue;
+      }
+      const QuantizedSpecs used = quantized_specs(spec, count, x.dim(2));
+      quantize_rows(x[e].slice(0, count), spec, desc, e, values[e].slice(0, count),
+                    scale[e].slice(0, used.scale.shape[0]), stream);
+    }
+  }
+
+  int64_t max_num_tokens_;
+  int64_t num_local_experts_;
+  std::unique_ptr<WeightAndReduce> naive_batched_ =
+      make_weight_and_reduce(WeightAndReduceKind::kNaiveBatched);
+};
+
+}  // namespace
+
+std::unique_ptr<PrepareFinalize> make_no_ep_batched(int64_t max_num_tokens,
+                                                    int64_t num_local_experts) {
+  return std::make_unique<NoEpBatched>(max_num_tokens, num_local_experts);
+}
+
+}  // namespace moebius

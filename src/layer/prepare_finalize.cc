@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/prepare_finalize.h"
+
+#include <fmt/format.h>
+
+namespace moebius {
+
+Pending<PrepareResult> PrepareFinalize::prepare_async(const PrepareInput&, const CallContext&) {
+  throw Unsupported(fmt::format("{} has no asynchronous prepare", name()));
+}
+
+Pending<void> PrepareFinalize::finalize_async(const FinalizeInput&, const CallContext&) {
+  throw Unsupported(fmt::format("{} has no asynchronous finalize", name()));
+}
+
+}  // namespace moebius

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/prepare_rows.h"
+
+#include <fmt/format.h>
+
+#include "layer/row_ops.h"
+
+namespace moebius {
+
+void expect_prepare_input(const PrepareInput& input, const CallContext& context) {
+  expect_hidden_dtype(input.hidden, "hidden");
+  expect_eq(input.hidden.num_dims(), 2, "dimensions of hidden");
+  expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
+  expect_eq(input.topk_ids.num_dims(), 2, "dimensions of topk_ids");
+  expect_eq(input.topk_ids.dim(0), input.hidden.dim(0), "rows of topk_ids (tokens of hidden)");
+  expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
+  expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
+  expect(input.quant != nullptr, "quant is missing");
+  expect(context.workspaces != nullptr, "workspaces are missing");
+  if (input.apply_router_weight_on_input) {
+    expect_eq(input.topk_ids.dim(1), 1, "topk with apply_router_weight_on_input");
+  }
+}
+
+Tensor weighted_input(const PrepareInput& input, const CallContext& context) {
+  if (!input.apply_router_weight_on_input) {
+    return input.hidden;
+  }
+  const Tensor weighted =
+      context.workspaces->get(context.microbatch, WorkspaceSlot::kWeightedInput,
+                              input.hidden.shape(), input.hidden.dtype(), input.hidden.device());
+  scale_rows(input.hidden, input.topk_weights, weighted, context.stream);
+  return weighted;
+}
+
+Support rows_quant_supported(const QuantConfig& quant, bool defer_input_quant, int64_t num_scales) {
+  if (!quant.is_quantized() || defer_input_quant) {
+    return Support::yes();
+  }
+  const std::string format(name(*quant.a1.format));
+  if (!activation_spec(quant.a1)) {
+    return Support::no(fmt::format("{} activations cannot be quantized", format));
+  }
+  if (quant.a1.format == QuantFormat::kNvfp4 && !quant.a1.alpha_or_gscale.defined()) {
+    return Support::no("nvfp4 rows need a global scale a1_gscale, and none is given");
+  }
+  for (const Tensor& scale : {quant.a1.scale, quant.a1.alpha_or_gscale}) {
+    if (scale.defined() && scale.numel() != 1 && scale.numel() != num_scales) {
+      return Support::no(fmt::format("{} activations bring {} static scales, expected {}", format,
+                                     scale.numel(), num_scales));
+    }
+  }
+  return Support::yes();
+}
+
+std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input) {
+  return input.defer_input_quant ? std::nullopt : activation_spec(input.quant->a1);
+}
+
+QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols) {
+  const auto groups = [](int64_t n, int64_t size) {
+    return size == -1 ? 1 : (n + size - 1) / size;
+  };
+  const DType scale_dtype = is_ocp_mx(spec.format)               ? DType::kE8M0
+                            : spec.format == QuantFormat::kNvfp4 ? DType::kF8E4M3
+                                                                 : DType::kF32;
+  return {{{rows, cols}, storage_dtype(spec.format)},
+          {{groups(rows, spec.group.row), groups(cols, spec.group.col)}, scale_dtype}};
+}
+
+void quantize_rows(const Tensor& x,
+                   const QuantizeSpec& spec,
+                   const QuantDesc& desc,
+                   int64_t local_expert,
+                   const Tensor& values,
+                   const Tensor& scale,
+                   const Stream& stream) {
+  const auto of_expert = [&](const Tensor& scales) {
+    if (!scales.defined() || scales.numel() == 1) {
+      return scales;
+    }
+    return scales.view({scales.numel()}).slice(local_expert, local_expert + 1);
+  };
+  Quantized out;
+  out.values = values;
+  out.scale = scale;
+  if (spec.format == QuantFormat::kNvfp4) {
+    out.global_scale = Tensor::empty({1}, DType::kF32);
+  }
+  quantize(x, spec, out, stream, of_expert(desc.scale), of_expert(desc.alpha_or_gscale));
+}
+
+}  // namespace moebius

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every prepare does to its rows, before or after they travel: check them, multiply them with
+// the router weight, quantize them.
+#pragma once
+
+#include <optional>
+
+#include "moebius/prepare_finalize.h"
+#include "moebius/quantize.h"
+
+namespace moebius {
+
+// Throws InvalidArgument on shapes and dtypes of a modular prepare's input.
+void expect_prepare_input(const PrepareInput& input, const CallContext& context);
+
+// hidden * hidden's dtype(weight) in a workspace where the weight goes on the input, else hidden.
+// Never in place: shared experts still read hidden.
+Tensor weighted_input(const PrepareInput& input, const CallContext& context);
+
+// Whether rows can be handed over as `quant` says; num_scales: how many local experts may bring a
+// static scale of their own (1 where rows are quantized before they are sorted by expert).
+Support rows_quant_supported(const QuantConfig& quant, bool defer_input_quant, int64_t num_scales);
+
+// How rows are quantized; nullopt where they are not.
+std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input);
+
+// Values and scales of quantized rows, as quantize() makes them.
+struct QuantizedSpecs {
+  TensorSpec values;
+  TensorSpec scale;
+};
+QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols);
+
+// x [rows, H] -> values and scale (shapes of quantized_specs) by the static scales of `desc`, where
+// it has any; local_expert picks one of several.
+void quantize_rows(const Tensor& x,
+                   const QuantizeSpec& spec,
+                   const QuantDesc& desc,
+                   int64_t local_expert,
+                   const Tensor& values,
+                   const Tensor& scale,
+                   const Stream& stream);
+
+}  // namespace moebius

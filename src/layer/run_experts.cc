@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/run_experts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "moebius/router.h"
+#include "moebius/settings.h"
+
+namespace moebius {
+
+namespace {
+
+// One pass.  Without an output to write to, it is put on the front of workspace13: GEMM1's result
+// there is dead by the time GEMM2 writes.
+Tensor run_once(const Experts& experts,
+                const ExpertsInput& input,
+                int64_t rows,
+                Tensor output,
+                const CallContext& context) {
+  const ExpertsWorkspace need = experts.workspace(rows);
+  const auto get = [&](WorkspaceSlot slot, const Shape& shape, DType dtype) {
+    return context.workspaces->get(context.microbatch, slot, shape, dtype, context.stream.device());
+  };
+  const int64_t size13 = need.workspace13.numel();
+  const int64_t output_size = need.output.numel();
+  const int64_t front_size = std::max(size13, output.defined() ? 0 : output_size);
+  const Tensor front = get(WorkspaceSlot::kWorkspace13, {front_size}, need.dtype);
+  const Tensor workspace2 = get(WorkspaceSlot::kWorkspace2, need.workspace2, need.dtype);
+  const Tensor scratch = get(WorkspaceSlot::kScratch, {need.scratch_bytes}, DType::kU8);
+  if (output.defined()) {
+    expect_shape(output, need.output, "output of the experts for these rows");
+  } else {
+    output = front.slice(0, output_size).view(need.output);
+  }
+  experts.apply(input, output, front.slice(0, size13).view(need.workspace13), workspace2, scratch,
+                context.stream);
+  return output;
+}
+
+Tensor run_chunks(const Experts& experts,
+                  const ExpertsInput& input,
+                  int64_t chunk_tokens,
+                  const CallContext& context) {
+  const int64_t rows = input.x.dim(0);
+  const ExpertsWorkspace whole = experts.workspace(rows);
+  expect(whole.output.size() > 0 && whole.output[0] % rows == 0,
+         fmt::format("output {} of {} cannot be split by {} rows", to_string(whole.output),
+                     experts.implementation(), rows));
+  const int64_t factor = whole.output[0] / rows;  // rows of output per row of input
+  const auto space = context.workspaces->get(
+      context.microbatch, WorkspaceSlot::kFusedOutput,
+      {{whole.output, whole.dtype}, {{experts.desc().num_local_experts}, DType::kI32}},
+      context.stream.device());
+  const Tensor& output = space[0];
+
+  for (int64_t begin = 0; begin < rows; begin += chunk_tokens) {
+    const int64_t end = std::min(begin + chunk_tokens, rows);
+    ExpertsInput chunk = input;
+    chunk.x = input.x.slice(begin, end);
+    chunk.x_scale = slice_scale(input.x_scale, begin, end);
+    chunk.topk_ids = input.topk_ids.slice(begin, end);
+    chunk.topk_weights = input.topk_weights.slice(begin, end);
+    if (input.expert_num_tokens) {  // it counted all rows
+      chunk.expert_num_tokens = space[1];
+      count_expert_tokens(chunk.topk_ids, input.expert_map, chunk.expert_num_tokens,
+                          context.stream);
+    }
+    run_once(experts, chunk, end - begin, output.slice(begin * factor, end * factor), context);
+  }
+  return output;
+}
+
+}  // namespace
+
+int64_t default_chunk_tokens() {
+  return setting_int("MOEBIUS_CHUNK_TOKENS", 1, int64_t{1} << 40).value_or(32768);
+}
+
+Tensor slice_scale(const Tensor& scale, int64_t begin, int64_t end) {
+  return !scale.defined() || scale.numel() == 1 ? scale : scale.slice(begin, end);
+}
+
+Tensor run_experts(const Experts& experts,
+                   const ExpertsInput& input,
+                   int64_t chunk_tokens,
+                   const CallContext& context) {
+  const bool is_batched = experts.desc().format == ActivationFormat::kBatched;
+  const int64_t rows = input.x.dim(is_batched ? 1 : 0);
+  if (rows == 0) {  // no token of any rank came here
+    const ExpertsWorkspace none = experts.workspace(0);
+    return context.workspaces->get(context.microbatch, WorkspaceSlot::kFusedOutput, none.output,
+                                   none.dtype, context.stream.device());
+  }
+  if (experts.supports_chunking() && rows > chunk_tokens) {
+    return run_chunks(experts, input, chunk_tokens, context);
+  }
+  return run_once(experts, input, rows, {}, context);
+}
+
+}  // namespace moebius

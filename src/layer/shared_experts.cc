@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/shared_experts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "layer/kernel_checks.h"
+#include "layer/prepare_rows.h"
+#include "layer/row_ops.h"
+#include "layer/run_experts.h"
+
+namespace moebius {
+
+struct SharedExperts::State {
+  std::unique_ptr<Experts> experts;
+  Tensor gate;
+  std::optional<QuantizeSpec> quant_spec;  // of the input; nullopt: handed over as it is
+};
+
+SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate)
+    : state_(std::make_unique<State>()) {
+  expect(experts != nullptr, "experts are missing");
+  const ExpertsDesc& desc = experts->desc();
+  expect_eq(desc.num_experts, 1, "num_experts of shared experts");
+  expect_eq(desc.num_local_experts, 1, "num_local_experts of shared experts");
+  expect_eq(desc.topk, 1, "topk of shared experts");
+  expect_eq(name(desc.format), name(ActivationFormat::kStandard), "format of shared experts");
+  if (gate) {
+    expect_hidden_dtype(gate, "gate of the shared experts");
+    expect_shape(gate, {1, desc.hidden}, "gate of the shared experts");
+  }
+  const bool defer = defers_input_quant(*experts);
+  const Support support = rows_quant_supported(experts->quant(), defer, /*num_scales=*/1);
+  expect(support.ok, fmt::format("shared experts: {}", support.reason));
+  if (!defer) {
+    state_->quant_spec = activation_spec(experts->quant().a1);
+  }
+  state_->experts = std::move(experts);
+  state_->gate = std::move(gate);
+}
+
+SharedExperts::~SharedExperts() = default;
+
+const Experts& SharedExperts::experts() const {
+  return *state_->experts;
+}
+
+void SharedExperts::forward(const Tensor& hidden,
+                            const Tensor& output,
+                            const CallContext& context) const {
+  const Experts& experts = *state_->experts;
+  expect_dtype(hidden, experts.desc().in_dtype, "hidden");
+  expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
+  expect_shape(hidden, {hidden.dim(0), experts.desc().hidden}, "hidden");
+  expect_dtype(output, hidden.dtype(), "output");
+  expect_shape(output, hidden.shape(), "output");
+  expect(context.workspaces != nullptr, "workspaces are missing");
+  const int64_t num_tokens = hidden.dim(0);
+  const int64_t chunk =
+      experts.supports_chunking() ? std::min(num_tokens, default_chunk_tokens()) : num_tokens;
+  if (num_tokens == 0) {
+    return;
+  }
+
+  const ExpertsWorkspace need = experts.workspace(chunk);
+  const QuantizedSpecs quantized =
+      state_->quant_spec ? quantized_specs(*state_->quant_spec, num_tokens, hidden.dim(1))
+                         : QuantizedSpecs{{{0}}, {{0}}};
+  const auto space = context.workspaces->get(context.microbatch, WorkspaceSlot::kShared,
+                                             {{need.workspace13, need.dtype},
+                                              {need.workspace2, need.dtype},
+                                              {{need.scratch_bytes}, DType::kU8},
+                                              {{chunk, 1}, DType::kI32},
+                                              {{chunk, 1}, DType::kF32},
+                                              quantized.values,
+                                              quantized.scale},
+                                             context.stream.device());
+  std::fill_n(space[3].data<int32_t>(), chunk, 0);   // every row selects the one expert ...
+  std::fill_n(space[4].data<float>(), chunk, 1.0f);  // ... with weight 1
+  Tensor x = hidden;
+  Tensor x_scale;
+  if (state_->quant_spec) {
+    x = space[5];
+    x_scale = space[6];
+    quantize_rows(hidden, *state_->quant_spec, experts.quant().a1, 0, x, x_scale, context.stream);
+  }
+  for (int64_t begin = 0; begin < num_tokens; begin += chunk) {
+    const int64_t end = std::min(begin + chunk, num_tokens);
+    const ExpertsWorkspace part = experts.workspace(end - begin);
+    const auto front = [](const Tensor& block, const Shape& shape) {
+      return block.view({block.numel()}).slice(0, shape.numel()).view(shape);
+    };
+    ExpertsInput rows;
+    rows.x = x.slice(begin, end);
+    rows.x_scale = slice_scale(x_scale, begin, end);
+    rows.topk_ids = space[3].slice(0, end - begin);
+    rows.topk_weights = space[4].slice(0, end - begin);
+    // One selection of weight 1 per row: what the experts write is the result.
+    experts.apply(rows, output.slice(begin, end).view(part.output),
+                  front(space[0], part.workspace13), front(space[1], part.workspace2), space[2],
+                  context.stream);
+  }
+  if (state_->gate) {
+    gate_rows(hidden, state_->gate, output, context.stream);
+  }
+}
+
+}  // namespace moebius

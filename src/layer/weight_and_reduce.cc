@@ -1,0 +1,196 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/weight_and_reduce.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/parallel.h"
+#include "layer/batched_rows.h"
+#include "layer/row_ops.h"
+
+namespace moebius {
+
+namespace {
+
+// One term of a token's sum: a row of the expert output and its weight.
+struct Term {
+  int64_t row;
+  float weight;
+};
+
+// out = sum of T(row * weight) in the order given: in T after every term, or in f32 rounded once.
+template <typename T>
+void sum_rows(
+    const T* rows, const std::vector<Term>& terms, int64_t hidden, bool sum_in_dtype, T* out) {
+  constexpr int64_t kBlock = 512;  // partial sums that stay in the first-level cache
+  float sum[kBlock];
+  for (int64_t begin = 0; begin < hidden; begin += kBlock) {
+    const int64_t n = std::min(kBlock, hidden - begin);
+    std::fill_n(sum, n, 0.0f);
+    for (const auto& [row, weight] : terms) {
+      const T* x = rows + row * hidden + begin;
+      for (int64_t i = 0; i < n; ++i) {
+        const auto term = static_cast<float>(static_cast<T>(static_cast<float>(x[i]) * weight));
+        sum[i] = sum_in_dtype ? static_cast<float>(static_cast<T>(sum[i] + term)) : sum[i] + term;
+      }
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      out[begin + i] = static_cast<T>(sum[i]);
+    }
+  }
+}
+
+// output[t] = sum over the terms that append_terms(t, terms) lists.
+template <typename AppendTerms>
+void reduce_tokens(const Tensor& expert_output,
+                   const Tensor& output,
+                   bool sum_in_dtype,
+                   const Stream& stream,
+                   const AppendTerms& append_terms) {
+  constexpr int64_t kTokensPerTask = 4;
+  const int64_t hidden = output.dim(1);
+  visit_hidden_dtype(output.dtype(), [&](auto type) {
+    using T = decltype(type);
+    parallel_for(stream, output.dim(0), kTokensPerTask, [&](int64_t begin, int64_t end) {
+      std::vector<Term> terms;
+      for (int64_t t = begin; t < end; ++t) {
+        terms.clear();
+        append_terms(t, terms);
+        sum_rows(expert_output.data<T>(), terms, hidden, sum_in_dtype,
+                 output.data<T>() + t * hidden);
+      }
+    });
+  });
+}
+
+// Checks what both summing strategies share; returns K.
+int64_t expect_routing(const WeightAndReduceInput& input, const Tensor& output) {
+  expect_hidden_dtype(input.expert_output, "expert_output");
+  expect_dtype(output, input.expert_output.dtype(), "output");
+  expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
+  expect_eq(input.topk_ids.num_dims(), 2, "dimensions of topk_ids");
+  expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
+  expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
+  expect_ge(input.expert_output.num_dims(), 2, "dimensions of expert_output");
+  expect_shape(output, {input.topk_ids.dim(0), input.expert_output.shape().back()}, "output");
+  return input.topk_ids.dim(1);
+}
+
+float weight_of(const WeightAndReduceInput& input, int64_t selection) {
+  return input.apply_router_weight_on_input ? 1.0f : input.topk_weights.data<float>()[selection];
+}
+
+class Delegate final : public WeightAndReduce {
+ public:
+  WeightAndReduceKind kind() const override { return WeightAndReduceKind::kDelegate; }
+  void apply(const WeightAndReduceInput&, const Tensor&, const Stream&) const override {
+    throw InvalidArgument("delegate cannot be applied: prepare/finalize chooses the strategy");
+  }
+};
+
+class NoOp final : public WeightAndReduce {
+ public:
+  WeightAndReduceKind kind() const override { return WeightAndReduceKind::kNoOp; }
+  void apply(const WeightAndReduceInput& input,
+             const Tensor& output,
+             const Stream& stream) const override {
+    expect_hidden_dtype(input.expert_output, "expert_output");
+    expect_dtype(output, input.expert_output.dtype(), "output");
+    expect_shape(output, input.expert_output.shape(), "output");
+    if (output.raw() != input.expert_output.raw()) {
+      copy_rows(input.expert_output, output, stream);
+    }
+  }
+};
+
+class Contiguous final : public WeightAndReduce {
+ public:
+  WeightAndReduceKind kind() const override { return WeightAndReduceKind::kContiguous; }
+  void apply(const WeightAndReduceInput& input,
+             const Tensor& output,
+             const Stream& stream) const override {
+    const int64_t topk = expect_routing(input, output);
+    const int64_t num_tokens = output.dim(0);
+    const int64_t hidden = output.dim(1);
+    expect_shape(input.expert_output,
+                 input.expert_output.num_dims() == 2 ? Shape{num_tokens * topk, hidden}
+                                                     : Shape{num_tokens, topk, hidden},
+                 "expert_output");
+    const auto* ids = input.topk_ids.data<int32_t>();
+    const bool sum_in_dtype = topk >= 2 && topk <= 4;
+    reduce_tokens(input.expert_output, output, sum_in_dtype, stream,
+                  [&](int64_t t, std::vector<Term>& terms) {
+                    for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
+                      if (ids[i] >= 0) {
+                        terms.push_back({i, weight_of(input, i)});
+                      }
+                    }
+                  });
+  }
+};
+
+class NaiveBatched final : public WeightAndReduce {
+ public:
+  explicit NaiveBatched(int64_t first_expert) : first_expert_(first_expert) {}
+
+  WeightAndReduceKind kind() const override { return WeightAndReduceKind::kNaiveBatched; }
+  void apply(const WeightAndReduceInput& input,
+             const Tensor& output,
+             const Stream& stream) const override {
+    const int64_t topk = expect_routing(input, output);
+    expect_eq(input.expert_output.num_dims(), 3, "dimensions of expert_output");
+    const BatchedRows rows = batched_rows(input.topk_ids, first_expert_, input.expert_output.dim(0),
+                                          input.expert_output.dim(1));
+    reduce_tokens(input.expert_output, output, /*sum_in_dtype=*/true, stream,
+                  [&](int64_t t, std::vector<Term>& terms) {
+                    for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
+                      const int64_t row = rows.row[static_cast<size_t>(i)];
+                      if (row >= 0) {
+                        terms.push_back({row, weight_of(input, i)});
+                      }
+                    }
+                    // Rows of a lower expert come first: the order of adding expert by expert.
+                    std::sort(terms.begin(), terms.end(),
+                              [](const Term& a, const Term& b) { return a.row < b.row; });
+                  });
+  }
+
+ private:
+  int64_t first_expert_;
+};
+
+}  // namespace
+
+std::string_view name(WeightAndReduceKind kind) {
+  switch (kind) {
+    case WeightAndReduceKind::kDelegate:
+      return "delegate";
+    case WeightAndReduceKind::kContiguous:
+      return "contiguous";
+    case WeightAndReduceKind::kNoOp:
+      return "no-op";
+    case WeightAndReduceKind::kNaiveBatched:
+      return "naive batched";
+  }
+  return "unknown";
+}
+
+std::unique_ptr<WeightAndReduce> make_weight_and_reduce(WeightAndReduceKind kind,
+                                                        int64_t first_expert) {
+  switch (kind) {
+    case WeightAndReduceKind::kDelegate:
+      return std::make_unique<Delegate>();
+    case WeightAndReduceKind::kContiguous:
+      return std::make_unique<Contiguous>();
+    case WeightAndReduceKind::kNoOp:
+      return std::make_unique<NoOp>();
+    case WeightAndReduceKind::kNaiveBatched:
+      return std::make_unique<NaiveBatched>(first_expert);
+  }
+  throw InvalidArgument("no such weight-and-reduce");
+}
+
+}  // namespace moebius

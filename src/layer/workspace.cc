@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/workspace.h"
+
+#include <array>
+
+#include "moebius/error.h"
+
+namespace moebius {
+
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+int64_t bytes_of(const TensorSpec& spec) {
+  return spec.shape.numel() * bits(spec.dtype) / 8;
+}
+
+int64_t aligned(int64_t nbytes) {
+  return (nbytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+struct WorkspacePool::State {
+  using Slots = std::array<Tensor, kNumWorkspaceSlots>;
+  std::vector<Slots> microbatches;  // grows to the largest index asked for
+
+  Tensor& buffer(int microbatch, WorkspaceSlot slot) {
+    expect_ge(microbatch, 0, "microbatch");
+    const auto index = static_cast<size_t>(microbatch);
+    if (index >= microbatches.size()) {
+      microbatches.resize(index + 1);
+    }
+    return microbatches[index][static_cast<size_t>(slot)];
+  }
+};
+
+WorkspacePool::WorkspacePool() : state_(std::make_unique<State>()) {}
+WorkspacePool::~WorkspacePool() = default;
+
+std::vector<Tensor> WorkspacePool::get(int microbatch,
+                                       WorkspaceSlot slot,
+                                       std::initializer_list<TensorSpec> specs,
+                                       Device device) {
+  int64_t total = 0;
+  for (const TensorSpec& spec : specs) {
+    total += aligned(bytes_of(spec));
+  }
+  Tensor& buffer = state_->buffer(microbatch, slot);
+  if (total > 0 && (buffer.nbytes() < total || buffer.device() != device)) {
+    buffer = Tensor();  // Why: frees the old block before the new one is taken
+    buffer = Tensor::empty({total}, DType::kU8, device);
+  }
+  std::vector<Tensor> tensors;
+  int64_t begin = 0;
+  for (const TensorSpec& spec : specs) {
+    const int64_t nbytes = bytes_of(spec);
+    tensors.push_back(
+        nbytes == 0 ? Tensor::borrow(nullptr, spec.shape, spec.dtype, device)
+                    : buffer.slice(begin, begin + nbytes).reinterpret(spec.dtype, spec.shape));
+    begin += aligned(nbytes);
+  }
+  return tensors;
+}
+
+Tensor WorkspacePool::get(
+    int microbatch, WorkspaceSlot slot, const Shape& shape, DType dtype, Device device) {
+  return get(microbatch, slot, {{shape, dtype}}, device)[0];
+}
+
+int64_t WorkspacePool::bytes() const {
+  int64_t total = 0;
+  for (const State::Slots& slots : state_->microbatches) {
+    for (const Tensor& buffer : slots) {
+      total += buffer.nbytes();
+    }
+  }
+  return total;
+}
+
+}  // namespace moebius
