@@ -81,6 +81,9 @@ class PrepareFinalize {
   virtual bool output_is_reduced() const = 0;  // combine has already summed over ranks
   virtual bool supports_async() const { return false; }
   virtual bool is_monolithic() const { return false; }
+  // Whether prepare hands over indices of local experts (-1 = elsewhere or masked), which no
+  // expert_map applies to any more, instead of global ids.
+  virtual bool localizes_ids() const { return false; }
   // Whether finalize can work with what the experts leave to it.
   virtual Support accepts(WeightAndReduceKind kind) const = 0;
   // Whether this quantization (and deferring it) can be served.

@@ -152,7 +152,7 @@ void expect_kernel_input(const KernelInput& input,
   }
   if (input.expert_map) {
     expect_expert_map(input.expert_map, num_experts, desc.num_local_experts);
-    expect(experts.supports_expert_map() || desc.format == ActivationFormat::kBatched,
+    expect(experts.supports_expert_map() || prepare_finalize.localizes_ids(),
            fmt::format("expert_map is given, but experts {} take none", experts.implementation()));
   } else if (prepare_finalize.num_dispatchers() == 1) {
     expect_eq(desc.num_local_experts, num_experts, "local experts without an expert_map");

@@ -22,6 +22,9 @@ struct ModularKernel::State {
   PrepareResult prepare(const KernelInput& input, const CallContext& context);
   void route(const KernelInput& input, PrepareResult& prepared, const CallContext& context);
   void record_load(const PrepareResult& prepared, const Tensor& map, const CallContext& context);
+  Tensor map_of(const KernelInput& input) const {
+    return prepare_finalize->localizes_ids() ? Tensor() : input.expert_map;
+  }
   Tensor compute(const KernelInput& input,
                  const PrepareResult& prepared,
                  const CallContext& context);
@@ -111,7 +114,7 @@ PrepareResult ModularKernel::State::prepare(const KernelInput& input, const Call
     prepared.topk_weights = input.topk_weights;
   }
   expect_prepared(prepared, prepared.topk_ids, prepared.topk_weights, *experts);
-  record_load(prepared, input.expert_map, context);
+  record_load(prepared, map_of(input), context);
   return prepared;
 }
 
@@ -152,7 +155,7 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   rows.topk_ids = prepared.topk_ids;
   rows.topk_weights = prepared.topk_weights;
   rows.expert_num_tokens = prepared.expert_num_tokens;
-  rows.expert_map = input.expert_map;
+  rows.expert_map = map_of(input);
   rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
   return run_experts(*experts, rows, chunk_tokens, context);
 }

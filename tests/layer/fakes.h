@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Parts that record how the modular kernel calls them.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moebius/modular_kernel.h"
+#include "tests/layer/tensors.h"
+
+namespace moebius::testing {
+
+// The order of calls, shared by several fakes.
+using Journal = std::vector<std::string>;
+
+// y = (id + 1) * x for every selection, where id is the index the experts see: the local one.
+// Poisons its workspaces first, so a caller who hands out too little or too early is found.
+class FakeExperts : public Experts {
+ public:
+  struct Call {
+    int64_t rows;
+    const std::byte* output;
+    const std::byte* workspace13;
+    Shape workspace13_shape;
+    int64_t scale_numel;  // -1: no scale
+    std::vector<int32_t> counts;
+    bool has_map;
+  };
+  struct Options {
+    bool supports_chunking = true;
+    bool supports_expert_map = true;
+    bool expects_unquantized_inputs = false;
+    WeightAndReduceKind kind = WeightAndReduceKind::kDelegate;
+    bool flat_output = false;  // [M * K, H] instead of [M, K, H]
+    QuantConfig quant;
+    Journal* journal = nullptr;
+  };
+
+  explicit FakeExperts(ExpertsDesc desc) : desc_(desc) {}
+  FakeExperts(ExpertsDesc desc, Options options) : desc_(desc), options_(std::move(options)) {}
+
+  const ExpertsDesc& desc() const override { return desc_; }
+  const QuantConfig& quant() const override { return options_.quant; }
+  std::string_view implementation() const override { return "fake"; }
+  WeightAndReduceKind weight_and_reduce() const override { return options_.kind; }
+  bool supports_chunking() const override { return options_.supports_chunking; }
+  bool supports_expert_map() const override { return options_.supports_expert_map; }
+  bool expects_unquantized_inputs() const override { return options_.expects_unquantized_inputs; }
+
+  ExpertsWorkspace workspace(int64_t rows) const override {
+    const int64_t topk = desc_.topk;
+    ExpertsWorkspace need;
+    need.dtype = desc_.in_dtype;
+    need.scratch_bytes = 64;
+    if (desc_.format == ActivationFormat::kBatched) {
+      need.workspace13 = {desc_.num_local_experts, rows, desc_.w1_rows()};
+      need.workspace2 = {desc_.num_local_experts, rows, desc_.intermediate};
+      need.output = {desc_.num_local_experts, rows, desc_.hidden};
+      return need;
+    }
+    need.workspace13 = {rows, topk, desc_.w1_rows()};
+    need.workspace2 = {rows, topk, desc_.intermediate};
+    need.output =
+        options_.flat_output ? Shape{rows * topk, desc_.hidden} : Shape{rows, topk, desc_.hidden};
+    return need;
+  }
+
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& workspace13,
+             const Tensor& workspace2,
+             const Tensor& scratch,
+             const Stream&) const override {
+    const bool batched = desc_.format == ActivationFormat::kBatched;
+    const int64_t rows = input.x.dim(batched ? 1 : 0);
+    calls.push_back(
+        {rows, output.bytes(), workspace13.bytes(), workspace13.shape(),
+         input.x_scale ? input.x_scale.numel() : -1,
+         input.expert_num_tokens ? ints(input.expert_num_tokens) : std::vector<int32_t>{},
+         input.expert_map.defined()});
+    if (options_.journal != nullptr) {
+      options_.journal->push_back("experts");
+    }
+    const ExpertsWorkspace need = workspace(rows);
+    expect_shape(output, need.output, "output");
+    expect_shape(workspace13, need.workspace13, "workspace13");
+    expect_shape(workspace2, need.workspace2, "workspace2");
+    expect_ge(scratch.nbytes(), need.scratch_bytes, "scratch");
+    for (const Tensor& space : {workspace13, workspace2, scratch, output}) {
+      poison(space);
+    }
+    batched ? apply_batched(input, output) : apply_standard(input, output);
+  }
+
+  mutable std::vector<Call> calls;
+
+ private:
+  void apply_standard(const ExpertsInput& input, const Tensor& output) const {
+    for (int64_t i = 0; i < input.topk_ids.numel(); ++i) {
+      int32_t id = input.topk_ids.data<int32_t>()[i];
+      if (id >= 0 && input.expert_map) {
+        id = input.expert_map.data<int32_t>()[id];
+      }
+      write_row(input, i / desc_.topk, id, output, i);
+    }
+  }
+  void apply_batched(const ExpertsInput& input, const Tensor& output) const {
+    const int64_t max_rows = input.x.dim(1);
+    for (int64_t e = 0; e < desc_.num_local_experts; ++e) {
+      for (int64_t r = 0; r < input.expert_num_tokens.data<int32_t>()[e]; ++r) {
+        const int64_t row = e * max_rows + r;
+        write_row(input, row, static_cast<int32_t>(e), output, row);
+      }
+    }
+  }
+  void write_row(
+      const ExpertsInput& input, int64_t from, int32_t id, const Tensor& output, int64_t to) const {
+    for (int64_t h = 0; h < desc_.hidden; ++h) {
+      const float x = get_float(input.x, from * desc_.hidden + h);
+      set_float(output, to * desc_.hidden + h, id < 0 ? 0.0f : x * static_cast<float>(id + 1));
+    }
+  }
+
+  ExpertsDesc desc_;
+  Options options_;
+};
+
+inline ExpertsDesc fake_desc(int64_t num_experts,
+                             int64_t topk,
+                             int64_t hidden,
+                             ActivationFormat format = ActivationFormat::kStandard,
+                             DType dtype = DType::kF32) {
+  ExpertsDesc desc;
+  desc.num_experts = num_experts;
+  desc.num_local_experts = num_experts;
+  desc.topk = topk;
+  desc.hidden = hidden;
+  desc.intermediate = 4;
+  desc.in_dtype = dtype;
+  desc.format = format;
+  return desc;
+}
+
+// no_ep with other answers, and with asynchronous halves that note when they are called.
+class FakePrepareFinalize : public PrepareFinalize {
+ public:
+  struct Options {
+    ActivationFormat format = ActivationFormat::kStandard;
+    std::optional<int64_t> max_tokens;
+    bool is_async = false;
+    bool is_monolithic = false;
+    DType ids_dtype = DType::kI32;
+    Support reduce = Support::yes();
+    Support quant = Support::yes();
+    bool with_counts = false;     // hands over expert_num_tokens, as dispatching backends do
+    bool drops_all_rows = false;  // as on a rank whose experts nobody chose
+    Journal* journal = nullptr;
+  };
+  explicit FakePrepareFinalize(Options options) : options_(std::move(options)) {}
+
+  std::string_view name() const override { return "fake_pf"; }
+  ActivationFormat activation_format() const override { return options_.format; }
+  DType topk_ids_dtype() const override { return options_.ids_dtype; }
+  std::optional<int64_t> max_tokens_per_rank() const override { return options_.max_tokens; }
+  int num_dispatchers() const override { return 1; }
+  bool output_is_reduced() const override { return false; }
+  bool supports_async() const override { return options_.is_async; }
+  bool is_monolithic() const override { return options_.is_monolithic; }
+  Support accepts(WeightAndReduceKind) const override { return options_.reduce; }
+  Support accepts(const QuantConfig&, bool) const override { return options_.quant; }
+
+  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
+    note("prepare");
+    PrepareResult result;
+    if (options_.is_monolithic) {
+      result.x = input.hidden;
+      result.router_logits = input.router_logits;
+      return result;
+    }
+    result = no_ep_->prepare(input, context);
+    if (options_.with_counts) {
+      result.expert_num_tokens = Tensor::zeros({input.num_experts}, DType::kI32);
+      for (const int32_t id : ints(input.topk_ids)) {
+        ++result.expert_num_tokens.data<int32_t>()[id];
+      }
+    }
+    if (options_.drops_all_rows) {
+      result.x = result.x.slice(0, 0);
+      result.topk_ids = input.topk_ids.slice(0, 0);
+      result.topk_weights = input.topk_weights.slice(0, 0);
+    }
+    return result;
+  }
+  void finalize(const FinalizeInput& input, const CallContext& context) override {
+    note("finalize");
+    if (options_.drops_all_rows) {
+      EXPECT_EQ(input.expert_output.numel(), 0);
+      std::memset(input.output.raw(), 0, static_cast<size_t>(input.output.nbytes()));
+      return;
+    }
+    no_ep_->finalize(input, context);
+  }
+  Pending<PrepareResult> prepare_async(const PrepareInput& input,
+                                       const CallContext& context) override {
+    note("prepare_async");
+    return {[this] { note("prepare hook"); },
+            [this, input, context] { return prepare(input, context); }};
+  }
+  Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override {
+    note("finalize_async");
+    return {[this] { note("finalize hook"); },
+            [this, input, context] { finalize(input, context); }};
+  }
+
+ private:
+  void note(const char* what) {
+    if (options_.journal != nullptr) {
+      options_.journal->push_back(what);
+    }
+  }
+  Options options_;
+  std::unique_ptr<PrepareFinalize> no_ep_ = make_no_ep();
+};
+
+}  // namespace moebius::testing

@@ -1,0 +1,272 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the modular kernel refuses, and that it names both sides.
+#include <gtest/gtest.h>
+
+#include "tests/layer/fakes.h"
+
+namespace moebius {
+namespace {
+
+using testing::expect_mentions;
+using testing::fake_desc;
+using testing::FakeExperts;
+using testing::FakePrepareFinalize;
+using testing::ids_of;
+using testing::Journal;
+using testing::message_of;
+using testing::random_ids;
+using testing::random_tensor;
+
+constexpr auto kStandard = ActivationFormat::kStandard;
+constexpr auto kBatched = ActivationFormat::kBatched;
+
+// The message of composing a fake prepare/finalize with fake experts.
+std::string compose(FakePrepareFinalize::Options pf,
+                    FakeExperts::Options experts = {},
+                    ActivationFormat experts_format = kStandard) {
+  return message_of([&] {
+    ModularKernel(
+        std::make_unique<FakePrepareFinalize>(std::move(pf)),
+        std::make_unique<FakeExperts>(fake_desc(4, 2, 8, experts_format), std::move(experts)));
+  });
+}
+
+TEST(ModularKernelErrors, FormatsMustMatch) {
+  expect_mentions(compose({.format = kBatched, .max_tokens = 4}),
+                  {"fake_pf", "batched", "fake", "standard"});
+  expect_mentions(compose({}, {}, kBatched), {"fake_pf", "standard", "batched"});
+  EXPECT_EQ(compose({.format = kBatched, .max_tokens = 4}, {}, kBatched), "no error");
+}
+
+TEST(ModularKernelErrors, OnlyBatchedFormatsHaveARowLimit) {
+  expect_mentions(compose({.format = kBatched}, {}, kBatched),
+                  {"fake_pf", "batched", "no row limit"});
+  expect_mentions(compose({.max_tokens = 4}), {"fake_pf", "standard", "a row limit"});
+}
+
+TEST(ModularKernelErrors, MonolithicNeedsARouter) {
+  expect_mentions(compose({.is_monolithic = true}), {"fake_pf", "monolithic", "router"});
+}
+
+TEST(ModularKernelErrors, PartsMustBeAccepted) {
+  expect_mentions(compose({.reduce = Support::no("weights go with combine")},
+                          {.kind = WeightAndReduceKind::kNoOp}),
+                  {"fake_pf", "no-op", "fake", "weights go with combine"});
+  expect_mentions(compose({.quant = Support::no("rows travel as bf16")}),
+                  {"fake_pf", "fake", "rows travel as bf16"});
+  expect_mentions(compose({.ids_dtype = DType::kI64}), {"fake_pf", "i64", "i32"});
+  const Tensor ones = testing::filled({4}, DType::kF32, {1});
+  FakeExperts::Options blocks;  // hidden is 8
+  blocks.quant = QuantConfig::fp8_w8a8({.w1_scale = ones, .w2_scale = ones}, false, false,
+                                       GroupShape{128, 128});
+  expect_mentions(compose({}, blocks), {"fp8", "8", "128"});
+  blocks.expects_unquantized_inputs = true;
+  EXPECT_EQ(compose({}, blocks), "no error");
+}
+
+TEST(ModularKernelErrors, RouterAndSharedExpertsMustFit) {
+  RouterConfig config;
+  config.num_experts = 5;
+  config.topk = 2;
+  const auto with = [](std::shared_ptr<const SharedExperts> shared,
+                       std::shared_ptr<const Router> router) {
+    return message_of([&] {
+      ModularKernel(make_no_ep(), std::make_unique<FakeExperts>(fake_desc(4, 2, 8)), shared,
+                    router);
+    });
+  };
+  expect_mentions(with(nullptr, std::make_shared<Router>(config, RouterWeights{})),
+                  {"router", "5", "4"});
+  config.num_experts = 4;
+  config.topk = 3;
+  expect_mentions(with(nullptr, std::make_shared<Router>(config, RouterWeights{})),
+                  {"topk of the router", "3", "2"});
+  const auto shared = [](int64_t hidden, DType dtype) {
+    return std::make_shared<SharedExperts>(
+        std::make_unique<FakeExperts>(fake_desc(1, 1, hidden, kStandard, dtype)), Tensor());
+  };
+  expect_mentions(with(shared(9, DType::kF32), nullptr),
+                  {"hidden of the shared experts", "9", "8"});
+  expect_mentions(with(shared(8, DType::kBF16), nullptr), {"shared experts", "bf16", "f32"});
+}
+
+TEST(ModularKernelErrors, MissingPartsAndNegativeChunks) {
+  expect_mentions(
+      message_of([] { ModularKernel(nullptr, std::make_unique<FakeExperts>(fake_desc(4, 2, 8))); }),
+      {"prepare_finalize is missing"});
+  expect_mentions(message_of([] { ModularKernel(make_no_ep(), nullptr); }),
+                  {"experts are missing"});
+  expect_mentions(message_of([] {
+                    ModularKernel(make_no_ep(), std::make_unique<FakeExperts>(fake_desc(4, 2, 8)),
+                                  nullptr, nullptr, KernelOptions{-3});
+                  }),
+                  {"chunk_tokens is -3"});
+}
+
+// A valid call of 4 tokens, top-2 of 5 experts, hidden 8, that a test then spoils.
+struct Call {
+  KernelInput input;
+  Tensor output = Tensor::empty({4, 8}, DType::kF32);
+  Tensor shared_output;
+  WorkspacePool pool;
+  CallContext context;
+};
+
+// The message of the spoiled call; nothing may have been called.
+template <typename Spoil>
+std::string refusal(Spoil&& spoil,
+                    FakePrepareFinalize::Options pf = {},
+                    FakeExperts::Options experts = {},
+                    bool has_shared = false,
+                    int64_t topk = 2) {
+  Journal journal;
+  pf.journal = &journal;
+  experts.journal = &journal;
+  std::shared_ptr<const SharedExperts> shared;
+  if (has_shared) {
+    shared = std::make_shared<SharedExperts>(std::make_unique<FakeExperts>(fake_desc(1, 1, 8)),
+                                             Tensor());
+  }
+  RouterConfig config;
+  config.num_experts = 5;
+  config.topk = topk;
+  ModularKernel kernel(
+      std::make_unique<FakePrepareFinalize>(pf),
+      std::make_unique<FakeExperts>(fake_desc(5, topk, 8, pf.format), experts), shared,
+      pf.is_monolithic ? std::make_shared<const Router>(config, RouterWeights{}) : nullptr);
+  Call call;
+  call.context.workspaces = &call.pool;
+  call.input.hidden = random_tensor({4, 8}, DType::kF32, 1);
+  call.input.topk_ids = random_ids(4, topk, 5, 2);
+  call.input.topk_weights = random_tensor({4, topk}, DType::kF32, 3);
+  call.input.num_experts = 5;
+  if (has_shared) {
+    call.shared_output = Tensor::empty({4, 8}, DType::kF32);
+  }
+  spoil(call);
+  const std::string message = message_of(
+      [&] { kernel.forward(call.input, call.output, call.shared_output, call.context); });
+  if (message != "no error") {
+    EXPECT_TRUE(journal.empty()) << message << ", but after " << journal[0];
+  }
+  return message;
+}
+
+TEST(ModularKernelErrors, TheCallItselfIsValid) {
+  EXPECT_EQ(refusal([](Call&) {}), "no error");
+  EXPECT_EQ(refusal([](Call&) {}, {}, {}, true), "no error");
+  EXPECT_EQ(refusal([](Call& c) { c.input.num_experts = -1; }), "no error");
+  EXPECT_EQ(refusal([](Call& c) { c.output = c.input.hidden; }), "no error");
+}
+
+TEST(ModularKernelErrors, ShapesAndDtypes) {
+  expect_mentions(refusal([](Call& c) { c.input.hidden = {}; }), {"hidden is missing"});
+  expect_mentions(refusal([](Call& c) {
+                    c.input.hidden = random_tensor({4, 9}, DType::kF32, 1);
+                  }),
+                  {"hidden.dim(1) is 9", "8"});
+  expect_mentions(refusal([](Call& c) {
+                    c.input.hidden = random_tensor({4, 8}, DType::kBF16, 1);
+                  }),
+                  {"hidden", "bf16", "f32"});
+  expect_mentions(refusal([](Call& c) { c.input.topk_ids = random_ids(3, 2, 5, 1); }),
+                  {"topk_ids", "[3, 2]", "[4, 2]"});
+  expect_mentions(refusal([](Call& c) { c.input.topk_ids = random_ids(4, 3, 5, 1); }),
+                  {"topk_ids", "[4, 3]", "[4, 2]"});
+  expect_mentions(refusal([](Call& c) { c.input.topk_weights = {}; }), {"topk_weights is missing"});
+  expect_mentions(refusal([](Call& c) {
+                    c.input.topk_weights = random_tensor({4, 2}, DType::kBF16, 1);
+                  }),
+                  {"topk_weights", "bf16", "f32"});
+  expect_mentions(refusal([](Call& c) {
+                    c.output = Tensor::empty({5, 8}, DType::kF32);
+                  }),
+                  {"output", "[5, 8]", "[4, 8]"});
+  expect_mentions(refusal([](Call& c) {
+                    c.output = Tensor::empty({4, 8}, DType::kBF16);
+                  }),
+                  {"output", "bf16", "f32"});
+  expect_mentions(refusal([](Call& c) {
+                    c.input.lora_ids = ids_of({3}, {0, 0, 0});
+                  }),
+                  {"lora_ids", "[3]", "[4]"});
+  expect_mentions(refusal([](Call& c) { c.context.workspaces = nullptr; }), {"workspaces"});
+}
+
+TEST(ModularKernelErrors, ExpertIds) {
+  expect_mentions(refusal([](Call& c) { c.input.topk_ids.data<int32_t>()[5] = 5; }),
+                  {"topk_ids[2, 1] is 5", "-1 to 4"});
+  expect_mentions(refusal([](Call& c) { c.input.topk_ids.data<int32_t>()[0] = -2; }),
+                  {"topk_ids[0, 0] is -2"});
+  expect_mentions(refusal([](Call& c) { c.input.num_experts = 6; }), {"num_experts is 6", "5"});
+  expect_mentions(refusal([](Call& c) {
+                    c.input.expert_map = ids_of({4}, {0, 1, 2, 3});
+                  }),
+                  {"expert_map", "[4]", "[5]"});
+  expect_mentions(refusal([](Call& c) {
+                    c.input.expert_map = ids_of({5}, {0, 1, 2, 5, -1});
+                  }),
+                  {"expert_map[3] is 5", "4"});
+  expect_mentions(refusal(
+                      [](Call& c) {
+                        c.input.expert_map = ids_of({5}, {0, 1, 2, 3, 4});
+                      },
+                      {}, {.supports_expert_map = false}),
+                  {"expert_map", "fake"});
+}
+
+TEST(ModularKernelErrors, WeightOnInputNeedsTopOne) {
+  const auto on_input = [](Call& c) { c.input.apply_router_weight_on_input = true; };
+  expect_mentions(refusal(on_input), {"apply_router_weight_on_input", "2", "1"});
+  EXPECT_EQ(refusal(on_input, {}, {}, false, /*topk=*/1), "no error");
+}
+
+TEST(ModularKernelErrors, TooManyTokensForABatchedFormat) {
+  expect_mentions(refusal([](Call&) {}, {.format = kBatched, .max_tokens = 3}),
+                  {"fake_pf", "4", "3"});
+}
+
+TEST(ModularKernelErrors, AliasesOfHidden) {
+  const auto in_place = [](Call& c) { c.output = c.input.hidden; };
+  expect_mentions(refusal(in_place, {}, {}, /*has_shared=*/true), {"output", "hidden", "shared"});
+  expect_mentions(refusal([](Call& c) {
+                    const Tensor both = random_tensor({6, 8}, DType::kF32, 1);
+                    c.input.hidden = both.slice(0, 4);
+                    c.output = both.slice(2, 6);
+                  }),
+                  {"output overlaps hidden"});
+  expect_mentions(refusal([](Call& c) { c.shared_output = c.output; }, {}, {}, true),
+                  {"shared_output overlaps output"});
+}
+
+TEST(ModularKernelErrors, SharedOutputGoesWithSharedExperts) {
+  expect_mentions(refusal([](Call& c) { c.shared_output = {}; }, {}, {}, true),
+                  {"shared_output is missing", "some"});
+  expect_mentions(refusal([](Call& c) {
+                    c.shared_output = Tensor::empty({4, 8}, DType::kF32);
+                  }),
+                  {"shared_output is given", "no shared"});
+}
+
+TEST(ModularKernelErrors, MonolithicInput) {
+  const FakePrepareFinalize::Options monolithic{.is_monolithic = true};
+  expect_mentions(refusal([](Call&) {}, monolithic), {"router_logits is missing"});
+  expect_mentions(refusal(
+                      [](Call& c) {
+                        c.input.router_logits = random_tensor({4, 6}, DType::kF32, 1);
+                      },
+                      monolithic),
+                  {"router_logits", "[4, 6]", "[4, 5]"});
+  expect_mentions(refusal(
+                      [](Call& c) {
+                        c.input.router_logits = random_tensor({4, 5}, DType::kF32, 1);
+                        c.input.apply_router_weight_on_input = true;
+                      },
+                      monolithic, {}, false, 1),
+                  {"monolithic", "router weight"});
+}
+
+}  // namespace
+}  // namespace moebius

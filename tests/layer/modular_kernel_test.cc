@@ -1,0 +1,390 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The modular kernel with recording parts: who is called, with what, in which order.
+#include "moebius/modular_kernel.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/layer/fakes.h"
+
+namespace moebius {
+namespace {
+
+using testing::expect_same_bits;
+using testing::fake_desc;
+using testing::FakeExperts;
+using testing::FakePrepareFinalize;
+using testing::filled;
+using testing::floats;
+using testing::ids_of;
+using testing::ints;
+using testing::Journal;
+using testing::random_ids;
+using testing::random_tensor;
+
+constexpr int64_t kExperts = 6;
+constexpr int64_t kHidden = 8;
+
+// A kernel of fakes and an input for it; the kernel owns what the pointers point to.
+struct Bench {
+  std::unique_ptr<ModularKernel> kernel;
+  const FakeExperts* experts = nullptr;
+  WorkspacePool pool;
+  CallContext context;
+  KernelInput input;
+
+  Bench(std::unique_ptr<PrepareFinalize> pf,
+        ExpertsDesc desc,
+        FakeExperts::Options options = {},
+        int64_t chunk_tokens = 0,
+        std::shared_ptr<const SharedExperts> shared = nullptr,
+        std::shared_ptr<const Router> router = nullptr) {
+    auto fake = std::make_unique<FakeExperts>(desc, std::move(options));
+    experts = fake.get();
+    kernel = std::make_unique<ModularKernel>(std::move(pf), std::move(fake), std::move(shared),
+                                             std::move(router), KernelOptions{chunk_tokens});
+    context.workspaces = &pool;
+    input.num_experts = desc.num_experts;
+  }
+
+  void set_tokens(int64_t num_tokens) {
+    const ExpertsDesc& desc = experts->desc();
+    input.hidden = random_tensor({num_tokens, desc.hidden}, desc.in_dtype, 11);
+    input.topk_ids = random_ids(num_tokens, desc.topk, desc.num_experts, 12);
+    input.topk_weights = random_tensor({num_tokens, desc.topk}, DType::kF32, 13);
+  }
+  Tensor forward() {
+    const Tensor output = Tensor::empty(input.hidden.shape(), input.hidden.dtype());
+    testing::poison(output);
+    kernel->forward(input, output, {}, context);
+    return output;
+  }
+};
+
+Tensor expected_sum(const KernelInput& input) {
+  const int64_t topk = input.topk_ids.dim(1);
+  const Tensor output = Tensor::zeros(input.hidden.shape(), DType::kF32);
+  for (int64_t i = 0; i < input.topk_ids.numel(); ++i) {
+    const int32_t id = input.topk_ids.data<int32_t>()[i];
+    for (int64_t h = 0; id >= 0 && h < input.hidden.dim(1); ++h) {
+      const int64_t at = i / topk * input.hidden.dim(1) + h;
+      output.data<float>()[at] += get_float(input.hidden, at) * static_cast<float>(id + 1) *
+                                  get_float(input.topk_weights, i);
+    }
+  }
+  return output;
+}
+
+TEST(ModularKernel, SumsWeightedExperts) {
+  for (const int64_t topk : {1, 2, 5}) {
+    Bench standard(make_no_ep(), fake_desc(kExperts, topk, kHidden));
+    standard.set_tokens(7);
+    EXPECT_LT(testing::relative_error(standard.forward(), expected_sum(standard.input)), 1e-6);
+    Bench batched(make_no_ep_batched(7, kExperts),
+                  fake_desc(kExperts, topk, kHidden, ActivationFormat::kBatched));
+    batched.set_tokens(7);
+    EXPECT_LT(testing::relative_error(batched.forward(), expected_sum(batched.input)), 1e-6);
+  }
+}
+
+TEST(ModularKernel, MaskedSelectionsCountForNothing) {
+  for (const bool is_batched : {false, true}) {
+    Bench bench(is_batched ? make_no_ep_batched(3, kExperts) : make_no_ep(),
+                fake_desc(kExperts, 2, kHidden,
+                          is_batched ? ActivationFormat::kBatched : ActivationFormat::kStandard));
+    bench.set_tokens(3);
+    bench.input.topk_ids = ids_of({3, 2}, {-1, 2, 0, 5, -1, -1});
+    EXPECT_LT(testing::relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
+    EXPECT_EQ(ints(bench.kernel->last_expert_load()), (std::vector<int32_t>{1, 0, 1, 0, 0, 1}));
+  }
+}
+
+TEST(ModularKernel, OutputSitsOnTheFrontOfWorkspace13) {
+  ExpertsDesc desc = fake_desc(kExperts, 2, kHidden);
+  for (const int64_t intermediate : {1, 64}) {  // output larger, and smaller than GEMM1's
+    desc.intermediate = intermediate;
+    Bench bench(make_no_ep(), desc);
+    bench.set_tokens(5);
+    bench.forward();
+    ASSERT_EQ(bench.experts->calls.size(), 1u);
+    EXPECT_EQ(bench.experts->calls[0].output, bench.experts->calls[0].workspace13);
+  }
+}
+
+TEST(ModularKernel, ChunksGiveTheSameBits) {
+  for (const bool flat : {false, true}) {
+    for (const int64_t num_tokens : {5, 6, 7, 12, 13}) {
+      const ExpertsDesc desc =
+          fake_desc(kExperts, 3, kHidden, ActivationFormat::kStandard, DType::kBF16);
+      FakeExperts::Options options;
+      options.flat_output = flat;
+      Bench whole(make_no_ep(), desc, options);
+      Bench chunked(make_no_ep(), desc, options, /*chunk_tokens=*/6);
+      whole.set_tokens(num_tokens);
+      chunked.set_tokens(num_tokens);
+      expect_same_bits(chunked.forward(), whole.forward());
+      EXPECT_EQ(whole.experts->calls.size(), 1u);
+      EXPECT_EQ(static_cast<int64_t>(chunked.experts->calls.size()), (num_tokens + 5) / 6);
+    }
+  }
+}
+
+TEST(ModularKernel, ChunkWorkspacesFitTheChunk) {
+  Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, /*chunk_tokens=*/4);
+  bench.set_tokens(9);
+  bench.forward();
+  const auto& calls = bench.experts->calls;
+  ASSERT_EQ(calls.size(), 3u);
+  const int64_t rows[] = {4, 4, 1};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(calls[i].rows, rows[i]);
+    EXPECT_EQ(calls[i].workspace13_shape[0], rows[i]);
+    EXPECT_EQ(calls[i].workspace13, calls[0].workspace13);
+    // Each output is the next slice of one buffer of its own.
+    EXPECT_EQ(calls[i].output - calls[0].output,
+              static_cast<int64_t>(i) * 4 * 2 * kHidden * int64_t{sizeof(float)});
+    EXPECT_NE(calls[i].output, calls[i].workspace13);
+  }
+}
+
+TEST(ModularKernel, ChunksOnlyWhereSupportedAndNeeded) {
+  FakeExperts::Options options;
+  options.supports_chunking = false;
+  Bench refuses(make_no_ep(), fake_desc(kExperts, 2, kHidden), options, /*chunk_tokens=*/2);
+  refuses.set_tokens(5);
+  refuses.forward();
+  EXPECT_EQ(refuses.experts->calls.size(), 1u);
+  Bench exact(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, /*chunk_tokens=*/5);
+  exact.set_tokens(5);
+  exact.forward();
+  EXPECT_EQ(exact.experts->calls.size(), 1u);
+  EXPECT_EQ(exact.experts->calls[0].output, exact.experts->calls[0].workspace13);
+}
+
+TEST(ModularKernel, ChunksRecountExpertTokens) {
+  FakePrepareFinalize::Options pf;
+  pf.with_counts = true;
+  Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(3, 2, kHidden), {}, 2);
+  bench.set_tokens(4);
+  bench.input.topk_ids = ids_of({4, 2}, {0, 1, 0, 2, 1, 2, 1, 2});
+  bench.forward();
+  ASSERT_EQ(bench.experts->calls.size(), 2u);
+  EXPECT_EQ(bench.experts->calls[0].counts, (std::vector<int32_t>{2, 1, 1}));
+  EXPECT_EQ(bench.experts->calls[1].counts, (std::vector<int32_t>{0, 2, 2}));
+  EXPECT_EQ(ints(bench.kernel->last_expert_load()), (std::vector<int32_t>{2, 3, 3}));
+
+  Bench without(make_no_ep(), fake_desc(3, 2, kHidden), {}, 2);
+  without.set_tokens(4);
+  without.forward();
+  EXPECT_TRUE(without.experts->calls[0].counts.empty());
+}
+
+TEST(ModularKernel, OneScaleIsNotSliced) {
+  const Tensor ones = filled({kExperts}, DType::kF32, {1});
+  for (const bool per_token : {false, true}) {
+    FakeExperts::Options options;
+    options.quant = QuantConfig::fp8_w8a8({.w1_scale = ones, .w2_scale = ones}, per_token);
+    Bench bench(make_no_ep(), fake_desc(kExperts, 1, kHidden), options, /*chunk_tokens=*/2);
+    bench.set_tokens(5);
+    bench.forward();
+    ASSERT_EQ(bench.experts->calls.size(), 3u);
+    EXPECT_EQ(bench.experts->calls[0].scale_numel, per_token ? 2 : 1);
+    EXPECT_EQ(bench.experts->calls[2].scale_numel, 1);
+  }
+}
+
+TEST(ModularKernel, ExpertsThatQuantizeGetPlainRows) {
+  const Tensor ones = filled({kExperts}, DType::kF32, {1});
+  FakeExperts::Options options;
+  options.quant = QuantConfig::fp8_w8a8({.w1_scale = ones, .w2_scale = ones});
+  options.expects_unquantized_inputs = true;
+  Bench bench(make_no_ep(), fake_desc(kExperts, 1, kHidden), options);
+  bench.set_tokens(3);
+  EXPECT_LT(testing::relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
+  EXPECT_EQ(bench.experts->calls[0].scale_numel, -1);
+}
+
+TEST(ModularKernel, NoTokensNoExperts) {
+  Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden));
+  bench.set_tokens(0);
+  EXPECT_EQ(bench.forward().dim(0), 0);
+  EXPECT_TRUE(bench.experts->calls.empty());
+  bench.set_tokens(4);
+  bench.forward();
+  bench.set_tokens(0);
+  bench.forward();
+  EXPECT_EQ(ints(bench.kernel->last_expert_load()), std::vector<int32_t>(kExperts, 0));
+}
+
+TEST(ModularKernel, NoReceivedRowsStillFinalize) {
+  Journal journal;
+  FakePrepareFinalize::Options pf;
+  pf.drops_all_rows = true;
+  pf.journal = &journal;
+  FakeExperts::Options options;
+  options.journal = &journal;
+  Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, kHidden), options);
+  bench.set_tokens(3);
+  EXPECT_EQ(floats(bench.forward()), std::vector<float>(3 * kHidden, 0.0f));
+  EXPECT_EQ(journal, (Journal{"prepare", "finalize"}));
+}
+
+TEST(ModularKernel, InPlaceOutput) {
+  Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, /*chunk_tokens=*/3);
+  bench.set_tokens(8);
+  const Tensor expected = bench.forward();
+  bench.kernel->forward(bench.input, bench.input.hidden, {}, bench.context);
+  expect_same_bits(bench.input.hidden, expected);
+}
+
+TEST(ModularKernel, ExpertMapsOfTwoRanksAddUp) {
+  Bench all(make_no_ep(), fake_desc(kExperts, 2, kHidden));
+  all.set_tokens(9);
+  const Tensor expected = all.forward();
+  // y = (local index + 1) * x: the second rank's experts lack 3 * x, which is added here.
+  for (const bool is_batched : {false, true}) {
+    std::vector<Tensor> parts;
+    for (const int rank : {0, 1}) {
+      ExpertsDesc desc =
+          fake_desc(kExperts, 2, kHidden,
+                    is_batched ? ActivationFormat::kBatched : ActivationFormat::kStandard);
+      desc.num_local_experts = 3;
+      Bench part(is_batched ? make_no_ep_batched(9, 3) : make_no_ep(), desc, {}, 4);
+      part.input = all.input;
+      part.input.expert_map =
+          rank == 0 ? ids_of({6}, {0, 1, 2, -1, -1, -1}) : ids_of({6}, {-1, -1, -1, 0, 1, 2});
+      parts.push_back(part.forward());
+      int64_t load = 0;
+      for (const int32_t count : ints(part.kernel->last_expert_load())) {
+        load += count;
+      }
+      int64_t selected = 0;
+      for (const int32_t id : ints(all.input.topk_ids)) {
+        selected += (id / 3 == rank);
+      }
+      EXPECT_EQ(load, selected);
+      EXPECT_EQ(part.experts->calls[0].has_map, !is_batched);
+    }
+    const Tensor sum = Tensor::empty(expected.shape(), DType::kF32);
+    for (int64_t i = 0; i < sum.numel(); ++i) {
+      float missing = 0.0f;
+      for (int64_t k = 0; k < 2; ++k) {
+        const int64_t selection = i / kHidden * 2 + k;
+        if (ints(all.input.topk_ids)[static_cast<size_t>(selection)] >= 3) {
+          missing +=
+              3 * get_float(all.input.hidden, i) * get_float(all.input.topk_weights, selection);
+        }
+      }
+      sum.data<float>()[i] = get_float(parts[0], i) + get_float(parts[1], i) + missing;
+    }
+    EXPECT_LT(testing::relative_error(sum, expected), 1e-6);
+  }
+}
+
+TEST(ModularKernel, WeightOnInputIsNotAppliedTwice) {
+  for (const bool is_batched : {false, true}) {
+    Bench bench(is_batched ? make_no_ep_batched(5, kExperts) : make_no_ep(),
+                fake_desc(kExperts, 1, kHidden,
+                          is_batched ? ActivationFormat::kBatched : ActivationFormat::kStandard));
+    bench.set_tokens(5);
+    const Tensor before = bench.input.hidden.clone();
+    bench.input.apply_router_weight_on_input = true;
+    // The fake is linear, so the weight may go on either end.
+    EXPECT_LT(testing::relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
+    expect_same_bits(bench.input.hidden, before);
+  }
+}
+
+TEST(ModularKernel, LayersShareWorkspacesAndMicrobatchesDoNot) {
+  Bench first(make_no_ep(), fake_desc(kExperts, 2, kHidden));
+  Bench second(make_no_ep(), fake_desc(kExperts, 2, kHidden));
+  second.context.workspaces = &first.pool;
+  first.set_tokens(6);
+  second.set_tokens(6);
+  first.forward();
+  const int64_t bytes = first.pool.bytes();
+  second.forward();
+  EXPECT_EQ(first.pool.bytes(), bytes);
+  EXPECT_EQ(first.experts->calls[0].workspace13, second.experts->calls[0].workspace13);
+  second.context.microbatch = 1;
+  second.forward();
+  EXPECT_EQ(first.pool.bytes(), 2 * bytes);
+  EXPECT_NE(first.experts->calls[0].workspace13, second.experts->calls[1].workspace13);
+}
+
+TEST(ModularKernel, SecondCallIsNotTouchedByTheFirst) {
+  Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, /*chunk_tokens=*/4);
+  bench.set_tokens(3);
+  const Tensor small = bench.forward();
+  bench.set_tokens(11);
+  bench.forward();
+  bench.set_tokens(3);
+  expect_same_bits(bench.forward(), small);
+}
+
+// Shared experts that note when they run: y = x (id 0 times one).
+std::shared_ptr<const SharedExperts> fake_shared(Journal* journal) {
+  FakeExperts::Options options;
+  options.journal = journal;
+  return std::make_shared<SharedExperts>(
+      std::make_unique<FakeExperts>(fake_desc(1, 1, kHidden), options), Tensor());
+}
+
+TEST(ModularKernel, SharedExpertsRunWhileTheCombineIsUnderWay) {
+  for (const bool is_async : {false, true}) {
+    Journal journal;
+    Journal shared;
+    FakePrepareFinalize::Options pf;
+    pf.is_async = is_async;
+    pf.journal = &journal;
+    FakeExperts::Options options;
+    options.journal = &journal;
+    Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, kHidden), options,
+                0, fake_shared(&journal));
+    bench.set_tokens(4);
+    Profile profile;
+    bench.context.profile = &profile;
+    const Tensor output = Tensor::empty({4, kHidden}, DType::kF32);
+    const Tensor shared_output = Tensor::empty({4, kHidden}, DType::kF32);
+    bench.kernel->forward(bench.input, output, shared_output, bench.context);
+    EXPECT_EQ(journal, is_async
+                           ? (Journal{"prepare_async", "prepare hook", "prepare", "experts",
+                                      "finalize_async", "experts", "finalize hook", "finalize"})
+                           : (Journal{"prepare", "experts", "finalize", "experts"}));
+    expect_same_bits(shared_output, bench.input.hidden);
+    EXPECT_LT(testing::relative_error(output, expected_sum(bench.input)), 1e-6);
+    std::vector<std::string> stages;
+    for (const auto& stage : profile.stages()) {
+      stages.push_back(stage.name);
+    }
+    EXPECT_EQ(stages, (std::vector<std::string>{"prepare", "experts", "finalize", "shared"}));
+  }
+}
+
+TEST(ModularKernel, MonolithicRoutesAfterPrepare) {
+  RouterConfig config;
+  config.num_experts = kExperts;
+  config.topk = 2;
+  config.renormalize = true;
+  const auto router = std::make_shared<const Router>(config, RouterWeights{});
+  Journal journal;
+  FakePrepareFinalize::Options pf;
+  pf.is_monolithic = true;
+  pf.journal = &journal;
+  Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, kHidden), {}, 0,
+              nullptr, router);
+  bench.input.hidden = random_tensor({5, kHidden}, DType::kF32, 1);
+  bench.input.router_logits = random_tensor({5, kExperts}, DType::kF32, 2);
+  const Tensor output = bench.forward();
+
+  KernelInput chosen = bench.input;
+  chosen.topk_ids = Tensor::empty({5, 2}, DType::kI32);
+  chosen.topk_weights = Tensor::empty({5, 2}, DType::kF32);
+  router->select(bench.input.router_logits, chosen.topk_ids, chosen.topk_weights, {});
+  EXPECT_LT(testing::relative_error(output, expected_sum(chosen)), 1e-6);
+  EXPECT_EQ(journal, (Journal{"prepare", "finalize"}));
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,344 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whole layers of real parts against a direct evaluation in double.
+#include "moebius/moe_layer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <utility>
+
+#include "tests/layer/tensors.h"
+
+namespace moebius {
+namespace {
+
+using testing::expect_mentions;
+using testing::expect_same_bits;
+using testing::message_of;
+using testing::random_tensor;
+
+constexpr int64_t kExperts = 8;
+constexpr int64_t kHidden = 64;
+constexpr int64_t kIntermediate = 32;
+constexpr int64_t kSharedIntermediate = 48;
+
+MoeLayerWeights make_weights(int64_t topk, bool has_shared, DType dtype = DType::kBF16) {
+  MoeLayerWeights weights;
+  weights.config.num_experts = kExperts;
+  weights.config.experts_per_token = topk;
+  weights.config.hidden = kHidden;
+  weights.config.intermediate = kIntermediate;
+  weights.config.in_dtype = dtype;
+  weights.config.max_num_tokens = 8;
+  weights.router_config.num_experts = kExperts;
+  weights.router_config.topk = topk;
+  weights.router_config.renormalize = topk > 1;
+  weights.router.gate = random_tensor({kExperts, kHidden}, dtype, 1, 0.3f);
+  weights.experts.w1 = random_tensor({kExperts, 2 * kIntermediate, kHidden}, dtype, 2, 0.3f);
+  weights.experts.w2 = random_tensor({kExperts, kHidden, kIntermediate}, dtype, 3, 0.3f);
+  if (has_shared) {
+    weights.shared.w1 = random_tensor({1, 2 * kSharedIntermediate, kHidden}, dtype, 4, 0.3f);
+    weights.shared.w2 = random_tensor({1, kHidden, kSharedIntermediate}, dtype, 5, 0.3f);
+    weights.shared_intermediate = kSharedIntermediate;
+    weights.shared_gate = random_tensor({1, kHidden}, dtype, 6, 0.3f);
+  }
+  return weights;
+}
+
+// w2[e] * (silu(gate) * up) of row t, in double.
+std::vector<double> mlp(const ExpertWeights& w, int64_t e, std::vector<double> x) {
+  const int64_t width = w.w2.dim(2);
+  std::vector<double> up(static_cast<size_t>(2 * width), 0.0);
+  for (int64_t n = 0; n < 2 * width; ++n) {
+    for (int64_t h = 0; h < kHidden; ++h) {
+      up[static_cast<size_t>(n)] +=
+          x[static_cast<size_t>(h)] * get_float(w.w1, (e * 2 * width + n) * kHidden + h);
+    }
+  }
+  std::vector<double> y(kHidden, 0.0);
+  for (int64_t i = 0; i < width; ++i) {
+    const double gate = up[static_cast<size_t>(i)];
+    const double a = gate / (1.0 + std::exp(-gate)) * up[static_cast<size_t>(width + i)];
+    for (int64_t h = 0; h < kHidden; ++h) {
+      y[static_cast<size_t>(h)] += a * get_float(w.w2, (e * kHidden + h) * width + i);
+    }
+  }
+  return y;
+}
+
+// What the layer should give, with the ids and weights that its own router chooses.
+Tensor expected_output(const MoeLayerWeights& w, const Router& router, const Tensor& hidden) {
+  const int64_t num_tokens = hidden.dim(0);
+  const int64_t topk = w.config.experts_per_token;
+  const Tensor logits = Tensor::empty({num_tokens, kExperts}, DType::kF32);
+  const Tensor ids = Tensor::empty({num_tokens, topk}, DType::kI32);
+  const Tensor weights = Tensor::empty({num_tokens, topk}, DType::kF32);
+  router.logits(hidden, logits, {});
+  router.select(logits, ids, weights, {});
+  const Tensor output = Tensor::empty({num_tokens, kHidden}, DType::kF32);
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    std::vector<double> sum(kHidden, 0.0);
+    std::vector<double> x(kHidden);
+    double gate = 0.0;
+    for (int64_t h = 0; h < kHidden; ++h) {
+      x[static_cast<size_t>(h)] = get_float(hidden, t * kHidden + h);
+    }
+    const auto add = [&](const std::vector<double>& y, double weight) {
+      for (size_t h = 0; h < y.size(); ++h) {
+        sum[h] += weight * y[h];
+      }
+    };
+    for (int64_t k = 0; k < topk; ++k) {
+      const int64_t e = ids.data<int32_t>()[t * topk + k];
+      const double weight = weights.data<float>()[t * topk + k];
+      if (w.apply_router_weight_on_input) {
+        auto weighted = x;
+        for (double& value : weighted) {
+          value *= weight;
+        }
+        add(mlp(w.experts, e, weighted), 1.0);
+      } else {
+        add(mlp(w.experts, e, x), weight);
+      }
+    }
+    if (w.shared.w1) {
+      for (int64_t h = 0; h < kHidden; ++h) {
+        gate += x[static_cast<size_t>(h)] * get_float(w.shared_gate, h);
+      }
+      add(mlp(w.shared, 0, x), 1.0 / (1.0 + std::exp(-gate)));
+    }
+    for (int64_t h = 0; h < kHidden; ++h) {
+      output.data<float>()[t * kHidden + h] = static_cast<float>(sum[static_cast<size_t>(h)]);
+    }
+  }
+  return output;
+}
+
+Tensor forward(MoeLayer& layer, const Tensor& hidden, DType dtype, const Stream& stream = {}) {
+  WorkspacePool pool;
+  const Tensor output = Tensor::empty(hidden.shape(), dtype);
+  testing::poison(output);
+  layer.forward(hidden, output, {stream, &pool});
+  return output;
+}
+
+MoeLayerOptions options_of(ActivationFormat format,
+                           Precision precision = Precision::kModel,
+                           int64_t chunk_tokens = 0) {
+  MoeLayerOptions options;
+  options.format = format;
+  options.precision = precision;
+  options.chunk_tokens = chunk_tokens;
+  return options;
+}
+
+constexpr auto kFormats = {ActivationFormat::kStandard, ActivationFormat::kBatched};
+
+TEST(MoeLayer, OracleEqualsDirectEvaluation) {
+  for (const bool has_shared : {false, true}) {
+    for (const ActivationFormat format : kFormats) {
+      const auto weights = make_weights(2, has_shared);
+      MoeLayer layer(weights, options_of(format, Precision::kF64), {});
+      const Tensor hidden = random_tensor({19, kHidden}, DType::kBF16, 7);
+      const Tensor output = forward(layer, hidden, DType::kF32);
+      EXPECT_LT(testing::relative_error(output, expected_output(weights, layer.router(), hidden)),
+                1e-6);
+    }
+  }
+}
+
+TEST(MoeLayer, ModelPrecisionIsCloseForEveryFormatAndTopk) {
+  for (const ActivationFormat format : kFormats) {
+    for (const int64_t topk : {1, 2, 6}) {
+      for (const DType dtype : {DType::kBF16, DType::kF32}) {
+        const auto weights = make_weights(topk, true, dtype);
+        MoeLayer layer(weights, options_of(format), {});
+        const Tensor hidden = random_tensor({19, kHidden}, dtype, 7);
+        const Tensor output = forward(layer, hidden, dtype);
+        EXPECT_LT(testing::relative_error(output, expected_output(weights, layer.router(), hidden)),
+                  dtype == DType::kBF16 ? 1e-2 : 1e-5)
+            << name(format) << " topk " << topk << " " << name(dtype);
+      }
+    }
+  }
+}
+
+TEST(MoeLayer, WeightOnInput) {
+  for (const ActivationFormat format : kFormats) {
+    auto weights = make_weights(1, true);
+    weights.apply_router_weight_on_input = true;
+    MoeLayer layer(weights, options_of(format), {});
+    const Tensor hidden = random_tensor({11, kHidden}, DType::kBF16, 7);
+    EXPECT_LT(testing::relative_error(forward(layer, hidden, DType::kF32),
+                                      expected_output(weights, layer.router(), hidden)),
+              1e-2);
+  }
+}
+
+TEST(MoeLayer, ChunkingAndThreadsDoNotChangeABit) {
+  const Tensor hidden = random_tensor({23, kHidden}, DType::kBF16, 7);
+  for (const ActivationFormat format : kFormats) {
+    MoeLayer whole(make_weights(3, true), options_of(format), {});
+    MoeLayer chunked(make_weights(3, true), options_of(format, Precision::kModel, 5), {});
+    const Tensor expected = forward(whole, hidden, DType::kF32, Stream::cpu(1));
+    expect_same_bits(forward(chunked, hidden, DType::kF32, Stream::cpu(1)), expected);
+    expect_same_bits(forward(whole, hidden, DType::kF32, Stream::cpu(3)), expected);
+  }
+}
+
+TEST(MoeLayer, OutputMayBeHidden) {
+  for (const ActivationFormat format : kFormats) {
+    for (const bool has_shared : {false, true}) {
+      MoeLayer layer(make_weights(2, has_shared), options_of(format), {});
+      const Tensor hidden = random_tensor({19, kHidden}, DType::kBF16, 7);
+      const Tensor expected = forward(layer, hidden, DType::kBF16);
+      WorkspacePool pool;
+      layer.forward(hidden, hidden, {.workspaces = &pool});
+      expect_same_bits(hidden, expected);
+    }
+  }
+}
+
+TEST(MoeLayer, RoutedAndSharedAreSummedOnceInF32) {
+  auto weights = make_weights(2, true);
+  MoeLayer both(weights, options_of(ActivationFormat::kStandard), {});
+  MoeLayer routed_only(make_weights(2, false), options_of(ActivationFormat::kStandard), {});
+  const Tensor hidden = random_tensor({5, kHidden}, DType::kBF16, 7);
+  const Tensor sum = forward(both, hidden, DType::kF32);
+  const Tensor routed = forward(routed_only, hidden, DType::kF32);
+  const Tensor rounded = forward(both, hidden, DType::kBF16);
+  for (int64_t i = 0; i < sum.numel(); ++i) {
+    // The routed part is a bf16 value; what remains must be one, too (the shared part).
+    const float shared = get_float(sum, i) - get_float(routed, i);
+    EXPECT_NEAR(shared, static_cast<float>(BFloat16(shared)), 1e-6f * std::fabs(get_float(sum, i)));
+    EXPECT_EQ(get_float(rounded, i), static_cast<float>(BFloat16(get_float(sum, i))));
+  }
+}
+
+TEST(MoeLayer, OtherHiddenDtypesAreRoundedToTheModels) {
+  MoeLayer layer(make_weights(2, true), options_of(ActivationFormat::kStandard), {});
+  MoeLayer oracle(make_weights(2, true), options_of(ActivationFormat::kStandard, Precision::kF64),
+                  {});
+  const Tensor hidden = random_tensor({5, kHidden}, DType::kF32, 7);
+  const Tensor rounded = convert(hidden, DType::kBF16);
+  for (MoeLayer* each : {&layer, &oracle}) {
+    expect_same_bits(forward(*each, hidden, DType::kF32), forward(*each, rounded, DType::kF32));
+  }
+}
+
+TEST(MoeLayer, BatchedTakesAnyNumberOfTokens) {
+  // max_num_tokens is 8: pieces of 8, and a shorter last one.
+  MoeLayer standard(make_weights(2, false), options_of(ActivationFormat::kStandard), {});
+  MoeLayer batched(make_weights(2, false), options_of(ActivationFormat::kBatched), {});
+  for (const int64_t num_tokens : {0, 1, 7, 8, 9, 16, 27}) {
+    const Tensor hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, 7);
+    const Tensor a = forward(standard, hidden, DType::kF32);
+    const Tensor b = forward(batched, hidden, DType::kF32);
+    if (num_tokens > 0) {
+      EXPECT_LT(testing::relative_error(b, a), 1e-2) << num_tokens << " tokens";
+    }
+    expect_same_bits(standard.expert_load(), batched.expert_load());
+  }
+}
+
+TEST(MoeLayer, CountsSelectionsPerExpert) {
+  MoeLayer layer(make_weights(3, false), options_of(ActivationFormat::kBatched), {});
+  forward(layer, random_tensor({20, kHidden}, DType::kBF16, 7), DType::kF32);
+  const Tensor load = layer.expert_load();
+  EXPECT_EQ(load.dtype(), DType::kI64);
+  EXPECT_EQ(load.shape(), Shape({kExperts}));
+  int64_t total = 0;
+  for (int64_t e = 0; e < kExperts; ++e) {
+    total += load.data<int64_t>()[e];
+  }
+  EXPECT_EQ(total, 60);
+  forward(layer, random_tensor({1, kHidden}, DType::kBF16, 7), DType::kF32);
+  total = 0;
+  const Tensor second = layer.expert_load();
+  for (int64_t e = 0; e < kExperts; ++e) {
+    total += second.data<int64_t>()[e];
+  }
+  EXPECT_EQ(total, 3);
+}
+
+TEST(MoeLayer, ProfilesItsStages) {
+  MoeLayer layer(make_weights(2, true), options_of(ActivationFormat::kStandard), {});
+  WorkspacePool pool;
+  Profile profile;
+  const Tensor hidden = random_tensor({4, kHidden}, DType::kBF16, 7);
+  layer.forward(hidden, Tensor::empty({4, kHidden}, DType::kF32),
+                {.workspaces = &pool, .profile = &profile});
+  std::vector<std::string> stages;
+  for (const auto& stage : profile.stages()) {
+    stages.push_back(stage.name);
+    EXPECT_EQ(stage.calls, 1);
+  }
+  EXPECT_EQ(stages,
+            (std::vector<std::string>{"router", "prepare", "experts", "finalize", "shared"}));
+}
+
+TEST(MoeLayer, SimulatedRoutingNeedsNoGate) {
+  auto weights = make_weights(2, false);
+  weights.router.gate = {};
+  weights.router_config.simulation = Simulation::kUniform;
+  MoeLayer layer(weights, options_of(ActivationFormat::kStandard), {});
+  forward(layer, random_tensor({50, kHidden}, DType::kBF16, 7), DType::kF32);
+  int64_t total = 0;
+  const Tensor load = layer.expert_load();
+  for (int64_t e = 0; e < kExperts; ++e) {
+    total += load.data<int64_t>()[e];
+  }
+  EXPECT_EQ(total, 100);
+}
+
+TEST(MoeLayer, RefusesWeightsThatContradictTheConfig) {
+  const auto refusal = [](auto&& change) {
+    auto weights = make_weights(2, true);
+    change(weights);
+    return message_of([&] { MoeLayer(std::move(weights), MoeLayerOptions{}, Stream()); });
+  };
+  EXPECT_EQ(refusal([](MoeLayerWeights&) {}), "no error");
+  expect_mentions(refusal([](MoeLayerWeights& w) { w.config.experts_per_token = 9; }), {"9", "8"});
+  expect_mentions(refusal([](MoeLayerWeights& w) { w.router_config.topk = 3; }),
+                  {"topk of the router", "3", "2"});
+  expect_mentions(refusal([](MoeLayerWeights& w) { w.router_config.num_experts = 7; }),
+                  {"experts of the router", "7", "8"});
+  expect_mentions(refusal([](MoeLayerWeights& w) { w.router.gate = {}; }), {"gate of the router"});
+  expect_mentions(refusal([](MoeLayerWeights& w) {
+                    w.router.gate = random_tensor({8, 32}, DType::kF32, 1);
+                  }),
+                  {"gate", "[8, 32]", "[8, 64]"});
+  expect_mentions(refusal([](MoeLayerWeights& w) { w.apply_router_weight_on_input = true; }),
+                  {"apply_router_weight_on_input", "2", "1"});
+  expect_mentions(refusal([](MoeLayerWeights& w) { w.shared = {}; }), {"shared_gate"});
+  expect_mentions(refusal([](MoeLayerWeights& w) {
+                    w.config.parallel = ParallelConfig::make(2, 0, 1, 0, true);
+                  }),
+                  {"one rank", "2 (ep)"});
+  expect_mentions(refusal([](MoeLayerWeights& w) {
+                    w.experts.w1 = random_tensor({7, 2 * kIntermediate, kHidden}, DType::kF32, 1);
+                  }),
+                  {"w1", "7", "8"});
+}
+
+TEST(MoeLayer, RefusesBadCalls) {
+  MoeLayer layer(make_weights(2, true), MoeLayerOptions{}, {});
+  WorkspacePool pool;
+  const CallContext context{.workspaces = &pool};
+  const auto refusal = [&](const Tensor& hidden, const Tensor& output) {
+    return message_of([&] { layer.forward(hidden, output, context); });
+  };
+  const Tensor hidden = random_tensor({3, kHidden}, DType::kBF16, 7);
+  expect_mentions(refusal(random_tensor({3, 65}, DType::kBF16, 1), hidden), {"65", "64"});
+  expect_mentions(refusal(hidden, Tensor::empty({4, kHidden}, DType::kF32)),
+                  {"output", "[4, 64]", "[3, 64]"});
+  expect_mentions(refusal(hidden, Tensor::empty({3, kHidden}, DType::kI32)), {"output", "i32"});
+  expect_mentions(refusal(testing::ids_of({1, 64}, std::vector<int32_t>(64, 0)), hidden),
+                  {"hidden", "i32"});
+  expect_mentions(message_of([&] { layer.forward(hidden, hidden, {}); }), {"workspaces"});
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,300 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/prepare_finalize.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "moebius/quantize.h"
+#include "tests/layer/tensors.h"
+
+namespace moebius {
+namespace {
+
+using testing::expect_mentions;
+using testing::expect_same_bits;
+using testing::filled;
+using testing::floats;
+using testing::ids_of;
+using testing::ints;
+using testing::message_of;
+using testing::poison;
+using testing::random_ids;
+using testing::random_tensor;
+
+QuantConfig fp8(bool per_token, std::optional<GroupShape> block = std::nullopt) {
+  const Tensor scale = filled({4}, DType::kF32, {1});
+  return QuantConfig::fp8_w8a8({.w1_scale = scale, .w2_scale = scale}, per_token, false, block);
+}
+
+struct Problem {
+  WorkspacePool pool;
+  CallContext context;
+  QuantConfig quant;
+  PrepareInput input;
+
+  Problem(int64_t num_tokens, int64_t topk, int64_t hidden, DType dtype = DType::kBF16) {
+    context.workspaces = &pool;
+    input.hidden = random_tensor({num_tokens, hidden}, dtype, 1);
+    input.topk_ids = random_ids(num_tokens, topk, 4, 2);
+    input.topk_weights = random_tensor({num_tokens, topk}, DType::kF32, 3);
+    input.num_experts = 4;
+    input.quant = &quant;
+  }
+};
+
+TEST(PrepareFinalize, PropertiesOfTheSingleRankBackends) {
+  const auto standard = make_no_ep();
+  const auto batched = make_no_ep_batched(8, 4);
+  EXPECT_EQ(standard->name(), "no_ep");
+  EXPECT_EQ(batched->name(), "no_ep_batched");
+  EXPECT_EQ(standard->activation_format(), ActivationFormat::kStandard);
+  EXPECT_EQ(batched->activation_format(), ActivationFormat::kBatched);
+  EXPECT_EQ(standard->max_tokens_per_rank(), std::nullopt);
+  EXPECT_EQ(batched->max_tokens_per_rank(), 8);
+  for (const PrepareFinalize* pf : {standard.get(), batched.get()}) {
+    EXPECT_EQ(pf->topk_ids_dtype(), DType::kI32);
+    EXPECT_EQ(pf->num_dispatchers(), 1);
+    EXPECT_FALSE(pf->output_is_reduced());
+    EXPECT_FALSE(pf->supports_async());
+    EXPECT_FALSE(pf->is_monolithic());
+    EXPECT_TRUE(pf->accepts(WeightAndReduceKind::kDelegate).ok);
+    EXPECT_TRUE(pf->accepts(QuantConfig(), false).ok);
+    EXPECT_TRUE(pf->accepts(fp8(true), false).ok);
+    EXPECT_TRUE(pf->accepts(fp8(true), true).ok);
+  }
+  EXPECT_FALSE(standard->localizes_ids());
+  EXPECT_TRUE(batched->localizes_ids());
+  EXPECT_TRUE(standard->accepts(WeightAndReduceKind::kContiguous).ok);
+  EXPECT_TRUE(standard->accepts(WeightAndReduceKind::kNoOp).ok);
+  EXPECT_FALSE(standard->accepts(WeightAndReduceKind::kNaiveBatched).ok);
+  EXPECT_FALSE(batched->accepts(WeightAndReduceKind::kContiguous).ok);
+  EXPECT_FALSE(batched->accepts(WeightAndReduceKind::kNoOp).ok);
+  EXPECT_TRUE(batched->accepts(WeightAndReduceKind::kNaiveBatched).ok);
+}
+
+TEST(PrepareFinalize, AsynchronousHalvesAreRefusedByName) {
+  Problem problem(2, 1, 8);
+  const auto pf = make_no_ep();
+  EXPECT_THROW(pf->prepare_async(problem.input, problem.context), Unsupported);
+  expect_mentions(message_of([&] { pf->finalize_async({}, problem.context); }), {"no_ep"});
+}
+
+TEST(PrepareFinalize, RefusesBadInput) {
+  for (const bool batched : {false, true}) {
+    const auto pf = batched ? make_no_ep_batched(8, 4) : make_no_ep();
+    const auto message = [&](auto&& change) {
+      Problem problem(3, 2, 8);
+      change(problem);
+      return message_of([&] { pf->prepare(problem.input, problem.context); });
+    };
+    expect_mentions(message([](Problem& p) { p.input.apply_router_weight_on_input = true; }),
+                    {"apply_router_weight_on_input", "2", "1"});
+    expect_mentions(message([](Problem& p) { p.input.topk_ids = random_ids(4, 2, 4, 1); }),
+                    {"topk_ids", "4", "3"});
+    expect_mentions(message([](Problem& p) { p.input.topk_weights = {}; }), {"topk_weights"});
+    expect_mentions(message([](Problem& p) { p.input.hidden = p.input.topk_ids; }),
+                    {"hidden", "i32"});
+    expect_mentions(message([](Problem& p) { p.context.workspaces = nullptr; }), {"workspaces"});
+    expect_mentions(message([](Problem& p) { p.input.quant = nullptr; }), {"quant"});
+  }
+}
+
+TEST(NoEp, HandsOverTheRowsThemselves) {
+  Problem problem(5, 2, 8);
+  const auto result = make_no_ep()->prepare(problem.input, problem.context);
+  EXPECT_EQ(result.x.raw(), problem.input.hidden.raw());
+  EXPECT_FALSE(result.x_scale.defined());
+  EXPECT_FALSE(result.topk_ids.defined());
+  EXPECT_FALSE(result.topk_weights.defined());
+  EXPECT_FALSE(result.expert_num_tokens.defined());
+  EXPECT_EQ(problem.pool.bytes(), 0);
+}
+
+TEST(NoEp, WeightsItsInputOutOfPlaceInTheDtype) {
+  Problem problem(1, 1, 1);
+  problem.input.hidden = filled({1, 1}, DType::kBF16, {1.5f});
+  problem.input.topk_weights = filled({1, 1}, DType::kF32, {1.0f + 0x1p-8f});  // 1 in bf16
+  problem.input.apply_router_weight_on_input = true;
+  const auto result = make_no_ep()->prepare(problem.input, problem.context);
+  EXPECT_EQ(floats(result.x), std::vector<float>{1.5f});
+  EXPECT_NE(result.x.raw(), problem.input.hidden.raw());
+  problem.input.topk_weights = filled({1, 1}, DType::kF32, {-2});
+  EXPECT_EQ(floats(make_no_ep()->prepare(problem.input, problem.context).x),
+            std::vector<float>{-3});
+  EXPECT_EQ(floats(problem.input.hidden), std::vector<float>{1.5f});
+}
+
+TEST(NoEp, QuantizesAsTheConfigSays) {
+  constexpr int64_t kHidden = 256;
+  const std::optional<GroupShape> block = GroupShape{128, 128};
+  for (const QuantConfig& quant : {fp8(false), fp8(true), fp8(false, block)}) {
+    Problem problem(6, 2, kHidden);
+    problem.quant = quant;
+    const auto result = make_no_ep()->prepare(problem.input, problem.context);
+    const Quantized expected = quantize(problem.input.hidden, *activation_spec(quant.a1));
+    expect_same_bits(result.x, expected.values);
+    expect_same_bits(result.x_scale, expected.scale);
+    const auto shape = *quant.scale_shape(6, kHidden);
+    EXPECT_EQ(result.x_scale.shape(), Shape({shape[0], shape[1]}));
+
+    problem.input.defer_input_quant = true;
+    const auto deferred = make_no_ep()->prepare(problem.input, problem.context);
+    EXPECT_EQ(deferred.x.raw(), problem.input.hidden.raw());
+    EXPECT_FALSE(deferred.x_scale.defined());
+  }
+}
+
+TEST(NoEp, UsesAStaticScale) {
+  Problem problem(3, 2, 16);
+  const Tensor ones = filled({4}, DType::kF32, {1});
+  problem.quant = QuantConfig::fp8_w8a8(
+      {.w1_scale = ones, .w2_scale = ones, .a1_scale = filled({1}, DType::kF32, {0.5f})});
+  const auto result = make_no_ep()->prepare(problem.input, problem.context);
+  EXPECT_EQ(floats(result.x_scale), std::vector<float>{0.5f});
+  for (int64_t i = 0; i < result.x.numel(); ++i) {
+    const F8E4M3 q(get_float(problem.input.hidden, i) * 2.0f);
+    EXPECT_EQ(result.x.data<F8E4M3>()[i].bits, q.bits);
+  }
+}
+
+TEST(NoEp, RefusesScalesThatCannotTravel) {
+  const Tensor ones = filled({4}, DType::kF32, {1});
+  const auto pf = make_no_ep();
+  QuantTensors tensors{.w1_scale = ones, .w2_scale = ones, .g1_alphas = ones, .g2_alphas = ones};
+  const auto dynamic = QuantConfig::nvfp4(tensors);
+  expect_mentions(pf->accepts(dynamic, false).reason, {"nvfp4", "a1_gscale"});
+  EXPECT_TRUE(pf->accepts(dynamic, true).ok);
+  tensors.a1_gscale = filled({4}, DType::kF32, {1});
+  const auto per_expert = QuantConfig::nvfp4(tensors);
+  expect_mentions(pf->accepts(per_expert, false).reason, {"4", "1"});
+  EXPECT_TRUE(make_no_ep_batched(8, 4)->accepts(per_expert, false).ok);
+  EXPECT_FALSE(make_no_ep_batched(8, 5)->accepts(per_expert, false).ok);
+}
+
+TEST(NoEp, DelegateMeansContiguous) {
+  Problem problem(4, 2, 8);
+  const auto pf = make_no_ep();
+  FinalizeInput done;
+  done.expert_output = random_tensor({4, 2, 8}, DType::kBF16, 5);
+  done.topk_ids = problem.input.topk_ids;
+  done.topk_weights = problem.input.topk_weights;
+  std::vector<Tensor> outputs;
+  for (const auto kind : {WeightAndReduceKind::kDelegate, WeightAndReduceKind::kContiguous}) {
+    const auto reduce = make_weight_and_reduce(kind);
+    done.weight_and_reduce = reduce.get();
+    done.output = Tensor::empty({4, 8}, DType::kBF16);
+    pf->finalize(done, problem.context);
+    outputs.push_back(done.output);
+  }
+  expect_same_bits(outputs[0], outputs[1]);
+}
+
+TEST(NoEpBatched, GathersRowsPerExpertInTokenOrder) {
+  Problem problem(4, 2, 1, DType::kF32);
+  problem.input.hidden = filled({4, 1}, DType::kF32, {10, 11, 12, 13});
+  problem.input.topk_ids = ids_of({4, 2}, {3, 0, 0, -1, 3, 1, 0, 3});
+  const auto result = make_no_ep_batched(5, 4)->prepare(problem.input, problem.context);
+  EXPECT_EQ(result.x.shape(), Shape({4, 5, 1}));
+  EXPECT_EQ(ints(result.expert_num_tokens), (std::vector<int32_t>{3, 1, 0, 3}));
+  EXPECT_EQ(ints(result.expert_num_tokens_host), (std::vector<int32_t>{3, 1, 0, 3}));
+  EXPECT_EQ(floats(result.x[0].slice(0, 3)), (std::vector<float>{10, 11, 13}));
+  EXPECT_EQ(floats(result.x[1].slice(0, 1)), (std::vector<float>{12}));
+  EXPECT_EQ(floats(result.x[3].slice(0, 3)), (std::vector<float>{10, 12, 13}));
+}
+
+TEST(NoEpBatched, MapsGlobalIdsToLocalOnes) {
+  Problem problem(2, 2, 1, DType::kF32);
+  problem.input.hidden = filled({2, 1}, DType::kF32, {10, 11});
+  problem.input.topk_ids = ids_of({2, 2}, {3, 0, 2, -1});
+  problem.input.expert_map = ids_of({4}, {-1, -1, 0, 1});
+  const auto result = make_no_ep_batched(2, 2)->prepare(problem.input, problem.context);
+  EXPECT_EQ(ints(result.topk_ids), (std::vector<int32_t>{1, -1, 0, -1}));
+  EXPECT_EQ(ints(result.expert_num_tokens), (std::vector<int32_t>{1, 1}));
+  EXPECT_EQ(get_float(result.x, 0), 11);
+  EXPECT_EQ(get_float(result.x, 2), 10);
+}
+
+TEST(NoEpBatched, FinalizeUndoesTheGather) {
+  Problem problem(7, 2, 16);
+  const auto pf = make_no_ep_batched(9, 4);
+  const auto prepared = pf->prepare(problem.input, problem.context);
+  problem.input.topk_weights = filled({7, 2}, DType::kF32, {0.5f});
+  const auto delegate = make_weight_and_reduce(WeightAndReduceKind::kDelegate);
+  FinalizeInput done;
+  done.expert_output = prepared.x;  // experts that do nothing
+  done.topk_ids = problem.input.topk_ids;
+  done.topk_weights = problem.input.topk_weights;
+  done.weight_and_reduce = delegate.get();
+  done.output = Tensor::empty({7, 16}, DType::kBF16);
+  pf->finalize(done, problem.context);
+  expect_same_bits(done.output, problem.input.hidden);  // half of each twice is exact
+}
+
+TEST(NoEpBatched, ScalesIgnoreRowsThatAreNotInUse) {
+  Problem problem(4, 1, 16);
+  problem.input.topk_ids = ids_of({4, 1}, {0, 2, 0, 2});
+  problem.quant = fp8(/*per_token=*/false);
+  // What the workspace held before: infinities everywhere.
+  poison(problem.pool.get(0, WorkspaceSlot::kPrepare, {1 << 16}, DType::kU8));
+  const Tensor stale = problem.pool.get(0, WorkspaceSlot::kPrepare, {1 << 15}, DType::kBF16);
+  for (int64_t i = 0; i < stale.numel(); ++i) {
+    set_float(stale, i, std::numeric_limits<float>::infinity());
+  }
+  const auto result = make_no_ep_batched(6, 4)->prepare(problem.input, problem.context);
+  EXPECT_EQ(result.x_scale.shape(), Shape({4, 1, 1}));
+  for (const int64_t expert : {0, 2}) {
+    Tensor rows = Tensor::empty({2, 16}, DType::kBF16);
+    for (int64_t r = 0; r < 2; ++r) {
+      const Tensor token = problem.input.hidden[2 * r + (expert == 2 ? 1 : 0)];
+      std::memcpy(rows[r].raw(), token.raw(), static_cast<size_t>(token.nbytes()));
+    }
+    const Quantized expected = quantize(rows, *activation_spec(problem.quant.a1));
+    expect_same_bits(result.x[expert].slice(0, 2), expected.values);
+    expect_same_bits(result.x_scale[expert], expected.scale);
+  }
+}
+
+TEST(NoEpBatched, QuantizedScalesHaveTheBatchedShape) {
+  for (const QuantConfig& quant : {fp8(true), fp8(false, GroupShape{128, 128})}) {
+    Problem problem(5, 2, 256);
+    problem.quant = quant;
+    const auto result = make_no_ep_batched(5, 4)->prepare(problem.input, problem.context);
+    const auto shape = *quant.batched_scale_shape(4, 5, 256);
+    EXPECT_EQ(result.x_scale.shape(), Shape({shape[0], shape[1], shape[2]}));
+    EXPECT_EQ(result.x.shape(), Shape({4, 5, 256}));
+    // Rows are quantized one by one here, so they equal the standard ones.
+    const Quantized all = quantize(problem.input.hidden, *activation_spec(quant.a1));
+    std::vector<int64_t> next(4, 0);
+    for (int64_t i = 0; i < problem.input.topk_ids.numel(); ++i) {
+      const int64_t expert = problem.input.topk_ids.data<int32_t>()[i];
+      const int64_t row = next[static_cast<size_t>(expert)]++;
+      expect_same_bits(result.x[expert][row], all.values[i / 2]);
+      expect_same_bits(result.x_scale[expert][row], all.scale[i / 2]);
+    }
+  }
+}
+
+TEST(NoEpBatched, RefusesWhatDoesNotFit) {
+  Problem problem(4, 2, 8);
+  expect_mentions(
+      message_of([&] { make_no_ep_batched(3, 4)->prepare(problem.input, problem.context); }),
+      {"max_num_tokens", "4", "3"});
+  problem.input.topk_ids = ids_of({4, 2}, {1, 1, 1, 1, 1, 0, 2, 3});  // a custom router's doing
+  expect_mentions(
+      message_of([&] { make_no_ep_batched(4, 4)->prepare(problem.input, problem.context); }),
+      {"expert 1", "5", "4"});
+  expect_mentions(message_of([] { make_no_ep_batched(0, 4); }), {"max_num_tokens is 0"});
+  expect_mentions(message_of([] { make_no_ep_batched(4, 0); }), {"num_local_experts is 0"});
+}
+
+TEST(NoEpBatched, NoTokens) {
+  Problem problem(0, 2, 8);
+  const auto result = make_no_ep_batched(3, 4)->prepare(problem.input, problem.context);
+  EXPECT_EQ(result.x.shape(), Shape({4, 3, 8}));
+  EXPECT_EQ(ints(result.expert_num_tokens), (std::vector<int32_t>{0, 0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace moebius

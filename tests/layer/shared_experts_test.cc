@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/shared_experts.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/layer/fakes.h"
+
+namespace moebius {
+namespace {
+
+using testing::expect_mentions;
+using testing::expect_same_bits;
+using testing::fake_desc;
+using testing::FakeExperts;
+using testing::filled;
+using testing::floats;
+using testing::message_of;
+using testing::random_tensor;
+
+SharedExperts make_shared(Tensor gate,
+                          ExpertsDesc desc = fake_desc(1, 1, 4),
+                          FakeExperts::Options options = {}) {
+  return SharedExperts(std::make_unique<FakeExperts>(desc, options), std::move(gate));
+}
+
+TEST(SharedExperts, EveryRowPassesTheOneExpert) {
+  for (const bool flat : {false, true}) {
+    FakeExperts::Options options;
+    options.flat_output = flat;
+    const auto shared = make_shared({}, fake_desc(1, 1, 4, ActivationFormat::kStandard), options);
+    WorkspacePool pool;
+    const Tensor hidden = random_tensor({6, 4}, DType::kF32, 1);
+    const Tensor output = Tensor::empty({6, 4}, DType::kF32);
+    shared.forward(hidden, output, {.workspaces = &pool});
+    expect_same_bits(output, hidden);  // the fake's first expert multiplies with 1
+  }
+}
+
+TEST(SharedExperts, GateScalesEachToken) {
+  const Tensor gate = filled({1, 4}, DType::kF32, {1, 0, 0, -1});
+  const auto shared =
+      make_shared(gate, fake_desc(1, 1, 4, ActivationFormat::kStandard, DType::kBF16));
+  WorkspacePool pool;
+  // gate . x = 0 and ln 3: sigmoid 1/2 and 3/4.
+  const Tensor hidden = filled({2, 4}, DType::kBF16, {2, 8, 4, 2, 1.0986328125f, 8, 4, 0});
+  const Tensor output = Tensor::empty({2, 4}, DType::kBF16);
+  shared.forward(hidden, output, {.workspaces = &pool});
+  const auto y = floats(output);
+  EXPECT_EQ(std::vector<float>(y.begin(), y.begin() + 4), (std::vector<float>{1, 4, 2, 1}));
+  EXPECT_EQ(y[5], 6.0f);
+  EXPECT_EQ(y[6], 3.0f);
+}
+
+TEST(SharedExperts, KeepsOffTheWorkspacesOfTheRoutedExperts) {
+  const auto shared = make_shared({});
+  WorkspacePool pool;
+  std::vector<Tensor> routed;
+  for (const auto slot :
+       {WorkspaceSlot::kWorkspace13, WorkspaceSlot::kWorkspace2, WorkspaceSlot::kScratch,
+        WorkspaceSlot::kFusedOutput, WorkspaceSlot::kPrepare, WorkspaceSlot::kWeightedInput}) {
+    routed.push_back(pool.get(0, slot, {64}, DType::kF32));
+    std::fill_n(routed.back().data<float>(), 64, 7.0f);
+  }
+  const Tensor hidden = random_tensor({2, 4}, DType::kF32, 1);
+  shared.forward(hidden, Tensor::empty({2, 4}, DType::kF32), {.workspaces = &pool});
+  for (const Tensor& tensor : routed) {
+    EXPECT_EQ(floats(tensor), std::vector<float>(64, 7.0f));
+  }
+}
+
+TEST(SharedExperts, LongInputsPassInChunks) {
+  setenv("MOEBIUS_CHUNK_TOKENS", "3", 1);
+  auto fake = std::make_unique<FakeExperts>(fake_desc(1, 1, 4));
+  const FakeExperts* experts = fake.get();
+  const SharedExperts shared(std::move(fake), {});
+  WorkspacePool pool;
+  const Tensor hidden = random_tensor({8, 4}, DType::kF32, 1);
+  const Tensor output = Tensor::empty({8, 4}, DType::kF32);
+  shared.forward(hidden, output, {.workspaces = &pool});
+  unsetenv("MOEBIUS_CHUNK_TOKENS");
+  expect_same_bits(output, hidden);
+  ASSERT_EQ(experts->calls.size(), 3u);
+  EXPECT_EQ(experts->calls[2].rows, 2);
+}
+
+TEST(SharedExperts, NoTokens) {
+  const auto shared = make_shared(filled({1, 4}, DType::kF32, {1}));
+  WorkspacePool pool;
+  shared.forward(Tensor::empty({0, 4}, DType::kF32), Tensor::empty({0, 4}, DType::kF32),
+                 {.workspaces = &pool});
+  EXPECT_EQ(pool.bytes(), 0);
+}
+
+TEST(SharedExperts, RefusesWhatIsNotOneExpert) {
+  expect_mentions(message_of([] { make_shared({}, fake_desc(2, 1, 4)); }),
+                  {"num_experts", "2", "1"});
+  expect_mentions(message_of([] { make_shared({}, fake_desc(1, 2, 4)); }), {"topk", "2", "1"});
+  expect_mentions(
+      message_of([] { make_shared({}, fake_desc(1, 1, 4, ActivationFormat::kBatched)); }),
+      {"batched", "standard"});
+  expect_mentions(message_of([] {
+                    make_shared(filled({1, 5}, DType::kF32, {1}));
+                  }),
+                  {"gate", "[1, 5]", "[1, 4]"});
+  const auto shared = make_shared({});
+  WorkspacePool pool;
+  expect_mentions(message_of([&] {
+                    shared.forward(Tensor::empty({2, 5}, DType::kF32),
+                                   Tensor::empty({2, 5}, DType::kF32), {.workspaces = &pool});
+                  }),
+                  {"hidden", "[2, 5]", "[2, 4]"});
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tensors and checks that the tests of the layer stage share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "moebius/error.h"
+#include "moebius/tensor.h"
+
+namespace moebius::testing {
+
+// What an Error says; "no error" when there is none.
+template <typename Fn>
+std::string message_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Every part must occur in the message: both values, usually.
+inline void expect_mentions(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << '"' << part << "\" is not in: " << message;
+  }
+}
+
+inline Tensor filled(const Shape& shape, DType dtype, const std::vector<float>& values) {
+  const Tensor tensor = Tensor::empty(shape, dtype);
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    set_float(tensor, i, values[static_cast<size_t>(i) % values.size()]);
+  }
+  return tensor;
+}
+
+inline Tensor random_tensor(const Shape& shape, DType dtype, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 generator(seed);
+  const Tensor tensor = Tensor::empty(shape, dtype);
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    const float unit = static_cast<float>(generator() >> 8) * 0x1p-23f - 1.0f;  // [-1, 1)
+    set_float(tensor, i, unit * scale);
+  }
+  return tensor;
+}
+
+// K different experts per token, none masked.
+inline Tensor random_ids(int64_t num_tokens, int64_t topk, int64_t num_experts, uint32_t seed) {
+  std::mt19937 generator(seed);
+  const Tensor ids = Tensor::empty({num_tokens, topk}, DType::kI32);
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    const auto first = static_cast<int64_t>(generator() % static_cast<uint32_t>(num_experts));
+    for (int64_t k = 0; k < topk; ++k) {
+      ids.data<int32_t>()[t * topk + k] = static_cast<int32_t>((first + 3 * k) % num_experts);
+    }
+  }
+  return ids;
+}
+
+inline Tensor ids_of(const Shape& shape, const std::vector<int32_t>& values) {
+  const Tensor ids = Tensor::empty(shape, DType::kI32);
+  std::memcpy(ids.raw(), values.data(), values.size() * sizeof(int32_t));
+  return ids;
+}
+
+inline std::vector<float> floats(const Tensor& tensor) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    values.push_back(get_float(tensor, i));
+  }
+  return values;
+}
+
+inline std::vector<int32_t> ints(const Tensor& tensor) {
+  const auto* data = tensor.data<int32_t>();
+  return {data, data + tensor.numel()};
+}
+
+inline void expect_same_bits(const Tensor& a, const Tensor& b) {
+  ASSERT_EQ(to_string(a.shape()), to_string(b.shape()));
+  ASSERT_EQ(name(a.dtype()), name(b.dtype()));
+  EXPECT_EQ(std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())), 0);
+}
+
+// Norm of the difference over the norm of the expected.
+inline double relative_error(const Tensor& actual, const Tensor& expected) {
+  double difference = 0.0;
+  double norm = 0.0;
+  for (int64_t i = 0; i < expected.numel(); ++i) {
+    const double e = get_float(expected, i);
+    const double d = get_float(actual, i) - e;
+    difference += d * d;
+    norm += e * e;
+  }
+  return std::sqrt(difference / norm);
+}
+
+// Fills memory that is about to be handed out with what must not be read.
+inline void poison(const Tensor& tensor) {
+  std::memset(tensor.raw(), 0xff, static_cast<size_t>(tensor.nbytes()));
+}
+
+}  // namespace moebius::testing

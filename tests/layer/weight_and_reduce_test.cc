@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/weight_and_reduce.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/layer/tensors.h"
+
+namespace moebius {
+namespace {
+
+using testing::expect_mentions;
+using testing::expect_same_bits;
+using testing::filled;
+using testing::floats;
+using testing::ids_of;
+using testing::message_of;
+using testing::random_ids;
+using testing::random_tensor;
+
+constexpr auto kContiguous = WeightAndReduceKind::kContiguous;
+constexpr auto kNaiveBatched = WeightAndReduceKind::kNaiveBatched;
+
+Tensor reduce(WeightAndReduceKind kind,
+              const WeightAndReduceInput& input,
+              const Stream& stream = {},
+              int64_t first_expert = 0) {
+  const Tensor output = Tensor::empty({input.topk_ids.dim(0), input.expert_output.shape().back()},
+                                      input.expert_output.dtype());
+  testing::poison(output);
+  make_weight_and_reduce(kind, first_expert)->apply(input, output, stream);
+  return output;
+}
+
+float round_to(DType dtype, float value) {
+  const Tensor one = Tensor::empty({1}, dtype);
+  set_float(one, 0, value);
+  return get_float(one, 0);
+}
+
+// 256 + 1 + 1: in bf16 (8 bits of significand) each 1 is half a unit and is lost to even.
+TEST(Contiguous, TwoToFourSlotsAreAddedInTheDtype) {
+  for (const int64_t topk : {3, 4}) {
+    const auto x = filled({1, topk, 1}, DType::kBF16, {256, 1, 1, 1});
+    const auto ids = ids_of({1, topk}, {0, 1, 2, 3});
+    const auto ones = filled({1, topk}, DType::kF32, {1});
+    EXPECT_EQ(floats(reduce(kContiguous, {x, ones, ids})), std::vector<float>{256});
+  }
+}
+
+TEST(Contiguous, OtherCountsAreAddedInF32) {
+  const auto x = filled({1, 5, 1}, DType::kBF16, {256, 1, 1, 1, 1});
+  const auto ids = ids_of({1, 5}, {0, 1, 2, 3, 4});
+  const auto ones = filled({1, 5}, DType::kF32, {1});
+  EXPECT_EQ(floats(reduce(kContiguous, {x, ones, ids})), std::vector<float>{260});
+}
+
+TEST(Contiguous, SlotOrderDecidesTheRounding) {
+  const auto ids = ids_of({1, 3}, {0, 1, 2});
+  const auto ones = filled({1, 3}, DType::kF32, {1});
+  const auto big_last = filled({1, 3, 1}, DType::kBF16, {1, 1, 256});
+  EXPECT_EQ(floats(reduce(kContiguous, {big_last, ones, ids})), std::vector<float>{258});
+}
+
+// 1.0078125 = 1 + 2^-7 is exact in bf16; its square is not: it rounds before it is added.
+TEST(Contiguous, WeightedRowIsRoundedBeforeTheSum) {
+  const float v = 1.0078125f;
+  const auto x = filled({1, 1, 1}, DType::kBF16, {v});
+  const auto weight = filled({1, 1}, DType::kF32, {v});
+  EXPECT_EQ(floats(reduce(kContiguous, {x, weight, ids_of({1, 1}, {0})}))[0],
+            round_to(DType::kBF16, v * v));
+  // The weight itself stays f32: 1 + 2^-8 would be 1 in bf16, and the product 1.5.
+  const auto five = filled({1, 5, 1}, DType::kBF16, {1.5f, 0, 0, 0, 0});
+  const auto fine = filled({1, 5}, DType::kF32, {1.0f + 0x1p-8f, 1, 1, 1, 1});
+  EXPECT_EQ(floats(reduce(kContiguous, {five, fine, ids_of({1, 5}, {0, 1, 2, 3, 4})}))[0],
+            1.5078125f);
+}
+
+TEST(Contiguous, MatchesTheFormulaForEveryDtypeAndTopk) {
+  constexpr int64_t kTokens = 9;
+  constexpr int64_t kHidden = 700;  // more than one block of partial sums
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t topk : {1, 2, 3, 4, 5, 8}) {
+      const auto x = random_tensor({kTokens, topk, kHidden}, dtype, 1);
+      const auto weights = random_tensor({kTokens, topk}, DType::kF32, 2);
+      const auto ids = random_ids(kTokens, topk, 32, 3);
+      const auto output = reduce(kContiguous, {x, weights, ids});
+      const bool in_dtype = topk >= 2 && topk <= 4;
+      for (int64_t t = 0; t < kTokens; ++t) {
+        for (int64_t h = 0; h < kHidden; ++h) {
+          float sum = 0.0f;
+          for (int64_t k = 0; k < topk; ++k) {
+            const float term = round_to(dtype, get_float(x, (t * topk + k) * kHidden + h) *
+                                                   get_float(weights, t * topk + k));
+            sum = in_dtype ? round_to(dtype, sum + term) : sum + term;
+          }
+          ASSERT_EQ(get_float(output, t * kHidden + h), round_to(dtype, sum))
+              << name(dtype) << " topk " << topk << " token " << t << " column " << h;
+        }
+      }
+    }
+  }
+}
+
+TEST(Contiguous, MaskedSlotsContributeNothing) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto x = filled({2, 2, 1}, DType::kF32, {3, nan, nan, nan});
+  const auto weights = filled({2, 2}, DType::kF32, {2, 1, nan, 1});
+  EXPECT_EQ(floats(reduce(kContiguous, {x, weights, ids_of({2, 2}, {4, -1, -1, -1})})),
+            (std::vector<float>{6, 0}));
+}
+
+TEST(Contiguous, WeightOnInputCountsAsOne) {
+  const auto x = filled({2, 1, 2}, DType::kBF16, {1, 2, 3, 4});
+  const auto weights = filled({2, 1}, DType::kF32, {0.5f, 0.25f});
+  const auto ids = ids_of({2, 1}, {0, 1});
+  EXPECT_EQ(floats(reduce(kContiguous, {x, weights, ids, true})), (std::vector<float>{1, 2, 3, 4}));
+}
+
+TEST(Contiguous, TakesFlatRowsToo) {
+  const auto x = random_tensor({6, 4}, DType::kBF16, 1);
+  const auto weights = random_tensor({3, 2}, DType::kF32, 2);
+  const auto ids = random_ids(3, 2, 8, 3);
+  expect_same_bits(reduce(kContiguous, {x, weights, ids}),
+                   reduce(kContiguous, {x.view({3, 2, 4}), weights, ids}));
+}
+
+TEST(NaiveBatched, AddsExpertByExpertInTheDtype) {
+  // Token 0 chose experts 2, 0, 1 in this order; the sum goes 0, 1, 2: 256 + 1 + 1 = 256 in bf16.
+  const auto ids = ids_of({1, 3}, {2, 0, 1});
+  const auto x = filled({3, 2, 1}, DType::kBF16, {256, 99, 1, 99, 1, 99});
+  const auto ones = filled({1, 3}, DType::kF32, {1});
+  EXPECT_EQ(floats(reduce(kNaiveBatched, {x, ones, ids})), std::vector<float>{256});
+  const auto other_order = filled({3, 2, 1}, DType::kBF16, {1, 99, 1, 99, 256, 99});
+  EXPECT_EQ(floats(reduce(kNaiveBatched, {other_order, ones, ids})), std::vector<float>{258});
+}
+
+TEST(NaiveBatched, RowsAreInTokenOrderAndForeignOnesSkipped) {
+  // Experts 4 and 5 are local.  Rows of 4: tokens 0, 2.  Rows of 5: tokens 1, 2.
+  const auto ids = ids_of({3, 2}, {4, 0, 5, -1, 4, 5});
+  const auto x = filled({2, 2, 1}, DType::kF32, {10, 20, 30, 40});
+  const auto weights = filled({3, 2}, DType::kF32, {1, 9, 2, 9, 3, 4});
+  EXPECT_EQ(floats(reduce(kNaiveBatched, {x, weights, ids}, {}, /*first_expert=*/4)),
+            (std::vector<float>{10, 60, 220}));
+}
+
+TEST(NaiveBatched, RefusesMoreRowsThanThereIsRoomFor) {
+  const auto ids = ids_of({3, 1}, {0, 0, 0});
+  const auto x = filled({1, 2, 1}, DType::kF32, {1});
+  const auto ones = filled({3, 1}, DType::kF32, {1});
+  expect_mentions(message_of([&] {
+                    reduce(kNaiveBatched, {x, ones, ids});
+                  }),
+                  {"expert 0", "3", "2"});
+}
+
+TEST(NoOp, CopiesUnlessItIsTheOutput) {
+  const auto x = random_tensor({5, 3}, DType::kBF16, 1);
+  const auto ids = random_ids(5, 2, 8, 2);
+  const auto weights = filled({5, 2}, DType::kF32, {7});
+  const auto original = x.clone();
+  expect_same_bits(reduce(WeightAndReduceKind::kNoOp, {x, weights, ids}), original);
+  make_weight_and_reduce(WeightAndReduceKind::kNoOp)->apply({x, weights, ids}, x, {});
+  expect_same_bits(x, original);
+}
+
+TEST(Delegate, CannotBeApplied) {
+  const auto x = filled({1, 1, 1}, DType::kF32, {1});
+  const auto one = filled({1, 1}, DType::kF32, {1});
+  expect_mentions(message_of([&] {
+                    reduce(WeightAndReduceKind::kDelegate, {x, one, ids_of({1, 1}, {0})});
+                  }),
+                  {"delegate"});
+}
+
+TEST(WeightAndReduce, SameBitsForAnyNumberOfThreads) {
+  const auto weights = random_tensor({37, 6}, DType::kF32, 2);
+  const auto ids = random_ids(37, 6, 20, 3);
+  const auto standard = random_tensor({37, 6, 130}, DType::kBF16, 1);
+  const auto batched = random_tensor({20, 37, 130}, DType::kBF16, 1);
+  for (const int threads : {2, 5}) {
+    expect_same_bits(reduce(kContiguous, {standard, weights, ids}, Stream::cpu(1)),
+                     reduce(kContiguous, {standard, weights, ids}, Stream::cpu(threads)));
+    expect_same_bits(reduce(kNaiveBatched, {batched, weights, ids}, Stream::cpu(1)),
+                     reduce(kNaiveBatched, {batched, weights, ids}, Stream::cpu(threads)));
+  }
+}
+
+TEST(WeightAndReduce, NoTokens) {
+  const auto none = Tensor::empty({0, 2}, DType::kI32);
+  const auto no_weights = Tensor::empty({0, 2}, DType::kF32);
+  EXPECT_EQ(reduce(kContiguous, {Tensor::empty({0, 2, 4}, DType::kBF16), no_weights, none}).dim(0),
+            0);
+  EXPECT_EQ(reduce(kNaiveBatched, {filled({3, 2, 4}, DType::kBF16, {1}), no_weights, none}).dim(0),
+            0);
+}
+
+TEST(WeightAndReduce, ErrorsNameBothShapes) {
+  const auto ids = ids_of({2, 2}, {0, 1, 2, 3});
+  const auto weights = filled({2, 2}, DType::kF32, {1});
+  const auto x = filled({2, 3, 4}, DType::kF32, {1});
+  expect_mentions(message_of([&] {
+                    reduce(kContiguous, {x, weights, ids});
+                  }),
+                  {"[2, 3, 4]", "[2, 2, 4]"});
+  expect_mentions(message_of([&] {
+                    reduce(kContiguous, {x, weights.slice(0, 1), ids});
+                  }),
+                  {"topk_weights", "[1, 2]", "[2, 2]"});
+  const auto reducer = make_weight_and_reduce(kContiguous);
+  expect_mentions(message_of([&] {
+                    reducer->apply({x, weights, ids}, Tensor::empty({3, 4}, DType::kF32), {});
+                  }),
+                  {"output", "[3, 4]", "[2, 4]"});
+  expect_mentions(message_of([&] {
+                    reducer->apply({x, weights, ids}, Tensor::empty({2, 4}, DType::kBF16), {});
+                  }),
+                  {"output", "bf16", "f32"});
+  expect_mentions(message_of([&] {
+                    make_weight_and_reduce(WeightAndReduceKind::kNoOp)
+                        ->apply({x, weights, ids}, Tensor::empty({2, 4}, DType::kF32), {});
+                  }),
+                  {"[2, 4]", "[2, 3, 4]"});
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/workspace.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/layer/tensors.h"
+
+namespace moebius {
+namespace {
+
+constexpr auto kSlot = WorkspaceSlot::kWorkspace13;
+
+TEST(WorkspacePool, GrowsAndNeverShrinks) {
+  WorkspacePool pool;
+  EXPECT_EQ(pool.bytes(), 0);
+  pool.get(0, kSlot, {8, 16}, DType::kF32);
+  const int64_t small = pool.bytes();
+  EXPECT_GE(small, 512);
+  pool.get(0, kSlot, {80, 16}, DType::kF32);
+  const int64_t large = pool.bytes();
+  EXPECT_GE(large, 5120);
+  EXPECT_LT(large, 5120 + small);  // replaced, not added
+  const Tensor again = pool.get(0, kSlot, {3}, DType::kI32);
+  EXPECT_EQ(pool.bytes(), large);
+  EXPECT_EQ(again.shape(), Shape({3}));
+  EXPECT_EQ(again.dtype(), DType::kI32);
+}
+
+TEST(WorkspacePool, SameSlotIsTheSameMemory) {
+  WorkspacePool pool;
+  const Tensor a = pool.get(0, kSlot, {64}, DType::kF32);
+  const Tensor b = pool.get(0, kSlot, {16, 2}, DType::kBF16);
+  EXPECT_EQ(a.raw(), b.raw());
+  EXPECT_NE(a.raw(), pool.get(0, WorkspaceSlot::kWorkspace2, {64}, DType::kF32).raw());
+}
+
+TEST(WorkspacePool, MicrobatchesShareNothing) {
+  WorkspacePool pool;
+  std::vector<Tensor> tensors;
+  for (const int microbatch : {0, 5, 1}) {
+    tensors.push_back(pool.get(microbatch, kSlot, {4}, DType::kI32));
+    tensors.back().data<int32_t>()[0] = microbatch;
+  }
+  EXPECT_EQ(tensors[0].data<int32_t>()[0], 0);
+  EXPECT_EQ(tensors[1].data<int32_t>()[0], 5);
+  EXPECT_EQ(tensors[2].data<int32_t>()[0], 1);
+  EXPECT_EQ(pool.bytes(), 3 * 256);
+  testing::expect_mentions(testing::message_of([&] { pool.get(-1, kSlot, {1}, DType::kU8); }),
+                           {"microbatch is -1"});
+}
+
+TEST(WorkspacePool, EmptyShapesCostNothing) {
+  WorkspacePool pool;
+  const Tensor none = pool.get(0, kSlot, {0, 7, 3}, DType::kBF16);
+  EXPECT_TRUE(none.defined());
+  EXPECT_EQ(none.shape(), Shape({0, 7, 3}));
+  EXPECT_EQ(pool.bytes(), 0);
+}
+
+TEST(WorkspacePool, SeveralTensorsOnOneSlotAreAlignedAndApart) {
+  WorkspacePool pool;
+  const auto tensors = pool.get(
+      0, kSlot,
+      {{{3}, DType::kU8}, {{0, 4}, DType::kF32}, {{5, 6}, DType::kF4E2M1}, {{9}, DType::kF32}});
+  ASSERT_EQ(tensors.size(), 4u);
+  EXPECT_EQ(tensors[1].shape(), Shape({0, 4}));
+  EXPECT_EQ(tensors[2].nbytes(), 15);
+  EXPECT_EQ(tensors[2].bytes() - tensors[0].bytes(), 256);
+  EXPECT_EQ(tensors[3].bytes() - tensors[2].bytes(), 256);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(tensors[0].raw()) % 256, 0u);
+}
+
+TEST(WorkspacePool, OtherDeviceReplacesTheBuffer) {
+  WorkspacePool pool;
+  pool.get(0, kSlot, {4}, DType::kF32);
+  // This build may have no such device; a buffer of the wrong one must not be handed out either
+  // way.
+  try {
+    EXPECT_EQ(pool.get(0, kSlot, {4}, DType::kF32, Device::cuda(0)).device(), Device::cuda(0));
+  } catch (const Unsupported&) {
+    EXPECT_EQ(pool.bytes(), 0);
+  }
+  EXPECT_TRUE(pool.get(0, kSlot, {4}, DType::kF32).device().is_cpu());
+}
+
+}  // namespace
+}  // namespace moebius
