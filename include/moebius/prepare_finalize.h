@@ -28,7 +28,7 @@ namespace moebius {
 
 // What a call runs with; the caller owns all of it.
 struct CallContext {
-  Stream stream;
+  Stream stream = {};
   WorkspacePool* workspaces = nullptr;  // required
   int microbatch = 0;                   // selects workspaces and transport handles
   Profile* profile = nullptr;           // optional

@@ -36,7 +36,7 @@ class FakeExperts : public Experts {
     bool expects_unquantized_inputs = false;
     WeightAndReduceKind kind = WeightAndReduceKind::kDelegate;
     bool flat_output = false;  // [M * K, H] instead of [M, K, H]
-    QuantConfig quant;
+    QuantConfig quant = {};
     Journal* journal = nullptr;
   };
 
@@ -47,7 +47,9 @@ class FakeExperts : public Experts {
   const QuantConfig& quant() const override { return options_.quant; }
   std::string_view implementation() const override { return "fake"; }
   WeightAndReduceKind weight_and_reduce() const override { return options_.kind; }
-  bool supports_chunking() const override { return options_.supports_chunking; }
+  bool supports_chunking() const override {
+    return options_.supports_chunking && desc_.format == ActivationFormat::kStandard;
+  }
   bool supports_expert_map() const override { return options_.supports_expert_map; }
   bool expects_unquantized_inputs() const override { return options_.expects_unquantized_inputs; }
 
@@ -150,7 +152,7 @@ class FakePrepareFinalize : public PrepareFinalize {
  public:
   struct Options {
     ActivationFormat format = ActivationFormat::kStandard;
-    std::optional<int64_t> max_tokens;
+    std::optional<int64_t> max_tokens = std::nullopt;
     bool is_async = false;
     bool is_monolithic = false;
     DType ids_dtype = DType::kI32;

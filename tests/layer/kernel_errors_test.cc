@@ -57,11 +57,11 @@ TEST(ModularKernelErrors, PartsMustBeAccepted) {
   expect_mentions(compose({.quant = Support::no("rows travel as bf16")}),
                   {"fake_pf", "fake", "rows travel as bf16"});
   expect_mentions(compose({.ids_dtype = DType::kI64}), {"fake_pf", "i64", "i32"});
-  const Tensor ones = testing::filled({4}, DType::kF32, {1});
-  FakeExperts::Options blocks;  // hidden is 8
-  blocks.quant = QuantConfig::fp8_w8a8({.w1_scale = ones, .w2_scale = ones}, false, false,
-                                       GroupShape{128, 128});
-  expect_mentions(compose({}, blocks), {"fp8", "8", "128"});
+  QuantTensors tensors = testing::weight_scales(4);
+  tensors.a1_gscale = testing::filled({1}, DType::kF32, {1});
+  FakeExperts::Options blocks;  // of 16, and hidden is 8
+  blocks.quant = QuantConfig::nvfp4(tensors);
+  expect_mentions(compose({}, blocks), {"nvfp4", "8", "16"});
   blocks.expects_unquantized_inputs = true;
   EXPECT_EQ(compose({}, blocks), "no error");
 }

@@ -181,10 +181,9 @@ TEST(ModularKernel, ChunksRecountExpertTokens) {
 }
 
 TEST(ModularKernel, OneScaleIsNotSliced) {
-  const Tensor ones = filled({kExperts}, DType::kF32, {1});
   for (const bool per_token : {false, true}) {
     FakeExperts::Options options;
-    options.quant = QuantConfig::fp8_w8a8({.w1_scale = ones, .w2_scale = ones}, per_token);
+    options.quant = QuantConfig::fp8_w8a8(testing::weight_scales(kExperts), per_token);
     Bench bench(make_no_ep(), fake_desc(kExperts, 1, kHidden), options, /*chunk_tokens=*/2);
     bench.set_tokens(5);
     bench.forward();
@@ -195,9 +194,8 @@ TEST(ModularKernel, OneScaleIsNotSliced) {
 }
 
 TEST(ModularKernel, ExpertsThatQuantizeGetPlainRows) {
-  const Tensor ones = filled({kExperts}, DType::kF32, {1});
   FakeExperts::Options options;
-  options.quant = QuantConfig::fp8_w8a8({.w1_scale = ones, .w2_scale = ones});
+  options.quant = QuantConfig::fp8_w8a8(testing::weight_scales(kExperts));
   options.expects_unquantized_inputs = true;
   Bench bench(make_no_ep(), fake_desc(kExperts, 1, kHidden), options);
   bench.set_tokens(3);

@@ -24,8 +24,7 @@ using testing::random_ids;
 using testing::random_tensor;
 
 QuantConfig fp8(bool per_token, std::optional<GroupShape> block = std::nullopt) {
-  const Tensor scale = filled({4}, DType::kF32, {1});
-  return QuantConfig::fp8_w8a8({.w1_scale = scale, .w2_scale = scale}, per_token, false, block);
+  return QuantConfig::fp8_w8a8(testing::weight_scales(4), per_token, false, block);
 }
 
 struct Problem {
@@ -148,9 +147,9 @@ TEST(NoEp, QuantizesAsTheConfigSays) {
 
 TEST(NoEp, UsesAStaticScale) {
   Problem problem(3, 2, 16);
-  const Tensor ones = filled({4}, DType::kF32, {1});
-  problem.quant = QuantConfig::fp8_w8a8(
-      {.w1_scale = ones, .w2_scale = ones, .a1_scale = filled({1}, DType::kF32, {0.5f})});
+  QuantTensors tensors = testing::weight_scales(4);
+  tensors.a1_scale = filled({1}, DType::kF32, {0.5f});
+  problem.quant = QuantConfig::fp8_w8a8(tensors);
   const auto result = make_no_ep()->prepare(problem.input, problem.context);
   EXPECT_EQ(floats(result.x_scale), std::vector<float>{0.5f});
   for (int64_t i = 0; i < result.x.numel(); ++i) {
@@ -160,9 +159,8 @@ TEST(NoEp, UsesAStaticScale) {
 }
 
 TEST(NoEp, RefusesScalesThatCannotTravel) {
-  const Tensor ones = filled({4}, DType::kF32, {1});
   const auto pf = make_no_ep();
-  QuantTensors tensors{.w1_scale = ones, .w2_scale = ones, .g1_alphas = ones, .g2_alphas = ones};
+  QuantTensors tensors = testing::weight_scales(4);
   const auto dynamic = QuantConfig::nvfp4(tensors);
   expect_mentions(pf->accepts(dynamic, false).reason, {"nvfp4", "a1_gscale"});
   EXPECT_TRUE(pf->accepts(dynamic, true).ok);

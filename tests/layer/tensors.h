@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "moebius/error.h"
+#include "moebius/quant_config.h"
 #include "moebius/tensor.h"
 
 namespace moebius::testing {
@@ -54,14 +55,15 @@ inline Tensor random_tensor(const Shape& shape, DType dtype, uint32_t seed, floa
   return tensor;
 }
 
-// K different experts per token, none masked.
+// K different experts per token in descending order (modulo E), none masked.
 inline Tensor random_ids(int64_t num_tokens, int64_t topk, int64_t num_experts, uint32_t seed) {
   std::mt19937 generator(seed);
   const Tensor ids = Tensor::empty({num_tokens, topk}, DType::kI32);
   for (int64_t t = 0; t < num_tokens; ++t) {
     const auto first = static_cast<int64_t>(generator() % static_cast<uint32_t>(num_experts));
     for (int64_t k = 0; k < topk; ++k) {
-      ids.data<int32_t>()[t * topk + k] = static_cast<int32_t>((first + 3 * k) % num_experts);
+      ids.data<int32_t>()[t * topk + k] =
+          static_cast<int32_t>((first + k * (num_experts - 1)) % num_experts);
     }
   }
   return ids;
@@ -90,6 +92,14 @@ inline void expect_same_bits(const Tensor& a, const Tensor& b) {
   ASSERT_EQ(to_string(a.shape()), to_string(b.shape()));
   ASSERT_EQ(name(a.dtype()), name(b.dtype()));
   EXPECT_EQ(std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())), 0);
+}
+
+// Scales of weights that nobody reads, for a config to be whole.
+inline QuantTensors weight_scales(int64_t num_experts) {
+  QuantTensors tensors;
+  tensors.w1_scale = filled({num_experts}, DType::kF32, {1});
+  tensors.w2_scale = tensors.w1_scale;
+  return tensors;
 }
 
 // Norm of the difference over the norm of the expected.
