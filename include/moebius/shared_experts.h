@@ -6,6 +6,7 @@
 // the same implementations as the routed ones.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "moebius/experts.h"
@@ -16,8 +17,9 @@ namespace moebius {
 
 class SharedExperts {
  public:
-  // experts: L = E = K = 1, standard format.  gate [1, H] or undefined.
-  SharedExperts(std::unique_ptr<Experts> experts, Tensor gate);
+  // experts: L = E = K = 1, standard format.  gate [1, H] or undefined.  chunk_tokens: rows per
+  // pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS (default 32768).
+  SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int64_t chunk_tokens = 0);
   ~SharedExperts();
 
   // hidden [T, H] -> output [T, H], both in desc().in_dtype; must not overlap.

@@ -66,7 +66,7 @@ std::shared_ptr<const SharedExperts> make_shared_experts(MoeLayerWeights& weight
   desc.format = ActivationFormat::kStandard;
   return std::make_shared<SharedExperts>(
       make_experts(desc, std::move(weights.shared), stream, options.experts),
-      std::move(weights.shared_gate));
+      std::move(weights.shared_gate), options.chunk_tokens);
 }
 
 void expect_consistent(MoeLayerWeights& weights) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "layer/kernel_checks.h"
@@ -17,10 +18,11 @@ namespace moebius {
 struct SharedExperts::State {
   std::unique_ptr<Experts> experts;
   Tensor gate;
+  int64_t chunk_tokens = 0;
   std::optional<QuantizeSpec> quant_spec;  // of the input; nullopt: handed over as it is
 };
 
-SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate)
+SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int64_t chunk_tokens)
     : state_(std::make_unique<State>()) {
   expect(experts != nullptr, "experts are missing");
   const ExpertsDesc& desc = experts->desc();
@@ -32,12 +34,16 @@ SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate)
     expect_hidden_dtype(gate, "gate of the shared experts");
     expect_shape(gate, {1, desc.hidden}, "gate of the shared experts");
   }
+  expect_ge(chunk_tokens, 0, "chunk_tokens");
   const bool defer = defers_input_quant(*experts);
   const Support support = rows_quant_supported(experts->quant(), defer, /*num_scales=*/1);
   expect(support.ok, fmt::format("shared experts: {}", support.reason));
   if (!defer) {
     state_->quant_spec = activation_spec(experts->quant().a1);
   }
+  state_->chunk_tokens = !experts->supports_chunking() ? std::numeric_limits<int64_t>::max()
+                         : chunk_tokens > 0            ? chunk_tokens
+                                                       : default_chunk_tokens();
   state_->experts = std::move(experts);
   state_->gate = std::move(gate);
 }
@@ -59,8 +65,7 @@ void SharedExperts::forward(const Tensor& hidden,
   expect_shape(output, hidden.shape(), "output");
   expect(context.workspaces != nullptr, "workspaces are missing");
   const int64_t num_tokens = hidden.dim(0);
-  const int64_t chunk =
-      experts.supports_chunking() ? std::min(num_tokens, default_chunk_tokens()) : num_tokens;
+  const int64_t chunk = std::min(num_tokens, state_->chunk_tokens);
   if (num_tokens == 0) {
     return;
   }

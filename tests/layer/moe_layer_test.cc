@@ -9,6 +9,7 @@
 #include <cmath>
 #include <utility>
 
+#include "moebius/quantize.h"
 #include "tests/layer/tensors.h"
 
 namespace moebius {
@@ -134,7 +135,7 @@ MoeLayerOptions options_of(ActivationFormat format,
   return options;
 }
 
-constexpr auto kFormats = {ActivationFormat::kStandard, ActivationFormat::kBatched};
+constexpr ActivationFormat kFormats[] = {ActivationFormat::kStandard, ActivationFormat::kBatched};
 
 TEST(MoeLayer, OracleEqualsDirectEvaluation) {
   for (const bool has_shared : {false, true}) {
@@ -160,6 +161,42 @@ TEST(MoeLayer, ModelPrecisionIsCloseForEveryFormatAndTopk) {
         EXPECT_LT(testing::relative_error(output, expected_output(weights, layer.router(), hidden)),
                   dtype == DType::kBF16 ? 1e-2 : 1e-5)
             << name(format) << " topk " << topk << " " << name(dtype);
+      }
+    }
+  }
+}
+
+// The layer's experts in fp8, one scale per channel; activations per token or by tensor.
+MoeLayerWeights make_fp8_weights(bool per_token) {
+  MoeLayerWeights weights = make_weights(2, false);
+  const QuantizeSpec spec{.format = QuantFormat::kFp8, .group = GroupShape::per_token()};
+  QuantTensors tensors;
+  const auto quantize_weight = [&](Tensor& weight, Tensor& scale) {
+    const Shape shape = weight.shape();
+    const Quantized q = quantize(weight.view({shape[0] * shape[1], shape[2]}), spec);
+    weight = q.values.view(shape);
+    scale = q.scale.view({shape[0], shape[1]});
+  };
+  quantize_weight(weights.experts.w1, tensors.w1_scale);
+  quantize_weight(weights.experts.w2, tensors.w2_scale);
+  weights.experts.quant = QuantConfig::fp8_w8a8(tensors, per_token, /*per_out_channel=*/true);
+  return weights;
+}
+
+TEST(MoeLayer, QuantizedActivations) {
+  const Tensor hidden = random_tensor({19, kHidden}, DType::kBF16, 7);
+  MoeLayer oracle(make_fp8_weights(true), options_of(ActivationFormat::kStandard, Precision::kF64),
+                  {});
+  const Tensor exact = forward(oracle, hidden, DType::kF32);
+  for (const bool per_token : {false, true}) {
+    for (const ActivationFormat format : kFormats) {
+      MoeLayer layer(make_fp8_weights(per_token), options_of(format), {});
+      const Tensor output = forward(layer, hidden, DType::kF32);
+      EXPECT_LT(testing::relative_error(output, exact), 6e-2) << name(format) << " " << per_token;
+      EXPECT_GT(testing::relative_error(output, exact), 1e-3) << "activations were not quantized";
+      if (per_token) {
+        MoeLayer chunked(make_fp8_weights(per_token), options_of(format, Precision::kModel, 5), {});
+        expect_same_bits(forward(chunked, hidden, DType::kF32), output);
       }
     }
   }

@@ -70,15 +70,13 @@ TEST(SharedExperts, KeepsOffTheWorkspacesOfTheRoutedExperts) {
 }
 
 TEST(SharedExperts, LongInputsPassInChunks) {
-  setenv("MOEBIUS_CHUNK_TOKENS", "3", 1);
   auto fake = std::make_unique<FakeExperts>(fake_desc(1, 1, 4));
   const FakeExperts* experts = fake.get();
-  const SharedExperts shared(std::move(fake), {});
+  const SharedExperts shared(std::move(fake), {}, /*chunk_tokens=*/3);
   WorkspacePool pool;
   const Tensor hidden = random_tensor({8, 4}, DType::kF32, 1);
   const Tensor output = Tensor::empty({8, 4}, DType::kF32);
   shared.forward(hidden, output, {.workspaces = &pool});
-  unsetenv("MOEBIUS_CHUNK_TOKENS");
   expect_same_bits(output, hidden);
   ASSERT_EQ(experts->calls.size(), 3u);
   EXPECT_EQ(experts->calls[2].rows, 2);

@@ -35,9 +35,9 @@ Tensor reduce(WeightAndReduceKind kind,
 }
 
 float round_to(DType dtype, float value) {
-  const Tensor one = Tensor::empty({1}, dtype);
-  set_float(one, 0, value);
-  return get_float(one, 0);
+  return dtype == DType::kBF16  ? static_cast<float>(BFloat16(value))
+         : dtype == DType::kF16 ? static_cast<float>(Float16(value))
+                                : value;
 }
 
 // 256 + 1 + 1: in bf16 (8 bits of significand) each 1 is half a unit and is lost to even.
