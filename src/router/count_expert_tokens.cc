@@ -26,9 +26,9 @@ void count_expert_tokens(const Tensor& ids,
   const int32_t* map = expert_map ? expert_map.data<int32_t>() : nullptr;
   int32_t* counts = out.data<int32_t>();
   std::fill_n(counts, num_local_experts, 0);
-  for (int64_t i = 0; i < ids.numel(); ++i) {
-    const int32_t id = ids.data<int32_t>()[i];
-    const int32_t local = id < 0 || map == nullptr ? id : map[id];
+  const int32_t* id = ids.data<int32_t>();
+  for (const int32_t* end = id + ids.numel(); id != end; ++id) {
+    const int32_t local = *id < 0 || map == nullptr ? *id : map[*id];
     if (local >= 0) {
       ++counts[local];
     }

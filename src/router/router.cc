@@ -32,7 +32,7 @@ void expect_float(const Tensor& tensor, std::string_view what) {
 }
 
 void expect_no_nan(const Tensor& tensor, std::string_view what) {
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
+  for (int64_t i = 0, n = tensor.numel(); i < n; ++i) {
     if (std::isnan(get_float(tensor, i))) {
       throw InvalidArgument(
           fmt::format("{} is NaN", router::element_name(what, tensor.shape(), i)));

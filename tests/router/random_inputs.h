@@ -17,7 +17,7 @@ inline Tensor random_tensor(Shape shape, DType dtype, uint64_t seed, float scale
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal(0.0f, scale);
   Tensor tensor = Tensor::empty(shape, dtype);
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
+  for (int64_t i = 0, n = tensor.numel(); i < n; ++i) {
     set_float(tensor, i, normal(random));
   }
   return tensor;

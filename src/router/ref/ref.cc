@@ -28,8 +28,9 @@ class Ref final : public Impl {
         const float* b = gate.data<float>() + e * depth;
         float total = 0.0f;
         for (int64_t begin = 0; begin < depth; begin += kDepthBlock) {
+          const int64_t end = std::min(depth, begin + kDepthBlock);
           float chain = 0.0f;
-          for (int64_t h = begin; h < std::min(depth, begin + kDepthBlock); ++h) {
+          for (int64_t h = begin; h < end; ++h) {
             chain = std::fma(a[h], b[h], chain);
           }
           total += chain;
