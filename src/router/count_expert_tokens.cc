@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "moebius/router.h"
-#include "router/ids.h"
+#include "router/checks.h"
 
 namespace moebius {
 
@@ -12,12 +12,15 @@ void count_expert_tokens(const Tensor& ids,
                          const Tensor& out,
                          const Stream&) {
   expect_dtype(ids, DType::kI32, "ids");
+  router::expect_on_cpu(ids, "ids");
   expect_eq(ids.num_dims(), 2, "dimensions of ids");
   expect_dtype(out, DType::kI32, "out");
+  router::expect_on_cpu(out, "out");
   expect_eq(out.num_dims(), 1, "dimensions of out");
   const int64_t num_local_experts = out.dim(0);
   if (expert_map) {
     expect_dtype(expert_map, DType::kI32, "expert_map");
+    router::expect_on_cpu(expert_map, "expert_map");
     expect_eq(expert_map.num_dims(), 1, "dimensions of expert_map");
     router::expect_ids_below(expert_map, num_local_experts, "expert_map");
   }

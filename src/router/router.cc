@@ -10,20 +10,13 @@
 #include <utility>
 
 #include "core/select.h"
-#include "router/ids.h"
+#include "router/checks.h"
 #include "router/impl.h"
 #include "router/simulator.h"
 
 namespace moebius {
 
 namespace {
-
-void expect_on_cpu(const Tensor& tensor, std::string_view what) {
-  if (!tensor.device().is_cpu()) {
-    throw Unsupported(
-        fmt::format("{} is on {}, the router runs on the CPU", what, to_string(tensor.device())));
-  }
-}
 
 void expect_float(const Tensor& tensor, std::string_view what) {
   const DType dtype = tensor.dtype();
@@ -62,7 +55,7 @@ void check(const RouterConfig& config) {
 
 void check(const RouterConfig& config, const RouterWeights& weights) {
   if (weights.gate) {
-    expect_on_cpu(weights.gate, "gate");
+    router::expect_on_cpu(weights.gate, "gate");
     expect_float(weights.gate, "gate");
     expect_eq(weights.gate.num_dims(), 2, "dimensions of gate");
     expect_eq(weights.gate.dim(0), config.num_experts, "gate.dim(0)");
@@ -72,7 +65,7 @@ void check(const RouterConfig& config, const RouterWeights& weights) {
   for (const auto& [bias, what] :
        {std::pair(&weights.bias, "bias"), std::pair(&weights.correction_bias, "correction_bias")}) {
     if (*bias) {
-      expect_on_cpu(*bias, what);
+      router::expect_on_cpu(*bias, what);
       expect_float(*bias, what);
       expect_shape(*bias, {config.num_experts}, what);
       expect_no_nan(*bias, what);
@@ -85,14 +78,14 @@ std::vector<float> to_floats(const Tensor& tensor) {
   return {wide.data<float>(), wide.data<float>() + wide.numel()};
 }
 
-router::Model make_model(const RouterConfig& config, const RouterWeights& weights) {
+router::Model make_model(RouterConfig config, const RouterWeights& weights) {
   check(config);
   check(config, weights);
   router::Model model;
-  model.config = config;
-  model.gate = weights.gate;
   model.bias = weights.bias ? to_floats(weights.bias)
                             : std::vector<float>(static_cast<size_t>(config.num_experts));
+  model.config = std::move(config);
+  model.gate = weights.gate;
   if (weights.correction_bias) {
     model.correction_bias = to_floats(weights.correction_bias);
   }
@@ -102,8 +95,8 @@ router::Model make_model(const RouterConfig& config, const RouterWeights& weight
 }  // namespace
 
 struct Router::State {
-  State(const RouterConfig& config, RouterWeights router_weights)
-      : model(make_model(config, router_weights)),
+  State(RouterConfig config, RouterWeights router_weights)
+      : model(make_model(std::move(config), router_weights)),
         weights(std::move(router_weights)),
         entry(select_impl(router::impls(),
                           "router",
@@ -111,7 +104,7 @@ struct Router::State {
                           "",
                           [this](const router::ImplEntry& e) { return e.supports(model); })),
         impl(entry.make(model)),
-        simulator(config) {}
+        simulator(model.config) {}
 
   router::Model model;
   RouterWeights weights;
@@ -122,7 +115,7 @@ struct Router::State {
 };
 
 Router::Router(RouterConfig config, RouterWeights weights)
-    : state_(std::make_unique<State>(config, std::move(weights))) {}
+    : state_(std::make_unique<State>(std::move(config), std::move(weights))) {}
 Router::~Router() = default;
 Router::Router(Router&&) noexcept = default;
 Router& Router::operator=(Router&&) noexcept = default;
@@ -142,12 +135,12 @@ std::string_view Router::implementation() const {
 void Router::logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const {
   expect_defined(state_->model.gate, "the router's gate");
   expect_defined(hidden, "hidden");
-  expect_on_cpu(hidden, "hidden");
+  router::expect_on_cpu(hidden, "hidden");
   expect_float(hidden, "hidden");
   expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
   expect_eq(hidden.dim(1), state_->model.gate.dim(1), "hidden.dim(1)");
   expect_dtype(out, DType::kF32, "out");
-  expect_on_cpu(out, "out");
+  router::expect_on_cpu(out, "out");
   expect_shape(out, {hidden.dim(0), config().num_experts}, "out");
   state_->impl->logits(hidden, out, stream);
 }
@@ -157,14 +150,14 @@ void Router::select(const Tensor& logits,
                     const Tensor& weights,
                     const Stream& stream) const {
   expect_dtype(logits, DType::kF32, "logits");
-  expect_on_cpu(logits, "logits");
+  router::expect_on_cpu(logits, "logits");
   expect_eq(logits.num_dims(), 2, "dimensions of logits");
   expect_eq(logits.dim(1), config().num_experts, "logits.dim(1)");
   expect_dtype(ids, DType::kI32, "ids");
-  expect_on_cpu(ids, "ids");
+  router::expect_on_cpu(ids, "ids");
   expect_shape(ids, {logits.dim(0), config().topk}, "ids");
   expect_dtype(weights, DType::kF32, "weights");
-  expect_on_cpu(weights, "weights");
+  router::expect_on_cpu(weights, "weights");
   expect_shape(weights, {logits.dim(0), config().topk}, "weights");
 
   const uint64_t call = state_->num_selects.fetch_add(1, std::memory_order_relaxed);

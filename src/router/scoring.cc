@@ -35,7 +35,7 @@ void softmax(float* s, int64_t n) {
   }
   float partial[kSumLanes] = {};
   for (int64_t i = 0; i < n; ++i) {
-    // +inf - +inf is NaN; a plain exp() would be asked for NaN as well.
+    // inf - inf is NaN, which then reaches every score through the sum.
     s[i] = exp_nonpositive(s[i] - max);
     partial[i % kSumLanes] += s[i];
   }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "moebius/error.h"
 #include "moebius/router.h"
@@ -121,6 +122,17 @@ TEST(RouterErrors, ArgumentsOfSelect) {
                   "ids dtype is i64, expected i32");
   EXPECT_MENTIONS(call(logits, ids, Tensor::zeros({3, 3}, DType::kF32)),
                   "shape of weights is [3, 3], expected [3, 2]");
+}
+
+TEST(RouterErrors, TensorsOnAnotherDevice) {
+  std::vector<float> memory(16);
+  const Device gpu = Device::cuda(0);
+  const Tensor logits = Tensor::borrow(memory.data(), {2, 8}, DType::kF32, gpu);
+  const Router router({.num_experts = 8}, {});
+  EXPECT_THROW(router.select(logits, Tensor::zeros({2, 1}, DType::kI32),
+                             Tensor::zeros({2, 1}, DType::kF32), {}),
+               Unsupported);
+  EXPECT_THROW(Router({.num_experts = 2}, {.gate = logits}), Unsupported);
 }
 
 TEST(RouterErrors, WhatACustomRoutingWritesIsChecked) {

@@ -62,7 +62,9 @@ class Ref final : public Impl {
     std::vector<float> c = s;
     for (size_t e = 0; e < c.size(); ++e) {
       c[e] += model_.correction_bias.empty() ? 0.0f : model_.correction_bias[e];
-      c[e] = std::isnan(c[e]) ? kNegInf : c[e];
+      if (std::isnan(c[e])) {
+        c[e] = kNegInf;
+      }
     }
     // Step 3: whoever may not be chosen gets -inf.
     const std::vector<bool> kept = kept_groups(c);
@@ -71,7 +73,9 @@ class Ref final : public Impl {
       return;
     }
     for (size_t e = 0; e < c.size(); ++e) {
-      c[e] = kept[e / group_size()] ? c[e] : kNegInf;
+      if (!kept[e / group_size()]) {
+        c[e] = kNegInf;
+      }
     }
     // Step 4.
     std::vector<int32_t> order(c.size());

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Range check of expert ids that come from outside.
+// Checks of tensors that come from outside.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,9 @@
 #include "moebius/tensor.h"
 
 namespace moebius::router {
+
+// Throws Unsupported for a tensor on another device.
+void expect_on_cpu(const Tensor& tensor, std::string_view what);
 
 // Every element of the i32 tensor must be in [-1, bound).  Throws InvalidArgument naming the first
 // that is not: "ids[3, 1] is 12, expected -1 <= id < 8".

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include "router/ids.h"
+#include "router/checks.h"
 
 #include <fmt/format.h>
 
@@ -9,6 +9,13 @@
 #include "moebius/error.h"
 
 namespace moebius::router {
+
+void expect_on_cpu(const Tensor& tensor, std::string_view what) {
+  if (!tensor.device().is_cpu()) {
+    throw Unsupported(
+        fmt::format("{} is on {}, the router runs on the CPU", what, to_string(tensor.device())));
+  }
+}
 
 void expect_ids_below(const Tensor& ids, int64_t bound, std::string_view what) {
   const int32_t* data = ids.data<int32_t>();
