@@ -1,0 +1,298 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// AVX2 + FMA + F16C.  Uses no inline function of other files (see design: ISA files).
+//
+// A tile of C is up to 3 rows x 4 columns: 12 accumulators, 3 rows of A and one column of B fill the
+// 16 registers, and 12 multiply-adds per 7 loads keep both FMA units busy.  k is cut in pieces of
+// kDepth so that the four columns (8 KiB) stay in L1 while the rows of A stream from L2.
+#include <immintrin.h>
+
+#include "experts/cpu/kernels.h"
+
+namespace moebius::cpu {
+
+namespace avx2 {
+namespace {
+
+constexpr int64_t kDepth = 512;
+
+inline __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
+inline __m256 load8(const uint16_t* bf16) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bf16));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+
+// The first `count` < 8 elements, zeros behind them.
+template <typename T>
+inline __m256 load_tail(const T* p, int64_t count) {
+  T padded[8] = {};
+  for (int64_t i = 0; i < count; ++i) {
+    padded[i] = p[i];
+  }
+  return load8(padded);
+}
+
+inline float sum8(__m256 v) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+// c[M][N] (+)= a[M][k0 .. k0 + k) . b[N][k0 .. k0 + k)
+template <int M, int N, typename T>
+inline void tile(const float* const* a, int64_t k0, const T* b, int64_t ldb, int64_t k, float* c,
+                 int64_t ldc) {
+  __m256 acc[unsigned{M}][unsigned{N}];
+  for (int i = 0; i < M; ++i) {
+    for (int j = 0; j < N; ++j) {
+      acc[i][j] = _mm256_setzero_ps();
+    }
+  }
+  const int64_t end = k0 + k;
+  int64_t l = k0;
+  for (; l + 8 <= end; l += 8) {
+    __m256 av[unsigned{M}];
+    for (int i = 0; i < M; ++i) {
+      av[i] = _mm256_loadu_ps(a[i] + l);
+    }
+    for (int j = 0; j < N; ++j) {
+      const __m256 bv = load8(b + j * ldb + l);
+      for (int i = 0; i < M; ++i) {
+        acc[i][j] = _mm256_fmadd_ps(av[i], bv, acc[i][j]);
+      }
+    }
+  }
+  if (l < end) {
+    for (int i = 0; i < M; ++i) {
+      const __m256 av = load_tail(a[i] + l, end - l);
+      for (int j = 0; j < N; ++j) {
+        acc[i][j] = _mm256_fmadd_ps(av, load_tail(b + j * ldb + l, end - l), acc[i][j]);
+      }
+    }
+  }
+  for (int i = 0; i < M; ++i) {
+    for (int j = 0; j < N; ++j) {
+      float* out = c + i * ldc + j;
+      *out = k0 == 0 ? sum8(acc[i][j]) : *out + sum8(acc[i][j]);
+    }
+  }
+}
+
+template <int N, typename T>
+inline void column_tiles(const float* const* a, int64_t m, int64_t k0, const T* b, int64_t ldb,
+                         int64_t k, float* c, int64_t ldc) {
+  int64_t i = 0;
+  for (; i + 3 <= m; i += 3) {
+    tile<3, N>(a + i, k0, b, ldb, k, c + i * ldc, ldc);
+  }
+  if (m - i == 2) {
+    tile<2, N>(a + i, k0, b, ldb, k, c + i * ldc, ldc);
+  } else if (m - i == 1) {
+    tile<1, N>(a + i, k0, b, ldb, k, c + i * ldc, ldc);
+  }
+}
+
+template <typename T>
+void dot_float(const float* const* a, int64_t m, const T* b, int64_t ldb, int64_t n, int64_t k,
+               float* c, int64_t ldc) {
+  for (int64_t k0 = 0; k0 < k; k0 += kDepth) {
+    const int64_t depth = k - k0 < kDepth ? k - k0 : kDepth;
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+      column_tiles<4>(a, m, k0, b + j * ldb, ldb, depth, c + j, ldc);
+    }
+    for (; j < n; ++j) {
+      column_tiles<1>(a, m, k0, b + j * ldb, ldb, depth, c + j, ldc);
+    }
+  }
+}
+
+inline __m256i load16(const int8_t* p) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+inline int32_t sum8(__m256i v) {
+  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+
+// Widened to 16 bits, pairs of products fit 32 bits: exact, unlike the 8-bit multiply-add.
+template <int M, int N>
+inline void tile_s8(const int8_t* const* a, const int8_t* b, int64_t ldb, int64_t k, int32_t* c,
+                    int64_t ldc) {
+  __m256i acc[unsigned{M}][unsigned{N}];
+  for (int i = 0; i < M; ++i) {
+    for (int j = 0; j < N; ++j) {
+      acc[i][j] = _mm256_setzero_si256();
+    }
+  }
+  int64_t l = 0;
+  for (; l + 16 <= k; l += 16) {
+    __m256i av[unsigned{M}];
+    for (int i = 0; i < M; ++i) {
+      av[i] = load16(a[i] + l);
+    }
+    for (int j = 0; j < N; ++j) {
+      const __m256i bv = load16(b + j * ldb + l);
+      for (int i = 0; i < M; ++i) {
+        acc[i][j] = _mm256_add_epi32(acc[i][j], _mm256_madd_epi16(av[i], bv));
+      }
+    }
+  }
+  for (int i = 0; i < M; ++i) {
+    for (int j = 0; j < N; ++j) {
+      int32_t sum = sum8(acc[i][j]);
+      for (int64_t t = l; t < k; ++t) {
+        sum += a[i][t] * b[j * ldb + t];
+      }
+      c[i * ldc + j] = sum;
+    }
+  }
+}
+
+void dot_s8(const int8_t* const* a, int64_t m, const int8_t* b, int64_t ldb, int64_t n, int64_t k,
+            int32_t* c, int64_t ldc) {
+  for (int64_t j = 0; j < n;) {
+    const bool four = n - j >= 4;
+    int64_t i = 0;
+    for (; i + 2 <= m; i += 2) {
+      if (four) {
+        tile_s8<2, 4>(a + i, b + j * ldb, ldb, k, c + i * ldc + j, ldc);
+      } else {
+        tile_s8<2, 1>(a + i, b + j * ldb, ldb, k, c + i * ldc + j, ldc);
+      }
+    }
+    if (i < m) {
+      if (four) {
+        tile_s8<1, 4>(a + i, b + j * ldb, ldb, k, c + i * ldc + j, ldc);
+      } else {
+        tile_s8<1, 1>(a + i, b + j * ldb, ldb, k, c + i * ldc + j, ldc);
+      }
+    }
+    j += four ? 4 : 1;
+  }
+}
+
+inline __m256 load8_f16(const uint16_t* f16) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(f16)));
+}
+
+// Nearest even; a NaN keeps its upper bits and becomes quiet.
+inline __m128i to_bf16(__m256 v) {
+  const __m256i bits = _mm256_castps_si256(v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded =
+      _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  const __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
+  return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+}
+
+inline __m128i to_f16(__m256 v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+
+template <__m256 (*kLoad)(const uint16_t*)>
+void widen_with(const void* in, float* out, int64_t n) {
+  const uint16_t* values = static_cast<const uint16_t*>(in);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    _mm256_storeu_ps(out + i, kLoad(values + i));
+  }
+  if (i < n) {
+    uint16_t padded[8] = {};
+    float result[8];
+    __builtin_memcpy(padded, values + i, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
+    _mm256_storeu_ps(result, kLoad(padded));
+    __builtin_memcpy(out + i, result, static_cast<unsigned long>(n - i) * sizeof(float));
+  }
+}
+
+template <__m128i (*kConvert)(__m256)>
+void narrow_with(const float* in, void* out, int64_t n) {
+  uint16_t* values = static_cast<uint16_t*>(out);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(values + i), kConvert(_mm256_loadu_ps(in + i)));
+  }
+  if (i < n) {
+    uint16_t result[8];
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(result), kConvert(load_tail(in + i, n - i)));
+    __builtin_memcpy(values + i, result, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
+  }
+}
+
+void widen(DType from, const void* in, float* out, int64_t n) {
+  switch (from) {
+    case DType::kBF16:
+      return widen_with<load8>(in, out, n);
+    case DType::kF16:
+      return widen_with<load8_f16>(in, out, n);
+    default:
+      __builtin_memmove(out, in, static_cast<unsigned long>(n) * sizeof(float));
+  }
+}
+
+void narrow(DType to, const float* in, void* out, int64_t n) {
+  switch (to) {
+    case DType::kBF16:
+      return narrow_with<to_bf16>(in, out, n);
+    case DType::kF16:
+      return narrow_with<to_f16>(in, out, n);
+    default:
+      __builtin_memmove(out, in, static_cast<unsigned long>(n) * sizeof(float));
+  }
+}
+
+// e^t = 2^i * e^r, |r| <= ln2 / 2, by the series to r^7 (its rest is below 6e-9).  t is clamped to
+// where 2^i is a normal number; beyond, sigmoid is 0 or 1 to within f32 anyway.  NaN stays NaN.
+inline __m256 exp8(__m256 t) {
+  t = _mm256_min_ps(_mm256_set1_ps(88.0f), t);
+  t = _mm256_max_ps(_mm256_set1_ps(-87.0f), t);
+  const __m256 i = _mm256_round_ps(_mm256_mul_ps(t, _mm256_set1_ps(1.44269504f)),
+                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m256 r = _mm256_fnmadd_ps(i, _mm256_set1_ps(0.693359375f), t);
+  r = _mm256_fnmadd_ps(i, _mm256_set1_ps(-2.12194440e-4f), r);
+  constexpr float kSeries[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
+  __m256 p = _mm256_set1_ps(1.0f / 5040);
+  for (const float c : kSeries) {
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
+  }
+  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(i), _mm256_set1_epi32(127));
+  return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+}
+
+inline __m256 mul_sigmoid8(__m256 x, __m256 z) {
+  const __m256 one = _mm256_set1_ps(1.0f);
+  const __m256 e = exp8(_mm256_sub_ps(_mm256_setzero_ps(), z));
+  return _mm256_div_ps(x, _mm256_add_ps(one, e));
+}
+
+void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    _mm256_storeu_ps(out + i, mul_sigmoid8(_mm256_loadu_ps(x + i), _mm256_loadu_ps(z + i)));
+  }
+  if (i < n) {
+    float result[8];
+    _mm256_storeu_ps(result, mul_sigmoid8(load_tail(x + i, n - i), load_tail(z + i, n - i)));
+    __builtin_memcpy(out + i, result, static_cast<unsigned long>(n - i) * sizeof(float));
+  }
+}
+
+}  // namespace
+}  // namespace avx2
+
+const CpuKernels& avx2_kernels() {
+  static constexpr CpuKernels kKernels = {"avx2",
+                                          avx2::dot_float<float>,
+                                          avx2::dot_float<uint16_t>,
+                                          avx2::dot_s8,
+                                          avx2::widen,
+                                          avx2::narrow,
+                                          avx2::mul_sigmoid};
+  return kKernels;
+}
+
+}  // namespace moebius::cpu

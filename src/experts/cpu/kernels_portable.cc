@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plain loops over fixed lanes, which compilers turn into whatever vectors the target has.
+#include <cmath>
+#include <cstring>
+
+#include "experts/cpu/kernels.h"
+#include "moebius/float_types.h"
+
+namespace moebius::cpu {
+
+namespace {
+
+constexpr int kLanes = 8;
+
+template <typename T>
+float to_float(T value) {
+  return value;
+}
+template <>
+float to_float(uint16_t bf16) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16);
+}
+
+template <typename T>
+float dot(const float* a, const T* b, int64_t k) {
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= k; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) {
+      lanes[l] += a[i + l] * to_float(b[i + l]);
+    }
+  }
+  float sum = 0;
+  for (const float lane : lanes) {
+    sum += lane;
+  }
+  for (; i < k; ++i) {
+    sum += a[i] * to_float(b[i]);
+  }
+  return sum;
+}
+
+template <typename T>
+void dot_float(const float* const* a, int64_t m, const T* b, int64_t ldb, int64_t n, int64_t k,
+               float* c, int64_t ldc) {
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t i = 0; i < m; ++i) {
+      c[i * ldc + j] = dot(a[i], b + j * ldb, k);
+    }
+  }
+}
+
+void dot_s8(const int8_t* const* a, int64_t m, const int8_t* b, int64_t ldb, int64_t n, int64_t k,
+            int32_t* c, int64_t ldc) {
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t i = 0; i < m; ++i) {
+      int32_t sum = 0;
+      for (int64_t l = 0; l < k; ++l) {
+        sum += a[i][l] * b[j * ldb + l];
+      }
+      c[i * ldc + j] = sum;
+    }
+  }
+}
+
+template <typename T>
+void widen_from(const void* in, float* out, int64_t n) {
+  const T* values = static_cast<const T*>(in);
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = static_cast<float>(values[i]);
+  }
+}
+
+template <typename T>
+void narrow_to(const float* in, void* out, int64_t n) {
+  T* values = static_cast<T*>(out);
+  for (int64_t i = 0; i < n; ++i) {
+    values[i] = T(in[i]);
+  }
+}
+
+void widen(DType from, const void* in, float* out, int64_t n) {
+  switch (from) {
+    case DType::kBF16:
+      return widen_from<BFloat16>(in, out, n);
+    case DType::kF16:
+      return widen_from<Float16>(in, out, n);
+    default:
+      std::memmove(out, in, static_cast<size_t>(n) * sizeof(float));
+  }
+}
+
+void narrow(DType to, const float* in, void* out, int64_t n) {
+  switch (to) {
+    case DType::kBF16:
+      return narrow_to<BFloat16>(in, out, n);
+    case DType::kF16:
+      return narrow_to<Float16>(in, out, n);
+    default:
+      std::memmove(out, in, static_cast<size_t>(n) * sizeof(float));
+  }
+}
+
+void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = x[i] / (1.0f + std::exp(-z[i]));
+  }
+}
+
+}  // namespace
+
+const CpuKernels& portable_kernels() {
+  static constexpr CpuKernels kKernels = {
+      "portable", dot_float<float>, dot_float<uint16_t>, dot_s8, widen, narrow, mul_sigmoid};
+  return kKernels;
+}
+
+}  // namespace moebius::cpu

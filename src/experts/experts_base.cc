@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/experts_base.h"
+
+#include <cstring>
+
+#include "core/parallel.h"
+
+namespace moebius {
+
+ExpertsBase::ExpertsBase(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream,
+                         std::string_view implementation)
+    : desc_(desc),
+      weights_(std::move(weights)),
+      quantize_a1_(weights_.quant.a1, desc.format),
+      quantize_a2_(weights_.quant.a2, desc.format),
+      stream_(stream),
+      implementation_(implementation) {}
+
+bool ExpertsBase::expects_unquantized_inputs() const {
+  const auto format = weights_.quant.a1.format;
+  return format && (desc_.precision == Precision::kF64 ||
+                    (*format != QuantFormat::kFp8 && *format != QuantFormat::kInt8));
+}
+
+Shape ExpertsBase::slots_shape(int64_t rows, int64_t width) const {
+  return is_batched() ? Shape{desc_.num_local_experts, rows, width}
+                      : Shape{rows, desc_.topk, width};
+}
+
+RowOrder ExpertsBase::take_order(Scratch& scratch, int64_t slots) const {
+  RowOrder order;
+  order.expert_offsets = scratch.take<int32_t>(desc_.num_local_experts + 1);
+  order.output_rows = scratch.take<int32_t>(slots);
+  return order;
+}
+
+void ExpertsBase::fill_order(const ExpertsInput& input, const Tensor& output, RowOrder& order,
+                             const Stream& stream) const {
+  if (is_batched()) {
+    order_batched(input.expert_num_tokens, input.x.dim(1), order);
+    return;
+  }
+  order_selections(input.topk_ids, input.expert_map, desc_.num_experts, desc_.num_local_experts,
+                   order);
+  const size_t row_bytes = static_cast<size_t>(desc_.hidden * bits(desc_.in_dtype) / 8);
+  constexpr int64_t kGrain = 64;
+  parallel_for(stream, order.num_slots - order.num_rows, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t r = order.num_rows + begin; r < order.num_rows + end; ++r) {
+      std::memset(output.bytes() + static_cast<size_t>(order.output_rows[r]) * row_bytes, 0,
+                  row_bytes);
+    }
+  });
+}
+
+}  // namespace moebius

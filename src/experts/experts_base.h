@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the host implementations share: the answers of the interface and the row order of a call.
+#pragma once
+
+#include <string_view>
+#include <utility>
+
+#include "experts/permute.h"
+#include "experts/quantized_rows.h"
+#include "experts/scratch.h"
+#include "moebius/experts.h"
+
+namespace moebius {
+
+class ExpertsBase : public Experts {
+ public:
+  ExpertsBase(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream,
+              std::string_view implementation);
+
+  const ExpertsDesc& desc() const override { return desc_; }
+  const QuantConfig& quant() const override { return weights_.quant; }
+  std::string_view implementation() const override { return implementation_; }
+  WeightAndReduceKind weight_and_reduce() const override {
+    return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kContiguous;
+  }
+  bool supports_chunking() const override { return !is_batched(); }
+  bool supports_expert_map() const override { return true; }
+  // mx and nvfp4 are computed with as quantized and dequantized values; kF64 does not quantize.
+  bool expects_unquantized_inputs() const override;
+
+ protected:
+  bool is_batched() const { return desc_.format == ActivationFormat::kBatched; }
+  // [rows, K, width] or [L, rows, width].
+  Shape slots_shape(int64_t rows, int64_t width) const;
+  int64_t num_slots(int64_t rows) const { return slots_shape(rows, 1).numel(); }
+  // Rows of GEMM1's operand (see InputRows).
+  int64_t num_input_rows(const RowQuantizer& quantizer, int64_t rows) const {
+    return is_batched() || InputRows(quantizer, desc_.format).gathered ? num_slots(rows) : rows;
+  }
+  // The arrays of a RowOrder for `slots` output rows.
+  RowOrder take_order(Scratch& scratch, int64_t slots) const;
+  // Fills it for a call and clears the output rows of skipped selections.
+  void fill_order(const ExpertsInput& input, const Tensor& output, RowOrder& order,
+                  const Stream& stream) const;
+  // `stream`, or make's where it has fewer threads: scratch holds buffers for that many.
+  const Stream& bounded(const Stream& stream) const {
+    return stream.num_threads() <= stream_.num_threads() ? stream : stream_;
+  }
+  int64_t max_threads() const { return stream_.num_threads(); }
+
+  ExpertsDesc desc_;
+  ExpertWeights weights_;
+  RowQuantizer quantize_a1_;
+  RowQuantizer quantize_a2_;
+
+ private:
+  Stream stream_;
+  std::string_view implementation_;
+};
+
+}  // namespace moebius

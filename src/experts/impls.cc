@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The implementations of the experts stage, most specialised first.
+#include <utility>
+
+#include "core/select.h"
+#include "experts/cpu/cpu_experts.h"
+#include "experts/ref/ref_experts.h"
+#include "experts/validate.h"
+
+namespace moebius {
+
+namespace {
+
+constexpr ExpertsImpl kImpls[] = {
+#ifdef MOEBIUS_HAVE_ONEDNN
+    {"cpu_onednn", cpu::onednn_supports, cpu::make_onednn},
+#endif
+    {"cpu_portable", cpu::portable_supports, cpu::make_portable},
+    {"ref", ref::supports, ref::make},
+};
+
+}  // namespace
+
+std::string_view name(ActivationFormat format) {
+  return format == ActivationFormat::kStandard ? "standard" : "batched";
+}
+
+std::string_view name(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kGelu:
+      return "gelu";
+    case Activation::kGeluTanh:
+      return "gelu_tanh";
+    case Activation::kSwigluOai:
+      return "swiglu_oai";
+    case Activation::kRelu2:
+      return "relu2";
+  }
+  return "unknown";
+}
+
+std::span<const ExpertsImpl> experts_impls() { return kImpls; }
+
+std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,
+                                      ExpertWeights weights,
+                                      const Stream& stream,
+                                      std::string_view implementation) {
+  validate_experts_desc(desc);
+  validate_expert_weights(desc, weights);
+  const ExpertsImpl& impl =
+      select_impl(experts_impls(), "experts", "MOEBIUS_EXPERTS", implementation,
+                  [&](const ExpertsImpl& i) { return i.supports(desc, weights.quant); });
+  return impl.make(desc, std::move(weights), stream);
+}
+
+}  // namespace moebius

@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/quantized_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstring>
+
+#include "core/parallel.h"
+#include "experts/cpu/kernels.h"
+
+namespace moebius {
+
+namespace {
+
+constexpr int64_t kRowGrain = 16;
+
+Tensor as_rows(const Tensor& x) {
+  return x.view({x.numel() / x.shape().back(), x.shape().back()});
+}
+
+// body(expert, begin, end) over the calls that quantize rows sorted by expert.
+template <typename Body>
+void for_each_sorted_group(const RowOrder& order, int64_t num_local_experts, bool per_expert,
+                           Body body) {
+  if (!per_expert) {
+    body(0, 0, order.num_rows);
+    return;
+  }
+  for (int64_t e = 0; e < num_local_experts; ++e) {
+    if (order.rows_of(e) > 0) {
+      body(e, order.expert_offsets[e], order.expert_offsets[e + 1]);
+    }
+  }
+}
+
+// The same over x's rows in x's order: all of them, or the valid ones of each expert.
+template <typename Body>
+void for_each_input_group(const ExpertsDesc& desc, const RowOrder& order, int64_t num_input_rows,
+                          Body body) {
+  if (desc.format == ActivationFormat::kStandard) {
+    body(0, 0, num_input_rows);
+    return;
+  }
+  const int64_t max_rows = order.num_slots / desc.num_local_experts;
+  for (int64_t e = 0; e < desc.num_local_experts; ++e) {
+    if (order.rows_of(e) > 0) {
+      body(e, e * max_rows, e * max_rows + order.rows_of(e));
+    }
+  }
+}
+
+void widen_rows(const Tensor& rows, const Tensor& values, const Stream& stream) {
+  const int64_t k = rows.dim(1);
+  const auto& kernels = cpu::cpu_kernels();
+  parallel_for(stream, rows.dim(0), kRowGrain, [&](int64_t begin, int64_t end) {
+    kernels.widen(rows.dtype(), rows.slice(begin, end).raw(), values.data<float>() + begin * k,
+                  (end - begin) * k);
+  });
+}
+
+// x_scale spread to one set per row.  Batched per tensor scales are one per expert.
+void spread_scales(const ExpertsDesc& desc, const Tensor& x_scale, int64_t num_rows,
+                   int64_t num_blocks, float* scales) {
+  const float* given = x_scale.data<float>();
+  if (x_scale.numel() == num_rows * num_blocks) {
+    std::copy_n(given, num_rows * num_blocks, scales);
+    return;
+  }
+  const int64_t rows_per_scale =
+      desc.format == ActivationFormat::kBatched ? num_rows / desc.num_local_experts : num_rows;
+  for (int64_t i = 0; i < num_rows * num_blocks; ++i) {
+    scales[i] = given[i / num_blocks / rows_per_scale];
+  }
+}
+
+constexpr std::array<float, 256> e4m3_values() {
+  std::array<float, 256> values{};
+  for (size_t code = 0; code < values.size(); ++code) {
+    values[code] = detail::E4M3Format::decode(static_cast<uint32_t>(code));
+  }
+  return values;
+}
+
+void decode(const Tensor& codes, const float* scales, int64_t num_blocks, int64_t block,
+            const Tensor& values, const Stream& stream) {
+  static constexpr std::array<float, 256> kE4M3 = e4m3_values();
+  const int64_t k = codes.dim(1);
+  const bool is_fp8 = codes.dtype() == DType::kF8E4M3;
+  parallel_for(stream, codes.dim(0), kRowGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const uint8_t* row = codes.data<uint8_t>() + r * k;
+      float* out = values.data<float>() + r * k;
+      for (int64_t i = 0; i < k; ++i) {
+        const float code = is_fp8 ? kE4M3[row[i]] : static_cast<float>(static_cast<int8_t>(row[i]));
+        out[i] = code * scales[r * num_blocks + i / block];
+      }
+    }
+  });
+}
+
+}  // namespace
+
+RowQuantizer::RowQuantizer(const QuantDesc& desc, ActivationFormat format)
+    : spec_(activation_spec(desc)), static_scale_(desc.scale), global_scale_(desc.alpha_or_gscale) {
+  if (!spec_) {
+    return;
+  }
+  const bool is_nvfp4 = spec_->format == QuantFormat::kNvfp4;
+  const Tensor& constant = is_nvfp4 ? global_scale_ : static_scale_;
+  const bool over_all_rows = is_nvfp4 || spec_->group.is_per_tensor();
+  per_expert_ = constant ? constant.numel() > 1
+                         : over_all_rows && format == ActivationFormat::kBatched;
+}
+
+int64_t RowQuantizer::num_blocks(int64_t k) const {
+  const int64_t block = spec_ ? spec_->group.col : k;
+  return block > 0 ? (k + block - 1) / block : 1;
+}
+
+Tensor RowQuantizer::of_expert(const Tensor& constant, int64_t e) const {
+  return constant && constant.numel() > 1 ? constant.view({constant.numel()}).slice(e, e + 1)
+                                          : constant;
+}
+
+void RowQuantizer::values(const Tensor& rows, int64_t e, const Tensor& values,
+                          const Stream& stream) const {
+  quantize_dequantize(rows, *spec_, values, stream, of_expert(static_scale_, e),
+                      of_expert(global_scale_, e));
+}
+
+void RowQuantizer::codes(const Tensor& rows, int64_t e, const Tensor& codes, float* scales,
+                         const Stream& stream) const {
+  const int64_t num_rows = rows.dim(0);
+  if (num_rows == 0) {
+    return;
+  }
+  const bool per_tensor = spec_->group.is_per_tensor();
+  const Shape scale_shape = per_tensor ? Shape{1, 1} : Shape{num_rows, num_blocks(rows.dim(1))};
+  Quantized out;
+  out.values = codes;
+  out.scale = Tensor::borrow(scales, scale_shape, DType::kF32);
+  quantize(rows, *spec_, out, stream, of_expert(static_scale_, e));
+  if (per_tensor) {
+    std::fill_n(scales, num_rows, scales[0]);
+  }
+}
+
+void input_values(const ExpertsDesc& desc, const ExpertsInput& input, const RowOrder& order,
+                  const RowQuantizer& quantizer, const Tensor& values, float* scales,
+                  const Stream& stream) {
+  const Tensor x = as_rows(input.x);
+  const int64_t k = x.dim(1);
+  if (x.dtype() != desc.in_dtype) {
+    const int64_t num_blocks = quantizer.num_blocks(k);
+    const int64_t block = num_blocks == 1 ? k : quantizer.spec().group.col;
+    spread_scales(desc, input.x_scale, x.dim(0), num_blocks, scales);
+    for_each_input_group(desc, order, x.dim(0), [&](int64_t, int64_t begin, int64_t end) {
+      decode(x.slice(begin, end), scales + begin * num_blocks, num_blocks, block,
+             values.slice(begin, end), stream);
+    });
+    return;
+  }
+  if (InputRows(quantizer, desc.format).gathered) {
+    const size_t bytes = static_cast<size_t>(k * bits(x.dtype()) / 8);
+    parallel_for(stream, order.num_rows, kRowGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        cpu::cpu_kernels().widen(x.dtype(), x.bytes() + static_cast<size_t>(order.input_row(r)) * bytes,
+                                 values.data<float>() + r * k, k);
+      }
+    });
+    hidden_values(order, desc.num_local_experts, quantizer, values, stream);
+    return;
+  }
+  for_each_input_group(desc, order, x.dim(0), [&](int64_t e, int64_t begin, int64_t end) {
+    if (quantizer.active()) {
+      quantizer.values(x.slice(begin, end), e, values.slice(begin, end), stream);
+    } else {
+      widen_rows(x.slice(begin, end), values.slice(begin, end), stream);
+    }
+  });
+}
+
+Tensor input_codes(const ExpertsDesc& desc, const ExpertsInput& input, const RowOrder& order,
+                   const RowQuantizer& quantizer, const Tensor& codes, float* scales,
+                   const Stream& stream) {
+  const Tensor x = as_rows(input.x);
+  const int64_t num_blocks = quantizer.num_blocks(x.dim(1));
+  if (x.dtype() != desc.in_dtype) {
+    spread_scales(desc, input.x_scale, x.dim(0), num_blocks, scales);
+    return x;
+  }
+  assert(!InputRows(quantizer, desc.format).gathered);
+  for_each_input_group(desc, order, x.dim(0), [&](int64_t e, int64_t begin, int64_t end) {
+    quantizer.codes(x.slice(begin, end), e, codes.slice(begin, end), scales + begin * num_blocks,
+                    stream);
+  });
+  return codes;
+}
+
+void hidden_values(const RowOrder& order, int64_t num_local_experts, const RowQuantizer& quantizer,
+                   const Tensor& rows, const Stream& stream) {
+  for_each_sorted_group(order, num_local_experts, quantizer.per_expert(),
+                        [&](int64_t e, int64_t begin, int64_t end) {
+                          const Tensor part = rows.slice(begin, end);
+                          quantizer.values(part, e, part, stream);
+                        });
+}
+
+void hidden_codes(const RowOrder& order, int64_t num_local_experts, const RowQuantizer& quantizer,
+                  const Tensor& rows, const Tensor& codes, float* scales, const Stream& stream) {
+  const int64_t num_blocks = quantizer.num_blocks(rows.dim(1));
+  for_each_sorted_group(order, num_local_experts, quantizer.per_expert(),
+                        [&](int64_t e, int64_t begin, int64_t end) {
+                          quantizer.codes(rows.slice(begin, end), e, codes.slice(begin, end),
+                                          scales + begin * num_blocks, stream);
+                        });
+}
+
+}  // namespace moebius

@@ -1,0 +1,350 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums run over k in order.  Where both operands of a GEMM are fp8 or int8 codes, kModel multiplies
+// codes and applies scales per block (once at the end when there is one): sum += dot * sa * sw.
+// Everything else is multiplied as the f32 values it stands for.
+#include "experts/ref/ref_experts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "core/parallel.h"
+#include "experts/experts_base.h"
+#include "experts/ref/activation.h"
+#include "experts/validate.h"
+
+namespace moebius::ref {
+
+namespace {
+
+constexpr int64_t kTileRows = 64;
+constexpr int64_t kColumnGrain = 8;
+
+// A row of an operand; without scales its values are what they stand for.
+template <typename T>
+struct Row {
+  const T* values;
+  const float* scales;  // one per block, or nullptr
+};
+
+struct Blocks {
+  int64_t k;
+  int64_t block;         // elements per scale
+  bool integers = false;  // codes are int8, whose dot products are exact
+};
+
+template <typename Real, typename T>
+Real dot(Row<T> a, Row<float> w, const Blocks& shape) {
+  Real sum = 0;
+  if (a.scales == nullptr) {
+    for (int64_t i = 0; i < shape.k; ++i) {
+      sum += static_cast<Real>(a.values[i]) * static_cast<Real>(w.values[i]);
+    }
+    return sum;
+  }
+  for (int64_t begin = 0, b = 0; begin < shape.k; begin += shape.block, ++b) {
+    const int64_t end = std::min(shape.k, begin + shape.block);
+    Real part = 0;
+    if (shape.integers) {
+      int64_t exact = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        exact += static_cast<int64_t>(a.values[i]) * static_cast<int64_t>(w.values[i]);
+      }
+      part = static_cast<Real>(exact);
+    } else {
+      for (int64_t i = begin; i < end; ++i) {
+        part += static_cast<Real>(a.values[i]) * static_cast<Real>(w.values[i]);
+      }
+    }
+    sum += part * static_cast<Real>(a.scales[b]) * static_cast<Real>(w.scales[b]);
+  }
+  return sum;
+}
+
+// Columns per scale; 0: one scale for all of k.
+int64_t block_cols(const std::optional<GroupShape>& shape) {
+  return shape ? std::max<int64_t>(0, shape->col) : 0;
+}
+
+bool multiplies_codes(const RowQuantizer& a, const QuantDesc& w, Precision precision) {
+  return precision == Precision::kModel && a.active() && w.format == a.spec().format &&
+         (w.format == QuantFormat::kFp8 || w.format == QuantFormat::kInt8) && !w.zero_point &&
+         block_cols(a.spec().group) == block_cols(w.shape);
+}
+
+// One of the two weights, row by row.
+class Weight {
+ public:
+  Weight(const Tensor& w, const QuantDesc& desc, const RowQuantizer& a, const Tensor& a_gscale,
+         int64_t gate_rows, Precision precision)
+      : w_(w),
+        desc_(desc),
+        a_gscale_(a_gscale),
+        gate_rows_(gate_rows),
+        codes_(multiplies_codes(a, desc, precision)) {
+    blocks_.k = w.dim(2);
+    blocks_.block = codes_ && block_cols(desc.shape) > 0 ? block_cols(desc.shape) : blocks_.k;
+    blocks_.integers = desc.format == QuantFormat::kInt8;
+  }
+
+  bool codes() const { return codes_; }
+  const Blocks& blocks() const { return blocks_; }
+  int64_t num_blocks() const { return (blocks_.k + blocks_.block - 1) / blocks_.block; }
+
+  // values [k], scales [num_blocks()].
+  Row<float> row(int64_t e, int64_t n, float* values, float* scales) const {
+    if (!codes_) {
+      dequantize_weight_rows(w_, desc_, e, n, n + 1, gate_rows_, values, a_gscale_);
+      return {values, nullptr};
+    }
+    const int64_t begin = (e * w_.dim(1) + n) * blocks_.k;
+    for (int64_t i = 0; i < blocks_.k; ++i) {
+      values[i] = get_float(w_, begin + i);
+    }
+    for (int64_t b = 0; b < num_blocks(); ++b) {
+      scales[b] = get_float(desc_.scale, scale_index(e, n, b));
+    }
+    return {values, scales};
+  }
+
+  float bias(int64_t e, int64_t n) const {
+    return desc_.bias ? get_float(desc_.bias, e * w_.dim(1) + n) : 0.0f;
+  }
+
+ private:
+  int64_t scale_index(int64_t e, int64_t n, int64_t b) const {
+    const Tensor& scale = desc_.scale;
+    if (scale.num_dims() == 1) {
+      return e;
+    }
+    if (scale.num_dims() == 2) {
+      return e * scale.dim(1) + n;
+    }
+    const int64_t rows = std::max<int64_t>(1, desc_.shape->row);
+    const int64_t blocks_per_half = (gate_rows_ + rows - 1) / rows;
+    const int64_t row_block = n / gate_rows_ * blocks_per_half + n % gate_rows_ / rows;
+    return (e * scale.dim(1) + row_block) * scale.dim(2) + b;
+  }
+
+  const Tensor& w_;
+  const QuantDesc& desc_;
+  const Tensor& a_gscale_;
+  int64_t gate_rows_;
+  bool codes_;
+  Blocks blocks_;
+};
+
+float round_to(DType dtype, float value) {
+  switch (dtype) {
+    case DType::kBF16:
+      return static_cast<float>(BFloat16(value));
+    case DType::kF16:
+      return static_cast<float>(Float16(value));
+    default:
+      return value;
+  }
+}
+
+class RefExperts final : public ExpertsBase {
+ public:
+  RefExperts(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream)
+      : ExpertsBase(desc, std::move(weights), stream, "ref"),
+        w1_(weights_.w1, weights_.quant.w1, quantize_a1_, weights_.quant.a1.alpha_or_gscale,
+            gate_rows(desc), desc.precision),
+        w2_(weights_.w2, weights_.quant.w2, quantize_a2_, weights_.quant.a2.alpha_or_gscale,
+            desc.hidden, desc.precision) {}
+
+  ExpertsWorkspace workspace(int64_t rows) const override {
+    Scratch scratch;
+    if (desc_.precision == Precision::kF64) {
+      Buffers<double>(*this, rows, scratch);
+    } else {
+      Buffers<float>(*this, rows, scratch);
+    }
+    // Intermediate results are kept in f32 or f64, which the workspaces' dtype may not hold.
+    return {slots_shape(rows, desc_.hidden), {0}, slots_shape(rows, desc_.hidden), desc_.in_dtype,
+            scratch.bytes()};
+  }
+
+  void apply(const ExpertsInput& input, const Tensor& output, const Tensor& workspace13,
+             const Tensor& workspace2, const Tensor& scratch, const Stream& stream) const override {
+    validate_call(*this, input, output, workspace13, workspace2, scratch, stream);
+    if (desc_.precision == Precision::kF64) {
+      run<double>(input, output, scratch, bounded(stream));
+    } else {
+      run<float>(input, output, scratch, bounded(stream));
+    }
+  }
+
+ private:
+  template <typename Real>
+  struct Buffers {
+    Buffers(const RefExperts& self, int64_t rows, Scratch& scratch) {
+      const ExpertsDesc& d = self.desc_;
+      const int64_t slots = self.num_slots(rows);
+      const int64_t widest = std::max(d.hidden, d.intermediate);
+      order = self.take_order(scratch, slots);
+      const int64_t x_rows = self.num_input_rows(self.input_quantizer(), rows);
+      x = scratch.take({x_rows, d.hidden}, DType::kF32);
+      x_codes = scratch.take({self.w1_.codes() ? x_rows : 0, d.hidden}, DType::kU8);
+      x_scales = scratch.take<float>(x_rows * self.quantize_a1_.num_blocks(d.hidden));
+      tile = scratch.take<Real>(kTileRows * d.w1_rows());
+      act = scratch.take<Real>(slots * d.intermediate);
+      act_codes = scratch.take({self.w2_.codes() ? slots : 0, d.intermediate}, DType::kU8);
+      act_scales = scratch.take<float>(slots * self.quantize_a2_.num_blocks(d.intermediate));
+      weight_values = scratch.take<float>(self.max_threads() * widest);
+      weight_scales = scratch.take<float>(self.max_threads() * widest);
+    }
+    RowOrder order;
+    Tensor x, x_codes;
+    float* x_scales;
+    Real* tile;
+    Real* act;
+    Tensor act_codes;
+    float* act_scales;
+    float* weight_values;
+    float* weight_scales;
+  };
+
+  template <typename Real>
+  void run(const ExpertsInput& input, const Tensor& output, const Tensor& scratch,
+           const Stream& stream) const {
+    const int64_t rows = input.x.dim(is_batched() ? 1 : 0);
+    Scratch block(scratch.bytes());
+    Buffers<Real> buffers(*this, rows, block);
+    RowOrder& order = buffers.order;
+    fill_order(input, output, order, stream);
+    if (order.num_rows == 0) {
+      return;
+    }
+    const InputRows x_rows(input_quantizer(), desc_.format);
+    load_input(input, buffers, stream);
+    for (int64_t e = 0; e < desc_.num_local_experts; ++e) {
+      for (int64_t r = order.expert_offsets[e]; r < order.expert_offsets[e + 1]; r += kTileRows) {
+        const int64_t count = std::min<int64_t>(kTileRows, order.expert_offsets[e + 1] - r);
+        const auto x = [&](int64_t i) -> Row<float> {
+          const int64_t row = x_rows.index(order, r + i);
+          return {buffers.x.template data<float>() + row * desc_.hidden,
+                  w1_.codes() ? buffers.x_scales + row * w1_.num_blocks() : nullptr};
+        };
+        gemm<Real>(w1_, e, count, x, buffers, stream, [&](int64_t i, int64_t n, Real value) {
+          buffers.tile[i * desc_.w1_rows() + n] = rounded(value);
+        });
+        for (int64_t i = 0; i < count; ++i) {
+          activate_row(buffers.tile + i * desc_.w1_rows(),
+                       buffers.act + (r + i) * desc_.intermediate);
+        }
+      }
+    }
+    quantize_hidden(buffers, stream);
+    for (int64_t e = 0; e < desc_.num_local_experts; ++e) {
+      const int64_t first = order.expert_offsets[e];
+      const auto act = [&](int64_t i) -> Row<Real> {
+        return {buffers.act + (first + i) * desc_.intermediate,
+                w2_.codes() ? buffers.act_scales + (first + i) * w2_.num_blocks() : nullptr};
+      };
+      gemm<Real>(w2_, e, order.rows_of(e), act, buffers, stream,
+                 [&](int64_t i, int64_t n, Real value) {
+                   set_float(output, order.output_rows[first + i] * desc_.hidden + n,
+                             static_cast<float>(value));
+                 });
+    }
+  }
+
+  // store(i, n, value) for rows a(0) .. a(count - 1) times every row of expert e's weight.
+  template <typename Real, typename A, typename Store>
+  void gemm(const Weight& w, int64_t e, int64_t count, A a, const Buffers<Real>& buffers,
+            const Stream& stream, Store store) const {
+    const int64_t num_columns = &w == &w1_ ? desc_.w1_rows() : desc_.hidden;
+    const int64_t widest = std::max(desc_.hidden, desc_.intermediate);
+    if (count == 0) {
+      return;
+    }
+    const int64_t num_tasks = (num_columns + kColumnGrain - 1) / kColumnGrain;
+    parallel_tasks(stream, num_tasks, [&](int64_t task, int thread) {
+      const int64_t end = std::min(num_columns, (task + 1) * kColumnGrain);
+      for (int64_t n = task * kColumnGrain; n < end; ++n) {
+        const Row<float> row = w.row(e, n, buffers.weight_values + thread * widest,
+                                     buffers.weight_scales + thread * widest);
+        const Real bias = w.bias(e, n);
+        for (int64_t i = 0; i < count; ++i) {
+          store(i, n, dot<Real>(a(i), row, w.blocks()) + bias);
+        }
+      }
+    });
+  }
+
+  // kF64 does not quantize activations.
+  const RowQuantizer& input_quantizer() const {
+    static const RowQuantizer kNone(QuantDesc{}, ActivationFormat::kStandard);
+    return desc_.precision == Precision::kF64 ? kNone : quantize_a1_;
+  }
+
+  float rounded(float value) const { return round_to(desc_.in_dtype, value); }
+  double rounded(double value) const { return value; }
+
+  template <typename Real>
+  void activate_row(const Real* in, Real* out) const {
+    const ActivationSpec& spec = desc_.activation;
+    for (int64_t i = 0; i < desc_.intermediate; ++i) {
+      const Real gate = spec.interleaved ? in[2 * i] : in[i];
+      const Real up = !spec.gated ? Real(0) : in[spec.interleaved ? 2 * i + 1 : i + desc_.intermediate];
+      out[i] = activate(spec, gate, up, [&](Real value) { return rounded(value); });
+    }
+  }
+
+  template <typename Real>
+  void load_input(const ExpertsInput& input, Buffers<Real>& buffers, const Stream& stream) const {
+    const RowQuantizer& quantizer = input_quantizer();
+    if (w1_.codes()) {
+      const Tensor room = buffers.x_codes.view_as(storage_dtype(quantizer.spec().format));
+      const Tensor codes =
+          input_codes(desc_, input, buffers.order, quantizer, room, buffers.x_scales, stream);
+      load_codes(codes, buffers.order.num_slots / buffers.order.rows_per_input,
+                 buffers.x.template data<float>());
+    } else {
+      input_values(desc_, input, buffers.order, quantizer, buffers.x, buffers.x_scales, stream);
+    }
+  }
+
+  void quantize_hidden(Buffers<double>&, const Stream&) const {}
+  void quantize_hidden(Buffers<float>& buffers, const Stream& stream) const {
+    if (!quantize_a2_.active()) {
+      return;
+    }
+    const RowOrder& order = buffers.order;
+    const Tensor act =
+        Tensor::borrow(buffers.act, {order.num_slots, desc_.intermediate}, DType::kF32);
+    if (w2_.codes()) {
+      const Tensor codes = buffers.act_codes.view_as(storage_dtype(quantize_a2_.spec().format));
+      hidden_codes(order, desc_.num_local_experts, quantize_a2_, act, codes, buffers.act_scales,
+                   stream);
+      load_codes(codes, order.num_rows, buffers.act);
+    } else {
+      hidden_values(order, desc_.num_local_experts, quantize_a2_, act, stream);
+    }
+  }
+
+  static void load_codes(const Tensor& codes, int64_t rows, float* values) {
+    const int64_t n = rows * codes.shape().back();
+    for (int64_t i = 0; i < n; ++i) {
+      values[i] = get_float(codes, i);
+    }
+  }
+
+  Weight w1_;
+  Weight w2_;
+};
+
+}  // namespace
+
+Support supports(const ExpertsDesc&, const QuantConfig&) { return Support::yes(); }
+
+std::unique_ptr<Experts> make(const ExpertsDesc& desc, ExpertWeights weights,
+                              const Stream& stream) {
+  return std::make_unique<RefExperts>(desc, std::move(weights), stream);
+}
+
+}  // namespace moebius::ref

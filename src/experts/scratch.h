@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scratch: hands out arrays from one block.  The same sequence of take() calls on a null block
+// measures what the block must hold, so a layout is written once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+class Scratch {
+ public:
+  static constexpr int64_t kAlignment = 256;
+
+  Scratch() = default;  // measures
+  explicit Scratch(std::byte* block) : block_(block) {}
+
+  template <typename T>
+  T* take(int64_t n) {
+    return reinterpret_cast<T*>(take_bytes(n * static_cast<int64_t>(sizeof(T))));
+  }
+  Tensor take(const Shape& shape, DType dtype) {
+    std::byte* data = take_bytes(shape.numel() * bits(dtype) / 8);
+    return Tensor::borrow(data, shape, dtype);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* take_bytes(int64_t n) {
+    std::byte* data = block_ != nullptr ? block_ + bytes_ : nullptr;
+    bytes_ += (n + kAlignment - 1) / kAlignment * kAlignment;
+    return data;
+  }
+
+  std::byte* block_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace moebius

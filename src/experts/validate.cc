@@ -1,0 +1,236 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "experts/scratch.h"
+
+namespace moebius {
+
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool is_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
+// One of w1 and w2: [L, rows, cols], whose block scales restart after gate_rows rows.
+struct WeightSizes {
+  std::string_view what;
+  int64_t num_local_experts;
+  int64_t rows;
+  int64_t cols;
+  int64_t gate_rows;
+};
+
+std::vector<Shape> scale_shapes(const QuantDesc& desc, const WeightSizes& w) {
+  const int64_t l = w.num_local_experts;
+  if (is_ocp_mx(*desc.format)) {
+    return {{l, w.rows, ceil_div(w.cols, 32)}};
+  }
+  if (desc.format == QuantFormat::kNvfp4) {
+    return {{l, w.rows, ceil_div(w.cols, 16)}};
+  }
+  if (!desc.shape || desc.shape->col <= 0) {
+    return {{l}, {l, w.rows}};
+  }
+  const int64_t block = std::max<int64_t>(1, desc.shape->row);
+  const int64_t row_blocks = w.rows / w.gate_rows * ceil_div(w.gate_rows, block);
+  return {{l, row_blocks, ceil_div(w.cols, desc.shape->col)}};
+}
+
+void expect_one_of(const Tensor& tensor, const std::vector<Shape>& shapes, std::string_view what) {
+  std::string expected;
+  for (const Shape& shape : shapes) {
+    if (tensor.shape() == shape) {
+      return;
+    }
+    expected += (expected.empty() ? "" : " or ") + to_string(shape);
+  }
+  throw InvalidArgument(
+      fmt::format("{} has shape {}, expected {}", what, to_string(tensor.shape()), expected));
+}
+
+void expect_float(const Tensor& tensor, std::string_view what) {
+  expect(is_float(tensor.dtype()),
+         fmt::format("{} is {}, expected f32, bf16 or f16", what, name(tensor.dtype())));
+}
+
+void validate_scales(const QuantDesc& desc, const WeightSizes& w) {
+  const std::string what = fmt::format("{}_scale", w.what);
+  expect_defined(desc.scale, what);
+  if (is_ocp_mx(*desc.format)) {
+    expect_dtype(desc.scale, DType::kE8M0, what);
+  } else if (desc.format == QuantFormat::kNvfp4) {
+    expect_dtype(desc.scale, DType::kF8E4M3, what);
+  } else {
+    expect_float(desc.scale, what);
+  }
+  expect_one_of(desc.scale, scale_shapes(desc, w), what);
+  if (desc.format == QuantFormat::kNvfp4) {
+    const std::string alphas = fmt::format("{} alphas", w.what);
+    expect_defined(desc.alpha_or_gscale, alphas);
+    expect_dtype(desc.alpha_or_gscale, DType::kF32, alphas);
+    const int64_t l = w.num_local_experts;
+    expect_one_of(desc.alpha_or_gscale, {{l}, {l, 2}}, alphas);
+  }
+  if (desc.zero_point) {
+    const std::string zero_point = fmt::format("{}_zero_point", w.what);
+    expect_dtype(desc.zero_point, DType::kU8, zero_point);
+    expect_shape(desc.zero_point, desc.scale.shape(), zero_point);
+  }
+}
+
+void validate_weight(const Tensor& tensor, const QuantDesc& desc, const WeightSizes& w) {
+  expect_defined(tensor, w.what);
+  expect_shape(tensor, {w.num_local_experts, w.rows, w.cols}, w.what);
+  if (desc.format) {
+    expect_dtype(tensor, storage_dtype(*desc.format), w.what);
+    validate_scales(desc, w);
+  } else {
+    expect_float(tensor, w.what);
+  }
+  if (desc.bias) {
+    const std::string bias = fmt::format("{}_bias", w.what);
+    expect_float(desc.bias, bias);
+    expect_shape(desc.bias, {w.num_local_experts, w.rows}, bias);
+  }
+}
+
+// A static scale or a global scale: one value, or one per expert.
+void validate_constant(const Tensor& constant, int64_t num_local_experts, std::string_view what) {
+  if (!constant) {
+    return;
+  }
+  expect_dtype(constant, DType::kF32, what);
+  if (constant.numel() != 1) {
+    expect_one_of(constant, {{1}, {num_local_experts}}, what);
+  }
+}
+
+void validate_codes(const Experts& experts, const ExpertsInput& input) {
+  const ExpertsDesc& desc = experts.desc();
+  const QuantConfig& quant = experts.quant();
+  if (!quant.a1.format || experts.expects_unquantized_inputs()) {
+    throw InvalidArgument(
+        fmt::format("x is {}, expected {}", name(input.x.dtype()), name(desc.in_dtype)));
+  }
+  const DType codes = storage_dtype(*quant.a1.format);
+  expect(input.x.dtype() == codes, fmt::format("x is {}, expected {} or {}", name(input.x.dtype()),
+                                               name(desc.in_dtype), name(codes)));
+  expect_defined(input.x_scale, "x_scale of a quantized x");
+  expect_dtype(input.x_scale, DType::kF32, "x_scale");
+  if (desc.format == ActivationFormat::kStandard) {
+    const auto shape = quant.scale_shape(input.x.dim(0), desc.hidden);
+    expect_shape(input.x_scale, Shape(std::span(*shape)), "x_scale");
+  } else {
+    const auto shape =
+        quant.batched_scale_shape(desc.num_local_experts, input.x.dim(1), desc.hidden);
+    expect_shape(input.x_scale, Shape(std::span(*shape)), "x_scale");
+  }
+}
+
+void expect_room(const Tensor& tensor, const Shape& shape, DType dtype, std::string_view what) {
+  if (shape.numel() == 0) {
+    return;
+  }
+  expect_defined(tensor, what);
+  expect_dtype(tensor, dtype, what);
+  expect_ge(tensor.numel(), shape.numel(), fmt::format("number of elements of {}", what));
+}
+
+}  // namespace
+
+void validate_activation(const ActivationSpec& spec) {
+  const bool needs_gate = spec.kind == Activation::kSwigluOai;
+  expect(spec.gated || !needs_gate, "activation swiglu_oai is not gated, expected gated");
+  expect(!spec.gated || spec.kind != Activation::kRelu2,
+         "activation relu2 is gated, expected not gated");
+  expect(spec.gated || !spec.interleaved, "activation is interleaved but not gated");
+}
+
+void validate_experts_desc(const ExpertsDesc& desc) {
+  expect_ge(desc.num_experts, 1, "num_experts");
+  expect_ge(desc.num_local_experts, 1, "num_local_experts");
+  expect_le(desc.num_local_experts, desc.num_experts, "num_local_experts");
+  expect_ge(desc.topk, 1, "topk");
+  expect_le(desc.topk, desc.num_experts, "topk");
+  expect_ge(desc.hidden, 1, "hidden");
+  expect_ge(desc.intermediate, 1, "intermediate");
+  expect(is_float(desc.in_dtype),
+         fmt::format("in_dtype is {}, expected f32, bf16 or f16", name(desc.in_dtype)));
+  validate_activation(desc.activation);
+}
+
+void validate_expert_weights(const ExpertsDesc& desc, const ExpertWeights& weights) {
+  const int64_t l = desc.num_local_experts;
+  const QuantConfig& quant = weights.quant;
+  quant.validate();
+  validate_weight(weights.w1, quant.w1,
+                  {"w1", l, desc.w1_rows(), desc.hidden, gate_rows(desc)});
+  validate_weight(weights.w2, quant.w2, {"w2", l, desc.hidden, desc.intermediate, desc.hidden});
+  validate_constant(quant.a1.scale, 1, "a1_scale");
+  validate_constant(quant.a2.scale, l, "a2_scale");
+  validate_constant(quant.a1.alpha_or_gscale, l, "a1_gscale");
+  validate_constant(quant.a2.alpha_or_gscale, l, "a2_gscale");
+}
+
+void validate_call(const Experts& experts,
+                   const ExpertsInput& input,
+                   const Tensor& output,
+                   const Tensor& workspace13,
+                   const Tensor& workspace2,
+                   const Tensor& scratch,
+                   const Stream& stream) {
+  const ExpertsDesc& desc = experts.desc();
+  const bool batched = desc.format == ActivationFormat::kBatched;
+  expect(stream.device().is_cpu(), fmt::format("stream is on {}, expected cpu for experts {}",
+                                               to_string(stream.device()),
+                                               experts.implementation()));
+  expect_defined(input.x, "x");
+  expect_eq(input.x.num_dims(), batched ? 3 : 2, "number of dimensions of x");
+  expect_eq(input.x.shape().back(), desc.hidden, "last dimension of x");
+  const int64_t rows = input.x.dim(batched ? 1 : 0);
+  if (batched) {
+    expect_eq(input.x.dim(0), desc.num_local_experts, "x.dim(0)");
+    expect_defined(input.expert_num_tokens, "expert_num_tokens");
+    expect_dtype(input.expert_num_tokens, DType::kI32, "expert_num_tokens");
+    expect_shape(input.expert_num_tokens, {desc.num_local_experts}, "expert_num_tokens");
+  } else {
+    expect_defined(input.topk_ids, "topk_ids");
+    expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
+    expect_shape(input.topk_ids, {rows, desc.topk}, "topk_ids");
+    if (input.expert_map) {
+      expect_dtype(input.expert_map, DType::kI32, "expert_map");
+      expect_shape(input.expert_map, {desc.num_experts}, "expert_map");
+    }
+  }
+  if (input.x.dtype() != desc.in_dtype) {
+    validate_codes(experts, input);
+  }
+
+  const ExpertsWorkspace needed = experts.workspace(rows);
+  expect_le(needed.output.numel() / desc.hidden, std::numeric_limits<int32_t>::max(),
+            "number of selections");
+  expect_defined(output, "output");
+  expect_dtype(output, needed.dtype, "output");
+  expect_shape(output, needed.output, "output");
+  expect_room(workspace13, needed.workspace13, needed.dtype, "workspace13");
+  expect_room(workspace2, needed.workspace2, needed.dtype, "workspace2");
+  if (needed.scratch_bytes > 0) {
+    expect_defined(scratch, "scratch");
+    expect_ge(scratch.nbytes(), needed.scratch_bytes, "bytes of scratch");
+    expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(scratch.raw()) %
+                                            Scratch::kAlignment),
+                       Scratch::kAlignment, "address of scratch");
+  }
+}
+
+}  // namespace moebius
