@@ -23,9 +23,10 @@ class Scratch {
   T* take(int64_t n) {
     return reinterpret_cast<T*>(take_bytes(n * static_cast<int64_t>(sizeof(T))));
   }
+  // Undefined when measuring.
   Tensor take(const Shape& shape, DType dtype) {
     std::byte* data = take_bytes(shape.numel() * bits(dtype) / 8);
-    return Tensor::borrow(data, shape, dtype);
+    return data != nullptr ? Tensor::borrow(data, shape, dtype) : Tensor{};
   }
   int64_t bytes() const { return bytes_; }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "experts/scratch.h"
+#include "moebius/quantize.h"
 
 namespace moebius {
 
@@ -39,7 +40,7 @@ std::vector<Shape> scale_shapes(const QuantDesc& desc, const WeightSizes& w) {
     return {{l, w.rows, ceil_div(w.cols, 16)}};
   }
   if (!desc.shape || desc.shape->col <= 0) {
-    return {{l}, {l, w.rows}};
+    return {{l}, {l, w.rows}, {l, w.rows, 1}};
   }
   const int64_t block = std::max<int64_t>(1, desc.shape->row);
   const int64_t row_blocks = w.rows / w.gate_rows * ceil_div(w.gate_rows, block);
@@ -110,9 +111,23 @@ void validate_constant(const Tensor& constant, int64_t num_local_experts, std::s
     return;
   }
   expect_dtype(constant, DType::kF32, what);
-  if (constant.numel() != 1) {
-    expect_one_of(constant, {{1}, {num_local_experts}}, what);
+  expect_one_of(constant, {{1}, {num_local_experts}}, what);
+}
+
+// One of a1 and a2, whose rows have k elements.
+void validate_activation_quant(const QuantDesc& desc, int64_t k, int64_t num_static_scales,
+                               int64_t num_local_experts, std::string_view what) {
+  const auto spec = activation_spec(desc);
+  if (!spec) {
+    return;
   }
+  const Support support = quantize_supported(*spec, 1, k);
+  expect(support.ok, fmt::format("{}: {}", what, support.reason));
+  expect(!desc.scale || spec->group.is_per_tensor(),
+         fmt::format("{} has a static scale and groups of {{{}, {}}}, expected per tensor {{-1, -1}}",
+                     what, spec->group.row, spec->group.col));
+  validate_constant(desc.scale, num_static_scales, fmt::format("{}_scale", what));
+  validate_constant(desc.alpha_or_gscale, num_local_experts, fmt::format("{}_gscale", what));
 }
 
 void validate_codes(const Experts& experts, const ExpertsInput& input) {
@@ -176,10 +191,8 @@ void validate_expert_weights(const ExpertsDesc& desc, const ExpertWeights& weigh
   validate_weight(weights.w1, quant.w1,
                   {"w1", l, desc.w1_rows(), desc.hidden, gate_rows(desc)});
   validate_weight(weights.w2, quant.w2, {"w2", l, desc.hidden, desc.intermediate, desc.hidden});
-  validate_constant(quant.a1.scale, 1, "a1_scale");
-  validate_constant(quant.a2.scale, l, "a2_scale");
-  validate_constant(quant.a1.alpha_or_gscale, l, "a1_gscale");
-  validate_constant(quant.a2.alpha_or_gscale, l, "a2_gscale");
+  validate_activation_quant(quant.a1, desc.hidden, 1, l, "a1");
+  validate_activation_quant(quant.a2, desc.intermediate, l, l, "a2");
 }
 
 void validate_call(const Experts& experts,

@@ -122,7 +122,7 @@ class Weight {
     if (scale.num_dims() == 2) {
       return e * scale.dim(1) + n;
     }
-    const int64_t rows = std::max<int64_t>(1, desc_.shape->row);
+    const int64_t rows = desc_.shape ? std::max<int64_t>(1, desc_.shape->row) : 1;
     const int64_t blocks_per_half = (gate_rows_ + rows - 1) / rows;
     const int64_t row_block = n / gate_rows_ * blocks_per_half + n % gate_rows_ / rows;
     return (e * scale.dim(1) + row_block) * scale.dim(2) + b;

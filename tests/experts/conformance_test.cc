@@ -1,0 +1,3 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/experts_suite.h"

@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every set of CPU kernels that this processor can run.
+#include "experts/cpu/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "core/cpu_features.h"
+#include "moebius/float_types.h"
+
+namespace moebius::cpu {
+namespace {
+
+std::vector<const CpuKernels*> kernel_sets() {
+  std::vector<const CpuKernels*> sets = {&portable_kernels()};
+#ifdef MOEBIUS_HAVE_AVX2
+  if (cpu_features().avx2) {
+    sets.push_back(&avx2_kernels());
+  }
+#endif
+  return sets;
+}
+
+class Kernels : public testing::TestWithParam<const CpuKernels*> {
+ protected:
+  float normal() { return distribution_(random_); }
+  std::mt19937 random_{4};
+  std::normal_distribution<float> distribution_;
+};
+INSTANTIATE_TEST_SUITE_P(All, Kernels, testing::ValuesIn(kernel_sets()),
+                         [](const auto& set) { return std::string(set.param->name); });
+
+constexpr int64_t kRows[] = {1, 2, 3, 4, 7};
+constexpr int64_t kDepths[] = {1, 7, 8, 9, 16, 17, 511, 512, 513, 1030};
+
+TEST_P(Kernels, FloatDotProductsDoNotDependOnTheirNeighbours) {
+  for (const int64_t k : kDepths) {
+    for (const int64_t m : kRows) {
+      const int64_t n = 9;
+      std::vector<float> a(static_cast<size_t>(m * k));
+      std::vector<float> b(static_cast<size_t>(n * k));
+      std::vector<uint16_t> b16(b.size());
+      for (float& x : a) {
+        x = normal();
+      }
+      for (size_t i = 0; i < b.size(); ++i) {
+        const BFloat16 value(normal());
+        b[i] = static_cast<float>(value);
+        b16[i] = value.bits;
+      }
+      std::vector<const float*> rows;
+      for (int64_t i = 0; i < m; ++i) {
+        rows.push_back(a.data() + i * k);
+      }
+      std::vector<float> c(static_cast<size_t>(m * (n + 2)), -1.0f);
+      std::vector<float> c16 = c;
+      GetParam()->dot_f32(rows.data(), m, b.data(), k, n, k, c.data(), n + 2);
+      GetParam()->dot_bf16(rows.data(), m, b16.data(), k, n, k, c16.data(), n + 2);
+      EXPECT_EQ(std::memcmp(c.data(), c16.data(), c.size() * sizeof(float)), 0)
+          << "bf16 and f32 differ, k " << k;
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < n; ++j) {
+          double expected = 0;
+          double magnitude = 0;
+          for (int64_t l = 0; l < k; ++l) {
+            const double product = static_cast<double>(rows[static_cast<size_t>(i)][l]) *
+                                   static_cast<double>(b[static_cast<size_t>(j * k + l)]);
+            expected += product;
+            magnitude += std::abs(product);
+          }
+          const float actual = c[static_cast<size_t>(i * (n + 2) + j)];
+          EXPECT_NEAR(actual, expected, magnitude * 0x1p-19);
+          float alone = 0;
+          GetParam()->dot_f32(rows.data() + i, 1, b.data() + j * k, k, 1, k, &alone, 1);
+          EXPECT_EQ(std::bit_cast<uint32_t>(alone), std::bit_cast<uint32_t>(actual));
+        }
+        EXPECT_EQ(c[static_cast<size_t>(i * (n + 2) + n)], -1.0f) << "written past n";
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, IntegerDotProductsAreExactAtTheExtremes) {
+  for (const int64_t k : {int64_t{1}, int64_t{15}, int64_t{16}, int64_t{33}, int64_t{4097}}) {
+    for (const int64_t m : kRows) {
+      const int64_t n = 6;
+      std::vector<int8_t> a(static_cast<size_t>(m * k));
+      std::vector<int8_t> b(static_cast<size_t>(n * k));
+      for (int8_t& x : a) {
+        x = random_() % 3 == 0 ? static_cast<int8_t>(random_()) : int8_t{-128};
+      }
+      for (int8_t& x : b) {
+        x = random_() % 3 == 0 ? static_cast<int8_t>(random_()) : int8_t{-128};
+      }
+      std::vector<const int8_t*> rows;
+      for (int64_t i = 0; i < m; ++i) {
+        rows.push_back(a.data() + i * k);
+      }
+      std::vector<int32_t> c(static_cast<size_t>(m * n));
+      GetParam()->dot_s8(rows.data(), m, b.data(), k, n, k, c.data(), n);
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < n; ++j) {
+          int64_t expected = 0;
+          for (int64_t l = 0; l < k; ++l) {
+            expected += a[static_cast<size_t>(i * k + l)] * b[static_cast<size_t>(j * k + l)];
+          }
+          EXPECT_EQ(c[static_cast<size_t>(i * n + j)], expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, ConversionsMatchTheFloatTypes) {
+  std::vector<uint16_t> codes(65536);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = static_cast<uint16_t>(i);
+  }
+  std::vector<float> wide(codes.size());
+  GetParam()->widen(DType::kBF16, codes.data(), wide.data(), 65535);  // ends within a vector
+  for (size_t i = 0; i < 65535; ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(wide[i]), static_cast<uint32_t>(i) << 16);
+  }
+  GetParam()->widen(DType::kF16, codes.data(), wide.data(), 65536);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    Float16 half;
+    half.bits = codes[i];
+    const float expected = static_cast<float>(half);
+    ASSERT_TRUE(wide[i] == expected || (std::isnan(wide[i]) && std::isnan(expected))) << i;
+  }
+  std::vector<float> values = {0.0f, -0.0f, 1.00390625f, 1.01171875f, 3.4e38f, 1e-41f, 65519.0f,
+                               65520.0f, 6e-8f, 2.9e-8f, std::numeric_limits<float>::infinity(),
+                               std::numeric_limits<float>::quiet_NaN()};
+  for (int i = 0; i < 5000; ++i) {
+    values.push_back(std::bit_cast<float>(static_cast<uint32_t>(random_())));
+  }
+  const auto n = static_cast<int64_t>(values.size());
+  std::vector<uint16_t> narrow(values.size());
+  GetParam()->narrow(DType::kBF16, values.data(), narrow.data(), n);
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(narrow[i], BFloat16(values[i]).bits) << values[i];
+  }
+  GetParam()->narrow(DType::kF16, values.data(), narrow.data(), n);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isnan(values[i])) {
+      ASSERT_EQ(narrow[i] & 0x7c00, 0x7c00);
+      ASSERT_NE(narrow[i] & 0x03ff, 0);
+    } else {
+      ASSERT_EQ(narrow[i], Float16(values[i]).bits) << values[i];
+    }
+  }
+}
+
+TEST_P(Kernels, SigmoidIsWithinThreeUlp) {
+  std::vector<float> z;
+  for (float x = -87; x < 88; x += 0.0137f) {
+    z.push_back(x);
+  }
+  const std::vector<float> ones(z.size(), 1.0f);
+  std::vector<float> out(z.size());
+  GetParam()->mul_sigmoid(ones.data(), z.data(), out.data(), static_cast<int64_t>(z.size()));
+  for (size_t i = 0; i < z.size(); ++i) {
+    const double exact = 1 / (1 + std::exp(-static_cast<double>(z[i])));
+    EXPECT_NEAR(out[i], exact, 3 * 0x1p-23 * exact) << z[i];
+  }
+}
+
+}  // namespace
+}  // namespace moebius::cpu

@@ -1,0 +1,256 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// make_experts: choice, refusals of weights and calls; and ref against its formula.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include "tests/expert_problem.h"
+#include "tests/tolerance.h"
+
+namespace moebius {
+namespace {
+
+ExpertProblem problem(std::string_view scheme = "unquantized",
+                      ActivationFormat format = ActivationFormat::kStandard) {
+  for (const Scheme& s : kSchemes) {
+    if (s.name == scheme) {
+      return ExpertProblemMaker(2).make(kTiny, {.scheme = s, .format = format, .biased = true});
+    }
+  }
+  throw InvalidArgument("no scheme " + std::string(scheme));
+}
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_parts(const std::string& message, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << "no '" << part << "' in: " << message;
+  }
+}
+
+std::string make_error(const ExpertProblem& p, std::string_view implementation = {}) {
+  return error_of([&] { make_experts(p.desc, p.weights, Stream::cpu(1), implementation); });
+}
+
+TEST(MakeExperts, TheFirstThatAcceptsWins) {
+  const ExpertProblem p = problem();
+  EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1))->implementation(),
+            experts_impls().front().name);
+  EXPECT_EQ(experts_impls().back().name, "ref");
+}
+
+TEST(MakeExperts, Float64IsComputedByRef) {
+  ExpertProblem p = problem();
+  p.desc.precision = Precision::kF64;
+  EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1))->implementation(), "ref");
+  expect_parts(make_error(p, "cpu_portable"), {"cpu_portable", "f64"});
+}
+
+TEST(MakeExperts, TheSettingForcesAnImplementation) {
+  const ExpertProblem p = problem();
+  for (const ExpertsImpl& impl : experts_impls()) {
+    setenv("MOEBIUS_EXPERTS", std::string(impl.name).c_str(), 1);
+    EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1))->implementation(), impl.name);
+  }
+  setenv("MOEBIUS_EXPERTS", "cpu_portabel", 1);
+  expect_parts(make_error(p), {"cpu_portabel", "cpu_portable", "ref"});
+  unsetenv("MOEBIUS_EXPERTS");
+}
+
+TEST(MakeExperts, WeightShapesThatContradictTheDescAreNamed) {
+  ExpertProblem p = problem();
+  p.desc.intermediate = 96;
+  expect_parts(make_error(p), {"w1", "[6, 128, 96]", "[6, 192, 96]"});
+  p = problem();
+  p.weights.w2 = Tensor::zeros({6, 96, 65}, DType::kBF16);
+  expect_parts(make_error(p), {"w2", "[6, 96, 65]", "[6, 96, 64]"});
+  p = problem();
+  p.weights.w1 = {};
+  expect_parts(make_error(p), {"w1"});
+  p = problem();
+  p.weights.w1 = p.weights.w1.view_as(DType::kU8);
+  expect_parts(make_error(p), {"w1"});
+  p = problem();
+  p.weights.quant.w1.bias = Tensor::zeros({6, 96}, DType::kF32);
+  expect_parts(make_error(p), {"w1_bias", "[6, 96]", "[6, 128]"});
+}
+
+TEST(MakeExperts, QuantTensorsThatContradictTheDescAreNamed) {
+  ExpertProblem p = problem("fp8_block");
+  p.weights.quant.w1.scale = Tensor::zeros({6, 3, 1}, DType::kF32);
+  expect_parts(make_error(p), {"w1_scale", "[6, 3, 1]", "[6, 4, 1]"});
+  p = problem("fp8_channel");
+  p.weights.quant.w2.scale = {};
+  expect_parts(make_error(p), {"w2_scale"});
+  p.weights.quant.w2.scale = Tensor::zeros({5, 96}, DType::kF32);
+  expect_parts(make_error(p), {"w2_scale", "[5, 96]", "[6, 96]"});
+  p = problem("mxfp4_w4a16");
+  p.weights.quant.w1.scale = Tensor::zeros({6, 128, 3}, DType::kU8);
+  expect_parts(make_error(p), {"w1_scale", "u8", "e8m0"});
+  p.weights.w1 = Tensor::zeros({6, 128, 96}, DType::kBF16);
+  expect_parts(make_error(p), {"w1", "bf16", "f4e2m1"});
+  p = problem("int4_w4a16_zp");
+  p.weights.quant.w2.zero_point = Tensor::zeros({6, 96, 2}, DType::kU8);
+  expect_parts(make_error(p), {"w2_zero_point", "[6, 96, 2]", "[6, 96, 1]"});
+  p = problem("nvfp4");
+  p.weights.quant.w1.alpha_or_gscale = Tensor::zeros({6, 3}, DType::kF32);
+  expect_parts(make_error(p), {"w1 alphas", "[6, 3]", "[6, 2]"});
+  p = problem("fp8_tensor");
+  p.weights.quant.a2.scale = Tensor::zeros({4}, DType::kF32);
+  expect_parts(make_error(p), {"a2_scale", "[4]", "[6]"});
+  p = problem("fp8_channel_token");
+  p.weights.quant.a1.scale = Tensor::zeros({1}, DType::kF32);
+  expect_parts(make_error(p), {"a1", "static", "{1, -1}"});
+}
+
+TEST(MakeExperts, DescsThatMeanNothingAreRefused) {
+  const auto refused = [](auto change) {
+    ExpertProblem p = problem();
+    change(p.desc);
+    return make_error(p);
+  };
+  expect_parts(refused([](ExpertsDesc& d) { d.topk = 7; }), {"topk", "7", "6"});
+  expect_parts(refused([](ExpertsDesc& d) { d.topk = 0; }), {"topk", "0"});
+  expect_parts(refused([](ExpertsDesc& d) { d.num_local_experts = 7; }), {"num_local_experts", "7"});
+  expect_parts(refused([](ExpertsDesc& d) { d.hidden = 0; }), {"hidden", "0"});
+  expect_parts(refused([](ExpertsDesc& d) { d.in_dtype = DType::kI8; }), {"in_dtype", "i8"});
+  expect_parts(refused([](ExpertsDesc& d) { d.activation.kind = Activation::kRelu2; }), {"relu2"});
+}
+
+TEST(MakeExperts, SizesAQuantizationCannotTakeAreRefused) {
+  ExpertProblemMaker maker;
+  const Scheme scheme{"mxfp8", QuantFormat::kMxfp8, QuantFormat::kMxfp8, WeightScales::kGroup, {1, 32}};
+  const ExpertProblem p = maker.make({"odd", 3, 4, 2, 64, 40}, {.scheme = scheme});
+  expect_parts(make_error(p), {"a2", "40", "32"});
+}
+
+// apply() with buffers of the right sizes, each of which `change` may spoil.
+struct Call {
+  ExpertsInput input;
+  Tensor output, workspace13, workspace2, scratch;
+};
+
+std::string call_error(const ExpertProblem& p, const std::function<void(Call&)>& change) {
+  const auto experts = make_experts(p.desc, p.weights, Stream::cpu(1));
+  const ExpertsWorkspace ws = experts->workspace(kTiny.num_tokens);
+  Call call{p.input, Tensor::empty(ws.output, ws.dtype), Tensor::empty(ws.workspace13, ws.dtype),
+            Tensor::empty(ws.workspace2, ws.dtype), Tensor::empty({ws.scratch_bytes}, DType::kU8)};
+  change(call);
+  return error_of([&] {
+    experts->apply(call.input, call.output, call.workspace13, call.workspace2, call.scratch,
+                   Stream::cpu(1));
+  });
+}
+
+TEST(ApplyExperts, StandardCallsAreChecked) {
+  const ExpertProblem p = problem();
+  const auto error = [&](auto change) { return call_error(p, change); };
+  EXPECT_EQ(error([](Call&) {}), "no error");
+  expect_parts(error([](Call& c) { c.input.x = Tensor::zeros({33, 95}, DType::kBF16); }),
+               {"x", "95", "96"});
+  expect_parts(error([](Call& c) { c.input.x = Tensor::zeros({33, 96}, DType::kF32); }),
+               {"x", "f32", "bf16"});
+  expect_parts(error([](Call& c) { c.input.x = Tensor::zeros({1, 33, 96}, DType::kBF16); }),
+               {"x", "3", "2"});
+  expect_parts(error([](Call& c) { c.input.topk_ids = {}; }), {"topk_ids"});
+  expect_parts(error([](Call& c) { c.input.topk_ids = Tensor::zeros({33, 3}, DType::kI64); }),
+               {"topk_ids", "i64", "i32"});
+  expect_parts(error([](Call& c) { c.input.topk_ids = Tensor::zeros({32, 3}, DType::kI32); }),
+               {"topk_ids", "[32, 3]", "[33, 3]"});
+  expect_parts(error([](Call& c) { c.input.topk_ids.data<int32_t>()[7] = 6; }),
+               {"token 2", "slot 1", "6"});
+  p.input.topk_ids.data<int32_t>()[7] = 0;
+  expect_parts(error([](Call& c) { c.input.expert_map = Tensor::zeros({5}, DType::kI32); }),
+               {"expert_map", "[5]", "[6]"});
+  expect_parts(error([](Call& c) { c.output = Tensor::zeros({33, 96}, DType::kBF16); }),
+               {"output", "[33, 96]", "[33, 3, 96]"});
+  expect_parts(error([](Call& c) { c.workspace2 = c.workspace2.slice(0, 32); }), {"workspace2"});
+  expect_parts(error([](Call& c) { c.scratch = c.scratch.slice(0, c.scratch.dim(0) - 1); }),
+               {"scratch"});
+  expect_parts(error([](Call& c) { c.scratch = {}; }), {"scratch"});
+}
+
+TEST(ApplyExperts, BatchedCallsAreChecked) {
+  const ExpertProblem p = problem("unquantized", ActivationFormat::kBatched);
+  const auto error = [&](auto change) { return call_error(p, change); };
+  EXPECT_EQ(error([](Call&) {}), "no error");
+  expect_parts(error([](Call& c) { c.input.expert_num_tokens = {}; }), {"expert_num_tokens"});
+  expect_parts(error([](Call& c) { c.input.expert_num_tokens.data<int32_t>()[3] = 34; }),
+               {"expert_num_tokens[3]", "34", "33"});
+}
+
+TEST(ApplyExperts, ScalesOfQuantizedRowsAreChecked) {
+  const ExpertProblem p = problem("fp8_channel_token");
+  const auto quantized = [](Call& c) { c.input.x = Tensor::zeros({33, 96}, DType::kF8E4M3); };
+  expect_parts(call_error(p, quantized), {"x_scale"});
+  expect_parts(call_error(p,
+                          [&](Call& c) {
+                            quantized(c);
+                            c.input.x_scale = Tensor::zeros({1, 1}, DType::kF32);
+                          }),
+               {"x_scale", "[1, 1]", "[33, 1]"});
+  expect_parts(call_error(p, [](Call& c) { c.input.x = Tensor::zeros({33, 96}, DType::kI8); }),
+               {"i8", "bf16", "f8e4m3"});
+}
+
+// ref in float64 against the formula of experts.h, written out over the weights' values.
+TEST(RefExperts, ComputesTheFormula) {
+  for (const Scheme& scheme : kSchemes) {
+    SCOPED_TRACE(scheme.name);
+    ExpertProblem p =
+        ExpertProblemMaker(3).make(kTiny, {.scheme = scheme, .dtype = DType::kF32, .biased = true});
+    p.desc.precision = Precision::kF64;
+    const auto experts = make_experts(p.desc, p.weights, Stream::cpu(1), "ref");
+    const ExpertsWorkspace ws = experts->workspace(kTiny.num_tokens);
+    const Tensor output = Tensor::empty(ws.output, ws.dtype);
+    experts->apply(p.input, output, Tensor::empty(ws.workspace13, ws.dtype), {},
+                   Tensor::empty({ws.scratch_bytes}, DType::kU8), Stream::cpu(1));
+    const auto h = static_cast<size_t>(p.desc.hidden);
+    const auto n = static_cast<size_t>(p.desc.intermediate);
+    const QuantConfig& q = p.weights.quant;
+    RelativeError error;
+    std::vector<float> w1(2 * n * h);
+    std::vector<float> w2(h * n);
+    for (int64_t slot = 0; slot < 10; ++slot) {
+      const int64_t e = p.input.topk_ids.data<int32_t>()[slot];
+      const float* x = p.input.x.data<float>() + slot / kTiny.topk * kTiny.hidden;
+      dequantize_weight_rows(p.weights.w1, q.w1, e, 0, p.desc.w1_rows(), p.desc.intermediate,
+                             w1.data(), q.a1.alpha_or_gscale);
+      dequantize_weight_rows(p.weights.w2, q.w2, e, 0, p.desc.hidden, p.desc.hidden, w2.data(),
+                             q.a2.alpha_or_gscale);
+      std::vector<double> act(n);
+      for (size_t i = 0; i < n; ++i) {
+        double gate = get_float(q.w1.bias, e * 2 * p.desc.intermediate + static_cast<int64_t>(i));
+        double up = get_float(q.w1.bias, (e * 2 + 1) * p.desc.intermediate + static_cast<int64_t>(i));
+        for (size_t k = 0; k < h; ++k) {
+          gate += static_cast<double>(x[k]) * static_cast<double>(w1[i * h + k]);
+          up += static_cast<double>(x[k]) * static_cast<double>(w1[(n + i) * h + k]);
+        }
+        act[i] = gate / (1 + std::exp(-gate)) * up;
+      }
+      for (size_t j = 0; j < h; ++j) {
+        double y = get_float(q.w2.bias, e * p.desc.hidden + static_cast<int64_t>(j));
+        for (size_t i = 0; i < n; ++i) {
+          y += act[i] * static_cast<double>(w2[j * n + i]);
+        }
+        error.add(output.data<float>()[static_cast<size_t>(slot) * h + j], static_cast<float>(y));
+      }
+    }
+    EXPECT_LE(error.value(), 0x1p-22);
+  }
+}
+
+}  // namespace
+}  // namespace moebius
