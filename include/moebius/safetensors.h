@@ -4,6 +4,7 @@
 // Safetensors: memory-mapped reading of one file or of a sharded set, and writing.
 // Format: 8 bytes little-endian header length, JSON header {name: {dtype, shape, data_offsets}},
 // data.  https://github.com/huggingface/safetensors
+// Thread-safety: const members may be called at the same time.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +20,12 @@
 
 namespace moebius {
 
-// Dtype as the file spells it ("F8_E4M3") and ours (u8 stands for types we only pass through).
+// Dtype as the file spells it ("F8_E4M3") and ours (u8 stands for types we only pass through, such
+// as F64 and U32).
 struct SafetensorsEntry {
   std::string dtype_name;
   DType dtype = DType::kU8;
-  Shape shape;
+  Shape shape;         // elements; of more than 4 dimensions the first ones are merged
   uint64_t begin = 0;  // in the data section
   uint64_t end = 0;
 };
@@ -47,9 +49,15 @@ class Safetensors {
   // The file a tensor is in, for messages.
   std::filesystem::path file_of(std::string_view name) const;
   // A read-only view of the mapping, which lives as long as any tensor on it.  Writing faults.
+  // Header lengths make any alignment possible: data that its type cannot be read from in place is
+  // copied.  Types that are passed through come as bytes().
   Tensor tensor(std::string_view name) const;
-  // Tells the system that a tensor's pages are no longer needed (they are re-read if touched).
+  // The stored bytes as u8 [nbytes]; a view in any case.
+  Tensor bytes(std::string_view name) const;
+  // Tells the system that a tensor's pages are no longer needed (they are re-read if touched), or
+  // those of its bytes [begin, end).
   void release(std::string_view name) const;
+  void release(std::string_view name, int64_t begin, int64_t end) const;
 
  private:
   struct State;
@@ -57,7 +65,8 @@ class Safetensors {
 };
 
 // Writes all tensors (CPU) to a temporary file beside `path`, then renames: readers see the whole
-// file or none.
+// file or none.  Throws InvalidArgument (names given twice), Unsupported (u4 has no name in the
+// format) or Error (disk full, no permission), naming the path.
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<std::pair<std::string, Tensor>>& tensors,
                        const std::map<std::string, std::string>& metadata = {});

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// MappedFile: a whole file as read-only memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+namespace moebius {
+
+class MappedFile {
+public:
+  // Throws InvalidArgument naming the path: missing, unreadable or not a
+  // regular file.
+  static std::shared_ptr<const MappedFile>
+  open(const std::filesystem::path &path);
+  ~MappedFile();
+  MappedFile(const MappedFile &) = delete;
+  MappedFile &operator=(const MappedFile &) = delete;
+
+  // The size at opening; a file truncated later faults where it was cut off.
+  uint64_t size() const { return size_; }
+  const std::byte *data() const { return data_; }
+  // Drops the pages that hold [begin, end); they are read again when touched.
+  void release(uint64_t begin, uint64_t end) const;
+
+private:
+  MappedFile(const std::byte *data, uint64_t size) : data_(data), size_(size) {}
+
+  const std::byte *data_; // null when the file is empty
+  uint64_t size_;
+};
+
+} // namespace moebius

@@ -1,0 +1,201 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/safetensors_writer.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "checkpoint/safetensors_header.h"
+#include "moebius/error.h"
+#include "moebius/safetensors.h"
+
+namespace moebius {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Header length and header; padded with spaces so that the data starts on a
+// multiple of 64 bytes.
+std::string make_header(std::vector<TensorSpec> &specs,
+                        const std::map<std::string, std::string> &metadata) {
+  std::stable_sort(specs.begin(), specs.end(),
+                   [](const TensorSpec &a, const TensorSpec &b) {
+                     return bits(a.dtype) > bits(b.dtype);
+                   });
+  // ordered_json: the file lists the tensors in the order of their data.
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) {
+    header["__metadata__"] = metadata;
+  }
+  std::set<std::string_view> names{"__metadata__"};
+  int64_t offset = 0;
+  for (const TensorSpec &spec : specs) {
+    expect(
+        names.insert(spec.name).second,
+        fmt::format("tensor name {} is {}", in_quotes(spec.name),
+                    spec.name == "__metadata__" ? "reserved" : "given twice"));
+    std::vector<int64_t> dims;
+    for (int i = 0; i < spec.shape.size(); ++i) {
+      dims.push_back(spec.shape[i]);
+    }
+    nlohmann::ordered_json &entry = header[spec.name];
+    entry["dtype"] = safetensors_dtype(spec.dtype).name;
+    entry["shape"] = dims;
+    entry["data_offsets"] = {offset, offset + spec.nbytes()};
+    offset += spec.nbytes();
+  }
+  std::string text = header.dump();
+  constexpr size_t kAlignment = 64;
+  text.resize((text.size() + 8 + kAlignment - 1) / kAlignment * kAlignment - 8,
+              ' ');
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char *>(&length), sizeof(length)) +
+         text;
+}
+
+uint64_t total_bytes(const std::string &header,
+                     const std::vector<TensorSpec> &specs) {
+  uint64_t total = header.size();
+  for (const TensorSpec &spec : specs) {
+    total += static_cast<uint64_t>(spec.nbytes());
+  }
+  return total;
+}
+
+} // namespace
+
+AtomicFile::AtomicFile(fs::path path, uint64_t total_bytes)
+    : path_(std::move(path)), total_bytes_(total_bytes) {
+  static std::atomic<int> counter{0};
+  temporary_ = path_;
+  temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), counter++);
+  fd_ =
+      ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd_ < 0) {
+    fail("create");
+  }
+  if (total_bytes_ > 0 &&
+      ::fallocate(fd_, 0, 0, static_cast<off_t>(total_bytes_)) != 0 &&
+      (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)) {
+    const int reason = errno;
+    ::close(fd_);
+    ::unlink(temporary_.c_str());
+    fd_ = -1;
+    errno = reason;
+    fail("reserve");
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+    ::unlink(temporary_.c_str());
+  }
+}
+
+void AtomicFile::fail(const char *action) const {
+  throw Error(fmt::format("cannot {} {}: {} ({} of {} bytes written)", action,
+                          path_.string(), std::strerror(errno), written_,
+                          total_bytes_));
+}
+
+void AtomicFile::write(std::span<const std::byte> data) {
+  // Why: the kernel writes at most 2 GiB at a time.
+  constexpr size_t kMaxWrite = size_t{1} << 30;
+  while (!data.empty()) {
+    const ssize_t n =
+        ::write(fd_, data.data(), std::min(data.size(), kMaxWrite));
+    if (n < 0 && errno == EINTR) {
+      continue;
+    }
+    if (n < 0) {
+      fail("write");
+    }
+    written_ += static_cast<uint64_t>(n);
+    data = data.subspan(static_cast<size_t>(n));
+  }
+}
+
+void AtomicFile::commit() {
+  if (::fsync(fd_) != 0) {
+    fail("write");
+  }
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    fail("create");
+  }
+  ::close(fd_);
+  fd_ = -1;
+  // The new name is on disk when the folder is; file systems that cannot sync
+  // one need no help.
+  const fs::path parent =
+      path_.has_parent_path() ? path_.parent_path() : fs::path(".");
+  const int folder = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0) {
+    ::fsync(folder);
+    ::close(folder);
+  }
+}
+
+int64_t TensorSpec::nbytes() const {
+  int64_t rows = 1;
+  for (int i = 0; i + 1 < shape.size(); ++i) {
+    rows *= shape[i];
+  }
+  return shape.size() == 0 ? bits(dtype) / 8
+                           : rows * row_bytes(dtype, shape.back());
+}
+
+SafetensorsWriter::SafetensorsWriter(
+    const fs::path &path, std::vector<TensorSpec> specs,
+    const std::map<std::string, std::string> &metadata)
+    : specs_(std::move(specs)), header_(make_header(specs_, metadata)),
+      file_(path, total_bytes(header_, specs_)) {
+  file_.write(std::as_bytes(std::span(header_)));
+}
+
+void SafetensorsWriter::write(std::span<const std::byte> data) {
+  assert(next_ < specs_.size());
+  assert(static_cast<int64_t>(data.size()) == specs_[next_].nbytes());
+  ++next_;
+  file_.write(data);
+}
+
+void SafetensorsWriter::commit() {
+  assert(next_ == specs_.size());
+  file_.commit();
+}
+
+void write_safetensors(
+    const fs::path &path,
+    const std::vector<std::pair<std::string, Tensor>> &tensors,
+    const std::map<std::string, std::string> &metadata) {
+  std::map<std::string_view, const Tensor *> by_name;
+  std::vector<TensorSpec> specs;
+  for (const auto &[name, tensor] : tensors) {
+    expect_defined(tensor, in_quotes(name));
+    expect(tensor.device().is_cpu(),
+           fmt::format("tensor {} is on {}, expected cpu", in_quotes(name),
+                       to_string(tensor.device())));
+    specs.push_back({name, tensor.dtype(), tensor.shape()});
+    by_name.emplace(name, &tensor);
+  }
+  SafetensorsWriter writer(path, std::move(specs), metadata);
+  for (const TensorSpec &spec : writer.specs()) {
+    const Tensor &tensor = *by_name.at(spec.name);
+    writer.write({tensor.bytes(), static_cast<size_t>(tensor.nbytes())});
+  }
+  writer.commit();
+}
+
+} // namespace moebius

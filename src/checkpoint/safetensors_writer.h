@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// SafetensorsWriter: a file written tensor by tensor; AtomicFile: a file that
+// appears whole or not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+// Writes to a temporary file beside `path`; commit() renames it.  Without
+// commit() nothing remains. Throws Error naming path and system error.
+class AtomicFile {
+public:
+  // total_bytes: reserved at once where the file system can, so a full disk is
+  // noticed early.
+  AtomicFile(std::filesystem::path path, uint64_t total_bytes);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile &) = delete;
+  AtomicFile &operator=(const AtomicFile &) = delete;
+
+  void write(std::span<const std::byte> data);
+  // Data and name are on disk when this returns.
+  void commit();
+
+private:
+  [[noreturn]] void fail(const char *action) const;
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  uint64_t total_bytes_;
+  uint64_t written_ = 0;
+  int fd_ = -1;
+};
+
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kF32;
+  Shape shape;
+
+  int64_t nbytes() const;
+};
+
+class SafetensorsWriter {
+public:
+  // Throws InvalidArgument: a name twice or reserved.  Throws Unsupported: a
+  // dtype (u4) that the format lacks.
+  SafetensorsWriter(const std::filesystem::path &path,
+                    std::vector<TensorSpec> specs,
+                    const std::map<std::string, std::string> &metadata);
+
+  // In the order of the file: larger elements first, so that all are aligned.
+  const std::vector<TensorSpec> &specs() const { return specs_; }
+  // The next tensor of specs().  REQUIRES: its size.
+  void write(std::span<const std::byte> data);
+  // REQUIRES: all tensors written.
+  void commit();
+
+private:
+  std::vector<TensorSpec> specs_;
+  size_t next_ = 0;
+  std::string header_; // with its length
+  AtomicFile file_;
+};
+
+} // namespace moebius
