@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// ConfigFields: typed reading of a JSON object, with errors that name file,
+// field and both values. A field that is null counts as absent.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moebius {
+
+class ConfigFields {
+public:
+  // `object` must outlive this; `path` is where it stands in the file
+  // ("quantization_config.").
+  ConfigFields(const nlohmann::json &object, std::string file,
+               std::string path = "");
+
+  bool has(std::string_view key) const;
+  // The first of the keys that is there; throws when none is, or when two of
+  // them disagree.
+  std::string_view first_of(const std::vector<std::string_view> &keys) const;
+
+  // Values outside [low, high] are refused.
+  int64_t integer(std::string_view key, int64_t low, int64_t high) const;
+  int64_t integer_or(std::string_view key, int64_t otherwise, int64_t low,
+                     int64_t high) const;
+  std::vector<int64_t> integers(std::string_view key, int64_t low,
+                                int64_t high) const;
+  double number_or(std::string_view key, double otherwise) const;
+  bool boolean_or(std::string_view key, bool otherwise) const;
+  std::string string(std::string_view key) const;
+  std::string string_or(std::string_view key, std::string_view otherwise) const;
+  ConfigFields object(std::string_view key) const;
+  std::vector<std::string> keys() const;
+
+  // "model/config.json: n_group is 3, expected <expected>"; shows the value as
+  // JSON.
+  [[noreturn]] void refuse(std::string_view key,
+                           std::string_view expected) const;
+  // As refuse(), for what is valid but not supported.
+  [[noreturn]] void unsupported(std::string_view key,
+                                std::string_view supported) const;
+
+private:
+  std::string shown(std::string_view key) const;
+  const nlohmann::json &at(std::string_view key) const;
+
+  const nlohmann::json *object_;
+  std::string file_;
+  std::string path_;
+};
+
+} // namespace moebius

@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/model_config.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/mapped_file.h"
+#include "checkpoint/safetensors_header.h"
+#include "moebius/error.h"
+
+namespace moebius {
+
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+// Bounds that no model comes near and that keep products of two sizes within 64
+// bits.
+constexpr int64_t kMaxSize = int64_t{1} << 28;
+constexpr int64_t kMaxExperts = 1 << 20;
+constexpr int64_t kMaxLayers = 1 << 16;
+constexpr uint64_t kMaxConfigBytes = 64 << 20;
+
+json parse_file(const fs::path &path) {
+  const auto file = MappedFile::open(path);
+  if (file->size() > kMaxConfigBytes) {
+    throw InvalidArgument(fmt::format("{}: {} bytes, the limit is {}",
+                                      path.string(), file->size(),
+                                      kMaxConfigBytes));
+  }
+  const auto *text = reinterpret_cast<const char *>(file->data());
+  try {
+    json result = json::parse(text, text + file->size());
+    if (!result.is_object()) {
+      throw InvalidArgument(fmt::format("{}: a JSON {}, expected an object",
+                                        path.string(), result.type_name()));
+    }
+    return result;
+  } catch (const json::parse_error &error) {
+    throw InvalidArgument(fmt::format("{}: not valid JSON at byte {}",
+                                      path.string(), error.byte));
+  }
+}
+
+std::optional<DType> read_dtype(const ConfigFields &fields) {
+  for (const std::string_view key : {"dtype", "torch_dtype"}) {
+    if (!fields.has(key)) {
+      continue;
+    }
+    const std::string text = fields.string(key);
+    if (text == "bfloat16") {
+      return DType::kBF16;
+    }
+    if (text == "float16") {
+      return DType::kF16;
+    }
+    if (text == "float32") {
+      return DType::kF32;
+    }
+    fields.unsupported(key, "bfloat16, float16, float32");
+  }
+  return std::nullopt;
+}
+
+void read_activation(const ConfigFields &fields, ActivationSpec &activation) {
+  if (activation.kind == Activation::kSwigluOai) {
+    return; // the family's own, whatever hidden_act says
+  }
+  const std::string text = fields.string_or("hidden_act", "silu");
+  if (text == "silu" || text == "swish") {
+    activation.kind = Activation::kSilu;
+  } else if (text == "gelu") {
+    activation.kind = Activation::kGelu;
+  } else if (text == "gelu_pytorch_tanh" || text == "gelu_new") {
+    activation.kind = Activation::kGeluTanh;
+  } else {
+    fields.unsupported("hidden_act", "silu, gelu, gelu_pytorch_tanh");
+  }
+}
+
+void check_groups(const ConfigFields &fields, const RouterConfig &router) {
+  const int64_t num_groups = router.num_groups;
+  if (router.num_experts % num_groups != 0) {
+    fields.refuse("n_group", fmt::format("a divisor of the {} experts",
+                                         router.num_experts));
+  }
+  if (router.topk_groups > num_groups) {
+    fields.refuse("topk_group", fmt::format("at most n_group, {}", num_groups));
+  }
+  const int64_t eligible = router.num_experts / num_groups * router.topk_groups;
+  if (router.topk > eligible) {
+    fields.refuse("num_experts_per_tok",
+                  fmt::format("at most the {} experts of {} groups", eligible,
+                              router.topk_groups));
+  }
+}
+
+WeightScheme read_scheme(const ConfigFields &fields, const fs::path &directory,
+                         std::string_view model_type) {
+  if (fields.has("quantization_config")) {
+    return read_weight_scheme(fields.object("quantization_config"), model_type);
+  }
+  // Older ModelOpt checkpoints keep it in a file of its own, without the
+  // method's name.
+  const fs::path path = directory / "hf_quant_config.json";
+  std::error_code error;
+  if (fs::exists(path, error)) {
+    json file = parse_file(path);
+    const ConfigFields modelopt =
+        ConfigFields(file, path.string()).object("quantization");
+    file["quantization"]["quant_method"] = "modelopt";
+    return read_weight_scheme(modelopt, model_type);
+  }
+  return {};
+}
+
+} // namespace
+
+ModelConfig read_model_config(const fs::path &directory) {
+  const fs::path path = directory / "config.json";
+  const json file = parse_file(path);
+  const ConfigFields top(file, path.string());
+  // Models with other modalities keep the language model's part in text_config.
+  const bool is_nested = top.has("text_config") && !top.has("hidden_size");
+  const ConfigFields fields = is_nested ? top.object("text_config") : top;
+
+  ModelConfig config;
+  const ConfigFields &typed = fields.has("model_type") ? fields : top;
+  config.family = find_family(typed.string("model_type"));
+  if (config.family == nullptr) {
+    typed.unsupported("model_type", family_names());
+  }
+  ModelInfo &info = config.info;
+  info.family = config.family->model_type;
+  info.num_layers = fields.integer("num_hidden_layers", 1, kMaxLayers);
+  info.hidden = fields.integer("hidden_size", 1, kMaxSize);
+  info.intermediate =
+      fields.integer(config.family->intermediate_key, 1, kMaxSize);
+  info.num_experts = fields.integer(
+      fields.first_of({"num_experts", "num_local_experts", "n_routed_experts"}),
+      1, kMaxExperts);
+  const auto topk_key =
+      fields.first_of({"num_experts_per_tok", "experts_per_token"});
+  info.topk = fields.integer(topk_key, 1, kMaxExperts);
+  if (info.topk > info.num_experts) {
+    fields.refuse(topk_key,
+                  fmt::format("at most the {} experts", info.num_experts));
+  }
+  config.router.num_experts = info.num_experts;
+  config.router.topk = info.topk;
+  config.family->read(fields, config);
+  check_groups(fields, config.router);
+  read_activation(fields, config.activation);
+  config.dtype = read_dtype(fields);
+  if (!config.dtype && is_nested) {
+    config.dtype = read_dtype(top);
+  }
+  config.scheme = read_scheme(top, directory, info.family);
+  info.quant_method = config.scheme.name;
+  return config;
+}
+
+} // namespace moebius
