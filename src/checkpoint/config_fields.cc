@@ -17,20 +17,17 @@ using nlohmann::json;
 
 namespace {
 
-std::optional<int64_t> as_integer(const json &value) {
+std::optional<int64_t> as_integer(const json& value) {
   if (value.is_number_unsigned() &&
-      value.get<uint64_t>() >
-          static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
     return std::nullopt;
   }
-  return value.is_number_integer() ? std::optional(value.get<int64_t>())
-                                   : std::nullopt;
+  return value.is_number_integer() ? std::optional(value.get<int64_t>()) : std::nullopt;
 }
 
-} // namespace
+}  // namespace
 
-ConfigFields::ConfigFields(const json &object, std::string file,
-                           std::string path)
+ConfigFields::ConfigFields(const json& object, std::string file, std::string path)
     : object_(&object), file_(std::move(file)), path_(std::move(path)) {}
 
 bool ConfigFields::has(std::string_view key) const {
@@ -38,37 +35,32 @@ bool ConfigFields::has(std::string_view key) const {
   return it != object_->end() && !it->is_null();
 }
 
-const json &ConfigFields::at(std::string_view key) const {
+const json& ConfigFields::at(std::string_view key) const {
   if (!has(key)) {
-    throw InvalidArgument(
-        fmt::format("{}: {}{} is missing", file_, path_, key));
+    throw InvalidArgument(fmt::format("{}: {}{} is missing", file_, path_, key));
   }
   return *object_->find(key);
 }
 
 std::string ConfigFields::shown(std::string_view key) const {
   constexpr size_t kShown = 80;
-  std::string value =
-      has(key) ? at(key).dump(-1, ' ', true, json::error_handler_t::replace)
-               : std::string("missing");
+  std::string value = has(key) ? at(key).dump(-1, ' ', true, json::error_handler_t::replace)
+                               : std::string("missing");
   if (value.size() > kShown) {
     value = value.substr(0, kShown) + "...";
   }
   return fmt::format("{}: {}{} is {}", file_, path_, key, value);
 }
 
-void ConfigFields::refuse(std::string_view key,
-                          std::string_view expected) const {
+void ConfigFields::refuse(std::string_view key, std::string_view expected) const {
   throw InvalidArgument(fmt::format("{}, expected {}", shown(key), expected));
 }
 
-void ConfigFields::unsupported(std::string_view key,
-                               std::string_view supported) const {
+void ConfigFields::unsupported(std::string_view key, std::string_view supported) const {
   throw Unsupported(fmt::format("{}, supported: {}", shown(key), supported));
 }
 
-std::string_view
-ConfigFields::first_of(const std::vector<std::string_view> &keys) const {
+std::string_view ConfigFields::first_of(const std::vector<std::string_view>& keys) const {
   std::string_view found;
   for (const std::string_view key : keys) {
     if (!has(key)) {
@@ -77,20 +69,19 @@ ConfigFields::first_of(const std::vector<std::string_view> &keys) const {
     if (found.empty()) {
       found = key;
     } else if (at(key) != at(found)) {
-      throw InvalidArgument(fmt::format("{}, but {}{} is {}", shown(found),
-                                        path_, key, at(key).dump()));
+      throw InvalidArgument(
+          fmt::format("{}, but {}{} is {}", shown(found), path_, key, at(key).dump()));
     }
   }
   if (found.empty()) {
-    throw InvalidArgument(fmt::format("{}: {}{} is missing", file_, path_,
-                                      fmt::join(keys, " (or ")) +
-                          std::string(keys.size() - 1, ')'));
+    throw InvalidArgument(
+        fmt::format("{}: {}{} is missing", file_, path_, fmt::join(keys, " (or ")) +
+        std::string(keys.size() - 1, ')'));
   }
   return found;
 }
 
-int64_t ConfigFields::integer(std::string_view key, int64_t low,
-                              int64_t high) const {
+int64_t ConfigFields::integer(std::string_view key, int64_t low, int64_t high) const {
   const std::optional<int64_t> value = as_integer(at(key));
   if (!value || *value < low || *value > high) {
     refuse(key, fmt::format("an integer in [{}, {}]", low, high));
@@ -98,19 +89,20 @@ int64_t ConfigFields::integer(std::string_view key, int64_t low,
   return *value;
 }
 
-int64_t ConfigFields::integer_or(std::string_view key, int64_t otherwise,
-                                 int64_t low, int64_t high) const {
+int64_t ConfigFields::integer_or(std::string_view key,
+                                 int64_t otherwise,
+                                 int64_t low,
+                                 int64_t high) const {
   return has(key) ? integer(key, low, high) : otherwise;
 }
 
-std::vector<int64_t> ConfigFields::integers(std::string_view key, int64_t low,
-                                            int64_t high) const {
-  const json &list = at(key);
+std::vector<int64_t> ConfigFields::integers(std::string_view key, int64_t low, int64_t high) const {
+  const json& list = at(key);
   std::vector<int64_t> result;
   if (!list.is_array()) {
     refuse(key, "a list of integers");
   }
-  for (const json &value : list) {
+  for (const json& value : list) {
     const std::optional<int64_t> integer = as_integer(value);
     if (!integer || *integer < low || *integer > high) {
       refuse(key, fmt::format("a list of integers in [{}, {}]", low, high));
@@ -147,8 +139,7 @@ std::string ConfigFields::string(std::string_view key) const {
   return at(key).get<std::string>();
 }
 
-std::string ConfigFields::string_or(std::string_view key,
-                                    std::string_view otherwise) const {
+std::string ConfigFields::string_or(std::string_view key, std::string_view otherwise) const {
   return has(key) ? string(key) : std::string(otherwise);
 }
 
@@ -161,10 +152,10 @@ ConfigFields ConfigFields::object(std::string_view key) const {
 
 std::vector<std::string> ConfigFields::keys() const {
   std::vector<std::string> result;
-  for (const auto &item : object_->items()) {
+  for (const auto& item : object_->items()) {
     result.push_back(item.key());
   }
   return result;
 }
 
-} // namespace moebius
+}  // namespace moebius

@@ -14,23 +14,20 @@
 namespace moebius {
 
 class ConfigFields {
-public:
+ public:
   // `object` must outlive this; `path` is where it stands in the file
   // ("quantization_config.").
-  ConfigFields(const nlohmann::json &object, std::string file,
-               std::string path = "");
+  ConfigFields(const nlohmann::json& object, std::string file, std::string path = "");
 
   bool has(std::string_view key) const;
   // The first of the keys that is there; throws when none is, or when two of
   // them disagree.
-  std::string_view first_of(const std::vector<std::string_view> &keys) const;
+  std::string_view first_of(const std::vector<std::string_view>& keys) const;
 
   // Values outside [low, high] are refused.
   int64_t integer(std::string_view key, int64_t low, int64_t high) const;
-  int64_t integer_or(std::string_view key, int64_t otherwise, int64_t low,
-                     int64_t high) const;
-  std::vector<int64_t> integers(std::string_view key, int64_t low,
-                                int64_t high) const;
+  int64_t integer_or(std::string_view key, int64_t otherwise, int64_t low, int64_t high) const;
+  std::vector<int64_t> integers(std::string_view key, int64_t low, int64_t high) const;
   double number_or(std::string_view key, double otherwise) const;
   bool boolean_or(std::string_view key, bool otherwise) const;
   std::string string(std::string_view key) const;
@@ -40,19 +37,17 @@ public:
 
   // "model/config.json: n_group is 3, expected <expected>"; shows the value as
   // JSON.
-  [[noreturn]] void refuse(std::string_view key,
-                           std::string_view expected) const;
+  [[noreturn]] void refuse(std::string_view key, std::string_view expected) const;
   // As refuse(), for what is valid but not supported.
-  [[noreturn]] void unsupported(std::string_view key,
-                                std::string_view supported) const;
+  [[noreturn]] void unsupported(std::string_view key, std::string_view supported) const;
 
-private:
+ private:
   std::string shown(std::string_view key) const;
-  const nlohmann::json &at(std::string_view key) const;
+  const nlohmann::json& at(std::string_view key) const;
 
-  const nlohmann::json *object_;
+  const nlohmann::json* object_;
   std::string file_;
   std::string path_;
 };
 
-} // namespace moebius
+}  // namespace moebius

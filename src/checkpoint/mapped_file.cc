@@ -27,29 +27,25 @@ struct Descriptor {
   }
 };
 
-[[noreturn]] void fail(const std::filesystem::path &path) {
-  throw InvalidArgument(
-      fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)));
+[[noreturn]] void fail(const std::filesystem::path& path) {
+  throw InvalidArgument(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)));
 }
 
-} // namespace
+}  // namespace
 
-std::shared_ptr<const MappedFile>
-MappedFile::open(const std::filesystem::path &path) {
+std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
   // O_NONBLOCK: a pipe in place of the file is refused below instead of waited
   // for.
-  const Descriptor file{
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   struct stat info {};
   if (file.fd < 0 || ::fstat(file.fd, &info) != 0) {
     fail(path);
   }
   if (!S_ISREG(info.st_mode)) {
-    throw InvalidArgument(
-        fmt::format("cannot open {}: not a regular file", path.string()));
+    throw InvalidArgument(fmt::format("cannot open {}: not a regular file", path.string()));
   }
   const auto size = static_cast<uint64_t>(info.st_size);
-  void *data = nullptr;
+  void* data = nullptr;
   if (size > 0) {
     data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
     if (data == MAP_FAILED) {
@@ -57,12 +53,12 @@ MappedFile::open(const std::filesystem::path &path) {
     }
   }
   return std::shared_ptr<const MappedFile>(
-      new MappedFile(static_cast<const std::byte *>(data), size));
+      new MappedFile(static_cast<const std::byte*>(data), size));
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) {
-    ::munmap(const_cast<std::byte *>(data_), size_);
+    ::munmap(const_cast<std::byte*>(data_), size_);
   }
 }
 
@@ -72,9 +68,8 @@ void MappedFile::release(uint64_t begin, uint64_t end) const {
   end = std::min((end + page - 1) / page * page, size_);
   if (begin < end) {
     // Advice only: a failure costs memory, not correctness.
-    ::madvise(const_cast<std::byte *>(data_) + begin, end - begin,
-              MADV_DONTNEED);
+    ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
   }
 }
 
-} // namespace moebius
+}  // namespace moebius

@@ -12,26 +12,25 @@
 namespace moebius {
 
 class MappedFile {
-public:
+ public:
   // Throws InvalidArgument naming the path: missing, unreadable or not a
   // regular file.
-  static std::shared_ptr<const MappedFile>
-  open(const std::filesystem::path &path);
+  static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path);
   ~MappedFile();
-  MappedFile(const MappedFile &) = delete;
-  MappedFile &operator=(const MappedFile &) = delete;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
 
   // The size at opening; a file truncated later faults where it was cut off.
   uint64_t size() const { return size_; }
-  const std::byte *data() const { return data_; }
+  const std::byte* data() const { return data_; }
   // Drops the pages that hold [begin, end); they are read again when touched.
   void release(uint64_t begin, uint64_t end) const;
 
-private:
-  MappedFile(const std::byte *data, uint64_t size) : data_(data), size_(size) {}
+ private:
+  MappedFile(const std::byte* data, uint64_t size) : data_(data), size_(size) {}
 
-  const std::byte *data_; // null when the file is empty
+  const std::byte* data_;  // null when the file is empty
   uint64_t size_;
 };
 
-} // namespace moebius
+}  // namespace moebius

@@ -24,28 +24,26 @@ constexpr int64_t kMaxExperts = 1 << 20;
 constexpr int64_t kMaxLayers = 1 << 16;
 constexpr uint64_t kMaxConfigBytes = 64 << 20;
 
-json parse_file(const fs::path &path) {
+json parse_file(const fs::path& path) {
   const auto file = MappedFile::open(path);
   if (file->size() > kMaxConfigBytes) {
-    throw InvalidArgument(fmt::format("{}: {} bytes, the limit is {}",
-                                      path.string(), file->size(),
-                                      kMaxConfigBytes));
+    throw InvalidArgument(
+        fmt::format("{}: {} bytes, the limit is {}", path.string(), file->size(), kMaxConfigBytes));
   }
-  const auto *text = reinterpret_cast<const char *>(file->data());
+  const auto* text = reinterpret_cast<const char*>(file->data());
   try {
     json result = json::parse(text, text + file->size());
     if (!result.is_object()) {
-      throw InvalidArgument(fmt::format("{}: a JSON {}, expected an object",
-                                        path.string(), result.type_name()));
+      throw InvalidArgument(
+          fmt::format("{}: a JSON {}, expected an object", path.string(), result.type_name()));
     }
     return result;
-  } catch (const json::parse_error &error) {
-    throw InvalidArgument(fmt::format("{}: not valid JSON at byte {}",
-                                      path.string(), error.byte));
+  } catch (const json::parse_error& error) {
+    throw InvalidArgument(fmt::format("{}: not valid JSON at byte {}", path.string(), error.byte));
   }
 }
 
-std::optional<DType> read_dtype(const ConfigFields &fields) {
+std::optional<DType> read_dtype(const ConfigFields& fields) {
   for (const std::string_view key : {"dtype", "torch_dtype"}) {
     if (!fields.has(key)) {
       continue;
@@ -65,9 +63,9 @@ std::optional<DType> read_dtype(const ConfigFields &fields) {
   return std::nullopt;
 }
 
-void read_activation(const ConfigFields &fields, ActivationSpec &activation) {
+void read_activation(const ConfigFields& fields, ActivationSpec& activation) {
   if (activation.kind == Activation::kSwigluOai) {
-    return; // the family's own, whatever hidden_act says
+    return;  // the family's own, whatever hidden_act says
   }
   const std::string text = fields.string_or("hidden_act", "silu");
   if (text == "silu" || text == "swish") {
@@ -81,11 +79,10 @@ void read_activation(const ConfigFields &fields, ActivationSpec &activation) {
   }
 }
 
-void check_groups(const ConfigFields &fields, const RouterConfig &router) {
+void check_groups(const ConfigFields& fields, const RouterConfig& router) {
   const int64_t num_groups = router.num_groups;
   if (router.num_experts % num_groups != 0) {
-    fields.refuse("n_group", fmt::format("a divisor of the {} experts",
-                                         router.num_experts));
+    fields.refuse("n_group", fmt::format("a divisor of the {} experts", router.num_experts));
   }
   if (router.topk_groups > num_groups) {
     fields.refuse("topk_group", fmt::format("at most n_group, {}", num_groups));
@@ -93,12 +90,12 @@ void check_groups(const ConfigFields &fields, const RouterConfig &router) {
   const int64_t eligible = router.num_experts / num_groups * router.topk_groups;
   if (router.topk > eligible) {
     fields.refuse("num_experts_per_tok",
-                  fmt::format("at most the {} experts of {} groups", eligible,
-                              router.topk_groups));
+                  fmt::format("at most the {} experts of {} groups", eligible, router.topk_groups));
   }
 }
 
-WeightScheme read_scheme(const ConfigFields &fields, const fs::path &directory,
+WeightScheme read_scheme(const ConfigFields& fields,
+                         const fs::path& directory,
                          std::string_view model_type) {
   if (fields.has("quantization_config")) {
     return read_weight_scheme(fields.object("quantization_config"), model_type);
@@ -109,17 +106,16 @@ WeightScheme read_scheme(const ConfigFields &fields, const fs::path &directory,
   std::error_code error;
   if (fs::exists(path, error)) {
     json file = parse_file(path);
-    const ConfigFields modelopt =
-        ConfigFields(file, path.string()).object("quantization");
+    const ConfigFields modelopt = ConfigFields(file, path.string()).object("quantization");
     file["quantization"]["quant_method"] = "modelopt";
     return read_weight_scheme(modelopt, model_type);
   }
   return {};
 }
 
-} // namespace
+}  // namespace
 
-ModelConfig read_model_config(const fs::path &directory) {
+ModelConfig read_model_config(const fs::path& directory) {
   const fs::path path = directory / "config.json";
   const json file = parse_file(path);
   const ConfigFields top(file, path.string());
@@ -128,26 +124,22 @@ ModelConfig read_model_config(const fs::path &directory) {
   const ConfigFields fields = is_nested ? top.object("text_config") : top;
 
   ModelConfig config;
-  const ConfigFields &typed = fields.has("model_type") ? fields : top;
+  const ConfigFields& typed = fields.has("model_type") ? fields : top;
   config.family = find_family(typed.string("model_type"));
   if (config.family == nullptr) {
     typed.unsupported("model_type", family_names());
   }
-  ModelInfo &info = config.info;
+  ModelInfo& info = config.info;
   info.family = config.family->model_type;
   info.num_layers = fields.integer("num_hidden_layers", 1, kMaxLayers);
   info.hidden = fields.integer("hidden_size", 1, kMaxSize);
-  info.intermediate =
-      fields.integer(config.family->intermediate_key, 1, kMaxSize);
+  info.intermediate = fields.integer(config.family->intermediate_key, 1, kMaxSize);
   info.num_experts = fields.integer(
-      fields.first_of({"num_experts", "num_local_experts", "n_routed_experts"}),
-      1, kMaxExperts);
-  const auto topk_key =
-      fields.first_of({"num_experts_per_tok", "experts_per_token"});
+      fields.first_of({"num_experts", "num_local_experts", "n_routed_experts"}), 1, kMaxExperts);
+  const auto topk_key = fields.first_of({"num_experts_per_tok", "experts_per_token"});
   info.topk = fields.integer(topk_key, 1, kMaxExperts);
   if (info.topk > info.num_experts) {
-    fields.refuse(topk_key,
-                  fmt::format("at most the {} experts", info.num_experts));
+    fields.refuse(topk_key, fmt::format("at most the {} experts", info.num_experts));
   }
   config.router.num_experts = info.num_experts;
   config.router.topk = info.topk;
@@ -163,4 +155,4 @@ ModelConfig read_model_config(const fs::path &directory) {
   return config;
 }
 
-} // namespace moebius
+}  // namespace moebius

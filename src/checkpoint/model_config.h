@@ -20,7 +20,7 @@ struct Family;
 
 struct ModelConfig {
   ModelInfo info;
-  const Family *family = nullptr;
+  const Family* family = nullptr;
   RouterConfig router;
   bool has_router_bias = false;
   bool has_correction_bias = false;
@@ -28,36 +28,35 @@ struct ModelConfig {
   bool has_expert_bias = false;
   bool apply_router_weight_on_input = false;
   ActivationSpec activation;
-  std::optional<DType> dtype; // nullopt: not said
+  std::optional<DType> dtype;  // nullopt: not said
   WeightScheme scheme;
 };
 
 // Names in config.json and in the files that differ between families.
 struct Family {
   std::string_view model_type = {};
-  std::string_view other_model_type = {}; // of a text_config; empty: none
-  std::string_view intermediate_key = {}; // of one routed expert
+  std::string_view other_model_type = {};  // of a text_config; empty: none
+  std::string_view intermediate_key = {};  // of one routed expert
   // Reads what is the family's own; num_layers, hidden, intermediate,
   // num_experts, topk are there.
-  void (*read)(const ConfigFields &fields, ModelConfig &config) = nullptr;
+  void (*read)(const ConfigFields& fields, ModelConfig& config) = nullptr;
 
-  std::string_view block = "mlp";      // the MoE block's name in the layer
-  std::string_view other_block = {};   // another spelling; empty: none
-  std::string_view router = "gate";    // module with the router's weight
-  std::string_view gate = "gate_proj"; // modules of one expert
+  std::string_view block = "mlp";       // the MoE block's name in the layer
+  std::string_view other_block = {};    // another spelling; empty: none
+  std::string_view router = "gate";     // module with the router's weight
+  std::string_view gate = "gate_proj";  // modules of one expert
   std::string_view up = "up_proj";
   std::string_view down = "down_proj";
-  std::string_view shared = {}; // module of the shared experts; empty: none
-  bool is_transposed =
-      false; // fused expert weights are [E, K, N] instead of [E, N, K]
+  std::string_view shared = {};  // module of the shared experts; empty: none
+  bool is_transposed = false;    // fused expert weights are [E, K, N] instead of [E, N, K]
 };
 
 // Every family, in the order of the documentation.
-const Family *find_family(std::string_view model_type);
-std::string family_names(); // "mixtral, qwen2_moe, ..."
+const Family* find_family(std::string_view model_type);
+std::string family_names();  // "mixtral, qwen2_moe, ..."
 
 // Throws InvalidArgument naming file, field and both values; Unsupported naming
 // family or method.
-ModelConfig read_model_config(const std::filesystem::path &directory);
+ModelConfig read_model_config(const std::filesystem::path& directory);
 
-} // namespace moebius
+}  // namespace moebius

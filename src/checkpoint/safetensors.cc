@@ -20,13 +20,12 @@ namespace {
 
 struct Shard {
   fs::path path;
-  std::shared_ptr<const MappedFile> file; // null until touched
+  std::shared_ptr<const MappedFile> file;  // null until touched
   SafetensorsHeader header;
 
   void open() {
     auto mapped = MappedFile::open(path);
-    header = parse_safetensors_header({mapped->data(), mapped->size()},
-                                      path.string());
+    header = parse_safetensors_header({mapped->data(), mapped->size()}, path.string());
     file = std::move(mapped);
   }
 };
@@ -34,19 +33,19 @@ struct Shard {
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
-} // namespace
+}  // namespace
 
 struct Safetensors::State {
-  fs::path path; // the file, or the index of a sharded set
+  fs::path path;  // the file, or the index of a sharded set
   std::vector<std::unique_ptr<Shard>> shards;
   std::map<std::string, size_t, std::less<>> shard_of;
-  std::mutex mutex; // guards the opening of shards
+  std::mutex mutex;  // guards the opening of shards
 
   void open_single() {
     shards.push_back(std::make_unique<Shard>());
     shards.back()->path = path;
     shards.back()->open();
-    for (const auto &[name, entry] : shards.back()->header.entries) {
+    for (const auto& [name, entry] : shards.back()->header.entries) {
       shard_of.emplace(name, 0);
     }
   }
@@ -54,24 +53,21 @@ struct Safetensors::State {
   void open_index() {
     const auto text = MappedFile::open(path);
     if (text->size() > kMaxHeaderBytes) {
-      throw InvalidArgument(
-          fmt::format("{}: index has {} bytes, the limit is {}", path.string(),
-                      text->size(), kMaxHeaderBytes));
+      throw InvalidArgument(fmt::format("{}: index has {} bytes, the limit is {}", path.string(),
+                                        text->size(), kMaxHeaderBytes));
     }
     const auto files = parse_safetensors_index(
-        {reinterpret_cast<const char *>(text->data()), text->size()},
-        path.string());
+        {reinterpret_cast<const char*>(text->data()), text->size()}, path.string());
     std::map<std::string, size_t, std::less<>> shard_idx;
-    for (const auto &[name, file] : files) {
+    for (const auto& [name, file] : files) {
       const auto [it, is_new] = shard_idx.emplace(file, shards.size());
       if (is_new) {
         shards.push_back(std::make_unique<Shard>());
         shards.back()->path = path.parent_path() / file;
         std::error_code error;
         if (!fs::exists(shards.back()->path, error)) {
-          throw InvalidArgument(
-              fmt::format("{}: shard {}, which holds {}, is missing",
-                          path.string(), in_quotes(file), in_quotes(name)));
+          throw InvalidArgument(fmt::format("{}: shard {}, which holds {}, is missing",
+                                            path.string(), in_quotes(file), in_quotes(name)));
         }
       }
       shard_of.emplace(name, it->second);
@@ -79,17 +75,17 @@ struct Safetensors::State {
   }
 
   // Opens the shard on first use and checks it against the index.
-  const Shard &opened(size_t idx) {
+  const Shard& opened(size_t idx) {
     const std::lock_guard lock(mutex);
-    Shard &shard = *shards[idx];
+    Shard& shard = *shards[idx];
     if (shard.file == nullptr) {
       shard.open();
-      for (const auto &[name, owner] : shard_of) {
+      for (const auto& [name, owner] : shard_of) {
         if (owner == idx && shard.header.entries.count(name) == 0) {
           shard.file = nullptr;
-          throw InvalidArgument(fmt::format(
-              "{}: tensor {} is missing, {} says it is here",
-              shard.path.string(), in_quotes(name), path.filename().string()));
+          throw InvalidArgument(fmt::format("{}: tensor {} is missing, {} says it is here",
+                                            shard.path.string(), in_quotes(name),
+                                            path.filename().string()));
         }
       }
     }
@@ -99,32 +95,30 @@ struct Safetensors::State {
   size_t index_of(std::string_view name) const {
     const auto it = shard_of.find(name);
     if (it == shard_of.end()) {
-      throw InvalidArgument(fmt::format("{}: tensor {} is missing",
-                                        path.string(), in_quotes(name)));
+      throw InvalidArgument(
+          fmt::format("{}: tensor {} is missing", path.string(), in_quotes(name)));
     }
     return it->second;
   }
 
   struct Found {
-    const Shard &shard;
-    const SafetensorsEntry &entry;
-    std::byte *data;
+    const Shard& shard;
+    const SafetensorsEntry& entry;
+    std::byte* data;
   };
   Found find(std::string_view name) {
-    const Shard &shard = opened(index_of(name));
-    const SafetensorsEntry &entry = shard.header.entries.find(name)->second;
-    const std::byte *data =
-        shard.file->data() + shard.header.data_begin + entry.begin;
-    return {shard, entry, const_cast<std::byte *>(data)};
+    const Shard& shard = opened(index_of(name));
+    const SafetensorsEntry& entry = shard.header.entries.find(name)->second;
+    const std::byte* data = shard.file->data() + shard.header.data_begin + entry.begin;
+    return {shard, entry, const_cast<std::byte*>(data)};
   }
 
-  static std::shared_ptr<void> owner(const Found &found) {
+  static std::shared_ptr<void> owner(const Found& found) {
     return std::const_pointer_cast<MappedFile>(found.shard.file);
   }
 };
 
-Safetensors::Safetensors(const fs::path &path)
-    : state_(std::make_unique<State>()) {
+Safetensors::Safetensors(const fs::path& path) : state_(std::make_unique<State>()) {
   std::error_code error;
   state_->path = path;
   if (fs::is_directory(path, error)) {
@@ -132,9 +126,8 @@ Safetensors::Safetensors(const fs::path &path)
     if (!fs::exists(state_->path, error)) {
       state_->path = path / kIndexFile;
       if (!fs::exists(state_->path, error)) {
-        throw InvalidArgument(fmt::format("{} has neither {} nor {}",
-                                          path.string(), kSingleFile,
-                                          kIndexFile));
+        throw InvalidArgument(
+            fmt::format("{} has neither {} nor {}", path.string(), kSingleFile, kIndexFile));
       }
     }
   }
@@ -146,13 +139,13 @@ Safetensors::Safetensors(const fs::path &path)
 }
 
 Safetensors::~Safetensors() = default;
-Safetensors::Safetensors(Safetensors &&) noexcept = default;
-Safetensors &Safetensors::operator=(Safetensors &&) noexcept = default;
+Safetensors::Safetensors(Safetensors&&) noexcept = default;
+Safetensors& Safetensors::operator=(Safetensors&&) noexcept = default;
 
 std::vector<std::string> Safetensors::names() const {
   std::vector<std::string> result;
   result.reserve(state_->shard_of.size());
-  for (const auto &[name, shard] : state_->shard_of) {
+  for (const auto& [name, shard] : state_->shard_of) {
     result.push_back(name);
   }
   return result;
@@ -162,7 +155,7 @@ bool Safetensors::contains(std::string_view name) const {
   return state_->shard_of.find(name) != state_->shard_of.end();
 }
 
-const SafetensorsEntry &Safetensors::entry(std::string_view name) const {
+const SafetensorsEntry& Safetensors::entry(std::string_view name) const {
   return state_->find(name).entry;
 }
 
@@ -172,15 +165,13 @@ fs::path Safetensors::file_of(std::string_view name) const {
 
 Tensor Safetensors::tensor(std::string_view name) const {
   const State::Found found = state_->find(name);
-  const SafetensorsDType &stored =
-      *find_safetensors_dtype(found.entry.dtype_name);
+  const SafetensorsDType& stored = *find_safetensors_dtype(found.entry.dtype_name);
   if (stored.passed_through) {
     return bytes(name);
   }
   const auto alignment = static_cast<uintptr_t>(std::max(stored.bits / 8, 1));
   if (reinterpret_cast<uintptr_t>(found.data) % alignment == 0) {
-    return Tensor::share(State::owner(found), found.data, found.entry.shape,
-                         stored.dtype);
+    return Tensor::share(State::owner(found), found.data, found.entry.shape, stored.dtype);
   }
   Tensor copy = Tensor::empty(found.entry.shape, stored.dtype);
   std::memcpy(copy.raw(), found.data, static_cast<size_t>(copy.nbytes()));
@@ -190,8 +181,7 @@ Tensor Safetensors::tensor(std::string_view name) const {
 Tensor Safetensors::bytes(std::string_view name) const {
   const State::Found found = state_->find(name);
   const auto size = static_cast<int64_t>(found.entry.end - found.entry.begin);
-  return Tensor::share(State::owner(found), found.data, Shape{size},
-                       DType::kU8);
+  return Tensor::share(State::owner(found), found.data, Shape{size}, DType::kU8);
 }
 
 void Safetensors::release(std::string_view name) const {
@@ -199,16 +189,15 @@ void Safetensors::release(std::string_view name) const {
   release(name, 0, static_cast<int64_t>(found.entry.end - found.entry.begin));
 }
 
-void Safetensors::release(std::string_view name, int64_t begin,
-                          int64_t end) const {
+void Safetensors::release(std::string_view name, int64_t begin, int64_t end) const {
   const State::Found found = state_->find(name);
   const auto size = static_cast<int64_t>(found.entry.end - found.entry.begin);
   expect(0 <= begin && begin <= end && end <= size,
-         fmt::format("bytes [{}, {}) are outside tensor {} of {} bytes", begin,
-                     end, in_quotes(name), size));
+         fmt::format("bytes [{}, {}) are outside tensor {} of {} bytes", begin, end,
+                     in_quotes(name), size));
   const uint64_t offset = found.shard.header.data_begin + found.entry.begin;
   found.shard.file->release(offset + static_cast<uint64_t>(begin),
                             offset + static_cast<uint64_t>(end));
 }
 
-} // namespace moebius
+}  // namespace moebius

@@ -51,7 +51,7 @@ constexpr std::array<SafetensorsDType, 22> kDTypes = {{
   throw InvalidArgument(fmt::format("{}: {}", file, message));
 }
 
-std::string shape_text(const std::vector<uint64_t> &shape) {
+std::string shape_text(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
@@ -64,10 +64,9 @@ struct RawEntry {
 
 // Shape has at most four dimensions; the first ones of more are merged, which
 // keeps the row-major order.
-Shape to_shape(const std::vector<uint64_t> &dims) {
+Shape to_shape(const std::vector<uint64_t>& dims) {
   std::vector<int64_t> kept;
-  const size_t merged =
-      dims.size() > Shape::kMaxDims ? dims.size() - Shape::kMaxDims : 0;
+  const size_t merged = dims.size() > Shape::kMaxDims ? dims.size() - Shape::kMaxDims : 0;
   for (size_t i = 0; i < dims.size(); ++i) {
     const auto dim = static_cast<int64_t>(dims[i]);
     if (i == 0 || i > merged) {
@@ -80,8 +79,7 @@ Shape to_shape(const std::vector<uint64_t> &dims) {
 }
 
 // Checks what can be said of one tensor alone.
-SafetensorsEntry make_entry(const RawEntry &raw, std::string_view file,
-                            std::string_view name) {
+SafetensorsEntry make_entry(const RawEntry& raw, std::string_view file, std::string_view name) {
   const auto refuse = [&](std::string_view message) {
     fail(file, fmt::format("tensor {}: {}", in_quotes(name), message));
   };
@@ -90,20 +88,17 @@ SafetensorsEntry make_entry(const RawEntry &raw, std::string_view file,
                                         : !raw.shape ? "shape"
                                                      : "data_offsets"));
   }
-  const SafetensorsDType *dtype = find_safetensors_dtype(*raw.dtype);
+  const SafetensorsDType* dtype = find_safetensors_dtype(*raw.dtype);
   if (dtype == nullptr) {
-    refuse(fmt::format("dtype {} is not one of safetensors",
-                       in_quotes(*raw.dtype)));
+    refuse(fmt::format("dtype {} is not one of safetensors", in_quotes(*raw.dtype)));
   }
   if (raw.offsets->size() != 2) {
-    refuse(fmt::format("data_offsets has {} values, expected 2",
-                       raw.offsets->size()));
+    refuse(fmt::format("data_offsets has {} values, expected 2", raw.offsets->size()));
   }
   const uint64_t begin = (*raw.offsets)[0];
   const uint64_t end = (*raw.offsets)[1];
   if (begin > end) {
-    refuse(fmt::format("data_offsets begin at {}, after their end {}", begin,
-                       end));
+    refuse(fmt::format("data_offsets begin at {}, after their end {}", begin, end));
   }
   // Zero dimensions are skipped: they must not hide an overflow of the others.
   uint64_t num_bits = static_cast<uint64_t>(dtype->bits);
@@ -120,38 +115,27 @@ SafetensorsEntry make_entry(const RawEntry &raw, std::string_view file,
   num_bits = is_empty ? 0 : num_bits;
   const uint64_t pack = static_cast<uint64_t>(pack_factor(dtype->dtype));
   if (pack > 1 && (raw.shape->empty() || raw.shape->back() % pack != 0)) {
-    refuse(fmt::format(
-        "last dimension of shape {} is not a multiple of {}, as {} needs",
-        shape_text(*raw.shape), pack, dtype->name));
+    refuse(fmt::format("last dimension of shape {} is not a multiple of {}, as {} needs",
+                       shape_text(*raw.shape), pack, dtype->name));
   }
   if (num_bits / 8 != end - begin) {
-    refuse(
-        fmt::format("shape {} of {} is {} bytes, data_offsets [{}, {}] are {}",
-                    shape_text(*raw.shape), dtype->name, num_bits / 8, begin,
-                    end, end - begin));
+    refuse(fmt::format("shape {} of {} is {} bytes, data_offsets [{}, {}] are {}",
+                       shape_text(*raw.shape), dtype->name, num_bits / 8, begin, end, end - begin));
   }
-  return {std::string(dtype->name), dtype->dtype, to_shape(*raw.shape), begin,
-          end};
+  return {std::string(dtype->name), dtype->dtype, to_shape(*raw.shape), begin, end};
 }
 
 // Events of the header's JSON: {"name": {"dtype": "..", "shape": [..],
 // "data_offsets": [b, e]}}.
 class HeaderSax : public nlohmann::json_sax<json> {
-public:
-  HeaderSax(std::string_view file, EntryMap &entries)
-      : file_(file), entries_(entries) {}
+ public:
+  HeaderSax(std::string_view file, EntryMap& entries) : file_(file), entries_(entries) {}
 
   bool null() override { return unexpected("null"); }
-  bool boolean(bool value) override {
-    return unexpected(value ? "true" : "false");
-  }
-  bool number_integer(number_integer_t value) override {
-    return unexpected(std::to_string(value));
-  }
-  bool number_float(number_float_t, const string_t &text) override {
-    return unexpected(text);
-  }
-  bool binary(binary_t &) override { return unexpected("binary data"); }
+  bool boolean(bool value) override { return unexpected(value ? "true" : "false"); }
+  bool number_integer(number_integer_t value) override { return unexpected(std::to_string(value)); }
+  bool number_float(number_float_t, const string_t& text) override { return unexpected(text); }
+  bool binary(binary_t&) override { return unexpected("binary data"); }
   bool number_unsigned(number_unsigned_t value) override {
     if (numbers_ == nullptr) {
       return unexpected(std::to_string(value));
@@ -159,7 +143,7 @@ public:
     numbers_->push_back(value);
     return true;
   }
-  bool string(string_t &value) override {
+  bool string(string_t& value) override {
     if (in_metadata_ && depth_ == 2) {
       return true;
     }
@@ -178,25 +162,21 @@ public:
     seen_.clear();
     return true;
   }
-  bool key(string_t &value) override {
+  bool key(string_t& value) override {
     if (depth_ == 1) {
       name_ = value;
       in_metadata_ = value == "__metadata__";
       if (!names_.insert(value).second) {
-        fail(file_,
-             fmt::format("{} appears twice in the header", in_quotes(value)));
+        fail(file_, fmt::format("{} appears twice in the header", in_quotes(value)));
       }
       return true;
     }
     field_ = value;
     if (!seen_.insert(value).second) {
-      fail(file_, fmt::format("{} appears twice in {}", in_quotes(value),
-                              in_quotes(name_)));
+      fail(file_, fmt::format("{} appears twice in {}", in_quotes(value), in_quotes(name_)));
     }
-    if (!in_metadata_ && value != "dtype" && value != "shape" &&
-        value != "data_offsets") {
-      fail(file_, fmt::format("tensor {}: unknown field {}", in_quotes(name_),
-                              in_quotes(value)));
+    if (!in_metadata_ && value != "dtype" && value != "shape" && value != "data_offsets") {
+      fail(file_, fmt::format("tensor {}: unknown field {}", in_quotes(name_), in_quotes(value)));
     }
     return true;
   }
@@ -211,11 +191,10 @@ public:
     return true;
   }
   bool start_array(size_t) override {
-    if (depth_ != 2 || in_metadata_ || numbers_ != nullptr ||
-        field_ == "dtype") {
+    if (depth_ != 2 || in_metadata_ || numbers_ != nullptr || field_ == "dtype") {
       return unexpected("a list");
     }
-    auto &target = field_ == "shape" ? raw_.shape : raw_.offsets;
+    auto& target = field_ == "shape" ? raw_.shape : raw_.offsets;
     target.emplace();
     numbers_ = &*target;
     return true;
@@ -224,54 +203,49 @@ public:
     numbers_ = nullptr;
     return true;
   }
-  bool parse_error(size_t position, const std::string &,
-                   const json::exception &) override {
-    fail(file_,
-         fmt::format("header is not valid JSON at byte {} of it", position));
+  bool parse_error(size_t position, const std::string&, const json::exception&) override {
+    fail(file_, fmt::format("header is not valid JSON at byte {} of it", position));
   }
 
-private:
+ private:
   bool unexpected(std::string_view what) const {
     if (depth_ == 0) {
       fail(file_, fmt::format("header is {}, expected an object", what));
     }
-    fail(file_,
-         fmt::format("tensor {}: {} is {}, expected {}", in_quotes(name_),
-                     depth_ == 1 ? "entry" : field_, what,
-                     depth_ == 1           ? "an object"
-                     : in_metadata_        ? "a string"
-                     : field_ == "dtype"   ? "a string"
-                     : numbers_ == nullptr ? "a list"
-                                           : "integers of at least 0"));
+    fail(file_, fmt::format("tensor {}: {} is {}, expected {}", in_quotes(name_),
+                            depth_ == 1 ? "entry" : field_, what,
+                            depth_ == 1           ? "an object"
+                            : in_metadata_        ? "a string"
+                            : field_ == "dtype"   ? "a string"
+                            : numbers_ == nullptr ? "a list"
+                                                  : "integers of at least 0"));
   }
 
   std::string_view file_;
-  EntryMap &entries_;
+  EntryMap& entries_;
   std::set<std::string, std::less<>> names_;
-  std::set<std::string, std::less<>> seen_; // fields of the current object
+  std::set<std::string, std::less<>> seen_;  // fields of the current object
   std::string name_;
   std::string field_;
   RawEntry raw_;
-  std::vector<uint64_t> *numbers_ = nullptr; // the list that is being read
+  std::vector<uint64_t>* numbers_ = nullptr;  // the list that is being read
   int depth_ = 0;
   bool in_metadata_ = false;
 };
 
 // The tensors must cover the data section exactly.
-void check_layout(const EntryMap &entries, uint64_t data_bytes,
-                  std::string_view file) {
-  std::vector<const EntryMap::value_type *> order;
-  for (const auto &item : entries) {
+void check_layout(const EntryMap& entries, uint64_t data_bytes, std::string_view file) {
+  std::vector<const EntryMap::value_type*> order;
+  for (const auto& item : entries) {
     order.push_back(&item);
   }
-  std::sort(order.begin(), order.end(), [](const auto *a, const auto *b) {
-    return std::pair(a->second.begin, a->second.end) <
-           std::pair(b->second.begin, b->second.end);
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);
   });
   uint64_t covered = 0;
-  const EntryMap::value_type *previous = nullptr;
-  for (const auto *item : order) {
-    const auto &[name, entry] = *item;
+  const EntryMap::value_type* previous = nullptr;
+  for (const auto* item : order) {
+    const auto& [name, entry] = *item;
     if (entry.end > data_bytes) {
       fail(file, fmt::format("tensor {} ends at byte {} of the data, which has "
                              "{} (truncated?)",
@@ -280,48 +254,38 @@ void check_layout(const EntryMap &entries, uint64_t data_bytes,
     if (entry.begin < covered) {
       fail(file, fmt::format("tensors {} [{}, {}) and {} [{}, {}) overlap",
                              in_quotes(previous->first), previous->second.begin,
-                             previous->second.end, in_quotes(name), entry.begin,
-                             entry.end));
+                             previous->second.end, in_quotes(name), entry.begin, entry.end));
     }
     if (entry.begin > covered) {
-      fail(file,
-           fmt::format("bytes [{}, {}) before tensor {} belong to no tensor",
-                       covered, entry.begin, in_quotes(name)));
+      fail(file, fmt::format("bytes [{}, {}) before tensor {} belong to no tensor", covered,
+                             entry.begin, in_quotes(name)));
     }
     covered = entry.end;
     previous = item;
   }
   if (covered != data_bytes) {
-    fail(file, fmt::format(
-                   "bytes [{}, {}) at the end of the data belong to no tensor",
-                   covered, data_bytes));
+    fail(file, fmt::format("bytes [{}, {}) at the end of the data belong to no tensor", covered,
+                           data_bytes));
   }
 }
 
 // Events of the index: only weight_map matters, other fields are skipped.
 class IndexSax : public nlohmann::json_sax<json> {
-public:
+ public:
   explicit IndexSax(std::string_view file) : file_(file) {}
 
   bool null() override { return scalar("null"); }
   bool boolean(bool value) override { return scalar(value ? "true" : "false"); }
-  bool number_integer(number_integer_t value) override {
-    return scalar(std::to_string(value));
-  }
-  bool number_unsigned(number_unsigned_t value) override {
-    return scalar(std::to_string(value));
-  }
-  bool number_float(number_float_t, const string_t &text) override {
-    return scalar(text);
-  }
-  bool binary(binary_t &) override { return scalar("binary data"); }
-  bool string(string_t &value) override {
+  bool number_integer(number_integer_t value) override { return scalar(std::to_string(value)); }
+  bool number_unsigned(number_unsigned_t value) override { return scalar(std::to_string(value)); }
+  bool number_float(number_float_t, const string_t& text) override { return scalar(text); }
+  bool binary(binary_t&) override { return scalar("binary data"); }
+  bool string(string_t& value) override {
     if (!in_map() || depth_ != 2) {
       return in_map() ? scalar("a string") : true;
     }
     if (!files.emplace(tensor_, value).second) {
-      fail(file_,
-           fmt::format("{} appears twice in weight_map", in_quotes(tensor_)));
+      fail(file_, fmt::format("{} appears twice in weight_map", in_quotes(tensor_)));
     }
     return true;
   }
@@ -332,7 +296,7 @@ public:
     ++depth_;
     return true;
   }
-  bool key(string_t &value) override {
+  bool key(string_t& value) override {
     if (depth_ == 1) {
       section_ = value;
       if (value == "weight_map" && std::exchange(has_map, true)) {
@@ -352,15 +316,14 @@ public:
     return true;
   }
   bool end_array() override { return leave(); }
-  bool parse_error(size_t position, const std::string &,
-                   const json::exception &) override {
+  bool parse_error(size_t position, const std::string&, const json::exception&) override {
     fail(file_, fmt::format("not valid JSON at byte {}", position));
   }
 
   std::map<std::string, std::string, std::less<>> files;
   bool has_map = false;
 
-private:
+ private:
   bool in_map() const { return section_ == "weight_map"; }
   bool leave() {
     if (--depth_ == 1) {
@@ -373,11 +336,9 @@ private:
       fail(file_, fmt::format("the index is {}, expected an object", what));
     }
     if (in_map()) {
-      fail(file_,
-           depth_ == 1
-               ? fmt::format("weight_map is {}, expected an object", what)
-               : fmt::format("weight_map: file of {} is {}, expected a string",
-                             in_quotes(tensor_), what));
+      fail(file_, depth_ == 1 ? fmt::format("weight_map is {}, expected an object", what)
+                              : fmt::format("weight_map: file of {} is {}, expected a string",
+                                            in_quotes(tensor_), what));
     }
     return true;
   }
@@ -388,29 +349,27 @@ private:
   int depth_ = 0;
 };
 
-} // namespace
+}  // namespace
 
-const SafetensorsDType *find_safetensors_dtype(std::string_view name) {
-  const auto *it =
-      std::find_if(kDTypes.begin(), kDTypes.end(),
-                   [&](const SafetensorsDType &d) { return d.name == name; });
+const SafetensorsDType* find_safetensors_dtype(std::string_view name) {
+  const auto* it = std::find_if(kDTypes.begin(), kDTypes.end(),
+                                [&](const SafetensorsDType& d) { return d.name == name; });
   return it == kDTypes.end() ? nullptr : it;
 }
 
-const SafetensorsDType &safetensors_dtype(DType dtype) {
-  for (const SafetensorsDType &candidate : kDTypes) {
+const SafetensorsDType& safetensors_dtype(DType dtype) {
+  for (const SafetensorsDType& candidate : kDTypes) {
     if (candidate.dtype == dtype && !candidate.passed_through) {
       return candidate;
     }
   }
-  throw Unsupported(
-      fmt::format("safetensors has no dtype for {}", name(dtype)));
+  throw Unsupported(fmt::format("safetensors has no dtype for {}", name(dtype)));
 }
 
 std::string in_quotes(std::string_view name) {
   constexpr size_t kShown = 120;
   std::string text(name.substr(0, kShown));
-  for (char &c : text) {
+  for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
       c = '?';
     }
@@ -422,42 +381,38 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> contents,
                                            std::string_view file) {
   constexpr uint64_t kPrefix = 8;
   if (contents.size() < kPrefix) {
-    fail(file, fmt::format("truncated: {} bytes, a header length alone has {}",
-                           contents.size(), kPrefix));
+    fail(file, fmt::format("truncated: {} bytes, a header length alone has {}", contents.size(),
+                           kPrefix));
   }
   uint64_t length = 0;
   static_assert(std::endian::native == std::endian::little);
   std::memcpy(&length, contents.data(), kPrefix);
   if (length > kMaxHeaderBytes) {
-    fail(file, fmt::format("header length is {}, the limit is {}", length,
-                           kMaxHeaderBytes));
+    fail(file, fmt::format("header length is {}, the limit is {}", length, kMaxHeaderBytes));
   }
   if (length > contents.size() - kPrefix) {
-    fail(file,
-         fmt::format(
-             "truncated: header length is {}, the file has {} bytes after it",
-             length, contents.size() - kPrefix));
+    fail(file, fmt::format("truncated: header length is {}, the file has {} bytes after it", length,
+                           contents.size() - kPrefix));
   }
   SafetensorsHeader header;
   header.data_begin = kPrefix + length;
-  const auto *text = reinterpret_cast<const char *>(contents.data()) + kPrefix;
+  const auto* text = reinterpret_cast<const char*>(contents.data()) + kPrefix;
   HeaderSax sax(file, header.entries);
   json::sax_parse(text, text + length, &sax);
   check_layout(header.entries, contents.size() - header.data_begin, file);
   return header;
 }
 
-std::map<std::string, std::string, std::less<>>
-parse_safetensors_index(std::string_view text, std::string_view file) {
+std::map<std::string, std::string, std::less<>> parse_safetensors_index(std::string_view text,
+                                                                        std::string_view file) {
   IndexSax sax(file);
   json::sax_parse(text.begin(), text.end(), &sax);
   if (!sax.has_map) {
     fail(file, "weight_map is missing");
   }
-  for (const auto &[tensor, shard] : sax.files) {
+  for (const auto& [tensor, shard] : sax.files) {
     if (shard.empty() || shard == "." || shard == ".." ||
-        shard.find_first_of(std::string_view("/\\\0", 3)) !=
-            std::string::npos) {
+        shard.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
       fail(file, fmt::format("weight_map: file of {} is {}, expected a name in "
                              "the same folder",
                              in_quotes(tensor), in_quotes(shard)));
@@ -466,4 +421,4 @@ parse_safetensors_index(std::string_view text, std::string_view file) {
   return std::move(sax.files);
 }
 
-} // namespace moebius
+}  // namespace moebius

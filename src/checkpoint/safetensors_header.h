@@ -20,11 +20,10 @@ using EntryMap = std::map<std::string, SafetensorsEntry, std::less<>>;
 
 struct SafetensorsHeader {
   EntryMap entries;
-  uint64_t data_begin = 0; // in the file
+  uint64_t data_begin = 0;  // in the file
 };
 
-inline constexpr uint64_t kMaxHeaderBytes =
-    100'000'000; // as the reference implementation
+inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the reference implementation
 
 // Parses and checks all of a file but its data.  `file` names it in messages.
 // Throws InvalidArgument: see Safetensors.
@@ -34,8 +33,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> contents,
 // weight_map of model.safetensors.index.json: tensor name -> file name.  Throws
 // InvalidArgument: invalid JSON, duplicates, no weight_map, a file name that
 // leads out of the directory.
-std::map<std::string, std::string, std::less<>>
-parse_safetensors_index(std::string_view text, std::string_view file);
+std::map<std::string, std::string, std::less<>> parse_safetensors_index(std::string_view text,
+                                                                        std::string_view file);
 
 // The dtype's name in a header, bits of an element, and our dtype (u8 where we
 // have none).
@@ -43,15 +42,14 @@ struct SafetensorsDType {
   std::string_view name;
   int bits;
   DType dtype;
-  bool passed_through = false; // no dtype of ours: handled as bytes
+  bool passed_through = false;  // no dtype of ours: handled as bytes
 };
-const SafetensorsDType *
-find_safetensors_dtype(std::string_view name); // null when unknown
+const SafetensorsDType* find_safetensors_dtype(std::string_view name);  // null when unknown
 // Throws Unsupported for u4, which the format lacks.
-const SafetensorsDType &safetensors_dtype(DType dtype);
+const SafetensorsDType& safetensors_dtype(DType dtype);
 
 // A name as messages show it: in quotes, control characters replaced,
 // shortened.
 std::string in_quotes(std::string_view name);
 
-} // namespace moebius
+}  // namespace moebius

@@ -27,12 +27,11 @@ namespace {
 
 // Header length and header; padded with spaces so that the data starts on a
 // multiple of 64 bytes.
-std::string make_header(std::vector<TensorSpec> &specs,
-                        const std::map<std::string, std::string> &metadata) {
-  std::stable_sort(specs.begin(), specs.end(),
-                   [](const TensorSpec &a, const TensorSpec &b) {
-                     return bits(a.dtype) > bits(b.dtype);
-                   });
+std::string make_header(std::vector<TensorSpec>& specs,
+                        const std::map<std::string, std::string>& metadata) {
+  std::stable_sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
+    return bits(a.dtype) > bits(b.dtype);
+  });
   // ordered_json: the file lists the tensors in the order of their data.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) {
@@ -40,16 +39,15 @@ std::string make_header(std::vector<TensorSpec> &specs,
   }
   std::set<std::string_view> names{"__metadata__"};
   int64_t offset = 0;
-  for (const TensorSpec &spec : specs) {
-    expect(
-        names.insert(spec.name).second,
-        fmt::format("tensor name {} is {}", in_quotes(spec.name),
-                    spec.name == "__metadata__" ? "reserved" : "given twice"));
+  for (const TensorSpec& spec : specs) {
+    expect(names.insert(spec.name).second,
+           fmt::format("tensor name {} is {}", in_quotes(spec.name),
+                       spec.name == "__metadata__" ? "reserved" : "given twice"));
     std::vector<int64_t> dims;
     for (int i = 0; i < spec.shape.size(); ++i) {
       dims.push_back(spec.shape[i]);
     }
-    nlohmann::ordered_json &entry = header[spec.name];
+    nlohmann::ordered_json& entry = header[spec.name];
     entry["dtype"] = safetensors_dtype(spec.dtype).name;
     entry["shape"] = dims;
     entry["data_offsets"] = {offset, offset + spec.nbytes()};
@@ -57,36 +55,31 @@ std::string make_header(std::vector<TensorSpec> &specs,
   }
   std::string text = header.dump();
   constexpr size_t kAlignment = 64;
-  text.resize((text.size() + 8 + kAlignment - 1) / kAlignment * kAlignment - 8,
-              ' ');
+  text.resize((text.size() + 8 + kAlignment - 1) / kAlignment * kAlignment - 8, ' ');
   const uint64_t length = text.size();
-  return std::string(reinterpret_cast<const char *>(&length), sizeof(length)) +
-         text;
+  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
 }
 
-uint64_t total_bytes(const std::string &header,
-                     const std::vector<TensorSpec> &specs) {
+uint64_t total_bytes(const std::string& header, const std::vector<TensorSpec>& specs) {
   uint64_t total = header.size();
-  for (const TensorSpec &spec : specs) {
+  for (const TensorSpec& spec : specs) {
     total += static_cast<uint64_t>(spec.nbytes());
   }
   return total;
 }
 
-} // namespace
+}  // namespace
 
 AtomicFile::AtomicFile(fs::path path, uint64_t total_bytes)
     : path_(std::move(path)), total_bytes_(total_bytes) {
   static std::atomic<int> counter{0};
   temporary_ = path_;
   temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), counter++);
-  fd_ =
-      ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd_ < 0) {
     fail("create");
   }
-  if (total_bytes_ > 0 &&
-      ::fallocate(fd_, 0, 0, static_cast<off_t>(total_bytes_)) != 0 &&
+  if (total_bytes_ > 0 && ::fallocate(fd_, 0, 0, static_cast<off_t>(total_bytes_)) != 0 &&
       (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)) {
     const int reason = errno;
     ::close(fd_);
@@ -104,18 +97,16 @@ AtomicFile::~AtomicFile() {
   }
 }
 
-void AtomicFile::fail(const char *action) const {
-  throw Error(fmt::format("cannot {} {}: {} ({} of {} bytes written)", action,
-                          path_.string(), std::strerror(errno), written_,
-                          total_bytes_));
+void AtomicFile::fail(const char* action) const {
+  throw Error(fmt::format("cannot {} {}: {} ({} of {} bytes written)", action, path_.string(),
+                          std::strerror(errno), written_, total_bytes_));
 }
 
 void AtomicFile::write(std::span<const std::byte> data) {
   // Why: the kernel writes at most 2 GiB at a time.
   constexpr size_t kMaxWrite = size_t{1} << 30;
   while (!data.empty()) {
-    const ssize_t n =
-        ::write(fd_, data.data(), std::min(data.size(), kMaxWrite));
+    const ssize_t n = ::write(fd_, data.data(), std::min(data.size(), kMaxWrite));
     if (n < 0 && errno == EINTR) {
       continue;
     }
@@ -138,8 +129,7 @@ void AtomicFile::commit() {
   fd_ = -1;
   // The new name is on disk when the folder is; file systems that cannot sync
   // one need no help.
-  const fs::path parent =
-      path_.has_parent_path() ? path_.parent_path() : fs::path(".");
+  const fs::path parent = path_.has_parent_path() ? path_.parent_path() : fs::path(".");
   const int folder = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {
     ::fsync(folder);
@@ -152,14 +142,14 @@ int64_t TensorSpec::nbytes() const {
   for (int i = 0; i + 1 < shape.size(); ++i) {
     rows *= shape[i];
   }
-  return shape.size() == 0 ? bits(dtype) / 8
-                           : rows * row_bytes(dtype, shape.back());
+  return shape.size() == 0 ? bits(dtype) / 8 : rows * row_bytes(dtype, shape.back());
 }
 
-SafetensorsWriter::SafetensorsWriter(
-    const fs::path &path, std::vector<TensorSpec> specs,
-    const std::map<std::string, std::string> &metadata)
-    : specs_(std::move(specs)), header_(make_header(specs_, metadata)),
+SafetensorsWriter::SafetensorsWriter(const fs::path& path,
+                                     std::vector<TensorSpec> specs,
+                                     const std::map<std::string, std::string>& metadata)
+    : specs_(std::move(specs)),
+      header_(make_header(specs_, metadata)),
       file_(path, total_bytes(header_, specs_)) {
   file_.write(std::as_bytes(std::span(header_)));
 }
@@ -176,26 +166,24 @@ void SafetensorsWriter::commit() {
   file_.commit();
 }
 
-void write_safetensors(
-    const fs::path &path,
-    const std::vector<std::pair<std::string, Tensor>> &tensors,
-    const std::map<std::string, std::string> &metadata) {
-  std::map<std::string_view, const Tensor *> by_name;
+void write_safetensors(const fs::path& path,
+                       const std::vector<std::pair<std::string, Tensor>>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::map<std::string_view, const Tensor*> by_name;
   std::vector<TensorSpec> specs;
-  for (const auto &[name, tensor] : tensors) {
+  for (const auto& [name, tensor] : tensors) {
     expect_defined(tensor, in_quotes(name));
-    expect(tensor.device().is_cpu(),
-           fmt::format("tensor {} is on {}, expected cpu", in_quotes(name),
-                       to_string(tensor.device())));
+    expect(tensor.device().is_cpu(), fmt::format("tensor {} is on {}, expected cpu",
+                                                 in_quotes(name), to_string(tensor.device())));
     specs.push_back({name, tensor.dtype(), tensor.shape()});
     by_name.emplace(name, &tensor);
   }
   SafetensorsWriter writer(path, std::move(specs), metadata);
-  for (const TensorSpec &spec : writer.specs()) {
-    const Tensor &tensor = *by_name.at(spec.name);
+  for (const TensorSpec& spec : writer.specs()) {
+    const Tensor& tensor = *by_name.at(spec.name);
     writer.write({tensor.bytes(), static_cast<size_t>(tensor.nbytes())});
   }
   writer.commit();
 }
 
-} // namespace moebius
+}  // namespace moebius

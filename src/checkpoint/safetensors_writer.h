@@ -20,20 +20,20 @@ namespace moebius {
 // Writes to a temporary file beside `path`; commit() renames it.  Without
 // commit() nothing remains. Throws Error naming path and system error.
 class AtomicFile {
-public:
+ public:
   // total_bytes: reserved at once where the file system can, so a full disk is
   // noticed early.
   AtomicFile(std::filesystem::path path, uint64_t total_bytes);
   ~AtomicFile();
-  AtomicFile(const AtomicFile &) = delete;
-  AtomicFile &operator=(const AtomicFile &) = delete;
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(std::span<const std::byte> data);
   // Data and name are on disk when this returns.
   void commit();
 
-private:
-  [[noreturn]] void fail(const char *action) const;
+ private:
+  [[noreturn]] void fail(const char* action) const;
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
@@ -51,25 +51,25 @@ struct TensorSpec {
 };
 
 class SafetensorsWriter {
-public:
+ public:
   // Throws InvalidArgument: a name twice or reserved.  Throws Unsupported: a
   // dtype (u4) that the format lacks.
-  SafetensorsWriter(const std::filesystem::path &path,
+  SafetensorsWriter(const std::filesystem::path& path,
                     std::vector<TensorSpec> specs,
-                    const std::map<std::string, std::string> &metadata);
+                    const std::map<std::string, std::string>& metadata);
 
   // In the order of the file: larger elements first, so that all are aligned.
-  const std::vector<TensorSpec> &specs() const { return specs_; }
+  const std::vector<TensorSpec>& specs() const { return specs_; }
   // The next tensor of specs().  REQUIRES: its size.
   void write(std::span<const std::byte> data);
   // REQUIRES: all tensors written.
   void commit();
 
-private:
+ private:
   std::vector<TensorSpec> specs_;
   size_t next_ = 0;
-  std::string header_; // with its length
+  std::string header_;  // with its length
   AtomicFile file_;
 };
 
-} // namespace moebius
+}  // namespace moebius

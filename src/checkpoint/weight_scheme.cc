@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMaxBlock = 1 << 20;
 
-WeightScheme read_fp8(const ConfigFields &fields) {
+WeightScheme read_fp8(const ConfigFields& fields) {
   if (fields.string_or("fmt", "e4m3") != "e4m3") {
     fields.unsupported("fmt", "e4m3");
   }
@@ -20,11 +20,9 @@ WeightScheme read_fp8(const ConfigFields &fields) {
     fields.unsupported("activation_scheme", "dynamic");
   }
   if (!fields.has("weight_block_size")) {
-    fields.unsupported("weight_block_size",
-                       "fp8 with [rows, columns] of a block");
+    fields.unsupported("weight_block_size", "fp8 with [rows, columns] of a block");
   }
-  const std::vector<int64_t> block =
-      fields.integers("weight_block_size", 1, kMaxBlock);
+  const std::vector<int64_t> block = fields.integers("weight_block_size", 1, kMaxBlock);
   if (block.size() != 2) {
     fields.refuse("weight_block_size", "2 integers");
   }
@@ -36,26 +34,21 @@ WeightScheme read_fp8(const ConfigFields &fields) {
 
 // Whether activations are quantized per token to `bits` bits of `type`;
 // anything else is refused.
-bool quantizes_per_token(const ConfigFields &group, std::string_view type,
-                         int64_t bits) {
+bool quantizes_per_token(const ConfigFields& group, std::string_view type, int64_t bits) {
   if (!group.has("input_activations")) {
     return false;
   }
   const ConfigFields acts = group.object("input_activations");
-  if (acts.string_or("type", "int") != type ||
-      acts.integer("num_bits", 1, 64) != bits ||
-      acts.string_or("strategy", "token") != "token" ||
-      !acts.boolean_or("dynamic", false) ||
+  if (acts.string_or("type", "int") != type || acts.integer("num_bits", 1, 64) != bits ||
+      acts.string_or("strategy", "token") != "token" || !acts.boolean_or("dynamic", false) ||
       !acts.boolean_or("symmetric", true)) {
-    group.unsupported(
-        "input_activations",
-        fmt::format("null, or {}-bit {}, symmetric, dynamic per token", bits,
-                    type));
+    group.unsupported("input_activations",
+                      fmt::format("null, or {}-bit {}, symmetric, dynamic per token", bits, type));
   }
   return true;
 }
 
-WeightScheme read_group(const ConfigFields &group, const std::string &format) {
+WeightScheme read_group(const ConfigFields& group, const std::string& format) {
   const ConfigFields weights = group.object("weights");
   const std::string type = weights.string_or("type", "int");
   const int64_t bits = weights.integer("num_bits", 1, 64);
@@ -65,8 +58,7 @@ WeightScheme read_group(const ConfigFields &group, const std::string &format) {
     weights.unsupported("actorder", "null");
   }
   WeightScheme scheme;
-  if (format == "pack-quantized" && type == "int" && bits == 4 &&
-      strategy == "group") {
+  if (format == "pack-quantized" && type == "int" && bits == 4 && strategy == "group") {
     scheme = {.format = WeightFormat::kInt4Group,
               .name = "compressed-tensors int4",
               .block = {1, weights.integer("group_size", 1, kMaxBlock)},
@@ -74,40 +66,36 @@ WeightScheme read_group(const ConfigFields &group, const std::string &format) {
     if (group.has("input_activations")) {
       group.unsupported("input_activations", "null with int4 weights");
     }
-  } else if (format == "int-quantized" && type == "int" && bits == 8 &&
-             strategy == "channel" && symmetric) {
+  } else if (format == "int-quantized" && type == "int" && bits == 8 && strategy == "channel" &&
+             symmetric) {
     scheme = {.format = WeightFormat::kInt8Channel,
               .name = "compressed-tensors int8",
               .quantizes_activations = quantizes_per_token(group, type, bits)};
-  } else if (format == "float-quantized" && type == "float" && bits == 8 &&
-             strategy == "channel" && symmetric) {
+  } else if (format == "float-quantized" && type == "float" && bits == 8 && strategy == "channel" &&
+             symmetric) {
     scheme = {.format = WeightFormat::kFp8Channel,
               .name = "compressed-tensors fp8",
               .quantizes_activations = quantizes_per_token(group, type, bits)};
   } else {
     group.unsupported(
-        "weights",
-        fmt::format(
-            "4-bit int groups (pack-quantized), symmetric 8-bit channels of "
-            "int "
-            "(int-quantized) or float (float-quantized); the format here is {}",
-            format));
+        "weights", fmt::format("4-bit int groups (pack-quantized), symmetric 8-bit channels of "
+                               "int "
+                               "(int-quantized) or float (float-quantized); the format here is {}",
+                               format));
   }
   return scheme;
 }
 
-WeightScheme read_compressed_tensors(const ConfigFields &fields) {
+WeightScheme read_compressed_tensors(const ConfigFields& fields) {
   const std::string format = fields.string_or("format", "dense");
   const ConfigFields groups = fields.object("config_groups");
   std::optional<WeightScheme> scheme;
-  for (const std::string &key : groups.keys()) {
+  for (const std::string& key : groups.keys()) {
     const ConfigFields group = groups.object(key);
-    const WeightScheme next =
-        read_group(group, group.string_or("format", format));
-    if (scheme &&
-        (scheme->format != next.format || scheme->block != next.block ||
-         scheme->is_asymmetric != next.is_asymmetric ||
-         scheme->quantizes_activations != next.quantizes_activations)) {
+    const WeightScheme next = read_group(group, group.string_or("format", format));
+    if (scheme && (scheme->format != next.format || scheme->block != next.block ||
+                   scheme->is_asymmetric != next.is_asymmetric ||
+                   scheme->quantizes_activations != next.quantizes_activations)) {
       fields.unsupported("config_groups", "groups that are quantized alike");
     }
     scheme = next;
@@ -118,7 +106,7 @@ WeightScheme read_compressed_tensors(const ConfigFields &fields) {
   return *scheme;
 }
 
-WeightScheme read_modelopt(const ConfigFields &fields) {
+WeightScheme read_modelopt(const ConfigFields& fields) {
   if (fields.string("quant_algo") != "NVFP4") {
     fields.unsupported("quant_algo", "NVFP4");
   }
@@ -131,68 +119,61 @@ WeightScheme read_modelopt(const ConfigFields &fields) {
           .quantizes_activations = true};
 }
 
-} // namespace
+}  // namespace
 
-std::vector<StoredPart> stored_parts(const WeightScheme &scheme,
-                                     DType float_dtype, int64_t cols) {
+std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dtype, int64_t cols) {
   using enum PartRole;
   switch (scheme.format) {
-  case WeightFormat::kFloat:
-    return {{kWeight, ".weight", float_dtype}};
-  case WeightFormat::kFp8Block:
-    return {{kWeight, ".weight", DType::kF8E4M3},
-            {kScale, ".weight_scale_inv", DType::kF32, scheme.block.row,
-             scheme.block.col}};
-  case WeightFormat::kFp8Channel:
-    return {{kWeight, ".weight", DType::kF8E4M3},
-            {kScale, ".weight_scale", float_dtype, 1, cols}};
-  case WeightFormat::kInt8Channel:
-    return {{kWeight, ".weight", DType::kI8},
-            {kScale, ".weight_scale", float_dtype, 1, cols}};
-  case WeightFormat::kInt4Group: {
-    std::vector<StoredPart> parts = {
-        {kWeight, ".weight_packed", DType::kI32, 1, 8},
-        {kScale, ".weight_scale", float_dtype, 1, scheme.block.col},
-        {kWeightShape, ".weight_shape", DType::kI64}};
-    if (scheme.is_asymmetric) {
-      parts.push_back(
-          {kZeroPoint, ".weight_zero_point", DType::kI32, 8, scheme.block.col});
+    case WeightFormat::kFloat:
+      return {{kWeight, ".weight", float_dtype}};
+    case WeightFormat::kFp8Block:
+      return {{kWeight, ".weight", DType::kF8E4M3},
+              {kScale, ".weight_scale_inv", DType::kF32, scheme.block.row, scheme.block.col}};
+    case WeightFormat::kFp8Channel:
+      return {{kWeight, ".weight", DType::kF8E4M3},
+              {kScale, ".weight_scale", float_dtype, 1, cols}};
+    case WeightFormat::kInt8Channel:
+      return {{kWeight, ".weight", DType::kI8}, {kScale, ".weight_scale", float_dtype, 1, cols}};
+    case WeightFormat::kInt4Group: {
+      std::vector<StoredPart> parts = {{kWeight, ".weight_packed", DType::kI32, 1, 8},
+                                       {kScale, ".weight_scale", float_dtype, 1, scheme.block.col},
+                                       {kWeightShape, ".weight_shape", DType::kI64}};
+      if (scheme.is_asymmetric) {
+        parts.push_back({kZeroPoint, ".weight_zero_point", DType::kI32, 8, scheme.block.col});
+      }
+      return parts;
     }
-    return parts;
-  }
-  case WeightFormat::kMxfp4:
-    return {{kWeight, "_blocks", DType::kU8, 1, 2},
-            {kScale, "_scales", DType::kU8, 1, 32}};
-  case WeightFormat::kNvfp4:
-    return {{kWeight, ".weight", DType::kU8, 1, 2},
-            {kScale, ".weight_scale", DType::kF8E4M3, 1, 16},
-            {kGlobalScale, ".weight_scale_2", DType::kF32},
-            {kInputScale, ".input_scale", DType::kF32}};
+    case WeightFormat::kMxfp4:
+      return {{kWeight, "_blocks", DType::kU8, 1, 2}, {kScale, "_scales", DType::kU8, 1, 32}};
+    case WeightFormat::kNvfp4:
+      return {{kWeight, ".weight", DType::kU8, 1, 2},
+              {kScale, ".weight_scale", DType::kF8E4M3, 1, 16},
+              {kGlobalScale, ".weight_scale_2", DType::kF32},
+              {kInputScale, ".input_scale", DType::kF32}};
   }
   return {};
 }
 
 std::optional<QuantFormat> quant_format(WeightFormat format) {
   switch (format) {
-  case WeightFormat::kFloat:
-    return std::nullopt;
-  case WeightFormat::kFp8Block:
-  case WeightFormat::kFp8Channel:
-    return QuantFormat::kFp8;
-  case WeightFormat::kInt8Channel:
-    return QuantFormat::kInt8;
-  case WeightFormat::kInt4Group:
-    return QuantFormat::kInt4;
-  case WeightFormat::kMxfp4:
-    return QuantFormat::kMxfp4;
-  case WeightFormat::kNvfp4:
-    return QuantFormat::kNvfp4;
+    case WeightFormat::kFloat:
+      return std::nullopt;
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Channel:
+      return QuantFormat::kFp8;
+    case WeightFormat::kInt8Channel:
+      return QuantFormat::kInt8;
+    case WeightFormat::kInt4Group:
+      return QuantFormat::kInt4;
+    case WeightFormat::kMxfp4:
+      return QuantFormat::kMxfp4;
+    case WeightFormat::kNvfp4:
+      return QuantFormat::kNvfp4;
   }
   return std::nullopt;
 }
 
-WeightScheme read_weight_scheme(const ConfigFields &quantization,
-                                std::string_view model_type) {
+WeightScheme read_weight_scheme(const ConfigFields& quantization, std::string_view model_type) {
   const std::string method = quantization.string("quant_method");
   if (method == "fp8") {
     return read_fp8(quantization);
@@ -205,14 +186,12 @@ WeightScheme read_weight_scheme(const ConfigFields &quantization,
   }
   if (method == "mxfp4") {
     if (model_type != "gpt_oss") {
-      quantization.unsupported(
-          "quant_method",
-          fmt::format("mxfp4 for gpt_oss only, this is {}", model_type));
+      quantization.unsupported("quant_method",
+                               fmt::format("mxfp4 for gpt_oss only, this is {}", model_type));
     }
     return {.format = WeightFormat::kMxfp4, .name = "mxfp4", .block = {1, 32}};
   }
-  quantization.unsupported("quant_method",
-                           "fp8, compressed-tensors, mxfp4, modelopt");
+  quantization.unsupported("quant_method", "fp8, compressed-tensors, mxfp4, modelopt");
 }
 
-} // namespace moebius
+}  // namespace moebius

@@ -18,37 +18,37 @@
 namespace moebius {
 
 enum class WeightFormat : uint8_t {
-  kFloat,      // bf16, f16 or f32
-  kFp8Block,   // e4m3, weight_scale_inv per block
-  kFp8Channel, // e4m3, weight_scale per row
+  kFloat,       // bf16, f16 or f32
+  kFp8Block,    // e4m3, weight_scale_inv per block
+  kFp8Channel,  // e4m3, weight_scale per row
   kInt8Channel,
   kInt4Group,
-  kMxfp4, // fused [E, N, K/32, 16]
+  kMxfp4,  // fused [E, N, K/32, 16]
   kNvfp4,
 };
 
 struct WeightScheme {
   WeightFormat format = WeightFormat::kFloat;
-  std::string name = "none";  // ModelInfo::quant_method
-  GroupShape block{1, 1};     // fp8: {rows, cols}; int4: {1, group}
-  bool is_asymmetric = false; // int4 with zero points
+  std::string name = "none";   // ModelInfo::quant_method
+  GroupShape block{1, 1};      // fp8: {rows, cols}; int4: {1, group}
+  bool is_asymmetric = false;  // int4 with zero points
   bool quantizes_activations = false;
 };
 
 enum class PartRole : uint8_t {
   kWeight,
   kScale,
-  kZeroPoint,   // nibbles packed along the rows
-  kWeightShape, // i64 [2] = N, K
-  kGlobalScale, // f32, one per module
-  kInputScale,  // f32, one per module
+  kZeroPoint,    // nibbles packed along the rows
+  kWeightShape,  // i64 [2] = N, K
+  kGlobalScale,  // f32, one per module
+  kInputScale,   // f32, one per module
 };
 
 struct StoredPart {
   PartRole role = PartRole::kWeight;
-  std::string_view suffix;     // after the module's name
-  DType stored = DType::kBF16; // in the file; a float type of 16 or 32 bits
-                               // stands for all of them
+  std::string_view suffix;      // after the module's name
+  DType stored = DType::kBF16;  // in the file; a float type of 16 or 32 bits
+                                // stands for all of them
   // Elements of the weight that one stored element covers; a matrix part has
   // shape [ceil(N / row_unit), ceil(K / col_unit)].
   int64_t row_unit = 1;
@@ -59,8 +59,7 @@ struct StoredPart {
 
 // The parts of a weight with `cols` columns.  float_dtype: of unquantized
 // weights, and of scales where the format leaves that open.
-std::vector<StoredPart> stored_parts(const WeightScheme &scheme,
-                                     DType float_dtype, int64_t cols);
+std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dtype, int64_t cols);
 
 // nullopt: kFloat.
 std::optional<QuantFormat> quant_format(WeightFormat format);
@@ -68,7 +67,6 @@ std::optional<QuantFormat> quant_format(WeightFormat format);
 // From quantization_config; `model_type` is for what only some families have.
 // Throws Unsupported naming the method, InvalidArgument for what makes no
 // sense.
-WeightScheme read_weight_scheme(const ConfigFields &quantization,
-                                std::string_view model_type);
+WeightScheme read_weight_scheme(const ConfigFields& quantization, std::string_view model_type);
 
-} // namespace moebius
+}  // namespace moebius
