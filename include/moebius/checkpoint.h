@@ -31,13 +31,20 @@ struct ModelInfo {
   int64_t shared_intermediate = 0;  // all shared experts together
 };
 
+// A way to quantize an unquantized checkpoint at load.
+struct QuantSchemeInfo {
+  std::string name;  // "fp8_w8a8"
+  std::string description;
+};
+std::vector<QuantSchemeInfo> load_quant_schemes();
+
 struct LoadOptions {
   // auto: activations as the checkpoint's scheme says; none: weights as stored, activations not
-  // quantized; else a scheme name to quantize an unquantized checkpoint with at load
-  // ("fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16", "mxfp4_w4a16", "nvfp4", ...).
+  // quantized; else one of load_quant_schemes(), which applies to routed and shared experts.
   std::string quant = "auto";
   int ep_size = 1, ep_rank = 0;  // which experts to load
-  int tp_size = 1, tp_rank = 0;  // which slice of I
+  int tp_size = 1, tp_rank = 0;  // which slice of I, of shared experts too; biases of w2 (summed
+                                 // over the ranks) are zero on all but rank 0
 };
 
 class Checkpoint {

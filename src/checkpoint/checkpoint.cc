@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "checkpoint/expert_loader.h"
+#include "checkpoint/expert_source.h"
+#include "checkpoint/model_config.h"
+#include "checkpoint/safetensors_header.h"
+#include "moebius/error.h"
+
+namespace moebius {
+
+namespace fs = std::filesystem;
+
+struct Checkpoint::State {
+  fs::path directory;
+  ModelConfig config;
+  Safetensors files;
+
+  explicit State(const fs::path& path)
+      : directory(path), config(read_model_config(path)), files(path) {}
+
+  void expect_moe_layer(int64_t layer) const;
+  std::string prefix(int64_t layer) const;
+  Tensor load_small(const std::string& name, const Shape& shape) const;
+  void load_router(const std::string& block, MoeLayerWeights& result) const;
+  ExpertWeights load(const ExpertSource& source,
+                     const ExpertSlice& slice,
+                     const std::string& quant) const;
+};
+
+void Checkpoint::State::expect_moe_layer(int64_t layer) const {
+  const std::vector<int64_t>& layers = config.info.moe_layers;
+  if (std::find(layers.begin(), layers.end(), layer) != layers.end()) {
+    return;
+  }
+  throw InvalidArgument(
+      layers.empty()
+          ? fmt::format("{}: layer is {}, but no layer has experts", directory.string(), layer)
+          : fmt::format("{}: layer is {}, but layers with experts are {} of {}, from {} to {}",
+                        directory.string(), layer, layers.size(), config.info.num_layers,
+                        layers.front(), layers.back()));
+}
+
+// The root of the language model differs where it is part of a larger one.
+std::string Checkpoint::State::prefix(int64_t layer) const {
+  const Family& family = *config.family;
+  std::string first;
+  for (const std::string_view root :
+       {"model", "language_model.model", "model.language_model", "language_model"}) {
+    for (const std::string_view block : {family.block, family.other_block}) {
+      if (block.empty()) {
+        continue;
+      }
+      const std::string candidate = fmt::format("{}.layers.{}.{}", root, layer, block);
+      if (files.contains(fmt::format("{}.{}.weight", candidate, family.router))) {
+        return candidate;
+      }
+      first = first.empty() ? candidate : first;
+    }
+  }
+  throw InvalidArgument(
+      fmt::format("{}: tensor {} is missing: layer {} has no router", directory.string(),
+                  in_quotes(fmt::format("{}.{}.weight", first, family.router)), layer));
+}
+
+Tensor Checkpoint::State::load_small(const std::string& name, const Shape& shape) const {
+  const SafetensorsEntry& entry = files.entry(name);
+  const std::string label = tensor_label(files, name);
+  if (!is_float(entry.dtype)) {
+    throw InvalidArgument(
+        fmt::format("{} has dtype {}, expected BF16, F16 or F32", label, entry.dtype_name));
+  }
+  if (entry.shape != shape) {
+    throw InvalidArgument(fmt::format("{} has shape {}, config.json makes it {}", label,
+                                      to_string(entry.shape), to_string(shape)));
+  }
+  const Tensor bytes = files.bytes(name);
+  const Tensor copy = bytes.clone();
+  files.release(name);
+  return copy.reinterpret(entry.dtype, shape);
+}
+
+void Checkpoint::State::load_router(const std::string& block, MoeLayerWeights& result) const {
+  const int64_t num_experts = config.info.num_experts;
+  const std::string router = fmt::format("{}.{}", block, config.family->router);
+  result.router_config = config.router;
+  result.router.gate = load_small(router + ".weight", {num_experts, config.info.hidden});
+  if (config.has_router_bias) {
+    result.router.bias = load_small(router + ".bias", {num_experts});
+  }
+  if (config.has_correction_bias) {
+    result.router.correction_bias = load_small(router + ".e_score_correction_bias", {num_experts});
+  }
+}
+
+ExpertWeights Checkpoint::State::load(const ExpertSource& source,
+                                      const ExpertSlice& slice,
+                                      const std::string& quant) const {
+  const Stream stream = Stream::cpu();
+  if (quant == "auto" || quant == "none") {
+    return load_experts(source, config, slice, quant == "auto", stream);
+  }
+  return quantize_experts(source, config, slice, quant, stream);
+}
+
+Checkpoint::Checkpoint(const fs::path& directory) : state_(std::make_unique<State>(directory)) {}
+Checkpoint::~Checkpoint() = default;
+
+const ModelInfo& Checkpoint::info() const {
+  return state_->config.info;
+}
+
+const Safetensors& Checkpoint::tensors() const {
+  return state_->files;
+}
+
+std::string Checkpoint::block_prefix(int64_t layer) const {
+  state_->expect_moe_layer(layer);
+  return state_->prefix(layer);
+}
+
+MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options) const {
+  const ModelConfig& config = state_->config;
+  const ModelInfo& info = config.info;
+  const std::string block = block_prefix(layer);
+
+  MoeLayerWeights result;
+  MoeConfig& moe = result.config;
+  moe.num_experts = info.num_experts;
+  moe.experts_per_token = info.topk;
+  moe.hidden = info.hidden;
+  moe.intermediate = info.intermediate;
+  moe.parallel.tp_size = options.tp_size;
+  moe.parallel.tp_rank = options.tp_rank;
+  moe.parallel.ep_size = options.ep_size;
+  moe.parallel.ep_rank = options.ep_rank;
+  moe.parallel.use_ep = options.ep_size > 1;
+  moe.has_bias = config.has_expert_bias;
+  moe.validate();
+  const int64_t shard = moe.tp_shard_intermediate();
+  const ExpertRange local = expert_range(info.num_experts, options.ep_size, options.ep_rank);
+  expect_ge(local.end - local.begin, 1, "experts of this rank");
+
+  state_->load_router(block, result);
+  moe.in_dtype = config.dtype.value_or(result.router.gate.dtype());
+  result.apply_router_weight_on_input = config.apply_router_weight_on_input;
+  result.activation = config.activation;
+  const int64_t rank = options.tp_rank;
+  const auto routed = ExpertSource::routed(state_->files, config, block, local.begin);
+  result.experts = state_->load(routed,
+                                {.experts = {local.begin, local.end},
+                                 .intermediate = {rank * shard, (rank + 1) * shard},
+                                 .adds_w2_bias = rank == 0},
+                                options.quant);
+  if (info.num_shared_experts > 0) {
+    expect_multiple_of(info.shared_intermediate, options.tp_size, "shared intermediate size");
+    const int64_t size = info.shared_intermediate / options.tp_size;
+    const auto shared = ExpertSource::shared(state_->files, config, block);
+    result.shared =
+        state_->load(shared, {.experts = {0, 1}, .intermediate = {rank * size, (rank + 1) * size}},
+                     options.quant);
+    result.shared_intermediate = size;
+  }
+  if (config.has_shared_gate) {
+    result.shared_gate =
+        state_->load_small(fmt::format("{}.shared_expert_gate.weight", block), {1, info.hidden});
+  }
+  return result;
+}
+
+}  // namespace moebius
