@@ -106,7 +106,8 @@ ExpertSource ExpertSource::routed(const Safetensors& files,
   source.intermediate_ = config.info.intermediate;
   source.scheme_ = config.scheme;
   const std::string fused = source.path_ + ".gate_up_proj";
-  source.is_fused_ = files.contains(fused) || files.contains(fused + "_blocks");
+  // Experts with alternating rows exist in fused form only.
+  source.is_fused_ = config.activation.interleaved || files.contains(fused);
   const std::string weight =
       source.is_fused_ ? fused : source.name(first, Projection::kGate, ".weight");
   if (files.contains(weight) && is_float(files.entry(weight).dtype)) {

@@ -94,31 +94,25 @@ void check_groups(const ConfigFields& fields, const RouterConfig& router) {
   }
 }
 
-WeightScheme read_scheme(const ConfigFields& fields,
-                         const fs::path& directory,
-                         std::string_view model_type) {
-  if (fields.has("quantization_config")) {
-    return read_weight_scheme(fields.object("quantization_config"), model_type);
-  }
-  // Older ModelOpt checkpoints keep it in a file of its own, without the
-  // method's name.
-  const fs::path path = directory / "hf_quant_config.json";
-  std::error_code error;
-  if (fs::exists(path, error)) {
-    json file = parse_file(path);
-    const ConfigFields modelopt = ConfigFields(file, path.string()).object("quantization");
-    file["quantization"]["quant_method"] = "modelopt";
-    return read_weight_scheme(modelopt, model_type);
-  }
-  return {};
-}
-
 }  // namespace
 
 ModelConfig read_model_config(const fs::path& directory) {
   const fs::path path = directory / "config.json";
-  const json file = parse_file(path);
-  const ConfigFields top(file, path.string());
+  json content = parse_file(path);
+  // Older ModelOpt checkpoints keep this part in a file of its own, without the method's name.
+  const fs::path modelopt = directory / "hf_quant_config.json";
+  std::error_code error;
+  if (!content.contains("quantization_config") && fs::exists(modelopt, error)) {
+    json quantization = parse_file(modelopt);
+    ConfigFields(quantization, modelopt.string()).object("quantization");
+    content["quantization_config"] = std::move(quantization["quantization"]);
+    content["quantization_config"]["quant_method"] = "modelopt";
+  }
+  return parse_model_config(content, path.string());
+}
+
+ModelConfig parse_model_config(const json& content, const std::string& file) {
+  const ConfigFields top(content, file);
   // Models with other modalities keep the language model's part in text_config.
   const bool is_nested = top.has("text_config") && !top.has("hidden_size");
   const ConfigFields fields = is_nested ? top.object("text_config") : top;
@@ -150,7 +144,9 @@ ModelConfig read_model_config(const fs::path& directory) {
   if (!config.dtype && is_nested) {
     config.dtype = read_dtype(top);
   }
-  config.scheme = read_scheme(top, directory, info.family);
+  if (top.has("quantization_config")) {
+    config.scheme = read_weight_scheme(top.object("quantization_config"), info.family);
+  }
   info.quant_method = config.scheme.name;
   return config;
 }

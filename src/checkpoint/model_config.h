@@ -55,8 +55,9 @@ struct Family {
 const Family* find_family(std::string_view model_type);
 std::string family_names();  // "mixtral, qwen2_moe, ..."
 
-// Throws InvalidArgument naming file, field and both values; Unsupported naming
-// family or method.
+// Throws InvalidArgument naming file, field and both values; Unsupported naming family or method.
 ModelConfig read_model_config(const std::filesystem::path& directory);
+// The same from config.json's content; `file` names it in messages.
+ModelConfig parse_model_config(const nlohmann::json& content, const std::string& file);
 
 }  // namespace moebius

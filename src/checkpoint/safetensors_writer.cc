@@ -60,8 +60,8 @@ std::string make_header(std::vector<TensorSpec>& specs,
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
 }
 
-uint64_t total_bytes(const std::string& header, const std::vector<TensorSpec>& specs) {
-  uint64_t total = header.size();
+uint64_t data_bytes(const std::vector<TensorSpec>& specs) {
+  uint64_t total = 0;
   for (const TensorSpec& spec : specs) {
     total += static_cast<uint64_t>(spec.nbytes());
   }
@@ -150,19 +150,19 @@ SafetensorsWriter::SafetensorsWriter(const fs::path& path,
                                      const std::map<std::string, std::string>& metadata)
     : specs_(std::move(specs)),
       header_(make_header(specs_, metadata)),
-      file_(path, total_bytes(header_, specs_)) {
+      remaining_(data_bytes(specs_)),
+      file_(path, header_.size() + remaining_) {
   file_.write(std::as_bytes(std::span(header_)));
 }
 
 void SafetensorsWriter::write(std::span<const std::byte> data) {
-  assert(next_ < specs_.size());
-  assert(static_cast<int64_t>(data.size()) == specs_[next_].nbytes());
-  ++next_;
+  assert(data.size() <= remaining_);
+  remaining_ -= data.size();
   file_.write(data);
 }
 
 void SafetensorsWriter::commit() {
-  assert(next_ == specs_.size());
+  assert(remaining_ == 0);
   file_.commit();
 }
 

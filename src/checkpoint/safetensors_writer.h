@@ -60,15 +60,15 @@ class SafetensorsWriter {
 
   // In the order of the file: larger elements first, so that all are aligned.
   const std::vector<TensorSpec>& specs() const { return specs_; }
-  // The next tensor of specs().  REQUIRES: its size.
+  // The next bytes of the data, the tensors of specs() one after the other.
   void write(std::span<const std::byte> data);
-  // REQUIRES: all tensors written.
+  // REQUIRES: everything written.
   void commit();
 
  private:
   std::vector<TensorSpec> specs_;
-  size_t next_ = 0;
   std::string header_;  // with its length
+  uint64_t remaining_;  // bytes of data
   AtomicFile file_;
 };
 

@@ -1,0 +1,342 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Synthetic checkpoints.  Names and layouts come from the tables the loader reads by; values are
+// such that a layer keeps the variance of its input: w1 and the router have variance 1/H, w2 1/I.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "checkpoint/model_config.h"
+#include "checkpoint/presets.h"
+#include "checkpoint/random_fill.h"
+#include "checkpoint/safetensors_writer.h"
+#include "moebius/checkpoint.h"
+#include "moebius/error.h"
+
+namespace moebius {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int64_t kMaxFileBytes = 5'000'000'000;
+constexpr float kBiasSigma = 0.1f;
+constexpr float kCorrectionSigma = 0.05f;
+
+// Standard deviations that the largest code of a format stands for: about the largest value among
+// the elements that share a scale.
+constexpr float kBlockRange = 4.5f;
+constexpr float kGroupRange = 2.7f;
+
+// One tensor to write: random by a table, or given.
+struct Planned {
+  TensorSpec spec;
+  std::shared_ptr<const ValueTable> table;
+  std::vector<std::byte> given;
+};
+
+template <typename T>
+std::vector<std::byte> to_bytes(const std::vector<T>& values) {
+  std::vector<std::byte> result(values.size() * sizeof(T));
+  std::memcpy(result.data(), values.data(), result.size());
+  return result;
+}
+
+// Scales vary by a factor of two around their base, as real ones do.
+float varied(float base, float u) {
+  return base * std::exp2(u - 0.5f);
+}
+
+// The values of one part of a weight whose elements have standard deviation sigma.
+ValueTable part_table(WeightFormat format, const StoredPart& part, float sigma) {
+  const bool is_weight = part.role == PartRole::kWeight;
+  const auto scales = [&](float base) {
+    return ValueTable::uniform(part.stored, [=](float u) { return varied(base, u); });
+  };
+  switch (format) {
+    case WeightFormat::kFloat:
+      break;
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Channel:
+      return is_weight ? ValueTable::normal(part.stored,
+                                            [](float x) { return x * kE4M3Max / kBlockRange; })
+                       : scales(sigma * kBlockRange / kE4M3Max);
+    case WeightFormat::kInt8Channel:
+      return is_weight
+                 ? ValueTable::normal(part.stored, [](float x) { return x * 127.0f / kBlockRange; })
+                 : scales(sigma * kBlockRange / 127.0f);
+    case WeightFormat::kInt4Group:
+      return is_weight ? ValueTable::normal_nibbles([](float x) {
+        return static_cast<uint8_t>(
+            std::clamp(std::round(8.0f + x * 7.0f / kGroupRange), 0.0f, 15.0f));
+      })
+                       : scales(sigma * kGroupRange / 7.0f);
+    case WeightFormat::kMxfp4:
+    case WeightFormat::kNvfp4: {
+      if (is_weight) {
+        return ValueTable::normal_nibbles(
+            [](float x) { return e2m1_from_float(x * kE2M1Max / kGroupRange); });
+      }
+      if (format == WeightFormat::kNvfp4) {
+        return scales(kE4M3Max / 2);  // weight_scale_2 has the rest
+      }
+      const float exponent = 127.0f + std::log2(sigma * kGroupRange / kE2M1Max);
+      return ValueTable::uniform(part.stored,
+                                 [=](float u) { return std::round(exponent + u - 0.5f); });
+    }
+  }
+  return ValueTable::normal(part.stored, [=](float x) { return x * sigma; });
+}
+
+// Lists all tensors of a checkpoint.
+class Plan {
+ public:
+  explicit Plan(const ModelConfig& config) : config_(config) {
+    const ModelInfo& info = config.info;
+    w1_sigma_ = 1.0f / std::sqrt(static_cast<float>(info.hidden));
+    for (const int64_t layer : info.moe_layers) {
+      add_layer(fmt::format("model.layers.{}.{}", layer, config.family->block));
+    }
+  }
+
+  std::vector<Planned>& tensors() { return tensors_; }
+
+ private:
+  // What a module is filled with, shared by all modules of a kind.
+  struct Filling {
+    std::vector<StoredPart> parts;
+    std::vector<std::shared_ptr<const ValueTable>> tables;
+    float sigma;
+  };
+
+  Filling filling(int64_t cols) const {
+    Filling result;
+    result.sigma = 1.0f / std::sqrt(static_cast<float>(cols));
+    result.parts = stored_parts(config_.scheme, *config_.dtype, cols);
+    for (const StoredPart& part : result.parts) {
+      result.tables.push_back(part.is_matrix() ? std::make_shared<const ValueTable>(part_table(
+                                                     config_.scheme.format, part, result.sigma))
+                                               : nullptr);
+    }
+    return result;
+  }
+
+  void add_normal(const std::string& name, DType dtype, Shape shape, float sigma) {
+    auto table = std::make_shared<const ValueTable>(
+        ValueTable::normal(dtype, [=](float x) { return x * sigma; }));
+    tensors_.push_back({{name, dtype, shape}, std::move(table), {}});
+  }
+
+  // All parts of a [rows, cols] module.
+  void add_module(const std::string& name, int64_t rows, int64_t cols, const Filling& filling) {
+    for (size_t i = 0; i < filling.parts.size(); ++i) {
+      const StoredPart& part = filling.parts[i];
+      Planned planned{{name + std::string(part.suffix), part.stored, {}}, filling.tables[i], {}};
+      switch (part.role) {
+        case PartRole::kWeightShape:
+          planned.spec.shape = {2};
+          planned.given = to_bytes<int64_t>({rows, cols});
+          break;
+        case PartRole::kGlobalScale:
+          planned.given =
+              to_bytes<float>({filling.sigma * kGroupRange / kE2M1Max / (kE4M3Max / 2)});
+          break;
+        case PartRole::kInputScale:
+          // Inputs up to 6 standard deviations.
+          planned.given = to_bytes<float>({6.0f / (kE2M1Max * kE4M3Max)});
+          break;
+        default:
+          planned.spec.shape = {(rows + part.row_unit - 1) / part.row_unit,
+                                (cols + part.col_unit - 1) / part.col_unit};
+      }
+      tensors_.push_back(std::move(planned));
+    }
+  }
+
+  void add_fused(const std::string& experts) {
+    const ModelInfo& info = config_.info;
+    const auto add = [&](const std::string& name, int64_t rows, int64_t cols) {
+      const Filling fill = filling(cols);
+      if (config_.scheme.format == WeightFormat::kFloat) {
+        tensors_.push_back(
+            {{name, *config_.dtype, {info.num_experts, cols, rows}}, fill.tables[0], {}});
+      } else {
+        tensors_.push_back({{name + "_blocks", DType::kU8, {info.num_experts, rows, cols / 32, 16}},
+                            fill.tables[0],
+                            {}});
+        tensors_.push_back({{name + "_scales", DType::kU8, {info.num_experts, rows, cols / 32}},
+                            fill.tables[1],
+                            {}});
+      }
+      if (config_.has_expert_bias) {
+        add_normal(name + "_bias", *config_.dtype, {info.num_experts, rows}, kBiasSigma);
+      }
+    };
+    add(experts + ".gate_up_proj", 2 * info.intermediate, info.hidden);
+    add(experts + ".down_proj", info.hidden, info.intermediate);
+  }
+
+  void add_layer(const std::string& block) {
+    const ModelInfo& info = config_.info;
+    const Family& family = *config_.family;
+    const DType dtype = *config_.dtype;
+    const std::string router = fmt::format("{}.{}", block, family.router);
+    add_normal(router + ".weight", dtype, {info.num_experts, info.hidden}, w1_sigma_);
+    if (config_.has_router_bias) {
+      add_normal(router + ".bias", dtype, {info.num_experts}, kBiasSigma);
+    }
+    if (config_.has_correction_bias) {
+      add_normal(router + ".e_score_correction_bias", DType::kF32, {info.num_experts},
+                 kCorrectionSigma);
+    }
+    // Families with fused experts keep them fused in bf16 and mxfp4; other formats are published
+    // with a module per expert.
+    const WeightFormat format = config_.scheme.format;
+    if (format == WeightFormat::kMxfp4 ||
+        (family.is_transposed && format == WeightFormat::kFloat)) {
+      add_fused(block + ".experts");
+    } else {
+      const Filling w1 = filling(info.hidden);
+      const Filling w2 = filling(info.intermediate);
+      for (int64_t e = 0; e < info.num_experts; ++e) {
+        const std::string expert = fmt::format("{}.experts.{}.", block, e);
+        add_module(expert + std::string(family.gate), info.intermediate, info.hidden, w1);
+        add_module(expert + std::string(family.up), info.intermediate, info.hidden, w1);
+        add_module(expert + std::string(family.down), info.hidden, info.intermediate, w2);
+      }
+    }
+    if (info.num_shared_experts > 0) {
+      const std::string shared = fmt::format("{}.{}.", block, family.shared);
+      const Filling w1 = filling(info.hidden);
+      add_module(shared + "gate_proj", info.shared_intermediate, info.hidden, w1);
+      add_module(shared + "up_proj", info.shared_intermediate, info.hidden, w1);
+      add_module(shared + "down_proj", info.hidden, info.shared_intermediate,
+                 filling(info.shared_intermediate));
+    }
+    if (config_.has_shared_gate) {
+      add_normal(block + ".shared_expert_gate.weight", dtype, {1, info.hidden}, w1_sigma_);
+    }
+  }
+
+  const ModelConfig& config_;
+  float w1_sigma_ = 0;
+  std::vector<Planned> tensors_;
+};
+
+// Consecutive tensors per file.
+std::vector<std::vector<Planned>> split_into_files(std::vector<Planned>& tensors) {
+  std::vector<std::vector<Planned>> files(1);
+  int64_t size = 0;
+  for (Planned& tensor : tensors) {
+    if (!files.back().empty() && size + tensor.spec.nbytes() > kMaxFileBytes) {
+      files.emplace_back();
+      size = 0;
+    }
+    size += tensor.spec.nbytes();
+    files.back().push_back(std::move(tensor));
+  }
+  return files;
+}
+
+std::unique_ptr<SafetensorsWriter> write_file(const fs::path& path,
+                                              const std::vector<Planned>& tensors,
+                                              uint64_t seed,
+                                              const Stream& stream) {
+  std::map<std::string_view, const Planned*> by_name;
+  std::vector<TensorSpec> specs;
+  for (const Planned& tensor : tensors) {
+    specs.push_back(tensor.spec);
+    by_name.emplace(tensor.spec.name, &tensor);
+  }
+  auto writer = std::make_unique<SafetensorsWriter>(
+      path, std::move(specs), std::map<std::string, std::string>{{"format", "pt"}});
+  constexpr int64_t kChunkBytes = 64 << 20;
+  std::vector<std::byte> buffer;
+  for (const TensorSpec& spec : writer->specs()) {
+    const Planned& tensor = *by_name.at(spec.name);
+    if (tensor.table == nullptr) {
+      writer->write(tensor.given);
+      continue;
+    }
+    const int64_t total = spec.nbytes();
+    for (int64_t begin = 0; begin < total; begin += kChunkBytes) {
+      buffer.resize(static_cast<size_t>(std::min(kChunkBytes, total - begin)));
+      tensor.table->fill(buffer, begin / tensor.table->element_bytes(),
+                         tensor_seed(seed, spec.name), stream);
+      writer->write(buffer);
+    }
+  }
+  return writer;
+}
+
+std::unique_ptr<AtomicFile> write_text(const fs::path& path, const json& content) {
+  const std::string text = content.dump(2) + "\n";
+  auto file = std::make_unique<AtomicFile>(path, text.size());
+  file->write(std::as_bytes(std::span(text)));
+  return file;
+}
+
+}  // namespace
+
+void make_model(const std::string& preset,
+                int64_t num_layers,
+                const std::string& quant,
+                uint64_t seed,
+                const fs::path& directory) {
+  const json content = synthetic_config(preset, num_layers, quant);
+  const ModelConfig config = parse_model_config(content, preset);
+  Plan plan(config);
+  auto files = split_into_files(plan.tensors());
+
+  const bool is_sharded = files.size() > 1;
+  const fs::path single = directory / "model.safetensors";
+  const fs::path index = directory / "model.safetensors.index.json";
+  // The reader would find the other form first, or both.
+  const fs::path other = is_sharded ? single : index;
+  std::error_code error;
+  if (fs::exists(other, error)) {
+    throw InvalidArgument(fmt::format("{} is there already and would contradict the {} to write",
+                                      other.string(), is_sharded ? "index" : "single file"));
+  }
+  fs::create_directories(directory, error);
+  if (error) {
+    throw Error(fmt::format("cannot create {}: {}", directory.string(), error.message()));
+  }
+
+  // All files are complete under temporary names before the first one is renamed.
+  const Stream stream = Stream::cpu();
+  std::vector<std::unique_ptr<SafetensorsWriter>> writers;
+  json weight_map = json::object();
+  int64_t total = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string name =
+        is_sharded ? fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size())
+                   : single.filename().string();
+    writers.push_back(write_file(directory / name, files[i], seed, stream));
+    for (const Planned& tensor : files[i]) {
+      weight_map[tensor.spec.name] = name;
+      total += tensor.spec.nbytes();
+    }
+  }
+  std::vector<std::unique_ptr<AtomicFile>> texts;
+  if (is_sharded) {
+    texts.push_back(
+        write_text(index, {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}));
+  }
+  texts.push_back(write_text(directory / "config.json", content));
+  for (const auto& writer : writers) {
+    writer->commit();
+  }
+  for (const auto& text : texts) {
+    text->commit();
+  }
+}
+
+}  // namespace moebius

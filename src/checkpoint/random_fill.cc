@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/random_fill.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "core/parallel.h"
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+namespace {
+
+constexpr int64_t kPerWord = 4;  // values chosen by one 64-bit random number
+
+// The splitmix64 generator, at position `counter`.
+uint64_t random_word(uint64_t seed, uint64_t counter) {
+  uint64_t z = seed + (counter + 1) * 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+// Standard normal quantiles at (i + 0.5) / n, by Newton's method from the one before; n is even.
+std::vector<float> normal_quantiles(int64_t n) {
+  std::vector<float> result(static_cast<size_t>(n));
+  double x = 0.0;
+  for (int64_t i = n / 2; i < n; ++i) {
+    const double upper = (static_cast<double>(n - i) - 0.5) / static_cast<double>(n);
+    for (int step = 0; step < 6; ++step) {
+      const double tail = 0.5 * std::erfc(x / std::numbers::sqrt2);
+      const double density =
+          std::exp(-0.5 * x * x) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
+      x += (tail - upper) / density;
+    }
+    result[static_cast<size_t>(i)] = static_cast<float>(x);
+    result[static_cast<size_t>(n - 1 - i)] = static_cast<float>(-x);
+  }
+  return result;
+}
+
+template <typename Word>
+void fill_words(const std::byte* table, std::byte* out, int64_t first, int64_t n, uint64_t seed) {
+  for (int64_t i = 0; i < n; i += kPerWord) {
+    uint64_t random = random_word(seed, static_cast<uint64_t>((first + i) / kPerWord));
+    const int64_t count = std::min(kPerWord, n - i);
+    for (int64_t j = 0; j < count; ++j, random >>= 16) {
+      std::memcpy(out + (i + j) * static_cast<int64_t>(sizeof(Word)),
+                  table + (random & 0xffffu) * sizeof(Word), sizeof(Word));
+    }
+  }
+}
+
+}  // namespace
+
+ValueTable ValueTable::normal(DType dtype, const std::function<float(float)>& element) {
+  const std::vector<float> quantiles = normal_quantiles(kSize);
+  ValueTable table;
+  table.element_bytes_ = bits(dtype) / 8;
+  table.values_.resize(static_cast<size_t>(kSize * table.element_bytes_));
+  const Tensor values = Tensor::borrow(table.values_.data(), {kSize}, dtype);
+  for (int64_t i = 0; i < kSize; ++i) {
+    set_float(values, i, element(quantiles[static_cast<size_t>(i)]));
+  }
+  return table;
+}
+
+ValueTable ValueTable::uniform(DType dtype, const std::function<float(float)>& element) {
+  ValueTable table;
+  table.element_bytes_ = bits(dtype) / 8;
+  table.values_.resize(static_cast<size_t>(kSize * table.element_bytes_));
+  const Tensor values = Tensor::borrow(table.values_.data(), {kSize}, dtype);
+  for (int64_t i = 0; i < kSize; ++i) {
+    set_float(values, i, element((static_cast<float>(i) + 0.5f) / static_cast<float>(kSize)));
+  }
+  return table;
+}
+
+ValueTable ValueTable::normal_nibbles(const std::function<uint8_t(float)>& code) {
+  const std::vector<float> quantiles = normal_quantiles(256);
+  ValueTable table;
+  table.values_.resize(static_cast<size_t>(kSize));
+  for (size_t i = 0; i < table.values_.size(); ++i) {
+    const uint8_t low = code(quantiles[i & 0xff]);
+    const uint8_t high = code(quantiles[i >> 8]);
+    table.values_[i] = static_cast<std::byte>(low | (high << 4));
+  }
+  return table;
+}
+
+void ValueTable::fill(std::span<std::byte> out,
+                      int64_t first,
+                      uint64_t seed,
+                      const Stream& stream) const {
+  assert(first % kPerWord == 0);
+  assert(static_cast<int64_t>(out.size()) % element_bytes_ == 0);
+  constexpr int64_t kGrain = 1 << 18;
+  static_assert(kGrain % kPerWord == 0);
+  const int64_t n = static_cast<int64_t>(out.size()) / element_bytes_;
+  parallel_for(stream, n, kGrain, [&](int64_t begin, int64_t end) {
+    std::byte* to = out.data() + begin * element_bytes_;
+    if (element_bytes_ == 1) {
+      fill_words<uint8_t>(values_.data(), to, first + begin, end - begin, seed);
+    } else if (element_bytes_ == 2) {
+      fill_words<uint16_t>(values_.data(), to, first + begin, end - begin, seed);
+    } else {
+      fill_words<uint32_t>(values_.data(), to, first + begin, end - begin, seed);
+    }
+  });
+}
+
+uint64_t tensor_seed(uint64_t seed, std::string_view tensor) {
+  uint64_t hash = random_word(seed, 0);
+  for (const char c : tensor) {
+    hash = random_word(hash ^ static_cast<unsigned char>(c), 0);
+  }
+  return hash;
+}
+
+}  // namespace moebius
