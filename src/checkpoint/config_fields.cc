@@ -11,7 +11,7 @@
 
 #include "moebius/error.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 using nlohmann::json;
 
@@ -158,4 +158,4 @@ std::vector<std::string> ConfigFields::keys() const {
   return result;
 }
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 class ConfigFields {
  public:
@@ -50,4 +50,4 @@ class ConfigFields {
   std::string path_;
 };
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

@@ -10,7 +10,7 @@
 #include "core/parallel.h"
 #include "moebius/error.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace {
 
@@ -321,4 +321,4 @@ void load_biases(const ExpertSource& source,
   quant.w2.bias = load(w2_pieces(source, slice.intermediate).front(), !slice.adds_w2_bias);
 }
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

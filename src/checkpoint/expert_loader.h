@@ -11,7 +11,7 @@
 #include "moebius/experts.h"
 #include "moebius/stream.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 // Which part of the experts a rank takes.
 struct ExpertSlice {
@@ -49,4 +49,4 @@ void load_biases(const ExpertSource& source,
                  const ExpertSlice& slice,
                  QuantConfig& quant);
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

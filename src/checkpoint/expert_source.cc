@@ -11,7 +11,7 @@
 #include "checkpoint/safetensors_header.h"
 #include "moebius/error.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace {
 
@@ -272,4 +272,4 @@ void ExpertSource::check_weight_shape(int64_t expert,
   }
 }
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

@@ -15,7 +15,7 @@
 #include "checkpoint/weight_scheme.h"
 #include "moebius/safetensors.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 struct Range {
   int64_t begin = 0;
@@ -105,4 +105,4 @@ bool is_float(DType dtype);  // f32, f16, bf16
 // "FILE: tensor 'NAME'", as messages start.
 std::string tensor_label(const Safetensors& files, std::string_view tensor);
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

@@ -11,7 +11,7 @@
 
 #include "checkpoint/model_config.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace {
 
@@ -202,4 +202,4 @@ std::string family_names() {
   return names;
 }
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

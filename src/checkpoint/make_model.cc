@@ -19,7 +19,7 @@
 #include "moebius/checkpoint.h"
 #include "moebius/error.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace {
 
@@ -37,7 +37,7 @@ constexpr float kGroupRange = 2.7f;
 
 // One tensor to write: random by a table, or given.
 struct Planned {
-  TensorSpec spec;
+  StoredTensor spec;
   std::shared_ptr<const ValueTable> table;
   std::vector<std::byte> given;
 };
@@ -250,7 +250,7 @@ std::unique_ptr<SafetensorsWriter> write_file(const fs::path& path,
                                               uint64_t seed,
                                               const Stream& stream) {
   std::map<std::string_view, const Planned*> by_name;
-  std::vector<TensorSpec> specs;
+  std::vector<StoredTensor> specs;
   for (const Planned& tensor : tensors) {
     specs.push_back(tensor.spec);
     by_name.emplace(tensor.spec.name, &tensor);
@@ -259,7 +259,7 @@ std::unique_ptr<SafetensorsWriter> write_file(const fs::path& path,
       path, std::move(specs), std::map<std::string, std::string>{{"format", "pt"}});
   constexpr int64_t kChunkBytes = 64 << 20;
   std::vector<std::byte> buffer;
-  for (const TensorSpec& spec : writer->specs()) {
+  for (const StoredTensor& spec : writer->specs()) {
     const Planned& tensor = *by_name.at(spec.name);
     if (tensor.table == nullptr) {
       writer->write(tensor.given);
@@ -284,6 +284,12 @@ std::unique_ptr<AtomicFile> write_text(const fs::path& path, const json& content
 }
 
 }  // namespace
+
+}  // namespace moebius::checkpoint
+
+namespace moebius {
+
+using namespace checkpoint;
 
 void make_model(const std::string& preset,
                 int64_t num_layers,

@@ -14,7 +14,7 @@
 
 #include "moebius/error.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace {
 
@@ -72,4 +72,4 @@ void MappedFile::release(uint64_t begin, uint64_t end) const {
   }
 }
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

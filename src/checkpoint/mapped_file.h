@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <memory>
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 class MappedFile {
  public:
@@ -33,4 +33,4 @@ class MappedFile {
   uint64_t size_;
 };
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

@@ -10,7 +10,7 @@
 #include "checkpoint/safetensors_header.h"
 #include "moebius/error.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace {
 
@@ -151,4 +151,4 @@ ModelConfig parse_model_config(const json& content, const std::string& file) {
   return config;
 }
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

@@ -14,7 +14,7 @@
 #include "checkpoint/weight_scheme.h"
 #include "moebius/checkpoint.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 struct Family;
 
@@ -60,4 +60,4 @@ ModelConfig read_model_config(const std::filesystem::path& directory);
 // The same from config.json's content; `file` names it in messages.
 ModelConfig parse_model_config(const nlohmann::json& content, const std::string& file);
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

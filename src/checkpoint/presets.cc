@@ -11,7 +11,7 @@
 #include "moebius/checkpoint.h"
 #include "moebius/error.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace {
 
@@ -166,6 +166,12 @@ json synthetic_config(const std::string& preset, int64_t num_layers, const std::
   }
   return config;
 }
+
+}  // namespace moebius::checkpoint
+
+namespace moebius {
+
+using namespace checkpoint;
 
 std::vector<PresetInfo> model_presets() {
   std::vector<PresetInfo> result;

@@ -8,7 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 // config.json of a model with all its layers.  Throws InvalidArgument with the known names.
 nlohmann::json preset_config(const std::string& preset);
@@ -20,4 +20,4 @@ nlohmann::json synthetic_config(const std::string& preset,
                                 int64_t num_layers,
                                 const std::string& quant);
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

@@ -13,7 +13,7 @@
 #include "moebius/error.h"
 #include "moebius/quantize.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace {
 
@@ -236,14 +236,6 @@ Tensor without_ones(const Tensor& scale, const GroupShape& group) {
 
 }  // namespace
 
-std::vector<QuantSchemeInfo> load_quant_schemes() {
-  std::vector<QuantSchemeInfo> result;
-  for (const Scheme& scheme : kSchemes) {
-    result.push_back({std::string(scheme.name), std::string(scheme.description)});
-  }
-  return result;
-}
-
 ExpertWeights quantize_experts(const ExpertSource& source,
                                const ModelConfig& config,
                                const ExpertSlice& slice,
@@ -297,6 +289,20 @@ ExpertWeights quantize_experts(const ExpertSource& source,
   result.w2 = w2.values;
   result.quant = scheme.make(std::move(tensors), spec.group);
   load_biases(source, config, slice, result.quant);
+  return result;
+}
+
+}  // namespace moebius::checkpoint
+
+namespace moebius {
+
+using namespace checkpoint;
+
+std::vector<QuantSchemeInfo> load_quant_schemes() {
+  std::vector<QuantSchemeInfo> result;
+  for (const Scheme& scheme : kSchemes) {
+    result.push_back({std::string(scheme.name), std::string(scheme.description)});
+  }
   return result;
 }
 

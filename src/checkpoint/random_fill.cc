@@ -11,7 +11,7 @@
 #include "core/parallel.h"
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace {
 
@@ -121,4 +121,4 @@ uint64_t tensor_seed(uint64_t seed, std::string_view tensor) {
   return hash;
 }
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

@@ -14,7 +14,7 @@
 #include "moebius/dtype.h"
 #include "moebius/stream.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 class ValueTable {
  public:
@@ -40,4 +40,4 @@ class ValueTable {
 // A seed for one of many tensors.
 uint64_t tensor_seed(uint64_t seed, std::string_view tensor);
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

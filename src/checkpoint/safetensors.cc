@@ -14,6 +14,7 @@
 
 namespace moebius {
 
+using namespace checkpoint;
 namespace fs = std::filesystem;
 
 namespace {

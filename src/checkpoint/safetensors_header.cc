@@ -16,7 +16,7 @@
 
 #include "moebius/error.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace {
 
@@ -421,4 +421,4 @@ std::map<std::string, std::string, std::less<>> parse_safetensors_index(std::str
   return std::move(sax.files);
 }
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

@@ -14,7 +14,7 @@
 
 #include "moebius/safetensors.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 using EntryMap = std::map<std::string, SafetensorsEntry, std::less<>>;
 
@@ -52,4 +52,4 @@ const SafetensorsDType& safetensors_dtype(DType dtype);
 // shortened.
 std::string in_quotes(std::string_view name);
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

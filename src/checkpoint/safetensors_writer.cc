@@ -19,7 +19,7 @@
 #include "moebius/error.h"
 #include "moebius/safetensors.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace fs = std::filesystem;
 
@@ -27,9 +27,9 @@ namespace {
 
 // Header length and header; padded with spaces so that the data starts on a
 // multiple of 64 bytes.
-std::string make_header(std::vector<TensorSpec>& specs,
+std::string make_header(std::vector<StoredTensor>& specs,
                         const std::map<std::string, std::string>& metadata) {
-  std::stable_sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
+  std::stable_sort(specs.begin(), specs.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return bits(a.dtype) > bits(b.dtype);
   });
   // ordered_json: the file lists the tensors in the order of their data.
@@ -39,7 +39,7 @@ std::string make_header(std::vector<TensorSpec>& specs,
   }
   std::set<std::string_view> names{"__metadata__"};
   int64_t offset = 0;
-  for (const TensorSpec& spec : specs) {
+  for (const StoredTensor& spec : specs) {
     expect(names.insert(spec.name).second,
            fmt::format("tensor name {} is {}", in_quotes(spec.name),
                        spec.name == "__metadata__" ? "reserved" : "given twice"));
@@ -60,9 +60,9 @@ std::string make_header(std::vector<TensorSpec>& specs,
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
 }
 
-uint64_t data_bytes(const std::vector<TensorSpec>& specs) {
+uint64_t data_bytes(const std::vector<StoredTensor>& specs) {
   uint64_t total = 0;
-  for (const TensorSpec& spec : specs) {
+  for (const StoredTensor& spec : specs) {
     total += static_cast<uint64_t>(spec.nbytes());
   }
   return total;
@@ -137,7 +137,7 @@ void AtomicFile::commit() {
   }
 }
 
-int64_t TensorSpec::nbytes() const {
+int64_t StoredTensor::nbytes() const {
   int64_t rows = 1;
   for (int i = 0; i + 1 < shape.size(); ++i) {
     rows *= shape[i];
@@ -146,7 +146,7 @@ int64_t TensorSpec::nbytes() const {
 }
 
 SafetensorsWriter::SafetensorsWriter(const fs::path& path,
-                                     std::vector<TensorSpec> specs,
+                                     std::vector<StoredTensor> specs,
                                      const std::map<std::string, std::string>& metadata)
     : specs_(std::move(specs)),
       header_(make_header(specs_, metadata)),
@@ -166,11 +166,17 @@ void SafetensorsWriter::commit() {
   file_.commit();
 }
 
+}  // namespace moebius::checkpoint
+
+namespace moebius {
+
+using namespace checkpoint;
+
 void write_safetensors(const fs::path& path,
                        const std::vector<std::pair<std::string, Tensor>>& tensors,
                        const std::map<std::string, std::string>& metadata) {
   std::map<std::string_view, const Tensor*> by_name;
-  std::vector<TensorSpec> specs;
+  std::vector<StoredTensor> specs;
   for (const auto& [name, tensor] : tensors) {
     expect_defined(tensor, in_quotes(name));
     expect(tensor.device().is_cpu(), fmt::format("tensor {} is on {}, expected cpu",
@@ -179,7 +185,7 @@ void write_safetensors(const fs::path& path,
     by_name.emplace(name, &tensor);
   }
   SafetensorsWriter writer(path, std::move(specs), metadata);
-  for (const TensorSpec& spec : writer.specs()) {
+  for (const StoredTensor& spec : writer.specs()) {
     const Tensor& tensor = *by_name.at(spec.name);
     writer.write({tensor.bytes(), static_cast<size_t>(tensor.nbytes())});
   }

@@ -15,7 +15,7 @@
 
 #include "moebius/tensor.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 // Writes to a temporary file beside `path`; commit() renames it.  Without
 // commit() nothing remains. Throws Error naming path and system error.
@@ -42,7 +42,7 @@ class AtomicFile {
   int fd_ = -1;
 };
 
-struct TensorSpec {
+struct StoredTensor {
   std::string name;
   DType dtype = DType::kF32;
   Shape shape;
@@ -55,21 +55,21 @@ class SafetensorsWriter {
   // Throws InvalidArgument: a name twice or reserved.  Throws Unsupported: a
   // dtype (u4) that the format lacks.
   SafetensorsWriter(const std::filesystem::path& path,
-                    std::vector<TensorSpec> specs,
+                    std::vector<StoredTensor> specs,
                     const std::map<std::string, std::string>& metadata);
 
   // In the order of the file: larger elements first, so that all are aligned.
-  const std::vector<TensorSpec>& specs() const { return specs_; }
+  const std::vector<StoredTensor>& specs() const { return specs_; }
   // The next bytes of the data, the tensors of specs() one after the other.
   void write(std::span<const std::byte> data);
   // REQUIRES: everything written.
   void commit();
 
  private:
-  std::vector<TensorSpec> specs_;
+  std::vector<StoredTensor> specs_;
   std::string header_;  // with its length
   uint64_t remaining_;  // bytes of data
   AtomicFile file_;
 };
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

@@ -6,7 +6,7 @@
 
 #include "moebius/error.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 namespace {
 
@@ -194,4 +194,4 @@ WeightScheme read_weight_scheme(const ConfigFields& quantization, std::string_vi
   quantization.unsupported("quant_method", "fp8, compressed-tensors, mxfp4, modelopt");
 }
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

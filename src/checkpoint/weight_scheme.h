@@ -15,7 +15,7 @@
 #include "checkpoint/config_fields.h"
 #include "moebius/quant_config.h"
 
-namespace moebius {
+namespace moebius::checkpoint {
 
 enum class WeightFormat : uint8_t {
   kFloat,       // bf16, f16 or f32
@@ -69,4 +69,4 @@ std::optional<QuantFormat> quant_format(WeightFormat format);
 // sense.
 WeightScheme read_weight_scheme(const ConfigFields& quantization, std::string_view model_type);
 
-}  // namespace moebius
+}  // namespace moebius::checkpoint

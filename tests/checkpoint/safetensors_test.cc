@@ -1,0 +1,429 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/safetensors.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <numeric>
+
+#include "tests/checkpoint/checkpoint_testing.h"
+
+namespace moebius::testing {
+namespace {
+
+struct BadHeader {
+  const char* name;
+  std::string header;
+  std::string data;
+  std::vector<std::string> parts;  // of the message
+};
+
+void PrintTo(const BadHeader& bad, std::ostream* out) {
+  *out << bad.name;
+}
+
+class SafetensorsHeader : public ::testing::TestWithParam<BadHeader> {};
+
+TEST_P(SafetensorsHeader, IsRefusedWithFileTensorAndValues) {
+  const TempDir dir;
+  const fs::path path = dir / "x.safetensors";
+  write_text(path, raw_safetensors(GetParam().header, GetParam().data));
+  const std::string message = message_of([&] { Safetensors file(path); });
+  expect_contains(message, path.string());
+  for (const std::string& part : GetParam().parts) {
+    expect_contains(message, part);
+  }
+}
+
+const std::string kFour(4, '\1');
+
+const BadHeader kBadHeaders[] = {
+    {"Overlap",
+     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},
+         "b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+     kFour,
+     {"'a' [0, 4)", "'b' [2, 4)", "overlap"}},
+    {"Hole",
+     R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
+         "b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+     kFour,
+     {"[1, 2)", "'b'", "belong to no tensor"}},
+    {"HoleAtTheEnd",
+     R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})",
+     kFour,
+     {"[3, 4)", "end of the data"}},
+    {"DataPastTheEnd",
+     R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]}})",
+     kFour,
+     {"'a'", "byte 5", "has 4"}},
+    {"EndBeforeBegin",
+     R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[3,2]}})",
+     kFour,
+     {"'a'", "begin at 3", "end 2"}},
+    {"SizeContradictsShape",
+     R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "[2] of F32 is 8 bytes", "[0, 4] are 4"}},
+    {"ShapeOverflow",
+     R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]}})",
+     "",
+     {"'a'", "[4294967296, 4294967296, 4]", "more bytes than can be addressed"}},
+    {"ShapeOverflowBehindAZero",
+     R"({"a":{"dtype":"F32","shape":[0,18446744073709551615],"data_offsets":[0,0]}})",
+     "",
+     {"'a'", "more bytes than can be addressed"}},
+    {"OffsetBeyond64Bits",
+     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,18446744073709551620]}})",
+     kFour,
+     {"'a'", "data_offsets is 18446744073709551620", "integers"}},
+    {"UnknownDtype",
+     R"({"a":{"dtype":"F12","shape":[4],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "'F12'"}},
+    {"OddNibbles",
+     R"({"a":{"dtype":"F4","shape":[3,3],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "[3, 3]", "multiple of 2", "F4"}},
+    {"SixBitsNotInFours",
+     R"({"a":{"dtype":"F6_E2M3","shape":[6],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "[6]", "multiple of 4"}},
+    {"NegativeDimension",
+     R"({"a":{"dtype":"U8","shape":[-4],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "shape is -4", "at least 0"}},
+    {"FractionalDimension",
+     R"({"a":{"dtype":"U8","shape":[4.5],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "shape is 4.5", "integers"}},
+    {"DimensionIsText",
+     R"({"a":{"dtype":"U8","shape":["4"],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "shape is '4'"}},
+    {"ShapeIsANumber",
+     R"({"a":{"dtype":"U8","shape":4,"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "shape is 4", "a list"}},
+    {"NestedShape",
+     R"({"a":{"dtype":"U8","shape":[[4]],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "a list"}},
+    {"ThreeOffsets",
+     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4,4]}})",
+     kFour,
+     {"'a'", "3 values, expected 2"}},
+    {"DtypeIsANumber",
+     R"({"a":{"dtype":8,"shape":[4],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "dtype is 8", "a string"}},
+    {"DtypeMissing",
+     R"({"a":{"shape":[4],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "dtype is missing"}},
+    {"ShapeMissing",
+     R"({"a":{"dtype":"U8","data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "shape is missing"}},
+    {"OffsetsMissing",
+     R"({"a":{"dtype":"U8","shape":[4]}})",
+     kFour,
+     {"'a'", "data_offsets is missing"}},
+    {"UnknownField",
+     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":1}})",
+     kFour,
+     {"'a'", "unknown field 'x'"}},
+    {"DuplicateName",
+     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},
+         "a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a' appears twice"}},
+    {"DuplicateField",
+     R"({"a":{"dtype":"U8","shape":[4],"shape":[2,2],"data_offsets":[0,4]}})",
+     kFour,
+     {"'shape' appears twice in 'a'"}},
+    {"DuplicateMetadata",
+     R"({"__metadata__":{},"__metadata__":{}})",
+     "",
+     {"'__metadata__' appears twice"}},
+    {"MetadataNotText", R"({"__metadata__":{"n":1}})", "", {"__metadata__", "n is 1", "a string"}},
+    {"MetadataIsText", R"({"__metadata__":"x"})", "", {"__metadata__", "an object"}},
+    {"EntryIsAList", R"({"a":[1]})", "", {"'a'", "a list", "an object"}},
+    {"HeaderIsAList", "[1]", "", {"a list", "an object"}},
+    {"HeaderIsNull", "null", "", {"null", "an object"}},
+    {"NotJson", "{\"a\":", "", {"not valid JSON", "byte 6"}},
+    {"TwoObjects", "{} {}", "", {"not valid JSON"}},
+    {"InvalidUtf8", "{\"\xff\":1}", "", {"not valid JSON"}},
+    {"Empty", "", "", {"not valid JSON"}},
+    {"DeepNesting", std::string(100000, '['), "", {"a list", "an object"}},
+    {"NameWithLineBreak",
+     R"({"a\nb":{"dtype":"X","shape":[4],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a?b'"}},
+};
+
+INSTANTIATE_TEST_SUITE_P(Safetensors,
+                         SafetensorsHeader,
+                         ::testing::ValuesIn(kBadHeaders),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(Safetensors, RefusesWrongLengths) {
+  const TempDir dir;
+  const fs::path path = dir / "x.safetensors";
+  const auto refusal = [&](const std::string& content) {
+    write_text(path, content);
+    const std::string message = message_of([&] { Safetensors file(path); });
+    expect_contains(message, path.string());
+    return message;
+  };
+  expect_contains(refusal(""), "truncated: 0 bytes");
+  expect_contains(refusal("1234567"), "truncated: 7 bytes");
+  std::string file = raw_safetensors("{}", "");
+  file[0] = 3;
+  expect_contains(refusal(file), "header length is 3, the file has 2 bytes after it");
+  file = raw_safetensors("{}", "");
+  file[4] = 1;
+  expect_contains(refusal(file), "header length is 4294967298, the limit is 100000000");
+  file[7] = '\xff';
+  expect_contains(refusal(file), "the limit is 100000000");
+}
+
+TEST(Safetensors, RefusesWhatIsNoFile) {
+  const TempDir dir;
+  expect_contains(message_of([&] { Safetensors file(dir / "none.safetensors"); }),
+                  "none.safetensors: No such file");
+  expect_contains(message_of([&] { Safetensors file(dir.path()); }),
+                  "has neither model.safetensors nor model.safetensors.index.json");
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  expect_contains(message_of([&] { Safetensors file(dir / "pipe"); }), "not a regular file");
+}
+
+TEST(Safetensors, ReadsBackWhatWasWritten) {
+  const TempDir dir;
+  const fs::path path = dir / "x.safetensors";
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  // Odd byte counts first: the writer must order them so that all are aligned.
+  for (const DType dtype : {DType::kU8, DType::kI8, DType::kBool, DType::kF8E4M3, DType::kF8E5M2,
+                            DType::kE8M0, DType::kF4E2M1, DType::kF6E3M2, DType::kF6E2M3,
+                            DType::kBF16, DType::kF16, DType::kI64, DType::kF32, DType::kI32}) {
+    const Tensor tensor = Tensor::empty({3, 4}, dtype);
+    for (int64_t i = 0; i < tensor.nbytes(); ++i) {
+      tensor.bytes()[i] = static_cast<std::byte>((7 * i + static_cast<int64_t>(dtype)) % 2);
+    }
+    tensors.emplace_back(std::string(name(dtype)), tensor);
+  }
+  tensors.emplace_back("scalar", Tensor::zeros({}, DType::kF32));
+  tensors.emplace_back("nothing", Tensor::zeros({0, 5}, DType::kBF16));
+  write_safetensors(path, tensors, {{"format", "pt"}});
+
+  const Safetensors file(path);
+  EXPECT_EQ(file.names().size(), tensors.size());
+  for (const auto& [name, expected] : tensors) {
+    SCOPED_TRACE(name);
+    ASSERT_TRUE(file.contains(name));
+    EXPECT_EQ(file.file_of(name), path);
+    const Tensor actual = file.tensor(name);
+    EXPECT_EQ(actual.shape(), expected.shape());
+    EXPECT_EQ(actual.dtype(), expected.dtype());
+    ASSERT_EQ(actual.nbytes(), expected.nbytes());
+    EXPECT_EQ(std::memcmp(actual.raw(), expected.raw(), static_cast<size_t>(actual.nbytes())), 0);
+    // In place: the view and its bytes are the same memory.
+    EXPECT_EQ(actual.raw(), file.bytes(name).raw());
+  }
+  EXPECT_FALSE(file.contains("other"));
+  expect_contains(message_of([&] { file.tensor("other"); }), "tensor 'other' is missing");
+  // Nothing but the file is left.
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 1);
+}
+
+TEST(Safetensors, NamesAreSorted) {
+  const TempDir dir;
+  write_safetensors(dir / "x.safetensors", {{"b", Tensor::zeros({1}, DType::kU8)},
+                                            {"a", Tensor::zeros({1}, DType::kF32)},
+                                            {"c", Tensor::zeros({1}, DType::kI64)}});
+  EXPECT_EQ(Safetensors(dir / "x.safetensors").names(), (std::vector<std::string>{"a", "b", "c"}));
+}
+
+TEST(Safetensors, CopiesOnlyWhatIsNotAligned) {
+  const TempDir dir;
+  const fs::path path = dir / "x.safetensors";
+  // 8 bytes of length, then a header of any length: try all offsets modulo 4.
+  for (size_t pad = 0; pad < 4; ++pad) {
+    std::string header = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+    header.append(pad, ' ');
+    const float values[2] = {1.5f, -2.0f};
+    write_text(path, raw_safetensors(header, {reinterpret_cast<const char*>(values), 8}));
+    const Safetensors file(path);
+    const Tensor tensor = file.tensor("a");
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.raw()) % 4, 0u);
+    EXPECT_EQ(tensor.data<float>()[0], 1.5f);
+    EXPECT_EQ(tensor.data<float>()[1], -2.0f);
+    EXPECT_EQ(tensor.raw() == file.bytes("a").raw(), (8 + header.size()) % 4 == 0);
+  }
+}
+
+TEST(Safetensors, TensorsOutliveTheReader) {
+  const TempDir dir;
+  write_safetensors(dir / "x.safetensors", {{"a", Tensor::zeros({1000}, DType::kI32)}});
+  Tensor tensor;
+  {
+    const Safetensors file(dir / "x.safetensors");
+    tensor = file.tensor("a");
+  }
+  EXPECT_EQ(tensor.data<int32_t>()[999], 0);
+}
+
+TEST(Safetensors, ReleasedTensorsAreReadAgain) {
+  const TempDir dir;
+  const Tensor numbers = Tensor::empty({100000}, DType::kI32);
+  std::iota(numbers.data<int32_t>(), numbers.data<int32_t>() + numbers.numel(), 0);
+  write_safetensors(dir / "x.safetensors", {{"a", numbers}, {"b", Tensor::zeros({3}, DType::kU8)}});
+  const Safetensors file(dir / "x.safetensors");
+  const Tensor tensor = file.tensor("a");
+  file.release("a");
+  file.release("b");
+  file.release("a", 10, 20);
+  EXPECT_EQ(tensor.data<int32_t>()[0], 0);
+  EXPECT_EQ(tensor.data<int32_t>()[99999], 99999);
+  expect_contains(message_of([&] { file.release("a", 0, 400001); }), "400000 bytes");
+}
+
+TEST(Safetensors, PassesForeignTypesThroughAsBytes) {
+  const TempDir dir;
+  write_text(dir / "x.safetensors",
+             raw_safetensors(R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})",
+                             std::string(8, '\7')));
+  const Safetensors file(dir / "x.safetensors");
+  EXPECT_EQ(file.entry("a").dtype_name, "F64");
+  EXPECT_EQ(file.entry("a").shape, Shape{1});
+  EXPECT_EQ(file.tensor("a").dtype(), DType::kU8);
+  EXPECT_EQ(file.tensor("a").shape(), Shape{8});
+}
+
+TEST(Safetensors, MergesTheFirstOfManyDimensions) {
+  const TempDir dir;
+  write_text(dir / "x.safetensors",
+             raw_safetensors(R"({"a":{"dtype":"U8","shape":[2,1,3,1,2,1],"data_offsets":[0,12]}})",
+                             std::string(12, '\0')));
+  EXPECT_EQ(Safetensors(dir / "x.safetensors").tensor("a").shape(), (Shape{6, 1, 2, 1}));
+}
+
+class ShardedSafetensors : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_safetensors(dir_ / "1.safetensors", {{"a", Tensor::zeros({1}, DType::kF32)}});
+    write_safetensors(dir_ / "2.safetensors", {{"b", Tensor::zeros({2}, DType::kF32)},
+                                               {"unlisted", Tensor::zeros({2}, DType::kF32)}});
+  }
+  std::string refusal(std::string_view index) {
+    write_text(index_, index);
+    const std::string message = message_of([&] {
+      const Safetensors files(dir_.path());
+      for (const std::string& name : files.names()) {
+        files.tensor(name);
+      }
+    });
+    return message;
+  }
+
+  TempDir dir_;
+  fs::path index_ = dir_ / "model.safetensors.index.json";
+};
+
+TEST_F(ShardedSafetensors, FindsTensorsByTheIndex) {
+  write_text(index_, R"({"metadata":{"total_size":12,"x":[{"weight_map":1}]},
+                         "weight_map":{"a":"1.safetensors","b":"2.safetensors"}})");
+  const Safetensors files(dir_.path());
+  EXPECT_EQ(files.names(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(files.tensor("b").shape(), Shape{2});
+  EXPECT_EQ(files.file_of("b"), dir_ / "2.safetensors");
+  EXPECT_FALSE(files.contains("unlisted"));
+}
+
+TEST_F(ShardedSafetensors, RefusesBadIndices) {
+  expect_contains(refusal(R"({"weight_map":{"a":"3.safetensors"}})"), "'3.safetensors'");
+  expect_contains(refusal(R"({"weight_map":{"c":"1.safetensors"}})"), "tensor 'c' is missing");
+  for (const char* name :
+       {"../1.safetensors", "/tmp/1.safetensors", "sub/1.safetensors", "..", ""}) {
+    const std::string message = refusal(std::string(R"({"weight_map":{"a":")") + name + "\"}}");
+    expect_contains(message, "'a'");
+    expect_contains(message, std::string("'") + name + "'");
+    expect_contains(message, "same folder");
+  }
+  expect_contains(refusal(R"({"weight_map":{"a":"1.safetensors","a":"2.safetensors"}})"),
+                  "'a' appears twice");
+  expect_contains(refusal(R"({"weight_map":{},"weight_map":{}})"), "weight_map appears twice");
+  expect_contains(refusal(R"({"weight_map":{"a":1}})"), "'a' is 1, expected a string");
+  expect_contains(refusal(R"({"weight_map":{"a":{}}})"), "an object, expected a string");
+  expect_contains(refusal(R"({"weight_map":["a"]})"), "a list, expected an object");
+  expect_contains(refusal(R"({"metadata":{}})"), "weight_map is missing");
+  expect_contains(refusal("[]"), "a list, expected an object");
+  expect_contains(refusal("{\"weight_map\""), "not valid JSON");
+  expect_contains(refusal(""), "not valid JSON");
+}
+
+TEST_F(ShardedSafetensors, NamesTheBrokenShard) {
+  write_text(dir_ / "2.safetensors", "short");
+  const std::string message =
+      refusal(R"({"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})");
+  expect_contains(message, (dir_ / "2.safetensors").string());
+  expect_contains(message, "truncated: 5 bytes");
+}
+
+TEST(SafetensorsWriter, RefusesBadNamesAndTypes) {
+  const TempDir dir;
+  const fs::path path = dir / "x.safetensors";
+  const Tensor tensor = Tensor::zeros({2}, DType::kF32);
+  expect_contains(message_of([&] {
+                    write_safetensors(path, {{"a", tensor}, {"a", tensor}});
+                  }),
+                  "'a' is given twice");
+  expect_contains(message_of([&] {
+                    write_safetensors(path, {{"__metadata__", tensor}});
+                  }),
+                  "reserved");
+  expect_contains(message_of([&] {
+                    write_safetensors(path, {{"a", Tensor()}});
+                  }),
+                  "'a' is missing");
+  expect_contains(message_of<Unsupported>([&] {
+                    write_safetensors(path, {{"a", Tensor::zeros({2}, DType::kU4)}});
+                  }),
+                  "no dtype for u4");
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
+TEST(SafetensorsWriter, LeavesNothingBehindWhenTheDiskIsFull) {
+  const TempDir dir;
+  const fs::path path = dir / "x.safetensors";
+  write_safetensors(path, {{"old", Tensor::zeros({1}, DType::kF32)}});
+  // A limit on file sizes stands in for a full disk.
+  struct rlimit limit {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const struct rlimit small { 4096, limit.rlim_max };
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string message = message_of<Error>([&] {
+    write_safetensors(path, {{"new", Tensor::zeros({4000}, DType::kF32)}});
+  });
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, handler);
+  expect_contains(message, path.string());
+  expect_contains(message, "File too large");
+  // The old file is untouched.
+  EXPECT_TRUE(Safetensors(path).contains("old"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 1);
+}
+
+TEST(SafetensorsWriter, NamesTheFolderThatIsMissing) {
+  const TempDir dir;
+  const std::string message = message_of<Error>([&] {
+    write_safetensors(dir / "none/x.safetensors", {{"a", Tensor::zeros({1}, DType::kF32)}});
+  });
+  expect_contains(message, "none/x.safetensors");
+  expect_contains(message, "No such file or directory");
+}
+
+}  // namespace
+}  // namespace moebius::testing
