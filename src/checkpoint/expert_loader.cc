@@ -270,18 +270,17 @@ ExpertWeights load_experts(const ExpertSource& source,
                            bool quantize_activations,
                            const Stream& stream) {
   const WeightScheme& scheme = source.scheme();
-  const auto w1_parts = stored_parts(scheme, DType::kBF16, source.hidden());
-  const auto w2_parts = stored_parts(scheme, DType::kBF16, source.intermediate());
+  const auto parts = stored_parts(scheme, DType::kBF16);
   const auto gate_up = w1_pieces(source, config.activation.interleaved, slice.intermediate);
   const auto down = w2_pieces(source, slice.intermediate);
 
   // Everything is checked before anything is copied.
   std::vector<CopyJob> jobs;
-  const WeightTensors w1 = plan_weight(source, gate_up, w1_parts, slice.experts, jobs);
-  const WeightTensors w2 = plan_weight(source, down, w2_parts, slice.experts, jobs);
+  const WeightTensors w1 = plan_weight(source, gate_up, parts, slice.experts, jobs);
+  const WeightTensors w2 = plan_weight(source, down, parts, slice.experts, jobs);
   QuantTensors tensors;
   if (scheme.format == WeightFormat::kNvfp4) {
-    load_global_scales(source, w1_parts, slice.experts, quantize_activations, tensors);
+    load_global_scales(source, parts, slice.experts, quantize_activations, tensors);
   }
   parallel_tasks(stream, static_cast<int64_t>(jobs.size()), [&](int64_t i, int) {
     const CopyJob& job = jobs[static_cast<size_t>(i)];

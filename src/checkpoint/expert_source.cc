@@ -15,10 +15,6 @@ namespace moebius::checkpoint {
 
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 void expect_file_shape(const SafetensorsEntry& entry,
                        const Shape& expected,
                        const std::string& label) {
@@ -63,11 +59,14 @@ std::string tensor_label(const Safetensors& files, std::string_view tensor) {
 }
 
 Range in_units(Range range, int64_t unit, int64_t total, const std::string& what) {
+  if (unit == 0) {
+    return {0, 1};
+  }
   if (range.begin % unit != 0 || (range.end % unit != 0 && range.end != total)) {
     throw InvalidArgument(fmt::format("{}: the slice [{}, {}) of {} cuts through blocks of {}",
                                       what, range.begin, range.end, total, unit));
   }
-  return {range.begin / unit, ceil_div(range.end, unit)};
+  return {range.begin / unit, num_units(range.end, unit)};
 }
 
 void StoredMatrix::copy_to(std::byte* dst,
@@ -187,8 +186,8 @@ StoredMatrix ExpertSource::module_matrix(int64_t expert,
                                          Projection projection,
                                          const StoredPart& part) const {
   StoredMatrix result = describe(name(expert, projection, part.suffix), part.stored);
-  result.rows = ceil_div(rows(projection), part.row_unit);
-  result.cols = ceil_div(cols(projection), part.col_unit);
+  result.rows = num_units(rows(projection), part.row_unit);
+  result.cols = num_units(cols(projection), part.col_unit);
   result.stride = result.cols * bits(result.dtype) / 8;
   const SafetensorsEntry& entry = files_->entry(result.tensor);
   // A scale per row may come without its dimension of 1.
@@ -207,7 +206,7 @@ StoredMatrix ExpertSource::fused_matrix(int64_t expert,
   const int64_t halves = projection == Projection::kGate || projection == Projection::kUp ? 2 : 1;
   const int64_t all_rows = halves * rows(projection);
   result.rows = rows(projection);
-  result.cols = ceil_div(cols(projection), part.col_unit);
+  result.cols = num_units(cols(projection), part.col_unit);
   result.is_transposed = is_float_weight && config_->family->is_transposed;
   const SafetensorsEntry& entry = files_->entry(result.tensor);
   const int64_t elem_bytes = bits(result.dtype) / 8;
@@ -220,7 +219,7 @@ StoredMatrix ExpertSource::fused_matrix(int64_t expert,
   }
   if (part.suffix == "_blocks") {
     constexpr int64_t kBlockBytes = 16;  // 32 elements
-    expect_file_shape(entry, {num_experts_, all_rows, ceil_div(cols(projection), 32), kBlockBytes},
+    expect_file_shape(entry, {num_experts_, all_rows, num_units(cols(projection), 32), kBlockBytes},
                       result.label);
     expect_multiple_of(cols(projection), 32, result.label + ": columns");
   } else {

@@ -23,8 +23,9 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-// Elements of `unit` x 1 that cover a range.  Throws InvalidArgument (naming `what`) when it starts
-// or ends inside one; the last one of `total` may be incomplete.
+// The stored elements that cover a range of a dimension, `unit` each (see StoredPart).  Throws
+// InvalidArgument (naming `what`) when it starts or ends inside one; the last one of `total` may be
+// incomplete.
 Range in_units(Range range, int64_t unit, int64_t total, const std::string& what);
 
 // rows x cols stored elements.

@@ -119,7 +119,7 @@ class Plan {
   Filling filling(int64_t cols) const {
     Filling result;
     result.sigma = 1.0f / std::sqrt(static_cast<float>(cols));
-    result.parts = stored_parts(config_.scheme, *config_.dtype, cols);
+    result.parts = stored_parts(config_.scheme, *config_.dtype);
     for (const StoredPart& part : result.parts) {
       result.tables.push_back(part.is_matrix() ? std::make_shared<const ValueTable>(part_table(
                                                      config_.scheme.format, part, result.sigma))
@@ -153,8 +153,7 @@ class Plan {
           planned.given = to_bytes<float>({6.0f / (kE2M1Max * kE4M3Max)});
           break;
         default:
-          planned.spec.shape = {(rows + part.row_unit - 1) / part.row_unit,
-                                (cols + part.col_unit - 1) / part.col_unit};
+          planned.spec.shape = {num_units(rows, part.row_unit), num_units(cols, part.col_unit)};
       }
       tensors_.push_back(std::move(planned));
     }

@@ -121,7 +121,11 @@ WeightScheme read_modelopt(const ConfigFields& fields) {
 
 }  // namespace
 
-std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dtype, int64_t cols) {
+int64_t num_units(int64_t total, int64_t unit) {
+  return unit == 0 ? 1 : (total + unit - 1) / unit;
+}
+
+std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dtype) {
   using enum PartRole;
   switch (scheme.format) {
     case WeightFormat::kFloat:
@@ -130,10 +134,9 @@ std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dty
       return {{kWeight, ".weight", DType::kF8E4M3},
               {kScale, ".weight_scale_inv", DType::kF32, scheme.block.row, scheme.block.col}};
     case WeightFormat::kFp8Channel:
-      return {{kWeight, ".weight", DType::kF8E4M3},
-              {kScale, ".weight_scale", float_dtype, 1, cols}};
+      return {{kWeight, ".weight", DType::kF8E4M3}, {kScale, ".weight_scale", float_dtype, 1, 0}};
     case WeightFormat::kInt8Channel:
-      return {{kWeight, ".weight", DType::kI8}, {kScale, ".weight_scale", float_dtype, 1, cols}};
+      return {{kWeight, ".weight", DType::kI8}, {kScale, ".weight_scale", float_dtype, 1, 0}};
     case WeightFormat::kInt4Group: {
       std::vector<StoredPart> parts = {{kWeight, ".weight_packed", DType::kI32, 1, 8},
                                        {kScale, ".weight_scale", float_dtype, 1, scheme.block.col},

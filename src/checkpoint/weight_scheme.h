@@ -49,17 +49,19 @@ struct StoredPart {
   std::string_view suffix;      // after the module's name
   DType stored = DType::kBF16;  // in the file; a float type of 16 or 32 bits
                                 // stands for all of them
-  // Elements of the weight that one stored element covers; a matrix part has
-  // shape [ceil(N / row_unit), ceil(K / col_unit)].
+  // Elements of the weight that one stored element covers, 0: all of a row or column.  A matrix
+  // part has shape [num_units(N, row_unit), num_units(K, col_unit)].
   int64_t row_unit = 1;
   int64_t col_unit = 1;
 
   bool is_matrix() const { return role <= PartRole::kZeroPoint; }
 };
 
-// The parts of a weight with `cols` columns.  float_dtype: of unquantized
-// weights, and of scales where the format leaves that open.
-std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dtype, int64_t cols);
+int64_t num_units(int64_t total, int64_t unit);
+
+// The parts of a weight.  float_dtype: of unquantized weights, and of scales where the format
+// leaves that open.
+std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dtype);
 
 // nullopt: kFloat.
 std::optional<QuantFormat> quant_format(WeightFormat format);
