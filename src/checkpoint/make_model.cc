@@ -3,11 +3,14 @@
 //
 // Synthetic checkpoints.  Names and layouts come from the tables the loader reads by; values are
 // such that a layer keeps the variance of its input: w1 and the router have variance 1/H, w2 1/I.
+#include "checkpoint/make_model.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -26,7 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int64_t kMaxFileBytes = 5'000'000'000;
 constexpr float kBiasSigma = 0.1f;
 constexpr float kCorrectionSigma = 0.05f;
 
@@ -57,6 +59,10 @@ float varied(float base, float u) {
 // The values of one part of a weight whose elements have standard deviation sigma.
 ValueTable part_table(WeightFormat format, const StoredPart& part, float sigma) {
   const bool is_weight = part.role == PartRole::kWeight;
+  if (part.role == PartRole::kZeroPoint) {
+    return ValueTable::normal_nibbles(
+        [](float x) { return static_cast<uint8_t>(std::round(8.0f + 0.5f * x)); });
+  }
   const auto scales = [&](float base) {
     return ValueTable::uniform(part.stored, [=](float u) { return varied(base, u); });
   };
@@ -116,8 +122,12 @@ class Plan {
     float sigma;
   };
 
-  Filling filling(int64_t cols) const {
-    Filling result;
+  const Filling& filling(int64_t cols) {
+    const auto [it, is_new] = fillings_.try_emplace(cols);
+    Filling& result = it->second;
+    if (!is_new) {
+      return result;
+    }
     result.sigma = 1.0f / std::sqrt(static_cast<float>(cols));
     result.parts = stored_parts(config_.scheme, *config_.dtype);
     for (const StoredPart& part : result.parts) {
@@ -162,7 +172,7 @@ class Plan {
   void add_fused(const std::string& experts) {
     const ModelInfo& info = config_.info;
     const auto add = [&](const std::string& name, int64_t rows, int64_t cols) {
-      const Filling fill = filling(cols);
+      const Filling& fill = filling(cols);
       if (config_.scheme.format == WeightFormat::kFloat) {
         tensors_.push_back(
             {{name, *config_.dtype, {info.num_experts, cols, rows}}, fill.tables[0], {}});
@@ -202,8 +212,8 @@ class Plan {
         (family.is_transposed && format == WeightFormat::kFloat)) {
       add_fused(block + ".experts");
     } else {
-      const Filling w1 = filling(info.hidden);
-      const Filling w2 = filling(info.intermediate);
+      const Filling& w1 = filling(info.hidden);
+      const Filling& w2 = filling(info.intermediate);
       for (int64_t e = 0; e < info.num_experts; ++e) {
         const std::string expert = fmt::format("{}.experts.{}.", block, e);
         add_module(expert + std::string(family.gate), info.intermediate, info.hidden, w1);
@@ -213,7 +223,7 @@ class Plan {
     }
     if (info.num_shared_experts > 0) {
       const std::string shared = fmt::format("{}.{}.", block, family.shared);
-      const Filling w1 = filling(info.hidden);
+      const Filling& w1 = filling(info.hidden);
       add_module(shared + "gate_proj", info.shared_intermediate, info.hidden, w1);
       add_module(shared + "up_proj", info.shared_intermediate, info.hidden, w1);
       add_module(shared + "down_proj", info.hidden, info.shared_intermediate,
@@ -226,15 +236,17 @@ class Plan {
 
   const ModelConfig& config_;
   float w1_sigma_ = 0;
+  std::map<int64_t, Filling> fillings_;  // by the columns of the weight, whose sigma they decide
   std::vector<Planned> tensors_;
 };
 
 // Consecutive tensors per file.
-std::vector<std::vector<Planned>> split_into_files(std::vector<Planned>& tensors) {
+std::vector<std::vector<Planned>> split_into_files(std::vector<Planned>& tensors,
+                                                   int64_t max_file_bytes) {
   std::vector<std::vector<Planned>> files(1);
   int64_t size = 0;
   for (Planned& tensor : tensors) {
-    if (!files.back().empty() && size + tensor.spec.nbytes() > kMaxFileBytes) {
+    if (!files.back().empty() && size + tensor.spec.nbytes() > max_file_bytes) {
       files.emplace_back();
       size = 0;
     }
@@ -282,35 +294,41 @@ std::unique_ptr<AtomicFile> write_text(const fs::path& path, const json& content
   return file;
 }
 
+// Removes the folder again unless it is kept: what was created for nothing should not stay.
+struct CreatedFolder {
+  fs::path path;
+  bool is_ours = false;
+  ~CreatedFolder() {
+    std::error_code error;
+    if (is_ours) {
+      fs::remove(path, error);
+    }
+  }
+};
+
 }  // namespace
 
-}  // namespace moebius::checkpoint
-
-namespace moebius {
-
-using namespace checkpoint;
-
-void make_model(const std::string& preset,
-                int64_t num_layers,
-                const std::string& quant,
-                uint64_t seed,
-                const fs::path& directory) {
-  const json content = synthetic_config(preset, num_layers, quant);
-  const ModelConfig config = parse_model_config(content, preset);
+void write_model(const json& content,
+                 const std::string& label,
+                 uint64_t seed,
+                 const fs::path& directory,
+                 int64_t max_file_bytes) {
+  const ModelConfig config = parse_model_config(content, label);
   Plan plan(config);
-  auto files = split_into_files(plan.tensors());
+  auto files = split_into_files(plan.tensors(), max_file_bytes);
 
   const bool is_sharded = files.size() > 1;
   const fs::path single = directory / "model.safetensors";
   const fs::path index = directory / "model.safetensors.index.json";
-  // The reader would find the other form first, or both.
+  // A reader that finds both cannot tell which one counts.
   const fs::path other = is_sharded ? single : index;
   std::error_code error;
   if (fs::exists(other, error)) {
-    throw InvalidArgument(fmt::format("{} is there already and would contradict the {} to write",
-                                      other.string(), is_sharded ? "index" : "single file"));
+    throw InvalidArgument(fmt::format("{} is there already and would contradict {}", other.string(),
+                                      (is_sharded ? index : single).filename().string()));
   }
-  fs::create_directories(directory, error);
+  CreatedFolder folder{directory};
+  folder.is_ours = fs::create_directories(directory, error);
   if (error) {
     throw Error(fmt::format("cannot create {}: {}", directory.string(), error.message()));
   }
@@ -336,12 +354,27 @@ void make_model(const std::string& preset,
         write_text(index, {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}));
   }
   texts.push_back(write_text(directory / "config.json", content));
+  folder.is_ours = false;
   for (const auto& writer : writers) {
     writer->commit();
   }
   for (const auto& text : texts) {
     text->commit();
   }
+}
+
+}  // namespace moebius::checkpoint
+
+namespace moebius {
+
+void make_model(const std::string& preset,
+                int64_t num_layers,
+                const std::string& quant,
+                uint64_t seed,
+                const std::filesystem::path& directory) {
+  constexpr int64_t kMaxFileBytes = 5'000'000'000;
+  checkpoint::write_model(checkpoint::synthetic_config(preset, num_layers, quant), preset, seed,
+                          directory, kMaxFileBytes);
 }
 
 }  // namespace moebius

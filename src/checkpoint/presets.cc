@@ -28,6 +28,23 @@ constexpr Preset kPresets[] = {
       "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "dtype": "bfloat16",
       "hidden_act": "silu", "hidden_size": 256, "moe_intermediate_size": 128, "num_experts": 16,
       "num_experts_per_tok": 4, "norm_topk_prob": true, "num_hidden_layers": 2})"},
+    {"tiny-deepseek-v3", "as tiny, in the manner of DeepSeek-V3", R"({
+      "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3",
+      "dtype": "bfloat16", "hidden_act": "silu", "hidden_size": 256,
+      "moe_intermediate_size": 128, "n_routed_experts": 16, "n_shared_experts": 1,
+      "num_experts_per_tok": 4, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
+      "n_group": 4, "topk_group": 2, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+      "first_k_dense_replace": 0, "moe_layer_freq": 1, "num_hidden_layers": 2})"},
+    {"tiny-gpt-oss", "as tiny, in the manner of gpt-oss", R"({
+      "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "dtype": "bfloat16",
+      "hidden_act": "silu", "hidden_size": 256, "intermediate_size": 128,
+      "num_local_experts": 16, "num_experts_per_tok": 4, "swiglu_limit": 7.0,
+      "num_hidden_layers": 2})"},
+    {"tiny-llama4", "as tiny, in the manner of Llama 4", R"({
+      "architectures": ["Llama4ForCausalLM"], "model_type": "llama4_text", "dtype": "bfloat16",
+      "hidden_act": "silu", "hidden_size": 256, "intermediate_size": 128,
+      "intermediate_size_mlp": 256, "num_local_experts": 16, "num_experts_per_tok": 1,
+      "interleave_moe_layer_step": 1, "num_hidden_layers": 2})"},
     {"mixtral-8x7b", "Mixtral 8x7B", R"({
       "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "dtype": "bfloat16",
       "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
@@ -154,7 +171,7 @@ json synthetic_config(const std::string& preset, int64_t num_layers, const std::
   expect_ge(num_layers, 0, "layers");
   expect_le(num_layers, all_layers, fmt::format("layers of {}", preset));
   if (num_layers == 0) {
-    num_layers = preset == "tiny" ? all_layers : 1;
+    num_layers = preset.starts_with("tiny") ? all_layers : 1;
   }
   config["num_hidden_layers"] = num_layers;
   if (config.contains("first_k_dense_replace")) {

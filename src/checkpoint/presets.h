@@ -14,7 +14,7 @@ namespace moebius::checkpoint {
 nlohmann::json preset_config(const std::string& preset);
 
 // The same with `num_layers` layers, all of them MoE layers, quantized as make_model's `quant`
-// says. num_layers 0: what the preset makes by default (tiny: all, others: one). Throws
+// says. num_layers 0: what the preset makes by default (tiny ones: all, others: one). Throws
 // InvalidArgument (names, number of layers) or Unsupported (quant of this family), with the reason.
 nlohmann::json synthetic_config(const std::string& preset,
                                 int64_t num_layers,

@@ -26,7 +26,7 @@ uint64_t random_word(uint64_t seed, uint64_t counter) {
 }
 
 // Standard normal quantiles at (i + 0.5) / n, by Newton's method from the one before; n is even.
-std::vector<float> normal_quantiles(int64_t n) {
+std::vector<float> compute_quantiles(int64_t n) {
   std::vector<float> result(static_cast<size_t>(n));
   double x = 0.0;
   for (int64_t i = n / 2; i < n; ++i) {
@@ -41,6 +41,11 @@ std::vector<float> normal_quantiles(int64_t n) {
     result[static_cast<size_t>(n - 1 - i)] = static_cast<float>(-x);
   }
   return result;
+}
+
+const std::vector<float>& normal_quantiles() {
+  static const std::vector<float> quantiles = compute_quantiles(ValueTable::kSize);
+  return quantiles;
 }
 
 template <typename Word>
@@ -58,7 +63,7 @@ void fill_words(const std::byte* table, std::byte* out, int64_t first, int64_t n
 }  // namespace
 
 ValueTable ValueTable::normal(DType dtype, const std::function<float(float)>& element) {
-  const std::vector<float> quantiles = normal_quantiles(kSize);
+  const std::vector<float>& quantiles = normal_quantiles();
   ValueTable table;
   table.element_bytes_ = bits(dtype) / 8;
   table.values_.resize(static_cast<size_t>(kSize * table.element_bytes_));
@@ -81,7 +86,7 @@ ValueTable ValueTable::uniform(DType dtype, const std::function<float(float)>& e
 }
 
 ValueTable ValueTable::normal_nibbles(const std::function<uint8_t(float)>& code) {
-  const std::vector<float> quantiles = normal_quantiles(256);
+  const std::vector<float> quantiles = compute_quantiles(256);
   ValueTable table;
   table.values_.resize(static_cast<size_t>(kSize));
   for (size_t i = 0; i < table.values_.size(); ++i) {
