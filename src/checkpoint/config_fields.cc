@@ -75,8 +75,7 @@ std::string_view ConfigFields::first_of(const std::vector<std::string_view>& key
   }
   if (found.empty()) {
     throw InvalidArgument(
-        fmt::format("{}: {}{} is missing", file_, path_, fmt::join(keys, " (or ")) +
-        std::string(keys.size() - 1, ')'));
+        fmt::format("{}: {}{} is missing", file_, path_, fmt::join(keys, " or ")));
   }
   return found;
 }

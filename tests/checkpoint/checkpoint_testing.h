@@ -45,7 +45,9 @@ class TempDir {
   fs::path path_;
 };
 
+// Removed first: some file systems wait for the disk when a file is overwritten.
 inline void write_text(const fs::path& path, std::string_view text) {
+  fs::remove(path);
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
   ASSERT_TRUE(out.good()) << path;

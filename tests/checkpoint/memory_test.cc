@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loading keeps one copy of the weights: the peak of the resident memory, which counts mapped pages
+// of the file too, stays near the size of the result.
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/make_model.h"
+#include "moebius/checkpoint.h"
+#include "tests/checkpoint/checkpoint_testing.h"
+
+namespace moebius::testing {
+namespace {
+
+int64_t status_bytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(field + ":")) {
+      return std::stoll(line.substr(field.size() + 1)) * 1024;
+    }
+  }
+  return -1;
+}
+
+// False where the kernel does not let us.
+bool reset_peak() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5";
+  file.flush();
+  return file.good() && status_bytes("VmHWM") > 0;
+}
+
+class LoadMemory : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(LoadMemory, PeakIsOneCopyOfTheWeights) {
+  const std::string quant = GetParam() == std::string_view("fp8_w8a8") ? GetParam() : "auto";
+  nlohmann::json config = {{"hidden_size", 1024},           {"intermediate_size", 1024},
+                           {"moe_intermediate_size", 1024}, {"num_experts_per_tok", 1},
+                           {"num_hidden_layers", 1},        {"num_local_experts", 24},
+                           {"dtype", "bfloat16"},           {"model_type", "qwen3_moe"}};
+  if (GetParam() == std::string_view("transposed")) {
+    config["model_type"] = "llama4_text";
+  } else if (GetParam() == std::string_view("int8")) {
+    config["quantization_config"] = {
+        {"quant_method", "compressed-tensors"},
+        {"format", "int-quantized"},
+        {"config_groups",
+         {{"group_0", {{"weights", {{"num_bits", 8}, {"strategy", "channel"}}}}}}}};
+  }
+  const TempDir dir;
+  checkpoint::write_model(config, "x", 1, dir.path(), int64_t{1} << 40);
+  const Checkpoint checkpoint(dir.path());
+  checkpoint.load_layer(0, {.quant = quant, .ep_size = 24});  // threads, tables: start-up costs
+  if (!reset_peak()) {
+    GTEST_SKIP() << "the peak of the resident memory cannot be reset here";
+  }
+  const int64_t before = status_bytes("VmRSS");
+  const MoeLayerWeights weights = checkpoint.load_layer(0, {.quant = quant});
+  const int64_t peak = status_bytes("VmHWM") - before;
+  const int64_t size = weights.experts.w1.nbytes() + weights.experts.w2.nbytes();
+  ASSERT_GT(size, 70'000'000);
+  RecordProperty("weight_bytes", std::to_string(size));
+  RecordProperty("peak_bytes", std::to_string(peak));
+  EXPECT_GT(peak, size * 9 / 10);  // else nothing was measured
+  // A tensor per thread on its way, and pages the kernel maps around those that are touched.
+  EXPECT_LT(peak, size + size / 8 + (32 << 20)) << "weights are " << size;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts,
+                         LoadMemory,
+                         ::testing::Values("modules", "transposed", "int8", "fp8_w8a8"),
+                         [](const auto& test) { return test.param; });
+
+}  // namespace
+}  // namespace moebius::testing

@@ -1,0 +1,332 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Mutated checkpoints: whatever the files say, reading ends with a result, InvalidArgument or
+// Unsupported, each with a one-line message.  Seeds are fixed, so a failure repeats; the sanitizers
+// watch the rest.
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "checkpoint/make_model.h"
+#include "moebius/checkpoint.h"
+#include "tests/checkpoint/checkpoint_testing.h"
+#include "tests/checkpoint/small_models.h"
+
+namespace moebius::testing {
+namespace {
+
+using nlohmann::json;
+
+class Mutator {
+ public:
+  explicit Mutator(uint64_t seed) : random_(seed) {}
+
+  uint64_t below(uint64_t n) { return n == 0 ? 0 : random_() % n; }
+
+  // Some bytes changed, inserted, removed or repeated.
+  std::string bytes(std::string text) {
+    const uint64_t times = 1 + below(4);
+    for (uint64_t i = 0; i < times; ++i) {
+      const size_t at = below(text.size() + 1);
+      switch (below(5)) {
+        case 0:
+          if (at < text.size()) {
+            text[at] = static_cast<char>(below(256));
+          }
+          break;
+        case 1:
+          if (at < text.size()) {
+            text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
+          }
+          break;
+        case 2:
+          text.insert(at, 1, "{}[]\",:0-9eE.\\\n"[below(15)]);
+          break;
+        case 3:
+          text.erase(at, below(8));
+          break;
+        default:
+          text.insert(at, text.substr(below(text.size() + 1), below(64)));
+      }
+    }
+    return text;
+  }
+
+  // One value or key somewhere in the document replaced by something awkward.
+  json structure(json document) {
+    const uint64_t times = 1 + below(3);
+    for (uint64_t i = 0; i < times; ++i) {
+      change(pick(document));
+    }
+    return document;
+  }
+
+ private:
+  json& pick(json& node) {
+    if (!node.is_structured() || node.empty() || below(5) == 0) {
+      return node;
+    }
+    auto it = node.begin();
+    std::advance(it, static_cast<std::ptrdiff_t>(below(node.size())));
+    return pick(*it);
+  }
+
+  void change(json& node) {
+    static const json kValues[] = {0,
+                                   1,
+                                   -1,
+                                   2,
+                                   3,
+                                   7,
+                                   64,
+                                   255,
+                                   65536,
+                                   2147483648u,
+                                   4294967296u,
+                                   9223372036854775807,
+                                   9223372036854775808u,
+                                   18446744073709551615u,
+                                   -9223372036854775807,
+                                   0.5,
+                                   1e300,
+                                   -0.0,
+                                   "",
+                                   "F32",
+                                   "F4",
+                                   "U8",
+                                   "BF16",
+                                   "I64",
+                                   "../x",
+                                   "model",
+                                   nullptr,
+                                   true,
+                                   json::array(),
+                                   json::object(),
+                                   json::array({1, 2}),
+                                   json::array({json::array()}),
+                                   {{"a", 1}},
+                                   "mixtral",
+                                   "llama4",
+                                   "gpt_oss",
+                                   "deepseek_v3",
+                                   "fp8",
+                                   "compressed-tensors",
+                                   "mxfp4"};
+    switch (node.is_structured() ? below(5) : 0) {
+      case 1:
+        if (!node.empty()) {
+          auto it = node.begin();
+          std::advance(it, static_cast<std::ptrdiff_t>(below(node.size())));
+          node.erase(it);
+        }
+        break;
+      case 2:
+        if (node.is_object() && !node.empty()) {
+          auto it = node.begin();
+          std::advance(it, static_cast<std::ptrdiff_t>(below(node.size())));
+          const json value = *it;
+          node[bytes(it.key())] = value;
+        }
+        break;
+      case 3:
+        if (node.is_array() && !node.empty()) {
+          node.push_back(node[0]);
+        }
+        break;
+      default:
+        if (node.is_number_integer() && below(2) == 0) {
+          // Near misses find more than far ones.
+          node = static_cast<int64_t>(node.get<uint64_t>() + below(9)) - 4;
+        } else {
+          node = kValues[below(std::size(kValues))];
+        }
+    }
+  }
+
+  std::mt19937_64 random_;
+};
+
+// Invalid UTF-8 (from changed keys) is written as it is found.
+std::string dump(const json& document) {
+  return document.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+struct Files {
+  std::string config;
+  std::string header;  // of the only tensor file, or the first shard
+  std::string data;
+  std::string index;  // empty: none
+};
+
+// Small models of all families and formats, single and sharded.
+class ReaderFuzz : public ::testing::Test {
+ protected:
+  static constexpr const char* kModels[] = {"mixtral_int8",    "qwen2_moe",
+                                            "qwen3_moe_nvfp4", "deepseek_v2_int4_asym",
+                                            "deepseek_v3_fp8", "gpt_oss",
+                                            "gpt_oss_mxfp4",   "llama4",
+                                            "olmoe_int4",      "glm4_moe_fp8_channel"};
+
+  void SetUp() override {
+    for (const SmallModel& model : small_models()) {
+      if (std::find(std::begin(kModels), std::end(kModels), model.name) == std::end(kModels)) {
+        continue;
+      }
+      const TempDir dir;
+      json config = model.config;
+      config["hidden_size"] = 32;
+      checkpoint::write_model(config, model.name, 1, dir.path(), 1 << 30);
+      const std::string file = read_text(dir / "model.safetensors");
+      uint64_t length = 0;
+      std::memcpy(&length, file.data(), sizeof(length));
+      models_.push_back(
+          {read_text(dir / "config.json"), file.substr(8, length), file.substr(8 + length), ""});
+    }
+    ASSERT_EQ(models_.size(), std::size(kModels));
+  }
+
+  // Opens the folder and touches everything.  Returns whether anything was refused.
+  bool read() {
+    try {
+      const Checkpoint checkpoint(dir_.path());
+      for (const std::string& name : checkpoint.tensors().names()) {
+        const Tensor tensor = checkpoint.tensors().tensor(name);
+        sum_ += tensor.nbytes() > 0 ? static_cast<int>(tensor.bytes()[tensor.nbytes() - 1]) : 0;
+      }
+      const std::vector<int64_t>& layers = checkpoint.info().moe_layers;
+      for (size_t i = 0; i < std::min<size_t>(layers.size(), 2); ++i) {
+        const MoeLayerWeights weights = checkpoint.load_layer(layers[i]);
+        sum_ += static_cast<int>(weights.experts.w1.bytes()[0]);
+      }
+      return false;
+    } catch (const InvalidArgument& error) {
+      check_message(error.what());
+    } catch (const Unsupported& error) {
+      check_message(error.what());
+    }
+    return true;
+  }
+
+  static void check_message(const std::string& message) {
+    EXPECT_FALSE(message.empty());
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    EXPECT_LT(message.size(), 2000u) << message;
+  }
+
+  void write(const Files& files) {
+    write_text(dir_ / "config.json", files.config);
+    const std::string model = raw_safetensors(files.header, files.data);
+    if (files.index.empty()) {
+      write_text(dir_ / "model.safetensors", model);
+    } else {
+      fs::remove(dir_ / "model.safetensors");
+      write_text(dir_ / "part.safetensors", model);
+      write_text(dir_ / "model.safetensors.index.json", files.index);
+    }
+  }
+
+  TempDir dir_;
+  std::vector<Files> models_;
+  int sum_ = 0;  // keeps the reads
+};
+
+TEST_F(ReaderFuzz, HeaderBytes) {
+  int refused = 0;
+  for (uint64_t seed = 0; seed < 1200; ++seed) {
+    SCOPED_TRACE(seed);
+    Mutator mutator(seed);
+    Files files = models_[seed % models_.size()];
+    files.header = mutator.bytes(files.header);
+    write(files);
+    refused += read() ? 1 : 0;
+  }
+  EXPECT_GT(refused, 600);
+}
+
+TEST_F(ReaderFuzz, HeaderStructure) {
+  int refused = 0;
+  for (uint64_t seed = 0; seed < 1200; ++seed) {
+    SCOPED_TRACE(seed);
+    Mutator mutator(seed);
+    Files files = models_[seed % models_.size()];
+    files.header = dump(mutator.structure(json::parse(files.header)));
+    write(files);
+    refused += read() ? 1 : 0;
+  }
+  EXPECT_GT(refused, 600);
+}
+
+TEST_F(ReaderFuzz, LengthsAndTruncation) {
+  int refused = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    SCOPED_TRACE(seed);
+    Mutator mutator(seed);
+    const Files& files = models_[seed % models_.size()];
+    write(files);
+    std::string model = raw_safetensors(files.header, files.data);
+    if (seed % 2 == 0) {
+      const size_t byte = mutator.below(8);
+      model[byte] = static_cast<char>(mutator.below(256));
+    } else if (seed % 4 == 1) {
+      model.resize(mutator.below(model.size()));
+    } else {
+      model.append(1 + mutator.below(100), '\0');
+    }
+    write_text(dir_ / "model.safetensors", model);
+    refused += read() ? 1 : 0;
+  }
+  EXPECT_GT(refused, 550);
+}
+
+TEST_F(ReaderFuzz, Config) {
+  int refused = 0;
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    SCOPED_TRACE(seed);
+    Mutator mutator(seed);
+    Files files = models_[seed % models_.size()];
+    files.config = seed % 3 == 0 ? mutator.bytes(files.config)
+                                 : dump(mutator.structure(json::parse(files.config)));
+    write(files);
+    refused += read() ? 1 : 0;
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+TEST_F(ReaderFuzz, Index) {
+  int refused = 0;
+  for (uint64_t seed = 0; seed < 800; ++seed) {
+    SCOPED_TRACE(seed);
+    Mutator mutator(seed);
+    Files files = models_[seed % models_.size()];
+    json map = json::object();
+    const json header = json::parse(files.header);
+    for (const auto& item : header.items()) {
+      if (item.key() != "__metadata__") {
+        map[item.key()] = "part.safetensors";
+      }
+    }
+    const json index = {{"metadata", {{"total_size", files.data.size()}}}, {"weight_map", map}};
+    files.index = seed % 2 == 0 ? mutator.bytes(dump(index)) : dump(mutator.structure(index));
+    write(files);
+    refused += read() ? 1 : 0;
+  }
+  EXPECT_GT(refused, 300);
+}
+
+// The tensors' content may be anything: values are not checked, but scales and shapes in it are.
+TEST_F(ReaderFuzz, Data) {
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    Mutator mutator(seed);
+    Files files = models_[seed % models_.size()];
+    for (int i = 0; i < 200; ++i) {
+      files.data[mutator.below(files.data.size())] = static_cast<char>(mutator.below(256));
+    }
+    write(files);
+    read();
+  }
+}
+
+}  // namespace
+}  // namespace moebius::testing
