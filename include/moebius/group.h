@@ -5,10 +5,11 @@
 //
 // Calls marked "collective" are made by every rank, in the same order.  Each counts as one epoch;
 // op name and epoch travel with it, so that a rank that skips, repeats or reorders a call is found
-// out instead of being waited for.  Every wait has a deadline and ends at once when a peer aborts;
-// the CommError then says operation, epoch, rank, peer, what was expected and what was seen.  After
-// a CommError the group is broken: later calls throw the same error. Thread-safety: one thread at a
-// time per Group object.
+// out instead of being waited for.  Every wait has a deadline and ends at once when a peer aborts
+// or leaves; the CommError then says operation, epoch, rank, peer, what was expected and what was
+// seen.  After a CommError the group is broken: later calls throw the same error (but see
+// set_dead).  docs/protocol.md has the protocol.
+// Thread-safety: one thread at a time per Group object.
 #pragma once
 
 #include <chrono>
@@ -75,11 +76,17 @@ struct RecvBlock {
   int64_t bytes = 0;  // must equal what the peer sends, else CommError with both
 };
 
-// A started exchange.  Destroying it before wait() has returned abandons it and breaks the group.
+// Shown the received blocks where they lie: blocks[i] holds the bytes of recvs[i].
+using BlockReader = std::function<void(std::span<const std::byte* const> blocks)>;
+
+// A started exchange.  Up to kMaxStarted may be under way at a time, waited for in any order; any
+// call that waits moves all of them forward.
+// Destroying one before wait() has returned, or test() has said true, abandons it and breaks the
+// group.  REQUIRES: its group outlives it.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  virtual bool test() = 0;  // makes progress, never blocks; true when done
+  virtual bool test() = 0;  // makes progress, never waits; true when done
   virtual void wait() = 0;  // until done; blocks up to the group's timeout
 };
 
@@ -96,34 +103,55 @@ class Group {
   int64_t epoch() const { return epoch_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
   Traffic traffic() const { return traffic_; }
-  // For those who store through a window themselves.
+  // For those who store through a window or let peers read with a BlockReader; other bytes are
+  // counted by the exchange.
   void count_traffic(int peer, int64_t bytes);
+  // True where an address of one rank is valid in all of them.  A block then costs little: rows may
+  // be sent from where they lie, one block each, and a BlockReader reads the sender's own memory.
+  virtual bool shares_address_space() const = 0;
 
-  // ---- Collective
-  // --------------------------------------------------------------------------------
+  // Collective calls.
+
   virtual void barrier(std::string_view op) = 0;
-  // Sends may be read and receives written until done.  `op` must outlive the exchange.
+
+  // The block lists are copied; sends may be read and receives written until done.
+  // With a reader, received bytes are not copied out (recvs[i].data is ignored, may be null) but
+  // shown to it, once, from within the test() or wait() that finds them complete: the sender's
+  // memory where ranks share an address space, a staging buffer elsewhere.  Senders wait until it
+  // has returned, so it must not block, nor call the group; if it throws, the group is broken.
+  static constexpr int kMaxStarted = 8;
   virtual std::unique_ptr<Exchange> start_exchange(std::string_view op,
                                                    std::span<const SendBlock> sends,
-                                                   std::span<const RecvBlock> recvs) = 0;
+                                                   std::span<const RecvBlock> recvs,
+                                                   BlockReader reader = {}) = 0;
   void exchange(std::string_view op,
                 std::span<const SendBlock> sends,
-                std::span<const RecvBlock> recvs) {
-    start_exchange(op, sends, recvs)->wait();
+                std::span<const RecvBlock> recvs,
+                BlockReader reader = {}) {
+    start_exchange(op, sends, recvs, std::move(reader))->wait();
   }
+
+  // Every rank asks for the same size; InvalidArgument with both values on every rank otherwise.
   virtual std::unique_ptr<Window> make_window(std::string_view op, int64_t bytes) = 0;
 
-  // ---- One-sided waiting, for signals in windows
-  // ------------------------------------------------- Polls until ready(); `describe` is called on
-  // expiry: "expected flag 7, seen 6".
+  // One-sided calls.
+
+  // Polls until ready(), for signals in windows.  `peer` is who should give the signal;
+  // `describe` is called on expiry: "expected flag 7, seen 6".
   virtual void wait_until(std::string_view op,
                           int peer,
                           const std::function<bool()>& ready,
                           const std::function<std::string()>& describe) = 0;
 
   // Tells every peer that this rank cannot go on; their waits end with a CommError that names it.
-  // Not collective, never throws.
+  // Never throws.
   virtual void abort(std::string_view why) noexcept = 0;
+
+  // Gives a rank up: what it does or fails to do no longer ends this rank's waits, and a CommError
+  // it caused (peer() == rank) no longer breaks the group here.  While any rank is given up,
+  // collective calls throw CommError; windows and wait_until() go on among the others.
+  virtual void set_dead(int rank, bool dead) = 0;
+  virtual bool is_dead(int rank) const = 0;
 
  protected:
   Group(Topology topology, std::chrono::milliseconds timeout)
@@ -135,9 +163,8 @@ class Group {
   Traffic traffic_;
 };
 
-// ---- Collectives on tensors, the same for every group
-// ---------------------------------------------- Rows are the first dimension; counts[r] is the
-// number of rows rank r contributes or receives.
+// Collectives on tensors, the same for every group.  Rows are the first dimension; counts[r] is the
+// number of rows rank r contributes or receives, and every rank passes the same counts.
 
 // Every rank's `bytes` at out + rank * bytes.
 void all_gather_bytes(Group& group, std::string_view op, const void* in, int64_t bytes, void* out);
@@ -166,8 +193,8 @@ void all_to_allv(Group& group,
 void all_reduce_sum(Group& group, std::string_view op, std::span<int64_t> values);
 int64_t all_reduce_max(Group& group, std::string_view op, int64_t value);
 
-// ---- threads: ranks are threads of this process
-// ------------------------------------------------------
+// threads: ranks are threads of this process.
+
 struct ThreadGroupOptions {
   int num_ranks = 1;
   int ranks_per_node = 0;                // 0: one node
@@ -181,13 +208,17 @@ void run_thread_ranks(const ThreadGroupOptions& options,
                       const std::function<void(Group&)>& body,
                       std::vector<std::string>* errors = nullptr);
 
-// ---- mpi: ranks are processes
-// ---------------------------------------------------------------------------
+// mpi: ranks are processes.
+
 struct MpiGroupOptions {
   int ranks_per_node = 0;                // 0: as the machines are; > 0: pretended nodes
   std::chrono::milliseconds timeout{0};  // 0: setting MOEBIUS_TIMEOUT_MS
 };
-// The world communicator; initialises MPI when nobody has, and then finalizes it at destruction.
+// All processes of the job, renumbered so that those of a node are consecutive.  Initialises MPI
+// when nobody has, and then finalizes it at destruction.  Collective, also the destruction: a rank
+// that leaves tells its peers, then waits up to the timeout until they leave too.  After a failure
+// it does not finalize, which could hang, so that the launcher ends the job: report the CommError
+// while the group is alive.  An exception that unwinds through the group's scope aborts it.
 // Throws Unsupported when built without MPI.
 std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options = {});
 bool mpi_available();

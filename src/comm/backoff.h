@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Backoff: what a rank does between two looks at what it waits for.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace moebius::comm {
+
+inline void cpu_relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Spins, then yields, then sleeps for longer and longer.  With more ranks than CPUs it never spins,
+// since whoever is waited for may need this CPU, and sleeps longer, since each look costs a switch.
+class Backoff {
+ public:
+  Backoff(int num_ranks, int num_cpus)
+      : spins_(num_ranks <= num_cpus ? kSpins : 0),
+        max_sleep_(kMaxSleep * std::clamp(num_ranks / std::max(num_cpus, 1), 1, kMaxCrowding)) {}
+
+  void pause() {
+    if (spins_ > 0) {
+      --spins_;
+      cpu_relax();
+    } else if (yields_ > 0) {
+      --yields_;
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(sleep_);
+      sleep_ = std::min(2 * sleep_, max_sleep_);
+    }
+  }
+
+ private:
+  static constexpr int kSpins = 1000;  // some 100 us: longer than a switch between two threads
+  static constexpr int kYields = 50;
+  static constexpr std::chrono::microseconds kFirstSleep{20};
+  static constexpr std::chrono::microseconds kMaxSleep{200};
+  static constexpr int kMaxCrowding = 10;
+
+  int spins_;
+  int yields_ = kYields;
+  std::chrono::microseconds sleep_ = kFirstSleep;
+  std::chrono::microseconds max_sleep_;
+};
+
+}  // namespace moebius::comm

@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The blocks of an exchange, grouped by peer in the order given.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "moebius/group.h"
+
+namespace moebius::comm {
+
+template <typename Block>
+class BlocksByPeer {
+ public:
+  // Reuses its memory.  REQUIRES: 0 <= peer < num_ranks in every block.
+  void assign(std::span<const Block> blocks, int num_ranks) {
+    first_.assign(static_cast<size_t>(num_ranks) + 1, 0);
+    for (const Block& block : blocks) {
+      ++first_[static_cast<size_t>(block.peer) + 1];
+    }
+    std::partial_sum(first_.begin(), first_.end(), first_.begin());
+    next_.assign(first_.begin(), first_.end());
+    blocks_.resize(blocks.size());
+    index_.resize(blocks.size());
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const size_t at = next_[static_cast<size_t>(blocks[i].peer)]++;
+      blocks_[at] = blocks[i];
+      index_[at] = i;
+    }
+  }
+
+  size_t size() const { return blocks_.size(); }
+  std::span<const Block> of(int peer) const {
+    const auto p = static_cast<size_t>(peer);
+    return std::span(blocks_).subspan(first_[p], first_[p + 1] - first_[p]);
+  }
+  // Where the blocks of of(peer) stood in the caller's list.
+  std::span<const size_t> index_of(int peer) const {
+    const auto p = static_cast<size_t>(peer);
+    return std::span(index_).subspan(first_[p], first_[p + 1] - first_[p]);
+  }
+  int64_t bytes_of(int peer) const {
+    int64_t bytes = 0;
+    for (const Block& block : of(peer)) {
+      bytes += block.bytes;
+    }
+    return bytes;
+  }
+
+ private:
+  std::vector<Block> blocks_;
+  std::vector<size_t> index_;
+  std::vector<size_t> first_;  // [num_ranks + 1]
+  std::vector<size_t> next_;
+};
+
+}  // namespace moebius::comm

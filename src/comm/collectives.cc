@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collectives on top of Group::exchange, and so the same for every group.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/parallel.h"
+#include "moebius/group.h"
+
+namespace moebius {
+
+namespace {
+
+// Offsets [R + 1] of the ranks' rows; checks the counts themselves.
+std::vector<int64_t> offsets_of(const Group& group,
+                                std::span<const int64_t> counts,
+                                std::string_view op) {
+  expect_eq(static_cast<int64_t>(counts.size()), group.size(),
+            fmt::format("{}: number of counts", op));
+  std::vector<int64_t> offsets(1, 0);
+  for (size_t r = 0; r < counts.size(); ++r) {
+    expect_ge(counts[r], 0, fmt::format("{}: counts[{}]", op, r));
+    offsets.push_back(offsets.back() + counts[r]);
+  }
+  return offsets;
+}
+
+void expect_rows(const Tensor& tensor, int64_t rows, std::string_view op, std::string_view what) {
+  expect_defined(tensor, fmt::format("{}: {}", op, what));
+  expect_ge(tensor.num_dims(), 1, fmt::format("{}: dimensions of {}", op, what));
+  expect_eq(tensor.dim(0), rows, fmt::format("{}: {}.dim(0)", op, what));
+  expect(tensor.device().is_cpu(), fmt::format("{}: {} is not on the CPU", op, what));
+}
+
+// Bytes of one row; checks that both tensors have equal rows.
+int64_t row_bytes_of(const Tensor& in, const Tensor& out, std::string_view op) {
+  expect_dtype(out, in.dtype(), fmt::format("{}: out", op));
+  const auto row_shape = [](const Tensor& tensor) {
+    std::vector<int64_t> dims;
+    for (int i = 1; i < tensor.num_dims(); ++i) {
+      dims.push_back(tensor.dim(i));
+    }
+    return Shape(dims);
+  };
+  expect_eq(to_string(row_shape(out)), to_string(row_shape(in)),
+            fmt::format("{}: rows of out, after those of in,", op));
+  const Shape row = row_shape(in);
+  if (row.size() == 0) {
+    return row_bytes(in.dtype(), 1);
+  }
+  return row.back() == 0 ? 0 : row.numel() / row.back() * row_bytes(in.dtype(), row.back());
+}
+
+template <typename T>
+void sum_in_rank_order(std::span<const std::byte* const> parts,
+                       int64_t begin,
+                       int64_t end,
+                       T* out) {
+  for (int64_t i = begin; i < end; ++i) {
+    float sum = 0.0f;
+    for (const std::byte* part : parts) {
+      sum += static_cast<float>(reinterpret_cast<const T*>(part)[i]);
+    }
+    out[i] = static_cast<T>(sum);
+  }
+}
+
+void sum_parts(std::span<const std::byte* const> parts, const Tensor& out, const Stream& stream) {
+  constexpr int64_t kGrain = 16 * 1024;  // elements: long enough to pay for handing out a task
+  parallel_for(stream, out.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    switch (out.dtype()) {
+      case DType::kF32:
+        return sum_in_rank_order(parts, begin, end, out.data<float>());
+      case DType::kBF16:
+        return sum_in_rank_order(parts, begin, end, out.data<BFloat16>());
+      default:
+        return sum_in_rank_order(parts, begin, end, out.data<Float16>());
+    }
+  });
+}
+
+}  // namespace
+
+void all_gather_bytes(Group& group, std::string_view op, const void* in, int64_t bytes, void* out) {
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  for (int peer = 0; peer < group.size(); ++peer) {
+    sends.push_back({peer, in, bytes});
+    recvs.push_back({peer, static_cast<std::byte*>(out) + peer * bytes, bytes});
+  }
+  group.exchange(op, sends, recvs);
+}
+
+void all_gatherv(Group& group,
+                 std::string_view op,
+                 const Tensor& in,
+                 std::span<const int64_t> counts,
+                 const Tensor& out) {
+  const auto offsets = offsets_of(group, counts, op);
+  expect_rows(in, counts[static_cast<size_t>(group.rank())], op, "in");
+  expect_rows(out, offsets.back(), op, "out");
+  const int64_t row = row_bytes_of(in, out, op);
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  for (int peer = 0; peer < group.size(); ++peer) {
+    const auto p = static_cast<size_t>(peer);
+    sends.push_back({peer, in.raw(), in.nbytes()});
+    recvs.push_back({peer, out.bytes() + offsets[p] * row, counts[p] * row});
+  }
+  group.exchange(op, sends, recvs);
+}
+
+void reduce_scatterv(Group& group,
+                     std::string_view op,
+                     const Tensor& in,
+                     std::span<const int64_t> counts,
+                     const Tensor& out,
+                     const Stream& stream) {
+  const auto offsets = offsets_of(group, counts, op);
+  expect_rows(in, offsets.back(), op, "in");
+  expect_rows(out, counts[static_cast<size_t>(group.rank())], op, "out");
+  const DType dtype = in.dtype();
+  expect(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16,
+         fmt::format("{}: in has dtype {}, expected f32, bf16 or f16", op, name(dtype)));
+  const int64_t row = row_bytes_of(in, out, op);
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  for (int peer = 0; peer < group.size(); ++peer) {
+    const auto p = static_cast<size_t>(peer);
+    sends.push_back({peer, in.bytes() + offsets[p] * row, counts[p] * row});
+    recvs.push_back({peer, nullptr, out.nbytes()});
+    group.count_traffic(peer, counts[p] * row);
+  }
+  group.exchange(op, sends, recvs,
+                 [&](std::span<const std::byte* const> parts) { sum_parts(parts, out, stream); });
+}
+
+void all_to_allv(Group& group,
+                 std::string_view op,
+                 const Tensor& in,
+                 std::span<const int64_t> send_counts,
+                 std::span<const int64_t> recv_counts,
+                 const Tensor& out) {
+  const auto send_offsets = offsets_of(group, send_counts, op);
+  const auto recv_offsets = offsets_of(group, recv_counts, op);
+  expect_rows(in, send_offsets.back(), op, "in");
+  expect_rows(out, recv_offsets.back(), op, "out");
+  const int64_t row = row_bytes_of(in, out, op);
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  for (int peer = 0; peer < group.size(); ++peer) {
+    const auto p = static_cast<size_t>(peer);
+    sends.push_back({peer, in.bytes() + send_offsets[p] * row, send_counts[p] * row});
+    recvs.push_back({peer, out.bytes() + recv_offsets[p] * row, recv_counts[p] * row});
+  }
+  group.exchange(op, sends, recvs);
+}
+
+void all_reduce_sum(Group& group, std::string_view op, std::span<int64_t> values) {
+  std::vector<int64_t> all(values.size() * static_cast<size_t>(group.size()));
+  all_gather_bytes(group, op, values.data(), static_cast<int64_t>(values.size_bytes()), all.data());
+  std::fill(values.begin(), values.end(), 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    values[i % values.size()] += all[i];
+  }
+}
+
+int64_t all_reduce_max(Group& group, std::string_view op, int64_t value) {
+  std::vector<int64_t> all(static_cast<size_t>(group.size()));
+  all_gather_bytes(group, op, &value, sizeof(value), all.data());
+  return *std::max_element(all.begin(), all.end());
+}
+
+}  // namespace moebius

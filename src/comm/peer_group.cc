@@ -1,0 +1,288 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/peer_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "comm/backoff.h"
+#include "moebius/deadline.h"
+#include "moebius/log.h"
+
+namespace moebius::comm {
+
+namespace {
+
+void expect_blocks_valid(const auto& blocks, int num_ranks, bool need_data) {
+  for (const auto& block : blocks) {
+    expect_ge(block.peer, 0, "peer of a block");
+    expect_le(block.peer, num_ranks - 1, "peer of a block");
+    expect_ge(block.bytes, 0, "bytes of a block");
+    expect(!need_data || block.bytes == 0 || block.data != nullptr,
+           "a block of some bytes has no data");
+  }
+}
+
+}  // namespace
+
+Failure make_mismatch(int author, const Call& call, int guilty, std::string_view guilty_op) {
+  return {author,
+          guilty,
+          call.epoch,
+          std::string(call.op),
+          std::string(guilty_op),
+          fmt::format("rank {} is in \"{}\" at epoch {}, expected \"{}\"", guilty, guilty_op,
+                      call.epoch, call.op)};
+}
+
+std::chrono::milliseconds resolve_timeout(std::chrono::milliseconds wanted) {
+  expect_ge(wanted.count(), 0, "timeout in ms");
+  // Rounded up, so that the setting's own whole milliseconds come back.
+  return wanted.count() > 0
+             ? wanted
+             : std::chrono::ceil<std::chrono::milliseconds>(Deadline::from_settings().remaining());
+}
+
+PeerGroup::PeerGroup(Topology topology,
+                     std::chrono::milliseconds timeout,
+                     int num_neighbours,
+                     int num_cpus)
+    : Group(std::move(topology), timeout),
+      num_neighbours_(num_neighbours),
+      num_cpus_(num_cpus),
+      dead_(static_cast<size_t>(size()), false) {}
+
+Call PeerGroup::enter(std::string_view op) {
+  throw_if_failed({op, epoch_ + 1});
+  const auto given_up = std::find(dead_.begin(), dead_.end(), true);
+  if (given_up != dead_.end()) {
+    const int peer = static_cast<int>(given_up - dead_.begin());
+    throw CommError(fmt::format("rank {}: {}, epoch {}: rank {} is given up, and collective calls "
+                                "need every rank",
+                                rank(), op, epoch_ + 1, peer),
+                    rank(), peer);
+  }
+  last_op_ = op;
+  return {op, ++epoch_};
+}
+
+std::unique_ptr<Exchange> PeerGroup::start_exchange(std::string_view op,
+                                                    std::span<const SendBlock> sends,
+                                                    std::span<const RecvBlock> recvs,
+                                                    BlockReader reader) {
+  expect_blocks_valid(sends, size(), true);
+  expect_blocks_valid(recvs, size(), !reader);
+  const Call call = enter(op);
+  if (!reader) {
+    for (const SendBlock& block : sends) {
+      count_traffic(block.peer, block.bytes);
+    }
+  }
+  return post_exchange(call, sends, recvs, std::move(reader));
+}
+
+std::unique_ptr<Window> PeerGroup::make_window(std::string_view op, int64_t bytes) {
+  expect_ge(bytes, 0, "bytes of a window");
+  std::vector<int64_t> wanted(static_cast<size_t>(size()));
+  all_gather_bytes(*this, op, &bytes, sizeof(bytes), wanted.data());
+  for (int peer = 0; peer < size(); ++peer) {
+    expect_eq(wanted[static_cast<size_t>(peer)], wanted[0],
+              fmt::format("{}: bytes of the window asked for by rank {}, after rank 0,", op, peer));
+  }
+  return map_window(op, bytes);
+}
+
+void PeerGroup::wait_until(std::string_view op,
+                           int peer,
+                           const std::function<bool()>& ready,
+                           const std::function<std::string()>& describe) {
+  expect_ge(peer, 0, "peer");
+  expect_le(peer, size() - 1, "peer");
+  if (is_broken()) {
+    throw_if_failed({op, epoch_});
+  }
+  bool is_ready = false;
+  wait_for({{op, epoch_},
+            [&] { return is_ready = is_ready || ready(); },
+            [&](int p) { return p == peer && !is_ready; },
+            [&](int) { return describe(); }});
+}
+
+bool PeerGroup::check(const Wait& wait) {
+  progress();
+  if (wait.done()) {
+    return true;
+  }
+  throw_if_failed(wait.call);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (has_left(peer) && !is_dead(peer) && wait.is_missing(peer)) {
+      // What it did before it left may have come in since the first look.
+      progress();
+      if (wait.done()) {
+        return true;
+      }
+      if (wait.is_missing(peer)) {
+        fail(wait.call, {rank(), peer, wait.call.epoch, std::string(wait.call.op), "",
+                         fmt::format("rank {} has left; {}", peer, wait.describe(peer))});
+      }
+    }
+  }
+  return false;
+}
+
+void PeerGroup::wait_for(const Wait& wait) {
+  if (check(wait)) {
+    return;
+  }
+  const Deadline deadline = Deadline::after(timeout_);
+  Backoff backoff(num_neighbours_, num_cpus_);
+  // Also when leaving by an exception.
+  struct Shown {
+    PeerGroup* group;
+    ~Shown() { group->show_waiting(-1); }
+  } const shown{this};
+  while (!check(wait)) {
+    if (deadline.expired()) {
+      fail_late(wait);
+    }
+    for (int peer = 0; peer < size(); ++peer) {
+      if (wait.is_missing(peer)) {
+        show_waiting(peer);
+        break;
+      }
+    }
+    backoff.pause();
+  }
+}
+
+void PeerGroup::fail_late(const Wait& wait) {
+  // Who is missing may only be waiting for somebody else: blame those at the end of such chains.
+  std::string reason;
+  int guilty = -1;
+  std::vector<bool> blamed(static_cast<size_t>(size()), false);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (!wait.is_missing(peer) || is_dead(peer)) {
+      continue;
+    }
+    int last = peer;
+    for (int steps = 0; steps < size(); ++steps) {
+      const int next = waits_for(last);
+      if (next < 0 || next == rank()) {
+        break;
+      }
+      last = next;
+    }
+    if (blamed[static_cast<size_t>(last)]) {
+      continue;
+    }
+    blamed[static_cast<size_t>(last)] = true;
+    reason += fmt::format("{}rank {} did not come within {} ms", reason.empty() ? "" : "; ", last,
+                          timeout_.count());
+    if (last != peer) {
+      reason += fmt::format(" (rank {} waits for it)", peer);
+    }
+    const std::string seen = whereabouts(last);
+    reason += fmt::format(", {}{}{}", wait.describe(peer), seen.empty() ? "" : "; it is ", seen);
+    guilty = guilty < 0 ? last : guilty;
+  }
+  fail(wait.call, {rank(), guilty, wait.call.epoch, std::string(wait.call.op), "",
+                   reason.empty() ? "timed out, and nobody is missing" : reason});
+}
+
+CommError PeerGroup::make_error(const Call& call, const Failure& failure) const {
+  std::string message =
+      fmt::format("rank {}: {}, epoch {}: {}", rank(), call.op, call.epoch, failure.reason);
+  if (failure.author != rank() && failure.author != failure.guilty) {
+    message += fmt::format(" (found by rank {} in {}, epoch {})", failure.author, failure.op,
+                           failure.epoch);
+  }
+  return CommError(message, rank(), failure.guilty);
+}
+
+void PeerGroup::throw_if_failed(const Call& call) {
+  if (broken_) {
+    tell_untold();
+    throw CommError(*broken_);
+  }
+  while (auto failure = told_failure(num_seen_)) {
+    if (is_dead(failure->author) || (failure->guilty >= 0 && is_dead(failure->guilty))) {
+      ++num_seen_;
+      continue;
+    }
+    // Two ranks in different calls blame each other; the one that differs from this rank is wrong.
+    if (!failure->guilty_op.empty() && failure->epoch == call.epoch &&
+        failure->guilty_op == call.op) {
+      failure = make_mismatch(failure->author, call, failure->author, failure->op);
+    }
+    broken_ = make_error(call, *failure);
+    throw CommError(*broken_);
+  }
+}
+
+void PeerGroup::fail(const Call& call, Failure failure) {
+  if (!broken_) {
+    broken_ = make_error(call, failure);
+    tell_failure(failure);
+  }
+  throw CommError(*broken_);
+}
+
+void PeerGroup::abandon(const Call& call) noexcept {
+  if (broken_) {
+    return;
+  }
+  try {
+    Failure failure{
+        rank(),     rank(),
+        call.epoch, std::string(call.op),
+        "",         fmt::format("rank {} abandoned {} at epoch {}", rank(), call.op, call.epoch)};
+    broken_ = make_error(call, failure);
+    untold_ = std::move(failure);
+    if (std::uncaught_exceptions() == 0) {
+      tell_untold();
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
+void PeerGroup::tell_untold() noexcept {
+  if (!untold_) {
+    return;
+  }
+  try {
+    tell_failure(*untold_);
+    untold_.reset();
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
+void PeerGroup::abort(std::string_view why) noexcept {
+  try {
+    const Failure failure{rank(),   rank(), epoch_,
+                          last_op_, "",     fmt::format("rank {} failed: {}", rank(), why)};
+    untold_.reset();
+    if (!broken_) {
+      broken_ = make_error({last_op_, epoch_}, failure);
+    }
+    tell_failure(failure);
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
+void PeerGroup::set_dead(int peer, bool dead) {
+  expect_ge(peer, 0, "rank");
+  expect_le(peer, size() - 1, "rank");
+  expect(!dead || peer != rank(), "a rank cannot give itself up");
+  dead_[static_cast<size_t>(peer)] = dead;
+  num_seen_ = 0;
+  if (dead && broken_ && broken_->peer() == peer) {
+    broken_.reset();
+  }
+}
+
+}  // namespace moebius::comm

@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/threads/thread_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "comm/threads/thread_exchange.h"
+
+namespace moebius::comm {
+
+namespace {
+
+constexpr std::align_val_t kWindowAlignment{256};
+
+using Memory = std::shared_ptr<std::byte>;
+
+// Zeroed by the rank that owns it, so that its pages lie on that rank's NUMA node.
+Memory make_memory(int64_t bytes) {
+  const auto n = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  Memory memory(static_cast<std::byte*>(::operator new(n, kWindowAlignment)),
+                [](std::byte* p) { ::operator delete(p, kWindowAlignment); });
+  std::memset(memory.get(), 0, n);
+  return memory;
+}
+
+class ThreadWindow final : public Window {
+ public:
+  ThreadWindow(const Topology& topology, int64_t bytes, std::vector<Memory> memory)
+      : topology_(topology), bytes_(bytes), memory_(std::move(memory)) {}
+
+  int64_t bytes() const override { return bytes_; }
+  std::byte* local() const override { return peer(topology_.rank); }
+  std::byte* peer(int rank) const override {
+    return topology_.same_node(rank) ? memory_[static_cast<size_t>(rank)].get() : nullptr;
+  }
+
+ private:
+  const Topology topology_;
+  const int64_t bytes_;
+  const std::vector<Memory> memory_;  // of every rank: it lives until the last window is gone
+};
+
+}  // namespace
+
+ThreadGroup::ThreadGroup(std::shared_ptr<SharedState> shared,
+                         Topology topology,
+                         std::chrono::milliseconds timeout,
+                         int num_cpus,
+                         Stream copy_stream)
+    : PeerGroup(topology, timeout, topology.size, num_cpus),
+      shared_(std::move(shared)),
+      copy_stream_(std::move(copy_stream)) {}
+
+ThreadGroup::~ThreadGroup() {
+  tell_untold();
+  own().has_left.store(true, std::memory_order_release);  // pairs with has_left
+  shared_->num_left.fetch_add(1, std::memory_order_release);
+}
+
+uint64_t ThreadGroup::op_id(std::string_view op) {
+  std::string key(op);
+  const auto known = op_ids_.find(key);
+  if (known != op_ids_.end()) {
+    return known->second;
+  }
+  const uint64_t id = shared_->op_id(key);
+  op_ids_.emplace(std::move(key), id);
+  return id;
+}
+
+void ThreadGroup::wait_for_slot(const Call& call) {
+  const int64_t needed = call.epoch - kSlots;
+  if (completed_by_all_ >= needed) {
+    return;
+  }
+  const auto completed_by = [&](int peer) {
+    // pairs with publish_completed: the peer no longer looks at this rank's slot.
+    return shared_->of(peer).completed.load(std::memory_order_acquire);
+  };
+  wait_for({call,
+            [&] {
+              completed_by_all_ = completed_by(0);
+              for (int peer = 1; peer < size(); ++peer) {
+                completed_by_all_ = std::min(completed_by_all_, completed_by(peer));
+              }
+              return completed_by_all_ >= needed;
+            },
+            [&](int peer) { return completed_by(peer) < needed; },
+            [&](int) { return fmt::format("expected to complete epoch {}", needed); }});
+}
+
+std::unique_ptr<Exchange> ThreadGroup::post_exchange(const Call& call,
+                                                     std::span<const SendBlock> sends,
+                                                     std::span<const RecvBlock> recvs,
+                                                     BlockReader reader) {
+  wait_for_slot(call);
+  return std::make_unique<ThreadExchange>(*this, call, sends, recvs, std::move(reader));
+}
+
+void ThreadGroup::publish_completed() {
+  // Not epoch_: a call that still waits for its slot counts there, but has not been published.
+  const int64_t published = Stamp{own().latest.load(std::memory_order_relaxed)}.epoch();
+  const int64_t completed = started_.empty() ? published : started_.front()->epoch() - 1;
+  // pairs with wait_for_slot: this rank's reads of the peers' slots are over.
+  own().completed.store(completed, std::memory_order_release);
+}
+
+void ThreadGroup::progress() {
+  const size_t num_before = started_.size();
+  std::erase_if(started_, [](ThreadExchange* exchange) { return exchange->advance(); });
+  if (started_.size() != num_before) {
+    publish_completed();
+  }
+}
+
+std::unique_ptr<Window> ThreadGroup::map_window(std::string_view op, int64_t bytes) {
+  const Memory memory = make_memory(bytes);
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  for (int peer = 0; peer < size(); ++peer) {
+    sends.push_back({peer, &memory, sizeof(memory)});
+    recvs.push_back({peer, nullptr, sizeof(memory)});
+  }
+  std::vector<Memory> memories;
+  exchange(op, sends, recvs, [&](std::span<const std::byte* const> blocks) {
+    for (const std::byte* block : blocks) {
+      memories.push_back(*reinterpret_cast<const Memory*>(block));
+    }
+  });
+  return std::make_unique<ThreadWindow>(topology(), bytes, std::move(memories));
+}
+
+bool ThreadGroup::has_left(int peer) const {
+  return shared_->num_left.load(std::memory_order_relaxed) > 0 &&
+         // pairs with the destructor: all that the peer did before it left.
+         shared_->of(peer).has_left.load(std::memory_order_acquire);
+}
+
+int ThreadGroup::waits_for(int peer) const {
+  return shared_->of(peer).waits_for.load(std::memory_order_relaxed);
+}
+
+void ThreadGroup::show_waiting(int peer) {
+  own().waits_for.store(peer, std::memory_order_relaxed);
+}
+
+std::string ThreadGroup::whereabouts(int peer) const {
+  const Stamp latest{shared_->of(peer).latest.load(std::memory_order_relaxed)};
+  return fmt::format("at epoch {} ({}){}", latest.epoch(), shared_->op_name(latest.op_id()),
+                     waits_for(peer) < 0 ? ", waiting for nobody" : "");
+}
+
+}  // namespace moebius::comm

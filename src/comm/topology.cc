@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "moebius/group.h"
+
+namespace moebius {
+
+int Topology::node_of(int of_rank) const {
+  expect_ge(of_rank, 0, "rank");
+  expect_le(of_rank, size - 1, "rank");
+  const auto after = std::upper_bound(node_begin.begin(), node_begin.end(), of_rank);
+  return static_cast<int>(after - node_begin.begin()) - 1;
+}
+
+int Topology::node_size(int node) const {
+  expect_ge(node, 0, "node");
+  expect_le(node, num_nodes() - 1, "node");
+  const auto n = static_cast<size_t>(node);
+  return node_begin[n + 1] - node_begin[n];
+}
+
+int Topology::local_rank() const {
+  return rank - node_begin[static_cast<size_t>(node())];
+}
+
+Topology Topology::make(int rank, int size, int ranks_per_node) {
+  expect_ge(size, 1, "number of ranks");
+  expect_ge(rank, 0, "rank");
+  expect_le(rank, size - 1, "rank");
+  expect_ge(ranks_per_node, 0, "ranks per node");
+  const int step = ranks_per_node == 0 ? size : ranks_per_node;
+  Topology topology{rank, size, {}};
+  for (int begin = 0; begin < size; begin += std::min(step, size - begin)) {
+    topology.node_begin.push_back(begin);
+  }
+  topology.node_begin.push_back(size);
+  return topology;
+}
+
+void Group::count_traffic(int peer, int64_t bytes) {
+  if (peer != rank()) {
+    (topology_.same_node(peer) ? traffic_.intra_node_bytes : traffic_.inter_node_bytes) += bytes;
+  }
+}
+
+}  // namespace moebius
