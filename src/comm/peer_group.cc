@@ -56,6 +56,8 @@ PeerGroup::PeerGroup(Topology topology,
 
 Call PeerGroup::enter(std::string_view op) {
   throw_if_failed({op, epoch_ + 1});
+  progress();
+  throw_if_failed({op, epoch_ + 1});
   const auto given_up = std::find(dead_.begin(), dead_.end(), true);
   if (given_up != dead_.end()) {
     const int peer = static_cast<int>(given_up - dead_.begin());
@@ -217,6 +219,7 @@ void PeerGroup::throw_if_failed(const Call& call) {
       failure = make_mismatch(failure->author, call, failure->author, failure->op);
     }
     broken_ = make_error(call, *failure);
+    cause_ = std::move(failure);
     throw CommError(*broken_);
   }
 }
@@ -267,6 +270,9 @@ void PeerGroup::abort(std::string_view why) noexcept {
     untold_.reset();
     if (!broken_) {
       broken_ = make_error({last_op_, epoch_}, failure);
+    } else if (cause_ && cause_->author != rank()) {
+      // Whoever has not heard of the cause yet must not take its consequence for it.
+      tell_failure(*cause_);
     }
     tell_failure(failure);
   } catch (const std::exception& error) {
@@ -282,6 +288,7 @@ void PeerGroup::set_dead(int peer, bool dead) {
   num_seen_ = 0;
   if (dead && broken_ && broken_->peer() == peer) {
     broken_.reset();
+    cause_.reset();
   }
 }
 

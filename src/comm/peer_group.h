@@ -110,6 +110,7 @@ class PeerGroup : public Group {
   std::vector<bool> dead_;
   std::string last_op_ = "start";
   std::optional<CommError> broken_;
+  std::optional<Failure> cause_;  // of broken_, where another rank told it
   std::optional<Failure> untold_;
 };
 

@@ -4,7 +4,7 @@
 #include <exception>
 #include <thread>
 
-#include "comm/threads/pinning.h"
+#include "comm/cpu_sets.h"
 #include "comm/threads/thread_group.h"
 
 namespace moebius {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which CPUs the rank threads may run on.
+// Which CPUs ranks may run on.
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/threads/pinning.h"
+#include "comm/cpu_sets.h"
 
 #include <fmt/format.h>
 #include <sched.h>

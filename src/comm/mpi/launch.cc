@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What can be said of MPI in every build, with or without it.
+#include <algorithm>
+#include <array>
+
+#include "moebius/error.h"
+#include "moebius/group.h"
+#include "moebius/settings.h"
+
+#ifdef MOEBIUS_HAVE_MPI
+#include <mpi.h>
+#endif
+
+namespace moebius {
+
+bool mpi_available() {
+#ifdef MOEBIUS_HAVE_MPI
+  return true;
+#else
+  return false;
+#endif
+}
+
+bool launched_by_mpi() {
+  // Open MPI, MPICH and its kin, MVAPICH, any launcher with PMIx.
+  constexpr std::array kSetByLaunchers = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
+                                          "PMIX_RANK"};
+  if (std::any_of(kSetByLaunchers.begin(), kSetByLaunchers.end(),
+                  [](const char* name) { return setting(name).has_value(); })) {
+    return true;
+  }
+#ifdef MOEBIUS_HAVE_MPI
+  int is_initialized = 0;
+  MPI_Initialized(&is_initialized);
+  return is_initialized != 0;
+#else
+  return false;
+#endif
+}
+
+#ifndef MOEBIUS_HAVE_MPI
+std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions&) {
+  throw Unsupported(
+      "this build has no mpi group: install libopenmpi-dev (or another MPI) and "
+      "configure again with -DMOEBIUS_MPI=ON");
+}
+#endif
+
+}  // namespace moebius

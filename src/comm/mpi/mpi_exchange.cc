@@ -1,0 +1,342 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/mpi/mpi_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "comm/mpi/mpi_check.h"
+#include "moebius/deadline.h"
+
+namespace moebius::comm {
+
+namespace {
+
+// FNV-1a, 64 bits: tells names and lists of sizes apart, not more.
+class Hash {
+ public:
+  void add(const void* data, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) {
+      value_ = (value_ ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3u;
+    }
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+template <typename Block>
+Header describe_blocks(const Call& call, std::span<const Block> blocks) {
+  Header header;
+  header.epoch = call.epoch;
+  Hash op_hash;
+  op_hash.add(call.op.data(), call.op.size());
+  header.op_hash = op_hash.value();
+  call.op.copy(header.op.data(), header.op.size() - 1);
+  header.num_blocks = static_cast<int64_t>(blocks.size());
+  Hash sizes_hash;
+  for (const Block& block : blocks) {
+    header.bytes += block.bytes;
+    sizes_hash.add(&block.bytes, sizeof(block.bytes));
+  }
+  header.sizes_hash = sizes_hash.value();
+  return header;
+}
+
+}  // namespace
+
+MpiExchange::MpiExchange(MpiGroup& group,
+                         const Call& call,
+                         std::span<const SendBlock> sends,
+                         std::span<const RecvBlock> recvs,
+                         BlockReader reader)
+    : group_(group),
+      call_(call),
+      data_tag_(kDataTag + static_cast<int>(call.epoch % Group::kMaxStarted)),
+      recv_list_(recvs.begin(), recvs.end()),
+      reader_(std::move(reader)),
+      peers_(static_cast<size_t>(group.size())) {
+  if (reader_) {
+    place_shown_blocks();
+  }
+  sends_.assign(sends, group.size());
+  recvs_.assign(recv_list_, group.size());
+  for (int peer = 0; peer < group.size(); ++peer) {
+    Peer& state = peers_[static_cast<size_t>(peer)];
+    for (const SendBlock& block : sends_.of(peer)) {
+      // MPI takes what it only reads without const, too.
+      state.out.append(static_cast<std::byte*>(const_cast<void*>(block.data)), block.bytes);
+    }
+    for (const RecvBlock& block : recvs_.of(peer)) {
+      state.in.append(static_cast<std::byte*>(block.data), block.bytes);
+    }
+    state.sent = describe_blocks(call_, sends_.of(peer));
+    state.expected = describe_blocks(call_, recvs_.of(peer));
+  }
+  group_.started_.push_back(this);
+  try {
+    for (int i = 1; i < group.size(); ++i) {
+      send_to((group.rank() + i) % group.size());
+    }
+    copy_own();
+  } catch (...) {
+    std::erase(group_.started_, this);
+    cancel();
+    throw;
+  }
+}
+
+MpiExchange::~MpiExchange() {
+  if (!is_done_) {
+    std::erase(group_.started_, this);
+    cancel();
+    group_.abandon(call_);
+  }
+}
+
+void MpiExchange::place_shown_blocks() {
+  constexpr int64_t kAlignment = 64;  // serves every dtype and vector
+  int64_t bytes = 0;
+  for (const RecvBlock& block : recv_list_) {
+    bytes += (block.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  shown_.reset(new std::byte[static_cast<size_t>(bytes + kAlignment)]);
+  auto* at = shown_.get() + kAlignment - reinterpret_cast<uintptr_t>(shown_.get()) % kAlignment;
+  for (RecvBlock& block : recv_list_) {
+    block.data = at;
+    at += (block.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+}
+
+void MpiExchange::copy_own() {
+  const auto sent = sends_.of(group_.rank());
+  const auto expected = recvs_.of(group_.rank());
+  Transfer own{.kind = Kind::kHeaderRecv, .peer = group_.rank()};
+  const Header& header = peers_[static_cast<size_t>(group_.rank())].sent;
+  own.buffer.resize(sizeof(header));
+  std::memcpy(own.buffer.data(), &header, sizeof(header));
+  take_header(own);
+  for (size_t i = 0; i < sent.size(); ++i) {
+    if (sent[i].bytes > 0) {
+      std::memcpy(expected[i].data, sent[i].data, static_cast<size_t>(sent[i].bytes));
+    }
+  }
+}
+
+void MpiExchange::add(Transfer transfer, MPI_Request request) {
+  ++peers_[static_cast<size_t>(transfer.peer)].num_open;
+  ++num_open_;
+  transfers_.push_back(std::move(transfer));
+  requests_.push_back(request);
+}
+
+void MpiExchange::send_to(int peer) {
+  Peer& state = peers_[static_cast<size_t>(peer)];
+  const int64_t bytes = state.out.bytes();
+  const int64_t inline_bytes = bytes <= kInlineBytes ? bytes : 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+
+  Transfer incoming{.kind = Kind::kHeaderRecv, .peer = peer};
+  incoming.buffer.resize(sizeof(Header) + kInlineBytes);
+  mpi_check(MPI_Irecv(incoming.buffer.data(), static_cast<int>(incoming.buffer.size()), MPI_BYTE,
+                      peer, kHeaderTag, group_.comm_, &request),
+            "MPI_Irecv", group_.rank());
+  add(std::move(incoming), request);
+
+  Transfer outgoing{.kind = Kind::kHeaderSend, .peer = peer};
+  outgoing.buffer.resize(sizeof(Header) + static_cast<size_t>(inline_bytes));
+  std::memcpy(outgoing.buffer.data(), &state.sent, sizeof(Header));
+  state.out.copy_out(0, inline_bytes, outgoing.buffer.data() + sizeof(Header));
+  mpi_check(MPI_Isend(outgoing.buffer.data(), static_cast<int>(outgoing.buffer.size()), MPI_BYTE,
+                      peer, kHeaderTag, group_.comm_, &request),
+            "MPI_Isend", group_.rank());
+  add(std::move(outgoing), request);
+
+  for (int64_t begin = inline_bytes; begin < bytes; begin += kCutBytes) {
+    send_data(peer, begin, std::min(bytes, begin + kCutBytes));
+  }
+}
+
+void MpiExchange::send_data(int peer, int64_t begin, int64_t end) {
+  const ByteStream& out = peers_[static_cast<size_t>(peer)].out;
+  Transfer transfer{.kind = Kind::kDataSend, .peer = peer, .begin = begin, .end = end};
+  std::byte* data = out.contiguous(begin, end);
+  if (data == nullptr) {
+    transfer.copy.reset(new std::byte[static_cast<size_t>(end - begin)]);
+    out.copy_out(begin, end, transfer.copy.get());
+    data = transfer.copy.get();
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
+  mpi_check(MPI_Isend(data, static_cast<int>(end - begin), MPI_BYTE, peer, data_tag_, group_.comm_,
+                      &request),
+            "MPI_Isend", group_.rank());
+  add(std::move(transfer), request);
+}
+
+void MpiExchange::receive_data(int peer, int64_t begin, int64_t end) {
+  Transfer transfer{.kind = Kind::kDataRecv, .peer = peer, .begin = begin, .end = end};
+  std::byte* data = peers_[static_cast<size_t>(peer)].in.contiguous(begin, end);
+  if (data == nullptr) {
+    transfer.copy.reset(new std::byte[static_cast<size_t>(end - begin)]);
+    data = transfer.copy.get();
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
+  mpi_check(MPI_Irecv(data, static_cast<int>(end - begin), MPI_BYTE, peer, data_tag_, group_.comm_,
+                      &request),
+            "MPI_Irecv", group_.rank());
+  add(std::move(transfer), request);
+}
+
+// Checks that both ends mean the same call and the same blocks, then takes or awaits the bytes.
+void MpiExchange::take_header(const Transfer& transfer) {
+  const int peer = transfer.peer;
+  Peer& state = peers_[static_cast<size_t>(peer)];
+  Header header;
+  std::memcpy(&header, transfer.buffer.data(), sizeof(header));
+  const Header& expected = state.expected;
+  if (header.op_hash != expected.op_hash) {
+    group_.fail(call_, make_mismatch(group_.rank(), call_, peer, header.op.data()));
+  }
+  std::string reason;
+  if (header.epoch != call_.epoch) {
+    reason = fmt::format("rank {} is at epoch {} ({}), expected {}", peer, header.epoch,
+                         header.op.data(), call_.epoch);
+  } else if (header.num_blocks != expected.num_blocks || header.bytes != expected.bytes) {
+    reason = fmt::format("rank {} sends {} bytes in {} blocks to rank {}, which expects {} in {}",
+                         peer, header.bytes, header.num_blocks, group_.rank(), expected.bytes,
+                         expected.num_blocks);
+  } else if (header.sizes_hash != expected.sizes_hash) {
+    reason = fmt::format(
+        "rank {} sends {} bytes in {} blocks to rank {}, which expects as many in blocks of other "
+        "sizes",
+        peer, header.bytes, header.num_blocks, group_.rank());
+  }
+  if (!reason.empty()) {
+    group_.fail(call_,
+                {group_.rank(), peer, call_.epoch, std::string(call_.op), "", std::move(reason)});
+  }
+  state.has_arrived = true;
+  if (peer == group_.rank()) {
+    return;
+  }
+  if (header.bytes <= kInlineBytes) {
+    state.in.copy_in(0, header.bytes, transfer.buffer.data() + sizeof(header));
+    return;
+  }
+  for (int64_t begin = 0; begin < header.bytes; begin += kCutBytes) {
+    receive_data(peer, begin, std::min(header.bytes, begin + kCutBytes));
+  }
+}
+
+void MpiExchange::finish(Transfer& transfer) {
+  --peers_[static_cast<size_t>(transfer.peer)].num_open;
+  --num_open_;
+  const Transfer finished = std::move(transfer);  // the list grows below
+  if (finished.kind == Kind::kHeaderRecv) {
+    take_header(finished);
+  } else if (finished.kind == Kind::kDataRecv && finished.copy) {
+    peers_[static_cast<size_t>(finished.peer)].in.copy_in(finished.begin, finished.end,
+                                                          finished.copy.get());
+  }
+}
+
+void MpiExchange::show_all() {
+  std::vector<const std::byte*> blocks;
+  for (const RecvBlock& block : recv_list_) {
+    blocks.push_back(static_cast<const std::byte*>(block.data));
+  }
+  try {
+    std::exchange(reader_, nullptr)(blocks);
+  } catch (const std::exception& error) {
+    group_.abort(error.what());
+    throw;
+  }
+}
+
+bool MpiExchange::advance() {
+  while (num_open_ > 0) {
+    finished_.resize(requests_.size());
+    int num_finished = 0;
+    mpi_check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &num_finished,
+                           finished_.data(), MPI_STATUSES_IGNORE),
+              "MPI_Testsome", group_.rank());
+    if (num_finished <= 0) {  // MPI_UNDEFINED, for no open request, is negative
+      return false;
+    }
+    for (int i = 0; i < num_finished; ++i) {
+      finish(transfers_[static_cast<size_t>(finished_[static_cast<size_t>(i)])]);
+    }
+  }
+  if (reader_) {
+    show_all();
+  }
+  is_done_ = true;
+  return true;
+}
+
+// Ends what is under way.  The buffers of sends that have not ended are kept; where the memory is
+// the caller's, or is being written by MPI, it must not be called again.
+void MpiExchange::cancel() noexcept {
+  constexpr std::chrono::milliseconds kGrace{100};  // for messages that are being moved
+  const Deadline deadline = Deadline::after(kGrace);
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    const Kind kind = transfers_[i].kind;
+    if (requests_[i] != MPI_REQUEST_NULL &&
+        (kind == Kind::kHeaderRecv || kind == Kind::kDataRecv)) {
+      MPI_Cancel(&requests_[i]);
+    }
+  }
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    int is_over = requests_[i] == MPI_REQUEST_NULL ? 1 : 0;
+    while (is_over == 0) {
+      MPI_Test(&requests_[i], &is_over, MPI_STATUS_IGNORE);
+      if (is_over == 0 && deadline.expired()) {
+        break;
+      }
+      if (is_over == 0) {
+        std::this_thread::yield();
+      }
+    }
+    if (is_over != 0) {
+      continue;
+    }
+    if (transfers_[i].kind == Kind::kHeaderSend) {
+      group_.kept_sends_.push_back({requests_[i], std::move(transfers_[i].buffer)});
+    } else {
+      group_.is_poisoned_ = true;
+      // Leaked on purpose: MPI may still read or write them.
+      (void)transfers_[i].copy.release();
+      (void)new std::vector<std::byte>(std::move(transfers_[i].buffer));
+    }
+  }
+}
+
+PeerGroup::Wait MpiExchange::as_wait() const {
+  return {call_, [this] { return is_done_; },
+          [this](int peer) {
+            const Peer& state = peers_[static_cast<size_t>(peer)];
+            return state.num_open > 0 || !state.has_arrived;
+          },
+          [this](int peer) {
+            return peers_[static_cast<size_t>(peer)].has_arrived
+                       ? fmt::format("expected to send and receive {} and {} bytes",
+                                     recvs_.bytes_of(peer), sends_.bytes_of(peer))
+                       : fmt::format("expected at epoch {}", call_.epoch);
+          }};
+}
+
+bool MpiExchange::test() {
+  return is_done_ || group_.check(as_wait());
+}
+
+void MpiExchange::wait() {
+  if (!is_done_) {
+    group_.wait_for(as_wait());
+  }
+}
+
+}  // namespace moebius::comm

@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One exchange.  Every rank sends every other a header, which carries the bytes too where they are
+// few.  More bytes follow in messages of up to kCutBytes, which the receiver takes once the header
+// has shown that both ends agree.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "comm/blocks.h"
+#include "comm/mpi/byte_stream.h"
+#include "comm/mpi/mpi_group.h"
+
+namespace moebius::comm {
+
+constexpr int kHeaderTag = 1;
+constexpr int kNoticeTag = 2;
+constexpr int kDataTag = 16;  // + epoch % kMaxStarted
+constexpr int64_t kInlineBytes = 1024;
+constexpr int64_t kCutBytes = int64_t{256} << 20;  // the count of an MPI message is an int
+
+struct Header {
+  int64_t epoch = 0;
+  uint64_t op_hash = 0;
+  int64_t num_blocks = 0;
+  int64_t bytes = 0;
+  uint64_t sizes_hash = 0;    // of the size of each block
+  std::array<char, 48> op{};  // ends with 0; a longer name is cut
+};
+
+class MpiExchange final : public Exchange {
+ public:
+  MpiExchange(MpiGroup& group,
+              const Call& call,
+              std::span<const SendBlock> sends,
+              std::span<const RecvBlock> recvs,
+              BlockReader reader);
+  ~MpiExchange() override;
+
+  bool test() override;
+  void wait() override;
+
+  // Takes what has arrived; true once nothing is left to do.  May fail the group.
+  bool advance();
+  int64_t epoch() const { return call_.epoch; }
+
+ private:
+  enum class Kind { kHeaderSend, kHeaderRecv, kDataSend, kDataRecv };
+  struct Transfer {
+    Kind kind;
+    int peer;
+    int64_t begin = 0, end = 0;           // part of the stream
+    std::vector<std::byte> buffer{};      // of headers
+    std::unique_ptr<std::byte[]> copy{};  // of data that do not lie together
+  };
+  struct Peer {
+    ByteStream out;
+    ByteStream in;
+    Header sent;
+    Header expected;  // num_blocks, bytes and sizes_hash
+    bool has_arrived = false;
+    int num_open = 0;  // transfers under way
+  };
+
+  PeerGroup::Wait as_wait() const;
+  void place_shown_blocks();
+  void copy_own();
+  void add(Transfer transfer, MPI_Request request);
+  void send_to(int peer);
+  void send_data(int peer, int64_t begin, int64_t end);
+  void receive_data(int peer, int64_t begin, int64_t end);
+  void finish(Transfer& transfer);
+  void take_header(const Transfer& transfer);
+  void show_all();
+  void cancel() noexcept;
+
+  MpiGroup& group_;
+  const Call call_;
+  const int data_tag_;
+  BlocksByPeer<SendBlock> sends_;
+  std::vector<RecvBlock> recv_list_;  // in the caller's order
+  BlocksByPeer<RecvBlock> recvs_;
+  BlockReader reader_;
+  std::unique_ptr<std::byte[]> shown_;  // what a reader is shown
+  bool is_done_ = false;
+  std::vector<Peer> peers_;
+  std::vector<Transfer> transfers_;
+  std::vector<MPI_Request> requests_;  // of transfers_
+  size_t num_open_ = 0;
+  std::vector<int> finished_;  // what MPI_Testsome found
+};
+
+}  // namespace moebius::comm

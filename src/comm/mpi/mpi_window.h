@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that several processes of a machine map.
+//
+// Why not MPI_Win_allocate_shared: freeing such a window is collective and waits for every rank, so
+// a rank that unwinds after a failure would hang in it; and it lies in /dev/shm, which containers
+// keep small.  An anonymous file has neither fault, and leaves nothing behind when a rank dies.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace moebius::comm {
+
+// How another process finds an anonymous file: through its owner's /proc entry.  The inode tells
+// whether it found the right one, since ranks may see different /proc.
+struct FileAddress {
+  pid_t pid = 0;
+  int fd = -1;
+  uint64_t device = 0;
+  uint64_t inode = 0;
+};
+
+// A mapping of a file, unmapped with the object.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  std::byte* data() const { return data_; }
+
+  // New zeroed memory, and the file behind it, which the caller closes.
+  static Mapping create(int64_t bytes, FileAddress* address);
+  // What another process created.  REQUIRES: its file is still open there.
+  static Mapping open(const FileAddress& address, int64_t bytes);
+
+ private:
+  Mapping(std::byte* data, size_t bytes) : data_(data), bytes_(bytes) {}
+
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace moebius::comm
