@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of the comm stage that need no peers.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "comm/blocks.h"
+#include "comm/cpu_sets.h"
+#include "comm/mpi/byte_stream.h"
+#include "moebius/error.h"
+#include "moebius/group.h"
+
+namespace moebius {
+namespace {
+
+TEST(Topology, SplitsRanksIntoNodes) {
+  const Topology t = Topology::make(5, 7, 3);
+  EXPECT_EQ(t.node_begin, (std::vector<int>{0, 3, 6, 7}));
+  EXPECT_EQ(t.num_nodes(), 3);
+  EXPECT_EQ(t.node(), 1);
+  EXPECT_EQ(t.local_rank(), 2);
+  EXPECT_EQ(t.node_size(2), 1);
+  EXPECT_EQ(t.node_of(6), 2);
+  EXPECT_TRUE(t.same_node(3));
+  EXPECT_FALSE(t.same_node(6));
+  EXPECT_EQ(Topology::make(0, 4, 0).num_nodes(), 1);
+  EXPECT_EQ(Topology::make(0, 4, 100).num_nodes(), 1);
+  EXPECT_EQ(Topology::make(0, 4, 1).num_nodes(), 4);
+}
+
+TEST(Topology, RefusesWhatIsNoPlace) {
+  EXPECT_THROW(Topology::make(0, 0, 0), InvalidArgument);
+  EXPECT_THROW(Topology::make(4, 4, 0), InvalidArgument);
+  EXPECT_THROW(Topology::make(-1, 4, 0), InvalidArgument);
+  EXPECT_THROW(Topology::make(0, 4, -1), InvalidArgument);
+  EXPECT_THROW(Topology::make(0, 4, 2).node_of(4), InvalidArgument);
+  EXPECT_THROW(Topology::make(0, 4, 2).node_size(2), InvalidArgument);
+}
+
+TEST(RunThreadRanks, RefusesImpossibleOptions) {
+  const auto body = [](Group&) {};
+  EXPECT_THROW(run_thread_ranks({.num_ranks = 0}, body), InvalidArgument);
+  EXPECT_THROW(run_thread_ranks({.num_ranks = 2, .ranks_per_node = -1}, body), InvalidArgument);
+  EXPECT_THROW(run_thread_ranks({.num_ranks = 2, .timeout = std::chrono::milliseconds(-1)}, body),
+               InvalidArgument);
+}
+
+TEST(RunThreadRanks, TakesTheTimeoutFromOptionsThenSettings) {
+  const auto timeout_with = [](std::chrono::milliseconds wanted) {
+    std::chrono::milliseconds seen{};
+    run_thread_ranks({.timeout = wanted}, [&](Group& group) { seen = group.timeout(); });
+    return seen.count();
+  };
+  EXPECT_EQ(timeout_with(std::chrono::milliseconds(77)), 77);
+  setenv("MOEBIUS_TIMEOUT_MS", "1234", 1);
+  EXPECT_EQ(timeout_with({}), 1234);
+  unsetenv("MOEBIUS_TIMEOUT_MS");
+  EXPECT_EQ(timeout_with({}), 60'000);
+}
+
+TEST(RunThreadRanks, GivesRanksDisjointCpusWhenThereAreEnough) {
+  const auto before = comm::usable_cpus();
+  if (before.size() < 2) {
+    GTEST_SKIP() << "needs 2 CPUs, has " << before.size();
+  }
+  std::mutex mutex;
+  std::multiset<int> seen;
+  run_thread_ranks({.num_ranks = 2}, [&](Group&) {
+    const auto cpus = comm::usable_cpus();
+    EXPECT_EQ(Stream::cpu().num_threads(), static_cast<int>(cpus.size()));
+    const std::lock_guard lock(mutex);
+    seen.insert(cpus.begin(), cpus.end());
+  });
+  EXPECT_EQ(seen, std::multiset<int>(before.begin(), before.end()));
+  EXPECT_EQ(comm::usable_cpus(), before);
+  run_thread_ranks({.num_ranks = 2, .pin = false},
+                   [&](Group&) { EXPECT_EQ(comm::usable_cpus(), before); });
+  run_thread_ranks({.num_ranks = static_cast<int>(before.size()) + 1},
+                   [&](Group&) { EXPECT_EQ(comm::usable_cpus(), before); });
+}
+
+TEST(CpuSets, ReadsListsAsLinuxWritesThem) {
+  EXPECT_EQ(comm::parse_cpu_list("0-3,8"), (std::vector<int>{0, 1, 2, 3, 8}));
+  EXPECT_EQ(comm::parse_cpu_list("5"), (std::vector<int>{5}));
+  EXPECT_EQ(comm::parse_cpu_list("1,3-4\n"), (std::vector<int>{1, 3, 4}));
+  EXPECT_TRUE(comm::parse_cpu_list("").empty());
+  EXPECT_TRUE(comm::parse_cpu_list("none").empty());
+  EXPECT_TRUE(comm::parse_cpu_list("99999999").empty());
+}
+
+TEST(CpuSets, SplitsEvenlyOrNotAtAll) {
+  std::vector<int> cpus(10);
+  std::iota(cpus.begin(), cpus.end(), 0);
+  const auto parts = comm::split_cpus(cpus, 4);
+  std::vector<int> joined;
+  for (const auto& part : parts) {
+    EXPECT_GE(part.size(), 2u);
+    EXPECT_LE(part.size(), 3u);
+    joined.insert(joined.end(), part.begin(), part.end());
+  }
+  EXPECT_EQ(joined, cpus);
+  for (const auto& part : comm::split_cpus(cpus, 11)) {
+    EXPECT_TRUE(part.empty());
+  }
+}
+
+TEST(BlocksByPeer, KeepsTheOrderWithinAPeer) {
+  const std::vector<SendBlock> blocks = {
+      {2, nullptr, 5}, {0, nullptr, 7}, {2, nullptr, 3}, {2, nullptr, 0}};
+  comm::BlocksByPeer<SendBlock> by_peer;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    by_peer.assign(blocks, 4);
+    EXPECT_EQ(by_peer.size(), 4u);
+    ASSERT_EQ(by_peer.of(2).size(), 3u);
+    EXPECT_EQ(by_peer.of(2)[1].bytes, 3);
+    EXPECT_EQ(by_peer.index_of(2)[1], 2u);
+    EXPECT_EQ(by_peer.bytes_of(2), 8);
+    EXPECT_EQ(by_peer.bytes_of(0), 7);
+    EXPECT_TRUE(by_peer.of(1).empty());
+    EXPECT_TRUE(by_peer.of(3).empty());
+  }
+}
+
+TEST(ByteStream, JoinsNeighboursAndCopiesAcrossGaps) {
+  std::vector<std::byte> memory(100);
+  for (size_t i = 0; i < memory.size(); ++i) {
+    memory[i] = static_cast<std::byte>(i);
+  }
+  comm::ByteStream stream;
+  stream.append(memory.data(), 10);
+  stream.append(memory.data() + 10, 5);  // one run of 15
+  stream.append(memory.data() + 50, 0);
+  stream.append(memory.data() + 40, 20);
+  EXPECT_EQ(stream.bytes(), 35);
+  EXPECT_EQ(stream.contiguous(3, 15), memory.data() + 3);
+  EXPECT_EQ(stream.contiguous(15, 35), memory.data() + 40);
+  EXPECT_EQ(stream.contiguous(14, 16), nullptr);
+  std::vector<std::byte> out(10);
+  stream.copy_out(10, 20, out.data());
+  for (size_t i = 0; i < out.size(); ++i) {
+    EXPECT_EQ(out[i], static_cast<std::byte>(i < 5 ? 10 + i : 35 + i)) << i;
+  }
+  std::fill(out.begin(), out.end(), std::byte{0xff});
+  stream.copy_in(10, 20, out.data());
+  EXPECT_EQ(memory[9], std::byte{9});
+  EXPECT_EQ(memory[10], std::byte{0xff});
+  EXPECT_EQ(memory[15], std::byte{15});
+  EXPECT_EQ(memory[44], std::byte{0xff});
+  EXPECT_EQ(memory[45], std::byte{45});
+  stream.copy_out(7, 7, nullptr);  // nothing
+}
+
+TEST(Mpi, SaysWhetherItIsThere) {
+#ifdef MOEBIUS_HAVE_MPI
+  EXPECT_TRUE(mpi_available());
+#else
+  EXPECT_FALSE(mpi_available());
+  try {
+    make_mpi_group();
+    ADD_FAILURE() << "made a group without MPI";
+  } catch (const Unsupported& error) {
+    EXPECT_NE(std::string(error.what()).find("libopenmpi-dev"), std::string::npos) << error.what();
+  }
+#endif
+}
+
+TEST(Mpi, KnowsItsLaunchers) {
+  ASSERT_FALSE(launched_by_mpi());
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
+    setenv(name, "4", 1);
+    EXPECT_TRUE(launched_by_mpi()) << name;
+    unsetenv(name);
+  }
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs a body on every rank of a group, of the kind the test program was started for:
+//   (default)      rank threads in this process
+//   --group=mpi    this process is one rank of a job
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "moebius/group.h"
+
+namespace moebius::testing {
+
+struct GroupShape {
+  int num_ranks = 1;
+  int ranks_per_node = 0;  // 0: all on one node
+};
+std::string to_string(const GroupShape& shape);  // "R4_nodes_of_2"
+
+bool runs_on_mpi();
+
+// What tests go over: with threads 1 to 64 ranks, with MPI the ranks of this job; in nodes of
+// several sizes.
+std::vector<GroupShape> group_shapes();
+
+// Throws what a rank threw.
+void run_ranks(const GroupShape& shape, const std::function<void(Group&)>& body);
+
+}  // namespace moebius::testing

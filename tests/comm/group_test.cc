@@ -1,0 +1,426 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The contract of Group, for every kind of group: exchanges, windows, waiting, topology.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tests/comm/group_runner.h"
+
+namespace moebius::testing {
+namespace {
+
+class GroupTest : public ::testing::TestWithParam<GroupShape> {
+ protected:
+  // Fewer rounds for many ranks, which share few CPUs.
+  int rounds(int wanted) const {
+    return std::max(1, GetParam().num_ranks > 8 ? wanted / 20 : wanted);
+  }
+  void run(const std::function<void(Group&)>& body) { run_ranks(GetParam(), body); }
+};
+
+// A unit of payload that says where it comes from.
+struct Unit {
+  int32_t source = -1;
+  int32_t target = -1;
+  int32_t block = -1;
+  int32_t index = -1;
+  bool operator==(const Unit&) const = default;
+};
+void PrintTo(const Unit& unit, std::ostream* out) {
+  *out << "unit " << unit.index << " of block " << unit.block << " from rank " << unit.source
+       << " to " << unit.target;
+}
+
+using Units = std::vector<Unit>;
+
+Units make_units(int source, int target, int block, size_t count) {
+  Units units(count);
+  for (size_t i = 0; i < count; ++i) {
+    units[i] = {source, target, block, static_cast<int32_t>(i)};
+  }
+  return units;
+}
+
+int64_t bytes_of(const Units& units) {
+  return static_cast<int64_t>(units.size() * sizeof(Unit));
+}
+
+// Sizes of 0, 1 or 2 blocks, a third of them empty.
+std::vector<size_t> block_sizes(uint32_t round, int source, int target, uint32_t max_units) {
+  std::minstd_rand random((round * 1009 + static_cast<uint32_t>(source)) * 1013 +
+                          static_cast<uint32_t>(target) + 1);
+  random.discard(3);
+  std::vector<size_t> sizes(random() % 3);
+  for (size_t& size : sizes) {
+    size = random() % 3 == 0 ? 0 : random() % (max_units + 1);
+  }
+  return sizes;
+}
+
+// An exchange with random sizes that both ends compute alike from the round.
+struct RandomExchange {
+  std::vector<Units> sent, expected, received;
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+
+  RandomExchange(const Group& group, uint32_t round, uint32_t max_units) {
+    for (int peer = 0; peer < group.size(); ++peer) {
+      for (const size_t count : block_sizes(round, group.rank(), peer, max_units)) {
+        sent.push_back(make_units(group.rank(), peer, static_cast<int>(sent.size()), count));
+        sends.push_back({peer, nullptr, bytes_of(sent.back())});
+      }
+    }
+    for (int peer = 0; peer < group.size(); ++peer) {
+      // Blocks are numbered over all that their sender sends.
+      int block = 0;
+      for (int target = 0; target < group.rank(); ++target) {
+        block += static_cast<int>(block_sizes(round, peer, target, max_units).size());
+      }
+      for (const size_t count : block_sizes(round, peer, group.rank(), max_units)) {
+        expected.push_back(make_units(peer, group.rank(), block++, count));
+        received.emplace_back(count);
+        recvs.push_back({peer, nullptr, bytes_of(expected.back())});
+      }
+    }
+    for (size_t i = 0; i < sends.size(); ++i) {
+      sends[i].data = sent[i].data();
+    }
+    for (size_t i = 0; i < recvs.size(); ++i) {
+      recvs[i].data = received[i].data();
+    }
+  }
+};
+
+TEST_P(GroupTest, KnowsItsPlace) {
+  std::vector<std::atomic<int>> seen(static_cast<size_t>(GetParam().num_ranks));
+  run([&](Group& group) {
+    const Topology& topology = group.topology();
+    EXPECT_EQ(group.name(), runs_on_mpi() ? "mpi" : "threads");
+    EXPECT_EQ(group.shares_address_space(), !runs_on_mpi());
+    EXPECT_EQ(group.size(), GetParam().num_ranks);
+    const int per_node =
+        GetParam().ranks_per_node == 0 ? GetParam().num_ranks : GetParam().ranks_per_node;
+    EXPECT_EQ(topology.num_nodes(), (GetParam().num_ranks + per_node - 1) / per_node);
+    EXPECT_EQ(topology.node(), group.rank() / per_node);
+    EXPECT_EQ(topology.local_rank(), group.rank() % per_node);
+    EXPECT_EQ(group.epoch(), 0);
+    ++seen[static_cast<size_t>(group.rank())];
+  });
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), runs_on_mpi() ? 1 : GetParam().num_ranks);
+}
+
+TEST_P(GroupTest, ExchangesRandomSizes) {
+  run([&](Group& group) {
+    for (int round = 0; round < rounds(60); ++round) {
+      RandomExchange x(group, static_cast<uint32_t>(round), 300);
+      group.exchange("random", x.sends, x.recvs);
+      EXPECT_EQ(x.received, x.expected) << "round " << round;
+    }
+    EXPECT_EQ(group.epoch(), rounds(60));
+  });
+}
+
+TEST_P(GroupTest, ExchangesOddNumbersOfBytes) {
+  run([&](Group& group) {
+    const auto byte_at = [](int source, int64_t i) {
+      return static_cast<std::byte>(source * 37 + i * 11);
+    };
+    for (const int64_t bytes : {1, 3, 1023, 1024, 1025, 4099}) {
+      std::vector<std::byte> in(static_cast<size_t>(bytes));
+      for (int64_t i = 0; i < bytes; ++i) {
+        in[static_cast<size_t>(i)] = byte_at(group.rank(), i);
+      }
+      std::vector<std::byte> out(static_cast<size_t>(bytes * group.size()));
+      all_gather_bytes(group, "bytes", in.data(), bytes, out.data());
+      for (int source = 0; source < group.size(); ++source) {
+        for (int64_t i = 0; i < bytes; ++i) {
+          ASSERT_EQ(out[static_cast<size_t>(source * bytes + i)], byte_at(source, i))
+              << "byte " << i << " of " << bytes << " from rank " << source;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(GroupTest, SurvivesThousandsOfCallsBackToBack) {
+  run([&](Group& group) {
+    for (int i = 0; i < rounds(3000); ++i) {
+      if (i % 3 == 0) {
+        group.barrier("barrier");
+      } else {
+        ASSERT_EQ(all_reduce_max(group, "max", group.rank() * 1000 + i),
+                  (group.size() - 1) * 1000 + i);
+      }
+    }
+  });
+}
+
+TEST_P(GroupTest, ToleratesRanksThatComeLate) {
+  run([&](Group& group) {
+    std::mt19937 random(static_cast<uint32_t>(group.rank()));
+    for (int round = 0; round < rounds(100); ++round) {
+      if (random() % 4 == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+      }
+      RandomExchange x(group, static_cast<uint32_t>(round), 40);
+      auto exchange = group.start_exchange("late", x.sends, x.recvs);
+      if (random() % 4 == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+      }
+      if (random() % 2 == 0) {
+        while (!exchange->test()) {
+          std::this_thread::yield();
+        }
+      }
+      exchange->wait();
+      ASSERT_EQ(x.received, x.expected) << "round " << round;
+    }
+  });
+}
+
+TEST_P(GroupTest, CompletesStartedExchangesInAnyOrder) {
+  run([&](Group& group) {
+    std::mt19937 random(static_cast<uint32_t>(group.rank() + 1));
+    for (int round = 0; round < rounds(20); ++round) {
+      std::vector<std::unique_ptr<RandomExchange>> exchanges;
+      std::vector<std::unique_ptr<Exchange>> started;
+      // With a barrier among them, which must move the others forward.
+      for (uint32_t i = 0; i + 1 < Group::kMaxStarted; ++i) {
+        exchanges.push_back(
+            std::make_unique<RandomExchange>(group, static_cast<uint32_t>(round) * 100 + i, 200));
+        started.push_back(
+            group.start_exchange("many", exchanges.back()->sends, exchanges.back()->recvs));
+        if (i == 3) {
+          group.barrier("between");
+        }
+      }
+      std::shuffle(started.begin(), started.end(), random);
+      for (auto& exchange : started) {
+        exchange->wait();
+      }
+      for (const auto& x : exchanges) {
+        ASSERT_EQ(x->received, x->expected) << "round " << round;
+      }
+    }
+  });
+}
+
+TEST_P(GroupTest, ShowsReceivedBlocksInPlace) {
+  run([&](Group& group) {
+    for (int round = 0; round < rounds(40); ++round) {
+      RandomExchange x(group, static_cast<uint32_t>(round), 100);
+      std::vector<RecvBlock> nowhere = x.recvs;
+      for (RecvBlock& block : nowhere) {
+        block.data = nullptr;
+      }
+      int calls = 0;
+      group.exchange("read", x.sends, nowhere, [&](std::span<const std::byte* const> blocks) {
+        ++calls;
+        ASSERT_EQ(blocks.size(), x.expected.size());
+        for (size_t i = 0; i < blocks.size(); ++i) {
+          Units seen(x.expected[i].size());
+          if (!seen.empty()) {
+            std::memcpy(seen.data(), blocks[i], static_cast<size_t>(bytes_of(seen)));
+          }
+          EXPECT_EQ(seen, x.expected[i]) << "block " << i << " in round " << round;
+        }
+      });
+      EXPECT_EQ(calls, 1);
+    }
+    EXPECT_EQ(group.traffic().intra_node_bytes + group.traffic().inter_node_bytes, 0);
+  });
+}
+
+TEST_P(GroupTest, ReadersAndCopiesMayOverlap) {
+  run([&](Group& group) {
+    RandomExchange a(group, 1, 100);
+    RandomExchange b(group, 2, 100);
+    int calls = 0;
+    auto reading = group.start_exchange("read", a.sends, a.recvs,
+                                        [&](std::span<const std::byte* const>) { ++calls; });
+    auto copying = group.start_exchange("copy", b.sends, b.recvs);
+    copying->wait();
+    EXPECT_EQ(b.received, b.expected);
+    reading->wait();
+    EXPECT_TRUE(reading->test());
+    EXPECT_EQ(calls, 1);
+  });
+}
+
+TEST_P(GroupTest, MovesLargeAndScatteredBlocks) {
+  run([&](Group& group) {
+    // One large block and many rows that lie apart to each peer.  6.4 MB are over the thresholds
+    // for several threads and for rendezvous; the bytes grow with the square of the ranks.
+    const size_t large = group.size() > 8 ? 2'000 : 400'000;
+    const size_t num_rows = group.size() > 8 ? 50 : 3000;
+    constexpr size_t kRowUnits = 7;
+    std::vector<Units> sent, received, expected;
+    std::vector<SendBlock> sends;
+    std::vector<RecvBlock> recvs;
+    for (int peer = 0; peer < group.size(); ++peer) {
+      sent.push_back(make_units(group.rank(), peer, 0, large));
+      sent.push_back(make_units(group.rank(), peer, 1, num_rows * kRowUnits));
+      expected.push_back(make_units(peer, group.rank(), 0, large));
+      expected.push_back(make_units(peer, group.rank(), 1, num_rows * kRowUnits));
+      received.emplace_back(large);
+      received.emplace_back(num_rows * kRowUnits);
+      const size_t at = sent.size() - 2;
+      sends.push_back({peer, sent[at].data(), bytes_of(sent[at])});
+      recvs.push_back({peer, received[at].data(), bytes_of(received[at])});
+      const int64_t row_bytes = kRowUnits * sizeof(Unit);
+      for (size_t row = 0; row < num_rows; ++row) {
+        // Each row once, as 77 and their number have no common factor, and no two neighbours in a
+        // row.
+        const size_t place = (row * 77 + 5) % num_rows * kRowUnits;
+        sends.push_back({peer, sent[at + 1].data() + place, row_bytes});
+        recvs.push_back({peer, received[at + 1].data() + place, row_bytes});
+      }
+    }
+    group.exchange("large", sends, recvs);
+    for (size_t i = 0; i < received.size(); ++i) {
+      EXPECT_TRUE(received[i] == expected[i]) << "block " << i;  // too large to print
+    }
+  });
+}
+
+TEST_P(GroupTest, CountsTrafficByNode) {
+  run([&](Group& group) {
+    std::vector<std::byte> in(100);
+    std::vector<std::byte> out(100 * static_cast<size_t>(group.size()));
+    all_gather_bytes(group, "gather", in.data(), 100, out.data());
+    const int neighbours = group.topology().node_size(group.topology().node()) - 1;
+    EXPECT_EQ(group.traffic().intra_node_bytes, 100 * neighbours);
+    EXPECT_EQ(group.traffic().inter_node_bytes, 100 * (group.size() - 1 - neighbours));
+    group.count_traffic(group.rank(), 5);  // the own rank is no traffic
+    EXPECT_EQ(group.traffic().intra_node_bytes, 100 * neighbours);
+  });
+}
+
+TEST_P(GroupTest, WindowsAreSharedWithinANode) {
+  run([&](Group& group) {
+    constexpr int64_t kBytes = 1000;
+    const auto window = group.make_window("window", kBytes);
+    EXPECT_EQ(window->bytes(), kBytes);
+    EXPECT_EQ(window->local(), window->peer(group.rank()));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(window->local()) % 256, 0u);
+    EXPECT_TRUE(std::all_of(window->local(), window->local() + kBytes,
+                            [](std::byte b) { return b == std::byte{0}; }));
+    for (int peer = 0; peer < group.size(); ++peer) {
+      ASSERT_EQ(window->peer(peer) != nullptr, group.topology().same_node(peer)) << peer;
+    }
+    // Each rank writes its number into a slot at each neighbour, then says so with a flag.
+    const auto slot = [&](int owner, int writer) {
+      return reinterpret_cast<int32_t*>(window->peer(owner)) + 1 + writer;
+    };
+    const auto flag = [&](int owner) {
+      return std::atomic_ref<int32_t>(*reinterpret_cast<int32_t*>(window->peer(owner)));
+    };
+    group.barrier("all looked at the zeros");
+    int neighbours = 0;
+    for (int peer = 0; peer < group.size(); ++peer) {
+      if (group.topology().same_node(peer)) {
+        *slot(peer, group.rank()) = group.rank() * 10 + peer;
+        flag(peer).fetch_add(1, std::memory_order_release);
+        ++neighbours;
+      }
+    }
+    group.wait_until(
+        "signals", group.rank(),
+        [&] { return flag(group.rank()).load(std::memory_order_acquire) == neighbours; },
+        [] { return "expected every neighbour's signal"; });
+    for (int peer = 0; peer < group.size(); ++peer) {
+      if (group.topology().same_node(peer)) {
+        EXPECT_EQ(*slot(group.rank(), peer), peer * 10 + group.rank());
+      }
+    }
+    group.barrier("before the windows go");
+  });
+}
+
+TEST_P(GroupTest, WindowMemoryLivesAsLongAsSomebodyMapsIt) {
+  run([&](Group& group) {
+    auto window = group.make_window("window", 64);
+    window->local()[7] = static_cast<std::byte>(group.rank() + 1);
+    group.barrier("written");
+    if (group.rank() == 0) {
+      window.reset();
+    }
+    group.barrier("rank 0 has dropped its window");
+    if (window && window->peer(0) != nullptr) {
+      EXPECT_EQ(window->peer(0)[7], std::byte{1});
+    }
+    const auto empty = group.make_window("empty", 0);
+    EXPECT_EQ(empty->bytes(), 0);
+  });
+}
+
+TEST_P(GroupTest, WindowsOfDifferentSizesAreRefusedByAll) {
+  run([&](Group& group) {
+    const int last = group.size() - 1;
+    try {
+      group.make_window("window", group.rank() == last ? 8192 : 4096);
+      EXPECT_EQ(group.size(), 1);
+    } catch (const InvalidArgument& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("4096"), std::string::npos) << message;
+      EXPECT_NE(message.find("8192"), std::string::npos) << message;
+      EXPECT_NE(message.find("rank " + std::to_string(last)), std::string::npos) << message;
+    }
+    group.barrier("still usable");
+  });
+}
+
+TEST_P(GroupTest, BadArgumentsAreRefusedBeforeAnythingIsSent) {
+  run([&](Group& group) {
+    int value = 0;
+    const std::vector<SendBlock> to_nobody = {{group.size(), &value, 4}};
+    const std::vector<SendBlock> negative = {{0, &value, -4}};
+    const std::vector<RecvBlock> no_data = {{0, nullptr, 4}};
+    EXPECT_THROW(group.exchange("bad", to_nobody, {}), InvalidArgument);
+    EXPECT_THROW(group.exchange("bad", negative, {}), InvalidArgument);
+    EXPECT_THROW(group.exchange("bad", {}, no_data), InvalidArgument);
+    EXPECT_THROW(group.make_window("bad", -1), InvalidArgument);
+    EXPECT_THROW(group.set_dead(group.rank(), true), InvalidArgument);
+    EXPECT_THROW(group.wait_until(
+                     "bad", -1, [] { return true; }, [] { return ""; }),
+                 InvalidArgument);
+    EXPECT_EQ(group.epoch(), 0);
+    group.barrier("still usable");
+  });
+}
+
+TEST_P(GroupTest, CollectiveCallsNeedEveryRank) {
+  if (GetParam().num_ranks == 1) {
+    GTEST_SKIP() << "there is nobody to give up";
+  }
+  run([&](Group& group) {
+    const int other = (group.rank() + 1) % group.size();
+    group.set_dead(other, true);
+    EXPECT_TRUE(group.is_dead(other));
+    try {
+      group.barrier("not everybody");
+      ADD_FAILURE() << "the barrier did not mind";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.peer(), other);
+    }
+    group.set_dead(other, false);
+    group.barrier("everybody");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes,
+                         GroupTest,
+                         ::testing::ValuesIn(group_shapes()),
+                         [](const auto& shape) { return to_string(shape.param); });
+
+}  // namespace
+}  // namespace moebius::testing
