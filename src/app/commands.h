@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The subcommands.  Each returns an exit code; errors are thrown and turned into one line on stderr
+// by main().
+#pragma once
+
+#include "app/options.h"
+
+namespace moebius::app {
+
+enum ExitCode : int {
+  kOk = 0,
+  kCheckFailed = 1,  // the work was done and its result is wrong
+  kBadInput = 2,     // usage or input; nothing was written
+  kRunFailed = 3,    // out of memory, a full disk, a lost rank
+};
+
+int run(const RunOptions& options);
+int make_model(const MakeModelOptions& options);
+int bench(const BenchOptions& options);
+int verify(const VerifyOptions& options);
+int info(const InfoOptions& options);
+
+}  // namespace moebius::app

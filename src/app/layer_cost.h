@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one call of a layer has to compute and to read, counted from its weights and its load.
+#pragma once
+
+#include <cstdint>
+
+#include "moebius/moe_layer.h"
+
+namespace moebius::app {
+
+// Bytes are those of the checkpoint's format with scales and biases, whatever the implementation
+// repacks them to; operations count a multiply and an add as two.
+struct LayerCost {
+  int64_t expert_bytes = 0;  // one routed expert
+  int64_t shared_bytes = 0;  // all shared experts
+  int64_t router_bytes = 0;
+  int64_t total_bytes = 0;      // the whole layer
+  int64_t flops_per_row = 0;    // one row through one routed expert
+  int64_t flops_per_token = 0;  // router and shared experts
+};
+LayerCost layer_cost(const MoeLayerWeights& weights);
+
+struct LoadSummary {
+  int64_t rows = 0;  // (token, expert) pairs computed
+  int64_t max = 0;
+  double mean = 0;
+  int64_t idle = 0;  // experts without rows
+};
+// load: i64 [E].
+LoadSummary summarize_load(const Tensor& load);
+
+}  // namespace moebius::app

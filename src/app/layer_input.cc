@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "app/layer_input.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "app/random_tensor.h"
+#include "moebius/error.h"
+#include "moebius/safetensors.h"
+
+namespace moebius::app {
+
+namespace {
+
+std::string only_tensor(const Safetensors& file, const std::string& path) {
+  const auto names = file.names();
+  if (names.size() != 1) {
+    throw InvalidArgument(
+        fmt::format("{}: holds {} tensors, expected 1 or --input-tensor NAME", path, names.size()));
+  }
+  return names.front();
+}
+
+void expect_finite(const Tensor& hidden, const std::string& what) {
+  const int64_t columns = hidden.dim(1);
+  for (int64_t i = 0; i < hidden.numel(); ++i) {
+    const float value = get_float(hidden, i);
+    if (!std::isfinite(value)) {
+      throw InvalidArgument(fmt::format("{} is {} at token {}, column {}, expected a finite number",
+                                        what, value, i / columns, i % columns));
+    }
+  }
+}
+
+}  // namespace
+
+LayerInput load_input(const RunOptions& options, int64_t hidden_size, DType synthetic_dtype) {
+  if (options.input.empty()) {
+    return {random_normal({options.tokens, hidden_size}, synthetic_dtype, options.seed),
+            "synthetic", ""};
+  }
+  const Safetensors file(options.input);
+  const std::string name =
+      options.input_tensor.empty() ? only_tensor(file, options.input) : options.input_tensor;
+  const std::string what = fmt::format("{}: tensor {}", options.input, name);
+  if (!file.contains(name)) {
+    throw InvalidArgument(what + " is missing");
+  }
+  const SafetensorsEntry& entry = file.entry(name);
+  if (entry.dtype != DType::kBF16 && entry.dtype != DType::kF16 && entry.dtype != DType::kF32) {
+    throw InvalidArgument(
+        fmt::format("{} has dtype {}, expected BF16, F16 or F32", what, entry.dtype_name));
+  }
+  if (entry.shape.size() != 2 || entry.shape[1] != hidden_size) {
+    throw InvalidArgument(fmt::format("{} has shape {}, expected [T, {}] as {} has hidden size {}",
+                                      what, to_string(entry.shape), hidden_size, options.model,
+                                      hidden_size));
+  }
+  Tensor hidden = file.tensor(name);
+  expect_finite(hidden, what);
+  return {std::move(hidden), options.input, name};
+}
+
+}  // namespace moebius::app

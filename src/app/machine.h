@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The machine this process runs on, and what the process takes of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace moebius::app {
+
+std::string cpu_model();                              // "AMD EPYC"
+std::vector<std::pair<std::string, bool>> cpu_isa();  // what implementations may ask for
+int64_t memory_bytes();                               // of the machine; 0 when unknown
+int64_t peak_memory_bytes();                          // of this process so far (VmHWM), or 0
+
+}  // namespace moebius::app

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "app/not_built.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "moebius/error.h"
+
+namespace moebius::app {
+
+namespace {
+
+struct Limit {
+  std::string_view option;
+  // The value given when it is ahead of what stands ("" for a flag), nullopt when it is served.
+  std::optional<std::string> (*beyond)(const RunOptions&);
+  std::string_view stands;
+};
+
+template <auto Member>
+std::optional<std::string> above_one(const RunOptions& o) {
+  return o.*Member > 1 ? std::optional(std::to_string(o.*Member)) : std::nullopt;
+}
+
+template <auto Member>
+std::optional<std::string> any_file(const RunOptions& o) {
+  return (o.*Member).empty() ? std::nullopt : std::optional(o.*Member);
+}
+
+std::optional<std::string> cuda(const RunOptions& o) {
+  return o.device == "cpu" ? std::nullopt : std::optional(o.device);
+}
+
+std::optional<std::string> process_group(const RunOptions& o) {
+  return o.group == "threads" ? std::nullopt : std::optional(o.group);
+}
+
+std::optional<std::string> transport(const RunOptions& o) {
+  return o.all2all == "none" ? std::nullopt : std::optional(o.all2all);
+}
+
+std::optional<std::string> monolithic(const RunOptions& o) {
+  return o.monolithic ? std::optional<std::string>("") : std::nullopt;
+}
+
+// Everything that waits for a later step.  Building a feature removes its line.
+constexpr Limit kLimits[] = {
+    {"--device", cuda, "the layer runs on cpu"},
+    {"--group", process_group, "one rank only so far"},
+    {"--ranks", above_one<&RunOptions::ranks>, "one rank only so far"},
+    {"--ranks-per-node", above_one<&RunOptions::ranks_per_node>, "one rank only so far"},
+    {"--tp", above_one<&RunOptions::tp>, "one rank only so far"},
+    {"--dp", above_one<&RunOptions::dp>, "one rank only so far"},
+    {"--all2all", transport, "one rank only so far"},
+    {"--monolithic", monolithic, "the router runs before dispatch"},
+    {"--microbatches", above_one<&RunOptions::microbatches>, "one micro-batch only so far"},
+    {"--trace", any_file<&RunOptions::trace>, "--json has the time of each stage"},
+    {"--report", any_file<&RunOptions::report>, "--json has every figure of the printed report"},
+};
+
+}  // namespace
+
+void refuse_not_built(const RunOptions& options) {
+  for (const Limit& limit : kLimits) {
+    if (const auto value = limit.beyond(options)) {
+      throw Unsupported(fmt::format("{}{}{}: not built yet ({})", limit.option,
+                                    value->empty() ? "" : " ", *value, limit.stands));
+    }
+  }
+}
+
+void refuse_plan() {
+  throw Unsupported("plan: not built yet (moebius info --model DIR shows a checkpoint's shape)");
+}
+
+}  // namespace moebius::app

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the command line says, one struct per subcommand.  Defaults stand here and nowhere else;
+// docs/command.md explains each option.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+namespace moebius::app {
+
+struct RunOptions {
+  std::string model;
+  std::optional<int64_t> layer;  // the first MoE layer
+  std::string input;             // empty: synthetic
+  std::string input_tensor;      // empty: the only tensor of the file
+  int64_t tokens = 64;
+  uint64_t seed = 0;
+  std::string output;
+  std::string device = "cpu";
+  std::string group = "threads";
+  int ranks = 1;
+  int ranks_per_node = 0;  // 0: all ranks on one node
+  int tp = 1;
+  int dp = 1;
+  bool no_ep = false;
+  std::string all2all = "none";
+  bool monolithic = false;
+  std::string quant = "auto";
+  int microbatches = 1;
+  int64_t chunk_tokens = 0;  // 0: MOEBIUS_CHUNK_TOKENS
+  int threads = 0;           // 0: MOEBIUS_THREADS, else all usable CPUs
+  int repeat = 3;
+  bool check = false;
+  std::string format = "standard";
+  std::string experts;  // empty: the first implementation that accepts
+  std::string json;
+  std::string trace;
+  std::string report;
+};
+
+struct MakeModelOptions {
+  std::string preset;  // "list" prints the presets
+  int64_t layers = 1;
+  std::string quant = "none";
+  uint64_t seed = 0;
+  std::string output;
+};
+
+struct BenchOptions {
+  std::string stage;    // quant, router or experts
+  std::string problem;  // empty: all of the stage
+  std::string impl;     // empty: all that accept
+  bool check = true;
+  int threads = 0;
+  double min_time = 0.3;  // seconds of measurement per case
+  std::string json;
+};
+
+struct VerifyOptions {
+  std::string stage;  // empty: all
+  int threads = 0;
+  std::string json;
+};
+
+struct InfoOptions {
+  std::string model;
+  bool markdown = false;
+  std::string json;
+};
+
+struct PlanOptions {};
+
+using Options = std::
+    variant<RunOptions, MakeModelOptions, BenchOptions, VerifyOptions, InfoOptions, PlanOptions>;
+
+// The command line as options, or the exit code when there is nothing left to do (--help).
+// Throws InvalidArgument, one line, for anything that cannot be parsed.
+std::variant<Options, int> parse_command_line(int argc, const char* const* argv);
+
+}  // namespace moebius::app

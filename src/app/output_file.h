@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files the command writes: refused before the work starts where they cannot be written, and whole
+// or absent afterwards.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace moebius::app {
+
+// Throws InvalidArgument naming option and path: no such folder, not writable, a folder itself.
+// An empty path is valid: nothing will be written.
+void expect_writable(std::string_view option, const std::string& path);
+
+// Writes a temporary file beside `path`, then renames it.  An empty path does nothing.
+// Throws Error naming the file.
+void write_text(const std::string& path, std::string_view text);
+
+}  // namespace moebius::app

@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <limits>
+#include <memory>
+
+#include "app/build_info.h"
+#include "app/options.h"
+#include "moebius/error.h"
+
+namespace moebius::app {
+
+namespace {
+
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+constexpr int64_t kMaxTokens = int64_t{1} << 31;
+
+CLI::Validator from_one_to(int64_t last) {
+  return CLI::Range(int64_t{1}, last);
+}
+
+void add_layer_options(CLI::App& app, RunOptions& o) {
+  app.add_option("--model", o.model, "Hugging Face model folder")->required()->type_name("DIR");
+  app.add_option("--layer", o.layer, "layer index (default: the first MoE layer)")
+      ->check(CLI::Range(int64_t{0}, int64_t{kMaxInt}));
+  CLI::Option* input = app.add_option("--input", o.input, "hidden states [T, H]: bf16, f16 or f32");
+  input->type_name("FILE.safetensors");
+  app.add_option("--input-tensor", o.input_tensor, "its name (default: the only one of the file)")
+      ->needs(input)
+      ->type_name("NAME");
+  app.add_option("--tokens", o.tokens, "synthetic input of this many tokens (default 64)")
+      ->check(from_one_to(kMaxTokens))
+      ->excludes(input);
+  app.add_option("--seed", o.seed, "seed of the synthetic input (default 0)")->excludes(input);
+  app.add_option("--output", o.output, "where to write tensor \"output\" [T, H] f32")
+      ->type_name("FILE.safetensors");
+  app.add_option("--quant", o.quant,
+                 "auto: as the checkpoint says; none: activations not quantized; or a scheme to "
+                 "quantize an unquantized checkpoint with (fp8_w8a8, int4_w4a16, ...)");
+  app.add_option("--format", o.format, "how rows reach the experts")
+      ->check(CLI::IsMember({"standard", "batched"}));
+  app.add_option("--experts", o.experts, "experts implementation to force (see moebius info)")
+      ->type_name("NAME");
+  app.add_option("--chunk-tokens", o.chunk_tokens, "tokens per pass through the experts")
+      ->check(from_one_to(kMaxTokens));
+}
+
+void add_parallel_options(CLI::App& app, RunOptions& o) {
+  app.add_option("--device", o.device)->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--group", o.group, "what a rank is")
+      ->check(CLI::IsMember({"threads", "mpi", "nccl"}));
+  app.add_option("--ranks", o.ranks, "number of ranks")->check(from_one_to(kMaxInt));
+  app.add_option("--ranks-per-node", o.ranks_per_node, "pretend that nodes are this small")
+      ->check(from_one_to(kMaxInt));
+  app.add_option("--tp", o.tp, "tensor parallel size")->check(from_one_to(kMaxInt));
+  app.add_option("--dp", o.dp, "data parallel size")->check(from_one_to(kMaxInt));
+  app.add_flag("--no-ep", o.no_ep, "shard every expert instead of distributing experts");
+  app.add_option("--all2all", o.all2all, "transport between ranks")
+      ->check(CLI::IsMember({"none", "allgather_reducescatter", "high_throughput", "low_latency"}));
+  app.add_flag("--monolithic", o.monolithic, "router logits travel, the experts route");
+  app.add_option("--microbatches", o.microbatches, "overlapped parts of the batch")
+      ->check(from_one_to(kMaxInt));
+}
+
+void add_report_options(CLI::App& app, RunOptions& o) {
+  app.add_option("--threads", o.threads, "CPU threads (default: all usable)")
+      ->check(from_one_to(4096));
+  app.add_option("--repeat", o.repeat, "timed calls after one warm-up (default 3)")
+      ->check(from_one_to(1000000));
+  app.add_flag("--check", o.check, "compare with the float64 reference; exit 1 above tolerance");
+  app.add_option("--json", o.json, "write every printed figure")->type_name("FILE");
+  app.add_option("--trace", o.trace, "write a timeline")->type_name("FILE");
+  app.add_option("--report", o.report, "write a page")->type_name("FILE.html");
+}
+
+// CLI11 fills the options in place while it parses; `chosen` moves out those of the subcommand.
+class Parser {
+ public:
+  Parser() : app_("MoE layers on one to many workers", "moebius") {
+    app_.require_subcommand(1);
+    app_.set_version_flag("--version", version_line());
+
+    CLI::App* run = app_.add_subcommand("run", "Run one MoE layer of a checkpoint");
+    add_layer_options(*run, run_);
+    add_parallel_options(*run, run_);
+    add_report_options(*run, run_);
+
+    CLI::App* make =
+        app_.add_subcommand("make-model", "Write a synthetic checkpoint of a model's exact shape");
+    make->add_option("--preset", make_.preset, "a model's name; list prints them")->required();
+    make->add_option("--layers", make_.layers, "MoE layers (default 1)")->check(from_one_to(1000));
+    make->add_option("--quant", make_.quant, "none, fp8, int8, int4, mxfp4 or nvfp4");
+    make->add_option("--seed", make_.seed, "of the random weights (default 0)");
+    make->add_option("--output", make_.output, "folder to write")->type_name("DIR");
+
+    CLI::App* bench = app_.add_subcommand("bench", "Check one stage, then time it");
+    bench->add_option("stage", bench_.stage)
+        ->required()
+        ->check(CLI::IsMember({"quant", "router", "experts"}));
+    bench->add_option("--problem", bench_.problem, "one problem (default: all)");
+    bench->add_option("--impl", bench_.impl, "one implementation (default: all that accept)");
+    bench->add_flag("--check,!--no-check", bench_.check, "compare with ref first (default)");
+    bench->add_option("--threads", bench_.threads, "CPU threads")->check(from_one_to(4096));
+    bench->add_option("--min-time", bench_.min_time, "seconds of measurement per case")
+        ->check(CLI::Range(0.0, 3600.0));
+    bench->add_option("--json", bench_.json, "write one line per case")->type_name("FILE");
+
+    CLI::App* verify =
+        app_.add_subcommand("verify", "Compare every implementation with the reference");
+    verify->add_option("--stage", verify_.stage, "one stage (default: all)")
+        ->check(CLI::IsMember({"quant", "router", "experts"}));
+    verify->add_option("--threads", verify_.threads, "CPU threads")->check(from_one_to(4096));
+    verify->add_option("--json", verify_.json, "write the matrix")->type_name("FILE");
+
+    CLI::App* info = app_.add_subcommand("info", "This machine, this build, or a checkpoint");
+    info->add_option("--model", info_.model, "describe a model folder instead")->type_name("DIR");
+    info->add_flag("--markdown", info_.markdown, "the support table of README.md");
+    info->add_option("--json", info_.json, "write every printed figure")->type_name("FILE");
+
+    app_.add_subcommand("plan", "Size a deployment (not built yet)")->allow_extras();
+  }
+
+  std::variant<Options, int> parse(int argc, const char* const* argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() == 0) {
+        return app_.exit(error);
+      }
+      throw InvalidArgument(fmt::format("{} (see moebius{} --help)", error.what(), subcommand()));
+    }
+    return chosen();
+  }
+
+ private:
+  std::string subcommand() const {
+    const auto parsed = app_.get_subcommands();
+    return parsed.empty() ? "" : " " + parsed.front()->get_name();
+  }
+
+  Options chosen() {
+    const std::string name = app_.get_subcommands().front()->get_name();
+    if (name == "run") {
+      return run_;
+    }
+    if (name == "make-model") {
+      return make_;
+    }
+    if (name == "bench") {
+      return bench_;
+    }
+    if (name == "verify") {
+      return verify_;
+    }
+    if (name == "info") {
+      return info_;
+    }
+    return PlanOptions();
+  }
+
+  RunOptions run_;
+  MakeModelOptions make_;
+  BenchOptions bench_;
+  VerifyOptions verify_;
+  InfoOptions info_;
+  CLI::App app_;
+};
+
+}  // namespace
+
+std::variant<Options, int> parse_command_line(int argc, const char* const* argv) {
+  return Parser().parse(argc, argv);
+}
+
+}  // namespace moebius::app

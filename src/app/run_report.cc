@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "app/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "app/build_info.h"
+#include "app/machine.h"
+
+namespace moebius::app {
+
+namespace {
+
+std::string describe(const QuantDesc& desc, std::string_view row_group) {
+  if (!desc.format) {
+    return "not quantized";
+  }
+  std::string text(name(*desc.format));
+  if (!desc.shape || desc.shape->is_per_tensor()) {
+    text += " per tensor";
+  } else if (desc.shape->is_per_token()) {
+    text += fmt::format(" per {}", row_group);
+  } else {
+    text += fmt::format(" {}x{}", std::max<int64_t>(1, desc.shape->row), desc.shape->col);
+  }
+  return text;
+}
+
+// One character per expert (or per few of them, 64 in all): its share of the fullest one's rows.
+std::string load_bar(const Tensor& load, int64_t max) {
+  constexpr std::string_view kLevels = " .:-=+*#%@";
+  constexpr int64_t kWidth = 64;
+  const int64_t per_char = (load.numel() + kWidth - 1) / kWidth;
+  std::string bar;
+  for (int64_t begin = 0; begin < load.numel(); begin += per_char) {
+    const int64_t* first = load.data<int64_t>() + begin;
+    const int64_t fullest =
+        *std::max_element(first, first + std::min(per_char, load.numel() - begin));
+    const int64_t last_level = static_cast<int64_t>(kLevels.size()) - 1;
+    // Rounded up, so that only idle experts are blank.
+    bar += kLevels[static_cast<size_t>(max > 0 ? (fullest * last_level + max - 1) / max : 0)];
+  }
+  return bar;
+}
+
+void add_subject(Report& report, const RunOptions& options, const RunResult& r) {
+  const ModelInfo& m = r.model;
+  report.line("model", "model", "{directory} ({family}), layer {layer} of {num_layers}",
+              {{"directory", options.model},
+               {"family", m.family},
+               {"layer", r.layer},
+               {"num_layers", m.num_layers},
+               {"block", r.block}});
+  report.line("model", "shape",
+              "hidden {hidden}, {num_experts} experts of {intermediate}, top-{topk}, shared "
+              "{shared_intermediate}",
+              {{"hidden", m.hidden},
+               {"num_experts", m.num_experts},
+               {"intermediate", m.intermediate},
+               {"topk", m.topk},
+               {"num_shared_experts", m.num_shared_experts},
+               {"shared_intermediate", m.shared_intermediate}});
+  report.line(
+      "quantization", "quantization", "{checkpoint} checkpoint; {computed}",
+      {{"checkpoint", m.quant_method}, {"asked", options.quant}, {"computed", r.quantization}});
+  report.line("input", "input", "{tokens} tokens {dtype}, {source}{tensor}",
+              {{"tokens", r.input.hidden.dim(0)},
+               {"dtype", std::string(name(r.input.hidden.dtype()))},
+               {"source", r.input.source},
+               {"tensor", r.input.tensor.empty() ? "" : " " + r.input.tensor},
+               {"seed", r.input.tensor.empty() ? Json(options.seed) : Json()}});
+  std::string chosen;
+  std::vector<Figure> figures;
+  for (const auto& [stage, implementation] : r.implementations) {
+    chosen += fmt::format("{} {{{}}}, ", stage, stage);
+    figures.push_back({stage, implementation});
+  }
+  figures.push_back({"format", options.format});
+  figures.push_back({"threads", r.threads});
+  report.line("implementation", "implementation", chosen + "{format} rows, {threads} threads",
+              figures);
+}
+
+void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
+  const LoadSummary load = summarize_load(r.expert_load);
+  const int64_t tokens = r.input.hidden.dim(0);
+  const int64_t active = r.expert_load.numel() - load.idle;
+  const double seconds = std::max(r.call_us, 1e-3) * 1e-6;
+  const int64_t bytes =
+      tokens > 0 ? active * r.cost.expert_bytes + r.cost.shared_bytes + r.cost.router_bytes : 0;
+  const int64_t flops = load.rows * r.cost.flops_per_row + tokens * r.cost.flops_per_token;
+
+  report.line("time", "time", "{call_us} per call (median of {repeat}), loaded in {load_us}",
+              {{"call_us", r.call_us, Unit::kMicros},
+               {"repeat", options.repeat},
+               {"load_us", r.load_us, Unit::kMicros}});
+  std::vector<std::vector<Json>> rows;
+  for (const auto& [stage, us] : r.stages_us) {
+    rows.push_back({stage, us, us / std::max(r.call_us, 1e-3)});
+  }
+  report.table(
+      "time", "stages",
+      {{"stage", "stage"}, {"us", "time", Unit::kMicros}, {"share", "share", Unit::kPercent}},
+      rows);
+  report.line("throughput", "throughput",
+              "{tokens_per_second}, {gflops}, weights at {weight_gb_per_s}",
+              {{"tokens_per_second", static_cast<double>(tokens) / seconds, Unit::kTokensPerSecond},
+               {"gflops", static_cast<double>(flops) / seconds * 1e-9, Unit::kGflops},
+               {"flops", flops},
+               {"weight_gb_per_s", static_cast<double>(bytes) / seconds * 1e-9,
+                Unit::kGigabytesPerSecond}});
+  report.line(
+      "memory", "weights", "{touched_bytes} touched per call, of {weight_bytes}",
+      {{"touched_bytes", bytes, Unit::kBytes}, {"weight_bytes", r.cost.total_bytes, Unit::kBytes}});
+  report.line("memory", "memory",
+              "peak {peak_bytes}, {peak_over_weights} x weights; workspaces {workspace_bytes}",
+              {{"peak_bytes", r.peak_bytes, Unit::kBytes},
+               {"peak_over_weights",
+                static_cast<double>(r.peak_bytes) /
+                    static_cast<double>(std::max<int64_t>(1, r.cost.total_bytes)),
+                Unit::kDecimals},
+               {"workspace_bytes", r.workspace_bytes, Unit::kBytes}});
+
+  const int64_t* counts = r.expert_load.data<int64_t>();
+  report.line("load", "load",
+              "{rows} rows; per expert max {max}, mean {mean}, ratio {max_over_mean}; {idle} of "
+              "{num_experts} idle",
+              {{"rows", load.rows},
+               {"max", load.max},
+               {"mean", load.mean, Unit::kDecimals},
+               {"max_over_mean", load.mean > 0 ? static_cast<double>(load.max) / load.mean : 0.0,
+                Unit::kDecimals},
+               {"idle", load.idle},
+               {"num_experts", r.expert_load.numel()},
+               {"per_expert", std::vector<int64_t>(counts, counts + r.expert_load.numel())}});
+  report.line("load", "", "[{bar}]", {{"bar", load_bar(r.expert_load, load.max)}});
+}
+
+}  // namespace
+
+std::string describe(const QuantConfig& quant) {
+  const auto both = [](std::string first, const std::string& second) {
+    return first == second ? first : first + " and " + second;
+  };
+  const std::string weights = both(describe(quant.w1, "channel"), describe(quant.w2, "channel"));
+  const std::string acts = both(describe(quant.a1, "token"), describe(quant.a2, "token"));
+  return fmt::format("weights {}, activations {}", weights, acts);
+}
+
+Report make_report(const RunOptions& options, const RunResult& r) {
+  Report report;
+  report.hidden("moebius", {"command", "run"});
+  report.hidden("moebius", {"version", std::string(version())});
+  report.hidden("moebius", {"commit", std::string(commit())});
+  report.hidden("moebius", {"cpu", cpu_model()});
+  add_subject(report, options, r);
+  add_speed(report, options, r);
+  if (!options.output.empty()) {
+    report.line("output", "output", "{file}, tensor {tensor} [{tokens}, {hidden}] f32",
+                {{"file", options.output},
+                 {"tensor", "output"},
+                 {"tokens", r.input.hidden.dim(0)},
+                 {"hidden", r.input.hidden.dim(1)}});
+  }
+  if (r.check) {
+    report.line("check", "check", "{result}: relative error {error}, tolerance {tolerance}",
+                {{"result", r.check->passed() ? "ok" : "FAILED"},
+                 {"passed", r.check->passed()},
+                 {"error", r.check->error, Unit::kSmall},
+                 {"tolerance", r.check->tolerance, Unit::kSmall},
+                 {"reference", "float64"}});
+  }
+  return report;
+}
+
+}  // namespace moebius::app

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `moebius run` found out, and how it is told.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/layer_cost.h"
+#include "app/layer_input.h"
+#include "app/options.h"
+#include "app/reference_check.h"
+#include "app/report.h"
+#include "moebius/checkpoint.h"
+
+namespace moebius::app {
+
+struct RunResult {
+  ModelInfo model;
+  int64_t layer = 0;
+  std::string block;  // "model.layers.1.mlp"
+  LayerInput input;
+  LayerCost cost;
+  std::string quantization;  // "none", or "weights ..., activations ..."
+  // Stage and the implementation that was chosen for it.
+  std::vector<std::pair<std::string, std::string>> implementations;
+  int threads = 0;
+  double load_us = 0;  // from opening the checkpoint to a layer that can be called
+  double call_us = 0;  // median of one forward()
+  std::vector<std::pair<std::string, double>> stages_us;  // medians
+  Tensor expert_load;                                     // i64 [E], of the last call
+  int64_t workspace_bytes = 0;
+  int64_t peak_bytes = 0;
+  std::optional<CheckResult> check;
+};
+
+Report make_report(const RunOptions& options, const RunResult& result);
+
+// "f8e4m3 128x128" style names of the four operands of a layer.
+std::string describe(const QuantConfig& quant);
+
+}  // namespace moebius::app

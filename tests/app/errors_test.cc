@@ -1,0 +1,302 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bad usage and bad input: exit code 2, one line that names what is wrong, nothing written.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "moebius/safetensors.h"
+#include "tests/app/command.h"
+#include "tests/app/tiny_model.h"
+
+namespace moebius {
+namespace {
+
+using test::CommandResult;
+using test::read_json;
+using test::read_text;
+using test::run_command;
+using test::ScratchFolder;
+using test::tiny_model;
+using test::write_text;
+namespace fs = std::filesystem;
+
+// `fragments` must all be in the one line.
+void expect_refused(const std::vector<std::string>& arguments,
+                    const std::vector<std::string>& fragments) {
+  const CommandResult result = run_command(arguments);
+  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(result.err.rfind("moebius: ", 0), 0u) << result.err;
+  EXPECT_EQ(result.out, "");
+  for (const std::string& fragment : fragments) {
+    EXPECT_NE(result.err.find(fragment), std::string::npos)
+        << "no \"" << fragment << "\" in " << result.err;
+  }
+}
+
+// A copy of the tiny model that a test may damage.
+class DamagedModel : public testing::Test {
+ protected:
+  DamagedModel() : folder_(scratch_ / "model") { fs::copy(tiny_model(), folder_); }
+
+  std::string file(const std::string& name) const { return folder_ + "/" + name; }
+
+  void edit_config(const std::string& field, const nlohmann::json& value) {
+    auto config = read_json(file("config.json"));
+    config[field] = value;
+    write_text(file("config.json"), config.dump());
+  }
+
+  // Rewrites the weights; `edit` gets every tensor by name and may replace it.
+  template <typename Edit>
+  void edit_tensors(Edit edit) {
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    {
+      const Safetensors before(file("model.safetensors"));
+      for (const std::string& name : before.names()) {
+        Tensor tensor = before.tensor(name).clone();
+        if (edit(name, tensor)) {
+          tensors.emplace_back(name, tensor);
+        }
+      }
+    }
+    write_safetensors(file("model.safetensors"), tensors);
+  }
+
+  void expect_run_refused(const std::vector<std::string>& fragments) {
+    const std::string output = scratch_ / "out.safetensors";
+    const std::string json = scratch_ / "out.json";
+    expect_refused({"run", "--model", folder_, "--output", output, "--json", json}, fragments);
+    // Nothing written, not even a temporary file.
+    EXPECT_EQ(std::distance(fs::directory_iterator(scratch_.path()), fs::directory_iterator()), 1);
+  }
+
+  ScratchFolder scratch_;
+  std::string folder_;
+};
+
+bool is_gate(const std::string& name) {
+  return name.ends_with(".gate.weight") || name.ends_with(".router.weight");
+}
+
+TEST(Usage, UnknownOptionsAndValuesAreRefused) {
+  expect_refused({}, {"subcommand"});
+  expect_refused({"fly"}, {"fly"});
+  expect_refused({"run"}, {"--model"});
+  expect_refused({"run", "--model", tiny_model(), "--toekns", "3"}, {"--toekns"});
+  expect_refused({"run", "--model", tiny_model(), "--tokens", "many"}, {"--tokens", "many"});
+  expect_refused({"run", "--model", tiny_model(), "--tokens", "0"}, {"--tokens", "0"});
+  expect_refused({"run", "--model", tiny_model(), "--repeat", "-1"}, {"--repeat", "-1"});
+  expect_refused({"run", "--model", tiny_model(), "--device", "tpu"}, {"--device", "tpu"});
+  expect_refused({"run", "--model", tiny_model(), "--format", "ragged"}, {"--format", "ragged"});
+  expect_refused({"run", "--model", tiny_model(), "--quant", "fp9"}, {"fp9"});
+  expect_refused({"run", "--model", tiny_model(), "--experts", "magic"}, {"magic", "ref"});
+  expect_refused({"run", "--model", tiny_model(), "--layer", "99"}, {"--layer 99"});
+  expect_refused({"run", "--model", tiny_model(), "--input-tensor", "x"}, {"--input"});
+  expect_refused({"run", "--model", tiny_model(), "--input", "x", "--tokens", "5"}, {"--input"});
+  expect_refused({"make-model", "--preset", "tiny"}, {"--output"});
+  expect_refused({"bench", "poetry"}, {"poetry"});
+  expect_refused({"bench", "quant", "--problem", "nothing"}, {"nothing"});
+}
+
+TEST(Usage, OptionsOfLaterStepsSayThatTheyAreNotBuilt) {
+  const auto refused = [](const std::vector<std::string>& option, const std::string& text) {
+    // The model does not exist: the option is answered before anything is looked at.
+    std::vector<std::string> arguments = {"run", "--model", "/nowhere"};
+    arguments.insert(arguments.end(), option.begin(), option.end());
+    expect_refused(arguments, {"moebius: " + text + ": not built yet"});
+  };
+  refused({"--device", "cuda"}, "--device cuda");
+  refused({"--group", "mpi"}, "--group mpi");
+  refused({"--group", "nccl"}, "--group nccl");
+  refused({"--ranks", "4"}, "--ranks 4");
+  refused({"--ranks-per-node", "2"}, "--ranks-per-node 2");
+  refused({"--tp", "2"}, "--tp 2");
+  refused({"--dp", "2"}, "--dp 2");
+  refused({"--all2all", "high_throughput"}, "--all2all high_throughput");
+  refused({"--monolithic"}, "--monolithic");
+  refused({"--microbatches", "2"}, "--microbatches 2");
+  refused({"--trace", "t.json"}, "--trace t.json");
+  refused({"--report", "r.html"}, "--report r.html");
+  expect_refused({"plan", "--gpus", "8"}, {"plan: not built yet"});
+}
+
+TEST(Usage, DefaultsOfLaterOptionsAreAccepted) {
+  const CommandResult result = run_command({"run",
+                                            "--model",
+                                            tiny_model(),
+                                            "--device",
+                                            "cpu",
+                                            "--group",
+                                            "threads",
+                                            "--ranks",
+                                            "1",
+                                            "--ranks-per-node",
+                                            "1",
+                                            "--tp",
+                                            "1",
+                                            "--dp",
+                                            "1",
+                                            "--no-ep",
+                                            "--all2all",
+                                            "none",
+                                            "--microbatches",
+                                            "1",
+                                            "--repeat",
+                                            "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST(Usage, HelpAndVersionSucceed) {
+  for (const std::string command : {"run", "make-model", "bench", "verify", "info"}) {
+    const CommandResult result = run_command({command, "--help"});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_NE(result.out.find("--"), std::string::npos);
+    EXPECT_EQ(result.err, "");
+  }
+  EXPECT_EQ(run_command({"--version"}).exit_code, 0);
+}
+
+TEST(Usage, PresetsAndFormatsThatDoNotExistAreRefusedBeforeWriting) {
+  const ScratchFolder scratch;
+  expect_refused({"make-model", "--preset", "mega", "--output", scratch / "m"}, {"mega"});
+  expect_refused({"make-model", "--preset", "tiny", "--quant", "int3", "--output", scratch / "m"},
+                 {"int3"});
+  EXPECT_FALSE(fs::exists(scratch / "m"));
+}
+
+TEST(Output, UnwritablePlacesAreRefusedFirst) {
+  const ScratchFolder scratch;
+  expect_refused({"run", "--model", "/nowhere", "--output", scratch / "no/out"},
+                 {"--output", "no/out", "no folder"});
+  expect_refused({"run", "--model", "/nowhere", "--json", scratch / "no/json"}, {"--json"});
+  expect_refused({"run", "--model", "/nowhere", "--output", scratch.path().string()},
+                 {"is a folder"});
+  expect_refused({"run", "--model", "/nowhere", "--output", scratch / "x", "--json", scratch / "x"},
+                 {"--json and --output"});
+  if (geteuid() != 0) {  // root may write anywhere
+    fs::create_directory(scratch / "closed");
+    chmod((scratch / "closed").c_str(), 0500);
+    expect_refused({"run", "--model", "/nowhere", "--output", scratch / "closed/out"},
+                   {"cannot write"});
+  }
+}
+
+TEST(Input, FilesThatDoNotFitAreRefused) {
+  const ScratchFolder scratch;
+  const int64_t hidden = read_json(tiny_model() + "/config.json")["hidden_size"];
+  const std::string file = scratch / "in.safetensors";
+  const auto refused = [&](const std::vector<std::string>& fragments,
+                           const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = {"run", "--model", tiny_model(), "--input", file};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_refused(arguments, fragments);
+  };
+  refused({file});  // no such file
+
+  write_text(file, "not a safetensors file");
+  refused({file});
+
+  const Tensor good = Tensor::zeros({3, hidden}, DType::kF32);
+  write_safetensors(file, {{"x", good}, {"y", good}});
+  refused({file, "2 tensors", "--input-tensor"});
+  refused({file, "z", "missing"}, {"--input-tensor", "z"});
+
+  write_safetensors(file, {{"x", Tensor::zeros({3, hidden + 1}, DType::kF32)}});
+  refused({file, "x", "[3, " + std::to_string(hidden + 1) + "]", std::to_string(hidden)});
+  write_safetensors(file, {{"x", Tensor::zeros({hidden}, DType::kF32)}});
+  refused({file, "x", "[" + std::to_string(hidden) + "]"});
+  write_safetensors(file, {{"x", Tensor::zeros({3, hidden}, DType::kI32)}});
+  refused({file, "x", "I32", "BF16"});
+
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    const Tensor tensor = good.clone();
+    set_float(tensor, 2 * hidden + 7, bad);
+    write_safetensors(file, {{"x", tensor}});
+    refused({file, "x", "token 2", "column 7"});
+  }
+
+  write_safetensors(file, {{"x", good}});
+  fs::resize_file(file, fs::file_size(file) - 4);
+  refused({file});
+}
+
+TEST(Model, FoldersWithoutAModelAreRefused) {
+  const ScratchFolder scratch;
+  expect_refused({"run", "--model", scratch / "none"}, {"none"});
+  expect_refused({"run", "--model", scratch.path().string()}, {"config.json"});
+  expect_refused({"info", "--model", scratch.path().string()}, {"config.json"});
+}
+
+TEST_F(DamagedModel, MissingWeightsAreNamed) {
+  fs::remove(file("model.safetensors"));
+  expect_run_refused({"model.safetensors"});
+}
+
+TEST_F(DamagedModel, MissingShardIsNamed) {
+  fs::rename(file("model.safetensors"), file("model-00001-of-00002.safetensors"));
+  nlohmann::json map;
+  for (const std::string& name : Safetensors(file("model-00001-of-00002.safetensors")).names()) {
+    map[name] =
+        is_gate(name) ? "model-00002-of-00002.safetensors" : "model-00001-of-00002.safetensors";
+  }
+  write_text(file("model.safetensors.index.json"), nlohmann::json{{"weight_map", map}}.dump());
+  expect_run_refused({"model-00002-of-00002.safetensors"});
+}
+
+TEST_F(DamagedModel, TruncatedWeightsAreNamed) {
+  fs::resize_file(file("model.safetensors"), fs::file_size(file("model.safetensors")) / 2);
+  expect_run_refused({"model.safetensors"});
+}
+
+TEST_F(DamagedModel, MissingTensorIsNamed) {
+  edit_tensors([](const std::string& name, Tensor&) { return !is_gate(name); });
+  expect_run_refused({"model.safetensors", "gate"});
+}
+
+TEST_F(DamagedModel, ShapeThatContradictsTheConfigIsNamedWithBothValues) {
+  const int64_t hidden = read_json(file("config.json"))["hidden_size"];
+  edit_config("hidden_size", hidden * 2);
+  expect_run_refused({"safetensors", std::to_string(hidden), std::to_string(hidden * 2)});
+}
+
+TEST_F(DamagedModel, BrokenConfigIsNamed) {
+  write_text(file("config.json"), "{\"model_type\": ");
+  expect_run_refused({"config.json"});
+}
+
+TEST_F(DamagedModel, UnknownFamilyIsNamed) {
+  edit_config("model_type", "perceptron");
+  expect_run_refused({"config.json", "perceptron"});
+}
+
+TEST_F(DamagedModel, UnknownQuantizationIsNamed) {
+  edit_config("quantization_config", {{"quant_method", "ternary"}});
+  expect_run_refused({"ternary"});
+}
+
+TEST_F(DamagedModel, MoreSelectionsThanExpertsAreRefused) {
+  edit_config("num_experts_per_tok", 1000);
+  expect_run_refused({"1000"});
+}
+
+TEST_F(DamagedModel, NanInTheRouterIsNamed) {
+  edit_tensors([](const std::string& name, Tensor& tensor) {
+    if (is_gate(name)) {
+      set_float(tensor, 5, std::numeric_limits<float>::quiet_NaN());
+    }
+    return true;
+  });
+  expect_run_refused({"nan"});
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,186 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// make-model and run on the tiny preset: results, the report and its JSON.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <regex>
+
+#include "moebius/safetensors.h"
+#include "moebius/tolerance.h"
+#include "tests/app/command.h"
+#include "tests/app/tiny_model.h"
+
+namespace moebius {
+namespace {
+
+using test::CommandResult;
+using test::read_json;
+using test::run_command;
+using test::ScratchFolder;
+using test::tiny_model;
+
+// Every number of a JSON document.
+void collect(const nlohmann::json& json, std::vector<double>& numbers) {
+  if (json.is_number()) {
+    numbers.push_back(json.get<double>());
+  }
+  if (json.is_structured()) {
+    for (const auto& child : json) {
+      collect(child, numbers);
+    }
+  }
+}
+
+// Whether some JSON value, in one of the units that the report prints, gives this text.
+bool holds_printed(const std::vector<double>& numbers, const std::string& text) {
+  const double printed = std::stod(text);
+  const size_t point = text.find('.');
+  const size_t exponent = text.find('e');
+  const double unit_in_last_place =
+      exponent != std::string::npos ? std::pow(10.0, std::stod(text.substr(exponent + 1)) - 2)
+      : point == std::string::npos  ? 1.0
+                                    : std::pow(10.0, -static_cast<double>(text.size() - point - 1));
+  for (const double number : numbers) {
+    for (const double scale : {1.0, 1e-3, 1e-6, 1e-9, 100.0}) {
+      if (std::abs(number * scale - printed) <= 0.500001 * unit_in_last_place) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+TEST(Run, TinyModelPassesItsCheckAndReportsEveryStage) {
+  const ScratchFolder scratch;
+  const std::string json_file = scratch / "run.json";
+  const CommandResult result = run_command(
+      {"run", "--model", tiny_model(), "--tokens", "64", "--check", "--json", json_file});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  const auto json = read_json(json_file);
+  EXPECT_EQ(json["input"]["tokens"], 64);
+  EXPECT_TRUE(json["check"]["passed"]);
+  EXPECT_GT(json["check"]["error"], 0.0);  // bf16 against float64
+  EXPECT_GT(json["throughput"]["tokens_per_second"], 0.0);
+  EXPECT_GT(json["throughput"]["gflops"], 0.0);
+  EXPECT_GT(json["memory"]["peak_bytes"], json["memory"]["weight_bytes"]);
+  EXPECT_GE(json["time"]["stages"].size(), 3u);
+  int64_t rows = 0;
+  for (const auto& count : json["load"]["per_expert"]) {
+    rows += count.get<int64_t>();
+  }
+  EXPECT_EQ(rows, 64 * json["model"]["topk"].get<int64_t>());
+  EXPECT_EQ(rows, json["load"]["rows"]);
+}
+
+TEST(Run, JsonHoldsEveryPrintedFigure) {
+  const ScratchFolder scratch;
+  const std::string json_file = scratch / "run.json";
+  const std::string output = scratch / "out.safetensors";
+  const CommandResult result = run_command({"run", "--model", tiny_model(), "--tokens", "37",
+                                            "--check", "--json", json_file, "--output", output});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::vector<double> numbers;
+  const auto json = read_json(json_file);
+  collect(json, numbers);
+  // Words with digits in them (bf16, paths) are texts, which the JSON holds as they are.
+  std::string out = result.out;
+  for (const std::string text : {tiny_model(), output}) {
+    for (size_t at = out.find(text); at != std::string::npos; at = out.find(text)) {
+      out.replace(at, text.size(), "FILE");
+    }
+  }
+  const std::regex number("(^|[^A-Za-z0-9_.])([0-9]+(\\.[0-9]+)?(e[-+][0-9]+)?)(?![A-Za-z0-9_])");
+  int found = 0;
+  for (std::sregex_iterator it(out.begin(), out.end(), number), end; it != end; ++it) {
+    EXPECT_TRUE(holds_printed(numbers, (*it)[2])) << (*it)[2] << " in\n" << out;
+    ++found;
+  }
+  EXPECT_GT(found, 20);
+}
+
+TEST(Run, TheSameSeedGivesTheSameOutputWhateverTheThreads) {
+  const ScratchFolder scratch;
+  const auto output_of = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"run",          "--model",  tiny_model(),
+                                          "--tokens",     "50",       "--output",
+                                          scratch / name, "--repeat", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const CommandResult result = run_command(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return test::read_text(scratch / name);
+  };
+  const std::string once = output_of("a", {"--seed", "7"});
+  EXPECT_EQ(once, output_of("b", {"--seed", "7", "--threads", "1"}));
+  EXPECT_NE(once, output_of("c", {"--seed", "8"}));
+}
+
+TEST(Run, AnInputFileWithOneTensorNeedsNoName) {
+  const ScratchFolder scratch;
+  const int64_t hidden = read_json(tiny_model() + "/config.json")["hidden_size"];
+  const std::string input = scratch / "in.safetensors";
+  const Tensor rows = Tensor::zeros({5, hidden}, DType::kF16);
+  set_float(rows, 3, 1.5f);
+  write_safetensors(input, {{"x", rows}});
+  const std::string output = scratch / "out.safetensors";
+  const CommandResult result = run_command(
+      {"run", "--model", tiny_model(), "--input", input, "--output", output, "--check"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Tensor written = Safetensors(output).tensor("output");
+  EXPECT_EQ(written.shape(), Shape({5, hidden}));
+}
+
+TEST(Run, NoTokensIsAValidInput) {
+  const ScratchFolder scratch;
+  const int64_t hidden = read_json(tiny_model() + "/config.json")["hidden_size"];
+  write_safetensors(scratch / "in", {{"x", Tensor::zeros({0, hidden}, DType::kF32)}});
+  const CommandResult result =
+      run_command({"run", "--model", tiny_model(), "--input", scratch / "in", "--output",
+                   scratch / "out", "--check"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(Safetensors(scratch / "out").tensor("output").shape(), Shape({0, hidden}));
+}
+
+TEST(Run, ForcedImplementationIsTheOneThatRan) {
+  const ScratchFolder scratch;
+  const std::string json_file = scratch / "run.json";
+  const CommandResult result = run_command(
+      {"run", "--model", tiny_model(), "--experts", "ref", "--json", json_file, "--repeat", "1"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(read_json(json_file)["implementation"]["experts"], "ref");
+}
+
+TEST(Run, QuantizingAtLoadPassesItsCheck) {
+  for (const std::string scheme :
+       {"fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16", "mxfp4_w4a16", "nvfp4"}) {
+    const CommandResult result = run_command(
+        {"run", "--model", tiny_model(), "--quant", scheme, "--check", "--repeat", "1"});
+    EXPECT_EQ(result.exit_code, 0) << scheme << ": " << result.err << result.out;
+  }
+}
+
+TEST(MakeModel, EveryFormatCanBeWrittenAndRun) {
+  for (const std::string quant : {"none", "fp8", "int8", "int4", "mxfp4", "nvfp4"}) {
+    const ScratchFolder scratch;
+    const CommandResult made = run_command(
+        {"make-model", "--preset", "tiny", "--quant", quant, "--output", scratch / "nested/model"});
+    ASSERT_EQ(made.exit_code, 0) << quant << ": " << made.err;
+    const CommandResult result = run_command(
+        {"run", "--model", scratch / "nested/model", "--tokens", "16", "--check", "--repeat", "1"});
+    EXPECT_EQ(result.exit_code, 0) << quant << ": " << result.err << result.out;
+  }
+}
+
+TEST(MakeModel, ListNamesThePresets) {
+  const CommandResult result = run_command({"make-model", "--preset", "list"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* preset :
+       {"tiny", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", "gpt-oss-120b"}) {
+    EXPECT_NE(result.out.find(preset), std::string::npos) << preset;
+  }
+}
+
+}  // namespace
+}  // namespace moebius
