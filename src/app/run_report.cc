@@ -65,12 +65,15 @@ void add_subject(Report& report, const RunOptions& options, const RunResult& r) 
   report.line(
       "quantization", "quantization", "{checkpoint} checkpoint; {computed}",
       {{"checkpoint", m.quant_method}, {"asked", options.quant}, {"computed", r.quantization}});
-  report.line("input", "input", "{tokens} tokens {dtype}, {source}{tensor}",
+  const bool from_file = !r.input.tensor.empty();
+  report.line("input", "input",
+              from_file ? "{tokens} tokens {dtype}, {tensor} of {source}"
+                        : "{tokens} tokens {dtype}, {source} with seed {seed}",
               {{"tokens", r.input.hidden.dim(0)},
                {"dtype", std::string(name(r.input.hidden.dtype()))},
                {"source", r.input.source},
-               {"tensor", r.input.tensor.empty() ? "" : " " + r.input.tensor},
-               {"seed", r.input.tensor.empty() ? Json(options.seed) : Json()}});
+               {"tensor", from_file ? Json(r.input.tensor) : Json()},
+               {"seed", from_file ? Json() : Json(options.seed)}});
   std::string chosen;
   std::vector<Figure> figures;
   for (const auto& [stage, implementation] : r.implementations) {

@@ -87,7 +87,7 @@ TEST(Run, JsonHoldsEveryPrintedFigure) {
   collect(json, numbers);
   // Words with digits in them (bf16, paths) are texts, which the JSON holds as they are.
   std::string out = result.out;
-  for (const std::string text : {tiny_model(), output}) {
+  for (const std::string& text : {tiny_model(), output}) {
     for (size_t at = out.find(text); at != std::string::npos; at = out.find(text)) {
       out.replace(at, text.size(), "FILE");
     }
