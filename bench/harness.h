@@ -6,12 +6,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/options.h"
 #include "app/report.h"
+#include "bench/cases.h"
+#include "moebius/stream.h"
 
 namespace moebius::bench {
 
@@ -25,42 +26,25 @@ struct Timing {
 // Two warm-up calls, then calls until `min_time` seconds have passed, at least 5.
 Timing measure(const std::function<void()>& call, double min_time);
 
-// Bytes that one large memcpy reads and writes per second on this many threads, in GB/s.
-double memcpy_gb_per_s(int num_threads);
+// Bytes that memcpy reads and writes per second on this stream's threads, in GB/s.
+double memcpy_gb_per_s(const Stream& stream);
 
-// One implementation on one problem.
-struct Case {
-  std::string problem;
-  std::string impl;
-  std::function<void()> call;
-  // Why the result is wrong; nullopt when it agrees with the reference.  May be empty.
-  std::function<std::optional<std::string>()> check;
-  // Columns after the times, from the median in seconds.
-  std::function<std::vector<app::Json>(double seconds)> metrics;
-};
-
-// Prints a table row per case and keeps a JSON object per case.
+// Checks cases against `ref`, times them, prints a table row and keeps a JSON line for each.
 class Harness {
  public:
-  Harness(const app::BenchOptions& options, std::vector<app::Column> metric_columns);
+  Harness(const app::BenchOptions& options, const std::vector<app::Column>& metric_columns);
 
-  // Whether --problem and --impl ask for it.
-  bool wants(const std::string& problem, const std::string& impl) const;
-  void run(const Case& the_case);
-  // A row without times: why an implementation was not run.
-  void skip(const std::string& problem, const std::string& impl, const std::string& reason);
-  // Writes --json; the exit code.  Throws InvalidArgument when nothing matched --problem or --impl.
+  void run(const Case& c);
+  // Writes --json; the exit code.  Throws InvalidArgument when there was no case.
   int finish() const;
 
  private:
-  void print_header() const;
   void print_row(const std::vector<std::string>& cells) const;
-  app::Json identity(const std::string& problem, const std::string& impl) const;
+  void note(const Case& c, const char* what, const std::string& reason);
 
   const app::BenchOptions& options_;
-  std::vector<app::Column> columns_;
-  std::string cpu_;
-  int threads_;
+  const std::vector<app::Column>& columns_;
+  app::Json machine_;
   std::string json_lines_;
   int64_t num_cases_ = 0;
   int64_t num_wrong_ = 0;

@@ -21,11 +21,6 @@ int64_t bytes_of(const QuantDesc& desc) {
   return bytes_of({&desc.scale, &desc.alpha_or_gscale, &desc.zero_point, &desc.bias});
 }
 
-int64_t bytes_of(const ExpertWeights& weights) {
-  return bytes_of({&weights.w1, &weights.w2}) + bytes_of(weights.quant.w1) +
-         bytes_of(weights.quant.w2);
-}
-
 int64_t mlp_flops(const ActivationSpec& activation, int64_t hidden, int64_t intermediate) {
   const int64_t w1_rows = activation.gated ? 2 * intermediate : intermediate;
   return 2 * hidden * (w1_rows + intermediate);
@@ -33,12 +28,17 @@ int64_t mlp_flops(const ActivationSpec& activation, int64_t hidden, int64_t inte
 
 }  // namespace
 
+int64_t weight_bytes(const ExpertWeights& weights) {
+  return bytes_of({&weights.w1, &weights.w2}) + bytes_of(weights.quant.w1) +
+         bytes_of(weights.quant.w2);
+}
+
 LayerCost layer_cost(const MoeLayerWeights& weights) {
   const MoeConfig& config = weights.config;
   LayerCost cost;
-  const int64_t experts_bytes = bytes_of(weights.experts);
+  const int64_t experts_bytes = weight_bytes(weights.experts);
   cost.expert_bytes = experts_bytes / std::max<int64_t>(1, weights.experts.w1.dim(0));
-  cost.shared_bytes = bytes_of(weights.shared) + bytes_of({&weights.shared_gate});
+  cost.shared_bytes = weight_bytes(weights.shared) + bytes_of({&weights.shared_gate});
   cost.router_bytes =
       bytes_of({&weights.router.gate, &weights.router.bias, &weights.router.correction_bias});
   cost.total_bytes = experts_bytes + cost.shared_bytes + cost.router_bytes;

@@ -20,6 +20,8 @@ struct LayerCost {
   int64_t flops_per_row = 0;    // one row through one routed expert
   int64_t flops_per_token = 0;  // router and shared experts
 };
+// Values, scales, zero points and biases.
+int64_t weight_bytes(const ExpertWeights& weights);
 LayerCost layer_cost(const MoeLayerWeights& weights);
 
 struct LoadSummary {

@@ -97,6 +97,10 @@ void Report::line(std::string_view section,
   }
 }
 
+void Report::heading(std::string_view words) {
+  text_ += fmt::format("\n{}\n", words);
+}
+
 void Report::table(std::string_view section,
                    std::string_view key,
                    const std::vector<Column>& columns,

@@ -49,7 +49,9 @@ class Report {
             std::string_view label,
             std::string_view text,
             const std::vector<Figure>& figures);
-  // Aligned columns under a heading; JSON: section.key = [{column: value, ...}, ...].
+  // An empty line and words that hold no figure.
+  void heading(std::string_view words);
+  // Aligned columns; JSON: section.key = [{column: value, ...}, ...].
   void table(std::string_view section,
              std::string_view key,
              const std::vector<Column>& columns,

@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "app/commands.h"
+#include "app/output_file.h"
+#include "bench/cases.h"
+#include "bench/harness.h"
+
+namespace moebius::app {
+
+int bench(const BenchOptions& options) {
+  expect_writable("--json", options.json);
+  const auto stages = moebius::bench::stage_cases();
+  const auto stage = std::find_if(stages.begin(), stages.end(),
+                                  [&](const auto& s) { return s.stage == options.stage; });
+  moebius::bench::Harness harness(options, stage->columns);
+  moebius::bench::CaseSetup setup;
+  setup.is_small = false;
+  setup.stream = Stream::cpu(options.threads);
+  setup.problem = options.problem;
+  setup.impl = options.impl;
+  setup.visit = [&](const moebius::bench::Case& c) { harness.run(c); };
+  stage->run(setup);
+  return harness.finish();
+}
+
+}  // namespace moebius::app

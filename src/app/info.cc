@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "app/build_info.h"
+#include "app/commands.h"
+#include "app/machine.h"
+#include "app/output_file.h"
+#include "app/report.h"
+#include "bench/cases.h"
+#include "core/cpu_features.h"
+#include "moebius/checkpoint.h"
+#include "moebius/experts.h"
+#include "moebius/settings.h"
+#include "moebius/stream.h"
+#include "quant/impls.h"
+#include "router/impl.h"
+
+namespace moebius::app {
+
+namespace {
+
+Report about_model(const std::string& directory) {
+  const Checkpoint checkpoint(directory);
+  const ModelInfo& m = checkpoint.info();
+  Report report;
+  report.line("model", "model", "{directory} ({family}), {quant_method}",
+              {{"directory", directory}, {"family", m.family}, {"quant_method", m.quant_method}});
+  report.line("model", "layers", "{num_layers}, {num_moe_layers} with experts",
+              {{"num_layers", m.num_layers},
+               {"num_moe_layers", m.moe_layers.size()},
+               {"moe_layers", m.moe_layers}});
+  report.line("model", "hidden", "{hidden}", {{"hidden", m.hidden}});
+  report.line("model", "experts", "{num_experts} of {intermediate}, top-{topk}",
+              {{"num_experts", m.num_experts}, {"intermediate", m.intermediate}, {"topk", m.topk}});
+  report.line("model", "shared experts", "{num_shared_experts}, {shared_intermediate} in all",
+              {{"num_shared_experts", m.num_shared_experts},
+               {"shared_intermediate", m.shared_intermediate}});
+  return report;
+}
+
+// Stage, implementation, and why it is refused here.
+std::vector<std::vector<Json>> implementations() {
+  std::vector<std::vector<Json>> rows;
+  const auto add = [&](std::string_view stage, std::string_view impl, const Support& support) {
+    rows.push_back({stage, impl, support.ok ? "yes" : "no", support.reason});
+  };
+  for (const quant::Impl& impl : quant::impls()) {
+    add("quant", impl.name, impl.supports(cpu_features()));
+  }
+  router::Model router;
+  router.config.num_experts = 8;
+  for (const router::ImplEntry& impl : router::impls()) {
+    add("router", impl.name, impl.supports(router));
+  }
+  ExpertsDesc experts;
+  experts.num_experts = experts.num_local_experts = 8;
+  experts.hidden = experts.intermediate = 128;
+  for (const ExpertsImpl& impl : experts_impls()) {
+    add("experts", impl.name, impl.supports(experts, QuantConfig()));
+  }
+  return rows;
+}
+
+Report about_this_place() {
+  Report report;
+  std::string isa;
+  for (const auto& [name, has] : cpu_isa()) {
+    isa += has ? (isa.empty() ? "" : " ") + name : "";
+  }
+  report.line("machine", "moebius", "{version}, commit {commit}",
+              {{"version", std::string(version())}, {"commit", std::string(commit())}});
+  report.line("machine", "machine", "{cpu}, {threads} threads, {memory_bytes}, {isa}",
+              {{"cpu", cpu_model()},
+               {"threads", Stream::cpu().num_threads()},
+               {"memory_bytes", memory_bytes(), Unit::kBytes},
+               {"isa", isa.empty() ? "no vector extensions in use" : isa}});
+  for (const auto& [name, value] : build_facts()) {
+    report.line("build", name, "{" + name + "}", {{name, value}});
+  }
+  std::vector<std::vector<Json>> rows;
+  for (const SettingInfo& info : all_settings()) {
+    const auto value = setting(info.name);
+    rows.push_back({info.name, value.value_or(std::string(info.default_value)),
+                    value ? "environment" : "default", info.meaning});
+  }
+  report.heading("settings");
+  report.table("settings", "settings",
+               {{"name", "name"}, {"value", "value"}, {"from", "from"}, {"meaning", "meaning"}},
+               rows);
+  report.heading("implementations, first that accepts");
+  report.table("implementations", "implementations",
+               {{"stage", "stage"},
+                {"implementation", "implementation"},
+                {"accepts", "accepts"},
+                {"reason", "reason"}},
+               implementations());
+  rows.clear();
+  for (const QuantSchemeInfo& scheme : load_quant_schemes()) {
+    rows.push_back({scheme.name, scheme.description});
+  }
+  report.heading("quantization at load (--quant)");
+  report.table("quantization", "schemes", {{"name", "name"}, {"description", "description"}}, rows);
+  rows.clear();
+  for (const PresetInfo& preset : model_presets()) {
+    rows.push_back({preset.name, preset.description});
+  }
+  report.heading("presets (make-model --preset)");
+  report.table("presets", "presets", {{"name", "name"}, {"description", "description"}}, rows);
+  return report;
+}
+
+// What this build has, whatever the processor: the same on every machine with the same libraries.
+std::string support_table() {
+  std::string text = "| stage | implementations, most specialised first |\n| --- | --- |\n";
+  std::string_view stage;
+  for (const auto& row : implementations()) {
+    const bool is_first = row[0].get_ref<const std::string&>() != stage;
+    stage = row[0].get_ref<const std::string&>();
+    text += is_first ? fmt::format("{}| {} | ", text.back() == '\n' ? "" : " |\n",
+                                   row[0].get<std::string>())
+                     : ", ";
+    text += fmt::format("`{}`", row[1].get<std::string>());
+  }
+  text += " |\n\n| `--quant` | what it does to an unquantized checkpoint |\n| --- | --- |\n";
+  for (const QuantSchemeInfo& scheme : load_quant_schemes()) {
+    text += fmt::format("| `{}` | {} |\n", scheme.name, scheme.description);
+  }
+  return text;
+}
+
+}  // namespace
+
+int info(const InfoOptions& options) {
+  expect_writable("--json", options.json);
+  if (options.markdown) {
+    fmt::print("{}", support_table());
+    return kOk;
+  }
+  const Report report = options.model.empty() ? about_this_place() : about_model(options.model);
+  write_text(options.json, report.json().dump(2) + "\n");
+  fmt::print("{}", report.text());
+  return kOk;
+}
+
+}  // namespace moebius::app

@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "app/build_info.h"
+#include "app/commands.h"
+#include "app/machine.h"
+#include "app/output_file.h"
+#include "app/report.h"
+#include "bench/cases.h"
+#include "moebius/stream.h"
+
+namespace moebius::app {
+
+namespace {
+
+// Results by case and implementation, in the order of the stage's lists.
+struct Matrix {
+  std::vector<std::string> impls;
+  std::vector<std::pair<std::string, std::map<std::string, std::string>>> cases;
+  std::vector<std::vector<Json>> reasons;  // {implementation, case, result, reason}
+
+  void add(const moebius::bench::Case& c, const std::string& result, const std::string& reason) {
+    if (std::find(impls.begin(), impls.end(), c.impl) == impls.end()) {
+      impls.push_back(c.impl);
+    }
+    auto row = std::find_if(cases.begin(), cases.end(),
+                            [&](const auto& entry) { return entry.first == c.problem; });
+    if (row == cases.end()) {
+      row = cases.insert(row, {c.problem, {}});
+    }
+    row->second[c.impl] = result;
+    if (!reason.empty()) {
+      reasons.push_back({c.impl, c.problem, result, reason});
+    }
+  }
+};
+
+struct Counts {
+  int64_t ok = 0;
+  int64_t refused = 0;
+  int64_t failed = 0;
+};
+
+Matrix verify_stage(const moebius::bench::StageCases& stage, const Stream& stream, Counts& counts) {
+  Matrix matrix;
+  moebius::bench::CaseSetup setup;
+  setup.stream = stream;
+  setup.visit = [&](const moebius::bench::Case& c) {
+    if (!c.refusal.empty()) {
+      ++counts.refused;
+      matrix.add(c, "refused", c.refusal);
+      return;
+    }
+    c.call();
+    c.reference();
+    const auto difference = c.difference();
+    ++(difference ? counts.failed : counts.ok);
+    matrix.add(c, difference ? "FAILED" : "ok", difference.value_or(""));
+  };
+  stage.run(setup);
+  return matrix;
+}
+
+void tell(const moebius::bench::StageCases& stage, const Matrix& matrix, Report& report) {
+  std::vector<Column> columns = {{"case", stage.stage}};
+  for (const std::string& impl : matrix.impls) {
+    columns.push_back({impl, impl});
+  }
+  std::vector<std::vector<Json>> rows;
+  for (const auto& [problem, results] : matrix.cases) {
+    std::vector<Json> row = {problem};
+    for (const std::string& impl : matrix.impls) {
+      const auto result = results.find(impl);
+      row.push_back(result == results.end() ? Json() : Json(result->second));
+    }
+    rows.push_back(std::move(row));
+  }
+  report.table(stage.stage, "cases", columns, rows);
+  if (!matrix.reasons.empty()) {
+    report.table(stage.stage, "reasons",
+                 {{"implementation", "implementation"},
+                  {"case", "case"},
+                  {"result", "result"},
+                  {"reason", "reason"}},
+                 matrix.reasons);
+  }
+}
+
+}  // namespace
+
+int verify(const VerifyOptions& options) {
+  expect_writable("--json", options.json);
+  const Stream stream = Stream::cpu(options.threads);
+  Report report;
+  report.line(
+      "verify", "verify", "{version} on {cpu}, {threads} threads",
+      {{"version", version_line()}, {"cpu", cpu_model()}, {"threads", stream.num_threads()}});
+  Counts counts;
+  for (const auto& stage : moebius::bench::stage_cases()) {
+    if (options.stage.empty() || options.stage == stage.stage) {
+      tell(stage, verify_stage(stage, stream, counts), report);
+    }
+  }
+  report.line("verify", "result", "{ok} ok, {refused} refused, {failed} failed",
+              {{"ok", counts.ok}, {"refused", counts.refused}, {"failed", counts.failed}});
+  write_text(options.json, report.json().dump(2) + "\n");
+  fmt::print("{}", report.text());
+  return counts.failed > 0 ? kCheckFailed : kOk;
+}
+
+}  // namespace moebius::app
