@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// verify, info and bench, and the parts of README.md that come from the command.
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <set>
+#include <sstream>
+
+#include "moebius/settings.h"
+#include "tests/app/command.h"
+#include "tests/app/tiny_model.h"
+
+namespace moebius {
+namespace {
+
+using test::CommandResult;
+using test::read_json;
+using test::read_text;
+using test::run_command;
+using test::ScratchFolder;
+using test::tiny_model;
+
+TEST(Verify, EveryImplementationAgreesWithTheReference) {
+  const ScratchFolder scratch;
+  const CommandResult result = run_command({"verify", "--json", scratch / "verify.json"});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  const auto json = read_json(scratch / "verify.json");
+  EXPECT_EQ(json["verify"]["failed"], 0);
+  EXPECT_GT(json["verify"]["ok"], 100);
+  for (const char* stage : {"quant", "router", "experts"}) {
+    ASSERT_FALSE(json[stage]["cases"].empty()) << stage;
+    for (const auto& row : json[stage]["cases"]) {
+      EXPECT_EQ(row["ref"], "ok") << row;
+    }
+  }
+}
+
+TEST(Verify, OneStageByItself) {
+  const CommandResult result = run_command({"verify", "--stage", "router", "--threads", "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("deepseek_v3/select"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find("nvfp4"), std::string::npos) << result.out;
+}
+
+TEST(Info, ListsMachineBuildSettingsImplementationsAndPresets) {
+  const ScratchFolder scratch;
+  const CommandResult result = run_command({"info", "--json", scratch / "info.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = read_json(scratch / "info.json");
+  EXPECT_GE(json["machine"]["threads"], 1);
+  EXPECT_EQ(json["settings"]["settings"].size(), all_settings().size());
+  std::set<std::string> stages;
+  for (const auto& row : json["implementations"]["implementations"]) {
+    stages.insert(row["stage"]);
+    // Refused ones say why.
+    EXPECT_EQ(row["accepts"] == "yes", row["reason"] == "") << row;
+    EXPECT_NE(result.out.find(row["implementation"].get<std::string>()), std::string::npos);
+  }
+  EXPECT_EQ(stages, (std::set<std::string>{"quant", "router", "experts"}));
+  EXPECT_GE(json["presets"]["presets"].size(), 5u);
+}
+
+TEST(Info, DescribesAModel) {
+  const ScratchFolder scratch;
+  const CommandResult result =
+      run_command({"info", "--model", tiny_model(), "--json", scratch / "info.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto config = read_json(tiny_model() + "/config.json");
+  EXPECT_EQ(read_json(scratch / "info.json")["model"]["hidden"], config["hidden_size"]);
+}
+
+TEST(Bench, RowsAndJsonLinesBelongTogether) {
+  const ScratchFolder scratch;
+  const CommandResult result = run_command({"bench", "router", "--problem", "qwen3_decode/select",
+                                            "--min-time", "0", "--json", scratch / "bench.jsonl"});
+  ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
+  std::istringstream lines(read_text(scratch / "bench.jsonl"));
+  int num_timed = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["stage"], "router");
+    EXPECT_EQ(json["problem"], "qwen3_decode/select");
+    for (const char* key : {"impl", "commit", "cpu", "threads"}) {
+      EXPECT_TRUE(json.contains(key)) << key;
+    }
+    EXPECT_NE(result.out.find(json["impl"].get<std::string>()), std::string::npos);
+    if (json.contains("median_us")) {
+      ++num_timed;
+      EXPECT_TRUE(json["checked"]);
+      EXPECT_GE(json["n"], 5);
+      EXPECT_LE(json["p10_us"], json["median_us"]);
+      EXPECT_LE(json["median_us"], json["p90_us"]);
+      EXPECT_GT(json["tokens_per_s"], 0);
+    }
+  }
+  EXPECT_GE(num_timed, 1);
+}
+
+TEST(Bench, ChecksBeforeItTimes) {
+  const CommandResult result =
+      run_command({"bench", "experts", "--problem", "qwen3_decode/int4_w4a16", "--min-time", "0"});
+  EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
+  EXPECT_EQ(result.out.find("wrong"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("GFLOP/s"), std::string::npos) << result.out;
+}
+
+std::string without_first_lines(const std::string& text, const std::string& begin) {
+  return text.substr(text.find(begin));
+}
+
+TEST(Readme, ExampleIsTheOneThatIsTested) {
+  const std::string example = without_first_lines(read_text("examples/04_layer.cc"), "#include");
+  EXPECT_NE(read_text("README.md").find("```cpp\n" + example + "```"), std::string::npos)
+      << "README.md must hold examples/04_layer.cc from its first #include on";
+}
+
+TEST(Readme, SupportTableIsWhatTheCommandPrints) {
+  const CommandResult result = run_command({"info", "--markdown"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto build = [] {
+    const ScratchFolder scratch;
+    run_command({"info", "--json", scratch / "info.json"});
+    return read_json(scratch / "info.json")["build"];
+  }();
+  const std::string readme = read_text("README.md");
+  const std::string begin = "<!-- support table -->\n";
+  const size_t at = readme.find(begin) + begin.size();
+  const std::string table = readme.substr(at, readme.find("<!-- end of support table -->") - at);
+  if (build["oneDNN"] != "no") {
+    EXPECT_EQ(table, result.out) << "update README.md with `moebius info --markdown`";
+    return;
+  }
+  // A build without an optional library has fewer implementations, but none that is not listed.
+  std::istringstream lines(result.out);
+  for (std::string name; std::getline(lines, name, '`');) {
+    const bool is_name = !name.empty() && std::islower(static_cast<unsigned char>(name[0])) != 0;
+    if (is_name && name.find_first_of(" |") == std::string::npos) {
+      EXPECT_NE(table.find("`" + name + "`"), std::string::npos) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moebius
