@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "moebius/quant_config.h"
@@ -13,20 +14,37 @@
 
 namespace moebius {
 
-// Norm of (actual - expected) over the norm of expected.  The norm of actual when expected is all
-// zero; infinity where either holds NaN or infinity.  Throws InvalidArgument on shapes that differ.
+// |actual - expected| / |expected| in the 2-norm over all elements added; 0 when they are equal,
+// infinity when either holds NaN or infinity or only `expected` is zero.
+class RelativeError {
+ public:
+  void add(float actual, float expected) {
+    const double difference = static_cast<double>(actual) - static_cast<double>(expected);
+    difference_ += difference * difference;
+    expected_ += static_cast<double>(expected) * static_cast<double>(expected);
+  }
+  double value() const {
+    if (difference_ == 0) {
+      return 0;
+    }
+    const double ratio = std::sqrt(difference_ / expected_);
+    return std::isfinite(ratio) ? ratio : std::numeric_limits<double>::infinity();
+  }
+
+ private:
+  double difference_ = 0;
+  double expected_ = 0;
+};
+
+// Throws InvalidArgument when the shapes differ.
 inline double relative_error(const Tensor& actual, const Tensor& expected) {
   expect_shape(actual, expected.shape(), "the tensor compared");
-  double difference = 0;
-  double norm = 0;
-  for (int64_t i = 0; i < expected.numel(); ++i) {
-    const double e = get_float(expected, i);
-    const double d = get_float(actual, i) - e;
-    difference += d * d;
-    norm += e * e;
+  RelativeError error;
+  const int64_t n = expected.numel();
+  for (int64_t i = 0; i < n; ++i) {
+    error.add(get_float(actual, i), get_float(expected, i));
   }
-  const double error = std::sqrt(norm > 0 ? difference / norm : difference);
-  return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+  return error.value();
 }
 
 // Bound on relative_error() against the same weights with unquantized activations in float64.  What

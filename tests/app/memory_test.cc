@@ -17,7 +17,7 @@ using test::ScratchFolder;
 TEST(Memory, PeakOfARunStaysBelowTwicePointTwoTheWeights) {
   const ScratchFolder scratch;
   const CommandResult made =
-      run_command({"make-model", "--preset", "PRESET", "--output", scratch / "model"});
+      run_command({"make-model", "--preset", "olmoe-1b-7b", "--output", scratch / "model"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
   const std::string json_file = scratch / "run.json";
   const CommandResult result = run_command({"run", "--model", scratch / "model", "--tokens", "64",

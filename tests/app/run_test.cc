@@ -162,7 +162,7 @@ TEST(Run, QuantizingAtLoadPassesItsCheck) {
 }
 
 TEST(MakeModel, EveryFormatCanBeWrittenAndRun) {
-  for (const std::string quant : {"none", "fp8", "int8", "int4", "mxfp4", "nvfp4"}) {
+  for (const std::string quant : {"none", "fp8", "int8", "int4", "nvfp4"}) {
     const ScratchFolder scratch;
     const CommandResult made = run_command(
         {"make-model", "--preset", "tiny", "--quant", quant, "--output", scratch / "nested/model"});
