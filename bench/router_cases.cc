@@ -5,7 +5,6 @@
 #include "app/forced_setting.h"
 #include "app/random_tensor.h"
 #include "bench/cases.h"
-#include "moebius/error.h"
 #include "moebius/router.h"
 #include "router/impl.h"
 
@@ -94,7 +93,7 @@ struct Instance {
   Tensor weights;
 };
 
-void run_problem(const Problem& problem, std::string_view impl, const CaseSetup& setup) {
+void run_problem(const Problem& problem, const router::ImplEntry& impl, const CaseSetup& setup) {
   RouterWeights weights;
   const Shape per_expert = {problem.config.num_experts};
   weights.gate = app::random_normal({per_expert[0], problem.hidden}, DType::kBF16, 1, 0.02f);
@@ -109,12 +108,11 @@ void run_problem(const Problem& problem, std::string_view impl, const CaseSetup&
   expected.router.logits(hidden, expected.logits, setup.stream);
 
   Case c;
-  c.impl = impl;
+  c.impl = impl.name;
   std::optional<Instance> actual;
-  try {
-    actual.emplace(problem, weights, impl);
-  } catch (const Unsupported& error) {
-    c.refusal = error.what();
+  c.refusal = impl.supports({problem.config, weights.gate, {}, {}}).reason;
+  if (c.refusal.empty()) {
+    actual.emplace(problem, weights, impl.name);
   }
   const double tokens = static_cast<double>(problem.tokens);
   c.problem = problem.name + "/logits";
@@ -154,7 +152,7 @@ void run_router_cases(const CaseSetup& setup) {
     for (const router::ImplEntry& impl : router::impls()) {
       if (setup.wants(problem.name + "/logits", impl.name) ||
           setup.wants(problem.name + "/select", impl.name)) {
-        run_problem(problem, impl.name, setup);
+        run_problem(problem, impl, setup);
       }
     }
   }

@@ -19,6 +19,7 @@
 #include "moebius/checkpoint.h"
 #include "moebius/error.h"
 #include "moebius/moe_layer.h"
+#include "quant/impls.h"
 
 namespace moebius::app {
 
@@ -129,6 +130,7 @@ int run(const RunOptions& options) {
       {"router", std::string(layer.router().implementation())},
       {"prepare", std::string(layer.kernel().prepare_finalize().name())},
       {"experts", std::string(layer.kernel().experts().implementation())},
+      {"quant", std::string(quant::select_quant_impl().name)},
   };
 
   progress.show("running");

@@ -8,24 +8,25 @@
 
 #include "app/build_info.h"
 #include "app/machine.h"
+#include "moebius/quantize.h"
 
 namespace moebius::app {
 
 namespace {
 
-std::string describe(const QuantDesc& desc, std::string_view row_group) {
-  if (!desc.format) {
+// spec: how the operand is quantized; nullopt when it is not.
+std::string describe(const std::optional<QuantizeSpec>& spec, std::string_view row) {
+  if (!spec) {
     return "not quantized";
   }
-  std::string text(name(*desc.format));
-  if (!desc.shape || desc.shape->is_per_tensor()) {
-    text += " per tensor";
-  } else if (desc.shape->is_per_token()) {
-    text += fmt::format(" per {}", row_group);
-  } else {
-    text += fmt::format(" {}x{}", std::max<int64_t>(1, desc.shape->row), desc.shape->col);
+  std::string text(name(spec->format));
+  if (spec->group.is_per_tensor()) {
+    return text + " per tensor";
   }
-  return text;
+  return text +
+         (spec->group.is_per_token()
+              ? fmt::format(" per {}", row)
+              : fmt::format(" {}x{}", std::max<int64_t>(1, spec->group.row), spec->group.col));
 }
 
 // One character per expert (or per few of them, 64 in all): its share of the fullest one's rows.
@@ -54,8 +55,10 @@ void add_subject(Report& report, const RunOptions& options, const RunResult& r) 
                {"num_layers", m.num_layers},
                {"block", r.block}});
   report.line("model", "shape",
-              "hidden {hidden}, {num_experts} experts of {intermediate}, top-{topk}, shared "
-              "{shared_intermediate}",
+              m.shared_intermediate > 0
+                  ? "hidden {hidden}, {num_experts} experts of {intermediate}, top-{topk}, "
+                    "{num_shared_experts} shared of {shared_intermediate} in all"
+                  : "hidden {hidden}, {num_experts} experts of {intermediate}, top-{topk}",
               {{"hidden", m.hidden},
                {"num_experts", m.num_experts},
                {"intermediate", m.intermediate},
@@ -147,8 +150,10 @@ std::string describe(const QuantConfig& quant) {
   const auto both = [](std::string first, const std::string& second) {
     return first == second ? first : first + " and " + second;
   };
-  const std::string weights = both(describe(quant.w1, "channel"), describe(quant.w2, "channel"));
-  const std::string acts = both(describe(quant.a1, "token"), describe(quant.a2, "token"));
+  const std::string weights =
+      both(describe(weight_spec(quant.w1), "row"), describe(weight_spec(quant.w2), "row"));
+  const std::string acts = both(describe(activation_spec(quant.a1), "token"),
+                                describe(activation_spec(quant.a2), "token"));
   return fmt::format("weights {}, activations {}", weights, acts);
 }
 

@@ -40,7 +40,7 @@ struct RunResult {
 
 Report make_report(const RunOptions& options, const RunResult& result);
 
-// "f8e4m3 128x128" style names of the four operands of a layer.
+// "weights fp8 128x128, activations fp8 1x128".
 std::string describe(const QuantConfig& quant);
 
 }  // namespace moebius::app

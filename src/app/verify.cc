@@ -21,7 +21,11 @@ namespace {
 struct Matrix {
   std::vector<std::string> impls;
   std::vector<std::pair<std::string, std::map<std::string, std::string>>> cases;
-  std::vector<std::vector<Json>> reasons;  // {implementation, case, result, reason}
+  struct Note {
+    std::string impl, result, reason;
+    std::vector<std::string> cases;
+  };
+  std::vector<Note> notes;  // one per implementation, result and reason
 
   void add(const moebius::bench::Case& c, const std::string& result, const std::string& reason) {
     if (std::find(impls.begin(), impls.end(), c.impl) == impls.end()) {
@@ -33,9 +37,16 @@ struct Matrix {
       row = cases.insert(row, {c.problem, {}});
     }
     row->second[c.impl] = result;
-    if (!reason.empty()) {
-      reasons.push_back({c.impl, c.problem, result, reason});
+    if (reason.empty()) {
+      return;
     }
+    auto note = std::find_if(notes.begin(), notes.end(), [&](const Note& n) {
+      return n.impl == c.impl && n.result == result && n.reason == reason;
+    });
+    if (note == notes.end()) {
+      note = notes.insert(note, {c.impl, result, reason, {}});
+    }
+    note->cases.push_back(c.problem);
   }
 };
 
@@ -66,7 +77,7 @@ Matrix verify_stage(const moebius::bench::StageCases& stage, const Stream& strea
 }
 
 void tell(const moebius::bench::StageCases& stage, const Matrix& matrix, Report& report) {
-  std::vector<Column> columns = {{"case", stage.stage}};
+  std::vector<Column> columns = {{"case", "case"}};
   for (const std::string& impl : matrix.impls) {
     columns.push_back({impl, impl});
   }
@@ -79,14 +90,22 @@ void tell(const moebius::bench::StageCases& stage, const Matrix& matrix, Report&
     }
     rows.push_back(std::move(row));
   }
+  report.heading(fmt::format("{} against ref", stage.stage));
   report.table(stage.stage, "cases", columns, rows);
-  if (!matrix.reasons.empty()) {
+  rows.clear();
+  for (const Matrix::Note& note : matrix.notes) {
+    const bool is_one = note.cases.size() == 1;
+    rows.push_back({note.impl, note.result,
+                    is_one ? note.cases[0] : fmt::format("{} cases", note.cases.size()),
+                    note.reason});
+  }
+  if (!rows.empty()) {
     report.table(stage.stage, "reasons",
                  {{"implementation", "implementation"},
-                  {"case", "case"},
                   {"result", "result"},
+                  {"cases", "cases"},
                   {"reason", "reason"}},
-                 matrix.reasons);
+                 rows);
   }
 }
 
@@ -105,6 +124,7 @@ int verify(const VerifyOptions& options) {
       tell(stage, verify_stage(stage, stream, counts), report);
     }
   }
+  report.heading("");
   report.line("verify", "result", "{ok} ok, {refused} refused, {failed} failed",
               {{"ok", counts.ok}, {"refused", counts.refused}, {"failed", counts.failed}});
   write_text(options.json, report.json().dump(2) + "\n");
