@@ -29,6 +29,10 @@ struct Isa {
   static I load_u8(const void* p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
   }
+  // The bytes of kLanes / 8 words.
+  static I widen_u8(const uint64_t* words) {
+    return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(words[0])));
+  }
   static I load_i8(const void* p) {
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
   }

@@ -58,7 +58,7 @@ struct VectorKernels {
     }
   }
 
-  // ---- Packed codes: kBlock codes, one per byte <-> kBlock * bits / 8 bytes.
+  // ---- Packed codes: kBlock codes, one per byte <-> kBlock * kBits / 8 bytes.
 
   template <class Word>
   static uint64_t load_word(const uint8_t* p) {
@@ -84,10 +84,11 @@ struct VectorKernels {
     }
   }
 
+  // Into words of eight bytes, which stay in registers.
   template <int kBits>
-  static void unpack(const uint8_t* in, uint8_t* codes) {
-    for (int i = 0; i < kBlock; i += 8) {
-      const uint8_t* bytes = in + i * kBits / 8;
+  static void unpack(const uint8_t* in, uint64_t* words) {
+    for (int i = 0; i < kBlock / 8; ++i) {
+      const uint8_t* bytes = in + i * kBits;
       uint64_t w = load_word<uint32_t>(bytes);
       if constexpr (kBits == 4) {
         w = (w | (w << 16)) & 0x0000ffff0000ffffu;
@@ -99,7 +100,7 @@ struct VectorKernels {
         w = (w & 0x00000fff00000fffu) | ((w << 4) & 0x0fff00000fff0000u);
         w = (w & 0x003f003f003f003fu) | ((w << 2) & 0x3f003f003f003f00u);
       }
-      std::memcpy(codes + i, &w, 8);
+      words[i] = w;
     }
   }
 
@@ -192,23 +193,18 @@ struct VectorKernels {
   }
 
   template <Code kCode>
-  static F decode_lanes(const uint8_t* codes) {
-    if constexpr (kCode == Code::kI8) {
-      return Isa::to_float(Isa::load_i8(codes));
+  static F decode_lanes(I codes) {
+    if constexpr (kCode == Code::kI8 || kCode == Code::kU4) {
+      return Isa::to_float(codes);
+    } else if constexpr (kCode == Code::kE4M3) {
+      return decode_minifloat<4, 3, /*kHasNan=*/true>(codes);
+    } else if constexpr (kCode == Code::kE3M2) {
+      return decode_minifloat<3, 2>(codes);
+    } else if constexpr (kCode == Code::kE2M3) {
+      return decode_minifloat<2, 3>(codes);
     } else {
-      const I c = Isa::load_u8(codes);
-      if constexpr (kCode == Code::kU4) {
-        return Isa::to_float(c);
-      } else if constexpr (kCode == Code::kE4M3) {
-        return decode_minifloat<4, 3, /*kHasNan=*/true>(c);
-      } else if constexpr (kCode == Code::kE3M2) {
-        return decode_minifloat<3, 2>(c);
-      } else if constexpr (kCode == Code::kE2M3) {
-        return decode_minifloat<2, 3>(c);
-      } else {
-        const I sign = Isa::template shift_left<28>(Isa::and_(c, Isa::set(8)));
-        return Isa::as_float(Isa::or_(Isa::as_int(Isa::e2m1_magnitude(c)), sign));
-      }
+      const I sign = Isa::template shift_left<28>(Isa::and_(codes, Isa::set(8)));
+      return Isa::as_float(Isa::or_(Isa::as_int(Isa::e2m1_magnitude(codes)), sign));
     }
   }
 
@@ -231,13 +227,20 @@ struct VectorKernels {
   template <Code kCode, DType kType>
   static void decode_block(const uint8_t* in, F scale, F zero_point, std::byte* out) {
     constexpr int kBits = code_bits(kCode);
-    uint8_t codes[kBlock];
-    const uint8_t* bytes = kBits == 8 ? in : codes;
+    uint64_t words[kBlock / 8];
     if constexpr (kBits < 8) {
-      unpack<kBits>(in, codes);
+      unpack<kBits>(in, words);
     }
     for (int i = 0; i < kBlock; i += kLanes) {
-      F value = decode_lanes<kCode>(bytes + i);
+      I codes;
+      if constexpr (kBits < 8) {
+        codes = Isa::widen_u8(words + i / 8);
+      } else if constexpr (kCode == Code::kI8) {
+        codes = Isa::load_i8(in + i);
+      } else {
+        codes = Isa::load_u8(in + i);
+      }
+      F value = decode_lanes<kCode>(codes);
       if constexpr (kCode == Code::kI8 || kCode == Code::kU4) {
         value = Isa::sub(value, zero_point);
       }
