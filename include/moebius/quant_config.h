@@ -59,8 +59,10 @@ struct QuantDesc {
   // [L, 2] where gate and up differ: the factor that accumulators of quantized operands are
   // multiplied with, weight_scale_2 / gscale of the activation (gscale 1 when not quantized).
   Tensor alpha_or_gscale;
-  Tensor zero_point;  // int4, int8 weights: u8 [L, N, ceil(K/g)]
-  Tensor bias;        // weights: f32 or bf16 [L, N]
+  // int4, int8 weights: u8 [L, N, ceil(K/g)], as the scale.  Those of int8 count from -128 like the
+  // unsigned code: value = (q + 128 - zero_point) * scale.
+  Tensor zero_point;
+  Tensor bias;  // weights: f32 or bf16 [L, N]
 };
 
 // What the builders take: every tensor of the four operands, each optional.

@@ -22,7 +22,8 @@ namespace moebius {
 struct QuantizeSpec {
   QuantFormat format = QuantFormat::kFp8;
   // fp8: per tensor, per token, {1, g}, {r, c}.  int8: per tensor, per token, {1, g}.
-  // int4: {1, g}.  mx: {1, 32}.  nvfp4: {1, 16}.
+  // int4: {1, even g}, per token.  mx: {1, 32}.  nvfp4: {1, 16}.  A last group may be short but for
+  // mx and nvfp4.
   GroupShape group = GroupShape::per_tensor();
   // fp8 blocks: scales rounded up to powers of two (UE8M0 values, stored as f32).
   bool power_of_two_scale = false;

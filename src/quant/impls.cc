@@ -32,12 +32,12 @@ Support ref_supports(const CpuFeatures&) {
 
 constexpr Impl kImpls[] = {
 #ifdef MOEBIUS_HAVE_AVX512
-    {"cpu_avx512", cpu_avx512_supports, &kCpuAvx512Kernels},
+    {"cpu_avx512", cpu_avx512_supports, &cpu_avx512_kernels},
 #endif
 #ifdef MOEBIUS_HAVE_AVX2
-    {"cpu_avx2", cpu_avx2_supports, &kCpuAvx2Kernels},
+    {"cpu_avx2", cpu_avx2_supports, &cpu_avx2_kernels},
 #endif
-    {"ref", ref_supports, &kRefKernels},
+    {"ref", ref_supports, &ref_kernels},
 };
 
 }  // namespace

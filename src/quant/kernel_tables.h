@@ -8,8 +8,8 @@
 
 namespace moebius::quant {
 
-extern const RowKernels kRefKernels;
-extern const RowKernels kCpuAvx2Kernels;
-extern const RowKernels kCpuAvx512Kernels;
+extern const RowKernels ref_kernels;
+extern const RowKernels cpu_avx2_kernels;
+extern const RowKernels cpu_avx512_kernels;
 
 }  // namespace moebius::quant

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -119,6 +120,10 @@ inline void expect_same(const Tensor& actual, const Tensor& expected, const std:
   const int64_t i = first_difference(actual, expected);
   EXPECT_EQ(i, -1) << what << ": element " << i << " is " << get_float(actual, i) << ", ref has "
                    << get_float(expected, i);
+}
+
+inline void PrintTo(const Impl& impl, std::ostream* out) {
+  *out << impl.name;
 }
 
 // One instance per entry of impls(); those that this processor refuses are skipped with the reason.

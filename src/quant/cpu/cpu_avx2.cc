@@ -81,9 +81,9 @@ struct Isa {
 
   static I add(I a, I b) { return _mm256_add_epi32(a, b); }
   static I sub(I a, I b) { return _mm256_sub_epi32(a, b); }
-  static I and_(I a, I b) { return _mm256_and_si256(a, b); }
-  static I andnot(I a, I b) { return _mm256_andnot_si256(a, b); }  // ~a & b
-  static I or_(I a, I b) { return _mm256_or_si256(a, b); }
+  static I bit_and(I a, I b) { return _mm256_and_si256(a, b); }
+  static I bit_andnot(I a, I b) { return _mm256_andnot_si256(a, b); }  // ~a & b
+  static I bit_or(I a, I b) { return _mm256_or_si256(a, b); }
   template <int kBits>
   static I shift_left(I value) {
     return _mm256_slli_epi32(value, kBits);
@@ -117,7 +117,7 @@ struct Isa {
 
 }  // namespace cpu_avx2
 
-const RowKernels kCpuAvx2Kernels = {
+const RowKernels cpu_avx2_kernels = {
     VectorKernels<cpu_avx2::Isa>::range,
     VectorKernels<cpu_avx2::Isa>::encode,
     VectorKernels<cpu_avx2::Isa>::decode,

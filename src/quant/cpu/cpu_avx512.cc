@@ -76,9 +76,9 @@ struct Isa {
 
   static I add(I a, I b) { return _mm512_add_epi32(a, b); }
   static I sub(I a, I b) { return _mm512_sub_epi32(a, b); }
-  static I and_(I a, I b) { return _mm512_and_si512(a, b); }
-  static I andnot(I a, I b) { return _mm512_andnot_si512(a, b); }  // ~a & b
-  static I or_(I a, I b) { return _mm512_or_si512(a, b); }
+  static I bit_and(I a, I b) { return _mm512_and_si512(a, b); }
+  static I bit_andnot(I a, I b) { return _mm512_andnot_si512(a, b); }  // ~a & b
+  static I bit_or(I a, I b) { return _mm512_or_si512(a, b); }
   template <int kBits>
   static I shift_left(I value) {
     return _mm512_slli_epi32(value, kBits);
@@ -105,7 +105,7 @@ struct Isa {
 
 }  // namespace cpu_avx512
 
-const RowKernels kCpuAvx512Kernels = {
+const RowKernels cpu_avx512_kernels = {
     VectorKernels<cpu_avx512::Isa>::range,
     VectorKernels<cpu_avx512::Isa>::encode,
     VectorKernels<cpu_avx512::Isa>::decode,

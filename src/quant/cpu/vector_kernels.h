@@ -49,11 +49,11 @@ struct VectorKernels {
     } else {
       const I bits = Isa::as_int(value);
       const I high = Isa::template shift_right<16>(bits);
-      const I odd = Isa::and_(high, Isa::set(1));
+      const I odd = Isa::bit_and(high, Isa::set(1));
       const I nearest =
           Isa::template shift_right<16>(Isa::add(bits, Isa::add(odd, Isa::set(0x7fff))));
-      const I magnitude = Isa::and_(bits, Isa::set(0x7fffffff));
-      const I quiet_nan = Isa::or_(high, Isa::set(0x40));
+      const I magnitude = Isa::bit_and(bits, Isa::set(0x7fffffff));
+      const I quiet_nan = Isa::bit_or(high, Isa::set(0x40));
       Isa::store_u16(Isa::if_greater(magnitude, Isa::set(0x7f800000), quiet_nan, nearest), out);
     }
   }
@@ -87,7 +87,7 @@ struct VectorKernels {
   // Into words of eight bytes, which stay in registers.
   template <int kBits>
   static void unpack(const uint8_t* in, uint64_t* words) {
-    for (int i = 0; i < kBlock / 8; ++i) {
+    for (int64_t i = 0; i < kBlock / 8; ++i) {
       const uint8_t* bytes = in + i * kBits;
       uint64_t w = load_word<uint32_t>(bytes);
       if constexpr (kBits == 4) {
@@ -112,10 +112,10 @@ struct VectorKernels {
     constexpr int kBias = (1 << (E - 1)) - 1;
     constexpr int kShift = 23 - M;
     const I bits = Isa::as_int(value);
-    const I magnitude = Isa::and_(bits, Isa::set(0x7fffffff));
-    const I sign = Isa::template shift_right<31 - E - M>(Isa::andnot(magnitude, bits));
+    const I magnitude = Isa::bit_and(bits, Isa::set(0x7fffffff));
+    const I sign = Isa::template shift_right<31 - E - M>(Isa::bit_andnot(magnitude, bits));
     // Normal: round the mantissa in place, a carry moves into the exponent.
-    const I odd = Isa::and_(Isa::template shift_right<kShift>(magnitude), Isa::set(1));
+    const I odd = Isa::bit_and(Isa::template shift_right<kShift>(magnitude), Isa::set(1));
     const I rounded = Isa::add(magnitude, Isa::add(odd, Isa::set((1 << (kShift - 1)) - 1)));
     I normal = Isa::sub(Isa::template shift_right<kShift>(rounded), Isa::set((127 - kBias) << M));
     if constexpr (kNanBeyond) {
@@ -127,14 +127,15 @@ struct VectorKernels {
     const F sum = Isa::add(Isa::as_float(magnitude), Isa::as_float(magic));
     const I subnormal = Isa::sub(Isa::as_int(sum), magic);
     const I smallest_normal = Isa::set((128 - kBias) << 23);
-    return Isa::or_(Isa::if_greater(smallest_normal, magnitude, subnormal, normal), sign);
+    return Isa::bit_or(Isa::if_greater(smallest_normal, magnitude, subnormal, normal), sign);
   }
 
   template <int E, int M, bool kHasNan = false>
   static F decode_minifloat(I codes) {
     constexpr int kBias = (1 << (E - 1)) - 1;
-    const I magnitude = Isa::and_(codes, Isa::set((1 << (E + M)) - 1));
-    const I sign = Isa::template shift_left<31 - E - M>(Isa::and_(codes, Isa::set(1 << (E + M))));
+    const I magnitude = Isa::bit_and(codes, Isa::set((1 << (E + M)) - 1));
+    const I sign =
+        Isa::template shift_left<31 - E - M>(Isa::bit_and(codes, Isa::set(1 << (E + M))));
     I bits = Isa::add(Isa::template shift_left<23 - M>(magnitude), Isa::set((127 - kBias) << 23));
     if constexpr (kHasNan) {
       constexpr int kNan = (1 << (E + M)) - 1;
@@ -143,7 +144,7 @@ struct VectorKernels {
     const F step = Isa::as_float(Isa::set((128 - kBias - M) << 23));
     const F subnormal = Isa::mul(Isa::to_float(magnitude), step);
     bits = Isa::if_greater(Isa::set(1 << M), magnitude, Isa::as_int(subnormal), bits);
-    return Isa::as_float(Isa::or_(bits, sign));
+    return Isa::as_float(Isa::bit_or(bits, sign));
   }
 
   // ---- One vector.
@@ -155,9 +156,9 @@ struct VectorKernels {
   static F round_half_away(F value) {
     const F whole = Isa::truncate(value);
     const F rest = Isa::sub(value, whole);  // exact
-    const I magnitude = Isa::and_(Isa::as_int(rest), Isa::set(0x7fffffff));
-    const I sign = Isa::andnot(magnitude, Isa::as_int(rest));
-    const I one = Isa::or_(sign, Isa::set(0x3f800000));
+    const I magnitude = Isa::bit_and(Isa::as_int(rest), Isa::set(0x7fffffff));
+    const I sign = Isa::bit_andnot(magnitude, Isa::as_int(rest));
+    const I one = Isa::bit_or(sign, Isa::set(0x3f800000));
     const I below_half = Isa::set(0x3effffff);
     return Isa::add(whole, Isa::as_float(Isa::if_greater(magnitude, below_half, one, Isa::set(0))));
   }
@@ -203,8 +204,8 @@ struct VectorKernels {
     } else if constexpr (kCode == Code::kE2M3) {
       return decode_minifloat<2, 3>(codes);
     } else {
-      const I sign = Isa::template shift_left<28>(Isa::and_(codes, Isa::set(8)));
-      return Isa::as_float(Isa::or_(Isa::as_int(Isa::e2m1_magnitude(codes)), sign));
+      const I sign = Isa::template shift_left<28>(Isa::bit_and(codes, Isa::set(8)));
+      return Isa::as_float(Isa::bit_or(Isa::as_int(Isa::e2m1_magnitude(codes)), sign));
     }
   }
 

@@ -172,6 +172,6 @@ void widen(const void* x, DType dtype, int64_t n, float* out) {
 
 }  // namespace
 
-const RowKernels kRefKernels = {range, encode, decode, widen};
+const RowKernels ref_kernels = {range, encode, decode, widen};
 
 }  // namespace moebius::quant
