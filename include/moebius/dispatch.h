@@ -82,6 +82,7 @@ struct DispatchInput {
   Tensor topk_ids;               // i32 [T, K] global, -1 = masked
   Tensor topk_weights;           // f32 [T, K]; optional
   int64_t expert_alignment = 1;  // expert_num_tokens are rounded up to a multiple of it
+  Event previous;                // the stream waits for it before anything is read
 };
 
 struct DispatchOutput {
@@ -90,6 +91,7 @@ struct DispatchOutput {
   Tensor topk_weights;       // f32 [M, K]; if given
   Tensor expert_num_tokens;  // i32 [L], rounded up to expert_alignment
   std::shared_ptr<const DispatchHandle> handle;
+  Event event;  // the outputs are complete when it is
 };
 
 // Rows once per selection, grouped by local expert: rows [expert_offsets[l], expert_offsets[l+1]),
@@ -128,11 +130,13 @@ class HighThroughput {
     Tensor x;                    // [M, H] f32, bf16 or f16: what each copy contributes
     Tensor topk_weights;         // f32 [M, K]; optional, summed beside x
     std::array<Tensor, 2> bias;  // [T, H] of x's dtype; optional, added once
+    Event previous;
   };
   struct CombineOutput {
     Tensor x;  // [T, H]: sum over copies in order of rank, f32 accumulation, rounded once
                // per level (node, then total)
     Tensor topk_weights;  // f32 [T, K]; if given
+    Event event;
   };
   // out_x: optional [T, H] to write into.
   CombineOutput combine(const CombineInput& input,
@@ -152,8 +156,9 @@ class HighThroughput {
   };
   Statistics statistics() const;
 
+  struct State;  // internal
+
  private:
-  struct State;
   std::unique_ptr<State> state_;
 };
 

@@ -91,8 +91,9 @@ class LowLatency {
   Tensor expert_statistics() const;
   void reset_statistics();
 
+  struct State;  // internal
+
  private:
-  struct State;
   std::unique_ptr<State> state_;
 };
 

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// BankPool: windows that receive rows.  Results are tensors on a bank; a bank is free again when
+// the last of them is gone, which ranks find out each for themselves.  So every rank picks its own
+// bank and tells the others; only making a new one is collective.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "moebius/group.h"
+
+namespace moebius {
+
+class BankPool {
+ public:
+  static constexpr int64_t kNone = -1;
+
+  // The largest free bank, or kNone.
+  int64_t pick() const;
+  int64_t bytes(int64_t bank) const {
+    return bank == kNone ? 0 : banks_[static_cast<size_t>(bank)].window->bytes();
+  }
+  // Collective.  Adds a bank of at least `bytes` on every rank; returns its index.
+  int64_t add(Group& group, int64_t bytes);
+  const Window& window(int64_t bank) const { return *banks_[static_cast<size_t>(bank)].window; }
+  // Marks the bank as taken until every copy of the result is gone; it keeps the memory alive.
+  std::shared_ptr<void> lease(int64_t bank);
+
+ private:
+  struct Bank {
+    std::shared_ptr<Window> window;
+    std::weak_ptr<void> lease;
+  };
+  std::vector<Bank> banks_;
+};
+
+}  // namespace moebius

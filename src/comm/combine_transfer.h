@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One combine under way: the way of a dispatch, backwards.
+//
+//   construction  every rank shows its rows to the others of its node; as gateway this rank sums
+//   its
+//                 node's copies of each relayed token and posts them to the token's rank
+//   finish()      sums from other nodes have arrived
+//   receive()     own tokens are summed: copies of the node in order of rank, then nodes in order
+//
+// Why sums of nodes are rounded before they are added: half the bytes between nodes, and a token's
+// result does not depend on which node it came from.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "comm/high_throughput_state.h"
+
+namespace moebius {
+
+class CombineTransfer {
+ public:
+  CombineTransfer(HighThroughput::State& state,
+                  const HighThroughput::CombineInput& input,
+                  const HighThroughputHandle& handle,
+                  const Stream& stream,
+                  const Tensor& out_x);
+
+  void finish();
+  HighThroughput::CombineOutput receive();
+
+ private:
+  // Another rank's rows, as this one reads them.
+  struct Source {
+    const std::byte* x = nullptr;
+    const float* weights = nullptr;
+  };
+
+  void show_rows();
+  void post_messages();
+  // Sums of the copies this node's ranks hold of the tokens of `source`, token by token.
+  // out_x, out_weights: rows of the tokens with a copy here, packed (relays) or one per token.
+  void sum_node(const Route& route,
+                int source,
+                bool round,
+                float* acc_x,
+                float* acc_weights,
+                int64_t token) const;
+
+  HighThroughput::State& state_;
+  const HighThroughputHandle& handle_;
+  Stream stream_;
+  HighThroughput::CombineInput input_;
+  Tensor out_;
+  int64_t hidden_ = 0;
+  RowLayout layout_;
+  BankChoice banks_;
+  std::vector<Source> sources_;                   // by rank; only those of this node
+  std::vector<std::vector<std::byte>> outgoing_;  // per relay
+  std::vector<std::vector<std::byte>> incoming_;  // per node
+  std::unique_ptr<Exchange> exchange_;
+};
+
+}  // namespace moebius

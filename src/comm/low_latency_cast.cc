@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/low_latency_cast.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace moebius {
+
+namespace {
+
+constexpr int64_t kGroup = 128;
+constexpr float kMinAmax = 1e-4f;
+
+// The smallest power of two that is not below x (x > 0, normal).
+float power_of_two_above(float x) {
+  int exponent = 0;
+  const float fraction = std::frexp(x, &exponent);  // x = fraction * 2^exponent, [0.5, 1)
+  return std::ldexp(1.0f, fraction == 0.5f ? exponent - 1 : exponent);
+}
+
+template <typename T>
+void cast(const T* row, int64_t hidden, LowLatencyCast kind, uint8_t* values, float* scales) {
+  for (int64_t g = 0; g < hidden / kGroup; ++g) {
+    const T* x = row + g * kGroup;
+    float amax = kMinAmax;
+    for (int64_t i = 0; i < kGroup; ++i) {
+      amax = std::max(amax, std::fabs(static_cast<float>(x[i])));
+    }
+    float scale = amax * (1.0f / kE4M3Max);
+    float inverse = kE4M3Max / amax;
+    if (kind == LowLatencyCast::kFp8Ue8m0) {
+      scale = power_of_two_above(scale);
+      inverse = 1.0f / scale;
+    }
+    scales[g] = scale;
+    for (int64_t i = 0; i < kGroup; ++i) {
+      values[g * kGroup + i] = F8E4M3(static_cast<float>(x[i]) * inverse).bits;
+    }
+  }
+}
+
+}  // namespace
+
+void cast_row(DType dtype,
+              const std::byte* row,
+              int64_t hidden,
+              LowLatencyCast kind,
+              uint8_t* values,
+              float* scales) {
+  switch (dtype) {
+    case DType::kF32:
+      return cast(reinterpret_cast<const float*>(row), hidden, kind, values, scales);
+    case DType::kF16:
+      return cast(reinterpret_cast<const Float16*>(row), hidden, kind, values, scales);
+    default:
+      return cast(reinterpret_cast<const BFloat16*>(row), hidden, kind, values, scales);
+  }
+}
+
+}  // namespace moebius

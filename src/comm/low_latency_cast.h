@@ -1,0 +1,26 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The fp8 cast of rows in flight.  Not the quantize() of the quant stage: as in DeepEP's
+// low-latency kernels the maximum of a group is floored at 1e-4 and values are multiplied by 448 /
+// maximum.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "moebius/dtype.h"
+#include "moebius/low_latency.h"
+
+namespace moebius {
+
+// row: `hidden` elements of `dtype`, hidden a multiple of 128 -> values e4m3 [hidden], scales f32
+// [hidden / 128] with row = values * scales.
+void cast_row(DType dtype,
+              const std::byte* row,
+              int64_t hidden,
+              LowLatencyCast cast,
+              uint8_t* values,
+              float* scales);
+
+}  // namespace moebius

@@ -1,0 +1,252 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Low-latency dispatch.  Send half: each token's row goes once to every rank with one of its
+// experts, into this rank's private mailbox there; then the signal "rows".  Receive half: when the
+// rows of all live ranks are there, they are fanned out to the experts' rows; then the signal
+// "unpacked".
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "comm/low_latency_cast.h"
+#include "comm/low_latency_state.h"
+#include "comm/route.h"
+#include "core/parallel.h"
+
+namespace moebius {
+
+namespace {
+
+constexpr std::string_view kOp = "low latency dispatch";
+
+struct Transfer {
+  LowLatency::State& state;
+  Stream stream;
+  LowLatencyCast cast;
+  std::shared_ptr<LowLatencyHandleState> handle;
+  std::vector<std::vector<std::byte>> outgoing;  // mailboxes for ranks that cannot be stored to
+  std::unique_ptr<Exchange> exchange;
+  bool arrived = false;
+
+  void send(const Tensor& x, const Tensor& topk_ids);
+  void wait();
+  LowLatencyDispatchOutput unpack();
+
+ private:
+  std::byte* mailbox_at(int rank);
+  void write_messages(const Tensor& x, const Tensor& topk_ids, const Route& route);
+};
+
+std::byte* Transfer::mailbox_at(int rank) {
+  if (state.is_reachable(rank)) {
+    return state.window->peer(rank) + state.layout.mailbox(handle->bank, state.group.rank());
+  }
+  return outgoing[static_cast<size_t>(rank)].data();
+}
+
+void Transfer::send(const Tensor& x, const Tensor& topk_ids) {
+  const LowLatencyLayout& layout = state.layout;
+  const int num_ranks = state.group.size();
+  const int bank = handle->bank;
+  std::vector<int> rank_of;
+  for (int64_t e = 0; e < state.placement.num_experts(); ++e) {
+    rank_of.push_back(state.placement.rank_of(e));
+  }
+  const Route route =
+      make_route(topk_ids.data<int32_t>(), topk_ids.dim(0), layout.topk, rank_of, 0, num_ranks);
+
+  const int64_t previous = state.call_of_bank[static_cast<size_t>(bank)];
+  outgoing.resize(static_cast<size_t>(num_ranks));
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  for (int r = 0; r < num_ranks; ++r) {
+    if (state.is_dead(r)) {
+      continue;
+    }
+    if (state.is_reachable(r)) {
+      // The peer has unpacked what this bank's mailbox held before.
+      state.wait_signal(Signal::kUnpacked, bank, r, previous, kOp);
+    } else {
+      auto& block = outgoing[static_cast<size_t>(r)];
+      block.resize(static_cast<size_t>(layout.mailbox_bytes()));
+      sends.push_back({r, block.data(), layout.mailbox_bytes()});
+      recvs.push_back({r, state.window->local() + layout.mailbox(bank, r), layout.mailbox_bytes()});
+    }
+  }
+  write_messages(x, topk_ids, route);
+  for (int r = 0; r < num_ranks; ++r) {
+    if (state.is_dead(r)) {
+      continue;
+    }
+    const int64_t copies = route.copies[static_cast<size_t>(r)];
+    std::memcpy(mailbox_at(r), &copies, sizeof(copies));
+    if (state.is_reachable(r)) {
+      state.group.count_traffic(r, copies * layout.message_bytes());
+      state.send_signal(Signal::kRows, bank, r, handle->call);
+    }
+  }
+  if (state.group.topology().num_nodes() > 1) {
+    exchange = state.group.start_exchange(kOp, sends, recvs);
+  }
+  state.call_of_bank[static_cast<size_t>(bank)] = handle->call;
+}
+
+void Transfer::write_messages(const Tensor& x, const Tensor& topk_ids, const Route& route) {
+  const LowLatencyLayout& layout = state.layout;
+  const auto* ids = topk_ids.data<int32_t>();
+  parallel_for(stream, route.num_tokens, 1, [&](int64_t t, int64_t) {
+    // One message, cast once, then one copy of it to each rank.
+    std::vector<std::byte> message(static_cast<size_t>(layout.message_bytes()));
+    const auto token = static_cast<int32_t>(t);
+    std::memcpy(message.data(), &token, sizeof(token));
+    std::memcpy(message.data() + sizeof(token), ids + t * layout.topk,
+                static_cast<size_t>(layout.topk) * sizeof(int32_t));
+    std::byte* payload = message.data() + layout.row_offset();
+    const std::byte* row = x.bytes() + t * layout.row_bytes();
+    if (cast == LowLatencyCast::kNone) {
+      std::memcpy(payload, row, static_cast<size_t>(layout.row_bytes()));
+    } else {
+      cast_row(x.dtype(), row, layout.hidden, cast, reinterpret_cast<uint8_t*>(payload),
+               reinterpret_cast<float*>(payload + layout.hidden));
+    }
+    for (int r = 0; r < route.num_destinations; ++r) {
+      const int32_t index = route.at(t, r);
+      if (index >= 0 && !state.is_dead(r)) {
+        std::memcpy(mailbox_at(r) + LowLatencyLayout::kHeaderBytes + index * layout.message_bytes(),
+                    message.data(), message.size());
+      }
+    }
+  });
+}
+
+void Transfer::wait() {
+  if (arrived) {
+    return;
+  }
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_dead(r) && state.is_reachable(r)) {
+      state.wait_signal(Signal::kRows, handle->bank, r, handle->call, kOp);
+    }
+  }
+  if (exchange) {
+    exchange->wait();
+  }
+  arrived = true;
+}
+
+LowLatencyDispatchOutput Transfer::unpack() {
+  wait();
+  const LowLatencyLayout& layout = state.layout;
+  const int bank = handle->bank;
+  const int64_t num_local = state.num_local();
+  const int64_t max_rows = state.max_rows();
+  const bool is_cast = cast != LowLatencyCast::kNone;
+
+  LowLatencyDispatchOutput output;
+  output.expert_num_tokens = Tensor::zeros({num_local}, DType::kI32);
+  auto* counts = output.expert_num_tokens.data<int32_t>();
+
+  // Rows of an expert in order of (source rank, source token): mailboxes are in token order.
+  std::vector<const std::byte*> messages;
+  for (int source = 0; source < state.group.size(); ++source) {
+    if (state.is_dead(source)) {
+      continue;
+    }
+    const std::byte* mailbox = state.window->local() + layout.mailbox(bank, source);
+    int64_t copies = 0;
+    std::memcpy(&copies, mailbox, sizeof(copies));
+    for (int64_t i = 0; i < copies; ++i) {
+      const std::byte* message =
+          mailbox + LowLatencyLayout::kHeaderBytes + i * layout.message_bytes();
+      const auto* words = reinterpret_cast<const int32_t*>(message);
+      for (int64_t k = 0; k < layout.topk; ++k) {
+        const int32_t id = words[1 + k];
+        if (id < 0 || state.placement.rank_of(id) != state.group.rank()) {
+          continue;
+        }
+        const int64_t local = state.placement.local_index(id);
+        handle->selections.push_back(
+            {source, words[0], static_cast<int32_t>(k), local * max_rows + counts[local]++});
+        messages.push_back(message);
+      }
+    }
+  }
+
+  // The two banks' outputs are made once and kept: a call allocates no rows.
+  const DType dtype = is_cast ? DType::kF8E4M3 : state.options.in_dtype;
+  Tensor& storage = state.x[static_cast<size_t>(bank)];
+  if (!storage) {
+    storage = Tensor::empty({num_local * max_rows * layout.row_bytes()}, DType::kU8);
+  }
+  const std::shared_ptr<LowLatencyHandleState> keep = handle;
+  // Tensors on the bank keep the handle, and so the bank, alive.
+  output.x = Tensor::share(keep, storage.raw(), {num_local, max_rows, layout.hidden}, dtype);
+  const int64_t groups = layout.hidden / LowLatencyLayout::kScaleGroup;
+  if (is_cast) {
+    Tensor& scales = state.x_scale[static_cast<size_t>(bank)];
+    if (!scales) {
+      scales = Tensor::empty({num_local, max_rows, groups}, DType::kF32);
+    }
+    output.x_scale = Tensor::share(keep, scales.raw(), scales.shape(), DType::kF32);
+  }
+  const auto row_size = static_cast<size_t>(is_cast ? layout.hidden : layout.row_bytes());
+  const auto scale_size = static_cast<size_t>(groups) * sizeof(float);
+  parallel_for(stream, static_cast<int64_t>(messages.size()), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto row = static_cast<size_t>(handle->selections[static_cast<size_t>(i)].row);
+      const std::byte* payload = messages[static_cast<size_t>(i)] + layout.row_offset();
+      std::memcpy(output.x.bytes() + row * row_size, payload, row_size);
+      if (is_cast) {
+        std::memcpy(output.x_scale.bytes() + row * scale_size, payload + layout.hidden, scale_size);
+      }
+    }
+  });
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_dead(r) && state.is_reachable(r)) {
+      state.send_signal(Signal::kUnpacked, bank, r, handle->call);
+    }
+  }
+  for (int64_t l = 0; l < num_local; ++l) {
+    state.statistics.data<int64_t>()[l] += counts[l];
+  }
+  output.handle = handle;
+  return output;
+}
+
+}  // namespace
+
+Pending<LowLatencyDispatchOutput> LowLatency::dispatch_async(const Tensor& x,
+                                                             const Tensor& topk_ids,
+                                                             LowLatencyCast cast,
+                                                             const Stream& stream) {
+  State& state = *state_;
+  expect_ids(topk_ids, state.placement.num_experts());
+  expect_eq(topk_ids.dim(1), state.options.topk, "topk_ids.dim(1)");
+  expect_le(topk_ids.dim(0), state.options.max_tokens, "tokens of a low-latency dispatch");
+  expect_shape(x, {topk_ids.dim(0), state.options.hidden}, "x");
+  expect_dtype(x, state.options.in_dtype, "x");
+  if (cast != LowLatencyCast::kNone) {
+    expect_multiple_of(state.options.hidden, LowLatencyLayout::kScaleGroup,
+                       "hidden of a low-latency dispatch with an fp8 cast");
+  }
+  const int64_t call = state.calls + 1;
+  const auto bank = static_cast<size_t>(call % 2);
+  expect(state.results[bank].expired(),
+         fmt::format("call {} of a low-latency dispatch would be the third live result: those of "
+                     "calls {} and {} are still held",
+                     call, call - 2, call - 1));
+  state.calls = call;
+
+  auto handle = std::make_shared<LowLatencyHandleState>();
+  handle->owner = &state;
+  handle->call = call;
+  handle->bank = static_cast<int>(bank);
+  handle->num_tokens = topk_ids.dim(0);
+  state.results[bank] = handle;
+  auto transfer = std::make_shared<Transfer>(Transfer{state, stream, cast, handle, {}, {}});
+  transfer->send(x, topk_ids);
+  return {[transfer] { transfer->wait(); }, [transfer] { return transfer->unpack(); }};
+}
+
+}  // namespace moebius

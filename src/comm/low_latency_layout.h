@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The window of LowLatency, byte by byte: two banks, then signals.
+//
+//   bank b      for every source rank: a mailbox {count, 60 bytes of padding, max_tokens messages}
+//               then the returned rows of own tokens, [max_tokens, K, H] in in_dtype
+//   signals     i64 [kNumSignals, 2 banks, R], written by the peer whose rank is the last index,
+//   each
+//               the number of the call it speaks for (calls count from 1, so 0 = nothing yet)
+//   message     {token i32, K expert ids i32, padding to 16, row, scales}
+#pragma once
+
+#include <cstdint>
+
+#include "moebius/low_latency.h"
+
+namespace moebius {
+
+enum class Signal : int { kRows, kUnpacked, kReturned };
+inline constexpr int kNumSignals = 3;
+
+struct LowLatencyLayout {
+  int64_t max_tokens = 0;
+  int64_t topk = 0;
+  int64_t hidden = 0;
+  int64_t element_bytes = 0;  // of in_dtype
+  int num_ranks = 0;
+
+  static constexpr int64_t kHeaderBytes = 64;
+  static constexpr int64_t kScaleGroup = 128;
+
+  static int64_t align(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
+
+  int64_t row_bytes() const { return hidden * element_bytes; }
+  int64_t row_offset() const { return align(4 * (1 + topk), 16); }
+  // Room for either form: the row as it is, or one byte per element and its scales.
+  int64_t message_bytes() const {
+    const int64_t cast = hidden + 4 * (hidden / kScaleGroup);
+    return align(row_offset() + (cast > row_bytes() ? cast : row_bytes()), 16);
+  }
+  int64_t mailbox_bytes() const { return align(kHeaderBytes + max_tokens * message_bytes(), 64); }
+  int64_t mailbox(int bank, int source) const {
+    return bank * bank_bytes() + source * mailbox_bytes();
+  }
+  int64_t returned(int bank, int64_t token, int64_t slot) const {
+    return bank * bank_bytes() + num_ranks * mailbox_bytes() + (token * topk + slot) * row_bytes();
+  }
+  int64_t bank_bytes() const {
+    return align(num_ranks * mailbox_bytes() + max_tokens * topk * row_bytes(), 256);
+  }
+  int64_t signal(Signal kind, int bank, int peer) const {
+    return 2 * bank_bytes() + 8 * ((static_cast<int64_t>(kind) * 2 + bank) * num_ranks + peer);
+  }
+  int64_t bytes() const { return 2 * bank_bytes() + 8 * kNumSignals * 2 * num_ranks; }
+};
+
+}  // namespace moebius

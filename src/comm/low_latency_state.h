@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the halves of LowLatency's dispatch and combine share.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/low_latency_layout.h"
+#include "moebius/low_latency.h"
+
+namespace moebius {
+
+// A received selection: where the expert's output row stands and whose it is.
+struct ReceivedSelection {
+  int32_t source = 0;
+  int32_t token = 0;
+  int32_t slot = 0;
+  int64_t row = 0;  // in [L * max_tokens * R, H]
+};
+
+struct LowLatencyHandleState final : LowLatencyHandle,
+                                     std::enable_shared_from_this<LowLatencyHandleState> {
+  const LowLatency::State* owner = nullptr;
+  int64_t call = 0;
+  int bank = 0;
+  int64_t num_tokens = 0;
+  std::vector<ReceivedSelection> selections;
+};
+
+struct LowLatency::State {
+  State(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
+
+  Group& group;
+  ExpertPlacement placement;
+  LowLatencyOptions options;
+  LowLatencyLayout layout;
+  std::unique_ptr<Window> window;
+  int64_t calls = 0;
+  // The call whose rows a bank holds (0 = none), and its result while somebody keeps it.
+  std::array<int64_t, 2> call_of_bank{};
+  std::array<std::weak_ptr<LowLatencyHandleState>, 2> results;
+  std::array<Tensor, 2> x;        // [L, max_tokens * R, H], by bank
+  std::array<Tensor, 2> x_scale;  // f32 [L, max_tokens * R, H / 128]
+  std::vector<bool> dead;
+  Tensor statistics;  // i64 [L]
+
+  int64_t num_local() const { return placement.num_local(group.rank()); }
+  int64_t max_rows() const { return options.max_tokens * group.size(); }
+  bool is_dead(int rank) const { return dead[static_cast<size_t>(rank)]; }
+  bool is_reachable(int rank) const { return window->peer(rank) != nullptr; }
+
+  // release: pairs with wait_signal on the peer; makes all stores before it visible there.
+  void send_signal(Signal kind, int bank, int peer, int64_t call);
+  // acquire: pairs with send_signal of the peer.
+  void wait_signal(Signal kind, int bank, int peer, int64_t call, std::string_view op);
+};
+
+}  // namespace moebius

@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Route: which copies some tokens make, and where each one stands among its source's copies.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "moebius/dispatch.h"
+#include "moebius/group.h"
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+// Copies of `num_tokens` tokens to the destinations [first, first + num_destinations), which are
+// ranks, or nodes.
+struct Route {
+  int64_t num_tokens = 0;
+  int first = 0;
+  int num_destinations = 0;
+  std::vector<int32_t> index;   // [num_tokens, num_destinations]: place among the copies, -1 = none
+  std::vector<int64_t> copies;  // [num_destinations]
+
+  int32_t at(int64_t token, int destination) const {
+    return index[static_cast<size_t>(token * num_destinations + (destination - first))];
+  }
+};
+
+// ids [num_tokens, topk], already checked; destination_of[e]: where expert e lives.
+Route make_route(const int32_t* ids,
+                 int64_t num_tokens,
+                 int64_t topk,
+                 std::span<const int> destination_of,
+                 int first,
+                 int num_destinations);
+
+// Throws InvalidArgument: not i32 [T, K], or an id outside [-1, E), naming token and slot.
+void expect_ids(const Tensor& topk_ids, int64_t num_experts);
+
+// The rank of `node` that takes the copies of `source` from outside: the one with its local index.
+int gateway(const Topology& topology, int source, int node);
+
+// What every rank knows after the exchange of notices: how many copies go from `source` to
+// `destination`, and how many tokens of `source` have a copy on `node`.
+struct CountMatrix {
+  int num_ranks = 0;
+  int num_nodes = 0;
+  std::vector<int64_t> copies;       // [R, R]
+  std::vector<int64_t> node_copies;  // [R, num_nodes]
+
+  int64_t sent(int source, int destination) const {
+    return copies[static_cast<size_t>(source * num_ranks + destination)];
+  }
+  int64_t sent_to_node(int source, int node) const {
+    return node_copies[static_cast<size_t>(source * num_nodes + node)];
+  }
+  // First row of `source`'s copies among those received by `destination`.
+  int64_t row_begin(int source, int destination) const;
+  int64_t rows(int destination) const { return row_begin(num_ranks, destination); }
+};
+
+}  // namespace moebius

@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// RowLayout: how n rows of several fields lie in one block of memory, in a receive bank and in a
+// message between nodes alike: field after field, each starting at a multiple of 256 bytes.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace moebius {
+
+class RowLayout {
+ public:
+  // Field order: payloads, then (with routing) ids and weights, 4 bytes per slot each, and the
+  // source token, 4 bytes.  topk == 0: payloads only.
+  RowLayout(std::vector<int64_t> payload_bytes, int64_t topk, bool has_weights)
+      : num_payloads_(static_cast<int>(payload_bytes.size())),
+        has_weights_(has_weights),
+        field_bytes_(std::move(payload_bytes)) {
+    if (topk > 0) {
+      field_bytes_.insert(field_bytes_.end(), {4 * topk, has_weights ? 4 * topk : 0, 4});
+    }
+  }
+
+  int num_fields() const { return static_cast<int>(field_bytes_.size()); }
+  int num_payloads() const { return num_payloads_; }
+  bool has_routing() const { return num_fields() > num_payloads_; }
+  bool has_weights() const { return has_weights_; }
+  int ids_field() const { return num_payloads_; }
+  int weights_field() const { return num_payloads_ + 1; }
+  int token_field() const { return num_payloads_ + 2; }
+
+  int64_t field_bytes(int field) const { return field_bytes_[static_cast<size_t>(field)]; }
+  int64_t row_bytes() const {
+    int64_t total = 0;
+    for (const int64_t bytes : field_bytes_) {
+      total += bytes;
+    }
+    return total;
+  }
+  // Where field `field` of a block of `rows` rows begins.
+  int64_t offset(int field, int64_t rows) const {
+    constexpr int64_t kAlignment = 256;
+    int64_t at = 0;
+    for (int f = 0; f < field; ++f) {
+      at += (field_bytes(f) * rows + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    return at;
+  }
+  int64_t block_bytes(int64_t rows) const { return offset(num_fields(), rows); }
+
+ private:
+  int num_payloads_ = 0;
+  bool has_weights_ = false;
+  std::vector<int64_t> field_bytes_;
+};
+
+}  // namespace moebius
