@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <map>
+#include <vector>
+
+#include "layer/prepare_rows.h"
+#include "moebius/all2all.h"
+
+namespace moebius {
+
+namespace {
+
+// Block scales belong to a row and travel with it.  The other schemes quantize what has arrived.
+bool quantizes_before_dispatch(const QuantizeSpec& spec) { return spec.group.row == 1 && spec.group.col > 0; }
+
+class HighThroughputPrepareFinalize final : public PrepareFinalize {
+ public:
+  HighThroughputPrepareFinalize(Group& group, ExpertPlacement placement)
+      : group_(group),
+        transport_(group,
+                   std::move(placement),
+                   DispatchConfig::for_dispatch(group.size()),
+                   DispatchConfig::for_combine(group.size())) {}
+
+  std::string_view name() const override { return "high_throughput"; }
+  ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }
+  std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
+  int num_dispatchers() const override { return group_.size(); }
+  bool output_is_reduced() const override { return true; }
+  bool supports_async() const override { return true; }
+  bool localizes_ids() const override { return true; }
+
+  Support accepts(WeightAndReduceKind kind) const override {
+    return kind == WeightAndReduceKind::kNaiveBatched
+               ? Support::no("naive batched reduces batched rows, these are standard")
+               : Support::yes();
+  }
+  Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
+    return rows_quant_supported(quant, defer_input_quant, /*num_scales=*/1);
+  }
+
+  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
+    return prepare_async(input, context).finish();
+  }
+  void finalize(const FinalizeInput& input, const CallContext& context) override {
+    finalize_async(input, context).finish();
+  }
+  Pending<PrepareResult> prepare_async(const PrepareInput& input,
+                                       const CallContext& context) override;
+  Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override;
+
+ private:
+  Group& group_;
+  HighThroughput transport_;
+  // Of the call under way, by micro-batch.
+  std::map<int, std::shared_ptr<const DispatchHandle>> handles_;
+  std::unique_ptr<WeightAndReduce> contiguous_ =
+      make_weight_and_reduce(WeightAndReduceKind::kContiguous);
+};
+
+Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const PrepareInput& input,
+                                                                    const CallContext& context) {
+  expect_prepare_input(input, context);
+  const Tensor x = weighted_input(input, context);
+  const auto spec = rows_quant_spec(input);
+  const bool before = spec && quantizes_before_dispatch(*spec);
+  DispatchInput request;
+  request.topk_ids = input.topk_ids;
+  request.topk_weights = input.topk_weights;
+  if (before) {
+    const QuantizedSpecs specs = quantized_specs(*spec, x.dim(0), x.dim(1));
+    const auto space = context.workspaces->get(context.microbatch, WorkspaceSlot::kPrepare,
+                                               {specs.values, specs.scale});
+    quantize_rows(x, *spec, input.quant->a1, 0, space[0], space[1], context.stream);
+    request.payloads = space;
+  } else {
+    request.payloads = {x};
+  }
+  if (input.lora_ids) {
+    request.payloads.push_back(input.lora_ids);
+  }
+  const bool has_lora = input.lora_ids.defined();
+  auto pending = std::make_shared<Pending<DispatchOutput>>(
+      transport_.dispatch_async(request, context.stream));
+  const QuantDesc a1 = input.quant->a1;
+
+  return {pending->hook, [this, pending, before, has_lora, spec, a1, context] {
+            DispatchOutput received = pending->receive();
+            handles_[context.microbatch] = received.handle;
+            PrepareResult result;
+            if (has_lora) {
+              result.lora_ids = received.payloads.back();
+            }
+            result.x = received.payloads[0];
+            if (before) {
+              result.x_scale = received.payloads[1];
+            } else if (spec) {
+              const QuantizedSpecs specs =
+                  quantized_specs(*spec, result.x.dim(0), result.x.dim(1));
+              const auto space = context.workspaces->get(
+                  context.microbatch, WorkspaceSlot::kPrepare, {specs.values, specs.scale});
+              quantize_rows(result.x, *spec, a1, 0, space[0], space[1], context.stream);
+              result.x = space[0];
+              result.x_scale = space[1];
+            }
+            result.topk_ids = received.topk_ids;
+            result.topk_weights = received.topk_weights;
+            result.expert_num_tokens = received.expert_num_tokens;
+            result.expert_num_tokens_host = received.expert_num_tokens;
+            return result;
+          }};
+}
+
+Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput& input,
+                                                            const CallContext& context) {
+  expect(input.weight_and_reduce != nullptr, "weight_and_reduce is missing");
+  const auto found = handles_.find(context.microbatch);
+  expect(found != handles_.end() && found->second != nullptr,
+         fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
+  const std::shared_ptr<const DispatchHandle> handle = std::exchange(found->second, nullptr);
+  const bool delegated = input.weight_and_reduce->kind() == WeightAndReduceKind::kDelegate;
+  const WeightAndReduce& reduce = delegated ? *contiguous_ : *input.weight_and_reduce;
+
+  const int64_t rows = handle->num_rows();
+  HighThroughput::CombineInput request;
+  request.x = context.workspaces->get(context.microbatch, WorkspaceSlot::kFinalize,
+                                      {rows, input.output.dim(1)}, input.expert_output.dtype());
+  if (rows > 0) {  // ranks without rows still take part in combine
+    reduce.apply({input.expert_output, input.topk_weights, input.topk_ids,
+                  input.apply_router_weight_on_input},
+                 request.x, context.stream);
+  }
+  auto pending = std::make_shared<Pending<HighThroughput::CombineOutput>>(
+      transport_.combine_async(request, *handle, context.stream, input.output));
+  return {pending->hook, [pending, handle] { pending->receive(); }};
+}
+
+}  // namespace
+
+std::unique_ptr<PrepareFinalize> make_high_throughput(Group& group, ExpertPlacement placement) {
+  return std::make_unique<HighThroughputPrepareFinalize>(group, std::move(placement));
+}
+
+}  // namespace moebius

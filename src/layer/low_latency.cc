@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <map>
+
+#include "layer/prepare_rows.h"
+#include "layer/quantize_batched.h"
+#include "moebius/all2all.h"
+
+namespace moebius {
+
+namespace {
+
+LowLatencyCast cast_for(const QuantConfig& quant) {
+  const auto spec = activation_spec(quant.a1);
+  if (!spec || spec->format != QuantFormat::kFp8 || spec->group != GroupShape{1, 128}) {
+    return LowLatencyCast::kNone;
+  }
+  return spec->power_of_two_scale ? LowLatencyCast::kFp8Ue8m0 : LowLatencyCast::kFp8;
+}
+
+class LowLatencyPrepareFinalize final : public PrepareFinalize {
+ public:
+  LowLatencyPrepareFinalize(Group& group,
+                            ExpertPlacement placement,
+                            const LowLatencyOptions& options)
+      : num_ranks_(group.size()),
+        num_local_experts_(placement.num_local(group.rank())),
+        options_(options),
+        transport_(group, std::move(placement), options) {}
+
+  std::string_view name() const override { return "low_latency"; }
+  ActivationFormat activation_format() const override { return ActivationFormat::kBatched; }
+  std::optional<int64_t> max_tokens_per_rank() const override { return options_.max_tokens; }
+  int num_dispatchers() const override { return num_ranks_; }
+  bool output_is_reduced() const override { return true; }
+  bool supports_async() const override { return true; }
+  bool localizes_ids() const override { return true; }
+
+  Support accepts(WeightAndReduceKind kind) const override {
+    return kind == WeightAndReduceKind::kDelegate
+               ? Support::yes()
+               : Support::no("low_latency weights and sums in combine, so the experts must delegate");
+  }
+  Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
+    if (defer_input_quant) {
+      return Support::no("low_latency cannot defer input quantization");
+    }
+    if (quant.use_fp8_w8a8() && quant.is_per_act_token()) {
+      return Support::no("low_latency has no fp8 scales per token");
+    }
+    if (cast_for(quant) != LowLatencyCast::kNone && options_.hidden % 128 != 0) {
+      return Support::no(fmt::format(
+          "hidden {} is not a multiple of 128, as the fp8 cast in flight needs", options_.hidden));
+    }
+    return rows_quant_supported(quant, defer_input_quant, num_local_experts_);
+  }
+
+  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
+    return prepare_async(input, context).finish();
+  }
+  void finalize(const FinalizeInput& input, const CallContext& context) override {
+    finalize_async(input, context).finish();
+  }
+  Pending<PrepareResult> prepare_async(const PrepareInput& input,
+                                       const CallContext& context) override;
+  Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override;
+
+ private:
+  // What combine needs of the call under way: ids and weights as they were dispatched.
+  struct Call {
+    std::shared_ptr<const LowLatencyHandle> handle;
+    Tensor topk_ids;
+    Tensor topk_weights;
+  };
+
+  int num_ranks_;
+  int64_t num_local_experts_;
+  LowLatencyOptions options_;
+  LowLatency transport_;
+  std::map<int, Call> calls_;  // by micro-batch
+};
+
+Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInput& input,
+                                                                const CallContext& context) {
+  expect_prepare_input(input, context);
+  expect(!input.lora_ids, "low_latency cannot carry LoRA ids");
+  const LowLatencyCast cast = cast_for(*input.quant);
+  auto pending = std::make_shared<Pending<LowLatencyDispatchOutput>>(transport_.dispatch_async(
+      weighted_input(input, context), input.topk_ids, cast, context.stream));
+  Call call;
+  call.topk_ids = input.topk_ids;
+  call.topk_weights = input.topk_weights;
+  if (input.apply_router_weight_on_input) {  // it is in the rows already
+    call.topk_weights = Tensor::empty(input.topk_weights.shape(), DType::kF32);
+    std::fill_n(call.topk_weights.data<float>(), call.topk_weights.numel(), 1.0f);
+  }
+  calls_[context.microbatch] = call;
+  const auto spec = cast == LowLatencyCast::kNone ? rows_quant_spec(input) : std::nullopt;
+  const QuantDesc a1 = input.quant->a1;
+
+  return {pending->hook, [this, pending, spec, a1, context] {
+            const LowLatencyDispatchOutput received = pending->receive();
+            calls_[context.microbatch].handle = received.handle;
+            PrepareResult result;
+            result.x = received.x;
+            result.x_scale = received.x_scale;
+            result.expert_num_tokens = received.expert_num_tokens;
+            result.expert_num_tokens_host = received.expert_num_tokens;
+            if (spec) {
+              const BatchedQuantized quantized =
+                  quantize_batched(received.x, received.expert_num_tokens, *spec, a1, context);
+              result.x = quantized.values;
+              result.x_scale = quantized.scale;
+            }
+            return result;
+          }};
+}
+
+Pending<void> LowLatencyPrepareFinalize::finalize_async(const FinalizeInput& input,
+                                                        const CallContext& context) {
+  expect(input.weight_and_reduce != nullptr &&
+             input.weight_and_reduce->kind() == WeightAndReduceKind::kDelegate,
+         "low_latency weights and sums in combine, so the experts must delegate");
+  const auto found = calls_.find(context.microbatch);
+  expect(found != calls_.end() && found->second.handle != nullptr,
+         fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
+  const Call call = std::exchange(found->second, {});
+  return transport_.combine_async(input.expert_output, call.topk_ids, call.topk_weights,
+                                  *call.handle, input.output, context.stream);
+}
+
+}  // namespace
+
+std::unique_ptr<PrepareFinalize> make_low_latency(Group& group,
+                                                  ExpertPlacement placement,
+                                                  const LowLatencyOptions& options) {
+  return std::make_unique<LowLatencyPrepareFinalize>(group, std::move(placement), options);
+}
+
+}  // namespace moebius
