@@ -97,8 +97,6 @@ class Group {
   Group& operator=(const Group&) = delete;
 
   virtual std::string_view name() const = 0;  // "threads", "mpi"
-  // Any address of one rank is readable by every rank of its node (threads of one process).
-  virtual bool shares_address_space() const { return false; }
   const Topology& topology() const { return topology_; }
   int rank() const { return topology_.rank; }
   int size() const { return topology_.size; }

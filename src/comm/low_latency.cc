@@ -87,6 +87,7 @@ void LowLatency::set_dead(int rank, bool dead) {
   expect(rank >= 0 && rank < state_->group.size() && rank != state_->group.rank(),
          fmt::format("rank {} cannot be marked dead by rank {} of {}", rank, state_->group.rank(),
                      state_->group.size()));
+  state_->group.set_dead(rank, dead);
   state_->dead[static_cast<size_t>(rank)] = dead;
 }
 

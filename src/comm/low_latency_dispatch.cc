@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <utility>
 
 #include "comm/low_latency_cast.h"
 #include "comm/low_latency_state.h"
@@ -28,12 +29,24 @@ struct Transfer {
   std::vector<std::vector<std::byte>> outgoing;  // mailboxes for ranks that cannot be stored to
   std::unique_ptr<Exchange> exchange;
   bool arrived = false;
+  bool unpacked = false;
+
+  Transfer(LowLatency::State& s,
+           const Stream& on,
+           LowLatencyCast kind,
+           std::shared_ptr<LowLatencyHandleState> made)
+      : state(s), stream(on), cast(kind), handle(std::move(made)) {}
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+  // A call that failed or was given up has no more use for its rows: the mailboxes may be reused.
+  ~Transfer() { release_mailboxes(); }
 
   void send(const Tensor& x, const Tensor& topk_ids);
   void wait();
   LowLatencyDispatchOutput unpack();
 
  private:
+  void release_mailboxes();
   std::byte* mailbox_at(int rank);
   void write_messages(const Tensor& x, const Tensor& topk_ids, const Route& route);
 };
@@ -135,6 +148,17 @@ void Transfer::wait() {
   arrived = true;
 }
 
+void Transfer::release_mailboxes() {
+  if (std::exchange(unpacked, true)) {
+    return;
+  }
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_dead(r) && state.is_reachable(r)) {
+      state.send_signal(Signal::kUnpacked, handle->bank, r, handle->call);
+    }
+  }
+}
+
 LowLatencyDispatchOutput Transfer::unpack() {
   wait();
   const LowLatencyLayout& layout = state.layout;
@@ -202,11 +226,7 @@ LowLatencyDispatchOutput Transfer::unpack() {
       }
     }
   });
-  for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r) && state.is_reachable(r)) {
-      state.send_signal(Signal::kUnpacked, bank, r, handle->call);
-    }
-  }
+  release_mailboxes();
   for (int64_t l = 0; l < num_local; ++l) {
     state.statistics.data<int64_t>()[l] += counts[l];
   }
@@ -244,7 +264,7 @@ Pending<LowLatencyDispatchOutput> LowLatency::dispatch_async(const Tensor& x,
   handle->bank = static_cast<int>(bank);
   handle->num_tokens = topk_ids.dim(0);
   state.results[bank] = handle;
-  auto transfer = std::make_shared<Transfer>(Transfer{state, stream, cast, handle, {}, {}});
+  auto transfer = std::make_shared<Transfer>(state, stream, cast, handle);
   transfer->send(x, topk_ids);
   return {[transfer] { transfer->wait(); }, [transfer] { return transfer->unpack(); }};
 }

@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Problems for dispatch and combine that every rank can compute whole, so that each compares what
+// it got with what it must get, to the last row.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "moebius/dispatch.h"
+#include "moebius/tensor.h"
+
+namespace moebius::testing {
+
+enum class Skew { kUniform, kOneExpert, kOneRank, kAllMasked };
+
+struct DispatchProblem {
+  int num_ranks = 1;
+  int64_t num_experts = 8;
+  int64_t topk = 2;
+  int64_t hidden = 64;
+  std::vector<int64_t> tokens;  // per rank
+  Skew skew = Skew::kUniform;
+  double masked = 0.1;  // share of selections that are -1
+  uint64_t seed = 1;
+  bool strided = false;  // expert e on rank e % R instead of linear
+
+  ExpertPlacement placement() const {
+    if (!strided) {
+      return ExpertPlacement::linear(num_experts, num_ranks);
+    }
+    std::vector<int> rank_of;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      rank_of.push_back(static_cast<int>(e % num_ranks));
+    }
+    return ExpertPlacement::from_ranks(rank_of, num_ranks);
+  }
+  int64_t num_tokens(int rank) const { return tokens[static_cast<size_t>(rank)]; }
+};
+
+// What one rank brings.
+struct RankInput {
+  Tensor x;        // bf16 [T, H]
+  Tensor code;     // i32 [T, 2]: {rank, token}, so that a row that went astray names itself
+  Tensor ids;      // i32 [T, K]
+  Tensor weights;  // f32 [T, K]
+};
+
+inline RankInput make_input(const DispatchProblem& p, int rank) {
+  std::mt19937_64 random(p.seed * 1000 + static_cast<uint64_t>(rank));
+  const int64_t n = p.num_tokens(rank);
+  const ExpertPlacement placement = p.placement();
+  RankInput in{Tensor::empty({n, p.hidden}, DType::kBF16), Tensor::empty({n, 2}, DType::kI32),
+               Tensor::empty({n, p.topk}, DType::kI32), Tensor::empty({n, p.topk}, DType::kF32)};
+  std::normal_distribution<float> normal;
+  for (int64_t i = 0; i < in.x.numel(); ++i) {
+    in.x.data<BFloat16>()[i] = BFloat16(normal(random));
+  }
+  std::vector<int32_t> experts(static_cast<size_t>(p.num_experts));
+  for (int64_t t = 0; t < n; ++t) {
+    in.code.data<int32_t>()[2 * t] = rank;
+    in.code.data<int32_t>()[2 * t + 1] = static_cast<int32_t>(t);
+    for (size_t e = 0; e < experts.size(); ++e) {
+      experts[e] = static_cast<int32_t>(e);
+    }
+    std::shuffle(experts.begin(), experts.end(), random);
+    for (int64_t k = 0; k < p.topk; ++k) {
+      int32_t id = experts[static_cast<size_t>(k)];
+      if (p.skew == Skew::kOneExpert) {
+        id = k == 0 ? static_cast<int32_t>(p.num_experts - 1) : -1;
+      } else if (p.skew == Skew::kOneRank) {
+        id = k < placement.num_local(0) ? static_cast<int32_t>(k) : -1;  // linear placement
+      } else if (p.skew == Skew::kAllMasked) {
+        id = -1;
+      } else if (std::uniform_real_distribution<>(0, 1)(random) < p.masked) {
+        id = -1;
+      }
+      in.ids.data<int32_t>()[t * p.topk + k] = id;
+      in.weights.data<float>()[t * p.topk + k] =
+          std::uniform_real_distribution<float>(0.1f, 1.0f)(random);
+    }
+  }
+  return in;
+}
+
+inline std::vector<RankInput> make_inputs(const DispatchProblem& p) {
+  std::vector<RankInput> inputs;
+  for (int r = 0; r < p.num_ranks; ++r) {
+    inputs.push_back(make_input(p, r));
+  }
+  return inputs;
+}
+
+inline bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         (a.nbytes() == 0 || std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0);
+}
+
+// The tables of problems for a number of ranks.
+inline std::vector<DispatchProblem> dispatch_problems(int num_ranks) {
+  const auto tokens = [&](int64_t base, int64_t step) {
+    std::vector<int64_t> t;
+    for (int r = 0; r < num_ranks; ++r) {
+      t.push_back(base + step * r);
+    }
+    return t;
+  };
+  std::vector<DispatchProblem> problems;
+  DispatchProblem p;
+  p.num_ranks = num_ranks;
+  p.num_experts = 3 * num_ranks + 1;  // never divisible by more than one rank
+  p.topk = 4;
+  p.tokens = tokens(33, 0);
+  problems.push_back(p);
+  p.tokens = tokens(0, 7);  // uneven, rank 0 has none
+  problems.push_back(p);
+  p.hidden = 45;  // rows of 90 bytes
+  p.strided = true;
+  problems.push_back(p);
+  p.strided = false;
+  p.topk = 1;
+  p.tokens = tokens(5, 3);
+  problems.push_back(p);
+  p.topk = 3;
+  for (const Skew skew : {Skew::kOneExpert, Skew::kOneRank, Skew::kAllMasked}) {
+    p.skew = skew;
+    problems.push_back(p);
+  }
+  p.skew = Skew::kUniform;
+  p.tokens = tokens(0, 0);  // nobody has any
+  problems.push_back(p);
+  p.topk = p.num_experts;  // every expert
+  p.tokens = tokens(4, 1);
+  problems.push_back(p);
+  for (size_t i = 0; i < problems.size(); ++i) {
+    problems[i].seed = i + 1;
+  }
+  return problems;
+}
+
+}  // namespace moebius::testing

@@ -1,0 +1,307 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every row of every rank against what the whole problem says it must be, on every shape of group.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "moebius/dispatch.h"
+#include "tests/comm/dispatch_cases.h"
+#include "tests/comm/group_runner.h"
+
+namespace moebius::testing {
+namespace {
+
+// The copies `rank` must receive: (source, token) in order.
+std::vector<std::pair<int, int64_t>> expected_copies(const DispatchProblem& p,
+                                                     const std::vector<RankInput>& inputs,
+                                                     int rank) {
+  const ExpertPlacement placement = p.placement();
+  std::vector<std::pair<int, int64_t>> copies;
+  for (int s = 0; s < p.num_ranks; ++s) {
+    const auto* ids = inputs[static_cast<size_t>(s)].ids.data<int32_t>();
+    for (int64_t t = 0; t < p.num_tokens(s); ++t) {
+      if (std::any_of(ids + t * p.topk, ids + (t + 1) * p.topk,
+                      [&](int32_t id) { return id >= 0 && placement.rank_of(id) == rank; })) {
+        copies.emplace_back(s, t);
+      }
+    }
+  }
+  return copies;
+}
+
+void expect_dispatched(const DispatchProblem& p,
+                       const std::vector<RankInput>& inputs,
+                       int rank,
+                       const DispatchOutput& output) {
+  const ExpertPlacement placement = p.placement();
+  const auto copies = expected_copies(p, inputs, rank);
+  ASSERT_EQ(output.handle->num_rows(), static_cast<int64_t>(copies.size()));
+  ASSERT_EQ(output.payloads.size(), 2u);
+  std::vector<int32_t> counts(static_cast<size_t>(placement.num_local(rank)), 0);
+  for (size_t row = 0; row < copies.size(); ++row) {
+    const auto [s, t] = copies[row];
+    const auto i = static_cast<int64_t>(row);
+    const RankInput& in = inputs[static_cast<size_t>(s)];
+    ASSERT_EQ(output.payloads[1].data<int32_t>()[2 * i], s) << "source of row " << row;
+    ASSERT_EQ(output.payloads[1].data<int32_t>()[2 * i + 1], t) << "token of row " << row;
+    ASSERT_EQ(output.handle->source_rank().data<int32_t>()[i], s);
+    ASSERT_EQ(output.handle->source_token().data<int32_t>()[i], t);
+    ASSERT_TRUE(same_bytes(output.payloads[0][i], in.x[t])) << "row " << row;
+    for (int64_t k = 0; k < p.topk; ++k) {
+      const int32_t id = in.ids.data<int32_t>()[t * p.topk + k];
+      const bool is_here = id >= 0 && placement.rank_of(id) == rank;
+      ASSERT_EQ(output.topk_ids.data<int32_t>()[i * p.topk + k],
+                is_here ? placement.local_index(id) : -1);
+      ASSERT_EQ(output.topk_weights.data<float>()[i * p.topk + k],
+                is_here ? in.weights.data<float>()[t * p.topk + k] : 0.0f);
+      if (is_here) {
+        ++counts[static_cast<size_t>(placement.local_index(id))];
+      }
+    }
+  }
+  for (size_t l = 0; l < counts.size(); ++l) {
+    EXPECT_EQ(output.expert_num_tokens.data<int32_t>()[l], (counts[l] + 7) / 8 * 8);
+  }
+}
+
+// What the rank's "experts" make of a received row: something that differs from rank to rank.
+Tensor contribution(const Tensor& rows, int rank) {
+  const Tensor out = rows.clone();
+  for (int64_t i = 0; i < out.numel(); ++i) {
+    out.data<BFloat16>()[i] = BFloat16(get_float(rows, i) * static_cast<float>(rank + 1));
+  }
+  return out;
+}
+
+// Sum over copies as the header defines it, and the bias.
+Tensor expected_combined(const DispatchProblem& p,
+                         const Topology& topology,
+                         const RankInput& in,
+                         int rank,
+                         const Tensor& bias) {
+  const ExpertPlacement placement = p.placement();
+  const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
+  for (int64_t t = 0; t < p.num_tokens(rank); ++t) {
+    std::set<int> destinations;
+    for (int64_t k = 0; k < p.topk; ++k) {
+      const int32_t id = in.ids.data<int32_t>()[t * p.topk + k];
+      if (id >= 0) {
+        destinations.insert(placement.rank_of(id));
+      }
+    }
+    for (int64_t h = 0; h < p.hidden; ++h) {
+      const float x = get_float(in.x, t * p.hidden + h);
+      float total = 0.0f;
+      for (int n = 0; n < topology.num_nodes(); ++n) {
+        float node_sum = 0.0f;
+        for (const int d : destinations) {
+          if (topology.node_of(d) == n) {
+            node_sum += static_cast<float>(BFloat16(x * static_cast<float>(d + 1)));
+          }
+        }
+        total += topology.num_nodes() > 1 ? static_cast<float>(BFloat16(node_sum)) : node_sum;
+      }
+      total += get_float(bias, t * p.hidden + h);
+      out.data<BFloat16>()[t * p.hidden + h] = BFloat16(total);
+    }
+  }
+  return out;
+}
+
+void check_problem(const DispatchProblem& p, const std::vector<RankInput>& inputs, Group& group) {
+  const int rank = group.rank();
+  const RankInput& in = inputs[static_cast<size_t>(rank)];
+  const Stream stream = Stream::cpu(1);
+  HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
+                           DispatchConfig::for_combine(p.num_ranks));
+  const DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
+  const DispatchOutput first = transport.dispatch(request, stream);
+  expect_dispatched(p, inputs, rank, first);
+
+  // A second result while the first lives, a cached one along the first's route, then combines in
+  // the opposite order.
+  const DispatchOutput second = transport.dispatch(request, stream);
+  const DispatchOutput cached =
+      transport.dispatch_cached(std::vector<Tensor>{in.code, in.x}, *first.handle, stream);
+  expect_dispatched(p, inputs, rank, first);
+  expect_dispatched(p, inputs, rank, second);
+  EXPECT_TRUE(same_bytes(cached.payloads[0], first.payloads[1]));
+  EXPECT_TRUE(same_bytes(cached.payloads[1], first.payloads[0]));
+
+  HighThroughput::CombineInput back{
+      contribution(second.payloads[0], rank), second.topk_weights, {in.x, Tensor()}, {}};
+  const auto combined = transport.combine(back, *second.handle, stream);
+  const Tensor expected = expected_combined(p, group.topology(), in, rank, in.x);
+  EXPECT_TRUE(same_bytes(combined.x, expected));
+  for (int64_t i = 0; i < in.ids.numel(); ++i) {  // each selection was weighted in one place
+    const float weight = in.ids.data<int32_t>()[i] >= 0 ? in.weights.data<float>()[i] : 0.0f;
+    EXPECT_EQ(combined.topk_weights.data<float>()[i], weight);
+  }
+  back.x = contribution(first.payloads[0], rank);
+  back.topk_weights = Tensor();
+  const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
+  auto pending = transport.combine_async(back, *first.handle, stream, out);
+  pending.hook();
+  EXPECT_EQ(pending.receive().x.raw(), out.raw());
+  EXPECT_TRUE(same_bytes(out, expected));
+}
+
+class HighThroughputTest : public ::testing::TestWithParam<GroupShape> {};
+
+TEST_P(HighThroughputTest, EveryRowIsWhereItMustBe) {
+  for (const DispatchProblem& p : dispatch_problems(GetParam().num_ranks)) {
+    SCOPED_TRACE(p.seed);
+    const std::vector<RankInput> inputs = make_inputs(p);
+    run_ranks(GetParam(), [&](Group& group) {
+      SCOPED_TRACE("rank " + std::to_string(group.rank()));
+      check_problem(p, inputs, group);
+    });
+  }
+}
+
+// Copies are counted once per (token, rank), crossings once per (token, other node).
+TEST_P(HighThroughputTest, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
+  DispatchProblem p = dispatch_problems(GetParam().num_ranks)[1];
+  run_ranks(GetParam(), [&](Group& group) {
+    const RankInput in = make_input(p, group.rank());
+    HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
+                             DispatchConfig::for_combine(p.num_ranks));
+    const Stream stream = Stream::cpu(1);
+    const DispatchLayout layout = transport.layout(in.ids, stream);
+    int64_t node_copies = 0;
+    for (int n = 0; n < group.topology().num_nodes(); ++n) {
+      if (n != group.topology().node()) {
+        node_copies += layout.tokens_per_node.data<int32_t>()[n];
+      }
+    }
+    const DispatchOutput output = transport.dispatch({{in.x}, in.ids, {}, 1, {}}, stream);
+    const Traffic before = group.traffic();
+    transport.dispatch_cached(std::vector<Tensor>{in.x}, *output.handle, stream);
+    const int64_t crossed = group.traffic().inter_node_bytes - before.inter_node_bytes;
+    EXPECT_EQ(transport.statistics().node_copies, node_copies);
+    // Beside the rows: padding of a message to 256 bytes, and the notices of the call.
+    const int64_t rows = node_copies * p.hidden * 2;
+    const int64_t messages = group.topology().num_nodes() - 1;
+    const int64_t notices =
+        (group.size() - group.topology().node_size(group.topology().node())) * 24;
+    EXPECT_GE(crossed, rows);
+    EXPECT_LE(crossed, rows + messages * 255 + notices);
+  });
+}
+
+TEST_P(HighThroughputTest, ExpertOrderGroupsSelectionsBySourceThenToken) {
+  const DispatchProblem p = dispatch_problems(GetParam().num_ranks)[0];
+  run_ranks(GetParam(), [&](Group& group) {
+    const RankInput in = make_input(p, group.rank());
+    HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
+                             DispatchConfig::for_combine(p.num_ranks));
+    const Stream stream = Stream::cpu(1);
+    const DispatchOutput output = transport.dispatch({{in.code}, in.ids, {}, 1, {}}, stream);
+    const ExpertOrder order = transport.expert_order(output, 16, stream);
+    const int64_t num_local = p.placement().num_local(group.rank());
+    const auto* offsets = order.expert_offsets.data<int32_t>();
+    int64_t used = 0;
+    for (int64_t l = 0; l < num_local; ++l) {
+      EXPECT_EQ(offsets[l] % 16, 0);
+      std::pair<int, int> previous{-1, -1};
+      for (int32_t row = offsets[l]; row < offsets[l + 1]; ++row) {
+        const int32_t copy = order.copy_row.data<int32_t>()[row];
+        const auto* code = order.payloads[0].data<int32_t>() + 2 * row;
+        if (copy < 0) {
+          EXPECT_EQ(code[0], 0);
+          EXPECT_EQ(code[1], 0);
+          continue;
+        }
+        ++used;
+        const int32_t slot = order.slot.data<int32_t>()[row];
+        EXPECT_EQ(output.topk_ids.data<int32_t>()[copy * p.topk + slot], l);
+        const std::pair<int, int> here{code[0], code[1]};
+        EXPECT_LT(previous, here);
+        previous = here;
+      }
+    }
+    const auto* ids = output.topk_ids.data<int32_t>();
+    EXPECT_EQ(used, std::count_if(ids, ids + output.topk_ids.numel(),
+                                  [](int32_t id) { return id >= 0; }));
+  });
+}
+
+TEST_P(HighThroughputTest, ManyCallsReuseTheirBanks) {
+  DispatchProblem p = dispatch_problems(GetParam().num_ranks)[1];
+  run_ranks(GetParam(), [&](Group& group) {
+    HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
+                             DispatchConfig::for_combine(p.num_ranks));
+    const Stream stream = Stream::cpu(1);
+    std::set<void*> blocks;
+    for (uint64_t call = 0; call < 100; ++call) {
+      DispatchProblem q = p;
+      q.seed = call;
+      const RankInput in = make_input(q, group.rank());
+      const auto output = transport.dispatch({{in.x, in.code}, in.ids, in.weights, 8, {}}, stream);
+      if (call % 50 == 49) {
+        expect_dispatched(q, make_inputs(q), group.rank(), output);
+      }
+      if (output.handle->num_rows() > 0) {
+        blocks.insert(output.payloads[0].raw());
+      }
+      transport.combine({output.payloads[0], {}, {}, {}}, *output.handle, stream);
+    }
+    EXPECT_LE(blocks.size(), 3u);  // sizes vary by a little, banks have room to spare
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups,
+                         HighThroughputTest,
+                         ::testing::ValuesIn(group_shapes()),
+                         [](const auto& info) { return to_string(info.param); });
+
+TEST(DispatchConfig, TunedCountsKeepTheirNumbersAndOthersAreComputed) {
+  EXPECT_EQ(DispatchConfig::for_dispatch(8), (DispatchConfig{20, 6, 256, 6, 132}));
+  EXPECT_EQ(DispatchConfig::for_dispatch(160), (DispatchConfig{20, 28, 720, 12, 132}));
+  EXPECT_EQ(DispatchConfig::for_combine(64), (DispatchConfig{20, 1, 288, 20, 140}));
+  EXPECT_EQ(DispatchConfig::for_combine(128), (DispatchConfig{20, 1, 560, 12, 132}));
+  for (int ranks = 1; ranks <= 2048; ++ranks) {
+    EXPECT_NO_THROW(DispatchConfig::for_dispatch(ranks).validate()) << ranks;
+    EXPECT_NO_THROW(DispatchConfig::for_combine(ranks).validate()) << ranks;
+  }
+  DispatchConfig bad = DispatchConfig::for_dispatch(8);
+  bad.num_sms = 21;
+  EXPECT_THROW(bad.validate(), InvalidArgument);
+  bad = DispatchConfig::for_dispatch(8);
+  bad.nvl_send_tokens = bad.nvl_recv_tokens;
+  EXPECT_THROW(bad.validate(), InvalidArgument);
+}
+
+TEST(ExpertPlacement, FirstRanksOwnOneMore) {
+  const ExpertPlacement p = ExpertPlacement::linear(10, 4);
+  EXPECT_EQ(p.num_local(0), 3);
+  EXPECT_EQ(p.num_local(1), 3);
+  EXPECT_EQ(p.num_local(2), 2);
+  EXPECT_EQ(p.rank_of(6), 2);
+  EXPECT_EQ(p.local_index(7), 1);
+  EXPECT_EQ(p.expert_map(3).data<int32_t>()[9], 1);
+  EXPECT_EQ(p.expert_map(3).data<int32_t>()[0], -1);
+  EXPECT_THROW(ExpertPlacement::from_ranks({0, 4}, 4), InvalidArgument);
+}
+
+TEST(HighThroughputErrors, IdsOutOfRangeNameTokenAndSlot) {
+  run_ranks({1, 0}, [](Group& group) {
+    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
+                             DispatchConfig::for_combine(1));
+    const Tensor ids = Tensor::zeros({3, 2}, DType::kI32);
+    ids.data<int32_t>()[5] = 8;
+    try {
+      transport.layout(ids, Stream::cpu(1));
+      ADD_FAILURE() << "accepted id 8 of 8 experts";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("token 2, slot 1 is 8"), std::string::npos)
+          << error.what();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace moebius::testing

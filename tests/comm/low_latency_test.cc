@@ -1,0 +1,293 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/low_latency.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "tests/comm/dispatch_cases.h"
+#include "tests/comm/group_runner.h"
+
+namespace moebius::testing {
+namespace {
+
+constexpr int64_t kMaxTokens = 64;
+constexpr int kRounds = 6;  // each bank is used anew every round
+
+LowLatencyOptions options_for(const DispatchProblem& p) {
+  return {kMaxTokens, p.hidden, p.topk, DType::kBF16};
+}
+
+// As dispatch_problems, with no more tokens per rank than fit, and rows that can be cast.
+std::vector<DispatchProblem> low_latency_problems(int num_ranks) {
+  std::vector<DispatchProblem> problems = dispatch_problems(num_ranks);
+  for (DispatchProblem& p : problems) {
+    for (int64_t& tokens : p.tokens) {
+      tokens = std::min(tokens, kMaxTokens);
+    }
+    p.hidden = p.hidden == 45 ? 45 : 256;
+  }
+  return problems;
+}
+
+// The cast as the header defines it, in plain words.
+void expect_cast(const Tensor& row, const Tensor& values, const Tensor& scales, bool ue8m0) {
+  for (int64_t g = 0; g < row.numel() / 128; ++g) {
+    float amax = 1e-4f;
+    for (int64_t i = 0; i < 128; ++i) {
+      amax = std::max(amax, std::fabs(get_float(row, g * 128 + i)));
+    }
+    float scale = amax * (1.0f / 448.0f);
+    float factor = 448.0f / amax;
+    if (ue8m0) {
+      scale = std::exp2(std::ceil(std::log2(static_cast<double>(scale))));
+      factor = 1.0f / scale;
+    }
+    ASSERT_EQ(get_float(scales, g), scale);
+    for (int64_t i = g * 128; i < (g + 1) * 128; ++i) {
+      ASSERT_EQ(get_float(values, i), static_cast<float>(F8E4M3(get_float(row, i) * factor)));
+    }
+  }
+}
+
+void expect_dispatched(const DispatchProblem& p,
+                       const std::vector<RankInput>& inputs,
+                       int rank,
+                       LowLatencyCast cast,
+                       const LowLatencyDispatchOutput& output) {
+  const ExpertPlacement placement = p.placement();
+  std::vector<int64_t> next(static_cast<size_t>(placement.num_local(rank)), 0);
+  ASSERT_EQ(output.x.shape(),
+            Shape({placement.num_local(rank), kMaxTokens * p.num_ranks, p.hidden}));
+  for (int s = 0; s < p.num_ranks; ++s) {
+    const RankInput& in = inputs[static_cast<size_t>(s)];
+    for (int64_t i = 0; i < in.ids.numel(); ++i) {
+      const int32_t id = in.ids.data<int32_t>()[i];
+      if (id < 0 || placement.rank_of(id) != rank) {
+        continue;
+      }
+      const int64_t l = placement.local_index(id);
+      const int64_t row = next[static_cast<size_t>(l)]++;
+      const Tensor sent = in.x[i / p.topk];
+      if (cast == LowLatencyCast::kNone) {
+        ASSERT_TRUE(same_bytes(output.x[l][row], sent)) << "expert " << l << " row " << row;
+      } else {
+        expect_cast(sent, output.x[l][row], output.x_scale[l][row],
+                    cast == LowLatencyCast::kFp8Ue8m0);
+      }
+    }
+  }
+  for (size_t l = 0; l < next.size(); ++l) {
+    ASSERT_EQ(output.expert_num_tokens.data<int32_t>()[l], next[l]);
+  }
+}
+
+// Expert e multiplies a row by (e + 1).
+Tensor run_experts(const DispatchProblem& p, int rank, const LowLatencyDispatchOutput& received) {
+  const Tensor y = Tensor::empty(received.x.shape(), DType::kBF16);
+  for (int64_t e = 0; e < p.num_experts; ++e) {
+    if (p.placement().rank_of(e) != rank) {
+      continue;
+    }
+    const int64_t l = p.placement().local_index(e);
+    const int64_t count = received.expert_num_tokens.data<int32_t>()[l];
+    const auto* x = received.x[l].data<BFloat16>();
+    auto* to = y[l].data<BFloat16>();
+    for (int64_t i = 0; i < count * p.hidden; ++i) {
+      to[i] = BFloat16(static_cast<float>(x[i]) * static_cast<float>(e + 1));
+    }
+  }
+  return y;
+}
+
+Tensor expected_combined(const DispatchProblem& p, const RankInput& in, const std::set<int>& dead) {
+  const ExpertPlacement placement = p.placement();
+  const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
+  for (int64_t t = 0; t < in.x.dim(0); ++t) {
+    for (int64_t h = 0; h < p.hidden; ++h) {
+      float sum = 0.0f;
+      for (int64_t k = 0; k < p.topk; ++k) {
+        const int32_t id = in.ids.data<int32_t>()[t * p.topk + k];
+        if (id >= 0 && !dead.contains(placement.rank_of(id))) {
+          const float y = get_float(in.x, t * p.hidden + h) * static_cast<float>(id + 1);
+          sum += in.weights.data<float>()[t * p.topk + k] * static_cast<float>(BFloat16(y));
+        }
+      }
+      set_float(out, t * p.hidden + h, sum);
+    }
+  }
+  return out;
+}
+
+class LowLatencyTest : public ::testing::TestWithParam<GroupShape> {};
+
+TEST_P(LowLatencyTest, EveryRowIsWhereItMustBeAndComesBackWeighted) {
+  for (const DispatchProblem& p : low_latency_problems(GetParam().num_ranks)) {
+    SCOPED_TRACE(p.seed);
+    const std::vector<RankInput> inputs = make_inputs(p);
+    run_ranks(GetParam(), [&](Group& group) {
+      const int rank = group.rank();
+      SCOPED_TRACE("rank " + std::to_string(rank));
+      const RankInput& in = inputs[static_cast<size_t>(rank)];
+      const Stream stream = Stream::cpu(1);
+      LowLatency transport(group, p.placement(), options_for(p));
+      for (const LowLatencyCast cast :
+           {LowLatencyCast::kNone, LowLatencyCast::kFp8, LowLatencyCast::kFp8Ue8m0}) {
+        if (cast != LowLatencyCast::kNone && p.hidden % 128 != 0) {
+          EXPECT_THROW(transport.dispatch(in.x, in.ids, cast, stream), InvalidArgument);
+          continue;
+        }
+        const auto received = transport.dispatch(in.x, in.ids, cast, stream);
+        expect_dispatched(p, inputs, rank, cast, received);
+        if (cast == LowLatencyCast::kNone) {
+          const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
+          transport.combine(run_experts(p, rank, received), in.ids, in.weights, *received.handle,
+                            out, stream);
+          EXPECT_TRUE(same_bytes(out, expected_combined(p, in, {})));
+        }
+      }
+    });
+  }
+}
+
+// Send halves of two calls before either receive half, combines in the same manner, many times
+// over.
+TEST_P(LowLatencyTest, TwoCallsInFlightDoNotDisturbEachOther) {
+  const DispatchProblem p = low_latency_problems(GetParam().num_ranks)[0];
+  DispatchProblem q = p;
+  q.seed = 99;
+  const auto first_inputs = make_inputs(p);
+  const auto second_inputs = make_inputs(q);
+  run_ranks(GetParam(), [&](Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    const RankInput& a = first_inputs[rank];
+    const RankInput& b = second_inputs[rank];
+    const Stream stream = Stream::cpu(1);
+    LowLatency transport(group, p.placement(), options_for(p));
+    for (int round = 0; round < kRounds; ++round) {
+      auto pending_a = transport.dispatch_async(a.x, a.ids, LowLatencyCast::kNone, stream);
+      auto pending_b = transport.dispatch_async(b.x, b.ids, LowLatencyCast::kNone, stream);
+      EXPECT_THROW(transport.dispatch_async(a.x, a.ids, LowLatencyCast::kNone, stream),
+                   InvalidArgument);
+      pending_a.hook();
+      pending_b.hook();
+      const auto from_a = pending_a.receive();
+      const auto from_b = pending_b.receive();
+      pending_a = {};
+      pending_b = {};
+      expect_dispatched(p, first_inputs, group.rank(), LowLatencyCast::kNone, from_a);
+      expect_dispatched(q, second_inputs, group.rank(), LowLatencyCast::kNone, from_b);
+      const Tensor out_a = Tensor::empty(a.x.shape(), DType::kBF16);
+      const Tensor out_b = Tensor::empty(b.x.shape(), DType::kBF16);
+      auto back_a = transport.combine_async(run_experts(p, group.rank(), from_a), a.ids, a.weights,
+                                            *from_a.handle, out_a, stream);
+      auto back_b = transport.combine_async(run_experts(q, group.rank(), from_b), b.ids, b.weights,
+                                            *from_b.handle, out_b, stream);
+      back_a.finish();
+      back_b.finish();
+      EXPECT_TRUE(same_bytes(out_a, expected_combined(p, a, {})));
+      EXPECT_TRUE(same_bytes(out_b, expected_combined(q, b, {})));
+    }
+    int64_t expected = 0;
+    for (int s = 0; s < p.num_ranks; ++s) {
+      for (const auto* inputs : {&first_inputs, &second_inputs}) {
+        const Tensor& ids = (*inputs)[static_cast<size_t>(s)].ids;
+        for (int64_t i = 0; i < ids.numel(); ++i) {
+          const int32_t id = ids.data<int32_t>()[i];
+          expected += id >= 0 && p.placement().rank_of(id) == group.rank();
+        }
+      }
+    }
+    int64_t counted = 0;
+    const Tensor statistics = transport.expert_statistics();
+    for (int64_t l = 0; l < statistics.numel(); ++l) {
+      counted += statistics.data<int64_t>()[l];
+    }
+    EXPECT_EQ(counted, kRounds * expected);
+    transport.reset_statistics();
+    EXPECT_EQ(get_float(transport.expert_statistics(), 0), 0.0f);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups,
+                         LowLatencyTest,
+                         ::testing::ValuesIn(group_shapes()),
+                         [](const auto& info) { return to_string(info.param); });
+
+TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
+  run_ranks({1, 0}, [](Group& group) {
+    const LowLatencyOptions options{4, 128, 2, DType::kBF16};
+    LowLatency transport(group, ExpertPlacement::linear(4, 1), options);
+    const Stream stream = Stream::cpu(1);
+    const auto dispatch = [&](int64_t tokens, int64_t hidden, int64_t topk) {
+      transport.dispatch(Tensor::zeros({tokens, hidden}, DType::kBF16),
+                         Tensor::zeros({tokens, topk}, DType::kI32), LowLatencyCast::kNone, stream);
+    };
+    try {
+      dispatch(5, 128, 2);
+      ADD_FAILURE() << "took 5 tokens of at most 4";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("is 5, expected at most 4"), std::string::npos)
+          << error.what();
+    }
+    EXPECT_THROW(dispatch(4, 64, 2), InvalidArgument);
+    EXPECT_THROW(dispatch(4, 128, 3), InvalidArgument);
+    EXPECT_NO_THROW(dispatch(4, 128, 2));
+    EXPECT_THROW(transport.set_dead(0, true), InvalidArgument);
+    EXPECT_THROW(LowLatency(group, ExpertPlacement::linear(4, 1), {0, 128, 2, DType::kBF16}),
+                 InvalidArgument);
+  });
+}
+
+// The last rank makes one call and then no more.  The others are told who is missing, give it up
+// and go on: its experts contribute nothing.
+TEST(LowLatencyMask, GoesOnWithoutADeadRank) {
+  if (runs_on_mpi()) {
+    GTEST_SKIP() << "one rank leaves the job";
+  }
+  DispatchProblem p = low_latency_problems(4)[0];
+  const auto inputs = make_inputs(p);
+  ThreadGroupOptions options;
+  options.num_ranks = 4;
+  options.timeout = std::chrono::milliseconds(300);
+  std::vector<int> survivors(4, 0);
+  run_thread_ranks(options, [&](Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    const RankInput& in = inputs[rank];
+    const Stream stream = Stream::cpu(1);
+    LowLatency transport(group, p.placement(), options_for(p));
+    transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+    if (rank == 3) {
+      return;
+    }
+    try {
+      transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+      ADD_FAILURE() << "rank " << rank << " did not miss rank 3";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.peer(), 3) << error.what();
+    }
+    transport.set_dead(3, true);
+    for (int call = 0; call < 5; ++call) {
+      const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+      const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
+      transport.combine(run_experts(p, group.rank(), received), in.ids, in.weights,
+                        *received.handle, out, stream);
+      EXPECT_TRUE(same_bytes(out, expected_combined(p, in, {3})));
+    }
+    survivors[rank] = 1;
+  });
+  EXPECT_EQ(survivors, (std::vector<int>{1, 1, 1, 0}));
+}
+
+TEST(LowLatencySize, HintIsWhatIsMapped) {
+  const LowLatencyOptions options{128, 7168, 8, DType::kBF16};
+  // Two banks of 8 mailboxes of 128 messages (48 bytes of ids, 14336 of row) and 128 x 8 rows.
+  const int64_t mailbox = 64 + 128 * (48 + 14336);
+  const int64_t bank = (8 * mailbox + 128 * 8 * 14336 + 255) / 256 * 256;
+  EXPECT_EQ(LowLatency::size_hint(options, 8, 256), 2 * bank + 8 * 3 * 2 * 8);
+}
+
+}  // namespace
+}  // namespace moebius::testing
