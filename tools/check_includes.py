@@ -33,8 +33,8 @@ PUBLIC_HEADERS = {
     "router": "router",
     "comm": "dispatch group low_latency",
     "experts": "experts lora",
-    "layer": "modular_kernel moe_config moe_layer parallel_config prepare_finalize shared_experts"
-    " tolerance weight_and_reduce workspace",
+    "layer": "all2all modular_kernel moe_config moe_layer parallel_config prepare_finalize"
+    " shared_experts tolerance weight_and_reduce workspace",
     "checkpoint": "checkpoint safetensors",
 }
 STAGE_OF_HEADER = {

@@ -82,9 +82,9 @@ class LowLatency {
                const Tensor& out,
                const Stream& stream);
 
-  // Ranks given up: nothing is sent to them or awaited from them, here and in the group.  Every live
-  // rank sets the same mask before its next call.  Works among ranks of one node: messages between
-  // nodes are collective.
+  // Ranks given up: nothing is sent to them or awaited from them, here and in the group.  Every
+  // live rank sets the same mask before its next call.  Works among ranks of one node: messages
+  // between nodes are collective.
   void set_dead(int rank, bool dead);
   std::vector<bool> dead_ranks() const;
 

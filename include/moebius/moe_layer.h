@@ -3,12 +3,21 @@
 //
 // MoeLayer: router + modular kernel + shared experts, made from weights: hidden states in, output
 // out.  This is what most callers want; the parts are public for those who compose their own.
+//
+// Over a group, rank = dp_rank * tp + tp_rank, with tp and dp as the model was started:
+//   backend none  dp is 1: every rank has all tokens, computes what it owns, and outputs are summed
+//   others        ranks of one TP group hold the same tokens; each brings a slice of them, so all
+//                 ranks of the group send and compute different tokens, and the slices of the
+//                 output are gathered in the end (not with sequence_parallel: then tokens are
+//                 sliced already)
+// Shared experts are whole on every rank and computed for the rank's own tokens.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "moebius/group.h"
 #include "moebius/modular_kernel.h"
 #include "moebius/parallel_config.h"
 #include "moebius/router.h"
@@ -34,12 +43,20 @@ struct MoeLayerOptions {
   std::string experts;  // implementation to force; empty = choose
   Precision precision = Precision::kModel;
   int64_t chunk_tokens = 0;  // see KernelOptions
+  // Over a group; the backend is weights.config.parallel.backend.
+  bool monolithic = false;         // allgather_reducescatter only
+  bool sequence_parallel = false;  // hidden holds tokens of this rank alone, also where tp > 1
 };
 
 class MoeLayer {
  public:
-  // Single rank.  Takes the weights: handles are dropped once repacked.
-  MoeLayer(MoeLayerWeights weights, const MoeLayerOptions& options, const Stream& stream);
+  // Takes the weights: handles are dropped once repacked.  With a group (which must outlive the
+  // layer) construction and forward() are collective; weights are this rank's share, and
+  // config.parallel says of what.  Throws InvalidArgument when group and config do not fit.
+  MoeLayer(MoeLayerWeights weights,
+           const MoeLayerOptions& options,
+           const Stream& stream,
+           Group* group = nullptr);
   ~MoeLayer();
 
   // hidden [T, H] f32/bf16/f16 -> output [T, H] f32, bf16 or f16 = routed + shared, summed in f32
@@ -51,7 +68,7 @@ class MoeLayer {
   const Router& router() const;
   const ModularKernel& kernel() const;
   const MoeConfig& config() const;
-  // Of the last forward(): selections per expert, i64 [E].
+  // Of the last forward(): selections per expert, i64 [E], of the tokens this rank has routed.
   Tensor expert_load() const;
 
  private:

@@ -25,9 +25,10 @@ enum class WorkspaceSlot : uint8_t {
   kWorkspace2,     // experts: output of the activation
   kScratch,        // experts: anything else
   kFusedOutput,    // experts: output of all chunks
+  kFinalize,       // finalize: rows weighted and reduced, before they travel
   kShared,         // shared experts: all of theirs
 };
-inline constexpr int kNumWorkspaceSlots = 9;
+inline constexpr int kNumWorkspaceSlots = 10;
 
 struct TensorSpec {
   Shape shape;

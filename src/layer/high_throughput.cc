@@ -13,7 +13,9 @@ namespace moebius {
 namespace {
 
 // Block scales belong to a row and travel with it.  The other schemes quantize what has arrived.
-bool quantizes_before_dispatch(const QuantizeSpec& spec) { return spec.group.row == 1 && spec.group.col > 0; }
+bool quantizes_before_dispatch(const QuantizeSpec& spec) {
+  return spec.group.row == 1 && spec.group.col > 0;
+}
 
 class HighThroughputPrepareFinalize final : public PrepareFinalize {
  public:
@@ -82,8 +84,8 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
     request.payloads.push_back(input.lora_ids);
   }
   const bool has_lora = input.lora_ids.defined();
-  auto pending = std::make_shared<Pending<DispatchOutput>>(
-      transport_.dispatch_async(request, context.stream));
+  auto pending =
+      std::make_shared<Pending<DispatchOutput>>(transport_.dispatch_async(request, context.stream));
   const QuantDesc a1 = input.quant->a1;
 
   return {pending->hook, [this, pending, before, has_lora, spec, a1, context] {
@@ -97,8 +99,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
             if (before) {
               result.x_scale = received.payloads[1];
             } else if (spec) {
-              const QuantizedSpecs specs =
-                  quantized_specs(*spec, result.x.dim(0), result.x.dim(1));
+              const QuantizedSpecs specs = quantized_specs(*spec, result.x.dim(0), result.x.dim(1));
               const auto space = context.workspaces->get(
                   context.microbatch, WorkspaceSlot::kPrepare, {specs.values, specs.scale});
               quantize_rows(result.x, *spec, a1, 0, space[0], space[1], context.stream);

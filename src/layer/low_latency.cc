@@ -5,7 +5,6 @@
 #include <map>
 
 #include "layer/prepare_rows.h"
-#include "layer/quantize_batched.h"
 #include "moebius/all2all.h"
 
 namespace moebius {
@@ -41,7 +40,8 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   Support accepts(WeightAndReduceKind kind) const override {
     return kind == WeightAndReduceKind::kDelegate
                ? Support::yes()
-               : Support::no("low_latency weights and sums in combine, so the experts must delegate");
+               : Support::no(
+                     "low_latency weights and sums in combine, so the experts must delegate");
   }
   Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
     if (defer_input_quant) {
@@ -109,10 +109,13 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
             result.expert_num_tokens = received.expert_num_tokens;
             result.expert_num_tokens_host = received.expert_num_tokens;
             if (spec) {
-              const BatchedQuantized quantized =
-                  quantize_batched(received.x, received.expert_num_tokens, *spec, a1, context);
-              result.x = quantized.values;
-              result.x_scale = quantized.scale;
+              const QuantizedSpecs specs = batched_quantized_specs(*spec, received.x.shape());
+              const auto space = context.workspaces->get(
+                  context.microbatch, WorkspaceSlot::kPrepare, {specs.values, specs.scale});
+              quantize_batched_rows(received.x, received.expert_num_tokens, *spec, a1, space[0],
+                                    space[1], context.stream);
+              result.x = space[0];
+              result.x_scale = space[1];
             }
             return result;
           }};

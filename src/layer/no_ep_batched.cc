@@ -78,18 +78,16 @@ class NoEpBatched final : public PrepareFinalize {
     expect_le(num_tokens, max_num_tokens_, "number of tokens (max_num_tokens)");
 
     const auto spec = rows_quant_spec(input);
+    const Shape rows_shape{num_local_experts_, max_num_tokens_, hidden};
     const QuantizedSpecs specs =
-        spec ? quantized_specs(*spec, max_num_tokens_, hidden) : QuantizedSpecs{{{0, 0}}, {{0, 0}}};
-    const auto per_expert = [&](const TensorSpec& one) {
-      return TensorSpec{{num_local_experts_, one.shape[0], one.shape[1]}, one.dtype};
-    };
+        spec ? batched_quantized_specs(*spec, rows_shape) : QuantizedSpecs{{{0, 0}}, {{0, 0}}};
     const auto space = context.workspaces->get(
         context.microbatch, WorkspaceSlot::kPrepare,
-        {{{num_local_experts_, max_num_tokens_, hidden}, input.hidden.dtype()},
+        {{rows_shape, input.hidden.dtype()},
          {{num_local_experts_}, DType::kI32},
          {input.expert_map ? input.topk_ids.shape() : Shape{0}, DType::kI32},
-         per_expert(specs.values),
-         per_expert(specs.scale)},
+         specs.values,
+         specs.scale},
         context.stream.device());
 
     PrepareResult result;
@@ -107,8 +105,8 @@ class NoEpBatched final : public PrepareFinalize {
     std::copy(rows.counts.begin(), rows.counts.end(), space[1].data<int32_t>());
     gather(weighted_input(input, context), rows, topk, result.x, context.stream);
     if (spec) {
-      quantize_used_rows(rows, *spec, input.quant->a1, space[0], space[3], space[4],
-                         context.stream);
+      quantize_batched_rows(space[0], space[1], *spec, input.quant->a1, space[3], space[4],
+                            context.stream);
       result.x = space[3];
       result.x_scale = space[4];
     }
@@ -123,25 +121,6 @@ class NoEpBatched final : public PrepareFinalize {
   }
 
  private:
-  // Expert by expert, so that scales of a whole tensor see no row that is not in use.
-  void quantize_used_rows(const BatchedRows& rows,
-                          const QuantizeSpec& spec,
-                          const QuantDesc& desc,
-                          const Tensor& x,
-                          const Tensor& values,
-                          const Tensor& scale,
-                          const Stream& stream) const {
-    for (int64_t e = 0; e < num_local_experts_; ++e) {
-      const int64_t count = rows.counts[static_cast<size_t>(e)];
-      if (count == 0) {
-        continue;
-      }
-      const QuantizedSpecs used = quantized_specs(spec, count, x.dim(2));
-      quantize_rows(x[e].slice(0, count), spec, desc, e, values[e].slice(0, count),
-                    scale[e].slice(0, used.scale.shape[0]), stream);
-    }
-  }
-
   int64_t max_num_tokens_;
   int64_t num_local_experts_;
   std::unique_ptr<WeightAndReduce> naive_batched_ =

@@ -91,4 +91,30 @@ void quantize_rows(const Tensor& x,
   quantize(x, spec, out, stream, of_expert(desc.scale), of_expert(desc.alpha_or_gscale));
 }
 
+QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x) {
+  const QuantizedSpecs one = quantized_specs(spec, x[1], x[2]);
+  const auto per_expert = [&](const TensorSpec& s) {
+    return TensorSpec{{x[0], s.shape[0], s.shape[1]}, s.dtype};
+  };
+  return {per_expert(one.values), per_expert(one.scale)};
+}
+
+void quantize_batched_rows(const Tensor& x,
+                           const Tensor& counts,
+                           const QuantizeSpec& spec,
+                           const QuantDesc& desc,
+                           const Tensor& values,
+                           const Tensor& scale,
+                           const Stream& stream) {
+  for (int64_t e = 0; e < x.dim(0); ++e) {
+    const int64_t count = counts.data<int32_t>()[e];
+    if (count == 0) {
+      continue;
+    }
+    const QuantizedSpecs used = quantized_specs(spec, count, x.dim(2));
+    quantize_rows(x[e].slice(0, count), spec, desc, e, values[e].slice(0, count),
+                  scale[e].slice(0, used.scale.shape[0]), stream);
+  }
+}
+
 }  // namespace moebius

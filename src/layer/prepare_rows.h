@@ -43,4 +43,15 @@ void quantize_rows(const Tensor& x,
                    const Tensor& scale,
                    const Stream& stream);
 
+// The same for batched rows, expert by expert, so that a scale of a whole tensor sees no row that
+// is not in use.  x [L, max_rows, H]; counts i32 [L]; values and scale as batched_quantized_specs.
+QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x);
+void quantize_batched_rows(const Tensor& x,
+                           const Tensor& counts,
+                           const QuantizeSpec& spec,
+                           const QuantDesc& desc,
+                           const Tensor& values,
+                           const Tensor& scale,
+                           const Stream& stream);
+
 }  // namespace moebius

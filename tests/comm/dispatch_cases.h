@@ -139,6 +139,9 @@ inline std::vector<DispatchProblem> dispatch_problems(int num_ranks) {
   for (size_t i = 0; i < problems.size(); ++i) {
     problems[i].seed = i + 1;
   }
+  if (num_ranks > 16) {
+    problems.resize(2);  // every rank checks every row: what more ranks add is told by these
+  }
   return problems;
 }
 

@@ -288,7 +288,7 @@ TEST(ExpertPlacement, FirstRanksOwnOneMore) {
 }
 
 TEST(HighThroughputErrors, IdsOutOfRangeNameTokenAndSlot) {
-  run_ranks({1, 0}, [](Group& group) {
+  run_thread_ranks({}, [](Group& group) {
     HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
                              DispatchConfig::for_combine(1));
     const Tensor ids = Tensor::zeros({3, 2}, DType::kI32);

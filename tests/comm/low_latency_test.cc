@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Groups,
                          [](const auto& info) { return to_string(info.param); });
 
 TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
-  run_ranks({1, 0}, [](Group& group) {
+  run_thread_ranks({}, [](Group& group) {
     const LowLatencyOptions options{4, 128, 2, DType::kBF16};
     LowLatency transport(group, ExpertPlacement::linear(4, 1), options);
     const Stream stream = Stream::cpu(1);

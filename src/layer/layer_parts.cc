@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/layer_parts.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "moebius/all2all.h"
+
+namespace moebius {
+
+ExpertsDesc routed_desc(const MoeLayerWeights& weights, const MoeLayerOptions& options) {
+  ExpertsDesc desc;
+  desc.num_experts = weights.config.num_experts;
+  desc.num_local_experts = weights.config.num_local_experts;
+  desc.topk = weights.config.experts_per_token;
+  desc.hidden = weights.config.hidden;
+  desc.intermediate = weights.config.tp_shard_intermediate();
+  // The oracle must not be rounded to the model's dtype between the stages.
+  desc.in_dtype = options.precision == Precision::kF64 ? DType::kF32 : weights.config.in_dtype;
+  desc.activation = weights.activation;
+  desc.format = weights.config.parallel.backend == All2AllBackend::kLowLatency
+                    ? ActivationFormat::kBatched
+                    : options.format;
+  desc.precision = options.precision;
+  return desc;
+}
+
+std::shared_ptr<const SharedExperts> make_shared_experts(MoeLayerWeights& weights,
+                                                         const ExpertsDesc& routed,
+                                                         const MoeLayerOptions& options,
+                                                         const Stream& stream) {
+  if (!weights.shared.w1) {
+    return nullptr;
+  }
+  ExpertsDesc desc = routed;
+  desc.num_experts = 1;
+  desc.num_local_experts = 1;
+  desc.topk = 1;
+  desc.intermediate = weights.shared_intermediate;
+  desc.format = ActivationFormat::kStandard;
+  return std::make_shared<SharedExperts>(
+      make_experts(desc, std::move(weights.shared), stream, options.experts),
+      std::move(weights.shared_gate), options.chunk_tokens);
+}
+
+namespace {
+
+void expect_fits_group(const MoeConfig& config,
+                       const MoeLayerOptions& options,
+                       const Group* group) {
+  const ParallelConfig& parallel = config.parallel;
+  const int size = group == nullptr ? 1 : group->size();
+  const int rank = group == nullptr ? 0 : group->rank();
+  const auto backend = name(parallel.backend);
+  expect_eq(parallel.use_ep ? parallel.ep_size : parallel.tp_size, size,
+            "ranks of the weights' parallel config (ranks of the group)");
+  expect_eq(parallel.use_ep ? parallel.ep_rank : parallel.tp_rank, rank,
+            "rank of the weights' parallel config (rank of the group)");
+  expect_multiple_of(size, parallel.dp_size, "ranks of the group (dp_size)");
+  expect(parallel.backend != All2AllBackend::kNone || parallel.dp_size == 1,
+         fmt::format("all2all none leaves tokens where they are, but dp_size is {}",
+                     parallel.dp_size));
+  expect(parallel.backend == All2AllBackend::kNone || group != nullptr,
+         fmt::format("all2all {} needs a group of ranks", backend));
+  const bool by_expert = parallel.backend == All2AllBackend::kHighThroughput ||
+                         parallel.backend == All2AllBackend::kLowLatency;
+  expect(!by_expert || size == 1 || parallel.use_ep,
+         fmt::format("all2all {} sends rows to the owners of experts, but without expert "
+                     "parallelism every expert is sharded over all {} ranks",
+                     backend, size));
+  expect(!options.monolithic || parallel.backend == All2AllBackend::kAllGatherReduceScatter,
+         fmt::format("only all2all allgather_reducescatter can be monolithic, not {}", backend));
+  expect(options.format == ActivationFormat::kStandard ||
+             parallel.backend == All2AllBackend::kNone ||
+             parallel.backend == All2AllBackend::kLowLatency,
+         fmt::format("all2all {} has no batched format", backend));
+  expect(options.precision == Precision::kModel || size == 1,
+         fmt::format("the float64 oracle runs on one rank, not {}", size));
+}
+
+}  // namespace
+
+void expect_consistent(MoeLayerWeights& weights,
+                       const MoeLayerOptions& options,
+                       const Group* group) {
+  MoeConfig& config = weights.config;
+  config.validate();
+  expect_fits_group(config, options, group);
+  expect_eq(weights.router_config.num_experts, config.num_experts,
+            "experts of the router (num_experts)");
+  expect_eq(weights.router_config.topk, config.experts_per_token,
+            "topk of the router (experts_per_token)");
+  expect(weights.router.gate || weights.router_config.simulation != Simulation::kNone,
+         "gate of the router is missing");
+  if (weights.router.gate) {
+    expect_shape(weights.router.gate, {config.num_experts, config.hidden}, "gate of the router");
+  }
+  expect(weights.shared.w1 || !weights.shared_gate, "shared_gate is given, but no shared experts");
+  if (weights.apply_router_weight_on_input) {
+    expect_eq(config.experts_per_token, 1, "topk with apply_router_weight_on_input");
+  }
+}
+
+std::unique_ptr<PrepareFinalize> make_prepare_finalize(const MoeConfig& config,
+                                                       const ExpertsDesc& routed,
+                                                       const MoeLayerOptions& options,
+                                                       Group* group) {
+  const auto placement = [&] {
+    return ExpertPlacement::linear(config.num_experts, config.parallel.ep_size);
+  };
+  switch (config.parallel.backend) {
+    case All2AllBackend::kAllGatherReduceScatter:
+      return make_allgather_reducescatter(*group, options.monolithic);
+    case All2AllBackend::kHighThroughput:
+      return make_high_throughput(*group, placement());
+    case All2AllBackend::kLowLatency:
+      return make_low_latency(
+          *group, placement(),
+          {config.max_num_tokens, config.hidden, config.experts_per_token, routed.in_dtype});
+    case All2AllBackend::kNone:
+      break;
+  }
+  return options.format == ActivationFormat::kBatched
+             ? make_no_ep_batched(config.max_num_tokens, routed.num_local_experts)
+             : make_no_ep();
+}
+
+}  // namespace moebius
