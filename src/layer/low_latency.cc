@@ -44,8 +44,8 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
                      "low_latency weights and sums in combine, so the experts must delegate");
   }
   Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
-    if (defer_input_quant) {
-      return Support::no("low_latency cannot defer input quantization");
+    if (defer_input_quant && cast_for(quant) != LowLatencyCast::kNone) {
+      return Support::no("low_latency cannot defer the fp8 cast: it happens in flight");
     }
     if (quant.use_fp8_w8a8() && quant.is_per_act_token()) {
       return Support::no("low_latency has no fp8 scales per token");

@@ -214,7 +214,7 @@ TEST_P(LowLatencyTest, TwoCallsInFlightDoNotDisturbEachOther) {
 INSTANTIATE_TEST_SUITE_P(Groups,
                          LowLatencyTest,
                          ::testing::ValuesIn(group_shapes()),
-                         [](const auto& info) { return to_string(info.param); });
+                         [](const auto& shape) { return to_string(shape.param); });
 
 TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
   run_thread_ranks({}, [](Group& group) {
