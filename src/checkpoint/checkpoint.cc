@@ -159,13 +159,11 @@ MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options
                                  .adds_w2_bias = rank == 0},
                                 options.quant);
   if (info.num_shared_experts > 0) {
-    expect_multiple_of(info.shared_intermediate, options.tp_size, "shared intermediate size");
-    const int64_t size = info.shared_intermediate / options.tp_size;
     const auto shared = ExpertSource::shared(state_->files, config, block);
     result.shared =
-        state_->load(shared, {.experts = {0, 1}, .intermediate = {rank * size, (rank + 1) * size}},
+        state_->load(shared, {.experts = {0, 1}, .intermediate = {0, info.shared_intermediate}},
                      options.quant);
-    result.shared_intermediate = size;
+    result.shared_intermediate = info.shared_intermediate;
   }
   if (config.has_shared_gate) {
     result.shared_gate =
