@@ -3,7 +3,9 @@
 //
 // Every fixture folder through the loader: facts, shapes, and every weight against the value
 // computed straight from the file.
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "moebius/checkpoint.h"
 #include "moebius/quantize.h"
@@ -189,6 +191,108 @@ TEST_P(Families, RouterAndBiasesAreCopiedAsTheyAre) {
   expect_same(weights.experts.quant.w2.bias, block + ".experts.down_proj_bias");
   EXPECT_EQ(weights.config.has_bias, weights.experts.quant.w1.bias.defined());
   EXPECT_EQ(weights.config.in_dtype, DType::kBF16);
+}
+
+// One token through one expert, in double.
+void add_expert(const ExpertWeights& experts,
+                const ActivationSpec& spec,
+                int64_t e,
+                const std::vector<double>& x,
+                double weight,
+                std::vector<double>& y) {
+  const QuantConfig& q = experts.quant;
+  const auto apply = [&](const Tensor& w, const QuantDesc& desc, const QuantDesc& activation,
+                         int64_t gate_rows, const std::vector<double>& in) {
+    std::vector<double> out;
+    for (int64_t n = 0; n < w.dim(1); ++n) {
+      const std::vector<float> row = loaded_row(w, desc, activation, e, n, gate_rows);
+      double sum = desc.bias ? get_float(desc.bias[e], n) : 0.0;
+      for (size_t k = 0; k < row.size(); ++k) {
+        sum += static_cast<double>(row[k]) * in[k];
+      }
+      out.push_back(sum);
+    }
+    return out;
+  };
+  const int64_t size = experts.w2.dim(2);
+  const std::vector<double> both = apply(experts.w1, q.w1, q.a1, size, x);
+  std::vector<double> hidden;
+  for (int64_t i = 0; i < size; ++i) {
+    const auto at = static_cast<size_t>(i);
+    double gate = both[spec.interleaved ? 2 * at : at];
+    double up = both[spec.interleaved ? 2 * at + 1 : at + static_cast<size_t>(size)];
+    if (spec.kind == Activation::kSwigluOai) {
+      gate = std::min(gate, static_cast<double>(spec.limit));
+      up = std::clamp(up, -static_cast<double>(spec.limit), static_cast<double>(spec.limit)) + 1.0;
+      hidden.push_back(up * gate / (1.0 + std::exp(-spec.alpha * gate)));
+    } else {
+      hidden.push_back(up * gate / (1.0 + std::exp(-gate)));
+    }
+  }
+  const std::vector<double> out = apply(experts.w2, q.w2, q.a2, experts.w2.dim(1), hidden);
+  for (size_t i = 0; i < y.size(); ++i) {
+    y[i] += weight * out[i];
+  }
+}
+
+// What was read is all that the block needs: router, experts, shared experts and their gate give
+// the model's own output.
+TEST_P(Families, TheBlockGivesTheModelsOutput) {
+  const Safetensors expected(fixtures() / GetParam().folder / "expected.safetensors");
+  for (const int64_t layer : checkpoint_->info().moe_layers) {
+    const std::string start = "model.layers." + std::to_string(layer) + ".";
+    const std::string block =
+        start + (expected.contains(start + "mlp.input") ? "mlp" : "feed_forward");
+    const Tensor input = expected.tensor(block + ".input").slice(0, 6);
+    const Tensor output = expected.tensor(block + ".output");
+    MoeLayerWeights weights = checkpoint_->load_layer(layer, {.quant = "none"});
+    const Router router(weights.router_config, weights.router);
+    const int64_t topk = weights.config.experts_per_token;
+    const Tensor logits = Tensor::empty({input.dim(0), weights.config.num_experts}, DType::kF32);
+    const Tensor ids = Tensor::empty({input.dim(0), topk}, DType::kI32);
+    const Tensor scores = Tensor::empty({input.dim(0), topk}, DType::kF32);
+    router.logits(input, logits, Stream::cpu());
+    router.select(logits, ids, scores, Stream::cpu());
+    double error = 0, norm = 0;
+    for (int64_t t = 0; t < input.dim(0); ++t) {
+      std::vector<double> x;
+      for (int64_t h = 0; h < input.dim(1); ++h) {
+        x.push_back(get_float(input[t], h));
+      }
+      std::vector<double> y(x.size());
+      for (int64_t k = 0; k < topk; ++k) {
+        const double score = get_float(scores[t], k);
+        const auto e = static_cast<int64_t>(get_float(ids[t], k));
+        if (weights.apply_router_weight_on_input) {
+          std::vector<double> scaled = x;
+          for (double& value : scaled) {
+            value *= score;
+          }
+          add_expert(weights.experts, weights.activation, e, scaled, 1.0, y);
+        } else {
+          add_expert(weights.experts, weights.activation, e, x, score, y);
+        }
+      }
+      if (weights.shared.w1) {
+        double gate = 1.0;
+        if (weights.shared_gate) {
+          double dot = 0;
+          for (size_t h = 0; h < x.size(); ++h) {
+            dot += get_float(weights.shared_gate, static_cast<int64_t>(h)) * x[h];
+          }
+          gate = 1.0 / (1.0 + std::exp(-dot));
+        }
+        add_expert(weights.shared, weights.activation, 0, x, gate, y);
+      }
+      for (size_t h = 0; h < y.size(); ++h) {
+        const double reference = get_float(output[t], static_cast<int64_t>(h));
+        error += (y[h] - reference) * (y[h] - reference);
+        norm += reference * reference;
+      }
+    }
+    EXPECT_LT(std::sqrt(error / norm), 1e-3) << block;
+    EXPECT_GT(norm, 0);
+  }
 }
 
 // The rows of w1 that a rank holds, given the rows of the whole and how it is laid out.
