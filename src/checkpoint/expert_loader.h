@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "checkpoint/expert_source.h"
-#include "moebius/experts.h"
 #include "moebius/stream.h"
 
 namespace moebius::checkpoint {

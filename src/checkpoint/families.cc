@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of families: what config.json and the tensors are called, and how
-// tokens are routed. Defaults are those of the configuration classes in Hugging
-// Face transformers.
+// The table of families: what config.json and the tensors are called, and how tokens are routed.
+// Defaults are those of the configuration classes in Hugging Face transformers.
 #include <fmt/format.h>
 
 #include <algorithm>

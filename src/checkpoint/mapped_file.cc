@@ -34,8 +34,7 @@ struct Descriptor {
 }  // namespace
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  // O_NONBLOCK: a pipe in place of the file is refused below instead of waited
-  // for.
+  // O_NONBLOCK: a pipe in place of the file is refused below instead of waited for.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   struct stat info {};
   if (file.fd < 0 || ::fstat(file.fd, &info) != 0) {

@@ -13,8 +13,7 @@ namespace moebius::checkpoint {
 
 class MappedFile {
  public:
-  // Throws InvalidArgument naming the path: missing, unreadable or not a
-  // regular file.
+  // Throws InvalidArgument naming the path: missing, unreadable or not a regular file.
   static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

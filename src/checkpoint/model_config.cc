@@ -17,8 +17,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-// Bounds that no model comes near and that keep products of two sizes within 64
-// bits.
+// Bounds that no model comes near and that keep products of two sizes within 64 bits.
 constexpr int64_t kMaxSize = int64_t{1} << 28;
 constexpr int64_t kMaxExperts = 1 << 20;
 constexpr int64_t kMaxLayers = 1 << 16;
@@ -144,8 +143,9 @@ ModelConfig parse_model_config(const json& content, const std::string& file) {
   if (!config.dtype && is_nested) {
     config.dtype = read_dtype(top);
   }
-  if (top.has("quantization_config")) {
-    config.scheme = read_weight_scheme(top.object("quantization_config"), info.family);
+  const ConfigFields& quantized = top.has("quantization_config") ? top : fields;
+  if (quantized.has("quantization_config")) {
+    config.scheme = read_weight_scheme(quantized.object("quantization_config"), info.family);
   }
   info.quant_method = config.scheme.name;
   return config;

@@ -37,8 +37,7 @@ struct Family {
   std::string_view model_type = {};
   std::string_view other_model_type = {};  // of a text_config; empty: none
   std::string_view intermediate_key = {};  // of one routed expert
-  // Reads what is the family's own; num_layers, hidden, intermediate,
-  // num_experts, topk are there.
+  // Reads what is the family's own; num_layers, hidden, intermediate, num_experts, topk are there.
   void (*read)(const ConfigFields& fields, ModelConfig& config) = nullptr;
 
   std::string_view block = "mlp";       // the MoE block's name in the layer

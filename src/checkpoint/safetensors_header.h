@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The JSON parts of safetensors: a file's header and the index of a sharded
-// set.
+// The JSON parts of safetensors: a file's header and the index of a sharded set.
 #pragma once
 
 #include <cstddef>
@@ -25,19 +24,17 @@ struct SafetensorsHeader {
 
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the reference implementation
 
-// Parses and checks all of a file but its data.  `file` names it in messages.
-// Throws InvalidArgument: see Safetensors.
+// Parses and checks all of a file but its data.  `file` names it in messages. Throws
+// InvalidArgument: see Safetensors.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> contents,
                                            std::string_view file);
 
-// weight_map of model.safetensors.index.json: tensor name -> file name.  Throws
-// InvalidArgument: invalid JSON, duplicates, no weight_map, a file name that
-// leads out of the directory.
+// weight_map of model.safetensors.index.json: tensor name -> file name.  Throws InvalidArgument:
+// invalid JSON, duplicates, no weight_map, a file name that leads out of the directory.
 std::map<std::string, std::string, std::less<>> parse_safetensors_index(std::string_view text,
                                                                         std::string_view file);
 
-// The dtype's name in a header, bits of an element, and our dtype (u8 where we
-// have none).
+// The dtype's name in a header, bits of an element, and our dtype (u8 where we have none).
 struct SafetensorsDType {
   std::string_view name;
   int bits;
@@ -48,8 +45,7 @@ const SafetensorsDType* find_safetensors_dtype(std::string_view name);  // null 
 // Throws Unsupported for u4, which the format lacks.
 const SafetensorsDType& safetensors_dtype(DType dtype);
 
-// A name as messages show it: in quotes, control characters replaced,
-// shortened.
+// A name as messages show it: in quotes, control characters replaced, shortened.
 std::string in_quotes(std::string_view name);
 
 }  // namespace moebius::checkpoint

@@ -25,8 +25,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Header length and header; padded with spaces so that the data starts on a
-// multiple of 64 bytes.
+// Header length and header; padded with spaces so that the data starts on a multiple of 64 bytes.
 std::string make_header(std::vector<StoredTensor>& specs,
                         const std::map<std::string, std::string>& metadata) {
   std::stable_sort(specs.begin(), specs.end(), [](const StoredTensor& a, const StoredTensor& b) {
@@ -127,8 +126,7 @@ void AtomicFile::commit() {
   }
   ::close(fd_);
   fd_ = -1;
-  // The new name is on disk when the folder is; file systems that cannot sync
-  // one need no help.
+  // The new name is on disk when the folder is; file systems that cannot sync one need no help.
   const fs::path parent = path_.has_parent_path() ? path_.parent_path() : fs::path(".");
   const int folder = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {

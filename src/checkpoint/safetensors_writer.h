@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// SafetensorsWriter: a file written tensor by tensor; AtomicFile: a file that
-// appears whole or not.
+// SafetensorsWriter: a file written tensor by tensor; AtomicFile: a file that appears whole or not.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +16,11 @@
 
 namespace moebius::checkpoint {
 
-// Writes to a temporary file beside `path`; commit() renames it.  Without
-// commit() nothing remains. Throws Error naming path and system error.
+// Writes to a temporary file beside `path`; commit() renames it.  Without commit() nothing remains.
+// Throws Error naming path and system error.
 class AtomicFile {
  public:
-  // total_bytes: reserved at once where the file system can, so a full disk is
-  // noticed early.
+  // total_bytes: reserved at once where the file system can, so a full disk is noticed early.
   AtomicFile(std::filesystem::path path, uint64_t total_bytes);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -52,8 +50,8 @@ struct StoredTensor {
 
 class SafetensorsWriter {
  public:
-  // Throws InvalidArgument: a name twice or reserved.  Throws Unsupported: a
-  // dtype (u4) that the format lacks.
+  // Throws InvalidArgument: a name twice or reserved.  Throws Unsupported: a dtype (u4) that the
+  // format lacks.
   SafetensorsWriter(const std::filesystem::path& path,
                     std::vector<StoredTensor> specs,
                     const std::map<std::string, std::string>& metadata);

@@ -32,8 +32,7 @@ WeightScheme read_fp8(const ConfigFields& fields) {
           .quantizes_activations = true};
 }
 
-// Whether activations are quantized per token to `bits` bits of `type`;
-// anything else is refused.
+// Whether activations are quantized per token to `bits` bits of `type`; anything else is refused.
 bool quantizes_per_token(const ConfigFields& group, std::string_view type, int64_t bits) {
   if (!group.has("input_activations")) {
     return false;

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// WeightScheme: how a checkpoint stores a weight [N, K]: which tensors belong
-// to it, and their dtypes and shapes.  The loader reads by this table and
-// make_model writes by it.
+// WeightScheme: how a checkpoint stores a weight [N, K]: which tensors belong to it, and their
+// dtypes and shapes.  The loader reads by this table and make_model writes by it.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +45,9 @@ enum class PartRole : uint8_t {
 
 struct StoredPart {
   PartRole role = PartRole::kWeight;
-  std::string_view suffix;      // after the module's name
-  DType stored = DType::kBF16;  // in the file; a float type of 16 or 32 bits
-                                // stands for all of them
+  std::string_view suffix;  // after the module's name
+  // In the file; a float type of 16 or 32 bits stands for all of them.
+  DType stored = DType::kBF16;
   // Elements of the weight that one stored element covers, 0: all of a row or column.  A matrix
   // part has shape [num_units(N, row_unit), num_units(K, col_unit)].
   int64_t row_unit = 1;
@@ -66,9 +65,8 @@ std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dty
 // nullopt: kFloat.
 std::optional<QuantFormat> quant_format(WeightFormat format);
 
-// From quantization_config; `model_type` is for what only some families have.
-// Throws Unsupported naming the method, InvalidArgument for what makes no
-// sense.
+// From quantization_config; `model_type` is for what only some families have. Throws Unsupported
+// naming the method, InvalidArgument for what makes no sense.
 WeightScheme read_weight_scheme(const ConfigFields& quantization, std::string_view model_type);
 
 }  // namespace moebius::checkpoint
