@@ -25,6 +25,19 @@ void expect_blocks_valid(const auto& blocks, int num_ranks, bool need_data) {
   }
 }
 
+// Two ranks in different calls blame each other: wrong is the one that differs from this rank, and
+// it cannot be told which when this rank is in another epoch.
+void judge_mismatch(const Call& call, Failure& failure) {
+  const bool can_tell = failure.epoch == call.epoch;
+  if (can_tell && failure.guilty_op == call.op) {
+    failure = make_mismatch(failure.author, call, failure.author, failure.op);
+  } else if (!can_tell || failure.op != call.op) {
+    failure.reason =
+        fmt::format("rank {} is in \"{}\" and rank {} is in \"{}\" at epoch {}", failure.guilty,
+                    failure.guilty_op, failure.author, failure.op, failure.epoch);
+  }
+}
+
 }  // namespace
 
 Failure make_mismatch(int author, const Call& call, int guilty, std::string_view guilty_op) {
@@ -213,10 +226,8 @@ void PeerGroup::throw_if_failed(const Call& call) {
       ++num_seen_;
       continue;
     }
-    // Two ranks in different calls blame each other; the one that differs from this rank is wrong.
-    if (!failure->guilty_op.empty() && failure->epoch == call.epoch &&
-        failure->guilty_op == call.op) {
-      failure = make_mismatch(failure->author, call, failure->author, failure->op);
+    if (!failure->guilty_op.empty()) {
+      judge_mismatch(call, *failure);
     }
     broken_ = make_error(call, *failure);
     cause_ = std::move(failure);

@@ -84,7 +84,7 @@ TEST_P(CollectivesTest, GathersRowsOfAnyShape) {
       std::fill_n(in.data<int32_t>(), in.numel(), group.rank());
       const Tensor out = Tensor::zeros(Shape(all_dims), DType::kI32);
       all_gatherv(group, "gather", in, counts, out);
-      for (int64_t i = 0; i < out.numel(); ++i) {
+      for (int64_t i = 0, n = out.numel(); i < n; ++i) {
         ASSERT_EQ(out.data<int32_t>()[i], i / in.numel()) << to_string(shape) << " at " << i;
       }
     }
@@ -103,7 +103,7 @@ TEST_P(CollectivesTest, ReducesInRankOrderAndRoundsOnce) {
         // Rows [begin, end) of what a rank gives.
         const auto rows_of = [&](int source, int64_t begin, int64_t end) {
           const Tensor rows = Tensor::zeros({end - begin, kColumns}, dtype);
-          for (int64_t i = 0; i < rows.numel(); ++i) {
+          for (int64_t i = 0, n = rows.numel(); i < n; ++i) {
             set_float(rows, i, noise(source, begin * kColumns + i));
           }
           return rows;
@@ -137,14 +137,14 @@ TEST_P(CollectivesTest, ReducesManyElementsWithSeveralThreads) {
     const int64_t rows = group.size() > 8 ? 20 : 50;
     const std::vector<int64_t> counts(num_ranks(), rows);
     const Tensor in = Tensor::empty({rows * group.size(), 1024}, DType::kF32);
-    for (int64_t i = 0; i < in.numel(); ++i) {
+    for (int64_t i = 0, n = in.numel(); i < n; ++i) {
       in.data<float>()[i] = static_cast<float>((i % 1000) * (group.rank() + 1));
     }
     const Tensor out = Tensor::empty({rows, 1024}, DType::kF32);
     reduce_scatterv(group, "reduce", in, counts, out, Stream::cpu(3));
     const int64_t first = group.rank() * out.numel();
     const int ranks_sum = group.size() * (group.size() + 1) / 2;
-    for (int64_t i = 0; i < out.numel(); ++i) {
+    for (int64_t i = 0, n = out.numel(); i < n; ++i) {
       ASSERT_EQ(out.data<float>()[i], static_cast<float>((first + i) % 1000 * ranks_sum)) << i;
     }
   });

@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What can go wrong with one rank, and what each of the others must then say.  The same cases run
+// on rank threads (group_failure_test.cc) and on processes (mpi_failure_test.cc).
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "moebius/group.h"
+
+namespace moebius::testing {
+
+struct FailureCase {
+  std::string name;
+  // What every rank does; `guilty` is the rank that does something else.
+  std::function<void(Group&, int guilty)> body;
+  std::vector<std::string> calls;  // the others are in one of these: "dispatch, epoch 2"
+  std::vector<std::string> parts;  // of the message, "@" standing for the guilty rank
+  bool is_timeout = false;         // found by the deadline; all else at once
+  bool guilty_reports = true;      // the guilty rank gets an error, too
+};
+
+// Deadline of the timeout cases, longer for ranks that share few CPUs; and of all others, which
+// must not need it.
+inline std::chrono::milliseconds short_timeout(int num_ranks) {
+  return std::chrono::milliseconds(std::max(500, 25 * num_ranks));
+}
+constexpr std::chrono::milliseconds kLongTimeout{60'000};
+// How long a stalling rank stalls, in timeouts.
+constexpr int kStall = 4;
+
+inline std::chrono::milliseconds timeout_of(const FailureCase& c, int num_ranks) {
+  return c.is_timeout ? short_timeout(num_ranks) : kLongTimeout;
+}
+
+// When every other rank must have reported at the latest: before a stalled rank comes back, or else
+// long before the deadline that is not needed.
+inline std::chrono::milliseconds report_limit(const FailureCase& c, int num_ranks) {
+  return c.is_timeout ? kStall * timeout_of(c, num_ranks) : kLongTimeout / 4;
+}
+
+std::vector<FailureCase> failure_cases();
+inline void PrintTo(const FailureCase& c, std::ostream* out) {
+  *out << c.name;
+}
+const FailureCase& failure_case(const std::string& name);
+
+// What the message of a rank other than the guilty lacks; empty when it says all it must.
+std::string missing_from(const std::string& message, const FailureCase& c, int rank, int guilty);
+
+}  // namespace moebius::testing

@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Nothing hangs: one rank thread misbehaves, and every other says so in time.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "tests/comm/failure_cases.h"
+
+namespace moebius::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Outcome {
+  std::vector<std::string> errors;              // per rank
+  std::vector<std::chrono::milliseconds> took;  // per rank
+  std::string thrown;                           // by run_thread_ranks
+};
+
+Outcome run_all(const ThreadGroupOptions& options, const std::function<void(Group&)>& body) {
+  Outcome result;
+  result.took.resize(static_cast<size_t>(options.num_ranks));
+  const auto timed_body = [&](Group& group) {
+    struct Timer {
+      std::chrono::milliseconds& took;
+      Clock::time_point begin = Clock::now();
+      ~Timer() {
+        took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+      }
+    } const timer{result.took[static_cast<size_t>(group.rank())]};
+    body(group);
+  };
+  try {
+    run_thread_ranks(options, timed_body, &result.errors);
+  } catch (const std::exception& error) {
+    result.thrown = error.what();
+  }
+  return result;
+}
+
+class ThreadFailureTest : public ::testing::TestWithParam<std::tuple<FailureCase, int>> {};
+
+TEST_P(ThreadFailureTest, IsReportedByEveryOtherRank) {
+  const auto& [c, num_ranks] = GetParam();
+  for (const int guilty : {num_ranks - 1, 0}) {
+    const Outcome seen = run_all({.num_ranks = num_ranks, .timeout = timeout_of(c, num_ranks)},
+                                 [&, &c = c](Group& group) { c.body(group, guilty); });
+    ASSERT_EQ(seen.errors.size(), static_cast<size_t>(num_ranks));
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const std::string& message = seen.errors[static_cast<size_t>(rank)];
+      if (rank != guilty) {
+        EXPECT_EQ(missing_from(message, c, rank, guilty), "");
+        EXPECT_LT(seen.took[static_cast<size_t>(rank)], report_limit(c, num_ranks));
+      } else {
+        EXPECT_EQ(!message.empty(), c.guilty_reports) << message;
+      }
+    }
+    EXPECT_NE(seen.thrown, "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases,
+                         ThreadFailureTest,
+                         ::testing::Combine(::testing::ValuesIn(failure_cases()),
+                                            ::testing::Values(2, 3, 4, 8, 64)),
+                         [](const auto& param) {
+                           return std::get<0>(param.param).name + "_R" +
+                                  std::to_string(std::get<1>(param.param));
+                         });
+
+TEST(ThreadFailure, TheFirstOriginalExceptionIsRethrown) {
+  struct Special : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    try {
+      run_thread_ranks({.num_ranks = 4}, [](Group& group) {
+        group.barrier("start");
+        if (group.rank() == 2) {
+          throw Special("special");
+        }
+        group.barrier("end");
+      });
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Special& error) {
+      EXPECT_STREQ(error.what(), "special");
+    }
+  }
+  EXPECT_THROW(run_thread_ranks({.num_ranks = 3}, [](Group&) { throw 7; }), int);
+}
+
+TEST(ThreadFailure, ABrokenGroupThrowsTheSameErrorAgain) {
+  const Outcome seen = run_all({.num_ranks = 2, .timeout = short_timeout(3)}, [](Group& group) {
+    if (group.rank() == 1) {
+      group.abort("no reason");
+      EXPECT_THROW(group.barrier("after"), CommError);
+      return;
+    }
+    std::vector<std::string> messages;
+    for (int i = 0; i < 3; ++i) {
+      try {
+        group.barrier("b" + std::to_string(i));
+      } catch (const CommError& error) {
+        EXPECT_EQ(error.rank(), 0);
+        EXPECT_EQ(error.peer(), 1);
+        messages.push_back(error.what());
+      }
+    }
+    ASSERT_EQ(messages.size(), 3u);
+    EXPECT_EQ(messages[1], messages[0]);
+    EXPECT_EQ(messages[2], messages[0]);
+    EXPECT_NE(messages[0].find("no reason"), std::string::npos);
+  });
+  EXPECT_EQ(seen.thrown, "");
+}
+
+TEST(ThreadFailure, WhoOnlyWaitsForALaggardIsNotBlamed) {
+  // Rank 2 stalls; rank 1 waits for it, rank 0 for rank 1.  Rank 0's deadline comes first.
+  std::atomic<int> flag{0};
+  const Outcome seen = run_all({.num_ranks = 3, .timeout = short_timeout(3)}, [&](Group& group) {
+    if (group.rank() == 2) {
+      std::this_thread::sleep_for(4 * group.timeout());
+      return;
+    }
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(group.timeout() / 3);
+    }
+    group.wait_until(
+        "chain", group.rank() + 1, [&] { return flag == 1; }, [] { return "expected flag 1"; });
+  });
+  EXPECT_NE(seen.errors[0].find("rank 2 did not come within 500 ms (rank 1 waits for it)"),
+            std::string::npos)
+      << seen.errors[0];
+  EXPECT_NE(seen.errors[1].find("rank 2"), std::string::npos) << seen.errors[1];
+}
+
+TEST(ThreadFailure, SeveralLaggardsAreAllNamed) {
+  const Outcome seen = run_all({.num_ranks = 4, .timeout = short_timeout(3)}, [](Group& group) {
+    if (group.rank() % 2 == 1) {
+      std::this_thread::sleep_for(4 * group.timeout());
+    }
+    group.barrier("dispatch");
+  });
+  for (const int rank : {0, 2}) {
+    const std::string& message = seen.errors[static_cast<size_t>(rank)];
+    EXPECT_NE(message.find("rank 1 did not come"), std::string::npos) << message;
+    EXPECT_NE(message.find("rank 3 did not come"), std::string::npos) << message;
+  }
+}
+
+TEST(ThreadFailure, MemoryOfARankThatUnwindsIsNotReadAnyMore) {
+  // Rank 0 frees what it sends as soon as its exception is caught; a late copy would be seen by the
+  // address and thread sanitizers, and here by the poison.
+  for (int repeat = 0; repeat < 30; ++repeat) {
+    constexpr size_t kBytes = 1 << 20;
+    run_all({.num_ranks = 4}, [&](Group& group) {
+      auto out = std::make_unique<std::vector<std::byte>>(kBytes, std::byte{1});
+      std::vector<std::byte> in(kBytes * 4);
+      std::vector<SendBlock> sends;
+      std::vector<RecvBlock> recvs;
+      for (size_t peer = 0; peer < 4; ++peer) {
+        sends.push_back({static_cast<int>(peer), out->data(), kBytes});
+        recvs.push_back({static_cast<int>(peer), in.data() + peer * kBytes, kBytes});
+      }
+      auto exchange = group.start_exchange("dispatch", sends, recvs);
+      if (group.rank() == 0) {
+        exchange.reset();
+        std::fill(out->begin(), out->end(), std::byte{2});
+        out.reset();
+        throw Error("gone");
+      }
+      try {
+        exchange->wait();
+      } catch (const CommError&) {
+        EXPECT_EQ(std::count(in.begin(), in.end(), std::byte{2}), 0);
+        throw;
+      }
+    });
+  }
+}
+
+TEST(ThreadFailure, TheOthersGoOnWithoutARankGivenUp) {
+  constexpr int kRanks = 4;
+  constexpr int kDead = 2;
+  std::atomic<int> finished{0};
+  const Outcome seen = run_all({.num_ranks = kRanks, .timeout = kLongTimeout}, [&](Group& group) {
+    const auto window = group.make_window("signals", kRanks * sizeof(int64_t));
+    const auto signal = [&](int owner, int writer) {
+      return std::atomic_ref<int64_t>(reinterpret_cast<int64_t*>(window->peer(owner))[writer]);
+    };
+    // Every rank signals every other and awaits their signals.
+    const auto round = [&](int64_t number) {
+      for (int peer = 0; peer < kRanks; ++peer) {
+        signal(peer, group.rank()).store(number, std::memory_order_release);
+      }
+      for (int peer = 0; peer < kRanks; ++peer) {
+        if (!group.is_dead(peer)) {
+          group.wait_until(
+              "round", peer,
+              [&] { return signal(group.rank(), peer).load(std::memory_order_acquire) >= number; },
+              [] { return "expected a signal"; });
+        }
+      }
+    };
+    round(1);
+    if (group.rank() == kDead) {
+      throw Error("out of memory");
+    }
+    try {
+      round(2);
+      ADD_FAILURE() << "the dead rank gave a signal";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.peer(), kDead) << error.what();
+    }
+    group.set_dead(kDead, true);
+    for (int64_t number = 2; number < 200; ++number) {
+      round(number);
+    }
+    EXPECT_THROW(group.barrier("needs all"), CommError);
+    ++finished;
+  });
+  EXPECT_EQ(finished, kRanks - 1);
+  EXPECT_EQ(seen.thrown, "out of memory");
+}
+
+}  // namespace
+}  // namespace moebius::testing
