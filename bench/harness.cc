@@ -67,6 +67,9 @@ Harness::Harness(const app::BenchOptions& options, const std::vector<app::Column
   machine_["commit"] = std::string(app::commit());
   machine_["cpu"] = app::cpu_model();
   machine_["threads"] = Stream::cpu(options.threads).num_threads();
+}
+
+void Harness::print_header() {
   fmt::print("{}, {}, {} threads, {}\n", options.stage, machine_["cpu"].get<std::string>(),
              machine_["threads"].get<int>(), app::version_line());
   std::vector<std::string> cells = {"problem", "impl", "median", "p10", "p90", "n", "x ref"};
@@ -77,7 +80,9 @@ Harness::Harness(const app::BenchOptions& options, const std::vector<app::Column
 }
 
 void Harness::run(const Case& c) {
-  ++num_cases_;
+  if (num_cases_++ == 0) {
+    print_header();
+  }
   if (!c.refusal.empty()) {
     note(c, "refused", c.refusal);
     return;

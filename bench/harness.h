@@ -39,6 +39,7 @@ class Harness {
   int finish() const;
 
  private:
+  void print_header();
   void print_row(const std::vector<std::string>& cells) const;
   void note(const Case& c, const char* what, const std::string& reason);
 
@@ -46,7 +47,7 @@ class Harness {
   const std::vector<app::Column>& columns_;
   app::Json machine_;
   std::string json_lines_;
-  int64_t num_cases_ = 0;
+  int64_t num_cases_ = 0;  // printed so far
   int64_t num_wrong_ = 0;
 };
 

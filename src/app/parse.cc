@@ -123,6 +123,7 @@ class Parser {
   }
 
   std::variant<Options, int> parse(int argc, const char* const* argv) {
+    expect_known_subcommand(argc > 1 ? argv[1] : "");
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -135,6 +136,18 @@ class Parser {
   }
 
  private:
+  // CLI11 would only say that one is required.
+  void expect_known_subcommand(const std::string& word) const {
+    std::string known;
+    for (const CLI::App* subcommand : app_.get_subcommands({})) {
+      if (word.empty() || word.front() == '-' || subcommand->get_name() == word) {
+        return;
+      }
+      known += (known.empty() ? "" : ", ") + subcommand->get_name();
+    }
+    throw InvalidArgument(fmt::format("no subcommand is named {} (there are {})", word, known));
+  }
+
   std::string subcommand() const {
     const auto parsed = app_.get_subcommands();
     return parsed.empty() ? "" : " " + parsed.front()->get_name();

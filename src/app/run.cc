@@ -93,6 +93,16 @@ void time_calls(const RunOptions& options,
   result.expert_load = layer.expert_load();
 }
 
+// A router refuses NaN by place; here the model and the layer are known too.
+void expect_router_fits(const RunOptions& options, int64_t layer, const MoeLayerWeights& weights) {
+  try {
+    const Router router(weights.router_config, weights.router);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(
+        fmt::format("{}: router of layer {}: {}", options.model, layer, error.what()));
+  }
+}
+
 MoeLayerOptions layer_options(const RunOptions& options) {
   MoeLayerOptions chosen;
   chosen.format =
@@ -119,6 +129,7 @@ int run(const RunOptions& options) {
   LoadOptions load;
   load.quant = options.quant;
   MoeLayerWeights weights = checkpoint.load_layer(result.layer, load);
+  expect_router_fits(options, result.layer, weights);
   result.input = load_input(options, weights.config.hidden, weights.config.in_dtype);
   result.cost = layer_cost(weights);
   result.quantization = describe(weights.experts.quant);

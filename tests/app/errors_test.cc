@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Bad usage and bad input: exit code 2, one line that names what is wrong, nothing written.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -210,9 +211,9 @@ TEST(Input, FilesThatDoNotFitAreRefused) {
   refused({file, "z", "missing"}, {"--input-tensor", "z"});
 
   write_safetensors(file, {{"x", Tensor::zeros({3, hidden + 1}, DType::kF32)}});
-  refused({file, "x", "[3, " + std::to_string(hidden + 1) + "]", std::to_string(hidden)});
+  refused({file, "x", fmt::format("[3, {}]", hidden + 1), std::to_string(hidden)});
   write_safetensors(file, {{"x", Tensor::zeros({hidden}, DType::kF32)}});
-  refused({file, "x", "[" + std::to_string(hidden) + "]"});
+  refused({file, "x", fmt::format("[{}]", hidden)});
   write_safetensors(file, {{"x", Tensor::zeros({3, hidden}, DType::kI32)}});
   refused({file, "x", "I32", "BF16"});
 
@@ -259,7 +260,7 @@ TEST_F(DamagedModel, TruncatedWeightsAreNamed) {
 
 TEST_F(DamagedModel, MissingTensorIsNamed) {
   edit_tensors([](const std::string& name, Tensor&) { return !is_gate(name); });
-  expect_run_refused({"model.safetensors", "gate"});
+  expect_run_refused({folder_, "gate.weight", "missing"});
 }
 
 TEST_F(DamagedModel, ShapeThatContradictsTheConfigIsNamedWithBothValues) {
@@ -295,7 +296,7 @@ TEST_F(DamagedModel, NanInTheRouterIsNamed) {
     }
     return true;
   });
-  expect_run_refused({"nan"});
+  expect_run_refused({folder_, "layer 0", "gate[0, 5]", "NaN"});
 }
 
 }  // namespace

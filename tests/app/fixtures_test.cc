@@ -148,8 +148,8 @@ constexpr Fixture kFixtures[] = {
     {"qwen3_moe_nvfp4", QuantFormat::kNvfp4},
 };
 
-INSTANTIATE_TEST_SUITE_P(All, Fixtures, testing::ValuesIn(kFixtures), [](const auto& info) {
-  return std::string(info.param.folder);
+INSTANTIATE_TEST_SUITE_P(All, Fixtures, testing::ValuesIn(kFixtures), [](const auto& fixture) {
+  return std::string(fixture.param.folder);
 });
 
 }  // namespace
