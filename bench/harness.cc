@@ -70,7 +70,7 @@ Harness::Harness(const app::BenchOptions& options, const std::vector<app::Column
 }
 
 void Harness::print_header() {
-  fmt::print("{}, {}, {} threads, {}\n", options.stage, machine_["cpu"].get<std::string>(),
+  fmt::print("{}, {}, {} threads, {}\n", options_.stage, machine_["cpu"].get<std::string>(),
              machine_["threads"].get<int>(), app::version_line());
   std::vector<std::string> cells = {"problem", "impl", "median", "p10", "p90", "n", "x ref"};
   for (const app::Column& column : columns_) {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Quantize and dequantize, bit by bit against `ref`, and how near they come to memcpy.
+#include <cstring>
+
 #include "app/forced_setting.h"
 #include "app/random_tensor.h"
 #include "bench/cases.h"
@@ -57,6 +59,15 @@ int64_t bytes_of(const Quantized& q) {
   return bytes;
 }
 
+// Outputs whose pages exist, so that neither side is timed while the system makes them.
+Quantized allocate_touched(const QuantizeSpec& spec, const Tensor& x) {
+  Quantized q = allocate_quantized(spec, x.dim(0), x.dim(1));
+  for (const Tensor* tensor : {&q.values, &q.scale}) {
+    std::memset(tensor->raw(), 0, static_cast<size_t>(tensor->nbytes()));
+  }
+  return q;
+}
+
 std::optional<std::string> difference(const Quantized& actual, const Quantized& expected) {
   if (auto d = byte_difference("values", actual.values, expected.values)) {
     return d;
@@ -75,13 +86,13 @@ class QuantCases {
   explicit QuantCases(const CaseSetup& setup)
       : setup_(setup),
         x_(app::random_normal(setup.is_small ? small_shape() : real_shape(), DType::kBF16, 1)),
-        back_(Tensor::empty(x_.shape(), x_.dtype())),
+        back_(Tensor::zeros(x_.shape(), x_.dtype())),
         memcpy_(setup.is_small ? 0 : memcpy_gb_per_s(setup.stream)) {}
 
   void run(const Problem& problem, const quant::Impl& impl) {
     const Support support = impl.supports(cpu_features());
-    Quantized q = allocate_quantized(problem.spec, x_.dim(0), x_.dim(1));
-    Quantized expected = allocate_quantized(problem.spec, x_.dim(0), x_.dim(1));
+    Quantized q = allocate_touched(problem.spec, x_);
+    Quantized expected = allocate_touched(problem.spec, x_);
     Case c;
     c.impl = impl.name;
     c.refusal = support.reason;
@@ -106,7 +117,7 @@ class QuantCases {
     }
     c.problem = std::string(problem.name) + "/dequantize";
     if (setup_.wants(c.problem, c.impl)) {
-      const Tensor expected_back = Tensor::empty(back_.shape(), back_.dtype());
+      const Tensor expected_back = Tensor::zeros(back_.shape(), back_.dtype());
       by("ref", [&] { quantize(x_, problem.spec, q, setup_.stream); })();
       c.call = by(impl.name, [&] { dequantize(q, problem.spec, back_, setup_.stream); });
       c.reference = [&] {
