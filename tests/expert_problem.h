@@ -174,12 +174,21 @@ class ExpertProblemMaker {
   }
 
  private:
+  // Weights of benchmarks are large: after this many elements they repeat.  A multiple of 4, for
+  // whole bytes, and otherwise prime, so that no two rows or experts of a usual size are equal.
+  static constexpr int64_t kPeriod = 4 * 65537;
+
   template <typename Next>
   static Tensor filled(const Shape& shape, DType dtype, Next next) {
     Tensor tensor = Tensor::empty(shape, dtype);
-    const int64_t n = tensor.numel();
+    const int64_t n = std::min(tensor.numel(), kPeriod);
     for (int64_t i = 0; i < n; ++i) {
       set_float(tensor, i, next());
+    }
+    const int64_t period_bytes = kPeriod * bits(dtype) / 8;
+    for (int64_t begin = period_bytes; begin < tensor.nbytes(); begin += period_bytes) {
+      std::memcpy(tensor.bytes() + begin, tensor.bytes(),
+                  static_cast<size_t>(std::min(period_bytes, tensor.nbytes() - begin)));
     }
     return tensor;
   }

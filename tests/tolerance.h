@@ -1,49 +1,17 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one metric by which results of GEMMs are compared, and how far they may lie apart.
+// How far results of GEMMs may lie apart in the metric of moebius/tolerance.h.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <optional>
 
 #include "moebius/quant_config.h"
-#include "moebius/tensor.h"
+#include "moebius/tolerance.h"
 
 namespace moebius {
-
-// |actual - expected| / |expected| in the 2-norm, over elements where `expected` is meant to be
-// compared; 0 when both are zero, infinity when either has a NaN or `expected` alone is zero.
-class RelativeError {
- public:
-  void add(float actual, float expected) {
-    const double difference = static_cast<double>(actual) - static_cast<double>(expected);
-    difference_ += difference * difference;
-    expected_ += static_cast<double>(expected) * static_cast<double>(expected);
-  }
-  double value() const {
-    if (difference_ == 0) {
-      return 0;
-    }
-    const double ratio = std::sqrt(difference_ / expected_);
-    return std::isfinite(ratio) ? ratio : std::numeric_limits<double>::infinity();
-  }
-
- private:
-  double difference_ = 0;
-  double expected_ = 0;
-};
-
-inline double relative_error(const Tensor& actual, const Tensor& expected) {
-  RelativeError error;
-  const int64_t n = expected.numel();
-  for (int64_t i = 0; i < n; ++i) {
-    error.add(get_float(actual, i), get_float(expected, i));
-  }
-  return error.value();
-}
 
 // Distance between neighbours of a dtype, relative to their size, at its widest.
 inline double relative_step(DType dtype) {
@@ -56,10 +24,10 @@ inline double relative_step(DType dtype) {
       return 0x1p-23;
   }
 }
-// The same for the codes of activations of typical size.  int8 steps are equal everywhere: 1/127 of the
-// largest element, which is about ten times the typical product of gate and up.  e2m3 and e2m1 have
-// two exponents only; below them the steps do not shrink, so that of e2m1 (half at its widest) is 5/8
-// on average.
+// The same for the codes of activations of typical size.  int8 steps are equal everywhere: 1/127 of
+// the largest element, which is about ten times the typical product of gate and up.  e2m3 and e2m1
+// have two exponents only; below them the steps do not shrink, so that of e2m1 (half at its widest)
+// is 5/8 on average.
 inline double relative_step(QuantFormat format) {
   switch (format) {
     case QuantFormat::kInt8:
@@ -75,20 +43,21 @@ inline double relative_step(QuantFormat format) {
   }
 }
 
-// Two implementations of the same model of rounding.  They sum in different orders, so f32 sums over
-// k differ by about sqrt(k) steps of f32.  Rounded to a narrower dtype, most become equal again; a
-// tenth at most lands one step apart, three times in a row (GEMM1, activation, output).  Where
-// activations are quantized, one in a thousand codes lands one step apart.
+// Two implementations of the same model of rounding.  They sum in different orders, so f32 sums
+// over k differ by about sqrt(k) steps of f32.  Rounded to a narrower dtype, most become equal
+// again; a tenth at most lands one step apart, three times in a row (GEMM1, activation, output).
+// Where activations are quantized, one in a thousand codes lands one step apart.
 inline double tolerance(DType dtype, std::optional<QuantFormat> activation, int64_t k) {
   const double sums = 2 * std::sqrt(static_cast<double>(k)) * 0x1p-23;
-  const double rounding = dtype == DType::kF32 ? 0.0 : std::sqrt(0.1 * 3) * relative_step(dtype) / 2;
+  const double rounding =
+      dtype == DType::kF32 ? 0.0 : std::sqrt(0.1 * 3) * relative_step(dtype) / 2;
   const double codes = activation ? std::sqrt(1e-3) * relative_step(*activation) / 2 : 0.0;
   return sums + rounding + codes;
 }
 
-// The model of rounding against float64 with unquantized activations.  Every element is off by up to
-// half a step at each rounding, uniformly: step / sqrt(12) each for GEMM1's, the activation's two and
-// the output's, and for both quantizations.
+// The model of rounding against float64 with unquantized activations.  Every element is off by up
+// to half a step at each rounding, uniformly: step / sqrt(12) each for GEMM1's, the activation's
+// two and the output's, and for both quantizations.
 inline double model_tolerance(DType dtype, std::optional<QuantFormat> activation, int64_t k) {
   const double sums = 2 * std::sqrt(static_cast<double>(k)) * 0x1p-23;
   const double rounding = std::sqrt(4.0 / 12.0) * relative_step(dtype);

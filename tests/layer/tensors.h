@@ -16,6 +16,7 @@
 #include "moebius/error.h"
 #include "moebius/quant_config.h"
 #include "moebius/tensor.h"
+#include "moebius/tolerance.h"
 
 namespace moebius::testing {
 
@@ -102,18 +103,7 @@ inline QuantTensors weight_scales(int64_t num_experts) {
   return tensors;
 }
 
-// Norm of the difference over the norm of the expected.
-inline double relative_error(const Tensor& actual, const Tensor& expected) {
-  double difference = 0.0;
-  double norm = 0.0;
-  for (int64_t i = 0; i < expected.numel(); ++i) {
-    const double e = get_float(expected, i);
-    const double d = get_float(actual, i) - e;
-    difference += d * d;
-    norm += e * e;
-  }
-  return std::sqrt(difference / norm);
-}
+using moebius::relative_error;
 
 // Fills memory that is about to be handed out with what must not be read.
 inline void poison(const Tensor& tensor) {
