@@ -32,6 +32,8 @@ struct CallContext {
   WorkspacePool* workspaces = nullptr;  // required
   int microbatch = 0;                   // selects workspaces and transport handles
   Profile* profile = nullptr;           // optional
+
+  WorkspacePool& pool() const;  // throws InvalidArgument when there is none
 };
 
 struct PrepareInput {

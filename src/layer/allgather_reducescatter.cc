@@ -121,8 +121,8 @@ void AllGatherReduceScatter::finalize(const FinalizeInput& input, const CallCont
   const WeightAndReduce& reduce = delegated ? *contiguous_ : *input.weight_and_reduce;
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const Tensor partial =
-      context.workspaces->get(context.microbatch, WorkspaceSlot::kFinalize,
-                              {total, input.output.dim(1)}, input.expert_output.dtype());
+      context.pool().get(context.microbatch, WorkspaceSlot::kFinalize, {total, input.output.dim(1)},
+                         input.expert_output.dtype());
   if (total > 0) {
     reduce.apply({input.expert_output, input.topk_weights, input.topk_ids,
                   input.apply_router_weight_on_input},

@@ -73,8 +73,8 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   request.topk_weights = input.topk_weights;
   if (before) {
     const QuantizedSpecs specs = quantized_specs(*spec, x.dim(0), x.dim(1));
-    const auto space = context.workspaces->get(context.microbatch, WorkspaceSlot::kPrepare,
-                                               {specs.values, specs.scale});
+    const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kPrepare,
+                                          {specs.values, specs.scale});
     quantize_rows(x, *spec, input.quant->a1, 0, space[0], space[1], context.stream);
     request.payloads = space;
   } else {
@@ -100,8 +100,8 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
               result.x_scale = received.payloads[1];
             } else if (spec) {
               const QuantizedSpecs specs = quantized_specs(*spec, result.x.dim(0), result.x.dim(1));
-              const auto space = context.workspaces->get(
-                  context.microbatch, WorkspaceSlot::kPrepare, {specs.values, specs.scale});
+              const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kPrepare,
+                                                    {specs.values, specs.scale});
               quantize_rows(result.x, *spec, a1, 0, space[0], space[1], context.stream);
               result.x = space[0];
               result.x_scale = space[1];
@@ -126,8 +126,8 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
 
   const int64_t rows = handle->num_rows();
   HighThroughput::CombineInput request;
-  request.x = context.workspaces->get(context.microbatch, WorkspaceSlot::kFinalize,
-                                      {rows, input.output.dim(1)}, input.expert_output.dtype());
+  request.x = context.pool().get(context.microbatch, WorkspaceSlot::kFinalize,
+                                 {rows, input.output.dim(1)}, input.expert_output.dtype());
   if (rows > 0) {  // ranks without rows still take part in combine
     reduce.apply({input.expert_output, input.topk_weights, input.topk_ids,
                   input.apply_router_weight_on_input},

@@ -110,8 +110,8 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
             result.expert_num_tokens_host = received.expert_num_tokens;
             if (spec) {
               const QuantizedSpecs specs = batched_quantized_specs(*spec, received.x.shape());
-              const auto space = context.workspaces->get(
-                  context.microbatch, WorkspaceSlot::kPrepare, {specs.values, specs.scale});
+              const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kPrepare,
+                                                    {specs.values, specs.scale});
               quantize_batched_rows(received.x, received.expert_num_tokens, *spec, a1, space[0],
                                     space[1], context.stream);
               result.x = space[0];

@@ -125,9 +125,9 @@ void ModularKernel::State::route(const KernelInput& input,
   const Profile::Span span(context.profile, "router");
   const Tensor& logits = prepared.router_logits ? prepared.router_logits : input.router_logits;
   const Shape shape{logits.dim(0), router->config().topk};
-  const auto space = context.workspaces->get(context.microbatch, WorkspaceSlot::kRouter,
-                                             {{shape, DType::kI32}, {shape, DType::kF32}},
-                                             context.stream.device());
+  const auto space =
+      context.pool().get(context.microbatch, WorkspaceSlot::kRouter,
+                         {{shape, DType::kI32}, {shape, DType::kF32}}, context.stream.device());
   router->select(logits, space[0], space[1], context.stream);
   prepared.topk_ids = space[0];
   prepared.topk_weights = space[1];

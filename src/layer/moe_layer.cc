@@ -97,7 +97,6 @@ void MoeLayer::forward(const Tensor& hidden, const Tensor& output, const CallCon
   expect_eq(hidden.dim(1), state_->config.hidden, "hidden.dim(1)");
   expect_hidden_dtype(output, "output");
   expect_shape(output, hidden.shape(), "output");
-  expect(context.workspaces != nullptr, "workspaces are missing");
 
   if (!state_->slices_tokens()) {
     state_->forward_own(hidden, output, context);
@@ -124,16 +123,16 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   const bool widens_input = model_dtype != in_dtype;  // for the float64 oracle
   const bool sums = sums_over_ranks();
   const bool writes_to_output = !has_shared && !sums && output.dtype() == in_dtype;
-  const auto space = context.workspaces->get(context.microbatch, WorkspaceSlot::kLayer,
-                                             {{{num_tokens, config.num_experts}, DType::kF32},
-                                              {selections, DType::kI32},
-                                              {selections, DType::kF32},
-                                              rows_if(rounds_input, model_dtype),
-                                              rows_if(widens_input, in_dtype),
-                                              rows_if(!writes_to_output, in_dtype),
-                                              rows_if(has_shared, in_dtype),
-                                              rows_if(sums, in_dtype)},
-                                             context.stream.device());
+  const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kLayer,
+                                        {{{num_tokens, config.num_experts}, DType::kF32},
+                                         {selections, DType::kI32},
+                                         {selections, DType::kF32},
+                                         rows_if(rounds_input, model_dtype),
+                                         rows_if(widens_input, in_dtype),
+                                         rows_if(!writes_to_output, in_dtype),
+                                         rows_if(has_shared, in_dtype),
+                                         rows_if(sums, in_dtype)},
+                                        context.stream.device());
 
   Tensor x = hidden;
   if (rounds_input) {

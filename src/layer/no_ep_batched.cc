@@ -81,14 +81,14 @@ class NoEpBatched final : public PrepareFinalize {
     const Shape rows_shape{num_local_experts_, max_num_tokens_, hidden};
     const QuantizedSpecs specs =
         spec ? batched_quantized_specs(*spec, rows_shape) : QuantizedSpecs{{{0, 0}}, {{0, 0}}};
-    const auto space = context.workspaces->get(
-        context.microbatch, WorkspaceSlot::kPrepare,
-        {{rows_shape, input.hidden.dtype()},
-         {{num_local_experts_}, DType::kI32},
-         {input.expert_map ? input.topk_ids.shape() : Shape{0}, DType::kI32},
-         specs.values,
-         specs.scale},
-        context.stream.device());
+    const auto space =
+        context.pool().get(context.microbatch, WorkspaceSlot::kPrepare,
+                           {{rows_shape, input.hidden.dtype()},
+                            {{num_local_experts_}, DType::kI32},
+                            {input.expert_map ? input.topk_ids.shape() : Shape{0}, DType::kI32},
+                            specs.values,
+                            specs.scale},
+                           context.stream.device());
 
     PrepareResult result;
     result.x = space[0];

@@ -100,7 +100,7 @@ Tensor make_expert_map(int64_t num_experts, ExpertRange range) {
   expect(0 <= range.begin && range.begin <= range.end && range.end <= num_experts,
          fmt::format("local experts [{}, {}) are not within {} experts", range.begin, range.end,
                      num_experts));
-  const Tensor map = Tensor::empty({num_experts}, DType::kI32);
+  Tensor map = Tensor::empty({num_experts}, DType::kI32);
   for (int64_t e = 0; e < num_experts; ++e) {
     const bool is_local = range.begin <= e && e < range.end;
     map.data<int32_t>()[e] = is_local ? static_cast<int32_t>(e - range.begin) : -1;

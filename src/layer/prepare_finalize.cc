@@ -6,6 +6,11 @@
 
 namespace moebius {
 
+WorkspacePool& CallContext::pool() const {
+  expect(workspaces != nullptr, "workspaces are missing");
+  return *workspaces;
+}
+
 Pending<PrepareResult> PrepareFinalize::prepare_async(const PrepareInput&, const CallContext&) {
   throw Unsupported(fmt::format("{} has no asynchronous prepare", name()));
 }

@@ -17,7 +17,7 @@ void expect_prepare_input(const PrepareInput& input, const CallContext& context)
   expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
   expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
   expect(input.quant != nullptr, "quant is missing");
-  expect(context.workspaces != nullptr, "workspaces are missing");
+  context.pool();
   if (input.apply_router_weight_on_input) {
     expect_eq(input.topk_ids.dim(1), 1, "topk with apply_router_weight_on_input");
   }
@@ -27,9 +27,9 @@ Tensor weighted_input(const PrepareInput& input, const CallContext& context) {
   if (!input.apply_router_weight_on_input) {
     return input.hidden;
   }
-  const Tensor weighted =
-      context.workspaces->get(context.microbatch, WorkspaceSlot::kWeightedInput,
-                              input.hidden.shape(), input.hidden.dtype(), input.hidden.device());
+  Tensor weighted =
+      context.pool().get(context.microbatch, WorkspaceSlot::kWeightedInput, input.hidden.shape(),
+                         input.hidden.dtype(), input.hidden.device());
   scale_rows(input.hidden, input.topk_weights, weighted, context.stream);
   return weighted;
 }

@@ -22,7 +22,7 @@ Tensor run_once(const Experts& experts,
                 const CallContext& context) {
   const ExpertsWorkspace need = experts.workspace(rows);
   const auto get = [&](WorkspaceSlot slot, const Shape& shape, DType dtype) {
-    return context.workspaces->get(context.microbatch, slot, shape, dtype, context.stream.device());
+    return context.pool().get(context.microbatch, slot, shape, dtype, context.stream.device());
   };
   const int64_t size13 = need.workspace13.numel();
   const int64_t output_size = need.output.numel();
@@ -50,7 +50,7 @@ Tensor run_chunks(const Experts& experts,
          fmt::format("output {} of {} cannot be split by {} rows", to_string(whole.output),
                      experts.implementation(), rows));
   const int64_t factor = whole.output[0] / rows;  // rows of output per row of input
-  const auto space = context.workspaces->get(
+  const auto space = context.pool().get(
       context.microbatch, WorkspaceSlot::kFusedOutput,
       {{whole.output, whole.dtype}, {{experts.desc().num_local_experts}, DType::kI32}},
       context.stream.device());
@@ -91,8 +91,8 @@ Tensor run_experts(const Experts& experts,
   const int64_t rows = input.x.dim(is_batched ? 1 : 0);
   if (rows == 0) {  // no token of any rank came here
     const ExpertsWorkspace none = experts.workspace(0);
-    return context.workspaces->get(context.microbatch, WorkspaceSlot::kFusedOutput, none.output,
-                                   none.dtype, context.stream.device());
+    return context.pool().get(context.microbatch, WorkspaceSlot::kFusedOutput, none.output,
+                              none.dtype, context.stream.device());
   }
   if (experts.supports_chunking() && rows > chunk_tokens) {
     return run_chunks(experts, input, chunk_tokens, context);

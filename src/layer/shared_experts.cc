@@ -63,7 +63,6 @@ void SharedExperts::forward(const Tensor& hidden,
   expect_shape(hidden, {hidden.dim(0), experts.desc().hidden}, "hidden");
   expect_dtype(output, hidden.dtype(), "output");
   expect_shape(output, hidden.shape(), "output");
-  expect(context.workspaces != nullptr, "workspaces are missing");
   const int64_t num_tokens = hidden.dim(0);
   const int64_t chunk = std::min(num_tokens, state_->chunk_tokens);
   if (num_tokens == 0) {
@@ -74,15 +73,15 @@ void SharedExperts::forward(const Tensor& hidden,
   const QuantizedSpecs quantized =
       state_->quant_spec ? quantized_specs(*state_->quant_spec, num_tokens, hidden.dim(1))
                          : QuantizedSpecs{{{0}}, {{0}}};
-  const auto space = context.workspaces->get(context.microbatch, WorkspaceSlot::kShared,
-                                             {{need.workspace13, need.dtype},
-                                              {need.workspace2, need.dtype},
-                                              {{need.scratch_bytes}, DType::kU8},
-                                              {{chunk, 1}, DType::kI32},
-                                              {{chunk, 1}, DType::kF32},
-                                              quantized.values,
-                                              quantized.scale},
-                                             context.stream.device());
+  const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kShared,
+                                        {{need.workspace13, need.dtype},
+                                         {need.workspace2, need.dtype},
+                                         {{need.scratch_bytes}, DType::kU8},
+                                         {{chunk, 1}, DType::kI32},
+                                         {{chunk, 1}, DType::kF32},
+                                         quantized.values,
+                                         quantized.scale},
+                                        context.stream.device());
   std::fill_n(space[3].data<int32_t>(), chunk, 0);   // every row selects the one expert ...
   std::fill_n(space[4].data<float>(), chunk, 1.0f);  // ... with weight 1
   Tensor x = hidden;
