@@ -125,7 +125,7 @@ void expect_kernel_input(const KernelInput& input,
                          const SharedExperts* shared_experts,
                          const CallContext& context) {
   const ExpertsDesc& desc = experts.desc();
-  context.pool();
+  context.pool();  // refuses a missing one
   expect_hidden_dtype(input.hidden, "hidden");
   expect_dtype(input.hidden, desc.in_dtype, "hidden");
   expect_eq(input.hidden.num_dims(), 2, "dimensions of hidden");

@@ -17,7 +17,7 @@ void expect_prepare_input(const PrepareInput& input, const CallContext& context)
   expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
   expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
   expect(input.quant != nullptr, "quant is missing");
-  context.pool();
+  context.pool();  // refuses a missing one
   if (input.apply_router_weight_on_input) {
     expect_eq(input.topk_ids.dim(1), 1, "topk with apply_router_weight_on_input");
   }

@@ -21,24 +21,27 @@ struct Term {
   float weight;
 };
 
-// out = sum of T(row * weight) in the order given: in T after every term, or in f32 rounded once.
-template <typename T>
-void sum_rows(
-    const T* rows, const std::vector<Term>& terms, int64_t hidden, bool sum_in_dtype, T* out) {
-  constexpr int64_t kBlock = 512;  // partial sums that stay in the first-level cache
-  float sum[kBlock];
+// out = sum of T(row * weight) in the order given; Sum is what the sum is rounded to each time.
+// Why two loops: the compiler vectorises one rounding per loop.
+template <typename T, typename Sum>
+void sum_rows(const T* rows, const std::vector<Term>& terms, int64_t hidden, T* out) {
+  constexpr int64_t kBlock = 512;  // elements that stay in the first-level cache
+  T weighted[kBlock];
+  Sum sum[kBlock];
   for (int64_t begin = 0; begin < hidden; begin += kBlock) {
     const int64_t n = std::min(kBlock, hidden - begin);
-    std::fill_n(sum, n, 0.0f);
+    std::fill_n(sum, n, Sum(0.0f));
     for (const auto& [row, weight] : terms) {
       const T* x = rows + row * hidden + begin;
       for (int64_t i = 0; i < n; ++i) {
-        const auto term = static_cast<float>(static_cast<T>(static_cast<float>(x[i]) * weight));
-        sum[i] = sum_in_dtype ? static_cast<float>(static_cast<T>(sum[i] + term)) : sum[i] + term;
+        weighted[i] = static_cast<T>(static_cast<float>(x[i]) * weight);
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        sum[i] = static_cast<Sum>(static_cast<float>(sum[i]) + static_cast<float>(weighted[i]));
       }
     }
     for (int64_t i = 0; i < n; ++i) {
-      out[begin + i] = static_cast<T>(sum[i]);
+      out[begin + i] = static_cast<T>(static_cast<float>(sum[i]));
     }
   }
 }
@@ -59,8 +62,8 @@ void reduce_tokens(const Tensor& expert_output,
       for (int64_t t = begin; t < end; ++t) {
         terms.clear();
         append_terms(t, terms);
-        sum_rows(expert_output.data<T>(), terms, hidden, sum_in_dtype,
-                 output.data<T>() + t * hidden);
+        const auto sum = sum_in_dtype ? sum_rows<T, T> : sum_rows<T, float>;
+        sum(expert_output.data<T>(), terms, hidden, output.data<T>() + t * hidden);
       }
     });
   });
