@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One rank, standard format: nothing travels, so prepare only weights and quantizes.
-#include <fmt/format.h>
-
 #include "layer/prepare_rows.h"
+#include "layer/reduce_rows.h"
 #include "moebius/prepare_finalize.h"
 
 namespace moebius {
@@ -44,12 +43,7 @@ class NoEp final : public PrepareFinalize {
   }
 
   void finalize(const FinalizeInput& input, const CallContext& context) override {
-    expect(input.weight_and_reduce != nullptr, "weight_and_reduce is missing");
-    const bool delegated = input.weight_and_reduce->kind() == WeightAndReduceKind::kDelegate;
-    const WeightAndReduce& reduce = delegated ? *contiguous_ : *input.weight_and_reduce;
-    reduce.apply({input.expert_output, input.topk_weights, input.topk_ids,
-                  input.apply_router_weight_on_input},
-                 input.output, context.stream);
+    reduce_rows(input, *contiguous_, input.output, context.stream);
   }
 
  private:

@@ -3,13 +3,12 @@
 //
 // One rank, batched format: every selected row is copied to its expert's block.  The reference for
 // backends that dispatch into the batched layout.
-#include <fmt/format.h>
-
 #include <cstring>
 
 #include "core/parallel.h"
 #include "layer/batched_rows.h"
 #include "layer/prepare_rows.h"
+#include "layer/reduce_rows.h"
 #include "moebius/prepare_finalize.h"
 
 namespace moebius {
@@ -114,10 +113,7 @@ class NoEpBatched final : public PrepareFinalize {
   }
 
   void finalize(const FinalizeInput& input, const CallContext& context) override {
-    expect(input.weight_and_reduce != nullptr, "weight_and_reduce is missing");
-    naive_batched_->apply({input.expert_output, input.topk_weights, input.topk_ids,
-                           input.apply_router_weight_on_input},
-                          input.output, context.stream);
+    reduce_rows(input, *naive_batched_, input.output, context.stream);
   }
 
  private:

@@ -80,11 +80,11 @@ TEST(ModularKernel, SumsWeightedExperts) {
   for (const int64_t topk : {1, 2, 5}) {
     Bench standard(make_no_ep(), fake_desc(kExperts, topk, kHidden));
     standard.set_tokens(7);
-    EXPECT_LT(testing::relative_error(standard.forward(), expected_sum(standard.input)), 1e-6);
+    EXPECT_LT(relative_error(standard.forward(), expected_sum(standard.input)), 1e-6);
     Bench batched(make_no_ep_batched(7, kExperts),
                   fake_desc(kExperts, topk, kHidden, ActivationFormat::kBatched));
     batched.set_tokens(7);
-    EXPECT_LT(testing::relative_error(batched.forward(), expected_sum(batched.input)), 1e-6);
+    EXPECT_LT(relative_error(batched.forward(), expected_sum(batched.input)), 1e-6);
   }
 }
 
@@ -95,7 +95,7 @@ TEST(ModularKernel, MaskedSelectionsCountForNothing) {
                           is_batched ? ActivationFormat::kBatched : ActivationFormat::kStandard));
     bench.set_tokens(3);
     bench.input.topk_ids = ids_of({3, 2}, {-1, 2, 0, 5, -1, -1});
-    EXPECT_LT(testing::relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
+    EXPECT_LT(relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
     EXPECT_EQ(ints(bench.kernel->last_expert_load()), (std::vector<int32_t>{1, 0, 1, 0, 0, 1}));
   }
 }
@@ -199,7 +199,7 @@ TEST(ModularKernel, ExpertsThatQuantizeGetPlainRows) {
   options.expects_unquantized_inputs = true;
   Bench bench(make_no_ep(), fake_desc(kExperts, 1, kHidden), options);
   bench.set_tokens(3);
-  EXPECT_LT(testing::relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
+  EXPECT_LT(relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
   EXPECT_EQ(bench.experts->calls[0].scale_numel, -1);
 }
 
@@ -276,7 +276,7 @@ TEST(ModularKernel, ExpertMapsOfTwoRanksAddUp) {
       }
       sum.data<float>()[i] = get_float(parts[0], i) + get_float(parts[1], i) + missing;
     }
-    EXPECT_LT(testing::relative_error(sum, expected), 1e-6);
+    EXPECT_LT(relative_error(sum, expected), 1e-6);
   }
 }
 
@@ -289,7 +289,7 @@ TEST(ModularKernel, WeightOnInputIsNotAppliedTwice) {
     const Tensor before = bench.input.hidden.clone();
     bench.input.apply_router_weight_on_input = true;
     // The fake is linear, so the weight may go on either end.
-    EXPECT_LT(testing::relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
+    EXPECT_LT(relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
     expect_same_bits(bench.input.hidden, before);
   }
 }
@@ -351,7 +351,7 @@ TEST(ModularKernel, SharedExpertsRunWhileTheCombineIsUnderWay) {
                                       "finalize_async", "experts", "finalize hook", "finalize"})
                            : (Journal{"prepare", "experts", "finalize", "experts"}));
     expect_same_bits(shared_output, bench.input.hidden);
-    EXPECT_LT(testing::relative_error(output, expected_sum(bench.input)), 1e-6);
+    EXPECT_LT(relative_error(output, expected_sum(bench.input)), 1e-6);
     std::vector<std::string> stages;
     for (const auto& stage : profile.stages()) {
       stages.push_back(stage.name);
@@ -380,7 +380,7 @@ TEST(ModularKernel, MonolithicRoutesAfterPrepare) {
   chosen.topk_ids = Tensor::empty({5, 2}, DType::kI32);
   chosen.topk_weights = Tensor::empty({5, 2}, DType::kF32);
   router->select(bench.input.router_logits, chosen.topk_ids, chosen.topk_weights, {});
-  EXPECT_LT(testing::relative_error(output, expected_sum(chosen)), 1e-6);
+  EXPECT_LT(relative_error(output, expected_sum(chosen)), 1e-6);
   EXPECT_EQ(journal, (Journal{"prepare", "finalize"}));
 }
 

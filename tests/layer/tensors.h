@@ -6,7 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -102,8 +101,6 @@ inline QuantTensors weight_scales(int64_t num_experts) {
   tensors.w2_scale = tensors.w1_scale;
   return tensors;
 }
-
-using moebius::relative_error;
 
 // Fills memory that is about to be handed out with what must not be read.
 inline void poison(const Tensor& tensor) {

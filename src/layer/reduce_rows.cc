@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/reduce_rows.h"
+
+namespace moebius {
+
+void reduce_rows(const FinalizeInput& input,
+                 const WeightAndReduce& when_delegated,
+                 const Tensor& output,
+                 const Stream& stream) {
+  const WeightAndReduce* chosen = input.weight_and_reduce;
+  if (chosen == nullptr) {
+    throw InvalidArgument("weight_and_reduce is missing");
+  }
+  if (chosen->kind() == WeightAndReduceKind::kDelegate) {
+    chosen = &when_delegated;
+  }
+  chosen->apply(
+      {input.expert_output, input.topk_weights, input.topk_ids, input.apply_router_weight_on_input},
+      output, stream);
+}
+
+}  // namespace moebius
