@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "layer/prepare_rows.h"
-#include "layer/row_ops.h"
+#include "layer/reduce_rows.h"
 #include "moebius/all2all.h"
 
 namespace moebius {
@@ -110,23 +110,18 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
 }
 
 void AllGatherReduceScatter::finalize(const FinalizeInput& input, const CallContext& context) {
-  expect(input.weight_and_reduce != nullptr, "weight_and_reduce is missing");
   const auto found = counts_.find(context.microbatch);
   expect(found != counts_.end(),
          fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
   const std::vector<int64_t>& counts = found->second;
   expect_eq(input.output.dim(0), counts[static_cast<size_t>(group_.rank())],
             "rows of output (tokens of prepare)");
-  const bool delegated = input.weight_and_reduce->kind() == WeightAndReduceKind::kDelegate;
-  const WeightAndReduce& reduce = delegated ? *contiguous_ : *input.weight_and_reduce;
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const Tensor partial =
       context.pool().get(context.microbatch, WorkspaceSlot::kFinalize, {total, input.output.dim(1)},
                          input.expert_output.dtype());
   if (total > 0) {
-    reduce.apply({input.expert_output, input.topk_weights, input.topk_ids,
-                  input.apply_router_weight_on_input},
-                 partial, context.stream);
+    reduce_rows(input, *contiguous_, partial, context.stream);
   }
   reduce_scatterv(group_, kOp, partial, counts, input.output, context.stream);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layer/prepare_rows.h"
+#include "layer/reduce_rows.h"
 #include "moebius/all2all.h"
 
 namespace moebius {
@@ -116,22 +117,17 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
 
 Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput& input,
                                                             const CallContext& context) {
-  expect(input.weight_and_reduce != nullptr, "weight_and_reduce is missing");
   const auto found = handles_.find(context.microbatch);
   expect(found != handles_.end() && found->second != nullptr,
          fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
   const std::shared_ptr<const DispatchHandle> handle = std::exchange(found->second, nullptr);
-  const bool delegated = input.weight_and_reduce->kind() == WeightAndReduceKind::kDelegate;
-  const WeightAndReduce& reduce = delegated ? *contiguous_ : *input.weight_and_reduce;
 
   const int64_t rows = handle->num_rows();
   HighThroughput::CombineInput request;
   request.x = context.pool().get(context.microbatch, WorkspaceSlot::kFinalize,
                                  {rows, input.output.dim(1)}, input.expert_output.dtype());
   if (rows > 0) {  // ranks without rows still take part in combine
-    reduce.apply({input.expert_output, input.topk_weights, input.topk_ids,
-                  input.apply_router_weight_on_input},
-                 request.x, context.stream);
+    reduce_rows(input, *contiguous_, request.x, context.stream);
   }
   auto pending = std::make_shared<Pending<HighThroughput::CombineOutput>>(
       transport_.combine_async(request, *handle, context.stream, input.output));
