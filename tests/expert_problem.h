@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random weights and inputs for the experts stage, in every quantization scheme.  Weights are random
-// codes and scales, not quantized values, so that a scale read from the wrong place shows.
+// Random weights and inputs for the experts stage, in every quantization scheme.  Weights are
+// random codes and scales, not quantized values, so that a scale read from the wrong place shows.
 // Shared by tests and benchmarks.
 #pragma once
 
@@ -61,7 +61,11 @@ inline constexpr Scheme kSchemes[] = {
      .zero_points = true},
     {"mxfp4_w4a16", std::nullopt, QuantFormat::kMxfp4, WeightScales::kGroup, {1, 32}},
     {"mxfp4_a_mxfp4", QuantFormat::kMxfp4, QuantFormat::kMxfp4, WeightScales::kGroup, {1, 32}},
-    {"mxfp4_a_mxfp6_e3m2", QuantFormat::kMxfp6E3M2, QuantFormat::kMxfp4, WeightScales::kGroup, {1, 32}},
+    {"mxfp4_a_mxfp6_e3m2",
+     QuantFormat::kMxfp6E3M2,
+     QuantFormat::kMxfp4,
+     WeightScales::kGroup,
+     {1, 32}},
     {"mxfp6_e2m3", QuantFormat::kMxfp6E2M3, QuantFormat::kMxfp6E2M3, WeightScales::kGroup, {1, 32}},
     {"mxfp8", QuantFormat::kMxfp8, QuantFormat::kMxfp8, WeightScales::kGroup, {1, 32}},
     {"nvfp4", QuantFormat::kNvfp4, QuantFormat::kNvfp4, WeightScales::kGroup, {1, 16}},
@@ -130,7 +134,8 @@ class ExpertProblemMaker {
     if (c.scheme.static_scales && is_nvfp4) {
       // 448 * 6 over the largest element, which a2 may have one of per expert.
       t.a1_gscale = uniform({1}, DType::kF32, 448 * 6 / kLargestX, 448 * 6 / kLargestX + 10);
-      t.a2_gscale = uniform({l}, DType::kF32, 448 * 6 / kLargestHidden, 448 * 6 / kLargestHidden + 10);
+      t.a2_gscale =
+          uniform({l}, DType::kF32, 448 * 6 / kLargestHidden, 448 * 6 / kLargestHidden + 10);
       divide(t.g1_alphas, t.a1_gscale);
       divide(t.g2_alphas, t.a2_gscale);
     } else if (c.scheme.static_scales) {
@@ -212,8 +217,13 @@ class ExpertProblemMaker {
   static constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
   // Codes fill a good part of their range; scales make the products of unit rows near 1.
-  void make_weight(const ExpertCase& c, const Shape& shape, int64_t halves, Tensor& w,
-                   Tensor& scale, Tensor& zero_point, Tensor& alphas) {
+  void make_weight(const ExpertCase& c,
+                   const Shape& shape,
+                   int64_t halves,
+                   Tensor& w,
+                   Tensor& scale,
+                   Tensor& zero_point,
+                   Tensor& alphas) {
     const Scheme& s = c.scheme;
     const int64_t l = shape[0];
     const int64_t rows = shape[1];
@@ -245,7 +255,8 @@ class ExpertProblemMaker {
       scale = uniform(scale_shape, DType::kF8E4M3, 50.0f, 400.0f);
       alphas = uniform({l}, DType::kF32, 0.5f * mean / 200.0f, 1.5f * mean / 200.0f);
     } else {
-      scale = uniform(scale_shape, is_integer ? DType::kBF16 : DType::kF32, 0.5f * mean, 1.5f * mean);
+      scale =
+          uniform(scale_shape, is_integer ? DType::kBF16 : DType::kF32, 0.5f * mean, 1.5f * mean);
     }
     if (s.zero_points) {
       zero_point = uniform(scale_shape, DType::kU8, 5.0f, 11.0f);

@@ -18,8 +18,9 @@ struct Problem {
   int64_t intermediate;
 };
 
-// For tests: seconds on one core, under sanitizers too.  Dimensions are multiples of 32, which every
-// quantization format accepts; k_blocks has a last block of its 128-column scales that is not full.
+// For tests: seconds on one core, under sanitizers too.  Dimensions are multiples of 32, which
+// every quantization format accepts; k_blocks has a last block of its 128-column scales that is not
+// full.
 inline constexpr Problem kTiny = {"tiny", 33, 6, 3, 96, 64};
 inline constexpr Problem kTopk1 = {"topk1", 21, 4, 1, 64, 96};
 inline constexpr Problem kTopkAll = {"topk_all", 9, 5, 5, 64, 32};
@@ -27,7 +28,8 @@ inline constexpr Problem kKBlocks = {"k_blocks", 19, 3, 2, 320, 160};
 inline constexpr Problem kOneToken = {"one_token", 1, 8, 4, 160, 96};
 inline constexpr Problem kTestProblems[] = {kTiny, kTopk1, kTopkAll, kKBlocks, kOneToken};
 
-// For benchmarks: one layer of published models, as many tokens as a decode step or a prefill chunk.
+// For benchmarks: one layer of published models, as many tokens as a decode step or a prefill
+// chunk.
 inline constexpr Problem kBenchProblems[] = {
     {"mixtral_decode", 1, 8, 2, 4096, 14336},
     {"mixtral_prefill", 256, 8, 2, 4096, 14336},

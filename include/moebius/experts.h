@@ -105,7 +105,8 @@ struct ExpertsInput {
 };
 
 // Buffers for one apply(); dimensions as the seed's workspace_shapes.  `workspace13` holds either
-// GEMM's output, `workspace2` the activation's.  First dimensions count rows, so chunks fit.
+// GEMM's output, `workspace2` the activation's (possibly widened to f32: [.., 2 * I] 16-bit elements);
+// {0}: the implementation needs none.  First dimensions count rows, so chunks fit.
 struct ExpertsWorkspace {
   Shape workspace13;
   Shape workspace2;
@@ -131,9 +132,11 @@ class Experts {
   virtual ExpertsWorkspace workspace(int64_t rows) const = 0;
 
   // Writes output (shape and dtype of workspace(rows); may alias workspace13's front, whose content
-  // is then dead).  Masked and foreign selections give zero rows.  M == 0 and experts without rows
-  // are valid.  Bitwise repeatable for equal inputs, and for any number of threads.
-  // Throws InvalidArgument: shapes, dtypes, an id outside [-1, E) (named with token and slot).
+  // is then dead).  Masked and foreign selections give zero rows; batched rows past a count are not
+  // written.  M == 0 and experts without rows are valid.  Bitwise repeatable for equal inputs, and
+  // for any number of threads; uses at most as many as make_experts's stream had.
+  // Throws InvalidArgument: shapes, dtypes, a count outside [0, max_rows], an id outside [-1, E)
+  // (without expert_map: outside [-1, L)), named with token and slot.
   virtual void apply(const ExpertsInput& input,
                      const Tensor& output,
                      const Tensor& workspace13,

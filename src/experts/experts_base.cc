@@ -8,7 +8,9 @@
 
 namespace moebius {
 
-ExpertsBase::ExpertsBase(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream,
+ExpertsBase::ExpertsBase(const ExpertsDesc& desc,
+                         ExpertWeights weights,
+                         const Stream& stream,
                          std::string_view implementation)
     : desc_(desc),
       weights_(std::move(weights)),
@@ -35,7 +37,9 @@ RowOrder ExpertsBase::take_order(Scratch& scratch, int64_t slots) const {
   return order;
 }
 
-void ExpertsBase::fill_order(const ExpertsInput& input, const Tensor& output, RowOrder& order,
+void ExpertsBase::fill_order(const ExpertsInput& input,
+                             const Tensor& output,
+                             RowOrder& order,
                              const Stream& stream) const {
   if (is_batched()) {
     order_batched(input.expert_num_tokens, input.x.dim(1), order);

@@ -16,7 +16,9 @@ namespace moebius {
 
 class ExpertsBase : public Experts {
  public:
-  ExpertsBase(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream,
+  ExpertsBase(const ExpertsDesc& desc,
+              ExpertWeights weights,
+              const Stream& stream,
               std::string_view implementation);
 
   const ExpertsDesc& desc() const override { return desc_; }
@@ -42,7 +44,9 @@ class ExpertsBase : public Experts {
   // The arrays of a RowOrder for `slots` output rows.
   RowOrder take_order(Scratch& scratch, int64_t slots) const;
   // Fills it for a call and clears the output rows of skipped selections.
-  void fill_order(const ExpertsInput& input, const Tensor& output, RowOrder& order,
+  void fill_order(const ExpertsInput& input,
+                  const Tensor& output,
+                  RowOrder& order,
                   const Stream& stream) const;
   // `stream`, or make's where it has fewer threads: scratch holds buffers for that many.
   const Stream& bounded(const Stream& stream) const {

@@ -43,7 +43,9 @@ std::string_view name(Activation activation) {
   return "unknown";
 }
 
-std::span<const ExpertsImpl> experts_impls() { return kImpls; }
+std::span<const ExpertsImpl> experts_impls() {
+  return kImpls;
+}
 
 std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,
                                       ExpertWeights weights,

@@ -51,8 +51,9 @@ void order_selections(const Tensor& topk_ids,
   std::fill_n(offsets, num_local_experts + 1, 0);
   for (int64_t i = 0; i < order.num_slots; ++i) {
     if (!local.valid(ids[i])) {
-      throw InvalidArgument(fmt::format("topk_ids of token {}, slot {} is {}, expected -1 or [0, {})",
-                                        i / topk, i % topk, ids[i], local.bound()));
+      throw InvalidArgument(
+          fmt::format("topk_ids of token {}, slot {} is {}, expected -1 or [0, {})", i / topk,
+                      i % topk, ids[i], local.bound()));
     }
     if (const int32_t e = local(ids[i]); e >= 0) {
       ++offsets[e + 1];
@@ -82,8 +83,8 @@ void order_batched(const Tensor& expert_num_tokens, int64_t max_rows, RowOrder& 
   int32_t next = 0;
   for (int64_t e = 0; e < num_local_experts; ++e) {
     if (counts[e] < 0 || counts[e] > max_rows) {
-      throw InvalidArgument(fmt::format("expert_num_tokens[{}] is {}, expected [0, {}]", e,
-                                        counts[e], max_rows));
+      throw InvalidArgument(
+          fmt::format("expert_num_tokens[{}] is {}, expected [0, {}]", e, counts[e], max_rows));
     }
     order.expert_offsets[e] = next;
     for (int32_t i = 0; i < counts[e]; ++i) {

@@ -22,7 +22,9 @@ Tensor as_rows(const Tensor& x) {
 
 // body(expert, begin, end) over the calls that quantize rows sorted by expert.
 template <typename Body>
-void for_each_sorted_group(const RowOrder& order, int64_t num_local_experts, bool per_expert,
+void for_each_sorted_group(const RowOrder& order,
+                           int64_t num_local_experts,
+                           bool per_expert,
                            Body body) {
   if (!per_expert) {
     body(0, 0, order.num_rows);
@@ -37,7 +39,9 @@ void for_each_sorted_group(const RowOrder& order, int64_t num_local_experts, boo
 
 // The same over x's rows in x's order: all of them, or the valid ones of each expert.
 template <typename Body>
-void for_each_input_group(const ExpertsDesc& desc, const RowOrder& order, int64_t num_input_rows,
+void for_each_input_group(const ExpertsDesc& desc,
+                          const RowOrder& order,
+                          int64_t num_input_rows,
                           Body body) {
   if (desc.format == ActivationFormat::kStandard) {
     body(0, 0, num_input_rows);
@@ -61,8 +65,11 @@ void widen_rows(const Tensor& rows, const Tensor& values, const Stream& stream) 
 }
 
 // x_scale spread to one set per row.  Batched per tensor scales are one per expert.
-void spread_scales(const ExpertsDesc& desc, const Tensor& x_scale, int64_t num_rows,
-                   int64_t num_blocks, float* scales) {
+void spread_scales(const ExpertsDesc& desc,
+                   const Tensor& x_scale,
+                   int64_t num_rows,
+                   int64_t num_blocks,
+                   float* scales) {
   const float* given = x_scale.data<float>();
   if (x_scale.numel() == num_rows * num_blocks) {
     std::copy_n(given, num_rows * num_blocks, scales);
@@ -83,8 +90,12 @@ constexpr std::array<float, 256> e4m3_values() {
   return values;
 }
 
-void decode(const Tensor& codes, const float* scales, int64_t num_blocks, int64_t block,
-            const Tensor& values, const Stream& stream) {
+void decode(const Tensor& codes,
+            const float* scales,
+            int64_t num_blocks,
+            int64_t block,
+            const Tensor& values,
+            const Stream& stream) {
   static constexpr std::array<float, 256> kE4M3 = e4m3_values();
   const int64_t k = codes.dim(1);
   const bool is_fp8 = codes.dtype() == DType::kF8E4M3;
@@ -110,8 +121,8 @@ RowQuantizer::RowQuantizer(const QuantDesc& desc, ActivationFormat format)
   const bool is_nvfp4 = spec_->format == QuantFormat::kNvfp4;
   const Tensor& constant = is_nvfp4 ? global_scale_ : static_scale_;
   const bool over_all_rows = is_nvfp4 || spec_->group.is_per_tensor();
-  per_expert_ = constant ? constant.numel() > 1
-                         : over_all_rows && format == ActivationFormat::kBatched;
+  per_expert_ =
+      constant ? constant.numel() > 1 : over_all_rows && format == ActivationFormat::kBatched;
 }
 
 int64_t RowQuantizer::num_blocks(int64_t k) const {
@@ -124,14 +135,16 @@ Tensor RowQuantizer::of_expert(const Tensor& constant, int64_t e) const {
                                           : constant;
 }
 
-void RowQuantizer::values(const Tensor& rows, int64_t e, const Tensor& values,
+void RowQuantizer::values(const Tensor& rows,
+                          int64_t e,
+                          const Tensor& values,
                           const Stream& stream) const {
   quantize_dequantize(rows, *spec_, values, stream, of_expert(static_scale_, e),
                       of_expert(global_scale_, e));
 }
 
-void RowQuantizer::codes(const Tensor& rows, int64_t e, const Tensor& codes, float* scales,
-                         const Stream& stream) const {
+void RowQuantizer::codes(
+    const Tensor& rows, int64_t e, const Tensor& codes, float* scales, const Stream& stream) const {
   const int64_t num_rows = rows.dim(0);
   if (num_rows == 0) {
     return;
@@ -147,8 +160,12 @@ void RowQuantizer::codes(const Tensor& rows, int64_t e, const Tensor& codes, flo
   }
 }
 
-void input_values(const ExpertsDesc& desc, const ExpertsInput& input, const RowOrder& order,
-                  const RowQuantizer& quantizer, const Tensor& values, float* scales,
+void input_values(const ExpertsDesc& desc,
+                  const ExpertsInput& input,
+                  const RowOrder& order,
+                  const RowQuantizer& quantizer,
+                  const Tensor& values,
+                  float* scales,
                   const Stream& stream) {
   const Tensor x = as_rows(input.x);
   const int64_t k = x.dim(1);
@@ -166,7 +183,8 @@ void input_values(const ExpertsDesc& desc, const ExpertsInput& input, const RowO
     const size_t bytes = static_cast<size_t>(k * bits(x.dtype()) / 8);
     parallel_for(stream, order.num_rows, kRowGrain, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        cpu::cpu_kernels().widen(x.dtype(), x.bytes() + static_cast<size_t>(order.input_row(r)) * bytes,
+        cpu::cpu_kernels().widen(x.dtype(),
+                                 x.bytes() + static_cast<size_t>(order.input_row(r)) * bytes,
                                  values.data<float>() + r * k, k);
       }
     });
@@ -182,8 +200,12 @@ void input_values(const ExpertsDesc& desc, const ExpertsInput& input, const RowO
   });
 }
 
-Tensor input_codes(const ExpertsDesc& desc, const ExpertsInput& input, const RowOrder& order,
-                   const RowQuantizer& quantizer, const Tensor& codes, float* scales,
+Tensor input_codes(const ExpertsDesc& desc,
+                   const ExpertsInput& input,
+                   const RowOrder& order,
+                   const RowQuantizer& quantizer,
+                   const Tensor& codes,
+                   float* scales,
                    const Stream& stream) {
   const Tensor x = as_rows(input.x);
   const int64_t num_blocks = quantizer.num_blocks(x.dim(1));
@@ -199,8 +221,11 @@ Tensor input_codes(const ExpertsDesc& desc, const ExpertsInput& input, const Row
   return codes;
 }
 
-void hidden_values(const RowOrder& order, int64_t num_local_experts, const RowQuantizer& quantizer,
-                   const Tensor& rows, const Stream& stream) {
+void hidden_values(const RowOrder& order,
+                   int64_t num_local_experts,
+                   const RowQuantizer& quantizer,
+                   const Tensor& rows,
+                   const Stream& stream) {
   for_each_sorted_group(order, num_local_experts, quantizer.per_expert(),
                         [&](int64_t e, int64_t begin, int64_t end) {
                           const Tensor part = rows.slice(begin, end);
@@ -208,8 +233,13 @@ void hidden_values(const RowOrder& order, int64_t num_local_experts, const RowQu
                         });
 }
 
-void hidden_codes(const RowOrder& order, int64_t num_local_experts, const RowQuantizer& quantizer,
-                  const Tensor& rows, const Tensor& codes, float* scales, const Stream& stream) {
+void hidden_codes(const RowOrder& order,
+                  int64_t num_local_experts,
+                  const RowQuantizer& quantizer,
+                  const Tensor& rows,
+                  const Tensor& codes,
+                  float* scales,
+                  const Stream& stream) {
   const int64_t num_blocks = quantizer.num_blocks(rows.dim(1));
   for_each_sorted_group(order, num_local_experts, quantizer.per_expert(),
                         [&](int64_t e, int64_t begin, int64_t end) {

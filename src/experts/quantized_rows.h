@@ -58,9 +58,9 @@ struct InputRows {
   }
 };
 
-// Rows of GEMM1 as values f32 [X, H], X from ExpertsBase::num_input_rows, from x in in_dtype or in codes with x_scale.
-// Only rows that are computed are written in the batched format.
-// `scales` is scratch of [X, num_blocks] when x holds codes.
+// Rows of GEMM1 as values f32 [X, H], X from ExpertsBase::num_input_rows, from x in in_dtype or in
+// codes with x_scale. Only rows that are computed are written in the batched format. `scales` is
+// scratch of [X, num_blocks] when x holds codes.
 void input_values(const ExpertsDesc& desc,
                   const ExpertsInput& input,
                   const RowOrder& order,

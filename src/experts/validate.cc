@@ -16,7 +16,9 @@ namespace moebius {
 
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
@@ -115,17 +117,21 @@ void validate_constant(const Tensor& constant, int64_t num_local_experts, std::s
 }
 
 // One of a1 and a2, whose rows have k elements.
-void validate_activation_quant(const QuantDesc& desc, int64_t k, int64_t num_static_scales,
-                               int64_t num_local_experts, std::string_view what) {
+void validate_activation_quant(const QuantDesc& desc,
+                               int64_t k,
+                               int64_t num_static_scales,
+                               int64_t num_local_experts,
+                               std::string_view what) {
   const auto spec = activation_spec(desc);
   if (!spec) {
     return;
   }
   const Support support = quantize_supported(*spec, 1, k);
   expect(support.ok, fmt::format("{}: {}", what, support.reason));
-  expect(!desc.scale || spec->group.is_per_tensor(),
-         fmt::format("{} has a static scale and groups of {{{}, {}}}, expected per tensor {{-1, -1}}",
-                     what, spec->group.row, spec->group.col));
+  expect(
+      !desc.scale || spec->group.is_per_tensor(),
+      fmt::format("{} has a static scale and groups of {{{}, {}}}, expected per tensor {{-1, -1}}",
+                  what, spec->group.row, spec->group.col));
   validate_constant(desc.scale, num_static_scales, fmt::format("{}_scale", what));
   validate_constant(desc.alpha_or_gscale, num_local_experts, fmt::format("{}_gscale", what));
 }
@@ -188,8 +194,7 @@ void validate_expert_weights(const ExpertsDesc& desc, const ExpertWeights& weigh
   const int64_t l = desc.num_local_experts;
   const QuantConfig& quant = weights.quant;
   quant.validate();
-  validate_weight(weights.w1, quant.w1,
-                  {"w1", l, desc.w1_rows(), desc.hidden, gate_rows(desc)});
+  validate_weight(weights.w1, quant.w1, {"w1", l, desc.w1_rows(), desc.hidden, gate_rows(desc)});
   validate_weight(weights.w2, quant.w2, {"w2", l, desc.hidden, desc.intermediate, desc.hidden});
   validate_activation_quant(quant.a1, desc.hidden, 1, l, "a1");
   validate_activation_quant(quant.a2, desc.intermediate, l, l, "a2");
@@ -204,9 +209,9 @@ void validate_call(const Experts& experts,
                    const Stream& stream) {
   const ExpertsDesc& desc = experts.desc();
   const bool batched = desc.format == ActivationFormat::kBatched;
-  expect(stream.device().is_cpu(), fmt::format("stream is on {}, expected cpu for experts {}",
-                                               to_string(stream.device()),
-                                               experts.implementation()));
+  expect(stream.device().is_cpu(),
+         fmt::format("stream is on {}, expected cpu for experts {}", to_string(stream.device()),
+                     experts.implementation()));
   expect_defined(input.x, "x");
   expect_eq(input.x.num_dims(), batched ? 3 : 2, "number of dimensions of x");
   expect_eq(input.x.shape().back(), desc.hidden, "last dimension of x");
@@ -240,9 +245,9 @@ void validate_call(const Experts& experts,
   if (needed.scratch_bytes > 0) {
     expect_defined(scratch, "scratch");
     expect_ge(scratch.nbytes(), needed.scratch_bytes, "bytes of scratch");
-    expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(scratch.raw()) %
-                                            Scratch::kAlignment),
-                       Scratch::kAlignment, "address of scratch");
+    expect_multiple_of(
+        static_cast<int64_t>(reinterpret_cast<uintptr_t>(scratch.raw()) % Scratch::kAlignment),
+        Scratch::kAlignment, "address of scratch");
   }
 }
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // apply_activation against values worked out by hand, and its rounding points.
+#include "experts/ref/activation.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "experts/ref/activation.h"
 #include "moebius/experts.h"
 #include "tests/expert_problem.h"
 
@@ -71,7 +72,8 @@ TEST(Activation, GeluByHand) {
   EXPECT_NEAR(get_float(erf, 0), 0.84134475, kNear);
   EXPECT_NEAR(get_float(erf, 1), -0.045500264, kNear);
   // The tanh approximation: 0.8411920 and -0.04540231.
-  const Tensor tanh = apply({.kind = Activation::kGeluTanh, .gated = false}, matrix({1, 2}, {1, -2}));
+  const Tensor tanh =
+      apply({.kind = Activation::kGeluTanh, .gated = false}, matrix({1, 2}, {1, -2}));
   EXPECT_NEAR(get_float(tanh, 0), 0.8411920, kNear);
   EXPECT_NEAR(get_float(tanh, 1), -0.04540231, kNear);
   EXPECT_NEAR(get_float(apply({.kind = Activation::kGelu}, matrix({1, 2}, {1, 2})), 0), 1.6826895,
@@ -115,16 +117,18 @@ TEST(Activation, SiluRoundsTwiceAndSwigluOaiOnce) {
       EXPECT_EQ(output.data<BFloat16>()[0].bits, twice.bits) << gate << " " << up;
       differs += twice.bits != BFloat16(act * u).bits;
 
-      const Tensor oai = apply({.kind = Activation::kSwigluOai}, matrix({1, 2}, {gate, up}, DType::kBF16));
-      EXPECT_EQ(oai.data<BFloat16>()[0].bits, BFloat16(ref::swiglu_oai(gate, u, 1.702f, 7.0f)).bits);
+      const Tensor oai =
+          apply({.kind = Activation::kSwigluOai}, matrix({1, 2}, {gate, up}, DType::kBF16));
+      EXPECT_EQ(oai.data<BFloat16>()[0].bits,
+                BFloat16(ref::swiglu_oai(gate, u, 1.702f, 7.0f)).bits);
     }
   }
   EXPECT_GT(differs, 0) << "no value tells the two roundings from one";
 }
 
-// Vector code may differ from the specification in the last bits of f32, which moves a few values to
-// the next one of a narrower dtype, at each of two roundings.  (1 + tanh) of the specification cancels
-// for negative gates, hence the absolute part: a few units of f32 at inputs near 10.
+// Vector code may differ from the specification in the last bits of f32, which moves a few values
+// to the next one of a narrower dtype, at each of two roundings.  (1 + tanh) of the specification
+// cancels for negative gates, hence the absolute part: a few units of f32 at inputs near 10.
 TEST(Activation, AgreesWithTheSpecificationForEverySpecDtypeAndWidth) {
   std::vector<ActivationSpec> specs;
   for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh}) {
@@ -144,7 +148,9 @@ TEST(Activation, AgreesWithTheSpecificationForEverySpecDtypeAndWidth) {
         const Tensor input = maker.normal({3, width * (spec.gated ? 2 : 1)}, dtype, 3.0f);
         const Tensor expected = specified(spec, input);
         const Tensor actual = apply(spec, input);
-        const double step = dtype == DType::kF32 ? 0x1p-20 : dtype == DType::kBF16 ? 0x1p-7 : 0x1p-10;
+        const double step = dtype == DType::kF32    ? 0x1p-20
+                            : dtype == DType::kBF16 ? 0x1p-7
+                                                    : 0x1p-10;
         int64_t differ = 0;
         for (int64_t i = 0; i < expected.numel(); ++i) {
           const double e = get_float(expected, i);
@@ -198,13 +204,16 @@ std::string refusal(const ActivationSpec& spec, const Tensor& input, const Tenso
 
 TEST(Activation, RefusalsNameBothValues) {
   const Tensor input = Tensor::zeros({2, 8}, DType::kF32);
-  EXPECT_NE(refusal({}, input, Tensor::zeros({2, 8}, DType::kF32)).find("[2, 4]"), std::string::npos);
-  EXPECT_NE(refusal({}, input, Tensor::zeros({2, 4}, DType::kBF16)).find("bf16"), std::string::npos);
+  EXPECT_NE(refusal({}, input, Tensor::zeros({2, 8}, DType::kF32)).find("[2, 4]"),
+            std::string::npos);
+  EXPECT_NE(refusal({}, input, Tensor::zeros({2, 4}, DType::kBF16)).find("bf16"),
+            std::string::npos);
   EXPECT_NE(refusal({}, Tensor::zeros({2, 8}, DType::kI8), input).find("i8"), std::string::npos);
   EXPECT_NE(refusal({}, Tensor::zeros({2, 7}, DType::kF32), input).find("7"), std::string::npos);
   EXPECT_NE(refusal({.kind = Activation::kRelu2}, input, input).find("relu2"), std::string::npos);
-  EXPECT_NE(refusal({.kind = Activation::kSwigluOai, .gated = false}, input, input).find("swiglu_oai"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal({.kind = Activation::kSwigluOai, .gated = false}, input, input).find("swiglu_oai"),
+      std::string::npos);
   EXPECT_NE(refusal({.gated = false, .interleaved = true}, input, input).find("interleaved"),
             std::string::npos);
 }

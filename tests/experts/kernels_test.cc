@@ -35,8 +35,9 @@ class Kernels : public testing::TestWithParam<const CpuKernels*> {
   std::mt19937 random_{4};
   std::normal_distribution<float> distribution_;
 };
-INSTANTIATE_TEST_SUITE_P(All, Kernels, testing::ValuesIn(kernel_sets()),
-                         [](const auto& set) { return std::string(set.param->name); });
+INSTANTIATE_TEST_SUITE_P(All, Kernels, testing::ValuesIn(kernel_sets()), [](const auto& set) {
+  return std::string(set.param->name);
+});
 
 constexpr int64_t kRows[] = {1, 2, 3, 4, 7};
 constexpr int64_t kDepths[] = {1, 7, 8, 9, 16, 17, 511, 512, 513, 1030};
@@ -136,8 +137,17 @@ TEST_P(Kernels, ConversionsMatchTheFloatTypes) {
     const float expected = static_cast<float>(half);
     ASSERT_TRUE(wide[i] == expected || (std::isnan(wide[i]) && std::isnan(expected))) << i;
   }
-  std::vector<float> values = {0.0f, -0.0f, 1.00390625f, 1.01171875f, 3.4e38f, 1e-41f, 65519.0f,
-                               65520.0f, 6e-8f, 2.9e-8f, std::numeric_limits<float>::infinity(),
+  std::vector<float> values = {0.0f,
+                               -0.0f,
+                               1.00390625f,
+                               1.01171875f,
+                               3.4e38f,
+                               1e-41f,
+                               65519.0f,
+                               65520.0f,
+                               6e-8f,
+                               2.9e-8f,
+                               std::numeric_limits<float>::infinity(),
                                std::numeric_limits<float>::quiet_NaN()};
   for (int i = 0; i < 5000; ++i) {
     values.push_back(std::bit_cast<float>(static_cast<uint32_t>(random_())));

@@ -123,7 +123,8 @@ TEST(MakeExperts, DescsThatMeanNothingAreRefused) {
   };
   expect_parts(refused([](ExpertsDesc& d) { d.topk = 7; }), {"topk", "7", "6"});
   expect_parts(refused([](ExpertsDesc& d) { d.topk = 0; }), {"topk", "0"});
-  expect_parts(refused([](ExpertsDesc& d) { d.num_local_experts = 7; }), {"num_local_experts", "7"});
+  expect_parts(refused([](ExpertsDesc& d) { d.num_local_experts = 7; }),
+               {"num_local_experts", "7"});
   expect_parts(refused([](ExpertsDesc& d) { d.hidden = 0; }), {"hidden", "0"});
   expect_parts(refused([](ExpertsDesc& d) { d.in_dtype = DType::kI8; }), {"in_dtype", "i8"});
   expect_parts(refused([](ExpertsDesc& d) { d.activation.kind = Activation::kRelu2; }), {"relu2"});
@@ -131,7 +132,8 @@ TEST(MakeExperts, DescsThatMeanNothingAreRefused) {
 
 TEST(MakeExperts, SizesAQuantizationCannotTakeAreRefused) {
   ExpertProblemMaker maker;
-  const Scheme scheme{"mxfp8", QuantFormat::kMxfp8, QuantFormat::kMxfp8, WeightScales::kGroup, {1, 32}};
+  const Scheme scheme{
+      "mxfp8", QuantFormat::kMxfp8, QuantFormat::kMxfp8, WeightScales::kGroup, {1, 32}};
   const ExpertProblem p = maker.make({"odd", 3, 4, 2, 64, 40}, {.scheme = scheme});
   expect_parts(make_error(p), {"a2", "40", "32"});
 }
@@ -158,23 +160,35 @@ TEST(ApplyExperts, StandardCallsAreChecked) {
   const ExpertProblem p = problem();
   const auto error = [&](auto change) { return call_error(p, change); };
   EXPECT_EQ(error([](Call&) {}), "no error");
-  expect_parts(error([](Call& c) { c.input.x = Tensor::zeros({33, 95}, DType::kBF16); }),
+  expect_parts(error([](Call& c) {
+                 c.input.x = Tensor::zeros({33, 95}, DType::kBF16);
+               }),
                {"x", "95", "96"});
-  expect_parts(error([](Call& c) { c.input.x = Tensor::zeros({33, 96}, DType::kF32); }),
+  expect_parts(error([](Call& c) {
+                 c.input.x = Tensor::zeros({33, 96}, DType::kF32);
+               }),
                {"x", "f32", "bf16"});
-  expect_parts(error([](Call& c) { c.input.x = Tensor::zeros({1, 33, 96}, DType::kBF16); }),
+  expect_parts(error([](Call& c) {
+                 c.input.x = Tensor::zeros({1, 33, 96}, DType::kBF16);
+               }),
                {"x", "3", "2"});
   expect_parts(error([](Call& c) { c.input.topk_ids = {}; }), {"topk_ids"});
-  expect_parts(error([](Call& c) { c.input.topk_ids = Tensor::zeros({33, 3}, DType::kI64); }),
+  expect_parts(error([](Call& c) {
+                 c.input.topk_ids = Tensor::zeros({33, 3}, DType::kI64);
+               }),
                {"topk_ids", "i64", "i32"});
-  expect_parts(error([](Call& c) { c.input.topk_ids = Tensor::zeros({32, 3}, DType::kI32); }),
+  expect_parts(error([](Call& c) {
+                 c.input.topk_ids = Tensor::zeros({32, 3}, DType::kI32);
+               }),
                {"topk_ids", "[32, 3]", "[33, 3]"});
   expect_parts(error([](Call& c) { c.input.topk_ids.data<int32_t>()[7] = 6; }),
                {"token 2", "slot 1", "6"});
   p.input.topk_ids.data<int32_t>()[7] = 0;
   expect_parts(error([](Call& c) { c.input.expert_map = Tensor::zeros({5}, DType::kI32); }),
                {"expert_map", "[5]", "[6]"});
-  expect_parts(error([](Call& c) { c.output = Tensor::zeros({33, 96}, DType::kBF16); }),
+  expect_parts(error([](Call& c) {
+                 c.output = Tensor::zeros({33, 96}, DType::kBF16);
+               }),
                {"output", "[33, 96]", "[33, 3, 96]"});
   expect_parts(error([](Call& c) { c.workspace2 = c.workspace2.slice(0, 32); }), {"workspace2"});
   expect_parts(error([](Call& c) { c.scratch = c.scratch.slice(0, c.scratch.dim(0) - 1); }),
@@ -201,7 +215,10 @@ TEST(ApplyExperts, ScalesOfQuantizedRowsAreChecked) {
                             c.input.x_scale = Tensor::zeros({1, 1}, DType::kF32);
                           }),
                {"x_scale", "[1, 1]", "[33, 1]"});
-  expect_parts(call_error(p, [](Call& c) { c.input.x = Tensor::zeros({33, 96}, DType::kI8); }),
+  expect_parts(call_error(p,
+                          [](Call& c) {
+                            c.input.x = Tensor::zeros({33, 96}, DType::kI8);
+                          }),
                {"i8", "bf16", "f8e4m3"});
 }
 
@@ -233,7 +250,8 @@ TEST(RefExperts, ComputesTheFormula) {
       std::vector<double> act(n);
       for (size_t i = 0; i < n; ++i) {
         double gate = get_float(q.w1.bias, e * 2 * p.desc.intermediate + static_cast<int64_t>(i));
-        double up = get_float(q.w1.bias, (e * 2 + 1) * p.desc.intermediate + static_cast<int64_t>(i));
+        double up =
+            get_float(q.w1.bias, (e * 2 + 1) * p.desc.intermediate + static_cast<int64_t>(i));
         for (size_t k = 0; k < h; ++k) {
           gate += static_cast<double>(x[k]) * static_cast<double>(w1[i * h + k]);
           up += static_cast<double>(x[k]) * static_cast<double>(w1[(n + i) * h + k]);

@@ -30,8 +30,8 @@ struct Order {
   }
 };
 
-Order sorted(Ints ids, int64_t topk, int64_t num_experts, int64_t num_local_experts,
-             Ints map = {}) {
+Order sorted(
+    Ints ids, int64_t topk, int64_t num_experts, int64_t num_local_experts, Ints map = {}) {
   Order result(num_local_experts, static_cast<int64_t>(ids.size()));
   const Tensor map_tensor = map.empty() ? Tensor{} : borrow(map, {num_experts});
   order_selections(borrow(ids, {static_cast<int64_t>(ids.size()) / topk, topk}), map_tensor,
@@ -39,8 +39,8 @@ Order sorted(Ints ids, int64_t topk, int64_t num_experts, int64_t num_local_expe
   return result;
 }
 
-std::string message_of(Ints ids, int64_t topk, int64_t num_experts, int64_t num_local_experts,
-                       Ints map = {}) {
+std::string message_of(
+    Ints ids, int64_t topk, int64_t num_experts, int64_t num_local_experts, Ints map = {}) {
   try {
     sorted(std::move(ids), topk, num_experts, num_local_experts, std::move(map));
   } catch (const InvalidArgument& error) {

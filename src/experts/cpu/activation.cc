@@ -30,14 +30,13 @@ const float* contiguous(const float* values, int64_t stride, float* buffer, int6
 
 // out = act(gate) before any rounding, for the kinds that multiply by `up` afterwards.
 // gelu_tanh: 0.5 (1 + tanh(t)) = sigmoid(2 t).
-void activate_gate(const CpuKernels& kernels, Activation kind, const float* gate, float* out,
-                   int64_t n) {
+void activate_gate(
+    const CpuKernels& kernels, Activation kind, const float* gate, float* out, int64_t n) {
   switch (kind) {
     case Activation::kSilu:
       return kernels.mul_sigmoid(gate, gate, out, n);
     case Activation::kGeluTanh: {
-      constexpr float kScale =
-          2 * std::numbers::sqrt2_v<float> * std::numbers::inv_sqrtpi_v<float>;
+      constexpr float kScale = 2 * std::numbers::sqrt2_v<float> * std::numbers::inv_sqrtpi_v<float>;
       float z[kChunk];
       for (int64_t i = 0; i < n; ++i) {
         z[i] = kScale * (gate[i] + 0.044715f * gate[i] * gate[i] * gate[i]);
@@ -51,8 +50,12 @@ void activate_gate(const CpuKernels& kernels, Activation kind, const float* gate
   }
 }
 
-void swiglu_oai(const CpuKernels& kernels, const ActivationSpec& spec, const float* gate,
-                const float* up, float* out, int64_t n) {
+void swiglu_oai(const CpuKernels& kernels,
+                const ActivationSpec& spec,
+                const float* gate,
+                const float* up,
+                float* out,
+                int64_t n) {
   float g[kChunk];
   float z[kChunk];
   for (int64_t i = 0; i < n; ++i) {
@@ -65,8 +68,13 @@ void swiglu_oai(const CpuKernels& kernels, const ActivationSpec& spec, const flo
   }
 }
 
-void activate_chunk(const CpuKernels& kernels, const ActivationSpec& spec, DType dtype,
-                    const float* gate, const float* up, float* out, int64_t n) {
+void activate_chunk(const CpuKernels& kernels,
+                    const ActivationSpec& spec,
+                    DType dtype,
+                    const float* gate,
+                    const float* up,
+                    float* out,
+                    int64_t n) {
   if (spec.kind == Activation::kSwigluOai) {
     swiglu_oai(kernels, spec, gate, up, out, n);
   } else if (spec.kind == Activation::kRelu2) {
@@ -88,8 +96,14 @@ void activate_chunk(const CpuKernels& kernels, const ActivationSpec& spec, DType
 
 }  // namespace
 
-void activate(const CpuKernels& kernels, const ActivationSpec& spec, DType dtype, const float* gate,
-              const float* up, int64_t stride, float* out, int64_t n) {
+void activate(const CpuKernels& kernels,
+              const ActivationSpec& spec,
+              DType dtype,
+              const float* gate,
+              const float* up,
+              int64_t stride,
+              float* out,
+              int64_t n) {
   float gate_buffer[kChunk];
   float up_buffer[kChunk];
   for (int64_t i = 0; i < n; i += kChunk) {
@@ -102,7 +116,9 @@ void activate(const CpuKernels& kernels, const ActivationSpec& spec, DType dtype
 
 }  // namespace cpu
 
-void apply_activation(const ActivationSpec& spec, const Tensor& input, const Tensor& output,
+void apply_activation(const ActivationSpec& spec,
+                      const Tensor& input,
+                      const Tensor& output,
                       const Stream& stream) {
   validate_activation(spec);
   expect_defined(input, "input");

@@ -60,19 +60,17 @@ struct BlockGemm::Buffers {
 
 BlockGemm::BlockGemm(Config config) : config_(std::move(config)), kernels_(&cpu_kernels()) {
 #ifdef MOEBIUS_HAVE_ONEDNN
-  if (!config_.use_onednn || !onednn_has_native(config_.operand)) {
+  if (!config_.use_onednn) {
     return;
   }
   for (const int64_t rows : kTiles) {
     if (config_.operand == DType::kF32 && rows < kSmallestF32Tile) {
       continue;
     }
-    for (const int64_t count :
-         {std::min(config_.range_rows, config_.range_total),
-          config_.range_total % config_.range_rows}) {
+    for (const int64_t count : {std::min(config_.range_rows, config_.range_total),
+                                config_.range_total % config_.range_rows}) {
       if (count > 0) {
-        matmuls_.try_emplace({rows, count}, config_.operand, rows, count, k(),
-                             config_.max_columns);
+        matmuls_.try_emplace({rows, count}, config_.operand, rows, count, k(), config_.max_columns);
       }
     }
   }
@@ -94,8 +92,12 @@ int64_t BlockGemm::scratch_bytes() const {
   return scratch.bytes();
 }
 
-void BlockGemm::run(int64_t e, std::span<const WeightRange> ranges, const void* const* a, int64_t m,
-                    void* c, std::byte* scratch) const {
+void BlockGemm::run(int64_t e,
+                    std::span<const WeightRange> ranges,
+                    const void* const* a,
+                    int64_t m,
+                    void* c,
+                    std::byte* scratch) const {
   Scratch block(scratch);
   const Buffers buffers(*this, block);
   const int64_t done = run_tiles(e, ranges, a, m, static_cast<float*>(c), buffers);
@@ -119,13 +121,17 @@ const void* BlockGemm::stored(int64_t e, int64_t row) const {
   return config_.weight.bytes() + offset;
 }
 
-void BlockGemm::decode(int64_t e, const WeightRange& range, int64_t begin, int64_t end,
-                       float* out) const {
+void BlockGemm::decode(
+    int64_t e, const WeightRange& range, int64_t begin, int64_t end, float* out) const {
   dequantize_weight_rows(config_.weight, config_.desc, e, range.first + begin, range.first + end,
                          config_.gate_rows, out, config_.a_gscale);
 }
 
-void BlockGemm::dot(int64_t e, const WeightRange& range, const void* const* a, int64_t m, void* c,
+void BlockGemm::dot(int64_t e,
+                    const WeightRange& range,
+                    const void* const* a,
+                    int64_t m,
+                    void* c,
                     const Buffers& buffers) const {
   const int64_t ldc = config_.max_columns;
   if (config_.operand == DType::kI8) {
@@ -167,8 +173,12 @@ void BlockGemm::dot(int64_t e, const WeightRange& range, const void* const* a, i
 #ifdef MOEBIUS_HAVE_ONEDNN
 
 // Returns how many leading rows it has computed.
-int64_t BlockGemm::run_tiles(int64_t e, std::span<const WeightRange> ranges, const void* const* a,
-                             int64_t m, float* c, const Buffers& buffers) const {
+int64_t BlockGemm::run_tiles(int64_t e,
+                             std::span<const WeightRange> ranges,
+                             const void* const* a,
+                             int64_t m,
+                             float* c,
+                             const Buffers& buffers) const {
   const int64_t smallest = min_tile_rows(config_.operand);
   if (matmuls_.empty() || m < smallest) {
     return 0;
@@ -217,8 +227,12 @@ int64_t BlockGemm::run_tiles(int64_t e, std::span<const WeightRange> ranges, con
 
 #else
 
-int64_t BlockGemm::run_tiles(int64_t, std::span<const WeightRange>, const void* const*, int64_t,
-                             float*, const Buffers&) const {
+int64_t BlockGemm::run_tiles(int64_t,
+                             std::span<const WeightRange>,
+                             const void* const*,
+                             int64_t,
+                             float*,
+                             const Buffers&) const {
   return 0;
 }
 

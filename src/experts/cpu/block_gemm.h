@@ -40,11 +40,11 @@ class BlockGemm {
   struct Config {
     Tensor weight;  // [L, N, k]
     QuantDesc desc;
-    Tensor a_gscale;     // see dequantize_weight_rows
-    int64_t gate_rows;   // see dequantize_weight_rows
-    DType operand;       // f32, bf16 or i8: dtype of the activations
-    bool use_onednn;
-    int64_t range_rows;  // count of a full range
+    Tensor a_gscale;      // see dequantize_weight_rows
+    int64_t gate_rows;    // see dequantize_weight_rows
+    DType operand;        // f32, bf16 or i8: dtype of the activations
+    bool use_onednn;      // worth it where onednn_has_native(operand)
+    int64_t range_rows;   // count of a full range
     int64_t range_total;  // rows that ranges of range_rows divide up; the last may be shorter
     int64_t max_columns;  // of C, and its row stride
   };
@@ -72,10 +72,18 @@ class BlockGemm {
   bool in_place() const;
   const void* stored(int64_t e, int64_t row) const;
   void decode(int64_t e, const WeightRange& range, int64_t begin, int64_t end, float* out) const;
-  void dot(int64_t e, const WeightRange& range, const void* const* a, int64_t m, void* c,
+  void dot(int64_t e,
+           const WeightRange& range,
+           const void* const* a,
+           int64_t m,
+           void* c,
            const Buffers& buffers) const;
-  int64_t run_tiles(int64_t e, std::span<const WeightRange> ranges, const void* const* a, int64_t m,
-                    float* c, const Buffers& buffers) const;
+  int64_t run_tiles(int64_t e,
+                    std::span<const WeightRange> ranges,
+                    const void* const* a,
+                    int64_t m,
+                    float* c,
+                    const Buffers& buffers) const;
 
   Config config_;
   const CpuKernels* kernels_;

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each GEMM is one loop over tasks = (expert, group of its rows, block of weight rows).  GEMM1's
-// task holds the gate and up columns of the same intermediate elements, so it applies the activation
-// to its block while that is in cache.  Tasks depend on the call's row counts only, never on threads.
-// Weights stay in their storage dtype and are read where they lie.
+// task holds the gate and up columns of the same intermediate elements, so it applies the
+// activation to its block while that is in cache.  Tasks depend on the call's row counts only,
+// never on threads. Weights stay in their storage dtype and are read where they lie.
 #include "experts/cpu/cpu_experts.h"
 
 #include <algorithm>
@@ -44,6 +44,15 @@ bool is_plain_int8(const QuantDesc& a, const QuantDesc& w) {
          unblocked(w) && !w.zero_point;
 }
 
+bool has_native(DType operand) {
+#ifdef MOEBIUS_HAVE_ONEDNN
+  return onednn_has_native(operand);
+#else
+  (void)operand;
+  return false;
+#endif
+}
+
 // What activations are multiplied as (see block_gemm.h).
 DType operand_dtype(const ExpertsDesc& desc, const ExpertWeights& weights, bool use_onednn) {
   const QuantConfig& q = weights.quant;
@@ -51,22 +60,18 @@ DType operand_dtype(const ExpertsDesc& desc, const ExpertWeights& weights, bool 
       std::max(desc.hidden, desc.intermediate) <= kMaxS8Depth) {
     return DType::kI8;
   }
-#ifdef MOEBIUS_HAVE_ONEDNN
   const bool all_bf16 = desc.in_dtype == DType::kBF16 && weights.w1.dtype() == DType::kBF16 &&
                         weights.w2.dtype() == DType::kBF16 && !q.a1.format && !q.a2.format;
-  if (use_onednn && all_bf16 && onednn_has_native(DType::kBF16)) {
-    return DType::kBF16;
-  }
-#else
-  (void)use_onednn;
-#endif
-  return DType::kF32;
+  return use_onednn && all_bf16 && has_native(DType::kBF16) ? DType::kBF16 : DType::kF32;
 }
 
 class CpuExperts final : public ExpertsBase {
  public:
-  CpuExperts(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream,
-             std::string_view implementation, bool use_onednn)
+  CpuExperts(const ExpertsDesc& desc,
+             ExpertWeights weights,
+             const Stream& stream,
+             std::string_view implementation,
+             bool use_onednn)
       : ExpertsBase(desc, std::move(weights), stream, implementation),
         kernels_(cpu_kernels()),
         operand_(operand_dtype(desc_, weights_, use_onednn)),
@@ -77,15 +82,22 @@ class CpuExperts final : public ExpertsBase {
   ExpertsWorkspace workspace(int64_t rows) const override {
     Scratch scratch;
     Buffers(*this, rows, scratch);
-    // workspace13 only lends its memory to the output: GEMM1's result never leaves a task.
-    // workspace2 holds activations as GEMM2's operand, or as f32 where they are yet to be quantized.
+    // No workspace13: GEMM1's result never leaves a task.  workspace2 holds activations as GEMM2's
+    // operand, or as f32 where they are yet to be quantized.
     const int64_t widening = bits(activated_dtype()) / bits(desc_.in_dtype);
-    return {slots_shape(rows, desc_.hidden), slots_shape(rows, desc_.intermediate * widening),
-            slots_shape(rows, desc_.hidden), desc_.in_dtype, scratch.bytes()};
+    return {{0},
+            slots_shape(rows, desc_.intermediate * widening),
+            slots_shape(rows, desc_.hidden),
+            desc_.in_dtype,
+            scratch.bytes()};
   }
 
-  void apply(const ExpertsInput& input, const Tensor& output, const Tensor& workspace13,
-             const Tensor& workspace2, const Tensor& scratch, const Stream& stream) const override {
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& workspace13,
+             const Tensor& workspace2,
+             const Tensor& scratch,
+             const Stream& stream) const override {
     validate_call(*this, input, output, workspace13, workspace2, scratch, stream);
     Scratch block(scratch.bytes());
     Buffers buffers(*this, input.x.dim(is_batched() ? 1 : 0), block);
@@ -148,11 +160,11 @@ class CpuExperts final : public ExpertsBase {
   }
 
   // f32 unless GEMM2 reads it as it is.
-  DType activated_dtype() const {
-    return operand_ == DType::kBF16 ? DType::kBF16 : DType::kF32;
-  }
+  DType activated_dtype() const { return operand_ == DType::kBF16 ? DType::kBF16 : DType::kF32; }
 
-  BlockGemm::Config gemm_config(const Tensor& w, const QuantDesc& desc, const QuantDesc& a,
+  BlockGemm::Config gemm_config(const Tensor& w,
+                                const QuantDesc& desc,
+                                const QuantDesc& a,
                                 bool use_onednn) const {
     BlockGemm::Config config;
     const bool is_w1 = &w == &weights_.w1;
@@ -161,7 +173,7 @@ class CpuExperts final : public ExpertsBase {
     config.a_gscale = a.alpha_or_gscale;
     config.gate_rows = is_w1 ? gate_rows(desc_) : desc_.hidden;
     config.operand = operand_;
-    config.use_onednn = use_onednn;
+    config.use_onednn = use_onednn && has_native(operand_);
     config.max_columns = columns_per_task(w.dim(2));
     const int64_t num_ranges = is_w1 ? w1_ranges_ : 1;
     config.range_rows = config.max_columns / num_ranges;
@@ -206,8 +218,12 @@ class CpuExperts final : public ExpertsBase {
 
   // body(task, thread buffers) for all blocks of `num_columns`, `per_task` at a time.
   template <typename Body>
-  void for_each_task(int64_t num_columns, int64_t per_task, int64_t most_dot_rows, Buffers& buffers,
-                     const Stream& stream, Body body) const {
+  void for_each_task(int64_t num_columns,
+                     int64_t per_task,
+                     int64_t most_dot_rows,
+                     Buffers& buffers,
+                     const Stream& stream,
+                     Body body) const {
     const RowOrder& order = buffers.order;
     const int64_t few = std::min(per_task, kFewRowsColumns);
     const auto columns_of = [&](int64_t e) {
@@ -246,62 +262,71 @@ class CpuExperts final : public ExpertsBase {
     const int64_t ldc = columns_per_task(desc_.hidden);
     const int64_t up_column = spec.interleaved ? 1 : ldc / 2;
     const auto per_task = ldc / (spec.gated ? 2 : 1);
-    for_each_task(desc_.intermediate, per_task, gemm1_.most_dot_rows(), buffers, stream,
-                  [&](const Task& task, const ThreadBuffers& own) {
-      const void* a[kGroupRows];
-      for (int64_t i = 0; i < task.num_rows(); ++i) {
-        const int64_t row = rows.index(buffers.order, task.begin + i);
-        a[i] = x.bytes() + static_cast<size_t>(row) * row_size;
-      }
-      const WeightRange ranges[2] = {
-          {task.column * width, task.count * width, 0},
-          {desc_.intermediate + task.column, task.count, up_column}};
-      const std::span used(ranges, static_cast<size_t>(w1_ranges_));
-      gemm1_.run(task.e, used, a, task.num_rows(), own.block, own.gemm);
-      for (const WeightRange& range : used) {
-        finish(weights_.quant.w1, desc_.w1_rows(), task, range, ldc, own.block, [&](int64_t i) {
-          return buffers.x_scales[rows.index(buffers.order, task.begin + i)];
+    for_each_task(
+        desc_.intermediate, per_task, gemm1_.most_dot_rows(), buffers, stream,
+        [&](const Task& task, const ThreadBuffers& own) {
+          const void* a[kGroupRows];
+          for (int64_t i = 0; i < task.num_rows(); ++i) {
+            const int64_t row = rows.index(buffers.order, task.begin + i);
+            a[i] = x.bytes() + static_cast<size_t>(row) * row_size;
+          }
+          const WeightRange ranges[2] = {{task.column * width, task.count * width, 0},
+                                         {desc_.intermediate + task.column, task.count, up_column}};
+          const std::span used(ranges, static_cast<size_t>(w1_ranges_));
+          gemm1_.run(task.e, used, a, task.num_rows(), own.block, own.gemm);
+          for (const WeightRange& range : used) {
+            finish(weights_.quant.w1, desc_.w1_rows(), task, range, ldc, own.block, [&](int64_t i) {
+              return buffers.x_scales[rows.index(buffers.order, task.begin + i)];
+            });
+          }
+          float out[kMaxColumns];
+          for (int64_t i = 0; i < task.num_rows(); ++i) {
+            float* gate = own.block + i * ldc;
+            for (const WeightRange& range : used) {
+              round_to(kernels_, desc_.in_dtype, gate + range.column, range.count);
+            }
+            activate(kernels_, spec, desc_.in_dtype, gate, gate + up_column, width, out,
+                     task.count);
+            const int64_t at = (task.begin + i) * desc_.intermediate + task.column;
+            kernels_.narrow(act.dtype(), out, act.bytes() + at * bits(act.dtype()) / 8, task.count);
+          }
         });
-      }
-      float out[kMaxColumns];
-      for (int64_t i = 0; i < task.num_rows(); ++i) {
-        float* gate = own.block + i * ldc;
-        for (const WeightRange& range : used) {
-          round_to(kernels_, desc_.in_dtype, gate + range.column, range.count);
-        }
-        activate(kernels_, spec, desc_.in_dtype, gate, gate + up_column, width, out, task.count);
-        const int64_t at = (task.begin + i) * desc_.intermediate + task.column;
-        kernels_.narrow(act.dtype(), out, act.bytes() + at * bits(act.dtype()) / 8, task.count);
-      }
-    });
   }
 
-  void run_gemm2(const Tensor& hidden, const Tensor& output, Buffers& buffers,
+  void run_gemm2(const Tensor& hidden,
+                 const Tensor& output,
+                 Buffers& buffers,
                  const Stream& stream) const {
     const auto row_size = static_cast<size_t>(desc_.intermediate * bits(operand_) / 8);
     const int64_t ldc = columns_per_task(desc_.intermediate);
     for_each_task(desc_.hidden, ldc, gemm2_.most_dot_rows(), buffers, stream,
                   [&](const Task& task, const ThreadBuffers& own) {
-      const void* a[kGroupRows];
-      for (int64_t i = 0; i < task.num_rows(); ++i) {
-        a[i] = hidden.bytes() + static_cast<size_t>(task.begin + i) * row_size;
-      }
-      const WeightRange range = {task.column, task.count, 0};
-      gemm2_.run(task.e, {&range, 1}, a, task.num_rows(), own.block, own.gemm);
-      finish(weights_.quant.w2, desc_.hidden, task, range, ldc, own.block,
-             [&](int64_t i) { return buffers.hidden_scales[task.begin + i]; });
-      for (int64_t i = 0; i < task.num_rows(); ++i) {
-        const int64_t at = buffers.order.output_rows[task.begin + i] * desc_.hidden + task.column;
-        kernels_.narrow(desc_.in_dtype, own.block + i * ldc,
-                        output.bytes() + at * bits(desc_.in_dtype) / 8, task.count);
-      }
-    });
+                    const void* a[kGroupRows];
+                    for (int64_t i = 0; i < task.num_rows(); ++i) {
+                      a[i] = hidden.bytes() + static_cast<size_t>(task.begin + i) * row_size;
+                    }
+                    const WeightRange range = {task.column, task.count, 0};
+                    gemm2_.run(task.e, {&range, 1}, a, task.num_rows(), own.block, own.gemm);
+                    finish(weights_.quant.w2, desc_.hidden, task, range, ldc, own.block,
+                           [&](int64_t i) { return buffers.hidden_scales[task.begin + i]; });
+                    for (int64_t i = 0; i < task.num_rows(); ++i) {
+                      const int64_t at =
+                          buffers.order.output_rows[task.begin + i] * desc_.hidden + task.column;
+                      kernels_.narrow(desc_.in_dtype, own.block + i * ldc,
+                                      output.bytes() + at * bits(desc_.in_dtype) / 8, task.count);
+                    }
+                  });
   }
 
   // Turns sums of codes into values (i8) and adds the bias, in place.
   template <typename RowScale>
-  void finish(const QuantDesc& w, int64_t num_weight_rows, const Task& task,
-              const WeightRange& range, int64_t ldc, float* block, RowScale row_scale) const {
+  void finish(const QuantDesc& w,
+              int64_t num_weight_rows,
+              const Task& task,
+              const WeightRange& range,
+              int64_t ldc,
+              float* block,
+              RowScale row_scale) const {
     float weight_scale[kMaxColumns];
     float bias[kMaxColumns];
     const bool integers = operand_ == DType::kI8;
@@ -317,7 +342,8 @@ class CpuExperts final : public ExpertsBase {
       if (integers) {
         const float scale = row_scale(i);
         for (int64_t j = 0; j < range.count; ++j) {
-          values[j] = static_cast<float>(std::bit_cast<int32_t>(values[j])) * scale * weight_scale[j];
+          values[j] =
+              static_cast<float>(std::bit_cast<int32_t>(values[j])) * scale * weight_scale[j];
         }
       }
       if (w.bias) {
@@ -338,12 +364,12 @@ class CpuExperts final : public ExpertsBase {
 }  // namespace
 
 Support portable_supports(const ExpertsDesc& desc, const QuantConfig&) {
-  return desc.precision == Precision::kModel
-             ? Support::yes()
-             : Support::no("precision f64 is computed by ref only");
+  return desc.precision == Precision::kModel ? Support::yes()
+                                             : Support::no("precision f64 is computed by ref only");
 }
 
-std::unique_ptr<Experts> make_portable(const ExpertsDesc& desc, ExpertWeights weights,
+std::unique_ptr<Experts> make_portable(const ExpertsDesc& desc,
+                                       ExpertWeights weights,
                                        const Stream& stream) {
   return std::make_unique<CpuExperts>(desc, std::move(weights), stream, "cpu_portable", false);
 }
@@ -354,7 +380,8 @@ Support onednn_supports(const ExpertsDesc& desc, const QuantConfig& quant) {
   return portable_supports(desc, quant);
 }
 
-std::unique_ptr<Experts> make_onednn(const ExpertsDesc& desc, ExpertWeights weights,
+std::unique_ptr<Experts> make_onednn(const ExpertsDesc& desc,
+                                     ExpertWeights weights,
                                      const Stream& stream) {
   return std::make_unique<CpuExperts>(desc, std::move(weights), stream, "cpu_onednn", true);
 }

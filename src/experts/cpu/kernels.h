@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Single-threaded inner loops of the CPU experts, one set per instruction set.
-// Each dot product is summed in an order that depends on k alone, so an element of C does not depend
-// on the other rows and columns of a call.  The sets differ from each other in the last bits.
+// Each dot product is summed in an order that depends on k alone, so an element of C does not
+// depend on the other rows and columns of a call.  The sets differ from each other in the last
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,32 @@ struct CpuKernels {
   std::string_view name;
 
   // c[i * ldc + j] = sum over k of a[i][k] * b[j * ldb + k], i < m, j < n.
-  void (*dot_f32)(const float* const* a, int64_t m, const float* b, int64_t ldb, int64_t n,
-                  int64_t k, float* c, int64_t ldc);
+  void (*dot_f32)(const float* const* a,
+                  int64_t m,
+                  const float* b,
+                  int64_t ldb,
+                  int64_t n,
+                  int64_t k,
+                  float* c,
+                  int64_t ldc);
   // The same with b in bf16, widened in registers.
-  void (*dot_bf16)(const float* const* a, int64_t m, const uint16_t* b, int64_t ldb, int64_t n,
-                   int64_t k, float* c, int64_t ldc);
+  void (*dot_bf16)(const float* const* a,
+                   int64_t m,
+                   const uint16_t* b,
+                   int64_t ldb,
+                   int64_t n,
+                   int64_t k,
+                   float* c,
+                   int64_t ldc);
   // Exact.  REQUIRES: k <= kMaxS8Depth.
-  void (*dot_s8)(const int8_t* const* a, int64_t m, const int8_t* b, int64_t ldb, int64_t n,
-                 int64_t k, int32_t* c, int64_t ldc);
+  void (*dot_s8)(const int8_t* const* a,
+                 int64_t m,
+                 const int8_t* b,
+                 int64_t ldb,
+                 int64_t n,
+                 int64_t k,
+                 int32_t* c,
+                 int64_t ldc);
 
   // f32, bf16 or f16 to f32, and back by rounding to nearest even.
   void (*widen)(DType from, const void* in, float* out, int64_t n);

@@ -3,9 +3,9 @@
 //
 // AVX2 + FMA + F16C.  Uses no inline function of other files (see design: ISA files).
 //
-// A tile of C is up to 3 rows x 4 columns: 12 accumulators, 3 rows of A and one column of B fill the
-// 16 registers, and 12 multiply-adds per 7 loads keep both FMA units busy.  k is cut in pieces of
-// kDepth so that the four columns (8 KiB) stay in L1 while the rows of A stream from L2.
+// A tile of C is up to 3 rows x 4 columns: 12 accumulators, 3 rows of A and one column of B fill
+// the 16 registers, and 12 multiply-adds per 7 loads keep both FMA units busy.  k is cut in pieces
+// of kDepth so that the four columns (8 KiB) stay in L1 while the rows of A stream from L2.
 #include <immintrin.h>
 
 #include "experts/cpu/kernels.h"
@@ -17,7 +17,9 @@ namespace {
 
 constexpr int64_t kDepth = 512;
 
-inline __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
+inline __m256 load8(const float* p) {
+  return _mm256_loadu_ps(p);
+}
 inline __m256 load8(const uint16_t* bf16) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bf16));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
@@ -41,8 +43,8 @@ inline float sum8(__m256 v) {
 
 // c[M][N] (+)= a[M][k0 .. k0 + k) . b[N][k0 .. k0 + k)
 template <int M, int N, typename T>
-inline void tile(const float* const* a, int64_t k0, const T* b, int64_t ldb, int64_t k, float* c,
-                 int64_t ldc) {
+inline void tile(
+    const float* const* a, int64_t k0, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc) {
   __m256 acc[unsigned{M}][unsigned{N}];
   for (int i = 0; i < M; ++i) {
     for (int j = 0; j < N; ++j) {
@@ -80,8 +82,14 @@ inline void tile(const float* const* a, int64_t k0, const T* b, int64_t ldb, int
 }
 
 template <int N, typename T>
-inline void column_tiles(const float* const* a, int64_t m, int64_t k0, const T* b, int64_t ldb,
-                         int64_t k, float* c, int64_t ldc) {
+inline void column_tiles(const float* const* a,
+                         int64_t m,
+                         int64_t k0,
+                         const T* b,
+                         int64_t ldb,
+                         int64_t k,
+                         float* c,
+                         int64_t ldc) {
   int64_t i = 0;
   for (; i + 3 <= m; i += 3) {
     tile<3, N>(a + i, k0, b, ldb, k, c + i * ldc, ldc);
@@ -94,8 +102,14 @@ inline void column_tiles(const float* const* a, int64_t m, int64_t k0, const T* 
 }
 
 template <typename T>
-void dot_float(const float* const* a, int64_t m, const T* b, int64_t ldb, int64_t n, int64_t k,
-               float* c, int64_t ldc) {
+void dot_float(const float* const* a,
+               int64_t m,
+               const T* b,
+               int64_t ldb,
+               int64_t n,
+               int64_t k,
+               float* c,
+               int64_t ldc) {
   for (int64_t k0 = 0; k0 < k; k0 += kDepth) {
     const int64_t depth = k - k0 < kDepth ? k - k0 : kDepth;
     int64_t j = 0;
@@ -120,8 +134,8 @@ inline int32_t sum8(__m256i v) {
 
 // Widened to 16 bits, pairs of products fit 32 bits: exact, unlike the 8-bit multiply-add.
 template <int M, int N>
-inline void tile_s8(const int8_t* const* a, const int8_t* b, int64_t ldb, int64_t k, int32_t* c,
-                    int64_t ldc) {
+inline void tile_s8(
+    const int8_t* const* a, const int8_t* b, int64_t ldb, int64_t k, int32_t* c, int64_t ldc) {
   __m256i acc[unsigned{M}][unsigned{N}];
   for (int i = 0; i < M; ++i) {
     for (int j = 0; j < N; ++j) {
@@ -152,8 +166,14 @@ inline void tile_s8(const int8_t* const* a, const int8_t* b, int64_t ldb, int64_
   }
 }
 
-void dot_s8(const int8_t* const* a, int64_t m, const int8_t* b, int64_t ldb, int64_t n, int64_t k,
-            int32_t* c, int64_t ldc) {
+void dot_s8(const int8_t* const* a,
+            int64_t m,
+            const int8_t* b,
+            int64_t ldb,
+            int64_t n,
+            int64_t k,
+            int32_t* c,
+            int64_t ldc) {
   for (int64_t j = 0; j < n;) {
     const bool four = n - j >= 4;
     int64_t i = 0;
@@ -183,15 +203,16 @@ inline __m256 load8_f16(const uint16_t* f16) {
 inline __m128i to_bf16(__m256 v) {
   const __m256i bits = _mm256_castps_si256(v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i rounded =
-      _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+  const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
   const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
   const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
   const __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
   return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
 }
 
-inline __m128i to_f16(__m256 v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+inline __m128i to_f16(__m256 v) {
+  return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+}
 
 template <__m256 (*kLoad)(const uint16_t*)>
 void widen_with(const void* in, float* out, int64_t n) {
@@ -285,13 +306,9 @@ void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
 }  // namespace avx2
 
 const CpuKernels& avx2_kernels() {
-  static constexpr CpuKernels kKernels = {"avx2",
-                                          avx2::dot_float<float>,
-                                          avx2::dot_float<uint16_t>,
-                                          avx2::dot_s8,
-                                          avx2::widen,
-                                          avx2::narrow,
-                                          avx2::mul_sigmoid};
+  static constexpr CpuKernels kKernels = {
+      "avx2",      avx2::dot_float<float>, avx2::dot_float<uint16_t>, avx2::dot_s8,
+      avx2::widen, avx2::narrow,           avx2::mul_sigmoid};
   return kKernels;
 }
 

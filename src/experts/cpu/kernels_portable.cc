@@ -43,8 +43,14 @@ float dot(const float* a, const T* b, int64_t k) {
 }
 
 template <typename T>
-void dot_float(const float* const* a, int64_t m, const T* b, int64_t ldb, int64_t n, int64_t k,
-               float* c, int64_t ldc) {
+void dot_float(const float* const* a,
+               int64_t m,
+               const T* b,
+               int64_t ldb,
+               int64_t n,
+               int64_t k,
+               float* c,
+               int64_t ldc) {
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t i = 0; i < m; ++i) {
       c[i * ldc + j] = dot(a[i], b + j * ldb, k);
@@ -52,8 +58,14 @@ void dot_float(const float* const* a, int64_t m, const T* b, int64_t ldb, int64_
   }
 }
 
-void dot_s8(const int8_t* const* a, int64_t m, const int8_t* b, int64_t ldb, int64_t n, int64_t k,
-            int32_t* c, int64_t ldc) {
+void dot_s8(const int8_t* const* a,
+            int64_t m,
+            const int8_t* b,
+            int64_t ldb,
+            int64_t n,
+            int64_t k,
+            int32_t* c,
+            int64_t ldc) {
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t i = 0; i < m; ++i) {
       int32_t sum = 0;
@@ -112,8 +124,8 @@ void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
 }  // namespace
 
 const CpuKernels& portable_kernels() {
-  static constexpr CpuKernels kKernels = {
-      "portable", dot_float<float>, dot_float<uint16_t>, dot_s8, widen, narrow, mul_sigmoid};
+  static constexpr CpuKernels kKernels = {"portable", dot_float<float>, dot_float<uint16_t>, dot_s8,
+                                          widen,      narrow,           mul_sigmoid};
   return kKernels;
 }
 

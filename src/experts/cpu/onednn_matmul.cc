@@ -18,8 +18,12 @@ namespace {
 class SingleThreaded {
  public:
 #ifdef MOEBIUS_HAVE_OPENMP
-  SingleThreaded() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~SingleThreaded() { omp_set_num_threads(before_); }
+  SingleThreaded() : before_(omp_get_max_threads()) {
+    omp_set_num_threads(1);
+  }
+  ~SingleThreaded() {
+    omp_set_num_threads(before_);
+  }
 
  private:
   int before_;
@@ -46,7 +50,8 @@ dnnl::memory::data_type operand_type(DType dtype) {
   }
 }
 
-dnnl::matmul::primitive_desc make_desc(const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+dnnl::matmul::primitive_desc make_desc(const dnnl::memory::desc& a,
+                                       const dnnl::memory::desc& b,
                                        const dnnl::memory::desc& c,
                                        const dnnl::primitive_attr& attr) {
 #if DNNL_VERSION_MAJOR >= 3
@@ -84,9 +89,13 @@ OnednnMatmul::~OnednnMatmul() = default;
 OnednnMatmul::OnednnMatmul(OnednnMatmul&&) noexcept = default;
 OnednnMatmul& OnednnMatmul::operator=(OnednnMatmul&&) noexcept = default;
 
-size_t OnednnMatmul::scratchpad_bytes() const { return impl_->desc.scratchpad_desc().get_size(); }
+size_t OnednnMatmul::scratchpad_bytes() const {
+  return impl_->desc.scratchpad_desc().get_size();
+}
 
-std::string OnednnMatmul::implementation() const { return impl_->desc.impl_info_str(); }
+std::string OnednnMatmul::implementation() const {
+  return impl_->desc.impl_info_str();
+}
 
 void OnednnMatmul::run(const void* a, const void* b, void* c, void* scratchpad) const {
   const SingleThreaded single;
@@ -94,27 +103,30 @@ void OnednnMatmul::run(const void* a, const void* b, void* c, void* scratchpad) 
   const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
     return dnnl::memory(desc, cpu_engine(), const_cast<void*>(data));
   };
-  impl_->matmul.execute(stream, {{DNNL_ARG_SRC, memory(impl_->a, a)},
-                                 {DNNL_ARG_WEIGHTS, memory(impl_->b, b)},
-                                 {DNNL_ARG_DST, memory(impl_->c, c)},
-                                 {DNNL_ARG_SCRATCHPAD,
-                                  memory(impl_->desc.scratchpad_desc(), scratchpad)}});
+  impl_->matmul.execute(stream,
+                        {{DNNL_ARG_SRC, memory(impl_->a, a)},
+                         {DNNL_ARG_WEIGHTS, memory(impl_->b, b)},
+                         {DNNL_ARG_DST, memory(impl_->c, c)},
+                         {DNNL_ARG_SCRATCHPAD, memory(impl_->desc.scratchpad_desc(), scratchpad)}});
   stream.wait();
 }
 
 bool onednn_has_native(DType operands) {
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto includes = [isa](dnnl::cpu_isa wanted) {
-    const auto bits = static_cast<unsigned>(wanted);
-    return (isa & bits) == bits;
-  };
+  unsigned wanted = 0;
   if (operands == DType::kBF16) {
-    return includes(dnnl::cpu_isa::avx512_core_bf16);
+    wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  } else if (operands == DType::kI8) {
+    wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_vnni);
   }
-  if (operands == DType::kI8) {
-    return includes(dnnl::cpu_isa::avx512_core_vnni);
+  if ((isa & wanted) != wanted) {
+    return false;
   }
-  return true;
+  try {
+    return OnednnMatmul(operands, 64, 64, 64, 64).implementation().find("ref") == std::string::npos;
+  } catch (const dnnl::error&) {
+    return false;  // this version has no matmul for them
+  }
 }
 
 }  // namespace moebius::cpu

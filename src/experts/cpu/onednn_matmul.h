@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One oneDNN matmul of a fixed shape, on the calling thread alone.  The only file that knows oneDNN,
-// whose interface differs between versions 2 and 3.
+// One oneDNN matmul of a fixed shape, on the calling thread alone.  The only file that knows
+// oneDNN, whose interface differs between versions 2 and 3.
 #pragma once
 
 #ifdef MOEBIUS_HAVE_ONEDNN
@@ -35,9 +35,9 @@ class OnednnMatmul {
   std::unique_ptr<Impl> impl_;
 };
 
-// Whether oneDNN multiplies these operands with instructions made for them: bf16 from AVX-512 BF16
-// on, i8 from AVX-512 VNNI on (before, its i8 kernels saturate pairs of products at 16 bits).
-// Elsewhere bf16 is a scalar loop.
+// Whether oneDNN multiplies these operands by more than a reference loop, and right: bf16 from
+// AVX-512 BF16 on, i8 from AVX-512 VNNI on (before, its i8 kernels may saturate pairs of products
+// at 16 bits).
 bool onednn_has_native(DType operands);
 
 }  // namespace moebius::cpu

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The activations' formulas, with the rounding points of the public vLLM kernels: silu and gelu round
-// act(gate) and then the product; swiglu-oai and relu2 round once.
+// The activations' formulas, with the rounding points of the public vLLM kernels: silu and gelu
+// round act(gate) and then the product; swiglu-oai and relu2 round once.
 #pragma once
 
 #include <algorithm>

@@ -31,7 +31,7 @@ struct Row {
 
 struct Blocks {
   int64_t k;
-  int64_t block;         // elements per scale
+  int64_t block;          // elements per scale
   bool integers = false;  // codes are int8, whose dot products are exact
 };
 
@@ -77,8 +77,12 @@ bool multiplies_codes(const RowQuantizer& a, const QuantDesc& w, Precision preci
 // One of the two weights, row by row.
 class Weight {
  public:
-  Weight(const Tensor& w, const QuantDesc& desc, const RowQuantizer& a, const Tensor& a_gscale,
-         int64_t gate_rows, Precision precision)
+  Weight(const Tensor& w,
+         const QuantDesc& desc,
+         const RowQuantizer& a,
+         const Tensor& a_gscale,
+         int64_t gate_rows,
+         Precision precision)
       : w_(w),
         desc_(desc),
         a_gscale_(a_gscale),
@@ -151,10 +155,18 @@ class RefExperts final : public ExpertsBase {
  public:
   RefExperts(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream)
       : ExpertsBase(desc, std::move(weights), stream, "ref"),
-        w1_(weights_.w1, weights_.quant.w1, quantize_a1_, weights_.quant.a1.alpha_or_gscale,
-            gate_rows(desc), desc.precision),
-        w2_(weights_.w2, weights_.quant.w2, quantize_a2_, weights_.quant.a2.alpha_or_gscale,
-            desc.hidden, desc.precision) {}
+        w1_(weights_.w1,
+            weights_.quant.w1,
+            quantize_a1_,
+            weights_.quant.a1.alpha_or_gscale,
+            gate_rows(desc),
+            desc.precision),
+        w2_(weights_.w2,
+            weights_.quant.w2,
+            quantize_a2_,
+            weights_.quant.a2.alpha_or_gscale,
+            desc.hidden,
+            desc.precision) {}
 
   ExpertsWorkspace workspace(int64_t rows) const override {
     Scratch scratch;
@@ -163,13 +175,16 @@ class RefExperts final : public ExpertsBase {
     } else {
       Buffers<float>(*this, rows, scratch);
     }
-    // Intermediate results are kept in f32 or f64, which the workspaces' dtype may not hold.
-    return {slots_shape(rows, desc_.hidden), {0}, slots_shape(rows, desc_.hidden), desc_.in_dtype,
-            scratch.bytes()};
+    // No workspaces: intermediate results are f32 or f64, which their dtype may not hold.
+    return {{0}, {0}, slots_shape(rows, desc_.hidden), desc_.in_dtype, scratch.bytes()};
   }
 
-  void apply(const ExpertsInput& input, const Tensor& output, const Tensor& workspace13,
-             const Tensor& workspace2, const Tensor& scratch, const Stream& stream) const override {
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& workspace13,
+             const Tensor& workspace2,
+             const Tensor& scratch,
+             const Stream& stream) const override {
     validate_call(*this, input, output, workspace13, workspace2, scratch, stream);
     if (desc_.precision == Precision::kF64) {
       run<double>(input, output, scratch, bounded(stream));
@@ -209,7 +224,9 @@ class RefExperts final : public ExpertsBase {
   };
 
   template <typename Real>
-  void run(const ExpertsInput& input, const Tensor& output, const Tensor& scratch,
+  void run(const ExpertsInput& input,
+           const Tensor& output,
+           const Tensor& scratch,
            const Stream& stream) const {
     const int64_t rows = input.x.dim(is_batched() ? 1 : 0);
     Scratch block(scratch.bytes());
@@ -255,8 +272,13 @@ class RefExperts final : public ExpertsBase {
 
   // store(i, n, value) for rows a(0) .. a(count - 1) times every row of expert e's weight.
   template <typename Real, typename A, typename Store>
-  void gemm(const Weight& w, int64_t e, int64_t count, A a, const Buffers<Real>& buffers,
-            const Stream& stream, Store store) const {
+  void gemm(const Weight& w,
+            int64_t e,
+            int64_t count,
+            A a,
+            const Buffers<Real>& buffers,
+            const Stream& stream,
+            Store store) const {
     const int64_t num_columns = &w == &w1_ ? desc_.w1_rows() : desc_.hidden;
     const int64_t widest = std::max(desc_.hidden, desc_.intermediate);
     if (count == 0) {
@@ -290,7 +312,8 @@ class RefExperts final : public ExpertsBase {
     const ActivationSpec& spec = desc_.activation;
     for (int64_t i = 0; i < desc_.intermediate; ++i) {
       const Real gate = spec.interleaved ? in[2 * i] : in[i];
-      const Real up = !spec.gated ? Real(0) : in[spec.interleaved ? 2 * i + 1 : i + desc_.intermediate];
+      const Real up =
+          !spec.gated ? Real(0) : in[spec.interleaved ? 2 * i + 1 : i + desc_.intermediate];
       out[i] = activate(spec, gate, up, [&](Real value) { return rounded(value); });
     }
   }
@@ -340,9 +363,12 @@ class RefExperts final : public ExpertsBase {
 
 }  // namespace
 
-Support supports(const ExpertsDesc&, const QuantConfig&) { return Support::yes(); }
+Support supports(const ExpertsDesc&, const QuantConfig&) {
+  return Support::yes();
+}
 
-std::unique_ptr<Experts> make(const ExpertsDesc& desc, ExpertWeights weights,
+std::unique_ptr<Experts> make(const ExpertsDesc& desc,
+                              ExpertWeights weights,
                               const Stream& stream) {
   return std::make_unique<RefExperts>(desc, std::move(weights), stream);
 }
