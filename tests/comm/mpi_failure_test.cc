@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Nothing hangs under MPI either: jobs are started in which one process misbehaves or is killed;
+// every other process must say so in time, and the job must end.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "tests/comm/failure_cases.h"
+
+namespace moebius::testing {
+namespace {
+
+struct Report {
+  std::chrono::milliseconds took{};
+  std::string message;
+};
+
+struct Job {
+  std::map<int, Report> reports;  // by rank
+  std::string output;
+  int status = 0;
+};
+
+// What does not end by itself is ended by timeout of coreutils, which exits with 124.
+constexpr int kEndedByTimeout = 124 << 8;  // as pclose() says it
+
+Job run_job(int num_ranks, const std::string& options, const std::string& name, int guilty) {
+  constexpr int kJobSeconds = 60;
+  Job job;
+  const std::string command =
+      fmt::format("timeout -k 5 {} {} -np {} {} {} {} {} 2>&1", kJobSeconds, MOEBIUS_TEST_MPIEXEC,
+                  num_ranks, options, MOEBIUS_TEST_MPI_RANK, name, guilty);
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) {
+    ADD_FAILURE() << "cannot run " << command;
+    return job;
+  }
+  std::array<char, 4096> buffer;
+  while (const size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) {
+    job.output.append(buffer.data(), n);
+  }
+  job.status = pclose(pipe);
+  std::istringstream lines(job.output);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string key;
+    int rank = 0;
+    int64_t took = 0;
+    if (words >> key >> rank >> took && key == "report") {
+      Report& report = job.reports[rank];
+      report.took = std::chrono::milliseconds(took);
+      std::getline(words >> std::ws, report.message);
+    }
+  }
+  return job;
+}
+
+void expect_reports(const Job& job, const FailureCase& c, int num_ranks, int guilty) {
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const auto report = job.reports.find(rank);
+    if (rank == guilty) {
+      // A rank that stalls or died may be ended by the launcher before it can say anything.
+      if (!c.is_timeout) {
+        EXPECT_EQ(report != job.reports.end() && !report->second.message.empty(), c.guilty_reports)
+            << job.output;
+      }
+      continue;
+    }
+    ASSERT_NE(report, job.reports.end()) << "rank " << rank << " reports nothing:\n" << job.output;
+    EXPECT_EQ(missing_from(report->second.message, c, rank, guilty), "") << job.output;
+    EXPECT_LT(report->second.took, report_limit(c, 1));
+  }
+  EXPECT_NE(job.status, kEndedByTimeout) << job.output;
+}
+
+class MpiFailureTest : public ::testing::TestWithParam<FailureCase> {};
+
+TEST_P(MpiFailureTest, IsReportedByEveryOtherRank) {
+  for (const int num_ranks : {2, 4}) {
+    const int guilty = num_ranks / 2;
+    const Job job = run_job(num_ranks, "", GetParam().name, guilty);
+    expect_reports(job, GetParam(), num_ranks, guilty);
+    EXPECT_NE(job.status, 0) << "the job must tell of its failure";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases,
+                         MpiFailureTest,
+                         ::testing::ValuesIn(failure_cases()),
+                         [](const auto& param) { return param.param.name; });
+
+// mpirun of Open MPI ends a job in which a process was killed, at once, unless told otherwise; then
+// it also exits with 0 in the end.
+constexpr const char* kKeepGoing = "--enable-recovery";
+
+TEST(MpiDeath, IsReportedBySurvivorsWithinTheDeadline) {
+  const FailureCase c{.name = "dies_between_calls",
+                      .body = {},
+                      .calls = {"dispatch, epoch 2"},
+                      .parts = {"rank @ did not come within", "expected at epoch 2"},
+                      .is_timeout = true,
+                      .guilty_reports = false};
+  for (const int num_ranks : {2, 4}) {
+    expect_reports(run_job(num_ranks, kKeepGoing, c.name, num_ranks - 1), c, num_ranks,
+                   num_ranks - 1);
+  }
+}
+
+TEST(MpiDeath, IsReportedWithLargeMessagesUnderWay) {
+  const FailureCase c{.name = "dies_with_bytes_under_way",
+                      .body = {},
+                      .calls = {"dispatch, epoch 2", "combine, epoch 3"},
+                      .parts = {"rank @ did not come within"},
+                      .is_timeout = true,
+                      .guilty_reports = false};
+  expect_reports(run_job(4, kKeepGoing, c.name, 1), c, 4, 1);
+}
+
+TEST(MpiDeath, SurvivorsGoOnWithoutTheDead) {
+  const FailureCase c{
+      .name = "goes_on_without_the_dead",
+      .body = {},
+      .calls = {"round, epoch 3"},
+      .parts = {"rank @ did not come within", "expected signal 2", "went on for 98 rounds"},
+      .is_timeout = true,
+      .guilty_reports = false};
+  expect_reports(run_job(4, kKeepGoing, c.name, 2), c, 4, 2);
+}
+
+TEST(MpiDeath, EndsTheJobWithoutRecovery) {
+  const Job job = run_job(4, "", "dies_between_calls", 3);
+  EXPECT_NE(job.status, 0);
+  EXPECT_NE(job.status, kEndedByTimeout) << job.output;
+}
+
+}  // namespace
+}  // namespace moebius::testing
