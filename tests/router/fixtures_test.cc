@@ -26,7 +26,7 @@ struct Family {
   std::string name;
   std::string block;  // P without "model.layers.N."
   std::string gate;   // the gate's tensors in the checkpoint, also without it
-  RouterConfig config;
+  RouterConfig config = {};
   std::string bias = {}, correction_bias = {};
   bool is_order_kept = true;  // DeepSeek's module returns the chosen in no particular order
 };
@@ -35,30 +35,29 @@ std::ostream& operator<<(std::ostream& out, const Family& family) {
   return out << family.name;
 }
 
-const Family kFamilies[] = {
-    {"mixtral", "mlp", "block_sparse_moe.gate.weight", {.renormalize = true}},
-    {"qwen2_moe", "mlp", "mlp.gate.weight", {}},
-    {"qwen3_moe", "mlp", "mlp.gate.weight", {.renormalize = true}},
-    {.name = "deepseek_v3",
-     .block = "mlp",
-     .gate = "mlp.gate.weight",
-     .config = {.scoring = Scoring::kSigmoid,
-                .renormalize = true,
-                .num_groups = 4,
-                .topk_groups = 2,
-                .routed_scaling_factor = 2.5f},
-     .correction_bias = "mlp.gate.e_score_correction_bias",
-     .is_order_kept = false},
-    {.name = "gpt_oss",
-     .block = "mlp",
-     .gate = "mlp.router.weight",
-     .config = {.score_after_topk = true},
-     .bias = "mlp.router.bias"},
-    {"llama4",
-     "feed_forward",
-     "feed_forward.router.weight",
-     {.scoring = Scoring::kSigmoid, .score_after_topk = true}},
-};
+std::vector<Family> families() {
+  std::vector<Family> all(6);
+  all[0] = {"mixtral", "mlp", "block_sparse_moe.gate.weight"};
+  all[0].config.renormalize = true;
+  all[1] = {"qwen2_moe", "mlp", "mlp.gate.weight"};
+  all[2] = {"qwen3_moe", "mlp", "mlp.gate.weight"};
+  all[2].config.renormalize = true;
+  all[3] = {"deepseek_v3", "mlp", "mlp.gate.weight"};
+  all[3].config.scoring = Scoring::kSigmoid;
+  all[3].config.renormalize = true;
+  all[3].config.num_groups = 4;
+  all[3].config.topk_groups = 2;
+  all[3].config.routed_scaling_factor = 2.5f;
+  all[3].correction_bias = "mlp.gate.e_score_correction_bias";
+  all[3].is_order_kept = false;
+  all[4] = {"gpt_oss", "mlp", "mlp.router.weight"};
+  all[4].config.score_after_topk = true;
+  all[4].bias = "mlp.router.bias";
+  all[5] = {"llama4", "feed_forward", "feed_forward.router.weight"};
+  all[5].config.scoring = Scoring::kSigmoid;
+  all[5].config.score_after_topk = true;
+  return all;
+}
 
 using Choice = std::pair<int64_t, float>;  // id, weight
 
@@ -181,7 +180,7 @@ TEST_P(RouterFixtures, LogitsAreThoseOfTheModule) {
 
 INSTANTIATE_TEST_SUITE_P(Families,
                          RouterFixtures,
-                         ::testing::ValuesIn(kFamilies),
+                         ::testing::ValuesIn(families()),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
