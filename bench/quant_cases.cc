@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Quantize and dequantize, bit by bit against `ref`, and how near they come to memcpy.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "app/forced_setting.h"
 #include "app/random_tensor.h"
@@ -139,6 +141,15 @@ class QuantCases {
 }  // namespace
 
 void run_quant_cases(const CaseSetup& setup) {
+  const auto is_wanted = [&](const Problem& problem) {
+    return std::any_of(quant::impls().begin(), quant::impls().end(), [&](const quant::Impl& impl) {
+      return setup.wants(std::string(problem.name) + "/quantize", impl.name) ||
+             setup.wants(std::string(problem.name) + "/dequantize", impl.name);
+    });
+  };
+  if (std::none_of(std::begin(kProblems), std::end(kProblems), is_wanted)) {
+    return;
+  }
   QuantCases cases(setup);
   for (const Problem& problem : kProblems) {
     for (const quant::Impl& impl : quant::impls()) {

@@ -28,6 +28,9 @@ void expect_writable(std::string_view option, const std::string& path) {
   if (fs::is_directory(path, ignored)) {
     refuse("is a folder, expected a file");
   }
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
+    refuse("is a device or a pipe, expected a file");  // a rename would replace it
+  }
   fs::path folder = fs::path(path).parent_path();
   if (folder.empty()) {
     folder = ".";

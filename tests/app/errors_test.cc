@@ -180,6 +180,7 @@ TEST(Output, UnwritablePlacesAreRefusedFirst) {
   expect_refused({"run", "--model", "/nowhere", "--json", scratch / "no/json"}, {"--json"});
   expect_refused({"run", "--model", "/nowhere", "--output", scratch.path().string()},
                  {"is a folder"});
+  expect_refused({"run", "--model", "/nowhere", "--json", "/dev/null"}, {"--json /dev/null"});
   expect_refused({"run", "--model", "/nowhere", "--output", scratch / "x", "--json", scratch / "x"},
                  {"--json and --output"});
   if (geteuid() != 0) {  // root may write anywhere

@@ -161,6 +161,36 @@ TEST(Run, QuantizingAtLoadPassesItsCheck) {
   }
 }
 
+TEST(Run, FailedCheckExitsWithOneAndKeepsTheOutput) {
+  // Static activation scales a thousand times too small: everything saturates.
+  const ScratchFolder scratch;
+  const std::string model = scratch / "model";
+  const CommandResult made =
+      run_command({"make-model", "--preset", "tiny", "--quant", "nvfp4", "--output", model});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  int num_scales = 0;
+  {
+    const Safetensors before(model + "/model.safetensors");
+    for (const std::string& name : before.names()) {
+      tensors.emplace_back(name, before.tensor(name).clone());
+      if (name.ends_with(".input_scale")) {
+        ++num_scales;
+        set_float(tensors.back().second, 0, 1e-3f * get_float(tensors.back().second, 0));
+      }
+    }
+  }
+  ASSERT_GT(num_scales, 0);
+  write_safetensors(model + "/model.safetensors", tensors);
+  const CommandResult result =
+      run_command({"run", "--model", model, "--check", "--repeat", "1", "--output", scratch / "out",
+                   "--json", scratch / "run.json"});
+  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  EXPECT_NE(result.out.find("FAILED"), std::string::npos) << result.out;
+  EXPECT_FALSE(read_json(scratch / "run.json")["check"]["passed"]);
+  EXPECT_TRUE(Safetensors(scratch / "out").contains("output"));
+}
+
 TEST(MakeModel, EveryFormatCanBeWrittenAndRun) {
   for (const std::string quant : {"none", "fp8", "int8", "int4", "nvfp4"}) {
     const ScratchFolder scratch;
