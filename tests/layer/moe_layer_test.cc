@@ -356,7 +356,7 @@ TEST(MoeLayer, RefusesWeightsThatContradictTheConfig) {
   expect_mentions(refusal([](MoeLayerWeights& w) {
                     w.config.parallel = ParallelConfig::make(2, 0, 1, 0, true);
                   }),
-                  {"one rank", "2 (ep)"});
+                  {"ranks of the group", "is 2", "expected 1"});
   expect_mentions(refusal([](MoeLayerWeights& w) {
                     w.experts.w1 = random_tensor({7, 2 * kIntermediate, kHidden}, DType::kF32, 1);
                   }),
