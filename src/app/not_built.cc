@@ -34,28 +34,14 @@ std::optional<std::string> cuda(const RunOptions& o) {
   return o.device == "cpu" ? std::nullopt : std::optional(o.device);
 }
 
-std::optional<std::string> process_group(const RunOptions& o) {
-  return o.group == "threads" ? std::nullopt : std::optional(o.group);
-}
-
-std::optional<std::string> transport(const RunOptions& o) {
-  return o.all2all == "none" ? std::nullopt : std::optional(o.all2all);
-}
-
-std::optional<std::string> monolithic(const RunOptions& o) {
-  return o.monolithic ? std::optional<std::string>("") : std::nullopt;
+std::optional<std::string> gpu_group(const RunOptions& o) {
+  return o.group == "nccl" ? std::optional(o.group) : std::nullopt;
 }
 
 // Everything that waits for a later step.  Building a feature removes its line.
 constexpr Limit kLimits[] = {
     {"--device", cuda, "the layer runs on cpu"},
-    {"--group", process_group, "one rank only so far"},
-    {"--ranks", above_one<&RunOptions::ranks>, "one rank only so far"},
-    {"--ranks-per-node", above_one<&RunOptions::ranks_per_node>, "one rank only so far"},
-    {"--tp", above_one<&RunOptions::tp>, "one rank only so far"},
-    {"--dp", above_one<&RunOptions::dp>, "one rank only so far"},
-    {"--all2all", transport, "one rank only so far"},
-    {"--monolithic", monolithic, "the router runs before dispatch"},
+    {"--group", gpu_group, "ranks are threads or MPI processes"},
     {"--microbatches", above_one<&RunOptions::microbatches>, "one micro-batch only so far"},
     {"--trace", any_file<&RunOptions::trace>, "--json has the time of each stage"},
     {"--report", any_file<&RunOptions::report>, "--json has every figure of the printed report"},

@@ -27,7 +27,7 @@ struct RunOptions {
   int tp = 1;
   int dp = 1;
   bool no_ep = false;
-  std::string all2all = "none";
+  std::string all2all;  // empty: allgather_reducescatter when dp > 1, else none
   bool monolithic = false;
   std::string quant = "auto";
   int microbatches = 1;

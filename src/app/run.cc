@@ -3,10 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <filesystem>
-#include <map>
 
 #include "app/commands.h"
 #include "app/layer_input.h"
@@ -14,22 +10,14 @@
 #include "app/not_built.h"
 #include "app/output_file.h"
 #include "app/progress.h"
+#include "app/rank_run.h"
 #include "app/run_report.h"
-#include "app/statistics.h"
 #include "moebius/checkpoint.h"
 #include "moebius/error.h"
-#include "moebius/moe_layer.h"
-#include "quant/impls.h"
 
 namespace moebius::app {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double microseconds(Clock::duration duration) {
-  return std::chrono::duration<double, std::micro>(duration).count();
-}
 
 void expect_outputs_writable(const RunOptions& options) {
   expect_writable("--output", options.output);
@@ -56,60 +44,31 @@ int64_t choose_layer(const RunOptions& options, const ModelInfo& model) {
   return *options.layer;
 }
 
-// One warm-up call, then --repeat timed ones.
-void time_calls(const RunOptions& options,
-                MoeLayer& layer,
-                const Tensor& output,
-                const Stream& stream,
-                RunResult& result) {
-  WorkspacePool workspaces;
-  CallContext context;
-  context.stream = stream;
-  context.workspaces = &workspaces;
-  layer.forward(result.input.hidden, output, context);
+}  // namespace
 
-  std::vector<double> calls;
-  std::map<std::string, std::vector<double>> stages;
-  std::vector<std::string> order;
-  Profile profile;
-  context.profile = &profile;
-  for (int i = 0; i < options.repeat; ++i) {
-    profile.clear();
-    const auto start = Clock::now();
-    layer.forward(result.input.hidden, output, context);
-    calls.push_back(microseconds(Clock::now() - start));
-    for (const Profile::Stage& stage : profile.stages()) {
-      if (stages[stage.name].empty()) {
-        order.push_back(stage.name);
-      }
-      stages[stage.name].push_back(microseconds(stage.total));
+// The slowest rank's time is the call's.
+void summarize_ranks(LayerRun run, RunResult& result) {
+  for (const RankFigures& rank : run.ranks) {
+    result.call_us = std::max(result.call_us, rank.call_us);
+    result.workspace_bytes += rank.workspace_bytes;
+  }
+  for (size_t s = 0; s < kStages.size(); ++s) {
+    double us = 0;
+    for (const RankFigures& rank : run.ranks) {
+      us = std::max(us, rank.stage_us[s]);
+    }
+    if (us > 0) {
+      result.stages_us.emplace_back(kStages[s], us);
     }
   }
-  result.call_us = median(calls);
-  for (const std::string& name : order) {
-    result.stages_us.emplace_back(name, median(stages[name]));
-  }
-  result.workspace_bytes = workspaces.bytes();
-  result.expert_load = layer.expert_load();
-}
-
-// A router refuses NaN by place; here the model and the layer are known too.
-void expect_router_fits(const RunOptions& options, int64_t layer, const MoeLayerWeights& weights) {
-  try {
-    const Router router(weights.router_config, weights.router);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(
-        fmt::format("{}: router of layer {}: {}", options.model, layer, error.what()));
-  }
-}
-
-MoeLayerOptions layer_options(const RunOptions& options) {
-  MoeLayerOptions chosen;
-  chosen.format =
-      options.format == "batched" ? ActivationFormat::kBatched : ActivationFormat::kStandard;
-  chosen.experts = options.experts;
-  chosen.chunk_tokens = options.chunk_tokens;
-  return chosen;
+  result.cost = run.cost;
+  result.cost.total_bytes = run.weight_bytes;
+  result.quantization = run.quantization;
+  result.implementations = std::move(run.implementations);
+  result.threads = run.threads;
+  result.load_us = run.load_us;
+  result.expert_load = run.expert_load;
+  result.ranks = std::move(run.ranks);
 }
 
 }  // namespace
@@ -119,39 +78,38 @@ int run(const RunOptions& options) {
   expect_outputs_writable(options);
   const Progress progress;
   RunResult result;
+  Tensor output;
+  bool reports = true;  // this process: rank 0's, where ranks are processes
 
   progress.show("loading");
-  const auto load_start = Clock::now();
   const Checkpoint checkpoint(options.model);
   result.model = checkpoint.info();
   result.layer = choose_layer(options, result.model);
   result.block = checkpoint.block_prefix(result.layer);
-  LoadOptions load;
-  load.quant = options.quant;
-  MoeLayerWeights weights = checkpoint.load_layer(result.layer, load);
-  expect_router_fits(options, result.layer, weights);
-  result.input = load_input(options, weights.config.hidden, weights.config.in_dtype);
-  result.cost = layer_cost(weights);
-  result.quantization = describe(weights.experts.quant);
-  const Stream stream = Stream::cpu(options.threads);
-  result.threads = stream.num_threads();
-  MoeLayer layer(std::move(weights), layer_options(options), stream);
-  result.load_us = microseconds(Clock::now() - load_start);
-  result.implementations = {
-      {"router", std::string(layer.router().implementation())},
-      {"prepare", std::string(layer.kernel().prepare_finalize().name())},
-      {"experts", std::string(layer.kernel().experts().implementation())},
-      {"quant", std::string(quant::select_quant_impl().name)},
-  };
-
+  result.input = load_input(options, result.model.hidden, checkpoint.dtype(result.layer));
   progress.show("running");
-  const Tensor output = Tensor::empty(result.input.hidden.shape(), DType::kF32);
-  time_calls(options, layer, output, stream, result);
+  run_ranks(options, [&](const RankPlan& plan, Group* group) {
+    LayerRun rank_run =
+        run_layer(options, checkpoint, result.layer, result.input.hidden, plan, group);
+    if (group == nullptr || group->rank() == 0) {
+      result.plan = plan;
+      output = rank_run.output;
+      summarize_ranks(std::move(rank_run), result);
+    } else if (!group->shares_address_space()) {
+      reports = false;
+    }
+  });
+  if (!reports) {
+    return kOk;
+  }
   result.peak_bytes = peak_memory_bytes();  // before the reference takes its own
 
   if (options.check) {
     progress.show("checking");
-    result.check = check_layer(checkpoint, result.layer, load, result.input.hidden, output, stream);
+    LoadOptions load;
+    load.quant = options.quant;
+    result.check = check_layer(checkpoint, result.layer, load, result.input.hidden, output,
+                               Stream::cpu(options.threads));
   }
   if (!options.output.empty()) {
     write_safetensors(options.output, {{"output", output}});

@@ -144,6 +144,49 @@ void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
   report.line("load", "", "[{bar}]", {{"bar", load_bar(r.expert_load, load.max)}});
 }
 
+// Who computed what, and what it cost to bring it there.
+void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
+  if (r.ranks.size() == 1 && r.plan.backend == All2AllBackend::kNone) {
+    return;
+  }
+  int64_t intra = 0;
+  int64_t inter = 0;
+  std::vector<std::vector<Json>> rows;
+  for (size_t i = 0; i < r.ranks.size(); ++i) {
+    const RankFigures& f = r.ranks[i];
+    intra += f.intra_node_bytes;
+    inter += f.inter_node_bytes;
+    std::vector<Json> row = {i, f.node, f.tokens, f.rows, f.intra_node_bytes, f.inter_node_bytes,
+                             f.call_us};
+    row.insert(row.end(), f.stage_us.begin(), f.stage_us.end());
+    rows.push_back(std::move(row));
+  }
+  report.line("parallel", "parallel",
+              "{ranks} ranks ({group}), tp {tp}, dp {dp}, experts {placement}, all2all {all2all}; "
+              "sent {intra_node_bytes} within nodes, {inter_node_bytes} between",
+              {{"ranks", r.plan.ranks},
+               {"group", options.group},
+               {"tp", r.plan.tp},
+               {"dp", r.plan.dp},
+               {"placement", r.plan.use_ep ? "distributed" : "sharded"},
+               {"all2all", std::string(name(r.plan.backend))},
+               {"monolithic", options.monolithic},
+               {"ranks_per_node", options.ranks_per_node},
+               {"intra_node_bytes", intra, Unit::kBytes},
+               {"inter_node_bytes", inter, Unit::kBytes}});
+  std::vector<Column> columns = {{"rank", "rank"},
+                                 {"node", "node"},
+                                 {"tokens", "tokens"},
+                                 {"rows", "rows"},
+                                 {"intra_node_bytes", "in node", Unit::kBytes},
+                                 {"inter_node_bytes", "between", Unit::kBytes},
+                                 {"call_us", "call", Unit::kMicros}};
+  for (const std::string_view stage : kStages) {
+    columns.push_back({stage, stage, Unit::kMicros});
+  }
+  report.table("parallel", "per_rank", columns, rows);
+}
+
 }  // namespace
 
 std::string describe(const QuantConfig& quant) {
@@ -165,6 +208,7 @@ Report make_report(const RunOptions& options, const RunResult& r) {
   report.hidden("moebius", {"cpu", cpu_model()});
   add_subject(report, options, r);
   add_speed(report, options, r);
+  add_ranks(report, options, r);
   if (!options.output.empty()) {
     report.line("output", "output", "{file}, tensor {tensor} [{tokens}, {hidden}] f32",
                 {{"file", options.output},

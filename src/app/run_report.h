@@ -13,6 +13,7 @@
 #include "app/layer_cost.h"
 #include "app/layer_input.h"
 #include "app/options.h"
+#include "app/rank_run.h"
 #include "app/reference_check.h"
 #include "app/report.h"
 #include "moebius/checkpoint.h"
@@ -24,14 +25,16 @@ struct RunResult {
   int64_t layer = 0;
   std::string block;  // "model.layers.1.mlp"
   LayerInput input;
-  LayerCost cost;
+  LayerCost cost;  // total_bytes: of all ranks together
   std::string quantization;  // "none", or "weights ..., activations ..."
   // Stage and the implementation that was chosen for it.
   std::vector<std::pair<std::string, std::string>> implementations;
   int threads = 0;
   double load_us = 0;  // from opening the checkpoint to a layer that can be called
-  double call_us = 0;  // median of one forward()
-  std::vector<std::pair<std::string, double>> stages_us;  // medians
+  double call_us = 0;  // median of one forward(), of the slowest rank
+  std::vector<std::pair<std::string, double>> stages_us;  // likewise
+  RankPlan plan;
+  std::vector<RankFigures> ranks;
   Tensor expert_load;                                     // i64 [E], of the last call
   int64_t workspace_bytes = 0;
   int64_t peak_bytes = 0;

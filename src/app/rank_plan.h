@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// How `moebius run` spreads a layer over ranks, and the running of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "app/options.h"
+#include "moebius/group.h"
+#include "moebius/parallel_config.h"
+
+namespace moebius::app {
+
+struct RankPlan {
+  int ranks = 1;
+  int tp = 1;
+  int dp = 1;
+  bool use_ep = true;
+  All2AllBackend backend = All2AllBackend::kNone;
+
+  // rank = dp_rank * tp + tp_rank.
+  ParallelConfig parallel(int rank) const;
+  int dp_rank(int rank) const { return rank / tp; }
+  // Of the ranks that hold the same tokens, the one that speaks for them.
+  bool leads_tp_group(int rank) const { return rank % tp == 0; }
+};
+
+// ranks = tp * dp; what is not given follows from the others, data parallelism first.  Without
+// --all2all: allgather_reducescatter when there are data-parallel ranks, none otherwise.
+// Throws InvalidArgument naming the three sizes.
+RankPlan make_rank_plan(const RunOptions& options, int ranks);
+
+// body(group) on every rank this process holds; group is null for a single rank that needs none.
+// The plan's ranks are those of the launcher with --group mpi.
+void run_ranks(const RunOptions& options,
+               const std::function<void(const RankPlan& plan, Group* group)>& body);
+
+}  // namespace moebius::app

@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "app/rank_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+
+#include "app/run_report.h"
+#include "app/statistics.h"
+#include "moebius/moe_layer.h"
+#include "quant/impls.h"
+
+namespace moebius::app {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds(Clock::duration duration) {
+  return std::chrono::duration<double, std::micro>(duration).count();
+}
+
+MoeLayerOptions layer_options(const RunOptions& options) {
+  MoeLayerOptions chosen;
+  chosen.format =
+      options.format == "batched" ? ActivationFormat::kBatched : ActivationFormat::kStandard;
+  chosen.experts = options.experts;
+  chosen.chunk_tokens = options.chunk_tokens;
+  chosen.monolithic = options.monolithic;
+  return chosen;
+}
+
+LoadOptions load_options(const RunOptions& options, const ParallelConfig& parallel) {
+  LoadOptions load;
+  load.quant = options.quant;
+  load.ep_size = parallel.ep_size;
+  load.ep_rank = parallel.ep_rank;
+  load.tp_size = parallel.tp_size;
+  load.tp_rank = parallel.tp_rank;
+  return load;
+}
+
+// One warm-up call, then --repeat timed ones, which all ranks begin together.
+void time_calls(const RunOptions& options,
+                MoeLayer& layer,
+                const Tensor& hidden,
+                const Tensor& output,
+                const Stream& stream,
+                Group* group,
+                RankFigures& figures) {
+  WorkspacePool workspaces;
+  Profile profile;
+  CallContext context;
+  context.stream = stream;
+  context.workspaces = &workspaces;
+  layer.forward(hidden, output, context);
+
+  context.profile = &profile;
+  std::vector<double> calls;
+  std::array<std::vector<double>, kStages.size()> stages;
+  for (int i = 0; i < options.repeat; ++i) {
+    profile.clear();
+    Traffic before;
+    if (group != nullptr) {
+      group->barrier("start of a timed call");
+      before = group->traffic();
+    }
+    const auto start = Clock::now();
+    layer.forward(hidden, output, context);
+    calls.push_back(microseconds(Clock::now() - start));
+    if (group != nullptr) {
+      const Traffic after = group->traffic();
+      figures.intra_node_bytes = after.intra_node_bytes - before.intra_node_bytes;
+      figures.inter_node_bytes = after.inter_node_bytes - before.inter_node_bytes;
+    }
+    for (size_t s = 0; s < kStages.size(); ++s) {
+      double us = 0;
+      for (const Profile::Stage& stage : profile.stages()) {
+        us += stage.name == kStages[s] ? microseconds(stage.total) : 0;
+      }
+      stages[s].push_back(us);
+    }
+  }
+  figures.call_us = median(calls);
+  for (size_t s = 0; s < kStages.size(); ++s) {
+    figures.stage_us[s] = median(stages[s]);
+  }
+  figures.workspace_bytes = workspaces.bytes();
+  const Tensor rows = layer.kernel().last_expert_load();
+  for (int64_t l = 0; l < rows.numel(); ++l) {
+    figures.rows += rows.data<int32_t>()[l];
+  }
+}
+
+}  // namespace
+
+LayerRun run_layer(const RunOptions& options,
+                   const Checkpoint& checkpoint,
+                   int64_t layer_idx,
+                   const Tensor& hidden,
+                   const RankPlan& plan,
+                   Group* group) {
+  const int rank = group == nullptr ? 0 : group->rank();
+  const ParallelConfig parallel = plan.parallel(rank);
+  LayerRun run;
+  const auto load_start = Clock::now();
+  MoeLayerWeights weights = checkpoint.load_layer(layer_idx, load_options(options, parallel));
+  weights.config.parallel = parallel;
+  run.cost = layer_cost(weights);
+  run.quantization = describe(weights.experts.quant);
+  // Rank threads share this process: each takes its part of the CPUs.
+  const bool shares_process = group != nullptr && group->shares_address_space();
+  const int all_threads = options.threads > 0 || !shares_process ? options.threads
+                                                                  : Stream::cpu().num_threads();
+  const Stream stream =
+      Stream::cpu(shares_process ? std::max(1, all_threads / plan.ranks) : all_threads);
+  run.threads = stream.num_threads();
+  MoeLayer layer(std::move(weights), layer_options(options), stream, group);
+  run.load_us = microseconds(Clock::now() - load_start);
+  run.implementations = {
+      {"router", std::string(layer.router().implementation())},
+      {"prepare", std::string(layer.kernel().prepare_finalize().name())},
+      {"experts", std::string(layer.kernel().experts().implementation())},
+      {"quant", std::string(quant::select_quant_impl().name)},
+  };
+
+  // Rows go to the data-parallel ranks in order; the first ones take one more.
+  std::vector<int64_t> counts;
+  for (int r = 0; r < plan.ranks; ++r) {
+    const int64_t share = expert_range(hidden.dim(0), plan.dp, plan.dp_rank(r)).size();
+    counts.push_back(plan.leads_tp_group(r) ? share : 0);
+  }
+  const ExpertRange own = expert_range(hidden.dim(0), plan.dp, plan.dp_rank(rank));
+  RankFigures figures;
+  figures.tokens = own.size();
+  const Tensor output = Tensor::empty({own.size(), hidden.dim(1)}, DType::kF32);
+  time_calls(options, layer, hidden.slice(own.begin, own.end), output, stream, group, figures);
+
+  run.expert_load = layer.expert_load();
+  run.weight_bytes = run.cost.total_bytes;
+  if (group == nullptr) {
+    run.output = output;
+    run.ranks = {figures};
+    return run;
+  }
+  figures.node = group->topology().node();
+  run.ranks.resize(static_cast<size_t>(plan.ranks));
+  all_gather_bytes(*group, "figures of the ranks", &figures, sizeof(figures), run.ranks.data());
+  // Without a backend every rank of a TP group has routed the same tokens.
+  if (plan.backend == All2AllBackend::kNone && !plan.leads_tp_group(rank)) {
+    std::fill_n(run.expert_load.data<int64_t>(), run.expert_load.numel(), 0);
+  }
+  all_reduce_sum(*group, "load of the experts",
+                 {run.expert_load.data<int64_t>(), static_cast<size_t>(run.expert_load.numel())});
+  all_reduce_sum(*group, "bytes of the weights", {&run.weight_bytes, 1});
+  run.output = Tensor::empty(hidden.shape(), DType::kF32);
+  all_gatherv(*group, "rows of the output", output.slice(0, counts[static_cast<size_t>(rank)]),
+              counts, run.output);
+  return run;
+}
+
+}  // namespace moebius::app

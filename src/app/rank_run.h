@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rank's part of `moebius run`: load its share, run it, and tell all ranks what it saw.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "app/layer_cost.h"
+#include "app/layer_input.h"
+#include "app/options.h"
+#include "app/rank_plan.h"
+#include "moebius/checkpoint.h"
+
+namespace moebius::app {
+
+// Stages of a call, in the order of the pipeline.
+inline constexpr std::array<std::string_view, 5> kStages = {"router", "prepare", "experts",
+                                                            "finalize", "shared"};
+
+// What one rank saw; times are medians over the calls, sizes are of one call.
+struct RankFigures {
+  int64_t node = 0;
+  int64_t tokens = 0;  // it brought
+  int64_t rows = 0;    // its experts computed
+  int64_t intra_node_bytes = 0;
+  int64_t inter_node_bytes = 0;
+  int64_t workspace_bytes = 0;
+  double call_us = 0;
+  std::array<double, kStages.size()> stage_us{};
+};
+
+struct LayerRun {
+  LayerCost cost;            // of this rank's share
+  int64_t weight_bytes = 0;  // of all ranks together
+  std::string quantization;
+  std::vector<std::pair<std::string, std::string>> implementations;
+  int threads = 0;  // of this rank
+  double load_us = 0;
+  std::vector<RankFigures> ranks;
+  Tensor expert_load;  // i64 [E], over all ranks
+  Tensor output;       // f32 [T, H], all rows, on every rank
+};
+
+// Collective over the group (null: a single rank).
+LayerRun run_layer(const RunOptions& options,
+                   const Checkpoint& checkpoint,
+                   int64_t layer,
+                   const Tensor& hidden,
+                   const RankPlan& plan,
+                   Group* group);
+
+}  // namespace moebius::app
