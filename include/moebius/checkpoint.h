@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ namespace moebius {
 
 // config.json, the parts an MoE layer needs.
 struct ModelInfo {
-  std::string family;        // model_type
-  std::string quant_method;  // "none", "fp8", "compressed-tensors int4", "mxfp4", "nvfp4", ...
+  std::string family;          // model_type
+  std::string quant_method;    // "none", "fp8", "compressed-tensors int4", "mxfp4", "nvfp4", ...
+  std::optional<DType> dtype;  // of unquantized weights and activations; nullopt: not said
   int64_t num_layers = 0;
   std::vector<int64_t> moe_layers;  // layers that have experts
   int64_t hidden = 0;
@@ -43,8 +45,8 @@ struct LoadOptions {
   // quantized; else one of load_quant_schemes(), which applies to routed and shared experts.
   std::string quant = "auto";
   int ep_size = 1, ep_rank = 0;  // which experts to load
-  int tp_size = 1, tp_rank = 0;  // which slice of I (shared experts are whole); biases of w2 (summed
-                                 // over the ranks) are zero on all but rank 0
+  int tp_size = 1, tp_rank = 0;  // which slice of I (shared experts are whole); biases of w2
+                                 // (summed over the ranks) are zero on all but rank 0
 };
 
 class Checkpoint {

@@ -10,9 +10,8 @@
 
 namespace moebius::app {
 
-// Throws InvalidArgument naming option and path: no such folder, not writable, something that is not
-// a file.
-// An empty path is valid: nothing will be written.
+// Throws InvalidArgument naming option and path: no such folder, not writable, something that is
+// not a file. An empty path is valid: nothing will be written.
 void expect_writable(std::string_view option, const std::string& path);
 
 // Writes a temporary file beside `path`, then renames it.  An empty path does nothing.

@@ -112,8 +112,8 @@ LayerRun run_layer(const RunOptions& options,
   run.quantization = describe(weights.experts.quant);
   // Rank threads share this process: each takes its part of the CPUs.
   const bool shares_process = group != nullptr && group->shares_address_space();
-  const int all_threads = options.threads > 0 || !shares_process ? options.threads
-                                                                  : Stream::cpu().num_threads();
+  const int all_threads =
+      options.threads > 0 || !shares_process ? options.threads : Stream::cpu().num_threads();
   const Stream stream =
       Stream::cpu(shares_process ? std::max(1, all_threads / plan.ranks) : all_threads);
   run.threads = stream.num_threads();

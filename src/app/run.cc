@@ -44,8 +44,6 @@ int64_t choose_layer(const RunOptions& options, const ModelInfo& model) {
   return *options.layer;
 }
 
-}  // namespace
-
 // The slowest rank's time is the call's.
 void summarize_ranks(LayerRun run, RunResult& result) {
   for (const RankFigures& rank : run.ranks) {
@@ -86,7 +84,8 @@ int run(const RunOptions& options) {
   result.model = checkpoint.info();
   result.layer = choose_layer(options, result.model);
   result.block = checkpoint.block_prefix(result.layer);
-  result.input = load_input(options, result.model.hidden, checkpoint.dtype(result.layer));
+  result.input =
+      load_input(options, result.model.hidden, result.model.dtype.value_or(DType::kBF16));
   progress.show("running");
   run_ranks(options, [&](const RankPlan& plan, Group* group) {
     LayerRun rank_run =

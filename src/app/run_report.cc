@@ -156,8 +156,8 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
     const RankFigures& f = r.ranks[i];
     intra += f.intra_node_bytes;
     inter += f.inter_node_bytes;
-    std::vector<Json> row = {i, f.node, f.tokens, f.rows, f.intra_node_bytes, f.inter_node_bytes,
-                             f.call_us};
+    std::vector<Json> row = {
+        i, f.node, f.tokens, f.rows, f.intra_node_bytes, f.inter_node_bytes, f.call_us};
     row.insert(row.end(), f.stage_us.begin(), f.stage_us.end());
     rows.push_back(std::move(row));
   }

@@ -25,7 +25,7 @@ struct RunResult {
   int64_t layer = 0;
   std::string block;  // "model.layers.1.mlp"
   LayerInput input;
-  LayerCost cost;  // total_bytes: of all ranks together
+  LayerCost cost;            // total_bytes: of all ranks together
   std::string quantization;  // "none", or "weights ..., activations ..."
   // Stage and the implementation that was chosen for it.
   std::vector<std::pair<std::string, std::string>> implementations;
@@ -35,7 +35,7 @@ struct RunResult {
   std::vector<std::pair<std::string, double>> stages_us;  // likewise
   RankPlan plan;
   std::vector<RankFigures> ranks;
-  Tensor expert_load;                                     // i64 [E], of the last call
+  Tensor expert_load;  // i64 [E], of the last call
   int64_t workspace_bytes = 0;
   int64_t peak_bytes = 0;
   std::optional<CheckResult> check;

@@ -148,7 +148,7 @@ MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options
   expect_ge(local.end - local.begin, 1, "experts of this rank");
 
   state_->load_router(block, result);
-  moe.in_dtype = config.dtype.value_or(result.router.gate.dtype());
+  moe.in_dtype = info.dtype.value_or(result.router.gate.dtype());
   result.apply_router_weight_on_input = config.apply_router_weight_on_input;
   result.activation = config.activation;
   const int64_t rank = options.tp_rank;
@@ -160,9 +160,8 @@ MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options
                                 options.quant);
   if (info.num_shared_experts > 0) {
     const auto shared = ExpertSource::shared(state_->files, config, block);
-    result.shared =
-        state_->load(shared, {.experts = {0, 1}, .intermediate = {0, info.shared_intermediate}},
-                     options.quant);
+    result.shared = state_->load(
+        shared, {.experts = {0, 1}, .intermediate = {0, info.shared_intermediate}}, options.quant);
     result.shared_intermediate = info.shared_intermediate;
   }
   if (config.has_shared_gate) {

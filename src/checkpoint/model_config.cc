@@ -139,9 +139,9 @@ ModelConfig parse_model_config(const json& content, const std::string& file) {
   config.family->read(fields, config);
   check_groups(fields, config.router);
   read_activation(fields, config.activation);
-  config.dtype = read_dtype(fields);
-  if (!config.dtype && is_nested) {
-    config.dtype = read_dtype(top);
+  config.info.dtype = read_dtype(fields);
+  if (!config.info.dtype && is_nested) {
+    config.info.dtype = read_dtype(top);
   }
   const ConfigFields& quantized = top.has("quantization_config") ? top : fields;
   if (quantized.has("quantization_config")) {

@@ -28,7 +28,6 @@ struct ModelConfig {
   bool has_expert_bias = false;
   bool apply_router_weight_on_input = false;
   ActivationSpec activation;
-  std::optional<DType> dtype;  // nullopt: not said
   WeightScheme scheme;
 };
 

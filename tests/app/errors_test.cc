@@ -115,14 +115,7 @@ TEST(Usage, OptionsOfLaterStepsSayThatTheyAreNotBuilt) {
     expect_refused(arguments, {"moebius: " + text + ": not built yet"});
   };
   refused({"--device", "cuda"}, "--device cuda");
-  refused({"--group", "mpi"}, "--group mpi");
   refused({"--group", "nccl"}, "--group nccl");
-  refused({"--ranks", "4"}, "--ranks 4");
-  refused({"--ranks-per-node", "2"}, "--ranks-per-node 2");
-  refused({"--tp", "2"}, "--tp 2");
-  refused({"--dp", "2"}, "--dp 2");
-  refused({"--all2all", "high_throughput"}, "--all2all high_throughput");
-  refused({"--monolithic"}, "--monolithic");
   refused({"--microbatches", "2"}, "--microbatches 2");
   refused({"--trace", "t.json"}, "--trace t.json");
   refused({"--report", "r.html"}, "--report r.html");

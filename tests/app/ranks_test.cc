@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// `moebius run` over ranks: every backend gives the layer's output, the report tells what moved,
+// and processes give the bits that threads give.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "moebius/safetensors.h"
+#include "tests/app/command.h"
+#include "tests/app/tiny_model.h"
+
+namespace moebius {
+namespace {
+
+using test::CommandResult;
+using test::read_json;
+using test::run_command;
+using test::ScratchFolder;
+using test::tiny_model;
+
+using Words = std::vector<std::string>;
+
+Words run_words(const Words& options) {
+  Words words = {"run", "--model", tiny_model(), "--tokens", "37", "--repeat", "1"};
+  words.insert(words.end(), options.begin(), options.end());
+  return words;
+}
+
+TEST(Ranks, EveryBackendPassesTheCheck) {
+  const std::vector<Words> spreads = {
+      {"--ranks", "4"},
+      {"--ranks", "3", "--all2all", "high_throughput"},
+      {"--ranks", "4", "--all2all", "high_throughput", "--ranks-per-node", "2"},
+      {"--ranks", "2", "--all2all", "low_latency"},
+      {"--ranks", "2", "--all2all", "allgather_reducescatter", "--monolithic"},
+      {"--tp", "2", "--no-ep"},
+      {"--tp", "2", "--dp", "2", "--all2all", "high_throughput"},
+      {"--ranks", "1", "--all2all", "high_throughput"},
+  };
+  for (const Words& spread : spreads) {
+    Words words = run_words(spread);
+    words.push_back("--check");
+    const CommandResult result = run_command(words);
+    EXPECT_EQ(result.exit_code, 0) << spread[1] << " " << spread.back() << ": " << result.err;
+  }
+}
+
+TEST(Ranks, ReportTellsWhatEachRankDid) {
+  const ScratchFolder scratch;
+  const std::string file = scratch / "run.json";
+  const CommandResult result = run_command(run_words(
+      {"--ranks", "4", "--all2all", "high_throughput", "--ranks-per-node", "2", "--json", file}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = read_json(file);
+  const auto& ranks = json["parallel"]["per_rank"];
+  ASSERT_EQ(ranks.size(), 4u);
+  const std::vector<int> tokens = {10, 9, 9, 9};  // 37 in order, the first ranks take one more
+  int64_t rows = 0;
+  int64_t between = 0;
+  for (size_t r = 0; r < 4; ++r) {
+    EXPECT_EQ(ranks[r]["tokens"], tokens[r]);
+    EXPECT_EQ(ranks[r]["node"], r / 2);
+    rows += ranks[r]["rows"].get<int64_t>();
+    between += ranks[r]["inter_node_bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(rows, json["load"]["rows"]);
+  EXPECT_EQ(rows, 37 * 4);  // top-4
+  EXPECT_GT(between, 0);
+  EXPECT_EQ(between, json["parallel"]["inter_node_bytes"]);
+  EXPECT_NE(result.out.find("4 ranks (threads)"), std::string::npos) << result.out;
+}
+
+TEST(Ranks, SpreadsThatCannotWorkAreRefused) {
+  const auto refused = [](const Words& spread, const std::string& part) {
+    const CommandResult result = run_command(run_words(spread));
+    EXPECT_EQ(result.exit_code, 2) << spread[0];
+    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+  };
+  refused({"--ranks", "4", "--tp", "3"}, "there are 4 ranks");
+  refused({"--ranks", "2", "--all2all", "none"}, "dp_size is 2");
+  refused({"--tp", "2", "--no-ep", "--all2all", "high_throughput"}, "without expert parallelism");
+  refused({"--ranks", "17"}, "ep_size is 17");
+  refused({"--ranks", "2", "--all2all", "high_throughput", "--monolithic"}, "monolithic");
+}
+
+#ifdef MOEBIUS_HAVE_MPI
+TEST(Ranks, ProcessesGiveTheBitsOfThreads) {
+  const ScratchFolder scratch;
+  const std::string threads = scratch / "threads.safetensors";
+  const std::string processes = scratch / "processes.safetensors";
+  const Words spread = {"--all2all", "high_throughput", "--output"};
+  Words words = run_words(spread);
+  words.insert(words.end(), {threads, "--ranks", "2"});
+  ASSERT_EQ(run_command(words).exit_code, 0);
+  std::string line = std::string(MOEBIUS_TEST_MPIEXEC) + " -np 2 " + MOEBIUS_COMMAND;
+  words = run_words(spread);
+  words.insert(words.end(), {processes, "--group", "mpi"});
+  for (const std::string& word : words) {
+    line += " " + word;
+  }
+  ASSERT_EQ(std::system((line + " > /dev/null").c_str()), 0) << line;
+  const Tensor a = Safetensors(threads).tensor("output");
+  const Tensor b = Safetensors(processes).tensor("output");
+  ASSERT_EQ(a.shape(), b.shape());
+  EXPECT_EQ(std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())), 0);
+}
+#endif
+
+}  // namespace
+}  // namespace moebius
