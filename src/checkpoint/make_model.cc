@@ -129,7 +129,7 @@ class Plan {
       return result;
     }
     result.sigma = 1.0f / std::sqrt(static_cast<float>(cols));
-    result.parts = stored_parts(config_.scheme, *config_.dtype);
+    result.parts = stored_parts(config_.scheme, *config_.info.dtype);
     for (const StoredPart& part : result.parts) {
       result.tables.push_back(part.is_matrix() ? std::make_shared<const ValueTable>(part_table(
                                                      config_.scheme.format, part, result.sigma))
@@ -175,7 +175,7 @@ class Plan {
       const Filling& fill = filling(cols);
       if (config_.scheme.format == WeightFormat::kFloat) {
         tensors_.push_back(
-            {{name, *config_.dtype, {info.num_experts, cols, rows}}, fill.tables[0], {}});
+            {{name, *config_.info.dtype, {info.num_experts, cols, rows}}, fill.tables[0], {}});
       } else {
         tensors_.push_back({{name + "_blocks", DType::kU8, {info.num_experts, rows, cols / 32, 16}},
                             fill.tables[0],
@@ -185,7 +185,7 @@ class Plan {
                             {}});
       }
       if (config_.has_expert_bias) {
-        add_normal(name + "_bias", *config_.dtype, {info.num_experts, rows}, kBiasSigma);
+        add_normal(name + "_bias", *config_.info.dtype, {info.num_experts, rows}, kBiasSigma);
       }
     };
     add(experts + ".gate_up_proj", 2 * info.intermediate, info.hidden);
@@ -195,7 +195,7 @@ class Plan {
   void add_layer(const std::string& block) {
     const ModelInfo& info = config_.info;
     const Family& family = *config_.family;
-    const DType dtype = *config_.dtype;
+    const DType dtype = *config_.info.dtype;
     const std::string router = fmt::format("{}.{}", block, family.router);
     add_normal(router + ".weight", dtype, {info.num_experts, info.hidden}, w1_sigma_);
     if (config_.has_router_bias) {
