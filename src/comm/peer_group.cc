@@ -178,7 +178,7 @@ void PeerGroup::fail_late(const Wait& wait) {
   int guilty = -1;
   std::vector<bool> blamed(static_cast<size_t>(size()), false);
   for (int peer = 0; peer < size(); ++peer) {
-    if (!wait.is_missing(peer) || is_dead(peer)) {
+    if (!wait.is_missing(peer)) {
       continue;
     }
     int last = peer;
