@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/rank_run.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <map>
+#include <memory>
 
 #include "app/run_report.h"
 #include "app/statistics.h"
@@ -40,6 +41,19 @@ LoadOptions load_options(const RunOptions& options, const ParallelConfig& parall
   load.tp_size = parallel.tp_size;
   load.tp_rank = parallel.tp_rank;
   return load;
+}
+
+// Router and experts refuse what does not fit by its own name; here model and layer are known too.
+std::unique_ptr<MoeLayer> make_layer(const RunOptions& options,
+                                     int64_t layer,
+                                     MoeLayerWeights weights,
+                                     const Stream& stream,
+                                     Group* group) {
+  try {
+    return std::make_unique<MoeLayer>(std::move(weights), layer_options(options), stream, group);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: layer {}: {}", options.model, layer, error.what()));
+  }
 }
 
 // One warm-up call, then --repeat timed ones, which all ranks begin together.
@@ -117,7 +131,8 @@ LayerRun run_layer(const RunOptions& options,
   const Stream stream =
       Stream::cpu(shares_process ? std::max(1, all_threads / plan.ranks) : all_threads);
   run.threads = stream.num_threads();
-  MoeLayer layer(std::move(weights), layer_options(options), stream, group);
+  const auto made = make_layer(options, layer_idx, std::move(weights), stream, group);
+  MoeLayer& layer = *made;
   run.load_us = microseconds(Clock::now() - load_start);
   run.implementations = {
       {"router", std::string(layer.router().implementation())},
