@@ -136,8 +136,8 @@ class Mutator {
         break;
       default:
         if (node.is_number_integer() && below(2) == 0) {
-          // Near misses find more than far ones.
-          node = static_cast<int64_t>(node.get<uint64_t>() + below(9)) - 4;
+          // Near misses find more than far ones.  Unsigned, so that the largest numbers wrap.
+          node = static_cast<int64_t>(node.get<uint64_t>() + below(9) - 4);
         } else {
           node = kValues[below(std::size(kValues))];
         }
