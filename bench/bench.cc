@@ -1,16 +1,23 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "app/commands.h"
 #include "app/output_file.h"
 #include "bench/cases.h"
 #include "bench/harness.h"
+#include "moebius/error.h"
 
 namespace moebius::app {
 
 int bench(const BenchOptions& options) {
   expect_writable("--json", options.json);
+  if (options.ranks > 0 && options.stage != "dispatch") {
+    throw InvalidArgument(fmt::format("--ranks {}: bench {} has no ranks, only bench dispatch",
+                                      options.ranks, options.stage));
+  }
   const auto stages = moebius::bench::stage_cases();
   const auto stage = std::find_if(stages.begin(), stages.end(),
                                   [&](const auto& s) { return s.stage == options.stage; });
@@ -20,6 +27,7 @@ int bench(const BenchOptions& options) {
   setup.stream = Stream::cpu(options.threads);
   setup.problem = options.problem;
   setup.impl = options.impl;
+  setup.ranks = options.ranks;
   setup.visit = [&](const moebius::bench::Case& c) { harness.run(c); };
   stage->run(setup);
   return harness.finish();

@@ -25,6 +25,14 @@ std::span<const StageCases> stage_cases() {
        {{"gflops", "rate", Unit::kGflops},
         {"weight_gb_per_s", "weights", Unit::kGigabytesPerSecond}},
        run_experts_cases},
+      {"dispatch",
+       {{"gb_per_s", "rate", Unit::kGigabytesPerSecond},
+        {"of_memcpy", "of memcpy", Unit::kPercent},
+        {"memcpy_gb_per_s", "memcpy", Unit::kGigabytesPerSecond},
+        {"ranks", "ranks"},
+        {"tokens", "tokens"},
+        {"moved_bytes", "moved", Unit::kBytes}},
+       run_dispatch_cases},
   };
   return kStages;
 }

@@ -24,7 +24,10 @@ struct Case {
   std::string impl;
   std::string refusal;  // why the implementation does not take the problem; then nothing below
   std::function<void()> call;
+  // Seconds of one call, where that is not the time `call` takes from here.
+  std::function<double()> timed_call;
   // The same by `ref`, into buffers of its own; how many seconds that takes for the whole problem.
+  // Empty where `difference` needs no such result.
   std::function<double()> reference;
   // After both: how the results differ beyond what is allowed; nullopt when they do not.
   std::function<std::optional<std::string>()> difference;
@@ -37,6 +40,7 @@ struct CaseSetup {
   Stream stream;
   std::string problem;                     // only this one; empty: all
   std::string impl;                        // only this one; empty: all
+  int ranks = 0;                           // only this many; 0: those of the stage's problems
   std::function<void(const Case&)> visit;  // the case and its buffers live during the call
 
   // What is not asked for is not even set up.
@@ -55,6 +59,7 @@ std::span<const StageCases> stage_cases();
 void run_quant_cases(const CaseSetup& setup);
 void run_router_cases(const CaseSetup& setup);
 void run_experts_cases(const CaseSetup& setup);
+void run_dispatch_cases(const CaseSetup& setup);
 
 // Seconds of one call.
 double seconds_of(const std::function<void()>& call);

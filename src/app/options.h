@@ -51,11 +51,12 @@ struct MakeModelOptions {
 };
 
 struct BenchOptions {
-  std::string stage;    // quant, router or experts
+  std::string stage;    // quant, router, experts or dispatch
   std::string problem;  // empty: all of the stage
   std::string impl;     // empty: all that accept
   bool check = true;
   int threads = 0;
+  int ranks = 0;          // of dispatch; 0: 1, 2, 4 and 8
   double min_time = 0.3;  // seconds of measurement per case
   std::string json;
 };

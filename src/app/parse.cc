@@ -98,11 +98,13 @@ class Parser {
     CLI::App* bench = app_.add_subcommand("bench", "Check one stage, then time it");
     bench->add_option("stage", bench_.stage)
         ->required()
-        ->check(CLI::IsMember({"quant", "router", "experts"}));
+        ->check(CLI::IsMember({"quant", "router", "experts", "dispatch"}));
     bench->add_option("--problem", bench_.problem, "one problem (default: all)");
     bench->add_option("--impl", bench_.impl, "one implementation (default: all that accept)");
     bench->add_flag("--check,!--no-check", bench_.check, "compare with ref first (default)");
     bench->add_option("--threads", bench_.threads, "CPU threads")->check(from_one_to(4096));
+    bench->add_option("--ranks", bench_.ranks, "ranks of dispatch (default: 1, 2, 4 and 8)")
+        ->check(from_one_to(1024));
     bench->add_option("--min-time", bench_.min_time, "seconds of measurement per case")
         ->check(CLI::Range(0.0, 3600.0));
     bench->add_option("--json", bench_.json, "write one line per case")->type_name("FILE");
@@ -110,7 +112,7 @@ class Parser {
     CLI::App* verify =
         app_.add_subcommand("verify", "Compare every implementation with the reference");
     verify->add_option("--stage", verify_.stage, "one stage (default: all)")
-        ->check(CLI::IsMember({"quant", "router", "experts"}));
+        ->check(CLI::IsMember({"quant", "router", "experts", "dispatch"}));
     verify->add_option("--threads", verify_.threads, "CPU threads")->check(from_one_to(4096));
     verify->add_option("--json", verify_.json, "write the matrix")->type_name("FILE");
 

@@ -105,6 +105,7 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
   expect_refused({"make-model", "--preset", "tiny"}, {"--output"});
   expect_refused({"bench", "poetry"}, {"poetry"});
   expect_refused({"bench", "quant", "--problem", "nothing"}, {"nothing"});
+  expect_refused({"bench", "quant", "--ranks", "2"}, {"--ranks 2", "quant"});
 }
 
 TEST(Usage, OptionsOfLaterStepsSayThatTheyAreNotBuilt) {

@@ -29,10 +29,12 @@ TEST(Verify, EveryImplementationAgreesWithTheReference) {
   const auto json = read_json(scratch / "verify.json");
   EXPECT_EQ(json["verify"]["failed"], 0);
   EXPECT_GT(json["verify"]["ok"], 100);
-  for (const char* stage : {"quant", "router", "experts"}) {
+  for (const char* stage : {"quant", "router", "experts", "dispatch"}) {
     ASSERT_FALSE(json[stage]["cases"].empty()) << stage;
     for (const auto& row : json[stage]["cases"]) {
-      EXPECT_EQ(row["ref"], "ok") << row;
+      // Dispatch has no `ref`: what must come of it is computed from the inputs of all ranks.
+      const char* impl = std::string_view(stage) == "dispatch" ? "high_throughput" : "ref";
+      EXPECT_EQ(row[impl], "ok") << row;
     }
   }
 }
@@ -104,6 +106,33 @@ TEST(Bench, ChecksBeforeItTimes) {
   EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
   EXPECT_EQ(result.out.find("wrong"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("GFLOP/s"), std::string::npos) << result.out;
+}
+
+TEST(Bench, DispatchChecksEveryRowAndComparesWithMemcpy) {
+  const ScratchFolder scratch;
+  const CommandResult result = run_command(
+      {"bench", "dispatch", "--ranks", "3", "--min-time", "0", "--json", scratch / "bench.jsonl"});
+  ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
+  EXPECT_EQ(result.out.find("wrong"), std::string::npos) << result.out;
+  std::istringstream lines(read_text(scratch / "bench.jsonl"));
+  std::multiset<std::string> impls;
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    impls.insert(json["impl"]);
+    EXPECT_EQ(json["stage"], "dispatch");
+    EXPECT_EQ(json["ranks"], 3);
+    EXPECT_TRUE(json["checked"]);
+    EXPECT_GT(json["moved_bytes"], json["tokens"]);
+    // Three columns, two of them free.
+    const double seconds = json["median_us"].get<double>() * 1e-6;
+    const double rate = json["gb_per_s"].get<double>();
+    EXPECT_NEAR(rate * seconds, json["moved_bytes"].get<double>() * 1e-9, 1e-6) << line;
+    EXPECT_NEAR(json["of_memcpy"].get<double>() * json["memcpy_gb_per_s"].get<double>(), rate,
+                1e-6 * rate)
+        << line;
+  }
+  EXPECT_EQ(impls.count("high_throughput"), 4u);
+  EXPECT_EQ(impls.count("low_latency"), 3u);
 }
 
 std::string without_first_lines(const std::string& text, const std::string& begin) {
