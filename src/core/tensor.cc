@@ -60,7 +60,9 @@ int64_t Shape::numel() const {
   for (int i = 0; i < size_; ++i) {
     overflow |= __builtin_mul_overflow(product, (*this)[i], &product);
   }
-  expect(!overflow, fmt::format("shape {} has too many elements", to_string(*this)));
+  if (overflow) {  // the message is made only when needed: loops call this
+    expect(false, fmt::format("shape {} has too many elements", to_string(*this)));
+  }
   return product;
 }
 
