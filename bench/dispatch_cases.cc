@@ -287,6 +287,7 @@ class DispatchRun {
       if (!copy.from || copy.from.nbytes() < bytes) {
         copy.from = Tensor::zeros({bytes + bytes / 8}, DType::kU8);
         copy.to = Tensor::zeros({bytes + bytes / 8}, DType::kU8);
+        std::memset(copy.from.raw(), 0x55, static_cast<size_t>(copy.from.nbytes()));
       }
     });
     return team_.run([&](Group& group) {
