@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/stream_copy.h"
+#include "comm/sum_rows.h"
 #include "core/parallel.h"
 
 namespace moebius {
@@ -14,44 +16,6 @@ namespace moebius {
 namespace {
 
 constexpr int64_t kTokensPerTask = 8;
-
-template <typename T>
-void add_row(const std::byte* row, int64_t n, float* acc) {
-  const T* values = reinterpret_cast<const T*>(row);
-  for (int64_t i = 0; i < n; ++i) {
-    acc[i] += static_cast<float>(values[i]);
-  }
-}
-
-void add_row(DType dtype, const std::byte* row, int64_t n, float* acc) {
-  switch (dtype) {
-    case DType::kF32:
-      return add_row<float>(row, n, acc);
-    case DType::kF16:
-      return add_row<Float16>(row, n, acc);
-    default:
-      return add_row<BFloat16>(row, n, acc);
-  }
-}
-
-template <typename T>
-void store_row(const float* acc, int64_t n, std::byte* row) {
-  T* values = reinterpret_cast<T*>(row);
-  for (int64_t i = 0; i < n; ++i) {
-    values[i] = static_cast<T>(acc[i]);
-  }
-}
-
-void store_row(DType dtype, const float* acc, int64_t n, std::byte* row) {
-  switch (dtype) {
-    case DType::kF32:
-      return store_row<float>(acc, n, row);
-    case DType::kF16:
-      return store_row<Float16>(acc, n, row);
-    default:
-      return store_row<BFloat16>(acc, n, row);
-  }
-}
 
 bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
@@ -157,36 +121,32 @@ void CombineTransfer::show_rows() {
   state_.group.barrier("combine");
 }
 
-void CombineTransfer::sum_node(const Route& route,
-                               int source,
-                               bool round,
-                               float* acc_x,
-                               float* acc_weights,
-                               int64_t token) const {
-  std::fill_n(acc_x, hidden_, 0.0f);
-  if (acc_weights != nullptr) {
-    std::fill_n(acc_weights, handle_.topk, 0.0f);
-  }
+void CombineTransfer::find_copies(const Route& route,
+                                  int source,
+                                  int64_t token,
+                                  Copies& copies) const {
+  copies.rows.clear();
+  copies.weights.clear();
   for (int i = 0; i < route.num_destinations; ++i) {
     const int rank = route.first + i;
     const int32_t index = route.at(token, rank);
     if (index < 0) {
       continue;
     }
-    const Source& rows = sources_[static_cast<size_t>(rank)];
+    const Source& from = sources_[static_cast<size_t>(rank)];
     const int64_t row = handle_.counts.row_begin(source, rank) + index;
-    add_row(input_.x.dtype(), rows.x + row * layout_.field_bytes(0), hidden_, acc_x);
-    for (int64_t k = 0; acc_weights != nullptr && k < handle_.topk; ++k) {
-      acc_weights[k] += rows.weights[row * handle_.topk + k];
+    copies.rows.push_back(from.x + row * layout_.field_bytes(0));
+    if (from.weights != nullptr) {
+      copies.weights.push_back(from.weights + row * handle_.topk);
     }
   }
-  if (round && input_.x.dtype() == DType::kBF16) {
-    for (int64_t i = 0; i < hidden_; ++i) {
-      acc_x[i] = static_cast<float>(BFloat16(acc_x[i]));
-    }
-  } else if (round && input_.x.dtype() == DType::kF16) {
-    for (int64_t i = 0; i < hidden_; ++i) {
-      acc_x[i] = static_cast<float>(Float16(acc_x[i]));
+}
+
+void CombineTransfer::sum_weights(const Copies& copies, float* out) const {
+  std::fill_n(out, handle_.topk, 0.0f);
+  for (const float* weights : copies.weights) {
+    for (int64_t k = 0; k < handle_.topk; ++k) {
+      out[k] += weights[k];
     }
   }
 }
@@ -202,14 +162,15 @@ void CombineTransfer::post_messages() {
     const int64_t rows = relay.route.num_tokens;
     auto& block = outgoing_.emplace_back(static_cast<size_t>(layout_.block_bytes(rows)));
     parallel_for(stream_, rows, kTokensPerTask, [&](int64_t begin, int64_t end) {
-      std::vector<float> acc(static_cast<size_t>(hidden_));
+      Copies copies;
       for (int64_t t = begin; t < end; ++t) {
-        float* weights = input_.topk_weights
-                             ? reinterpret_cast<float*>(block.data() + layout_.offset(1, rows)) +
-                                   t * handle_.topk
-                             : nullptr;
-        sum_node(relay.route, relay.source, /*round=*/false, acc.data(), weights, t);
-        store_row(input_.x.dtype(), acc.data(), hidden_, block.data() + t * layout_.field_bytes(0));
+        find_copies(relay.route, relay.source, t, copies);
+        sum_rows(input_.x.dtype(),
+                 {copies.rows, hidden_, block.data() + t * layout_.field_bytes(0)});
+        if (input_.topk_weights) {
+          auto* weights = reinterpret_cast<float*>(block.data() + layout_.offset(1, rows));
+          sum_weights(copies, weights + t * handle_.topk);
+        }
       }
     });
     sends.push_back({relay.source, block.data(), static_cast<int64_t>(block.size())});
@@ -244,49 +205,54 @@ HighThroughput::CombineOutput CombineTransfer::receive() {
   }
   const bool many_nodes = topology.num_nodes() > 1;
   const DType dtype = input_.x.dtype();
+  const int64_t row_size = layout_.field_bytes(0);
+  const bool past_caches = out_.nbytes() >= kStreamBytes;
   parallel_for(stream_, num_tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
-    const auto width = static_cast<size_t>(hidden_);
-    std::vector<float> node_sum(width);
-    std::vector<float> total(width);
+    Copies own;
+    Copies total;
+    std::vector<std::byte> node_sum(static_cast<size_t>(many_nodes ? row_size : 0));
     std::vector<float> node_weights(static_cast<size_t>(handle_.topk));
     for (int64_t t = begin; t < end; ++t) {
-      float* weights =
-          output.topk_weights ? output.topk_weights.data<float>() + t * handle_.topk : nullptr;
-      if (weights != nullptr) {
-        std::fill_n(weights, handle_.topk, 0.0f);
-      }
-      std::fill(total.begin(), total.end(), 0.0f);
+      total.rows.clear();
+      total.weights.clear();
       for (int n = 0; n < topology.num_nodes(); ++n) {
         const int64_t row = handle_.to_nodes.at(t, n);
         if (row < 0) {
           continue;
         }
-        if (n == topology.node()) {
-          sum_node(handle_.to_ranks, state_.rank(), many_nodes, node_sum.data(),
-                   weights != nullptr ? node_weights.data() : nullptr, t);
-          for (size_t i = 0; i < width; ++i) {
-            total[i] += node_sum[i];
-          }
-        } else {
+        if (n != topology.node()) {
           const auto& block = incoming_[static_cast<size_t>(n)];
           const int64_t rows = handle_.to_nodes.copies[static_cast<size_t>(n)];
-          add_row(dtype, block.data() + row * layout_.field_bytes(0), hidden_, total.data());
-          if (weights != nullptr) {
-            std::memcpy(node_weights.data(),
-                        block.data() + layout_.offset(1, rows) + row * layout_.field_bytes(1),
-                        static_cast<size_t>(layout_.field_bytes(1)));
+          total.rows.push_back(block.data() + row * row_size);
+          if (input_.topk_weights) {
+            total.weights.push_back(
+                reinterpret_cast<const float*>(block.data() + layout_.offset(1, rows)) +
+                row * handle_.topk);
           }
+          continue;
         }
-        for (int64_t k = 0; weights != nullptr && k < handle_.topk; ++k) {
-          weights[k] += node_weights[static_cast<size_t>(k)];
+        find_copies(handle_.to_ranks, state_.rank(), t, many_nodes ? own : total);
+        if (many_nodes) {  // rounded before it is added, as those of other nodes have been
+          sum_rows(dtype, {own.rows, hidden_, node_sum.data()});
+          total.rows.push_back(node_sum.data());
+          if (input_.topk_weights) {
+            sum_weights(own, node_weights.data());
+            total.weights.push_back(node_weights.data());
+          }
         }
       }
       for (const Tensor& bias : input_.bias) {
         if (bias) {
-          add_row(dtype, bias.bytes() + t * layout_.field_bytes(0), hidden_, total.data());
+          total.rows.push_back(bias.bytes() + t * row_size);
         }
       }
-      store_row(dtype, total.data(), hidden_, out_.bytes() + t * layout_.field_bytes(0));
+      sum_rows(dtype, {total.rows, hidden_, out_.bytes() + t * row_size, past_caches});
+      if (output.topk_weights) {
+        sum_weights(total, output.topk_weights.data<float>() + t * handle_.topk);
+      }
+    }
+    if (past_caches) {
+      stream_fence();
     }
   });
   // What others have read from this rank: the token's own rank, or its gateway on this node.

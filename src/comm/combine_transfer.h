@@ -41,14 +41,14 @@ class CombineTransfer {
 
   void show_rows();
   void post_messages();
-  // Sums of the copies this node's ranks hold of the tokens of `source`, token by token.
-  // out_x, out_weights: rows of the tokens with a copy here, packed (relays) or one per token.
-  void sum_node(const Route& route,
-                int source,
-                bool round,
-                float* acc_x,
-                float* acc_weights,
-                int64_t token) const;
+  // The copies of one token that this node's ranks hold.
+  struct Copies {
+    std::vector<const std::byte*> rows;  // in order of rank
+    std::vector<const float*> weights;   // as many, if there are any
+  };
+  // Finds them in place of what `copies` held.
+  void find_copies(const Route& route, int source, int64_t token, Copies& copies) const;
+  void sum_weights(const Copies& copies, float* out) const;
 
   HighThroughput::State& state_;
   const HighThroughputHandle& handle_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/stream_copy.h"
 #include "core/parallel.h"
 
 namespace moebius {
@@ -14,6 +15,7 @@ namespace moebius {
 namespace {
 
 constexpr int64_t kTokensPerTask = 16;
+constexpr int64_t kMinStreamedRow = 1024;  // shorter ones are mostly parts of lines
 
 std::vector<int64_t> payload_row_bytes(std::span<const Tensor> payloads, int64_t num_tokens) {
   std::vector<int64_t> bytes;
@@ -95,8 +97,10 @@ DispatchTransfer::DispatchTransfer(HighThroughput::State& state,
   handle.topk = ids_.dim(1);
   handle.has_weights = weights_.defined();
   const Route to_all = make_route(ids, num_tokens, handle.topk, state_.rank_of, 0, topology.size);
-  handle.to_ranks = make_route(ids, num_tokens, handle.topk, state_.rank_of, state_.first_rank(),
-                               state_.node_size());
+  handle.to_ranks = topology.num_nodes() == 1
+                        ? to_all
+                        : make_route(ids, num_tokens, handle.topk, state_.rank_of,
+                                     state_.first_rank(), state_.node_size());
   handle.to_nodes =
       make_route(ids, num_tokens, handle.topk, state_.node_of, 0, topology.num_nodes());
 
@@ -234,6 +238,7 @@ void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
     std::vector<std::byte*> fields;  // first row of this source in each field
   };
   std::vector<Destination> destinations;
+  int64_t total_bytes = 0;
   for (int i = 0; i < route.num_destinations; ++i) {
     const int rank = route.first + i;
     Destination destination;
@@ -246,10 +251,12 @@ void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
                                      counts.row_begin(source, rank) * layout_.field_bytes(f));
       }
       state_.group.count_traffic(rank, copies * layout_.row_bytes());
+      total_bytes += copies * layout_.row_bytes();
     }
     destinations.push_back(std::move(destination));
   }
 
+  const bool past_caches = total_bytes >= kStreamBytes;
   const int64_t topk = handle_->topk;
   parallel_for(stream_, route.num_tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
@@ -265,8 +272,12 @@ void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
         };
         for (int f = 0; f < layout_.num_payloads(); ++f) {
           const int64_t bytes = layout_.field_bytes(f);
-          std::memcpy(place(f), rows.payloads[static_cast<size_t>(f)] + t * bytes,
-                      static_cast<size_t>(bytes));
+          const std::byte* from = rows.payloads[static_cast<size_t>(f)] + t * bytes;
+          if (past_caches && bytes >= kMinStreamedRow) {
+            stream_copy(place(f), from, bytes);
+          } else {
+            std::memcpy(place(f), from, static_cast<size_t>(bytes));
+          }
         }
         if (!layout_.has_routing()) {
           continue;
@@ -286,6 +297,9 @@ void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
         const int32_t token = rows.tokens != nullptr ? rows.tokens[t] : static_cast<int32_t>(t);
         std::memcpy(place(layout_.token_field()), &token, sizeof(token));
       }
+    }
+    if (past_caches) {
+      stream_fence();
     }
   });
 }
@@ -341,7 +355,8 @@ DispatchOutput DispatchTransfer::receive() {
   const Tensor counts = Tensor::zeros({state_.placement.num_local(state_.rank())}, DType::kI32);
   auto* count = counts.data<int32_t>();
   const auto* ids = output.topk_ids.data<int32_t>();
-  for (int64_t i = 0; i < slots.numel(); ++i) {
+  const int64_t num_slots = slots.numel();
+  for (int64_t i = 0; i < num_slots; ++i) {
     if (ids[i] >= 0) {
       ++count[ids[i]];
     }

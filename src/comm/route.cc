@@ -39,7 +39,8 @@ void expect_ids(const Tensor& topk_ids, int64_t num_experts) {
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   const int64_t topk = topk_ids.dim(1);
   const auto* ids = topk_ids.data<int32_t>();
-  for (int64_t i = 0; i < topk_ids.numel(); ++i) {
+  const int64_t num_ids = topk_ids.numel();
+  for (int64_t i = 0; i < num_ids; ++i) {
     if (ids[i] < -1 || ids[i] >= num_experts) {
       throw InvalidArgument(fmt::format("topk_ids of token {}, slot {} is {}, expected -1 to {}",
                                         i / topk, i % topk, ids[i], num_experts - 1));
