@@ -166,7 +166,7 @@ void CombineTransfer::post_messages() {
       for (int64_t t = begin; t < end; ++t) {
         find_copies(relay.route, relay.source, t, copies);
         sum_rows(input_.x.dtype(),
-                 {copies.rows, hidden_, block.data() + t * layout_.field_bytes(0)});
+                 {copies.rows, {}, hidden_, block.data() + t * layout_.field_bytes(0)});
         if (input_.topk_weights) {
           auto* weights = reinterpret_cast<float*>(block.data() + layout_.offset(1, rows));
           sum_weights(copies, weights + t * handle_.topk);
@@ -233,7 +233,7 @@ HighThroughput::CombineOutput CombineTransfer::receive() {
         }
         find_copies(handle_.to_ranks, state_.rank(), t, many_nodes ? own : total);
         if (many_nodes) {  // rounded before it is added, as those of other nodes have been
-          sum_rows(dtype, {own.rows, hidden_, node_sum.data()});
+          sum_rows(dtype, {own.rows, {}, hidden_, node_sum.data()});
           total.rows.push_back(node_sum.data());
           if (input_.topk_weights) {
             sum_weights(own, node_weights.data());
@@ -246,7 +246,7 @@ HighThroughput::CombineOutput CombineTransfer::receive() {
           total.rows.push_back(bias.bytes() + t * row_size);
         }
       }
-      sum_rows(dtype, {total.rows, hidden_, out_.bytes() + t * row_size, past_caches});
+      sum_rows(dtype, {total.rows, {}, hidden_, out_.bytes() + t * row_size, past_caches});
       if (output.topk_weights) {
         sum_weights(total, output.topk_weights.data<float>() + t * handle_.topk);
       }

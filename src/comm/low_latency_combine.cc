@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "comm/low_latency_state.h"
+#include "comm/sum_rows.h"
 #include "core/parallel.h"
 
 namespace moebius {
@@ -41,8 +42,6 @@ struct Transfer {
   bool contributes(int32_t id) const {
     return id >= 0 && !state.is_dead(state.placement.rank_of(id));
   }
-  template <typename T>
-  void reduce_token(int64_t token, std::vector<float>& acc) const;
 };
 
 void Transfer::send(const Tensor& x) {
@@ -127,28 +126,6 @@ void Transfer::wait() {
   arrived = true;
 }
 
-template <typename T>
-void Transfer::reduce_token(int64_t token, std::vector<float>& acc) const {
-  const LowLatencyLayout& layout = state.layout;
-  std::fill(acc.begin(), acc.end(), 0.0f);
-  for (int64_t k = 0; k < layout.topk; ++k) {
-    const int64_t selection = token * layout.topk + k;
-    if (!contributes(topk_ids.data<int32_t>()[selection])) {
-      continue;
-    }
-    const float weight = topk_weights.data<float>()[selection];
-    const T* row =
-        reinterpret_cast<const T*>(state.window->local() + layout.returned(handle->bank, token, k));
-    for (size_t i = 0; i < acc.size(); ++i) {
-      acc[i] += weight * static_cast<float>(row[i]);
-    }
-  }
-  T* to = out.data<T>() + token * layout.hidden;
-  for (size_t i = 0; i < acc.size(); ++i) {
-    to[i] = static_cast<T>(acc[i]);
-  }
-}
-
 void Transfer::reduce() {
   wait();
   const LowLatencyLayout& layout = state.layout;
@@ -163,20 +140,22 @@ void Transfer::reduce() {
                   block.data() + at + kRowHeader, row_size);
     }
   }
+  const auto* ids = topk_ids.data<int32_t>();
+  const auto* weights = topk_weights.data<float>();
   parallel_for(stream, topk_ids.dim(0), 4, [&](int64_t begin, int64_t end) {
-    std::vector<float> acc(static_cast<size_t>(layout.hidden));
+    std::vector<const std::byte*> rows;
+    std::vector<float> row_weights;
     for (int64_t t = begin; t < end; ++t) {
-      switch (out.dtype()) {
-        case DType::kF32:
-          reduce_token<float>(t, acc);
-          break;
-        case DType::kF16:
-          reduce_token<Float16>(t, acc);
-          break;
-        default:
-          reduce_token<BFloat16>(t, acc);
-          break;
+      rows.clear();
+      row_weights.clear();
+      for (int64_t k = 0; k < layout.topk; ++k) {
+        if (contributes(ids[t * layout.topk + k])) {
+          rows.push_back(state.window->local() + layout.returned(handle->bank, t, k));
+          row_weights.push_back(weights[t * layout.topk + k]);
+        }
       }
+      sum_rows(out.dtype(),
+               {rows, row_weights, layout.hidden, out.bytes() + t * layout.row_bytes()});
     }
   });
 }

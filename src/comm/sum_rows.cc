@@ -22,10 +22,11 @@ void sum_from(int64_t begin, const SumRows& sum) {
   for (; begin < sum.n; begin += kPart) {
     const int64_t n = std::min(kPart, sum.n - begin);
     std::fill_n(acc.begin(), n, 0.0f);
-    for (const std::byte* row : sum.rows) {
-      const T* x = reinterpret_cast<const T*>(row) + begin;
+    for (size_t r = 0; r < sum.rows.size(); ++r) {
+      const T* x = reinterpret_cast<const T*>(sum.rows[r]) + begin;
+      const float weight = sum.weights.empty() ? 1.0f : sum.weights[r];
       for (int64_t i = 0; i < n; ++i) {
-        acc[static_cast<size_t>(i)] += static_cast<float>(x[i]);
+        acc[static_cast<size_t>(i)] += weight * static_cast<float>(x[i]);
       }
     }
     for (int64_t i = 0; i < n; ++i) {
@@ -63,7 +64,8 @@ void sum_rows(DType dtype, const SumRows& sum) {
 #ifdef MOEBIUS_HAVE_AVX2
   if (dtype == DType::kBF16 && cpu_features().avx2) {
     done = sum.n - sum.n % kSumBlock;
-    sum_rows_bf16_avx2(sum.rows.data(), sum.rows.size(), done, sum.out, sum.past_caches);
+    sum_rows_bf16_avx2(sum.rows.data(), sum.weights.empty() ? nullptr : sum.weights.data(),
+                       sum.rows.size(), done, sum.out, sum.past_caches);
   }
 #endif
   sum_from(dtype, done, sum);

@@ -34,8 +34,12 @@ __m256i pack(__m256 low, __m256 high) {
 }  // namespace
 }  // namespace sum_rows_avx2
 
-void sum_rows_bf16_avx2(
-    const std::byte* const* rows, size_t num_rows, int64_t n, std::byte* out, bool past_caches) {
+void sum_rows_bf16_avx2(const std::byte* const* rows,
+                        const float* weights,
+                        size_t num_rows,
+                        int64_t n,
+                        std::byte* out,
+                        bool past_caches) {
   using namespace sum_rows_avx2;
   const bool streams = past_caches && reinterpret_cast<uintptr_t>(out) % sizeof(__m256i) == 0;
   for (int64_t i = 0; i < n; i += kSumBlock) {
@@ -43,8 +47,9 @@ void sum_rows_bf16_avx2(
                      _mm256_setzero_ps()};
     for (size_t r = 0; r < num_rows; ++r) {
       const std::byte* x = rows[r] + 2 * i;
+      const __m256 weight = _mm256_set1_ps(weights == nullptr ? 1.0f : weights[r]);
       for (int j = 0; j < 4; ++j) {
-        acc[j] = _mm256_add_ps(acc[j], load_bf16(x + 16 * j));
+        acc[j] = _mm256_add_ps(acc[j], _mm256_mul_ps(weight, load_bf16(x + 16 * j)));
       }
     }
     auto* to = reinterpret_cast<__m256i*>(out + 2 * i);
