@@ -85,6 +85,9 @@ struct ExpertCase {
   ActivationFormat format = ActivationFormat::kStandard;
   ActivationSpec activation{};
   bool biased = false;
+  int64_t num_adapters = 0;  // LoRA: rows have one of them or none
+  int64_t lora_rank = 0;
+  DType lora_dtype = DType::kBF16;
 };
 
 struct ExpertProblem {
@@ -114,6 +117,9 @@ class ExpertProblemMaker {
     out.weights = make_weights(out.desc, c);
     out.input = c.format == ActivationFormat::kStandard ? standard_input(p, c.dtype)
                                                         : batched_input(p, c.dtype);
+    if (c.num_adapters > 0) {
+      add_adapters(c, out);
+    }
     return out;
   }
 
@@ -144,6 +150,39 @@ class ExpertProblemMaker {
     }
     out.quant = assemble(c.scheme, std::move(t));
     return out;
+  }
+
+  // Adapters that move a product of unit rows by about a quarter, and an id for every row.
+  void add_adapters(const ExpertCase& c, ExpertProblem& p) {
+    const ExpertsDesc& d = p.desc;
+    const int64_t a = c.num_adapters;
+    const int64_t l = d.num_local_experts;
+    const int64_t r = c.lora_rank;
+    const int64_t halves = d.activation.gated ? 2 : 1;
+    const auto unit = [](int64_t k) { return 1.0f / std::sqrt(static_cast<float>(k)); };
+    p.desc.num_adapters = a;
+    p.desc.lora_rank = r;
+    LoraWeights& lora = p.weights.lora;
+    lora.w1_a = normal({a, l, halves * r, d.hidden}, c.lora_dtype, unit(d.hidden));
+    lora.w1_b = normal({a, l, d.w1_rows(), r}, c.lora_dtype, 0.25f * unit(r));
+    lora.w2_a = normal({a, l, r, d.intermediate}, c.lora_dtype, unit(d.intermediate));
+    lora.w2_b = normal({a, l, d.hidden, r}, c.lora_dtype, 0.25f * unit(r));
+    lora.scaling = uniform({a}, DType::kF32, 0.5f, 1.5f);
+    p.input.lora_ids = lora_ids(p.input, a);
+  }
+
+  // [-1, num_adapters) per row; behind the counts of the batched format what is no id.
+  Tensor lora_ids(const ExpertsInput& input, int64_t num_adapters) {
+    const bool batched = input.x.num_dims() == 3;
+    const Tensor ids = Tensor::empty(
+        batched ? Shape{input.x.dim(0), input.x.dim(1)} : Shape{input.x.dim(0)}, DType::kI32);
+    std::uniform_int_distribution<int32_t> id(-1, static_cast<int32_t>(num_adapters) - 1);
+    std::generate_n(ids.data<int32_t>(), ids.numel(), [&] { return id(random_); });
+    for (int64_t e = 0; batched && e < ids.dim(0); ++e) {
+      const Tensor padding = ids[e].slice(input.expert_num_tokens.data<int32_t>()[e], ids.dim(1));
+      std::fill_n(padding.data<int32_t>(), padding.numel(), int32_t{1} << 30);
+    }
+    return ids;
   }
 
   ExpertsInput standard_input(const Problem& p, DType dtype) {

@@ -4,12 +4,16 @@
 // Expert stage: y = W2[e] * act(W1[e] * x + b1[e]) + b2[e] for every (row, local expert e).
 // Place: after dispatch (prepare), before weighting, reduction and combine (finalize).
 // Letters: M rows received, K top-k, L local experts, E global experts, H hidden, I intermediate,
-// N = rows of w1 (2*I gated, I otherwise), A = I.
+// N = rows of w1 (2*I gated, I otherwise), A adapters of rank r.
 //
 // Activation formats:
 //   standard  x [M, H] with topk_ids [M, K]; the stage sorts (row, slot) pairs by expert itself.
 //   batched   x [L, max_rows, H] with expert_num_tokens [L]; rows past a count are garbage that may
 //             be read but never influences other rows.
+// LoRA: for a row with adapter a, W is W + scaling[a] * B[a] * A[a] in both GEMMs, applied to
+// exactly what W is applied to (the values that quantized activations stand for).  A * x and the
+// product with B stay f32 and are added to GEMM1's or GEMM2's f32 result, after scales and bias and
+// before it is rounded (kF64: double throughout).
 // Rounding points (Precision::kModel), from the public vLLM kernels: GEMM1 (f32 accumulation,
 // scales, bias) is rounded to in_dtype; the activation's output is rounded to in_dtype (silu and
 // gelu round act(gate) first, then the product); it is then quantized like a1 where a2 is
@@ -81,8 +85,28 @@ struct ExpertsDesc {              // fixed for the life of the object
   ActivationSpec activation;
   ActivationFormat format = ActivationFormat::kStandard;
   Precision precision = Precision::kModel;
+  int64_t num_adapters = 0;  // A; 0: no LoRA
+  int64_t lora_rank = 0;     // r, of all adapters; 0 without
 
   int64_t w1_rows() const { return activation.gated ? 2 * intermediate : intermediate; }
+};
+
+// Adapters of the local experts, each tensor bf16, f16 or f32.  S = 2 gated, else 1.  Adapters of a
+// smaller rank are padded with zeros.  Either pair may be undefined: no adapters at that weight.
+// Never repacked but read in place at every call, so a caller may rewrite an adapter between calls.
+// Under TP they are cut as W is: w1_b by rows, w2_a by columns; w1_a and w2_b are whole on every
+// rank.  The sum over ranks stays right, since it is linear.
+struct LoraWeights {
+  Tensor w1_a;     // [A, L, S * r, H]: gate's A, then up's
+  Tensor w1_b;     // [A, L, N, r], rows as w1's (interleaved, too): gate rows take gate's A * x
+  Tensor w2_a;     // [A, L, r, I]
+  Tensor w2_b;     // [A, L, H, r]
+  Tensor scaling;  // f32 [A]: alpha / rank
+
+  bool defined() const { return scaling || w1_a || w1_b || w2_a || w2_b; }
+  // What these tensors say of A and r, for a desc.
+  int64_t num_adapters() const;
+  int64_t rank() const;
 };
 
 // Handles are kept (or their content repacked and the handle dropped) by the Experts made from
@@ -91,6 +115,7 @@ struct ExpertWeights {
   Tensor w1;  // [L, N, H]: bf16, f16, f32, or quant.w1's storage dtype
   Tensor w2;  // [L, H, I]
   QuantConfig quant;
+  LoraWeights lora;  // undefined tensors: none
 };
 
 struct ExpertsInput {
@@ -101,12 +126,14 @@ struct ExpertsInput {
   Tensor topk_weights;       // standard: f32 [M, K]; read only by kNoOp implementations
   Tensor expert_num_tokens;  // i32 [L]; batched: required
   Tensor expert_map;         // i32 [E], local index or -1; undefined: topk_ids are local
+  Tensor lora_ids;           // i32, standard [M], batched [L, max_rows]: adapter of each row, -1 =
+                             // none; undefined: none at all
   bool apply_router_weight_on_input = false;  // already applied: do not weight again
 };
 
 // Buffers for one apply(); dimensions as the seed's workspace_shapes.  `workspace13` holds either
-// GEMM's output, `workspace2` the activation's (possibly widened to f32: [.., 2 * I] 16-bit elements);
-// {0}: the implementation needs none.  First dimensions count rows, so chunks fit.
+// GEMM's output, `workspace2` the activation's (possibly widened to f32: [.., 2 * I] 16-bit
+// elements); {0}: the implementation needs none.  First dimensions count rows, so chunks fit.
 struct ExpertsWorkspace {
   Shape workspace13;
   Shape workspace2;
@@ -136,7 +163,8 @@ class Experts {
   // written.  M == 0 and experts without rows are valid.  Bitwise repeatable for equal inputs, and
   // for any number of threads; uses at most as many as make_experts's stream had.
   // Throws InvalidArgument: shapes, dtypes, a count outside [0, max_rows], an id outside [-1, E)
-  // (without expert_map: outside [-1, L)), named with token and slot.
+  // (without expert_map: outside [-1, L)), named with token and slot, a lora id outside [-1, A) of
+  // a computed row, lora_ids without adapters.
   virtual void apply(const ExpertsInput& input,
                      const Tensor& output,
                      const Tensor& workspace13,

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/parallel.h"
+#include "experts/validate.h"
 
 namespace moebius {
 
@@ -43,10 +44,16 @@ void ExpertsBase::fill_order(const ExpertsInput& input,
                              const Stream& stream) const {
   if (is_batched()) {
     order_batched(input.expert_num_tokens, input.x.dim(1), order);
+  } else {
+    order_selections(input.topk_ids, input.expert_map, desc_.num_experts, desc_.num_local_experts,
+                     order);
+  }
+  if (input.lora_ids) {
+    validate_lora_ids(desc_, input.lora_ids, order);
+  }
+  if (is_batched()) {
     return;
   }
-  order_selections(input.topk_ids, input.expert_map, desc_.num_experts, desc_.num_local_experts,
-                   order);
   const size_t row_bytes = static_cast<size_t>(desc_.hidden * bits(desc_.in_dtype) / 8);
   constexpr int64_t kGrain = 64;
   parallel_for(stream, order.num_slots - order.num_rows, kGrain, [&](int64_t begin, int64_t end) {

@@ -43,6 +43,15 @@ std::string_view name(Activation activation) {
   return "unknown";
 }
 
+int64_t LoraWeights::num_adapters() const {
+  return scaling && scaling.num_dims() > 0 ? scaling.dim(0) : 0;
+}
+
+int64_t LoraWeights::rank() const {
+  const Tensor& b = w1_b ? w1_b : w2_b;
+  return b && b.num_dims() > 0 ? b.shape().back() : 0;
+}
+
 std::span<const ExpertsImpl> experts_impls() {
   return kImpls;
 }

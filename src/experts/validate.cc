@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "experts/permute.h"
 #include "experts/scratch.h"
 #include "moebius/quantize.h"
 
@@ -136,6 +137,52 @@ void validate_activation_quant(const QuantDesc& desc,
   validate_constant(desc.alpha_or_gscale, num_local_experts, fmt::format("{}_gscale", what));
 }
 
+// The adapters of one weight [L, rows, cols]: A [adapters, L, halves * r, cols] and
+// B [adapters, L, rows, r].
+struct LoraSizes {
+  std::string_view what;
+  int64_t rows;
+  int64_t cols;
+  int64_t halves;
+};
+
+void validate_lora_pair(const Tensor& a,
+                        const Tensor& b,
+                        const ExpertsDesc& desc,
+                        const LoraSizes& w) {
+  if (!a && !b) {
+    return;
+  }
+  const std::string a_name = fmt::format("lora {}_a", w.what);
+  const std::string b_name = fmt::format("lora {}_b", w.what);
+  expect_defined(a, a_name);
+  expect_defined(b, b_name);
+  expect_float(a, a_name);
+  expect_float(b, b_name);
+  const int64_t l = desc.num_local_experts;
+  expect_shape(a, {desc.num_adapters, l, w.halves * desc.lora_rank, w.cols}, a_name);
+  expect_shape(b, {desc.num_adapters, l, w.rows, desc.lora_rank}, b_name);
+}
+
+void validate_lora(const ExpertsDesc& desc, const LoraWeights& lora) {
+  if (desc.num_adapters == 0) {
+    expect(!lora.defined(),
+           fmt::format("num_adapters is 0, but lora weights of {} are given", lora.num_adapters()));
+    return;
+  }
+  expect(lora.defined(),
+         fmt::format("num_adapters is {}, but lora weights of none are given", desc.num_adapters));
+  expect_defined(lora.scaling, "lora scaling");
+  expect_dtype(lora.scaling, DType::kF32, "lora scaling");
+  expect_shape(lora.scaling, {desc.num_adapters}, "lora scaling");
+  expect(lora.w1_b || lora.w2_b,
+         fmt::format("num_adapters is {}, but neither lora w1_b nor w2_b is given",
+                     desc.num_adapters));
+  const int64_t halves = desc.activation.gated ? 2 : 1;
+  validate_lora_pair(lora.w1_a, lora.w1_b, desc, {"w1", desc.w1_rows(), desc.hidden, halves});
+  validate_lora_pair(lora.w2_a, lora.w2_b, desc, {"w2", desc.hidden, desc.intermediate, 1});
+}
+
 void validate_codes(const Experts& experts, const ExpertsInput& input) {
   const ExpertsDesc& desc = experts.desc();
   const QuantConfig& quant = experts.quant();
@@ -188,6 +235,10 @@ void validate_experts_desc(const ExpertsDesc& desc) {
   expect(is_float(desc.in_dtype),
          fmt::format("in_dtype is {}, expected f32, bf16 or f16", name(desc.in_dtype)));
   validate_activation(desc.activation);
+  expect_ge(desc.num_adapters, 0, "num_adapters");
+  expect((desc.num_adapters > 0) == (desc.lora_rank > 0) && desc.lora_rank >= 0,
+         fmt::format("num_adapters is {} and lora_rank {}, expected both positive or both 0",
+                     desc.num_adapters, desc.lora_rank));
 }
 
 void validate_expert_weights(const ExpertsDesc& desc, const ExpertWeights& weights) {
@@ -198,6 +249,24 @@ void validate_expert_weights(const ExpertsDesc& desc, const ExpertWeights& weigh
   validate_weight(weights.w2, quant.w2, {"w2", l, desc.hidden, desc.intermediate, desc.hidden});
   validate_activation_quant(quant.a1, desc.hidden, 1, l, "a1");
   validate_activation_quant(quant.a2, desc.intermediate, l, l, "a2");
+  validate_lora(desc, weights.lora);
+}
+
+void validate_lora_ids(const ExpertsDesc& desc, const Tensor& lora_ids, const RowOrder& order) {
+  const auto* ids = lora_ids.data<int32_t>();
+  for (int64_t r = 0; r < order.num_rows; ++r) {
+    const int64_t row = order.input_row(r);
+    if (ids[row] >= -1 && ids[row] < desc.num_adapters) {
+      continue;
+    }
+    const std::string index =
+        lora_ids.num_dims() == 1
+            ? fmt::format("{}", row)
+            : fmt::format("{}, {}", row / lora_ids.dim(1), row % lora_ids.dim(1));
+    throw InvalidArgument(
+        fmt::format("lora_ids[{}] is {}, expected -1 to {}: there are {} adapters", index, ids[row],
+                    desc.num_adapters - 1, desc.num_adapters));
+  }
 }
 
 void validate_call(const Experts& experts,
@@ -232,6 +301,12 @@ void validate_call(const Experts& experts,
   }
   if (input.x.dtype() != desc.in_dtype) {
     validate_codes(experts, input);
+  }
+  if (input.lora_ids) {
+    expect_dtype(input.lora_ids, DType::kI32, "lora_ids");
+    expect_shape(input.lora_ids, batched ? Shape{desc.num_local_experts, rows} : Shape{rows},
+                 "lora_ids");
+    expect(desc.num_adapters > 0, "lora_ids are given, but num_adapters is 0");
   }
 
   const ExpertsWorkspace needed = experts.workspace(rows);

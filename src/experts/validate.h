@@ -17,6 +17,10 @@ inline int64_t gate_rows(const ExpertsDesc& desc) {
 void validate_activation(const ActivationSpec& spec);
 void validate_experts_desc(const ExpertsDesc& desc);
 
+struct RowOrder;
+// The adapters of the rows in `order`; names row, id and A.
+void validate_lora_ids(const ExpertsDesc& desc, const Tensor& lora_ids, const RowOrder& order);
+
 // Everything about a call but the values of ids and counts.
 void validate_call(const Experts& experts,
                    const ExpertsInput& input,

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "moebius/experts.h"
+#include "moebius/quantize.h"
 #include "tests/expert_problem.h"
 #include "tests/tolerance.h"
 
@@ -209,14 +210,20 @@ TEST_P(ExpertsScheme, TakesQuantizedRows) {
 TEST_P(ExpertsScheme, SameBitsForAnyNumberOfThreadsAndAnyCall) {
   const auto& [impl, format, scheme] = GetParam();
   const Problem problem = {"threads", 83, 4, 2, 288, 160};
-  const ExpertProblem p =
-      ExpertProblemMaker(11).make(problem, {.scheme = scheme, .format = format, .biased = true});
-  const auto experts = make_experts(p.desc, p.weights, Stream::cpu(3), impl);
-  const Tensor once = valid_rows(p, run(*experts, p.input, Stream::cpu(1)));
-  for (const int threads : {1, 2, 3, 5}) {
-    SCOPED_TRACE(threads);
-    EXPECT_TRUE(same_bits(once, valid_rows(p, run(*experts, p.input, Stream::cpu(threads)))));
-    EXPECT_TRUE(same_bits(once, valid_rows(p, run(p, impl, threads))));
+  for (const int64_t num_adapters : {0, 3}) {
+    const ExpertCase c{.scheme = scheme,
+                       .format = format,
+                       .biased = true,
+                       .num_adapters = num_adapters,
+                       .lora_rank = num_adapters > 0 ? 12 : 0};
+    const ExpertProblem p = ExpertProblemMaker(11).make(problem, c);
+    const auto experts = make_experts(p.desc, p.weights, Stream::cpu(3), impl);
+    const Tensor once = valid_rows(p, run(*experts, p.input, Stream::cpu(1)));
+    for (const int threads : {1, 2, 3, 5}) {
+      SCOPED_TRACE(threads);
+      EXPECT_TRUE(same_bits(once, valid_rows(p, run(*experts, p.input, Stream::cpu(threads)))));
+      EXPECT_TRUE(same_bits(once, valid_rows(p, run(p, impl, threads))));
+    }
   }
 }
 

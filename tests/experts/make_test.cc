@@ -115,6 +115,44 @@ TEST(MakeExperts, QuantTensorsThatContradictTheDescAreNamed) {
   expect_parts(make_error(p), {"a1", "static", "{1, -1}"});
 }
 
+TEST(MakeExperts, AdaptersThatContradictTheDescAreNamed) {
+  const auto refused = [](auto change) {
+    ExpertProblem p =
+        ExpertProblemMaker(4).make(kTiny, {.num_adapters = 3, .lora_rank = 8});  // L 6, H 96, I 64
+    change(p);
+    return make_error(p);
+  };
+  EXPECT_EQ(refused([](ExpertProblem&) {}), "no error");
+  expect_parts(refused([](ExpertProblem& p) { p.desc.num_adapters = 4; }),
+               {"lora scaling", "[3]", "[4]"});
+  expect_parts(refused([](ExpertProblem& p) { p.desc.lora_rank = 16; }),
+               {"lora w1_a", "[3, 6, 16, 96]", "[3, 6, 32, 96]"});
+  expect_parts(refused([](ExpertProblem& p) { p.desc.lora_rank = 0; }),
+               {"num_adapters is 3", "lora_rank 0"});
+  expect_parts(refused([](ExpertProblem& p) { p.desc.num_adapters = -1; }), {"num_adapters", "-1"});
+  expect_parts(refused([](ExpertProblem& p) { p.desc.num_adapters = p.desc.lora_rank = 0; }),
+               {"num_adapters is 0", "3"});
+  expect_parts(refused([](ExpertProblem& p) { p.weights.lora = {}; }),
+               {"num_adapters is 3", "none"});
+  expect_parts(refused([](ExpertProblem& p) { p.weights.lora.scaling = {}; }), {"lora scaling"});
+  expect_parts(refused([](ExpertProblem& p) { p.weights.lora.w2_a = {}; }), {"lora w2_a"});
+  expect_parts(refused([](ExpertProblem& p) { p.weights.lora.w1_b = {}; }), {"lora w1_b"});
+  expect_parts(refused([](ExpertProblem& p) {
+                 const Tensor scaling = p.weights.lora.scaling;
+                 p.weights.lora = {};
+                 p.weights.lora.scaling = scaling;
+               }),
+               {"w1_b", "w2_b"});
+  expect_parts(refused([](ExpertProblem& p) {
+                 p.weights.lora.w1_b = Tensor::zeros({3, 6, 64, 8}, DType::kF32);
+               }),
+               {"lora w1_b", "[3, 6, 64, 8]", "[3, 6, 128, 8]"});
+  expect_parts(refused([](ExpertProblem& p) {
+                 p.weights.lora.w2_b = Tensor::zeros({3, 6, 96, 8}, DType::kI8);
+               }),
+               {"lora w2_b", "i8", "f32, bf16 or f16"});
+}
+
 TEST(MakeExperts, DescsThatMeanNothingAreRefused) {
   const auto refused = [](auto change) {
     ExpertProblem p = problem();

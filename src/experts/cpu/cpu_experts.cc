@@ -13,6 +13,7 @@
 #include "core/parallel.h"
 #include "experts/cpu/activation.h"
 #include "experts/cpu/block_gemm.h"
+#include "experts/cpu/lora.h"
 #include "experts/experts_base.h"
 #include "experts/validate.h"
 
@@ -77,7 +78,19 @@ class CpuExperts final : public ExpertsBase {
         operand_(operand_dtype(desc_, weights_, use_onednn)),
         w1_ranges_(desc_.activation.gated && !desc_.activation.interleaved ? 2 : 1),
         gemm1_(gemm_config(weights_.w1, weights_.quant.w1, weights_.quant.a1, use_onednn)),
-        gemm2_(gemm_config(weights_.w2, weights_.quant.w2, weights_.quant.a2, use_onednn)) {}
+        gemm2_(gemm_config(weights_.w2, weights_.quant.w2, weights_.quant.a2, use_onednn)),
+        lora1_(weights_.lora.w1_a,
+               weights_.lora.w1_b,
+               weights_.lora.scaling,
+               lora_halves(),
+               operand_,
+               kMaxColumns),
+        lora2_(weights_.lora.w2_a,
+               weights_.lora.w2_b,
+               weights_.lora.scaling,
+               Lora::Halves::kOne,
+               operand_,
+               kMaxColumns) {}
 
   ExpertsWorkspace workspace(int64_t rows) const override {
     Scratch scratch;
@@ -106,6 +119,7 @@ class CpuExperts final : public ExpertsBase {
     if (buffers.order.num_rows == 0) {
       return;
     }
+    load_adapters(input.lora_ids, buffers, threads);
     const Tensor x = load_input(input, buffers, threads);
     const Tensor act = Tensor::borrow(
         workspace2.raw(), {buffers.order.num_slots, desc_.intermediate}, activated_dtype());
@@ -128,6 +142,11 @@ class CpuExperts final : public ExpertsBase {
       x_scales = scratch.take<float>(x_rows * self.quantize_a1_.num_blocks(d.hidden));
       hidden = scratch.take({integers ? slots : 0, d.intermediate}, DType::kI8);
       hidden_scales = scratch.take<float>(integers ? slots : 0);
+      const bool with_lora = d.num_adapters > 0;
+      adapters = scratch.take<int32_t>(with_lora ? slots : 0);
+      by_adapter = scratch.take<int32_t>(with_lora ? slots : 0);
+      shrunk = scratch.take<float>(slots *
+                                   std::max(self.lora1_.num_columns(), self.lora2_.num_columns()));
       thread_bytes = self.thread_bytes();
       threads = scratch.take<std::byte>(self.max_threads() * thread_bytes);
     }
@@ -138,6 +157,11 @@ class CpuExperts final : public ExpertsBase {
     float* x_scales;
     Tensor hidden;
     float* hidden_scales;
+    // Of LoraTile, for all rows in computing order.
+    int32_t* adapters;
+    int32_t* by_adapter;
+    float* shrunk;
+    bool has_adapters = false;
     int64_t thread_bytes;
     std::byte* threads;
   };
@@ -148,9 +172,12 @@ class CpuExperts final : public ExpertsBase {
       block = scratch.take<float>(kPaddedGroupRows * kMaxColumns);
       gemm = scratch.take<std::byte>(
           std::max(self.gemm1_.scratch_bytes(), self.gemm2_.scratch_bytes()));
+      lora = scratch.take<std::byte>(
+          std::max(self.lora1_.scratch_bytes(), self.lora2_.scratch_bytes()));
     }
     float* block;  // C of a task
     std::byte* gemm;
+    std::byte* lora;
   };
 
   int64_t thread_bytes() const {
@@ -254,10 +281,73 @@ class CpuExperts final : public ExpertsBase {
     });
   }
 
+  Lora::Halves lora_halves() const {
+    if (!desc_.activation.gated) {
+      return Lora::Halves::kOne;
+    }
+    return desc_.activation.interleaved ? Lora::Halves::kInterleaved : Lora::Halves::kGateThenUp;
+  }
+
+  static LoraTile lora_tile(const Lora& lora, const Task& task, const Buffers& buffers) {
+    return {task.e, task.num_rows(), buffers.adapters + task.begin, buffers.by_adapter + task.begin,
+            buffers.shrunk + task.begin * lora.num_columns()};
+  }
+
+  // The adapters of the rows in computing order, and their order within the tiles of the GEMMs.
+  void load_adapters(const Tensor& lora_ids, Buffers& buffers, const Stream& stream) const {
+    buffers.has_adapters = lora_ids.defined();
+    if (!buffers.has_adapters) {
+      return;
+    }
+    const RowOrder& order = buffers.order;
+    for_each_task(1, 1, 0, buffers, stream, [&](const Task& task, const ThreadBuffers&) {
+      for (int64_t r = task.begin; r < task.end; ++r) {
+        buffers.adapters[r] = lora_ids.data<int32_t>()[order.input_row(r)];
+      }
+      sort_by_adapter(buffers.adapters + task.begin, task.num_rows(),
+                      buffers.by_adapter + task.begin);
+    });
+  }
+
+  // buffers.shrunk for rows given as in a GEMM: fill(task, pointers to its rows, their scales).
+  template <typename Fill>
+  void shrink(const Lora& lora, Buffers& buffers, const Stream& stream, Fill fill) const {
+    if (!buffers.has_adapters || !lora.defined()) {
+      return;
+    }
+    for_each_task(lora.num_columns(), Lora::kShrinkColumns, 0, buffers, stream,
+                  [&](const Task& task, const ThreadBuffers& own) {
+                    const void* rows[kGroupRows];
+                    float scales[kGroupRows];
+                    fill(task, rows, scales);
+                    lora.shrink(lora_tile(lora, task, buffers), task.column, task.count, rows,
+                                operand_ == DType::kI8 ? scales : nullptr, own.lora);
+                  });
+  }
+
+  void add_lora(const Lora& lora,
+                const Task& task,
+                const WeightRange& range,
+                int64_t ldc,
+                const Buffers& buffers,
+                const ThreadBuffers& own) const {
+    if (buffers.has_adapters && lora.defined()) {
+      lora.expand(lora_tile(lora, task, buffers), range, own.block, ldc, own.lora);
+    }
+  }
+
   void run_gemm1(const Tensor& x, const Tensor& act, Buffers& buffers, const Stream& stream) const {
     const ActivationSpec& spec = desc_.activation;
     const InputRows rows(quantize_a1_, desc_.format);
     const auto row_size = static_cast<size_t>(desc_.hidden * bits(operand_) / 8);
+    const auto rows_of = [&](const Task& task, const void** a, float* scales) {
+      for (int64_t i = 0; i < task.num_rows(); ++i) {
+        const int64_t row = rows.index(buffers.order, task.begin + i);
+        a[i] = x.bytes() + static_cast<size_t>(row) * row_size;
+        scales[i] = operand_ == DType::kI8 ? buffers.x_scales[row] : 1.0f;
+      }
+    };
+    shrink(lora1_, buffers, stream, rows_of);
     const int64_t width = spec.interleaved ? 2 : 1;  // w1 rows of one range per column
     const int64_t ldc = columns_per_task(desc_.hidden);
     const int64_t up_column = spec.interleaved ? 1 : ldc / 2;
@@ -266,18 +356,15 @@ class CpuExperts final : public ExpertsBase {
         desc_.intermediate, per_task, gemm1_.most_dot_rows(), buffers, stream,
         [&](const Task& task, const ThreadBuffers& own) {
           const void* a[kGroupRows];
-          for (int64_t i = 0; i < task.num_rows(); ++i) {
-            const int64_t row = rows.index(buffers.order, task.begin + i);
-            a[i] = x.bytes() + static_cast<size_t>(row) * row_size;
-          }
+          float scales[kGroupRows];
+          rows_of(task, a, scales);
           const WeightRange ranges[2] = {{task.column * width, task.count * width, 0},
                                          {desc_.intermediate + task.column, task.count, up_column}};
           const std::span used(ranges, static_cast<size_t>(w1_ranges_));
           gemm1_.run(task.e, used, a, task.num_rows(), own.block, own.gemm);
           for (const WeightRange& range : used) {
-            finish(weights_.quant.w1, desc_.w1_rows(), task, range, ldc, own.block, [&](int64_t i) {
-              return buffers.x_scales[rows.index(buffers.order, task.begin + i)];
-            });
+            finish(weights_.quant.w1, desc_.w1_rows(), task, range, ldc, own.block, scales);
+            add_lora(lora1_, task, range, ldc, buffers, own);
           }
           float out[kMaxColumns];
           for (int64_t i = 0; i < task.num_rows(); ++i) {
@@ -299,16 +386,22 @@ class CpuExperts final : public ExpertsBase {
                  const Stream& stream) const {
     const auto row_size = static_cast<size_t>(desc_.intermediate * bits(operand_) / 8);
     const int64_t ldc = columns_per_task(desc_.intermediate);
+    const auto rows_of = [&](const Task& task, const void** a, float* scales) {
+      for (int64_t i = 0; i < task.num_rows(); ++i) {
+        a[i] = hidden.bytes() + static_cast<size_t>(task.begin + i) * row_size;
+        scales[i] = operand_ == DType::kI8 ? buffers.hidden_scales[task.begin + i] : 1.0f;
+      }
+    };
+    shrink(lora2_, buffers, stream, rows_of);
     for_each_task(desc_.hidden, ldc, gemm2_.most_dot_rows(), buffers, stream,
                   [&](const Task& task, const ThreadBuffers& own) {
                     const void* a[kGroupRows];
-                    for (int64_t i = 0; i < task.num_rows(); ++i) {
-                      a[i] = hidden.bytes() + static_cast<size_t>(task.begin + i) * row_size;
-                    }
+                    float scales[kGroupRows];
+                    rows_of(task, a, scales);
                     const WeightRange range = {task.column, task.count, 0};
                     gemm2_.run(task.e, {&range, 1}, a, task.num_rows(), own.block, own.gemm);
-                    finish(weights_.quant.w2, desc_.hidden, task, range, ldc, own.block,
-                           [&](int64_t i) { return buffers.hidden_scales[task.begin + i]; });
+                    finish(weights_.quant.w2, desc_.hidden, task, range, ldc, own.block, scales);
+                    add_lora(lora2_, task, range, ldc, buffers, own);
                     for (int64_t i = 0; i < task.num_rows(); ++i) {
                       const int64_t at =
                           buffers.order.output_rows[task.begin + i] * desc_.hidden + task.column;
@@ -319,14 +412,13 @@ class CpuExperts final : public ExpertsBase {
   }
 
   // Turns sums of codes into values (i8) and adds the bias, in place.
-  template <typename RowScale>
   void finish(const QuantDesc& w,
               int64_t num_weight_rows,
               const Task& task,
               const WeightRange& range,
               int64_t ldc,
               float* block,
-              RowScale row_scale) const {
+              const float* row_scales) const {
     float weight_scale[kMaxColumns];
     float bias[kMaxColumns];
     const bool integers = operand_ == DType::kI8;
@@ -340,7 +432,7 @@ class CpuExperts final : public ExpertsBase {
     for (int64_t i = 0; i < task.num_rows(); ++i) {
       float* values = block + i * ldc + range.column;
       if (integers) {
-        const float scale = row_scale(i);
+        const float scale = row_scales[i];
         for (int64_t j = 0; j < range.count; ++j) {
           values[j] =
               static_cast<float>(std::bit_cast<int32_t>(values[j])) * scale * weight_scale[j];
@@ -359,6 +451,8 @@ class CpuExperts final : public ExpertsBase {
   int64_t w1_ranges_;  // 2: gate rows and up rows lie apart
   BlockGemm gemm1_;
   BlockGemm gemm2_;
+  Lora lora1_;
+  Lora lora2_;
 };
 
 }  // namespace

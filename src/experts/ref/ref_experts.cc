@@ -13,6 +13,7 @@
 #include "core/parallel.h"
 #include "experts/experts_base.h"
 #include "experts/ref/activation.h"
+#include "experts/ref/lora.h"
 #include "experts/validate.h"
 
 namespace moebius::ref {
@@ -211,6 +212,7 @@ class RefExperts final : public ExpertsBase {
       act_scales = scratch.take<float>(slots * self.quantize_a2_.num_blocks(d.intermediate));
       weight_values = scratch.take<float>(self.max_threads() * widest);
       weight_scales = scratch.take<float>(self.max_threads() * widest);
+      lora = scratch.take<Real>(slots * self.lora_halves() * d.lora_rank);
     }
     RowOrder order;
     Tensor x, x_codes;
@@ -221,6 +223,7 @@ class RefExperts final : public ExpertsBase {
     float* act_scales;
     float* weight_values;
     float* weight_scales;
+    Real* lora;  // A * x of a tile (GEMM1) or of all rows (GEMM2), [rows, halves * r]
   };
 
   template <typename Real>
@@ -236,6 +239,7 @@ class RefExperts final : public ExpertsBase {
     if (order.num_rows == 0) {
       return;
     }
+    const Adapters adapters(input.lora_ids, order);
     const InputRows x_rows(input_quantizer(), desc_.format);
     load_input(input, buffers, stream);
     for (int64_t e = 0; e < desc_.num_local_experts; ++e) {
@@ -246,7 +250,11 @@ class RefExperts final : public ExpertsBase {
           return {buffers.x.template data<float>() + row * desc_.hidden,
                   w1_.codes() ? buffers.x_scales + row * w1_.num_blocks() : nullptr};
         };
+        const LoraWeights& lora = weights_.lora;
+        shrink(lora.w1_a, adapters, e, r, count, x, w1_.blocks(), buffers.lora, stream);
         gemm<Real>(w1_, e, count, x, buffers, stream, [&](int64_t i, int64_t n, Real value) {
+          const Real* u = buffers.lora + (i * lora_halves() + half_of(n)) * desc_.lora_rank;
+          value = add_adapter(value, lora.w1_b, adapters.of(r + i), e, n, u);
           buffers.tile[i * desc_.w1_rows() + n] = rounded(value);
         });
         for (int64_t i = 0; i < count; ++i) {
@@ -262,8 +270,12 @@ class RefExperts final : public ExpertsBase {
         return {buffers.act + (first + i) * desc_.intermediate,
                 w2_.codes() ? buffers.act_scales + (first + i) * w2_.num_blocks() : nullptr};
       };
+      shrink(weights_.lora.w2_a, adapters, e, first, order.rows_of(e), act, w2_.blocks(),
+             buffers.lora, stream);
       gemm<Real>(w2_, e, order.rows_of(e), act, buffers, stream,
                  [&](int64_t i, int64_t n, Real value) {
+                   const Real* u = buffers.lora + i * desc_.lora_rank;
+                   value = add_adapter(value, weights_.lora.w2_b, adapters.of(first + i), e, n, u);
                    set_float(output, order.output_rows[first + i] * desc_.hidden + n,
                              static_cast<float>(value));
                  });
@@ -296,6 +308,60 @@ class RefExperts final : public ExpertsBase {
         }
       }
     });
+  }
+
+  // The adapter of row r in computing order, -1 = none.
+  class Adapters {
+   public:
+    Adapters(const Tensor& ids, const RowOrder& order)
+        : ids_(ids ? ids.data<int32_t>() : nullptr), order_(order) {}
+    int32_t of(int64_t r) const { return ids_ != nullptr ? ids_[order_.input_row(r)] : -1; }
+
+   private:
+    const int32_t* ids_;
+    const RowOrder& order_;
+  };
+
+  int64_t lora_halves() const { return desc_.activation.gated ? 2 : 1; }
+  // Whether row n of w1 belongs to gate (0) or up (1).
+  int64_t half_of(int64_t n) const {
+    return desc_.activation.interleaved ? n % 2 : n / desc_.intermediate;
+  }
+
+  // u [count, rows of A] = A * x(i) of rows first .. first + count - 1 that have an adapter.
+  template <typename Real, typename X>
+  static void shrink(const Tensor& a,
+                     const Adapters& adapters,
+                     int64_t e,
+                     int64_t first,
+                     int64_t count,
+                     X x,
+                     const Blocks& blocks,
+                     Real* u,
+                     const Stream& stream) {
+    if (!a) {
+      return;
+    }
+    parallel_tasks(stream, count, [&](int64_t i, int) {
+      const int32_t adapter = adapters.of(first + i);
+      const auto row = x(i);
+      const auto value = [&](int64_t k) {
+        const auto code = static_cast<Real>(row.values[k]);
+        return row.scales == nullptr ? code
+                                     : code * static_cast<Real>(row.scales[k / blocks.block]);
+      };
+      if (adapter >= 0) {
+        lora_shrink(a, adapter, e, value, u + i * a.dim(2));
+      }
+    });
+  }
+
+  // Element n of a row with this adapter; the bits of `value` where it has none.
+  template <typename Real>
+  Real add_adapter(
+      Real value, const Tensor& b, int32_t adapter, int64_t e, int64_t n, const Real* u) const {
+    return b && adapter >= 0 ? value + lora_expand(b, weights_.lora.scaling, adapter, e, n, u)
+                             : value;
   }
 
   // kF64 does not quantize activations.
