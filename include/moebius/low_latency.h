@@ -38,9 +38,10 @@ class LowLatencyHandle {
 };
 
 struct LowLatencyDispatchOutput {
-  Tensor x;                                        // [L, max_tokens * R, H] in_dtype or f8e4m3
-  Tensor x_scale;                                  // f32 [L, max_tokens * R, H / 128] with a cast
-  Tensor expert_num_tokens;                        // i32 [L]
+  Tensor x;                  // [L, max_tokens * R, H] in_dtype or f8e4m3
+  Tensor x_scale;            // f32 [L, max_tokens * R, H / 128] with a cast
+  Tensor expert_num_tokens;  // i32 [L]
+  Tensor row_tags;           // i32 [L, max_tokens * R]: the tags of the rows' tokens, -1 without
   std::shared_ptr<const LowLatencyHandle> handle;  // keeps the bank
 };
 
@@ -53,18 +54,21 @@ class LowLatency {
   // Bytes of window memory per rank for these options; rank count and experts as given.
   static int64_t size_hint(const LowLatencyOptions& options, int num_ranks, int64_t num_experts);
 
-  // x [T, H] in_dtype, T <= max_tokens; topk_ids i32 [T, K] global, -1 = masked.
+  // x [T, H] in_dtype, T <= max_tokens; topk_ids i32 [T, K] global, -1 = masked.  row_tags i32 [T],
+  // optional on each rank by itself: a word of the caller's that travels with the token.
   // The send half runs in the call; hook waits for the rows and counts; receive unpacks.
   // Throws InvalidArgument: T > max_tokens (both values), hidden not a multiple of 128 with a cast,
   // a third live result.
   Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
                                                    const Tensor& topk_ids,
                                                    LowLatencyCast cast,
-                                                   const Stream& stream);
+                                                   const Stream& stream,
+                                                   const Tensor& row_tags = {});
   LowLatencyDispatchOutput dispatch(const Tensor& x,
                                     const Tensor& topk_ids,
                                     LowLatencyCast cast,
-                                    const Stream& stream);
+                                    const Stream& stream,
+                                    const Tensor& row_tags = {});
 
   // x [L, max_tokens * R, H] in_dtype in dispatch's order; topk_ids and topk_weights f32 [T, K] as
   // given to dispatch -> out [T, H]: sum over slots in order, f32, rounded once; -1 and masked

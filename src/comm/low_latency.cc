@@ -70,8 +70,9 @@ int64_t LowLatency::size_hint(const LowLatencyOptions& options, int num_ranks, i
 LowLatencyDispatchOutput LowLatency::dispatch(const Tensor& x,
                                               const Tensor& topk_ids,
                                               LowLatencyCast cast,
-                                              const Stream& stream) {
-  return dispatch_async(x, topk_ids, cast, stream).finish();
+                                              const Stream& stream,
+                                              const Tensor& row_tags) {
+  return dispatch_async(x, topk_ids, cast, stream, row_tags).finish();
 }
 
 void LowLatency::combine(const Tensor& x,

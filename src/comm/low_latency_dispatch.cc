@@ -7,6 +7,7 @@
 // "unpacked".
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -41,14 +42,17 @@ struct Transfer {
   // A call that failed or was given up has no more use for its rows: the mailboxes may be reused.
   ~Transfer() { release_mailboxes(); }
 
-  void send(const Tensor& x, const Tensor& topk_ids);
+  void send(const Tensor& x, const Tensor& topk_ids, const Tensor& row_tags);
   void wait();
   LowLatencyDispatchOutput unpack();
 
  private:
   void release_mailboxes();
   std::byte* mailbox_at(int rank);
-  void write_messages(const Tensor& x, const Tensor& topk_ids, const Route& route);
+  void write_messages(const Tensor& x,
+                      const Tensor& topk_ids,
+                      const Tensor& row_tags,
+                      const Route& route);
 };
 
 std::byte* Transfer::mailbox_at(int rank) {
@@ -58,7 +62,7 @@ std::byte* Transfer::mailbox_at(int rank) {
   return outgoing[static_cast<size_t>(rank)].data();
 }
 
-void Transfer::send(const Tensor& x, const Tensor& topk_ids) {
+void Transfer::send(const Tensor& x, const Tensor& topk_ids, const Tensor& row_tags) {
   const LowLatencyLayout& layout = state.layout;
   const int num_ranks = state.group.size();
   const int bank = handle->bank;
@@ -87,7 +91,7 @@ void Transfer::send(const Tensor& x, const Tensor& topk_ids) {
       recvs.push_back({r, state.window->local() + layout.mailbox(bank, r), layout.mailbox_bytes()});
     }
   }
-  write_messages(x, topk_ids, route);
+  write_messages(x, topk_ids, row_tags, route);
   for (int r = 0; r < num_ranks; ++r) {
     if (state.is_dead(r)) {
       continue;
@@ -105,16 +109,19 @@ void Transfer::send(const Tensor& x, const Tensor& topk_ids) {
   state.call_of_bank[static_cast<size_t>(bank)] = handle->call;
 }
 
-void Transfer::write_messages(const Tensor& x, const Tensor& topk_ids, const Route& route) {
+void Transfer::write_messages(const Tensor& x,
+                              const Tensor& topk_ids,
+                              const Tensor& row_tags,
+                              const Route& route) {
   const LowLatencyLayout& layout = state.layout;
   const auto* ids = topk_ids.data<int32_t>();
   parallel_for(stream, route.num_tokens, 1, [&](int64_t t, int64_t) {
     // One message, cast once, then one copy of it to each rank.
     std::vector<std::byte> message(static_cast<size_t>(layout.message_bytes()));
-    const auto token = static_cast<int32_t>(t);
-    std::memcpy(message.data(), &token, sizeof(token));
-    std::memcpy(message.data() + sizeof(token), ids + t * layout.topk,
-                static_cast<size_t>(layout.topk) * sizeof(int32_t));
+    auto* words = reinterpret_cast<int32_t*>(message.data());
+    words[0] = static_cast<int32_t>(t);
+    words[LowLatencyLayout::kTagWord] = row_tags ? row_tags.data<int32_t>()[t] : -1;
+    std::copy_n(ids + t * layout.topk, layout.topk, words + LowLatencyLayout::kFirstIdWord);
     std::byte* payload = message.data() + layout.row_offset();
     const std::byte* row = x.bytes() + t * layout.row_bytes();
     if (cast == LowLatencyCast::kNone) {
@@ -185,7 +192,7 @@ LowLatencyDispatchOutput Transfer::unpack() {
           mailbox + LowLatencyLayout::kHeaderBytes + i * layout.message_bytes();
       const auto* words = reinterpret_cast<const int32_t*>(message);
       for (int64_t k = 0; k < layout.topk; ++k) {
-        const int32_t id = words[1 + k];
+        const int32_t id = words[LowLatencyLayout::kFirstIdWord + k];
         if (id < 0 || state.placement.rank_of(id) != state.group.rank()) {
           continue;
         }
@@ -214,12 +221,20 @@ LowLatencyDispatchOutput Transfer::unpack() {
     }
     output.x_scale = Tensor::share(keep, scales.raw(), scales.shape(), DType::kF32);
   }
+  Tensor& tags = state.row_tags[static_cast<size_t>(bank)];
+  if (!tags) {
+    tags = Tensor::empty({num_local, max_rows}, DType::kI32);
+  }
+  output.row_tags = Tensor::share(keep, tags.raw(), tags.shape(), DType::kI32);
   const auto row_size = static_cast<size_t>(is_cast ? layout.hidden : layout.row_bytes());
   const auto scale_size = static_cast<size_t>(groups) * sizeof(float);
   parallel_for(stream, static_cast<int64_t>(messages.size()), 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const auto row = static_cast<size_t>(handle->selections[static_cast<size_t>(i)].row);
-      const std::byte* payload = messages[static_cast<size_t>(i)] + layout.row_offset();
+      const std::byte* message = messages[static_cast<size_t>(i)];
+      output.row_tags.data<int32_t>()[row] =
+          reinterpret_cast<const int32_t*>(message)[LowLatencyLayout::kTagWord];
+      const std::byte* payload = message + layout.row_offset();
       std::memcpy(output.x.bytes() + row * row_size, payload, row_size);
       if (is_cast) {
         std::memcpy(output.x_scale.bytes() + row * scale_size, payload + layout.hidden, scale_size);
@@ -239,13 +254,18 @@ LowLatencyDispatchOutput Transfer::unpack() {
 Pending<LowLatencyDispatchOutput> LowLatency::dispatch_async(const Tensor& x,
                                                              const Tensor& topk_ids,
                                                              LowLatencyCast cast,
-                                                             const Stream& stream) {
+                                                             const Stream& stream,
+                                                             const Tensor& row_tags) {
   State& state = *state_;
   expect_ids(topk_ids, state.placement.num_experts());
   expect_eq(topk_ids.dim(1), state.options.topk, "topk_ids.dim(1)");
   expect_le(topk_ids.dim(0), state.options.max_tokens, "tokens of a low-latency dispatch");
   expect_shape(x, {topk_ids.dim(0), state.options.hidden}, "x");
   expect_dtype(x, state.options.in_dtype, "x");
+  if (row_tags) {
+    expect_dtype(row_tags, DType::kI32, "row_tags");
+    expect_shape(row_tags, {topk_ids.dim(0)}, "row_tags");
+  }
   if (cast != LowLatencyCast::kNone) {
     expect_multiple_of(state.options.hidden, LowLatencyLayout::kScaleGroup,
                        "hidden of a low-latency dispatch with an fp8 cast");
@@ -265,7 +285,7 @@ Pending<LowLatencyDispatchOutput> LowLatency::dispatch_async(const Tensor& x,
   handle->num_tokens = topk_ids.dim(0);
   state.results[bank] = handle;
   auto transfer = std::make_shared<Transfer>(state, stream, cast, handle);
-  transfer->send(x, topk_ids);
+  transfer->send(x, topk_ids, row_tags);
   return {[transfer] { transfer->wait(); }, [transfer] { return transfer->unpack(); }};
 }
 

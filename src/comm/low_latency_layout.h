@@ -8,7 +8,8 @@
 //   signals     i64 [kNumSignals, 2 banks, R], written by the peer whose rank is the last index,
 //   each
 //               the number of the call it speaks for (calls count from 1, so 0 = nothing yet)
-//   message     {token i32, K expert ids i32, padding to 16, row, scales}
+//   message     {token i32, tag i32, K expert ids i32, padding to 16, row, scales}; the tag is the
+//               caller's (-1 where it gives none), so messages are the same size with and without
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,9 @@ struct LowLatencyLayout {
   static int64_t align(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
   int64_t row_bytes() const { return hidden * element_bytes; }
-  int64_t row_offset() const { return align(4 * (1 + topk), 16); }
+  static constexpr int64_t kTagWord = 1;
+  static constexpr int64_t kFirstIdWord = 2;
+  int64_t row_offset() const { return align(4 * (kFirstIdWord + topk), 16); }
   // Room for either form: the row as it is, or one byte per element and its scales.
   int64_t message_bytes() const {
     const int64_t cast = hidden + 4 * (hidden / kScaleGroup);

@@ -44,8 +44,9 @@ struct LowLatency::State {
   // The call whose rows a bank holds (0 = none), and its result while somebody keeps it.
   std::array<int64_t, 2> call_of_bank{};
   std::array<std::weak_ptr<LowLatencyHandleState>, 2> results;
-  std::array<Tensor, 2> x;        // [L, max_tokens * R, H], by bank
-  std::array<Tensor, 2> x_scale;  // f32 [L, max_tokens * R, H / 128]
+  std::array<Tensor, 2> x;         // [L, max_tokens * R, H], by bank
+  std::array<Tensor, 2> x_scale;   // f32 [L, max_tokens * R, H / 128]
+  std::array<Tensor, 2> row_tags;  // i32 [L, max_tokens * R]
   std::vector<bool> dead;
   Tensor statistics;  // i64 [L]
 

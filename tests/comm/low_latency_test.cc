@@ -211,6 +211,53 @@ TEST_P(LowLatencyTest, TwoCallsInFlightDoNotDisturbEachOther) {
   });
 }
 
+int32_t tag_of(int rank, int64_t token) {
+  return static_cast<int32_t>(1000 * rank + token);
+}
+
+// Ranks of odd number give no tags.
+TEST_P(LowLatencyTest, TagsTravelWithTheirTokens) {
+  for (const DispatchProblem& p : low_latency_problems(GetParam().num_ranks)) {
+    SCOPED_TRACE(p.seed);
+    const std::vector<RankInput> inputs = make_inputs(p);
+    run_ranks(GetParam(), [&](Group& group) {
+      const int rank = group.rank();
+      SCOPED_TRACE("rank " + std::to_string(rank));
+      const RankInput& in = inputs[static_cast<size_t>(rank)];
+      Tensor tags;
+      if (rank % 2 == 0) {
+        tags = Tensor::empty({in.x.dim(0)}, DType::kI32);
+        for (int64_t t = 0; t < tags.numel(); ++t) {
+          tags.data<int32_t>()[t] = tag_of(rank, t);
+        }
+      }
+      LowLatency transport(group, p.placement(), options_for(p));
+      for (int call = 0; call < 3; ++call) {  // both banks, one of them again
+        const auto received =
+            transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, Stream::cpu(1), tags);
+        const ExpertPlacement placement = p.placement();
+        ASSERT_EQ(received.row_tags.shape(),
+                  Shape({placement.num_local(rank), kMaxTokens * p.num_ranks}));
+        std::vector<int64_t> next(static_cast<size_t>(placement.num_local(rank)), 0);
+        for (int s = 0; s < p.num_ranks; ++s) {
+          const RankInput& from = inputs[static_cast<size_t>(s)];
+          for (int64_t i = 0; i < from.ids.numel(); ++i) {
+            const int32_t id = from.ids.data<int32_t>()[i];
+            if (id >= 0 && placement.rank_of(id) == rank) {
+              const int64_t l = placement.local_index(id);
+              const int64_t row = next[static_cast<size_t>(l)]++;
+              ASSERT_EQ(received.row_tags[l].data<int32_t>()[row],
+                        s % 2 == 0 ? tag_of(s, i / p.topk) : -1)
+                  << "expert " << l << " row " << row;
+            }
+          }
+        }
+        expect_dispatched(p, inputs, rank, LowLatencyCast::kNone, received);
+      }
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Groups,
                          LowLatencyTest,
                          ::testing::ValuesIn(group_shapes()),
@@ -235,6 +282,10 @@ TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
     EXPECT_THROW(dispatch(4, 64, 2), InvalidArgument);
     EXPECT_THROW(dispatch(4, 128, 3), InvalidArgument);
     EXPECT_NO_THROW(dispatch(4, 128, 2));
+    EXPECT_THROW(transport.dispatch(Tensor::zeros({4, 128}, DType::kBF16),
+                                    Tensor::zeros({4, 2}, DType::kI32), LowLatencyCast::kNone,
+                                    stream, Tensor::zeros({3}, DType::kI32)),
+                 InvalidArgument);
     EXPECT_THROW(transport.set_dead(0, true), InvalidArgument);
     EXPECT_THROW(LowLatency(group, ExpertPlacement::linear(4, 1), {0, 128, 2, DType::kBF16}),
                  InvalidArgument);
@@ -283,7 +334,8 @@ TEST(LowLatencyMask, GoesOnWithoutADeadRank) {
 
 TEST(LowLatencySize, HintIsWhatIsMapped) {
   const LowLatencyOptions options{128, 7168, 8, DType::kBF16};
-  // Two banks of 8 mailboxes of 128 messages (48 bytes of ids, 14336 of row) and 128 x 8 rows.
+  // Two banks of 8 mailboxes of 128 messages (48 bytes of token, tag and ids, 14336 of row) and 128
+  // x 8 rows.
   const int64_t mailbox = 64 + 128 * (48 + 14336);
   const int64_t bank = (8 * mailbox + 128 * 8 * 14336 + 255) / 256 * 256;
   EXPECT_EQ(LowLatency::size_hint(options, 8, 256), 2 * bank + 8 * 3 * 2 * 8);
