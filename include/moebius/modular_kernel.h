@@ -24,7 +24,9 @@ struct KernelInput {
   int64_t num_experts = -1;  // E; -1: all experts are local
   Tensor expert_map;         // i32 [E]; optional
   bool apply_router_weight_on_input = false;
-  Tensor lora_ids;  // i32 [T]; optional
+  // i32 [T]: adapter of each token, -1 = none.  Optional on each rank by itself; whether the
+  // experts have adapters, and how many, must be the same on all ranks.
+  Tensor lora_ids;
 };
 
 struct KernelOptions {

@@ -11,6 +11,8 @@
 //                 output are gathered in the end (not with sequence_parallel: then tokens are
 //                 sliced already)
 // Shared experts are whole on every rank and computed for the rank's own tokens.
+// LoRA: experts.lora holds the adapters of the local experts, as many and of the same rank on every
+// rank of the group.  Router and shared experts take none.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +65,12 @@ class MoeLayer {
   // and rounded once.  output may be hidden.  Hidden states of another dtype than config().in_dtype
   // are rounded to it first; kF64 then widens them to f32, so that the oracle sees what the model
   // sees.  Batched formats take any T: longer inputs are split by max_num_tokens.
-  void forward(const Tensor& hidden, const Tensor& output, const CallContext& context);
+  // lora_ids i32 [T]: adapter of each token, -1 = none; undefined: none at all.  Ranks that hold
+  // the same tokens give the same ids; others may give ids or not, each by itself.
+  void forward(const Tensor& hidden,
+               const Tensor& output,
+               const CallContext& context,
+               const Tensor& lora_ids = {});
 
   const Router& router() const;
   const ModularKernel& kernel() const;

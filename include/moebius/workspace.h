@@ -18,6 +18,7 @@ namespace moebius {
 // What is alive at the same time has slots of its own.
 enum class WorkspaceSlot : uint8_t {
   kLayer,          // MoeLayer: converted input, logits, ids, weights, routed and shared output
+  kLoraIds,        // kernel: ids of tokens for which the caller gave none
   kWeightedInput,  // prepare: rows times router weight
   kPrepare,        // prepare: rows handed to the experts, their scales and counts
   kRouter,         // monolithic kernel: ids and weights chosen after prepare
@@ -28,7 +29,7 @@ enum class WorkspaceSlot : uint8_t {
   kFinalize,       // finalize: rows weighted and reduced, before they travel
   kShared,         // shared experts: all of theirs
 };
-inline constexpr int kNumWorkspaceSlots = 10;
+inline constexpr int kNumWorkspaceSlots = 11;
 
 struct TensorSpec {
   Shape shape;

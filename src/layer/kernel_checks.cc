@@ -29,6 +29,17 @@ void expect_ids(const Tensor& ids, int64_t num_experts) {
   }
 }
 
+void expect_lora_ids(const Tensor& ids, int64_t num_adapters) {
+  for (int64_t t = 0; ids.device().is_cpu() && t < ids.numel(); ++t) {
+    const int32_t id = ids.data<int32_t>()[t];
+    if (id < -1 || id >= num_adapters) {
+      throw InvalidArgument(
+          fmt::format("lora_ids[{}] is {}, expected -1 to {}: there are {} adapters", t, id,
+                      num_adapters - 1, num_adapters));
+    }
+  }
+}
+
 void expect_expert_map(const Tensor& map, int64_t num_experts, int64_t num_local_experts) {
   expect_dtype(map, DType::kI32, "expert_map");
   expect_shape(map, {num_experts}, "expert_map");
@@ -160,6 +171,8 @@ void expect_kernel_input(const KernelInput& input,
   if (input.lora_ids) {
     expect_dtype(input.lora_ids, DType::kI32, "lora_ids");
     expect_shape(input.lora_ids, {num_tokens}, "lora_ids");
+    expect(desc.num_adapters > 0, "lora_ids are given, but the experts have no adapters");
+    expect_lora_ids(input.lora_ids, desc.num_adapters);
   }
   if (const auto limit = prepare_finalize.max_tokens_per_rank()) {
     expect_le(num_tokens, *limit, fmt::format("tokens for {}", prepare_finalize.name()));
@@ -179,6 +192,7 @@ void expect_kernel_input(const KernelInput& input,
                                      {&input.topk_weights, "topk_weights"},
                                      {&input.router_logits, "router_logits"},
                                      {&input.expert_map, "expert_map"},
+                                     {&input.lora_ids, "lora_ids"},
                                      {&output, "output"},
                                      {&shared_output, "shared_output"}}) {
     expect_device(*tensor, context, what);

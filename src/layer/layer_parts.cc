@@ -24,6 +24,8 @@ ExpertsDesc routed_desc(const MoeLayerWeights& weights, const MoeLayerOptions& o
                     ? ActivationFormat::kBatched
                     : options.format;
   desc.precision = options.precision;
+  desc.num_adapters = weights.experts.lora.num_adapters();
+  desc.lora_rank = weights.experts.lora.rank();
   return desc;
 }
 
@@ -40,6 +42,7 @@ std::shared_ptr<const SharedExperts> make_shared_experts(MoeLayerWeights& weight
   desc.topk = 1;
   desc.intermediate = weights.shared_intermediate;
   desc.format = ActivationFormat::kStandard;
+  desc.num_adapters = desc.lora_rank = 0;
   return std::make_shared<SharedExperts>(
       make_experts(desc, std::move(weights.shared), stream, options.experts),
       std::move(weights.shared_gate), options.chunk_tokens);

@@ -85,10 +85,9 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
 Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInput& input,
                                                                 const CallContext& context) {
   expect_prepare_input(input, context);
-  expect(!input.lora_ids, "low_latency cannot carry LoRA ids");
   const LowLatencyCast cast = cast_for(*input.quant);
   auto pending = std::make_shared<Pending<LowLatencyDispatchOutput>>(transport_.dispatch_async(
-      weighted_input(input, context), input.topk_ids, cast, context.stream));
+      weighted_input(input, context), input.topk_ids, cast, context.stream, input.lora_ids));
   Call call;
   call.topk_ids = input.topk_ids;
   call.topk_weights = input.topk_weights;
@@ -99,8 +98,9 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   calls_[context.microbatch] = call;
   const auto spec = cast == LowLatencyCast::kNone ? rows_quant_spec(input) : std::nullopt;
   const QuantDesc a1 = input.quant->a1;
+  const bool has_lora = input.lora_ids.defined();
 
-  return {pending->hook, [this, pending, spec, a1, context] {
+  return {pending->hook, [this, pending, spec, a1, has_lora, context] {
             const LowLatencyDispatchOutput received = pending->receive();
             calls_[context.microbatch].handle = received.handle;
             PrepareResult result;
@@ -108,6 +108,9 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
             result.x_scale = received.x_scale;
             result.expert_num_tokens = received.expert_num_tokens;
             result.expert_num_tokens_host = received.expert_num_tokens;
+            if (has_lora) {
+              result.lora_ids = received.row_tags;
+            }
             if (spec) {
               const QuantizedSpecs specs = batched_quantized_specs(*spec, received.x.shape());
               const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kPrepare,

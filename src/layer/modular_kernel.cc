@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/modular_kernel.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -20,6 +21,7 @@ struct ModularKernel::State {
   Tensor load;  // i32 [L], rows of the last call per local expert
 
   PrepareResult prepare(const KernelInput& input, const CallContext& context);
+  Tensor lora_ids_to_send(const KernelInput& input, const CallContext& context) const;
   void route(const KernelInput& input, PrepareResult& prepared, const CallContext& context);
   void record_load(const PrepareResult& prepared, const Tensor& map, const CallContext& context);
   Tensor map_of(const KernelInput& input) const {
@@ -96,7 +98,7 @@ PrepareResult ModularKernel::State::prepare(const KernelInput& input, const Call
   request.apply_router_weight_on_input = input.apply_router_weight_on_input;
   request.quant = &experts->quant();
   request.defer_input_quant = defers_input_quant(*experts);
-  request.lora_ids = input.lora_ids;
+  request.lora_ids = lora_ids_to_send(input, context);
 
   PrepareResult prepared;
   {
@@ -113,9 +115,27 @@ PrepareResult ModularKernel::State::prepare(const KernelInput& input, const Call
   if (!prepared.topk_weights) {
     prepared.topk_weights = input.topk_weights;
   }
+  if (!prepared.lora_ids) {
+    prepared.lora_ids = input.lora_ids;
+  }
   expect_prepared(prepared, prepared.topk_ids, prepared.topk_weights, *experts);
   record_load(prepared, map_of(input), context);
   return prepared;
+}
+
+// Ranks may give ids or not, each by itself, but all must send the same kinds of rows: where there
+// are adapters, ids always travel.
+Tensor ModularKernel::State::lora_ids_to_send(const KernelInput& input,
+                                              const CallContext& context) const {
+  if (input.lora_ids || experts->desc().num_adapters == 0 ||
+      prepare_finalize->num_dispatchers() == 1) {
+    return input.lora_ids;
+  }
+  const Tensor none =
+      context.pool().get(context.microbatch, WorkspaceSlot::kLoraIds, {input.hidden.dim(0)},
+                         DType::kI32, context.stream.device());
+  std::fill_n(none.data<int32_t>(), none.numel(), -1);
+  return none;
 }
 
 // Monolithic: the logits travelled, so the rows are routed where they arrived.
@@ -156,6 +176,7 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   rows.topk_weights = prepared.topk_weights;
   rows.expert_num_tokens = prepared.expert_num_tokens;
   rows.expert_map = map_of(input);
+  rows.lora_ids = prepared.lora_ids;
   rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
   return run_experts(*experts, rows, chunk_tokens, context);
 }

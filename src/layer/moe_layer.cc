@@ -33,7 +33,10 @@ struct MoeLayer::State {
   }
   bool slices_tokens() const { return tp_size() > 1 && !sums_over_ranks() && !sequence_parallel; }
 
-  void forward_own(const Tensor& hidden, const Tensor& output, const CallContext& context);
+  void forward_own(const Tensor& hidden,
+                   const Tensor& output,
+                   const Tensor& lora_ids,
+                   const CallContext& context);
   void route(const Tensor& hidden,
              const Tensor& logits,
              const Tensor& ids,
@@ -91,26 +94,35 @@ Tensor MoeLayer::expert_load() const {
   return state_->load.clone();
 }
 
-void MoeLayer::forward(const Tensor& hidden, const Tensor& output, const CallContext& context) {
+void MoeLayer::forward(const Tensor& hidden,
+                       const Tensor& output,
+                       const CallContext& context,
+                       const Tensor& lora_ids) {
   expect_hidden_dtype(hidden, "hidden");
   expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
   expect_eq(hidden.dim(1), state_->config.hidden, "hidden.dim(1)");
   expect_hidden_dtype(output, "output");
   expect_shape(output, hidden.shape(), "output");
+  if (lora_ids) {
+    expect_dtype(lora_ids, DType::kI32, "lora_ids");
+    expect_shape(lora_ids, {hidden.dim(0)}, "lora_ids");
+  }
 
   if (!state_->slices_tokens()) {
-    state_->forward_own(hidden, output, context);
+    state_->forward_own(hidden, output, lora_ids, context);
     return;
   }
   const int tp_size = state_->tp_size();
   const int tp_rank = state_->group->rank() % tp_size;
   const TokenSlice own = token_slice(hidden.dim(0), tp_size, tp_rank);
-  state_->forward_own(hidden.slice(own.begin, own.end), output.slice(own.begin, own.end), context);
+  state_->forward_own(hidden.slice(own.begin, own.end), output.slice(own.begin, own.end),
+                      lora_ids ? lora_ids.slice(own.begin, own.end) : lora_ids, context);
   gather_slices(*state_->group, output, state_->group->rank() - tp_rank, tp_size);
 }
 
 void MoeLayer::State::forward_own(const Tensor& hidden,
                                   const Tensor& output,
+                                  const Tensor& lora_ids,
                                   const CallContext& context) {
   const int64_t num_tokens = hidden.dim(0);
   const DType model_dtype = config.in_dtype;
@@ -153,6 +165,7 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   input.num_experts = config.num_experts;
   input.expert_map = expert_map;
   input.apply_router_weight_on_input = apply_router_weight_on_input;
+  input.lora_ids = lora_ids;
   route(x, input.router_logits, input.topk_ids, input.topk_weights, context);
   run_kernel(input, routed, shared, context);
   if (sums) {
@@ -210,6 +223,7 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
     some.router_logits = part(input.router_logits);
     some.topk_ids = part(input.topk_ids);
     some.topk_weights = part(input.topk_weights);
+    some.lora_ids = part(input.lora_ids);
     kernel->forward(some, part(routed), part(shared), context);
   }
 }

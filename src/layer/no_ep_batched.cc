@@ -25,6 +25,19 @@ void map_ids(const Tensor& ids, const Tensor& expert_map, const Tensor& local_id
   }
 }
 
+// lora_ids i32 [T] -> i32 [L, max_rows], rows in use.
+void spread_lora_ids(const Tensor& lora_ids,
+                     const BatchedRows& rows,
+                     int64_t topk,
+                     const Tensor& row_ids) {
+  for (size_t i = 0; i < rows.row.size(); ++i) {
+    if (rows.row[i] >= 0) {
+      const auto token = static_cast<int64_t>(i) / topk;
+      row_ids.data<int32_t>()[rows.row[i]] = lora_ids.data<int32_t>()[token];
+    }
+  }
+}
+
 // x [L, max_rows, ...]: row i of the selections' tokens to its place.
 void gather(const Tensor& hidden,
             const BatchedRows& rows,
@@ -80,13 +93,15 @@ class NoEpBatched final : public PrepareFinalize {
     const Shape rows_shape{num_local_experts_, max_num_tokens_, hidden};
     const QuantizedSpecs specs =
         spec ? batched_quantized_specs(*spec, rows_shape) : QuantizedSpecs{{{0, 0}}, {{0, 0}}};
+    const Shape lora_shape{input.lora_ids ? num_local_experts_ : 0, max_num_tokens_};
     const auto space =
         context.pool().get(context.microbatch, WorkspaceSlot::kPrepare,
                            {{rows_shape, input.hidden.dtype()},
                             {{num_local_experts_}, DType::kI32},
                             {input.expert_map ? input.topk_ids.shape() : Shape{0}, DType::kI32},
                             specs.values,
-                            specs.scale},
+                            specs.scale,
+                            {lora_shape, DType::kI32}},
                            context.stream.device());
 
     PrepareResult result;
@@ -103,6 +118,10 @@ class NoEpBatched final : public PrepareFinalize {
     const BatchedRows rows = batched_rows(local_ids, 0, num_local_experts_, max_num_tokens_);
     std::copy(rows.counts.begin(), rows.counts.end(), space[1].data<int32_t>());
     gather(weighted_input(input, context), rows, topk, result.x, context.stream);
+    if (input.lora_ids) {
+      spread_lora_ids(input.lora_ids, rows, topk, space[5]);
+      result.lora_ids = space[5];
+    }
     if (spec) {
       quantize_batched_rows(space[0], space[1], *spec, input.quant->a1, space[3], space[4],
                             context.stream);

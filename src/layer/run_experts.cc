@@ -63,6 +63,7 @@ Tensor run_chunks(const Experts& experts,
     chunk.x_scale = slice_scale(input.x_scale, begin, end);
     chunk.topk_ids = input.topk_ids.slice(begin, end);
     chunk.topk_weights = input.topk_weights.slice(begin, end);
+    chunk.lora_ids = input.lora_ids ? input.lora_ids.slice(begin, end) : Tensor();
     if (input.expert_num_tokens) {  // it counted all rows
       chunk.expert_num_tokens = space[1];
       count_expert_tokens(chunk.topk_ids, input.expert_map, chunk.expert_num_tokens,
