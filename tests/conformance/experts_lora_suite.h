@@ -165,8 +165,8 @@ TEST_P(ExpertsScheme, AdaptersAreCloseToFloat64) {
   const auto& [impl, format, scheme] = GetParam();
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     SCOPED_TRACE(name(dtype));
-    const ExpertCase c =
-        with_adapters({.scheme = scheme, .dtype = dtype, .format = format}, 2, 8, DType::kF32);
+    const ExpertCase c = with_adapters(
+        {.scheme = scheme, .dtype = dtype, .format = format, .biased = true}, 2, 8, DType::kF32);
     ExpertProblem p = ExpertProblemMaker(32).make(kTiny, c);
     const Tensor actual = valid_rows(p, run(p, impl));
     p.desc.precision = Precision::kF64;
