@@ -153,7 +153,7 @@ TEST_P(LowLatencyTest, EveryRowIsWhereItMustBeAndComesBackWeighted) {
 }
 
 // Send halves of two calls before either receive half, combines in the same manner, many times
-// over.
+// over; every other time the second call comes back first.
 TEST_P(LowLatencyTest, TwoCallsInFlightDoNotDisturbEachOther) {
   const DispatchProblem p = low_latency_problems(GetParam().num_ranks)[0];
   DispatchProblem q = p;
@@ -181,12 +181,19 @@ TEST_P(LowLatencyTest, TwoCallsInFlightDoNotDisturbEachOther) {
       expect_dispatched(q, second_inputs, group.rank(), LowLatencyCast::kNone, from_b);
       const Tensor out_a = Tensor::empty(a.x.shape(), DType::kBF16);
       const Tensor out_b = Tensor::empty(b.x.shape(), DType::kBF16);
-      auto back_a = transport.combine_async(run_experts(p, group.rank(), from_a), a.ids, a.weights,
-                                            *from_a.handle, out_a, stream);
-      auto back_b = transport.combine_async(run_experts(q, group.rank(), from_b), b.ids, b.weights,
-                                            *from_b.handle, out_b, stream);
-      back_a.finish();
-      back_b.finish();
+      const auto combine_a = [&] {
+        return transport.combine_async(run_experts(p, group.rank(), from_a), a.ids, a.weights,
+                                       *from_a.handle, out_a, stream);
+      };
+      const auto combine_b = [&] {
+        return transport.combine_async(run_experts(q, group.rank(), from_b), b.ids, b.weights,
+                                       *from_b.handle, out_b, stream);
+      };
+      const bool is_swapped = round % 2 == 1;
+      auto first = is_swapped ? combine_b() : combine_a();
+      auto second = is_swapped ? combine_a() : combine_b();
+      first.finish();
+      second.finish();
       EXPECT_TRUE(same_bytes(out_a, expected_combined(p, a, {})));
       EXPECT_TRUE(same_bytes(out_b, expected_combined(q, b, {})));
     }
