@@ -33,6 +33,7 @@ std::span<const StageCases> stage_cases() {
         {"tokens", "tokens"},
         {"moved_bytes", "moved", Unit::kBytes}},
        run_dispatch_cases},
+      {"layer", {}, run_layer_cases},
   };
   return kStages;
 }

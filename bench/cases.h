@@ -60,6 +60,7 @@ void run_quant_cases(const CaseSetup& setup);
 void run_router_cases(const CaseSetup& setup);
 void run_experts_cases(const CaseSetup& setup);
 void run_dispatch_cases(const CaseSetup& setup);
+void run_layer_cases(const CaseSetup& setup);  // small only
 
 // Seconds of one call.
 double seconds_of(const std::function<void()>& call);

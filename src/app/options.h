@@ -62,7 +62,9 @@ struct BenchOptions {
 };
 
 struct VerifyOptions {
-  std::string stage;  // empty: all
+  std::string stage;    // empty: all
+  std::string problem;  // empty: all
+  bool markdown = false;
   int threads = 0;
   std::string json;
 };

@@ -112,7 +112,9 @@ class Parser {
     CLI::App* verify =
         app_.add_subcommand("verify", "Compare every implementation with the reference");
     verify->add_option("--stage", verify_.stage, "one stage (default: all)")
-        ->check(CLI::IsMember({"quant", "router", "experts", "dispatch"}));
+        ->check(CLI::IsMember({"quant", "router", "experts", "dispatch", "layer"}));
+    verify->add_option("--problem", verify_.problem, "one case (default: all)");
+    verify->add_flag("--markdown", verify_.markdown, "print docs/conformance.md, run nothing else");
     verify->add_option("--threads", verify_.threads, "CPU threads")->check(from_one_to(4096));
     verify->add_option("--json", verify_.json, "write the matrix")->type_name("FILE");
 

@@ -12,6 +12,7 @@
 #include "app/report.h"
 #include "bench/cases.h"
 #include "moebius/stream.h"
+#include "tests/conformance/layer_matrix.h"
 
 namespace moebius::app {
 
@@ -56,10 +57,14 @@ struct Counts {
   int64_t failed = 0;
 };
 
-Matrix verify_stage(const moebius::bench::StageCases& stage, const Stream& stream, Counts& counts) {
+Matrix verify_stage(const moebius::bench::StageCases& stage,
+                    const VerifyOptions& options,
+                    const Stream& stream,
+                    Counts& counts) {
   Matrix matrix;
   moebius::bench::CaseSetup setup;
   setup.stream = stream;
+  setup.problem = options.problem;
   setup.visit = [&](const moebius::bench::Case& c) {
     if (!c.refusal.empty()) {
       ++counts.refused;
@@ -92,7 +97,8 @@ void tell(const moebius::bench::StageCases& stage, const Matrix& matrix, Report&
     }
     rows.push_back(std::move(row));
   }
-  report.heading(fmt::format("{} against ref", stage.stage));
+  report.heading(fmt::format("{} against {}", stage.stage,
+                             stage.stage == "layer" ? "one rank, row by row" : "ref"));
   report.table(stage.stage, "cases", columns, rows);
   rows.clear();
   for (const Matrix::Note& note : matrix.notes) {
@@ -115,6 +121,10 @@ void tell(const moebius::bench::StageCases& stage, const Matrix& matrix, Report&
 
 int verify(const VerifyOptions& options) {
   expect_writable("--json", options.json);
+  if (options.markdown) {
+    fmt::print("{}", testing::layer_matrix_page());
+    return kOk;
+  }
   const Stream stream = Stream::cpu(options.threads);
   Report report;
   report.line(
@@ -123,9 +133,14 @@ int verify(const VerifyOptions& options) {
   Counts counts;
   for (const auto& stage : moebius::bench::stage_cases()) {
     if (options.stage.empty() || options.stage == stage.stage) {
-      tell(stage, verify_stage(stage, stream, counts), report);
+      const Matrix matrix = verify_stage(stage, options, stream, counts);
+      if (!matrix.cases.empty()) {
+        tell(stage, matrix, report);
+      }
     }
   }
+  expect(counts.ok + counts.refused + counts.failed > 0,
+         fmt::format("--problem {}: no such case", options.problem));
   report.heading("");
   report.line("verify", "result", "{ok} ok, {refused} refused, {failed} failed",
               {{"ok", counts.ok}, {"refused", counts.refused}, {"failed", counts.failed}});

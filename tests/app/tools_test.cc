@@ -24,12 +24,13 @@ using test::tiny_model;
 
 TEST(Verify, EveryImplementationAgreesWithTheReference) {
   const ScratchFolder scratch;
-  const CommandResult result = run_command({"verify", "--json", scratch / "verify.json"});
-  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  const auto json = read_json(scratch / "verify.json");
-  EXPECT_EQ(json["verify"]["failed"], 0);
-  EXPECT_GT(json["verify"]["ok"], 100);
   for (const char* stage : {"quant", "router", "experts", "dispatch"}) {
+    const CommandResult result =
+        run_command({"verify", "--stage", stage, "--json", scratch / "verify.json"});
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    const auto json = read_json(scratch / "verify.json");
+    EXPECT_EQ(json["verify"]["failed"], 0);
+    EXPECT_GE(json["verify"]["ok"], 10);
     ASSERT_FALSE(json[stage]["cases"].empty()) << stage;
     for (const auto& row : json[stage]["cases"]) {
       // Dispatch has no `ref`: what must come of it is computed from the inputs of all ranks.
@@ -37,6 +38,33 @@ TEST(Verify, EveryImplementationAgreesWithTheReference) {
       EXPECT_EQ(row[impl], "ok") << row;
     }
   }
+}
+
+// All of its rows: tests/layer/conformance_test.cc.
+TEST(Verify, LayerHasACellPerBackendAndSaysWhatIsRefused) {
+  const ScratchFolder scratch;
+  const CommandResult result = run_command(
+      {"verify", "--problem", "fp8_channel_token/ref", "--json", scratch / "verify.json"});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  const auto json = read_json(scratch / "verify.json");
+  EXPECT_FALSE(json.contains("quant"));
+  ASSERT_EQ(json["layer"]["cases"].size(), 1u);
+  const auto& row = json["layer"]["cases"][0];
+  for (const char* impl : {"none", "none_batched", "allgather_reducescatter", "monolithic",
+                           "high_throughput", "float64"}) {
+    EXPECT_EQ(row[impl], "ok") << impl;
+  }
+  EXPECT_EQ(row["low_latency"], "refused");
+  EXPECT_NE(result.out.find("low_latency has no fp8 scales per token"), std::string::npos)
+      << result.out;
+  EXPECT_EQ(run_command({"verify", "--problem", "no_such_case"}).exit_code, 2);
+}
+
+TEST(Docs, ConformancePageIsWhatTheCommandPrints) {
+  const CommandResult result = run_command({"verify", "--markdown"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(read_text("docs/conformance.md"), result.out)
+      << "moebius verify --markdown > docs/conformance.md";
 }
 
 TEST(Verify, OneStageByItself) {
