@@ -70,6 +70,13 @@ struct FinalizeInput {
   const WeightAndReduce* weight_and_reduce = nullptr;  // required
 };
 
+// What a rank has sent, own rank included: a token with several experts on a rank goes there once.
+struct TransportStatistics {
+  int64_t selections = 0;   // masked ones left out
+  int64_t copies = 0;       // rows to ranks
+  int64_t node_copies = 0;  // rows that crossed to another node
+};
+
 class PrepareFinalize {
  public:
   virtual ~PrepareFinalize() = default;
@@ -90,6 +97,9 @@ class PrepareFinalize {
   virtual Support accepts(WeightAndReduceKind kind) const = 0;
   // Whether this quantization (and deferring it) can be served.
   virtual Support accepts(const QuantConfig& quant, bool defer_input_quant) const = 0;
+
+  // Since construction; nullopt where nothing travels or nothing is counted.
+  virtual std::optional<TransportStatistics> statistics() const { return std::nullopt; }
 
   // Collective where ranks are involved: every rank calls, also with T == 0.
   virtual PrepareResult prepare(const PrepareInput& input, const CallContext& context) = 0;

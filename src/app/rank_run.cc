@@ -71,6 +71,7 @@ void time_calls(const RunOptions& options,
   context.workspaces = &workspaces;
   layer.forward(hidden, output, context);
 
+  const auto before_calls = layer.kernel().prepare_finalize().statistics();
   context.profile = &profile;
   std::vector<double> calls;
   std::array<std::vector<double>, kStages.size()> stages;
@@ -102,6 +103,11 @@ void time_calls(const RunOptions& options,
     figures.stage_us[s] = median(stages[s]);
   }
   figures.workspace_bytes = workspaces.bytes();
+  if (const auto after = layer.kernel().prepare_finalize().statistics()) {  // every call is alike
+    figures.selections = (after->selections - before_calls->selections) / options.repeat;
+    figures.copies = (after->copies - before_calls->copies) / options.repeat;
+    figures.node_copies = (after->node_copies - before_calls->node_copies) / options.repeat;
+  }
   const Tensor rows = layer.kernel().last_expert_load();
   for (int64_t l = 0; l < rows.numel(); ++l) {
     figures.rows += rows.data<int32_t>()[l];

@@ -30,6 +30,11 @@ struct RankFigures {
   int64_t rows = 0;    // its experts computed
   int64_t intra_node_bytes = 0;
   int64_t inter_node_bytes = 0;
+  // Of the tokens it sent: selections, one row per rank with some of them, and those that crossed
+  // to another node; -1 where nothing is counted.
+  int64_t selections = -1;
+  int64_t copies = -1;
+  int64_t node_copies = -1;
   int64_t workspace_bytes = 0;
   double call_us = 0;
   std::array<double, kStages.size()> stage_us{};

@@ -151,11 +151,21 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
   }
   int64_t intra = 0;
   int64_t inter = 0;
+  int64_t selections = 0;
+  int64_t copies = 0;
+  int64_t node_copies = 0;
+  int64_t max_rows = 0;
+  int64_t all_rows = 0;
   std::vector<std::vector<Json>> rows;
   for (size_t i = 0; i < r.ranks.size(); ++i) {
     const RankFigures& f = r.ranks[i];
     intra += f.intra_node_bytes;
     inter += f.inter_node_bytes;
+    selections += f.selections;
+    copies += f.copies;
+    node_copies += f.node_copies;
+    max_rows = std::max(max_rows, f.rows);
+    all_rows += f.rows;
     std::vector<Json> row = {
         i, f.node, f.tokens, f.rows, f.intra_node_bytes, f.inter_node_bytes, f.call_us};
     row.insert(row.end(), f.stage_us.begin(), f.stage_us.end());
@@ -174,6 +184,25 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                {"ranks_per_node", options.ranks_per_node},
                {"intra_node_bytes", intra, Unit::kBytes},
                {"inter_node_bytes", inter, Unit::kBytes}});
+  if (r.ranks.front().copies >= 0) {
+    report.line(
+        "parallel", "copies",
+        "{copies} rows to ranks for {selections} selections, {copies_per_selection} each; "
+        "{node_copies} between nodes",
+        {{"copies", copies},
+         {"selections", selections},
+         {"copies_per_selection",
+          selections > 0 ? static_cast<double>(copies) / static_cast<double>(selections) : 0.0,
+          Unit::kDecimals},
+         {"node_copies", node_copies}});
+  }
+  const double mean_rows = static_cast<double>(all_rows) / static_cast<double>(r.ranks.size());
+  report.line("parallel", "rank load",
+              "per rank max {max_rows}, mean {mean_rows}, ratio {imbalance}",
+              {{"max_rows", max_rows},
+               {"mean_rows", mean_rows, Unit::kDecimals},
+               {"imbalance", all_rows > 0 ? static_cast<double>(max_rows) / mean_rows : 0.0,
+                Unit::kDecimals}});
   std::vector<Column> columns = {{"rank", "rank"},
                                  {"node", "node"},
                                  {"tokens", "tokens"},

@@ -38,6 +38,11 @@ class AllGatherReduceScatter final : public PrepareFinalize {
     return rows_quant_supported(quant, defer_input_quant, /*num_scales=*/1);
   }
 
+  // Every token goes to every rank.  Monolithic: selections are made where they arrive.
+  std::optional<TransportStatistics> statistics() const override {
+    return monolithic_ ? std::nullopt : std::optional(statistics_);
+  }
+
   PrepareResult prepare(const PrepareInput& input, const CallContext& context) override;
   void finalize(const FinalizeInput& input, const CallContext& context) override;
 
@@ -46,6 +51,7 @@ class AllGatherReduceScatter final : public PrepareFinalize {
 
   Group& group_;
   bool monolithic_;
+  TransportStatistics statistics_;
   std::map<int, std::vector<int64_t>> counts_;  // tokens per rank of the call, by micro-batch
   std::unique_ptr<WeightAndReduce> contiguous_ =
       make_weight_and_reduce(WeightAndReduceKind::kContiguous);
@@ -102,6 +108,10 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   } else {
     result.topk_ids = gather(input.topk_ids, counts);
     result.topk_weights = gather(input.topk_weights, counts);
+    const Topology& topology = group_.topology();
+    statistics_.selections += num_selections(input.topk_ids);
+    statistics_.copies += num_tokens * topology.size;
+    statistics_.node_copies += num_tokens * (topology.size - topology.node_size(topology.node()));
   }
   if (input.lora_ids) {
     result.lora_ids = gather(input.lora_ids, counts);

@@ -35,6 +35,11 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   bool supports_async() const override { return true; }
   bool localizes_ids() const override { return true; }
 
+  std::optional<TransportStatistics> statistics() const override {
+    const HighThroughput::Statistics s = transport_.statistics();
+    return TransportStatistics{s.selections, s.copies, s.node_copies};
+  }
+
   Support accepts(WeightAndReduceKind kind) const override {
     return kind == WeightAndReduceKind::kNaiveBatched
                ? Support::no("naive batched reduces batched rows, these are standard")

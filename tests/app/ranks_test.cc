@@ -71,6 +71,34 @@ TEST(Ranks, ReportTellsWhatEachRankDid) {
   EXPECT_GT(between, 0);
   EXPECT_EQ(between, json["parallel"]["inter_node_bytes"]);
   EXPECT_NE(result.out.find("4 ranks (threads)"), std::string::npos) << result.out;
+
+  // A token has 4 selections, and at most a row per rank.
+  const auto& parallel = json["parallel"];
+  EXPECT_EQ(parallel["selections"], 37 * 4);
+  EXPECT_GT(parallel["copies"], 37);
+  EXPECT_LT(parallel["copies"], 37 * 4);
+  EXPECT_GT(parallel["node_copies"], 0);
+  EXPECT_LE(parallel["node_copies"], 37);  // of two nodes one is another
+  EXPECT_EQ(parallel["mean_rows"], 37);
+  EXPECT_NE(result.out.find("rows to ranks for 148 selections"), std::string::npos) << result.out;
+}
+
+TEST(Ranks, CopiesDependOnTheBackend) {
+  const ScratchFolder scratch;
+  const auto parallel = [&](const std::string& backend) {
+    const std::string file = scratch / (backend + ".json");
+    const CommandResult result = run_command(
+        run_words({"--ranks", "4", "--all2all", backend, "--ranks-per-node", "2", "--json", file}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return read_json(file)["parallel"];
+  };
+  const auto gathered = parallel("allgather_reducescatter");
+  EXPECT_EQ(gathered["copies"], 37 * 4);  // every token to every rank
+  EXPECT_EQ(gathered["node_copies"], 37 * 2);
+  const auto sent = parallel("high_throughput");
+  const auto low_latency = parallel("low_latency");
+  EXPECT_EQ(low_latency["copies"], sent["copies"]);
+  EXPECT_GE(low_latency["node_copies"], sent["node_copies"]);  // that one fans out behind the gate
 }
 
 TEST(Ranks, SpreadsThatCannotWorkAreRefused) {
