@@ -195,7 +195,7 @@ ExpertsDesc LayerProblem::desc(int rank, ActivationFormat format) const {
 
 ExpertWeights LayerProblem::weights_of(const std::vector<int64_t>& experts) const {
   const auto own = [&](const Tensor& tensor) { return pick(tensor, experts, desc_.num_experts); };
-  ExpertWeights weights{own(weights_.w1), own(weights_.w2), weights_.quant};
+  ExpertWeights weights{own(weights_.w1), own(weights_.w2), weights_.quant, {}};
   for (QuantDesc* d :
        {&weights.quant.a1, &weights.quant.a2, &weights.quant.w1, &weights.quant.w2}) {
     for (Tensor* tensor : {&d->scale, &d->alpha_or_gscale, &d->zero_point, &d->bias}) {
