@@ -1,0 +1,212 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/load_schemes.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "moebius/checkpoint.h"
+#include "moebius/error.h"
+
+namespace moebius::checkpoint {
+
+namespace {
+
+// Why 16: without calibration data the range of the activations is unknown.  Block scales then
+// cover block maxima from 0.006 (below, they lose precision) to 168 (beyond, values saturate).
+constexpr float kNvfp4ActivationScale = 16.0f;
+
+QuantConfig make_per_row(std::optional<QuantFormat> activation,
+                         QuantFormat weight,
+                         QuantTensors tensors) {
+  return QuantConfig::make(activation, activation.has_value(), true, std::nullopt,
+                           std::move(tensors), weight);
+}
+
+constexpr LoadScheme kSchemes[] = {
+    {"fp8_w8a8",
+     "e4m3, weights by 128x128 blocks, activations by 1x128",
+     QuantFormat::kFp8,
+     {128, 128},
+     [](QuantTensors t, GroupShape g) {
+       return QuantConfig::fp8_w8a8(std::move(t), false, false, g);
+     }},
+    {"fp8_w8a8_channel", "e4m3, weights per output channel, activations per token",
+     QuantFormat::kFp8, GroupShape::per_token(),
+     [](QuantTensors t, GroupShape) {
+       return make_per_row(QuantFormat::kFp8, QuantFormat::kFp8, std::move(t));
+     }},
+    {"fp8_w8a8_tensor", "e4m3, weights per expert, activations per tensor", QuantFormat::kFp8,
+     GroupShape::per_tensor(),
+     [](QuantTensors t, GroupShape) { return QuantConfig::fp8_w8a8(std::move(t)); }},
+    {"int8_w8a8", "weights per output channel, activations per token", QuantFormat::kInt8,
+     GroupShape::per_token(),
+     [](QuantTensors t, GroupShape) {
+       return make_per_row(QuantFormat::kInt8, QuantFormat::kInt8, std::move(t));
+     }},
+    {"int8_w8a16", "weights per output channel", QuantFormat::kInt8, GroupShape::per_token(),
+     [](QuantTensors t, GroupShape) {
+       return make_per_row(std::nullopt, QuantFormat::kInt8, std::move(t));
+     }},
+    {"int4_w4a16",
+     "weights by groups of 128, 64 or 32 around 8",
+     QuantFormat::kInt4,
+     {1, 128},
+     [](QuantTensors t, GroupShape g) {
+       return QuantConfig::int4_w4a16(std::move(t), GroupShape{0, g.col});
+     }},
+    {"mxfp4_w4a16",
+     "weights in OCP MX e2m1",
+     QuantFormat::kMxfp4,
+     {1, 32},
+     [](QuantTensors t, GroupShape) { return QuantConfig::mxfp4_w4a16(std::move(t)); }},
+    {"mxfp4",
+     "weights and activations in OCP MX e2m1",
+     QuantFormat::kMxfp4,
+     {1, 32},
+     [](QuantTensors t, GroupShape) {
+       return QuantConfig::ocp_mx(QuantFormat::kMxfp4, std::move(t));
+     }},
+    {"mxfp6_e3m2",
+     "weights and activations in OCP MX e3m2",
+     QuantFormat::kMxfp6E3M2,
+     {1, 32},
+     [](QuantTensors t, GroupShape) {
+       return QuantConfig::ocp_mx(QuantFormat::kMxfp6E3M2, std::move(t));
+     }},
+    {"mxfp6_e2m3",
+     "weights and activations in OCP MX e2m3",
+     QuantFormat::kMxfp6E2M3,
+     {1, 32},
+     [](QuantTensors t, GroupShape) {
+       return QuantConfig::ocp_mx(QuantFormat::kMxfp6E2M3, std::move(t));
+     }},
+    {"mxfp8",
+     "weights and activations in OCP MX e4m3",
+     QuantFormat::kMxfp8,
+     {1, 32},
+     [](QuantTensors t, GroupShape) {
+       return QuantConfig::ocp_mx(QuantFormat::kMxfp8, std::move(t));
+     }},
+    {"nvfp4",
+     "weights and activations in e2m1, e4m3 scales per 16",
+     QuantFormat::kNvfp4,
+     {1, 16},
+     [](QuantTensors t, GroupShape) { return QuantConfig::nvfp4(std::move(t)); }},
+};
+
+int64_t int4_group(int64_t hidden, int64_t intermediate) {
+  for (const int64_t group : {128, 64}) {
+    if (hidden % group == 0 && intermediate % group == 0) {
+      return group;
+    }
+  }
+  return 32;
+}
+
+// 1 / (global scale of the weight * of the activation).
+Tensor make_alphas(const Tensor& global_scale) {
+  Tensor alphas = Tensor::empty(global_scale.shape(), DType::kF32);
+  for (int64_t i = 0; i < alphas.numel(); ++i) {
+    alphas.data<float>()[i] = 1.0f / (global_scale.data<float>()[i] * kNvfp4ActivationScale);
+  }
+  return alphas.dim(1) == 1 ? alphas.view({alphas.dim(0)}) : alphas;
+}
+
+// Scales as QuantDesc wants them: [L] per tensor, [L, N] per channel.
+Tensor without_ones(const Tensor& scale, const GroupShape& group) {
+  if (group.is_per_tensor()) {
+    return scale.view({scale.dim(0)});
+  }
+  return group.is_per_token() ? scale.view({scale.dim(0), scale.dim(1)}) : scale;
+}
+
+}  // namespace
+
+const LoadScheme& find_load_scheme(const std::string& name) {
+  std::string known = "auto, none";
+  for (const LoadScheme& scheme : kSchemes) {
+    if (scheme.name == name) {
+      return scheme;
+    }
+    known += fmt::format(", {}", scheme.name);
+  }
+  throw InvalidArgument(fmt::format("quant is {}, expected one of {}", name, known));
+}
+
+QuantizeSpec load_weight_spec(const LoadScheme& scheme,
+                              int64_t hidden,
+                              int64_t intermediate,
+                              bool is_interleaved) {
+  QuantizeSpec spec;
+  spec.format = scheme.format;
+  spec.group = scheme.group;
+  if (scheme.format == QuantFormat::kInt4) {
+    spec.group.col = int4_group(hidden, intermediate);
+  }
+  if (is_interleaved && spec.group.row > 1 && intermediate % spec.group.row != 0) {
+    throw Unsupported(fmt::format(
+        "quant {}: gate and up rows alternate, and intermediate {} is not a multiple of {}",
+        scheme.name, intermediate, spec.group.row));
+  }
+  return spec;
+}
+
+QuantizedWeight allocate_weight(const LoadScheme& scheme,
+                                const QuantizeSpec& spec,
+                                int64_t num_experts,
+                                int64_t rows,
+                                int64_t cols,
+                                int64_t halves) {
+  QuantizedWeight result;
+  // One scale for a whole expert, else each half by itself.
+  result.num_parts = spec.group.is_per_tensor() ? 1 : halves;
+  const int64_t part_rows = rows / result.num_parts;
+  const Support support = quantize_supported(spec, part_rows, cols);
+  if (!support) {
+    throw Unsupported(fmt::format("quant {} of an expert's [{}, {}] weight: {}", scheme.name,
+                                  part_rows, cols, support.reason));
+  }
+  const Quantized one = allocate_quantized(spec, part_rows, cols);
+  result.values = Tensor::empty({num_experts, rows, cols}, one.values.dtype());
+  result.scale = Tensor::empty({num_experts, result.num_parts * one.scale.dim(0), one.scale.dim(1)},
+                               one.scale.dtype());
+  if (one.global_scale.defined()) {
+    result.global_scale = Tensor::empty({num_experts, result.num_parts}, DType::kF32);
+  }
+  return result;
+}
+
+QuantConfig make_quant_config(const LoadScheme& scheme,
+                              const QuantizeSpec& spec,
+                              const QuantizedWeight& w1,
+                              const QuantizedWeight& w2) {
+  QuantTensors tensors;
+  tensors.w1_scale = without_ones(w1.scale, spec.group);
+  tensors.w2_scale = without_ones(w2.scale, spec.group);
+  if (scheme.format == QuantFormat::kNvfp4) {
+    tensors.a1_gscale = Tensor::empty({1}, DType::kF32);
+    tensors.a1_gscale.data<float>()[0] = kNvfp4ActivationScale;
+    tensors.a2_gscale = tensors.a1_gscale;
+    tensors.g1_alphas = make_alphas(w1.global_scale);
+    tensors.g2_alphas = make_alphas(w2.global_scale);
+  }
+  return scheme.make(std::move(tensors), spec.group);
+}
+
+}  // namespace moebius::checkpoint
+
+namespace moebius {
+
+using namespace checkpoint;
+
+std::vector<QuantSchemeInfo> load_quant_schemes() {
+  std::vector<QuantSchemeInfo> result;
+  for (const LoadScheme& scheme : kSchemes) {
+    result.push_back({std::string(scheme.name), std::string(scheme.description)});
+  }
+  return result;
+}
+
+}  // namespace moebius
