@@ -8,6 +8,7 @@
 #include "app/output_file.h"
 #include "bench/cases.h"
 #include "bench/harness.h"
+#include "bench/layer_bench.h"
 #include "moebius/error.h"
 
 namespace moebius::app {
@@ -17,6 +18,9 @@ int bench(const BenchOptions& options) {
   if (options.ranks > 0 && options.stage != "dispatch") {
     throw InvalidArgument(fmt::format("--ranks {}: bench {} has no ranks, only bench dispatch",
                                       options.ranks, options.stage));
+  }
+  if (options.stage == "layer") {
+    return moebius::bench::run_layer_bench(options);
   }
   const auto stages = moebius::bench::stage_cases();
   const auto stage = std::find_if(stages.begin(), stages.end(),

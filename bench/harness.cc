@@ -26,11 +26,20 @@ using app::Json;
 
 constexpr int kProblemWidth = 32;
 constexpr int kImplWidth = 14;
-constexpr int kNumberWidth = 12;
 
-std::string time_text(double us) {
-  return app::format_value(us, app::Unit::kMicros);
+// Of a column: what its numbers need, or its header.
+int column_width(const app::Column& column) {
+  const bool is_short = column.unit == app::Unit::kPercent || column.unit == app::Unit::kDecimals ||
+                        column.unit == app::Unit::kPlain;
+  const int numbers = column.unit == app::Unit::kTokensPerSecond ? 16 : is_short ? 7 : 12;
+  return std::max(numbers, static_cast<int>(column.header.size()));
 }
+
+const std::vector<app::Column> kTimingColumns = {{"median_us", "median", app::Unit::kMicros},
+                                                 {"p10_us", "p10", app::Unit::kMicros},
+                                                 {"p90_us", "p90", app::Unit::kMicros},
+                                                 {"n", "n"},
+                                                 {"times_ref", "x ref", app::Unit::kDecimals}};
 
 }  // namespace
 
@@ -74,9 +83,11 @@ Harness::Harness(const app::BenchOptions& options, const std::vector<app::Column
 void Harness::print_header() {
   fmt::print("{}, {}, {} threads, {}\n", options_.stage, machine_["cpu"].get<std::string>(),
              machine_["threads"].get<int>(), app::version_line());
-  std::vector<std::string> cells = {"problem", "impl", "median", "p10", "p90", "n", "x ref"};
-  for (const app::Column& column : columns_) {
-    cells.emplace_back(column.header);
+  std::vector<std::string> cells = {"problem", "impl"};
+  for (const auto* columns : {&kTimingColumns, &columns_}) {
+    for (const app::Column& column : *columns) {
+      cells.emplace_back(column.header);
+    }
   }
   print_row(cells);
 }
@@ -110,22 +121,15 @@ void Harness::run(const Case& c) {
   Json line = {{"stage", options_.stage}, {"problem", c.problem}, {"impl", c.impl}};
   line.update(machine_);
   line["checked"] = options_.check;
-  line["median_us"] = timing.median_us;
-  line["p10_us"] = timing.p10_us;
-  line["p90_us"] = timing.p90_us;
-  line["n"] = timing.n;
-  line["times_ref"] = times_ref;
-  std::vector<std::string> cells = {c.problem,
-                                    c.impl,
-                                    time_text(timing.median_us),
-                                    time_text(timing.p10_us),
-                                    time_text(timing.p90_us),
-                                    std::to_string(timing.n),
-                                    app::format_value(times_ref, app::Unit::kDecimals)};
-  for (size_t i = 0; i < columns_.size(); ++i) {
-    line[std::string(columns_[i].key)] = metrics[i];
-    cells.push_back(app::format_value(metrics[i], columns_[i].unit));
-  }
+  std::vector<std::string> cells = {c.problem, c.impl};
+  const auto add = [&](const std::vector<app::Column>& columns, const std::vector<Json>& values) {
+    for (size_t i = 0; i < columns.size(); ++i) {
+      line[std::string(columns[i].key)] = values[i];
+      cells.push_back(app::format_value(values[i], columns[i].unit));
+    }
+  };
+  add(kTimingColumns, {timing.median_us, timing.p10_us, timing.p90_us, timing.n, times_ref});
+  add(columns_, metrics);
   json_lines_ += line.dump() + '\n';
   print_row(cells);
 }
@@ -154,8 +158,12 @@ void Harness::print_row(const std::vector<std::string>& cells) const {
   if (cells.size() == 3) {
     line += " " + cells[2];
   }
+  const size_t num_timing = kTimingColumns.size();
   for (size_t i = 2; cells.size() > 3 && i < cells.size(); ++i) {
-    line += fmt::format(" {:>{}}", cells[i], kNumberWidth);
+    const size_t column = i - 2;
+    line += fmt::format(
+        " {:>{}}", cells[i],
+        column_width(column < num_timing ? kTimingColumns[column] : columns_[column - num_timing]));
   }
   fmt::print("{}\n", line);
   std::fflush(stdout);

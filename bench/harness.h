@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "app/options.h"
@@ -35,6 +37,10 @@ class Harness {
  public:
   Harness(const app::BenchOptions& options, const std::vector<app::Column>& metric_columns);
 
+  // A fact about machine or set-up that goes into every JSON line from here on.
+  void fact(std::string_view key, app::Json value) {
+    machine_[std::string(key)] = std::move(value);
+  }
   void run(const Case& c);
   // Writes --json; the exit code.  Throws InvalidArgument when there was no case.
   int finish() const;

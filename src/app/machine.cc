@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/machine.h"
 
+#include <fmt/format.h>
+
 #include <fstream>
 #include <string_view>
 
@@ -49,8 +51,25 @@ std::vector<std::pair<std::string, bool>> cpu_isa() {
   };
 }
 
+int64_t last_level_cache_bytes() {
+  int64_t bytes = 0;
+  for (int index = 0;; ++index) {  // levels come in order
+    std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/size", index));
+    int64_t size = 0;
+    char unit = 0;
+    if (!(file >> size >> unit)) {
+      return bytes;
+    }
+    bytes = size << (unit == 'G' ? 30 : unit == 'M' ? 20 : 10);
+  }
+}
+
 int64_t memory_bytes() {
   return proc_bytes("/proc/meminfo", "MemTotal");
+}
+
+int64_t resident_memory_bytes() {
+  return proc_bytes("/proc/self/status", "VmRSS");
 }
 
 int64_t peak_memory_bytes() {

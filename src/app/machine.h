@@ -13,7 +13,9 @@ namespace moebius::app {
 
 std::string cpu_model();                              // "AMD EPYC"
 std::vector<std::pair<std::string, bool>> cpu_isa();  // what implementations may ask for
+int64_t last_level_cache_bytes();                     // as this processor sees it; 0 when unknown
 int64_t memory_bytes();                               // of the machine; 0 when unknown
+int64_t resident_memory_bytes();                      // of this process now (VmRSS), or 0
 int64_t peak_memory_bytes();                          // of this process so far (VmHWM), or 0
 
 }  // namespace moebius::app

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 namespace moebius::app {
 
@@ -51,13 +52,17 @@ struct MakeModelOptions {
 };
 
 struct BenchOptions {
-  std::string stage;    // quant, router, experts or dispatch
+  std::string stage;    // quant, router, experts, dispatch or layer
   std::string problem;  // empty: all of the stage
   std::string impl;     // empty: all that accept
   bool check = true;
   int threads = 0;
   int ranks = 0;          // of dispatch; 0: 1, 2, 4 and 8
   double min_time = 0.3;  // seconds of measurement per case
+  // layer
+  std::string preset;
+  std::string quant = "none";
+  std::vector<int64_t> tokens = {1, 8, 64, 512, 2048, 8192};
   std::string json;
 };
 

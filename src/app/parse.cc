@@ -95,10 +95,11 @@ class Parser {
     make->add_option("--seed", make_.seed, "of the random weights (default 0)");
     make->add_option("--output", make_.output, "folder to write")->type_name("DIR");
 
-    CLI::App* bench = app_.add_subcommand("bench", "Check one stage, then time it");
+    CLI::App* bench =
+        app_.add_subcommand("bench", "Check one stage, or a whole layer, then time it");
     bench->add_option("stage", bench_.stage)
         ->required()
-        ->check(CLI::IsMember({"quant", "router", "experts", "dispatch"}));
+        ->check(CLI::IsMember({"quant", "router", "experts", "dispatch", "layer"}));
     bench->add_option("--problem", bench_.problem, "one problem (default: all)");
     bench->add_option("--impl", bench_.impl, "one implementation (default: all that accept)");
     bench->add_flag("--check,!--no-check", bench_.check, "compare with ref first (default)");
@@ -108,6 +109,11 @@ class Parser {
     bench->add_option("--min-time", bench_.min_time, "seconds of measurement per case")
         ->check(CLI::Range(0.0, 3600.0));
     bench->add_option("--json", bench_.json, "write one line per case")->type_name("FILE");
+    bench->add_option("--preset", bench_.preset, "layer: a model's name (see moebius info)");
+    bench->add_option("--quant", bench_.quant, "layer: none or a scheme (see moebius info)");
+    bench->add_option("--tokens", bench_.tokens, "layer: T,T,... (default 1,8,64,512,2048,8192)")
+        ->delimiter(',')
+        ->check(from_one_to(kMaxTokens));
 
     CLI::App* verify =
         app_.add_subcommand("verify", "Compare every implementation with the reference");

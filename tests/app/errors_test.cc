@@ -106,6 +106,10 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
   expect_refused({"bench", "poetry"}, {"poetry"});
   expect_refused({"bench", "quant", "--problem", "nothing"}, {"nothing"});
   expect_refused({"bench", "quant", "--ranks", "2"}, {"--ranks 2", "quant"});
+  expect_refused({"bench", "layer"}, {"--preset"});
+  expect_refused({"bench", "layer", "--preset", "poetry"}, {"poetry", "qwen3-30b-a3b"});
+  expect_refused({"bench", "layer", "--preset", "tiny", "--quant", "prose"}, {"prose", "nvfp4"});
+  expect_refused({"bench", "layer", "--preset", "tiny", "--tokens", "1,0"}, {"0"});
 }
 
 TEST(Usage, OptionsOfLaterStepsSayThatTheyAreNotBuilt) {

@@ -4,9 +4,11 @@
 // verify, info and bench, and the parts of README.md that come from the command.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <set>
 #include <sstream>
+#include <vector>
 
 #include "moebius/settings.h"
 #include "tests/app/command.h"
@@ -161,6 +163,38 @@ TEST(Bench, DispatchChecksEveryRowAndComparesWithMemcpy) {
   }
   EXPECT_EQ(impls.count("high_throughput"), 4u);
   EXPECT_EQ(impls.count("low_latency"), 3u);
+}
+
+TEST(Bench, AWholeLayerAgainstTheRooflineOfItsRun) {
+  const ScratchFolder scratch;
+  for (const std::string quant : {"none", "int8_w8a8", "nvfp4"}) {
+    const CommandResult result = run_command(
+        {"bench", "layer", "--preset", "tiny-deepseek-v3", "--quant", quant, "--tokens", "1,33",
+         "--min-time", "0", "--threads", "1", "--json", scratch / "layer.jsonl"});
+    ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
+    std::istringstream lines(read_text(scratch / "layer.jsonl"));
+    std::vector<std::string> problems;
+    for (std::string line; std::getline(lines, line);) {
+      const auto json = nlohmann::json::parse(line);
+      problems.push_back(json["problem"]);
+      EXPECT_TRUE(json["checked"]);
+      EXPECT_EQ(json["threads"], 1);
+      EXPECT_GE(json["layers"], 2);
+      // The slower of computing and reading.
+      const double roofline = json["roofline_us"];
+      const double flops_us = json["gflops"].get<double>() * json["median_us"].get<double>() /
+                              json["peak_gflops"].get<double>();
+      const double read_us =
+          json["touched_bytes"].get<double>() * 1e-3 / json["read_gb_per_s"].get<double>();
+      EXPECT_NEAR(roofline, std::max(flops_us, read_us), 1e-6 * roofline);
+      EXPECT_NEAR(json["times_roofline"].get<double>() * roofline, json["median_us"], 1e-3);
+      EXPECT_LE(json["touched_bytes"], json["layer_bytes"]);
+      EXPECT_GT(json["experts_share"], 0);
+      EXPECT_LT(json["experts_share"], 1);
+    }
+    const std::string prefix = "tiny-deepseek-v3/" + quant;
+    EXPECT_EQ(problems, (std::vector<std::string>{prefix + "/1", prefix + "/33"}));
+  }
 }
 
 std::string without_first_lines(const std::string& text, const std::string& begin) {

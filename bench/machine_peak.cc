@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/machine_peak.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "app/machine.h"
+#include "bench/cases.h"
+#include "bench/peak_kernels.h"
+#include "core/cpu_features.h"
+#include "core/parallel.h"
+#include "moebius/tensor.h"
+
+namespace moebius::bench {
+
+namespace {
+
+struct PeakKernel {
+  std::string_view name;
+  Operand operand;
+  bool CpuFeatures::*feature;
+  int64_t (*run)(int64_t rounds);
+};
+
+constexpr PeakKernel kKernels[] = {
+#ifdef MOEBIUS_HAVE_AMX
+    {"AMX bf16", Operand::kBF16, &CpuFeatures::amx_bf16, run_amx_bf16},
+    {"AMX int8", Operand::kInt8, &CpuFeatures::amx_int8, run_amx_int8},
+#endif
+#ifdef MOEBIUS_HAVE_AVX512_BF16
+    {"AVX-512 bf16", Operand::kBF16, &CpuFeatures::avx512_bf16, run_avx512_bf16},
+#endif
+#ifdef MOEBIUS_HAVE_AVX512_VNNI
+    {"AVX-512 int8", Operand::kInt8, &CpuFeatures::avx512_vnni, run_avx512_vnni},
+#endif
+#ifdef MOEBIUS_HAVE_AVX512
+    {"AVX-512 f32", Operand::kF32, &CpuFeatures::avx512, run_avx512_fma},
+#endif
+#ifdef MOEBIUS_HAVE_AVX2
+    {"AVX2 f32", Operand::kF32, &CpuFeatures::avx2, run_avx2_fma},
+#endif
+};
+
+// Two multiply-adds at a time, for processors that have none of the above.
+int64_t run_portable(int64_t rounds) {
+  constexpr int kChains = 8;
+  float sum[kChains] = {};
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (float& chain : sum) {
+      chain = chain * 0.75f + 0.5f;
+    }
+  }
+  for (const float chain : sum) {
+    [[maybe_unused]] volatile float used = chain;
+  }
+  return rounds * kChains * 2;
+}
+
+constexpr PeakKernel kPortable = {"portable f32", Operand::kF32, nullptr, run_portable};
+constexpr int kRepeats = 7;
+
+// The best of a few, about 30 ms each: what disturbs can only slow down.
+double gflops_of(const PeakKernel& kernel, const Stream& stream) {
+  int64_t rounds = 1000;
+  while (seconds_of([&] { kernel.run(rounds); }) < 2e-3) {
+    rounds *= 2;
+  }
+  const int64_t tasks = int64_t{8} * stream.num_threads();
+  double best = 0;
+  for (int i = 0; i < kRepeats; ++i) {
+    std::atomic<int64_t> operations{0};
+    const double seconds = seconds_of([&] {
+      parallel_tasks(stream, tasks, [&](int64_t, int) { operations += kernel.run(rounds); });
+    });
+    best = std::max(best, static_cast<double>(operations.load()) / seconds * 1e-9);
+  }
+  return best;
+}
+
+constexpr int64_t kLine = 64;
+// Found best on the machines at hand: the hardware's own prefetching stops at each page.
+constexpr int64_t kPrefetchAhead = 4096;
+
+uint64_t sum_words(const std::byte* from, int64_t bytes) {
+  uint64_t sum[8] = {};
+  for (int64_t at = 0; at < bytes; at += kLine) {
+    __builtin_prefetch(from + at + kPrefetchAhead);
+    uint64_t words[8];
+    std::memcpy(words, from + at, kLine);
+    for (int i = 0; i < 8; ++i) {
+      sum[i] += words[i];
+    }
+  }
+  uint64_t total = 0;
+  for (const uint64_t s : sum) {
+    total += s;
+  }
+  return total;
+}
+
+}  // namespace
+
+ComputePeak compute_peak(Operand operand, const Stream& stream) {
+  ComputePeak best;
+  const auto consider = [&](const PeakKernel& kernel) {
+    const double gflops = gflops_of(kernel, stream);
+    if (gflops > best.gflops) {
+      best = {kernel.name, gflops};
+    }
+  };
+  for (const PeakKernel& kernel : kKernels) {
+    const bool fits = kernel.operand == operand || kernel.operand == Operand::kF32;
+    if (fits && cpu_features().*kernel.feature) {
+      consider(kernel);
+    }
+  }
+  if (best.gflops == 0) {
+    consider(kPortable);
+  }
+  return best;
+}
+
+double read_gb_per_s(const Stream& stream) {
+  constexpr int64_t kBlock = int64_t{1} << 20;
+  constexpr int64_t kSmallest = int64_t{512} << 20;
+  const int64_t wanted = std::max(kSmallest, 4 * app::last_level_cache_bytes());
+  const int64_t limit = std::max(kSmallest, app::memory_bytes() / 8);
+  const int64_t bytes = std::min(wanted, limit) / kBlock * kBlock;
+  const Tensor buffer = Tensor::empty({bytes}, DType::kU8);
+  parallel_for(stream, bytes, kBlock, [&](int64_t begin, int64_t end) {
+    std::memset(buffer.bytes() + begin, 1, static_cast<size_t>(end - begin));
+  });
+  double best = 0;
+  for (int i = 0; i < kRepeats; ++i) {
+    std::atomic<uint64_t> sum{0};
+    const double seconds = seconds_of([&] {
+      parallel_for(stream, bytes, kBlock, [&](int64_t begin, int64_t end) {
+        sum += sum_words(buffer.bytes() + begin, end - begin);
+      });
+    });
+    best = std::max(best, static_cast<double>(bytes) / seconds * 1e-9);
+  }
+  return best;
+}
+
+}  // namespace moebius::bench
