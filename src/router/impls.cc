@@ -11,6 +11,9 @@ namespace moebius::router {
 namespace {
 
 constexpr ImplEntry kImpls[] = {
+#ifdef MOEBIUS_HAVE_AMX
+    {"cpu_amx", cpu_amx_supports, make_cpu_amx},
+#endif
 #ifdef MOEBIUS_HAVE_AVX512
     {"cpu_avx512", cpu_avx512_supports, make_cpu_avx512},
 #endif

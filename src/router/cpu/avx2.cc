@@ -35,6 +35,21 @@ Reg load(const BHalf* p) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
+// Rows of panels, see simd.h.
+template <int kOdd>
+Reg load_half(const float* row, int v) {
+  return load(row + kOdd * kPanelWidth + v * kLanes);
+}
+template <int kOdd>
+Reg load_half(const Half* row, int v) {
+  return load(row + kOdd * kPanelWidth + v * kLanes);
+}
+template <int kOdd>
+Reg load_half(const BHalf* row, int v) {
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + 2 * v * kLanes));
+  return _mm256_castsi256_ps(kOdd ? _mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000))
+                                  : _mm256_slli_epi32(pairs, 16));
+}
 void store(float* p, Reg a) {
   _mm256_storeu_ps(p, a);
 }

@@ -3,6 +3,8 @@
 //
 // AVX-512 (F, BW, VL, DQ).  A full tile is 6 tokens x 32 experts: 12 accumulators, enough to hide
 // the latency of two multiply-adds per cycle.
+// Why no VDPBF16PS: it adds both products of a pair to one chain, which is not the order of ref.h,
+// and is said to be no faster than two multiply-adds.
 #include <immintrin.h>
 
 #include "router/cpu/simd.h"
@@ -34,6 +36,21 @@ Reg load(const Half* p) {
 Reg load(const BHalf* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+// Rows of panels, see simd.h.
+template <int kOdd>
+Reg load_half(const float* row, int v) {
+  return load(row + kOdd * kPanelWidth + v * kLanes);
+}
+template <int kOdd>
+Reg load_half(const Half* row, int v) {
+  return load(row + kOdd * kPanelWidth + v * kLanes);
+}
+template <int kOdd>
+Reg load_half(const BHalf* row, int v) {
+  const __m512i pairs = _mm512_loadu_si512(row + 2 * v * kLanes);
+  return _mm512_castsi512_ps(kOdd ? _mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000))
+                                  : _mm512_slli_epi32(pairs, 16));
 }
 void store(float* p, Reg a) {
   _mm512_storeu_ps(p, a);

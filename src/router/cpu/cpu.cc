@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gate is packed once into panels [H, 16] of 16 experts each, in its own dtype, so that the
-// inner loop reads it in order and converts in registers.  A task of logits() is a block of tokens
-// times a range of panels; it works through H in the blocks that the summation order prescribes.
+// The gate is packed once into panels of 16 experts each, in its own dtype, so that the inner loop
+// reads it in order and converts in registers; panels of bf16 are laid out as AMX wants them.  A
+// task of logits() is a block of tokens times a range of panels; without AMX it works through H in
+// steps for which the tokens, widened to f32, stay in cache.
 #include "router/cpu/cpu.h"
 
 #include <fmt/format.h>
@@ -24,8 +25,11 @@ namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 constexpr int64_t kMaxExperts = 1024;  // sizes select()'s rows on the stack
-constexpr int64_t kTokenBlock = 48;    // x 256 x 4 bytes = 48 KiB of hidden states, for L2
-constexpr int64_t kSelectGrain = 32;   // tokens, about 30 us
+constexpr int64_t kTokenBlock = 48;
+constexpr int64_t kDepthStep = 256;  // 48 x 256 x 4 bytes = 48 KiB of hidden states, for L2
+static_assert(kDepthStep % kChainDepth == 0 && kDepthBlock == kChainDepth);
+constexpr int64_t kAmxPanels = 8;     // x 32 x 16 x 4 bytes = 16 KiB of sums on the stack
+constexpr int64_t kSelectGrain = 32;  // tokens, about 30 us
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -37,36 +41,44 @@ FloatType float_type(DType dtype) {
                                 : FloatType::kBF16;
 }
 
+// See TileArgs; depth is filled up with zeros to whole chains.
 template <typename Element>
-void pack_panels(const Tensor& gate, const Tensor& panels) {
+void pack_panels(const Tensor& gate, bool interleaves, const Tensor& panels) {
   const int64_t num_experts = gate.dim(0), depth = gate.dim(1);
+  const int64_t panel_size = panels.dim(1) * panels.dim(2);
   const auto* from = reinterpret_cast<const Element*>(gate.bytes());
   auto* to = reinterpret_cast<Element*>(panels.bytes());
   for (int64_t e = 0; e < num_experts; ++e) {
-    Element* lane = to + e / kPanelWidth * depth * kPanelWidth + e % kPanelWidth;
+    Element* panel = to + e / kPanelWidth * panel_size;
+    const int64_t lane = e % kPanelWidth;
     for (int64_t h = 0; h < depth; ++h) {
-      lane[h * kPanelWidth] = from[e * depth + h];
+      const int64_t place = interleaves ? 2 * lane + h % 2 : h % 2 * kPanelWidth + lane;
+      panel[h / 2 * kPanelRow + place] = from[e * depth + h];
     }
   }
 }
 
 class Cpu final : public Impl {
  public:
-  Cpu(const Model& model, const SimdOps& ops) : model_(model), config_(model.config), ops_(ops) {
+  Cpu(const Model& model, const SimdOps& ops, AmxLogits amx = nullptr)
+      : model_(model), config_(model.config), ops_(ops), amx_(amx) {
     key_bias_ = model.correction_bias;
     key_bias_.resize(static_cast<size_t>(config_.num_experts), 0.0f);
     key_bias_.resize(static_cast<size_t>(padded()), kNegInf);
     if (model.gate) {
-      panels_ = Tensor::zeros({padded() / kPanelWidth, model.gate.dim(1), kPanelWidth},
-                              model.gate.dtype());
-      model.gate.dtype() == DType::kF32 ? pack_panels<uint32_t>(model.gate, panels_)
-                                        : pack_panels<uint16_t>(model.gate, panels_);
+      const int64_t depth = ceil_div(model.gate.dim(1), kChainDepth) * kChainDepth;
+      panels_ = Tensor::zeros({padded() / kPanelWidth, depth / 2, kPanelRow}, model.gate.dtype());
+      const bool interleaves = model.gate.dtype() == DType::kBF16;
+      model.gate.dtype() == DType::kF32 ? pack_panels<uint32_t>(model.gate, interleaves, panels_)
+                                        : pack_panels<uint16_t>(model.gate, interleaves, panels_);
     }
   }
 
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const override {
+    const bool by_amx = amx_ != nullptr && hidden.dtype() == DType::kBF16;
+    const int64_t block = by_amx ? kAmxTokens : kTokenBlock;
     const int64_t num_tokens = hidden.dim(0), num_panels = panels_.dim(0);
-    const int64_t num_blocks = ceil_div(num_tokens, kTokenBlock);
+    const int64_t num_blocks = ceil_div(num_tokens, block);
     if (num_blocks == 0) {
       return;
     }
@@ -75,10 +87,15 @@ class Cpu final : public Impl {
     const int64_t task_panels = ceil_div(num_panels, std::min(wanted, num_panels));
     const int64_t num_ranges = ceil_div(num_panels, task_panels);
     parallel_tasks(stream, num_blocks * num_ranges, [&](int64_t task, int) {
-      const int64_t token = task / num_ranges * kTokenBlock;
+      const int64_t token = task / num_ranges * block;
+      const int64_t token_end = std::min(num_tokens, token + block);
       const int64_t panel = task % num_ranges * task_panels;
-      logits_block(hidden, token, std::min(num_tokens, token + kTokenBlock), panel,
-                   std::min(num_panels, panel + task_panels), out.data<float>());
+      const int64_t panel_end = std::min(num_panels, panel + task_panels);
+      if (by_amx) {
+        logits_by_amx(hidden, token, token_end, panel, panel_end, out.data<float>());
+      } else {
+        logits_block(hidden, token, token_end, panel, panel_end, out.data<float>());
+      }
     });
   }
 
@@ -100,6 +117,12 @@ class Cpu final : public Impl {
  private:
   int64_t padded() const { return ceil_div(config_.num_experts, kPanelWidth) * kPanelWidth; }
 
+  int64_t panel_size() const { return panels_.dim(1) * kPanelRow; }
+
+  const std::byte* panel_bytes(int64_t panel, int64_t h) const {
+    return panels_.bytes() + (panel * panel_size() + h / 2 * kPanelRow) * bits(panels_.dtype()) / 8;
+  }
+
   // Tokens [token, token_end) times panels [panel, panel_end).
   void logits_block(const Tensor& hidden,
                     int64_t token,
@@ -107,55 +130,102 @@ class Cpu final : public Impl {
                     int64_t panel,
                     int64_t panel_end,
                     float* out) const {
-    alignas(64) float x[kTokenBlock * kDepthBlock];
+    alignas(64) float x[kTokenBlock * kDepthStep];
     alignas(64) float sums[kMaxTilePanels * kMaxTileRows * kPanelWidth];
     const int64_t depth = hidden.dim(1);
     const int64_t num_tokens = token_end - token;
     // Panels that pass over many rows should stay in L1; a lone row wants a wide tile.
     const int64_t step = num_tokens > kMaxTileRows ? kMaxTilePanels / 2 : kMaxTilePanels;
-    for (int64_t h = 0; h < depth; h += kDepthBlock) {
-      const int64_t n = std::min(kDepthBlock, depth - h);
+    for (int64_t h = 0; h < depth; h += kDepthStep) {
+      const int64_t n = std::min(kDepthStep, depth - h);
+      const int64_t padded_n = ceil_div(n, kChainDepth) * kChainDepth;
       for (int64_t t = 0; t < num_tokens; ++t) {
         const int64_t offset = ((token + t) * depth + h) * bits(hidden.dtype()) / 8;
-        ops_.widen(hidden.bytes() + offset, float_type(hidden.dtype()), n, x + t * kDepthBlock);
+        float* row = x + t * kDepthStep;
+        ops_.widen(hidden.bytes() + offset, float_type(hidden.dtype()), n, row);
+        std::fill(row + n, row + padded_n, 0.0f);
       }
       for (int64_t p = panel; p < panel_end; p += step) {
         for (int64_t t = 0; t < num_tokens; t += kMaxTileRows) {
           TileArgs args;
-          args.x = x + t * kDepthBlock;
-          args.x_stride = kDepthBlock;
+          args.x = x + t * kDepthStep;
+          args.x_stride = kDepthStep;
           args.rows = static_cast<int>(std::min<int64_t>(kMaxTileRows, num_tokens - t));
-          args.panels = panels_.bytes() + (p * depth + h) * kPanelWidth * bits(panels_.dtype()) / 8;
+          args.panels = panel_bytes(p, h);
           args.type = float_type(panels_.dtype());
-          args.panel_stride = depth * kPanelWidth;
+          args.panel_stride = panel_size();
           args.num_panels = static_cast<int>(std::min(step, panel_end - p));
-          args.depth = n;
+          args.depth = padded_n;
           args.out = sums;
+          const TileSums tile = {sums, token + t, args.rows, args.rows, p, args.num_panels};
+          std::fill(sums, sums + args.num_panels * args.rows * kPanelWidth, 0.0f);
+          if (h > 0) {
+            for_each_row(tile, out, [](float* sum, const float* row, int64_t lanes, int64_t) {
+              std::copy(row, row + lanes, sum);
+            });
+          }
           ops_.tile(args);
-          add_sums(args, token + t, p, h == 0, h + n == depth, out);
+          h + n == depth
+              ? store_logits(tile, out)
+              : for_each_row(tile, out, [](float* sum, float* row, int64_t lanes, int64_t) {
+                  std::copy(sum, sum + lanes, row);
+                });
         }
       }
     }
   }
 
-  void add_sums(const TileArgs& args,
-                int64_t token,
-                int64_t panel,
-                bool is_first,
-                bool is_last,
-                float* out) const {
-    const float* sum = args.out;
-    for (int p = 0; p < args.num_panels; ++p) {
-      const int64_t expert = (panel + p) * kPanelWidth;
-      const int64_t num_lanes = std::min<int64_t>(kPanelWidth, config_.num_experts - expert);
-      for (int r = 0; r < args.rows; ++r, sum += kPanelWidth) {
-        float* row = out + (token + r) * config_.num_experts + expert;
-        for (int64_t i = 0; i < num_lanes; ++i) {
-          const float total = (is_first ? 0.0f : row[i]) + sum[i];
-          row[i] = is_last ? total + model_.bias[static_cast<size_t>(expert + i)] : total;
-        }
+  // The same by AMX, bf16 times bf16.
+  void logits_by_amx(const Tensor& hidden,
+                     int64_t token,
+                     int64_t token_end,
+                     int64_t panel,
+                     int64_t panel_end,
+                     float* out) const {
+    alignas(64) float sums[kAmxPanels * kAmxTokens * kPanelWidth];
+    for (int64_t p = panel; p < panel_end; p += kAmxPanels) {
+      AmxArgs args;
+      args.depth = args.x_stride = hidden.dim(1);
+      args.x = reinterpret_cast<const uint16_t*>(hidden.bytes()) + token * args.x_stride;
+      args.num_tokens = static_cast<int>(token_end - token);
+      args.panels = panel_bytes(p, 0);
+      args.panel_stride = panel_size();
+      args.num_panels = static_cast<int>(std::min(kAmxPanels, panel_end - p));
+      args.out = sums;
+      amx_(args);
+      store_logits({sums, token, args.num_tokens, kAmxTokens, p, args.num_panels}, out);
+    }
+  }
+
+  // Sums of a block of logits: [num_panels, panel_rows, kPanelWidth].
+  struct TileSums {
+    float* sums;
+    int64_t token;
+    int64_t num_tokens;
+    int64_t panel_rows;
+    int64_t panel;
+    int64_t num_panels;
+  };
+
+  // fn(a token's sums in a panel, their place in out, how many exist, the first one's expert).
+  template <typename Fn>
+  void for_each_row(const TileSums& tile, float* out, const Fn& fn) const {
+    for (int64_t p = 0; p < tile.num_panels; ++p) {
+      const int64_t expert = (tile.panel + p) * kPanelWidth;
+      const int64_t lanes = std::min<int64_t>(kPanelWidth, config_.num_experts - expert);
+      for (int64_t r = 0; r < tile.num_tokens; ++r) {
+        fn(tile.sums + (p * tile.panel_rows + r) * kPanelWidth,
+           out + (tile.token + r) * config_.num_experts + expert, lanes, expert);
       }
     }
+  }
+
+  void store_logits(const TileSums& tile, float* out) const {
+    for_each_row(tile, out, [this](const float* sum, float* row, int64_t lanes, int64_t expert) {
+      for (int64_t i = 0; i < lanes; ++i) {
+        row[i] = sum[i] + model_.bias[static_cast<size_t>(expert + i)];
+      }
+    });
   }
 
   void select_row(const float* logits, int32_t* ids, float* weights) const {
@@ -235,7 +305,8 @@ class Cpu final : public Impl {
   const Model& model_;
   const RouterConfig& config_;
   const SimdOps& ops_;
-  Tensor panels_;                // [ceil(E / 16), H, 16]; the padding experts are zeros
+  AmxLogits amx_;                // null: not used
+  Tensor panels_;                // [ceil(E / 16), H / 2, 32]; padding is zeros
   std::vector<float> key_bias_;  // correction bias or zeros, then -inf up to padded()
 };
 
@@ -259,6 +330,19 @@ Support cpu_avx2_supports(const Model& model) {
 
 std::unique_ptr<Impl> make_cpu_avx2(const Model& model) {
   return std::make_unique<Cpu>(model, kAvx2Ops);
+}
+#endif
+
+#ifdef MOEBIUS_HAVE_AMX
+Support cpu_amx_supports(const Model& model) {
+  if (model.gate && model.gate.dtype() != DType::kBF16) {
+    return Support::no(fmt::format("the gate is {}, expected bf16", name(model.gate.dtype())));
+  }
+  return supports(model, cpu_features().amx_bf16, "AMX bf16");
+}
+
+std::unique_ptr<Impl> make_cpu_amx(const Model& model) {
+  return std::make_unique<Cpu>(model, kAvx512Ops, amx_logits);
 }
 #endif
 

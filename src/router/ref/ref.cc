@@ -15,6 +15,11 @@ namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
+// Subnormal numbers as zeros.
+float flushed(float x) {
+  return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x;
+}
+
 class Ref final : public Impl {
  public:
   explicit Ref(const Model& model) : model_(model) {}
@@ -29,11 +34,12 @@ class Ref final : public Impl {
         float total = 0.0f;
         for (int64_t begin = 0; begin < depth; begin += kDepthBlock) {
           const int64_t end = std::min(depth, begin + kDepthBlock);
-          float chain = 0.0f;
+          float chains[2] = {};
           for (int64_t h = begin; h < end; ++h) {
-            chain = std::fma(a[h], b[h], chain);
+            float& chain = chains[h % 2];
+            chain = flushed(std::fma(flushed(a[h]), flushed(b[h]), chain));
           }
-          total += chain;
+          total = flushed(total + flushed(chains[0] + chains[1]));
         }
         out.data<float>()[t * num_experts + e] = total + model_.bias[static_cast<size_t>(e)];
       }
