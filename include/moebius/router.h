@@ -83,7 +83,7 @@ class Router {
   std::string_view implementation() const;
 
   // hidden [T, H] f32/bf16/f16 -> out f32 [T, E]; products summed in f32 in a fixed order (stated
-  // in src/router/ref/ref.cc), so every implementation and thread count gives the same bits.
+  // in src/router/ref/ref.h), so every implementation and thread count gives the same bits.
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const;
   // logits f32 [T, E] -> ids i32 [T, K], weights f32 [T, K].  T == 0 is valid.
   // Throws InvalidArgument when a custom routing leaves an id outside [-1, E) or unwritten.

@@ -9,6 +9,7 @@
 
 #include "core/parallel.h"
 #include "layer/batched_rows.h"
+#include "layer/cpu/row_sums.h"
 #include "layer/row_ops.h"
 
 namespace moebius {
@@ -21,29 +22,10 @@ struct Term {
   float weight;
 };
 
-// out = sum of T(row * weight) in the order given; Sum is what the sum is rounded to each time.
-// Why two loops: the compiler vectorises one rounding per loop.
-template <typename T, typename Sum>
-void sum_rows(const T* rows, const std::vector<Term>& terms, int64_t hidden, T* out) {
-  constexpr int64_t kBlock = 512;  // elements that stay in the first-level cache
-  T weighted[kBlock];
-  Sum sum[kBlock];
-  for (int64_t begin = 0; begin < hidden; begin += kBlock) {
-    const int64_t n = std::min(kBlock, hidden - begin);
-    std::fill_n(sum, n, Sum(0.0f));
-    for (const auto& [row, weight] : terms) {
-      const T* x = rows + row * hidden + begin;
-      for (int64_t i = 0; i < n; ++i) {
-        weighted[i] = static_cast<T>(static_cast<float>(x[i]) * weight);
-      }
-      for (int64_t i = 0; i < n; ++i) {
-        sum[i] = static_cast<Sum>(static_cast<float>(sum[i]) + static_cast<float>(weighted[i]));
-      }
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      out[begin + i] = static_cast<T>(static_cast<float>(sum[i]));
-    }
-  }
+row_sums::Type sum_type(DType dtype) {
+  return dtype == DType::kF32    ? row_sums::Type::kF32
+         : dtype == DType::kBF16 ? row_sums::Type::kBF16
+                                 : row_sums::Type::kF16;
 }
 
 // output[t] = sum over the terms that append_terms(t, terms) lists.
@@ -54,18 +36,23 @@ void reduce_tokens(const Tensor& expert_output,
                    const Stream& stream,
                    const AppendTerms& append_terms) {
   constexpr int64_t kTokensPerTask = 4;
+  static const row_sums::WeightedSum weighted_sum = row_sums::choose_weighted_sum();
+  const row_sums::Type type = sum_type(output.dtype());
   const int64_t hidden = output.dim(1);
-  visit_hidden_dtype(output.dtype(), [&](auto type) {
-    using T = decltype(type);
-    parallel_for(stream, output.dim(0), kTokensPerTask, [&](int64_t begin, int64_t end) {
-      std::vector<Term> terms;
-      for (int64_t t = begin; t < end; ++t) {
-        terms.clear();
-        append_terms(t, terms);
-        const auto sum = sum_in_dtype ? sum_rows<T, T> : sum_rows<T, float>;
-        sum(expert_output.data<T>(), terms, hidden, output.data<T>() + t * hidden);
+  const int64_t row_bytes = hidden * bits(output.dtype()) / 8;
+  parallel_for(stream, output.dim(0), kTokensPerTask, [&](int64_t begin, int64_t end) {
+    std::vector<Term> terms;
+    std::vector<row_sums::Term> rows;
+    for (int64_t t = begin; t < end; ++t) {
+      terms.clear();
+      append_terms(t, terms);
+      rows.clear();
+      for (const auto& [row, weight] : terms) {
+        rows.push_back({expert_output.bytes() + row * row_bytes, weight});
       }
-    });
+      weighted_sum(type, rows.data(), static_cast<int64_t>(rows.size()), sum_in_dtype, hidden,
+                   output.bytes() + t * row_bytes);
+    }
   });
 }
 
