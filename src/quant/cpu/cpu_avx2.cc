@@ -61,6 +61,7 @@ struct Isa {
   static I as_int(F value) { return _mm256_castps_si256(value); }
   static F as_float(I value) { return _mm256_castsi256_ps(value); }
   static I to_int(F value) { return _mm256_cvtps_epi32(value); }  // to the nearest, ties to even
+  static I truncate_to_int(F value) { return _mm256_cvttps_epi32(value); }
   static F to_float(I value) { return _mm256_cvtepi32_ps(value); }
 
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
@@ -69,9 +70,6 @@ struct Isa {
   static F div(F a, F b) { return _mm256_div_ps(a, b); }
   static F min(F a, F b) { return _mm256_min_ps(a, b); }  // b where a or b is NaN or both are zero
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
-  static F truncate(F value) {
-    return _mm256_round_ps(value, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-  }
   static F round_even(F value) {
     return _mm256_round_ps(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }

@@ -56,6 +56,7 @@ struct Isa {
   static I as_int(F value) { return _mm512_castps_si512(value); }
   static F as_float(I value) { return _mm512_castsi512_ps(value); }
   static I to_int(F value) { return _mm512_cvtps_epi32(value); }  // to the nearest, ties to even
+  static I truncate_to_int(F value) { return _mm512_cvttps_epi32(value); }
   static F to_float(I value) { return _mm512_cvtepi32_ps(value); }
 
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
@@ -64,9 +65,6 @@ struct Isa {
   static F div(F a, F b) { return _mm512_div_ps(a, b); }
   static F min(F a, F b) { return _mm512_min_ps(a, b); }  // b where a or b is NaN or both are zero
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
-  static F truncate(F value) {
-    return _mm512_roundscale_ps(value, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-  }
   static F round_even(F value) {
     return _mm512_roundscale_ps(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }

@@ -153,14 +153,12 @@ struct VectorKernels {
     return Isa::max(Isa::min(value, Isa::set(high)), Isa::set(low));  // NaN: high
   }
 
-  static F round_half_away(F value) {
-    const F whole = Isa::truncate(value);
-    const F rest = Isa::sub(value, whole);  // exact
-    const I magnitude = Isa::bit_and(Isa::as_int(rest), Isa::set(0x7fffffff));
-    const I sign = Isa::bit_andnot(magnitude, Isa::as_int(rest));
-    const I one = Isa::bit_or(sign, Isa::set(0x3f800000));
+  // To the nearest, half away from zero; |value| < 2^22.
+  // Why not 0.5: a value just below a half would reach the next integer when it is added.
+  static I round_half_away(F value) {
     const I below_half = Isa::set(0x3effffff);
-    return Isa::add(whole, Isa::as_float(Isa::if_greater(magnitude, below_half, one, Isa::set(0))));
+    const I sign = Isa::bit_and(Isa::as_int(value), Isa::set(-0x7fffffff - 1));
+    return Isa::truncate_to_int(Isa::add(value, Isa::as_float(Isa::bit_or(below_half, sign))));
   }
 
   template <Encode kHow>
@@ -186,9 +184,9 @@ struct VectorKernels {
       if constexpr (kHow == Encode::kI8NearestDivide) {
         return Isa::to_int(bounded);
       } else if constexpr (kHow == Encode::kI8TruncateDivide) {
-        return Isa::to_int(Isa::truncate(bounded));
+        return Isa::truncate_to_int(bounded);
       } else {
-        return Isa::to_int(round_half_away(bounded));
+        return round_half_away(bounded);
       }
     }
   }
