@@ -110,10 +110,9 @@ TEST_P(RowSums, OfExtremeValuesAreThePortableOnes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa,
-                         RowSums,
-                         ::testing::ValuesIn(implementations()),
-                         [](const auto& isa) { return std::string(isa.param.name); });
+INSTANTIATE_TEST_SUITE_P(Isa, RowSums, ::testing::ValuesIn(implementations()), [](const auto& isa) {
+  return std::string(isa.param.name);
+});
 
 }  // namespace
 }  // namespace moebius::row_sums
