@@ -147,7 +147,7 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
     c.problem = name;
     c.impl = impl->name;
     std::optional<Instance> actual;
-    c.refusal = impl->supports(made.desc, made.weights.quant).reason;
+    c.refusal = impl->supports(made.desc, made.weights).reason;
     if (c.refusal.empty()) {
       actual.emplace(made, made.input, impl->name, setup.stream);
     }

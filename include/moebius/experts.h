@@ -175,7 +175,7 @@ class Experts {
 
 struct ExpertsImpl {
   std::string_view name;
-  Support (*supports)(const ExpertsDesc& desc, const QuantConfig& quant);
+  Support (*supports)(const ExpertsDesc& desc, const ExpertWeights& weights);
   std::unique_ptr<Experts> (*make)(const ExpertsDesc& desc,
                                    ExpertWeights weights,
                                    const Stream& stream);

@@ -59,8 +59,11 @@ std::vector<std::vector<Json>> implementations() {
   ExpertsDesc experts;
   experts.num_experts = experts.num_local_experts = 8;
   experts.hidden = experts.intermediate = 128;
+  ExpertWeights weights;
+  weights.w1 = Tensor::empty({8, 256, 128}, DType::kBF16);
+  weights.w2 = Tensor::empty({8, 128, 128}, DType::kBF16);
   for (const ExpertsImpl& impl : experts_impls()) {
-    add("experts", impl.name, impl.supports(experts, QuantConfig()));
+    add("experts", impl.name, impl.supports(experts, weights));
   }
   return rows;
 }

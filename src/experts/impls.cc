@@ -6,6 +6,7 @@
 
 #include "core/select.h"
 #include "experts/cpu/cpu_experts.h"
+#include "experts/cpu/tiles/tile_experts.h"
 #include "experts/ref/ref_experts.h"
 #include "experts/validate.h"
 
@@ -14,10 +15,17 @@ namespace moebius {
 namespace {
 
 constexpr ExpertsImpl kImpls[] = {
+#ifdef MOEBIUS_HAVE_AMX
+    {"cpu_amx", cpu::amx_supports, cpu::make_amx},
+#endif
+#ifdef MOEBIUS_HAVE_AVX512_BF16
+    {"cpu_avx512", cpu::avx512_supports, cpu::make_avx512},
+#endif
 #ifdef MOEBIUS_HAVE_ONEDNN
     {"cpu_onednn", cpu::onednn_supports, cpu::make_onednn},
 #endif
     {"cpu_portable", cpu::portable_supports, cpu::make_portable},
+    {"cpu_tiles", cpu::tiles_supports, cpu::make_tiles},
     {"ref", ref::supports, ref::make},
 };
 
@@ -64,7 +72,7 @@ std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,
   validate_expert_weights(desc, weights);
   const ExpertsImpl& impl =
       select_impl(experts_impls(), "experts", "MOEBIUS_EXPERTS", implementation,
-                  [&](const ExpertsImpl& i) { return i.supports(desc, weights.quant); });
+                  [&](const ExpertsImpl& i) { return i.supports(desc, weights); });
   return impl.make(desc, std::move(weights), stream);
 }
 

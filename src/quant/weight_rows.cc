@@ -11,66 +11,13 @@
 #include "quant/group_rule.h"
 #include "quant/groups.h"
 #include "quant/impls.h"
+#include "quant/scale_grid.h"
 
 namespace moebius {
 
 namespace quant {
 
 namespace {
-
-// How a weight's scales lie: row n of an expert has num_cols scales, each for group_cols columns.
-struct ScaleGrid {
-  int64_t group_rows = 1;  // rows of a block; blocks restart at gate_rows
-  int64_t group_cols = 1;
-  int64_t num_rows = 1;  // per expert
-  int64_t num_cols = 1;
-};
-
-// The block of row n where blocks restart at gate_rows.
-int64_t row_block(int64_t n, int64_t group_rows, int64_t gate_rows) {
-  return n < gate_rows ? n / group_rows
-                       : ceil_div(gate_rows, group_rows) + (n - gate_rows) / group_rows;
-}
-
-ScaleGrid scale_grid(const Tensor& w, const QuantDesc& desc, int64_t gate_rows) {
-  const Shape& shape = desc.scale.shape();
-  const int64_t rows = w.dim(1);
-  const int64_t cols = w.dim(2);
-  ScaleGrid grid{rows, cols, 1, 1};
-  const bool is_block = desc.shape && desc.shape->col >= 1;
-  if (is_block && shape.size() != 3) {
-    expect(false,
-           fmt::format("scale of a weight with blocks of {{{}, {}}} is {}, expected 3 dimensions",
-                       desc.shape->row, desc.shape->col, to_string(shape)));
-  }
-  if (shape.size() == 3) {
-    const int64_t fixed = fixed_group_cols(*desc.format);
-    const GroupShape group = fixed > 0 ? GroupShape{1, fixed} : desc.shape.value_or(GroupShape{});
-    if (group.col >= 1) {
-      grid.group_cols = group.col;
-      grid.num_cols = ceil_div(cols, group.col);
-    }
-    const bool is_per_row = group.row == 0 || (group.row == -1 && shape[1] == rows);
-    if (is_per_row || group.row >= 1) {
-      grid.group_rows = is_per_row ? 1 : group.row;
-      grid.num_rows = row_block(rows - 1, grid.group_rows, gate_rows) + 1;
-    }
-  } else if (shape.size() == 2) {
-    grid.group_rows = 1;
-    grid.num_rows = rows;
-  }
-  const bool fits = shape.size() >= 1 && shape.size() <= 3 && shape[0] == w.dim(0) &&
-                    (shape.size() < 2 || shape[1] == grid.num_rows) &&
-                    (shape.size() < 3 || shape[2] == grid.num_cols);
-  if (!fits) {
-    const Shape expected = shape.size() == 3   ? Shape{w.dim(0), grid.num_rows, grid.num_cols}
-                           : shape.size() == 2 ? Shape{w.dim(0), grid.num_rows}
-                                               : Shape{w.dim(0)};
-    expect_shape(desc.scale, expected,
-                 fmt::format("scale of {} weight {}", name(*desc.format), to_string(w.shape())));
-  }
-  return grid;
-}
 
 constexpr std::array<float, 256> make_e4m3_table() {
   std::array<float, 256> table{};
@@ -111,24 +58,6 @@ void read_zero_points(const QuantDesc& desc, int64_t first, int64_t n, float* ou
                  ? static_cast<float>(desc.zero_point.data<uint8_t>()[first + i]) - offset
                  : 8.0f - offset;
   }
-}
-
-// nvfp4: what the block scales of row n are multiplied with.
-float global_factor(const QuantDesc& desc,
-                    int64_t expert,
-                    bool is_up,
-                    const Tensor& activation_gscale) {
-  float factor = 1.0f;
-  if (desc.alpha_or_gscale.defined()) {
-    const int64_t per_expert =
-        desc.alpha_or_gscale.num_dims() == 2 ? desc.alpha_or_gscale.dim(1) : 1;
-    factor = desc.alpha_or_gscale
-                 .data<float>()[expert * per_expert + (is_up && per_expert == 2 ? 1 : 0)];
-  }
-  if (activation_gscale.defined()) {
-    factor *= activation_gscale.data<float>()[activation_gscale.numel() > 1 ? expert : 0];
-  }
-  return factor;
 }
 
 // Checks run on every call, so messages and shapes are built only for a refusal.
@@ -227,9 +156,7 @@ void dequantize_weight_rows(const Tensor& w,
         desc.format == QuantFormat::kNvfp4
             ? quant::global_factor(desc, local_expert, n >= gate_rows, activation_gscale)
             : 1.0f;
-    const int64_t scale_row =
-        grid.num_rows == 1 ? 0 : quant::row_block(n, grid.group_rows, gate_rows);
-    const int64_t scale_begin = (local_expert * grid.num_rows + scale_row) * grid.num_cols;
+    const int64_t scale_begin = grid.row_begin(local_expert, n);
     const auto* codes = reinterpret_cast<const uint8_t*>(expert + n * bytes_per_row);
     for (int64_t first = 0; first < grid.num_cols; first += quant::kMaxGroups) {
       const int64_t num_groups = std::min(grid.num_cols - first, quant::kMaxGroups);

@@ -457,7 +457,7 @@ class CpuExperts final : public ExpertsBase {
 
 }  // namespace
 
-Support portable_supports(const ExpertsDesc& desc, const QuantConfig&) {
+Support portable_supports(const ExpertsDesc& desc, const ExpertWeights&) {
   return desc.precision == Precision::kModel ? Support::yes()
                                              : Support::no("precision f64 is computed by ref only");
 }
@@ -470,8 +470,8 @@ std::unique_ptr<Experts> make_portable(const ExpertsDesc& desc,
 
 #ifdef MOEBIUS_HAVE_ONEDNN
 
-Support onednn_supports(const ExpertsDesc& desc, const QuantConfig& quant) {
-  return portable_supports(desc, quant);
+Support onednn_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
+  return portable_supports(desc, weights);
 }
 
 std::unique_ptr<Experts> make_onednn(const ExpertsDesc& desc,

@@ -12,13 +12,13 @@
 
 namespace moebius::cpu {
 
-Support portable_supports(const ExpertsDesc& desc, const QuantConfig& quant);
+Support portable_supports(const ExpertsDesc& desc, const ExpertWeights& weights);
 std::unique_ptr<Experts> make_portable(const ExpertsDesc& desc,
                                        ExpertWeights weights,
                                        const Stream& stream);
 
 #ifdef MOEBIUS_HAVE_ONEDNN
-Support onednn_supports(const ExpertsDesc& desc, const QuantConfig& quant);
+Support onednn_supports(const ExpertsDesc& desc, const ExpertWeights& weights);
 std::unique_ptr<Experts> make_onednn(const ExpertsDesc& desc,
                                      ExpertWeights weights,
                                      const Stream& stream);

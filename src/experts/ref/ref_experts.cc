@@ -429,7 +429,7 @@ class RefExperts final : public ExpertsBase {
 
 }  // namespace
 
-Support supports(const ExpertsDesc&, const QuantConfig&) {
+Support supports(const ExpertsDesc&, const ExpertWeights&) {
   return Support::yes();
 }
 

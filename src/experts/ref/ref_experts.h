@@ -10,7 +10,7 @@
 
 namespace moebius::ref {
 
-Support supports(const ExpertsDesc& desc, const QuantConfig& quant);
+Support supports(const ExpertsDesc& desc, const ExpertWeights& weights);
 std::unique_ptr<Experts> make(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream);
 
 }  // namespace moebius::ref

@@ -1,0 +1,434 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the AMX and the AVX-512 tile kernels share: decoding units, and what follows a product.
+// Included by files built for AVX-512 BF16 only; everything is static, so that no other file can
+// end up with these instructions.  bf16 conversions treat subnormals as zero, as the products do.
+#pragma once
+
+#include <immintrin.h>
+
+#include "experts/cpu/tiles/tile_kernels.h"
+
+namespace moebius::cpu {
+
+// 16 values of C's dtype f32.
+static inline __m512 load16(const float* p) {
+  return _mm512_loadu_ps(p);
+}
+
+static inline __m256i to_bf16(__m512 v) {
+  return (__m256i)_mm512_cvtneps_pbh(v);
+}
+static inline __m512 widen_bf16(__m256i bits) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+static inline __m512 round_bf16(__m512 v) {
+  return widen_bf16(to_bf16(v));
+}
+
+// A word per column twice, next to each other: what the two k of a pair are combined with.
+static inline __m512i pair_words(__m512i dwords) {
+  return _mm512_or_si512(_mm512_and_si512(dwords, _mm512_set1_epi32(0xffff)),
+                         _mm512_slli_epi32(dwords, 16));
+}
+static inline __m512i bytes_to_dwords(const void* bytes) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(bytes)));
+}
+
+// The same 16 words twice: permutations of words read 5 bits of an index.
+static inline __m512i table16(const short (&table)[16]) {
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(table));
+  return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
+}
+
+// e4m3 codes in words to bf16.
+static inline __m512i e4m3_words(__m512i w) {
+  alignas(64) static constexpr short kSubnormal[16] = {
+      0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60,
+      0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
+  const __m512i magnitude = _mm512_slli_epi16(_mm512_and_si512(w, _mm512_set1_epi16(0x7f)), 4);
+  const __mmask32 is_subnormal = _mm512_testn_epi16_mask(w, _mm512_set1_epi16(0x78));
+  const __mmask32 is_nan = _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f0));
+  __m512i t = _mm512_add_epi16(magnitude, _mm512_set1_epi16(0x3c00));
+  t = _mm512_mask_permutexvar_epi16(t, is_subnormal, w, table16(kSubnormal));
+  t = _mm512_mask_mov_epi16(t, is_nan, _mm512_set1_epi16(0x7fc0));
+  // t | (w << 8 & sign)
+  return _mm512_ternarylogic_epi64(t, _mm512_slli_epi16(w, 8),
+                                   _mm512_set1_epi16(static_cast<short>(0x8000)), 0xf8);
+}
+
+static inline void decode_fp8(const std::byte* unit, __m512i* out) {
+  for (int row = 0; row < 32; ++row) {
+    const auto* codes = reinterpret_cast<const __m256i*>(unit + row * 32);
+    _mm512_store_si512(out + row, e4m3_words(_mm512_cvtepu8_epi16(_mm256_loadu_si256(codes))));
+  }
+}
+
+static inline void decode_int8(const std::byte* unit, __m512i* out) {
+  const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  for (int row = 0; row < 32; ++row) {
+    const auto* codes = reinterpret_cast<const __m128i*>(unit + row * 32);
+    const __m512 even = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes)));
+    const __m512 odd = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes + 1)));
+    // (odd & high) | even >> 16
+    _mm512_store_si512(out + row,
+                       _mm512_ternarylogic_epi32(_mm512_srli_epi32(_mm512_castps_si512(even), 16),
+                                                 _mm512_castps_si512(odd), high, 0xf8));
+  }
+}
+
+// body(words, tile, row): words hold the codes of a tile row in their lowest four bits, and others
+// above.
+template <typename Body>
+static inline void for_each_nibble_row(const std::byte* unit, Body body) {
+  for (int block = 0; block < 8; ++block) {
+    const __m512i words = _mm512_loadu_si512(unit + block * 64);
+    const int row = block % 4 * 4;
+    body(words, block / 4, row);
+    body(_mm512_srli_epi16(words, 4), block / 4, row + 1);
+    body(_mm512_srli_epi16(words, 8), block / 4, row + 2);
+    body(_mm512_srli_epi16(words, 12), block / 4, row + 3);
+  }
+}
+
+static inline void decode_int4(const std::byte* unit, const uint8_t* zero_points, __m512i* out) {
+  if (zero_points == nullptr) {
+    alignas(64) static constexpr short kValues[16] = {static_cast<short>(0xc100),
+                                                      static_cast<short>(0xc0e0),
+                                                      static_cast<short>(0xc0c0),
+                                                      static_cast<short>(0xc0a0),
+                                                      static_cast<short>(0xc080),
+                                                      static_cast<short>(0xc040),
+                                                      static_cast<short>(0xc000),
+                                                      static_cast<short>(0xbf80),
+                                                      0,
+                                                      0x3f80,
+                                                      0x4000,
+                                                      0x4040,
+                                                      0x4080,
+                                                      0x40a0,
+                                                      0x40c0,
+                                                      0x40e0};  // -8 .. 7
+    const __m512i values = table16(kValues);
+    for_each_nibble_row(unit, [&](__m512i words, int tile, int row) {
+      _mm512_store_si512(out + tile * 16 + row, _mm512_permutexvar_epi16(words, values));
+    });
+    return;
+  }
+  // Differences of two nibbles, -15 to 15, by their lowest five bits.
+  alignas(64) static constexpr short kValues[32] = {0,
+                                                    0x3f80,
+                                                    0x4000,
+                                                    0x4040,
+                                                    0x4080,
+                                                    0x40a0,
+                                                    0x40c0,
+                                                    0x40e0,
+                                                    0x4100,
+                                                    0x4110,
+                                                    0x4120,
+                                                    0x4130,
+                                                    0x4140,
+                                                    0x4150,
+                                                    0x4160,
+                                                    0x4170,
+                                                    static_cast<short>(0xc180),
+                                                    static_cast<short>(0xc170),
+                                                    static_cast<short>(0xc160),
+                                                    static_cast<short>(0xc150),
+                                                    static_cast<short>(0xc140),
+                                                    static_cast<short>(0xc130),
+                                                    static_cast<short>(0xc120),
+                                                    static_cast<short>(0xc110),
+                                                    static_cast<short>(0xc100),
+                                                    static_cast<short>(0xc0e0),
+                                                    static_cast<short>(0xc0c0),
+                                                    static_cast<short>(0xc0a0),
+                                                    static_cast<short>(0xc080),
+                                                    static_cast<short>(0xc040),
+                                                    static_cast<short>(0xc000),
+                                                    static_cast<short>(0xbf80)};
+  const __m512i values = _mm512_load_si512(kValues);
+  const __m512i zeros[2] = {pair_words(bytes_to_dwords(zero_points)),
+                            pair_words(bytes_to_dwords(zero_points + 16))};
+  const __m512i nibble = _mm512_set1_epi16(0xf);
+  for_each_nibble_row(unit, [&](__m512i words, int tile, int row) {
+    const __m512i difference = _mm512_sub_epi16(_mm512_and_si512(words, nibble), zeros[tile]);
+    _mm512_store_si512(out + tile * 16 + row, _mm512_permutexvar_epi16(difference, values));
+  });
+}
+
+// Scales are powers of two: added to the exponents.
+static inline void decode_mxfp4(const std::byte* unit, const std::byte* scales, __m512i* out) {
+  alignas(64) static constexpr short kValues[16] = {0,
+                                                    0x3f00,
+                                                    0x3f80,
+                                                    0x3fc0,
+                                                    0x4000,
+                                                    0x4040,
+                                                    0x4080,
+                                                    0x40c0,
+                                                    static_cast<short>(0x8000),
+                                                    static_cast<short>(0xbf00),
+                                                    static_cast<short>(0xbf80),
+                                                    static_cast<short>(0xbfc0),
+                                                    static_cast<short>(0xc000),
+                                                    static_cast<short>(0xc040),
+                                                    static_cast<short>(0xc080),
+                                                    static_cast<short>(0xc0c0)};
+  const __m512i values = table16(kValues);
+  const auto exponents = [&](int tile) {
+    const __m512i code = bytes_to_dwords(scales + tile * 16);
+    return pair_words(_mm512_slli_epi32(_mm512_sub_epi32(code, _mm512_set1_epi32(127)), 7));
+  };
+  const __m512i added[2] = {exponents(0), exponents(1)};
+  const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+  for_each_nibble_row(unit, [&](__m512i words, int tile, int row) {
+    const __m512i value = _mm512_permutexvar_epi16(words, values);
+    const __mmask32 not_zero = _mm512_test_epi16_mask(value, magnitude);
+    _mm512_store_si512(out + tile * 16 + row,
+                       _mm512_mask_add_epi16(value, not_zero, value, added[tile]));
+  });
+}
+
+// e2m1 is {1, 1.5} times a power of two; scale and 1.5 * scale are exact in bf16.
+static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, __m512i* out) {
+  constexpr short kIs15 = 1;
+  constexpr short kIsZero = 2;
+  constexpr short kSign = static_cast<short>(0x8000);
+  constexpr short kHalf = static_cast<short>(-(1 << 7));
+  // What is added to the scale's bits, and two flags below.
+  alignas(64) static constexpr short kAdded[16] = {kIsZero,
+                                                   kHalf,
+                                                   0,
+                                                   kIs15,
+                                                   1 << 7,
+                                                   (1 << 7) | kIs15,
+                                                   2 << 7,
+                                                   (2 << 7) | kIs15,
+                                                   kIsZero,
+                                                   static_cast<short>(kSign + kHalf),
+                                                   kSign,
+                                                   kSign | kIs15,
+                                                   kSign | (1 << 7),
+                                                   kSign | (1 << 7) | kIs15,
+                                                   kSign | (2 << 7),
+                                                   kSign | (2 << 7) | kIs15};
+  const __m512i table = table16(kAdded);
+  struct Scale {
+    __m512i once;
+    __m512i half_more;  // to 1.5 times, less the flag
+    __mmask32 not_zero;
+  };
+  const auto load = [&](int half, int tile) {
+    const __m512i codes = bytes_to_dwords(scales + half * 32 + tile * 16);
+    const __m512i once = _mm512_and_si512(e4m3_words(codes), _mm512_set1_epi32(0xffff));
+    const __m512 value = _mm512_castsi512_ps(_mm512_slli_epi32(once, 16));
+    const __m512i more =
+        _mm512_srli_epi32(_mm512_castps_si512(_mm512_mul_ps(value, _mm512_set1_ps(1.5f))), 16);
+    Scale s;
+    s.once = pair_words(once);
+    s.half_more =
+        _mm512_sub_epi16(_mm512_sub_epi16(pair_words(more), s.once), _mm512_set1_epi16(kIs15));
+    s.not_zero = _mm512_test_epi16_mask(s.once, _mm512_set1_epi16(0x7fff));
+    return s;
+  };
+  const Scale loaded[2][2] = {{load(0, 0), load(1, 0)}, {load(0, 1), load(1, 1)}};
+  for_each_nibble_row(unit, [&](__m512i words, int tile, int row) {
+    const Scale& scale = loaded[tile][row / 8];
+    const __m512i added = _mm512_permutexvar_epi16(words, table);
+    const __mmask32 is15 = _mm512_test_epi16_mask(added, _mm512_set1_epi16(kIs15));
+    const __mmask32 kept =
+        _mm512_testn_epi16_mask(added, _mm512_set1_epi16(kIsZero)) & scale.not_zero;
+    __m512i value = _mm512_maskz_add_epi16(kept, scale.once, added);
+    value = _mm512_mask_add_epi16(value, kept & is15, value, scale.half_more);
+    _mm512_store_si512(out + tile * 16 + row, value);
+  });
+}
+
+// Units [first, first + count) of a coded block as bf16 tiles.  REQUIRES: not kBF16, not kI8.
+static inline void decode_units(
+    const TileGemm& g, int64_t group, int64_t first, int64_t count, std::byte* out) {
+  const uint8_t* zero_points =
+      g.zero_points != nullptr ? g.zero_points + group * kBlockColumns : nullptr;
+  for (int64_t s = first; s < first + count; ++s) {
+    const std::byte* unit = g.units + s * unit_bytes(g.code);
+    const std::byte* scales = g.step_scales + s * step_scale_bytes(g.code);
+    auto* tiles = reinterpret_cast<__m512i*>(out + (s - first) * kStepBytes);
+    switch (g.code) {
+      case TileCode::kF8E4M3:
+        decode_fp8(unit, tiles);
+        break;
+      case TileCode::kI8AsBF16:
+        decode_int8(unit, tiles);
+        break;
+      case TileCode::kInt4:
+        decode_int4(unit, zero_points, tiles);
+        break;
+      case TileCode::kMxfp4:
+        decode_mxfp4(unit, scales, tiles);
+        break;
+      default:
+        decode_nvfp4(unit, scales, tiles);
+    }
+  }
+}
+
+static inline __m512 load_scales(const std::byte* scales, DType dtype, int64_t i) {
+  switch (dtype) {
+    case DType::kBF16:
+      return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales + i * 2)));
+    case DType::kF16:
+      return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales + i * 2)));
+    case DType::kE8M0: {
+      const __m512i codes = bytes_to_dwords(scales + i);
+      // 2^-127 is subnormal in f32; 255 is NaN.
+      const __mmask16 is_least = _mm512_testn_epi32_mask(codes, codes);
+      const __mmask16 is_nan = _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(255));
+      __m512i bits = _mm512_slli_epi32(codes, 23);
+      bits = _mm512_mask_mov_epi32(bits, is_least, _mm512_set1_epi32(0x00400000));
+      bits = _mm512_mask_mov_epi32(bits, is_nan, _mm512_set1_epi32(0x7fc00000));
+      return _mm512_castsi512_ps(bits);
+    }
+    default:
+      return _mm512_loadu_ps(scales + i * 4);
+  }
+}
+
+// c (+)= product * scales of `group`, for the rows of one panel.
+static inline void add_scaled(const TileGemm& g,
+                              int64_t group,
+                              int64_t first_row,
+                              int64_t rows,
+                              const float* product,
+                              float* c,
+                              bool adds) {
+  __m512 scales[2];
+  for (int half = 0; half < 2; ++half) {
+    scales[half] = load_scales(g.group_scales, g.scale_dtype, group * kBlockColumns + half * 16);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t at = r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
+    for (int half = 0; half < 2; ++half) {
+      __m512 scale = scales[half];
+      if (g.row_scales != nullptr) {
+        const float row_scale = g.row_scales[(first_row + r) * g.row_groups + group];
+        scale = _mm512_mul_ps(scale, _mm512_set1_ps(row_scale));
+      }
+      float* sum = c + at + half * kTileFloats;
+      const __m512 more = load16(product + at + half * kTileFloats);
+      _mm512_storeu_ps(
+          sum, adds ? _mm512_fmadd_ps(more, scale, load16(sum)) : _mm512_mul_ps(more, scale));
+    }
+  }
+}
+
+static void finish_tiles(const TileFinish& f) {
+  for (int64_t r = 0; r < f.rows; ++r) {
+    float* row = f.c + r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
+    for (int half = 0; half < 2; ++half) {
+      float* c = row + half * kTileFloats;
+      __m512 v = f.integers ? _mm512_cvtepi32_ps(_mm512_loadu_si512(c)) : load16(c);
+      if (f.row_scales != nullptr) {
+        v = _mm512_mul_ps(v, _mm512_set1_ps(f.row_scales[r * f.row_stride]));
+      }
+      if (f.column_scales != nullptr) {
+        v = _mm512_mul_ps(v, load16(f.column_scales + half * 16));
+      }
+      if (f.bias != nullptr) {
+        v = _mm512_add_ps(v, load16(f.bias + half * 16));
+      }
+      _mm512_storeu_ps(c, v);
+    }
+  }
+}
+
+// x / (1 + e^-z).  e^t = 2^i * e^r with |r| <= ln2 / 2, by the series to r^6 (its rest is below
+// 2e-7); the reciprocal by one Newton step.  NaN stays NaN.
+static inline __m512 mul_sigmoid16(__m512 x, __m512 z) {
+  __m512 t = _mm512_sub_ps(_mm512_setzero_ps(), z);
+  t = _mm512_min_ps(_mm512_set1_ps(88.0f), t);
+  t = _mm512_max_ps(_mm512_set1_ps(-87.0f), t);
+  const __m512 i = _mm512_roundscale_ps(_mm512_mul_ps(t, _mm512_set1_ps(1.44269504f)), 0);
+  __m512 r = _mm512_fnmadd_ps(i, _mm512_set1_ps(0.693359375f), t);
+  r = _mm512_fnmadd_ps(i, _mm512_set1_ps(-2.12194440e-4f), r);
+  __m512 p = _mm512_set1_ps(1.0f / 720);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 120));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 24));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 6));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  const __m512 d = _mm512_add_ps(_mm512_set1_ps(1.0f), _mm512_scalef_ps(p, i));
+  __m512 y = _mm512_rcp14_ps(d);
+  y = _mm512_mul_ps(y, _mm512_fnmadd_ps(d, y, _mm512_set1_ps(2.0f)));
+  return _mm512_mul_ps(x, y);
+}
+
+// The gate's part, before any rounding.  REQUIRES: kSilu, kGeluTanh or kRelu2.
+static inline __m512 activate16(Activation kind, __m512 g) {
+  if (kind == Activation::kSilu) {
+    return mul_sigmoid16(g, g);
+  }
+  if (kind == Activation::kRelu2) {
+    const __m512 positive = _mm512_max_ps(_mm512_setzero_ps(), g);
+    return _mm512_mul_ps(positive, positive);
+  }
+  constexpr float kScale = 1.5957691216f;  // 2 sqrt(2 / pi)
+  const __m512 cubic = _mm512_mul_ps(_mm512_mul_ps(g, g), g);
+  const __m512 z = _mm512_fmadd_ps(cubic, _mm512_set1_ps(0.044715f), g);
+  return mul_sigmoid16(g, _mm512_mul_ps(z, _mm512_set1_ps(kScale)));
+}
+
+static inline __m512 swiglu_oai16(const ActivationSpec& spec, __m512 g, __m512 u) {
+  const __m512 limit = _mm512_set1_ps(spec.limit);
+  g = _mm512_min_ps(limit, g);
+  u = _mm512_max_ps(_mm512_set1_ps(-spec.limit), _mm512_min_ps(limit, u));
+  const __m512 act = mul_sigmoid16(g, _mm512_mul_ps(g, _mm512_set1_ps(spec.alpha)));
+  return _mm512_mul_ps(_mm512_add_ps(u, _mm512_set1_ps(1.0f)), act);
+}
+
+static inline void put16(const TileActivation& t, std::byte* out, __m512 v) {
+  const __m256i bits = to_bf16(v);
+  if (t.as_f32) {
+    _mm512_storeu_ps(out, widen_bf16(bits));
+  } else {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), bits);
+  }
+}
+
+static void activate_tiles(const TileActivation& t) {
+  if (t.spec.kind == Activation::kGelu) {
+    portable_tiles().activate(t);
+    return;
+  }
+  const int64_t second = t.as_f32 ? 64 : 32;  // bytes of 16 results
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const float* c = t.c + r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
+    std::byte* out = t.row(r);
+    const __m512 left = round_bf16(load16(c));
+    const __m512 right = round_bf16(load16(c + kTileFloats));
+    if (!t.spec.gated) {
+      put16(t, out, activate16(t.spec.kind, left));
+      put16(t, out + second, activate16(t.spec.kind, right));
+    } else if (t.spec.kind == Activation::kSwigluOai) {
+      put16(t, out, swiglu_oai16(t.spec, left, right));
+    } else {
+      put16(t, out, _mm512_mul_ps(round_bf16(activate16(t.spec.kind, left)), right));
+    }
+  }
+}
+
+static void store_tiles(const float* c, int64_t rows, int64_t columns, uint16_t* const* out) {
+  const auto kept = static_cast<__mmask32>((uint64_t{1} << columns) - 1);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = c + r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
+    const __m256i left = to_bf16(load16(row));
+    const __m256i right = to_bf16(load16(row + kTileFloats));
+    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(left), right, 1);
+    _mm512_mask_storeu_epi16(out[r], kept, both);
+  }
+}
+
+}  // namespace moebius::cpu

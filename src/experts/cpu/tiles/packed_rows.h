@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Activation rows in the panels of tile_kernels.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "experts/cpu/tiles/tile_kernels.h"
+
+namespace moebius::cpu {
+
+// Rows of 16: what a kernel reads of panels for `rows` rows.
+inline constexpr int64_t padded_rows(int64_t rows) {
+  return (rows + kTileRows - 1) / kTileRows * kTileRows;
+}
+inline constexpr int64_t num_panels(int64_t rows) {
+  return (rows + kPanelRows - 1) / kPanelRows;
+}
+inline constexpr int64_t panels_bytes(int64_t rows, int64_t steps) {
+  return num_panels(rows) * steps * kStepBytes;
+}
+
+// rows[i], i < m: k values of `from` -> panels of bf16 (f32 rounded, fp8 and int8 codes exact), or
+// of i8 where `from` is i8 and `integers` holds.  Padding, in k and up to padded_rows(m), is zero.
+// `scratch`: k bf16 values.
+void pack_rows(DType from,
+               bool integers,
+               const std::byte* const* rows,
+               int64_t m,
+               int64_t k,
+               int64_t steps,
+               uint16_t* scratch,
+               std::byte* panels);
+
+}  // namespace moebius::cpu

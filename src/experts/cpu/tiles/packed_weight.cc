@@ -1,0 +1,308 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cpu/tiles/packed_weight.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "core/parallel.h"
+
+namespace moebius::cpu {
+
+namespace {
+
+constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr uint8_t kNoZeroPoint = 8;
+// e8m0 codes whose products with e2m1 are all finite bf16 numbers.
+constexpr uint8_t kLeastMxScale = 1;
+constexpr uint8_t kLargestMxScale = 252;
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Why huge pages: a decode step reads megabytes here and there, and would miss the TLB all the way.
+std::shared_ptr<std::byte[]> allocate(int64_t bytes) {
+  if (bytes == 0) {
+    return nullptr;
+  }
+  const int64_t alignment = bytes >= kHugePage ? kHugePage : kTileRowBytes;
+  const auto size = static_cast<size_t>(ceil_div(bytes, alignment) * alignment);
+  void* memory = std::aligned_alloc(static_cast<size_t>(alignment), size);
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
+  madvise(memory, size, MADV_HUGEPAGE);  // only a hint
+  return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
+}
+
+TileCode code_of(const QuantDesc& desc, bool integers) {
+  if (!desc.format) {
+    return TileCode::kBF16;
+  }
+  switch (*desc.format) {
+    case QuantFormat::kInt8:
+      return integers ? TileCode::kI8 : TileCode::kI8AsBF16;
+    case QuantFormat::kInt4:
+      return TileCode::kInt4;
+    case QuantFormat::kMxfp4:
+      return TileCode::kMxfp4;
+    case QuantFormat::kNvfp4:
+      return TileCode::kNvfp4;
+    default:
+      return TileCode::kF8E4M3;
+  }
+}
+
+int64_t step_values(TileCode code) {
+  return code == TileCode::kI8 ? 64 : 32;
+}
+
+uint8_t nibble(const std::byte* row, int64_t k) {
+  return (static_cast<uint8_t>(row[k / 2]) >> (k % 2 * 4)) & 0xf;
+}
+
+}  // namespace
+
+int64_t BlockColumns::row(int64_t block, int64_t column) const {
+  if (!gated) {
+    const int64_t row = block * kBlockColumns + column;
+    return row < num_rows ? row : -1;
+  }
+  const int64_t half = num_rows / 2;
+  const bool is_up = column >= 16;
+  const int64_t i = block * 16 + column % 16;
+  if (i >= half) {
+    return -1;
+  }
+  return interleaved ? 2 * i + (is_up ? 1 : 0) : i + (is_up ? half : 0);
+}
+
+int64_t PackedWeight::group_columns(const QuantDesc& desc) {
+  if (!desc.format || desc.format == QuantFormat::kNvfp4 || desc.format == QuantFormat::kMxfp4) {
+    return 0;
+  }
+  if (desc.format == QuantFormat::kMxfp8) {
+    return 32;
+  }
+  return desc.shape && desc.shape->col > 0 ? desc.shape->col : 0;
+}
+
+Support PackedWeight::supports(const QuantDesc& desc) {
+  if (!desc.format) {
+    return Support::yes();
+  }
+  if (desc.format == QuantFormat::kMxfp6E2M3 || desc.format == QuantFormat::kMxfp6E3M2) {
+    return Support::no("no packed form of 6-bit weights");
+  }
+  if (desc.format == QuantFormat::kInt8 && desc.zero_point) {
+    return Support::no("no packed form of int8 weights with zero points");
+  }
+  const int64_t columns = group_columns(desc);
+  return columns % 32 == 0
+             ? Support::yes()
+             : Support::no(fmt::format("groups of {} columns are not a multiple of 32", columns));
+}
+
+struct PackedWeight::Source {
+  const Tensor& w;
+  const QuantDesc& desc;
+  quant::ScaleGrid grid;
+  const Tensor& activation_gscale;
+  int64_t gate_rows;
+};
+
+PackedWeight::PackedWeight(const Tensor& w,
+                           const QuantDesc& desc,
+                           const BlockColumns& columns,
+                           int64_t gate_rows,
+                           const Tensor& activation_gscale,
+                           bool integers,
+                           const Stream& stream)
+    : columns_(columns),
+      code_(code_of(desc, integers)),
+      k_(w.dim(2)),
+      steps_(ceil_div(k_, step_values(code_))) {
+  Source source = {w, desc, {}, activation_gscale, gate_rows};
+  if (desc.format) {
+    source.grid = quant::scale_grid(w, desc, gate_rows);
+    scale_dtype_ = desc.scale.dtype();
+  }
+  const int64_t blocks = w.dim(0) * num_blocks();
+  const bool has_step_scales = step_scale_bytes(code_) > 0;
+  if (desc.format && !has_step_scales && source.grid.num_cols > 1) {
+    group_steps_ = source.grid.group_cols / step_values(code_);
+    num_groups_ = source.grid.num_cols;
+    group_scales_ = allocate(blocks * num_groups_ * kBlockColumns * bits(scale_dtype_) / 8);
+  }
+  units_ = allocate(blocks * steps_ * unit_bytes(code_));
+  step_scales_ = allocate(blocks * steps_ * step_scale_bytes(code_));
+  if (desc.zero_point) {
+    zero_points_ = allocate(blocks * std::max<int64_t>(1, num_groups_) * kBlockColumns);
+  }
+  const auto per_column = static_cast<size_t>(blocks * kBlockColumns);
+  const bool scales_columns =
+      desc.format && group_steps_ == 0 && (code_ != TileCode::kMxfp4) &&
+      (code_ != TileCode::kNvfp4 || desc.alpha_or_gscale || activation_gscale);
+  if (scales_columns) {
+    column_scales_ = std::make_unique<float[]>(per_column);
+  }
+  if (desc.bias) {
+    bias_ = std::make_unique<float[]>(per_column);
+  }
+  parallel_tasks(stream, blocks, [&](int64_t task, int) {
+    pack_block(source, task / num_blocks(), task % num_blocks());
+  });
+}
+
+void PackedWeight::pack_block(const Source& source, int64_t expert, int64_t block) {
+  const Tensor& w = source.w;
+  const int64_t bytes_per_row = row_bytes(w.dtype(), k_);
+  std::byte* units = units_.get() + block_index(expert, block) * steps_ * unit_bytes(code_);
+  // Padding is any finite value: its activations, or its scales, are zero.
+  std::memset(units, 0, static_cast<size_t>(steps_ * unit_bytes(code_)));
+  for (int64_t c = 0; c < kBlockColumns; ++c) {
+    const int64_t n = columns_.row(block, c);
+    if (n >= 0) {
+      pack_units(c, w.bytes() + (expert * w.dim(1) + n) * bytes_per_row, units);
+    }
+  }
+  if (source.desc.format || source.desc.bias) {
+    pack_scales(source, expert, block);
+  }
+}
+
+// Column c of a block, from a row of K codes.
+void PackedWeight::pack_units(int64_t column, const std::byte* row, std::byte* units) const {
+  const int64_t tile = column / 16;
+  const int64_t j = column % 16;
+  switch (code_) {
+    case TileCode::kBF16:
+    case TileCode::kI8: {
+      // Dwords of two bf16 or four i8.
+      const int64_t size = code_ == TileCode::kI8 ? 1 : 2;
+      const int64_t bytes = k_ * size;
+      for (int64_t i = 0; i < bytes; i += 4) {
+        std::byte* out = units + i / 64 * kStepBytes + tile * kTileBytes + i % 64 / 4 * 64 + j * 4;
+        std::memcpy(out, row + i, static_cast<size_t>(std::min<int64_t>(4, bytes - i)));
+      }
+      break;
+    }
+    case TileCode::kF8E4M3:
+      for (int64_t k = 0; k < k_; ++k) {
+        units[k / 32 * 1024 + tile * 512 + k % 32 / 2 * 32 + j * 2 + k % 2] = row[k];
+      }
+      break;
+    case TileCode::kI8AsBF16:
+      for (int64_t k = 0; k < k_; ++k) {
+        units[k / 32 * 1024 + tile * 512 + k % 32 / 2 * 32 + k % 2 * 16 + j] = row[k];
+      }
+      break;
+    default:
+      for (int64_t k = 0; k < k_; ++k) {
+        const int64_t tile_row = k % 32 / 2;
+        const int64_t element = j * 2 + k % 2;
+        std::byte* out =
+            units + k / 32 * 512 + tile * 256 + tile_row / 4 * 64 + element * 2 + tile_row % 4 / 2;
+        *out |= static_cast<std::byte>(nibble(row, k) << (tile_row % 2 * 4));
+      }
+  }
+}
+
+void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t block) {
+  const QuantDesc& desc = source.desc;
+  const int64_t index = block_index(expert, block);
+  const int64_t element = bits(scale_dtype_) / 8;
+  for (int64_t c = 0; c < kBlockColumns; ++c) {
+    const int64_t n = columns_.row(block, c);
+    const int64_t at = index * kBlockColumns + c;
+    if (bias_ != nullptr) {
+      bias_[static_cast<size_t>(at)] =
+          n >= 0 ? get_float(desc.bias, expert * source.w.dim(1) + n) : 0.0f;
+    }
+    if (!desc.format) {
+      continue;
+    }
+    const int64_t first = n >= 0 ? source.grid.row_begin(expert, n) : 0;
+    if (column_scales_ != nullptr) {
+      float scale = 0.0f;
+      if (n >= 0 && code_ == TileCode::kNvfp4) {
+        scale = quant::global_factor(desc, expert, n >= source.gate_rows, source.activation_gscale);
+      } else if (n >= 0) {
+        scale = get_float(desc.scale, first);
+      }
+      column_scales_[static_cast<size_t>(at)] = scale;
+    }
+    for (int64_t g = 0; g < num_groups_; ++g) {
+      std::byte* out =
+          group_scales_.get() + ((index * num_groups_ + g) * kBlockColumns + c) * element;
+      if (n >= 0) {
+        std::memcpy(out, desc.scale.bytes() + (first + g) * element, static_cast<size_t>(element));
+      } else {
+        std::memset(out, 0, static_cast<size_t>(element));
+      }
+    }
+    if (zero_points_ != nullptr) {
+      const int64_t groups = std::max<int64_t>(1, num_groups_);
+      for (int64_t g = 0; g < groups; ++g) {
+        zero_points_[(index * groups + g) * kBlockColumns + c] =
+            n >= 0 ? desc.zero_point.bytes()[first + g] : std::byte{kNoZeroPoint};
+      }
+    }
+    if (step_scales_ != nullptr) {
+      // mxfp4 has one scale per step, nvfp4 two.
+      const int64_t per_step = step_scale_bytes(code_) / kBlockColumns;
+      for (int64_t g = 0; g < steps_ * per_step; ++g) {
+        uint8_t scale = n >= 0 && g < source.grid.num_cols
+                            ? static_cast<uint8_t>(desc.scale.bytes()[first + g])
+                            : uint8_t{kLeastMxScale};
+        if (code_ == TileCode::kMxfp4) {
+          scale = std::max(scale, kLeastMxScale);
+          expect(scale <= kLargestMxScale,
+                 fmt::format("scale {} of row {} of expert {} is the e8m0 code {}, expected at "
+                             "most {} (2^125)",
+                             g, n, expert, scale, kLargestMxScale));
+        }
+        step_scales_[(index * steps_ * per_step + g) * kBlockColumns + c] =
+            std::byte{scale};
+      }
+    }
+  }
+}
+
+const std::byte* PackedWeight::units(int64_t expert, int64_t block) const {
+  return units_.get() + block_index(expert, block) * steps_ * unit_bytes(code_);
+}
+
+void PackedWeight::set(int64_t expert, int64_t block, TileGemm& gemm) const {
+  const int64_t index = block_index(expert, block);
+  gemm.steps = steps_;
+  gemm.code = code_;
+  gemm.units = units(expert, block);
+  gemm.group_steps = group_steps_;
+  gemm.scale_dtype = scale_dtype_;
+  if (step_scales_ != nullptr) {
+    gemm.step_scales = step_scales_.get() + index * steps_ * step_scale_bytes(code_);
+  }
+  if (group_scales_ != nullptr) {
+    gemm.group_scales =
+        group_scales_.get() + index * num_groups_ * kBlockColumns * bits(scale_dtype_) / 8;
+  }
+  if (zero_points_ != nullptr) {
+    gemm.zero_points = reinterpret_cast<const uint8_t*>(zero_points_.get()) +
+                       index * std::max<int64_t>(1, num_groups_) * kBlockColumns;
+  }
+}
+
+void PackedWeight::set(int64_t expert, int64_t block, TileFinish& finish) const {
+  const int64_t at = block_index(expert, block) * kBlockColumns;
+  finish.column_scales = column_scales_ != nullptr ? column_scales_.get() + at : nullptr;
+  finish.bias = bias_ != nullptr ? bias_.get() + at : nullptr;
+}
+
+}  // namespace moebius::cpu

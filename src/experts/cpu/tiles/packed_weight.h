@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// PackedWeight: one of the two weights of all local experts in the order the tile kernels read it.
+// An expert's column blocks follow each other, each all its units, so that a product reads memory
+// in one direction.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "experts/cpu/tiles/tile_kernels.h"
+#include "moebius/experts.h"
+#include "moebius/stream.h"
+#include "moebius/support.h"
+#include "quant/scale_grid.h"
+
+namespace moebius::cpu {
+
+// Which weight row is column c of block b: 32 rows in turn, or 16 gate rows and their 16 up rows.
+struct BlockColumns {
+  int64_t num_rows = 0;  // N
+  bool gated = false;
+  bool interleaved = false;
+
+  int64_t num_blocks() const {
+    return gated ? (num_rows / 2 + 15) / 16 : (num_rows + kBlockColumns - 1) / kBlockColumns;
+  }
+  // -1: padding.
+  int64_t row(int64_t block, int64_t column) const;
+};
+
+class PackedWeight {
+ public:
+  // w [L, N, K] is copied.  `integers`: int8 codes are multiplied as integers (TileCode::kI8).
+  // activation_gscale: see dequantize_weight_rows.
+  // Throws InvalidArgument for mx scales that are NaN or of 2^126 and more.
+  PackedWeight(const Tensor& w,
+               const QuantDesc& desc,
+               const BlockColumns& columns,
+               int64_t gate_rows,
+               const Tensor& activation_gscale,
+               bool integers,
+               const Stream& stream);
+
+  // Whether units can hold a weight described by `desc` (of bf16 where it is not quantized).
+  static Support supports(const QuantDesc& desc);
+  // Columns of a group with a scale of its own that supports() accepts; 0: none smaller than k.
+  static int64_t group_columns(const QuantDesc& desc);
+
+  int64_t num_blocks() const { return columns_.num_blocks(); }
+  int64_t steps() const { return steps_; }
+  int64_t group_steps() const { return group_steps_; }
+
+  // The weight's part of a product and of what follows it.
+  void set(int64_t expert, int64_t block, TileGemm& gemm) const;
+  void set(int64_t expert, int64_t block, TileFinish& finish) const;
+  bool has_finish() const { return column_scales_ != nullptr || bias_ != nullptr; }
+  const std::byte* units(int64_t expert, int64_t block) const;
+
+ private:
+  using Bytes = std::shared_ptr<std::byte[]>;
+  struct Source;
+
+  int64_t block_index(int64_t expert, int64_t block) const { return expert * num_blocks() + block; }
+  void pack_block(const Source& source, int64_t expert, int64_t block);
+  void pack_units(int64_t column, const std::byte* row, std::byte* units) const;
+  void pack_scales(const Source& source, int64_t expert, int64_t block);
+
+  BlockColumns columns_;
+  TileCode code_;
+  int64_t k_;
+  int64_t steps_;
+  int64_t group_steps_ = 0;
+  int64_t num_groups_ = 0;
+  DType scale_dtype_ = DType::kF32;
+  Bytes units_;
+  Bytes step_scales_;
+  Bytes group_scales_;
+  Bytes zero_points_;
+  std::unique_ptr<float[]> column_scales_;
+  std::unique_ptr<float[]> bias_;
+};
+
+}  // namespace moebius::cpu

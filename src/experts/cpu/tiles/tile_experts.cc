@@ -1,0 +1,532 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Work is cut into items: some rows of one expert, few enough that their panels stay in L2 while
+// the expert's weights stream past them.  With enough items each is one task from gather to output,
+// in buffers of its thread.  With few, every stage of all items is split over column blocks.  An
+// element is summed in the same order either way.
+#include "experts/cpu/tiles/tile_experts.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "core/cpu_features.h"
+#include "core/parallel.h"
+#include "experts/cpu/kernels.h"
+#include "experts/cpu/tiles/packed_rows.h"
+#include "experts/cpu/tiles/packed_weight.h"
+#include "experts/experts_base.h"
+#include "experts/validate.h"
+
+namespace moebius::cpu {
+
+namespace {
+
+// Panels of GEMM1 that leave room in a 2 MiB L2 for what streams past.
+constexpr int64_t kPanelBudget = int64_t{1} << 20;
+constexpr int64_t kMostItemRows = 256;
+constexpr int64_t kLeastItemRows = 64;
+// Items per thread from which on threads are kept evenly busy by whole items.
+constexpr int64_t kItemsPerThread = 2;
+constexpr int64_t kTasksPerThread = 4;  // of a stage that is split
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// How rows of one GEMM become panels.
+enum class RowForm : uint8_t {
+  kValues,  // bf16, or f32 rounded to it
+  kCodes,   // fp8 or int8 codes, exact in bf16, and scales
+  kI8,      // int8 codes as integers, and scales
+};
+
+bool is_8bit(QuantFormat format) {
+  return format == QuantFormat::kFp8 || format == QuantFormat::kInt8;
+}
+
+RowForm row_form(const RowQuantizer& a, const QuantDesc& w, bool integers) {
+  if (integers) {
+    return RowForm::kI8;
+  }
+  if (!a.active() || !is_8bit(a.spec().format) || a.spec().format != w.format || w.zero_point) {
+    return RowForm::kValues;
+  }
+  const int64_t group = a.spec().group.col;
+  return group <= 0 || group == PackedWeight::group_columns(w) ? RowForm::kCodes : RowForm::kValues;
+}
+
+// int8 on both sides with scales outside the sum, which stays below 2^31.
+bool multiplies_integers(const ExpertsDesc& desc, const QuantConfig& q) {
+  const auto plain = [](const QuantDesc& d) {
+    return d.format == QuantFormat::kInt8 && (!d.shape || d.shape->col <= 0) && !d.zero_point;
+  };
+  return std::max(desc.hidden, desc.intermediate) <= kMaxS8Depth && plain(q.a1) && plain(q.w1) &&
+         plain(q.a2) && plain(q.w2);
+}
+
+struct Item {
+  int64_t e;
+  int64_t begin;  // in computing order
+  int64_t end;
+  int64_t rows() const { return end - begin; }
+};
+
+class TileExperts final : public ExpertsBase {
+ public:
+  TileExperts(const ExpertsDesc& desc,
+              ExpertWeights weights,
+              const Stream& stream,
+              std::string_view implementation,
+              const TileKernels& kernels)
+      : ExpertsBase(desc, std::move(weights), stream, implementation),
+        kernels_(kernels),
+        integers_(multiplies_integers(desc_, weights_.quant)),
+        form1_(row_form(quantize_a1_, weights_.quant.w1, integers_)),
+        form2_(row_form(quantize_a2_, weights_.quant.w2, integers_)),
+        w1_(weights_.w1,
+            weights_.quant.w1,
+            {desc_.w1_rows(), desc_.activation.gated, desc_.activation.interleaved},
+            gate_rows(desc_),
+            weights_.quant.a1.alpha_or_gscale,
+            integers_,
+            stream),
+        w2_(weights_.w2,
+            weights_.quant.w2,
+            {desc_.hidden, false, false},
+            desc_.hidden,
+            weights_.quant.a2.alpha_or_gscale,
+            integers_,
+            stream) {
+    // The packed copies are all that is kept.
+    for (Tensor* tensor : {&weights_.w1, &weights_.w2}) {
+      *tensor = {};
+    }
+    for (QuantDesc* desc_of : {&weights_.quant.w1, &weights_.quant.w2}) {
+      desc_of->scale = desc_of->zero_point = desc_of->bias = {};
+    }
+    const int64_t fitting = kPanelBudget / (w1_.steps() * kTileRowBytes) / kPanelRows * kPanelRows;
+    most_rows_ = std::clamp(fitting, kLeastItemRows, kMostItemRows);
+  }
+
+  ExpertsWorkspace workspace(int64_t rows) const override {
+    Scratch scratch;
+    Buffers(*this, rows, scratch);
+    return {{0}, {0}, slots_shape(rows, desc_.hidden), desc_.in_dtype, scratch.bytes()};
+  }
+
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& workspace13,
+             const Tensor& workspace2,
+             const Tensor& scratch,
+             const Stream& stream) const override {
+    validate_call(*this, input, output, workspace13, workspace2, scratch, stream);
+    Scratch block(scratch.bytes());
+    Buffers buffers(*this, input.x.dim(is_batched() ? 1 : 0), block);
+    const Stream& threads = bounded(stream);
+    fill_order(input, output, buffers.order, threads);
+    if (buffers.order.num_rows == 0) {
+      return;
+    }
+    const Tensor x = load_input(input, buffers, threads);
+    const int64_t num_items = make_items(buffers, threads.num_threads());
+    if (num_items >= kItemsPerThread * threads.num_threads()) {
+      parallel_tasks(threads, num_items, [&](int64_t i, int thread) {
+        run_item(buffers.items[i], x, output, buffers, buffers.arena(*this, thread),
+                 buffers.block(thread));
+      });
+    } else {
+      run_split(num_items, x, output, buffers, threads);
+    }
+  }
+
+ private:
+  // What one item needs between its stages.
+  struct Arena {
+    Arena(const TileExperts& self, int64_t rows, Scratch& scratch) {
+      const ExpertsDesc& d = self.desc_;
+      const bool has_codes = self.form2_ != RowForm::kValues;
+      x = scratch.take<std::byte>(panels_bytes(rows, self.w1_.steps()));
+      x_scales = scratch.take<float>(rows * self.quantize_a1_.num_blocks(d.hidden));
+      hidden = scratch.take<std::byte>(panels_bytes(rows, self.w2_.steps()));
+      const int64_t values = self.quantize_a2_.active() ? rows * self.activation_width() : 0;
+      act = scratch.take<float>(values);
+      codes = scratch.take<std::byte>(has_codes ? rows * d.intermediate : 0);
+      hidden_scales =
+          scratch.take<float>(has_codes ? rows * self.quantize_a2_.num_blocks(d.intermediate) : 0);
+      row = scratch.take<uint16_t>(std::max(d.hidden, d.intermediate));
+    }
+
+    std::byte* x;          // panels of GEMM1
+    float* x_scales;       // [rows, blocks]
+    std::byte* hidden;     // panels of GEMM2
+    float* act;            // [rows, activation_width()] where they are yet to be quantized
+    std::byte* codes;      // [rows, I]
+    float* hidden_scales;  // [rows, blocks]
+    uint16_t* row;         // scratch of pack_rows
+  };
+
+  struct Buffers {
+    Buffers(const TileExperts& self, int64_t rows, Scratch& scratch) {
+      const ExpertsDesc& d = self.desc_;
+      const int64_t slots = self.num_slots(rows);
+      const bool codes = self.form1_ != RowForm::kValues;
+      const bool values = !codes && self.quantize_a1_.active();
+      const int64_t x_rows = codes || values ? self.num_input_rows(self.quantize_a1_, rows) : 0;
+      order = self.take_order(scratch, slots);
+      const int64_t most_items = std::min(d.num_local_experts, slots) + slots / kLeastItemRows;
+      items = scratch.take<Item>(most_items);
+      x = scratch.take({x_rows, d.hidden},
+                       codes ? storage_dtype(self.quantize_a1_.spec().format) : DType::kF32);
+      x_scales = scratch.take<float>(x_rows * self.quantize_a1_.num_blocks(d.hidden));
+      // Either one per thread or, where stages are split, one per item.
+      const int64_t threads = self.max_threads();
+      arena_rows = std::min(self.most_rows_, std::max<int64_t>(1, slots));
+      num_arenas = std::min(most_items, kItemsPerThread * threads);
+      arena_bytes = self.arena_bytes(arena_rows);
+      arenas = scratch.take<std::byte>(num_arenas * arena_bytes);
+      block_floats = num_panels(arena_rows) * kPanelFloats;
+      blocks = scratch.take<float>(threads * block_floats);
+    }
+
+    Arena arena(const TileExperts& self, int64_t i) const {
+      Scratch scratch(arenas + i * arena_bytes);
+      return {self, arena_rows, scratch};
+    }
+    float* block(int64_t thread) const { return blocks + thread * block_floats; }
+
+    RowOrder order;
+    Item* items;
+    Tensor x;         // codes, or values f32, of a quantized input
+    float* x_scales;  // with codes: [x rows, blocks]
+    int64_t arena_rows;
+    int64_t num_arenas;
+    int64_t arena_bytes;
+    std::byte* arenas;
+    int64_t block_floats;
+    float* blocks;  // C, one per thread
+  };
+
+  int64_t arena_bytes(int64_t rows) const {
+    Scratch scratch;
+    Arena(*this, rows, scratch);
+    return scratch.bytes();
+  }
+
+  // Activations per row that GEMM1's blocks give, padding included.
+  int64_t activation_width() const {
+    return w1_.num_blocks() * (desc_.activation.gated ? 16 : kBlockColumns);
+  }
+
+  // x as panels are made from it: as given where it is bf16 and stays so.
+  Tensor load_input(const ExpertsInput& input, Buffers& buffers, const Stream& stream) const {
+    if (form1_ != RowForm::kValues) {
+      return input_codes(desc_, input, buffers.order, quantize_a1_, buffers.x, buffers.x_scales,
+                         stream);
+    }
+    if (!quantize_a1_.active()) {
+      return input.x;
+    }
+    input_values(desc_, input, buffers.order, quantize_a1_, buffers.x, buffers.x_scales, stream);
+    return buffers.x;
+  }
+
+  // Rows of an expert in as few items as allowed, or smaller ones until there are enough.
+  int64_t make_items(Buffers& buffers, int64_t num_threads) const {
+    const RowOrder& order = buffers.order;
+    int64_t num_items = 0;
+    for (int64_t most = buffers.arena_rows;; most = std::max(kLeastItemRows, most / 2)) {
+      num_items = 0;
+      for (int64_t e = 0; e < desc_.num_local_experts; ++e) {
+        const int64_t rows = order.rows_of(e);
+        const int64_t parts = ceil_div(rows, most);
+        // Whole panels but for the last.
+        const int64_t step =
+            parts > 0 ? ceil_div(ceil_div(rows, parts), kPanelRows) * kPanelRows : 0;
+        for (int64_t begin = 0; begin < rows; begin += step) {
+          buffers.items[num_items++] = {e, order.expert_offsets[e] + begin,
+                                        order.expert_offsets[e] + std::min(rows, begin + step)};
+        }
+      }
+      if (most <= kLeastItemRows || num_items >= kItemsPerThread * num_threads) {
+        return num_items;
+      }
+    }
+  }
+
+  void run_item(const Item& item,
+                const Tensor& x,
+                const Tensor& output,
+                const Buffers& buffers,
+                const Arena& arena,
+                float* c) const {
+    pack_input(item, x, buffers, arena);
+    run_gemm1(item, 0, w1_.num_blocks(), arena, c);
+    quantize_hidden(item, arena);
+    run_gemm2(item, 0, w2_.num_blocks(), arena, buffers.order, output, c);
+  }
+
+  // The same, every stage for all items before the next.
+  void run_split(int64_t num_items,
+                 const Tensor& x,
+                 const Tensor& output,
+                 const Buffers& buffers,
+                 const Stream& stream) const {
+    const auto for_each_part = [&](int64_t num_blocks, auto body) {
+      const int64_t wanted = ceil_div(kTasksPerThread * stream.num_threads(), num_items);
+      const int64_t size = ceil_div(num_blocks, std::min(wanted, num_blocks));
+      const int64_t parts = ceil_div(num_blocks, size);
+      parallel_tasks(stream, num_items * parts, [&](int64_t task, int thread) {
+        const int64_t i = task / parts;
+        const int64_t begin = task % parts * size;
+        body(buffers.items[i], buffers.arena(*this, i), begin, std::min(num_blocks, begin + size),
+             buffers.block(thread));
+      });
+    };
+    parallel_tasks(stream, num_items, [&](int64_t i, int) {
+      pack_input(buffers.items[i], x, buffers, buffers.arena(*this, i));
+    });
+    for_each_part(w1_.num_blocks(),
+                  [&](const Item& item, const Arena& arena, int64_t begin, int64_t end, float* c) {
+                    run_gemm1(item, begin, end, arena, c);
+                  });
+    if (quantize_a2_.active()) {
+      parallel_tasks(stream, num_items, [&](int64_t i, int) {
+        quantize_hidden(buffers.items[i], buffers.arena(*this, i));
+      });
+    }
+    for_each_part(w2_.num_blocks(),
+                  [&](const Item& item, const Arena& arena, int64_t begin, int64_t end, float* c) {
+                    run_gemm2(item, begin, end, arena, buffers.order, output, c);
+                  });
+  }
+
+  void pack_input(const Item& item,
+                  const Tensor& x,
+                  const Buffers& buffers,
+                  const Arena& arena) const {
+    const InputRows rows(quantize_a1_, desc_.format);
+    const int64_t bytes = row_bytes(x.dtype(), desc_.hidden);
+    const int64_t num_blocks = quantize_a1_.num_blocks(desc_.hidden);
+    std::array<const std::byte*, kMostItemRows> from;
+    for (int64_t i = 0; i < item.rows(); ++i) {
+      const int64_t row = rows.index(buffers.order, item.begin + i);
+      from[static_cast<size_t>(i)] = x.bytes() + row * bytes;
+      if (form1_ != RowForm::kValues) {
+        std::copy_n(buffers.x_scales + row * num_blocks, num_blocks,
+                    arena.x_scales + i * num_blocks);
+      }
+    }
+    pack_rows(x.dtype(), form1_ == RowForm::kI8, from.data(), item.rows(), desc_.hidden,
+              w1_.steps(), arena.row, arena.x);
+  }
+
+  // One block of C for all rows of an item, scaled and with its bias.
+  void multiply(const PackedWeight& w,
+                const Item& item,
+                int64_t block,
+                const std::byte* panels,
+                const float* row_scales,
+                int64_t scales_per_row,
+                float* c) const {
+    TileGemm gemm;
+    w.set(item.e, block, gemm);
+    gemm.a = panels;
+    gemm.rows = item.rows();
+    gemm.c = c;
+    if (block + 1 < w.num_blocks()) {
+      gemm.next_units = w.units(item.e, block + 1);
+    }
+    if (scales_per_row > 1) {
+      gemm.row_scales = std::exchange(row_scales, nullptr);
+      gemm.row_groups = scales_per_row;
+    }
+    kernels_.gemm(gemm);
+    if (row_scales == nullptr && !w.has_finish() && !integers_) {
+      return;
+    }
+    TileFinish finish;
+    finish.c = c;
+    finish.rows = item.rows();
+    finish.integers = integers_;
+    finish.row_scales = row_scales;
+    w.set(item.e, block, finish);
+    kernels_.finish(finish);
+  }
+
+  void run_gemm1(const Item& item, int64_t begin, int64_t end, const Arena& arena, float* c) const {
+    const float* row_scales = form1_ != RowForm::kValues ? arena.x_scales : nullptr;
+    const int64_t scales_per_row = quantize_a1_.num_blocks(desc_.hidden);
+    const int64_t columns = desc_.activation.gated ? 16 : kBlockColumns;
+    TileActivation act;
+    act.spec = desc_.activation;
+    act.c = c;
+    act.rows = item.rows();
+    act.as_f32 = quantize_a2_.active();
+    for (int64_t block = begin; block < end; ++block) {
+      multiply(w1_, item, block, arena.x, row_scales, scales_per_row, c);
+      const int64_t column = block * columns;
+      if (act.as_f32) {
+        act.row_stride = activation_width() * static_cast<int64_t>(sizeof(float));
+        act.tile_stride = kTileRows * act.row_stride;
+        act.panel_stride = kPanelRows * act.row_stride;
+        act.out = reinterpret_cast<std::byte*>(arena.act + column);
+      } else {
+        act.row_stride = kTileRowBytes;
+        act.tile_stride = kTileBytes;
+        act.panel_stride = w2_.steps() * kStepBytes;
+        act.out = arena.hidden + column / 32 * kStepBytes + column % 32 * 2;
+      }
+      kernels_.activate(act);
+    }
+    // Columns that pad GEMM2's last step; GEMM1 wrote those of its own last block.
+    if (!act.as_f32 && activation_width() % 32 != 0 && end == w1_.num_blocks()) {
+      act.out = arena.hidden + (w2_.steps() - 1) * kStepBytes + 32;
+      for (int64_t r = 0; r < item.rows(); ++r) {
+        std::memset(act.row(r), 0, 32);
+      }
+    }
+  }
+
+  // Activations of whole rows to panels of codes or of the values codes stand for.
+  void quantize_hidden(const Item& item, const Arena& arena) const {
+    if (!quantize_a2_.active()) {
+      return;
+    }
+    const int64_t width = desc_.intermediate;
+    const int64_t padded = activation_width();
+    for (int64_t r = 1; padded != width && r < item.rows(); ++r) {
+      std::memmove(arena.act + r * width, arena.act + r * padded,
+                   static_cast<size_t>(width) * sizeof(float));
+    }
+    const Tensor act = Tensor::borrow(arena.act, {item.rows(), width}, DType::kF32);
+    Tensor rows = act;
+    if (form2_ == RowForm::kValues) {
+      quantize_a2_.values(act, item.e, act, Stream::cpu(1));
+    } else {
+      rows = Tensor::borrow(arena.codes, act.shape(), storage_dtype(quantize_a2_.spec().format));
+      quantize_a2_.codes(act, item.e, rows, arena.hidden_scales, Stream::cpu(1));
+    }
+    std::array<const std::byte*, kMostItemRows> from;
+    for (int64_t i = 0; i < item.rows(); ++i) {
+      from[static_cast<size_t>(i)] = rows.bytes() + i * row_bytes(rows.dtype(), width);
+    }
+    pack_rows(rows.dtype(), form2_ == RowForm::kI8, from.data(), item.rows(), width, w2_.steps(),
+              arena.row, arena.hidden);
+  }
+
+  void run_gemm2(const Item& item,
+                 int64_t begin,
+                 int64_t end,
+                 const Arena& arena,
+                 const RowOrder& order,
+                 const Tensor& output,
+                 float* c) const {
+    const float* row_scales = form2_ != RowForm::kValues ? arena.hidden_scales : nullptr;
+    const int64_t scales_per_row = quantize_a2_.num_blocks(desc_.intermediate);
+    std::array<uint16_t*, kMostItemRows> to;
+    for (int64_t block = begin; block < end; ++block) {
+      multiply(w2_, item, block, arena.hidden, row_scales, scales_per_row, c);
+      const int64_t column = block * kBlockColumns;
+      for (int64_t i = 0; i < item.rows(); ++i) {
+        to[static_cast<size_t>(i)] = reinterpret_cast<uint16_t*>(output.bytes()) +
+                                     order.output_rows[item.begin + i] * desc_.hidden + column;
+      }
+      kernels_.store(c, item.rows(), std::min(kBlockColumns, desc_.hidden - column), to.data());
+    }
+  }
+
+  const TileKernels& kernels_;
+  bool integers_;
+  RowForm form1_;
+  RowForm form2_;
+  PackedWeight w1_;
+  PackedWeight w2_;
+  int64_t most_rows_ = kMostItemRows;
+};
+
+// Scales over rows that one item does not see.
+bool spans_rows(const QuantDesc& a2) {
+  const auto spec = activation_spec(a2);
+  if (!spec) {
+    return false;
+  }
+  return spec->format == QuantFormat::kNvfp4 ? !a2.alpha_or_gscale
+                                             : spec->group.is_per_tensor() && !a2.scale;
+}
+
+Support packed_supports(const ExpertsDesc& desc, const ExpertWeights& weights, bool integers) {
+  if (desc.precision != Precision::kModel) {
+    return Support::no("precision f64 is computed by ref only");
+  }
+  if (desc.in_dtype != DType::kBF16) {
+    return Support::no(std::string("products of bf16 would lose bits of activations in ") +
+                       std::string(name(desc.in_dtype)));
+  }
+  const QuantConfig& q = weights.quant;
+  for (const auto& [w, w_desc] : {std::pair{&weights.w1, &q.w1}, std::pair{&weights.w2, &q.w2}}) {
+    if (!w_desc->format && w->dtype() != DType::kBF16) {
+      return Support::no(std::string("products of bf16 would lose bits of weights in ") +
+                         std::string(name(w->dtype())));
+    }
+    if (const Support support = PackedWeight::supports(*w_desc); !support.ok) {
+      return support;
+    }
+  }
+  if (spans_rows(q.a2)) {
+    return Support::no("a2 has a dynamic scale of all rows, which are computed a few at a time");
+  }
+  if (multiplies_integers(desc, q) && !integers) {
+    return Support::no("no products of int8 in this instruction set");
+  }
+  return Support::yes();
+}
+
+}  // namespace
+
+Support tiles_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
+  return packed_supports(desc, weights, true);
+}
+
+std::unique_ptr<Experts> make_tiles(const ExpertsDesc& desc,
+                                    ExpertWeights weights,
+                                    const Stream& stream) {
+  return std::make_unique<TileExperts>(desc, std::move(weights), stream, "cpu_tiles",
+                                       portable_tiles());
+}
+
+#ifdef MOEBIUS_HAVE_AVX512_BF16
+Support avx512_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
+  if (!cpu_features().avx512_bf16) {
+    return Support::no("this processor has no AVX-512 BF16");
+  }
+  return packed_supports(desc, weights, false);
+}
+
+std::unique_ptr<Experts> make_avx512(const ExpertsDesc& desc,
+                                     ExpertWeights weights,
+                                     const Stream& stream) {
+  return std::make_unique<TileExperts>(desc, std::move(weights), stream, "cpu_avx512",
+                                       avx512_tiles());
+}
+#endif
+
+#ifdef MOEBIUS_HAVE_AMX
+Support amx_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
+  if (!cpu_features().amx_bf16 || !cpu_features().amx_int8) {
+    return Support::no("this processor has no AMX");
+  }
+  return packed_supports(desc, weights, true);
+}
+
+std::unique_ptr<Experts> make_amx(const ExpertsDesc& desc,
+                                  ExpertWeights weights,
+                                  const Stream& stream) {
+  return std::make_unique<TileExperts>(desc, std::move(weights), stream, "cpu_amx", amx_tiles());
+}
+#endif
+
+}  // namespace moebius::cpu

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Experts on weights packed into tiles (tile_kernels.h), by the kernels of one instruction set.
+#pragma once
+
+#include <memory>
+
+#include "moebius/experts.h"
+
+namespace moebius::cpu {
+
+// cpu_amx: AMX bf16 and int8.  cpu_avx512: AVX-512 BF16.  cpu_tiles: plain C++, for comparison.
+Support amx_supports(const ExpertsDesc& desc, const ExpertWeights& weights);
+Support avx512_supports(const ExpertsDesc& desc, const ExpertWeights& weights);
+Support tiles_supports(const ExpertsDesc& desc, const ExpertWeights& weights);
+std::unique_ptr<Experts> make_amx(const ExpertsDesc& desc,
+                                  ExpertWeights weights,
+                                  const Stream& stream);
+std::unique_ptr<Experts> make_avx512(const ExpertsDesc& desc,
+                                     ExpertWeights weights,
+                                     const Stream& stream);
+std::unique_ptr<Experts> make_tiles(const ExpertsDesc& desc,
+                                    ExpertWeights weights,
+                                    const Stream& stream);
+
+}  // namespace moebius::cpu

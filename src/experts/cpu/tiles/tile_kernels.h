@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Inner loops over packed operands, one set per instruction set, each on the calling thread alone.
+//
+// Everything is cut into tiles of 16 rows of 64 bytes, as AMX multiplies them (Intel SDM, TDPBF16PS
+// and TDPBSSD); other instruction sets read the same bytes.  A *step* is 64 bytes of the reduced
+// dimension k: 32 bf16 or 64 i8 values.
+//
+//   panel   32 activation rows: per step two tiles [16 rows][64 bytes]
+//   unit    32 weight rows (a column block of C) times one step: two tiles, each [16 groups of k]
+//           [16 columns][2 bf16 or 4 i8]; or codes that decode to such tiles
+//   C       per panel four tiles [16][16] of f32 (i32 for i8): (rows 0-15, columns 0-15),
+//           (rows 0-15, columns 16-31), (rows 16-31, columns 0-15), (rows 16-31, columns 16-31)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "moebius/experts.h"
+
+namespace moebius::cpu {
+
+inline constexpr int64_t kTileRows = 16;
+inline constexpr int64_t kTileRowBytes = 64;
+inline constexpr int64_t kTileBytes = kTileRows * kTileRowBytes;
+inline constexpr int64_t kPanelRows = 2 * kTileRows;
+inline constexpr int64_t kBlockColumns = 32;
+inline constexpr int64_t kStepBytes =
+    2 * kTileBytes;  // of a panel, and of a unit that is not coded
+inline constexpr int64_t kTileFloats = kTileRows * 16;
+inline constexpr int64_t kPanelFloats = kPanelRows * kBlockColumns;
+
+// What a unit holds.
+enum class TileCode : uint8_t {
+  kBF16,      // 2048 bytes, the tiles themselves
+  kI8,        // 2048 bytes, the tiles themselves, 64 values of k; C is i32
+  kF8E4M3,    // 1024 bytes in the order of the bf16 tiles
+  kI8AsBF16,  // 1024 bytes; per tile row the 16 even k, then the 16 odd ones
+  kInt4,      // 512 bytes, see kNibbles; value = code - zero point (8 when there is none)
+  kMxfp4,     // 512 bytes, see kNibbles; and 32 step scales e8m0, one per column
+  kNvfp4,     // 512 bytes, see kNibbles; and 64 step scales e4m3: 16 k of 32 columns, then 16 more
+};
+// Nibbles: of a tile's 16 rows, 64 bytes hold rows 4b to 4b + 3: 32 little-endian words, word j
+// holds element j of those four rows from its lowest nibble up.
+
+inline constexpr int64_t unit_bytes(TileCode code) {
+  switch (code) {
+    case TileCode::kBF16:
+    case TileCode::kI8:
+      return kStepBytes;
+    case TileCode::kF8E4M3:
+    case TileCode::kI8AsBF16:
+      return kStepBytes / 2;
+    default:
+      return kStepBytes / 4;
+  }
+}
+inline constexpr int64_t step_scale_bytes(TileCode code) {
+  return code == TileCode::kMxfp4   ? kBlockColumns
+         : code == TileCode::kNvfp4 ? 2 * kBlockColumns
+                                    : 0;
+}
+
+// Rows of one item times one column block.
+struct TileGemm {
+  const std::byte* a = nullptr;  // panels, `steps` each; rows past `rows` of a tile are any finite
+  int64_t rows = 0;              // > 0
+  int64_t steps = 0;             // > 0
+  TileCode code = TileCode::kBF16;
+  const std::byte* units = nullptr;        // [steps]
+  const std::byte* step_scales = nullptr;  // [steps], where the code has them
+
+  // Groups of k with a scale of their own: C = sum over groups of (product of codes) * scale of
+  // the column * scale of the row, in f32.  0: no groups.
+  int64_t group_steps = 0;
+  DType scale_dtype = DType::kF32;          // f32, bf16, f16 or e8m0
+  const std::byte* group_scales = nullptr;  // [groups][32]
+  const uint8_t* zero_points = nullptr;     // [groups][32], kInt4 only, optional
+  const float* row_scales = nullptr;        // [rows][row_groups], optional
+  int64_t row_groups = 0;
+
+  float* c = nullptr;                     // [panels of rows][kPanelFloats]
+  const std::byte* next_units = nullptr;  // as many bytes as units, read soon; optional
+};
+
+// C to what follows it, in place: value = sum * row scale * column scale + bias.
+struct TileFinish {
+  float* c = nullptr;
+  int64_t rows = 0;
+  bool integers = false;              // c holds i32
+  const float* row_scales = nullptr;  // [rows] with stride row_stride, or null: 1
+  int64_t row_stride = 1;
+  const float* column_scales = nullptr;  // [32] or null: 1
+  const float* bias = nullptr;           // [32] or null: 0
+};
+
+// A block of GEMM1 to activations, bf16 at each rounding point of experts.h.  Gated: columns 0-15
+// are gate, 16-31 up, and give 16 results per row; else 32.  Strides are bytes.
+struct TileActivation {
+  ActivationSpec spec;
+  const float* c = nullptr;
+  int64_t rows = 0;
+  bool as_f32 = false;  // results as f32 instead of bf16
+  std::byte* out = nullptr;
+  int64_t panel_stride = 0;
+  int64_t tile_stride = 0;
+  int64_t row_stride = 0;
+
+  std::byte* row(int64_t r) const {
+    return out + r / kPanelRows * panel_stride + r / kTileRows % 2 * tile_stride +
+           r % kTileRows * row_stride;
+  }
+};
+
+struct TileKernels {
+  std::string_view name;
+  bool integers;  // takes TileCode::kI8
+  void (*gemm)(const TileGemm&);
+  void (*finish)(const TileFinish&);
+  void (*activate)(const TileActivation&);
+  // Rows 0 to rows of a block as bf16: the first `columns` of row r to out[r].
+  void (*store)(const float* c, int64_t rows, int64_t columns, uint16_t* const* out);
+};
+
+// Plain C++.
+const TileKernels& portable_tiles();
+#ifdef MOEBIUS_HAVE_AVX512_BF16
+// REQUIRES: cpu_features().avx512_bf16.
+const TileKernels& avx512_tiles();
+#endif
+#ifdef MOEBIUS_HAVE_AMX
+// REQUIRES: cpu_features().amx_bf16 and amx_int8.
+const TileKernels& amx_tiles();
+#endif
+
+}  // namespace moebius::cpu

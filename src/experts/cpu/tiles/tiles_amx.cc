@@ -1,0 +1,219 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// AMX: a 32 x 32 block of C in four tile registers, four tile loads for four products per step.
+//
+// Where there are several panels, k is cut into parts whose units stay in L1 while the panels
+// stream past them: `tileloaddt1` brings a panel in without pushing the units out.  On a Sapphire
+// Rapids class core, 32 KiB of units (16 steps) give 77 % of the peak including C's way to memory
+// and back, plain loads 55 %, no cut 63 %.
+#include <algorithm>
+
+#include "experts/cpu/tiles/avx512_tiles.h"
+
+namespace moebius::cpu {
+
+namespace {
+
+constexpr int64_t kStepsInL1 = 16;
+constexpr int64_t kLineBytes = 64;
+
+// All eight registers as 16 rows of 64 bytes.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+class Tiles {
+ public:
+  // Why assembly: GCC 12's intrinsic claims to read 8 of the 64 bytes, so that their stores may be
+  // optimised away.
+  Tiles() {
+    static constexpr TileConfig kConfig;
+    asm volatile("ldtilecfg %0" : : "m"(kConfig));
+  }
+  ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
+
+// What is read next, a few lines at every step.
+struct Prefetch {
+  const std::byte* at = nullptr;
+  int64_t lines_per_step = 0;
+
+  void step() {
+    for (int64_t i = 0; i < lines_per_step; ++i, at += kLineBytes) {
+      _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
+    }
+  }
+};
+
+struct Micro {
+  const std::byte* a;  // of one panel
+  const std::byte* b;
+  float* c;
+  int64_t steps;
+};
+
+// C (+)= A * B for one panel of two tiles, or of one.
+template <bool kIntegers, bool kTwoTiles, bool kAdds>
+inline __attribute__((always_inline)) void multiply(const Micro& m, Prefetch& prefetch) {
+  // GCC 12's tile loads do not say that they read memory: what was stored to it is stored by here.
+  asm volatile("" : : "r"(m.a), "r"(m.b), "r"(m.c) : "memory");
+  if constexpr (kAdds) {
+    _tile_loadd(0, m.c, kTileRowBytes);
+    _tile_loadd(1, m.c + kTileFloats, kTileRowBytes);
+    if constexpr (kTwoTiles) {
+      _tile_loadd(2, m.c + 2 * kTileFloats, kTileRowBytes);
+      _tile_loadd(3, m.c + 3 * kTileFloats, kTileRowBytes);
+    }
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (kTwoTiles) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+  }
+  const std::byte* a = m.a;
+  const std::byte* b = m.b;
+  for (int64_t s = 0; s < m.steps; ++s, a += kStepBytes, b += kStepBytes) {
+    _tile_stream_loadd(4, a, kTileRowBytes);
+    _tile_loadd(6, b, kTileRowBytes);
+    if constexpr (kTwoTiles) {
+      _tile_stream_loadd(5, a + kTileBytes, kTileRowBytes);
+    }
+    _tile_loadd(7, b + kTileBytes, kTileRowBytes);
+    if constexpr (kIntegers) {
+      _tile_dpbssd(0, 4, 6);
+      _tile_dpbssd(1, 4, 7);
+      if constexpr (kTwoTiles) {
+        _tile_dpbssd(2, 5, 6);
+        _tile_dpbssd(3, 5, 7);
+      }
+    } else {
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      if constexpr (kTwoTiles) {
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    prefetch.step();
+  }
+  _tile_stored(0, m.c, kTileRowBytes);
+  _tile_stored(1, m.c + kTileFloats, kTileRowBytes);
+  if constexpr (kTwoTiles) {
+    _tile_stored(2, m.c + 2 * kTileFloats, kTileRowBytes);
+    _tile_stored(3, m.c + 3 * kTileFloats, kTileRowBytes);
+  }
+}
+
+template <bool kIntegers>
+void multiply_panel(const Micro& m, bool two_tiles, bool adds, Prefetch& prefetch) {
+  if (two_tiles) {
+    adds ? multiply<kIntegers, true, true>(m, prefetch)
+         : multiply<kIntegers, true, false>(m, prefetch);
+  } else {
+    adds ? multiply<kIntegers, false, true>(m, prefetch)
+         : multiply<kIntegers, false, false>(m, prefetch);
+  }
+}
+
+Prefetch prefetch_of(const TileGemm& g, int64_t num_panels) {
+  if (g.next_units == nullptr) {
+    return {};
+  }
+  const int64_t lines = g.steps * unit_bytes(g.code) / kLineBytes;
+  const int64_t slots = g.steps * num_panels;
+  return {g.next_units, (lines + slots - 1) / slots};
+}
+
+// Parts of k: all of it for one panel, else what L1 holds of units, evenly.
+int64_t steps_per_part(int64_t steps, int64_t num_panels) {
+  if (num_panels == 1) {
+    return steps;
+  }
+  const int64_t parts = (steps + kStepsInL1 - 1) / kStepsInL1;
+  return (steps + parts - 1) / parts;
+}
+
+template <bool kIntegers>
+void gemm_plain(const TileGemm& g) {
+  const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
+  const int64_t part = steps_per_part(g.steps, num_panels);
+  Prefetch prefetch = prefetch_of(g, num_panels);
+  for (int64_t first = 0; first < g.steps; first += part) {
+    const int64_t steps = std::min(part, g.steps - first);
+    for (int64_t p = 0; p < num_panels; ++p) {
+      const Micro m = {g.a + (p * g.steps + first) * kStepBytes, g.units + first * kStepBytes,
+                       g.c + p * kPanelFloats, steps};
+      multiply_panel<kIntegers>(m, g.rows - p * kPanelRows > kTileRows, first > 0, prefetch);
+    }
+  }
+}
+
+// The units are decoded part by part into L1.
+void gemm_coded(const TileGemm& g) {
+  alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
+  const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
+  const int64_t parts = (g.steps + kStepsInL1 - 1) / kStepsInL1;
+  const int64_t part = (g.steps + parts - 1) / parts;
+  Prefetch prefetch = prefetch_of(g, num_panels);
+  for (int64_t first = 0; first < g.steps; first += part) {
+    const int64_t steps = std::min(part, g.steps - first);
+    decode_units(g, 0, first, steps, tiles);
+    for (int64_t p = 0; p < num_panels; ++p) {
+      const Micro m = {g.a + (p * g.steps + first) * kStepBytes, tiles, g.c + p * kPanelFloats,
+                       steps};
+      multiply_panel<false>(m, g.rows - p * kPanelRows > kTileRows, first > 0, prefetch);
+    }
+  }
+}
+
+// A product per group of k, scaled and summed in f32.
+void gemm_groups(const TileGemm& g) {
+  alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
+  alignas(64) float product[kPanelFloats];
+  const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
+  Prefetch prefetch = prefetch_of(g, num_panels);
+  for (int64_t first = 0; first < g.steps;) {
+    const int64_t group = first / g.group_steps;
+    const int64_t end = std::min((group + 1) * g.group_steps, g.steps);
+    const int64_t steps = std::min(kStepsInL1, end - first);
+    decode_units(g, group, first, steps, tiles);
+    for (int64_t p = 0; p < num_panels; ++p) {
+      const int64_t rows = std::min(kPanelRows, g.rows - p * kPanelRows);
+      const Micro m = {g.a + (p * g.steps + first) * kStepBytes, tiles, product, steps};
+      multiply_panel<false>(m, rows > kTileRows, false, prefetch);
+      add_scaled(g, group, p * kPanelRows, rows, product, g.c + p * kPanelFloats, first > 0);
+    }
+    first += steps;
+  }
+}
+
+void gemm(const TileGemm& g) {
+  const Tiles tiles;
+  if (g.code == TileCode::kI8) {
+    gemm_plain<true>(g);
+  } else if (g.code == TileCode::kBF16) {
+    gemm_plain<false>(g);
+  } else if (g.group_steps > 0) {
+    gemm_groups(g);
+  } else {
+    gemm_coded(g);
+  }
+}
+
+}  // namespace
+
+const TileKernels& amx_tiles() {
+  static const TileKernels kernels = {"amx", true, gemm, finish_tiles, activate_tiles, store_tiles};
+  return kernels;
+}
+
+}  // namespace moebius::cpu

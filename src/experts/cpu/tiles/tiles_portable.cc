@@ -1,0 +1,194 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The tile kernels in plain C++: what the others are compared with where they cannot run.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "experts/cpu/activation.h"
+#include "experts/cpu/tiles/tile_kernels.h"
+#include "moebius/float_types.h"
+
+namespace moebius::cpu {
+
+namespace {
+
+constexpr int64_t kBF16PerStep = 32;
+constexpr int64_t kI8PerStep = 64;
+
+int64_t c_index(int64_t row, int64_t column) {
+  const int64_t tile = row / kTileRows % 2 * 2 + column / 16;
+  return row / kPanelRows * kPanelFloats + tile * kTileFloats + row % kTileRows * 16 + column % 16;
+}
+
+uint8_t byte_at(const std::byte* bytes, int64_t i) {
+  return static_cast<uint8_t>(bytes[i]);
+}
+
+template <typename T>
+float value_at(const std::byte* bytes, int64_t i) {
+  T value;
+  std::memcpy(&value, bytes + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return static_cast<float>(value);
+}
+
+float e4m3(uint8_t code) {
+  F8E4M3 value;
+  value.bits = code;
+  return static_cast<float>(value);
+}
+
+float scale_at(const std::byte* scales, DType dtype, int64_t i) {
+  switch (dtype) {
+    case DType::kBF16:
+      return value_at<BFloat16>(scales, i);
+    case DType::kF16:
+      return value_at<Float16>(scales, i);
+    case DType::kE8M0:
+      return e8m0_to_float(byte_at(scales, i));
+    default:
+      return value_at<float>(scales, i);
+  }
+}
+
+int nibble_at(const std::byte* unit, int64_t tile, int64_t row, int64_t element) {
+  const std::byte* word = unit + tile * 256 + row / 4 * 64 + element * 2;
+  return (byte_at(word, row % 4 / 2) >> (row % 2 * 4)) & 0xf;
+}
+
+constexpr float kE2M1[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0f, -0.5, -1, -1.5, -2, -3, -4, -6};
+
+// Element (k pair `row`, column, which) of a unit; zero_points and step_scales as in TileGemm.
+float decoded(const TileGemm& g,
+              const std::byte* unit,
+              const std::byte* step_scales,
+              const uint8_t* zero_points,
+              int64_t row,
+              int64_t column,
+              int64_t which) {
+  const int64_t tile = column / 16;
+  const int64_t element = column % 16 * 2 + which;
+  switch (g.code) {
+    case TileCode::kBF16:
+      return value_at<BFloat16>(unit, tile * 512 + row * 32 + element);
+    case TileCode::kF8E4M3:
+      return e4m3(byte_at(unit, tile * 512 + row * 32 + element));
+    case TileCode::kI8AsBF16:
+      return value_at<int8_t>(unit, tile * 512 + row * 32 + which * 16 + column % 16);
+    case TileCode::kInt4:
+      return static_cast<float>(nibble_at(unit, tile, row, element) -
+                                (zero_points != nullptr ? zero_points[column] : 8));
+    case TileCode::kMxfp4:
+      return kE2M1[nibble_at(unit, tile, row, element)] *
+             e8m0_to_float(byte_at(step_scales, column));
+    default:
+      return kE2M1[nibble_at(unit, tile, row, element)] *
+             e4m3(byte_at(step_scales, row / 8 * kBlockColumns + column));
+  }
+}
+
+void gemm_integers(const TileGemm& g) {
+  for (int64_t r = 0; r < g.rows; ++r) {
+    for (int64_t n = 0; n < kBlockColumns; ++n) {
+      int32_t sum = 0;
+      for (int64_t s = 0; s < g.steps; ++s) {
+        const std::byte* a =
+            g.a + (r / kPanelRows * g.steps + s) * kStepBytes + r % kPanelRows * kTileRowBytes;
+        const std::byte* b = g.units + s * kStepBytes + n / 16 * kTileBytes;
+        for (int64_t k = 0; k < kI8PerStep; ++k) {
+          sum +=
+              static_cast<int8_t>(a[k]) * static_cast<int8_t>(b[(k / 4 * 16 + n % 16) * 4 + k % 4]);
+        }
+      }
+      g.c[c_index(r, n)] = std::bit_cast<float>(sum);
+    }
+  }
+}
+
+void gemm(const TileGemm& g) {
+  if (g.code == TileCode::kI8) {
+    gemm_integers(g);
+    return;
+  }
+  const int64_t group_steps = g.group_steps > 0 ? g.group_steps : g.steps;
+  const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
+  std::memset(g.c, 0, static_cast<size_t>(num_panels * kPanelFloats) * sizeof(float));
+  for (int64_t first = 0, group = 0; first < g.steps; first += group_steps, ++group) {
+    const int64_t last = std::min(first + group_steps, g.steps);
+    const uint8_t* zero_points =
+        g.zero_points != nullptr ? g.zero_points + group * kBlockColumns : nullptr;
+    for (int64_t n = 0; n < kBlockColumns; ++n) {
+      const float scale = g.group_steps > 0
+                              ? scale_at(g.group_scales, g.scale_dtype, group * kBlockColumns + n)
+                              : 1.0f;
+      for (int64_t r = 0; r < g.rows; ++r) {
+        float sum = 0;
+        for (int64_t s = first; s < last; ++s) {
+          const std::byte* a =
+              g.a + (r / kPanelRows * g.steps + s) * kStepBytes + r % kPanelRows * kTileRowBytes;
+          const std::byte* unit = g.units + s * unit_bytes(g.code);
+          const std::byte* scales = g.step_scales + s * step_scale_bytes(g.code);
+          for (int64_t k = 0; k < kBF16PerStep; ++k) {
+            sum +=
+                value_at<BFloat16>(a, k) * decoded(g, unit, scales, zero_points, k / 2, n, k % 2);
+          }
+        }
+        const float row_scale =
+            g.row_scales != nullptr ? g.row_scales[r * g.row_groups + group] : 1.0f;
+        g.c[c_index(r, n)] += sum * (scale * row_scale);
+      }
+    }
+  }
+}
+
+void finish(const TileFinish& f) {
+  for (int64_t r = 0; r < f.rows; ++r) {
+    const float row_scale = f.row_scales != nullptr ? f.row_scales[r * f.row_stride] : 1.0f;
+    for (int64_t n = 0; n < kBlockColumns; ++n) {
+      float& c = f.c[c_index(r, n)];
+      const float sum = f.integers ? static_cast<float>(std::bit_cast<int32_t>(c)) : c;
+      const float scaled =
+          sum * row_scale * (f.column_scales != nullptr ? f.column_scales[n] : 1.0f);
+      c = scaled + (f.bias != nullptr ? f.bias[n] : 0.0f);
+    }
+  }
+}
+
+void activate_tiles(const TileActivation& t) {
+  const int64_t count = t.spec.gated ? 16 : kBlockColumns;
+  for (int64_t r = 0; r < t.rows; ++r) {
+    float values[kBlockColumns];
+    float result[kBlockColumns];
+    for (int64_t n = 0; n < kBlockColumns; ++n) {
+      values[n] = static_cast<float>(BFloat16(t.c[c_index(r, n)]));
+    }
+    activate(portable_kernels(), t.spec, DType::kBF16, values, values + 16, 1, result, count);
+    std::byte* out = t.row(r);
+    for (int64_t n = 0; n < count; ++n) {
+      if (t.as_f32) {
+        std::memcpy(out + n * 4, result + n, 4);
+      } else {
+        const uint16_t bits = BFloat16(result[n]).bits;
+        std::memcpy(out + n * 2, &bits, 2);
+      }
+    }
+  }
+}
+
+void store(const float* c, int64_t rows, int64_t columns, uint16_t* const* out) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t n = 0; n < columns; ++n) {
+      out[r][n] = BFloat16(c[c_index(r, n)]).bits;
+    }
+  }
+}
+
+}  // namespace
+
+const TileKernels& portable_tiles() {
+  static const TileKernels kernels = {"portable", true, gemm, finish, activate_tiles, store};
+  return kernels;
+}
+
+}  // namespace moebius::cpu
