@@ -33,12 +33,19 @@ constexpr Table kInt8 = int8_table();
 
 // The row's bytes as they go into panels.
 const std::byte* converted(
-    DType from, bool integers, const std::byte* row, int64_t k, uint16_t* scratch) {
+    DType from, bool integers, const std::byte* row, int64_t k, float factor, uint16_t* scratch) {
   if (from == DType::kBF16 || integers) {
     return row;
   }
   if (from == DType::kF32) {
-    cpu_kernels().narrow(DType::kBF16, reinterpret_cast<const float*>(row), scratch, k);
+    const auto* values = reinterpret_cast<const float*>(row);
+    if (factor == 1.0f) {
+      cpu_kernels().narrow(DType::kBF16, values, scratch, k);
+    } else {
+      for (int64_t i = 0; i < k; ++i) {
+        scratch[i] = BFloat16(values[i] * factor).bits;
+      }
+    }
   } else {
     const Table& table = from == DType::kI8 ? kInt8 : kE4M3;
     for (int64_t i = 0; i < k; ++i) {
@@ -56,6 +63,7 @@ void pack_rows(DType from,
                int64_t m,
                int64_t k,
                int64_t steps,
+               float factor,
                uint16_t* scratch,
                std::byte* panels) {
   const int64_t bytes = integers ? k : 2 * k;
@@ -68,7 +76,7 @@ void pack_rows(DType from,
       }
       continue;
     }
-    const std::byte* row = converted(from, integers, rows[r], k, scratch);
+    const std::byte* row = converted(from, integers, rows[r], k, factor, scratch);
     for (int64_t s = 0; s < whole; ++s) {
       std::memcpy(out + s * kStepBytes, row + s * kTileRowBytes, kTileRowBytes);
     }

@@ -268,8 +268,7 @@ void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t blo
                              "most {} (2^125)",
                              g, n, expert, scale, kLargestMxScale));
         }
-        step_scales_[(index * steps_ * per_step + g) * kBlockColumns + c] =
-            std::byte{scale};
+        step_scales_[(index * steps_ * per_step + g) * kBlockColumns + c] = std::byte{scale};
       }
     }
   }

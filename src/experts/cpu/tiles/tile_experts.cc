@@ -58,6 +58,17 @@ RowForm row_form(const RowQuantizer& a, const QuantDesc& w, bool integers) {
   return group <= 0 || group == PackedWeight::group_columns(w) ? RowForm::kCodes : RowForm::kValues;
 }
 
+// nvfp4 values are rounded as code times block scale, which bf16 holds exactly; the global scale is
+// left to the weights' alphas, which were divided by it.  Undefined where that is not so.
+Tensor exact_factor(const QuantDesc& a, const QuantDesc& w) {
+  const bool both = a.format == QuantFormat::kNvfp4 && w.format == QuantFormat::kNvfp4;
+  return both ? a.alpha_or_gscale : Tensor();
+}
+
+float factor_of(const Tensor& factor, int64_t expert) {
+  return factor ? factor.data<float>()[factor.numel() > 1 ? expert : 0] : 1.0f;
+}
+
 // int8 on both sides with scales outside the sum, which stays below 2^31.
 bool multiplies_integers(const ExpertsDesc& desc, const QuantConfig& q) {
   const auto plain = [](const QuantDesc& d) {
@@ -86,18 +97,20 @@ class TileExperts final : public ExpertsBase {
         integers_(multiplies_integers(desc_, weights_.quant)),
         form1_(row_form(quantize_a1_, weights_.quant.w1, integers_)),
         form2_(row_form(quantize_a2_, weights_.quant.w2, integers_)),
+        factor1_(exact_factor(weights_.quant.a1, weights_.quant.w1)),
+        factor2_(exact_factor(weights_.quant.a2, weights_.quant.w2)),
         w1_(weights_.w1,
             weights_.quant.w1,
             {desc_.w1_rows(), desc_.activation.gated, desc_.activation.interleaved},
             gate_rows(desc_),
-            weights_.quant.a1.alpha_or_gscale,
+            factor1_ ? Tensor() : weights_.quant.a1.alpha_or_gscale,
             integers_,
             stream),
         w2_(weights_.w2,
             weights_.quant.w2,
             {desc_.hidden, false, false},
             desc_.hidden,
-            weights_.quant.a2.alpha_or_gscale,
+            factor2_ ? Tensor() : weights_.quant.a2.alpha_or_gscale,
             integers_,
             stream) {
     // The packed copies are all that is kept.
@@ -321,7 +334,7 @@ class TileExperts final : public ExpertsBase {
       }
     }
     pack_rows(x.dtype(), form1_ == RowForm::kI8, from.data(), item.rows(), desc_.hidden,
-              w1_.steps(), arena.row, arena.x);
+              w1_.steps(), factor_of(factor1_, item.e), arena.row, arena.x);
   }
 
   // One block of C for all rows of an item, scaled and with its bias.
@@ -415,7 +428,7 @@ class TileExperts final : public ExpertsBase {
       from[static_cast<size_t>(i)] = rows.bytes() + i * row_bytes(rows.dtype(), width);
     }
     pack_rows(rows.dtype(), form2_ == RowForm::kI8, from.data(), item.rows(), width, w2_.steps(),
-              arena.row, arena.hidden);
+              factor_of(factor2_, item.e), arena.row, arena.hidden);
   }
 
   void run_gemm2(const Item& item,
@@ -443,6 +456,8 @@ class TileExperts final : public ExpertsBase {
   bool integers_;
   RowForm form1_;
   RowForm form2_;
+  Tensor factor1_;  // f32 [1] or [L]; see exact_factor
+  Tensor factor2_;
   PackedWeight w1_;
   PackedWeight w2_;
   int64_t most_rows_ = kMostItemRows;
