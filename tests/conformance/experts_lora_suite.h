@@ -129,8 +129,18 @@ inline void expect_merged(const ExpertProblem& p, std::string_view impl) {
   }
 }
 
+// Why the implementation takes no adapters; empty when it does.
+inline std::string adapters_refusal(std::string_view impl, ExpertCase c) {
+  c.num_adapters = 1;
+  c.lora_rank = 8;
+  return refusal(ExpertProblemMaker().make(kTiny, c), impl);
+}
+
 TEST_P(ExpertsScheme, AdaptersAgreeWithRef) {
   const auto& [impl, format, scheme] = GetParam();
+  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format}); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
   struct Numbers {
     ActivationSpec activation;
     DType dtype;
@@ -155,6 +165,9 @@ TEST_P(ExpertsScheme, AdaptersAgreeWithRef) {
 // More rows of one expert than a tile of any kernel has.
 TEST_P(ExpertsScheme, AdaptersAgreeWithRefOnManyRows) {
   const auto& [impl, format, scheme] = GetParam();
+  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format}); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
   const Problem problem = {"many", 531, 1, 1, 64, 32};
   const ExpertCase c = with_adapters({.scheme = scheme, .format = format}, 5, 16, DType::kBF16);
   expect_agrees(ExpertProblemMaker(31).make(problem, c), scheme, impl);
@@ -163,6 +176,9 @@ TEST_P(ExpertsScheme, AdaptersAgreeWithRefOnManyRows) {
 // Activations are quantized for adapters as for weights.
 TEST_P(ExpertsScheme, AdaptersAreCloseToFloat64) {
   const auto& [impl, format, scheme] = GetParam();
+  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format}); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     SCOPED_TRACE(name(dtype));
     const ExpertCase c = with_adapters(
@@ -178,6 +194,9 @@ TEST_P(ExpertsScheme, AdaptersAreCloseToFloat64) {
 
 TEST_P(ExpertsScheme, RowsWithoutAdapterKeepTheirBits) {
   const auto& [impl, format, scheme] = GetParam();
+  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format}); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
   const ExpertCase c =
       with_adapters({.scheme = scheme, .format = format, .biased = true}, 3, 8, DType::kBF16);
   ExpertProblem p = ExpertProblemMaker(33).make({"some", 61, 3, 2, 96, 64}, c);
@@ -204,6 +223,9 @@ TEST_P(ExpertsScheme, RowsWithoutAdapterKeepTheirBits) {
 }
 
 TEST_P(ExpertsContract, AdaptersAreMergedWeights) {
+  if (const std::string reason = adapters_refusal(impl(), base_case()); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
   for (const ActivationSpec& activation : {kGated, kNotGated, kInterleaved}) {
     for (const int64_t rank : {3, 8, 64}) {
       SCOPED_TRACE(std::string(name(activation.kind)) + " rank " + std::to_string(rank));
@@ -217,6 +239,9 @@ TEST_P(ExpertsContract, AdaptersAreMergedWeights) {
 }
 
 TEST_P(ExpertsContract, AdaptersBesideQuantizedWeightsAreMergedWeights) {
+  if (const std::string reason = adapters_refusal(impl(), base_case()); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
   for (const Scheme& scheme : kSchemes) {
     if (scheme.activation || scheme.weight == QuantFormat::kNvfp4) {
       continue;  // f32 weights cannot stand for them
@@ -230,6 +255,9 @@ TEST_P(ExpertsContract, AdaptersBesideQuantizedWeightsAreMergedWeights) {
 }
 
 TEST_P(ExpertsContract, AdaptersOfOneWeightOnly) {
+  if (const std::string reason = adapters_refusal(impl(), base_case()); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
   for (const bool first : {true, false}) {
     ExpertCase c = with_adapters(base_case(), 2, 8, DType::kF32);
     c.dtype = DType::kF32;
@@ -243,6 +271,9 @@ TEST_P(ExpertsContract, AdaptersOfOneWeightOnly) {
 
 // Adapters are read in place: a rewritten one counts from the next call on.
 TEST_P(ExpertsContract, RewrittenAdaptersAreUsed) {
+  if (const std::string reason = adapters_refusal(impl(), base_case()); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
   const ExpertCase c = with_adapters(base_case(), 2, 8, DType::kF32);
   const ExpertProblem p = ExpertProblemMaker(36).make(kTiny, c);
   const auto experts = make_experts(p.desc, p.weights, Stream::cpu(2), impl());
@@ -259,6 +290,9 @@ TEST_P(ExpertsContract, RewrittenAdaptersAreUsed) {
 }
 
 TEST_P(ExpertsContract, LoraIdsAreChecked) {
+  if (const std::string reason = adapters_refusal(impl(), base_case()); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
   const ExpertCase c = with_adapters(base_case(), 2, 8, DType::kBF16);
   const ExpertProblem p = ExpertProblemMaker(38).make(kTiny, c);
   const auto error = [&](const ExpertProblem& problem) -> std::string {

@@ -63,6 +63,8 @@ class LayerRowRunner {
   explicit LayerRowRunner(LayerRow row) : row_(std::move(row)) {}
 
   const LayerRow& row() const { return row_; }
+  // Why the row's experts do not take its scheme on this machine; empty when they do.
+  std::string experts_refusal();
   // Why the cell cannot be, from the constructor or the first call; nullopt where it can.
   std::optional<std::string> refusal(const LayerBackend& backend);
   // Runs every topology of the row that the backend has; the first difference, with its place.

@@ -106,6 +106,7 @@ class LayerProblem {
     return inputs_[call][static_cast<size_t>(rank)];
   }
   const QuantConfig& quant() const { return weights_.quant; }
+  const ExpertWeights& weights() const { return weights_; }
   // Top-k of the softmax, as the inputs' ids were chosen when routed.
   std::shared_ptr<const Router> router() const { return router_; }
   // Of a rank, with its share of the weights.

@@ -420,14 +420,22 @@ static void activate_tiles(const TileActivation& t) {
   }
 }
 
-static void store_tiles(const float* c, int64_t rows, int64_t columns, uint16_t* const* out) {
+static void store_tiles(
+    const float* c, int64_t rows, int64_t columns, bool past_caches, uint16_t* const* out) {
   const auto kept = static_cast<__mmask32>((uint64_t{1} << columns) - 1);
   for (int64_t r = 0; r < rows; ++r) {
     const float* row = c + r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
     const __m256i left = to_bf16(load16(row));
     const __m256i right = to_bf16(load16(row + kTileFloats));
     const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(left), right, 1);
-    _mm512_mask_storeu_epi16(out[r], kept, both);
+    if (past_caches) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(out[r]), both);
+    } else {
+      _mm512_mask_storeu_epi16(out[r], kept, both);
+    }
+  }
+  if (past_caches) {
+    _mm_sfence();  // streamed lines are visible to whoever sees that the task is done
   }
 }
 

@@ -30,6 +30,8 @@ constexpr int64_t kMostItemRows = 256;
 constexpr int64_t kLeastItemRows = 64;
 // Items per thread from which on threads are kept evenly busy by whole items.
 constexpr int64_t kItemsPerThread = 2;
+// Outputs from this size on would only push weights and panels out of the caches.
+constexpr int64_t kStreamedBytes = int64_t{16} << 20;
 constexpr int64_t kTasksPerThread = 4;  // of a stage that is split
 
 int64_t ceil_div(int64_t a, int64_t b) {
@@ -440,6 +442,9 @@ class TileExperts final : public ExpertsBase {
                  float* c) const {
     const float* row_scales = form2_ != RowForm::kValues ? arena.hidden_scales : nullptr;
     const int64_t scales_per_row = quantize_a2_.num_blocks(desc_.intermediate);
+    const bool past_caches = order.num_rows * desc_.hidden * 2 >= kStreamedBytes &&
+                             desc_.hidden % kBlockColumns == 0 &&
+                             reinterpret_cast<uintptr_t>(output.raw()) % kTileRowBytes == 0;
     std::array<uint16_t*, kMostItemRows> to;
     for (int64_t block = begin; block < end; ++block) {
       multiply(w2_, item, block, arena.hidden, row_scales, scales_per_row, c);
@@ -448,7 +453,8 @@ class TileExperts final : public ExpertsBase {
         to[static_cast<size_t>(i)] = reinterpret_cast<uint16_t*>(output.bytes()) +
                                      order.output_rows[item.begin + i] * desc_.hidden + column;
       }
-      kernels_.store(c, item.rows(), std::min(kBlockColumns, desc_.hidden - column), to.data());
+      kernels_.store(c, item.rows(), std::min(kBlockColumns, desc_.hidden - column), past_caches,
+                     to.data());
     }
   }
 
@@ -480,6 +486,9 @@ Support packed_supports(const ExpertsDesc& desc, const ExpertWeights& weights, b
   if (desc.in_dtype != DType::kBF16) {
     return Support::no(std::string("products of bf16 would lose bits of activations in ") +
                        std::string(name(desc.in_dtype)));
+  }
+  if (desc.num_adapters > 0) {
+    return Support::no("no LoRA adapters beside packed weights");
   }
   const QuantConfig& q = weights.quant;
   for (const auto& [w, w_desc] : {std::pair{&weights.w1, &q.w1}, std::pair{&weights.w2, &q.w2}}) {

@@ -120,8 +120,10 @@ struct TileKernels {
   void (*gemm)(const TileGemm&);
   void (*finish)(const TileFinish&);
   void (*activate)(const TileActivation&);
-  // Rows 0 to rows of a block as bf16: the first `columns` of row r to out[r].
-  void (*store)(const float* c, int64_t rows, int64_t columns, uint16_t* const* out);
+  // Rows 0 to rows of a block as bf16: the first `columns` of row r to out[r].  past_caches: to
+  // memory, as what is not read soon should be; whole lines of 64 bytes, aligned.
+  void (*store)(
+      const float* c, int64_t rows, int64_t columns, bool past_caches, uint16_t* const* out);
 };
 
 // Plain C++.

@@ -176,7 +176,7 @@ void activate_tiles(const TileActivation& t) {
   }
 }
 
-void store(const float* c, int64_t rows, int64_t columns, uint16_t* const* out) {
+void store(const float* c, int64_t rows, int64_t columns, bool, uint16_t* const* out) {
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t n = 0; n < columns; ++n) {
       out[r][n] = BFloat16(c[c_index(r, n)]).bits;
