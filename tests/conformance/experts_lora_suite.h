@@ -138,7 +138,8 @@ inline std::string adapters_refusal(std::string_view impl, ExpertCase c) {
 
 TEST_P(ExpertsScheme, AdaptersAgreeWithRef) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format}); !reason.empty()) {
+  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
+      !reason.empty()) {
     GTEST_SKIP() << reason;
   }
   struct Numbers {
@@ -165,7 +166,8 @@ TEST_P(ExpertsScheme, AdaptersAgreeWithRef) {
 // More rows of one expert than a tile of any kernel has.
 TEST_P(ExpertsScheme, AdaptersAgreeWithRefOnManyRows) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format}); !reason.empty()) {
+  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
+      !reason.empty()) {
     GTEST_SKIP() << reason;
   }
   const Problem problem = {"many", 531, 1, 1, 64, 32};
@@ -176,7 +178,8 @@ TEST_P(ExpertsScheme, AdaptersAgreeWithRefOnManyRows) {
 // Activations are quantized for adapters as for weights.
 TEST_P(ExpertsScheme, AdaptersAreCloseToFloat64) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format}); !reason.empty()) {
+  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
+      !reason.empty()) {
     GTEST_SKIP() << reason;
   }
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
@@ -194,7 +197,8 @@ TEST_P(ExpertsScheme, AdaptersAreCloseToFloat64) {
 
 TEST_P(ExpertsScheme, RowsWithoutAdapterKeepTheirBits) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format}); !reason.empty()) {
+  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
+      !reason.empty()) {
     GTEST_SKIP() << reason;
   }
   const ExpertCase c =
