@@ -27,9 +27,11 @@ CpuFeatures detect() {
   f.avx512_vnni = f.avx512 && __builtin_cpu_supports("avx512vnni");
   f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kFp16 = 1u << 23;
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
-  if (f.avx512 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kAmxTile) != 0 &&
-      request_amx_permission()) {
+  const bool has_leaf = f.avx512 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0;
+  f.avx512_fp16 = has_leaf && (edx & kFp16) != 0;
+  if (has_leaf && (edx & kAmxTile) != 0 && request_amx_permission()) {
     f.amx_bf16 = (edx & kAmxBf16) != 0;
     f.amx_int8 = (edx & kAmxInt8) != 0;
   }

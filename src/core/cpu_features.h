@@ -11,6 +11,7 @@ struct CpuFeatures {
   bool avx512 = false;  // f, bw, vl, dq
   bool avx512_vnni = false;
   bool avx512_bf16 = false;
+  bool avx512_fp16 = false;
   bool amx_bf16 = false;
   bool amx_int8 = false;
 };

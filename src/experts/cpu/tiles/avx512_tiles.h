@@ -192,8 +192,56 @@ static inline void decode_mxfp4(const std::byte* unit, const std::byte* scales, 
   });
 }
 
+#ifdef __AVX512FP16__
+
+// Products of e2m1 and e4m3 are exact in f16.  The scale's bits read as f16 are 2^-8 of it, which
+// the codes' values make up for; the product is never subnormal, so that its bits become bf16 by
+// moving the exponent.
+static __attribute__((noinline)) void decode_nvfp4(const std::byte* unit,
+                                                     const std::byte* scales,
+                                                     __m512i* out) {
+  alignas(64) static constexpr short kValues[16] = {0,
+                                                    0x5800,
+                                                    0x5c00,
+                                                    0x5e00,
+                                                    0x6000,
+                                                    0x6200,
+                                                    0x6400,
+                                                    0x6600,
+                                                    0,
+                                                    static_cast<short>(0xd800),
+                                                    static_cast<short>(0xdc00),
+                                                    static_cast<short>(0xde00),
+                                                    static_cast<short>(0xe000),
+                                                    static_cast<short>(0xe200),
+                                                    static_cast<short>(0xe400),
+                                                    static_cast<short>(0xe600)};
+  const __m512i values = table16(kValues);
+  const auto load = [&](int half, int tile) {
+    const __m512i codes = pair_words(bytes_to_dwords(scales + half * 32 + tile * 16));
+    const __m512i magnitude =
+        _mm512_slli_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(0x7f)), 7);
+    return (__m512h)_mm512_ternarylogic_epi64(magnitude, _mm512_slli_epi16(codes, 8),
+                                              _mm512_set1_epi16(static_cast<short>(0x8000)), 0xf8);
+  };
+  const __m512h loaded[2][2] = {{load(0, 0), load(1, 0)}, {load(0, 1), load(1, 1)}};
+  const __m512i kept = _mm512_set1_epi16(static_cast<short>(0x8fff));
+  const __m512i bias = _mm512_set1_epi16((127 - 15) << 7);
+  for_each_nibble_row(unit, [&](__m512i words, int tile, int row) {
+    const auto code = (__m512h)_mm512_permutexvar_epi16(words, values);
+    const auto product = (__m512i)_mm512_mul_ph(code, loaded[tile][row / 8]);
+    const __mmask32 not_zero = _mm512_test_epi16_mask(product, _mm512_set1_epi16(0x7fff));
+    const __m512i moved = _mm512_and_si512(_mm512_srai_epi16(product, 3), kept);
+    _mm512_store_si512(out + tile * 16 + row, _mm512_maskz_add_epi16(not_zero, moved, bias));
+  });
+}
+
+#else
+
 // e2m1 is {1, 1.5} times a power of two; scale and 1.5 * scale are exact in bf16.
-static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, __m512i* out) {
+static __attribute__((noinline)) void decode_nvfp4(const std::byte* unit,
+                                                     const std::byte* scales,
+                                                     __m512i* out) {
   constexpr short kIs15 = 1;
   constexpr short kIsZero = 2;
   constexpr short kSign = static_cast<short>(0x8000);
@@ -247,32 +295,52 @@ static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, 
   });
 }
 
-// Units [first, first + count) of a coded block as bf16 tiles.  REQUIRES: not kBF16, not kI8.
+#endif  // __AVX512FP16__
+
+// Unit `step` of a coded block as bf16 tiles.  REQUIRES: not kBF16, not kI8.
+template <TileCode kCode>
+static inline void decode_unit(const TileGemm& g, int64_t group, int64_t step, std::byte* out) {
+  const std::byte* unit = g.units + step * unit_bytes(kCode);
+  const std::byte* scales = g.step_scales + step * step_scale_bytes(kCode);
+  auto* tiles = reinterpret_cast<__m512i*>(out);
+  if constexpr (kCode == TileCode::kF8E4M3) {
+    decode_fp8(unit, tiles);
+  } else if constexpr (kCode == TileCode::kI8AsBF16) {
+    decode_int8(unit, tiles);
+  } else if constexpr (kCode == TileCode::kInt4) {
+    decode_int4(unit, g.zero_points != nullptr ? g.zero_points + group * kBlockColumns : nullptr,
+                tiles);
+  } else if constexpr (kCode == TileCode::kMxfp4) {
+    decode_mxfp4(unit, scales, tiles);
+  } else {
+    decode_nvfp4(unit, scales, tiles);
+  }
+}
+
+// body.operator()<code>() for the code of a coded block.
+template <typename Body>
+static inline void with_code(TileCode code, Body body) {
+  switch (code) {
+    case TileCode::kF8E4M3:
+      return body.template operator()<TileCode::kF8E4M3>();
+    case TileCode::kI8AsBF16:
+      return body.template operator()<TileCode::kI8AsBF16>();
+    case TileCode::kInt4:
+      return body.template operator()<TileCode::kInt4>();
+    case TileCode::kMxfp4:
+      return body.template operator()<TileCode::kMxfp4>();
+    default:
+      return body.template operator()<TileCode::kNvfp4>();
+  }
+}
+
 static inline void decode_units(
     const TileGemm& g, int64_t group, int64_t first, int64_t count, std::byte* out) {
-  const uint8_t* zero_points =
-      g.zero_points != nullptr ? g.zero_points + group * kBlockColumns : nullptr;
-  for (int64_t s = first; s < first + count; ++s) {
-    const std::byte* unit = g.units + s * unit_bytes(g.code);
-    const std::byte* scales = g.step_scales + s * step_scale_bytes(g.code);
-    auto* tiles = reinterpret_cast<__m512i*>(out + (s - first) * kStepBytes);
-    switch (g.code) {
-      case TileCode::kF8E4M3:
-        decode_fp8(unit, tiles);
-        break;
-      case TileCode::kI8AsBF16:
-        decode_int8(unit, tiles);
-        break;
-      case TileCode::kInt4:
-        decode_int4(unit, zero_points, tiles);
-        break;
-      case TileCode::kMxfp4:
-        decode_mxfp4(unit, scales, tiles);
-        break;
-      default:
-        decode_nvfp4(unit, scales, tiles);
+  with_code(g.code, [&]<TileCode kCode>() {
+    for (int64_t s = 0; s < count; ++s) {
+      decode_unit<kCode>(g, group, first + s, out + s * kStepBytes);
     }
-  }
+  });
 }
 
 static inline __m512 load_scales(const std::byte* scales, DType dtype, int64_t i) {

@@ -133,7 +133,7 @@ const TileKernels& portable_tiles();
 const TileKernels& avx512_tiles();
 #endif
 #ifdef MOEBIUS_HAVE_AMX
-// REQUIRES: cpu_features().amx_bf16 and amx_int8.
+// REQUIRES: cpu_features().amx_bf16, amx_int8, avx512_bf16 and avx512_fp16.
 const TileKernels& amx_tiles();
 #endif
 

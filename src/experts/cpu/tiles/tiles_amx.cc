@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kStepsInL1 = 16;
 constexpr int64_t kLineBytes = 64;
 
-// All eight registers as 16 rows of 64 bytes.
+// Registers of 64-byte rows.  C is 0 to 3, rows of activations 4 and 5, weights 6 and 7.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -27,13 +27,30 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+// By the rows of a single panel (0: whole panels).  Why not always whole ones: the rows that pad a
+// panel would be fetched from L2 at every step, and stand in line behind the weights.
+struct TileConfigs {
+  TileConfig of_rows[kPanelRows + 1];
+
+  constexpr TileConfigs() {
+    for (uint8_t rows = 1; rows <= kPanelRows; ++rows) {
+      const uint8_t upper = rows < kTileRows ? rows : uint8_t{kTileRows};
+      const uint8_t lower = rows > kTileRows ? uint8_t(rows - kTileRows) : uint8_t{kTileRows};
+      TileConfig& config = of_rows[rows];
+      config.rows[0] = config.rows[1] = config.rows[4] = upper;
+      config.rows[2] = config.rows[3] = config.rows[5] = lower;
+    }
+  }
+};
+
 class Tiles {
  public:
   // Why assembly: GCC 12's intrinsic claims to read 8 of the 64 bytes, so that their stores may be
   // optimised away.
-  Tiles() {
-    static constexpr TileConfig kConfig;
-    asm volatile("ldtilecfg %0" : : "m"(kConfig));
+  explicit Tiles(int64_t rows) {
+    static constexpr TileConfigs kConfigs;
+    const TileConfig& config = kConfigs.of_rows[rows <= kPanelRows ? rows : 0];
+    asm volatile("ldtilecfg %0" : : "m"(config));
   }
   ~Tiles() { _tile_release(); }
   Tiles(const Tiles&) = delete;
@@ -59,58 +76,84 @@ struct Micro {
   int64_t steps;
 };
 
+// C in registers 0 to 3, or 0 and 1 for a panel of one tile.
+template <bool kTwoTiles>
+inline void zero_c() {
+  _tile_zero(0);
+  _tile_zero(1);
+  if constexpr (kTwoTiles) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+}
+
+template <bool kTwoTiles>
+inline void load_c(const float* c) {
+  _tile_loadd(0, c, kTileRowBytes);
+  _tile_loadd(1, c + kTileFloats, kTileRowBytes);
+  if constexpr (kTwoTiles) {
+    _tile_loadd(2, c + 2 * kTileFloats, kTileRowBytes);
+    _tile_loadd(3, c + 3 * kTileFloats, kTileRowBytes);
+  }
+}
+
+template <bool kTwoTiles>
+inline void store_c(float* c) {
+  _tile_stored(0, c, kTileRowBytes);
+  _tile_stored(1, c + kTileFloats, kTileRowBytes);
+  if constexpr (kTwoTiles) {
+    _tile_stored(2, c + 2 * kTileFloats, kTileRowBytes);
+    _tile_stored(3, c + 3 * kTileFloats, kTileRowBytes);
+  }
+}
+
+// GCC 12's tile loads do not say that they read memory: what was stored there is stored by here.
+inline void publish(const void* memory) {
+  asm volatile("" : : "r"(memory) : "memory");
+}
+
+// C += one step.
+template <bool kIntegers, bool kTwoTiles>
+inline __attribute__((always_inline)) void multiply_step(const std::byte* a, const std::byte* b) {
+  _tile_stream_loadd(4, a, kTileRowBytes);
+  _tile_loadd(6, b, kTileRowBytes);
+  if constexpr (kTwoTiles) {
+    _tile_stream_loadd(5, a + kTileBytes, kTileRowBytes);
+  }
+  _tile_loadd(7, b + kTileBytes, kTileRowBytes);
+  if constexpr (kIntegers) {
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+    if constexpr (kTwoTiles) {
+      _tile_dpbssd(2, 5, 6);
+      _tile_dpbssd(3, 5, 7);
+    }
+  } else {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kTwoTiles) {
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+}
+
 // C (+)= A * B for one panel of two tiles, or of one.
 template <bool kIntegers, bool kTwoTiles, bool kAdds>
 inline __attribute__((always_inline)) void multiply(const Micro& m, Prefetch& prefetch) {
-  // GCC 12's tile loads do not say that they read memory: what was stored to it is stored by here.
-  asm volatile("" : : "r"(m.a), "r"(m.b), "r"(m.c) : "memory");
+  publish(m.a);
+  publish(m.b);
   if constexpr (kAdds) {
-    _tile_loadd(0, m.c, kTileRowBytes);
-    _tile_loadd(1, m.c + kTileFloats, kTileRowBytes);
-    if constexpr (kTwoTiles) {
-      _tile_loadd(2, m.c + 2 * kTileFloats, kTileRowBytes);
-      _tile_loadd(3, m.c + 3 * kTileFloats, kTileRowBytes);
-    }
+    publish(m.c);
+    load_c<kTwoTiles>(m.c);
   } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    if constexpr (kTwoTiles) {
-      _tile_zero(2);
-      _tile_zero(3);
-    }
+    zero_c<kTwoTiles>();
   }
-  const std::byte* a = m.a;
-  const std::byte* b = m.b;
-  for (int64_t s = 0; s < m.steps; ++s, a += kStepBytes, b += kStepBytes) {
-    _tile_stream_loadd(4, a, kTileRowBytes);
-    _tile_loadd(6, b, kTileRowBytes);
-    if constexpr (kTwoTiles) {
-      _tile_stream_loadd(5, a + kTileBytes, kTileRowBytes);
-    }
-    _tile_loadd(7, b + kTileBytes, kTileRowBytes);
-    if constexpr (kIntegers) {
-      _tile_dpbssd(0, 4, 6);
-      _tile_dpbssd(1, 4, 7);
-      if constexpr (kTwoTiles) {
-        _tile_dpbssd(2, 5, 6);
-        _tile_dpbssd(3, 5, 7);
-      }
-    } else {
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      if constexpr (kTwoTiles) {
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      }
-    }
+  for (int64_t s = 0; s < m.steps; ++s) {
+    multiply_step<kIntegers, kTwoTiles>(m.a + s * kStepBytes, m.b + s * kStepBytes);
     prefetch.step();
   }
-  _tile_stored(0, m.c, kTileRowBytes);
-  _tile_stored(1, m.c + kTileFloats, kTileRowBytes);
-  if constexpr (kTwoTiles) {
-    _tile_stored(2, m.c + 2 * kTileFloats, kTileRowBytes);
-    _tile_stored(3, m.c + 3 * kTileFloats, kTileRowBytes);
-  }
+  store_c<kTwoTiles>(m.c);
 }
 
 template <bool kIntegers>
@@ -196,12 +239,49 @@ void gemm_groups(const TileGemm& g) {
   }
 }
 
+// One panel: a unit is decoded while the one before is multiplied, and C stays in registers.
+template <TileCode kCode, bool kTwoTiles>
+void gemm_coded_panel(const TileGemm& g) {
+  constexpr int64_t kSlots = 4;
+  alignas(64) std::byte tiles[kSlots * kStepBytes];
+  alignas(64) float product[kPanelFloats];
+  const int64_t group_steps = g.group_steps > 0 ? g.group_steps : g.steps;
+  Prefetch prefetch = prefetch_of(g, 1);
+  publish(g.a);
+  decode_unit<kCode>(g, 0, 0, tiles);
+  zero_c<kTwoTiles>();
+  for (int64_t s = 0, group = 0, left = group_steps; s < g.steps; ++s) {
+    --left;
+    if (s + 1 < g.steps) {
+      const int64_t next_group = left > 0 ? group : group + 1;
+      decode_unit<kCode>(g, next_group, s + 1, tiles + (s + 1) % kSlots * kStepBytes);
+    }
+    publish(tiles);
+    multiply_step<false, kTwoTiles>(g.a + s * kStepBytes, tiles + s % kSlots * kStepBytes);
+    prefetch.step();
+    if (g.group_steps > 0 && (left == 0 || s + 1 == g.steps)) {
+      store_c<kTwoTiles>(product);
+      zero_c<kTwoTiles>();
+      add_scaled(g, group, 0, g.rows, product, g.c, group > 0);
+      ++group;
+      left = group_steps;
+    }
+  }
+  if (g.group_steps == 0) {
+    store_c<kTwoTiles>(g.c);
+  }
+}
+
 void gemm(const TileGemm& g) {
-  const Tiles tiles;
+  const Tiles tiles(g.rows);
   if (g.code == TileCode::kI8) {
     gemm_plain<true>(g);
   } else if (g.code == TileCode::kBF16) {
     gemm_plain<false>(g);
+  } else if (g.rows <= kPanelRows) {
+    with_code(g.code, [&]<TileCode kCode>() {
+      g.rows > kTileRows ? gemm_coded_panel<kCode, true>(g) : gemm_coded_panel<kCode, false>(g);
+    });
   } else if (g.group_steps > 0) {
     gemm_groups(g);
   } else {
