@@ -197,9 +197,7 @@ static inline void decode_mxfp4(const std::byte* unit, const std::byte* scales, 
 // Products of e2m1 and e4m3 are exact in f16.  The scale's bits read as f16 are 2^-8 of it, which
 // the codes' values make up for; the product is never subnormal, so that its bits become bf16 by
 // moving the exponent.
-static __attribute__((noinline)) void decode_nvfp4(const std::byte* unit,
-                                                     const std::byte* scales,
-                                                     __m512i* out) {
+static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, __m512i* out) {
   alignas(64) static constexpr short kValues[16] = {0,
                                                     0x5800,
                                                     0x5c00,
@@ -239,9 +237,7 @@ static __attribute__((noinline)) void decode_nvfp4(const std::byte* unit,
 #else
 
 // e2m1 is {1, 1.5} times a power of two; scale and 1.5 * scale are exact in bf16.
-static __attribute__((noinline)) void decode_nvfp4(const std::byte* unit,
-                                                     const std::byte* scales,
-                                                     __m512i* out) {
+static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, __m512i* out) {
   constexpr short kIs15 = 1;
   constexpr short kIsZero = 2;
   constexpr short kSign = static_cast<short>(0x8000);
