@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
 
 #include "app/machine.h"
 #include "bench/cases.h"
 #include "bench/peak_kernels.h"
 #include "core/cpu_features.h"
+#include "core/huge_pages.h"
 #include "core/parallel.h"
-#include "moebius/tensor.h"
 
 namespace moebius::bench {
 
@@ -128,16 +129,16 @@ double read_gb_per_s(const Stream& stream) {
   const int64_t wanted = std::max(kSmallest, 4 * app::last_level_cache_bytes());
   const int64_t limit = std::max(kSmallest, app::memory_bytes() / 8);
   const int64_t bytes = std::min(wanted, limit) / kBlock * kBlock;
-  const Tensor buffer = Tensor::empty({bytes}, DType::kU8);
+  const std::shared_ptr<std::byte> buffer = allocate_block(bytes);
   parallel_for(stream, bytes, kBlock, [&](int64_t begin, int64_t end) {
-    std::memset(buffer.bytes() + begin, 1, static_cast<size_t>(end - begin));
+    std::memset(buffer.get() + begin, 1, static_cast<size_t>(end - begin));
   });
   double best = 0;
   for (int i = 0; i < kRepeats; ++i) {
     std::atomic<uint64_t> sum{0};
     const double seconds = seconds_of([&] {
       parallel_for(stream, bytes, kBlock, [&](int64_t begin, int64_t end) {
-        sum += sum_words(buffer.bytes() + begin, end - begin);
+        sum += sum_words(buffer.get() + begin, end - begin);
       });
     });
     best = std::max(best, static_cast<double>(bytes) / seconds * 1e-9);

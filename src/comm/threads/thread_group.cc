@@ -4,39 +4,22 @@
 
 #include <fmt/format.h>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "comm/threads/thread_exchange.h"
+#include "core/huge_pages.h"
 
 namespace moebius::comm {
 
 namespace {
 
-constexpr std::align_val_t kWindowAlignment{256};
-// Of a large window: that of a huge page, so that all of it can lie on such.
-constexpr std::align_val_t kLargeWindowAlignment{size_t{2} << 20};
-constexpr int64_t kLargeWindow = int64_t{4} << 20;
-
 using Memory = std::shared_ptr<std::byte>;
 
 // Zeroed by the rank that owns it, so that its pages lie on that rank's NUMA node.
 Memory make_memory(int64_t bytes) {
-  const auto n = static_cast<size_t>(std::max<int64_t>(bytes, 1));
-  const auto alignment = bytes < kLargeWindow ? kWindowAlignment : kLargeWindowAlignment;
-  Memory memory(static_cast<std::byte*>(::operator new(n, alignment)),
-                [alignment](std::byte* p) { ::operator delete(p, alignment); });
-#ifdef MADV_HUGEPAGE
-  if (bytes >= kLargeWindow) {
-    madvise(memory.get(), n, MADV_HUGEPAGE);  // a wish: whether it is granted changes no result
-  }
-#endif
-  std::memset(memory.get(), 0, n);
+  Memory memory = allocate_block(bytes);
+  std::memset(memory.get(), 0, static_cast<size_t>(bytes));
   return memory;
 }
 

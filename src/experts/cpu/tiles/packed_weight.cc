@@ -3,20 +3,17 @@
 #include "experts/cpu/tiles/packed_weight.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 
+#include "core/huge_pages.h"
 #include "core/parallel.h"
 
 namespace moebius::cpu {
 
 namespace {
 
-constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr uint8_t kNoZeroPoint = 8;
 // e8m0 codes whose products with e2m1 are all finite bf16 numbers.
 constexpr uint8_t kLeastMxScale = 1;
@@ -26,19 +23,8 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Why huge pages: a decode step reads megabytes here and there, and would miss the TLB all the way.
-std::shared_ptr<std::byte[]> allocate(int64_t bytes) {
-  if (bytes == 0) {
-    return nullptr;
-  }
-  const int64_t alignment = bytes >= kHugePage ? kHugePage : kTileRowBytes;
-  const auto size = static_cast<size_t>(ceil_div(bytes, alignment) * alignment);
-  void* memory = std::aligned_alloc(static_cast<size_t>(alignment), size);
-  if (memory == nullptr) {
-    throw std::bad_alloc();
-  }
-  madvise(memory, size, MADV_HUGEPAGE);  // only a hint
-  return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
+std::shared_ptr<std::byte> allocate(int64_t bytes) {
+  return bytes > 0 ? allocate_block(bytes) : nullptr;
 }
 
 TileCode code_of(const QuantDesc& desc, bool integers) {
@@ -250,7 +236,7 @@ void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t blo
     if (zero_points_ != nullptr) {
       const int64_t groups = std::max<int64_t>(1, num_groups_);
       for (int64_t g = 0; g < groups; ++g) {
-        zero_points_[(index * groups + g) * kBlockColumns + c] =
+        zero_points_.get()[(index * groups + g) * kBlockColumns + c] =
             n >= 0 ? desc.zero_point.bytes()[first + g] : std::byte{kNoZeroPoint};
       }
     }
@@ -268,7 +254,7 @@ void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t blo
                              "most {} (2^125)",
                              g, n, expert, scale, kLargestMxScale));
         }
-        step_scales_[(index * steps_ * per_step + g) * kBlockColumns + c] = std::byte{scale};
+        step_scales_.get()[(index * steps_ * per_step + g) * kBlockColumns + c] = std::byte{scale};
       }
     }
   }

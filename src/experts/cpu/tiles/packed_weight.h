@@ -60,7 +60,7 @@ class PackedWeight {
   const std::byte* units(int64_t expert, int64_t block) const;
 
  private:
-  using Bytes = std::shared_ptr<std::byte[]>;
+  using Bytes = std::shared_ptr<std::byte>;
   struct Source;
 
   int64_t block_index(int64_t expert, int64_t block) const { return expert * num_blocks() + block; }
