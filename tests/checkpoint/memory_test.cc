@@ -3,6 +3,7 @@
 //
 // Loading keeps one copy of the weights: the peak of the resident memory, which counts mapped pages
 // of the file too, stays near the size of the result.
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -34,6 +35,7 @@ bool reset_peak() {
 class LoadMemory : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(LoadMemory, PeakIsOneCopyOfTheWeights) {
+  setenv("MOEBIUS_THREADS", "2", 1);  // of which each holds a tensor on its way
   const std::string quant = GetParam() == std::string_view("fp8_w8a8") ? GetParam() : "auto";
   nlohmann::json config = {{"hidden_size", 1024},           {"intermediate_size", 1024},
                            {"moe_intermediate_size", 1024}, {"num_experts_per_tok", 1},
