@@ -57,15 +57,24 @@ class Tiles {
   Tiles& operator=(const Tiles&) = delete;
 };
 
-// What is read next, a few lines at every step.
+// What is read next, a few lines at every step: together where there are several panels, after each
+// of the step's four tile loads where units are decoded, whose own loads would stand in line.
 struct Prefetch {
   const std::byte* at = nullptr;
-  int64_t lines_per_step = 0;
+  int64_t lines_per_load = 0;
 
-  void step() {
-    for (int64_t i = 0; i < lines_per_step; ++i, at += kLineBytes) {
+  void lines(int64_t count) {
+    for (int64_t i = 0; i < count; ++i, at += kLineBytes) {
       _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
     }
+  }
+  template <bool kSpreads>
+  void after_load() {
+    lines(kSpreads ? lines_per_load : 0);
+  }
+  template <bool kSpreads>
+  void after_step() {
+    lines(kSpreads ? 0 : 4 * lines_per_load);
   }
 };
 
@@ -113,14 +122,20 @@ inline void publish(const void* memory) {
 }
 
 // C += one step.
-template <bool kIntegers, bool kTwoTiles>
-inline __attribute__((always_inline)) void multiply_step(const std::byte* a, const std::byte* b) {
+template <bool kIntegers, bool kTwoTiles, bool kSpreads>
+inline __attribute__((always_inline)) void multiply_step(const std::byte* a,
+                                                         const std::byte* b,
+                                                         Prefetch& prefetch) {
   _tile_stream_loadd(4, a, kTileRowBytes);
+  prefetch.after_load<kSpreads>();
   _tile_loadd(6, b, kTileRowBytes);
+  prefetch.after_load<kSpreads>();
   if constexpr (kTwoTiles) {
     _tile_stream_loadd(5, a + kTileBytes, kTileRowBytes);
   }
+  prefetch.after_load<kSpreads>();
   _tile_loadd(7, b + kTileBytes, kTileRowBytes);
+  prefetch.after_load<kSpreads>();
   if constexpr (kIntegers) {
     _tile_dpbssd(0, 4, 6);
     _tile_dpbssd(1, 4, 7);
@@ -136,6 +151,7 @@ inline __attribute__((always_inline)) void multiply_step(const std::byte* a, con
       _tile_dpbf16ps(3, 5, 7);
     }
   }
+  prefetch.after_step<kSpreads>();
 }
 
 // C (+)= A * B for one panel of two tiles, or of one.
@@ -150,8 +166,8 @@ inline __attribute__((always_inline)) void multiply(const Micro& m, Prefetch& pr
     zero_c<kTwoTiles>();
   }
   for (int64_t s = 0; s < m.steps; ++s) {
-    multiply_step<kIntegers, kTwoTiles>(m.a + s * kStepBytes, m.b + s * kStepBytes);
-    prefetch.step();
+    multiply_step<kIntegers, kTwoTiles, false>(m.a + s * kStepBytes, m.b + s * kStepBytes,
+                                               prefetch);
   }
   store_c<kTwoTiles>(m.c);
 }
@@ -172,8 +188,8 @@ Prefetch prefetch_of(const TileGemm& g, int64_t num_panels) {
     return {};
   }
   const int64_t lines = g.steps * unit_bytes(g.code) / kLineBytes;
-  const int64_t slots = g.steps * num_panels;
-  return {g.next_units, (lines + slots - 1) / slots};
+  const int64_t loads = 4 * g.steps * num_panels;
+  return {g.next_units, (lines + loads - 1) / loads};
 }
 
 // Parts of k: all of it for one panel, else what L1 holds of units, evenly.
@@ -257,8 +273,8 @@ void gemm_coded_panel(const TileGemm& g) {
       decode_unit<kCode>(g, next_group, s + 1, tiles + (s + 1) % kSlots * kStepBytes);
     }
     publish(tiles);
-    multiply_step<false, kTwoTiles>(g.a + s * kStepBytes, tiles + s % kSlots * kStepBytes);
-    prefetch.step();
+    multiply_step<false, kTwoTiles, true>(g.a + s * kStepBytes, tiles + s % kSlots * kStepBytes,
+                                          prefetch);
     if (g.group_steps > 0 && (left == 0 || s + 1 == g.steps)) {
       store_c<kTwoTiles>(product);
       zero_c<kTwoTiles>();
