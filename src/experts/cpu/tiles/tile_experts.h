@@ -5,10 +5,20 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
+#include "experts/cpu/tiles/tile_kernels.h"
 #include "moebius/experts.h"
 
 namespace moebius::cpu {
+
+std::unique_ptr<Experts> make_tile_experts(const ExpertsDesc& desc,
+                                           ExpertWeights weights,
+                                           const Stream& stream,
+                                           std::string_view implementation,
+                                           const TileKernels& kernels);
+// int8 on both sides with scales outside the sum, which stays below 2^31: TileCode::kI8.
+bool multiplies_integers(const ExpertsDesc& desc, const QuantConfig& quant);
 
 // cpu_amx: AMX bf16 and int8.  cpu_avx512: AVX-512 BF16.  cpu_tiles: plain C++, for comparison.
 Support amx_supports(const ExpertsDesc& desc, const ExpertWeights& weights);
