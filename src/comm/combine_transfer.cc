@@ -70,20 +70,27 @@ CombineTransfer::CombineTransfer(HighThroughput::State& state,
   post_messages();
 }
 
-// Makes every rank's rows readable by the ranks of its node.  Where they are already, addresses are
+// Makes every rank's rows readable by the ranks of its node.  Where they are already, handles are
 // exchanged; elsewhere rows are copied into a bank first.
 void CombineTransfer::show_rows() {
   const Topology& topology = state_.topology();
   sources_.resize(static_cast<size_t>(topology.size));
   const float* weights = input_.topk_weights ? input_.topk_weights.data<float>() : nullptr;
   if (state_.group.shares_address_space()) {
-    const Source mine{input_.x.bytes(), weights};
-    std::vector<Source> all(sources_.size());
-    all_gather_bytes(state_.group, "combine", &mine, sizeof(mine), all.data());
+    const Shown mine{input_.x, input_.topk_weights};
+    std::vector<SendBlock> sends;
+    std::vector<RecvBlock> recvs;
     for (int i = 0; i < state_.node_size(); ++i) {
-      const auto rank = static_cast<size_t>(state_.first_rank() + i);
-      sources_[rank] = all[rank];
+      sends.push_back({state_.first_rank() + i, &mine, sizeof(mine)});
+      recvs.push_back({state_.first_rank() + i, nullptr, sizeof(mine)});
     }
+    state_.group.exchange("combine", sends, recvs, [&](std::span<const std::byte* const> blocks) {
+      for (const std::byte* block : blocks) {
+        const Shown& theirs = shown_.emplace_back(*reinterpret_cast<const Shown*>(block));
+        sources_[static_cast<size_t>(state_.first_rank()) + shown_.size() - 1] = {
+            theirs.x.bytes(), theirs.weights ? theirs.weights.data<float>() : nullptr};
+      }
+    });
     return;
   }
   Notice mine{layout_.row_bytes(), state_.combine_banks.pick(), 0, {}, {}};

@@ -38,6 +38,11 @@ class CombineTransfer {
     const std::byte* x = nullptr;
     const float* weights = nullptr;
   };
+  // What rank threads hand each other: a rank that unwinds must not free what others still read.
+  struct Shown {
+    Tensor x;
+    Tensor weights;
+  };
 
   void show_rows();
   void post_messages();
@@ -59,6 +64,7 @@ class CombineTransfer {
   RowLayout layout_;
   BankChoice banks_;
   std::vector<Source> sources_;                   // by rank; only those of this node
+  std::vector<Shown> shown_;                      // keeps them alive, where ranks are threads
   std::vector<std::vector<std::byte>> outgoing_;  // per relay
   std::vector<std::vector<std::byte>> incoming_;  // per node
   std::unique_ptr<Exchange> exchange_;

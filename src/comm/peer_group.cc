@@ -156,7 +156,7 @@ void PeerGroup::wait_for(const Wait& wait) {
   // Also when leaving by an exception.
   struct Shown {
     PeerGroup* group;
-    ~Shown() { group->show_waiting(-1); }
+    ~Shown() { group->show_waiting(-1, {}); }
   } const shown{this};
   while (!check(wait)) {
     if (deadline.expired()) {
@@ -164,7 +164,7 @@ void PeerGroup::wait_for(const Wait& wait) {
     }
     for (int peer = 0; peer < size(); ++peer) {
       if (wait.is_missing(peer)) {
-        show_waiting(peer);
+        show_waiting(peer, wait.call.op);
         break;
       }
     }
@@ -187,7 +187,8 @@ void PeerGroup::fail_late(const Wait& wait) {
       if (next < 0 || next == rank()) {
         break;
       }
-      last = next;
+      // A circle of others has no end; its members say so themselves.
+      last = steps + 1 < size() ? next : peer;
     }
     if (blamed[static_cast<size_t>(last)]) {
       continue;

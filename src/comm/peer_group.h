@@ -95,8 +95,9 @@ class PeerGroup : public Group {
   virtual bool has_left(int peer) const = 0;
   // Whom the peer waits for, -1 when it waits for nobody or cannot be looked at.
   virtual int waits_for(int) const { return -1; }
-  virtual void show_waiting(int) {}
-  // "at epoch 4 (layout)", empty when it cannot be looked at.
+  // That this rank waits for `peer` in `op`; -1: for nobody any more.
+  virtual void show_waiting(int /*peer*/, std::string_view /*op*/) {}
+  // "at epoch 4 (layout), waiting for rank 1 in dispatch", empty when it cannot be looked at.
   virtual std::string whereabouts(int) const { return {}; }
 
  private:

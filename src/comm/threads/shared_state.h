@@ -55,6 +55,7 @@ struct alignas(kCacheLine) RankState {
   alignas(kCacheLine) std::atomic<uint64_t> latest{0};  // stamp of the newest call
   std::atomic<int64_t> completed{0};                    // every call up to this epoch is complete
   std::atomic<int> waits_for{-1};
+  std::atomic<uint64_t> waits_in{0};  // id of the operation, while it waits
   std::atomic<bool> has_left{false};
 };
 

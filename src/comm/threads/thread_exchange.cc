@@ -220,7 +220,8 @@ PeerGroup::Wait ThreadExchange::as_wait() const {
     return std::find(peers.begin(), peers.end(), peer) != peers.end();
   };
   return {call_, [this] { return is_done_; },
-          [this, is_in](int peer) { return is_in(absent_, peer) || is_in(unacked_, peer); },
+          // Why the absent first: who has come but not read may itself wait for them.
+          [this, is_in](int peer) { return is_in(absent_.empty() ? unacked_ : absent_, peer); },
           [this, is_in](int peer) {
             return is_in(absent_, peer) ? fmt::format("expected at epoch {}", call_.epoch)
                                         : fmt::format("expected to read {} bytes from rank {}",

@@ -140,14 +140,20 @@ int ThreadGroup::waits_for(int peer) const {
   return shared_->of(peer).waits_for.load(std::memory_order_relaxed);
 }
 
-void ThreadGroup::show_waiting(int peer) {
+void ThreadGroup::show_waiting(int peer, std::string_view op) {
+  if (peer >= 0 && waits_for(rank()) < 0) {
+    own().waits_in.store(op_id(op), std::memory_order_relaxed);
+  }
   own().waits_for.store(peer, std::memory_order_relaxed);
 }
 
 std::string ThreadGroup::whereabouts(int peer) const {
   const Stamp latest{shared_->of(peer).latest.load(std::memory_order_relaxed)};
-  return fmt::format("at epoch {} ({}){}", latest.epoch(), shared_->op_name(latest.op_id()),
-                     waits_for(peer) < 0 ? ", waiting for nobody" : "");
+  const int awaited = waits_for(peer);
+  const uint64_t op = shared_->of(peer).waits_in.load(std::memory_order_relaxed);
+  return fmt::format(
+      "at epoch {} ({}), waiting for {}", latest.epoch(), shared_->op_name(latest.op_id()),
+      awaited < 0 ? "nobody" : fmt::format("rank {} in {}", awaited, shared_->op_name(op)));
 }
 
 }  // namespace moebius::comm

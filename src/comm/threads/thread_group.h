@@ -41,7 +41,7 @@ class ThreadGroup final : public PeerGroup {
   void tell_failure(const Failure& failure) override { shared_->tell_failure(failure); }
   bool has_left(int peer) const override;
   int waits_for(int peer) const override;
-  void show_waiting(int peer) override;
+  void show_waiting(int peer, std::string_view op) override;
   std::string whereabouts(int peer) const override;
 
  private:
