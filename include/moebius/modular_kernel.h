@@ -58,6 +58,9 @@ class ModularKernel {
                const Tensor& shared_output,
                const CallContext& context);
 
+  // Every live rank does the same before its next call; see PrepareFinalize.
+  void set_dead(int rank, bool dead);
+
   const PrepareFinalize& prepare_finalize() const;
   const Experts& experts() const;
   // Rows the experts computed in the last call, per local expert (i32 [L], host).

@@ -72,6 +72,13 @@ class MoeLayer {
                const CallContext& context,
                const Tensor& lora_ids = {});
 
+  // low_latency on one node: goes on without a rank, after a CommError that names it or before one.
+  // Its experts contribute nothing.  Every live rank does the same before its next forward(), which
+  // then takes at most config().max_num_tokens tokens, since ranks no longer agree on the pieces of
+  // longer inputs; tokens that a TP group shares cannot be gathered any more (CommError).
+  // Throws Unsupported with other backends.
+  void set_dead(int rank, bool dead);
+
   const Router& router() const;
   const ModularKernel& kernel() const;
   const MoeConfig& config() const;

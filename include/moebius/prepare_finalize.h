@@ -98,6 +98,9 @@ class PrepareFinalize {
   // Whether this quantization (and deferring it) can be served.
   virtual Support accepts(const QuantConfig& quant, bool defer_input_quant) const = 0;
 
+  // Gives a rank up, see LowLatency::set_dead.  Throws Unsupported where every rank is needed.
+  virtual void set_dead(int rank, bool dead);
+
   // Since construction; nullopt where nothing travels or nothing is counted.
   virtual std::optional<TransportStatistics> statistics() const { return std::nullopt; }
 

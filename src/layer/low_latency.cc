@@ -63,6 +63,15 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
 
   std::optional<TransportStatistics> statistics() const override { return statistics_; }
 
+  void set_dead(int rank, bool dead) override {
+    if (topology_.num_nodes() > 1) {  // messages between nodes are collective
+      throw Unsupported(
+          fmt::format("low_latency over {} nodes needs every rank and cannot go on without rank {}",
+                      topology_.num_nodes(), rank));
+    }
+    transport_.set_dead(rank, dead);
+  }
+
   PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
     return prepare_async(input, context).finish();
   }

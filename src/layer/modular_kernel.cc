@@ -58,6 +58,10 @@ ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
 
 ModularKernel::~ModularKernel() = default;
 
+void ModularKernel::set_dead(int rank, bool dead) {
+  state_->prepare_finalize->set_dead(rank, dead);
+}
+
 const PrepareFinalize& ModularKernel::prepare_finalize() const {
   return *state_->prepare_finalize;
 }

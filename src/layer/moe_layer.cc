@@ -31,6 +31,14 @@ struct MoeLayer::State {
   bool sums_over_ranks() const {
     return num_ranks() > 1 && config.parallel.backend == All2AllBackend::kNone;
   }
+  bool has_dead_ranks() const {
+    for (int rank = 0; rank < num_ranks(); ++rank) {
+      if (group != nullptr && group->is_dead(rank)) {
+        return true;
+      }
+    }
+    return false;
+  }
   bool slices_tokens() const { return tp_size() > 1 && !sums_over_ranks() && !sequence_parallel; }
 
   void forward_own(const Tensor& hidden,
@@ -80,6 +88,10 @@ MoeLayer::MoeLayer(MoeLayerWeights weights,
 }
 
 MoeLayer::~MoeLayer() = default;
+
+void MoeLayer::set_dead(int rank, bool dead) {
+  state_->kernel->set_dead(rank, dead);
+}
 
 const Router& MoeLayer::router() const {
   return *state_->router;
@@ -198,6 +210,10 @@ void MoeLayer::State::route(const Tensor& hidden,
 // as the rank with most tokens needs.
 int64_t MoeLayer::State::num_pieces(int64_t num_tokens, int64_t limit) const {
   const int64_t pieces = std::max<int64_t>(1, (num_tokens + limit - 1) / limit);
+  if (has_dead_ranks()) {
+    expect_le(num_tokens, limit, "tokens of a layer that has given ranks up");
+    return 1;
+  }
   return group == nullptr || sums_over_ranks()
              ? pieces
              : all_reduce_max(*group, "pieces of a batched call", pieces);

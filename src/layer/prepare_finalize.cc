@@ -11,6 +11,11 @@ WorkspacePool& CallContext::pool() const {
   return *workspaces;
 }
 
+void PrepareFinalize::set_dead(int rank, bool) {
+  throw Unsupported(
+      fmt::format("{} needs every rank and cannot go on without rank {}", name(), rank));
+}
+
 Pending<PrepareResult> PrepareFinalize::prepare_async(const PrepareInput&, const CallContext&) {
   throw Unsupported(fmt::format("{} has no asynchronous prepare", name()));
 }
