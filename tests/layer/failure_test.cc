@@ -1,0 +1,245 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rank misbehaves inside a layer: whatever the backend, every other rank says so in time, by
+// name, operation and epoch.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <regex>
+#include <thread>
+
+#include "tests/conformance/layer_matrix.h"
+
+namespace moebius::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+enum class Fault { kThrows, kLeaves, kSkips, kStalls };
+constexpr Fault kFaults[] = {Fault::kThrows, Fault::kLeaves, Fault::kSkips, Fault::kStalls};
+
+std::string_view name(Fault fault) {
+  constexpr std::string_view kNames[] = {"throws", "leaves", "skips", "stalls"};
+  return kNames[static_cast<size_t>(fault)];
+}
+
+constexpr int kRanks = 4;
+constexpr int kGuilty = 2;
+constexpr int kSteps = 3;  // calls of the layer; the fault is in the second
+constexpr std::chrono::milliseconds kShortTimeout{1000};
+constexpr std::chrono::milliseconds kLongTimeout{60'000};
+constexpr std::string_view kEndOfStep = "end of step";
+
+// Between the two ends of a layer, where the experts compute.
+class Interrupted final : public PrepareFinalize {
+ public:
+  Interrupted(std::unique_ptr<PrepareFinalize> base, std::function<void()> interruption)
+      : base_(std::move(base)), interruption_(std::move(interruption)) {}
+
+  std::string_view name() const override { return base_->name(); }
+  ActivationFormat activation_format() const override { return base_->activation_format(); }
+  std::optional<int64_t> max_tokens_per_rank() const override {
+    return base_->max_tokens_per_rank();
+  }
+  int num_dispatchers() const override { return base_->num_dispatchers(); }
+  bool output_is_reduced() const override { return base_->output_is_reduced(); }
+  bool supports_async() const override { return base_->supports_async(); }
+  bool is_monolithic() const override { return base_->is_monolithic(); }
+  bool localizes_ids() const override { return base_->localizes_ids(); }
+  Support accepts(WeightAndReduceKind kind) const override { return base_->accepts(kind); }
+  Support accepts(const QuantConfig& quant, bool defer) const override {
+    return base_->accepts(quant, defer);
+  }
+  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
+    return base_->prepare(input, context);
+  }
+  void finalize(const FinalizeInput& input, const CallContext& context) override {
+    interruption_();
+    base_->finalize(input, context);
+  }
+  Pending<PrepareResult> prepare_async(const PrepareInput& input,
+                                       const CallContext& context) override {
+    return base_->prepare_async(input, context);
+  }
+  Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override {
+    interruption_();
+    return base_->finalize_async(input, context);
+  }
+
+ private:
+  std::unique_ptr<PrepareFinalize> base_;
+  std::function<void()> interruption_;
+};
+
+struct Outcome {
+  std::string message;
+  int peer = -1;  // who is to blame
+  std::chrono::milliseconds took{};
+};
+
+struct FailureCase {
+  LayerBackend backend;
+  int ranks_per_node = 0;
+  Fault fault = Fault::kThrows;
+
+  std::string label() const {
+    return fmt::format("{}_{}{}", backend.name, name(fault),
+                       ranks_per_node == 0 ? "" : "_two_nodes");
+  }
+
+  // Ranks of a node that wait for signals, not calls, cannot see that a peer is in another call.
+  bool needs_deadline() const {
+    const bool by_signals = backend.name == "low_latency" && ranks_per_node == 0;
+    return fault == Fault::kStalls || (fault == Fault::kSkips && by_signals);
+  }
+  std::chrono::milliseconds timeout() const {
+    return needs_deadline() ? kShortTimeout : kLongTimeout;
+  }
+};
+
+void PrintTo(const FailureCase& c, std::ostream* out) {
+  *out << c.label();
+}
+
+std::vector<Outcome> run(const FailureCase& c) {
+  LayerProblem problem(
+      {"unquantized", {}, 256}, {"cpu_portable", "cpu_portable", Precision::kModel},
+      {.name = "uneven", .calls = {LayerCall::kUneven}}, kRanks, c.backend.is_monolithic);
+  std::vector<Outcome> outcomes(kRanks);
+  std::atomic<int> reports{0};
+  const auto body = [&](Group& group) {
+    const int rank = group.rank();
+    const bool is_guilty = rank == kGuilty;
+    int step = 0;
+    const auto interrupt = [&] {
+      if (!is_guilty || step != 1) {
+        return;
+      }
+      if (c.fault == Fault::kThrows) {
+        throw Error("expert 7 is on fire");
+      }
+      if (c.fault == Fault::kStalls) {  // until everybody has complained
+        const auto limit = Clock::now() + kLongTimeout / 2;
+        while (reports < kRanks - 1 && Clock::now() < limit) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      }
+    };
+    ModularKernel kernel(
+        std::make_unique<Interrupted>(
+            c.backend.make(group, problem.placement(), problem.desc(rank, c.backend.format)),
+            interrupt),
+        problem.make_experts(rank, c.backend.format), nullptr,
+        c.backend.is_monolithic ? problem.router() : nullptr);
+    WorkspacePool workspaces;
+    const LayerInput& in = problem.input(0, rank);
+    const Tensor output = Tensor::empty(in.hidden.shape(), in.hidden.dtype());
+    KernelInput input;
+    input.hidden = in.hidden;
+    input.topk_ids = in.topk_ids;
+    input.topk_weights = in.topk_weights;
+    input.router_logits = in.logits;
+    input.num_experts = problem.placement().num_experts();
+    const Tensor map = problem.placement().expert_map(rank);
+    input.expert_map = map;
+    for (; step < kSteps; ++step) {
+      const bool is_faulty = is_guilty && step == 1;
+      if (is_faulty && c.fault == Fault::kLeaves) {
+        return;
+      }
+      if (!is_faulty || c.fault != Fault::kSkips) {
+        kernel.forward(input, output, {}, {Stream::cpu(1), &workspaces, 0, nullptr});
+      }
+      group.barrier(kEndOfStep);
+    }
+  };
+  ThreadGroupOptions options;
+  options.num_ranks = kRanks;
+  options.ranks_per_node = c.ranks_per_node;
+  options.timeout = c.timeout();
+  const auto timed = [&](Group& group) {
+    Outcome& outcome = outcomes[static_cast<size_t>(group.rank())];
+    const auto begin = Clock::now();
+    struct Report {
+      std::atomic<int>& count;
+      ~Report() { ++count; }
+    } const report{reports};
+    try {
+      body(group);
+    } catch (const std::exception& error) {
+      const auto* comm = dynamic_cast<const CommError*>(&error);
+      outcome.peer = comm == nullptr ? -1 : comm->peer();
+      outcome.message = error.what();
+      outcome.took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+      throw;
+    }
+  };
+  EXPECT_ANY_THROW(run_thread_ranks(options, timed));
+  return outcomes;
+}
+
+// What the report of a rank other than the guilty must say.
+std::vector<std::string> expected_parts(const FailureCase& c) {
+  switch (c.fault) {
+    case Fault::kThrows:
+      return {fmt::format("rank {} failed: expert 7 is on fire", kGuilty)};
+    case Fault::kLeaves:
+      return {fmt::format("rank {} has left", kGuilty)};
+    case Fault::kStalls:
+      return {fmt::format("rank {} did not come within 1000 ms", kGuilty), "expected"};
+    case Fault::kSkips:
+      break;
+  }
+  return c.needs_deadline()  // they wait for each other, so either may be named first
+             ? std::vector<std::string>{fmt::format("rank {}", kGuilty), "did not come within",
+                                        std::string(kEndOfStep), "low latency dispatch"}
+             : std::vector<std::string>{fmt::format("rank {} is in \"{}\"", kGuilty, kEndOfStep)};
+}
+
+class LayerFailure : public ::testing::TestWithParam<FailureCase> {};
+
+TEST_P(LayerFailure, IsReportedByEveryOtherRank) {
+  const FailureCase& c = GetParam();
+  const std::vector<Outcome> outcomes = run(c);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank == kGuilty) {
+      continue;
+    }
+    const Outcome& outcome = outcomes[static_cast<size_t>(rank)];
+    const std::regex place(fmt::format("rank {}: [a-z_ ]+, epoch [1-9][0-9]*: .*", rank));
+    EXPECT_TRUE(std::regex_match(outcome.message, place)) << outcome.message;
+    for (const std::string& part : expected_parts(c)) {
+      EXPECT_NE(outcome.message.find(part), std::string::npos)
+          << '"' << part << "\" is not in: " << outcome.message;
+    }
+    if (c.fault != Fault::kSkips || !c.needs_deadline()) {
+      EXPECT_EQ(outcome.peer, kGuilty) << outcome.message;
+    }
+    EXPECT_LT(outcome.took, kLongTimeout / 4);
+  }
+}
+
+std::vector<FailureCase> cases() {
+  std::vector<FailureCase> all;
+  for (const LayerBackend& backend : layer_backends()) {
+    for (const int ranks_per_node : {0, 2}) {
+      for (const Fault fault : kFaults) {
+        if (backend.over_ranks) {
+          all.push_back({backend, ranks_per_node, fault});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         LayerFailure,
+                         ::testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.label(); });
+
+}  // namespace
+}  // namespace moebius::testing

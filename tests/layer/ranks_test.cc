@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// MoeLayer over ranks: sequence parallelism, and going on without a rank.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "moebius/group.h"
+#include "tests/layer/small_layer.h"
+#include "tests/tolerance.h"
+
+namespace moebius::testing {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr std::array<int64_t, kRanks> kTokens = {5, 0, 8, 3};
+
+// Tokens of ranks [begin, end), which are drawn for all ranks alike.
+Tensor tokens_of(int begin, int end) {
+  const auto first = [](int rank) {
+    return std::accumulate(kTokens.begin(), kTokens.begin() + rank, int64_t{0});
+  };
+  return random_tensor({first(kRanks), SmallLayer::kHidden}, DType::kF32, 20)
+      .slice(first(begin), first(end))
+      .clone();
+}
+
+struct Spread {
+  All2AllBackend backend;
+  bool monolithic = false;
+  int ranks_per_node = 0;
+};
+
+class SequenceParallel : public ::testing::TestWithParam<Spread> {};
+
+// Outputs of tp 2 x dp 2 ranks.  Sequence parallel: every rank has tokens of its own; else ranks of
+// a TP group have those of both.
+std::vector<Tensor> run_tp2_dp2(const Spread& spread, bool sequence_parallel) {
+  std::vector<Tensor> outputs(kRanks);
+  ThreadGroupOptions options;
+  options.num_ranks = kRanks;
+  options.ranks_per_node = spread.ranks_per_node;
+  run_thread_ranks(options, [&](Group& group) {
+    const int rank = group.rank();
+    const auto parallel = ParallelConfig::make(2, rank % 2, 2, rank / 2, true, spread.backend);
+    MoeLayerOptions chosen = SmallLayer::options();
+    chosen.monolithic = spread.monolithic;
+    chosen.sequence_parallel = sequence_parallel;
+    const Stream stream = Stream::cpu(1);
+    MoeLayer layer(SmallLayer::shard(parallel), chosen, stream, &group);
+    WorkspacePool pool;
+    const int first = rank / 2 * 2;
+    const Tensor hidden =
+        sequence_parallel ? tokens_of(rank, rank + 1) : tokens_of(first, first + 2);
+    const Tensor output = Tensor::empty(hidden.shape(), DType::kF32);
+    for (int call = 0; call < 2; ++call) {
+      poison(output);
+      layer.forward(hidden, output, {stream, &pool, 0, nullptr});
+    }
+    outputs[static_cast<size_t>(rank)] = output;
+  });
+  return outputs;
+}
+
+TEST_P(SequenceParallel, RowsAreThoseOfSharedTokens) {
+  const std::vector<Tensor> shared = run_tp2_dp2(GetParam(), false);
+  const std::vector<Tensor> own = run_tp2_dp2(GetParam(), true);
+  for (size_t rank = 0; rank < kRanks; rank += 2) {
+    SCOPED_TRACE("ranks " + std::to_string(rank) + " and the next");
+    expect_same_bits(shared[rank], shared[rank + 1]);
+    expect_same_bits(own[rank], shared[rank].slice(0, kTokens[rank]));
+    expect_same_bits(own[rank + 1],
+                     shared[rank].slice(kTokens[rank], kTokens[rank] + kTokens[rank + 1]));
+  }
+}
+
+constexpr Spread kSpreads[] = {
+    {All2AllBackend::kAllGatherReduceScatter},   {All2AllBackend::kAllGatherReduceScatter, true},
+    {All2AllBackend::kHighThroughput},           {All2AllBackend::kLowLatency},
+    {All2AllBackend::kHighThroughput, false, 2}, {All2AllBackend::kLowLatency, false, 2},
+};
+INSTANTIATE_TEST_SUITE_P(
+    Backends, SequenceParallel, ::testing::ValuesIn(kSpreads), [](const auto& test) {
+      return std::string(name(test.param.backend)) + (test.param.monolithic ? "_monolithic" : "") +
+             (test.param.ranks_per_node > 0 ? "_two_nodes" : "");
+    });
+
+MoeLayerWeights shard_of(const Group& group, All2AllBackend backend) {
+  return SmallLayer::shard(ParallelConfig::make(1, 0, group.size(), group.rank(), true, backend));
+}
+
+// The layer in which the experts of `dead` give zeros.
+Tensor run_alone_without(int dead, const Tensor& hidden) {
+  MoeLayerWeights weights = SmallLayer::whole();
+  const ExpertRange gone = expert_range(SmallLayer::kExperts, kRanks, dead);
+  const Tensor w2 = weights.experts.w2.slice(gone.begin, gone.end);
+  std::memset(w2.raw(), 0, static_cast<size_t>(w2.nbytes()));
+  const Stream stream = Stream::cpu(1);
+  MoeLayer layer(std::move(weights), SmallLayer::options(), stream);
+  WorkspacePool pool;
+  const Tensor output = Tensor::empty(hidden.shape(), DType::kF32);
+  layer.forward(hidden, output, {stream, &pool, 0, nullptr});
+  return output;
+}
+
+// A rank makes one call and no more.  The others are told who is missing, give it up and go on.
+TEST(DeadRank, LowLatencyGoesOnWithoutIt) {
+  constexpr int kDead = 1;
+  std::array<int, kRanks> num_right{};
+  ThreadGroupOptions options;
+  options.num_ranks = kRanks;
+  run_thread_ranks(options, [&](Group& group) {
+    const int rank = group.rank();
+    const Stream stream = Stream::cpu(1);
+    MoeLayer layer(shard_of(group, All2AllBackend::kLowLatency), SmallLayer::options(), stream,
+                   &group);
+    WorkspacePool pool;
+    const Tensor hidden = tokens_of(rank, rank + 1);
+    const Tensor output = Tensor::empty(hidden.shape(), DType::kF32);
+    const auto forward = [&] { layer.forward(hidden, output, {stream, &pool, 0, nullptr}); };
+    forward();
+    if (rank == kDead) {
+      return;
+    }
+    try {
+      forward();
+      ADD_FAILURE() << "rank " << rank << " did not miss rank " << kDead;
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.peer(), kDead) << error.what();
+    }
+    layer.set_dead(kDead, true);
+    const Tensor expected = run_alone_without(kDead, hidden);
+    for (int call = 0; call < 5; ++call) {
+      poison(output);
+      forward();
+      bool is_right = true;
+      for (int64_t t = 0; t < hidden.dim(0); ++t) {
+        is_right = is_right && relative_error(output[t], expected[t]) <=
+                                   4 * tolerance(DType::kF32, std::nullopt, SmallLayer::kHidden);
+      }
+      num_right[static_cast<size_t>(rank)] += is_right ? 1 : 0;
+    }
+    const Tensor many =
+        random_tensor({SmallLayer::kMaxTokens + 1, SmallLayer::kHidden}, DType::kF32, 21);
+    expect_mentions(message_of([&] {
+                      layer.forward(many, many.clone(), {stream, &pool, 0, nullptr});
+                    }),
+                    {"given ranks up", "9", "8"});
+  });
+  EXPECT_EQ(num_right, (std::array{5, 0, 5, 5}));
+}
+
+TEST(DeadRank, OtherBackendsNeedEveryRank) {
+  const auto refusal = [](All2AllBackend backend, int ranks_per_node) {
+    std::string message;
+    ThreadGroupOptions options;
+    options.num_ranks = 2;
+    options.ranks_per_node = ranks_per_node;
+    run_thread_ranks(options, [&](Group& group) {
+      MoeLayer layer(shard_of(group, backend), SmallLayer::options(), Stream::cpu(1), &group);
+      if (group.rank() == 0) {
+        message = message_of([&] { layer.set_dead(1, true); });
+      }
+    });
+    return message;
+  };
+  for (const auto backend :
+       {All2AllBackend::kAllGatherReduceScatter, All2AllBackend::kHighThroughput}) {
+    expect_mentions(refusal(backend, 0), {name(backend).data(), "needs every rank", "rank 1"});
+  }
+  expect_mentions(refusal(All2AllBackend::kLowLatency, 1), {"low_latency", "2 nodes", "rank 1"});
+  EXPECT_EQ(refusal(All2AllBackend::kLowLatency, 0), "no error");
+}
+
+}  // namespace
+}  // namespace moebius::testing
