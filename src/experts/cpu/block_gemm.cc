@@ -18,8 +18,8 @@ constexpr int64_t kSmallestF32Tile = 64;
 // Fewer rows than this are not worth a padded tile.
 constexpr int64_t kMinPaddedRows = 4;
 
-// Fewest rows left over that still go to a tile.
-int64_t min_tile_rows(DType operand) {
+// Fewest rows left over that still go to a tile, where there is a library that has tiles.
+[[maybe_unused]] int64_t min_tile_rows(DType operand) {
   return operand == DType::kF32 ? kSmallestF32Tile : kMinPaddedRows;
 }
 constexpr int64_t kLargestTile = kTiles[0];
