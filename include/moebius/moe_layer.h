@@ -84,6 +84,8 @@ class MoeLayer {
   const MoeConfig& config() const;
   // Of the last forward(): selections per expert, i64 [E], of the tokens this rank has routed.
   Tensor expert_load() const;
+  // Of the last forward(): rows this rank's experts computed, of whichever tokens, i64 [L].
+  Tensor local_expert_load() const;
 
  private:
   struct State;

@@ -2,12 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <exception>
-#include <filesystem>
-#include <new>
-#include <string>
 #include <variant>
 
 #include "app/commands.h"
+#include "app/failure.h"
 #include "app/not_built.h"
 #include "moebius/error.h"
 
@@ -24,17 +22,6 @@ struct Dispatch {
   int operator()(const PlanOptions&) const { refuse_plan(); }
 };
 
-int fail(ExitCode code, std::string message) {
-  for (char& c : message) {
-    if (c == '\n') {
-      c = ' ';
-    }
-  }
-  std::fflush(stdout);
-  std::fprintf(stderr, "moebius: %s\n", message.c_str());
-  return code;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -45,16 +32,12 @@ int main(int argc, char** argv) {
     }
     const int code = std::visit(Dispatch(), std::get<Options>(parsed));
     if (std::fflush(stdout) != 0) {
-      return fail(kRunFailed, "cannot write to standard output");
+      return report_failure(moebius::Error("cannot write to standard output"));
     }
     return code;
-  } catch (const moebius::InvalidArgument& error) {
-    return fail(kBadInput, error.what());
-  } catch (const moebius::Unsupported& error) {
-    return fail(kBadInput, error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(kRunFailed, "out of memory");
+  } catch (const Reported& reported) {
+    return reported.exit_code;
   } catch (const std::exception& error) {
-    return fail(kRunFailed, error.what());
+    return report_failure(error);
   }
 }

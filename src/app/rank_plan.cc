@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "app/failure.h"
 #include "moebius/error.h"
 
 namespace moebius::app {
@@ -36,11 +37,15 @@ void run_ranks(const RunOptions& options,
                const std::function<void(const RankPlan& plan, Group* group)>& body) {
   if (options.group == "mpi") {
     const auto group = make_mpi_group({.ranks_per_node = options.ranks_per_node});
-    if (options.ranks > 1 && options.ranks != group->size()) {
-      throw InvalidArgument(fmt::format("--ranks {}, but the launcher started {} processes",
-                                        options.ranks, group->size()));
+    try {
+      if (options.ranks > 1 && options.ranks != group->size()) {
+        throw InvalidArgument(fmt::format("--ranks {}, but the launcher started {} processes",
+                                          options.ranks, group->size()));
+      }
+      body(make_rank_plan(options, group->size()), group.get());
+    } catch (const std::exception& error) {
+      fail_job(*group, error);
     }
-    body(make_rank_plan(options, group->size()), group.get());
     return;
   }
   const RankPlan plan = make_rank_plan(options, options.ranks);

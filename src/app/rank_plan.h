@@ -33,7 +33,7 @@ struct RankPlan {
 RankPlan make_rank_plan(const RunOptions& options, int ranks);
 
 // body(group) on every rank this process holds; group is null for a single rank that needs none.
-// The plan's ranks are those of the launcher with --group mpi.
+// The plan's ranks are those of the launcher with --group mpi; errors are then reported here.
 void run_ranks(const RunOptions& options,
                const std::function<void(const RankPlan& plan, Group* group)>& body);
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <numeric>
 
 #include "app/run_report.h"
 #include "app/statistics.h"
@@ -108,10 +109,34 @@ void time_calls(const RunOptions& options,
     figures.copies = (after->copies - before_calls->copies) / options.repeat;
     figures.node_copies = (after->node_copies - before_calls->node_copies) / options.repeat;
   }
-  const Tensor rows = layer.kernel().last_expert_load();
+  const Tensor rows = layer.local_expert_load();
+  figures.num_experts = rows.numel();
   for (int64_t l = 0; l < rows.numel(); ++l) {
-    figures.rows += rows.data<int32_t>()[l];
+    figures.rows += rows.data<int64_t>()[l];
+    figures.max_expert_rows = std::max(figures.max_expert_rows, rows.data<int64_t>()[l]);
   }
+}
+
+// By rank; `own` i64 [L].
+std::vector<std::vector<int64_t>> gather_expert_rows(const LayerRun& run,
+                                                     const Tensor& own,
+                                                     Group* group) {
+  std::vector<int64_t> counts;
+  for (const RankFigures& rank : run.ranks) {
+    counts.push_back(rank.num_experts);
+  }
+  Tensor all = own;
+  if (group != nullptr) {
+    all = Tensor::empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, DType::kI64);
+    all_gatherv(*group, "rows of the experts", own, counts, all);
+  }
+  std::vector<std::vector<int64_t>> rows;
+  const int64_t* next = all.data<int64_t>();
+  for (const int64_t count : counts) {
+    rows.emplace_back(next, next + count);
+    next += count;
+  }
+  return rows;
 }
 
 }  // namespace
@@ -164,11 +189,13 @@ LayerRun run_layer(const RunOptions& options,
   if (group == nullptr) {
     run.output = output;
     run.ranks = {figures};
+    run.expert_rows = gather_expert_rows(run, layer.local_expert_load(), nullptr);
     return run;
   }
   figures.node = group->topology().node();
   run.ranks.resize(static_cast<size_t>(plan.ranks));
   all_gather_bytes(*group, "figures of the ranks", &figures, sizeof(figures), run.ranks.data());
+  run.expert_rows = gather_expert_rows(run, layer.local_expert_load(), group);
   // Without a backend every rank of a TP group has routed the same tokens.
   if (plan.backend == All2AllBackend::kNone && !plan.leads_tp_group(rank)) {
     std::fill_n(run.expert_load.data<int64_t>(), run.expert_load.numel(), 0);

@@ -28,6 +28,8 @@ struct RankFigures {
   int64_t node = 0;
   int64_t tokens = 0;  // it brought
   int64_t rows = 0;    // its experts computed
+  int64_t num_experts = 0;
+  int64_t max_expert_rows = 0;  // of the fullest of them
   int64_t intra_node_bytes = 0;
   int64_t inter_node_bytes = 0;
   // Of the tokens it sent: selections, one row per rank with some of them, and those that crossed
@@ -48,8 +50,9 @@ struct LayerRun {
   int threads = 0;  // of this rank
   double load_us = 0;
   std::vector<RankFigures> ranks;
-  Tensor expert_load;  // i64 [E], over all ranks
-  Tensor output;       // f32 [T, H], all rows, on every rank
+  Tensor expert_load;                             // i64 [E], over all ranks
+  std::vector<std::vector<int64_t>> expert_rows;  // [rank][local expert], what they computed
+  Tensor output;                                  // f32 [T, H], all rows, on every rank
 };
 
 // Collective over the group (null: a single rank).

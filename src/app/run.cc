@@ -66,6 +66,7 @@ void summarize_ranks(LayerRun run, RunResult& result) {
   result.threads = run.threads;
   result.load_us = run.load_us;
   result.expert_load = run.expert_load;
+  result.expert_rows = std::move(run.expert_rows);
   result.ranks = std::move(run.ranks);
 }
 

@@ -166,8 +166,18 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
     node_copies += f.node_copies;
     max_rows = std::max(max_rows, f.rows);
     all_rows += f.rows;
-    std::vector<Json> row = {
-        i, f.node, f.tokens, f.rows, f.intra_node_bytes, f.inter_node_bytes, f.call_us};
+    const double mean_expert_rows =
+        static_cast<double>(f.rows) / static_cast<double>(std::max<int64_t>(1, f.num_experts));
+    std::vector<Json> row = {i,
+                             f.node,
+                             f.tokens,
+                             f.rows,
+                             f.num_experts,
+                             f.max_expert_rows,
+                             mean_expert_rows,
+                             f.intra_node_bytes,
+                             f.inter_node_bytes,
+                             f.call_us};
     row.insert(row.end(), f.stage_us.begin(), f.stage_us.end());
     rows.push_back(std::move(row));
   }
@@ -207,6 +217,9 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                                  {"node", "node"},
                                  {"tokens", "tokens"},
                                  {"rows", "rows"},
+                                 {"num_experts", "local"},
+                                 {"max_expert_rows", "fullest"},
+                                 {"mean_expert_rows", "mean", Unit::kDecimals},
                                  {"intra_node_bytes", "in node", Unit::kBytes},
                                  {"inter_node_bytes", "between", Unit::kBytes},
                                  {"call_us", "call", Unit::kMicros}};
@@ -214,6 +227,7 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
     columns.push_back({stage, stage, Unit::kMicros});
   }
   report.table("parallel", "per_rank", columns, rows);
+  report.hidden("parallel", {"expert_rows", r.expert_rows});
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ struct RunResult {
   std::vector<std::pair<std::string, double>> stages_us;  // likewise
   RankPlan plan;
   std::vector<RankFigures> ranks;
-  Tensor expert_load;  // i64 [E], of the last call
+  Tensor expert_load;                             // i64 [E], of the last call
+  std::vector<std::vector<int64_t>> expert_rows;  // [rank][local expert], likewise
   int64_t workspace_bytes = 0;
   int64_t peak_bytes = 0;
   std::optional<CheckResult> check;

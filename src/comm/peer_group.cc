@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "comm/backoff.h"
 #include "moebius/deadline.h"
@@ -133,11 +134,12 @@ bool PeerGroup::check(const Wait& wait) {
   throw_if_failed(wait.call);
   for (int peer = 0; peer < size(); ++peer) {
     if (has_left(peer) && !is_dead(peer) && wait.is_missing(peer)) {
-      // What it did before it left may have come in since the first look.
+      // What it did and said before it left may have come in since the first look.
       progress();
       if (wait.done()) {
         return true;
       }
+      throw_if_failed(wait.call);
       if (wait.is_missing(peer)) {
         fail(wait.call, {rank(), peer, wait.call.epoch, std::string(wait.call.op), "",
                          fmt::format("rank {} has left; {}", peer, wait.describe(peer))});
@@ -151,7 +153,8 @@ void PeerGroup::wait_for(const Wait& wait) {
   if (check(wait)) {
     return;
   }
-  const Deadline deadline = Deadline::after(timeout_);
+  Deadline deadline = Deadline::after(timeout_);
+  auto last_look = Deadline::Clock::now();
   Backoff backoff(num_neighbours_, num_cpus_);
   // Also when leaving by an exception.
   struct Shown {
@@ -159,6 +162,11 @@ void PeerGroup::wait_for(const Wait& wait) {
     ~Shown() { group->show_waiting(-1, {}); }
   } const shown{this};
   while (!check(wait)) {
+    // A process that was stopped has not waited meanwhile, and its peers may have news for it.
+    const auto now = Deadline::Clock::now();
+    if (now - std::exchange(last_look, now) > timeout_ / 2) {
+      deadline = Deadline::after(timeout_);
+    }
     if (deadline.expired()) {
       fail_late(wait);
     }

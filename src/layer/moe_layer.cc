@@ -20,8 +20,9 @@ struct MoeLayer::State {
   Tensor expert_map;  // undefined: all experts are local
   bool has_shared = false;
   bool apply_router_weight_on_input = false;
-  Tensor load;    // i64 [E], selections of the last call
-  Tensor counts;  // i32 [E], scratch
+  Tensor load;           // i64 [E], selections of the last call
+  Tensor counts;         // i32 [E], scratch
+  Tensor computed_rows;  // i64 [L], of the last call
 
   DType in_dtype() const { return kernel->experts().desc().in_dtype; }
   int num_ranks() const { return group == nullptr ? 1 : group->size(); }
@@ -85,6 +86,7 @@ MoeLayer::MoeLayer(MoeLayerWeights weights,
   }
   state_->load = Tensor::zeros({config.num_experts}, DType::kI64);
   state_->counts = Tensor::zeros({config.num_experts}, DType::kI32);
+  state_->computed_rows = Tensor::zeros({config.num_local_experts}, DType::kI64);
 }
 
 MoeLayer::~MoeLayer() = default;
@@ -104,6 +106,9 @@ const MoeConfig& MoeLayer::config() const {
 }
 Tensor MoeLayer::expert_load() const {
   return state_->load.clone();
+}
+Tensor MoeLayer::local_expert_load() const {
+  return state_->computed_rows.clone();
 }
 
 void MoeLayer::forward(const Tensor& hidden,
@@ -223,9 +228,17 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
                                  const Tensor& routed,
                                  const Tensor& shared,
                                  const CallContext& context) {
+  std::fill_n(computed_rows.data<int64_t>(), computed_rows.numel(), 0);
+  const auto forward = [&](const KernelInput& in, const Tensor& out, const Tensor& shared_out) {
+    kernel->forward(in, out, shared_out, context);
+    const Tensor computed = kernel->last_expert_load();
+    for (int64_t l = 0; l < computed_rows.numel(); ++l) {
+      computed_rows.data<int64_t>()[l] += computed.data<int32_t>()[l];
+    }
+  };
   const auto limit = kernel->prepare_finalize().max_tokens_per_rank();
   if (!limit) {
-    kernel->forward(input, routed, shared, context);
+    forward(input, routed, shared);
     return;
   }
   const int64_t num_tokens = input.hidden.dim(0);
@@ -240,7 +253,7 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
     some.topk_ids = part(input.topk_ids);
     some.topk_weights = part(input.topk_weights);
     some.lora_ids = part(input.lora_ids);
-    kernel->forward(some, part(routed), part(shared), context);
+    forward(some, part(routed), part(shared));
   }
 }
 

@@ -5,6 +5,7 @@
 // and processes give the bits that threads give.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -81,6 +82,35 @@ TEST(Ranks, ReportTellsWhatEachRankDid) {
   EXPECT_LE(parallel["node_copies"], 37);  // of two nodes one is another
   EXPECT_EQ(parallel["mean_rows"], 37);
   EXPECT_NE(result.out.find("rows to ranks for 148 selections"), std::string::npos) << result.out;
+}
+
+// Rows of the local experts, in the table by rank and in full in the JSON.
+TEST(Ranks, ReportTellsTheLoadOfEachRanksExperts) {
+  const ScratchFolder scratch;
+  for (const std::string backend : {"allgather_reducescatter", "high_throughput", "low_latency"}) {
+    const std::string file = scratch / (backend + ".json");
+    // More tokens than low latency takes at a time, so that all pieces must count.
+    const CommandResult result =
+        run_command({"run", "--model", tiny_model(), "--tokens", "700", "--repeat", "2", "--ranks",
+                     "2", "--all2all", backend, "--json", file});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto json = read_json(file);
+    const auto& parallel = json["parallel"];
+    const auto& selections = json["load"]["per_expert"];
+    ASSERT_EQ(parallel["expert_rows"].size(), 2u);
+    size_t expert = 0;  // linear placement
+    for (size_t r = 0; r < 2; ++r) {
+      const auto rows = parallel["expert_rows"][r].get<std::vector<int64_t>>();
+      const auto& rank = parallel["per_rank"][r];
+      ASSERT_EQ(rows.size(), 8u);
+      for (const int64_t count : rows) {
+        EXPECT_EQ(count, selections[expert++]) << backend << " expert " << expert - 1;
+      }
+      EXPECT_EQ(rank["num_experts"], 8);
+      EXPECT_EQ(rank["max_expert_rows"], *std::max_element(rows.begin(), rows.end()));
+      EXPECT_EQ(rank["mean_expert_rows"].get<double>() * 8, rank["rows"].get<double>());
+    }
+  }
 }
 
 TEST(Ranks, CopiesDependOnTheBackend) {

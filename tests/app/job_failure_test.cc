@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A job of `moebius run` under a launcher, one of whose processes is stopped or killed amid its
+// calls: the job ends in time, says once who is missing, and fails.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <future>
+#include <regex>
+#include <sstream>
+#include <thread>
+
+#include "tests/app/command.h"
+#include "tests/app/tiny_model.h"
+
+namespace moebius {
+namespace {
+
+using test::read_text;
+using test::ScratchFolder;
+using test::tiny_model;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kTimeoutMs = 2000;
+constexpr std::chrono::seconds kMargin{15};  // to end processes on a busy machine
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::chrono::milliseconds took{};  // since the signal
+};
+
+// CPU time of a process in seconds; 0 when it is not there.
+double cpu_seconds(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) {
+    return 0;
+  }
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string skipped;
+  for (int i = 0; i < 11; ++i) {  // state to cmajflt
+    fields >> skipped;
+  }
+  double user = 0;
+  double system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+// Three processes call the layer over and over; the process of `rank` gets `signal` when all have
+// been at work for a while.
+Outcome run_job(const std::string& backend,
+                int rank,
+                int signal,
+                const std::string& launcher_options = "") {
+  constexpr int kRanks = 3;
+  const ScratchFolder scratch;
+  // exec keeps the process id that the shell has written down.
+  const std::string job = "echo $$ > " + (scratch / "pid") +
+                          ".${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; exec " + MOEBIUS_COMMAND +
+                          " run --group mpi --repeat 1000000 --model " + tiny_model() +
+                          " --all2all " + backend;
+  const std::string line = "MOEBIUS_TIMEOUT_MS=" + std::to_string(kTimeoutMs) +
+                           " timeout -k 5 60 " + MOEBIUS_TEST_MPIEXEC + " " + launcher_options +
+                           " -np " + std::to_string(kRanks) + " sh -c '" + job + "' > " +
+                           (scratch / "out") + " 2>&1";
+  auto ended = std::async(std::launch::async, [&] { return std::system(line.c_str()); });
+
+  const auto pid_of = [&](int r) {
+    std::ifstream file(scratch / "pid." + std::to_string(r));
+    std::string pid;
+    file >> pid;
+    return pid;
+  };
+  constexpr double kStartSeconds = 0.5;  // MPI and the model take less
+  bool all_work = false;
+  while (!all_work && ended.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+    all_work = true;
+    for (int r = 0; r < kRanks; ++r) {
+      all_work = all_work && cpu_seconds(pid_of(r)) > kStartSeconds;
+    }
+  }
+  EXPECT_TRUE(all_work) << read_text(scratch / "out");
+  const auto begin = Clock::now();
+  if (all_work) {
+    EXPECT_EQ(kill(std::atoi(pid_of(rank).c_str()), signal), 0);
+  }
+  const int status = ended.get();
+  Outcome outcome;
+  outcome.took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+  outcome.exit_code = WEXITSTATUS(status);
+  outcome.out = read_text(scratch / "out");
+  return outcome;
+}
+
+// Of the command, not of the launcher.
+std::vector<std::string> messages(const std::string& out) {
+  std::vector<std::string> found;
+  std::istringstream lines(out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("moebius: ")) {
+      found.push_back(line);
+    }
+  }
+  return found;
+}
+
+void expect_one_message(const Outcome& outcome, int speaker, int missing) {
+  const std::vector<std::string> said = messages(outcome.out);
+  ASSERT_EQ(said.size(), 1u) << outcome.out;
+  const std::regex expected("moebius: rank " + std::to_string(speaker) +
+                            ": [a-z_ ]+, epoch [1-9][0-9]*: rank " + std::to_string(missing) +
+                            " did not come within " + std::to_string(kTimeoutMs) +
+                            " ms, expected .*");
+  EXPECT_TRUE(std::regex_match(said[0], expected)) << said[0];
+}
+
+TEST(JobFailure, AStoppedProcessIsNamedAtTheDeadline) {
+  for (const char* backend : {"allgather_reducescatter", "high_throughput", "low_latency"}) {
+    SCOPED_TRACE(backend);
+    const Outcome outcome = run_job(backend, 1, SIGSTOP);
+    expect_one_message(outcome, 0, 1);
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
+    EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
+  }
+}
+
+TEST(JobFailure, TheFirstRankCanBeTheOneThatStops) {
+  const Outcome outcome = run_job("high_throughput", 0, SIGSTOP);
+  expect_one_message(outcome, 1, 0);
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
+  EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
+}
+
+// The launcher notices at once, says so itself and ends the others.
+TEST(JobFailure, AKilledProcessEndsTheJob) {
+  const Outcome outcome = run_job("allgather_reducescatter", 1, SIGKILL);
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_NE(outcome.exit_code, 124) << "ended by timeout";
+  EXPECT_NE(outcome.out.find("rank 1"), std::string::npos) << outcome.out;
+  EXPECT_LE(messages(outcome.out).size(), 1u) << outcome.out;
+  EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
+}
+
+// Where the launcher does not care, the deadline does.
+TEST(JobFailure, AKilledProcessIsNamedWhereTheLauncherLetsTheOthersGoOn) {
+  for (const char* backend : {"high_throughput", "low_latency"}) {
+    SCOPED_TRACE(backend);
+    const Outcome outcome = run_job(backend, 2, SIGKILL, "--enable-recovery");
+    expect_one_message(outcome, 0, 2);
+    EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
+  }
+}
+
+}  // namespace
+}  // namespace moebius

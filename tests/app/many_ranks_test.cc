@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Many more ranks than cores: 64 threads and 16 processes give the layer's output in time.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "checkpoint/make_model.h"
+#include "moebius/safetensors.h"
+#include "tests/app/command.h"
+
+namespace moebius {
+namespace {
+
+using test::CommandResult;
+using test::run_command;
+using test::ScratchFolder;
+
+using Words = std::vector<std::string>;
+
+constexpr std::chrono::seconds kLimit{60};
+
+// More experts than ranks, and not a multiple of them.
+const std::string& model() {
+  static const ScratchFolder scratch;
+  static const std::string path = [] {
+    const std::string folder = scratch / "model";
+    checkpoint::write_model({{"architectures", {"Qwen3MoeForCausalLM"}},
+                             {"model_type", "qwen3_moe"},
+                             {"dtype", "bfloat16"},
+                             {"hidden_act", "silu"},
+                             {"hidden_size", 128},
+                             {"moe_intermediate_size", 64},
+                             {"num_experts", 70},
+                             {"num_experts_per_tok", 4},
+                             {"norm_topk_prob", true},
+                             {"num_hidden_layers", 1}},
+                            "70 experts", 0, folder, int64_t{1} << 30);
+    return folder;
+  }();
+  return path;
+}
+
+// Of these experts a row's bits do not depend on the other rows.
+Words run_words(const Words& options, const std::string& output) {
+  Words words = {"run", "--model",   model(),        "--tokens", "101",  "--repeat",
+                 "1",   "--experts", "cpu_portable", "--output", output, "--check"};
+  words.insert(words.end(), options.begin(), options.end());
+  return words;
+}
+
+void expect_same_output(const std::string& a, const std::string& b) {
+  const Tensor x = Safetensors(a).tensor("output");
+  const Tensor y = Safetensors(b).tensor("output");
+  ASSERT_EQ(x.shape(), y.shape());
+  EXPECT_EQ(std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.nbytes())), 0);
+}
+
+void run_threads(const Words& options, const std::string& output) {
+  const auto begin = std::chrono::steady_clock::now();
+  const CommandResult result = run_command(run_words(options, output));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kLimit);
+}
+
+TEST(ManyRanks, SixtyFourThreadsGiveTheOutput) {
+  const ScratchFolder scratch;
+  const std::string few = scratch / "few";
+  const std::string many = scratch / "many";
+  // Slots are summed in order, so the number of ranks changes no bit.
+  run_threads({"--ranks", "4", "--all2all", "low_latency"}, few);
+  run_threads({"--ranks", "64", "--all2all", "low_latency"}, many);
+  expect_same_output(few, many);
+  run_threads({"--ranks", "64", "--all2all", "low_latency", "--ranks-per-node", "8"}, many);
+  expect_same_output(few, many);
+  // The others sum by rank: the check alone.
+  run_threads({"--ranks", "64", "--all2all", "high_throughput"}, many);
+  run_threads({"--ranks", "64", "--all2all", "high_throughput", "--ranks-per-node", "8"}, many);
+  run_threads({"--ranks", "64", "--all2all", "allgather_reducescatter"}, many);
+  run_threads({"--ranks", "64", "--all2all", "allgather_reducescatter", "--monolithic"}, many);
+}
+
+#ifdef MOEBIUS_HAVE_MPI
+TEST(ManyRanks, SixteenProcessesGiveTheBitsOfThreads) {
+  const ScratchFolder scratch;
+  const std::string threads = scratch / "threads";
+  const std::string processes = scratch / "processes";
+  for (const Words& spread :
+       {Words{"--all2all", "low_latency"}, Words{"--all2all", "high_throughput"},
+        Words{"--all2all", "high_throughput", "--ranks-per-node", "4"},
+        Words{"--all2all", "allgather_reducescatter"}}) {
+    Words options = spread;
+    options.insert(options.end(), {"--ranks", "16"});
+    run_threads(options, threads);
+    options.insert(options.end(), {"--group", "mpi"});
+    std::string line = "timeout " + std::to_string(kLimit.count()) + " " + MOEBIUS_TEST_MPIEXEC +
+                       " --oversubscribe -np 16 " + MOEBIUS_COMMAND;
+    for (const std::string& word : run_words(options, processes)) {
+      line += " " + word;
+    }
+    ASSERT_EQ(std::system((line + " > /dev/null").c_str()), 0) << line;
+    expect_same_output(threads, processes);
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace moebius
