@@ -16,7 +16,7 @@ set(MOEBIUS_DEFAULT_FIXTURES ${PROJECT_SOURCE_DIR}/../shared/fixtures)
 # moebius_add_test(<name> SOURCES <files>... LABELS <labels>... [LIBS <libraries>...]
 #                  [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
 # A GoogleTest executable <build>/tests/<name>; its cases are registered as <name>:<Suite>.<Case>.
-# LABELS: cpu, gpu, multi_gpu, slow, sanitize, fuzz. TIMEOUT holds for one case. PROCESSORS is how many
+# LABELS: cpu, gpu, multi_gpu, slow, sanitize, fuzz, tsan. TIMEOUT holds for one case. PROCESSORS is how many
 # threads a case keeps busy. NO_MAIN: the sources have their own main().
 # Cases are listed when ctest starts, not during the build; a skipped case is reported as skipped.
 function(moebius_add_test name)
@@ -38,7 +38,7 @@ function(moebius_add_test name)
   else()
     target_link_libraries(${name} PRIVATE GTest::gtest_main)
   endif()
-  foreach(label sanitize fuzz)
+  foreach(label sanitize fuzz tsan)
     if(label IN_LIST arg_LABELS)
       add_dependencies(moebius_${label}_tests ${name})
     endif()
@@ -57,6 +57,8 @@ function(moebius_add_test name)
                                          ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)
 endfunction()
 
-# Build just the tests worth running under sanitizers, and those of them that read untrusted bytes.
+# Build just the tests worth running under sanitizers, and those of them that read untrusted bytes or
+# are about ranks as threads.
 add_custom_target(moebius_sanitize_tests)
 add_custom_target(moebius_fuzz_tests)
+add_custom_target(moebius_tsan_tests)

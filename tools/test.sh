@@ -9,7 +9,8 @@ usage() {
 Usage: tools/test.sh [ARGUMENTS of ctest...]
 
 Installs what is missing, builds everything and runs all tests, then those labelled "fuzz" again under
-the address and undefined behaviour sanitizers. The last line counts all of them:
+the address and undefined behaviour sanitizers, and those labelled "tsan" under the thread sanitizer.
+The last line counts all of them:
   N passed, N failed, N skipped
 Fails if a test failed or if there was none. Arguments select tests, as in: tools/test.sh -L cpu
 
@@ -54,11 +55,14 @@ configure release
 build release
 run_tests release "$@"
 
-# Tests that read untrusted bytes also run where a stray read is seen. The rest of what is labelled
-# "sanitize" takes longer: cmake --workflow --preset asan.
+# Tests that read untrusted bytes also run where a stray read is seen, those of ranks as threads where
+# a race is. The rest of what is labelled "sanitize" takes longer: cmake --workflow --preset asan.
 configure asan
 build asan --target moebius_fuzz_tests
 run_tests asan -L fuzz "$@"
+configure tsan
+build tsan --target moebius_tsan_tests
+run_tests tsan -L tsan "$@"
 
 echo
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "comm/low_latency_state.h"
 
 namespace moebius {
@@ -21,7 +23,7 @@ LowLatencyLayout make_layout(const LowLatencyOptions& options, int num_ranks) {
 }
 
 constexpr std::array<std::string_view, kNumSignals> kSignalNames = {"rows", "unpacked",
-                                                                    "returned rows"};
+                                                                    "returned rows", "resumed"};
 
 }  // namespace
 
@@ -40,7 +42,7 @@ void LowLatency::State::send_signal(Signal kind, int bank, int peer, int64_t cal
   std::atomic_ref(*word).store(call, std::memory_order_release);
 }
 
-void LowLatency::State::wait_signal(
+int64_t LowLatency::State::wait_signal(
     Signal kind, int bank, int peer, int64_t call, std::string_view op) {
   auto* word = reinterpret_cast<int64_t*>(window->local() + layout.signal(kind, bank, peer));
   const auto seen = [word] { return std::atomic_ref(*word).load(std::memory_order_acquire); };
@@ -50,6 +52,29 @@ void LowLatency::State::wait_signal(
         return fmt::format("expected \"{}\" of call {}, seen call {}",
                            kSignalNames[static_cast<size_t>(kind)], call, seen());
       });
+  return seen();
+}
+
+void LowLatency::State::agree_on_calls(std::string_view op) {
+  if (num_given_up == num_given_up_agreed) {
+    return;
+  }
+  constexpr int kCallBits = 40;
+  const int64_t earliest = num_given_up << kCallBits;
+  const auto is_asked = [&](int rank) { return !is_dead(rank) && is_reachable(rank); };
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (is_asked(rank)) {
+      send_signal(Signal::kResumed, 0, rank, earliest | calls);
+    }
+  }
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (is_asked(rank)) {
+      const int64_t seen = wait_signal(Signal::kResumed, 0, rank, earliest, op);
+      calls = std::max(calls, seen & ((int64_t{1} << kCallBits) - 1));
+    }
+  }
+  call_of_bank = {};  // no peer is in a call any more, so no mailbox is in use
+  num_given_up_agreed = num_given_up;
 }
 
 LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
@@ -89,6 +114,7 @@ void LowLatency::set_dead(int rank, bool dead) {
          fmt::format("rank {} cannot be marked dead by rank {} of {}", rank, state_->group.rank(),
                      state_->group.size()));
   state_->group.set_dead(rank, dead);
+  state_->num_given_up += dead && !state_->is_dead(rank) ? 1 : 0;
   state_->dead[static_cast<size_t>(rank)] = dead;
 }
 

@@ -270,6 +270,7 @@ Pending<LowLatencyDispatchOutput> LowLatency::dispatch_async(const Tensor& x,
     expect_multiple_of(state.options.hidden, LowLatencyLayout::kScaleGroup,
                        "hidden of a low-latency dispatch with an fp8 cast");
   }
+  state.agree_on_calls(kOp);
   const int64_t call = state.calls + 1;
   const auto bank = static_cast<size_t>(call % 2);
   expect(state.results[bank].expired(),

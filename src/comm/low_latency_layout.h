@@ -5,9 +5,9 @@
 //
 //   bank b      for every source rank: a mailbox {count, 60 bytes of padding, max_tokens messages}
 //               then the returned rows of own tokens, [max_tokens, K, H] in in_dtype
-//   signals     i64 [kNumSignals, 2 banks, R], written by the peer whose rank is the last index,
-//   each
-//               the number of the call it speaks for (calls count from 1, so 0 = nothing yet)
+//   signals     i64 [kNumSignals, 2 banks, R], written by the peer whose rank is the last index:
+//               the number of the call it speaks for (calls count from 1, so 0 = nothing yet);
+//               kResumed, bank 0: see agree_on_calls()
 //   message     {token i32, tag i32, K expert ids i32, padding to 16, row, scales}; the tag is the
 //               caller's (-1 where it gives none), so messages are the same size with and without
 #pragma once
@@ -18,8 +18,8 @@
 
 namespace moebius {
 
-enum class Signal : int { kRows, kUnpacked, kReturned };
-inline constexpr int kNumSignals = 3;
+enum class Signal : int { kRows, kUnpacked, kReturned, kResumed };
+inline constexpr int kNumSignals = 4;
 
 struct LowLatencyLayout {
   int64_t max_tokens = 0;

@@ -48,17 +48,22 @@ struct LowLatency::State {
   std::array<Tensor, 2> x_scale;   // f32 [L, max_tokens * R, H / 128]
   std::array<Tensor, 2> row_tags;  // i32 [L, max_tokens * R]
   std::vector<bool> dead;
-  Tensor statistics;  // i64 [L]
+  int64_t num_given_up = 0;         // how often a rank was
+  int64_t num_given_up_agreed = 0;  // the same when calls were last agreed on
+  Tensor statistics;                // i64 [L]
 
   int64_t num_local() const { return placement.num_local(group.rank()); }
   int64_t max_rows() const { return options.max_tokens * group.size(); }
   bool is_dead(int rank) const { return dead[static_cast<size_t>(rank)]; }
   bool is_reachable(int rank) const { return window->peer(rank) != nullptr; }
 
+  // After ranks were given up: ranks may have failed in different calls, so the live ones tell each
+  // other their last one and go on from the latest.
+  void agree_on_calls(std::string_view op);
   // release: pairs with wait_signal on the peer; makes all stores before it visible there.
   void send_signal(Signal kind, int bank, int peer, int64_t call);
-  // acquire: pairs with send_signal of the peer.
-  void wait_signal(Signal kind, int bank, int peer, int64_t call, std::string_view op);
+  // acquire: pairs with send_signal of the peer.  Returns what it saw, at least `call`.
+  int64_t wait_signal(Signal kind, int bank, int peer, int64_t call, std::string_view op);
 };
 
 }  // namespace moebius
