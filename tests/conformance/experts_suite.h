@@ -521,6 +521,35 @@ TEST_P(ExpertsContract, SaysWhoWeightsAndReduces) {
                         valid_rows(p, run(*experts, weighted, Stream::cpu(1)))));
 }
 
+TEST_P(ExpertsContract, NanInAWeightStaysInItsColumn) {
+  for (const Scheme& scheme : kSchemes) {
+    if (scheme.weight != QuantFormat::kFp8) {
+      continue;
+    }
+    SCOPED_TRACE(scheme.name);
+    ExpertCase c = base_case();
+    c.scheme = scheme;
+    const ExpertProblem p = ExpertProblemMaker(27).make(kTiny, c);
+    if (!refusal(p, impl()).empty()) {
+      continue;
+    }
+    constexpr int64_t kColumn = 5;
+    for (int64_t e = 0; e < kTiny.num_experts; ++e) {
+      p.weights.w2[e][kColumn].data<uint8_t>()[7] = 0xff;  // NaN in e4m3
+    }
+    const Tensor expected = valid_rows(p, run(p, "ref"));
+    const Tensor actual = valid_rows(p, run(p, impl()));
+    int64_t num_nan = 0;
+    for (int64_t i = 0; i < expected.numel(); ++i) {
+      const bool is_nan = std::isnan(get_float(expected, i));
+      num_nan += is_nan ? 1 : 0;
+      ASSERT_EQ(std::isnan(get_float(actual, i)), is_nan) << i;
+      ASSERT_TRUE(!is_nan || i % kTiny.hidden == kColumn) << i;
+    }
+    EXPECT_GT(num_nan, 0);
+  }
+}
+
 TEST_P(ExpertsContract, NanInARowStaysInItsToken) {
   const ExpertProblem p = ExpertProblemMaker(26).make(kTiny, base_case());
   const Tensor before = valid_rows(p, run(p, impl()));

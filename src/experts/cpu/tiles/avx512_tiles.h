@@ -58,11 +58,45 @@ static inline __m512i e4m3_words(__m512i w) {
                                    _mm512_set1_epi16(static_cast<short>(0x8000)), 0xf8);
 }
 
-static inline void decode_fp8(const std::byte* unit, __m512i* out) {
-  for (int row = 0; row < 32; ++row) {
-    const auto* codes = reinterpret_cast<const __m256i*>(unit + row * 32);
-    _mm512_store_si512(out + row, e4m3_words(_mm512_cvtepu8_epi16(_mm256_loadu_si256(codes))));
+// body(words, row): the codes of a tile pair's row in the upper bytes; lower bytes are anything.
+template <typename Body>
+static inline void for_each_byte_row(const std::byte* unit, Body body) {
+  for (int pair = 0; pair < 16; ++pair) {
+    const __m512i words = _mm512_loadu_si512(unit + pair * 64);
+    body(_mm512_slli_epi16(words, 8), 2 * pair);
+    body(words, 2 * pair + 1);
   }
+}
+
+#ifdef __AVX512FP16__
+
+// e4m3 read as f16, one bit lower, is 2^-8 of its value, subnormals included; with NaN left out.
+static inline void decode_numbers(const std::byte* unit, __m512i* out) {
+  const __m512h up = (__m512h)_mm512_set1_epi16(0x5c00);  // 256
+  const __m512i f16_bits = _mm512_set1_epi16(static_cast<short>(0xbf80));
+  const __m512i bf16_bits = _mm512_set1_epi16(static_cast<short>(0x8fff));
+  const __m512i bias = _mm512_set1_epi16((127 - 15) << 7);
+  for_each_byte_row(unit, [&](__m512i words, int row) {
+    const __m512i f16 = _mm512_and_si512(_mm512_srai_epi16(words, 1), f16_bits);
+    const auto value = (__m512i)_mm512_mul_ph((__m512h)f16, up);
+    const __mmask32 not_zero = _mm512_test_epi16_mask(value, _mm512_set1_epi16(0x7fff));
+    const __m512i moved = _mm512_and_si512(_mm512_srai_epi16(value, 3), bf16_bits);
+    _mm512_store_si512(out + row, _mm512_maskz_add_epi16(not_zero, moved, bias));
+  });
+}
+
+#endif  // __AVX512FP16__
+
+static inline void decode_fp8(const std::byte* unit, [[maybe_unused]] bool has_nan, __m512i* out) {
+#ifdef __AVX512FP16__
+  if (!has_nan) {
+    decode_numbers(unit, out);
+    return;
+  }
+#endif
+  for_each_byte_row(unit, [&](__m512i words, int row) {
+    _mm512_store_si512(out + row, e4m3_words(_mm512_srli_epi16(words, 8)));
+  });
 }
 
 static inline void decode_int8(const std::byte* unit, __m512i* out) {
@@ -300,7 +334,7 @@ static inline void decode_unit(const TileGemm& g, int64_t group, int64_t step, s
   const std::byte* scales = g.step_scales + step * step_scale_bytes(kCode);
   auto* tiles = reinterpret_cast<__m512i*>(out);
   if constexpr (kCode == TileCode::kF8E4M3) {
-    decode_fp8(unit, tiles);
+    decode_fp8(unit, g.has_nan, tiles);
   } else if constexpr (kCode == TileCode::kI8AsBF16) {
     decode_int8(unit, tiles);
   } else if constexpr (kCode == TileCode::kInt4) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "core/huge_pages.h"
@@ -47,6 +48,22 @@ TileCode code_of(const QuantDesc& desc, bool integers) {
 
 int64_t step_values(TileCode code) {
   return code == TileCode::kI8 ? 64 : 32;
+}
+
+// Whether any e4m3 code is NaN.
+bool holds_nan(const Tensor& w, const Stream& stream) {
+  constexpr int64_t kGrain = int64_t{1} << 20;
+  std::atomic<bool> found{false};
+  parallel_for(stream, w.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    bool any = false;
+    for (int64_t i = begin; i < end; ++i) {
+      any |= (w.bytes()[i] & std::byte{0x7f}) == std::byte{0x7f};
+    }
+    if (any) {
+      found.store(true, std::memory_order_relaxed);
+    }
+  });
+  return found.load(std::memory_order_relaxed);
 }
 
 uint8_t nibble(const std::byte* row, int64_t k) {
@@ -141,6 +158,9 @@ PackedWeight::PackedWeight(const Tensor& w,
   if (desc.bias) {
     bias_ = std::make_unique<float[]>(per_column);
   }
+  if (code_ == TileCode::kF8E4M3) {
+    has_nan_ = holds_nan(w, stream);
+  }
   parallel_tasks(stream, blocks, [&](int64_t task, int) {
     pack_block(source, task / num_blocks(), task % num_blocks());
   });
@@ -181,7 +201,9 @@ void PackedWeight::pack_units(int64_t column, const std::byte* row, std::byte* u
     }
     case TileCode::kF8E4M3:
       for (int64_t k = 0; k < k_; ++k) {
-        units[k / 32 * 1024 + tile * 512 + k % 32 / 2 * 32 + j * 2 + k % 2] = row[k];
+        const int64_t tile_row = k % 32 / 2;
+        units[k / 32 * 1024 + tile * 512 + tile_row / 2 * 64 + (j * 2 + k % 2) * 2 + tile_row % 2] =
+            row[k];
       }
       break;
     case TileCode::kI8AsBF16:
@@ -269,6 +291,7 @@ void PackedWeight::set(int64_t expert, int64_t block, TileGemm& gemm) const {
   gemm.steps = steps_;
   gemm.code = code_;
   gemm.units = units(expert, block);
+  gemm.has_nan = has_nan_;
   gemm.group_steps = group_steps_;
   gemm.scale_dtype = scale_dtype_;
   if (step_scales_ != nullptr) {

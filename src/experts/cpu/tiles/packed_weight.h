@@ -75,6 +75,7 @@ class PackedWeight {
   int64_t group_steps_ = 0;
   int64_t num_groups_ = 0;
   DType scale_dtype_ = DType::kF32;
+  bool has_nan_ = false;
   Bytes units_;
   Bytes step_scales_;
   Bytes group_scales_;

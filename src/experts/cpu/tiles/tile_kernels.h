@@ -36,7 +36,7 @@ inline constexpr int64_t kPanelFloats = kPanelRows * kBlockColumns;
 enum class TileCode : uint8_t {
   kBF16,      // 2048 bytes, the tiles themselves
   kI8,        // 2048 bytes, the tiles themselves, 64 values of k; C is i32
-  kF8E4M3,    // 1024 bytes in the order of the bf16 tiles
+  kF8E4M3,    // 1024 bytes: per tile 8 x 64, the even bytes one tile row, the odd ones the next
   kI8AsBF16,  // 1024 bytes; per tile row the 16 even k, then the 16 odd ones
   kInt4,      // 512 bytes, see kNibbles; value = code - zero point (8 when there is none)
   kMxfp4,     // 512 bytes, see kNibbles; and 32 step scales e8m0, one per column
@@ -71,6 +71,8 @@ struct TileGemm {
   TileCode code = TileCode::kBF16;
   const std::byte* units = nullptr;        // [steps]
   const std::byte* step_scales = nullptr;  // [steps], where the code has them
+
+  bool has_nan = false;  // kF8E4M3: some code may be NaN
 
   // Groups of k with a scale of their own: C = sum over groups of (product of codes) * scale of
   // the column * scale of the row, in f32.  0: no groups.

@@ -73,7 +73,7 @@ float decoded(const TileGemm& g,
     case TileCode::kBF16:
       return value_at<BFloat16>(unit, tile * 512 + row * 32 + element);
     case TileCode::kF8E4M3:
-      return e4m3(byte_at(unit, tile * 512 + row * 32 + element));
+      return e4m3(byte_at(unit, tile * 512 + row / 2 * 64 + element * 2 + row % 2));
     case TileCode::kI8AsBF16:
       return value_at<int8_t>(unit, tile * 512 + row * 32 + which * 16 + column % 16);
     case TileCode::kInt4:
