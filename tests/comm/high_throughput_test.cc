@@ -250,7 +250,9 @@ TEST_P(HighThroughputTest, ManyCallsReuseTheirBanks) {
       }
       transport.combine({output.payloads[0], {}, {}, {}}, *output.handle, stream);
     }
-    EXPECT_LE(blocks.size(), 3u);  // sizes vary by a little, banks have room to spare
+    // Two banks, since peers may still read one when the next call begins; each may have been
+    // replaced once by a larger one: sizes vary by a little, banks have room to spare.
+    EXPECT_LE(blocks.size(), 4u);
   });
 }
 
