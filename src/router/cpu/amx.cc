@@ -4,6 +4,8 @@
 // AMX bf16.  32 tokens times 32 experts per pass over H: accumulators in tiles 0 to 3, two tiles of
 // tokens in 4 and 5, two panels in 6 and 7, so that four loads feed four products.  A product of
 // tiles is one step of the sum that ref.h prescribes.
+#include "core/amx.h"
+
 #include <immintrin.h>
 
 #include "router/cpu/simd.h"
@@ -16,16 +18,6 @@ constexpr int kTileTokens = 16;
 constexpr int kRowBytes = 64;  // 32 bf16, or 16 f32
 static_assert(kChainDepth * 2 == kRowBytes && kPanelRow * 2 == kRowBytes);
 static_assert(kAmxTokens == 2 * kTileTokens && kPanelWidth * 4 == kRowBytes);
-
-// What ldtilecfg reads: palette 1, all eight tiles of 16 rows of 64 bytes.
-struct TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-static_assert(sizeof(TileConfig) == 64);
 
 // 16 tokens, of which the last may not exist.
 struct TokenTile {
@@ -53,7 +45,7 @@ struct TokenTile {
         staged[t * kChainDepth + h] = h < depth ? x[t * x_stride + begin + h] : uint16_t{0};
       }
     }
-    asm volatile("" : : "r"(staged) : "memory");  // the tile loads declare no memory they read
+    publish_to_tiles(staged);
     *stride = kRowBytes;
     return staged;
   }
@@ -62,9 +54,8 @@ struct TokenTile {
 }  // namespace
 
 void amx_logits(const AmxArgs& a) {
-  static constexpr TileConfig kConfig;
-  // Why inline assembly: the intrinsic declares 8 of the 64 bytes as read (GCC 12).
-  asm volatile("ldtilecfg %0" : : "m"(kConfig));
+  static constexpr AmxTileConfig kConfig;
+  load_amx_config(kConfig);
   TokenTile tokens[2];
   tokens[0].set(a, 0);
   const bool has_second = a.num_tokens > kTileTokens;

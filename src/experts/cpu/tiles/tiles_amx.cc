@@ -9,6 +9,7 @@
 // and back, plain loads 55 %, no cut 63 %.
 #include <algorithm>
 
+#include "core/amx.h"
 #include "experts/cpu/tiles/avx512_tiles.h"
 
 namespace moebius::cpu {
@@ -18,25 +19,17 @@ namespace {
 constexpr int64_t kStepsInL1 = 16;
 constexpr int64_t kLineBytes = 64;
 
-// Registers of 64-byte rows.  C is 0 to 3, rows of activations 4 and 5, weights 6 and 7.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-// By the rows of a single panel (0: whole panels).  Why not always whole ones: the rows that pad a
-// panel would be fetched from L2 at every step, and stand in line behind the weights.
+// By the rows of a single panel (0: whole panels).  C is in registers 0 to 3, rows of activations
+// in 4 and 5, weights in 6 and 7.  Why not always whole panels: the rows that pad one would be
+// fetched from L2 at every step, and stand in line behind the weights.
 struct TileConfigs {
-  TileConfig of_rows[kPanelRows + 1];
+  AmxTileConfig of_rows[kPanelRows + 1];
 
   constexpr TileConfigs() {
     for (uint8_t rows = 1; rows <= kPanelRows; ++rows) {
       const uint8_t upper = rows < kTileRows ? rows : uint8_t{kTileRows};
       const uint8_t lower = rows > kTileRows ? uint8_t(rows - kTileRows) : uint8_t{kTileRows};
-      TileConfig& config = of_rows[rows];
+      AmxTileConfig& config = of_rows[rows];
       config.rows[0] = config.rows[1] = config.rows[4] = upper;
       config.rows[2] = config.rows[3] = config.rows[5] = lower;
     }
@@ -45,12 +38,9 @@ struct TileConfigs {
 
 class Tiles {
  public:
-  // Why assembly: GCC 12's intrinsic claims to read 8 of the 64 bytes, so that their stores may be
-  // optimised away.
   explicit Tiles(int64_t rows) {
     static constexpr TileConfigs kConfigs;
-    const TileConfig& config = kConfigs.of_rows[rows <= kPanelRows ? rows : 0];
-    asm volatile("ldtilecfg %0" : : "m"(config));
+    load_amx_config(kConfigs.of_rows[rows <= kPanelRows ? rows : 0]);
   }
   ~Tiles() { _tile_release(); }
   Tiles(const Tiles&) = delete;
@@ -116,11 +106,6 @@ inline void store_c(float* c) {
   }
 }
 
-// GCC 12's tile loads do not say that they read memory: what was stored there is stored by here.
-inline void publish(const void* memory) {
-  asm volatile("" : : "r"(memory) : "memory");
-}
-
 // C += one step.
 template <bool kIntegers, bool kTwoTiles, bool kSpreads>
 inline __attribute__((always_inline)) void multiply_step(const std::byte* a,
@@ -157,10 +142,10 @@ inline __attribute__((always_inline)) void multiply_step(const std::byte* a,
 // C (+)= A * B for one panel of two tiles, or of one.
 template <bool kIntegers, bool kTwoTiles, bool kAdds>
 inline __attribute__((always_inline)) void multiply(const Micro& m, Prefetch& prefetch) {
-  publish(m.a);
-  publish(m.b);
+  publish_to_tiles(m.a);
+  publish_to_tiles(m.b);
   if constexpr (kAdds) {
-    publish(m.c);
+    publish_to_tiles(m.c);
     load_c<kTwoTiles>(m.c);
   } else {
     zero_c<kTwoTiles>();
@@ -263,7 +248,7 @@ void gemm_coded_panel(const TileGemm& g) {
   alignas(64) float product[kPanelFloats];
   const int64_t group_steps = g.group_steps > 0 ? g.group_steps : g.steps;
   Prefetch prefetch = prefetch_of(g, 1);
-  publish(g.a);
+  publish_to_tiles(g.a);
   decode_unit<kCode>(g, 0, 0, tiles);
   zero_c<kTwoTiles>();
   for (int64_t s = 0, group = 0, left = group_steps; s < g.steps; ++s) {
@@ -272,7 +257,7 @@ void gemm_coded_panel(const TileGemm& g) {
       const int64_t next_group = left > 0 ? group : group + 1;
       decode_unit<kCode>(g, next_group, s + 1, tiles + (s + 1) % kSlots * kStepBytes);
     }
-    publish(tiles);
+    publish_to_tiles(tiles);
     multiply_step<false, kTwoTiles, true>(g.a + s * kStepBytes, tiles + s % kSlots * kStepBytes,
                                           prefetch);
     if (g.group_steps > 0 && (left == 0 || s + 1 == g.steps)) {
