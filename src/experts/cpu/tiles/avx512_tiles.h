@@ -37,14 +37,14 @@ static inline __m512i bytes_to_dwords(const void* bytes) {
 }
 
 // The same 16 words twice: permutations of words read 5 bits of an index.
-static inline __m512i table16(const short (&table)[16]) {
+static inline __m512i table16(const uint16_t (&table)[16]) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(table));
   return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
 }
 
 // e4m3 codes in words to bf16.
 static inline __m512i e4m3_words(__m512i w) {
-  alignas(64) static constexpr short kSubnormal[16] = {
+  alignas(64) static constexpr uint16_t kSubnormal[16] = {
       0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60,
       0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
   const __m512i magnitude = _mm512_slli_epi16(_mm512_and_si512(w, _mm512_set1_epi16(0x7f)), 4);
@@ -128,22 +128,9 @@ static inline void for_each_nibble_row(const std::byte* unit, Body body) {
 
 static inline void decode_int4(const std::byte* unit, const uint8_t* zero_points, __m512i* out) {
   if (zero_points == nullptr) {
-    alignas(64) static constexpr short kValues[16] = {static_cast<short>(0xc100),
-                                                      static_cast<short>(0xc0e0),
-                                                      static_cast<short>(0xc0c0),
-                                                      static_cast<short>(0xc0a0),
-                                                      static_cast<short>(0xc080),
-                                                      static_cast<short>(0xc040),
-                                                      static_cast<short>(0xc000),
-                                                      static_cast<short>(0xbf80),
-                                                      0,
-                                                      0x3f80,
-                                                      0x4000,
-                                                      0x4040,
-                                                      0x4080,
-                                                      0x40a0,
-                                                      0x40c0,
-                                                      0x40e0};  // -8 .. 7
+    alignas(64) static constexpr uint16_t kValues[16] = {
+        0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
+        0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};  // -8 .. 7
     const __m512i values = table16(kValues);
     for_each_nibble_row(unit, [&](__m512i words, int tile, int row) {
       _mm512_store_si512(out + tile * 16 + row, _mm512_permutexvar_epi16(words, values));
@@ -151,38 +138,10 @@ static inline void decode_int4(const std::byte* unit, const uint8_t* zero_points
     return;
   }
   // Differences of two nibbles, -15 to 15, by their lowest five bits.
-  alignas(64) static constexpr short kValues[32] = {0,
-                                                    0x3f80,
-                                                    0x4000,
-                                                    0x4040,
-                                                    0x4080,
-                                                    0x40a0,
-                                                    0x40c0,
-                                                    0x40e0,
-                                                    0x4100,
-                                                    0x4110,
-                                                    0x4120,
-                                                    0x4130,
-                                                    0x4140,
-                                                    0x4150,
-                                                    0x4160,
-                                                    0x4170,
-                                                    static_cast<short>(0xc180),
-                                                    static_cast<short>(0xc170),
-                                                    static_cast<short>(0xc160),
-                                                    static_cast<short>(0xc150),
-                                                    static_cast<short>(0xc140),
-                                                    static_cast<short>(0xc130),
-                                                    static_cast<short>(0xc120),
-                                                    static_cast<short>(0xc110),
-                                                    static_cast<short>(0xc100),
-                                                    static_cast<short>(0xc0e0),
-                                                    static_cast<short>(0xc0c0),
-                                                    static_cast<short>(0xc0a0),
-                                                    static_cast<short>(0xc080),
-                                                    static_cast<short>(0xc040),
-                                                    static_cast<short>(0xc000),
-                                                    static_cast<short>(0xbf80)};
+  alignas(64) static constexpr uint16_t kValues[32] = {
+      0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120,
+      0x4130, 0x4140, 0x4150, 0x4160, 0x4170, 0xc180, 0xc170, 0xc160, 0xc150, 0xc140, 0xc130,
+      0xc120, 0xc110, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
   const __m512i values = _mm512_load_si512(kValues);
   const __m512i zeros[2] = {pair_words(bytes_to_dwords(zero_points)),
                             pair_words(bytes_to_dwords(zero_points + 16))};
@@ -195,22 +154,9 @@ static inline void decode_int4(const std::byte* unit, const uint8_t* zero_points
 
 // Scales are powers of two: added to the exponents.
 static inline void decode_mxfp4(const std::byte* unit, const std::byte* scales, __m512i* out) {
-  alignas(64) static constexpr short kValues[16] = {0,
-                                                    0x3f00,
-                                                    0x3f80,
-                                                    0x3fc0,
-                                                    0x4000,
-                                                    0x4040,
-                                                    0x4080,
-                                                    0x40c0,
-                                                    static_cast<short>(0x8000),
-                                                    static_cast<short>(0xbf00),
-                                                    static_cast<short>(0xbf80),
-                                                    static_cast<short>(0xbfc0),
-                                                    static_cast<short>(0xc000),
-                                                    static_cast<short>(0xc040),
-                                                    static_cast<short>(0xc080),
-                                                    static_cast<short>(0xc0c0)};
+  alignas(64) static constexpr uint16_t kValues[16] = {
+      0,      0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+      0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
   const __m512i values = table16(kValues);
   const auto exponents = [&](int tile) {
     const __m512i code = bytes_to_dwords(scales + tile * 16);
@@ -232,22 +178,9 @@ static inline void decode_mxfp4(const std::byte* unit, const std::byte* scales, 
 // the codes' values make up for; the product is never subnormal, so that its bits become bf16 by
 // moving the exponent.
 static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, __m512i* out) {
-  alignas(64) static constexpr short kValues[16] = {0,
-                                                    0x5800,
-                                                    0x5c00,
-                                                    0x5e00,
-                                                    0x6000,
-                                                    0x6200,
-                                                    0x6400,
-                                                    0x6600,
-                                                    0,
-                                                    static_cast<short>(0xd800),
-                                                    static_cast<short>(0xdc00),
-                                                    static_cast<short>(0xde00),
-                                                    static_cast<short>(0xe000),
-                                                    static_cast<short>(0xe200),
-                                                    static_cast<short>(0xe400),
-                                                    static_cast<short>(0xe600)};
+  alignas(64) static constexpr uint16_t kValues[16] = {
+      0, 0x5800, 0x5c00, 0x5e00, 0x6000, 0x6200, 0x6400, 0x6600,
+      0, 0xd800, 0xdc00, 0xde00, 0xe000, 0xe200, 0xe400, 0xe600};
   const __m512i values = table16(kValues);
   const auto load = [&](int half, int tile) {
     const __m512i codes = pair_words(bytes_to_dwords(scales + half * 32 + tile * 16));
@@ -272,27 +205,27 @@ static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, 
 
 // e2m1 is {1, 1.5} times a power of two; scale and 1.5 * scale are exact in bf16.
 static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, __m512i* out) {
-  constexpr short kIs15 = 1;
-  constexpr short kIsZero = 2;
-  constexpr short kSign = static_cast<short>(0x8000);
-  constexpr short kHalf = static_cast<short>(-(1 << 7));
+  constexpr uint16_t kIs15 = 1;
+  constexpr uint16_t kIsZero = 2;
+  constexpr uint16_t kSign = 0x8000;
+  constexpr uint16_t kHalf = 0xff80;  // -1 of the exponent
   // What is added to the scale's bits, and two flags below.
-  alignas(64) static constexpr short kAdded[16] = {kIsZero,
-                                                   kHalf,
-                                                   0,
-                                                   kIs15,
-                                                   1 << 7,
-                                                   (1 << 7) | kIs15,
-                                                   2 << 7,
-                                                   (2 << 7) | kIs15,
-                                                   kIsZero,
-                                                   static_cast<short>(kSign + kHalf),
-                                                   kSign,
-                                                   kSign | kIs15,
-                                                   kSign | (1 << 7),
-                                                   kSign | (1 << 7) | kIs15,
-                                                   kSign | (2 << 7),
-                                                   kSign | (2 << 7) | kIs15};
+  alignas(64) static constexpr uint16_t kAdded[16] = {kIsZero,
+                                                      kHalf,
+                                                      0,
+                                                      kIs15,
+                                                      1 << 7,
+                                                      (1 << 7) | kIs15,
+                                                      2 << 7,
+                                                      (2 << 7) | kIs15,
+                                                      kIsZero,
+                                                      kSign ^ kHalf,
+                                                      kSign,
+                                                      kSign | kIs15,
+                                                      kSign | (1 << 7),
+                                                      kSign | (1 << 7) | kIs15,
+                                                      kSign | (2 << 7),
+                                                      kSign | (2 << 7) | kIs15};
   const __m512i table = table16(kAdded);
   struct Scale {
     __m512i once;
