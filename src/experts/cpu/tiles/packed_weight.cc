@@ -50,22 +50,6 @@ int64_t step_values(TileCode code) {
   return code == TileCode::kI8 ? 64 : 32;
 }
 
-// Whether any e4m3 code is NaN.
-bool holds_nan(const Tensor& w, const Stream& stream) {
-  constexpr int64_t kGrain = int64_t{1} << 20;
-  std::atomic<bool> found{false};
-  parallel_for(stream, w.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    bool any = false;
-    for (int64_t i = begin; i < end; ++i) {
-      any |= (w.bytes()[i] & std::byte{0x7f}) == std::byte{0x7f};
-    }
-    if (any) {
-      found.store(true, std::memory_order_relaxed);
-    }
-  });
-  return found.load(std::memory_order_relaxed);
-}
-
 uint8_t nibble(const std::byte* row, int64_t k) {
   return (static_cast<uint8_t>(row[k / 2]) >> (k % 2 * 4)) & 0xf;
 }
@@ -158,35 +142,39 @@ PackedWeight::PackedWeight(const Tensor& w,
   if (desc.bias) {
     bias_ = std::make_unique<float[]>(per_column);
   }
-  if (code_ == TileCode::kF8E4M3) {
-    has_nan_ = holds_nan(w, stream);
-  }
+  std::atomic<bool> has_nan{false};
   parallel_tasks(stream, blocks, [&](int64_t task, int) {
-    pack_block(source, task / num_blocks(), task % num_blocks());
+    if (pack_block(source, task / num_blocks(), task % num_blocks())) {
+      has_nan.store(true, std::memory_order_relaxed);
+    }
   });
+  has_nan_ = has_nan.load(std::memory_order_relaxed);
 }
 
-void PackedWeight::pack_block(const Source& source, int64_t expert, int64_t block) {
+bool PackedWeight::pack_block(const Source& source, int64_t expert, int64_t block) {
   const Tensor& w = source.w;
   const int64_t bytes_per_row = row_bytes(w.dtype(), k_);
   std::byte* units = units_.get() + block_index(expert, block) * steps_ * unit_bytes(code_);
   // Padding is any finite value: its activations, or its scales, are zero.
   std::memset(units, 0, static_cast<size_t>(steps_ * unit_bytes(code_)));
+  bool has_nan = false;
   for (int64_t c = 0; c < kBlockColumns; ++c) {
     const int64_t n = columns_.row(block, c);
     if (n >= 0) {
-      pack_units(c, w.bytes() + (expert * w.dim(1) + n) * bytes_per_row, units);
+      has_nan |= pack_units(c, w.bytes() + (expert * w.dim(1) + n) * bytes_per_row, units);
     }
   }
   if (source.desc.format || source.desc.bias) {
     pack_scales(source, expert, block);
   }
+  return has_nan;
 }
 
-// Column c of a block, from a row of K codes.
-void PackedWeight::pack_units(int64_t column, const std::byte* row, std::byte* units) const {
+// Column `column` of a block, from a row of K codes.
+bool PackedWeight::pack_units(int64_t column, const std::byte* row, std::byte* units) const {
   const int64_t tile = column / 16;
   const int64_t j = column % 16;
+  bool has_nan = false;
   switch (code_) {
     case TileCode::kBF16:
     case TileCode::kI8: {
@@ -204,6 +192,7 @@ void PackedWeight::pack_units(int64_t column, const std::byte* row, std::byte* u
         const int64_t tile_row = k % 32 / 2;
         units[k / 32 * 1024 + tile * 512 + tile_row / 2 * 64 + (j * 2 + k % 2) * 2 + tile_row % 2] =
             row[k];
+        has_nan |= (row[k] & std::byte{0x7f}) == std::byte{0x7f};
       }
       break;
     case TileCode::kI8AsBF16:
@@ -220,6 +209,7 @@ void PackedWeight::pack_units(int64_t column, const std::byte* row, std::byte* u
         *out |= static_cast<std::byte>(nibble(row, k) << (tile_row % 2 * 4));
       }
   }
+  return has_nan;
 }
 
 void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t block) {

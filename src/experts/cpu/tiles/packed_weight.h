@@ -64,8 +64,9 @@ class PackedWeight {
   struct Source;
 
   int64_t block_index(int64_t expert, int64_t block) const { return expert * num_blocks() + block; }
-  void pack_block(const Source& source, int64_t expert, int64_t block);
-  void pack_units(int64_t column, const std::byte* row, std::byte* units) const;
+  // Both return whether a code is an e4m3 NaN.
+  bool pack_block(const Source& source, int64_t expert, int64_t block);
+  bool pack_units(int64_t column, const std::byte* row, std::byte* units) const;
   void pack_scales(const Source& source, int64_t expert, int64_t block);
 
   BlockColumns columns_;
