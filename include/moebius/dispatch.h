@@ -47,6 +47,13 @@ class ExpertPlacement {
   std::vector<int64_t> num_local_;
 };
 
+// What a rank has sent, own rank included: a token with several experts on a rank goes there once.
+struct TransportStatistics {
+  int64_t selections = 0;   // masked ones left out
+  int64_t copies = 0;       // rows to ranks
+  int64_t node_copies = 0;  // rows that crossed to another node
+};
+
 // Resources of one direction, as tuned libraries name them; backends use what applies to them.
 struct DispatchConfig {
   int num_sms = 20;
@@ -148,13 +155,8 @@ class HighThroughput {
                                        const Stream& stream,
                                        const Tensor& out_x = {});
 
-  // Since construction: selections, copies sent (own rank included) and copies that crossed nodes.
-  struct Statistics {
-    int64_t selections = 0;
-    int64_t copies = 0;
-    int64_t node_copies = 0;
-  };
-  Statistics statistics() const;
+  // Since construction; calls along a known route are not counted.
+  TransportStatistics statistics() const;
 
   struct State;  // internal
 

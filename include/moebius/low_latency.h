@@ -92,8 +92,9 @@ class LowLatency {
   void set_dead(int rank, bool dead);
   std::vector<bool> dead_ranks() const;
 
-  // i64 [L]: rows received per local expert since construction or reset.
-  Tensor expert_statistics() const;
+  // Since construction or reset.
+  TransportStatistics statistics() const;
+  Tensor expert_statistics() const;  // i64 [L]: rows received per local expert
   void reset_statistics();
 
   struct State;  // internal

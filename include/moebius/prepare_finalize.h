@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "moebius/dispatch.h"
 #include "moebius/experts.h"
 #include "moebius/pending.h"
 #include "moebius/profile.h"
@@ -68,13 +69,6 @@ struct FinalizeInput {
   Tensor topk_weights;
   bool apply_router_weight_on_input = false;
   const WeightAndReduce* weight_and_reduce = nullptr;  // required
-};
-
-// What a rank has sent, own rank included: a token with several experts on a rank goes there once.
-struct TransportStatistics {
-  int64_t selections = 0;   // masked ones left out
-  int64_t copies = 0;       // rows to ranks
-  int64_t node_copies = 0;  // rows that crossed to another node
 };
 
 class PrepareFinalize {

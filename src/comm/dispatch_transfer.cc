@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "comm/stream_copy.h"
@@ -111,9 +110,8 @@ DispatchTransfer::DispatchTransfer(HighThroughput::State& state,
   handle.counts = make_counts(notices, topology.num_nodes());
   banks_ = state_.choose_banks(state_.receive_banks, notices, bank_bytes(layout_, handle.counts));
 
-  auto& statistics = state_.statistics;
-  statistics.selections +=
-      std::count_if(ids, ids + ids_.numel(), [](int32_t id) { return id >= 0; });
+  TransportStatistics& statistics = state_.statistics;
+  statistics.selections += to_all.selections;
   for (const int64_t copies : to_all.copies) {
     statistics.copies += copies;
   }

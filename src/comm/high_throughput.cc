@@ -116,7 +116,7 @@ HighThroughput::CombineOutput HighThroughput::combine(const CombineInput& input,
   return combine_async(input, handle, stream, out_x).finish();
 }
 
-HighThroughput::Statistics HighThroughput::statistics() const {
+TransportStatistics HighThroughput::statistics() const {
   return state_->statistics;
 }
 

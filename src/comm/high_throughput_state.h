@@ -62,7 +62,7 @@ struct HighThroughput::State {
   std::vector<int> node_of;  // by expert
   BankPool receive_banks;
   BankPool combine_banks;
-  Statistics statistics;
+  TransportStatistics statistics;
 
   const Topology& topology() const { return group.topology(); }
   int rank() const { return group.rank(); }

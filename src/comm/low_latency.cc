@@ -34,7 +34,7 @@ LowLatency::State::State(Group& g, ExpertPlacement p, const LowLatencyOptions& o
       layout(make_layout(o, g.size())),
       window(g.make_window("low latency window", layout.bytes())),
       dead(static_cast<size_t>(g.size()), false),
-      statistics(Tensor::zeros({placement.num_local(g.rank())}, DType::kI64)) {}
+      expert_rows(Tensor::zeros({placement.num_local(g.rank())}, DType::kI64)) {}
 
 void LowLatency::State::send_signal(Signal kind, int bank, int peer, int64_t call) {
   auto* word =
@@ -122,12 +122,17 @@ std::vector<bool> LowLatency::dead_ranks() const {
   return state_->dead;
 }
 
+TransportStatistics LowLatency::statistics() const {
+  return state_->statistics;
+}
+
 Tensor LowLatency::expert_statistics() const {
-  return state_->statistics.clone();
+  return state_->expert_rows.clone();
 }
 
 void LowLatency::reset_statistics() {
-  state_->statistics = Tensor::zeros(state_->statistics.shape(), DType::kI64);
+  state_->statistics = {};
+  state_->expert_rows = Tensor::zeros(state_->expert_rows.shape(), DType::kI64);
 }
 
 }  // namespace moebius

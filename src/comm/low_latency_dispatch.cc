@@ -92,12 +92,16 @@ void Transfer::send(const Tensor& x, const Tensor& topk_ids, const Tensor& row_t
     }
   }
   write_messages(x, topk_ids, row_tags, route);
+  TransportStatistics& statistics = state.statistics;
+  statistics.selections += route.selections;
   for (int r = 0; r < num_ranks; ++r) {
     if (state.is_dead(r)) {
       continue;
     }
     const int64_t copies = route.copies[static_cast<size_t>(r)];
     std::memcpy(mailbox_at(r), &copies, sizeof(copies));
+    statistics.copies += copies;
+    statistics.node_copies += state.group.topology().same_node(r) ? 0 : copies;
     if (state.is_reachable(r)) {
       state.group.count_traffic(r, copies * layout.message_bytes());
       state.send_signal(Signal::kRows, bank, r, handle->call);
@@ -243,7 +247,7 @@ LowLatencyDispatchOutput Transfer::unpack() {
   });
   release_mailboxes();
   for (int64_t l = 0; l < num_local; ++l) {
-    state.statistics.data<int64_t>()[l] += counts[l];
+    state.expert_rows.data<int64_t>()[l] += counts[l];
   }
   output.handle = handle;
   return output;

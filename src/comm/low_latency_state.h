@@ -50,7 +50,8 @@ struct LowLatency::State {
   std::vector<bool> dead;
   int64_t num_given_up = 0;         // how often a rank was
   int64_t num_given_up_agreed = 0;  // the same when calls were last agreed on
-  Tensor statistics;                // i64 [L]
+  TransportStatistics statistics;   // of what was sent
+  Tensor expert_rows;               // i64 [L]: received
 
   int64_t num_local() const { return placement.num_local(group.rank()); }
   int64_t max_rows() const { return options.max_tokens * group.size(); }

@@ -20,6 +20,7 @@ struct Route {
   int64_t num_tokens = 0;
   int first = 0;
   int num_destinations = 0;
+  int64_t selections = 0;       // of experts at these destinations
   std::vector<int32_t> index;   // [num_tokens, num_destinations]: place among the copies, -1 = none
   std::vector<int64_t> copies;  // [num_destinations]
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <vector>
@@ -109,7 +110,9 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
     result.topk_ids = gather(input.topk_ids, counts);
     result.topk_weights = gather(input.topk_weights, counts);
     const Topology& topology = group_.topology();
-    statistics_.selections += num_selections(input.topk_ids);
+    const auto* ids = input.topk_ids.data<int32_t>();
+    statistics_.selections +=
+        std::count_if(ids, ids + input.topk_ids.numel(), [](int32_t id) { return id >= 0; });
     statistics_.copies += num_tokens * topology.size;
     statistics_.node_copies += num_tokens * (topology.size - topology.node_size(topology.node()));
   }

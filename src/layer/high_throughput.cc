@@ -35,10 +35,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   bool supports_async() const override { return true; }
   bool localizes_ids() const override { return true; }
 
-  std::optional<TransportStatistics> statistics() const override {
-    const HighThroughput::Statistics s = transport_.statistics();
-    return TransportStatistics{s.selections, s.copies, s.node_copies};
-  }
+  std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
 
   Support accepts(WeightAndReduceKind kind) const override {
     return kind == WeightAndReduceKind::kNaiveBatched

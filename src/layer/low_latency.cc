@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "layer/prepare_rows.h"
 #include "moebius/all2all.h"
@@ -28,7 +27,6 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
                             const LowLatencyOptions& options)
       : num_ranks_(group.size()),
         topology_(group.topology()),
-        placement_(placement),
         num_local_experts_(placement.num_local(group.rank())),
         options_(options),
         transport_(group, std::move(placement), options) {}
@@ -61,7 +59,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     return rows_quant_supported(quant, defer_input_quant, num_local_experts_);
   }
 
-  std::optional<TransportStatistics> statistics() const override { return statistics_; }
+  std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
 
   void set_dead(int rank, bool dead) override {
     if (topology_.num_nodes() > 1) {  // messages between nodes are collective
@@ -90,34 +88,13 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     Tensor topk_weights;
   };
 
-  void count(const Tensor& topk_ids);
-
   int num_ranks_;
   Topology topology_;
-  ExpertPlacement placement_;
-  TransportStatistics statistics_;
   int64_t num_local_experts_;
   LowLatencyOptions options_;
   LowLatency transport_;
   std::map<int, Call> calls_;  // by micro-batch
 };
-
-// A token goes to each rank of its experts, across nodes too.
-void LowLatencyPrepareFinalize::count(const Tensor& topk_ids) {
-  statistics_.selections += num_selections(topk_ids);
-  const int64_t topk = topk_ids.dim(1);
-  for (int64_t t = 0; t < topk_ids.dim(0); ++t) {
-    std::set<int> ranks;
-    for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
-      if (const int32_t id = topk_ids.data<int32_t>()[i]; id >= 0) {
-        ranks.insert(placement_.rank_of(id));
-      }
-    }
-    statistics_.copies += static_cast<int64_t>(ranks.size());
-    statistics_.node_copies += std::count_if(ranks.begin(), ranks.end(),
-                                             [&](int rank) { return !topology_.same_node(rank); });
-  }
-}
 
 Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInput& input,
                                                                 const CallContext& context) {
@@ -125,7 +102,6 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   const LowLatencyCast cast = cast_for(*input.quant);
   auto pending = std::make_shared<Pending<LowLatencyDispatchOutput>>(transport_.dispatch_async(
       weighted_input(input, context), input.topk_ids, cast, context.stream, input.lora_ids));
-  count(input.topk_ids);
   Call call;
   call.topk_ids = input.topk_ids;
   call.topk_weights = input.topk_weights;

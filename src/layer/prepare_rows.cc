@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "layer/row_ops.h"
 
 namespace moebius {
@@ -23,11 +21,6 @@ void expect_prepare_input(const PrepareInput& input, const CallContext& context)
   if (input.apply_router_weight_on_input) {
     expect_eq(input.topk_ids.dim(1), 1, "topk with apply_router_weight_on_input");
   }
-}
-
-int64_t num_selections(const Tensor& topk_ids) {
-  const auto* ids = topk_ids.data<int32_t>();
-  return std::count_if(ids, ids + topk_ids.numel(), [](int32_t id) { return id >= 0; });
 }
 
 Tensor weighted_input(const PrepareInput& input, const CallContext& context) {

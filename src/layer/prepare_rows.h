@@ -15,8 +15,6 @@ namespace moebius {
 // Throws InvalidArgument on shapes and dtypes of a modular prepare's input.
 void expect_prepare_input(const PrepareInput& input, const CallContext& context);
 
-int64_t num_selections(const Tensor& topk_ids);  // masked ones left out
-
 // hidden * hidden's dtype(weight) in a workspace where the weight goes on the input, else hidden.
 // Never in place: shared experts still read hidden.
 Tensor weighted_input(const PrepareInput& input, const CallContext& context);

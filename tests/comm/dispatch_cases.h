@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "moebius/dispatch.h"
@@ -93,6 +94,29 @@ inline std::vector<RankInput> make_inputs(const DispatchProblem& p) {
     inputs.push_back(make_input(p, r));
   }
   return inputs;
+}
+
+// What a rank sends in one call, a message to each rank by itself.
+inline TransportStatistics expected_sent(const DispatchProblem& p,
+                                         const RankInput& in,
+                                         const Topology& topology,
+                                         const std::set<int>& dead = {}) {
+  const ExpertPlacement placement = p.placement();
+  TransportStatistics sent;
+  for (int64_t t = 0; t < in.ids.dim(0); ++t) {
+    std::set<int> ranks;
+    for (int64_t k = 0; k < p.topk; ++k) {
+      if (const int32_t id = in.ids.data<int32_t>()[t * p.topk + k]; id >= 0) {
+        ++sent.selections;
+        ranks.insert(placement.rank_of(id));
+      }
+    }
+    for (const int rank : ranks) {
+      sent.copies += dead.contains(rank) ? 0 : 1;
+      sent.node_copies += dead.contains(rank) || topology.same_node(rank) ? 0 : 1;
+    }
+  }
+  return sent;
 }
 
 inline bool same_bytes(const Tensor& a, const Tensor& b) {

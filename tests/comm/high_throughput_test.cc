@@ -181,6 +181,9 @@ TEST_P(HighThroughputTest, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
     const Traffic before = group.traffic();
     transport.dispatch_cached(std::vector<Tensor>{in.x}, *output.handle, stream);
     const int64_t crossed = group.traffic().inter_node_bytes - before.inter_node_bytes;
+    const TransportStatistics sent = expected_sent(p, in, group.topology());
+    EXPECT_EQ(transport.statistics().selections, sent.selections);
+    EXPECT_EQ(transport.statistics().copies, sent.copies);
     EXPECT_EQ(transport.statistics().node_copies, node_copies);
     // Beside the rows: padding of a message to 256 bytes, and the notices of the call.
     const int64_t rows = node_copies * p.hidden * 2;

@@ -213,8 +213,15 @@ TEST_P(LowLatencyTest, TwoCallsInFlightDoNotDisturbEachOther) {
       counted += statistics.data<int64_t>()[l];
     }
     EXPECT_EQ(counted, kRounds * expected);
+    const TransportStatistics sent_a = expected_sent(p, a, group.topology());
+    const TransportStatistics sent_b = expected_sent(q, b, group.topology());
+    const TransportStatistics sent = transport.statistics();
+    EXPECT_EQ(sent.selections, kRounds * (sent_a.selections + sent_b.selections));
+    EXPECT_EQ(sent.copies, kRounds * (sent_a.copies + sent_b.copies));
+    EXPECT_EQ(sent.node_copies, kRounds * (sent_a.node_copies + sent_b.node_copies));
     transport.reset_statistics();
     EXPECT_EQ(get_float(transport.expert_statistics(), 0), 0.0f);
+    EXPECT_EQ(transport.statistics().selections, 0);
   });
 }
 
@@ -327,6 +334,7 @@ TEST(LowLatencyMask, GoesOnWithoutADeadRank) {
       EXPECT_EQ(error.peer(), 3) << error.what();
     }
     transport.set_dead(3, true);
+    transport.reset_statistics();
     for (int call = 0; call < 5; ++call) {
       const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
       const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
@@ -334,6 +342,9 @@ TEST(LowLatencyMask, GoesOnWithoutADeadRank) {
                         *received.handle, out, stream);
       EXPECT_TRUE(same_bytes(out, expected_combined(p, in, {3})));
     }
+    const TransportStatistics sent = expected_sent(p, in, group.topology(), {3});
+    EXPECT_EQ(transport.statistics().selections, 5 * sent.selections);
+    EXPECT_EQ(transport.statistics().copies, 5 * sent.copies);
     survivors[rank] = 1;
   });
   EXPECT_EQ(survivors, (std::vector<int>{1, 1, 1, 0}));
