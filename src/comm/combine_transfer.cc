@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "comm/stream_copy.h"
-#include "comm/sum_rows.h"
 #include "core/parallel.h"
 
 namespace moebius {
@@ -142,11 +141,21 @@ void CombineTransfer::find_copies(const Route& route,
     }
     const Source& from = sources_[static_cast<size_t>(rank)];
     const int64_t row = handle_.counts.row_begin(source, rank) + index;
-    copies.rows.push_back(from.x + row * layout_.field_bytes(0));
+    copies.rows.push_back({from.x + row * layout_.field_bytes(0), 1.0f});
     if (from.weights != nullptr) {
       copies.weights.push_back(from.weights + row * handle_.topk);
     }
   }
+}
+
+void CombineTransfer::sum_copies(const Copies& copies, std::byte* out, bool past_caches) const {
+  sum_rows({.dtype = input_.x.dtype(),
+            .rounding = SumRounding::kSum,
+            .terms = copies.rows.data(),
+            .num_terms = static_cast<int64_t>(copies.rows.size()),
+            .n = hidden_,
+            .out = out,
+            .past_caches = past_caches});
 }
 
 void CombineTransfer::sum_weights(const Copies& copies, float* out) const {
@@ -172,8 +181,7 @@ void CombineTransfer::post_messages() {
       Copies copies;
       for (int64_t t = begin; t < end; ++t) {
         find_copies(relay.route, relay.source, t, copies);
-        sum_rows(input_.x.dtype(),
-                 {copies.rows, {}, hidden_, block.data() + t * layout_.field_bytes(0)});
+        sum_copies(copies, block.data() + t * layout_.field_bytes(0), false);
         if (input_.topk_weights) {
           auto* weights = reinterpret_cast<float*>(block.data() + layout_.offset(1, rows));
           sum_weights(copies, weights + t * handle_.topk);
@@ -211,7 +219,6 @@ HighThroughput::CombineOutput CombineTransfer::receive() {
     output.topk_weights = Tensor::empty({num_tokens, handle_.topk}, DType::kF32);
   }
   const bool many_nodes = topology.num_nodes() > 1;
-  const DType dtype = input_.x.dtype();
   const int64_t row_size = layout_.field_bytes(0);
   const bool past_caches = out_.nbytes() >= kStreamBytes;
   parallel_for(stream_, num_tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
@@ -230,7 +237,7 @@ HighThroughput::CombineOutput CombineTransfer::receive() {
         if (n != topology.node()) {
           const auto& block = incoming_[static_cast<size_t>(n)];
           const int64_t rows = handle_.to_nodes.copies[static_cast<size_t>(n)];
-          total.rows.push_back(block.data() + row * row_size);
+          total.rows.push_back({block.data() + row * row_size, 1.0f});
           if (input_.topk_weights) {
             total.weights.push_back(
                 reinterpret_cast<const float*>(block.data() + layout_.offset(1, rows)) +
@@ -240,8 +247,8 @@ HighThroughput::CombineOutput CombineTransfer::receive() {
         }
         find_copies(handle_.to_ranks, state_.rank(), t, many_nodes ? own : total);
         if (many_nodes) {  // rounded before it is added, as those of other nodes have been
-          sum_rows(dtype, {own.rows, {}, hidden_, node_sum.data()});
-          total.rows.push_back(node_sum.data());
+          sum_copies(own, node_sum.data(), false);
+          total.rows.push_back({node_sum.data(), 1.0f});
           if (input_.topk_weights) {
             sum_weights(own, node_weights.data());
             total.weights.push_back(node_weights.data());
@@ -250,10 +257,10 @@ HighThroughput::CombineOutput CombineTransfer::receive() {
       }
       for (const Tensor& bias : input_.bias) {
         if (bias) {
-          total.rows.push_back(bias.bytes() + t * row_size);
+          total.rows.push_back({bias.bytes() + t * row_size, 1.0f});
         }
       }
-      sum_rows(dtype, {total.rows, {}, hidden_, out_.bytes() + t * row_size, past_caches});
+      sum_copies(total, out_.bytes() + t * row_size, past_caches);
       if (output.topk_weights) {
         sum_weights(total, output.topk_weights.data<float>() + t * handle_.topk);
       }

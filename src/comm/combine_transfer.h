@@ -4,8 +4,7 @@
 // One combine under way: the way of a dispatch, backwards.
 //
 //   construction  every rank shows its rows to the others of its node; as gateway this rank sums
-//   its
-//                 node's copies of each relayed token and posts them to the token's rank
+//                 its node's copies of each relayed token and posts them to the token's rank
 //   finish()      sums from other nodes have arrived
 //   receive()     own tokens are summed: copies of the node in order of rank, then nodes in order
 //
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "comm/high_throughput_state.h"
+#include "core/row_sums.h"
 
 namespace moebius {
 
@@ -48,11 +48,12 @@ class CombineTransfer {
   void post_messages();
   // The copies of one token that this node's ranks hold.
   struct Copies {
-    std::vector<const std::byte*> rows;  // in order of rank
-    std::vector<const float*> weights;   // as many, if there are any
+    std::vector<SumTerm> rows;          // in order of rank, weight 1
+    std::vector<const float*> weights;  // as many, if there are any
   };
   // Finds them in place of what `copies` held.
   void find_copies(const Route& route, int source, int64_t token, Copies& copies) const;
+  void sum_copies(const Copies& copies, std::byte* out, bool past_caches) const;
   void sum_weights(const Copies& copies, float* out) const;
 
   HighThroughput::State& state_;

@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "comm/low_latency_state.h"
-#include "comm/sum_rows.h"
 #include "core/parallel.h"
+#include "core/row_sums.h"
 
 namespace moebius {
 
@@ -143,19 +143,22 @@ void Transfer::reduce() {
   const auto* ids = topk_ids.data<int32_t>();
   const auto* weights = topk_weights.data<float>();
   parallel_for(stream, topk_ids.dim(0), 4, [&](int64_t begin, int64_t end) {
-    std::vector<const std::byte*> rows;
-    std::vector<float> row_weights;
+    std::vector<SumTerm> rows;
     for (int64_t t = begin; t < end; ++t) {
       rows.clear();
-      row_weights.clear();
       for (int64_t k = 0; k < layout.topk; ++k) {
         if (contributes(ids[t * layout.topk + k])) {
-          rows.push_back(state.window->local() + layout.returned(handle->bank, t, k));
-          row_weights.push_back(weights[t * layout.topk + k]);
+          rows.push_back({state.window->local() + layout.returned(handle->bank, t, k),
+                          weights[t * layout.topk + k]});
         }
       }
-      sum_rows(out.dtype(),
-               {rows, row_weights, layout.hidden, out.bytes() + t * layout.row_bytes()});
+      sum_rows({.dtype = out.dtype(),
+                .rounding = SumRounding::kSum,
+                .terms = rows.data(),
+                .num_terms = static_cast<int64_t>(rows.size()),
+                .n = layout.hidden,
+                .out = out.bytes() + t * layout.row_bytes(),
+                .past_caches = false});
     }
   });
 }

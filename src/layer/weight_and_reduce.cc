@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "core/row_sums.h"
 #include "layer/batched_rows.h"
-#include "layer/cpu/row_sums.h"
 #include "layer/row_ops.h"
 
 namespace moebius {
@@ -22,12 +22,6 @@ struct Term {
   float weight;
 };
 
-row_sums::Type sum_type(DType dtype) {
-  return dtype == DType::kF32    ? row_sums::Type::kF32
-         : dtype == DType::kBF16 ? row_sums::Type::kBF16
-                                 : row_sums::Type::kF16;
-}
-
 // output[t] = sum over the terms that append_terms(t, terms) lists.
 template <typename AppendTerms>
 void reduce_tokens(const Tensor& expert_output,
@@ -36,13 +30,13 @@ void reduce_tokens(const Tensor& expert_output,
                    const Stream& stream,
                    const AppendTerms& append_terms) {
   constexpr int64_t kTokensPerTask = 4;
-  static const row_sums::WeightedSum weighted_sum = row_sums::choose_weighted_sum();
-  const row_sums::Type type = sum_type(output.dtype());
+  const SumRounding rounding =
+      sum_in_dtype ? SumRounding::kProductsAndSums : SumRounding::kProducts;
   const int64_t hidden = output.dim(1);
   const int64_t row_bytes = hidden * bits(output.dtype()) / 8;
   parallel_for(stream, output.dim(0), kTokensPerTask, [&](int64_t begin, int64_t end) {
     std::vector<Term> terms;
-    std::vector<row_sums::Term> rows;
+    std::vector<SumTerm> rows;
     for (int64_t t = begin; t < end; ++t) {
       terms.clear();
       append_terms(t, terms);
@@ -50,8 +44,13 @@ void reduce_tokens(const Tensor& expert_output,
       for (const auto& [row, weight] : terms) {
         rows.push_back({expert_output.bytes() + row * row_bytes, weight});
       }
-      weighted_sum(type, rows.data(), static_cast<int64_t>(rows.size()), sum_in_dtype, hidden,
-                   output.bytes() + t * row_bytes);
+      sum_rows({.dtype = output.dtype(),
+                .rounding = rounding,
+                .terms = rows.data(),
+                .num_terms = static_cast<int64_t>(rows.size()),
+                .n = hidden,
+                .out = output.bytes() + t * row_bytes,
+                .past_caches = false});
     }
   });
 }

@@ -17,7 +17,6 @@
 #include "comm/cpu_sets.h"
 #include "comm/mpi/byte_stream.h"
 #include "comm/stream_copy.h"
-#include "comm/sum_rows.h"
 #include "moebius/error.h"
 #include "moebius/group.h"
 #include "moebius/tensor.h"
@@ -180,79 +179,6 @@ TEST(StreamCopy, CopiesTheseBytesAndNoOthers) {
         }
       }
     }
-  }
-}
-
-// One element as the header says: f32, in order, from 0, rounded once.
-uint32_t bits_of_sum(const std::vector<Tensor>& rows,
-                     const std::vector<float>& weights,
-                     int64_t i) {
-  float sum = 0.0f;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    sum += (weights.empty() ? 1.0f : weights[r]) * get_float(rows[r], i);
-  }
-  const Tensor out = Tensor::zeros({2}, rows[0].dtype());
-  set_float(out, 0, sum);
-  uint32_t bits = 0;
-  std::memcpy(&bits, out.raw(), static_cast<size_t>(out.nbytes() / 2));
-  return bits;
-}
-
-TEST(SumRows, IsTheSameBitForBitOnEveryPath) {
-  constexpr int64_t kLength = 1100;  // more than two parts, no multiple of a block
-  std::mt19937 random(5);
-  std::normal_distribution<float> normal;
-  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
-    std::vector<Tensor> rows;
-    std::vector<const std::byte*> pointers;
-    for (int r = 0; r < 5; ++r) {
-      rows.push_back(Tensor::empty({kLength}, dtype));
-      for (int64_t i = 0; i < kLength; ++i) {
-        set_float(rows.back(), i, normal(random) * (i % 7 == 0 ? 1e-3f : 1.0f));
-      }
-      set_float(rows.back(), 4, -0.0f);
-      set_float(rows.back(), 5, std::numeric_limits<float>::infinity() * (r == 3 ? -1.0f : 1.0f));
-      set_float(rows.back(), 6, std::numeric_limits<float>::infinity());
-      pointers.push_back(rows.back().bytes());
-    }
-    const auto size = static_cast<size_t>(bits(dtype) / 8);
-    for (const std::vector<float>& weights :
-         {std::vector<float>{}, std::vector<float>{0.3f, 1.7f, 0.9f, 0.01f, 2.5f}}) {
-      for (const int64_t n :
-           {int64_t{0}, int64_t{1}, int64_t{31}, int64_t{32}, int64_t{545}, kLength}) {
-        for (const bool past_caches : {false, true}) {
-          for (const bool is_portable : {false, true}) {
-            for (const int64_t at : {0, 1}) {  // aligned or not
-              const Tensor out = Tensor::zeros({kLength + 2}, dtype);
-              const SumRows sum{pointers, weights, n, out.bytes() + at * static_cast<int64_t>(size),
-                                past_caches};
-              is_portable ? sum_rows_portable(dtype, sum) : sum_rows(dtype, sum);
-              stream_fence();
-              for (int64_t i = 0; i < n; ++i) {
-                uint32_t actual = 0;
-                std::memcpy(&actual, sum.out + static_cast<size_t>(i) * size, size);
-                if (i == 5) {  // inf - inf: which NaN is the processor's choice
-                  ASSERT_NE(get_float(out, at + i), get_float(out, at + i));
-                } else {
-                  ASSERT_EQ(actual, bits_of_sum(rows, weights, i))
-                      << name(dtype) << " " << n << " at " << i;
-                }
-              }
-              ASSERT_EQ(get_float(out, at + n), 0.0f) << "wrote past the end";
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST(SumRows, OfNothingIsZero) {
-  const Tensor out = Tensor::empty({40}, DType::kBF16);
-  std::memset(out.raw(), 0xff, static_cast<size_t>(out.nbytes()));
-  sum_rows(DType::kBF16, {{}, {}, 40, out.bytes()});
-  for (int64_t i = 0; i < 40; ++i) {
-    EXPECT_EQ(out.data<BFloat16>()[i].bits, 0) << i;
   }
 }
 

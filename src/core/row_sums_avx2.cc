@@ -4,11 +4,11 @@
 
 #include <cstddef>
 
-#include "layer/cpu/row_sums.h"
+#include "core/row_sums.h"
 
-namespace moebius::row_sums {
+namespace moebius {
 
-namespace avx2 {
+namespace row_sums_avx2 {
 
 namespace {
 
@@ -25,15 +25,20 @@ Reg mul(Reg a, Reg b) {
   return _mm256_mul_ps(a, b);
 }
 
+void put(void* p, __m256i bits, bool past_caches) {
+  auto* to = static_cast<__m256i*>(p);
+  past_caches ? _mm256_stream_si256(to, bits) : _mm256_storeu_si256(to, bits);
+}
+
 struct Single {
   using Element = float;
   static void load(const float* p, Reg (&x)[2]) {
     x[0] = _mm256_loadu_ps(p);
     x[1] = _mm256_loadu_ps(p + kLanes);
   }
-  static void store(float* p, const Reg (&x)[2]) {
-    _mm256_storeu_ps(p, x[0]);
-    _mm256_storeu_ps(p + kLanes, x[1]);
+  static void store(float* p, const Reg (&x)[2], bool past_caches) {
+    put(p, _mm256_castps_si256(x[0]), past_caches);
+    put(p + kLanes, _mm256_castps_si256(x[1]), past_caches);
   }
   static Reg round(Reg x) { return x; }
 };
@@ -46,9 +51,9 @@ struct Brain {
     x[0] = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
     x[1] = _mm256_castsi256_ps(upper(pairs));
   }
-  static void store(uint16_t* p, const Reg (&x)[2]) {
+  static void store(uint16_t* p, const Reg (&x)[2], bool past_caches) {
     const __m256i even = _mm256_srli_epi32(nearest(x[0]), 16);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(even, upper(nearest(x[1]))));
+    put(p, _mm256_or_si256(even, upper(nearest(x[1]))), past_caches);
   }
   static Reg round(Reg x) { return _mm256_castsi256_ps(upper(nearest(x))); }
 
@@ -68,9 +73,8 @@ struct Half {
     x[0] = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     x[1] = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + kLanes)));
   }
-  static void store(uint16_t* p, const Reg (&x)[2]) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), nearest(x[0]));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + kLanes), nearest(x[1]));
+  static void store(uint16_t* p, const Reg (&x)[2], bool past_caches) {
+    put(p, _mm256_set_m128i(nearest(x[1]), nearest(x[0])), past_caches);
   }
   static Reg round(Reg x) { return _mm256_cvtph_ps(nearest(x)); }
 
@@ -80,15 +84,14 @@ struct Half {
   }
 };
 
-#include "layer/cpu/row_sums.inc"
+#include "core/row_sums.inc"
 
 }  // namespace
 
-}  // namespace avx2
+}  // namespace row_sums_avx2
 
-void weighted_sum_avx2(
-    Type type, const Term* terms, int64_t num_terms, bool sums_in_type, int64_t n, void* out) {
-  avx2::weighted_sum(type, terms, num_terms, sums_in_type, n, out);
+void sum_rows_avx2(const RowSum& sum) {
+  row_sums_avx2::sum_any(sum);
 }
 
-}  // namespace moebius::row_sums
+}  // namespace moebius

@@ -7,11 +7,11 @@
 
 #include <cstddef>
 
-#include "layer/cpu/row_sums.h"
+#include "core/row_sums.h"
 
-namespace moebius::row_sums {
+namespace moebius {
 
-namespace avx512 {
+namespace row_sums_avx512 {
 
 namespace {
 
@@ -28,15 +28,20 @@ Reg mul(Reg a, Reg b) {
   return _mm512_mul_ps(a, b);
 }
 
+void put(void* p, __m512i bits, bool past_caches) {
+  auto* to = static_cast<__m512i*>(p);
+  past_caches ? _mm512_stream_si512(to, bits) : _mm512_storeu_si512(to, bits);
+}
+
 struct Single {
   using Element = float;
   static void load(const float* p, Reg (&x)[2]) {
     x[0] = _mm512_loadu_ps(p);
     x[1] = _mm512_loadu_ps(p + kLanes);
   }
-  static void store(float* p, const Reg (&x)[2]) {
-    _mm512_storeu_ps(p, x[0]);
-    _mm512_storeu_ps(p + kLanes, x[1]);
+  static void store(float* p, const Reg (&x)[2], bool past_caches) {
+    put(p, _mm512_castps_si512(x[0]), past_caches);
+    put(p + kLanes, _mm512_castps_si512(x[1]), past_caches);
   }
   static Reg round(Reg x) { return x; }
 };
@@ -49,9 +54,9 @@ struct Brain {
     x[0] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
     x[1] = _mm512_castsi512_ps(upper(pairs));
   }
-  static void store(uint16_t* p, const Reg (&x)[2]) {
+  static void store(uint16_t* p, const Reg (&x)[2], bool past_caches) {
     const __m512i even = _mm512_srli_epi32(nearest(x[0]), 16);
-    _mm512_storeu_si512(p, _mm512_or_si512(even, upper(nearest(x[1]))));
+    put(p, _mm512_or_si512(even, upper(nearest(x[1]))), past_caches);
   }
   static Reg round(Reg x) { return _mm512_castsi512_ps(upper(nearest(x))); }
 
@@ -71,9 +76,9 @@ struct Half {
     x[0] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     x[1] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + kLanes)));
   }
-  static void store(uint16_t* p, const Reg (&x)[2]) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), nearest(x[0]));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + kLanes), nearest(x[1]));
+  static void store(uint16_t* p, const Reg (&x)[2], bool past_caches) {
+    put(p, _mm512_inserti64x4(_mm512_castsi256_si512(nearest(x[0])), nearest(x[1]), 1),
+        past_caches);
   }
   static Reg round(Reg x) { return _mm512_cvtph_ps(nearest(x)); }
 
@@ -83,15 +88,14 @@ struct Half {
   }
 };
 
-#include "layer/cpu/row_sums.inc"
+#include "core/row_sums.inc"
 
 }  // namespace
 
-}  // namespace avx512
+}  // namespace row_sums_avx512
 
-void weighted_sum_avx512(
-    Type type, const Term* terms, int64_t num_terms, bool sums_in_type, int64_t n, void* out) {
-  avx512::weighted_sum(type, terms, num_terms, sums_in_type, n, out);
+void sum_rows_avx512(const RowSum& sum) {
+  row_sums_avx512::sum_any(sum);
 }
 
-}  // namespace moebius::row_sums
+}  // namespace moebius
