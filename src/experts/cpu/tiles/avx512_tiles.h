@@ -355,26 +355,6 @@ static inline void add_scaled(const TileGemm& g,
   }
 }
 
-static void finish_tiles(const TileFinish& f) {
-  for (int64_t r = 0; r < f.rows; ++r) {
-    float* row = f.c + r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
-    for (int half = 0; half < 2; ++half) {
-      float* c = row + half * kTileFloats;
-      __m512 v = f.integers ? _mm512_cvtepi32_ps(_mm512_loadu_si512(c)) : load16(c);
-      if (f.row_scales != nullptr) {
-        v = _mm512_mul_ps(v, _mm512_set1_ps(f.row_scales[r * f.row_stride]));
-      }
-      if (f.column_scales != nullptr) {
-        v = _mm512_mul_ps(v, load16(f.column_scales + half * 16));
-      }
-      if (f.bias != nullptr) {
-        v = _mm512_add_ps(v, load16(f.bias + half * 16));
-      }
-      _mm512_storeu_ps(c, v);
-    }
-  }
-}
-
 // x / (1 + e^-z).  e^t = 2^i * e^r with |r| <= ln2 / 2, by the series to r^6 (its rest is below
 // 2e-7); the reciprocal by one Newton step.  NaN stays NaN.
 static inline __m512 mul_sigmoid16(__m512 x, __m512 z) {
@@ -420,53 +400,75 @@ static inline __m512 swiglu_oai16(const ActivationSpec& spec, __m512 g, __m512 u
   return _mm512_mul_ps(_mm512_add_ps(u, _mm512_set1_ps(1.0f)), act);
 }
 
-static inline void put16(const TileActivation& t, std::byte* out, __m512 v) {
+static inline void put16(bool as_f32, std::byte* out, __m512 v) {
   const __m256i bits = to_bf16(v);
-  if (t.as_f32) {
+  if (as_f32) {
     _mm512_storeu_ps(out, widen_bf16(bits));
   } else {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), bits);
   }
 }
 
-static void activate_tiles(const TileActivation& t) {
-  if (t.spec.kind == Activation::kGelu) {
-    portable_tiles().activate(t);
+static inline __m512 finish16(const TileEpilogue& e, const float* c, int64_t row, int64_t half) {
+  __m512 v = e.integers ? _mm512_cvtepi32_ps(_mm512_loadu_si512(c)) : load16(c);
+  if (e.row_scales != nullptr) {
+    v = _mm512_mul_ps(v, _mm512_set1_ps(e.row_scales[row * e.scale_stride]));
+  }
+  if (e.column_scales != nullptr) {
+    v = _mm512_mul_ps(v, load16(e.column_scales + half * 16));
+  }
+  if (e.bias != nullptr) {
+    v = _mm512_add_ps(v, load16(e.bias + half * 16));
+  }
+  return v;
+}
+
+static inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right, std::byte* out) {
+  const ActivationSpec& spec = *e.activation;
+  left = round_bf16(left);
+  right = round_bf16(right);
+  if (!spec.gated) {
+    put16(e.as_f32, out, activate16(spec.kind, left));
+    put16(e.as_f32, out + (e.as_f32 ? 64 : 32), activate16(spec.kind, right));
+  } else if (spec.kind == Activation::kSwigluOai) {
+    put16(e.as_f32, out, swiglu_oai16(spec, left, right));
+  } else {
+    put16(e.as_f32, out, _mm512_mul_ps(round_bf16(activate16(spec.kind, left)), right));
+  }
+}
+
+static inline void store_row(const TileEpilogue& e, __m512 left, __m512 right, uint16_t* out) {
+  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(to_bf16(left)), to_bf16(right), 1);
+  if (e.past_caches) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out), both);
+  } else {
+    const auto kept = static_cast<__mmask32>((uint64_t{1} << e.columns) - 1);
+    _mm512_mask_storeu_epi16(out, kept, both);
+  }
+}
+
+// The epilogue of rows [begin, end).  After the last of a block: finish_stores.
+static void finish_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t end) {
+  if (e.activation != nullptr && e.activation->kind == Activation::kGelu) {
+    finish_rows_portable(e, c, begin, end);
     return;
   }
-  const int64_t second = t.as_f32 ? 64 : 32;  // bytes of 16 results
-  for (int64_t r = 0; r < t.rows; ++r) {
-    const float* c = t.c + r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
-    std::byte* out = t.row(r);
-    const __m512 left = round_bf16(load16(c));
-    const __m512 right = round_bf16(load16(c + kTileFloats));
-    if (!t.spec.gated) {
-      put16(t, out, activate16(t.spec.kind, left));
-      put16(t, out + second, activate16(t.spec.kind, right));
-    } else if (t.spec.kind == Activation::kSwigluOai) {
-      put16(t, out, swiglu_oai16(t.spec, left, right));
+  for (int64_t r = begin; r < end; ++r) {
+    const float* row = c + r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
+    const __m512 left = finish16(e, row, r, 0);
+    const __m512 right = finish16(e, row + kTileFloats, r, 1);
+    if (e.activation != nullptr) {
+      activate_row(e, left, right, e.act_row(r));
     } else {
-      put16(t, out, _mm512_mul_ps(round_bf16(activate16(t.spec.kind, left)), right));
+      store_row(e, left, right, e.out[r]);
     }
   }
 }
 
-static void store_tiles(
-    const float* c, int64_t rows, int64_t columns, bool past_caches, uint16_t* const* out) {
-  const auto kept = static_cast<__mmask32>((uint64_t{1} << columns) - 1);
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* row = c + r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
-    const __m256i left = to_bf16(load16(row));
-    const __m256i right = to_bf16(load16(row + kTileFloats));
-    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(left), right, 1);
-    if (past_caches) {
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(out[r]), both);
-    } else {
-      _mm512_mask_storeu_epi16(out[r], kept, both);
-    }
-  }
-  if (past_caches) {
-    _mm_sfence();  // streamed lines are visible to whoever sees that the task is done
+// Makes streamed lines visible to whoever sees that the task is done.
+static inline void finish_stores(const TileEpilogue& e) {
+  if (e.past_caches) {
+    _mm_sfence();
   }
 }
 

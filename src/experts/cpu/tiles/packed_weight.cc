@@ -297,10 +297,21 @@ void PackedWeight::set(int64_t expert, int64_t block, TileGemm& gemm) const {
   }
 }
 
-void PackedWeight::set(int64_t expert, int64_t block, TileFinish& finish) const {
+void PackedWeight::set_next(int64_t expert, int64_t block, TileGemm& gemm) const {
+  TileGemm next;
+  set(expert, block, next);
+  const auto span = [](const std::byte* at, int64_t bytes) {
+    return std::span(at, at != nullptr ? static_cast<size_t>(bytes) : 0);
+  };
+  gemm.next = {span(next.units, steps_ * unit_bytes(code_)),
+               span(next.step_scales, steps_ * step_scale_bytes(code_)),
+               span(next.group_scales, num_groups_ * kBlockColumns * bits(scale_dtype_) / 8)};
+}
+
+void PackedWeight::set(int64_t expert, int64_t block, TileEpilogue& epilogue) const {
   const int64_t at = block_index(expert, block) * kBlockColumns;
-  finish.column_scales = column_scales_ != nullptr ? column_scales_.get() + at : nullptr;
-  finish.bias = bias_ != nullptr ? bias_.get() + at : nullptr;
+  epilogue.column_scales = column_scales_ != nullptr ? column_scales_.get() + at : nullptr;
+  epilogue.bias = bias_ != nullptr ? bias_.get() + at : nullptr;
 }
 
 }  // namespace moebius::cpu

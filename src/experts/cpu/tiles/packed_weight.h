@@ -55,14 +55,15 @@ class PackedWeight {
 
   // The weight's part of a product and of what follows it.
   void set(int64_t expert, int64_t block, TileGemm& gemm) const;
-  void set(int64_t expert, int64_t block, TileFinish& finish) const;
-  bool has_finish() const { return column_scales_ != nullptr || bias_ != nullptr; }
-  const std::byte* units(int64_t expert, int64_t block) const;
+  void set(int64_t expert, int64_t block, TileEpilogue& epilogue) const;
+  // As what is read next.
+  void set_next(int64_t expert, int64_t block, TileGemm& gemm) const;
 
  private:
   using Bytes = std::shared_ptr<std::byte>;
   struct Source;
 
+  const std::byte* units(int64_t expert, int64_t block) const;
   int64_t block_index(int64_t expert, int64_t block) const { return expert * num_blocks() + block; }
   // Both return whether a code is an e4m3 NaN.
   bool pack_block(const Source& source, int64_t expert, int64_t block);

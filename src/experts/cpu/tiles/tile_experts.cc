@@ -24,8 +24,8 @@ namespace moebius::cpu {
 namespace {
 
 // Panels of GEMM1 that leave room in a 2 MiB L2 for what streams past.
-constexpr int64_t kPanelBudget = int64_t{1} << 20;
-constexpr int64_t kMostItemRows = 256;
+constexpr int64_t kPanelBudget = int64_t{5} << 18;
+constexpr int64_t kMostItemRows = 640;
 constexpr int64_t kLeastItemRows = 64;
 // Items per thread from which on threads are kept evenly busy by whole items.
 constexpr int64_t kItemsPerThread = 2;
@@ -329,13 +329,15 @@ class TileExperts final : public ExpertsBase {
               w1_.steps(), factor_of(factor1_, item.e), arena.row, arena.x);
   }
 
-  // One block of C for all rows of an item, scaled and with its bias.
+  // One block of C for all rows of an item.  after_last: what is read after w's last block.
   void multiply(const PackedWeight& w,
                 const Item& item,
                 int64_t block,
                 const std::byte* panels,
                 const float* row_scales,
                 int64_t scales_per_row,
+                const PackedWeight* after_last,
+                TileEpilogue& epilogue,
                 float* c) const {
     TileGemm gemm;
     w.set(item.e, block, gemm);
@@ -343,55 +345,47 @@ class TileExperts final : public ExpertsBase {
     gemm.rows = item.rows();
     gemm.c = c;
     if (block + 1 < w.num_blocks()) {
-      gemm.next_units = w.units(item.e, block + 1);
+      w.set_next(item.e, block + 1, gemm);
+    } else if (after_last != nullptr) {
+      after_last->set_next(item.e, 0, gemm);
     }
+    epilogue.integers = integers_;
+    epilogue.row_scales = row_scales;
     if (scales_per_row > 1) {
-      gemm.row_scales = std::exchange(row_scales, nullptr);
+      gemm.row_scales = std::exchange(epilogue.row_scales, nullptr);
       gemm.row_groups = scales_per_row;
     }
-    kernels_.gemm(gemm);
-    if (row_scales == nullptr && !w.has_finish() && !integers_) {
-      return;
-    }
-    TileFinish finish;
-    finish.c = c;
-    finish.rows = item.rows();
-    finish.integers = integers_;
-    finish.row_scales = row_scales;
-    w.set(item.e, block, finish);
-    kernels_.finish(finish);
+    w.set(item.e, block, epilogue);
+    kernels_.multiply(gemm, epilogue);
   }
 
   void run_gemm1(const Item& item, int64_t begin, int64_t end, const Arena& arena, float* c) const {
     const float* row_scales = form1_ != RowForm::kValues ? arena.x_scales : nullptr;
     const int64_t scales_per_row = quantize_a1_.num_blocks(desc_.hidden);
     const int64_t columns = desc_.activation.gated ? 16 : kBlockColumns;
-    TileActivation act;
-    act.spec = desc_.activation;
-    act.c = c;
-    act.rows = item.rows();
+    TileEpilogue act;
+    act.activation = &desc_.activation;
     act.as_f32 = quantize_a2_.active();
     for (int64_t block = begin; block < end; ++block) {
-      multiply(w1_, item, block, arena.x, row_scales, scales_per_row, c);
       const int64_t column = block * columns;
       if (act.as_f32) {
         act.row_stride = activation_width() * static_cast<int64_t>(sizeof(float));
         act.tile_stride = kTileRows * act.row_stride;
         act.panel_stride = kPanelRows * act.row_stride;
-        act.out = reinterpret_cast<std::byte*>(arena.act + column);
+        act.act = reinterpret_cast<std::byte*>(arena.act + column);
       } else {
         act.row_stride = kTileRowBytes;
         act.tile_stride = kTileBytes;
         act.panel_stride = w2_.steps() * kStepBytes;
-        act.out = arena.hidden + column / 32 * kStepBytes + column % 32 * 2;
+        act.act = arena.hidden + column / 32 * kStepBytes + column % 32 * 2;
       }
-      kernels_.activate(act);
+      multiply(w1_, item, block, arena.x, row_scales, scales_per_row, &w2_, act, c);
     }
     // Columns that pad GEMM2's last step; GEMM1 wrote those of its own last block.
     if (!act.as_f32 && activation_width() % 32 != 0 && end == w1_.num_blocks()) {
-      act.out = arena.hidden + (w2_.steps() - 1) * kStepBytes + 32;
+      act.act = arena.hidden + (w2_.steps() - 1) * kStepBytes + 32;
       for (int64_t r = 0; r < item.rows(); ++r) {
-        std::memset(act.row(r), 0, 32);
+        std::memset(act.act_row(r), 0, 32);
       }
     }
   }
@@ -436,15 +430,17 @@ class TileExperts final : public ExpertsBase {
                              desc_.hidden % kBlockColumns == 0 &&
                              reinterpret_cast<uintptr_t>(output.raw()) % kTileRowBytes == 0;
     std::array<uint16_t*, kMostItemRows> to;
+    TileEpilogue store;
+    store.out = to.data();
+    store.past_caches = past_caches;
     for (int64_t block = begin; block < end; ++block) {
-      multiply(w2_, item, block, arena.hidden, row_scales, scales_per_row, c);
       const int64_t column = block * kBlockColumns;
       for (int64_t i = 0; i < item.rows(); ++i) {
         to[static_cast<size_t>(i)] = reinterpret_cast<uint16_t*>(output.bytes()) +
                                      order.output_rows[item.begin + i] * desc_.hidden + column;
       }
-      kernels_.store(c, item.rows(), std::min(kBlockColumns, desc_.hidden - column), past_caches,
-                     to.data());
+      store.columns = std::min(kBlockColumns, desc_.hidden - column);
+      multiply(w2_, item, block, arena.hidden, row_scales, scales_per_row, nullptr, store, c);
     }
   }
 

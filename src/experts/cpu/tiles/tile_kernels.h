@@ -14,8 +14,10 @@
 //           (rows 0-15, columns 16-31), (rows 16-31, columns 0-15), (rows 16-31, columns 16-31)
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "moebius/experts.h"
@@ -83,35 +85,38 @@ struct TileGemm {
   const float* row_scales = nullptr;        // [rows][row_groups], optional
   int64_t row_groups = 0;
 
-  float* c = nullptr;                     // [panels of rows][kPanelFloats]
-  const std::byte* next_units = nullptr;  // as many bytes as units, read soon; optional
+  float* c = nullptr;  // [panels of rows][kPanelFloats], scratch
+
+  // What is read after this block: codes, scales.
+  std::array<std::span<const std::byte>, 3> next;
 };
 
-// C to what follows it, in place: value = sum * row scale * column scale + bias.
-struct TileFinish {
-  float* c = nullptr;
-  int64_t rows = 0;
-  bool integers = false;              // c holds i32
-  const float* row_scales = nullptr;  // [rows] with stride row_stride, or null: 1
-  int64_t row_stride = 1;
+// What becomes of a block of C, row by row: value = sum * row scale * column scale + bias, then the
+// activation or the output.
+struct TileEpilogue {
+  bool integers = false;              // C holds i32
+  const float* row_scales = nullptr;  // [rows] with stride scale_stride, or null: 1
+  int64_t scale_stride = 1;
   const float* column_scales = nullptr;  // [32] or null: 1
   const float* bias = nullptr;           // [32] or null: 0
-};
 
-// A block of GEMM1 to activations, bf16 at each rounding point of experts.h.  Gated: columns 0-15
-// are gate, 16-31 up, and give 16 results per row; else 32.  Strides are bytes.
-struct TileActivation {
-  ActivationSpec spec;
-  const float* c = nullptr;
-  int64_t rows = 0;
+  // GEMM1 where set: bf16 at each rounding point of experts.h.  Gated: columns 0-15 are gate, 16-31
+  // up, and give 16 results per row; else 32.
+  const ActivationSpec* activation = nullptr;
   bool as_f32 = false;  // results as f32 instead of bf16
-  std::byte* out = nullptr;
-  int64_t panel_stride = 0;
+  std::byte* act = nullptr;
+  int64_t panel_stride = 0;  // bytes
   int64_t tile_stride = 0;
   int64_t row_stride = 0;
 
-  std::byte* row(int64_t r) const {
-    return out + r / kPanelRows * panel_stride + r / kTileRows % 2 * tile_stride +
+  // GEMM2 else: the first `columns` values of row r as bf16 to out[r].  past_caches: to memory, as
+  // what is not read soon should be; whole lines of 64 bytes, aligned.
+  uint16_t* const* out = nullptr;
+  int64_t columns = kBlockColumns;
+  bool past_caches = false;
+
+  std::byte* act_row(int64_t r) const {
+    return act + r / kPanelRows * panel_stride + r / kTileRows % 2 * tile_stride +
            r % kTileRows * row_stride;
   }
 };
@@ -119,14 +124,11 @@ struct TileActivation {
 struct TileKernels {
   std::string_view name;
   bool integers;  // takes TileCode::kI8
-  void (*gemm)(const TileGemm&);
-  void (*finish)(const TileFinish&);
-  void (*activate)(const TileActivation&);
-  // Rows 0 to rows of a block as bf16: the first `columns` of row r to out[r].  past_caches: to
-  // memory, as what is not read soon should be; whole lines of 64 bytes, aligned.
-  void (*store)(
-      const float* c, int64_t rows, int64_t columns, bool past_caches, uint16_t* const* out);
+  void (*multiply)(const TileGemm&, const TileEpilogue&);
 };
+
+// The epilogue of rows [begin, end) in plain C++.
+void finish_rows_portable(const TileEpilogue& e, const float* c, int64_t begin, int64_t end);
 
 // Plain C++.
 const TileKernels& portable_tiles();

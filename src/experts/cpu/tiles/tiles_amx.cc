@@ -47,25 +47,87 @@ class Tiles {
   Tiles& operator=(const Tiles&) = delete;
 };
 
-// What is read next, a few lines at every step: together where there are several panels, after each
-// of the step's four tile loads where units are decoded, whose own loads would stand in line.
-struct Prefetch {
-  const std::byte* at = nullptr;
-  int64_t lines_per_load = 0;
+// What is read next, spread evenly over the tile loads: in a burst, those would stand in line.
+class Prefetch {
+ public:
+  Prefetch(const TileGemm& g, int64_t num_panels) : span_(g.next.begin()), last_(g.next.end()) {
+    int64_t lines = 0;
+    for (const auto& span : g.next) {
+      lines += (static_cast<int64_t>(span.size()) + kLineBytes - 1) / kLineBytes;
+    }
+    const int64_t loads = kLoadsPerStep * g.steps * num_panels;
+    lines_per_load_ = ((lines << kFractionBits) + loads - 1) / loads;
+    at_ = span_->data();
+    skip_empty();
+  }
 
-  void lines(int64_t count) {
-    for (int64_t i = 0; i < count; ++i, at += kLineBytes) {
-      _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
+  void after_load() {
+    for (due_ += lines_per_load_; due_ >= kOne; due_ -= kOne) {
+      _mm_prefetch(reinterpret_cast<const char*>(at_), _MM_HINT_T1);
+      at_ += kLineBytes;
+      skip_empty();
     }
   }
-  template <bool kSpreads>
-  void after_load() {
-    lines(kSpreads ? lines_per_load : 0);
+
+ private:
+  static constexpr int64_t kLoadsPerStep = 4;
+  static constexpr int kFractionBits = 20;
+  static constexpr int64_t kOne = int64_t{1} << kFractionBits;
+
+  // To the next span when one has ended; past the last there is nothing more to do.
+  void skip_empty() {
+    while (at_ >= span_->data() + span_->size()) {
+      if (++span_ == last_) {
+        --span_;
+        lines_per_load_ = 0;
+        return;
+      }
+      at_ = span_->data();
+    }
   }
-  template <bool kSpreads>
-  void after_step() {
-    lines(kSpreads ? 0 : 4 * lines_per_load);
+
+  const std::span<const std::byte>* span_;
+  const std::span<const std::byte>* last_;
+  const std::byte* at_ = nullptr;
+  int64_t lines_per_load_ = 0;  // both in units of 1 / kOne
+  int64_t due_ = 0;
+};
+
+// Rows of C that are complete, finished a few at every step of the next panel: their arithmetic and
+// stores take place while the tile unit multiplies.
+class Pending {
+ public:
+  explicit Pending(const TileEpilogue& epilogue) : epilogue_(epilogue) {}
+
+  void set(const float* c, int64_t begin, int64_t end, int64_t steps) {
+    flush();
+    c_ = c;
+    row_ = begin;
+    end_ = end;
+    per_step_ = (end - begin + steps - 1) / steps;
   }
+  void step() {
+    if (row_ < end_) {
+      finish(std::min(row_ + per_step_, end_));
+    }
+  }
+  void flush() {
+    if (row_ < end_) {
+      finish(end_);
+    }
+  }
+
+ private:
+  void finish(int64_t end) {
+    finish_rows(epilogue_, c_, row_, end);
+    row_ = end;
+  }
+
+  const TileEpilogue& epilogue_;
+  const float* c_ = nullptr;
+  int64_t row_ = 0;
+  int64_t end_ = 0;
+  int64_t per_step_ = 0;
 };
 
 struct Micro {
@@ -107,20 +169,20 @@ inline void store_c(float* c) {
 }
 
 // C += one step.
-template <bool kIntegers, bool kTwoTiles, bool kSpreads>
+template <bool kIntegers, bool kTwoTiles>
 inline __attribute__((always_inline)) void multiply_step(const std::byte* a,
                                                          const std::byte* b,
                                                          Prefetch& prefetch) {
   _tile_stream_loadd(4, a, kTileRowBytes);
-  prefetch.after_load<kSpreads>();
+  prefetch.after_load();
   _tile_loadd(6, b, kTileRowBytes);
-  prefetch.after_load<kSpreads>();
+  prefetch.after_load();
   if constexpr (kTwoTiles) {
     _tile_stream_loadd(5, a + kTileBytes, kTileRowBytes);
   }
-  prefetch.after_load<kSpreads>();
+  prefetch.after_load();
   _tile_loadd(7, b + kTileBytes, kTileRowBytes);
-  prefetch.after_load<kSpreads>();
+  prefetch.after_load();
   if constexpr (kIntegers) {
     _tile_dpbssd(0, 4, 6);
     _tile_dpbssd(1, 4, 7);
@@ -136,12 +198,13 @@ inline __attribute__((always_inline)) void multiply_step(const std::byte* a,
       _tile_dpbf16ps(3, 5, 7);
     }
   }
-  prefetch.after_step<kSpreads>();
 }
 
 // C (+)= A * B for one panel of two tiles, or of one.
 template <bool kIntegers, bool kTwoTiles, bool kAdds>
-inline __attribute__((always_inline)) void multiply(const Micro& m, Prefetch& prefetch) {
+inline __attribute__((always_inline)) void multiply(const Micro& m,
+                                                    Prefetch& prefetch,
+                                                    Pending& pending) {
   publish_to_tiles(m.a);
   publish_to_tiles(m.b);
   if constexpr (kAdds) {
@@ -151,30 +214,22 @@ inline __attribute__((always_inline)) void multiply(const Micro& m, Prefetch& pr
     zero_c<kTwoTiles>();
   }
   for (int64_t s = 0; s < m.steps; ++s) {
-    multiply_step<kIntegers, kTwoTiles, false>(m.a + s * kStepBytes, m.b + s * kStepBytes,
-                                               prefetch);
+    multiply_step<kIntegers, kTwoTiles>(m.a + s * kStepBytes, m.b + s * kStepBytes, prefetch);
+    pending.step();
   }
   store_c<kTwoTiles>(m.c);
 }
 
 template <bool kIntegers>
-void multiply_panel(const Micro& m, bool two_tiles, bool adds, Prefetch& prefetch) {
+void multiply_panel(
+    const Micro& m, bool two_tiles, bool adds, Prefetch& prefetch, Pending& pending) {
   if (two_tiles) {
-    adds ? multiply<kIntegers, true, true>(m, prefetch)
-         : multiply<kIntegers, true, false>(m, prefetch);
+    adds ? multiply<kIntegers, true, true>(m, prefetch, pending)
+         : multiply<kIntegers, true, false>(m, prefetch, pending);
   } else {
-    adds ? multiply<kIntegers, false, true>(m, prefetch)
-         : multiply<kIntegers, false, false>(m, prefetch);
+    adds ? multiply<kIntegers, false, true>(m, prefetch, pending)
+         : multiply<kIntegers, false, false>(m, prefetch, pending);
   }
-}
-
-Prefetch prefetch_of(const TileGemm& g, int64_t num_panels) {
-  if (g.next_units == nullptr) {
-    return {};
-  }
-  const int64_t lines = g.steps * unit_bytes(g.code) / kLineBytes;
-  const int64_t loads = 4 * g.steps * num_panels;
-  return {g.next_units, (lines + loads - 1) / loads};
 }
 
 // Parts of k: all of it for one panel, else what L1 holds of units, evenly.
@@ -186,45 +241,55 @@ int64_t steps_per_part(int64_t steps, int64_t num_panels) {
   return (steps + parts - 1) / parts;
 }
 
+// C (+)= A * B over steps [first, first + steps), whose units or tiles are b, for all panels.
 template <bool kIntegers>
-void gemm_plain(const TileGemm& g) {
+void multiply_part(const TileGemm& g,
+                   const std::byte* b,
+                   int64_t first,
+                   int64_t steps,
+                   Prefetch& prefetch,
+                   Pending& pending) {
+  for (int64_t begin = 0; begin < g.rows; begin += kPanelRows) {
+    const int64_t end = std::min(begin + kPanelRows, g.rows);
+    const int64_t p = begin / kPanelRows;
+    const Micro m = {g.a + (p * g.steps + first) * kStepBytes, b, g.c + p * kPanelFloats, steps};
+    multiply_panel<kIntegers>(m, end - begin > kTileRows, first > 0, prefetch, pending);
+    if (first + steps == g.steps) {
+      pending.set(g.c, begin, end, steps);
+    }
+  }
+}
+
+template <bool kIntegers>
+void gemm_plain(const TileGemm& g, Pending& pending) {
   const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
   const int64_t part = steps_per_part(g.steps, num_panels);
-  Prefetch prefetch = prefetch_of(g, num_panels);
+  Prefetch prefetch(g, num_panels);
   for (int64_t first = 0; first < g.steps; first += part) {
     const int64_t steps = std::min(part, g.steps - first);
-    for (int64_t p = 0; p < num_panels; ++p) {
-      const Micro m = {g.a + (p * g.steps + first) * kStepBytes, g.units + first * kStepBytes,
-                       g.c + p * kPanelFloats, steps};
-      multiply_panel<kIntegers>(m, g.rows - p * kPanelRows > kTileRows, first > 0, prefetch);
-    }
+    multiply_part<kIntegers>(g, g.units + first * kStepBytes, first, steps, prefetch, pending);
   }
 }
 
 // The units are decoded part by part into L1.
-void gemm_coded(const TileGemm& g) {
+void gemm_coded(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
-  const int64_t parts = (g.steps + kStepsInL1 - 1) / kStepsInL1;
-  const int64_t part = (g.steps + parts - 1) / parts;
-  Prefetch prefetch = prefetch_of(g, num_panels);
+  const int64_t part = steps_per_part(g.steps, num_panels);
+  Prefetch prefetch(g, num_panels);
   for (int64_t first = 0; first < g.steps; first += part) {
     const int64_t steps = std::min(part, g.steps - first);
     decode_units(g, 0, first, steps, tiles);
-    for (int64_t p = 0; p < num_panels; ++p) {
-      const Micro m = {g.a + (p * g.steps + first) * kStepBytes, tiles, g.c + p * kPanelFloats,
-                       steps};
-      multiply_panel<false>(m, g.rows - p * kPanelRows > kTileRows, first > 0, prefetch);
-    }
+    multiply_part<false>(g, tiles, first, steps, prefetch, pending);
   }
 }
 
 // A product per group of k, scaled and summed in f32.
-void gemm_groups(const TileGemm& g) {
+void gemm_groups(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   alignas(64) float product[kPanelFloats];
   const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
-  Prefetch prefetch = prefetch_of(g, num_panels);
+  Prefetch prefetch(g, num_panels);
   for (int64_t first = 0; first < g.steps;) {
     const int64_t group = first / g.group_steps;
     const int64_t end = std::min((group + 1) * g.group_steps, g.steps);
@@ -233,8 +298,11 @@ void gemm_groups(const TileGemm& g) {
     for (int64_t p = 0; p < num_panels; ++p) {
       const int64_t rows = std::min(kPanelRows, g.rows - p * kPanelRows);
       const Micro m = {g.a + (p * g.steps + first) * kStepBytes, tiles, product, steps};
-      multiply_panel<false>(m, rows > kTileRows, false, prefetch);
+      multiply_panel<false>(m, rows > kTileRows, false, prefetch, pending);
       add_scaled(g, group, p * kPanelRows, rows, product, g.c + p * kPanelFloats, first > 0);
+      if (first + steps == g.steps) {
+        pending.set(g.c, p * kPanelRows, p * kPanelRows + rows, std::min(kStepsInL1, steps));
+      }
     }
     first += steps;
   }
@@ -242,12 +310,12 @@ void gemm_groups(const TileGemm& g) {
 
 // One panel: a unit is decoded while the one before is multiplied, and C stays in registers.
 template <TileCode kCode, bool kTwoTiles>
-void gemm_coded_panel(const TileGemm& g) {
+void gemm_coded_panel(const TileGemm& g, Pending& pending) {
   constexpr int64_t kSlots = 4;
   alignas(64) std::byte tiles[kSlots * kStepBytes];
   alignas(64) float product[kPanelFloats];
   const int64_t group_steps = g.group_steps > 0 ? g.group_steps : g.steps;
-  Prefetch prefetch = prefetch_of(g, 1);
+  Prefetch prefetch(g, 1);
   publish_to_tiles(g.a);
   decode_unit<kCode>(g, 0, 0, tiles);
   zero_c<kTwoTiles>();
@@ -258,8 +326,8 @@ void gemm_coded_panel(const TileGemm& g) {
       decode_unit<kCode>(g, next_group, s + 1, tiles + (s + 1) % kSlots * kStepBytes);
     }
     publish_to_tiles(tiles);
-    multiply_step<false, kTwoTiles, true>(g.a + s * kStepBytes, tiles + s % kSlots * kStepBytes,
-                                          prefetch);
+    multiply_step<false, kTwoTiles>(g.a + s * kStepBytes, tiles + s % kSlots * kStepBytes,
+                                    prefetch);
     if (g.group_steps > 0 && (left == 0 || s + 1 == g.steps)) {
       store_c<kTwoTiles>(product);
       zero_c<kTwoTiles>();
@@ -271,29 +339,36 @@ void gemm_coded_panel(const TileGemm& g) {
   if (g.group_steps == 0) {
     store_c<kTwoTiles>(g.c);
   }
+  pending.set(g.c, 0, g.rows, 1);
 }
 
-void gemm(const TileGemm& g) {
-  const Tiles tiles(g.rows);
-  if (g.code == TileCode::kI8) {
-    gemm_plain<true>(g);
-  } else if (g.code == TileCode::kBF16) {
-    gemm_plain<false>(g);
-  } else if (g.rows <= kPanelRows) {
-    with_code(g.code, [&]<TileCode kCode>() {
-      g.rows > kTileRows ? gemm_coded_panel<kCode, true>(g) : gemm_coded_panel<kCode, false>(g);
-    });
-  } else if (g.group_steps > 0) {
-    gemm_groups(g);
-  } else {
-    gemm_coded(g);
+void multiply(const TileGemm& g, const TileEpilogue& epilogue) {
+  Pending pending(epilogue);
+  {
+    const Tiles tiles(g.rows);
+    if (g.code == TileCode::kI8) {
+      gemm_plain<true>(g, pending);
+    } else if (g.code == TileCode::kBF16) {
+      gemm_plain<false>(g, pending);
+    } else if (g.rows <= kPanelRows) {
+      with_code(g.code, [&]<TileCode kCode>() {
+        g.rows > kTileRows ? gemm_coded_panel<kCode, true>(g, pending)
+                           : gemm_coded_panel<kCode, false>(g, pending);
+      });
+    } else if (g.group_steps > 0) {
+      gemm_groups(g, pending);
+    } else {
+      gemm_coded(g, pending);
+    }
   }
+  pending.flush();
+  finish_stores(epilogue);
 }
 
 }  // namespace
 
 const TileKernels& amx_tiles() {
-  static const TileKernels kernels = {"amx", true, gemm, finish_tiles, activate_tiles, store_tiles};
+  static const TileKernels kernels = {"amx", true, multiply};
   return kernels;
 }
 

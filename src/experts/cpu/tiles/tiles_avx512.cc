@@ -63,7 +63,7 @@ void multiply_panel(
   }
 }
 
-void gemm(const TileGemm& g) {
+void multiply(const TileGemm& g, const TileEpilogue& e) {
   alignas(64) std::byte tiles[kStepsDecoded * kStepBytes];
   alignas(64) float product[kPanelFloats];
   const bool is_coded = g.code != TileCode::kBF16;
@@ -91,13 +91,14 @@ void gemm(const TileGemm& g) {
     }
     first += steps;
   }
+  finish_rows(e, g.c, 0, g.rows);
+  finish_stores(e);
 }
 
 }  // namespace
 
 const TileKernels& avx512_tiles() {
-  static const TileKernels kernels = {"avx512",     false,          gemm,
-                                      finish_tiles, activate_tiles, store_tiles};
+  static const TileKernels kernels = {"avx512", false, multiply};
   return kernels;
 }
 

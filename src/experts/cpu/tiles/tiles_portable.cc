@@ -106,11 +106,7 @@ void gemm_integers(const TileGemm& g) {
   }
 }
 
-void gemm(const TileGemm& g) {
-  if (g.code == TileCode::kI8) {
-    gemm_integers(g);
-    return;
-  }
+void gemm_values(const TileGemm& g) {
   const int64_t group_steps = g.group_steps > 0 ? g.group_steps : g.steps;
   const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
   std::memset(g.c, 0, static_cast<size_t>(num_panels * kPanelFloats) * sizeof(float));
@@ -142,52 +138,53 @@ void gemm(const TileGemm& g) {
   }
 }
 
-void finish(const TileFinish& f) {
-  for (int64_t r = 0; r < f.rows; ++r) {
-    const float row_scale = f.row_scales != nullptr ? f.row_scales[r * f.row_stride] : 1.0f;
-    for (int64_t n = 0; n < kBlockColumns; ++n) {
-      float& c = f.c[c_index(r, n)];
-      const float sum = f.integers ? static_cast<float>(std::bit_cast<int32_t>(c)) : c;
-      const float scaled =
-          sum * row_scale * (f.column_scales != nullptr ? f.column_scales[n] : 1.0f);
-      c = scaled + (f.bias != nullptr ? f.bias[n] : 0.0f);
-    }
-  }
+void multiply(const TileGemm& g, const TileEpilogue& e) {
+  g.code == TileCode::kI8 ? gemm_integers(g) : gemm_values(g);
+  finish_rows_portable(e, g.c, 0, g.rows);
 }
 
-void activate_tiles(const TileActivation& t) {
-  const int64_t count = t.spec.gated ? 16 : kBlockColumns;
-  for (int64_t r = 0; r < t.rows; ++r) {
-    float values[kBlockColumns];
-    float result[kBlockColumns];
-    for (int64_t n = 0; n < kBlockColumns; ++n) {
-      values[n] = static_cast<float>(BFloat16(t.c[c_index(r, n)]));
-    }
-    activate(portable_kernels(), t.spec, DType::kBF16, values, values + 16, 1, result, count);
-    std::byte* out = t.row(r);
-    for (int64_t n = 0; n < count; ++n) {
-      if (t.as_f32) {
-        std::memcpy(out + n * 4, result + n, 4);
-      } else {
-        const uint16_t bits = BFloat16(result[n]).bits;
-        std::memcpy(out + n * 2, &bits, 2);
-      }
-    }
+void activate_row(const TileEpilogue& e, float* values, std::byte* out) {
+  const int64_t count = e.activation->gated ? 16 : kBlockColumns;
+  float result[kBlockColumns];
+  for (int64_t n = 0; n < kBlockColumns; ++n) {
+    values[n] = static_cast<float>(BFloat16(values[n]));
   }
-}
-
-void store(const float* c, int64_t rows, int64_t columns, bool, uint16_t* const* out) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t n = 0; n < columns; ++n) {
-      out[r][n] = BFloat16(c[c_index(r, n)]).bits;
+  activate(portable_kernels(), *e.activation, DType::kBF16, values, values + 16, 1, result, count);
+  for (int64_t n = 0; n < count; ++n) {
+    if (e.as_f32) {
+      std::memcpy(out + n * 4, result + n, 4);
+    } else {
+      const uint16_t bits = BFloat16(result[n]).bits;
+      std::memcpy(out + n * 2, &bits, 2);
     }
   }
 }
 
 }  // namespace
 
+void finish_rows_portable(const TileEpilogue& e, const float* c, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    const float row_scale = e.row_scales != nullptr ? e.row_scales[r * e.scale_stride] : 1.0f;
+    float values[kBlockColumns];
+    for (int64_t n = 0; n < kBlockColumns; ++n) {
+      const float from = c[c_index(r, n)];
+      const float sum = e.integers ? static_cast<float>(std::bit_cast<int32_t>(from)) : from;
+      const float scaled =
+          sum * row_scale * (e.column_scales != nullptr ? e.column_scales[n] : 1.0f);
+      values[n] = scaled + (e.bias != nullptr ? e.bias[n] : 0.0f);
+    }
+    if (e.activation != nullptr) {
+      activate_row(e, values, e.act_row(r));
+      continue;
+    }
+    for (int64_t n = 0; n < e.columns; ++n) {
+      e.out[r][n] = BFloat16(values[n]).bits;
+    }
+  }
+}
+
 const TileKernels& portable_tiles() {
-  static const TileKernels kernels = {"portable", true, gemm, finish, activate_tiles, store};
+  static const TileKernels kernels = {"portable", true, multiply};
   return kernels;
 }
 
