@@ -175,8 +175,8 @@ static inline void decode_mxfp4(const std::byte* unit, const std::byte* scales, 
 #ifdef __AVX512FP16__
 
 // Products of e2m1 and e4m3 are exact in f16.  The scale's bits read as f16 are 2^-8 of it, which
-// the codes' values make up for; the product is never subnormal, so that its bits become bf16 by
-// moving the exponent.
+// the codes' values make up for; the product is never subnormal, so that its bits, moved to where
+// bf16 has them, are 2^-112 of it.
 static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, __m512i* out) {
   alignas(64) static constexpr uint16_t kValues[16] = {
       0, 0x5800, 0x5c00, 0x5e00, 0x6000, 0x6200, 0x6400, 0x6600,
@@ -191,13 +191,11 @@ static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, 
   };
   const __m512h loaded[2][2] = {{load(0, 0), load(1, 0)}, {load(0, 1), load(1, 1)}};
   const __m512i kept = _mm512_set1_epi16(static_cast<short>(0x8fff));
-  const __m512i bias = _mm512_set1_epi16((127 - 15) << 7);
   for_each_nibble_row(unit, [&](__m512i words, int tile, int row) {
     const auto code = (__m512h)_mm512_permutexvar_epi16(words, values);
     const auto product = (__m512i)_mm512_mul_ph(code, loaded[tile][row / 8]);
-    const __mmask32 not_zero = _mm512_test_epi16_mask(product, _mm512_set1_epi16(0x7fff));
-    const __m512i moved = _mm512_and_si512(_mm512_srai_epi16(product, 3), kept);
-    _mm512_store_si512(out + tile * 16 + row, _mm512_maskz_add_epi16(not_zero, moved, bias));
+    _mm512_store_si512(out + tile * 16 + row,
+                       _mm512_and_si512(_mm512_srai_epi16(product, 3), kept));
   });
 }
 
@@ -208,24 +206,25 @@ static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, 
   constexpr uint16_t kIs15 = 1;
   constexpr uint16_t kIsZero = 2;
   constexpr uint16_t kSign = 0x8000;
-  constexpr uint16_t kHalf = 0xff80;  // -1 of the exponent
+  constexpr uint16_t kMoved = 0x10000 - (112 << 7);  // 2^-112
+  constexpr uint16_t kHalf = kMoved - (1 << 7);
   // What is added to the scale's bits, and two flags below.
   alignas(64) static constexpr uint16_t kAdded[16] = {kIsZero,
                                                       kHalf,
-                                                      0,
-                                                      kIs15,
-                                                      1 << 7,
-                                                      (1 << 7) | kIs15,
-                                                      2 << 7,
-                                                      (2 << 7) | kIs15,
+                                                      kMoved,
+                                                      kMoved | kIs15,
+                                                      kMoved + (1 << 7),
+                                                      (kMoved + (1 << 7)) | kIs15,
+                                                      kMoved + (2 << 7),
+                                                      (kMoved + (2 << 7)) | kIs15,
                                                       kIsZero,
                                                       kSign ^ kHalf,
-                                                      kSign,
-                                                      kSign | kIs15,
-                                                      kSign | (1 << 7),
-                                                      kSign | (1 << 7) | kIs15,
-                                                      kSign | (2 << 7),
-                                                      kSign | (2 << 7) | kIs15};
+                                                      kSign ^ kMoved,
+                                                      kSign ^ (kMoved | kIs15),
+                                                      kSign ^ (kMoved + (1 << 7)),
+                                                      kSign ^ ((kMoved + (1 << 7)) | kIs15),
+                                                      kSign ^ (kMoved + (2 << 7)),
+                                                      kSign ^ ((kMoved + (2 << 7)) | kIs15)};
   const __m512i table = table16(kAdded);
   struct Scale {
     __m512i once;
@@ -400,9 +399,9 @@ static inline __m512 swiglu_oai16(const ActivationSpec& spec, __m512 g, __m512 u
   return _mm512_mul_ps(_mm512_add_ps(u, _mm512_set1_ps(1.0f)), act);
 }
 
-static inline void put16(bool as_f32, std::byte* out, __m512 v) {
-  const __m256i bits = to_bf16(v);
-  if (as_f32) {
+static inline void put16(const TileEpilogue& e, std::byte* out, __m512 v) {
+  const __m256i bits = to_bf16(_mm512_mul_ps(v, _mm512_set1_ps(e.act_factor)));
+  if (e.as_f32) {
     _mm512_storeu_ps(out, widen_bf16(bits));
   } else {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), bits);
@@ -428,12 +427,12 @@ static inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right
   left = round_bf16(left);
   right = round_bf16(right);
   if (!spec.gated) {
-    put16(e.as_f32, out, activate16(spec.kind, left));
-    put16(e.as_f32, out + (e.as_f32 ? 64 : 32), activate16(spec.kind, right));
+    put16(e, out, activate16(spec.kind, left));
+    put16(e, out + (e.as_f32 ? 64 : 32), activate16(spec.kind, right));
   } else if (spec.kind == Activation::kSwigluOai) {
-    put16(e.as_f32, out, swiglu_oai16(spec, left, right));
+    put16(e, out, swiglu_oai16(spec, left, right));
   } else {
-    put16(e.as_f32, out, _mm512_mul_ps(round_bf16(activate16(spec.kind, left)), right));
+    put16(e, out, _mm512_mul_ps(round_bf16(activate16(spec.kind, left)), right));
   }
 }
 

@@ -34,8 +34,15 @@ constexpr Table kInt8 = int8_table();
 // The row's bytes as they go into panels.
 const std::byte* converted(
     DType from, bool integers, const std::byte* row, int64_t k, float factor, uint16_t* scratch) {
-  if (from == DType::kBF16 || integers) {
+  if (integers || (from == DType::kBF16 && factor == 1.0f)) {
     return row;
+  }
+  if (from == DType::kBF16) {
+    const auto* values = reinterpret_cast<const BFloat16*>(row);
+    for (int64_t i = 0; i < k; ++i) {
+      scratch[i] = BFloat16(static_cast<float>(values[i]) * factor).bits;
+    }
+    return reinterpret_cast<const std::byte*>(scratch);
   }
   if (from == DType::kF32) {
     const auto* values = reinterpret_cast<const float*>(row);

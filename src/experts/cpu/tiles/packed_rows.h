@@ -24,7 +24,8 @@ inline constexpr int64_t panels_bytes(int64_t rows, int64_t steps) {
 
 // rows[i], i < m: k values of `from` -> panels of bf16 (f32 rounded, fp8 and int8 codes exact), or
 // of i8 where `from` is i8 and `integers` holds.  Padding, in k and up to padded_rows(m), is zero.
-// `factor` multiplies f32 values before they are rounded.  `scratch`: k bf16 values.
+// `factor` multiplies f32 values before they are rounded, and bf16 values.  `scratch`: k bf16
+// values.
 void pack_rows(DType from,
                bool integers,
                const std::byte* const* rows,

@@ -133,9 +133,7 @@ PackedWeight::PackedWeight(const Tensor& w,
     zero_points_ = allocate(blocks * std::max<int64_t>(1, num_groups_) * kBlockColumns);
   }
   const auto per_column = static_cast<size_t>(blocks * kBlockColumns);
-  const bool scales_columns =
-      desc.format && group_steps_ == 0 && (code_ != TileCode::kMxfp4) &&
-      (code_ != TileCode::kNvfp4 || desc.alpha_or_gscale || activation_gscale);
+  const bool scales_columns = desc.format && group_steps_ == 0 && code_ != TileCode::kMxfp4;
   if (scales_columns) {
     column_scales_ = std::make_unique<float[]>(per_column);
   }
@@ -230,7 +228,8 @@ void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t blo
     if (column_scales_ != nullptr) {
       float scale = 0.0f;
       if (n >= 0 && code_ == TileCode::kNvfp4) {
-        scale = quant::global_factor(desc, expert, n >= source.gate_rows, source.activation_gscale);
+        scale = value_factor(code_) *
+                quant::global_factor(desc, expert, n >= source.gate_rows, source.activation_gscale);
       } else if (n >= 0) {
         scale = get_float(desc.scale, first);
       }

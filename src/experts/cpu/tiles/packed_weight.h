@@ -51,6 +51,8 @@ class PackedWeight {
 
   int64_t num_blocks() const { return columns_.num_blocks(); }
   int64_t steps() const { return steps_; }
+  // What rows are to be multiplied with.
+  float row_factor() const { return value_factor(code_); }
   int64_t group_steps() const { return group_steps_; }
 
   // The weight's part of a product and of what follows it.

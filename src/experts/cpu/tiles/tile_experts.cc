@@ -326,7 +326,7 @@ class TileExperts final : public ExpertsBase {
       }
     }
     pack_rows(x.dtype(), form1_ == RowForm::kI8, from.data(), item.rows(), desc_.hidden,
-              w1_.steps(), factor_of(factor1_, item.e), arena.row, arena.x);
+              w1_.steps(), factor_of(factor1_, item.e) * w1_.row_factor(), arena.row, arena.x);
   }
 
   // One block of C for all rows of an item.  after_last: what is read after w's last block.
@@ -366,6 +366,7 @@ class TileExperts final : public ExpertsBase {
     TileEpilogue act;
     act.activation = &desc_.activation;
     act.as_f32 = quantize_a2_.active();
+    act.act_factor = act.as_f32 ? 1.0f : w2_.row_factor();
     for (int64_t block = begin; block < end; ++block) {
       const int64_t column = block * columns;
       if (act.as_f32) {
@@ -414,7 +415,7 @@ class TileExperts final : public ExpertsBase {
       from[static_cast<size_t>(i)] = rows.bytes() + i * row_bytes(rows.dtype(), width);
     }
     pack_rows(rows.dtype(), form2_ == RowForm::kI8, from.data(), item.rows(), width, w2_.steps(),
-              factor_of(factor2_, item.e), arena.row, arena.hidden);
+              factor_of(factor2_, item.e) * w2_.row_factor(), arena.row, arena.hidden);
   }
 
   void run_gemm2(const Item& item,

@@ -44,6 +44,9 @@ enum class TileCode : uint8_t {
   kMxfp4,     // 512 bytes, see kNibbles; and 32 step scales e8m0, one per column
   kNvfp4,     // 512 bytes, see kNibbles; and 64 step scales e4m3: 16 k of 32 columns, then 16 more
 };
+// kNvfp4 decodes to 2^-112 of its values: what is left when the bits of an f16 are moved to where
+// bf16 has them.  Rows that meet it hold 2^56 times theirs, so that no sum is subnormal, and column
+// scales make up for both; see value_factor.
 // Nibbles: of a tile's 16 rows, 64 bytes hold rows 4b to 4b + 3: 32 little-endian words, word j
 // holds element j of those four rows from its lowest nibble up.
 
@@ -58,6 +61,10 @@ inline constexpr int64_t unit_bytes(TileCode code) {
     default:
       return kStepBytes / 4;
   }
+}
+// What rows, and column scales, are multiplied with on account of a code.
+inline constexpr float value_factor(TileCode code) {
+  return code == TileCode::kNvfp4 ? 0x1p56f : 1.0f;
 }
 inline constexpr int64_t step_scale_bytes(TileCode code) {
   return code == TileCode::kMxfp4   ? kBlockColumns
@@ -103,7 +110,8 @@ struct TileEpilogue {
   // GEMM1 where set: bf16 at each rounding point of experts.h.  Gated: columns 0-15 are gate, 16-31
   // up, and give 16 results per row; else 32.
   const ActivationSpec* activation = nullptr;
-  bool as_f32 = false;  // results as f32 instead of bf16
+  bool as_f32 = false;      // results as f32 instead of bf16
+  float act_factor = 1.0f;  // a power of two that results are multiplied with
   std::byte* act = nullptr;
   int64_t panel_stride = 0;  // bytes
   int64_t tile_stride = 0;

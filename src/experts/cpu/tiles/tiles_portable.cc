@@ -84,7 +84,7 @@ float decoded(const TileGemm& g,
              e8m0_to_float(byte_at(step_scales, column));
     default:
       return kE2M1[nibble_at(unit, tile, row, element)] *
-             e4m3(byte_at(step_scales, row / 8 * kBlockColumns + column));
+             e4m3(byte_at(step_scales, row / 8 * kBlockColumns + column)) * 0x1p-112f;
   }
 }
 
@@ -151,6 +151,7 @@ void activate_row(const TileEpilogue& e, float* values, std::byte* out) {
   }
   activate(portable_kernels(), *e.activation, DType::kBF16, values, values + 16, 1, result, count);
   for (int64_t n = 0; n < count; ++n) {
+    result[n] *= e.act_factor;
     if (e.as_f32) {
       std::memcpy(out + n * 4, result + n, 4);
     } else {
