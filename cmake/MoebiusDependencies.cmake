@@ -85,12 +85,7 @@ if(MOEBIUS_BUILD_BENCH)
                    "micro benchmarks are left out")
 endif()
 
-find_program(MOEBIUS_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
-mark_as_advanced(MOEBIUS_NVCC)
-moebius_optional(CUDA "CUDA" MOEBIUS_NVCC nvidia-cuda-toolkit "CPU only")
-if(MOEBIUS_HAVE_CUDA)
-  message(STATUS "CUDA targets: none yet")
-endif()
+include(MoebiusCuda)
 
 if(moebius_missing)
   list(JOIN moebius_missing " " moebius_missing)

@@ -5,18 +5,29 @@
 
 add_library(moebius_flags INTERFACE)
 target_compile_features(moebius_flags INTERFACE cxx_std_20)
+# Why -ffp-contract=off and --fmad=false: a multiply and an add fused by the compiler round once; scalar,
+# SIMD and GPU code must agree bit by bit, so an FMA happens only where the source asks for it.
+set(moebius_host_flags -Wall -Wextra -Wshadow -Wsign-conversion -ffp-contract=off)
+# Why -std=c++20 by hand: CMake 3.25 takes it for the default of nvcc 13, which is c++17.
+# Why FMT_CONSTEVAL: nvcc cannot check format strings while compiling.
+# What nvcc generates around device code trips over these, in its own lines. As one option each, since
+# nvcc takes a list with commas.
+set(moebius_cuda_host_flags -Wall -Wextra -Wno-unused-parameter -ffp-contract=off)
+if(MOEBIUS_WERROR)
+  list(APPEND moebius_host_flags -Werror)
+  list(APPEND moebius_cuda_host_flags -Werror)
+endif()
+list(JOIN moebius_cuda_host_flags "," moebius_cuda_host_flags)
 target_compile_options(
   moebius_flags
-  INTERFACE -Wall
-            -Wextra
-            -Wshadow
-            -Wsign-conversion
-            # Why: a multiply and an add fused by the compiler round once; SIMD and scalar code must
-            # agree bit by bit, so an FMA happens only where the source asks for it.
-            -ffp-contract=off)
+  INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${moebius_host_flags}>"
+            "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--fmad=false;-DFMT_CONSTEVAL=;-Xcompiler=${moebius_cuda_host_flags}>")
 if(MOEBIUS_WERROR)
-  target_compile_options(moebius_flags INTERFACE -Werror)
+  target_compile_options(moebius_flags INTERFACE
+                         "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>")
 endif()
+# Why: programs are carried to other machines; they should need only what they use there.
+target_link_options(moebius_flags INTERFACE LINKER:--as-needed)
 
 if(MOEBIUS_SANITIZE)
   list(JOIN MOEBIUS_SANITIZE "," moebius_sanitizers)

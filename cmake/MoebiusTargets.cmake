@@ -1,14 +1,15 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
 
-# The functions that folders declare their targets with. Optional libraries (oneDNN, OpenMP, MPI)
-# may be named in LIBS whether found or not: where found the target links them and sees
-# MOEBIUS_HAVE_ONEDNN, MOEBIUS_HAVE_OPENMP or MOEBIUS_HAVE_MPI defined as 1.
+# The functions that folders declare their targets with. Optional libraries (oneDNN, OpenMP, MPI,
+# the CUDA runtime) may be named in LIBS whether found or not: where found the target links them and
+# sees MOEBIUS_HAVE_ONEDNN, MOEBIUS_HAVE_OPENMP, MOEBIUS_HAVE_MPI or MOEBIUS_HAVE_CUDA defined as 1.
 
-set(MOEBIUS_OPTIONAL_LIBS DNNL::dnnl OpenMP::OpenMP_CXX MPI::MPI_CXX)
+set(MOEBIUS_OPTIONAL_LIBS DNNL::dnnl OpenMP::OpenMP_CXX MPI::MPI_CXX CUDA::cudart_static)
 set(MOEBIUS_FEATURE_DNNL::dnnl ONEDNN)
 set(MOEBIUS_FEATURE_OpenMP::OpenMP_CXX OPENMP)
 set(MOEBIUS_FEATURE_MPI::MPI_CXX MPI)
+set(MOEBIUS_FEATURE_CUDA::cudart_static CUDA)
 # Compiled into our objects, so nobody who links libmoebius needs them.
 set(MOEBIUS_HEADER_ONLY_LIBS nlohmann_json::nlohmann_json dlpack::dlpack CLI11::CLI11)
 
@@ -44,11 +45,18 @@ function(moebius_set_common target)
   target_link_libraries(${target} PRIVATE moebius_flags)
 endfunction()
 
-# moebius_add_stage(<name> SOURCES <files>... [DEPENDS <stages>...] [LIBS <libraries>...])
-# The stage in src/<name> as the OBJECT library moebius_<name>, a part of libmoebius.
+# moebius_add_stage(<name> SOURCES <files>... [CUDA_SOURCES <files>...] [DEPENDS <stages>...]
+#                   [LIBS <libraries>...])
+# The stage in src/<name> as the OBJECT library moebius_<name>, a part of libmoebius. CUDA_SOURCES
+# (*.cu, and *.cc that call the CUDA runtime) are left out of a build without CUDA; with them the stage
+# links the runtime and sees MOEBIUS_HAVE_CUDA=1.
 function(moebius_add_stage name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;CUDA_SOURCES;DEPENDS;LIBS")
   set(target moebius_${name})
+  if(arg_CUDA_SOURCES AND MOEBIUS_HAVE_CUDA)
+    list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
+    list(APPEND arg_LIBS CUDA::cudart_static)
+  endif()
   add_library(${target} OBJECT ${arg_SOURCES})
   moebius_set_common(${target})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include)
@@ -106,7 +114,7 @@ function(moebius_add_library)
   target_include_directories(moebius_internal INTERFACE ${PROJECT_SOURCE_DIR}
                                                         ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(moebius_internal INTERFACE moebius moebius_flags ${link_libs})
-  foreach(feature ONEDNN OPENMP MPI)
+  foreach(feature ONEDNN OPENMP MPI CUDA)
     if(MOEBIUS_HAVE_${feature})
       target_compile_definitions(moebius_internal INTERFACE MOEBIUS_HAVE_${feature}=1)
     endif()
@@ -118,7 +126,8 @@ endfunction()
 function(moebius_add_program target folder)
   add_executable(${target} ${ARGN})
   set_target_properties(
-    ${target} PROPERTIES CXX_EXTENSIONS OFF RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
+    ${target} PROPERTIES CXX_EXTENSIONS OFF LINKER_LANGUAGE CXX
+                         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
   target_link_libraries(${target} PRIVATE moebius_internal)
 endfunction()
 

@@ -13,14 +13,22 @@ set(MOEBIUS_TEST_ENVIRONMENT
     OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
 set(MOEBIUS_DEFAULT_FIXTURES ${PROJECT_SOURCE_DIR}/../shared/fixtures)
 
-# moebius_add_test(<name> SOURCES <files>... LABELS <labels>... [LIBS <libraries>...]
+# moebius_add_test(<name> SOURCES <files>... [CUDA_SOURCES <files>...] LABELS <labels>... [LIBS <libraries>...]
 #                  [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
 # A GoogleTest executable <build>/tests/<name>; its cases are registered as <name>:<Suite>.<Case>.
 # LABELS: cpu, gpu, multi_gpu, slow, sanitize, fuzz, tsan. TIMEOUT holds for one case. PROCESSORS is how many
-# threads a case keeps busy. NO_MAIN: the sources have their own main().
+# threads a case keeps busy. NO_MAIN: the sources have their own main(). CUDA_SOURCES: *.cu and what calls
+# the CUDA runtime; a test that has any is there only in a build with CUDA.
 # Cases are listed when ctest starts, not during the build; a skipped case is reported as skipped.
 function(moebius_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT;PROCESSORS" "SOURCES;LABELS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT;PROCESSORS" "SOURCES;CUDA_SOURCES;LABELS;LIBS")
+  if(arg_CUDA_SOURCES)
+    if(NOT MOEBIUS_HAVE_CUDA)
+      return()
+    endif()
+    list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
+    list(APPEND arg_LIBS CUDA::cudart_static)
+  endif()
   if(NOT arg_SOURCES OR NOT arg_LABELS OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "moebius_add_test(${name}): needs SOURCES and LABELS, and got "
                         "'${arg_UNPARSED_ARGUMENTS}' that it does not know")

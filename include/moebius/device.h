@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Device: where a tensor lives and where a stream runs.
+// Device: where a tensor lives and where a stream runs, and what GPUs this machine has.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +23,23 @@ struct Device {
 };
 
 std::string to_string(Device device);  // "cpu", "cuda:3"
+
+// GPUs the CUDA runtime shows to this process; 0 in a build without CUDA or without a driver.
+int cuda_device_count();
+
+struct CudaDeviceInfo {
+  std::string name;  // "NVIDIA H200"
+  int major = 0;     // compute capability
+  int minor = 0;
+  int num_sms = 0;
+  int64_t memory_bytes = 0;
+  int64_t shared_bytes_per_block = 0;  // the most a kernel may ask for
+};
+// Also of a GPU that this build has no code for.  Throws Unsupported when there is no such GPU.
+CudaDeviceInfo cuda_device_info(int index);
+
+// Throws Unsupported with the reason when this build cannot work on the device: built without CUDA,
+// no driver, no such GPU, or a GPU the kernels were not compiled for.
+void expect_usable(Device device);
 
 }  // namespace moebius

@@ -26,7 +26,7 @@ class Event {
   Event() = default;         // complete
   void synchronize() const;  // blocks the host until the recorded work is done
   bool is_complete() const;
-  void* native_handle() const;  // cudaEvent_t, nullptr on CPU
+  void* native_handle() const;  // cudaEvent_t, nullptr when complete from the start (CPU)
 
  private:
   friend class Stream;
@@ -38,13 +38,19 @@ class Stream {
   Stream();  // cpu()
   // num_threads 0: setting MOEBIUS_THREADS, else the CPUs this process may run on.
   static Stream cpu(int num_threads = 0);
+  // A new non-blocking stream of the device.  Its last handle may go while work is under way.
+  // Throws Unsupported as expect_usable() does.
+  static Stream cuda(int index);
+  // The caller's cudaStream_t, which must outlive every handle.
+  static Stream wrap_cuda(void* stream, int index);
 
   Device device() const;
-  int num_threads() const;  // >= 1; CPU only
+  int num_threads() const;  // >= 1; on CUDA 1, for what the host does beside it
   Event record() const;
-  void wait(const Event& event) const;  // later work on this stream starts after the event
-  void synchronize() const;             // blocks the host until the stream is idle
-  void* native_handle() const;          // cudaStream_t, nullptr on CPU
+  // Later work on this stream starts after the event; a CPU stream waits for it here.
+  void wait(const Event& event) const;
+  void synchronize() const;     // blocks the host until the stream is idle
+  void* native_handle() const;  // cudaStream_t, nullptr on CPU
 
  private:
   explicit Stream(std::shared_ptr<detail::StreamImpl> impl) : impl_(std::move(impl)) {}

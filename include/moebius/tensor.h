@@ -24,6 +24,8 @@
 
 namespace moebius {
 
+class Stream;
+
 class Shape {
  public:
   static constexpr int kMaxDims = 4;
@@ -52,8 +54,9 @@ class Tensor {
  public:
   Tensor() = default;
 
-  // Storage of its own, 256-byte aligned; `empty` leaves it uninitialised.
-  // Throws Unsupported when this build cannot allocate on the device.
+  // Storage of its own, 256-byte aligned; `empty` leaves it uninitialised.  On CUDA the last handle
+  // may go only when the work that uses the storage is done, and `zeros` returns when it is zero.
+  // Throws Unsupported when this build or machine cannot allocate on the device.
   static Tensor empty(Shape shape, DType dtype, Device device = {});
   static Tensor zeros(Shape shape, DType dtype, Device device = {});
   // Memory of somebody else, who must keep it alive and may not move it.
@@ -92,7 +95,7 @@ class Tensor {
   Tensor view_as(DType dtype) const;
   // The same bytes as another type and shape of equal nbytes.
   Tensor reinterpret(DType dtype, Shape shape) const;
-  // A copy with storage of its own, on the same device.  CPU only for now.
+  // A copy with storage of its own, on the same device; done on return.
   Tensor clone() const;
 
  private:
@@ -103,6 +106,14 @@ class Tensor {
   Device device_;
   bool defined_ = false;
 };
+
+// Copies all bytes between tensors of equal dtype and shape that do not overlap.  With a GPU on
+// either side it is enqueued on `stream`, one of that GPU; host memory must then stay as it is
+// until the stream has done it.
+void copy(const Tensor& from, const Tensor& to, const Stream& stream);
+// The tensor itself where it is on the device already, else a copy.  From a GPU to the CPU: done on
+// return; otherwise as copy().
+Tensor to_device(const Tensor& tensor, Device device, const Stream& stream);
 
 // Checks for public boundaries; `what` names the tensor: "w1 has shape [8, 96, 128], expected ...".
 void expect_shape(const Tensor& tensor,
@@ -116,7 +127,7 @@ void expect_dtype(const Tensor& tensor,
 void expect_defined(const Tensor& tensor, std::string_view what, Where where = Where::current());
 
 // One element as float (f32, f16, bf16, fp8, integers, e8m0, packed); for tests and references.
-// REQUIRES: a CPU tensor; 0 <= index < numel().
+// REQUIRES: a CPU tensor (as for all that follow); 0 <= index < numel().
 float get_float(const Tensor& tensor, int64_t index);
 // Stores with the dtype's conversion (saturating for the 8-, 6- and 4-bit floats; integers round to
 // nearest even and clamp).

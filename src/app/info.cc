@@ -13,6 +13,7 @@
 #include "bench/cases.h"
 #include "core/cpu_features.h"
 #include "moebius/checkpoint.h"
+#include "moebius/device.h"
 #include "moebius/experts.h"
 #include "moebius/settings.h"
 #include "moebius/stream.h"
@@ -85,6 +86,24 @@ Report about_this_place() {
     report.line("build", name, "{" + name + "}", {{name, value}});
   }
   std::vector<std::vector<Json>> rows;
+  for (int index = 0; index < cuda_device_count(); ++index) {
+    const CudaDeviceInfo gpu = cuda_device_info(index);
+    rows.push_back({to_string(Device::cuda(index)), gpu.name,
+                    fmt::format("{}.{}", gpu.major, gpu.minor), gpu.num_sms, gpu.memory_bytes});
+  }
+  if (rows.empty()) {
+    report.line("machine", "GPU", "{gpu}", {{"gpu", "none"}});
+  } else {
+    report.heading("GPUs");
+    report.table("gpus", "gpus",
+                 {{"device", "device"},
+                  {"name", "name"},
+                  {"compute_capability", "compute capability"},
+                  {"num_sms", "SMs"},
+                  {"memory_bytes", "memory", Unit::kBytes}},
+                 rows);
+  }
+  rows.clear();
   for (const SettingInfo& info : all_settings()) {
     const auto value = setting(info.name);
     rows.push_back({info.name, value.value_or(std::string(info.default_value)),

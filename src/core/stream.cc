@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// CPU streams.  Work is done when a call returns, so events carry nothing.
+// On the CPU work is done when a call returns, so events carry nothing.
 #include "moebius/stream.h"
 
 #include <sched.h>
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "core/cuda/runtime.h"
 #include "moebius/error.h"
 #include "moebius/settings.h"
 
@@ -19,9 +20,12 @@ namespace detail {
 struct StreamImpl {
   Device device;
   int num_threads = 1;
+  std::shared_ptr<void> handle;  // cudaStream_t, null on CPU and for the default stream
 };
 
-struct EventImpl {};
+struct EventImpl {
+  std::shared_ptr<void> handle;  // cudaEvent_t
+};
 
 }  // namespace detail
 
@@ -38,12 +42,16 @@ int usable_cpus() {
 
 }  // namespace
 
-void Event::synchronize() const {}
+void Event::synchronize() const {
+  if (impl_) {
+    cuda::synchronize_event(impl_->handle.get());
+  }
+}
 bool Event::is_complete() const {
-  return true;
+  return !impl_ || cuda::is_event_complete(impl_->handle.get());
 }
 void* Event::native_handle() const {
-  return nullptr;
+  return impl_ ? impl_->handle.get() : nullptr;
 }
 
 Stream::Stream() : Stream(cpu()) {}
@@ -54,7 +62,20 @@ Stream Stream::cpu(int num_threads) {
     num_threads = static_cast<int>(setting_int("MOEBIUS_THREADS", 1, 4096).value_or(usable_cpus()));
   }
   return Stream(
-      std::make_shared<detail::StreamImpl>(detail::StreamImpl{Device::cpu(), num_threads}));
+      std::make_shared<detail::StreamImpl>(detail::StreamImpl{Device::cpu(), num_threads, {}}));
+}
+
+Stream Stream::cuda(int index) {
+  return Stream(std::make_shared<detail::StreamImpl>(
+      detail::StreamImpl{Device::cuda(index), 1, moebius::cuda::make_stream(index)}));
+}
+
+Stream Stream::wrap_cuda(void* stream, int index) {
+  moebius::cuda::expect_usable(index);
+  // Shares nothing: the handle is the caller's.
+  std::shared_ptr<void> handle(std::shared_ptr<void>(), stream);
+  return Stream(std::make_shared<detail::StreamImpl>(
+      detail::StreamImpl{Device::cuda(index), 1, std::move(handle)}));
 }
 
 Device Stream::device() const {
@@ -64,12 +85,27 @@ int Stream::num_threads() const {
   return impl_->num_threads;
 }
 Event Stream::record() const {
-  return {};
+  Event event;
+  if (device().is_cuda()) {
+    event.impl_ = std::make_shared<detail::EventImpl>(
+        detail::EventImpl{moebius::cuda::record_event(native_handle(), device().index)});
+  }
+  return event;
 }
-void Stream::wait(const Event&) const {}
-void Stream::synchronize() const {}
+void Stream::wait(const Event& event) const {
+  if (device().is_cpu()) {
+    event.synchronize();
+  } else if (event.impl_) {
+    moebius::cuda::wait_event(native_handle(), device().index, event.native_handle());
+  }
+}
+void Stream::synchronize() const {
+  if (device().is_cuda()) {
+    moebius::cuda::synchronize_stream(native_handle(), device().index);
+  }
+}
 void* Stream::native_handle() const {
-  return nullptr;
+  return impl_->handle.get();
 }
 
 }  // namespace moebius

@@ -9,6 +9,9 @@
 #include <limits>
 #include <utility>
 
+#include "core/cuda/runtime.h"
+#include "moebius/stream.h"
+
 namespace moebius {
 
 namespace {
@@ -16,9 +19,8 @@ namespace {
 constexpr size_t kAlignment = 256;
 
 std::shared_ptr<void> allocate(int64_t nbytes, Device device) {
-  if (!device.is_cpu()) {
-    throw Unsupported(fmt::format("cannot allocate {} bytes on {}: built without CUDA", nbytes,
-                                  to_string(device)));
+  if (device.is_cuda()) {
+    return cuda::allocate(nbytes, device.index);
   }
   // aligned_alloc wants a multiple of the alignment; zero bytes still get a distinct address.
   const size_t size = (static_cast<size_t>(nbytes) + kAlignment) / kAlignment * kAlignment;
@@ -82,7 +84,11 @@ Tensor Tensor::empty(Shape shape, DType dtype, Device device) {
 
 Tensor Tensor::zeros(Shape shape, DType dtype, Device device) {
   Tensor result = empty(shape, dtype, device);
-  std::memset(result.raw(), 0, static_cast<size_t>(result.nbytes()));
+  if (device.is_cuda()) {
+    cuda::fill_zero_now(result.raw(), result.nbytes(), device.index);
+  } else {
+    std::memset(result.raw(), 0, static_cast<size_t>(result.nbytes()));
+  }
   return result;
 }
 
@@ -172,8 +178,41 @@ Tensor Tensor::reinterpret(DType dtype, Shape shape) const {
 
 Tensor Tensor::clone() const {
   Tensor result = empty(shape_, dtype_, device_);
-  if (nbytes() > 0) {
+  if (device_.is_cuda()) {
+    cuda::copy_now(result.raw(), data_, nbytes(), device_.index);
+  } else if (nbytes() > 0) {
     std::memcpy(result.raw(), data_, static_cast<size_t>(nbytes()));
+  }
+  return result;
+}
+
+void copy(const Tensor& from, const Tensor& to, const Stream& stream) {
+  expect_defined(from, "from");
+  expect_dtype(to, from.dtype(), "to");
+  expect_shape(to, from.shape(), "to");
+  if (from.device().is_cpu() && to.device().is_cpu()) {
+    stream.synchronize();  // what it still writes to `from`
+    if (from.nbytes() > 0) {
+      std::memcpy(to.raw(), from.raw(), static_cast<size_t>(from.nbytes()));
+    }
+    return;
+  }
+  const Device at = stream.device();
+  expect(at.is_cuda() && (at == from.device() || at == to.device()),
+         fmt::format("a copy from {} to {} needs a stream of one of them that is a GPU, not of {}",
+                     to_string(from.device()), to_string(to.device()), to_string(at)));
+  cuda::copy(to.raw(), from.raw(), from.nbytes(), stream.native_handle(), at.index);
+}
+
+Tensor to_device(const Tensor& tensor, Device device, const Stream& stream) {
+  expect_defined(tensor, "tensor");
+  if (tensor.device() == device) {
+    return tensor;
+  }
+  Tensor result = Tensor::empty(tensor.shape(), tensor.dtype(), device);
+  copy(tensor, result, stream);
+  if (device.is_cpu()) {
+    stream.synchronize();
   }
   return result;
 }

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of runtime.h in a build without CUDA.
+#include "core/cuda/runtime.h"
+#include "moebius/error.h"
+
+namespace moebius::cuda {
+
+namespace {
+
+[[noreturn]] void refuse(int index) {
+  throw Unsupported(to_string(Device::cuda(index)) + ": built without CUDA");
+}
+
+}  // namespace
+
+int device_count() {
+  return 0;
+}
+CudaDeviceInfo device_info(int index) {
+  refuse(index);
+}
+void expect_usable(int index) {
+  refuse(index);
+}
+std::shared_ptr<void> allocate(int64_t, int index) {
+  refuse(index);
+}
+std::shared_ptr<void> allocate_shared(int64_t, int index, std::span<const int>) {
+  refuse(index);
+}
+void give_back_unused_memory(int index) {
+  refuse(index);
+}
+void copy(void*, const void*, int64_t, void*, int index) {
+  refuse(index);
+}
+void fill_zero(void*, int64_t, void*, int index) {
+  refuse(index);
+}
+void copy_now(void*, const void*, int64_t, int index) {
+  refuse(index);
+}
+void fill_zero_now(void*, int64_t, int index) {
+  refuse(index);
+}
+std::shared_ptr<void> make_stream(int index) {
+  refuse(index);
+}
+void synchronize_stream(void*, int index) {
+  refuse(index);
+}
+std::shared_ptr<void> record_event(void*, int index) {
+  refuse(index);
+}
+void wait_event(void*, int index, void*) {
+  refuse(index);
+}
+void synchronize_event(void*) {
+  refuse(0);
+}
+bool is_event_complete(void*) {
+  refuse(0);
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cuda/check.h"
+
+#include <fmt/format.h>
+
+#include "moebius/device.h"
+#include "moebius/log.h"
+
+namespace moebius::cuda {
+
+namespace {
+
+std::string describe(cudaError_t status, std::string_view call) {
+  int index = 0;
+  const bool has_device = cudaGetDevice(&index) == cudaSuccess;
+  return fmt::format("{}{}: {} ({})", call,
+                     has_device ? " on " + to_string(Device::cuda(index)) : "",
+                     cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+}  // namespace
+
+void throw_cuda_error(cudaError_t status, std::string_view call, const Where& where) {
+  (void)cudaGetLastError();  // Why: an error that has been reported must not be found again later
+  std::string_view file = where.file_name();
+  file.remove_prefix(file.find_last_of('/') + 1);  // npos + 1 == 0
+  throw CudaError(fmt::format("{} ({}:{})", describe(status, call), file, where.line()));
+}
+
+void log_cuda_error(cudaError_t status, std::string_view call) noexcept {
+  if (status == cudaSuccess || status == cudaErrorCudartUnloading) {
+    return;
+  }
+  try {
+    log(LogLevel::kError, describe(status, call));
+  } catch (const std::exception&) {
+    // There is nowhere left to say it.
+  }
+}
+
+DeviceGuard::DeviceGuard(int index) {
+  check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
+  if (before_ != index) {
+    check_cuda(cudaSetDevice(index), fmt::format("cudaSetDevice({})", index));
+    changed_ = true;
+  }
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (changed_) {
+    log_cuda_error(cudaSetDevice(before_), "cudaSetDevice");
+  }
+}
+
+}  // namespace moebius::cuda

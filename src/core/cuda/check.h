@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// check_cuda: every call of the CUDA runtime goes through it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "moebius/error.h"
+
+namespace moebius::cuda {
+
+// "cudaMalloc on cuda:1: out of memory (cudaErrorMemoryAllocation) (memory.cc:40)"
+[[noreturn]] void throw_cuda_error(cudaError_t status, std::string_view call, const Where& where);
+
+// `call` names the call, and where it helps its arguments: "cudaMalloc of 4096 bytes".
+// The device in the message is the current one.
+inline void check_cuda(cudaError_t status, std::string_view call, Where where = Where::current()) {
+  if (status != cudaSuccess) [[unlikely]] {
+    throw_cuda_error(status, call, where);
+  }
+}
+
+// For destructors: logged, and silent while the process ends.
+void log_cuda_error(cudaError_t status, std::string_view call) noexcept;
+
+// After each launch; `kernel` names it.
+inline void check_launch(std::string_view kernel, Where where = Where::current()) {
+  check_cuda(cudaGetLastError(), kernel, where);
+}
+
+// The current device of this thread, for a scope.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int index);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+inline cudaStream_t as_stream(void* stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cuda/device.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+
+#include "core/cuda/check.h"
+#include "core/cuda/probe.h"
+#include "core/cuda/runtime.h"
+
+namespace moebius::cuda {
+
+namespace {
+
+struct Count {
+  int devices = 0;
+  cudaError_t status = cudaSuccess;
+};
+
+const Count& count() {
+  static const Count counted = [] {
+    Count c;
+    c.status = cudaGetDeviceCount(&c.devices);
+    if (c.status != cudaSuccess) {
+      (void)cudaGetLastError();
+      c.devices = 0;
+    }
+    return c;
+  }();
+  return counted;
+}
+
+void expect_exists(int index) {
+  const auto [devices, status] = count();
+  if (status != cudaSuccess || devices == 0) {
+    throw Unsupported(fmt::format(
+        "{}: no GPU here ({})", to_string(Device::cuda(index)),
+        status == cudaSuccess ? "the CUDA runtime shows none" : cudaGetErrorString(status)));
+  }
+  if (index < 0 || index >= devices) {
+    throw Unsupported(fmt::format("{}: no such GPU, this machine has {}",
+                                  to_string(Device::cuda(index)), devices));
+  }
+}
+
+int attribute(int index, cudaDeviceAttr attr) {
+  int value = 0;
+  check_cuda(cudaDeviceGetAttribute(&value, attr, index), "cudaDeviceGetAttribute");
+  return value;
+}
+
+}  // namespace
+
+int device_count() {
+  return count().devices;
+}
+
+CudaDeviceInfo device_info(int index) {
+  expect_exists(index);
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  CudaDeviceInfo info;
+  info.name = properties.name;
+  info.major = properties.major;
+  info.minor = properties.minor;
+  info.num_sms = properties.multiProcessorCount;
+  info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  info.shared_bytes_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  return info;
+}
+
+void expect_usable(int index) {
+  constexpr int kMaxDevices = 64;
+  static std::array<std::atomic<bool>, kMaxDevices> known_usable{};
+  const bool has_note = index >= 0 && index < kMaxDevices;
+  if (has_note && known_usable[static_cast<size_t>(index)].load(std::memory_order_relaxed)) {
+    return;
+  }
+  expect_exists(index);
+  const DeviceGuard guard(index);
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, probe_kernel_address());
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
+    (void)cudaGetLastError();
+    const CudaDeviceInfo info = device_info(index);
+    throw Unsupported(
+        fmt::format("{}: {} has compute capability {}.{}, this build has kernels for {} only",
+                    to_string(Device::cuda(index)), info.name, info.major, info.minor,
+                    MOEBIUS_CUDA_ARCHITECTURES));
+  }
+  check_cuda(status, "loading a kernel");
+  if (has_note) {
+    known_usable[static_cast<size_t>(index)].store(true, std::memory_order_relaxed);
+  }
+}
+
+void load_kernels(int index, std::initializer_list<const void*> kernels) {
+  expect_usable(index);
+  const DeviceGuard guard(index);
+  for (const void* kernel : kernels) {
+    cudaFuncAttributes attributes{};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  }
+}
+
+void allow_shared_bytes(int index, const void* kernel, int64_t bytes) {
+  load_kernels(index, {kernel});
+  const DeviceGuard guard(index);
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)),
+             fmt::format("{} bytes of shared memory", bytes));
+}
+
+int num_sms(int index) {
+  return attribute(index, cudaDevAttrMultiProcessorCount);
+}
+
+}  // namespace moebius::cuda

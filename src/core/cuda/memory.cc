@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "core/cuda/check.h"
+#include "core/cuda/host_memory.h"
+#include "core/cuda/runtime.h"
+
+namespace moebius::cuda {
+
+namespace {
+
+// A pool of the driver.  Why not cudaMalloc: that and cudaFree wait until the device is idle, while
+// kernels there may be waiting for the calling rank.
+class Pool {
+ public:
+  explicit Pool(int index) : index_(index) {
+    int supported = 0;
+    check_cuda(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, index),
+               "cudaDeviceGetAttribute");
+    if (supported == 0) {
+      throw Unsupported(to_string(Device::cuda(index)) + " has no memory pools");
+    }
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.handleTypes = cudaMemHandleTypeNone;
+    properties.location.type = cudaMemLocationTypeDevice;
+    properties.location.id = index;
+    check_cuda(cudaMemPoolCreate(&pool_, &properties), "cudaMemPoolCreate");
+    // What is given back stays for the next taker, until some allocation finds no room.
+    uint64_t keep = std::numeric_limits<uint64_t>::max();
+    check_cuda(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep),
+               "cudaMemPoolSetAttribute");
+  }
+
+  void* take(int64_t bytes, std::span<const int> peers) {
+    {
+      const std::lock_guard lock(mutex_);
+      for (const int peer : peers) {
+        allow(peer);
+      }
+    }
+    void* data = nullptr;
+    // Zero bytes still get a distinct address.
+    const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+    cudaError_t status = cudaMallocFromPoolAsync(&data, size, pool_, cudaStreamPerThread);
+    if (status == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      give_back_unused_memory(index_);
+      status = cudaMallocFromPoolAsync(&data, size, pool_, cudaStreamPerThread);
+    }
+    check_cuda(status, fmt::format("allocating {} bytes", bytes));
+    check_cuda(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize");
+    return data;
+  }
+
+  void trim() { check_cuda(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo"); }
+
+ private:
+  void allow(int peer) {
+    if (peer == index_ || std::find(allowed_.begin(), allowed_.end(), peer) != allowed_.end()) {
+      return;
+    }
+    int can = 0;
+    check_cuda(cudaDeviceCanAccessPeer(&can, peer, index_), "cudaDeviceCanAccessPeer");
+    if (can == 0) {
+      throw Unsupported(fmt::format("{} cannot load and store memory of {}",
+                                    to_string(Device::cuda(peer)),
+                                    to_string(Device::cuda(index_))));
+    }
+    cudaMemAccessDesc access{};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = peer;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    check_cuda(cudaMemPoolSetAccess(pool_, &access, 1), "cudaMemPoolSetAccess");
+    allowed_.push_back(peer);
+  }
+
+  const int index_;
+  cudaMemPool_t pool_ = nullptr;  // never destroyed: handles may outlive everything else
+  std::mutex mutex_;
+  std::vector<int> allowed_;
+};
+
+enum class Reach { kOwn, kPeers };
+
+Pool& pool_of(int index, Reach reach) {
+  static std::mutex mutex;
+  // Leaked: handles of static life are given back after main().
+  static auto& pools = *new std::map<std::pair<int, Reach>, std::unique_ptr<Pool>>;
+  const std::lock_guard lock(mutex);
+  auto& pool = pools[{index, reach}];
+  if (!pool) {
+    pool = std::make_unique<Pool>(index);
+  }
+  return *pool;
+}
+
+std::shared_ptr<void> take(int64_t bytes, int index, Reach reach, std::span<const int> peers) {
+  expect_usable(index);
+  const DeviceGuard guard(index);
+  void* data = pool_of(index, reach).take(bytes, peers);
+  return {data, [index](void* p) {
+            try {
+              const DeviceGuard free_guard(index);
+              log_cuda_error(cudaFreeAsync(p, cudaStreamPerThread), "cudaFreeAsync");
+            } catch (const CudaError&) {
+              // The process ends, or the device has failed for good; its memory goes with it.
+            }
+          }};
+}
+
+}  // namespace
+
+void give_back_unused_memory(int index) {
+  expect_usable(index);
+  const DeviceGuard guard(index);
+  for (const Reach reach : {Reach::kOwn, Reach::kPeers}) {
+    pool_of(index, reach).trim();
+  }
+}
+
+std::shared_ptr<void> allocate(int64_t bytes, int index) {
+  return take(bytes, index, Reach::kOwn, {});
+}
+
+std::shared_ptr<void> allocate_shared(int64_t bytes, int index, std::span<const int> peers) {
+  return take(bytes, index, Reach::kPeers, peers);
+}
+
+void copy(void* to, const void* from, int64_t bytes, void* stream, int stream_index) {
+  if (bytes > 0) {
+    const DeviceGuard guard(stream_index);
+    check_cuda(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, as_stream(stream)),
+        fmt::format("cudaMemcpyAsync of {} bytes", bytes));
+  }
+}
+
+void fill_zero(void* to, int64_t bytes, void* stream, int stream_index) {
+  if (bytes > 0) {
+    const DeviceGuard guard(stream_index);
+    check_cuda(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), as_stream(stream)),
+               fmt::format("cudaMemsetAsync of {} bytes", bytes));
+  }
+}
+
+void copy_now(void* to, const void* from, int64_t bytes, int index) {
+  copy(to, from, bytes, cudaStreamPerThread, index);
+  synchronize_stream(cudaStreamPerThread, index);
+}
+
+void fill_zero_now(void* to, int64_t bytes, int index) {
+  fill_zero(to, bytes, cudaStreamPerThread, index);
+  synchronize_stream(cudaStreamPerThread, index);
+}
+
+MappedMemory::MappedMemory(int64_t bytes, int index) : bytes_(bytes) {
+  expect_usable(index);
+  const DeviceGuard guard(index);
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  void* host = nullptr;
+  check_cuda(cudaHostAlloc(&host, size, cudaHostAllocMapped | cudaHostAllocPortable),
+             fmt::format("cudaHostAlloc of {} bytes", bytes));
+  host_ = {static_cast<std::byte*>(host),
+           [](std::byte* p) { log_cuda_error(cudaFreeHost(p), "cudaFreeHost"); }};
+  std::fill_n(host_.get(), size, std::byte{0});
+  void* device = nullptr;
+  check_cuda(cudaHostGetDevicePointer(&device, host, 0), "cudaHostGetDevicePointer");
+  device_ = static_cast<std::byte*>(device);
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What core does through the CUDA runtime, without its headers.  In a build without CUDA every
+// function but device_count throws Unsupported (absent.cc).
+// A `stream` or `event` is a cudaStream_t or cudaEvent_t.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "moebius/device.h"
+
+namespace moebius::cuda {
+
+int device_count();
+CudaDeviceInfo device_info(int index);
+void expect_usable(int index);
+
+// Device memory, 256-byte aligned, from a pool of ours: neither taking nor giving back waits for
+// work of the device, so that a rank may do both while a kernel of another rank waits for it.
+// REQUIRES: the last handle goes only after the work that uses the memory.
+std::shared_ptr<void> allocate(int64_t bytes, int index);
+// The same, and the GPUs named may load and store it too.
+std::shared_ptr<void> allocate_shared(int64_t bytes, int index, std::span<const int> peers);
+
+// Returns what the pools hold and nobody uses to the driver, for allocations made elsewhere.
+void give_back_unused_memory(int index);
+
+// Enqueued.  Either side may be host memory or memory of any GPU.
+void copy(void* to, const void* from, int64_t bytes, void* stream, int stream_index);
+void fill_zero(void* to, int64_t bytes, void* stream, int stream_index);
+// The same on a stream of this thread; done when the call returns.
+void copy_now(void* to, const void* from, int64_t bytes, int index);
+void fill_zero_now(void* to, int64_t bytes, int index);
+
+std::shared_ptr<void> make_stream(int index);
+void synchronize_stream(void* stream, int index);
+std::shared_ptr<void> record_event(void* stream, int index);  // a new event
+void wait_event(void* stream, int index, void* event);
+void synchronize_event(void* event);
+bool is_event_complete(void* event);
+
+}  // namespace moebius::cuda

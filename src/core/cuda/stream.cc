@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cuda/check.h"
+#include "core/cuda/runtime.h"
+
+namespace moebius::cuda {
+
+std::shared_ptr<void> make_stream(int index) {
+  expect_usable(index);
+  const DeviceGuard guard(index);
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+             "cudaStreamCreateWithFlags");
+  return {stream,
+          [](void* s) { log_cuda_error(cudaStreamDestroy(as_stream(s)), "cudaStreamDestroy"); }};
+}
+
+void synchronize_stream(void* stream, int index) {
+  const DeviceGuard guard(index);
+  check_cuda(cudaStreamSynchronize(as_stream(stream)), "cudaStreamSynchronize");
+}
+
+std::shared_ptr<void> record_event(void* stream, int index) {
+  const DeviceGuard guard(index);
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  std::shared_ptr<void> owner(event, [](void* e) {
+    log_cuda_error(cudaEventDestroy(static_cast<cudaEvent_t>(e)), "cudaEventDestroy");
+  });
+  check_cuda(cudaEventRecord(event, as_stream(stream)), "cudaEventRecord");
+  return owner;
+}
+
+void wait_event(void* stream, int index, void* event) {
+  const DeviceGuard guard(index);
+  check_cuda(cudaStreamWaitEvent(as_stream(stream), static_cast<cudaEvent_t>(event), 0),
+             "cudaStreamWaitEvent");
+}
+
+void synchronize_event(void* event) {
+  check_cuda(cudaEventSynchronize(static_cast<cudaEvent_t>(event)), "cudaEventSynchronize");
+}
+
+bool is_event_complete(void* event) {
+  const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  if (status == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // Why: the next launch's check would find it
+    return false;
+  }
+  check_cuda(status, "cudaEventQuery");
+  return true;
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Fixtures of tests that need GPUs, and how their process is set up.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "moebius/device.h"
+
+namespace moebius {
+
+// Ranks of a test may share one GPU, and the kernels of one wait for those of another.  So nothing
+// may wait for a device to be idle (loading a kernel does), nor two streams share a hardware queue.
+// Before the first call of CUDA, hence a static.
+inline const bool kSharedGpuEnvironment = [] {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  return true;
+}();
+
+class GpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override { need_gpus(1); }
+
+  void need_gpus(int count) {
+    const int found = cuda_device_count();
+    if (found == 0) {
+      GTEST_SKIP() << "skipped: no GPU";
+    }
+    if (found < count) {
+      GTEST_SKIP() << "skipped: needs " << count << " GPUs, found " << found;
+    }
+  }
+};
+
+class MultiGpuTest : public GpuTest {
+ protected:
+  void SetUp() override { need_gpus(2); }
+};
+
+}  // namespace moebius
