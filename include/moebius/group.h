@@ -53,7 +53,9 @@ struct Traffic {
   int64_t inter_node_bytes = 0;
 };
 
-// Symmetric memory: every rank has `bytes()` of its own, 256-byte aligned and zero at first.
+// Symmetric memory: every rank has `bytes()` of its own, 256-byte aligned and zero at first.  In a group
+// of GPUs it is memory of each rank's GPU, and the addresses are for kernels.  A rank's memory stays
+// until the windows of all ranks are gone; they may go once the work that uses them is done.
 class Window {
  public:
   virtual ~Window() = default;
@@ -61,6 +63,8 @@ class Window {
   virtual std::byte* local() const = 0;
   // The peer's memory, nullptr when it is on another node.  peer(own rank) == local().
   virtual std::byte* peer(int rank) const = 0;
+  // For kernels: peer(0), peer(1), ... as an array in the GPU's memory; nullptr on CPU.
+  virtual std::byte* const* device_peers() const { return nullptr; }
 };
 
 // One message of an exchange.  A peer may be named several times; messages between two ranks match
@@ -96,16 +100,18 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  virtual std::string_view name() const = 0;  // "threads", "mpi"
+  virtual std::string_view name() const = 0;  // "threads", "mpi", "nccl"
   const Topology& topology() const { return topology_; }
   int rank() const { return topology_.rank; }
   int size() const { return topology_.size; }
-  int64_t epoch() const { return epoch_; }
+  virtual int64_t epoch() const { return epoch_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
-  Traffic traffic() const { return traffic_; }
+  virtual Traffic traffic() const { return traffic_; }
+  // Where this rank's windows lie; host calls and their blocks are the host's in any group.
+  virtual Device device() const { return Device::cpu(); }
   // For those who store through a window or let peers read with a BlockReader; other bytes are
   // counted by the exchange.
-  void count_traffic(int peer, int64_t bytes);
+  virtual void count_traffic(int peer, int64_t bytes);
   // True where an address of one rank is valid in all of them.  A block then costs little: rows may
   // be sent from where they lie, one block each, and a BlockReader reads the sender's own memory.
   virtual bool shares_address_space() const = 0;
@@ -200,6 +206,11 @@ struct ThreadGroupOptions {
   int ranks_per_node = 0;                // 0: one node
   std::chrono::milliseconds timeout{0};  // 0: setting MOEBIUS_TIMEOUT_MS
   bool pin = true;  // disjoint CPUs per rank when there are at least as many CPUs as ranks
+  // Empty: ranks without GPU.  Else the GPU of each rank: those of a node must reach each other's memory
+  // over NVLink or PCIe; several ranks may share one.  Where they do, every kernel that waits for a
+  // peer must be loaded before it is launched (cuda::load_kernels), and have room beside the others.
+  // It is the current device of the rank's thread.
+  std::vector<Device> devices = {};
 };
 // Runs body on num_ranks threads and joins them.  A rank that throws aborts the group; the first
 // original exception (not the CommErrors it caused elsewhere) is rethrown here.

@@ -59,6 +59,16 @@ std::chrono::milliseconds resolve_timeout(std::chrono::milliseconds wanted) {
              : std::chrono::ceil<std::chrono::milliseconds>(Deadline::from_settings().remaining());
 }
 
+void agree_on_window(Group& group, std::string_view op, int64_t bytes) {
+  expect_ge(bytes, 0, "bytes of a window");
+  std::vector<int64_t> wanted(static_cast<size_t>(group.size()));
+  all_gather_bytes(group, op, &bytes, sizeof(bytes), wanted.data());
+  for (int peer = 0; peer < group.size(); ++peer) {
+    expect_eq(wanted[static_cast<size_t>(peer)], wanted[0],
+              fmt::format("{}: bytes of the window asked for by rank {}, after rank 0,", op, peer));
+  }
+}
+
 PeerGroup::PeerGroup(Topology topology,
                      std::chrono::milliseconds timeout,
                      int num_neighbours,
@@ -100,13 +110,7 @@ std::unique_ptr<Exchange> PeerGroup::start_exchange(std::string_view op,
 }
 
 std::unique_ptr<Window> PeerGroup::make_window(std::string_view op, int64_t bytes) {
-  expect_ge(bytes, 0, "bytes of a window");
-  std::vector<int64_t> wanted(static_cast<size_t>(size()));
-  all_gather_bytes(*this, op, &bytes, sizeof(bytes), wanted.data());
-  for (int peer = 0; peer < size(); ++peer) {
-    expect_eq(wanted[static_cast<size_t>(peer)], wanted[0],
-              fmt::format("{}: bytes of the window asked for by rank {}, after rank 0,", op, peer));
-  }
+  agree_on_window(*this, op, bytes);
   return map_window(op, bytes);
 }
 

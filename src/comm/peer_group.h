@@ -115,6 +115,9 @@ class PeerGroup : public Group {
   std::optional<Failure> untold_;
 };
 
+// Collective: throws InvalidArgument unless every rank asks for a window of as many bytes.
+void agree_on_window(Group& group, std::string_view op, int64_t bytes);
+
 // The timeout of options: as given, or from the settings.
 std::chrono::milliseconds resolve_timeout(std::chrono::milliseconds wanted);
 

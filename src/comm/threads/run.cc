@@ -5,7 +5,9 @@
 #include <thread>
 
 #include "comm/cpu_sets.h"
+#include "comm/cuda/cuda_group.h"
 #include "comm/threads/thread_group.h"
+#include "core/cuda/runtime.h"
 
 namespace moebius {
 
@@ -34,6 +36,16 @@ int first_failed(comm::SharedState& shared, const std::vector<std::exception_ptr
   return any == exceptions.end() ? -1 : static_cast<int>(any - exceptions.begin());
 }
 
+std::unique_ptr<Group> make_group(const ThreadGroupOptions& options, std::unique_ptr<Group> host) {
+  if (options.devices.empty()) {
+    return host;
+  }
+  const Device device = options.devices[static_cast<size_t>(host->rank())];
+  cuda::make_current(device.index);
+  auto provider = comm::make_peer_access(*host, device);
+  return std::make_unique<comm::CudaGroup>(std::move(host), device, std::move(provider));
+}
+
 }  // namespace
 
 void run_thread_ranks(const ThreadGroupOptions& options,
@@ -45,6 +57,13 @@ void run_thread_ranks(const ThreadGroupOptions& options,
   expect_ge(num_ranks, 1, "num_ranks");
   expect_le(num_ranks, kMaxRanks, "num_ranks");
   expect_ge(options.ranks_per_node, 0, "ranks_per_node");
+  if (!options.devices.empty()) {
+    expect_eq(static_cast<int64_t>(options.devices.size()), num_ranks, "devices of the ranks");
+    for (const Device device : options.devices) {
+      expect(device.is_cuda(), "a rank's device is cpu, expected a GPU");
+      expect_usable(device);
+    }
+  }
   const auto timeout = comm::resolve_timeout(options.timeout);
 
   const auto cpus = comm::usable_cpus();
@@ -59,14 +78,15 @@ void run_thread_ranks(const ThreadGroupOptions& options,
     const auto r = static_cast<size_t>(rank);
     try {
       const bool is_pinned = r < parts.size() && comm::pin_this_thread(parts[r]);
-      comm::ThreadGroup group(shared, Topology::make(rank, num_ranks, options.ranks_per_node),
-                              timeout, num_cpus,
-                              is_pinned ? Stream::cpu() : Stream::cpu(shared_threads));
+      const auto group = make_group(
+          options, std::make_unique<comm::ThreadGroup>(
+                       shared, Topology::make(rank, num_ranks, options.ranks_per_node), timeout,
+                       num_cpus, is_pinned ? Stream::cpu() : Stream::cpu(shared_threads)));
       try {
-        body(group);
+        body(*group);
       } catch (...) {
         exceptions[r] = std::current_exception();
-        group.abort(message_of(exceptions[r]));
+        group->abort(message_of(exceptions[r]));
       }
     } catch (...) {
       exceptions[r] = std::current_exception();

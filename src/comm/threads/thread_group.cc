@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/share.h"
 #include "comm/threads/thread_exchange.h"
 #include "core/huge_pages.h"
 
@@ -114,20 +115,7 @@ void ThreadGroup::progress() {
 }
 
 std::unique_ptr<Window> ThreadGroup::map_window(std::string_view op, int64_t bytes) {
-  const Memory memory = make_memory(bytes);
-  std::vector<SendBlock> sends;
-  std::vector<RecvBlock> recvs;
-  for (int peer = 0; peer < size(); ++peer) {
-    sends.push_back({peer, &memory, sizeof(memory)});
-    recvs.push_back({peer, nullptr, sizeof(memory)});
-  }
-  std::vector<Memory> memories;
-  exchange(op, sends, recvs, [&](std::span<const std::byte* const> blocks) {
-    for (const std::byte* block : blocks) {
-      memories.push_back(*reinterpret_cast<const Memory*>(block));
-    }
-  });
-  return std::make_unique<ThreadWindow>(topology(), bytes, std::move(memories));
+  return std::make_unique<ThreadWindow>(topology(), bytes, share(*this, op, make_memory(bytes)));
 }
 
 bool ThreadGroup::has_left(int peer) const {

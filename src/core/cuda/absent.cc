@@ -24,6 +24,9 @@ CudaDeviceInfo device_info(int index) {
 void expect_usable(int index) {
   refuse(index);
 }
+void make_current(int index) {
+  refuse(index);
+}
 std::shared_ptr<void> allocate(int64_t, int index) {
   refuse(index);
 }

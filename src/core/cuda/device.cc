@@ -97,6 +97,11 @@ void expect_usable(int index) {
   }
 }
 
+void make_current(int index) {
+  expect_usable(index);
+  check_cuda(cudaSetDevice(index), fmt::format("cudaSetDevice({})", index));
+}
+
 void load_kernels(int index, std::initializer_list<const void*> kernels) {
   expect_usable(index);
   const DeviceGuard guard(index);

@@ -17,6 +17,7 @@ namespace moebius::cuda {
 int device_count();
 CudaDeviceInfo device_info(int index);
 void expect_usable(int index);
+void make_current(int index);  // the device of this thread's later calls that name none
 
 // Device memory, 256-byte aligned, from a pool of ours: neither taking nor giving back waits for
 // work of the device, so that a rank may do both while a kernel of another rank waits for it.

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+#include "tests/comm/cuda_group_kernels.h"
+
+namespace moebius {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ int64_t now_ns() {
+  int64_t ns = 0;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
+}
+
+__device__ uint64_t load_acquire(const uint64_t* at) {
+  uint64_t value = 0;
+  asm volatile("ld.acquire.sys.global.b64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+}
+
+__device__ void store_release(uint64_t* at, uint64_t value) {
+  asm volatile("st.release.sys.global.b64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
+}
+
+__device__ uint32_t* words_at(std::byte* window, int64_t num_words, int source) {
+  return reinterpret_cast<uint32_t*>(window) + source * num_words;
+}
+
+__device__ uint64_t* flag_at(std::byte* window, const StoreToPeers& args, int source) {
+  return reinterpret_cast<uint64_t*>(window + args.num_ranks * args.num_words * 4) + source;
+}
+
+// One CTA.  Words and then flag to every peer, the next first; waits for all flags, reads the
+// words.
+__global__ void store_to_peers_kernel(const StoreToPeers args) {
+  __shared__ int missing;
+  if (threadIdx.x == 0) {
+    missing = -1;
+  }
+  for (int step = 1; step <= args.num_ranks; ++step) {
+    const int owner = (args.rank + step) % args.num_ranks;
+    uint32_t* to = words_at(args.peers[owner], args.num_words, args.rank);
+    for (int64_t i = threadIdx.x; i < args.num_words; i += kThreads) {
+      to[i] = word_of(args.round, args.rank, owner, i);
+    }
+  }
+  __syncthreads();
+  const int source = static_cast<int>(threadIdx.x);
+  if (source < args.num_ranks) {
+    // pairs with the loop below, at the peer: the words of all threads, through the barrier.
+    store_release(flag_at(args.peers[source], args, args.rank), static_cast<uint64_t>(args.round));
+    const uint64_t* flag = flag_at(args.peers[args.rank], args, source);
+    const int64_t deadline = now_ns() + args.patience_ns;
+    while (load_acquire(flag) < static_cast<uint64_t>(args.round)) {
+      if (now_ns() > deadline) {
+        missing = source;
+        break;
+      }
+    }
+  }
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < args.num_ranks * args.num_words; i += kThreads) {
+    args.received[i] = words_at(args.peers[args.rank], args.num_words, 0)[i];
+  }
+  if (threadIdx.x == 0) {
+    *args.missing = missing;
+  }
+}
+
+}  // namespace
+
+void launch_store_to_peers(const Stream& stream, const StoreToPeers& args) {
+  const cuda::DeviceGuard guard(stream.device().index);
+  store_to_peers_kernel<<<1, kThreads, 0, cuda::as_stream(stream.native_handle())>>>(args);
+  cuda::check_launch("store_to_peers_kernel");
+}
+
+void load_store_to_peers(int device) {
+  cuda::load_kernels(device, {reinterpret_cast<const void*>(&store_to_peers_kernel)});
+}
+
+}  // namespace moebius

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/comm/gpu_ranks.h"
+
+#include <exception>
+
+namespace moebius {
+
+std::string GpuRanks::name() const {
+  return provider + "_R" + std::to_string(num_ranks) + "_on" + std::to_string(num_gpus) +
+         (ranks_per_node > 0 ? "_nodes" + std::to_string(ranks_per_node) : "");
+}
+
+std::vector<GpuRanks> gpu_ranks() {
+  return {{"peer", 1, 1}, {"peer", 2, 1}, {"peer", 3, 1}, {"peer", 4, 1},
+          {"peer", 2, 2}, {"peer", 4, 4}, {"peer", 8, 8}};
+}
+
+void run_gpu_ranks(const GpuRanks& ranks,
+                   const std::function<void(Group&)>& body,
+                   std::chrono::milliseconds timeout) {
+  ThreadGroupOptions options;
+  options.num_ranks = ranks.num_ranks;
+  options.ranks_per_node = ranks.ranks_per_node;
+  options.timeout = timeout;
+  for (int rank = 0; rank < ranks.num_ranks; ++rank) {
+    options.devices.push_back(Device::cuda(rank % ranks.num_gpus));
+  }
+  try {
+    run_thread_ranks(options, body);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << ranks.name() << ": " << error.what();
+  }
+}
+
+}  // namespace moebius

@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Groups of ranks with GPUs, as tests run on them: every kind that this machine can make.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "moebius/group.h"
+#include "tests/gpu_test.h"
+
+namespace moebius {
+
+struct GpuRanks {
+  std::string provider;  // "peer"
+  int num_ranks = 1;
+  int num_gpus = 1;  // rank r is on GPU r % num_gpus
+  int ranks_per_node = 0;
+
+  std::string name() const;
+};
+inline void PrintTo(const GpuRanks& ranks, std::ostream* out) {
+  *out << ranks.name();
+}
+
+// 1 to 4 ranks on one GPU; one rank per GPU on 2, 4 and 8.
+std::vector<GpuRanks> gpu_ranks();
+
+// Runs body on every rank; its failures and exceptions are failures of the test.
+void run_gpu_ranks(const GpuRanks& ranks,
+                   const std::function<void(Group&)>& body,
+                   std::chrono::milliseconds timeout = std::chrono::seconds(10));
+
+// TEST_P of such a fixture runs on each of gpu_ranks(), skipped where this machine has too few
+// GPUs:
+//   class X : public GpuRanksTest {};
+//   INSTANTIATE_TEST_SUITE_P(All, X, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
+class GpuRanksTest : public GpuTest, public ::testing::WithParamInterface<GpuRanks> {
+ protected:
+  void SetUp() override { need_gpus(GetParam().num_gpus); }
+  void run(const std::function<void(Group&)>& body) const { run_gpu_ranks(GetParam(), body); }
+};
+
+inline std::string gpu_ranks_name(const ::testing::TestParamInfo<GpuRanks>& info) {
+  return info.param.name();
+}
+
+}  // namespace moebius
