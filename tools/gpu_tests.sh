@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+
+usage() {
+  cat <<'HELP'
+Usage: tools/gpu_tests.sh [--build DIR] [--only TEXT] [--under COMMAND] [-- GOOGLETEST ARGUMENTS...]
+       tools/gpu_tests.sh --pack DIR [--build DIR]
+
+Runs every test program labelled "gpu" on a machine with GPUs and prints a table; fails if a test did.
+Without --build it first builds them (preset release).
+
+  --build DIR      take the programs of this build folder, or of a folder made by --pack
+  --only TEXT      only programs whose name contains TEXT
+  --under COMMAND  run each under COMMAND, as in --under "compute-sanitizer --error-exitcode 9"
+  --pack DIR       run nothing: copy the programs to DIR, with the libraries they need beyond the C++
+                   run time and this script, so that they run where nothing can be installed:
+                   DIR/gpu_tests.sh
+
+Environment: OUT                   folder for the logs (default: gpu_tests.log in the build folder)
+             TEST_TIMEOUT          seconds a program may take (default 300)
+             MOEBIUS_NCCL_LIBRARY  libnccl.so.2; searched for where it is not set
+HELP
+}
+
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+build=""
+only=""
+under=()
+pack=""
+while (($#)); do
+  case "$1" in
+    -h | --help) usage; exit 0 ;;
+    --build) build="$2"; shift 2 ;;
+    --only) only="$2"; shift 2 ;;
+    --under) read -ra under <<<"$2"; shift 2 ;;
+    --pack) pack="$2"; shift 2 ;;
+    --) shift; break ;;
+    *) usage >&2; exit 2 ;;
+  esac
+done
+
+# Beside the programs of a packed folder.
+if [[ -z "$build" && -f "$here/tests/gpu_tests.txt" ]]; then
+  build="$here"
+fi
+if [[ -z "$build" ]]; then
+  cd "$here/.."
+  source tools/common.sh
+  configure release
+  build release --target moebius_gpu_tests
+  build="build/release"
+fi
+build="$(cd "$build" && pwd)"
+if [[ ! -f "$build/tests/gpu_tests.txt" ]]; then
+  echo "gpu_tests: $build/tests/gpu_tests.txt is missing: not a build with CUDA and tests" >&2
+  exit 2
+fi
+programs=()
+while IFS= read -r program; do
+  [[ "$program" == *"$only"* ]] && programs+=("$program")
+done <"$build/tests/gpu_tests.txt"
+if ((${#programs[@]} == 0)); then
+  echo "gpu_tests: no test program whose name contains \"$only\"" >&2
+  exit 2
+fi
+
+if [[ -n "$pack" ]]; then
+  mkdir -p "$pack/tests" "$pack/lib"
+  printf '%s\n' "${programs[@]}" >"$pack/tests/gpu_tests.txt"
+  for program in "${programs[@]}"; do
+    strip -o "$pack/tests/$program" "$build/tests/$program"
+    # All but what comes with the system or with the driver.
+    ldd "$build/tests/$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
+      grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libcuda|ld-linux[^/]*)\.so' |
+      xargs -r cp -Lu -t "$pack/lib"
+  done
+  cp "$here/gpu_tests.sh" "$pack/"
+  du -sh "$pack"
+  exit 0
+fi
+
+if command -v nvidia-smi >/dev/null; then
+  nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader || true
+else
+  echo "gpu_tests: no nvidia-smi here"
+fi
+export LD_LIBRARY_PATH="$build/lib:${LD_LIBRARY_PATH:-}"
+# NVLink multicast stays off.
+export NCCL_NVLS_ENABLE="${NCCL_NVLS_ENABLE:-0}"
+if [[ -z "${MOEBIUS_NCCL_LIBRARY:-}" ]]; then
+  nccl="$({
+    python3 -c 'import nvidia.nccl as n; print(n.__path__[0] + "/lib/libnccl.so.2")' 2>/dev/null
+    ldconfig -p | sed -n 's|.*libnccl\.so\.2 .*=> ||p'
+  } | while IFS= read -r path; do [[ -f "$path" ]] && echo "$path"; done | head -n 1 || true)"
+  [[ -n "$nccl" ]] && export MOEBIUS_NCCL_LIBRARY="$nccl"
+fi
+echo "NCCL: ${MOEBIUS_NCCL_LIBRARY:-as the loader finds it}"
+
+logs="${OUT:-$build/gpu_tests.log}"
+mkdir -p "$logs"
+# "[  PASSED  ] 12 tests." as 12, or 0.
+count_of() {
+  sed -nE "s/^\[  $1 ?\] ([0-9]+) tests?[.,].*/\1/p" "$2" | head -n 1 | grep . || echo 0
+}
+table=""
+status=0
+for program in "${programs[@]}"; do
+  log="$logs/$program.log"
+  begin="$(date +%s.%N)"
+  code=0
+  timeout --kill-after=10 "${TEST_TIMEOUT:-300}" \
+    "${under[@]}" "$build/tests/$program" --gtest_color=no "$@" >"$log" 2>&1 || code=$?
+  seconds="$(awk -v b="$begin" -v e="$(date +%s.%N)" 'BEGIN { printf "%.1f", e - b }')"
+  passed="$(count_of 'PASSED ' "$log")"
+  failed="$(count_of 'FAILED ' "$log")"
+  skipped="$(count_of 'SKIPPED' "$log")"
+  result="ok"
+  if ((code == 124 || code == 137)); then
+    result="timed out"
+  elif ((code != 0)); then
+    result="FAILED ($code)"
+  elif ((passed == 0)); then
+    result="all skipped"
+  fi
+  table+="$(printf '%-32s %7s %7s %7s %9s  %s' "$program" "$passed" "$failed" "$skipped" \
+    "$seconds" "$result")"$'\n'
+  if ((code != 0)); then
+    status=1
+    echo "---- $program"
+    # What failed and why; where the program died, how far it came.
+    grep -nE 'Failure|^\[  FAILED  \]|terminate|Error|Invalid|error' -A 6 "$log" | head -n 60 || true
+    echo "  ..."
+    tail -n 12 "$log"
+  fi
+done
+printf '\n%-32s %7s %7s %7s %9s\n%s' program passed failed skipped seconds "$table"
+exit $status
