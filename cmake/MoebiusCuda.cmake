@@ -43,6 +43,28 @@ if(MOEBIUS_CUDA AND MOEBIUS_NVCC)
 endif()
 moebius_optional(CUDA "${moebius_cuda_title}" moebius_cuda_usable "CUDA >= ${MOEBIUS_MIN_CUDA}"
                  "CPU only")
+
+# NCCL: its headers only. The library is loaded when a group asks for it, so that programs built here
+# start without it; it must be of the headers' version (src/comm/nccl/library.cc).
+find_path(MOEBIUS_NCCL_INCLUDE_DIR nccl_device.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV NCCL_HOME
+          PATH_SUFFIXES include)
+mark_as_advanced(MOEBIUS_NCCL_INCLUDE_DIR)
+set(moebius_nccl_usable FALSE)
+set(MOEBIUS_NCCL_VERSION "")
+if(MOEBIUS_HAVE_CUDA AND MOEBIUS_NCCL_INCLUDE_DIR)
+  set(moebius_nccl_usable TRUE)
+  foreach(part MAJOR MINOR PATCH)
+    file(STRINGS ${MOEBIUS_NCCL_INCLUDE_DIR}/nccl.h line REGEX "#define NCCL_${part} ")
+    string(REGEX REPLACE ".* " "" number "${line}")
+    list(APPEND MOEBIUS_NCCL_VERSION ${number})
+  endforeach()
+  list(JOIN MOEBIUS_NCCL_VERSION "." MOEBIUS_NCCL_VERSION)
+endif()
+if(MOEBIUS_HAVE_CUDA OR NOT MOEBIUS_NCCL STREQUAL "AUTO")
+  moebius_optional(NCCL "NCCL ${MOEBIUS_NCCL_VERSION}" moebius_nccl_usable "NCCL >= 2.28 with its headers"
+                   "no nccl group")
+endif()
+
 if(MOEBIUS_HAVE_CUDA AND MOEBIUS_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${MOEBIUS_CCACHE})
 endif()

@@ -211,6 +211,7 @@ struct ThreadGroupOptions {
   // peer must be loaded before it is launched (cuda::load_kernels), and have room beside the others.
   // It is the current device of the rank's thread.
   std::vector<Device> devices = {};
+  bool nccl = false;  // with devices: windows through NCCL, see make_nccl_group(); a GPU for each rank
 };
 // Runs body on num_ranks threads and joins them.  A rank that throws aborts the group; the first
 // original exception (not the CommErrors it caused elsewhere) is rethrown here.
@@ -235,5 +236,14 @@ std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options = {});
 bool mpi_available();
 // True when this process was started by an MPI launcher (or MPI is initialised already).
 bool launched_by_mpi();
+
+// nccl: each rank of a host group (threads or processes) with a GPU of its own.  Host calls remain the
+// host group's; windows are symmetric memory of NCCL, reached over NVLink within the host group's nodes,
+// pretended or real.  NVLink multicast is not used.  Collective; throws Unsupported, with the reason,
+// when built without NCCL, when the library found is not of the version this was built with, and
+// when GPUs of a node cannot load and store each other's memory.
+std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group> host, Device device);
+// Empty where a nccl group can be made, else the reason: built without NCCL, no library, a wrong one.
+std::string why_no_nccl();
 
 }  // namespace moebius

@@ -32,6 +32,7 @@ std::vector<std::pair<std::string, std::string>> build_facts() {
       {"OpenMP", optional(MOEBIUS_OPENMP_VERSION)},
       {"MPI", optional(MOEBIUS_MPI_VERSION)},
       {"CUDA", optional(MOEBIUS_CUDA_VERSION)},
+      {"NCCL", optional(MOEBIUS_BUILT_NCCL_VERSION)},
       {"fmt", MOEBIUS_FMT_VERSION},
       {"spdlog", MOEBIUS_SPDLOG_VERSION},
       {"nlohmann-json", MOEBIUS_JSON_VERSION},

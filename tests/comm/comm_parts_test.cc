@@ -14,8 +14,10 @@
 #include <thread>
 
 #include "comm/blocks.h"
+#include "comm/common_ids.h"
 #include "comm/cpu_sets.h"
 #include "comm/mpi/byte_stream.h"
+#include "comm/nccl/version.h"
 #include "comm/stream_copy.h"
 #include "moebius/error.h"
 #include "moebius/group.h"
@@ -180,6 +182,39 @@ TEST(StreamCopy, CopiesTheseBytesAndNoOthers) {
       }
     }
   }
+}
+
+TEST(CommonIds, AreThoseOfAllRanksInOrder) {
+  const std::vector<std::vector<int64_t>> named = {{7, 3, 5, 0}, {5, 2, 7}, {9, 7, 5, 3, 1}};
+  ThreadGroupOptions options;
+  options.num_ranks = 3;
+  run_thread_ranks(options, [&](Group& group) {
+    EXPECT_EQ(comm::common_ids(group, "ids", named[static_cast<size_t>(group.rank())]),
+              (std::vector<int64_t>{5, 7}));
+    EXPECT_TRUE(comm::common_ids(group, "ids", {}).empty());
+    const std::vector<int64_t> own = {4};
+    EXPECT_TRUE(
+        comm::common_ids(group, "ids", std::span(own).first(group.rank() == 1 ? 0 : 1)).empty());
+  });
+}
+
+TEST(Nccl, OnlyTheVersionItWasBuiltWithIsTaken) {
+  EXPECT_EQ(comm::version_refusal(22809, 22809), "");
+  EXPECT_EQ(comm::version_refusal(22809, 22902),
+            "NCCL 2.29.2, expected 2.28.9, which this was built with");
+  EXPECT_NE(comm::version_refusal(22809, 22807), "");
+}
+
+TEST(Nccl, SaysWhyThereIsNone) {
+  setenv("MOEBIUS_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
+  const std::string reason = why_no_nccl();
+  unsetenv("MOEBIUS_NCCL_LIBRARY");
+  EXPECT_TRUE(reason == "built without NCCL" ||
+              reason.find("/nowhere/libnccl.so.2") != std::string::npos)
+      << reason;
+  ThreadGroupOptions options;
+  options.nccl = true;
+  EXPECT_THROW(run_thread_ranks(options, [](Group&) {}), InvalidArgument);
 }
 
 TEST(Mpi, SaysWhetherItIsThere) {

@@ -177,13 +177,9 @@ TEST_P(CudaGroupTest, HostCallsAndFailuresAreThoseOfTheHostGroup) {
   if (GetParam().num_ranks < 2) {
     return;
   }
-  ThreadGroupOptions options;
-  options.num_ranks = GetParam().num_ranks;
-  options.devices.assign(static_cast<size_t>(options.num_ranks), Device::cuda(0));
-  options.timeout = std::chrono::seconds(10);
   std::vector<std::string> errors;
   EXPECT_THROW(run_thread_ranks(
-                   options,
+                   thread_options(GetParam()),
                    [](Group& group) {
                      if (group.rank() == 1) {
                        throw InvalidArgument("rank 1 has had enough");
@@ -197,17 +193,37 @@ TEST_P(CudaGroupTest, HostCallsAndFailuresAreThoseOfTheHostGroup) {
 
 INSTANTIATE_TEST_SUITE_P(All, CudaGroupTest, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
 
-class CudaNodesTest : public GpuTest {};
+class CudaNodesTest : public GpuRanksTest {};
 
-TEST_F(CudaNodesTest, PeersOfOtherNodesHaveNoAddress) {
-  run_gpu_ranks({"peer", 4, 1, 2}, [](Group& group) {
+TEST_P(CudaNodesTest, PeersOfOtherNodesHaveNoAddress) {
+  run([](Group& group) {
+    const Stream stream = Stream::cuda(group.device().index);
     const auto window = group.make_window("window", 64);
     for (int peer = 0; peer < 4; ++peer) {
       EXPECT_EQ(window->peer(peer) != nullptr, peer / 2 == group.rank() / 2) << peer;
     }
+    // The other rank of the node stores this rank's number.
+    const int partner = group.rank() ^ 1;
+    const auto mark = static_cast<uint8_t>(partner + 1);
+    const Tensor marks = Tensor::empty({64}, DType::kU8);
+    std::fill_n(marks.data<uint8_t>(), 64, mark);
+    copy(marks, Tensor::borrow(window->peer(partner), {64}, DType::kU8, group.device()), stream);
+    stream.synchronize();
+    group.barrier("stored");
+    const Tensor own = on_host(window->local(), 64, stream);
+    for (int64_t i = 0; i < 64; ++i) {
+      ASSERT_EQ(own.data<uint8_t>()[i], group.rank() + 1);
+    }
     group.barrier("end");
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         CudaNodesTest,
+                         ::testing::Values(GpuRanks{"peer", 4, 1, 2},
+                                           GpuRanks{"peer", 4, 4, 2},
+                                           GpuRanks{"nccl", 4, 4, 2}),
+                         gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius

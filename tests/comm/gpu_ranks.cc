@@ -13,21 +13,27 @@ std::string GpuRanks::name() const {
 
 std::vector<GpuRanks> gpu_ranks() {
   return {{"peer", 1, 1}, {"peer", 2, 1}, {"peer", 3, 1}, {"peer", 4, 1},
-          {"peer", 2, 2}, {"peer", 4, 4}, {"peer", 8, 8}};
+          {"peer", 2, 2}, {"peer", 4, 4}, {"peer", 8, 8}, {"nccl", 1, 1},
+          {"nccl", 2, 2}, {"nccl", 4, 4}, {"nccl", 8, 8}};
+}
+
+ThreadGroupOptions thread_options(const GpuRanks& ranks, std::chrono::milliseconds timeout) {
+  ThreadGroupOptions options;
+  options.num_ranks = ranks.num_ranks;
+  options.ranks_per_node = ranks.ranks_per_node;
+  options.timeout = timeout;
+  options.nccl = ranks.provider == "nccl";
+  for (int rank = 0; rank < ranks.num_ranks; ++rank) {
+    options.devices.push_back(Device::cuda(rank % ranks.num_gpus));
+  }
+  return options;
 }
 
 void run_gpu_ranks(const GpuRanks& ranks,
                    const std::function<void(Group&)>& body,
                    std::chrono::milliseconds timeout) {
-  ThreadGroupOptions options;
-  options.num_ranks = ranks.num_ranks;
-  options.ranks_per_node = ranks.ranks_per_node;
-  options.timeout = timeout;
-  for (int rank = 0; rank < ranks.num_ranks; ++rank) {
-    options.devices.push_back(Device::cuda(rank % ranks.num_gpus));
-  }
   try {
-    run_thread_ranks(options, body);
+    run_thread_ranks(thread_options(ranks, timeout), body);
   } catch (const std::exception& error) {
     ADD_FAILURE() << ranks.name() << ": " << error.what();
   }

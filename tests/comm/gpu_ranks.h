@@ -18,7 +18,7 @@
 namespace moebius {
 
 struct GpuRanks {
-  std::string provider;  // "peer"
+  std::string provider;  // "peer" or "nccl", which cannot have two ranks on one GPU
   int num_ranks = 1;
   int num_gpus = 1;  // rank r is on GPU r % num_gpus
   int ranks_per_node = 0;
@@ -29,8 +29,11 @@ inline void PrintTo(const GpuRanks& ranks, std::ostream* out) {
   *out << ranks.name();
 }
 
-// 1 to 4 ranks on one GPU; one rank per GPU on 2, 4 and 8.
+// 1 to 4 ranks on one GPU; one rank per GPU on 2, 4 and 8, with either provider.
 std::vector<GpuRanks> gpu_ranks();
+
+ThreadGroupOptions thread_options(const GpuRanks& ranks,
+                                  std::chrono::milliseconds timeout = std::chrono::seconds(10));
 
 // Runs body on every rank; its failures and exceptions are failures of the test.
 void run_gpu_ranks(const GpuRanks& ranks,
@@ -43,7 +46,12 @@ void run_gpu_ranks(const GpuRanks& ranks,
 //   INSTANTIATE_TEST_SUITE_P(All, X, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
 class GpuRanksTest : public GpuTest, public ::testing::WithParamInterface<GpuRanks> {
  protected:
-  void SetUp() override { need_gpus(GetParam().num_gpus); }
+  void SetUp() override {
+    need_gpus(GetParam().num_gpus);
+    if (GetParam().provider == "nccl" && !why_no_nccl().empty()) {
+      GTEST_SKIP() << "skipped: " << why_no_nccl();
+    }
+  }
   void run(const std::function<void(Group&)>& body) const { run_gpu_ranks(GetParam(), body); }
 };
 

@@ -42,6 +42,9 @@ std::unique_ptr<Group> make_group(const ThreadGroupOptions& options, std::unique
   }
   const Device device = options.devices[static_cast<size_t>(host->rank())];
   cuda::make_current(device.index);
+  if (options.nccl) {
+    return make_nccl_group(std::move(host), device);
+  }
   auto provider = comm::make_peer_access(*host, device);
   return std::make_unique<comm::CudaGroup>(std::move(host), device, std::move(provider));
 }
@@ -57,6 +60,7 @@ void run_thread_ranks(const ThreadGroupOptions& options,
   expect_ge(num_ranks, 1, "num_ranks");
   expect_le(num_ranks, kMaxRanks, "num_ranks");
   expect_ge(options.ranks_per_node, 0, "ranks_per_node");
+  expect(!options.nccl || !options.devices.empty(), "a nccl group needs devices, and has none");
   if (!options.devices.empty()) {
     expect_eq(static_cast<int64_t>(options.devices.size()), num_ranks, "devices of the ranks");
     for (const Device device : options.devices) {
