@@ -9,6 +9,7 @@ target_compile_features(moebius_flags INTERFACE cxx_std_20)
 # SIMD and GPU code must agree bit by bit, so an FMA happens only where the source asks for it.
 set(moebius_host_flags -Wall -Wextra -Wshadow -Wsign-conversion -ffp-contract=off)
 # Why -std=c++20 by hand: CMake 3.25 takes it for the default of nvcc 13, which is c++17.
+# Why --expt-relaxed-constexpr: kernels share constexpr functions with the host, so a rule is written once.
 # Why FMT_CONSTEVAL: nvcc cannot check format strings while compiling.
 # What nvcc generates around device code trips over these, in its own lines. As one option each, since
 # nvcc takes a list with commas.
@@ -21,7 +22,7 @@ list(JOIN moebius_cuda_host_flags "," moebius_cuda_host_flags)
 target_compile_options(
   moebius_flags
   INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${moebius_host_flags}>"
-            "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--fmad=false;-DFMT_CONSTEVAL=;-Xcompiler=${moebius_cuda_host_flags}>")
+            "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--fmad=false;--expt-relaxed-constexpr;-DFMT_CONSTEVAL=;-Xcompiler=${moebius_cuda_host_flags}>")
 if(MOEBIUS_WERROR)
   target_compile_options(moebius_flags INTERFACE
                          "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>")

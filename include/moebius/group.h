@@ -137,6 +137,15 @@ class Group {
     start_exchange(op, sends, recvs, std::move(reader))->wait();
   }
 
+  // The same for blocks in memory of device(), enqueued on `stream`, a stream of it: what is sent is read
+  // and what is received written in its order.  On the host it is a call as the others, which checks
+  // the blocks; returning says nothing of the GPU's work.
+  // Throws Unsupported in a group without GPUs.
+  virtual void exchange_on(const Stream& stream,
+                           std::string_view op,
+                           std::span<const SendBlock> sends,
+                           std::span<const RecvBlock> recvs);
+
   // Every rank asks for the same size; InvalidArgument with both values on every rank otherwise.
   virtual std::unique_ptr<Window> make_window(std::string_view op, int64_t bytes) = 0;
 
@@ -171,6 +180,8 @@ class Group {
 
 // Collectives on tensors, the same for every group.  Rows are the first dimension; counts[r] is the
 // number of rows rank r contributes or receives, and every rank passes the same counts.
+// Tensors are on the CPU, and the work is done on return; or on the group's GPU, and it is enqueued
+// on the stream.
 
 // Every rank's `bytes` at out + rank * bytes.
 void all_gather_bytes(Group& group, std::string_view op, const void* in, int64_t bytes, void* out);
@@ -179,7 +190,8 @@ void all_gatherv(Group& group,
                  std::string_view op,
                  const Tensor& in,
                  std::span<const int64_t> counts,
-                 const Tensor& out);
+                 const Tensor& out,
+                 const Stream& stream);
 // in [sum(counts), ...] -> out [counts[rank], ...] = sum over ranks of their part for this rank,
 // f32 accumulation in rank order, rounded once (f32, bf16, f16).
 void reduce_scatterv(Group& group,
@@ -194,7 +206,8 @@ void all_to_allv(Group& group,
                  const Tensor& in,
                  std::span<const int64_t> send_counts,
                  std::span<const int64_t> recv_counts,
-                 const Tensor& out);
+                 const Tensor& out,
+                 const Stream& stream);
 // Sum over ranks in rank order (i64).
 void all_reduce_sum(Group& group, std::string_view op, std::span<int64_t> values);
 int64_t all_reduce_max(Group& group, std::string_view op, int64_t value);

@@ -128,7 +128,7 @@ std::vector<std::vector<int64_t>> gather_expert_rows(const LayerRun& run,
   Tensor all = own;
   if (group != nullptr) {
     all = Tensor::empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, DType::kI64);
-    all_gatherv(*group, "rows of the experts", own, counts, all);
+    all_gatherv(*group, "rows of the experts", own, counts, all, Stream());
   }
   std::vector<std::vector<int64_t>> rows;
   const int64_t* next = all.data<int64_t>();
@@ -205,7 +205,7 @@ LayerRun run_layer(const RunOptions& options,
   all_reduce_sum(*group, "bytes of the weights", {&run.weight_bytes, 1});
   run.output = Tensor::empty(hidden.shape(), DType::kF32);
   all_gatherv(*group, "rows of the output", output.slice(0, counts[static_cast<size_t>(rank)]),
-              counts, run.output);
+              counts, run.output, stream);
   return run;
 }
 

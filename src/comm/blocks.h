@@ -15,6 +15,17 @@
 
 namespace moebius::comm {
 
+// Throws InvalidArgument naming the value.  need_data: a block of some bytes has an address.
+inline void expect_blocks_valid(const auto& blocks, int num_ranks, bool need_data) {
+  for (const auto& block : blocks) {
+    expect_ge(block.peer, 0, "peer of a block");
+    expect_le(block.peer, num_ranks - 1, "peer of a block");
+    expect_ge(block.bytes, 0, "bytes of a block");
+    expect(!need_data || block.bytes == 0 || block.data != nullptr,
+           "a block of some bytes has no data");
+  }
+}
+
 template <typename Block>
 class BlocksByPeer {
  public:

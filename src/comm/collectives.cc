@@ -8,6 +8,8 @@
 #include <array>
 #include <vector>
 
+#include "comm/cuda/sum_parts.h"
+#include "core/cuda/runtime.h"
 #include "core/parallel.h"
 #include "moebius/group.h"
 
@@ -31,16 +33,24 @@ std::vector<int64_t> offsets_of(const Group& group,
   return offsets;
 }
 
-void expect_rows(const Tensor& tensor, int64_t rows, std::string_view op, std::string_view what) {
+void expect_rows(const Group& group,
+                 const Tensor& tensor,
+                 int64_t rows,
+                 std::string_view op,
+                 std::string_view what) {
   expect_defined(tensor, fmt::format("{}: {}", op, what));
   expect_ge(tensor.num_dims(), 1, fmt::format("{}: dimensions of {}", op, what));
   expect_eq(tensor.dim(0), rows, fmt::format("{}: {}.dim(0)", op, what));
-  expect(tensor.device().is_cpu(), fmt::format("{}: {} is not on the CPU", op, what));
+  expect(tensor.device().is_cpu() || tensor.device() == group.device(),
+         fmt::format("{}: {} is on {}, expected cpu{}", op, what, to_string(tensor.device()),
+                     group.device().is_cpu() ? "" : " or " + to_string(group.device())));
 }
 
 // Bytes of one row; checks that both tensors have equal rows.
 int64_t row_bytes_of(const Tensor& in, const Tensor& out, std::string_view op) {
   expect_dtype(out, in.dtype(), fmt::format("{}: out", op));
+  expect_eq(to_string(out.device()), to_string(in.device()),
+            fmt::format("{}: device of out, after that of in,", op));
   const auto row_shape = [](const Tensor& tensor) {
     std::vector<int64_t> dims;
     for (int i = 1; i < tensor.num_dims(); ++i) {
@@ -95,6 +105,46 @@ void sum_parts(std::span<const std::byte* const> parts, const Tensor& out, const
   });
 }
 
+void exchange_rows(Group& group,
+                   std::string_view op,
+                   std::span<const SendBlock> sends,
+                   std::span<const RecvBlock> recvs,
+                   Device device,
+                   const Stream& stream) {
+  if (device.is_cpu()) {
+    group.exchange(op, sends, recvs);
+  } else {
+    group.exchange_on(stream, op, sends, recvs);
+  }
+}
+
+// The parts of the peers are gathered and then summed, since the order of the sum is the contract.
+void reduce_scatter_on_gpu(Group& group,
+                           std::string_view op,
+                           const Tensor& in,
+                           std::span<const int64_t> offsets,
+                           int64_t row,
+                           const Tensor& out,
+                           const Stream& stream) {
+  const auto rank = static_cast<size_t>(group.rank());
+  const std::shared_ptr<void> gathered = cuda::allocate_on(
+      (group.size() - 1) * out.nbytes(), stream.native_handle(), stream.device().index);
+  comm::RankParts parts{in.bytes() + offsets[rank] * row, static_cast<std::byte*>(gathered.get()),
+                        group.rank(), group.size()};
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  for (int peer = 0; peer < group.size(); ++peer) {
+    if (peer != group.rank()) {
+      const auto p = static_cast<size_t>(peer);
+      sends.push_back({peer, in.bytes() + offsets[p] * row, (offsets[p + 1] - offsets[p]) * row});
+      const int slot = peer - (peer > group.rank() ? 1 : 0);
+      recvs.push_back({peer, parts.others + slot * out.nbytes(), out.nbytes()});
+    }
+  }
+  group.exchange_on(stream, op, sends, recvs);
+  comm::launch_sum_parts(parts, out, stream);
+}
+
 }  // namespace
 
 void all_gather_bytes(Group& group, std::string_view op, const void* in, int64_t bytes, void* out) {
@@ -111,10 +161,11 @@ void all_gatherv(Group& group,
                  std::string_view op,
                  const Tensor& in,
                  std::span<const int64_t> counts,
-                 const Tensor& out) {
+                 const Tensor& out,
+                 const Stream& stream) {
   const auto offsets = offsets_of(group, counts, op);
-  expect_rows(in, counts[static_cast<size_t>(group.rank())], op, "in");
-  expect_rows(out, offsets.back(), op, "out");
+  expect_rows(group, in, counts[static_cast<size_t>(group.rank())], op, "in");
+  expect_rows(group, out, offsets.back(), op, "out");
   const int64_t row = row_bytes_of(in, out, op);
   std::vector<SendBlock> sends;
   std::vector<RecvBlock> recvs;
@@ -123,7 +174,7 @@ void all_gatherv(Group& group,
     sends.push_back({peer, in.raw(), in.nbytes()});
     recvs.push_back({peer, out.bytes() + offsets[p] * row, counts[p] * row});
   }
-  group.exchange(op, sends, recvs);
+  exchange_rows(group, op, sends, recvs, in.device(), stream);
 }
 
 void reduce_scatterv(Group& group,
@@ -133,12 +184,15 @@ void reduce_scatterv(Group& group,
                      const Tensor& out,
                      const Stream& stream) {
   const auto offsets = offsets_of(group, counts, op);
-  expect_rows(in, offsets.back(), op, "in");
-  expect_rows(out, counts[static_cast<size_t>(group.rank())], op, "out");
+  expect_rows(group, in, offsets.back(), op, "in");
+  expect_rows(group, out, counts[static_cast<size_t>(group.rank())], op, "out");
   const DType dtype = in.dtype();
   expect(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16,
          fmt::format("{}: in has dtype {}, expected f32, bf16 or f16", op, name(dtype)));
   const int64_t row = row_bytes_of(in, out, op);
+  if (in.device().is_cuda()) {
+    return reduce_scatter_on_gpu(group, op, in, offsets, row, out, stream);
+  }
   std::vector<SendBlock> sends;
   std::vector<RecvBlock> recvs;
   for (int peer = 0; peer < group.size(); ++peer) {
@@ -156,11 +210,12 @@ void all_to_allv(Group& group,
                  const Tensor& in,
                  std::span<const int64_t> send_counts,
                  std::span<const int64_t> recv_counts,
-                 const Tensor& out) {
+                 const Tensor& out,
+                 const Stream& stream) {
   const auto send_offsets = offsets_of(group, send_counts, op);
   const auto recv_offsets = offsets_of(group, recv_counts, op);
-  expect_rows(in, send_offsets.back(), op, "in");
-  expect_rows(out, recv_offsets.back(), op, "out");
+  expect_rows(group, in, send_offsets.back(), op, "in");
+  expect_rows(group, out, recv_offsets.back(), op, "out");
   const int64_t row = row_bytes_of(in, out, op);
   std::vector<SendBlock> sends;
   std::vector<RecvBlock> recvs;
@@ -169,7 +224,7 @@ void all_to_allv(Group& group,
     sends.push_back({peer, in.bytes() + send_offsets[p] * row, send_counts[p] * row});
     recvs.push_back({peer, out.bytes() + recv_offsets[p] * row, recv_counts[p] * row});
   }
-  group.exchange(op, sends, recvs);
+  exchange_rows(group, op, sends, recvs, in.device(), stream);
 }
 
 void all_reduce_sum(Group& group, std::string_view op, std::span<int64_t> values) {

@@ -9,22 +9,13 @@
 #include <utility>
 
 #include "comm/backoff.h"
+#include "comm/blocks.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 
 namespace moebius::comm {
 
 namespace {
-
-void expect_blocks_valid(const auto& blocks, int num_ranks, bool need_data) {
-  for (const auto& block : blocks) {
-    expect_ge(block.peer, 0, "peer of a block");
-    expect_le(block.peer, num_ranks - 1, "peer of a block");
-    expect_ge(block.bytes, 0, "bytes of a block");
-    expect(!need_data || block.bytes == 0 || block.data != nullptr,
-           "a block of some bytes has no data");
-  }
-}
 
 // Two ranks in different calls blame each other: wrong is the one that differs from this rank, and
 // it cannot be told which when this rank is in another epoch.

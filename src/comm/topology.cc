@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "moebius/group.h"
@@ -36,6 +38,14 @@ Topology Topology::make(int rank, int size, int ranks_per_node) {
   }
   topology.node_begin.push_back(size);
   return topology;
+}
+
+void Group::exchange_on(const Stream& stream,
+                        std::string_view op,
+                        std::span<const SendBlock>,
+                        std::span<const RecvBlock>) {
+  throw Unsupported(fmt::format("{} on {}: the ranks of group {} have no GPU", op,
+                                to_string(stream.device()), name()));
 }
 
 void Group::count_traffic(int peer, int64_t bytes) {

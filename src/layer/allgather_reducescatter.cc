@@ -48,7 +48,7 @@ class AllGatherReduceScatter final : public PrepareFinalize {
   void finalize(const FinalizeInput& input, const CallContext& context) override;
 
  private:
-  Tensor gather(const Tensor& rows, const std::vector<int64_t>& counts) const;
+  Tensor gather(const Tensor& rows, const std::vector<int64_t>& counts, const Stream& stream) const;
 
   Group& group_;
   bool monolithic_;
@@ -59,11 +59,12 @@ class AllGatherReduceScatter final : public PrepareFinalize {
 };
 
 Tensor AllGatherReduceScatter::gather(const Tensor& rows,
-                                      const std::vector<int64_t>& counts) const {
+                                      const std::vector<int64_t>& counts,
+                                      const Stream& stream) const {
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const Tensor all = rows.num_dims() == 1 ? Tensor::empty({total}, rows.dtype())
                                           : Tensor::empty({total, rows.dim(1)}, rows.dtype());
-  all_gatherv(group_, kOp, rows, counts, all);
+  all_gatherv(group_, kOp, rows, counts, all, stream);
   return all;
 }
 
@@ -94,21 +95,21 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
     quantize_rows(rows, *spec, input.quant->a1, 0, result.x, result.x_scale, context.stream);
   };
   if (!spec) {
-    result.x = gather(x, counts);
+    result.x = gather(x, counts, context.stream);
   } else if (per_tensor && !is_static) {
-    quantize_into_result(gather(x, counts));
+    quantize_into_result(gather(x, counts, context.stream));
   } else {
     quantize_into_result(x);
-    result.x = gather(result.x, counts);
+    result.x = gather(result.x, counts, context.stream);
     if (!per_tensor) {
-      result.x_scale = gather(result.x_scale, counts);
+      result.x_scale = gather(result.x_scale, counts, context.stream);
     }
   }
   if (monolithic_) {
-    result.router_logits = gather(input.router_logits, counts);
+    result.router_logits = gather(input.router_logits, counts, context.stream);
   } else {
-    result.topk_ids = gather(input.topk_ids, counts);
-    result.topk_weights = gather(input.topk_weights, counts);
+    result.topk_ids = gather(input.topk_ids, counts, context.stream);
+    result.topk_weights = gather(input.topk_weights, counts, context.stream);
     const Topology& topology = group_.topology();
     const auto* ids = input.topk_ids.data<int32_t>();
     statistics_.selections +=
@@ -117,7 +118,7 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
     statistics_.node_copies += num_tokens * (topology.size - topology.node_size(topology.node()));
   }
   if (input.lora_ids) {
-    result.lora_ids = gather(input.lora_ids, counts);
+    result.lora_ids = gather(input.lora_ids, counts, context.stream);
   }
   return result;
 }

@@ -64,7 +64,7 @@ TEST_P(CollectivesTest, GathersUnevenRows) {
         const int64_t own = counts[static_cast<size_t>(group.rank())];
         const Tensor in = expected.slice(first, first + own).clone();
         const Tensor out = Tensor::zeros({sum(counts), kColumns}, dtype);
-        all_gatherv(group, "gather", in, counts, out);
+        all_gatherv(group, "gather", in, counts, out, Stream());
         EXPECT_TRUE(same_bytes(out, expected)) << name(dtype) << ", seed " << seed;
       }
     }
@@ -83,7 +83,7 @@ TEST_P(CollectivesTest, GathersRowsOfAnyShape) {
       const Tensor in = Tensor::zeros(shape, DType::kI32);
       std::fill_n(in.data<int32_t>(), in.numel(), group.rank());
       const Tensor out = Tensor::zeros(Shape(all_dims), DType::kI32);
-      all_gatherv(group, "gather", in, counts, out);
+      all_gatherv(group, "gather", in, counts, out, Stream());
       for (int64_t i = 0, n = out.numel(); i < n; ++i) {
         ASSERT_EQ(out.data<int32_t>()[i], i / in.numel()) << to_string(shape) << " at " << i;
       }
@@ -173,7 +173,7 @@ TEST_P(CollectivesTest, SendsRowsFromAllToAll) {
       std::vector<int32_t> received(expected.size(), -1);
       all_to_allv(group, "shuffle", Tensor::borrow(sent.data(), {sum(send_counts), 3}, DType::kI32),
                   send_counts, recv_counts,
-                  Tensor::borrow(received.data(), {sum(recv_counts), 3}, DType::kI32));
+                  Tensor::borrow(received.data(), {sum(recv_counts), 3}, DType::kI32), Stream());
       EXPECT_EQ(received, expected) << "seed " << seed;
     }
   });
@@ -213,7 +213,7 @@ TEST_P(CollectivesTest, WrongSizesAreRefusedWithBothValues) {
     const Tensor in = Tensor::zeros({2, 4}, DType::kF32);
     const Tensor out = Tensor::zeros({all, 4}, DType::kF32);
     const auto gather = [&](const Tensor& from, std::span<const int64_t> n, const Tensor& to) {
-      return [&group, from, n, to] { all_gatherv(group, "gather", from, n, to); };
+      return [&group, from, n, to] { all_gatherv(group, "gather", from, n, to, Stream()); };
     };
     expect_refused(gather(in, too_many, out),
                    {"gather", "number of counts is", std::to_string(group.size() + 1)});

@@ -8,26 +8,47 @@
 
 #include <memory>
 
+#include "comm/blocks.h"
 #include "moebius/group.h"
 
 namespace moebius::comm {
 
-// Memory of GPUs that peers reach by load and store.
-class WindowProvider {
+// What a rank sends and receives in one call, without empty blocks.
+struct DeviceBlocks {
+  BlocksByPeer<SendBlock> sends;
+  BlocksByPeer<RecvBlock> recvs;
+};
+
+// Memory of GPUs that peers reach by load and store, and copies between them.
+class DeviceProvider {
  public:
-  virtual ~WindowProvider() = default;
+  virtual ~DeviceProvider() = default;
   virtual std::string_view name() const = 0;  // of the group
   // Collective over `host`, whose ranks ask for the same bytes.
   virtual std::unique_ptr<Window> map_window(Group& host, std::string_view op, int64_t bytes) = 0;
+  // As Group::exchange_on, with blocks that match at both ends, and all ranks here.
+  virtual void exchange_on(const Stream& stream,
+                           Group& host,
+                           std::string_view op,
+                           const DeviceBlocks& blocks) = 0;
 };
+
+// Enqueues the copies of blocks that match one by one.
+void copy_blocks(std::span<const SendBlock> from,
+                 std::span<const RecvBlock> to,
+                 const Stream& stream);
 
 class CudaGroup final : public Group {
  public:
-  CudaGroup(std::unique_ptr<Group> host, Device device, std::unique_ptr<WindowProvider> provider);
+  CudaGroup(std::unique_ptr<Group> host, Device device, std::unique_ptr<DeviceProvider> provider);
 
   std::string_view name() const override { return provider_->name(); }
   Device device() const override { return device_; }
   std::unique_ptr<Window> make_window(std::string_view op, int64_t bytes) override;
+  void exchange_on(const Stream& stream,
+                   std::string_view op,
+                   std::span<const SendBlock> sends,
+                   std::span<const RecvBlock> recvs) override;
 
   int64_t epoch() const override { return host_->epoch(); }
   Traffic traffic() const override { return host_->traffic(); }
@@ -49,11 +70,11 @@ class CudaGroup final : public Group {
  private:
   const std::unique_ptr<Group> host_;  // goes after the provider, which may need it to
   const Device device_;
-  const std::unique_ptr<WindowProvider> provider_;
+  const std::unique_ptr<DeviceProvider> provider_;
 };
 
 // Windows through peer access: REQUIRES ranks that share an address space.  Collective: throws
 // Unsupported on every rank when a GPU of a node cannot reach another's memory.
-std::unique_ptr<WindowProvider> make_peer_access(Group& host, Device device);
+std::unique_ptr<DeviceProvider> make_peer_access(Group& host, Device device);
 
 }  // namespace moebius::comm

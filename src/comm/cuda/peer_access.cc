@@ -21,7 +21,7 @@ namespace {
 
 using Memory = std::shared_ptr<void>;
 
-class PeerAccess final : public WindowProvider {
+class PeerAccess final : public DeviceProvider {
  public:
   PeerAccess(Group& host, Device device) : device_(device) {
     const auto devices = share(host, "GPUs of the ranks", std::make_shared<const Device>(device));
@@ -56,6 +56,28 @@ class PeerAccess final : public WindowProvider {
                                         std::move(memories));
   }
 
+  // The receiver copies, once the sender's stream is that far; and the sender's stream goes on once
+  // all have copied.
+  void exchange_on(const Stream& stream,
+                   Group& host,
+                   std::string_view op,
+                   const DeviceBlocks& blocks) override {
+    struct Posted {
+      BlocksByPeer<SendBlock> sends;
+      Event ready;
+    };
+    const auto all =
+        share(host, op, std::make_shared<const Posted>(Posted{blocks.sends, stream.record()}));
+    for (int peer = 0; peer < host.size(); ++peer) {
+      const Posted& posted = *all[static_cast<size_t>(peer)];
+      stream.wait(posted.ready);
+      copy_blocks(posted.sends.of(host.rank()), blocks.recvs.of(peer), stream);
+    }
+    for (const auto& copied : share(host, op, std::make_shared<const Event>(stream.record()))) {
+      stream.wait(*copied);
+    }
+  }
+
  private:
   std::string try_reach() const {
     try {
@@ -72,7 +94,7 @@ class PeerAccess final : public WindowProvider {
 
 }  // namespace
 
-std::unique_ptr<WindowProvider> make_peer_access(Group& host, Device device) {
+std::unique_ptr<DeviceProvider> make_peer_access(Group& host, Device device) {
   return std::make_unique<PeerAccess>(host, device);
 }
 

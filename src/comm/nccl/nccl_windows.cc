@@ -28,6 +28,10 @@ namespace comm {
 
 namespace {
 
+bool is_fine(ncclResult_t result) {
+  return result == ncclSuccess || result == ncclInProgress;
+}
+
 struct Registration {
   void* memory = nullptr;
   ncclWindow_t window = nullptr;
@@ -73,7 +77,7 @@ class Registrations {
   void give_back(const Registration& registration) const {
     const NcclLibrary& nccl = nccl_library();
     const auto log_failure = [&](std::string_view call, ncclResult_t result) {
-      if (result != ncclSuccess && result != ncclInProgress) {
+      if (!is_fine(result)) {
         log(LogLevel::kError, fmt::format("{}: {}", call, nccl.get_error_string(result)));
       }
     };
@@ -92,13 +96,14 @@ class Registrations {
   std::vector<int64_t> dropped_;
 };
 
-class NcclWindows final : public WindowProvider {
+class NcclWindows final : public DeviceProvider {
  public:
   NcclWindows(Group& host, Device device) : device_(device) {
     const Topology& topology = host.topology();
     const int begin = topology.node_begin[static_cast<size_t>(topology.node())];
     node_ =
         std::make_shared<Communicator>(host, begin, begin + topology.node_size(topology.node()));
+    all_ = topology.num_nodes() == 1 ? node_ : std::make_shared<Communicator>(host, 0, host.size());
     registrations_ = std::make_shared<Registrations>(node_);
   }
 
@@ -143,6 +148,36 @@ class NcclWindows final : public WindowProvider {
                                         std::move(owner));
   }
 
+  void exchange_on(const Stream& stream,
+                   Group& host,
+                   std::string_view op,
+                   const DeviceBlocks& blocks) override {
+    cuda::make_current(device_.index);
+    copy_blocks(blocks.sends.of(host.rank()), blocks.recvs.of(host.rank()), stream);
+    const NcclLibrary& nccl = nccl_library();
+    const auto to = static_cast<cudaStream_t>(stream.native_handle());
+    all_->call(host, fmt::format("{}: ncclSend and ncclRecv", op), [&] {
+      ncclResult_t result = nccl.group_start();
+      for (int peer = 0; peer < host.size(); ++peer) {
+        if (peer == host.rank()) {
+          continue;
+        }
+        for (const SendBlock& block : blocks.sends.of(peer)) {
+          result = is_fine(result) ? nccl.send(block.data, static_cast<size_t>(block.bytes),
+                                               ncclUint8, peer, all_->get(), to)
+                                   : result;
+        }
+        for (const RecvBlock& block : blocks.recvs.of(peer)) {
+          result = is_fine(result) ? nccl.recv(block.data, static_cast<size_t>(block.bytes),
+                                               ncclUint8, peer, all_->get(), to)
+                                   : result;
+        }
+      }
+      const ncclResult_t ended = nccl.group_end();
+      return is_fine(result) ? ended : result;
+    });
+  }
+
  private:
   // Where GPUs cannot reach each other NCCL registers memory for its own use, gives an odd address
   // in place of a window, and says success.
@@ -161,7 +196,8 @@ class NcclWindows final : public WindowProvider {
   }
 
   const Device device_;
-  std::shared_ptr<Communicator> node_;
+  std::shared_ptr<Communicator> node_;  // this rank's node
+  std::shared_ptr<Communicator> all_;   // every rank
   std::shared_ptr<Registrations> registrations_;
   int64_t num_made_ = 0;
 };

@@ -40,25 +40,25 @@ class Pool {
                "cudaMemPoolSetAttribute");
   }
 
-  void* take(int64_t bytes, std::span<const int> peers) {
-    {
-      const std::lock_guard lock(mutex_);
-      for (const int peer : peers) {
-        allow(peer);
-      }
-    }
+  void* take(int64_t bytes, cudaStream_t stream) {
     void* data = nullptr;
     // Zero bytes still get a distinct address.
     const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
-    cudaError_t status = cudaMallocFromPoolAsync(&data, size, pool_, cudaStreamPerThread);
+    cudaError_t status = cudaMallocFromPoolAsync(&data, size, pool_, stream);
     if (status == cudaErrorMemoryAllocation) {
       (void)cudaGetLastError();
       give_back_unused_memory(index_);
-      status = cudaMallocFromPoolAsync(&data, size, pool_, cudaStreamPerThread);
+      status = cudaMallocFromPoolAsync(&data, size, pool_, stream);
     }
     check_cuda(status, fmt::format("allocating {} bytes", bytes));
-    check_cuda(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize");
     return data;
+  }
+
+  void allow(std::span<const int> peers) {
+    const std::lock_guard lock(mutex_);
+    for (const int peer : peers) {
+      allow(peer);
+    }
   }
 
   void trim() { check_cuda(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo"); }
@@ -103,18 +103,22 @@ Pool& pool_of(int index, Reach reach) {
   return *pool;
 }
 
-std::shared_ptr<void> take(int64_t bytes, int index, Reach reach, std::span<const int> peers) {
-  expect_usable(index);
-  const DeviceGuard guard(index);
-  void* data = pool_of(index, reach).take(bytes, peers);
-  return {data, [index](void* p) {
+// Memory that is taken and given back in the order of a stream.
+std::shared_ptr<void> take(int64_t bytes, int index, Pool& pool, cudaStream_t stream) {
+  return {pool.take(bytes, stream), [index, stream](void* p) {
             try {
-              const DeviceGuard free_guard(index);
-              log_cuda_error(cudaFreeAsync(p, cudaStreamPerThread), "cudaFreeAsync");
+              const DeviceGuard guard(index);
+              log_cuda_error(cudaFreeAsync(p, stream), "cudaFreeAsync");
             } catch (const CudaError&) {
               // The process ends, or the device has failed for good; its memory goes with it.
             }
           }};
+}
+
+std::shared_ptr<void> take_now(int64_t bytes, int index, Pool& pool) {
+  auto memory = take(bytes, index, pool, cudaStreamPerThread);
+  check_cuda(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize");
+  return memory;
 }
 
 }  // namespace
@@ -128,11 +132,23 @@ void give_back_unused_memory(int index) {
 }
 
 std::shared_ptr<void> allocate(int64_t bytes, int index) {
-  return take(bytes, index, Reach::kOwn, {});
+  expect_usable(index);
+  const DeviceGuard guard(index);
+  return take_now(bytes, index, pool_of(index, Reach::kOwn));
+}
+
+std::shared_ptr<void> allocate_on(int64_t bytes, void* stream, int index) {
+  expect_usable(index);
+  const DeviceGuard guard(index);
+  return take(bytes, index, pool_of(index, Reach::kOwn), as_stream(stream));
 }
 
 std::shared_ptr<void> allocate_shared(int64_t bytes, int index, std::span<const int> peers) {
-  return take(bytes, index, Reach::kPeers, peers);
+  expect_usable(index);
+  const DeviceGuard guard(index);
+  Pool& pool = pool_of(index, Reach::kPeers);
+  pool.allow(peers);
+  return take_now(bytes, index, pool);
 }
 
 void copy(void* to, const void* from, int64_t bytes, void* stream, int stream_index) {

@@ -23,7 +23,10 @@ void make_current(int index);  // the device of this thread's later calls that n
 // work of the device, so that a rank may do both while a kernel of another rank waits for it.
 // REQUIRES: the last handle goes only after the work that uses the memory.
 std::shared_ptr<void> allocate(int64_t bytes, int index);
-// The same, and the GPUs named may load and store it too.
+// The same in the order of a stream's work, taken and given back: the handle may go as soon as what
+// uses the memory is enqueued.  REQUIRES: the stream outlives the handle.
+std::shared_ptr<void> allocate_on(int64_t bytes, void* stream, int index);
+// As allocate(), and the GPUs named may load and store it too.
 std::shared_ptr<void> allocate_shared(int64_t bytes, int index, std::span<const int> peers);
 
 // Returns what the pools hold and nobody uses to the driver, for allocations made elsewhere.
