@@ -53,9 +53,10 @@ struct Traffic {
   int64_t inter_node_bytes = 0;
 };
 
-// Symmetric memory: every rank has `bytes()` of its own, 256-byte aligned and zero at first.  In a group
-// of GPUs it is memory of each rank's GPU, and the addresses are for kernels.  A rank's memory stays
-// until the windows of all ranks are gone; they may go once the work that uses them is done.
+// Symmetric memory: every rank has `bytes()` of its own, 256-byte aligned and zero at first.  In a
+// group of GPUs it is memory of each rank's GPU, and the addresses are for kernels.  A rank's
+// memory stays until the windows of all ranks are gone; they may go once the work that uses them is
+// done.
 class Window {
  public:
   virtual ~Window() = default;
@@ -137,10 +138,10 @@ class Group {
     start_exchange(op, sends, recvs, std::move(reader))->wait();
   }
 
-  // The same for blocks in memory of device(), enqueued on `stream`, a stream of it: what is sent is read
-  // and what is received written in its order.  On the host it is a call as the others, which checks
-  // the blocks; returning says nothing of the GPU's work.
-  // Throws Unsupported in a group without GPUs.
+  // The same for blocks in memory of device(), enqueued on `stream`, a stream of it: what is sent
+  // is read and what is received written in its order.  On the host it is a call as the others,
+  // which checks the blocks; returning says nothing of the GPU's work. Throws Unsupported in a
+  // group without GPUs.
   virtual void exchange_on(const Stream& stream,
                            std::string_view op,
                            std::span<const SendBlock> sends,
@@ -219,12 +220,12 @@ struct ThreadGroupOptions {
   int ranks_per_node = 0;                // 0: one node
   std::chrono::milliseconds timeout{0};  // 0: setting MOEBIUS_TIMEOUT_MS
   bool pin = true;  // disjoint CPUs per rank when there are at least as many CPUs as ranks
-  // Empty: ranks without GPU.  Else the GPU of each rank: those of a node must reach each other's memory
-  // over NVLink or PCIe; several ranks may share one.  Where they do, every kernel that waits for a
-  // peer must be loaded before it is launched (cuda::load_kernels), and have room beside the others.
-  // It is the current device of the rank's thread.
+  // Empty: ranks without GPU.  Else the GPU of each rank: those of a node must reach each other's
+  // memory over NVLink or PCIe; several ranks may share one.  Where they do, every kernel that
+  // waits for a peer must be loaded before it is launched (cuda::load_kernels), and have room
+  // beside the others.  It is the current device of the rank's thread.
   std::vector<Device> devices = {};
-  bool nccl = false;  // with devices: windows through NCCL, see make_nccl_group(); a GPU for each rank
+  bool nccl = false;  // with a device per rank: make_nccl_group() instead of peer access
 };
 // Runs body on num_ranks threads and joins them.  A rank that throws aborts the group; the first
 // original exception (not the CommErrors it caused elsewhere) is rethrown here.
@@ -250,13 +251,14 @@ bool mpi_available();
 // True when this process was started by an MPI launcher (or MPI is initialised already).
 bool launched_by_mpi();
 
-// nccl: each rank of a host group (threads or processes) with a GPU of its own.  Host calls remain the
-// host group's; windows are symmetric memory of NCCL, reached over NVLink within the host group's nodes,
-// pretended or real.  NVLink multicast is not used.  Collective; throws Unsupported, with the reason,
-// when built without NCCL, when the library found is not of the version this was built with, and
-// when GPUs of a node cannot load and store each other's memory.
+// nccl: each rank of a host group (threads or processes) with a GPU of its own.  Host calls remain
+// the host group's; windows are symmetric memory of NCCL, reached over NVLink within the host
+// group's nodes, pretended or real.  NVLink multicast is not used.  Collective; throws Unsupported,
+// with the reason, when built without NCCL, when the library found is not of the version this was
+// built with, and when GPUs of a node cannot load and store each other's memory.
 std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group> host, Device device);
-// Empty where a nccl group can be made, else the reason: built without NCCL, no library, a wrong one.
+// Empty where a nccl group can be made, else the reason: built without NCCL, no library, a wrong
+// one.
 std::string why_no_nccl();
 
 }  // namespace moebius
