@@ -32,6 +32,9 @@ struct RowSum {
   int64_t n;
   void* out;         // [n]; no term's row
   bool past_caches;  // store so where out is aligned; the caller needs a fence (stream_copy.h)
+  // Rows summed next, fetched meanwhile; optional.
+  const SumTerm* next = nullptr;
+  int64_t num_next = 0;
 };
 
 void sum_rows(const RowSum& sum);  // by the best of those below

@@ -29,20 +29,31 @@ void reduce_tokens(const Tensor& expert_output,
                    bool sum_in_dtype,
                    const Stream& stream,
                    const AppendTerms& append_terms) {
-  constexpr int64_t kTokensPerTask = 4;
+  // Enough that most tokens are followed by one whose rows can be fetched; enough tasks, too.
+  const int64_t tokens_per_task =
+      std::clamp<int64_t>(output.dim(0) / (4 * stream.num_threads()), 1, 16);
   const SumRounding rounding =
       sum_in_dtype ? SumRounding::kProductsAndSums : SumRounding::kProducts;
   const int64_t hidden = output.dim(1);
   const int64_t row_bytes = hidden * bits(output.dtype()) / 8;
-  parallel_for(stream, output.dim(0), kTokensPerTask, [&](int64_t begin, int64_t end) {
+  parallel_for(stream, output.dim(0), tokens_per_task, [&](int64_t begin, int64_t end) {
     std::vector<Term> terms;
     std::vector<SumTerm> rows;
-    for (int64_t t = begin; t < end; ++t) {
+    std::vector<SumTerm> next;
+    const auto set_rows = [&](int64_t t) {
       terms.clear();
       append_terms(t, terms);
-      rows.clear();
+      next.clear();
       for (const auto& [row, weight] : terms) {
-        rows.push_back({expert_output.bytes() + row * row_bytes, weight});
+        next.push_back({expert_output.bytes() + row * row_bytes, weight});
+      }
+    };
+    set_rows(begin);
+    for (int64_t t = begin; t < end; ++t) {
+      rows.swap(next);
+      next.clear();
+      if (t + 1 < end) {
+        set_rows(t + 1);
       }
       sum_rows({.dtype = output.dtype(),
                 .rounding = rounding,
@@ -50,7 +61,9 @@ void reduce_tokens(const Tensor& expert_output,
                 .num_terms = static_cast<int64_t>(rows.size()),
                 .n = hidden,
                 .out = output.bytes() + t * row_bytes,
-                .past_caches = false});
+                .past_caches = false,
+                .next = next.data(),
+                .num_next = static_cast<int64_t>(next.size())});
     }
   });
 }
