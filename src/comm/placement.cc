@@ -26,9 +26,10 @@ ExpertPlacement ExpertPlacement::from_ranks(std::vector<int> rank_of, int num_ra
   placement.num_local_.assign(static_cast<size_t>(num_ranks), 0);
   placement.local_.reserve(rank_of.size());
   for (size_t e = 0; e < rank_of.size(); ++e) {
-    expect(rank_of[e] >= 0 && rank_of[e] < num_ranks,
-           fmt::format("expert {} is placed on rank {}, expected 0 to {}", e, rank_of[e],
-                       num_ranks - 1));
+    if (rank_of[e] < 0 || rank_of[e] >= num_ranks) {
+      throw InvalidArgument(fmt::format("expert {} is placed on rank {}, expected 0 to {}", e,
+                                        rank_of[e], num_ranks - 1));
+    }
     placement.local_.push_back(placement.num_local_[static_cast<size_t>(rank_of[e])]++);
   }
   placement.rank_of_ = std::move(rank_of);

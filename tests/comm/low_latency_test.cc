@@ -87,11 +87,12 @@ void expect_dispatched(const DispatchProblem& p,
 // Expert e multiplies a row by (e + 1).
 Tensor run_experts(const DispatchProblem& p, int rank, const LowLatencyDispatchOutput& received) {
   const Tensor y = Tensor::empty(received.x.shape(), DType::kBF16);
+  const ExpertPlacement placement = p.placement();
   for (int64_t e = 0; e < p.num_experts; ++e) {
-    if (p.placement().rank_of(e) != rank) {
+    if (placement.rank_of(e) != rank) {
       continue;
     }
-    const int64_t l = p.placement().local_index(e);
+    const int64_t l = placement.local_index(e);
     const int64_t count = received.expert_num_tokens.data<int32_t>()[l];
     const auto* x = received.x[l].data<BFloat16>();
     auto* to = y[l].data<BFloat16>();
@@ -197,13 +198,14 @@ TEST_P(LowLatencyTest, TwoCallsInFlightDoNotDisturbEachOther) {
       EXPECT_TRUE(same_bytes(out_a, expected_combined(p, a, {})));
       EXPECT_TRUE(same_bytes(out_b, expected_combined(q, b, {})));
     }
+    const ExpertPlacement placement = p.placement();
     int64_t expected = 0;
     for (int s = 0; s < p.num_ranks; ++s) {
       for (const auto* inputs : {&first_inputs, &second_inputs}) {
         const Tensor& ids = (*inputs)[static_cast<size_t>(s)].ids;
         for (int64_t i = 0; i < ids.numel(); ++i) {
           const int32_t id = ids.data<int32_t>()[i];
-          expected += id >= 0 && p.placement().rank_of(id) == group.rank();
+          expected += id >= 0 && placement.rank_of(id) == group.rank();
         }
       }
     }

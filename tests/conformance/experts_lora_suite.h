@@ -186,7 +186,7 @@ TEST_P(ExpertsScheme, AdaptersAreCloseToFloat64) {
     SCOPED_TRACE(name(dtype));
     const ExpertCase c = with_adapters(
         {.scheme = scheme, .dtype = dtype, .format = format, .biased = true}, 2, 8, DType::kF32);
-    ExpertProblem p = ExpertProblemMaker(32).make(kTiny, c);
+    ExpertProblem p = ExpertProblemMaker(31).make(kTiny, c);
     const Tensor actual = valid_rows(p, run(p, impl));
     p.desc.precision = Precision::kF64;
     const Tensor exact = valid_rows(p, run(p, "ref"));
