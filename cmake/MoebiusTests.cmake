@@ -17,7 +17,8 @@ set(MOEBIUS_DEFAULT_FIXTURES ${PROJECT_SOURCE_DIR}/../shared/fixtures)
 #                  [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
 # A GoogleTest executable <build>/tests/<name>; its cases are registered as <name>:<Suite>.<Case>.
 # LABELS: cpu, gpu, multi_gpu, slow, sanitize, fuzz, tsan. TIMEOUT holds for one case. PROCESSORS is how many
-# threads a case keeps busy. NO_MAIN: the sources have their own main(). CUDA_SOURCES: *.cu and what calls
+# processors a case keeps busy; rank threads mostly wait for each other, so those of a case count as one.
+# NO_MAIN: the sources have their own main(). CUDA_SOURCES: *.cu and what calls
 # the CUDA runtime; a test that has any is there only in a build with CUDA.
 # Cases are listed when ctest starts, not during the build; a skipped case is reported as skipped.
 function(moebius_add_test name)
