@@ -13,6 +13,7 @@
 #include <cstring>
 #include <optional>
 #include <random>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -95,6 +96,16 @@ struct ExpertProblem {
   ExpertWeights weights;
   ExpertsInput input;
 };
+
+// Why the implementation does not take `p`; empty when it does.
+inline std::string refusal(const ExpertProblem& p, std::string_view impl) {
+  for (const ExpertsImpl& candidate : experts_impls()) {
+    if (candidate.name == impl) {
+      return candidate.supports(p.desc, p.weights).reason;
+    }
+  }
+  return "no such implementation";
+}
 
 class ExpertProblemMaker {
  public:

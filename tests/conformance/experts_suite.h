@@ -81,16 +81,6 @@ inline double tolerance_of(const ExpertProblem& p, const Scheme& scheme) {
                    std::max(p.desc.hidden, p.desc.intermediate));
 }
 
-// Why the implementation does not take `p`; empty when it does.
-inline std::string refusal(const ExpertProblem& p, std::string_view impl) {
-  for (const ExpertsImpl& candidate : experts_impls()) {
-    if (candidate.name == impl) {
-      return candidate.supports(p.desc, p.weights).reason;
-    }
-  }
-  return "no such implementation";
-}
-
 // Runs `p` with the implementation and with ref and compares.
 inline void expect_agrees(const ExpertProblem& p, const Scheme& scheme, std::string_view impl) {
   if (const std::string reason = refusal(p, impl); !reason.empty()) {

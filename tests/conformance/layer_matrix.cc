@@ -462,11 +462,8 @@ LayerProblem& LayerRowRunner::problem(const LayerBackend& backend, int num_ranks
 
 std::string LayerRowRunner::experts_refusal() {
   LayerProblem& made = problem(kBackends[0], 1);
-  const auto impls = experts_impls();
-  const auto impl = std::find_if(impls.begin(), impls.end(), [&](const ExpertsImpl& candidate) {
-    return candidate.name == row_.experts.implementation;
-  });
-  return impl->supports(made.desc(0, ActivationFormat::kStandard), made.weights()).reason;
+  return moebius::refusal({made.desc(0, ActivationFormat::kStandard), made.weights(), {}},
+                          row_.experts.implementation);
 }
 
 std::optional<std::string> LayerRowRunner::refusal(const LayerBackend& backend) {
