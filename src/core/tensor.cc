@@ -201,7 +201,12 @@ void copy(const Tensor& from, const Tensor& to, const Stream& stream) {
   expect(at.is_cuda() && (at == from.device() || at == to.device()),
          fmt::format("a copy from {} to {} needs a stream of one of them that is a GPU, not of {}",
                      to_string(from.device()), to_string(to.device()), to_string(at)));
-  cuda::copy(to.raw(), from.raw(), from.nbytes(), stream.native_handle(), at.index);
+  if (from.device().is_cuda() && to.device().is_cuda()) {
+    cuda::copy_between(to.raw(), to.device().index, from.raw(), from.device().index, from.nbytes(),
+                       stream.native_handle(), at.index);
+  } else {
+    cuda::copy(to.raw(), from.raw(), from.nbytes(), stream.native_handle(), at.index);
+  }
 }
 
 Tensor to_device(const Tensor& tensor, Device device, const Stream& stream) {

@@ -42,6 +42,9 @@ void give_back_unused_memory(int index) {
 void copy(void*, const void*, int64_t, void*, int index) {
   refuse(index);
 }
+void copy_between(void*, int, const void*, int, int64_t, void*, int index) {
+  refuse(index);
+}
 void fill_zero(void*, int64_t, void*, int index) {
   refuse(index);
 }

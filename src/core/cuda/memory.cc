@@ -54,26 +54,16 @@ class Pool {
     return data;
   }
 
-  void allow(std::span<const int> peers) {
+  // Lets another GPU load and store all memory of the pool; false where it cannot.
+  bool allow(int peer) {
     const std::lock_guard lock(mutex_);
-    for (const int peer : peers) {
-      allow(peer);
-    }
-  }
-
-  void trim() { check_cuda(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo"); }
-
- private:
-  void allow(int peer) {
     if (peer == index_ || std::find(allowed_.begin(), allowed_.end(), peer) != allowed_.end()) {
-      return;
+      return true;
     }
     int can = 0;
     check_cuda(cudaDeviceCanAccessPeer(&can, peer, index_), "cudaDeviceCanAccessPeer");
     if (can == 0) {
-      throw Unsupported(fmt::format("{} cannot load and store memory of {}",
-                                    to_string(Device::cuda(peer)),
-                                    to_string(Device::cuda(index_))));
+      return false;
     }
     cudaMemAccessDesc access{};
     access.location.type = cudaMemLocationTypeDevice;
@@ -81,22 +71,24 @@ class Pool {
     access.flags = cudaMemAccessFlagsProtReadWrite;
     check_cuda(cudaMemPoolSetAccess(pool_, &access, 1), "cudaMemPoolSetAccess");
     allowed_.push_back(peer);
+    return true;
   }
 
+  void trim() { check_cuda(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo"); }
+
+ private:
   const int index_;
   cudaMemPool_t pool_ = nullptr;  // never destroyed: handles may outlive everything else
   std::mutex mutex_;
   std::vector<int> allowed_;
 };
 
-enum class Reach { kOwn, kPeers };
-
-Pool& pool_of(int index, Reach reach) {
+Pool& pool_of(int index) {
   static std::mutex mutex;
   // Leaked: handles of static life are given back after main().
-  static auto& pools = *new std::map<std::pair<int, Reach>, std::unique_ptr<Pool>>;
+  static auto& pools = *new std::map<int, std::unique_ptr<Pool>>;
   const std::lock_guard lock(mutex);
-  auto& pool = pools[{index, reach}];
+  auto& pool = pools[index];
   if (!pool) {
     pool = std::make_unique<Pool>(index);
   }
@@ -126,28 +118,31 @@ std::shared_ptr<void> take_now(int64_t bytes, int index, Pool& pool) {
 void give_back_unused_memory(int index) {
   expect_usable(index);
   const DeviceGuard guard(index);
-  for (const Reach reach : {Reach::kOwn, Reach::kPeers}) {
-    pool_of(index, reach).trim();
-  }
+  pool_of(index).trim();
 }
 
 std::shared_ptr<void> allocate(int64_t bytes, int index) {
   expect_usable(index);
   const DeviceGuard guard(index);
-  return take_now(bytes, index, pool_of(index, Reach::kOwn));
+  return take_now(bytes, index, pool_of(index));
 }
 
 std::shared_ptr<void> allocate_on(int64_t bytes, void* stream, int index) {
   expect_usable(index);
   const DeviceGuard guard(index);
-  return take(bytes, index, pool_of(index, Reach::kOwn), as_stream(stream));
+  return take(bytes, index, pool_of(index), as_stream(stream));
 }
 
 std::shared_ptr<void> allocate_shared(int64_t bytes, int index, std::span<const int> peers) {
   expect_usable(index);
   const DeviceGuard guard(index);
-  Pool& pool = pool_of(index, Reach::kPeers);
-  pool.allow(peers);
+  Pool& pool = pool_of(index);
+  for (const int peer : peers) {
+    if (!pool.allow(peer)) {
+      throw Unsupported(fmt::format("{} cannot load and store memory of {}",
+                                    to_string(Device::cuda(peer)), to_string(Device::cuda(index))));
+    }
+  }
   return take_now(bytes, index, pool);
 }
 
@@ -157,6 +152,25 @@ void copy(void* to, const void* from, int64_t bytes, void* stream, int stream_in
     check_cuda(
         cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, as_stream(stream)),
         fmt::format("cudaMemcpyAsync of {} bytes", bytes));
+  }
+}
+
+void copy_between(void* to,
+                  int to_index,
+                  const void* from,
+                  int from_index,
+                  int64_t bytes,
+                  void* stream,
+                  int stream_index) {
+  const int other = from_index == stream_index ? to_index : from_index;
+  if (other == stream_index || pool_of(other).allow(stream_index)) {
+    copy(to, from, bytes, stream, stream_index);
+  } else if (bytes > 0) {
+    // Memory of a pool that this GPU cannot reach goes by way of the host.
+    const DeviceGuard guard(stream_index);
+    check_cuda(cudaMemcpyPeerAsync(to, to_index, from, from_index, static_cast<size_t>(bytes),
+                                   as_stream(stream)),
+               fmt::format("cudaMemcpyPeerAsync of {} bytes", bytes));
   }
 }
 

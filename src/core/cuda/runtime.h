@@ -26,14 +26,22 @@ std::shared_ptr<void> allocate(int64_t bytes, int index);
 // The same in the order of a stream's work, taken and given back: the handle may go as soon as what
 // uses the memory is enqueued.  REQUIRES: the stream outlives the handle.
 std::shared_ptr<void> allocate_on(int64_t bytes, void* stream, int index);
-// As allocate(), and the GPUs named may load and store it too.
+// As allocate(), and the GPUs named may load and store it too, as all else that is allocated here.
 std::shared_ptr<void> allocate_shared(int64_t bytes, int index, std::span<const int> peers);
 
 // Returns what the pools hold and nobody uses to the driver, for allocations made elsewhere.
 void give_back_unused_memory(int index);
 
-// Enqueued.  Either side may be host memory or memory of any GPU.
+// Enqueued.  Either side may be host memory, or memory that the stream's GPU reaches.
 void copy(void* to, const void* from, int64_t bytes, void* stream, int stream_index);
+// Enqueued, from one GPU to another or the same, on a stream of one of them.
+void copy_between(void* to,
+                  int to_index,
+                  const void* from,
+                  int from_index,
+                  int64_t bytes,
+                  void* stream,
+                  int stream_index);
 void fill_zero(void* to, int64_t bytes, void* stream, int stream_index);
 // The same on a stream of this thread; done when the call returns.
 void copy_now(void* to, const void* from, int64_t bytes, int index);
