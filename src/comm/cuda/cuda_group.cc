@@ -68,12 +68,14 @@ void check_blocks(Group& host,
 }  // namespace
 
 void copy_blocks(std::span<const SendBlock> from,
+                 int from_index,
                  std::span<const RecvBlock> to,
                  const Stream& stream) {
   assert(from.size() == to.size());
+  const int index = stream.device().index;
   for (size_t i = 0; i < from.size(); ++i) {
-    cuda::copy(to[i].data, from[i].data, from[i].bytes, stream.native_handle(),
-               stream.device().index);
+    cuda::copy_between(to[i].data, index, from[i].data, from_index, from[i].bytes,
+                       stream.native_handle(), index);
   }
 }
 

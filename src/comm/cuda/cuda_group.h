@@ -33,8 +33,9 @@ class DeviceProvider {
                            const DeviceBlocks& blocks) = 0;
 };
 
-// Enqueues the copies of blocks that match one by one.
+// Enqueues the copies of blocks that match one by one, from GPU `from_index` to the stream's.
 void copy_blocks(std::span<const SendBlock> from,
+                 int from_index,
                  std::span<const RecvBlock> to,
                  const Stream& stream);
 

@@ -64,14 +64,16 @@ class PeerAccess final : public DeviceProvider {
                    const DeviceBlocks& blocks) override {
     struct Posted {
       BlocksByPeer<SendBlock> sends;
+      int index;  // of the sender's GPU
       Event ready;
     };
     const auto all =
-        share(host, op, std::make_shared<const Posted>(Posted{blocks.sends, stream.record()}));
+        share(host, op,
+              std::make_shared<const Posted>(Posted{blocks.sends, device_.index, stream.record()}));
     for (int peer = 0; peer < host.size(); ++peer) {
       const Posted& posted = *all[static_cast<size_t>(peer)];
       stream.wait(posted.ready);
-      copy_blocks(posted.sends.of(host.rank()), blocks.recvs.of(peer), stream);
+      copy_blocks(posted.sends.of(host.rank()), posted.index, blocks.recvs.of(peer), stream);
     }
     for (const auto& copied : share(host, op, std::make_shared<const Event>(stream.record()))) {
       stream.wait(*copied);

@@ -153,7 +153,7 @@ class NcclWindows final : public DeviceProvider {
                    std::string_view op,
                    const DeviceBlocks& blocks) override {
     cuda::make_current(device_.index);
-    copy_blocks(blocks.sends.of(host.rank()), blocks.recvs.of(host.rank()), stream);
+    copy_blocks(blocks.sends.of(host.rank()), device_.index, blocks.recvs.of(host.rank()), stream);
     const NcclLibrary& nccl = nccl_library();
     const auto to = static_cast<cudaStream_t>(stream.native_handle());
     all_->call(host, fmt::format("{}: ncclSend and ncclRecv", op), [&] {
