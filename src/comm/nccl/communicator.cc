@@ -65,16 +65,16 @@ void Communicator::call(Group& host,
     fail("the communicator has failed before");
   }
   ncclResult_t result = make();
-  if (result == ncclInProgress) {
+  const auto is_done = [&] {
+    const ncclResult_t asked = nccl_library().comm_get_async_error(comm_, &result);
+    result = asked == ncclSuccess ? result : asked;
+    return result != ncclInProgress;
+  };
+  // Asked after success too: ncclCommWindowRegister says so while it is still at work.
+  if ((result == ncclSuccess || result == ncclInProgress) && !is_done()) {
     try {
-      host.wait_until(
-          what, host.rank(),
-          [&] {
-            const ncclResult_t asked = nccl_library().comm_get_async_error(comm_, &result);
-            result = asked == ncclSuccess ? result : asked;
-            return result != ncclInProgress;
-          },
-          [] { return std::string("expected NCCL to finish, seen in progress"); });
+      host.wait_until(what, host.rank(), is_done,
+                      [] { return std::string("expected NCCL to finish, seen in progress"); });
     } catch (...) {
       is_broken_ = true;
       throw;
