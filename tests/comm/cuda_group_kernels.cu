@@ -26,12 +26,12 @@ __device__ void store_release(uint64_t* at, uint64_t value) {
   asm volatile("st.release.sys.global.b64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
 }
 
-__device__ uint32_t* words_at(std::byte* window, int64_t num_words, int source) {
-  return reinterpret_cast<uint32_t*>(window) + source * num_words;
+__device__ uint64_t* flag_at(std::byte* window, int source) {
+  return reinterpret_cast<uint64_t*>(window) + source;
 }
 
-__device__ uint64_t* flag_at(std::byte* window, const StoreToPeers& args, int source) {
-  return reinterpret_cast<uint64_t*>(window + args.num_ranks * args.num_words * 4) + source;
+__device__ uint32_t* words_at(std::byte* window, const StoreToPeers& args, int source) {
+  return reinterpret_cast<uint32_t*>(flag_at(window, args.num_ranks)) + source * args.num_words;
 }
 
 // One CTA.  Words and then flag to every peer, the next first; waits for all flags, reads the
@@ -43,7 +43,7 @@ __global__ void store_to_peers_kernel(const StoreToPeers args) {
   }
   for (int step = 1; step <= args.num_ranks; ++step) {
     const int owner = (args.rank + step) % args.num_ranks;
-    uint32_t* to = words_at(args.peers[owner], args.num_words, args.rank);
+    uint32_t* to = words_at(args.peers[owner], args, args.rank);
     for (int64_t i = threadIdx.x; i < args.num_words; i += kThreads) {
       to[i] = word_of(args.round, args.rank, owner, i);
     }
@@ -52,8 +52,8 @@ __global__ void store_to_peers_kernel(const StoreToPeers args) {
   const int source = static_cast<int>(threadIdx.x);
   if (source < args.num_ranks) {
     // pairs with the loop below, at the peer: the words of all threads, through the barrier.
-    store_release(flag_at(args.peers[source], args, args.rank), static_cast<uint64_t>(args.round));
-    const uint64_t* flag = flag_at(args.peers[args.rank], args, source);
+    store_release(flag_at(args.peers[source], args.rank), static_cast<uint64_t>(args.round));
+    const uint64_t* flag = flag_at(args.peers[args.rank], source);
     const int64_t deadline = now_ns() + args.patience_ns;
     while (load_acquire(flag) < static_cast<uint64_t>(args.round)) {
       if (now_ns() > deadline) {
@@ -64,7 +64,7 @@ __global__ void store_to_peers_kernel(const StoreToPeers args) {
   }
   __syncthreads();
   for (int64_t i = threadIdx.x; i < args.num_ranks * args.num_words; i += kThreads) {
-    args.received[i] = words_at(args.peers[args.rank], args.num_words, 0)[i];
+    args.received[i] = words_at(args.peers[args.rank], args, 0)[i];
   }
   if (threadIdx.x == 0) {
     *args.missing = missing;

@@ -23,8 +23,7 @@ inline
 }
 
 struct StoreToPeers {
-  std::byte* const*
-      peers;  // windows: [num_ranks][num_words] words, then [num_ranks] flags of 8 bytes
+  std::byte* const* peers;  // windows: [num_ranks] flags of 8 bytes, then [num_ranks][num_words]
   int rank;
   int num_ranks;
   int round;
@@ -37,7 +36,7 @@ void launch_store_to_peers(const Stream& stream, const StoreToPeers& args);
 void load_store_to_peers(int device);
 
 inline int64_t window_bytes(int num_ranks, int64_t num_words) {
-  return num_ranks * (num_words * 4 + 8);
+  return num_ranks * (8 + num_words * 4);
 }
 
 }  // namespace moebius
