@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Signals on the device: publish, await with a deadline, abort.  signals.h says what the words
+// mean.
+//
+// Publishing rows: every thread that stored some has made its bulk stores complete
+// (ptx::bulk_wait<0>, not _read); then a block barrier, or a grid barrier for rows of several
+// blocks; then one thread calls publish, whose release takes all of them along. Consuming: await,
+// then a block barrier (a grid barrier) for the other threads.  Bulk copies of what was awaited
+// also need ptx::fence_proxy_async() after it, in the thread that issues them.
+#pragma once
+
+#include "comm/cuda/signals.h"
+#include "core/cuda/ptx.cuh"
+
+namespace moebius::comm {
+
+// Of the kernel's arguments: what waits and aborts need.  All pointers are device addresses.
+struct SignalContext {
+  int rank;
+  int num_ranks;
+  uint64_t timeout_ns;
+  FaultRecord* record;             // of this rank
+  uint64_t* abort[kMaxCudaRanks];  // the abort word in each rank's window; [rank] is the own one
+};
+
+__device__ __forceinline__ void publish(uint64_t* signal, uint32_t epoch, uint32_t value) {
+  ptx::st_release_sys(signal, make_signal(epoch, value));  // pairs with await_signal
+}
+
+// To be asked once at the start of a kernel, before anything is stored or awaited.
+__device__ __forceinline__ bool is_aborted(const SignalContext& context) {
+  return ptx::ld_relaxed_sys(context.abort[context.rank]) != 0;
+}
+
+// Tells every rank and the own host; the first fault of a rank is the one it keeps to.
+__device__ inline void raise_fault(const SignalContext& context,
+                                   const Fault& fault,
+                                   uint64_t seen) {
+  const uint64_t word = pack_fault(fault);
+  if (ptx::atom_cas_relaxed_sys(context.abort[context.rank], 0, word) != 0) {
+    return;
+  }
+  ptx::st_relaxed_sys(&context.record->seen, seen);
+  ptx::st_release_sys(&context.record->fault, word);
+  for (int r = 0; r < context.num_ranks; ++r) {
+    if (r != context.rank) {
+      ptx::st_relaxed_sys(context.abort[r], word);
+    }
+  }
+}
+
+// The slow part of a wait: true if it must end.
+__device__ inline bool must_give_up(const SignalContext& context,
+                                    const Fault& fault,
+                                    uint64_t seen,
+                                    uint64_t start,
+                                    uint32_t polls) {
+  const uint64_t word = ptx::ld_relaxed_sys(context.abort[context.rank]);
+  if (word != 0) {
+    if (unpack_fault(word).author != context.rank) {
+      ptx::st_relaxed_sys(&context.record->fault, word);
+    }
+    return true;
+  }
+  if (ptx::globaltimer() - start > context.timeout_ns) {
+    raise_fault(context, fault, seen);
+    return true;
+  }
+  // Host memory is far away; its news can wait.
+  if (polls % 1024 == 0 && ptx::ld_relaxed_sys(&context.record->stop) != 0) {
+    Fault stopped = fault;
+    stopped.reason = FaultReason::kStopped;
+    stopped.guilty = static_cast<uint8_t>(context.rank);
+    raise_fault(context, stopped, 0);
+    return true;
+  }
+  return false;
+}
+
+// One thread waits until the signal has reached `epoch`; *seen is what it then is.  False: this or
+// another rank has failed, and the kernel must end without touching its peers' memory again.
+__device__ inline bool await_signal(const SignalContext& context,
+                                    SignalOp op,
+                                    uint32_t epoch,
+                                    int peer,
+                                    const uint64_t* signal,
+                                    uint64_t* seen) {
+  *seen = ptx::ld_acquire_sys(signal);  // pairs with publish: what was stored before it
+  if (has_reached(signal_epoch(*seen), epoch)) {
+    return true;
+  }
+  Fault fault;
+  fault.reason = FaultReason::kExpired;
+  fault.op = op;
+  fault.author = static_cast<uint8_t>(context.rank);
+  fault.guilty = static_cast<uint8_t>(peer);
+  fault.epoch = epoch;
+  const uint64_t start = ptx::globaltimer();
+  for (uint32_t polls = 1;; ++polls) {
+    *seen = ptx::ld_acquire_sys(signal);
+    if (has_reached(signal_epoch(*seen), epoch)) {
+      return true;
+    }
+    if (polls % 16 == 0 && must_give_up(context, fault, *seen, start, polls)) {
+      return false;
+    }
+  }
+}
+
+// A barrier of all blocks of a cooperative launch.  The counter only grows, by the number of blocks
+// each time; `target` is its value after this barrier: blocks * (barriers so far + 1), modulo 2^32.
+// All threads call it.  Blocks that leave a kernel early must not: the others would wait for them.
+// So a fault found in one block is raised first and looked at by all after the barrier.
+__device__ __forceinline__ void grid_barrier(uint32_t* counter, uint32_t target) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    ptx::red_add_release_gpu(counter, 1);
+    while (!has_reached(ptx::ld_acquire_gpu(counter), target)) {
+    }
+  }
+  __syncthreads();
+}
+
+}  // namespace moebius::comm

@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Signals between GPUs, and what becomes of a wait that fails: the words that device and host
+// share.
+//
+// A signal is a 64-bit word {epoch | value} in a window.  Only its writer writes it, with a greater
+// epoch every time, and nothing is ever reset.  An epoch is the number of a call of the object that
+// owns the window, from 1; it is kept in device memory and advanced by the kernels themselves.
+//
+// A wait that expires becomes a Fault, packed into one word.  The kernel that finds it stores it as
+// the abort word of every rank's window, its own first, and into its host's FaultRecord; kernels
+// that see an abort word end at once, and hand it to their host in the same way.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "moebius/error.h"
+
+#ifdef __CUDACC__
+#define MOEBIUS_HOST_DEVICE __host__ __device__
+#else
+#define MOEBIUS_HOST_DEVICE
+#endif
+
+namespace moebius::comm {
+
+inline constexpr int kMaxCudaRanks = 64;
+
+MOEBIUS_HOST_DEVICE constexpr uint64_t make_signal(uint32_t epoch, uint32_t value) {
+  return static_cast<uint64_t>(epoch) << 32 | value;
+}
+MOEBIUS_HOST_DEVICE constexpr uint32_t signal_epoch(uint64_t signal) {
+  return static_cast<uint32_t>(signal >> 32);
+}
+MOEBIUS_HOST_DEVICE constexpr uint32_t signal_value(uint64_t signal) {
+  return static_cast<uint32_t>(signal);
+}
+// Whether `seen` is `epoch` or a later one; both may have wrapped.
+MOEBIUS_HOST_DEVICE constexpr bool has_reached(uint32_t seen, uint32_t epoch) {
+  return static_cast<int32_t>(seen - epoch) >= 0;
+}
+
+// In which part of which operation a wait took place.
+enum class SignalOp : uint8_t {
+  kNone,
+  kDispatchCounts,
+  kDispatch,
+  kCachedDispatch,
+  kCombine,
+  kLowLatencyDispatch,
+  kLowLatencyCombine,
+};
+const char* name(SignalOp op);  // "dispatch counts"
+
+enum class FaultReason : uint8_t {
+  kNone,
+  kExpired,   // the peer gave no signal in time
+  kStopped,   // the author's host gave up; it knows why
+  kOverflow,  // the peer has more rows than its author's call has room for
+};
+
+struct Fault {
+  FaultReason reason = FaultReason::kNone;
+  SignalOp op = SignalOp::kNone;
+  uint8_t author = 0;  // rank that found it
+  uint8_t guilty = 0;  // rank that was waited for
+  uint32_t epoch = 0;
+
+  bool operator==(const Fault&) const = default;
+};
+// Never 0 for a fault.
+MOEBIUS_HOST_DEVICE constexpr uint64_t pack_fault(const Fault& fault) {
+  return static_cast<uint64_t>(fault.epoch) << 32 | static_cast<uint64_t>(fault.author) << 24 |
+         static_cast<uint64_t>(fault.guilty) << 16 | static_cast<uint64_t>(fault.op) << 8 |
+         static_cast<uint64_t>(fault.reason);
+}
+MOEBIUS_HOST_DEVICE constexpr Fault unpack_fault(uint64_t word) {
+  Fault fault;
+  fault.epoch = static_cast<uint32_t>(word >> 32);
+  fault.author = static_cast<uint8_t>(word >> 24);
+  fault.guilty = static_cast<uint8_t>(word >> 16);
+  fault.op = static_cast<SignalOp>(word >> 8 & 0xff);
+  fault.reason = static_cast<FaultReason>(word & 0xff);
+  return fault;
+}
+
+// In pinned host memory mapped into the device, one per object and rank, zero at first.
+struct FaultRecord {
+  uint64_t fault;  // packed, stored by the device, last
+  uint64_t seen;   // the author's alone: the signal that was there instead (overflow: rows needed)
+  uint64_t stop;   // stored by the host: kernels of this rank end
+};
+static_assert(sizeof(FaultRecord) == 24);
+
+// The error of `rank`, in the words of docs/protocol.md.  `timeout_ms` as the waits had it.
+CommError make_comm_error(int rank, uint64_t fault, uint64_t seen, int64_t timeout_ms);
+
+}  // namespace moebius::comm
