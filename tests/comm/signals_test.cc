@@ -49,14 +49,20 @@ TEST(Signals, ErrorsNameWhoIsMissing) {
 }
 
 TEST(Signals, ErrorsOfOtherReasons) {
-  EXPECT_STREQ(
-      make_comm_error(1, pack_fault({FaultReason::kStopped, SignalOp::kCombine, 2, 2, 8}), 0, 300)
-          .what(),
-      "rank 1: combine, call 8: rank 2 failed");
-  EXPECT_STREQ(make_comm_error(
-                   2, pack_fault({FaultReason::kOverflow, SignalOp::kDispatch, 2, 1, 8}), 77, 300)
-                   .what(),
-               "rank 2: dispatch, call 8: rank 1 has more rows than there is room for: 77");
+  const auto text = [](int rank, const Fault& fault, uint64_t seen) {
+    return std::string(make_comm_error(rank, pack_fault(fault), seen, 300).what());
+  };
+  constexpr auto kOp = SignalOp::kDispatch;
+  EXPECT_EQ(text(1, {FaultReason::kStopped, SignalOp::kCombine, 2, 2, 8}, 0),
+            "rank 1: combine, call 8: rank 2 failed");
+  EXPECT_EQ(text(2, {FaultReason::kOverflow, kOp, 2, 1, 8}, make_signal(77, 64)),
+            "rank 2: dispatch, call 8: rank 1 has no room for all its rows: 77, expected at most 64");
+  EXPECT_EQ(text(2, {FaultReason::kMismatch, kOp, 2, 1, 8}, make_signal(40, 80)),
+            "rank 2: dispatch, call 8: rank 1 moves rows of another size: 40 bytes, rank 2 of 80");
+  EXPECT_EQ(text(1, {FaultReason::kBadId, kOp, 1, 1, 8}, make_signal(3, static_cast<uint32_t>(-2))),
+            "rank 1: dispatch, call 8: rank 1 has an expert id that is none: -2 of token 3");
+  EXPECT_EQ(text(0, {FaultReason::kBadId, kOp, 1, 1, 8}, 0),
+            "rank 0: dispatch, call 8: rank 1 has an expert id that is none");
 }
 
 }  // namespace

@@ -42,9 +42,21 @@ std::string reason(const Fault& fault, bool is_author, uint64_t seen, int64_t ti
     case FaultReason::kStopped:
       return fmt::format("rank {} failed", fault.guilty);
     case FaultReason::kOverflow:
-      return is_author ? fmt::format("rank {} has more rows than there is room for: {}",
-                                     fault.guilty, seen)
-                       : fmt::format("rank {} has more rows than there is room for", fault.guilty);
+      return fmt::format("rank {} has no room for all its rows{}", fault.guilty,
+                         is_author ? fmt::format(": {}, expected at most {}", signal_epoch(seen),
+                                                 signal_value(seen))
+                                   : "");
+    case FaultReason::kMismatch:
+      return fmt::format("rank {} moves rows of another size{}", fault.guilty,
+                         is_author ? fmt::format(": {} bytes, rank {} of {}", signal_epoch(seen),
+                                                 fault.author, signal_value(seen))
+                                   : "");
+    case FaultReason::kBadId:
+      return fmt::format("rank {} has an expert id that is none{}", fault.guilty,
+                         is_author ? fmt::format(": {} of token {}",
+                                                 static_cast<int32_t>(signal_value(seen)),
+                                                 signal_epoch(seen))
+                                   : "");
     case FaultReason::kNone:
       break;
   }

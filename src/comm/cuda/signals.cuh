@@ -16,22 +16,17 @@
 
 namespace moebius::comm {
 
-// Of the kernel's arguments: what waits and aborts need.  All pointers are device addresses.
-struct SignalContext {
-  int rank;
-  int num_ranks;
-  uint64_t timeout_ns;
-  FaultRecord* record;             // of this rank
-  uint64_t* abort[kMaxCudaRanks];  // the abort word in each rank's window; [rank] is the own one
-};
-
 __device__ __forceinline__ void publish(uint64_t* signal, uint32_t epoch, uint32_t value) {
   ptx::st_release_sys(signal, make_signal(epoch, value));  // pairs with await_signal
 }
 
-// To be asked once at the start of a kernel, before anything is stored or awaited.
-__device__ __forceinline__ bool is_aborted(const SignalContext& context) {
-  return ptx::ld_relaxed_sys(context.abort[context.rank]) != 0;
+// A fault that another rank has raised is handed to the own host, too.
+__device__ inline bool is_aborted(const SignalContext& context) {
+  const uint64_t word = ptx::ld_relaxed_sys(context.abort[context.rank]);
+  if (word != 0 && unpack_fault(word).author != context.rank) {
+    ptx::st_relaxed_sys(&context.record->fault, word);
+  }
+  return word != 0;
 }
 
 // Tells every rank and the own host; the first fault of a rank is the one it keeps to.
@@ -57,11 +52,7 @@ __device__ inline bool must_give_up(const SignalContext& context,
                                     uint64_t seen,
                                     uint64_t start,
                                     uint32_t polls) {
-  const uint64_t word = ptx::ld_relaxed_sys(context.abort[context.rank]);
-  if (word != 0) {
-    if (unpack_fault(word).author != context.rank) {
-      ptx::st_relaxed_sys(&context.record->fault, word);
-    }
+  if (is_aborted(context)) {
     return true;
   }
   if (ptx::globaltimer() - start > context.timeout_ns) {

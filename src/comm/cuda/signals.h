@@ -58,7 +58,9 @@ enum class FaultReason : uint8_t {
   kNone,
   kExpired,   // the peer gave no signal in time
   kStopped,   // the author's host gave up; it knows why
-  kOverflow,  // the peer has more rows than its author's call has room for
+  kOverflow,  // {rows | capacity}: more rows go to the guilty than its call has room for
+  kMismatch,  // {its | own}: the guilty moves rows of another size
+  kBadId,     // {token | id}: no such expert
 };
 
 struct Fault {
@@ -89,10 +91,19 @@ MOEBIUS_HOST_DEVICE constexpr Fault unpack_fault(uint64_t word) {
 // In pinned host memory mapped into the device, one per object and rank, zero at first.
 struct FaultRecord {
   uint64_t fault;  // packed, stored by the device, last
-  uint64_t seen;   // the author's alone: the signal that was there instead (overflow: rows needed)
+  uint64_t seen;   // the author's alone: the signal that was there, or as the reason says
   uint64_t stop;   // stored by the host: kernels of this rank end
 };
 static_assert(sizeof(FaultRecord) == 24);
+
+// Of a kernel's arguments: what waits and aborts need.  All pointers are device addresses.
+struct SignalContext {
+  int rank = 0;
+  int num_ranks = 1;
+  uint64_t timeout_ns = 0;
+  FaultRecord* record = nullptr;        // of this rank
+  uint64_t* abort[kMaxCudaRanks] = {};  // the abort word in each rank's window; [rank] is the own
+};
 
 // The error of `rank`, in the words of docs/protocol.md.  `timeout_ms` as the waits had it.
 CommError make_comm_error(int rank, uint64_t fault, uint64_t seen, int64_t timeout_ms);

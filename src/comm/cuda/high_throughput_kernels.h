@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The high-throughput kernels: their arguments and launchers, for the host that calls them.
+// All pointers are device addresses.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/cuda/high_throughput_plan.h"
+#include "comm/cuda/signals.h"
+
+namespace moebius::comm {
+
+// In device memory, one per object and rank, zero at first; advanced by the kernels alone, so that
+// a CUDA graph may replay them.
+struct CallState {
+  uint32_t epoch;  // calls so far
+  uint32_t unused;
+  // Blocks that have come there since the start: the last of a launch is told by the remainder.
+  // Why 64 bits: the number of blocks need not divide 2^32.
+  uint64_t counted;
+  uint64_t dispatched;
+  uint64_t combined;
+  // TransportStatistics; `call_` of the dispatch under way.
+  uint64_t call_selections;
+  uint64_t selections;
+  uint64_t copies;
+};
+
+struct DispatchArgs {
+  SignalContext signals;
+  ControlLayout control_layout;
+  std::byte* control[kMaxCudaRanks];  // every rank's control window
+  std::byte* const* banks;            // [kMaxBanks, R]: every rank's address of each bank
+  CallState* state;
+
+  int64_t num_tokens;
+  int num_experts;
+  int topk;                  // 0: along a known route
+  const int32_t* ids;        // [T, K]
+  const float* weights;      // [T, K] or null
+  const int32_t* rank_of;    // [E]
+  const int32_t* local_of;   // [E]
+  int num_local;             // experts of this rank
+  int expert_alignment;
+
+  // Fields as in RowLayout; sources of payloads alone.
+  int num_payloads;
+  int num_fields;
+  uint32_t field_bytes[kMaxFields];
+  const std::byte* source[kMaxFields];
+  uint32_t in_bulk;  // bit per payload
+  int num_items;
+  StageItem items[kMaxItems];
+  Segment segments[kMaxSegments];
+  DispatchShared shared;
+
+  uint32_t bank;           // own, this call
+  uint32_t bank_units;     // its size in units of 256 bytes
+  uint32_t capacity_rows;  // 0: as many as arrive
+  uint32_t row_bytes;      // of all fields
+
+  // The handle: written without, read along a known route.
+  int32_t* index;              // [T, R]: row of the copy there, -1 = none
+  uint32_t* copies;            // [R, R], from row to column
+  int32_t* expert_num_tokens;  // [num_local]
+  int32_t* num_rows;           // [1]
+
+  uint32_t* block_counts;  // scratch, [blocks, R + E]
+  HostCounts* host;        // mapped; null: nobody waits for it
+  uint32_t host_tag;
+};
+
+// Makes the kernels resident on the current device and lets them have their shared memory.  To be
+// called before any rank of this process may have a kernel that waits: loading may synchronise.
+cudaError_t load_dispatch_kernels(int64_t shared_bytes);
+// Shared memory that a block may have on the current device.
+cudaError_t launch_dispatch(const DispatchArgs& args, int num_blocks, cudaStream_t stream);
+
+}  // namespace moebius::comm
