@@ -59,6 +59,8 @@ struct DispatchConfig {
   int num_sms = 20;
   int nvl_send_tokens = 0, nvl_recv_tokens = 0;
   int rdma_send_tokens = 0, rdma_recv_tokens = 0;
+  // CUDA: warps of a block and shared-memory stages of each; 0: as many as fit.
+  int num_warps = 0, num_stages = 0;
   // Tables of DeepEP for the rank counts it was tuned for, computed for any other.
   static DispatchConfig for_dispatch(int num_ranks);
   static DispatchConfig for_combine(int num_ranks);
@@ -78,7 +80,7 @@ class DispatchHandle {
  public:
   virtual ~DispatchHandle() = default;
   virtual int64_t num_tokens() const = 0;   // T
-  virtual int64_t num_rows() const = 0;     // M
+  virtual int64_t num_rows() const = 0;     // M, or the capacity of the call
   virtual Tensor source_rank() const = 0;   // i32 [M]
   virtual Tensor source_token() const = 0;  // i32 [M]
 };
@@ -90,13 +92,18 @@ struct DispatchInput {
   Tensor topk_weights;           // f32 [T, K]; optional
   int64_t expert_alignment = 1;  // expert_num_tokens are rounded up to a multiple of it
   Event previous;                // the stream waits for it before anything is read
+  // CUDA: rows the outputs have room for, the same on every rank; 0: as many as arrive.  With it
+  // no host waits for its device, and the call may be captured in a CUDA graph.  Expert ids of rows
+  // beyond M are -1, what else they hold is undefined; more rows than that are a CommError.
+  int64_t capacity = 0;
 };
 
 struct DispatchOutput {
-  std::vector<Tensor> payloads;  // each [M, ...]
+  std::vector<Tensor> payloads;  // each [M, ...], or [capacity, ...]
   Tensor topk_ids;           // i32 [M, K] local index, -1 where the expert is elsewhere or masked
   Tensor topk_weights;       // f32 [M, K]; if given
   Tensor expert_num_tokens;  // i32 [L], rounded up to expert_alignment
+  Tensor num_rows;           // i32 [1] on the device: M; only with a capacity
   std::shared_ptr<const DispatchHandle> handle;
   Event event;  // the outputs are complete when it is
 };

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "comm/payloads.h"
 #include "comm/stream_copy.h"
 #include "core/parallel.h"
 
@@ -15,31 +16,6 @@ namespace {
 
 constexpr int64_t kTokensPerTask = 16;
 constexpr int64_t kMinStreamedRow = 1024;  // shorter ones are mostly parts of lines
-
-std::vector<int64_t> payload_row_bytes(std::span<const Tensor> payloads, int64_t num_tokens) {
-  std::vector<int64_t> bytes;
-  for (size_t i = 0; i < payloads.size(); ++i) {
-    const Tensor& p = payloads[i];
-    expect_defined(p, fmt::format("payload {}", i));
-    expect_ge(p.num_dims(), 1, fmt::format("dimensions of payload {}", i));
-    expect_eq(p.dim(0), num_tokens, fmt::format("rows of payload {}", i));
-    int64_t row_elements = 1;
-    for (int d = 1; d < p.num_dims(); ++d) {
-      row_elements *= p.dim(d);
-    }
-    bytes.push_back(row_bytes(p.dtype(), row_elements));
-  }
-  return bytes;
-}
-
-// The shape of a payload with another number of rows.
-Shape with_rows(const Tensor& payload, int64_t rows) {
-  std::vector<int64_t> dims = {rows};
-  for (int d = 1; d < payload.num_dims(); ++d) {
-    dims.push_back(payload.dim(d));
-  }
-  return Shape(std::span<const int64_t>(dims));
-}
 
 RowLayout make_layout(const DispatchInput& input, int64_t num_experts) {
   expect_ids(input.topk_ids, num_experts);

@@ -124,10 +124,10 @@ __device__ void load_piece(const Block& block, const Cursor& at) {
   ptx::mbarrier_arrive_expect_tx(barrier, item.bytes);
   for (int i = item.first; i < item.first + item.count; ++i) {
     const Segment segment = args.segments[i];
-    ptx::bulk_load(block.stage(at.stage) + segment.stage_offset,
-                   args.source[segment.field] + at.token * args.field_bytes[segment.field] +
-                       segment.offset,
-                   segment.bytes, barrier);
+    ptx::bulk_load(
+        block.stage(at.stage) + segment.stage_offset,
+        args.source[segment.field] + at.token * args.field_bytes[segment.field] + segment.offset,
+        segment.bytes, barrier);
   }
 }
 
@@ -140,12 +140,14 @@ __device__ Cursor start_loads(const Block& block) {
       ptx::mbarrier_init(block.barrier(i), 1);
     }
     ptx::fence_mbarrier_init();
-    for (int i = 0; i < args.shared.stages && at.token < block.end; ++i) {
-      load_piece(block, at);
-      at.advance(args);
-    }
   }
   __syncwarp();
+  for (int i = 0; i < args.shared.stages && at.token < block.end; ++i) {
+    if (block.lane() == 0) {
+      load_piece(block, at);
+    }
+    at.advance(args);
+  }
   return at;
 }
 
@@ -357,7 +359,7 @@ __device__ Stop read_notices(const Block& block) {
       break;
     }
   }
-  return static_cast<Stop>(__syncthreads_or(stop == kFail)     ? kFail
+  return static_cast<Stop>(__syncthreads_or(stop == kFail)   ? kFail
                            : __syncthreads_or(stop == kGrow) ? kGrow
                                                              : kGo);
 }
@@ -372,14 +374,16 @@ __device__ void tell_host(const Block& block, Stop stop) {
   __syncthreads();
   if (threadIdx.x == 0) {
     // Pairs with the host's load of the word: the counts before it.
-    ptx::st_release_sys(&args.host->word,
-                        make_signal(args.host_tag, stop == kGrow ? HostCounts::kGrow
-                                                                 : HostCounts::kMoved));
+    ptx::st_release_sys(
+        &args.host->word,
+        make_signal(args.host_tag, stop == kGrow ? HostCounts::kGrow : HostCounts::kMoved));
   }
 }
 
 template <typename T>
-__device__ __forceinline__ void copy_as(std::byte* to, const std::byte* from, uint32_t bytes,
+__device__ __forceinline__ void copy_as(std::byte* to,
+                                        const std::byte* from,
+                                        uint32_t bytes,
                                         int lane) {
   for (uint32_t i = lane; i < bytes / sizeof(T); i += kWarp) {
     reinterpret_cast<T*>(to)[i] = __ldg(reinterpret_cast<const T*>(from) + i);
@@ -402,8 +406,14 @@ __device__ void copy_plain(std::byte* to, const std::byte* from, uint32_t bytes,
 }
 
 // What does not go in bulk of a copy of the token: to row `row` of rank `d`.
-__device__ void store_rest(const Block& block, int64_t token, int d, int64_t row, int32_t id,
-                           float weight, int id_rank, int id_local) {
+__device__ void store_rest(const Block& block,
+                           int64_t token,
+                           int d,
+                           int64_t row,
+                           int32_t id,
+                           float weight,
+                           int id_rank,
+                           int id_local) {
   const DispatchArgs& args = block.args;
   const int lane = block.lane();
   const auto place = [&](int field) {
@@ -468,7 +478,8 @@ __device__ void move_rows(const Block& block, Cursor next) {
       if (row[i] >= 0) {
         for (int s = item.first; s < item.first + item.count; ++s) {
           const Segment segment = args.segments[s];
-          std::byte* to = reinterpret_cast<std::byte*>(block.field_base(segment.field)[destination[i]]);
+          std::byte* to =
+              reinterpret_cast<std::byte*>(block.field_base(segment.field)[destination[i]]);
           ptx::bulk_store(to + row[i] * args.field_bytes[segment.field] + segment.offset,
                           block.stage(at.stage) + segment.stage_offset, segment.bytes);
         }

@@ -40,12 +40,12 @@ struct DispatchArgs {
 
   int64_t num_tokens;
   int num_experts;
-  int topk;                  // 0: along a known route
-  const int32_t* ids;        // [T, K]
-  const float* weights;      // [T, K] or null
-  const int32_t* rank_of;    // [E]
-  const int32_t* local_of;   // [E]
-  int num_local;             // experts of this rank
+  int topk;                 // 0: along a known route
+  const int32_t* ids;       // [T, K]
+  const float* weights;     // [T, K] or null
+  const int32_t* rank_of;   // [E]
+  const int32_t* local_of;  // [E]
+  int num_local;            // experts of this rank
   int expert_alignment;
 
   // Fields as in RowLayout; sources of payloads alone.

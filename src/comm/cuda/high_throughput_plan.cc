@@ -16,7 +16,6 @@ constexpr int64_t kStageAlignment = 128;  // of a stage
 // the links busy.
 constexpr int64_t kMaxStage = 28 * 1024;
 constexpr int64_t kPiece = 14 * 1024;
-constexpr int kMaxStages = 8;
 
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -53,21 +52,24 @@ StagePlan make_stage_plan(std::span<const PayloadShape> payloads,
       offset += bytes;
     }
   }
-  expect_le(static_cast<int64_t>(plan.items.size()), kMaxItems,
-            fmt::format("pieces of {} bytes in the payloads of a token ({} bytes)", kPiece,
-                        bulk_bytes));
+  expect_le(
+      static_cast<int64_t>(plan.items.size()), kMaxItems,
+      fmt::format("pieces of {} bytes in the payloads of a token ({} bytes)", kPiece, bulk_bytes));
   expect_le(static_cast<int64_t>(plan.segments.size()), kMaxSegments,
             fmt::format("bulk copies per token ({} bytes)", bulk_bytes));
 
   plan.stage_bytes = static_cast<uint32_t>(round_up(largest, kStageAlignment));
-  const int64_t room = plan.stage_bytes == 0 ? int64_t{kMaxWarps} * kMaxStages
-                                             : shared_bytes / plan.stage_bytes;
+  const int64_t room =
+      plan.stage_bytes == 0 ? int64_t{kMaxWarps} * kMaxStages : shared_bytes / plan.stage_bytes;
   expect_ge(room, 2, "stages in shared memory");
   plan.warps = warps > 0 ? warps : static_cast<int>(std::min<int64_t>(kMaxWarps, room / 2));
   expect_le(plan.warps, kMaxWarps, "warps of a block");
-  expect_le(plan.warps, room, "warps of a block, one stage each");
-  plan.stages = stages > 0 ? stages
-                           : static_cast<int>(std::min<int64_t>(kMaxStages, room / plan.warps));
+
+  plan.stages =
+      stages > 0 ? stages : static_cast<int>(std::min<int64_t>(kMaxStages, room / plan.warps));
+  expect_ge(plan.stages, 2,
+            fmt::format("stages of {} bytes that each of {} warps has room for", plan.stage_bytes,
+                        plan.warps));
   expect_le(int64_t{plan.warps} * plan.stages, room, "stages of all warps of a block");
   return plan;
 }

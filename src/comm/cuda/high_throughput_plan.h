@@ -35,7 +35,7 @@ struct ControlLayout {
     kBankUnits,     // its size in units of 256 bytes
     kCapacityRows,  // rows its layout is made for; 0: as many as arrive
     kRowBytes,      // of all fields; the same on every rank
-    kCopies,        // [R] copies to each rank, then [L] selections of each expert of the destination
+    kCopies,  // [R] copies to each rank, then [L] selections of each expert of the destination
   };
   MOEBIUS_HOST_DEVICE constexpr int notice_words() const {
     return kCopies + num_ranks + max_local_experts;
@@ -86,8 +86,8 @@ struct StagePlan {
   int stages = 1;
   uint32_t stage_bytes = 0;  // a multiple of 128
   std::vector<Segment> segments;
-  std::vector<StageItem> items;   // at least one
-  std::vector<uint8_t> in_bulk;   // by payload
+  std::vector<StageItem> items;  // at least one
+  std::vector<uint8_t> in_bulk;  // by payload
 };
 
 // One payload as the plan sees it.
@@ -97,6 +97,7 @@ struct PayloadShape {
 };
 
 inline constexpr int kMaxWarps = 16;
+inline constexpr int kMaxStages = 8;
 
 // `warps`, `stages`: as wanted, 0 = computed: as many warps as have two stages in
 // `shared_bytes`, then as many stages as fit.  Throws InvalidArgument for rows beyond what a plan
@@ -153,7 +154,7 @@ MOEBIUS_HOST_DEVICE constexpr int64_t part_begin(int64_t n, int index, int parts
 // What the first block tells its host once the counts of all ranks are known; in pinned memory.
 struct HostCounts {
   enum Status : uint32_t { kNothing, kMoved, kGrow };
-  uint64_t word;  // {tag of the launch | status}, stored last
+  uint64_t word;                                   // {tag of the launch | status}, stored last
   uint32_t copies[kMaxCudaRanks * kMaxCudaRanks];  // [R, R], from row to column
 };
 

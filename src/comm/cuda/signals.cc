@@ -52,11 +52,11 @@ std::string reason(const Fault& fault, bool is_author, uint64_t seen, int64_t ti
                                                  fault.author, signal_value(seen))
                                    : "");
     case FaultReason::kBadId:
-      return fmt::format("rank {} has an expert id that is none{}", fault.guilty,
-                         is_author ? fmt::format(": {} of token {}",
-                                                 static_cast<int32_t>(signal_value(seen)),
-                                                 signal_epoch(seen))
-                                   : "");
+      return fmt::format(
+          "rank {} has an expert id that is none{}", fault.guilty,
+          is_author ? fmt::format(": {} of token {}", static_cast<int32_t>(signal_value(seen)),
+                                  signal_epoch(seen))
+                    : "");
     case FaultReason::kNone:
       break;
   }

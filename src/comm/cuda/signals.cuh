@@ -35,6 +35,7 @@ __device__ inline void raise_fault(const SignalContext& context,
                                    uint64_t seen) {
   const uint64_t word = pack_fault(fault);
   if (ptx::atom_cas_relaxed_sys(context.abort[context.rank], 0, word) != 0) {
+    is_aborted(context);  // another rank was first: the own host is to know
     return;
   }
   ptx::st_relaxed_sys(&context.record->seen, seen);

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// High-throughput dispatch and combine on GPUs of one node: the host's side of the kernels.
+//
+// A call is one launch.  Its receive bank is picked by the host; what the kernels of all ranks find
+// out about banks that are too small comes back with the counts, every rank adds one, and the call
+// is launched again.  Calls of an object are ordered, whatever streams they are given.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/bank.h"
+#include "comm/cuda/device_arena.h"
+#include "comm/cuda/high_throughput_kernels.h"
+#include "comm/row_layout.h"
+#include "core/cuda/host_memory.h"
+#include "moebius/dispatch.h"
+
+namespace moebius::comm {
+
+struct CudaHandle final : DispatchHandle {
+  int rank = 0;
+  int num_ranks = 1;
+  int64_t tokens = 0;
+  int64_t topk = 0;
+  int64_t rows = 0;            // M, or the capacity
+  bool counts_on_host = true;  // else there is a capacity
+  int64_t capacity = 0;
+  std::vector<uint32_t> counts;  // [R, R], from row to column; where counts_on_host
+  Tensor source_tokens;          // i32 [M]
+  // On the device, written by the dispatch.
+  Tensor index;               // i32 [T, R]: row of the copy there, -1 = none
+  Tensor copies;              // i32 [R, R], as counts
+  Tensor expert_num_tokens;   // i32 [L]
+  Tensor num_rows_on_device;  // i32 [1]
+
+  int64_t num_tokens() const override { return tokens; }
+  int64_t num_rows() const override { return rows; }
+  Tensor source_rank() const override;
+  Tensor source_token() const override { return source_tokens; }
+};
+
+class CudaHighThroughput {
+ public:
+  // Collective.
+  CudaHighThroughput(Group& group,
+                     const ExpertPlacement& placement,
+                     const DispatchConfig& dispatch_config,
+                     const DispatchConfig& combine_config,
+                     Device device);
+  ~CudaHighThroughput();
+
+  DispatchOutput dispatch(const DispatchInput& input, const Stream& stream);
+  DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
+                                 const DispatchHandle& handle,
+                                 const Stream& stream);
+  TransportStatistics statistics() const;
+  // Throws the CommError that a kernel has reported, if any.
+  void check();
+
+ private:
+  // What a launch moves, and where to.
+  struct Transfer {
+    std::span<const Tensor> payloads;
+    RowLayout layout;
+    DispatchArgs args{};
+    int64_t bank = BankPool::kNone;
+    std::shared_ptr<void> lease = nullptr;
+  };
+
+  void load_kernels();
+  void order_after_last(const Stream& stream);
+  // Fills in what all launches have in common.
+  void set_payloads(Transfer& transfer, int64_t num_tokens) const;
+  void pick_bank(Transfer& transfer);
+  void add_bank(int64_t bytes);
+  void launch(Transfer& transfer, const Stream& stream);
+  // Until the counts of all ranks are known, by all of them; adds banks where needed.
+  void launch_until_moved(Transfer& transfer,
+                          CudaHandle& handle,
+                          bool is_cached,
+                          const Stream& stream);
+  HostCounts::Status await_counts(uint32_t tag);
+  void reserve_bank(int64_t bytes);
+  Tensor field(const Transfer& transfer,
+               int index,
+               DType dtype,
+               const Shape& shape,
+               int64_t layout_rows) const;
+
+  Group& group_;
+  Device device_;
+  int num_experts_;
+  int num_local_;
+  DispatchConfig dispatch_config_;
+  DispatchConfig combine_config_;
+  int64_t shared_bytes_ = 0;  // that a block may have
+  ControlLayout control_layout_;
+  std::shared_ptr<Window> control_;
+  BankPool banks_;
+  int64_t num_banks_ = 0;
+  Tensor bank_table_;    // u64 [kMaxBanks, R]
+  Tensor rank_of_;       // i32 [E]
+  Tensor local_of_;      // i32 [E]
+  Tensor block_counts_;  // i32 [blocks, R + E]
+  Tensor state_;         // CallState
+  DeviceArena arena_;
+  std::shared_ptr<cuda::MappedMemory> mapped_;  // FaultRecord, then HostCounts
+  SignalContext signals_;
+  uint32_t tag_ = 0;
+  std::optional<Stream> last_stream_;
+  Event last_event_;
+  std::optional<CommError> broken_;
+};
+
+}  // namespace moebius::comm

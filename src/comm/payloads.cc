@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/payloads.h"
+
+#include <fmt/format.h>
+
+namespace moebius {
+
+std::vector<int64_t> payload_row_bytes(std::span<const Tensor> payloads,
+                                       int64_t num_tokens,
+                                       Device device) {
+  std::vector<int64_t> bytes;
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    const Tensor& p = payloads[i];
+    expect_defined(p, fmt::format("payload {}", i));
+    expect_ge(p.num_dims(), 1, fmt::format("dimensions of payload {}", i));
+    expect_eq(p.dim(0), num_tokens, fmt::format("rows of payload {}", i));
+    expect_eq(to_string(p.device()), to_string(device), fmt::format("device of payload {}", i));
+    int64_t row_elements = 1;
+    for (int d = 1; d < p.num_dims(); ++d) {
+      row_elements *= p.dim(d);
+    }
+    bytes.push_back(row_bytes(p.dtype(), row_elements));
+  }
+  return bytes;
+}
+
+Shape with_rows(const Tensor& payload, int64_t rows) {
+  std::vector<int64_t> dims = {rows};
+  for (int d = 1; d < payload.num_dims(); ++d) {
+    dims.push_back(payload.dim(d));
+  }
+  return Shape(std::span<const int64_t>(dims));
+}
+
+}  // namespace moebius

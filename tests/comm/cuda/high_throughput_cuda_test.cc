@@ -1,0 +1,363 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// High throughput on GPUs, bit for bit what rank threads on the CPU get from the same inputs. Ranks
+// share one GPU; where there are several, the same again with a GPU each.
+#include "comm/cuda/high_throughput_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "tests/comm/cuda/test_group.h"
+#include "tests/comm/dispatch_cases.h"
+#include "tests/gpu_test.h"
+
+namespace moebius::testing {
+namespace {
+
+using comm::CudaHighThroughput;
+
+constexpr int kBlocks = 6;  // of a rank: all ranks of a GPU must be resident at once
+
+DispatchConfig small_config(int num_sms = kBlocks) {
+  DispatchConfig config = DispatchConfig::for_dispatch(1);
+  config.num_sms = num_sms;
+  return config;
+}
+
+// One rank of a test: the same calls on both sides.
+struct Sides {
+  Sides(Group& host, CudaTestGroup& gpu, const ExpertPlacement& placement, Device d, int num_sms)
+      : cpu(host, placement, small_config(), small_config()),
+        cuda(gpu, placement, small_config(num_sms), small_config(num_sms), d),
+        device(d),
+        stream(Stream::cuda(d.index)) {}
+
+  Tensor up(const Tensor& t) const { return t ? to_device(t, device, stream) : Tensor(); }
+  Tensor down(const Tensor& t) const { return t ? to_device(t, Device::cpu(), stream) : Tensor(); }
+  DispatchInput up(const DispatchInput& input) const {
+    DispatchInput result = input;
+    for (Tensor& payload : result.payloads) {
+      payload = up(payload);
+    }
+    result.topk_ids = up(input.topk_ids);
+    result.topk_weights = up(input.topk_weights);
+    return result;
+  }
+
+  HighThroughput cpu;
+  CudaHighThroughput cuda;
+  Device device;
+  Stream stream;
+  Stream cpu_stream = Stream::cpu(1);
+};
+
+void expect_same(const Sides& sides,
+                 const Tensor& actual,
+                 const Tensor& expected,
+                 const std::string& what) {
+  ASSERT_EQ(actual.defined(), expected.defined()) << what;
+  if (!actual) {
+    return;
+  }
+  ASSERT_EQ(to_string(actual.shape()), to_string(expected.shape())) << what;
+  const Tensor got = sides.down(actual);
+  if (same_bytes(got, expected)) {
+    return;
+  }
+  const auto* a = got.bytes();
+  const auto* b = expected.bytes();
+  const int64_t row = got.nbytes() / got.dim(0);
+  int64_t wrong_rows = 0;
+  int64_t first = -1;
+  for (int64_t r = 0; r < got.dim(0); ++r) {
+    if (std::memcmp(a + r * row, b + r * row, static_cast<size_t>(row)) != 0) {
+      first = first < 0 ? r : first;
+      ++wrong_rows;
+    }
+  }
+  ADD_FAILURE() << what << ": " << wrong_rows << " of " << got.dim(0) << " rows differ, first "
+                << first << ": i32 " << reinterpret_cast<const int32_t*>(a + first * row)[0]
+                << ", expected " << reinterpret_cast<const int32_t*>(b + first * row)[0];
+}
+
+void expect_same(const Sides& sides, const DispatchOutput& actual, const DispatchOutput& expected) {
+  ASSERT_EQ(actual.payloads.size(), expected.payloads.size());
+  for (size_t i = 0; i < actual.payloads.size(); ++i) {
+    expect_same(sides, actual.payloads[i], expected.payloads[i], "payload " + std::to_string(i));
+  }
+  expect_same(sides, actual.topk_ids, expected.topk_ids, "topk_ids");
+  expect_same(sides, actual.topk_weights, expected.topk_weights, "topk_weights");
+  expect_same(sides, actual.expert_num_tokens, expected.expert_num_tokens, "expert_num_tokens");
+  if (expected.handle) {
+    ASSERT_EQ(actual.handle->num_rows(), expected.handle->num_rows());
+    expect_same(sides, actual.handle->source_token(), expected.handle->source_token(),
+                "source_token");
+    expect_same(sides, actual.handle->source_rank(), expected.handle->source_rank(), "source_rank");
+  }
+}
+
+// Runs body on rank threads with a GPU group each.
+void run_gpu_ranks(int num_ranks,
+                   bool gpu_each,
+                   std::chrono::milliseconds timeout,
+                   const std::function<void(Group&, CudaTestGroup&, Device)>& body) {
+  ThreadGroupOptions options;
+  options.num_ranks = num_ranks;
+  options.timeout = timeout;
+  run_thread_ranks(options, [&](Group& host) {
+    const int device = gpu_each ? host.rank() : 0;
+    CudaTestGroup gpu(host, device);
+    SCOPED_TRACE("rank " + std::to_string(host.rank()));
+    body(host, gpu, Device::cuda(device));
+  });
+}
+
+constexpr std::chrono::milliseconds kTimeout{10000};
+
+// Input for the wider problems: no shuffle of all experts per token.
+RankInput make_wide_input(const DispatchProblem& p, int rank) {
+  std::mt19937 random(static_cast<uint32_t>(p.seed * 1000) + static_cast<uint32_t>(rank));
+  const int64_t n = p.num_tokens(rank);
+  RankInput in{Tensor::empty({n, p.hidden}, DType::kBF16), Tensor::empty({n, 2}, DType::kI32),
+               Tensor::empty({n, p.topk}, DType::kI32), Tensor::empty({n, p.topk}, DType::kF32)};
+  for (int64_t i = 0; i < in.x.numel(); ++i) {
+    in.x.data<BFloat16>()[i] = BFloat16(static_cast<float>(random() % 2001) / 1000.0f - 1.0f);
+  }
+  for (int64_t t = 0; t < n; ++t) {
+    in.code.data<int32_t>()[2 * t] = rank;
+    in.code.data<int32_t>()[2 * t + 1] = static_cast<int32_t>(t);
+    const auto first = static_cast<int64_t>(random());
+    for (int64_t k = 0; k < p.topk; ++k) {
+      // Distinct: a stride that is prime to the number of experts.
+      const auto id = (first + k * 7) % p.num_experts;
+      const bool masked = random() % 10 == 0;
+      in.ids.data<int32_t>()[t * p.topk + k] = masked ? -1 : static_cast<int32_t>(id);
+      in.weights.data<float>()[t * p.topk + k] = static_cast<float>(1 + random() % 100) / 64.0f;
+    }
+  }
+  return in;
+}
+
+void check_problem(const DispatchProblem& p, const RankInput& in, Sides& sides) {
+  const DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
+  const DispatchInput request_up = sides.up(request);
+  const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
+  const DispatchOutput first = sides.cuda.dispatch(request_up, sides.stream);
+  expect_same(sides, first, expected);
+  // A second result while the first lives, then payloads along the first's route, in another order.
+  const DispatchOutput second = sides.cuda.dispatch(request_up, sides.stream);
+  const std::vector<Tensor> payloads = {request_up.payloads[1], request_up.payloads[0]};
+  const DispatchOutput cached = sides.cuda.dispatch_cached(payloads, *first.handle, sides.stream);
+  expect_same(sides, second, expected);
+  expect_same(sides, cached.payloads[0], expected.payloads[1], "cached payload 0");
+  expect_same(sides, cached.payloads[1], expected.payloads[0], "cached payload 1");
+  expect_same(sides, first, expected);
+  (void)p;
+}
+
+class HighThroughputCuda : public GpuTest, public ::testing::WithParamInterface<int> {
+ protected:
+  // On one GPU, then on one each where there are as many.
+  void on_gpus(const std::function<void(bool gpu_each)>& body) {
+    body(false);
+    if (GetParam() > 1 && cuda_device_count() >= GetParam()) {
+      body(true);
+    }
+  }
+};
+
+TEST_P(HighThroughputCuda, DispatchGivesTheRowsOfTheCpu) {
+  on_gpus([&](bool gpu_each) {
+    for (const DispatchProblem& p : dispatch_problems(GetParam())) {
+      SCOPED_TRACE("problem " + std::to_string(p.seed));
+      run_gpu_ranks(GetParam(), gpu_each, kTimeout,
+                    [&](Group& host, CudaTestGroup& gpu, Device device) {
+                      Sides sides(host, gpu, p.placement(), device, kBlocks);
+                      check_problem(p, make_input(p, host.rank()), sides);
+                    });
+    }
+  });
+}
+
+TEST_P(HighThroughputCuda, DispatchOfWideRows) {
+  struct Case {
+    int64_t hidden, topk, tokens;
+  };
+  for (const Case& c : {Case{2048, 8, 300}, Case{2880, 4, 257}, Case{7168, 8, 500},
+                        Case{7000, 6, 129}, Case{2047, 16, 64}, Case{20000, 2, 40}}) {
+    SCOPED_TRACE("hidden " + std::to_string(c.hidden));
+    on_gpus([&](bool gpu_each) {
+      DispatchProblem p;
+      p.num_ranks = GetParam();
+      p.num_experts = 128;
+      p.topk = c.topk;
+      p.hidden = c.hidden;
+      for (int r = 0; r < p.num_ranks; ++r) {
+        p.tokens.push_back(c.tokens + 13 * r);
+      }
+      run_gpu_ranks(GetParam(), gpu_each, kTimeout,
+                    [&](Group& host, CudaTestGroup& gpu, Device device) {
+                      Sides sides(host, gpu, p.placement(), device, kBlocks);
+                      check_problem(p, make_wide_input(p, host.rank()), sides);
+                    });
+    });
+  }
+}
+
+// Ranks come late by turns, results live on, and routes of different calls are used crosswise.
+TEST_P(HighThroughputCuda, ManyCallsWithDelaysAndInterleavedHandles) {
+  on_gpus([&](bool gpu_each) {
+    DispatchProblem p;
+    p.num_ranks = GetParam();
+    p.num_experts = 16;
+    p.topk = 4;
+    p.hidden = 512;
+    for (int r = 0; r < p.num_ranks; ++r) {
+      p.tokens.push_back(40 + 5 * r);
+    }
+    run_gpu_ranks(
+        GetParam(), gpu_each, kTimeout, [&](Group& host, CudaTestGroup& gpu, Device device) {
+          Sides sides(host, gpu, p.placement(), device, kBlocks);
+          std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));
+          constexpr int kInputs = 3;
+          std::vector<DispatchInput> inputs;
+          std::vector<DispatchInput> inputs_up;
+          std::vector<DispatchOutput> expected;
+          for (int i = 0; i < kInputs; ++i) {
+            DispatchProblem q = p;
+            q.seed = static_cast<uint64_t>(10 + i);
+            const RankInput in = make_wide_input(q, host.rank());
+            inputs.push_back({{in.x, in.code}, in.ids, in.weights, 1, {}});
+            inputs_up.push_back(sides.up(inputs.back()));
+            expected.push_back(sides.cpu.dispatch(inputs.back(), sides.cpu_stream));
+          }
+          std::vector<DispatchOutput> live(kInputs);
+          for (int call = 0; call < 300; ++call) {
+            if (random() % 8 == 0) {
+              std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+            }
+            const auto i = static_cast<size_t>(call % kInputs);
+            live[i] = sides.cuda.dispatch(inputs_up[i], sides.stream);
+            // Any earlier one is as it was, and its route, too.
+            const auto j = static_cast<size_t>(call * 5 / 3 % kInputs);
+            if (call % 4 == 3) {
+              const DispatchOutput cached = sides.cuda.dispatch_cached(
+                  std::vector<Tensor>{inputs_up[j].payloads[1]}, *live[j].handle, sides.stream);
+              expect_same(sides, cached.payloads[0], expected[j].payloads[1], "cached");
+            }
+            if (call % 16 == 15) {
+              expect_same(sides, live[i], expected[i]);
+              expect_same(sides, live[j], expected[j]);
+            }
+            if (::testing::Test::HasFailure()) {
+              throw Error("call " + std::to_string(call));
+            }
+          }
+          const TransportStatistics statistics = sides.cuda.statistics();
+          EXPECT_EQ(statistics.copies, sides.cpu.statistics().copies * 100);
+          EXPECT_EQ(statistics.selections, sides.cpu.statistics().selections * 100);
+        });
+  });
+}
+
+TEST_P(HighThroughputCuda, ACapacityKeepsCountsOnTheDevice) {
+  on_gpus([&](bool gpu_each) {
+    for (const DispatchProblem& p : dispatch_problems(GetParam())) {
+      SCOPED_TRACE("problem " + std::to_string(p.seed));
+      run_gpu_ranks(
+          GetParam(), gpu_each, kTimeout, [&](Group& host, CudaTestGroup& gpu, Device device) {
+            Sides sides(host, gpu, p.placement(), device, kBlocks);
+            const RankInput in = make_input(p, host.rank());
+            DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
+            const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
+            const int64_t rows = expected.handle->num_rows();
+            DispatchInput request_up = sides.up(request);
+            request_up.capacity = all_reduce_max(host, "most rows", rows) + 3;
+            for (int call = 0; call < 3; ++call) {
+              DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
+              ASSERT_EQ(output.handle->num_rows(), request_up.capacity);
+              ASSERT_EQ(sides.down(output.num_rows).data<int32_t>()[0], rows);
+              const Tensor ids = sides.down(output.topk_ids);
+              for (int64_t i = rows * p.topk; i < ids.numel(); ++i) {
+                ASSERT_EQ(ids.data<int32_t>()[i], -1);
+              }
+              for (Tensor& payload : output.payloads) {
+                payload = payload.slice(0, rows);
+              }
+              expect_same(sides, output.topk_ids.slice(0, rows), expected.topk_ids, "topk_ids");
+              expect_same(sides, output.topk_weights.slice(0, rows), expected.topk_weights,
+                          "topk_weights");
+              expect_same(sides, output.payloads[0], expected.payloads[0], "payload 0");
+              expect_same(sides, output.payloads[1], expected.payloads[1], "payload 1");
+              expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
+            }
+            // One row too few for whoever gets the most.
+            if (request_up.capacity > 4) {
+              request_up.capacity -= 4;
+              try {
+                sides.cuda.dispatch(request_up, sides.stream);
+                sides.stream.synchronize();
+                sides.cuda.check();
+                ADD_FAILURE() << "rows went beyond their capacity";
+              } catch (const CommError& error) {
+                EXPECT_NE(std::string(error.what()).find("has no room for all its rows"),
+                          std::string::npos)
+                    << error.what();
+              }
+            }
+          });
+    }
+  });
+}
+
+TEST_P(HighThroughputCuda, ARankThatNeverComesIsNamed) {
+  if (GetParam() == 1) {
+    GTEST_SKIP() << "skipped: needs a second rank";
+  }
+  on_gpus([&](bool gpu_each) {
+    DispatchProblem p;
+    p.num_ranks = GetParam();
+    p.tokens.assign(static_cast<size_t>(GetParam()), 20);
+    const int missing = GetParam() - 1;
+    constexpr std::chrono::milliseconds kShort{400};
+    run_gpu_ranks(
+        GetParam(), gpu_each, kShort, [&](Group& host, CudaTestGroup& gpu, Device device) {
+          Sides sides(host, gpu, p.placement(), device, kBlocks);
+          const RankInput in = make_input(p, host.rank());
+          const DispatchInput request = sides.up({{in.x}, in.ids, in.weights, 1, {}});
+          sides.cuda.dispatch(request, sides.stream);
+          sides.stream.synchronize();
+          host.barrier("all dispatched once");
+          if (host.rank() == missing) {
+            std::this_thread::sleep_for(3 * kShort);
+            // Its own call finds what the others have told.
+            EXPECT_THROW(sides.cuda.dispatch(request, sides.stream), CommError);
+            return;
+          }
+          const auto start = std::chrono::steady_clock::now();
+          for (int attempt = 0; attempt < 2; ++attempt) {
+            try {
+              sides.cuda.dispatch(request, sides.stream);
+              ADD_FAILURE() << "dispatched without rank " << missing;
+            } catch (const CommError& error) {
+              EXPECT_EQ(error.peer(), missing) << error.what();
+              EXPECT_NE(std::string(error.what()).find("did not come within 400 ms, expected at "),
+                        std::string::npos)
+                  << error.what();
+            }
+          }
+          EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * kShort);
+          std::this_thread::sleep_for(3 * kShort);  // leaving would be another failure
+        });
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, HighThroughputCuda, ::testing::Values(1, 2, 3, 4));
+
+}  // namespace
+}  // namespace moebius::testing
