@@ -31,6 +31,7 @@ struct CudaHandle final : DispatchHandle {
   int64_t rows = 0;            // M, or the capacity
   bool counts_on_host = true;  // else there is a capacity
   int64_t capacity = 0;
+  int64_t most_tokens = 0;       // of any rank; where there is a capacity
   std::vector<uint32_t> counts;  // [R, R], from row to column; where counts_on_host
   Tensor source_tokens;          // i32 [M]
   // On the device, written by the dispatch.
@@ -59,6 +60,10 @@ class CudaHighThroughput {
   DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
                                  const DispatchHandle& handle,
                                  const Stream& stream);
+  HighThroughput::CombineOutput combine(const HighThroughput::CombineInput& input,
+                                        const DispatchHandle& handle,
+                                        const Stream& stream,
+                                        const Tensor& out_x = {});
   TransportStatistics statistics() const;
   // Throws the CommError that a kernel has reported, if any.
   void check();
@@ -86,7 +91,10 @@ class CudaHighThroughput {
                           bool is_cached,
                           const Stream& stream);
   HostCounts::Status await_counts(uint32_t tag);
-  void reserve_bank(int64_t bytes);
+  // Returns the most tokens of any rank.
+  int64_t reserve_bank(int64_t bytes, int64_t num_tokens);
+  // Windows with room for `slots` rows and their flags on every rank; collective where they grow.
+  void reserve_slots(int64_t bytes, int64_t num_flags);
   Tensor field(const Transfer& transfer,
                int index,
                DType dtype,
@@ -104,6 +112,8 @@ class CudaHighThroughput {
   std::shared_ptr<Window> control_;
   BankPool banks_;
   int64_t num_banks_ = 0;
+  std::unique_ptr<Window> slots_;  // rows pushed by combine
+  std::unique_ptr<Window> flags_;
   Tensor bank_table_;    // u64 [kMaxBanks, R]
   Tensor rank_of_;       // i32 [E]
   Tensor local_of_;      // i32 [E]

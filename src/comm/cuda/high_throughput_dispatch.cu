@@ -16,8 +16,7 @@
 //             selections of the own experts
 // No block waits for another of the same grid but through the notices, which all blocks have to
 // count for: blocks may start late, but none may be kept out for good.
-#include <algorithm>
-
+#include "comm/cuda/grid.cuh"
 #include "comm/cuda/high_throughput_kernels.h"
 #include "comm/cuda/signals.cuh"
 
@@ -25,7 +24,7 @@ namespace moebius::comm {
 
 namespace {
 
-constexpr int kWarp = 32;
+constexpr int kWarp = kWarpLanes;
 constexpr int kLanesOfRanks = kMaxCudaRanks / kWarp;
 
 // Why a block does not move rows.
@@ -81,19 +80,6 @@ struct Block {
   }
 };
 
-// Whether this block is the last of its launch to come here; for all of its threads.  What the
-// other blocks did before is then visible to it.
-__device__ bool comes_last(uint64_t* counter) {
-  __shared__ bool is_last;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    // Pairs with itself in the other blocks.
-    is_last = (ptx::atom_add_acq_rel_gpu(counter, 1) + 1) % gridDim.x == 0;
-  }
-  __syncthreads();
-  return is_last;
-}
-
 // Where a warp is among the pieces of its tokens.
 struct Cursor {
   int64_t token;
@@ -140,6 +126,7 @@ __device__ Cursor start_loads(const Block& block) {
       ptx::mbarrier_init(block.barrier(i), 1);
     }
     ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async_shared();
   }
   __syncwarp();
   for (int i = 0; i < args.shared.stages && at.token < block.end; ++i) {
@@ -299,7 +286,7 @@ __device__ Stop read_notices(const Block& block) {
   const auto thread = static_cast<int>(threadIdx.x);
   const auto threads = static_cast<int>(blockDim.x);
   const int num_words = block.num_notice_words();
-  int stop = kGo;
+  int stop = thread == 0 && is_aborted(args.signals) ? kFail : kGo;
   for (int i = thread; i < num_ranks * num_words && stop == kGo; i += threads) {
     const int source = i / num_words;
     const int word = i % num_words;
@@ -377,31 +364,6 @@ __device__ void tell_host(const Block& block, Stop stop) {
     ptx::st_release_sys(
         &args.host->word,
         make_signal(args.host_tag, stop == kGrow ? HostCounts::kGrow : HostCounts::kMoved));
-  }
-}
-
-template <typename T>
-__device__ __forceinline__ void copy_as(std::byte* to,
-                                        const std::byte* from,
-                                        uint32_t bytes,
-                                        int lane) {
-  for (uint32_t i = lane; i < bytes / sizeof(T); i += kWarp) {
-    reinterpret_cast<T*>(to)[i] = __ldg(reinterpret_cast<const T*>(from) + i);
-  }
-}
-
-// By a whole warp, in the widest words that sizes and addresses allow.
-__device__ void copy_plain(std::byte* to, const std::byte* from, uint32_t bytes, int lane) {
-  const uint64_t odd =
-      reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from) | uint64_t{bytes};
-  if (odd % 16 == 0) {
-    copy_as<int4>(to, from, bytes, lane);
-  } else if (odd % 4 == 0) {
-    copy_as<uint32_t>(to, from, bytes, lane);
-  } else if (odd % 2 == 0) {
-    copy_as<uint16_t>(to, from, bytes, lane);
-  } else {
-    copy_as<uint8_t>(to, from, bytes, lane);
   }
 }
 

@@ -18,8 +18,8 @@ namespace moebius::comm {
 // In device memory, one per object and rank, zero at first; advanced by the kernels alone, so that
 // a CUDA graph may replay them.
 struct CallState {
-  uint32_t epoch;  // calls so far
-  uint32_t unused;
+  uint32_t epoch;     // calls so far
+  uint32_t combines;  // of them
   // Blocks that have come there since the start: the last of a launch is told by the remainder.
   // Why 64 bits: the number of blocks need not divide 2^32.
   uint64_t counted;
@@ -29,6 +29,8 @@ struct CallState {
   uint64_t call_selections;
   uint64_t selections;
   uint64_t copies;
+  // Tokens that warps of a combine have taken, by parity of `combines`; each clears the other.
+  unsigned long long taken[2];
 };
 
 struct DispatchArgs {
@@ -75,10 +77,41 @@ struct DispatchArgs {
   uint32_t host_tag;
 };
 
+enum class SumType : uint8_t { kF32, kF16, kBF16 };
+
+struct CombineArgs {
+  SignalContext signals;
+  ControlLayout control_layout;
+  std::byte* control[kMaxCudaRanks];
+  std::byte* slots[kMaxCudaRanks];  // every rank's window of pushed rows
+  uint64_t* flags[kMaxCudaRanks];   // every rank's window of chunk flags
+  CallState* state;
+
+  // The handle.
+  const uint32_t* copies;  // [R, R]
+  const int32_t* index;    // [T, R]
+  int64_t num_tokens;
+  int topk;
+
+  SumType type;
+  uint32_t row_bytes;
+  uint32_t rows_per_chunk;
+  bool in_bulk;              // x goes by bulk copies
+  bool is_aligned;           // rows of x, bias and out are whole 16-byte words
+  const std::byte* x;        // [M, H]
+  const float* weights;      // [M, K] or null
+  const std::byte* bias[2];  // [T, H] or null
+  std::byte* out;            // [T, H]
+  float* out_weights;        // [T, K] or null
+  CombineShared shared;
+};
+
 // Makes the kernels resident on the current device and lets them have their shared memory.  To be
 // called before any rank of this process may have a kernel that waits: loading may synchronise.
 cudaError_t load_dispatch_kernels(int64_t shared_bytes);
-// Shared memory that a block may have on the current device.
+cudaError_t load_combine_kernels(int64_t shared_bytes);
+
 cudaError_t launch_dispatch(const DispatchArgs& args, int num_blocks, cudaStream_t stream);
+cudaError_t launch_combine(const CombineArgs& args, int num_blocks, cudaStream_t stream);
 
 }  // namespace moebius::comm

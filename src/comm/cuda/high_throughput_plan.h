@@ -158,4 +158,88 @@ struct HostCounts {
   uint32_t copies[kMaxCudaRanks * kMaxCudaRanks];  // [R, R], from row to column
 };
 
+// Combine: every holder of rows pushes them to the ranks whose tokens they are, chunk by chunk,
+// into the owner's window: {slots: a row each, by holder and then in the holder's order} and, if
+// they are combined too, {weights of each slot}.  A second window has one flag per chunk.  Rows an
+// owner holds itself stay where they are.
+
+inline constexpr int64_t kChunkBytes = 56 * 1024;
+constexpr uint32_t chunk_rows(int64_t row_bytes) {
+  const int64_t rows = row_bytes > 0 ? kChunkBytes / row_bytes : 64;
+  return static_cast<uint32_t>(rows < 1 ? 1 : rows > 64 ? 64 : rows);
+}
+MOEBIUS_HOST_DEVICE constexpr uint32_t num_chunks(uint32_t rows, uint32_t rows_per_chunk) {
+  return (rows + rows_per_chunk - 1) / rows_per_chunk;
+}
+
+// The copies of one owner's tokens at one holder.
+struct CombinePair {
+  uint32_t rows = 0;
+  uint32_t first_row = 0;   // among the holder's rows
+  uint32_t first_slot = 0;  // in the owner's window
+  uint32_t first_flag = 0;
+};
+// copies [R, R], from row (owner) to column (holder).
+MOEBIUS_HOST_DEVICE constexpr CombinePair combine_pair(
+    const uint32_t* copies, int num_ranks, int owner, int holder, uint32_t rows_per_chunk) {
+  CombinePair pair;
+  for (int source = 0; source < owner; ++source) {
+    pair.first_row += copies[source * num_ranks + holder];
+  }
+  for (int h = 0; h < holder; ++h) {
+    const uint32_t rows = h == owner ? 0 : copies[owner * num_ranks + h];
+    pair.first_slot += rows;
+    pair.first_flag += num_chunks(rows, rows_per_chunk);
+  }
+  pair.rows = copies[owner * num_ranks + holder];
+  return pair;
+}
+// All slots of an owner.
+MOEBIUS_HOST_DEVICE constexpr uint32_t combine_slots(const uint32_t* copies,
+                                                     int num_ranks,
+                                                     int owner) {
+  uint32_t slots = 0;
+  for (int h = 0; h < num_ranks; ++h) {
+    slots += h == owner ? 0 : copies[owner * num_ranks + h];
+  }
+  return slots;
+}
+MOEBIUS_HOST_DEVICE constexpr int64_t combine_weights_offset(uint32_t slots, int64_t row_bytes) {
+  return field_span(row_bytes, slots);
+}
+
+inline constexpr int kCombineWarps = 20;
+inline constexpr int kPushWarps = 4;  // of them, at first; later they sum, too
+inline constexpr int kMaxPushWarps = 8;
+inline constexpr int kPushStageBytes = 14 * 1024;
+
+// Shared memory of a combine block, in bytes from its start.
+struct CombineShared {
+  int num_ranks = 1;
+  int push_warps = kPushWarps;
+  int stages = 2;
+
+  MOEBIUS_HOST_DEVICE constexpr uint32_t barriers() const {  // u64 [push_warps, stages]
+    return static_cast<uint32_t>(push_warps * stages) * kPushStageBytes;
+  }
+  MOEBIUS_HOST_DEVICE constexpr uint32_t rows() const {  // u64 [kCombineWarps, R + 2]
+    return barriers() + static_cast<uint32_t>(push_warps * stages) * 8;
+  }
+  MOEBIUS_HOST_DEVICE constexpr uint32_t weights() const {  // u64 [kCombineWarps, R]
+    return rows() + static_cast<uint32_t>(kCombineWarps * (num_ranks + 2)) * 8;
+  }
+  MOEBIUS_HOST_DEVICE constexpr uint32_t pushes() const {  // CombinePair [R], by owner
+    return weights() + static_cast<uint32_t>(kCombineWarps * num_ranks) * 8;
+  }
+  MOEBIUS_HOST_DEVICE constexpr uint32_t receipts() const {  // CombinePair [R], by holder
+    return pushes() + static_cast<uint32_t>(num_ranks) * sizeof(CombinePair);
+  }
+  MOEBIUS_HOST_DEVICE constexpr uint32_t slots() const {  // u32 [R], of each owner
+    return receipts() + static_cast<uint32_t>(num_ranks) * sizeof(CombinePair);
+  }
+  MOEBIUS_HOST_DEVICE constexpr uint32_t bytes() const {
+    return slots() + static_cast<uint32_t>(num_ranks) * 4;
+  }
+};
+
 }  // namespace moebius::comm

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "core/cuda/check.h"
 #include "tests/comm/cuda/test_group.h"
 #include "tests/comm/dispatch_cases.h"
 #include "tests/gpu_test.h"
@@ -117,7 +118,7 @@ void run_gpu_ranks(int num_ranks,
   });
 }
 
-constexpr std::chrono::milliseconds kTimeout{10000};
+constexpr std::chrono::milliseconds kTimeout{4000};
 
 // Input for the wider problems: no shuffle of all experts per token.
 RankInput make_wide_input(const DispatchProblem& p, int rank) {
@@ -143,6 +144,45 @@ RankInput make_wide_input(const DispatchProblem& p, int rank) {
   return in;
 }
 
+Tensor random_rows(const Shape& shape, DType dtype, uint32_t seed) {
+  std::mt19937 random(seed);
+  const Tensor t = Tensor::empty(shape, dtype);
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    set_float(t, i, static_cast<float>(static_cast<int32_t>(random())) / 1e9f);
+  }
+  return t;
+}
+
+// What the ranks' experts have made of the rows of a dispatch, on its way back.
+void check_combine(const DispatchProblem& p,
+                   Sides& sides,
+                   const DispatchOutput& on_gpu,
+                   const DispatchOutput& on_cpu,
+                   DType dtype,
+                   int rank,
+                   bool with_extras) {
+  const int64_t rows = on_cpu.handle->num_rows();
+  const int64_t tokens = on_cpu.handle->num_tokens();
+  const auto seed = static_cast<uint32_t>(p.seed * 100 + static_cast<uint64_t>(rank));
+  HighThroughput::CombineInput input;
+  input.x = random_rows({rows, p.hidden}, dtype, seed);
+  if (with_extras) {
+    input.topk_weights = random_rows({rows, p.topk}, DType::kF32, seed + 1);
+    input.bias = {random_rows({tokens, p.hidden}, dtype, seed + 2),
+                  random_rows({tokens, p.hidden}, dtype, seed + 3)};
+  }
+  HighThroughput::CombineInput input_up = input;
+  input_up.x = sides.up(input.x);
+  input_up.topk_weights = sides.up(input.topk_weights);
+  input_up.bias = {sides.up(input.bias[0]), sides.up(input.bias[1])};
+  const auto expected = sides.cpu.combine(input, *on_cpu.handle, sides.cpu_stream);
+  const Tensor out = with_extras ? Tensor() : sides.up(random_rows({tokens, p.hidden}, dtype, 5));
+  const auto actual = sides.cuda.combine(input_up, *on_gpu.handle, sides.stream, out);
+  const std::string what = "combined " + std::string(name(dtype));
+  expect_same(sides, actual.x, expected.x, what);
+  expect_same(sides, actual.topk_weights, expected.topk_weights, what + " weights");
+}
+
 void check_problem(const DispatchProblem& p, const RankInput& in, Sides& sides) {
   const DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
   const DispatchInput request_up = sides.up(request);
@@ -157,7 +197,11 @@ void check_problem(const DispatchProblem& p, const RankInput& in, Sides& sides) 
   expect_same(sides, cached.payloads[0], expected.payloads[1], "cached payload 0");
   expect_same(sides, cached.payloads[1], expected.payloads[0], "cached payload 1");
   expect_same(sides, first, expected);
-  (void)p;
+  const int rank = first.handle->num_tokens() == 0 ? 99 : in.code.data<int32_t>()[0];
+  check_combine(p, sides, second, expected, DType::kBF16, rank, true);
+  check_combine(p, sides, first, expected, DType::kF32, rank, false);
+  check_combine(p, sides, first, expected, DType::kF16, rank, true);
+  check_combine(p, sides, second, expected, DType::kBF16, rank, false);
 }
 
 class HighThroughputCuda : public GpuTest, public ::testing::WithParamInterface<int> {
@@ -353,6 +397,94 @@ TEST_P(HighThroughputCuda, ARankThatNeverComesIsNamed) {
           }
           EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * kShort);
           std::this_thread::sleep_for(3 * kShort);  // leaving would be another failure
+        });
+  });
+}
+
+TEST_P(HighThroughputCuda, AnIdThatIsNoExpertEndsTheCallEverywhere) {
+  DispatchProblem p;
+  p.num_ranks = GetParam();
+  p.tokens.assign(static_cast<size_t>(GetParam()), 20);
+  const int guilty = GetParam() - 1;
+  run_gpu_ranks(GetParam(), false, kTimeout, [&](Group& host, CudaTestGroup& gpu, Device device) {
+    Sides sides(host, gpu, p.placement(), device, kBlocks);
+    const RankInput in = make_input(p, host.rank());
+    if (host.rank() == guilty) {
+      in.ids.data<int32_t>()[7 * p.topk + 1] = static_cast<int32_t>(p.num_experts);
+    }
+    try {
+      sides.cuda.dispatch(sides.up({{in.x}, in.ids, in.weights, 1, {}}), sides.stream);
+      sides.stream.synchronize();
+      sides.cuda.check();
+      ADD_FAILURE() << "took an id that is none";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.peer(), guilty);
+      EXPECT_NE(std::string(error.what()).find("has an expert id that is none"), std::string::npos)
+          << error.what();
+      if (host.rank() == guilty) {
+        EXPECT_NE(std::string(error.what()).find(": 8 of token 7"), std::string::npos)
+            << error.what();
+      }
+    }
+    host.barrier("all have seen it");
+  });
+}
+
+TEST_P(HighThroughputCuda, GraphsReplayDispatchAndCombine) {
+  on_gpus([&](bool gpu_each) {
+    DispatchProblem p;
+    p.num_ranks = GetParam();
+    p.num_experts = 32;
+    p.topk = 6;
+    p.hidden = 1024;
+    p.tokens.assign(static_cast<size_t>(GetParam()), 150);
+    run_gpu_ranks(
+        GetParam(), gpu_each, kTimeout, [&](Group& host, CudaTestGroup& gpu, Device device) {
+          Sides sides(host, gpu, p.placement(), device, kBlocks);
+          const cuda::DeviceGuard guard(device.index);
+          const RankInput in = make_wide_input(p, host.rank());
+          DispatchInput input = sides.up({{in.x}, in.ids, in.weights, 4, {}});
+          input.capacity = 150 * GetParam();
+          const auto call = [&] {
+            const DispatchOutput output = sides.cuda.dispatch(input, sides.stream);
+            const auto combined = sides.cuda.combine(
+                {output.payloads[0], output.topk_weights, {}, {}}, *output.handle, sides.stream);
+            return std::pair(output, combined);
+          };
+          call();
+          sides.stream.synchronize();
+          const auto stream = cuda::as_stream(sides.stream.native_handle());
+          cudaGraph_t graph = nullptr;
+          cudaGraphExec_t executable = nullptr;
+          cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                           "begin");
+          const auto [output, combined] = call();
+          cuda::check_cuda(cudaStreamEndCapture(stream, &graph), "end");
+          cuda::check_cuda(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+          for (int replay = 0; replay < 20; ++replay) {
+            DispatchProblem q = p;
+            q.seed = static_cast<uint64_t>(50 + replay);
+            const RankInput fresh = make_wide_input(q, host.rank());
+            copy(fresh.x, input.payloads[0], sides.stream);
+            copy(fresh.ids, input.topk_ids, sides.stream);
+            copy(fresh.weights, input.topk_weights, sides.stream);
+            cuda::check_cuda(cudaGraphLaunch(executable, stream), "launch");
+            const DispatchOutput expected =
+                sides.cpu.dispatch({{fresh.x}, fresh.ids, fresh.weights, 4, {}}, sides.cpu_stream);
+            const auto sum =
+                sides.cpu.combine({expected.payloads[0], expected.topk_weights, {}, {}},
+                                  *expected.handle, sides.cpu_stream);
+            const int64_t rows = expected.handle->num_rows();
+            expect_same(sides, output.payloads[0].slice(0, rows), expected.payloads[0], "rows");
+            expect_same(sides, output.topk_ids.slice(0, rows), expected.topk_ids, "ids");
+            expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
+            expect_same(sides, combined.x, sum.x, "sum");
+            expect_same(sides, combined.topk_weights, sum.topk_weights, "weights");
+          }
+          sides.cuda.check();
+          cuda::check_cuda(cudaGraphExecDestroy(executable), "destroy");
+          cuda::check_cuda(cudaGraphDestroy(graph), "destroy");
+          host.barrier("all done");
         });
   });
 }

@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the high-throughput kernels share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/cuda/ptx.cuh"
+
+namespace moebius::comm {
+
+inline constexpr int kWarpLanes = 32;
+
+// Whether this block is the last of its launch to come here; for all of its threads.  What the
+// other blocks did before is then visible to it.
+__device__ inline bool comes_last(uint64_t* counter) {
+  __shared__ bool is_last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    // Pairs with itself in the other blocks.
+    is_last = (ptx::atom_add_acq_rel_gpu(counter, 1) + 1) % gridDim.x == 0;
+  }
+  __syncthreads();
+  return is_last;
+}
+
+template <typename T>
+__device__ __forceinline__ void copy_as(std::byte* to,
+                                        const std::byte* from,
+                                        int64_t bytes,
+                                        int lane) {
+  for (int64_t i = lane; i < bytes / static_cast<int64_t>(sizeof(T)); i += kWarpLanes) {
+    reinterpret_cast<T*>(to)[i] = __ldg(reinterpret_cast<const T*>(from) + i);
+  }
+}
+
+// By a whole warp, in the widest words that sizes and addresses allow; of memory that nobody writes
+// while the kernel runs.
+__device__ inline void copy_plain(std::byte* to, const std::byte* from, int64_t bytes, int lane) {
+  const uint64_t odd = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from) |
+                       static_cast<uint64_t>(bytes);
+  if (odd % 16 == 0) {
+    copy_as<int4>(to, from, bytes, lane);
+  } else if (odd % 4 == 0) {
+    copy_as<uint32_t>(to, from, bytes, lane);
+  } else if (odd % 2 == 0) {
+    copy_as<uint16_t>(to, from, bytes, lane);
+  } else {
+    copy_as<uint8_t>(to, from, bytes, lane);
+  }
+}
+
+}  // namespace moebius::comm
