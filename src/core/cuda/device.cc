@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
 
 #include "core/cuda/check.h"
 #include "core/cuda/probe.h"
@@ -114,9 +115,16 @@ void load_kernels(int index, std::initializer_list<const void*> kernels) {
 void allow_shared_bytes(int index, const void* kernel, int64_t bytes) {
   load_kernels(index, {kernel});
   const DeviceGuard guard(index);
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes)),
-             fmt::format("{} bytes of shared memory", bytes));
+  // The attribute is the process's: what another object has been allowed must stay.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  cudaFuncAttributes attributes{};
+  check_cuda(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  if (attributes.maxDynamicSharedSizeBytes < bytes) {
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(bytes)),
+               fmt::format("{} bytes of shared memory", bytes));
+  }
 }
 
 int num_sms(int index) {
