@@ -7,7 +7,7 @@
 // host.
 //
 //   cuda_dispatch [name=value ...]
-//   ranks=8 gpus=0 (0: one each) tokens=4096 hidden=7168 topk=8 experts=256 iterations=20
+//   ranks=8 gpus=8 (all) tokens=4096 hidden=7168 topk=8 experts=256 iterations=20
 //   sms=8,16 warps=0 stages=0 dtypes=fp8,bf16 combine_warps=0 combine_stages=0
 //
 // One JSON line per case.  wire: bytes to other ranks; logical: bytes received, own rank included,
@@ -24,14 +24,13 @@
 #include <string>
 #include <vector>
 
-#include "comm/cuda/high_throughput_cuda.h"
 #include "core/cuda/check.h"
-#include "tests/comm/cuda/test_group.h"
+#include "moebius/dispatch.h"
+#include "tests/comm/cuda/beside_cpu.h"
 
 namespace moebius {
 namespace {
 
-using comm::CudaHighThroughput;
 using cuda::check_cuda;
 
 struct Options {
@@ -98,13 +97,12 @@ Input make_input(const Options& options, const std::string& dtype, int rank) {
 
 class Rank {
  public:
-  Rank(const Options& options, Group& host, int device)
+  Rank(const Options& options, Group& gpu, Group& host)
       : options_(options),
+        gpu_(gpu),
         host_(host),
-        gpu_(host, device),
-        device_(Device::cuda(device)),
-        stream_(Stream::cuda(device)),
-        guard_(device),
+        device_(gpu.device()),
+        stream_(Stream::cuda(device_.index)),
         placement_(ExpertPlacement::linear(options.number("experts", 256), host.size())) {
     for (cudaEvent_t* event : {&begin_, &end_}) {
       check_cuda(cudaEventCreate(event), "cudaEventCreate");
@@ -169,7 +167,7 @@ class Rank {
 
   // Median over iterations of the slowest rank's time.
   template <typename Work>
-  double time_us(CudaHighThroughput& aligner, const DispatchInput& nothing, const Work& work) {
+  double time_us(HighThroughput& aligner, const DispatchInput& nothing, const Work& work) {
     const auto stream = cuda::as_stream(stream_.native_handle());
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
@@ -228,8 +226,8 @@ class Rank {
                  const DispatchInput& on_gpu,
                  const DispatchOutput& expected,
                  const Tensor& expected_sum) {
-    CudaHighThroughput transport(gpu_, placement_, config, back, device_);
-    CudaHighThroughput aligner(gpu_, placement_, config, back, device_);
+    HighThroughput transport(gpu_, placement_, config, back);
+    HighThroughput aligner(gpu_, placement_, config, back);
     DispatchOutput output = transport.dispatch(on_gpu, stream_);
     for (size_t i = 0; i < output.payloads.size(); ++i) {
       expect_same(output.payloads[i], expected.payloads[i], "a payload");
@@ -271,11 +269,10 @@ class Rank {
   }
 
   const Options& options_;
+  Group& gpu_;
   Group& host_;
-  testing::CudaTestGroup gpu_;
   Device device_;
   Stream stream_;
-  cuda::DeviceGuard guard_;
   ExpertPlacement placement_;
   cudaEvent_t begin_ = nullptr;
   cudaEvent_t end_ = nullptr;
@@ -297,10 +294,13 @@ int run(int argc, char** argv) {
   ThreadGroupOptions group;
   group.num_ranks = static_cast<int>(options.number("ranks", gpus));
   group.timeout = std::chrono::milliseconds(options.number("timeout_ms", 20000));
-  const auto used = static_cast<int>(options.number("gpus", 0));
+  const auto used = static_cast<int>(options.number("gpus", gpus));
+  for (int r = 0; r < group.num_ranks; ++r) {
+    group.devices.push_back(Device::cuda(r % std::max(used, 1)));
+  }
   try {
-    run_thread_ranks(group, [&](Group& host) {
-      Rank rank(options, host, host.rank() % (used > 0 ? used : gpus));
+    testing::run_beside_cpu(group, [&](Group& gpu, Group& host) {
+      Rank rank(options, gpu, host);
       for (const std::string& dtype : options.list("dtypes", "fp8,bf16")) {
         rank.run(dtype);
       }

@@ -61,9 +61,10 @@ struct DispatchConfig {
   int rdma_send_tokens = 0, rdma_recv_tokens = 0;
   // CUDA: warps of a block and shared-memory stages of each; 0: as many as fit.
   int num_warps = 0, num_stages = 0;
-  // Tables of DeepEP for the rank counts it was tuned for, computed for any other.
-  static DispatchConfig for_dispatch(int num_ranks);
-  static DispatchConfig for_combine(int num_ranks);
+  // Tables of DeepEP for the rank counts it was tuned for, computed for any other.  num_sms is what
+  // has been measured best on such a device.
+  static DispatchConfig for_dispatch(int num_ranks, Device device = {});
+  static DispatchConfig for_combine(int num_ranks, Device device = {});
   void validate() const;  // send < recv; rdma_send <= rdma_recv / 2, a divisor of it; even num_sms
   bool operator==(const DispatchConfig&) const = default;
 };
@@ -125,17 +126,23 @@ class HighThroughput {
                  DispatchConfig combine_config);
   ~HighThroughput();
 
-  // Local; throws InvalidArgument for ids outside [-1, E), naming token and slot.
+  // Local; throws InvalidArgument for ids outside [-1, E), naming token and slot: on CUDA the host
+  // waits for the stream.
   DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const;
 
   // Outputs own their memory (or share a window bank that is not reused while they live), so any
   // number of results and handles may be alive.
+  //
+  // CUDA: a call is enqueued; outputs are complete when their event is, and a host waits for no
+  // more than the counts of rows.  With dispatch_async the hook does that, or the next call of this
+  // object.  Traffic of the group is counted where the host learns the counts: without a capacity.
   DispatchOutput dispatch(const DispatchInput& input, const Stream& stream);
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream);
   // Same routing as `handle`: payloads only, no ids, weights, counts or new handle.
   DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
                                  const DispatchHandle& handle,
                                  const Stream& stream);
+  // On CUDA the host waits for the number of rows.
   ExpertOrder expert_order(const DispatchOutput& output,
                            int64_t expert_alignment,
                            const Stream& stream) const;
@@ -162,8 +169,11 @@ class HighThroughput {
                                        const Stream& stream,
                                        const Tensor& out_x = {});
 
-  // Since construction; calls along a known route are not counted.
+  // Since construction; calls along a known route are not counted.  On CUDA the host waits for the
+  // calls so far.
   TransportStatistics statistics() const;
+  // CUDA: throws the CommError a kernel has reported, if any; every call does so first.
+  void check() const;
 
   struct State;  // internal
 

@@ -45,7 +45,7 @@ RowLayout make_layout(const HighThroughput::CombineInput& input,
 
 }  // namespace
 
-CombineTransfer::CombineTransfer(HighThroughput::State& state,
+CombineTransfer::CombineTransfer(CpuHighThroughput& state,
                                  const HighThroughput::CombineInput& input,
                                  const HighThroughputHandle& handle,
                                  const Stream& stream,

@@ -16,14 +16,14 @@
 #include <memory>
 #include <vector>
 
-#include "comm/high_throughput_state.h"
+#include "comm/high_throughput_cpu.h"
 #include "core/row_sums.h"
 
 namespace moebius {
 
 class CombineTransfer {
  public:
-  CombineTransfer(HighThroughput::State& state,
+  CombineTransfer(CpuHighThroughput& state,
                   const HighThroughput::CombineInput& input,
                   const HighThroughputHandle& handle,
                   const Stream& stream,
@@ -56,7 +56,7 @@ class CombineTransfer {
   void sum_copies(const Copies& copies, std::byte* out, bool past_caches) const;
   void sum_weights(const Copies& copies, float* out) const;
 
-  HighThroughput::State& state_;
+  CpuHighThroughput& state_;
   const HighThroughputHandle& handle_;
   Stream stream_;
   HighThroughput::CombineInput input_;

@@ -51,7 +51,7 @@ CountMatrix make_counts(std::span<const Notice> notices, int num_nodes) {
 
 }  // namespace
 
-DispatchTransfer::DispatchTransfer(HighThroughput::State& state,
+DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
                                    const DispatchInput& input,
                                    const Stream& stream)
     : state_(state),
@@ -86,7 +86,7 @@ DispatchTransfer::DispatchTransfer(HighThroughput::State& state,
   handle.counts = make_counts(notices, topology.num_nodes());
   banks_ = state_.choose_banks(state_.receive_banks, notices, bank_bytes(layout_, handle.counts));
 
-  TransportStatistics& statistics = state_.statistics;
+  TransportStatistics& statistics = state_.sent;
   statistics.selections += to_all.selections;
   for (const int64_t copies : to_all.copies) {
     statistics.copies += copies;
@@ -99,7 +99,7 @@ DispatchTransfer::DispatchTransfer(HighThroughput::State& state,
   store(own_rows(), handle.to_ranks, state_.rank());
 }
 
-DispatchTransfer::DispatchTransfer(HighThroughput::State& state,
+DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
                                    std::span<const Tensor> payloads,
                                    const HighThroughputHandle& handle,
                                    const Stream& stream)

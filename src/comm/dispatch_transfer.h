@@ -17,15 +17,15 @@
 #include <span>
 #include <vector>
 
-#include "comm/high_throughput_state.h"
+#include "comm/high_throughput_cpu.h"
 
 namespace moebius {
 
 class DispatchTransfer {
  public:
-  DispatchTransfer(HighThroughput::State& state, const DispatchInput& input, const Stream& stream);
+  DispatchTransfer(CpuHighThroughput& state, const DispatchInput& input, const Stream& stream);
   // Along the route of an earlier dispatch, payloads only.
-  DispatchTransfer(HighThroughput::State& state,
+  DispatchTransfer(CpuHighThroughput& state,
                    std::span<const Tensor> payloads,
                    const HighThroughputHandle& handle,
                    const Stream& stream);
@@ -48,7 +48,7 @@ class DispatchTransfer {
   void store(const Rows& rows, const Route& route, int source);
   Tensor field(int index, DType dtype, const Shape& shape) const;
 
-  HighThroughput::State& state_;
+  CpuHighThroughput& state_;
   Stream stream_;
   std::vector<Tensor> payloads_;
   Tensor ids_;

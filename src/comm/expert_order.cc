@@ -5,17 +5,16 @@
 #include <cstring>
 #include <vector>
 
-#include "comm/high_throughput_state.h"
+#include "comm/high_throughput_cpu.h"
+#include "comm/payloads.h"
 #include "core/parallel.h"
 
 namespace moebius {
 
-ExpertOrder HighThroughput::expert_order(const DispatchOutput& output,
-                                         int64_t expert_alignment,
-                                         const Stream& stream) const {
-  expect_ge(expert_alignment, 1, "expert_alignment");
-  expect_defined(output.topk_ids, "topk_ids of the dispatch");
-  const int64_t num_local = state_->placement.num_local(state_->rank());
+ExpertOrder CpuHighThroughput::expert_order(const DispatchOutput& output,
+                                            int64_t expert_alignment,
+                                            const Stream& stream) const {
+  const int64_t num_local = placement.num_local(rank());
   const int64_t num_copies = output.topk_ids.dim(0);
   const int64_t topk = output.topk_ids.dim(1);
   const auto* ids = output.topk_ids.data<int32_t>();
@@ -50,11 +49,7 @@ ExpertOrder HighThroughput::expert_order(const DispatchOutput& output,
   }
 
   for (const Tensor& payload : output.payloads) {
-    std::vector<int64_t> dims = {rows};
-    for (int d = 1; d < payload.num_dims(); ++d) {
-      dims.push_back(payload.dim(d));
-    }
-    const Tensor sorted = Tensor::empty(Shape(std::span<const int64_t>(dims)), payload.dtype());
+    const Tensor sorted = Tensor::empty(with_rows(payload, rows), payload.dtype());
     const auto bytes = static_cast<size_t>(rows > 0 ? sorted.nbytes() / rows : 0);
     parallel_for(stream, rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {

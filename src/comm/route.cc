@@ -43,10 +43,14 @@ void expect_ids(const Tensor& topk_ids, int64_t num_experts) {
   const int64_t num_ids = topk_ids.numel();
   for (int64_t i = 0; i < num_ids; ++i) {
     if (ids[i] < -1 || ids[i] >= num_experts) {
-      throw InvalidArgument(fmt::format("topk_ids of token {}, slot {} is {}, expected -1 to {}",
-                                        i / topk, i % topk, ids[i], num_experts - 1));
+      throw_bad_id(i, topk, ids[i], num_experts);
     }
   }
+}
+
+void throw_bad_id(int64_t index, int64_t topk, int32_t id, int64_t num_experts) {
+  throw InvalidArgument(fmt::format("topk_ids of token {}, slot {} is {}, expected -1 to {}",
+                                    index / topk, index % topk, id, num_experts - 1));
 }
 
 int gateway(const Topology& topology, int source, int node) {

@@ -39,6 +39,8 @@ Route make_route(const int32_t* ids,
 
 // Throws InvalidArgument: not i32 [T, K], or an id outside [-1, E), naming token and slot.
 void expect_ids(const Tensor& topk_ids, int64_t num_experts);
+// The latter, for the id at `index` of [T, K].
+[[noreturn]] void throw_bad_id(int64_t index, int64_t topk, int32_t id, int64_t num_experts);
 
 // The rank of `node` that takes the copies of `source` from outside: the one with its local index.
 int gateway(const Topology& topology, int source, int node);

@@ -24,8 +24,8 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
       : group_(group),
         transport_(group,
                    std::move(placement),
-                   DispatchConfig::for_dispatch(group.size()),
-                   DispatchConfig::for_combine(group.size())) {}
+                   DispatchConfig::for_dispatch(group.size(), group.device()),
+                   DispatchConfig::for_combine(group.size(), group.device())) {}
 
   std::string_view name() const override { return "high_throughput"; }
   ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }

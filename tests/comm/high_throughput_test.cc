@@ -273,6 +273,12 @@ TEST(DispatchConfig, TunedCountsKeepTheirNumbersAndOthersAreComputed) {
     EXPECT_NO_THROW(DispatchConfig::for_dispatch(ranks).validate()) << ranks;
     EXPECT_NO_THROW(DispatchConfig::for_combine(ranks).validate()) << ranks;
   }
+  // A GPU has as many SMs as have been measured best; all else is the same.
+  DispatchConfig on_gpu = DispatchConfig::for_dispatch(8, Device::cuda(0));
+  EXPECT_EQ(on_gpu.num_sms, 16);
+  EXPECT_EQ(DispatchConfig::for_combine(8, Device::cuda(0)).num_sms, 16);
+  on_gpu.num_sms = 20;
+  EXPECT_EQ(on_gpu, DispatchConfig::for_dispatch(8));
   DispatchConfig bad = DispatchConfig::for_dispatch(8);
   bad.num_sms = 21;
   EXPECT_THROW(bad.validate(), InvalidArgument);

@@ -5,7 +5,8 @@
 //
 // A call is one launch.  Its receive bank is picked by the host; what the kernels of all ranks find
 // out about banks that are too small comes back with the counts, every rank adds one, and the call
-// is launched again.  Calls of an object are ordered, whatever streams they are given.
+// is launched again.  Calls of an object are ordered, whatever streams they are given: one whose
+// counts the host does not know yet is *unsettled*, and settled before the next is launched.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "comm/bank.h"
 #include "comm/cuda/device_arena.h"
 #include "comm/cuda/high_throughput_kernels.h"
+#include "comm/high_throughput_state.h"
 #include "comm/row_layout.h"
 #include "core/cuda/host_memory.h"
 #include "moebius/dispatch.h"
@@ -46,62 +48,83 @@ struct CudaHandle final : DispatchHandle {
   Tensor source_token() const override { return source_tokens; }
 };
 
-class CudaHighThroughput {
+class CudaHighThroughput final : public HighThroughput::State {
  public:
   // Collective.
   CudaHighThroughput(Group& group,
-                     const ExpertPlacement& placement,
+                     ExpertPlacement placement,
                      const DispatchConfig& dispatch_config,
-                     const DispatchConfig& combine_config,
-                     Device device);
-  ~CudaHighThroughput();
+                     const DispatchConfig& combine_config);
+  ~CudaHighThroughput() override;
 
-  DispatchOutput dispatch(const DispatchInput& input, const Stream& stream);
+  DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const override;
+  Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream) override;
   DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
                                  const DispatchHandle& handle,
-                                 const Stream& stream);
-  HighThroughput::CombineOutput combine(const HighThroughput::CombineInput& input,
-                                        const DispatchHandle& handle,
-                                        const Stream& stream,
-                                        const Tensor& out_x = {});
-  TransportStatistics statistics() const;
-  // Throws the CommError that a kernel has reported, if any.
-  void check();
+                                 const Stream& stream) override;
+  ExpertOrder expert_order(const DispatchOutput& output,
+                           int64_t expert_alignment,
+                           const Stream& stream) const override;
+  Pending<HighThroughput::CombineOutput> combine_async(const HighThroughput::CombineInput& input,
+                                                       const DispatchHandle& handle,
+                                                       const Stream& stream,
+                                                       const Tensor& out_x) override;
+  TransportStatistics statistics() const override;
+  void check() override;
 
  private:
-  // What a launch moves, and where to.
+  // A dispatch: what it moves, and where to.
   struct Transfer {
-    std::span<const Tensor> payloads;
+    std::vector<Tensor> payloads;
     RowLayout layout;
+    Stream stream;
+    int64_t capacity = 0;
     DispatchArgs args{};
+    std::vector<uint32_t> counts = {};      // as the handle's; known when settled
+    std::shared_ptr<CudaHandle> made = {};  // null along a known route
     int64_t bank = BankPool::kNone;
     std::shared_ptr<void> lease = nullptr;
+    Event event = {};
+    bool is_settled = false;
   };
 
   void load_kernels();
+  void expect_here(const Tensor& t, const char* what) const;
+  void expect_here(const Stream& stream) const;
+  void expect_ids_tensor(const Tensor& topk_ids) const;
   void order_after_last(const Stream& stream);
   // Fills in what all launches have in common.
   void set_payloads(Transfer& transfer, int64_t num_tokens) const;
   void pick_bank(Transfer& transfer);
   void add_bank(int64_t bytes);
-  void launch(Transfer& transfer, const Stream& stream);
-  // Until the counts of all ranks are known, by all of them; adds banks where needed.
-  void launch_until_moved(Transfer& transfer,
-                          CudaHandle& handle,
-                          bool is_cached,
-                          const Stream& stream);
+  // Picks a bank and launches.
+  void launch(Transfer& transfer);
+  // Launches; unsettled, unless counts stay on the device.
+  void start(const std::shared_ptr<Transfer>& transfer, int64_t num_tokens);
+  // Waits until the counts of the unsettled dispatch are known, if there is one; adds banks and
+  // launches it again where needed.
+  void settle();
+  // The same for one that may have been settled by another call.
+  void settle(const Transfer& transfer);
   HostCounts::Status await_counts(uint32_t tag);
+  void read_counts(Transfer& transfer) const;
+  void count_copies(const Transfer& transfer) const;
+  DispatchOutput receive(Transfer& transfer) const;
+  std::vector<Tensor> payload_fields(const Transfer& transfer, int64_t rows) const;
   // Returns the most tokens of any rank.
   int64_t reserve_bank(int64_t bytes, int64_t num_tokens);
   // Windows with room for `slots` rows and their flags on every rank; collective where they grow.
   void reserve_slots(int64_t bytes, int64_t num_flags);
+  HighThroughput::CombineOutput combine(const HighThroughput::CombineInput& input,
+                                        const CudaHandle& handle,
+                                        const Stream& stream,
+                                        const Tensor& out_x);
   Tensor field(const Transfer& transfer,
                int index,
                DType dtype,
                const Shape& shape,
                int64_t layout_rows) const;
 
-  Group& group_;
   Device device_;
   int num_experts_;
   int num_local_;
@@ -123,9 +146,15 @@ class CudaHighThroughput {
   std::shared_ptr<cuda::MappedMemory> mapped_;  // FaultRecord, then HostCounts
   SignalContext signals_;
   uint32_t tag_ = 0;
+  std::shared_ptr<Transfer> unsettled_;
   std::optional<Stream> last_stream_;
   Event last_event_;
   std::optional<CommError> broken_;
 };
+
+// The handle, if one of these objects has made it.
+const CudaHandle& own_cuda_handle(const DispatchHandle& handle);
+
+inline constexpr int64_t kHostCountsOffset = 256;  // in mapped memory, after the FaultRecord
 
 }  // namespace moebius::comm

@@ -3,8 +3,6 @@
 //
 // High throughput on GPUs, bit for bit what rank threads on the CPU get from the same inputs. Ranks
 // share one GPU; where there are several, the same again with a GPU each.
-#include "comm/cuda/high_throughput_cuda.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -13,14 +11,14 @@
 #include <thread>
 
 #include "core/cuda/check.h"
-#include "tests/comm/cuda/test_group.h"
+#include "core/cuda/runtime.h"
+#include "moebius/dispatch.h"
+#include "tests/comm/cuda/beside_cpu.h"
 #include "tests/comm/dispatch_cases.h"
-#include "tests/gpu_test.h"
+#include "tests/comm/gpu_ranks.h"
 
 namespace moebius::testing {
 namespace {
-
-using comm::CudaHighThroughput;
 
 constexpr int kBlocks = 6;  // of a rank: all ranks of a GPU must be resident at once
 
@@ -32,11 +30,11 @@ DispatchConfig small_config(int num_sms = kBlocks) {
 
 // One rank of a test: the same calls on both sides.
 struct Sides {
-  Sides(Group& host, CudaTestGroup& gpu, const ExpertPlacement& placement, Device d, int num_sms)
+  Sides(Group& gpu, Group& host, const ExpertPlacement& placement, int num_sms = kBlocks)
       : cpu(host, placement, small_config(), small_config()),
-        cuda(gpu, placement, small_config(num_sms), small_config(num_sms), d),
-        device(d),
-        stream(Stream::cuda(d.index)) {}
+        cuda(gpu, placement, small_config(num_sms), small_config(num_sms)),
+        device(gpu.device()),
+        stream(Stream::cuda(device.index)) {}
 
   Tensor up(const Tensor& t) const { return t ? to_device(t, device, stream) : Tensor(); }
   Tensor down(const Tensor& t) const { return t ? to_device(t, Device::cpu(), stream) : Tensor(); }
@@ -51,7 +49,7 @@ struct Sides {
   }
 
   HighThroughput cpu;
-  CudaHighThroughput cuda;
+  HighThroughput cuda;
   Device device;
   Stream stream;
   Stream cpu_stream = Stream::cpu(1);
@@ -102,19 +100,14 @@ void expect_same(const Sides& sides, const DispatchOutput& actual, const Dispatc
   }
 }
 
-// Runs body on rank threads with a GPU group each.
 void run_gpu_ranks(int num_ranks,
                    bool gpu_each,
                    std::chrono::milliseconds timeout,
-                   const std::function<void(Group&, CudaTestGroup&, Device)>& body) {
-  ThreadGroupOptions options;
-  options.num_ranks = num_ranks;
-  options.timeout = timeout;
-  run_thread_ranks(options, [&](Group& host) {
-    const int device = gpu_each ? host.rank() : 0;
-    CudaTestGroup gpu(host, device);
+                   const std::function<void(Group& gpu, Group& host)>& body) {
+  const GpuRanks ranks{"peer", num_ranks, gpu_each ? num_ranks : 1};
+  run_beside_cpu(thread_options(ranks, timeout), [&](Group& gpu, Group& host) {
     SCOPED_TRACE("rank " + std::to_string(host.rank()));
-    body(host, gpu, Device::cuda(device));
+    body(gpu, host);
   });
 }
 
@@ -219,11 +212,10 @@ TEST_P(HighThroughputCuda, DispatchGivesTheRowsOfTheCpu) {
   on_gpus([&](bool gpu_each) {
     for (const DispatchProblem& p : dispatch_problems(GetParam())) {
       SCOPED_TRACE("problem " + std::to_string(p.seed));
-      run_gpu_ranks(GetParam(), gpu_each, kTimeout,
-                    [&](Group& host, CudaTestGroup& gpu, Device device) {
-                      Sides sides(host, gpu, p.placement(), device, kBlocks);
-                      check_problem(p, make_input(p, host.rank()), sides);
-                    });
+      run_gpu_ranks(GetParam(), gpu_each, kTimeout, [&](Group& gpu, Group& host) {
+        Sides sides(gpu, host, p.placement());
+        check_problem(p, make_input(p, host.rank()), sides);
+      });
     }
   });
 }
@@ -244,11 +236,10 @@ TEST_P(HighThroughputCuda, DispatchOfWideRows) {
       for (int r = 0; r < p.num_ranks; ++r) {
         p.tokens.push_back(c.tokens + 13 * r);
       }
-      run_gpu_ranks(GetParam(), gpu_each, kTimeout,
-                    [&](Group& host, CudaTestGroup& gpu, Device device) {
-                      Sides sides(host, gpu, p.placement(), device, kBlocks);
-                      check_problem(p, make_wide_input(p, host.rank()), sides);
-                    });
+      run_gpu_ranks(GetParam(), gpu_each, kTimeout, [&](Group& gpu, Group& host) {
+        Sides sides(gpu, host, p.placement());
+        check_problem(p, make_wide_input(p, host.rank()), sides);
+      });
     });
   }
 }
@@ -264,48 +255,47 @@ TEST_P(HighThroughputCuda, ManyCallsWithDelaysAndInterleavedHandles) {
     for (int r = 0; r < p.num_ranks; ++r) {
       p.tokens.push_back(40 + 5 * r);
     }
-    run_gpu_ranks(
-        GetParam(), gpu_each, kTimeout, [&](Group& host, CudaTestGroup& gpu, Device device) {
-          Sides sides(host, gpu, p.placement(), device, kBlocks);
-          std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));
-          constexpr int kInputs = 3;
-          std::vector<DispatchInput> inputs;
-          std::vector<DispatchInput> inputs_up;
-          std::vector<DispatchOutput> expected;
-          for (int i = 0; i < kInputs; ++i) {
-            DispatchProblem q = p;
-            q.seed = static_cast<uint64_t>(10 + i);
-            const RankInput in = make_wide_input(q, host.rank());
-            inputs.push_back({{in.x, in.code}, in.ids, in.weights, 1, {}});
-            inputs_up.push_back(sides.up(inputs.back()));
-            expected.push_back(sides.cpu.dispatch(inputs.back(), sides.cpu_stream));
-          }
-          std::vector<DispatchOutput> live(kInputs);
-          for (int call = 0; call < 300; ++call) {
-            if (random() % 8 == 0) {
-              std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
-            }
-            const auto i = static_cast<size_t>(call % kInputs);
-            live[i] = sides.cuda.dispatch(inputs_up[i], sides.stream);
-            // Any earlier one is as it was, and its route, too.
-            const auto j = static_cast<size_t>(call * 5 / 3 % kInputs);
-            if (call % 4 == 3) {
-              const DispatchOutput cached = sides.cuda.dispatch_cached(
-                  std::vector<Tensor>{inputs_up[j].payloads[1]}, *live[j].handle, sides.stream);
-              expect_same(sides, cached.payloads[0], expected[j].payloads[1], "cached");
-            }
-            if (call % 16 == 15) {
-              expect_same(sides, live[i], expected[i]);
-              expect_same(sides, live[j], expected[j]);
-            }
-            if (::testing::Test::HasFailure()) {
-              throw Error("call " + std::to_string(call));
-            }
-          }
-          const TransportStatistics statistics = sides.cuda.statistics();
-          EXPECT_EQ(statistics.copies, sides.cpu.statistics().copies * 100);
-          EXPECT_EQ(statistics.selections, sides.cpu.statistics().selections * 100);
-        });
+    run_gpu_ranks(GetParam(), gpu_each, kTimeout, [&](Group& gpu, Group& host) {
+      Sides sides(gpu, host, p.placement());
+      std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));
+      constexpr int kInputs = 3;
+      std::vector<DispatchInput> inputs;
+      std::vector<DispatchInput> inputs_up;
+      std::vector<DispatchOutput> expected;
+      for (int i = 0; i < kInputs; ++i) {
+        DispatchProblem q = p;
+        q.seed = static_cast<uint64_t>(10 + i);
+        const RankInput in = make_wide_input(q, host.rank());
+        inputs.push_back({{in.x, in.code}, in.ids, in.weights, 1, {}});
+        inputs_up.push_back(sides.up(inputs.back()));
+        expected.push_back(sides.cpu.dispatch(inputs.back(), sides.cpu_stream));
+      }
+      std::vector<DispatchOutput> live(kInputs);
+      for (int call = 0; call < 300; ++call) {
+        if (random() % 8 == 0) {
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+        }
+        const auto i = static_cast<size_t>(call % kInputs);
+        live[i] = sides.cuda.dispatch(inputs_up[i], sides.stream);
+        // Any earlier one is as it was, and its route, too.
+        const auto j = static_cast<size_t>(call * 5 / 3 % kInputs);
+        if (call % 4 == 3) {
+          const DispatchOutput cached = sides.cuda.dispatch_cached(
+              std::vector<Tensor>{inputs_up[j].payloads[1]}, *live[j].handle, sides.stream);
+          expect_same(sides, cached.payloads[0], expected[j].payloads[1], "cached");
+        }
+        if (call % 16 == 15) {
+          expect_same(sides, live[i], expected[i]);
+          expect_same(sides, live[j], expected[j]);
+        }
+        if (::testing::Test::HasFailure()) {
+          throw Error("call " + std::to_string(call));
+        }
+      }
+      const TransportStatistics statistics = sides.cuda.statistics();
+      EXPECT_EQ(statistics.copies, sides.cpu.statistics().copies * 100);
+      EXPECT_EQ(statistics.selections, sides.cpu.statistics().selections * 100);
+    });
   });
 }
 
@@ -313,48 +303,47 @@ TEST_P(HighThroughputCuda, ACapacityKeepsCountsOnTheDevice) {
   on_gpus([&](bool gpu_each) {
     for (const DispatchProblem& p : dispatch_problems(GetParam())) {
       SCOPED_TRACE("problem " + std::to_string(p.seed));
-      run_gpu_ranks(
-          GetParam(), gpu_each, kTimeout, [&](Group& host, CudaTestGroup& gpu, Device device) {
-            Sides sides(host, gpu, p.placement(), device, kBlocks);
-            const RankInput in = make_input(p, host.rank());
-            DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
-            const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
-            const int64_t rows = expected.handle->num_rows();
-            DispatchInput request_up = sides.up(request);
-            request_up.capacity = all_reduce_max(host, "most rows", rows) + 3;
-            for (int call = 0; call < 3; ++call) {
-              DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
-              ASSERT_EQ(output.handle->num_rows(), request_up.capacity);
-              ASSERT_EQ(sides.down(output.num_rows).data<int32_t>()[0], rows);
-              const Tensor ids = sides.down(output.topk_ids);
-              for (int64_t i = rows * p.topk; i < ids.numel(); ++i) {
-                ASSERT_EQ(ids.data<int32_t>()[i], -1);
-              }
-              for (Tensor& payload : output.payloads) {
-                payload = payload.slice(0, rows);
-              }
-              expect_same(sides, output.topk_ids.slice(0, rows), expected.topk_ids, "topk_ids");
-              expect_same(sides, output.topk_weights.slice(0, rows), expected.topk_weights,
-                          "topk_weights");
-              expect_same(sides, output.payloads[0], expected.payloads[0], "payload 0");
-              expect_same(sides, output.payloads[1], expected.payloads[1], "payload 1");
-              expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
-            }
-            // One row too few for whoever gets the most.
-            if (request_up.capacity > 4) {
-              request_up.capacity -= 4;
-              try {
-                sides.cuda.dispatch(request_up, sides.stream);
-                sides.stream.synchronize();
-                sides.cuda.check();
-                ADD_FAILURE() << "rows went beyond their capacity";
-              } catch (const CommError& error) {
-                EXPECT_NE(std::string(error.what()).find("has no room for all its rows"),
-                          std::string::npos)
-                    << error.what();
-              }
-            }
-          });
+      run_gpu_ranks(GetParam(), gpu_each, kTimeout, [&](Group& gpu, Group& host) {
+        Sides sides(gpu, host, p.placement());
+        const RankInput in = make_input(p, host.rank());
+        DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
+        const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
+        const int64_t rows = expected.handle->num_rows();
+        DispatchInput request_up = sides.up(request);
+        request_up.capacity = all_reduce_max(host, "most rows", rows) + 3;
+        for (int call = 0; call < 3; ++call) {
+          DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
+          ASSERT_EQ(output.handle->num_rows(), request_up.capacity);
+          ASSERT_EQ(sides.down(output.num_rows).data<int32_t>()[0], rows);
+          const Tensor ids = sides.down(output.topk_ids);
+          for (int64_t i = rows * p.topk; i < ids.numel(); ++i) {
+            ASSERT_EQ(ids.data<int32_t>()[i], -1);
+          }
+          for (Tensor& payload : output.payloads) {
+            payload = payload.slice(0, rows);
+          }
+          expect_same(sides, output.topk_ids.slice(0, rows), expected.topk_ids, "topk_ids");
+          expect_same(sides, output.topk_weights.slice(0, rows), expected.topk_weights,
+                      "topk_weights");
+          expect_same(sides, output.payloads[0], expected.payloads[0], "payload 0");
+          expect_same(sides, output.payloads[1], expected.payloads[1], "payload 1");
+          expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
+        }
+        // One row too few for whoever gets the most.
+        if (request_up.capacity > 4) {
+          request_up.capacity -= 4;
+          try {
+            sides.cuda.dispatch(request_up, sides.stream);
+            sides.stream.synchronize();
+            sides.cuda.check();
+            ADD_FAILURE() << "rows went beyond their capacity";
+          } catch (const CommError& error) {
+            EXPECT_NE(std::string(error.what()).find("has no room for all its rows"),
+                      std::string::npos)
+                << error.what();
+          }
+        }
+      });
     }
   });
 }
@@ -369,35 +358,34 @@ TEST_P(HighThroughputCuda, ARankThatNeverComesIsNamed) {
     p.tokens.assign(static_cast<size_t>(GetParam()), 20);
     const int missing = GetParam() - 1;
     constexpr std::chrono::milliseconds kShort{400};
-    run_gpu_ranks(
-        GetParam(), gpu_each, kShort, [&](Group& host, CudaTestGroup& gpu, Device device) {
-          Sides sides(host, gpu, p.placement(), device, kBlocks);
-          const RankInput in = make_input(p, host.rank());
-          const DispatchInput request = sides.up({{in.x}, in.ids, in.weights, 1, {}});
+    run_gpu_ranks(GetParam(), gpu_each, kShort, [&](Group& gpu, Group& host) {
+      Sides sides(gpu, host, p.placement());
+      const RankInput in = make_input(p, host.rank());
+      const DispatchInput request = sides.up({{in.x}, in.ids, in.weights, 1, {}});
+      sides.cuda.dispatch(request, sides.stream);
+      sides.stream.synchronize();
+      host.barrier("all dispatched once");
+      if (host.rank() == missing) {
+        std::this_thread::sleep_for(3 * kShort);
+        // Its own call finds what the others have told.
+        EXPECT_THROW(sides.cuda.dispatch(request, sides.stream), CommError);
+        return;
+      }
+      const auto start = std::chrono::steady_clock::now();
+      for (int attempt = 0; attempt < 2; ++attempt) {
+        try {
           sides.cuda.dispatch(request, sides.stream);
-          sides.stream.synchronize();
-          host.barrier("all dispatched once");
-          if (host.rank() == missing) {
-            std::this_thread::sleep_for(3 * kShort);
-            // Its own call finds what the others have told.
-            EXPECT_THROW(sides.cuda.dispatch(request, sides.stream), CommError);
-            return;
-          }
-          const auto start = std::chrono::steady_clock::now();
-          for (int attempt = 0; attempt < 2; ++attempt) {
-            try {
-              sides.cuda.dispatch(request, sides.stream);
-              ADD_FAILURE() << "dispatched without rank " << missing;
-            } catch (const CommError& error) {
-              EXPECT_EQ(error.peer(), missing) << error.what();
-              EXPECT_NE(std::string(error.what()).find("did not come within 400 ms, expected at "),
-                        std::string::npos)
-                  << error.what();
-            }
-          }
-          EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * kShort);
-          std::this_thread::sleep_for(3 * kShort);  // leaving would be another failure
-        });
+          ADD_FAILURE() << "dispatched without rank " << missing;
+        } catch (const CommError& error) {
+          EXPECT_EQ(error.peer(), missing) << error.what();
+          EXPECT_NE(std::string(error.what()).find("did not come within 400 ms, expected at "),
+                    std::string::npos)
+              << error.what();
+        }
+      }
+      EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * kShort);
+      std::this_thread::sleep_for(3 * kShort);  // leaving would be another failure
+    });
   });
 }
 
@@ -406,8 +394,8 @@ TEST_P(HighThroughputCuda, AnIdThatIsNoExpertEndsTheCallEverywhere) {
   p.num_ranks = GetParam();
   p.tokens.assign(static_cast<size_t>(GetParam()), 20);
   const int guilty = GetParam() - 1;
-  run_gpu_ranks(GetParam(), false, kTimeout, [&](Group& host, CudaTestGroup& gpu, Device device) {
-    Sides sides(host, gpu, p.placement(), device, kBlocks);
+  run_gpu_ranks(GetParam(), false, kTimeout, [&](Group& gpu, Group& host) {
+    Sides sides(gpu, host, p.placement());
     const RankInput in = make_input(p, host.rank());
     if (host.rank() == guilty) {
       in.ids.data<int32_t>()[7 * p.topk + 1] = static_cast<int32_t>(p.num_experts);
@@ -438,54 +426,220 @@ TEST_P(HighThroughputCuda, GraphsReplayDispatchAndCombine) {
     p.topk = 6;
     p.hidden = 1024;
     p.tokens.assign(static_cast<size_t>(GetParam()), 150);
-    run_gpu_ranks(
-        GetParam(), gpu_each, kTimeout, [&](Group& host, CudaTestGroup& gpu, Device device) {
-          Sides sides(host, gpu, p.placement(), device, kBlocks);
-          const cuda::DeviceGuard guard(device.index);
-          const RankInput in = make_wide_input(p, host.rank());
-          DispatchInput input = sides.up({{in.x}, in.ids, in.weights, 4, {}});
-          input.capacity = 150 * GetParam();
-          const auto call = [&] {
-            const DispatchOutput output = sides.cuda.dispatch(input, sides.stream);
-            const auto combined = sides.cuda.combine(
-                {output.payloads[0], output.topk_weights, {}, {}}, *output.handle, sides.stream);
-            return std::pair(output, combined);
+    run_gpu_ranks(GetParam(), gpu_each, kTimeout, [&](Group& gpu, Group& host) {
+      Sides sides(gpu, host, p.placement());
+      const cuda::DeviceGuard guard(sides.device.index);
+      const RankInput in = make_wide_input(p, host.rank());
+      DispatchInput input = sides.up({{in.x}, in.ids, in.weights, 4, {}});
+      input.capacity = 150 * GetParam();
+      const auto call = [&] {
+        const DispatchOutput output = sides.cuda.dispatch(input, sides.stream);
+        const auto combined = sides.cuda.combine({output.payloads[0], output.topk_weights, {}, {}},
+                                                 *output.handle, sides.stream);
+        return std::pair(output, combined);
+      };
+      call();
+      sides.stream.synchronize();
+      const auto stream = cuda::as_stream(sides.stream.native_handle());
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t executable = nullptr;
+      cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin");
+      const auto [output, combined] = call();
+      cuda::check_cuda(cudaStreamEndCapture(stream, &graph), "end");
+      cuda::check_cuda(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+      for (int replay = 0; replay < 20; ++replay) {
+        DispatchProblem q = p;
+        q.seed = static_cast<uint64_t>(50 + replay);
+        const RankInput fresh = make_wide_input(q, host.rank());
+        copy(fresh.x, input.payloads[0], sides.stream);
+        copy(fresh.ids, input.topk_ids, sides.stream);
+        copy(fresh.weights, input.topk_weights, sides.stream);
+        cuda::check_cuda(cudaGraphLaunch(executable, stream), "launch");
+        const DispatchOutput expected =
+            sides.cpu.dispatch({{fresh.x}, fresh.ids, fresh.weights, 4, {}}, sides.cpu_stream);
+        const auto sum = sides.cpu.combine({expected.payloads[0], expected.topk_weights, {}, {}},
+                                           *expected.handle, sides.cpu_stream);
+        const int64_t rows = expected.handle->num_rows();
+        expect_same(sides, output.payloads[0].slice(0, rows), expected.payloads[0], "rows");
+        expect_same(sides, output.topk_ids.slice(0, rows), expected.topk_ids, "ids");
+        expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
+        expect_same(sides, combined.x, sum.x, "sum");
+        expect_same(sides, combined.topk_weights, sum.topk_weights, "weights");
+      }
+      sides.cuda.check();
+      cuda::check_cuda(cudaGraphExecDestroy(executable), "destroy");
+      cuda::check_cuda(cudaGraphDestroy(graph), "destroy");
+      host.barrier("all done");
+    });
+  });
+}
+
+void expect_same(const Sides& sides, const ExpertOrder& actual, const ExpertOrder& expected) {
+  expect_same(sides, actual.expert_offsets, expected.expert_offsets, "expert_offsets");
+  expect_same(sides, actual.copy_row, expected.copy_row, "copy_row");
+  expect_same(sides, actual.slot, expected.slot, "slot");
+  ASSERT_EQ(actual.payloads.size(), expected.payloads.size());
+  for (size_t i = 0; i < actual.payloads.size(); ++i) {
+    expect_same(sides, actual.payloads[i], expected.payloads[i], "by expert " + std::to_string(i));
+  }
+}
+
+void check_tables(const DispatchInput& request, Group& host, Sides& sides) {
+  DispatchInput request_up = sides.up(request);
+  const DispatchLayout layout = sides.cuda.layout(request_up.topk_ids, sides.stream);
+  const DispatchLayout expected = sides.cpu.layout(request.topk_ids, sides.cpu_stream);
+  expect_same(sides, layout.tokens_per_rank, expected.tokens_per_rank, "tokens_per_rank");
+  expect_same(sides, layout.tokens_per_node, expected.tokens_per_node, "tokens_per_node");
+  expect_same(sides, layout.tokens_per_expert, expected.tokens_per_expert, "tokens_per_expert");
+  expect_same(sides, layout.is_token_in_rank, expected.is_token_in_rank, "is_token_in_rank");
+  const DispatchOutput on_cpu = sides.cpu.dispatch(request, sides.cpu_stream);
+  const DispatchOutput on_gpu = sides.cuda.dispatch(request_up, sides.stream);
+  for (const int64_t alignment : {1, 8}) {
+    const ExpertOrder order = sides.cpu.expert_order(on_cpu, alignment, sides.cpu_stream);
+    expect_same(sides, sides.cuda.expert_order(on_gpu, alignment, sides.stream), order);
+  }
+  // Rows beyond those that have arrived are nobody's.
+  const int64_t rows = on_cpu.handle->num_rows();
+  request_up.capacity = all_reduce_max(host, "most rows", rows) + 50;
+  DispatchOutput roomy = sides.cuda.dispatch(request_up, sides.stream);
+  expect_same(sides, sides.cuda.expert_order(roomy, 8, sides.stream),
+              sides.cpu.expert_order(on_cpu, 8, sides.cpu_stream));
+}
+
+TEST_P(HighThroughputCuda, LayoutAndExpertOrderAreThoseOfTheCpu) {
+  on_gpus([&](bool gpu_each) {
+    std::vector<DispatchProblem> problems = dispatch_problems(GetParam());
+    DispatchProblem& many = problems.emplace_back();  // several parts of ids, and more experts
+    many.num_ranks = GetParam();                      // than threads of a block
+    many.num_experts = 300 * GetParam();
+    many.topk = 6;
+    many.hidden = 24;
+    many.tokens.assign(static_cast<size_t>(GetParam()), 3001);
+    for (const DispatchProblem& p : problems) {
+      SCOPED_TRACE("problem " + std::to_string(p.seed));
+      run_gpu_ranks(GetParam(), gpu_each, kTimeout, [&](Group& gpu, Group& host) {
+        Sides sides(gpu, host, p.placement());
+        const RankInput in =
+            p.hidden == many.hidden ? make_wide_input(p, host.rank()) : make_input(p, host.rank());
+        check_tables({{in.x, in.code}, in.ids, in.weights, 1, {}}, host, sides);
+        if (in.ids.numel() > 0) {
+          in.ids.data<int32_t>()[in.ids.numel() - 1] = -2;
+          in.ids.data<int32_t>()[in.ids.numel() / 2] = static_cast<int32_t>(p.num_experts);
+          const auto message = [](const auto& call) -> std::string {
+            try {
+              call();
+            } catch (const InvalidArgument& error) {
+              return error.what();
+            }
+            return "none";
           };
-          call();
-          sides.stream.synchronize();
-          const auto stream = cuda::as_stream(sides.stream.native_handle());
-          cudaGraph_t graph = nullptr;
-          cudaGraphExec_t executable = nullptr;
-          cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                           "begin");
-          const auto [output, combined] = call();
-          cuda::check_cuda(cudaStreamEndCapture(stream, &graph), "end");
-          cuda::check_cuda(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
-          for (int replay = 0; replay < 20; ++replay) {
-            DispatchProblem q = p;
-            q.seed = static_cast<uint64_t>(50 + replay);
-            const RankInput fresh = make_wide_input(q, host.rank());
-            copy(fresh.x, input.payloads[0], sides.stream);
-            copy(fresh.ids, input.topk_ids, sides.stream);
-            copy(fresh.weights, input.topk_weights, sides.stream);
-            cuda::check_cuda(cudaGraphLaunch(executable, stream), "launch");
-            const DispatchOutput expected =
-                sides.cpu.dispatch({{fresh.x}, fresh.ids, fresh.weights, 4, {}}, sides.cpu_stream);
-            const auto sum =
-                sides.cpu.combine({expected.payloads[0], expected.topk_weights, {}, {}},
-                                  *expected.handle, sides.cpu_stream);
-            const int64_t rows = expected.handle->num_rows();
-            expect_same(sides, output.payloads[0].slice(0, rows), expected.payloads[0], "rows");
-            expect_same(sides, output.topk_ids.slice(0, rows), expected.topk_ids, "ids");
-            expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
-            expect_same(sides, combined.x, sum.x, "sum");
-            expect_same(sides, combined.topk_weights, sum.topk_weights, "weights");
-          }
-          sides.cuda.check();
-          cuda::check_cuda(cudaGraphExecDestroy(executable), "destroy");
-          cuda::check_cuda(cudaGraphDestroy(graph), "destroy");
-          host.barrier("all done");
-        });
+          EXPECT_EQ(message([&] { sides.cuda.layout(sides.up(in.ids), sides.stream); }),
+                    message([&] { sides.cpu.layout(in.ids, sides.cpu_stream); }));
+        }
+      });
+    }
+  });
+}
+
+// Several halves under way, and hooks in another order on every rank.
+TEST_P(HighThroughputCuda, HalvesMayBeFinishedInAnyOrder) {
+  on_gpus([&](bool gpu_each) {
+    DispatchProblem p;
+    p.num_ranks = GetParam();
+    p.num_experts = 16;
+    p.topk = 4;
+    p.hidden = 256;
+    p.tokens.assign(static_cast<size_t>(GetParam()), 60);
+    run_gpu_ranks(GetParam(), gpu_each, kTimeout, [&](Group& gpu, Group& host) {
+      Sides sides(gpu, host, p.placement());
+      for (int round = 0; round < 4; ++round) {
+        std::vector<DispatchInput> inputs(2);
+        std::vector<DispatchInput> inputs_up;
+        std::vector<Pending<DispatchOutput>> pending;
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          DispatchProblem q = p;
+          q.seed = static_cast<uint64_t>(2 * round) + i + 1;
+          q.tokens.assign(q.tokens.size(), 30 + 40 * round);  // banks grow in the middle
+          const RankInput in = make_wide_input(q, host.rank());
+          inputs[i] = {{in.x, in.code}, in.ids, in.weights, 1, {}};
+          inputs_up.push_back(sides.up(inputs[i]));
+        }
+        for (const DispatchInput& input : inputs_up) {
+          pending.push_back(sides.cuda.dispatch_async(input, sides.stream));
+        }
+        if ((host.rank() + round) % 2 == 0) {
+          pending[1].hook();
+          pending[0].hook();
+        }
+        const DispatchOutput second = pending[1].receive();
+        const DispatchOutput first = pending[0].receive();
+        const std::vector<DispatchOutput> expected = {
+            sides.cpu.dispatch(inputs[0], sides.cpu_stream),
+            sides.cpu.dispatch(inputs[1], sides.cpu_stream)};
+        expect_same(sides, first, expected[0]);
+        expect_same(sides, second, expected[1]);
+
+        auto sum = sides.cuda.combine_async({first.payloads[0], first.topk_weights, {}, {}},
+                                            *first.handle, sides.stream);
+        auto next = sides.cuda.dispatch_async(inputs_up[1], sides.stream);
+        const auto expected_sum =
+            sides.cpu.combine({expected[0].payloads[0], expected[0].topk_weights, {}, {}},
+                              *expected[0].handle, sides.cpu_stream);
+        expect_same(sides, next.finish(), expected[1]);
+        const auto actual_sum = sum.finish();
+        expect_same(sides, actual_sum.x, expected_sum.x, "sum");
+        expect_same(sides, actual_sum.topk_weights, expected_sum.topk_weights, "sum of weights");
+      }
+    });
+  });
+}
+
+TEST_P(HighThroughputCuda, CountsWhatItSends) {
+  on_gpus([&](bool gpu_each) {
+    DispatchProblem p;
+    p.num_ranks = GetParam();
+    p.num_experts = 4 * GetParam();
+    p.topk = 3;
+    for (int r = 0; r < p.num_ranks; ++r) {
+      p.tokens.push_back(20 + 3 * r);
+    }
+    run_gpu_ranks(GetParam(), gpu_each, kTimeout, [&](Group& gpu, Group& host) {
+      Sides sides(gpu, host, p.placement());
+      const int rank = gpu.rank();
+      const RankInput in = make_input(p, rank);
+      const DispatchInput request = sides.up({{in.x, in.code}, in.ids, in.weights, 1, {}});
+      const DispatchOutput output = sides.cuda.dispatch(request, sides.stream);
+      const HighThroughput::CombineInput rows{output.payloads[0], output.topk_weights, {}, {}};
+      sides.cuda.combine(rows, *output.handle, sides.stream);
+
+      // What others hold of this rank's tokens, and what this rank holds of theirs.
+      int64_t away = 0;
+      const Tensor is_in = sides.cpu.layout(in.ids, sides.cpu_stream).is_token_in_rank;
+      for (int64_t i = 0; i < is_in.numel(); ++i) {
+        away += is_in.data<bool>()[i] && i % p.num_ranks != rank ? 1 : 0;
+      }
+      const Tensor sources = sides.down(output.handle->source_rank());
+      const int64_t foreign =
+          sources.numel() -
+          std::count(sources.data<int32_t>(), sources.data<int32_t>() + sources.numel(), rank);
+      // The second result is a bank more; the third takes the first's.
+      const auto sent = [&] { return gpu.traffic().intra_node_bytes; };
+      sides.cuda.dispatch(request, sides.stream);
+      int64_t before = sent();
+      sides.cuda.dispatch(request, sides.stream);
+      const int64_t row_bytes = p.hidden * 2 + 8 + 8 * p.topk + 4;
+      EXPECT_EQ(sent() - before, away * row_bytes);
+      before = sent();
+      sides.cuda.dispatch_cached(request.payloads, *output.handle, sides.stream);
+      EXPECT_EQ(sent() - before, away * (p.hidden * 2 + 8));
+      before = sent();
+      sides.cuda.combine(rows, *output.handle, sides.stream);
+      EXPECT_EQ(sent() - before, foreign * (p.hidden * 2 + 4 * p.topk));
+      const TransportStatistics statistics = sides.cuda.statistics();
+      const TransportStatistics expected = expected_sent(p, in, gpu.topology());
+      EXPECT_EQ(statistics.selections, 3 * expected.selections);
+      EXPECT_EQ(statistics.copies, 3 * expected.copies);
+    });
   });
 }
 
