@@ -109,7 +109,7 @@ class CudaHighThroughput final : public HighThroughput::State {
   HostCounts::Status await_counts(uint32_t tag);
   void read_counts(Transfer& transfer) const;
   void count_copies(const Transfer& transfer) const;
-  DispatchOutput receive(Transfer& transfer) const;
+  DispatchOutput receive(const Transfer& transfer) const;
   std::vector<Tensor> payload_fields(const Transfer& transfer, int64_t rows) const;
   // Returns the most tokens of any rank.
   int64_t reserve_bank(int64_t bytes, int64_t num_tokens);

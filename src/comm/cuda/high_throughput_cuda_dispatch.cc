@@ -301,11 +301,14 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
   };
   return {hook, [this, transfer, hook] {
             hook();
-            return receive(*transfer);
+            DispatchOutput output = receive(*transfer);
+            transfer->lease.reset();  // the bank is the output's, however long this lives
+            transfer->payloads.clear();
+            return output;
           }};
 }
 
-DispatchOutput CudaHighThroughput::receive(Transfer& transfer) const {
+DispatchOutput CudaHighThroughput::receive(const Transfer& transfer) const {
   const RowLayout& layout = transfer.layout;
   CudaHandle& handle = *transfer.made;
   handle.counts = transfer.counts;

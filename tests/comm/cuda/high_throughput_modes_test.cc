@@ -1,0 +1,297 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// High throughput on GPUs: capacities and graphs, tables of a rank, what is counted, failures.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/cuda/check.h"
+#include "core/cuda/runtime.h"
+#include "tests/comm/cuda/sides.h"
+
+namespace moebius::testing {
+namespace {
+
+void check_tables(const DispatchInput& request, Group& host, Sides& sides) {
+  DispatchInput request_up = sides.up(request);
+  const DispatchLayout layout = sides.cuda.layout(request_up.topk_ids, sides.stream);
+  const DispatchLayout expected = sides.cpu.layout(request.topk_ids, sides.cpu_stream);
+  expect_same(sides, layout.tokens_per_rank, expected.tokens_per_rank, "tokens_per_rank");
+  expect_same(sides, layout.tokens_per_node, expected.tokens_per_node, "tokens_per_node");
+  expect_same(sides, layout.tokens_per_expert, expected.tokens_per_expert, "tokens_per_expert");
+  expect_same(sides, layout.is_token_in_rank, expected.is_token_in_rank, "is_token_in_rank");
+  const DispatchOutput on_cpu = sides.cpu.dispatch(request, sides.cpu_stream);
+  const DispatchOutput on_gpu = sides.cuda.dispatch(request_up, sides.stream);
+  for (const int64_t alignment : {1, 8}) {
+    const ExpertOrder order = sides.cpu.expert_order(on_cpu, alignment, sides.cpu_stream);
+    expect_same(sides, sides.cuda.expert_order(on_gpu, alignment, sides.stream), order);
+  }
+  // Rows beyond those that have arrived are nobody's.
+  const int64_t rows = on_cpu.handle->num_rows();
+  request_up.capacity = all_reduce_max(host, "most rows", rows) + 50;
+  DispatchOutput roomy = sides.cuda.dispatch(request_up, sides.stream);
+  expect_same(sides, sides.cuda.expert_order(roomy, 8, sides.stream),
+              sides.cpu.expert_order(on_cpu, 8, sides.cpu_stream));
+}
+
+TEST_P(HighThroughputCuda, ACapacityKeepsCountsOnTheDevice) {
+  run([&](Group& gpu, Group& host) {
+    for (const DispatchProblem& p : dispatch_problems(num_ranks())) {
+      SCOPED_TRACE("problem " + std::to_string(p.seed));
+      Sides sides(gpu, host, p.placement());
+      const RankInput in = make_input(p, host.rank());
+      DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
+      const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
+      const int64_t rows = expected.handle->num_rows();
+      DispatchInput request_up = sides.up(request);
+      request_up.capacity = all_reduce_max(host, "most rows", rows) + 3;
+      for (int call = 0; call < 3; ++call) {
+        DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
+        ASSERT_EQ(output.handle->num_rows(), request_up.capacity);
+        ASSERT_EQ(sides.down(output.num_rows).data<int32_t>()[0], rows);
+        const Tensor ids = sides.down(output.topk_ids);
+        for (int64_t i = rows * p.topk; i < ids.numel(); ++i) {
+          ASSERT_EQ(ids.data<int32_t>()[i], -1);
+        }
+        for (Tensor& payload : output.payloads) {
+          payload = payload.slice(0, rows);
+        }
+        expect_same(sides, output.topk_ids.slice(0, rows), expected.topk_ids, "topk_ids");
+        expect_same(sides, output.topk_weights.slice(0, rows), expected.topk_weights,
+                    "topk_weights");
+        expect_same(sides, output.payloads[0], expected.payloads[0], "payload 0");
+        expect_same(sides, output.payloads[1], expected.payloads[1], "payload 1");
+        expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
+      }
+      // One row too few for whoever gets the most.
+      if (request_up.capacity > 4) {
+        request_up.capacity -= 4;
+        try {
+          sides.cuda.dispatch(request_up, sides.stream);
+          sides.stream.synchronize();
+          sides.cuda.check();
+          ADD_FAILURE() << "rows went beyond their capacity";
+        } catch (const CommError& error) {
+          EXPECT_NE(std::string(error.what()).find("has no room for all its rows"),
+                    std::string::npos)
+              << error.what();
+        }
+      }
+    }
+  });
+}
+
+TEST_P(HighThroughputCuda, ARankThatNeverComesIsNamed) {
+  if (num_ranks() == 1) {
+    GTEST_SKIP() << "skipped: needs a second rank";
+  }
+  if (GetParam().provider == "nccl") {
+    GTEST_SKIP() << "skipped: NCCL needs more time than this group has";
+  }
+  DispatchProblem p;
+  p.num_ranks = num_ranks();
+  p.tokens.assign(static_cast<size_t>(num_ranks()), 20);
+  const int missing = num_ranks() - 1;
+  constexpr std::chrono::milliseconds kShort{400};
+  run(
+      [&](Group& gpu, Group& host) {
+        Sides sides(gpu, host, p.placement());
+        const RankInput in = make_input(p, host.rank());
+        const DispatchInput request = sides.up({{in.x}, in.ids, in.weights, 1, {}});
+        sides.cuda.dispatch(request, sides.stream);
+        sides.stream.synchronize();
+        host.barrier("all dispatched once");
+        if (host.rank() == missing) {
+          std::this_thread::sleep_for(3 * kShort);
+          // Its own call finds what the others have told.
+          EXPECT_THROW(sides.cuda.dispatch(request, sides.stream), CommError);
+          return;
+        }
+        const auto start = std::chrono::steady_clock::now();
+        for (int attempt = 0; attempt < 2; ++attempt) {
+          try {
+            sides.cuda.dispatch(request, sides.stream);
+            ADD_FAILURE() << "dispatched without rank " << missing;
+          } catch (const CommError& error) {
+            EXPECT_EQ(error.peer(), missing) << error.what();
+            EXPECT_NE(std::string(error.what()).find("did not come within 400 ms, expected at "),
+                      std::string::npos)
+                << error.what();
+          }
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * kShort);
+        std::this_thread::sleep_for(3 * kShort);  // leaving would be another failure
+      },
+      kShort);
+}
+
+TEST_P(HighThroughputCuda, AnIdThatIsNoExpertEndsTheCallEverywhere) {
+  DispatchProblem p;
+  p.num_ranks = num_ranks();
+  p.tokens.assign(static_cast<size_t>(num_ranks()), 20);
+  const int guilty = num_ranks() - 1;
+  run([&](Group& gpu, Group& host) {
+    Sides sides(gpu, host, p.placement());
+    const RankInput in = make_input(p, host.rank());
+    if (host.rank() == guilty) {
+      in.ids.data<int32_t>()[7 * p.topk + 1] = static_cast<int32_t>(p.num_experts);
+    }
+    try {
+      sides.cuda.dispatch(sides.up({{in.x}, in.ids, in.weights, 1, {}}), sides.stream);
+      sides.stream.synchronize();
+      sides.cuda.check();
+      ADD_FAILURE() << "took an id that is none";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.peer(), guilty);
+      EXPECT_NE(std::string(error.what()).find("has an expert id that is none"), std::string::npos)
+          << error.what();
+      if (host.rank() == guilty) {
+        EXPECT_NE(std::string(error.what()).find(": 8 of token 7"), std::string::npos)
+            << error.what();
+      }
+    }
+    host.barrier("all have seen it");
+  });
+}
+
+TEST_P(HighThroughputCuda, GraphsReplayDispatchAndCombine) {
+  DispatchProblem p;
+  p.num_ranks = num_ranks();
+  p.num_experts = 32;
+  p.topk = 6;
+  p.hidden = 1024;
+  p.tokens.assign(static_cast<size_t>(num_ranks()), 150);
+  run([&](Group& gpu, Group& host) {
+    Sides sides(gpu, host, p.placement());
+    const cuda::DeviceGuard guard(sides.device.index);
+    const RankInput in = make_wide_input(p, host.rank());
+    DispatchInput input = sides.up({{in.x}, in.ids, in.weights, 4, {}});
+    input.capacity = 150 * num_ranks();
+    const auto call = [&] {
+      const DispatchOutput output = sides.cuda.dispatch(input, sides.stream);
+      const auto combined = sides.cuda.combine({output.payloads[0], output.topk_weights, {}, {}},
+                                               *output.handle, sides.stream);
+      return std::pair(output, combined);
+    };
+    call();
+    sides.stream.synchronize();
+    const auto stream = cuda::as_stream(sides.stream.native_handle());
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin");
+    const auto [output, combined] = call();
+    cuda::check_cuda(cudaStreamEndCapture(stream, &graph), "end");
+    cuda::check_cuda(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+    for (int replay = 0; replay < 20; ++replay) {
+      DispatchProblem q = p;
+      q.seed = static_cast<uint64_t>(50 + replay);
+      const RankInput fresh = make_wide_input(q, host.rank());
+      copy(fresh.x, input.payloads[0], sides.stream);
+      copy(fresh.ids, input.topk_ids, sides.stream);
+      copy(fresh.weights, input.topk_weights, sides.stream);
+      cuda::check_cuda(cudaGraphLaunch(executable, stream), "launch");
+      const DispatchOutput expected =
+          sides.cpu.dispatch({{fresh.x}, fresh.ids, fresh.weights, 4, {}}, sides.cpu_stream);
+      const auto sum = sides.cpu.combine({expected.payloads[0], expected.topk_weights, {}, {}},
+                                         *expected.handle, sides.cpu_stream);
+      const int64_t rows = expected.handle->num_rows();
+      expect_same(sides, output.payloads[0].slice(0, rows), expected.payloads[0], "rows");
+      expect_same(sides, output.topk_ids.slice(0, rows), expected.topk_ids, "ids");
+      expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
+      expect_same(sides, combined.x, sum.x, "sum");
+      expect_same(sides, combined.topk_weights, sum.topk_weights, "weights");
+    }
+    sides.cuda.check();
+    cuda::check_cuda(cudaGraphExecDestroy(executable), "destroy");
+    cuda::check_cuda(cudaGraphDestroy(graph), "destroy");
+    host.barrier("all done");
+  });
+}
+
+TEST_P(HighThroughputCuda, LayoutAndExpertOrderAreThoseOfTheCpu) {
+  std::vector<DispatchProblem> problems = dispatch_problems(num_ranks());
+  DispatchProblem& many = problems.emplace_back();  // several parts of ids, and more experts
+  many.num_ranks = num_ranks();                     // than threads of a block
+  many.num_experts = 300 * num_ranks();
+  many.topk = 6;
+  many.hidden = 24;
+  many.tokens.assign(static_cast<size_t>(num_ranks()), 3001);
+  run([&](Group& gpu, Group& host) {
+    for (const DispatchProblem& p : problems) {
+      SCOPED_TRACE("problem " + std::to_string(p.seed));
+      Sides sides(gpu, host, p.placement());
+      const RankInput in =
+          p.hidden == many.hidden ? make_wide_input(p, host.rank()) : make_input(p, host.rank());
+      check_tables({{in.x, in.code}, in.ids, in.weights, 1, {}}, host, sides);
+      if (in.ids.numel() > 0) {
+        in.ids.data<int32_t>()[in.ids.numel() - 1] = -2;
+        in.ids.data<int32_t>()[in.ids.numel() / 2] = static_cast<int32_t>(p.num_experts);
+        const auto message = [](const auto& call) -> std::string {
+          try {
+            call();
+          } catch (const InvalidArgument& error) {
+            return error.what();
+          }
+          return "none";
+        };
+        EXPECT_EQ(message([&] { sides.cuda.layout(sides.up(in.ids), sides.stream); }),
+                  message([&] { sides.cpu.layout(in.ids, sides.cpu_stream); }));
+      }
+    }
+  });
+}
+
+TEST_P(HighThroughputCuda, CountsWhatItSends) {
+  DispatchProblem p;
+  p.num_ranks = num_ranks();
+  p.num_experts = 4 * num_ranks();
+  p.topk = 3;
+  for (int r = 0; r < p.num_ranks; ++r) {
+    p.tokens.push_back(20 + 3 * r);
+  }
+  run([&](Group& gpu, Group& host) {
+    Sides sides(gpu, host, p.placement());
+    const int rank = gpu.rank();
+    const RankInput in = make_input(p, rank);
+    const DispatchInput request = sides.up({{in.x, in.code}, in.ids, in.weights, 1, {}});
+    const DispatchOutput output = sides.cuda.dispatch(request, sides.stream);
+    const HighThroughput::CombineInput rows{output.payloads[0], output.topk_weights, {}, {}};
+    sides.cuda.combine(rows, *output.handle, sides.stream);
+
+    // What others hold of this rank's tokens, and what this rank holds of theirs.
+    int64_t away = 0;
+    const Tensor is_in = sides.cpu.layout(in.ids, sides.cpu_stream).is_token_in_rank;
+    for (int64_t i = 0; i < is_in.numel(); ++i) {
+      away += is_in.data<bool>()[i] && i % p.num_ranks != rank ? 1 : 0;
+    }
+    const Tensor sources = sides.down(output.handle->source_rank());
+    const int64_t foreign =
+        sources.numel() -
+        std::count(sources.data<int32_t>(), sources.data<int32_t>() + sources.numel(), rank);
+    // The second result is a bank more; the third takes the first's.
+    const auto sent = [&] { return gpu.traffic().intra_node_bytes; };
+    sides.cuda.dispatch(request, sides.stream);
+    int64_t before = sent();
+    sides.cuda.dispatch(request, sides.stream);
+    const int64_t row_bytes = p.hidden * 2 + 8 + 8 * p.topk + 4;
+    EXPECT_EQ(sent() - before, away * row_bytes);
+    before = sent();
+    sides.cuda.dispatch_cached(request.payloads, *output.handle, sides.stream);
+    EXPECT_EQ(sent() - before, away * (p.hidden * 2 + 8));
+    before = sent();
+    sides.cuda.combine(rows, *output.handle, sides.stream);
+    EXPECT_EQ(sent() - before, foreign * (p.hidden * 2 + 4 * p.topk));
+    const TransportStatistics statistics = sides.cuda.statistics();
+    const TransportStatistics expected = expected_sent(p, in, gpu.topology());
+    EXPECT_EQ(statistics.selections, 3 * expected.selections);
+    EXPECT_EQ(statistics.copies, 3 * expected.copies);
+  });
+}
+
+}  // namespace
+}  // namespace moebius::testing

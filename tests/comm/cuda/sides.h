@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tests of high throughput on GPUs: one rank of a test makes the same calls on both sides, and what
+// it gets on its GPU must be bit for bit what it gets on the CPU.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "moebius/dispatch.h"
+#include "tests/comm/cuda/beside_cpu.h"
+#include "tests/comm/dispatch_cases.h"
+#include "tests/comm/gpu_ranks.h"
+
+namespace moebius::testing {
+
+inline constexpr int kBlocks = 6;  // of a rank: all ranks of a GPU must be resident at once
+
+inline DispatchConfig small_config(int num_sms = kBlocks) {
+  DispatchConfig config = DispatchConfig::for_dispatch(1);
+  config.num_sms = num_sms;
+  return config;
+}
+
+// One rank of a test.
+struct Sides {
+  Sides(Group& gpu, Group& host, const ExpertPlacement& placement, int num_sms = kBlocks)
+      : cpu(host, placement, small_config(), small_config()),
+        cuda(gpu, placement, small_config(num_sms), small_config(num_sms)),
+        device(gpu.device()),
+        stream(Stream::cuda(device.index)) {}
+
+  Tensor up(const Tensor& t) const { return t ? to_device(t, device, stream) : Tensor(); }
+  Tensor down(const Tensor& t) const { return t ? to_device(t, Device::cpu(), stream) : Tensor(); }
+  DispatchInput up(const DispatchInput& input) const {
+    DispatchInput result = input;
+    for (Tensor& payload : result.payloads) {
+      payload = up(payload);
+    }
+    result.topk_ids = up(input.topk_ids);
+    result.topk_weights = up(input.topk_weights);
+    return result;
+  }
+
+  HighThroughput cpu;
+  HighThroughput cuda;
+  Device device;
+  Stream stream;
+  Stream cpu_stream = Stream::cpu(1);
+};
+
+void expect_same(const Sides& sides,
+                 const Tensor& actual,
+                 const Tensor& expected,
+                 const std::string& what);
+void expect_same(const Sides& sides, const DispatchOutput& actual, const DispatchOutput& expected);
+void expect_same(const Sides& sides, const ExpertOrder& actual, const ExpertOrder& expected);
+
+// As make_input(), for the wider problems: no shuffle of all experts per token.
+RankInput make_wide_input(const DispatchProblem& p, int rank);
+
+class HighThroughputCuda : public GpuRanksTest {
+ protected:
+  int num_ranks() const { return GetParam().num_ranks; }
+  void run(const std::function<void(Group& gpu, Group& host)>& body,
+           std::chrono::milliseconds timeout = std::chrono::seconds(10)) const {
+    run_beside_cpu(thread_options(GetParam(), timeout), [&](Group& gpu, Group& host) {
+      SCOPED_TRACE("rank " + std::to_string(host.rank()));
+      body(gpu, host);
+    });
+  }
+};
+
+}  // namespace moebius::testing
