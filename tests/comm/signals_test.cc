@@ -55,8 +55,9 @@ TEST(Signals, ErrorsOfOtherReasons) {
   constexpr auto kOp = SignalOp::kDispatch;
   EXPECT_EQ(text(1, {FaultReason::kStopped, SignalOp::kCombine, 2, 2, 8}, 0),
             "rank 1: combine, call 8: rank 2 failed");
-  EXPECT_EQ(text(2, {FaultReason::kOverflow, kOp, 2, 1, 8}, make_signal(77, 64)),
-            "rank 2: dispatch, call 8: rank 1 has no room for all its rows: 77, expected at most 64");
+  EXPECT_EQ(
+      text(2, {FaultReason::kOverflow, kOp, 2, 1, 8}, make_signal(77, 64)),
+      "rank 2: dispatch, call 8: rank 1 has no room for all its rows: 77, expected at most 64");
   EXPECT_EQ(text(2, {FaultReason::kMismatch, kOp, 2, 1, 8}, make_signal(40, 80)),
             "rank 2: dispatch, call 8: rank 1 moves rows of another size: 40 bytes, rank 2 of 80");
   EXPECT_EQ(text(1, {FaultReason::kBadId, kOp, 1, 1, 8}, make_signal(3, static_cast<uint32_t>(-2))),

@@ -25,6 +25,14 @@
 
 namespace moebius::comm {
 
+// Copies from one rank to another, of counts [R, R].
+inline int64_t copies_between(std::span<const uint32_t> counts,
+                              int num_ranks,
+                              int source,
+                              int destination) {
+  return counts[static_cast<size_t>(int64_t{source} * num_ranks + destination)];
+}
+
 struct CudaHandle final : DispatchHandle {
   int rank = 0;
   int num_ranks = 1;

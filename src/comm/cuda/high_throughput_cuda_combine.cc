@@ -37,7 +37,7 @@ Pending<HighThroughput::CombineOutput> CudaHighThroughput::combine_async(
     const Tensor& out_x) {
   settle();
   check();
-  const auto output = combine(input, own_cuda_handle(handle), stream, out_x);
+  auto output = combine(input, own_cuda_handle(handle), stream, out_x);
   return {nullptr, [output] { return output; }};
 }
 
@@ -140,8 +140,8 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
     const int64_t bytes =
         bytes_of_row + (input.topk_weights ? row_bytes(DType::kF32, handle.topk) : 0);
     for (int owner = 0; owner < num_ranks; ++owner) {
-      group.count_traffic(
-          owner, handle.counts[static_cast<size_t>(owner * num_ranks + handle.rank)] * bytes);
+      group.count_traffic(owner,
+                          copies_between(handle.counts, num_ranks, owner, handle.rank) * bytes);
     }
   }
   return output;

@@ -25,7 +25,7 @@ int64_t block_bytes(std::span<const uint32_t> counts,
                     const RowLayout& layout) {
   int64_t rows = 0;
   for (int s = 0; s < num_ranks; ++s) {
-    rows += counts[static_cast<size_t>(s * num_ranks + rank)];
+    rows += copies_between(counts, num_ranks, s, rank);
   }
   return layout.block_bytes(rows);
 }
@@ -200,14 +200,14 @@ void CudaHighThroughput::settle(const Transfer& transfer) {
 void CudaHighThroughput::read_counts(Transfer& transfer) const {
   if (transfer.made) {
     const auto* counts = reinterpret_cast<const HostCounts*>(mapped_->host() + kHostCountsOffset);
-    transfer.counts.assign(counts->copies, counts->copies + group.size() * group.size());
+    transfer.counts.assign(counts->copies, counts->copies + int64_t{group.size()} * group.size());
   }
 }
 
 void CudaHighThroughput::count_copies(const Transfer& transfer) const {
-  const uint32_t* sent = transfer.counts.data() + group.rank() * group.size();
   for (int r = 0; r < group.size(); ++r) {
-    group.count_traffic(r, sent[r] * transfer.layout.row_bytes());
+    const int64_t rows = copies_between(transfer.counts, group.size(), group.rank(), r);
+    group.count_traffic(r, rows * transfer.layout.row_bytes());
   }
 }
 
@@ -315,7 +315,7 @@ DispatchOutput CudaHighThroughput::receive(const Transfer& transfer) const {
   handle.rows = transfer.capacity;
   if (handle.counts_on_host) {
     for (int s = 0; s < group.size(); ++s) {
-      handle.rows += handle.counts[static_cast<size_t>(s * group.size() + group.rank())];
+      handle.rows += copies_between(handle.counts, group.size(), s, group.rank());
     }
   }
   const int64_t rows = handle.rows;

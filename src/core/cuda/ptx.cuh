@@ -112,7 +112,8 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arriva
                "r"(arrivals)
                : "memory");
 }
-// Between mbarrier_init and its first use, by bulk copies (fence_proxy_async_shared, too) and others.
+// Between mbarrier_init and its first use, by bulk copies (fence_proxy_async_shared, too) and
+// others.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
