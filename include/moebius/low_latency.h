@@ -24,6 +24,7 @@ struct LowLatencyOptions {
   int64_t hidden = 0;
   int64_t topk = 1;
   DType in_dtype = DType::kBF16;
+  int num_sms = 0;  // GPUs: the most blocks a call may use, one per SM; 0: as many as there are SMs
 };
 
 enum class LowLatencyCast : uint8_t {
@@ -51,8 +52,12 @@ class LowLatency {
   LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options);
   ~LowLatency();
 
-  // Bytes of window memory per rank for these options; rank count and experts as given.
-  static int64_t size_hint(const LowLatencyOptions& options, int num_ranks, int64_t num_experts);
+  // Bytes of window memory per rank for these options; rank count and experts (evenly placed) as
+  // given; any GPU stands for all.
+  static int64_t size_hint(const LowLatencyOptions& options,
+                           int num_ranks,
+                           int64_t num_experts,
+                           Device device = {});
 
   // x [T, H] in_dtype, T <= max_tokens; topk_ids i32 [T, K] global, -1 = masked.  row_tags i32 [T],
   // optional on each rank by itself: a word of the caller's that travels with the token.
@@ -86,13 +91,18 @@ class LowLatency {
                const Tensor& out,
                const Stream& stream);
 
+  // On a GPU calls return before their work is done, so a failure is found later: by the next call,
+  // or by this one, which says what has become known until now.  Throws CommError, also for ids
+  // outside [-1, E), which a call on the CPU refuses as an InvalidArgument.
+  void check() const;
+
   // Ranks given up: nothing is sent to them or awaited from them, here and in the group.  Every
   // live rank sets the same mask before its next call.  Works among ranks of one node: messages
   // between nodes are collective.
   void set_dead(int rank, bool dead);
   std::vector<bool> dead_ranks() const;
 
-  // Since construction or reset.
+  // Since construction or reset.  On a GPU: of the calls whose work is done.
   TransportStatistics statistics() const;
   Tensor expert_statistics() const;  // i64 [L]: rows received per local expert
   void reset_statistics();

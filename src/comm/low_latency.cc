@@ -4,92 +4,98 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
+#include "comm/cuda/low_latency.h"
+#include "comm/low_latency_layout.h"
 #include "comm/low_latency_state.h"
 
 namespace moebius {
 
-namespace {
-
-LowLatencyLayout make_layout(const LowLatencyOptions& options, int num_ranks) {
+void expect_valid(const LowLatencyOptions& options) {
   expect_ge(options.max_tokens, 1, "max_tokens");
   expect_ge(options.hidden, 1, "hidden");
   expect_ge(options.topk, 1, "topk");
   expect(options.in_dtype == DType::kBF16 || options.in_dtype == DType::kF16 ||
              options.in_dtype == DType::kF32,
          fmt::format("in_dtype is {}, expected bf16, f16 or f32", name(options.in_dtype)));
-  return {options.max_tokens, options.topk, options.hidden, bits(options.in_dtype) / 8, num_ranks};
 }
 
-constexpr std::array<std::string_view, kNumSignals> kSignalNames = {"rows", "unpacked",
-                                                                    "returned rows", "resumed"};
-
-}  // namespace
+void throw_third_result(int64_t call) {
+  throw InvalidArgument(
+      fmt::format("call {} of a low-latency dispatch would be the third live result: those of "
+                  "calls {} and {} are still held",
+                  call, call - 2, call - 1));
+}
 
 LowLatency::State::State(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
-    : group(g),
-      placement(std::move(p)),
-      options(o),
-      layout(make_layout(o, g.size())),
-      window(g.make_window("low latency window", layout.bytes())),
-      dead(static_cast<size_t>(g.size()), false),
-      expert_rows(Tensor::zeros({placement.num_local(g.rank())}, DType::kI64)) {}
+    : group(g), placement(std::move(p)), options(o), dead(static_cast<size_t>(g.size()), false) {}
 
-void LowLatency::State::send_signal(Signal kind, int bank, int peer, int64_t call) {
-  auto* word =
-      reinterpret_cast<int64_t*>(window->peer(peer) + layout.signal(kind, bank, group.rank()));
-  std::atomic_ref(*word).store(call, std::memory_order_release);
+LowLatency::State::~State() = default;
+
+void LowLatency::State::expect_dispatch(const Tensor& x,
+                                        const Tensor& topk_ids,
+                                        LowLatencyCast cast,
+                                        const Tensor& row_tags) const {
+  expect_dtype(topk_ids, DType::kI32, "topk_ids");
+  expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
+  expect_eq(topk_ids.dim(1), options.topk, "topk_ids.dim(1)");
+  expect_le(topk_ids.dim(0), options.max_tokens, "tokens of a low-latency dispatch");
+  expect_shape(x, {topk_ids.dim(0), options.hidden}, "x");
+  expect_dtype(x, options.in_dtype, "x");
+  if (row_tags) {
+    expect_dtype(row_tags, DType::kI32, "row_tags");
+    expect_shape(row_tags, {topk_ids.dim(0)}, "row_tags");
+  }
+  if (cast != LowLatencyCast::kNone) {
+    expect_multiple_of(options.hidden, LowLatencyLayout::kScaleGroup,
+                       "hidden of a low-latency dispatch with an fp8 cast");
+  }
 }
 
-int64_t LowLatency::State::wait_signal(
-    Signal kind, int bank, int peer, int64_t call, std::string_view op) {
-  auto* word = reinterpret_cast<int64_t*>(window->local() + layout.signal(kind, bank, peer));
-  const auto seen = [word] { return std::atomic_ref(*word).load(std::memory_order_acquire); };
-  group.wait_until(
-      op, peer, [&] { return seen() >= call; },
-      [&] {
-        return fmt::format("expected \"{}\" of call {}, seen call {}",
-                           kSignalNames[static_cast<size_t>(kind)], call, seen());
-      });
-  return seen();
-}
-
-void LowLatency::State::agree_on_calls(std::string_view op) {
-  if (num_given_up == num_given_up_agreed) {
-    return;
-  }
-  constexpr int kCallBits = 40;
-  const int64_t earliest = num_given_up << kCallBits;
-  const auto is_asked = [&](int rank) { return !is_dead(rank) && is_reachable(rank); };
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (is_asked(rank)) {
-      send_signal(Signal::kResumed, 0, rank, earliest | calls);
-    }
-  }
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (is_asked(rank)) {
-      const int64_t seen = wait_signal(Signal::kResumed, 0, rank, earliest, op);
-      calls = std::max(calls, seen & ((int64_t{1} << kCallBits) - 1));
-    }
-  }
-  call_of_bank = {};  // no peer is in a call any more, so no mailbox is in use
-  num_given_up_agreed = num_given_up;
+void LowLatency::State::expect_combine(const Tensor& x,
+                                       const Tensor& topk_ids,
+                                       const Tensor& topk_weights,
+                                       int64_t num_tokens,
+                                       const Tensor& out) const {
+  const Shape slots = {num_tokens, options.topk};
+  expect_shape(topk_ids, slots, "topk_ids");
+  expect_dtype(topk_ids, DType::kI32, "topk_ids");
+  expect_shape(topk_weights, slots, "topk_weights");
+  expect_dtype(topk_weights, DType::kF32, "topk_weights");
+  expect_shape(x, {num_local(), max_rows(), options.hidden}, "x");
+  expect_dtype(x, options.in_dtype, "x");
+  expect_shape(out, {num_tokens, options.hidden}, "out");
+  expect_dtype(out, options.in_dtype, "out");
 }
 
 LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
+  expect_valid(options);
   for (int64_t e = 0; e < placement.num_experts(); ++e) {
     expect(placement.rank_of(e) < group.size(),
            fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
                        placement.rank_of(e), group.size()));
   }
-  state_ = std::make_unique<State>(group, std::move(placement), options);
+  state_ = group.device().is_cuda() ? make_cuda_low_latency(group, std::move(placement), options)
+                                    : make_cpu_low_latency(group, std::move(placement), options);
 }
 
 LowLatency::~LowLatency() = default;
 
-int64_t LowLatency::size_hint(const LowLatencyOptions& options, int num_ranks, int64_t) {
-  return make_layout(options, num_ranks).bytes();
+int64_t LowLatency::size_hint(const LowLatencyOptions& options,
+                              int num_ranks,
+                              int64_t num_experts,
+                              Device device) {
+  expect_valid(options);
+  return device.is_cuda() ? cuda_low_latency_bytes(options, num_ranks,
+                                                   (num_experts + num_ranks - 1) / num_ranks)
+                          : LowLatencyLayout::make(options, num_ranks).bytes();
+}
+
+Pending<LowLatencyDispatchOutput> LowLatency::dispatch_async(const Tensor& x,
+                                                             const Tensor& topk_ids,
+                                                             LowLatencyCast cast,
+                                                             const Stream& stream,
+                                                             const Tensor& row_tags) {
+  return state_->dispatch_async(x, topk_ids, cast, stream, row_tags);
 }
 
 LowLatencyDispatchOutput LowLatency::dispatch(const Tensor& x,
@@ -97,7 +103,16 @@ LowLatencyDispatchOutput LowLatency::dispatch(const Tensor& x,
                                               LowLatencyCast cast,
                                               const Stream& stream,
                                               const Tensor& row_tags) {
-  return dispatch_async(x, topk_ids, cast, stream, row_tags).finish();
+  return state_->dispatch(x, topk_ids, cast, stream, row_tags);
+}
+
+Pending<void> LowLatency::combine_async(const Tensor& x,
+                                        const Tensor& topk_ids,
+                                        const Tensor& topk_weights,
+                                        const LowLatencyHandle& handle,
+                                        const Tensor& out,
+                                        const Stream& stream) {
+  return state_->combine_async(x, topk_ids, topk_weights, handle, out, stream);
 }
 
 void LowLatency::combine(const Tensor& x,
@@ -106,16 +121,18 @@ void LowLatency::combine(const Tensor& x,
                          const LowLatencyHandle& handle,
                          const Tensor& out,
                          const Stream& stream) {
-  combine_async(x, topk_ids, topk_weights, handle, out, stream).finish();
+  state_->combine(x, topk_ids, topk_weights, handle, out, stream);
+}
+
+void LowLatency::check() const {
+  state_->check();
 }
 
 void LowLatency::set_dead(int rank, bool dead) {
   expect(rank >= 0 && rank < state_->group.size() && rank != state_->group.rank(),
          fmt::format("rank {} cannot be marked dead by rank {} of {}", rank, state_->group.rank(),
                      state_->group.size()));
-  state_->group.set_dead(rank, dead);
-  state_->num_given_up += dead && !state_->is_dead(rank) ? 1 : 0;
-  state_->dead[static_cast<size_t>(rank)] = dead;
+  state_->set_dead(rank, dead);
 }
 
 std::vector<bool> LowLatency::dead_ranks() const {
@@ -123,16 +140,15 @@ std::vector<bool> LowLatency::dead_ranks() const {
 }
 
 TransportStatistics LowLatency::statistics() const {
-  return state_->statistics;
+  return state_->statistics();
 }
 
 Tensor LowLatency::expert_statistics() const {
-  return state_->expert_rows.clone();
+  return state_->expert_statistics();
 }
 
 void LowLatency::reset_statistics() {
-  state_->statistics = {};
-  state_->expert_rows = Tensor::zeros(state_->expert_rows.shape(), DType::kI64);
+  state_->reset_statistics();
 }
 
 }  // namespace moebius

@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "comm/low_latency_state.h"
+#include "comm/low_latency_cpu.h"
 #include "core/parallel.h"
 #include "core/row_sums.h"
 
@@ -22,7 +22,7 @@ constexpr std::string_view kOp = "low latency combine";
 constexpr int64_t kRowHeader = 16;
 
 struct Transfer {
-  LowLatency::State& state;
+  CpuLowLatency& state;
   Stream stream;
   std::shared_ptr<const LowLatencyHandleState> handle;  // keeps the bank until the sums are made
   Tensor topk_ids;
@@ -165,28 +165,19 @@ void Transfer::reduce() {
 
 }  // namespace
 
-Pending<void> LowLatency::combine_async(const Tensor& x,
-                                        const Tensor& topk_ids,
-                                        const Tensor& topk_weights,
-                                        const LowLatencyHandle& handle,
-                                        const Tensor& out,
-                                        const Stream& stream) {
-  State& state = *state_;
+Pending<void> CpuLowLatency::combine_async(const Tensor& rows,
+                                           const Tensor& topk_ids,
+                                           const Tensor& topk_weights,
+                                           const LowLatencyHandle& handle,
+                                           const Tensor& out,
+                                           const Stream& stream) {
   const auto* own = dynamic_cast<const LowLatencyHandleState*>(&handle);
-  expect(own != nullptr && own->owner == &state,
+  expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
-  const Shape slots = {own->num_tokens, state.options.topk};
-  expect_shape(topk_ids, slots, "topk_ids");
-  expect_dtype(topk_ids, DType::kI32, "topk_ids");
-  expect_shape(topk_weights, slots, "topk_weights");
-  expect_dtype(topk_weights, DType::kF32, "topk_weights");
-  expect_shape(x, {state.num_local(), state.max_rows(), state.options.hidden}, "x");
-  expect_dtype(x, state.options.in_dtype, "x");
-  expect_shape(out, {own->num_tokens, state.options.hidden}, "out");
-  expect_dtype(out, state.options.in_dtype, "out");
+  expect_combine(rows, topk_ids, topk_weights, own->num_tokens, out);
   auto transfer = std::make_shared<Transfer>(
-      Transfer{state, stream, own->shared_from_this(), topk_ids, topk_weights, out, {}, {}, {}});
-  transfer->send(x);
+      Transfer{*this, stream, own->shared_from_this(), topk_ids, topk_weights, out, {}, {}, {}});
+  transfer->send(rows);
   return {[transfer] { transfer->wait(); }, [transfer] { transfer->reduce(); }};
 }
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "comm/low_latency_cast.h"
-#include "comm/low_latency_state.h"
+#include "comm/low_latency_cpu.h"
 #include "comm/route.h"
 #include "core/parallel.h"
 
@@ -23,7 +23,7 @@ namespace {
 constexpr std::string_view kOp = "low latency dispatch";
 
 struct Transfer {
-  LowLatency::State& state;
+  CpuLowLatency& state;
   Stream stream;
   LowLatencyCast cast;
   std::shared_ptr<LowLatencyHandleState> handle;
@@ -32,7 +32,7 @@ struct Transfer {
   bool arrived = false;
   bool unpacked = false;
 
-  Transfer(LowLatency::State& s,
+  Transfer(CpuLowLatency& s,
            const Stream& on,
            LowLatencyCast kind,
            std::shared_ptr<LowLatencyHandleState> made)
@@ -92,16 +92,15 @@ void Transfer::send(const Tensor& x, const Tensor& topk_ids, const Tensor& row_t
     }
   }
   write_messages(x, topk_ids, row_tags, route);
-  TransportStatistics& statistics = state.statistics;
-  statistics.selections += route.selections;
+  state.sent.selections += route.selections;
   for (int r = 0; r < num_ranks; ++r) {
     if (state.is_dead(r)) {
       continue;
     }
     const int64_t copies = route.copies[static_cast<size_t>(r)];
     std::memcpy(mailbox_at(r), &copies, sizeof(copies));
-    statistics.copies += copies;
-    statistics.node_copies += state.group.topology().same_node(r) ? 0 : copies;
+    state.sent.copies += copies;
+    state.sent.node_copies += state.group.topology().same_node(r) ? 0 : copies;
     if (state.is_reachable(r)) {
       state.group.count_traffic(r, copies * layout.message_bytes());
       state.send_signal(Signal::kRows, bank, r, handle->call);
@@ -225,7 +224,7 @@ LowLatencyDispatchOutput Transfer::unpack() {
     }
     output.x_scale = Tensor::share(keep, scales.raw(), scales.shape(), DType::kF32);
   }
-  Tensor& tags = state.row_tags[static_cast<size_t>(bank)];
+  Tensor& tags = state.row_tags_bank[static_cast<size_t>(bank)];
   if (!tags) {
     tags = Tensor::empty({num_local, max_rows}, DType::kI32);
   }
@@ -255,42 +254,29 @@ LowLatencyDispatchOutput Transfer::unpack() {
 
 }  // namespace
 
-Pending<LowLatencyDispatchOutput> LowLatency::dispatch_async(const Tensor& x,
-                                                             const Tensor& topk_ids,
-                                                             LowLatencyCast cast,
-                                                             const Stream& stream,
-                                                             const Tensor& row_tags) {
-  State& state = *state_;
-  expect_ids(topk_ids, state.placement.num_experts());
-  expect_eq(topk_ids.dim(1), state.options.topk, "topk_ids.dim(1)");
-  expect_le(topk_ids.dim(0), state.options.max_tokens, "tokens of a low-latency dispatch");
-  expect_shape(x, {topk_ids.dim(0), state.options.hidden}, "x");
-  expect_dtype(x, state.options.in_dtype, "x");
-  if (row_tags) {
-    expect_dtype(row_tags, DType::kI32, "row_tags");
-    expect_shape(row_tags, {topk_ids.dim(0)}, "row_tags");
-  }
-  if (cast != LowLatencyCast::kNone) {
-    expect_multiple_of(state.options.hidden, LowLatencyLayout::kScaleGroup,
-                       "hidden of a low-latency dispatch with an fp8 cast");
-  }
-  state.agree_on_calls(kOp);
-  const int64_t call = state.calls + 1;
+Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(const Tensor& rows,
+                                                                const Tensor& topk_ids,
+                                                                LowLatencyCast cast,
+                                                                const Stream& stream,
+                                                                const Tensor& row_tags) {
+  expect_ids(topk_ids, placement.num_experts());
+  expect_dispatch(rows, topk_ids, cast, row_tags);
+  agree_on_calls(kOp);
+  const int64_t call = calls + 1;
   const auto bank = static_cast<size_t>(call % 2);
-  expect(state.results[bank].expired(),
-         fmt::format("call {} of a low-latency dispatch would be the third live result: those of "
-                     "calls {} and {} are still held",
-                     call, call - 2, call - 1));
-  state.calls = call;
+  if (!results[bank].expired()) {
+    throw_third_result(call);
+  }
+  calls = call;
 
   auto handle = std::make_shared<LowLatencyHandleState>();
-  handle->owner = &state;
+  handle->owner = this;
   handle->call = call;
   handle->bank = static_cast<int>(bank);
   handle->num_tokens = topk_ids.dim(0);
-  state.results[bank] = handle;
-  auto transfer = std::make_shared<Transfer>(state, stream, cast, handle);
-  transfer->send(x, topk_ids, row_tags);
+  results[bank] = handle;
+  auto transfer = std::make_shared<Transfer>(*this, stream, cast, handle);
+  transfer->send(rows, topk_ids, row_tags);
   return {[transfer] { transfer->wait(); }, [transfer] { return transfer->unpack(); }};
 }
 

@@ -31,6 +31,11 @@ struct LowLatencyLayout {
   static constexpr int64_t kHeaderBytes = 64;
   static constexpr int64_t kScaleGroup = 128;
 
+  static LowLatencyLayout make(const LowLatencyOptions& options, int num_ranks) {
+    return {options.max_tokens, options.topk, options.hidden, bits(options.in_dtype) / 8,
+            num_ranks};
+  }
+
   static int64_t align(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
   int64_t row_bytes() const { return hidden * element_bytes; }

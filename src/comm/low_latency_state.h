@@ -1,70 +1,86 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the halves of LowLatency's dispatch and combine share.
+// What LowLatency is on every device: the calls of its header, and what they check.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "comm/low_latency_layout.h"
 #include "moebius/low_latency.h"
 
 namespace moebius {
 
-// A received selection: where the expert's output row stands and whose it is.
-struct ReceivedSelection {
-  int32_t source = 0;
-  int32_t token = 0;
-  int32_t slot = 0;
-  int64_t row = 0;  // in [L * max_tokens * R, H]
-};
-
-struct LowLatencyHandleState final : LowLatencyHandle,
-                                     std::enable_shared_from_this<LowLatencyHandleState> {
-  const LowLatency::State* owner = nullptr;
-  int64_t call = 0;
-  int bank = 0;
-  int64_t num_tokens = 0;
-  std::vector<ReceivedSelection> selections;
-};
-
 struct LowLatency::State {
   State(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
+  virtual ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  virtual Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
+                                                           const Tensor& topk_ids,
+                                                           LowLatencyCast cast,
+                                                           const Stream& stream,
+                                                           const Tensor& row_tags) = 0;
+  virtual Pending<void> combine_async(const Tensor& x,
+                                      const Tensor& topk_ids,
+                                      const Tensor& topk_weights,
+                                      const LowLatencyHandle& handle,
+                                      const Tensor& out,
+                                      const Stream& stream) = 0;
+  // Both halves at once.
+  virtual LowLatencyDispatchOutput dispatch(const Tensor& x,
+                                            const Tensor& topk_ids,
+                                            LowLatencyCast cast,
+                                            const Stream& stream,
+                                            const Tensor& row_tags) {
+    return dispatch_async(x, topk_ids, cast, stream, row_tags).finish();
+  }
+  virtual void combine(const Tensor& x,
+                       const Tensor& topk_ids,
+                       const Tensor& topk_weights,
+                       const LowLatencyHandle& handle,
+                       const Tensor& out,
+                       const Stream& stream) {
+    combine_async(x, topk_ids, topk_weights, handle, out, stream).finish();
+  }
+  virtual void check() const {}
+  virtual void set_dead(int rank, bool is_dead) = 0;
+  virtual TransportStatistics statistics() const = 0;
+  virtual Tensor expert_statistics() const = 0;
+  virtual void reset_statistics() = 0;
 
   Group& group;
   ExpertPlacement placement;
   LowLatencyOptions options;
-  LowLatencyLayout layout;
-  std::unique_ptr<Window> window;
-  int64_t calls = 0;
-  // The call whose rows a bank holds (0 = none), and its result while somebody keeps it.
-  std::array<int64_t, 2> call_of_bank{};
-  std::array<std::weak_ptr<LowLatencyHandleState>, 2> results;
-  std::array<Tensor, 2> x;         // [L, max_tokens * R, H], by bank
-  std::array<Tensor, 2> x_scale;   // f32 [L, max_tokens * R, H / 128]
-  std::array<Tensor, 2> row_tags;  // i32 [L, max_tokens * R]
   std::vector<bool> dead;
-  int64_t num_given_up = 0;         // how often a rank was
-  int64_t num_given_up_agreed = 0;  // the same when calls were last agreed on
-  TransportStatistics statistics;   // of what was sent
-  Tensor expert_rows;               // i64 [L]: received
 
   int64_t num_local() const { return placement.num_local(group.rank()); }
   int64_t max_rows() const { return options.max_tokens * group.size(); }
   bool is_dead(int rank) const { return dead[static_cast<size_t>(rank)]; }
-  bool is_reachable(int rank) const { return window->peer(rank) != nullptr; }
 
-  // After ranks were given up: ranks may have failed in different calls, so the live ones tell each
-  // other their last one and go on from the latest.
-  void agree_on_calls(std::string_view op);
-  // release: pairs with wait_signal on the peer; makes all stores before it visible there.
-  void send_signal(Signal kind, int bank, int peer, int64_t call);
-  // acquire: pairs with send_signal of the peer.  Returns what it saw, at least `call`.
-  int64_t wait_signal(Signal kind, int bank, int peer, int64_t call, std::string_view op);
+ protected:
+  // Throw InvalidArgument.  All but the ids' values, which a GPU may hold.
+  void expect_dispatch(const Tensor& x,
+                       const Tensor& topk_ids,
+                       LowLatencyCast cast,
+                       const Tensor& row_tags) const;
+  void expect_combine(const Tensor& x,
+                      const Tensor& topk_ids,
+                      const Tensor& topk_weights,
+                      int64_t num_tokens,
+                      const Tensor& out) const;
 };
+
+// max_tokens, hidden and topk are positive and rows can be of in_dtype.
+void expect_valid(const LowLatencyOptions& options);
+
+// Of call `call`, whose place the result of the call before last still holds.
+[[noreturn]] void throw_third_result(int64_t call);
+
+std::unique_ptr<LowLatency::State> make_cpu_low_latency(Group& group,
+                                                        ExpertPlacement placement,
+                                                        const LowLatencyOptions& options);
 
 }  // namespace moebius

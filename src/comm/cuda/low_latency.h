@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// LowLatency of a rank whose rows are on a GPU.
+#pragma once
+
+#include <memory>
+
+#include "comm/low_latency_state.h"
+
+namespace moebius {
+
+// Bytes of the window of every rank.
+int64_t cuda_low_latency_bytes(const LowLatencyOptions& options, int num_ranks, int64_t max_local);
+
+// Collective, in a group of GPUs.
+// Throws Unsupported: ranks on several nodes; more ranks, a larger top-k or more local experts than
+// the kernels' words hold, or more experts and tokens than fit into shared memory.
+std::unique_ptr<LowLatency::State> make_cuda_low_latency(Group& group,
+                                                         ExpertPlacement placement,
+                                                         const LowLatencyOptions& options);
+
+}  // namespace moebius

@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the host launches for LowLatency on a GPU.  All pointers are device addresses unless said
+// otherwise; `stream` is a cudaStream_t.
+//
+// A call uses one of two *places* on its rank: output tensors and the records that tie combine to
+// dispatch.  The host gives them out in turn.  The *bank* of the window is another matter: it
+// follows the epoch, which the kernels advance, so that a captured graph may be replayed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/cuda/low_latency_layout.h"
+#include "moebius/dtype.h"
+#include "moebius/low_latency.h"
+
+namespace moebius::comm {
+
+// In device memory, one per object and rank, zero at first.
+struct LowLatencyDeviceState {
+  uint32_t epoch;           // of the latest dispatch
+  uint32_t arrived;         // blocks that have read `epoch` in the running dispatch
+  uint64_t dead;            // bit r: rank r is given up
+  uint64_t unpacked[2];     // by bank: signal {epoch, 0} of the latest call that was received
+  uint32_t place_epoch[2];  // by place: the epoch of its call
+  uint64_t selections;      // of TransportStatistics
+  uint64_t copies;
+};
+
+// Where a row of the batched format came from.
+struct RowOrigin {
+  int32_t source;
+  int32_t selection;  // token * K + slot, of the source
+};
+
+enum LowLatencyPhases : int { kSendPhase = 1, kReceivePhase = 2 };
+
+struct LowLatencyCall {
+  CudaLowLatencyLayout layout;
+  std::byte* windows[kMaxCudaRanks];  // of every rank
+  FaultRecord* record;
+  uint64_t timeout_ns;
+  int rank;
+  int num_experts;
+  int num_local;
+  const uint32_t* placement;  // [E]: make_placed(local index, rank), see placement_word()
+  LowLatencyDeviceState* state;
+  int place;
+  int phases;
+  // Of the place, written by the receive half of dispatch, read by the send half of combine.
+  int32_t* num_rows;   // [L]
+  RowOrigin* origins;  // [L, max_tokens * R]
+};
+
+struct LowLatencyDispatchCall {
+  LowLatencyCall call;
+  DType dtype;
+  LowLatencyCast cast;
+  // Send half.
+  const std::byte* x;   // [T, H]
+  const int32_t* ids;   // [T, K]
+  const int32_t* tags;  // [T] or null
+  int num_tokens;
+  // Receive half.
+  std::byte* out;        // [L, max_tokens * R, H]
+  float* out_scale;      // [L, max_tokens * R, H / 128] with a cast
+  int32_t* out_tags;     // [L, max_tokens * R]
+  int32_t* out_count;    // [L]
+  int64_t* expert_rows;  // [L]: received, in all calls
+};
+
+struct LowLatencyCombineCall {
+  LowLatencyCall call;
+  DType dtype;
+  const std::byte* x;    // [L, max_tokens * R, H]
+  const int32_t* ids;    // [T, K]
+  const float* weights;  // [T, K]
+  std::byte* out;        // [T, H]
+  int num_tokens;
+};
+
+// An expert's home: its rank and its index there.
+MOEBIUS_HOST_DEVICE constexpr uint32_t placement_word(uint32_t rank, uint32_t local) {
+  return rank << 16 | local;
+}
+MOEBIUS_HOST_DEVICE constexpr uint32_t home_rank(uint32_t word) {
+  return word >> 16;
+}
+MOEBIUS_HOST_DEVICE constexpr uint32_t home_index(uint32_t word) {
+  return word & 0xffffu;
+}
+
+// Load the kernels that calls with this dtype may launch on the device, ahead of the first.
+void load_low_latency_dispatch(int device, DType dtype, int64_t shared_bytes);
+void load_low_latency_combine(int device, DType dtype, int64_t shared_bytes);
+
+void launch_low_latency_dispatch(const LowLatencyDispatchCall& call,
+                                 int num_blocks,
+                                 int64_t shared_bytes,
+                                 int device,
+                                 void* stream);
+void launch_low_latency_combine(const LowLatencyCombineCall& call,
+                                int num_blocks,
+                                int64_t shared_bytes,
+                                int device,
+                                void* stream);
+
+}  // namespace moebius::comm

@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What low latency on GPUs needs no GPU to be tested: its words and its layouts.
+#include "comm/cuda/low_latency_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "comm/cuda/low_latency_kernels.h"
+
+namespace moebius::comm {
+namespace {
+
+struct Case {
+  int64_t max_tokens, topk, hidden, element_bytes;
+  int num_ranks;
+  int64_t num_local;
+};
+const std::vector<Case> kCases = {
+    {128, 8, 7168, 2, 8, 32}, {1, 1, 1, 2, 1, 1},       {7, 3, 45, 2, 3, 5},
+    {64, 32, 1025, 4, 5, 40}, {128, 8, 2880, 2, 4, 32}, {3, 2, 640, 4, 64, 1},
+};
+
+CudaLowLatencyLayout layout_of(const Case& c) {
+  return CudaLowLatencyLayout::make(c.max_tokens, c.topk, c.hidden, c.element_bytes, c.num_ranks,
+                                    c.num_local);
+}
+
+TEST(LowLatencyCudaLayout, NothingOverlapsAndAllOfItIsInside) {
+  for (const Case& c : kCases) {
+    const CudaLowLatencyLayout l = layout_of(c);
+    std::vector<std::pair<int64_t, int64_t>> blocks;  // begin, bytes
+    for (int bank = 0; bank < 2; ++bank) {
+      for (int s = 0; s < c.num_ranks; ++s) {
+        for (int64_t i = 0; i < c.max_tokens; ++i) {
+          blocks.emplace_back(l.message_at(bank, s, i), l.message_bytes);
+          for (int w = 0; w < c.topk + 2; ++w) {
+            blocks.emplace_back(l.header_at(bank, s, i, w), 8);
+          }
+          for (int part = 0; part < l.num_parts; ++part) {
+            blocks.emplace_back(l.row_flag_at(bank, s, i, part), 8);
+          }
+        }
+        for (int64_t local = 0; local < c.num_local; ++local) {
+          blocks.emplace_back(l.count_at(bank, local, s), 8);
+        }
+        blocks.emplace_back(l.num_messages_at(bank, s), 8);
+        blocks.emplace_back(l.unpacked_at(bank, s), 8);
+      }
+      for (int64_t i = 0; i < c.max_tokens * c.topk; ++i) {
+        blocks.emplace_back(l.returned_at(bank, i), l.returned_bytes);
+        for (int part = 0; part < l.num_parts; ++part) {
+          blocks.emplace_back(l.return_flag_at(bank, i, part), 8);
+        }
+      }
+    }
+    for (int s = 0; s < c.num_ranks; ++s) {
+      blocks.emplace_back(l.resumed_at(s), 8);
+    }
+    blocks.emplace_back(l.abort_at(), 8);
+    std::sort(blocks.begin(), blocks.end());
+    int64_t end = 0;
+    for (const auto& [begin, bytes] : blocks) {
+      ASSERT_GE(begin, end) << "hidden " << c.hidden;
+      ASSERT_EQ(begin % 8, 0);
+      end = begin + bytes;
+    }
+    ASSERT_LE(end, l.bytes());
+  }
+}
+
+TEST(LowLatencyCudaLayout, RowsFitInEitherFormAndBeginAtWholeLines) {
+  for (const Case& c : kCases) {
+    const CudaLowLatencyLayout l = layout_of(c);
+    EXPECT_GE(l.message_bytes, c.hidden * c.element_bytes);
+    EXPECT_GE(l.message_bytes, c.hidden + 4 * (c.hidden / kCastGroup));
+    EXPECT_GE(l.returned_bytes, c.hidden * c.element_bytes);
+    EXPECT_GE(l.num_parts * kPartElements, c.hidden);
+    EXPECT_LT((l.num_parts - 1) * kPartElements, c.hidden);
+    EXPECT_EQ(l.message_at(1, c.num_ranks - 1, c.max_tokens - 1) % 16, 0);
+    EXPECT_EQ(l.returned_at(1, c.max_tokens * c.topk - 1) % 16, 0);
+  }
+}
+
+TEST(LowLatencyCudaLayout, MemoryOfADecodeBatchIsSmall) {
+  // 128 tokens, top-8 of 256 experts over 8 ranks, hidden 7168: two banks of 8 x 128 messages of
+  // 14336 bytes and as many returned rows, and their words.
+  const int64_t rows = 2 * (8 * 128 + 128 * 8) * int64_t{14336};
+  const int64_t bytes = layout_of(kCases[0]).bytes();
+  EXPECT_GE(bytes, rows);
+  EXPECT_LT(bytes, rows + rows / 50);
+}
+
+TEST(LowLatencyCudaLayout, SharedMemoryOfADispatchHasRoomForAll) {
+  for (const Case& c : kCases) {
+    const CudaLowLatencyLayout l = layout_of(c);
+    const int64_t num_experts = c.num_local * c.num_ranks;
+    const auto map = DispatchSharedMap::make(l, num_experts, c.num_local);
+    EXPECT_GE(map.placement - map.tokens_ranks, 8 * c.max_tokens);
+    EXPECT_GE(map.ids - map.placement, 4 * num_experts);
+    EXPECT_GE(map.counts - map.ids, 4 * (c.max_tokens * c.topk + 3));
+    EXPECT_GE(map.bases - map.counts, 4 * num_experts);
+    EXPECT_GE(map.num_messages - map.bases, 4 * c.num_local * c.num_ranks);
+    EXPECT_GE(map.bytes - map.num_messages, 4 * c.num_ranks);
+    EXPECT_EQ(map.ids % 16, 0);  // read four at a time
+  }
+}
+
+TEST(LowLatencyCudaWords, KeepBothHalves) {
+  const uint32_t placed = make_placed(kMaxLocalIndex, 3);
+  EXPECT_EQ(placed_expert(placed), static_cast<uint32_t>(kMaxLocalIndex));
+  EXPECT_EQ(placed_index(placed), 3u);
+  EXPECT_NE(make_placed(kMaxLocalIndex, kMaxLocalIndex), kNotHere);
+  const uint32_t home = placement_word(63, 65534);
+  EXPECT_EQ(home_rank(home), 63u);
+  EXPECT_EQ(home_index(home), 65534u);
+}
+
+TEST(LowLatencyCudaWords, BanksTakeTurns) {
+  EXPECT_NE(bank_of(1), bank_of(2));
+  EXPECT_EQ(bank_of(1), bank_of(3));
+  EXPECT_NE(bank_of(0xffffffff), bank_of(0));  // also where the epoch wraps
+}
+
+}  // namespace
+}  // namespace moebius::comm
