@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// GpuBarrier: a kernel that ends on all ranks' streams at nearly the same time, so that what is
+// timed after it does not count how late a rank was launched.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "moebius/group.h"
+
+namespace moebius::bench {
+
+class GpuBarrier {
+ public:
+  explicit GpuBarrier(Group& group);  // collective
+  // Enqueues it.  Gives up after the group's timeout, so that a missing rank leaves no kernel
+  // spinning; what is timed then is wrong, and the transfer that follows says who is missing.
+  void launch(const Stream& stream);
+
+ private:
+  Group& group_;
+  std::unique_ptr<Window> window_;
+  uint64_t epoch_ = 0;
+};
+
+}  // namespace moebius::bench
