@@ -4,12 +4,15 @@
 // Low-latency dispatch and combine on GPUs: verified against the CPU's arithmetic, then timed.
 //   gpu_low_latency [ranks=N] [gpus=N] [tokens=1,128] [hidden=7168] [topk=8] [experts=256]
 //                   [max_tokens=128] [sms=0] [iterations=50] [cast=fp8|none] [timeout_ms=5000]
+//                   [combine=bulk,plain] [unit=0,2]
 // Few libraries, so that it can be carried to a machine with GPUs.  Times are medians over
 // iterations of the slowest rank, in us:
 //   dispatch, combine   each after a barrier of all GPUs, by events
 //   send, receive       halves, likewise
 //   both                dispatch and combine back to back in a replayed graph, per pair
-// Wire bytes: what must cross to other ranks, own rank excluded; GB/s of it.
+// combine: how rows go back, by bulk copies or through registers; unit: parts of 1024 elements that
+// a warp sends at a time, 0: computed.  Each list is run in one go. Wire bytes: what must cross to
+// other ranks, own rank excluded; GB/s of it.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "bench/gpu_barrier.h"
+#include "comm/cuda/low_latency.h"
 #include "comm/low_latency_cast.h"
 #include "core/cuda/check.h"
 #include "core/cuda/runtime.h"
@@ -43,7 +47,26 @@ struct Config {
   int iterations = 50;
   LowLatencyCast cast = LowLatencyCast::kFp8;
   int timeout_ms = 5000;
+  std::vector<std::string> combines = {"bulk"};
+  std::vector<int64_t> units = {0};
 };
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> items;
+  std::stringstream stream(list);
+  for (std::string item; std::getline(stream, item, ',');) {
+    items.push_back(item);
+  }
+  return items;
+}
+
+std::vector<int64_t> split_numbers(const std::string& list) {
+  std::vector<int64_t> numbers;
+  for (const std::string& item : split(list)) {
+    numbers.push_back(std::stoll(item));
+  }
+  return numbers;
+}
 
 Config parse(int argc, char** argv) {
   Config c;
@@ -58,11 +81,11 @@ Config parse(int argc, char** argv) {
     } else if (key == "gpus") {
       c.gpus = static_cast<int>(number());
     } else if (key == "tokens") {
-      c.tokens.clear();
-      std::stringstream list(value);
-      for (std::string item; std::getline(list, item, ',');) {
-        c.tokens.push_back(std::stoll(item));
-      }
+      c.tokens = split_numbers(value);
+    } else if (key == "unit") {
+      c.units = split_numbers(value);
+    } else if (key == "combine") {
+      c.combines = split(value);
     } else if (key == "hidden") {
       c.hidden = number();
     } else if (key == "topk") {
@@ -441,13 +464,15 @@ void Case::time() {
     fmt::print(
         "{{\"bench\": \"low_latency\", \"device\": \"cuda\", \"ranks\": {}, \"gpus\": {}, "
         "\"tokens\": {}, \"hidden\": {}, \"topk\": {}, \"experts\": {}, \"cast\": \"{}\", "
-        "\"sms\": {}, \"dispatch_us\": {:.2f}, \"combine_us\": {:.2f}, \"both_us\": {:.2f}, "
+        "\"sms\": {}, \"combine\": \"{}\", \"unit\": {}, \"dispatch_us\": {:.2f}, \"combine_us\": "
+        "{:.2f}, \"both_us\": {:.2f}, "
         "\"dispatch_send_us\": {:.2f}, \"dispatch_receive_us\": {:.2f}, \"combine_send_us\": "
         "{:.2f}, \"combine_receive_us\": {:.2f}, \"dispatch_wire_bytes\": {}, "
         "\"combine_wire_bytes\": {}, \"window_bytes\": {}}}\n",
         group_.size(), c_.gpus, tokens_, c_.hidden, c_.topk, c_.experts, is_cast ? "fp8" : "none",
-        c_.sms, dispatch_us, combine_us, both_us, send_us, receive_us, send_back_us,
-        receive_back_us, static_cast<int64_t>(dispatch_bytes), static_cast<int64_t>(combine_bytes),
+        c_.sms, combine_tuning.in_bulk ? "bulk" : "plain", combine_tuning.unit_parts, dispatch_us,
+        combine_us, both_us, send_us, receive_us, send_back_us, receive_back_us,
+        static_cast<int64_t>(dispatch_bytes), static_cast<int64_t>(combine_bytes),
         LowLatency::size_hint(options(), group_.size(), c_.experts, group_.device()));
     std::fflush(stdout);
   }
@@ -466,13 +491,19 @@ int run(int argc, char** argv) {
   for (int r = 0; r < c.ranks; ++r) {
     options.devices.push_back(Device::cuda(r % c.gpus));
   }
-  run_thread_ranks(options, [&](Group& group) {
-    for (const int64_t tokens : c.tokens) {
-      Case one(group, c, tokens);
-      one.verify();
-      one.time();
+  for (const std::string& combine : c.combines) {
+    for (const int64_t unit : c.units) {
+      combine_tuning = {combine == "bulk", static_cast<int>(unit)};
+      fmt::print("combine by {}, unit {}\n", combine, unit);
+      run_thread_ranks(options, [&](Group& group) {
+        for (const int64_t tokens : c.tokens) {
+          Case one(group, c, tokens);
+          one.verify();
+          one.time();
+        }
+      });
     }
-  });
+  }
   return 0;
 }
 

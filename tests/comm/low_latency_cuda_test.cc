@@ -9,6 +9,7 @@
 #include <chrono>
 #include <thread>
 
+#include "comm/cuda/low_latency.h"
 #include "core/cuda/runtime.h"
 #include "moebius/low_latency.h"
 #include "tests/comm/dispatch_cases.h"
@@ -417,6 +418,17 @@ TEST_P(LowLatencyCuda, AnyGrid) {
     p.num_sms = num_sms;
     check_all(p, 1);
   }
+}
+
+TEST_P(LowLatencyCuda, AnyWayOfSendingBack) {
+  for (const bool in_bulk : {true, false}) {
+    for (const int unit_parts : {1, 2, 3, 100}) {
+      SCOPED_TRACE(std::to_string(in_bulk) + ", " + std::to_string(unit_parts));
+      combine_tuning = {in_bulk, unit_parts};
+      check_all(make_problem(24, 6, 4608), 1);
+    }
+  }
+  combine_tuning = {};
 }
 
 TEST_P(LowLatencyCuda, OneTokenAndNone) {

@@ -126,5 +126,35 @@ TEST(LowLatencyCudaWords, BanksTakeTurns) {
   EXPECT_NE(bank_of(0xffffffff), bank_of(0));  // also where the epoch wraps
 }
 
+TEST(LowLatencyCudaLayout, StagesOfCombineFitAndDoNotOverlap) {
+  constexpr int64_t kBytes = 231424;
+  for (const Case& c : kCases) {
+    const int num_parts = layout_of(c).num_parts;
+    const int most = CombineSharedMap::max_unit_parts(c.element_bytes, num_parts, kBytes);
+    const auto map = CombineSharedMap::make(c.element_bytes, most);
+    EXPECT_LE(map.bytes(), kBytes);
+    EXPECT_GE(map.stage(1) - map.stage(0), most * kPartElements * c.element_bytes);
+    EXPECT_GE(map.barrier(0), map.stage(kLowLatencySendWarps));
+    EXPECT_EQ(map.stage(1) % 128, 0);
+    EXPECT_EQ(map.barrier(0) % 8, 0);
+    // No more would.
+    EXPECT_TRUE(most == num_parts ||
+                CombineSharedMap::make(c.element_bytes, most + 1).bytes() > kBytes);
+  }
+  EXPECT_EQ(CombineSharedMap::max_unit_parts(2, 7, kBytes), 7);  // hidden 7168, bf16
+  EXPECT_EQ(CombineSharedMap::max_unit_parts(4, 7, kBytes), 3);  // f32
+}
+
+TEST(LowLatencyCudaLayout, UnitsOfCombineGiveAllWarpsWorkOnce) {
+  constexpr int kWarps = 132 * kLowLatencySendWarps;
+  EXPECT_EQ(choose_unit_parts(0, 7, kWarps, 7), 1);
+  EXPECT_EQ(choose_unit_parts(8, 7, kWarps, 7), 1);
+  EXPECT_EQ(choose_unit_parts(301, 7, kWarps, 7), 1);
+  EXPECT_EQ(choose_unit_parts(302, 7, kWarps, 7), 2);
+  EXPECT_EQ(choose_unit_parts(672, 7, kWarps, 7), 3);
+  EXPECT_EQ(choose_unit_parts(1024, 7, 16, 7), 7);
+  EXPECT_EQ(choose_unit_parts(int64_t{1} << 32, 7, 16, 5), 5);
+}
+
 }  // namespace
 }  // namespace moebius::comm

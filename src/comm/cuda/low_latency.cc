@@ -22,7 +22,6 @@ namespace {
 using comm::CudaLowLatencyLayout;
 using comm::FaultRecord;
 using comm::LowLatencyDeviceState;
-using comm::RowOrigin;
 
 int64_t max_local(const ExpertPlacement& placement, int num_ranks) {
   int64_t most = 0;
@@ -70,13 +69,13 @@ struct CudaHandle final : LowLatencyHandle, std::enable_shared_from_this<CudaHan
 
 // Device tensors of one of the two calls that may be alive.
 struct Place {
-  Tensor rows;       // [L, max_tokens * R, H] in_dtype
-  Tensor cast_rows;  // the same in f8e4m3
-  Tensor scales;     // f32 [L, max_tokens * R, H / 128]
-  Tensor tags;       // i32 [L, max_tokens * R]
-  Tensor counts;     // i32 [L], the caller's
-  Tensor num_rows;   // i32 [L], ours
-  Tensor origins;    // RowOrigin [L, max_tokens * R]
+  Tensor rows;          // [L, max_tokens * R, H] in_dtype
+  Tensor cast_rows;     // the same in f8e4m3
+  Tensor scales;        // f32 [L, max_tokens * R, H / 128]
+  Tensor tags;          // i32 [L, max_tokens * R]
+  Tensor counts;        // i32 [L], the caller's
+  Tensor num_messages;  // i32 [R]
+  Tensor message_rows;  // i32 [max_tokens, R, K + 1]
   std::weak_ptr<CudaHandle> result;
 };
 
@@ -153,6 +152,8 @@ class CudaLowLatency final : public LowLatency::State {
   int num_blocks_ = 0;
   int64_t dispatch_shared_ = 0;
   int64_t combine_shared_ = 0;
+  int max_unit_parts_ = 1;
+  CombineTuning tuning_ = combine_tuning;
 };
 
 CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
@@ -179,16 +180,19 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   for (Place& place : places_) {
     place.tags = on_device({num_local(), max_rows()}, DType::kI32);
     place.counts = on_device({num_local()}, DType::kI32);
-    place.num_rows = Tensor::zeros({num_local()}, DType::kI32, device_);
-    place.origins = on_device({num_local() * max_rows(), sizeof(RowOrigin)}, DType::kU8);
+    place.num_messages = Tensor::zeros({group.size()}, DType::kI32, device_);
+    place.message_rows =
+        on_device({options.max_tokens, group.size(), options.topk + 1}, DType::kI32);
   }
   // Blocks of all ranks on a GPU must fit on it at once, since they wait for each other.
   const int num_sms = cuda::num_sms(device_.index) / ranks_on_this_gpu(group);
   num_blocks_ = std::max(1, options.num_sms > 0 ? std::min(options.num_sms, num_sms) : num_sms);
   dispatch_shared_ =
       comm::DispatchSharedMap::make(layout_, placement.num_experts(), num_local()).bytes;
-  combine_shared_ = 4 * (num_local() + 1);
   const int64_t most = cuda::device_info(device_.index).shared_bytes_per_block - 1024;
+  max_unit_parts_ =
+      comm::CombineSharedMap::max_unit_parts(layout_.element_bytes, layout_.num_parts, most);
+  combine_shared_ = comm::CombineSharedMap::make(layout_.element_bytes, max_unit_parts_).bytes();
   if (std::max(dispatch_shared_, combine_shared_) > most) {
     throw Unsupported(fmt::format(
         "low latency on {}: {} tokens, top-{} of {} experts, {} of them local, need {} bytes of "
@@ -231,8 +235,8 @@ comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
   call.state = reinterpret_cast<LowLatencyDeviceState*>(device_state_.raw());
   call.place = place;
   const Place& own = places_[static_cast<size_t>(place)];
-  call.num_rows = own.num_rows.data<int32_t>();
-  call.origins = reinterpret_cast<RowOrigin*>(own.origins.raw());
+  call.num_messages = own.num_messages.data<int32_t>();
+  call.message_rows = own.message_rows.data<int32_t>();
   return call;
 }
 
@@ -374,6 +378,9 @@ CudaLowLatency::Combine CudaLowLatency::begin_combine(const Tensor& x,
   combine.call.weights = topk_weights.data<float>();
   combine.call.out = out.bytes();
   combine.call.num_tokens = static_cast<int>(own->num_tokens);
+  combine.call.in_bulk = tuning_.in_bulk;
+  combine.call.unit_parts = std::min(tuning_.unit_parts, max_unit_parts_);
+  combine.call.max_unit_parts = max_unit_parts_;
   return combine;
 }
 

@@ -10,6 +10,13 @@
 
 namespace moebius {
 
+// For benchmarks: how combine sends, looked at when an object is made.
+struct CombineTuning {
+  bool in_bulk = true;  // by way of shared memory, where rows and x are aligned to 16 bytes
+  int unit_parts = 0;   // parts of 1024 elements that a warp sends at a time; 0: computed
+};
+inline CombineTuning combine_tuning;
+
 // Bytes of the window of every rank.
 int64_t cuda_low_latency_bytes(const LowLatencyOptions& options, int num_ranks, int64_t max_local);
 

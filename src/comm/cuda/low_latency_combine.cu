@@ -4,12 +4,11 @@
 // Low-latency combine on a GPU; layout and words in low_latency_layout.h.
 //
 // Grid and block as in low_latency_dispatch.cu.
-//   send     item (row, part): goes back to the place of its selection on the token's rank, then
-//   its
-//            flag.
+//   send     item (message, unit of parts): each row of the message goes back to the place of its
+//            selection on the token's rank, then its flags.
 //   receive  item (token, chunk of one word per lane): awaits the flags of the token's selections,
 //            weights and sums them in order of their slots, in f32, rounded once.
-// Shared memory: the first row of each local expert among the received, i32 [L + 1].
+// Shared memory: see CombineSharedMap.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -53,82 +52,189 @@ __device__ __forceinline__ void round_to(float value, float& to) {
   to = value;
 }
 
-// The whole block: offsets[l] = rows of the experts before l.
-__device__ void find_offsets(const LowLatencyCall& call, int32_t* offsets) {
-  if (warp_id() == 0) {
-    int32_t total = 0;
-    for (int first = 0; first < call.num_local; first += 32) {
-      const int l = first + lane_id();
-      const int32_t count = l < call.num_local ? call.num_rows[l] : 0;
-      int32_t sum = count;
+// One warp's way through the rows it sends, a unit of some parts at a time.  Messages are taken in
+// order of their slots, so about in order of their tokens: what comes first is summed while the
+// rest is on its way.  All lanes step together.
+struct SendCursor {
+  const Args& args;
+  const Block& block;
+  int unit_parts;
+  int num_units;  // of a row
+  int num_items;
+  int stride;
+  int item;
+  // Messages of the sources `lane` and `lane + 32`.
+  int32_t num_low;
+  int32_t num_high;
+  // Of the item: the row of the selection `lane`, the selections that are left, the token.
+  int32_t row = -1;
+  uint32_t left = 0;
+  int32_t token = 0;
+  int source = 0;
+  int unit = 0;
+
+  __device__ SendCursor(const Args& a, const Block& b, int num_senders) : args(a), block(b) {
+    const LowLatencyCall& call = args.combine.call;
+    const int num_ranks = call.layout.num_ranks;
+    num_low = lane_id() < num_ranks ? call.num_messages[lane_id()] : 0;
+    num_high = lane_id() + 32 < num_ranks ? call.num_messages[lane_id() + 32] : 0;
+    const int32_t most = __reduce_max_sync(kAllLanes, max(num_low, num_high));
+    const int32_t total = __reduce_add_sync(kAllLanes, num_low + num_high);
+    stride = static_cast<int>(gridDim.x) * num_senders;
+    unit_parts =
+        args.combine.unit_parts != 0
+            ? args.combine.unit_parts
+            : choose_unit_parts(total, call.layout.num_parts, stride, args.combine.max_unit_parts);
+    num_units = (call.layout.num_parts + unit_parts - 1) / unit_parts;
+    num_items = most * num_ranks * num_units;
+    item = spread_warp(warp_id());
+    find_message();
+  }
+
+  __device__ void find_message() {
+    const LowLatencyCall& call = args.combine.call;
+    const int num_ranks = call.layout.num_ranks;
+    const int topk = call.layout.topk;
+    for (; item < num_items; item += stride) {
+      const int message = item / num_units;
+      const int slot = message / num_ranks;
+      source = (call.rank + message) % num_ranks;
+      const int32_t num = __shfl_sync(kAllLanes, source < 32 ? num_low : num_high, source % 32);
+      if (slot >= num || has_rank(block.dead, source)) {
+        continue;
+      }
+      const int32_t* rows = call.message_rows + (int64_t{slot} * num_ranks + source) * (topk + 1);
+      row = lane_id() < topk ? rows[lane_id()] : -1;
+      token = rows[topk];
+      unit = item % num_units;
+      left = __ballot_sync(kAllLanes, row >= 0);
+      if (left != 0) {
+        return;
+      }
+    }
+  }
+  __device__ bool is_valid() const { return item < num_items; }
+  __device__ void next() {
+    left &= left - 1;
+    if (left == 0) {
+      item += stride;
+      find_message();
+    }
+  }
+
+  __device__ int k() const { return __ffs(static_cast<int>(left)) - 1; }
+  __device__ int64_t selection() const {
+    return int64_t{token} * args.combine.call.layout.topk + k();
+  }
+  __device__ int first_part() const { return unit * unit_parts; }
+  __device__ int num_parts() const {
+    return min(unit_parts, args.combine.call.layout.num_parts - first_part());
+  }
+  __device__ int64_t first_byte() const {
+    return int64_t{first_part()} * kPartElements * args.combine.call.layout.element_bytes;
+  }
+  __device__ uint32_t num_bytes() const {
+    const CudaLowLatencyLayout& layout = args.combine.call.layout;
+    return static_cast<uint32_t>(
+        min(num_parts() * kPartElements, layout.hidden - first_part() * kPartElements) *
+        layout.element_bytes);
+  }
+  // All lanes.
+  __device__ const std::byte* from() const {
+    const CudaLowLatencyLayout& layout = args.combine.call.layout;
+    const int64_t at = __shfl_sync(kAllLanes, row, k());
+    return args.combine.x + at * layout.hidden * layout.element_bytes + first_byte();
+  }
+  __device__ std::byte* to() const {
+    const LowLatencyCall& call = args.combine.call;
+    return call.windows[source] + call.layout.returned_at(bank_of(block.epoch), selection()) +
+           first_byte();
+  }
+  // All lanes, after what they stored.
+  __device__ void publish_parts() const {
+    const LowLatencyCall& call = args.combine.call;
+    for (int i = lane_id(); i < num_parts(); i += 32) {
+      publish(
+          word_at(call.windows[source],
+                  call.layout.return_flag_at(bank_of(block.epoch), selection(), first_part() + i)),
+          block.epoch, 0);
+    }
+  }
+};
+
+// One warp, through registers.
+template <typename Word>
+__device__ void send_plain(SendCursor at) {
+  constexpr int kAtOnce = 4;
+  for (; at.is_valid(); at.next()) {
+    const auto* from = reinterpret_cast<const Word*>(at.from());
+    auto* to = reinterpret_cast<Word*>(at.to());
+    const int num = static_cast<int>(at.num_bytes() / sizeof(Word));
+    for (int first = lane_id(); first < num; first += 32 * kAtOnce) {
+      Word words[kAtOnce];
 #pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const int32_t before = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(step));
-        sum += lane_id() >= step ? before : 0;
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + 32 * i < num) {
+          words[i] = load_word(from + first + 32 * i);
+        }
       }
-      if (l < call.num_local) {
-        offsets[l] = total + sum - count;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + 32 * i < num) {
+          store_word(to + first + 32 * i, words[i]);
+        }
       }
-      total += __shfl_sync(kAllLanes, sum, 31);
     }
-    if (lane_id() == 0) {
-      offsets[call.num_local] = total;
-    }
+    __syncwarp();
+    at.publish_parts();
   }
-  __syncthreads();
 }
 
-// The expert of the n-th received row: the last one whose rows begin at or before it.
-__device__ int expert_of(const int32_t* offsets, int num_local, int n) {
-  int low = 0;
-  int high = num_local - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (offsets[middle] <= n) {
-      low = middle;
-    } else {
-      high = middle - 1;
+// One warp, by way of its stage: the next unit is loaded as soon as the stage has been read, while
+// this one's stores are under way.
+__device__ void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* barrier) {
+  const bool is_first_lane = lane_id() == 0;
+  const auto load = [&](const SendCursor& unit) {
+    const std::byte* from = unit.from();
+    if (is_first_lane) {
+      ptx::mbarrier_arrive_expect_tx(barrier, unit.num_bytes());
+      ptx::bulk_load(stage, from, unit.num_bytes(), barrier);
     }
-  }
-  return low;
-}
-
-template <typename Word, int kElementBytes>
-__device__ void send_part(const Args& args, const Block& block, int64_t row, int part) {
-  constexpr int kWordBytes = static_cast<int>(sizeof(Word));
-  constexpr int kAtOnce = kWordBytes == 16 ? kPartElements * kElementBytes / 16 / 32 : 4;
-  const LowLatencyCall& call = args.combine.call;
-  const CudaLowLatencyLayout& layout = call.layout;
-  const int begin = part * kPartElements;
-  const int num = min(kPartElements, layout.hidden - begin) * kElementBytes / kWordBytes;
-  const auto* from =
-      reinterpret_cast<const Word*>(args.combine.x + (row * layout.hidden + begin) * kElementBytes);
-  const RowOrigin origin = call.origins[row];
-  if (has_rank(block.dead, origin.source)) {
+  };
+  if (!at.is_valid()) {
     return;
   }
-  const int bank = bank_of(block.epoch);
-  std::byte* window = call.windows[origin.source];
-  auto* to = reinterpret_cast<Word*>(window + layout.returned_at(bank, origin.selection) +
-                                     int64_t{begin} * kElementBytes);
-  for (int first = lane_id(); first < num; first += 32 * kAtOnce) {
-    Word words[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + 32 * i < num) {
-        words[i] = load_word(from + first + 32 * i);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + 32 * i < num) {
-        store_word(to + first + 32 * i, words[i]);
-      }
-    }
+  if (is_first_lane) {
+    ptx::mbarrier_init(barrier, 1);
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async_shared();
   }
   __syncwarp();
-  if (lane_id() == 0) {
-    publish(word_at(window, layout.return_flag_at(bank, origin.selection, part)), block.epoch, 0);
+  load(at);
+  for (uint32_t parity = 0; at.is_valid(); parity ^= 1) {
+    SendCursor next = at;
+    next.next();
+    if (is_first_lane) {
+      ptx::mbarrier_wait_parity(barrier, parity);
+      ptx::bulk_store(at.to(), stage, at.num_bytes());
+      ptx::bulk_commit();
+      ptx::bulk_wait_read<0>();
+    }
+    __syncwarp();
+    if (next.is_valid()) {
+      load(next);
+    }
+    if (is_first_lane) {
+      ptx::bulk_wait<0>();
+    }
+    __syncwarp();  // what the first lane has stored is published by all
+    at.publish_parts();
+    at.item = next.item;
+    at.row = next.row;
+    at.left = next.left;
+    at.token = next.token;
+    at.source = next.source;
+    at.unit = next.unit;
   }
 }
 
@@ -222,12 +328,11 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
 template <typename Element, typename Word>
 __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     combine_kernel(const __grid_constant__ Args args) {
-  extern __shared__ __align__(16) std::byte dynamic_shared[];
+  extern __shared__ __align__(128) std::byte dynamic_shared[];
   __shared__ Block block;
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
   const CudaLowLatencyLayout& layout = call.layout;
-  auto* offsets = reinterpret_cast<int32_t*>(dynamic_shared);
 
   if (threadIdx.x == 0) {
     block.epoch = call.state->place_epoch[call.place];
@@ -239,21 +344,20 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     return;
   }
   if ((call.phases & kSendPhase) != 0) {
-    if (blockIdx.x == 0) {
+    if (blockIdx.x == 0 && warp_id() == kWarps - 1) {
       tell_unpacked(call, block.dead, 0, call.state->unpacked[0]);
       tell_unpacked(call, block.dead, 1, call.state->unpacked[1]);
     }
-    find_offsets(call, offsets);
-    if (warp_id() < kSendWarps || (call.phases & kReceivePhase) == 0) {
+    if (sizeof(Word) == 16 && combine.in_bulk) {
+      if (warp_id() < kSendWarps) {
+        const auto map = CombineSharedMap::make(layout.element_bytes, combine.max_unit_parts);
+        send_in_bulk(SendCursor(args, block, kSendWarps), dynamic_shared + map.stage(warp_id()),
+                     reinterpret_cast<uint64_t*>(dynamic_shared + map.barrier(warp_id())));
+      }
+    } else {
       const int num_senders = (call.phases & kReceivePhase) == 0 ? kWarps : kSendWarps;
-      const int num_items = offsets[call.num_local] * layout.num_parts;
-      const int64_t max_rows = int64_t{layout.max_tokens} * layout.num_ranks;
-      for (int item = spread_warp(warp_id()); item < num_items;
-           item += static_cast<int>(gridDim.x) * num_senders) {
-        const int n = item / layout.num_parts;
-        const int l = expert_of(offsets, call.num_local, n);
-        send_part<Word, static_cast<int>(sizeof(Element))>(
-            args, block, l * max_rows + n - offsets[l], item % layout.num_parts);
+      if (warp_id() < num_senders) {
+        send_plain<Word>(SendCursor(args, block, num_senders));
       }
     }
   }

@@ -9,11 +9,8 @@
 
 namespace moebius::comm {
 
-// Blocks of two halves, each of one role: senders, and receivers that start while the senders are
-// at work; senders join them when done.
-inline constexpr int kLowLatencyThreads = 1024;
 inline constexpr int kWarps = kLowLatencyThreads / 32;
-inline constexpr int kSendWarps = kWarps / 2;
+inline constexpr int kSendWarps = kLowLatencySendWarps;
 inline constexpr int kReceiveWarps = kWarps - kSendWarps;
 inline constexpr uint32_t kAllLanes = 0xffffffffu;
 
@@ -93,13 +90,13 @@ __device__ __forceinline__ bool await_lanes(const SignalContext& signals,
   return ok;
 }
 
-// Publishes which calls this rank has unpacked: the receive kernels before this one in stream order
-// are over.  pairs with wait_until_unpacked of the peers.
+// One warp.  Publishes which calls this rank has unpacked: the receive kernels before this one in
+// stream order are over.  pairs with begin_send of the peers
 __device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
                                               uint64_t dead,
                                               int bank,
                                               uint64_t signal) {
-  for (int r = static_cast<int>(threadIdx.x); r < call.layout.num_ranks; r += kLowLatencyThreads) {
+  for (int r = lane_id(); r < call.layout.num_ranks; r += 32) {
     if (!has_rank(dead, r)) {
       ptx::st_release_sys(word_at(call.windows[r], call.layout.unpacked_at(bank, call.rank)),
                           signal);

@@ -424,7 +424,6 @@ __device__ bool find_bases(const Args& args, const Block& block, const Pointers&
     total += __shfl_sync(kAllLanes, sum, 31);
   }
   if (blockIdx.x == 0 && lane_id() == 0) {
-    call.num_rows[l] = total;
     args.dispatch.out_count[l] = total;
     args.dispatch.expert_rows[l] += total;
   }
@@ -446,6 +445,9 @@ __device__ bool find_num_messages(const Args& args, const Block& block, const Po
       n = static_cast<int32_t>(signal_value(seen));
     }
     shared.num_messages[source] = n;
+    if (blockIdx.x == 0) {
+      call.num_messages[source] = n;
+    }
   }
   return __all_sync(kAllLanes, ok);
 }
@@ -518,7 +520,13 @@ __device__ bool receive_part(
     const auto token = static_cast<int32_t>(__shfl_sync(kAllLanes, signal_value(own), 1));
     if (is_here) {
       args.dispatch.out_tags[row] = tag;
-      call.origins[row] = {source, token * topk + lane_id()};
+    }
+    int32_t* rows = call.message_rows + (int64_t{slot} * layout.num_ranks + source) * (topk + 1);
+    if (lane_id() < topk) {
+      rows[lane_id()] = is_here ? static_cast<int32_t>(row) : -1;
+    }
+    if (lane_id() == 0) {
+      rows[topk] = token;
     }
   }
   uint64_t seen = 0;
@@ -675,7 +683,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
                                  call.layout.element_bytes,
                 call.layout.hidden, first % call.layout.num_parts);
     }
-    if (blockIdx.x == 0) {
+    if (blockIdx.x == 0 && warp_id() == kWarps - 1) {
       // Told before anything is awaited.  The call before last of this bank: it was received, or
       // never will be.  That of the other bank: as far as it was received.
       const uint32_t epoch = *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1;

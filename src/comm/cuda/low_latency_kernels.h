@@ -29,11 +29,10 @@ struct LowLatencyDeviceState {
   uint64_t copies;
 };
 
-// Where a row of the batched format came from.
-struct RowOrigin {
-  int32_t source;
-  int32_t selection;  // token * K + slot, of the source
-};
+// Blocks of two halves, each of one role: senders, and receivers that start while the senders are
+// at work; senders join them when done.
+inline constexpr int kLowLatencyThreads = 1024;
+inline constexpr int kLowLatencySendWarps = kLowLatencyThreads / 32 / 2;
 
 enum LowLatencyPhases : int { kSendPhase = 1, kReceivePhase = 2 };
 
@@ -50,8 +49,9 @@ struct LowLatencyCall {
   int place;
   int phases;
   // Of the place, written by the receive half of dispatch, read by the send half of combine.
-  int32_t* num_rows;   // [L]
-  RowOrigin* origins;  // [L, max_tokens * R]
+  int32_t* num_messages;  // [R]: of each source
+  int32_t* message_rows;  // [max_tokens, R, K + 1]: a message's row of each selection in
+                          // [L, max_tokens * R] or -1, then its token
 };
 
 struct LowLatencyDispatchCall {
@@ -79,7 +79,42 @@ struct LowLatencyCombineCall {
   const float* weights;  // [T, K]
   std::byte* out;        // [T, H]
   int num_tokens;
+  bool in_bulk;        // rows go by way of shared memory: they and x are aligned to 16 bytes
+  int unit_parts;      // of a row, what a warp sends at a time; 0: by the number of rows
+  int max_unit_parts;  // as many as shared memory has room for
 };
+
+// What the senders of a block of combine have in shared memory: a stage and an mbarrier each.
+struct CombineSharedMap {
+  int64_t stage_bytes;
+  MOEBIUS_HOST_DEVICE constexpr int64_t stage(int warp) const { return warp * stage_bytes; }
+  MOEBIUS_HOST_DEVICE constexpr int64_t barrier(int warp) const {
+    return kLowLatencySendWarps * stage_bytes + 8 * warp;
+  }
+  MOEBIUS_HOST_DEVICE constexpr int64_t bytes() const { return barrier(kLowLatencySendWarps); }
+
+  MOEBIUS_HOST_DEVICE static constexpr CombineSharedMap make(int64_t element_bytes,
+                                                             int unit_parts) {
+    return {unit_parts * kPartElements * element_bytes};
+  }
+  // The most parts of a unit that fit into `bytes`.
+  static constexpr int max_unit_parts(int64_t element_bytes, int num_parts, int64_t bytes) {
+    int parts = num_parts;
+    while (parts > 1 && make(element_bytes, parts).bytes() > bytes) {
+      --parts;
+    }
+    return parts;
+  }
+};
+
+// Parts of a row that a warp sends at a time: so many that all warps have work once.
+MOEBIUS_HOST_DEVICE constexpr int choose_unit_parts(int64_t num_messages,
+                                                    int num_parts,
+                                                    int64_t num_warps,
+                                                    int max_unit_parts) {
+  const int64_t parts = (num_messages * num_parts + num_warps - 1) / num_warps;
+  return static_cast<int>(parts < 1 ? 1 : parts > max_unit_parts ? int64_t{max_unit_parts} : parts);
+}
 
 // An expert's home: its rank and its index there.
 MOEBIUS_HOST_DEVICE constexpr uint32_t placement_word(uint32_t rank, uint32_t local) {
