@@ -8,6 +8,10 @@
 // order of (source rank, source token); rows past the count are garbage.  Two results may be alive
 // (each send half uses one of two banks in turn); a third is an InvalidArgument, not corruption.
 // Thread-safety: one thread at a time per object.  Collective, but for ranks in the mask.
+//
+// On a GPU nothing waits for the host and all calls may be captured in a CUDA graph.  An object's
+// kernels use its state in the order of its calls: they go to one stream, or the caller orders the
+// streams by events.  Their bytes are not in the traffic of the group, see statistics().
 #pragma once
 
 #include <cstdint>
