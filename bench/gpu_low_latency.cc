@@ -4,15 +4,15 @@
 // Low-latency dispatch and combine on GPUs: verified against the CPU's arithmetic, then timed.
 //   gpu_low_latency [ranks=N] [gpus=N] [tokens=1,128] [hidden=7168] [topk=8] [experts=256]
 //                   [max_tokens=128] [sms=0] [iterations=50] [cast=fp8|none] [timeout_ms=5000]
-//                   [combine=bulk,plain] [unit=0,2]
+//                   [combine=bulk,plain,ranks] [unit=0,2]
 // Few libraries, so that it can be carried to a machine with GPUs.  Times are medians over
 // iterations of the slowest rank, in us:
 //   dispatch, combine   each after a barrier of all GPUs, by events
 //   send, receive       halves, likewise
 //   both                dispatch and combine back to back in a replayed graph, per pair
-// combine: how rows go back, by bulk copies or through registers; unit: parts of 1024 elements that
-// a warp sends at a time, 0: computed.  Each list is run in one go. Wire bytes: what must cross to
-// other ranks, own rank excluded; GB/s of it.
+// combine: how rows go back, by bulk copies or through registers, or sums per rank; unit: parts of
+// 1024 elements that a warp sends at a time, 0: computed.  Each list is run in one go. Wire bytes:
+// what must cross to other ranks, own rank excluded; GB/s of it.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -49,6 +49,7 @@ struct Config {
   int timeout_ms = 5000;
   std::vector<std::string> combines = {"bulk"};
   std::vector<int64_t> units = {0};
+  LowLatencySum sum = LowLatencySum::kSelections;  // of the case at hand
 };
 
 std::vector<std::string> split(const std::string& list) {
@@ -178,7 +179,7 @@ class Case {
   }
 
   LowLatencyOptions options() const {
-    return {c_.max_tokens, c_.hidden, c_.topk, DType::kBF16, c_.sms};
+    return {c_.max_tokens, c_.hidden, c_.topk, DType::kBF16, c_.sms, c_.sum};
   }
 
   // Throws Error where a row or a sum is not what it must be.
@@ -301,16 +302,22 @@ void Case::verify() {
   run_combine(received);
   stream_.synchronize();
   transport_.check();
+  const bool sums_ranks = c_.sum == LowLatencySum::kRanks;
   std::vector<BFloat16> out(static_cast<size_t>(tokens_ * c_.hidden));
   cuda::copy_now(out.data(), out_.raw(), out_.nbytes(), device);
   const Input& own = inputs_[static_cast<size_t>(group_.rank())];
   for (int64_t t = 0; t < tokens_; ++t) {
     for (int64_t h = 0; h < c_.hidden; ++h) {
       float sum = 0.0f;
+      std::vector<float> sums(static_cast<size_t>(group_.size()), 0.0f);
       for (int64_t k = 0; k < c_.topk; ++k) {
         const int32_t e = own.ids.data<int32_t>()[t * c_.topk + k];
-        sum += own.weights.data<float>()[t * c_.topk + k] *
-               static_cast<float>(expert_value(group_.rank(), t, e, h));
+        float& to = sums_ranks ? sums[static_cast<size_t>(placement_.rank_of(e))] : sum;
+        to += own.weights.data<float>()[t * c_.topk + k] *
+              static_cast<float>(expert_value(group_.rank(), t, e, h));
+      }
+      for (const float of_rank : sums) {
+        sum += static_cast<float>(BFloat16(of_rank));  // 0 unless sums_ranks
       }
       const BFloat16 got = out[static_cast<size_t>(t * c_.hidden + h)];
       if (got.bits != BFloat16(sum).bits) {
@@ -453,7 +460,8 @@ void Case::time() {
   const bool is_cast = c_.cast != LowLatencyCast::kNone;
   const auto dispatch_bytes =
       static_cast<double>(copies * (is_cast ? c_.hidden + c_.hidden / 32 : 2 * c_.hidden));
-  const auto combine_bytes = static_cast<double>(selections * 2 * c_.hidden);
+  const auto combine_bytes =
+      static_cast<double>((c_.sum == LowLatencySum::kRanks ? copies : selections) * 2 * c_.hidden);
   if (group_.rank() == 0) {
     fmt::print(
         "{:>4} tokens  dispatch {:7.2f} us ({:5.1f} GB/s)  combine {:7.2f} us ({:5.1f} GB/s)"
@@ -470,9 +478,13 @@ void Case::time() {
         "{:.2f}, \"combine_receive_us\": {:.2f}, \"dispatch_wire_bytes\": {}, "
         "\"combine_wire_bytes\": {}, \"window_bytes\": {}}}\n",
         group_.size(), c_.gpus, tokens_, c_.hidden, c_.topk, c_.experts, is_cast ? "fp8" : "none",
-        c_.sms, combine_tuning.in_bulk ? "bulk" : "plain", combine_tuning.unit_parts, dispatch_us,
-        combine_us, both_us, send_us, receive_us, send_back_us, receive_back_us,
-        static_cast<int64_t>(dispatch_bytes), static_cast<int64_t>(combine_bytes),
+        c_.sms,
+        c_.sum == LowLatencySum::kRanks ? "ranks"
+        : combine_tuning.in_bulk        ? "bulk"
+                                        : "plain",
+        combine_tuning.unit_parts, dispatch_us, combine_us, both_us, send_us, receive_us,
+        send_back_us, receive_back_us, static_cast<int64_t>(dispatch_bytes),
+        static_cast<int64_t>(combine_bytes),
         LowLatency::size_hint(options(), group_.size(), c_.experts, group_.device()));
     std::fflush(stdout);
   }
@@ -480,7 +492,7 @@ void Case::time() {
 }
 
 int run(int argc, char** argv) {
-  const Config c = parse(argc, argv);
+  Config c = parse(argc, argv);
   if (cuda_device_count() == 0) {
     fmt::print("skipped: no GPU\n");
     return 0;
@@ -493,6 +505,7 @@ int run(int argc, char** argv) {
   }
   for (const std::string& combine : c.combines) {
     for (const int64_t unit : c.units) {
+      c.sum = combine == "ranks" ? LowLatencySum::kRanks : LowLatencySum::kSelections;
       combine_tuning = {combine == "bulk", static_cast<int>(unit)};
       fmt::print("combine by {}, unit {}\n", combine, unit);
       run_thread_ranks(options, [&](Group& group) {

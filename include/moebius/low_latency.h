@@ -23,12 +23,22 @@
 
 namespace moebius {
 
+// What combine sends back and how it sums; f32, in order, from 0.
+enum class LowLatencySum : uint8_t {
+  kSelections,  // every selection's row; weighted and summed in order of slots, rounded once
+  // Weighted and summed in order of slots by the rank of the experts, rounded; these in order of
+  // rank by the token's, rounded.  One row per copy crosses instead of one per selection; the
+  // send half waits for the weights of the live ranks.  One node, else Unsupported.
+  kRanks,
+};
+
 struct LowLatencyOptions {
   int64_t max_tokens = 128;  // per rank and call
   int64_t hidden = 0;
   int64_t topk = 1;
   DType in_dtype = DType::kBF16;
   int num_sms = 0;  // GPUs: the most blocks a call may use, one per SM; 0: as many as there are SMs
+  LowLatencySum sum = LowLatencySum::kSelections;
 };
 
 enum class LowLatencyCast : uint8_t {
@@ -80,8 +90,8 @@ class LowLatency {
                                     const Tensor& row_tags = {});
 
   // x [L, max_tokens * R, H] in_dtype in dispatch's order; topk_ids and topk_weights f32 [T, K] as
-  // given to dispatch -> out [T, H]: sum over slots in order, f32, rounded once; -1 and masked
-  // ranks contribute nothing.
+  // given to dispatch -> out [T, H], summed as LowLatencySum says; -1 and masked ranks contribute
+  // nothing.
   Pending<void> combine_async(const Tensor& x,
                               const Tensor& topk_ids,
                               const Tensor& topk_weights,

@@ -85,9 +85,9 @@ int64_t LowLatency::size_hint(const LowLatencyOptions& options,
                               int64_t num_experts,
                               Device device) {
   expect_valid(options);
-  return device.is_cuda() ? cuda_low_latency_bytes(options, num_ranks,
-                                                   (num_experts + num_ranks - 1) / num_ranks)
-                          : LowLatencyLayout::make(options, num_ranks).bytes();
+  return device.is_cuda()
+             ? cuda_low_latency_bytes(options, num_ranks, (num_experts + num_ranks - 1) / num_ranks)
+             : LowLatencyLayout::make(options, num_ranks).bytes();
 }
 
 Pending<LowLatencyDispatchOutput> LowLatency::dispatch_async(const Tensor& x,

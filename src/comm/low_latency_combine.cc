@@ -4,8 +4,12 @@
 // Low-latency combine.  Send half: every expert row goes back to its token's rank, to the place of
 // its slot there; then the signal "returned rows".  Receive half: when the rows of all live ranks
 // are back, slots are weighted and summed in order, in f32, and rounded once.
+//
+// With sums per rank the weights go to the experts' ranks first, signal "weights", and a row goes
+// back per token, to the place of its first slot here; the receive half sums those.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "comm/low_latency_cpu.h"
@@ -38,13 +42,28 @@ struct Transfer {
   void reduce();
 
  private:
+  void send_rows(const Tensor& x);
+  void exchange_weights();
+  void send_sums(const Tensor& x);
+  void signal_returned(const std::vector<int64_t>& rows);
   void post_messages(const Tensor& x);
+  // The places of a token's rows in order of their sum, and their weights.
+  void find_terms(int64_t token, std::vector<SumTerm>& terms) const;
   bool contributes(int32_t id) const {
     return id >= 0 && !state.is_dead(state.placement.rank_of(id));
   }
 };
 
 void Transfer::send(const Tensor& x) {
+  if (state.layout.sums_ranks) {
+    exchange_weights();
+    send_sums(x);
+  } else {
+    send_rows(x);
+  }
+}
+
+void Transfer::send_rows(const Tensor& x) {
   const LowLatencyLayout& layout = state.layout;
   const auto row_size = static_cast<size_t>(layout.row_bytes());
   const auto& selections = handle->selections;
@@ -61,15 +80,78 @@ void Transfer::send(const Tensor& x) {
   for (const ReceivedSelection& s : selections) {
     ++rows[static_cast<size_t>(s.source)];
   }
-  for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r) && state.is_reachable(r)) {
-      state.group.count_traffic(r, rows[static_cast<size_t>(r)] * layout.row_bytes());
-      state.send_signal(Signal::kReturned, handle->bank, r, handle->call);
-    }
-  }
+  signal_returned(rows);
   if (state.group.topology().num_nodes() > 1) {
     post_messages(x);
   }
+}
+
+void Transfer::signal_returned(const std::vector<int64_t>& rows) {
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_dead(r) && state.is_reachable(r)) {
+      state.group.count_traffic(r, rows[static_cast<size_t>(r)] * state.layout.row_bytes());
+      state.send_signal(Signal::kReturned, handle->bank, r, handle->call);
+    }
+  }
+}
+
+void Transfer::exchange_weights() {
+  const LowLatencyLayout& layout = state.layout;
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_dead(r)) {
+      std::copy_n(topk_weights.bytes(), topk_weights.nbytes(),
+                  state.window->peer(r) + layout.weights(handle->bank, state.group.rank()));
+      state.group.count_traffic(r, topk_weights.nbytes());
+      state.send_signal(Signal::kWeights, handle->bank, r, handle->call);
+    }
+  }
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_dead(r)) {
+      state.wait_signal(Signal::kWeights, handle->bank, r, handle->call, kOp);
+    }
+  }
+}
+
+void Transfer::send_sums(const Tensor& x) {
+  const LowLatencyLayout& layout = state.layout;
+  const auto& selections = handle->selections;
+  // Those of a token follow each other.
+  std::vector<size_t> first;
+  std::vector<int64_t> rows(static_cast<size_t>(state.group.size()), 0);
+  for (size_t i = 0; i < selections.size(); ++i) {
+    const ReceivedSelection& s = selections[i];
+    if (i == 0 || s.source != selections[i - 1].source || s.token != selections[i - 1].token) {
+      first.push_back(i);
+      ++rows[static_cast<size_t>(s.source)];
+    }
+  }
+  first.push_back(selections.size());
+  parallel_for(stream, static_cast<int64_t>(first.size()) - 1, 4, [&](int64_t begin, int64_t end) {
+    std::vector<SumTerm> terms;
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      const ReceivedSelection& place = selections[first[i]];
+      if (state.is_dead(place.source)) {
+        continue;
+      }
+      const auto* weights = reinterpret_cast<const float*>(
+          state.window->local() + layout.weights(handle->bank, place.source));
+      terms.clear();
+      for (size_t j = first[i]; j < first[i + 1]; ++j) {
+        const ReceivedSelection& s = selections[j];
+        terms.push_back(
+            {x.bytes() + s.row * layout.row_bytes(), weights[s.token * layout.topk + s.slot]});
+      }
+      sum_rows({.dtype = x.dtype(),
+                .rounding = SumRounding::kSum,
+                .terms = terms.data(),
+                .num_terms = static_cast<int64_t>(terms.size()),
+                .n = layout.hidden,
+                .out = state.window->peer(place.source) +
+                       layout.returned(handle->bank, place.token, place.slot),
+                .past_caches = false});
+    }
+  });
+  signal_returned(rows);
 }
 
 void Transfer::post_messages(const Tensor& x) {
@@ -126,6 +208,32 @@ void Transfer::wait() {
   arrived = true;
 }
 
+void Transfer::find_terms(int64_t token, std::vector<SumTerm>& terms) const {
+  const LowLatencyLayout& layout = state.layout;
+  const int32_t* ids = topk_ids.data<int32_t>() + token * layout.topk;
+  const float* weights = topk_weights.data<float>() + token * layout.topk;
+  const auto place = [&](int64_t k) {
+    return state.window->local() + layout.returned(handle->bank, token, k);
+  };
+  terms.clear();
+  if (!layout.sums_ranks) {
+    for (int64_t k = 0; k < layout.topk; ++k) {
+      if (contributes(ids[k])) {
+        terms.push_back({place(k), weights[k]});
+      }
+    }
+    return;
+  }
+  for (int r = 0; r < state.group.size(); ++r) {
+    for (int64_t k = 0; k < layout.topk; ++k) {
+      if (contributes(ids[k]) && state.placement.rank_of(ids[k]) == r) {
+        terms.push_back({place(k), 1.0f});
+        break;
+      }
+    }
+  }
+}
+
 void Transfer::reduce() {
   wait();
   const LowLatencyLayout& layout = state.layout;
@@ -140,18 +248,10 @@ void Transfer::reduce() {
                   block.data() + at + kRowHeader, row_size);
     }
   }
-  const auto* ids = topk_ids.data<int32_t>();
-  const auto* weights = topk_weights.data<float>();
   parallel_for(stream, topk_ids.dim(0), 4, [&](int64_t begin, int64_t end) {
     std::vector<SumTerm> rows;
     for (int64_t t = begin; t < end; ++t) {
-      rows.clear();
-      for (int64_t k = 0; k < layout.topk; ++k) {
-        if (contributes(ids[t * layout.topk + k])) {
-          rows.push_back({state.window->local() + layout.returned(handle->bank, t, k),
-                          weights[t * layout.topk + k]});
-        }
-      }
+      find_terms(t, rows);
       sum_rows({.dtype = out.dtype(),
                 .rounding = SumRounding::kSum,
                 .terms = rows.data(),

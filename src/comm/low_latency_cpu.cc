@@ -10,8 +10,8 @@ namespace moebius {
 
 namespace {
 
-constexpr std::array<std::string_view, kNumSignals> kSignalNames = {"rows", "unpacked",
-                                                                    "returned rows", "resumed"};
+constexpr std::array<std::string_view, kNumSignals> kSignalNames = {
+    "rows", "unpacked", "returned rows", "resumed", "weights"};
 
 }  // namespace
 
@@ -19,7 +19,14 @@ CpuLowLatency::CpuLowLatency(Group& g, ExpertPlacement p, const LowLatencyOption
     : State(g, std::move(p), o),
       layout(LowLatencyLayout::make(o, g.size())),
       window(g.make_window("low latency window", layout.bytes())),
-      expert_rows(Tensor::zeros({num_local()}, DType::kI64)) {}
+      expert_rows(Tensor::zeros({num_local()}, DType::kI64)) {
+  if (layout.sums_ranks && g.topology().num_nodes() > 1) {
+    throw Unsupported(
+        fmt::format("low latency with sums per rank: ranks on {} nodes, they must "
+                    "share one",
+                    g.topology().num_nodes()));
+  }
+}
 
 void CpuLowLatency::send_signal(Signal kind, int bank, int peer, int64_t call) {
   auto* word =

@@ -4,7 +4,9 @@
 // The window of LowLatency, byte by byte: two banks, then signals.
 //
 //   bank b      for every source rank: a mailbox {count, 60 bytes of padding, max_tokens messages}
-//               then the returned rows of own tokens, [max_tokens, K, H] in in_dtype
+//               then the returned rows of own tokens, [max_tokens, K, H] in in_dtype (a sum's place
+//               is that of the first slot on its rank); for sums per rank then the weights of every
+//               source, f32 [R, max_tokens, K]
 //   signals     i64 [kNumSignals, 2 banks, R], written by the peer whose rank is the last index:
 //               the number of the call it speaks for (calls count from 1, so 0 = nothing yet);
 //               kResumed, bank 0: see agree_on_calls()
@@ -18,8 +20,8 @@
 
 namespace moebius {
 
-enum class Signal : int { kRows, kUnpacked, kReturned, kResumed };
-inline constexpr int kNumSignals = 4;
+enum class Signal : int { kRows, kUnpacked, kReturned, kResumed, kWeights };
+inline constexpr int kNumSignals = 5;
 
 struct LowLatencyLayout {
   int64_t max_tokens = 0;
@@ -27,13 +29,14 @@ struct LowLatencyLayout {
   int64_t hidden = 0;
   int64_t element_bytes = 0;  // of in_dtype
   int num_ranks = 0;
+  bool sums_ranks = false;
 
   static constexpr int64_t kHeaderBytes = 64;
   static constexpr int64_t kScaleGroup = 128;
 
   static LowLatencyLayout make(const LowLatencyOptions& options, int num_ranks) {
-    return {options.max_tokens, options.topk, options.hidden, bits(options.in_dtype) / 8,
-            num_ranks};
+    return {options.max_tokens,         options.topk, options.hidden,
+            bits(options.in_dtype) / 8, num_ranks,    options.sum == LowLatencySum::kRanks};
   }
 
   static int64_t align(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
@@ -54,8 +57,15 @@ struct LowLatencyLayout {
   int64_t returned(int bank, int64_t token, int64_t slot) const {
     return bank * bank_bytes() + num_ranks * mailbox_bytes() + (token * topk + slot) * row_bytes();
   }
+  int64_t weights(int bank, int source) const {
+    return bank * bank_bytes() + weights_in_bank() + source * weights_bytes();
+  }
+  int64_t weights_bytes() const { return align(4 * max_tokens * topk, 64); }  // of a source
   int64_t bank_bytes() const {
-    return align(num_ranks * mailbox_bytes() + max_tokens * topk * row_bytes(), 256);
+    return align(weights_in_bank() + (sums_ranks ? num_ranks * weights_bytes() : 0), 256);
+  }
+  int64_t weights_in_bank() const {
+    return align(num_ranks * mailbox_bytes() + max_tokens * topk * row_bytes(), 64);
   }
   int64_t signal(Signal kind, int bank, int peer) const {
     return 2 * bank_bytes() + 8 * ((static_cast<int64_t>(kind) * 2 + bank) * num_ranks + peer);

@@ -27,9 +27,10 @@ struct Problem {
   int64_t max_tokens = 64;
   DType dtype = DType::kBF16;
   int num_sms = 12;
+  LowLatencySum sum = LowLatencySum::kSelections;
 
   LowLatencyOptions options() const {
-    return {max_tokens, routing.hidden, routing.topk, dtype, num_sms};
+    return {max_tokens, routing.hidden, routing.topk, dtype, num_sms, sum};
   }
   int64_t max_rows() const { return max_tokens * routing.num_ranks; }
   int64_t num_local(int rank) const { return routing.placement().num_local(rank); }
@@ -431,6 +432,27 @@ TEST_P(LowLatencyCuda, AnyWayOfSendingBack) {
   combine_tuning = {};
 }
 
+TEST_P(LowLatencyCuda, SumsOfRanksAreAsOnTheCpu) {
+  for (DispatchProblem routing : dispatch_problems(num_ranks())) {
+    SCOPED_TRACE(routing.seed);
+    Problem p;
+    p.routing = routing;
+    p.sum = LowLatencySum::kRanks;
+    check_all(p, 3);
+  }
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    for (const int64_t topk : {1, 8, 32}) {
+      for (const int64_t hidden : {1025, 2880}) {
+        SCOPED_TRACE(hidden);
+        Problem p = make_problem(40, topk, hidden);
+        p.dtype = dtype;
+        p.sum = LowLatencySum::kRanks;
+        check_all(p, 1);
+      }
+    }
+  }
+}
+
 TEST_P(LowLatencyCuda, OneTokenAndNone) {
   Problem p = make_problem(64, 8, 7168);
   p.max_tokens = 8;
@@ -613,19 +635,22 @@ TEST_P(LowLatencyCuda, GoesOnWithoutADeadRank) {
   if (num_ranks() == 1) {
     GTEST_SKIP() << "nobody to lose";
   }
-  const Problem p = make_problem(3 * num_ranks() + 1, 4, 1024);
+  Problem p = make_problem(3 * num_ranks() + 1, 4, 1024);
   const int dead = num_ranks() - 1;
-  const Reference reference = run_on_cpu(p, {kNone}, 5, dead);
-  run_ranks(p, [&](Rank& r) {
-    r.group.barrier("made");
-    if (r.group.rank() != dead) {
-      r.gpu.set_dead(dead, true);
-      for (const Call& call : reference[static_cast<size_t>(r.group.rank())]) {
-        check_call(r, call);
+  for (const LowLatencySum sum : {LowLatencySum::kSelections, LowLatencySum::kRanks}) {
+    p.sum = sum;
+    const Reference reference = run_on_cpu(p, {kNone}, 5, dead);
+    run_ranks(p, [&](Rank& r) {
+      r.group.barrier("made");
+      if (r.group.rank() != dead) {
+        r.gpu.set_dead(dead, true);
+        for (const Call& call : reference[static_cast<size_t>(r.group.rank())]) {
+          check_call(r, call);
+        }
+        r.group.set_dead(dead, false);  // for the barrier at the end
       }
-      r.group.set_dead(dead, false);  // for the barrier at the end
-    }
-  });
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LowLatencyCuda, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);

@@ -48,6 +48,9 @@ TEST(LowLatencyCudaLayout, NothingOverlapsAndAllOfItIsInside) {
         for (int64_t local = 0; local < c.num_local; ++local) {
           blocks.emplace_back(l.count_at(bank, local, s), 8);
         }
+        for (int64_t i = 0; i < c.max_tokens * c.topk; ++i) {
+          blocks.emplace_back(l.weight_at(bank, s, i), 8);
+        }
         blocks.emplace_back(l.num_messages_at(bank, s), 8);
         blocks.emplace_back(l.unpacked_at(bank, s), 8);
       }

@@ -122,6 +122,32 @@ Tensor expected_combined(const DispatchProblem& p, const RankInput& in, const st
   return out;
 }
 
+// With sums per rank, in plain words.
+Tensor expected_sums_of_ranks(const DispatchProblem& p,
+                              const RankInput& in,
+                              const std::set<int>& dead) {
+  const ExpertPlacement placement = p.placement();
+  const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
+  for (int64_t t = 0; t < in.x.dim(0); ++t) {
+    for (int64_t h = 0; h < p.hidden; ++h) {
+      float total = 0.0f;
+      for (int r = 0; r < p.num_ranks; ++r) {
+        float sum = 0.0f;
+        for (int64_t k = 0; k < p.topk && !dead.contains(r); ++k) {
+          const int32_t id = in.ids.data<int32_t>()[t * p.topk + k];
+          if (id >= 0 && placement.rank_of(id) == r) {
+            const float y = get_float(in.x, t * p.hidden + h) * static_cast<float>(id + 1);
+            sum += in.weights.data<float>()[t * p.topk + k] * static_cast<float>(BFloat16(y));
+          }
+        }
+        total += static_cast<float>(BFloat16(sum));
+      }
+      set_float(out, t * p.hidden + h, total);
+    }
+  }
+  return out;
+}
+
 class LowLatencyTest : public ::testing::TestWithParam<GroupShape> {};
 
 TEST_P(LowLatencyTest, EveryRowIsWhereItMustBeAndComesBackWeighted) {
@@ -148,6 +174,38 @@ TEST_P(LowLatencyTest, EveryRowIsWhereItMustBeAndComesBackWeighted) {
                             out, stream);
           EXPECT_TRUE(same_bytes(out, expected_combined(p, in, {})));
         }
+      }
+    });
+  }
+}
+
+TEST_P(LowLatencyTest, SumsOfRanksAreRoundedAndSummedInOrderOfRank) {
+  for (const DispatchProblem& p : low_latency_problems(GetParam().num_ranks)) {
+    SCOPED_TRACE(p.seed);
+    const std::vector<RankInput> inputs = make_inputs(p);
+    run_ranks(GetParam(), [&](Group& group) {
+      const int rank = group.rank();
+      SCOPED_TRACE("rank " + std::to_string(rank));
+      const RankInput& in = inputs[static_cast<size_t>(rank)];
+      const Stream stream = Stream::cpu(1);
+      LowLatencyOptions options = options_for(p);
+      options.sum = LowLatencySum::kRanks;
+      if (group.topology().num_nodes() > 1) {
+        EXPECT_THROW(LowLatency(group, p.placement(), options), Unsupported);
+        return;
+      }
+      LowLatency transport(group, p.placement(), options);
+      for (int call = 0; call < kRounds; ++call) {
+        const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+        const Tensor weights = in.weights.clone();
+        for (int64_t i = 0; i < weights.numel(); ++i) {
+          weights.data<float>()[i] *= static_cast<float>(call + 1);
+        }
+        const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
+        transport.combine(run_experts(p, rank, received), in.ids, weights, *received.handle, out,
+                          stream);
+        EXPECT_TRUE(
+            same_bytes(out, expected_sums_of_ranks(p, {in.x, in.code, in.ids, weights}, {})));
       }
     });
   }
@@ -390,12 +448,15 @@ TEST(LowLatencyMask, GoesOnFromDifferentCalls) {
 }
 
 TEST(LowLatencySize, HintIsWhatIsMapped) {
-  const LowLatencyOptions options{128, 7168, 8, DType::kBF16};
+  LowLatencyOptions options{128, 7168, 8, DType::kBF16};
   // Two banks of 8 mailboxes of 128 messages (48 bytes of token, tag and ids, 14336 of row) and 128
   // x 8 rows.
   const int64_t mailbox = 64 + 128 * (48 + 14336);
   const int64_t bank = (8 * mailbox + 128 * 8 * 14336 + 255) / 256 * 256;
-  EXPECT_EQ(LowLatency::size_hint(options, 8, 256), 2 * bank + 8 * 4 * 2 * 8);
+  const int64_t signals = 8 * 5 * 2 * 8;
+  EXPECT_EQ(LowLatency::size_hint(options, 8, 256), 2 * bank + signals);
+  options.sum = LowLatencySum::kRanks;  // and 8 ranks' weights
+  EXPECT_EQ(LowLatency::size_hint(options, 8, 256), 2 * (bank + 8 * 4 * 128 * 8) + signals);
 }
 
 }  // namespace

@@ -201,7 +201,7 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
         std::max(dispatch_shared_, combine_shared_), most));
   }
   comm::load_low_latency_dispatch(device_.index, options.in_dtype, dispatch_shared_);
-  comm::load_low_latency_combine(device_.index, options.in_dtype, combine_shared_);
+  comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
   // Nobody's kernels may wait for a rank that is still at the above, which may wait for the device.
   group.barrier("low latency set-up");
 }
@@ -378,6 +378,7 @@ CudaLowLatency::Combine CudaLowLatency::begin_combine(const Tensor& x,
   combine.call.weights = topk_weights.data<float>();
   combine.call.out = out.bytes();
   combine.call.num_tokens = static_cast<int>(own->num_tokens);
+  combine.call.sum = options.sum;
   combine.call.in_bulk = tuning_.in_bulk;
   combine.call.unit_parts = std::min(tuning_.unit_parts, max_unit_parts_);
   combine.call.max_unit_parts = max_unit_parts_;

@@ -122,6 +122,12 @@ struct SendCursor {
     }
   }
 
+  __device__ void next_message() {
+    item += stride;
+    left = 0;
+    find_message();
+  }
+
   __device__ int k() const { return __ffs(static_cast<int>(left)) - 1; }
   __device__ int64_t selection() const {
     return int64_t{token} * args.combine.call.layout.topk + k();
@@ -161,6 +167,135 @@ struct SendCursor {
     }
   }
 };
+
+// A word of the sum of rows, for each lane; term j, bit j of `terms`: lane j's weight, and
+// row_at(j), which all lanes call.
+template <typename Element, typename Word, typename RowAt>
+__device__ __forceinline__ Word
+weighted_sum(uint32_t terms, float weight, bool is_inside, const RowAt& row_at) {
+  constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
+  constexpr int kAtOnce = 4;
+  float sum[kPerWord];
+#pragma unroll
+  for (int i = 0; i < kPerWord; ++i) {
+    sum[i] = 0.0f;
+  }
+  while (terms != 0) {
+    Word words[kAtOnce];
+    float weights[kAtOnce];
+    int taken = 0;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (terms != 0) {
+        const int term = __ffs(static_cast<int>(terms)) - 1;
+        terms &= terms - 1;
+        weights[j] = __shfl_sync(kAllLanes, weight, term);
+        const Word* row = row_at(term);
+        if (is_inside) {
+          words[j] = load_word(row);
+        }
+        taken = j + 1;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (j < taken && is_inside) {
+        const auto* x = reinterpret_cast<const Element*>(&words[j]);
+#pragma unroll
+        for (int i = 0; i < kPerWord; ++i) {
+          sum[i] += weights[j] * widen(x[i]);
+        }
+      }
+    }
+  }
+  Word rounded;
+  auto* y = reinterpret_cast<Element*>(&rounded);
+#pragma unroll
+  for (int i = 0; i < kPerWord; ++i) {
+    round_to(sum[i], y[i]);
+  }
+  return rounded;
+}
+
+// The receiving half of each block: this rank's weights go to the ranks of the experts.
+__device__ void send_weights(const Args& args, const Block& block) {
+  const LowLatencyCombineCall& combine = args.combine;
+  const LowLatencyCall& call = combine.call;
+  const int bank = bank_of(block.epoch);
+  constexpr int kThreads = 32 * kReceiveWarps;
+  const int thread = static_cast<int>(threadIdx.x) - 32 * kSendWarps;
+  const int num = combine.num_tokens * call.layout.topk;
+  for (int i = spread_warp(thread); i < num; i += static_cast<int>(gridDim.x) * kThreads) {
+    const int32_t id = __ldg(combine.ids + i);
+    if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
+      const auto r = static_cast<int>(home_rank(__ldg(call.placement + id)));
+      if (!has_rank(block.dead, r)) {
+        ptx::st_relaxed_sys(word_at(call.windows[r], call.layout.weight_at(bank, call.rank, i)),
+                            make_signal(block.epoch, __float_as_uint(__ldg(combine.weights + i))));
+      }
+    }
+  }
+}
+
+// One warp: the rows of a message weighted and summed; false: the kernel must end.
+template <typename Element, typename Word>
+__device__ bool send_sums(SendCursor at) {
+  const Args& args = at.args;
+  const LowLatencyCall& call = args.combine.call;
+  const CudaLowLatencyLayout& layout = call.layout;
+  const int64_t row_bytes = int64_t{layout.hidden} * layout.element_bytes;
+  const int bank = bank_of(at.block.epoch);
+  for (; at.is_valid(); at.next_message()) {
+    bool ok = true;
+    uint64_t seen = 0;
+    if (at.row >= 0) {
+      const int64_t selection = int64_t{at.token} * layout.topk + lane_id();
+      ok = await_signal(
+          args.signals, kOp, at.block.epoch, at.source,
+          word_at(call.windows[call.rank], layout.weight_at(bank, at.source, selection)), &seen);
+    }
+    if (__all_sync(kAllLanes, ok) == 0) {
+      return false;
+    }
+    const float weight = __uint_as_float(signal_value(seen));
+    auto* to = reinterpret_cast<Word*>(at.to());
+    const int num = static_cast<int>(at.num_bytes() / sizeof(Word));
+    for (int first = 0; first < num; first += 32) {
+      const int word = first + lane_id();
+      const Word sum = weighted_sum<Element, Word>(at.left, weight, word < num, [&](int k) {
+        const int64_t row = __shfl_sync(kAllLanes, at.row, k);
+        return reinterpret_cast<const Word*>(args.combine.x + row * row_bytes + at.first_byte()) +
+               word;
+      });
+      if (word < num) {
+        store_word(to + word, sum);
+      }
+    }
+    __syncwarp();
+    at.publish_parts();
+  }
+  return true;
+}
+
+// Of a token's selections, those whose place holds the sum of their rank, in order of rank: lane j
+// has the j-th of the `num`.  `contributes` is left true for them.
+__device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
+  const uint32_t same = __match_any_sync(kAllLanes, contributes ? rank : -1 - lane_id());
+  contributes = contributes && __ffs(static_cast<int>(same)) - 1 == lane_id();
+  const uint32_t all = __ballot_sync(kAllLanes, contributes);
+  num = __popc(all);
+  int place = 0;
+  for (int k = 0; k < topk; ++k) {
+    const int other = __shfl_sync(kAllLanes, rank, k);
+    place += (all >> k & 1) != 0 && other < rank;
+  }
+  int mine = 0;
+  for (int k = 0; k < topk; ++k) {
+    const int there = __shfl_sync(kAllLanes, place, k);
+    mine = (all >> k & 1) != 0 && there == lane_id() ? k : mine;
+  }
+  return mine;
+}
 
 // One warp, through registers.
 template <typename Word>
@@ -239,10 +374,9 @@ __device__ void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* barrier)
 }
 
 // One lane's words of a token's selections, weighted and summed.
-template <typename Element, typename Word>
+template <typename Element, typename Word, LowLatencySum kSum>
 __device__ bool receive_chunk(const Args& args, const Block& block, int token, int chunk) {
   constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
-  constexpr int kAtOnce = 4;
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
   const CudaLowLatencyLayout& layout = call.layout;
@@ -261,6 +395,12 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
       contributes = !has_rank(block.dead, rank);
     }
   }
+  int selection = lane_id();  // of term `lane`
+  int num_terms = 0;
+  if constexpr (kSum == LowLatencySum::kRanks) {
+    selection = order_by_rank(layout.topk, rank, contributes, num_terms);
+    weight = 1.0f;
+  }
   const int part = chunk * 32 * kPerWord / kPartElements;
   bool ok = true;
   if (contributes) {
@@ -273,59 +413,27 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
     return false;
   }
   __syncwarp();  // what each lane has acquired is visible to all
-  uint32_t left = __ballot_sync(kAllLanes, contributes);
-
+  uint32_t terms = __ballot_sync(kAllLanes, contributes);
+  if constexpr (kSum == LowLatencySum::kRanks) {
+    terms = num_terms == 32 ? kAllLanes : (1u << num_terms) - 1;
+  }
   const int element = (chunk * 32 + lane_id()) * kPerWord;
   const bool is_inside = element < layout.hidden;
   const std::byte* base = window + layout.returned_at(bank, first_selection) +
                           int64_t{element} * static_cast<int>(sizeof(Element));
-  float sum[kPerWord];
-#pragma unroll
-  for (int i = 0; i < kPerWord; ++i) {
-    sum[i] = 0.0f;
-  }
-  while (left != 0) {
-    Word words[kAtOnce];
-    float weights[kAtOnce];
-    int taken = 0;
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (left != 0) {
-        const int k = __ffs(static_cast<int>(left)) - 1;
-        left &= left - 1;
-        weights[j] = __shfl_sync(kAllLanes, weight, k);
-        if (is_inside) {
-          words[j] = load_word(reinterpret_cast<const Word*>(base + k * layout.returned_bytes));
-        }
-        taken = j + 1;
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (j < taken && is_inside) {
-        const auto* x = reinterpret_cast<const Element*>(&words[j]);
-#pragma unroll
-        for (int i = 0; i < kPerWord; ++i) {
-          sum[i] += weights[j] * widen(x[i]);
-        }
-      }
-    }
-  }
+  const Word sum = weighted_sum<Element, Word>(terms, weight, is_inside, [&](int term) {
+    const int k = kSum == LowLatencySum::kRanks ? __shfl_sync(kAllLanes, selection, term) : term;
+    return reinterpret_cast<const Word*>(base + k * layout.returned_bytes);
+  });
   if (is_inside) {
-    Word rounded;
-    auto* y = reinterpret_cast<Element*>(&rounded);
-#pragma unroll
-    for (int i = 0; i < kPerWord; ++i) {
-      round_to(sum[i], y[i]);
-    }
     store_word(reinterpret_cast<Word*>(combine.out + (int64_t{token} * layout.hidden + element) *
                                                          static_cast<int64_t>(sizeof(Element))),
-               rounded);
+               sum);
   }
   return true;
 }
 
-template <typename Element, typename Word>
+template <typename Element, typename Word, LowLatencySum kSum>
 __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     combine_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) std::byte dynamic_shared[];
@@ -348,7 +456,16 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       tell_unpacked(call, block.dead, 0, call.state->unpacked[0]);
       tell_unpacked(call, block.dead, 1, call.state->unpacked[1]);
     }
-    if (sizeof(Word) == 16 && combine.in_bulk) {
+    if constexpr (kSum == LowLatencySum::kRanks) {
+      const int num_senders = (call.phases & kReceivePhase) == 0 ? kWarps : kSendWarps;
+      if (warp_id() >= kSendWarps) {
+        send_weights(args, block);
+      }
+      if (warp_id() < num_senders &&
+          !send_sums<Element, Word>(SendCursor(args, block, num_senders))) {
+        return;
+      }
+    } else if (sizeof(Word) == 16 && combine.in_bulk) {
       if (warp_id() < kSendWarps) {
         const auto map = CombineSharedMap::make(layout.element_bytes, combine.max_unit_parts);
         send_in_bulk(SendCursor(args, block, kSendWarps), dynamic_shared + map.stage(warp_id()),
@@ -366,7 +483,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     const int chunks = (layout.hidden + kChunk - 1) / kChunk;
     for (int item = receive_unit(warp_id()); item < combine.num_tokens * chunks;
          item += num_receive_units()) {
-      if (!receive_chunk<Element, Word>(args, block, item / chunks, item % chunks)) {
+      if (!receive_chunk<Element, Word, kSum>(args, block, item / chunks, item % chunks)) {
         return;
       }
     }
@@ -375,24 +492,31 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
 
 using Kernel = void (*)(Args);
 
+template <LowLatencySum kSum>
 Kernel find_kernel(DType dtype, bool is_aligned) {
   switch (dtype) {
     case DType::kF32:
-      return is_aligned ? combine_kernel<float, int4> : combine_kernel<float, uint32_t>;
+      return is_aligned ? combine_kernel<float, int4, kSum> : combine_kernel<float, uint32_t, kSum>;
     case DType::kF16:
-      return is_aligned ? combine_kernel<__half, int4> : combine_kernel<__half, uint16_t>;
+      return is_aligned ? combine_kernel<__half, int4, kSum>
+                        : combine_kernel<__half, uint16_t, kSum>;
     default:
-      return is_aligned ? combine_kernel<__nv_bfloat16, int4>
-                        : combine_kernel<__nv_bfloat16, uint16_t>;
+      return is_aligned ? combine_kernel<__nv_bfloat16, int4, kSum>
+                        : combine_kernel<__nv_bfloat16, uint16_t, kSum>;
   }
+}
+
+Kernel find_kernel(DType dtype, LowLatencySum sum, bool is_aligned) {
+  return sum == LowLatencySum::kRanks ? find_kernel<LowLatencySum::kRanks>(dtype, is_aligned)
+                                      : find_kernel<LowLatencySum::kSelections>(dtype, is_aligned);
 }
 
 }  // namespace
 
-void load_low_latency_combine(int device, DType dtype, int64_t shared_bytes) {
+void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_t shared_bytes) {
   for (const bool is_aligned : {true, false}) {
-    cuda::allow_shared_bytes(device, reinterpret_cast<const void*>(find_kernel(dtype, is_aligned)),
-                             shared_bytes);
+    cuda::allow_shared_bytes(
+        device, reinterpret_cast<const void*>(find_kernel(dtype, sum, is_aligned)), shared_bytes);
   }
 }
 
@@ -407,7 +531,7 @@ void launch_low_latency_combine(const LowLatencyCombineCall& call,
   const int64_t alignment = row_bytes | static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.x)) |
                             static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.out));
   find_kernel(
-      call.dtype,
+      call.dtype, call.sum,
       alignment % 16 == 0)<<<static_cast<unsigned>(num_blocks), kLowLatencyThreads,
                              static_cast<size_t>(shared_bytes), cuda::as_stream(stream)>>>(args);
   cuda::check_launch("low latency combine");

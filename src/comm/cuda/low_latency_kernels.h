@@ -79,6 +79,7 @@ struct LowLatencyCombineCall {
   const float* weights;  // [T, K]
   std::byte* out;        // [T, H]
   int num_tokens;
+  LowLatencySum sum;
   bool in_bulk;        // rows go by way of shared memory: they and x are aligned to 16 bytes
   int unit_parts;      // of a row, what a warp sends at a time; 0: by the number of rows
   int max_unit_parts;  // as many as shared memory has room for
@@ -129,7 +130,7 @@ MOEBIUS_HOST_DEVICE constexpr uint32_t home_index(uint32_t word) {
 
 // Load the kernels that calls with this dtype may launch on the device, ahead of the first.
 void load_low_latency_dispatch(int device, DType dtype, int64_t shared_bytes);
-void load_low_latency_combine(int device, DType dtype, int64_t shared_bytes);
+void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_t shared_bytes);
 
 void launch_low_latency_dispatch(const LowLatencyDispatchCall& call,
                                  int num_blocks,

@@ -10,6 +10,7 @@
 //                num messages  u64 [R]
 //                returned      [max_tokens, K] rows in in_dtype
 //                return flags  u64 [max_tokens, K, parts]
+//                weights       u64 [R, max_tokens, K]: f32, for sums per rank
 //   unpacked     u64 [2 banks, R]
 //   resumed      u64 [R]
 //   abort        u64
@@ -62,6 +63,7 @@ struct CudaLowLatencyLayout {
   int64_t num_messages = 0;
   int64_t returned = 0;
   int64_t return_flags = 0;
+  int64_t weights = 0;
   int64_t bank_bytes = 0;
 
   static constexpr int64_t kAlignment = 128;
@@ -94,7 +96,8 @@ struct CudaLowLatencyLayout {
     l.num_messages = l.counts + align(8 * max_local * num_ranks);
     l.returned = l.num_messages + align(8 * num_ranks);
     l.return_flags = l.returned + max_tokens * topk * l.returned_bytes;
-    l.bank_bytes = l.return_flags + align(8 * max_tokens * topk * l.num_parts);
+    l.weights = l.return_flags + align(8 * max_tokens * topk * l.num_parts);
+    l.bank_bytes = l.weights + align(8 * messages * topk);
     return l;
   }
 
@@ -131,6 +134,10 @@ struct CudaLowLatencyLayout {
                                                        int64_t selection,
                                                        int part) const {
     return bank * bank_bytes + return_flags + 8 * (selection * num_parts + part);
+  }
+  MOEBIUS_HOST_DEVICE constexpr int64_t weight_at(int bank, int source, int64_t selection) const {
+    return bank * bank_bytes + weights +
+           8 * (static_cast<int64_t>(source) * max_tokens * topk + selection);
   }
   MOEBIUS_HOST_DEVICE constexpr int64_t unpacked_at(int bank, int peer) const {
     return 2 * bank_bytes + 8 * (bank * num_ranks + peer);
