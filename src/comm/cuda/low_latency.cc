@@ -387,8 +387,9 @@ CudaLowLatency::Combine CudaLowLatency::begin_combine(const Tensor& x,
 
 void CudaLowLatency::launch(comm::LowLatencyCombineCall& call, int phases, const Stream& stream) {
   call.call.phases = phases;
-  comm::launch_low_latency_combine(call, num_blocks_, combine_shared_, device_.index,
-                                   stream.native_handle());
+  const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections;
+  comm::launch_low_latency_combine(call, num_blocks_, uses_stages ? combine_shared_ : 0,
+                                   device_.index, stream.native_handle());
 }
 
 Pending<void> CudaLowLatency::combine_async(const Tensor& x,
