@@ -41,8 +41,8 @@ struct GroupShape {
   static constexpr GroupShape per_tensor() { return {-1, -1}; }
   static constexpr GroupShape per_token() { return {1, -1}; }    // one scale per row
   static constexpr GroupShape per_channel() { return {-1, 1}; }  // one scale per column
-  bool is_per_tensor() const { return row == -1 && col == -1; }
-  bool is_per_token() const { return row == 1 && col == -1; }
+  constexpr bool is_per_tensor() const { return row == -1 && col == -1; }
+  constexpr bool is_per_token() const { return row == 1 && col == -1; }
   bool operator==(const GroupShape&) const = default;
 };
 

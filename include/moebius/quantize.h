@@ -49,6 +49,7 @@ Quantized allocate_quantized(const QuantizeSpec& spec,
                              Device device = {});
 
 // x [M, K] f32, bf16 or f16 -> out (from allocate_quantized; must not overlap x).
+// On a GPU everything is on one device and of the stream; nothing waits on the host.
 // static_scale  f32 [1]: fp8 and int8 per tensor then use it instead of the maximum.
 // global_scale  nvfp4: f32 [1]; when undefined, 448 * 6 / max|x| is computed.
 // M == 0 is valid.  Throws InvalidArgument (shape, dtype) or Unsupported (forced implementation).

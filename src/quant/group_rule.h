@@ -3,9 +3,12 @@
 //
 // Scale rules: from the range of a group's elements to its scale and to how they are encoded.
 // docs/formats.md tells the rule of each format and where it comes from.
+// Why constexpr: kernels evaluate the same functions on the GPU.
 #pragma once
 
+#include <bit>
 #include <cstdint>
+#include <limits>
 
 #include "moebius/quantize.h"
 #include "quant/row_kernels.h"
@@ -13,19 +16,154 @@
 namespace moebius::quant {
 
 Code code_of(QuantFormat format);
-
-// The scale of a whole tensor: fp8 and int8 per tensor, and nvfp4's global scale.
-float tensor_scale(QuantFormat format, float absmax);
+Encode encode_of(const QuantizeSpec& spec);
 
 struct GroupCode {
-  float factor;             // Encode's f
+  float factor = 0.0f;      // Encode's f
   float zero_point = 0.0f;  // int4
   float scale = 0.0f;       // as stored in f32; unused with scale_code
   uint8_t scale_code = 0;   // as stored in e8m0 (mx) or e4m3 (nvfp4)
 };
 
-Encode encode_of(const QuantizeSpec& spec);
+namespace detail {
+
+inline constexpr float kInt8Max = 127.0f;
+inline constexpr float kAbsmaxFloor = 1e-10f;  // of int8 rows and of fp8 and int8 groups
+inline constexpr float kFp8TokenScaleFloor = 1.0f / (kE4M3Max * 512.0f);
+inline constexpr float kInt4RangeFloor = 1e-5f;
+
+// Why by value: a kernel cannot take the address of a constant, as std::max would.
+constexpr float larger(float a, float b) {
+  return a < b ? b : a;
+}
+constexpr float smaller(float a, float b) {
+  return b < a ? b : a;
+}
+
+// 2^ceil(log2(value)); value is normal and positive.
+constexpr float round_up_to_power_of_two(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  constexpr uint32_t kMantissa = 0x7fffffu;
+  return std::bit_cast<float>((bits + kMantissa) & ~kMantissa);
+}
+
+constexpr int biased_exponent(float value) {
+  return static_cast<int>(std::bit_cast<uint32_t>(value) >> 23);
+}
+
+constexpr uint8_t clamp_code(int exponent, int lowest) {
+  return static_cast<uint8_t>(exponent < lowest ? lowest : exponent > 254 ? 254 : exponent);
+}
+
+// "Even": the exponent of absmax rounded to the element's mantissa width (halves away from zero),
+// less the exponent of the element's largest value.
+constexpr uint8_t even_scale_code(float absmax, int mantissa_bits, int max_exponent) {
+  const uint32_t half = 1u << (23 - mantissa_bits - 1);
+  const float rounded = std::bit_cast<float>(std::bit_cast<uint32_t>(absmax) + half);
+  return clamp_code(biased_exponent(rounded) - max_exponent, 0);
+}
+
+constexpr uint8_t mx_scale_code(QuantFormat format, float absmax) {
+  switch (format) {
+    case QuantFormat::kMxfp4:
+      return even_scale_code(absmax, 1, 2);
+    case QuantFormat::kMxfp6E3M2:
+      return even_scale_code(absmax, 2, 4);
+    case QuantFormat::kMxfp6E2M3:
+      return even_scale_code(absmax, 3, 2);
+    default:  // mxfp8: the exponent of absmax as it is
+      return clamp_code(biased_exponent(absmax), 1);
+  }
+}
+
+// The reciprocal 2^(127 - code), exact: dividing by the scale and multiplying by this agree.
+constexpr float e8m0_reciprocal(uint8_t code) {
+  return e8m0_to_float(static_cast<uint8_t>(254 - code));
+}
+
+constexpr float reciprocal_or_zero(float value) {
+  return value != 0.0f ? 1.0f / value : 0.0f;
+}
+
+constexpr GroupCode fp8_code(const QuantizeSpec& spec, const Range& range, float scale) {
+  if (spec.group.is_per_tensor()) {
+    return {.factor = 1.0f / scale, .scale = scale};
+  }
+  if (spec.group.is_per_token()) {
+    scale = larger(range.absmax() / kE4M3Max, kFp8TokenScaleFloor);
+  } else {
+    scale = larger(range.absmax(), kAbsmaxFloor) / kE4M3Max;
+    if (spec.power_of_two_scale) {
+      scale = round_up_to_power_of_two(larger(scale, kAbsmaxFloor));
+    }
+  }
+  return {.factor = scale, .scale = scale};
+}
+
+constexpr GroupCode int8_code(const QuantizeSpec& spec, const Range& range, float scale) {
+  if (spec.group.is_per_tensor()) {
+    return {.factor = scale, .scale = scale};
+  }
+  const float absmax = larger(range.absmax(), kAbsmaxFloor);
+  scale = absmax / kInt8Max;
+  return {.factor = spec.group.is_per_token() ? kInt8Max / absmax : scale, .scale = scale};
+}
+
+// min(15, value rounded to the nearest integer, ties to even); value >= 0, NaN gives 15.
+constexpr float nearest_up_to_15(float value) {
+  constexpr float kNoFraction = 12582912.0f;  // 1.5 * 2^23: adding it drops the fraction
+  return value < 15.0f ? (value + kNoFraction) - kNoFraction : 15.0f;
+}
+
+constexpr GroupCode int4_code(const QuantizeSpec& spec, const Range& range) {
+  if (!spec.asymmetric) {
+    const float scale = larger(larger(range.max / 7.0f, -range.min / 8.0f), kAbsmaxFloor);
+    return {.factor = scale, .zero_point = 8.0f, .scale = scale};
+  }
+  const float scale = larger(range.max - range.min, kInt4RangeFloor) / 15.0f;
+  const float zero_point = nearest_up_to_15(-range.min / scale);
+  return {.factor = scale, .zero_point = zero_point, .scale = scale};
+}
+
+constexpr GroupCode nvfp4_code(const Range& range, float global_scale) {
+  const float wanted = global_scale * (range.absmax() * (1.0f / kE2M1Max));
+  const F8E4M3 scale(smaller(kE4M3Max, wanted));
+  const float unit = static_cast<float>(scale) * reciprocal_or_zero(global_scale);
+  return {.factor = reciprocal_or_zero(unit), .scale_code = scale.bits};
+}
+
+}  // namespace detail
+
+// The scale of a whole tensor: fp8 and int8 per tensor, and nvfp4's global scale.
+constexpr float tensor_scale(QuantFormat format, float absmax) {
+  switch (format) {
+    case QuantFormat::kFp8:
+      return absmax / kE4M3Max;
+    case QuantFormat::kInt8:
+      return detail::larger(absmax / detail::kInt8Max, detail::kAbsmaxFloor);
+    default: {  // nvfp4; a zero tensor has no scale of its own
+      const float scale = kE4M3Max * kE2M1Max / absmax;
+      return absmax > 0.0f ? detail::smaller(scale, std::numeric_limits<float>::max()) : 1.0f;
+    }
+  }
+}
+
 // tensor_scale: the result of the function above where that one is used, else ignored.
-GroupCode group_code(const QuantizeSpec& spec, const Range& range, float tensor_scale);
+constexpr GroupCode group_code(const QuantizeSpec& spec, const Range& range, float tensor_scale) {
+  switch (spec.format) {
+    case QuantFormat::kFp8:
+      return detail::fp8_code(spec, range, tensor_scale);
+    case QuantFormat::kInt8:
+      return detail::int8_code(spec, range, tensor_scale);
+    case QuantFormat::kInt4:
+      return detail::int4_code(spec, range);
+    case QuantFormat::kNvfp4:
+      return detail::nvfp4_code(range, tensor_scale);
+    default: {
+      const uint8_t code = detail::mx_scale_code(spec.format, range.absmax());
+      return {.factor = detail::e8m0_reciprocal(code), .scale_code = code};
+    }
+  }
+}
 
 }  // namespace moebius::quant

@@ -8,22 +8,26 @@
 #include <string_view>
 
 #include "core/cpu_features.h"
+#include "moebius/device.h"
 #include "moebius/support.h"
+#include "quant/cuda/kernels.h"
 #include "quant/row_kernels.h"
 
 namespace moebius::quant {
 
 struct Impl {
   std::string_view name;
-  Support (*supports)(const CpuFeatures& features);
-  const RowKernels* kernels;
+  DeviceType device;                                 // where its operands are
+  Support (*supports)(const CpuFeatures& features);  // by this machine
+  const RowKernels* kernels = nullptr;               // on the CPU
+  const DeviceKernels* device_kernels = nullptr;     // on a GPU
 };
 
 // Most specialised first, `ref` last.
 std::span<const Impl> impls();
 
-// The first that this processor can run, or the one named by MOEBIUS_QUANT.
+// The first that this machine can run on operands there, or the one named by MOEBIUS_QUANT.
 // Throws InvalidArgument (unknown name) or Unsupported (the named one cannot run here).
-const Impl& select_quant_impl();
+const Impl& select_quant_impl(Device device = {});
 
 }  // namespace moebius::quant

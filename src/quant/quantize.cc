@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The walk over a matrix that all implementations share: which elements form a group, their scale,
-// and the split over threads.
+// The checks that all implementations share, and the walk over a matrix that those on the CPU do:
+// which elements form a group, their scale, and the split over threads.
 #include "moebius/quantize.h"
 
 #include <fmt/format.h>
@@ -36,31 +36,39 @@ void expect_float_matrix(const Tensor& tensor, std::string_view what) {
                      name(tensor.dtype()), to_string(tensor.shape())));
 }
 
-void expect_cpu(const Tensor& tensor, std::string_view what) {
-  if (!tensor.device().is_cpu()) {
-    throw Unsupported(
-        fmt::format("{} is on {}: this build quantizes on cpu", what, to_string(tensor.device())));
+void expect_on(const Tensor& tensor, Device device, std::string_view what) {
+  if (tensor.device() != device) {
+    expect_eq(to_string(tensor.device()), to_string(device), fmt::format("device of {}", what));
   }
 }
 
-void expect_like(const Tensor& tensor, const Shape& shape, DType dtype, std::string_view what) {
+void expect_like(
+    const Tensor& tensor, const Shape& shape, DType dtype, Device device, std::string_view what) {
   expect_shape(tensor, shape, what);
   expect_dtype(tensor, dtype, what);
-  expect_cpu(tensor, what);
+  expect_on(tensor, device, what);
 }
 
-void expect_quantized(const Quantized& q, const QuantizeSpec& spec, int64_t rows, int64_t cols) {
+// Work on a GPU needs a stream of it; work on the CPU takes what threads the stream has.
+void expect_stream(const Stream& stream, Device device) {
+  if (device.is_cuda() && stream.device() != device) {
+    expect_eq(to_string(stream.device()), to_string(device), "device of the stream");
+  }
+}
+
+void expect_quantized(
+    const Quantized& q, const QuantizeSpec& spec, int64_t rows, int64_t cols, Device device) {
   const Support support = quantize_supported(spec, rows, cols);
   expect(support.ok, support.reason);
   const Groups groups = groups_of(spec.group, rows, cols);
   const Shape scale_shape{groups.num_row_groups, groups.num_col_groups};
-  expect_like(q.values, {rows, cols}, storage_dtype(spec.format), "quantized values");
-  expect_like(q.scale, scale_shape, scale_dtype(spec.format), "scale");
+  expect_like(q.values, {rows, cols}, storage_dtype(spec.format), device, "quantized values");
+  expect_like(q.scale, scale_shape, scale_dtype(spec.format), device, "scale");
   if (spec.asymmetric) {
-    expect_like(q.zero_point, scale_shape, DType::kU8, "zero point");
+    expect_like(q.zero_point, scale_shape, DType::kU8, device, "zero point");
   }
   if (spec.format == QuantFormat::kNvfp4) {
-    expect_like(q.global_scale, {1}, DType::kF32, "global scale");
+    expect_like(q.global_scale, {1}, DType::kF32, device, "global scale");
   }
 }
 
@@ -94,29 +102,37 @@ float absmax_of(const RowKernels& kernels, const Tensor& x, const Stream& stream
   return *std::max_element(maxima.begin(), maxima.end());
 }
 
-// The scale of the whole tensor where the spec has one (given, or from the maximum), else 0.
-float resolve_tensor_scale(const RowKernels& kernels,
-                           const Tensor& x,
-                           const QuantizeSpec& spec,
-                           const Stream& stream,
-                           const Tensor& static_scale,
-                           const Tensor& global_scale) {
-  const bool is_nvfp4 = spec.format == QuantFormat::kNvfp4;
+// Whichever scale of the whole tensor is given, or undefined.
+Tensor given_tensor_scale(const QuantizeSpec& spec,
+                          Device device,
+                          const Tensor& static_scale,
+                          const Tensor& global_scale) {
   if (static_scale.defined()) {
     expect(spec.group.is_per_tensor(),
            fmt::format("a static scale is given with groups of {{{}, {}}}, expected per tensor "
                        "{{-1, -1}}",
                        spec.group.row, spec.group.col));
-    expect_like(static_scale, {1}, DType::kF32, "static scale");
-    return static_scale.data<float>()[0];
+    expect_like(static_scale, {1}, DType::kF32, device, "static scale");
+    return static_scale;
   }
   if (global_scale.defined()) {
-    expect(is_nvfp4,
+    expect(spec.format == QuantFormat::kNvfp4,
            fmt::format("a global scale is given with {}, expected nvfp4", name(spec.format)));
-    expect_like(global_scale, {1}, DType::kF32, "global scale");
-    return global_scale.data<float>()[0];
+    expect_like(global_scale, {1}, DType::kF32, device, "global scale");
   }
-  if (spec.group.is_per_tensor() || is_nvfp4) {
+  return global_scale;
+}
+
+// The scale of the whole tensor where the spec has one (given, or from the maximum), else 0.
+float resolve_tensor_scale(const RowKernels& kernels,
+                           const Tensor& x,
+                           const QuantizeSpec& spec,
+                           const Stream& stream,
+                           const Tensor& given) {
+  if (given.defined()) {
+    return given.data<float>()[0];
+  }
+  if (spec.group.is_per_tensor() || spec.format == QuantFormat::kNvfp4) {
     return tensor_scale(spec.format, absmax_of(kernels, x, stream));
   }
   return 0.0f;
@@ -266,12 +282,17 @@ void quantize(const Tensor& x,
               const Tensor& static_scale,
               const Tensor& global_scale) {
   quant::expect_float_matrix(x, "x");
-  quant::expect_cpu(x, "x");
-  quant::expect_quantized(out, spec, x.dim(0), x.dim(1));
+  quant::expect_quantized(out, spec, x.dim(0), x.dim(1), x.device());
   quant::expect_disjoint(x, out.values, "x overlaps the quantized values");
-  const quant::RowKernels& kernels = *quant::select_quant_impl().kernels;
-  const float scale =
-      quant::resolve_tensor_scale(kernels, x, spec, stream, static_scale, global_scale);
+  quant::expect_stream(stream, x.device());
+  const Tensor given = quant::given_tensor_scale(spec, x.device(), static_scale, global_scale);
+  const quant::Impl& impl = quant::select_quant_impl(x.device());
+  if (impl.device_kernels != nullptr) {
+    impl.device_kernels->quantize(x, spec, out, given, stream);
+    return;
+  }
+  const quant::RowKernels& kernels = *impl.kernels;
+  const float scale = quant::resolve_tensor_scale(kernels, x, spec, stream, given);
   quant::store_tensor_scale(out, spec, scale);
 
   const quant::Walk walk(kernels, spec, x.dim(0), x.dim(1));
@@ -300,9 +321,14 @@ void dequantize(const Quantized& q,
                 const Tensor& out,
                 const Stream& stream) {
   quant::expect_float_matrix(out, "out");
-  quant::expect_cpu(out, "out");
-  quant::expect_quantized(q, spec, out.dim(0), out.dim(1));
-  const quant::Walk walk(*quant::select_quant_impl().kernels, spec, out.dim(0), out.dim(1));
+  quant::expect_quantized(q, spec, out.dim(0), out.dim(1), out.device());
+  quant::expect_stream(stream, out.device());
+  const quant::Impl& impl = quant::select_quant_impl(out.device());
+  if (impl.device_kernels != nullptr) {
+    impl.device_kernels->dequantize(q, spec, out, stream);
+    return;
+  }
+  const quant::Walk walk(*impl.kernels, spec, out.dim(0), out.dim(1));
   parallel_for(stream, out.dim(0), walk.rows_per_task(out.dim(1)), [&](int64_t begin, int64_t end) {
     quant::dequantize_rows(walk, q, out, begin, end);
   });
@@ -315,9 +341,9 @@ void quantize_dequantize(const Tensor& x,
                          const Tensor& static_scale,
                          const Tensor& global_scale) {
   quant::expect_float_matrix(x, "x");
-  quant::expect_cpu(x, "x");
   quant::expect_float_matrix(out, "out");
-  quant::expect_cpu(out, "out");
+  quant::expect_on(out, x.device(), "out");
+  quant::expect_stream(stream, x.device());
   expect_shape(out, x.shape(), "out");
   const bool is_same = x.raw() == out.raw() && x.dtype() == out.dtype();
   if (!is_same) {
@@ -325,9 +351,14 @@ void quantize_dequantize(const Tensor& x,
   }
   const Support support = quantize_supported(spec, x.dim(0), x.dim(1));
   expect(support.ok, support.reason);
-  const quant::RowKernels& kernels = *quant::select_quant_impl().kernels;
-  const float scale =
-      quant::resolve_tensor_scale(kernels, x, spec, stream, static_scale, global_scale);
+  const Tensor given = quant::given_tensor_scale(spec, x.device(), static_scale, global_scale);
+  const quant::Impl& impl = quant::select_quant_impl(x.device());
+  if (impl.device_kernels != nullptr) {
+    impl.device_kernels->quantize_dequantize(x, spec, out, given, stream);
+    return;
+  }
+  const quant::RowKernels& kernels = *impl.kernels;
+  const float scale = quant::resolve_tensor_scale(kernels, x, spec, stream, given);
 
   const quant::Walk walk(kernels, spec, x.dim(0), x.dim(1));
   parallel_for(stream, x.dim(0), walk.rows_per_task(x.dim(1)), [&](int64_t begin, int64_t end) {

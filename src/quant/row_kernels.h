@@ -74,7 +74,7 @@ struct Range {
   float min = 0.0f;
   float max = 0.0f;
 
-  float absmax() const { return max >= -min ? max : -min; }  // never -0
+  constexpr float absmax() const { return max >= -min ? max : -min; }  // never -0
 };
 
 // x and out are rows of n f32, bf16 or f16 elements (`dtype`).  Elements [j * group, (j + 1) *

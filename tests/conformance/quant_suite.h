@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What every implementation of the quant stage must do: the same bits as `ref`.  A NaN agrees with
-// any NaN.
+// any NaN.  Operands are made on the CPU, moved to where the implementation works, and back.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,11 @@
 #include "core/cpu_features.h"
 #include "moebius/quantize.h"
 #include "quant/impls.h"
+#include "tests/conformance/place.h"
 #include "tests/quant/forced_quant.h"
+#ifdef MOEBIUS_HAVE_CUDA
+#include "tests/quant/cuda_rows.h"
+#endif
 
 namespace moebius::quant {
 
@@ -126,15 +130,57 @@ inline void PrintTo(const Impl& impl, std::ostream* out) {
   *out << impl.name;
 }
 
-// One instance per entry of impls(); those that this processor refuses are skipped with the reason.
-class QuantConformance : public testing::TestWithParam<Impl> {
+// One instance per entry of impls(); those that this machine refuses are skipped with the reason.
+class QuantConformance : public ::testing::TestWithParam<Impl> {
  protected:
   void SetUp() override {
     const Support support = GetParam().supports(cpu_features());
     if (!support.ok) {
-      GTEST_SKIP() << GetParam().name << ": " << support.reason;
+      GTEST_SKIP() << "skipped: " << support.reason;
+    }
+    place_ = testing::Place(GetParam().device);
+#ifdef MOEBIUS_HAVE_CUDA
+    if (GetParam().device == DeviceType::kCuda) {
+      kernels_ = cuda_rows(place_.stream);
+    }
+#endif
+    if (GetParam().kernels != nullptr) {
+      kernels_ = *GetParam().kernels;
     }
   }
+
+  Quantized quantize_there(const Tensor& x,
+                           const QuantizeSpec& spec,
+                           const Tensor& static_scale = {},
+                           const Tensor& global_scale = {}) const {
+    Quantized q = allocate_quantized(spec, x.dim(0), x.dim(1), place_.device());
+    const Tensor there = place_.take(x);
+    const Tensor scales[] = {place_.take(static_scale), place_.take(global_scale)};
+    quantize(there, spec, q, place_.stream, scales[0], scales[1]);
+    return {place_.bring(q.values), place_.bring(q.scale), place_.bring(q.zero_point),
+            place_.bring(q.global_scale)};
+  }
+
+  Tensor dequantize_there(const Quantized& q,
+                          const QuantizeSpec& spec,
+                          const Shape& shape,
+                          DType dtype) const {
+    const Quantized there = {place_.take(q.values), place_.take(q.scale), place_.take(q.zero_point),
+                             place_.take(q.global_scale)};
+    const Tensor out = Tensor::empty(shape, dtype, place_.device());
+    dequantize(there, spec, out, place_.stream);
+    return place_.bring(out);
+  }
+
+  Tensor quantize_dequantize_there(const Tensor& x, const QuantizeSpec& spec) const {
+    const Tensor there = place_.take(x);
+    const Tensor out = Tensor::empty(x.shape(), x.dtype(), place_.device());
+    quantize_dequantize(there, spec, out, place_.stream);
+    return place_.bring(out);
+  }
+
+  testing::Place place_;
+  RowKernels kernels_{};  // on host memory; of a GPU by way of it
 };
 
 TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
@@ -163,19 +209,56 @@ TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
               dequantize(expected, spec, expected_out, Stream{});
             }
             const ForcedQuant forced(GetParam().name);
-            const Quantized actual = quantize(x, spec);
+            const Quantized actual = quantize_there(x, spec);
             expect_same(actual.values, expected.values, what + " values");
             expect_same(actual.scale, expected.scale, what + " scale");
             expect_same(actual.zero_point, expected.zero_point, what + " zero point");
             expect_same(actual.global_scale, expected.global_scale, what + " global scale");
-            const Tensor out = Tensor::empty(x.shape(), dtype);
-            dequantize(expected, spec, out, Stream{});
-            expect_same(out, expected_out, what + " dequantized");
-            quantize_dequantize(x, spec, out, Stream{});
-            expect_same(out, expected_out, what + " quantized and dequantized");
+            expect_same(dequantize_there(expected, spec, x.shape(), dtype), expected_out,
+                        what + " dequantized");
+            expect_same(quantize_dequantize_there(x, spec), expected_out,
+                        what + " quantized and dequantized");
             if (HasFailure()) {
               return;
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Rows of real lengths, several blocks of work, and a matrix that starts at an odd element.
+TEST_P(QuantConformance, LongRowsLikeRef) {
+  const Shape shapes[] = {{9, 7168}, {3, 20480}, {33, 2880}, {257, 512}};
+  for (const Shape& shape : shapes) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const int64_t shift : {0, 1}) {
+        const Tensor all = filled(1, shape.numel() + shift, dtype, Fill::kWide, 3);
+        const Tensor x =
+            all.view({shape.numel() + shift}).slice(shift, shape.numel() + shift).view(shape);
+        for (const QuantizeSpec& spec : all_specs()) {
+          const std::string what = describe(spec, x);
+          Quantized expected;
+          const Tensor expected_out = Tensor::empty(shape, dtype);
+          {
+            const ForcedQuant forced("ref");
+            expected = quantize(x, spec);
+            dequantize(expected, spec, expected_out, Stream{});
+          }
+          const ForcedQuant forced(GetParam().name);
+          const Tensor all_there = place_.take(all.view({all.numel()})).clone();
+          const Tensor there = all_there.slice(shift, all.numel()).view(shape);
+          Quantized q = allocate_quantized(spec, shape[0], shape[1], place_.device());
+          quantize(there, spec, q, place_.stream);
+          expect_same(place_.bring(q.values), expected.values, what + " values");
+          expect_same(place_.bring(q.scale), expected.scale, what + " scale");
+          expect_same(dequantize_there(expected, spec, shape, dtype), expected_out,
+                      what + " dequantized");
+          quantize_dequantize(there, spec, there, place_.stream);  // in place
+          expect_same(place_.bring(there), expected_out, what + " in place");
+          if (HasFailure()) {
+            return;
           }
         }
       }
@@ -196,14 +279,14 @@ TEST_P(QuantConformance, GivenScalesAreUsedLikeRef) {
         spec.group = {1, 16};
       }
       Quantized expected = allocate_quantized(spec, 5, 48);
-      Quantized actual = allocate_quantized(spec, 5, 48);
       const Tensor none;
       {
         const ForcedQuant forced("ref");
         quantize(x, spec, expected, Stream{}, is_nvfp4 ? none : scale, is_nvfp4 ? scale : none);
       }
       const ForcedQuant forced(GetParam().name);
-      quantize(x, spec, actual, Stream{}, is_nvfp4 ? none : scale, is_nvfp4 ? scale : none);
+      const Quantized actual =
+          quantize_there(x, spec, is_nvfp4 ? none : scale, is_nvfp4 ? scale : none);
       expect_same(actual.values, expected.values, describe(spec, x));
       expect_same(actual.scale, expected.scale, describe(spec, x));
     }
@@ -260,9 +343,15 @@ TEST_P(QuantConformance, EncodesEveryElementLikeRef) {
         std::vector<uint8_t> expected(static_cast<size_t>(n));
         std::vector<uint8_t> actual(static_cast<size_t>(n));
         ref.encode(how, x.raw(), x.dtype(), n, n, &f, &zero_point, expected.data());
-        GetParam().kernels->encode(how, x.raw(), x.dtype(), n, n, &f, &zero_point, actual.data());
-        ASSERT_EQ(actual, expected)
-            << "encode " << static_cast<int>(how) << " of " << name(x.dtype()) << " by " << f;
+        kernels_.encode(how, x.raw(), x.dtype(), n, n, &f, &zero_point, actual.data());
+        const auto codes = [how](std::vector<uint8_t>& bytes) {
+          const auto size = static_cast<int64_t>(bytes.size());
+          return Tensor::borrow(bytes.data(), {size},
+                                code_of(how) == Code::kE4M3 ? DType::kF8E4M3 : DType::kU8);
+        };
+        expect_same(codes(actual), codes(expected),
+                    "encode " + std::to_string(static_cast<int>(how)) + " of " +
+                        std::string(name(x.dtype())) + " by " + std::to_string(f));
       }
     }
   }
@@ -274,7 +363,7 @@ TEST_P(QuantConformance, WidensEveryElementLikeRef) {
       const Tensor expected = Tensor::zeros({n}, DType::kF32);
       const Tensor actual = Tensor::zeros({n}, DType::kF32);
       impls().back().kernels->widen(x.raw(), x.dtype(), n, expected.data<float>());
-      GetParam().kernels->widen(x.raw(), x.dtype(), n, actual.data<float>());
+      kernels_.widen(x.raw(), x.dtype(), n, actual.data<float>());
       expect_same(actual, expected, std::string(name(x.dtype())));
     }
   }
@@ -310,7 +399,7 @@ TEST_P(QuantConformance, DecodesEveryCodeLikeRef) {
           const float* zero_points = is_integer ? &zero_point : nullptr;
           impls().back().kernels->decode(code, bytes, n, n, &scale, zero_points, expected.raw(),
                                          dtype);
-          GetParam().kernels->decode(code, bytes, n, n, &scale, zero_points, actual.raw(), dtype);
+          kernels_.decode(code, bytes, n, n, &scale, zero_points, actual.raw(), dtype);
           expect_same(actual, expected, "code " + std::to_string(static_cast<int>(code)));
         }
       }
@@ -326,16 +415,14 @@ TEST_P(QuantConformance, WritesNothingPastARow) {
     for (const Encode how : kEncodes) {
       const int64_t num_bytes = n * code_bits(code_of(how)) / 8;
       std::vector<uint8_t> codes(128, 0xa5);
-      GetParam().kernels->encode(how, x.raw(), DType::kF32, n, 12, ones.data(), ones.data(),
-                                 codes.data());
+      kernels_.encode(how, x.raw(), DType::kF32, n, 12, ones.data(), ones.data(), codes.data());
       for (size_t i = static_cast<size_t>(num_bytes); i < codes.size(); ++i) {
         ASSERT_EQ(codes[i], 0xa5) << n;
       }
       for (const DType dtype : kFloatTypes) {
         const Tensor out = Tensor::empty({128}, dtype);
         std::memset(out.raw(), 0x5a, static_cast<size_t>(out.nbytes()));
-        GetParam().kernels->decode(code_of(how), codes.data(), n, 12, ones.data(), nullptr,
-                                   out.raw(), dtype);
+        kernels_.decode(code_of(how), codes.data(), n, 12, ones.data(), nullptr, out.raw(), dtype);
         for (int64_t i = n * bits(dtype) / 8; i < out.nbytes(); ++i) {
           ASSERT_EQ(static_cast<int>(out.bytes()[i]), 0x5a) << n;
         }

@@ -13,7 +13,7 @@ namespace {
 
 INSTANTIATE_TEST_SUITE_P(Impls,
                          QuantConformance,
-                         testing::ValuesIn(impls().begin(), impls().end()),
+                         ::testing::ValuesIn(impls().begin(), impls().end()),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

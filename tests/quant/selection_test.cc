@@ -32,15 +32,16 @@ TEST(QuantSelection, TheForcedNameIsWhatRuns) {
       continue;
     }
     const ForcedQuant forced(impl.name);
-    EXPECT_EQ(select_quant_impl().name, impl.name);
-    EXPECT_EQ(&select_quant_impl(), &impl);
+    const Device device = {impl.device, 0};
+    EXPECT_EQ(select_quant_impl(device).name, impl.name);
+    EXPECT_EQ(&select_quant_impl(device), &impl);
   }
   {
     const ForcedQuant forced("ref");
     select_quant_impl();
   }
   for (const Impl& impl : impls()) {
-    if (impl.name == "ref" || !impl.supports(cpu_features())) {
+    if (impl.name == "ref" || impl.device != DeviceType::kCpu || !impl.supports(cpu_features())) {
       continue;
     }
     const std::string line = "quant: " + std::string(impl.name) + "\n";
@@ -58,7 +59,7 @@ TEST(QuantSelection, TheForcedNameIsWhatRuns) {
 TEST(QuantSelection, TheFirstThatAcceptsIsTheDefault) {
   unsetenv("MOEBIUS_QUANT");
   for (const Impl& impl : impls()) {
-    if (impl.supports(cpu_features())) {
+    if (impl.device == DeviceType::kCpu && impl.supports(cpu_features())) {
       EXPECT_EQ(select_quant_impl().name, impl.name);
       break;
     }
@@ -78,18 +79,34 @@ TEST(QuantSelection, UnknownAndRefusedNamesAreErrors) {
     }
   }
   for (const Impl& impl : impls()) {
-    const Support support = impl.supports(CpuFeatures{});
-    EXPECT_EQ(support.ok, impl.name == "ref") << impl.name;
+    if (impl.device == DeviceType::kCpu) {
+      EXPECT_EQ(impl.supports(CpuFeatures{}).ok, impl.name == "ref") << impl.name;
+    }
     if (impl.supports(cpu_features())) {
       continue;
     }
     const ForcedQuant forced(impl.name);
     try {
-      select_quant_impl();
+      select_quant_impl({impl.device, 0});
       FAIL() << "accepted " << impl.name;
     } catch (const Unsupported& error) {
       EXPECT_NE(std::string(error.what()).find(impl.supports(cpu_features()).reason),
                 std::string::npos);
+    }
+  }
+}
+
+TEST(QuantSelection, OperandsElsewhereAreRefused) {
+  for (const Impl& impl : impls()) {
+    const Device other = impl.device == DeviceType::kCpu ? Device::cuda(0) : Device::cpu();
+    const ForcedQuant forced(impl.name);
+    try {
+      select_quant_impl(other);
+      FAIL() << impl.name << " accepted operands on " << to_string(other);
+    } catch (const Unsupported& error) {
+      EXPECT_NE(std::string(error.what()).find("the operands are on " + to_string(other)),
+                std::string::npos)
+          << error.what();
     }
   }
 }

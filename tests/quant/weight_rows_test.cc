@@ -114,7 +114,7 @@ TEST(WeightRows, AgreeWithDequantizeForEveryImplementation) {
   const int64_t rows = 100;
   const int64_t cols = 160;
   for (const quant::Impl& impl : quant::impls()) {
-    if (!impl.supports(cpu_features())) {
+    if (impl.device != DeviceType::kCpu || !impl.supports(cpu_features())) {
       continue;
     }
     const quant::ForcedQuant forced(impl.name);

@@ -1,0 +1,305 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Elements to codes and back on the GPU: the bits that row_kernels.h specifies, eight at a time.
+// Every `Encode` and `Code` is a uniform branch taken once per eight elements.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "core/cuda/floats.cuh"
+#include "quant/row_kernels.h"
+
+namespace moebius::quant::device {
+
+using cuda::kVector;
+
+// A group's factor, ready to multiply or divide by.
+struct Factor {
+  float f;
+  float reciprocal;
+  bool is_moderate;  // divide() may go by the reciprocal
+  float zero_point;
+};
+
+__device__ __forceinline__ Factor make_factor(float f, float zero_point) {
+  const float magnitude = fabsf(f);
+  return {f, 1.0f / f, magnitude > 0x1p-60f && magnitude < 0x1p120f, zero_point};
+}
+
+// x / f, correctly rounded where the quotient's magnitude is in [2^-20, 2^20]; outside, no code
+// depends on its last bits.  Why: with 1/f rounded correctly and nothing underflowing, the second
+// step q + (x - q * f) / f is exact (Markstein); inlined and branch-free, half the cost of x / f.
+__device__ __forceinline__ float divide(float x, const Factor& factor) {
+  if (!factor.is_moderate) {
+    return x / factor.f;
+  }
+  const float estimate = x * factor.reciprocal;
+  float q = fmaf(fmaf(-estimate, factor.f, x), factor.reciprocal, estimate);
+  q = fmaf(fmaf(-q, factor.f, x), factor.reciprocal, q);
+  return fabsf(estimate) < 0x1p20f ? q : estimate;
+}
+
+// NaN becomes the upper bound.
+__device__ __forceinline__ float clamped(float v, float low, float high) {
+  return fmaxf(fminf(v, high), low);
+}
+
+// Adding it to a number below 2^22 drops the fraction (to nearest even) and leaves the integer in
+// the low bits.
+inline constexpr float kNoFraction = 12582912.0f;
+
+__device__ __forceinline__ float nearest(float v) {
+  return (v + kNoFraction) - kNoFraction;
+}
+__device__ __forceinline__ uint32_t low_byte(float integer) {
+  return __float_as_uint(integer + kNoFraction) & 0xffu;
+}
+__device__ __forceinline__ float int8_range(float v) {
+  return clamped(v == v ? v : 0.0f, -128.0f, 127.0f);
+}
+
+// Saturates at 448; NaN stays NaN.
+__device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+}
+
+// |v| <= 6, by the halfway points; ties go to the even code.
+__device__ __forceinline__ uint32_t e2m1(float v) {
+  const float a = fabsf(v);
+  const uint32_t code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) +
+                        (a >= 3.5f) + (a > 5.0f);
+  return code | (__float_as_uint(v) >> 31 << 3);
+}
+
+template <Encode kHow>
+__device__ __forceinline__ uint32_t encode_as(float x, const Factor& factor) {
+  const float f = factor.f;
+  if constexpr (kHow == Encode::kE4M3Multiply) {
+    return e4m3_pair(fminf(x * f, kE4M3Max), 0.0f) & 0xffu;  // fminf: NaN becomes the bound
+  } else if constexpr (kHow == Encode::kE4M3Divide) {
+    return e4m3_pair(fminf(divide(x, factor), kE4M3Max), 0.0f) & 0xffu;
+  } else if constexpr (kHow == Encode::kE4M3Overflow) {
+    const float v = x * f;
+    constexpr float kRoundsTo448 = 464.0f;
+    const uint32_t nan = 0x7fu | (__float_as_uint(x) >> 31 << 7);  // f > 0
+    return fabsf(v) <= kRoundsTo448 ? e4m3_pair(v, 0.0f) & 0xffu : nan;
+  } else if constexpr (kHow == Encode::kI8NearestDivide) {
+    return low_byte(int8_range(divide(x, factor)));
+  } else if constexpr (kHow == Encode::kI8AwayMultiply) {
+    const float v = int8_range(x * f);
+    const float a = fabsf(v);
+    const float even = nearest(a);
+    return low_byte(copysignf(a - even == 0.5f ? even + 1.0f : even, v));
+  } else if constexpr (kHow == Encode::kI8TruncateDivide) {
+    const float v = int8_range(divide(x, factor));
+    const float a = fabsf(v);
+    const float near = nearest(a);
+    return low_byte(copysignf(near > a ? near - 1.0f : near, v));
+  } else if constexpr (kHow == Encode::kU4Divide) {
+    const float v = divide(x, factor);
+    // Beyond 2^20 the sum is clamped whatever the fraction.
+    const float near = v == v ? rintf(v) : 0.0f;
+    return low_byte(clamped(near + factor.zero_point, 0.0f, 15.0f));
+  } else if constexpr (kHow == Encode::kE2M1Multiply) {
+    return e2m1(clamped(x * f, -kE2M1Max, kE2M1Max));
+  } else if constexpr (kHow == Encode::kE3M2Multiply) {
+    return e3m2_from_float(clamped(x * f, -kE3M2Max, kE3M2Max));
+  } else {
+    static_assert(kHow == Encode::kE2M3Multiply);
+    return e2m3_from_float(clamped(x * f, -kE2M3Max, kE2M3Max));
+  }
+}
+
+// fn(the Encode as a constant).
+template <Encode kHow>
+struct EncodeConstant {
+  static constexpr Encode value = kHow;
+};
+
+template <typename Fn>
+__device__ __forceinline__ void visit_encode(Encode how, const Fn& fn) {
+  switch (how) {
+    case Encode::kE4M3Multiply:
+      return fn(EncodeConstant<Encode::kE4M3Multiply>{});
+    case Encode::kE4M3Divide:
+      return fn(EncodeConstant<Encode::kE4M3Divide>{});
+    case Encode::kE4M3Overflow:
+      return fn(EncodeConstant<Encode::kE4M3Overflow>{});
+    case Encode::kI8NearestDivide:
+      return fn(EncodeConstant<Encode::kI8NearestDivide>{});
+    case Encode::kI8AwayMultiply:
+      return fn(EncodeConstant<Encode::kI8AwayMultiply>{});
+    case Encode::kI8TruncateDivide:
+      return fn(EncodeConstant<Encode::kI8TruncateDivide>{});
+    case Encode::kU4Divide:
+      return fn(EncodeConstant<Encode::kU4Divide>{});
+    case Encode::kE2M1Multiply:
+      return fn(EncodeConstant<Encode::kE2M1Multiply>{});
+    case Encode::kE3M2Multiply:
+      return fn(EncodeConstant<Encode::kE3M2Multiply>{});
+    case Encode::kE2M3Multiply:
+      return fn(EncodeConstant<Encode::kE2M3Multiply>{});
+  }
+}
+
+// Eight codes as a little-endian bit string: 8, 6 or 4 bytes.
+__device__ __forceinline__ uint64_t encode8(Encode how,
+                                            const float (&x)[kVector],
+                                            const Factor& factor) {
+  uint64_t codes = 0;
+  visit_encode(how, [&](auto constant) {
+    constexpr Encode kHow = decltype(constant)::value;
+    constexpr int kWidth = code_bits(code_of(kHow));
+    if constexpr (kHow == Encode::kE4M3Multiply || kHow == Encode::kE4M3Divide) {
+#pragma unroll
+      for (int i = 0; i < kVector; i += 2) {
+        float v[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const float scaled =
+              kHow == Encode::kE4M3Multiply ? x[i + j] * factor.f : divide(x[i + j], factor);
+          v[j] = fminf(scaled, kE4M3Max);
+        }
+        codes |= static_cast<uint64_t>(e4m3_pair(v[0], v[1])) << (8 * i);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        codes |= static_cast<uint64_t>(encode_as<kHow>(x[i], factor)) << (kWidth * i);
+      }
+    }
+  });
+  return codes;
+}
+
+__device__ __forceinline__ uint32_t encode1(Encode how, float x, const Factor& factor) {
+  uint32_t code = 0;
+  visit_encode(how, [&](auto constant) { code = encode_as<decltype(constant)::value>(x, factor); });
+  return code;
+}
+
+__device__ __forceinline__ float decode1(Code code, uint32_t bits) {
+  switch (code) {
+    case Code::kE4M3:
+      return __half2float(
+          __half(__nv_cvt_fp8_to_halfraw(static_cast<__nv_fp8_storage_t>(bits), __NV_E4M3)));
+    case Code::kI8:
+      return static_cast<float>(static_cast<int8_t>(bits));
+    case Code::kU4:
+      return static_cast<float>(bits);
+    case Code::kE2M1:
+      return e2m1_to_float(static_cast<uint8_t>(bits));
+    case Code::kE3M2:
+      return e3m2_to_float(static_cast<uint8_t>(bits));
+    case Code::kE2M3:
+      return e2m3_to_float(static_cast<uint8_t>(bits));
+  }
+  return 0.0f;
+}
+
+template <Code kCode>
+__device__ __forceinline__ void decode8_as(uint64_t codes, float (&v)[kVector]) {
+  constexpr int kWidth = code_bits(kCode);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    v[i] = decode1(kCode, static_cast<uint32_t>(codes >> (kWidth * i)) & ((1u << kWidth) - 1));
+  }
+}
+
+__device__ __forceinline__ void decode8(Code code, uint64_t codes, float (&v)[kVector]) {
+  switch (code) {
+    case Code::kE4M3:
+      return decode8_as<Code::kE4M3>(codes, v);
+    case Code::kI8:
+      return decode8_as<Code::kI8>(codes, v);
+    case Code::kU4:
+      return decode8_as<Code::kU4>(codes, v);
+    case Code::kE2M1:
+      return decode8_as<Code::kE2M1>(codes, v);
+    case Code::kE3M2:
+      return decode8_as<Code::kE3M2>(codes, v);
+    case Code::kE2M3:
+      return decode8_as<Code::kE2M3>(codes, v);
+  }
+}
+
+// Bytes of eight codes.
+__host__ __device__ constexpr int vector_bytes(Code code) {
+  return code_bits(code);  // 8 codes of b bits
+}
+
+// Elements whose codes fill whole bytes, and the bytes.
+__host__ __device__ constexpr int pack_elements(Code code) {
+  return code_bits(code) == 8 ? 1 : code_bits(code) == 6 ? 4 : 2;
+}
+__host__ __device__ constexpr int pack_bytes(Code code) {
+  return code_bits(code) == 6 ? 3 : 1;
+}
+
+__host__ __device__ constexpr size_t vector_alignment(Code code) {
+  return code_bits(code) == 6 ? 2 : static_cast<size_t>(code_bits(code));
+}
+
+__device__ __forceinline__ void store_vector(void* out,
+                                             DType dtype,
+                                             int64_t unit,
+                                             const float (&v)[kVector]) {
+  switch (dtype) {
+    case DType::kF32:
+      return cuda::store8(static_cast<float*>(out) + unit * kVector, v);
+    case DType::kBF16:
+      return cuda::store8(static_cast<BFloat16*>(out) + unit * kVector, v);
+    default:
+      return cuda::store8(static_cast<Float16*>(out) + unit * kVector, v);
+  }
+}
+
+__device__ __forceinline__ void store_element(void* out, DType dtype, int64_t i, float v) {
+  switch (dtype) {
+    case DType::kF32:
+      return cuda::store1(static_cast<float*>(out) + i, v);
+    case DType::kBF16:
+      return cuda::store1(static_cast<BFloat16*>(out) + i, v);
+    default:
+      return cuda::store1(static_cast<Float16*>(out) + i, v);
+  }
+}
+
+// p is aligned to vector_alignment(code).
+__device__ __forceinline__ void store_codes(Code code, uint8_t* p, uint64_t codes) {
+  const auto low = static_cast<uint32_t>(codes);
+  switch (vector_bytes(code)) {
+    case 8:
+      *reinterpret_cast<uint2*>(p) = make_uint2(low, static_cast<uint32_t>(codes >> 32));
+      break;
+    case 6: {
+      auto* to = reinterpret_cast<uint16_t*>(p);
+      to[0] = static_cast<uint16_t>(low);
+      to[1] = static_cast<uint16_t>(low >> 16);
+      to[2] = static_cast<uint16_t>(codes >> 32);
+      break;
+    }
+    default:
+      *reinterpret_cast<uint32_t*>(p) = low;
+  }
+}
+
+__device__ __forceinline__ uint64_t load_codes(Code code, const uint8_t* p) {
+  switch (vector_bytes(code)) {
+    case 8: {
+      const uint2 words = *reinterpret_cast<const uint2*>(p);
+      return words.x | static_cast<uint64_t>(words.y) << 32;
+    }
+    case 6: {
+      const auto* from = reinterpret_cast<const uint16_t*>(p);
+      return from[0] | static_cast<uint32_t>(from[1]) << 16 | static_cast<uint64_t>(from[2]) << 32;
+    }
+    default:
+      return *reinterpret_cast<const uint32_t*>(p);
+  }
+}
+
+}  // namespace moebius::quant::device

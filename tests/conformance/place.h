@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Place: where an implementation under test works, and the way there and back for its operands.
+#pragma once
+
+#include "moebius/stream.h"
+#include "moebius/tensor.h"
+
+namespace moebius::testing {
+
+struct Place {
+  Place() = default;
+  explicit Place(DeviceType type)
+      : stream(type == DeviceType::kCpu ? Stream::cpu() : Stream::cuda(0)) {}
+
+  Device device() const { return stream.device(); }
+
+  // Undefined tensors stay undefined.
+  Tensor take(const Tensor& tensor) const {
+    if (!tensor || tensor.device() == device()) {
+      return tensor;
+    }
+    const Tensor there = to_device(tensor, device(), stream);
+    stream.synchronize();  // the caller may drop or change its tensor
+    return there;
+  }
+  Tensor bring(const Tensor& tensor) const {
+    return tensor ? to_device(tensor, Device::cpu(), stream) : tensor;
+  }
+
+  Stream stream;
+};
+
+}  // namespace moebius::testing
