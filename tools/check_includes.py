@@ -32,7 +32,7 @@ PUBLIC_HEADERS = {
     "quant": "quant_config quantize scale_layout",
     "router": "router",
     "comm": "dispatch group low_latency",
-    "experts": "experts lora",
+    "experts": "experts lora permute",
     "layer": "all2all modular_kernel moe_config moe_layer parallel_config prepare_finalize"
     " shared_experts tolerance weight_and_reduce workspace",
     "checkpoint": "checkpoint safetensors",

@@ -60,9 +60,12 @@ struct RouterConfig {
   // Simulation: the same seed, call number (of select() on a Router, from 0) and shape give the
   // same ids.
   uint64_t seed = 0;
-  CustomRouting custom = {};  // replaces all of the above when set
+  CustomRouting custom = {};  // replaces all of the above when set; on the CPU
+  // Where the router's tensors are.  On a GPU select() and logits() enqueue and return.
+  Device device = {};
 };
 
+// On the CPU or the router's device, complete; a router on a GPU keeps copies.
 struct RouterWeights {
   Tensor gate = {};             // [E, H] bf16, f16 or f32; undefined when the caller brings logits
   Tensor bias = {};             // [E], added to the logits; optional
@@ -72,7 +75,8 @@ struct RouterWeights {
 class Router {
  public:
   // Throws InvalidArgument: K > E, groups that do not divide E, shapes, NaN in a weight (named).
-  // Throws Unsupported when the implementation forced by MOEBIUS_ROUTER refuses.
+  // Throws Unsupported when no implementation or the one forced by MOEBIUS_ROUTER accepts, and for
+  // simulated and custom routing on a GPU.
   Router(RouterConfig config, RouterWeights weights);
   ~Router();
   Router(Router&&) noexcept;
@@ -99,6 +103,8 @@ class Router {
 
 // Tokens per local expert among ids i32 [T, K]: out i32 [L].  expert_map i32 [E] (-1 = foreign)
 // maps global ids; undefined: ids are local already.  Ids of -1 are not counted.
+// On the CPU throws InvalidArgument naming an id or map entry out of range; on a GPU, where nothing
+// waits on the host, such ids are not counted.
 void count_expert_tokens(const Tensor& ids,
                          const Tensor& expert_map,
                          const Tensor& out,

@@ -31,6 +31,7 @@ class WeightAndReduce {
   virtual WeightAndReduceKind kind() const = 0;
   // output [M, H], dtype of expert_output (f32, bf16, f16); overwritten.  expert_output is scratch
   // from here on: an implementation may scale it in place.
+  // On a GPU everything is on one device and of the stream; nothing waits on the host.
   // Throws InvalidArgument on a shape that does not fit (both shapes named).
   virtual void apply(const WeightAndReduceInput& input,
                      const Tensor& output,
@@ -44,8 +45,20 @@ class WeightAndReduce {
 //              Masked selections (id -1) contribute nothing.
 // kNoOp        [M, H] is copied (nothing happens when it already is the output).
 // kNaiveBatched [L, max_rows, H]: expert by expert, rows in token order, added in the dtype;
-//              `first_expert` is the global id of local expert 0.
+//              `first_expert` is the global id of local expert 0.  More rows than max_rows are an
+//              error on the CPU; on a GPU, where counts are not read, those past it count as
+//              masked.
 std::unique_ptr<WeightAndReduce> make_weight_and_reduce(WeightAndReduceKind kind,
                                                         int64_t first_expert = 0);
+
+// output[t] = sum over k of weights[t, k] * expert_rows[row_of_slot[t, k]], as kContiguous rounds;
+// slots with row -1 contribute nothing.  The way back from moebius/permute.h.
+// expert_rows [R.., H], row_of_slot i32 [M, K], weights f32 [M, K] or undefined (all 1), output
+// [M, H].
+void reduce_permuted_rows(const Tensor& expert_rows,
+                          const Tensor& row_of_slot,
+                          const Tensor& weights,
+                          const Tensor& output,
+                          const Stream& stream);
 
 }  // namespace moebius

@@ -9,7 +9,10 @@
 
 #include "core/parallel.h"
 #include "core/row_sums.h"
+#include "core/same_device.h"
+#include "experts/cuda/permute.h"
 #include "layer/batched_rows.h"
+#include "layer/cuda/weighted_sum.h"
 #include "layer/row_ops.h"
 
 namespace moebius {
@@ -69,7 +72,9 @@ void reduce_tokens(const Tensor& expert_output,
 }
 
 // Checks what both summing strategies share; returns K.
-int64_t expect_routing(const WeightAndReduceInput& input, const Tensor& output) {
+int64_t expect_routing(const WeightAndReduceInput& input,
+                       const Tensor& output,
+                       const Stream& stream) {
   expect_hidden_dtype(input.expert_output, "expert_output");
   expect_dtype(output, input.expert_output.dtype(), "output");
   expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
@@ -78,11 +83,26 @@ int64_t expect_routing(const WeightAndReduceInput& input, const Tensor& output) 
   expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
   expect_ge(input.expert_output.num_dims(), 2, "dimensions of expert_output");
   expect_shape(output, {input.topk_ids.dim(0), input.expert_output.shape().back()}, "output");
+  const Device device = input.expert_output.device();
+  expect_on(input.topk_ids, device, "topk_ids");
+  expect_on(input.topk_weights, device, "topk_weights");
+  expect_on(output, device, "output");
+  expect_stream(stream, device);
   return input.topk_ids.dim(1);
 }
 
 float weight_of(const WeightAndReduceInput& input, int64_t selection) {
   return input.apply_router_weight_on_input ? 1.0f : input.topk_weights.data<float>()[selection];
+}
+
+// Undefined: all 1.
+Tensor weights_of(const WeightAndReduceInput& input) {
+  return input.apply_router_weight_on_input ? Tensor{} : input.topk_weights;
+}
+
+// moe_sum's rule for the rows of a token.
+bool sums_in_dtype(int64_t topk) {
+  return topk >= 2 && topk <= 4;
 }
 
 class Delegate final : public WeightAndReduce {
@@ -103,7 +123,9 @@ class NoOp final : public WeightAndReduce {
     expect_dtype(output, input.expert_output.dtype(), "output");
     expect_shape(output, input.expert_output.shape(), "output");
     if (output.raw() != input.expert_output.raw()) {
-      copy_rows(input.expert_output, output, stream);
+      const bool is_on_cpu = output.device().is_cpu() && input.expert_output.device().is_cpu();
+      is_on_cpu ? copy_rows(input.expert_output, output, stream)
+                : copy(input.expert_output, output, stream);
     }
   }
 };
@@ -114,15 +136,25 @@ class Contiguous final : public WeightAndReduce {
   void apply(const WeightAndReduceInput& input,
              const Tensor& output,
              const Stream& stream) const override {
-    const int64_t topk = expect_routing(input, output);
+    const int64_t topk = expect_routing(input, output, stream);
     const int64_t num_tokens = output.dim(0);
     const int64_t hidden = output.dim(1);
     expect_shape(input.expert_output,
                  input.expert_output.num_dims() == 2 ? Shape{num_tokens * topk, hidden}
                                                      : Shape{num_tokens, topk, hidden},
                  "expert_output");
+    const bool sum_in_dtype = sums_in_dtype(topk);
+    if (output.device().is_cuda()) {
+      cuda_weighted_sum({.rows = input.expert_output,
+                         .ids = input.topk_ids,
+                         .weights = weights_of(input),
+                         .sums_in_type = sum_in_dtype,
+                         .topk = topk,
+                         .output = output},
+                        stream);
+      return;
+    }
     const auto* ids = input.topk_ids.data<int32_t>();
-    const bool sum_in_dtype = topk >= 2 && topk <= 4;
     reduce_tokens(input.expert_output, output, sum_in_dtype, stream,
                   [&](int64_t t, std::vector<Term>& terms) {
                     for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
@@ -142,8 +174,19 @@ class NaiveBatched final : public WeightAndReduce {
   void apply(const WeightAndReduceInput& input,
              const Tensor& output,
              const Stream& stream) const override {
-    const int64_t topk = expect_routing(input, output);
+    const int64_t topk = expect_routing(input, output, stream);
     expect_eq(input.expert_output.num_dims(), 3, "dimensions of expert_output");
+    if (output.device().is_cuda()) {
+      cuda_batched_sum({.rows = input.expert_output,
+                        .ids = input.topk_ids,
+                        .weights = weights_of(input),
+                        .by_row = true,  // expert by expert
+                        .sums_in_type = true,
+                        .topk = topk,
+                        .output = output},
+                       first_expert_, stream);
+      return;
+    }
     const BatchedRows rows = batched_rows(input.topk_ids, first_expert_, input.expert_output.dim(0),
                                           input.expert_output.dim(1));
     reduce_tokens(input.expert_output, output, /*sum_in_dtype=*/true, stream,
@@ -165,6 +208,48 @@ class NaiveBatched final : public WeightAndReduce {
 };
 
 }  // namespace
+
+void reduce_permuted_rows(const Tensor& expert_rows,
+                          const Tensor& row_of_slot,
+                          const Tensor& weights,
+                          const Tensor& output,
+                          const Stream& stream) {
+  expect_hidden_dtype(expert_rows, "expert_rows");
+  expect_eq(expert_rows.num_dims(), 2, "dimensions of expert_rows");
+  expect_dtype(row_of_slot, DType::kI32, "row_of_slot");
+  expect_eq(row_of_slot.num_dims(), 2, "dimensions of row_of_slot");
+  expect_dtype(output, expert_rows.dtype(), "output");
+  expect_shape(output, {row_of_slot.dim(0), expert_rows.dim(1)}, "output");
+  const Device device = expert_rows.device();
+  if (weights) {
+    expect_dtype(weights, DType::kF32, "weights");
+    expect_shape(weights, row_of_slot.shape(), "weights");
+    expect_on(weights, device, "weights");
+  }
+  expect_on(row_of_slot, device, "row_of_slot");
+  expect_on(output, device, "output");
+  expect_stream(stream, device);
+  const int64_t topk = row_of_slot.dim(1);
+  if (device.is_cuda()) {
+    cuda_weighted_sum({.rows = expert_rows,
+                       .row_of_slot = row_of_slot,
+                       .weights = weights,
+                       .sums_in_type = sums_in_dtype(topk),
+                       .topk = topk,
+                       .output = output},
+                      stream);
+    return;
+  }
+  const auto* rows = row_of_slot.data<int32_t>();
+  reduce_tokens(expert_rows, output, sums_in_dtype(topk), stream,
+                [&](int64_t t, std::vector<Term>& terms) {
+                  for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
+                    if (rows[i] >= 0) {
+                      terms.push_back({rows[i], weights ? weights.data<float>()[i] : 1.0f});
+                    }
+                  }
+                });
+}
 
 std::string_view name(WeightAndReduceKind kind) {
   switch (kind) {

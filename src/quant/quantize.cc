@@ -11,6 +11,7 @@
 #include <array>
 
 #include "core/parallel.h"
+#include "core/same_device.h"
 #include "quant/group_rule.h"
 #include "quant/groups.h"
 #include "quant/impls.h"
@@ -36,24 +37,11 @@ void expect_float_matrix(const Tensor& tensor, std::string_view what) {
                      name(tensor.dtype()), to_string(tensor.shape())));
 }
 
-void expect_on(const Tensor& tensor, Device device, std::string_view what) {
-  if (tensor.device() != device) {
-    expect_eq(to_string(tensor.device()), to_string(device), fmt::format("device of {}", what));
-  }
-}
-
 void expect_like(
     const Tensor& tensor, const Shape& shape, DType dtype, Device device, std::string_view what) {
   expect_shape(tensor, shape, what);
   expect_dtype(tensor, dtype, what);
   expect_on(tensor, device, what);
-}
-
-// Work on a GPU needs a stream of it; work on the CPU takes what threads the stream has.
-void expect_stream(const Stream& stream, Device device) {
-  if (device.is_cuda() && stream.device() != device) {
-    expect_eq(to_string(stream.device()), to_string(device), "device of the stream");
-  }
 }
 
 void expect_quantized(
@@ -284,7 +272,7 @@ void quantize(const Tensor& x,
   quant::expect_float_matrix(x, "x");
   quant::expect_quantized(out, spec, x.dim(0), x.dim(1), x.device());
   quant::expect_disjoint(x, out.values, "x overlaps the quantized values");
-  quant::expect_stream(stream, x.device());
+  expect_stream(stream, x.device());
   const Tensor given = quant::given_tensor_scale(spec, x.device(), static_scale, global_scale);
   const quant::Impl& impl = quant::select_quant_impl(x.device());
   if (impl.device_kernels != nullptr) {
@@ -322,7 +310,7 @@ void dequantize(const Quantized& q,
                 const Stream& stream) {
   quant::expect_float_matrix(out, "out");
   quant::expect_quantized(q, spec, out.dim(0), out.dim(1), out.device());
-  quant::expect_stream(stream, out.device());
+  expect_stream(stream, out.device());
   const quant::Impl& impl = quant::select_quant_impl(out.device());
   if (impl.device_kernels != nullptr) {
     impl.device_kernels->dequantize(q, spec, out, stream);
@@ -342,8 +330,8 @@ void quantize_dequantize(const Tensor& x,
                          const Tensor& global_scale) {
   quant::expect_float_matrix(x, "x");
   quant::expect_float_matrix(out, "out");
-  quant::expect_on(out, x.device(), "out");
-  quant::expect_stream(stream, x.device());
+  expect_on(out, x.device(), "out");
+  expect_stream(stream, x.device());
   expect_shape(out, x.shape(), "out");
   const bool is_same = x.raw() == out.raw() && x.dtype() == out.dtype();
   if (!is_same) {

@@ -10,13 +10,6 @@
 
 namespace moebius::router {
 
-void expect_on_cpu(const Tensor& tensor, std::string_view what) {
-  if (!tensor.device().is_cpu()) {
-    throw Unsupported(
-        fmt::format("{} is on {}, the router runs on the CPU", what, to_string(tensor.device())));
-  }
-}
-
 void expect_ids_below(const Tensor& ids, int64_t bound, std::string_view what) {
   const int32_t* data = ids.data<int32_t>();
   const int32_t* end = data + ids.numel();

@@ -12,9 +12,6 @@
 
 namespace moebius::router {
 
-// Throws Unsupported for a tensor on another device.
-void expect_on_cpu(const Tensor& tensor, std::string_view what);
-
 // Every element of the i32 tensor must be in [-1, bound).  Throws InvalidArgument naming the first
 // that is not: "ids[3, 1] is 12, expected -1 <= id < 8".
 void expect_ids_below(const Tensor& ids, int64_t bound, std::string_view what);

@@ -2,26 +2,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "core/same_device.h"
 #include "moebius/router.h"
 #include "router/checks.h"
+#include "router/cuda/count.h"
 
 namespace moebius {
 
 void count_expert_tokens(const Tensor& ids,
                          const Tensor& expert_map,
                          const Tensor& out,
-                         const Stream&) {
+                         const Stream& stream) {
   expect_dtype(ids, DType::kI32, "ids");
-  router::expect_on_cpu(ids, "ids");
+  const Device device = ids.device();
   expect_eq(ids.num_dims(), 2, "dimensions of ids");
   expect_dtype(out, DType::kI32, "out");
-  router::expect_on_cpu(out, "out");
+  expect_on(out, device, "out");
   expect_eq(out.num_dims(), 1, "dimensions of out");
   const int64_t num_local_experts = out.dim(0);
   if (expert_map) {
     expect_dtype(expert_map, DType::kI32, "expert_map");
-    router::expect_on_cpu(expert_map, "expert_map");
+    expect_on(expert_map, device, "expert_map");
     expect_eq(expert_map.num_dims(), 1, "dimensions of expert_map");
+  }
+  expect_stream(stream, device);
+  if (device.is_cuda()) {
+    router::cuda_count_expert_tokens(ids, expert_map, out, stream);
+    return;
+  }
+  if (expert_map) {
     router::expect_ids_below(expert_map, num_local_experts, "expert_map");
   }
   router::expect_ids_below(ids, expert_map ? expert_map.dim(0) : num_local_experts, "ids");

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Constants of exp_nonpositive() (scoring.h), for its scalar and its vector versions.
+// Constants of exp_nonpositive() (exp.h), for its scalar and its vector versions.
 // exp(x) = 2^n * e^r with n = round(x / ln 2), |r| <= ln(2) / 2, and e^r from its Taylor series up
 // to r^7 (the rest is below 6e-9).  ln 2 is split so that n * kLn2High is exact.
 #pragma once

@@ -16,7 +16,7 @@ namespace moebius::router {
 // A validated router, as Router was made from; outlives the implementation.
 struct Model {
   RouterConfig config;
-  Tensor gate;                         // [E, H] f32, f16 or bf16; may be undefined
+  Tensor gate;                         // [E, H] f32, f16 or bf16 on the CPU; may be undefined
   std::vector<float> bias;             // [E], zeros when there is none
   std::vector<float> correction_bias;  // [E], or empty
 };
@@ -34,6 +34,7 @@ class Impl {
 
 struct ImplEntry {
   std::string_view name;
+  DeviceType device;  // where it works: config.device
   Support (*supports)(const Model& model);
   std::unique_ptr<Impl> (*make)(const Model& model);
 };

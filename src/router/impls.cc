@@ -3,6 +3,7 @@
 //
 // Every implementation of the router, most specialised first; the first that accepts is used.
 #include "router/cpu/cpu.h"
+#include "router/cuda/cuda.h"
 #include "router/impl.h"
 #include "router/ref/ref.h"
 
@@ -10,17 +11,21 @@ namespace moebius::router {
 
 namespace {
 
+constexpr DeviceType kCpu = DeviceType::kCpu;
 constexpr ImplEntry kImpls[] = {
+#ifdef MOEBIUS_HAVE_CUDA
+    {"cuda", DeviceType::kCuda, cuda_supports, make_cuda},
+#endif
 #ifdef MOEBIUS_HAVE_AMX
-    {"cpu_amx", cpu_amx_supports, make_cpu_amx},
+    {"cpu_amx", kCpu, cpu_amx_supports, make_cpu_amx},
 #endif
 #ifdef MOEBIUS_HAVE_AVX512
-    {"cpu_avx512", cpu_avx512_supports, make_cpu_avx512},
+    {"cpu_avx512", kCpu, cpu_avx512_supports, make_cpu_avx512},
 #endif
 #ifdef MOEBIUS_HAVE_AVX2
-    {"cpu_avx2", cpu_avx2_supports, make_cpu_avx2},
+    {"cpu_avx2", kCpu, cpu_avx2_supports, make_cpu_avx2},
 #endif
-    {"ref", ref_supports, make_ref},
+    {"ref", kCpu, ref_supports, make_ref},
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/same_device.h"
 #include "core/select.h"
 #include "router/checks.h"
 #include "router/impl.h"
@@ -51,11 +52,18 @@ void check(const RouterConfig& config) {
   expect(std::isfinite(config.zipf_exponent) && config.zipf_exponent >= 0.0,
          fmt::format("zipf_exponent is {}, expected a finite number of at least 0",
                      config.zipf_exponent));
+  if (config.device.is_cuda()) {
+    expect_usable(config.device);
+    if (config.custom || config.simulation != Simulation::kNone) {
+      throw Unsupported(fmt::format("{} routing on {}: it runs on the CPU",
+                                    config.custom ? "custom" : "simulated",
+                                    to_string(config.device)));
+    }
+  }
 }
 
 void check(const RouterConfig& config, const RouterWeights& weights) {
   if (weights.gate) {
-    router::expect_on_cpu(weights.gate, "gate");
     expect_float(weights.gate, "gate");
     expect_eq(weights.gate.num_dims(), 2, "dimensions of gate");
     expect_eq(weights.gate.dim(0), config.num_experts, "gate.dim(0)");
@@ -65,7 +73,6 @@ void check(const RouterConfig& config, const RouterWeights& weights) {
   for (const auto& [bias, what] :
        {std::pair(&weights.bias, "bias"), std::pair(&weights.correction_bias, "correction_bias")}) {
     if (*bias) {
-      router::expect_on_cpu(*bias, what);
       expect_float(*bias, what);
       expect_shape(*bias, {config.num_experts}, what);
       expect_no_nan(*bias, what);
@@ -78,8 +85,21 @@ std::vector<float> to_floats(const Tensor& tensor) {
   return {wide.data<float>(), wide.data<float>() + wide.numel()};
 }
 
-router::Model make_model(RouterConfig config, const RouterWeights& weights) {
+Tensor on_cpu(const Tensor& tensor, Device device, std::string_view what) {
+  if (!tensor || tensor.device().is_cpu()) {
+    return tensor;
+  }
+  expect_on(tensor, device, what);
+  return to_device(tensor, Device::cpu(), Stream::cuda(device.index));
+}
+
+router::Model make_model(RouterConfig config, const RouterWeights& given) {
   check(config);
+  const RouterWeights weights = {
+      on_cpu(given.gate, config.device, "gate"),
+      on_cpu(given.bias, config.device, "bias"),
+      on_cpu(given.correction_bias, config.device, "correction_bias"),
+  };
   check(config, weights);
   router::Model model;
   model.bias = weights.bias ? to_floats(weights.bias)
@@ -102,7 +122,12 @@ struct Router::State {
                           "router",
                           "MOEBIUS_ROUTER",
                           "",
-                          [this](const router::ImplEntry& e) { return e.supports(model); })),
+                          [this](const router::ImplEntry& e) {
+                            return e.device == model.config.device.type
+                                       ? e.supports(model)
+                                       : Support::no("the router works on " +
+                                                     to_string(model.config.device));
+                          })),
         impl(entry.make(model)),
         simulator(model.config) {}
 
@@ -135,13 +160,14 @@ std::string_view Router::implementation() const {
 void Router::logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const {
   expect_defined(state_->model.gate, "the router's gate");
   expect_defined(hidden, "hidden");
-  router::expect_on_cpu(hidden, "hidden");
+  expect_on(hidden, config().device, "hidden");
   expect_float(hidden, "hidden");
   expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
   expect_eq(hidden.dim(1), state_->model.gate.dim(1), "hidden.dim(1)");
   expect_dtype(out, DType::kF32, "out");
-  router::expect_on_cpu(out, "out");
+  expect_on(out, config().device, "out");
   expect_shape(out, {hidden.dim(0), config().num_experts}, "out");
+  expect_stream(stream, config().device);
   state_->impl->logits(hidden, out, stream);
 }
 
@@ -150,15 +176,16 @@ void Router::select(const Tensor& logits,
                     const Tensor& weights,
                     const Stream& stream) const {
   expect_dtype(logits, DType::kF32, "logits");
-  router::expect_on_cpu(logits, "logits");
+  expect_on(logits, config().device, "logits");
   expect_eq(logits.num_dims(), 2, "dimensions of logits");
   expect_eq(logits.dim(1), config().num_experts, "logits.dim(1)");
   expect_dtype(ids, DType::kI32, "ids");
-  router::expect_on_cpu(ids, "ids");
+  expect_on(ids, config().device, "ids");
   expect_shape(ids, {logits.dim(0), config().topk}, "ids");
   expect_dtype(weights, DType::kF32, "weights");
-  router::expect_on_cpu(weights, "weights");
+  expect_on(weights, config().device, "weights");
   expect_shape(weights, {logits.dim(0), config().topk}, "weights");
+  expect_stream(stream, config().device);
 
   const uint64_t call = state_->num_selects.fetch_add(1, std::memory_order_relaxed);
   if (config().custom) {

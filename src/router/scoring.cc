@@ -3,29 +3,17 @@
 #include "router/scoring.h"
 
 #include <algorithm>
-#include <bit>
-#include <cassert>
 #include <cmath>
 #include <limits>
 
-#include "router/exp_constants.h"
+#include "router/exp.h"
 
 namespace moebius::router {
 
 namespace {
 
-// 2^n for -126 <= n <= 127.
-float power_of_two(int n) {
-  return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23);
-}
-
-float sigmoid(float x) {
-  const float z = exp_nonpositive(-std::fabs(x));  // no overflow on either side
-  return (x >= 0.0f ? 1.0f : z) / (1.0f + z);
-}
-
 float sqrt_softplus(float x) {
-  return std::sqrt(std::max(x, 0.0f) + std::log1p(exp_nonpositive(-std::fabs(x))));
+  return std::sqrt(softplus(x));
 }
 
 void softmax(float* s, int64_t n) {
@@ -50,24 +38,6 @@ void softmax(float* s, int64_t n) {
 }
 
 }  // namespace
-
-float exp_nonpositive(float x) {
-  if (std::isnan(x)) {
-    return x;
-  }
-  assert(x <= 0.0f);
-  x = kExpLowest > x ? kExpLowest : x;
-  const float n = (x * kLog2E + kRoundToInteger) - kRoundToInteger;
-  const float r = (x - n * kLn2High) - n * kLn2Low;
-  float p = kTaylor[0];
-  for (int i = 1; i < kNumTaylor; ++i) {
-    p = p * r + kTaylor[i];
-  }
-  // Two factors, since 2^n alone may be too small for a normal number; only the last one rounds.
-  const int exponent = static_cast<int>(n);
-  const int half = exponent >> 1;
-  return p * power_of_two(half) * power_of_two(exponent - half);
-}
 
 void score(Scoring scoring, float* s, int64_t n) {
   switch (scoring) {

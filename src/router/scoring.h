@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scoring functions, and the weights of the chosen experts: the part of RouterConfig's steps that
-// every CPU implementation shares, and the arithmetic that src/router/cpu repeats in SIMD.
+// every CPU implementation shares, and the arithmetic that src/router/cpu repeats in SIMD and
+// src/router/cuda on a GPU.
 //
-// Everything here is adds, multiplies, divides and square roots in a stated order, so that a vector
-// version gives the same bits.  (kSqrtSoftplus calls log1p of the C library and stays scalar.)
+// Everything here is adds, multiplies, divides and square roots in a stated order, so that vector
+// and GPU versions give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,6 @@ namespace moebius::router {
 // Softmax sums e^(x - max) in kSumLanes interleaved partial sums, which are then added in halves:
 // partial[i] += partial[i + 8] for i < 8, then + 4, + 2, + 1.
 inline constexpr int kSumLanes = 16;
-
-// REQUIRES: x <= 0 or NaN (stays NaN).  Within 1.5 units in the last place; e^-inf is 0.
-float exp_nonpositive(float x);
 
 // In place over s[0, n).  Softmax of a row with NaN, +inf or nothing but -inf is NaN throughout.
 void score(Scoring scoring, float* s, int64_t n);

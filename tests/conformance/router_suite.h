@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The contract of a router implementation: the bits that `ref` gives, for any number of threads.
-// The parameter is a name of the list in src/router/impls.cc.
+// The parameter is a name of the list in src/router/impls.cc.  Operands are made on the CPU, moved
+// to where the implementation works, and back.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,6 +20,7 @@
 #include "moebius/error.h"
 #include "moebius/router.h"
 #include "router/impl.h"
+#include "tests/conformance/place.h"
 #include "tests/router/random_inputs.h"
 
 namespace moebius::testing {
@@ -30,11 +32,26 @@ class ForcedRouter {
   ~ForcedRouter() { unsetenv("MOEBIUS_ROUTER"); }
 };
 
+inline const router::ImplEntry& entry_of(const std::string& name) {
+  const auto impls = router::impls();
+  return *std::find_if(impls.begin(), impls.end(),
+                       [&](const auto& candidate) { return candidate.name == name; });
+}
+
 inline Router make_forced(const std::string& name,
-                          const RouterConfig& config,
+                          RouterConfig config,
                           const RouterWeights& weights = {}) {
   const ForcedRouter forced(name);
+  config.device = {entry_of(name).device, 0};
   return Router(config, weights);
+}
+
+inline Place place_of(const Router& router, int num_threads) {
+  Place place(router.config().device.type);
+  if (place.device().is_cpu()) {
+    place.stream = Stream::cpu(num_threads);
+  }
+  return place;
 }
 
 // A row of K has a guard row behind it, and starts out poisoned.
@@ -52,8 +69,14 @@ struct Selection {
 };
 
 inline Selection run_select(const Router& router, const Tensor& logits, int num_threads) {
-  Selection out(logits.dim(0), router.config().topk);
-  router.select(logits, out.ids, out.weights, Stream::cpu(num_threads));
+  const int64_t num_tokens = logits.dim(0);
+  Selection out(num_tokens, router.config().topk);
+  const Place place = place_of(router, num_threads);
+  const Tensor ids = place.take(out.all_ids), weights = place.take(out.all_weights);
+  const Tensor there = place.take(logits);
+  router.select(there, ids.slice(0, num_tokens), weights.slice(0, num_tokens), place.stream);
+  out.all_ids = place.bring(ids);
+  out.all_weights = place.bring(weights);
   return out;
 }
 
@@ -83,15 +106,16 @@ inline std::optional<int64_t> first_difference(const Tensor& a, const Tensor& b)
 inline bool takes(const std::string& impl,
                   const RouterConfig& config,
                   const RouterWeights& weights) {
-  const auto impls = router::impls();
-  const auto entry = std::find_if(impls.begin(), impls.end(),
-                                  [&](const auto& candidate) { return candidate.name == impl; });
-  return entry->supports({config, weights.gate, {}, {}}).ok;
+  return entry_of(impl).supports({config, weights.gate, {}, {}}).ok;
 }
 
 class RouterConformance : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
+    const router::ImplEntry& entry = entry_of(GetParam());
+    if (entry.device == DeviceType::kCuda && cuda_device_count() == 0) {
+      GTEST_SKIP() << "skipped: no GPU";
+    }
     try {
       make_forced(GetParam(), {.num_experts = 8});
     } catch (const Unsupported& refusal) {
@@ -255,8 +279,10 @@ inline const std::vector<LogitsProblem> kLogitsProblems = {
 inline Tensor run_logits(const Router& router, const Tensor& hidden, int num_threads) {
   Tensor out = Tensor::empty({hidden.dim(0) + 1, router.config().num_experts}, DType::kF32);
   std::fill_n(out.data<float>(), out.numel(), -77.0f);
-  router.logits(hidden, out.slice(0, hidden.dim(0)), Stream::cpu(num_threads));
-  return out;
+  const Place place = place_of(router, num_threads);
+  const Tensor there = place.take(hidden), out_there = place.take(out);
+  router.logits(there, out_there.slice(0, hidden.dim(0)), place.stream);
+  return place.bring(out_there);
 }
 
 TEST_P(RouterConformance, LogitsAreThoseOfRef) {

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "tests/conformance/place.h"
 #include "tests/layer/tensors.h"
 
 namespace moebius {
@@ -223,6 +224,77 @@ TEST(WeightAndReduce, ErrorsNameBothShapes) {
                         ->apply({x, weights, ids}, Tensor::empty({2, 4}, DType::kF32), {});
                   }),
                   {"[2, 4]", "[2, 3, 4]"});
+}
+
+Tensor reduce_there(const testing::Place& place,
+                    WeightAndReduceKind kind,
+                    const WeightAndReduceInput& input,
+                    int64_t first_expert) {
+  const Tensor output = Tensor::empty({input.topk_ids.dim(0), input.expert_output.shape().back()},
+                                      input.expert_output.dtype(), place.device());
+  const WeightAndReduceInput there = {place.take(input.expert_output),
+                                      place.take(input.topk_weights), place.take(input.topk_ids),
+                                      input.apply_router_weight_on_input};
+  make_weight_and_reduce(kind, first_expert)->apply(there, output, place.stream);
+  return place.bring(output);
+}
+
+// Few tokens (columns are split) and many, one block of columns and several, odd widths.
+TEST(WeightAndReduceOnGpu, GivesTheBitsOfTheCpu) {
+  if (cuda_device_count() == 0) {
+    GTEST_SKIP() << "skipped: no GPU";
+  }
+  const testing::Place gpu(DeviceType::kCuda);
+  struct Size {
+    int64_t num_tokens, hidden;
+  };
+  for (const Size& size : {Size{1, 7168}, {37, 2880}, {600, 264}, {33, 131}, {5, 1}}) {
+    for (const int64_t topk : {1, 2, 3, 4, 6, 8, 11}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        SCOPED_TRACE("M " + std::to_string(size.num_tokens) + " H " + std::to_string(size.hidden) +
+                     " K " + std::to_string(topk) + " " + std::string(name(dtype)));
+        const auto weights = random_tensor({size.num_tokens, topk}, DType::kF32, 2);
+        const auto ids = random_ids(size.num_tokens, topk, 24, 3);
+        for (int64_t i = 0; i < ids.numel(); i += 7) {
+          ids.data<int32_t>()[i] = -1;
+        }
+        const auto standard = random_tensor({size.num_tokens, topk, size.hidden}, dtype, 1);
+        for (const bool on_input : {false, true}) {
+          const WeightAndReduceInput input = {standard, weights, ids, on_input};
+          expect_same_bits(reduce_there(gpu, kContiguous, input, 0), reduce(kContiguous, input));
+        }
+        // Experts 8..15 are local.
+        const auto batched = random_tensor({8, size.num_tokens, size.hidden}, dtype, 4);
+        const WeightAndReduceInput input = {batched, weights, ids};
+        expect_same_bits(reduce_there(gpu, kNaiveBatched, input, 8),
+                         reduce(kNaiveBatched, input, {}, 8));
+        if (HasFailure()) {
+          return;
+        }
+      }
+    }
+  }
+}
+
+TEST(WeightAndReduceOnGpu, NoOpCopies) {
+  if (cuda_device_count() == 0) {
+    GTEST_SKIP() << "skipped: no GPU";
+  }
+  const testing::Place gpu(DeviceType::kCuda);
+  const auto x = random_tensor({5, 3}, DType::kBF16, 1);
+  const WeightAndReduceInput input = {x, filled({5, 2}, DType::kF32, {7}), random_ids(5, 2, 8, 2)};
+  expect_same_bits(reduce_there(gpu, WeightAndReduceKind::kNoOp, input, 0), x);
+}
+
+TEST(ReducePermutedRows, FindsRowsWhereverTheyAre) {
+  const auto rows = filled({4, 1}, DType::kF32, {1, 10, 100, 1000});
+  const auto row_of_slot = ids_of({2, 2}, {3, 0, -1, 2});
+  const auto weights = filled({2, 2}, DType::kF32, {2, 3, 5, 7});
+  const Tensor output = Tensor::empty({2, 1}, DType::kF32);
+  reduce_permuted_rows(rows, row_of_slot, weights, output, {});
+  EXPECT_EQ(floats(output), (std::vector<float>{2003, 700}));
+  reduce_permuted_rows(rows, row_of_slot, {}, output, {});
+  EXPECT_EQ(floats(output), (std::vector<float>{1001, 100}));
 }
 
 }  // namespace

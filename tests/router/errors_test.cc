@@ -131,8 +131,18 @@ TEST(RouterErrors, TensorsOnAnotherDevice) {
   const Router router({.num_experts = 8}, {});
   EXPECT_THROW(router.select(logits, Tensor::zeros({2, 1}, DType::kI32),
                              Tensor::zeros({2, 1}, DType::kF32), {}),
-               Unsupported);
-  EXPECT_THROW(Router({.num_experts = 2}, {.gate = logits}), Unsupported);
+               InvalidArgument);
+  EXPECT_THROW(Router({.num_experts = 2}, {.gate = logits}), InvalidArgument);
+}
+
+TEST(RouterErrors, WhatRunsOnTheCpuOnlyIsRefusedElsewhere) {
+  RouterConfig config = {.num_experts = 4};
+  config.device = Device::cuda(0);
+  config.simulation = Simulation::kUniform;
+  EXPECT_THROW(Router(config, {}), Unsupported);
+  config.device = Device::cuda(99);
+  config.simulation = Simulation::kNone;
+  EXPECT_THROW(Router(config, {}), Unsupported);
 }
 
 TEST(RouterErrors, WhatACustomRoutingWritesIsChecked) {

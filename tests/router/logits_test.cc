@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "moebius/router.h"
-#include "router/scoring.h"
+#include "router/exp.h"
 #include "tests/router/random_inputs.h"
 
 namespace moebius {

@@ -1,0 +1,262 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stages on one GPU, each against a copy of as many bytes on the device.  Checks a result against
+// the CPU before it times it: a wrong kernel gets no number.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/cuda/check.h"
+#include "moebius/permute.h"
+#include "moebius/quantize.h"
+#include "moebius/router.h"
+#include "moebius/weight_and_reduce.h"
+
+namespace moebius {
+namespace {
+
+constexpr int64_t kTokens = 4096;
+constexpr int64_t kHidden = 7168;
+constexpr int64_t kExperts = 256;
+constexpr int64_t kTopk = 8;
+
+Tensor random_tensor(const Shape& shape, DType dtype, uint32_t seed) {
+  std::mt19937 random(seed);
+  const Tensor tensor = Tensor::empty(shape, dtype);
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    // The sum of two uniform numbers, a hat around 0.
+    const auto sum = static_cast<float>(random() >> 9) + static_cast<float>(random() >> 9);
+    set_float(tensor, i, sum * 0x1p-23f - 1.0f);
+  }
+  return tensor;
+}
+
+Tensor random_ids(int64_t num_tokens) {
+  std::mt19937 random(7);
+  const Tensor ids = Tensor::empty({num_tokens, kTopk}, DType::kI32);
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    ids.data<int32_t>()[i] = static_cast<int32_t>(random() % kExperts);
+  }
+  return ids;
+}
+
+class Bench {
+ public:
+  Bench() : stream_(Stream::cuda(0)) {
+    cuda::check_cuda(cudaEventCreate(&begin_), "cudaEventCreate");
+    cuda::check_cuda(cudaEventCreate(&end_), "cudaEventCreate");
+    flush_ = Tensor::zeros({int64_t{256} << 20}, DType::kU8, stream_.device());
+  }
+
+  const Stream& stream() const { return stream_; }
+  Tensor take(const Tensor& tensor) const {
+    const Tensor there = to_device(tensor, stream_.device(), stream_);
+    stream_.synchronize();
+    return there;
+  }
+  Tensor empty(const Shape& shape, DType dtype) const {
+    return Tensor::empty(shape, dtype, stream_.device());
+  }
+
+  // Median microseconds with a cold L2, of work that is launched in one go.
+  double time(const std::function<void()>& work) const {
+    std::vector<float> times;
+    for (int i = 0; i < 25; ++i) {
+      cuda::check_cuda(cudaMemsetAsync(flush_.raw(), i, static_cast<size_t>(flush_.nbytes()),
+                                       cuda::as_stream(stream_.native_handle())),
+                       "cudaMemsetAsync");
+      cuda::check_cuda(cudaEventRecord(begin_, cuda::as_stream(stream_.native_handle())),
+                       "cudaEventRecord");
+      work();
+      cuda::check_cuda(cudaEventRecord(end_, cuda::as_stream(stream_.native_handle())),
+                       "cudaEventRecord");
+      cuda::check_cuda(cudaEventSynchronize(end_), "cudaEventSynchronize");
+      float ms = 0.0f;
+      cuda::check_cuda(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
+      if (i >= 5) {
+        times.push_back(ms * 1000.0f);
+      }
+    }
+    std::nth_element(times.begin(), times.begin() + 10, times.end());
+    return static_cast<double>(times[10]);
+  }
+
+  // Microseconds of a device copy that reads and writes as many bytes in all.
+  double copy_time(int64_t bytes) const {
+    const Tensor from = Tensor::zeros({bytes / 2}, DType::kU8, stream_.device());
+    const Tensor to = empty({bytes / 2}, DType::kU8);
+    return time([&] { copy(from, to, stream_); });
+  }
+
+  void report(const std::string& name,
+              int64_t bytes,
+              const std::function<void()>& work,
+              const std::vector<std::pair<Tensor, Tensor>>& results) const {
+    work();
+    for (const auto& [actual, expected] : results) {
+      const Tensor back = to_device(actual, Device::cpu(), stream_);
+      if (std::memcmp(back.raw(), expected.raw(), static_cast<size_t>(back.nbytes())) != 0) {
+        fmt::print("{:<42} WRONG: differs from the CPU\n", name);
+        return;
+      }
+    }
+    const double us = time(work);
+    const double copy_us = copy_time(bytes);
+    fmt::print(
+        "{:<42} {:8.1f} us {:8.0f} GB/s   copy {:8.1f} us   {:5.1f} % of it   floor {:6.1f} us\n",
+        name, us, static_cast<double>(bytes) / us * 1e-3, copy_us, copy_us / us * 100.0,
+        static_cast<double>(bytes) / 4.2e6);
+    std::fflush(stdout);
+  }
+
+ private:
+  Stream stream_;
+  cudaEvent_t begin_{};
+  cudaEvent_t end_{};
+  Tensor flush_;
+};
+
+void bench_quantize(const Bench& bench,
+                    const std::string& name,
+                    const QuantizeSpec& spec,
+                    const Tensor& x,
+                    const Tensor& x_there) {
+  const Quantized expected = quantize(x, spec);
+  Quantized q = allocate_quantized(spec, x.dim(0), x.dim(1), bench.stream().device());
+  const int64_t bytes = x.nbytes() + q.values.nbytes() + q.scale.nbytes();
+  bench.report(name, bytes, [&] { quantize(x_there, spec, q, bench.stream()); },
+               {{q.values, expected.values}, {q.scale, expected.scale}});
+}
+
+void bench_all(const Bench& bench) {
+  const Tensor x = random_tensor({kTokens, kHidden}, DType::kBF16, 1);
+  const Tensor x_there = bench.take(x);
+  const auto spec = [](QuantFormat format, GroupShape group) {
+    QuantizeSpec s;
+    s.format = format;
+    s.group = group;
+    return s;
+  };
+  bench_quantize(bench, "quantize fp8 1x128", spec(QuantFormat::kFp8, {1, 128}), x, x_there);
+  bench_quantize(bench, "quantize fp8 per token", spec(QuantFormat::kFp8, GroupShape::per_token()),
+                 x, x_there);
+  bench_quantize(bench, "quantize fp8 per tensor (x read twice)",
+                 spec(QuantFormat::kFp8, GroupShape::per_tensor()), x, x_there);
+  bench_quantize(bench, "quantize int8 per token",
+                 spec(QuantFormat::kInt8, GroupShape::per_token()), x, x_there);
+  bench_quantize(bench, "quantize mxfp4", spec(QuantFormat::kMxfp4, {1, 32}), x, x_there);
+  bench_quantize(bench, "quantize mxfp6_e3m2", spec(QuantFormat::kMxfp6E3M2, {1, 32}), x, x_there);
+  bench_quantize(bench, "quantize mxfp8", spec(QuantFormat::kMxfp8, {1, 32}), x, x_there);
+  bench_quantize(bench, "quantize nvfp4 (x read twice)", spec(QuantFormat::kNvfp4, {1, 16}), x,
+                 x_there);
+  {
+    const QuantizeSpec block = spec(QuantFormat::kFp8, {1, 128});
+    const Quantized q = quantize(x, block);
+    const Tensor expected = Tensor::empty(x.shape(), x.dtype());
+    dequantize(q, block, expected, Stream{});
+    const Quantized there = {bench.take(q.values), bench.take(q.scale), {}, {}};
+    const Tensor out = bench.empty(x.shape(), x.dtype());
+    bench.report("dequantize fp8 1x128", x.nbytes() + q.values.nbytes() + q.scale.nbytes(),
+                 [&] { dequantize(there, block, out, bench.stream()); }, {{out, expected}});
+  }
+
+  const Tensor ids = random_ids(kTokens);
+  const Tensor ids_there = bench.take(ids);
+  const Tensor weights = random_tensor({kTokens, kTopk}, DType::kF32, 2);
+  const Permutation order = allocate_permutation(kTokens, kTopk, kExperts);
+  make_permutation(ids, {}, order, Stream{});
+  const Permutation there = allocate_permutation(kTokens, kTopk, kExperts, bench.stream().device());
+  bench.report("make_permutation 4096 x 8, 256 experts", 4 * ids.nbytes(),
+               [&] { make_permutation(ids_there, {}, there, bench.stream()); },
+               {{there.expert_offsets, order.expert_offsets},
+                {there.slot_of_row, order.slot_of_row},
+                {there.row_of_slot, order.row_of_slot}});
+  const Tensor rows = Tensor::empty({kTokens * kTopk, kHidden}, DType::kBF16);
+  permute_rows(x, order, rows, Stream{});
+  const Tensor rows_there = bench.empty(rows.shape(), rows.dtype());
+  bench.report("permute_rows to 8 experts each", x.nbytes() + rows.nbytes(),
+               [&] { permute_rows(x_there, there, rows_there, bench.stream()); },
+               {{rows_there, rows}});
+  const Tensor sums = Tensor::empty(x.shape(), x.dtype());
+  reduce_permuted_rows(rows, order.row_of_slot, weights, sums, Stream{});
+  const Tensor weights_there = bench.take(weights);
+  const Tensor sums_there = bench.empty(x.shape(), x.dtype());
+  bench.report("reduce_permuted_rows of 8", rows.nbytes() + x.nbytes(),
+               [&] {
+                 reduce_permuted_rows(rows_there, there.row_of_slot, weights_there, sums_there,
+                                      bench.stream());
+               },
+               {{sums_there, sums}});
+  const Tensor in_slots = rows.view({kTokens, kTopk, kHidden});
+  const Tensor in_slots_there = rows_there.view({kTokens, kTopk, kHidden});
+  const auto contiguous = make_weight_and_reduce(WeightAndReduceKind::kContiguous);
+  contiguous->apply({in_slots, weights, ids}, sums, Stream{});
+  bench.report(
+      "weight_and_reduce of 8", rows.nbytes() + x.nbytes(),
+      [&] {
+        contiguous->apply({in_slots_there, weights_there, ids_there}, sums_there, bench.stream());
+      },
+      {{sums_there, sums}});
+  const Tensor counts = Tensor::empty({kExperts}, DType::kI32);
+  const Tensor counts_there = bench.empty({kExperts}, DType::kI32);
+  count_expert_tokens(ids, {}, counts, Stream{});
+  bench.report("count_expert_tokens 4096 x 8", ids.nbytes(),
+               [&] { count_expert_tokens(ids_there, {}, counts_there, bench.stream()); },
+               {{counts_there, counts}});
+
+  RouterConfig config;
+  config.num_experts = kExperts;
+  config.topk = kTopk;
+  config.scoring = Scoring::kSigmoid;
+  config.renormalize = true;
+  config.num_groups = 8;
+  config.topk_groups = 4;
+  config.routed_scaling_factor = 2.5f;
+  RouterWeights router_weights;
+  router_weights.gate = random_tensor({kExperts, kHidden}, DType::kBF16, 4);
+  router_weights.correction_bias = random_tensor({kExperts}, DType::kF32, 5);
+  const Router on_cpu(config, router_weights);
+  config.device = bench.stream().device();
+  const Router router(config, router_weights);
+  for (const int64_t num_tokens : {int64_t{128}, kTokens}) {
+    const Tensor hidden = x.slice(0, num_tokens);
+    const Tensor logits = Tensor::empty({num_tokens, kExperts}, DType::kF32);
+    on_cpu.logits(hidden, logits, Stream{});
+    const Tensor logits_there = bench.empty(logits.shape(), DType::kF32);
+    const Tensor hidden_there = x_there.slice(0, num_tokens);
+    bench.report(fmt::format("router logits {} x 7168 x 256", num_tokens),
+                 hidden.nbytes() + router_weights.gate.nbytes() + logits.nbytes(),
+                 [&] { router.logits(hidden_there, logits_there, bench.stream()); },
+                 {{logits_there, logits}});
+    const Tensor chosen = Tensor::empty({num_tokens, kTopk}, DType::kI32);
+    const Tensor chosen_weights = Tensor::empty({num_tokens, kTopk}, DType::kF32);
+    on_cpu.select(logits, chosen, chosen_weights, Stream{});
+    const Tensor chosen_there = bench.empty(chosen.shape(), DType::kI32);
+    const Tensor chosen_weights_there = bench.empty(chosen.shape(), DType::kF32);
+    const Tensor given = bench.take(logits);
+    bench.report(fmt::format("router select {} x 256, grouped top 8", num_tokens),
+                 logits.nbytes() + 2 * chosen.nbytes(),
+                 [&] { router.select(given, chosen_there, chosen_weights_there, bench.stream()); },
+                 {{chosen_there, chosen}, {chosen_weights_there, chosen_weights}});
+  }
+}
+
+}  // namespace
+}  // namespace moebius
+
+int main() {
+  if (moebius::cuda_device_count() == 0) {
+    fmt::print("skipped: no GPU\n");
+    return 0;
+  }
+  moebius::bench_all(moebius::Bench());
+  return 0;
+}

@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Arithmetic in which subnormal operands and results count as zeros, one instruction each.
+#pragma once
+
+namespace moebius::cuda {
+
+__device__ __forceinline__ float fma_ftz(float a, float b, float c) {
+  float d = 0.0f;
+  asm("fma.rn.ftz.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));
+  return d;
+}
+
+__device__ __forceinline__ float add_ftz(float a, float b) {
+  float d = 0.0f;
+  asm("add.rn.ftz.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+}
+
+}  // namespace moebius::cuda

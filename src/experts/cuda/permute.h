@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The order of moebius/permute.h on a GPU.  Arguments are validated; nothing waits for the device.
+#pragma once
+
+#include <cstdint>
+
+#include "moebius/stream.h"
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+struct CudaOrderArgs {
+  Tensor ids;                     // i32 [M, K]
+  Tensor expert_map = {};         // i32 [E] or undefined
+  int64_t first_expert = 0;       // without a map: local expert = id - first_expert
+  int64_t num_local_experts = 1;  // L
+  // 0: rows of an expert follow those of the one before.  Else the batched layout: row = e *
+  // max_rows + index among e's, and slots without room count as masked.
+  int64_t max_rows = 0;
+  // Outputs, each optional; see Permutation.  slot_of_row: only with max_rows 0.
+  Tensor expert_offsets = {};
+  Tensor slot_of_row = {};
+  Tensor row_of_slot = {};
+};
+
+// Throws Unsupported for more than 1024 local experts, and in a build without CUDA.
+void cuda_order_slots(const CudaOrderArgs& args, const Stream& stream);
+
+// out[row_of_slot[m, k]] = x[m].
+void cuda_permute_rows(const Tensor& x,
+                       const Tensor& row_of_slot,
+                       const Tensor& out,
+                       const Stream& stream);
+
+}  // namespace moebius

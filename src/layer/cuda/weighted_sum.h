@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weighted sums of rows on a GPU: what core/row_sums.h does, for all tokens at once.
+#pragma once
+
+#include <cstdint>
+
+#include "moebius/stream.h"
+#include "moebius/tensor.h"
+
+namespace moebius {
+
+struct CudaSumArgs {
+  Tensor rows;              // [.., H] f32, bf16 or f16
+  Tensor row_of_slot = {};  // i32 [T, K], -1 = no row; undefined: row t * K + k
+  Tensor ids = {};          // i32 [T, K] or undefined; -1 = no row
+  Tensor weights = {};      // f32 [T, K]; undefined: all 1
+  bool by_row = false;      // terms in the order of their rows instead of their slots
+  bool sums_in_type = false;
+  int64_t topk = 1;
+  Tensor output;  // [T, H]
+};
+
+// Arguments are validated; nothing waits for the device.  Throws Unsupported without CUDA.
+void cuda_weighted_sum(const CudaSumArgs& args, const Stream& stream);
+
+// The same of rows [L, max_rows, H] that hold ids - first_expert in (token, k) order.
+void cuda_batched_sum(const CudaSumArgs& args, int64_t first_expert, const Stream& stream);
+
+}  // namespace moebius

@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "core/cuda/check.h"
+#include "router/cuda/count.h"
+
+namespace moebius::router {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kPerThread = 16;          // ids
+constexpr int64_t kMaxSharedCounts = 8192;  // 32 KiB of shared memory; more are counted in place
+
+struct Args {
+  const int32_t* ids;
+  int64_t num_ids;
+  const int32_t* map;
+  int64_t bound;  // of an id
+  int num_local_experts;
+  int32_t* counts;
+};
+
+// A CTA counts in shared memory, then adds; the only one stores instead, so that nobody has to
+// clear the counts first.
+__global__ void __launch_bounds__(kThreads)
+    count_kernel(const __grid_constant__ Args a, bool is_shared) {
+  extern __shared__ int32_t own[];
+  int32_t* counts = is_shared ? own : a.counts;
+  if (is_shared) {
+    for (int e = static_cast<int>(threadIdx.x); e < a.num_local_experts; e += kThreads) {
+      own[e] = 0;
+    }
+    __syncthreads();
+  }
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < a.num_ids; i += step) {
+    const int32_t id = a.ids[i];
+    if (id < 0 || id >= a.bound) {
+      continue;
+    }
+    const int32_t local = a.map != nullptr ? a.map[id] : id;
+    if (local >= 0 && local < a.num_local_experts) {
+      atomicAdd(&counts[local], 1);
+    }
+  }
+  if (!is_shared) {
+    return;
+  }
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < a.num_local_experts; e += kThreads) {
+    if (gridDim.x == 1) {
+      a.counts[e] = own[e];
+    } else if (own[e] > 0) {
+      atomicAdd(&a.counts[e], own[e]);
+    }
+  }
+}
+
+}  // namespace
+
+void cuda_count_expert_tokens(const Tensor& ids,
+                              const Tensor& expert_map,
+                              const Tensor& out,
+                              const Stream& on) {
+  const cuda::DeviceGuard guard(on.device().index);
+  const cudaStream_t stream = cuda::as_stream(on.native_handle());
+  const int64_t num_local_experts = out.dim(0);
+  Args a{};
+  a.ids = ids.data<int32_t>();
+  a.num_ids = ids.numel();
+  a.map = expert_map ? expert_map.data<int32_t>() : nullptr;
+  a.bound = expert_map ? expert_map.dim(0) : num_local_experts;
+  a.num_local_experts = static_cast<int>(num_local_experts);
+  a.counts = out.data<int32_t>();
+  const bool is_shared = num_local_experts <= kMaxSharedCounts;
+  const int64_t blocks =
+      std::max<int64_t>(1, (a.num_ids + kThreads * kPerThread - 1) / (kThreads * kPerThread));
+  if (blocks > 1 || !is_shared) {
+    cuda::check_cuda(cudaMemsetAsync(a.counts, 0, static_cast<size_t>(out.nbytes()), stream),
+                     "cudaMemsetAsync of counts");
+  }
+  const size_t shared = is_shared ? sizeof(int32_t) * static_cast<size_t>(num_local_experts) : 0;
+  count_kernel<<<static_cast<unsigned>(blocks), kThreads, shared, stream>>>(a, is_shared);
+  cuda::check_launch("count_kernel");
+}
+
+}  // namespace moebius::router

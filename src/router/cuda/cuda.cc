@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "router/cuda/cuda.h"
+
+#include <fmt/format.h>
+
+#include "core/cuda/check.h"
+#include "router/cuda/kernels.h"
+
+namespace moebius::router {
+
+namespace {
+
+Tensor copy_to(const std::vector<float>& values, const Stream& stream) {
+  const Shape shape = {static_cast<int64_t>(values.size())};
+  auto* data = const_cast<float*>(values.data());
+  return to_device(Tensor::borrow(data, shape, DType::kF32), stream.device(), stream);
+}
+
+class Cuda final : public Impl {
+ public:
+  explicit Cuda(const Model& model) : model_(model) {
+    const Stream stream = Stream::cuda(model.config.device.index);
+    bias_ = copy_to(model.bias, stream);
+    if (!model.correction_bias.empty()) {
+      correction_bias_ = copy_to(model.correction_bias, stream);
+    }
+    if (model.gate) {
+      gate_ = to_device(model.gate, model.config.device, stream);
+    }
+    stream.synchronize();
+  }
+
+  void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const override {
+    const cuda::DeviceGuard guard(stream.device().index);
+    launch_logits({.hidden = hidden.raw(),
+                   .hidden_dtype = hidden.dtype(),
+                   .gate = gate_.raw(),
+                   .gate_dtype = gate_.dtype(),
+                   .bias = bias_.data<float>(),
+                   .num_tokens = hidden.dim(0),
+                   .num_experts = model_.config.num_experts,
+                   .depth = hidden.dim(1),
+                   .out = out.data<float>()},
+                  cuda::as_stream(stream.native_handle()));
+  }
+
+  void select(const Tensor& logits,
+              const Tensor& ids,
+              const Tensor& weights,
+              const Stream& stream) const override {
+    const cuda::DeviceGuard guard(stream.device().index);
+    const RouterConfig& config = model_.config;
+    launch_select({.logits = logits.data<float>(),
+                   .num_tokens = logits.dim(0),
+                   .num_experts = static_cast<int>(config.num_experts),
+                   .topk = static_cast<int>(config.topk),
+                   .num_groups = static_cast<int>(config.num_groups),
+                   .topk_groups = static_cast<int>(config.topk_groups),
+                   .scoring = config.scoring,
+                   .score_after_topk = config.score_after_topk,
+                   .renormalize = config.renormalize,
+                   .routed_scaling_factor = config.routed_scaling_factor,
+                   .correction_bias = correction_bias_ ? correction_bias_.data<float>() : nullptr,
+                   .ids = ids.data<int32_t>(),
+                   .weights = weights.data<float>()},
+                  cuda::as_stream(stream.native_handle()));
+  }
+
+ private:
+  const Model& model_;
+  Tensor gate_;
+  Tensor bias_;
+  Tensor correction_bias_;  // undefined: none
+};
+
+}  // namespace
+
+Support cuda_supports(const Model& model) {
+  if (cuda_device_count() == 0) {
+    return Support::no("no GPU");
+  }
+  if (model.config.num_experts > kMaxCudaExperts) {
+    return Support::no(
+        fmt::format("num_experts {} is more than {}", model.config.num_experts, kMaxCudaExperts));
+  }
+  return Support::yes();
+}
+
+std::unique_ptr<Impl> make_cuda(const Model& model) {
+  return std::make_unique<Cuda>(model);
+}
+
+}  // namespace moebius::router

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launchers of the router's kernels.  Pointers are to memory of the current device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "moebius/router.h"
+
+namespace moebius::router {
+
+inline constexpr int64_t kMaxCudaExperts = 1024;  // a warp holds a token's logits in registers
+
+struct SelectArgs {
+  const float* logits;  // [T, E]
+  int64_t num_tokens;
+  int num_experts;
+  int topk;
+  int num_groups;
+  int topk_groups;
+  Scoring scoring;
+  bool score_after_topk;
+  bool renormalize;
+  float routed_scaling_factor;
+  const float* correction_bias;  // [E] or nullptr
+  int32_t* ids;                  // [T, K]
+  float* weights;                // [T, K]
+};
+void launch_select(const SelectArgs& args, cudaStream_t stream);
+
+struct LogitsArgs {
+  const void* hidden;  // [T, H]
+  DType hidden_dtype;
+  const void* gate;  // [E, H]
+  DType gate_dtype;
+  const float* bias;  // [E]
+  int64_t num_tokens;
+  int64_t num_experts;
+  int64_t depth;  // H
+  float* out;     // [T, E]
+};
+void launch_logits(const LogitsArgs& args, cudaStream_t stream);
+
+}  // namespace moebius::router
