@@ -45,14 +45,14 @@ constexpr float exp_nonpositive(float x) {
   x = kExpLowest > x ? kExpLowest : x;
   const float n = (x * kLog2E + kRoundToInteger) - kRoundToInteger;
   const float r = (x - n * kLn2High) - n * kLn2Low;
-  float p = kTaylor[0];
-  p = p * r + kTaylor[1];
-  p = p * r + kTaylor[2];
-  p = p * r + kTaylor[3];
-  p = p * r + kTaylor[4];
-  p = p * r + kTaylor[5];
-  p = p * r + kTaylor[6];
-  p = p * r + kTaylor[7];
+  float p = kTaylor7;
+  p = p * r + kTaylor6;
+  p = p * r + kTaylor5;
+  p = p * r + kTaylor4;
+  p = p * r + kTaylor3;
+  p = p * r + kTaylor2;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
   // Two factors, since 2^n alone may be too small for a normal number; only the last one rounds.
   const int exponent = static_cast<int>(n);
   const int half = exponent >> 1;

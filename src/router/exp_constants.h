@@ -13,8 +13,12 @@ inline constexpr float kLog2E = 1.44269504f;
 inline constexpr float kLn2High = 0.693359375f;  // 10 significant bits
 inline constexpr float kLn2Low = -2.12194440e-4f;
 inline constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23: adding it drops the fraction
-inline constexpr float kTaylor[] = {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f / 24,
-                                    1.0f / 6,    1.0f / 2,   1.0f,       1.0f};
-inline constexpr int kNumTaylor = sizeof(kTaylor) / sizeof(kTaylor[0]);
+// Why no array: a kernel has no access to one of the host's.
+inline constexpr float kTaylor7 = 1.0f / 5040;
+inline constexpr float kTaylor6 = 1.0f / 720;
+inline constexpr float kTaylor5 = 1.0f / 120;
+inline constexpr float kTaylor4 = 1.0f / 24;
+inline constexpr float kTaylor3 = 1.0f / 6;
+inline constexpr float kTaylor2 = 1.0f / 2;
 
 }  // namespace moebius::router

@@ -25,20 +25,20 @@ struct Factor {
 };
 
 __device__ __forceinline__ Factor make_factor(float f, float zero_point) {
-  const float magnitude = fabsf(f);
-  return {f, 1.0f / f, magnitude > 0x1p-60f && magnitude < 0x1p120f, zero_point};
+  return {f, 1.0f / f, f > 0x1p-60f && f < 0x1p120f, zero_point};
 }
 
 // x / f, correctly rounded where the quotient's magnitude is in [2^-20, 2^20]; outside, no code
 // depends on its last bits.  Why: with 1/f rounded correctly and nothing underflowing, the second
-// step q + (x - q * f) / f is exact (Markstein); inlined and branch-free, half the cost of x / f.
+// step q - (q * f - x) / f is exact (Markstein); inlined and branch-free, half the cost of x / f.
+// Written with the residual negated, the zero that comes from -0 keeps its sign.
 __device__ __forceinline__ float divide(float x, const Factor& factor) {
   if (!factor.is_moderate) {
     return x / factor.f;
   }
   const float estimate = x * factor.reciprocal;
-  float q = fmaf(fmaf(-estimate, factor.f, x), factor.reciprocal, estimate);
-  q = fmaf(fmaf(-q, factor.f, x), factor.reciprocal, q);
+  float q = fmaf(fmaf(estimate, factor.f, -x), -factor.reciprocal, estimate);
+  q = fmaf(fmaf(q, factor.f, -x), -factor.reciprocal, q);
   return fabsf(estimate) < 0x1p20f ? q : estimate;
 }
 
