@@ -77,6 +77,45 @@ __device__ __forceinline__ void widen(const Raw8<T>& raw, float (&v)[kVector]) {
   }
 }
 
+// The largest |element|, NaN passed over.
+__device__ __forceinline__ float absmax(const Raw8<float>& raw) {
+  float v[kVector];
+  widen(raw, v);
+  float max = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    max = fmaxf(max, fabsf(v[i]));
+  }
+  return max;
+}
+
+__device__ __forceinline__ uint32_t max_pair(BFloat16, uint32_t a, uint32_t b) {
+  __nv_bfloat162 pairs[2];
+  memcpy(&pairs[0], &a, sizeof(a));
+  memcpy(&pairs[1], &b, sizeof(b));
+  pairs[0] = __hmax2(pairs[0], pairs[1]);
+  memcpy(&a, &pairs[0], sizeof(a));
+  return a;
+}
+__device__ __forceinline__ uint32_t max_pair(Float16, uint32_t a, uint32_t b) {
+  __half2 pairs[2];
+  memcpy(&pairs[0], &a, sizeof(a));
+  memcpy(&pairs[1], &b, sizeof(b));
+  pairs[0] = __hmax2(pairs[0], pairs[1]);
+  memcpy(&a, &pairs[0], sizeof(a));
+  return a;
+}
+
+// Why in pairs: half the instructions, of which a kernel at memory speed has few to spare.
+template <typename T>
+__device__ __forceinline__ float absmax(const Raw8<T>& raw) {
+  constexpr uint32_t kMagnitudes = 0x7fff7fffu;
+  const uint32_t low = max_pair(T{}, raw.words[0].x & kMagnitudes, raw.words[0].y & kMagnitudes);
+  const uint32_t high = max_pair(T{}, raw.words[0].z & kMagnitudes, raw.words[0].w & kMagnitudes);
+  const float2 max = widen_pair(T{}, max_pair(T{}, low, high));
+  return fmaxf(fmaxf(max.x, max.y), 0.0f);
+}
+
 __device__ __forceinline__ void store8(float* p, const float (&v)[kVector]) {
   reinterpret_cast<float4*>(p)[0] = make_float4(v[0], v[1], v[2], v[3]);
   reinterpret_cast<float4*>(p)[1] = make_float4(v[4], v[5], v[6], v[7]);

@@ -2,14 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A stable counting sort of slots by local expert, masked and foreign ones last.
-// Up to kChunk slots: one CTA and one launch.  More: a CTA per chunk counts its slots per bucket,
-// one CTA turns the counts into first rows, then each places its chunk.
+// Up to kChunk slots: one CTA and one launch.  More: a CTA per chunk counts its slots per bucket;
+// in a second launch each adds up all counts for its first rows, and places its chunk.
 #include <algorithm>
+#include <memory>
 #include <string>
 
 #include "core/cuda/check.h"
 #include "core/cuda/floats.cuh"
-#include "core/cuda/scratch.h"
+#include "core/cuda/runtime.h"
 #include "experts/cuda/permute.h"
 
 namespace moebius {
@@ -21,7 +22,7 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kWarpSlots = 256;
 constexpr int kChunk = kWarps * kWarpSlots;
-constexpr int kScanThreads = 1024;
+constexpr int kPerLane = kWarpSlots / kWarp;
 constexpr int64_t kMaxLocalExperts = 1024;  // x 8 warps x 4 bytes of shared memory
 constexpr unsigned kAll = 0xffffffffu;
 
@@ -34,15 +35,14 @@ struct Args {
   int num_buckets;  // L + 1; the last is for what is masked or foreign
   int num_chunks;
   int64_t max_rows;
-  int32_t* starts;  // [num_buckets, num_chunks]; nullptr with one chunk
+  int32_t* chunk_counts;  // [num_chunks, num_buckets]; nullptr with one chunk
   int32_t* expert_offsets;
   int32_t* slot_of_row;
   int32_t* row_of_slot;
 };
 
-__device__ __forceinline__ int bucket_of(const Args& a, int64_t slot) {
+__device__ __forceinline__ int bucket_of(const Args& a, int32_t id) {
   const int none = a.num_buckets - 1;
-  const int32_t id = a.ids[slot];
   if (id < 0) {
     return none;
   }
@@ -103,15 +103,24 @@ __device__ void exclusive_scan(int32_t* data, int n) {
   }
 }
 
-// Slots of this warp's part of the CTA's chunk.
-struct Part {
-  int64_t begin;
-  int64_t end;
-};
-
-__device__ __forceinline__ Part part_of(const Args& a) {
-  const int64_t begin = int64_t{blockIdx.x} * kChunk + threadIdx.x / kWarp * int64_t{kWarpSlots};
-  return {min(begin, a.num_slots), min(begin + kWarpSlots, a.num_slots)};
+// Buckets of this warp's slots of the CTA's chunk, 32 neighbours at a time; -1 past the end.
+// Why all at once: one trip to memory instead of kPerLane.
+__device__ __forceinline__ int64_t first_slot() {
+  const unsigned warp = threadIdx.x / kWarp;
+  return int64_t{blockIdx.x} * kChunk + warp * kWarpSlots + threadIdx.x % kWarp;
+}
+__device__ __forceinline__ void find_buckets(const Args& a, int (&buckets)[kPerLane]) {
+  int32_t ids[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int64_t slot = first_slot() + i * kWarp;
+    ids[i] = slot < a.num_slots ? a.ids[slot] : -1;
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const bool exists = first_slot() + i * kWarp < a.num_slots;
+    buckets[i] = exists ? bucket_of(a, ids[i]) : -1;
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__ Args a) {
@@ -120,78 +129,96 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
     counts[b] = 0;
   }
   __syncthreads();
-  const int64_t begin = int64_t{blockIdx.x} * kChunk;
-  for (int64_t i = begin + threadIdx.x; i < min(begin + kChunk, a.num_slots); i += kThreads) {
-    atomicAdd(&counts[bucket_of(a, i)], 1);
+  int buckets[kPerLane];
+  find_buckets(a, buckets);
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (buckets[i] >= 0) {
+      atomicAdd(&counts[buckets[i]], 1);
+    }
   }
   __syncthreads();
   for (int b = static_cast<int>(threadIdx.x); b < a.num_buckets; b += kThreads) {
-    a.starts[int64_t{b} * a.num_chunks + blockIdx.x] = counts[b];
+    a.chunk_counts[int64_t{blockIdx.x} * a.num_buckets + b] = counts[b];
   }
 }
 
-__global__ void __launch_bounds__(kScanThreads) scan_kernel(const __grid_constant__ Args a) {
-  exclusive_scan(a.starts, a.num_buckets * a.num_chunks);
-  __syncthreads();
-  if (a.expert_offsets != nullptr) {
-    for (int b = static_cast<int>(threadIdx.x); b < a.num_buckets; b += kScanThreads) {
-      a.expert_offsets[b] = a.starts[int64_t{b} * a.num_chunks];
-    }
+// Slots of bucket b in chunks before this one, and in all.
+struct Sums {
+  int before;
+  int total;
+};
+
+__device__ Sums sums_of_chunks(const Args& a, int b) {
+  Sums sums{};
+#pragma unroll 8
+  for (int chunk = 0; chunk < a.num_chunks; ++chunk) {
+    const int count = a.chunk_counts[int64_t{chunk} * a.num_buckets + b];
+    sums.before += chunk < static_cast<int>(blockIdx.x) ? count : 0;
+    sums.total += count;
   }
+  return sums;
 }
 
 // Dynamic shared memory: next [kWarps, num_buckets], the row of each warp's next slot of a bucket;
-// with one chunk also starts [num_buckets].
+// starts [num_buckets], the first row of each; before [num_buckets], slots of earlier chunks.
 __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__ Args a) {
   extern __shared__ int32_t next[];
   const int n = a.num_buckets;
-  int32_t* own_starts = next + kWarps * n;
+  int32_t* starts = next + kWarps * n;
+  int32_t* before = starts + n;
   int32_t* of_warp = next + static_cast<int>(threadIdx.x) / kWarp * n;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int buckets[kPerLane];
+  find_buckets(a, buckets);
   for (int i = static_cast<int>(threadIdx.x); i < kWarps * n; i += kThreads) {
     next[i] = 0;
   }
   __syncthreads();
-  const Part part = part_of(a);
-  for (int64_t i = part.begin + lane; i < part.end; i += kWarp) {
-    atomicAdd(&of_warp[bucket_of(a, i)], 1);
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (buckets[i] >= 0) {
+      atomicAdd(&of_warp[buckets[i]], 1);
+    }
   }
   __syncthreads();
-  if (a.starts == nullptr) {
-    for (int b = static_cast<int>(threadIdx.x); b < n; b += kThreads) {
-      int total = 0;
-      for (int w = 0; w < kWarps; ++w) {
-        total += next[w * n + b];
-      }
-      own_starts[b] = total;
-    }
-    __syncthreads();
-    exclusive_scan(own_starts, n);
-    __syncthreads();
-  }
   for (int b = static_cast<int>(threadIdx.x); b < n; b += kThreads) {
-    int row =
-        a.starts == nullptr ? own_starts[b] : a.starts[int64_t{b} * a.num_chunks + blockIdx.x];
+    Sums sums{};
+    if (a.chunk_counts != nullptr) {
+      sums = sums_of_chunks(a, b);
+    } else {
+      for (int w = 0; w < kWarps; ++w) {
+        sums.total += next[w * n + b];
+      }
+    }
+    starts[b] = sums.total;
+    before[b] = sums.before;
+  }
+  __syncthreads();
+  exclusive_scan(starts, n);
+  for (int b = static_cast<int>(threadIdx.x); b < n; b += kThreads) {
+    int row = starts[b] + before[b];
     for (int w = 0; w < kWarps; ++w) {
       const int count = next[w * n + b];
       next[w * n + b] = row;
       row += count;
     }
-    if (a.starts == nullptr && a.expert_offsets != nullptr) {
-      a.expert_offsets[b] = own_starts[b];
+    if (blockIdx.x == 0 && a.expert_offsets != nullptr) {
+      a.expert_offsets[b] = starts[b];
     }
   }
   __syncthreads();
   // Neighbouring slots one warp at a time, so that rows of a bucket are in the order of slots.
-  for (int64_t begin = part.begin; begin < part.end; begin += kWarp) {
-    const int64_t slot = begin + lane;
-    const bool exists = slot < part.end;
-    const int bucket = exists ? bucket_of(a, slot) : -1;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int64_t slot = first_slot() + i * kWarp;
+    const int bucket = buckets[i];
+    const bool exists = bucket >= 0;
     const unsigned same = __match_any_sync(kAll, bucket);
-    const unsigned before = same & ((1u << lane) - 1);
-    const int row = exists ? of_warp[bucket] + __popc(before) : 0;
+    const unsigned earlier = same & ((1u << lane) - 1);
+    const int row = exists ? of_warp[bucket] + __popc(earlier) : 0;
     __syncwarp();
-    if (exists && before == 0) {
+    if (exists && earlier == 0) {
       of_warp[bucket] += __popc(same);
     }
     __syncwarp();
@@ -206,9 +233,8 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__
       if (bucket == n - 1) {
         place = -1;
       } else if (a.max_rows > 0) {
-        const int first =
-            a.starts == nullptr ? own_starts[bucket] : a.starts[int64_t{bucket} * a.num_chunks];
-        place = row - first < a.max_rows ? bucket * a.max_rows + (row - first) : -1;
+        const int index = row - starts[bucket];
+        place = index < a.max_rows ? bucket * a.max_rows + index : -1;
       }
       a.row_of_slot[slot] = static_cast<int32_t>(place);
     }
@@ -296,16 +322,15 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream& on) {
   const auto bucket_bytes = sizeof(int32_t) * static_cast<size_t>(a.num_buckets);
   const auto chunks = static_cast<unsigned>(a.num_chunks);
   const bool is_one_chunk = a.num_chunks == 1;
-  const cuda::Scratch starts(is_one_chunk ? 0 : static_cast<int64_t>(bucket_bytes) * a.num_chunks,
-                             on);
+  std::shared_ptr<void> counts;
   if (!is_one_chunk) {
-    a.starts = starts.as<int32_t>();
+    counts = cuda::allocate_on(static_cast<int64_t>(bucket_bytes) * a.num_chunks,
+                               on.native_handle(), on.device().index);
+    a.chunk_counts = static_cast<int32_t*>(counts.get());
     count_kernel<<<chunks, kThreads, bucket_bytes, stream>>>(a);
     cuda::check_launch("count_kernel");
-    scan_kernel<<<1, kScanThreads, 0, stream>>>(a);
-    cuda::check_launch("scan_kernel");
   }
-  place_kernel<<<chunks, kThreads, (kWarps + 1) * bucket_bytes, stream>>>(a);
+  place_kernel<<<chunks, kThreads, (kWarps + 2) * bucket_bytes, stream>>>(a);
   cuda::check_launch("place_kernel");
 }
 

@@ -9,7 +9,7 @@
 
 #include "core/cuda/check.h"
 #include "core/cuda/floats.cuh"
-#include "core/cuda/scratch.h"
+#include "core/cuda/runtime.h"
 #include "experts/cuda/permute.h"
 #include "layer/cuda/weighted_sum.h"
 
@@ -172,10 +172,11 @@ void cuda_weighted_sum(const CudaSumArgs& args, const Stream& on) {
 }
 
 void cuda_batched_sum(const CudaSumArgs& args, int64_t first_expert, const Stream& on) {
-  const cuda::Scratch scratch(args.ids.numel() * int64_t{sizeof(int32_t)}, on);
+  const auto rows = cuda::allocate_on(args.ids.numel() * int64_t{sizeof(int32_t)},
+                                      on.native_handle(), on.device().index);
   CudaSumArgs with_rows = args;
   with_rows.row_of_slot =
-      Tensor::borrow(scratch.as<int32_t>(), args.ids.shape(), DType::kI32, args.ids.device());
+      Tensor::borrow(rows.get(), args.ids.shape(), DType::kI32, args.ids.device());
   cuda_order_slots({.ids = args.ids,
                     .first_expert = first_expert,
                     .num_local_experts = args.rows.dim(0),

@@ -24,22 +24,52 @@ struct Factor {
   float zero_point;
 };
 
+__device__ __forceinline__ bool is_moderate(float f) {
+  return f > 0x1p-60f && f < 0x1p120f;
+}
+
 __device__ __forceinline__ Factor make_factor(float f, float zero_point) {
-  return {f, 1.0f / f, f > 0x1p-60f && f < 0x1p120f, zero_point};
+  return {f, 1.0f / f, is_moderate(f), zero_point};
 }
 
 // x / f, correctly rounded where the quotient's magnitude is in [2^-20, 2^20]; outside, no code
 // depends on its last bits.  Why: with 1/f rounded correctly and nothing underflowing, the second
 // step q - (q * f - x) / f is exact (Markstein); inlined and branch-free, half the cost of x / f.
 // Written with the residual negated, the zero that comes from -0 keeps its sign.
-__device__ __forceinline__ float divide(float x, const Factor& factor) {
-  if (!factor.is_moderate) {
-    return x / factor.f;
-  }
+// REQUIRES: factor.is_moderate.
+__device__ __forceinline__ float moderate_quotient(float x, const Factor& factor) {
   const float estimate = x * factor.reciprocal;
   float q = fmaf(fmaf(estimate, factor.f, -x), -factor.reciprocal, estimate);
   q = fmaf(fmaf(q, factor.f, -x), -factor.reciprocal, q);
   return fabsf(estimate) < 0x1p20f ? q : estimate;
+}
+
+__host__ __device__ constexpr bool divides(Encode how) {
+  return how == Encode::kE4M3Divide || how == Encode::kI8NearestDivide ||
+         how == Encode::kI8TruncateDivide || how == Encode::kU4Divide;
+}
+
+// Elements by the factor, as codes are made of them.
+template <Encode kHow, int kCount>
+__device__ __forceinline__ void scale_by(const Factor& factor,
+                                         const float (&x)[kCount],
+                                         float (&v)[kCount]) {
+  if constexpr (!divides(kHow)) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      v[i] = x[i] * factor.f;
+    }
+  } else if (factor.is_moderate) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      v[i] = moderate_quotient(x[i], factor);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      v[i] = x[i] / factor.f;
+    }
+  }
 }
 
 // NaN becomes the upper bound.
@@ -47,13 +77,12 @@ __device__ __forceinline__ float clamped(float v, float low, float high) {
   return fmaxf(fminf(v, high), low);
 }
 
+inline constexpr float kRoundsTo448 = 464.0f;  // and all below, of what is not below 448
+
 // Adding it to a number below 2^22 drops the fraction (to nearest even) and leaves the integer in
 // the low bits.
 inline constexpr float kNoFraction = 12582912.0f;
 
-__device__ __forceinline__ float nearest(float v) {
-  return (v + kNoFraction) - kNoFraction;
-}
 __device__ __forceinline__ uint32_t low_byte(float integer) {
   return __float_as_uint(integer + kNoFraction) & 0xffu;
 }
@@ -66,50 +95,53 @@ __device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
   return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
 }
 
-// |v| <= 6, by the halfway points; ties go to the even code.
-__device__ __forceinline__ uint32_t e2m1(float v) {
-  const float a = fabsf(v);
-  const uint32_t code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) +
-                        (a >= 3.5f) + (a > 5.0f);
-  return code | (__float_as_uint(v) >> 31 << 3);
+// The code of a small format with kMantissa bits behind the point and exponents from kLowest (as
+// in f32) up, to nearest even; |v| is not above its largest value.
+// Why the sum: `step` is so large that its last bit is the format's step at |v|, and holds in its
+// low bits what codes of smaller exponents take up (even, so ties are the format's).
+template <int kMantissa, uint32_t kLowest>
+__device__ __forceinline__ uint32_t minifloat(float v, int sign_bit) {
+  const uint32_t bits = __float_as_uint(v);
+  const uint32_t exponent = max((bits & 0x7fffffffu) >> 23, kLowest);
+  constexpr uint32_t kOne = (1u << 23) + (1u << kMantissa);
+  constexpr uint32_t kAtZero =
+      (static_cast<uint32_t>(23 - kMantissa) << 23) + 0x400000u - (kLowest << kMantissa);
+  const float step = __uint_as_float(exponent * kOne + kAtZero);
+  const uint32_t code = __float_as_uint(fabsf(v) + step) & 0x1fu;
+  return code | bits >> 31 << sign_bit;
 }
 
+// How an element becomes a code, once it is scaled to v; x: for the sign of NaN.
 template <Encode kHow>
-__device__ __forceinline__ uint32_t encode_as(float x, const Factor& factor) {
-  const float f = factor.f;
-  if constexpr (kHow == Encode::kE4M3Multiply) {
-    return e4m3_pair(fminf(x * f, kE4M3Max), 0.0f) & 0xffu;  // fminf: NaN becomes the bound
-  } else if constexpr (kHow == Encode::kE4M3Divide) {
-    return e4m3_pair(fminf(divide(x, factor), kE4M3Max), 0.0f) & 0xffu;
+__device__ __forceinline__ uint32_t encode_scaled(float v, float x, const Factor& factor) {
+  if constexpr (kHow == Encode::kE4M3Multiply || kHow == Encode::kE4M3Divide) {
+    return e4m3_pair(fminf(v, kE4M3Max), 0.0f) & 0xffu;  // fminf: NaN becomes the bound
   } else if constexpr (kHow == Encode::kE4M3Overflow) {
-    const float v = x * f;
-    constexpr float kRoundsTo448 = 464.0f;
     const uint32_t nan = 0x7fu | (__float_as_uint(x) >> 31 << 7);  // f > 0
     return fabsf(v) <= kRoundsTo448 ? e4m3_pair(v, 0.0f) & 0xffu : nan;
   } else if constexpr (kHow == Encode::kI8NearestDivide) {
-    return low_byte(int8_range(divide(x, factor)));
+    return low_byte(int8_range(v));
   } else if constexpr (kHow == Encode::kI8AwayMultiply) {
-    const float v = int8_range(x * f);
-    const float a = fabsf(v);
-    const float even = nearest(a);
-    return low_byte(copysignf(a - even == 0.5f ? even + 1.0f : even, v));
+    const float ranged = int8_range(v);
+    // Rounding toward zero, so that no sum is carried over a half or an integer.
+    const float half_more = __fadd_rz(fabsf(ranged), 0.5f);
+    const float integer = __fadd_rz(half_more, kNoFraction) - kNoFraction;
+    return low_byte(copysignf(integer, ranged));
   } else if constexpr (kHow == Encode::kI8TruncateDivide) {
-    const float v = int8_range(divide(x, factor));
-    const float a = fabsf(v);
-    const float near = nearest(a);
-    return low_byte(copysignf(near > a ? near - 1.0f : near, v));
+    const float ranged = int8_range(v);
+    const float integer = __fadd_rz(fabsf(ranged), kNoFraction) - kNoFraction;
+    return low_byte(copysignf(integer, ranged));
   } else if constexpr (kHow == Encode::kU4Divide) {
-    const float v = divide(x, factor);
     // Beyond 2^20 the sum is clamped whatever the fraction.
     const float near = v == v ? rintf(v) : 0.0f;
     return low_byte(clamped(near + factor.zero_point, 0.0f, 15.0f));
   } else if constexpr (kHow == Encode::kE2M1Multiply) {
-    return e2m1(clamped(x * f, -kE2M1Max, kE2M1Max));
+    return minifloat<1, 127>(clamped(v, -kE2M1Max, kE2M1Max), 3);
   } else if constexpr (kHow == Encode::kE3M2Multiply) {
-    return e3m2_from_float(clamped(x * f, -kE3M2Max, kE3M2Max));
+    return minifloat<2, 125>(clamped(v, -kE3M2Max, kE3M2Max), 5);
   } else {
     static_assert(kHow == Encode::kE2M3Multiply);
-    return e2m3_from_float(clamped(x * f, -kE2M3Max, kE2M3Max));
+    return minifloat<3, 127>(clamped(v, -kE2M3Max, kE2M3Max), 5);
   }
 }
 
@@ -119,8 +151,10 @@ struct EncodeConstant {
   static constexpr Encode value = kHow;
 };
 
+// Why the pragma: fn may be a function of the host alone, and is then called there.
+#pragma nv_exec_check_disable
 template <typename Fn>
-__device__ __forceinline__ void visit_encode(Encode how, const Fn& fn) {
+__host__ __device__ __forceinline__ void visit_encode(Encode how, const Fn& fn) {
   switch (how) {
     case Encode::kE4M3Multiply:
       return fn(EncodeConstant<Encode::kE4M3Multiply>{});
@@ -145,39 +179,59 @@ __device__ __forceinline__ void visit_encode(Encode how, const Fn& fn) {
   }
 }
 
+// Whether the hardware's conversion of pairs gives the codes, after the minimum with 448.
+template <Encode kHow>
+__device__ __forceinline__ bool takes_pairs(const float (&v)[kVector]) {
+  bool all =
+      kHow == Encode::kE4M3Multiply || kHow == Encode::kE4M3Divide || kHow == Encode::kE4M3Overflow;
+  if constexpr (kHow == Encode::kE4M3Overflow) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      all = all && fabsf(v[i]) <= kRoundsTo448;
+    }
+  }
+  return all;
+}
+
 // Eight codes as a little-endian bit string: 8, 6 or 4 bytes.
+template <Encode kHow>
+__device__ __forceinline__ uint64_t encode8_as(const float (&x)[kVector], const Factor& factor) {
+  float v[kVector];
+  scale_by<kHow>(factor, x, v);
+  uint64_t codes = 0;
+  if (takes_pairs<kHow>(v)) {
+#pragma unroll
+    for (int i = 0; i < kVector; i += 2) {
+      const uint32_t pair = e4m3_pair(fminf(v[i], kE4M3Max), fminf(v[i + 1], kE4M3Max));
+      codes |= static_cast<uint64_t>(pair) << (8 * i);
+    }
+    return codes;
+  }
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    const uint32_t code = encode_scaled<kHow>(v[i], x[i], factor);
+    codes |= static_cast<uint64_t>(code) << (code_bits(code_of(kHow)) * i);
+  }
+  return codes;
+}
+
 __device__ __forceinline__ uint64_t encode8(Encode how,
                                             const float (&x)[kVector],
                                             const Factor& factor) {
   uint64_t codes = 0;
-  visit_encode(how, [&](auto constant) {
-    constexpr Encode kHow = decltype(constant)::value;
-    constexpr int kWidth = code_bits(code_of(kHow));
-    if constexpr (kHow == Encode::kE4M3Multiply || kHow == Encode::kE4M3Divide) {
-#pragma unroll
-      for (int i = 0; i < kVector; i += 2) {
-        float v[2];
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const float scaled =
-              kHow == Encode::kE4M3Multiply ? x[i + j] * factor.f : divide(x[i + j], factor);
-          v[j] = fminf(scaled, kE4M3Max);
-        }
-        codes |= static_cast<uint64_t>(e4m3_pair(v[0], v[1])) << (8 * i);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        codes |= static_cast<uint64_t>(encode_as<kHow>(x[i], factor)) << (kWidth * i);
-      }
-    }
-  });
+  visit_encode(how,
+               [&](auto constant) { codes = encode8_as<decltype(constant)::value>(x, factor); });
   return codes;
 }
 
 __device__ __forceinline__ uint32_t encode1(Encode how, float x, const Factor& factor) {
   uint32_t code = 0;
-  visit_encode(how, [&](auto constant) { code = encode_as<decltype(constant)::value>(x, factor); });
+  visit_encode(how, [&](auto constant) {
+    constexpr Encode kHow = decltype(constant)::value;
+    float v[1];
+    scale_by<kHow>(factor, {x}, v);
+    code = encode_scaled<kHow>(v[0], x, factor);
+  });
   return code;
 }
 

@@ -30,4 +30,13 @@ struct DeviceKernels {
 
 extern const DeviceKernels cuda_kernels;
 
+namespace device {
+
+void dequantize(const Quantized& q,
+                const QuantizeSpec& spec,
+                const Tensor& out,
+                const Stream& stream);
+
+}  // namespace device
+
 }  // namespace moebius::quant

@@ -5,6 +5,9 @@
 // all of it) and its codes written once.  4096 x 7168 bf16 to fp8 by 1x128 is 58.7 + 29.4 + 0.9 MB,
 // 21.2 us at 4.2 TB/s; to int8 per token 88.1 MB, 21.0 us.
 //
+// At that speed an SM has some 25 instructions for an element: so the way of encoding is a template
+// parameter, and a scale is computed once per lane and not once per vector.
+//
 // Three walks, all of vectors of eight elements where alignment allows:
 //   flat    groups of 8, 16, .. 256 elements that tile the rows, or one scale for all: the matrix
 //           is one long array, a group is neighbouring lanes of a warp
@@ -12,9 +15,10 @@
 //   groups  anything else (blocks of rows, odd lengths): one CTA per group, element by element
 #include <algorithm>
 #include <cassert>
+#include <memory>
 
 #include "core/cuda/check.h"
-#include "core/cuda/scratch.h"
+#include "core/cuda/runtime.h"
 #include "quant/cuda/elements.cuh"
 #include "quant/cuda/kernels.h"
 #include "quant/group_rule.h"
@@ -32,10 +36,13 @@ using cuda::Raw8;
 using cuda::widen;
 
 constexpr int kThreads = 256;
-constexpr int kHeld = 4;      // vectors that a thread requests before it computes: 64 bytes of bf16
-constexpr int kResident = 4;  // CTAs per SM, so 64 KiB of requests on their way; needs 64 registers
+constexpr int kHeld = 4;  // vectors that a thread requests before it computes: 64 bytes of bf16
 constexpr int kWarp = 32;
 constexpr unsigned kAll = 0xffffffffu;
+
+// CTAs per SM: 80 KiB of requests on their way, by 48 registers for bf16 and 64 for f32.
+template <typename T>
+constexpr int kResident = sizeof(T) == sizeof(float) ? 4 : 5;
 
 struct Args {
   QuantizeSpec spec;
@@ -52,7 +59,6 @@ struct Args {
   uint8_t* zero_point;
   void* dequantized;
   DType dequantized_dtype;
-  bool needs_min;  // the scale depends on more than the largest |x|
 };
 
 // A group's code as elements need it.
@@ -80,14 +86,36 @@ __device__ constexpr DType scale_dtype_of(QuantFormat format) {
              : DType::kF32;
 }
 
+// The one format that is encoded so, else `given`: lets the compiler drop the rules of the others.
+__device__ constexpr QuantFormat format_of(Encode how, QuantFormat given) {
+  switch (how) {
+    case Encode::kE4M3Multiply:
+    case Encode::kE4M3Divide:
+      return QuantFormat::kFp8;
+    case Encode::kE4M3Overflow:
+      return QuantFormat::kMxfp8;
+    case Encode::kI8NearestDivide:
+    case Encode::kI8AwayMultiply:
+    case Encode::kI8TruncateDivide:
+      return QuantFormat::kInt8;
+    case Encode::kU4Divide:
+      return QuantFormat::kInt4;
+    case Encode::kE3M2Multiply:
+      return QuantFormat::kMxfp6E3M2;
+    case Encode::kE2M3Multiply:
+      return QuantFormat::kMxfp6E2M3;
+    case Encode::kE2M1Multiply:
+      break;
+  }
+  return given;
+}
+
 // The factors of group `index`, which the thread with is_writer stores.
-__device__ GroupFactors make_group(const Args& a,
-                                   const Range& range,
-                                   int64_t index,
-                                   bool is_writer) {
+__device__ __forceinline__ GroupFactors make_group(
+    const Args& a, const QuantizeSpec& spec, const Range& range, int64_t index, bool is_writer) {
   const float tensor_scale = a.tensor_scale != nullptr ? *a.tensor_scale : 0.0f;
-  const GroupCode group = group_code(a.spec, range, tensor_scale);
-  const DType dtype = scale_dtype_of(a.spec.format);
+  const GroupCode group = group_code(spec, range, tensor_scale);
+  const DType dtype = scale_dtype_of(spec.format);
   if (is_writer && a.scale != nullptr) {
     if (dtype == DType::kF32) {
       static_cast<float*>(a.scale)[index] = group.scale;
@@ -101,9 +129,22 @@ __device__ GroupFactors make_group(const Args& a,
   return {make_factor(group.factor, group.zero_point), stored_scale(group, dtype, tensor_scale)};
 }
 
-// NaN passed over.  Without needs_min only range.max changes, to the largest |v|.
-__device__ __forceinline__ void include(Range& range, float v, bool needs_min) {
-  if (needs_min) {
+template <Encode kHow>
+__device__ __forceinline__ GroupFactors
+make_group_as(const Args& a, const Range& range, int64_t index, bool is_writer) {
+  QuantizeSpec spec = a.spec;
+  spec.format = format_of(kHow, a.spec.format);
+  return make_group(a, spec, range, index, is_writer);
+}
+
+// The scale depends on more than the largest |x|.
+__host__ __device__ constexpr bool needs_min(Encode how) {
+  return how == Encode::kU4Divide;
+}
+
+// NaN passed over.  Without has_min only range.max changes, to the largest |v|.
+__device__ __forceinline__ void include(Range& range, float v, bool has_min) {
+  if (has_min) {
     range.min = fminf(range.min, v);
     range.max = fmaxf(range.max, v);
   } else {
@@ -111,18 +152,25 @@ __device__ __forceinline__ void include(Range& range, float v, bool needs_min) {
   }
 }
 
-__device__ __forceinline__ void include(Range& range, const float (&v)[kVector], bool needs_min) {
+template <Encode kHow, typename T>
+__device__ __forceinline__ void include(Range& range, const Raw8<T>& raw) {
+  if constexpr (needs_min(kHow)) {
+    float v[kVector];
+    widen(raw, v);
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    include(range, v[i], needs_min);
+    for (int i = 0; i < kVector; ++i) {
+      include(range, v[i], true);
+    }
+  } else {
+    range.max = fmaxf(range.max, cuda::absmax(raw));
   }
 }
 
 // Over neighbouring `lanes` (a power of two) of a warp; every lane gets the result.
-__device__ __forceinline__ Range reduced(Range range, int lanes, bool needs_min) {
+__device__ __forceinline__ Range reduced(Range range, int lanes, bool has_min) {
   for (int step = lanes / 2; step > 0; step /= 2) {
     range.max = fmaxf(range.max, __shfl_xor_sync(kAll, range.max, step));
-    if (needs_min) {
+    if (has_min) {
       range.min = fminf(range.min, __shfl_xor_sync(kAll, range.min, step));
     }
   }
@@ -130,11 +178,12 @@ __device__ __forceinline__ Range reduced(Range range, int lanes, bool needs_min)
 }
 
 // Over the CTA.  REQUIRES: blockDim.x is a multiple of kWarp; called once per kernel.
-__device__ Range reduced_over_block(Range range, bool needs_min) {
-  __shared__ float2 of_warp[kThreads / kWarp];
+__device__ __forceinline__ Range reduced_over_block(Range range, bool has_min) {
+  constexpr int kMaxWarps = kThreads / kWarp;
+  __shared__ float2 of_warp[kMaxWarps];
   const int num_warps = static_cast<int>(blockDim.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  range = reduced(range, kWarp, needs_min);
+  range = reduced(range, kWarp, has_min);
   if (num_warps == 1) {
     return range;
   }
@@ -142,22 +191,24 @@ __device__ Range reduced_over_block(Range range, bool needs_min) {
     of_warp[threadIdx.x / kWarp] = {range.min, range.max};
   }
   __syncthreads();
-  const float2 other = lane < num_warps ? of_warp[lane] : float2{0.0f, 0.0f};
-  return reduced({other.x, other.y}, kWarp, needs_min);
+  const int warp = lane % kMaxWarps;
+  const float2 other = warp < num_warps ? of_warp[warp] : float2{0.0f, 0.0f};
+  return reduced({other.x, other.y}, kMaxWarps, has_min);
 }
 
+template <Encode kHow>
 __device__ __forceinline__ void put_vector(const Args& a,
                                            int64_t unit,
                                            const float (&v)[kVector],
                                            const GroupFactors& group) {
-  const Code code = code_of(a.how);
-  const uint64_t codes = encode8(a.how, v, group.encode);
+  constexpr Code kCode = code_of(kHow);
+  const uint64_t codes = encode8_as<kHow>(v, group.encode);
   if (a.dequantized == nullptr) {
-    store_codes(code, a.codes + unit * vector_bytes(code), codes);
+    store_codes(kCode, a.codes + unit * vector_bytes(kCode), codes);
     return;
   }
   float decoded[kVector];
-  decode8(code, codes, decoded);
+  decode8_as<kCode>(codes, decoded);
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
     decoded[i] = (decoded[i] - group.encode.zero_point) * group.decode_scale;
@@ -165,11 +216,31 @@ __device__ __forceinline__ void put_vector(const Args& a,
   store_vector(a.dequantized, a.dequantized_dtype, unit, decoded);
 }
 
-// Groups of group_units neighbouring vectors (a power of two up to 32), or one scale for all
-// (group_units 0).  Each thread takes kHeld vectors, kThreads apart.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    quantize_flat_kernel(const __grid_constant__ Args a, int group_units) {
+template <Encode kHow>
+__device__ __forceinline__ GroupFactors from_lane(const Args& a,
+                                                  const GroupFactors& own,
+                                                  int lane) {
+  GroupFactors group = own;
+  group.encode.f = __shfl_sync(kAll, own.encode.f, lane);
+  if constexpr (divides(kHow)) {
+    group.encode.reciprocal = __shfl_sync(kAll, own.encode.reciprocal, lane);
+    group.encode.is_moderate = is_moderate(group.encode.f);
+  }
+  if constexpr (kHow == Encode::kU4Divide) {
+    group.encode.zero_point = __shfl_sync(kAll, own.encode.zero_point, lane);
+  }
+  if (a.dequantized != nullptr) {
+    group.decode_scale = __shfl_sync(kAll, own.decode_scale, lane);
+  }
+  return group;
+}
+
+// Groups of 2^group_shift neighbouring vectors (up to a warp's), or one scale for all (group_shift
+// -1).  Each thread takes kHeld vectors, kThreads apart.  Of the groups that its kHeld vectors
+// belong to, the lanes of a group compute one each, and pass the factors around.
+template <typename T, Encode kHow>
+__global__ void __launch_bounds__(kThreads, kResident<T>)
+    quantize_flat_kernel(const __grid_constant__ Args a, int group_shift) {
   const int64_t num_units = a.rows * a.cols / kVector;
   const int64_t first = int64_t{blockIdx.x} * (kThreads * kHeld) + threadIdx.x;
   const T* x = static_cast<const T*>(a.x);
@@ -180,33 +251,51 @@ __global__ void __launch_bounds__(kThreads)
       raw[i] = load_raw(x + (first + i * kThreads) * kVector);
     }
   }
-  GroupFactors group;
-  if (group_units == 0) {
-    group = make_group(a, Range{}, 0, false);
+  const bool is_grouped = group_shift >= 0;
+  const int group_units = is_grouped ? 1 << group_shift : 1;
+  Range ranges[kHeld];
+  GroupFactors own;
+  if (is_grouped) {
+    // Every lane takes part in the shuffles; units past the end are zeros in groups of their own.
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      include<kHow>(ranges[i], raw[i]);
+      ranges[i] = reduced(ranges[i], group_units, needs_min(kHow));
+    }
+  } else {
+    own = make_group_as<kHow>(a, Range{}, 0, false);
   }
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int lane_in_group = lane % group_units;
+  const int num_turns = min(group_units, kHeld);
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    const int64_t unit = first + i * kThreads;
-    float v[kVector];
-    widen(raw[i], v);
-    if (group_units != 0) {
-      // Every lane takes part in the shuffles; units past the end are zeros in groups of their own.
-      Range own;
-      include(own, v, a.needs_min);
-      const Range range = reduced(own, group_units, a.needs_min);
-      const bool is_writer =
-          unit < num_units && threadIdx.x % static_cast<unsigned>(group_units) == 0;
-      group = make_group(a, range, unit / group_units, is_writer);
+    GroupFactors group = own;
+    if (is_grouped) {
+      if (i % num_turns == 0) {
+        const int turn = i + lane_in_group % num_turns;
+        Range range = ranges[0];
+#pragma unroll
+        for (int j = 1; j < kHeld; ++j) {
+          range = turn == j ? ranges[j] : range;
+        }
+        const int64_t unit = first + turn * kThreads;
+        const bool is_writer = lane_in_group < num_turns && unit < num_units;
+        own = make_group_as<kHow>(a, range, unit >> group_shift, is_writer);
+      }
+      group = from_lane<kHow>(a, own, lane - lane_in_group + i % num_turns);
     }
-    if (unit < num_units) {
-      put_vector(a, unit, v, group);
+    if (first + i * kThreads < num_units) {
+      float v[kVector];
+      widen(raw[i], v);
+      put_vector<kHow>(a, first + i * kThreads, v, group);
     }
   }
 }
 
 // One group per row and CTA; what does not fit into kHeld vectors per thread is read again.
-template <typename T>
-__global__ void __launch_bounds__(kThreads, kResident)
+template <typename T, Encode kHow>
+__global__ void __launch_bounds__(kThreads, kResident<T>)
     quantize_rows_kernel(const __grid_constant__ Args a) {
   const int64_t row = blockIdx.x;
   const int64_t row_units = a.cols / kVector;
@@ -220,30 +309,28 @@ __global__ void __launch_bounds__(kThreads, kResident)
     }
   }
   Range range;
-  float v[kVector];
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    widen(raw[i], v);
-    include(range, v, a.needs_min);
+    include<kHow>(range, raw[i]);
   }
   const int64_t behind = threadIdx.x + kHeld * int64_t{blockDim.x};
   for (int64_t unit = behind; unit < row_units; unit += blockDim.x) {
-    widen(load_raw(x + unit * kVector), v);
-    include(range, v, a.needs_min);
+    include<kHow>(range, load_raw(x + unit * kVector));
   }
   const GroupFactors group =
-      make_group(a, reduced_over_block(range, a.needs_min), row, threadIdx.x == 0);
+      make_group_as<kHow>(a, reduced_over_block(range, needs_min(kHow)), row, threadIdx.x == 0);
+  float v[kVector];
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     const int64_t unit = threadIdx.x + i * int64_t{blockDim.x};
     if (unit < row_units) {
       widen(raw[i], v);
-      put_vector(a, row * row_units + unit, v, group);
+      put_vector<kHow>(a, row * row_units + unit, v, group);
     }
   }
   for (int64_t unit = behind; unit < row_units; unit += blockDim.x) {
     widen(load_raw(x + unit * kVector), v);
-    put_vector(a, row * row_units + unit, v, group);
+    put_vector<kHow>(a, row * row_units + unit, v, group);
   }
 }
 
@@ -257,15 +344,16 @@ __global__ void __launch_bounds__(kThreads) quantize_groups_kernel(const __grid_
   const int64_t width = min(a.cols, col_begin + g.group_cols) - col_begin;
   const T* x = static_cast<const T*>(a.x) + col_begin;
 
+  const bool has_min = needs_min(a.how);
   Range range;
   if (!a.is_per_tensor) {
     const int64_t n = (row_end - row_begin) * width;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
-      include(range, load1(x + (row_begin + i / width) * a.cols + i % width), a.needs_min);
+      include(range, load1(x + (row_begin + i / width) * a.cols + i % width), has_min);
     }
-    range = reduced_over_block(range, a.needs_min);
+    range = reduced_over_block(range, has_min);
   }
-  const GroupFactors group = make_group(a, range, blockIdx.x, threadIdx.x == 0);
+  const GroupFactors group = make_group(a, a.spec, range, blockIdx.x, threadIdx.x == 0);
 
   const Code code = code_of(a.how);
   const int pack = pack_elements(code);
@@ -311,15 +399,13 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      float v[kVector];
-      widen(raw[i], v);
-      include(range, v, /*needs_min=*/false);
+      range.max = fmaxf(range.max, cuda::absmax(raw[i]));
     }
   }
   for (int64_t i = num_units * kVector + thread; i < n; i += step) {
-    include(range, load1(x + i), /*needs_min=*/false);
+    include(range, load1(x + i), /*has_min=*/false);
   }
-  range = reduced_over_block(range, /*needs_min=*/false);
+  range = reduced_over_block(range, /*has_min=*/false);
   if (threadIdx.x == 0) {
     // Floats that are not negative are ordered as their bits are.
     atomicMax(reinterpret_cast<int*>(largest), __float_as_int(range.absmax()));
@@ -348,21 +434,37 @@ unsigned grid_of(int64_t blocks) {
   return static_cast<unsigned>(blocks);
 }
 
+// Of neighbouring vectors; REQUIRES: is_flat_group.
+int group_shift_of(const Groups& g) {
+  int shift = 0;
+  while (kVector << shift < g.group_cols) {
+    ++shift;
+  }
+  return shift;
+}
+
+// As few threads as the same number of vectors for each allows.
+unsigned threads_for(int64_t row_units) {
+  const int64_t per_thread = ceil_div(row_units, kThreads);
+  return static_cast<unsigned>(ceil_div(ceil_div(row_units, per_thread), kWarp) * kWarp);
+}
+
 template <typename T>
 void launch_quantize(const Args& a, cudaStream_t stream) {
   const Groups& g = a.groups;
   const bool vectorizes = can_vectorize(a);
   const int64_t num_units = a.rows * a.cols / kVector;
   if (vectorizes && (a.is_per_tensor || is_flat_group(g, a.cols))) {
-    const int group_units = a.is_per_tensor ? 0 : static_cast<int>(g.group_cols / kVector);
+    const int group_shift = a.is_per_tensor ? -1 : group_shift_of(g);
     const unsigned grid = grid_of(ceil_div(num_units, kThreads * kHeld));
-    quantize_flat_kernel<T><<<grid, kThreads, 0, stream>>>(a, group_units);
+    visit_encode(a.how, [&](auto how) {
+      quantize_flat_kernel<T, decltype(how)::value><<<grid, kThreads, 0, stream>>>(a, group_shift);
+    });
   } else if (vectorizes && g.group_rows == 1 && g.num_col_groups == 1) {
-    // As few threads as the same number of vectors for each allows.
-    const int64_t row_units = a.cols / kVector;
-    const int64_t per_thread = ceil_div(row_units, kThreads);
-    const int64_t threads = ceil_div(ceil_div(row_units, per_thread), kWarp) * kWarp;
-    quantize_rows_kernel<T><<<grid_of(a.rows), static_cast<unsigned>(threads), 0, stream>>>(a);
+    const unsigned threads = threads_for(a.cols / kVector);
+    visit_encode(a.how, [&](auto how) {
+      quantize_rows_kernel<T, decltype(how)::value><<<grid_of(a.rows), threads, 0, stream>>>(a);
+    });
   } else {
     const bool is_small = g.group_rows * g.group_cols <= 8 * kWarp;
     quantize_groups_kernel<T>
@@ -411,7 +513,6 @@ Args make_args(const Tensor& x, const QuantizeSpec& spec) {
   a.is_per_tensor = spec.group.is_per_tensor();
   a.groups = groups_of(a.is_per_tensor ? GroupShape::per_token() : spec.group, a.rows, a.cols);
   a.x = x.raw();
-  a.needs_min = a.how == Encode::kU4Divide;
   return a;
 }
 
@@ -447,130 +548,17 @@ void quantize_dequantize(const Tensor& x,
                          const Stream& on) {
   const cuda::DeviceGuard guard(on.device().index);
   const cudaStream_t stream = cuda::as_stream(on.native_handle());
-  const cuda::Scratch scale(sizeof(float), on);
+  std::shared_ptr<void> scale;
   Args a = make_args(x, spec);
   if (has_tensor_scale(spec)) {
-    launch_tensor_scale(x, spec.format, given_scale, scale.as<float>(), stream);
-    a.tensor_scale = scale.as<float>();
+    scale = cuda::allocate_on(sizeof(float), on.native_handle(), on.device().index);
+    auto* value = static_cast<float*>(scale.get());
+    launch_tensor_scale(x, spec.format, given_scale, value, stream);
+    a.tensor_scale = value;
   }
   a.dequantized = out.raw();
   a.dequantized_dtype = out.dtype();
   launch(a, x.dtype(), stream);
-}
-
-// Scales of a matrix in rows and columns of groups.
-struct DequantizeArgs {
-  Code code;
-  int64_t rows;
-  int64_t cols;
-  Groups groups;
-  bool is_per_tensor;
-  const uint8_t* codes;
-  const void* scale;
-  DType scale_dtype;
-  const float* global_scale;
-  const uint8_t* zero_point;  // nullptr: all default_zero_point
-  float default_zero_point;
-  void* out;
-  DType out_dtype;
-};
-
-struct GroupValue {
-  float scale;
-  float zero_point;
-};
-
-__device__ __forceinline__ GroupValue group_value(const DequantizeArgs& a,
-                                                  int64_t row,
-                                                  int64_t col) {
-  const Groups& g = a.groups;
-  const int64_t i =
-      a.is_per_tensor ? 0 : row / g.group_rows * g.num_col_groups + col / g.group_cols;
-  GroupValue value;
-  value.zero_point =
-      a.zero_point != nullptr ? static_cast<float>(a.zero_point[i]) : a.default_zero_point;
-  switch (a.scale_dtype) {
-    case DType::kE8M0:
-      value.scale = e8m0_to_float(static_cast<const uint8_t*>(a.scale)[i]);
-      break;
-    case DType::kF8E4M3:
-      value.scale = decode1(Code::kE4M3, static_cast<const uint8_t*>(a.scale)[i]) / *a.global_scale;
-      break;
-    default:
-      value.scale = static_cast<const float*>(a.scale)[i];
-  }
-  return value;
-}
-
-// A thread per vector of eight, all of one group.
-__global__ void __launch_bounds__(kThreads)
-    dequantize_vectors_kernel(const __grid_constant__ DequantizeArgs a) {
-  const int64_t unit = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (unit >= a.rows * a.cols / kVector) {
-    return;
-  }
-  const uint64_t codes = load_codes(a.code, a.codes + unit * vector_bytes(a.code));
-  const GroupValue group = group_value(a, unit * kVector / a.cols, unit * kVector % a.cols);
-  float v[kVector];
-  decode8(a.code, codes, v);
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    v[i] = (v[i] - group.zero_point) * group.scale;
-  }
-  store_vector(a.out, a.out_dtype, unit, v);
-}
-
-// A thread per pack of elements that share bytes.
-__global__ void __launch_bounds__(kThreads)
-    dequantize_packs_kernel(const __grid_constant__ DequantizeArgs a) {
-  const int pack = pack_elements(a.code);
-  const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * pack;
-  if (first >= a.rows * a.cols) {
-    return;
-  }
-  uint32_t codes = 0;
-  for (int j = 0; j < pack_bytes(a.code); ++j) {
-    codes |= static_cast<uint32_t>(a.codes[first / pack * pack_bytes(a.code) + j]) << (8 * j);
-  }
-  for (int j = 0; j < pack; ++j) {
-    const GroupValue group = group_value(a, (first + j) / a.cols, (first + j) % a.cols);
-    const int width = code_bits(a.code);
-    const float value = decode1(a.code, codes >> (j * width) & ((1u << width) - 1));
-    store_element(a.out, a.out_dtype, first + j, (value - group.zero_point) * group.scale);
-  }
-}
-
-void dequantize(const Quantized& q, const QuantizeSpec& spec, const Tensor& out, const Stream& on) {
-  const cuda::DeviceGuard guard(on.device().index);
-  const cudaStream_t stream = cuda::as_stream(on.native_handle());
-  DequantizeArgs a{};
-  a.code = code_of(spec.format);
-  a.rows = out.dim(0);
-  a.cols = out.dim(1);
-  a.is_per_tensor = spec.group.is_per_tensor();
-  a.groups = groups_of(spec.group, a.rows, a.cols);
-  a.codes = static_cast<const uint8_t*>(q.values.raw());
-  a.scale = q.scale.raw();
-  a.scale_dtype = q.scale.dtype();
-  a.global_scale = q.global_scale ? q.global_scale.data<float>() : nullptr;
-  a.zero_point = spec.asymmetric ? q.zero_point.data<uint8_t>() : nullptr;
-  a.default_zero_point = spec.format == QuantFormat::kInt4 ? 8.0f : 0.0f;
-  a.out = out.raw();
-  a.out_dtype = out.dtype();
-  const int64_t n = a.rows * a.cols;
-  if (n == 0) {
-    return;
-  }
-  const bool is_one_group =
-      a.is_per_tensor || a.groups.num_col_groups == 1 || a.groups.group_cols % kVector == 0;
-  if (is_one_group && a.cols % kVector == 0 && cuda::is_aligned(a.out, 16) &&
-      cuda::is_aligned(a.codes, vector_alignment(a.code))) {
-    dequantize_vectors_kernel<<<grid_of(ceil_div(n / kVector, kThreads)), kThreads, 0, stream>>>(a);
-  } else {
-    const int64_t packs = n / pack_elements(a.code);
-    dequantize_packs_kernel<<<grid_of(ceil_div(packs, kThreads)), kThreads, 0, stream>>>(a);
-  }
-  cuda::check_launch("dequantize_kernel");
 }
 
 }  // namespace
