@@ -208,6 +208,29 @@ TEST_P(RouterConformance, SelectsLikeRef) {
   }
 }
 
+// Around a warp's 32 lanes and their powers of two, odd ones, and groups of odd size.
+TEST_P(RouterConformance, SelectsLikeRefForAnyNumberOfExperts) {
+  for (const int64_t num_experts : {1, 2, 31, 32, 33, 63, 65, 129, 257, 513, 999, 1024}) {
+    for (const Method& method : {kMethods[0], kMethods[4], kMethods[7], kMethods[8]}) {
+      for (const int64_t topk : {int64_t{1}, std::min<int64_t>(num_experts, 40)}) {
+        for (const int64_t num_groups : {1, 3}) {
+          if (num_experts % num_groups != 0) {
+            continue;
+          }
+          RouterConfig config = make_config(method, num_experts, topk);
+          config.num_groups = num_groups;
+          config.topk_groups = num_groups == 1 ? 1 : 2;
+          config.topk = std::min(topk, config.topk_groups * (num_experts / num_groups));
+          SCOPED_TRACE(std::string(method.name) + " E " + std::to_string(num_experts) + " K " +
+                       std::to_string(config.topk) + " groups " + std::to_string(num_groups));
+          expect_selects_like_ref(config, make_weights(method, num_experts),
+                                  random_logits(5, num_experts, 17));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(RouterConformance, SelectsLikeRefWithinGroups) {
   struct Groups {
     int64_t num_experts, num_groups, topk_groups, topk;

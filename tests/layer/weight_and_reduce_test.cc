@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <vector>
 
 #include "tests/conformance/place.h"
 #include "tests/layer/tensors.h"
@@ -270,6 +272,39 @@ TEST(WeightAndReduceOnGpu, GivesTheBitsOfTheCpu) {
                          reduce(kNaiveBatched, input, {}, 8));
         if (HasFailure()) {
           return;
+        }
+      }
+    }
+  }
+}
+
+TEST(WeightAndReduceOnGpu, GivesTheBitsOfTheCpuForExtremeValues) {
+  if (cuda_device_count() == 0) {
+    GTEST_SKIP() << "skipped: no GPU";
+  }
+  const testing::Place gpu(DeviceType::kCuda);
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {0.0f,  -0.0f, 1e-40f, -3e-39f, 6e-8f, -6e-5f, 65504.0f,
+                                     -7e4f, 3e38f, -3e38f, inf,     -inf,  256.0f, 257.0f};
+  const auto n = static_cast<int64_t>(values.size());
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t topk : {2, 8}) {
+      const Tensor rows = Tensor::empty({1, topk, n}, dtype);
+      for (int64_t i = 0; i < rows.numel(); ++i) {
+        set_float(rows, i, values[static_cast<size_t>((i % n + i / n * 3) % n)]);
+      }
+      for (const float weight : {1.0f, -0.5f, 3e38f, 1e-30f}) {
+        const std::vector<float> weights(static_cast<size_t>(topk), weight);
+        const WeightAndReduceInput input = {rows, filled({1, topk}, DType::kF32, weights),
+                                            random_ids(1, topk, 16, 1)};
+        const Tensor actual = reduce_there(gpu, kContiguous, input, 0);
+        const Tensor expected = reduce(kContiguous, input);
+        for (int64_t i = 0; i < n; ++i) {
+          const float a = get_float(actual, i), e = get_float(expected, i);
+          EXPECT_TRUE((std::isnan(a) && std::isnan(e)) ||
+                      (a == e && std::signbit(a) == std::signbit(e)))
+              << name(dtype) << " K " << topk << " weight " << weight << " element " << i << ": "
+              << a << ", on the CPU " << e;
         }
       }
     }
