@@ -153,15 +153,30 @@ __device__ void await_loads(const Block& block) {
 __device__ uint64_t ranks_of(const Block& block, int64_t token) {
   const DispatchArgs& args = block.args;
   uint64_t ranks = 0;
-  for (int k = 0; k < args.topk; ++k) {
-    const int32_t id = __ldg(args.ids + token * args.topk + k);
-    if (id >= 0 && id < args.num_experts) {
-      ranks |= uint64_t{1} << __ldg(args.rank_of + id);
-      atomicAdd(block.histogram() + id, 1u);
-    } else if (id != -1) {
-      const auto self = static_cast<uint8_t>(block.rank());
-      raise_fault(args.signals, {FaultReason::kBadId, block.op(), self, self, block.epoch},
-                  make_signal(static_cast<uint32_t>(token), static_cast<uint32_t>(id)));
+  // Several at a time: each is two loads that depend on each other.
+  constexpr int kAtOnce = 8;
+  for (int first = 0; first < args.topk; first += kAtOnce) {
+    int32_t ids[kAtOnce];
+    int32_t rank_of[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      ids[i] = first + i < args.topk ? __ldg(args.ids + token * args.topk + first + i) : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      rank_of[i] = ids[i] >= 0 && ids[i] < args.num_experts ? __ldg(args.rank_of + ids[i]) : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int32_t id = ids[i];
+      if (rank_of[i] >= 0) {
+        ranks |= uint64_t{1} << rank_of[i];
+        atomicAdd(block.histogram() + id, 1u);
+      } else if (id != -1) {
+        const auto self = static_cast<uint8_t>(block.rank());
+        raise_fault(args.signals, {FaultReason::kBadId, block.op(), self, self, block.epoch},
+                    make_signal(static_cast<uint32_t>(token), static_cast<uint32_t>(id)));
+      }
     }
   }
   return ranks;
@@ -219,6 +234,19 @@ __device__ void count_copies(const Block& block) {
   }
 }
 
+// The sum over blocks [0, num_blocks) of one of their counts.
+__device__ uint32_t sum_block_counts(const DispatchArgs& args,
+                                     int num_counts,
+                                     int index,
+                                     uint32_t num_blocks) {
+  uint32_t sum = 0;
+#pragma unroll 8
+  for (uint32_t b = 0; b < num_blocks; ++b) {
+    sum += __ldcg(args.block_counts + b * num_counts + index);
+  }
+  return sum;
+}
+
 // By the block that counted last, or the first one along a known route.
 __device__ void send_notices(const Block& block) {
   const DispatchArgs& args = block.args;
@@ -234,10 +262,7 @@ __device__ void send_notices(const Block& block) {
     }
     __syncthreads();
     for (int i = thread; i < num_counts; i += threads) {
-      uint32_t sum = 0;
-      for (uint32_t b = 0; b < gridDim.x; ++b) {
-        sum += __ldcg(args.block_counts + b * num_counts + i);
-      }
+      const uint32_t sum = sum_block_counts(args, num_counts, i, gridDim.x);
       if (i < num_ranks) {
         block.running()[i] = sum;
       } else {
@@ -315,10 +340,7 @@ __device__ Stop read_notices(const Block& block) {
       rows += block.notice(s)[ControlLayout::kCopies + d];
     }
     if (!block.is_cached()) {
-      const int num_counts = num_ranks + args.num_experts;
-      for (uint32_t b = 0; b < blockIdx.x; ++b) {
-        base += __ldcg(args.block_counts + b * num_counts + d);
-      }
+      base += sum_block_counts(args, num_ranks + args.num_experts, d, blockIdx.x);
     }
     block.row_base()[d] = block.is_cached() ? 0 : base;
     block.total_rows()[d] = rows;
