@@ -5,7 +5,8 @@
 //
 // Grid and block as in low_latency_dispatch.cu.
 //   send     item (message, unit of parts): each row of the message goes back to the place of its
-//            selection on the token's rank, then its flags.
+//            selection on the token's rank; then the flags of all of them, since a release and
+//            what it waits for take longer than a row.
 //   receive  item (token, chunk of one word per lane): awaits the flags of the token's selections,
 //            weights and sums them in order of their slots, in f32, rounded once.
 // Shared memory: see CombineSharedMap.
@@ -66,8 +67,10 @@ struct SendCursor {
   // Messages of the sources `lane` and `lane + 32`.
   int32_t num_low;
   int32_t num_high;
-  // Of the item: the row of the selection `lane`, the selections that are left, the token.
+  // Of the item: the row of the selection `lane`, the selections in all and those that are left,
+  // the token.
   int32_t row = -1;
+  uint32_t all = 0;
   uint32_t left = 0;
   int32_t token = 0;
   int source = 0;
@@ -107,7 +110,7 @@ struct SendCursor {
       row = lane_id() < topk ? rows[lane_id()] : -1;
       token = rows[topk];
       unit = item % num_units;
-      left = __ballot_sync(kAllLanes, row >= 0);
+      all = left = __ballot_sync(kAllLanes, row >= 0);
       if (left != 0) {
         return;
       }
@@ -128,6 +131,7 @@ struct SendCursor {
     find_message();
   }
 
+  __device__ bool is_last_of_item() const { return (left & (left - 1)) == 0; }
   __device__ int k() const { return __ffs(static_cast<int>(left)) - 1; }
   __device__ int64_t selection() const {
     return int64_t{token} * args.combine.call.layout.topk + k();
@@ -156,13 +160,20 @@ struct SendCursor {
     return call.windows[source] + call.layout.returned_at(bank_of(block.epoch), selection()) +
            first_byte();
   }
-  // All lanes, after what they stored.
-  __device__ void publish_parts() const {
+  // All lanes, after what they stored: flags of one selection, or of all of the item.
+  __device__ void publish_parts() const { publish_parts(1u << k()); }
+  __device__ void publish_item() const { publish_parts(all); }
+
+ private:
+  __device__ void publish_parts(uint32_t selections) const {
     const LowLatencyCall& call = args.combine.call;
-    for (int i = lane_id(); i < num_parts(); i += 32) {
+    const int num = __popc(static_cast<int>(selections)) * num_parts();
+    for (int i = lane_id(); i < num; i += 32) {
+      const auto k = static_cast<int>(__fns(selections, 0, i / num_parts() + 1));
+      const int64_t selection = int64_t{token} * call.layout.topk + k;
       publish(
-          word_at(call.windows[source],
-                  call.layout.return_flag_at(bank_of(block.epoch), selection(), first_part() + i)),
+          word_at(call.windows[source], call.layout.return_flag_at(bank_of(block.epoch), selection,
+                                                                   first_part() + i % num_parts())),
           block.epoch, 0);
     }
   }
@@ -320,8 +331,10 @@ __device__ void send_plain(SendCursor at) {
         }
       }
     }
-    __syncwarp();
-    at.publish_parts();
+    if (at.is_last_of_item()) {
+      __syncwarp();
+      at.publish_item();
+    }
   }
 }
 
@@ -359,13 +372,16 @@ __device__ void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* barrier)
     if (next.is_valid()) {
       load(next);
     }
-    if (is_first_lane) {
-      ptx::bulk_wait<0>();
+    if (at.is_last_of_item()) {
+      if (is_first_lane) {
+        ptx::bulk_wait<0>();
+      }
+      __syncwarp();  // what the first lane has stored is published by all
+      at.publish_item();
     }
-    __syncwarp();  // what the first lane has stored is published by all
-    at.publish_parts();
     at.item = next.item;
     at.row = next.row;
+    at.all = next.all;
     at.left = next.left;
     at.token = next.token;
     at.source = next.source;
