@@ -6,9 +6,11 @@
 //
 // Grid: a few blocks (an SM each), all resident at once.  Warps:
 //   push    takes chunks of this rank's rows, owners in turn.  A chunk is contiguous on both sides,
-//           so it goes in pieces of a stage, whatever the rows.  Its flag is set two pieces later,
-//           when its stores are surely complete, so that nothing stands still meanwhile; when all
-//           chunks are pushed the warp sums, too
+//           so it goes in pieces of a stage, whatever the rows.  Two pieces later its stores are
+//           surely complete and its flag is handed over, so that nothing stands still meanwhile;
+//           when all chunks are pushed the warp sums, too
+//   flag    one: sets the flags that were handed over, as many as there are with one fence, which
+//           takes a microsecond that the others do not have; sums when all are set
 //   sum     takes the next token of this rank, awaits the flags of the chunks with its copies, and
 //           adds them in order of rank, then the biases; f32, rounded once
 // A rank's window may be written again once it says so with this call's epoch: its kernel has
@@ -73,6 +75,47 @@ struct Block {
            static_cast<int64_t>(slot) * args.topk;
   }
 };
+
+// The flags of complete chunks, on their way from one warp that pushes to the one that sets them.
+struct FlagQueue {
+  static constexpr uint32_t kSlots = 8;
+  uint64_t* flags[kSlots];  // null: that was all
+  uint32_t pushed;          // so far
+  uint32_t taken;
+
+  // By one thread, after all stores of the chunk have completed.
+  __device__ void push(uint64_t* flag) {
+    const uint32_t at = pushed;
+    while (at - ptx::ld_acquire_cta(&taken) == kSlots) {
+    }
+    flags[at % kSlots] = flag;
+    ptx::st_release_cta(&pushed, at + 1);  // pairs with set_flags: the chunk is complete
+  }
+};
+
+__device__ void set_flags(const Block& block, FlagQueue* queues) {
+  FlagQueue& queue = queues[block.lane() % kMaxPushWarps];
+  bool is_open = block.lane() < block.args.shared.push_warps;
+  uint32_t taken = 0;
+  while (__any_sync(~0u, is_open)) {
+    const uint32_t pushed = is_open ? ptx::ld_acquire_cta(&queue.pushed) : taken;
+    if (!__any_sync(~0u, pushed != taken)) {
+      __nanosleep(64);
+      continue;
+    }
+    ptx::fence_acq_rel_sys();  // with the stores below as a publish of each chunk
+    for (; taken != pushed; ++taken) {
+      uint64_t* flag = queue.flags[taken % FlagQueue::kSlots];
+      is_open = flag != nullptr;
+      if (is_open) {
+        ptx::st_relaxed_sys(flag, make_signal(block.epoch, 0));
+      }
+    }
+    if (block.lane() < block.args.shared.push_warps) {
+      ptx::st_release_cta(&queue.taken, taken);
+    }
+  }
+}
 
 __device__ void read_plan(const Block& block) {
   const CombineArgs& args = block.args;
@@ -139,9 +182,16 @@ struct PushCursor {
 
   __device__ void next_chunk() {
     const CombineArgs& args = block.args;
-    const int64_t warps = static_cast<int64_t>(gridDim.x) * args.shared.push_warps;
-    const int64_t warp = static_cast<int64_t>(blockIdx.x) * args.shared.push_warps + block.warp();
     const int others = block.num_ranks() - 1;
+    const int64_t warp = static_cast<int64_t>(blockIdx.x) * args.shared.push_warps + block.warp();
+    // As many for each owner: else they get out of step (566 instead of 520 us with four GPUs).
+    const int64_t all_warps = static_cast<int64_t>(gridDim.x) * args.shared.push_warps;
+    const int64_t warps =
+        others > 0 && all_warps >= others ? all_warps / others * others : all_warps;
+    if (warp >= warps) {
+      is_valid = false;
+      return;
+    }
     for (;;) {
       ++round;
       if (round * warps >= num_items) {
@@ -186,7 +236,7 @@ __device__ void push_weights(const Block& block, const PushCursor& at) {
              static_cast<int64_t>(at.num_rows()) * args.topk * 4, block.lane());
 }
 
-__device__ void push_in_bulk(const Block& block, PushCursor at, PushCursor next) {
+__device__ void push_in_bulk(const Block& block, PushCursor at, PushCursor next, FlagQueue& queue) {
   const bool is_first_lane = block.lane() == 0;
   // Flags of the chunks that ended with the latest pieces.
   uint64_t* flag_before = nullptr;
@@ -204,7 +254,7 @@ __device__ void push_in_bulk(const Block& block, PushCursor at, PushCursor next)
       ptx::bulk_commit();
       if (flag_before_that != nullptr) {
         ptx::bulk_wait<2>();
-        publish(flag_before_that, block.epoch, 0);
+        queue.push(flag_before_that);
       }
       ptx::bulk_wait_read<1>();
       if (!is_first && next.is_valid) {
@@ -222,10 +272,10 @@ __device__ void push_in_bulk(const Block& block, PushCursor at, PushCursor next)
   if (is_first_lane) {
     ptx::bulk_wait<0>();
     if (flag_before_that != nullptr) {
-      publish(flag_before_that, block.epoch, 0);
+      queue.push(flag_before_that);
     }
     if (flag_before != nullptr) {
-      publish(flag_before, block.epoch, 0);
+      queue.push(flag_before);
     }
   }
   __syncwarp();
@@ -248,7 +298,7 @@ __device__ bool await_owners(const Block& block) {
   return __all_sync(~0u, ok);
 }
 
-__device__ void push_rows(const Block& block) {
+__device__ void push_rows(const Block& block, FlagQueue& queue) {
   const CombineArgs& args = block.args;
   PushCursor at(block);
   if (!args.in_bulk) {
@@ -260,7 +310,7 @@ __device__ void push_rows(const Block& block) {
       push_weights(block, at);
       __syncwarp();
       if (block.lane() == 0) {
-        publish(at.flag(), block.epoch, 0);
+        queue.push(at.flag());
       }
     }
     return;
@@ -284,7 +334,7 @@ __device__ void push_rows(const Block& block) {
     }
   }
   if (await_owners(block)) {
-    push_in_bulk(block, at, next);
+    push_in_bulk(block, at, next, queue);
     return;
   }
   for (int i = 0; i < loads; ++i) {  // a block may not end while they are under way
@@ -545,9 +595,19 @@ __global__ void __launch_bounds__(kCombineWarps* kWarpLanes, 1)
       publish(block.ready(r, block.rank()), block.epoch, block.row_word());
     }
   }
+  __shared__ FlagQueue queues[kMaxPushWarps];
+  if (threadIdx.x < kMaxPushWarps) {
+    queues[threadIdx.x].pushed = queues[threadIdx.x].taken = 0;
+  }
   read_plan(block);
   if (block.warp() < args.shared.push_warps) {
-    push_rows(block);
+    push_rows(block, queues[block.warp()]);
+    if (block.lane() == 0) {
+      queues[block.warp()].push(nullptr);
+    }
+    __syncwarp();
+  } else if (block.warp() == args.shared.push_warps) {
+    set_flags(block, queues);
   }
   const bool ok = sum_tokens<Type>(block);
   const bool all_ok = __syncthreads_and(ok) != 0;
