@@ -566,7 +566,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
 
   if (!block.is_cached()) {
     count_copies(block);
-    if (comes_last(&args.state->counted)) {
+    // A rank that has failed keeps quiet, or others might see banks to grow before they see that.
+    if (comes_last(&args.state->counted) && !__syncthreads_or(is_aborted(args.signals))) {
       send_notices(block);
     }
   } else if (index == 0) {
