@@ -37,13 +37,14 @@ constexpr Table kCombine = {{{2, 6, 256, 6, 128},
                              {144, 2, 720, 8, 128},
                              {160, 2, 720, 8, 128}}};
 
-// 4 H200s, 4096 tokens of 7168, us with 8, 12, 16 and 24 SMs: fp8 dispatch 320, 294, 285, 279; bf16
-// combine 762, 534, 534, 549 (docs/performance.md).
-constexpr int kCudaSms = 16;
+// 4 H200s, 4096 tokens of 7168, us with 8, 12, 16 and 24 SMs: fp8 dispatch 315, 303, 287, 279; bf16
+// combine 750, 517, 567, 534 (docs/performance.md).
+constexpr int kCudaDispatchSms = 16;
+constexpr int kCudaCombineSms = 12;
 
 // A count between two tuned ones takes the larger's numbers: its queues have room for at least as
 // many peers.  Beyond the table the receive queue grows with the number of nodes of 8.
-DispatchConfig lookup(const Table& table, int num_ranks, Device device) {
+DispatchConfig lookup(const Table& table, int num_ranks) {
   expect_ge(num_ranks, 1, "num_ranks");
   const auto* found = std::find_if(table.begin(), table.end(), [&](const TunedConfig& entry) {
     return entry.num_ranks >= num_ranks;
@@ -53,9 +54,6 @@ DispatchConfig lookup(const Table& table, int num_ranks, Device device) {
     tuned.nvl_recv = tuned.nvl_recv * ((num_ranks + 7) / 8) / (table.back().num_ranks / 8);
   }
   DispatchConfig config;
-  if (device.is_cuda()) {
-    config.num_sms = kCudaSms;
-  }
   config.nvl_send_tokens = tuned.nvl_send;
   config.nvl_recv_tokens = tuned.nvl_recv;
   config.rdma_send_tokens = tuned.rdma_send;
@@ -68,10 +66,14 @@ DispatchConfig lookup(const Table& table, int num_ranks, Device device) {
 }  // namespace
 
 DispatchConfig DispatchConfig::for_dispatch(int num_ranks, Device device) {
-  return lookup(kDispatch, num_ranks, device);
+  DispatchConfig config = lookup(kDispatch, num_ranks);
+  config.num_sms = device.is_cuda() ? kCudaDispatchSms : config.num_sms;
+  return config;
 }
 DispatchConfig DispatchConfig::for_combine(int num_ranks, Device device) {
-  return lookup(kCombine, num_ranks, device);
+  DispatchConfig config = lookup(kCombine, num_ranks);
+  config.num_sms = device.is_cuda() ? kCudaCombineSms : config.num_sms;
+  return config;
 }
 
 void DispatchConfig::validate() const {

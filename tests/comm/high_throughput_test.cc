@@ -276,7 +276,7 @@ TEST(DispatchConfig, TunedCountsKeepTheirNumbersAndOthersAreComputed) {
   // A GPU has as many SMs as have been measured best; all else is the same.
   DispatchConfig on_gpu = DispatchConfig::for_dispatch(8, Device::cuda(0));
   EXPECT_EQ(on_gpu.num_sms, 16);
-  EXPECT_EQ(DispatchConfig::for_combine(8, Device::cuda(0)).num_sms, 16);
+  EXPECT_EQ(DispatchConfig::for_combine(8, Device::cuda(0)).num_sms, 12);
   on_gpu.num_sms = 20;
   EXPECT_EQ(on_gpu, DispatchConfig::for_dispatch(8));
   DispatchConfig bad = DispatchConfig::for_dispatch(8);
