@@ -5,9 +5,9 @@
 // mean.
 //
 // Publishing rows: every thread that stored some has made its bulk stores complete
-// (ptx::bulk_wait<0>, not _read); then a block barrier, or a grid barrier for rows of several
+// (ptx::bulk_wait<0>, not _read); then a block barrier, or a ticket (grid.cuh) for rows of several
 // blocks; then one thread calls publish, whose release takes all of them along. Consuming: await,
-// then a block barrier (a grid barrier) for the other threads.  Bulk copies of what was awaited
+// then a block barrier for the other threads.  Bulk copies of what was awaited
 // also need ptx::fence_proxy_async() after it, in the thread that issues them.
 #pragma once
 
@@ -99,20 +99,6 @@ __device__ inline bool await_signal(const SignalContext& context,
       return false;
     }
   }
-}
-
-// A barrier of all blocks of a cooperative launch.  The counter only grows, by the number of blocks
-// each time; `target` is its value after this barrier: blocks * (barriers so far + 1), modulo 2^32.
-// All threads call it.  Blocks that leave a kernel early must not: the others would wait for them.
-// So a fault found in one block is raised first and looked at by all after the barrier.
-__device__ __forceinline__ void grid_barrier(uint32_t* counter, uint32_t target) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    ptx::red_add_release_gpu(counter, 1);
-    while (!has_reached(ptx::ld_acquire_gpu(counter), target)) {
-    }
-  }
-  __syncthreads();
 }
 
 }  // namespace moebius::comm

@@ -39,25 +39,6 @@ __device__ __forceinline__ uint64_t atom_cas_relaxed_sys(uint64_t* p,
   return old;
 }
 
-__device__ __forceinline__ uint32_t ld_acquire_gpu(const uint32_t* p) {
-  uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
-  return value;
-}
-__device__ __forceinline__ void st_release_gpu(uint32_t* p, uint32_t value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
-}
-__device__ __forceinline__ void red_add_release_gpu(uint32_t* p, uint32_t value) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
-}
-__device__ __forceinline__ uint32_t atom_add_acq_rel_gpu(uint32_t* p, uint32_t value) {
-  uint32_t old;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
-               : "=r"(old)
-               : "l"(p), "r"(value)
-               : "memory");
-  return old;
-}
 __device__ __forceinline__ uint64_t atom_add_acq_rel_gpu(uint64_t* p, uint64_t value) {
   uint64_t old;
   asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
@@ -66,13 +47,14 @@ __device__ __forceinline__ uint64_t atom_add_acq_rel_gpu(uint64_t* p, uint64_t v
                : "memory");
   return old;
 }
-__device__ __forceinline__ void red_add_release_sys(uint32_t* p, uint32_t value) {
-  asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
-}
 
 __device__ __forceinline__ void fence_acq_rel_gpu() {
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
+__device__ __forceinline__ void fence_acq_rel_sys() {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
 // Words in shared memory.
 __device__ __forceinline__ uint32_t ld_acquire_cta(const uint32_t* p) {
   uint32_t value;
@@ -81,10 +63,6 @@ __device__ __forceinline__ uint32_t ld_acquire_cta(const uint32_t* p) {
 }
 __device__ __forceinline__ void st_release_cta(uint32_t* p, uint32_t value) {
   asm volatile("st.release.cta.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
-}
-
-__device__ __forceinline__ void fence_acq_rel_sys() {
-  asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
 // Rows, 16 bytes at a time, past L1.  REQUIRES: addresses are multiples of 16.
@@ -198,14 +176,6 @@ __device__ __forceinline__ void fence_proxy_async() {
 }
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ __forceinline__ void fence_proxy_async_global() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-
-// Threads [0, threads) of a block that take part in a barrier of their own, 1 <= id <= 15.
-__device__ __forceinline__ void barrier_sync(int id, int threads) {
-  asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // Nanoseconds; ticks about every microsecond.
