@@ -543,9 +543,7 @@ void launch_low_latency_combine(const LowLatencyCombineCall& call,
                                 void* stream) {
   const cuda::DeviceGuard guard(device);
   const Args args{call, make_signal_context(call.call)};
-  const int64_t row_bytes = int64_t{call.call.layout.hidden} * call.call.layout.element_bytes;
-  const int64_t alignment = row_bytes | static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.x)) |
-                            static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.out));
+  const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
   find_kernel(
       call.dtype, call.sum,
       alignment % 16 == 0)<<<static_cast<unsigned>(num_blocks), kLowLatencyThreads,

@@ -32,6 +32,14 @@ __device__ __forceinline__ int num_receive_units() {
   return static_cast<int>(gridDim.x) * kWarps;
 }
 
+// The largest power of two that all rows of x and out start at a multiple of.
+inline int64_t row_alignment(const CudaLowLatencyLayout& layout, const void* x, const void* out) {
+  const int64_t bits = (int64_t{layout.hidden} * layout.element_bytes) |
+                       static_cast<int64_t>(reinterpret_cast<uintptr_t>(x)) |
+                       static_cast<int64_t>(reinterpret_cast<uintptr_t>(out));
+  return bits & -bits;
+}
+
 __device__ __forceinline__ uint64_t* word_at(std::byte* window, int64_t offset) {
   return reinterpret_cast<uint64_t*>(window + offset);
 }

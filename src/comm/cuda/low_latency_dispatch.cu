@@ -769,10 +769,8 @@ void launch_low_latency_dispatch(const LowLatencyDispatchCall& call,
                                  void* stream) {
   const cuda::DeviceGuard guard(device);
   const Args args{call, make_signal_context(call.call)};
-  const int64_t row_bytes = int64_t{call.call.layout.hidden} * call.call.layout.element_bytes;
-  const int64_t alignment = row_bytes | static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.x)) |
-                            static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.out));
-  const Kernel kernel = find_kernel(call.dtype, call.cast, alignment & -alignment);
+  const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
+  const Kernel kernel = find_kernel(call.dtype, call.cast, alignment);
   kernel<<<static_cast<unsigned>(num_blocks), kLowLatencyThreads, static_cast<size_t>(shared_bytes),
            cuda::as_stream(stream)>>>(args);
   cuda::check_launch("low latency dispatch");
