@@ -58,19 +58,6 @@ CommandResult run_command(const std::vector<std::string>& arguments) {
   return {exit_code, read_text(out), read_text(err)};
 }
 
-ScratchFolder::ScratchFolder() {
-  std::string name = (fs::temp_directory_path() / "moebius_test_XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) {
-    throw std::runtime_error("cannot make " + name);
-  }
-  path_ = name;
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
 std::string read_text(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/temp_dir.h"
+
 namespace moebius::test {
 
 struct CommandResult {
@@ -20,19 +22,10 @@ struct CommandResult {
 // Runs `moebius arguments...` and waits for it.
 CommandResult run_command(const std::vector<std::string>& arguments);
 
-// A folder of its own, removed with its content.
-class ScratchFolder {
+// Its files by names as a command line has them.
+class ScratchFolder : public TempDir {
  public:
-  ScratchFolder();
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
+  std::string operator/(const std::string& name) const { return (path() / name).string(); }
 };
 
 nlohmann::json read_json(const std::filesystem::path& path);

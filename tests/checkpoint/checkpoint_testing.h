@@ -1,49 +1,24 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared by the checkpoint tests: temporary folders, raw safetensors files, expected errors.
+// Shared by the checkpoint tests: raw safetensors files, expected errors.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include "moebius/error.h"
+#include "tests/temp_dir.h"
 
 namespace moebius::testing {
 
 namespace fs = std::filesystem;
-
-// A folder of its own, removed at the end.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (fs::temp_directory_path() / "moebius_test_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      throw std::system_error(errno, std::generic_category(), name);
-    }
-    path_ = name;
-  }
-  ~TempDir() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-
-  const fs::path& path() const { return path_; }
-  fs::path operator/(std::string_view name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
 
 // Removed first: some file systems wait for the disk when a file is overwritten.
 inline void write_text(const fs::path& path, std::string_view text) {
