@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Grouped GEMM on a GPU: out[r, n] = sum over k of a[r, k] * b[g, n, k] for every row r of group g.
+// Letters: G groups (local experts), M rows of `a` (room, not all need be in use), N, K.
+// Group sizes stay on the device; nothing waits on the host, and a CUDA graph can capture all of it.
+#pragma once
+
+#include "moebius/stream.h"
+#include "moebius/support.h"
+#include "moebius/tensor.h"
+
+namespace moebius::cuda {
+
+struct GroupedGemm {
+  Tensor a;        // [M, K], sorted by group; or batched [G, max_rows, K]: bf16 or f8e4m3
+  Tensor a_scale;  // f8e4m3: f32 [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)]
+  Tensor b;        // [G, N, K] of a's dtype
+  Tensor b_scale;  // f8e4m3: f32 [G, ceil(N / 128), ceil(K / 128)]
+  Tensor bias;     // f32 [G, N], added in f32 before rounding; optional
+  // Exactly one of them, i32.
+  Tensor group_offsets;  // [G + 1]: group g has rows [offsets[g], offsets[g + 1]) of a
+  Tensor group_counts;   // [G]: group g has rows [0, counts[g]) of a[g]
+  Tensor out;            // [M, N] or [G, max_rows, N]: bf16 or f32; rows of no group stay as they are
+  int num_sms = 0;       // the most blocks, one per SM; 0: all
+};
+
+// Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3 with block scales; N and K multiples of
+// 64.
+Support sm90_grouped_gemm_supports(const GroupedGemm& gemm);
+void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& stream);
+
+}  // namespace moebius::cuda
