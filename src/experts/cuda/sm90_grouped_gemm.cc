@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cudaTypedefs.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+#include "core/cuda/runtime.h"
+#include "experts/cuda/grouped_gemm.h"
+#include "experts/cuda/sm90_launch.h"
+
+namespace moebius::cuda {
+
+namespace {
+
+constexpr int kMultiple = 64;  // of N and K
+constexpr uintptr_t kAlignment = 16;
+
+// Of the driver, found by name: a program that links libcuda does not start on a machine without.
+PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
+  static const auto function = [] {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000,
+                                                cudaEnableDefault, &result),
+               "cudaGetDriverEntryPointByVersion");
+    if (result != cudaDriverEntryPointSuccess) {
+      throw Unsupported("the driver has no cuTensorMapEncodeTiled");
+    }
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
+  }();
+  return function;
+}
+
+// The last dimension of `shape` is contiguous; boxes of box_rows rows by kBlockBytes.
+CUtensorMap make_map(const Tensor& tensor, const Shape& shape, int box_rows) {
+  const int rank = shape.size();
+  cuuint64_t dims[3];
+  cuuint64_t strides[2];
+  cuuint32_t box[3] = {1, 1, 1};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  auto stride = static_cast<cuuint64_t>(bits(tensor.dtype()) / 8);
+  box[0] = static_cast<cuuint32_t>(sm90::kBlockBytes / stride);
+  box[1] = static_cast<cuuint32_t>(box_rows);
+  for (int i = 0; i < rank; ++i) {
+    dims[i] = static_cast<cuuint64_t>(shape[rank - 1 - i]);
+    stride *= dims[i];
+    if (i < rank - 1) {
+      strides[i] = stride;
+    }
+  }
+  CUtensorMap map;
+  const CUresult result =
+      encode_function()(&map,
+                        tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                       : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                        static_cast<cuuint32_t>(rank), tensor.raw(), dims, strides, box, steps,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw CudaError(fmt::format("cuTensorMapEncodeTiled of {}: error {}", to_string(shape),
+                                static_cast<int>(result)));
+  }
+  return map;
+}
+
+template <typename T>
+T* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data<T>() : nullptr;
+}
+
+}  // namespace
+
+Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
+  const DType dtype = gemm.a.dtype();
+  if (!gemm.a.device().is_cuda()) {
+    return Support::no("a is on " + to_string(gemm.a.device()));
+  }
+  const CudaDeviceInfo gpu = cuda_device_info(gemm.a.device().index);
+  if (gpu.major != 9) {
+    return Support::no(fmt::format("{} is of architecture {}.{}, not 9.0",
+                                   to_string(gemm.a.device()), gpu.major, gpu.minor));
+  }
+  if ((dtype != DType::kBF16 && dtype != DType::kF8E4M3) || gemm.b.dtype() != dtype) {
+    return Support::no(fmt::format("a is {} and b is {}, not both bf16 or both f8e4m3", name(dtype),
+                                   name(gemm.b.dtype())));
+  }
+  if (dtype == DType::kF8E4M3 && (!gemm.a_scale.defined() || !gemm.b_scale.defined())) {
+    return Support::no("f8e4m3 without block scales");
+  }
+  if (gemm.out.dtype() != DType::kBF16 && gemm.out.dtype() != DType::kF32) {
+    return Support::no(fmt::format("out is {}, not bf16 or f32", name(gemm.out.dtype())));
+  }
+  const int64_t num_groups = gemm.b.dim(0);
+  if (num_groups > sm90::kMaxGroups) {
+    return Support::no(fmt::format("{} groups, more than {}", num_groups, sm90::kMaxGroups));
+  }
+  for (const int dim : {1, 2}) {
+    if (gemm.b.dim(dim) % kMultiple != 0 || gemm.b.dim(dim) == 0) {
+      return Support::no(fmt::format("{} {} is not a multiple of {}", dim == 1 ? "N" : "K",
+                                     gemm.b.dim(dim), kMultiple));
+    }
+  }
+  for (const Tensor& tensor : {gemm.a, gemm.b, gemm.bias, gemm.out}) {
+    if (tensor.defined() && reinterpret_cast<uintptr_t>(tensor.raw()) % kAlignment != 0) {
+      return Support::no(fmt::format("a tensor is not {}-byte aligned", kAlignment));
+    }
+  }
+  return Support::yes();
+}
+
+void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
+  assert(sm90_grouped_gemm_supports(gemm));
+  assert(gemm.group_offsets.defined() != gemm.group_counts.defined());
+  const bool is_batched = gemm.group_counts.defined();
+  assert(gemm.a.num_dims() == (is_batched ? 3 : 2));
+  const int64_t num_groups = gemm.b.dim(0);
+  const int64_t n = gemm.b.dim(1);
+  const int64_t k = gemm.b.dim(2);
+  const int64_t num_rows = gemm.a.numel() / k;
+  if (num_rows == 0 || num_groups == 0) {
+    return;
+  }
+  const int index = on.device().index;
+  const DeviceGuard guard(index);
+  sm90::Args args{};
+  args.a = make_map(gemm.a, {num_rows, k}, sm90::kBoxRowsA);
+  args.b = make_map(gemm.b, gemm.b.shape(), sm90::kBoxRowsB);
+  args.a_scale = data_or_null<const float>(gemm.a_scale);
+  args.b_scale = data_or_null<const float>(gemm.b_scale);
+  args.bias = data_or_null<const float>(gemm.bias);
+  args.out = gemm.out.raw();
+  args.offsets = data_or_null<const int32_t>(gemm.group_offsets);
+  args.counts = data_or_null<const int32_t>(gemm.group_counts);
+  args.max_rows = is_batched ? static_cast<int>(gemm.a.dim(1)) : 0;
+  args.num_rows = static_cast<int>(num_rows);
+  args.num_groups = static_cast<int>(num_groups);
+  args.n = static_cast<int>(n);
+  args.k = static_cast<int>(k);
+  const int sms = num_sms(index);
+  sm90::launch(args, gemm.a.dtype() == DType::kF8E4M3, gemm.out.dtype() == DType::kF32,
+               gemm.num_sms > 0 ? std::min(gemm.num_sms, sms) : sms, index,
+               as_stream(on.native_handle()));
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,564 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The grouped GEMM of grouped_gemm.h on Hopper's tensor cores; sm90_schedule.h says which CTA does
+// what.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/cuda/floats.cuh"
+#include "core/cuda/wgmma.cuh"
+#include "experts/cuda/sm90_launch.h"
+#include "experts/cuda/sm90_schedule.h"
+
+namespace moebius::cuda::sm90 {
+
+inline constexpr int kBoxBytesA = kBoxRowsA * kBlockBytes;
+inline constexpr int kBoxBytesB = kBoxRowsB * kBlockBytes;
+inline constexpr int kBytesA = kTileRows * kBlockBytes;
+inline constexpr int kBytesB = kTileColumns * kBlockBytes;
+inline constexpr int kStageBytes = kBytesA + kBytesB;
+inline constexpr int kScaleBlock = 128;  // elements of K, and of N, that share a scale
+inline constexpr int kWarp = 32;
+inline constexpr int kWarpgroup = 128;
+inline constexpr int kConsumers = 2;  // warpgroups
+inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+inline constexpr int kClusterSize = 2;
+
+template <bool kFp8, typename OutType>
+struct Config {
+  static constexpr bool kIsFp8 = kFp8;
+  using Out = OutType;
+  static constexpr int kStages = 4;
+  // Of a thread: 168 at launch, 3 warpgroups.  fp8 holds 64 products beside its 128 sums.
+  static constexpr int kConsumerRegisters = kFp8 ? 232 : 224;
+  static constexpr int kProducerRegisters = kFp8 ? 40 : 56;
+  static constexpr int kBlockElements = kFp8 ? kBlockBytes : kBlockBytes / 2;
+};
+
+// Shared memory: stages (1024-byte aligned), barriers, groups.
+template <typename Config>
+struct Shared {
+  uint8_t stages[Config::kStages][kStageBytes];  // a, then b
+  uint64_t full[Config::kStages];                // of the bytes of a stage
+  uint64_t empty[Config::kStages];               // of the consumer warps of both CTAs
+  int first_items[kMaxGroups + 1];
+  int group_begin[kMaxGroups];
+  int group_rows[kMaxGroups];
+};
+
+// A place in the ring of stages; producer and consumers each go through it on their own.
+template <typename Config>
+struct Ring {
+  Shared<Config>& shared;
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ uint8_t* a() const { return shared.stages[stage]; }
+  __device__ __forceinline__ uint8_t* b() const { return shared.stages[stage] + kBytesA; }
+  __device__ __forceinline__ void advance() {
+    if (++stage == Config::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void await_full() const {
+    ptx::mbarrier_wait_parity(&shared.full[stage], parity);
+  }
+  // Of a new barrier the phase before the first counts as complete.
+  __device__ __forceinline__ void await_empty() const {
+    ptx::mbarrier_wait_parity(&shared.empty[stage], parity ^ 1);
+  }
+  // By every consumer warp once it has read the stage.  Both producers write it, by multicast.
+  __device__ __forceinline__ void release(int of_stage) const {
+    const unsigned lane = threadIdx.x % kWarp;
+    if (lane < kClusterSize) {
+      ptx::mbarrier_arrive_cluster(&shared.empty[of_stage], lane);
+    }
+  }
+};
+
+template <typename Config>
+__device__ __forceinline__ int num_blocks(const Args& args) {
+  return (args.k + Config::kBlockElements - 1) / Config::kBlockElements;
+}
+
+// Fills the table of groups; by the whole CTA.
+template <typename Config>
+__device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& shared) {
+  for (int g = static_cast<int>(threadIdx.x); g < args.num_groups; g += kThreads) {
+    int begin = g * args.max_rows;
+    int rows = 0;
+    if (args.counts != nullptr) {
+      rows = min(args.counts[g], args.max_rows);
+    } else {
+      begin = args.offsets[g];
+      rows = args.offsets[g + 1] - begin;
+    }
+    shared.group_begin[g] = begin;
+    shared.group_rows[g] = rows;
+    shared.first_items[g] = GroupTiles(rows, args.n).num_items();
+  }
+  __syncthreads();
+  if (threadIdx.x < kWarp) {
+    const int lane = static_cast<int>(threadIdx.x);
+    int before = 0;
+    for (int first = 0; first < args.num_groups; first += kWarp) {
+      const int g = first + lane;
+      const int own = g < args.num_groups ? shared.first_items[g] : 0;
+      int sum = own;
+#pragma unroll
+      for (int step = 1; step < kWarp; step *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, sum, step);
+        sum += lane >= step ? other : 0;
+      }
+      if (g < args.num_groups) {
+        shared.first_items[g] = before + sum - own;
+      }
+      before += __shfl_sync(0xffffffffu, sum, kWarp - 1);
+    }
+    if (lane == 0) {
+      shared.first_items[args.num_groups] = before;
+    }
+  }
+  __syncthreads();
+}
+
+// One thread of each CTA: keeps the stages filled.
+template <typename Config>
+__device__ __forceinline__ void produce(const Args& args, Shared<Config>& shared) {
+  constexpr uint16_t kBoth = (1 << kClusterSize) - 1;
+  Ring<Config> ring{shared};
+  const int rank = static_cast<int>(ptx::cluster_rank());
+  const int blocks = num_blocks<Config>(args);
+  const int num_items = shared.first_items[args.num_groups];
+  const int step = static_cast<int>(gridDim.x) / kClusterSize;
+  for (int item = static_cast<int>(blockIdx.x) / kClusterSize; item < num_items; item += step) {
+    const int group = group_of(shared.first_items, args.num_groups, item);
+    const Tile tile =
+        GroupTiles(shared.group_rows[group], args.n).tile(item - shared.first_items[group], rank);
+    const int row = shared.group_begin[group] + tile.row;
+    const int boxes = (tile.num_rows + kBoxRowsA - 1) / kBoxRowsA;
+    const auto bytes = static_cast<uint32_t>(boxes * kBoxBytesA + kBytesB);
+    for (int block = 0; block < blocks; ++block) {
+      const int k = block * Config::kBlockElements;
+      ring.await_empty();
+      uint64_t* full = &shared.full[ring.stage];
+      ptx::mbarrier_arrive_expect_tx(full, bytes);
+      if (tile.shares_b) {
+        for (int box = 0; box < boxes; ++box) {
+          ptx::tensor_load(ring.a() + box * kBoxBytesA, &args.a, k, row + box * kBoxRowsA, full);
+        }
+        ptx::tensor_load_multicast(ring.b() + rank * kBoxBytesB, &args.b, k,
+                                   tile.column + rank * kBoxRowsB, group, full, kBoth);
+      } else {
+        for (int box = rank; box < boxes; box += kClusterSize) {
+          ptx::tensor_load_multicast(ring.a() + box * kBoxBytesA, &args.a, k, row + box * kBoxRowsA,
+                                     full, kBoth);
+        }
+        ptx::tensor_load(ring.b(), &args.b, k, tile.column, group, full);
+        ptx::tensor_load(ring.b() + kBoxBytesB, &args.b, k, tile.column + kBoxRowsB, group, full);
+      }
+      ring.advance();
+    }
+  }
+}
+
+// Where a consumer thread stands: rows and columns of D as wgmma.cuh has them.
+struct Place {
+  int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
+  int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
+  int quad = static_cast<int>(threadIdx.x) % kWarp / 4;
+  int lane = static_cast<int>(threadIdx.x) % 4;  // in the quad
+};
+
+// The tile a consumer works on.
+struct Work {
+  int group;
+  int row;  // first row, in a and out
+  int num_rows;
+  int column;
+};
+
+template <typename T>
+__device__ __forceinline__ T* out_at(const Args& args, int row, int column) {
+  return static_cast<T*>(args.out) + int64_t{row} * args.n + column;
+}
+
+// Scales of the rows `row` of a and `column` of b in block `block` of K.
+__device__ __forceinline__ const float* a_scales(const Args& args, int row) {
+  const int blocks = (args.k + kScaleBlock - 1) / kScaleBlock;
+  return args.a_scale + int64_t{min(row, args.num_rows - 1)} * blocks;
+}
+__device__ __forceinline__ const float* b_scales(const Args& args, int group, int column) {
+  const int blocks = (args.k + kScaleBlock - 1) / kScaleBlock;
+  const int columns = (args.n + kScaleBlock - 1) / kScaleBlock;
+  return args.b_scale +
+         (int64_t{group} * columns + min(column / kScaleBlock, columns - 1)) * blocks;
+}
+
+// sums[4 j + i] of 64 rows per warpgroup, 256 columns.
+template <typename Config>
+__device__ __forceinline__ void multiply_bf16(Ring<Config>& ring,
+                                              int blocks,
+                                              const Place& at,
+                                              float (&sums)[kTileColumns / 2]) {
+  int before = 0;
+  for (int block = 0; block < blocks; ++block) {
+    ring.await_full();
+    const uint64_t a = ptx::wgmma_descriptor(ring.a() + at.warpgroup * 64 * kBlockBytes);
+    const uint64_t b = ptx::wgmma_descriptor(ring.b());
+    ptx::wgmma_pin(sums);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      ptx::Wgmma<kTileColumns>::bf16(sums, a + 2 * step, b + 2 * step, (block | step) != 0);
+    }
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
+    if (block > 0) {
+      ring.release(before);
+    }
+    before = ring.stage;
+    ring.advance();
+  }
+  ptx::wgmma_wait<0>();
+  ptx::wgmma_pin(sums);
+  ring.release(before);
+}
+
+// Of f8e4m3, 128 of K at a time: the tensor core keeps fewer bits than f32 does, so its sums are
+// scaled and added up here.  Two halves of the columns, one after the other, for want of registers;
+// meanwhile the other warpgroup has the tensor core.
+template <typename Config>
+__device__ __forceinline__ void multiply_fp8(const Args& args,
+                                             Ring<Config>& ring,
+                                             int blocks,
+                                             const Place& at,
+                                             const Work& work,
+                                             float (&sums)[kTileColumns / 2]) {
+  const int row = work.row + at.warpgroup * 64 + at.warp * 16 + at.quad;
+  const float* a_low = a_scales(args, row);
+  const float* a_high = a_scales(args, row + 8);
+  const float* b_left = b_scales(args, work.group, work.column);
+  const float* b_right = b_scales(args, work.group, work.column + kScaleBlock);
+  float low = ptx::ld_nc(a_low);
+  float high = ptx::ld_nc(a_high);
+  float scale[2] = {ptx::ld_nc(b_left), ptx::ld_nc(b_right)};
+#pragma unroll
+  for (int i = 0; i < kTileColumns / 2; ++i) {
+    sums[i] = 0.0f;
+  }
+  for (int block = 0; block < blocks; ++block) {
+    const int next = min(block + 1, blocks - 1);
+    const float next_low = ptx::ld_nc(a_low + next);
+    const float next_high = ptx::ld_nc(a_high + next);
+    const float next_left = ptx::ld_nc(b_left + next);
+    const float next_right = ptx::ld_nc(b_right + next);
+    ring.await_full();
+    const uint64_t a = ptx::wgmma_descriptor(ring.a() + at.warpgroup * 64 * kBlockBytes);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t b = ptx::wgmma_descriptor(ring.b() + half * kScaleBlock * kBlockBytes);
+      float products[kScaleBlock / 2];
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        ptx::Wgmma<kScaleBlock>::e4m3(products, a + 2 * step, b + 2 * step, step != 0);
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_pin(products);
+      if (half == 1) {
+        ring.release(ring.stage);
+      }
+      const float of_low = low * scale[half];
+      const float of_high = high * scale[half];
+#pragma unroll
+      for (int i = 0; i < kScaleBlock / 2; ++i) {
+        float& sum = sums[half * kScaleBlock / 2 + i];
+        sum = __fmaf_rn(products[i], (i & 2) == 0 ? of_low : of_high, sum);
+      }
+    }
+    low = next_low;
+    high = next_high;
+    scale[0] = next_left;
+    scale[1] = next_right;
+    ring.advance();
+  }
+}
+
+// words[b] of lane l is what lane l has of block b; after it lane l has block l, in order of lanes.
+__device__ __forceinline__ void transpose_in_quad(uint32_t (&words)[4], int lane) {
+  const bool odd = (lane & 1) != 0;
+  const bool upper = (lane & 2) != 0;
+  uint32_t even_block[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t kept = odd ? words[2 * i + 1] : words[2 * i];
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? words[2 * i] : words[2 * i + 1], 1);
+    words[2 * i] = odd ? got : kept;
+    words[2 * i + 1] = odd ? kept : got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    even_block[i] = __shfl_xor_sync(0xffffffffu, upper ? words[i] : words[2 + i], 2);
+  }
+  const uint32_t own[2] = {upper ? words[2] : words[0], upper ? words[3] : words[1]};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    words[i] = upper ? even_block[i] : own[i];
+    words[2 + i] = upper ? own[i] : even_block[i];
+  }
+}
+
+template <typename Config>
+__device__ __forceinline__ void store_tile(const Args& args,
+                                           const Place& at,
+                                           const Work& work,
+                                           float (&sums)[kTileColumns / 2]) {
+  using Out = typename Config::Out;
+  if (args.bias != nullptr) {
+    const float* bias = args.bias + int64_t{work.group} * args.n + work.column + 2 * at.lane;
+#pragma unroll
+    for (int j = 0; j < kTileColumns / 8; ++j) {
+      if (work.column + 8 * j < args.n) {
+        const float2 two = *reinterpret_cast<const float2*>(bias + 8 * j);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          sums[4 * j + 2 * half] += two.x;
+          sums[4 * j + 2 * half + 1] += two.y;
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = at.warpgroup * 64 + at.warp * 16 + 8 * half + at.quad;
+    const bool exists = row < work.num_rows;
+    if constexpr (std::is_same_v<Out, float>) {
+#pragma unroll
+      for (int j = 0; j < kTileColumns / 8; ++j) {
+        const int column = work.column + 8 * j;
+        if (exists && column < args.n) {
+          *reinterpret_cast<float2*>(out_at<float>(args, work.row + row, column + 2 * at.lane)) = {
+              sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]};
+        }
+      }
+    } else {
+      // Four lanes of a row store 64 bytes in a row.
+#pragma unroll
+      for (int four = 0; four < kTileColumns / 32; ++four) {
+        uint32_t words[4];
+#pragma unroll
+        for (int b = 0; b < 4; ++b) {
+          const int i = 4 * (4 * four + b) + 2 * half;
+          words[b] = narrow_pair(Out{}, sums[i], sums[i + 1]);
+        }
+        transpose_in_quad(words, at.lane);
+        const int column = work.column + 32 * four + 8 * at.lane;
+        if (exists && column < args.n) {
+          *reinterpret_cast<uint4*>(out_at<Out>(args, work.row + row, column)) = {
+              words[0], words[1], words[2], words[3]};
+        }
+      }
+    }
+  }
+}
+
+// A small tile: D is [columns of out, rows of out], 128 columns per warpgroup in two halves.
+template <typename Config, int kRows>
+__device__ __forceinline__ void small_tile(
+    const Args& args, Ring<Config>& ring, int blocks, const Place& at, const Work& work) {
+  using Out = typename Config::Out;
+  constexpr int kSums = kRows / 2;
+  float sums[2][kSums];
+  [[maybe_unused]] float next_a[kRows / 4];
+  [[maybe_unused]] float next_b = 0.0f;
+  [[maybe_unused]] const float* b_scale = nullptr;
+  // Of the rows that this thread has columns of D of.
+  const auto row_of = [&](int i) { return work.row + 8 * (i / 2) + 2 * at.lane + i % 2; };
+  if constexpr (Config::kIsFp8) {
+    b_scale = b_scales(args, work.group, work.column + at.warpgroup * kScaleBlock);
+    next_b = ptx::ld_nc(b_scale);
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) {
+      next_a[i] = ptx::ld_nc(a_scales(args, row_of(i)));
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    sums[0][i] = 0.0f;
+    sums[1][i] = 0.0f;
+  }
+  for (int block = 0; block < blocks; ++block) {
+    [[maybe_unused]] float scale[kRows / 4];
+    if constexpr (Config::kIsFp8) {
+      const int next = min(block + 1, blocks - 1);
+#pragma unroll
+      for (int i = 0; i < kRows / 4; ++i) {
+        scale[i] = next_a[i] * next_b;
+      }
+      next_b = ptx::ld_nc(b_scale + next);
+#pragma unroll
+      for (int i = 0; i < kRows / 4; ++i) {
+        next_a[i] = ptx::ld_nc(a_scales(args, row_of(i)) + next);
+      }
+    }
+    ring.await_full();
+    const uint64_t rows = ptx::wgmma_descriptor(ring.a());
+    const uint8_t* weights = ring.b() + at.warpgroup * 128 * kBlockBytes;
+    if constexpr (Config::kIsFp8) {
+      float products[2][kSums];
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint64_t columns = ptx::wgmma_descriptor(weights + half * 64 * kBlockBytes);
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          ptx::Wgmma<kRows>::e4m3(products[half], columns + 2 * step, rows + 2 * step, step != 0);
+        }
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_pin(products[0]);
+      ptx::wgmma_pin(products[1]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) {
+          sums[half][i] = __fmaf_rn(products[half][i], scale[i / 4 * 2 + i % 2], sums[half][i]);
+        }
+      }
+    } else {
+      ptx::wgmma_pin(sums[0]);
+      ptx::wgmma_pin(sums[1]);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint64_t columns = ptx::wgmma_descriptor(weights + half * 64 * kBlockBytes);
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          ptx::Wgmma<kRows>::bf16(sums[half], columns + 2 * step, rows + 2 * step, true);
+        }
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_pin(sums[0]);
+      ptx::wgmma_pin(sums[1]);
+    }
+    ring.release(ring.stage);
+    ring.advance();
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const int column = work.column + at.warpgroup * 128 + half * 64 + at.warp * 16 + 8 * eight;
+      const bool exists = column < args.n;
+      const float bias = args.bias != nullptr && exists
+                             ? args.bias[int64_t{work.group} * args.n + column + at.quad]
+                             : 0.0f;
+#pragma unroll
+      for (int j = 0; j < kRows / 8; ++j) {
+        float two[2] = {sums[half][4 * j + 2 * eight], sums[half][4 * j + 2 * eight + 1]};
+        if (args.bias != nullptr) {
+          two[0] += bias;
+          two[1] += bias;
+        }
+        if constexpr (std::is_same_v<Out, float>) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int row = 8 * j + 2 * at.lane + i;
+            if (exists && row < work.num_rows) {
+              *out_at<float>(args, work.row + row, column + at.quad) = two[i];
+            }
+          }
+        } else {
+          const uint32_t pair = ptx::transpose_8x8(narrow_pair(Out{}, two[0], two[1]));
+          const int row = 8 * j + at.quad;
+          if (exists && row < work.num_rows) {
+            *reinterpret_cast<uint32_t*>(out_at<Out>(args, work.row + row, column + 2 * at.lane)) =
+                pair;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The warps of both consumer warpgroups.
+template <typename Config>
+__device__ __forceinline__ void consume(const Args& args, Shared<Config>& shared) {
+  Ring<Config> ring{shared};
+  const Place at;
+  const int rank = static_cast<int>(ptx::cluster_rank());
+  const int blocks = num_blocks<Config>(args);
+  const int num_items = shared.first_items[args.num_groups];
+  const int step = static_cast<int>(gridDim.x) / kClusterSize;
+  for (int item = static_cast<int>(blockIdx.x) / kClusterSize; item < num_items; item += step) {
+    const int group = group_of(shared.first_items, args.num_groups, item);
+    const Tile tile =
+        GroupTiles(shared.group_rows[group], args.n).tile(item - shared.first_items[group], rank);
+    const Work work{group, shared.group_begin[group] + tile.row, tile.num_rows, tile.column};
+    if (tile.is_small) {
+      if (tile.num_rows <= kBoxRowsA) {
+        small_tile<Config, kBoxRowsA>(args, ring, blocks, at, work);
+      } else {
+        small_tile<Config, kSmallRows>(args, ring, blocks, at, work);
+      }
+    } else {
+      float sums[kTileColumns / 2];
+      if constexpr (Config::kIsFp8) {
+        multiply_fp8(args, ring, blocks, at, work, sums);
+      } else {
+        multiply_bf16(ring, blocks, at, sums);
+      }
+      store_tile<Config>(args, at, work, sums);
+    }
+  }
+}
+
+// Grid: an even number of CTAs, pairs of which form clusters; one per SM, persistent.
+// Block: two consumer warpgroups (64 rows of a tile each; 128 columns of a small one) and a
+// producer, a thread of which issues all copies.  Registers go to the consumers: 128 sums each, in
+// fp8 64 products more.
+// Pipeline: four stages of 48 KiB, one block of K each, shared by tiles of all kinds.  A stage is
+// empty when the consumer warps of both CTAs have read it, since both producers write to it.
+template <typename Config>
+__global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
+    grouped_gemm_kernel(const __grid_constant__ Args args) {
+  static_assert(kSmallRows == 2 * kBoxRowsA && kTileColumns == 2 * kBoxRowsB);
+  extern __shared__ __align__(1024) uint8_t memory[];
+  auto& shared = *reinterpret_cast<Shared<Config>*>(memory);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&args.a);
+    ptx::prefetch_tensor_map(&args.b);
+    for (int stage = 0; stage < Config::kStages; ++stage) {
+      ptx::mbarrier_init(&shared.full[stage], 1);
+      ptx::mbarrier_init(&shared.empty[stage], kClusterSize * kConsumers * kWarpgroup / kWarp);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  read_groups(args, shared);
+  // pairs with the peer's: its barriers are ready.
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+  if (threadIdx.x >= kConsumers * kWarpgroup) {
+    ptx::fewer_registers<Config::kProducerRegisters>();
+    if (threadIdx.x == kConsumers * kWarpgroup) {
+      produce(args, shared);
+    }
+    __syncwarp();
+  } else {
+    ptx::more_registers<Config::kConsumerRegisters>();
+    consume(args, shared);
+  }
+  // pairs with the peer's: it writes no more to this CTA's memory.
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+}
+
+}  // namespace moebius::cuda::sm90

@@ -1,0 +1,337 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Grouped GEMMs on a GPU against float64 products of the same elements.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/cuda/check.h"
+#include "experts/cuda/grouped_gemm.h"
+#include "tests/gpu_test.h"
+
+namespace moebius::cuda {
+namespace {
+
+constexpr int64_t kBlock = 128;
+
+int64_t blocks_of(int64_t size) {
+  return (size + kBlock - 1) / kBlock;
+}
+
+struct Problem {
+  DType dtype = DType::kBF16;
+  DType out = DType::kBF16;
+  int64_t n = 0;
+  int64_t k = 0;
+  std::vector<int> rows;   // per group
+  int64_t max_rows = 0;    // 0: one after the other
+  int64_t spare_rows = 0;  // of no group, at the end
+  bool has_bias = false;
+
+  int64_t num_groups() const { return static_cast<int64_t>(rows.size()); }
+  int64_t num_rows() const {
+    return max_rows > 0 ? max_rows * num_groups()
+                        : std::accumulate(rows.begin(), rows.end(), spare_rows);
+  }
+  int64_t first_row(int64_t group) const {
+    return max_rows > 0 ? max_rows * group
+                        : std::accumulate(rows.begin(), rows.begin() + group, int64_t{0});
+  }
+};
+
+std::string to_string(const Problem& p) {
+  return fmt::format("{} to {}, N {}, K {}, max_rows {}, rows {}", name(p.dtype), name(p.out), p.n,
+                     p.k, p.max_rows, fmt::join(p.rows, " "));
+}
+
+Tensor random_tensor(const Shape& shape, DType dtype, uint32_t seed, float from, float to) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> values(from, to);
+  Tensor tensor = Tensor::empty(shape, dtype);
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    set_float(tensor, i, values(random));
+  }
+  return tensor;
+}
+
+Tensor ints(const std::vector<int>& values) {
+  Tensor tensor = Tensor::empty({static_cast<int64_t>(values.size())}, DType::kI32);
+  std::copy(values.begin(), values.end(), tensor.data<int32_t>());
+  return tensor;
+}
+
+// All on the host; `out` is poison.
+GroupedGemm make_operands(const Problem& p, uint32_t seed) {
+  const int64_t groups = p.num_groups();
+  const auto rows_by = [&](int64_t columns) {
+    return p.max_rows > 0 ? Shape{groups, p.max_rows, columns} : Shape{p.num_rows(), columns};
+  };
+  GroupedGemm gemm;
+  const bool is_fp8 = p.dtype == DType::kF8E4M3;
+  const float limit = is_fp8 ? 400.0f : 1.0f;
+  gemm.a = random_tensor(rows_by(p.k), p.dtype, seed, -limit, limit);
+  gemm.b = random_tensor({groups, p.n, p.k}, p.dtype, seed + 1, -limit, limit);
+  if (is_fp8) {
+    gemm.a_scale = random_tensor(rows_by(blocks_of(p.k)), DType::kF32, seed + 2, 1e-3f, 4e-3f);
+    gemm.b_scale = random_tensor({groups, blocks_of(p.n), blocks_of(p.k)}, DType::kF32, seed + 3,
+                                 1e-3f, 4e-3f);
+  }
+  if (p.has_bias) {
+    gemm.bias = random_tensor({groups, p.n}, DType::kF32, seed + 4, -8.0f, 8.0f);
+  }
+  if (p.max_rows > 0) {
+    gemm.group_counts = ints(p.rows);
+  } else {
+    std::vector<int> offsets = {0};
+    for (const int rows : p.rows) {
+      offsets.push_back(offsets.back() + rows);
+    }
+    gemm.group_offsets = ints(offsets);
+  }
+  gemm.out = Tensor::empty(rows_by(p.n), p.out);
+  std::memset(gemm.out.raw(), 0xff, static_cast<size_t>(gemm.out.nbytes()));
+  return gemm;
+}
+
+std::vector<double> widened(const Tensor& tensor) {
+  std::vector<double> values(static_cast<size_t>(tensor.numel()));
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    values[static_cast<size_t>(i)] = static_cast<double>(get_float(tensor, i));
+  }
+  return values;
+}
+
+// With the scales multiplied in; they are constant over `rows` x 128 elements.
+std::vector<double> scaled(const Tensor& tensor, const Tensor& scale, int64_t rows, int64_t k) {
+  std::vector<double> values = widened(tensor);
+  if (!scale.defined()) {
+    return values;
+  }
+  const int64_t groups = rows == 1 ? 1 : tensor.dim(0);
+  const int64_t per_group = tensor.numel() / k / groups;
+  const int64_t scale_rows = (per_group + rows - 1) / rows;
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    const int64_t row = i / k % per_group;
+    const int64_t group = i / k / per_group;
+    const int64_t at = (group * scale_rows + row / rows) * blocks_of(k) + i % k / kBlock;
+    values[static_cast<size_t>(i)] *= static_cast<double>(scale.data<float>()[at]);
+  }
+  return values;
+}
+
+Tensor run_on_gpu(const GroupedGemm& host, const Stream& stream, int num_sms = 0) {
+  const auto there = [&](const Tensor& tensor) {
+    return tensor.defined() ? to_device(tensor, stream.device(), stream) : Tensor{};
+  };
+  GroupedGemm gemm = {there(host.a),
+                      there(host.a_scale),
+                      there(host.b),
+                      there(host.b_scale),
+                      there(host.bias),
+                      there(host.group_offsets),
+                      there(host.group_counts),
+                      there(host.out),
+                      num_sms};
+  const Support support = sm90_grouped_gemm_supports(gemm);
+  EXPECT_TRUE(support) << support.reason;
+  sm90_grouped_gemm(gemm, stream);
+  Tensor out = to_device(gemm.out, Device::cpu(), stream);
+  stream.synchronize();
+  return out;
+}
+
+void expect_products(const Problem& p, const GroupedGemm& host, const Tensor& out) {
+  const std::vector<double> a = scaled(host.a, host.a_scale, 1, p.k);
+  const std::vector<double> b = scaled(host.b, host.b_scale, kBlock, p.k);
+  // What the tensor core may drop of a sum: bits below 2^-23 of it each time for bf16; of 128 fp8
+  // products, below 2^-13 four times.
+  const double dropped = p.dtype == DType::kBF16 ? 0x1p-17 : 0x1p-11;
+  const double rounded = p.out == DType::kBF16 ? 0x1p-8 : 0x1p-22;
+  std::vector<bool> is_used(static_cast<size_t>(p.num_rows()));
+  double error2 = 0;
+  double norm2 = 0;
+  for (int64_t g = 0; g < p.num_groups(); ++g) {
+    for (int64_t i = 0; i < p.rows[static_cast<size_t>(g)]; ++i) {
+      const int64_t row = p.first_row(g) + i;
+      is_used[static_cast<size_t>(row)] = true;
+      for (int64_t n = 0; n < p.n; ++n) {
+        const double* x = a.data() + row * p.k;
+        const double* w = b.data() + (g * p.n + n) * p.k;
+        double sum = p.has_bias ? static_cast<double>(host.bias.data<float>()[g * p.n + n]) : 0.0;
+        double size = std::abs(sum);
+        for (int64_t k = 0; k < p.k; ++k) {
+          sum += x[k] * w[k];
+          size += std::abs(x[k] * w[k]);
+        }
+        const double actual = static_cast<double>(get_float(out, row * p.n + n));
+        error2 += (actual - sum) * (actual - sum);
+        norm2 += sum * sum;
+        const double bound = dropped * size + rounded * std::abs(sum);
+        ASSERT_LE(std::abs(actual - sum), bound)
+            << to_string(p) << ": group " << g << " row " << i << " column " << n << " is "
+            << actual << ", expected " << sum;
+      }
+    }
+  }
+  const double limit = p.out == DType::kBF16 ? 3e-3 : p.dtype == DType::kBF16 ? 1e-5 : 1e-3;
+  EXPECT_LE(std::sqrt(error2), limit * std::sqrt(norm2)) << to_string(p);
+  const int64_t row_size = p.n * bits(p.out) / 8;
+  for (int64_t row = 0; row < p.num_rows(); ++row) {
+    if (is_used[static_cast<size_t>(row)]) {
+      continue;
+    }
+    const auto* bytes = reinterpret_cast<const uint8_t*>(out.bytes()) + row * row_size;
+    ASSERT_TRUE(std::all_of(bytes, bytes + row_size, [](uint8_t byte) { return byte == 0xff; }))
+        << to_string(p) << ": row " << row << " of no group was written";
+  }
+}
+
+class Sm90GroupedGemmTest : public GpuTest {
+ protected:
+  void SetUp() override {
+    need_gpus(1);
+    if (!IsSkipped() && cuda_device_info(0).major != 9) {
+      GTEST_SKIP() << "skipped: not a Hopper GPU";
+    }
+  }
+
+  void check(const Problem& p, uint32_t seed, int num_sms = 0) {
+    const GroupedGemm host = make_operands(p, seed);
+    const Tensor out = run_on_gpu(host, Stream::cuda(0), num_sms);
+    expect_products(p, host, out);
+    const Tensor again = run_on_gpu(host, Stream::cuda(0), num_sms);
+    EXPECT_EQ(std::memcmp(out.raw(), again.raw(), static_cast<size_t>(out.nbytes())), 0)
+        << to_string(p) << ": a second run differs";
+  }
+};
+
+constexpr DType kFormats[] = {DType::kBF16, DType::kF8E4M3};
+constexpr DType kOuts[] = {DType::kBF16, DType::kF32};
+
+TEST_F(Sm90GroupedGemmTest, OneTileOfEachKind) {
+  uint32_t seed = 1;
+  for (const DType dtype : kFormats) {
+    for (const DType out : kOuts) {
+      for (const int rows : {1, 31, 33, 64, 65, 128, 129, 256}) {
+        check({dtype, out, 512, 256, {rows}}, seed += 10);
+      }
+    }
+  }
+}
+
+TEST_F(Sm90GroupedGemmTest, UnevenGroupsSomeEmpty) {
+  uint32_t seed = 1000;
+  for (const DType dtype : kFormats) {
+    for (const DType out : kOuts) {
+      check({dtype, out, 320, 576, {0, 5, 0, 131, 64, 257, 0, 1, 200, 0}, 0, 37, true}, seed += 10);
+      check({dtype, out, 64, 64, {3, 0, 129}, 0, 1, false}, seed += 10);
+      check({dtype, out, 768, 1152, {333}, 0, 0, true}, seed += 10);
+    }
+  }
+}
+
+TEST_F(Sm90GroupedGemmTest, BatchedGroups) {
+  uint32_t seed = 2000;
+  for (const DType dtype : kFormats) {
+    for (const DType out : kOuts) {
+      check({dtype, out, 448, 320, {0, 5, 200, 33, 150}, 200, 0, true}, seed += 10);
+      check({dtype, out, 256, 704, {1, 0, 7}, 8, 0, false}, seed += 10);
+    }
+  }
+}
+
+TEST_F(Sm90GroupedGemmTest, ManyTilesPerCta) {
+  uint32_t seed = 3000;
+  for (const DType dtype : kFormats) {
+    check({dtype, DType::kBF16, 1280, 192, {700, 32, 0, 20, 64, 129, 383}, 0, 3, false}, seed += 10,
+          2);
+    check({dtype, DType::kBF16, 576, 192, {2600, 100}, 0, 0, false}, seed += 10, 7);
+  }
+}
+
+TEST_F(Sm90GroupedGemmTest, RandomGroups) {
+  std::mt19937 random(7);
+  for (uint32_t round = 0; round < 12; ++round) {
+    Problem p;
+    p.dtype = kFormats[round % 2];
+    p.out = kOuts[round / 2 % 2];
+    p.n = 64 * (1 + static_cast<int64_t>(random() % 9));
+    p.k = 64 * (1 + static_cast<int64_t>(random() % 9));
+    p.has_bias = random() % 2 == 0;
+    for (uint32_t g = 0; g < 1 + random() % 40; ++g) {
+      p.rows.push_back(random() % 3 == 0 ? 0 : static_cast<int>(random() % (1u << random() % 9)));
+    }
+    p.spare_rows = static_cast<int64_t>(random() % 70) + 1;
+    check(p, 4000 + 10 * round);
+  }
+}
+
+// The same rows in groups of other sizes, with the same weights: other tiles, other neighbours.
+TEST_F(Sm90GroupedGemmTest, ARowDoesNotDependOnItsPlace) {
+  for (const DType dtype : kFormats) {
+    const Problem whole{dtype, DType::kF32, 320, 640, {513}, 0, 0, true};
+    const GroupedGemm one = make_operands(whole, 50);
+    const Tensor expected = run_on_gpu(one, Stream::cuda(0));
+    const std::vector<int> sizes = {1, 37, 0, 64, 128, 3, 65, 215};
+    Problem parts = whole;
+    parts.rows = sizes;
+    GroupedGemm split = make_operands(parts, 50);
+    const auto repeat = [&](Tensor& to, const Tensor& from) {
+      for (int64_t g = 0; to.defined() && g < parts.num_groups(); ++g) {
+        std::memcpy(to[g].raw(), from.raw(), static_cast<size_t>(from.nbytes()));
+      }
+    };
+    split.a = one.a;
+    split.a_scale = one.a_scale;
+    repeat(split.b, one.b);
+    repeat(split.b_scale, one.b_scale);
+    repeat(split.bias, one.bias);
+    const Tensor out = run_on_gpu(split, Stream::cuda(0));
+    int64_t differing = 0;
+    for (int64_t i = 0; i < out.numel(); ++i) {
+      differing += out.data<float>()[i] != expected.data<float>()[i] ? 1 : 0;
+    }
+    EXPECT_EQ(differing, 0) << name(dtype) << ", of " << out.numel();
+  }
+}
+
+TEST_F(Sm90GroupedGemmTest, SizesAreReadWhenAGraphRuns) {
+  const Stream stream = Stream::cuda(0);
+  const Problem p{DType::kBF16, DType::kF32, 256, 256, {40, 60, 30}, 0, 0, false};
+  const Problem other{DType::kBF16, DType::kF32, 256, 256, {0, 129, 1}, 0, 0, false};
+  const GroupedGemm host = make_operands(p, 60);
+  GroupedGemm gemm = host;  // on the GPU
+  for (Tensor* tensor : {&gemm.a, &gemm.b, &gemm.group_offsets, &gemm.out}) {
+    *tensor = to_device(*tensor, stream.device(), stream);
+  }
+  stream.synchronize();
+  sm90_grouped_gemm(gemm, stream);
+  const auto native = as_stream(stream.native_handle());
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  check_cuda(cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal), "begin");
+  sm90_grouped_gemm(gemm, stream);
+  check_cuda(cudaStreamEndCapture(native, &graph), "end");
+  check_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  for (const Problem& now : {other, p}) {
+    const GroupedGemm sizes = make_operands(now, 60);
+    copy(sizes.group_offsets, gemm.group_offsets, stream);
+    copy(host.out, gemm.out, stream);
+    check_cuda(cudaGraphLaunch(exec, native), "launch");
+    const Tensor out = to_device(gemm.out, Device::cpu(), stream);
+    stream.synchronize();
+    expect_products(now, host, out);
+  }
+  check_cuda(cudaGraphExecDestroy(exec), "destroy");
+  check_cuda(cudaGraphDestroy(graph), "destroy");
+}
+
+}  // namespace
+}  // namespace moebius::cuda
