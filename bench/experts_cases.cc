@@ -125,7 +125,7 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
   for (const ExpertsImpl& impl : experts_impls()) {
     // At real sizes `ref` takes minutes: only when asked for.
     const bool is_slow = impl.name == "ref" && !setup.is_small && setup.impl != "ref";
-    if (!is_slow && setup.wants(name, impl.name)) {
+    if (impl.device == setup.stream.device().type && !is_slow && setup.wants(name, impl.name)) {
       impls.push_back(&impl);
     }
   }

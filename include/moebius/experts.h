@@ -162,9 +162,12 @@ class Experts {
   // is then dead).  Masked and foreign selections give zero rows; batched rows past a count are not
   // written.  M == 0 and experts without rows are valid.  Bitwise repeatable for equal inputs, and
   // for any number of threads; uses at most as many as make_experts's stream had.
-  // Throws InvalidArgument: shapes, dtypes, a count outside [0, max_rows], an id outside [-1, E)
-  // (without expert_map: outside [-1, L)), named with token and slot, a lora id outside [-1, A) of
-  // a computed row, lora_ids without adapters.
+  // On a GPU everything is on its device, nothing waits on the host, and a CUDA graph can capture
+  // it; what is refused below by looking at values counts as masked or as no adapter there, and
+  // counts are cut to [0, max_rows].
+  // Throws InvalidArgument: shapes, dtypes, devices, a count outside [0, max_rows], an id outside
+  // [-1, E) (without expert_map: outside [-1, L)), named with token and slot, a lora id outside
+  // [-1, A) of a computed row, lora_ids without adapters.
   virtual void apply(const ExpertsInput& input,
                      const Tensor& output,
                      const Tensor& workspace13,
@@ -175,6 +178,7 @@ class Experts {
 
 struct ExpertsImpl {
   std::string_view name;
+  DeviceType device;  // of the streams it works on; host weights may be given to one on a GPU
   Support (*supports)(const ExpertsDesc& desc, const ExpertWeights& weights);
   std::unique_ptr<Experts> (*make)(const ExpertsDesc& desc,
                                    ExpertWeights weights,
@@ -183,7 +187,8 @@ struct ExpertsImpl {
 // Most specialised first, `ref` last.
 std::span<const ExpertsImpl> experts_impls();
 
-// The first implementation that accepts; `implementation` (or MOEBIUS_EXPERTS) forces one.
+// The first implementation on the stream's device that accepts; `implementation` (or
+// MOEBIUS_EXPERTS) forces one.  Weights are on that device, or on the host: then they are copied.
 // Throws InvalidArgument (shapes that contradict desc, named with both) or Unsupported, naming
 // every implementation tried and why it refused.
 std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the host implementations share: the answers of the interface and the row order of a call.
+// What the implementations share: the answers of the interface; and those on the host, the row
+// order of a call.
 #pragma once
 
 #include <string_view>

@@ -7,6 +7,7 @@
 #include "core/select.h"
 #include "experts/cpu/cpu_experts.h"
 #include "experts/cpu/tiles/tile_experts.h"
+#include "experts/cuda/cuda_experts.h"
 #include "experts/ref/ref_experts.h"
 #include "experts/validate.h"
 
@@ -14,19 +15,23 @@ namespace moebius {
 
 namespace {
 
+constexpr DeviceType kCpu = DeviceType::kCpu;
 constexpr ExpertsImpl kImpls[] = {
+#ifdef MOEBIUS_HAVE_CUDA
+    {"cuda", DeviceType::kCuda, cuda::experts_support, cuda::make_cuda_experts},
+#endif
 #ifdef MOEBIUS_HAVE_AMX
-    {"cpu_amx", cpu::amx_supports, cpu::make_amx},
+    {"cpu_amx", kCpu, cpu::amx_supports, cpu::make_amx},
 #endif
 #ifdef MOEBIUS_HAVE_AVX512_BF16
-    {"cpu_avx512", cpu::avx512_supports, cpu::make_avx512},
+    {"cpu_avx512", kCpu, cpu::avx512_supports, cpu::make_avx512},
 #endif
 #ifdef MOEBIUS_HAVE_ONEDNN
-    {"cpu_onednn", cpu::onednn_supports, cpu::make_onednn},
+    {"cpu_onednn", kCpu, cpu::onednn_supports, cpu::make_onednn},
 #endif
-    {"cpu_portable", cpu::portable_supports, cpu::make_portable},
-    {"cpu_tiles", cpu::tiles_supports, cpu::make_tiles},
-    {"ref", ref::supports, ref::make},
+    {"cpu_portable", kCpu, cpu::portable_supports, cpu::make_portable},
+    {"cpu_tiles", kCpu, cpu::tiles_supports, cpu::make_tiles},
+    {"ref", kCpu, ref::supports, ref::make},
 };
 
 }  // namespace
@@ -70,9 +75,13 @@ std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,
                                       std::string_view implementation) {
   validate_experts_desc(desc);
   validate_expert_weights(desc, weights);
-  const ExpertsImpl& impl =
-      select_impl(experts_impls(), "experts", "MOEBIUS_EXPERTS", implementation,
-                  [&](const ExpertsImpl& i) { return i.supports(desc, weights); });
+  validate_weights_device(weights, stream.device());
+  const ExpertsImpl& impl = select_impl(
+      experts_impls(), "experts", "MOEBIUS_EXPERTS", implementation, [&](const ExpertsImpl& i) {
+        return i.device == stream.device().type
+                   ? i.supports(desc, weights)
+                   : Support::no("the stream is on " + to_string(stream.device()));
+      });
   return impl.make(desc, std::move(weights), stream);
 }
 

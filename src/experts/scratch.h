@@ -17,7 +17,7 @@ class Scratch {
   static constexpr int64_t kAlignment = 256;
 
   Scratch() = default;  // measures
-  explicit Scratch(std::byte* block) : block_(block) {}
+  explicit Scratch(std::byte* block, Device device = {}) : block_(block), device_(device) {}
 
   template <typename T>
   T* take(int64_t n) {
@@ -26,7 +26,7 @@ class Scratch {
   // Undefined when measuring.
   Tensor take(const Shape& shape, DType dtype) {
     std::byte* data = take_bytes(shape.numel() * bits(dtype) / 8);
-    return data != nullptr ? Tensor::borrow(data, shape, dtype) : Tensor{};
+    return data != nullptr ? Tensor::borrow(data, shape, dtype, device_) : Tensor{};
   }
   int64_t bytes() const { return bytes_; }
 
@@ -38,6 +38,7 @@ class Scratch {
   }
 
   std::byte* block_ = nullptr;
+  Device device_;
   int64_t bytes_ = 0;
 };
 

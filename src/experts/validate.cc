@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/same_device.h"
 #include "experts/permute.h"
 #include "experts/scratch.h"
 #include "moebius/quantize.h"
@@ -205,6 +206,12 @@ void validate_codes(const Experts& experts, const ExpertsInput& input) {
   }
 }
 
+void expect_on_if_given(const Tensor& tensor, Device device, std::string_view what) {
+  if (tensor) {
+    expect_on(tensor, device, what);
+  }
+}
+
 void expect_room(const Tensor& tensor, const Shape& shape, DType dtype, std::string_view what) {
   if (shape.numel() == 0) {
     return;
@@ -252,6 +259,32 @@ void validate_expert_weights(const ExpertsDesc& desc, const ExpertWeights& weigh
   validate_lora(desc, weights.lora);
 }
 
+void validate_weights_device(const ExpertWeights& weights, Device device) {
+  const auto check = [device](const Tensor& tensor, std::string_view what) {
+    if (tensor && !tensor.device().is_cpu()) {
+      expect_on(tensor, device, what);
+    }
+  };
+  check(weights.w1, "w1");
+  check(weights.w2, "w2");
+  const auto check_desc = [&](const QuantDesc& desc, std::string_view what) {
+    check(desc.scale, fmt::format("{}_scale", what));
+    check(desc.alpha_or_gscale, fmt::format("{} alphas", what));
+    check(desc.zero_point, fmt::format("{}_zero_point", what));
+    check(desc.bias, fmt::format("{}_bias", what));
+  };
+  check_desc(weights.quant.a1, "a1");
+  check_desc(weights.quant.a2, "a2");
+  check_desc(weights.quant.w1, "w1");
+  check_desc(weights.quant.w2, "w2");
+  const LoraWeights& lora = weights.lora;
+  check(lora.w1_a, "lora w1_a");
+  check(lora.w1_b, "lora w1_b");
+  check(lora.w2_a, "lora w2_a");
+  check(lora.w2_b, "lora w2_b");
+  check(lora.scaling, "lora scaling");
+}
+
 void validate_lora_ids(const ExpertsDesc& desc, const Tensor& lora_ids, const RowOrder& order) {
   const auto* ids = lora_ids.data<int32_t>();
   for (int64_t r = 0; r < order.num_rows; ++r) {
@@ -275,12 +308,13 @@ void validate_call(const Experts& experts,
                    const Tensor& workspace13,
                    const Tensor& workspace2,
                    const Tensor& scratch,
-                   const Stream& stream) {
+                   const Stream& stream,
+                   Device device) {
   const ExpertsDesc& desc = experts.desc();
   const bool batched = desc.format == ActivationFormat::kBatched;
-  expect(stream.device().is_cpu(),
-         fmt::format("stream is on {}, expected cpu for experts {}", to_string(stream.device()),
-                     experts.implementation()));
+  expect(stream.device() == device,
+         fmt::format("stream is on {}, expected {} for experts {}", to_string(stream.device()),
+                     to_string(device), experts.implementation()));
   expect_defined(input.x, "x");
   expect_eq(input.x.num_dims(), batched ? 3 : 2, "number of dimensions of x");
   expect_eq(input.x.shape().back(), desc.hidden, "last dimension of x");
@@ -309,17 +343,26 @@ void validate_call(const Experts& experts,
     expect(desc.num_adapters > 0, "lora_ids are given, but num_adapters is 0");
   }
 
+  expect_on(input.x, device, "x");
+  expect_on_if_given(input.x_scale, device, "x_scale");
+  expect_on_if_given(input.topk_ids, device, "topk_ids");
+  expect_on_if_given(input.expert_num_tokens, device, "expert_num_tokens");
+  expect_on_if_given(input.expert_map, device, "expert_map");
+  expect_on_if_given(input.lora_ids, device, "lora_ids");
+
   const ExpertsWorkspace needed = experts.workspace(rows);
   expect_le(needed.output.numel() / desc.hidden, std::numeric_limits<int32_t>::max(),
             "number of selections");
   expect_defined(output, "output");
   expect_dtype(output, needed.dtype, "output");
   expect_shape(output, needed.output, "output");
+  expect_on(output, device, "output");
   expect_room(workspace13, needed.workspace13, needed.dtype, "workspace13");
   expect_room(workspace2, needed.workspace2, needed.dtype, "workspace2");
   if (needed.scratch_bytes > 0) {
     expect_defined(scratch, "scratch");
     expect_ge(scratch.nbytes(), needed.scratch_bytes, "bytes of scratch");
+    expect_on(scratch, device, "scratch");
     expect_multiple_of(
         static_cast<int64_t>(reinterpret_cast<uintptr_t>(scratch.raw()) % Scratch::kAlignment),
         Scratch::kAlignment, "address of scratch");

@@ -17,17 +17,21 @@ inline int64_t gate_rows(const ExpertsDesc& desc) {
 void validate_activation(const ActivationSpec& spec);
 void validate_experts_desc(const ExpertsDesc& desc);
 
+// On `device`, or on the host.
+void validate_weights_device(const ExpertWeights& weights, Device device);
+
 struct RowOrder;
 // The adapters of the rows in `order`; names row, id and A.
 void validate_lora_ids(const ExpertsDesc& desc, const Tensor& lora_ids, const RowOrder& order);
 
-// Everything about a call but the values of ids and counts.
+// Everything about a call on `device` but the values of ids and counts.
 void validate_call(const Experts& experts,
                    const ExpertsInput& input,
                    const Tensor& output,
                    const Tensor& workspace13,
                    const Tensor& workspace2,
                    const Tensor& scratch,
-                   const Stream& stream);
+                   const Stream& stream,
+                   Device device = {});
 
 }  // namespace moebius

@@ -8,84 +8,21 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <memory>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "moebius/experts.h"
 #include "moebius/quantize.h"
-#include "tests/expert_problem.h"
-#include "tests/tolerance.h"
+#include "tests/conformance/experts_runs.h"
 
 namespace moebius::experts_suite {
-
-inline Tensor poisoned(const Shape& shape, DType dtype) {
-  Tensor tensor = Tensor::empty(shape, dtype);
-  std::memset(tensor.raw(), 0xff, static_cast<size_t>(tensor.nbytes()));  // NaN in every float
-  return tensor;
-}
-
-// apply() with everything it may write or use filled with NaN.  `aliased`: the output lies on the
-// front of workspace13.
-inline Tensor run(const Experts& experts,
-                  const ExpertsInput& input,
-                  const Stream& stream,
-                  bool aliased = false) {
-  const int64_t rows = input.x.dim(experts.desc().format == ActivationFormat::kBatched ? 1 : 0);
-  const ExpertsWorkspace ws = experts.workspace(rows);
-  const int64_t front = std::max(ws.workspace13.numel(), ws.output.numel());
-  const Tensor workspace13 = poisoned({front}, ws.dtype);
-  const Tensor output = aliased ? workspace13.slice(0, ws.output.numel()).view(ws.output)
-                                : poisoned(ws.output, ws.dtype);
-  const Tensor workspace2 = poisoned(ws.workspace2, ws.dtype);
-  const Tensor scratch = poisoned({ws.scratch_bytes}, DType::kU8);
-  experts.apply(input, output, workspace13, workspace2, scratch, stream);
-  return output;
-}
-
-inline Tensor run(const ExpertProblem& p, std::string_view implementation, int threads = 2) {
-  const Stream stream = Stream::cpu(threads);
-  return run(*make_experts(p.desc, p.weights, stream, implementation), p.input, stream);
-}
-
-// The rows of an output that mean something, one after the other.
-inline Tensor valid_rows(const ExpertProblem& p, const Tensor& output) {
-  if (p.desc.format == ActivationFormat::kStandard) {
-    return output;
-  }
-  const int32_t* counts = p.input.expert_num_tokens.data<int32_t>();
-  int64_t total = 0;
-  for (int64_t e = 0; e < p.desc.num_local_experts; ++e) {
-    total += counts[e];
-  }
-  const Tensor rows = Tensor::empty({total, p.desc.hidden}, output.dtype());
-  int64_t next = 0;
-  for (int64_t e = 0; e < p.desc.num_local_experts; ++e) {
-    const Tensor from = output[e].slice(0, counts[e]);
-    std::memcpy(rows.slice(next, next + counts[e]).raw(), from.raw(),
-                static_cast<size_t>(from.nbytes()));
-    next += counts[e];
-  }
-  return rows;
-}
-
-inline bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
-         std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0;
-}
-
-inline double tolerance_of(const ExpertProblem& p, const Scheme& scheme) {
-  return tolerance(p.desc.in_dtype, scheme.activation,
-                   std::max(p.desc.hidden, p.desc.intermediate));
-}
 
 // Runs `p` with the implementation and with ref and compares.
 inline void expect_agrees(const ExpertProblem& p, const Scheme& scheme, std::string_view impl) {
   if (const std::string reason = refusal(p, impl); !reason.empty()) {
     try {
-      make_experts(p.desc, p.weights, Stream::cpu(1), impl);
+      make(p, impl, 1);
       ADD_FAILURE() << "made in spite of: " << reason;
     } catch (const Unsupported& error) {
       EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
@@ -117,7 +54,7 @@ inline std::string format_name(ActivationFormat format) {
 }
 
 using Parameters = std::tuple<std::string, ActivationFormat>;
-class ExpertsContract : public testing::TestWithParam<Parameters> {
+class ExpertsContract : public ::testing::TestWithParam<Parameters> {
  protected:
   void SetUp() override {
     const std::string reason = refusal(ExpertProblemMaker().make(kTiny, base_case()), impl());
@@ -135,7 +72,7 @@ class ExpertsContract : public testing::TestWithParam<Parameters> {
 };
 
 using SchemeParameters = std::tuple<std::string, ActivationFormat, Scheme>;
-class ExpertsScheme : public testing::TestWithParam<SchemeParameters> {
+class ExpertsScheme : public ::testing::TestWithParam<SchemeParameters> {
  protected:
   void SetUp() override {
     const auto& [impl, format, scheme] = GetParam();
@@ -147,25 +84,25 @@ class ExpertsScheme : public testing::TestWithParam<SchemeParameters> {
   }
 };
 
-inline std::string parameters_name(const testing::TestParamInfo<Parameters>& info) {
+inline std::string parameters_name(const ::testing::TestParamInfo<Parameters>& info) {
   return std::get<0>(info.param) + "_" + format_name(std::get<1>(info.param));
 }
-inline std::string scheme_name(const testing::TestParamInfo<SchemeParameters>& info) {
+inline std::string scheme_name(const ::testing::TestParamInfo<SchemeParameters>& info) {
   return std::get<0>(info.param) + "_" + format_name(std::get<1>(info.param)) + "_" +
          std::string(std::get<2>(info.param).name);
 }
 
 inline const auto kFormats =
-    testing::Values(ActivationFormat::kStandard, ActivationFormat::kBatched);
+    ::testing::Values(ActivationFormat::kStandard, ActivationFormat::kBatched);
 INSTANTIATE_TEST_SUITE_P(All,
                          ExpertsContract,
-                         testing::Combine(testing::ValuesIn(implementation_names()), kFormats),
+                         ::testing::Combine(::testing::ValuesIn(implementation_names()), kFormats),
                          parameters_name);
 INSTANTIATE_TEST_SUITE_P(All,
                          ExpertsScheme,
-                         testing::Combine(testing::ValuesIn(implementation_names()),
-                                          kFormats,
-                                          testing::ValuesIn(kSchemes)),
+                         ::testing::Combine(::testing::ValuesIn(implementation_names()),
+                                            kFormats,
+                                            ::testing::ValuesIn(kSchemes)),
                          scheme_name);
 
 // Hundreds of skipped cases would say no more.
@@ -222,15 +159,15 @@ TEST_P(ExpertsScheme, ModelOfRoundingIsCloseToFloat64) {
 TEST_P(ExpertsScheme, TakesQuantizedRows) {
   const auto& [impl, format, scheme] = GetParam();
   ExpertProblem p = ExpertProblemMaker(10).make(kKBlocks, {.scheme = scheme, .format = format});
-  const auto experts = make_experts(p.desc, p.weights, Stream::cpu(2), impl);
+  const auto experts = make(p, impl, 2);
   const auto spec = activation_spec(p.weights.quant.a1);
   if (!spec || experts->expects_unquantized_inputs()) {
     const Tensor plain = p.input.x;
     p.input.x = Tensor::zeros(plain.shape(), DType::kI8);
-    EXPECT_THROW(run(*experts, p.input, Stream::cpu(2)), InvalidArgument);
+    EXPECT_THROW(run(*experts, p.input, stream_of(impl, 2)), InvalidArgument);
     return;
   }
-  const Tensor expected = valid_rows(p, run(*experts, p.input, Stream::cpu(2)));
+  const Tensor expected = valid_rows(p, run(*experts, p.input, stream_of(impl, 2)));
   const Tensor& static_scale = p.weights.quant.a1.scale;
   const Tensor x = p.input.x;
   if (format == ActivationFormat::kStandard) {
@@ -252,7 +189,7 @@ TEST_P(ExpertsScheme, TakesQuantizedRows) {
       }
     }
   }
-  const Tensor actual = valid_rows(p, run(*experts, p.input, Stream::cpu(2)));
+  const Tensor actual = valid_rows(p, run(*experts, p.input, stream_of(impl, 2)));
   EXPECT_TRUE(same_bits(actual, expected)) << relative_error(actual, expected);
 }
 
@@ -269,11 +206,11 @@ TEST_P(ExpertsScheme, SameBitsForAnyNumberOfThreadsAndAnyCall) {
     if (!refusal(p, impl).empty()) {
       continue;
     }
-    const auto experts = make_experts(p.desc, p.weights, Stream::cpu(3), impl);
-    const Tensor once = valid_rows(p, run(*experts, p.input, Stream::cpu(1)));
+    const auto experts = make(p, impl, 3);
+    const Tensor once = valid_rows(p, run(*experts, p.input, stream_of(impl, 1)));
     for (const int threads : {1, 2, 3, 5}) {
       SCOPED_TRACE(threads);
-      EXPECT_TRUE(same_bits(once, valid_rows(p, run(*experts, p.input, Stream::cpu(threads)))));
+      EXPECT_TRUE(same_bits(once, valid_rows(p, run(*experts, p.input, stream_of(impl, threads)))));
       EXPECT_TRUE(same_bits(once, valid_rows(p, run(p, impl, threads))));
     }
   }
@@ -281,7 +218,7 @@ TEST_P(ExpertsScheme, SameBitsForAnyNumberOfThreadsAndAnyCall) {
 
 TEST_P(ExpertsContract, ReportsTheImplementationThatWasForced) {
   const ExpertProblem p = ExpertProblemMaker().make(kTiny, base_case());
-  EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1), impl())->implementation(), impl());
+  EXPECT_EQ(make(p, impl(), 1)->implementation(), impl());
 }
 
 TEST_P(ExpertsContract, EveryActivation) {
@@ -371,8 +308,8 @@ TEST_P(ExpertsContract, NoRows) {
       input.x = Tensor::empty({4, 0, 64}, c.dtype);
       input.expert_num_tokens = Tensor::zeros({4}, DType::kI32);
     }
-    const auto experts = make_experts(p.desc, p.weights, Stream::cpu(2), impl());
-    EXPECT_EQ(run(*experts, input, Stream::cpu(2)).numel(), 0);
+    const auto experts = make(p, impl(), 2);
+    EXPECT_EQ(run(*experts, input, stream_of(impl(), 2)).numel(), 0);
   }
 }
 
@@ -455,9 +392,9 @@ TEST_P(ExpertsContract, ExpertMapsSelectLocalExperts) {
       std::memcpy(part.weights.w2[i].raw(), whole.weights.w2[e].raw(),
                   static_cast<size_t>(part.weights.w2[i].nbytes()));
     }
-    const auto local = make_experts(part.desc, part.weights, Stream::cpu(2), impl());
+    const auto local = make(part, impl(), 2);
     ASSERT_TRUE(local->supports_expert_map());
-    const Tensor output = run(*local, part.input, Stream::cpu(2));
+    const Tensor output = run(*local, part.input, stream_of(impl(), 2));
     for (int64_t i = 0; i < output.numel(); ++i) {
       const float own = get_float(output, i);
       if (own != 0) {
@@ -472,19 +409,19 @@ TEST_P(ExpertsContract, ExpertMapsSelectLocalExperts) {
 // Slices of tokens give the rows of the whole, where no scale spans all rows.
 TEST_P(ExpertsContract, ChunksGiveTheRowsOfTheWhole) {
   const ExpertProblem p = ExpertProblemMaker(22).make(kTiny, base_case());
-  const auto experts = make_experts(p.desc, p.weights, Stream::cpu(2), impl());
+  const auto experts = make(p, impl(), 2);
   EXPECT_EQ(experts->supports_chunking(), is_standard());
   if (!is_standard()) {
     return;
   }
-  const Tensor whole = run(*experts, p.input, Stream::cpu(2));
+  const Tensor whole = run(*experts, p.input, stream_of(impl(), 2));
   for (int64_t begin = 0; begin < kTiny.num_tokens; begin += 10) {
     const int64_t end = std::min(kTiny.num_tokens, begin + 10);
     ExpertsInput chunk = p.input;
     chunk.x = p.input.x.slice(begin, end);
     chunk.topk_ids = p.input.topk_ids.slice(begin, end);
     chunk.topk_weights = p.input.topk_weights.slice(begin, end);
-    const Tensor rows = run(*experts, chunk, Stream::cpu(2));
+    const Tensor rows = run(*experts, chunk, stream_of(impl(), 2));
     EXPECT_LE(relative_error(rows, whole.slice(begin, end)), tolerance_of(p, kSchemes[0]));
   }
 }
@@ -493,10 +430,10 @@ TEST_P(ExpertsContract, SecondCallOnTheSameObjectHasNoMemoryOfTheFirst) {
   const ExpertProblem p = ExpertProblemMaker(23).make(kTiny, base_case());
   const ExpertProblem larger =
       ExpertProblemMaker(24).make({"larger", 90, 6, 3, 96, 64}, base_case());
-  const auto experts = make_experts(p.desc, p.weights, Stream::cpu(2), impl());
-  const Tensor before = valid_rows(p, run(*experts, p.input, Stream::cpu(2)));
-  run(*experts, larger.input, Stream::cpu(2));
-  EXPECT_TRUE(same_bits(before, valid_rows(p, run(*experts, p.input, Stream::cpu(2)))));
+  const auto experts = make(p, impl(), 2);
+  const Tensor before = valid_rows(p, run(*experts, p.input, stream_of(impl(), 2)));
+  run(*experts, larger.input, stream_of(impl(), 2));
+  EXPECT_TRUE(same_bits(before, valid_rows(p, run(*experts, p.input, stream_of(impl(), 2)))));
 }
 
 TEST_P(ExpertsContract, OutputMayLieOnWorkspace13) {
@@ -508,15 +445,15 @@ TEST_P(ExpertsContract, OutputMayLieOnWorkspace13) {
     if (!refusal(p, impl()).empty()) {
       continue;
     }
-    const auto experts = make_experts(p.desc, p.weights, Stream::cpu(2), impl());
-    EXPECT_TRUE(same_bits(valid_rows(p, run(*experts, p.input, Stream::cpu(2), false)),
-                          valid_rows(p, run(*experts, p.input, Stream::cpu(2), true))));
+    const auto experts = make(p, impl(), 2);
+    EXPECT_TRUE(same_bits(valid_rows(p, run(*experts, p.input, stream_of(impl(), 2), false)),
+                          valid_rows(p, run(*experts, p.input, stream_of(impl(), 2), true))));
   }
 }
 
 TEST_P(ExpertsContract, SaysWhoWeightsAndReduces) {
   const ExpertProblem p = ExpertProblemMaker().make(kTiny, base_case());
-  const auto experts = make_experts(p.desc, p.weights, Stream::cpu(1), impl());
+  const auto experts = make(p, impl(), 1);
   const ExpertsWorkspace ws = experts->workspace(10);
   if (is_standard()) {
     EXPECT_EQ(experts->weight_and_reduce(), WeightAndReduceKind::kContiguous);
@@ -528,8 +465,8 @@ TEST_P(ExpertsContract, SaysWhoWeightsAndReduces) {
   // The router's weights are not applied, so it makes no difference whether they already are.
   ExpertsInput weighted = p.input;
   weighted.apply_router_weight_on_input = true;
-  EXPECT_TRUE(same_bits(valid_rows(p, run(*experts, p.input, Stream::cpu(1))),
-                        valid_rows(p, run(*experts, weighted, Stream::cpu(1)))));
+  EXPECT_TRUE(same_bits(valid_rows(p, run(*experts, p.input, stream_of(impl(), 1))),
+                        valid_rows(p, run(*experts, weighted, stream_of(impl(), 1)))));
 }
 
 TEST_P(ExpertsContract, NanInAWeightStaysInItsColumn) {

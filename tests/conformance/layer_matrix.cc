@@ -412,7 +412,7 @@ std::vector<LayerRow> layer_rows() {
   rows.back().topologies = {{1, 0}, {2, 0}, {3, 2}, {4, 2}};  // the wide one takes long
   std::vector<LayerExperts> experts;
   for (const ExpertsImpl& impl : experts_impls()) {
-    if (impl.name != kFull.name) {
+    if (impl.device == DeviceType::kCpu && impl.name != kFull.name) {
       experts.push_back({impl.name, impl.name, Precision::kModel});
     }
   }

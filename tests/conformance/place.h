@@ -13,6 +13,7 @@ struct Place {
   Place() = default;
   explicit Place(DeviceType type)
       : stream(type == DeviceType::kCpu ? Stream::cpu() : Stream::cuda(0)) {}
+  explicit Place(const Stream& on) : stream(on) {}
 
   Device device() const { return stream.device(); }
 

@@ -49,7 +49,7 @@ TEST(MakeExperts, TheFirstThatAcceptsWins) {
   const ExpertProblem p = problem();
   const auto impls = experts_impls();
   const auto first = std::find_if(impls.begin(), impls.end(), [&](const ExpertsImpl& impl) {
-    return impl.supports(p.desc, p.weights).ok;
+    return impl.device == DeviceType::kCpu && impl.supports(p.desc, p.weights).ok;
   });
   EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1))->implementation(), first->name);
   EXPECT_EQ(experts_impls().back().name, "ref");
@@ -66,6 +66,10 @@ TEST(MakeExperts, TheSettingForcesAnImplementation) {
   const ExpertProblem p = problem();
   for (const ExpertsImpl& impl : experts_impls()) {
     setenv("MOEBIUS_EXPERTS", std::string(impl.name).c_str(), 1);
+    if (impl.device != DeviceType::kCpu) {
+      expect_parts(make_error(p), {impl.name, "the stream is on cpu"});
+      continue;
+    }
     if (const Support support = impl.supports(p.desc, p.weights); !support.ok) {
       expect_parts(make_error(p), {impl.name, support.reason});
       continue;

@@ -1,0 +1,337 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Standard format: rows are gathered by expert, go through both GEMMs in that order, and come back
+// to the places of their selections.  Batched format: they stay where they are.
+#include "experts/cuda/cuda_experts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "experts/cuda/activation.h"
+#include "experts/cuda/expert_gemm.h"
+#include "experts/cuda/lora.h"
+#include "experts/cuda/permute.h"
+#include "experts/cuda/row_coder.h"
+#include "experts/cuda/unpermute.h"
+#include "experts/experts_base.h"
+#include "experts/scratch.h"
+#include "experts/validate.h"
+
+namespace moebius::cuda {
+
+namespace {
+
+// On the GPU; biases as f32, which every GEMM adds them in.
+ExpertWeights placed(ExpertWeights weights, const Stream& stream) {
+  const Device device = stream.device();
+  const auto place = [&](Tensor& tensor) {
+    tensor = tensor ? to_device(tensor, device, stream) : tensor;
+  };
+  const auto place_bias = [&](Tensor& bias) {
+    if (bias && bias.dtype() != DType::kF32) {
+      bias = convert(to_device(bias, Device::cpu(), stream), DType::kF32);
+      bias = to_device(bias, device, stream);
+      stream.synchronize();  // the host's copy goes
+    }
+    place(bias);
+  };
+  const ExpertWeights originals = weights;  // kept until they are copied
+  place(weights.w1);
+  place(weights.w2);
+  QuantConfig& quant = weights.quant;
+  for (QuantDesc* desc : {&quant.a1, &quant.a2, &quant.w1, &quant.w2}) {
+    place(desc->scale);
+    place(desc->alpha_or_gscale);
+    place(desc->zero_point);
+    place_bias(desc->bias);
+  }
+  LoraWeights& lora = weights.lora;
+  for (Tensor* tensor : {&lora.w1_a, &lora.w1_b, &lora.w2_a, &lora.w2_b, &lora.scaling}) {
+    place(*tensor);
+  }
+  stream.synchronize();
+  return weights;
+}
+
+Tensor as_rows(const Tensor& x) {
+  return x.view({x.numel() / x.shape().back(), x.shape().back()});
+}
+
+class CudaExperts final : public ExpertsBase {
+ public:
+  CudaExperts(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream)
+      : ExpertsBase(desc, placed(std::move(weights), stream), stream, "cuda"),
+        device_(stream.device()),
+        a1_(weights_.quant.a1, desc_),
+        a2_(weights_.quant.a2, desc_),
+        w1_{weights_.w1, weights_.quant.w1, gate_rows(desc_), weights_.quant.a1.alpha_or_gscale},
+        w2_{weights_.w2, weights_.quant.w2, desc_.hidden, weights_.quant.a2.alpha_or_gscale} {}
+
+  ExpertsWorkspace workspace(int64_t rows) const override {
+    Scratch scratch;
+    Buffers(*this, rows, scratch);
+    return {{0}, {0}, slots_shape(rows, desc_.hidden), desc_.in_dtype, scratch.bytes()};
+  }
+
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& workspace13,
+             const Tensor& workspace2,
+             const Tensor& scratch,
+             const Stream& stream) const override {
+    validate_call(*this, input, output, workspace13, workspace2, scratch, stream, device_);
+    const int64_t num_rows = input.x.dim(is_batched() ? 1 : 0);
+    if (num_slots(num_rows) == 0) {
+      return;
+    }
+    Scratch block(scratch.bytes(), device_);
+    const Buffers buffers(*this, num_rows, block);
+    const Tensor result = output.view({num_slots(num_rows), desc_.hidden});
+    const RowGroups rows = load_order(input, buffers, stream);
+    const RowAdapters adapters = row_adapters(input, buffers);
+
+    const RowOperand x = load_input(input, rows, buffers, stream);
+    run_gemm1(x, rows, adapters, buffers, stream);
+    activate(desc_.activation, rows, buffers.gemm1, buffers.act, stream);
+    run_gemm2(load_hidden(rows, buffers, stream), rows, adapters,
+              is_batched() ? result : buffers.gemm2, buffers, stream);
+    if (!is_batched()) {
+      unpermute_rows(buffers.gemm2, buffers.row_of_slot, result, stream);
+    }
+  }
+
+ private:
+  struct Buffers {
+    Buffers(const CudaExperts& self, int64_t rows, Scratch& scratch) {
+      const ExpertsDesc& d = self.desc_;
+      const int64_t slots = self.num_slots(rows);
+      if (!self.is_batched()) {
+        expert_offsets = scratch.take({d.num_local_experts + 1}, DType::kI32);
+        row_of_slot = scratch.take({rows, d.topk}, DType::kI32);
+        slot_of_row = scratch.take({d.num_adapters > 0 ? slots : 0}, DType::kI32);
+      }
+      // GEMM2's rows lie where GEMM1's operand was.
+      Scratch operand_size;
+      Scratch result_size;
+      take_operand(self, rows, operand_size);
+      take_result(self, slots, result_size);
+      auto* shared = scratch.take<std::byte>(std::max(operand_size.bytes(), result_size.bytes()));
+      Scratch operand(shared, self.device_);
+      Scratch result(shared, self.device_);
+      take_operand(self, rows, operand);
+      take_result(self, slots, result);
+
+      gemm1 = scratch.take({slots, d.w1_rows()}, d.in_dtype);
+      act = scratch.take({slots, d.intermediate}, d.in_dtype);
+      if (self.a2_.active()) {
+        hidden = self.a2_.take(scratch, slots, d.intermediate);
+      }
+      if (d.num_adapters > 0) {
+        sums = scratch.take<float>(slots * std::max(d.w1_rows(), d.hidden));
+        shrunk = scratch.take<float>(slots * self.lora_halves() * d.lora_rank);
+      }
+    }
+
+    void take_operand(const CudaExperts& self, int64_t rows, Scratch& scratch) {
+      const ExpertsDesc& d = self.desc_;
+      const int64_t slots = self.num_slots(rows);
+      const RowCoder& a1 = self.a1_;
+      if (a1.active()) {
+        const bool is_in_place = self.is_batched() || a1.needs_groups();
+        coded = a1.take(scratch, is_in_place ? slots : rows, d.hidden);
+      }
+      if (self.is_batched()) {
+        return;
+      }
+      if (a1.active() && !a1.needs_groups()) {
+        gathered = a1.take(scratch, slots, d.hidden);
+      } else {
+        gathered.values = scratch.take({slots, d.hidden}, d.in_dtype);
+      }
+    }
+    void take_result(const CudaExperts& self, int64_t slots, Scratch& scratch) {
+      gemm2 = scratch.take({self.is_batched() ? 0 : slots, self.desc_.hidden}, self.desc_.in_dtype);
+    }
+
+    Tensor expert_offsets, row_of_slot, slot_of_row;
+    RowOperand coded;     // a1, in x's order or (where that needs groups) the computing order
+    RowOperand gathered;  // in the computing order
+    Tensor gemm1, act, gemm2;
+    RowOperand hidden;      // a2
+    float* sums = nullptr;  // of either GEMM, before adapters
+    float* shrunk = nullptr;
+  };
+
+  int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
+
+  RowGroups load_order(const ExpertsInput& input,
+                       const Buffers& buffers,
+                       const Stream& stream) const {
+    if (is_batched()) {
+      return RowGroups::batched(input.expert_num_tokens.data<int32_t>(), input.x.dim(1),
+                                desc_.num_local_experts);
+    }
+    CudaOrderArgs order;
+    order.ids = input.topk_ids;
+    order.expert_map = input.expert_map;
+    order.num_local_experts = desc_.num_local_experts;
+    order.expert_offsets = buffers.expert_offsets;
+    order.row_of_slot = buffers.row_of_slot;
+    if (input.lora_ids) {
+      order.slot_of_row = buffers.slot_of_row;
+    }
+    cuda_order_slots(order, stream);
+    return RowGroups::sorted(buffers.expert_offsets.data<int32_t>(), desc_.num_local_experts);
+  }
+
+  RowAdapters row_adapters(const ExpertsInput& input, const Buffers& buffers) const {
+    RowAdapters adapters{};
+    if (input.lora_ids) {
+      adapters.ids = input.lora_ids.data<int32_t>();
+      adapters.input_of_row = is_batched() ? nullptr : buffers.slot_of_row.data<int32_t>();
+      adapters.rows_per_input = static_cast<int>(is_batched() ? 1 : desc_.topk);
+      adapters.num_adapters = static_cast<int>(desc_.num_adapters);
+    }
+    return adapters;
+  }
+
+  // GEMM1's rows in the computing order.
+  RowOperand load_input(const ExpertsInput& input,
+                        const RowGroups& rows,
+                        const Buffers& buffers,
+                        const Stream& stream) const {
+    RowOperand x;
+    x.values = as_rows(input.x);
+    const bool is_coded = input.x.dtype() != desc_.in_dtype;
+    const bool codes_first = a1_.active() && !is_coded && !(a1_.needs_groups() && !is_batched());
+    if (is_coded) {
+      x = a1_.given(x.values, input.x_scale);
+    } else if (codes_first) {
+      a1_.encode(x.values, is_batched() ? rows : RowGroups::all(x.values.dim(0)), buffers.coded,
+                 stream);
+      x = buffers.coded;
+    }
+    if (is_batched()) {
+      return x;
+    }
+    const RowOperand from = x;
+    x.values = buffers.gathered.values;
+    cuda_permute_rows(from.values, buffers.row_of_slot, x.values, stream);
+    if (x.scales == RowScales::kPerRow) {
+      x.scale = buffers.gathered.scale;
+      cuda_permute_rows(from.scale, buffers.row_of_slot, x.scale, stream);
+    }
+    if (a1_.active() && !is_coded && !codes_first) {
+      a1_.encode(x.values, rows, buffers.coded, stream);
+      x = buffers.coded;
+    }
+    return x;
+  }
+
+  RowOperand load_hidden(const RowGroups& rows,
+                         const Buffers& buffers,
+                         const Stream& stream) const {
+    if (!a2_.active()) {
+      RowOperand hidden;
+      hidden.values = buffers.act;
+      return hidden;
+    }
+    a2_.encode(buffers.act, rows, buffers.hidden, stream);
+    return buffers.hidden;
+  }
+
+  void run_gemm1(const RowOperand& x,
+                 const RowGroups& rows,
+                 const RowAdapters& adapters,
+                 const Buffers& buffers,
+                 const Stream& stream) const {
+    const LoraWeights& lora = weights_.lora;
+    run_gemm(x, w1_, {lora.w1_a, lora.w1_b, lora_halves()}, rows, adapters, buffers.gemm1, buffers,
+             stream);
+  }
+  void run_gemm2(const RowOperand& hidden,
+                 const RowGroups& rows,
+                 const RowAdapters& adapters,
+                 const Tensor& out,
+                 const Buffers& buffers,
+                 const Stream& stream) const {
+    const LoraWeights& lora = weights_.lora;
+    run_gemm(hidden, w2_, {lora.w2_a, lora.w2_b, 1}, rows, adapters, out, buffers, stream);
+  }
+
+  struct Adapter {
+    Tensor a;
+    Tensor b;
+    int halves;
+  };
+
+  void run_gemm(const RowOperand& a,
+                const WeightOperand& w,
+                const Adapter& adapter,
+                const RowGroups& rows,
+                const RowAdapters& adapters,
+                const Tensor& out,
+                const Buffers& buffers,
+                const Stream& stream) const {
+    if (adapters.ids == nullptr || !adapter.b) {
+      run_expert_gemm({a, &w, rows, out}, stream);
+      return;
+    }
+    LoraGemm lora;
+    lora.a = a;
+    lora.lora_a = adapter.a;
+    lora.lora_b = adapter.b;
+    lora.scaling = weights_.lora.scaling;
+    lora.halves = adapter.halves;
+    lora.is_interleaved = desc_.activation.interleaved;
+    lora.rows = rows;
+    lora.adapters = adapters;
+    lora.shrunk = Tensor::borrow(buffers.shrunk, {out.dim(0), adapter.halves * desc_.lora_rank},
+                                 DType::kF32, device_);
+    const Tensor sums = Tensor::borrow(buffers.sums, out.shape(), DType::kF32, device_);
+    lora_shrink(lora, stream);
+    run_expert_gemm({a, &w, rows, sums}, stream);
+    lora_expand(lora, sums, out, stream);
+  }
+
+  Device device_;
+  RowCoder a1_;
+  RowCoder a2_;
+  WeightOperand w1_;
+  WeightOperand w2_;
+};
+
+}  // namespace
+
+Support experts_support(const ExpertsDesc& desc, const ExpertWeights& weights) {
+  if (cuda_device_count() == 0) {
+    return Support::no("no GPU");
+  }
+  if (desc.precision != Precision::kModel) {
+    return Support::no("precision f64 is computed by ref only");
+  }
+  if (desc.num_local_experts > kMaxExperts) {
+    return Support::no(
+        fmt::format("{} local experts, it takes up to {}", desc.num_local_experts, kMaxExperts));
+  }
+  for (const QuantDesc* a : {&weights.quant.a1, &weights.quant.a2}) {
+    if (const auto spec = activation_spec(*a); spec && spec->group.row > 1) {
+      return Support::no(
+          fmt::format("activations in groups of {{{}, {}}}, it takes groups within a "
+                      "row",
+                      spec->group.row, spec->group.col));
+    }
+  }
+  return Support::yes();
+}
+
+std::unique_ptr<Experts> make_cuda_experts(const ExpertsDesc& desc,
+                                           ExpertWeights weights,
+                                           const Stream& stream) {
+  return std::make_unique<CudaExperts>(desc, std::move(weights), stream);
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The product of an expert GEMM in any scheme: out[r] = w[g] * a[r] + bias[g] for the rows r of
+// each group g, in f32, rounded to out's dtype.  Letters: G groups (local experts), M rows, N, K.
+// Nothing waits on the host.
+#pragma once
+
+#include "experts/cuda/row_groups.h"
+#include "moebius/quant_config.h"
+#include "moebius/stream.h"
+#include "moebius/tensor.h"
+
+namespace moebius::cuda {
+
+// What shares a scale of an operand's rows.
+enum class RowScales : uint8_t { kNone, kAll, kPerGroup, kPerRow };
+
+// Rows whose elements stand for value * scale, or value / scale.
+struct RowOperand {
+  Tensor values;  // [M, K]: f32, bf16, f16, f8e4m3 or i8
+  Tensor scale;   // f32 [1], [G] or [M, ceil(K / block)], as `scales` says
+  RowScales scales = RowScales::kNone;
+  int64_t block = 0;  // columns per scale of kPerRow
+  bool divides = false;
+};
+
+struct WeightOperand {
+  Tensor values;             // [G, N, K], plain or in the format of `quant`
+  QuantDesc quant;           // its tensors on the GPU; bias f32
+  int64_t gate_rows = 0;     // see dequantize_weight_rows
+  Tensor activation_gscale;  // see dequantize_weight_rows
+};
+
+struct ExpertGemm {
+  RowOperand a;
+  const WeightOperand* w;
+  RowGroups rows;
+  Tensor out;  // [M, N]: f32, bf16 or f16; rows not in use stay as they are
+};
+
+// Picks the implementation.
+void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);
+
+// Any operands, products of the f32 values that they stand for.
+void general_gemm(const ExpertGemm& gemm, const Stream& stream);
+
+}  // namespace moebius::cuda

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// RowGroups: which rows of a matrix on a GPU are in use, and which local expert each belongs to.
+// Counts stay on the device, so kernels are launched for all rows there is room for.
+#pragma once
+
+#include <cstdint>
+
+namespace moebius::cuda {
+
+// Local experts that the kernels of this stage take.
+inline constexpr int kMaxExperts = 1024;
+
+struct RowGroups {
+  // Sorted: group g has rows [offsets[g], offsets[g + 1]).
+  const int32_t* offsets = nullptr;
+  // Batched: group g has rows g * max_rows + [0, counts[g]); counts beyond the room are cut.
+  // With neither: all of them.
+  const int32_t* counts = nullptr;
+  int64_t max_rows = 0;
+  int num_groups = 1;
+
+  static RowGroups sorted(const int32_t* offsets, int64_t num_groups) {
+    return {offsets, nullptr, 0, static_cast<int>(num_groups)};
+  }
+  static RowGroups batched(const int32_t* counts, int64_t max_rows, int64_t num_groups) {
+    return {nullptr, counts, max_rows, static_cast<int>(num_groups)};
+  }
+  static RowGroups all(int64_t rows) { return {nullptr, nullptr, rows, 1}; }
+
+  // Runs of neighbouring rows that kernels without interest in groups walk over.
+  int num_spans() const { return offsets != nullptr ? 1 : num_groups; }
+};
+
+}  // namespace moebius::cuda

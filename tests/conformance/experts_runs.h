@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls of an experts implementation where it works, with poisoned buffers and results on the host.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "moebius/experts.h"
+#include "tests/conformance/place.h"
+#include "tests/expert_problem.h"
+#include "tests/tolerance.h"
+
+namespace moebius::experts_suite {
+
+inline Tensor poisoned(const Shape& shape, DType dtype) {
+  Tensor tensor = Tensor::empty(shape, dtype);
+  std::memset(tensor.raw(), 0xff, static_cast<size_t>(tensor.nbytes()));  // NaN in every float
+  return tensor;
+}
+
+// Of the kind that the implementation works on.
+inline Stream stream_of(std::string_view impl, int threads) {
+  for (const ExpertsImpl& candidate : experts_impls()) {
+    if (candidate.name == impl && candidate.device == DeviceType::kCuda) {
+      return Stream::cuda(0);
+    }
+  }
+  return Stream::cpu(threads);
+}
+
+inline ExpertWeights placed(ExpertWeights weights, const testing::Place& place) {
+  QuantConfig& quant = weights.quant;
+  LoraWeights& lora = weights.lora;
+  for (Tensor* tensor :
+       {&weights.w1, &weights.w2, &lora.w1_a, &lora.w1_b, &lora.w2_a, &lora.w2_b, &lora.scaling}) {
+    *tensor = place.take(*tensor);
+  }
+  for (QuantDesc* desc : {&quant.a1, &quant.a2, &quant.w1, &quant.w2}) {
+    for (Tensor* tensor : {&desc->scale, &desc->alpha_or_gscale, &desc->zero_point, &desc->bias}) {
+      *tensor = place.take(*tensor);
+    }
+  }
+  return weights;
+}
+
+inline ExpertsInput placed(ExpertsInput input, const testing::Place& place) {
+  for (Tensor* tensor : {&input.x, &input.x_scale, &input.topk_ids, &input.topk_weights,
+                         &input.expert_num_tokens, &input.expert_map, &input.lora_ids}) {
+    *tensor = place.take(*tensor);
+  }
+  return input;
+}
+
+// From weights where the implementation works.
+inline std::unique_ptr<Experts> make(const ExpertProblem& p, std::string_view impl, int threads) {
+  const testing::Place place(stream_of(impl, threads));
+  return make_experts(p.desc, placed(p.weights, place), place.stream, impl);
+}
+
+// apply() with everything it may write or use filled with NaN.  `aliased`: the output lies on the
+// front of workspace13.
+inline Tensor run(const Experts& experts,
+                  const ExpertsInput& input,
+                  const Stream& stream,
+                  bool aliased = false) {
+  const int64_t rows = input.x.dim(experts.desc().format == ActivationFormat::kBatched ? 1 : 0);
+  const ExpertsWorkspace ws = experts.workspace(rows);
+  const int64_t front = std::max(ws.workspace13.numel(), ws.output.numel());
+  const testing::Place place(stream);
+  const Tensor workspace13 = place.take(poisoned({front}, ws.dtype));
+  const Tensor output = aliased ? workspace13.slice(0, ws.output.numel()).view(ws.output)
+                                : place.take(poisoned(ws.output, ws.dtype));
+  const Tensor workspace2 = place.take(poisoned(ws.workspace2, ws.dtype));
+  const Tensor scratch = place.take(poisoned({ws.scratch_bytes}, DType::kU8));
+  const ExpertsInput there = placed(input, place);
+  experts.apply(there, output, workspace13, workspace2, scratch, stream);
+  stream.synchronize();
+  return place.bring(output);
+}
+
+inline Tensor run(const ExpertProblem& p, std::string_view implementation, int threads = 2) {
+  return run(*make(p, implementation, threads), p.input, stream_of(implementation, threads));
+}
+
+// The rows of an output that mean something, one after the other.
+inline Tensor valid_rows(const ExpertProblem& p, const Tensor& output) {
+  if (p.desc.format == ActivationFormat::kStandard) {
+    return output;
+  }
+  const int32_t* counts = p.input.expert_num_tokens.data<int32_t>();
+  int64_t total = 0;
+  for (int64_t e = 0; e < p.desc.num_local_experts; ++e) {
+    total += counts[e];
+  }
+  const Tensor rows = Tensor::empty({total, p.desc.hidden}, output.dtype());
+  int64_t next = 0;
+  for (int64_t e = 0; e < p.desc.num_local_experts; ++e) {
+    const Tensor from = output[e].slice(0, counts[e]);
+    std::memcpy(rows.slice(next, next + counts[e]).raw(), from.raw(),
+                static_cast<size_t>(from.nbytes()));
+    next += counts[e];
+  }
+  return rows;
+}
+
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0;
+}
+
+inline double tolerance_of(const ExpertProblem& p, const Scheme& scheme) {
+  return tolerance(p.desc.in_dtype, scheme.activation,
+                   std::max(p.desc.hidden, p.desc.intermediate));
+}
+
+}  // namespace moebius::experts_suite

@@ -1,0 +1,201 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Experts on a GPU beyond the contract of the stage: CUDA graphs, where operands are, real widths.
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <string>
+
+#include "core/cuda/check.h"
+#include "tests/conformance/experts_runs.h"
+#include "tests/gpu_test.h"
+
+namespace moebius::experts_suite {
+namespace {
+
+const Scheme& scheme_of(std::string_view name) {
+  for (const Scheme& scheme : kSchemes) {
+    if (scheme.name == name) {
+      return scheme;
+    }
+  }
+  throw InvalidArgument("no scheme " + std::string(name));
+}
+
+constexpr Scheme kDeepSeek = {
+    "fp8_block_128", QuantFormat::kFp8, QuantFormat::kFp8, WeightScales::kBlock, {128, 128}};
+
+class CudaExperts : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (!IsSkipped()) {
+      place_ = testing::Place(DeviceType::kCuda);
+    }
+  }
+
+  // A call whose buffers stay where they are.
+  struct Call {
+    std::unique_ptr<Experts> experts;
+    ExpertsInput input;
+    Tensor output, workspace13, workspace2, scratch;
+
+    void apply(const Stream& stream) const {
+      experts->apply(input, output, workspace13, workspace2, scratch, stream);
+    }
+  };
+  Call call_of(const ExpertProblem& p) const {
+    Call call;
+    call.experts = make_experts(p.desc, placed(p.weights, place_), place_.stream, "cuda");
+    call.input = placed(p.input, place_);
+    const int64_t rows = p.input.x.dim(p.desc.format == ActivationFormat::kBatched ? 1 : 0);
+    const ExpertsWorkspace ws = call.experts->workspace(rows);
+    call.output = place_.take(poisoned(ws.output, ws.dtype));
+    call.workspace13 = place_.take(poisoned(ws.workspace13, ws.dtype));
+    call.workspace2 = place_.take(poisoned(ws.workspace2, ws.dtype));
+    call.scratch = place_.take(poisoned({ws.scratch_bytes}, DType::kU8));
+    return call;
+  }
+  void overwrite(const ExpertsInput& to, const ExpertsInput& from) const {
+    const auto put = [&](const Tensor& source, const Tensor& target) {
+      if (source) {
+        copy(source, target, place_.stream);
+      }
+    };
+    put(from.x, to.x);
+    put(from.topk_ids, to.topk_ids);
+    put(from.expert_num_tokens, to.expert_num_tokens);
+    put(from.lora_ids, to.lora_ids);
+    place_.stream.synchronize();
+  }
+
+  testing::Place place_;
+};
+
+// Row counts, experts in use and adapters differ between replays.
+TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
+  const cudaStream_t stream = cuda::as_stream(place_.stream.native_handle());
+  const Problem problem = {"graph", 700, 12, 3, 256, 128};
+  for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
+    for (const std::string_view name :
+         {"unquantized", "fp8_block", "fp8_tensor", "int8_w8a8_token", "nvfp4"}) {
+      SCOPED_TRACE(std::string(name) + " " + std::string(moebius::name(format)));
+      ExpertCase c{.scheme = scheme_of(name), .format = format};
+      c.num_adapters = name == "unquantized" ? 2 : 0;
+      c.lora_rank = 4 * c.num_adapters;
+      ExpertProblemMaker maker(51);
+      ExpertProblem p = maker.make(problem, c);
+      const Call call = call_of(p);
+      call.apply(place_.stream);
+      place_.stream.synchronize();
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t executable = nullptr;
+      cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                       "cudaStreamBeginCapture");
+      call.apply(place_.stream);
+      cuda::check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+      cuda::check_cuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+      for (int i = 0; i < 2; ++i) {
+        p.input = format == ActivationFormat::kStandard ? maker.standard_input(problem, c.dtype)
+                                                        : maker.batched_input(problem, c.dtype);
+        if (format == ActivationFormat::kStandard) {
+          for (int64_t s = i; s < p.input.topk_ids.numel(); s += 5) {
+            p.input.topk_ids.data<int32_t>()[s] = i == 0 ? -1 : 0;
+          }
+        }
+        if (c.num_adapters > 0) {
+          p.input.lora_ids = maker.lora_ids(p.input, c.num_adapters);
+        }
+        overwrite(call.input, p.input);
+        cuda::check_cuda(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+        place_.stream.synchronize();
+        const Tensor actual = valid_rows(p, place_.bring(call.output));
+        EXPECT_TRUE(same_bits(actual, valid_rows(p, run(p, "cuda"))));
+        EXPECT_LE(relative_error(actual, valid_rows(p, run(p, "cpu_portable"))),
+                  tolerance_of(p, c.scheme));
+      }
+      cuda::check_cuda(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
+      cuda::check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    }
+  }
+}
+
+// Many rows per expert and none, scales of 128 x 128 as published models have them.
+TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
+  for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
+    for (const Scheme& scheme :
+         {kSchemes[0], kDeepSeek, scheme_of("mxfp4_w4a16"), scheme_of("int4_w4a16_zp"),
+          scheme_of("int8_w8a8_token"), scheme_of("int8_w8a16"), scheme_of("nvfp4")}) {
+      for (const Problem& problem :
+           {Problem{"prefill", 900, 6, 2, 512, 384}, Problem{"decode", 12, 16, 4, 1024, 256},
+            Problem{"odd", 100, 4, 2, 352, 352}}) {
+        SCOPED_TRACE(std::string(scheme.name) + " " + std::string(problem.name) + " " +
+                     std::string(name(format)));
+        const ExpertCase c{.scheme = scheme, .format = format, .biased = true};
+        const ExpertProblem p = ExpertProblemMaker(52).make(problem, c);
+        EXPECT_LE(
+            relative_error(valid_rows(p, run(p, "cuda")), valid_rows(p, run(p, "cpu_portable"))),
+            tolerance_of(p, scheme));
+      }
+    }
+  }
+}
+
+TEST_F(CudaExperts, WeightsOfTheHostAreCopied) {
+  for (const Scheme& scheme : {kSchemes[0], kDeepSeek, scheme_of("int4_w4a16_zp")}) {
+    const ExpertCase c{.scheme = scheme, .biased = true, .num_adapters = 2, .lora_rank = 4};
+    ExpertProblem p = ExpertProblemMaker(53).make({"some", 40, 4, 2, 256, 128}, c);
+    const Tensor expected = run(p, "cuda");
+    const auto experts = make_experts(p.desc, p.weights, place_.stream);
+    EXPECT_EQ(experts->implementation(), "cuda");
+    std::memset(p.weights.w1.raw(), 0, static_cast<size_t>(p.weights.w1.nbytes()));
+    p.weights = {};
+    EXPECT_TRUE(same_bits(run(*experts, p.input, place_.stream), expected));
+  }
+}
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_F(CudaExperts, OperandsElsewhereAreNamed) {
+  const ExpertProblem p = ExpertProblemMaker(54).make(kTiny, {});
+  Call call = call_of(p);
+  const auto expect_error = [&](std::string_view first, std::string_view second) {
+    const std::string error = error_of([&] { call.apply(place_.stream); });
+    EXPECT_NE(error.find(first), std::string::npos) << error;
+    EXPECT_NE(error.find(second), std::string::npos) << error;
+  };
+  const ExpertsInput there = call.input;
+  call.input.x = p.input.x;
+  expect_error("device of x is cpu", "expected cuda:0");
+  call.input = there;
+  call.input.topk_ids = p.input.topk_ids;
+  expect_error("device of topk_ids is cpu", "expected cuda:0");
+  call.input = there;
+  const std::string on_cpu = error_of([&] { call.apply(Stream::cpu(1)); });
+  EXPECT_NE(on_cpu.find("stream is on cpu, expected cuda:0"), std::string::npos) << on_cpu;
+  const std::string for_cpu =
+      error_of([&] { make_experts(p.desc, placed(p.weights, place_), Stream::cpu(1)); });
+  EXPECT_NE(for_cpu.find("device of w1 is cuda:0, expected cpu"), std::string::npos) << for_cpu;
+}
+
+// Ids that the CPU refuses are nobody's here.
+TEST_F(CudaExperts, IdsOutOfRangeCountAsMasked) {
+  const ExpertProblem p = ExpertProblemMaker(55).make(kTiny, {});
+  int32_t* ids = p.input.topk_ids.data<int32_t>();
+  ids[3] = ids[10] = -1;
+  const Tensor expected = run(p, "cuda");
+  ids[3] = 6;
+  ids[10] = -7;
+  EXPECT_TRUE(same_bits(run(p, "cuda"), expected));
+}
+
+}  // namespace
+}  // namespace moebius::experts_suite
