@@ -94,12 +94,12 @@ void CombineTransfer::show_rows() {
   }
   Notice mine{layout_.row_bytes(), state_.combine_banks.pick(), 0, {}, {}};
   mine.bank_bytes = state_.combine_banks.bytes(mine.bank);
-  const std::vector<Notice> notices = state_.exchange_notices("combine banks", mine);
+  const std::vector<Notice> notices = exchange_notices(state_.group, "combine banks", mine);
   std::vector<int64_t> needed;
   for (int r = 0; r < topology.size; ++r) {
     needed.push_back(layout_.block_bytes(handle_.counts.rows(r)));
   }
-  banks_ = state_.choose_banks(state_.combine_banks, notices, needed);
+  banks_ = choose_banks(state_.group, state_.combine_banks, notices, needed);
   for (int i = 0; i < state_.node_size(); ++i) {
     const int rank = state_.first_rank() + i;
     const int64_t rows = handle_.counts.rows(rank);

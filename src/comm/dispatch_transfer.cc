@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/dispatch_transfer.h"
 
-#include <fmt/format.h>
-
 #include <cstring>
 
 #include "comm/payloads.h"
@@ -27,26 +25,6 @@ RowLayout make_layout(const DispatchInput& input, int64_t num_experts) {
   }
   return {payload_row_bytes(input.payloads, input.topk_ids.dim(0)), input.topk_ids.dim(1),
           input.topk_weights.defined()};
-}
-
-std::vector<int64_t> bank_bytes(const RowLayout& layout, const CountMatrix& counts) {
-  std::vector<int64_t> bytes;
-  for (int r = 0; r < counts.num_ranks; ++r) {
-    bytes.push_back(layout.block_bytes(counts.rows(r)));
-  }
-  return bytes;
-}
-
-CountMatrix make_counts(std::span<const Notice> notices, int num_nodes) {
-  CountMatrix counts;
-  counts.num_ranks = static_cast<int>(notices.size());
-  counts.num_nodes = num_nodes;
-  for (const Notice& notice : notices) {
-    counts.copies.insert(counts.copies.end(), notice.copies.begin(), notice.copies.end());
-    counts.node_copies.insert(counts.node_copies.end(), notice.node_copies.begin(),
-                              notice.node_copies.end());
-  }
-  return counts;
 }
 
 }  // namespace
@@ -82,9 +60,10 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
   Notice mine{layout_.row_bytes(), state_.receive_banks.pick(), 0, to_all.copies,
               handle.to_nodes.copies};
   mine.bank_bytes = state_.receive_banks.bytes(mine.bank);
-  const std::vector<Notice> notices = state_.exchange_notices("dispatch counts", mine);
+  const std::vector<Notice> notices = exchange_notices(state_.group, "dispatch counts", mine);
   handle.counts = make_counts(notices, topology.num_nodes());
-  banks_ = state_.choose_banks(state_.receive_banks, notices, bank_bytes(layout_, handle.counts));
+  banks_ =
+      choose_banks(state_.group, state_.receive_banks, notices, bank_bytes(layout_, handle.counts));
 
   TransportStatistics& statistics = state_.sent;
   statistics.selections += to_all.selections;
@@ -110,8 +89,9 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
       handle_(&handle) {
   Notice mine{layout_.row_bytes(), state_.receive_banks.pick(), 0, {}, {}};
   mine.bank_bytes = state_.receive_banks.bytes(mine.bank);
-  const std::vector<Notice> notices = state_.exchange_notices("cached dispatch", mine);
-  banks_ = state_.choose_banks(state_.receive_banks, notices, bank_bytes(layout_, handle.counts));
+  const std::vector<Notice> notices = exchange_notices(state_.group, "cached dispatch", mine);
+  banks_ =
+      choose_banks(state_.group, state_.receive_banks, notices, bank_bytes(layout_, handle.counts));
   post_messages();
   store(own_rows(), handle.to_ranks, state_.rank());
 }

@@ -11,6 +11,7 @@
 
 #include "comm/bank.h"
 #include "comm/high_throughput_state.h"
+#include "comm/notices.h"
 #include "comm/route.h"
 #include "comm/row_layout.h"
 
@@ -36,21 +37,6 @@ struct HighThroughputHandle final : DispatchHandle {
   int64_t num_rows() const override { return counts.rows(rank); }
   Tensor source_rank() const override;
   Tensor source_token() const override { return tokens; }
-};
-
-// What a rank tells all others before rows move.
-struct Notice {
-  int64_t row_bytes = 0;  // must be the same everywhere
-  int64_t bank = BankPool::kNone;
-  int64_t bank_bytes = 0;
-  std::vector<int64_t> copies;       // [R]; empty when the counts are known already
-  std::vector<int64_t> node_copies;  // [num_nodes]
-};
-
-// Where every rank receives; `lease` keeps this rank's bank.
-struct BankChoice {
-  std::vector<int64_t> bank_of;  // [R]
-  std::shared_ptr<void> lease;
 };
 
 struct CpuHighThroughput final : HighThroughput::State {
@@ -80,14 +66,6 @@ struct CpuHighThroughput final : HighThroughput::State {
   int rank() const { return group.rank(); }
   int first_rank() const { return topology().node_begin[static_cast<size_t>(topology().node())]; }
   int node_size() const { return topology().node_size(topology().node()); }
-
-  // Collective.  Notices of all ranks; throws InvalidArgument on every rank alike when row sizes
-  // differ.
-  std::vector<Notice> exchange_notices(std::string_view op, const Notice& mine);
-  // Collective where any rank needs a new bank; `needed(rank)` = bytes it must be able to hold.
-  BankChoice choose_banks(BankPool& pool,
-                          std::span<const Notice> notices,
-                          std::span<const int64_t> needed);
 };
 
 }  // namespace moebius

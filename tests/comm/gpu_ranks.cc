@@ -17,6 +17,11 @@ std::vector<GpuRanks> gpu_ranks() {
           {"nccl", 2, 2}, {"nccl", 4, 4}, {"nccl", 8, 8}};
 }
 
+std::vector<GpuRanks> gpu_nodes() {
+  return {{"peer", 4, 1, 2}, {"peer", 2, 1, 1}, {"peer", 5, 1, 2}, {"peer", 4, 2, 2},
+          {"nccl", 2, 2, 1}, {"nccl", 4, 4, 2}, {"nccl", 8, 8, 4}};
+}
+
 ThreadGroupOptions thread_options(const GpuRanks& ranks, std::chrono::milliseconds timeout) {
   ThreadGroupOptions options;
   options.num_ranks = ranks.num_ranks;

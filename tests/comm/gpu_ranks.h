@@ -31,6 +31,8 @@ inline void PrintTo(const GpuRanks& ranks, std::ostream* out) {
 
 // 1 to 4 ranks on one GPU; one rank per GPU on 2, 4 and 8, with either provider.
 std::vector<GpuRanks> gpu_ranks();
+// The same, in pretended nodes.
+std::vector<GpuRanks> gpu_nodes();
 
 ThreadGroupOptions thread_options(const GpuRanks& ranks,
                                   std::chrono::milliseconds timeout = std::chrono::seconds(10));

@@ -16,9 +16,7 @@
 #include <vector>
 
 #include "comm/bank.h"
-#include "comm/cuda/device_arena.h"
-#include "comm/cuda/high_throughput_kernels.h"
-#include "comm/high_throughput_state.h"
+#include "comm/cuda/high_throughput_base.h"
 #include "comm/row_layout.h"
 #include "core/cuda/host_memory.h"
 #include "moebius/dispatch.h"
@@ -56,7 +54,7 @@ struct CudaHandle final : DispatchHandle {
   Tensor source_token() const override { return source_tokens; }
 };
 
-class CudaHighThroughput final : public HighThroughput::State {
+class CudaHighThroughput final : public CudaHighThroughputBase {
  public:
   // Collective.
   CudaHighThroughput(Group& group,
@@ -65,14 +63,10 @@ class CudaHighThroughput final : public HighThroughput::State {
                      const DispatchConfig& combine_config);
   ~CudaHighThroughput() override;
 
-  DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const override;
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream) override;
   DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
                                  const DispatchHandle& handle,
                                  const Stream& stream) override;
-  ExpertOrder expert_order(const DispatchOutput& output,
-                           int64_t expert_alignment,
-                           const Stream& stream) const override;
   Pending<HighThroughput::CombineOutput> combine_async(const HighThroughput::CombineInput& input,
                                                        const DispatchHandle& handle,
                                                        const Stream& stream,
@@ -97,9 +91,6 @@ class CudaHighThroughput final : public HighThroughput::State {
   };
 
   void load_kernels();
-  void expect_here(const Tensor& t, const char* what) const;
-  void expect_here(const Stream& stream) const;
-  void expect_ids_tensor(const Tensor& topk_ids) const;
   void order_after_last(const Stream& stream);
   // Fills in what all launches have in common.
   void set_payloads(Transfer& transfer, int64_t num_tokens) const;
@@ -133,9 +124,6 @@ class CudaHighThroughput final : public HighThroughput::State {
                const Shape& shape,
                int64_t layout_rows) const;
 
-  Device device_;
-  int num_experts_;
-  int num_local_;
   DispatchConfig dispatch_config_;
   DispatchConfig combine_config_;
   int64_t shared_bytes_ = 0;  // that a block may have
@@ -145,12 +133,9 @@ class CudaHighThroughput final : public HighThroughput::State {
   int64_t num_banks_ = 0;
   std::unique_ptr<Window> slots_;  // rows pushed by combine
   std::unique_ptr<Window> flags_;
-  Tensor bank_table_;    // u64 [kMaxBanks, R]
-  Tensor rank_of_;       // i32 [E]
-  Tensor local_of_;      // i32 [E]
-  Tensor block_counts_;  // i32 [blocks, R + E]
-  Tensor state_;         // CallState
-  DeviceArena arena_;
+  Tensor bank_table_;                           // u64 [kMaxBanks, R]
+  Tensor block_counts_;                         // i32 [blocks, R + E]
+  Tensor state_;                                // CallState
   std::shared_ptr<cuda::MappedMemory> mapped_;  // FaultRecord, then HostCounts
   SignalContext signals_;
   uint32_t tag_ = 0;

@@ -1,34 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "comm/cuda/high_throughput_cuda.h"
 #include "core/cuda/check.h"
 
 namespace moebius::comm {
-
-namespace {
-
-SumType sum_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return SumType::kF32;
-    case DType::kF16:
-      return SumType::kF16;
-    case DType::kBF16:
-      return SumType::kBF16;
-    default:
-      throw InvalidArgument(fmt::format("x dtype is {}, expected f32, f16 or bf16", name(dtype)));
-  }
-}
-
-bool is_word_aligned(const Tensor& t) {
-  return !t || reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0;
-}
-
-}  // namespace
 
 Pending<HighThroughput::CombineOutput> CudaHighThroughput::combine_async(
     const HighThroughput::CombineInput& input,
@@ -46,30 +23,10 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
                                                           const Stream& stream,
                                                           const Tensor& out_x) {
   const Tensor& x = input.x;
-  expect_defined(x, "x");
+  expect_combine(input, handle.rows, handle.tokens, handle.topk, stream, out_x);
   CombineArgs args{};
   args.type = sum_type(x.dtype());
-  expect_eq(x.num_dims(), 2, "dimensions of x");
-  expect_eq(x.dim(0), handle.rows, "rows of x");
   const Shape shape = {handle.tokens, x.dim(1)};
-  const auto expect_like_x = [&](const Tensor& t, const Shape& expected, const char* what) {
-    if (t) {
-      expect_shape(t, expected, what);
-      expect_dtype(t, x.dtype(), what);
-      expect_here(t, what);
-    }
-  };
-  expect_like_x(x, x.shape(), "x");
-  expect_like_x(input.bias[0], shape, "bias");
-  expect_like_x(input.bias[1], shape, "bias");
-  expect_like_x(out_x, shape, "out_x");
-  if (input.topk_weights) {
-    expect_shape(input.topk_weights, {handle.rows, handle.topk}, "topk_weights");
-    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_here(input.topk_weights, "topk_weights");
-  }
-  expect_here(stream);
-
   const int num_ranks = group.size();
   const int64_t bytes_of_row = row_bytes(x.dtype(), x.dim(1));
   args.row_bytes = static_cast<uint32_t>(bytes_of_row);
@@ -105,13 +62,12 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
   args.topk = static_cast<int>(handle.topk);
   args.x = x.bytes();
   args.out = output.x.bytes();
-  bool is_aligned = bytes_of_row % 16 == 0 && is_word_aligned(x) && is_word_aligned(output.x);
+  args.in_bulk = has_whole_words(x, bytes_of_row);
+  args.is_aligned = args.in_bulk && has_whole_words(output.x, bytes_of_row);
   for (size_t b = 0; b < input.bias.size(); ++b) {
     args.bias[b] = input.bias[b] ? input.bias[b].bytes() : nullptr;
-    is_aligned = is_aligned && is_word_aligned(input.bias[b]);
+    args.is_aligned = args.is_aligned && has_whole_words(input.bias[b], bytes_of_row);
   }
-  args.is_aligned = is_aligned;
-  args.in_bulk = bytes_of_row % 16 == 0 && is_word_aligned(x);
   if (input.topk_weights) {
     args.weights = input.topk_weights.data<float>();
     args.out_weights = output.topk_weights.data<float>();

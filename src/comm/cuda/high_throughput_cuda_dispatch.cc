@@ -249,19 +249,9 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
                                                            const Stream& stream) {
   settle();
   check();
-  expect_ids_tensor(input.topk_ids);
-  expect_here(stream);
+  expect_dispatch(input, stream);
   const int64_t num_tokens = input.topk_ids.dim(0);
   const int64_t topk = input.topk_ids.dim(1);
-  expect_ge(topk, 1, "topk");
-  expect_le(topk, kMaxCudaTopk, "topk of a dispatch on CUDA");
-  expect_ge(input.expert_alignment, 1, "expert_alignment");
-  expect_ge(input.capacity, 0, "capacity");
-  if (input.topk_weights) {
-    expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
-    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_here(input.topk_weights, "topk_weights");
-  }
   auto handle = std::make_shared<CudaHandle>();
   handle->rank = group.rank();
   handle->num_ranks = group.size();

@@ -82,6 +82,59 @@ __device__ Votes vote(bool yes) {
   return votes;
 }
 
+// Block d: the copies to destination d, in order of token.
+__global__ void route_kernel(const RouteArgs args) {
+  const int destination = args.first + static_cast<int>(blockIdx.x);
+  int copies = 0;
+  for (int64_t first = 0; first < args.num_tokens; first += kThreads) {
+    const int64_t token = first + threadIdx.x;
+    bool goes = false;
+    for (int k = 0; k < args.topk && token < args.num_tokens; ++k) {
+      const int32_t id = args.ids[token * args.topk + k];
+      goes |= id >= 0 && id < args.num_experts && args.destination_of[id] == destination;
+    }
+    const Votes votes = vote(goes);
+    if (args.index != nullptr && token < args.num_tokens) {
+      args.index[token * args.num_destinations + blockIdx.x] = goes ? copies + votes.before : -1;
+    }
+    copies += votes.all;
+  }
+  if (args.copies != nullptr && threadIdx.x == 0) {
+    args.copies[blockIdx.x] = copies;
+  }
+}
+
+__global__ void check_ids_kernel(const int32_t* ids,
+                                 int64_t num_ids,
+                                 int num_experts,
+                                 CheckedIds* checked) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int32_t id = i < num_ids ? ids[i] : -1;
+  if (id < -1 || id >= num_experts) {
+    atomicMin(&checked->bad_id,
+              static_cast<unsigned long long>(i) << 32 | static_cast<uint32_t>(id));
+  }
+  const int selected = __syncthreads_count(id >= 0);
+  if (threadIdx.x == 0) {
+    atomicAdd(&checked->selections, static_cast<unsigned long long>(selected));
+  }
+}
+
+// Block l.
+__global__ void expert_counts_kernel(const int32_t* ids,
+                                     int64_t num_ids,
+                                     int alignment,
+                                     int32_t* counts) {
+  int count = 0;
+  for (int64_t first = 0; first < num_ids; first += kThreads) {
+    const int64_t i = first + threadIdx.x;
+    count += __syncthreads_count(i < num_ids && ids[i] == static_cast<int>(blockIdx.x));
+  }
+  if (threadIdx.x == 0) {
+    counts[blockIdx.x] = (count + alignment - 1) / alignment * alignment;
+  }
+}
+
 // Block (part, expert): starts[expert, part] = ids of that expert in the part.
 __global__ void count_ids_kernel(const ExpertOrderArgs args) {
   const int expert = static_cast<int>(blockIdx.y);
@@ -199,10 +252,11 @@ const void* address(Kernel* kernel) {
 }  // namespace
 
 void load_routing_kernels(int device) {
-  cuda::load_kernels(
-      device, {address(layout_kernel), address(count_ids_kernel), address(expert_offsets_kernel),
-               address(expert_rows_kernel), address(gather_rows_kernel<uint4>),
-               address(gather_rows_kernel<uint8_t>)});
+  cuda::load_kernels(device,
+                     {address(layout_kernel), address(route_kernel), address(check_ids_kernel),
+                      address(expert_counts_kernel), address(count_ids_kernel),
+                      address(expert_offsets_kernel), address(expert_rows_kernel),
+                      address(gather_rows_kernel<uint4>), address(gather_rows_kernel<uint8_t>)});
 }
 
 void launch_layout(const LayoutArgs& args, const Stream& stream_) {
@@ -220,6 +274,47 @@ void launch_layout(const LayoutArgs& args, const Stream& stream_) {
                     stream>>>(args);
     cuda::check_launch("layout_kernel");
   }
+}
+
+void launch_route(const RouteArgs& args, const Stream& stream) {
+  const cuda::DeviceGuard guard(stream.device().index);
+  route_kernel<<<static_cast<unsigned>(args.num_destinations), kThreads, 0,
+                 cuda::as_stream(stream.native_handle())>>>(args);
+  cuda::check_launch("route_kernel");
+}
+
+void launch_check_ids(const int32_t* ids,
+                      int64_t num_ids,
+                      int num_experts,
+                      CheckedIds* checked,
+                      const Stream& stream_) {
+  const cuda::DeviceGuard guard(stream_.device().index);
+  const cudaStream_t stream = cuda::as_stream(stream_.native_handle());
+  cuda::check_cuda(cudaMemsetAsync(&checked->bad_id, 0xff, sizeof(checked->bad_id), stream),
+                   "cudaMemsetAsync");
+  cuda::check_cuda(cudaMemsetAsync(&checked->selections, 0, sizeof(checked->selections), stream),
+                   "cudaMemsetAsync");
+  if (num_ids > 0) {
+    check_ids_kernel<<<static_cast<unsigned>((num_ids + kThreads - 1) / kThreads), kThreads, 0,
+                       stream>>>(ids, num_ids, num_experts, checked);
+    cuda::check_launch("check_ids_kernel");
+  }
+}
+
+void launch_expert_counts(const int32_t* ids,
+                          int64_t num_ids,
+                          int num_local,
+                          int alignment,
+                          int32_t* counts,
+                          const Stream& stream) {
+  if (num_local == 0) {
+    return;
+  }
+  const cuda::DeviceGuard guard(stream.device().index);
+  expert_counts_kernel<<<static_cast<unsigned>(num_local), kThreads, 0,
+                         cuda::as_stream(stream.native_handle())>>>(ids, num_ids, alignment,
+                                                                    counts);
+  cuda::check_launch("expert_counts_kernel");
 }
 
 int64_t expert_starts_bytes(int64_t num_ids, int num_local) {

@@ -17,7 +17,7 @@ void load_routing_kernels(int device);
 
 inline constexpr unsigned long long kNoBadId = ~0ull;
 
-// DispatchLayout on one node; the kernel's side of every pointer is written whole.
+// DispatchLayout, as on one node; the kernel's side of every pointer is written whole.
 struct LayoutArgs {
   const int32_t* ids;  // [T, K] global
   int64_t num_tokens;
@@ -32,6 +32,40 @@ struct LayoutArgs {
   unsigned long long* bad_id;  // {place in ids | value} of the first outside [-1, E), or kNoBadId
 };
 void launch_layout(const LayoutArgs& args, const Stream& stream);
+
+// Which copies some tokens make, and where each stands among those of its destination, a rank or a
+// node: Route of comm/route.h.
+struct RouteArgs {
+  const int32_t* ids = nullptr;  // [n, K] global; those that are no experts are left out
+  int64_t num_tokens = 0;        // n
+  int topk = 0;
+  int num_experts = 0;
+  const int32_t* destination_of = nullptr;  // [E]
+  int first = 0;                            // destinations [first, first + num_destinations)
+  int num_destinations = 0;
+  int32_t* index = nullptr;   // [n, num_destinations], -1 = no copy; or null
+  int32_t* copies = nullptr;  // [num_destinations]; or null
+};
+void launch_route(const RouteArgs& args, const Stream& stream);
+
+// The selections, and as LayoutArgs the first bad id, of ids [n]; both written whole.
+struct CheckedIds {
+  unsigned long long bad_id;
+  unsigned long long selections;
+};
+void launch_check_ids(const int32_t* ids,
+                      int64_t num_ids,
+                      int num_experts,
+                      CheckedIds* checked,
+                      const Stream& stream);
+
+// counts[l] = ids [n] that are l, rounded up to a multiple of `alignment`.
+void launch_expert_counts(const int32_t* ids,
+                          int64_t num_ids,
+                          int num_local,
+                          int alignment,
+                          int32_t* counts,
+                          const Stream& stream);
 
 // ExpertOrder, from ids that are local.
 struct ExpertOrderArgs {

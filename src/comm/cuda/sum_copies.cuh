@@ -8,7 +8,7 @@
 #include <cuda_fp16.h>
 
 #include "comm/cuda/grid.cuh"
-#include "comm/cuda/high_throughput_kernels.h"
+#include "core/cuda/ptx.cuh"
 
 namespace moebius::comm {
 
@@ -145,11 +145,15 @@ __device__ void sum_elements(
   }
 }
 
+// is_aligned: rows and out are whole words.
 template <typename Type>
-__device__ void sum_rows(
-    const CombineArgs& args, const std::byte* const* rows, int num_rows, std::byte* out, int lane) {
-  const uint32_t bytes = args.row_bytes;
-  if (!args.is_aligned) {
+__device__ void sum_rows(const std::byte* const* rows,
+                         int num_rows,
+                         uint32_t bytes,
+                         bool is_aligned,
+                         std::byte* out,
+                         int lane) {
+  if (!is_aligned) {
     sum_elements<Type>(rows, num_rows, out, bytes, lane);
     return;
   }

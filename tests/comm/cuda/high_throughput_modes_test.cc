@@ -31,6 +31,9 @@ void check_tables(const DispatchInput& request, Group& host, Sides& sides) {
     const ExpertOrder order = sides.cpu.expert_order(on_cpu, alignment, sides.cpu_stream);
     expect_same(sides, sides.cuda.expert_order(on_gpu, alignment, sides.stream), order);
   }
+  if (host.topology().num_nodes() > 1) {
+    return;
+  }
   // Rows beyond those that have arrived are nobody's.
   const int64_t rows = on_cpu.handle->num_rows();
   request_up.capacity = all_reduce_max(host, "most rows", rows) + 50;
@@ -39,7 +42,26 @@ void check_tables(const DispatchInput& request, Group& host, Sides& sides) {
               sides.cpu.expert_order(on_cpu, 8, sides.cpu_stream));
 }
 
+TEST_P(HighThroughputCuda, ACapacityIsRefusedOverSeveralNodes) {
+  if (is_one_node()) {
+    GTEST_SKIP() << "skipped: needs nodes";
+  }
+  DispatchProblem p;
+  p.num_ranks = num_ranks();
+  p.tokens.assign(static_cast<size_t>(num_ranks()), 20);
+  run([&](Group& gpu, Group& host) {
+    Sides sides(gpu, host, p.placement());
+    const RankInput in = make_input(p, host.rank());
+    DispatchInput request = sides.up({{in.x}, in.ids, in.weights, 1, {}});
+    request.capacity = 1000;
+    EXPECT_THROW(sides.cuda.dispatch(request, sides.stream), Unsupported);
+  });
+}
+
 TEST_P(HighThroughputCuda, ACapacityKeepsCountsOnTheDevice) {
+  if (!is_one_node()) {
+    GTEST_SKIP() << "skipped: needs one node";
+  }
   run([&](Group& gpu, Group& host) {
     for (const DispatchProblem& p : dispatch_problems(num_ranks())) {
       SCOPED_TRACE("problem " + std::to_string(p.seed));
@@ -141,6 +163,15 @@ TEST_P(HighThroughputCuda, AnIdThatIsNoExpertEndsTheCallEverywhere) {
     if (host.rank() == guilty) {
       in.ids.data<int32_t>()[7 * p.topk + 1] = static_cast<int32_t>(p.num_experts);
     }
+    if (!is_one_node()) {  // found before anything is told, as on the CPU
+      if (host.rank() == guilty) {
+        EXPECT_THROW(
+            sides.cuda.dispatch(sides.up({{in.x}, in.ids, in.weights, 1, {}}), sides.stream),
+            InvalidArgument);
+      }
+      host.barrier("all have seen it");
+      return;
+    }
     try {
       sides.cuda.dispatch(sides.up({{in.x}, in.ids, in.weights, 1, {}}), sides.stream);
       sides.stream.synchronize();
@@ -160,6 +191,9 @@ TEST_P(HighThroughputCuda, AnIdThatIsNoExpertEndsTheCallEverywhere) {
 }
 
 TEST_P(HighThroughputCuda, GraphsReplayDispatchAndCombine) {
+  if (!is_one_node()) {
+    GTEST_SKIP() << "skipped: needs one node";
+  }
   DispatchProblem p;
   p.num_ranks = num_ranks();
   p.num_experts = 32;
@@ -246,7 +280,40 @@ TEST_P(HighThroughputCuda, LayoutAndExpertOrderAreThoseOfTheCpu) {
   });
 }
 
+TEST_P(HighThroughputCuda, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
+  const DispatchProblem p = dispatch_problems(num_ranks())[1];
+  run([&](Group& gpu, Group& host) {
+    Sides sides(gpu, host, p.placement());
+    const RankInput in = make_input(p, host.rank());
+    const DispatchInput request = sides.up({{in.x}, in.ids, {}, 1, {}});
+    const DispatchOutput output = sides.cuda.dispatch(request, sides.stream);
+    sides.cuda.dispatch_cached(request.payloads, *output.handle, sides.stream);
+    const Traffic before = gpu.traffic();
+    sides.cuda.dispatch_cached(request.payloads, *output.handle, sides.stream);
+    const Traffic after = gpu.traffic();
+    const TransportStatistics sent = expected_sent(p, in, gpu.topology());
+    const TransportStatistics counted = sides.cuda.statistics();
+    EXPECT_EQ(counted.selections, sent.selections);
+    EXPECT_EQ(counted.copies, sent.copies);
+    const Tensor per_node = sides.cpu.layout(in.ids, sides.cpu_stream).tokens_per_node;
+    int64_t node_copies = 0;
+    for (int n = 0; n < gpu.topology().num_nodes(); ++n) {
+      node_copies += n == gpu.topology().node() ? 0 : per_node.data<int32_t>()[n];
+    }
+    EXPECT_EQ(counted.node_copies, node_copies);
+    // Beside the rows: padding of a message to 256 bytes, and what hosts tell each other.
+    const int64_t rows = node_copies * p.hidden * 2;
+    const int64_t crossed = after.inter_node_bytes - before.inter_node_bytes;
+    EXPECT_GE(crossed, rows);
+    EXPECT_LE(crossed,
+              rows + (gpu.topology().num_nodes() - 1) * 255 + (num_ranks() - 1) * (24 + 16 + 8));
+  });
+}
+
 TEST_P(HighThroughputCuda, CountsWhatItSends) {
+  if (!is_one_node()) {
+    GTEST_SKIP() << "skipped: needs one node";
+  }
   DispatchProblem p;
   p.num_ranks = num_ranks();
   p.num_experts = 4 * num_ranks();

@@ -89,5 +89,9 @@ INSTANTIATE_TEST_SUITE_P(Groups,
                          HighThroughputCuda,
                          ::testing::ValuesIn(gpu_ranks()),
                          gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(Nodes,
+                         HighThroughputCuda,
+                         ::testing::ValuesIn(gpu_nodes()),
+                         gpu_ranks_name);
 
 }  // namespace moebius::testing

@@ -66,6 +66,7 @@ RankInput make_wide_input(const DispatchProblem& p, int rank);
 class HighThroughputCuda : public GpuRanksTest {
  protected:
   int num_ranks() const { return GetParam().num_ranks; }
+  bool is_one_node() const { return GetParam().ranks_per_node == 0; }
   void run(const std::function<void(Group& gpu, Group& host)>& body,
            std::chrono::milliseconds timeout = std::chrono::seconds(10)) const {
     run_beside_cpu(thread_options(GetParam(), timeout), [&](Group& gpu, Group& host) {
