@@ -28,6 +28,7 @@ struct Problem {
   DType dtype = DType::kBF16;
   int num_sms = 12;
   LowLatencySum sum = LowLatencySum::kSelections;
+  int ranks_per_node = 0;
 
   LowLatencyOptions options() const {
     return {max_tokens, routing.hidden, routing.topk, dtype, num_sms, sum};
@@ -133,6 +134,7 @@ Reference run_on_cpu(const Problem& p,
   Reference reference(static_cast<size_t>(p.routing.num_ranks));
   ThreadGroupOptions options;
   options.num_ranks = p.routing.num_ranks;
+  options.ranks_per_node = p.ranks_per_node;
   run_thread_ranks(options, [&](Group& group) {
     const int rank = group.rank();
     const Stream stream = Stream::cpu(1);
@@ -302,7 +304,7 @@ void expect_combined(const Tensor& got, const Call& expected) {
 void expect_sent(const TransportStatistics& got, const TransportStatistics& expected, int times) {
   EXPECT_EQ(got.selections, times * expected.selections);
   EXPECT_EQ(got.copies, times * expected.copies);
-  EXPECT_EQ(got.node_copies, 0);
+  EXPECT_EQ(got.node_copies, times * expected.node_copies);
 }
 
 void check_call(Rank& r, const Call& call) {
@@ -329,9 +331,11 @@ std::vector<LowLatencyCast> casts_of(const Problem& p) {
 class LowLatencyCuda : public GpuRanksTest {
  protected:
   int num_ranks() const { return GetParam().num_ranks; }
+  bool is_one_node() const { return GetParam().ranks_per_node == 0; }
 
   Problem make_problem(int64_t num_experts, int64_t topk, int64_t hidden) const {
     Problem p;
+    p.ranks_per_node = GetParam().ranks_per_node;
     p.routing.num_ranks = num_ranks();
     p.routing.num_experts = num_experts;
     p.routing.topk = topk;
@@ -355,7 +359,8 @@ class LowLatencyCuda : public GpuRanksTest {
         },
         timeout);
   }
-  void check_all(const Problem& p, int calls) const {
+  void check_all(Problem p, int calls) const {
+    p.ranks_per_node = GetParam().ranks_per_node;
     const Reference reference = run_on_cpu(p, casts_of(p), calls);
     run_ranks(p, [&](Rank& r) {
       for (const Call& call : reference[static_cast<size_t>(r.group.rank())]) {
@@ -433,6 +438,14 @@ TEST_P(LowLatencyCuda, AnyWayOfSendingBack) {
 }
 
 TEST_P(LowLatencyCuda, SumsOfRanksAreAsOnTheCpu) {
+  if (!is_one_node()) {
+    Problem p = make_problem(8, 4, 256);
+    p.sum = LowLatencySum::kRanks;
+    run_gpu_ranks(GetParam(), [&](Group& group) {
+      EXPECT_THROW(LowLatency(group, p.routing.placement(), p.options()), Unsupported);
+    });
+    return;
+  }
   for (DispatchProblem routing : dispatch_problems(num_ranks())) {
     SCOPED_TRACE(routing.seed);
     Problem p;
@@ -531,6 +544,9 @@ TEST_P(LowLatencyCuda, ThousandsOfCallsInARow) {
 
 // One dispatch and one combine: the bank changes with every replay, the tensors do not.
 TEST_P(LowLatencyCuda, GraphsMayBeReplayed) {
+  if (!is_one_node()) {
+    GTEST_SKIP() << "skipped: needs one node";
+  }
   const Problem p = make_problem(8, 4, 2048);
   const Reference reference = run_on_cpu(p, {kNone}, 7);
   run_ranks(p, [&](Rank& r) {
@@ -570,8 +586,8 @@ TEST_P(LowLatencyCuda, GraphsMayBeReplayed) {
 
 // The last rank never comes.  The others are told so within the deadline, and no kernel spins on.
 TEST_P(LowLatencyCuda, NamesARankThatNeverComes) {
-  if (num_ranks() == 1) {
-    GTEST_SKIP() << "nobody to miss";
+  if (num_ranks() == 1 || !is_one_node()) {
+    GTEST_SKIP() << "nobody to miss on this node";
   }
   const Problem p = make_problem(8, 4, 1024);
   const milliseconds timeout(1500);
@@ -585,10 +601,9 @@ TEST_P(LowLatencyCuda, NamesARankThatNeverComes) {
           return;
         }
         const auto start = std::chrono::steady_clock::now();
-        r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
-        r.stream.synchronize();
-        EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * timeout);
         try {
+          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.stream.synchronize();
           r.gpu.check();
           ADD_FAILURE() << "did not miss rank " << missing;
         } catch (const CommError& error) {
@@ -597,7 +612,37 @@ TEST_P(LowLatencyCuda, NamesARankThatNeverComes) {
                     std::string::npos)
               << error.what();
         }
+        EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * timeout);
         EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream), CommError);
+      },
+      timeout);
+}
+
+TEST_P(LowLatencyCuda, NamesARankThatNeverComesFromAnotherNode) {
+  if (is_one_node()) {
+    GTEST_SKIP() << "needs nodes";
+  }
+  const Problem p = make_problem(8, 4, 1024);
+  const milliseconds timeout(1500);
+  run_gpu_ranks(
+      GetParam(),
+      [&](Group& group) {
+        Rank r(group, p);
+        if (group.rank() == num_ranks() - 1) {
+          std::this_thread::sleep_for(2 * timeout);
+          return;
+        }
+        const DeviceInput in = put(r, make_input(p, group.rank(), 5));
+        const auto start = std::chrono::steady_clock::now();
+        try {
+          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          ADD_FAILURE() << "did not miss rank " << num_ranks() - 1;
+        } catch (const CommError& error) {
+          EXPECT_EQ(error.peer(), num_ranks() - 1) << error.what();
+          EXPECT_NE(std::string(error.what()).find("low latency dispatch"), std::string::npos)
+              << error.what();
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * timeout);
       },
       timeout);
 }
@@ -612,6 +657,12 @@ TEST_P(LowLatencyCuda, NamesARankWithABadId) {
       host.ids.data<int32_t>()[9 * p.routing.topk + 2] = 8;
     }
     const DeviceInput in = put(r, host);
+    if (!is_one_node()) {  // found before anything is told, as on the CPU
+      if (r.group.rank() == bad) {
+        EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags), InvalidArgument);
+      }
+      return;
+    }
     r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
     r.stream.synchronize();
     r.group.barrier("all know");
@@ -637,6 +688,17 @@ TEST_P(LowLatencyCuda, GoesOnWithoutADeadRank) {
   }
   Problem p = make_problem(3 * num_ranks() + 1, 4, 1024);
   const int dead = num_ranks() - 1;
+  if (!is_one_node()) {  // calls are collective
+    run_ranks(p, [&](Rank& r) {
+      if (r.group.rank() != dead) {
+        const DeviceInput in = put(r, make_input(p, r.group.rank(), 5));
+        r.gpu.set_dead(dead, true);
+        EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream), CommError);
+        r.gpu.set_dead(dead, false);
+      }
+    });
+    return;
+  }
   for (const LowLatencySum sum : {LowLatencySum::kSelections, LowLatencySum::kRanks}) {
     p.sum = sum;
     const Reference reference = run_on_cpu(p, {kNone}, 5, dead);
@@ -654,6 +716,7 @@ TEST_P(LowLatencyCuda, GoesOnWithoutADeadRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LowLatencyCuda, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
+INSTANTIATE_TEST_SUITE_P(Nodes, LowLatencyCuda, ::testing::ValuesIn(gpu_nodes()), gpu_ranks_name);
 
 }  // namespace
 }  // namespace moebius::testing

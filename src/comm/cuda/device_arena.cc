@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/cuda/runtime.h"
+
 namespace moebius::comm {
 
 Tensor DeviceArena::take(int64_t bytes) {
@@ -30,6 +32,12 @@ Tensor DeviceArena::take(int64_t bytes) {
 
 Tensor DeviceArena::take(const Shape& shape, DType dtype) {
   return take(row_bytes(dtype, shape.numel())).reinterpret(dtype, shape);
+}
+
+Tensor upload(std::span<const int32_t> values, Device device) {
+  const Tensor t = Tensor::empty({static_cast<int64_t>(values.size())}, DType::kI32, device);
+  cuda::copy_now(t.raw(), values.data(), t.nbytes(), device.index);
+  return t;
 }
 
 }  // namespace moebius::comm

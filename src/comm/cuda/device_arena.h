@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "moebius/device.h"
@@ -32,5 +33,8 @@ class DeviceArena {
   Device device_;
   std::vector<Block> blocks_;
 };
+
+// The values as i32 [n] on the device, there when the call returns.
+Tensor upload(std::span<const int32_t> values, Device device);
 
 }  // namespace moebius::comm

@@ -35,12 +35,6 @@ Tensor upload_by_expert(const ExpertPlacement& placement, Device device, auto va
 
 }  // namespace
 
-Tensor upload(std::span<const int32_t> values, Device device) {
-  const Tensor t = Tensor::empty({static_cast<int64_t>(values.size())}, DType::kI32, device);
-  cuda::copy_now(t.raw(), values.data(), t.nbytes(), device.index);
-  return t;
-}
-
 SumType sum_type(DType dtype) {
   switch (dtype) {
     case DType::kF32:

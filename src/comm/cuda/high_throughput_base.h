@@ -16,8 +16,6 @@
 
 namespace moebius::comm {
 
-Tensor upload(std::span<const int32_t> values, Device device);
-
 class CudaHighThroughputBase : public HighThroughput::State {
  public:
   DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const override;

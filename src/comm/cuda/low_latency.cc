@@ -164,10 +164,6 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
       record_(sizeof(FaultRecord), device_.index),
       device_state_(Tensor::zeros({sizeof(LowLatencyDeviceState)}, DType::kU8, device_)),
       expert_rows_(Tensor::zeros({num_local()}, DType::kI64, device_)) {
-  if (group.topology().num_nodes() > 1) {
-    throw Unsupported(fmt::format("low latency on GPUs: ranks on {} nodes, they must share one",
-                                  group.topology().num_nodes()));
-  }
   const Tensor words = Tensor::empty({placement.num_experts()}, DType::kI32);
   for (int64_t e = 0; e < placement.num_experts(); ++e) {
     words.data<int32_t>()[e] =
@@ -458,6 +454,9 @@ int64_t cuda_low_latency_bytes(const LowLatencyOptions& options, int num_ranks, 
 std::unique_ptr<LowLatency::State> make_cuda_low_latency(Group& group,
                                                          ExpertPlacement placement,
                                                          const LowLatencyOptions& options) {
+  if (group.topology().num_nodes() > 1) {
+    return make_cuda_nodes_low_latency(group, std::move(placement), options);
+  }
   return std::make_unique<CudaLowLatency>(group, std::move(placement), options);
 }
 

@@ -21,10 +21,14 @@ inline CombineTuning combine_tuning;
 int64_t cuda_low_latency_bytes(const LowLatencyOptions& options, int num_ranks, int64_t max_local);
 
 // Collective, in a group of GPUs.
-// Throws Unsupported: ranks on several nodes; more ranks, a larger top-k or more local experts than
+// Throws Unsupported: more ranks, a larger top-k or more local experts than
 // the kernels' words hold, or more experts and tokens than fit into shared memory.
 std::unique_ptr<LowLatency::State> make_cuda_low_latency(Group& group,
                                                          ExpertPlacement placement,
                                                          const LowLatencyOptions& options);
+// The same for ranks on several nodes.
+std::unique_ptr<LowLatency::State> make_cuda_nodes_low_latency(Group& group,
+                                                               ExpertPlacement placement,
+                                                               const LowLatencyOptions& options);
 
 }  // namespace moebius
