@@ -7,6 +7,7 @@
 #include "app/commands.h"
 #include "app/output_file.h"
 #include "bench/cases.h"
+#include "bench/gpu_bench.h"
 #include "bench/harness.h"
 #include "bench/layer_bench.h"
 #include "moebius/error.h"
@@ -21,6 +22,14 @@ int bench(const BenchOptions& options) {
   }
   if (options.stage == "layer") {
     return moebius::bench::run_layer_bench(options);
+  }
+  if (options.device == "cuda") {
+    if (options.stage != "dispatch") {
+      throw InvalidArgument(
+          fmt::format("--device cuda: bench {} runs on the CPU, only bench dispatch runs on GPUs",
+                      options.stage));
+    }
+    return moebius::bench::run_gpu_dispatch_bench(options);
   }
   const auto stages = moebius::bench::stage_cases();
   const auto stage = std::find_if(stages.begin(), stages.end(),

@@ -26,6 +26,7 @@ struct Case {
   std::function<void()> call;
   // Seconds of one call, where that is not the time `call` takes from here.
   std::function<double()> timed_call;
+  int64_t num_calls = 0;  // to time; 0: as many as --min-time takes
   // The same by `ref`, into buffers of its own; how many seconds that takes for the whole problem.
   // Empty where `difference` needs no such result.
   std::function<double()> reference;

@@ -80,7 +80,8 @@ class HighThroughputDispatch : public RankCase {
   }
   void run() override { output_ = dispatch(); }
   Difference difference() const override {
-    return dispatch_difference(problem_, all_, rank_, output_);
+    return dispatch_difference(problem_, all_, rank_,
+                               received_rows(output_, output_.payloads[0].dim(0), stream_));
   }
   int64_t moved_bytes() const override { return bytes_of(output_.payloads); }
 
@@ -185,7 +186,7 @@ class LowLatencyCombine final : public LowLatencyDispatch<LowLatencyCast::kNone>
     transport_.combine(x_, own().topk_ids, own().topk_weights, *output_.handle, combined_, stream_);
   }
   Difference difference() const override {
-    return low_latency_combine_difference(problem_, own(), combined_);
+    return low_latency_combine_difference(problem_, own(), LowLatencySum::kSelections, combined_);
   }
 
  private:
@@ -231,7 +232,7 @@ class DispatchRun {
   DispatchRun(const DispatchProblem& problem, const CaseKind& kind, int num_threads)
       : stream_(Stream::cpu(std::max(1, num_threads / problem.num_ranks))),
         all_(static_cast<size_t>(problem.num_ranks)),
-        team_(problem.num_ranks),
+        team_({.num_ranks = problem.num_ranks}),
         ranks_(all_.size()),
         copies_(all_.size()) {
     team_.run([&](Group& group) {

@@ -55,17 +55,31 @@ float expert_factor(int64_t expert) {
   return static_cast<float>(expert % 8 + 1);
 }
 
+// The largest sum over r of rows[at(i, r)], for i and r of R ranks; without r == i, or with it.
+template <typename At>
+int64_t largest_sum(const std::vector<int64_t>& rows, int num_ranks, bool with_own, const At& at) {
+  int64_t largest = 0;
+  for (int i = 0; i < num_ranks; ++i) {
+    int64_t sum = 0;
+    for (int r = 0; r < num_ranks; ++r) {
+      sum += with_own || r != i ? rows[static_cast<size_t>(at(i, r))] : 0;
+    }
+    largest = std::max(largest, sum);
+  }
+  return largest;
+}
+
 // What dispatch_difference looks at in one row.
 Difference routing_difference(const DispatchProblem& problem,
                               const ExpertPlacement& placement,
                               int rank,
                               const RankRows& from,
                               int64_t token,
-                              const DispatchOutput& output,
+                              const ReceivedRows& received,
                               int64_t row) {
-  if (output.handle->source_token().data<int32_t>()[row] != token) {
+  if (received.source_token.data<int32_t>()[row] != token) {
     return fmt::format("row {} names token {} instead of {}", row,
-                       output.handle->source_token().data<int32_t>()[row], token);
+                       received.source_token.data<int32_t>()[row], token);
   }
   for (int64_t k = 0; k < problem.topk; ++k) {
     const int32_t id = from.topk_ids.data<int32_t>()[token * problem.topk + k];
@@ -73,8 +87,8 @@ Difference routing_difference(const DispatchProblem& problem,
     const int64_t expected_id = is_here ? placement.local_index(id) : -1;
     const float expected_weight =
         is_here ? from.topk_weights.data<float>()[token * problem.topk + k] : 0.0f;
-    const int32_t got_id = output.topk_ids.data<int32_t>()[row * problem.topk + k];
-    const float got_weight = output.topk_weights.data<float>()[row * problem.topk + k];
+    const int32_t got_id = received.topk_ids.data<int32_t>()[row * problem.topk + k];
+    const float got_weight = received.topk_weights.data<float>()[row * problem.topk + k];
     if (got_id != expected_id || got_weight != expected_weight) {
       return fmt::format("row {} slot {} has expert {} with weight {} instead of {} with {}", row,
                          k, got_id, got_weight, expected_id, expected_weight);
@@ -187,10 +201,54 @@ Tensor expert_contribution(const DispatchProblem& problem,
   return out;
 }
 
+ReceivedRows received_rows(const DispatchOutput& output, int64_t num_rows, const Stream& stream) {
+  const auto take = [&](const Tensor& rows) {
+    return to_device(rows.slice(0, num_rows), Device::cpu(), stream);
+  };
+  ReceivedRows received;
+  for (const Tensor& payload : output.payloads) {
+    received.payloads.push_back(take(payload));
+  }
+  if (output.handle) {
+    received.topk_ids = take(output.topk_ids);
+    received.topk_weights = take(output.topk_weights);
+    received.source_token = take(output.handle->source_token());
+  }
+  return received;
+}
+
+int64_t RowCounts::most_sent(const std::vector<int64_t>& rows, bool with_own) const {
+  return largest_sum(rows, num_ranks, with_own, [&](int i, int r) { return i * num_ranks + r; });
+}
+
+int64_t RowCounts::most_received(const std::vector<int64_t>& rows, bool with_own) const {
+  return largest_sum(rows, num_ranks, with_own, [&](int i, int r) { return r * num_ranks + i; });
+}
+
+RowCounts count_rows(const DispatchProblem& problem, const std::vector<RankRows>& all) {
+  const ExpertPlacement placement = problem.placement();
+  const auto num_ranks = static_cast<size_t>(problem.num_ranks);
+  RowCounts counts{problem.num_ranks, std::vector<int64_t>(num_ranks * num_ranks),
+                   std::vector<int64_t>(num_ranks * num_ranks)};
+  for (size_t from = 0; from < num_ranks; ++from) {
+    const RankRows& rows = all[from];
+    for (int64_t t = 0; t < problem.tokens; ++t) {
+      for (const int rank : ranks_of_token(problem, placement, rows, t)) {
+        ++counts.copies[from * num_ranks + static_cast<size_t>(rank)];
+      }
+    }
+    for (int64_t i = 0; i < rows.topk_ids.numel(); ++i) {
+      const int rank = placement.rank_of(rows.topk_ids.data<int32_t>()[i]);
+      ++counts.selections[from * num_ranks + static_cast<size_t>(rank)];
+    }
+  }
+  return counts;
+}
+
 Difference dispatch_difference(const DispatchProblem& problem,
                                const std::vector<RankRows>& all,
                                int rank,
-                               const DispatchOutput& output) {
+                               const ReceivedRows& received) {
   const ExpertPlacement placement = problem.placement();
   int64_t row = 0;
   for (const RankRows& from : all) {
@@ -199,26 +257,26 @@ Difference dispatch_difference(const DispatchProblem& problem,
       if (!std::binary_search(ranks.begin(), ranks.end(), rank)) {
         continue;
       }
-      if (row == output.payloads[0].dim(0)) {
+      if (row == received.payloads[0].dim(0)) {
         return fmt::format("there are only {} rows", row);
       }
       for (size_t f = 0; f < from.payloads.size(); ++f) {
         const int64_t row_bytes = from.payloads[f].nbytes() / problem.tokens;
-        if (!same_row(output.payloads[f], row, from.payloads[f], t, row_bytes)) {
+        if (!same_row(received.payloads[f], row, from.payloads[f], t, row_bytes)) {
           return fmt::format("row {} of payload {} differs from its source, token {} of rank {}",
                              row, f, t, &from - all.data());
         }
       }
-      if (output.handle) {
-        if (auto d = routing_difference(problem, placement, rank, from, t, output, row)) {
+      if (received.source_token) {
+        if (auto d = routing_difference(problem, placement, rank, from, t, received, row)) {
           return d;
         }
       }
       ++row;
     }
   }
-  if (row != output.payloads[0].dim(0)) {
-    return fmt::format("there are {} rows instead of {}", output.payloads[0].dim(0), row);
+  if (row != received.payloads[0].dim(0)) {
+    return fmt::format("there are {} rows instead of {}", received.payloads[0].dim(0), row);
   }
   return std::nullopt;
 }
@@ -286,19 +344,39 @@ Difference dispatch_difference(const DispatchProblem& problem,
 
 Difference low_latency_combine_difference(const DispatchProblem& problem,
                                           const RankRows& own,
+                                          LowLatencySum sum,
                                           const Tensor& combined) {
+  const ExpertPlacement placement = problem.placement();
   const auto* x = own.payloads[0].data<BFloat16>();
-  const auto* ids = own.topk_ids.data<int32_t>();
   const auto* weights = own.topk_weights.data<float>();
-  for (int64_t i = 0; i < combined.numel(); ++i) {
-    const int64_t first = i / problem.hidden * problem.topk;
-    float sum = 0.0f;
-    for (int64_t s = first; s < first + problem.topk; ++s) {
-      const BFloat16 y(static_cast<float>(x[i]) * expert_factor(ids[s]));
-      sum += weights[s] * static_cast<float>(y);
-    }
-    if (auto d = sum_difference(combined, i, sum)) {
-      return d;
+  for (int64_t t = 0; t < problem.tokens; ++t) {
+    const auto* ids = own.topk_ids.data<int32_t>() + t * problem.topk;
+    const std::vector<int> ranks = sum == LowLatencySum::kRanks
+                                       ? ranks_of_token(problem, placement, own, t)
+                                       : std::vector<int>{};
+    for (int64_t i = t * problem.hidden; i < (t + 1) * problem.hidden; ++i) {
+      // Of all selections, or of those of one rank.
+      const auto weighted = [&](int rank) {
+        float part = 0.0f;
+        for (int64_t k = 0; k < problem.topk; ++k) {
+          if (rank < 0 || placement.rank_of(ids[k]) == rank) {
+            const BFloat16 y(static_cast<float>(x[i]) * expert_factor(ids[k]));
+            part += weights[t * problem.topk + k] * static_cast<float>(y);
+          }
+        }
+        return part;
+      };
+      float total = 0.0f;
+      if (sum == LowLatencySum::kRanks) {
+        for (const int rank : ranks) {
+          total += static_cast<float>(BFloat16(weighted(rank)));
+        }
+      } else {
+        total = weighted(-1);
+      }
+      if (auto d = sum_difference(combined, i, total)) {
+        return d;
+      }
     }
   }
   return std::nullopt;

@@ -41,19 +41,42 @@ void draw_routing(const DispatchProblem& problem, uint64_t seed, RankRows& rows)
 
 // What the experts of `rank` add for each row it got: rows that differ from rank to rank.
 Tensor rank_contribution(const Tensor& rows, int rank, const Stream& stream);
-// The same in the batched format, different from expert to expert.
+// The same in the batched format, different from expert to expert; `received` on the CPU.
 Tensor expert_contribution(const DispatchProblem& problem,
                            int rank,
                            const LowLatencyDispatchOutput& received);
 
+// The rows a rank got, on the CPU.
+struct ReceivedRows {
+  std::vector<Tensor> payloads;
+  Tensor topk_ids;  // these three are undefined along a known route
+  Tensor topk_weights;
+  Tensor source_token;
+};
+// The first `num_rows` rows of an output, from wherever they are.
+ReceivedRows received_rows(const DispatchOutput& output, int64_t num_rows, const Stream& stream);
+
+// How many rows go from rank to rank, [R, R]: from row to column.
+struct RowCounts {
+  int num_ranks = 0;
+  std::vector<int64_t> copies;      // a token with several experts on a rank goes there once
+  std::vector<int64_t> selections;  // as often as there are experts
+
+  // Rows of the rank that sends, or receives, the most of them; those it sends to itself left out
+  // or not.
+  int64_t most_sent(const std::vector<int64_t>& rows, bool with_own) const;
+  int64_t most_received(const std::vector<int64_t>& rows, bool with_own) const;
+};
+RowCounts count_rows(const DispatchProblem& problem, const std::vector<RankRows>& all);
+
 // How a result of `rank` differs from what it must be; nullopt when it does not.
 using Difference = std::optional<std::string>;
 
-// Every row bit for bit; with routing, if the output has it.
+// Every row bit for bit; with routing, if there is any.
 Difference dispatch_difference(const DispatchProblem& problem,
                                const std::vector<RankRows>& all,
                                int rank,
-                               const DispatchOutput& output);
+                               const ReceivedRows& received);
 Difference combine_difference(const DispatchProblem& problem,
                               const RankRows& own,
                               const Tensor& combined);
@@ -64,6 +87,7 @@ Difference dispatch_difference(const DispatchProblem& problem,
                                const LowLatencyDispatchOutput& output);
 Difference low_latency_combine_difference(const DispatchProblem& problem,
                                           const RankRows& own,
+                                          LowLatencySum sum,
                                           const Tensor& combined);
 
 }  // namespace moebius::bench

@@ -5,7 +5,7 @@
 // timed after it does not count how late a rank was launched.
 #pragma once
 
-#include <cstdint>
+#include <chrono>
 #include <memory>
 
 #include "moebius/group.h"
@@ -15,14 +15,16 @@ namespace moebius::bench {
 class GpuBarrier {
  public:
   explicit GpuBarrier(Group& group);  // collective
-  // Enqueues it.  Gives up after the group's timeout, so that a missing rank leaves no kernel
-  // spinning; what is timed then is wrong, and the transfer that follows says who is missing.
-  void launch(const Stream& stream);
+  // Enqueues it; a CUDA graph may hold it.  All ranks wait `lead` once they have met, in which
+  // hosts can enqueue what comes next, and meet again.
+  // Gives up after the group's timeout, so that a missing rank leaves no kernel spinning; what is
+  // timed then is wrong, and the transfer that follows says who is missing.
+  void launch(const Stream& stream, std::chrono::nanoseconds lead);
 
  private:
   Group& group_;
+  // Of each rank: a signal of every peer, then how often this rank has met the others.
   std::unique_ptr<Window> window_;
-  uint64_t epoch_ = 0;
 };
 
 }  // namespace moebius::bench

@@ -43,12 +43,16 @@ const std::vector<app::Column> kTimingColumns = {{"median_us", "median", app::Un
 
 }  // namespace
 
-Timing measure(const std::function<double()>& timed_call, double min_time) {
+Timing measure(const std::function<double()>& timed_call, double min_time, int64_t num_calls) {
   timed_call();
   timed_call();
   std::vector<double> samples;
   double total = 0;
-  while (samples.size() < 5 || total < min_time) {
+  const auto is_enough = [&] {
+    const auto n = static_cast<int64_t>(samples.size());
+    return num_calls > 0 ? n == num_calls : n >= 5 && total >= min_time;
+  };
+  while (!is_enough()) {
     samples.push_back(timed_call() * 1e6);
     total += samples.back() * 1e-6;
   }
@@ -113,8 +117,8 @@ void Harness::run(const Case& c) {
     }
   }
   const auto call = [&] { return seconds_of(c.call); };
-  const Timing timing =
-      measure(c.timed_call ? c.timed_call : std::function<double()>(call), options_.min_time);
+  const Timing timing = measure(c.timed_call ? c.timed_call : std::function<double()>(call),
+                                options_.min_time, c.num_calls);
   const Json times_ref = reference_us ? Json(*reference_us / timing.median_us) : Json();
   const auto metrics = c.metrics(timing.median_us * 1e-6);
 

@@ -25,9 +25,9 @@ struct Timing {
   double p90_us = 0;
 };
 
-// Two warm-up calls, then calls until they have taken `min_time` seconds, at least 5.  A call
-// returns the seconds it counts for.
-Timing measure(const std::function<double()>& timed_call, double min_time);
+// Two warm-up calls, then `num_calls`; if that is 0, calls until they have taken `min_time`
+// seconds, at least 5.  A call returns the seconds it counts for.
+Timing measure(const std::function<double()>& timed_call, double min_time, int64_t num_calls = 0);
 
 // Bytes that memcpy reads and writes per second on this stream's threads, in GB/s.
 double memcpy_gb_per_s(const Stream& stream);

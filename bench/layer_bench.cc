@@ -213,7 +213,8 @@ int run_layer_bench(const app::BenchOptions& options) {
   const Roofline roofline = measure_machine(options.quant, stream);
   Harness harness(options, kColumns);
   report_set_up(harness, roofline, cycle);
-  for (const int64_t num_tokens : options.tokens) {
+  const auto& tokens = options.tokens.empty() ? app::BenchOptions::kLayerTokens : options.tokens;
+  for (const int64_t num_tokens : tokens) {
     LayerCase layer_case(cycle, roofline, num_tokens, stream);
     Case c;
     c.problem = fmt::format("{}/{}/{}", options.preset, options.quant, num_tokens);

@@ -6,13 +6,11 @@
 
 namespace moebius::bench {
 
-RankTeam::RankTeam(int num_ranks) : num_ranks_(num_ranks) {
+RankTeam::RankTeam(const ThreadGroupOptions& options) : options_(options) {
   ranks_ = std::thread([this] {
-    ThreadGroupOptions options;
-    options.num_ranks = num_ranks_;
     std::exception_ptr error;
     try {
-      run_thread_ranks(options, [this](Group& group) { serve(group); });
+      run_thread_ranks(options_, [this](Group& group) { serve(group); });
     } catch (...) {
       error = std::current_exception();
     }
@@ -39,7 +37,7 @@ double RankTeam::run(const Job& job) {
   end_ = Clock::time_point::min();
   ++num_jobs_;
   changed_.notify_all();
-  changed_.wait(lock, [&] { return num_finished_ == num_ranks_ || has_ended_; });
+  changed_.wait(lock, [&] { return num_finished_ == options_.num_ranks || has_ended_; });
   if (error_) {
     std::rethrow_exception(error_);
   }
@@ -50,7 +48,7 @@ double RankTeam::run(const Job& job) {
 // in it.
 void RankTeam::wait_for_all() {
   const int64_t started = num_started_.load(std::memory_order_relaxed);
-  if (num_ready_.fetch_add(1, std::memory_order_acq_rel) + 1 < num_ranks_) {
+  if (num_ready_.fetch_add(1, std::memory_order_acq_rel) + 1 < options_.num_ranks) {
     num_started_.wait(started, std::memory_order_acquire);
     return;
   }
@@ -84,7 +82,7 @@ void RankTeam::serve(Group& group) {
     const Clock::time_point now = Clock::now();
     const std::lock_guard lock(mutex_);
     end_ = std::max(end_, now);
-    if (++num_finished_ == num_ranks_) {
+    if (++num_finished_ == options_.num_ranks) {
       changed_.notify_all();
     }
   }

@@ -22,7 +22,7 @@ class RankTeam {
  public:
   using Job = std::function<void(Group& group)>;
 
-  explicit RankTeam(int num_ranks);
+  explicit RankTeam(const ThreadGroupOptions& options);
   ~RankTeam();
   RankTeam(const RankTeam&) = delete;
   RankTeam& operator=(const RankTeam&) = delete;
@@ -37,7 +37,7 @@ class RankTeam {
   void serve(Group& group);
   void wait_for_all();
 
-  const int num_ranks_;
+  const ThreadGroupOptions options_;
   std::mutex mutex_;  // guards what follows, up to num_ready_
   std::condition_variable changed_;
   const Job* job_ = nullptr;

@@ -52,17 +52,34 @@ struct MakeModelOptions {
 };
 
 struct BenchOptions {
+  static inline const std::vector<int64_t> kLayerTokens = {1, 8, 64, 512, 2048, 8192};
+  static inline const std::vector<int64_t> kHighThroughputTokens = {4096};
+  static inline const std::vector<int64_t> kLowLatencyTokens = {1, 128};
+
   std::string stage;    // quant, router, experts, dispatch or layer
   std::string problem;  // empty: all of the stage
   std::string impl;     // empty: all that accept
   bool check = true;
   int threads = 0;
-  int ranks = 0;          // of dispatch; 0: 1, 2, 4 and 8
-  double min_time = 0.3;  // seconds of measurement per case
+  int ranks = 0;                // of dispatch; 0: 1, 2, 4 and 8; on GPUs as many as there are
+  double min_time = 0.3;        // seconds of measurement per case
+  std::vector<int64_t> tokens;  // of layer, and of dispatch on GPUs; empty: as above
   // layer
   std::string preset;
   std::string quant = "none";
-  std::vector<int64_t> tokens = {1, 8, 64, 512, 2048, 8192};
+  // dispatch
+  std::string device = "cpu";
+  // dispatch on GPUs
+  std::string group = "threads";
+  std::vector<std::string> modes = {"ht", "ll"};
+  std::vector<std::string> dtypes = {"fp8", "bf16"};
+  std::vector<std::string> sums = {"selections", "ranks"};
+  std::vector<int> sms = {0};  // 0: the default
+  int64_t hidden = 7168;
+  int64_t topk = 8;
+  int64_t experts = 256;
+  int64_t iterations = 50;
+
   std::string json;
 };
 

@@ -75,6 +75,30 @@ void add_report_options(CLI::App& app, RunOptions& o) {
   app.add_option("--report", o.report, "write a page")->type_name("FILE.html");
 }
 
+const CLI::App* add_gpu_dispatch_options(CLI::App& app, BenchOptions& o) {
+  CLI::App* group = app.add_option_group("Dispatch on GPUs (lists with commas)");
+  group->add_option("--group", o.group, "what windows are made of (default threads)")
+      ->check(CLI::IsMember({"threads", "nccl"}));
+  group->add_option("--mode", o.modes, "high throughput, low latency (default both)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"ht", "ll"}));
+  group->add_option("--dtype", o.dtypes, "how rows travel (default both)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"fp8", "bf16"}));
+  group->add_option("--sum", o.sums, "sums of a low-latency combine (default both)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"selections", "ranks"}));
+  group->add_option("--sms", o.sms, "N,N,...: SMs of a call (default: as computed)")
+      ->delimiter(',')
+      ->check(from_one_to(1024));
+  group->add_option("--hidden", o.hidden, "(default 7168)")->check(from_one_to(1 << 20));
+  group->add_option("--topk", o.topk, "(default 8)")->check(from_one_to(1024));
+  group->add_option("--experts", o.experts, "(default 256)")->check(from_one_to(1 << 20));
+  group->add_option("--iterations", o.iterations, "timed calls per case (default 50)")
+      ->check(from_one_to(1000000));
+  return group;
+}
+
 // CLI11 fills the options in place while it parses; `chosen` moves out those of the subcommand.
 class Parser {
  public:
@@ -104,16 +128,23 @@ class Parser {
     bench->add_option("--impl", bench_.impl, "one implementation (default: all that accept)");
     bench->add_flag("--check,!--no-check", bench_.check, "compare with ref first (default)");
     bench->add_option("--threads", bench_.threads, "CPU threads")->check(from_one_to(4096));
-    bench->add_option("--ranks", bench_.ranks, "ranks of dispatch (default: 1, 2, 4 and 8)")
+    bench
+        ->add_option("--ranks", bench_.ranks,
+                     "ranks of dispatch (default: 1, 2, 4 and 8; on GPUs as many as there are)")
         ->check(from_one_to(1024));
     bench->add_option("--min-time", bench_.min_time, "seconds of measurement per case")
         ->check(CLI::Range(0.0, 3600.0));
     bench->add_option("--json", bench_.json, "write one line per case")->type_name("FILE");
     bench->add_option("--preset", bench_.preset, "layer: a model's name (see moebius info)");
     bench->add_option("--quant", bench_.quant, "layer: none or a scheme (see moebius info)");
-    bench->add_option("--tokens", bench_.tokens, "layer: T,T,... (default 1,8,64,512,2048,8192)")
+    bench
+        ->add_option("--tokens", bench_.tokens,
+                     "T,T,...: layer (default 1,8,64,512,2048,8192), dispatch on GPUs")
         ->delimiter(',')
         ->check(from_one_to(kMaxTokens));
+    bench->add_option("--device", bench_.device, "of dispatch (default cpu)")
+        ->check(CLI::IsMember({"cpu", "cuda"}));
+    gpu_dispatch_ = add_gpu_dispatch_options(*bench, bench_);
 
     CLI::App* verify =
         app_.add_subcommand("verify", "Compare every implementation with the reference");
@@ -142,6 +173,7 @@ class Parser {
       }
       throw InvalidArgument(fmt::format("{} (see moebius{} --help)", error.what(), subcommand()));
     }
+    expect_no_gpu_option_elsewhere();
     return chosen();
   }
 
@@ -156,6 +188,18 @@ class Parser {
       known += (known.empty() ? "" : ", ") + subcommand->get_name();
     }
     throw InvalidArgument(fmt::format("no subcommand is named {} (there are {})", word, known));
+  }
+
+  void expect_no_gpu_option_elsewhere() const {
+    if (bench_.device == "cuda" && bench_.stage == "dispatch") {
+      return;
+    }
+    for (const CLI::Option* option : gpu_dispatch_->get_options()) {
+      if (option->count() > 0) {
+        throw InvalidArgument(fmt::format("{} is an option of bench dispatch --device cuda only",
+                                          option->get_name()));
+      }
+    }
   }
 
   std::string subcommand() const {
@@ -186,6 +230,7 @@ class Parser {
   RunOptions run_;
   MakeModelOptions make_;
   BenchOptions bench_;
+  const CLI::App* gpu_dispatch_ = nullptr;
   VerifyOptions verify_;
   InfoOptions info_;
   CLI::App app_;

@@ -1,0 +1,16 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// gpu_bench.h in a build without CUDA.
+#include "bench/gpu_bench.h"
+#include "moebius/device.h"
+#include "moebius/error.h"
+
+namespace moebius::bench {
+
+int run_gpu_dispatch_bench(const app::BenchOptions&) {
+  expect_usable(Device::cuda(0));
+  throw Unsupported("built without CUDA");
+}
+
+}  // namespace moebius::bench

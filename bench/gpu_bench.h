@@ -1,0 +1,18 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// `moebius bench STAGE --device cuda`.
+#pragma once
+
+#include "app/options.h"
+
+namespace moebius::bench {
+
+// Dispatch and combine among GPUs, a rank thread each: every row and sum is compared with what the
+// inputs of all ranks make it, then the ranks' GPUs are timed from a barrier of theirs until the
+// slowest has finished.  The exit code.
+// Throws Unsupported in a build without CUDA and on a machine without GPUs, InvalidArgument for
+// ranks that these GPUs cannot be.
+int run_gpu_dispatch_bench(const app::BenchOptions& options);
+
+}  // namespace moebius::bench
