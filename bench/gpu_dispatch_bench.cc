@@ -216,6 +216,8 @@ class GpuDispatchBench {
     harness_.fact("tokens", tokens);
     harness_.fact("dtype", dtype);
     if (!is_low_latency) {
+      harness_.fact("sum", nullptr);
+      harness_.fact("window_bytes", nullptr);
       run_transfers(problem, false, "");
       return;
     }

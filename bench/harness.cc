@@ -24,7 +24,7 @@ namespace {
 
 using app::Json;
 
-constexpr int kProblemWidth = 32;
+constexpr int kProblemWidth = 38;
 constexpr int kImplWidth = 14;
 
 // Of a column: what its numbers need, or its header.

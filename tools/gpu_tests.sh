@@ -25,6 +25,7 @@ HELP
 }
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+source "$here/gpu_common.sh"
 build=""
 only=""
 under=()
@@ -67,36 +68,16 @@ if ((${#programs[@]} == 0)); then
 fi
 
 if [[ -n "$pack" ]]; then
-  mkdir -p "$pack/tests" "$pack/lib"
-  printf '%s\n' "${programs[@]}" >"$pack/tests/gpu_tests.txt"
   for program in "${programs[@]}"; do
-    strip -o "$pack/tests/$program" "$build/tests/$program"
-    # All but what comes with the system or with the driver.
-    ldd "$build/tests/$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
-      grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libcuda|ld-linux[^/]*)\.so' |
-      xargs -r cp -Lu -t "$pack/lib"
+    pack_program "$build/tests/$program" tests "$pack"
   done
-  cp "$here/gpu_tests.sh" "$pack/"
+  printf '%s\n' "${programs[@]}" >"$pack/tests/gpu_tests.txt"
+  cp "$here/gpu_tests.sh" "$here/gpu_common.sh" "$pack/"
   du -sh "$pack"
   exit 0
 fi
 
-if command -v nvidia-smi >/dev/null; then
-  nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader || true
-else
-  echo "gpu_tests: no nvidia-smi here"
-fi
-export LD_LIBRARY_PATH="$build/lib:${LD_LIBRARY_PATH:-}"
-# NVLink multicast stays off.
-export NCCL_NVLS_ENABLE="${NCCL_NVLS_ENABLE:-0}"
-if [[ -z "${MOEBIUS_NCCL_LIBRARY:-}" ]]; then
-  nccl="$({
-    python3 -c 'import nvidia.nccl as n; print(n.__path__[0] + "/lib/libnccl.so.2")' 2>/dev/null
-    ldconfig -p | sed -n 's|.*libnccl\.so\.2 .*=> ||p'
-  } | while IFS= read -r path; do [[ -f "$path" ]] && echo "$path"; done | head -n 1 || true)"
-  [[ -n "$nccl" ]] && export MOEBIUS_NCCL_LIBRARY="$nccl"
-fi
-echo "NCCL: ${MOEBIUS_NCCL_LIBRARY:-as the loader finds it}"
+gpu_environment "$build"
 
 logs="${OUT:-$build/gpu_tests.log}"
 mkdir -p "$logs"

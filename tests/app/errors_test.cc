@@ -106,6 +106,9 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
   expect_refused({"bench", "poetry"}, {"poetry"});
   expect_refused({"bench", "quant", "--problem", "nothing"}, {"nothing"});
   expect_refused({"bench", "quant", "--ranks", "2"}, {"--ranks 2", "quant"});
+  expect_refused({"bench", "quant", "--device", "cuda"}, {"--device cuda", "quant"});
+  expect_refused({"bench", "dispatch", "--hidden", "64"}, {"--hidden", "--device cuda"});
+  expect_refused({"bench", "dispatch", "--device", "cuda", "--mode", "ht,mt"}, {"--mode", "mt"});
   expect_refused({"bench", "layer"}, {"--preset"});
   expect_refused({"bench", "layer", "--preset", "poetry"}, {"poetry", "qwen3-30b-a3b"});
   expect_refused({"bench", "layer", "--preset", "tiny", "--quant", "prose"}, {"prose", "nvfp4"});

@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+
+# shellcheck shell=bash
+# Sourced by gpu_tests.sh and gpu_bench.sh, also in a folder that --pack made.
+
+# pack_program FILE FOLDER PACK: the stripped program as PACK/FOLDER/name, and in PACK/lib what it needs
+# beyond what comes with the system or with the driver.
+pack_program() {
+  mkdir -p "$3/$2" "$3/lib"
+  strip -o "$3/$2/$(basename "$1")" "$1"
+  ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
+    grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libcuda|ld-linux[^/]*)\.so' |
+    xargs -r cp -Lu -t "$3/lib"
+}
+
+# gpu_environment BUILD: says what GPUs there are, and lets programs of BUILD find their libraries.
+gpu_environment() {
+  if command -v nvidia-smi >/dev/null; then
+    nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader || true
+  else
+    echo "no nvidia-smi here"
+  fi
+  export LD_LIBRARY_PATH="$1/lib:${LD_LIBRARY_PATH:-}"
+  # NVLink multicast stays off.
+  export NCCL_NVLS_ENABLE="${NCCL_NVLS_ENABLE:-0}"
+  if [[ -z "${MOEBIUS_NCCL_LIBRARY:-}" ]]; then
+    local nccl
+    nccl="$({
+      python3 -c 'import nvidia.nccl as n; print(n.__path__[0] + "/lib/libnccl.so.2")' 2>/dev/null
+      ldconfig -p | sed -n 's|.*libnccl\.so\.2 .*=> ||p'
+    } | while IFS= read -r path; do [[ -f "$path" ]] && echo "$path"; done | head -n 1 || true)"
+    [[ -n "$nccl" ]] && export MOEBIUS_NCCL_LIBRARY="$nccl"
+  fi
+  echo "NCCL: ${MOEBIUS_NCCL_LIBRARY:-as the loader finds it}"
+}
