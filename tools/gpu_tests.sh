@@ -6,6 +6,7 @@ set -euo pipefail
 usage() {
   cat <<'HELP'
 Usage: tools/gpu_tests.sh [--build DIR] [--only TEXT] [--under COMMAND] [-- GOOGLETEST ARGUMENTS...]
+       tools/gpu_tests.sh --sanitize TOOL [--build DIR] [--only TEXT]
        tools/gpu_tests.sh --pack DIR [--build DIR]
 
 Runs every test program labelled "gpu" on a machine with GPUs and prints a table; fails if a test did.
@@ -14,6 +15,8 @@ Without --build it first builds them (preset release).
   --build DIR      take the programs of this build folder, or of a folder made by --pack
   --only TEXT      only programs whose name contains TEXT
   --under COMMAND  run each under COMMAND, as in --under "compute-sanitizer --error-exitcode 9"
+  --sanitize TOOL  run their small cases under compute-sanitizer: memcheck, racecheck, synccheck or
+                   initcheck.  One rank per case: the tool may let kernels wait for each other
   --pack DIR       run nothing: copy the programs to DIR, with the libraries they need beyond the C++
                    run time and this script, so that they run where nothing can be installed:
                    DIR/gpu_tests.sh
@@ -29,6 +32,7 @@ source "$here/gpu_common.sh"
 build=""
 only=""
 under=()
+sanitizer=""
 pack=""
 while (($#)); do
   case "$1" in
@@ -36,6 +40,7 @@ while (($#)); do
     --build) build="$2"; shift 2 ;;
     --only) only="$2"; shift 2 ;;
     --under) read -ra under <<<"$2"; shift 2 ;;
+    --sanitize) sanitizer="$2"; shift 2 ;;
     --pack) pack="$2"; shift 2 ;;
     --) shift; break ;;
     *) usage >&2; exit 2 ;;
@@ -78,6 +83,16 @@ if [[ -n "$pack" ]]; then
 fi
 
 gpu_environment "$build"
+
+if [[ -n "$sanitizer" ]]; then
+  tool="$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)"
+  under=("$tool" --tool "$sanitizer" --error-exitcode 9 --print-limit 20)
+  # What needs no second rank and no second kernel beside the first, and is not large.
+  small='*/cuda:*OnGpu*:CudaTest.*:StageGraph.*:*/peer_R1_on1'
+  large='*WhileAKernelRuns:*SideBySide:*TooLarge*:*TenThousand*:*WideRows*:*HiddenSizes*:*AnyWayOf*'
+  large+=':*TopkFrom*:*QuantizesAndDequantizes*:*UpTo8192*:*GivesUp*'
+  set -- --gtest_filter="$small-$large"
+fi
 
 logs="${OUT:-$build/gpu_tests.log}"
 mkdir -p "$logs"
