@@ -27,7 +27,7 @@ MAY_INCLUDE = {
 
 # Stage -> its headers in include/moebius.
 PUBLIC_HEADERS = {
-    "core": "deadline device dlpack dtype error float_types log pending profile settings stream"
+    "core": "deadline device dlpack dtype error float_types graph log pending profile settings stream"
     " support tensor",
     "quant": "quant_config quantize scale_layout",
     "router": "router",

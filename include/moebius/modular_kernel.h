@@ -4,6 +4,8 @@
 // ModularKernel: PrepareFinalize x Experts x WeightAndReduce, with workspaces, chunking and shared
 // experts.  It names no backend: whatever fits the interfaces composes, and what does not is
 // refused by the constructor with the reason. Thread-safety: one thread at a time per object.
+// On a GPU a call is enqueued, and the host waits for no more than prepare/finalize says; shared
+// experts have a stream of their own beside the call's, which waits for them at the end.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +65,11 @@ class ModularKernel {
 
   const PrepareFinalize& prepare_finalize() const;
   const Experts& experts() const;
-  // Rows the experts computed in the last call, per local expert (i32 [L], host).
+  // Rows the experts computed in the last call, per local expert (i32 [L], host).  On a GPU it
+  // waits for the stream of that call.
   Tensor last_expert_load() const;
+  // The same where the call ran, complete in the order of its stream; until the next call.
+  const Tensor& expert_load_on_device() const;
 
  private:
   struct State;

@@ -55,6 +55,8 @@ class MoeLayer {
   // Takes the weights: handles are dropped once repacked.  With a group (which must outlive the
   // layer) construction and forward() are collective; weights are this rank's share, and
   // config.parallel says of what.  Throws InvalidArgument when group and config do not fit.
+  // The layer works where `stream` does; weights that are elsewhere are copied there.  A group of
+  // GPUs has a GPU per rank, and the stream is of this rank's.
   MoeLayer(MoeLayerWeights weights,
            const MoeLayerOptions& options,
            const Stream& stream,
@@ -79,9 +81,15 @@ class MoeLayer {
   // Throws Unsupported with other backends.
   void set_dead(int rank, bool dead);
 
+  // Whether forward() on a GPU only enqueues, so that a Graph can record it; else why not.  The
+  // numbers of tokens, of all ranks, are then those of every launch.
+  Support can_be_captured() const;
+
   const Router& router() const;
   const ModularKernel& kernel() const;
   const MoeConfig& config() const;
+  // On a GPU these two wait for the stream of the last forward(), and are of the last launch of a
+  // Graph on that stream.
   // Of the last forward(): selections per expert, i64 [E], of the tokens this rank has routed.
   Tensor expert_load() const;
   // Of the last forward(): rows this rank's experts computed, of whichever tokens, i64 [L].

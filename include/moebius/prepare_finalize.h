@@ -11,10 +11,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "moebius/dispatch.h"
 #include "moebius/experts.h"
@@ -35,6 +37,9 @@ struct CallContext {
   Profile* profile = nullptr;           // optional
 
   WorkspacePool& pool() const;  // throws InvalidArgument when there is none
+  // Of the pool, on this micro-batch and stream.
+  Tensor get(WorkspaceSlot slot, const Shape& shape, DType dtype) const;
+  std::vector<Tensor> get(WorkspaceSlot slot, std::initializer_list<TensorSpec> specs) const;
 };
 
 struct PrepareInput {
@@ -51,10 +56,9 @@ struct PrepareInput {
 };
 
 struct PrepareResult {
-  Tensor x;                       // standard [M, H] or batched [L, max_rows, H]
-  Tensor x_scale;                 // see ExpertsInput
-  Tensor expert_num_tokens;       // i32 [L] on the device; optional
-  Tensor expert_num_tokens_host;  // i32 [L] on the host; optional
+  Tensor x;                  // standard [M, H] or batched [L, max_rows, H]
+  Tensor x_scale;            // see ExpertsInput
+  Tensor expert_num_tokens;  // i32 [L]; optional
   // What travelled with the rows; undefined = the caller's own are to be used.
   Tensor topk_ids;
   Tensor topk_weights;
@@ -87,6 +91,8 @@ class PrepareFinalize {
   // Whether prepare hands over indices of local experts (-1 = elsewhere or masked), which no
   // expert_map applies to any more, instead of global ids.
   virtual bool localizes_ids() const { return false; }
+  // Whether calls on a GPU only enqueue, so that a Graph can record them; else why not.
+  virtual Support can_be_captured() const { return Support::yes(); }
   // Whether finalize can work with what the experts leave to it.
   virtual Support accepts(WeightAndReduceKind kind) const = 0;
   // Whether this quantization (and deferring it) can be served.

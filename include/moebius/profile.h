@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Profile: wall time per named stage, for reports.  Spans may nest; totals count each by itself.
+// Profile: time per named stage, for reports.  Spans may nest; totals count each by itself.
+// On a GPU a span lasts from what its stream had to do before it to the end of what was enqueued in
+// it; nothing waits until stages() is asked for.
 // Thread-safety: one thread at a time.
 #pragma once
 
@@ -10,6 +12,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "moebius/stream.h"
 
 namespace moebius {
 
@@ -25,6 +29,7 @@ class Profile {
   class Span {
    public:
     Span(Profile* profile, std::string_view stage);
+    Span(Profile* profile, std::string_view stage, const Stream& stream);
     ~Span();
     Span(const Span&) = delete;
     Span& operator=(const Span&) = delete;
@@ -33,13 +38,23 @@ class Profile {
     Profile* profile_;
     size_t stage_ = 0;
     std::chrono::steady_clock::time_point start_;
+    const Stream* gpu_ = nullptr;  // the stream whose time is measured; null: the host's
+    Event begin_;
   };
 
-  const std::vector<Stage>& stages() const { return stages_; }  // in order of first appearance
-  void clear() { stages_.clear(); }
+  // In order of first appearance.  Waits for the GPU's work in all spans.
+  const std::vector<Stage>& stages() const;
+  void clear();
 
  private:
-  std::vector<Stage> stages_;
+  struct OnGpu {
+    size_t stage;
+    Event begin;
+    Event end;
+  };
+
+  mutable std::vector<Stage> stages_;
+  mutable std::vector<OnGpu> on_gpu_;  // not added to the totals yet
 };
 
 }  // namespace moebius

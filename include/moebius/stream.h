@@ -9,6 +9,7 @@
 // Ownership: handles; copies share the underlying object.  Thread-safety: one thread at a time.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -26,6 +27,8 @@ class Event {
   Event() = default;         // complete
   void synchronize() const;  // blocks the host until the recorded work is done
   bool is_complete() const;
+  // Time from `start`, both of record_timed(); waits for them.  0 on the CPU.
+  std::chrono::nanoseconds since(const Event& start) const;
   void* native_handle() const;  // cudaEvent_t, nullptr when complete from the start (CPU)
 
  private:
@@ -47,12 +50,14 @@ class Stream {
   Device device() const;
   int num_threads() const;  // >= 1; on CUDA 1, for what the host does beside it
   Event record() const;
+  Event record_timed() const;  // the same, for Event::since(); not while the stream is captured
   // Later work on this stream starts after the event; a CPU stream waits for it here.
   void wait(const Event& event) const;
   void synchronize() const;     // blocks the host until the stream is idle
   void* native_handle() const;  // cudaStream_t, nullptr on CPU
 
  private:
+  Event record(bool is_timed) const;
   explicit Stream(std::shared_ptr<detail::StreamImpl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<detail::StreamImpl> impl_;
 };

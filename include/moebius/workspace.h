@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "moebius/stream.h"
 #include "moebius/tensor.h"
 
 namespace moebius {
@@ -42,15 +43,20 @@ class WorkspacePool {
   ~WorkspacePool();
 
   // An uninitialised tensor on the slot's buffer, which grows when too small and never shrinks; it
-  // is replaced when the device differs.  Valid until the next get() of the same slot and
+  // is replaced when the stream's device differs.  Valid until the next get() of the same slot and
   // micro-batch.  A shape with a zero dimension costs nothing.
-  Tensor get(
-      int microbatch, WorkspaceSlot slot, const Shape& shape, DType dtype, Device device = {});
+  // On a GPU the host waits for the stream where a buffer is replaced, since work enqueued before
+  // may use it: a slot's work goes to one stream, or the caller orders the streams by events.
+  Tensor get(int microbatch,
+             WorkspaceSlot slot,
+             const Shape& shape,
+             DType dtype,
+             const Stream& stream = {});
   // Several tensors side by side on the slot's buffer, each 256-byte aligned, in the order given.
   std::vector<Tensor> get(int microbatch,
                           WorkspaceSlot slot,
                           std::initializer_list<TensorSpec> specs,
-                          Device device = {});
+                          const Stream& stream = {});
 
   int64_t bytes() const;  // held now, over all slots and micro-batches
 

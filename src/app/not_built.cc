@@ -30,18 +30,8 @@ std::optional<std::string> any_file(const RunOptions& o) {
   return (o.*Member).empty() ? std::nullopt : std::optional(o.*Member);
 }
 
-std::optional<std::string> cuda(const RunOptions& o) {
-  return o.device == "cpu" ? std::nullopt : std::optional(o.device);
-}
-
-std::optional<std::string> gpu_group(const RunOptions& o) {
-  return o.group == "nccl" ? std::optional(o.group) : std::nullopt;
-}
-
 // Everything that waits for a later step.  Building a feature removes its line.
 constexpr Limit kLimits[] = {
-    {"--device", cuda, "the layer runs on cpu"},
-    {"--group", gpu_group, "ranks are threads or MPI processes"},
     {"--microbatches", above_one<&RunOptions::microbatches>, "one micro-batch only so far"},
     {"--trace", any_file<&RunOptions::trace>, "--json has the time of each stage"},
     {"--report", any_file<&RunOptions::report>, "--json has every figure of the printed report"},

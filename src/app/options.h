@@ -35,6 +35,7 @@ struct RunOptions {
   int64_t chunk_tokens = 0;  // 0: MOEBIUS_CHUNK_TOKENS
   int threads = 0;           // 0: MOEBIUS_THREADS, else all usable CPUs
   int repeat = 3;
+  bool graph = false;  // GPUs: calls are replays of a CUDA graph
   bool check = false;
   std::string format = "standard";
   std::string experts;  // empty: the first implementation that accepts

@@ -48,7 +48,8 @@ void add_layer_options(CLI::App& app, RunOptions& o) {
 }
 
 void add_parallel_options(CLI::App& app, RunOptions& o) {
-  app.add_option("--device", o.device)->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--device", o.device, "where ranks compute")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--group", o.group, "what a rank is")
       ->check(CLI::IsMember({"threads", "mpi", "nccl"}));
   app.add_option("--ranks", o.ranks, "number of ranks")->check(from_one_to(kMaxInt));
@@ -69,6 +70,7 @@ void add_report_options(CLI::App& app, RunOptions& o) {
       ->check(from_one_to(4096));
   app.add_option("--repeat", o.repeat, "timed calls after one warm-up (default 3)")
       ->check(from_one_to(1000000));
+  app.add_flag("--graph", o.graph, "with --device cuda: record a call once, time its replays");
   app.add_flag("--check", o.check, "compare with the float64 reference; exit 1 above tolerance");
   app.add_option("--json", o.json, "write every printed figure")->type_name("FILE");
   app.add_option("--trace", o.trace, "write a timeline")->type_name("FILE");

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "app/failure.h"
+#include "core/cuda/runtime.h"
 #include "moebius/error.h"
 
 namespace moebius::app {
@@ -33,19 +34,83 @@ RankPlan make_rank_plan(const RunOptions& options, int ranks) {
   return plan;
 }
 
+namespace {
+
+// Symmetric memory of NCCL is one GPU's: two ranks cannot share it.
+void expect_gpu_each(int ranks) {
+  if (const std::string reason = why_no_nccl(); !reason.empty()) {
+    throw Unsupported(fmt::format("--group nccl: {}", reason));
+  }
+  if (ranks > cuda_device_count()) {
+    throw Unsupported(fmt::format(
+        "--group nccl: {} ranks on a machine with {} GPU{}, and each needs one of its own "
+        "(--group threads lets ranks share)",
+        ranks, cuda_device_count(), cuda_device_count() == 1 ? "" : "s"));
+  }
+}
+
+// With pretended nodes all ranks are taken to be on one machine.
+std::unique_ptr<Group> with_gpus(std::unique_ptr<Group> host, int ranks_per_node) {
+  const bool is_pretended = ranks_per_node > 0;
+  const Topology& topology = host->topology();
+  const int index = is_pretended ? host->rank() : topology.local_rank();
+  return make_nccl_group(std::move(host), Device::cuda(index));
+}
+
+void run_processes(const RunOptions& options,
+                   const std::function<void(const RankPlan& plan, Group* group)>& body) {
+  auto group = make_mpi_group({.ranks_per_node = options.ranks_per_node});
+  RankPlan plan;
+  try {
+    if (options.ranks > 1 && options.ranks != group->size()) {
+      throw InvalidArgument(fmt::format("--ranks {}, but the launcher started {} processes",
+                                        options.ranks, group->size()));
+    }
+    plan = make_rank_plan(options, group->size());
+    if (options.group == "nccl") {
+      const Topology& topology = group->topology();
+      expect_gpu_each(options.ranks_per_node > 0 ? topology.size
+                                                 : topology.node_size(topology.node()));
+    }
+  } catch (const std::exception& error) {
+    fail_job(*group, error);
+  }
+  if (options.group == "nccl") {
+    group = with_gpus(std::move(group), options.ranks_per_node);
+  }
+  try {
+    body(plan, group.get());
+  } catch (const std::exception& error) {
+    fail_job(*group, error);
+  }
+}
+
+}  // namespace
+
+void expect_device(const RunOptions& options) {
+  const bool on_gpus = options.device == "cuda";
+  if (options.group == "nccl" && !on_gpus) {
+    throw InvalidArgument("--group nccl is of GPUs: it needs --device cuda");
+  }
+  if (options.group == "mpi" && on_gpus) {
+    throw InvalidArgument(
+        "--device cuda: GPUs of processes reach each other through --group nccl, not mpi");
+  }
+  if (options.graph && !on_gpus) {
+    throw InvalidArgument("--graph is of GPUs: it needs --device cuda");
+  }
+  if (on_gpus) {
+    if (options.group == "threads" && options.ranks * options.tp * options.dp > 1) {
+      cuda::prepare_for_shared_gpus();
+    }
+    expect_usable(Device::cuda(0));
+  }
+}
+
 void run_ranks(const RunOptions& options,
                const std::function<void(const RankPlan& plan, Group* group)>& body) {
-  if (options.group == "mpi") {
-    const auto group = make_mpi_group({.ranks_per_node = options.ranks_per_node});
-    try {
-      if (options.ranks > 1 && options.ranks != group->size()) {
-        throw InvalidArgument(fmt::format("--ranks {}, but the launcher started {} processes",
-                                          options.ranks, group->size()));
-      }
-      body(make_rank_plan(options, group->size()), group.get());
-    } catch (const std::exception& error) {
-      fail_job(*group, error);
-    }
+  if (options.group == "mpi" || (options.group == "nccl" && launched_by_mpi())) {
+    run_processes(options, body);
     return;
   }
   const RankPlan plan = make_rank_plan(options, options.ranks);
@@ -56,6 +121,15 @@ void run_ranks(const RunOptions& options,
   ThreadGroupOptions threads;
   threads.num_ranks = plan.ranks;
   threads.ranks_per_node = options.ranks_per_node;
+  if (options.device == "cuda") {
+    threads.nccl = options.group == "nccl";
+    if (threads.nccl) {
+      expect_gpu_each(plan.ranks);
+    }
+    for (int rank = 0; rank < plan.ranks; ++rank) {
+      threads.devices.push_back(Device::cuda(rank % cuda_device_count()));
+    }
+  }
   run_thread_ranks(threads, [&](Group& group) { body(plan, &group); });
 }
 

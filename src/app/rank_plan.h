@@ -32,8 +32,13 @@ struct RankPlan {
 // Throws InvalidArgument naming the three sizes.
 RankPlan make_rank_plan(const RunOptions& options, int ranks);
 
+// Throws InvalidArgument or Unsupported, one line, where device and group do not go together or a
+// GPU is missing or too old.  Before anything is loaded.
+void expect_device(const RunOptions& options);
+
 // body(group) on every rank this process holds; group is null for a single rank that needs none.
-// The plan's ranks are those of the launcher with --group mpi; errors are then reported here.
+// The plan's ranks are those of the launcher with --group mpi, and with --group nccl where there is
+// one; errors are then reported here.  With --device cuda rank r has GPU r modulo their number.
 void run_ranks(const RunOptions& options,
                const std::function<void(const RankPlan& plan, Group* group)>& body);
 

@@ -6,12 +6,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "app/run_report.h"
 #include "app/statistics.h"
+#include "layer/row_ops.h"
+#include "moebius/graph.h"
 #include "moebius/moe_layer.h"
+#include "moebius/tolerance.h"
 #include "quant/impls.h"
 
 namespace moebius::app {
@@ -44,6 +51,17 @@ LoadOptions load_options(const RunOptions& options, const ParallelConfig& parall
   return load;
 }
 
+// Rank threads share this process: each takes its part of the CPUs.
+Stream make_stream(const RunOptions& options, const RankPlan& plan, const Group* group) {
+  if (options.device == "cuda") {
+    return Stream::cuda(group == nullptr ? 0 : group->device().index);
+  }
+  const bool shares_process = group != nullptr && group->shares_address_space();
+  const int all_threads =
+      options.threads > 0 || !shares_process ? options.threads : Stream::cpu().num_threads();
+  return Stream::cpu(shares_process ? std::max(1, all_threads / plan.ranks) : all_threads);
+}
+
 // Router and experts refuse what does not fit by its own name; here model and layer are known too.
 std::unique_ptr<MoeLayer> make_layer(const RunOptions& options,
                                      int64_t layer,
@@ -57,7 +75,29 @@ std::unique_ptr<MoeLayer> make_layer(const RunOptions& options,
   }
 }
 
-// One warm-up call, then --repeat timed ones, which all ranks begin together.
+// The call recorded as a graph, whose first launch must give what the call has given.
+Graph record_call(const MoeLayer& layer,
+                  const std::function<void()>& call,
+                  const Tensor& output,
+                  const Stream& stream) {
+  if (const Support support = layer.can_be_captured(); !support.ok) {
+    throw Unsupported(fmt::format("--graph: {}", support.reason));
+  }
+  const Tensor expected = to_device(output, Device::cpu(), stream);
+  Graph graph(stream, call);
+  fill(output, std::numeric_limits<float>::quiet_NaN(), stream);
+  graph.launch();
+  const Tensor actual = to_device(output, Device::cpu(), stream);
+  if (std::memcmp(actual.raw(), expected.raw(), static_cast<size_t>(actual.nbytes())) != 0) {
+    throw Error(
+        fmt::format("--graph: a replay differs from the call it recorded, relative error {}",
+                    relative_error(actual, expected)));
+  }
+  return graph;
+}
+
+// One warm-up call, then --repeat timed ones, which all ranks begin together.  On a GPU the stages'
+// times come from calls of their own, since the events between them would delay the others.
 void time_calls(const RunOptions& options,
                 MoeLayer& layer,
                 const Tensor& hidden,
@@ -70,10 +110,16 @@ void time_calls(const RunOptions& options,
   CallContext context;
   context.stream = stream;
   context.workspaces = &workspaces;
-  layer.forward(hidden, output, context);
+  const bool on_gpu = stream.device().is_cuda();
+  const auto call = [&] { layer.forward(hidden, output, context); };
+  call();
+  std::optional<Graph> graph;
+  if (options.graph) {
+    graph = record_call(layer, call, output, stream);
+  }
 
   const auto before_calls = layer.kernel().prepare_finalize().statistics();
-  context.profile = &profile;
+  context.profile = on_gpu ? nullptr : &profile;
   std::vector<double> calls;
   std::array<std::vector<double>, kStages.size()> stages;
   for (int i = 0; i < options.repeat; ++i) {
@@ -83,13 +129,23 @@ void time_calls(const RunOptions& options,
       group->barrier("start of a timed call");
       before = group->traffic();
     }
+    stream.synchronize();
     const auto start = Clock::now();
-    layer.forward(hidden, output, context);
+    graph ? graph->launch() : call();
+    stream.synchronize();
     calls.push_back(microseconds(Clock::now() - start));
     if (group != nullptr) {
       const Traffic after = group->traffic();
       figures.intra_node_bytes = after.intra_node_bytes - before.intra_node_bytes;
       figures.inter_node_bytes = after.inter_node_bytes - before.inter_node_bytes;
+    }
+    if (on_gpu) {
+      if (group != nullptr) {
+        group->barrier("start of a profiled call");
+      }
+      context.profile = &profile;
+      call();
+      context.profile = nullptr;
     }
     for (size_t s = 0; s < kStages.size(); ++s) {
       double us = 0;
@@ -105,9 +161,10 @@ void time_calls(const RunOptions& options,
   }
   figures.workspace_bytes = workspaces.bytes();
   if (const auto after = layer.kernel().prepare_finalize().statistics()) {  // every call is alike
-    figures.selections = (after->selections - before_calls->selections) / options.repeat;
-    figures.copies = (after->copies - before_calls->copies) / options.repeat;
-    figures.node_copies = (after->node_copies - before_calls->node_copies) / options.repeat;
+    const int num_calls = options.repeat * (on_gpu ? 2 : 1);
+    figures.selections = (after->selections - before_calls->selections) / num_calls;
+    figures.copies = (after->copies - before_calls->copies) / num_calls;
+    figures.node_copies = (after->node_copies - before_calls->node_copies) / num_calls;
   }
   const Tensor rows = layer.local_expert_load();
   figures.num_experts = rows.numel();
@@ -155,13 +212,9 @@ LayerRun run_layer(const RunOptions& options,
   weights.config.parallel = parallel;
   run.cost = layer_cost(weights);
   run.quantization = describe(weights.experts.quant);
-  // Rank threads share this process: each takes its part of the CPUs.
-  const bool shares_process = group != nullptr && group->shares_address_space();
-  const int all_threads =
-      options.threads > 0 || !shares_process ? options.threads : Stream::cpu().num_threads();
-  const Stream stream =
-      Stream::cpu(shares_process ? std::max(1, all_threads / plan.ranks) : all_threads);
+  const Stream stream = make_stream(options, plan, group);
   run.threads = stream.num_threads();
+  run.device = stream.device().is_cpu() ? "cpu" : cuda_device_info(stream.device().index).name;
   const auto made = make_layer(options, layer_idx, std::move(weights), stream, group);
   MoeLayer& layer = *made;
   run.load_us = microseconds(Clock::now() - load_start);
@@ -169,7 +222,7 @@ LayerRun run_layer(const RunOptions& options,
       {"router", std::string(layer.router().implementation())},
       {"prepare", std::string(layer.kernel().prepare_finalize().name())},
       {"experts", std::string(layer.kernel().experts().implementation())},
-      {"quant", std::string(quant::select_quant_impl().name)},
+      {"quant", std::string(quant::select_quant_impl(stream.device()).name)},
   };
 
   // Rows go to the data-parallel ranks in order; the first ones take one more.
@@ -181,8 +234,11 @@ LayerRun run_layer(const RunOptions& options,
   const ExpertRange own = expert_range(hidden.dim(0), plan.dp, plan.dp_rank(rank));
   RankFigures figures;
   figures.tokens = own.size();
-  const Tensor output = Tensor::empty({own.size(), hidden.dim(1)}, DType::kF32);
-  time_calls(options, layer, hidden.slice(own.begin, own.end), output, stream, group, figures);
+  const Shape shape{own.size(), hidden.dim(1)};
+  const Tensor computed = Tensor::empty(shape, DType::kF32, stream.device());
+  time_calls(options, layer, to_device(hidden.slice(own.begin, own.end), stream.device(), stream),
+             computed, stream, group, figures);
+  const Tensor output = to_device(computed, Device::cpu(), stream);
 
   run.expert_load = layer.expert_load();
   run.weight_bytes = run.cost.total_bytes;

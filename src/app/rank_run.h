@@ -47,7 +47,8 @@ struct LayerRun {
   int64_t weight_bytes = 0;  // of all ranks together
   std::string quantization;
   std::vector<std::pair<std::string, std::string>> implementations;
-  int threads = 0;  // of this rank
+  int threads = 0;     // of this rank
+  std::string device;  // "cpu" or the GPUs' name
   double load_us = 0;
   std::vector<RankFigures> ranks;
   Tensor expert_load;                             // i64 [E], over all ranks

@@ -64,6 +64,7 @@ void summarize_ranks(LayerRun run, RunResult& result) {
   result.quantization = run.quantization;
   result.implementations = std::move(run.implementations);
   result.threads = run.threads;
+  result.device = run.device;
   result.load_us = run.load_us;
   result.expert_load = run.expert_load;
   result.expert_rows = std::move(run.expert_rows);
@@ -74,6 +75,7 @@ void summarize_ranks(LayerRun run, RunResult& result) {
 
 int run(const RunOptions& options) {
   refuse_not_built(options);
+  expect_device(options);
   expect_outputs_writable(options);
   const Progress progress;
   RunResult result;

@@ -85,7 +85,10 @@ void add_subject(Report& report, const RunOptions& options, const RunResult& r) 
   }
   figures.push_back({"format", options.format});
   figures.push_back({"threads", r.threads});
-  report.line("implementation", "implementation", chosen + "{format} rows, {threads} threads",
+  figures.push_back({"device", r.device});
+  report.line("implementation", "implementation",
+              chosen + (options.device == "cuda" ? "{format} rows, {device}"
+                                                 : "{format} rows, {threads} threads"),
               figures);
 }
 
@@ -98,9 +101,12 @@ void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
       tokens > 0 ? active * r.cost.expert_bytes + r.cost.shared_bytes + r.cost.router_bytes : 0;
   const int64_t flops = load.rows * r.cost.flops_per_row + tokens * r.cost.flops_per_token;
 
-  report.line("time", "time", "{call_us} per call (median of {repeat}), loaded in {load_us}",
+  report.line("time", "time",
+              options.graph ? "{call_us} per replay (median of {repeat}), loaded in {load_us}"
+                            : "{call_us} per call (median of {repeat}), loaded in {load_us}",
               {{"call_us", r.call_us, Unit::kMicros},
                {"repeat", options.repeat},
+               {"graph", options.graph},
                {"load_us", r.load_us, Unit::kMicros}});
   std::vector<std::vector<Json>> rows;
   for (const auto& [stage, us] : r.stages_us) {

@@ -50,6 +50,10 @@ void Event::synchronize() const {
 bool Event::is_complete() const {
   return !impl_ || cuda::is_event_complete(impl_->handle.get());
 }
+std::chrono::nanoseconds Event::since(const Event& start) const {
+  return impl_ && start.impl_ ? cuda::elapsed(start.native_handle(), native_handle())
+                              : std::chrono::nanoseconds(0);
+}
 void* Event::native_handle() const {
   return impl_ ? impl_->handle.get() : nullptr;
 }
@@ -85,10 +89,16 @@ int Stream::num_threads() const {
   return impl_->num_threads;
 }
 Event Stream::record() const {
+  return record(/*is_timed=*/false);
+}
+Event Stream::record_timed() const {
+  return record(/*is_timed=*/true);
+}
+Event Stream::record(bool is_timed) const {
   Event event;
   if (device().is_cuda()) {
     event.impl_ = std::make_shared<detail::EventImpl>(
-        detail::EventImpl{moebius::cuda::record_event(native_handle(), device().index)});
+        detail::EventImpl{moebius::cuda::record_event(native_handle(), device().index, is_timed)});
   }
   return event;
 }

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "layer/cuda/rows.h"
 #include "layer/prepare_rows.h"
 #include "layer/reduce_rows.h"
 #include "moebius/all2all.h"
@@ -41,31 +42,46 @@ class AllGatherReduceScatter final : public PrepareFinalize {
 
   // Every token goes to every rank.  Monolithic: selections are made where they arrive.
   std::optional<TransportStatistics> statistics() const override {
-    return monolithic_ ? std::nullopt : std::optional(statistics_);
+    if (monolithic_) {
+      return std::nullopt;
+    }
+    TransportStatistics all = statistics_;
+    if (selections_on_gpu_) {
+      all.selections += to_device(selections_on_gpu_, Device::cpu(), stream_).data<int64_t>()[0];
+    }
+    return all;
+  }
+  Support can_be_captured() const override {
+    return Support::no("allgather_reducescatter exchanges its numbers of tokens between hosts");
   }
 
   PrepareResult prepare(const PrepareInput& input, const CallContext& context) override;
   void finalize(const FinalizeInput& input, const CallContext& context) override;
 
  private:
-  Tensor gather(const Tensor& rows, const std::vector<int64_t>& counts, const Stream& stream) const;
+  void count_selections(const Tensor& ids, const Stream& stream);
 
   Group& group_;
   bool monolithic_;
   TransportStatistics statistics_;
+  Tensor selections_on_gpu_;                    // i64 [1]; undefined: none were counted there
+  Stream stream_;                               // that they were counted on
   std::map<int, std::vector<int64_t>> counts_;  // tokens per rank of the call, by micro-batch
   std::unique_ptr<WeightAndReduce> contiguous_ =
       make_weight_and_reduce(WeightAndReduceKind::kContiguous);
 };
 
-Tensor AllGatherReduceScatter::gather(const Tensor& rows,
-                                      const std::vector<int64_t>& counts,
-                                      const Stream& stream) const {
-  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  const Tensor all = rows.num_dims() == 1 ? Tensor::empty({total}, rows.dtype())
-                                          : Tensor::empty({total, rows.dim(1)}, rows.dtype());
-  all_gatherv(group_, kOp, rows, counts, all, stream);
-  return all;
+void AllGatherReduceScatter::count_selections(const Tensor& ids, const Stream& stream) {
+  if (ids.device().is_cuda()) {
+    if (!selections_on_gpu_) {
+      selections_on_gpu_ = Tensor::zeros({1}, DType::kI64, ids.device());
+    }
+    cuda_count_selections(ids, selections_on_gpu_, stream);
+    stream_ = stream;
+    return;
+  }
+  const auto* id = ids.data<int32_t>();
+  statistics_.selections += std::count_if(id, id + ids.numel(), [](int32_t i) { return i >= 0; });
 }
 
 PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
@@ -83,42 +99,59 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   const int64_t num_tokens = input.hidden.dim(0);
   all_gather_bytes(group_, kOp, &num_tokens, sizeof(num_tokens), counts.data());
 
-  PrepareResult result;
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+
   const Tensor x = weighted_input(input, context);
   const auto spec = rows_quant_spec(input);
   const bool per_tensor = spec && spec->group.is_per_tensor();
-  const bool is_static = input.quant->a1.scale.defined();
-  const auto quantize_into_result = [&](const Tensor& rows) {
-    const QuantizedSpecs specs = quantized_specs(*spec, rows.dim(0), rows.dim(1));
-    result.x = Tensor::empty(specs.values.shape, specs.values.dtype);
-    result.x_scale = Tensor::empty(specs.scale.shape, specs.scale.dtype);
-    quantize_rows(rows, *spec, input.quant->a1, 0, result.x, result.x_scale, context.stream);
+  // One scale for all rows that arrive can only be found there.
+  const bool quantizes_after = per_tensor && !input.quant->a1.scale.defined();
+  const TensorSpec none{{0}};
+  const auto quantized = [&](bool wanted, int64_t rows) {
+    return wanted ? quantized_specs(*spec, rows, x.dim(1)) : QuantizedSpecs{none, none};
   };
+  const auto all_of = [&](const Tensor& rows, bool wanted) {
+    return !wanted                ? none
+           : rows.num_dims() == 1 ? TensorSpec{{total}, rows.dtype()}
+                                  : TensorSpec{{total, rows.dim(1)}, rows.dtype()};
+  };
+  const QuantizedSpecs own = quantized(spec && !quantizes_after, num_tokens);
+  const QuantizedSpecs all = quantized(spec.has_value(), total);
+  const auto space = context.get(
+      WorkspaceSlot::kPrepare,
+      {own.values, own.scale, all.values, all.scale, all_of(x, !spec || quantizes_after),
+       all_of(input.router_logits, monolithic_), all_of(input.topk_ids, !monolithic_),
+       all_of(input.topk_weights, !monolithic_), all_of(input.lora_ids, input.lora_ids.defined())});
+  const auto gather = [&](const Tensor& rows, const Tensor& to) {
+    all_gatherv(group_, kOp, rows, counts, to, context.stream);
+    return to;
+  };
+
+  PrepareResult result;
   if (!spec) {
-    result.x = gather(x, counts, context.stream);
-  } else if (per_tensor && !is_static) {
-    quantize_into_result(gather(x, counts, context.stream));
+    result.x = gather(x, space[4]);
+  } else if (quantizes_after) {
+    result.x = space[2];
+    result.x_scale = space[3];
+    quantize_rows(gather(x, space[4]), *spec, input.quant->a1, 0, result.x, result.x_scale,
+                  context.stream);
   } else {
-    quantize_into_result(x);
-    result.x = gather(result.x, counts, context.stream);
-    if (!per_tensor) {
-      result.x_scale = gather(result.x_scale, counts, context.stream);
-    }
+    quantize_rows(x, *spec, input.quant->a1, 0, space[0], space[1], context.stream);
+    result.x = gather(space[0], space[2]);
+    result.x_scale = per_tensor ? space[1] : gather(space[1], space[3]);
   }
   if (monolithic_) {
-    result.router_logits = gather(input.router_logits, counts, context.stream);
+    result.router_logits = gather(input.router_logits, space[5]);
   } else {
-    result.topk_ids = gather(input.topk_ids, counts, context.stream);
-    result.topk_weights = gather(input.topk_weights, counts, context.stream);
+    result.topk_ids = gather(input.topk_ids, space[6]);
+    result.topk_weights = gather(input.topk_weights, space[7]);
     const Topology& topology = group_.topology();
-    const auto* ids = input.topk_ids.data<int32_t>();
-    statistics_.selections +=
-        std::count_if(ids, ids + input.topk_ids.numel(), [](int32_t id) { return id >= 0; });
+    count_selections(input.topk_ids, context.stream);
     statistics_.copies += num_tokens * topology.size;
     statistics_.node_copies += num_tokens * (topology.size - topology.node_size(topology.node()));
   }
   if (input.lora_ids) {
-    result.lora_ids = gather(input.lora_ids, counts, context.stream);
+    result.lora_ids = gather(input.lora_ids, space[8]);
   }
   return result;
 }
@@ -131,9 +164,8 @@ void AllGatherReduceScatter::finalize(const FinalizeInput& input, const CallCont
   expect_eq(input.output.dim(0), counts[static_cast<size_t>(group_.rank())],
             "rows of output (tokens of prepare)");
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  const Tensor partial =
-      context.pool().get(context.microbatch, WorkspaceSlot::kFinalize, {total, input.output.dim(1)},
-                         input.expert_output.dtype());
+  const Tensor partial = context.get(WorkspaceSlot::kFinalize, {total, input.output.dim(1)},
+                                     input.expert_output.dtype());
   if (total > 0) {
     reduce_rows(input, *contiguous_, partial, context.stream);
   }

@@ -34,6 +34,9 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   bool output_is_reduced() const override { return true; }
   bool supports_async() const override { return true; }
   bool localizes_ids() const override { return true; }
+  Support can_be_captured() const override {
+    return Support::no("high_throughput waits on the host for the number of rows");
+  }
 
   std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
 
@@ -76,8 +79,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   request.topk_weights = input.topk_weights;
   if (before) {
     const QuantizedSpecs specs = quantized_specs(*spec, x.dim(0), x.dim(1));
-    const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kPrepare,
-                                          {specs.values, specs.scale});
+    const auto space = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
     quantize_rows(x, *spec, input.quant->a1, 0, space[0], space[1], context.stream);
     request.payloads = space;
   } else {
@@ -103,8 +105,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
               result.x_scale = received.payloads[1];
             } else if (spec) {
               const QuantizedSpecs specs = quantized_specs(*spec, result.x.dim(0), result.x.dim(1));
-              const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kPrepare,
-                                                    {specs.values, specs.scale});
+              const auto space = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
               quantize_rows(result.x, *spec, a1, 0, space[0], space[1], context.stream);
               result.x = space[0];
               result.x_scale = space[1];
@@ -112,7 +113,6 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
             result.topk_ids = received.topk_ids;
             result.topk_weights = received.topk_weights;
             result.expert_num_tokens = received.expert_num_tokens;
-            result.expert_num_tokens_host = received.expert_num_tokens;
             return result;
           }};
 }
@@ -126,8 +126,8 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
 
   const int64_t rows = handle->num_rows();
   HighThroughput::CombineInput request;
-  request.x = context.pool().get(context.microbatch, WorkspaceSlot::kFinalize,
-                                 {rows, input.output.dim(1)}, input.expert_output.dtype());
+  request.x = context.get(WorkspaceSlot::kFinalize, {rows, input.output.dim(1)},
+                          input.expert_output.dtype());
   if (rows > 0) {  // ranks without rows still take part in combine
     reduce_rows(input, *contiguous_, request.x, context.stream);
   }

@@ -43,9 +43,14 @@ std::shared_ptr<const SharedExperts> make_shared_experts(MoeLayerWeights& weight
   desc.intermediate = weights.shared_intermediate;
   desc.format = ActivationFormat::kStandard;
   desc.num_adapters = desc.lora_rank = 0;
+  Tensor gate = weights.shared_gate;
+  if (gate) {
+    gate = to_device(gate, stream.device(), stream);
+    stream.synchronize();  // the original may go
+  }
   return std::make_shared<SharedExperts>(
       make_experts(desc, std::move(weights.shared), stream, options.experts),
-      std::move(weights.shared_gate), options.chunk_tokens);
+      std::move(gate), options.chunk_tokens);
 }
 
 namespace {

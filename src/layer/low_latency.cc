@@ -6,6 +6,7 @@
 #include <map>
 
 #include "layer/prepare_rows.h"
+#include "layer/row_ops.h"
 #include "moebius/all2all.h"
 
 namespace moebius {
@@ -59,6 +60,12 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     return rows_quant_supported(quant, defer_input_quant, num_local_experts_);
   }
 
+  Support can_be_captured() const override {
+    return topology_.num_nodes() == 1
+               ? Support::yes()
+               : Support::no("low_latency over several nodes exchanges messages between hosts");
+  }
+
   std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
 
   void set_dead(int rank, bool dead) override {
@@ -106,8 +113,10 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   call.topk_ids = input.topk_ids;
   call.topk_weights = input.topk_weights;
   if (input.apply_router_weight_on_input) {  // it is in the rows already
-    call.topk_weights = Tensor::empty(input.topk_weights.shape(), DType::kF32);
-    std::fill_n(call.topk_weights.data<float>(), call.topk_weights.numel(), 1.0f);
+    // Why this slot: what combine sends needs none here, so it is free until then.
+    call.topk_weights =
+        context.get(WorkspaceSlot::kFinalize, input.topk_weights.shape(), DType::kF32);
+    fill(call.topk_weights, 1.0f, context.stream);
   }
   calls_[context.microbatch] = call;
   const auto spec = cast == LowLatencyCast::kNone ? rows_quant_spec(input) : std::nullopt;
@@ -121,14 +130,12 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
             result.x = received.x;
             result.x_scale = received.x_scale;
             result.expert_num_tokens = received.expert_num_tokens;
-            result.expert_num_tokens_host = received.expert_num_tokens;
             if (has_lora) {
               result.lora_ids = received.row_tags;
             }
             if (spec) {
               const QuantizedSpecs specs = batched_quantized_specs(*spec, received.x.shape());
-              const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kPrepare,
-                                                    {specs.values, specs.scale});
+              const auto space = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
               quantize_batched_rows(received.x, received.expert_num_tokens, *spec, a1, space[0],
                                     space[1], context.stream);
               result.x = space[0];

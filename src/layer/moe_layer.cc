@@ -20,9 +20,11 @@ struct MoeLayer::State {
   Tensor expert_map;  // undefined: all experts are local
   bool has_shared = false;
   bool apply_router_weight_on_input = false;
-  Tensor load;           // i64 [E], selections of the last call
-  Tensor counts;         // i32 [E], scratch
-  Tensor computed_rows;  // i64 [L], of the last call
+  // Where the layer works.
+  Tensor counts;         // i32 [E], selections of the last call
+  Tensor computed_rows;  // i64 [L], of the last call where it took several of the kernel's
+  bool took_pieces = false;
+  Stream stream;  // of the last call
 
   DType in_dtype() const { return kernel->experts().desc().in_dtype; }
   int num_ranks() const { return group == nullptr ? 1 : group->size(); }
@@ -58,13 +60,34 @@ struct MoeLayer::State {
                   const CallContext& context);
 };
 
+namespace {
+
+// A copy of its own, done on return.
+Tensor on_host(const Tensor& counts, const Stream& stream) {
+  return counts.device().is_cpu() ? counts.clone() : to_device(counts, Device::cpu(), stream);
+}
+
+Tensor widened(const Tensor& counts) {
+  const Tensor wide = Tensor::empty(counts.shape(), DType::kI64);
+  std::copy_n(counts.data<int32_t>(), counts.numel(), wide.data<int64_t>());
+  return wide;
+}
+
+}  // namespace
+
 MoeLayer::MoeLayer(MoeLayerWeights weights,
                    const MoeLayerOptions& options,
                    const Stream& stream,
                    Group* group) {
   expect_consistent(weights, options, group);
+  if (group != nullptr && stream.device().is_cuda()) {
+    expect_eq(to_string(stream.device()), to_string(group->device()),
+              "device of the stream (this rank's of the group)");
+  }
   const MoeConfig config = weights.config;
+  const Device device = stream.device();
   const ExpertsDesc desc = routed_desc(weights, options);
+  weights.router_config.device = device;
   auto shared = make_shared_experts(weights, desc, options, stream);
   auto experts = make_experts(desc, std::move(weights.experts), stream, options.experts);
 
@@ -80,13 +103,15 @@ MoeLayer::MoeLayer(MoeLayerWeights weights,
       make_prepare_finalize(config, desc, options, group), std::move(experts), std::move(shared),
       options.monolithic ? state_->router : nullptr, KernelOptions{options.chunk_tokens});
   if (config.parallel.ep_size > 1) {
-    state_->expert_map = make_expert_map(
+    const Tensor map = make_expert_map(
         config.num_experts,
         expert_range(config.num_experts, config.parallel.ep_size, config.parallel.ep_rank));
+    state_->expert_map = to_device(map, device, stream);
+    stream.synchronize();  // the map has been read
   }
-  state_->load = Tensor::zeros({config.num_experts}, DType::kI64);
-  state_->counts = Tensor::zeros({config.num_experts}, DType::kI32);
-  state_->computed_rows = Tensor::zeros({config.num_local_experts}, DType::kI64);
+  state_->counts = Tensor::zeros({config.num_experts}, DType::kI32, device);
+  state_->computed_rows = Tensor::zeros({config.num_local_experts}, DType::kI64, device);
+  state_->stream = stream;
 }
 
 MoeLayer::~MoeLayer() = default;
@@ -105,10 +130,21 @@ const MoeConfig& MoeLayer::config() const {
   return state_->config;
 }
 Tensor MoeLayer::expert_load() const {
-  return state_->load.clone();
+  return widened(on_host(state_->counts, state_->stream));
 }
 Tensor MoeLayer::local_expert_load() const {
-  return state_->computed_rows.clone();
+  return state_->took_pieces ? on_host(state_->computed_rows, state_->stream)
+                             : widened(state_->kernel->last_expert_load());
+}
+
+Support MoeLayer::can_be_captured() const {
+  if (state_->sums_over_ranks()) {
+    return Support::no("outputs of the ranks are summed by copies that hosts agree on");
+  }
+  if (state_->slices_tokens()) {
+    return Support::no("tokens of a TP group are gathered by copies that hosts agree on");
+  }
+  return state_->kernel->prepare_finalize().can_be_captured();
 }
 
 void MoeLayer::forward(const Tensor& hidden,
@@ -134,7 +170,7 @@ void MoeLayer::forward(const Tensor& hidden,
   const TokenSlice own = token_slice(hidden.dim(0), tp_size, tp_rank);
   state_->forward_own(hidden.slice(own.begin, own.end), output.slice(own.begin, own.end),
                       lora_ids ? lora_ids.slice(own.begin, own.end) : lora_ids, context);
-  gather_slices(*state_->group, output, state_->group->rank() - tp_rank, tp_size);
+  gather_slices(*state_->group, output, state_->group->rank() - tp_rank, tp_size, context.stream);
 }
 
 void MoeLayer::State::forward_own(const Tensor& hidden,
@@ -152,16 +188,15 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   const bool widens_input = model_dtype != in_dtype;  // for the float64 oracle
   const bool sums = sums_over_ranks();
   const bool writes_to_output = !has_shared && !sums && output.dtype() == in_dtype;
-  const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kLayer,
-                                        {{{num_tokens, config.num_experts}, DType::kF32},
-                                         {selections, DType::kI32},
-                                         {selections, DType::kF32},
-                                         rows_if(rounds_input, model_dtype),
-                                         rows_if(widens_input, in_dtype),
-                                         rows_if(!writes_to_output, in_dtype),
-                                         rows_if(has_shared, in_dtype),
-                                         rows_if(sums, in_dtype)},
-                                        context.stream.device());
+  const auto space =
+      context.get(WorkspaceSlot::kLayer, {{{num_tokens, config.num_experts}, DType::kF32},
+                                          {selections, DType::kI32},
+                                          {selections, DType::kF32},
+                                          rows_if(rounds_input, model_dtype),
+                                          rows_if(widens_input, in_dtype),
+                                          rows_if(!writes_to_output, in_dtype),
+                                          rows_if(has_shared, in_dtype),
+                                          rows_if(sums, in_dtype)});
 
   Tensor x = hidden;
   if (rounds_input) {
@@ -186,7 +221,7 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   route(x, input.router_logits, input.topk_ids, input.topk_weights, context);
   run_kernel(input, routed, shared, context);
   if (sums) {
-    const Profile::Span span(context.profile, "finalize");
+    const Profile::Span span(context.profile, "finalize", context.stream);
     sum_over_ranks(*group, routed, space[7], context.stream);
     routed = space[7];
   }
@@ -202,13 +237,13 @@ void MoeLayer::State::route(const Tensor& hidden,
                             const Tensor& ids,
                             const Tensor& weights,
                             const CallContext& context) {
-  const Profile::Span span(context.profile, "router");
+  const Profile::Span span(context.profile, "router", context.stream);
   if (router->weights().gate) {
     router->logits(hidden, logits, context.stream);
   }
   router->select(logits, ids, weights, context.stream);
   count_expert_tokens(ids, {}, counts, context.stream);
-  std::copy_n(counts.data<int32_t>(), counts.numel(), load.data<int64_t>());
+  stream = context.stream;
 }
 
 // Calls of the kernel that `num_tokens` take: at least one, since it may be collective, and as many
@@ -228,21 +263,15 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
                                  const Tensor& routed,
                                  const Tensor& shared,
                                  const CallContext& context) {
-  std::fill_n(computed_rows.data<int64_t>(), computed_rows.numel(), 0);
-  const auto forward = [&](const KernelInput& in, const Tensor& out, const Tensor& shared_out) {
-    kernel->forward(in, out, shared_out, context);
-    const Tensor computed = kernel->last_expert_load();
-    for (int64_t l = 0; l < computed_rows.numel(); ++l) {
-      computed_rows.data<int64_t>()[l] += computed.data<int32_t>()[l];
-    }
-  };
   const auto limit = kernel->prepare_finalize().max_tokens_per_rank();
-  if (!limit) {
-    forward(input, routed, shared);
+  const int64_t num_tokens = input.hidden.dim(0);
+  const int64_t pieces = limit ? num_pieces(num_tokens, *limit) : 1;
+  took_pieces = pieces > 1;
+  if (!took_pieces) {
+    kernel->forward(input, routed, shared, context);
     return;
   }
-  const int64_t num_tokens = input.hidden.dim(0);
-  const int64_t pieces = num_pieces(num_tokens, *limit);
+  fill(computed_rows.view_as(DType::kI32), 0, context.stream);  // both halves of every i64
   for (int64_t piece = 0; piece < pieces; ++piece) {
     const int64_t begin = std::min(piece * *limit, num_tokens);
     const int64_t end = std::min(begin + *limit, num_tokens);
@@ -253,7 +282,8 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
     some.topk_ids = part(input.topk_ids);
     some.topk_weights = part(input.topk_weights);
     some.lora_ids = part(input.lora_ids);
-    forward(some, part(routed), part(shared));
+    kernel->forward(some, part(routed), part(shared), context);
+    add_counts(kernel->expert_load_on_device(), computed_rows, context.stream);
   }
 }
 

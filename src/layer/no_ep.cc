@@ -33,8 +33,7 @@ class NoEp final : public PrepareFinalize {
     result.x = weighted_input(input, context);
     if (const auto spec = rows_quant_spec(input)) {
       const QuantizedSpecs specs = quantized_specs(*spec, result.x.dim(0), result.x.dim(1));
-      const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kPrepare,
-                                            {specs.values, specs.scale}, context.stream.device());
+      const auto space = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
       quantize_rows(result.x, *spec, input.quant->a1, 0, space[0], space[1], context.stream);
       result.x = space[0];
       result.x_scale = space[1];

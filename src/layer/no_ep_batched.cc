@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "core/parallel.h"
+#include "experts/cuda/permute.h"
 #include "layer/batched_rows.h"
+#include "layer/cuda/rows.h"
 #include "layer/prepare_rows.h"
 #include "layer/reduce_rows.h"
 #include "moebius/prepare_finalize.h"
@@ -16,7 +18,7 @@ namespace moebius {
 namespace {
 
 // Ids as indices of local experts, -1 = masked or foreign.
-void map_ids(const Tensor& ids, const Tensor& expert_map, const Tensor& local_ids) {
+void map_ids(const Tensor& ids, const Tensor& expert_map, const Tensor& local_ids, const Stream&) {
   const auto* id = ids.data<int32_t>();
   const auto* map = expert_map.data<int32_t>();
   auto* local = local_ids.data<int32_t>();
@@ -94,34 +96,33 @@ class NoEpBatched final : public PrepareFinalize {
     const QuantizedSpecs specs =
         spec ? batched_quantized_specs(*spec, rows_shape) : QuantizedSpecs{{{0, 0}}, {{0, 0}}};
     const Shape lora_shape{input.lora_ids ? num_local_experts_ : 0, max_num_tokens_};
+    const bool is_cuda = context.stream.device().is_cuda();
     const auto space =
-        context.pool().get(context.microbatch, WorkspaceSlot::kPrepare,
-                           {{rows_shape, input.hidden.dtype()},
-                            {{num_local_experts_}, DType::kI32},
-                            {input.expert_map ? input.topk_ids.shape() : Shape{0}, DType::kI32},
-                            specs.values,
-                            specs.scale,
-                            {lora_shape, DType::kI32}},
-                           context.stream.device());
+        context.get(WorkspaceSlot::kPrepare,
+                    {{rows_shape, input.hidden.dtype()},
+                     {{num_local_experts_}, DType::kI32},
+                     {input.expert_map ? input.topk_ids.shape() : Shape{0}, DType::kI32},
+                     specs.values,
+                     specs.scale,
+                     {lora_shape, DType::kI32},
+                     {is_cuda ? Shape{num_tokens, topk} : Shape{0}, DType::kI32}});
 
     PrepareResult result;
     result.x = space[0];
     result.expert_num_tokens = space[1];
-    result.expert_num_tokens_host = space[1];
     Tensor local_ids = input.topk_ids;
     if (input.expert_map) {
       local_ids = space[2];
-      map_ids(input.topk_ids, input.expert_map, local_ids);
+      (is_cuda ? cuda_map_ids : map_ids)(input.topk_ids, input.expert_map, local_ids,
+                                         context.stream);
       result.topk_ids = local_ids;
       result.topk_weights = input.topk_weights;
     }
-    const BatchedRows rows = batched_rows(local_ids, 0, num_local_experts_, max_num_tokens_);
-    std::copy(rows.counts.begin(), rows.counts.end(), space[1].data<int32_t>());
-    gather(weighted_input(input, context), rows, topk, result.x, context.stream);
     if (input.lora_ids) {
-      spread_lora_ids(input.lora_ids, rows, topk, space[5]);
       result.lora_ids = space[5];
     }
+    is_cuda ? place_on_gpu(input, local_ids, space[6], result, context)
+            : place(input, local_ids, result, context);
     if (spec) {
       quantize_batched_rows(space[0], space[1], *spec, input.quant->a1, space[3], space[4],
                             context.stream);
@@ -136,6 +137,41 @@ class NoEpBatched final : public PrepareFinalize {
   }
 
  private:
+  // Fills result's rows, their counts and adapters.
+  void place(const PrepareInput& input,
+             const Tensor& local_ids,
+             const PrepareResult& result,
+             const CallContext& context) const {
+    const int64_t topk = local_ids.dim(1);
+    const BatchedRows rows = batched_rows(local_ids, 0, num_local_experts_, max_num_tokens_);
+    std::copy(rows.counts.begin(), rows.counts.end(), result.expert_num_tokens.data<int32_t>());
+    gather(weighted_input(input, context), rows, topk, result.x, context.stream);
+    if (result.lora_ids) {
+      spread_lora_ids(input.lora_ids, rows, topk, result.lora_ids);
+    }
+  }
+
+  // The same; rows without room, which the CPU refuses, are left out.
+  void place_on_gpu(const PrepareInput& input,
+                    const Tensor& local_ids,
+                    const Tensor& row_of_slot,
+                    const PrepareResult& result,
+                    const CallContext& context) const {
+    const int64_t num_rows = num_local_experts_ * max_num_tokens_;
+    cuda_order_slots({.ids = local_ids,
+                      .num_local_experts = num_local_experts_,
+                      .max_rows = max_num_tokens_,
+                      .row_of_slot = row_of_slot},
+                     context.stream);
+    cuda_count_rows(row_of_slot, max_num_tokens_, result.expert_num_tokens, context.stream);
+    cuda_permute_rows(weighted_input(input, context), row_of_slot,
+                      result.x.view({num_rows, result.x.dim(2)}), context.stream);
+    if (result.lora_ids) {
+      cuda_permute_rows(input.lora_ids.view({input.lora_ids.dim(0), 1}), row_of_slot,
+                        result.lora_ids.view({num_rows, 1}), context.stream);
+    }
+  }
+
   int64_t max_num_tokens_;
   int64_t num_local_experts_;
   std::unique_ptr<WeightAndReduce> naive_batched_ =

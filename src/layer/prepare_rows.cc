@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "core/cuda/runtime.h"
 #include "layer/row_ops.h"
+#include "quant/cuda/batched.h"
 
 namespace moebius {
 
@@ -28,8 +30,7 @@ Tensor weighted_input(const PrepareInput& input, const CallContext& context) {
     return input.hidden;
   }
   Tensor weighted =
-      context.pool().get(context.microbatch, WorkspaceSlot::kWeightedInput, input.hidden.shape(),
-                         input.hidden.dtype(), input.hidden.device());
+      context.get(WorkspaceSlot::kWeightedInput, input.hidden.shape(), input.hidden.dtype());
   scale_rows(input.hidden, input.topk_weights, weighted, context.stream);
   return weighted;
 }
@@ -85,7 +86,11 @@ void quantize_rows(const Tensor& x,
   Quantized out;
   out.values = values;
   out.scale = scale;
-  if (spec.format == QuantFormat::kNvfp4) {
+  std::shared_ptr<void> global_scale;  // written beside the codes; the caller has it already
+  if (spec.format == QuantFormat::kNvfp4 && x.device().is_cuda()) {
+    global_scale = cuda::allocate_on(sizeof(float), stream.native_handle(), stream.device().index);
+    out.global_scale = Tensor::borrow(global_scale.get(), {1}, DType::kF32, x.device());
+  } else if (spec.format == QuantFormat::kNvfp4) {
     out.global_scale = Tensor::empty({1}, DType::kF32);
   }
   quantize(x, spec, out, stream, of_expert(desc.scale), of_expert(desc.alpha_or_gscale));
@@ -106,6 +111,17 @@ void quantize_batched_rows(const Tensor& x,
                            const Tensor& values,
                            const Tensor& scale,
                            const Stream& stream) {
+  if (x.device().is_cuda()) {
+    quant::cuda_quantize_batched(
+        {.x = x,
+         .counts = counts,
+         .spec = spec,
+         .tensor_scale = spec.format == QuantFormat::kNvfp4 ? desc.alpha_or_gscale : desc.scale,
+         .values = values,
+         .scale = scale},
+        stream);
+    return;
+  }
   for (int64_t e = 0; e < x.dim(0); ++e) {
     const int64_t count = counts.data<int32_t>()[e];
     if (count == 0) {

@@ -4,10 +4,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "core/parallel.h"
+#include "layer/cuda/rows.h"
 
 namespace moebius {
 
@@ -17,6 +21,24 @@ constexpr int64_t kGrain = 1 << 14;  // elements per task: some 10 us of work
 
 int64_t rows_per_task(int64_t row_length) {
   return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, row_length));
+}
+
+template <typename T, typename G>
+double gate_dot(const T* row, const G* gate, int64_t hidden) {
+  std::array<double, kGateLanes> sums{};
+  for (int64_t begin = 0; begin < hidden; begin += kGateLanes) {
+    const int64_t n = std::min<int64_t>(kGateLanes, hidden - begin);
+    for (int64_t l = 0; l < n; ++l) {
+      sums[static_cast<size_t>(l)] += static_cast<double>(static_cast<float>(row[begin + l])) *
+                                      static_cast<double>(static_cast<float>(gate[begin + l]));
+    }
+  }
+  for (size_t step = kGateLanes / 2; step > 0; step /= 2) {
+    for (size_t l = 0; l < step; ++l) {
+      sums[l] += sums[l + step];
+    }
+  }
+  return sums[0];
 }
 
 }  // namespace
@@ -35,6 +57,9 @@ void expect_hidden_dtype(const Tensor& tensor, std::string_view what, Where wher
 
 void copy_rows(const Tensor& in, const Tensor& out, const Stream& stream) {
   assert(in.shape() == out.shape());
+  if (out.device().is_cuda()) {
+    return cuda_copy_rows(in, out, stream);
+  }
   visit_hidden_dtype(in.dtype(), [&](auto from) {
     visit_hidden_dtype(out.dtype(), [&](auto to) {
       using From = decltype(from);
@@ -57,6 +82,9 @@ void copy_rows(const Tensor& in, const Tensor& out, const Stream& stream) {
 
 void add_rows(const Tensor& a, const Tensor& b, const Tensor& out, const Stream& stream) {
   assert(a.shape() == b.shape() && a.shape() == out.shape() && a.dtype() == b.dtype());
+  if (out.device().is_cuda()) {
+    return cuda_add_rows(a, b, out, stream);
+  }
   visit_hidden_dtype(a.dtype(), [&](auto from) {
     visit_hidden_dtype(out.dtype(), [&](auto to) {
       using From = decltype(from);
@@ -75,6 +103,9 @@ void add_rows(const Tensor& a, const Tensor& b, const Tensor& out, const Stream&
 
 void scale_rows(const Tensor& x, const Tensor& weights, const Tensor& out, const Stream& stream) {
   assert(x.shape() == out.shape() && x.dtype() == out.dtype() && weights.numel() == x.dim(0));
+  if (out.device().is_cuda()) {
+    return cuda_scale_rows(x, weights, out, stream);
+  }
   const int64_t hidden = x.dim(1);
   visit_hidden_dtype(x.dtype(), [&](auto type) {
     using T = decltype(type);
@@ -93,6 +124,9 @@ void scale_rows(const Tensor& x, const Tensor& weights, const Tensor& out, const
 
 void gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, const Stream& stream) {
   assert(x.shape() == out.shape() && x.dtype() == out.dtype() && gate.numel() == x.dim(1));
+  if (out.device().is_cuda()) {
+    return cuda_gate_rows(x, gate, out, stream);
+  }
   const int64_t hidden = x.dim(1);
   visit_hidden_dtype(x.dtype(), [&](auto type) {
     visit_hidden_dtype(gate.dtype(), [&](auto gate_type) {
@@ -103,11 +137,7 @@ void gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, const Str
         for (int64_t t = begin; t < end; ++t) {
           const T* row = x.data<T>() + t * hidden;
           T* gated = out.data<T>() + t * hidden;
-          double dot = 0.0;
-          for (int64_t h = 0; h < hidden; ++h) {
-            dot += static_cast<double>(static_cast<float>(row[h])) *
-                   static_cast<double>(static_cast<float>(weights[h]));
-          }
+          const double dot = gate_dot(row, weights, hidden);
           const auto factor = static_cast<float>(1.0 / (1.0 + std::exp(-dot)));
           for (int64_t h = 0; h < hidden; ++h) {
             gated[h] = static_cast<T>(static_cast<float>(gated[h]) * factor);
@@ -116,6 +146,29 @@ void gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, const Str
       });
     });
   });
+}
+
+void fill(const Tensor& tensor, int32_t value, const Stream& stream) {
+  if (tensor.device().is_cuda()) {
+    return cuda_fill(tensor, static_cast<uint32_t>(value), stream);
+  }
+  std::fill_n(tensor.data<int32_t>(), tensor.numel(), value);
+}
+
+void add_counts(const Tensor& counts, const Tensor& totals, const Stream& stream) {
+  if (totals.device().is_cuda()) {
+    return cuda_add_counts(counts, totals, stream);
+  }
+  for (int64_t i = 0; i < totals.numel(); ++i) {
+    totals.data<int64_t>()[i] += counts.data<int32_t>()[i];
+  }
+}
+
+void fill(const Tensor& tensor, float value, const Stream& stream) {
+  if (tensor.device().is_cuda()) {
+    return cuda_fill(tensor, std::bit_cast<uint32_t>(value), stream);
+  }
+  std::fill_n(tensor.data<float>(), tensor.numel(), value);
 }
 
 }  // namespace moebius

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Element-wise operations on rows of f32, bf16 and f16: what stands between the stages of a layer.
-// All compute in f32 and round once; threaded, with the same bits for any number of threads.
+// All compute in f32 and round once; with the same bits for any number of threads, and on a GPU,
+// where nothing waits.  Operands are on the stream's device.
 #pragma once
 
 #include <type_traits>
@@ -39,7 +40,15 @@ void copy_rows(const Tensor& in, const Tensor& out, const Stream& stream);
 void add_rows(const Tensor& a, const Tensor& b, const Tensor& out, const Stream& stream);
 // out[t] = x[t] * dtype(weights[t]); x, out [T, H] of one dtype, weights f32 [T, 1].
 void scale_rows(const Tensor& x, const Tensor& weights, const Tensor& out, const Stream& stream);
-// out[t] *= sigmoid(gate . x[t]), the dot product in double; x, out [T, H], gate [1, H].
+// Every element = value; of i32, of f32.
+void fill(const Tensor& tensor, int32_t value, const Stream& stream);
+void fill(const Tensor& tensor, float value, const Stream& stream);
+// totals i64 [n] += counts i32 [n].
+void add_counts(const Tensor& counts, const Tensor& totals, const Stream& stream);
+// out[t] *= sigmoid(gate . x[t]), in double until the factor is rounded; x, out [T, H], gate [1,
+// H]. Sum l of the dot product is of columns l, l + kGateLanes, ..; sums l and l + n are added for
+// n = kGateLanes / 2, .., 1.
+inline constexpr int kGateLanes = 32;
 void gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, const Stream& stream);
 
 }  // namespace moebius

@@ -21,15 +21,12 @@ Tensor run_once(const Experts& experts,
                 Tensor output,
                 const CallContext& context) {
   const ExpertsWorkspace need = experts.workspace(rows);
-  const auto get = [&](WorkspaceSlot slot, const Shape& shape, DType dtype) {
-    return context.pool().get(context.microbatch, slot, shape, dtype, context.stream.device());
-  };
   const int64_t size13 = need.workspace13.numel();
   const int64_t output_size = need.output.numel();
   const int64_t front_size = std::max(size13, output.defined() ? 0 : output_size);
-  const Tensor front = get(WorkspaceSlot::kWorkspace13, {front_size}, need.dtype);
-  const Tensor workspace2 = get(WorkspaceSlot::kWorkspace2, need.workspace2, need.dtype);
-  const Tensor scratch = get(WorkspaceSlot::kScratch, {need.scratch_bytes}, DType::kU8);
+  const Tensor front = context.get(WorkspaceSlot::kWorkspace13, {front_size}, need.dtype);
+  const Tensor workspace2 = context.get(WorkspaceSlot::kWorkspace2, need.workspace2, need.dtype);
+  const Tensor scratch = context.get(WorkspaceSlot::kScratch, {need.scratch_bytes}, DType::kU8);
   if (output.defined()) {
     expect_shape(output, need.output, "output of the experts for these rows");
   } else {
@@ -50,10 +47,9 @@ Tensor run_chunks(const Experts& experts,
          fmt::format("output {} of {} cannot be split by {} rows", to_string(whole.output),
                      experts.implementation(), rows));
   const int64_t factor = whole.output[0] / rows;  // rows of output per row of input
-  const auto space = context.pool().get(
-      context.microbatch, WorkspaceSlot::kFusedOutput,
-      {{whole.output, whole.dtype}, {{experts.desc().num_local_experts}, DType::kI32}},
-      context.stream.device());
+  const auto space =
+      context.get(WorkspaceSlot::kFusedOutput,
+                  {{whole.output, whole.dtype}, {{experts.desc().num_local_experts}, DType::kI32}});
   const Tensor& output = space[0];
 
   for (int64_t begin = 0; begin < rows; begin += chunk_tokens) {
@@ -92,8 +88,7 @@ Tensor run_experts(const Experts& experts,
   const int64_t rows = input.x.dim(is_batched ? 1 : 0);
   if (rows == 0) {  // no token of any rank came here
     const ExpertsWorkspace none = experts.workspace(0);
-    return context.pool().get(context.microbatch, WorkspaceSlot::kFusedOutput, none.output,
-                              none.dtype, context.stream.device());
+    return context.get(WorkspaceSlot::kFusedOutput, none.output, none.dtype);
   }
   if (experts.supports_chunking() && rows > chunk_tokens) {
     return run_chunks(experts, input, chunk_tokens, context);

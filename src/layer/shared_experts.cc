@@ -73,17 +73,15 @@ void SharedExperts::forward(const Tensor& hidden,
   const QuantizedSpecs quantized =
       state_->quant_spec ? quantized_specs(*state_->quant_spec, num_tokens, hidden.dim(1))
                          : QuantizedSpecs{{{0}}, {{0}}};
-  const auto space = context.pool().get(context.microbatch, WorkspaceSlot::kShared,
-                                        {{need.workspace13, need.dtype},
-                                         {need.workspace2, need.dtype},
-                                         {{need.scratch_bytes}, DType::kU8},
-                                         {{chunk, 1}, DType::kI32},
-                                         {{chunk, 1}, DType::kF32},
-                                         quantized.values,
-                                         quantized.scale},
-                                        context.stream.device());
-  std::fill_n(space[3].data<int32_t>(), chunk, 0);   // every row selects the one expert ...
-  std::fill_n(space[4].data<float>(), chunk, 1.0f);  // ... with weight 1
+  const auto space = context.get(WorkspaceSlot::kShared, {{need.workspace13, need.dtype},
+                                                          {need.workspace2, need.dtype},
+                                                          {{need.scratch_bytes}, DType::kU8},
+                                                          {{chunk, 1}, DType::kI32},
+                                                          {{chunk, 1}, DType::kF32},
+                                                          quantized.values,
+                                                          quantized.scale});
+  fill(space[3], 0, context.stream);     // every row selects the one expert ...
+  fill(space[4], 1.0f, context.stream);  // ... with weight 1
   Tensor x = hidden;
   Tensor x_scale;
   if (state_->quant_spec) {

@@ -14,7 +14,9 @@ TokenSlice token_slice(int64_t num_tokens, int parts, int part) {
   return {begin, begin + base + (part < extra ? 1 : 0)};
 }
 
-void gather_slices(Group& group, const Tensor& rows, int first_rank, int num_ranks) {
+void gather_slices(
+    Group& group, const Tensor& rows, int first_rank, int num_ranks, const Stream& stream) {
+  constexpr std::string_view kOp = "gather slices of tokens";
   const auto part = [&](int rank) {
     const TokenSlice slice = token_slice(rows.dim(0), num_ranks, rank - first_rank);
     return rows.slice(slice.begin, slice.end);
@@ -29,7 +31,11 @@ void gather_slices(Group& group, const Tensor& rows, int first_rank, int num_ran
       recvs.push_back({rank, theirs.raw(), theirs.nbytes()});
     }
   }
-  group.exchange("gather slices of tokens", sends, recvs);
+  if (rows.device().is_cuda()) {
+    group.exchange_on(stream, kOp, sends, recvs);
+  } else {
+    group.exchange(kOp, sends, recvs);
+  }
 }
 
 void sum_over_ranks(Group& group, const Tensor& partial, const Tensor& out, const Stream& stream) {
@@ -40,7 +46,7 @@ void sum_over_ranks(Group& group, const Tensor& partial, const Tensor& out, cons
   const TokenSlice mine = token_slice(out.dim(0), group.size(), group.rank());
   reduce_scatterv(group, "sum over ranks", partial, counts, out.slice(mine.begin, mine.end),
                   stream);
-  gather_slices(group, out, 0, group.size());
+  gather_slices(group, out, 0, group.size(), stream);
 }
 
 }  // namespace moebius

@@ -23,7 +23,8 @@ TokenSlice token_slice(int64_t num_tokens, int parts, int part);
 
 // rows [T, ...]: every rank of [first_rank, first_rank + num_ranks) has filled its slice;
 // afterwards each has all of them.  Collective over the whole group.
-void gather_slices(Group& group, const Tensor& rows, int first_rank, int num_ranks);
+void gather_slices(
+    Group& group, const Tensor& rows, int first_rank, int num_ranks, const Stream& stream);
 
 // out [T, H] = sum over all ranks of their partial [T, H], on every rank; f32 accumulation in order
 // of rank, rounded once.  Collective.

@@ -123,9 +123,8 @@ class NoOp final : public WeightAndReduce {
     expect_dtype(output, input.expert_output.dtype(), "output");
     expect_shape(output, input.expert_output.shape(), "output");
     if (output.raw() != input.expert_output.raw()) {
-      const bool is_on_cpu = output.device().is_cpu() && input.expert_output.device().is_cpu();
-      is_on_cpu ? copy_rows(input.expert_output, output, stream)
-                : copy(input.expert_output, output, stream);
+      expect_on(output, input.expert_output.device(), "output");
+      copy_rows(input.expert_output, output, stream);
     }
   }
 };

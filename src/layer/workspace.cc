@@ -42,13 +42,17 @@ WorkspacePool::~WorkspacePool() = default;
 std::vector<Tensor> WorkspacePool::get(int microbatch,
                                        WorkspaceSlot slot,
                                        std::initializer_list<TensorSpec> specs,
-                                       Device device) {
+                                       const Stream& stream) {
+  const Device device = stream.device();
   int64_t total = 0;
   for (const TensorSpec& spec : specs) {
     total += aligned(bytes_of(spec));
   }
   Tensor& buffer = state_->buffer(microbatch, slot);
   if (total > 0 && (buffer.nbytes() < total || buffer.device() != device)) {
+    if (buffer.device().is_cuda()) {
+      stream.synchronize();
+    }
     buffer = Tensor();  // Why: frees the old block before the new one is taken
     buffer = Tensor::empty({total}, DType::kU8, device);
   }
@@ -65,8 +69,8 @@ std::vector<Tensor> WorkspacePool::get(int microbatch,
 }
 
 Tensor WorkspacePool::get(
-    int microbatch, WorkspaceSlot slot, const Shape& shape, DType dtype, Device device) {
-  return get(microbatch, slot, {{shape, dtype}}, device)[0];
+    int microbatch, WorkspaceSlot slot, const Shape& shape, DType dtype, const Stream& stream) {
+  return get(microbatch, slot, {{shape, dtype}}, stream)[0];
 }
 
 int64_t WorkspacePool::bytes() const {

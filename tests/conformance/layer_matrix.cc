@@ -10,6 +10,7 @@
 #include "layer/run_experts.h"
 #include "moebius/all2all.h"
 #include "moebius/weight_and_reduce.h"
+#include "tests/conformance/place.h"
 #include "tests/tolerance.h"
 
 namespace moebius::testing {
@@ -172,7 +173,7 @@ constexpr LayerExperts kFull = {"cpu_portable", "cpu_portable", Precision::kMode
 constexpr LayerExperts kOracle = {"ref_f64", "ref", Precision::kF64};
 
 bool is_exact(const LayerExperts& experts) {
-  return experts.implementation != "cpu_onednn";
+  return experts.implementation != "cpu_onednn" && experts.device == DeviceType::kCpu;
 }
 
 // What a rank runs: forward() call by call, or two micro-batches under way at a time.
@@ -181,17 +182,20 @@ class RankLayer {
   RankLayer(LayerProblem& problem, const LayerBackend& backend, Group& group)
       : problem_(problem),
         rank_(group.rank()),
-        map_(problem.placement().expert_map(rank_)),
-        router_(backend.is_monolithic ? problem.router() : nullptr),
+        place_(group.device()),
+        map_(place_.take(problem.placement().expert_map(rank_))),
+        router_(backend.is_monolithic ? problem.make_router(group.device()) : nullptr),
         kernel_(backend.make(group, problem.placement(), problem.desc(rank_, backend.format)),
-                problem.make_experts(rank_, backend.format),
+                problem.make_experts(rank_, backend.format, place_.stream),
                 nullptr,
                 router_),
         twin_(problem.scenario().is_interleaved
                   ? backend.make(group, problem.placement(), problem.desc(rank_, backend.format))
                   : nullptr) {}
 
-  void forward(const LayerInput& in, const Tensor& output) {
+  void forward(const LayerInput& in_on_cpu, const Tensor& output_on_cpu) {
+    const LayerInput in = take(in_on_cpu);
+    const Tensor output = place_.take(output_on_cpu);
     KernelInput input;
     input.hidden = in.hidden;
     input.topk_ids = in.topk_ids;
@@ -201,10 +205,13 @@ class RankLayer {
     input.expert_map = map_;
     input.apply_router_weight_on_input = problem_.scenario().weight_on_input;
     kernel_.forward(input, output, {}, context(0));
+    bring(output, output_on_cpu);
   }
 
   // Both are dispatched before either is computed, and combined in the other order.
-  void forward_interleaved(const LayerInput (&in)[2], const Tensor (&output)[2]) {
+  void forward_interleaved(const LayerInput (&in_on_cpu)[2], const Tensor (&output_on_cpu)[2]) {
+    const LayerInput in[] = {take(in_on_cpu[0]), take(in_on_cpu[1])};
+    const Tensor output[] = {place_.take(output_on_cpu[0]), place_.take(output_on_cpu[1])};
     PrepareResult prepared[2];
     Tensor computed[2];
     for (int i : {0, 1}) {
@@ -223,11 +230,23 @@ class RankLayer {
       done.weight_and_reduce = reduce.get();
       twin_->finalize(done, context(i));
     }
+    for (int i : {0, 1}) {
+      bring(output[i], output_on_cpu[i]);
+    }
   }
 
  private:
-  CallContext context(int microbatch) {
-    return {Stream::cpu(1), &workspaces_, microbatch, nullptr};
+  CallContext context(int microbatch) { return {place_.stream, &workspaces_, microbatch, nullptr}; }
+
+  LayerInput take(const LayerInput& in) const {
+    return {place_.take(in.hidden), place_.take(in.topk_ids), place_.take(in.topk_weights),
+            place_.take(in.logits)};
+  }
+  void bring(const Tensor& from, const Tensor& to) const {
+    if (from.raw() != to.raw()) {
+      const Tensor here = place_.bring(from);
+      std::memcpy(to.raw(), here.raw(), static_cast<size_t>(to.nbytes()));
+    }
   }
 
   PrepareResult prepare(const LayerInput& in, int microbatch) {
@@ -243,10 +262,10 @@ class RankLayer {
     PrepareResult prepared = twin_->prepare(request, context(microbatch));
     if (router_ != nullptr) {
       const Shape shape{prepared.x.dim(0), kernel_.experts().desc().topk};
-      prepared.topk_ids = Tensor::empty(shape, DType::kI32);
-      prepared.topk_weights = Tensor::empty(shape, DType::kF32);
+      prepared.topk_ids = Tensor::empty(shape, DType::kI32, place_.device());
+      prepared.topk_weights = Tensor::empty(shape, DType::kF32, place_.device());
       router_->select(prepared.router_logits, prepared.topk_ids, prepared.topk_weights,
-                      Stream::cpu(1));
+                      place_.stream);
     } else if (!prepared.topk_ids) {
       prepared.topk_ids = in.topk_ids;
       prepared.topk_weights = in.topk_weights;
@@ -267,6 +286,7 @@ class RankLayer {
 
   LayerProblem& problem_;
   int rank_;
+  Place place_;
   Tensor map_;
   std::shared_ptr<const Router> router_;
   ModularKernel kernel_;
@@ -278,6 +298,7 @@ using Outputs = std::vector<std::vector<Tensor>>;  // [call][rank]
 
 Outputs run(LayerProblem& problem, const LayerBackend& backend, const LayerTopology& topology) {
   const size_t num_calls = problem.scenario().calls.size();
+  const bool on_gpus = problem.experts().device == DeviceType::kCuda;
   Outputs outputs(num_calls);
   for (size_t call = 0; call < num_calls; ++call) {
     for (int rank = 0; rank < topology.num_ranks; ++rank) {
@@ -291,6 +312,9 @@ Outputs run(LayerProblem& problem, const LayerBackend& backend, const LayerTopol
   ThreadGroupOptions options;
   options.num_ranks = topology.num_ranks;
   options.ranks_per_node = topology.ranks_per_node;
+  for (int rank = 0; on_gpus && rank < topology.num_ranks; ++rank) {
+    options.devices.push_back(Device::cuda(rank % cuda_device_count()));
+  }
   run_thread_ranks(options, [&](Group& group) {
     const int rank = group.rank();
     const auto r = static_cast<size_t>(rank);
@@ -412,19 +436,18 @@ std::vector<LayerRow> layer_rows() {
   rows.back().topologies = {{1, 0}, {2, 0}, {3, 2}, {4, 2}};  // the wide one takes long
   std::vector<LayerExperts> experts;
   for (const ExpertsImpl& impl : experts_impls()) {
-    if (impl.device == DeviceType::kCpu && impl.name != kFull.name) {
-      experts.push_back({impl.name, impl.name, Precision::kModel});
+    if (impl.name != kFull.name) {
+      experts.push_back({impl.name, impl.name, Precision::kModel, impl.device});
     }
   }
   experts.push_back(kOracle);
   for (const LayerExperts& e : experts) {
     for (const LayerScheme& scheme : schemes) {
       if (scheme.hidden <= 256) {  // at 2880 `ref` takes long
-        rows.push_back({fmt::format("{}/{}", scheme.name, e.name),
-                        scheme,
-                        e,
-                        kMixed,
-                        {LayerTopology{1, 0}, {4, 2}}});
+        rows.push_back({fmt::format("{}/{}", scheme.name, e.name), scheme, e, kMixed,
+                        e.device == DeviceType::kCpu
+                            ? std::vector<LayerTopology>{{1, 0}, {4, 2}}
+                            : std::vector<LayerTopology>{{1, 0}, {2, 0}, {3, 0}, {4, 0}}});
       }
     }
   }
@@ -461,7 +484,18 @@ LayerProblem& LayerRowRunner::problem(const LayerBackend& backend, int num_ranks
 }
 
 std::string LayerRowRunner::experts_refusal() {
+  if (row_.experts.device == DeviceType::kCuda && cuda_device_count() == 0) {
+    return "skipped: no GPU";
+  }
   LayerProblem& made = problem(kBackends[0], 1);
+  if (row_.experts.device == DeviceType::kCuda) {
+    try {
+      made.make_experts(0, ActivationFormat::kStandard, Stream::cuda(0));
+      return "";
+    } catch (const Unsupported& error) {
+      return error.what();
+    }
+  }
   return moebius::refusal({made.desc(0, ActivationFormat::kStandard), made.weights(), {}},
                           row_.experts.implementation);
 }

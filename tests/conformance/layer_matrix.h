@@ -5,8 +5,9 @@
 // scenarios.  `moebius verify`, the tests and docs/conformance.md are made from the lists here.
 // A cell is refused, with the reason, or gives on every rank and in every row what the layer gives
 // on a single rank, with the sums that its backend is documented to make: bit by bit, but for
-// experts that leave sums to a library, which may choose its order by the number of rows. Of those
-// every row is within layer_tolerance(), and all rows of a call within tests/tolerance.h.
+// experts that leave sums to a library, which may choose its order by the number of rows, and for
+// those on GPUs, which are compared with the CPU's.  Of these every row is within
+// layer_tolerance(), and all rows of a call within tests/tolerance.h.
 #pragma once
 
 #include <map>

@@ -164,10 +164,7 @@ LayerProblem::LayerProblem(const LayerScheme& scheme,
   desc_.precision = experts.precision;
   weights_ = ExpertProblemMaker(kSeed).make_weights(desc_, scheme.expert_case);
 
-  RouterConfig config;
-  config.num_experts = desc_.num_experts;
-  config.topk = desc_.topk;
-  router_ = std::make_shared<const Router>(config, RouterWeights{});
+  const auto router = make_router(Device::cpu());
   const Stream stream = Stream::cpu(1);
   for (size_t call = 0; call < scenario.calls.size(); ++call) {
     if (scenario.calls[call] == LayerCall::kRepeat) {
@@ -179,7 +176,7 @@ LayerProblem::LayerProblem(const LayerScheme& scheme,
       LayerInput in{convert(from.x, desc_.in_dtype), from.ids, from.weights, {}};
       if (routed) {
         in.logits = logits_for(from.ids, desc_.num_experts, kSeed + inputs_.back().size());
-        router_->select(in.logits, in.topk_ids, in.topk_weights, stream);
+        router->select(in.logits, in.topk_ids, in.topk_weights, stream);
       }
       inputs_.back().push_back(in);
     }
@@ -205,15 +202,29 @@ ExpertWeights LayerProblem::weights_of(const std::vector<int64_t>& experts) cons
   return weights;
 }
 
-std::unique_ptr<Experts> LayerProblem::make_experts(int rank, ActivationFormat format) const {
+std::shared_ptr<const Router> LayerProblem::make_router(Device device) const {
+  RouterConfig config;
+  config.num_experts = desc_.num_experts;
+  config.topk = desc_.topk;
+  config.device = device;
+  return std::make_shared<const Router>(config, RouterWeights{});
+}
+
+std::unique_ptr<Experts> LayerProblem::make_experts(int rank,
+                                                    ActivationFormat format,
+                                                    const Stream& stream) const {
   std::vector<int64_t> local;
   for (int64_t e = 0; e < desc_.num_experts; ++e) {
     if (placement_.rank_of(e) == rank) {
       local.push_back(e);
     }
   }
-  return moebius::make_experts(desc(rank, format), weights_of(local), Stream::cpu(1),
+  return moebius::make_experts(desc(rank, format), weights_of(local), stream,
                                experts_.implementation);
+}
+
+std::string_view LayerProblem::single_rank_implementation() const {
+  return experts_.device == DeviceType::kCpu ? experts_.implementation : "cpu_portable";
 }
 
 // Every selection is a token of its own: top-1, all experts here.
@@ -234,7 +245,7 @@ ModularKernel& LayerProblem::single_rank(ActivationFormat format, LayerScope sco
   } else {
     prepare_finalize = make_no_ep_batched(max_rows, d.num_experts);
   }
-  auto experts = moebius::make_experts(d, weights_, Stream::cpu(1), experts_.implementation);
+  auto experts = moebius::make_experts(d, weights_, Stream::cpu(1), single_rank_implementation());
   return single_rank_.try_emplace({format, scope}, std::move(prepare_finalize), std::move(experts))
       .first->second;
 }

@@ -36,6 +36,7 @@ struct LayerExperts {
   std::string_view name;
   std::string_view implementation;  // empty: the first that accepts
   Precision precision = Precision::kModel;
+  DeviceType device = DeviceType::kCpu;  // of every rank; the one they are compared with is the CPU
 };
 
 enum class LayerCall : uint8_t {
@@ -108,10 +109,12 @@ class LayerProblem {
   const QuantConfig& quant() const { return weights_.quant; }
   const ExpertWeights& weights() const { return weights_; }
   // Top-k of the softmax, as the inputs' ids were chosen when routed.
-  std::shared_ptr<const Router> router() const { return router_; }
+  std::shared_ptr<const Router> make_router(Device device) const;
   // Of a rank, with its share of the weights.
   ExpertsDesc desc(int rank, ActivationFormat format) const;
-  std::unique_ptr<Experts> make_experts(int rank, ActivationFormat format) const;
+  std::unique_ptr<Experts> make_experts(int rank,
+                                        ActivationFormat format,
+                                        const Stream& stream) const;
 
   // Outputs [T, H] of `rank`.
   Tensor expected(size_t call,
@@ -129,6 +132,7 @@ class LayerProblem {
   struct Selection;
   std::vector<Selection> all_selections(size_t call) const;
   ExpertWeights weights_of(const std::vector<int64_t>& experts) const;
+  std::string_view single_rank_implementation() const;
   ModularKernel& single_rank(ActivationFormat format, LayerScope scope);
   bool casts_blocks() const;
   void compute(const std::vector<Selection>& all,
@@ -144,7 +148,6 @@ class LayerProblem {
   ExpertsDesc desc_;  // standard, all experts on one rank
   ExpertWeights weights_;
   ExpertPlacement placement_;
-  std::shared_ptr<const Router> router_;
   std::vector<std::vector<LayerInput>> inputs_;  // [call][rank]
   std::map<std::pair<ActivationFormat, LayerScope>, ModularKernel> single_rank_;
   std::map<std::tuple<size_t, ActivationFormat, LayerScope>, Tensor> selections_;

@@ -13,7 +13,9 @@ struct Place {
   Place() = default;
   explicit Place(DeviceType type)
       : stream(type == DeviceType::kCpu ? Stream::cpu() : Stream::cuda(0)) {}
-  explicit Place(const Stream& on) : stream(on) {}
+  // A rank's: one thread, or the GPU's stream.
+  explicit Place(Device device)
+      : stream(device.is_cpu() ? Stream::cpu(1) : Stream::cuda(device.index)) {}
 
   Device device() const { return stream.device(); }
 

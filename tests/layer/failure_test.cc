@@ -132,8 +132,8 @@ std::vector<Outcome> run(const FailureCase& c) {
         std::make_unique<Interrupted>(
             c.backend.make(group, problem.placement(), problem.desc(rank, c.backend.format)),
             interrupt),
-        problem.make_experts(rank, c.backend.format), nullptr,
-        c.backend.is_monolithic ? problem.router() : nullptr);
+        problem.make_experts(rank, c.backend.format, Stream::cpu(1)), nullptr,
+        c.backend.is_monolithic ? problem.make_router(Device::cpu()) : nullptr);
     WorkspacePool workspaces;
     const LayerInput& in = problem.input(0, rank);
     const Tensor output = Tensor::empty(in.hidden.shape(), in.hidden.dtype());

@@ -24,6 +24,7 @@ CudaDeviceInfo device_info(int index) {
 void expect_usable(int index) {
   refuse(index);
 }
+void prepare_for_shared_gpus() {}
 void make_current(int index) {
   refuse(index);
 }
@@ -60,7 +61,7 @@ std::shared_ptr<void> make_stream(int index) {
 void synchronize_stream(void*, int index) {
   refuse(index);
 }
-std::shared_ptr<void> record_event(void*, int index) {
+std::shared_ptr<void> record_event(void*, int index, bool) {
   refuse(index);
 }
 void wait_event(void*, int index, void*) {
@@ -71,6 +72,15 @@ void synchronize_event(void*) {
 }
 bool is_event_complete(void*) {
   refuse(0);
+}
+std::chrono::nanoseconds elapsed(void*, void*) {
+  refuse(0);
+}
+std::shared_ptr<void> capture(void*, int index, const std::function<void()>&) {
+  refuse(index);
+}
+void launch_graph(void*, void*, int index) {
+  refuse(index);
 }
 
 }  // namespace moebius::cuda

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 
 #include "core/cuda/check.h"
@@ -96,6 +97,11 @@ void expect_usable(int index) {
   if (has_note) {
     known_usable[static_cast<size_t>(index)].store(true, std::memory_order_relaxed);
   }
+}
+
+void prepare_for_shared_gpus() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
 }
 
 void make_current(int index) {

@@ -50,6 +50,9 @@ class Pool {
       give_back_unused_memory(index_);
       status = cudaMallocFromPoolAsync(&data, size, pool_, stream);
     }
+    if (status == cudaErrorMemoryAllocation) {
+      throw_out_of_memory(bytes);
+    }
     check_cuda(status, fmt::format("allocating {} bytes", bytes));
     return data;
   }
@@ -77,6 +80,15 @@ class Pool {
   void trim() { check_cuda(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo"); }
 
  private:
+  [[noreturn]] void throw_out_of_memory(int64_t bytes) const {
+    (void)cudaGetLastError();
+    size_t free = 0;
+    size_t total = 0;
+    check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    throw CudaError(fmt::format("out of memory: {} bytes on {}, of whose {} bytes {} are free",
+                                bytes, to_string(Device::cuda(index_)), total, free));
+  }
+
   const int index_;
   cudaMemPool_t pool_ = nullptr;  // never destroyed: handles may outlive everything else
   std::mutex mutex_;

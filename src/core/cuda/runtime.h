@@ -6,7 +6,9 @@
 // A `stream` or `event` is a cudaStream_t or cudaEvent_t.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -17,6 +19,9 @@ namespace moebius::cuda {
 int device_count();
 CudaDeviceInfo device_info(int index);
 void expect_usable(int index);
+// Ranks of this process will share GPUs, so that nothing may wait for a GPU to be idle, as loading
+// a kernel does, nor two streams share a hardware queue.  Before the first call of CUDA.
+void prepare_for_shared_gpus();
 void make_current(int index);  // the device of this thread's later calls that name none
 
 // Device memory, 256-byte aligned, from a pool of ours: neither taking nor giving back waits for
@@ -49,9 +54,15 @@ void fill_zero_now(void* to, int64_t bytes, int index);
 
 std::shared_ptr<void> make_stream(int index);
 void synchronize_stream(void* stream, int index);
-std::shared_ptr<void> record_event(void* stream, int index);  // a new event
+std::shared_ptr<void> record_event(void* stream, int index, bool is_timed);  // a new event
+// Between two timed events, which are waited for.
+std::chrono::nanoseconds elapsed(void* from, void* to);
 void wait_event(void* stream, int index, void* event);
 void synchronize_event(void* event);
 bool is_event_complete(void* event);
+
+// What `work` enqueues on the stream, as a cudaGraphExec_t; none of it runs.
+std::shared_ptr<void> capture(void* stream, int index, const std::function<void()>& work);
+void launch_graph(void* graph, void* stream, int index);
 
 }  // namespace moebius::cuda

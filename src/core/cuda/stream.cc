@@ -20,10 +20,11 @@ void synchronize_stream(void* stream, int index) {
   check_cuda(cudaStreamSynchronize(as_stream(stream)), "cudaStreamSynchronize");
 }
 
-std::shared_ptr<void> record_event(void* stream, int index) {
+std::shared_ptr<void> record_event(void* stream, int index, bool is_timed) {
   const DeviceGuard guard(index);
   cudaEvent_t event = nullptr;
-  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  check_cuda(cudaEventCreateWithFlags(&event, is_timed ? cudaEventDefault : cudaEventDisableTiming),
+             "cudaEventCreateWithFlags");
   std::shared_ptr<void> owner(event, [](void* e) {
     log_cuda_error(cudaEventDestroy(static_cast<cudaEvent_t>(e)), "cudaEventDestroy");
   });
@@ -49,6 +50,48 @@ bool is_event_complete(void* event) {
   }
   check_cuda(status, "cudaEventQuery");
   return true;
+}
+
+std::chrono::nanoseconds elapsed(void* from, void* to) {
+  synchronize_event(from);
+  synchronize_event(to);
+  float milliseconds = 0.0f;
+  check_cuda(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(from),
+                                  static_cast<cudaEvent_t>(to)),
+             "cudaEventElapsedTime");
+  return std::chrono::nanoseconds(static_cast<int64_t>(double{milliseconds} * 1e6));
+}
+
+// Why thread-local: other ranks' threads allocate and synchronize meanwhile.
+std::shared_ptr<void> capture(void* stream, int index, const std::function<void()>& work) {
+  const DeviceGuard guard(index);
+  check_cuda(cudaStreamBeginCapture(as_stream(stream), cudaStreamCaptureModeThreadLocal),
+             "cudaStreamBeginCapture");
+  cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    if (cudaStreamEndCapture(as_stream(stream), &graph) == cudaSuccess && graph != nullptr) {
+      log_cuda_error(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    }
+    (void)cudaGetLastError();  // Why: the error under way says more
+    throw;
+  }
+  check_cuda(cudaStreamEndCapture(as_stream(stream), &graph), "cudaStreamEndCapture");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  log_cuda_error(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  check_cuda(status, "cudaGraphInstantiate");
+  return {executable, [](void* g) {
+            log_cuda_error(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(g)),
+                           "cudaGraphExecDestroy");
+          }};
+}
+
+void launch_graph(void* graph, void* stream, int index) {
+  const DeviceGuard guard(index);
+  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), as_stream(stream)),
+             "cudaGraphLaunch");
 }
 
 }  // namespace moebius::cuda

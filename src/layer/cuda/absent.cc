@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of weighted_sum.h in a build without CUDA.
+// The functions of this folder in a build without CUDA.
+#include "layer/cuda/rows.h"
 #include "layer/cuda/weighted_sum.h"
 
 namespace moebius {
@@ -9,9 +10,35 @@ namespace moebius {
 void cuda_weighted_sum(const CudaSumArgs& args, const Stream&) {
   expect_usable(args.rows.device());
 }
-
 void cuda_batched_sum(const CudaSumArgs& args, int64_t, const Stream&) {
   expect_usable(args.rows.device());
+}
+void cuda_copy_rows(const Tensor&, const Tensor& out, const Stream&) {
+  expect_usable(out.device());
+}
+void cuda_add_rows(const Tensor&, const Tensor&, const Tensor& out, const Stream&) {
+  expect_usable(out.device());
+}
+void cuda_scale_rows(const Tensor&, const Tensor&, const Tensor& out, const Stream&) {
+  expect_usable(out.device());
+}
+void cuda_gate_rows(const Tensor&, const Tensor&, const Tensor& out, const Stream&) {
+  expect_usable(out.device());
+}
+void cuda_fill(const Tensor& tensor, uint32_t, const Stream&) {
+  expect_usable(tensor.device());
+}
+void cuda_map_ids(const Tensor& ids, const Tensor&, const Tensor&, const Stream&) {
+  expect_usable(ids.device());
+}
+void cuda_count_rows(const Tensor& row_of_slot, int64_t, const Tensor&, const Stream&) {
+  expect_usable(row_of_slot.device());
+}
+void cuda_count_selections(const Tensor& ids, const Tensor&, const Stream&) {
+  expect_usable(ids.device());
+}
+void cuda_add_counts(const Tensor& counts, const Tensor&, const Stream&) {
+  expect_usable(counts.device());
 }
 
 }  // namespace moebius

@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every checkpoint with expected outputs through the command on GPUs: every backend, 1, 2 and 4
+// ranks, which share GPUs where there are fewer.
+#include <algorithm>
+
+#include "moebius/device.h"
+#include "tests/app/fixtures.h"
+
+namespace moebius {
+namespace {
+
+using Words = std::vector<std::string>;
+
+class FixturesOnGpu : public test::FixtureTest {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) {
+      GTEST_SKIP() << "skipped: no GPU";
+    }
+    FixtureTest::SetUp();
+  }
+
+  void expect_on_gpu(int layer, Words options) {
+    std::string all;
+    for (const std::string& option : options) {
+      all += " " + option;
+    }
+    SCOPED_TRACE("layer " + std::to_string(layer) + all);
+    options.insert(options.end(), {"--device", "cuda"});
+    expect_output(layer, options);
+  }
+};
+
+TEST_P(FixturesOnGpu, OneRank) {
+  expect_on_gpu(0, {});
+  expect_on_gpu(1, {"--graph"});
+  expect_on_gpu(1, {"--chunk-tokens", "16"});
+  expect_on_gpu(0, {"--format", "batched"});
+  expect_on_gpu(1, {"--format", "batched", "--graph"});
+}
+
+TEST_P(FixturesOnGpu, AllGather) {
+  expect_on_gpu(0, {"--all2all", "allgather_reducescatter"});
+  expect_on_gpu(1, {"--all2all", "allgather_reducescatter", "--ranks", "2"});
+  expect_on_gpu(0, {"--all2all", "allgather_reducescatter", "--ranks", "4"});
+}
+
+TEST_P(FixturesOnGpu, HighThroughput) {
+  expect_on_gpu(0, {"--all2all", "high_throughput"});
+  expect_on_gpu(1, {"--all2all", "high_throughput", "--ranks", "2"});
+  expect_on_gpu(0, {"--all2all", "high_throughput", "--ranks", "4"});
+}
+
+TEST_P(FixturesOnGpu, LowLatency) {
+  expect_on_gpu(0, {"--all2all", "low_latency", "--graph"});
+  expect_on_gpu(1, {"--all2all", "low_latency", "--ranks", "2"});
+  expect_on_gpu(0, {"--all2all", "low_latency", "--ranks", "4", "--graph"});
+}
+
+TEST_P(FixturesOnGpu, TensorParallel) {
+  expect_on_gpu(0, {"--tp", "2"});
+  expect_on_gpu(1, {"--tp", "2", "--dp", "2", "--all2all", "high_throughput"});
+}
+
+TEST_P(FixturesOnGpu, NcclWithAGpuPerRank) {
+  const std::string most = std::to_string(std::min(cuda_device_count(), 4));
+  for (const char* backend : {"allgather_reducescatter", "high_throughput", "low_latency"}) {
+    expect_on_gpu(1, {"--all2all", backend, "--group", "nccl", "--ranks", most});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         FixturesOnGpu,
+                         testing::ValuesIn(test::kFixtures),
+                         test::fixture_name);
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,197 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The backends over ranks with GPUs against themselves on CPUs: what a rank's experts get, and what
+// comes back, to the bit; twice on one object.
+#include <gtest/gtest.h>
+
+#include "layer/token_slices.h"
+#include "moebius/all2all.h"
+#include "tests/comm/gpu_ranks.h"
+#include "tests/conformance/place.h"
+#include "tests/expert_problem.h"
+#include "tests/layer/tensors.h"
+
+namespace moebius::testing {
+namespace {
+
+constexpr int64_t kHidden = 256;
+constexpr int64_t kTopk = 3;
+constexpr int64_t kMaxTokens = 16;
+
+enum class Kind { kAllGather, kMonolithic, kHighThroughput, kLowLatency };
+constexpr Kind kKinds[] = {Kind::kAllGather, Kind::kMonolithic, Kind::kHighThroughput,
+                           Kind::kLowLatency};
+constexpr const char* kNames[] = {"all-gather", "monolithic", "high throughput", "low latency"};
+
+// Of the rows a rank gets, only those in use; and what comes back to it.
+struct Seen {
+  std::vector<Tensor> tensors;
+};
+
+class CudaTransport : public GpuRanksTest {
+ protected:
+  int64_t num_experts() const { return GetParam().num_ranks * 2 + 1; }
+};
+
+PrepareInput input_of(int rank, int call, int64_t num_experts) {
+  const int64_t num_tokens = (rank * 5 + call * 3 + 4) % (kMaxTokens + 1);
+  const auto seed = static_cast<uint32_t>(100 * rank + call);
+  PrepareInput input;
+  input.hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, seed);
+  input.topk_ids = random_ids(num_tokens, kTopk, num_experts, seed + 1);
+  for (int64_t i = 0; i < input.topk_ids.numel(); i += 7) {
+    input.topk_ids.data<int32_t>()[i] = -1;
+  }
+  input.topk_weights = random_tensor({num_tokens, kTopk}, DType::kF32, seed + 2);
+  input.router_logits = random_tensor({num_tokens, num_experts}, DType::kF32, seed + 3);
+  input.lora_ids = random_ids(num_tokens, 1, 4, seed + 4).view({num_tokens});
+  input.num_experts = num_experts;
+  return input;
+}
+
+Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_experts) {
+  const Place place(group.device());
+  const auto placement = ExpertPlacement::linear(num_experts, group.size());
+  const int64_t num_local = placement.num_local(group.rank());
+  const bool batched = kind == Kind::kLowLatency;
+  const auto pf = kind == Kind::kLowLatency
+                      ? make_low_latency(group, placement, {kMaxTokens, kHidden, kTopk})
+                  : kind == Kind::kHighThroughput
+                      ? make_high_throughput(group, placement)
+                      : make_allgather_reducescatter(group, kind == Kind::kMonolithic);
+  WorkspacePool pool;
+  const CallContext context{place.stream, &pool, 0, nullptr};
+  QuantConfig own = quant;
+  own.a1.scale = place.take(quant.a1.scale);
+  own.a1.alpha_or_gscale = place.take(quant.a1.alpha_or_gscale);
+  Seen seen;
+  for (int call = 0; call < 3; ++call) {
+    PrepareInput input = input_of(group.rank(), call, num_experts);
+    for (Tensor* tensor : {&input.hidden, &input.topk_ids, &input.topk_weights,
+                           &input.router_logits, &input.lora_ids}) {
+      *tensor = place.take(*tensor);
+    }
+    input.quant = &own;
+    const PrepareResult prepared = pf->prepare(input, context);
+    Tensor counts;
+    if (batched) {
+      counts = place.bring(prepared.expert_num_tokens);
+      seen.tensors.push_back(counts);
+    }
+    const auto keep = [&](const Tensor& tensor) {
+      if (!tensor) {
+        return;
+      }
+      const Tensor here = place.bring(tensor);
+      if (!batched || here.dim(0) != num_local) {
+        seen.tensors.push_back(here.clone());
+        return;
+      }
+      for (int64_t e = 0; e < num_local; ++e) {
+        seen.tensors.push_back(here[e].slice(0, counts.data<int32_t>()[e]).clone());
+      }
+    };
+    for (const Tensor& tensor :
+         {prepared.x, prepared.x_scale, prepared.topk_ids, prepared.topk_weights,
+          prepared.router_logits, prepared.lora_ids}) {
+      keep(tensor);
+    }
+    const Shape rows = batched ? Shape{num_local, prepared.x.dim(1), kHidden}
+                               : Shape{prepared.x.dim(0), kTopk, kHidden};
+    const auto reduce = make_weight_and_reduce(batched ? WeightAndReduceKind::kDelegate
+                                                       : WeightAndReduceKind::kContiguous);
+    FinalizeInput done;
+    done.output = Tensor::zeros(input.hidden.shape(), DType::kBF16, place.device());
+    done.expert_output =
+        place.take(random_tensor(rows, DType::kBF16, static_cast<uint32_t>(9 + group.rank())));
+    // Monolithic: what a router would choose of the logits that have arrived.
+    const int64_t num_rows = prepared.x.dim(0);
+    done.topk_ids = kind == Kind::kMonolithic
+                        ? place.take(random_ids(num_rows, kTopk, num_experts, 77))
+                        : prepared.topk_ids;
+    done.topk_weights = kind == Kind::kMonolithic
+                            ? place.take(random_tensor({num_rows, kTopk}, DType::kF32, 78))
+                            : prepared.topk_weights;
+    done.weight_and_reduce = reduce.get();
+    pf->finalize(done, context);
+    seen.tensors.push_back(place.bring(done.output));
+    place.stream.synchronize();
+  }
+  if (const auto statistics = pf->statistics()) {
+    const Tensor all = Tensor::empty({3}, DType::kI64);
+    all.data<int64_t>()[0] = statistics->selections;
+    all.data<int64_t>()[1] = statistics->copies;
+    all.data<int64_t>()[2] = statistics->node_copies;
+    seen.tensors.push_back(all);
+  }
+  return seen;
+}
+
+TEST_P(CudaTransport, PreparesAndFinalizesAsOnTheCpu) {
+  const auto num_ranks = static_cast<size_t>(GetParam().num_ranks);
+  for (const Kind kind : kKinds) {
+    for (const Scheme& scheme : kSchemes) {
+      const std::string_view name = scheme.name;
+      if (name != "unquantized" && name != "fp8_tensor" && name != "fp8_tensor_static" &&
+          name != "fp8_block" && name != "int8_w8a8_token" && name != "mxfp8") {
+        continue;
+      }
+      if (kind == Kind::kLowLatency && name == "fp8_tensor_static") {
+        continue;  // a scale per expert of one rank
+      }
+      SCOPED_TRACE(std::string(kNames[static_cast<int>(kind)]) + ", " + std::string(name));
+      ExpertsDesc desc;
+      desc.num_experts = desc.num_local_experts = num_experts();
+      desc.topk = kTopk;
+      desc.hidden = kHidden;
+      desc.intermediate = 64;
+      const QuantConfig quant = ExpertProblemMaker(3).make_weights(desc, {.scheme = scheme}).quant;
+      std::vector<Seen> expected(num_ranks);
+      ThreadGroupOptions on_cpus;
+      on_cpus.num_ranks = GetParam().num_ranks;
+      run_thread_ranks(on_cpus, [&](Group& group) {
+        expected[static_cast<size_t>(group.rank())] = run_calls(group, kind, quant, num_experts());
+      });
+      run([&](Group& group) {
+        const Seen actual = run_calls(group, kind, quant, num_experts());
+        const Seen& wanted = expected[static_cast<size_t>(group.rank())];
+        ASSERT_EQ(actual.tensors.size(), wanted.tensors.size());
+        for (size_t i = 0; i < wanted.tensors.size(); ++i) {
+          SCOPED_TRACE("rank " + std::to_string(group.rank()) + ", tensor " + std::to_string(i));
+          expect_same_bits(actual.tensors[i], wanted.tensors[i]);
+        }
+      });
+    }
+  }
+}
+
+TEST_P(CudaTransport, SumsAndGathersSlicesOfTokens) {
+  run([&](Group& group) {
+    const Place place(group.device());
+    for (const int64_t num_tokens : {0, 1, 7, 64}) {
+      const auto partial = [&](int rank) {
+        return random_tensor({num_tokens, kHidden}, DType::kBF16, static_cast<uint32_t>(rank + 1));
+      };
+      const Tensor out = Tensor::zeros({num_tokens, kHidden}, DType::kBF16, place.device());
+      sum_over_ranks(group, place.take(partial(group.rank())), out, place.stream);
+      const Tensor actual = place.bring(out);
+      std::vector<Tensor> parts;
+      for (int rank = 0; rank < group.size(); ++rank) {
+        parts.push_back(partial(rank));
+      }
+      for (int64_t i = 0; i < actual.numel(); ++i) {
+        float sum = 0.0f;
+        for (const Tensor& part : parts) {
+          sum += get_float(part, i);
+        }
+        ASSERT_EQ(get_float(actual, i), static_cast<float>(BFloat16(sum))) << i;
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaTransport, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
+
+}  // namespace
+}  // namespace moebius::testing
