@@ -49,8 +49,8 @@ std::shared_ptr<const SharedExperts> make_shared_experts(MoeLayerWeights& weight
     stream.synchronize();  // the original may go
   }
   return std::make_shared<SharedExperts>(
-      make_experts(desc, std::move(weights.shared), stream, options.experts),
-      std::move(gate), options.chunk_tokens);
+      make_experts(desc, std::move(weights.shared), stream, options.experts), std::move(gate),
+      options.chunk_tokens);
 }
 
 namespace {

@@ -299,6 +299,9 @@ using Outputs = std::vector<std::vector<Tensor>>;  // [call][rank]
 Outputs run(LayerProblem& problem, const LayerBackend& backend, const LayerTopology& topology) {
   const size_t num_calls = problem.scenario().calls.size();
   const bool on_gpus = problem.experts().device == DeviceType::kCuda;
+  if (on_gpus) {
+    expect_usable(Device::cuda(0));
+  }
   Outputs outputs(num_calls);
   for (size_t call = 0; call < num_calls; ++call) {
     for (int rank = 0; rank < topology.num_ranks; ++rank) {

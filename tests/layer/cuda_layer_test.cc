@@ -1,0 +1,275 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The whole layer on GPUs: row by row what it is on one rank of the CPU, the same bits every time,
+// and inside CUDA graphs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "moebius/graph.h"
+#include "moebius/moe_layer.h"
+#include "moebius/profile.h"
+#include "tests/comm/gpu_ranks.h"
+#include "tests/conformance/place.h"
+#include "tests/layer/tensors.h"
+
+namespace moebius::testing {
+namespace {
+
+constexpr int64_t kExperts = 10;
+constexpr int64_t kTopk = 3;
+constexpr int64_t kHidden = 256;
+constexpr int64_t kIntermediate = 96;
+constexpr int64_t kMaxTokens = 8;  // per rank and call of a batched backend
+constexpr double kRowTolerance = 1e-2;
+
+struct Kind {
+  const char* name;
+  All2AllBackend backend = All2AllBackend::kNone;
+  int tp = 1;
+  ActivationFormat format = ActivationFormat::kStandard;
+  bool is_monolithic = false;
+  int64_t chunk_tokens = 0;
+};
+constexpr Kind kOverRanks[] = {
+    {.name = "summed", .tp = 0},  // 0: all ranks
+    {.name = "all-gather", .backend = All2AllBackend::kAllGatherReduceScatter},
+    {.name = "monolithic",
+     .backend = All2AllBackend::kAllGatherReduceScatter,
+     .is_monolithic = true},
+    {.name = "high throughput", .backend = All2AllBackend::kHighThroughput},
+    {.name = "low latency", .backend = All2AllBackend::kLowLatency},
+    {.name = "high throughput, tp", .backend = All2AllBackend::kHighThroughput, .tp = 0},
+    {.name = "low latency, tp", .backend = All2AllBackend::kLowLatency, .tp = 0},
+};
+
+// A rank's share, with shared experts behind a gate.
+MoeLayerWeights weights_of(const ParallelConfig& parallel) {
+  const ExpertRange own = expert_range(kExperts, parallel.ep_size, parallel.ep_rank);
+  const auto share = [&](const Shape& shape, uint32_t seed) {
+    return random_tensor(shape, DType::kBF16, seed, 0.2f).slice(own.begin, own.end);
+  };
+  MoeLayerWeights w;
+  w.config.parallel = parallel;
+  w.config.num_experts = kExperts;
+  w.config.num_local_experts = own.size();
+  w.config.experts_per_token = kTopk;
+  w.config.hidden = kHidden;
+  w.config.intermediate = kIntermediate;
+  w.config.max_num_tokens = kMaxTokens;
+  w.router_config.num_experts = kExperts;
+  w.router_config.topk = kTopk;
+  w.router_config.renormalize = true;
+  w.router.gate = random_tensor({kExperts, kHidden}, DType::kBF16, 1, 0.3f);
+  w.experts.w1 = share({kExperts, 2 * kIntermediate, kHidden}, 2);
+  w.experts.w2 = share({kExperts, kHidden, kIntermediate}, 3);
+  w.shared.w1 = random_tensor({1, 2 * kIntermediate, kHidden}, DType::kBF16, 4, 0.2f);
+  w.shared.w2 = random_tensor({1, kHidden, kIntermediate}, DType::kBF16, 5, 0.2f);
+  w.shared_intermediate = kIntermediate;
+  w.shared_gate = random_tensor({1, kHidden}, DType::kBF16, 6, 0.1f);
+  return w;
+}
+
+struct Expected {
+  Tensor output;
+  Tensor load;
+};
+Expected on_one_cpu(const Tensor& hidden) {
+  MoeLayerOptions options;
+  options.experts = "cpu_portable";
+  const Stream stream = Stream::cpu();
+  MoeLayer layer(weights_of({}), options, stream);
+  WorkspacePool workspaces;
+  const Tensor output = Tensor::empty(hidden.shape(), DType::kBF16);
+  layer.forward(hidden, output, {stream, &workspaces, 0, nullptr});
+  return {output, layer.expert_load()};
+}
+
+void expect_rows(const Tensor& actual, const Tensor& expected) {
+  ASSERT_EQ(actual.shape(), expected.shape());
+  for (int64_t t = 0; t < expected.dim(0); ++t) {
+    ASSERT_LE(relative_error(actual[t], expected[t]), kRowTolerance) << "row " << t;
+  }
+}
+
+// A rank's layer with what its calls need.
+struct RankLayer {
+  RankLayer(const Kind& kind, const ParallelConfig& parallel, const Place& at, Group* group)
+      : place(at) {
+    MoeLayerOptions options;
+    options.format = kind.format;
+    options.monolithic = kind.is_monolithic;
+    options.chunk_tokens = kind.chunk_tokens;
+    layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
+  }
+  CallContext context() { return {place.stream, &workspaces, 0, nullptr}; }
+  Tensor forward(const Tensor& hidden, DType output_dtype = DType::kBF16) {
+    const Tensor output = Tensor::empty(hidden.shape(), output_dtype, place.device());
+    layer->forward(place.take(hidden), output, context());
+    return place.bring(output);
+  }
+
+  Place place;
+  WorkspacePool workspaces;
+  std::unique_ptr<MoeLayer> layer;
+};
+
+class CudaLayer : public GpuTest {};
+
+TEST_F(CudaLayer, OneRankGivesTheRowsOfTheCpu) {
+  const Place place{Device::cuda(0)};
+  const Kind kinds[] = {
+      {.name = "standard"},
+      {.name = "batched", .format = ActivationFormat::kBatched},
+      {.name = "chunks", .chunk_tokens = 5},
+  };
+  for (const Kind& kind : kinds) {
+    RankLayer rank(kind, {}, place, nullptr);
+    EXPECT_EQ(rank.layer->kernel().experts().implementation(), "cuda");
+    for (const int64_t num_tokens : {1, 0, 20, 7}) {  // batched: 20 are three pieces
+      SCOPED_TRACE(std::string(kind.name) + ", " + std::to_string(num_tokens) + " tokens");
+      const Tensor hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, 11);
+      const Expected expected = on_one_cpu(hidden);
+      const Tensor output = rank.forward(hidden);
+      expect_rows(output, expected.output);
+      expect_same_bits(rank.layer->expert_load(), expected.load);
+      expect_same_bits(rank.layer->local_expert_load(), expected.load);
+      expect_same_bits(rank.forward(hidden), output);
+      // Another dtype on either side.
+      expect_rows(convert(rank.forward(convert(hidden, DType::kF32), DType::kF32), DType::kBF16),
+                  expected.output);
+    }
+  }
+}
+
+TEST_F(CudaLayer, StagesHaveTimes) {
+  RankLayer rank({.name = "standard"}, {}, Place{Device::cuda(0)}, nullptr);
+  const Tensor hidden = rank.place.take(random_tensor({64, kHidden}, DType::kBF16, 1));
+  const Tensor output = Tensor::empty(hidden.shape(), DType::kBF16, hidden.device());
+  Profile profile;
+  CallContext context = rank.context();
+  rank.layer->forward(hidden, output, context);
+  context.profile = &profile;
+  rank.layer->forward(hidden, output, context);
+  std::vector<std::string> names;
+  for (const Profile::Stage& stage : profile.stages()) {
+    names.push_back(stage.name);
+    EXPECT_GT(stage.total.count(), 0) << stage.name;
+    EXPECT_LT(stage.total, std::chrono::milliseconds(50)) << stage.name;
+  }
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"router", "shared", "prepare", "experts", "finalize"}));
+}
+
+// Records a call, then replays it on other hidden states: the bits of calls that are not recorded.
+void expect_replays(RankLayer& rank, int64_t num_tokens, uint32_t seed) {
+  const auto hidden = [&](uint32_t call) {
+    return random_tensor({num_tokens, kHidden}, DType::kBF16, seed + call);
+  };
+  std::vector<Tensor> expected;
+  for (const uint32_t call : {0u, 1u, 2u, 3u}) {
+    expected.push_back(rank.forward(hidden(call)));
+  }
+  const Tensor load = rank.layer->expert_load();
+  const Tensor in = rank.place.take(hidden(0));
+  const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
+  rank.layer->forward(in, out, rank.context());
+  ASSERT_TRUE(rank.layer->can_be_captured().ok) << rank.layer->can_be_captured().reason;
+  const Graph graph(rank.place.stream, [&] { rank.layer->forward(in, out, rank.context()); });
+  for (const uint32_t call : {1u, 2u, 2u, 3u}) {
+    const Tensor next = hidden(call);
+    copy(next, in, rank.place.stream);
+    graph.launch();
+    expect_same_bits(rank.place.bring(out), expected[call]);
+  }
+  expect_same_bits(rank.layer->expert_load(), load);
+}
+
+TEST_F(CudaLayer, OneRankIsCapturedByGraphs) {
+  for (const auto format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
+    for (const int64_t num_tokens : {1, 8, 20}) {
+      SCOPED_TRACE(std::string(name(format)) + ", " + std::to_string(num_tokens) + " tokens");
+      RankLayer rank({.name = "", .format = format}, {}, Place{Device::cuda(0)}, nullptr);
+      expect_replays(rank, num_tokens, 31);
+    }
+  }
+}
+
+TEST_F(CudaLayer, OutOfMemorySaysHowMuch) {
+  expect_mentions(
+      message_of([] { Tensor::empty({int64_t{1} << 46}, DType::kU8, Device::cuda(0)); }),
+      {"out of memory", "70368744177664", "cuda:0", "free"});
+}
+
+class CudaLayerRanks : public GpuRanksTest {};
+
+TEST_P(CudaLayerRanks, EveryBackendGivesTheRowsOfOneCpu) {
+  const int num_ranks = GetParam().num_ranks;
+  for (const Kind& kind : kOverRanks) {
+    SCOPED_TRACE(kind.name);
+    const int tp = kind.tp == 0 ? num_ranks : 1;
+    const int dp = num_ranks / tp;
+    // Ranks of a TP group bring the same tokens; 13 are two pieces of a batched call.
+    const auto hidden_of = [&](int dp_rank) {
+      return random_tensor({(dp_rank * 7 + 13) % 17, kHidden}, DType::kBF16,
+                           static_cast<uint32_t>(50 + dp_rank));
+    };
+    std::vector<Expected> expected;
+    std::vector<int64_t> load(kExperts);
+    for (int dp_rank = 0; dp_rank < dp; ++dp_rank) {
+      expected.push_back(on_one_cpu(hidden_of(dp_rank)));
+      for (int64_t e = 0; e < kExperts; ++e) {
+        load[static_cast<size_t>(e)] += expected.back().load.data<int64_t>()[e];
+      }
+    }
+    run([&](Group& group) {
+      const int rank = group.rank();
+      const auto parallel = ParallelConfig::make(tp, rank % tp, dp, rank / tp, true, kind.backend);
+      RankLayer layer(kind, parallel, Place(group.device()), &group);
+      const Tensor hidden = hidden_of(rank / tp);
+      const Tensor output = layer.forward(hidden);
+      const Tensor own_load = layer.layer->local_expert_load();
+      expect_rows(output, expected[static_cast<size_t>(rank / tp)].output);
+      expect_same_bits(layer.forward(hidden), output);
+      const ExpertRange own = expert_range(kExperts, parallel.ep_size, parallel.ep_rank);
+      for (int64_t e = own.begin; e < own.end; ++e) {
+        EXPECT_EQ(own_load.data<int64_t>()[e - own.begin], load[static_cast<size_t>(e)]) << e;
+      }
+      group.barrier("end");
+    });
+  }
+}
+
+TEST_P(CudaLayerRanks, LowLatencyIsCapturedByGraphs) {
+  run([&](Group& group) {
+    const auto parallel =
+        ParallelConfig::make(1, 0, group.size(), group.rank(), true, All2AllBackend::kLowLatency);
+    for (const int64_t num_tokens : {3, 13}) {
+      RankLayer layer({.name = "low latency", .backend = All2AllBackend::kLowLatency}, parallel,
+                      Place(group.device()), &group);
+      expect_replays(layer, num_tokens, static_cast<uint32_t>(100 * group.rank()));
+      group.barrier("end");
+    }
+  });
+}
+
+TEST_P(CudaLayerRanks, WhatWaitsForHostsSaysThatItCannotBeCaptured) {
+  run([&](Group& group) {
+    for (const auto& [backend, word] :
+         {std::pair(All2AllBackend::kHighThroughput, "number of rows"),
+          std::pair(All2AllBackend::kAllGatherReduceScatter, "numbers of tokens")}) {
+      RankLayer layer({.name = "", .backend = backend},
+                      ParallelConfig::make(1, 0, group.size(), group.rank(), true, backend),
+                      Place(group.device()), &group);
+      EXPECT_FALSE(layer.layer->can_be_captured().ok);
+      expect_mentions(layer.layer->can_be_captured().reason, {word});
+      group.barrier("end");
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaLayerRanks, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
+
+}  // namespace
+}  // namespace moebius::testing
