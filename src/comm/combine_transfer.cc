@@ -14,6 +14,7 @@ namespace moebius {
 
 namespace {
 
+constexpr std::string_view kOp = "combine";
 constexpr int64_t kTokensPerTask = 8;
 
 bool is_float(DType dtype) {
@@ -65,8 +66,23 @@ CombineTransfer::CombineTransfer(CpuHighThroughput& state,
   } else {
     out_ = Tensor::empty(shape, input_.x.dtype());
   }
+  count_traffic();
   show_rows();
-  post_messages();
+  if (state_.topology().num_nodes() > 1) {
+    exchange_->wait();
+    post_messages();
+  }
+}
+
+// What others will read from this rank: the token's own rank, or its gateway on this node.
+void CombineTransfer::count_traffic() {
+  const Topology& topology = state_.topology();
+  for (int source = 0; source < topology.size; ++source) {
+    const int reader =
+        topology.same_node(source) ? source : gateway(topology, source, topology.node());
+    state_.group.count_traffic(reader,
+                               handle_.counts.sent(source, state_.rank()) * layout_.row_bytes());
+  }
 }
 
 // Makes every rank's rows readable by the ranks of its node.  Where they are already, handles are
@@ -76,20 +92,21 @@ void CombineTransfer::show_rows() {
   sources_.resize(static_cast<size_t>(topology.size));
   const float* weights = input_.topk_weights ? input_.topk_weights.data<float>() : nullptr;
   if (state_.group.shares_address_space()) {
-    const Shown mine{input_.x, input_.topk_weights};
+    mine_ = {input_.x, input_.topk_weights};
     std::vector<SendBlock> sends;
     std::vector<RecvBlock> recvs;
     for (int i = 0; i < state_.node_size(); ++i) {
-      sends.push_back({state_.first_rank() + i, &mine, sizeof(mine)});
-      recvs.push_back({state_.first_rank() + i, nullptr, sizeof(mine)});
+      sends.push_back({state_.first_rank() + i, &mine_, sizeof(mine_)});
+      recvs.push_back({state_.first_rank() + i, nullptr, sizeof(mine_)});
     }
-    state_.group.exchange("combine", sends, recvs, [&](std::span<const std::byte* const> blocks) {
+    const auto look = [this](std::span<const std::byte* const> blocks) {
       for (const std::byte* block : blocks) {
         const Shown& theirs = shown_.emplace_back(*reinterpret_cast<const Shown*>(block));
         sources_[static_cast<size_t>(state_.first_rank()) + shown_.size() - 1] = {
             theirs.x.bytes(), theirs.weights ? theirs.weights.data<float>() : nullptr};
       }
-    });
+    };
+    exchange_ = state_.group.start_exchange(kOp, sends, recvs, look);
     return;
   }
   Notice mine{layout_.row_bytes(), state_.combine_banks.pick(), 0, {}, {}};
@@ -124,7 +141,7 @@ void CombineTransfer::show_rows() {
                   static_cast<size_t>(rows * layout_.field_bytes(1)));
     }
   }
-  state_.group.barrier("combine");
+  exchange_ = state_.group.start_exchange(kOp, {}, {});
 }
 
 void CombineTransfer::find_copies(const Route& route,
@@ -169,9 +186,6 @@ void CombineTransfer::sum_weights(const Copies& copies, float* out) const {
 
 void CombineTransfer::post_messages() {
   const Topology& topology = state_.topology();
-  if (topology.num_nodes() == 1) {
-    return;
-  }
   std::vector<SendBlock> sends;
   std::vector<RecvBlock> recvs;
   for (const Relay& relay : handle_.relays) {
@@ -205,9 +219,7 @@ void CombineTransfer::post_messages() {
 }
 
 void CombineTransfer::finish() {
-  if (exchange_) {
-    exchange_->wait();
-  }
+  exchange_->wait();
 }
 
 HighThroughput::CombineOutput CombineTransfer::receive() {
@@ -269,13 +281,6 @@ HighThroughput::CombineOutput CombineTransfer::receive() {
       stream_fence();
     }
   });
-  // What others have read from this rank: the token's own rank, or its gateway on this node.
-  for (int source = 0; source < topology.size; ++source) {
-    const int reader =
-        topology.same_node(source) ? source : gateway(topology, source, topology.node());
-    state_.group.count_traffic(reader,
-                               handle_.counts.sent(source, state_.rank()) * layout_.row_bytes());
-  }
   // Rows may be changed by their owners only when everybody has read them.
   state_.group.barrier("combine done");
   output.event = stream_.record();

@@ -3,9 +3,10 @@
 //
 // One combine under way: the way of a dispatch, backwards.
 //
-//   construction  every rank shows its rows to the others of its node; as gateway this rank sums
-//                 its node's copies of each relayed token and posts them to the token's rank
-//   finish()      sums from other nodes have arrived
+//   construction  every rank shows its rows to the others of its node; with several nodes it sees
+//                 theirs, and as gateway sums its node's copies of each relayed token and posts
+//                 them to the token's rank
+//   finish()      rows of this node are to be seen, sums from other nodes have arrived
 //   receive()     own tokens are summed: copies of the node in order of rank, then nodes in order
 //
 // Why sums of nodes are rounded before they are added: half the bytes between nodes, and a token's
@@ -44,6 +45,7 @@ class CombineTransfer {
     Tensor weights;
   };
 
+  void count_traffic();
   void show_rows();
   void post_messages();
   // The copies of one token that this node's ranks hold.
@@ -64,11 +66,12 @@ class CombineTransfer {
   int64_t hidden_ = 0;
   RowLayout layout_;
   BankChoice banks_;
+  Shown mine_;
   std::vector<Source> sources_;                   // by rank; only those of this node
   std::vector<Shown> shown_;                      // keeps them alive, where ranks are threads
   std::vector<std::vector<std::byte>> outgoing_;  // per relay
   std::vector<std::vector<std::byte>> incoming_;  // per node
-  std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Exchange> exchange_;            // of rows shown, then of sums between nodes
 };
 
 }  // namespace moebius

@@ -12,6 +12,7 @@ namespace moebius {
 
 namespace {
 
+constexpr std::string_view kOp = "dispatch";
 constexpr int64_t kTokensPerTask = 16;
 constexpr int64_t kMinStreamedRow = 1024;  // shorter ones are mostly parts of lines
 
@@ -74,8 +75,7 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
     statistics.node_copies +=
         n == topology.node() ? 0 : handle.to_nodes.copies[static_cast<size_t>(n)];
   }
-  post_messages();
-  store(own_rows(), handle.to_ranks, state_.rank());
+  send();
 }
 
 DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
@@ -92,8 +92,17 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
   const std::vector<Notice> notices = exchange_notices(state_.group, "cached dispatch", mine);
   banks_ =
       choose_banks(state_.group, state_.receive_banks, notices, bank_bytes(layout_, handle.counts));
+  send();
+}
+
+// Rows of this node stand in their banks when it returns, and their destinations are told without
+// being waited for.
+void DispatchTransfer::send() {
   post_messages();
-  store(own_rows(), handle.to_ranks, state_.rank());
+  store(own_rows(), handle_->to_ranks, state_.rank());
+  if (!exchange_) {
+    exchange_ = state_.group.start_exchange(kOp, {}, {});
+  }
 }
 
 DispatchTransfer::Rows DispatchTransfer::own_rows() const {
@@ -259,8 +268,8 @@ void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
 }
 
 void DispatchTransfer::finish() {
-  if (exchange_) {
-    exchange_->wait();
+  exchange_->wait();
+  if (state_.topology().num_nodes() > 1) {
     for (size_t i = 0; i < incoming_.size(); ++i) {
       const int source = handle_->relays[i].source;
       const int64_t num_rows = handle_->counts.sent_to_node(source, state_.topology().node());
@@ -271,8 +280,8 @@ void DispatchTransfer::finish() {
       }
       store(rows, handle_->relays[i].route, source);
     }
+    state_.group.barrier(kOp);
   }
-  state_.group.barrier("dispatch");
   outgoing_.clear();
   incoming_.clear();
 }

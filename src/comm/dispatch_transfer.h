@@ -4,9 +4,9 @@
 // One dispatch under way.
 //
 //   construction  counts are exchanged, so every rank knows every final row; own rows are stored
-//                 straight into the receive banks of this node's ranks, and one message per other
-//                 node is posted
-//   finish()      messages from other nodes have arrived and are passed on within this node; a
+//                 straight into the receive banks of this node's ranks; one message per other
+//                 node is posted, or, on one node, a barrier begun
+//   finish()      messages from other nodes have arrived and are passed on within this node; the
 //                 barrier says that all rows of all sources stand in their banks
 //   receive()     tensors on this rank's bank
 #pragma once
@@ -44,6 +44,7 @@ class DispatchTransfer {
 
   Rows own_rows() const;
   Rows message_rows(const std::byte* block, int64_t num_rows) const;
+  void send();
   void post_messages();
   void store(const Rows& rows, const Route& route, int source);
   Tensor field(int index, DType dtype, const Shape& shape) const;
@@ -60,7 +61,7 @@ class DispatchTransfer {
   BankChoice banks_;
   std::vector<std::vector<std::byte>> outgoing_;  // messages to other nodes
   std::vector<std::vector<std::byte>> incoming_;  // one per relay
-  std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Exchange> exchange_;            // of the messages, or the barrier
 };
 
 }  // namespace moebius
