@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -64,6 +65,9 @@ class Window {
   virtual std::byte* local() const = 0;
   // The peer's memory, nullptr when it is on another node.  peer(own rank) == local().
   virtual std::byte* peer(int rank) const = 0;
+  // Stores a word at `offset` of the peer's memory, for its wait_until(): whoever sees it sees what
+  // this rank has stored to that peer before.  REQUIRES: peer(rank) is memory of the host.
+  virtual void signal(int rank, int64_t offset, int64_t value);
   // For kernels: peer(0), peer(1), ... as an array in the GPU's memory; nullptr on CPU.
   virtual std::byte* const* device_peers() const { return nullptr; }
 };
@@ -108,6 +112,8 @@ class Group {
   virtual int64_t epoch() const { return epoch_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
   virtual Traffic traffic() const { return traffic_; }
+  // How long this rank has waited for others, in any call, since the group was made.
+  virtual std::chrono::nanoseconds waited() const { return {}; }
   // Where this rank's windows lie; host calls and their blocks are the host's in any group.
   virtual Device device() const { return Device::cpu(); }
   // For those who store through a window or let peers read with a BlockReader; other bytes are
@@ -215,11 +221,21 @@ int64_t all_reduce_max(Group& group, std::string_view op, int64_t value);
 
 // threads: ranks are threads of this process.
 
+// A link slowed down, for tests and demonstrations.  What a rank sends to another is to be seen
+// there `latency` after the last of its bytes has left; bytes leave one after the other, but small
+// messages (up to 4 KiB) do not queue behind large ones.
+struct SlowLink {
+  std::chrono::microseconds latency{0};
+  int64_t bytes_per_second = 0;  // from one rank to one other; 0: as fast as memory is
+};
+
 struct ThreadGroupOptions {
   int num_ranks = 1;
   int ranks_per_node = 0;                // 0: one node
   std::chrono::milliseconds timeout{0};  // 0: setting MOEBIUS_TIMEOUT_MS
   bool pin = true;  // disjoint CPUs per rank when there are at least as many CPUs as ranks
+  // Not given: settings MOEBIUS_LINK_LATENCY_US and MOEBIUS_LINK_MB_PER_S, and so not slowed down.
+  std::optional<SlowLink> link = std::nullopt;
   // Empty: ranks without GPU.  Else the GPU of each rank: those of a node must reach each other's
   // memory over NVLink or PCIe; several ranks may share one.  Where they do, every kernel that
   // waits for a peer must be loaded before it is launched (cuda::load_kernels), and have room

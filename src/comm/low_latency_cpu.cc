@@ -29,9 +29,7 @@ CpuLowLatency::CpuLowLatency(Group& g, ExpertPlacement p, const LowLatencyOption
 }
 
 void CpuLowLatency::send_signal(Signal kind, int bank, int peer, int64_t call) {
-  auto* word =
-      reinterpret_cast<int64_t*>(window->peer(peer) + layout.signal(kind, bank, group.rank()));
-  std::atomic_ref(*word).store(call, std::memory_order_release);
+  window->signal(peer, layout.signal(kind, bank, group.rank()), call);
 }
 
 int64_t CpuLowLatency::wait_signal(

@@ -72,7 +72,7 @@ struct CpuLowLatency final : LowLatency::State {
   // After ranks were given up: ranks may have failed in different calls, so the live ones tell each
   // other their last one and go on from the latest.
   void agree_on_calls(std::string_view op);
-  // release: pairs with wait_signal on the peer; makes all stores before it visible there.
+  // Window::signal: pairs with wait_signal on the peer; makes all stores before it visible there.
   void send_signal(Signal kind, int bank, int peer, int64_t call);
   // acquire: pairs with send_signal of the peer.  Returns what it saw, at least `call`.
   int64_t wait_signal(Signal kind, int bank, int peer, int64_t call, std::string_view op);

@@ -154,8 +154,12 @@ void PeerGroup::wait_for(const Wait& wait) {
   // Also when leaving by an exception.
   struct Shown {
     PeerGroup* group;
-    ~Shown() { group->show_waiting(-1, {}); }
-  } const shown{this};
+    Deadline::Clock::time_point begin;
+    ~Shown() {
+      group->waited_ += Deadline::Clock::now() - begin;
+      group->show_waiting(-1, {});
+    }
+  } const shown{this, last_look};
   while (!check(wait)) {
     // A process that was stopped has not waited meanwhile, and its peers may have news for it.
     const auto now = Deadline::Clock::now();

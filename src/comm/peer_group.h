@@ -51,6 +51,7 @@ class PeerGroup : public Group {
   void abort(std::string_view why) noexcept final;
   void set_dead(int rank, bool dead) final;
   bool is_dead(int rank) const final { return dead_[static_cast<size_t>(rank)]; }
+  std::chrono::nanoseconds waited() const final { return waited_; }
 
   // Waits of one call.  `done` ends it; `is_missing` says who stands in its way and `describe` what
   // was expected of them and seen: "expected 3 blocks, seen none".
@@ -107,6 +108,7 @@ class PeerGroup : public Group {
 
   int num_neighbours_;  // ranks that share num_cpus_
   int num_cpus_;
+  std::chrono::nanoseconds waited_{0};
   size_t num_seen_ = 0;  // failures looked at and passed over
   std::vector<bool> dead_;
   std::string last_op_ = "start";

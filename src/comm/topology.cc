@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "moebius/group.h"
 
@@ -46,6 +47,11 @@ void Group::exchange_on(const Stream& stream,
                         std::span<const RecvBlock>) {
   throw Unsupported(fmt::format("{} on {}: the ranks of group {} have no GPU", op,
                                 to_string(stream.device()), name()));
+}
+
+void Window::signal(int rank, int64_t offset, int64_t value) {
+  auto* word = reinterpret_cast<int64_t*>(peer(rank) + offset);
+  std::atomic_ref(*word).store(value, std::memory_order_release);
 }
 
 void Group::count_traffic(int peer, int64_t bytes) {

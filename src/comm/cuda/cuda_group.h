@@ -53,6 +53,7 @@ class CudaGroup final : public Group {
 
   int64_t epoch() const override { return host_->epoch(); }
   Traffic traffic() const override { return host_->traffic(); }
+  std::chrono::nanoseconds waited() const override { return host_->waited(); }
   void count_traffic(int peer, int64_t bytes) override { host_->count_traffic(peer, bytes); }
   bool shares_address_space() const override { return host_->shares_address_space(); }
   void barrier(std::string_view op) override { host_->barrier(op); }

@@ -8,6 +8,7 @@
 #include "comm/cuda/cuda_group.h"
 #include "comm/threads/thread_group.h"
 #include "core/cuda/runtime.h"
+#include "moebius/settings.h"
 
 namespace moebius {
 
@@ -21,6 +22,12 @@ std::string message_of(const std::exception_ptr& error) {
   } catch (...) {
     return "an exception that is no std::exception";
   }
+}
+
+SlowLink link_from_settings() {
+  constexpr int64_t kMax = 1'000'000'000;
+  return {std::chrono::microseconds(setting_int("MOEBIUS_LINK_LATENCY_US", 0, kMax).value_or(0)),
+          setting_int("MOEBIUS_LINK_MB_PER_S", 1, kMax).value_or(0) * 1'000'000};
 }
 
 // The rank whose exception came first.  Ranks that found or made a failure told it in that order;
@@ -69,6 +76,9 @@ void run_thread_ranks(const ThreadGroupOptions& options,
     }
   }
   const auto timeout = comm::resolve_timeout(options.timeout);
+  const SlowLink link = options.link ? *options.link : link_from_settings();
+  expect_ge(link.latency.count(), 0, "latency of the link in us");
+  expect_ge(link.bytes_per_second, 0, "bytes_per_second of the link");
 
   const auto cpus = comm::usable_cpus();
   const auto num_cpus = static_cast<int>(cpus.size());
@@ -85,7 +95,7 @@ void run_thread_ranks(const ThreadGroupOptions& options,
       const auto group = make_group(
           options, std::make_unique<comm::ThreadGroup>(
                        shared, Topology::make(rank, num_ranks, options.ranks_per_node), timeout,
-                       num_cpus, is_pinned ? Stream::cpu() : Stream::cpu(shared_threads)));
+                       num_cpus, is_pinned ? Stream::cpu() : Stream::cpu(shared_threads), link));
       try {
         body(*group);
       } catch (...) {

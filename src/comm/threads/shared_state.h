@@ -19,6 +19,7 @@
 
 #include "comm/blocks.h"
 #include "comm/peer_group.h"
+#include "comm/threads/slow_link.h"
 
 namespace moebius::comm {
 
@@ -42,6 +43,7 @@ struct Stamp {
 enum class Phase : uint32_t { kRead, kPosted, kReading, kWithdrawn };
 struct alignas(kCacheLine) PhaseCell {
   std::atomic<Phase> phase{Phase::kRead};
+  Due due;  // the peer looks no earlier; published by the stamp
 };
 
 struct Slot {
@@ -57,6 +59,8 @@ struct alignas(kCacheLine) RankState {
   std::atomic<int> waits_for{-1};
   std::atomic<uint64_t> waits_in{0};  // id of the operation, while it waits
   std::atomic<bool> has_left{false};
+  std::atomic<Due::rep> last_due{0};  // of all that it has sent over a slow link
+  LateSignals late_signals;           // to this rank
 };
 
 class SharedState {

@@ -86,6 +86,7 @@ ThreadExchange::ThreadExchange(ThreadGroup& group,
     // Each rank starts with itself and goes on with the next, so that not all read from rank 0.
     const int peer = (group.rank() + i) % num_ranks;
     absent_.push_back(peer);
+    slot_.phases[static_cast<size_t>(peer)].due = group.due(peer);
     if (slot_.sends.bytes_of(peer) > 0) {
       unacked_.push_back(peer);
       slot_.phases[static_cast<size_t>(peer)].phase.store(Phase::kPosted,
@@ -153,11 +154,14 @@ bool ThreadExchange::take_from(int peer) {
                 make_mismatch(group_.rank(), call_, peer, group_.shared_->op_name(stamp.op_id())));
   }
   check_blocks(peer);
+  PhaseCell& cell = from.phases[static_cast<size_t>(group_.rank())];
+  if (!is_due(cell.due)) {
+    return false;
+  }
   const int64_t bytes = recvs_.bytes_of(peer);
   if (reader_ || bytes == 0) {
     return true;
   }
-  PhaseCell& cell = from.phases[static_cast<size_t>(group_.rank())];
   if (!claim(cell)) {
     return false;
   }

@@ -26,16 +26,28 @@ Memory make_memory(int64_t bytes) {
 
 class ThreadWindow final : public Window {
  public:
-  ThreadWindow(const Topology& topology, int64_t bytes, std::vector<Memory> memory)
-      : topology_(topology), bytes_(bytes), memory_(std::move(memory)) {}
+  ThreadWindow(ThreadGroup& group, int64_t bytes, std::vector<Memory> memory)
+      : group_(group), topology_(group.topology()), bytes_(bytes), memory_(std::move(memory)) {}
 
   int64_t bytes() const override { return bytes_; }
   std::byte* local() const override { return peer(topology_.rank); }
   std::byte* peer(int rank) const override {
     return topology_.same_node(rank) ? memory_[static_cast<size_t>(rank)].get() : nullptr;
   }
+  void signal(int rank, int64_t offset, int64_t value) override {
+    const Due due = group_.due(rank);
+    if (is_due(due)) {
+      Window::signal(rank, offset, value);
+      return;
+    }
+    // Kept alive: the peer may give its window back before it looks.
+    const Memory& memory = memory_[static_cast<size_t>(rank)];
+    auto* word = reinterpret_cast<int64_t*>(memory.get() + offset);
+    group_.shared().of(rank).late_signals.add({due, {memory, word}, value});
+  }
 
  private:
+  ThreadGroup& group_;
   const Topology topology_;
   const int64_t bytes_;
   const std::vector<Memory> memory_;  // of every rank: it lives until the last window is gone
@@ -47,15 +59,38 @@ ThreadGroup::ThreadGroup(std::shared_ptr<SharedState> shared,
                          Topology topology,
                          std::chrono::milliseconds timeout,
                          int num_cpus,
-                         Stream copy_stream)
+                         Stream copy_stream,
+                         const SlowLink& link)
     : PeerGroup(topology, timeout, topology.size, num_cpus),
       shared_(std::move(shared)),
-      copy_stream_(std::move(copy_stream)) {}
+      copy_stream_(std::move(copy_stream)) {
+  if (link.latency.count() > 0 || link.bytes_per_second > 0) {
+    departures_.emplace(link, topology.size);
+  }
+}
 
 ThreadGroup::~ThreadGroup() {
   tell_untold();
   own().has_left.store(true, std::memory_order_release);  // pairs with has_left
   shared_->num_left.fetch_add(1, std::memory_order_release);
+}
+
+void ThreadGroup::count_traffic(int peer, int64_t bytes) {
+  Group::count_traffic(peer, bytes);
+  if (departures_) {
+    departures_->add(peer, bytes);
+  }
+}
+
+Due ThreadGroup::due(int peer) {
+  if (!departures_ || peer == rank()) {
+    return {};
+  }
+  const Due due = departures_->next(peer);
+  auto& last = own().last_due;
+  last.store(std::max(last.load(std::memory_order_relaxed), due.count()),
+             std::memory_order_relaxed);
+  return due;
 }
 
 uint64_t ThreadGroup::op_id(std::string_view op) {
@@ -107,6 +142,9 @@ void ThreadGroup::publish_completed() {
 }
 
 void ThreadGroup::progress() {
+  if (departures_) {
+    own().late_signals.store_due();
+  }
   const size_t num_before = started_.size();
   std::erase_if(started_, [](ThreadExchange* exchange) { return exchange->advance(); });
   if (started_.size() != num_before) {
@@ -115,13 +153,14 @@ void ThreadGroup::progress() {
 }
 
 std::unique_ptr<Window> ThreadGroup::map_window(std::string_view op, int64_t bytes) {
-  return std::make_unique<ThreadWindow>(topology(), bytes, share(*this, op, make_memory(bytes)));
+  return std::make_unique<ThreadWindow>(*this, bytes, share(*this, op, make_memory(bytes)));
 }
 
 bool ThreadGroup::has_left(int peer) const {
   return shared_->num_left.load(std::memory_order_relaxed) > 0 &&
          // pairs with the destructor: all that the peer did before it left.
-         shared_->of(peer).has_left.load(std::memory_order_acquire);
+         shared_->of(peer).has_left.load(std::memory_order_acquire) &&
+         is_due(Due(shared_->of(peer).last_due.load(std::memory_order_relaxed)));
 }
 
 int ThreadGroup::waits_for(int peer) const {

@@ -24,8 +24,14 @@ class ThreadGroup final : public PeerGroup {
               Topology topology,
               std::chrono::milliseconds timeout,
               int num_cpus,
-              Stream copy_stream);
+              Stream copy_stream,
+              const SlowLink& link);
   ~ThreadGroup() override;  // tells the peers that this rank has left
+
+  void count_traffic(int peer, int64_t bytes) override;
+  // When the peer may look at what is sent to it now.
+  Due due(int peer);
+  SharedState& shared() { return *shared_; }
 
   std::string_view name() const override { return "threads"; }
   bool shares_address_space() const override { return true; }
@@ -54,6 +60,7 @@ class ThreadGroup final : public PeerGroup {
 
   std::shared_ptr<SharedState> shared_;
   Stream copy_stream_;
+  std::optional<DepartureTimes> departures_;          // where links are slow
   std::unordered_map<std::string, uint64_t> op_ids_;  // what op_id() has been told before
   int64_t completed_by_all_ = 0;                      // as last looked up
   std::vector<ThreadExchange*> started_;              // not complete, by epoch
