@@ -35,6 +35,11 @@ struct KernelOptions {
   // Rows per pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS (default 32768).  Chunking
   // is used when the experts support it and there is more than one chunk.
   int64_t chunk_tokens = 0;
+  // Micro-batches that a call is cut into: while the rows of one travel, another computes.  Fewer
+  // are taken, down to one, where a rank would have less than min_microbatch_tokens in one of them;
+  // ranks agree on that first.  With 0 none is too small, and nobody is asked.
+  int microbatches = 1;
+  int64_t min_microbatch_tokens = 32;
 };
 
 class ModularKernel {
@@ -68,8 +73,10 @@ class ModularKernel {
   // Rows the experts computed in the last call, per local expert (i32 [L], host).  On a GPU it
   // waits for the stream of that call.
   Tensor last_expert_load() const;
-  // The same where the call ran, complete in the order of its stream; until the next call.
+  // The same where the call ran, a row per micro-batch (i32 [N, L]), complete in the order of its
+  // stream; until the next call.
   const Tensor& expert_load_on_device() const;
+  int last_microbatches() const;  // that the last call was cut into
 
  private:
   struct State;

@@ -44,7 +44,9 @@ struct MoeLayerOptions {
   ActivationFormat format = ActivationFormat::kStandard;
   std::string experts;  // implementation to force; empty = choose
   Precision precision = Precision::kModel;
-  int64_t chunk_tokens = 0;  // see KernelOptions
+  int64_t chunk_tokens = 0;  // this and the next two: see KernelOptions
+  int microbatches = 1;
+  int64_t min_microbatch_tokens = 32;
   // Over a group; the backend is weights.config.parallel.backend.
   bool monolithic = false;         // allgather_reducescatter only
   bool sequence_parallel = false;  // hidden holds tokens of this rank alone, also where tp > 1

@@ -35,6 +35,8 @@ struct CallContext {
   WorkspacePool* workspaces = nullptr;  // required
   int microbatch = 0;                   // selects workspaces and transport handles
   Profile* profile = nullptr;           // optional
+  // GPUs: where rows travel, beside `stream`, which computes; empty: on `stream`.
+  std::optional<Stream> transfers = std::nullopt;
 
   WorkspacePool& pool() const;  // throws InvalidArgument when there is none
   // Of the pool, on this micro-batch and stream.
@@ -97,6 +99,14 @@ class PrepareFinalize {
   virtual Support accepts(WeightAndReduceKind kind) const = 0;
   // Whether this quantization (and deferring it) can be served.
   virtual Support accepts(const QuantConfig& quant, bool defer_input_quant) const = 0;
+
+  // Micro-batches that may be between the begin of prepare and the end of finalize at a time.
+  virtual int max_in_flight() const { return 7; }
+  // Fewest tokens that a rank brings to this call: num_tokens is what this one brings.  Collective
+  // where ranks are involved; 0 where ranks were given up, which cannot be asked.
+  virtual int64_t fewest_tokens(int64_t num_tokens) { return num_tokens; }
+  // Drops what the prepare of this micro-batch has left for its finalize, which will not come.
+  virtual void forget(int /*microbatch*/) {}
 
   // Gives a rank up, see LowLatency::set_dead.  Throws Unsupported where every rank is needed.
   virtual void set_dead(int rank, bool dead);

@@ -10,6 +10,7 @@
 #include "layer/cuda/rows.h"
 #include "layer/prepare_rows.h"
 #include "layer/reduce_rows.h"
+#include "layer/token_slices.h"
 #include "moebius/all2all.h"
 
 namespace moebius {
@@ -54,6 +55,9 @@ class AllGatherReduceScatter final : public PrepareFinalize {
   Support can_be_captured() const override {
     return Support::no("allgather_reducescatter exchanges its numbers of tokens between hosts");
   }
+
+  int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
+  void forget(int microbatch) override { counts_.erase(microbatch); }
 
   PrepareResult prepare(const PrepareInput& input, const CallContext& context) override;
   void finalize(const FinalizeInput& input, const CallContext& context) override;

@@ -7,6 +7,8 @@
 
 #include "layer/prepare_rows.h"
 #include "layer/reduce_rows.h"
+#include "layer/token_slices.h"
+#include "layer/transfer.h"
 #include "moebius/all2all.h"
 
 namespace moebius {
@@ -37,6 +39,9 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   Support can_be_captured() const override {
     return Support::no("high_throughput waits on the host for the number of rows");
   }
+
+  int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
+  void forget(int microbatch) override { handles_.erase(microbatch); }
 
   std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
 
@@ -89,8 +94,8 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
     request.payloads.push_back(input.lora_ids);
   }
   const bool has_lora = input.lora_ids.defined();
-  auto pending =
-      std::make_shared<Pending<DispatchOutput>>(transport_.dispatch_async(request, context.stream));
+  auto pending = std::make_shared<Pending<DispatchOutput>>(start_transfer<DispatchOutput>(
+      context, [&](const Stream& stream) { return transport_.dispatch_async(request, stream); }));
   const QuantDesc a1 = input.quant->a1;
 
   return {pending->hook, [this, pending, before, has_lora, spec, a1, context] {
@@ -131,8 +136,11 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
   if (rows > 0) {  // ranks without rows still take part in combine
     reduce_rows(input, *contiguous_, request.x, context.stream);
   }
-  auto pending = std::make_shared<Pending<HighThroughput::CombineOutput>>(
-      transport_.combine_async(request, *handle, context.stream, input.output));
+  using Combined = HighThroughput::CombineOutput;
+  auto pending = std::make_shared<Pending<Combined>>(
+      start_transfer<Combined>(context, [&](const Stream& stream) {
+        return transport_.combine_async(request, *handle, stream, input.output);
+      }));
   return {pending->hook, [pending, handle] { pending->receive(); }};
 }
 

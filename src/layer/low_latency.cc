@@ -7,6 +7,8 @@
 
 #include "layer/prepare_rows.h"
 #include "layer/row_ops.h"
+#include "layer/token_slices.h"
+#include "layer/transfer.h"
 #include "moebius/all2all.h"
 
 namespace moebius {
@@ -26,8 +28,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   LowLatencyPrepareFinalize(Group& group,
                             ExpertPlacement placement,
                             const LowLatencyOptions& options)
-      : num_ranks_(group.size()),
-        topology_(group.topology()),
+      : group_(group),
         num_local_experts_(placement.num_local(group.rank())),
         options_(options),
         transport_(group, std::move(placement), options) {}
@@ -35,7 +36,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   std::string_view name() const override { return "low_latency"; }
   ActivationFormat activation_format() const override { return ActivationFormat::kBatched; }
   std::optional<int64_t> max_tokens_per_rank() const override { return options_.max_tokens; }
-  int num_dispatchers() const override { return num_ranks_; }
+  int num_dispatchers() const override { return group_.size(); }
   bool output_is_reduced() const override { return true; }
   bool supports_async() const override { return true; }
   bool localizes_ids() const override { return true; }
@@ -61,18 +62,26 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   }
 
   Support can_be_captured() const override {
-    return topology_.num_nodes() == 1
+    return group_.topology().num_nodes() == 1
                ? Support::yes()
                : Support::no("low_latency over several nodes exchanges messages between hosts");
   }
 
+  int max_in_flight() const override { return 2; }  // results that may be alive
+  int64_t fewest_tokens(int64_t num_tokens) override {
+    const std::vector<bool> dead = transport_.dead_ranks();
+    const bool all_live = std::find(dead.begin(), dead.end(), true) == dead.end();
+    return all_live ? agree_on_fewest(group_, num_tokens) : 0;
+  }
+  void forget(int microbatch) override { calls_.erase(microbatch); }
+
   std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
 
   void set_dead(int rank, bool dead) override {
-    if (topology_.num_nodes() > 1) {  // messages between nodes are collective
+    if (group_.topology().num_nodes() > 1) {  // messages between nodes are collective
       throw Unsupported(
           fmt::format("low_latency over {} nodes needs every rank and cannot go on without rank {}",
-                      topology_.num_nodes(), rank));
+                      group_.topology().num_nodes(), rank));
     }
     transport_.set_dead(rank, dead);
   }
@@ -95,8 +104,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     Tensor topk_weights;
   };
 
-  int num_ranks_;
-  Topology topology_;
+  Group& group_;
   int64_t num_local_experts_;
   LowLatencyOptions options_;
   LowLatency transport_;
@@ -107,8 +115,12 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
                                                                 const CallContext& context) {
   expect_prepare_input(input, context);
   const LowLatencyCast cast = cast_for(*input.quant);
-  auto pending = std::make_shared<Pending<LowLatencyDispatchOutput>>(transport_.dispatch_async(
-      weighted_input(input, context), input.topk_ids, cast, context.stream, input.lora_ids));
+  const Tensor x = weighted_input(input, context);
+  using Dispatched = LowLatencyDispatchOutput;
+  auto pending = std::make_shared<Pending<Dispatched>>(
+      start_transfer<Dispatched>(context, [&](const Stream& stream) {
+        return transport_.dispatch_async(x, input.topk_ids, cast, stream, input.lora_ids);
+      }));
   Call call;
   call.topk_ids = input.topk_ids;
   call.topk_weights = input.topk_weights;
@@ -154,8 +166,10 @@ Pending<void> LowLatencyPrepareFinalize::finalize_async(const FinalizeInput& inp
   expect(found != calls_.end() && found->second.handle != nullptr,
          fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
   const Call call = std::exchange(found->second, {});
-  return transport_.combine_async(input.expert_output, call.topk_ids, call.topk_weights,
-                                  *call.handle, input.output, context.stream);
+  return start_transfer<void>(context, [&](const Stream& stream) {
+    return transport_.combine_async(input.expert_output, call.topk_ids, call.topk_weights,
+                                    *call.handle, input.output, stream);
+  });
 }
 
 }  // namespace

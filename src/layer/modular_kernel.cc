@@ -2,14 +2,45 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/modular_kernel.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "layer/kernel_checks.h"
 #include "layer/row_ops.h"
 #include "layer/run_experts.h"
+#include "layer/token_slices.h"
+#include "layer/transfer.h"
+#include "layer/turns.h"
 
 namespace moebius {
+
+namespace {
+
+// What one micro-batch works on.
+struct Part {
+  int index = 0;
+  KernelInput input;
+  Tensor output;
+  Tensor shared_output;
+  CallContext context;
+  bool shares_early = false;  // shared experts during prepare, else during finalize
+};
+
+// The span of a stage around a hook.
+std::function<void()> timed(std::string_view stage,
+                            std::function<void()> hook,
+                            const CallContext& context) {
+  if (!hook || context.profile == nullptr) {
+    return hook;
+  }
+  return [stage, hook = std::move(hook), context] {
+    const Profile::Span span(context.profile, stage, transfer_stream(context));
+    hook();
+  };
+}
+
+}  // namespace
 
 struct ModularKernel::State {
   std::unique_ptr<PrepareFinalize> prepare_finalize;
@@ -17,28 +48,29 @@ struct ModularKernel::State {
   std::shared_ptr<const SharedExperts> shared_experts;
   std::shared_ptr<const Router> router;
   std::unique_ptr<WeightAndReduce> weight_and_reduce;
-  int64_t chunk_tokens = 0;
-  Tensor load;                   // i32 [L], rows of the last call per local expert, where it ran
-  Stream load_stream;            // of the last call
-  std::optional<Stream> beside;  // a GPU's: for the shared experts
+  KernelOptions options;
+  Tensor load;         // i32 [N, L], rows of the last call by micro-batch and expert, where it ran
+  Stream load_stream;  // of the last call
+  // A GPU's: for the shared experts, and for the transfers of micro-batches.
+  std::optional<Stream> beside;
+  std::optional<Stream> transfers;
 
+  int num_microbatches(int64_t num_tokens);
+  Task run_part(Part part, Turns& turns);
   Pending<PrepareResult> start_prepare(const KernelInput& input, const CallContext& context);
   PrepareResult finish_prepare(const KernelInput& input,
-                               Pending<PrepareResult> pending,
-                               const CallContext& context);
+                               const Pending<PrepareResult>& pending,
+                               const Part& part);
   Tensor lora_ids_to_send(const KernelInput& input, const CallContext& context) const;
   void route(const KernelInput& input, PrepareResult& prepared, const CallContext& context);
-  void record_load(const PrepareResult& prepared, const Tensor& map, const CallContext& context);
+  void record_load(const PrepareResult& prepared, const Part& part);
   Tensor map_of(const KernelInput& input) const {
     return prepare_finalize->localizes_ids() ? Tensor() : input.expert_map;
   }
   Tensor compute(const KernelInput& input,
                  const PrepareResult& prepared,
                  const CallContext& context);
-  void finalize(const KernelInput& input,
-                const FinalizeInput& done,
-                const Tensor& shared_output,
-                const CallContext& context);
+  Pending<void> start_finalize(const FinalizeInput& done, const CallContext& context);
   void run_shared(const Tensor& hidden, const Tensor& output, const CallContext& context) const;
   Event run_shared_beside(const Event& before,
                           const Tensor& hidden,
@@ -55,10 +87,15 @@ ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
   expect(prepare_finalize != nullptr, "prepare_finalize is missing");
   expect(experts != nullptr, "experts are missing");
   expect_ge(options.chunk_tokens, 0, "chunk_tokens");
+  expect_ge(options.microbatches, 1, "microbatches");
+  expect_ge(options.min_microbatch_tokens, 0, "min_microbatch_tokens");
   expect_composable(*prepare_finalize, *experts, shared_experts.get(), router.get());
   state_->weight_and_reduce = make_weight_and_reduce(experts->weight_and_reduce());
-  state_->load = Tensor::zeros({experts->desc().num_local_experts}, DType::kI32);
-  state_->chunk_tokens = options.chunk_tokens > 0 ? options.chunk_tokens : default_chunk_tokens();
+  state_->load = Tensor::zeros({1, experts->desc().num_local_experts}, DType::kI32);
+  state_->options = options;
+  if (options.chunk_tokens == 0) {
+    state_->options.chunk_tokens = default_chunk_tokens();
+  }
   state_->prepare_finalize = std::move(prepare_finalize);
   state_->experts = std::move(experts);
   state_->shared_experts = std::move(shared_experts);
@@ -78,9 +115,17 @@ const Experts& ModularKernel::experts() const {
   return *state_->experts;
 }
 Tensor ModularKernel::last_expert_load() const {
-  return state_->load.device().is_cpu()
-             ? state_->load.clone()
-             : to_device(state_->load, Device::cpu(), state_->load_stream);
+  const Tensor by_part = state_->load.device().is_cpu()
+                             ? state_->load
+                             : to_device(state_->load, Device::cpu(), state_->load_stream);
+  const Tensor sum = Tensor::zeros({by_part.dim(1)}, DType::kI32);
+  for (int64_t i = 0; i < by_part.numel(); ++i) {
+    sum.data<int32_t>()[i % sum.numel()] += by_part.data<int32_t>()[i];
+  }
+  return sum;
+}
+int ModularKernel::last_microbatches() const {
+  return static_cast<int>(state_->load.dim(0));
 }
 const Tensor& ModularKernel::expert_load_on_device() const {
   return state_->load;
@@ -93,22 +138,101 @@ void ModularKernel::forward(const KernelInput& input,
   expect_kernel_input(input, output, shared_output, *state_->prepare_finalize, *state_->experts,
                       state_->shared_experts.get(), context);
 
-  const bool shares_beside = shared_output.defined() && context.stream.device().is_cuda();
+  State& state = *state_;
+  const int64_t num_tokens = input.hidden.dim(0);
+  const int count = state.num_microbatches(num_tokens);
+  const bool on_gpu = context.stream.device().is_cuda();
+  const Device device = context.stream.device();
+  if (state.load.device() != device || state.load.dim(0) != count) {
+    state.load = Tensor::zeros({count, state.load.dim(1)}, DType::kI32, device);
+  }
+  state.load_stream = context.stream;
+  if (count > 1 && on_gpu && (!state.transfers || state.transfers->device() != device)) {
+    state.transfers = Stream::cuda(device.index);
+  }
+
+  const auto microbatch = [&](int i) {
+    return context.microbatch * state.options.microbatches + i;
+  };
+  const auto part = [&](int i) {
+    const TokenSlice own = token_slice(num_tokens, count, i);
+    const auto rows = [&](const Tensor& all) {
+      return all && count > 1 ? all.slice(own.begin, own.end) : all;
+    };
+    Part p{i, input, rows(output), rows(shared_output), context, 2 * i + 1 < count};
+    p.input.hidden = rows(input.hidden);
+    p.input.topk_ids = rows(input.topk_ids);
+    p.input.topk_weights = rows(input.topk_weights);
+    p.input.router_logits = rows(input.router_logits);
+    p.input.lora_ids = rows(input.lora_ids);
+    p.context.microbatch = microbatch(i);
+    if (count > 1 && on_gpu) {
+      p.context.transfers = state.transfers;
+    }
+    return p;
+  };
+  Turns turns(state.prepare_finalize->max_in_flight(), on_gpu);
+  try {
+    turns.run(count, [&](int i) { return state.run_part(part(i), turns); });
+  } catch (...) {
+    for (int i = 0; i < count; ++i) {
+      state.prepare_finalize->forget(microbatch(i));
+    }
+    throw;
+  }
+}
+
+int ModularKernel::State::num_microbatches(int64_t num_tokens) {
+  if (options.microbatches == 1 || options.min_microbatch_tokens == 0) {
+    return options.microbatches;
+  }
+  const int64_t fewest = prepare_finalize->fewest_tokens(num_tokens);
+  return static_cast<int>(
+      std::clamp<int64_t>(fewest / options.min_microbatch_tokens, 1, options.microbatches));
+}
+
+// Half of the micro-batches compute their shared experts while the first rows come, the others
+// while the last are on their way back: then nobody else has anything left to compute.
+Task ModularKernel::State::run_part(Part part, Turns& turns) {
+  const CallContext& context = part.context;
+  const bool shares_beside = part.shared_output.defined() && context.stream.device().is_cuda();
+  const std::function<void()> share = [this, &part] {
+    run_shared(part.input.hidden, part.shared_output, part.context);
+  };
+  const bool shares = part.shared_output.defined() && !shares_beside;
   const Event before = shares_beside ? context.stream.record() : Event();
-  Pending<PrepareResult> pending = state_->start_prepare(input, context);
+
+  turns.before_send();
+  const Pending<PrepareResult> sent = start_prepare(part.input, context);
   // Why only now: what other ranks wait for is launched first.
   const Event shared_done =
-      shares_beside ? state_->run_shared_beside(before, input.hidden, shared_output, context)
+      shares_beside ? run_shared_beside(before, part.input.hidden, part.shared_output, context)
                     : Event();
-  const PrepareResult prepared = state_->finish_prepare(input, std::move(pending), context);
+  Travel there{timed("prepare", sent.hook, context), {}};
+  if (shares && part.shares_early) {
+    there.meanwhile = share;
+  }
+  co_yield std::move(there);
+  const PrepareResult prepared = finish_prepare(part.input, sent, part);
   FinalizeInput done;
-  done.expert_output = state_->compute(input, prepared, context);
-  done.output = output;
+  done.expert_output = compute(part.input, prepared, context);
+  done.output = part.output;
   done.topk_ids = prepared.topk_ids;
   done.topk_weights = prepared.topk_weights;
-  done.apply_router_weight_on_input = input.apply_router_weight_on_input;
-  done.weight_and_reduce = state_->weight_and_reduce.get();
-  state_->finalize(input, done, shares_beside ? Tensor() : shared_output, context);
+  done.apply_router_weight_on_input = part.input.apply_router_weight_on_input;
+  done.weight_and_reduce = weight_and_reduce.get();
+
+  turns.before_send();
+  const Pending<void> returned = start_finalize(done, context);
+  Travel back{timed("finalize", returned.hook, context), {}};
+  if (shares && !part.shares_early) {
+    back.meanwhile = share;
+  }
+  co_yield std::move(back);
+  {
+    const Profile::Span span(context.profile, "finalize", transfer_stream(context));
+    returned.receive();
+  }
   context.stream.wait(shared_done);
 }
 
@@ -125,22 +249,36 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& in
   request.quant = &experts->quant();
   request.defer_input_quant = defers_input_quant(*experts);
   request.lora_ids = lora_ids_to_send(input, context);
-  if (!prepare_finalize->supports_async()) {
-    return {nullptr,
-            [this, request, context] { return prepare_finalize->prepare(request, context); }};
+  const auto prepare = [this, request](const CallContext& own) {
+    return prepare_finalize->prepare(request, own);
+  };
+  if (!prepare_finalize->supports_async() && !context.transfers) {
+    return {nullptr, [prepare, context] { return prepare(context); }};
   }
-  const Profile::Span span(context.profile, "prepare", context.stream);
-  return prepare_finalize->prepare_async(request, context);
+  const Profile::Span span(context.profile, "prepare", transfer_stream(context));
+  return prepare_finalize->supports_async() ? prepare_finalize->prepare_async(request, context)
+                                            : start_all<PrepareResult>(context, prepare);
+}
+
+// Sums on their way back.
+Pending<void> ModularKernel::State::start_finalize(const FinalizeInput& done,
+                                                   const CallContext& context) {
+  const Profile::Span span(context.profile, "finalize", transfer_stream(context));
+  return prepare_finalize->supports_async() ? prepare_finalize->finalize_async(done, context)
+                                            : start_all<void>(context, [&](const CallContext& own) {
+                                                prepare_finalize->finalize(done, own);
+                                              });
 }
 
 // Rows for the local experts, always with the ids and weights that belong to them.
 PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
-                                                   Pending<PrepareResult> pending,
-                                                   const CallContext& context) {
+                                                   const Pending<PrepareResult>& pending,
+                                                   const Part& part) {
+  const CallContext& context = part.context;
   PrepareResult prepared;
   {
-    const Profile::Span span(context.profile, "prepare", context.stream);
-    prepared = pending.finish();
+    const Profile::Span span(context.profile, "prepare", transfer_stream(context));
+    prepared = pending.receive();
   }
   if (prepare_finalize->is_monolithic()) {
     route(input, prepared, context);
@@ -154,7 +292,7 @@ PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
     prepared.lora_ids = input.lora_ids;
   }
   expect_prepared(prepared, prepared.topk_ids, prepared.topk_weights, *experts);
-  record_load(prepared, map_of(input), context);
+  record_load(prepared, part);
   return prepared;
 }
 
@@ -185,18 +323,12 @@ void ModularKernel::State::route(const KernelInput& input,
   prepared.topk_weights = space[1];
 }
 
-void ModularKernel::State::record_load(const PrepareResult& prepared,
-                                       const Tensor& map,
-                                       const CallContext& context) {
-  const Device device = context.stream.device();
-  if (load.device() != device) {
-    load = Tensor::zeros(load.shape(), DType::kI32, device);
-  }
-  load_stream = context.stream;
+void ModularKernel::State::record_load(const PrepareResult& prepared, const Part& part) {
+  const Tensor own = load[part.index];
   if (prepared.expert_num_tokens) {
-    copy(prepared.expert_num_tokens, load, context.stream);
+    copy(prepared.expert_num_tokens, own, part.context.stream);
   } else {
-    count_expert_tokens(prepared.topk_ids, map, load, context.stream);
+    count_expert_tokens(prepared.topk_ids, map_of(part.input), own, part.context.stream);
   }
 }
 
@@ -213,31 +345,7 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   rows.expert_map = map_of(input);
   rows.lora_ids = prepared.lora_ids;
   rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
-  return run_experts(*experts, rows, chunk_tokens, context);
-}
-
-// Shared experts (not on a GPU) run while the combined rows are on their way, or after a combine
-// that waits.
-void ModularKernel::State::finalize(const KernelInput& input,
-                                    const FinalizeInput& done,
-                                    const Tensor& shared_output,
-                                    const CallContext& context) {
-  if (!prepare_finalize->supports_async()) {
-    {
-      const Profile::Span span(context.profile, "finalize", context.stream);
-      prepare_finalize->finalize(done, context);
-    }
-    run_shared(input.hidden, shared_output, context);
-    return;
-  }
-  Pending<void> pending;
-  {
-    const Profile::Span span(context.profile, "finalize", context.stream);
-    pending = prepare_finalize->finalize_async(done, context);
-  }
-  run_shared(input.hidden, shared_output, context);
-  const Profile::Span span(context.profile, "finalize", context.stream);
-  pending.finish();
+  return run_experts(*experts, rows, options.chunk_tokens, context);
 }
 
 void ModularKernel::State::run_shared(const Tensor& hidden,

@@ -101,7 +101,8 @@ MoeLayer::MoeLayer(MoeLayerWeights weights,
       std::make_shared<const Router>(std::move(weights.router_config), std::move(weights.router));
   state_->kernel = std::make_unique<ModularKernel>(
       make_prepare_finalize(config, desc, options, group), std::move(experts), std::move(shared),
-      options.monolithic ? state_->router : nullptr, KernelOptions{options.chunk_tokens});
+      options.monolithic ? state_->router : nullptr,
+      KernelOptions{options.chunk_tokens, options.microbatches, options.min_microbatch_tokens});
   if (config.parallel.ep_size > 1) {
     const Tensor map = make_expert_map(
         config.num_experts,
@@ -283,7 +284,10 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
     some.topk_weights = part(input.topk_weights);
     some.lora_ids = part(input.lora_ids);
     kernel->forward(some, part(routed), part(shared), context);
-    add_counts(kernel->expert_load_on_device(), computed_rows, context.stream);
+    const Tensor& load = kernel->expert_load_on_device();
+    for (int64_t microbatch = 0; microbatch < load.dim(0); ++microbatch) {
+      add_counts(load[microbatch], computed_rows, context.stream);
+    }
   }
 }
 

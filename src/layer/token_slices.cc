@@ -14,6 +14,10 @@ TokenSlice token_slice(int64_t num_tokens, int parts, int part) {
   return {begin, begin + base + (part < extra ? 1 : 0)};
 }
 
+int64_t agree_on_fewest(Group& group, int64_t num_tokens) {
+  return -all_reduce_max(group, "fewest tokens", -num_tokens);
+}
+
 void gather_slices(
     Group& group, const Tensor& rows, int first_rank, int num_ranks, const Stream& stream) {
   constexpr std::string_view kOp = "gather slices of tokens";

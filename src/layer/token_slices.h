@@ -21,6 +21,9 @@ struct TokenSlice {
 // Part `part` of `parts`; the first parts have one token more where it does not come out even.
 TokenSlice token_slice(int64_t num_tokens, int parts, int part);
 
+// The fewest tokens that a rank brings.  Collective.
+int64_t agree_on_fewest(Group& group, int64_t num_tokens);
+
 // rows [T, ...]: every rank of [first_rank, first_rank + num_ranks) has filled its slice;
 // afterwards each has all of them.  Collective over the whole group.
 void gather_slices(

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Task: a coroutine that gives up its turn while its rows travel.
+//
+//   Task call() {
+//     Pending<Rows> rows = send();
+//     co_yield Travel{rows.hook};   // others have their turn; then the hook runs, then this goes
+//     on compute(rows.receive());
+//   }
+//
+// Why arguments by value: a coroutine outlives the expression that calls it, and with it
+// temporaries it was given by reference.
+#pragma once
+
+#include <coroutine>
+#include <exception>
+#include <functional>
+#include <utility>
+
+namespace moebius {
+
+struct Travel {
+  std::function<void()> hook;       // completes the transfer; may be empty
+  std::function<void()> meanwhile;  // what can be computed before that; may be empty
+};
+
+// Owns the coroutine's frame: destroying it ends the call where it stands.
+class Task {
+ public:
+  struct promise_type {
+    Travel travel;
+    std::exception_ptr error;
+
+    Task get_return_object() { return Task(Handle::from_promise(*this)); }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    std::suspend_always yield_value(Travel way) {
+      travel = std::move(way);
+      return {};
+    }
+    void return_void() {}
+    void unhandled_exception() { error = std::current_exception(); }
+  };
+
+  Task() = default;
+  Task(Task&& other) noexcept : handle_(std::exchange(other.handle_, {})) {}
+  Task& operator=(Task&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Task() {
+    if (handle_) {
+      handle_.destroy();
+    }
+  }
+
+  bool is_under_way() const { return handle_ && !handle_.done(); }
+
+  // Completes the transfer that it waits for, if nobody has.
+  void run_hook() {
+    if (const auto hook = std::exchange(handle_.promise().travel.hook, nullptr)) {
+      hook();
+    }
+  }
+  // Lets it run until it gives up its turn or is done; throws what it throws.
+  // REQUIRES: is_under_way().
+  void run_turn() {
+    if (const auto meanwhile = std::exchange(handle_.promise().travel.meanwhile, nullptr)) {
+      meanwhile();
+    }
+    run_hook();
+    handle_.resume();
+    if (handle_.promise().error) {
+      std::rethrow_exception(handle_.promise().error);
+    }
+  }
+
+ private:
+  using Handle = std::coroutine_handle<promise_type>;
+  explicit Task(Handle handle) : handle_(handle) {}
+
+  Handle handle_;
+};
+
+}  // namespace moebius
