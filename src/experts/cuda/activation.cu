@@ -17,46 +17,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 
-struct Args {
-  ActivationSpec spec;
-  RowGroups rows;
-  const void* in;
-  void* out;
-  int width;     // I
-  int in_width;  // N
-};
-
-// Gate and up of elements [i, i + kVector) of a row.
-template <typename T>
-__device__ __forceinline__ void load_halves(
-    const Args& a, const T* in, int i, float (&gate)[kVector], float (&up)[kVector]) {
-  if (!a.spec.interleaved) {
-    const Raw8<T> raw_gate = load_raw(in + i);
-    if (a.spec.gated) {
-      const Raw8<T> raw_up = load_raw(in + a.width + i);
-      widen(raw_up, up);
-    }
-    widen(raw_gate, gate);
-    return;
-  }
-  float low[kVector];
-  float high[kVector];
-  const Raw8<T> raw_low = load_raw(in + 2 * i);
-  const Raw8<T> raw_high = load_raw(in + 2 * i + kVector);
-  widen(raw_low, low);
-  widen(raw_high, high);
-#pragma unroll
-  for (int j = 0; j < kVector / 2; ++j) {
-    gate[j] = low[2 * j];
-    up[j] = low[2 * j + 1];
-    gate[j + kVector / 2] = high[2 * j];
-    up[j + kVector / 2] = high[2 * j + 1];
-  }
-}
-
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    activate_vectors_kernel(const __grid_constant__ Args a) {
+    activate_vectors_kernel(const __grid_constant__ ActivationArgs a) {
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int64_t step = int64_t{gridDim.x} * blockDim.y;
   for (int64_t row = span.begin + int64_t{blockIdx.x} * blockDim.y + threadIdx.y; row < span.end;
@@ -65,21 +28,16 @@ __global__ void __launch_bounds__(kThreads)
     T* out = static_cast<T*>(a.out) + row * a.width;
     for (int i = static_cast<int>(threadIdx.x) * kVector; i < a.width;
          i += static_cast<int>(blockDim.x) * kVector) {
-      float gate[kVector];
-      float up[kVector] = {};
-      load_halves(a, in, i, gate, up);
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        gate[j] = activate_one<T>(a.spec, gate[j], up[j]);
-      }
-      store8(out + i, gate);
+      float values[kVector];
+      activate_vector(a, in, i, values);
+      store8(out + i, values);
     }
   }
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    activate_elements_kernel(const __grid_constant__ Args a) {
+    activate_elements_kernel(const __grid_constant__ ActivationArgs a) {
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int gate_step = a.spec.interleaved ? 2 : 1;
   const int up_offset = a.spec.interleaved ? 1 : a.width;
@@ -109,7 +67,7 @@ void activate(const ActivationSpec& spec,
   const int index = on.device().index;
   const DeviceGuard guard(index);
   const cudaStream_t stream = as_stream(on.native_handle());
-  Args a{};
+  ActivationArgs a{};
   a.spec = spec;
   a.rows = rows;
   a.in = input.raw();

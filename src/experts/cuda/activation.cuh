@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include "core/cuda/floats.cuh"
+#include "experts/cuda/row_groups.h"
 #include "moebius/experts.h"
 
 namespace moebius::cuda {
@@ -54,6 +55,59 @@ __device__ __forceinline__ float activate_one(const ActivationSpec& spec, float 
       const float activated = rounded(T{}, activate_gate<T>(spec.kind, gate));
       return spec.gated ? rounded(T{}, activated * up) : activated;
     }
+  }
+}
+
+// Rows [M, N] in, [M, I] out.
+struct ActivationArgs {
+  ActivationSpec spec;
+  RowGroups rows;
+  const void* in;
+  void* out;
+  int width;     // I
+  int in_width;  // N
+};
+
+// Gate and up of elements [i, i + kVector) of a row.
+template <typename T>
+__device__ __forceinline__ void load_halves(
+    const ActivationArgs& a, const T* in, int i, float (&gate)[kVector], float (&up)[kVector]) {
+  if (!a.spec.interleaved) {
+    const Raw8<T> raw_gate = load_raw(in + i);
+    if (a.spec.gated) {
+      const Raw8<T> raw_up = load_raw(in + a.width + i);
+      widen(raw_up, up);
+    }
+    widen(raw_gate, gate);
+    return;
+  }
+  float low[kVector];
+  float high[kVector];
+  const Raw8<T> raw_low = load_raw(in + 2 * i);
+  const Raw8<T> raw_high = load_raw(in + 2 * i + kVector);
+  widen(raw_low, low);
+  widen(raw_high, high);
+#pragma unroll
+  for (int j = 0; j < kVector / 2; ++j) {
+    gate[j] = low[2 * j];
+    up[j] = low[2 * j + 1];
+    gate[j + kVector / 2] = high[2 * j];
+    up[j + kVector / 2] = high[2 * j + 1];
+  }
+}
+
+// Elements [i, i + kVector) of a row's activation.  REQUIRES: in and the widths allow 16-byte
+// loads.
+template <typename T>
+__device__ __forceinline__ void activate_vector(const ActivationArgs& a,
+                                                const T* in,
+                                                int i,
+                                                float (&values)[kVector]) {
+  float up[kVector] = {};
+  load_halves(a, in, i, values, up);
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    values[j] = activate_one<T>(a.spec, values[j], up[j]);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "experts/cuda/activation.h"
+#include "experts/cuda/activation_codes.h"
 #include "experts/cuda/expert_gemm.h"
 #include "experts/cuda/lora.h"
 #include "experts/cuda/permute.h"
@@ -95,7 +96,6 @@ class CudaExperts final : public ExpertsBase {
 
     const RowOperand x = load_input(input, rows, buffers, stream);
     run_gemm1(x, rows, adapters, buffers, stream);
-    activate(desc_.activation, rows, buffers.gemm1, buffers.act, stream);
     run_gemm2(load_hidden(rows, buffers, stream), rows, adapters,
               is_batched() ? result : buffers.gemm2, buffers, stream);
     if (!is_batched()) {
@@ -125,7 +125,7 @@ class CudaExperts final : public ExpertsBase {
       take_result(self, slots, result);
 
       gemm1 = scratch.take({slots, d.w1_rows()}, d.in_dtype);
-      act = scratch.take({slots, d.intermediate}, d.in_dtype);
+      act = scratch.take({self.activates_to_codes() ? 0 : slots, d.intermediate}, d.in_dtype);
       if (self.a2_.active()) {
         hidden = self.a2_.take(scratch, slots, d.intermediate);
       }
@@ -165,6 +165,9 @@ class CudaExperts final : public ExpertsBase {
     float* shrunk = nullptr;
   };
 
+  bool activates_to_codes() const {
+    return a2_.active() && can_activate_to_codes(a2_.spec(), desc_.intermediate);
+  }
   int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
 
   RowGroups load_order(const ExpertsInput& input,
@@ -231,9 +234,15 @@ class CudaExperts final : public ExpertsBase {
     return x;
   }
 
+  // GEMM2's rows from GEMM1's.
   RowOperand load_hidden(const RowGroups& rows,
                          const Buffers& buffers,
                          const Stream& stream) const {
+    if (activates_to_codes()) {
+      activate_to_codes(desc_.activation, a2_.spec(), rows, buffers.gemm1, buffers.hidden, stream);
+      return buffers.hidden;
+    }
+    activate(desc_.activation, rows, buffers.gemm1, buffers.act, stream);
     if (!a2_.active()) {
       RowOperand hidden;
       hidden.values = buffers.act;
