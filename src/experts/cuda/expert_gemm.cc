@@ -8,7 +8,11 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   if (gemm.out.numel() == 0) {
     return;
   }
-  general_gemm(gemm, stream);
+  if (can_mma_gemm(gemm)) {
+    mma_gemm(gemm, stream);
+  } else {
+    general_gemm(gemm, stream);
+  }
 }
 
 }  // namespace moebius::cuda

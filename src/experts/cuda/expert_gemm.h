@@ -42,6 +42,10 @@ struct ExpertGemm {
 // Picks the implementation.
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);
 
+// On the tensor cores: operands whose codes bf16, f16 or int8 hold, scales in whole steps.
+bool can_mma_gemm(const ExpertGemm& gemm);
+void mma_gemm(const ExpertGemm& gemm, const Stream& stream);
+
 // Any operands, products of the f32 values that they stand for.
 void general_gemm(const ExpertGemm& gemm, const Stream& stream);
 
