@@ -2,13 +2,73 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/cuda/expert_gemm.h"
 
+#include <optional>
+
+#include "experts/cuda/grouped_gemm.h"
+
 namespace moebius::cuda {
+
+namespace {
+
+constexpr int64_t kBlock = 128;  // of GroupedGemm's scales
+
+bool has_block_scales(const ExpertGemm& gemm) {
+  const WeightOperand& w = *gemm.w;
+  const QuantDesc& desc = w.quant;
+  const int64_t n = w.values.dim(1);
+  const bool restarts_within_block = w.gate_rows < n && w.gate_rows % kBlock != 0;
+  return gemm.a.values.dtype() == DType::kF8E4M3 && gemm.a.scales == RowScales::kPerRow &&
+         gemm.a.block == kBlock && desc.format == QuantFormat::kFp8 &&
+         desc.shape == GroupShape{kBlock, kBlock} && desc.scale.dtype() == DType::kF32 &&
+         desc.scale.num_dims() == 3 && !restarts_within_block;
+}
+
+// The same GEMM where GroupedGemm can say it.
+std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
+  const WeightOperand& w = *gemm.w;
+  const bool is_plain = gemm.a.scales == RowScales::kNone && !w.quant.format;
+  const bool is_block = !is_plain && has_block_scales(gemm);
+  if (!is_plain && !is_block) {
+    return std::nullopt;
+  }
+  const Device device = gemm.out.device();
+  const RowGroups& rows = gemm.rows;
+  const int64_t num_groups = rows.num_groups;
+  const auto borrow = [&](const int32_t* data, int64_t n) {
+    return Tensor::borrow(const_cast<int32_t*>(data), {n}, DType::kI32, device);
+  };
+  const auto grouped = [&](const Tensor& tensor) {
+    return rows.counts != nullptr && tensor
+               ? tensor.view({num_groups, rows.max_rows, tensor.dim(1)})
+               : tensor;
+  };
+  GroupedGemm out;
+  out.a = grouped(gemm.a.values);
+  out.b = w.values;
+  out.bias = w.quant.bias;
+  out.out = grouped(gemm.out);
+  if (is_block) {
+    out.a_scale = grouped(gemm.a.scale);
+    out.b_scale = w.quant.scale;
+  }
+  if (rows.counts != nullptr) {
+    out.group_counts = borrow(rows.counts, num_groups);
+  } else {
+    out.group_offsets = borrow(rows.offsets, num_groups + 1);
+  }
+  return out;
+}
+
+}  // namespace
 
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   if (gemm.out.numel() == 0) {
     return;
   }
-  if (can_mma_gemm(gemm)) {
+  const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
+  if (grouped && sm90_grouped_gemm_supports(*grouped).ok) {
+    sm90_grouped_gemm(*grouped, stream);
+  } else if (can_mma_gemm(gemm)) {
     mma_gemm(gemm, stream);
   } else {
     general_gemm(gemm, stream);
