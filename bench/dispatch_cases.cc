@@ -133,7 +133,7 @@ class HighThroughputCombine final : public HighThroughputDispatch {
   Tensor combined_;
 };
 
-template <LowLatencyCast kCast>
+template <LowLatencyCast kCast, LowLatencySum kSum = LowLatencySum::kSelections>
 class LowLatencyDispatch : public RankCase {
  public:
   LowLatencyDispatch(Group& group,
@@ -143,7 +143,7 @@ class LowLatencyDispatch : public RankCase {
       : RankCase(problem, all, group.rank(), stream),
         transport_(group,
                    problem.placement(),
-                   {problem.tokens, problem.hidden, problem.topk, DType::kBF16}) {}
+                   {problem.tokens, problem.hidden, problem.topk, DType::kBF16, 0, kSum}) {}
 
   void prepare() override {
     output_ = {};
@@ -171,13 +171,17 @@ class LowLatencyDispatch : public RankCase {
   LowLatencyDispatchOutput output_;
 };
 
-class LowLatencyCombine final : public LowLatencyDispatch<LowLatencyCast::kNone> {
+template <LowLatencySum kSum>
+class LowLatencyCombine final : public LowLatencyDispatch<LowLatencyCast::kNone, kSum> {
+  using Base = LowLatencyDispatch<LowLatencyCast::kNone, kSum>;
+  using Base::output_, Base::own, Base::problem_, Base::rank_, Base::stream_, Base::transport_;
+
  public:
-  using LowLatencyDispatch::LowLatencyDispatch;
+  using Base::Base;
 
   void prepare() override {
     if (!x_) {
-      LowLatencyDispatch::run();
+      Base::run();
       x_ = expert_contribution(problem_, rank_, output_);
       combined_ = Tensor::zeros(own().payloads[0].shape(), DType::kBF16);
     }
@@ -186,7 +190,7 @@ class LowLatencyCombine final : public LowLatencyDispatch<LowLatencyCast::kNone>
     transport_.combine(x_, own().topk_ids, own().topk_weights, *output_.handle, combined_, stream_);
   }
   Difference difference() const override {
-    return low_latency_combine_difference(problem_, own(), LowLatencySum::kSelections, combined_);
+    return low_latency_combine_difference(problem_, own(), kSum, combined_);
   }
 
  private:
@@ -223,7 +227,10 @@ constexpr CaseKind kLowLatency[] = {
      make<LowLatencyDispatch<LowLatencyCast::kNone>>},
     {"low_latency", "dispatch_fp8", RowFormat::kBF16,
      make<LowLatencyDispatch<LowLatencyCast::kFp8>>},
-    {"low_latency", "combine", RowFormat::kBF16, make<LowLatencyCombine>},
+    {"low_latency", "combine", RowFormat::kBF16,
+     make<LowLatencyCombine<LowLatencySum::kSelections>>},
+    {"low_latency", "combine_ranks", RowFormat::kBF16,
+     make<LowLatencyCombine<LowLatencySum::kRanks>>},
 };
 
 // The rank threads, each with its part of the case and what it copies for comparison.
