@@ -10,6 +10,7 @@
 #include "app/layer_cost.h"
 #include "bench/cases.h"
 #include "moebius/experts.h"
+#include "moebius/weight_and_reduce.h"
 #include "tests/expert_problem.h"
 #include "tests/problems.h"
 #include "tests/tolerance.h"
@@ -54,7 +55,16 @@ class Instance {
   void apply() const {
     experts_->apply(input_, output_, workspace13_, workspace2_, scratch_, stream_);
   }
-  const Tensor& output() const { return output_; }
+  // Rows of the batched format, or what is made of a token's rows, here or by the experts.
+  Tensor output() const {
+    if (experts_->desc().format == ActivationFormat::kBatched) {
+      return output_;
+    }
+    const Tensor sums = Tensor::empty(input_.x.shape(), output_.dtype());
+    make_weight_and_reduce(experts_->weight_and_reduce())
+        ->apply({output_, input_.topk_weights, input_.topk_ids}, sums, stream_);
+    return sums;
+  }
 
  private:
   ExpertsInput input_;

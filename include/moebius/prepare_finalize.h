@@ -88,6 +88,8 @@ class PrepareFinalize {
   virtual std::optional<int64_t> max_tokens_per_rank() const = 0;
   virtual int num_dispatchers() const = 0;     // ranks that send rows here
   virtual bool output_is_reduced() const = 0;  // combine has already summed over ranks
+  // Whether what the experts wrote may be FinalizeInput::output already, where it is final (kNoOp).
+  virtual bool takes_final_output() const { return false; }
   virtual bool supports_async() const { return false; }
   virtual bool is_monolithic() const { return false; }
   // Whether prepare hands over indices of local experts (-1 = elsewhere or masked), which no

@@ -38,10 +38,7 @@ RowOrder ExpertsBase::take_order(Scratch& scratch, int64_t slots) const {
   return order;
 }
 
-void ExpertsBase::fill_order(const ExpertsInput& input,
-                             const Tensor& output,
-                             RowOrder& order,
-                             const Stream& stream) const {
+void ExpertsBase::fill_order(const ExpertsInput& input, RowOrder& order) const {
   if (is_batched()) {
     order_batched(input.expert_num_tokens, input.x.dim(1), order);
   } else {
@@ -51,6 +48,11 @@ void ExpertsBase::fill_order(const ExpertsInput& input,
   if (input.lora_ids) {
     validate_lora_ids(desc_, input.lora_ids, order);
   }
+}
+
+void ExpertsBase::clear_skipped(const RowOrder& order,
+                                const Tensor& output,
+                                const Stream& stream) const {
   if (is_batched()) {
     return;
   }

@@ -44,11 +44,10 @@ class ExpertsBase : public Experts {
   }
   // The arrays of a RowOrder for `slots` output rows.
   RowOrder take_order(Scratch& scratch, int64_t slots) const;
-  // Fills it for a call and clears the output rows of skipped selections.
-  void fill_order(const ExpertsInput& input,
-                  const Tensor& output,
-                  RowOrder& order,
-                  const Stream& stream) const;
+  // Fills it for a call.
+  void fill_order(const ExpertsInput& input, RowOrder& order) const;
+  // Clears the rows of skipped selections; output is [slots, H] (batched: nothing is skipped).
+  void clear_skipped(const RowOrder& order, const Tensor& output, const Stream& stream) const;
   // `stream`, or make's where it has fewer threads: scratch holds buffers for that many.
   const Stream& bounded(const Stream& stream) const {
     return stream.num_threads() <= stream_.num_threads() ? stream : stream_;

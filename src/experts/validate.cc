@@ -343,6 +343,14 @@ void validate_call(const Experts& experts,
     expect(desc.num_adapters > 0, "lora_ids are given, but num_adapters is 0");
   }
 
+  if (experts.weight_and_reduce() == WeightAndReduceKind::kNoOp &&
+      !input.apply_router_weight_on_input) {
+    expect_defined(input.topk_weights, "topk_weights");
+    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
+    expect_shape(input.topk_weights, {rows, desc.topk}, "topk_weights");
+    expect_on(input.topk_weights, device, "topk_weights");
+  }
+
   expect_on(input.x, device, "x");
   expect_on_if_given(input.x_scale, device, "x_scale");
   expect_on_if_given(input.topk_ids, device, "topk_ids");
@@ -351,8 +359,8 @@ void validate_call(const Experts& experts,
   expect_on_if_given(input.lora_ids, device, "lora_ids");
 
   const ExpertsWorkspace needed = experts.workspace(rows);
-  expect_le(needed.output.numel() / desc.hidden, std::numeric_limits<int32_t>::max(),
-            "number of selections");
+  expect_le(rows * (batched ? desc.num_local_experts : desc.topk),
+            std::numeric_limits<int32_t>::max(), "number of selections");
   expect_defined(output, "output");
   expect_dtype(output, needed.dtype, "output");
   expect_shape(output, needed.output, "output");

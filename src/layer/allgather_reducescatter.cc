@@ -168,11 +168,7 @@ void AllGatherReduceScatter::finalize(const FinalizeInput& input, const CallCont
   expect_eq(input.output.dim(0), counts[static_cast<size_t>(group_.rank())],
             "rows of output (tokens of prepare)");
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  const Tensor partial = context.get(WorkspaceSlot::kFinalize, {total, input.output.dim(1)},
-                                     input.expert_output.dtype());
-  if (total > 0) {
-    reduce_rows(input, *contiguous_, partial, context.stream);
-  }
+  const Tensor partial = reduced_rows(input, *contiguous_, total, context);
   reduce_scatterv(group_, kOp, partial, counts, input.output, context.stream);
 }
 

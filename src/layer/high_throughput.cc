@@ -129,13 +129,8 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
          fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
   const std::shared_ptr<const DispatchHandle> handle = std::exchange(found->second, nullptr);
 
-  const int64_t rows = handle->num_rows();
-  HighThroughput::CombineInput request;
-  request.x = context.get(WorkspaceSlot::kFinalize, {rows, input.output.dim(1)},
-                          input.expert_output.dtype());
-  if (rows > 0) {  // ranks without rows still take part in combine
-    reduce_rows(input, *contiguous_, request.x, context.stream);
-  }
+  HighThroughput::CombineInput request;  // ranks without rows still take part in combine
+  request.x = reduced_rows(input, *contiguous_, handle->num_rows(), context);
   using Combined = HighThroughput::CombineOutput;
   auto pending = std::make_shared<Pending<Combined>>(
       start_transfer<Combined>(context, [&](const Stream& stream) {

@@ -69,6 +69,7 @@ struct ModularKernel::State {
   }
   Tensor compute(const KernelInput& input,
                  const PrepareResult& prepared,
+                 const Tensor& output,
                  const CallContext& context);
   Pending<void> start_finalize(const FinalizeInput& done, const CallContext& context);
   void run_shared(const Tensor& hidden, const Tensor& output, const CallContext& context) const;
@@ -215,7 +216,7 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   co_yield std::move(there);
   const PrepareResult prepared = finish_prepare(part.input, sent, part);
   FinalizeInput done;
-  done.expert_output = compute(part.input, prepared, context);
+  done.expert_output = compute(part.input, prepared, part.output, context);
   done.output = part.output;
   done.topk_ids = prepared.topk_ids;
   done.topk_weights = prepared.topk_weights;
@@ -332,8 +333,10 @@ void ModularKernel::State::record_load(const PrepareResult& prepared, const Part
   }
 }
 
+// Final rows go where they belong at once, unless the experts read there.
 Tensor ModularKernel::State::compute(const KernelInput& input,
                                      const PrepareResult& prepared,
+                                     const Tensor& output,
                                      const CallContext& context) {
   const Profile::Span span(context.profile, "experts", context.stream);
   ExpertsInput rows;
@@ -345,7 +348,9 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   rows.expert_map = map_of(input);
   rows.lora_ids = prepared.lora_ids;
   rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
-  return run_experts(*experts, rows, options.chunk_tokens, context);
+  const bool is_final = experts->weight_and_reduce() == WeightAndReduceKind::kNoOp &&
+                        prepare_finalize->takes_final_output() && prepared.x.raw() != output.raw();
+  return run_experts(*experts, rows, options.chunk_tokens, context, is_final ? output : Tensor());
 }
 
 void ModularKernel::State::run_shared(const Tensor& hidden,

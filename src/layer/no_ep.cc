@@ -17,6 +17,7 @@ class NoEp final : public PrepareFinalize {
   std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
   int num_dispatchers() const override { return 1; }
   bool output_is_reduced() const override { return false; }
+  bool takes_final_output() const override { return true; }
 
   Support accepts(WeightAndReduceKind kind) const override {
     return kind == WeightAndReduceKind::kNaiveBatched

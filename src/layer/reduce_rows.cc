@@ -20,4 +20,21 @@ void reduce_rows(const FinalizeInput& input,
       output, stream);
 }
 
+Tensor reduced_rows(const FinalizeInput& input,
+                    const WeightAndReduce& when_delegated,
+                    int64_t num_rows,
+                    const CallContext& context) {
+  const WeightAndReduce* chosen = input.weight_and_reduce;
+  if (num_rows > 0 && chosen != nullptr && chosen->kind() == WeightAndReduceKind::kNoOp) {
+    expect_shape(input.expert_output, {num_rows, input.output.dim(1)}, "expert_output");
+    return input.expert_output;
+  }
+  const Tensor rows = context.get(WorkspaceSlot::kFinalize, {num_rows, input.output.dim(1)},
+                                  input.expert_output.dtype());
+  if (num_rows > 0) {
+    reduce_rows(input, when_delegated, rows, context.stream);
+  }
+  return rows;
+}
+
 }  // namespace moebius

@@ -40,7 +40,8 @@ Tensor run_once(const Experts& experts,
 Tensor run_chunks(const Experts& experts,
                   const ExpertsInput& input,
                   int64_t chunk_tokens,
-                  const CallContext& context) {
+                  const CallContext& context,
+                  Tensor output) {
   const int64_t rows = input.x.dim(0);
   const ExpertsWorkspace whole = experts.workspace(rows);
   expect(whole.output.size() > 0 && whole.output[0] % rows == 0,
@@ -48,9 +49,9 @@ Tensor run_chunks(const Experts& experts,
                      experts.implementation(), rows));
   const int64_t factor = whole.output[0] / rows;  // rows of output per row of input
   const auto space =
-      context.get(WorkspaceSlot::kFusedOutput,
-                  {{whole.output, whole.dtype}, {{experts.desc().num_local_experts}, DType::kI32}});
-  const Tensor& output = space[0];
+      context.get(WorkspaceSlot::kFusedOutput, {{output ? Shape{0} : whole.output, whole.dtype},
+                                                {{experts.desc().num_local_experts}, DType::kI32}});
+  output = output ? output : space[0];
 
   for (int64_t begin = 0; begin < rows; begin += chunk_tokens) {
     const int64_t end = std::min(begin + chunk_tokens, rows);
@@ -83,17 +84,21 @@ Tensor slice_scale(const Tensor& scale, int64_t begin, int64_t end) {
 Tensor run_experts(const Experts& experts,
                    const ExpertsInput& input,
                    int64_t chunk_tokens,
-                   const CallContext& context) {
+                   const CallContext& context,
+                   const Tensor& output) {
   const bool is_batched = experts.desc().format == ActivationFormat::kBatched;
   const int64_t rows = input.x.dim(is_batched ? 1 : 0);
   if (rows == 0) {  // no token of any rank came here
+    if (output) {
+      return output;
+    }
     const ExpertsWorkspace none = experts.workspace(0);
     return context.get(WorkspaceSlot::kFusedOutput, none.output, none.dtype);
   }
   if (experts.supports_chunking() && rows > chunk_tokens) {
-    return run_chunks(experts, input, chunk_tokens, context);
+    return run_chunks(experts, input, chunk_tokens, context, output);
   }
-  return run_once(experts, input, rows, {}, context);
+  return run_once(experts, input, rows, output, context);
 }
 
 }  // namespace moebius

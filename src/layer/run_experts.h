@@ -18,10 +18,12 @@ int64_t default_chunk_tokens();
 // Rows [begin, end) of scales; a single scale holds for all rows and is not sliced.
 Tensor slice_scale(const Tensor& scale, int64_t begin, int64_t end);
 
-// Output of the experts (shape of workspace(rows)), on a workspace of context's micro-batch.
+// Output of the experts (shape of workspace(rows)): `output`, or on a workspace of context's
+// micro-batch where that is undefined.
 Tensor run_experts(const Experts& experts,
                    const ExpertsInput& input,
                    int64_t chunk_tokens,
-                   const CallContext& context);
+                   const CallContext& context,
+                   const Tensor& output = {});
 
 }  // namespace moebius

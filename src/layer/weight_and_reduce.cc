@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/parallel.h"
-#include "core/row_sums.h"
 #include "core/same_device.h"
+#include "core/token_sums.h"
 #include "experts/cuda/permute.h"
 #include "layer/batched_rows.h"
 #include "layer/cuda/weighted_sum.h"
@@ -18,58 +17,6 @@
 namespace moebius {
 
 namespace {
-
-// One term of a token's sum: a row of the expert output and its weight.
-struct Term {
-  int64_t row;
-  float weight;
-};
-
-// output[t] = sum over the terms that append_terms(t, terms) lists.
-template <typename AppendTerms>
-void reduce_tokens(const Tensor& expert_output,
-                   const Tensor& output,
-                   bool sum_in_dtype,
-                   const Stream& stream,
-                   const AppendTerms& append_terms) {
-  // Enough that most tokens are followed by one whose rows can be fetched; enough tasks, too.
-  const int64_t tokens_per_task =
-      std::clamp<int64_t>(output.dim(0) / (4 * stream.num_threads()), 1, 16);
-  const SumRounding rounding =
-      sum_in_dtype ? SumRounding::kProductsAndSums : SumRounding::kProducts;
-  const int64_t hidden = output.dim(1);
-  const int64_t row_bytes = hidden * bits(output.dtype()) / 8;
-  parallel_for(stream, output.dim(0), tokens_per_task, [&](int64_t begin, int64_t end) {
-    std::vector<Term> terms;
-    std::vector<SumTerm> rows;
-    std::vector<SumTerm> next;
-    const auto set_rows = [&](int64_t t) {
-      terms.clear();
-      append_terms(t, terms);
-      next.clear();
-      for (const auto& [row, weight] : terms) {
-        next.push_back({expert_output.bytes() + row * row_bytes, weight});
-      }
-    };
-    set_rows(begin);
-    for (int64_t t = begin; t < end; ++t) {
-      rows.swap(next);
-      next.clear();
-      if (t + 1 < end) {
-        set_rows(t + 1);
-      }
-      sum_rows({.dtype = output.dtype(),
-                .rounding = rounding,
-                .terms = rows.data(),
-                .num_terms = static_cast<int64_t>(rows.size()),
-                .n = hidden,
-                .out = output.bytes() + t * row_bytes,
-                .past_caches = false,
-                .next = next.data(),
-                .num_next = static_cast<int64_t>(next.size())});
-    }
-  });
-}
 
 // Checks what both summing strategies share; returns K.
 int64_t expect_routing(const WeightAndReduceInput& input,
@@ -98,11 +45,6 @@ float weight_of(const WeightAndReduceInput& input, int64_t selection) {
 // Undefined: all 1.
 Tensor weights_of(const WeightAndReduceInput& input) {
   return input.apply_router_weight_on_input ? Tensor{} : input.topk_weights;
-}
-
-// moe_sum's rule for the rows of a token.
-bool sums_in_dtype(int64_t topk) {
-  return topk >= 2 && topk <= 4;
 }
 
 class Delegate final : public WeightAndReduce {
@@ -142,26 +84,25 @@ class Contiguous final : public WeightAndReduce {
                  input.expert_output.num_dims() == 2 ? Shape{num_tokens * topk, hidden}
                                                      : Shape{num_tokens, topk, hidden},
                  "expert_output");
-    const bool sum_in_dtype = sums_in_dtype(topk);
     if (output.device().is_cuda()) {
       cuda_weighted_sum({.rows = input.expert_output,
                          .ids = input.topk_ids,
                          .weights = weights_of(input),
-                         .sums_in_type = sum_in_dtype,
+                         .sums_in_type = sums_in_dtype(topk),
                          .topk = topk,
                          .output = output},
                         stream);
       return;
     }
     const auto* ids = input.topk_ids.data<int32_t>();
-    reduce_tokens(input.expert_output, output, sum_in_dtype, stream,
-                  [&](int64_t t, std::vector<Term>& terms) {
-                    for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
-                      if (ids[i] >= 0) {
-                        terms.push_back({i, weight_of(input, i)});
-                      }
-                    }
-                  });
+    sum_tokens(input.expert_output, output, sum_rounding(topk), stream,
+               [&](int64_t t, std::vector<TokenTerm>& terms) {
+                 for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
+                   if (ids[i] >= 0) {
+                     terms.push_back({i, weight_of(input, i)});
+                   }
+                 }
+               });
   }
 };
 
@@ -188,18 +129,18 @@ class NaiveBatched final : public WeightAndReduce {
     }
     const BatchedRows rows = batched_rows(input.topk_ids, first_expert_, input.expert_output.dim(0),
                                           input.expert_output.dim(1));
-    reduce_tokens(input.expert_output, output, /*sum_in_dtype=*/true, stream,
-                  [&](int64_t t, std::vector<Term>& terms) {
-                    for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
-                      const int64_t row = rows.row[static_cast<size_t>(i)];
-                      if (row >= 0) {
-                        terms.push_back({row, weight_of(input, i)});
-                      }
-                    }
-                    // Rows of a lower expert come first: the order of adding expert by expert.
-                    std::sort(terms.begin(), terms.end(),
-                              [](const Term& a, const Term& b) { return a.row < b.row; });
-                  });
+    sum_tokens(input.expert_output, output, SumRounding::kProductsAndSums, stream,
+               [&](int64_t t, std::vector<TokenTerm>& terms) {
+                 for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
+                   const int64_t row = rows.row[static_cast<size_t>(i)];
+                   if (row >= 0) {
+                     terms.push_back({row, weight_of(input, i)});
+                   }
+                 }
+                 // Rows of a lower expert come first: the order of adding expert by expert.
+                 std::sort(terms.begin(), terms.end(),
+                           [](const TokenTerm& a, const TokenTerm& b) { return a.row < b.row; });
+               });
   }
 
  private:
@@ -240,14 +181,14 @@ void reduce_permuted_rows(const Tensor& expert_rows,
     return;
   }
   const auto* rows = row_of_slot.data<int32_t>();
-  reduce_tokens(expert_rows, output, sums_in_dtype(topk), stream,
-                [&](int64_t t, std::vector<Term>& terms) {
-                  for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
-                    if (rows[i] >= 0) {
-                      terms.push_back({rows[i], weights ? weights.data<float>()[i] : 1.0f});
-                    }
-                  }
-                });
+  sum_tokens(expert_rows, output, sum_rounding(topk), stream,
+             [&](int64_t t, std::vector<TokenTerm>& terms) {
+               for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
+                 if (rows[i] >= 0) {
+                   terms.push_back({rows[i], weights ? weights.data<float>()[i] : 1.0f});
+                 }
+               }
+             });
 }
 
 std::string_view name(WeightAndReduceKind kind) {

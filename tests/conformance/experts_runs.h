@@ -64,10 +64,10 @@ inline std::unique_ptr<Experts> make(const ExpertProblem& p, std::string_view im
 
 // apply() with everything it may write or use filled with NaN.  `aliased`: the output lies on the
 // front of workspace13.
-inline Tensor run(const Experts& experts,
-                  const ExpertsInput& input,
-                  const Stream& stream,
-                  bool aliased = false) {
+inline Tensor apply(const Experts& experts,
+                    const ExpertsInput& input,
+                    const Stream& stream,
+                    bool aliased = false) {
   const int64_t rows = input.x.dim(experts.desc().format == ActivationFormat::kBatched ? 1 : 0);
   const ExpertsWorkspace ws = experts.workspace(rows);
   const int64_t front = std::max(ws.workspace13.numel(), ws.output.numel());
@@ -81,6 +81,53 @@ inline Tensor run(const Experts& experts,
   experts.apply(there, output, workspace13, workspace2, scratch, stream);
   stream.synchronize();
   return place.bring(output);
+}
+
+// Rows [M, ..] as [M * K, ..], each K times; one scale of all rows stays.
+inline Tensor repeated(const Tensor& rows, int64_t num_tokens, int64_t topk) {
+  if (!rows.defined() || rows.numel() == 1 || num_tokens == 0) {
+    return rows;
+  }
+  const int64_t row_bytes = rows.nbytes() / num_tokens;
+  const Tensor out = rows.num_dims() == 1
+                         ? Tensor::empty({num_tokens * topk}, rows.dtype())
+                         : Tensor::empty({num_tokens * topk, rows.dim(1)}, rows.dtype());
+  for (int64_t i = 0; i < num_tokens * topk; ++i) {
+    std::memcpy(out.bytes() + i * row_bytes, rows.bytes() + i / topk * row_bytes,
+                static_cast<size_t>(row_bytes));
+  }
+  return out;
+}
+
+// A token of its own for every selection, of weight 1: what is summed is one row.
+inline ExpertsInput one_selection_each(const ExpertsInput& input) {
+  const int64_t num_tokens = input.topk_ids.dim(0);
+  const int64_t topk = input.topk_ids.dim(1);
+  const int64_t num_selections = num_tokens * topk;
+  ExpertsInput out = input;
+  out.x = repeated(input.x, num_tokens, topk);
+  out.x_scale = repeated(input.x_scale, num_tokens, topk);
+  out.lora_ids = repeated(input.lora_ids, num_tokens, topk);
+  out.topk_ids = Tensor::empty({num_selections, topk}, DType::kI32);
+  out.topk_weights = Tensor::empty({num_selections, topk}, DType::kF32);
+  std::fill_n(out.topk_ids.data<int32_t>(), out.topk_ids.numel(), -1);
+  std::fill_n(out.topk_weights.data<float>(), out.topk_weights.numel(), 1.0f);
+  for (int64_t i = 0; i < num_selections; ++i) {
+    out.topk_ids.data<int32_t>()[i * topk + i % topk] = input.topk_ids.data<int32_t>()[i];
+  }
+  return out;
+}
+
+// A row per selection, or per row of the batched format, whoever weights and sums.
+inline Tensor run(const Experts& experts,
+                  const ExpertsInput& input,
+                  const Stream& stream,
+                  bool aliased = false) {
+  if (experts.weight_and_reduce() != WeightAndReduceKind::kNoOp) {
+    return apply(experts, input, stream, aliased);
+  }
+  const Tensor rows = apply(experts, one_selection_each(input), stream, aliased);
+  return rows.view({input.topk_ids.dim(0), input.topk_ids.dim(1), experts.desc().hidden});
 }
 
 inline Tensor run(const ExpertProblem& p, std::string_view implementation, int threads = 2) {

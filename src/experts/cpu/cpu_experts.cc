@@ -115,7 +115,8 @@ class CpuExperts final : public ExpertsBase {
     Scratch block(scratch.bytes());
     Buffers buffers(*this, input.x.dim(is_batched() ? 1 : 0), block);
     const Stream& threads = bounded(stream);
-    fill_order(input, output, buffers.order, threads);
+    fill_order(input, buffers.order);
+    clear_skipped(buffers.order, output, threads);
     if (buffers.order.num_rows == 0) {
       return;
     }

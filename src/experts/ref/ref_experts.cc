@@ -235,7 +235,8 @@ class RefExperts final : public ExpertsBase {
     Scratch block(scratch.bytes());
     Buffers<Real> buffers(*this, rows, block);
     RowOrder& order = buffers.order;
-    fill_order(input, output, order, stream);
+    fill_order(input, order);
+    clear_skipped(order, output, stream);
     if (order.num_rows == 0) {
       return;
     }

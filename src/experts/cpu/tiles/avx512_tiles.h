@@ -436,8 +436,23 @@ static inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right
   }
 }
 
-static inline void store_row(const TileEpilogue& e, __m512 left, __m512 right, uint16_t* out) {
-  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(to_bf16(left)), to_bf16(right), 1);
+// See TileEpilogue::weights.  Why not to_bf16 twice: products may be subnormal.
+static inline __m256i weighted16(__m512 v, float weight) {
+  const __m512i product = _mm512_castps_si512(_mm512_mul_ps(round_bf16(v), _mm512_set1_ps(weight)));
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(product, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+  const __m512i rounded =
+      _mm512_and_si512(_mm512_add_epi32(product, up), _mm512_set1_epi32(-0x10000));
+  const __m512 sum = _mm512_add_ps(_mm512_castsi512_ps(rounded), _mm512_setzero_ps());
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(sum), 16));
+}
+
+static inline void store_row(
+    const TileEpilogue& e, int64_t row, __m512 left, __m512 right, uint16_t* out) {
+  const float* weight = e.weights != nullptr ? e.weights + row : nullptr;
+  const __m256i low = weight != nullptr ? weighted16(left, *weight) : to_bf16(left);
+  const __m256i high = weight != nullptr ? weighted16(right, *weight) : to_bf16(right);
+  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
   if (e.past_caches) {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(out), both);
   } else {
@@ -459,7 +474,7 @@ static void finish_rows(const TileEpilogue& e, const float* c, int64_t begin, in
     if (e.activation != nullptr) {
       activate_row(e, left, right, e.act_row(r));
     } else {
-      store_row(e, left, right, e.out[r]);
+      store_row(e, r, left, right, e.out[r]);
     }
   }
 }

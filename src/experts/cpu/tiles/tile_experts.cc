@@ -5,14 +5,20 @@
 // the expert's weights stream past them.  With enough items each is one task from gather to output,
 // in buffers of its thread.  With few, every stage of all items is split over column blocks.  An
 // element is summed in the same order either way.
+//
+// Standard format: GEMM2 leaves its rows weighted, and what is left is their plain sum per token.
 #include "experts/cpu/tiles/tile_experts.h"
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
+#include <vector>
 
 #include "core/parallel.h"
+#include "core/token_sums.h"
 #include "experts/cpu/kernels.h"
 #include "experts/cpu/tiles/packed_rows.h"
 #include "experts/cpu/tiles/packed_weight.h"
@@ -116,10 +122,15 @@ class TileExperts final : public ExpertsBase {
     most_rows_ = std::clamp(fitting, kLeastItemRows, kMostItemRows);
   }
 
+  WeightAndReduceKind weight_and_reduce() const override {
+    return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kNoOp;
+  }
+
   ExpertsWorkspace workspace(int64_t rows) const override {
     Scratch scratch;
     Buffers(*this, rows, scratch);
-    return {{0}, {0}, slots_shape(rows, desc_.hidden), desc_.in_dtype, scratch.bytes()};
+    const Shape output = is_batched() ? slots_shape(rows, desc_.hidden) : Shape{rows, desc_.hidden};
+    return {{0}, {0}, output, desc_.in_dtype, scratch.bytes()};
   }
 
   void apply(const ExpertsInput& input,
@@ -132,23 +143,22 @@ class TileExperts final : public ExpertsBase {
     Scratch block(scratch.bytes());
     Buffers buffers(*this, input.x.dim(is_batched() ? 1 : 0), block);
     const Stream& threads = bounded(stream);
-    fill_order(input, output, buffers.order, threads);
-    if (buffers.order.num_rows == 0) {
-      return;
+    fill_order(input, buffers.order);
+    const Tensor& rows = sums_rows() ? buffers.weighted : output;
+    if (!sums_rows()) {
+      clear_skipped(buffers.order, output, threads);
     }
-    const Tensor x = load_input(input, buffers, threads);
-    const int64_t num_items = make_items(buffers, threads.num_threads());
-    if (num_items >= kItemsPerThread * threads.num_threads()) {
-      parallel_tasks(threads, num_items, [&](int64_t i, int thread) {
-        run_item(buffers.items[i], x, output, buffers, buffers.arena(*this, thread),
-                 buffers.block(thread));
-      });
-    } else {
-      run_split(num_items, x, output, buffers, threads);
+    if (buffers.order.num_rows > 0) {
+      compute_rows(input, buffers, rows, threads);
+    }
+    if (sums_rows()) {
+      add_rows(input, rows, output, threads);
     }
   }
 
  private:
+  bool sums_rows() const { return !is_batched() && desc_.topk > 1; }
+
   // What one item needs between its stages.
   struct Arena {
     Arena(const TileExperts& self, int64_t rows, Scratch& scratch) {
@@ -184,6 +194,8 @@ class TileExperts final : public ExpertsBase {
       order = self.take_order(scratch, slots);
       const int64_t most_items = std::min(d.num_local_experts, slots) + slots / kLeastItemRows;
       items = scratch.take<Item>(most_items);
+      weights = self.is_batched() ? nullptr : scratch.take<float>(slots);
+      weighted = scratch.take({self.sums_rows() ? slots : 0, d.hidden}, d.in_dtype);
       x = scratch.take({x_rows, d.hidden},
                        codes ? storage_dtype(self.quantize_a1_.spec().format) : DType::kF32);
       x_scales = scratch.take<float>(x_rows * self.quantize_a1_.num_blocks(d.hidden));
@@ -205,6 +217,8 @@ class TileExperts final : public ExpertsBase {
 
     RowOrder order;
     Item* items;
+    float* weights;   // of the rows in computing order; null: not weighted
+    Tensor weighted;  // [slots, H] where they are summed
     Tensor x;         // codes, or values f32, of a quantized input
     float* x_scales;  // with codes: [x rows, blocks]
     int64_t arena_rows;
@@ -224,6 +238,55 @@ class TileExperts final : public ExpertsBase {
   // Activations per row that GEMM1's blocks give, padding included.
   int64_t activation_width() const {
     return w1_.num_blocks() * (desc_.activation.gated ? 16 : kBlockColumns);
+  }
+
+  // rows [slots, H], those of skipped selections excepted.
+  void compute_rows(const ExpertsInput& input,
+                    Buffers& buffers,
+                    const Tensor& rows,
+                    const Stream& stream) const {
+    const Tensor x = load_input(input, buffers, stream);
+    if (!is_batched()) {
+      fill_weights(input, buffers);
+    }
+    const int64_t num_items = make_items(buffers, stream.num_threads());
+    if (num_items >= kItemsPerThread * stream.num_threads()) {
+      parallel_tasks(stream, num_items, [&](int64_t i, int thread) {
+        run_item(buffers.items[i], x, rows, buffers, buffers.arena(*this, thread),
+                 buffers.block(thread));
+      });
+    } else {
+      run_split(num_items, x, rows, buffers, stream);
+    }
+  }
+
+  // In computing order.
+  void fill_weights(const ExpertsInput& input, const Buffers& buffers) const {
+    const RowOrder& order = buffers.order;
+    for (int64_t r = 0; r < order.num_rows; ++r) {
+      const float weight = input.apply_router_weight_on_input
+                               ? 1.0f
+                               : input.topk_weights.data<float>()[order.output_rows[r]];
+      buffers.weights[r] = std::isnan(weight) ? std::numeric_limits<float>::quiet_NaN() : weight;
+    }
+  }
+
+  // output[t] = sum of the weighted rows of token t, slot by slot as kContiguous adds them.
+  void add_rows(const ExpertsInput& input,
+                const Tensor& rows,
+                const Tensor& output,
+                const Stream& stream) const {
+    const SumRounding rounding =
+        sums_in_dtype(desc_.topk) ? SumRounding::kProductsAndSums : SumRounding::kSum;
+    const auto* ids = input.topk_ids.data<int32_t>();
+    const auto* map = input.expert_map ? input.expert_map.data<int32_t>() : nullptr;
+    sum_tokens(rows, output, rounding, stream, [&](int64_t t, std::vector<TokenTerm>& terms) {
+      for (int64_t i = t * desc_.topk; i < (t + 1) * desc_.topk; ++i) {
+        if (ids[i] >= 0 && (map == nullptr || map[ids[i]] >= 0)) {
+          terms.push_back({i, 1.0f});
+        }
+      }
+    });
   }
 
   // x as panels are made from it: as given where it is bf16 and stays so.
@@ -271,7 +334,7 @@ class TileExperts final : public ExpertsBase {
     pack_input(item, x, buffers, arena);
     run_gemm1(item, 0, w1_.num_blocks(), arena, c);
     quantize_hidden(item, arena);
-    run_gemm2(item, 0, w2_.num_blocks(), arena, buffers.order, output, c);
+    run_gemm2(item, 0, w2_.num_blocks(), arena, buffers, output, c);
   }
 
   // The same, every stage for all items before the next.
@@ -305,7 +368,7 @@ class TileExperts final : public ExpertsBase {
     }
     for_each_part(w2_.num_blocks(),
                   [&](const Item& item, const Arena& arena, int64_t begin, int64_t end, float* c) {
-                    run_gemm2(item, begin, end, arena, buffers.order, output, c);
+                    run_gemm2(item, begin, end, arena, buffers, output, c);
                   });
   }
 
@@ -422,9 +485,10 @@ class TileExperts final : public ExpertsBase {
                  int64_t begin,
                  int64_t end,
                  const Arena& arena,
-                 const RowOrder& order,
+                 const Buffers& buffers,
                  const Tensor& output,
                  float* c) const {
+    const RowOrder& order = buffers.order;
     const float* row_scales = form2_ != RowForm::kValues ? arena.hidden_scales : nullptr;
     const int64_t scales_per_row = quantize_a2_.num_blocks(desc_.intermediate);
     const bool past_caches = order.num_rows * desc_.hidden * 2 >= kStreamedBytes &&
@@ -433,6 +497,7 @@ class TileExperts final : public ExpertsBase {
     std::array<uint16_t*, kMostItemRows> to;
     TileEpilogue store;
     store.out = to.data();
+    store.weights = buffers.weights != nullptr ? buffers.weights + item.begin : nullptr;
     store.past_caches = past_caches;
     for (int64_t block = begin; block < end; ++block) {
       const int64_t column = block * kBlockColumns;

@@ -117,9 +117,12 @@ struct TileEpilogue {
   int64_t tile_stride = 0;
   int64_t row_stride = 0;
 
-  // GEMM2 else: the first `columns` values of row r as bf16 to out[r].  past_caches: to memory, as
-  // what is not read soon should be; whole lines of 64 bytes, aligned.
+  // GEMM2 else: the first `columns` values of row r as bf16 to out[r].  weights [rows], or null:
+  // those times weights[r], rounded again and added to +0, as the first term of a sum is.
+  // past_caches: to memory, as what is not read soon should be; whole lines of 64 bytes, aligned.
+  // REQUIRES: a weight that is NaN has no bit set in its lower half.
   uint16_t* const* out = nullptr;
+  const float* weights = nullptr;
   int64_t columns = kBlockColumns;
   bool past_caches = false;
 

@@ -179,7 +179,12 @@ void finish_rows_portable(const TileEpilogue& e, const float* c, int64_t begin, 
       continue;
     }
     for (int64_t n = 0; n < e.columns; ++n) {
-      e.out[r][n] = BFloat16(values[n]).bits;
+      BFloat16 value(values[n]);
+      if (e.weights != nullptr) {
+        value = BFloat16(static_cast<float>(value) * e.weights[r]);
+        value = BFloat16(static_cast<float>(value) + 0.0f);
+      }
+      e.out[r][n] = value.bits;
     }
   }
 }
