@@ -66,8 +66,9 @@ class FakeExperts : public Experts {
     }
     need.workspace13 = {rows, topk, desc_.w1_rows()};
     need.workspace2 = {rows, topk, desc_.intermediate};
-    need.output =
-        options_.flat_output ? Shape{rows * topk, desc_.hidden} : Shape{rows, topk, desc_.hidden};
+    need.output = is_final()             ? Shape{rows, desc_.hidden}
+                  : options_.flat_output ? Shape{rows * topk, desc_.hidden}
+                                         : Shape{rows, topk, desc_.hidden};
     return need;
   }
 
@@ -95,7 +96,9 @@ class FakeExperts : public Experts {
     for (const Tensor& space : {workspace13, workspace2, scratch, output}) {
       poison(space);
     }
-    batched ? apply_batched(input, output) : apply_standard(input, output);
+    batched      ? apply_batched(input, output)
+    : is_final() ? apply_final(input, output)
+                 : apply_standard(input, output);
   }
 
   mutable std::vector<Call> calls;
@@ -108,6 +111,18 @@ class FakeExperts : public Experts {
         id = input.expert_map.data<int32_t>()[id];
       }
       write_row(input, i / desc_.topk, id, output, i);
+    }
+  }
+  bool is_final() const { return options_.kind == WeightAndReduceKind::kNoOp; }
+  void apply_final(const ExpertsInput& input, const Tensor& output) const {
+    for (int64_t i = 0; i < output.numel(); ++i) {
+      float sum = 0;
+      for (int64_t s = i / desc_.hidden * desc_.topk; s < (i / desc_.hidden + 1) * desc_.topk;
+           ++s) {
+        sum += get_float(input.x, i) * static_cast<float>(input.topk_ids.data<int32_t>()[s] + 1) *
+               input.topk_weights.data<float>()[s];
+      }
+      set_float(output, i, sum);
     }
   }
   void apply_batched(const ExpertsInput& input, const Tensor& output) const {

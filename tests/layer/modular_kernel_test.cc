@@ -148,6 +148,32 @@ TEST(ModularKernel, ChunkWorkspacesFitTheChunk) {
   }
 }
 
+// The experts write to the output itself, unless that is where they read.
+TEST(ModularKernel, FinalRowsAreWrittenInPlace) {
+  FakeExperts::Options options;
+  options.kind = WeightAndReduceKind::kNoOp;
+  for (const int64_t num_tokens : {5, 4, 0}) {
+    for (const bool on_hidden : {false, true}) {
+      Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), options, /*chunk_tokens=*/4);
+      bench.set_tokens(num_tokens);
+      const Tensor expected = expected_sum(bench.input);
+      const Tensor output =
+          on_hidden ? bench.input.hidden : random_tensor(expected.shape(), DType::kF32, 14);
+      bench.kernel->forward(bench.input, output, {}, bench.context);
+      if (num_tokens == 0) {
+        continue;
+      }
+      EXPECT_LT(relative_error(output, expected), 1e-6);
+      const auto& calls = bench.experts->calls;
+      ASSERT_EQ(calls.size(), num_tokens > 4 ? 2u : 1u);
+      EXPECT_EQ(calls[0].output == output.bytes(), !on_hidden);
+      if (num_tokens > 4) {
+        EXPECT_EQ(calls[1].output - calls[0].output, 4 * kHidden * int64_t{sizeof(float)});
+      }
+    }
+  }
+}
+
 TEST(ModularKernel, ChunksOnlyWhereSupportedAndNeeded) {
   FakeExperts::Options options;
   options.supports_chunking = false;
