@@ -11,17 +11,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <utility>
-#include <vector>
 
 #include "core/parallel.h"
-#include "core/token_sums.h"
 #include "experts/cpu/kernels.h"
+#include "experts/cpu/tiles/items.h"
 #include "experts/cpu/tiles/packed_rows.h"
 #include "experts/cpu/tiles/packed_weight.h"
+#include "experts/cpu/tiles/weighted_rows.h"
 #include "experts/experts_base.h"
 #include "experts/validate.h"
 
@@ -32,7 +30,6 @@ namespace {
 // Panels of GEMM1 that leave room in a 2 MiB L2 for what streams past.
 constexpr int64_t kPanelBudget = int64_t{5} << 18;
 constexpr int64_t kMostItemRows = 640;
-constexpr int64_t kLeastItemRows = 64;
 // Items per thread from which on threads are kept evenly busy by whole items.
 constexpr int64_t kItemsPerThread = 2;
 // Outputs from this size on would only push weights and panels out of the caches.
@@ -75,13 +72,6 @@ Tensor exact_factor(const QuantDesc& a, const QuantDesc& w) {
 float factor_of(const Tensor& factor, int64_t expert) {
   return factor ? factor.data<float>()[factor.numel() > 1 ? expert : 0] : 1.0f;
 }
-
-struct Item {
-  int64_t e;
-  int64_t begin;  // in computing order
-  int64_t end;
-  int64_t rows() const { return end - begin; }
-};
 
 class TileExperts final : public ExpertsBase {
  public:
@@ -152,7 +142,7 @@ class TileExperts final : public ExpertsBase {
       compute_rows(input, buffers, rows, threads);
     }
     if (sums_rows()) {
-      add_rows(input, rows, output, threads);
+      sum_weighted_rows(input, rows, output, threads);
     }
   }
 
@@ -192,7 +182,7 @@ class TileExperts final : public ExpertsBase {
       const bool values = !codes && self.quantize_a1_.active();
       const int64_t x_rows = codes || values ? self.num_input_rows(self.quantize_a1_, rows) : 0;
       order = self.take_order(scratch, slots);
-      const int64_t most_items = std::min(d.num_local_experts, slots) + slots / kLeastItemRows;
+      const int64_t most_items = max_items(d.num_local_experts, slots);
       items = scratch.take<Item>(most_items);
       weights = self.is_batched() ? nullptr : scratch.take<float>(slots);
       weighted = scratch.take({self.sums_rows() ? slots : 0, d.hidden}, d.in_dtype);
@@ -247,9 +237,10 @@ class TileExperts final : public ExpertsBase {
                     const Stream& stream) const {
     const Tensor x = load_input(input, buffers, stream);
     if (!is_batched()) {
-      fill_weights(input, buffers);
+      fill_row_weights(input, buffers.order, buffers.weights, stream);
     }
-    const int64_t num_items = make_items(buffers, stream.num_threads());
+    const int64_t num_items = cut_items(buffers.order, desc_.num_local_experts, buffers.arena_rows,
+                                        kItemsPerThread * stream.num_threads(), buffers.items);
     if (num_items >= kItemsPerThread * stream.num_threads()) {
       parallel_tasks(stream, num_items, [&](int64_t i, int thread) {
         run_item(buffers.items[i], x, rows, buffers, buffers.arena(*this, thread),
@@ -258,35 +249,6 @@ class TileExperts final : public ExpertsBase {
     } else {
       run_split(num_items, x, rows, buffers, stream);
     }
-  }
-
-  // In computing order.
-  void fill_weights(const ExpertsInput& input, const Buffers& buffers) const {
-    const RowOrder& order = buffers.order;
-    for (int64_t r = 0; r < order.num_rows; ++r) {
-      const float weight = input.apply_router_weight_on_input
-                               ? 1.0f
-                               : input.topk_weights.data<float>()[order.output_rows[r]];
-      buffers.weights[r] = std::isnan(weight) ? std::numeric_limits<float>::quiet_NaN() : weight;
-    }
-  }
-
-  // output[t] = sum of the weighted rows of token t, slot by slot as kContiguous adds them.
-  void add_rows(const ExpertsInput& input,
-                const Tensor& rows,
-                const Tensor& output,
-                const Stream& stream) const {
-    const SumRounding rounding =
-        sums_in_dtype(desc_.topk) ? SumRounding::kProductsAndSums : SumRounding::kSum;
-    const auto* ids = input.topk_ids.data<int32_t>();
-    const auto* map = input.expert_map ? input.expert_map.data<int32_t>() : nullptr;
-    sum_tokens(rows, output, rounding, stream, [&](int64_t t, std::vector<TokenTerm>& terms) {
-      for (int64_t i = t * desc_.topk; i < (t + 1) * desc_.topk; ++i) {
-        if (ids[i] >= 0 && (map == nullptr || map[ids[i]] >= 0)) {
-          terms.push_back({i, 1.0f});
-        }
-      }
-    });
   }
 
   // x as panels are made from it: as given where it is bf16 and stays so.
@@ -300,29 +262,6 @@ class TileExperts final : public ExpertsBase {
     }
     input_values(desc_, input, buffers.order, quantize_a1_, buffers.x, buffers.x_scales, stream);
     return buffers.x;
-  }
-
-  // Rows of an expert in as few items as allowed, or smaller ones until there are enough.
-  int64_t make_items(Buffers& buffers, int64_t num_threads) const {
-    const RowOrder& order = buffers.order;
-    int64_t num_items = 0;
-    for (int64_t most = buffers.arena_rows;; most = std::max(kLeastItemRows, most / 2)) {
-      num_items = 0;
-      for (int64_t e = 0; e < desc_.num_local_experts; ++e) {
-        const int64_t rows = order.rows_of(e);
-        const int64_t parts = ceil_div(rows, most);
-        // Whole panels but for the last.
-        const int64_t step =
-            parts > 0 ? ceil_div(ceil_div(rows, parts), kPanelRows) * kPanelRows : 0;
-        for (int64_t begin = 0; begin < rows; begin += step) {
-          buffers.items[num_items++] = {e, order.expert_offsets[e] + begin,
-                                        order.expert_offsets[e] + std::min(rows, begin + step)};
-        }
-      }
-      if (most <= kLeastItemRows || num_items >= kItemsPerThread * num_threads) {
-        return num_items;
-      }
-    }
   }
 
   void run_item(const Item& item,
