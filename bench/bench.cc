@@ -16,19 +16,20 @@ namespace moebius::app {
 
 int bench(const BenchOptions& options) {
   expect_writable("--json", options.json);
-  if (options.ranks > 0 && options.stage != "dispatch") {
+  const bool on_gpus = options.device == "cuda";
+  if (options.ranks > 0 && options.stage != "dispatch" && !(options.stage == "layer" && on_gpus)) {
     throw InvalidArgument(fmt::format("--ranks {}: bench {} has no ranks, only bench dispatch",
                                       options.ranks, options.stage));
+  }
+  if (on_gpus && options.stage != "dispatch" && options.stage != "layer") {
+    throw InvalidArgument(fmt::format(
+        "--device cuda: bench {} runs on the CPU, only bench dispatch and bench layer run on GPUs",
+        options.stage));
   }
   if (options.stage == "layer") {
     return moebius::bench::run_layer_bench(options);
   }
-  if (options.device == "cuda") {
-    if (options.stage != "dispatch") {
-      throw InvalidArgument(
-          fmt::format("--device cuda: bench {} runs on the CPU, only bench dispatch runs on GPUs",
-                      options.stage));
-    }
+  if (on_gpus) {
     return moebius::bench::run_gpu_dispatch_bench(options);
   }
   const auto stages = moebius::bench::stage_cases();

@@ -13,4 +13,8 @@ int run_gpu_dispatch_bench(const app::BenchOptions&) {
   throw Unsupported("built without CUDA");
 }
 
+int run_gpu_layer_bench(const app::BenchOptions& options) {
+  return run_gpu_dispatch_bench(options);
+}
+
 }  // namespace moebius::bench

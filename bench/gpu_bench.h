@@ -15,4 +15,9 @@ namespace moebius::bench {
 // ranks that these GPUs cannot be.
 int run_gpu_dispatch_bench(const app::BenchOptions& options);
 
+// A whole layer of a preset over the GPUs, experts distributed over the ranks: few tokens per rank
+// go by low latency and a CUDA graph, many by high throughput.  Tokens among those of every rank
+// are compared with the float64 reference, and every call with the bits of the first.
+int run_gpu_layer_bench(const app::BenchOptions& options);
+
 }  // namespace moebius::bench

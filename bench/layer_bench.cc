@@ -15,6 +15,7 @@
 #include "app/machine.h"
 #include "app/rank_run.h"
 #include "app/statistics.h"
+#include "bench/gpu_bench.h"
 #include "bench/harness.h"
 #include "bench/layer_cycle.h"
 #include "bench/machine_peak.h"
@@ -207,6 +208,9 @@ void report_set_up(Harness& harness, const Roofline& roofline, const LayerCycle&
 int run_layer_bench(const app::BenchOptions& options) {
   if (options.preset.empty()) {
     throw InvalidArgument("bench layer needs --preset NAME (moebius info lists them)");
+  }
+  if (options.device == "cuda") {
+    return run_gpu_layer_bench(options);
   }
   const Stream stream = Stream::cpu(options.threads);
   LayerCycle cycle({options.preset, options.quant, options.impl, options.check}, stream);

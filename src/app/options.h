@@ -54,6 +54,7 @@ struct MakeModelOptions {
 
 struct BenchOptions {
   static inline const std::vector<int64_t> kLayerTokens = {1, 8, 64, 512, 2048, 8192};
+  static inline const std::vector<int64_t> kGpuLayerTokens = {128, 4096};
   static inline const std::vector<int64_t> kHighThroughputTokens = {4096};
   static inline const std::vector<int64_t> kLowLatencyTokens = {1, 128};
 
@@ -62,16 +63,17 @@ struct BenchOptions {
   std::string impl;     // empty: all that accept
   bool check = true;
   int threads = 0;
-  int ranks = 0;                // of dispatch; 0: 1, 2, 4 and 8; on GPUs as many as there are
+  int ranks = 0;                // of dispatch: 0: 1, 2, 4 and 8; on GPUs as many as there are
   double min_time = 0.3;        // seconds of measurement per case
   std::vector<int64_t> tokens;  // of layer, and of dispatch on GPUs; empty: as above
   // layer
   std::string preset;
   std::string quant = "none";
-  // dispatch
+  // layer and dispatch
   std::string device = "cpu";
+  std::string group = "threads";  // on GPUs
+  int64_t iterations = 50;        // on GPUs
   // dispatch on GPUs
-  std::string group = "threads";
   std::vector<std::string> modes = {"ht", "ll"};
   std::vector<std::string> dtypes = {"fp8", "bf16"};
   std::vector<std::string> sums = {"selections", "ranks"};
@@ -79,7 +81,6 @@ struct BenchOptions {
   int64_t hidden = 7168;
   int64_t topk = 8;
   int64_t experts = 256;
-  int64_t iterations = 50;
 
   std::string json;
 };

@@ -79,8 +79,6 @@ void add_report_options(CLI::App& app, RunOptions& o) {
 
 const CLI::App* add_gpu_dispatch_options(CLI::App& app, BenchOptions& o) {
   CLI::App* group = app.add_option_group("Dispatch on GPUs (lists with commas)");
-  group->add_option("--group", o.group, "what windows are made of (default threads)")
-      ->check(CLI::IsMember({"threads", "nccl"}));
   group->add_option("--mode", o.modes, "high throughput, low latency (default both)")
       ->delimiter(',')
       ->check(CLI::IsMember({"ht", "ll"}));
@@ -96,6 +94,13 @@ const CLI::App* add_gpu_dispatch_options(CLI::App& app, BenchOptions& o) {
   group->add_option("--hidden", o.hidden, "(default 7168)")->check(from_one_to(1 << 20));
   group->add_option("--topk", o.topk, "(default 8)")->check(from_one_to(1024));
   group->add_option("--experts", o.experts, "(default 256)")->check(from_one_to(1 << 20));
+  return group;
+}
+
+const CLI::App* add_gpu_bench_options(CLI::App& app, BenchOptions& o) {
+  CLI::App* group = app.add_option_group("Layer and dispatch on GPUs");
+  group->add_option("--group", o.group, "what windows are made of (default threads)")
+      ->check(CLI::IsMember({"threads", "nccl"}));
   group->add_option("--iterations", o.iterations, "timed calls per case (default 50)")
       ->check(from_one_to(1000000));
   return group;
@@ -132,7 +137,8 @@ class Parser {
     bench->add_option("--threads", bench_.threads, "CPU threads")->check(from_one_to(4096));
     bench
         ->add_option("--ranks", bench_.ranks,
-                     "ranks of dispatch (default: 1, 2, 4 and 8; on GPUs as many as there are)")
+                     "ranks of dispatch (default: 1, 2, 4 and 8; on GPUs as many as there are), "
+                     "and of layer on GPUs")
         ->check(from_one_to(1024));
     bench->add_option("--min-time", bench_.min_time, "seconds of measurement per case")
         ->check(CLI::Range(0.0, 3600.0));
@@ -141,11 +147,13 @@ class Parser {
     bench->add_option("--quant", bench_.quant, "layer: none or a scheme (see moebius info)");
     bench
         ->add_option("--tokens", bench_.tokens,
-                     "T,T,...: layer (default 1,8,64,512,2048,8192), dispatch on GPUs")
+                     "T,T,...: layer (default 1,8,64,512,2048,8192; on GPUs 128,4096 per rank), "
+                     "dispatch on GPUs")
         ->delimiter(',')
         ->check(from_one_to(kMaxTokens));
-    bench->add_option("--device", bench_.device, "of dispatch (default cpu)")
+    bench->add_option("--device", bench_.device, "of layer and dispatch (default cpu)")
         ->check(CLI::IsMember({"cpu", "cuda"}));
+    gpu_bench_ = add_gpu_bench_options(*bench, bench_);
     gpu_dispatch_ = add_gpu_dispatch_options(*bench, bench_);
 
     CLI::App* verify =
@@ -193,13 +201,19 @@ class Parser {
   }
 
   void expect_no_gpu_option_elsewhere() const {
-    if (bench_.device == "cuda" && bench_.stage == "dispatch") {
-      return;
+    const bool on_gpus = bench_.device == "cuda";
+    if (!on_gpus) {
+      expect_none_of(*gpu_bench_, "bench layer and bench dispatch with --device cuda");
     }
-    for (const CLI::Option* option : gpu_dispatch_->get_options()) {
+    if (!on_gpus || bench_.stage != "dispatch") {
+      expect_none_of(*gpu_dispatch_, "bench dispatch --device cuda");
+    }
+  }
+
+  static void expect_none_of(const CLI::App& group, std::string_view owner) {
+    for (const CLI::Option* option : group.get_options()) {
       if (option->count() > 0) {
-        throw InvalidArgument(fmt::format("{} is an option of bench dispatch --device cuda only",
-                                          option->get_name()));
+        throw InvalidArgument(fmt::format("{} is an option of {} only", option->get_name(), owner));
       }
     }
   }
@@ -232,6 +246,7 @@ class Parser {
   RunOptions run_;
   MakeModelOptions make_;
   BenchOptions bench_;
+  const CLI::App* gpu_bench_ = nullptr;
   const CLI::App* gpu_dispatch_ = nullptr;
   VerifyOptions verify_;
   InfoOptions info_;

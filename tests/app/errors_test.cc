@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "moebius/device.h"
 #include "moebius/safetensors.h"
 #include "tests/app/command.h"
 #include "tests/app/tiny_model.h"
@@ -122,12 +123,34 @@ TEST(Usage, OptionsOfLaterStepsSayThatTheyAreNotBuilt) {
     arguments.insert(arguments.end(), option.begin(), option.end());
     expect_refused(arguments, {"moebius: " + text + ": not built yet"});
   };
-  refused({"--device", "cuda"}, "--device cuda");
-  refused({"--group", "nccl"}, "--group nccl");
   refused({"--microbatches", "2"}, "--microbatches 2");
   refused({"--trace", "t.json"}, "--trace t.json");
   refused({"--report", "r.html"}, "--report r.html");
   expect_refused({"plan", "--gpus", "8"}, {"plan: not built yet"});
+}
+
+TEST(Usage, GroupsAndDevicesThatDoNotGoTogether) {
+  const auto refused = [](const std::vector<std::string>& option,
+                          const std::vector<std::string>& parts) {
+    std::vector<std::string> arguments = {"run", "--model", "/nowhere"};
+    arguments.insert(arguments.end(), option.begin(), option.end());
+    expect_refused(arguments, parts);
+  };
+  refused({"--group", "nccl"}, {"--group nccl", "--device cuda"});
+  refused({"--group", "mpi", "--device", "cuda"}, {"--device cuda", "--group nccl", "mpi"});
+  refused({"--graph"}, {"--graph", "--device cuda"});
+}
+
+TEST(Usage, AGpuThatIsMissingIsNamed) {
+  if (cuda_device_count() > 0) {
+    GTEST_SKIP() << "there is a GPU";
+  }
+  // Before the model is looked at.
+  for (const char* group : {"threads", "nccl"}) {
+    expect_refused({"run", "--model", "/nowhere", "--device", "cuda", "--group", group},
+                   {"cuda:0: "});
+  }
+  expect_refused({"bench", "layer", "--preset", "tiny", "--device", "cuda"}, {"cuda:0: "});
 }
 
 TEST(Usage, DefaultsOfLaterOptionsAreAccepted) {

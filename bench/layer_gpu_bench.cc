@@ -1,0 +1,340 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/layer_cost.h"
+#include "app/machine.h"
+#include "app/random_tensor.h"
+#include "app/rank_run.h"
+#include "app/run_report.h"
+#include "app/statistics.h"
+#include "bench/gpu_bench.h"
+#include "bench/gpu_clock.h"
+#include "bench/harness.h"
+#include "bench/random_layer.h"
+#include "bench/rank_team.h"
+#include "core/cuda/runtime.h"
+#include "moebius/error.h"
+#include "moebius/profile.h"
+#include "moebius/tolerance.h"
+#include "moebius/workspace.h"
+
+namespace moebius::bench {
+
+namespace {
+
+using app::Json;
+using app::Unit;
+
+constexpr int64_t kNumProbes = 8;
+// Up to here ranks exchange rows by low latency and calls are replays of a graph.
+constexpr int64_t kMostDecodeTokens = 256;
+
+const std::vector<app::Column> kColumns = {
+    {"tokens_per_s", "rate", Unit::kTokensPerSecond},
+    {"gflops", "products", Unit::kGflops},
+    {"touched_bytes", "weights", Unit::kBytes},
+    {"weight_gb_per_s", "read", Unit::kGigabytesPerSecond},
+    {"router_us", "router", Unit::kMicros},
+    {"prepare_us", "prepare", Unit::kMicros},
+    {"experts_us", "experts", Unit::kMicros},
+    {"finalize_us", "finalize", Unit::kMicros},
+    {"shared_us", "shared", Unit::kMicros},
+};
+
+// The layer on the host, and what the float64 oracle makes of a few tokens.
+struct WholeLayer {
+  MoeLayerWeights weights;
+  app::LayerCost cost;
+  double tolerance = 0;
+  Tensor probes;    // [kNumProbes, H]
+  Tensor expected;  // f32 [kNumProbes, H]; undefined without a check
+};
+
+WholeLayer make_whole(const app::BenchOptions& options, const Stream& stream) {
+  WholeLayer whole;
+  whole.weights = RandomLayers(options.preset, options.quant, stream).make(0);
+  whole.cost = app::layer_cost(whole.weights);
+  whole.tolerance = layer_tolerance(whole.weights.experts.quant);
+  const MoeConfig& config = whole.weights.config;
+  whole.probes = app::random_normal({kNumProbes, config.hidden}, config.in_dtype, 1);
+  if (options.check) {
+    whole.expected = Tensor::empty(whole.probes.shape(), DType::kF32);
+    MoeLayerOptions oracle;
+    oracle.experts = "ref";
+    oracle.precision = Precision::kF64;
+    WorkspacePool workspaces;
+    MoeLayer(whole.weights, oracle, stream)
+        .forward(whole.probes, whole.expected, {stream, &workspaces, 0, nullptr});
+  }
+  return whole;
+}
+
+// The rows of a tensor per expert that are this rank's.
+Tensor rows_of(const Tensor& tensor, ExpertRange range, int64_t num_experts) {
+  const bool is_per_expert = tensor && tensor.num_dims() > 0 && tensor.dim(0) == num_experts;
+  return is_per_expert ? tensor.slice(range.begin, range.end) : tensor;
+}
+
+MoeLayerWeights share_of(const MoeLayerWeights& whole, const ParallelConfig& parallel) {
+  MoeLayerWeights own = whole;
+  const int64_t num_experts = whole.config.num_experts;
+  const ExpertRange range = expert_range(num_experts, parallel.ep_size, parallel.ep_rank);
+  own.config.parallel = parallel;
+  own.config.num_local_experts = range.size();
+  QuantConfig& quant = own.experts.quant;
+  for (Tensor* tensor :
+       {&own.experts.w1, &own.experts.w2, &quant.w1.scale, &quant.w1.alpha_or_gscale,
+        &quant.w1.zero_point, &quant.w1.bias, &quant.w2.scale, &quant.w2.alpha_or_gscale,
+        &quant.w2.zero_point, &quant.w2.bias}) {
+    *tensor = rows_of(*tensor, range, num_experts);
+  }
+  return own;
+}
+
+// One number of tokens per rank.
+class LayerRun {
+ public:
+  LayerRun(RankTeam& team,
+           const app::BenchOptions& options,
+           const WholeLayer& whole,
+           int num_ranks,
+           int64_t num_tokens)
+      : team_(team),
+        whole_(whole),
+        num_tokens_(num_tokens),
+        is_decode_(num_tokens <= kMostDecodeTokens),
+        ranks_(static_cast<size_t>(num_ranks)) {
+    backend_ = num_ranks == 1 ? All2AllBackend::kNone
+               : is_decode_   ? All2AllBackend::kLowLatency
+                              : All2AllBackend::kHighThroughput;
+    team_.run([&](Group& group) { set_up(group, options); });
+  }
+  ~LayerRun() {
+    try {
+      team_.run([&](Group& group) {
+        group.barrier("end of a benchmark");
+        of(group).reset();
+      });
+    } catch (const std::exception&) {
+      // The ranks are gone, and the report of why follows; what they had goes with the process.
+      for (std::unique_ptr<Rank>& rank : ranks_) {
+        (void)rank.release();
+      }
+    }
+  }
+  LayerRun(const LayerRun&) = delete;
+  LayerRun& operator=(const LayerRun&) = delete;
+
+  std::string_view backend() const { return name(backend_); }
+  bool replays() const { return is_decode_; }
+  std::string experts() const {
+    return std::string(ranks_[0]->layer->kernel().experts().implementation());
+  }
+
+  // Seconds of the slowest rank.
+  double call() {
+    std::vector<double> seconds(ranks_.size());
+    team_.run([&](Group& group) {
+      seconds[static_cast<size_t>(group.rank())] = of(group)->clock->run();
+    });
+    return *std::max_element(seconds.begin(), seconds.end());
+  }
+
+  // Of the probes among every rank's tokens, and between the last call and one that is not
+  // replayed.
+  std::optional<std::string> difference() {
+    std::vector<std::string> differences(ranks_.size());
+    team_.run([&](Group& group) {
+      differences[static_cast<size_t>(group.rank())] = difference_of(*of(group));
+    });
+    for (size_t r = 0; r < differences.size(); ++r) {
+      if (!differences[r].empty()) {
+        return fmt::format("rank {}: {}", r, differences[r]);
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::vector<Json> metrics(double seconds) {
+    constexpr int kProfiledCalls = 5;
+    std::array<double, app::kStages.size()> stages{};  // of the slowest rank
+    for (int i = 0; i < kProfiledCalls; ++i) {
+      team_.run([&](Group& group) { of(group)->profiled_call(group); });
+    }
+    int64_t rows = 0;
+    int64_t touched = 0;
+    for (const std::unique_ptr<Rank>& rank : ranks_) {
+      for (size_t s = 0; s < stages.size(); ++s) {
+        stages[s] = std::max(stages[s], app::median(rank->stages_us[s]));
+      }
+      const app::LoadSummary load = app::summarize_load(rank->layer->local_expert_load());
+      rows += load.rows;
+      touched += (rank->layer->config().num_local_experts - load.idle) * whole_.cost.expert_bytes +
+                 whole_.cost.shared_bytes + whole_.cost.router_bytes;
+    }
+    const int64_t tokens = num_tokens_ * static_cast<int64_t>(ranks_.size());
+    const auto flops = static_cast<double>(rows * whole_.cost.flops_per_row +
+                                           tokens * whole_.cost.flops_per_token);
+    std::vector<Json> values = {static_cast<double>(tokens) / seconds, flops / seconds * 1e-9,
+                                touched, static_cast<double>(touched) / seconds * 1e-9};
+    values.insert(values.end(), stages.begin(), stages.end());
+    return values;
+  }
+
+ private:
+  struct Rank {
+    Stream stream;
+    WorkspacePool workspaces;
+    std::unique_ptr<MoeLayer> layer;
+    Tensor hidden;
+    Tensor output;
+    Tensor first_output;  // on the host, of a call that was not replayed
+    std::unique_ptr<GpuClock> clock;
+    std::array<std::vector<double>, app::kStages.size()> stages_us;
+
+    void forward(Profile* profile) {
+      layer->forward(hidden, output, {stream, &workspaces, 0, profile});
+    }
+    void profiled_call(Group& group) {
+      Profile profile;
+      group.barrier("profiled call");
+      forward(&profile);
+      for (size_t s = 0; s < app::kStages.size(); ++s) {
+        double us = 0;
+        for (const Profile::Stage& stage : profile.stages()) {
+          us += stage.name == app::kStages[s]
+                    ? std::chrono::duration<double, std::micro>(stage.total).count()
+                    : 0.0;
+        }
+        stages_us[s].push_back(us);
+      }
+    }
+  };
+
+  std::unique_ptr<Rank>& of(const Group& group) {
+    return ranks_[static_cast<size_t>(group.rank())];
+  }
+
+  int64_t num_probes() const { return std::min(num_tokens_, kNumProbes); }
+  // From the first token to the last.
+  int64_t probe_token(int64_t i) const {
+    return num_probes() == 1 ? 0 : i * (num_tokens_ - 1) / (num_probes() - 1);
+  }
+
+  void set_up(Group& group, const app::BenchOptions& options) {
+    auto made = std::make_unique<Rank>();
+    Rank& rank = *made;
+    rank.stream = Stream::cuda(group.device().index);
+    MoeLayerWeights weights =
+        share_of(whole_.weights, ParallelConfig::make(1, 0, group.size(), group.rank(),
+                                                      /*enable_expert_parallel=*/true, backend_));
+    weights.config.max_num_tokens = num_tokens_;
+    MoeLayerOptions layer_options;
+    layer_options.experts = options.impl;
+    rank.layer = std::make_unique<MoeLayer>(std::move(weights), layer_options, rank.stream,
+                                            group.size() == 1 ? nullptr : &group);
+    const MoeConfig& config = rank.layer->config();
+    const Tensor hidden = app::random_normal({num_tokens_, config.hidden}, config.in_dtype,
+                                             static_cast<uint64_t>(2 + group.rank()));
+    for (int64_t i = 0; i < num_probes(); ++i) {
+      std::memcpy(hidden[probe_token(i)].raw(), whole_.probes[i].raw(),
+                  static_cast<size_t>(whole_.probes[i].nbytes()));
+    }
+    rank.hidden = to_device(hidden, rank.stream.device(), rank.stream);
+    rank.output = Tensor::empty(hidden.shape(), hidden.dtype(), rank.stream.device());
+    rank.forward(nullptr);
+    rank.first_output = to_device(rank.output, Device::cpu(), rank.stream);
+    rank.clock = std::make_unique<GpuClock>(group, rank.stream);
+    rank.clock->set({.prepare = {}, .body = [&rank] { rank.forward(nullptr); }, .finish = {}},
+                    replays() ? GpuLaunch::kGraph : GpuLaunch::kStream);
+    of(group) = std::move(made);
+  }
+
+  std::string difference_of(const Rank& rank) const {
+    const Tensor output = to_device(rank.output, Device::cpu(), rank.stream);
+    if (std::memcmp(output.raw(), rank.first_output.raw(), static_cast<size_t>(output.nbytes())) !=
+        0) {
+      return "other bits than the first call's";
+    }
+    RelativeError error;
+    for (int64_t i = 0; i < num_probes(); ++i) {
+      const Tensor actual = output[probe_token(i)];
+      for (int64_t h = 0; h < actual.numel(); ++h) {
+        error.add(get_float(actual, h), get_float(whole_.expected[i], h));
+      }
+    }
+    return error.value() <= whole_.tolerance
+               ? ""
+               : fmt::format("relative error {:.2e} over {} tokens, tolerance {:.2e}",
+                             error.value(), num_probes(), whole_.tolerance);
+  }
+
+  RankTeam& team_;
+  const WholeLayer& whole_;
+  const int64_t num_tokens_;
+  const bool is_decode_;
+  All2AllBackend backend_ = All2AllBackend::kNone;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+ThreadGroupOptions group_options(const app::BenchOptions& options, int num_ranks) {
+  ThreadGroupOptions group;
+  group.num_ranks = num_ranks;
+  group.nccl = options.group == "nccl";
+  for (int r = 0; r < num_ranks; ++r) {
+    group.devices.push_back(Device::cuda(r % cuda_device_count()));
+  }
+  return group;
+}
+
+}  // namespace
+
+int run_gpu_layer_bench(const app::BenchOptions& options) {
+  cuda::prepare_for_shared_gpus();
+  expect_usable(Device::cuda(0));
+  const int num_ranks = options.ranks > 0 ? options.ranks : cuda_device_count();
+  const WholeLayer whole = make_whole(options, Stream::cpu(options.threads));
+  Harness harness(options, kColumns);
+  const int used = std::min(num_ranks, cuda_device_count());
+  const std::string gpu = cuda_device_info(0).name;
+  const std::string quantization = app::describe(whole.weights.experts.quant);
+  harness.fact("device", "cuda");
+  harness.fact("gpu", gpu);
+  harness.fact("gpus", used);
+  harness.fact("group", options.group);
+  harness.fact("ranks", num_ranks);
+  harness.fact("quantization", quantization);
+  harness.fact("layer_bytes", whole.cost.total_bytes);
+  fmt::print("{} ranks ({}) on {} x {}; {} of {}\n", num_ranks, options.group, used, gpu,
+             quantization, app::format_value(whole.cost.total_bytes, Unit::kBytes));
+  RankTeam team(group_options(options, num_ranks));
+  for (const int64_t num_tokens :
+       options.tokens.empty() ? app::BenchOptions::kGpuLayerTokens : options.tokens) {
+    LayerRun run(team, options, whole, num_ranks, num_tokens);
+    harness.fact("tokens", num_tokens);
+    harness.fact("all2all", std::string(run.backend()));
+    harness.fact("launch", run.replays() ? "graph" : "stream");
+    Case c;
+    c.problem = fmt::format("{}/{}/{}{}", options.preset, options.quant, num_tokens,
+                            run.replays() ? "_graph" : "");
+    c.impl = run.experts();
+    c.num_calls = options.iterations;
+    c.call = [&] { run.call(); };
+    c.timed_call = [&] { return run.call(); };
+    c.difference = [&] { return run.difference(); };
+    c.metrics = [&](double seconds) { return run.metrics(seconds); };
+    harness.run(c);
+  }
+  return harness.finish();
+}
+
+}  // namespace moebius::bench
