@@ -142,8 +142,7 @@ class LayerCase {
     const auto us_of = [&](std::string_view name) {
       double us = 0;
       for (const Profile::Stage& stage : profile_.stages()) {
-        us += stage.name == name ? std::chrono::duration<double, std::micro>(stage.total).count()
-                                 : 0.0;
+        us += stage.name == name ? app::microseconds(stage.total) : 0.0;
       }
       return us;
     };

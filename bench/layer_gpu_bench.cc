@@ -145,6 +145,7 @@ class LayerRun {
     std::vector<double> seconds(ranks_.size());
     team_.run([&](Group& group) {
       seconds[static_cast<size_t>(group.rank())] = of(group)->clock->run();
+      of(group)->layer->check();
     });
     return *std::max_element(seconds.begin(), seconds.end());
   }
@@ -211,9 +212,7 @@ class LayerRun {
       for (size_t s = 0; s < app::kStages.size(); ++s) {
         double us = 0;
         for (const Profile::Stage& stage : profile.stages()) {
-          us += stage.name == app::kStages[s]
-                    ? std::chrono::duration<double, std::micro>(stage.total).count()
-                    : 0.0;
+          us += stage.name == app::kStages[s] ? app::microseconds(stage.total) : 0.0;
         }
         stages_us[s].push_back(us);
       }

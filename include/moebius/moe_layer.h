@@ -83,6 +83,9 @@ class MoeLayer {
   // Throws Unsupported with other backends.
   void set_dead(int rank, bool dead);
 
+  // On a GPU forward() returns before its work is done, and a rank that was lost meanwhile is found
+  // out by the next call; or by this one, which throws that CommError as far as known until now.
+  void check() const;
   // Whether forward() on a GPU only enqueues, so that a Graph can record it; else why not.  The
   // numbers of tokens, of all ranks, are then those of every launch.
   Support can_be_captured() const;

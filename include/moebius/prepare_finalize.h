@@ -109,6 +109,8 @@ class PrepareFinalize {
   virtual int64_t fewest_tokens(int64_t num_tokens) { return num_tokens; }
   // Drops what the prepare of this micro-batch has left for its finalize, which will not come.
   virtual void forget(int /*microbatch*/) {}
+  // On a GPU: throws the CommError that a kernel of an earlier call has reported until now, if any.
+  virtual void check() const {}
 
   // Gives a rank up, see LowLatency::set_dead.  Throws Unsupported where every rank is needed.
   virtual void set_dead(int rank, bool dead);

@@ -6,19 +6,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <functional>
-#include <limits>
 #include <memory>
 #include <numeric>
-#include <optional>
 
 #include "app/run_report.h"
 #include "app/statistics.h"
-#include "layer/row_ops.h"
-#include "moebius/graph.h"
+#include "app/time_calls.h"
 #include "moebius/moe_layer.h"
-#include "moebius/tolerance.h"
 #include "quant/impls.h"
 
 namespace moebius::app {
@@ -26,10 +20,6 @@ namespace moebius::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double microseconds(Clock::duration duration) {
-  return std::chrono::duration<double, std::micro>(duration).count();
-}
 
 MoeLayerOptions layer_options(const RunOptions& options) {
   MoeLayerOptions chosen;
@@ -72,105 +62,6 @@ std::unique_ptr<MoeLayer> make_layer(const RunOptions& options,
     return std::make_unique<MoeLayer>(std::move(weights), layer_options(options), stream, group);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: layer {}: {}", options.model, layer, error.what()));
-  }
-}
-
-// The call recorded as a graph, whose first launch must give what the call has given.
-Graph record_call(const MoeLayer& layer,
-                  const std::function<void()>& call,
-                  const Tensor& output,
-                  const Stream& stream) {
-  if (const Support support = layer.can_be_captured(); !support.ok) {
-    throw Unsupported(fmt::format("--graph: {}", support.reason));
-  }
-  const Tensor expected = to_device(output, Device::cpu(), stream);
-  Graph graph(stream, call);
-  fill(output, std::numeric_limits<float>::quiet_NaN(), stream);
-  graph.launch();
-  const Tensor actual = to_device(output, Device::cpu(), stream);
-  if (std::memcmp(actual.raw(), expected.raw(), static_cast<size_t>(actual.nbytes())) != 0) {
-    throw Error(
-        fmt::format("--graph: a replay differs from the call it recorded, relative error {}",
-                    relative_error(actual, expected)));
-  }
-  return graph;
-}
-
-// One warm-up call, then --repeat timed ones, which all ranks begin together.  On a GPU the stages'
-// times come from calls of their own, since the events between them would delay the others.
-void time_calls(const RunOptions& options,
-                MoeLayer& layer,
-                const Tensor& hidden,
-                const Tensor& output,
-                const Stream& stream,
-                Group* group,
-                RankFigures& figures) {
-  WorkspacePool workspaces;
-  Profile profile;
-  CallContext context;
-  context.stream = stream;
-  context.workspaces = &workspaces;
-  const bool on_gpu = stream.device().is_cuda();
-  const auto call = [&] { layer.forward(hidden, output, context); };
-  call();
-  std::optional<Graph> graph;
-  if (options.graph) {
-    graph = record_call(layer, call, output, stream);
-  }
-
-  const auto before_calls = layer.kernel().prepare_finalize().statistics();
-  context.profile = on_gpu ? nullptr : &profile;
-  std::vector<double> calls;
-  std::array<std::vector<double>, kStages.size()> stages;
-  for (int i = 0; i < options.repeat; ++i) {
-    profile.clear();
-    Traffic before;
-    if (group != nullptr) {
-      group->barrier("start of a timed call");
-      before = group->traffic();
-    }
-    stream.synchronize();
-    const auto start = Clock::now();
-    graph ? graph->launch() : call();
-    stream.synchronize();
-    calls.push_back(microseconds(Clock::now() - start));
-    if (group != nullptr) {
-      const Traffic after = group->traffic();
-      figures.intra_node_bytes = after.intra_node_bytes - before.intra_node_bytes;
-      figures.inter_node_bytes = after.inter_node_bytes - before.inter_node_bytes;
-    }
-    if (on_gpu) {
-      if (group != nullptr) {
-        group->barrier("start of a profiled call");
-      }
-      context.profile = &profile;
-      call();
-      context.profile = nullptr;
-    }
-    for (size_t s = 0; s < kStages.size(); ++s) {
-      double us = 0;
-      for (const Profile::Stage& stage : profile.stages()) {
-        us += stage.name == kStages[s] ? microseconds(stage.total) : 0;
-      }
-      stages[s].push_back(us);
-    }
-  }
-  figures.call_us = median(calls);
-  for (size_t s = 0; s < kStages.size(); ++s) {
-    figures.stage_us[s] = median(stages[s]);
-  }
-  figures.workspace_bytes = workspaces.bytes();
-  if (const auto after = layer.kernel().prepare_finalize().statistics()) {  // every call is alike
-    const int num_calls = options.repeat * (on_gpu ? 2 : 1);
-    figures.selections = (after->selections - before_calls->selections) / num_calls;
-    figures.copies = (after->copies - before_calls->copies) / num_calls;
-    figures.node_copies = (after->node_copies - before_calls->node_copies) / num_calls;
-  }
-  const Tensor rows = layer.local_expert_load();
-  figures.num_experts = rows.numel();
-  for (int64_t l = 0; l < rows.numel(); ++l) {
-    figures.rows += rows.data<int64_t>()[l];
-    figures.max_expert_rows = std::max(figures.max_expert_rows, rows.data<int64_t>()[l]);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <chrono>
 #include <cmath>
 #include <vector>
 
@@ -21,6 +22,10 @@ inline double quantile(std::vector<double> samples, double fraction) {
   const size_t above = std::min(below + 1, samples.size() - 1);
   const double weight = place - static_cast<double>(below);
   return samples[below] * (1 - weight) + samples[above] * weight;
+}
+
+inline double microseconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration<double, std::micro>(duration).count();
 }
 
 inline double median(std::vector<double> samples) {

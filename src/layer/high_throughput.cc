@@ -44,6 +44,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   void forget(int microbatch) override { handles_.erase(microbatch); }
 
   std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
+  void check() const override { transport_.check(); }
 
   Support accepts(WeightAndReduceKind kind) const override {
     return kind == WeightAndReduceKind::kNaiveBatched

@@ -76,6 +76,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   void forget(int microbatch) override { calls_.erase(microbatch); }
 
   std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
+  void check() const override { transport_.check(); }
 
   void set_dead(int rank, bool dead) override {
     if (group_.topology().num_nodes() > 1) {  // messages between nodes are collective

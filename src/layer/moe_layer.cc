@@ -138,6 +138,10 @@ Tensor MoeLayer::local_expert_load() const {
                              : widened(state_->kernel->last_expert_load());
 }
 
+void MoeLayer::check() const {
+  state_->kernel->prepare_finalize().check();
+}
+
 Support MoeLayer::can_be_captured() const {
   if (state_->sums_over_ranks()) {
     return Support::no("outputs of the ranks are summed by copies that hosts agree on");
