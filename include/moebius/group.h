@@ -105,7 +105,7 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  virtual std::string_view name() const = 0;  // "threads", "mpi", "nccl"
+  virtual std::string_view name() const = 0;  // "threads", "processes", "mpi", "peer", "nccl"
   const Topology& topology() const { return topology_; }
   int rank() const { return topology_.rank; }
   int size() const { return topology_.size; }
@@ -250,6 +250,26 @@ void run_thread_ranks(const ThreadGroupOptions& options,
                       const std::function<void(Group&)>& body,
                       std::vector<std::string>* errors = nullptr);
 
+// processes: ranks are processes of this machine, forked from this one.
+
+struct ProcessGroupOptions {
+  int num_ranks = 1;
+  int ranks_per_node = 0;                // 0: one node
+  std::chrono::milliseconds timeout{0};  // 0: setting MOEBIUS_TIMEOUT_MS
+  bool pin = true;                       // as with threads
+  // Empty: ranks without GPU.  Else a GPU for each rank, in a nccl group over this one.
+  std::vector<Device> devices = {};
+};
+// Runs body on num_ranks forked processes and waits for them.  REQUIRES: this process has no other
+// threads and has called nothing of CUDA, since neither survives a fork; what ranks change is lost
+// with them.  A rank that throws, or dies, is told to the others at once; who does not end within
+// twice the timeout and 10 s more is killed.  Throws Error with the message of the first that
+// failed.
+// `errors` (optional): every rank's message, empty where it ended well.
+void run_process_ranks(const ProcessGroupOptions& options,
+                       const std::function<void(Group&)>& body,
+                       std::vector<std::string>* errors = nullptr);
+
 // mpi: ranks are processes.
 
 struct MpiGroupOptions {
@@ -267,11 +287,11 @@ bool mpi_available();
 // True when this process was started by an MPI launcher (or MPI is initialised already).
 bool launched_by_mpi();
 
-// nccl: each rank of a host group (threads or processes) with a GPU of its own.  Host calls remain
-// the host group's; windows are symmetric memory of NCCL, reached over NVLink within the host
-// group's nodes, pretended or real.  NVLink multicast is not used.  Collective; throws Unsupported,
-// with the reason, when built without NCCL, when the library found is not of the version this was
-// built with, and when GPUs of a node cannot load and store each other's memory.
+// nccl: each rank of a host group (threads, processes, mpi) with a GPU of its own.  Host calls
+// remain the host group's; windows are symmetric memory of NCCL, reached over NVLink within the
+// host group's nodes, pretended or real.  NVLink multicast is not used.  Collective; throws
+// Unsupported, with the reason, when built without NCCL, when the library found is not of the
+// version this was built with, and when GPUs of a node cannot load and store each other's memory.
 std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group> host, Device device);
 // Empty where a nccl group can be made, else the reason: built without NCCL, no library, a wrong
 // one.

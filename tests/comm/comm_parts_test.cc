@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "comm/blocks.h"
+#include "comm/byte_stream.h"
 #include "comm/common_ids.h"
 #include "comm/cpu_sets.h"
-#include "comm/mpi/byte_stream.h"
 #include "comm/nccl/version.h"
 #include "comm/stream_copy.h"
 #include "moebius/error.h"

@@ -51,6 +51,13 @@ inline void PrintTo(const FailureCase& c, std::ostream* out) {
 }
 const FailureCase& failure_case(const std::string& name);
 
+// Cases of processes alone: the guilty rank is killed.
+struct DeadlyCase {
+  const char* name;
+  void (*body)(Group&, int guilty);
+};
+std::vector<DeadlyCase> deadly_cases();
+
 // What the message of a rank other than the guilty lacks; empty when it says all it must.
 std::string missing_from(const std::string& message, const FailureCase& c, int rank, int guilty);
 

@@ -20,6 +20,7 @@ namespace moebius::testing {
 namespace {
 
 bool on_mpi = false;
+bool on_processes = false;
 int world_size = 0;
 int world_rank = 0;
 
@@ -62,6 +63,10 @@ int finish_mpi(int status) {
 
 }  // namespace
 
+std::string_view runner_name() {
+  return on_mpi ? "mpi" : on_processes ? "processes" : "threads";
+}
+
 bool runs_on_mpi() {
   return on_mpi;
 }
@@ -73,7 +78,9 @@ std::string to_string(const GroupShape& shape) {
 }
 
 std::vector<GroupShape> group_shapes() {
-  const std::vector<int> sizes = on_mpi ? std::vector{world_size} : std::vector{1, 2, 3, 4, 8, 64};
+  const std::vector<int> sizes = on_mpi         ? std::vector{world_size}
+                                 : on_processes ? std::vector{1, 2, 3, 4, 8}
+                                                : std::vector{1, 2, 3, 4, 8, 64};
   std::vector<GroupShape> shapes;
   for (const int num_ranks : sizes) {
     for (const int ranks_per_node : {0, 1, 2, 4}) {
@@ -86,6 +93,17 @@ std::vector<GroupShape> group_shapes() {
 }
 
 void run_ranks(const GroupShape& shape, const std::function<void(Group&)>& body) {
+  if (on_processes) {
+    run_process_ranks(
+        {.num_ranks = shape.num_ranks, .ranks_per_node = shape.ranks_per_node, .timeout = kTimeout},
+        [&](Group& group) {
+          body(group);
+          if (::testing::Test::HasFailure()) {
+            throw Error("see above");
+          }
+        });
+    return;
+  }
   if (!on_mpi) {
     run_thread_ranks(
         {.num_ranks = shape.num_ranks, .ranks_per_node = shape.ranks_per_node, .timeout = kTimeout},
@@ -100,8 +118,12 @@ void run_ranks(const GroupShape& shape, const std::function<void(Group&)>& body)
 
 int main(int argc, char** argv) {
   using namespace moebius::testing;
-  const auto is_mpi = [](const char* arg) { return std::strcmp(arg, "--group=mpi") == 0; };
-  on_mpi = std::any_of(argv + 1, argv + argc, is_mpi);
+  const auto is_given = [&](const char* wanted) {
+    return std::any_of(argv + 1, argv + argc,
+                       [&](const char* arg) { return std::strcmp(arg, wanted) == 0; });
+  };
+  on_mpi = is_given("--group=mpi");
+  on_processes = is_given("--group=processes");
   if (on_mpi) {
     start_mpi(&argc, &argv);
   }

@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs a body on every rank of a group, of the kind the test program was started for:
-//   (default)      rank threads in this process
-//   --group=mpi    this process is one rank of a job
+//   (default)            rank threads in this process
+//   --group=processes    processes forked from this one
+//   --group=mpi          this process is one rank of a job
 #pragma once
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "moebius/group.h"
@@ -20,13 +22,14 @@ struct GroupShape {
 };
 std::string to_string(const GroupShape& shape);  // "R4_nodes_of_2"
 
+std::string_view runner_name();  // "threads", "processes", "mpi": as Group::name()
 bool runs_on_mpi();
 
-// What tests go over: with threads 1 to 64 ranks, with MPI the ranks of this job; in nodes of
-// several sizes.
+// What tests go over: with threads 1 to 64 ranks, with processes 1 to 8, with MPI the ranks of this
+// job; in nodes of several sizes.
 std::vector<GroupShape> group_shapes();
 
-// Throws what a rank threw.
+// Throws what a rank threw; with processes also when an expectation of one was not met.
 void run_ranks(const GroupShape& shape, const std::function<void(Group&)>& body);
 
 }  // namespace moebius::testing

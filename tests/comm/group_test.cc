@@ -104,8 +104,8 @@ TEST_P(GroupTest, KnowsItsPlace) {
   std::vector<std::atomic<int>> seen(static_cast<size_t>(GetParam().num_ranks));
   run([&](Group& group) {
     const Topology& topology = group.topology();
-    EXPECT_EQ(group.name(), runs_on_mpi() ? "mpi" : "threads");
-    EXPECT_EQ(group.shares_address_space(), !runs_on_mpi());
+    EXPECT_EQ(group.name(), runner_name());
+    EXPECT_EQ(group.shares_address_space(), runner_name() == "threads");
     EXPECT_EQ(group.size(), GetParam().num_ranks);
     const int per_node =
         GetParam().ranks_per_node == 0 ? GetParam().num_ranks : GetParam().ranks_per_node;
@@ -115,7 +115,8 @@ TEST_P(GroupTest, KnowsItsPlace) {
     EXPECT_EQ(group.epoch(), 0);
     ++seen[static_cast<size_t>(group.rank())];
   });
-  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), runs_on_mpi() ? 1 : GetParam().num_ranks);
+  const int here = runner_name() == "threads" ? GetParam().num_ranks : runs_on_mpi() ? 1 : 0;
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), here);
 }
 
 TEST_P(GroupTest, ExchangesRandomSizes) {

@@ -13,42 +13,6 @@
 
 namespace moebius::comm {
 
-namespace {
-
-// FNV-1a, 64 bits: tells names and lists of sizes apart, not more.
-class Hash {
- public:
-  void add(const void* data, size_t bytes) {
-    for (size_t i = 0; i < bytes; ++i) {
-      value_ = (value_ ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3u;
-    }
-  }
-  uint64_t value() const { return value_; }
-
- private:
-  uint64_t value_ = 0xcbf29ce484222325u;
-};
-
-template <typename Block>
-Header describe_blocks(const Call& call, std::span<const Block> blocks) {
-  Header header;
-  header.epoch = call.epoch;
-  Hash op_hash;
-  op_hash.add(call.op.data(), call.op.size());
-  header.op_hash = op_hash.value();
-  call.op.copy(header.op.data(), header.op.size() - 1);
-  header.num_blocks = static_cast<int64_t>(blocks.size());
-  Hash sizes_hash;
-  for (const Block& block : blocks) {
-    header.bytes += block.bytes;
-    sizes_hash.add(&block.bytes, sizeof(block.bytes));
-  }
-  header.sizes_hash = sizes_hash.value();
-  return header;
-}
-
-}  // namespace
-
 MpiExchange::MpiExchange(MpiGroup& group,
                          const Call& call,
                          std::span<const SendBlock> sends,
@@ -61,7 +25,7 @@ MpiExchange::MpiExchange(MpiGroup& group,
       reader_(std::move(reader)),
       peers_(static_cast<size_t>(group.size())) {
   if (reader_) {
-    place_shown_blocks();
+    shown_.place(recv_list_);
   }
   sends_.assign(sends, group.size());
   recvs_.assign(recv_list_, group.size());
@@ -98,25 +62,11 @@ MpiExchange::~MpiExchange() {
   }
 }
 
-void MpiExchange::place_shown_blocks() {
-  constexpr int64_t kAlignment = 64;  // serves every dtype and vector
-  int64_t bytes = 0;
-  for (const RecvBlock& block : recv_list_) {
-    bytes += (block.bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  shown_.reset(new std::byte[static_cast<size_t>(bytes + kAlignment)]);
-  auto* at = shown_.get() + kAlignment - reinterpret_cast<uintptr_t>(shown_.get()) % kAlignment;
-  for (RecvBlock& block : recv_list_) {
-    block.data = at;
-    at += (block.bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
-}
-
 void MpiExchange::copy_own() {
   const auto sent = sends_.of(group_.rank());
   const auto expected = recvs_.of(group_.rank());
   Transfer own{.kind = Kind::kHeaderRecv, .peer = group_.rank()};
-  const Header& header = peers_[static_cast<size_t>(group_.rank())].sent;
+  const CallHeader& header = peers_[static_cast<size_t>(group_.rank())].sent;
   own.buffer.resize(sizeof(header));
   std::memcpy(own.buffer.data(), &header, sizeof(header));
   take_header(own);
@@ -141,16 +91,16 @@ void MpiExchange::send_to(int peer) {
   MPI_Request request = MPI_REQUEST_NULL;
 
   Transfer incoming{.kind = Kind::kHeaderRecv, .peer = peer};
-  incoming.buffer.resize(sizeof(Header) + kInlineBytes);
+  incoming.buffer.resize(sizeof(CallHeader) + kInlineBytes);
   mpi_check(MPI_Irecv(incoming.buffer.data(), static_cast<int>(incoming.buffer.size()), MPI_BYTE,
                       peer, kHeaderTag, group_.comm_, &request),
             "MPI_Irecv", group_.rank());
   add(std::move(incoming), request);
 
   Transfer outgoing{.kind = Kind::kHeaderSend, .peer = peer};
-  outgoing.buffer.resize(sizeof(Header) + static_cast<size_t>(inline_bytes));
-  std::memcpy(outgoing.buffer.data(), &state.sent, sizeof(Header));
-  state.out.copy_out(0, inline_bytes, outgoing.buffer.data() + sizeof(Header));
+  outgoing.buffer.resize(sizeof(CallHeader) + static_cast<size_t>(inline_bytes));
+  std::memcpy(outgoing.buffer.data(), &state.sent, sizeof(CallHeader));
+  state.out.copy_out(0, inline_bytes, outgoing.buffer.data() + sizeof(CallHeader));
   mpi_check(MPI_Isend(outgoing.buffer.data(), static_cast<int>(outgoing.buffer.size()), MPI_BYTE,
                       peer, kHeaderTag, group_.comm_, &request),
             "MPI_Isend", group_.rank());
@@ -195,29 +145,10 @@ void MpiExchange::receive_data(int peer, int64_t begin, int64_t end) {
 void MpiExchange::take_header(const Transfer& transfer) {
   const int peer = transfer.peer;
   Peer& state = peers_[static_cast<size_t>(peer)];
-  Header header;
+  CallHeader header;
   std::memcpy(&header, transfer.buffer.data(), sizeof(header));
-  const Header& expected = state.expected;
-  if (header.op_hash != expected.op_hash) {
-    group_.fail(call_, make_mismatch(group_.rank(), call_, peer, header.op.data()));
-  }
-  std::string reason;
-  if (header.epoch != call_.epoch) {
-    reason = fmt::format("rank {} is at epoch {} ({}), expected {}", peer, header.epoch,
-                         header.op.data(), call_.epoch);
-  } else if (header.num_blocks != expected.num_blocks || header.bytes != expected.bytes) {
-    reason = fmt::format("rank {} sends {} bytes in {} blocks to rank {}, which expects {} in {}",
-                         peer, header.bytes, header.num_blocks, group_.rank(), expected.bytes,
-                         expected.num_blocks);
-  } else if (header.sizes_hash != expected.sizes_hash) {
-    reason = fmt::format(
-        "rank {} sends {} bytes in {} blocks to rank {}, which expects as many in blocks of other "
-        "sizes",
-        peer, header.bytes, header.num_blocks, group_.rank());
-  }
-  if (!reason.empty()) {
-    group_.fail(call_,
-                {group_.rank(), peer, call_.epoch, std::string(call_.op), "", std::move(reason)});
+  if (auto failure = find_mismatch(group_.rank(), call_, peer, header, state.expected)) {
+    group_.fail(call_, std::move(*failure));
   }
   state.has_arrived = true;
   if (peer == group_.rank()) {
@@ -244,19 +175,6 @@ void MpiExchange::finish(Transfer& transfer) {
   }
 }
 
-void MpiExchange::show_all() {
-  std::vector<const std::byte*> blocks;
-  for (const RecvBlock& block : recv_list_) {
-    blocks.push_back(static_cast<const std::byte*>(block.data));
-  }
-  try {
-    std::exchange(reader_, nullptr)(blocks);
-  } catch (const std::exception& error) {
-    group_.abort(error.what());
-    throw;
-  }
-}
-
 bool MpiExchange::advance() {
   while (num_open_ > 0) {
     finished_.resize(requests_.size());
@@ -272,7 +190,7 @@ bool MpiExchange::advance() {
     }
   }
   if (reader_) {
-    show_all();
+    ShownBlocks::show(group_, reader_, recv_list_);
   }
   is_done_ = true;
   return true;

@@ -6,13 +6,14 @@
 // has shown that both ends agree.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <vector>
 
 #include "comm/blocks.h"
-#include "comm/mpi/byte_stream.h"
+#include "comm/byte_stream.h"
+#include "comm/call_header.h"
 #include "comm/mpi/mpi_group.h"
+#include "comm/shown_blocks.h"
 
 namespace moebius::comm {
 
@@ -21,15 +22,6 @@ constexpr int kNoticeTag = 2;
 constexpr int kDataTag = 16;  // + epoch % kMaxStarted
 constexpr int64_t kInlineBytes = 1024;
 constexpr int64_t kCutBytes = int64_t{256} << 20;  // the count of an MPI message is an int
-
-struct Header {
-  int64_t epoch = 0;
-  uint64_t op_hash = 0;
-  int64_t num_blocks = 0;
-  int64_t bytes = 0;
-  uint64_t sizes_hash = 0;    // of the size of each block
-  std::array<char, 48> op{};  // ends with 0; a longer name is cut
-};
 
 class MpiExchange final : public Exchange {
  public:
@@ -59,14 +51,13 @@ class MpiExchange final : public Exchange {
   struct Peer {
     ByteStream out;
     ByteStream in;
-    Header sent;
-    Header expected;  // num_blocks, bytes and sizes_hash
+    CallHeader sent;
+    CallHeader expected;  // num_blocks, bytes and sizes_hash
     bool has_arrived = false;
     int num_open = 0;  // transfers under way
   };
 
   PeerGroup::Wait as_wait() const;
-  void place_shown_blocks();
   void copy_own();
   void add(Transfer transfer, MPI_Request request);
   void send_to(int peer);
@@ -74,7 +65,6 @@ class MpiExchange final : public Exchange {
   void receive_data(int peer, int64_t begin, int64_t end);
   void finish(Transfer& transfer);
   void take_header(const Transfer& transfer);
-  void show_all();
   void cancel() noexcept;
 
   MpiGroup& group_;
@@ -84,7 +74,7 @@ class MpiExchange final : public Exchange {
   std::vector<RecvBlock> recv_list_;  // in the caller's order
   BlocksByPeer<RecvBlock> recvs_;
   BlockReader reader_;
-  std::unique_ptr<std::byte[]> shown_;  // what a reader is shown
+  ShownBlocks shown_;
   bool is_done_ = false;
   std::vector<Peer> peers_;
   std::vector<Transfer> transfers_;

@@ -14,7 +14,7 @@
 #include "comm/cpu_sets.h"
 #include "comm/mpi/mpi_check.h"
 #include "comm/mpi/mpi_exchange.h"
-#include "comm/mpi/mpi_window.h"
+#include "comm/node_memory.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 
@@ -28,21 +28,6 @@ void set_text(std::array<char, kSize>& to, std::string_view text) {
   to.fill('\0');
   text.copy(to.data(), kSize - 1);
 }
-
-class MpiWindow final : public Window {
- public:
-  MpiWindow(int rank, int64_t bytes, std::vector<Mapping> mappings)
-      : rank_(rank), bytes_(bytes), mappings_(std::move(mappings)) {}
-
-  int64_t bytes() const override { return bytes_; }
-  std::byte* local() const override { return peer(rank_); }
-  std::byte* peer(int rank) const override { return mappings_[static_cast<size_t>(rank)].data(); }
-
- private:
-  const int rank_;
-  const int64_t bytes_;
-  const std::vector<Mapping> mappings_;  // [num_ranks], empty for ranks of other nodes
-};
 
 }  // namespace
 
@@ -137,31 +122,7 @@ std::unique_ptr<Exchange> MpiGroup::post_exchange(const Call& call,
 }
 
 std::unique_ptr<Window> MpiGroup::map_window(std::string_view op, int64_t bytes) {
-  // Open until every neighbour has mapped it.
-  struct File {
-    FileAddress address;
-    ~File() {
-      if (address.fd >= 0) {
-        close(address.fd);
-      }
-    }
-  } own;
-  const auto num_ranks = static_cast<size_t>(size());
-  std::vector<Mapping> mappings(num_ranks);
-  Mapping& local = mappings[static_cast<size_t>(rank())];
-  local = Mapping::create(bytes, &own.address);
-  // Touched by the owner first, so that the pages lie on its NUMA node.
-  std::memset(local.data(), 0, static_cast<size_t>(bytes));
-  std::vector<FileAddress> addresses(num_ranks);
-  all_gather_bytes(*this, op, &own.address, sizeof(own.address), addresses.data());
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank() && topology().same_node(peer)) {
-      mappings[static_cast<size_t>(peer)] =
-          Mapping::open(addresses[static_cast<size_t>(peer)], bytes);
-    }
-  }
-  barrier(op);
-  return std::make_unique<MpiWindow>(rank(), bytes, std::move(mappings));
+  return map_node_memory(*this, op, bytes);
 }
 
 void MpiGroup::progress() {

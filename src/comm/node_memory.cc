@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/mpi/mpi_window.h"
+#include "comm/node_memory.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "moebius/error.h"
 
@@ -36,6 +38,21 @@ std::byte* map_file(int fd, int64_t bytes) {
   }
   return static_cast<std::byte*>(data);
 }
+
+class NodeWindow final : public Window {
+ public:
+  NodeWindow(int rank, int64_t bytes, std::vector<Mapping> mappings)
+      : rank_(rank), bytes_(bytes), mappings_(std::move(mappings)) {}
+
+  int64_t bytes() const override { return bytes_; }
+  std::byte* local() const override { return peer(rank_); }
+  std::byte* peer(int rank) const override { return mappings_[static_cast<size_t>(rank)].data(); }
+
+ private:
+  const int rank_;
+  const int64_t bytes_;
+  const std::vector<Mapping> mappings_;  // [num_ranks], empty for ranks of other nodes
+};
 
 }  // namespace
 
@@ -87,6 +104,34 @@ Mapping Mapping::open(const FileAddress& address, int64_t bytes) {
   Mapping mapping(map_file(fd, bytes), mapped_bytes(bytes));
   close(fd);
   return mapping;
+}
+
+std::unique_ptr<Window> map_node_memory(Group& group, std::string_view op, int64_t bytes) {
+  // Open until every neighbour has mapped it.
+  struct File {
+    FileAddress address;
+    ~File() {
+      if (address.fd >= 0) {
+        close(address.fd);
+      }
+    }
+  } own;
+  const auto num_ranks = static_cast<size_t>(group.size());
+  std::vector<Mapping> mappings(num_ranks);
+  Mapping& local = mappings[static_cast<size_t>(group.rank())];
+  local = Mapping::create(bytes, &own.address);
+  // Touched by the owner first, so that the pages lie on its NUMA node.
+  std::memset(local.data(), 0, static_cast<size_t>(bytes));
+  std::vector<FileAddress> addresses(num_ranks);
+  all_gather_bytes(group, op, &own.address, sizeof(own.address), addresses.data());
+  for (int peer = 0; peer < group.size(); ++peer) {
+    if (peer != group.rank() && group.topology().same_node(peer)) {
+      mappings[static_cast<size_t>(peer)] =
+          Mapping::open(addresses[static_cast<size_t>(peer)], bytes);
+    }
+  }
+  group.barrier(op);
+  return std::make_unique<NodeWindow>(group.rank(), bytes, std::move(mappings));
 }
 
 }  // namespace moebius::comm

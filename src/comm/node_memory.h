@@ -12,7 +12,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <memory>
+#include <string_view>
+
+#include "moebius/group.h"
 
 namespace moebius::comm {
 
@@ -46,5 +49,8 @@ class Mapping {
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
 };
+
+// Collective: a window of such memory for ranks that are processes.
+std::unique_ptr<Window> map_node_memory(Group& group, std::string_view op, int64_t bytes);
 
 }  // namespace moebius::comm

@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Nothing hangs among forked processes: one misbehaves or is killed, and every other says so in
+// time.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/comm/failure_cases.h"
+
+namespace moebius::testing {
+namespace {
+
+struct Outcome {
+  std::vector<std::string> errors;  // per rank
+  std::chrono::milliseconds took{};
+  std::string thrown;
+};
+
+Outcome run_all(const ProcessGroupOptions& options, const std::function<void(Group&)>& body) {
+  Outcome result;
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    run_process_ranks(options, body, &result.errors);
+  } catch (const std::exception& error) {
+    result.thrown = error.what();
+  }
+  result.took = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - begin);
+  return result;
+}
+
+class ProcessFailureTest : public ::testing::TestWithParam<FailureCase> {};
+
+TEST_P(ProcessFailureTest, IsReportedByEveryOtherRank) {
+  const FailureCase& c = GetParam();
+  for (const int num_ranks : {2, 4}) {
+    for (const int guilty : {num_ranks - 1, 0}) {
+      const Outcome seen = run_all({.num_ranks = num_ranks, .timeout = timeout_of(c, num_ranks)},
+                                   [&](Group& group) { c.body(group, guilty); });
+      ASSERT_EQ(seen.errors.size(), static_cast<size_t>(num_ranks));
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        const std::string& message = seen.errors[static_cast<size_t>(rank)];
+        if (rank != guilty) {
+          EXPECT_EQ(missing_from(message, c, rank, guilty), "");
+        } else {
+          EXPECT_EQ(!message.empty(), c.guilty_reports) << message;
+        }
+      }
+      EXPECT_NE(seen.thrown, "");
+      // A rank that stalls comes back first.
+      EXPECT_LT(seen.took, report_limit(c, num_ranks) + std::chrono::seconds(5));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases,
+                         ProcessFailureTest,
+                         ::testing::ValuesIn(failure_cases()),
+                         [](const auto& param) { return param.param.name; });
+
+class ProcessDeathTest : public ::testing::TestWithParam<DeadlyCase> {};
+
+// Whoever forked them sees a process die, so nobody waits for the deadline.
+TEST_P(ProcessDeathTest, IsToldToTheOthersAtOnce) {
+  for (const int num_ranks : {2, 4}) {
+    for (const int guilty : {num_ranks - 1, 0}) {
+      const Outcome seen = run_all({.num_ranks = num_ranks, .timeout = kLongTimeout},
+                                   [&](Group& group) { GetParam().body(group, guilty); });
+      const std::string killed = fmt::format("rank {} was killed by signal {}", guilty, SIGKILL);
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        EXPECT_NE(seen.errors[static_cast<size_t>(rank)].find(killed), std::string::npos)
+            << seen.errors[static_cast<size_t>(rank)];
+      }
+      EXPECT_NE(seen.thrown.find(killed), std::string::npos) << seen.thrown;
+      EXPECT_LT(seen.took, kLongTimeout / 4);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases,
+                         ProcessDeathTest,
+                         ::testing::ValuesIn(deadly_cases()),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+TEST(ProcessFailure, WhoDoesNotEndIsKilled) {
+  const Outcome seen =
+      run_all({.num_ranks = 2, .timeout = std::chrono::milliseconds(200)}, [](Group& group) {
+        if (group.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::hours(1));
+        }
+        throw Error("out of memory");
+      });
+  EXPECT_EQ(seen.errors[0], "out of memory");
+  EXPECT_NE(seen.errors[1].find("rank 1 was killed"), std::string::npos) << seen.errors[1];
+  EXPECT_LT(seen.took, std::chrono::seconds(20));
+}
+
+TEST(ProcessFailure, OptionsAreCheckedBeforeAnyProcessStarts) {
+  EXPECT_NE(run_all({.num_ranks = 0}, [](Group&) {}).thrown.find("num_ranks"), std::string::npos);
+  EXPECT_NE(run_all({.num_ranks = 2, .devices = {Device::cuda(0)}}, [](Group&) {})
+                .thrown.find("devices of the ranks is 1, expected 2"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace moebius::testing
