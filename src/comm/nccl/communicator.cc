@@ -6,10 +6,12 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/nccl/library.h"
 #include "moebius/deadline.h"
+#include "moebius/log.h"
 
 namespace moebius::comm {
 
@@ -35,6 +37,14 @@ Communicator::Communicator(Group& host, int begin, int end) : Communicator(begin
 }
 
 Communicator::~Communicator() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_all();
+  if (watcher_.joinable()) {
+    watcher_.join();
+  }
   if (comm_ == nullptr) {
     return;
   }
@@ -57,15 +67,23 @@ void Communicator::call(Group& host,
                         std::string_view what,
                         const std::function<ncclResult_t()>& make) {
   const auto fail = [&](const std::string& why) {
+    const std::lock_guard lock(mutex_);
     is_broken_ = true;
     throw CommError(fmt::format("rank {}: {}: {}", host.rank(), what, why), host.rank(),
                     host.rank());
   };
-  if (is_broken_) {
+  if (is_broken()) {
     fail("the communicator has failed before");
   }
+  std::unique_lock lock(mutex_);
   ncclResult_t result = make();
+  lock.unlock();
   const auto is_done = [&] {
+    const std::lock_guard asking(mutex_);
+    if (is_broken_) {
+      result = ncclInternalError;
+      return true;
+    }
     const ncclResult_t asked = nccl_library().comm_get_async_error(comm_, &result);
     result = asked == ncclSuccess ? result : asked;
     return result != ncclInProgress;
@@ -76,12 +94,60 @@ void Communicator::call(Group& host,
       host.wait_until(what, host.rank(), is_done,
                       [] { return std::string("expected NCCL to finish, seen in progress"); });
     } catch (...) {
+      const std::lock_guard breaking(mutex_);
       is_broken_ = true;
       throw;
     }
   }
   if (result != ncclSuccess) {
     fail(reason(result));
+  }
+}
+
+bool Communicator::is_broken() const {
+  const std::lock_guard lock(mutex_);
+  return is_broken_;
+}
+
+void Communicator::look_after(const Stream& stream, std::chrono::milliseconds timeout) {
+  {
+    const std::lock_guard lock(mutex_);
+    work_.push_back({stream.record(), timeout});
+    if (!watcher_.joinable()) {
+      watcher_ = std::thread([this] { watch(); });
+    }
+  }
+  changed_.notify_all();
+}
+
+void Communicator::watch() {
+  constexpr std::chrono::milliseconds kPause{2};
+  std::unique_lock lock(mutex_);
+  while (!is_over_) {
+    if (work_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const Work work = work_.front();
+    const Deadline deadline = Deadline::after(work.timeout);
+    bool is_done = false;
+    try {
+      while (!(is_done = work.done.is_complete()) && !deadline.expired() && !is_over_) {
+        changed_.wait_for(lock, kPause);
+      }
+    } catch (const Error& error) {  // the device has failed for good
+      log(LogLevel::kError, error.what());
+      is_done = true;
+    }
+    work_.pop_front();
+    if (!is_done && !is_over_) {
+      log(LogLevel::kError,
+          fmt::format("NCCL has not finished its work on a GPU within {} ms: giving it up",
+                      work.timeout.count()));
+      is_broken_ = true;
+      nccl_library().comm_abort(std::exchange(comm_, nullptr));
+      work_.clear();
+    }
   }
 }
 

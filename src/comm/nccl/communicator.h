@@ -2,16 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Communicator: one NCCL communicator.  Made non-blocking, so that no call of NCCL waits longer
-// than the host group's timeout, nor for a rank that has failed.
+// than the host group's timeout, nor for a rank that has failed.  What NCCL does on a GPU has a
+// deadline, too: a thread looks after it, and gives the communicator up, which ends its kernels.
 #pragma once
 
 #include <nccl.h>
 
+#include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "moebius/group.h"
+#include "moebius/stream.h"
 
 namespace moebius::comm {
 
@@ -24,8 +31,9 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
+  // Within `make` of call(); nullptr once given up.
   ncclComm_t get() const { return comm_; }
-  bool is_broken() const { return is_broken_; }
+  bool is_broken() const;
   int begin() const { return begin_; }
 
   // Makes a call and waits until NCCL has done its part.  Throws CommError where it fails or does
@@ -33,13 +41,27 @@ class Communicator {
   // host group's barrier finds out who is missing, NCCL would not.
   void call(Group& host, std::string_view what, const std::function<ncclResult_t()>& make);
 
+  // What has been enqueued on the stream so far must be done `timeout` after what was before it:
+  // kernels that wait for a rank that has died would stay for ever, and whoever waits for them.
+  void look_after(const Stream& stream, std::chrono::milliseconds timeout);
+
  private:
+  void watch();
   explicit Communicator(int begin) : begin_(begin) {}
   std::string reason(ncclResult_t result) const;
 
   const int begin_;
+  mutable std::mutex mutex_;  // guards the rest
   ncclComm_t comm_ = nullptr;
   bool is_broken_ = false;
+  struct Work {
+    Event done;
+    std::chrono::milliseconds timeout;
+  };
+  std::deque<Work> work_;
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  std::thread watcher_;  // started with the first work
 };
 
 }  // namespace moebius::comm

@@ -176,6 +176,7 @@ class NcclWindows final : public DeviceProvider {
       const ncclResult_t ended = nccl.group_end();
       return is_fine(result) ? ended : result;
     });
+    all_->look_after(stream, host.timeout());
   }
 
  private:
