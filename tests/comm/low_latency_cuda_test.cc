@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -713,6 +714,59 @@ TEST_P(LowLatencyCuda, GoesOnWithoutADeadRank) {
       }
     });
   }
+}
+
+// The last rank stops coming.  The others find out in different calls, give it up, and go on.
+TEST_P(LowLatencyCuda, GoesOnAfterAFailure) {
+  if (num_ranks() == 1 || !is_one_node()) {
+    GTEST_SKIP() << "nobody to lose on this node";
+  }
+  const Problem p = make_problem(3 * num_ranks() + 1, 4, 1024);
+  const int dead = num_ranks() - 1;
+  const milliseconds timeout(1500);
+  const Reference before = run_on_cpu(p, {kNone}, 3);
+  const Reference after = run_on_cpu(p, {kNone}, 5, dead);
+  std::atomic<int> survivors{0};
+  run_ranks(
+      p,
+      [&](Rank& r) {
+        const int rank = r.group.rank();
+        for (const Call& call : before[static_cast<size_t>(rank)]) {
+          check_call(r, call);
+        }
+        r.group.barrier("so far");
+        if (rank == dead) {
+          for (int i = 0; i < 200 && survivors < dead; ++i) {
+            std::this_thread::sleep_for(milliseconds(50));
+          }
+          return;
+        }
+        {
+          const DeviceInput in = put(r, make_input(p, rank, 9));
+          auto pending = r.gpu.dispatch_async(in.x, in.ids, kNone, r.stream, in.tags);
+          Pending<LowLatencyDispatchOutput> next;
+          if (rank == 0) {
+            next = r.gpu.dispatch_async(in.x, in.ids, kNone, r.stream, in.tags);
+          }
+          pending.hook();
+          r.stream.synchronize();
+          try {
+            r.gpu.check();
+            ADD_FAILURE() << "did not miss rank " << dead;
+          } catch (const CommError& error) {
+            EXPECT_EQ(error.peer(), dead) << error.what();
+          }
+          EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream), CommError);
+        }
+        r.gpu.set_dead(dead, true);
+        r.gpu.reset_statistics();
+        for (const Call& call : after[static_cast<size_t>(rank)]) {
+          check_call(r, call);
+        }
+        r.group.set_dead(dead, false);  // for the barrier at the end
+        ++survivors;
+      },
+      timeout);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LowLatencyCuda, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);

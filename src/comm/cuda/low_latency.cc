@@ -138,6 +138,8 @@ class CudaLowLatency final : public LowLatency::State {
   void launch(comm::LowLatencyDispatchCall& call, int phases, const Stream& stream);
   void launch(comm::LowLatencyCombineCall& call, int phases, const Stream& stream);
   void expect_here(const Tensor& tensor, std::string_view what) const;
+  // Before a dispatch: after ranks were given up the others meet, and go on.
+  void resume(const Stream& stream);
   Tensor on_device(Shape shape, DType dtype) const { return Tensor::empty(shape, dtype, device_); }
 
   Device device_;
@@ -149,6 +151,8 @@ class CudaLowLatency final : public LowLatency::State {
   Tensor expert_rows_;  // i64 [L]
   std::array<Place, 2> places_;
   int64_t calls_ = 0;
+  uint32_t num_given_up_ = 0;         // how often a rank was
+  uint32_t num_given_up_agreed_ = 0;  // the same when ranks last met
   int num_blocks_ = 0;
   int64_t dispatch_shared_ = 0;
   int64_t combine_shared_ = 0;
@@ -198,6 +202,7 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   }
   comm::load_low_latency_dispatch(device_.index, options.in_dtype, dispatch_shared_);
   comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
+  comm::load_low_latency_resume(device_.index);
   // Nobody's kernels may wait for a rank that is still at the above, which may wait for the device.
   group.barrier("low latency set-up");
 }
@@ -208,6 +213,19 @@ void CudaLowLatency::check() const {
   if (fault != 0) {
     throw comm::make_comm_error(group.rank(), fault, record->seen, group.timeout().count());
   }
+}
+
+void CudaLowLatency::resume(const Stream& stream) {
+  if (num_given_up_ != num_given_up_agreed_) {
+    const uint64_t fault = record_.host_as<volatile FaultRecord>()->fault;
+    if (fault == 0 || is_dead(comm::unpack_fault(fault).guilty)) {
+      comm::launch_low_latency_resume(make_call(0), num_given_up_, device_.index,
+                                      stream.native_handle());
+      stream.synchronize();
+      num_given_up_agreed_ = num_given_up_;
+    }
+  }
+  check();
 }
 
 void CudaLowLatency::expect_here(const Tensor& tensor, std::string_view what) const {
@@ -253,7 +271,7 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const Tensor& x,
     expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
                        "the address of x of a low-latency dispatch with an fp8 cast");
   }
-  check();
+  resume(stream);
   const int64_t number = calls_ + 1;
   const int place_index = static_cast<int>(number % 2);
   Place& place = places_[static_cast<size_t>(place_index)];
@@ -417,6 +435,7 @@ void CudaLowLatency::combine(const Tensor& x,
 
 void CudaLowLatency::set_dead(int rank, bool is_dead_now) {
   group.set_dead(rank, is_dead_now);
+  num_given_up_ += is_dead_now && !is_dead(rank) ? 1u : 0u;
   dead[static_cast<size_t>(rank)] = is_dead_now;
   uint64_t mask = 0;
   for (int r = 0; r < group.size(); ++r) {

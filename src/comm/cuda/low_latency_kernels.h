@@ -132,6 +132,16 @@ MOEBIUS_HOST_DEVICE constexpr uint32_t home_index(uint32_t word) {
 void load_low_latency_dispatch(int device, DType dtype, int64_t shared_bytes);
 void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_t shared_bytes);
 
+// After ranks were given up: the live ones tell each other the epoch of their latest dispatch,
+// await each other, and go on from the latest; then the faults so far are forgotten.  `number`: how
+// often ranks were given up, the same on every live rank.  A rank that does not come is in the
+// record.
+void launch_low_latency_resume(const LowLatencyCall& call,
+                               uint32_t number,
+                               int device,
+                               void* stream);
+void load_low_latency_resume(int device);
+
 void launch_low_latency_dispatch(const LowLatencyDispatchCall& call,
                                  int num_blocks,
                                  int64_t shared_bytes,

@@ -22,6 +22,8 @@ const char* name(SignalOp op) {
       return "low latency dispatch";
     case SignalOp::kLowLatencyCombine:
       return "low latency combine";
+    case SignalOp::kLowLatencyResume:
+      return "low latency without ranks given up";
   }
   return "unknown operation";
 }

@@ -51,6 +51,7 @@ enum class SignalOp : uint8_t {
   kCombine,
   kLowLatencyDispatch,
   kLowLatencyCombine,
+  kLowLatencyResume,
 };
 const char* name(SignalOp op);  // "dispatch counts"
 

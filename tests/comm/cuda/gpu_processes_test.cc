@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ranks as processes, a GPU each: high throughput and low latency are as on the CPU, and nobody
-// waits for one that is killed.  This process forks, so it may not look for GPUs itself.
+// waits for one that is killed.  This process forks, so it may not look for GPUs itself; but where
+// MPI has started it, it is a rank.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -29,6 +30,106 @@ int count_gpus() {
   return std::stoi(errors.at(0));
 }
 
+DispatchProblem make_problem(int num_ranks) {
+  DispatchProblem p;
+  p.num_ranks = num_ranks;
+  p.num_experts = 16;
+  p.topk = 4;
+  p.hidden = 512;
+  for (int r = 0; r < num_ranks; ++r) {
+    p.tokens.push_back(30 + 7 * r);
+  }
+  return p;
+}
+
+// Each rank computes the others' part on the CPU, on threads of its own.
+void on_cpu(const Topology& topology, auto body) {
+  const int per_node = topology.num_nodes() == 1 ? 0 : topology.node_size(0);
+  run_thread_ranks({.num_ranks = topology.size, .ranks_per_node = per_node, .pin = false},
+                   [&](Group& group) { body(group, group.rank() == topology.rank); });
+}
+
+Tensor up(const Tensor& t, const Stream& stream) {
+  return to_device(t, stream.device(), stream);
+}
+Tensor down(const Tensor& t, const Stream& stream) {
+  return to_device(t, Device::cpu(), stream);
+}
+void expect_equal(const Tensor& got, const Tensor& expected, const char* what) {
+  EXPECT_TRUE(same_bytes(got, expected)) << what;
+}
+
+void check_high_throughput(Group& group) {
+  const DispatchProblem p = make_problem(group.size());
+  const int rank = group.rank();
+  DispatchOutput expected;
+  Tensor expected_sum;
+  on_cpu(group.topology(), [&](Group& cpu, bool is_mine) {
+    const RankInput in = make_input(p, cpu.rank());
+    const Stream stream = Stream::cpu(1);
+    HighThroughput transport(cpu, p.placement(), small_config(), small_config());
+    const DispatchOutput output =
+        transport.dispatch({{in.x, in.code}, in.ids, in.weights, 4, {}}, stream);
+    const auto sum = transport.combine({output.payloads[0], output.topk_weights, {}, {}},
+                                       *output.handle, stream);
+    if (is_mine) {
+      expected = output;
+      expected_sum = sum.x;
+    }
+  });
+  const Stream stream = Stream::cuda(group.device().index);
+  const RankInput in = make_input(p, rank);
+  HighThroughput transport(group, p.placement(), small_config(16), small_config(16));
+  const DispatchInput input{
+      {up(in.x, stream), up(in.code, stream)}, up(in.ids, stream), up(in.weights, stream), 4, {}};
+  for (int call = 0; call < 20; ++call) {
+    const DispatchOutput output = transport.dispatch(input, stream);
+    const auto sum = transport.combine({output.payloads[0], output.topk_weights, {}, {}},
+                                       *output.handle, stream);
+    expect_equal(down(output.payloads[0], stream), expected.payloads[0], "rows");
+    expect_equal(down(output.payloads[1], stream), expected.payloads[1], "codes");
+    expect_equal(down(output.topk_ids, stream), expected.topk_ids, "ids");
+    expect_equal(down(output.topk_weights, stream), expected.topk_weights, "weights");
+    expect_equal(down(output.expert_num_tokens, stream), expected.expert_num_tokens, "counts");
+    expect_equal(down(sum.x, stream), expected_sum, "sums");
+  }
+  group.barrier("end");
+  expect(!::testing::Test::HasFailure(), "see above");
+}
+
+void check_low_latency(Group& group) {
+  const DispatchProblem p = make_problem(group.size());
+  const LowLatencyOptions options_of{64, p.hidden, p.topk, DType::kBF16};
+  Tensor expected;
+  // Expert e multiplies by nothing: rows go back as they came.
+  on_cpu(group.topology(), [&](Group& cpu, bool is_mine) {
+    const RankInput in = make_input(p, cpu.rank());
+    const Stream stream = Stream::cpu(1);
+    LowLatency transport(cpu, p.placement(), options_of);
+    const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+    const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
+    transport.combine(received.x, in.ids, in.weights, *received.handle, out, stream);
+    if (is_mine) {
+      expected = out;
+    }
+  });
+  const Stream stream = Stream::cuda(group.device().index);
+  const RankInput in = make_input(p, group.rank());
+  const Tensor x = up(in.x, stream);
+  const Tensor ids = up(in.ids, stream);
+  const Tensor weights = up(in.weights, stream);
+  const Tensor out = Tensor::zeros(in.x.shape(), DType::kBF16, group.device());
+  LowLatency transport(group, p.placement(), options_of);
+  for (int call = 0; call < 20; ++call) {
+    const auto received = transport.dispatch(x, ids, LowLatencyCast::kNone, stream);
+    transport.combine(received.x, ids, weights, *received.handle, out, stream);
+    expect_equal(down(out, stream), expected, "sums");
+    transport.check();
+  }
+  group.barrier("end");
+  expect(!::testing::Test::HasFailure(), "see above");
+}
+
 class GpuProcesses : public ::testing::TestWithParam<GpuRanks> {
  protected:
   void SetUp() override {
@@ -51,107 +152,30 @@ class GpuProcesses : public ::testing::TestWithParam<GpuRanks> {
     }
     return options;
   }
-  DispatchProblem problem() const {
-    DispatchProblem p;
-    p.num_ranks = GetParam().num_ranks;
-    p.num_experts = 16;
-    p.topk = 4;
-    p.hidden = 512;
-    for (int r = 0; r < p.num_ranks; ++r) {
-      p.tokens.push_back(30 + 7 * r);
-    }
-    return p;
-  }
-  // Each rank computes the others' part on the CPU, on threads of its own.
-  static void on_cpu(int rank, int num_ranks, int ranks_per_node, auto body) {
-    run_thread_ranks({.num_ranks = num_ranks, .ranks_per_node = ranks_per_node, .pin = false},
-                     [&](Group& group) { body(group, group.rank() == rank); });
-  }
+  DispatchProblem problem() const { return make_problem(GetParam().num_ranks); }
 };
 
-Tensor up(const Tensor& t, const Stream& stream) {
-  return to_device(t, stream.device(), stream);
-}
-Tensor down(const Tensor& t, const Stream& stream) {
-  return to_device(t, Device::cpu(), stream);
-}
-void expect_equal(const Tensor& got, const Tensor& expected, const char* what) {
-  EXPECT_TRUE(same_bytes(got, expected)) << what;
-}
-
 TEST_P(GpuProcesses, HighThroughputIsAsOnTheCpu) {
-  const DispatchProblem p = problem();
-  run_process_ranks(options(), [&](Group& group) {
-    const int rank = group.rank();
-    DispatchOutput expected;
-    Tensor expected_sum;
-    on_cpu(rank, p.num_ranks, GetParam().ranks_per_node, [&](Group& cpu, bool is_mine) {
-      const RankInput in = make_input(p, cpu.rank());
-      const Stream stream = Stream::cpu(1);
-      HighThroughput transport(cpu, p.placement(), small_config(), small_config());
-      const DispatchOutput output =
-          transport.dispatch({{in.x, in.code}, in.ids, in.weights, 4, {}}, stream);
-      const auto sum = transport.combine({output.payloads[0], output.topk_weights, {}, {}},
-                                         *output.handle, stream);
-      if (is_mine) {
-        expected = output;
-        expected_sum = sum.x;
-      }
-    });
-    const Stream stream = Stream::cuda(group.device().index);
-    const RankInput in = make_input(p, rank);
-    HighThroughput transport(group, p.placement(), small_config(16), small_config(16));
-    const DispatchInput input{
-        {up(in.x, stream), up(in.code, stream)}, up(in.ids, stream), up(in.weights, stream), 4, {}};
-    for (int call = 0; call < 20; ++call) {
-      const DispatchOutput output = transport.dispatch(input, stream);
-      const auto sum = transport.combine({output.payloads[0], output.topk_weights, {}, {}},
-                                         *output.handle, stream);
-      expect_equal(down(output.payloads[0], stream), expected.payloads[0], "rows");
-      expect_equal(down(output.payloads[1], stream), expected.payloads[1], "codes");
-      expect_equal(down(output.topk_ids, stream), expected.topk_ids, "ids");
-      expect_equal(down(output.topk_weights, stream), expected.topk_weights, "weights");
-      expect_equal(down(output.expert_num_tokens, stream), expected.expert_num_tokens, "counts");
-      expect_equal(down(sum.x, stream), expected_sum, "sums");
-    }
-    group.barrier("end");
-    expect(!HasFailure(), "see above");
-  });
+  run_process_ranks(options(), check_high_throughput);
 }
 
 TEST_P(GpuProcesses, LowLatencyIsAsOnTheCpu) {
-  const DispatchProblem p = problem();
-  const LowLatencyOptions options_of{64, p.hidden, p.topk, DType::kBF16};
-  run_process_ranks(options(), [&](Group& group) {
-    Tensor expected;
-    // Expert e multiplies by nothing: rows go back as they came.
-    on_cpu(group.rank(), p.num_ranks, GetParam().ranks_per_node, [&](Group& cpu, bool is_mine) {
-      const RankInput in = make_input(p, cpu.rank());
-      const Stream stream = Stream::cpu(1);
-      LowLatency transport(cpu, p.placement(), options_of);
-      const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
-      const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
-      transport.combine(received.x, in.ids, in.weights, *received.handle, out, stream);
-      if (is_mine) {
-        expected = out;
-      }
-    });
-    const Stream stream = Stream::cuda(group.device().index);
-    const RankInput in = make_input(p, group.rank());
-    const Tensor x = up(in.x, stream);
-    const Tensor ids = up(in.ids, stream);
-    const Tensor weights = up(in.weights, stream);
-    const Tensor out = Tensor::zeros(in.x.shape(), DType::kBF16, group.device());
-    LowLatency transport(group, p.placement(), options_of);
-    for (int call = 0; call < 20; ++call) {
-      const auto received = transport.dispatch(x, ids, LowLatencyCast::kNone, stream);
-      transport.combine(received.x, ids, weights, *received.handle, out, stream);
-      expect_equal(down(out, stream), expected, "sums");
-      transport.check();
-    }
-    group.barrier("end");
-    expect(!HasFailure(), "see above");
-  });
+  run_process_ranks(options(), check_low_latency);
+}
+
+// This process is a rank.
+TEST(GpuMpi, DispatchIsAsOnTheCpu) {
+  if (!launched_by_mpi()) {
+    GTEST_SKIP() << "skipped: not started by MPI";
+  }
+  auto group = make_mpi_group({.timeout = std::chrono::seconds(20)});
+  if (cuda_device_count() < group->size()) {
+    GTEST_SKIP() << "skipped: needs " << group->size() << " GPUs, found " << cuda_device_count();
+  }
+  const Device device = Device::cuda(group->rank());
+  const auto ranks = make_nccl_group(std::move(group), device);
+  check_high_throughput(*ranks);
+  check_low_latency(*ranks);
 }
 
 // In the middle of a loop of calls.  The others' kernels end by themselves, and every process ends.
