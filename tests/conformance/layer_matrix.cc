@@ -166,7 +166,11 @@ const LayerScenario kOtherScenarios[] = {
     {.name = "weight_on_input", .calls = {kUneven, kOneExpert}, .topk = 1, .weight_on_input = true},
     {.name = "strided_top5", .calls = {kUneven, kRepeat}, .topk = 5, .is_strided = true},
     {.name = "interleaved", .calls = {kUneven, kOneRank}, .is_interleaved = true},
+    {.name = "microbatches2", .calls = kMixed.calls, .microbatches = 2},
+    {.name = "microbatches4", .calls = kMixed.calls, .microbatches = 4},
 };
+const LayerScenario kThreeMicrobatches = {
+    .name = "microbatches3", .calls = kMixed.calls, .microbatches = 3};
 
 // Of the rows that take a product in full: fast, and every row summed for itself.
 constexpr LayerExperts kFull = {"cpu_portable", "cpu_portable", Precision::kModel};
@@ -188,7 +192,8 @@ class RankLayer {
         kernel_(backend.make(group, problem.placement(), problem.desc(rank_, backend.format)),
                 problem.make_experts(rank_, backend.format, place_.stream),
                 nullptr,
-                router_),
+                router_,
+                {.microbatches = problem.scenario().microbatches, .min_microbatch_tokens = 0}),
         twin_(problem.scenario().is_interleaved
                   ? backend.make(group, problem.placement(), problem.desc(rank_, backend.format))
                   : nullptr) {}
@@ -468,6 +473,15 @@ std::vector<LayerRow> layer_rows() {
         rows.push_back(
             {fmt::format("{}/{}", scheme.name, scenario.name), scheme, kFull, scenario, all});
       }
+    }
+  }
+  for (const LayerScheme& scheme : schemes) {
+    if (scheme.hidden <= 256) {
+      rows.push_back({fmt::format("{}/{}", scheme.name, kThreeMicrobatches.name),
+                      scheme,
+                      kFull,
+                      kThreeMicrobatches,
+                      {LayerTopology{2, 0}, {4, 2}}});
     }
   }
   return rows;

@@ -28,19 +28,23 @@ itself is held to float64 by `layer_tolerance()`, scheme by scheme.
 **Where a scale is taken of all rows at hand** (fp8 and int8 per tensor without a static scale, nvfp4
 without a global one), it depends on who has which rows: on one rank all, with `allgather_reducescatter`
 all before the experts and the rank's own between them, with `high_throughput` those the rank has
-received, in batched formats those of the expert. The reference takes them likewise.
+received, in batched formats those of the expert. Of a call in micro-batches it is those of one. The
+reference takes them likewise.
 
 **Taken in full**: schemes x topologies (experts `cpu_portable`); experts x schemes, and float64 x
 schemes, on 4 ranks in nodes of 2; schemes x a hidden size of 320, which ends amid a block of 128
-columns, on 3 ranks in nodes of 2; scenarios x topologies for three schemes that travel differently
-(rows as they are; with scales beside them; with a scale of all rows that have arrived). H is 256
-otherwise, and 2880 in one scheme on four topologies. E is never a multiple of R > 1.
+columns, on 3 ranks in nodes of 2; schemes x three micro-batches, on 2 ranks and on 4 ranks in nodes of
+2; scenarios x topologies for three schemes that travel differently (rows as they are; with scales
+beside them; with a scale of all rows that have arrived). H is 256 otherwise, and 2880 in one scheme on
+four topologies. E is never a multiple of R > 1.
 
 **Calls of one object**, unless a scenario says otherwise: uneven tokens with a tenth of the selections
 masked, and ranks without any; all tokens to one rank; to one expert; no tokens at all; all selections
 masked; the first call again, which must give the same bits. Scenarios: `weight_on_input` (top-1, the
 router's weight multiplies the input), `strided_top5` (expert e lives on rank e mod R), `interleaved`
-(two micro-batches are dispatched before either is combined, and combined in the other order).
+(two micro-batches are dispatched before either is combined, and combined in the other order),
+`microbatches2` to `microbatches4` (the kernel cuts every call, also those with fewer tokens than
+micro-batches).
 
 Over ranks as the model is started (tensor parallelism, all2all `none` over ranks, real checkpoints):
 `ctest -R layer_expert_parallel`. Transports by themselves, up to 64 ranks and under MPI: `ctest -R

@@ -9,6 +9,7 @@
 #include <random>
 #include <utility>
 
+#include "layer/token_slices.h"
 #include "moebius/quantize.h"
 #include "tests/comm/dispatch_cases.h"
 
@@ -333,13 +334,29 @@ const Tensor& LayerProblem::selections(size_t call, ActivationFormat format, Lay
   }
   const std::vector<Selection> all = all_selections(call);
   y = Tensor::zeros({static_cast<int64_t>(all.size()), desc_.hidden}, desc_.in_dtype);
-  std::vector<int64_t> rows(all.size());
-  std::iota(rows.begin(), rows.end(), 0);
+  for (int part = 0; part < scenario_.microbatches; ++part) {
+    std::vector<int64_t> rows;  // of that micro-batch, whose rows are at hand together
+    for (size_t i = 0; i < all.size(); ++i) {
+      const TokenSlice own = token_slice(all[i].input->hidden.dim(0), scenario_.microbatches, part);
+      if (own.begin <= all[i].row && all[i].row < own.end) {
+        rows.push_back(static_cast<int64_t>(i));
+      }
+    }
+    compute_microbatch(all, rows, format, scope, y);
+  }
+  return y;
+}
+
+void LayerProblem::compute_microbatch(const std::vector<Selection>& all,
+                                      const std::vector<int64_t>& rows,
+                                      ActivationFormat format,
+                                      LayerScope scope,
+                                      const Tensor& y) {
   if (scope == LayerScope::kWhole || scope == LayerScope::kInFlight) {
     compute(all, rows, -1, format, scope, y);
-    return y;
+    return;
   }
-  for (int rank = 0; rank < static_cast<int>(inputs_[call].size()); ++rank) {
+  for (int rank = 0; rank < static_cast<int>(inputs_[0].size()); ++rank) {
     std::vector<bool> has_token(all.size(), scope == LayerScope::kGathered);
     for (const Selection& s : all) {
       if (s.expert >= 0 && placement_.rank_of(s.expert) == rank) {
@@ -352,7 +369,6 @@ const Tensor& LayerProblem::selections(size_t call, ActivationFormat format, Lay
     });
     compute(all, here, rank, format, LayerScope::kWhole, y);
   }
-  return y;
 }
 
 Tensor LayerProblem::expected(size_t call,

@@ -56,6 +56,7 @@ struct LayerScenario {
   bool weight_on_input = false;
   bool is_strided = false;      // expert e lives on rank e % R instead of linearly
   bool is_interleaved = false;  // both calls are prepared, then finalized in the other order
+  int microbatches = 1;         // that every call is cut into, however few tokens there are
 };
 
 // What one rank brings to a call.
@@ -141,6 +142,11 @@ class LayerProblem {
                ActivationFormat format,
                LayerScope scope,
                const Tensor& y);
+  void compute_microbatch(const std::vector<Selection>& all,
+                          const std::vector<int64_t>& rows,
+                          ActivationFormat format,
+                          LayerScope scope,
+                          const Tensor& y);
 
   LayerScheme scheme_;
   LayerExperts experts_;

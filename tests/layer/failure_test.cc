@@ -36,7 +36,7 @@ constexpr std::string_view kEndOfStep = "end of step";
 // Between the two ends of a layer, where the experts compute.
 class Interrupted final : public PrepareFinalize {
  public:
-  Interrupted(std::unique_ptr<PrepareFinalize> base, std::function<void()> interruption)
+  Interrupted(std::unique_ptr<PrepareFinalize> base, std::function<void(int)> interruption)
       : base_(std::move(base)), interruption_(std::move(interruption)) {}
 
   std::string_view name() const override { return base_->name(); }
@@ -45,6 +45,8 @@ class Interrupted final : public PrepareFinalize {
     return base_->max_tokens_per_rank();
   }
   int num_dispatchers() const override { return base_->num_dispatchers(); }
+  int max_in_flight() const override { return base_->max_in_flight(); }
+  void forget(int microbatch) override { base_->forget(microbatch); }
   bool output_is_reduced() const override { return base_->output_is_reduced(); }
   bool supports_async() const override { return base_->supports_async(); }
   bool is_monolithic() const override { return base_->is_monolithic(); }
@@ -57,7 +59,7 @@ class Interrupted final : public PrepareFinalize {
     return base_->prepare(input, context);
   }
   void finalize(const FinalizeInput& input, const CallContext& context) override {
-    interruption_();
+    interruption_(context.microbatch);
     base_->finalize(input, context);
   }
   Pending<PrepareResult> prepare_async(const PrepareInput& input,
@@ -65,13 +67,13 @@ class Interrupted final : public PrepareFinalize {
     return base_->prepare_async(input, context);
   }
   Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override {
-    interruption_();
+    interruption_(context.microbatch);
     return base_->finalize_async(input, context);
   }
 
  private:
   std::unique_ptr<PrepareFinalize> base_;
-  std::function<void()> interruption_;
+  std::function<void(int microbatch)> interruption_;
 };
 
 struct Outcome {
@@ -84,10 +86,12 @@ struct FailureCase {
   LayerBackend backend;
   int ranks_per_node = 0;
   Fault fault = Fault::kThrows;
+  int microbatches = 1;
 
   std::string label() const {
-    return fmt::format("{}_{}{}", backend.name, name(fault),
-                       ranks_per_node == 0 ? "" : "_two_nodes");
+    return fmt::format("{}_{}{}{}", backend.name, name(fault),
+                       ranks_per_node == 0 ? "" : "_two_nodes",
+                       microbatches == 1 ? "" : fmt::format("_microbatches{}", microbatches));
   }
 
   // Ranks of a node that wait for signals, not calls, cannot see that a peer is in another call.
@@ -114,8 +118,8 @@ std::vector<Outcome> run(const FailureCase& c) {
     const int rank = group.rank();
     const bool is_guilty = rank == kGuilty;
     int step = 0;
-    const auto interrupt = [&] {
-      if (!is_guilty || step != 1) {
+    const auto interrupt = [&](int microbatch) {
+      if (!is_guilty || step != 1 || microbatch != c.microbatches / 2) {
         return;
       }
       if (c.fault == Fault::kThrows) {
@@ -133,7 +137,8 @@ std::vector<Outcome> run(const FailureCase& c) {
             c.backend.make(group, problem.placement(), problem.desc(rank, c.backend.format)),
             interrupt),
         problem.make_experts(rank, c.backend.format, Stream::cpu(1)), nullptr,
-        c.backend.is_monolithic ? problem.make_router(Device::cpu()) : nullptr);
+        c.backend.is_monolithic ? problem.make_router(Device::cpu()) : nullptr,
+        {.microbatches = c.microbatches, .min_microbatch_tokens = 0});
     WorkspacePool workspaces;
     const LayerInput& in = problem.input(0, rank);
     const Tensor output = Tensor::empty(in.hidden.shape(), in.hidden.dtype());
@@ -227,8 +232,10 @@ std::vector<FailureCase> cases() {
   for (const LayerBackend& backend : layer_backends()) {
     for (const int ranks_per_node : {0, 2}) {
       for (const Fault fault : kFaults) {
-        if (backend.over_ranks) {
-          all.push_back({backend, ranks_per_node, fault});
+        for (const int microbatches : {1, 2, 4}) {
+          if (backend.over_ranks && (microbatches != 4 || ranks_per_node == 0)) {
+            all.push_back({backend, ranks_per_node, fault, microbatches});
+          }
         }
       }
     }

@@ -1,0 +1,350 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Micro-batches of a layer call: how many there are, what they hide of a slow link, and what is
+// left when one of them fails.  That they give the bits of a call without them is for the
+// conformance matrix to say (tests/conformance/layer_matrix.cc).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "moebius/all2all.h"
+#include "moebius/parallel_config.h"
+#include "tests/layer/fakes.h"
+
+namespace moebius::testing {
+namespace {
+
+using std::chrono::duration;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr int64_t kHidden = 2048;
+constexpr int64_t kTokens = 64;
+
+// Computes as an accelerator does: it takes its time, and needs no CPU for it.
+class SlowExperts final : public FakeExperts {
+ public:
+  SlowExperts(ExpertsDesc desc, nanoseconds per_row) : FakeExperts(desc), per_row_(per_row) {}
+
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& workspace13,
+             const Tensor& workspace2,
+             const Tensor& scratch,
+             const Stream& stream) const override {
+    const int64_t rows = desc().format == ActivationFormat::kBatched
+                             ? input.expert_num_tokens.data<int32_t>()[0]
+                             : input.x.dim(0);
+    std::this_thread::sleep_for(rows * per_row_);
+    FakeExperts::apply(input, output, workspace13, workspace2, scratch, stream);
+  }
+
+ private:
+  nanoseconds per_row_;
+};
+
+ExpertsDesc one_local_expert(int num_ranks, ActivationFormat format) {
+  ExpertsDesc desc = fake_desc(num_ranks, 1, kHidden, format);
+  desc.num_local_experts = 1;
+  return desc;
+}
+
+std::unique_ptr<PrepareFinalize> make(All2AllBackend backend, Group& group) {
+  const auto placement = ExpertPlacement::linear(group.size(), group.size());
+  switch (backend) {
+    case All2AllBackend::kHighThroughput:
+      return make_high_throughput(group, placement);
+    case All2AllBackend::kLowLatency:
+      return make_low_latency(group, placement, {kTokens, kHidden, 1, DType::kF32});
+    default:
+      return make_allgather_reducescatter(group);
+  }
+}
+
+ActivationFormat format_of(All2AllBackend backend) {
+  return backend == All2AllBackend::kLowLatency ? ActivationFormat::kBatched
+                                                : ActivationFormat::kStandard;
+}
+
+// Every token goes to the expert of the next rank.
+struct Tokens {
+  KernelInput input;
+  Tensor output;
+  Tensor shared;
+
+  Tokens(const Group& group, int64_t num_tokens, bool has_shared) {
+    const auto next = static_cast<int32_t>((group.rank() + 1) % group.size());
+    input.hidden =
+        random_tensor({num_tokens, kHidden}, DType::kF32, static_cast<uint32_t>(group.rank()));
+    input.topk_ids = Tensor::empty({num_tokens, 1}, DType::kI32);
+    std::fill_n(input.topk_ids.data<int32_t>(), num_tokens, next);
+    input.topk_weights = random_tensor({num_tokens, 1}, DType::kF32, 9);
+    input.num_experts = group.size();
+    input.expert_map = ExpertPlacement::linear(group.size(), group.size()).expert_map(group.rank());
+    output = Tensor::empty({num_tokens, kHidden}, DType::kF32);
+    poison(output);
+    if (has_shared) {
+      shared = Tensor::empty({num_tokens, kHidden}, DType::kF32);
+      poison(shared);
+    }
+  }
+};
+
+// Of a transfer there or back of all of a rank's tokens.
+constexpr milliseconds kTransfer{240};
+constexpr SlowLink kLink{std::chrono::microseconds(0),
+                         kTokens* kHidden * 4 * 1000 / kTransfer.count()};
+
+struct Overlap {
+  All2AllBackend backend;
+  int microbatches;
+  // Times of all of a rank's rows.
+  milliseconds experts;
+  milliseconds shared{0};
+};
+
+struct Waited {
+  std::array<duration<double>, 2> by_rank;
+  std::array<Tensor, 2> outputs;
+};
+
+Waited run(const Overlap& c, int microbatches) {
+  Waited result;
+  ThreadGroupOptions options;
+  options.num_ranks = 2;
+  options.link = kLink;
+  run_thread_ranks(options, [&](Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    const bool has_shared = c.shared.count() > 0;
+    std::shared_ptr<const SharedExperts> shared;
+    if (has_shared) {
+      shared = std::make_shared<SharedExperts>(
+          std::make_unique<SlowExperts>(fake_desc(1, 1, kHidden), nanoseconds(c.shared) / kTokens),
+          Tensor());
+    }
+    ModularKernel kernel(
+        make(c.backend, group),
+        std::make_unique<SlowExperts>(one_local_expert(2, format_of(c.backend)),
+                                      nanoseconds(c.experts) / kTokens),
+        shared, nullptr,
+        {.microbatches = microbatches, .min_microbatch_tokens = kTokens / microbatches});
+    WorkspacePool workspaces;
+    const Tokens tokens(group, kTokens, has_shared);
+    group.barrier("start");
+    const auto before = group.waited();
+    kernel.forward(tokens.input, tokens.output, tokens.shared,
+                   {Stream::cpu(1), &workspaces, 0, nullptr});
+    result.by_rank[rank] = group.waited() - before;
+    EXPECT_EQ(kernel.last_microbatches(), microbatches);
+    EXPECT_EQ(ints(kernel.last_expert_load()), (std::vector<int32_t>{kTokens}));
+    result.outputs[rank] = tokens.output;
+    if (has_shared) {
+      expect_same_bits(tokens.shared, tokens.input.hidden);
+    }
+  });
+  return result;
+}
+
+class OverlapTest : public ::testing::TestWithParam<Overlap> {};
+
+// Why time waited for the peer: a busy machine slows computing down, and that does not matter here;
+// what does is tried again.
+TEST_P(OverlapTest, HidesThreeFifthsOfTheDelay) {
+  const Overlap& c = GetParam();
+  const duration<double> delay = 2 * kTransfer;  // there and back
+  const Waited without = run(c, 1);
+  double hidden = 0;
+  for (int attempt = 0; attempt < 3 && hidden < 0.6; ++attempt) {
+    const Waited with = run(c, c.microbatches);
+    for (const size_t rank : {0u, 1u}) {
+      expect_same_bits(with.outputs[rank], without.outputs[rank]);
+    }
+    hidden = std::max(hidden, 1 - std::max(with.by_rank[0], with.by_rank[1]) / delay);
+  }
+  EXPECT_GE(hidden, 0.6);
+  RecordProperty("hidden", std::to_string(hidden));
+  // The link is as slow as it was asked to be: without micro-batches all of the delay is waited
+  // for, but for the way back where shared experts are computed meanwhile.
+  for (const size_t rank : {0u, 1u}) {
+    EXPECT_GE(without.by_rank[rank] / delay, c.shared.count() > 0 ? 0.4 : 0.8);
+  }
+}
+
+// Without shared experts nothing is left to compute while the first rows come and the last return.
+constexpr Overlap kOverlaps[] = {
+    {All2AllBackend::kHighThroughput, 4, milliseconds(600)},
+    {All2AllBackend::kHighThroughput, 2, milliseconds(300), milliseconds(360)},
+    {All2AllBackend::kLowLatency, 2, milliseconds(300), milliseconds(360)},
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Backends, OverlapTest, ::testing::ValuesIn(kOverlaps), [](const auto& test) {
+      return std::string(name(test.param.backend)) + "_" + std::to_string(test.param.microbatches);
+    });
+
+// How many micro-batches two ranks take.
+std::array<int, 2> agreed(All2AllBackend backend,
+                          std::array<int64_t, 2> num_tokens,
+                          const KernelOptions& options) {
+  std::array<int, 2> taken{};
+  ThreadGroupOptions ranks;
+  ranks.num_ranks = 2;
+  run_thread_ranks(ranks, [&](Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    ModularKernel kernel(make(backend, group),
+                         std::make_unique<FakeExperts>(one_local_expert(2, format_of(backend))),
+                         nullptr, nullptr, options);
+    WorkspacePool workspaces;
+    const Tokens tokens(group, num_tokens[rank], false);
+    for (int call = 0; call < 2; ++call) {
+      kernel.forward(tokens.input, tokens.output, {}, {Stream::cpu(1), &workspaces, 0, nullptr});
+    }
+    taken[rank] = kernel.last_microbatches();
+  });
+  return taken;
+}
+
+TEST(Microbatches, AreAsManyAsTheRankWithFewestTokensCanFill) {
+  for (const auto backend : {All2AllBackend::kAllGatherReduceScatter,
+                             All2AllBackend::kHighThroughput, All2AllBackend::kLowLatency}) {
+    SCOPED_TRACE(name(backend));
+    const KernelOptions options{.microbatches = 4, .min_microbatch_tokens = 10};
+    const auto both = [](int n) { return std::array{n, n}; };
+    EXPECT_EQ(agreed(backend, {64, 64}, options), both(4));
+    EXPECT_EQ(agreed(backend, {64, 29}, options), both(2));
+    EXPECT_EQ(agreed(backend, {19, 64}, options), both(1));
+    EXPECT_EQ(agreed(backend, {0, 64}, options), both(1));
+    EXPECT_EQ(agreed(backend, {0, 3}, {.microbatches = 4, .min_microbatch_tokens = 0}), both(4));
+    EXPECT_EQ(agreed(backend, {64, 64}, {}), both(1));
+  }
+}
+
+TEST(Microbatches, OfOneRankHaveWorkspacesOfTheirOwn) {
+  const ExpertsDesc desc = fake_desc(1, 1, 8);
+  auto experts = std::make_unique<FakeExperts>(desc);
+  const FakeExperts& fake = *experts;
+  ModularKernel kernel(make_no_ep(), std::move(experts), nullptr, nullptr,
+                       {.microbatches = 3, .min_microbatch_tokens = 2});
+  WorkspacePool workspaces;
+  KernelInput input;
+  input.hidden = random_tensor({7, 8}, DType::kF32, 1);
+  input.topk_ids = Tensor::zeros({7, 1}, DType::kI32);
+  input.topk_weights = Tensor::empty({7, 1}, DType::kF32);
+  std::fill_n(input.topk_weights.data<float>(), 7, 1.0f);
+  const Tensor output = Tensor::empty({7, 8}, DType::kF32);
+  kernel.forward(input, output, {}, {Stream::cpu(1), &workspaces, 0, nullptr});
+  expect_same_bits(output, input.hidden);
+  ASSERT_EQ(fake.calls.size(), 3u);
+  EXPECT_EQ(fake.calls[0].rows, 3);
+  EXPECT_EQ(fake.calls[1].rows, 2);
+  EXPECT_EQ(fake.calls[2].rows, 2);
+  EXPECT_NE(fake.calls[0].workspace13, fake.calls[1].workspace13);
+  EXPECT_NE(fake.calls[1].workspace13, fake.calls[2].workspace13);
+  EXPECT_EQ(ints(kernel.last_expert_load()), (std::vector<int32_t>{7}));
+}
+
+TEST(Microbatches, NeedValidOptions) {
+  const auto make_kernel = [](const KernelOptions& options) {
+    ModularKernel kernel(make_no_ep(), std::make_unique<FakeExperts>(fake_desc(1, 1, 8)), nullptr,
+                         nullptr, options);
+  };
+  EXPECT_THROW(make_kernel({.microbatches = 0}), InvalidArgument);
+  EXPECT_THROW(make_kernel({.min_microbatch_tokens = -1}), InvalidArgument);
+}
+
+// Fails once, in its `at`-th call.
+class FailingExperts final : public FakeExperts {
+ public:
+  FailingExperts(ExpertsDesc desc, int at) : FakeExperts(desc), at_(at) {}
+
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& workspace13,
+             const Tensor& workspace2,
+             const Tensor& scratch,
+             const Stream& stream) const override {
+    if (at_-- == 0) {
+      throw Error("expert 7 is on fire");
+    }
+    FakeExperts::apply(input, output, workspace13, workspace2, scratch, stream);
+  }
+
+ private:
+  mutable int at_;
+};
+
+// A rank's experts fail amid its micro-batches, each rank's in another; those that live give it up.
+TEST(Microbatches, GoOnAfterOneOfThemHasFailed) {
+  constexpr int kRanks = 3;
+  constexpr int kGuilty = 2;
+  for (const int at : {0, 1, 2, 3}) {
+    SCOPED_TRACE(at);
+    ThreadGroupOptions options;
+    options.num_ranks = kRanks;
+    std::array<bool, kRanks> ended{};
+    const auto body = [&](Group& group) {
+      const int rank = group.rank();
+      const ExpertsDesc desc = one_local_expert(kRanks, ActivationFormat::kBatched);
+      ModularKernel kernel(make(All2AllBackend::kLowLatency, group),
+                           std::make_unique<FailingExperts>(desc, rank == kGuilty ? at : -1),
+                           nullptr, nullptr, {.microbatches = 4, .min_microbatch_tokens = 0});
+      WorkspacePool workspaces;
+      const Tokens tokens(group, 6, false);
+      const CallContext context{Stream::cpu(1), &workspaces, 0, nullptr};
+      if (rank == kGuilty) {
+        kernel.forward(tokens.input, tokens.output, {}, context);
+        return;
+      }
+      try {
+        kernel.forward(tokens.input, tokens.output, {}, context);
+        ADD_FAILURE() << "rank " << rank << " does not notice";
+      } catch (const CommError& error) {
+        EXPECT_EQ(error.peer(), kGuilty) << error.what();
+        EXPECT_NE(std::string(error.what()).find("expert 7 is on fire"), std::string::npos)
+            << error.what();
+      }
+      kernel.set_dead(kGuilty, true);
+      for (int call = 0; call < 3; ++call) {
+        poison(tokens.output);
+        kernel.forward(tokens.input, tokens.output, {}, context);
+        EXPECT_EQ(kernel.last_microbatches(), 4);
+        for (int64_t i = 0; i < tokens.output.numel(); ++i) {
+          // Tokens of rank 0 go to rank 1, those of rank 1 to the dead one.
+          const float expected = rank == 0 ? get_float(tokens.input.hidden, i) *
+                                                 get_float(tokens.input.topk_weights, i / kHidden)
+                                           : 0.0f;
+          ASSERT_EQ(get_float(tokens.output, i), expected) << "call " << call << ", element " << i;
+        }
+      }
+      ended[static_cast<size_t>(rank)] = true;
+    };
+    EXPECT_THROW(run_thread_ranks(options, body), Error);
+    EXPECT_TRUE(ended[0]);
+    EXPECT_TRUE(ended[1]);
+  }
+}
+
+// On one rank all is as it was before.
+TEST(Microbatches, LeaveAKernelUsableThatFails) {
+  ExpertsDesc desc = fake_desc(1, 1, 8);
+  ModularKernel kernel(make_no_ep(), std::make_unique<FailingExperts>(desc, 1), nullptr, nullptr,
+                       {.microbatches = 3, .min_microbatch_tokens = 0});
+  WorkspacePool workspaces;
+  KernelInput input;
+  input.hidden = random_tensor({5, 8}, DType::kF32, 1);
+  input.topk_ids = Tensor::zeros({5, 1}, DType::kI32);
+  input.topk_weights = Tensor::empty({5, 1}, DType::kF32);
+  std::fill_n(input.topk_weights.data<float>(), 5, 1.0f);
+  const Tensor output = Tensor::empty({5, 8}, DType::kF32);
+  const CallContext context{Stream::cpu(1), &workspaces, 0, nullptr};
+  EXPECT_THROW(kernel.forward(input, output, {}, context), Error);
+  kernel.forward(input, output, {}, context);
+  expect_same_bits(output, input.hidden);
+}
+
+}  // namespace
+}  // namespace moebius::testing
