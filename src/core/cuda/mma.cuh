@@ -10,6 +10,29 @@
 
 namespace moebius::ptx {
 
+// 16 or 8 bytes from global to shared memory, zeros instead of them without `exists`; part of this
+// thread's current group.  REQUIRES: aligned addresses.
+__device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool exists) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global),
+               "r"(exists ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_8(void* shared, const void* global, bool exists) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(address), "l"(global),
+               "r"(exists ? 8 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// All but the latest kPending groups of this thread have arrived.
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 // Four 8 x 16-byte matrices from shared memory; lane l gives the address of row l % 8 of matrix l
 // / 8.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], const void* row) {

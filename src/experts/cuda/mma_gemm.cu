@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Grouped GEMM on the tensor cores for operands whose codes bf16, f16 or int8 hold exactly: any N
-// and K, any format.  Blocks walk over output tiles of kRows x kCols; both operands are brought to
-// elements in shared memory, 64 bytes of each row at a time, while the bytes of the next step are
-// on their way.  Sums of a segment (the columns that share scales on both sides) are scaled in f32
-// and added up in order; int8 segments are summed exactly.
+// and K, any format.  Blocks walk over output tiles of kRows x kCols, in steps of 64 bytes of
+// elements.  Bytes of both operands arrive in a ring of kStages steps; those of codes are decoded
+// into a second pair of tiles one step before they are multiplied.  Sums of a segment (the columns
+// that share scales on both sides) are scaled in f32 and added up in order; int8 segments are
+// summed exactly.
 //
 // 8 warps of 32 x 32.  Rows of a tile are kStride bytes apart, so that the eight rows that ldmatrix
 // reads at once lie in different banks.
@@ -32,9 +33,10 @@ constexpr int kWarpsAcross = kCols / kOwn;
 constexpr int kStepBytes = 64;
 constexpr int kStride = kStepBytes + 16;
 constexpr int kUnits = kStepBytes / 16;  // of a row in a step
-constexpr int kRowUnits = kRows * kUnits / kThreads;
-constexpr int kColUnits = kCols * kUnits / kThreads;
+constexpr int kLines = kThreads / kUnits;
+constexpr int kStages = 4;
 static_assert(kRows / kOwn * kWarpsAcross * kWarp == kThreads);
+static_assert(kCols == kLines && kRows % kLines == 0);
 
 template <typename T>
 constexpr int kStep = kStepBytes / static_cast<int>(sizeof(T));  // columns
@@ -42,16 +44,30 @@ constexpr int kStep = kStepBytes / static_cast<int>(sizeof(T));  // columns
 struct Args {
   RowArgs a;
   WeightArgs w;
+  RowBytes a_bytes;
+  RowBytes w_bytes;
   const float* bias;  // [G, N] or nullptr
   RowGroups rows;
   void* out;
   DType out_dtype;
   int n;
   int k;
-  int segment;  // columns that share scales; a multiple of the step unless it is all of them
-  bool folds;   // block scales of w are in its elements
-  bool a_is_vector;
-  bool w_is_vector;
+  int segment;  // columns that share scales
+  int segment_steps;
+  bool folds;  // block scales of w are in its elements
+  bool decodes_a;
+  bool decodes_w;
+};
+
+struct Tiles {
+  uint8_t a[kRows][kStride];
+  uint8_t w[kCols][kStride];
+};
+
+struct Shared {
+  Tiles arriving[kStages];         // bytes as they lie in memory
+  Tiles decoded[2];                // of operands that are codes
+  float scales[2][kCols + kRows];  // of the columns, then of the rows, for a segment
 };
 
 template <typename T>
@@ -71,16 +87,37 @@ __device__ __forceinline__ void multiply(Sum<T> (&d)[4],
   }
 }
 
-struct Tiles {
-  uint8_t a[kRows][kStride];
-  uint8_t w[kCols][kStride];
-};
+// Requests one step of `exist` rows; zeros for the others of the tile and behind a row's end.
+template <int kTileRows>
+__device__ __forceinline__ void request(const RowBytes& b,
+                                        const uint8_t* first,
+                                        int64_t exist,
+                                        int step,
+                                        uint8_t (&to)[kTileRows][kStride]) {
+  const int piece = b.chunk > 0 ? b.chunk : 8;
+  const int pieces = b.step_bytes / piece;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileRows * pieces; i += kThreads) {
+    const int row = i / pieces;
+    const int at = i % pieces * piece;
+    const int64_t offset = int64_t{step} * b.step_bytes + at;
+    const bool exists = row < exist && offset < b.row_bytes;
+    const uint8_t* from = exists ? first + row * b.row_bytes + offset : first;
+    if (b.chunk == 16) {
+      ptx::copy_async_16(&to[row][at], from, exists);
+    } else if (b.chunk == 8) {
+      ptx::copy_async_8(&to[row][at], from, exists);
+    } else {
+      for (int j = 0; j < piece; ++j) {
+        to[row][at + j] = exists && offset + j < b.row_bytes ? from[j] : uint8_t{0};
+      }
+    }
+  }
+}
 
 // One step's products of a warp's 32 x 32.
 template <typename T>
-__device__ __forceinline__ void multiply_step(const Tiles& tiles,
-                                              int row,
-                                              int col,
+__device__ __forceinline__ void multiply_step(const uint8_t (*a_tile)[kStride],
+                                              const uint8_t (*w_tile)[kStride],
                                               Sum<T> (&sums)[2][4][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
@@ -90,10 +127,9 @@ __device__ __forceinline__ void multiply_step(const Tiles& tiles,
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       // Matrices: rows 0-7, rows 8-15, and both again 16 bytes on.
-      ptx::ldmatrix_x4(a[i], &tiles.a[row + 16 * i + lane % 16][byte + lane / 16 * 16]);
+      ptx::ldmatrix_x4(a[i], &a_tile[16 * i + lane % 16][byte + lane / 16 * 16]);
       // Columns 0-7, the same 16 bytes on, then columns 8-15.
-      ptx::ldmatrix_x4(w[i],
-                       &tiles.w[col + 16 * i + lane % 8 + lane / 16 * 8][byte + lane / 8 % 2 * 16]);
+      ptx::ldmatrix_x4(w[i], &w_tile[16 * i + lane % 8 + lane / 16 * 8][byte + lane / 8 % 2 * 16]);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -105,53 +141,41 @@ __device__ __forceinline__ void multiply_step(const Tiles& tiles,
   }
 }
 
-// Scales of the 4 rows and 8 columns that a lane holds, for one segment.
-struct Scales {
-  float row[4];
-  float col[8];
-};
-
-__device__ __forceinline__ float column_scale(const Args& p, int g, int n, int k) {
-  if (!p.w.is_coded) {
-    return 1.0f;
-  }
-  if (p.folds) {
-    return p.w.scale_dtype == DType::kF8E4M3 ? global_factor(p.w, g, n) : 1.0f;
-  }
-  return weight_scale(p.w, scale_row(p.w, g, n) + k / p.w.group_cols);
-}
-
-__device__ __forceinline__ void load_scales(
-    const Args& p, const TilePlace& place, int row, int col, int k, Scales& scales) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int64_t at = place.begin + row + 8 * i + lane / 4;
-    const float scale = at < place.end ? row_scale(p.a, at, place.group, k) : 1.0f;
-    scales.row[i] = p.a.divides ? 1.0f / scale : scale;
-  }
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const int n = col + j / 2 * 8 + lane % 4 * 2 + j % 2;
-    scales.col[j] = n < p.n ? column_scale(p, place.group, n, k) : 1.0f;
-  }
-}
-
+// totals += sums * scales of the segment; sums = 0.
 template <typename S>
-__device__ __forceinline__ void add_segment(const Scales& scales,
+__device__ __forceinline__ void add_segment(const float* row_scales,
+                                            const float* col_scales,
                                             S (&sums)[2][4][4],
                                             float (&totals)[2][4][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int j = 0; j < 4; ++j) {
+    const float2 col = *reinterpret_cast<const float2*>(col_scales + 8 * j + lane % 4 * 2);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        totals[i][j][e] += static_cast<float>(sums[i][j][e]) * scales.row[2 * i + e / 2] *
-                           scales.col[2 * j + e % 2];
+        const float row = row_scales[16 * i + 8 * (e / 2) + lane / 4];
+        totals[i][j][e] += static_cast<float>(sums[i][j][e]) * row * (e % 2 == 0 ? col.x : col.y);
         sums[i][j][e] = 0;
       }
     }
+  }
+}
+
+// Two neighbouring elements.  REQUIRES: at is even.
+__device__ __forceinline__ void store_pair(void* out, DType dtype, int64_t at, float2 v) {
+  switch (dtype) {
+    case DType::kF32:
+      *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = v;
+      break;
+    case DType::kBF16:
+      *reinterpret_cast<uint32_t*>(static_cast<BFloat16*>(out) + at) =
+          narrow_pair(BFloat16{}, v.x, v.y);
+      break;
+    default:
+      *reinterpret_cast<uint32_t*>(static_cast<Float16*>(out) + at) =
+          narrow_pair(Float16{}, v.x, v.y);
   }
 }
 
@@ -165,94 +189,185 @@ __device__ __forceinline__ void store_tile(
       continue;
     }
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const int n = col + j / 2 * 8 + lane % 4 * 2 + j % 2;
-      if (n < p.n) {
-        float value = totals[i / 2][j / 2][i % 2 * 2 + j % 2];
-        if (p.bias != nullptr) {
-          value += p.bias[int64_t{place.group} * p.n + n];
+    for (int j = 0; j < 4; ++j) {
+      const int n = col + 8 * j + lane % 4 * 2;
+      float2 v = {totals[i / 2][j][i % 2 * 2], totals[i / 2][j][i % 2 * 2 + 1]};
+      if (p.bias != nullptr) {
+        const float* bias = p.bias + int64_t{place.group} * p.n;
+        v.x += n < p.n ? bias[n] : 0.0f;
+        v.y += n + 1 < p.n ? bias[n + 1] : 0.0f;
+      }
+      if (p.n % 2 == 0 && n < p.n) {
+        store_pair(p.out, p.out_dtype, at * p.n + n, v);
+      } else if (n < p.n) {
+        quant::device::store_element(p.out, p.out_dtype, at * p.n + n, v.x);
+        if (n + 1 < p.n) {
+          quant::device::store_element(p.out, p.out_dtype, at * p.n + n + 1, v.y);
         }
-        quant::device::store_element(p.out, p.out_dtype, at * p.n + n, value);
       }
     }
   }
 }
 
+// What a thread does for a tile beside multiplying.
+template <typename T>
+struct Worker {
+  const Args& p;
+  Shared& shared;
+  TilePlace place;
+  int first_col;
+  int line;             // row of the decoded units it makes
+  int unit;             // which of a step
+  int64_t unit_scales;  // first scale of column `line`
+  int64_t own_scales;   // first scale of the column or row whose segment scales it fetches
+
+  __device__ Worker(const Args& args, Shared& memory, const TilePlace& tile, int column)
+      : p(args),
+        shared(memory),
+        place(tile),
+        first_col(column),
+        line(static_cast<int>(threadIdx.x) / kUnits),
+        unit(static_cast<int>(threadIdx.x) % kUnits),
+        unit_scales(0),
+        own_scales(0) {
+    if (p.w.is_coded) {
+      unit_scales = scale_row(p.w, place.group, min(first_col + line, p.n - 1));
+      own_scales = scale_row(p.w, place.group, min(first_col + thread(), p.n - 1));
+    }
+  }
+
+  __device__ static int thread() { return static_cast<int>(threadIdx.x); }
+
+  __device__ void request_step(int step) const {
+    Tiles& to = shared.arriving[step % kStages];
+    request(p.a_bytes, p.a.values + place.begin * p.a_bytes.row_bytes, place.end - place.begin,
+            step, to.a);
+    request(p.w_bytes, p.w.values + (int64_t{place.group} * p.n + first_col) * p.w_bytes.row_bytes,
+            p.n - first_col, step, to.w);
+  }
+
+  __device__ UnitScale unit_scale(int step) const {
+    if (!p.decodes_w) {
+      return {};
+    }
+    return load_unit_scale(p.w, unit_scales, step * kStep<T> + unit * kUnit<T>, p.folds);
+  }
+
+  __device__ void decode_step(int step, const UnitScale& scale) const {
+    if constexpr (sizeof(T) == 2) {
+      const Tiles& from = shared.arriving[step % kStages];
+      Tiles& to = shared.decoded[step % 2];
+      if (p.decodes_a) {
+#pragma unroll
+        for (int row = line; row < kRows; row += kLines) {
+          *reinterpret_cast<uint4*>(&to.a[row][unit * 16]) =
+              row_unit<T>(p.a, &from.a[row][unit * kVector]);
+        }
+      }
+      if (p.decodes_w) {
+        *reinterpret_cast<uint4*>(&to.w[line][unit * 16]) =
+            weight_unit<T>(p.w, &from.w[line][unit * quant::device::vector_bytes(p.w.code)], scale);
+      }
+    }
+  }
+
+  // The segment scale of column thread(), or of row thread() - kCols, at column k.
+  __device__ float segment_scale(int k) const {
+    if (thread() < kCols) {
+      if (!p.w.is_coded) {
+        return 1.0f;
+      }
+      if (p.folds) {
+        const int n = min(first_col + thread(), p.n - 1);
+        return p.w.scale_dtype == DType::kF8E4M3 ? global_factor(p.w, place.group, n) : 1.0f;
+      }
+      return weight_scale(p.w, own_scales + k / p.w.group_cols);
+    }
+    const int64_t row = place.begin + thread() - kCols;
+    if (thread() >= kCols + kRows || row >= place.end) {
+      return 1.0f;
+    }
+    const float scale = row_scale(p.a, row, place.group, k);
+    return p.a.divides ? 1.0f / scale : scale;
+  }
+  __device__ void put_segment_scale(int segment, float scale) const {
+    if (thread() < kCols + kRows) {
+      shared.scales[segment % 2][thread()] = scale;
+    }
+  }
+};
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2) mma_gemm_kernel(const __grid_constant__ Args p) {
   __shared__ TileStarts starts;
-  __shared__ __align__(16) Tiles tiles[2];
+  extern __shared__ __align__(16) uint8_t dynamic[];
+  Shared& shared = *reinterpret_cast<Shared*>(dynamic);
   find_tiles<kThreads>(p.rows, kRows, starts);
 
   const int tiles_across = (p.n + kCols - 1) / kCols;
   const int num_tiles = starts.before[p.rows.num_groups] * tiles_across;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int warp_row = thread / kWarp / kWarpsAcross * kOwn;
-  const int warp_col = thread / kWarp % kWarpsAcross * kOwn;
-  const int unit = thread % kUnits;  // of a row in a step, and which row
-  const int line = thread / kUnits;
-  constexpr int kLines = kThreads / kUnits;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int warp_row = warp / kWarpsAcross * kOwn;
+  const int warp_col = warp % kWarpsAcross * kOwn;
   const int num_steps = (p.k + kStep<T> - 1) / kStep<T>;
 
   for (int tile = static_cast<int>(blockIdx.x); tile < num_tiles;
        tile += static_cast<int>(gridDim.x)) {
     const TilePlace place = find_tile(p.rows, starts, tile / tiles_across, kRows);
-    const int g = place.group;
     const int first_col = tile % tiles_across * kCols;
-    uint4 raw_a[kRowUnits];
-    uint4 raw_w[kColUnits];
-    const auto load = [&](int step) {
-      const int k = step * kStep<T> + unit * kUnit<T>;
-#pragma unroll
-      for (int i = 0; i < kRowUnits; ++i) {
-        const int64_t row = place.begin + line + i * kLines;
-        raw_a[i] = row < place.end ? load_row_unit<T>(p.a, row, k, p.k, p.a_is_vector)
-                                   : make_uint4(0, 0, 0, 0);
+    const Worker<T> worker(p, shared, place, first_col);
+    const auto request_step = [&](int step) {
+      if (step < num_steps) {
+        worker.request_step(step);
       }
-#pragma unroll
-      for (int i = 0; i < kColUnits; ++i) {
-        const int n = first_col + line + i * kLines;
-        const uint8_t* row = p.w.values + (int64_t{g} * p.n + n) * p.w.row_bytes;
-        raw_w[i] =
-            n < p.n ? load_weight_unit<T>(p.w, row, k, p.k, p.w_is_vector) : make_uint4(0, 0, 0, 0);
-      }
+      ptx::copy_async_commit();
     };
-    const auto store = [&](int step) {
-      Tiles& to = tiles[step % 2];
-      const int k = step * kStep<T> + unit * kUnit<T>;
-#pragma unroll
-      for (int i = 0; i < kRowUnits; ++i) {
-        *reinterpret_cast<uint4*>(&to.a[line + i * kLines][unit * 16]) = row_unit<T>(p.a, raw_a[i]);
-      }
-#pragma unroll
-      for (int i = 0; i < kColUnits; ++i) {
-        const int n = min(first_col + line + i * kLines, p.n - 1);
-        const int64_t scales = p.w.is_coded ? scale_row(p.w, g, n) : 0;
-        *reinterpret_cast<uint4*>(&to.w[line + i * kLines][unit * 16]) =
-            weight_unit<T>(p.w, raw_w[i], scales, k, p.folds);
-      }
-    };
+
+    __syncthreads();  // the last output tile is done with shared memory
+    for (int step = 0; step < kStages - 1; ++step) {
+      request_step(step);
+    }
+    worker.put_segment_scale(0, worker.segment_scale(0));
+    const UnitScale first_scale = worker.unit_scale(0);
+    ptx::copy_async_wait<kStages - 2>();
+    __syncthreads();
+    worker.decode_step(0, first_scale);
+
+    // Fetched a step before they are needed.
+    UnitScale unit_scale = worker.unit_scale(1);
+    float segment_scale = 0.0f;
+    if (p.segment_steps == 1 && num_steps > 1) {
+      segment_scale = worker.segment_scale(p.segment);
+    }
 
     Sum<T> sums[2][4][4] = {};
     float totals[2][4][4] = {};
-    Scales scales;
-    load(0);
-    __syncthreads();  // the last output tile's steps are read
-    store(0);
+    int segment = 0;
+    int left = p.segment_steps;  // steps of the segment
     for (int step = 0; step < num_steps; ++step) {
+      ptx::copy_async_wait<kStages - 3>();  // the next step has arrived
       __syncthreads();
+      request_step(step + kStages - 1);
       if (step + 1 < num_steps) {
-        load(step + 1);
+        worker.decode_step(step + 1, unit_scale);
+        unit_scale = worker.unit_scale(step + 2);
+        if (left == 1) {
+          worker.put_segment_scale(segment + 1, segment_scale);
+        }
+        const bool starts_after_next = p.segment_steps == 1 || left == 2;
+        if (starts_after_next && step + 2 < num_steps) {
+          segment_scale = worker.segment_scale((step + 2) * kStep<T>);
+        }
       }
-      if (step * kStep<T> % p.segment == 0) {
-        load_scales(p, place, warp_row, first_col + warp_col, step * kStep<T>, scales);
-      }
-      multiply_step<T>(tiles[step % 2], warp_row, warp_col, sums);
-      if (step + 1 == num_steps || (step + 1) * kStep<T> % p.segment == 0) {
-        add_segment(scales, sums, totals);
-      }
-      if (step + 1 < num_steps) {
-        store(step + 1);
+      const Tiles& arrived = shared.arriving[step % kStages];
+      const Tiles& decoded = shared.decoded[step % 2];
+      multiply_step<T>((p.decodes_a ? decoded : arrived).a + warp_row,
+                       (p.decodes_w ? decoded : arrived).w + warp_col, sums);
+      if (--left == 0 || step + 1 == num_steps) {
+        const float* scales = shared.scales[segment % 2];
+        add_segment(scales + kCols + warp_row, scales + warp_col, sums, totals);
+        ++segment;
+        left = p.segment_steps;
       }
     }
     store_tile(p, place, warp_row, first_col + warp_col, totals);
@@ -308,9 +423,15 @@ int segment_of(const ExpertGemm& gemm, Kind kind) {
   return is_whole ? segment : 0;
 }
 
-bool is_vector(const void* p, int64_t row_bytes, int64_t unit_alignment, int k, int unit) {
-  return k % unit == 0 && row_bytes % unit_alignment == 0 &&
-         is_aligned(p, static_cast<size_t>(unit_alignment));
+RowBytes row_bytes_of(const void* values, int64_t row_bytes, int step_bytes) {
+  RowBytes out{row_bytes, step_bytes, 0};
+  for (const int chunk : {8, 16}) {
+    if (step_bytes % chunk == 0 && row_bytes % chunk == 0 &&
+        is_aligned(values, static_cast<size_t>(chunk))) {
+      out.chunk = chunk;
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -325,7 +446,6 @@ void mma_gemm(const ExpertGemm& gemm, const Stream& on) {
   const DeviceGuard guard(index);
   const WeightOperand& w = *gemm.w;
   const Kind kind = kind_of(gemm);
-  const int unit = kind == Kind::kS8 ? kUnit<int8_t> : kUnit<BFloat16>;
   Args args{};
   args.a = row_args(gemm.a);
   args.w = weight_args(w);
@@ -337,12 +457,14 @@ void mma_gemm(const ExpertGemm& gemm, const Stream& on) {
   args.k = static_cast<int>(w.values.dim(2));
   args.segment = segment_of(gemm, kind);
   args.folds = folds(w, kind);
-  const int64_t a_size = bits(gemm.a.values.dtype()) / 8;
-  args.a_is_vector = is_vector(args.a.values, args.k * a_size, unit * a_size, args.k, unit);
-  const auto w_alignment = args.w.is_coded && unit == kVector
-                               ? static_cast<int64_t>(quant::device::vector_alignment(args.w.code))
-                               : 16;
-  args.w_is_vector = is_vector(args.w.values, args.w.row_bytes, w_alignment, args.k, unit);
+  const int step = step_of(kind);
+  args.segment_steps = (args.segment + step - 1) / step;
+  const auto a_bits = static_cast<int>(bits(gemm.a.values.dtype()));
+  const auto w_bits = static_cast<int>(bits(w.values.dtype()));
+  args.decodes_a = kind != Kind::kS8 && a_bits == 8;
+  args.decodes_w = kind != Kind::kS8 && args.w.is_coded;
+  args.a_bytes = row_bytes_of(args.a.values, int64_t{args.k} * a_bits / 8, step * a_bits / 8);
+  args.w_bytes = row_bytes_of(args.w.values, args.w.row_bytes, step * w_bits / 8);
   const int64_t most =
       most_tiles(gemm.rows, gemm.out.dim(0), kRows) * ((args.n + kCols - 1) / kCols);
   constexpr int64_t kBlocksPerSm = 2;
@@ -350,7 +472,9 @@ void mma_gemm(const ExpertGemm& gemm, const Stream& on) {
   const auto kernel = kind == Kind::kS8    ? mma_gemm_kernel<int8_t>
                       : kind == Kind::kF16 ? mma_gemm_kernel<Float16>
                                            : mma_gemm_kernel<BFloat16>;
-  kernel<<<blocks, kThreads, 0, as_stream(on.native_handle())>>>(args);
+  const auto* address = reinterpret_cast<const void*>(kernel);
+  allow_shared_bytes(index, address, sizeof(Shared));
+  kernel<<<blocks, kThreads, sizeof(Shared), as_stream(on.native_handle())>>>(args);
   check_launch("mma_gemm_kernel");
 }
 
