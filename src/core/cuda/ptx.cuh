@@ -200,10 +200,35 @@ __device__ __forceinline__ uint32_t cluster_address(const void* p, uint32_t rank
   return address;
 }
 // Arrives at the barrier in the same place of another CTA (or this one).
-__device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, uint32_t rank) {
+__device__ __forceinline__ void mbarrier_arrive_release_cluster(uint64_t* barrier, uint32_t rank) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
                    cluster_address(barrier, rank))
                : "memory");
+}
+// The same by who only read, or wrote nothing that others read.  Why apart: a release for the
+// cluster waits for all earlier accesses of the thread to memory.
+__device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, uint32_t rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(barrier, rank))
+               : "memory");
+}
+// As mbarrier_wait_parity; what the arrivals of other CTAs publish is visible.
+__device__ __forceinline__ void mbarrier_wait_parity_cluster(uint64_t* barrier, uint32_t parity) {
+  uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  }
+}
+// To an address of cluster_address().
+__device__ __forceinline__ void st_cluster(uint32_t address, int value) {
+  asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
 // Boxes of a tensor map (CUtensorMap in kernel parameters), counted by `barrier` as bulk_load's

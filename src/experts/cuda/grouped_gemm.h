@@ -3,7 +3,8 @@
 //
 // Grouped GEMM on a GPU: out[r, n] = sum over k of a[r, k] * b[g, n, k] for every row r of group g.
 // Letters: G groups (local experts), M rows of `a` (room, not all need be in use), N, K.
-// Group sizes stay on the device; nothing waits on the host, and a CUDA graph can capture all of it.
+// Group sizes stay on the device; nothing waits on the host, and a CUDA graph can capture all of
+// it.
 #pragma once
 
 #include "moebius/stream.h"
@@ -21,8 +22,11 @@ struct GroupedGemm {
   // Exactly one of them, i32.
   Tensor group_offsets;  // [G + 1]: group g has rows [offsets[g], offsets[g + 1]) of a
   Tensor group_counts;   // [G]: group g has rows [0, counts[g]) of a[g]
-  Tensor out;            // [M, N] or [G, max_rows, N]: bf16 or f32; rows of no group stay as they are
-  int num_sms = 0;       // the most blocks, one per SM; 0: all
+  Tensor out;       // [M, N] or [G, max_rows, N]: bf16 or f32; rows of no group stay as they are
+  int num_sms = 0;  // the most blocks, one per SM (two at least); 0: all
+  // i32 [2], optional: balances groups of uneven size.  Zeros before the first call and again after
+  // each; calls that may overlap need one each.
+  Tensor next_item;
 };
 
 // Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3 with block scales; N and K multiples of

@@ -136,6 +136,7 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.out = gemm.out.raw();
   args.offsets = data_or_null<const int32_t>(gemm.group_offsets);
   args.counts = data_or_null<const int32_t>(gemm.group_counts);
+  args.next_item = data_or_null<int>(gemm.next_item);
   args.max_rows = is_batched ? static_cast<int>(gemm.a.dim(1)) : 0;
   args.num_rows = static_cast<int>(num_rows);
   args.num_groups = static_cast<int>(num_groups);

@@ -25,7 +25,9 @@ inline constexpr int kWarp = 32;
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kConsumers = 2;  // warpgroups
 inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
 inline constexpr int kClusterSize = 2;
+inline constexpr int kItemSlots = 2;
 
 template <bool kFp8, typename OutType>
 struct Config {
@@ -44,6 +46,9 @@ struct Shared {
   uint8_t stages[Config::kStages][kStageBytes];  // a, then b
   uint64_t full[Config::kStages];                // of the bytes of a stage
   uint64_t empty[Config::kStages];               // of the consumer warps of both CTAs
+  uint64_t item_full[kItemSlots];
+  uint64_t item_empty[kItemSlots];  // in rank 0: of all that read the slots in both CTAs
+  int items[kItemSlots];
   int first_items[kMaxGroups + 1];
   int group_begin[kMaxGroups];
   int group_rows[kMaxGroups];
@@ -126,6 +131,85 @@ __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& sh
   __syncthreads();
 }
 
+// The items of a cluster, in turn: every num_clusters-th, or, with args.next_item, whichever is
+// next when one is done.  There the producer of rank 0 draws them and tells everybody by way of
+// slots.
+template <typename Config>
+class Items {
+ public:
+  __device__ __forceinline__ Items(const Args& args, Shared<Config>& shared)
+      : args_(args), shared_(shared), item_(static_cast<int>(blockIdx.x) / kClusterSize) {}
+
+  __device__ __forceinline__ int item() const { return item_; }
+  __device__ __forceinline__ bool exists() const {
+    return item_ < shared_.first_items[args_.num_groups];
+  }
+
+  // By warps of consumers, and by the producer of rank 1.
+  template <bool kByWarp>
+  __device__ __forceinline__ void advance() {
+    if (args_.next_item == nullptr) {
+      item_ += num_clusters();
+      return;
+    }
+    ptx::mbarrier_wait_parity_cluster(&shared_.item_full[slot_], parity_);
+    item_ = shared_.items[slot_];
+    if constexpr (kByWarp) {
+      __syncwarp();
+    }
+    if (!kByWarp || threadIdx.x % kWarp == 0) {
+      ptx::mbarrier_arrive_cluster(&shared_.item_empty[slot_], 0);
+    }
+    next_slot();
+  }
+
+  // By the producer of rank 0: early in an item, late in it, and at its end.
+  __device__ __forceinline__ void draw() {
+    drawn_ = item_ + num_clusters();
+    if (args_.next_item != nullptr) {
+      drawn_ = num_clusters() + atomicAdd(args_.next_item, 1);
+    }
+  }
+  __device__ __forceinline__ void tell() {
+    if (args_.next_item == nullptr) {
+      return;
+    }
+    ptx::mbarrier_wait_parity_cluster(&shared_.item_empty[slot_], parity_ ^ 1);
+    for (uint32_t rank = 0; rank < kClusterSize; ++rank) {
+      ptx::st_cluster(ptx::cluster_address(&shared_.items[slot_], rank), drawn_);
+      ptx::mbarrier_arrive_release_cluster(&shared_.item_full[slot_], rank);
+    }
+    next_slot();
+  }
+  __device__ __forceinline__ void take_drawn() { item_ = drawn_; }
+
+  // By the same once nothing is left: the last cluster leaves the counters as it found them.
+  __device__ __forceinline__ void finish() const {
+    if (args_.next_item != nullptr && atomicAdd(args_.next_item + 1, 1) == num_clusters() - 1) {
+      args_.next_item[0] = 0;
+      args_.next_item[1] = 0;
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int num_clusters() {
+    return static_cast<int>(gridDim.x) / kClusterSize;
+  }
+  __device__ __forceinline__ void next_slot() {
+    if (++slot_ == kItemSlots) {
+      slot_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+  const Args& args_;
+  Shared<Config>& shared_;
+  int item_;
+  int drawn_ = 0;
+  int slot_ = 0;
+  uint32_t parity_ = 0;
+};
+
 // One thread of each CTA: keeps the stages filled.
 template <typename Config>
 __device__ __forceinline__ void produce(const Args& args, Shared<Config>& shared) {
@@ -133,16 +217,24 @@ __device__ __forceinline__ void produce(const Args& args, Shared<Config>& shared
   Ring<Config> ring{shared};
   const int rank = static_cast<int>(ptx::cluster_rank());
   const int blocks = num_blocks<Config>(args);
-  const int num_items = shared.first_items[args.num_groups];
-  const int step = static_cast<int>(gridDim.x) / kClusterSize;
-  for (int item = static_cast<int>(blockIdx.x) / kClusterSize; item < num_items; item += step) {
+  // Late enough to balance, early enough that nobody waits.
+  const int tell_at = max(blocks - Config::kStages, 0);
+  Items<Config> items(args, shared);
+  while (items.exists()) {
+    const int item = items.item();
     const int group = group_of(shared.first_items, args.num_groups, item);
     const Tile tile =
         GroupTiles(shared.group_rows[group], args.n).tile(item - shared.first_items[group], rank);
     const int row = shared.group_begin[group] + tile.row;
     const int boxes = (tile.num_rows + kBoxRowsA - 1) / kBoxRowsA;
     const auto bytes = static_cast<uint32_t>(boxes * kBoxBytesA + kBytesB);
+    if (rank == 0) {
+      items.draw();
+    }
     for (int block = 0; block < blocks; ++block) {
+      if (rank == 0 && block == tell_at) {
+        items.tell();
+      }
       const int k = block * Config::kBlockElements;
       ring.await_empty();
       uint64_t* full = &shared.full[ring.stage];
@@ -163,6 +255,14 @@ __device__ __forceinline__ void produce(const Args& args, Shared<Config>& shared
       }
       ring.advance();
     }
+    if (rank == 0) {
+      items.take_drawn();
+    } else {
+      items.template advance<false>();
+    }
+  }
+  if (rank == 0) {
+    items.finish();
   }
 }
 
@@ -496,9 +596,8 @@ __device__ __forceinline__ void consume(const Args& args, Shared<Config>& shared
   const Place at;
   const int rank = static_cast<int>(ptx::cluster_rank());
   const int blocks = num_blocks<Config>(args);
-  const int num_items = shared.first_items[args.num_groups];
-  const int step = static_cast<int>(gridDim.x) / kClusterSize;
-  for (int item = static_cast<int>(blockIdx.x) / kClusterSize; item < num_items; item += step) {
+  for (Items<Config> items(args, shared); items.exists();) {
+    const int item = items.item();
     const int group = group_of(shared.first_items, args.num_groups, item);
     const Tile tile =
         GroupTiles(shared.group_rows[group], args.n).tile(item - shared.first_items[group], rank);
@@ -518,6 +617,7 @@ __device__ __forceinline__ void consume(const Args& args, Shared<Config>& shared
       }
       store_tile<Config>(args, at, work, sums);
     }
+    items.template advance<true>();
   }
 }
 
@@ -538,7 +638,12 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     ptx::prefetch_tensor_map(&args.b);
     for (int stage = 0; stage < Config::kStages; ++stage) {
       ptx::mbarrier_init(&shared.full[stage], 1);
-      ptx::mbarrier_init(&shared.empty[stage], kClusterSize * kConsumers * kWarpgroup / kWarp);
+      ptx::mbarrier_init(&shared.empty[stage], kClusterSize * kConsumerWarps);
+    }
+    for (int slot = 0; slot < kItemSlots; ++slot) {
+      ptx::mbarrier_init(&shared.item_full[slot], 1);
+      // Consumer warps, and the producer of rank 1.
+      ptx::mbarrier_init(&shared.item_empty[slot], kClusterSize * kConsumerWarps + 1);
     }
     ptx::fence_mbarrier_init();
   }

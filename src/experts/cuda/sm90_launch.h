@@ -25,8 +25,9 @@ struct Args {
   void* out;
   const int32_t* offsets;  // one of the two
   const int32_t* counts;
-  int max_rows;  // per group, with counts
-  int num_rows;  // of a
+  int* next_item;  // nullptr, or two zeros, which is what they are again afterwards
+  int max_rows;    // per group, with counts
+  int num_rows;    // of a
   int num_groups;
   int n;
   int k;
