@@ -199,36 +199,19 @@ __device__ __forceinline__ uint32_t cluster_address(const void* p, uint32_t rank
                : "r"(shared_address(p)), "r"(rank));
   return address;
 }
-// Arrives at the barrier in the same place of another CTA (or this one).
-__device__ __forceinline__ void mbarrier_arrive_release_cluster(uint64_t* barrier, uint32_t rank) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                   cluster_address(barrier, rank))
-               : "memory");
-}
-// The same by who only read, or wrote nothing that others read.  Why apart: a release for the
-// cluster waits for all earlier accesses of the thread to memory.
+// Arrives at the barrier in the same place of another CTA (or this one), by who wrote nothing that
+// others read.  Why: a release for the cluster waits for all earlier accesses of the thread.
 __device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, uint32_t rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(barrier, rank))
                : "memory");
 }
-// As mbarrier_wait_parity; what the arrivals of other CTAs publish is visible.
-__device__ __forceinline__ void mbarrier_wait_parity_cluster(uint64_t* barrier, uint32_t parity) {
-  uint32_t done = 0;
-  while (done == 0) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n"
-        "}"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
-        : "memory");
-  }
-}
-// To an address of cluster_address().
-__device__ __forceinline__ void st_cluster(uint32_t address, int value) {
-  asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+// Stores to the same place of another CTA (or this one), counted there as four bytes by the barrier
+// in the same place as `barrier`.
+__device__ __forceinline__ void st_async(int* to, int value, uint64_t* barrier, uint32_t rank) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.s32 [%0], %1, [%2];" ::"r"(
+                   cluster_address(to, rank)),
+               "r"(value), "r"(cluster_address(barrier, rank))
+               : "memory");
 }
 
 // Boxes of a tensor map (CUtensorMap in kernel parameters), counted by `barrier` as bulk_load's
@@ -287,6 +270,21 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t pair) {
   uint32_t transposed;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
   return transposed;
+}
+
+// Four 8 x 8 matrices of 16-bit elements: lanes 8 i .. 8 i + 7 name the rows of matrix i, 16 bytes
+// each; lane l has row l / 4, columns 2 (l % 4) and + 1 of each.
+__device__ __forceinline__ void load_8x8(uint32_t (&pairs)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ __forceinline__ void store_8x8(void* row, const uint32_t (&pairs)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+      "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+      : "memory");
 }
 
 // A float of memory that nobody writes while the kernel runs, requested here and not later.

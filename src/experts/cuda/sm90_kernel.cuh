@@ -34,6 +34,9 @@ struct Config {
   static constexpr bool kIsFp8 = kFp8;
   using Out = OutType;
   static constexpr int kStages = 4;
+  // Rows of out pass through stages of the ring, from where bulk copies take them.
+  static constexpr bool kStoresFromRing = std::is_same_v<OutType, BFloat16>;
+  static constexpr bool kQuarters = true;
   // Of a thread: 168 at launch, 3 warpgroups.  fp8 holds 64 products beside its 128 sums.
   static constexpr int kConsumerRegisters = kFp8 ? 232 : 224;
   static constexpr int kProducerRegisters = kFp8 ? 40 : 56;
@@ -60,6 +63,7 @@ struct Ring {
   Shared<Config>& shared;
   int stage = 0;
   uint32_t parity = 0;
+  int storing = -1;  // of a consumer: the stage that its bulk copies read
 
   __device__ __forceinline__ uint8_t* a() const { return shared.stages[stage]; }
   __device__ __forceinline__ uint8_t* b() const { return shared.stages[stage] + kBytesA; }
@@ -84,6 +88,17 @@ struct Ring {
     }
   }
 };
+
+// Gives back the stage that this warp's bulk copies read.  Late, when they are done.
+template <typename Config>
+__device__ __forceinline__ void finish_stores(Ring<Config>& ring) {
+  if (ring.storing >= 0) {
+    ptx::bulk_wait_read<0>();
+    __syncwarp();
+    ring.release(ring.storing);
+    ring.storing = -1;
+  }
+}
 
 template <typename Config>
 __device__ __forceinline__ int num_blocks(const Args& args) {
@@ -152,7 +167,10 @@ class Items {
       item_ += num_clusters();
       return;
     }
-    ptx::mbarrier_wait_parity_cluster(&shared_.item_full[slot_], parity_);
+    if constexpr (!kByWarp) {
+      ptx::mbarrier_arrive_expect_tx(&shared_.item_full[slot_], sizeof(int));
+    }
+    ptx::mbarrier_wait_parity(&shared_.item_full[slot_], parity_);
     item_ = shared_.items[slot_];
     if constexpr (kByWarp) {
       __syncwarp();
@@ -174,10 +192,10 @@ class Items {
     if (args_.next_item == nullptr) {
       return;
     }
-    ptx::mbarrier_wait_parity_cluster(&shared_.item_empty[slot_], parity_ ^ 1);
+    ptx::mbarrier_wait_parity(&shared_.item_empty[slot_], parity_ ^ 1);
+    ptx::mbarrier_arrive_expect_tx(&shared_.item_full[slot_], sizeof(int));
     for (uint32_t rank = 0; rank < kClusterSize; ++rank) {
-      ptx::st_cluster(ptx::cluster_address(&shared_.items[slot_], rank), drawn_);
-      ptx::mbarrier_arrive_release_cluster(&shared_.item_full[slot_], rank);
+      ptx::st_async(&shared_.items[slot_], drawn_, &shared_.item_full[slot_], rank);
     }
     next_slot();
   }
@@ -255,6 +273,13 @@ __device__ __forceinline__ void produce(const Args& args, Shared<Config>& shared
       }
       ring.advance();
     }
+    if (Config::kStoresFromRing && !tile.is_small) {
+      for (int i = 0; i < kConsumers; ++i) {
+        ring.await_empty();
+        ptx::mbarrier_arrive(&shared.full[ring.stage]);
+        ring.advance();
+      }
+    }
     if (rank == 0) {
       items.take_drawn();
     } else {
@@ -287,16 +312,16 @@ __device__ __forceinline__ T* out_at(const Args& args, int row, int column) {
   return static_cast<T*>(args.out) + int64_t{row} * args.n + column;
 }
 
-// Scales of the rows `row` of a and `column` of b in block `block` of K.
-__device__ __forceinline__ const float* a_scales(const Args& args, int row) {
+// Where the scales of row `row` of a, and of column `column` of b, begin: those of blocks of K.
+__device__ __forceinline__ uint32_t a_scales(const Args& args, int row) {
   const int blocks = (args.k + kScaleBlock - 1) / kScaleBlock;
-  return args.a_scale + int64_t{min(row, args.num_rows - 1)} * blocks;
+  return static_cast<uint32_t>(min(row, args.num_rows - 1)) * static_cast<uint32_t>(blocks);
 }
-__device__ __forceinline__ const float* b_scales(const Args& args, int group, int column) {
+__device__ __forceinline__ uint32_t b_scales(const Args& args, int group, int column) {
   const int blocks = (args.k + kScaleBlock - 1) / kScaleBlock;
   const int columns = (args.n + kScaleBlock - 1) / kScaleBlock;
-  return args.b_scale +
-         (int64_t{group} * columns + min(column / kScaleBlock, columns - 1)) * blocks;
+  return static_cast<uint32_t>(group * columns + min(column / kScaleBlock, columns - 1)) *
+         static_cast<uint32_t>(blocks);
 }
 
 // sums[4 j + i] of 64 rows per warpgroup, 256 columns.
@@ -317,6 +342,9 @@ __device__ __forceinline__ void multiply_bf16(Ring<Config>& ring,
       ptx::Wgmma<kTileColumns>::bf16(sums, a + 2 * step, b + 2 * step, (block | step) != 0);
     }
     ptx::wgmma_commit();
+    if (block == 0) {
+      finish_stores(ring);
+    }
     ptx::wgmma_wait<1>();
     if (block > 0) {
       ring.release(before);
@@ -340,23 +368,23 @@ __device__ __forceinline__ void multiply_fp8(const Args& args,
                                              const Work& work,
                                              float (&sums)[kTileColumns / 2]) {
   const int row = work.row + at.warpgroup * 64 + at.warp * 16 + at.quad;
-  const float* a_low = a_scales(args, row);
-  const float* a_high = a_scales(args, row + 8);
-  const float* b_left = b_scales(args, work.group, work.column);
-  const float* b_right = b_scales(args, work.group, work.column + kScaleBlock);
-  float low = ptx::ld_nc(a_low);
-  float high = ptx::ld_nc(a_high);
-  float scale[2] = {ptx::ld_nc(b_left), ptx::ld_nc(b_right)};
+  const uint32_t a_low = a_scales(args, row);
+  const uint32_t a_high = a_scales(args, row + 8);
+  const uint32_t b_left = b_scales(args, work.group, work.column);
+  const uint32_t b_right = b_scales(args, work.group, work.column + kScaleBlock);
+  float low = ptx::ld_nc(args.a_scale + a_low);
+  float high = ptx::ld_nc(args.a_scale + a_high);
+  float scale[2] = {ptx::ld_nc(args.b_scale + b_left), ptx::ld_nc(args.b_scale + b_right)};
 #pragma unroll
   for (int i = 0; i < kTileColumns / 2; ++i) {
     sums[i] = 0.0f;
   }
   for (int block = 0; block < blocks; ++block) {
-    const int next = min(block + 1, blocks - 1);
-    const float next_low = ptx::ld_nc(a_low + next);
-    const float next_high = ptx::ld_nc(a_high + next);
-    const float next_left = ptx::ld_nc(b_left + next);
-    const float next_right = ptx::ld_nc(b_right + next);
+    const auto next = static_cast<uint32_t>(min(block + 1, blocks - 1));
+    const float next_low = ptx::ld_nc(args.a_scale + (a_low + next));
+    const float next_high = ptx::ld_nc(args.a_scale + (a_high + next));
+    const float next_left = ptx::ld_nc(args.b_scale + (b_left + next));
+    const float next_right = ptx::ld_nc(args.b_scale + (b_right + next));
     ring.await_full();
     const uint64_t a = ptx::wgmma_descriptor(ring.a() + at.warpgroup * 64 * kBlockBytes);
 #pragma unroll
@@ -369,6 +397,9 @@ __device__ __forceinline__ void multiply_fp8(const Args& args,
         ptx::Wgmma<kScaleBlock>::e4m3(products, a + 2 * step, b + 2 * step, step != 0);
       }
       ptx::wgmma_commit();
+      if (block == 0 && half == 0) {
+        finish_stores(ring);
+      }
       ptx::wgmma_wait<0>();
       ptx::wgmma_pin(products);
       if (half == 1) {
@@ -390,82 +421,168 @@ __device__ __forceinline__ void multiply_fp8(const Args& args,
   }
 }
 
-// words[b] of lane l is what lane l has of block b; after it lane l has block l, in order of lanes.
-__device__ __forceinline__ void transpose_in_quad(uint32_t (&words)[4], int lane) {
-  const bool odd = (lane & 1) != 0;
-  const bool upper = (lane & 2) != 0;
-  uint32_t even_block[2];
+// 64 columns of a block of K, A in registers.
+__device__ __forceinline__ void issue_quarter(float (&products)[32],
+                                              const uint32_t (&a)[4][4],
+                                              uint64_t b) {
+  ptx::wgmma_pin(products);
+  ptx::wgmma_fence();
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t kept = odd ? words[2 * i + 1] : words[2 * i];
-    const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? words[2 * i] : words[2 * i + 1], 1);
-    words[2 * i] = odd ? got : kept;
-    words[2 * i + 1] = odd ? kept : got;
+  for (int step = 0; step < 4; ++step) {
+    ptx::Wgmma<64>::e4m3(products, a[step], b + 2 * step, step != 0);
   }
+  ptx::wgmma_commit();
+}
+
+template <int kQuarter>
+__device__ __forceinline__ void add_quarter(float (&sums)[kTileColumns / 2],
+                                            float (&products)[32],
+                                            float of_low,
+                                            float of_high) {
+  ptx::wgmma_pin(products);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    even_block[i] = __shfl_xor_sync(0xffffffffu, upper ? words[i] : words[2 + i], 2);
-  }
-  const uint32_t own[2] = {upper ? words[2] : words[0], upper ? words[3] : words[1]};
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    words[i] = upper ? even_block[i] : own[i];
-    words[2 + i] = upper ? own[i] : even_block[i];
+  for (int i = 0; i < 32; ++i) {
+    float& sum = sums[kQuarter * 32 + i];
+    sum = __fmaf_rn(products[i], (i & 2) == 0 ? of_low : of_high, sum);
   }
 }
 
+// The same a quarter of the columns at a time, the next quarter under way while one is added.  A
+// comes from registers: with both operands in shared memory, its bandwidth would be the limit.
 template <typename Config>
-__device__ __forceinline__ void store_tile(const Args& args,
-                                           const Place& at,
-                                           const Work& work,
-                                           float (&sums)[kTileColumns / 2]) {
-  using Out = typename Config::Out;
-  if (args.bias != nullptr) {
-    const float* bias = args.bias + int64_t{work.group} * args.n + work.column + 2 * at.lane;
+__device__ __forceinline__ void multiply_fp8_quarters(const Args& args,
+                                                      Ring<Config>& ring,
+                                                      int blocks,
+                                                      const Place& at,
+                                                      const Work& work,
+                                                      float (&sums)[kTileColumns / 2]) {
+  constexpr int kQuarterBytes = 64 * kBlockBytes;
+  constexpr uint64_t kQuarterStep = kQuarterBytes / 16;  // of a descriptor
+  const int row = work.row + at.warpgroup * 64 + at.warp * 16 + at.quad;
+  const uint32_t a_low = a_scales(args, row);
+  const uint32_t a_high = a_scales(args, row + 8);
+  const uint32_t b_left = b_scales(args, work.group, work.column);
+  const uint32_t b_right = b_scales(args, work.group, work.column + kScaleBlock);
+  // Rows of A that this lane names to load_8x8, and how their 16-byte pieces are swizzled.
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int lane_offset = (at.warpgroup * 64 + at.warp * 16 + lane % 16) * kBlockBytes;
+  const int piece = lane / 16;
+  const int swizzle = lane % 8;
+  float first[32];
+  float second[32];
+  float low_before = 0.0f;
+  float high_before = 0.0f;
 #pragma unroll
-    for (int j = 0; j < kTileColumns / 8; ++j) {
-      if (work.column + 8 * j < args.n) {
-        const float2 two = *reinterpret_cast<const float2*>(bias + 8 * j);
+  for (int i = 0; i < kTileColumns / 2; ++i) {
+    sums[i] = 0.0f;
+  }
+  for (int block = 0; block < blocks; ++block) {
+    const auto at_block = static_cast<uint32_t>(block);
+    const float low = ptx::ld_nc(args.a_scale + (a_low + at_block));
+    const float high = ptx::ld_nc(args.a_scale + (a_high + at_block));
+    const float left = ptx::ld_nc(args.b_scale + (b_left + at_block));
+    const float right = ptx::ld_nc(args.b_scale + (b_right + at_block));
+    ring.await_full();
+    uint32_t a[4][4];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          sums[4 * j + 2 * half] += two.x;
-          sums[4 * j + 2 * half + 1] += two.y;
-        }
+    for (int step = 0; step < 4; ++step) {
+      ptx::load_8x8(a[step], ring.a() + lane_offset + (((2 * step + piece) ^ swizzle) << 4));
+    }
+    const uint64_t b = ptx::wgmma_descriptor(ring.b());
+    issue_quarter(first, a, b);
+    if (block == 0) {
+      finish_stores(ring);
+    } else {
+      add_quarter<3>(sums, second, low_before, high_before);
+    }
+    issue_quarter(second, a, b + kQuarterStep);
+    ptx::wgmma_wait<1>();
+    add_quarter<0>(sums, first, low * left, high * left);
+    issue_quarter(first, a, b + 2 * kQuarterStep);
+    ptx::wgmma_wait<1>();
+    add_quarter<1>(sums, second, low * left, high * left);
+    issue_quarter(second, a, b + 3 * kQuarterStep);
+    ptx::wgmma_wait<1>();
+    low_before = low * right;
+    high_before = high * right;
+    add_quarter<2>(sums, first, low_before, high_before);
+    ptx::wgmma_wait<0>();
+    ring.release(ring.stage);
+    ring.advance();
+  }
+  add_quarter<3>(sums, second, low_before, high_before);
+}
+
+__device__ __forceinline__ void add_bias(const Args& args,
+                                         const Place& at,
+                                         const Work& work,
+                                         float (&sums)[kTileColumns / 2]) {
+  const float* bias = args.bias + int64_t{work.group} * args.n + work.column + 2 * at.lane;
+#pragma unroll
+  for (int j = 0; j < kTileColumns / 8; ++j) {
+    if (work.column + 8 * j < args.n) {
+      const float2 two = *reinterpret_cast<const float2*>(bias + 8 * j);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sums[4 * j + 2 * half] += two.x;
+        sums[4 * j + 2 * half + 1] += two.y;
       }
     }
   }
+}
+
+// Four lanes of a row store 32 bytes in a row.
+__device__ __forceinline__ void store_f32(const Args& args,
+                                          const Place& at,
+                                          const Work& work,
+                                          const float (&sums)[kTileColumns / 2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = at.warpgroup * 64 + at.warp * 16 + 8 * half + at.quad;
-    const bool exists = row < work.num_rows;
-    if constexpr (std::is_same_v<Out, float>) {
 #pragma unroll
-      for (int j = 0; j < kTileColumns / 8; ++j) {
-        const int column = work.column + 8 * j;
-        if (exists && column < args.n) {
-          *reinterpret_cast<float2*>(out_at<float>(args, work.row + row, column + 2 * at.lane)) = {
-              sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]};
-        }
-      }
-    } else {
-      // Four lanes of a row store 64 bytes in a row.
-#pragma unroll
-      for (int four = 0; four < kTileColumns / 32; ++four) {
-        uint32_t words[4];
-#pragma unroll
-        for (int b = 0; b < 4; ++b) {
-          const int i = 4 * (4 * four + b) + 2 * half;
-          words[b] = narrow_pair(Out{}, sums[i], sums[i + 1]);
-        }
-        transpose_in_quad(words, at.lane);
-        const int column = work.column + 32 * four + 8 * at.lane;
-        if (exists && column < args.n) {
-          *reinterpret_cast<uint4*>(out_at<Out>(args, work.row + row, column)) = {
-              words[0], words[1], words[2], words[3]};
-        }
+    for (int j = 0; j < kTileColumns / 8; ++j) {
+      const int column = work.column + 8 * j;
+      if (row < work.num_rows && column < args.n) {
+        *reinterpret_cast<float2*>(out_at<float>(args, work.row + row, column + 2 * at.lane)) = {
+            sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]};
       }
     }
   }
+}
+
+// A warp's 16 rows of a tile in shared memory, padded against bank conflicts.
+inline constexpr int kOutRowBytes = kTileColumns * 2 + 16;
+inline constexpr int kOutWarpBytes = 16 * kOutRowBytes;
+static_assert(kWarpgroup / kWarp * kOutWarpBytes <= kStageBytes);
+
+// Each warpgroup has a stage to itself.  Returns with copies from there under way.
+template <typename Out>
+__device__ __forceinline__ void store_16_bits(const Args& args,
+                                              const Place& at,
+                                              const Work& work,
+                                              uint8_t* stage,
+                                              const float (&sums)[kTileColumns / 2]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  uint8_t* rows = stage + at.warp * kOutWarpBytes;
+  uint8_t* place = rows + lane % 16 * kOutRowBytes + lane / 16 * 16;
+#pragma unroll
+  for (int j = 0; j < kTileColumns / 8; j += 2) {
+    uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pairs[i] = narrow_pair(Out{}, sums[4 * j + 2 * i], sums[4 * j + 2 * i + 1]);
+    }
+    ptx::store_8x8(place + 16 * j, pairs);
+  }
+  ptx::fence_proxy_async_shared();
+  __syncwarp();
+  const int row = at.warpgroup * 64 + at.warp * 16 + lane;
+  const int columns = min(args.n - work.column, kTileColumns);
+  if (lane < 16 && row < work.num_rows && columns > 0) {
+    ptx::bulk_store(out_at<Out>(args, work.row + row, work.column), rows + lane * kOutRowBytes,
+                    static_cast<uint32_t>(columns * 2));
+  }
+  ptx::bulk_commit();
 }
 
 // A small tile: D is [columns of out, rows of out], 128 columns per warpgroup in two halves.
@@ -477,15 +594,15 @@ __device__ __forceinline__ void small_tile(
   float sums[2][kSums];
   [[maybe_unused]] float next_a[kRows / 4];
   [[maybe_unused]] float next_b = 0.0f;
-  [[maybe_unused]] const float* b_scale = nullptr;
+  [[maybe_unused]] uint32_t b_scale = 0;
   // Of the rows that this thread has columns of D of.
   const auto row_of = [&](int i) { return work.row + 8 * (i / 2) + 2 * at.lane + i % 2; };
   if constexpr (Config::kIsFp8) {
     b_scale = b_scales(args, work.group, work.column + at.warpgroup * kScaleBlock);
-    next_b = ptx::ld_nc(b_scale);
+    next_b = ptx::ld_nc(args.b_scale + b_scale);
 #pragma unroll
     for (int i = 0; i < kRows / 4; ++i) {
-      next_a[i] = ptx::ld_nc(a_scales(args, row_of(i)));
+      next_a[i] = ptx::ld_nc(args.a_scale + a_scales(args, row_of(i)));
     }
   }
 #pragma unroll
@@ -496,15 +613,15 @@ __device__ __forceinline__ void small_tile(
   for (int block = 0; block < blocks; ++block) {
     [[maybe_unused]] float scale[kRows / 4];
     if constexpr (Config::kIsFp8) {
-      const int next = min(block + 1, blocks - 1);
+      const auto next = static_cast<uint32_t>(min(block + 1, blocks - 1));
 #pragma unroll
       for (int i = 0; i < kRows / 4; ++i) {
         scale[i] = next_a[i] * next_b;
       }
-      next_b = ptx::ld_nc(b_scale + next);
+      next_b = ptx::ld_nc(args.b_scale + (b_scale + next));
 #pragma unroll
       for (int i = 0; i < kRows / 4; ++i) {
-        next_a[i] = ptx::ld_nc(a_scales(args, row_of(i)) + next);
+        next_a[i] = ptx::ld_nc(args.a_scale + (a_scales(args, row_of(i)) + next));
       }
     }
     ring.await_full();
@@ -603,6 +720,7 @@ __device__ __forceinline__ void consume(const Args& args, Shared<Config>& shared
         GroupTiles(shared.group_rows[group], args.n).tile(item - shared.first_items[group], rank);
     const Work work{group, shared.group_begin[group] + tile.row, tile.num_rows, tile.column};
     if (tile.is_small) {
+      finish_stores(ring);
       if (tile.num_rows <= kBoxRowsA) {
         small_tile<Config, kBoxRowsA>(args, ring, blocks, at, work);
       } else {
@@ -611,13 +729,36 @@ __device__ __forceinline__ void consume(const Args& args, Shared<Config>& shared
     } else {
       float sums[kTileColumns / 2];
       if constexpr (Config::kIsFp8) {
-        multiply_fp8(args, ring, blocks, at, work, sums);
+        if constexpr (Config::kQuarters) {
+          multiply_fp8_quarters(args, ring, blocks, at, work, sums);
+        } else {
+          multiply_fp8(args, ring, blocks, at, work, sums);
+        }
       } else {
         multiply_bf16(ring, blocks, at, sums);
       }
-      store_tile<Config>(args, at, work, sums);
+      if (args.bias != nullptr) {
+        add_bias(args, at, work, sums);
+      }
+      if constexpr (Config::kStoresFromRing) {
+        for (int i = 0; i < kConsumers; ++i) {
+          ring.await_full();
+          if (i == at.warpgroup) {
+            store_16_bits<typename Config::Out>(args, at, work, ring.a(), sums);
+            ring.storing = ring.stage;
+          } else {
+            ring.release(ring.stage);
+          }
+          ring.advance();
+        }
+      } else {
+        store_f32(args, at, work, sums);
+      }
     }
     items.template advance<true>();
+  }
+  if (ring.storing >= 0) {
+    ptx::bulk_wait<0>();
   }
 }
 
