@@ -251,6 +251,7 @@ class LayerRun {
     rank.hidden = to_device(hidden, rank.stream.device(), rank.stream);
     rank.output = Tensor::empty(hidden.shape(), hidden.dtype(), rank.stream.device());
     rank.forward(nullptr);
+    rank.forward(nullptr);  // low latency has two sets of buffers, see Graph
     rank.first_output = to_device(rank.output, Device::cpu(), rank.stream);
     rank.clock = std::make_unique<GpuClock>(group, rank.stream);
     rank.clock->set({.prepare = {}, .body = [&rank] { rank.forward(nullptr); }, .finish = {}},

@@ -66,6 +66,7 @@ void time_calls(const RunOptions& options,
   call();
   std::optional<Graph> graph;
   if (options.graph) {
+    call();  // low latency has two sets of buffers, see Graph
     graph = record_call(layer, call, output, stream);
   }
 

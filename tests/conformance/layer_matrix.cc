@@ -211,6 +211,7 @@ class RankLayer {
     input.apply_router_weight_on_input = problem_.scenario().weight_on_input;
     kernel_.forward(input, output, {}, context(0));
     bring(output, output_on_cpu);
+    kernel_.prepare_finalize().check();
   }
 
   // Both are dispatched before either is computed, and combined in the other order.

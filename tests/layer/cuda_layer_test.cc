@@ -107,7 +107,9 @@ struct RankLayer {
   Tensor forward(const Tensor& hidden, DType output_dtype = DType::kBF16) {
     const Tensor output = Tensor::empty(hidden.shape(), output_dtype, place.device());
     layer->forward(place.take(hidden), output, context());
-    return place.bring(output);
+    const Tensor here = place.bring(output);
+    layer->check();
+    return here;
   }
 
   Place place;
@@ -181,7 +183,9 @@ void expect_replays(RankLayer& rank, int64_t num_tokens, uint32_t seed) {
     const Tensor next = hidden(call);
     copy(next, in, rank.place.stream);
     graph.launch();
-    expect_same_bits(rank.place.bring(out), expected[call]);
+    const Tensor actual = rank.place.bring(out);
+    rank.layer->check();
+    expect_same_bits(actual, expected[call]);
   }
   expect_same_bits(rank.layer->expert_load(), load);
 }

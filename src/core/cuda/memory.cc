@@ -38,6 +38,11 @@ class Pool {
     uint64_t keep = std::numeric_limits<uint64_t>::max();
     check_cuda(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep),
                "cudaMemPoolSetAttribute");
+    // What one stream has given back is not taken for another by making it wait for the first: that
+    // one may be a rank's that waits for the rank of the other.
+    int allowed = 0;
+    check_cuda(cudaMemPoolSetAttribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &allowed),
+               "cudaMemPoolSetAttribute");
   }
 
   void* take(int64_t bytes, cudaStream_t stream) {
