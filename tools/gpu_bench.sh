@@ -57,7 +57,6 @@ programs=("$build"/bench/gpu_*)  # each of them checks, times and prints by itse
 
 if [[ -n "$pack" ]]; then
   "$here/gpu_tests.sh" --pack "$pack" --build "$build" >/dev/null
-  pack_program "$build/bin/moebius" bin "$pack"
   for program in "${programs[@]}"; do
     pack_program "$program" bench "$pack"
   done

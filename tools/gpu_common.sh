@@ -22,6 +22,9 @@ gpu_environment() {
     echo "no nvidia-smi here"
   fi
   export LD_LIBRARY_PATH="$1/lib:${LD_LIBRARY_PATH:-}"
+  # Tests of the command look for it where it was built, and for fixtures beside the project.
+  [[ -x "$1/bin/moebius" ]] && export MOEBIUS_COMMAND="${MOEBIUS_COMMAND:-$1/bin/moebius}"
+  [[ -d "$1/fixtures" ]] && export MOEBIUS_FIXTURES="${MOEBIUS_FIXTURES:-$1/fixtures}"
   # NVLink multicast stays off.
   export NCCL_NVLS_ENABLE="${NCCL_NVLS_ENABLE:-0}"
   if [[ -z "${MOEBIUS_NCCL_LIBRARY:-}" ]]; then

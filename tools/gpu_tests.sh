@@ -18,7 +18,8 @@ Without --build it first builds them (preset release).
   --sanitize TOOL  run their small cases under compute-sanitizer: memcheck, racecheck, synccheck or
                    initcheck.  One rank per case: the tool may let kernels wait for each other
   --pack DIR       run nothing: copy the programs to DIR, with the libraries they need beyond the C++
-                   run time and this script, so that they run where nothing can be installed:
+                   run time, the command, the fixtures and this script, so that they run where
+                   nothing can be installed:
                    DIR/gpu_tests.sh
 
 Environment: OUT                   folder for the logs (default: gpu_tests.log in the build folder)
@@ -77,6 +78,14 @@ if [[ -n "$pack" ]]; then
     pack_program "$build/tests/$program" tests "$pack"
   done
   printf '%s\n' "${programs[@]}" >"$pack/tests/gpu_tests.txt"
+  if [[ -x "$build/bin/moebius" ]]; then
+    pack_program "$build/bin/moebius" bin "$pack"
+  fi
+  fixtures="${MOEBIUS_FIXTURES:-$here/../../shared/fixtures}"
+  if [[ -d "$fixtures" ]]; then
+    mkdir -p "$pack/fixtures"
+    cp -RL "$fixtures/." "$pack/fixtures/"
+  fi
   cp "$here/gpu_tests.sh" "$here/gpu_common.sh" "$pack/"
   du -sh "$pack"
   exit 0
