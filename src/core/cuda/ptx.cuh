@@ -178,6 +178,15 @@ __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Barriers 1 to 15 of a CTA, of `threads` threads in all, those that only arrive included.
+
+__device__ __forceinline__ void barrier_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // Clusters of CTAs.
 
 __device__ __forceinline__ uint32_t cluster_rank() {
@@ -273,13 +282,7 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t pair) {
 }
 
 // Four 8 x 8 matrices of 16-bit elements: lanes 8 i .. 8 i + 7 name the rows of matrix i, 16 bytes
-// each; lane l has row l / 4, columns 2 (l % 4) and + 1 of each.
-__device__ __forceinline__ void load_8x8(uint32_t (&pairs)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
+// each; lane l gives row l / 4, columns 2 (l % 4) and + 1 of each.
 __device__ __forceinline__ void store_8x8(void* row, const uint32_t (&pairs)[4]) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),

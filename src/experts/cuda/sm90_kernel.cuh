@@ -33,22 +33,27 @@ template <bool kFp8, typename OutType>
 struct Config {
   static constexpr bool kIsFp8 = kFp8;
   using Out = OutType;
-  static constexpr int kStages = 4;
-  // Rows of out pass through stages of the ring, from where bulk copies take them.
-  static constexpr bool kStoresFromRing = std::is_same_v<OutType, BFloat16>;
-  static constexpr bool kQuarters = true;
+  static constexpr bool kStaged = std::is_same_v<OutType, BFloat16>;
+  static constexpr int kStages = kStaged ? 3 : 4;
+  static constexpr bool kPipelined = true;
+  static constexpr bool kOrdered = true;
   // Of a thread: 168 at launch, 3 warpgroups.  fp8 holds 64 products beside its 128 sums.
   static constexpr int kConsumerRegisters = kFp8 ? 232 : 224;
   static constexpr int kProducerRegisters = kFp8 ? 40 : 56;
   static constexpr int kBlockElements = kFp8 ? kBlockBytes : kBlockBytes / 2;
 };
 
-// Shared memory: stages (1024-byte aligned), barriers, groups.
+// A warp's 16 rows of a tile of 16-bit elements, padded against bank conflicts.
+inline constexpr int kOutRowBytes = kTileColumns * 2 + 16;
+inline constexpr int kOutWarpBytes = 16 * kOutRowBytes;
+
+// Shared memory: stages (1024-byte aligned), results, barriers, groups.
 template <typename Config>
 struct Shared {
   uint8_t stages[Config::kStages][kStageBytes];  // a, then b
-  uint64_t full[Config::kStages];                // of the bytes of a stage
-  uint64_t empty[Config::kStages];               // of the consumer warps of both CTAs
+  uint8_t out[kConsumers][Config::kStaged ? kWarpgroup / kWarp * kOutWarpBytes : 16];
+  uint64_t full[Config::kStages];   // of the bytes of a stage
+  uint64_t empty[Config::kStages];  // of the consumer warps of both CTAs
   uint64_t item_full[kItemSlots];
   uint64_t item_empty[kItemSlots];  // in rank 0: of all that read the slots in both CTAs
   int items[kItemSlots];
@@ -63,7 +68,6 @@ struct Ring {
   Shared<Config>& shared;
   int stage = 0;
   uint32_t parity = 0;
-  int storing = -1;  // of a consumer: the stage that its bulk copies read
 
   __device__ __forceinline__ uint8_t* a() const { return shared.stages[stage]; }
   __device__ __forceinline__ uint8_t* b() const { return shared.stages[stage] + kBytesA; }
@@ -88,17 +92,6 @@ struct Ring {
     }
   }
 };
-
-// Gives back the stage that this warp's bulk copies read.  Late, when they are done.
-template <typename Config>
-__device__ __forceinline__ void finish_stores(Ring<Config>& ring) {
-  if (ring.storing >= 0) {
-    ptx::bulk_wait_read<0>();
-    __syncwarp();
-    ring.release(ring.storing);
-    ring.storing = -1;
-  }
-}
 
 template <typename Config>
 __device__ __forceinline__ int num_blocks(const Args& args) {
@@ -273,13 +266,6 @@ __device__ __forceinline__ void produce(const Args& args, Shared<Config>& shared
       }
       ring.advance();
     }
-    if (Config::kStoresFromRing && !tile.is_small) {
-      for (int i = 0; i < kConsumers; ++i) {
-        ring.await_empty();
-        ptx::mbarrier_arrive(&shared.full[ring.stage]);
-        ring.advance();
-      }
-    }
     if (rank == 0) {
       items.take_drawn();
     } else {
@@ -342,19 +328,23 @@ __device__ __forceinline__ void multiply_bf16(Ring<Config>& ring,
       ptx::Wgmma<kTileColumns>::bf16(sums, a + 2 * step, b + 2 * step, (block | step) != 0);
     }
     ptx::wgmma_commit();
-    if (block == 0) {
-      finish_stores(ring);
+    if constexpr (Config::kPipelined) {
+      ptx::wgmma_wait<1>();
+      if (block > 0) {
+        ring.release(before);
+      }
+      before = ring.stage;
+    } else {
+      ptx::wgmma_wait<0>();
+      ring.release(ring.stage);
     }
-    ptx::wgmma_wait<1>();
-    if (block > 0) {
-      ring.release(before);
-    }
-    before = ring.stage;
     ring.advance();
   }
   ptx::wgmma_wait<0>();
   ptx::wgmma_pin(sums);
-  ring.release(before);
+  if constexpr (Config::kPipelined) {
+    ring.release(before);
+  }
 }
 
 // Of f8e4m3, 128 of K at a time: the tensor core keeps fewer bits than f32 does, so its sums are
@@ -391,14 +381,20 @@ __device__ __forceinline__ void multiply_fp8(const Args& args,
     for (int half = 0; half < 2; ++half) {
       const uint64_t b = ptx::wgmma_descriptor(ring.b() + half * kScaleBlock * kBlockBytes);
       float products[kScaleBlock / 2];
+      if constexpr (Config::kOrdered) {
+        ptx::barrier_sync(1 + at.warpgroup, kConsumers * kWarpgroup);
+      }
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         ptx::Wgmma<kScaleBlock>::e4m3(products, a + 2 * step, b + 2 * step, step != 0);
+        if (step >= 2) {
+          ptx::wgmma_commit();
+        }
       }
-      ptx::wgmma_commit();
-      if (block == 0 && half == 0) {
-        finish_stores(ring);
+      if constexpr (Config::kOrdered) {
+        ptx::wgmma_wait<1>();
+        ptx::barrier_arrive(2 - at.warpgroup, kConsumers * kWarpgroup);
       }
       ptx::wgmma_wait<0>();
       ptx::wgmma_pin(products);
@@ -419,98 +415,6 @@ __device__ __forceinline__ void multiply_fp8(const Args& args,
     scale[1] = next_right;
     ring.advance();
   }
-}
-
-// 64 columns of a block of K, A in registers.
-__device__ __forceinline__ void issue_quarter(float (&products)[32],
-                                              const uint32_t (&a)[4][4],
-                                              uint64_t b) {
-  ptx::wgmma_pin(products);
-  ptx::wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    ptx::Wgmma<64>::e4m3(products, a[step], b + 2 * step, step != 0);
-  }
-  ptx::wgmma_commit();
-}
-
-template <int kQuarter>
-__device__ __forceinline__ void add_quarter(float (&sums)[kTileColumns / 2],
-                                            float (&products)[32],
-                                            float of_low,
-                                            float of_high) {
-  ptx::wgmma_pin(products);
-#pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    float& sum = sums[kQuarter * 32 + i];
-    sum = __fmaf_rn(products[i], (i & 2) == 0 ? of_low : of_high, sum);
-  }
-}
-
-// The same a quarter of the columns at a time, the next quarter under way while one is added.  A
-// comes from registers: with both operands in shared memory, its bandwidth would be the limit.
-template <typename Config>
-__device__ __forceinline__ void multiply_fp8_quarters(const Args& args,
-                                                      Ring<Config>& ring,
-                                                      int blocks,
-                                                      const Place& at,
-                                                      const Work& work,
-                                                      float (&sums)[kTileColumns / 2]) {
-  constexpr int kQuarterBytes = 64 * kBlockBytes;
-  constexpr uint64_t kQuarterStep = kQuarterBytes / 16;  // of a descriptor
-  const int row = work.row + at.warpgroup * 64 + at.warp * 16 + at.quad;
-  const uint32_t a_low = a_scales(args, row);
-  const uint32_t a_high = a_scales(args, row + 8);
-  const uint32_t b_left = b_scales(args, work.group, work.column);
-  const uint32_t b_right = b_scales(args, work.group, work.column + kScaleBlock);
-  // Rows of A that this lane names to load_8x8, and how their 16-byte pieces are swizzled.
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int lane_offset = (at.warpgroup * 64 + at.warp * 16 + lane % 16) * kBlockBytes;
-  const int piece = lane / 16;
-  const int swizzle = lane % 8;
-  float first[32];
-  float second[32];
-  float low_before = 0.0f;
-  float high_before = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kTileColumns / 2; ++i) {
-    sums[i] = 0.0f;
-  }
-  for (int block = 0; block < blocks; ++block) {
-    const auto at_block = static_cast<uint32_t>(block);
-    const float low = ptx::ld_nc(args.a_scale + (a_low + at_block));
-    const float high = ptx::ld_nc(args.a_scale + (a_high + at_block));
-    const float left = ptx::ld_nc(args.b_scale + (b_left + at_block));
-    const float right = ptx::ld_nc(args.b_scale + (b_right + at_block));
-    ring.await_full();
-    uint32_t a[4][4];
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      ptx::load_8x8(a[step], ring.a() + lane_offset + (((2 * step + piece) ^ swizzle) << 4));
-    }
-    const uint64_t b = ptx::wgmma_descriptor(ring.b());
-    issue_quarter(first, a, b);
-    if (block == 0) {
-      finish_stores(ring);
-    } else {
-      add_quarter<3>(sums, second, low_before, high_before);
-    }
-    issue_quarter(second, a, b + kQuarterStep);
-    ptx::wgmma_wait<1>();
-    add_quarter<0>(sums, first, low * left, high * left);
-    issue_quarter(first, a, b + 2 * kQuarterStep);
-    ptx::wgmma_wait<1>();
-    add_quarter<1>(sums, second, low * left, high * left);
-    issue_quarter(second, a, b + 3 * kQuarterStep);
-    ptx::wgmma_wait<1>();
-    low_before = low * right;
-    high_before = high * right;
-    add_quarter<2>(sums, first, low_before, high_before);
-    ptx::wgmma_wait<0>();
-    ring.release(ring.stage);
-    ring.advance();
-  }
-  add_quarter<3>(sums, second, low_before, high_before);
 }
 
 __device__ __forceinline__ void add_bias(const Args& args,
@@ -550,20 +454,18 @@ __device__ __forceinline__ void store_f32(const Args& args,
   }
 }
 
-// A warp's 16 rows of a tile in shared memory, padded against bank conflicts.
-inline constexpr int kOutRowBytes = kTileColumns * 2 + 16;
-inline constexpr int kOutWarpBytes = 16 * kOutRowBytes;
-static_assert(kWarpgroup / kWarp * kOutWarpBytes <= kStageBytes);
-
-// Each warpgroup has a stage to itself.  Returns with copies from there under way.
+// By way of shared memory, of which each warpgroup has its own.  Returns with copies from there
+// under way.
 template <typename Out>
-__device__ __forceinline__ void store_16_bits(const Args& args,
-                                              const Place& at,
-                                              const Work& work,
-                                              uint8_t* stage,
-                                              const float (&sums)[kTileColumns / 2]) {
+__device__ __forceinline__ void store_staged(const Args& args,
+                                             const Place& at,
+                                             const Work& work,
+                                             uint8_t* staging,
+                                             const float (&sums)[kTileColumns / 2]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  uint8_t* rows = stage + at.warp * kOutWarpBytes;
+  uint8_t* rows = staging + at.warp * kOutWarpBytes;
+  ptx::bulk_wait_read<0>();  // of the tile before
+  __syncwarp();
   uint8_t* place = rows + lane % 16 * kOutRowBytes + lane / 16 * 16;
 #pragma unroll
   for (int j = 0; j < kTileColumns / 8; j += 2) {
@@ -583,6 +485,57 @@ __device__ __forceinline__ void store_16_bits(const Args& args,
                     static_cast<uint32_t>(columns * 2));
   }
   ptx::bulk_commit();
+}
+
+// words[b] of lane l is what lane l has of block b; after it lane l has block l, in order of lanes.
+__device__ __forceinline__ void transpose_in_quad(uint32_t (&words)[4], int lane) {
+  const bool odd = (lane & 1) != 0;
+  const bool upper = (lane & 2) != 0;
+  uint32_t even_block[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t kept = odd ? words[2 * i + 1] : words[2 * i];
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? words[2 * i] : words[2 * i + 1], 1);
+    words[2 * i] = odd ? got : kept;
+    words[2 * i + 1] = odd ? kept : got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    even_block[i] = __shfl_xor_sync(0xffffffffu, upper ? words[i] : words[2 + i], 2);
+  }
+  const uint32_t own[2] = {upper ? words[2] : words[0], upper ? words[3] : words[1]};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    words[i] = upper ? even_block[i] : own[i];
+    words[2 + i] = upper ? own[i] : even_block[i];
+  }
+}
+
+template <typename Out>
+__device__ __forceinline__ void store_direct(const Args& args,
+                                             const Place& at,
+                                             const Work& work,
+                                             const float (&sums)[kTileColumns / 2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = at.warpgroup * 64 + at.warp * 16 + 8 * half + at.quad;
+    // Four lanes of a row store 64 bytes in a row.
+#pragma unroll
+    for (int four = 0; four < kTileColumns / 32; ++four) {
+      uint32_t words[4];
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        const int i = 4 * (4 * four + b) + 2 * half;
+        words[b] = narrow_pair(Out{}, sums[i], sums[i + 1]);
+      }
+      transpose_in_quad(words, at.lane);
+      const int column = work.column + 32 * four + 8 * at.lane;
+      if (row < work.num_rows && column < args.n) {
+        *reinterpret_cast<uint4*>(out_at<Out>(args, work.row + row, column)) = {words[0], words[1],
+                                                                                words[2], words[3]};
+      }
+    }
+  }
 }
 
 // A small tile: D is [columns of out, rows of out], 128 columns per warpgroup in two halves.
@@ -711,6 +664,11 @@ template <typename Config>
 __device__ __forceinline__ void consume(const Args& args, Shared<Config>& shared) {
   Ring<Config> ring{shared};
   const Place at;
+  if constexpr (Config::kIsFp8 && Config::kOrdered) {
+    if (at.warpgroup == 1) {
+      ptx::barrier_arrive(1, kConsumers * kWarpgroup);  // warpgroup 0 begins
+    }
+  }
   const int rank = static_cast<int>(ptx::cluster_rank());
   const int blocks = num_blocks<Config>(args);
   for (Items<Config> items(args, shared); items.exists();) {
@@ -720,7 +678,6 @@ __device__ __forceinline__ void consume(const Args& args, Shared<Config>& shared
         GroupTiles(shared.group_rows[group], args.n).tile(item - shared.first_items[group], rank);
     const Work work{group, shared.group_begin[group] + tile.row, tile.num_rows, tile.column};
     if (tile.is_small) {
-      finish_stores(ring);
       if (tile.num_rows <= kBoxRowsA) {
         small_tile<Config, kBoxRowsA>(args, ring, blocks, at, work);
       } else {
@@ -729,35 +686,24 @@ __device__ __forceinline__ void consume(const Args& args, Shared<Config>& shared
     } else {
       float sums[kTileColumns / 2];
       if constexpr (Config::kIsFp8) {
-        if constexpr (Config::kQuarters) {
-          multiply_fp8_quarters(args, ring, blocks, at, work, sums);
-        } else {
-          multiply_fp8(args, ring, blocks, at, work, sums);
-        }
+        multiply_fp8(args, ring, blocks, at, work, sums);
       } else {
         multiply_bf16(ring, blocks, at, sums);
       }
       if (args.bias != nullptr) {
         add_bias(args, at, work, sums);
       }
-      if constexpr (Config::kStoresFromRing) {
-        for (int i = 0; i < kConsumers; ++i) {
-          ring.await_full();
-          if (i == at.warpgroup) {
-            store_16_bits<typename Config::Out>(args, at, work, ring.a(), sums);
-            ring.storing = ring.stage;
-          } else {
-            ring.release(ring.stage);
-          }
-          ring.advance();
-        }
-      } else {
+      if constexpr (Config::kStaged) {
+        store_staged<typename Config::Out>(args, at, work, shared.out[at.warpgroup], sums);
+      } else if constexpr (std::is_same_v<typename Config::Out, float>) {
         store_f32(args, at, work, sums);
+      } else {
+        store_direct<typename Config::Out>(args, at, work, sums);
       }
     }
     items.template advance<true>();
   }
-  if (ring.storing >= 0) {
+  if constexpr (Config::kStaged) {
     ptx::bulk_wait<0>();
   }
 }
