@@ -4,6 +4,7 @@
 // Experts on a GPU beyond the contract of the stage: CUDA graphs, where operands are, real widths.
 #include <cuda_runtime_api.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 
@@ -121,6 +122,15 @@ TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
   }
 }
 
+// Hopper's tensor cores sum fp8 products to 14 bits or so; then a code of a2 in a hundred lands one
+// step apart, and not one in a thousand.
+double tolerance_of_sums(const ExpertProblem& p, const Scheme& scheme) {
+  const double in_f32 = tolerance_of(p, scheme);
+  return scheme.name == kDeepSeek.name
+             ? in_f32 + std::sqrt(1e-2) * relative_step(QuantFormat::kFp8) / 2
+             : in_f32;
+}
+
 // Many rows per expert and none, scales of 128 x 128 as published models have them.
 TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
   for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
@@ -136,7 +146,7 @@ TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
         const ExpertProblem p = ExpertProblemMaker(52).make(problem, c);
         EXPECT_LE(
             relative_error(valid_rows(p, run(p, "cuda")), valid_rows(p, run(p, "cpu_portable"))),
-            tolerance_of(p, scheme));
+            tolerance_of_sums(p, scheme));
       }
     }
   }

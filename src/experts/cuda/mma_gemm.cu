@@ -57,6 +57,7 @@ struct Args {
   bool folds;  // block scales of w are in its elements
   bool decodes_a;
   bool decodes_w;
+  bool has_unit_scales;  // units of w have scales or zero points of their own
 };
 
 struct Tiles {
@@ -87,28 +88,55 @@ __device__ __forceinline__ void multiply(Sum<T> (&d)[4],
   }
 }
 
-// Requests one step of `exist` rows; zeros for the others of the tile and behind a row's end.
+// The 16-byte chunks of every step that a thread brings of a tile, worked out once per tile.
 template <int kTileRows>
-__device__ __forceinline__ void request(const RowBytes& b,
-                                        const uint8_t* first,
-                                        int64_t exist,
-                                        int step,
-                                        uint8_t (&to)[kTileRows][kStride]) {
-  const int piece = b.chunk > 0 ? b.chunk : 8;
-  const int pieces = b.step_bytes / piece;
+struct Chunks {
+  static constexpr int kMost = kTileRows * kUnits / kThreads;
+  const uint8_t* from[kMost];  // in the first step
+  int64_t left[kMost];         // bytes of the row from there on; 0: no such row
+  int to[kMost];               // in the tile; -1: no chunk
+
+  __device__ __forceinline__ Chunks(const RowBytes& b, const uint8_t* first, int64_t exist) {
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      const int index = static_cast<int>(threadIdx.x) + i * kThreads;
+      const int row = index >> b.shift;
+      const int at = (index - (row << b.shift)) * 16;
+      to[i] = row < kTileRows ? row * kStride + at : -1;
+      left[i] = row < exist ? b.row_bytes - at : 0;
+      from[i] = first + (row < exist ? row * b.row_bytes + at : 0);
+    }
+  }
+
+  __device__ __forceinline__ void request(int64_t offset, uint8_t* tile) const {
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      if (to[i] >= 0) {
+        const bool exists = offset < left[i];
+        ptx::copy_async_16(tile + to[i], exists ? from[i] + offset : from[i], exists);
+      }
+    }
+  }
+};
+
+// The same for rows that 16-byte chunks do not fit: of 6-bit codes, or of odd lengths.
+template <int kTileRows>
+__device__ void request_pieces(
+    const RowBytes& b, const uint8_t* first, int64_t exist, int64_t step_offset, uint8_t* tile) {
+  constexpr int kPiece = 8;
+  const int pieces = b.step_bytes / kPiece;
   for (int i = static_cast<int>(threadIdx.x); i < kTileRows * pieces; i += kThreads) {
     const int row = i / pieces;
-    const int at = i % pieces * piece;
-    const int64_t offset = int64_t{step} * b.step_bytes + at;
+    const int at = i % pieces * kPiece;
+    const int64_t offset = step_offset + at;
     const bool exists = row < exist && offset < b.row_bytes;
     const uint8_t* from = exists ? first + row * b.row_bytes + offset : first;
-    if (b.chunk == 16) {
-      ptx::copy_async_16(&to[row][at], from, exists);
-    } else if (b.chunk == 8) {
-      ptx::copy_async_8(&to[row][at], from, exists);
+    uint8_t* to = tile + row * kStride + at;
+    if (b.chunk > 0) {
+      ptx::copy_async_8(to, from, exists);
     } else {
-      for (int j = 0; j < piece; ++j) {
-        to[row][at + j] = exists && offset + j < b.row_bytes ? from[j] : uint8_t{0};
+      for (int j = 0; j < kPiece; ++j) {
+        to[j] = exists && offset + j < b.row_bytes ? from[j] : uint8_t{0};
       }
     }
   }
@@ -219,7 +247,11 @@ struct Worker {
   int line;             // row of the decoded units it makes
   int unit;             // which of a step
   int64_t unit_scales;  // first scale of column `line`
-  int64_t own_scales;   // first scale of the column or row whose segment scales it fetches
+  int64_t own_scales;   // first scale of the column whose segment scales it fetches
+  const uint8_t* a_first;
+  const uint8_t* w_first;
+  Chunks<kRows> a_chunks;
+  Chunks<kCols> w_chunks;
 
   __device__ Worker(const Args& args, Shared& memory, const TilePlace& tile, int column)
       : p(args),
@@ -229,7 +261,11 @@ struct Worker {
         line(static_cast<int>(threadIdx.x) / kUnits),
         unit(static_cast<int>(threadIdx.x) % kUnits),
         unit_scales(0),
-        own_scales(0) {
+        own_scales(0),
+        a_first(args.a.values + tile.begin * args.a_bytes.row_bytes),
+        w_first(args.w.values + (int64_t{tile.group} * args.n + column) * args.w_bytes.row_bytes),
+        a_chunks(args.a_bytes, a_first, tile.end - tile.begin),
+        w_chunks(args.w_bytes, w_first, args.n - column) {
     if (p.w.is_coded) {
       unit_scales = scale_row(p.w, place.group, min(first_col + line, p.n - 1));
       own_scales = scale_row(p.w, place.group, min(first_col + thread(), p.n - 1));
@@ -238,17 +274,25 @@ struct Worker {
 
   __device__ static int thread() { return static_cast<int>(threadIdx.x); }
 
-  __device__ void request_step(int step) const {
+  __device__ __forceinline__ void request_step(int step) const {
     Tiles& to = shared.arriving[step % kStages];
-    request(p.a_bytes, p.a.values + place.begin * p.a_bytes.row_bytes, place.end - place.begin,
-            step, to.a);
-    request(p.w_bytes, p.w.values + (int64_t{place.group} * p.n + first_col) * p.w_bytes.row_bytes,
-            p.n - first_col, step, to.w);
+    const int64_t a_offset = int64_t{step} * p.a_bytes.step_bytes;
+    if (p.a_bytes.chunk == 16) {
+      a_chunks.request(a_offset, &to.a[0][0]);
+    } else {
+      request_pieces<kRows>(p.a_bytes, a_first, place.end - place.begin, a_offset, &to.a[0][0]);
+    }
+    const int64_t w_offset = int64_t{step} * p.w_bytes.step_bytes;
+    if (p.w_bytes.chunk == 16) {
+      w_chunks.request(w_offset, &to.w[0][0]);
+    } else {
+      request_pieces<kCols>(p.w_bytes, w_first, p.n - first_col, w_offset, &to.w[0][0]);
+    }
   }
 
   __device__ UnitScale unit_scale(int step) const {
-    if (!p.decodes_w) {
-      return {};
+    if (!p.has_unit_scales) {
+      return {p.w.default_zero_point, 1.0f};
     }
     return load_unit_scale(p.w, unit_scales, step * kStep<T> + unit * kUnit<T>, p.folds);
   }
@@ -424,7 +468,10 @@ int segment_of(const ExpertGemm& gemm, Kind kind) {
 }
 
 RowBytes row_bytes_of(const void* values, int64_t row_bytes, int step_bytes) {
-  RowBytes out{row_bytes, step_bytes, 0};
+  RowBytes out{row_bytes, step_bytes, 0, 0};
+  while (16 << out.shift < step_bytes) {
+    ++out.shift;
+  }
   for (const int chunk : {8, 16}) {
     if (step_bytes % chunk == 0 && row_bytes % chunk == 0 &&
         is_aligned(values, static_cast<size_t>(chunk))) {
@@ -463,6 +510,7 @@ void mma_gemm(const ExpertGemm& gemm, const Stream& on) {
   const auto w_bits = static_cast<int>(bits(w.values.dtype()));
   args.decodes_a = kind != Kind::kS8 && a_bits == 8;
   args.decodes_w = kind != Kind::kS8 && args.w.is_coded;
+  args.has_unit_scales = args.decodes_w && (args.folds || args.w.zero_point != nullptr);
   args.a_bytes = row_bytes_of(args.a.values, int64_t{args.k} * a_bits / 8, step * a_bits / 8);
   args.w_bytes = row_bytes_of(args.w.values, args.w.row_bytes, step * w_bits / 8);
   const int64_t most =

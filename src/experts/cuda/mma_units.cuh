@@ -21,20 +21,8 @@ struct RowBytes {
   int64_t row_bytes;
   int step_bytes;  // 64 where units are plain, less where they are codes
   int chunk;       // bytes; 0: byte by byte
+  int shift;       // 2^shift chunks of 16 bytes in a step
 };
-
-// Bytes of codes of a unit, at any even address of shared memory.
-__device__ __forceinline__ uint64_t unit_codes(const uint8_t* p, int bytes) {
-  uint64_t codes = 0;
-  const auto* halves = reinterpret_cast<const uint16_t*>(p);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (2 * i < bytes) {
-      codes |= static_cast<uint64_t>(halves[i]) << (16 * i);
-    }
-  }
-  return codes;
-}
 
 template <typename T>
 __device__ __forceinline__ uint4 pack_unit(const float (&v)[kVector]) {
@@ -46,7 +34,7 @@ __device__ __forceinline__ uint4 pack_unit(const float (&v)[kVector]) {
 template <typename T>
 __device__ __forceinline__ uint4 row_unit(const RowArgs& a, const uint8_t* p) {
   float v[kVector];
-  const uint64_t codes = unit_codes(p, kVector);
+  const uint64_t codes = quant::device::load_codes(quant::Code::kI8, p);
   if (a.dtype == DType::kI8) {
     quant::device::decode8_as<quant::Code::kI8>(codes, v);
   } else {
@@ -79,7 +67,7 @@ __device__ __forceinline__ uint4 weight_unit(const WeightArgs& w,
                                              const uint8_t* p,
                                              const UnitScale& unit) {
   float v[kVector];
-  quant::device::decode8(w.code, unit_codes(p, quant::code_bits(w.code)), v);
+  quant::device::decode8(w.code, quant::device::load_codes(w.code, p), v);
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
     v[i] = (v[i] - unit.zero_point) * unit.scale;
