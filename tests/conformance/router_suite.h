@@ -290,13 +290,15 @@ struct LogitsProblem {
   int64_t num_tokens, num_experts, hidden;
 };
 
-// Around the sizes of tiles (6 or 16 tokens, 16 experts), blocks (32 or 48 tokens), chains (32) and
-// depth steps (256; a GPU's 1024, above 64 tokens, or 4096).
+// Around the sizes of tiles (6 or 16 tokens, 16 experts; on a GPU, above 1024 tokens, 128 and 64),
+// blocks (32 or 48 tokens), chains (32) and depth steps (256; a GPU's 1024, above 64 tokens, or
+// 4096).
 inline const std::vector<LogitsProblem> kLogitsProblems = {
-    {0, 8, 64},    {1, 8, 64},   {1, 256, 257},  {2, 64, 255},   {3, 17, 256},    {4, 33, 1},
-    {5, 128, 300}, {6, 16, 511}, {7, 12, 513},   {33, 80, 40},   {47, 15, 31},    {48, 17, 520},
-    {49, 65, 16},  {64, 64, 20}, {513, 9, 20},   {15, 48, 64},   {16, 20, 288},   {17, 272, 96},
-    {31, 5, 33},   {32, 31, 63}, {65, 15, 1056}, {81, 33, 1027}, {128, 16, 1024}, {9, 9, 4160},
+    {0, 8, 64},     {1, 8, 64},    {1, 256, 257},  {2, 64, 255},   {3, 17, 256},    {4, 33, 1},
+    {5, 128, 300},  {6, 16, 511},  {7, 12, 513},   {33, 80, 40},   {47, 15, 31},    {48, 17, 520},
+    {49, 65, 16},   {64, 64, 20},  {513, 9, 20},   {15, 48, 64},   {16, 20, 288},   {17, 272, 96},
+    {31, 5, 33},    {32, 31, 63},  {65, 15, 1056}, {81, 33, 1027}, {128, 16, 1024}, {9, 9, 4160},
+    {1025, 65, 96}, {1200, 7, 45},
 };
 
 inline Tensor run_logits(const Router& router, const Tensor& hidden, int num_threads) {

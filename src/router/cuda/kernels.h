@@ -43,5 +43,7 @@ struct LogitsArgs {
   float* out;     // [T, E]
 };
 void launch_logits(const LogitsArgs& args, cudaStream_t stream);
+// Its path for many tokens.  is_aligned: rows can be loaded by 16 bytes.
+void launch_many_logits(const LogitsArgs& args, bool is_aligned, cudaStream_t stream);
 
 }  // namespace moebius::router

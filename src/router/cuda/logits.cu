@@ -37,7 +37,8 @@ struct Tile {
 };
 using SmallTile = Tile<2, 1, 8>;
 using LargeTile = Tile<4, 2, 16>;
-constexpr int64_t kManyTokens = 64;  // above: LargeTile
+constexpr int64_t kLargeTileTokens = 64;  // above: LargeTile
+constexpr int64_t kManyTokens = 1024;     // above: many_logits.cu
 
 constexpr int kDepth = static_cast<int>(kDepthBlock);
 
@@ -171,7 +172,9 @@ void launch_logits(const LogitsArgs& args, cudaStream_t stream) {
   }
   const bool is_aligned = args.depth % cuda::kVector == 0 && cuda::is_aligned(args.hidden, 16) &&
                           cuda::is_aligned(args.gate, 16);
-  const auto run = args.num_tokens > kManyTokens ? launch<LargeTile> : launch<SmallTile>;
+  const auto run = args.num_tokens > kManyTokens        ? launch_many_logits
+                   : args.num_tokens > kLargeTileTokens ? launch<LargeTile>
+                                                        : launch<SmallTile>;
   run(args, is_aligned, stream);
 }
 
