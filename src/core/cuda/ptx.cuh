@@ -178,15 +178,6 @@ __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Barriers 1 to 15 of a CTA, of `threads` threads in all, those that only arrive included.
-
-__device__ __forceinline__ void barrier_sync(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 // Clusters of CTAs.
 
 __device__ __forceinline__ uint32_t cluster_rank() {
@@ -281,20 +272,14 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t pair) {
   return transposed;
 }
 
-// Four 8 x 8 matrices of 16-bit elements: lanes 8 i .. 8 i + 7 name the rows of matrix i, 16 bytes
-// each; lane l gives row l / 4, columns 2 (l % 4) and + 1 of each.
-__device__ __forceinline__ void store_8x8(void* row, const uint32_t (&pairs)[4]) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
-      "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
-      : "memory");
+// Four bytes, and an arrival at `barrier` once all that this thread copied so has come.
+__device__ __forceinline__ void copy_async_4(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global)
+               : "memory");
 }
-
-// A float of memory that nobody writes while the kernel runs, requested here and not later.
-__device__ __forceinline__ float ld_nc(const float* p) {
-  float value;
-  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(p));
-  return value;
+__device__ __forceinline__ void mbarrier_arrive_after_copies(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
+               : "memory");
 }
 
 // Nanoseconds; ticks about every microsecond.

@@ -33,29 +33,33 @@ template <bool kFp8, typename OutType>
 struct Config {
   static constexpr bool kIsFp8 = kFp8;
   using Out = OutType;
-  static constexpr bool kStaged = std::is_same_v<OutType, BFloat16>;
-  static constexpr int kStages = kStaged ? 3 : 4;
-  static constexpr bool kPipelined = true;
-  static constexpr bool kOrdered = true;
-  // Of a thread: 168 at launch, 3 warpgroups.  fp8 holds 64 products beside its 128 sums.
-  static constexpr int kConsumerRegisters = kFp8 ? 232 : 224;
-  static constexpr int kProducerRegisters = kFp8 ? 40 : 56;
+  static constexpr int kStages = 4;
+  // Of a thread: 168 at launch, 3 warpgroups.
+  static constexpr int kConsumerRegisters = 224;
+  static constexpr int kProducerRegisters = 56;
   static constexpr int kBlockElements = kFp8 ? kBlockBytes : kBlockBytes / 2;
 };
 
-// A warp's 16 rows of a tile of 16-bit elements, padded against bank conflicts.
-inline constexpr int kOutRowBytes = kTileColumns * 2 + 16;
-inline constexpr int kOutWarpBytes = 16 * kOutRowBytes;
+// What a consumer has to do, from the stage on at which the producer says so.
+struct Work {
+  int group;
+  int row;       // first row, in a and out
+  int num_rows;  // 0: nothing, ever
+  int column;
+  int is_small;
+};
 
-// Shared memory: stages (1024-byte aligned), results, barriers, groups.
+// Shared memory: stages (1024-byte aligned), barriers, groups.
 template <typename Config>
 struct Shared {
   uint8_t stages[Config::kStages][kStageBytes];  // a, then b
-  uint8_t out[kConsumers][Config::kStaged ? kWarpgroup / kWarp * kOutWarpBytes : 16];
-  uint64_t full[Config::kStages];   // of the bytes of a stage
-  uint64_t empty[Config::kStages];  // of the consumer warps of both CTAs
+  float a_scale[Config::kStages][Config::kIsFp8 ? kTileRows : 1];
+  float b_scale[Config::kStages][2];  // of either half of the columns
+  Work work[Config::kStages];         // of the tile whose first block a stage has
+  uint64_t full[Config::kStages];     // of the bytes of a stage
+  uint64_t empty[Config::kStages];    // of the consumer warps of both CTAs
   uint64_t item_full[kItemSlots];
-  uint64_t item_empty[kItemSlots];  // in rank 0: of all that read the slots in both CTAs
+  uint64_t item_empty[kItemSlots];  // in rank 0: of the producer of rank 1
   int items[kItemSlots];
   int first_items[kMaxGroups + 1];
   int group_begin[kMaxGroups];
@@ -153,31 +157,28 @@ class Items {
     return item_ < shared_.first_items[args_.num_groups];
   }
 
-  // By warps of consumers, and by the producer of rank 1.
-  template <bool kByWarp>
+  // By rank 1.
   __device__ __forceinline__ void advance() {
     if (args_.next_item == nullptr) {
       item_ += num_clusters();
       return;
     }
-    if constexpr (!kByWarp) {
+    if (is_leader()) {
       ptx::mbarrier_arrive_expect_tx(&shared_.item_full[slot_], sizeof(int));
     }
     ptx::mbarrier_wait_parity(&shared_.item_full[slot_], parity_);
     item_ = shared_.items[slot_];
-    if constexpr (kByWarp) {
-      __syncwarp();
-    }
-    if (!kByWarp || threadIdx.x % kWarp == 0) {
+    __syncwarp();
+    if (is_leader()) {
       ptx::mbarrier_arrive_cluster(&shared_.item_empty[slot_], 0);
     }
     next_slot();
   }
 
-  // By the producer of rank 0: early in an item, late in it, and at its end.
+  // By rank 0: early in an item, late in it, and at its end.
   __device__ __forceinline__ void draw() {
     drawn_ = item_ + num_clusters();
-    if (args_.next_item != nullptr) {
+    if (args_.next_item != nullptr && is_leader()) {
       drawn_ = num_clusters() + atomicAdd(args_.next_item, 1);
     }
   }
@@ -186,17 +187,17 @@ class Items {
       return;
     }
     ptx::mbarrier_wait_parity(&shared_.item_empty[slot_], parity_ ^ 1);
-    ptx::mbarrier_arrive_expect_tx(&shared_.item_full[slot_], sizeof(int));
-    for (uint32_t rank = 0; rank < kClusterSize; ++rank) {
-      ptx::st_async(&shared_.items[slot_], drawn_, &shared_.item_full[slot_], rank);
+    if (is_leader()) {
+      ptx::st_async(&shared_.items[slot_], drawn_, &shared_.item_full[slot_], 1);
     }
     next_slot();
   }
-  __device__ __forceinline__ void take_drawn() { item_ = drawn_; }
+  __device__ __forceinline__ void take_drawn() { item_ = __shfl_sync(0xffffffffu, drawn_, 0); }
 
   // By the same once nothing is left: the last cluster leaves the counters as it found them.
   __device__ __forceinline__ void finish() const {
-    if (args_.next_item != nullptr && atomicAdd(args_.next_item + 1, 1) == num_clusters() - 1) {
+    if (args_.next_item != nullptr && is_leader() &&
+        atomicAdd(args_.next_item + 1, 1) == num_clusters() - 1) {
       args_.next_item[0] = 0;
       args_.next_item[1] = 0;
     }
@@ -206,6 +207,7 @@ class Items {
   static __device__ __forceinline__ int num_clusters() {
     return static_cast<int>(gridDim.x) / kClusterSize;
   }
+  static __device__ __forceinline__ bool is_leader() { return threadIdx.x % kWarp == 0; }
   __device__ __forceinline__ void next_slot() {
     if (++slot_ == kItemSlots) {
       slot_ = 0;
@@ -221,24 +223,73 @@ class Items {
   uint32_t parity_ = 0;
 };
 
-// One thread of each CTA: keeps the stages filled.
+// Scales of the rows of a tile, and of its two times 128 columns, for one block of K.
+template <typename Config>
+__device__ __forceinline__ void copy_scales(const Args& args,
+                                            Shared<Config>& shared,
+                                            const Ring<Config>& ring,
+                                            const Work& work,
+                                            int boxes,
+                                            int block,
+                                            int blocks) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int row = lane; row < boxes * kBoxRowsA; row += kWarp) {
+    const int64_t from = min(work.row + row, args.num_rows - 1);
+    ptx::copy_async_4(&shared.a_scale[ring.stage][row], args.a_scale + from * blocks + block);
+  }
+  if (lane < 2) {
+    const int columns = (args.n + kScaleBlock - 1) / kScaleBlock;
+    const int64_t column = min(work.column / kScaleBlock + lane, columns - 1);
+    ptx::copy_async_4(&shared.b_scale[ring.stage][lane],
+                      args.b_scale + (int64_t{work.group} * columns + column) * blocks + block);
+  }
+  ptx::mbarrier_arrive_after_copies(&shared.full[ring.stage]);
+}
+
+// The boxes of one block of K.
+template <typename Config>
+__device__ __forceinline__ void load_stage(const Args& args,
+                                           const Ring<Config>& ring,
+                                           const Work& work,
+                                           bool shares_b,
+                                           int rank,
+                                           int boxes,
+                                           int k,
+                                           uint64_t* full) {
+  constexpr uint16_t kBoth = (1 << kClusterSize) - 1;
+  if (shares_b) {
+    for (int box = 0; box < boxes; ++box) {
+      ptx::tensor_load(ring.a() + box * kBoxBytesA, &args.a, k, work.row + box * kBoxRowsA, full);
+    }
+    ptx::tensor_load_multicast(ring.b() + rank * kBoxBytesB, &args.b, k,
+                               work.column + rank * kBoxRowsB, work.group, full, kBoth);
+  } else {
+    for (int box = rank; box < boxes; box += kClusterSize) {
+      ptx::tensor_load_multicast(ring.a() + box * kBoxBytesA, &args.a, k,
+                                 work.row + box * kBoxRowsA, full, kBoth);
+    }
+    ptx::tensor_load(ring.b(), &args.b, k, work.column, work.group, full);
+    ptx::tensor_load(ring.b() + kBoxBytesB, &args.b, k, work.column + kBoxRowsB, work.group, full);
+  }
+}
+
+// One warp of each CTA: keeps the stages filled, and says what they are for.
 template <typename Config>
 __device__ __forceinline__ void produce(const Args& args, Shared<Config>& shared) {
-  constexpr uint16_t kBoth = (1 << kClusterSize) - 1;
   Ring<Config> ring{shared};
+  const bool is_leader = threadIdx.x % kWarp == 0;
   const int rank = static_cast<int>(ptx::cluster_rank());
   const int blocks = num_blocks<Config>(args);
   // Late enough to balance, early enough that nobody waits.
   const int tell_at = max(blocks - Config::kStages, 0);
   Items<Config> items(args, shared);
   while (items.exists()) {
-    const int item = items.item();
-    const int group = group_of(shared.first_items, args.num_groups, item);
-    const Tile tile =
-        GroupTiles(shared.group_rows[group], args.n).tile(item - shared.first_items[group], rank);
-    const int row = shared.group_begin[group] + tile.row;
+    const int group = group_of(shared.first_items, args.num_groups, items.item());
+    const Tile tile = GroupTiles(shared.group_rows[group], args.n)
+                          .tile(items.item() - shared.first_items[group], rank);
+    const Work work{group, shared.group_begin[group] + tile.row, tile.num_rows, tile.column,
+                    tile.is_small ? 1 : 0};
     const int boxes = (tile.num_rows + kBoxRowsA - 1) / kBoxRowsA;
-    const auto bytes = static_cast<uint32_t>(boxes * kBoxBytesA + kBytesB);
     if (rank == 0) {
       items.draw();
     }
@@ -246,34 +297,38 @@ __device__ __forceinline__ void produce(const Args& args, Shared<Config>& shared
       if (rank == 0 && block == tell_at) {
         items.tell();
       }
-      const int k = block * Config::kBlockElements;
       ring.await_empty();
       uint64_t* full = &shared.full[ring.stage];
-      ptx::mbarrier_arrive_expect_tx(full, bytes);
-      if (tile.shares_b) {
-        for (int box = 0; box < boxes; ++box) {
-          ptx::tensor_load(ring.a() + box * kBoxBytesA, &args.a, k, row + box * kBoxRowsA, full);
+      if (is_leader) {
+        if (block == 0) {
+          shared.work[ring.stage] = work;
         }
-        ptx::tensor_load_multicast(ring.b() + rank * kBoxBytesB, &args.b, k,
-                                   tile.column + rank * kBoxRowsB, group, full, kBoth);
-      } else {
-        for (int box = rank; box < boxes; box += kClusterSize) {
-          ptx::tensor_load_multicast(ring.a() + box * kBoxBytesA, &args.a, k, row + box * kBoxRowsA,
-                                     full, kBoth);
-        }
-        ptx::tensor_load(ring.b(), &args.b, k, tile.column, group, full);
-        ptx::tensor_load(ring.b() + kBoxBytesB, &args.b, k, tile.column + kBoxRowsB, group, full);
+        ptx::mbarrier_arrive_expect_tx(full, static_cast<uint32_t>(boxes * kBoxBytesA + kBytesB));
+        load_stage(args, ring, work, tile.shares_b, rank, boxes, block * Config::kBlockElements,
+                   full);
+      }
+      if constexpr (Config::kIsFp8) {
+        __syncwarp();
+        copy_scales(args, shared, ring, work, boxes, block, blocks);
       }
       ring.advance();
     }
     if (rank == 0) {
       items.take_drawn();
     } else {
-      items.template advance<false>();
+      items.advance();
     }
   }
   if (rank == 0) {
     items.finish();
+  }
+  ring.await_empty();
+  if (is_leader) {
+    shared.work[ring.stage].num_rows = 0;
+    ptx::mbarrier_arrive(&shared.full[ring.stage]);
+  }
+  if constexpr (Config::kIsFp8) {
+    ptx::mbarrier_arrive(&shared.full[ring.stage]);
   }
 }
 
@@ -285,29 +340,9 @@ struct Place {
   int lane = static_cast<int>(threadIdx.x) % 4;  // in the quad
 };
 
-// The tile a consumer works on.
-struct Work {
-  int group;
-  int row;  // first row, in a and out
-  int num_rows;
-  int column;
-};
-
 template <typename T>
 __device__ __forceinline__ T* out_at(const Args& args, int row, int column) {
   return static_cast<T*>(args.out) + int64_t{row} * args.n + column;
-}
-
-// Where the scales of row `row` of a, and of column `column` of b, begin: those of blocks of K.
-__device__ __forceinline__ uint32_t a_scales(const Args& args, int row) {
-  const int blocks = (args.k + kScaleBlock - 1) / kScaleBlock;
-  return static_cast<uint32_t>(min(row, args.num_rows - 1)) * static_cast<uint32_t>(blocks);
-}
-__device__ __forceinline__ uint32_t b_scales(const Args& args, int group, int column) {
-  const int blocks = (args.k + kScaleBlock - 1) / kScaleBlock;
-  const int columns = (args.n + kScaleBlock - 1) / kScaleBlock;
-  return static_cast<uint32_t>(group * columns + min(column / kScaleBlock, columns - 1)) *
-         static_cast<uint32_t>(blocks);
 }
 
 // sums[4 j + i] of 64 rows per warpgroup, 256 columns.
@@ -328,91 +363,60 @@ __device__ __forceinline__ void multiply_bf16(Ring<Config>& ring,
       ptx::Wgmma<kTileColumns>::bf16(sums, a + 2 * step, b + 2 * step, (block | step) != 0);
     }
     ptx::wgmma_commit();
-    if constexpr (Config::kPipelined) {
-      ptx::wgmma_wait<1>();
-      if (block > 0) {
-        ring.release(before);
-      }
-      before = ring.stage;
-    } else {
-      ptx::wgmma_wait<0>();
-      ring.release(ring.stage);
+    ptx::wgmma_wait<1>();
+    if (block > 0) {
+      ring.release(before);
     }
+    before = ring.stage;
     ring.advance();
   }
   ptx::wgmma_wait<0>();
   ptx::wgmma_pin(sums);
-  if constexpr (Config::kPipelined) {
-    ring.release(before);
-  }
+  ring.release(before);
 }
 
 // Of f8e4m3, 128 of K at a time: the tensor core keeps fewer bits than f32 does, so its sums are
 // scaled and added up here.  Two halves of the columns, one after the other, for want of registers;
 // meanwhile the other warpgroup has the tensor core.
 template <typename Config>
-__device__ __forceinline__ void multiply_fp8(const Args& args,
-                                             Ring<Config>& ring,
+__device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
                                              int blocks,
                                              const Place& at,
-                                             const Work& work,
                                              float (&sums)[kTileColumns / 2]) {
-  const int row = work.row + at.warpgroup * 64 + at.warp * 16 + at.quad;
-  const uint32_t a_low = a_scales(args, row);
-  const uint32_t a_high = a_scales(args, row + 8);
-  const uint32_t b_left = b_scales(args, work.group, work.column);
-  const uint32_t b_right = b_scales(args, work.group, work.column + kScaleBlock);
-  float low = ptx::ld_nc(args.a_scale + a_low);
-  float high = ptx::ld_nc(args.a_scale + a_high);
-  float scale[2] = {ptx::ld_nc(args.b_scale + b_left), ptx::ld_nc(args.b_scale + b_right)};
+  const int row = at.warpgroup * 64 + at.warp * 16 + at.quad;
 #pragma unroll
   for (int i = 0; i < kTileColumns / 2; ++i) {
     sums[i] = 0.0f;
   }
   for (int block = 0; block < blocks; ++block) {
-    const auto next = static_cast<uint32_t>(min(block + 1, blocks - 1));
-    const float next_low = ptx::ld_nc(args.a_scale + (a_low + next));
-    const float next_high = ptx::ld_nc(args.a_scale + (a_high + next));
-    const float next_left = ptx::ld_nc(args.b_scale + (b_left + next));
-    const float next_right = ptx::ld_nc(args.b_scale + (b_right + next));
     ring.await_full();
+    const float low = ring.shared.a_scale[ring.stage][row];
+    const float high = ring.shared.a_scale[ring.stage][row + 8];
+    const float scale[2] = {ring.shared.b_scale[ring.stage][0], ring.shared.b_scale[ring.stage][1]};
     const uint64_t a = ptx::wgmma_descriptor(ring.a() + at.warpgroup * 64 * kBlockBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint64_t b = ptx::wgmma_descriptor(ring.b() + half * kScaleBlock * kBlockBytes);
       float products[kScaleBlock / 2];
-      if constexpr (Config::kOrdered) {
-        ptx::barrier_sync(1 + at.warpgroup, kConsumers * kWarpgroup);
-      }
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         ptx::Wgmma<kScaleBlock>::e4m3(products, a + 2 * step, b + 2 * step, step != 0);
-        if (step >= 2) {
-          ptx::wgmma_commit();
-        }
       }
-      if constexpr (Config::kOrdered) {
-        ptx::wgmma_wait<1>();
-        ptx::barrier_arrive(2 - at.warpgroup, kConsumers * kWarpgroup);
-      }
+      ptx::wgmma_commit();
+      const float of_low = low * scale[half];
+      const float of_high = high * scale[half];
       ptx::wgmma_wait<0>();
       ptx::wgmma_pin(products);
       if (half == 1) {
         ring.release(ring.stage);
       }
-      const float of_low = low * scale[half];
-      const float of_high = high * scale[half];
 #pragma unroll
       for (int i = 0; i < kScaleBlock / 2; ++i) {
         float& sum = sums[half * kScaleBlock / 2 + i];
         sum = __fmaf_rn(products[i], (i & 2) == 0 ? of_low : of_high, sum);
       }
     }
-    low = next_low;
-    high = next_high;
-    scale[0] = next_left;
-    scale[1] = next_right;
     ring.advance();
   }
 }
@@ -454,39 +458,6 @@ __device__ __forceinline__ void store_f32(const Args& args,
   }
 }
 
-// By way of shared memory, of which each warpgroup has its own.  Returns with copies from there
-// under way.
-template <typename Out>
-__device__ __forceinline__ void store_staged(const Args& args,
-                                             const Place& at,
-                                             const Work& work,
-                                             uint8_t* staging,
-                                             const float (&sums)[kTileColumns / 2]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  uint8_t* rows = staging + at.warp * kOutWarpBytes;
-  ptx::bulk_wait_read<0>();  // of the tile before
-  __syncwarp();
-  uint8_t* place = rows + lane % 16 * kOutRowBytes + lane / 16 * 16;
-#pragma unroll
-  for (int j = 0; j < kTileColumns / 8; j += 2) {
-    uint32_t pairs[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pairs[i] = narrow_pair(Out{}, sums[4 * j + 2 * i], sums[4 * j + 2 * i + 1]);
-    }
-    ptx::store_8x8(place + 16 * j, pairs);
-  }
-  ptx::fence_proxy_async_shared();
-  __syncwarp();
-  const int row = at.warpgroup * 64 + at.warp * 16 + lane;
-  const int columns = min(args.n - work.column, kTileColumns);
-  if (lane < 16 && row < work.num_rows && columns > 0) {
-    ptx::bulk_store(out_at<Out>(args, work.row + row, work.column), rows + lane * kOutRowBytes,
-                    static_cast<uint32_t>(columns * 2));
-  }
-  ptx::bulk_commit();
-}
-
 // words[b] of lane l is what lane l has of block b; after it lane l has block l, in order of lanes.
 __device__ __forceinline__ void transpose_in_quad(uint32_t (&words)[4], int lane) {
   const bool odd = (lane & 1) != 0;
@@ -512,10 +483,10 @@ __device__ __forceinline__ void transpose_in_quad(uint32_t (&words)[4], int lane
 }
 
 template <typename Out>
-__device__ __forceinline__ void store_direct(const Args& args,
-                                             const Place& at,
-                                             const Work& work,
-                                             const float (&sums)[kTileColumns / 2]) {
+__device__ __forceinline__ void store_16_bits(const Args& args,
+                                              const Place& at,
+                                              const Work& work,
+                                              const float (&sums)[kTileColumns / 2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = at.warpgroup * 64 + at.warp * 16 + 8 * half + at.quad;
@@ -545,39 +516,21 @@ __device__ __forceinline__ void small_tile(
   using Out = typename Config::Out;
   constexpr int kSums = kRows / 2;
   float sums[2][kSums];
-  [[maybe_unused]] float next_a[kRows / 4];
-  [[maybe_unused]] float next_b = 0.0f;
-  [[maybe_unused]] uint32_t b_scale = 0;
-  // Of the rows that this thread has columns of D of.
-  const auto row_of = [&](int i) { return work.row + 8 * (i / 2) + 2 * at.lane + i % 2; };
-  if constexpr (Config::kIsFp8) {
-    b_scale = b_scales(args, work.group, work.column + at.warpgroup * kScaleBlock);
-    next_b = ptx::ld_nc(args.b_scale + b_scale);
-#pragma unroll
-    for (int i = 0; i < kRows / 4; ++i) {
-      next_a[i] = ptx::ld_nc(args.a_scale + a_scales(args, row_of(i)));
-    }
-  }
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
     sums[0][i] = 0.0f;
     sums[1][i] = 0.0f;
   }
   for (int block = 0; block < blocks; ++block) {
-    [[maybe_unused]] float scale[kRows / 4];
+    ring.await_full();
+    [[maybe_unused]] float scale[kRows / 4];  // of the rows that this thread has columns of D of
     if constexpr (Config::kIsFp8) {
-      const auto next = static_cast<uint32_t>(min(block + 1, blocks - 1));
 #pragma unroll
       for (int i = 0; i < kRows / 4; ++i) {
-        scale[i] = next_a[i] * next_b;
-      }
-      next_b = ptx::ld_nc(args.b_scale + (b_scale + next));
-#pragma unroll
-      for (int i = 0; i < kRows / 4; ++i) {
-        next_a[i] = ptx::ld_nc(args.a_scale + (a_scales(args, row_of(i)) + next));
+        scale[i] = ring.shared.a_scale[ring.stage][8 * (i / 2) + 2 * at.lane + i % 2] *
+                   ring.shared.b_scale[ring.stage][at.warpgroup];
       }
     }
-    ring.await_full();
     const uint64_t rows = ptx::wgmma_descriptor(ring.a());
     const uint8_t* weights = ring.b() + at.warpgroup * 128 * kBlockBytes;
     if constexpr (Config::kIsFp8) {
@@ -664,53 +617,41 @@ template <typename Config>
 __device__ __forceinline__ void consume(const Args& args, Shared<Config>& shared) {
   Ring<Config> ring{shared};
   const Place at;
-  if constexpr (Config::kIsFp8 && Config::kOrdered) {
-    if (at.warpgroup == 1) {
-      ptx::barrier_arrive(1, kConsumers * kWarpgroup);  // warpgroup 0 begins
-    }
-  }
-  const int rank = static_cast<int>(ptx::cluster_rank());
   const int blocks = num_blocks<Config>(args);
-  for (Items<Config> items(args, shared); items.exists();) {
-    const int item = items.item();
-    const int group = group_of(shared.first_items, args.num_groups, item);
-    const Tile tile =
-        GroupTiles(shared.group_rows[group], args.n).tile(item - shared.first_items[group], rank);
-    const Work work{group, shared.group_begin[group] + tile.row, tile.num_rows, tile.column};
-    if (tile.is_small) {
-      if (tile.num_rows <= kBoxRowsA) {
+  while (true) {
+    ring.await_full();
+    const Work work = shared.work[ring.stage];
+    if (work.num_rows == 0) {
+      break;
+    }
+    if (work.is_small != 0) {
+      if (work.num_rows <= kBoxRowsA) {
         small_tile<Config, kBoxRowsA>(args, ring, blocks, at, work);
       } else {
         small_tile<Config, kSmallRows>(args, ring, blocks, at, work);
       }
-    } else {
-      float sums[kTileColumns / 2];
-      if constexpr (Config::kIsFp8) {
-        multiply_fp8(args, ring, blocks, at, work, sums);
-      } else {
-        multiply_bf16(ring, blocks, at, sums);
-      }
-      if (args.bias != nullptr) {
-        add_bias(args, at, work, sums);
-      }
-      if constexpr (Config::kStaged) {
-        store_staged<typename Config::Out>(args, at, work, shared.out[at.warpgroup], sums);
-      } else if constexpr (std::is_same_v<typename Config::Out, float>) {
-        store_f32(args, at, work, sums);
-      } else {
-        store_direct<typename Config::Out>(args, at, work, sums);
-      }
+      continue;
     }
-    items.template advance<true>();
-  }
-  if constexpr (Config::kStaged) {
-    ptx::bulk_wait<0>();
+    float sums[kTileColumns / 2];
+    if constexpr (Config::kIsFp8) {
+      multiply_fp8(ring, blocks, at, sums);
+    } else {
+      multiply_bf16(ring, blocks, at, sums);
+    }
+    if (args.bias != nullptr) {
+      add_bias(args, at, work, sums);
+    }
+    if constexpr (std::is_same_v<typename Config::Out, float>) {
+      store_f32(args, at, work, sums);
+    } else {
+      store_16_bits<typename Config::Out>(args, at, work, sums);
+    }
   }
 }
 
 // Grid: an even number of CTAs, pairs of which form clusters; one per SM, persistent.
 // Block: two consumer warpgroups (64 rows of a tile each; 128 columns of a small one) and a
-// producer, a thread of which issues all copies.  Registers go to the consumers: 128 sums each, in
+// producer, a warp of which issues all copies.  Registers go to the consumers: 128 sums each, in
 // fp8 64 products more.
 // Pipeline: four stages of 48 KiB, one block of K each, shared by tiles of all kinds.  A stage is
 // empty when the consumer warps of both CTAs have read it, since both producers write to it.
@@ -724,13 +665,12 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     ptx::prefetch_tensor_map(&args.a);
     ptx::prefetch_tensor_map(&args.b);
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      ptx::mbarrier_init(&shared.full[stage], 1);
+      ptx::mbarrier_init(&shared.full[stage], Config::kIsFp8 ? 1 + kWarp : 1);
       ptx::mbarrier_init(&shared.empty[stage], kClusterSize * kConsumerWarps);
     }
     for (int slot = 0; slot < kItemSlots; ++slot) {
       ptx::mbarrier_init(&shared.item_full[slot], 1);
-      // Consumer warps, and the producer of rank 1.
-      ptx::mbarrier_init(&shared.item_empty[slot], kClusterSize * kConsumerWarps + 1);
+      ptx::mbarrier_init(&shared.item_empty[slot], 1);
     }
     ptx::fence_mbarrier_init();
   }
@@ -740,7 +680,7 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
   ptx::cluster_wait();
   if (threadIdx.x >= kConsumers * kWarpgroup) {
     ptx::fewer_registers<Config::kProducerRegisters>();
-    if (threadIdx.x == kConsumers * kWarpgroup) {
+    if (threadIdx.x < kConsumers * kWarpgroup + kWarp) {
       produce(args, shared);
     }
     __syncwarp();
