@@ -7,7 +7,7 @@
 
 set(MOEBIUS_CUDA_ARCHITECTURES 90a-real
     CACHE STRING "GPUs to build for, in the words of CMAKE_CUDA_ARCHITECTURES")
-set(MOEBIUS_MIN_CUDA 12.4)  # C++20 with the host compilers in use, sm_90a
+set(MOEBIUS_MIN_CUDA 12.5)  # cudaGetDriverEntryPointByVersion; C++20, sm_90a
 
 find_program(MOEBIUS_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
 mark_as_advanced(MOEBIUS_NVCC)
