@@ -16,6 +16,7 @@ struct Place {
   // A rank's: one thread, or the GPU's stream.
   explicit Place(Device device)
       : stream(device.is_cpu() ? Stream::cpu(1) : Stream::cuda(device.index)) {}
+  explicit Place(const Stream& on) : stream(on) {}
 
   Device device() const { return stream.device(); }
 
