@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/cuda/runtime.h"
 #include "experts/cuda/activation.h"
 #include "experts/cuda/activation_codes.h"
 #include "experts/cuda/expert_gemm.h"
@@ -91,6 +92,8 @@ class CudaExperts final : public ExpertsBase {
     Scratch block(scratch.bytes(), device_);
     const Buffers buffers(*this, num_rows, block);
     const Tensor result = output.view({num_slots(num_rows), desc_.hidden});
+    fill_zero(buffers.next_item.raw(), buffers.next_item.nbytes(), stream.native_handle(),
+              device_.index);
     const RowGroups rows = load_order(input, buffers, stream);
     const RowAdapters adapters = row_adapters(input, buffers);
 
@@ -108,6 +111,7 @@ class CudaExperts final : public ExpertsBase {
     Buffers(const CudaExperts& self, int64_t rows, Scratch& scratch) {
       const ExpertsDesc& d = self.desc_;
       const int64_t slots = self.num_slots(rows);
+      next_item = scratch.take({2}, DType::kI32);
       if (!self.is_batched()) {
         expert_offsets = scratch.take({d.num_local_experts + 1}, DType::kI32);
         row_of_slot = scratch.take({rows, d.topk}, DType::kI32);
@@ -156,6 +160,7 @@ class CudaExperts final : public ExpertsBase {
       gemm2 = scratch.take({self.is_batched() ? 0 : slots, self.desc_.hidden}, self.desc_.in_dtype);
     }
 
+    Tensor next_item;  // of the GEMMs
     Tensor expert_offsets, row_of_slot, slot_of_row;
     RowOperand coded;     // a1, in x's order or (where that needs groups) the computing order
     RowOperand gathered;  // in the computing order
@@ -286,7 +291,7 @@ class CudaExperts final : public ExpertsBase {
                 const Buffers& buffers,
                 const Stream& stream) const {
     if (adapters.ids == nullptr || !adapter.b) {
-      run_expert_gemm({a, &w, rows, out}, stream);
+      run_expert_gemm({a, &w, rows, out, buffers.next_item}, stream);
       return;
     }
     LoraGemm lora;
@@ -302,7 +307,7 @@ class CudaExperts final : public ExpertsBase {
                                  DType::kF32, device_);
     const Tensor sums = Tensor::borrow(buffers.sums, out.shape(), DType::kF32, device_);
     lora_shrink(lora, stream);
-    run_expert_gemm({a, &w, rows, sums}, stream);
+    run_expert_gemm({a, &w, rows, sums, buffers.next_item}, stream);
     lora_expand(lora, sums, out, stream);
   }
 

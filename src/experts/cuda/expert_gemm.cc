@@ -47,6 +47,7 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
   out.b = w.values;
   out.bias = w.quant.bias;
   out.out = grouped(gemm.out);
+  out.next_item = gemm.next_item;
   if (is_block) {
     out.a_scale = grouped(gemm.a.scale);
     out.b_scale = w.quant.scale;

@@ -36,7 +36,8 @@ struct ExpertGemm {
   RowOperand a;
   const WeightOperand* w;
   RowGroups rows;
-  Tensor out;  // [M, N]: f32, bf16 or f16; rows not in use stay as they are
+  Tensor out;             // [M, N]: f32, bf16 or f16; rows not in use stay as they are
+  Tensor next_item = {};  // see GroupedGemm
 };
 
 // Picks the implementation.
