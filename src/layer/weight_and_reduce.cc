@@ -11,7 +11,7 @@
 #include "core/token_sums.h"
 #include "experts/cuda/permute.h"
 #include "layer/batched_rows.h"
-#include "layer/cuda/weighted_sum.h"
+#include "experts/cuda/weighted_sum.h"
 #include "layer/row_ops.h"
 
 namespace moebius {

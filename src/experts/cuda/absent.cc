@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of permute.h in a build without CUDA.
+// The functions of permute.h and weighted_sum.h in a build without CUDA.
 #include "experts/cuda/permute.h"
+#include "experts/cuda/weighted_sum.h"
 #include "moebius/error.h"
 
 namespace moebius {
@@ -13,6 +14,14 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream&) {
 
 void cuda_permute_rows(const Tensor& x, const Tensor&, const Tensor&, const Stream&) {
   expect_usable(x.device());
+}
+
+void cuda_weighted_sum(const CudaSumArgs& args, const Stream&) {
+  expect_usable(args.rows.device());
+}
+
+void cuda_batched_sum(const CudaSumArgs& args, int64_t, const Stream&) {
+  expect_usable(args.rows.device());
 }
 
 }  // namespace moebius

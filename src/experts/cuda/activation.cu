@@ -17,7 +17,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 
-template <typename T>
+template <typename T, bool kIsPlainSilu>
 __global__ void __launch_bounds__(kThreads)
     activate_vectors_kernel(const __grid_constant__ ActivationArgs a) {
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
@@ -28,9 +28,7 @@ __global__ void __launch_bounds__(kThreads)
     T* out = static_cast<T*>(a.out) + row * a.width;
     for (int i = static_cast<int>(threadIdx.x) * kVector; i < a.width;
          i += static_cast<int>(blockDim.x) * kVector) {
-      float values[kVector];
-      activate_vector(a, in, i, values);
-      store8(out + i, values);
+      *reinterpret_cast<Raw8<T>*>(out + i) = activate_vector<kIsPlainSilu>(a, in, i);
     }
   }
 }
@@ -81,7 +79,9 @@ void activate(const ActivationSpec& spec,
   const dim3 grid = span_grid(rows, output.dim(0), threads.y, num_sms(index));
   visit_float(input.dtype(), [&](auto type) {
     using T = decltype(type);
-    const auto kernel = is_vector ? activate_vectors_kernel<T> : activate_elements_kernel<T>;
+    const auto vectors = is_plain_silu<T>(spec) ? activate_vectors_kernel<T, sizeof(T) == 2>
+                                                : activate_vectors_kernel<T, false>;
+    const auto kernel = is_vector ? vectors : activate_elements_kernel<T>;
     kernel<<<grid, threads, 0, stream>>>(a);
   });
   check_launch("activate_kernel");

@@ -21,7 +21,7 @@ using quant::Encode;
 
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
-constexpr int kHeld = 4;  // vectors of a row that a thread keeps, where the row has one scale
+constexpr int kMaxHeld = 4;  // vectors of a row that a thread keeps, where the row has one scale
 constexpr unsigned kAll = 0xffffffffu;
 
 struct Args {
@@ -31,16 +31,6 @@ struct Args {
   int group_lanes;  // threads whose vectors share a scale, a power of two up to a warp
   int num_groups;   // per row
 };
-
-// NaN passed over.
-__device__ __forceinline__ float largest_of(const float (&v)[kVector]) {
-  float max = 0.0f;
-#pragma unroll
-  for (int j = 0; j < kVector; ++j) {
-    max = fmaxf(max, fabsf(v[j]));
-  }
-  return max;
-}
 
 __device__ __forceinline__ float largest_of_lanes(float max, int lanes) {
   for (int step = lanes / 2; step > 0; step /= 2) {
@@ -56,11 +46,13 @@ __device__ __forceinline__ quant::GroupCode code_of_group(const Args& p, float l
   return quant::group_code(spec, {0.0f, largest}, 0.0f);
 }
 
-template <Encode kHow>
+template <Encode kHow, typename T>
 __device__ __forceinline__ void put_codes(const Args& p,
                                           int64_t at,
-                                          const float (&values)[kVector],
+                                          const Raw8<T>& raw,
                                           const quant::GroupCode& group) {
+  float values[kVector];
+  widen(raw, values);
   const auto factor = quant::device::make_factor(group.factor, 0.0f);
   const uint64_t codes = quant::device::encode8_as<kHow>(values, factor);
   quant::device::store_codes(quant::code_of(kHow), static_cast<uint8_t*>(p.activation.out) + at,
@@ -68,7 +60,7 @@ __device__ __forceinline__ void put_codes(const Args& p,
 }
 
 // A row of threads per row; neighbouring lanes share a scale.
-template <typename T, Encode kHow>
+template <typename T, Encode kHow, bool kIsPlainSilu>
 __global__ void __launch_bounds__(kThreads) activate_groups_kernel(const __grid_constant__ Args p) {
   const ActivationArgs& a = p.activation;
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
@@ -81,11 +73,11 @@ __global__ void __launch_bounds__(kThreads) activate_groups_kernel(const __grid_
     const int offset = static_cast<int>(threadIdx.x) % kWarp * kVector;
     for (int first = lane_first; first < a.width; first += static_cast<int>(blockDim.x) * kVector) {
       const int i = first + offset;
-      float values[kVector] = {};
+      Raw8<T> values = {};
       if (i < a.width) {
-        activate_vector(a, in, i, values);
+        values = activate_vector<kIsPlainSilu>(a, in, i);
       }
-      const float largest = largest_of_lanes(largest_of(values), p.group_lanes);
+      const float largest = largest_of_lanes(absmax(values), p.group_lanes);
       const quant::GroupCode group = code_of_group<kHow>(p, largest);
       if (i < a.width) {
         put_codes<kHow>(p, row * a.width + i, values, group);
@@ -99,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) activate_groups_kernel(const __grid_
 }
 
 // A block per row, which has one scale.
-template <typename T, Encode kHow>
+template <typename T, Encode kHow, bool kIsPlainSilu, int kHeld>
 __global__ void __launch_bounds__(kThreads) activate_rows_kernel(const __grid_constant__ Args p) {
   __shared__ float of_warp[2][kThreads / kWarp];  // in turn, so that one barrier per row is enough
   const ActivationArgs& a = p.activation;
@@ -109,14 +101,14 @@ __global__ void __launch_bounds__(kThreads) activate_rows_kernel(const __grid_co
   int turn = 0;
   for (int64_t row = span.begin + blockIdx.x; row < span.end; row += gridDim.x) {
     const T* in = static_cast<const T*>(a.in) + row * a.in_width;
-    float values[kHeld][kVector] = {};
+    Raw8<T> values[kHeld] = {};
     float largest = 0.0f;
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {
       const int i = static_cast<int>(threadIdx.x) * kVector + h * step;
       if (i < a.width) {
-        activate_vector(a, in, i, values[h]);
-        largest = fmaxf(largest, largest_of(values[h]));
+        values[h] = activate_vector<kIsPlainSilu>(a, in, i);
+        largest = fmaxf(largest, absmax(values[h]));
       }
     }
     largest = largest_of_lanes(largest, kWarp);
@@ -142,6 +134,15 @@ __global__ void __launch_bounds__(kThreads) activate_rows_kernel(const __grid_co
   }
 }
 
+template <typename T, Encode kHow, bool kIsPlainSilu>
+auto kernel_for(bool is_per_row, int vectors) {
+  if (!is_per_row) {
+    return activate_groups_kernel<T, kHow, kIsPlainSilu>;
+  }
+  return vectors <= kThreads ? activate_rows_kernel<T, kHow, kIsPlainSilu, 1>
+                             : activate_rows_kernel<T, kHow, kIsPlainSilu, kMaxHeld>;
+}
+
 template <typename T, Encode kHow>
 void launch(const Args& p, int64_t room, int num_sms, cudaStream_t stream) {
   const bool is_per_row = p.num_groups == 1;
@@ -150,7 +151,9 @@ void launch(const Args& p, int64_t room, int num_sms, cudaStream_t stream) {
   const int rows = is_per_row ? 1 : kThreads / across;
   const dim3 threads(static_cast<unsigned>(across), static_cast<unsigned>(rows));
   const dim3 grid = span_grid(p.activation.rows, room, rows, num_sms);
-  const auto kernel = is_per_row ? activate_rows_kernel<T, kHow> : activate_groups_kernel<T, kHow>;
+  const auto kernel = is_plain_silu<T>(p.activation.spec)
+                          ? kernel_for<T, kHow, sizeof(T) == 2>(is_per_row, vectors)
+                          : kernel_for<T, kHow, false>(is_per_row, vectors);
   kernel<<<grid, threads, 0, stream>>>(p);
   check_launch("activate_to_codes_kernel");
 }
@@ -164,7 +167,7 @@ bool can_activate_to_codes(const QuantizeSpec& spec, int64_t width) {
   }
   const int64_t group = spec.group.col > 0 ? spec.group.col : width;
   if (group >= width) {
-    return width <= int64_t{kThreads} * kVector * kHeld;
+    return width <= int64_t{kThreads} * kVector * kMaxHeld;
   }
   const int64_t lanes = group / kVector;
   return group % kVector == 0 && width % group == 0 && lanes <= kWarp && (lanes & (lanes - 1)) == 0;

@@ -1,8 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Standard format: rows are gathered by expert, go through both GEMMs in that order, and come back
-// to the places of their selections.  Batched format: they stay where they are.
+// Standard format: rows are gathered by expert, go through both GEMMs in that order, and are
+// weighted and summed from there.  Batched format: they stay where they are.
+//
+// Why the sums here: of the selections of a row that came from another rank only a few are local,
+// so [M, K, H] would be mostly zeros, written once and read again.
 #include "experts/cuda/cuda_experts.h"
 
 #include <fmt/format.h>
@@ -11,13 +14,14 @@
 #include <utility>
 
 #include "core/cuda/runtime.h"
+#include "core/token_sums.h"
 #include "experts/cuda/activation.h"
 #include "experts/cuda/activation_codes.h"
 #include "experts/cuda/expert_gemm.h"
 #include "experts/cuda/lora.h"
 #include "experts/cuda/permute.h"
 #include "experts/cuda/row_coder.h"
-#include "experts/cuda/unpermute.h"
+#include "experts/cuda/weighted_sum.h"
 #include "experts/experts_base.h"
 #include "experts/scratch.h"
 #include "experts/validate.h"
@@ -72,10 +76,15 @@ class CudaExperts final : public ExpertsBase {
         w1_{weights_.w1, weights_.quant.w1, gate_rows(desc_), weights_.quant.a1.alpha_or_gscale},
         w2_{weights_.w2, weights_.quant.w2, desc_.hidden, weights_.quant.a2.alpha_or_gscale} {}
 
+  WeightAndReduceKind weight_and_reduce() const override {
+    return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kNoOp;
+  }
+
   ExpertsWorkspace workspace(int64_t rows) const override {
     Scratch scratch;
     Buffers(*this, rows, scratch);
-    return {{0}, {0}, slots_shape(rows, desc_.hidden), desc_.in_dtype, scratch.bytes()};
+    const Shape output = is_batched() ? slots_shape(rows, desc_.hidden) : Shape{rows, desc_.hidden};
+    return {{0}, {0}, output, desc_.in_dtype, scratch.bytes()};
   }
 
   void apply(const ExpertsInput& input,
@@ -91,7 +100,6 @@ class CudaExperts final : public ExpertsBase {
     }
     Scratch block(scratch.bytes(), device_);
     const Buffers buffers(*this, num_rows, block);
-    const Tensor result = output.view({num_slots(num_rows), desc_.hidden});
     fill_zero(buffers.next_item.raw(), buffers.next_item.nbytes(), stream.native_handle(),
               device_.index);
     const RowGroups rows = load_order(input, buffers, stream);
@@ -100,9 +108,16 @@ class CudaExperts final : public ExpertsBase {
     const RowOperand x = load_input(input, rows, buffers, stream);
     run_gemm1(x, rows, adapters, buffers, stream);
     run_gemm2(load_hidden(rows, buffers, stream), rows, adapters,
-              is_batched() ? result : buffers.gemm2, buffers, stream);
+              is_batched() ? as_rows(output) : buffers.gemm2, buffers, stream);
     if (!is_batched()) {
-      unpermute_rows(buffers.gemm2, buffers.row_of_slot, result, stream);
+      CudaSumArgs sum;
+      sum.rows = buffers.gemm2;
+      sum.row_of_slot = buffers.row_of_slot;
+      sum.weights = input.apply_router_weight_on_input ? Tensor{} : input.topk_weights;
+      sum.sums_in_type = sums_in_dtype(desc_.topk);
+      sum.topk = desc_.topk;
+      sum.output = output;
+      cuda_weighted_sum(sum, stream);
     }
   }
 

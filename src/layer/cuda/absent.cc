@@ -3,16 +3,9 @@
 //
 // The functions of this folder in a build without CUDA.
 #include "layer/cuda/rows.h"
-#include "layer/cuda/weighted_sum.h"
 
 namespace moebius {
 
-void cuda_weighted_sum(const CudaSumArgs& args, const Stream&) {
-  expect_usable(args.rows.device());
-}
-void cuda_batched_sum(const CudaSumArgs& args, int64_t, const Stream&) {
-  expect_usable(args.rows.device());
-}
 void cuda_copy_rows(const Tensor&, const Tensor& out, const Stream&) {
   expect_usable(out.device());
 }

@@ -11,7 +11,7 @@
 #include "core/cuda/floats.cuh"
 #include "core/cuda/runtime.h"
 #include "experts/cuda/permute.h"
-#include "layer/cuda/weighted_sum.h"
+#include "experts/cuda/weighted_sum.h"
 
 namespace moebius {
 
