@@ -10,8 +10,8 @@
 #include "core/same_device.h"
 #include "core/token_sums.h"
 #include "experts/cuda/permute.h"
-#include "layer/batched_rows.h"
 #include "experts/cuda/weighted_sum.h"
+#include "layer/batched_rows.h"
 #include "layer/row_ops.h"
 
 namespace moebius {
