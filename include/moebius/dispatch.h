@@ -93,9 +93,9 @@ struct DispatchInput {
   Tensor topk_weights;           // f32 [T, K]; optional
   int64_t expert_alignment = 1;  // expert_num_tokens are rounded up to a multiple of it
   Event previous;                // the stream waits for it before anything is read
-  // CUDA: rows the outputs have room for, the same on every rank; 0: as many as arrive.  With it
-  // no host waits for its device, and the call may be captured in a CUDA graph.  Expert ids of rows
-  // beyond M are -1, what else they hold is undefined; more rows than that are a CommError.
+  // CUDA: rows to have room for, the same on every rank; 0: as many as arrive.  With it no host
+  // waits, and the call may be captured in a CUDA graph; Unsupported over several nodes.  Expert
+  // ids of rows beyond M are -1, what else they hold is undefined; more rows are a CommError.
   int64_t capacity = 0;
 };
 

@@ -12,8 +12,8 @@ std::string GpuRanks::name() const {
 }
 
 std::vector<GpuRanks> gpu_ranks() {
-  return {{"peer", 1, 1}, {"peer", 2, 1}, {"peer", 3, 1}, {"peer", 4, 1},
-          {"peer", 2, 2}, {"peer", 4, 4}, {"peer", 8, 8}, {"nccl", 1, 1},
+  return {{"peer", 1, 1}, {"peer", 2, 1}, {"peer", 3, 1}, {"peer", 4, 1}, {"peer", 5, 1},
+          {"peer", 8, 1}, {"peer", 2, 2}, {"peer", 4, 4}, {"peer", 8, 8}, {"nccl", 1, 1},
           {"nccl", 2, 2}, {"nccl", 4, 4}, {"nccl", 8, 8}};
 }
 

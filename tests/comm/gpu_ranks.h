@@ -29,7 +29,7 @@ inline void PrintTo(const GpuRanks& ranks, std::ostream* out) {
   *out << ranks.name();
 }
 
-// 1 to 4 ranks on one GPU; one rank per GPU on 2, 4 and 8, with either provider.
+// 1 to 8 ranks on one GPU; one rank per GPU on 2, 4 and 8, with either provider.
 std::vector<GpuRanks> gpu_ranks();
 // The same, in pretended nodes.
 std::vector<GpuRanks> gpu_nodes();

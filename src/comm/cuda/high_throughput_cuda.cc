@@ -15,6 +15,7 @@
 #include "comm/route.h"
 #include "core/cuda/check.h"
 #include "core/cuda/runtime.h"
+#include "moebius/deadline.h"
 #include "moebius/log.h"
 
 namespace moebius::comm {
@@ -131,6 +132,9 @@ void CudaHighThroughput::load_kernels() {
 void CudaHighThroughput::check() {
   auto* record = mapped_->host_as<FaultRecord>();
   const uint64_t fault = std::atomic_ref(record->fault).load();
+  if (!broken_ && fault != 0 && unpack_fault(fault).reason == FaultReason::kStopped) {
+    broken_ = told_by_hosts();
+  }
   if (!broken_ && fault != 0) {
     broken_ = make_comm_error(group.rank(), fault, std::atomic_ref(record->seen).load(),
                               group.timeout().count());
@@ -138,6 +142,19 @@ void CudaHighThroughput::check() {
   if (broken_) {
     throw CommError(*broken_);
   }
+}
+
+std::optional<CommError> CudaHighThroughput::told_by_hosts() const {
+  constexpr std::chrono::milliseconds kPatience{100};  // news may be slower than NVLink
+  const Deadline look = Deadline::after(kPatience);
+  try {
+    group.wait_until(
+        "high throughput", group.rank(), [&] { return look.expired(); },
+        [] { return std::string("expected news of a rank that has failed"); });
+  } catch (const CommError& error) {
+    return error;
+  }
+  return std::nullopt;
 }
 
 void CudaHighThroughput::order_after_last(const Stream& stream) {

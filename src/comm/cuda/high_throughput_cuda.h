@@ -91,6 +91,8 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   };
 
   void load_kernels();
+  // Why a rank whose host has given up did so.
+  std::optional<CommError> told_by_hosts() const;
   void order_after_last(const Stream& stream);
   // Fills in what all launches have in common.
   void set_payloads(Transfer& transfer, int64_t num_tokens) const;
