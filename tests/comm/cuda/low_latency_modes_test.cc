@@ -1,0 +1,314 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Low latency on GPUs: halves in flight, many calls, graphs, failures, ranks given up.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "core/cuda/runtime.h"
+#include "tests/comm/cuda/low_latency_ranks.h"
+
+namespace moebius::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Send halves of two calls before either receive half; every other time the second comes first.
+TEST_P(LowLatencyCuda, TwoCallsInFlightDoNotDisturbEachOther) {
+  const Problem p = make_problem(9, 3, 1152);
+  const Reference reference = run_on_cpu(p, {kNone}, 12);
+  run_ranks(p, [&](Rank& r) {
+    const std::vector<Call>& calls = reference[static_cast<size_t>(r.group.rank())];
+    for (size_t i = 0; i + 1 < calls.size(); i += 2) {
+      const DeviceInput a = put(r, calls[i].in);
+      const DeviceInput b = put(r, calls[i + 1].in);
+      auto pending_a = r.gpu.dispatch_async(a.x, a.ids, kNone, r.stream, a.tags);
+      auto pending_b = r.gpu.dispatch_async(b.x, b.ids, kNone, r.stream, b.tags);
+      EXPECT_THROW(r.gpu.dispatch_async(a.x, a.ids, kNone, r.stream), InvalidArgument);
+      const bool is_swapped = i % 4 == 2;
+      (is_swapped ? pending_b : pending_a).hook();
+      (is_swapped ? pending_a : pending_b).hook();
+      const auto got_a = pending_a.receive();
+      const auto got_b = pending_b.receive();
+      pending_a = {};
+      pending_b = {};
+      r.finish();
+      expect_dispatched(got_a, calls[i]);
+      expect_dispatched(got_b, calls[i + 1]);
+      const Tensor y_a = r.up_batched(calls[i].y, calls[i].counts);
+      const Tensor y_b = r.up_batched(calls[i + 1].y, calls[i + 1].counts);
+      auto back_a = r.gpu.combine_async(y_a, a.ids, a.weights, *got_a.handle, a.out, r.stream);
+      auto back_b = r.gpu.combine_async(y_b, b.ids, b.weights, *got_b.handle, b.out, r.stream);
+      (is_swapped ? back_a : back_b).finish();
+      (is_swapped ? back_b : back_a).finish();
+      r.finish();
+      expect_combined(a.out, calls[i]);
+      expect_combined(b.out, calls[i + 1]);
+    }
+  });
+}
+
+// No host synchronisation for many calls, while ranks drift apart by turns.
+TEST_P(LowLatencyCuda, TenThousandCallsInARow) {
+  constexpr int kCalls = 10'000;
+  const Problem p = make_problem(8, 4, 1024);
+  const Reference reference = run_on_cpu(p, {kNone}, 1);
+  run_ranks(p, [&](Rank& r) {
+    const Call& expected = reference[static_cast<size_t>(r.group.rank())][0];
+    const DeviceInput in = put(r, expected.in);
+    const Tensor y = r.up_batched(expected.y, expected.counts);
+    for (int call = 0; call < kCalls; ++call) {
+      if (call % 197 == 0 && call / 197 % r.group.size() == r.group.rank()) {
+        std::this_thread::sleep_for(milliseconds(3));
+      }
+      const auto got = r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+      r.gpu.combine(y, in.ids, in.weights, *got.handle, in.out, r.stream);
+      if (call % 1000 == 999) {
+        r.finish();
+        expect_dispatched(got, expected);
+        expect_combined(in.out, expected);
+      }
+    }
+    const Tensor statistics = r.gpu.expert_statistics();
+    for (int64_t l = 0; l < statistics.numel(); ++l) {
+      EXPECT_EQ(statistics.data<int64_t>()[l],
+                int64_t{kCalls} * expected.counts.data<int32_t>()[l]);
+    }
+    expect_sent(r.gpu.statistics(), expected.sent, kCalls);
+    r.gpu.reset_statistics();
+    expect_sent(r.gpu.statistics(), {}, 1);
+  });
+}
+
+// One dispatch and one combine: the bank changes with every replay, the tensors do not.
+TEST_P(LowLatencyCuda, GraphsMayBeReplayed) {
+  if (!is_one_node()) {
+    GTEST_SKIP() << "skipped: needs one node";
+  }
+  const Problem p = make_problem(8, 4, 2048);
+  const Reference reference = run_on_cpu(p, {kNone}, 7);
+  run_ranks(p, [&](Rank& r) {
+    const std::vector<Call>& calls = reference[static_cast<size_t>(r.group.rank())];
+    const DeviceInput in = put(r, calls[0].in);
+    // Both results have their tensors before anything is captured.
+    r.gpu.dispatch(in.x, in.ids, kNone, r.stream);
+    r.gpu.dispatch(in.x, in.ids, kNone, r.stream);
+    const Tensor y = r.up_batched(calls[0].y, calls[0].counts);
+    r.finish();
+    auto* const stream = static_cast<cudaStream_t>(r.stream.native_handle());
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    const auto got = r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+    r.gpu.combine(y, in.ids, in.weights, *got.handle, in.out, r.stream);
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    ASSERT_EQ(cudaGraphUpload(exec, stream), cudaSuccess);
+    r.stream.synchronize();
+    r.group.barrier("captured");
+    for (const Call& call : calls) {
+      for (const auto& [from, to] : {std::pair{call.in.x, in.x}, std::pair{call.in.ids, in.ids},
+                                     std::pair{call.in.weights, in.weights}}) {
+        cuda::copy_now(to.raw(), from.raw(), from.nbytes(), r.device.index);
+      }
+      r.fill_batched(y, call.y, call.counts);
+      ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+      r.finish();
+      expect_dispatched(got, call);
+      expect_combined(in.out, call);
+    }
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+  });
+}
+
+// The last rank never comes.  The others are told so within the deadline, and no kernel spins on.
+TEST_P(LowLatencyCuda, NamesARankThatNeverComes) {
+  if (num_ranks() == 1 || !is_one_node()) {
+    GTEST_SKIP() << "nobody to miss on this node";
+  }
+  const Problem p = make_problem(8, 4, 1024);
+  const milliseconds timeout(1500);
+  run_ranks(
+      p,
+      [&](Rank& r) {
+        const int missing = r.group.size() - 1;
+        const DeviceInput in = put(r, make_input(p, r.group.rank(), 5));
+        if (r.group.rank() == missing) {
+          std::this_thread::sleep_for(timeout);  // the others need as long to find out
+          return;
+        }
+        const auto start = std::chrono::steady_clock::now();
+        try {
+          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.stream.synchronize();
+          r.gpu.check();
+          ADD_FAILURE() << "did not miss rank " << missing;
+        } catch (const CommError& error) {
+          EXPECT_EQ(error.peer(), missing) << error.what();
+          EXPECT_NE(std::string(error.what()).find("low latency dispatch, call 1"),
+                    std::string::npos)
+              << error.what();
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * timeout);
+        EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream), CommError);
+      },
+      timeout);
+}
+
+TEST_P(LowLatencyCuda, NamesARankThatNeverComesFromAnotherNode) {
+  if (is_one_node()) {
+    GTEST_SKIP() << "needs nodes";
+  }
+  const Problem p = make_problem(8, 4, 1024);
+  const milliseconds timeout(1500);
+  run_gpu_ranks(
+      GetParam(),
+      [&](Group& group) {
+        Rank r(group, p);
+        if (group.rank() == num_ranks() - 1) {
+          std::this_thread::sleep_for(2 * timeout);
+          return;
+        }
+        const DeviceInput in = put(r, make_input(p, group.rank(), 5));
+        const auto start = std::chrono::steady_clock::now();
+        try {
+          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          ADD_FAILURE() << "did not miss rank " << num_ranks() - 1;
+        } catch (const CommError& error) {
+          EXPECT_EQ(error.peer(), num_ranks() - 1) << error.what();
+          EXPECT_NE(std::string(error.what()).find("low latency dispatch"), std::string::npos)
+              << error.what();
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * timeout);
+      },
+      timeout);
+}
+
+// Every rank is told, the one with the id also which.
+TEST_P(LowLatencyCuda, NamesARankWithABadId) {
+  const Problem p = make_problem(8, 4, 1024);
+  run_ranks(p, [&](Rank& r) {
+    const int bad = r.group.size() - 1;
+    const Input host = make_input(p, r.group.rank(), 5);
+    if (r.group.rank() == bad) {
+      host.ids.data<int32_t>()[9 * p.routing.topk + 2] = 8;
+    }
+    const DeviceInput in = put(r, host);
+    if (!is_one_node()) {  // found before anything is told, as on the CPU
+      if (r.group.rank() == bad) {
+        EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags), InvalidArgument);
+      }
+      return;
+    }
+    r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+    r.stream.synchronize();
+    r.group.barrier("all know");
+    try {
+      r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);  // may be the first to see it
+      r.stream.synchronize();
+      r.gpu.check();
+      ADD_FAILURE() << "id 8 of 8 experts passed";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.peer(), bad) << error.what();
+      EXPECT_NE(std::string(error.what()).find("expert id"), std::string::npos) << error.what();
+      EXPECT_EQ(std::string(error.what()).find("8 of token 9") != std::string::npos,
+                r.group.rank() == bad)
+          << error.what();
+    }
+  });
+}
+
+// Given up from the start: nothing is sent to it, awaited from it, or summed of it.
+TEST_P(LowLatencyCuda, GoesOnWithoutADeadRank) {
+  if (num_ranks() == 1) {
+    GTEST_SKIP() << "nobody to lose";
+  }
+  Problem p = make_problem(3 * num_ranks() + 1, 4, 1024);
+  const int dead = num_ranks() - 1;
+  if (!is_one_node()) {  // calls are collective
+    run_ranks(p, [&](Rank& r) {
+      if (r.group.rank() != dead) {
+        const DeviceInput in = put(r, make_input(p, r.group.rank(), 5));
+        r.gpu.set_dead(dead, true);
+        EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream), CommError);
+        r.gpu.set_dead(dead, false);
+      }
+    });
+    return;
+  }
+  for (const LowLatencySum sum : {LowLatencySum::kSelections, LowLatencySum::kRanks}) {
+    p.sum = sum;
+    const Reference reference = run_on_cpu(p, {kNone}, 5, dead);
+    run_ranks(p, [&](Rank& r) {
+      r.group.barrier("made");
+      if (r.group.rank() != dead) {
+        r.gpu.set_dead(dead, true);
+        for (const Call& call : reference[static_cast<size_t>(r.group.rank())]) {
+          check_call(r, call);
+        }
+        r.group.set_dead(dead, false);  // for the barrier at the end
+      }
+    });
+  }
+}
+
+// The last rank stops coming.  The others find out in different calls, give it up, and go on.
+TEST_P(LowLatencyCuda, GoesOnAfterAFailure) {
+  if (num_ranks() == 1 || !is_one_node()) {
+    GTEST_SKIP() << "nobody to lose on this node";
+  }
+  const Problem p = make_problem(3 * num_ranks() + 1, 4, 1024);
+  const int dead = num_ranks() - 1;
+  const milliseconds timeout(1500);
+  const Reference before = run_on_cpu(p, {kNone}, 3);
+  const Reference after = run_on_cpu(p, {kNone}, 5, dead);
+  std::atomic<int> survivors{0};
+  run_ranks(
+      p,
+      [&](Rank& r) {
+        const int rank = r.group.rank();
+        for (const Call& call : before[static_cast<size_t>(rank)]) {
+          check_call(r, call);
+        }
+        r.group.barrier("so far");
+        if (rank == dead) {
+          for (int i = 0; i < 200 && survivors < dead; ++i) {
+            std::this_thread::sleep_for(milliseconds(50));
+          }
+          return;
+        }
+        {
+          const DeviceInput in = put(r, make_input(p, rank, 9));
+          auto pending = r.gpu.dispatch_async(in.x, in.ids, kNone, r.stream, in.tags);
+          Pending<LowLatencyDispatchOutput> next;
+          if (rank == 0) {
+            next = r.gpu.dispatch_async(in.x, in.ids, kNone, r.stream, in.tags);
+          }
+          pending.hook();
+          r.stream.synchronize();
+          try {
+            r.gpu.check();
+            ADD_FAILURE() << "did not miss rank " << dead;
+          } catch (const CommError& error) {
+            EXPECT_EQ(error.peer(), dead) << error.what();
+          }
+          EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream), CommError);
+        }
+        r.gpu.set_dead(dead, true);
+        r.gpu.reset_statistics();
+        for (const Call& call : after[static_cast<size_t>(rank)]) {
+          check_call(r, call);
+        }
+        r.group.set_dead(dead, false);  // for the barrier at the end
+        ++survivors;
+      },
+      timeout);
+}
+
+}  // namespace
+}  // namespace moebius::testing
