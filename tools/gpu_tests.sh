@@ -97,9 +97,10 @@ if [[ -n "$sanitizer" ]]; then
   tool="$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)"
   under=("$tool" --tool "$sanitizer" --error-exitcode 9 --print-limit 20)
   # What needs no second rank and no second kernel beside the first, and is not large.
-  small='*/cuda:*OnGpu*:CudaTest.*:StageGraph.*:*/peer_R1_on1'
-  large='*WhileAKernelRuns:*SideBySide:*TooLarge*:*TenThousand*:*WideRows*:*HiddenSizes*:*AnyWayOf*'
-  large+=':*TopkFrom*:*QuantizesAndDequantizes*:*UpTo8192*:*GivesUp*'
+  small='*/cuda:*/cuda_*:*/peer_R1_on1:*OnGpu*:CudaTest.*:StageGraph.*:CudaExperts.*:CudaRows.*'
+  small+=':CudaLayer.*:Sm90GroupedGemmTest.OneTile*:Sm90GroupedGemmTest.Batched*'
+  large='*WhileAKernelRuns:*SideBySide:*TooLarge*:*OutOfMemory*:*TenThousand*:*WideRows*:*HiddenSizes*'
+  large+=':*WidthsOf*:*AnyWayOf*:*TopkFrom*:*QuantizesAndDequantizes*:*UpTo8192*:*GivesUp*'
   set -- --gtest_filter="$small-$large"
   if [[ "$sanitizer" == racecheck ]]; then
     # Its warps hand flags over by release and acquire in shared memory, which racecheck takes for a
