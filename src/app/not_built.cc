@@ -21,18 +21,12 @@ struct Limit {
 };
 
 template <auto Member>
-std::optional<std::string> above_one(const RunOptions& o) {
-  return o.*Member > 1 ? std::optional(std::to_string(o.*Member)) : std::nullopt;
-}
-
-template <auto Member>
 std::optional<std::string> any_file(const RunOptions& o) {
   return (o.*Member).empty() ? std::nullopt : std::optional(o.*Member);
 }
 
 // Everything that waits for a later step.  Building a feature removes its line.
 constexpr Limit kLimits[] = {
-    {"--microbatches", above_one<&RunOptions::microbatches>, "one micro-batch only so far"},
     {"--trace", any_file<&RunOptions::trace>, "--json has the time of each stage"},
     {"--report", any_file<&RunOptions::report>, "--json has every figure of the printed report"},
 };

@@ -61,8 +61,8 @@ void add_parallel_options(CLI::App& app, RunOptions& o) {
   app.add_option("--all2all", o.all2all, "transport between ranks")
       ->check(CLI::IsMember({"none", "allgather_reducescatter", "high_throughput", "low_latency"}));
   app.add_flag("--monolithic", o.monolithic, "router logits travel, the experts route");
-  app.add_option("--microbatches", o.microbatches, "overlapped parts of the batch")
-      ->check(from_one_to(kMaxInt));
+  app.add_option("--microbatches", o.microbatches, "parts of a call that overlap (default 1)")
+      ->check(from_one_to(64));
 }
 
 void add_report_options(CLI::App& app, RunOptions& o) {

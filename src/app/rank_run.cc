@@ -28,6 +28,7 @@ MoeLayerOptions layer_options(const RunOptions& options) {
   chosen.experts = options.experts;
   chosen.chunk_tokens = options.chunk_tokens;
   chosen.monolithic = options.monolithic;
+  chosen.microbatches = options.microbatches;
   return chosen;
 }
 
@@ -131,6 +132,7 @@ LayerRun run_layer(const RunOptions& options,
              computed, stream, group, figures);
   const Tensor output = to_device(computed, Device::cpu(), stream);
 
+  run.microbatches = layer.kernel().last_microbatches();
   run.expert_load = layer.expert_load();
   run.weight_bytes = run.cost.total_bytes;
   if (group == nullptr) {

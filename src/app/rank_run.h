@@ -39,6 +39,7 @@ struct RankFigures {
   int64_t node_copies = -1;
   int64_t workspace_bytes = 0;
   double call_us = 0;
+  double waited_us = 0;  // for other ranks, on the host
   std::array<double, kStages.size()> stage_us{};
 };
 
@@ -47,8 +48,9 @@ struct LayerRun {
   int64_t weight_bytes = 0;  // of all ranks together
   std::string quantization;
   std::vector<std::pair<std::string, std::string>> implementations;
-  int threads = 0;     // of this rank
-  std::string device;  // "cpu" or the GPUs' name
+  int threads = 0;       // of this rank
+  int microbatches = 1;  // that a call was cut into
+  std::string device;    // "cpu" or the GPUs' name
   double load_us = 0;
   std::vector<RankFigures> ranks;
   Tensor expert_load;                             // i64 [E], over all ranks

@@ -48,6 +48,7 @@ int64_t choose_layer(const RunOptions& options, const ModelInfo& model) {
 void summarize_ranks(LayerRun run, RunResult& result) {
   for (const RankFigures& rank : run.ranks) {
     result.call_us = std::max(result.call_us, rank.call_us);
+    result.waited_us = std::max(result.waited_us, rank.waited_us);
     result.workspace_bytes += rank.workspace_bytes;
   }
   for (size_t s = 0; s < kStages.size(); ++s) {
@@ -64,6 +65,7 @@ void summarize_ranks(LayerRun run, RunResult& result) {
   result.quantization = run.quantization;
   result.implementations = std::move(run.implementations);
   result.threads = run.threads;
+  result.microbatches = run.microbatches;
   result.device = run.device;
   result.load_us = run.load_us;
   result.expert_load = run.expert_load;

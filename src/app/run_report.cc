@@ -183,7 +183,8 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                              mean_expert_rows,
                              f.intra_node_bytes,
                              f.inter_node_bytes,
-                             f.call_us};
+                             f.call_us,
+                             f.waited_us};
     row.insert(row.end(), f.stage_us.begin(), f.stage_us.end());
     rows.push_back(std::move(row));
   }
@@ -200,6 +201,13 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                {"ranks_per_node", options.ranks_per_node},
                {"intra_node_bytes", intra, Unit::kBytes},
                {"inter_node_bytes", inter, Unit::kBytes}});
+  report.line("parallel", "waiting",
+              "{waited_us} for other ranks, {waited_share} of the call; {microbatches} of "
+              "{asked_microbatches} micro-batches",
+              {{"waited_us", r.waited_us, Unit::kMicros},
+               {"waited_share", r.waited_us / std::max(r.call_us, 1e-3), Unit::kPercent},
+               {"microbatches", r.microbatches},
+               {"asked_microbatches", options.microbatches}});
   if (r.ranks.front().copies >= 0) {
     report.line(
         "parallel", "copies",
@@ -228,7 +236,8 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                                  {"mean_expert_rows", "mean", Unit::kDecimals},
                                  {"intra_node_bytes", "in node", Unit::kBytes},
                                  {"inter_node_bytes", "between", Unit::kBytes},
-                                 {"call_us", "call", Unit::kMicros}};
+                                 {"call_us", "call", Unit::kMicros},
+                                 {"waited_us", "waited", Unit::kMicros}};
   for (const std::string_view stage : kStages) {
     columns.push_back({stage, stage, Unit::kMicros});
   }

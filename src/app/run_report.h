@@ -30,9 +30,11 @@ struct RunResult {
   // Stage and the implementation that was chosen for it.
   std::vector<std::pair<std::string, std::string>> implementations;
   int threads = 0;
-  std::string device;  // "cpu" or the GPUs' name
-  double load_us = 0;  // from opening the checkpoint to a layer that can be called
-  double call_us = 0;  // median of one forward(), of the slowest rank
+  int microbatches = 1;
+  std::string device;    // "cpu" or the GPUs' name
+  double load_us = 0;    // from opening the checkpoint to a layer that can be called
+  double waited_us = 0;  // of the rank that waited longest
+  double call_us = 0;    // median of one forward(), of the slowest rank
   std::vector<std::pair<std::string, double>> stages_us;  // likewise
   RankPlan plan;
   std::vector<RankFigures> ranks;

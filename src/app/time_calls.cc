@@ -73,13 +73,16 @@ void time_calls(const RunOptions& options,
   const auto before_calls = layer.kernel().prepare_finalize().statistics();
   context.profile = on_gpu ? nullptr : &profile;
   std::vector<double> calls;
+  std::vector<double> waits;
   std::array<std::vector<double>, kStages.size()> stages;
   for (int i = 0; i < options.repeat; ++i) {
     profile.clear();
     Traffic before;
+    Clock::duration waited_before{};
     if (group != nullptr) {
       group->barrier("start of a timed call");
       before = group->traffic();
+      waited_before = group->waited();
     }
     stream.synchronize();
     const auto start = Clock::now();
@@ -89,6 +92,7 @@ void time_calls(const RunOptions& options,
     layer.check();
     if (group != nullptr) {
       const Traffic after = group->traffic();
+      waits.push_back(microseconds(group->waited() - waited_before));
       figures.intra_node_bytes = after.intra_node_bytes - before.intra_node_bytes;
       figures.inter_node_bytes = after.inter_node_bytes - before.inter_node_bytes;
     }
@@ -109,6 +113,7 @@ void time_calls(const RunOptions& options,
     }
   }
   figures.call_us = median(calls);
+  figures.waited_us = waits.empty() ? 0 : median(waits);
   for (size_t s = 0; s < kStages.size(); ++s) {
     figures.stage_us[s] = median(stages[s]);
   }

@@ -123,7 +123,6 @@ TEST(Usage, OptionsOfLaterStepsSayThatTheyAreNotBuilt) {
     arguments.insert(arguments.end(), option.begin(), option.end());
     expect_refused(arguments, {"moebius: " + text + ": not built yet"});
   };
-  refused({"--microbatches", "2"}, "--microbatches 2");
   refused({"--trace", "t.json"}, "--trace t.json");
   refused({"--report", "r.html"}, "--report r.html");
   expect_refused({"plan", "--gpus", "8"}, {"plan: not built yet"});

@@ -113,6 +113,42 @@ TEST(Ranks, ReportTellsTheLoadOfEachRanksExperts) {
   }
 }
 
+// Over a link slowed down, so that there is something to wait for.
+TEST(Ranks, MicrobatchesGiveTheSameOutput) {
+  const ScratchFolder scratch;
+  const auto run = [&](const std::string& backend, const std::string& microbatches) {
+    const std::string file = scratch / (backend + microbatches);
+    Words words = {"run",       "--model",      tiny_model(),
+                   "--tokens",  "256",          "--repeat",
+                   "1",         "--ranks",      "2",
+                   "--all2all", backend,        "--output",
+                   file,        "--json",       file + ".json",
+                   "--experts", "cpu_portable", "--microbatches",
+                   microbatches};
+    const CommandResult result = run_command(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return std::pair(Safetensors(file).tensor("output"), read_json(file + ".json")["parallel"]);
+  };
+  setenv("MOEBIUS_LINK_MB_PER_S", "1", 1);
+  for (const std::string backend : {"high_throughput", "low_latency"}) {
+    SCOPED_TRACE(backend);
+    const auto [alone, parallel_alone] = run(backend, "1");
+    for (const std::string microbatches : {"2", "3", "4"}) {
+      SCOPED_TRACE(microbatches);
+      const auto [output, parallel] = run(backend, microbatches);
+      EXPECT_EQ(std::memcmp(output.raw(), alone.raw(), static_cast<size_t>(alone.nbytes())), 0);
+      EXPECT_EQ(parallel["microbatches"].get<int>(), std::stoi(microbatches));
+      EXPECT_EQ(parallel["copies"], parallel_alone["copies"]);
+      EXPECT_EQ(parallel["expert_rows"], parallel_alone["expert_rows"]);
+      EXPECT_GT(parallel["waited_us"].get<double>(), 0);
+    }
+    EXPECT_EQ(parallel_alone["microbatches"], 1);
+    // Of 128 tokens a quarter or more crosses, 512 bytes each, there and back.
+    EXPECT_GT(parallel_alone["waited_us"].get<double>(), 10'000);
+  }
+  unsetenv("MOEBIUS_LINK_MB_PER_S");
+}
+
 TEST(Ranks, CopiesDependOnTheBackend) {
   const ScratchFolder scratch;
   const auto parallel = [&](const std::string& backend) {

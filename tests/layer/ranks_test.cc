@@ -38,7 +38,9 @@ class SequenceParallel : public ::testing::TestWithParam<Spread> {};
 
 // Outputs of tp 2 x dp 2 ranks.  Sequence parallel: every rank has tokens of its own; else ranks of
 // a TP group have those of both.
-std::vector<Tensor> run_tp2_dp2(const Spread& spread, bool sequence_parallel) {
+std::vector<Tensor> run_tp2_dp2(const Spread& spread,
+                                bool sequence_parallel,
+                                int microbatches = 1) {
   std::vector<Tensor> outputs(kRanks);
   ThreadGroupOptions options;
   options.num_ranks = kRanks;
@@ -49,6 +51,8 @@ std::vector<Tensor> run_tp2_dp2(const Spread& spread, bool sequence_parallel) {
     MoeLayerOptions chosen = SmallLayer::options();
     chosen.monolithic = spread.monolithic;
     chosen.sequence_parallel = sequence_parallel;
+    chosen.microbatches = microbatches;
+    chosen.min_microbatch_tokens = 0;
     const Stream stream = Stream::cpu(1);
     MoeLayer layer(SmallLayer::shard(parallel), chosen, stream, &group);
     WorkspacePool pool;
@@ -74,6 +78,18 @@ TEST_P(SequenceParallel, RowsAreThoseOfSharedTokens) {
     expect_same_bits(own[rank], shared[rank].slice(0, kTokens[rank]));
     expect_same_bits(own[rank + 1],
                      shared[rank].slice(kTokens[rank], kTokens[rank] + kTokens[rank + 1]));
+  }
+}
+
+// Also those that take several calls of a batched backend, and some without a token.
+TEST_P(SequenceParallel, MicrobatchesChangeNoBit) {
+  const std::vector<Tensor> whole = run_tp2_dp2(GetParam(), false);
+  for (const int microbatches : {2, 3, 4}) {
+    SCOPED_TRACE(microbatches);
+    const std::vector<Tensor> cut = run_tp2_dp2(GetParam(), false, microbatches);
+    for (size_t rank = 0; rank < kRanks; ++rank) {
+      expect_same_bits(cut[rank], whole[rank]);
+    }
   }
 }
 
