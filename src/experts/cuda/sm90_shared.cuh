@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Shared memory of the grouped GEMM's kernel, and its ring of stages.
+#pragma once
+
+#include <cstdint>
+
+#include "core/cuda/ptx.cuh"
+#include "experts/cuda/sm90_launch.h"
+#include "experts/cuda/sm90_schedule.h"
+
+namespace moebius::cuda::sm90 {
+
+inline constexpr int kBoxBytesA = kBoxRowsA * kBlockBytes;
+inline constexpr int kBoxBytesB = kBoxRowsB * kBlockBytes;
+inline constexpr int kBytesA = kTileRows * kBlockBytes;
+inline constexpr int kBytesB = kTileColumns * kBlockBytes;
+inline constexpr int kStageBytes = kBytesA + kBytesB;
+inline constexpr int kScaleBlock = 128;  // elements of K, and of N, that share a scale
+inline constexpr int kWarp = 32;
+inline constexpr int kWarpgroup = 128;
+inline constexpr int kConsumers = 2;  // warpgroups
+inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
+inline constexpr int kClusterSize = 2;
+inline constexpr int kItemSlots = 2;
+
+template <bool kFp8, typename OutType>
+struct Config {
+  static constexpr bool kIsFp8 = kFp8;
+  using Out = OutType;
+  static constexpr int kStages = 4;
+  // Of a thread: 168 at launch, 3 warpgroups.
+  static constexpr int kConsumerRegisters = 224;
+  static constexpr int kProducerRegisters = 56;
+  static constexpr int kBlockElements = kFp8 ? kBlockBytes : kBlockBytes / 2;
+};
+
+// What a consumer has to do, from the stage on at which the producer says so.
+struct Work {
+  int group;
+  int row;       // first row, in a and out
+  int num_rows;  // 0: nothing, ever
+  int column;
+  int is_small;
+};
+
+// Shared memory: stages (1024-byte aligned), barriers, groups.
+template <typename Config>
+struct Shared {
+  uint8_t stages[Config::kStages][kStageBytes];  // a, then b
+  float a_scale[Config::kStages][Config::kIsFp8 ? kTileRows : 1];
+  float b_scale[Config::kStages][2];  // of either half of the columns
+  Work work[Config::kStages];         // of the tile whose first block a stage has
+  uint64_t full[Config::kStages];     // of the bytes of a stage
+  uint64_t empty[Config::kStages];    // of the consumer warps of both CTAs
+  uint64_t item_full[kItemSlots];
+  uint64_t item_empty[kItemSlots];  // in rank 0: of the producer of rank 1
+  int items[kItemSlots];
+  int first_items[kMaxGroups + 1];
+  int group_begin[kMaxGroups];
+  int group_rows[kMaxGroups];
+};
+
+// A place in the ring of stages; producer and consumers each go through it on their own.
+template <typename Config>
+struct Ring {
+  Shared<Config>& shared;
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ uint8_t* a() const { return shared.stages[stage]; }
+  __device__ __forceinline__ uint8_t* b() const { return shared.stages[stage] + kBytesA; }
+  __device__ __forceinline__ void advance() {
+    if (++stage == Config::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void await_full() const {
+    ptx::mbarrier_wait_parity(&shared.full[stage], parity);
+  }
+  // Of a new barrier the phase before the first counts as complete.
+  __device__ __forceinline__ void await_empty() const {
+    ptx::mbarrier_wait_parity(&shared.empty[stage], parity ^ 1);
+  }
+  // By every consumer warp once it has read the stage.  Both producers write it, by multicast.
+  __device__ __forceinline__ void release(int of_stage) const {
+    const unsigned lane = threadIdx.x % kWarp;
+    if (lane < kClusterSize) {
+      ptx::mbarrier_arrive_cluster(&shared.empty[of_stage], lane);
+    }
+  }
+};
+
+template <typename Config>
+__device__ __forceinline__ int num_blocks(const Args& args) {
+  return (args.k + Config::kBlockElements - 1) / Config::kBlockElements;
+}
+
+}  // namespace moebius::cuda::sm90
