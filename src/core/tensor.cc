@@ -215,6 +215,11 @@ Tensor to_device(const Tensor& tensor, Device device, const Stream& stream) {
     return tensor;
   }
   Tensor result = Tensor::empty(tensor.shape(), tensor.dtype(), device);
+  if (device.is_cpu()) {
+    // Why before: a copy to pageable memory waits inside the driver, where it may hold up other
+    // threads, whose ranks this stream's kernels may be waiting for.
+    stream.synchronize();
+  }
   copy(tensor, result, stream);
   if (device.is_cpu()) {
     stream.synchronize();

@@ -82,6 +82,8 @@ std::shared_ptr<void> capture(void* stream, int index, const std::function<void(
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
   log_cuda_error(cudaGraphDestroy(graph), "cudaGraphDestroy");
   check_cuda(status, "cudaGraphInstantiate");
+  check_cuda(cudaGraphUpload(executable, as_stream(stream)), "cudaGraphUpload");
+  synchronize_stream(stream, index);
   return {executable, [](void* g) {
             log_cuda_error(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(g)),
                            "cudaGraphExecDestroy");
