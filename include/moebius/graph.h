@@ -17,8 +17,9 @@ class Graph {
   // Calls `work`, which enqueues on the stream but runs nothing yet.  A launch repeats it on the
   // same addresses: tensors and workspaces it uses must stay, and stay large enough.
   // REQUIRES: work has been called twice before, so that kernels are loaded, and workspaces and
-  // both sets of buffers that low latency uses in turn are there. Throws what work throws,
-  // CudaError where it waits for the GPU, Unsupported on the CPU.
+  // both sets of buffers that low latency uses in turn are there.  Ranks that share a GPU meet
+  // (Group::barrier) between making their graphs and launching them.
+  // Throws: what work throws, CudaError where it waits for the GPU, Unsupported on the CPU.
   Graph(const Stream& stream, const std::function<void()>& work);
 
   void launch() const;  // enqueues it once more, on the same stream

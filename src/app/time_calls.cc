@@ -30,13 +30,17 @@ using Clock = std::chrono::steady_clock;
 Graph record_call(const MoeLayer& layer,
                   const std::function<void()>& call,
                   const Tensor& output,
-                  const Stream& stream) {
+                  const Stream& stream,
+                  Group* group) {
   if (const Support support = layer.can_be_captured(); !support.ok) {
     throw Unsupported(fmt::format("--graph: {}", support.reason));
   }
   const Tensor expected = to_device(output, Device::cpu(), stream);
   Graph graph(stream, call);
   fill(output, std::numeric_limits<float>::quiet_NaN(), stream);
+  if (group != nullptr) {
+    group->barrier("graphs are made");
+  }
   graph.launch();
   const Tensor actual = to_device(output, Device::cpu(), stream);
   if (std::memcmp(actual.raw(), expected.raw(), static_cast<size_t>(actual.nbytes())) != 0) {
@@ -67,7 +71,7 @@ void time_calls(const RunOptions& options,
   std::optional<Graph> graph;
   if (options.graph) {
     call();  // low latency has two sets of buffers, see Graph
-    graph = record_call(layer, call, output, stream);
+    graph = record_call(layer, call, output, stream, group);
   }
 
   const auto before_calls = layer.kernel().prepare_finalize().statistics();

@@ -165,7 +165,7 @@ TEST_F(CudaLayer, StagesHaveTimes) {
 }
 
 // Records a call, then replays it on other hidden states: the bits of calls that are not recorded.
-void expect_replays(RankLayer& rank, int64_t num_tokens, uint32_t seed) {
+void expect_replays(RankLayer& rank, int64_t num_tokens, uint32_t seed, Group* group = nullptr) {
   const auto hidden = [&](uint32_t call) {
     return random_tensor({num_tokens, kHidden}, DType::kBF16, seed + call);
   };
@@ -179,6 +179,9 @@ void expect_replays(RankLayer& rank, int64_t num_tokens, uint32_t seed) {
   rank.layer->forward(in, out, rank.context());
   ASSERT_TRUE(rank.layer->can_be_captured().ok) << rank.layer->can_be_captured().reason;
   const Graph graph(rank.place.stream, [&] { rank.layer->forward(in, out, rank.context()); });
+  if (group != nullptr) {
+    group->barrier("graphs are made");
+  }
   for (const uint32_t call : {1u, 2u, 2u, 3u}) {
     const Tensor next = hidden(call);
     copy(next, in, rank.place.stream);
@@ -252,7 +255,7 @@ TEST_P(CudaLayerRanks, LowLatencyIsCapturedByGraphs) {
     for (const int64_t num_tokens : {3, 13}) {
       RankLayer layer({.name = "low latency", .backend = All2AllBackend::kLowLatency}, parallel,
                       Place(group.device()), &group);
-      expect_replays(layer, num_tokens, static_cast<uint32_t>(100 * group.rank()));
+      expect_replays(layer, num_tokens, static_cast<uint32_t>(100 * group.rank()), &group);
       group.barrier("end");
     }
   });
