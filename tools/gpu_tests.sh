@@ -100,7 +100,7 @@ if [[ -n "$sanitizer" ]]; then
   small='*/cuda:*/cuda_*:*/peer_R1_on1:*OnGpu*:CudaTest.*:StageGraph.*:CudaExperts.*:CudaRows.*'
   small+=':CudaLayer.*:Sm90GroupedGemmTest.OneTile*:Sm90GroupedGemmTest.Batched*'
   large='*WhileAKernelRuns:*SideBySide:*TooLarge*:*OutOfMemory*:*TenThousand*:*WideRows*:*HiddenSizes*'
-  large+=':*WidthsOf*:*AnyWayOf*:*TopkFrom*:*QuantizesAndDequantizes*:*UpTo8192*:*GivesUp*'
+  large+=':*WidthsOf*:*StagesHaveTimes:*AnyWayOf*:*TopkFrom*:*QuantizesAndDequantizes*:*UpTo8192*:*GivesUp*'
   set -- --gtest_filter="$small-$large"
   if [[ "$sanitizer" == racecheck ]]; then
     # Its warps hand flags over by release and acquire in shared memory, which racecheck takes for a
