@@ -28,7 +28,7 @@ struct Travel {
 // Owns the coroutine's frame: destroying it ends the call where it stands.
 class Task {
  public:
-  struct promise_type {
+  struct promise_type {  // NOLINT(readability-identifier-naming): the language asks for this name
     Travel travel;
     std::exception_ptr error;
 
