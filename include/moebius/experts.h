@@ -161,13 +161,13 @@ class Experts {
   // Writes output (shape and dtype of workspace(rows); may alias workspace13's front, whose content
   // is then dead; never x).  Masked and foreign selections give zero rows, or add nothing (kNoOp);
   // batched rows past a count are not written.  M == 0 and experts without rows are valid.  Bitwise
-  // repeatable for equal inputs, and for any number of threads; uses at most as many as make_experts's stream had.
-  // On a GPU everything is on its device, nothing waits on the host, and a CUDA graph can capture
-  // it; what is refused below by looking at values counts as masked or as no adapter there, and
-  // counts are cut to [0, max_rows].
-  // Throws InvalidArgument: shapes, dtypes, devices, kNoOp without topk_weights, a count outside
-  // [0, max_rows], an id outside [-1, E) (without expert_map: outside [-1, L)), named with token and
-  // slot, a lora id outside [-1, A) of a computed row, lora_ids without adapters.
+  // repeatable for equal inputs, and for any number of threads; uses at most as many as
+  // make_experts's stream had. On a GPU everything is on its device, nothing waits on the host, and
+  // a CUDA graph can capture it; what is refused below by looking at values counts as masked or as
+  // no adapter there, and counts are cut to [0, max_rows]. Throws InvalidArgument: shapes, dtypes,
+  // devices, kNoOp without topk_weights, a count outside [0, max_rows], an id outside [-1, E)
+  // (without expert_map: outside [-1, L)), named with token and slot, a lora id outside [-1, A) of
+  // a computed row, lora_ids without adapters.
   virtual void apply(const ExpertsInput& input,
                      const Tensor& output,
                      const Tensor& workspace13,

@@ -8,8 +8,8 @@
 
 namespace moebius {
 
-// The experts' rows weighted and reduced as below: expert_output itself where it is final, else on a
-// workspace.
+// The experts' rows weighted and reduced as below: expert_output itself where it is final, else on
+// a workspace.
 Tensor reduced_rows(const FinalizeInput& input,
                     const WeightAndReduce& when_delegated,
                     int64_t num_rows,
