@@ -313,7 +313,7 @@ TEST(MoeLayer, ProfilesItsStages) {
   std::vector<std::string> stages;
   for (const auto& stage : profile.stages()) {
     stages.push_back(stage.name);
-    EXPECT_EQ(stage.calls, 1);
+    EXPECT_EQ(stage.calls, stage.name == "finalize" ? 2 : 1) << stage.name;  // both of its halves
   }
   EXPECT_EQ(stages,
             (std::vector<std::string>{"router", "prepare", "experts", "finalize", "shared"}));
