@@ -75,7 +75,7 @@ class ModularKernel {
   Tensor last_expert_load() const;
   // The same where the call ran, a row per micro-batch (i32 [N, L]), complete in the order of its
   // stream; until the next call.
-  const Tensor& expert_load_on_device() const;
+  Tensor expert_load_on_device() const;
   int last_microbatches() const;  // that the last call was cut into
 
  private:

@@ -12,6 +12,7 @@
 #include "layer/token_slices.h"
 #include "layer/transfer.h"
 #include "layer/turns.h"
+#include "moebius/log.h"
 
 namespace moebius {
 
@@ -49,8 +50,12 @@ struct ModularKernel::State {
   std::shared_ptr<const Router> router;
   std::unique_ptr<WeightAndReduce> weight_and_reduce;
   KernelOptions options;
-  Tensor load;         // i32 [N, L], rows of the last call by micro-batch and expert, where it ran
+  // i32 [N, L], rows by micro-batch and expert, where calls run: one for all calls, since graphs
+  // keep its address.
+  Tensor loads;
+  int num_parts = 1;   // of the last call
   Stream load_stream;  // of the last call
+  Tensor load() const { return loads.slice(0, num_parts); }
   // A GPU's: for the shared experts, and for the transfers of micro-batches.
   std::optional<Stream> beside;
   std::optional<Stream> transfers;
@@ -73,6 +78,7 @@ struct ModularKernel::State {
                  const CallContext& context);
   Pending<void> start_finalize(const FinalizeInput& done, const CallContext& context);
   void run_shared(const Tensor& hidden, const Tensor& output, const CallContext& context) const;
+  void join_streams(const Stream& stream) const noexcept;
   Event run_shared_beside(const Event& before,
                           const Tensor& hidden,
                           const Tensor& output,
@@ -92,7 +98,8 @@ ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
   expect_ge(options.min_microbatch_tokens, 0, "min_microbatch_tokens");
   expect_composable(*prepare_finalize, *experts, shared_experts.get(), router.get());
   state_->weight_and_reduce = make_weight_and_reduce(experts->weight_and_reduce());
-  state_->load = Tensor::zeros({1, experts->desc().num_local_experts}, DType::kI32);
+  state_->loads =
+      Tensor::zeros({options.microbatches, experts->desc().num_local_experts}, DType::kI32);
   state_->options = options;
   if (options.chunk_tokens == 0) {
     state_->options.chunk_tokens = default_chunk_tokens();
@@ -116,9 +123,9 @@ const Experts& ModularKernel::experts() const {
   return *state_->experts;
 }
 Tensor ModularKernel::last_expert_load() const {
-  const Tensor by_part = state_->load.device().is_cpu()
-                             ? state_->load
-                             : to_device(state_->load, Device::cpu(), state_->load_stream);
+  const Tensor load = state_->load();
+  const Tensor by_part =
+      load.device().is_cpu() ? load : to_device(load, Device::cpu(), state_->load_stream);
   const Tensor sum = Tensor::zeros({by_part.dim(1)}, DType::kI32);
   for (int64_t i = 0; i < by_part.numel(); ++i) {
     sum.data<int32_t>()[i % sum.numel()] += by_part.data<int32_t>()[i];
@@ -126,10 +133,10 @@ Tensor ModularKernel::last_expert_load() const {
   return sum;
 }
 int ModularKernel::last_microbatches() const {
-  return static_cast<int>(state_->load.dim(0));
+  return state_->num_parts;
 }
-const Tensor& ModularKernel::expert_load_on_device() const {
-  return state_->load;
+Tensor ModularKernel::expert_load_on_device() const {
+  return state_->load();
 }
 
 void ModularKernel::forward(const KernelInput& input,
@@ -144,9 +151,10 @@ void ModularKernel::forward(const KernelInput& input,
   const int count = state.num_microbatches(num_tokens);
   const bool on_gpu = context.stream.device().is_cuda();
   const Device device = context.stream.device();
-  if (state.load.device() != device || state.load.dim(0) != count) {
-    state.load = Tensor::zeros({count, state.load.dim(1)}, DType::kI32, device);
+  if (state.loads.device() != device) {
+    state.loads = Tensor::zeros(state.loads.shape(), DType::kI32, device);
   }
+  state.num_parts = count;
   state.load_stream = context.stream;
   if (count > 1 && on_gpu && (!state.transfers || state.transfers->device() != device)) {
     state.transfers = Stream::cuda(device.index);
@@ -179,6 +187,7 @@ void ModularKernel::forward(const KernelInput& input,
     for (int i = 0; i < count; ++i) {
       state.prepare_finalize->forget(microbatch(i));
     }
+    state.join_streams(context.stream);
     throw;
   }
 }
@@ -325,7 +334,7 @@ void ModularKernel::State::route(const KernelInput& input,
 }
 
 void ModularKernel::State::record_load(const PrepareResult& prepared, const Part& part) {
-  const Tensor own = load[part.index];
+  const Tensor own = loads[part.index];
   if (prepared.expert_num_tokens) {
     copy(prepared.expert_num_tokens, own, part.context.stream);
   } else {
@@ -375,6 +384,20 @@ Event ModularKernel::State::run_shared_beside(const Event& before,
   own.stream = *beside;
   run_shared(hidden, output, own);
   return beside->record();
+}
+
+// After a failure: what the call has enqueued elsewhere comes before what its stream gets next, so
+// that the caller may wait for that one and drop the tensors.
+void ModularKernel::State::join_streams(const Stream& stream) const noexcept {
+  for (const std::optional<Stream>& side : {beside, transfers}) {
+    if (side && side->device() == stream.device()) {
+      try {
+        stream.wait(side->record());
+      } catch (const std::exception& error) {  // the failure under way says more
+        log(LogLevel::kError, error.what());
+      }
+    }
+  }
 }
 
 }  // namespace moebius

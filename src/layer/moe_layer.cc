@@ -288,7 +288,7 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
     some.topk_weights = part(input.topk_weights);
     some.lora_ids = part(input.lora_ids);
     kernel->forward(some, part(routed), part(shared), context);
-    const Tensor& load = kernel->expert_load_on_device();
+    const Tensor load = kernel->expert_load_on_device();
     for (int64_t microbatch = 0; microbatch < load.dim(0); ++microbatch) {
       add_counts(load[microbatch], computed_rows, context.stream);
     }

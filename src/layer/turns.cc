@@ -19,6 +19,7 @@ void Turns::run(int count, const std::function<Task(int)>& make) {
   while (is_under_way) {
     is_under_way = false;
     for (Task& task : tasks_) {
+      running_ = &task;
       if (task.is_under_way()) {
         task.run_turn();
       }
@@ -26,6 +27,7 @@ void Turns::run(int count, const std::function<Task(int)>& make) {
         task = make(next++);
         task.run_turn();
       }
+      running_ = nullptr;
       is_under_way = is_under_way || task.is_under_way();
     }
   }
@@ -34,7 +36,7 @@ void Turns::run(int count, const std::function<Task(int)>& make) {
 void Turns::before_send() {
   if (hooks_enqueue_) {
     for (Task& task : tasks_) {
-      if (task.is_under_way()) {
+      if (&task != running_ && task.is_under_way()) {
         task.run_hook();
       }
     }

@@ -33,6 +33,7 @@ class Turns {
   int max_in_flight_;
   bool hooks_enqueue_;
   std::vector<Task> tasks_;
+  const Task* running_ = nullptr;  // it alone is not suspended, so nothing may be asked of it
 };
 
 }  // namespace moebius
