@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 
 #include "core/cuda/check.h"
@@ -62,6 +63,13 @@ int device_count() {
 
 CudaDeviceInfo device_info(int index) {
   expect_exists(index);
+  // Why kept: the driver takes its time, and kernels' launchers ask in every call.
+  static std::mutex mutex;
+  static std::map<int, CudaDeviceInfo> known;
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(index); found != known.end()) {
+    return found->second;
+  }
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
   CudaDeviceInfo info;
@@ -71,6 +79,7 @@ CudaDeviceInfo device_info(int index) {
   info.num_sms = properties.multiProcessorCount;
   info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   info.shared_bytes_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  known[index] = info;
   return info;
 }
 

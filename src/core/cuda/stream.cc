@@ -82,12 +82,12 @@ std::shared_ptr<void> capture(void* stream, int index, const std::function<void(
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
   log_cuda_error(cudaGraphDestroy(graph), "cudaGraphDestroy");
   check_cuda(status, "cudaGraphInstantiate");
+  std::shared_ptr<void> owner(executable, [](void* g) {
+    log_cuda_error(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(g)), "cudaGraphExecDestroy");
+  });
   check_cuda(cudaGraphUpload(executable, as_stream(stream)), "cudaGraphUpload");
   synchronize_stream(stream, index);
-  return {executable, [](void* g) {
-            log_cuda_error(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(g)),
-                           "cudaGraphExecDestroy");
-          }};
+  return owner;
 }
 
 void launch_graph(void* graph, void* stream, int index) {
