@@ -18,7 +18,7 @@ __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& sh
     int begin = g * args.max_rows;
     int rows = 0;
     if (args.counts != nullptr) {
-      rows = min(args.counts[g], args.max_rows);
+      rows = max(0, min(args.counts[g], args.max_rows));
     } else {
       begin = args.offsets[g];
       rows = args.offsets[g + 1] - begin;
