@@ -74,6 +74,7 @@ void time_calls(const RunOptions& options,
     graph = record_call(layer, call, output, stream, group);
   }
 
+  stream.synchronize();  // a GPU counts calls whose work is done
   const auto before_calls = layer.kernel().prepare_finalize().statistics();
   context.profile = on_gpu ? nullptr : &profile;
   std::vector<double> calls;
