@@ -77,15 +77,19 @@ Mapping Mapping::create(int64_t bytes, FileAddress* address) {
     fail_system("memfd_create", bytes, errno);
   }
   // Reserved now, so that too little memory is an error here and not a SIGBUS later.
-  const int error = posix_fallocate(fd, 0, static_cast<off_t>(mapped_bytes(bytes)));
+  int error = EINTR;
+  while (error == EINTR) {
+    error = posix_fallocate(fd, 0, static_cast<off_t>(mapped_bytes(bytes)));
+  }
   struct stat status {};
   if (error != 0 || fstat(fd, &status) != 0) {
     const int reason = error != 0 ? error : errno;
     close(fd);
     fail_system("posix_fallocate", bytes, reason);
   }
-  *address = {getpid(), fd, status.st_dev, status.st_ino};
-  return {map_file(fd, bytes), mapped_bytes(bytes)};
+  Mapping mapping(map_file(fd, bytes), mapped_bytes(bytes));
+  *address = {getpid(), fd, status.st_dev, status.st_ino};  // the caller's to close from here on
+  return mapping;
 }
 
 Mapping Mapping::open(const FileAddress& address, int64_t bytes) {

@@ -62,17 +62,20 @@ std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
                             std::chrono::milliseconds timeout,
                             const std::function<void(Group&)>& body) {
   std::unique_ptr<Group> group;
+  bool has_failed = true;
   std::string message;
   try {
     group = make_group(options, board, rank, timeout);
     body(*group);
     group.reset();
+    has_failed = false;
   } catch (const std::exception& error) {
     message = error.what();
   } catch (...) {
     message = "an exception that is no std::exception";
   }
-  if (!message.empty()) {
+  if (has_failed) {
+    message = message.empty() ? "an exception without a message" : message;
     board->note_failed(rank);
     board->part(rank).error.set(message);
     if (group) {
@@ -83,7 +86,7 @@ std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
     (void)group.release();
   }
   std::fflush(nullptr);
-  _exit(message.empty() ? 0 : 1);
+  _exit(has_failed ? 1 : 0);
 }
 
 std::string how_it_ended(int rank, int status) {
@@ -151,11 +154,19 @@ void run_process_ranks(const ProcessGroupOptions& options,
     for (int rank = 0; rank < num_ranks; ++rank) {
       pid_t& child = children[static_cast<size_t>(rank)];
       int status = 0;
-      if (child > 0 && waitpid(child, &status, WNOHANG) == child) {
+      if (child <= 0) {
+        continue;
+      }
+      const pid_t ended = waitpid(child, &status, WNOHANG);
+      // Where SIGCHLD is ignored the system has taken the status.
+      const bool is_lost = ended < 0 && errno == ECHILD;
+      if (ended == child || is_lost) {
         child = -1;
         --num_running;
         const bool has_said_why = !board->part(rank).error.get().empty();
-        if (status != 0 && !has_said_why) {
+        if (is_lost && !has_said_why && !board->part(rank).has_left) {
+          died(rank, fmt::format("rank {} ended, its status is lost", rank));
+        } else if (status != 0 && !has_said_why) {
           died(rank, how_it_ended(rank, status));
         }
       }
