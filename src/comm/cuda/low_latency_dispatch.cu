@@ -51,6 +51,9 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       const int bank = bank_of(epoch);
       if (epoch > 2) {
         tell_unpacked(call, call.state->dead, bank, make_signal(epoch - 2, 0));
+        if (lane_id() == 0) {  // or the next call would take it back
+          call.state->unpacked[bank] = make_signal(epoch - 2, 0);
+        }
       }
       tell_unpacked(call, call.state->dead, 1 - bank, call.state->unpacked[1 - bank]);
     }
