@@ -152,6 +152,9 @@ class Group {
                            std::string_view op,
                            std::span<const SendBlock> sends,
                            std::span<const RecvBlock> recvs);
+  // Whether the work of an exchange_on() has been given up, since it did not end in time: a stream
+  // that went on then has not received all of its blocks.
+  virtual bool has_given_up() const { return false; }
 
   // Every rank asks for the same size; InvalidArgument with both values on every rank otherwise.
   virtual std::unique_ptr<Window> make_window(std::string_view op, int64_t bytes) = 0;

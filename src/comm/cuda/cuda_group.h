@@ -31,6 +31,7 @@ class DeviceProvider {
                            Group& host,
                            std::string_view op,
                            const DeviceBlocks& blocks) = 0;
+  virtual bool has_given_up() const { return false; }  // as Group's
 };
 
 // Enqueues the copies of blocks that match one by one, from GPU `from_index` to the stream's.
@@ -50,6 +51,8 @@ class CudaGroup final : public Group {
                    std::string_view op,
                    std::span<const SendBlock> sends,
                    std::span<const RecvBlock> recvs) override;
+
+  bool has_given_up() const override { return provider_->has_given_up(); }
 
   int64_t epoch() const override { return host_->epoch(); }
   Traffic traffic() const override { return host_->traffic(); }
@@ -74,6 +77,9 @@ class CudaGroup final : public Group {
   const Device device_;
   const std::unique_ptr<DeviceProvider> provider_;
 };
+
+// Where has_given_up() says so, as a CommError.
+[[noreturn]] void throw_given_up(const Group& group, std::string_view op);
 
 // Windows through peer access: REQUIRES ranks that share an address space.  Collective: throws
 // Unsupported on every rank when a GPU of a node cannot reach another's memory.

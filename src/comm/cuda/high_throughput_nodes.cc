@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/backoff.h"
+#include "comm/cuda/cuda_group.h"
 #include "comm/cuda/routing_tables.h"
 #include "comm/payloads.h"
 #include "core/cuda/runtime.h"
@@ -74,12 +75,20 @@ void CudaNodesHighThroughput::meet(const Stream& stream, std::string_view op) {
   while (!event.is_complete() && !deadline.expired()) {
     backoff.pause();
   }
-  const bool all_done = all_reduce_max(group, op, event.is_complete() ? 0 : 1) == 0;
-  if (!all_done) {
+  enum : int64_t { kDone, kUnderWay, kGivenUp };
+  // What has been given up comes to an end, too, so that is asked first.
+  const auto state = [&] {
+    return group.has_given_up() ? kGivenUp : event.is_complete() ? kDone : kUnderWay;
+  };
+  int64_t worst = all_reduce_max(group, op, state());
+  if (worst == kUnderWay) {
     group.wait_until(
         op, rank(), [&] { return event.is_complete(); },
         [&] { return fmt::format("expected {} to be done", to_string(device_)); });
-    group.barrier(op);
+    worst = all_reduce_max(group, op, state());
+  }
+  if (worst == kGivenUp) {
+    throw_given_up(group, op);
   }
 }
 
@@ -272,6 +281,7 @@ void CudaNodesHighThroughput::store(Dispatch& call, const CopyRowsArgs& from, in
   CopyRowsArgs rows = from;
   rows.rank_of = rank_of_.data<int32_t>();
   rows.local_of = local_of_.data<int32_t>();
+  rows.num_experts = static_cast<int>(num_experts_);
   rows.first_rank = first_rank();
   for (int i = 0; i < node_size(); ++i) {
     const int to = first_rank() + i;
@@ -336,10 +346,16 @@ Pending<DispatchOutput> CudaNodesHighThroughput::dispatch_async(const DispatchIn
   Notice notice;
   find_routes(*call, input.topk_ids, notice);
   start(*call, "dispatch counts", std::move(notice));
-  const auto hook = [this, last = leave_unfinished(stream, "dispatch")] { finish(last); };
-  return {hook, [this, call, hook] {
+  const auto output = std::make_shared<std::optional<DispatchOutput>>();
+  const auto hook = [this, call, output, last = leave_unfinished(stream, "dispatch")] {
+    if (!*output) {
+      finish(last);
+      *output = receive(*call);
+    }
+  };
+  return {hook, [hook, output] {
             hook();
-            return receive(*call);
+            return std::move(**output);
           }};
 }
 

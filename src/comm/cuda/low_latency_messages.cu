@@ -148,16 +148,20 @@ __device__ int number_selections(const UnpackArgs& args,
   return total;
 }
 
+// Ids of a message, which may be anything when the exchange was given up.
+__device__ bool is_here(const UnpackArgs& args, int32_t id) {
+  return id >= 0 && id < args.num_experts && args.rank_of[id] == args.rank;
+}
+
 // Blocks [0, L): the rows of an expert.  Blocks [L, L + R): what a source has sent.
 __global__ void __launch_bounds__(kThreads)
     number_selections_kernel(const __grid_constant__ UnpackArgs args) {
   const int64_t num_messages = int64_t{args.boxes.num_ranks} * args.boxes.max_tokens;
   const auto block = static_cast<int>(blockIdx.x);
   if (block < args.num_local) {
-    const int total =
-        number_selections(args, 0, num_messages, block * num_messages, args.rows, [&](int32_t id) {
-          return id >= 0 && args.rank_of[id] == args.rank && args.local_of[id] == block;
-        });
+    const int total = number_selections(
+        args, 0, num_messages, block * num_messages, args.rows,
+        [&](int32_t id) { return is_here(args, id) && args.local_of[id] == block; });
     if (threadIdx.x == 0) {
       args.out_count[block] = total;
       args.expert_rows[block] += total;
@@ -165,9 +169,8 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     const int source = block - args.num_local;
     const int64_t begin = int64_t{source} * args.boxes.max_tokens;
-    const int total =
-        number_selections(args, begin, begin + args.boxes.max_tokens, 0, args.numbers,
-                          [&](int32_t id) { return id >= 0 && args.rank_of[id] == args.rank; });
+    const int total = number_selections(args, begin, begin + args.boxes.max_tokens, 0, args.numbers,
+                                        [&](int32_t id) { return is_here(args, id); });
     if (threadIdx.x == 0) {
       args.from_sources[source] = total;
     }
@@ -231,7 +234,10 @@ __global__ void find_places_kernel(const __grid_constant__ SumReturnedArgs args)
     const std::byte* returned = args.block[rank] + i * boxes.returned_bytes;
     const int64_t token = reinterpret_cast<const int32_t*>(returned)[0];
     const int64_t slot = reinterpret_cast<const int32_t*>(returned)[1];
-    args.places[token * boxes.topk + slot] = returned + Mailboxes::kReturnedHeader;
+    // Anything may lie there when the exchange was given up.
+    if (token >= 0 && token < args.num_tokens && slot >= 0 && slot < boxes.topk) {
+      args.places[token * boxes.topk + slot] = returned + Mailboxes::kReturnedHeader;
+    }
   }
 }
 

@@ -66,6 +66,7 @@ struct UnpackArgs {
   const std::byte* in;      // [R] mailboxes, by source
   const int32_t* rank_of;   // [E]
   const int32_t* local_of;  // [E]
+  int num_experts;
   int rank;
   int num_local;
   // Of each selection of a message, [R, max_tokens, K]; -1: it is not here.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 
+#include "comm/cuda/cuda_group.h"
 #include "comm/cuda/device_arena.h"
 #include "comm/cuda/low_latency.h"
 #include "comm/cuda/low_latency_messages.h"
@@ -49,6 +50,11 @@ class CudaNodesLowLatency final : public LowLatency::State {
                               const LowLatencyHandle& handle,
                               const Tensor& out,
                               const Stream& stream) override;
+  void check() const override {
+    if (group.has_given_up()) {
+      comm::throw_given_up(group, "low latency");
+    }
+  }
   void set_dead(int rank, bool is_dead_now) override {
     group.set_dead(rank, is_dead_now);
     dead[static_cast<size_t>(rank)] = is_dead_now;
@@ -174,6 +180,7 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(const Tens
                                                                       const Stream& stream,
                                                                       const Tensor& row_tags) {
   expect_dispatch(x, topk_ids, cast, row_tags);
+  check();
   expect_here(x, "x");
   expect_here(topk_ids, "topk_ids");
   if (row_tags) {
@@ -217,7 +224,9 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(const Tens
     recvs.push_back({r, handle->received.bytes() + at, layout_.mailbox_bytes()});
   }
   group.exchange_on(stream, "low latency dispatch", sends, recvs);
-  return {[] {}, [this, handle, cast, stream] { return unpack(handle, cast, stream); }};
+  const auto output = std::make_shared<LowLatencyDispatchOutput>();
+  return {[this, output, handle, cast, stream] { *output = unpack(handle, cast, stream); },
+          [output] { return std::move(*output); }};
 }
 
 LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<NodesHandle>& handle,
@@ -248,6 +257,7 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
                        .in = handle->received.bytes(),
                        .rank_of = rank_of_.data<int32_t>(),
                        .local_of = local_of_.data<int32_t>(),
+                       .num_experts = static_cast<int>(placement.num_experts()),
                        .rank = group.rank(),
                        .num_local = static_cast<int>(num_local()),
                        .rows = handle->rows.data<int32_t>(),
@@ -275,6 +285,7 @@ Pending<void> CudaNodesLowLatency::combine_async(const Tensor& x,
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
   expect_combine(x, topk_ids, topk_weights, own->num_tokens, out);
+  check();
   expect_here(x, "x");
   expect_here(topk_weights, "topk_weights");
   expect_here(out, "out");
@@ -316,8 +327,8 @@ Pending<void> CudaNodesLowLatency::combine_async(const Tensor& x,
   const Tensor places = arena_.take({own->num_tokens, options.topk}, DType::kI64);
   sum.places = reinterpret_cast<const std::byte**>(places.raw());
   blocks.push_back(places);
-  return {[] {},
-          [sum, stream, blocks, weights = topk_weights, out] { launch_sum_returned(sum, stream); }};
+  return {[sum, stream, blocks, weights = topk_weights, out] { launch_sum_returned(sum, stream); },
+          [] {}};
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ __device__ void copy_routing(
     int32_t id = args.ids[token * args.topk + k];
     bool is_here = true;
     if (args.rank_of != nullptr) {
-      is_here = id >= 0 && args.rank_of[id] == args.first_rank + d;
+      is_here = id >= 0 && id < args.num_experts && args.rank_of[id] == args.first_rank + d;
       id = is_here ? args.local_of[id] : -1;
     }
     ids[k] = id;
@@ -57,6 +57,9 @@ __global__ void __launch_bounds__(kThreads)
       }
       const int64_t row = args.first_row[d] + place;
       std::byte* at = args.block[d];
+      if (at == nullptr || row >= args.block_rows[d]) {
+        continue;  // routes that did not come: the exchange was given up
+      }
       std::byte* routing[3];
       for (int f = 0; f < args.num_fields; ++f) {
         const int64_t bytes = args.field_bytes[f];

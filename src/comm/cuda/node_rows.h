@@ -43,7 +43,8 @@ struct CopyRowsArgs {
   // are.
   const int32_t* rank_of;   // [E]
   const int32_t* local_of;  // [E]
-  int first_rank;           // destination 0
+  int num_experts;
+  int first_rank;  // destination 0
 };
 // `num_blocks`: the most of the grid.
 void launch_copy_rows(const CopyRowsArgs& args, int num_blocks, const Stream& stream);

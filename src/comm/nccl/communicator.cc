@@ -10,10 +10,22 @@
 #include <vector>
 
 #include "comm/nccl/library.h"
-#include "moebius/deadline.h"
+#include "core/cuda/check.h"
 #include "moebius/log.h"
 
 namespace moebius::comm {
+
+namespace {
+
+int current_device() {
+  int device = 0;
+  cuda::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+
+}  // namespace
+
+Communicator::Communicator(int begin) : begin_(begin), device_(current_device()) {}
 
 // Why by way of another constructor: the destructor then runs where this one throws.
 Communicator::Communicator(Group& host, int begin, int end) : Communicator(begin) {
@@ -109,10 +121,12 @@ bool Communicator::is_broken() const {
   return is_broken_;
 }
 
-void Communicator::look_after(const Stream& stream, std::chrono::milliseconds timeout) {
+void Communicator::look_after(const Event& before,
+                              const Stream& stream,
+                              std::chrono::milliseconds timeout) {
   {
     const std::lock_guard lock(mutex_);
-    work_.push_back({stream.record(), timeout});
+    work_.push_back({before, stream.record(), timeout});
     if (!watcher_.joinable()) {
       watcher_ = std::thread([this] { watch(); });
     }
@@ -120,8 +134,23 @@ void Communicator::look_after(const Stream& stream, std::chrono::milliseconds ti
   changed_.notify_all();
 }
 
-void Communicator::watch() {
+bool Communicator::await(std::unique_lock<std::mutex>& lock,
+                         const Event& event,
+                         const Deadline* deadline) {
   constexpr std::chrono::milliseconds kPause{2};
+  bool is_done = false;
+  while (!(is_done = event.is_complete()) && !is_over_ &&
+         (deadline == nullptr || !deadline->expired())) {
+    changed_.wait_for(lock, kPause);
+  }
+  return is_done;
+}
+
+void Communicator::watch() {
+  // A thread begins on GPU 0, and its questions would end captures of others.
+  (void)cudaSetDevice(device_);
+  auto mode = cudaStreamCaptureModeRelaxed;
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
   std::unique_lock lock(mutex_);
   while (!is_over_) {
     if (work_.empty()) {
@@ -129,12 +158,11 @@ void Communicator::watch() {
       continue;
     }
     const Work work = work_.front();
-    const Deadline deadline = Deadline::after(work.timeout);
     bool is_done = false;
     try {
-      while (!(is_done = work.done.is_complete()) && !deadline.expired() && !is_over_) {
-        changed_.wait_for(lock, kPause);
-      }
+      await(lock, work.before, nullptr);
+      const Deadline deadline = Deadline::after(work.timeout);
+      is_done = await(lock, work.done, &deadline);
     } catch (const Error& error) {  // the device has failed for good
       log(LogLevel::kError, error.what());
       is_done = true;

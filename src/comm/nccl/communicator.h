@@ -17,6 +17,7 @@
 #include <string_view>
 #include <thread>
 
+#include "moebius/deadline.h"
 #include "moebius/group.h"
 #include "moebius/stream.h"
 
@@ -41,20 +42,25 @@ class Communicator {
   // host group's barrier finds out who is missing, NCCL would not.
   void call(Group& host, std::string_view what, const std::function<ncclResult_t()>& make);
 
-  // What has been enqueued on the stream so far must be done `timeout` after what was before it:
-  // kernels that wait for a rank that has died would stay for ever, and whoever waits for them.
-  void look_after(const Stream& stream, std::chrono::milliseconds timeout);
+  // What has been enqueued on the stream since `before` was recorded must be done `timeout` after
+  // that: kernels that wait for a rank that has died would stay for ever, and whoever waits for
+  // them.
+  void look_after(const Event& before, const Stream& stream, std::chrono::milliseconds timeout);
 
  private:
   void watch();
-  explicit Communicator(int begin) : begin_(begin) {}
+  explicit Communicator(int begin);
+  // Whether the event has come before the deadline, if there is one, and before the end.
+  bool await(std::unique_lock<std::mutex>& lock, const Event& event, const Deadline* deadline);
   std::string reason(ncclResult_t result) const;
 
   const int begin_;
+  const int device_;
   mutable std::mutex mutex_;  // guards the rest
   ncclComm_t comm_ = nullptr;
   bool is_broken_ = false;
   struct Work {
+    Event before;
     Event done;
     std::chrono::milliseconds timeout;
   };

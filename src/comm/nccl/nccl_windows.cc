@@ -156,6 +156,7 @@ class NcclWindows final : public DeviceProvider {
     copy_blocks(blocks.sends.of(host.rank()), device_.index, blocks.recvs.of(host.rank()), stream);
     const NcclLibrary& nccl = nccl_library();
     const auto to = static_cast<cudaStream_t>(stream.native_handle());
+    const Event before = stream.record();
     all_->call(host, fmt::format("{}: ncclSend and ncclRecv", op), [&] {
       ncclResult_t result = nccl.group_start();
       for (int peer = 0; peer < host.size(); ++peer) {
@@ -176,8 +177,9 @@ class NcclWindows final : public DeviceProvider {
       const ncclResult_t ended = nccl.group_end();
       return is_fine(result) ? ended : result;
     });
-    all_->look_after(stream, host.timeout());
+    all_->look_after(before, stream, host.timeout());
   }
+  bool has_given_up() const override { return all_->is_broken(); }
 
  private:
   // Where GPUs cannot reach each other NCCL registers memory for its own use, gives an odd address
