@@ -44,26 +44,32 @@ __device__ __forceinline__ void widen(const Raw8<float>& raw, float (&v)[kVector
   }
 }
 
+// Two 16-bit elements as they lie in a word.
+template <typename Pair>
+__device__ __forceinline__ Pair as_pair(uint32_t bits) {
+  Pair pair;
+  memcpy(&pair, &bits, sizeof(bits));
+  return pair;
+}
+template <typename Pair>
+__device__ __forceinline__ uint32_t bits_of(const Pair& pair) {
+  uint32_t bits = 0;
+  memcpy(&bits, &pair, sizeof(bits));
+  return bits;
+}
+
 __device__ __forceinline__ float2 widen_pair(BFloat16, uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }
 __device__ __forceinline__ float2 widen_pair(Float16, uint32_t pair) {
-  __half2 half;
-  memcpy(&half, &pair, sizeof(pair));
-  return __half22float2(half);
+  return __half22float2(as_pair<__half2>(pair));
 }
 
 __device__ __forceinline__ uint32_t narrow_pair(BFloat16, float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  uint32_t bits = 0;
-  memcpy(&bits, &pair, sizeof(bits));
-  return bits;
+  return bits_of(__floats2bfloat162_rn(low, high));
 }
 __device__ __forceinline__ uint32_t narrow_pair(Float16, float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  uint32_t bits = 0;
-  memcpy(&bits, &pair, sizeof(bits));
-  return bits;
+  return bits_of(__floats2half2_rn(low, high));
 }
 
 template <typename T>
@@ -90,20 +96,10 @@ __device__ __forceinline__ float absmax(const Raw8<float>& raw) {
 }
 
 __device__ __forceinline__ uint32_t max_pair(BFloat16, uint32_t a, uint32_t b) {
-  __nv_bfloat162 pairs[2];
-  memcpy(&pairs[0], &a, sizeof(a));
-  memcpy(&pairs[1], &b, sizeof(b));
-  pairs[0] = __hmax2(pairs[0], pairs[1]);
-  memcpy(&a, &pairs[0], sizeof(a));
-  return a;
+  return bits_of(__hmax2(as_pair<__nv_bfloat162>(a), as_pair<__nv_bfloat162>(b)));
 }
 __device__ __forceinline__ uint32_t max_pair(Float16, uint32_t a, uint32_t b) {
-  __half2 pairs[2];
-  memcpy(&pairs[0], &a, sizeof(a));
-  memcpy(&pairs[1], &b, sizeof(b));
-  pairs[0] = __hmax2(pairs[0], pairs[1]);
-  memcpy(&a, &pairs[0], sizeof(a));
-  return a;
+  return bits_of(__hmax2(as_pair<__half2>(a), as_pair<__half2>(b)));
 }
 
 // Why in pairs: half the instructions, of which a kernel at memory speed has few to spare.

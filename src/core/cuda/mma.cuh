@@ -43,40 +43,17 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], const void* row) {
                : "memory");
 }
 
-__device__ __forceinline__ void mma_bf16(float (&d)[4],
-                                         const uint32_t (&a)[4],
-                                         uint32_t b0,
-                                         uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, "
-      "%9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void mma_f16(float (&d)[4],
-                                        const uint32_t (&a)[4],
-                                        uint32_t b0,
-                                        uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
-      "%9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void mma_s8(int32_t (&d)[4],
-                                       const uint32_t (&a)[4],
-                                       uint32_t b0,
-                                       uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
-      "%9}, "
-      "{%0, %1, %2, %3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+#define MOEBIUS_MMA(name, Sum, constraint, instruction)                                   \
+  __device__ __forceinline__ void name(Sum(&d)[4], const uint32_t(&a)[4], uint32_t b0,    \
+                                       uint32_t b1) {                                     \
+    asm volatile("mma.sync.aligned." instruction                                          \
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"       \
+                 : constraint(d[0]), constraint(d[1]), constraint(d[2]), constraint(d[3]) \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));         \
+  }
+MOEBIUS_MMA(mma_bf16, float, "+f", "m16n8k16.row.col.f32.bf16.bf16.f32")
+MOEBIUS_MMA(mma_f16, float, "+f", "m16n8k16.row.col.f32.f16.f16.f32")
+MOEBIUS_MMA(mma_s8, int32_t, "+r", "m16n8k32.row.col.s32.s8.s8.s32")
+#undef MOEBIUS_MMA
 
 }  // namespace moebius::ptx

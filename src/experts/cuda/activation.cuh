@@ -97,20 +97,10 @@ __device__ __forceinline__ void load_halves(
 }
 
 __device__ __forceinline__ uint32_t multiply_pair(BFloat16, uint32_t a, uint32_t b) {
-  __nv_bfloat162 pairs[2];
-  memcpy(&pairs[0], &a, sizeof(a));
-  memcpy(&pairs[1], &b, sizeof(b));
-  pairs[0] = __hmul2(pairs[0], pairs[1]);
-  memcpy(&a, &pairs[0], sizeof(a));
-  return a;
+  return bits_of(__hmul2(as_pair<__nv_bfloat162>(a), as_pair<__nv_bfloat162>(b)));
 }
 __device__ __forceinline__ uint32_t multiply_pair(Float16, uint32_t a, uint32_t b) {
-  __half2 pairs[2];
-  memcpy(&pairs[0], &a, sizeof(a));
-  memcpy(&pairs[1], &b, sizeof(b));
-  pairs[0] = __hmul2(pairs[0], pairs[1]);
-  memcpy(&a, &pairs[0], sizeof(a));
-  return a;
+  return bits_of(__hmul2(as_pair<__half2>(a), as_pair<__half2>(b)));
 }
 
 // round(round(silu(gate)) * up): a product of two 16-bit numbers is exact in f32, so rounding it is
