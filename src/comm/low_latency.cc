@@ -51,6 +51,12 @@ void LowLatency::State::expect_dispatch(const Tensor& x,
   }
 }
 
+void LowLatency::State::expect_here(const Tensor& tensor, std::string_view what) const {
+  expect(tensor.device() == group.device() || tensor.numel() == 0,
+         fmt::format("{} is on {}, the group is on {}", what, to_string(tensor.device()),
+                     to_string(group.device())));
+}
+
 void LowLatency::State::expect_combine(const Tensor& x,
                                        const Tensor& topk_ids,
                                        const Tensor& topk_weights,

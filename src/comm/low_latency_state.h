@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "moebius/low_latency.h"
@@ -71,6 +72,8 @@ struct LowLatency::State {
                       const Tensor& topk_weights,
                       int64_t num_tokens,
                       const Tensor& out) const;
+  // On the group's GPU, or empty.
+  void expect_here(const Tensor& tensor, std::string_view what) const;
 };
 
 // max_tokens, hidden and topk are positive and rows can be of in_dtype.

@@ -10,6 +10,7 @@
 #include "comm/payloads.h"
 #include "comm/route.h"
 #include "core/cuda/runtime.h"
+#include "core/same_device.h"
 
 namespace moebius::comm {
 
@@ -69,24 +70,16 @@ CudaHighThroughputBase::CudaHighThroughputBase(Group& g, ExpertPlacement p)
   expect_le(group.size(), kMaxCudaRanks, "ranks of a high-throughput dispatch on CUDA");
 }
 
-void CudaHighThroughputBase::expect_here(const Tensor& t, const char* what) const {
-  expect_eq(to_string(t.device()), to_string(device_), fmt::format("device of {}", what));
-}
-
-void CudaHighThroughputBase::expect_here(const Stream& stream) const {
-  expect_eq(to_string(stream.device()), to_string(device_), "device of the stream");
-}
-
 void CudaHighThroughputBase::expect_ids_tensor(const Tensor& topk_ids) const {
   expect_dtype(topk_ids, DType::kI32, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
-  expect_here(topk_ids, "topk_ids");
+  expect_on(topk_ids, device_, "topk_ids");
 }
 
 void CudaHighThroughputBase::expect_dispatch(const DispatchInput& input,
                                              const Stream& stream) const {
   expect_ids_tensor(input.topk_ids);
-  expect_here(stream);
+  expect_stream(stream, device_);
   expect_ge(input.topk_ids.dim(1), 1, "topk");
   expect_le(input.topk_ids.dim(1), kMaxCudaTopk, "topk of a dispatch on CUDA");
   expect_ge(input.expert_alignment, 1, "expert_alignment");
@@ -94,7 +87,7 @@ void CudaHighThroughputBase::expect_dispatch(const DispatchInput& input,
   if (input.topk_weights) {
     expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
     expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_here(input.topk_weights, "topk_weights");
+    expect_on(input.topk_weights, device_, "topk_weights");
   }
 }
 
@@ -109,13 +102,13 @@ void CudaHighThroughputBase::expect_combine(const HighThroughput::CombineInput& 
   sum_type(x.dtype());
   expect_eq(x.num_dims(), 2, "dimensions of x");
   expect_eq(x.dim(0), num_rows, "rows of x");
-  expect_here(x, "x");
+  expect_on(x, device_, "x");
   const Shape shape = {num_tokens, x.dim(1)};
   const auto expect_like_x = [&](const Tensor& t, const char* what) {
     if (t) {
       expect_shape(t, shape, what);
       expect_dtype(t, x.dtype(), what);
-      expect_here(t, what);
+      expect_on(t, device_, what);
     }
   };
   expect_like_x(input.bias[0], "bias");
@@ -124,14 +117,14 @@ void CudaHighThroughputBase::expect_combine(const HighThroughput::CombineInput& 
   if (input.topk_weights) {
     expect_shape(input.topk_weights, {num_rows, topk}, "topk_weights");
     expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_here(input.topk_weights, "topk_weights");
+    expect_on(input.topk_weights, device_, "topk_weights");
   }
-  expect_here(stream);
+  expect_stream(stream, device_);
 }
 
 DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stream& stream) const {
   expect_ids_tensor(topk_ids);
-  expect_here(stream);
+  expect_stream(stream, device_);
   const int64_t num_tokens = topk_ids.dim(0);
   const int64_t topk = topk_ids.dim(1);
   DispatchLayout result;
@@ -175,7 +168,7 @@ ExpertOrder CudaHighThroughputBase::expert_order(const DispatchOutput& output,
                                                  int64_t expert_alignment,
                                                  const Stream& stream) const {
   expect_ids_tensor(output.topk_ids);
-  expect_here(stream);
+  expect_stream(stream, device_);
   stream.wait(output.event);
   const int64_t num_ids = output.topk_ids.numel();
   const std::shared_ptr<void> starts = cuda::allocate_on(expert_starts_bytes(num_ids, num_local_),

@@ -28,8 +28,6 @@ class CudaHighThroughputBase : public HighThroughput::State {
   CudaHighThroughputBase(Group& group, ExpertPlacement placement);
 
   // Throw InvalidArgument; ids are looked at by kernels.
-  void expect_here(const Tensor& t, const char* what) const;
-  void expect_here(const Stream& stream) const;
   void expect_ids_tensor(const Tensor& topk_ids) const;
   void expect_dispatch(const DispatchInput& input, const Stream& stream) const;
   void expect_combine(const HighThroughput::CombineInput& input,

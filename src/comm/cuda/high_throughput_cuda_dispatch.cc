@@ -9,6 +9,7 @@
 #include "comm/payloads.h"
 #include "core/cuda/check.h"
 #include "core/cuda/runtime.h"
+#include "core/same_device.h"
 #include "moebius/deadline.h"
 
 namespace moebius::comm {
@@ -342,7 +343,7 @@ DispatchOutput CudaHighThroughput::dispatch_cached(std::span<const Tensor> paylo
   settle();
   check();
   const CudaHandle& handle = own_cuda_handle(handle_);
-  expect_here(stream);
+  expect_stream(stream, device_);
   const auto transfer = std::make_shared<Transfer>(
       Transfer{.payloads = {payloads.begin(), payloads.end()},
                .layout = RowLayout(payload_row_bytes(payloads, handle.tokens, device_), 0, false),

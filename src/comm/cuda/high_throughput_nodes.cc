@@ -12,6 +12,7 @@
 #include "comm/cuda/routing_tables.h"
 #include "comm/payloads.h"
 #include "core/cuda/runtime.h"
+#include "core/same_device.h"
 #include "moebius/deadline.h"
 
 namespace moebius::comm {
@@ -388,7 +389,7 @@ DispatchOutput CudaNodesHighThroughput::dispatch_cached(std::span<const Tensor> 
                                                         const Stream& stream) {
   finish_last();
   const CudaNodesHandle& handle = own_nodes_handle(handle_);
-  expect_here(stream);
+  expect_stream(stream, device_);
   Dispatch call{.payloads = {payloads.begin(), payloads.end()},
                 .layout = RowLayout(payload_row_bytes(payloads, handle.tokens, device_), 0, false),
                 .stream = stream,

@@ -137,7 +137,6 @@ class CudaLowLatency final : public LowLatency::State {
                         const Stream& stream);
   void launch(comm::LowLatencyDispatchCall& call, int phases, const Stream& stream);
   void launch(comm::LowLatencyCombineCall& call, int phases, const Stream& stream);
-  void expect_here(const Tensor& tensor, std::string_view what) const;
   // Before a dispatch: after ranks were given up the others meet, and go on.
   void resume(const Stream& stream);
   Tensor on_device(Shape shape, DType dtype) const { return Tensor::empty(shape, dtype, device_); }
@@ -226,12 +225,6 @@ void CudaLowLatency::resume(const Stream& stream) {
     }
   }
   check();
-}
-
-void CudaLowLatency::expect_here(const Tensor& tensor, std::string_view what) const {
-  expect(tensor.device() == device_ || tensor.numel() == 0,
-         fmt::format("{} is on {}, the group is on {}", what, to_string(tensor.device()),
-                     to_string(device_)));
 }
 
 comm::LowLatencyCall CudaLowLatency::make_call(int place) const {

@@ -71,11 +71,6 @@ class CudaNodesLowLatency final : public LowLatency::State {
   }
 
  private:
-  void expect_here(const Tensor& tensor, std::string_view what) const {
-    expect(tensor.device() == device_ || tensor.numel() == 0,
-           fmt::format("{} is on {}, the group is on {}", what, to_string(tensor.device()),
-                       to_string(device_)));
-  }
   // Where each token's messages go, on the device; and the selections for each rank.
   struct Counted {
     Tensor index;   // i32 [T, R]
