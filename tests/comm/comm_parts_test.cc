@@ -18,6 +18,7 @@
 #include "comm/common_ids.h"
 #include "comm/cpu_sets.h"
 #include "comm/nccl/version.h"
+#include "comm/started.h"
 #include "comm/stream_copy.h"
 #include "moebius/error.h"
 #include "moebius/group.h"
@@ -132,6 +133,25 @@ TEST(BlocksByPeer, KeepsTheOrderWithinAPeer) {
     EXPECT_TRUE(by_peer.of(1).empty());
     EXPECT_TRUE(by_peer.of(3).empty());
   }
+}
+
+// What is done may be destroyed, so it must be off the list, whatever another does.
+TEST(Started, ThoseThatAreDoneLeaveAlsoWhereAnotherThrows) {
+  std::vector<int> exchanges = {0, 1, 2, 3, 4};
+  std::vector<int*> started;
+  for (int& exchange : exchanges) {
+    started.push_back(&exchange);
+  }
+  const auto advance = [](int number) {
+    return [number](int& exchange) {
+      expect(exchange != number, "this one fails");
+      return exchange % 2 == 0;
+    };
+  };
+  EXPECT_THROW(comm::advance_started(started, advance(3)), InvalidArgument);
+  EXPECT_EQ(started, (std::vector<int*>{&exchanges[1], &exchanges[3], &exchanges[4]}));
+  comm::advance_started(started, advance(-1));
+  EXPECT_EQ(started, (std::vector<int*>{&exchanges[1], &exchanges[3]}));
 }
 
 TEST(ByteStream, JoinsNeighboursAndCopiesAcrossGaps) {

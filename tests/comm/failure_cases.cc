@@ -8,6 +8,8 @@
 #include <atomic>
 #include <thread>
 
+#include "moebius/deadline.h"
+
 namespace moebius::testing {
 
 namespace {
@@ -21,6 +23,78 @@ void step(Group& group, std::string_view op, int64_t bytes = 8) {
 
 void stall(const Group& group) {
   std::this_thread::sleep_for(kStall * group.timeout());
+}
+
+// Two exchanges are under way when the reader of the second throws, in the pass that ends the
+// first.  The second must never pass for done after that, nor is anything done with the first.
+void read_in_vain(Group& group, int guilty) {
+  const auto flags = group.make_window("flags", 8 * (group.size() + 1));
+  const auto flag = [&](int owner, int i) {
+    return std::atomic_ref<int64_t>(reinterpret_cast<int64_t*>(flags->peer(owner))[i]);
+  };
+  const int go = group.size();
+  const bool is_guilty = group.rank() == guilty;
+  if (!is_guilty) {
+    group.wait_until(
+        "go", guilty, [&] { return flag(group.rank(), go).load() == 1; }, [] { return "no go"; });
+  }
+  const std::vector<int64_t> out(1, group.rank());
+  std::vector<int64_t> in(static_cast<size_t>(group.size()));
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  for (int peer = 0; peer < group.size(); ++peer) {
+    sends.push_back({peer, out.data(), 8});
+    recvs.push_back({peer, &in[static_cast<size_t>(peer)], 8});
+  }
+  int num_read = 0;
+  auto first = group.start_exchange("layout", sends, recvs);
+  const auto second =
+      group.start_exchange("dispatch", sends, recvs, [&](std::span<const std::byte* const>) {
+        ++num_read;
+        if (is_guilty) {
+          throw Error("cannot read this");
+        }
+      });
+  if (!is_guilty) {
+    second->test();
+    flag(guilty, group.rank()).store(1);
+    second->wait();
+    group.barrier("combine");
+    return;
+  }
+  for (int peer = 0; peer < group.size(); ++peer) {
+    if (peer != guilty) {
+      flag(peer, go).store(1);
+    }
+  }
+  // Without a call of the group, which would end the first.
+  const Deadline deadline = Deadline::after(group.timeout());
+  for (int peer = 0; peer < group.size(); ++peer) {
+    while (peer != guilty && flag(guilty, peer).load() == 0) {
+      expect(!deadline.expired(), "a peer has not started its exchanges");
+      std::this_thread::yield();
+    }
+  }
+  const auto thrown_by = [](const std::function<void()>& call) -> std::string {
+    try {
+      call();
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  const std::string thrown = thrown_by([&] { second->wait(); });
+  first.reset();
+  for (int i = 0; i < 2; ++i) {
+    for (const std::string& again :
+         {thrown_by([&] { second->test(); }), thrown_by([&] { second->wait(); }),
+          thrown_by([&] { group.barrier("combine"); })}) {
+      expect(again.find("failed: cannot read this") != std::string::npos,
+             fmt::format("after its reader threw \"{}\" a call threw \"{}\"", thrown, again));
+    }
+  }
+  expect_eq(num_read, 1, "calls of the reader");
+  throw Error(thrown);
 }
 
 }  // namespace
@@ -209,7 +283,14 @@ std::vector<FailureCase> failure_cases() {
              group.barrier("combine");
            },
        .calls = {"dispatch, epoch 1", "combine, epoch 2"},
-       .parts = {"rank @ failed: cannot read this"}},
+       .parts = {"rank @ failed: cannot read this"},
+       .guilty_says = "cannot read this"},
+      {.name = "reader_throws_with_another_exchange_open",
+       .body = read_in_vain,
+       // A window takes a call more among processes than among threads.
+       .calls = {"dispatch, epoch 4", "dispatch, epoch 5", "combine, epoch 5", "combine, epoch 6"},
+       .parts = {"rank @ failed: cannot read this"},
+       .guilty_says = "cannot read this"},
   };
 }
 
@@ -219,6 +300,17 @@ const FailureCase& failure_case(const std::string& name) {
                                   [&](const FailureCase& c) { return c.name == name; });
   expect(found != cases.end(), fmt::format("no failure case is named {}", name));
   return *found;
+}
+
+std::string missing_from_guilty(const std::string& message, const FailureCase& c) {
+  if (message.empty() == c.guilty_reports) {
+    return message.empty() ? "the guilty rank says nothing\n"
+                           : fmt::format("the guilty rank says \"{}\"\n", message);
+  }
+  return c.guilty_says.empty() || message == c.guilty_says
+             ? ""
+             : fmt::format("the guilty rank does not say \"{}\" but \"{}\"\n", c.guilty_says,
+                           message);
 }
 
 std::string missing_from(const std::string& message, const FailureCase& c, int rank, int guilty) {

@@ -24,6 +24,7 @@ struct FailureCase {
   std::vector<std::string> parts;  // of the message, "@" standing for the guilty rank
   bool is_timeout = false;         // found by the deadline; all else at once
   bool guilty_reports = true;      // the guilty rank gets an error, too
+  std::string guilty_says = {};    // then exactly this, if anything
 };
 
 // Deadline of the timeout cases, longer for ranks that share few CPUs; and of all others, which
@@ -57,6 +58,9 @@ struct DeadlyCase {
   void (*body)(Group&, int guilty);
 };
 std::vector<DeadlyCase> deadly_cases();
+
+// What the message of the guilty rank lacks, or has too much; empty when it is as it must be.
+std::string missing_from_guilty(const std::string& message, const FailureCase& c);
 
 // What the message of a rank other than the guilty lacks; empty when it says all it must.
 std::string missing_from(const std::string& message, const FailureCase& c, int rank, int guilty);

@@ -23,6 +23,7 @@ MpiExchange::MpiExchange(MpiGroup& group,
       data_tag_(kDataTag + static_cast<int>(call.epoch % Group::kMaxStarted)),
       recv_list_(recvs.begin(), recvs.end()),
       reader_(std::move(reader)),
+      shown_(reader_ != nullptr),
       peers_(static_cast<size_t>(group.size())) {
   if (reader_) {
     shown_.place(recv_list_);
@@ -189,11 +190,7 @@ bool MpiExchange::advance() {
       finish(transfers_[static_cast<size_t>(finished_[static_cast<size_t>(i)])]);
     }
   }
-  if (reader_) {
-    ShownBlocks::show(group_, reader_, recv_list_);
-  }
-  is_done_ = true;
-  return true;
+  return is_done_ = shown_.show(group_, reader_, recv_list_);
 }
 
 // Ends what is under way.  The buffers of sends that have not ended are kept; where the memory is

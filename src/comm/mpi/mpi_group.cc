@@ -15,6 +15,7 @@
 #include "comm/mpi/mpi_check.h"
 #include "comm/mpi/mpi_exchange.h"
 #include "comm/node_memory.h"
+#include "comm/started.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 
@@ -129,7 +130,7 @@ void MpiGroup::progress() {
   if (is_poisoned_) {
     return;
   }
-  std::erase_if(started_, [](MpiExchange* exchange) { return exchange->advance(); });
+  advance_started(started_, [](MpiExchange& exchange) { return exchange.advance(); });
   receive_notices();
   drop_finished_sends();
 }

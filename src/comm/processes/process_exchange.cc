@@ -19,6 +19,7 @@ ProcessExchange::ProcessExchange(ProcessGroup& group,
       call_(call),
       recv_list_(recvs.begin(), recvs.end()),
       reader_(std::move(reader)),
+      shown_(reader_ != nullptr),
       peers_(static_cast<size_t>(group.size())) {
   if (reader_) {
     shown_.place(recv_list_);
@@ -142,10 +143,7 @@ bool ProcessExchange::finish() {
       return false;
     }
   }
-  if (reader_) {
-    ShownBlocks::show(group_, reader_, recv_list_);
-  }
-  return is_done_ = true;
+  return is_done_ = shown_.show(group_, reader_, recv_list_);
 }
 
 PeerGroup::Wait ProcessExchange::as_wait() const {

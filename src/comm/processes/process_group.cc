@@ -8,6 +8,7 @@
 
 #include "comm/node_memory.h"
 #include "comm/processes/process_exchange.h"
+#include "comm/started.h"
 
 namespace moebius::comm {
 
@@ -50,7 +51,7 @@ void ProcessGroup::progress() {
                   [&](ProcessExchange* exchange) { return exchange->receive_from(peer); });
     }
   }
-  std::erase_if(started_, [](ProcessExchange* exchange) { return exchange->finish(); });
+  advance_started(started_, [](ProcessExchange& exchange) { return exchange.finish(); });
 }
 
 std::optional<Failure> ProcessGroup::told_failure(size_t i) {

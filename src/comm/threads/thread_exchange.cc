@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "comm/backoff.h"
+#include "comm/shown_blocks.h"
 #include "core/parallel.h"
 
 namespace moebius::comm {
@@ -196,18 +197,13 @@ void ThreadExchange::show_all() {
       shown[index[i]] = static_cast<const std::byte*>(blocks[i].data);
     }
   }
-  try {
-    reader_(shown);
-  } catch (const std::exception& error) {
-    group_.abort(error.what());
-    throw;
-  }
+  show_blocks(group_, reader_, shown);
   is_shown_ = true;
 }
 
 bool ThreadExchange::advance() {
   std::erase_if(absent_, [&](int peer) { return take_from(peer); });
-  if (absent_.empty() && !is_shown_) {
+  if (absent_.empty() && !is_shown_ && reader_) {  // else it has thrown
     show_all();
   }
   std::erase_if(unacked_, [&](int peer) {

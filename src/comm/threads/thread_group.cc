@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "comm/share.h"
+#include "comm/started.h"
 #include "comm/threads/thread_exchange.h"
 #include "core/huge_pages.h"
 
@@ -146,7 +147,7 @@ void ThreadGroup::progress() {
     own().late_signals.store_due();
   }
   const size_t num_before = started_.size();
-  std::erase_if(started_, [](ThreadExchange* exchange) { return exchange->advance(); });
+  advance_started(started_, [](ThreadExchange& exchange) { return exchange.advance(); });
   if (started_.size() != num_before) {
     publish_completed();
   }
