@@ -30,6 +30,8 @@
 
 namespace moebius {
 
+class Profile;
+
 // Which ranks share a node, i.e. can load and store each other's windows.  Ranks of a node are
 // consecutive.
 struct Topology {
@@ -52,6 +54,7 @@ struct Topology {
 struct Traffic {
   int64_t intra_node_bytes = 0;
   int64_t inter_node_bytes = 0;
+  std::vector<int64_t> to_rank;  // [size], both by receiver
 };
 
 // Symmetric memory: every rank has `bytes()` of its own, 256-byte aligned and zero at first.  In a
@@ -119,6 +122,8 @@ class Group {
   // For those who store through a window or let peers read with a BlockReader; other bytes are
   // counted by the exchange.
   virtual void count_traffic(int peer, int64_t bytes);
+  // From now on the profile is told what is sent and waited for here; null: nobody is.
+  virtual void set_profile(Profile* profile) { profile_ = profile; }
   // True where an address of one rank is valid in all of them.  A block then costs little: rows may
   // be sent from where they lie, one block each, and a BlockReader reads the sender's own memory.
   virtual bool shares_address_space() const = 0;
@@ -180,12 +185,15 @@ class Group {
 
  protected:
   Group(Topology topology, std::chrono::milliseconds timeout)
-      : topology_(std::move(topology)), timeout_(timeout) {}
+      : topology_(std::move(topology)), timeout_(timeout) {
+    traffic_.to_rank.resize(static_cast<size_t>(topology_.size));
+  }
 
   Topology topology_;
   std::chrono::milliseconds timeout_;
   int64_t epoch_ = 0;
   Traffic traffic_;
+  Profile* profile_ = nullptr;
 };
 
 // Collectives on tensors, the same for every group.  Rows are the first dimension; counts[r] is the

@@ -88,6 +88,19 @@ std::vector<std::vector<int64_t>> gather_expert_rows(const LayerRun& run,
   return rows;
 }
 
+// By sender; `own` by receiver.
+std::vector<std::vector<int64_t>> gather_link_bytes(const std::vector<int64_t>& own, Group& group) {
+  const size_t size = own.size();
+  std::vector<int64_t> all(size * size);
+  all_gather_bytes(group, "bytes of the links", own.data(),
+                   static_cast<int64_t>(size * sizeof(int64_t)), all.data());
+  std::vector<std::vector<int64_t>> rows;
+  for (auto from = all.begin(); from != all.end(); from += static_cast<ptrdiff_t>(size)) {
+    rows.emplace_back(from, from + static_cast<ptrdiff_t>(size));
+  }
+  return rows;
+}
+
 }  // namespace
 
 LayerRun run_layer(const RunOptions& options,
@@ -124,12 +137,13 @@ LayerRun run_layer(const RunOptions& options,
     counts.push_back(plan.leads_tp_group(r) ? share : 0);
   }
   const ExpertRange own = expert_range(hidden.dim(0), plan.dp, plan.dp_rank(rank));
-  RankFigures figures;
-  figures.tokens = own.size();
   const Shape shape{own.size(), hidden.dim(1)};
   const Tensor computed = Tensor::empty(shape, DType::kF32, stream.device());
-  time_calls(options, layer, to_device(hidden.slice(own.begin, own.end), stream.device(), stream),
-             computed, stream, group, figures);
+  const TimedCalls calls = time_calls(
+      options, layer, to_device(hidden.slice(own.begin, own.end), stream.device(), stream),
+      computed, stream, group);
+  RankFigures figures = calls.figures;
+  figures.tokens = own.size();
   const Tensor output = to_device(computed, Device::cpu(), stream);
 
   run.microbatches = layer.kernel().last_microbatches();
@@ -144,6 +158,7 @@ LayerRun run_layer(const RunOptions& options,
   figures.node = group->topology().node();
   run.ranks.resize(static_cast<size_t>(plan.ranks));
   all_gather_bytes(*group, "figures of the ranks", &figures, sizeof(figures), run.ranks.data());
+  run.link_bytes = gather_link_bytes(calls.sent_bytes, *group);
   run.expert_rows = gather_expert_rows(run, layer.local_expert_load(), group);
   // Without a backend every rank of a TP group has routed the same tokens.
   if (plan.backend == All2AllBackend::kNone && !plan.leads_tp_group(rank)) {

@@ -40,6 +40,8 @@ struct RankFigures {
   int64_t workspace_bytes = 0;
   double call_us = 0;
   double waited_us = 0;  // for other ranks, on the host
+  double travel_us = 0;  // see layer/overlap.h
+  double hidden_us = 0;
   std::array<double, kStages.size()> stage_us{};
 };
 
@@ -53,6 +55,7 @@ struct LayerRun {
   std::string device;    // "cpu" or the GPUs' name
   double load_us = 0;
   std::vector<RankFigures> ranks;
+  std::vector<std::vector<int64_t>> link_bytes;   // [from rank][to rank], sent in a call
   Tensor expert_load;                             // i64 [E], over all ranks
   std::vector<std::vector<int64_t>> expert_rows;  // [rank][local expert], what they computed
   Tensor output;                                  // f32 [T, H], all rows, on every rank

@@ -70,6 +70,7 @@ void summarize_ranks(LayerRun run, RunResult& result) {
   result.load_us = run.load_us;
   result.expert_load = run.expert_load;
   result.expert_rows = std::move(run.expert_rows);
+  result.link_bytes = std::move(run.link_bytes);
   result.ranks = std::move(run.ranks);
 }
 

@@ -243,6 +243,39 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
   }
   report.table("parallel", "per_rank", columns, rows);
   report.hidden("parallel", {"expert_rows", r.expert_rows});
+  report.hidden("parallel", {"link_bytes", r.link_bytes});
+}
+
+// What computing hides of the communication (layer/overlap.h); in all: of the slowest rank.
+void add_overlap(Report& report, const RunResult& r) {
+  if (r.ranks.size() == 1) {
+    return;
+  }
+  const auto share = [](const RankFigures& f) {
+    return f.travel_us > 0 ? f.hidden_us / f.travel_us : 0.0;
+  };
+  const RankFigures& slowest = *std::max_element(
+      r.ranks.begin(), r.ranks.end(),
+      [](const RankFigures& a, const RankFigures& b) { return a.call_us < b.call_us; });
+  report.line(
+      "overlap", "overlap",
+      "{hidden_share} of communication hidden: {hidden_us} of {travel_us} that rows travel; "
+      "{waited_us} waited (slowest rank)",
+      {{"travel_us", slowest.travel_us, Unit::kMicros},
+       {"waited_us", slowest.waited_us, Unit::kMicros},
+       {"hidden_us", slowest.hidden_us, Unit::kMicros},
+       {"hidden_share", share(slowest), Unit::kPercent}});
+  std::vector<std::vector<Json>> rows;
+  for (size_t i = 0; i < r.ranks.size(); ++i) {
+    const RankFigures& f = r.ranks[i];
+    rows.push_back({i, f.travel_us, f.hidden_us, share(f)});
+  }
+  report.table("overlap", "per_rank",
+               {{"rank", "rank"},
+                {"travel_us", "travel", Unit::kMicros},
+                {"hidden_us", "hidden", Unit::kMicros},
+                {"hidden_share", "share", Unit::kPercent}},
+               rows);
 }
 
 }  // namespace
@@ -267,6 +300,7 @@ Report make_report(const RunOptions& options, const RunResult& r) {
   add_subject(report, options, r);
   add_speed(report, options, r);
   add_ranks(report, options, r);
+  add_overlap(report, r);
   if (!options.output.empty()) {
     report.line("output", "output", "{file}, tensor {tensor} [{tokens}, {hidden}] f32",
                 {{"file", options.output},

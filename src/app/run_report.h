@@ -38,6 +38,7 @@ struct RunResult {
   std::vector<std::pair<std::string, double>> stages_us;  // likewise
   RankPlan plan;
   std::vector<RankFigures> ranks;
+  std::vector<std::vector<int64_t>> link_bytes;   // [from rank][to rank], sent in a call
   Tensor expert_load;                             // i64 [E], of the last call
   std::vector<std::vector<int64_t>> expert_rows;  // [rank][local expert], likewise
   int64_t workspace_bytes = 0;

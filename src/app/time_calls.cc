@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "app/statistics.h"
+#include "layer/overlap.h"
 #include "layer/row_ops.h"
 #include "moebius/error.h"
 #include "moebius/graph.h"
@@ -51,17 +52,39 @@ Graph record_call(const MoeLayer& layer,
   return graph;
 }
 
+// Tells the group's waits and bytes to a profile while it lives.
+class Listening {
+ public:
+  Listening(Group* group, Profile& profile) : group_(group) {
+    if (group_ != nullptr) {
+      group_->set_profile(&profile);
+    }
+  }
+  ~Listening() {
+    if (group_ != nullptr) {
+      group_->set_profile(nullptr);
+    }
+  }
+  Listening(const Listening&) = delete;
+  Listening& operator=(const Listening&) = delete;
+
+ private:
+  Group* group_;
+};
+
 }  // namespace
 
-void time_calls(const RunOptions& options,
-                MoeLayer& layer,
-                const Tensor& hidden,
-                const Tensor& output,
-                const Stream& stream,
-                Group* group,
-                RankFigures& figures) {
+TimedCalls time_calls(const RunOptions& options,
+                      MoeLayer& layer,
+                      const Tensor& hidden,
+                      const Tensor& output,
+                      const Stream& stream,
+                      Group* group) {
+  TimedCalls result;
+  RankFigures& figures = result.figures;
   WorkspacePool workspaces;
-  Profile profile;
+  Profile profile(Profile::Keep::kIntervals);
+  const Listening listening(group, profile);
   CallContext context;
   context.stream = stream;
   context.workspaces = &workspaces;
@@ -76,12 +99,12 @@ void time_calls(const RunOptions& options,
 
   stream.synchronize();  // a GPU counts calls whose work is done
   const auto before_calls = layer.kernel().prepare_finalize().statistics();
-  context.profile = on_gpu ? nullptr : &profile;
   std::vector<double> calls;
   std::vector<double> waits;
+  std::vector<double> travels;
+  std::vector<double> hidden_times;
   std::array<std::vector<double>, kStages.size()> stages;
   for (int i = 0; i < options.repeat; ++i) {
-    profile.clear();
     Traffic before;
     Clock::duration waited_before{};
     if (group != nullptr) {
@@ -90,21 +113,29 @@ void time_calls(const RunOptions& options,
       waited_before = group->waited();
     }
     stream.synchronize();
+    profile.clear();
+    context.profile = on_gpu ? nullptr : &profile;
     const auto start = Clock::now();
     graph ? graph->launch() : call();
     stream.synchronize();
     calls.push_back(microseconds(Clock::now() - start));
+    context.profile = nullptr;
     layer.check();
     if (group != nullptr) {
       const Traffic after = group->traffic();
       waits.push_back(microseconds(group->waited() - waited_before));
       figures.intra_node_bytes = after.intra_node_bytes - before.intra_node_bytes;
       figures.inter_node_bytes = after.inter_node_bytes - before.inter_node_bytes;
+      result.sent_bytes.clear();
+      for (size_t r = 0; r < after.to_rank.size(); ++r) {
+        result.sent_bytes.push_back(after.to_rank[r] - before.to_rank[r]);
+      }
     }
     if (on_gpu) {
       if (group != nullptr) {
         group->barrier("start of a profiled call");
       }
+      profile.clear();
       context.profile = &profile;
       call();
       context.profile = nullptr;
@@ -116,9 +147,14 @@ void time_calls(const RunOptions& options,
       }
       stages[s].push_back(us);
     }
+    const Overlap overlap = measure_overlap(profile.intervals());
+    travels.push_back(microseconds(overlap.travel));
+    hidden_times.push_back(microseconds(overlap.hidden));
   }
   figures.call_us = median(calls);
   figures.waited_us = waits.empty() ? 0 : median(waits);
+  figures.travel_us = median(travels);
+  figures.hidden_us = median(hidden_times);
   for (size_t s = 0; s < kStages.size(); ++s) {
     figures.stage_us[s] = median(stages[s]);
   }
@@ -135,6 +171,7 @@ void time_calls(const RunOptions& options,
     figures.rows += rows.data<int64_t>()[l];
     figures.max_expert_rows = std::max(figures.max_expert_rows, rows.data<int64_t>()[l]);
   }
+  return result;
 }
 
 }  // namespace moebius::app

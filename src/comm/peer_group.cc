@@ -12,6 +12,7 @@
 #include "comm/blocks.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
+#include "moebius/profile.h"
 
 namespace moebius::comm {
 
@@ -156,7 +157,11 @@ void PeerGroup::wait_for(const Wait& wait) {
     PeerGroup* group;
     Deadline::Clock::time_point begin;
     ~Shown() {
-      group->waited_ += Deadline::Clock::now() - begin;
+      const auto end = Deadline::Clock::now();
+      group->waited_ += end - begin;
+      if (group->profile_ != nullptr) {
+        group->profile_->add_wait(begin, end);
+      }
       group->show_waiting(-1, {});
     }
   } const shown{this, last_look};

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "moebius/group.h"
+#include "moebius/profile.h"
 
 namespace moebius {
 
@@ -57,6 +58,10 @@ void Window::signal(int rank, int64_t offset, int64_t value) {
 void Group::count_traffic(int peer, int64_t bytes) {
   if (peer != rank()) {
     (topology_.same_node(peer) ? traffic_.intra_node_bytes : traffic_.inter_node_bytes) += bytes;
+    traffic_.to_rank[static_cast<size_t>(peer)] += bytes;
+    if (profile_ != nullptr) {
+      profile_->add_bytes(bytes);
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "layer/cuda/rows.h"
+#include "layer/flight.h"
 #include "layer/prepare_rows.h"
 #include "layer/reduce_rows.h"
 #include "layer/token_slices.h"
@@ -101,7 +102,8 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   std::vector<int64_t>& counts = counts_[context.microbatch];
   counts.resize(static_cast<size_t>(group_.size()));
   const int64_t num_tokens = input.hidden.dim(0);
-  all_gather_bytes(group_, kOp, &num_tokens, sizeof(num_tokens), counts.data());
+  in_flight("dispatch", context, context.stream,
+            [&] { all_gather_bytes(group_, kOp, &num_tokens, sizeof(num_tokens), counts.data()); });
 
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
 
@@ -127,7 +129,8 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
        all_of(input.router_logits, monolithic_), all_of(input.topk_ids, !monolithic_),
        all_of(input.topk_weights, !monolithic_), all_of(input.lora_ids, input.lora_ids.defined())});
   const auto gather = [&](const Tensor& rows, const Tensor& to) {
-    all_gatherv(group_, kOp, rows, counts, to, context.stream);
+    in_flight("dispatch", context, context.stream,
+              [&] { all_gatherv(group_, kOp, rows, counts, to, context.stream); });
     return to;
   };
 
@@ -169,7 +172,8 @@ void AllGatherReduceScatter::finalize(const FinalizeInput& input, const CallCont
             "rows of output (tokens of prepare)");
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const Tensor partial = reduced_rows(input, *contiguous_, total, context);
-  reduce_scatterv(group_, kOp, partial, counts, input.output, context.stream);
+  in_flight("combine", context, context.stream,
+            [&] { reduce_scatterv(group_, kOp, partial, counts, input.output, context.stream); });
 }
 
 }  // namespace

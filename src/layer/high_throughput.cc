@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "layer/flight.h"
 #include "layer/prepare_rows.h"
 #include "layer/reduce_rows.h"
 #include "layer/token_slices.h"
@@ -95,8 +96,12 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
     request.payloads.push_back(input.lora_ids);
   }
   const bool has_lora = input.lora_ids.defined();
-  auto pending = std::make_shared<Pending<DispatchOutput>>(start_transfer<DispatchOutput>(
-      context, [&](const Stream& stream) { return transport_.dispatch_async(request, stream); }));
+  auto pending = std::make_shared<Pending<DispatchOutput>>(
+      start_transfer<DispatchOutput>(context, [&](const Stream& stream) {
+        return in_flight<DispatchOutput>("dispatch", context, stream, [&] {
+          return transport_.dispatch_async(request, stream);
+        });
+      }));
   const QuantDesc a1 = input.quant->a1;
 
   return {pending->hook, [this, pending, before, has_lora, spec, a1, context] {
@@ -135,7 +140,9 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
   using Combined = HighThroughput::CombineOutput;
   auto pending = std::make_shared<Pending<Combined>>(
       start_transfer<Combined>(context, [&](const Stream& stream) {
-        return transport_.combine_async(request, *handle, stream, input.output);
+        return in_flight<Combined>("combine", context, stream, [&] {
+          return transport_.combine_async(request, *handle, stream, input.output);
+        });
       }));
   return {pending->hook, [pending, handle] { pending->receive(); }};
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "layer/flight.h"
 #include "layer/prepare_rows.h"
 #include "layer/row_ops.h"
 #include "layer/token_slices.h"
@@ -120,7 +121,9 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   using Dispatched = LowLatencyDispatchOutput;
   auto pending = std::make_shared<Pending<Dispatched>>(
       start_transfer<Dispatched>(context, [&](const Stream& stream) {
-        return transport_.dispatch_async(x, input.topk_ids, cast, stream, input.lora_ids);
+        return in_flight<Dispatched>("dispatch", context, stream, [&] {
+          return transport_.dispatch_async(x, input.topk_ids, cast, stream, input.lora_ids);
+        });
       }));
   Call call;
   call.topk_ids = input.topk_ids;
@@ -168,8 +171,10 @@ Pending<void> LowLatencyPrepareFinalize::finalize_async(const FinalizeInput& inp
          fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
   const Call call = std::exchange(found->second, {});
   return start_transfer<void>(context, [&](const Stream& stream) {
-    return transport_.combine_async(input.expert_output, call.topk_ids, call.topk_weights,
-                                    *call.handle, input.output, stream);
+    return in_flight<void>("combine", context, stream, [&] {
+      return transport_.combine_async(input.expert_output, call.topk_ids, call.topk_weights,
+                                      *call.handle, input.output, stream);
+    });
   });
 }
 

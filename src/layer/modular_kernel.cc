@@ -28,6 +28,20 @@ struct Part {
   bool shares_early = false;  // shared experts during prepare, else during finalize
 };
 
+// A span of the stream where rows travel.
+Profile::Span transfer_span(std::string_view stage, const CallContext& context) {
+  return {context.profile, stage, transfer_stream(context), context.microbatch,
+          context.transfers ? Profile::Track::kTransfers : Profile::Track::kCompute};
+}
+
+// Profiles only: a transfer waits for what the call has been given, and its span is not to begin
+// before.
+void begin_after_compute(const CallContext& context) {
+  if (context.profile != nullptr && context.transfers) {
+    context.transfers->wait(context.stream.record());
+  }
+}
+
 // The span of a stage around a hook.
 std::function<void()> timed(std::string_view stage,
                             std::function<void()> hook,
@@ -36,7 +50,7 @@ std::function<void()> timed(std::string_view stage,
     return hook;
   }
   return [stage, hook = std::move(hook), context] {
-    const Profile::Span span(context.profile, stage, transfer_stream(context));
+    const Profile::Span span = transfer_span(stage, context);
     hook();
   };
 }
@@ -240,7 +254,7 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   }
   co_yield std::move(back);
   {
-    const Profile::Span span(context.profile, "finalize", transfer_stream(context));
+    const Profile::Span span = transfer_span("finalize", context);
     returned.receive();
   }
   context.stream.wait(shared_done);
@@ -265,7 +279,8 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& in
   if (!prepare_finalize->supports_async() && !context.transfers) {
     return {nullptr, [prepare, context] { return prepare(context); }};
   }
-  const Profile::Span span(context.profile, "prepare", transfer_stream(context));
+  begin_after_compute(context);
+  const Profile::Span span = transfer_span("prepare", context);
   return prepare_finalize->supports_async() ? prepare_finalize->prepare_async(request, context)
                                             : start_all<PrepareResult>(context, prepare);
 }
@@ -273,7 +288,8 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& in
 // Sums on their way back.
 Pending<void> ModularKernel::State::start_finalize(const FinalizeInput& done,
                                                    const CallContext& context) {
-  const Profile::Span span(context.profile, "finalize", transfer_stream(context));
+  begin_after_compute(context);
+  const Profile::Span span = transfer_span("finalize", context);
   return prepare_finalize->supports_async() ? prepare_finalize->finalize_async(done, context)
                                             : start_all<void>(context, [&](const CallContext& own) {
                                                 prepare_finalize->finalize(done, own);
@@ -287,7 +303,7 @@ PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
   const CallContext& context = part.context;
   PrepareResult prepared;
   {
-    const Profile::Span span(context.profile, "prepare", transfer_stream(context));
+    const Profile::Span span = transfer_span("prepare", context);
     prepared = pending.receive();
   }
   if (prepare_finalize->is_monolithic()) {
@@ -323,7 +339,7 @@ Tensor ModularKernel::State::lora_ids_to_send(const KernelInput& input,
 void ModularKernel::State::route(const KernelInput& input,
                                  PrepareResult& prepared,
                                  const CallContext& context) {
-  const Profile::Span span(context.profile, "router", context.stream);
+  const Profile::Span span(context.profile, "router", context.stream, context.microbatch);
   const Tensor& logits = prepared.router_logits ? prepared.router_logits : input.router_logits;
   const Shape shape{logits.dim(0), router->config().topk};
   const auto space =
@@ -347,7 +363,7 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
                                      const PrepareResult& prepared,
                                      const Tensor& output,
                                      const CallContext& context) {
-  const Profile::Span span(context.profile, "experts", context.stream);
+  const Profile::Span span(context.profile, "experts", context.stream, context.microbatch);
   ExpertsInput rows;
   rows.x = prepared.x;
   rows.x_scale = prepared.x_scale;
@@ -366,7 +382,8 @@ void ModularKernel::State::run_shared(const Tensor& hidden,
                                       const Tensor& output,
                                       const CallContext& context) const {
   if (output) {
-    const Profile::Span span(context.profile, "shared", context.stream);
+    const Profile::Span span(context.profile, "shared", context.stream, context.microbatch,
+                             Profile::Track::kShared);
     shared_experts->forward(hidden, output, context);
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "layer/flight.h"
 #include "layer/layer_parts.h"
 #include "layer/row_ops.h"
 #include "layer/token_slices.h"
@@ -65,6 +66,12 @@ namespace {
 // A copy of its own, done on return.
 Tensor on_host(const Tensor& counts, const Stream& stream) {
   return counts.device().is_cpu() ? counts.clone() : to_device(counts, Device::cpu(), stream);
+}
+
+// Of all micro-batches, in a profile.
+CallContext whole(CallContext context) {
+  context.microbatch = Profile::kAll;
+  return context;
 }
 
 Tensor widened(const Tensor& counts) {
@@ -175,7 +182,9 @@ void MoeLayer::forward(const Tensor& hidden,
   const TokenSlice own = token_slice(hidden.dim(0), tp_size, tp_rank);
   state_->forward_own(hidden.slice(own.begin, own.end), output.slice(own.begin, own.end),
                       lora_ids ? lora_ids.slice(own.begin, own.end) : lora_ids, context);
-  gather_slices(*state_->group, output, state_->group->rank() - tp_rank, tp_size, context.stream);
+  in_flight("combine", whole(context), context.stream, [&] {
+    gather_slices(*state_->group, output, state_->group->rank() - tp_rank, tp_size, context.stream);
+  });
 }
 
 void MoeLayer::State::forward_own(const Tensor& hidden,
@@ -227,7 +236,8 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   run_kernel(input, routed, shared, context);
   if (sums) {
     const Profile::Span span(context.profile, "finalize", context.stream);
-    sum_over_ranks(*group, routed, space[7], context.stream);
+    in_flight("combine", whole(context), context.stream,
+              [&] { sum_over_ranks(*group, routed, space[7], context.stream); });
     routed = space[7];
   }
   if (has_shared) {

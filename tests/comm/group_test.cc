@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "moebius/profile.h"
 #include "tests/comm/group_runner.h"
 
 namespace moebius::testing {
@@ -327,6 +328,37 @@ TEST_P(GroupTest, CountsTrafficByNode) {
     EXPECT_EQ(group.traffic().inter_node_bytes, 100 * (group.size() - 1 - neighbours));
     group.count_traffic(group.rank(), 5);  // the own rank is no traffic
     EXPECT_EQ(group.traffic().intra_node_bytes, 100 * neighbours);
+    std::vector<int64_t> expected(static_cast<size_t>(group.size()), 100);
+    expected[static_cast<size_t>(group.rank())] = 0;
+    EXPECT_EQ(group.traffic().to_rank, expected);
+  });
+}
+
+TEST_P(GroupTest, TellsAProfileWhatIsSentAndWaitedFor) {
+  run([&](Group& group) {
+    Profile profile(Profile::Keep::kIntervals);
+    std::vector<std::byte> in(100);
+    std::vector<std::byte> out(100 * static_cast<size_t>(group.size()));
+    group.barrier("before");
+    const auto waited = group.waited();
+    group.set_profile(&profile);
+    {
+      const Profile::Span span(&profile, "gather");
+      all_gather_bytes(group, "gather", in.data(), 100, out.data());
+    }
+    group.set_profile(nullptr);
+    std::chrono::nanoseconds told{0};
+    for (const Profile::Interval& interval : profile.intervals()) {
+      if (interval.name == Profile::kWait) {
+        told += interval.end - interval.begin;
+      } else {
+        EXPECT_EQ(interval.name, "gather");
+        EXPECT_EQ(interval.bytes, 100 * (group.size() - 1));
+      }
+    }
+    EXPECT_EQ(told, group.waited() - waited);
+    all_gather_bytes(group, "gather", in.data(), 100, out.data());
+    EXPECT_EQ(profile.bytes(), 100 * (group.size() - 1));  // of the time it listened
   });
 }
 

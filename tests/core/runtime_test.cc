@@ -15,7 +15,6 @@
 #include "core/select.h"
 #include "moebius/deadline.h"
 #include "moebius/error.h"
-#include "moebius/profile.h"
 #include "moebius/settings.h"
 #include "moebius/stream.h"
 
@@ -166,19 +165,6 @@ TEST(Deadline, ExpiresAndCountsDown) {
   const Deadline later = Deadline::after(std::chrono::hours(1));
   EXPECT_FALSE(later.expired());
   EXPECT_GT(later.remaining(), std::chrono::minutes(59));
-}
-
-TEST(Profile, CountsSpansPerStageInOrder) {
-  Profile profile;
-  for (int i = 0; i < 3; ++i) {
-    const Profile::Span outer(&profile, "layer");
-    const Profile::Span inner(&profile, "router");
-  }
-  const Profile::Span free_of_charge(nullptr, "none");
-  ASSERT_EQ(profile.stages().size(), 2u);
-  EXPECT_EQ(profile.stages()[0].name, "layer");
-  EXPECT_EQ(profile.stages()[1].calls, 3);
-  EXPECT_GE(profile.stages()[0].total, profile.stages()[1].total);
 }
 
 TEST(CpuFeatures, WiderSetsIncludeNarrowerOnes) {

@@ -58,6 +58,7 @@ class CudaGroup final : public Group {
   Traffic traffic() const override { return host_->traffic(); }
   std::chrono::nanoseconds waited() const override { return host_->waited(); }
   void count_traffic(int peer, int64_t bytes) override { host_->count_traffic(peer, bytes); }
+  void set_profile(Profile* profile) override { host_->set_profile(profile); }
   bool shares_address_space() const override { return host_->shares_address_space(); }
   void barrier(std::string_view op) override { host_->barrier(op); }
   std::unique_ptr<Exchange> start_exchange(std::string_view op,

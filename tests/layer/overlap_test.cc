@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What computing hides of communication, by intervals that are made up.
+#include "layer/overlap.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace moebius {
+namespace {
+
+using std::chrono::milliseconds;
+using Track = Profile::Track;
+
+Profile::Interval interval(Track track, const std::string& name, int begin, int end) {
+  const Profile::Clock::time_point origin{};
+  return {name, track, 0, origin + milliseconds(begin), origin + milliseconds(end), 0};
+}
+
+void expect_overlap(std::vector<Profile::Interval> intervals, int travel, int hidden, int waited) {
+  for (int order = 0; order < 2; ++order) {
+    const Overlap overlap = measure_overlap(intervals);
+    EXPECT_EQ(overlap.travel, milliseconds(travel));
+    EXPECT_EQ(overlap.hidden, milliseconds(hidden));
+    EXPECT_EQ(overlap.waited, milliseconds(waited));
+    EXPECT_EQ(overlap.hidden_share(), travel == 0 ? 0.0 : static_cast<double>(hidden) / travel);
+    std::reverse(intervals.begin(), intervals.end());
+  }
+}
+
+TEST(Overlap, OneMicrobatchHidesNothing) {
+  expect_overlap(
+      {interval(Track::kHost, "router", 0, 5), interval(Track::kHost, "prepare", 5, 10),
+       interval(Track::kInFlight, "dispatch", 8, 20), interval(Track::kHost, "wait", 12, 20),
+       interval(Track::kHost, "prepare", 11, 20), interval(Track::kHost, "experts", 20, 50),
+       interval(Track::kInFlight, "combine", 50, 60), interval(Track::kHost, "finalize", 50, 60),
+       interval(Track::kHost, "wait", 55, 60)},
+      22, 0, 13);
+}
+
+// B's rows travel while A computes, and A's sums while B computes; the ends are waited for.
+TEST(Overlap, TwoMicrobatchesHideAllButTheEnds) {
+  expect_overlap(
+      {interval(Track::kInFlight, "dispatch", 0, 10),                                     // A
+       interval(Track::kInFlight, "dispatch", 2, 30),                                     // B
+       interval(Track::kHost, "wait", 4, 10), interval(Track::kHost, "experts", 10, 30),  // A
+       interval(Track::kInFlight, "combine", 30, 50),                                     // A
+       interval(Track::kHost, "experts", 30, 50),                                         // B
+       interval(Track::kInFlight, "combine", 50, 60),                                     // B
+       interval(Track::kHost, "wait", 52, 60)},
+      60, 40, 14);
+}
+
+TEST(Overlap, SharedExpertsHideTheRowsTheyAreComputedBeside) {
+  expect_overlap(
+      {interval(Track::kInFlight, "dispatch", 0, 10), interval(Track::kHost, "shared", 2, 8),
+       interval(Track::kHost, "wait", 8, 10), interval(Track::kHost, "experts", 10, 20)},
+      10, 6, 2);
+}
+
+TEST(Overlap, IntervalsThatOverlapCountOnce) {
+  expect_overlap(
+      {interval(Track::kInFlight, "dispatch", 0, 10), interval(Track::kInFlight, "dispatch", 0, 10),
+       interval(Track::kInFlight, "dispatch", 10, 12), interval(Track::kInFlight, "combine", 3, 7),
+       interval(Track::kInFlight, "combine", 20, 30), interval(Track::kHost, "experts", 5, 25),
+       interval(Track::kHost, "experts", 6, 9)},
+      22, 12, 0);
+}
+
+// What the host does there is to enqueue.
+TEST(Overlap, OnAGpuItsStreamsCompute) {
+  expect_overlap(
+      {interval(Track::kInFlight, "dispatch", 40, 55), interval(Track::kHost, "experts", 0, 100),
+       interval(Track::kTransfers, "prepare", 40, 55), interval(Track::kCompute, "prepare", 40, 44),
+       interval(Track::kCompute, "experts", 50, 60), interval(Track::kShared, "shared", 45, 52)},
+      15, 10, 0);
+}
+
+TEST(Overlap, WithoutTransfersThereIsNone) {
+  expect_overlap({}, 0, 0, 0);
+  expect_overlap({interval(Track::kHost, "experts", 0, 10)}, 0, 0, 0);
+}
+
+}  // namespace
+}  // namespace moebius
