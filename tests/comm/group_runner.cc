@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -99,7 +100,8 @@ void run_ranks(const GroupShape& shape, const std::function<void(Group&)>& body)
         [&](Group& group) {
           body(group);
           if (::testing::Test::HasFailure()) {
-            throw Error("see above");
+            throw Error(
+                fmt::format("rank {} did not meet an expectation: see above", group.rank()));
           }
         });
     return;
@@ -112,6 +114,18 @@ void run_ranks(const GroupShape& shape, const std::function<void(Group&)>& body)
   }
   const auto group = make_mpi_group({.ranks_per_node = shape.ranks_per_node, .timeout = kTimeout});
   body(*group);
+}
+
+RankCounts::RankCounts(int num_ranks) {
+  const size_t bytes = static_cast<size_t>(num_ranks) * sizeof(std::atomic<int>);
+  void* memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);  // zeros
+  expect(memory != MAP_FAILED, "no memory to share with forked ranks");
+  counts_ = {static_cast<std::atomic<int>*>(memory), static_cast<size_t>(num_ranks)};
+}
+
+RankCounts::~RankCounts() {
+  munmap(counts_.data(), counts_.size_bytes());
 }
 
 }  // namespace moebius::testing

@@ -7,7 +7,9 @@
 //   --group=mpi          this process is one rank of a job
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,5 +33,21 @@ std::vector<GroupShape> group_shapes();
 
 // Throws what a rank threw; with processes also when an expectation of one was not met.
 void run_ranks(const GroupShape& shape, const std::function<void(Group&)>& body);
+
+// A number per rank, 0 at first, for bodies to tell the test what they did: what forked ranks
+// change elsewhere is lost with them.  With MPI it is of this process alone.
+class RankCounts {
+ public:
+  explicit RankCounts(int num_ranks);
+  ~RankCounts();
+  RankCounts(const RankCounts&) = delete;
+  RankCounts& operator=(const RankCounts&) = delete;
+
+  void add(int rank) { ++counts_[static_cast<size_t>(rank)]; }
+  std::vector<int> get() const { return {counts_.begin(), counts_.end()}; }
+
+ private:
+  std::span<std::atomic<int>> counts_;  // in memory that forked processes share
+};
 
 }  // namespace moebius::testing

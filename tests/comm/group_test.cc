@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -102,7 +105,7 @@ struct RandomExchange {
 };
 
 TEST_P(GroupTest, KnowsItsPlace) {
-  std::vector<std::atomic<int>> seen(static_cast<size_t>(GetParam().num_ranks));
+  RankCounts seen(GetParam().num_ranks);
   run([&](Group& group) {
     const Topology& topology = group.topology();
     EXPECT_EQ(group.name(), runner_name());
@@ -114,10 +117,34 @@ TEST_P(GroupTest, KnowsItsPlace) {
     EXPECT_EQ(topology.node(), group.rank() / per_node);
     EXPECT_EQ(topology.local_rank(), group.rank() % per_node);
     EXPECT_EQ(group.epoch(), 0);
-    ++seen[static_cast<size_t>(group.rank())];
+    seen.add(group.rank());
   });
-  const int here = runner_name() == "threads" ? GetParam().num_ranks : runs_on_mpi() ? 1 : 0;
-  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), here);
+  const std::vector<int> counts = seen.get();
+  EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), 0),
+            runs_on_mpi() ? 1 : GetParam().num_ranks);
+  EXPECT_EQ(*std::max_element(counts.begin(), counts.end()), 1);
+}
+
+// What the other cases here rest on.
+TEST(GroupRunner, SeesExpectationsThatForkedRanksDoNotMeet) {
+  if (runner_name() != "processes") {
+    GTEST_SKIP() << "ranks are not forked, so their failures are this test's own";
+  }
+  for (const int failing : {0, 1}) {
+    try {
+      run_ranks({.num_ranks = 2}, [&](Group& group) {
+        if (group.rank() == failing) {
+          ASSERT_NE(std::freopen("/dev/null", "w", stdout), nullptr);  // not in this test's output
+          EXPECT_EQ(group.size(), 3);
+        }
+        group.barrier("met");
+      });
+      ADD_FAILURE() << "rank " << failing << " was not heard";
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "rank " + std::to_string(failing) + " did not meet an expectation: see above");
+    }
+  }
 }
 
 TEST_P(GroupTest, ExchangesRandomSizes) {
