@@ -273,9 +273,9 @@ struct ProcessGroupOptions {
 };
 // Runs body on num_ranks forked processes and waits for them.  REQUIRES: this process has no other
 // threads and has called nothing of CUDA, since neither survives a fork; what ranks change is lost
-// with them.  A rank that throws, or dies, is told to the others at once; who does not end within
-// twice the timeout and 10 s more is killed.  Throws Error with the message of the first that
-// failed.
+// with them.  A rank that throws, dies or exits is told to the others at once; who does not end
+// within twice the timeout and 10 s more is killed.  Throws Error with the message of the first
+// that failed.
 // `errors` (optional): every rank's message, empty where it ended well.
 void run_process_ranks(const ProcessGroupOptions& options,
                        const std::function<void(Group&)>& body,

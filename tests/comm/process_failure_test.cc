@@ -5,6 +5,7 @@
 // time.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -100,6 +101,24 @@ TEST(ProcessFailure, WhoDoesNotEndIsKilled) {
   EXPECT_EQ(seen.errors[0], "out of memory");
   EXPECT_NE(seen.errors[1].find("rank 1 was killed"), std::string::npos) << seen.errors[1];
   EXPECT_LT(seen.took, std::chrono::seconds(20));
+}
+
+TEST(ProcessFailure, WhoExitsInTheMiddleIsMissedAtOnce) {
+  for (const int num_ranks : {1, 2}) {
+    const Outcome seen =
+        run_all({.num_ranks = num_ranks, .timeout = kLongTimeout}, [](Group& group) {
+          if (group.rank() == group.size() - 1) {
+            _exit(0);
+          }
+          group.barrier("layout");
+        });
+    const std::string ended = fmt::format("rank {} ended with status 0", num_ranks - 1);
+    EXPECT_EQ(seen.thrown, ended);
+    for (const std::string& error : seen.errors) {
+      EXPECT_NE(error.find(ended), std::string::npos) << error;
+    }
+    EXPECT_LT(seen.took, kLongTimeout / 4);
+  }
 }
 
 TEST(ProcessFailure, OptionsAreCheckedBeforeAnyProcessStarts) {

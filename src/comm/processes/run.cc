@@ -164,10 +164,11 @@ void run_process_ranks(const ProcessGroupOptions& options,
         child = -1;
         --num_running;
         const bool has_said_why = !board->part(rank).error.get().empty();
-        if (is_lost && !has_said_why && !board->part(rank).has_left) {
-          died(rank, fmt::format("rank {} ended, its status is lost", rank));
-        } else if (status != 0 && !has_said_why) {
-          died(rank, how_it_ended(rank, status));
+        // Whoever calls exit() in its body ends well for the system, but not for its peers.
+        const bool ended_well = board->part(rank).has_left && (is_lost || status == 0);
+        if (!has_said_why && !ended_well) {
+          died(rank, is_lost ? fmt::format("rank {} ended, its status is lost", rank)
+                             : how_it_ended(rank, status));
         }
       }
     }
