@@ -100,23 +100,41 @@ MoeLayerWeights share_of(const MoeLayerWeights& whole, const ParallelConfig& par
   return own;
 }
 
-// One number of tokens per rank.
+struct LayerProblem {
+  int64_t num_tokens = 0;  // per rank
+  int microbatches = 1;    // asked for
+  int comm_sms = 0;        // 0: the backend's default
+};
+
+std::vector<LayerProblem> problems_of(const app::BenchOptions& options) {
+  std::vector<LayerProblem> problems;
+  for (const int64_t num_tokens :
+       options.tokens.empty() ? app::BenchOptions::kGpuLayerTokens : options.tokens) {
+    for (const int microbatches : options.microbatches) {
+      for (const int sms : options.sms) {
+        problems.push_back({num_tokens, microbatches, sms});
+      }
+    }
+  }
+  return problems;
+}
+
 class LayerRun {
  public:
   LayerRun(RankTeam& team,
            const app::BenchOptions& options,
            const WholeLayer& whole,
            int num_ranks,
-           int64_t num_tokens)
+           const LayerProblem& problem)
       : team_(team),
         whole_(whole),
-        num_tokens_(num_tokens),
-        is_decode_(num_tokens <= kMostDecodeTokens),
+        num_tokens_(problem.num_tokens),
+        is_decode_(num_tokens_ <= kMostDecodeTokens),
         ranks_(static_cast<size_t>(num_ranks)) {
     backend_ = num_ranks == 1 ? All2AllBackend::kNone
                : is_decode_   ? All2AllBackend::kLowLatency
                               : All2AllBackend::kHighThroughput;
-    team_.run([&](Group& group) { set_up(group, options); });
+    team_.run([&](Group& group) { set_up(group, options, problem); });
   }
   ~LayerRun() {
     try {
@@ -136,6 +154,7 @@ class LayerRun {
 
   std::string_view backend() const { return name(backend_); }
   bool replays() const { return is_decode_; }
+  int microbatches() const { return ranks_[0]->layer->kernel().last_microbatches(); }
   std::string experts() const {
     return std::string(ranks_[0]->layer->kernel().experts().implementation());
   }
@@ -229,7 +248,7 @@ class LayerRun {
     return num_probes() == 1 ? 0 : i * (num_tokens_ - 1) / (num_probes() - 1);
   }
 
-  void set_up(Group& group, const app::BenchOptions& options) {
+  void set_up(Group& group, const app::BenchOptions& options, const LayerProblem& problem) {
     auto made = std::make_unique<Rank>();
     Rank& rank = *made;
     rank.stream = Stream::cuda(group.device().index);
@@ -239,6 +258,8 @@ class LayerRun {
     weights.config.max_num_tokens = num_tokens_;
     MoeLayerOptions layer_options;
     layer_options.experts = options.impl;
+    layer_options.microbatches = problem.microbatches;
+    layer_options.comm_sms = group.size() > 1 ? problem.comm_sms : 0;
     rank.layer = std::make_unique<MoeLayer>(std::move(weights), layer_options, rank.stream,
                                             group.size() == 1 ? nullptr : &group);
     const MoeConfig& config = rank.layer->config();
@@ -317,15 +338,23 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   fmt::print("{} ranks ({}) on {} x {}; {} of {}\n", num_ranks, options.group, used, gpu,
              quantization, app::format_value(whole.cost.total_bytes, Unit::kBytes));
   RankTeam team(group_options(options, num_ranks));
-  for (const int64_t num_tokens :
-       options.tokens.empty() ? app::BenchOptions::kGpuLayerTokens : options.tokens) {
-    LayerRun run(team, options, whole, num_ranks, num_tokens);
-    harness.fact("tokens", num_tokens);
+  for (const LayerProblem& problem : problems_of(options)) {
+    LayerRun run(team, options, whole, num_ranks, problem);
+    harness.fact("tokens", problem.num_tokens);
+    harness.fact("asked_microbatches", problem.microbatches);
+    harness.fact("microbatches", run.microbatches());
+    harness.fact("comm_sms", problem.comm_sms);
     harness.fact("all2all", std::string(run.backend()));
     harness.fact("launch", run.replays() ? "graph" : "stream");
     Case c;
-    c.problem = fmt::format("{}/{}/{}{}", options.preset, options.quant, num_tokens,
+    c.problem = fmt::format("{}/{}/{}{}", options.preset, options.quant, problem.num_tokens,
                             run.replays() ? "_graph" : "");
+    if (problem.microbatches > 1) {
+      c.problem += fmt::format("_m{}of{}", run.microbatches(), problem.microbatches);
+    }
+    if (problem.comm_sms > 0) {
+      c.problem += fmt::format("_sms{}", problem.comm_sms);
+    }
     c.impl = run.experts();
     c.num_calls = options.iterations;
     c.call = [&] { run.call(); };

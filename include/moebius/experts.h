@@ -129,6 +129,7 @@ struct ExpertsInput {
   Tensor lora_ids;           // i32, standard [M], batched [L, max_rows]: adapter of each row, -1 =
                              // none; undefined: none at all
   bool apply_router_weight_on_input = false;  // already applied: do not weight again
+  int max_sms = 0;  // GPUs: the most SMs that a GEMM takes, at least 2; 0: all
 };
 
 // Buffers for one apply(); dimensions as the seed's workspace_shapes.  `workspace13` holds either

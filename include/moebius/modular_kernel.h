@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "moebius/experts.h"
 #include "moebius/prepare_finalize.h"
@@ -37,10 +38,19 @@ struct KernelOptions {
   int64_t chunk_tokens = 0;
   // Micro-batches that a call is cut into: while the rows of one travel, another computes.  Fewer
   // are taken, down to one, where a rank would have less than min_microbatch_tokens in one of them;
-  // ranks agree on that first.  With 0 none is too small, and nobody is asked.
+  // ranks agree on that first.  With 0 none is too small, and nobody is asked.  Unset: as
+  // default_min_microbatch_tokens() says.
   int microbatches = 1;
-  int64_t min_microbatch_tokens = 32;
+  std::optional<int64_t> min_microbatch_tokens = std::nullopt;
 };
+
+// Every micro-batch reads the weights of the experts once more.  32 on the CPU; on GPUs so many
+// that an expert has rows enough, if they spread evenly, for its products to take longer than its
+// weights: with less, cutting a call costs more than it hides.
+int64_t default_min_microbatch_tokens(int64_t num_experts,
+                                      int64_t topk,
+                                      int num_ranks,
+                                      Device device);
 
 class ModularKernel {
  public:

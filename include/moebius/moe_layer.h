@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "moebius/group.h"
@@ -46,9 +47,10 @@ struct MoeLayerOptions {
   Precision precision = Precision::kModel;
   int64_t chunk_tokens = 0;  // this and the next two: see KernelOptions
   int microbatches = 1;
-  int64_t min_microbatch_tokens = 32;
+  std::optional<int64_t> min_microbatch_tokens = std::nullopt;
   // Over a group; the backend is weights.config.parallel.backend.
-  bool monolithic = false;         // allgather_reducescatter only
+  bool monolithic = false;  // allgather_reducescatter only
+  int comm_sms = 0;         // GPUs: SMs of every transport kernel, even; 0: as the backend has them
   bool sequence_parallel = false;  // hidden holds tokens of this rank alone, also where tp > 1
 };
 

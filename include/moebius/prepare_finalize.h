@@ -91,6 +91,9 @@ class PrepareFinalize {
   // Whether what the experts wrote may be FinalizeInput::output already, where it is final (kNoOp).
   virtual bool takes_final_output() const { return false; }
   virtual bool supports_async() const { return false; }
+  // On a GPU: SMs that its kernels hold while rows travel, which micro-batches leave to them; 0: no
+  // number of them.
+  virtual int comm_sms() const { return 0; }
   virtual bool is_monolithic() const { return false; }
   // Whether prepare hands over indices of local experts (-1 = elsewhere or masked), which no
   // expert_map applies to any more, instead of global ids.

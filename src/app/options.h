@@ -32,6 +32,7 @@ struct RunOptions {
   bool monolithic = false;
   std::string quant = "auto";
   int microbatches = 1;
+  int comm_sms = 0;          // 0: as the backend computes
   int64_t chunk_tokens = 0;  // 0: MOEBIUS_CHUNK_TOKENS
   int threads = 0;           // 0: MOEBIUS_THREADS, else all usable CPUs
   int repeat = 3;
@@ -73,11 +74,13 @@ struct BenchOptions {
   std::string device = "cpu";
   std::string group = "threads";  // on GPUs
   int64_t iterations = 50;        // on GPUs
+  std::vector<int> sms = {0};     // on GPUs; 0: the default
+  // layer on GPUs
+  std::vector<int> microbatches = {1};
   // dispatch on GPUs
   std::vector<std::string> modes = {"ht", "ll"};
   std::vector<std::string> dtypes = {"fp8", "bf16"};
   std::vector<std::string> sums = {"selections", "ranks"};
-  std::vector<int> sms = {0};  // 0: the default
   int64_t hidden = 7168;
   int64_t topk = 8;
   int64_t experts = 256;

@@ -63,6 +63,9 @@ void add_parallel_options(CLI::App& app, RunOptions& o) {
   app.add_flag("--monolithic", o.monolithic, "router logits travel, the experts route");
   app.add_option("--microbatches", o.microbatches, "parts of a call that overlap (default 1)")
       ->check(from_one_to(64));
+  app.add_option("--comm-sms", o.comm_sms,
+                 "GPUs: SMs of each transport kernel, even (default: as the backend computes)")
+      ->check(from_one_to(1024));
 }
 
 void add_report_options(CLI::App& app, RunOptions& o) {
@@ -88,9 +91,6 @@ const CLI::App* add_gpu_dispatch_options(CLI::App& app, BenchOptions& o) {
   group->add_option("--sum", o.sums, "sums of a low-latency combine (default both)")
       ->delimiter(',')
       ->check(CLI::IsMember({"selections", "ranks"}));
-  group->add_option("--sms", o.sms, "N,N,...: SMs of a call (default: as computed)")
-      ->delimiter(',')
-      ->check(from_one_to(1024));
   group->add_option("--hidden", o.hidden, "(default 7168)")->check(from_one_to(1 << 20));
   group->add_option("--topk", o.topk, "(default 8)")->check(from_one_to(1024));
   group->add_option("--experts", o.experts, "(default 256)")->check(from_one_to(1 << 20));
@@ -103,6 +103,17 @@ const CLI::App* add_gpu_bench_options(CLI::App& app, BenchOptions& o) {
       ->check(CLI::IsMember({"threads", "nccl"}));
   group->add_option("--iterations", o.iterations, "timed calls per case (default 50)")
       ->check(from_one_to(1000000));
+  group->add_option("--sms", o.sms, "N,N,...: SMs of a transport's kernels (default: as computed)")
+      ->delimiter(',')
+      ->check(from_one_to(1024));
+  return group;
+}
+
+const CLI::App* add_gpu_layer_options(CLI::App& app, BenchOptions& o) {
+  CLI::App* group = app.add_option_group("Layer on GPUs");
+  group->add_option("--microbatches", o.microbatches, "N,N,...: see run (default 1)")
+      ->delimiter(',')
+      ->check(from_one_to(64));
   return group;
 }
 
@@ -154,6 +165,7 @@ class Parser {
     bench->add_option("--device", bench_.device, "of layer and dispatch (default cpu)")
         ->check(CLI::IsMember({"cpu", "cuda"}));
     gpu_bench_ = add_gpu_bench_options(*bench, bench_);
+    gpu_layer_ = add_gpu_layer_options(*bench, bench_);
     gpu_dispatch_ = add_gpu_dispatch_options(*bench, bench_);
 
     CLI::App* verify =
@@ -205,6 +217,9 @@ class Parser {
     if (!on_gpus) {
       expect_none_of(*gpu_bench_, "bench layer and bench dispatch with --device cuda");
     }
+    if (!on_gpus || bench_.stage != "layer") {
+      expect_none_of(*gpu_layer_, "bench layer --device cuda");
+    }
     if (!on_gpus || bench_.stage != "dispatch") {
       expect_none_of(*gpu_dispatch_, "bench dispatch --device cuda");
     }
@@ -247,6 +262,7 @@ class Parser {
   MakeModelOptions make_;
   BenchOptions bench_;
   const CLI::App* gpu_bench_ = nullptr;
+  const CLI::App* gpu_layer_ = nullptr;
   const CLI::App* gpu_dispatch_ = nullptr;
   VerifyOptions verify_;
   InfoOptions info_;

@@ -99,6 +99,10 @@ void expect_device(const RunOptions& options) {
   if (options.graph && !on_gpus) {
     throw InvalidArgument("--graph is of GPUs: it needs --device cuda");
   }
+  if (options.comm_sms > 0 && !on_gpus) {
+    throw InvalidArgument(
+        fmt::format("--comm-sms {} is of GPUs: it needs --device cuda", options.comm_sms));
+  }
   if (on_gpus) {
     if (options.group == "threads" && options.ranks * options.tp * options.dp > 1) {
       cuda::prepare_for_shared_gpus();

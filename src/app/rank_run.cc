@@ -29,6 +29,7 @@ MoeLayerOptions layer_options(const RunOptions& options) {
   chosen.chunk_tokens = options.chunk_tokens;
   chosen.monolithic = options.monolithic;
   chosen.microbatches = options.microbatches;
+  chosen.comm_sms = options.comm_sms;
   return chosen;
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -23,12 +24,13 @@ bool quantizes_before_dispatch(const QuantizeSpec& spec) {
 
 class HighThroughputPrepareFinalize final : public PrepareFinalize {
  public:
-  HighThroughputPrepareFinalize(Group& group, ExpertPlacement placement)
+  HighThroughputPrepareFinalize(Group& group,
+                                ExpertPlacement placement,
+                                const DispatchConfig& dispatch,
+                                const DispatchConfig& combine)
       : group_(group),
-        transport_(group,
-                   std::move(placement),
-                   DispatchConfig::for_dispatch(group.size(), group.device()),
-                   DispatchConfig::for_combine(group.size(), group.device())) {}
+        comm_sms_(std::max(dispatch.num_sms, combine.num_sms)),
+        transport_(group, std::move(placement), dispatch, combine) {}
 
   std::string_view name() const override { return "high_throughput"; }
   ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }
@@ -36,6 +38,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   int num_dispatchers() const override { return group_.size(); }
   bool output_is_reduced() const override { return true; }
   bool supports_async() const override { return true; }
+  int comm_sms() const override { return comm_sms_; }
   bool localizes_ids() const override { return true; }
   Support can_be_captured() const override {
     return Support::no("high_throughput waits on the host for the number of rows");
@@ -68,6 +71,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
 
  private:
   Group& group_;
+  int comm_sms_;
   HighThroughput transport_;
   // Of the call under way, by micro-batch.
   std::map<int, std::shared_ptr<const DispatchHandle>> handles_;
@@ -149,8 +153,16 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
 
 }  // namespace
 
-std::unique_ptr<PrepareFinalize> make_high_throughput(Group& group, ExpertPlacement placement) {
-  return std::make_unique<HighThroughputPrepareFinalize>(group, std::move(placement));
+std::unique_ptr<PrepareFinalize> make_high_throughput(Group& group,
+                                                      ExpertPlacement placement,
+                                                      int num_sms) {
+  DispatchConfig dispatch = DispatchConfig::for_dispatch(group.size(), group.device());
+  DispatchConfig combine = DispatchConfig::for_combine(group.size(), group.device());
+  if (num_sms != 0) {
+    dispatch.num_sms = combine.num_sms = num_sms;
+  }
+  return std::make_unique<HighThroughputPrepareFinalize>(group, std::move(placement), dispatch,
+                                                         combine);
 }
 
 }  // namespace moebius

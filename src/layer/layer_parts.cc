@@ -84,6 +84,13 @@ void expect_fits_group(const MoeConfig& config,
              parallel.backend == All2AllBackend::kNone ||
              parallel.backend == All2AllBackend::kLowLatency,
          fmt::format("all2all {} has no batched format", backend));
+  if (options.comm_sms != 0) {
+    expect_ge(options.comm_sms, 2, "comm_sms");
+    expect_multiple_of(options.comm_sms, 2, "comm_sms");
+    expect(by_expert,
+           fmt::format("comm_sms {}: all2all {} has no kernels of its own to give SMs to",
+                       options.comm_sms, backend));
+  }
   expect(options.precision == Precision::kModel || size == 1,
          fmt::format("the float64 oracle runs on one rank, not {}", size));
 }
@@ -122,11 +129,11 @@ std::unique_ptr<PrepareFinalize> make_prepare_finalize(const MoeConfig& config,
     case All2AllBackend::kAllGatherReduceScatter:
       return make_allgather_reducescatter(*group, options.monolithic);
     case All2AllBackend::kHighThroughput:
-      return make_high_throughput(*group, placement());
+      return make_high_throughput(*group, placement(), options.comm_sms);
     case All2AllBackend::kLowLatency:
-      return make_low_latency(
-          *group, placement(),
-          {config.max_num_tokens, config.hidden, config.experts_per_token, routed.in_dtype});
+      return make_low_latency(*group, placement(),
+                              {config.max_num_tokens, config.hidden, config.experts_per_token,
+                               routed.in_dtype, options.comm_sms});
     case All2AllBackend::kNone:
       break;
   }

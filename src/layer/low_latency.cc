@@ -40,6 +40,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   int num_dispatchers() const override { return group_.size(); }
   bool output_is_reduced() const override { return true; }
   bool supports_async() const override { return true; }
+  int comm_sms() const override { return options_.num_sms; }
   bool localizes_ids() const override { return true; }
 
   Support accepts(WeightAndReduceKind kind) const override {

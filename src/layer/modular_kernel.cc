@@ -55,7 +55,27 @@ std::function<void()> timed(std::string_view stage,
   };
 }
 
+// What is left for GEMMs while the rows of other micro-batches travel; 0: all.
+int sms_beside(int comm_sms, Device device) {
+  return comm_sms > 0 ? std::max(2, cuda_device_info(device.index).num_sms - comm_sms) : 0;
+}
+
 }  // namespace
+
+int64_t default_min_microbatch_tokens(int64_t num_experts,
+                                      int64_t topk,
+                                      int num_ranks,
+                                      Device device) {
+  if (device.is_cpu()) {
+    return 32;
+  }
+  // An H200 does 790 TFLOP/s in bf16 and reads 4.2 TB/s: 2 * rows operations per weight of 2 bytes
+  // take as long as reading it with 190 rows.
+  constexpr int64_t kRowsPerExpert = 192;
+  const int64_t rows_per_token = topk * num_ranks;  // of all ranks' tokens, for one of each rank
+  return std::max<int64_t>(32,
+                           (kRowsPerExpert * num_experts + rows_per_token - 1) / rows_per_token);
+}
 
 struct ModularKernel::State {
   std::unique_ptr<PrepareFinalize> prepare_finalize;
@@ -74,7 +94,7 @@ struct ModularKernel::State {
   std::optional<Stream> beside;
   std::optional<Stream> transfers;
 
-  int num_microbatches(int64_t num_tokens);
+  int num_microbatches(int64_t num_tokens, Device device);
   Task run_part(Part part, Turns& turns);
   Pending<PrepareResult> start_prepare(const KernelInput& input, const CallContext& context);
   PrepareResult finish_prepare(const KernelInput& input,
@@ -109,7 +129,7 @@ ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
   expect(experts != nullptr, "experts are missing");
   expect_ge(options.chunk_tokens, 0, "chunk_tokens");
   expect_ge(options.microbatches, 1, "microbatches");
-  expect_ge(options.min_microbatch_tokens, 0, "min_microbatch_tokens");
+  expect_ge(options.min_microbatch_tokens.value_or(0), 0, "min_microbatch_tokens");
   expect_composable(*prepare_finalize, *experts, shared_experts.get(), router.get());
   state_->weight_and_reduce = make_weight_and_reduce(experts->weight_and_reduce());
   state_->loads =
@@ -162,9 +182,9 @@ void ModularKernel::forward(const KernelInput& input,
 
   State& state = *state_;
   const int64_t num_tokens = input.hidden.dim(0);
-  const int count = state.num_microbatches(num_tokens);
-  const bool on_gpu = context.stream.device().is_cuda();
   const Device device = context.stream.device();
+  const bool on_gpu = device.is_cuda();
+  const int count = state.num_microbatches(num_tokens, device);
   if (state.loads.device() != device) {
     state.loads = Tensor::zeros(state.loads.shape(), DType::kI32, device);
   }
@@ -206,13 +226,15 @@ void ModularKernel::forward(const KernelInput& input,
   }
 }
 
-int ModularKernel::State::num_microbatches(int64_t num_tokens) {
+int ModularKernel::State::num_microbatches(int64_t num_tokens, Device device) {
   if (options.microbatches == 1 || options.min_microbatch_tokens == 0) {
     return options.microbatches;
   }
+  const ExpertsDesc& desc = experts->desc();
+  const int64_t least = options.min_microbatch_tokens.value_or(default_min_microbatch_tokens(
+      desc.num_experts, desc.topk, prepare_finalize->num_dispatchers(), device));
   const int64_t fewest = prepare_finalize->fewest_tokens(num_tokens);
-  return static_cast<int>(
-      std::clamp<int64_t>(fewest / options.min_microbatch_tokens, 1, options.microbatches));
+  return static_cast<int>(std::clamp<int64_t>(fewest / least, 1, options.microbatches));
 }
 
 // Half of the micro-batches compute their shared experts while the first rows come, the others
@@ -373,6 +395,9 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   rows.expert_map = map_of(input);
   rows.lora_ids = prepared.lora_ids;
   rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
+  if (context.transfers) {
+    rows.max_sms = sms_beside(prepare_finalize->comm_sms(), context.stream.device());
+  }
   const bool is_final = experts->weight_and_reduce() == WeightAndReduceKind::kNoOp &&
                         prepare_finalize->takes_final_output() && prepared.x.raw() != output.raw();
   return run_experts(*experts, rows, options.chunk_tokens, context, is_final ? output : Tensor());

@@ -110,6 +110,8 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
   expect_refused({"bench", "quant", "--device", "cuda"}, {"--device cuda", "quant"});
   expect_refused({"bench", "dispatch", "--hidden", "64"}, {"--hidden", "--device cuda"});
   expect_refused({"bench", "dispatch", "--device", "cuda", "--mode", "ht,mt"}, {"--mode", "mt"});
+  expect_refused({"bench", "dispatch", "--device", "cuda", "--microbatches", "2"},
+                 {"--microbatches", "bench layer"});
   expect_refused({"bench", "layer"}, {"--preset"});
   expect_refused({"bench", "layer", "--preset", "poetry"}, {"poetry", "qwen3-30b-a3b"});
   expect_refused({"bench", "layer", "--preset", "tiny", "--quant", "prose"}, {"prose", "nvfp4"});
@@ -138,6 +140,7 @@ TEST(Usage, GroupsAndDevicesThatDoNotGoTogether) {
   refused({"--group", "nccl"}, {"--group nccl", "--device cuda"});
   refused({"--group", "mpi", "--device", "cuda"}, {"--device cuda", "--group nccl", "mpi"});
   refused({"--graph"}, {"--graph", "--device cuda"});
+  refused({"--comm-sms", "8"}, {"--comm-sms 8", "--device cuda"});
 }
 
 TEST(Usage, AGpuThatIsMissingIsNamed) {

@@ -31,6 +31,8 @@ struct Kind {
   ActivationFormat format = ActivationFormat::kStandard;
   bool is_monolithic = false;
   int64_t chunk_tokens = 0;
+  int microbatches = 1;
+  int comm_sms = 0;
 };
 constexpr Kind kOverRanks[] = {
     {.name = "summed", .tp = 0},  // 0: all ranks
@@ -40,6 +42,19 @@ constexpr Kind kOverRanks[] = {
      .is_monolithic = true},
     {.name = "high throughput", .backend = All2AllBackend::kHighThroughput},
     {.name = "low latency", .backend = All2AllBackend::kLowLatency},
+    {.name = "all-gather, micro-batches",
+     .backend = All2AllBackend::kAllGatherReduceScatter,
+     .microbatches = 2},
+    {.name = "high throughput, micro-batches",
+     .backend = All2AllBackend::kHighThroughput,
+     .microbatches = 3},
+    {.name = "high throughput, micro-batches, 8 SMs",
+     .backend = All2AllBackend::kHighThroughput,
+     .microbatches = 2,
+     .comm_sms = 8},
+    {.name = "low latency, micro-batches",
+     .backend = All2AllBackend::kLowLatency,
+     .microbatches = 3},
     {.name = "high throughput, tp", .backend = All2AllBackend::kHighThroughput, .tp = 0},
     {.name = "low latency, tp", .backend = All2AllBackend::kLowLatency, .tp = 0},
 };
@@ -101,6 +116,9 @@ struct RankLayer {
     options.format = kind.format;
     options.monolithic = kind.is_monolithic;
     options.chunk_tokens = kind.chunk_tokens;
+    options.microbatches = kind.microbatches;
+    options.min_microbatch_tokens = 0;
+    options.comm_sms = kind.comm_sms;
     layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
   }
   CallContext context() { return {place.stream, &workspaces, 0, nullptr}; }
@@ -125,6 +143,7 @@ TEST_F(CudaLayer, OneRankGivesTheRowsOfTheCpu) {
       {.name = "standard"},
       {.name = "batched", .format = ActivationFormat::kBatched},
       {.name = "chunks", .chunk_tokens = 5},
+      {.name = "micro-batches", .microbatches = 3},
   };
   for (const Kind& kind : kinds) {
     RankLayer rank(kind, {}, place, nullptr);
@@ -194,10 +213,15 @@ void expect_replays(RankLayer& rank, int64_t num_tokens, uint32_t seed, Group* g
 }
 
 TEST_F(CudaLayer, OneRankIsCapturedByGraphs) {
-  for (const auto format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
+  const Kind kinds[] = {
+      {.name = "standard"},
+      {.name = "batched", .format = ActivationFormat::kBatched},
+      {.name = "micro-batches", .microbatches = 2},
+  };
+  for (const Kind& kind : kinds) {
     for (const int64_t num_tokens : {1, 8, 20}) {
-      SCOPED_TRACE(std::string(name(format)) + ", " + std::to_string(num_tokens) + " tokens");
-      RankLayer rank({.name = "", .format = format}, {}, Place{Device::cuda(0)}, nullptr);
+      SCOPED_TRACE(std::string(kind.name) + ", " + std::to_string(num_tokens) + " tokens");
+      RankLayer rank(kind, {}, Place{Device::cuda(0)}, nullptr);
       expect_replays(rank, num_tokens, 31);
     }
   }
@@ -252,11 +276,15 @@ TEST_P(CudaLayerRanks, LowLatencyIsCapturedByGraphs) {
   run([&](Group& group) {
     const auto parallel =
         ParallelConfig::make(1, 0, group.size(), group.rank(), true, All2AllBackend::kLowLatency);
-    for (const int64_t num_tokens : {3, 13}) {
-      RankLayer layer({.name = "low latency", .backend = All2AllBackend::kLowLatency}, parallel,
-                      Place(group.device()), &group);
-      expect_replays(layer, num_tokens, static_cast<uint32_t>(100 * group.rank()), &group);
-      group.barrier("end");
+    for (const int microbatches : {1, 2}) {
+      const Kind kind{.name = "low latency",
+                      .backend = All2AllBackend::kLowLatency,
+                      .microbatches = microbatches};
+      for (const int64_t num_tokens : {3, 13}) {
+        RankLayer layer(kind, parallel, Place(group.device()), &group);
+        expect_replays(layer, num_tokens, static_cast<uint32_t>(100 * group.rank()), &group);
+        group.barrier("end");
+      }
     }
   });
 }

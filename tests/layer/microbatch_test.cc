@@ -251,6 +251,18 @@ TEST(Microbatches, NeedValidOptions) {
   EXPECT_THROW(make_kernel({.min_microbatch_tokens = -1}), InvalidArgument);
 }
 
+TEST(Microbatches, AreWorthTheirWeightsOnGpus) {
+  const auto least = [](int64_t num_experts, int64_t topk, int num_ranks, Device device) {
+    return default_min_microbatch_tokens(num_experts, topk, num_ranks, device);
+  };
+  EXPECT_EQ(least(256, 8, 8, Device::cpu()), 32);
+  // 192 rows per expert: 768 tokens of each of 8 ranks, 6144 of one alone.
+  EXPECT_EQ(least(256, 8, 8, Device::cuda(0)), 768);
+  EXPECT_EQ(least(256, 8, 1, Device::cuda(0)), 6144);
+  EXPECT_EQ(least(10, 3, 3, Device::cuda(0)), 214);  // 213.3, not less
+  EXPECT_EQ(least(8, 8, 64, Device::cuda(0)), 32);
+}
+
 // Fails once, in its `at`-th call.
 class FailingExperts final : public FakeExperts {
  public:

@@ -106,9 +106,9 @@ class CudaExperts final : public ExpertsBase {
     const RowAdapters adapters = row_adapters(input, buffers);
 
     const RowOperand x = load_input(input, rows, buffers, stream);
-    run_gemm1(x, rows, adapters, buffers, stream);
+    run_gemm1(x, rows, adapters, buffers, input.max_sms, stream);
     run_gemm2(load_hidden(rows, buffers, stream), rows, adapters,
-              is_batched() ? as_rows(output) : buffers.gemm2, buffers, stream);
+              is_batched() ? as_rows(output) : buffers.gemm2, buffers, input.max_sms, stream);
     if (!is_batched()) {
       CudaSumArgs sum;
       sum.rows = buffers.gemm2;
@@ -276,19 +276,21 @@ class CudaExperts final : public ExpertsBase {
                  const RowGroups& rows,
                  const RowAdapters& adapters,
                  const Buffers& buffers,
+                 int max_sms,
                  const Stream& stream) const {
     const LoraWeights& lora = weights_.lora;
     run_gemm(x, w1_, {lora.w1_a, lora.w1_b, lora_halves()}, rows, adapters, buffers.gemm1, buffers,
-             stream);
+             max_sms, stream);
   }
   void run_gemm2(const RowOperand& hidden,
                  const RowGroups& rows,
                  const RowAdapters& adapters,
                  const Tensor& out,
                  const Buffers& buffers,
+                 int max_sms,
                  const Stream& stream) const {
     const LoraWeights& lora = weights_.lora;
-    run_gemm(hidden, w2_, {lora.w2_a, lora.w2_b, 1}, rows, adapters, out, buffers, stream);
+    run_gemm(hidden, w2_, {lora.w2_a, lora.w2_b, 1}, rows, adapters, out, buffers, max_sms, stream);
   }
 
   struct Adapter {
@@ -304,9 +306,10 @@ class CudaExperts final : public ExpertsBase {
                 const RowAdapters& adapters,
                 const Tensor& out,
                 const Buffers& buffers,
+                int max_sms,
                 const Stream& stream) const {
     if (adapters.ids == nullptr || !adapter.b) {
-      run_expert_gemm({a, &w, rows, out, buffers.next_item}, stream);
+      run_expert_gemm({a, &w, rows, out, buffers.next_item, max_sms}, stream);
       return;
     }
     LoraGemm lora;
@@ -322,7 +325,7 @@ class CudaExperts final : public ExpertsBase {
                                  DType::kF32, device_);
     const Tensor sums = Tensor::borrow(buffers.sums, out.shape(), DType::kF32, device_);
     lora_shrink(lora, stream);
-    run_expert_gemm({a, &w, rows, sums, buffers.next_item}, stream);
+    run_expert_gemm({a, &w, rows, sums, buffers.next_item, max_sms}, stream);
     lora_expand(lora, sums, out, stream);
   }
 

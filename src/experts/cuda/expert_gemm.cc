@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/cuda/expert_gemm.h"
 
+#include <algorithm>
 #include <optional>
 
+#include "core/cuda/device.h"
 #include "experts/cuda/grouped_gemm.h"
 
 namespace moebius::cuda {
@@ -48,6 +50,7 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
   out.bias = w.quant.bias;
   out.out = grouped(gemm.out);
   out.next_item = gemm.next_item;
+  out.num_sms = gemm.max_sms;
   if (is_block) {
     out.a_scale = grouped(gemm.a.scale);
     out.b_scale = w.quant.scale;
@@ -61,6 +64,11 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
 }
 
 }  // namespace
+
+int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
+  const int sms = num_sms(device_index);
+  return per_sm * (gemm.max_sms > 0 ? std::min(gemm.max_sms, sms) : sms);
+}
 
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   if (gemm.out.numel() == 0) {

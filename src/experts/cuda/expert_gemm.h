@@ -38,10 +38,14 @@ struct ExpertGemm {
   RowGroups rows;
   Tensor out;             // [M, N]: f32, bf16 or f16; rows not in use stay as they are
   Tensor next_item = {};  // see GroupedGemm
+  int max_sms = 0;        // 0: all
 };
 
 // Picks the implementation.
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);
+
+// Blocks of a grid that takes `per_sm` on each SM it may have.
+int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index);
 
 // On the tensor cores: operands whose codes bf16, f16 or int8 hold, scales in whole steps.
 bool can_mma_gemm(const ExpertGemm& gemm);

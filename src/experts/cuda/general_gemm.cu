@@ -113,7 +113,7 @@ void general_gemm(const ExpertGemm& gemm, const Stream& on) {
   const int64_t most =
       most_tiles(gemm.rows, gemm.out.dim(0), kTile) * ((args.n + kTile - 1) / kTile);
   constexpr int64_t kBlocksPerSm = 4;
-  const int64_t blocks = std::min(most, kBlocksPerSm * num_sms(index));
+  const int64_t blocks = std::min(most, blocks_of(gemm, kBlocksPerSm, index));
   general_gemm_kernel<<<static_cast<unsigned>(blocks), kThreads, 0,
                         as_stream(on.native_handle())>>>(args);
   check_launch("general_gemm_kernel");

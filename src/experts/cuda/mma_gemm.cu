@@ -516,7 +516,7 @@ void mma_gemm(const ExpertGemm& gemm, const Stream& on) {
   const int64_t most =
       most_tiles(gemm.rows, gemm.out.dim(0), kRows) * ((args.n + kCols - 1) / kCols);
   constexpr int64_t kBlocksPerSm = 2;
-  const auto blocks = static_cast<unsigned>(std::min(most, kBlocksPerSm * num_sms(index)));
+  const auto blocks = static_cast<unsigned>(std::min(most, blocks_of(gemm, kBlocksPerSm, index)));
   const auto kernel = kind == Kind::kS8    ? mma_gemm_kernel<int8_t>
                       : kind == Kind::kF16 ? mma_gemm_kernel<Float16>
                                            : mma_gemm_kernel<BFloat16>;
