@@ -21,16 +21,17 @@ int bench(const BenchOptions& options) {
     throw InvalidArgument(fmt::format("--ranks {}: bench {} has no ranks, only bench dispatch",
                                       options.ranks, options.stage));
   }
-  if (on_gpus && options.stage != "dispatch" && options.stage != "layer") {
+  if (on_gpus && (options.stage == "quant" || options.stage == "router")) {
     throw InvalidArgument(fmt::format(
-        "--device cuda: bench {} runs on the CPU, only bench dispatch and bench layer run on GPUs",
+        "--device cuda: bench {} runs on the CPU, only experts, dispatch and layer run on GPUs",
         options.stage));
   }
   if (options.stage == "layer") {
     return moebius::bench::run_layer_bench(options);
   }
   if (on_gpus) {
-    return moebius::bench::run_gpu_dispatch_bench(options);
+    return options.stage == "experts" ? moebius::bench::run_gpu_experts_bench(options)
+                                      : moebius::bench::run_gpu_dispatch_bench(options);
   }
   const auto stages = moebius::bench::stage_cases();
   const auto stage = std::find_if(stages.begin(), stages.end(),

@@ -39,14 +39,17 @@ struct Case {
 struct CaseSetup {
   bool is_small = true;
   Stream stream;
-  std::string problem;                     // only this one; empty: all
+  std::string problem;                     // only this one and those below it; empty: all
   std::string impl;                        // only this one; empty: all
   int ranks = 0;                           // only this many; 0: those of the stage's problems
   std::function<void(const Case&)> visit;  // the case and its buffers live during the call
 
   // What is not asked for is not even set up.
   bool wants(std::string_view a_problem, std::string_view an_impl) const {
-    return (problem.empty() || problem == a_problem) && (impl.empty() || impl == an_impl);
+    const bool is_below = a_problem.size() > problem.size() && a_problem.starts_with(problem) &&
+                          a_problem[problem.size()] == '/';
+    return (problem.empty() || problem == a_problem || is_below) &&
+           (impl.empty() || impl == an_impl);
   }
 };
 

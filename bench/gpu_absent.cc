@@ -17,4 +17,8 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   return run_gpu_dispatch_bench(options);
 }
 
+int run_gpu_experts_bench(const app::BenchOptions& options) {
+  return run_gpu_dispatch_bench(options);
+}
+
 }  // namespace moebius::bench

@@ -20,4 +20,7 @@ int run_gpu_dispatch_bench(const app::BenchOptions& options);
 // are compared with the float64 reference, and every call with the bits of the first.
 int run_gpu_layer_bench(const app::BenchOptions& options);
 
+// The experts of one rank on one GPU, whole and in parts, with a cold L2 cache.
+int run_gpu_experts_bench(const app::BenchOptions& options);
+
 }  // namespace moebius::bench

@@ -12,7 +12,7 @@
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
 
-namespace moebius {
+namespace moebius::bench {
 
 namespace {
 
@@ -127,16 +127,16 @@ std::function<void()> cublas_even_groups(const cuda::GroupedGemm& gemm, const St
   };
 }
 
-}  // namespace moebius
+}  // namespace moebius::bench
 
 #else
 
-namespace moebius {
+namespace moebius::bench {
 
 std::function<void()> cublas_even_groups(const cuda::GroupedGemm&, const Stream&) {
   return {};
 }
 
-}  // namespace moebius
+}  // namespace moebius::bench
 
 #endif

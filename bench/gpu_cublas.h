@@ -8,10 +8,10 @@
 
 #include "experts/cuda/grouped_gemm.h"
 
-namespace moebius {
+namespace moebius::bench {
 
 // out = a b^T for groups of equal size, in one batched call.  f8e4m3 without block scales: what the
 // tensor cores do at most.  Empty where the library is missing or knows no way.
 std::function<void()> cublas_even_groups(const cuda::GroupedGemm& gemm, const Stream& stream);
 
-}  // namespace moebius
+}  // namespace moebius::bench

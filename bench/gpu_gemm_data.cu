@@ -8,7 +8,7 @@
 #include "bench/gpu_gemm_data.h"
 #include "core/cuda/check.h"
 
-namespace moebius {
+namespace moebius::bench {
 
 namespace {
 
@@ -93,7 +93,7 @@ __global__ void check_kernel(const CheckArgs args) {
       double product =
           element(args.a, row * args.k + k, args.is_fp8) *
           element(args.b, (int64_t{group} * args.n + column) * args.k + k, args.is_fp8);
-      if (args.is_fp8) {
+      if (args.a_scale != nullptr) {
         product *= static_cast<double>(args.a_scale[row * blocks + k / kBlock]);
         product *= static_cast<double>(
             args.b_scale[(int64_t{group} * column_blocks + column / kBlock) * blocks + k / kBlock]);
@@ -164,4 +164,4 @@ GemmError check_products(const cuda::GroupedGemm& gemm, int columns, const Strea
   return {std::sqrt(host[0] / host[1]), static_cast<int64_t>(host[2])};
 }
 
-}  // namespace moebius
+}  // namespace moebius::bench

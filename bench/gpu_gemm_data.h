@@ -9,7 +9,7 @@
 
 #include "experts/cuda/grouped_gemm.h"
 
-namespace moebius {
+namespace moebius::bench {
 
 // bf16 in (-1, 1), any finite f8e4m3, f32 in [1/512, 3/512).
 void fill_random(const Tensor& tensor, uint64_t seed, const Stream& stream);
@@ -19,7 +19,8 @@ struct GemmError {
   int64_t unwritten = 0;  // NaN
 };
 
-// `columns` random columns of every row of a group, summed in f64.  Waits for the stream.
+// `columns` random columns of every row of a group, summed in f64; f8e4m3 without scales as it is.
+// Waits for the stream.
 GemmError check_products(const cuda::GroupedGemm& gemm, int columns, const Stream& stream);
 
-}  // namespace moebius
+}  // namespace moebius::bench

@@ -3,7 +3,6 @@
 //
 // Stages on one GPU, each against a copy of as many bytes on the device.  Checks a result against
 // the CPU before it times it: a wrong kernel gets no number.
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda/check.h"
+#include "app/statistics.h"
+#include "bench/gpu_cold.h"
 #include "moebius/permute.h"
 #include "moebius/quantize.h"
 #include "moebius/router.h"
@@ -50,50 +50,28 @@ Tensor random_ids(int64_t num_tokens) {
 
 class Bench {
  public:
-  Bench() : stream_(Stream::cuda(0)) {
-    cuda::check_cuda(cudaEventCreate(&begin_), "cudaEventCreate");
-    cuda::check_cuda(cudaEventCreate(&end_), "cudaEventCreate");
-    flush_ = Tensor::zeros({int64_t{256} << 20}, DType::kU8, stream_.device());
-  }
+  const Stream& stream() const { return gpu_.stream(); }
+  Tensor take(const Tensor& tensor) const { return gpu_.take(tensor); }
+  Tensor empty(const Shape& shape, DType dtype) const { return gpu_.empty(shape, dtype); }
 
-  const Stream& stream() const { return stream_; }
-  Tensor take(const Tensor& tensor) const {
-    const Tensor there = to_device(tensor, stream_.device(), stream_);
-    stream_.synchronize();
-    return there;
-  }
-  Tensor empty(const Shape& shape, DType dtype) const {
-    return Tensor::empty(shape, dtype, stream_.device());
-  }
-
-  // Median microseconds with a cold L2, of work that is launched in one go.
+  // Median microseconds of work that is launched in one go.
   double time(const std::function<void()>& work) const {
-    std::vector<float> times;
-    for (int i = 0; i < 25; ++i) {
-      cuda::check_cuda(cudaMemsetAsync(flush_.raw(), i, static_cast<size_t>(flush_.nbytes()),
-                                       cuda::as_stream(stream_.native_handle())),
-                       "cudaMemsetAsync");
-      cuda::check_cuda(cudaEventRecord(begin_, cuda::as_stream(stream_.native_handle())),
-                       "cudaEventRecord");
-      work();
-      cuda::check_cuda(cudaEventRecord(end_, cuda::as_stream(stream_.native_handle())),
-                       "cudaEventRecord");
-      cuda::check_cuda(cudaEventSynchronize(end_), "cudaEventSynchronize");
-      float ms = 0.0f;
-      cuda::check_cuda(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
-      if (i >= 5) {
-        times.push_back(ms * 1000.0f);
+    constexpr int kWarmUp = 5;
+    std::vector<double> times;
+    for (int i = 0; i < kWarmUp + 21; ++i) {
+      const double us = gpu_.seconds(work) * 1e6;
+      if (i >= kWarmUp) {
+        times.push_back(us);
       }
     }
-    std::nth_element(times.begin(), times.begin() + 10, times.end());
-    return static_cast<double>(times[10]);
+    return app::median(times);
   }
 
   // Microseconds of a device copy that reads and writes as many bytes in all.
   double copy_time(int64_t bytes) const {
-    const Tensor from = Tensor::zeros({bytes / 2}, DType::kU8, stream_.device());
+    const Tensor from = Tensor::zeros({bytes / 2}, DType::kU8, gpu_.device());
     const Tensor to = empty({bytes / 2}, DType::kU8);
-    return time([&] { copy(from, to, stream_); });
+    return time([&] { copy(from, to, stream()); });
   }
 
   void report(const std::string& name,
@@ -102,7 +80,7 @@ class Bench {
               const std::vector<std::pair<Tensor, Tensor>>& results) const {
     work();
     for (const auto& [actual, expected] : results) {
-      const Tensor back = to_device(actual, Device::cpu(), stream_);
+      const Tensor back = to_device(actual, Device::cpu(), stream());
       if (std::memcmp(back.raw(), expected.raw(), static_cast<size_t>(back.nbytes())) != 0) {
         fmt::print("{:<42} WRONG: differs from the CPU\n", name);
         return;
@@ -118,10 +96,7 @@ class Bench {
   }
 
  private:
-  Stream stream_;
-  cudaEvent_t begin_{};
-  cudaEvent_t end_{};
-  Tensor flush_;
+  bench::ColdGpu gpu_;
 };
 
 void bench_quantize(const Bench& bench,

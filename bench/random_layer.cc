@@ -71,10 +71,10 @@ ValueTable codes(QuantFormat format) {
 }  // namespace
 
 struct RandomLayers::State {
-  MoeLayerWeights make() {
+  MoeLayerWeights make(int64_t num_experts) {
     const ModelInfo& info = config.info;
     MoeLayerWeights out;
-    out.config.num_experts = info.num_experts;
+    out.config.num_experts = num_experts;
     out.config.experts_per_token = info.topk;
     out.config.hidden = info.hidden;
     out.config.intermediate = info.intermediate;
@@ -82,17 +82,17 @@ struct RandomLayers::State {
     out.config.has_bias = config.has_expert_bias;
     out.config.validate();
     out.router_config = config.router;
-    out.router.gate = normal("gate", {info.num_experts, info.hidden}, sigma(info.hidden));
+    out.router.gate = normal("gate", {num_experts, info.hidden}, sigma(info.hidden));
     if (config.has_router_bias) {
-      out.router.bias = normal("router bias", {info.num_experts}, kBiasSigma);
+      out.router.bias = normal("router bias", {num_experts}, kBiasSigma);
     }
     if (config.has_correction_bias) {
       out.router.correction_bias =
-          normal("correction bias", {info.num_experts}, kCorrectionSigma, DType::kF32);
+          normal("correction bias", {num_experts}, kCorrectionSigma, DType::kF32);
     }
     out.apply_router_weight_on_input = config.apply_router_weight_on_input;
     out.activation = config.activation;
-    out.experts = experts("routed", info.num_experts, info.intermediate);
+    out.experts = experts("routed", num_experts, info.intermediate);
     if (info.num_shared_experts > 0) {
       out.shared = experts("shared", 1, info.shared_intermediate);
       out.shared_intermediate = info.shared_intermediate;
@@ -209,9 +209,9 @@ int64_t RandomLayers::bytes_per_layer() const {
   return state_->bytes();
 }
 
-MoeLayerWeights RandomLayers::make(uint64_t seed) {
+MoeLayerWeights RandomLayers::make(uint64_t seed, int64_t num_experts) {
   state_->seed = seed;
-  return state_->make();
+  return state_->make(num_experts > 0 ? num_experts : state_->config.info.num_experts);
 }
 
 }  // namespace moebius::bench

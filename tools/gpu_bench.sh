@@ -73,23 +73,24 @@ if ((tests)); then
 fi
 gpu_environment "$build" >"$OUT/machine.txt"
 
-# bench NAME ARGUMENTS...: its lines, and JSON lines as OUT/NAME.jsonl.
+# bench NAME STAGE ARGUMENTS...: its lines, and JSON lines as OUT/NAME.jsonl.
 bench() {
   local name="$1"
   shift
-  timeout --kill-after=10 600 "$build/bin/moebius" bench dispatch --device cuda \
-    "${dispatch[@]}" --json "$OUT/$name.jsonl" "$@" || status=1
+  timeout --kill-after=10 600 "$build/bin/moebius" bench "$@" --device cuda --json "$OUT/$name.jsonl" ||
+    status=1
 }
 rm -f "$OUT"/*.jsonl
-bench high_throughput --mode ht --sms 8,12,16,24
-bench low_latency --mode ll
+bench high_throughput dispatch "${dispatch[@]}" --mode ht --sms 8,12,16,24
+bench low_latency dispatch "${dispatch[@]}" --mode ll
+bench experts experts --iterations 20
 for program in "${programs[@]}"; do
   name="$(basename "$program")"
   timeout --kill-after=10 600 "$program" >"$OUT/$name.txt" 2>&1 || { status=1; tail -n 5 "$OUT/$name.txt"; }
 done
 
 cat "$OUT/machine.txt"
-python3 "$here/gpu_table.py" "$OUT"/*.jsonl
+python3 "$here/gpu_table.py" "$OUT"/{high_throughput,low_latency}.jsonl
 for program in "${programs[@]}"; do
   name="$(basename "$program")"
   printf '\n## %s\n\n' "$name"

@@ -70,10 +70,11 @@ struct BenchOptions {
   // layer
   std::string preset;
   std::string quant = "none";
-  // layer and dispatch
+  // experts, dispatch and layer
   std::string device = "cpu";
+  int64_t iterations = 50;  // on GPUs
+  // dispatch and layer
   std::string group = "threads";  // on GPUs
-  int64_t iterations = 50;        // on GPUs
   std::vector<int> sms = {0};     // on GPUs; 0: the default
   // layer on GPUs
   std::vector<int> microbatches = {1};

@@ -98,11 +98,16 @@ const CLI::App* add_gpu_dispatch_options(CLI::App& app, BenchOptions& o) {
 }
 
 const CLI::App* add_gpu_bench_options(CLI::App& app, BenchOptions& o) {
-  CLI::App* group = app.add_option_group("Layer and dispatch on GPUs");
-  group->add_option("--group", o.group, "what windows are made of (default threads)")
-      ->check(CLI::IsMember({"threads", "nccl"}));
+  CLI::App* group = app.add_option_group("Experts, dispatch and layer on GPUs");
   group->add_option("--iterations", o.iterations, "timed calls per case (default 50)")
       ->check(from_one_to(1000000));
+  return group;
+}
+
+const CLI::App* add_gpu_ranks_options(CLI::App& app, BenchOptions& o) {
+  CLI::App* group = app.add_option_group("Dispatch and layer on GPUs");
+  group->add_option("--group", o.group, "what windows are made of (default threads)")
+      ->check(CLI::IsMember({"threads", "nccl"}));
   group->add_option("--sms", o.sms, "N,N,...: SMs of a transport's kernels (default: as computed)")
       ->delimiter(',')
       ->check(from_one_to(1024));
@@ -162,9 +167,10 @@ class Parser {
                      "dispatch on GPUs")
         ->delimiter(',')
         ->check(from_one_to(kMaxTokens));
-    bench->add_option("--device", bench_.device, "of layer and dispatch (default cpu)")
+    bench->add_option("--device", bench_.device, "of experts, dispatch and layer (default cpu)")
         ->check(CLI::IsMember({"cpu", "cuda"}));
     gpu_bench_ = add_gpu_bench_options(*bench, bench_);
+    gpu_ranks_ = add_gpu_ranks_options(*bench, bench_);
     gpu_layer_ = add_gpu_layer_options(*bench, bench_);
     gpu_dispatch_ = add_gpu_dispatch_options(*bench, bench_);
 
@@ -215,7 +221,10 @@ class Parser {
   void expect_no_gpu_option_elsewhere() const {
     const bool on_gpus = bench_.device == "cuda";
     if (!on_gpus) {
-      expect_none_of(*gpu_bench_, "bench layer and bench dispatch with --device cuda");
+      expect_none_of(*gpu_bench_, "bench experts, dispatch and layer with --device cuda");
+    }
+    if (!on_gpus || bench_.stage == "experts") {
+      expect_none_of(*gpu_ranks_, "bench dispatch and bench layer with --device cuda");
     }
     if (!on_gpus || bench_.stage != "layer") {
       expect_none_of(*gpu_layer_, "bench layer --device cuda");
@@ -262,6 +271,7 @@ class Parser {
   MakeModelOptions make_;
   BenchOptions bench_;
   const CLI::App* gpu_bench_ = nullptr;
+  const CLI::App* gpu_ranks_ = nullptr;
   const CLI::App* gpu_layer_ = nullptr;
   const CLI::App* gpu_dispatch_ = nullptr;
   VerifyOptions verify_;

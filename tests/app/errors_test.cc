@@ -108,6 +108,8 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
   expect_refused({"bench", "quant", "--problem", "nothing"}, {"nothing"});
   expect_refused({"bench", "quant", "--ranks", "2"}, {"--ranks 2", "quant"});
   expect_refused({"bench", "quant", "--device", "cuda"}, {"--device cuda", "quant"});
+  expect_refused({"bench", "experts", "--iterations", "3"}, {"--iterations", "--device cuda"});
+  expect_refused({"bench", "experts", "--device", "cuda", "--sms", "8"}, {"--sms", "dispatch"});
   expect_refused({"bench", "dispatch", "--hidden", "64"}, {"--hidden", "--device cuda"});
   expect_refused({"bench", "dispatch", "--device", "cuda", "--mode", "ht,mt"}, {"--mode", "mt"});
   expect_refused({"bench", "dispatch", "--device", "cuda", "--microbatches", "2"},

@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "app/layer_cost.h"
+#include "app/random_tensor.h"
+#include "bench/gpu_experts_bench.h"
+#include "bench/random_layer.h"
+#include "moebius/experts.h"
+#include "moebius/graph.h"
+#include "moebius/tolerance.h"
+#include "moebius/weight_and_reduce.h"
+
+namespace moebius::bench {
+
+namespace {
+
+using app::Json;
+
+constexpr std::string_view kImpl = "cuda";
+constexpr int64_t kCheckedTokens = 8;
+
+// As many experts and tokens as a rank of several has, if routing is even.
+struct ApplyProblem {
+  const char* preset;
+  int64_t num_experts;
+  int64_t num_tokens;
+};
+constexpr ApplyProblem kProblems[] = {
+    {"deepseek-v3", 32, 4096},    // 1024 rows per expert
+    {"deepseek-v3", 32, 128},     // 32
+    {"qwen3-30b-a3b", 16, 4096},  // 2048
+};
+constexpr const char* kSchemes[] = {"none",       "fp8_w8a8",    "int8_w8a8",
+                                    "int4_w4a16", "mxfp4_w4a16", "nvfp4"};
+
+ExpertsDesc desc_of(const MoeLayerWeights& layer) {
+  ExpertsDesc desc;
+  desc.num_experts = desc.num_local_experts = layer.config.num_experts;
+  desc.topk = layer.config.experts_per_token;
+  desc.hidden = layer.config.hidden;
+  desc.intermediate = layer.config.intermediate;
+  desc.in_dtype = layer.config.in_dtype;
+  desc.activation = layer.activation;
+  return desc;
+}
+
+// Every token with its own draw of experts, all equally likely.
+ExpertsInput make_input(const ExpertsDesc& desc, int64_t num_tokens) {
+  ExpertsInput input;
+  input.x = app::random_normal({num_tokens, desc.hidden}, desc.in_dtype, 5);
+  input.topk_ids = Tensor::empty({num_tokens, desc.topk}, DType::kI32);
+  input.topk_weights = Tensor::empty({num_tokens, desc.topk}, DType::kF32);
+  std::fill_n(input.topk_weights.data<float>(), input.topk_weights.numel(),
+              1.0f / static_cast<float>(desc.topk));
+  std::mt19937 random(11);
+  std::vector<int32_t> experts(static_cast<size_t>(desc.num_experts));
+  std::iota(experts.begin(), experts.end(), 0);
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    std::shuffle(experts.begin(), experts.end(), random);
+    std::copy_n(experts.begin(), desc.topk, input.topk_ids.data<int32_t>() + t * desc.topk);
+  }
+  return input;
+}
+
+// The sums of these tokens on the CPU, in float64 from unquantized activations: f32 [T, H].
+Tensor expected_of(const MoeLayerWeights& layer, const ExpertsInput& input) {
+  ExpertsDesc desc = desc_of(layer);
+  desc.precision = Precision::kF64;
+  desc.in_dtype = DType::kF32;
+  const Stream stream = Stream::cpu();
+  const auto oracle = make_experts(desc, layer.experts, stream, "ref");
+  ExpertsInput first = input;
+  first.x = convert(input.x.slice(0, kCheckedTokens), DType::kF32);
+  first.topk_ids = input.topk_ids.slice(0, kCheckedTokens);
+  first.topk_weights = input.topk_weights.slice(0, kCheckedTokens);
+  const ExpertsWorkspace sizes = oracle->workspace(kCheckedTokens);
+  const Tensor rows = Tensor::empty(sizes.output, sizes.dtype);
+  oracle->apply(first, rows, Tensor::empty(sizes.workspace13, sizes.dtype),
+                Tensor::empty(sizes.workspace2, sizes.dtype),
+                Tensor::empty({sizes.scratch_bytes}, DType::kU8), stream);
+  const Tensor sums = Tensor::empty({kCheckedTokens, desc.hidden}, DType::kF32);
+  make_weight_and_reduce(oracle->weight_and_reduce())
+      ->apply({rows, first.topk_weights, first.topk_ids, false}, sums, stream);
+  return sums;
+}
+
+void run_problem(const ApplyProblem& p,
+                 const char* scheme,
+                 const CaseSetup& setup,
+                 const ColdGpu& gpu) {
+  Case c;
+  c.problem = fmt::format("apply/{}_e{}_t{}/{}", p.preset, p.num_experts, p.num_tokens, scheme);
+  c.impl = kImpl;
+  if (!setup.wants(c.problem, c.impl)) {
+    return;
+  }
+  const MoeLayerWeights layer =
+      RandomLayers(p.preset, scheme, Stream::cpu()).make(0, p.num_experts);
+  const ExpertsInput input = make_input(desc_of(layer), p.num_tokens);
+  const auto experts = make_experts(desc_of(layer), layer.experts, gpu.stream());
+  ExpertsInput there = input;
+  there.x = gpu.take(input.x);
+  there.topk_ids = gpu.take(input.topk_ids);
+  there.topk_weights = gpu.take(input.topk_weights);
+  const ExpertsWorkspace sizes = experts->workspace(p.num_tokens);
+  const Tensor output = gpu.empty(sizes.output, sizes.dtype);
+  const Tensor workspace13 = gpu.empty(sizes.workspace13, sizes.dtype);
+  const Tensor workspace2 = gpu.empty(sizes.workspace2, sizes.dtype);
+  const Tensor scratch = gpu.empty({sizes.scratch_bytes}, DType::kU8);
+  const auto apply = [&] {
+    experts->apply(there, output, workspace13, workspace2, scratch, gpu.stream());
+  };
+  apply();
+  apply();
+  gpu.stream().synchronize();
+  const Graph graph(gpu.stream(), apply);
+  c.call = [&] { graph.launch(); };
+  c.timed_call = [&] { return gpu.seconds([&] { graph.launch(); }); };
+  c.difference = [&]() -> std::optional<std::string> {
+    const Tensor first = to_device(output.slice(0, kCheckedTokens), Device::cpu(), gpu.stream());
+    const double error = relative_error(convert(first, DType::kF32), expected_of(layer, input));
+    const double allowed = layer_tolerance(layer.experts.quant);
+    if (error <= allowed) {
+      return std::nullopt;
+    }
+    return fmt::format("relative error {:.2e} over {} tokens, tolerance {:.2e}", error,
+                       kCheckedTokens, allowed);
+  };
+  c.metrics = [&](double seconds) {
+    const app::LayerCost cost = app::layer_cost(layer);
+    const auto rows = static_cast<double>(p.num_tokens * layer.config.experts_per_token);
+    return std::vector<Json>{
+        rows * static_cast<double>(cost.flops_per_row) / seconds * 1e-9,
+        static_cast<double>(p.num_experts * cost.expert_bytes) / seconds * 1e-9, Json()};
+  };
+  setup.visit(c);
+}
+
+}  // namespace
+
+void run_gpu_apply_cases(const CaseSetup& setup, const ColdGpu& gpu) {
+  for (const ApplyProblem& p : kProblems) {
+    for (const char* scheme : kSchemes) {
+      run_problem(p, scheme, setup, gpu);
+    }
+  }
+}
+
+}  // namespace moebius::bench
