@@ -73,11 +73,13 @@ class LowLatency {
                            int64_t num_experts,
                            Device device = {});
 
-  // x [T, H] in_dtype, T <= max_tokens; topk_ids i32 [T, K] global, -1 = masked.  row_tags i32 [T],
-  // optional on each rank by itself: a word of the caller's that travels with the token.
+  // x [T, H] in_dtype, T <= max_tokens; topk_ids i32 [T, K] global, -1 = masked.  A token may name
+  // an expert more than once, a row for each time; a rank has room for max_tokens rows of each.
+  // row_tags i32 [T], optional on each rank by itself: a word of the caller's that travels with the
+  // token.
   // The send half runs in the call; hook waits for the rows and counts; receive unpacks.
-  // Throws InvalidArgument: T > max_tokens (both values), hidden not a multiple of 128 with a cast,
-  // a third live result.
+  // Throws InvalidArgument: T > max_tokens (both values), an expert named more often than that (the
+  // same), hidden not a multiple of 128 with a cast, a third live result.
   Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
                                                    const Tensor& topk_ids,
                                                    LowLatencyCast cast,
@@ -107,7 +109,8 @@ class LowLatency {
 
   // On a GPU calls return before their work is done, so a failure is found later: by the next call,
   // or by this one, which says what has become known until now.  Throws CommError, also for ids
-  // outside [-1, E), which a call on the CPU refuses as an InvalidArgument.
+  // outside [-1, E) and experts named too often, where a call on the CPU, or over several nodes,
+  // throws InvalidArgument.
   void check() const;
 
   // Ranks given up: nothing is sent to them or awaited from them, here and in the group.  Every

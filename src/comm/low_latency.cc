@@ -51,6 +51,14 @@ void LowLatency::State::expect_dispatch(const Tensor& x,
   }
 }
 
+void LowLatency::State::expect_room(int64_t expert, int64_t num_selections) const {
+  if (num_selections > options.max_tokens) {
+    throw InvalidArgument(
+        fmt::format("tokens of rank {} name expert {} {} times, expected at most {} (max_tokens)",
+                    group.rank(), expert, num_selections, options.max_tokens));
+  }
+}
+
 void LowLatency::State::expect_here(const Tensor& tensor, std::string_view what) const {
   expect(tensor.device() == group.device() || tensor.numel() == 0,
          fmt::format("{} is on {}, the group is on {}", what, to_string(tensor.device()),

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "comm/low_latency_cast.h"
@@ -261,6 +262,18 @@ Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(const Tensor& ro
                                                                 const Tensor& row_tags) {
   expect_ids(topk_ids, placement.num_experts());
   expect_dispatch(rows, topk_ids, cast, row_tags);
+  if (topk_ids.numel() > options.max_tokens) {  // else there is room for all at any expert
+    std::vector<int64_t> num_selections(static_cast<size_t>(placement.num_experts()), 0);
+    for (const int32_t id :
+         std::span(topk_ids.data<int32_t>(), static_cast<size_t>(topk_ids.numel()))) {
+      if (id >= 0) {
+        ++num_selections[static_cast<size_t>(id)];
+      }
+    }
+    for (size_t e = 0; e < num_selections.size(); ++e) {
+      expect_room(static_cast<int64_t>(e), num_selections[e]);
+    }
+  }
   agree_on_calls(kOp);
   const int64_t call = calls + 1;
   const auto bank = static_cast<size_t>(call % 2);

@@ -148,7 +148,11 @@ Tensor expected_sums_of_ranks(const DispatchProblem& p,
   return out;
 }
 
-class LowLatencyTest : public ::testing::TestWithParam<GroupShape> {};
+class LowLatencyTest : public ::testing::TestWithParam<GroupShape> {
+ protected:
+  // Both banks, one of them again; many ranks share few CPUs.
+  static int num_calls() { return GetParam().num_ranks > 8 ? 1 : 3; }
+};
 
 TEST_P(LowLatencyTest, EveryRowIsWhereItMustBeAndComesBackWeighted) {
   for (const DispatchProblem& p : low_latency_problems(GetParam().num_ranks)) {
@@ -285,6 +289,79 @@ TEST_P(LowLatencyTest, TwoCallsInFlightDoNotDisturbEachOther) {
   });
 }
 
+// Every token names its first expert in every other slot as well.
+TEST_P(LowLatencyTest, AnExpertNamedTwiceByATokenHasTwoOfItsRows) {
+  for (const LowLatencySum sum : {LowLatencySum::kSelections, LowLatencySum::kRanks}) {
+    if (sum == LowLatencySum::kRanks && GetParam().ranks_per_node != 0) {
+      continue;  // one node
+    }
+    DispatchProblem p = low_latency_problems(GetParam().num_ranks)[0];
+    p.hidden = 16;
+    std::vector<RankInput> inputs = make_inputs(p);
+    for (RankInput& in : inputs) {
+      auto* ids = in.ids.data<int32_t>();
+      for (int64_t i = 0; i < in.ids.numel(); ++i) {
+        ids[i] = i % 2 == 0 ? ids[i / p.topk * p.topk] : ids[i];
+      }
+    }
+    run_ranks(GetParam(), [&](Group& group) {
+      const RankInput& in = inputs[static_cast<size_t>(group.rank())];
+      const Stream stream = Stream::cpu(1);
+      LowLatencyOptions options = options_for(p);
+      options.sum = sum;
+      LowLatency transport(group, p.placement(), options);
+      for (int call = 0; call < num_calls(); ++call) {
+        const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+        expect_dispatched(p, inputs, group.rank(), LowLatencyCast::kNone, received);
+        const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
+        transport.combine(run_experts(p, group.rank(), received), in.ids, in.weights,
+                          *received.handle, out, stream);
+        EXPECT_TRUE(same_bytes(out, sum == LowLatencySum::kRanks ? expected_sums_of_ranks(p, in, {})
+                                                                 : expected_combined(p, in, {})));
+      }
+    });
+  }
+}
+
+// All tokens of all ranks to one expert: as many rows as it has room for.  A row more is refused by
+// the rank that would send it, before its peers hear anything.
+TEST_P(LowLatencyTest, AnExpertNamedTooOftenIsRefused) {
+  DispatchProblem p;
+  p.num_ranks = GetParam().num_ranks;
+  p.tokens.assign(static_cast<size_t>(p.num_ranks), kMaxTokens / 2 + 1);
+  p.num_experts = 2 * p.num_ranks;
+  p.hidden = 16;
+  p.masked = 0;
+  std::vector<RankInput> inputs = make_inputs(p);
+  const auto last = static_cast<int32_t>(p.num_experts - 1);
+  for (RankInput& in : inputs) {
+    std::fill_n(in.ids.data<int32_t>(), in.ids.numel(), last);
+    std::fill_n(in.ids.data<int32_t>() + kMaxTokens, in.ids.numel() - kMaxTokens, -1);
+  }
+  run_ranks(GetParam(), [&](Group& group) {
+    const int rank = group.rank();
+    const RankInput& in = inputs[static_cast<size_t>(rank)];
+    LowLatency transport(group, p.placement(), options_for(p));
+    const Stream stream = Stream::cpu(1);
+    const Tensor too_many = in.ids.clone();
+    too_many.data<int32_t>()[kMaxTokens] = last;
+    for (int call = 0; call < num_calls(); ++call) {
+      if (rank == p.num_ranks - 1) {
+        try {
+          transport.dispatch(in.x, too_many, LowLatencyCast::kNone, stream);
+          ADD_FAILURE() << "took 65 rows for an expert with room for 64 of a rank";
+        } catch (const InvalidArgument& error) {
+          EXPECT_EQ(std::string(error.what()), "tokens of rank " + std::to_string(rank) +
+                                                   " name expert " + std::to_string(last) +
+                                                   " 65 times, expected at most 64 (max_tokens)");
+        }
+      }
+      const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+      expect_dispatched(p, inputs, rank, LowLatencyCast::kNone, received);
+    }
+  });
+}
+
 int32_t tag_of(int rank, int64_t token) {
   return static_cast<int32_t>(1000 * rank + token);
 }
@@ -343,8 +420,12 @@ TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
     LowLatency transport(group, ExpertPlacement::linear(4, 1), options);
     const Stream stream = Stream::cpu(1);
     const auto dispatch = [&](int64_t tokens, int64_t hidden, int64_t topk) {
-      transport.dispatch(Tensor::zeros({tokens, hidden}, DType::kBF16),
-                         Tensor::zeros({tokens, topk}, DType::kI32), LowLatencyCast::kNone, stream);
+      const Tensor ids = Tensor::empty({tokens, topk}, DType::kI32);
+      for (int64_t i = 0; i < ids.numel(); ++i) {
+        ids.data<int32_t>()[i] = static_cast<int32_t>(i % topk);
+      }
+      transport.dispatch(Tensor::zeros({tokens, hidden}, DType::kBF16), ids, LowLatencyCast::kNone,
+                         stream);
     };
     try {
       dispatch(5, 128, 2);
@@ -364,6 +445,31 @@ TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
     EXPECT_THROW(LowLatency(group, ExpertPlacement::linear(4, 1), {0, 128, 2, DType::kBF16}),
                  InvalidArgument);
   });
+}
+
+// A body that lets the error pass ends its rank, and the others say why.
+TEST(LowLatencyErrors, AnExpertNamedTooOftenIsToldToEveryRank) {
+  std::vector<std::string> errors;
+  EXPECT_THROW(run_thread_ranks(
+                   {.num_ranks = 4},
+                   [](Group& group) {
+                     const LowLatencyOptions options{4, 128, 2, DType::kBF16};
+                     LowLatency transport(group, ExpertPlacement::linear(4, 4), options);
+                     const Tensor ids = Tensor::zeros({3, 2}, DType::kI32);  // 6 rows for expert 0
+                     if (group.rank() != 2) {
+                       std::fill_n(ids.data<int32_t>(), ids.numel(), -1);
+                     }
+                     transport.dispatch(Tensor::zeros({3, 128}, DType::kBF16), ids,
+                                        LowLatencyCast::kNone, Stream::cpu(1));
+                     group.barrier("end");
+                   },
+                   &errors),
+               InvalidArgument);
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("tokens of rank 2 name expert 0 6 times, expected at most 4"),
+              std::string::npos)
+        << error;
+  }
 }
 
 // The last rank makes one call and then no more.  The others are told who is missing, give it up

@@ -64,6 +64,12 @@ TEST(Signals, ErrorsOfOtherReasons) {
             "rank 1: dispatch, call 8: rank 1 has an expert id that is none: -2 of token 3");
   EXPECT_EQ(text(0, {FaultReason::kBadId, kOp, 1, 1, 8}, 0),
             "rank 0: dispatch, call 8: rank 1 has an expert id that is none");
+  EXPECT_EQ(
+      text(1, {FaultReason::kNoRoom, kOp, 1, 1, 8}, make_signal(70'000, make_pair(65'534, 128))),
+      "rank 1: dispatch, call 8: tokens of rank 1 name expert 70000 65534 times, expected at "
+      "most 128 (max_tokens)");
+  EXPECT_EQ(text(0, {FaultReason::kNoRoom, kOp, 1, 1, 8}, 0),
+            "rank 0: dispatch, call 8: tokens of rank 1 name an expert too often");
 }
 
 }  // namespace

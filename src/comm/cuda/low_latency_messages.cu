@@ -119,12 +119,13 @@ __device__ Sums sum_threads(int count) {
 }
 
 // Gives numbers from `base` on to the selections that belong to a block, in order of (message, k),
-// of messages [begin, end); returns how many there are.
+// of messages [begin, end), up to `most` of them; returns how many there are.
 template <typename Belongs>
 __device__ int number_selections(const UnpackArgs& args,
                                  int64_t begin,
                                  int64_t end,
                                  int64_t base,
+                                 int64_t most,
                                  int32_t* numbers,
                                  const Belongs& belongs) {
   const int topk = args.boxes.topk;
@@ -137,18 +138,19 @@ __device__ int number_selections(const UnpackArgs& args,
       count += belongs(message_id(message, k));
     }
     const Sums sums = sum_threads(count);
-    int64_t number = base + total + sums.before;
+    int64_t number = int64_t{total} + sums.before;
     for (int k = 0; k < topk && count > 0; ++k) {
-      if (belongs(message_id(message, k))) {
-        numbers[i * topk + k] = static_cast<int32_t>(number++);
+      if (belongs(message_id(message, k)) && number < most) {
+        numbers[i * topk + k] = static_cast<int32_t>(base + number++);
       }
     }
     total += sums.all;
   }
-  return total;
+  return static_cast<int>(min(int64_t{total}, most));
 }
 
-// Ids of a message, which may be anything when the exchange was given up.
+// Ids of a message, which may be anything when the exchange was given up; for the same reason an
+// expert may seem to have more rows than a source may send it.
 __device__ bool is_here(const UnpackArgs& args, int32_t id) {
   return id >= 0 && id < args.num_experts && args.rank_of[id] == args.rank;
 }
@@ -160,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto block = static_cast<int>(blockIdx.x);
   if (block < args.num_local) {
     const int total = number_selections(
-        args, 0, num_messages, block * num_messages, args.rows,
+        args, 0, num_messages, block * num_messages, num_messages, args.rows,
         [&](int32_t id) { return is_here(args, id) && args.local_of[id] == block; });
     if (threadIdx.x == 0) {
       args.out_count[block] = total;
@@ -169,8 +171,10 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     const int source = block - args.num_local;
     const int64_t begin = int64_t{source} * args.boxes.max_tokens;
-    const int total = number_selections(args, begin, begin + args.boxes.max_tokens, 0, args.numbers,
-                                        [&](int32_t id) { return is_here(args, id); });
+    const int64_t most = int64_t{args.boxes.max_tokens} * args.boxes.topk;
+    const int total =
+        number_selections(args, begin, begin + args.boxes.max_tokens, 0, most, args.numbers,
+                          [&](int32_t id) { return is_here(args, id); });
     if (threadIdx.x == 0) {
       args.from_sources[source] = total;
     }

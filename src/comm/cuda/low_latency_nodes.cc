@@ -157,6 +157,7 @@ CudaNodesLowLatency::Counted CudaNodesLowLatency::count(const Tensor& topk_ids,
                  static_cast<int32_t>(checked.bad_id), num_experts);
   }
   for (int e = 0; e < num_experts; ++e) {
+    expect_room(e, of_expert[static_cast<size_t>(e)]);
     counted.selections_to[static_cast<size_t>(placement.rank_of(e))] +=
         of_expert[static_cast<size_t>(e)];
   }

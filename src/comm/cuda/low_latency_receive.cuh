@@ -43,6 +43,7 @@ __device__ inline bool find_bases(const Args& args,
     total += __shfl_sync(kAllLanes, sum, 31);
   }
   if (blockIdx.x == 0 && lane_id() == 0) {
+    total = min(total, call.layout.max_tokens * num_ranks);  // more only after a fault kNoRoom
     args.dispatch.out_count[l] = total;
     args.dispatch.expert_rows[l] += total;
   }
@@ -129,7 +130,7 @@ __device__ bool receive_part(
         shared.bases[l * static_cast<uint32_t>(layout.num_ranks) + static_cast<uint32_t>(source)] +
         static_cast<int64_t>(placed_index(signal_value(word)));
     row = l * max_rows + index;
-    is_here = index < max_rows;  // else the caller chose one expert twice for a token
+    is_here = index < max_rows;  // else the source has raised the fault kNoRoom
   }
   const uint32_t here = __ballot_sync(kAllLanes, is_here);
   if (part == 0) {

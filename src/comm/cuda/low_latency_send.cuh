@@ -222,6 +222,14 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
   for (int e = static_cast<int>(threadIdx.x); e < call.num_experts; e += kLowLatencyThreads) {
     const uint32_t home = shared.placement[e];
     const auto r = static_cast<int>(home_rank(home));
+    if (shared.counts[e] > call.layout.max_tokens) {
+      // Receivers leave out what they have no room for.
+      const auto self = static_cast<uint8_t>(call.rank);
+      raise_fault(args.signals, {FaultReason::kNoRoom, kOp, self, self, block.epoch},
+                  make_signal(static_cast<uint32_t>(e),
+                              make_pair(static_cast<uint32_t>(shared.counts[e]),
+                                        static_cast<uint32_t>(call.layout.max_tokens))));
+    }
     if (!has_rank(block.dead, r)) {
       ptx::st_relaxed_sys(
           word_at(call.windows[r], call.layout.count_at(bank, home_index(home), call.rank)),

@@ -59,6 +59,13 @@ std::string reason(const Fault& fault, bool is_author, uint64_t seen, int64_t ti
           is_author ? fmt::format(": {} of token {}", static_cast<int32_t>(signal_value(seen)),
                                   signal_epoch(seen))
                     : "");
+    case FaultReason::kNoRoom:
+      return is_author ? fmt::format(
+                             "tokens of rank {} name expert {} {} times, expected at most {} "
+                             "(max_tokens)",
+                             fault.guilty, signal_epoch(seen), pair_first(signal_value(seen)),
+                             pair_second(signal_value(seen)))
+                       : fmt::format("tokens of rank {} name an expert too often", fault.guilty);
     case FaultReason::kNone:
       break;
   }

@@ -37,6 +37,16 @@ MOEBIUS_HOST_DEVICE constexpr uint32_t signal_epoch(uint64_t signal) {
 MOEBIUS_HOST_DEVICE constexpr uint32_t signal_value(uint64_t signal) {
   return static_cast<uint32_t>(signal);
 }
+// Two values in that of a signal, each below 65536.
+MOEBIUS_HOST_DEVICE constexpr uint32_t make_pair(uint32_t first, uint32_t second) {
+  return first << 16 | second;
+}
+MOEBIUS_HOST_DEVICE constexpr uint32_t pair_first(uint32_t value) {
+  return value >> 16;
+}
+MOEBIUS_HOST_DEVICE constexpr uint32_t pair_second(uint32_t value) {
+  return value & 0xffffu;
+}
 // Whether `seen` is `epoch` or a later one; both may have wrapped.
 MOEBIUS_HOST_DEVICE constexpr bool has_reached(uint32_t seen, uint32_t epoch) {
   return static_cast<int32_t>(seen - epoch) >= 0;
@@ -62,6 +72,7 @@ enum class FaultReason : uint8_t {
   kOverflow,  // {rows | capacity}: more rows go to the guilty than its call has room for
   kMismatch,  // {its | own}: the guilty moves rows of another size
   kBadId,     // {token | id}: no such expert
+  kNoRoom,    // {expert | named, room}: tokens of the guilty name the expert too often
 };
 
 struct Fault {
@@ -92,7 +103,7 @@ MOEBIUS_HOST_DEVICE constexpr Fault unpack_fault(uint64_t word) {
 // In pinned host memory mapped into the device, one per object and rank, zero at first.
 struct FaultRecord {
   uint64_t fault;  // packed, stored by the device, last
-  uint64_t seen;   // the author's alone: the signal that was there, or as the reason says
+  uint64_t seen;   // the author's alone: the signal that was there, or {|} as the reason says
   uint64_t stop;   // stored by the host: kernels of this rank end
 };
 static_assert(sizeof(FaultRecord) == 24);

@@ -5,8 +5,11 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <string>
 #include <thread>
 
 #include "core/cuda/runtime.h"
@@ -189,37 +192,56 @@ TEST_P(LowLatencyCuda, NamesARankThatNeverComesFromAnotherNode) {
       timeout);
 }
 
-// Every rank is told, the one with the id also which.
+// The last rank's ids are made wrong by `spoil`.  Every rank is told `what`, that rank also
+// `which`.
+void expect_told_of_ids(Rank& r,
+                        const std::function<void(const Tensor& ids)>& spoil,
+                        const std::string& what,
+                        const std::string& which) {
+  const int bad = r.group.size() - 1;
+  const Input host = make_input(r.p, r.group.rank(), 5);
+  if (r.group.rank() == bad) {
+    spoil(host.ids);
+  }
+  const DeviceInput in = put(r, host);
+  if (r.p.ranks_per_node != 0) {  // found before anything is told, as on the CPU
+    if (r.group.rank() == bad) {
+      EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags), InvalidArgument);
+    }
+    return;
+  }
+  r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+  r.stream.synchronize();
+  r.group.barrier("all know");
+  try {
+    r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);  // may be the first to see it
+    r.stream.synchronize();
+    r.gpu.check();
+    ADD_FAILURE() << "passed: " << which;
+  } catch (const CommError& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(error.peer(), bad) << message;
+    EXPECT_NE(message.find(what), std::string::npos) << message;
+    EXPECT_EQ(message.find(which) != std::string::npos, r.group.rank() == bad) << message;
+  }
+}
+
 TEST_P(LowLatencyCuda, NamesARankWithABadId) {
   const Problem p = make_problem(8, 4, 1024);
   run_ranks(p, [&](Rank& r) {
-    const int bad = r.group.size() - 1;
-    const Input host = make_input(p, r.group.rank(), 5);
-    if (r.group.rank() == bad) {
-      host.ids.data<int32_t>()[9 * p.routing.topk + 2] = 8;
-    }
-    const DeviceInput in = put(r, host);
-    if (!is_one_node()) {  // found before anything is told, as on the CPU
-      if (r.group.rank() == bad) {
-        EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags), InvalidArgument);
-      }
-      return;
-    }
-    r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
-    r.stream.synchronize();
-    r.group.barrier("all know");
-    try {
-      r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);  // may be the first to see it
-      r.stream.synchronize();
-      r.gpu.check();
-      ADD_FAILURE() << "id 8 of 8 experts passed";
-    } catch (const CommError& error) {
-      EXPECT_EQ(error.peer(), bad) << error.what();
-      EXPECT_NE(std::string(error.what()).find("expert id"), std::string::npos) << error.what();
-      EXPECT_EQ(std::string(error.what()).find("8 of token 9") != std::string::npos,
-                r.group.rank() == bad)
-          << error.what();
-    }
+    expect_told_of_ids(
+        r, [&](const Tensor& ids) { ids.data<int32_t>()[9 * p.routing.topk + 2] = 8; }, "expert id",
+        "8 of token 9");
+  });
+}
+
+TEST_P(LowLatencyCuda, NamesARankWhoseTokensNameAnExpertTooOften) {
+  const Problem p = make_problem(8, 4, 1024);
+  run_ranks(p, [&](Rank& r) {
+    expect_told_of_ids(
+        r, [](const Tensor& ids) { std::fill_n(ids.data<int32_t>(), ids.numel(), 3); },
+        "tokens of rank " + std::to_string(r.group.size() - 1) + " name",
+        "expert 3 132 times, expected at most 64");
   });
 }
 
