@@ -178,8 +178,8 @@ class Group {
   virtual void abort(std::string_view why) noexcept = 0;
 
   // Gives a rank up: what it does or fails to do no longer ends this rank's waits, and a CommError
-  // it caused (peer() == rank) no longer breaks the group here.  While any rank is given up,
-  // collective calls throw CommError; windows and wait_until() go on among the others.
+  // it caused (peer() == rank), or told of, no longer breaks the group here.  While any rank is
+  // given up, collective calls throw CommError; windows and wait_until() go on among the others.
   virtual void set_dead(int rank, bool dead) = 0;
   virtual bool is_dead(int rank) const = 0;
 

@@ -310,7 +310,7 @@ void PeerGroup::set_dead(int peer, bool dead) {
   expect(!dead || peer != rank(), "a rank cannot give itself up");
   dead_[static_cast<size_t>(peer)] = dead;
   num_seen_ = 0;
-  if (dead && broken_ && broken_->peer() == peer) {
+  if (dead && broken_ && (broken_->peer() == peer || (cause_ && cause_->author == peer))) {
     broken_.reset();
     cause_.reset();
   }

@@ -227,5 +227,56 @@ TEST(ThreadFailure, TheOthersGoOnWithoutARankGivenUp) {
   EXPECT_EQ(seen.thrown, "out of memory");
 }
 
+// A rank that is given up still runs.  It misses a rank that talks to it no more and tells so; and
+// aborts, later.  The others neither stay broken by the one nor end by the other.
+TEST(ThreadFailure, WhatARankGivenUpTellsEndsNobody) {
+  constexpr int kDead = 2;
+  std::atomic<int> stage{0};  // told: 1, aborted: 2
+  std::atomic<int> num_live{0};
+  const auto wait_for = [](const std::atomic<int>& what, int wanted) {
+    const auto limit = Clock::now() + kLongTimeout / 4;
+    while (what < wanted && Clock::now() < limit) {
+      std::this_thread::yield();
+    }
+  };
+  const Outcome seen = run_all({.num_ranks = 3, .timeout = short_timeout(3)}, [&](Group& group) {
+    const auto window = group.make_window("signals", 2 * sizeof(int64_t));
+    const auto wait_for_other = [&](int64_t number) {
+      const int other = 1 - group.rank();
+      window->signal(other, group.rank() * 8, number);
+      const std::atomic_ref word(*reinterpret_cast<int64_t*>(window->local() + other * 8));
+      group.wait_until(
+          "round", other, [&] { return word.load(std::memory_order_acquire) >= number; },
+          [] { return "expected a signal"; });
+    };
+    if (group.rank() == kDead) {
+      EXPECT_THROW(group.wait_until(
+                       "round", 0, [] { return false; }, [] { return "expected a signal"; }),
+                   CommError);
+      stage = 1;
+      wait_for(num_live, 2);
+      group.abort("still here");
+      stage = 2;
+      return;
+    }
+    wait_for(stage, 1);
+    try {
+      group.wait_until(
+          "round", kDead, [] { return false; }, [] { return "expected a signal"; });
+      ADD_FAILURE() << "rank " << group.rank() << " was told nothing";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.peer(), 0) << error.what();
+    }
+    group.set_dead(kDead, true);
+    wait_for_other(1);
+    ++num_live;
+    wait_for(stage, 2);
+    for (int64_t number = 2; number < 50; ++number) {
+      wait_for_other(number);
+    }
+  });
+  EXPECT_EQ(seen.thrown, "");
+}
+
 }  // namespace
 }  // namespace moebius::testing

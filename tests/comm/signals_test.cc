@@ -29,6 +29,23 @@ TEST(Signals, FaultsSurviveTheirWord) {
   EXPECT_NE(pack_fault({FaultReason::kExpired, SignalOp::kNone, 0, 0, 0}), 0u);
 }
 
+TEST(Signals, WhatARankGivenUpHasFoundIsNoFault) {
+  const auto fault = [](uint8_t author, uint8_t guilty) {
+    return pack_fault({FaultReason::kExpired, SignalOp::kLowLatencyCombine, author, guilty, 9});
+  };
+  const auto only = [](int rank) { return uint64_t{1} << rank; };
+  EXPECT_FALSE(is_from_dead(0, ~uint64_t{0}));
+  EXPECT_FALSE(is_from_dead(fault(0, 63), only(63)));
+  EXPECT_TRUE(is_from_dead(fault(63, 0), only(63)));
+  EXPECT_TRUE(is_from_dead(fault(0, 63), only(0) | only(5)));
+  EXPECT_TRUE(may_go_on(0, 0));
+  EXPECT_FALSE(may_go_on(fault(1, 2), 0));
+  EXPECT_FALSE(may_go_on(fault(1, 2), only(0) | only(3)));
+  EXPECT_TRUE(may_go_on(fault(1, 2), only(2)));  // found by a live rank about the dead
+  EXPECT_TRUE(may_go_on(fault(2, 1), only(2)));  // found by the dead about a live rank
+  EXPECT_TRUE(may_go_on(fault(63, 63), only(63)));
+}
+
 TEST(Signals, ErrorsNameWhoIsMissing) {
   const uint64_t word = pack_fault({FaultReason::kExpired, SignalOp::kDispatchCounts, 0, 2, 5});
   const CommError own = make_comm_error(0, word, make_signal(4, 9), 300);

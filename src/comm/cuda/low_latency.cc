@@ -123,6 +123,7 @@ class CudaLowLatency final : public LowLatency::State {
   };
 
   comm::LowLatencyCall make_call(int place) const;
+  uint64_t dead_mask() const;  // bit r: rank r is given up
   Dispatch begin_dispatch(const Tensor& x,
                           const Tensor& topk_ids,
                           LowLatencyCast cast,
@@ -216,8 +217,7 @@ void CudaLowLatency::check() const {
 
 void CudaLowLatency::resume(const Stream& stream) {
   if (num_given_up_ != num_given_up_agreed_) {
-    const uint64_t fault = record_.host_as<volatile FaultRecord>()->fault;
-    if (fault == 0 || is_dead(comm::unpack_fault(fault).guilty)) {
+    if (comm::may_go_on(record_.host_as<volatile FaultRecord>()->fault, dead_mask())) {
       comm::launch_low_latency_resume(make_call(0), num_given_up_, device_.index,
                                       stream.native_handle());
       stream.synchronize();
@@ -426,14 +426,19 @@ void CudaLowLatency::combine(const Tensor& x,
   launch(combine.call, comm::kSendPhase | comm::kReceivePhase, stream);
 }
 
-void CudaLowLatency::set_dead(int rank, bool is_dead_now) {
-  group.set_dead(rank, is_dead_now);
-  num_given_up_ += is_dead_now && !is_dead(rank) ? 1u : 0u;
-  dead[static_cast<size_t>(rank)] = is_dead_now;
+uint64_t CudaLowLatency::dead_mask() const {
   uint64_t mask = 0;
   for (int r = 0; r < group.size(); ++r) {
     mask |= static_cast<uint64_t>(is_dead(r)) << r;
   }
+  return mask;
+}
+
+void CudaLowLatency::set_dead(int rank, bool is_dead_now) {
+  group.set_dead(rank, is_dead_now);
+  num_given_up_ += is_dead_now && !is_dead(rank) ? 1u : 0u;
+  dead[static_cast<size_t>(rank)] = is_dead_now;
+  const uint64_t mask = dead_mask();
   cuda::copy_now(device_state_.bytes() + offsetof(LowLatencyDeviceState, dead), &mask, sizeof(mask),
                  device_.index);
 }

@@ -118,6 +118,7 @@ inline SignalContext make_signal_context(const LowLatencyCall& call) {
   context.num_ranks = call.layout.num_ranks;
   context.timeout_ns = call.timeout_ns;
   context.record = call.record;
+  context.dead = &call.state->dead;
   for (int r = 0; r < call.layout.num_ranks; ++r) {
     context.abort[r] = reinterpret_cast<uint64_t*>(call.windows[r] + call.layout.abort_at());
   }

@@ -20,28 +20,43 @@ __device__ __forceinline__ void publish(uint64_t* signal, uint32_t epoch, uint32
   ptx::st_release_sys(signal, make_signal(epoch, value));  // pairs with await_signal
 }
 
+__device__ inline uint64_t dead_ranks(const SignalContext& context) {
+  return context.dead != nullptr ? *context.dead : 0;
+}
+
 // A fault that another rank has raised is handed to the own host, too.
 __device__ inline bool is_aborted(const SignalContext& context) {
   const uint64_t word = ptx::ld_relaxed_sys(context.abort[context.rank]);
-  if (word != 0 && unpack_fault(word).author != context.rank) {
+  if (word == 0 || is_from_dead(word, dead_ranks(context))) {
+    return false;
+  }
+  if (unpack_fault(word).author != context.rank) {
     ptx::st_relaxed_sys(&context.record->fault, word);
   }
-  return word != 0;
+  return true;
 }
 
-// Tells every rank and the own host; the first fault of a rank is the one it keeps to.
+// Tells every live rank and the own host; the first fault of a rank is the one it keeps to.
 __device__ inline void raise_fault(const SignalContext& context,
                                    const Fault& fault,
                                    uint64_t seen) {
   const uint64_t word = pack_fault(fault);
-  if (ptx::atom_cas_relaxed_sys(context.abort[context.rank], 0, word) != 0) {
-    is_aborted(context);  // another rank was first: the own host is to know
-    return;
+  const uint64_t dead = dead_ranks(context);
+  for (uint64_t there = 0;;) {
+    const uint64_t seen_there = ptx::atom_cas_relaxed_sys(context.abort[context.rank], there, word);
+    if (seen_there == there) {
+      break;
+    }
+    if (seen_there != 0 && !is_from_dead(seen_there, dead)) {
+      is_aborted(context);  // another rank was first: the own host is to know
+      return;
+    }
+    there = seen_there;
   }
   ptx::st_relaxed_sys(&context.record->seen, seen);
   ptx::st_release_sys(&context.record->fault, word);
   for (int r = 0; r < context.num_ranks; ++r) {
-    if (r != context.rank) {
+    if (r != context.rank && (dead >> r & 1) == 0) {
       ptx::st_relaxed_sys(context.abort[r], word);
     }
   }

@@ -10,7 +10,8 @@
 //
 // A wait that expires becomes a Fault, packed into one word.  The kernel that finds it stores it as
 // the abort word of every rank's window, its own first, and into its host's FaultRecord; kernels
-// that see an abort word end at once, and hand it to their host in the same way.
+// that see an abort word end at once, and hand it to their host in the same way.  One that a rank
+// given up has stored is none, and makes way for the next.
 #pragma once
 
 #include <cstdint>
@@ -100,6 +101,16 @@ MOEBIUS_HOST_DEVICE constexpr Fault unpack_fault(uint64_t word) {
   return fault;
 }
 
+// Whether a rank of the mask {bit r: rank r is given up} has found the fault; it may still run, and
+// miss those that no longer talk to it.
+MOEBIUS_HOST_DEVICE constexpr bool is_from_dead(uint64_t fault, uint64_t dead) {
+  return fault != 0 && (dead >> unpack_fault(fault).author & 1) != 0;
+}
+// Whether the live ranks may go on after the fault: it is of, or about, a rank given up; or none.
+MOEBIUS_HOST_DEVICE constexpr bool may_go_on(uint64_t fault, uint64_t dead) {
+  return fault == 0 || is_from_dead(fault, dead) || (dead >> unpack_fault(fault).guilty & 1) != 0;
+}
+
 // In pinned host memory mapped into the device, one per object and rank, zero at first.
 struct FaultRecord {
   uint64_t fault;  // packed, stored by the device, last
@@ -115,6 +126,7 @@ struct SignalContext {
   uint64_t timeout_ns = 0;
   FaultRecord* record = nullptr;        // of this rank
   uint64_t* abort[kMaxCudaRanks] = {};  // the abort word in each rank's window; [rank] is the own
+  const uint64_t* dead = nullptr;       // mask of the ranks given up; null: none can be
 };
 
 // The error of `rank`, in the words of docs/protocol.md.  `timeout_ms` as the waits had it.

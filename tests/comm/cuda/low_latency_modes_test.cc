@@ -332,5 +332,41 @@ TEST_P(LowLatencyCuda, GoesOnAfterAFailure) {
       timeout);
 }
 
+// The last rank is given up from the start, but runs: it misses the others, whose rows do not come,
+// and stores its fault as everybody's abort word.  That ends none of their calls.
+TEST_P(LowLatencyCuda, GoesOnThoughARankGivenUpTellsOfAFault) {
+  if (num_ranks() == 1 || !is_one_node()) {
+    GTEST_SKIP() << "nobody to lose on this node";
+  }
+  const Problem p = make_problem(3 * num_ranks() + 1, 4, 1024);
+  const int dead = num_ranks() - 1;
+  const Reference reference = run_on_cpu(p, {kNone}, 10, dead);
+  std::atomic<bool> has_told{false};
+  run_ranks(
+      p,
+      [&](Rank& r) {
+        const int rank = r.group.rank();
+        r.group.barrier("made");
+        if (rank == dead) {
+          const DeviceInput in = put(r, make_input(p, rank, 9));
+          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.stream.synchronize();
+          EXPECT_THROW(r.gpu.check(), CommError);
+          has_told = true;
+          return;
+        }
+        r.gpu.set_dead(dead, true);
+        const std::vector<Call>& calls = reference[static_cast<size_t>(rank)];
+        for (size_t i = 0; i < calls.size(); ++i) {
+          for (int n = 0; i == calls.size() / 2 && !has_told && n < 1000; ++n) {
+            std::this_thread::sleep_for(milliseconds(10));
+          }
+          check_call(r, calls[i]);
+        }
+        r.group.set_dead(dead, false);  // for the barrier at the end
+      },
+      milliseconds(1500));
+}
+
 }  // namespace
 }  // namespace moebius::testing
