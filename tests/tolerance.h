@@ -25,7 +25,8 @@ inline double relative_step(DType dtype) {
   }
 }
 // The same for the codes of activations of typical size.  int8 steps are equal everywhere: 1/127 of
-// the largest element, which is about ten times the typical product of gate and up.  e2m3 and e2m1
+// the largest element, which is about ten times the typical product of gate and up of a token or
+// block (of all rows it may be many times that, see int8_tensor_codes).  e2m3 and e2m1
 // have two exponents only; below them the steps do not shrink, so that of e2m1 (half at its widest)
 // is 5/8 on average.
 inline double relative_step(QuantFormat format) {
@@ -57,12 +58,15 @@ inline double tolerance(DType dtype, std::optional<QuantFormat> activation, int6
 
 // The model of rounding against float64 with unquantized activations.  Every element is off by up
 // to half a step at each rounding, uniformly: step / sqrt(12) each for GEMM1's, the activation's
-// two and the output's, and for both quantizations.
-inline double model_tolerance(DType dtype, std::optional<QuantFormat> activation, int64_t k) {
+// two and the output's, and for both quantizations, unless `codes` says what these make.
+inline double model_tolerance(DType dtype,
+                              std::optional<QuantFormat> activation,
+                              int64_t k,
+                              std::optional<double> codes = std::nullopt) {
   const double sums = 2 * std::sqrt(static_cast<double>(k)) * 0x1p-23;
   const double rounding = std::sqrt(4.0 / 12.0) * relative_step(dtype);
-  const double codes = activation ? std::sqrt(2.0 / 12.0) * relative_step(*activation) : 0.0;
-  return sums + rounding + codes;
+  const double of_steps = activation ? std::sqrt(2.0 / 12.0) * relative_step(*activation) : 0.0;
+  return sums + rounding + codes.value_or(of_steps);
 }
 
 }  // namespace moebius

@@ -143,17 +143,22 @@ TEST_P(ExpertsScheme, AgreesWithRefOnManyRows) {
 TEST_P(ExpertsScheme, ModelOfRoundingIsCloseToFloat64) {
   const auto& [impl, format, scheme] = GetParam();
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    SCOPED_TRACE(name(dtype));
-    const ExpertCase c{.scheme = scheme, .dtype = dtype, .format = format, .biased = true};
-    ExpertProblem p = ExpertProblemMaker(5).make(kTiny, c);
-    if (!refusal(p, impl).empty()) {
-      continue;
+    // 65: the largest product of gate and up is 27 times the typical one.
+    for (const uint64_t seed : {5u, 65u}) {
+      if (seed == 65 && !has_int8_tensor_codes(scheme)) {
+        continue;
+      }
+      SCOPED_TRACE(std::string(name(dtype)) + " seed " + std::to_string(seed));
+      const ExpertCase c{.scheme = scheme, .dtype = dtype, .format = format, .biased = true};
+      ExpertProblem p = ExpertProblemMaker(seed).make(kTiny, c);
+      if (!refusal(p, impl).empty()) {
+        continue;
+      }
+      const Tensor actual = valid_rows(p, run(p, impl));
+      p.desc.precision = Precision::kF64;
+      const Tensor exact = valid_rows(p, run(p, "ref"));
+      EXPECT_LE(relative_error(actual, exact), model_tolerance_of(p, scheme));
     }
-    const Tensor actual = valid_rows(p, run(p, impl));
-    p.desc.precision = Precision::kF64;
-    const Tensor exact = valid_rows(p, run(p, "ref"));
-    EXPECT_LE(relative_error(actual, exact),
-              model_tolerance(dtype, scheme.activation, kTiny.hidden));
   }
 }
 
