@@ -38,6 +38,15 @@ function(moebius_link_private out target)
   set(${out} ${linked} PARENT_SCOPE)
 endfunction()
 
+# moebius_precompile(<target> <header>): unless MOEBIUS_PCH is OFF, every C++ source of a target begins with
+# a header of cmake/precompiled. Not those with flags of their own, which a precompiled header must share.
+function(moebius_precompile target header)
+  if(MOEBIUS_PCH)
+    target_precompile_headers(
+      ${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled/${header}>)
+  endif()
+endfunction()
+
 # moebius_set_common(<target>): flags and the include folders of code that lives in src/.
 function(moebius_set_common target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
@@ -59,6 +68,9 @@ function(moebius_add_stage name)
   endif()
   add_library(${target} OBJECT ${arg_SOURCES})
   moebius_set_common(${target})
+  if(MOEBIUS_PCH STREQUAL "ALL")
+    moebius_precompile(${target} stage.h)
+  endif()
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include)
   foreach(stage IN LISTS arg_DEPENDS)
     target_link_libraries(${target} PUBLIC moebius_${stage})
@@ -80,6 +92,7 @@ function(moebius_isa_sources stage isa)
     return()
   endif()
   set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS ${MOEBIUS_ISA_FLAGS_${isa}})
+  set_property(SOURCE ${ARGN} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
   target_sources(moebius_${stage} PRIVATE ${ARGN})
   string(TOUPPER ${isa} isa_upper)
   target_compile_definitions(moebius_${stage} PRIVATE MOEBIUS_HAVE_${isa_upper}=1)

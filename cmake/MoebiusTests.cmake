@@ -13,6 +13,18 @@ set(MOEBIUS_TEST_ENVIRONMENT
     OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
 set(MOEBIUS_DEFAULT_FIXTURES ${PROJECT_SOURCE_DIR}/../shared/fixtures)
 
+# Tests spend their time in the library; their own code is compiled faster than it would gain.
+set(MOEBIUS_TEST_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+
+# What all test programs share, precompiled once.
+if(MOEBIUS_PCH)
+  add_library(moebius_test_headers OBJECT ${PROJECT_SOURCE_DIR}/cmake/precompiled/test.cc)
+  set_target_properties(moebius_test_headers PROPERTIES CXX_EXTENSIONS OFF)
+  target_compile_options(moebius_test_headers PRIVATE ${MOEBIUS_TEST_OPTIONS})
+  target_link_libraries(moebius_test_headers PRIVATE moebius_internal GTest::gtest)
+  moebius_precompile(moebius_test_headers test.h)
+endif()
+
 # moebius_add_test(<name> SOURCES <files>... [CUDA_SOURCES <files>...] LABELS <labels>... [LIBS <libraries>...]
 #                  [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
 # A GoogleTest executable <build>/tests/<name>; its cases are registered as <name>:<Suite>.<Case>.
@@ -42,8 +54,10 @@ function(moebius_add_test name)
   endif()
   moebius_add_program(${name} tests ${arg_SOURCES})
   moebius_link_private(linked ${name} ${arg_LIBS})
-  # Tests spend their time in the library; their own code is compiled faster than it would gain.
-  target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+  target_compile_options(${name} PRIVATE ${MOEBIUS_TEST_OPTIONS})
+  if(MOEBIUS_PCH)
+    target_precompile_headers(${name} REUSE_FROM moebius_test_headers)
+  endif()
   if(arg_NO_MAIN)
     target_link_libraries(${name} PRIVATE GTest::gtest)
   else()

@@ -16,6 +16,7 @@ at the end, last of all how many there were:
 Fails if a test failed or if none passed. Arguments select tests, as in: tools/test.sh -L cpu
 
 Environment: JOBS               parallel jobs (default: all cores)
+             CONFIGURE          an argument for configuring release, as -DMOEBIUS_PCH=TESTS
              MOEBIUS_FIXTURES   folder of the checkpoints with expected outputs
 HELP
 }
@@ -49,9 +50,9 @@ run_tests() {
 # Tests that read untrusted bytes also run where a stray read is seen, those of ranks as threads where
 # a race is: up to 4 of them here. The rest of what is labelled "sanitize" takes longer: cmake --workflow
 # --preset asan, or tsan.
-for preset in release asan tsan; do
-  configure "$preset"
-done
+configure release ${CONFIGURE:+"$CONFIGURE"}
+configure asan
+configure tsan
 build release
 build asan --target moebius_fuzz_tests
 build tsan --target moebius_tsan_tests
