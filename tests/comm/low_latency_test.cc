@@ -482,7 +482,6 @@ TEST(LowLatencyMask, GoesOnWithoutADeadRank) {
   const auto inputs = make_inputs(p);
   ThreadGroupOptions options;
   options.num_ranks = 4;
-  options.timeout = std::chrono::milliseconds(300);
   std::vector<int> survivors(4, 0);
   run_thread_ranks(options, [&](Group& group) {
     const auto rank = static_cast<size_t>(group.rank());
