@@ -38,15 +38,6 @@ function(moebius_link_private out target)
   set(${out} ${linked} PARENT_SCOPE)
 endfunction()
 
-# moebius_precompile(<target> <header>): unless MOEBIUS_PCH is OFF, every C++ source of a target begins with
-# a header of cmake/precompiled. Not those with flags of their own, which a precompiled header must share.
-function(moebius_precompile target header)
-  if(MOEBIUS_PCH)
-    target_precompile_headers(
-      ${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled/${header}>)
-  endif()
-endfunction()
-
 # moebius_set_common(<target>): flags and the include folders of code that lives in src/.
 function(moebius_set_common target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
@@ -55,12 +46,13 @@ function(moebius_set_common target)
 endfunction()
 
 # moebius_add_stage(<name> SOURCES <files>... [CUDA_SOURCES <files>...] [DEPENDS <stages>...]
-#                   [LIBS <libraries>...])
+#                   [LIBS <libraries>...] [ALONE <files>...])
 # The stage in src/<name> as the OBJECT library moebius_<name>, a part of libmoebius. CUDA_SOURCES
 # (*.cu, and *.cc that call the CUDA runtime) are left out of a build without CUDA; with them the stage
-# links the runtime and sees MOEBIUS_HAVE_CUDA=1.
+# links the runtime and sees MOEBIUS_HAVE_CUDA=1. ALONE: sources with local names that others of the stage
+# have, too, so that MOEBIUS_UNITY compiles them by themselves.
 function(moebius_add_stage name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;CUDA_SOURCES;DEPENDS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;CUDA_SOURCES;DEPENDS;LIBS;ALONE")
   set(target moebius_${name})
   if(arg_CUDA_SOURCES AND MOEBIUS_HAVE_CUDA)
     list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
@@ -68,8 +60,15 @@ function(moebius_add_stage name)
   endif()
   add_library(${target} OBJECT ${arg_SOURCES})
   moebius_set_common(${target})
-  if(MOEBIUS_PCH STREQUAL "ALL")
-    moebius_precompile(${target} stage.h)
+  # In two parts, for two cores.
+  list(LENGTH arg_SOURCES num_sources)
+  math(EXPR batch_size "(${num_sources} + 1) / 2")
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${MOEBIUS_UNITY} UNITY_BUILD_BATCH_SIZE ${batch_size})
+  if(MOEBIUS_UNITY)  # takes sources for headers that others may include
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
+  if(arg_ALONE)
+    set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include)
   foreach(stage IN LISTS arg_DEPENDS)
@@ -92,7 +91,6 @@ function(moebius_isa_sources stage isa)
     return()
   endif()
   set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS ${MOEBIUS_ISA_FLAGS_${isa}})
-  set_property(SOURCE ${ARGN} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
   target_sources(moebius_${stage} PRIVATE ${ARGN})
   string(TOUPPER ${isa} isa_upper)
   target_compile_definitions(moebius_${stage} PRIVATE MOEBIUS_HAVE_${isa_upper}=1)

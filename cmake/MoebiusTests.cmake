@@ -22,7 +22,8 @@ if(MOEBIUS_PCH)
   set_target_properties(moebius_test_headers PROPERTIES CXX_EXTENSIONS OFF)
   target_compile_options(moebius_test_headers PRIVATE ${MOEBIUS_TEST_OPTIONS})
   target_link_libraries(moebius_test_headers PRIVATE moebius_internal GTest::gtest)
-  moebius_precompile(moebius_test_headers test.h)
+  target_precompile_headers(moebius_test_headers
+                            PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled/test.h>)
 endif()
 
 # moebius_add_test(<name> SOURCES <files>... [CUDA_SOURCES <files>...] LABELS <labels>... [LIBS <libraries>...]

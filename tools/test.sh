@@ -16,7 +16,7 @@ at the end, last of all how many there were:
 Fails if a test failed or if none passed. Arguments select tests, as in: tools/test.sh -L cpu
 
 Environment: JOBS               parallel jobs (default: all cores)
-             CONFIGURE          an argument for configuring release, as -DMOEBIUS_PCH=TESTS
+             CONFIGURE          an argument for configuring release, as -DMOEBIUS_PCH=ON
              MOEBIUS_FIXTURES   folder of the checkpoints with expected outputs
 HELP
 }
