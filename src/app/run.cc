@@ -62,6 +62,9 @@ void summarize_ranks(LayerRun run, RunResult& result) {
   }
   result.cost = run.cost;
   result.cost.total_bytes = run.weight_bytes;
+  if (!result.plan.use_ep) {  // every rank has a part of every expert
+    result.cost.expert_bytes *= result.plan.ranks;
+  }
   result.quantization = run.quantization;
   result.implementations = std::move(run.implementations);
   result.threads = run.threads;

@@ -49,6 +49,21 @@ TEST(Ranks, EveryBackendPassesTheCheck) {
   }
 }
 
+// However experts lie on ranks, a call touches the same weights.
+TEST(Ranks, TouchedWeightsAreThoseOfAllRanks) {
+  const ScratchFolder scratch;
+  const auto touched = [&](const Words& spread) {
+    Words words = run_words(spread);
+    words.insert(words.end(), {"--json", scratch / "run.json"});
+    EXPECT_EQ(run_command(words).exit_code, 0);
+    return read_json(scratch / "run.json")["memory"]["touched_bytes"].get<int64_t>();
+  };
+  const int64_t alone = touched({"--ranks", "1"});
+  EXPECT_EQ(touched({"--ranks", "2"}), alone);
+  EXPECT_EQ(touched({"--tp", "2", "--no-ep"}), alone);
+  EXPECT_EQ(touched({"--dp", "2", "--no-ep"}), alone);
+}
+
 TEST(Ranks, ReportTellsWhatEachRankDid) {
   const ScratchFolder scratch;
   const std::string file = scratch / "run.json";
