@@ -85,6 +85,9 @@ if(MOEBIUS_BUILD_BENCH)
                    "micro benchmarks are left out")
 endif()
 
+if(MOEBIUS_BUILD_APP)
+  include(MoebiusPage)
+endif()
 include(MoebiusCuda)
 
 if(moebius_missing)

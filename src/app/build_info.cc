@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "app/build_config.h"
+#include "app/page.h"
 
 namespace moebius::app {
 
@@ -33,6 +34,7 @@ std::vector<std::pair<std::string, std::string>> build_facts() {
       {"MPI", optional(MOEBIUS_MPI_VERSION)},
       {"CUDA", optional(MOEBIUS_CUDA_VERSION)},
       {"NCCL", optional(MOEBIUS_BUILT_NCCL_VERSION)},
+      {"report_page", has_page() ? "yes, with ECharts " MOEBIUS_ECHARTS_VERSION : "no"},
       {"fmt", MOEBIUS_FMT_VERSION},
       {"spdlog", MOEBIUS_SPDLOG_VERSION},
       {"nlohmann-json", MOEBIUS_JSON_VERSION},

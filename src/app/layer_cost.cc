@@ -43,8 +43,10 @@ LayerCost layer_cost(const MoeLayerWeights& weights) {
       bytes_of({&weights.router.gate, &weights.router.bias, &weights.router.correction_bias});
   cost.total_bytes = experts_bytes + cost.shared_bytes + cost.router_bytes;
   cost.flops_per_row = mlp_flops(weights.activation, config.hidden, config.intermediate);
-  cost.flops_per_token = 2 * config.hidden * config.num_experts +
+  cost.router_flops_per_token = 2 * config.hidden * config.num_experts;
+  cost.flops_per_token = cost.router_flops_per_token +
                          mlp_flops(weights.activation, config.hidden, weights.shared_intermediate);
+  cost.multiplies_int8 = weights.experts.quant.use_int8_w8a8();
   return cost;
 }
 
@@ -59,6 +61,20 @@ LoadSummary summarize_load(const Tensor& load) {
   summary.mean =
       static_cast<double>(summary.rows) / static_cast<double>(std::max<int64_t>(1, load.numel()));
   return summary;
+}
+
+CallWork call_work(const LayerCost& cost, const Tensor& load, int64_t num_tokens) {
+  if (num_tokens == 0) {
+    return {};
+  }
+  const LoadSummary summary = summarize_load(load);
+  const int64_t shared_flops_per_token = cost.flops_per_token - cost.router_flops_per_token;
+  CallWork work;
+  work.router = {num_tokens * cost.router_flops_per_token, cost.router_bytes};
+  work.experts = {summary.rows * cost.flops_per_row,
+                  (load.numel() - summary.idle) * cost.expert_bytes};
+  work.shared = {num_tokens * shared_flops_per_token, cost.shared_bytes};
+  return work;
 }
 
 }  // namespace moebius::app

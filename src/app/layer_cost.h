@@ -19,6 +19,8 @@ struct LayerCost {
   int64_t total_bytes = 0;      // the whole layer
   int64_t flops_per_row = 0;    // one row through one routed expert
   int64_t flops_per_token = 0;  // router and shared experts
+  int64_t router_flops_per_token = 0;
+  bool multiplies_int8 = false;  // weights and activations of the routed experts
 };
 // Values, scales, zero points and biases.
 int64_t weight_bytes(const ExpertWeights& weights);
@@ -32,5 +34,22 @@ struct LoadSummary {
 };
 // load: i64 [E].
 LoadSummary summarize_load(const Tensor& load);
+
+struct Work {
+  int64_t flops = 0;
+  int64_t bytes = 0;  // of weights
+};
+// One call of all ranks together; weights count once, those of experts without rows not at all.
+struct CallWork {
+  Work router;
+  Work experts;
+  Work shared;
+
+  Work all() const {
+    return {router.flops + experts.flops + shared.flops,
+            router.bytes + experts.bytes + shared.bytes};
+  }
+};
+CallWork call_work(const LayerCost& cost, const Tensor& load, int64_t num_tokens);
 
 }  // namespace moebius::app

@@ -28,7 +28,6 @@ std::optional<std::string> any_file(const RunOptions& o) {
 // Everything that waits for a later step.  Building a feature removes its line.
 constexpr Limit kLimits[] = {
     {"--trace", any_file<&RunOptions::trace>, "--json has the time of each stage"},
-    {"--report", any_file<&RunOptions::report>, "--json has every figure of the printed report"},
 };
 
 }  // namespace

@@ -3,14 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "app/commands.h"
 #include "app/layer_input.h"
 #include "app/machine.h"
 #include "app/not_built.h"
 #include "app/output_file.h"
+#include "app/page.h"
 #include "app/progress.h"
 #include "app/rank_run.h"
+#include "app/roofline.h"
 #include "app/run_report.h"
 #include "moebius/checkpoint.h"
 #include "moebius/error.h"
@@ -20,11 +24,36 @@ namespace moebius::app {
 namespace {
 
 void expect_outputs_writable(const RunOptions& options) {
-  expect_writable("--output", options.output);
-  expect_writable("--json", options.json);
-  if (!options.json.empty() && options.json == options.output) {
-    throw InvalidArgument(fmt::format("--json and --output are both {}", options.json));
+  const std::pair<std::string_view, const std::string&> outputs[] = {{"--output", options.output},
+                                                                     {"--json", options.json},
+                                                                     {"--trace", options.trace},
+                                                                     {"--report", options.report}};
+  for (const auto& [option, path] : outputs) {
+    expect_writable(option, path);
+    for (const auto& [other, other_path] : outputs) {
+      if (option != other && !path.empty() && path == other_path) {
+        throw InvalidArgument(fmt::format("{} and {} are both {}", other, option, path));
+      }
+    }
   }
+}
+
+void expect_page(const RunOptions& options) {
+  if (const Support page = has_page(); !options.report.empty() && !page) {
+    throw Unsupported(fmt::format("--report {}: {}", options.report, page.reason));
+  }
+}
+
+// By as many threads as the ranks have together.
+MachinePeak peak_of_run(const RunOptions& options, const RunResult& result) {
+  if (options.device != "cpu") {
+    return {"it is for CPUs", "", 0, 0};
+  }
+  if (options.group != "threads") {
+    return {"ranks are processes", "", 0, 0};
+  }
+  return measure_machine(result.cost.multiplies_int8,
+                         Stream::cpu(result.threads * result.plan.ranks));
 }
 
 int64_t choose_layer(const RunOptions& options, const ModelInfo& model) {
@@ -83,6 +112,7 @@ int run(const RunOptions& options) {
   refuse_not_built(options);
   expect_device(options);
   expect_outputs_writable(options);
+  expect_page(options);
   const Progress progress;
   RunResult result;
   Tensor output;
@@ -122,8 +152,15 @@ int run(const RunOptions& options) {
   if (!options.output.empty()) {
     write_safetensors(options.output, {{"output", output}});
   }
+  if (!options.report.empty()) {
+    progress.show("measuring the machine");
+    result.machine = peak_of_run(options, result);
+  }
   const Report report = make_report(options, result);
   write_text(options.json, report.json().dump(2) + "\n");
+  if (!options.report.empty()) {
+    write_text(options.report, make_page(report.json()));
+  }
   progress.clear();
   fmt::print("{}", report.text());
   return result.check && !result.check->passed() ? kCheckFailed : kOk;

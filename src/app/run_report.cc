@@ -95,11 +95,8 @@ void add_subject(Report& report, const RunOptions& options, const RunResult& r) 
 void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
   const LoadSummary load = summarize_load(r.expert_load);
   const int64_t tokens = r.input.hidden.dim(0);
-  const int64_t active = r.expert_load.numel() - load.idle;
   const double seconds = std::max(r.call_us, 1e-3) * 1e-6;
-  const int64_t bytes =
-      tokens > 0 ? active * r.cost.expert_bytes + r.cost.shared_bytes + r.cost.router_bytes : 0;
-  const int64_t flops = load.rows * r.cost.flops_per_row + tokens * r.cost.flops_per_token;
+  const auto [flops, bytes] = call_work(r.cost, r.expert_load, tokens).all();
 
   report.line("time", "time",
               options.graph ? "{call_us} per replay (median of {repeat}), loaded in {load_us}"
@@ -301,6 +298,9 @@ Report make_report(const RunOptions& options, const RunResult& r) {
   add_speed(report, options, r);
   add_ranks(report, options, r);
   add_overlap(report, r);
+  if (r.machine) {
+    add_roofline(report, *r.machine, r);
+  }
   if (!options.output.empty()) {
     report.line("output", "output", "{file}, tensor {tensor} [{tokens}, {hidden}] f32",
                 {{"file", options.output},

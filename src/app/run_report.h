@@ -16,6 +16,7 @@
 #include "app/rank_run.h"
 #include "app/reference_check.h"
 #include "app/report.h"
+#include "app/roofline.h"
 #include "moebius/checkpoint.h"
 
 namespace moebius::app {
@@ -25,7 +26,7 @@ struct RunResult {
   int64_t layer = 0;
   std::string block;  // "model.layers.1.mlp"
   LayerInput input;
-  LayerCost cost;            // total_bytes: of all ranks together
+  LayerCost cost;            // of all ranks together
   std::string quantization;  // "none", or "weights ..., activations ..."
   // Stage and the implementation that was chosen for it.
   std::vector<std::pair<std::string, std::string>> implementations;
@@ -43,6 +44,7 @@ struct RunResult {
   std::vector<std::vector<int64_t>> expert_rows;  // [rank][local expert], likewise
   int64_t workspace_bytes = 0;
   int64_t peak_bytes = 0;
+  std::optional<MachinePeak> machine;  // with --report
   std::optional<CheckResult> check;
 };
 

@@ -128,7 +128,6 @@ TEST(Usage, OptionsOfLaterStepsSayThatTheyAreNotBuilt) {
     expect_refused(arguments, {"moebius: " + text + ": not built yet"});
   };
   refused({"--trace", "t.json"}, "--trace t.json");
-  refused({"--report", "r.html"}, "--report r.html");
   expect_refused({"plan", "--gpus", "8"}, {"plan: not built yet"});
 }
 
@@ -211,12 +210,24 @@ TEST(Output, UnwritablePlacesAreRefusedFirst) {
   expect_refused({"run", "--model", "/nowhere", "--json", "/dev/null"}, {"--json /dev/null"});
   expect_refused({"run", "--model", "/nowhere", "--output", scratch / "x", "--json", scratch / "x"},
                  {"--json and --output"});
+  expect_refused({"run", "--model", "/nowhere", "--report", scratch / "no/page"}, {"--report"});
+  expect_refused({"run", "--model", "/nowhere", "--report", scratch / "x", "--json", scratch / "x"},
+                 {"--report and --json"});
   if (geteuid() != 0) {  // root may write anywhere
     fs::create_directory(scratch / "closed");
     chmod((scratch / "closed").c_str(), 0500);
     expect_refused({"run", "--model", "/nowhere", "--output", scratch / "closed/out"},
                    {"cannot write"});
   }
+}
+
+TEST(Output, AReportNeedsThePageInTheBuild) {
+  const ScratchFolder scratch;
+  ASSERT_EQ(run_command({"info", "--json", scratch / "info.json"}).exit_code, 0);
+  const bool has_page = read_json(scratch / "info.json")["build"]["report_page"] != "no";
+  expect_refused({"run", "--model", "/nowhere", "--report", scratch / "page.html"},
+                 {has_page ? "/nowhere" : "this build is without the page"});
+  EXPECT_FALSE(fs::exists(scratch / "page.html"));
 }
 
 TEST(Input, FilesThatDoNotFitAreRefused) {

@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+
+# cmake -DNODE= -DNPM= -DOMIT= -DREQUIRED= -DSOURCE= -DOUTPUT= -P build.cmake: fetches the packages into the
+# folder of OUTPUT where they are not there yet, and writes the page. Without the registry it writes an
+# empty file, unless REQUIRED is ON.
+
+cmake_path(GET OUTPUT PARENT_PATH folder)
+set(stamp ${folder}/installed.txt)
+file(SHA256 ${SOURCE}/package-lock.json wanted)
+string(APPEND wanted " ${OMIT}")
+set(installed "")
+if(EXISTS ${stamp})
+  file(READ ${stamp} installed)
+endif()
+
+if(NOT installed STREQUAL wanted)
+  file(COPY ${SOURCE}/package.json ${SOURCE}/package-lock.json DESTINATION ${folder})
+  # Bounded, so that a registry that does not answer ends the wait and not the build.
+  execute_process(
+    COMMAND ${NPM} ci ${OMIT} --ignore-scripts --prefer-offline --no-audit --no-fund --no-update-notifier
+            --loglevel=error --fetch-retries=1 --fetch-timeout=20000
+    WORKING_DIRECTORY ${folder}
+    TIMEOUT 240
+    RESULT_VARIABLE result
+    OUTPUT_QUIET
+    ERROR_VARIABLE errors)
+  if(NOT result EQUAL 0)
+    file(REMOVE ${stamp})
+    if(REQUIRED STREQUAL "ON")
+      message(FATAL_ERROR "npm ci: ${result}\n${errors}")
+    endif()
+    message(WARNING "npm ci: ${result}; moebius run --report will be refused. To try again, delete "
+                    "${OUTPUT} and build.\n${errors}")
+    file(WRITE ${OUTPUT} "")
+    return()
+  endif()
+  file(WRITE ${stamp} "${wanted}")
+endif()
+
+execute_process(COMMAND ${NODE} ${SOURCE}/build.mjs ${folder}/node_modules ${OUTPUT}
+                RESULT_VARIABLE result)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "the report page: ${result}")
+endif()

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "app/roofline.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "app/layer_cost.h"
+#include "app/run_report.h"
+#include "bench/machine_peak.h"
+
+namespace moebius::app {
+
+namespace {
+
+struct Bound {
+  double compute_us;
+  double read_us;
+  double roofline_us;
+  double times_roofline;  // of what it took
+};
+
+Bound bound_of(const Work& work, double us, const MachinePeak& machine) {
+  Bound bound{};
+  bound.compute_us = static_cast<double>(work.flops) / machine.gflops * 1e-3;
+  bound.read_us = static_cast<double>(work.bytes) / machine.read_gb_per_s * 1e-3;
+  bound.roofline_us = std::max(bound.compute_us, bound.read_us);
+  bound.times_roofline = bound.roofline_us > 0 ? us / bound.roofline_us : 0;
+  return bound;
+}
+
+}  // namespace
+
+MachinePeak measure_machine(bool multiplies_int8, const Stream& stream) {
+  const bench::ComputePeak peak =
+      bench::compute_peak(multiplies_int8 ? bench::Operand::kInt8 : bench::Operand::kBF16, stream);
+  return {"", std::string(peak.name), peak.gflops, bench::read_gb_per_s(stream)};
+}
+
+void add_roofline(Report& report, const MachinePeak& machine, const RunResult& result) {
+  if (!machine.missing.empty()) {
+    report.line("roofline", "roofline", "not measured: {missing}", {{"missing", machine.missing}});
+    return;
+  }
+  const CallWork work = call_work(result.cost, result.expert_load, result.input.hidden.dim(0));
+  const Work all = work.all();
+  const Bound call = bound_of(all, result.call_us, machine);
+  report.line("roofline", "roofline", "{roofline_us}, the call takes {times_roofline} times that",
+              {{"roofline_us", call.roofline_us, Unit::kMicros},
+               {"times_roofline", call.times_roofline, Unit::kDecimals}});
+  report.line("roofline", "", "computing {compute_us} at {peak_gflops} ({peak})",
+              {{"compute_us", call.compute_us, Unit::kMicros},
+               {"peak_gflops", machine.gflops, Unit::kGflops},
+               {"peak", machine.name},
+               {"flops", all.flops}});
+  report.line("roofline", "", "reading {read_us} at {read_gb_per_s}",
+              {{"read_us", call.read_us, Unit::kMicros},
+               {"read_gb_per_s", machine.read_gb_per_s, Unit::kGigabytesPerSecond},
+               {"bytes", all.bytes}});
+  std::vector<std::vector<Json>> rows;
+  for (const auto& [stage, us] : result.stages_us) {
+    const Work* part = stage == "router"    ? &work.router
+                       : stage == "experts" ? &work.experts
+                       : stage == "shared"  ? &work.shared
+                                            : nullptr;
+    if (part != nullptr && part->flops > 0) {
+      const Bound b = bound_of(*part, us, machine);
+      rows.push_back({stage, us, part->flops, part->bytes, b.compute_us, b.read_us, b.roofline_us,
+                      b.times_roofline});
+    }
+  }
+  report.table("roofline", "stages",
+               {{"stage", "stage"},
+                {"us", "time", Unit::kMicros},
+                {"flops", "operations"},
+                {"bytes", "weights", Unit::kBytes},
+                {"compute_us", "computing", Unit::kMicros},
+                {"read_us", "reading", Unit::kMicros},
+                {"roofline_us", "roofline", Unit::kMicros},
+                {"times_roofline", "x roofline", Unit::kDecimals}},
+               rows);
+}
+
+}  // namespace moebius::app

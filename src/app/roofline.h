@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The roofline of a run: a call takes no less than its operations at the machine's peak, nor than
+// the weights it touches at the machine's read bandwidth.
+#pragma once
+
+#include <string>
+
+#include "app/report.h"
+#include "moebius/stream.h"
+
+namespace moebius::app {
+
+struct RunResult;
+
+struct MachinePeak {
+  std::string missing;  // why nothing was measured; then nothing below
+  std::string name;     // "AVX2 f32"
+  double gflops = 0;
+  double read_gb_per_s = 0;
+};
+
+// By all threads of the stream, about a second.
+MachinePeak measure_machine(bool multiplies_int8, const Stream& stream);
+
+// Section "roofline": of the call, and of the stages that have products.
+void add_roofline(Report& report, const MachinePeak& machine, const RunResult& result);
+
+}  // namespace moebius::app
