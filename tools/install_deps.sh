@@ -6,34 +6,49 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'HELP'
-Usage: tools/install_deps.sh [--list]
+Usage: tools/install_deps.sh [--no-tests] [--list]
 
 Installs what Moebius is built and tested with, from the distribution's packages (Debian 12,
 Ubuntu 24.04). Packages that are there already are left alone; with none missing nothing is
-downloaded and no rights are needed.
+downloaded and no rights are needed. An npm from elsewhere is left alone, too.
 
-  --list   print the package names and stop
+  --no-tests   not what only tests and benchmarks need, a browser among it
+  --list       print the package names and stop
 HELP
 }
 
 required=(
   g++ cmake ninja-build git pkg-config python3
-  libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libdlpack-dev libgtest-dev
+  libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libdlpack-dev
 )
 # The build leaves out what depends on these where they cannot be had.
 optional=(
   ccache
   libdnnl-dev ocl-icd-opencl-dev  # oneDNN; its package configuration asks for OpenCL
   libopenmpi-dev openmpi-bin
-  libbenchmark-dev
 )
+command -v npm >/dev/null || optional+=(nodejs npm)  # the page of --report
+tests_required=(libgtest-dev)
+tests_optional=(libbenchmark-dev chromium)
 
-case "${1:-}" in
-  "") ;;
-  --list) printf '%s\n' "${required[@]}" "${optional[@]}"; exit 0 ;;
-  -h | --help) usage; exit 0 ;;
-  *) usage >&2; exit 2 ;;
-esac
+list=0
+tests=1
+for argument in "$@"; do
+  case "$argument" in
+    --list) list=1 ;;
+    --no-tests) tests=0 ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
+  esac
+done
+if ((tests)); then
+  required+=("${tests_required[@]}")
+  optional+=("${tests_optional[@]}")
+fi
+if ((list)); then
+  printf '%s\n' "${required[@]}" "${optional[@]}"
+  exit 0
+fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "install_deps: this is not a Debian-like system. Install the counterparts of:" >&2

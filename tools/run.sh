@@ -22,7 +22,7 @@ case "${1:-}" in
   -h | --help) usage; exit 0 ;;
 esac
 
-tools/install_deps.sh
+tools/install_deps.sh --no-tests
 source tools/common.sh
 
 if [[ -f build/release/CMakeCache.txt ]]; then
