@@ -170,8 +170,8 @@ async function expectMarks({ page, run }) {
     roofline: run.roofline.stages ? [1 + run.roofline.stages.length] : [],
     load: ranks ? [run.parallel.expert_rows.flat().length, positive(ranks.map(({ rows }) => rows))]
       : [run.load.per_expert.length],
-    links: run.parallel?.link_bytes ? [run.parallel.link_bytes.flat().length] : [],
-    overlap: run.overlap
+    links: ranks ? [ranks.length ** 2] : [],
+    overlap: ranks
       ? [positive(run.overlap.per_rank.flatMap((r) => [r.hidden_us, r.travel_us - r.hidden_us]))]
       : [],
   };
@@ -228,6 +228,7 @@ test('four ranks with micro-batches over a slow link, dark', async () => {
   const slow = { MOEBIUS_LINK_MB_PER_S: '500', MOEBIUS_LINK_LATENCY_US: '500' };
   const opened = await open('four_ranks', args, slow, { colorScheme: 'dark' });
   assert.equal(opened.run.parallel.microbatches, 2);
+  assert.ok(opened.run.overlap.hidden_us > 0);
   const [back, bar] = await opened.page.evaluate(() => [
     getComputedStyle(document.body).backgroundColor,
     document.querySelector('#stages svg path[fill^="#"]').getAttribute('fill'),
@@ -243,7 +244,9 @@ test('two nodes, narrow', async () => {
   const args = ['--model', model('tiny'), '--ranks', '4', '--ranks-per-node', '2', '--all2all',
     'high_throughput', '--tokens', '128'];
   const opened = await open('two_nodes', args, {}, { viewport: { width: 360, height: 800 } });
-  assert.ok(opened.run.parallel.inter_node_bytes > 0);
+  const { inter_node_bytes: between, intra_node_bytes: within, link_bytes: links } = opened.run.parallel;
+  assert.ok(between > 0);
+  assert.equal(links.flat().reduce((sum, bytes) => sum + bytes), between + within);
   assert.equal(await opened.page.evaluate(() => document.documentElement.scrollWidth), 360);
   await check(opened);
 });

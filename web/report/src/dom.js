@@ -23,7 +23,12 @@ export function figure(pointer, unit) {
   if (typeof value === 'number') {
     element.value = String(value);
   }
-  element.textContent = format(value, unit);
+  const text = format(value, unit);
+  const digits = typeof value === 'number' ? text.split(' ', 1)[0] : text;
+  element.append(digits);
+  if (digits !== text) {
+    element.append(el('small', {}, text.slice(digits.length)));
+  }
   return element;
 }
 

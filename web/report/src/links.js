@@ -31,7 +31,7 @@ const perRank = () =>
     }), 200);
 
 export function linkSection() {
-  if (!has('/parallel/per_rank')) {
+  if (numRanks === 1) {
     return section('links', kTitle, note('One rank has no links.'));
   }
   const matrix = at('/parallel/link_bytes');

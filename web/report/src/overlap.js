@@ -39,9 +39,10 @@ export function overlapSection() {
   return section(
     'overlap',
     kTitle,
-    note('Rows travelled for ', figure('/overlap/travel_us', 'micros'), ', of which ',
+    note('On the slowest rank rows travelled for ', figure('/overlap/travel_us', 'micros'), ', of which ',
       figure('/overlap/hidden_us', 'micros'), ' (', figure('/overlap/hidden_share', 'percent'),
-      ') were hidden: a rank computed meanwhile. Ranks waited ', figure('/overlap/waited_us', 'micros'), '.'),
+      ') were hidden: the rank computed meanwhile. Its host waited for ', figure('/overlap/waited_us', 'micros'),
+      '. Rows that have arrived unseen still count as travelling.'),
     legend([['hidden', '--good'], ['not hidden', '--bad']]),
     bars(),
     foldedTable('Overlap per rank', ['rank', 'travel', 'hidden', 'share'],

@@ -5,7 +5,7 @@
 import { chart, color, valueAxis } from './charts.js';
 import { figure, legend, note, section, table } from './dom.js';
 import { format } from './format.js';
-import { at, has } from './run.js';
+import { at, has, numRanks } from './run.js';
 
 const kTitle = 'Against the roofline';
 
@@ -101,6 +101,7 @@ export function rooflineSection() {
         figure(us, 'micros'),
         figure(`${base}/times_roofline`, 'decimals'),
       ])),
-    note('Weights that fit into the caches are read faster than memory, so a small layer may be below its roofline.'),
+    note('Weights that fit into the caches are read faster than memory, so a small layer may be above the roofline.',
+      numRanks > 1 ? ' So may a stage: ranks need not be in it at the same time.' : ''),
   );
 }

@@ -45,7 +45,7 @@ function bars() {
 }
 
 const stageTable = () =>
-  foldedTable('Time per stage, of the slowest rank', ['stage', 'time', 'share of the call'],
+  foldedTable(numRanks > 1 ? 'Time per stage, of the slowest rank' : 'Time per stage', ['stage', 'time', 'share of the call'],
     stages.map((name, i) => [
       figure(`/time/stages/${i}/stage`),
       figure(`/time/stages/${i}/us`, 'micros'),
