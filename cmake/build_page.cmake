@@ -19,7 +19,8 @@ if(NOT installed STREQUAL wanted)
   # Bounded, so that a registry that does not answer ends the wait and not the build.
   execute_process(
     COMMAND ${NPM} ci ${OMIT} --ignore-scripts --prefer-offline --no-audit --no-fund --no-update-notifier
-            --loglevel=error --fetch-retries=1 --fetch-timeout=20000
+            --loglevel=error --fetch-retries=1 --fetch-retry-mintimeout=1000
+            --fetch-timeout=20000
     WORKING_DIRECTORY ${folder}
     TIMEOUT 240
     RESULT_VARIABLE result
@@ -30,8 +31,9 @@ if(NOT installed STREQUAL wanted)
     if(REQUIRED STREQUAL "ON")
       message(FATAL_ERROR "npm ci: ${result}\n${errors}")
     endif()
-    message(WARNING "npm ci: ${result}; moebius run --report will be refused. To try again, delete "
-                    "${OUTPUT} and build.\n${errors}")
+    string(REGEX MATCH "^[^\n]*\n[^\n]*" errors "${errors}")
+    message(WARNING "npm ci: ${result}; moebius run --report will be refused. To try again, configure and "
+                    "build.\n${errors}")
     file(WRITE ${OUTPUT} "")
     return()
   endif()
