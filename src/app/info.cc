@@ -163,7 +163,7 @@ int info(const InfoOptions& options) {
     return kOk;
   }
   const Report report = options.model.empty() ? about_this_place() : about_model(options.model);
-  write_text(options.json, report.json().dump(2) + "\n");
+  write_text(options.json, json_text(report.json(), 2) + "\n");
   fmt::print("{}", report.text());
   return kOk;
 }

@@ -35,7 +35,7 @@ std::string_view page_without_run() {
 // without one.
 std::string embeddable(const Json& json) {
   std::string text;
-  for (const char c : json.dump()) {
+  for (const char c : json_text(json, -1)) {
     if (c == '<') {
       text += "\\u003c";
     } else {

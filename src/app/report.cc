@@ -86,6 +86,10 @@ std::string format_value(const Json& value, Unit unit) {
   return plain(value);
 }
 
+std::string json_text(const Json& json, int indent) {
+  return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
 void Report::line(std::string_view section,
                   std::string_view label,
                   std::string_view text,

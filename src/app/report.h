@@ -29,6 +29,9 @@ enum class Unit {
 };
 std::string format_value(const Json& value, Unit unit);
 
+// indent -1: on one line.  A path may be any bytes; what is not UTF-8 becomes U+FFFD.
+std::string json_text(const Json& json, int indent);
+
 struct Figure {
   std::string_view key;
   Json value;

@@ -157,7 +157,7 @@ int run(const RunOptions& options) {
     result.machine = peak_of_run(options, result);
   }
   const Report report = make_report(options, result);
-  write_text(options.json, report.json().dump(2) + "\n");
+  write_text(options.json, json_text(report.json(), 2) + "\n");
   if (!options.report.empty()) {
     write_text(options.report, make_page(report.json()));
   }

@@ -144,7 +144,7 @@ int verify(const VerifyOptions& options) {
   report.heading("");
   report.line("verify", "result", "{ok} ok, {refused} refused, {failed} failed",
               {{"ok", counts.ok}, {"refused", counts.refused}, {"failed", counts.failed}});
-  write_text(options.json, report.json().dump(2) + "\n");
+  write_text(options.json, json_text(report.json(), 2) + "\n");
   fmt::print("{}", report.text());
   return counts.failed > 0 ? kCheckFailed : kOk;
 }

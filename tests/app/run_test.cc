@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <regex>
 
 #include "moebius/safetensors.h"
@@ -130,6 +131,17 @@ TEST(Run, AnInputFileWithOneTensorNeedsNoName) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Tensor written = Safetensors(output).tensor("output");
   EXPECT_EQ(written.shape(), Shape({5, hidden}));
+}
+
+TEST(Run, AModelMayLieInAFolderWhoseNameIsNotUtf8) {
+  const ScratchFolder scratch;
+  const std::string model = scratch / "bad\xff";
+  std::filesystem::copy(tiny_model(), model);
+  const CommandResult result =
+      run_command({"run", "--model", model, "--tokens", "3", "--json", scratch / "run.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string directory = read_json(scratch / "run.json")["model"]["directory"];
+  EXPECT_TRUE(directory.ends_with("bad\xef\xbf\xbd")) << directory;
 }
 
 TEST(Run, NoTokensIsAValidInput) {
