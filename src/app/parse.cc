@@ -76,7 +76,7 @@ void add_report_options(CLI::App& app, RunOptions& o) {
   app.add_flag("--graph", o.graph, "with --device cuda: record a call once, time its replays");
   app.add_flag("--check", o.check, "compare with the float64 reference; exit 1 above tolerance");
   app.add_option("--json", o.json, "write every printed figure")->type_name("FILE");
-  app.add_option("--trace", o.trace, "write a timeline")->type_name("FILE");
+  app.add_option("--trace", o.trace, "write a timeline for Perfetto")->type_name("FILE");
   app.add_option("--report", o.report, "write a page")->type_name("FILE.html");
 }
 

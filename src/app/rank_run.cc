@@ -140,13 +140,16 @@ LayerRun run_layer(const RunOptions& options,
   const ExpertRange own = expert_range(hidden.dim(0), plan.dp, plan.dp_rank(rank));
   const Shape shape{own.size(), hidden.dim(1)};
   const Tensor computed = Tensor::empty(shape, DType::kF32, stream.device());
-  const TimedCalls calls = time_calls(
+  TimedCalls calls = time_calls(
       options, layer, to_device(hidden.slice(own.begin, own.end), stream.device(), stream),
       computed, stream, group);
   RankFigures figures = calls.figures;
   figures.tokens = own.size();
   const Tensor output = to_device(computed, Device::cpu(), stream);
 
+  if (!options.trace.empty()) {
+    run.trace = gather_trace(std::move(calls.trace), group);
+  }
   run.microbatches = layer.kernel().last_microbatches();
   run.expert_load = layer.expert_load();
   run.weight_bytes = run.cost.total_bytes;

@@ -15,6 +15,7 @@
 #include "app/layer_input.h"
 #include "app/options.h"
 #include "app/rank_plan.h"
+#include "app/trace.h"
 #include "moebius/checkpoint.h"
 
 namespace moebius::app {
@@ -58,6 +59,7 @@ struct LayerRun {
   std::vector<std::vector<int64_t>> link_bytes;   // [from rank][to rank], sent in a call
   Tensor expert_load;                             // i64 [E], over all ranks
   std::vector<std::vector<int64_t>> expert_rows;  // [rank][local expert], what they computed
+  std::vector<std::vector<TraceEvent>> trace;     // [rank], on rank 0, with --trace
   Tensor output;                                  // f32 [T, H], all rows, on every rank
 };
 

@@ -3,19 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "app/build_info.h"
 #include "app/commands.h"
 #include "app/layer_input.h"
 #include "app/machine.h"
-#include "app/not_built.h"
 #include "app/output_file.h"
 #include "app/page.h"
 #include "app/progress.h"
 #include "app/rank_run.h"
 #include "app/roofline.h"
 #include "app/run_report.h"
+#include "app/trace.h"
 #include "moebius/checkpoint.h"
 #include "moebius/error.h"
 
@@ -103,13 +106,27 @@ void summarize_ranks(LayerRun run, RunResult& result) {
   result.expert_load = run.expert_load;
   result.expert_rows = std::move(run.expert_rows);
   result.link_bytes = std::move(run.link_bytes);
+  result.trace = std::move(run.trace);
   result.ranks = std::move(run.ranks);
+}
+
+std::string trace_of(const RunOptions& options, const RunResult& result) {
+  std::vector<std::string> ranks;
+  for (size_t r = 0; r < result.ranks.size(); ++r) {
+    ranks.push_back(fmt::format("rank {} (node {})", r, result.ranks[r].node));
+  }
+  return trace_text(result.trace, ranks,
+                    {{"moebius", std::string(version())},
+                     {"commit", std::string(commit())},
+                     {"model", options.model},
+                     {"layer", std::to_string(result.layer)},
+                     {"device", result.device},
+                     {"all2all", std::string(name(result.plan.backend))}});
 }
 
 }  // namespace
 
 int run(const RunOptions& options) {
-  refuse_not_built(options);
   expect_device(options);
   expect_outputs_writable(options);
   expect_page(options);
@@ -151,6 +168,9 @@ int run(const RunOptions& options) {
   }
   if (!options.output.empty()) {
     write_safetensors(options.output, {{"output", output}});
+  }
+  if (!options.trace.empty()) {
+    write_text(options.trace, trace_of(options, result));
   }
   if (!options.report.empty()) {
     progress.show("measuring the machine");

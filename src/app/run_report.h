@@ -42,6 +42,7 @@ struct RunResult {
   std::vector<std::vector<int64_t>> link_bytes;   // [from rank][to rank], sent in a call
   Tensor expert_load;                             // i64 [E], of the last call
   std::vector<std::vector<int64_t>> expert_rows;  // [rank][local expert], likewise
+  std::vector<std::vector<TraceEvent>> trace;     // [rank], with --trace
   int64_t workspace_bytes = 0;
   int64_t peak_bytes = 0;
   std::optional<MachinePeak> machine;  // with --report

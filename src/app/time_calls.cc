@@ -90,6 +90,16 @@ TimedCalls time_calls(const RunOptions& options,
   context.workspaces = &workspaces;
   const bool on_gpu = stream.device().is_cuda();
   const auto call = [&] { layer.forward(hidden, output, context); };
+  const auto profiled_call = [&] {
+    profile.clear();
+    context.profile = &profile;
+    {
+      const Profile::Span span(&profile, kCall);
+      call();
+      stream.synchronize();
+    }
+    context.profile = nullptr;
+  };
   call();
   std::optional<Graph> graph;
   if (options.graph) {
@@ -113,13 +123,14 @@ TimedCalls time_calls(const RunOptions& options,
       waited_before = group->waited();
     }
     stream.synchronize();
-    profile.clear();
-    context.profile = on_gpu ? nullptr : &profile;
     const auto start = Clock::now();
-    graph ? graph->launch() : call();
-    stream.synchronize();
+    if (on_gpu) {
+      graph ? graph->launch() : call();
+      stream.synchronize();
+    } else {
+      profiled_call();
+    }
     calls.push_back(microseconds(Clock::now() - start));
-    context.profile = nullptr;
     layer.check();
     if (group != nullptr) {
       const Traffic after = group->traffic();
@@ -135,10 +146,7 @@ TimedCalls time_calls(const RunOptions& options,
       if (group != nullptr) {
         group->barrier("start of a profiled call");
       }
-      profile.clear();
-      context.profile = &profile;
-      call();
-      context.profile = nullptr;
+      profiled_call();
     }
     for (size_t s = 0; s < kStages.size(); ++s) {
       double us = 0;
@@ -147,9 +155,15 @@ TimedCalls time_calls(const RunOptions& options,
       }
       stages[s].push_back(us);
     }
-    const Overlap overlap = measure_overlap(profile.intervals());
+    const std::vector<Profile::Interval> intervals = profile.intervals();
+    const Overlap overlap = measure_overlap(intervals);
     travels.push_back(microseconds(overlap.travel));
     hidden_times.push_back(microseconds(overlap.hidden));
+    if (!options.trace.empty()) {
+      for (const Profile::Interval& interval : intervals) {
+        result.trace.push_back(make_trace_event(interval, i));
+      }
+    }
   }
   figures.call_us = median(calls);
   figures.waited_us = waits.empty() ? 0 : median(waits);

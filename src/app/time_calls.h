@@ -9,6 +9,7 @@
 
 #include "app/options.h"
 #include "app/rank_run.h"
+#include "app/trace.h"
 #include "moebius/moe_layer.h"
 
 namespace moebius::app {
@@ -16,10 +17,11 @@ namespace moebius::app {
 struct TimedCalls {
   RankFigures figures;              // but for node and tokens
   std::vector<int64_t> sent_bytes;  // [rank], in the last call; empty without a group
+  std::vector<TraceEvent> trace;    // of all timed calls, with --trace
 };
 
 // One warm-up call, then --repeat timed ones, which all ranks begin together; with --graph replays
-// of one that has been recorded.  On a GPU the stages' times come from calls of their own, since
+// of one that has been recorded.  On a GPU the profile's times come from calls of their own, since
 // the events between them would delay the others.  Collective over the group (null: one rank).
 // hidden [T, H] -> output f32 [T, H], both where the stream is.
 TimedCalls time_calls(const RunOptions& options,

@@ -121,13 +121,6 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
 }
 
 TEST(Usage, OptionsOfLaterStepsSayThatTheyAreNotBuilt) {
-  const auto refused = [](const std::vector<std::string>& option, const std::string& text) {
-    // The model does not exist: the option is answered before anything is looked at.
-    std::vector<std::string> arguments = {"run", "--model", "/nowhere"};
-    arguments.insert(arguments.end(), option.begin(), option.end());
-    expect_refused(arguments, {"moebius: " + text + ": not built yet"});
-  };
-  refused({"--trace", "t.json"}, "--trace t.json");
   expect_refused({"plan", "--gpus", "8"}, {"plan: not built yet"});
 }
 
