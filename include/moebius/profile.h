@@ -10,9 +10,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "moebius/stream.h"
@@ -54,7 +56,9 @@ class Profile {
   };
 
   enum class Keep { kTotals, kIntervals };
-  explicit Profile(Keep keep = Keep::kTotals) : keep_(keep) {}
+  // now: for tests, the host's clock.
+  explicit Profile(Keep keep = Keep::kTotals, std::function<Clock::time_point()> now = &Clock::now)
+      : keep_(keep), now_(std::move(now)) {}
   Profile(const Profile&) = delete;
   Profile& operator=(const Profile&) = delete;
 
@@ -99,7 +103,7 @@ class Profile {
     Clock::time_point host;
     Event event;
   };
-  static Point now(const Stream& stream);
+  Point now(const Stream& stream) const;
   // What is no span: an interval that others begin and end within.  Without kIntervals nothing.
   void add_in_flight(
       std::string_view name, int microbatch, const Point& begin, const Point& end, int64_t bytes);
@@ -121,6 +125,7 @@ class Profile {
   };
 
   Keep keep_;
+  std::function<Clock::time_point()> now_;
   mutable std::vector<Stage> stages_;
   mutable std::vector<OnGpu> on_gpu_;  // not added to the totals yet
   std::vector<Kept> kept_;

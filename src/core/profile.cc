@@ -44,7 +44,7 @@ Profile::Span::Span(Profile* profile, std::string_view stage) : profile_(profile
     stages.push_back({std::string(stage), 0, {}});
   }
   outer_ = std::exchange(profile_->open_, this);
-  start_ = Clock::now();
+  start_ = profile_->now_();
 }
 
 Profile::Span::Span(
@@ -66,7 +66,7 @@ Profile::Span::~Span() {
   profile_->open_ = outer_;
   Stage& stage = profile_->stages_[stage_];
   ++stage.calls;
-  const auto end = Clock::now();
+  const auto end = profile_->now_();
   if (gpu_ == nullptr) {
     stage.total += end - start_;
   }
@@ -120,8 +120,8 @@ void Profile::clear() {
   bytes_ = 0;
 }
 
-Profile::Point Profile::now(const Stream& stream) {
-  return {Clock::now(), stream.device().is_cuda() ? stream.record_timed() : Event()};
+Profile::Point Profile::now(const Stream& stream) const {
+  return {now_(), stream.device().is_cuda() ? stream.record_timed() : Event()};
 }
 
 void Profile::add_in_flight(

@@ -11,7 +11,7 @@ Flight::Flight(std::string_view name, const CallContext& context, const Stream& 
       microbatch_(context.microbatch),
       stream_(stream) {
   if (profile_ != nullptr) {
-    begin_ = Profile::now(stream_);
+    begin_ = profile_->now(stream_);
     bytes_before_ = profile_->bytes();
   }
 }
@@ -31,7 +31,7 @@ void Flight::resume() {
 void Flight::end() {
   if (profile_ != nullptr) {
     pause();
-    profile_->add_in_flight(name_, microbatch_, begin_, Profile::now(stream_), bytes_);
+    profile_->add_in_flight(name_, microbatch_, begin_, profile_->now(stream_), bytes_);
   }
 }
 

@@ -73,11 +73,11 @@ TEST(Profile, IntervalsInFlightBeginAndEndAmidSpans) {
   Profile::Point end;
   {
     const Profile::Span send(&profile, "send");
-    begin = Profile::now(stream);
+    begin = profile.now(stream);
   }
   {
     const Profile::Span receive(&profile, "receive");
-    end = Profile::now(stream);
+    end = profile.now(stream);
   }
   profile.add_in_flight("dispatch", 1, begin, end, 42);
   const auto all = profile.intervals();
@@ -100,7 +100,7 @@ TEST(Profile, KeepsNoIntervalsUnlessAsked) {
     const Profile::Span span(&profile, "stage", stream, 1);
     profile.add_wait(now, now);
   }
-  profile.add_in_flight("dispatch", 1, Profile::now(stream), Profile::now(stream), 42);
+  profile.add_in_flight("dispatch", 1, profile.now(stream), profile.now(stream), 42);
   EXPECT_TRUE(profile.intervals().empty());
   EXPECT_EQ(profile.stages().size(), 1u);
 }

@@ -9,7 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
 
+#include "layer/overlap.h"
 #include "moebius/all2all.h"
 #include "moebius/parallel_config.h"
 #include "tests/layer/fakes.h"
@@ -100,7 +104,7 @@ constexpr milliseconds kTransfer{240};
 constexpr SlowLink kLink{std::chrono::microseconds(0),
                          kTokens* kHidden * 4 * 1000 / kTransfer.count()};
 
-struct Overlap {
+struct OverlapCase {
   All2AllBackend backend;
   int microbatches;
   // Times of all of a rank's rows.
@@ -110,10 +114,27 @@ struct Overlap {
 
 struct Waited {
   std::array<duration<double>, 2> by_rank;
+  std::array<double, 2> hidden_share{};  // of the profile's intervals
   std::array<Tensor, 2> outputs;
 };
 
-Waited run(const Overlap& c, int microbatches) {
+// A dispatch and a combine of every micro-batch.
+void expect_all_in_flight(const std::vector<Profile::Interval>& intervals, int microbatches) {
+  for (int i = 0; i < microbatches; ++i) {
+    for (const std::string name : {"dispatch", "combine"}) {
+      EXPECT_EQ(std::count_if(intervals.begin(), intervals.end(),
+                              [&](const Profile::Interval& interval) {
+                                return interval.track == Profile::Track::kInFlight &&
+                                       interval.name == name && interval.microbatch == i &&
+                                       interval.bytes > 0;
+                              }),
+                1)
+          << name << " of micro-batch " << i;
+    }
+  }
+}
+
+Waited run(const OverlapCase& c, int microbatches) {
   Waited result;
   ThreadGroupOptions options;
   options.num_ranks = 2;
@@ -137,11 +158,18 @@ Waited run(const Overlap& c, int microbatches) {
         {.microbatches = microbatches, .min_microbatch_tokens = kTokens / microbatches});
     WorkspacePool workspaces;
     const Tokens tokens(group, kTokens, has_shared);
+    Profile profile(Profile::Keep::kIntervals,
+                    [&] { return Profile::Clock::time_point(group.clock().now()); });
     group.barrier("start");
     const auto before = group.waited();
+    group.set_profile(&profile);
     kernel.forward(tokens.input, tokens.output, tokens.shared,
-                   {Stream::cpu(1), &workspaces, 0, nullptr});
+                   {Stream::cpu(1), &workspaces, 0, &profile});
+    group.set_profile(nullptr);
     result.by_rank[rank] = group.waited() - before;
+    const std::vector<Profile::Interval> intervals = profile.intervals();
+    result.hidden_share[rank] = measure_overlap(intervals).hidden_share();
+    expect_all_in_flight(intervals, microbatches);
     EXPECT_EQ(kernel.last_microbatches(), microbatches);
     EXPECT_EQ(ints(kernel.last_expert_load()), (std::vector<int32_t>{kTokens}));
     result.outputs[rank] = tokens.output;
@@ -152,25 +180,34 @@ Waited run(const Overlap& c, int microbatches) {
   return result;
 }
 
-class OverlapTest : public ::testing::TestWithParam<Overlap> {};
+class OverlapTest : public ::testing::TestWithParam<OverlapCase> {};
 
 TEST_P(OverlapTest, HidesThreeFifthsOfTheDelay) {
-  const Overlap& c = GetParam();
+  const OverlapCase& c = GetParam();
   const duration<double> delay = 2 * kTransfer;  // there and back
   const Waited without = run(c, 1);
   const Waited with = run(c, c.microbatches);
   for (const size_t rank : {0u, 1u}) {
     expect_same_bits(with.outputs[rank], without.outputs[rank]);
     EXPECT_GE(1 - with.by_rank[rank] / delay, 0.6);
+    EXPECT_GE(with.hidden_share[rank], 0.6);
     // The link is as slow as it was asked to be: without micro-batches all of the delay is waited
     // for, but for the way back where shared experts are computed meanwhile.
     EXPECT_GE(without.by_rank[rank] / delay, c.shared.count() > 0 ? 0.4 : 0.8);
+    if (c.shared.count() == 0) {
+      EXPECT_EQ(without.hidden_share[rank], 0);
+    }
   }
-  RecordProperty("hidden", std::to_string(1 - std::max(with.by_rank[0], with.by_rank[1]) / delay));
+  std::printf(
+      "%s, %d micro-batches: %.1f %% of the delay hidden, share hidden %.1f %%, without %.1f\n",
+      std::string(name(c.backend)).c_str(), c.microbatches,
+      100 * (1 - std::max(with.by_rank[0], with.by_rank[1]) / delay),
+      100 * std::min(with.hidden_share[0], with.hidden_share[1]),
+      100 * std::max(without.hidden_share[0], without.hidden_share[1]));
 }
 
 // Without shared experts nothing is left to compute while the first rows come and the last return.
-constexpr Overlap kOverlaps[] = {
+constexpr OverlapCase kOverlaps[] = {
     {All2AllBackend::kHighThroughput, 4, milliseconds(600)},
     {All2AllBackend::kHighThroughput, 2, milliseconds(300), milliseconds(360)},
     {All2AllBackend::kLowLatency, 2, milliseconds(300), milliseconds(360)},
