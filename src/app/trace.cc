@@ -154,7 +154,9 @@ std::string trace_text(std::span<const std::vector<TraceEvent>> by_rank,
   for (const auto& [key, value] : about) {
     other[key] = value;
   }
-  std::string text = fmt::format("{{\"otherData\": {},\n\"traceEvents\": [", json_text(other, -1));
+  std::string text =
+      fmt::format("{{\"otherData\": {},\n\"traceEvents\": [",
+                  other.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
   auto add = [&text, separator = "\n"](const Json& event) mutable {
     text += std::exchange(separator, ",\n") + event.dump();
   };
