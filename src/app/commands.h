@@ -21,5 +21,6 @@ int make_model(const MakeModelOptions& options);
 int bench(const BenchOptions& options);
 int verify(const VerifyOptions& options);
 int info(const InfoOptions& options);
+int plan_deployment(const PlanOptions& options);
 
 }  // namespace moebius::app

@@ -6,7 +6,6 @@
 
 #include "app/commands.h"
 #include "app/failure.h"
-#include "app/not_built.h"
 #include "moebius/error.h"
 
 namespace {
@@ -19,7 +18,7 @@ struct Dispatch {
   int operator()(const BenchOptions& options) const { return bench(options); }
   int operator()(const VerifyOptions& options) const { return verify(options); }
   int operator()(const InfoOptions& options) const { return info(options); }
-  int operator()(const PlanOptions&) const { refuse_plan(); }
+  int operator()(const PlanOptions& options) const { return plan_deployment(options); }
 };
 
 }  // namespace

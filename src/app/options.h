@@ -103,7 +103,25 @@ struct InfoOptions {
   std::string json;
 };
 
-struct PlanOptions {};
+struct PlanOptions {
+  std::string preset;  // or model
+  std::string model;
+  std::string quant = "auto";  // as the model's folder says; none for a preset
+  int ranks = 1;
+  int ranks_per_node = 0;  // 0: 8 on GPUs, else all on one node
+  int64_t tokens = 128;    // per rank
+  int microbatches = 1;
+  int64_t layers = 0;  // 0: all MoE layers of the model
+  int64_t redundant_experts = 0;
+  double skew = 0;
+  bool ungrouped = false;
+  std::string machine = "h200";  // or cpu, here, FILE.json
+  std::optional<double> link_gb_per_s, link_latency_us;
+  std::optional<double> node_gb_per_s, node_latency_us;
+  std::optional<double> tflops, memory_gb_per_s, memory_gb;
+  std::string sweep;  // ranks, tokens or empty
+  std::string json;
+};
 
 using Options = std::
     variant<RunOptions, MakeModelOptions, BenchOptions, VerifyOptions, InfoOptions, PlanOptions>;

@@ -122,6 +122,42 @@ const CLI::App* add_gpu_layer_options(CLI::App& app, BenchOptions& o) {
   return group;
 }
 
+void add_plan_options(CLI::App& app, PlanOptions& o) {
+  const auto positive = CLI::Range(1e-6, 1e9);
+  const auto not_negative = CLI::Range(0.0, 1e9);
+  app.add_option("--preset", o.preset, "a model's name (see moebius info)")->type_name("NAME");
+  app.add_option("--model", o.model, "or a model folder, of which config.json is read")
+      ->type_name("DIR");
+  app.add_option("--quant", o.quant, "auto, none, fp8, int8, int4 or a scheme (see moebius info)");
+  app.add_option("--ranks", o.ranks, "number of ranks (default 1)")->check(from_one_to(1 << 20));
+  app.add_option("--ranks-per-node", o.ranks_per_node, "(default: GPUs 8, else all on one)")
+      ->check(from_one_to(1 << 20));
+  app.add_option("--tokens", o.tokens, "per rank and call (default 128)")
+      ->check(from_one_to(kMaxTokens));
+  app.add_option("--microbatches", o.microbatches, "parts of a call that overlap (default 1)")
+      ->check(from_one_to(64));
+  app.add_option("--layers", o.layers, "MoE layers that a rank has a share of (default: all)")
+      ->check(from_one_to(1000));
+  app.add_option("--redundant-experts", o.redundant_experts, "second places for experts")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+  app.add_option("--skew", o.skew, "the n-th most popular expert weighs n^-skew (default 0)")
+      ->check(CLI::Range(0.0, 10.0));
+  app.add_flag("--ungrouped", o.ungrouped, "every expert is open to every token");
+  app.add_option("--machine", o.machine, "h200, cpu, here (measured now) or FILE.json");
+  app.add_option("--link-gb-per-s", o.link_gb_per_s, "within a node, per rank and way")
+      ->check(positive);
+  app.add_option("--link-latency-us", o.link_latency_us, "within a node")->check(not_negative);
+  app.add_option("--node-gb-per-s", o.node_gb_per_s, "between nodes, per rank and way")
+      ->check(positive);
+  app.add_option("--node-latency-us", o.node_latency_us, "between nodes")->check(not_negative);
+  app.add_option("--tflops", o.tflops, "products of the experts, per rank")->check(positive);
+  app.add_option("--memory-gb-per-s", o.memory_gb_per_s, "reading weights")->check(positive);
+  app.add_option("--memory-gb", o.memory_gb, "of a rank")->check(positive);
+  app.add_option("--sweep", o.sweep, "also over ranks (to 2048) or tokens (to 16384)")
+      ->check(CLI::IsMember({"ranks", "tokens"}));
+  app.add_option("--json", o.json, "write every printed figure")->type_name("FILE");
+}
+
 // CLI11 fills the options in place while it parses; `chosen` moves out those of the subcommand.
 class Parser {
  public:
@@ -188,7 +224,8 @@ class Parser {
     info->add_flag("--markdown", info_.markdown, "the support table of README.md");
     info->add_option("--json", info_.json, "write every printed figure")->type_name("FILE");
 
-    app_.add_subcommand("plan", "Size a deployment (not built yet)")->allow_extras();
+    add_plan_options(
+        *app_.add_subcommand("plan", "Predict bytes, memory and times of a deployment"), plan_);
   }
 
   std::variant<Options, int> parse(int argc, const char* const* argv) {
@@ -264,7 +301,7 @@ class Parser {
     if (name == "info") {
       return info_;
     }
-    return PlanOptions();
+    return plan_;
   }
 
   RunOptions run_;
@@ -276,6 +313,7 @@ class Parser {
   const CLI::App* gpu_dispatch_ = nullptr;
   VerifyOptions verify_;
   InfoOptions info_;
+  PlanOptions plan_;
   CLI::App app_;
 };
 

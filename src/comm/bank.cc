@@ -16,8 +16,7 @@ int64_t BankPool::pick() const {
 }
 
 int64_t BankPool::add(Group& group, int64_t bytes) {
-  // A quarter more, so that batches of slightly different size settle on the same banks.
-  banks_.push_back({group.make_window("grow a receive bank", bytes + bytes / 4), {}});
+  banks_.push_back({group.make_window("grow a receive bank", roomy(bytes)), {}});
   return static_cast<int64_t>(banks_.size()) - 1;
 }
 

@@ -23,6 +23,9 @@ class BankPool {
   int64_t bytes(int64_t bank) const {
     return bank == kNone ? 0 : banks_[static_cast<size_t>(bank)].window->bytes();
   }
+  // What a bank for `bytes` is made with: a quarter more, so that batches of slightly different
+  // size settle on the same banks.
+  static int64_t roomy(int64_t bytes) { return bytes + bytes / 4; }
   // Collective.  Adds a bank of at least `bytes` on every rank; returns its index.
   int64_t add(Group& group, int64_t bytes);
   const Window& window(int64_t bank) const { return *banks_[static_cast<size_t>(bank)].window; }

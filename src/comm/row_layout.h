@@ -5,6 +5,7 @@
 // message between nodes alike: field after field, each starting at a multiple of 256 bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "app/commands.h"
+#include "app/machine.h"
+#include "app/output_file.h"
+#include "app/plan_report.h"
+#include "app/progress.h"
+#include "bench/harness.h"
+#include "bench/machine_peak.h"
+#include "moebius/error.h"
+#include "moebius/stream.h"
+#include "plan/formats.h"
+
+namespace moebius::app {
+
+namespace {
+
+constexpr int kGpusOfANode = 8;
+constexpr int64_t kLastTokens = 16384;
+constexpr int kLastRanks = 2048;
+
+// What experts make of the processor's peak with many rows: 1 / 1.66, see docs/performance.md.
+constexpr double kShareOfPeak = 0.6;
+
+plan::Machine measure_machine() {
+  const Progress progress;
+  progress.show("measuring this machine");
+  const Stream stream = Stream::cpu();
+  plan::Machine m = plan::find_machine("cpu");
+  m.name = "here";
+  m.description = fmt::format("{}, {} threads", cpu_model(), stream.num_threads());
+  const auto products = [&](bench::Operand operand) {
+    return plan::Given{kShareOfPeak * bench::compute_peak(operand, stream).gflops * 1e-3,
+                       "measured"};
+  };
+  m.memory_gb = {static_cast<double>(memory_bytes()) * 1e-9, "measured"};
+  m.f32_tflops = products(bench::Operand::kF32);
+  m.bf16_tflops = products(bench::Operand::kBF16);
+  m.fp8_tflops = m.bf16_tflops;
+  m.int8_tflops = products(bench::Operand::kInt8);
+  m.router_tflops = m.bf16_tflops;
+  m.weight_gb_per_s = {bench::read_gb_per_s(stream), "measured"};
+  m.copy_gb_per_s = {bench::memcpy_gb_per_s(stream), "measured"};
+  return m;
+}
+
+plan::Machine machine_of(const PlanOptions& o) {
+  plan::Machine machine = o.machine == "here"            ? measure_machine()
+                          : o.machine.ends_with(".json") ? plan::read_machine(o.machine)
+                                                         : plan::find_machine(o.machine);
+  const auto give = [](const std::optional<double>& value, plan::Given& figure) {
+    if (value) {
+      figure = {*value, "given"};
+    }
+  };
+  give(o.link_gb_per_s, machine.link_gb_per_s);
+  give(o.link_latency_us, machine.link_us);
+  give(o.node_gb_per_s, machine.node_gb_per_s);
+  give(o.node_latency_us, machine.node_us);
+  give(o.memory_gb, machine.memory_gb);
+  give(o.memory_gb_per_s, machine.weight_gb_per_s);
+  for (plan::Given* rate :
+       {&machine.f32_tflops, &machine.bf16_tflops, &machine.fp8_tflops, &machine.int8_tflops}) {
+    give(o.tflops, *rate);
+  }
+  plan::expect_valid(machine);
+  return machine;
+}
+
+plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machine) {
+  if (o.preset.empty() == o.model.empty()) {
+    throw InvalidArgument(o.preset.empty()
+                              ? "plan needs --preset or --model (see moebius plan --help)"
+                              : "--preset and --model exclude each other");
+  }
+  plan::Deployment d;
+  std::string stored = "none";
+  d.layer =
+      o.model.empty() ? plan::layer_of_preset(o.preset) : plan::layer_of_model(o.model, &stored);
+  if (o.ungrouped) {
+    d.layer.routing.num_groups = d.layer.routing.topk_groups = 1;
+  }
+  d.layer.routing.skew = o.skew;
+  d.formats = plan::find_formats(o.quant == "auto" ? stored : o.quant, d.layer);
+  d.ranks = o.ranks;
+  d.device = machine.type == DeviceType::kCuda ? Device::cuda(0) : Device::cpu();
+  d.ranks_per_node =
+      o.ranks_per_node > 0 ? o.ranks_per_node : (d.device.is_cuda() ? kGpusOfANode : 0);
+  d.tokens = o.tokens;
+  d.microbatches = o.microbatches;
+  d.redundant_experts = o.redundant_experts;
+  d.layers = o.layers > 0 ? o.layers : d.layer.num_moe_layers;
+  return d;
+}
+
+}  // namespace
+
+int plan_deployment(const PlanOptions& options) {
+  expect_writable("--json", options.json);
+  PlanResult result;
+  result.machine = machine_of(options);
+  result.deployment = deployment_of(options, result.machine);
+  for (const All2AllBackend backend : plan::candidates(result.deployment)) {
+    result.forecasts.push_back(plan::forecast(backend, result.deployment, result.machine));
+  }
+  result.sweep = options.sweep;
+  if (options.sweep == "tokens") {
+    result.rows = plan::sweep_tokens(result.deployment, result.machine, kLastTokens);
+  } else if (options.sweep == "ranks") {
+    result.rows = plan::sweep_ranks(result.deployment, result.machine, kLastRanks);
+  }
+  const Report report = make_report(result);
+  write_text(options.json, report.json().dump(2) + "\n");
+  fmt::print("{}", report.text());
+  return plan::fastest(result.forecasts) != nullptr ? kOk : kCheckFailed;
+}
+
+}  // namespace moebius::app

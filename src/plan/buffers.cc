@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/buffers.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/bank.h"
+#include "layer/run_experts.h"
+#include "moebius/low_latency.h"
+#include "plan/traffic.h"
+
+namespace moebius::plan {
+
+namespace {
+
+int64_t row_bytes(const Deployment& d) {
+  return matrix_bytes(std::nullopt, d.layer.dtype, 1, d.layer.hidden);
+}
+
+int64_t most_places(const Deployment& d) {
+  return d.places_of(0).size();  // the first ranks own one more
+}
+
+int64_t weight_bytes(const Deployment& d) {
+  const int64_t router =
+      matrix_bytes(std::nullopt, d.layer.dtype, d.layer.routing.num_experts, d.layer.hidden);
+  const int64_t shared =
+      d.layer.shared_intermediate > 0 ? expert_bytes(d, d.layer.shared_intermediate) : 0;
+  return most_places(d) * expert_bytes(d, d.layer.intermediate) + shared + router;
+}
+
+int64_t most_rows(const Deployment& d, const Copies& copies) {
+  double most = 0;
+  for (int rank = 0; rank < d.ranks; ++rank) {
+    most = std::max(most, copies.received(rank));
+  }
+  return static_cast<int64_t>(std::ceil(most));
+}
+
+LowLatencyOptions low_latency_options(const Deployment& d) {
+  return {.max_tokens = low_latency_tokens(),
+          .hidden = d.layer.hidden,
+          .topk = d.layer.routing.topk,
+          .in_dtype = d.layer.dtype};
+}
+
+// What MoeLayer keeps of its own tokens: logits, ids, weights, routed and shared sums.
+int64_t layer_workspace(const Deployment& d, int64_t tokens) {
+  const LayerShape& l = d.layer;
+  const int64_t shared = l.shared_intermediate > 0 ? 2 : 0;
+  return tokens * (4 * l.routing.num_experts + 8 * l.routing.topk + shared * row_bytes(d));
+}
+
+// GEMM1's operand or GEMM2's rows, GEMM1's result, what it is activated to, and the output, for
+// `rows` arrived rows with `slots` places in all: experts/cuda/cuda_experts.cc.  On a CPU the
+// operand and GEMM1's result stay within a task.
+int64_t experts_workspace(const Deployment& d, int64_t rows, int64_t slots) {
+  const LayerShape& l = d.layer;
+  const int64_t element = bits(l.dtype) / 8;
+  const int64_t hidden = slots * matrix_bytes(d.formats.activations, l.dtype, 1, l.intermediate);
+  const int64_t gemm2 = slots * row_bytes(d);
+  const int64_t gemm1 = d.device.is_cuda() ? slots * l.w1_rows(l.intermediate) * element : 0;
+  return gemm2 + gemm1 + hidden + rows * row_bytes(d);
+}
+
+// Rows as they reach the experts: quantized where they arrive, or gathered.
+int64_t prepare_workspace(All2AllBackend backend, const Deployment& d, int64_t rows) {
+  const bool gathers = backend == All2AllBackend::kAllGatherReduceScatter;
+  const bool quantizes = d.formats.activations && !travels_quantized(backend, d.formats);
+  if (!gathers && !quantizes) {
+    return 0;
+  }
+  const auto& format = gathers && !d.formats.activations ? std::nullopt : d.formats.activations;
+  return rows * matrix_bytes(format, d.layer.dtype, 1, d.layer.hidden);
+}
+
+}  // namespace
+
+int64_t low_latency_window_bytes(const Deployment& d) {
+  return LowLatency::size_hint(low_latency_options(d), d.ranks, d.num_places(), d.device);
+}
+
+int64_t receive_bank_bytes(const Deployment& d, int64_t rows) {
+  return BankPool::roomy(high_throughput_layout(d).block_bytes(rows));
+}
+
+Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copies) {
+  Buffers b;
+  b.weights = weight_bytes(d);
+  const int64_t topk = d.layer.routing.topk;
+  const int64_t rows = most_rows(d, copies);
+  const int64_t chunk = default_chunk_tokens();
+  int64_t parts = d.microbatches;
+  switch (backend) {
+    case All2AllBackend::kNone: {
+      b.workspaces = experts_workspace(d, d.tokens, std::min(d.tokens, chunk) * topk) +
+                     prepare_workspace(backend, d, d.tokens);
+      break;
+    }
+    case All2AllBackend::kAllGatherReduceScatter: {
+      const int64_t all = d.ranks * d.tokens;
+      b.workspaces = prepare_workspace(backend, d, all) + 8 * topk * all +
+                     experts_workspace(d, all, std::min(all, chunk) * topk) + all * row_bytes(d);
+      break;
+    }
+    case All2AllBackend::kHighThroughput: {
+      // A bank per result; on GPUs rows come back into slots, as many as this rank has sent.
+      const int64_t slots =
+          d.device.is_cuda()
+              ? BankPool::roomy(d.tokens * std::min<int64_t>(topk, d.ranks - 1) * row_bytes(d))
+              : 0;
+      b.windows = parts * receive_bank_bytes(d, (rows + parts - 1) / parts) + slots;
+      b.workspaces = experts_workspace(d, rows, std::min(rows, chunk) * topk) +
+                     prepare_workspace(backend, d, rows);
+      break;
+    }
+    case All2AllBackend::kLowLatency: {
+      const int64_t room = most_places(d) * low_latency_tokens() * d.ranks;
+      parts = std::min<int64_t>(parts, 2);
+      b.windows = low_latency_window_bytes(d);
+      b.outputs = 2 * room * row_bytes(d);
+      b.workspaces =
+          parts * (experts_workspace(d, room, room) + prepare_workspace(backend, d, room));
+      break;
+    }
+  }
+  b.workspaces += layer_workspace(d, d.tokens);
+  return b;
+}
+
+}  // namespace moebius::plan

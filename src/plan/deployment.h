@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Deployment: what a plan is made for.  One MoE layer over ranks, every rank with as many tokens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "moebius/device.h"
+#include "moebius/dtype.h"
+#include "moebius/group.h"
+#include "moebius/parallel_config.h"
+#include "moebius/quantize.h"
+#include "plan/routing.h"
+
+namespace moebius::plan {
+
+struct LayerShape {
+  std::string name;  // of the preset, or the folder
+  RoutingFacts routing;
+  int64_t hidden = 0;
+  int64_t intermediate = 0;         // of a routed expert
+  int64_t shared_intermediate = 0;  // of all shared experts; 0: none
+  bool is_gated = true;
+  DType dtype = DType::kBF16;  // of unquantized weights and activations
+  int64_t num_moe_layers = 1;
+
+  int64_t w1_rows(int64_t inner) const { return is_gated ? 2 * inner : inner; }
+};
+
+// How weights and activations are stored; nullopt: in the layer's dtype.
+struct Formats {
+  std::string name = "none";
+  std::optional<QuantizeSpec> weights;
+  std::optional<QuantizeSpec> activations;
+};
+
+struct Deployment {
+  LayerShape layer;
+  Formats formats;
+  int ranks = 1;
+  int ranks_per_node = 0;  // 0: one node
+  int64_t tokens = 1;      // per rank and call
+  int microbatches = 1;
+  int64_t redundant_experts = 0;
+  int64_t layers = 1;  // that a rank holds its share of
+  Device device;
+
+  Topology topology() const { return Topology::make(0, ranks, ranks_per_node); }
+  // A place for an expert; place p holds expert p mod E, and ranks hold stretches of places.
+  int64_t num_places() const { return layer.routing.num_experts + redundant_experts; }
+  ExpertRange places_of(int rank) const { return expert_range(num_places(), ranks, rank); }
+};
+
+// Throws InvalidArgument, naming both values, for ranks without an expert and numbers below 1.
+void expect_valid(const Deployment& deployment);
+
+// Bytes of a matrix [rows, cols] as `spec` stores it, scales included.
+int64_t matrix_bytes(const std::optional<QuantizeSpec>& spec,
+                     DType dtype,
+                     int64_t rows,
+                     int64_t cols);
+// Of an expert's w1 and w2.
+int64_t expert_bytes(const Deployment& deployment, int64_t intermediate);
+// Multiply and add are two.
+int64_t expert_flops_per_row(const LayerShape& layer, int64_t intermediate);
+
+}  // namespace moebius::plan

@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/forecast.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "moebius/modular_kernel.h"
+#include "plan/formats.h"
+
+namespace moebius::plan {
+
+namespace {
+
+// Parts between the begin of prepare and the end of finalize at a time (prepare_finalize.h).
+int max_in_flight(All2AllBackend backend) {
+  return backend == All2AllBackend::kLowLatency ? 2 : 7;
+}
+
+// All-gather has no halves: on a CPU nothing is under way while it computes.
+bool overlaps(All2AllBackend backend, const Deployment& d) {
+  return d.device.is_cuda() || backend != All2AllBackend::kAllGatherReduceScatter;
+}
+
+Timeline in_order(const PartTimes& p, int parts) {
+  const double travelled = p.there + p.back;
+  return {parts * (p.prepare + p.there + p.shared + p.experts + p.back + p.receive),
+          parts * travelled, parts * travelled};
+}
+
+Timeline piece_timeline(All2AllBackend backend,
+                        const Deployment& d,
+                        const StageTimes& stages,
+                        int count) {
+  // On a GPU shared experts have a stream of their own, from the moment rows have left.
+  std::vector<PartTimes> parts;
+  for (int i = 0; i < count; ++i) {
+    parts.push_back(stages.part(d.device.is_cuda() || 2 * i + 1 < count));
+  }
+  return overlaps(backend, d) ? run_schedule(parts, max_in_flight(backend))
+                              : in_order(parts[0], count);
+}
+
+void add(Way& to, const Way& more, double times) {
+  to.intra_out += times * more.intra_out;
+  to.intra_in += times * more.intra_in;
+  to.inter_out += times * more.inter_out;
+  to.inter_in += times * more.inter_in;
+  to.relay_out += times * more.relay_out;
+  to.relay_in += times * more.relay_in;
+}
+
+struct Piece {
+  int64_t tokens;
+  int64_t times;
+};
+
+// Low latency takes so many tokens at a time, and what is left.
+std::vector<Piece> pieces_of(All2AllBackend backend, int64_t tokens) {
+  const int64_t most = backend == All2AllBackend::kLowLatency ? low_latency_tokens() : tokens;
+  std::vector<Piece> pieces = {{most, tokens / most}, {tokens % most, 1}};
+  std::erase_if(pieces, [](const Piece& p) { return p.tokens == 0 || p.times == 0; });
+  return pieces;
+}
+
+int num_parts(const Deployment& d, int64_t tokens) {
+  return static_cast<int>(
+      std::clamp<int64_t>(tokens / KernelOptions().min_microbatch_tokens, 1, d.microbatches));
+}
+
+const RankTraffic& busiest(const std::vector<RankTraffic>& ranks) {
+  return *std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
+    return a.intra_out() + a.inter_out() < b.intra_out() + b.inter_out();
+  });
+}
+
+// What the layer's hosts agree on beside the transport's own calls: 8 bytes to every peer for the
+// number of pieces (low latency), and one in every piece for the number of micro-batches.
+void add_agreements(All2AllBackend backend, const Deployment& d, Forecast& f) {
+  constexpr double kWord = 8;
+  const double words =
+      (backend == All2AllBackend::kLowLatency ? 1 : 0) +
+      (backend != All2AllBackend::kNone && d.microbatches > 1 ? static_cast<double>(f.pieces) : 0);
+  const int on_node = d.topology().node_size(0);
+  f.traffic.control_intra += kWord * words * (on_node - 1);
+  f.traffic.control_inter += kWord * words * (d.ranks - on_node);
+}
+
+void add_piece(const Deployment& d,
+               const Machine& machine,
+               const RoutingModel& routing,
+               const Piece& piece,
+               Forecast& f) {
+  const int parts = num_parts(d, piece.tokens);
+  const double tokens = static_cast<double>(piece.tokens) / parts;
+  const PieceLoad load = piece_load(f.backend, d, routing, tokens);
+  const StageTimes stages = stage_times(f.backend, d, machine, load);
+  const auto times = static_cast<double>(piece.times);
+  const double passes = times * parts;
+  f.prepare += passes * stages.prepare();
+  f.experts += passes * stages.experts;
+  f.finalize += passes * stages.finalize();
+  f.shared += passes * stages.shared;
+  f.rows += passes * load.selections;
+  const Timeline line = piece_timeline(f.backend, d, stages, parts);
+  f.line.total += times * line.total;
+  f.line.travelled += times * line.travelled;
+  f.line.waited += times * line.waited;
+  const RankTraffic& most = busiest(load.traffic);
+  add(f.traffic.dispatch, most.dispatch, passes);
+  add(f.traffic.combine, most.combine, passes);
+  f.traffic.control_intra += passes * most.control_intra;
+  f.traffic.control_inter += passes * most.control_inter;
+}
+
+}  // namespace
+
+Forecast forecast(All2AllBackend backend, const Deployment& d, const Machine& machine) {
+  expect_valid(d);
+  const RoutingModel routing(d.layer.routing);
+  const std::vector<Piece> pieces = pieces_of(backend, d.tokens);
+  Forecast f;
+  f.backend = backend;
+  f.support = backend_accepts(backend, d);
+  f.router = router_us(d, machine, static_cast<double>(d.tokens));
+  f.microbatches = num_parts(d, pieces.front().tokens);
+  for (const Piece& piece : pieces) {
+    f.pieces += piece.times;
+    add_piece(d, machine, routing, piece, f);
+  }
+  f.call = f.router + f.line.total;
+  add_agreements(backend, d, f);
+
+  const auto first = static_cast<double>(pieces.front().tokens);
+  const Copies copies = expected_copies(d, routing, first);
+  for (int r = 1; r < d.ranks; ++r) {
+    f.copies += copies.rank_copies(0, r) / first;
+  }
+  for (int n = 1; n < copies.num_nodes; ++n) {
+    f.node_copies += copies.node_copies(0, n) / first;
+  }
+  if (backend == All2AllBackend::kAllGatherReduceScatter) {
+    f.copies = d.ranks - 1;
+    f.node_copies = d.ranks - d.topology().node_size(0);
+  }
+  f.touched = expected_touched_experts(d, routing, 0, first);
+  f.buffers = buffers(backend, d, copies);
+  f.memory =
+      machine.memory_gb.value * 1e9 / (machine.is_shared_by_node ? d.topology().node_size(0) : 1);
+  f.fits = static_cast<double>(f.buffers.total(d.layers)) <= f.memory;
+  return f;
+}
+
+std::vector<All2AllBackend> candidates(const Deployment& d) {
+  if (d.ranks == 1) {
+    return {All2AllBackend::kNone};
+  }
+  return {All2AllBackend::kAllGatherReduceScatter, All2AllBackend::kHighThroughput,
+          All2AllBackend::kLowLatency};
+}
+
+const Forecast* fastest(const std::vector<Forecast>& forecasts) {
+  const Forecast* best = nullptr;
+  for (const Forecast& f : forecasts) {
+    if (f.works() && (best == nullptr || f.call < best->call)) {
+      best = &f;
+    }
+  }
+  return best;
+}
+
+namespace {
+
+SweepRow sweep_row(const Deployment& d, const Machine& machine) {
+  SweepRow row{d, {}};
+  for (const All2AllBackend backend : candidates(d)) {
+    row.forecasts.push_back(forecast(backend, d, machine));
+  }
+  return row;
+}
+
+}  // namespace
+
+std::vector<SweepRow> sweep_tokens(const Deployment& deployment,
+                                   const Machine& machine,
+                                   int64_t last) {
+  std::vector<SweepRow> rows;
+  for (int64_t tokens = 1; tokens <= last; tokens *= 2) {
+    Deployment d = deployment;
+    d.tokens = tokens;
+    rows.push_back(sweep_row(d, machine));
+  }
+  return rows;
+}
+
+std::vector<SweepRow> sweep_ranks(const Deployment& deployment, const Machine& machine, int last) {
+  std::vector<SweepRow> rows;
+  for (int ranks = 2; ranks <= last; ranks *= 2) {
+    Deployment d = deployment;
+    d.ranks = ranks;
+    d.redundant_experts =
+        std::max<int64_t>(d.redundant_experts, ranks - d.layer.routing.num_experts);
+    rows.push_back(sweep_row(d, machine));
+  }
+  return rows;
+}
+
+std::optional<int64_t> crossover_tokens(Deployment d,
+                                        const Machine& machine,
+                                        All2AllBackend earlier,
+                                        All2AllBackend later,
+                                        int64_t low,
+                                        int64_t high) {
+  const auto later_wins = [&](int64_t tokens) {
+    d.tokens = tokens;
+    return forecast(later, d, machine).call < forecast(earlier, d, machine).call;
+  };
+  if (!later_wins(high)) {
+    return std::nullopt;
+  }
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    (later_wins(middle) ? high : low) = later_wins(middle) ? middle : middle + 1;
+  }
+  return high;
+}
+
+}  // namespace moebius::plan

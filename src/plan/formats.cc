@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/formats.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/load_schemes.h"
+#include "checkpoint/model_config.h"
+#include "checkpoint/presets.h"
+#include "moebius/all2all.h"
+#include "moebius/error.h"
+
+namespace moebius::plan {
+
+namespace {
+
+using checkpoint::LoadScheme;
+using checkpoint::ModelConfig;
+using checkpoint::WeightFormat;
+
+LayerShape layer_of(const ModelConfig& config, std::string name) {
+  const ModelInfo& info = config.info;
+  LayerShape layer;
+  layer.name = std::move(name);
+  layer.routing.num_experts = info.num_experts;
+  layer.routing.topk = info.topk;
+  layer.routing.num_groups = config.router.num_groups;
+  layer.routing.topk_groups = config.router.topk_groups;
+  layer.hidden = info.hidden;
+  layer.intermediate = info.intermediate;
+  layer.shared_intermediate = info.shared_intermediate;
+  layer.is_gated = config.activation.gated;
+  layer.dtype = info.dtype.value_or(DType::kBF16);
+  layer.num_moe_layers = static_cast<int64_t>(info.moe_layers.size());
+  return layer;
+}
+
+std::string scheme_of(const checkpoint::WeightScheme& stored) {
+  switch (stored.format) {
+    case WeightFormat::kFloat:
+      return "none";
+    case WeightFormat::kFp8Block:
+      return "fp8_w8a8";
+    case WeightFormat::kFp8Channel:
+      return "fp8_w8a8_channel";
+    case WeightFormat::kInt8Channel:
+      return stored.quantizes_activations ? "int8_w8a8" : "int8_w8a16";
+    case WeightFormat::kInt4Group:
+      return "int4_w4a16";
+    case WeightFormat::kMxfp4:
+      return "mxfp4_w4a16";
+    case WeightFormat::kNvfp4:
+      return "nvfp4";
+  }
+  return "none";
+}
+
+// The scheme as a layer has it, with weights of one small expert: shapes and scales do not matter
+// to what is asked of it.
+QuantConfig small_config(const LoadScheme& scheme, const QuantizeSpec& spec) {
+  constexpr int64_t kSize = 128;
+  const auto weight = [&](int64_t halves) {
+    return checkpoint::allocate_weight(scheme, spec, 1, halves * kSize, kSize, halves);
+  };
+  checkpoint::QuantizedWeight w1 = weight(2);
+  checkpoint::QuantizedWeight w2 = weight(1);
+  for (const Tensor& global : {w1.global_scale, w2.global_scale}) {
+    if (global) {
+      std::fill_n(global.data<float>(), global.numel(), 1.0f);
+    }
+  }
+  return checkpoint::make_quant_config(scheme, spec, w1, w2);
+}
+
+std::string scheme_name(const std::string& name) {
+  return name == "fp8"    ? "fp8_w8a8"
+         : name == "int8" ? "int8_w8a8"
+         : name == "int4" ? "int4_w4a16"
+                          : name;
+}
+
+QuantizeSpec weight_spec_of(const LoadScheme& scheme, const LayerShape& layer) {
+  return checkpoint::load_weight_spec(scheme, layer.hidden, layer.intermediate, false);
+}
+
+}  // namespace
+
+LayerShape layer_of_preset(const std::string& preset) {
+  return layer_of(checkpoint::parse_model_config(checkpoint::preset_config(preset), preset),
+                  preset);
+}
+
+LayerShape layer_of_model(const std::string& directory, std::string* quant_of_checkpoint) {
+  const ModelConfig config = checkpoint::read_model_config(directory);
+  if (quant_of_checkpoint != nullptr) {
+    *quant_of_checkpoint = scheme_of(config.scheme);
+  }
+  return layer_of(config, directory);
+}
+
+Formats find_formats(const std::string& name, const LayerShape& layer) {
+  Formats formats;
+  formats.name = scheme_name(name);
+  if (name == "none") {
+    return formats;
+  }
+  const LoadScheme& scheme = checkpoint::find_load_scheme(formats.name);
+  const QuantizeSpec spec = weight_spec_of(scheme, layer);
+  for (const int64_t inner : {layer.intermediate, layer.shared_intermediate}) {
+    const int64_t rows = layer.w1_rows(inner);
+    for (const auto& [n, k] : {std::pair(rows, layer.hidden), std::pair(layer.hidden, inner)}) {
+      if (const Support support = quantize_supported(spec, n, k); inner > 0 && !support) {
+        throw Unsupported(fmt::format("quant {} of an expert's [{}, {}] weight: {}", formats.name,
+                                      n, k, support.reason));
+      }
+    }
+  }
+  formats.weights = spec;
+  formats.activations = activation_spec(small_config(scheme, spec).a1);
+  return formats;
+}
+
+Support backend_accepts(All2AllBackend backend, const Deployment& d) {
+  if (backend == All2AllBackend::kNone || d.formats.name == "none") {
+    return Support::yes();
+  }
+  const LoadScheme& scheme = checkpoint::find_load_scheme(d.formats.name);
+  const QuantConfig config = small_config(scheme, *d.formats.weights);
+  const bool is_low_latency = backend == All2AllBackend::kLowLatency;
+  Support support = Support::yes();
+  run_thread_ranks({.num_ranks = 1, .pin = false}, [&](Group& group) {
+    const ExpertPlacement placement = ExpertPlacement::linear(1, 1);
+    std::unique_ptr<PrepareFinalize> made;
+    if (is_low_latency) {
+      made = make_low_latency(
+          group, placement, {.max_tokens = 1, .hidden = d.layer.hidden, .in_dtype = d.layer.dtype});
+    } else if (backend == All2AllBackend::kHighThroughput) {
+      made = make_high_throughput(group, placement);
+    } else {
+      made = make_allgather_reducescatter(group);
+    }
+    support = made->accepts(config, false);
+  });
+  return support;
+}
+
+}  // namespace moebius::plan

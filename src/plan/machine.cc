@@ -1,0 +1,190 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/machine.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/config_fields.h"
+#include "moebius/error.h"
+
+namespace moebius::plan {
+
+namespace {
+
+constexpr MachineFigure kFigures[] = {
+    {"memory_gb", &Machine::memory_gb, 0.001},
+    {"f32_tflops", &Machine::f32_tflops, 1e-6},
+    {"bf16_tflops", &Machine::bf16_tflops, 1e-6},
+    {"fp8_tflops", &Machine::fp8_tflops, 1e-6},
+    {"int8_tflops", &Machine::int8_tflops, 1e-6},
+    {"row_tile", &Machine::row_tile, 1},
+    {"weight_gb_per_s", &Machine::weight_gb_per_s, 1e-3},
+    {"read_overlap", &Machine::read_overlap, 0},
+    {"copy_gb_per_s", &Machine::copy_gb_per_s, 1e-3},
+    {"router_tflops", &Machine::router_tflops, 1e-6},
+    {"router_us", &Machine::router_us, 0},
+    {"router_depth_ns", &Machine::router_depth_ns, 0},
+    {"experts_us", &Machine::experts_us, 0},
+    {"link_gb_per_s", &Machine::link_gb_per_s, 0},
+    {"link_us", &Machine::link_us, 0},
+    {"peer_us", &Machine::peer_us, 0},
+    {"ht_dispatch_us", &Machine::ht_dispatch_us, 0},
+    {"ht_combine_us", &Machine::ht_combine_us, 0},
+    {"ll_dispatch_us", &Machine::ll_dispatch_us, 0},
+    {"ll_combine_us", &Machine::ll_combine_us, 0},
+    {"exchange_us", &Machine::exchange_us, 0},
+    {"node_gb_per_s", &Machine::node_gb_per_s, 1e-6},
+    {"node_us", &Machine::node_us, 0},
+};
+
+// docs/performance.md has every figure that is called measured; docs/plan.md says how others come
+// about.
+Machine h200() {
+  Machine m;
+  m.name = "h200";
+  m.description = "NVIDIA H200, NVSwitch within a node; a 400 Gb/s port per GPU between nodes";
+  m.type = DeviceType::kCuda;
+  m.memory_gb = {149, "measured"};  // 139 GiB
+  m.f32_tflops = {30, "assumed"};
+  // Means of the grouped GEMM's prefill cases: 783, 662, 740, 641 and 1073, 925, 1010, 862.
+  m.bf16_tflops = {706, "measured"};
+  m.fp8_tflops = {967, "measured"};
+  m.int8_tflops = {700, "assumed"};
+  m.row_tile = {128, "measured"};
+  m.weight_gb_per_s = {3900, "measured"};  // its decode cases: 4140, 3890, 3920, 3590
+  m.read_overlap = {1, "assumed"};         // weights come by TMA while others are multiplied
+  m.copy_gb_per_s = {4200, "measured"};
+  m.router_tflops = {28, "measured"};     // logits of 4096 tokens: 15.0 GFLOP in 537 us
+  m.router_us = {13, "measured"};         // selection, 128 tokens
+  m.router_depth_ns = {7.4, "measured"};  // logits of 128 tokens: 53 us, hidden 7168
+  m.experts_us = {30, "measured"};        // permutation 17.1, counts 8.5, a launch 4
+  // All-to-all by bulk copies among 8 GPUs, 12 to 24 SMs: 314 to 339 GB/s.
+  m.link_gb_per_s = {330, "measured"};
+  m.link_us = {1.5, "measured"};   // a barrier inside a kernel
+  m.peer_us = {0.32, "measured"};  // barriers by kernels: 5.9 us of 8 ranks, 4.0 of 2
+  m.ht_dispatch_us = {18,
+                      "measured"};  // counting and telling 15 to 18, a launch 4, less link, peers
+  m.ht_combine_us = {19.5,
+                     "measured"};  // sums after the last row 14 to 22, a launch 4, less as above
+  // One token among 4 GPUs, 18.5 (fp8), 16.7 and 13.7 us, less link and peers.
+  m.ll_dispatch_us = {15, "measured"};
+  m.ll_combine_us = {11.2, "measured"};
+  m.exchange_us = {30, "assumed"};
+  m.node_gb_per_s = {50, "assumed"};  // 400 Gb/s
+  m.node_us = {10, "assumed"};
+  return m;
+}
+
+Machine cpu() {
+  Machine m;
+  m.name = "cpu";
+  m.description = "2 cores of an AMD EPYC (Zen 3, AVX2), rank threads";
+  m.type = DeviceType::kCpu;
+  m.is_shared_by_node = true;
+  m.memory_gb = {24, "measured"};
+  // What experts make of the peak of 204 GFLOP/s: bench layer, Qwen3-30B-A3B, 2048 tokens.
+  m.f32_tflops = {0.122, "measured"};
+  m.bf16_tflops = {0.122, "measured"};
+  m.fp8_tflops = {0.122, "assumed"};
+  m.int8_tflops = {0.198, "measured"};
+  m.row_tile = {1, "assumed"};
+  m.weight_gb_per_s = {31, "measured"};
+  m.read_overlap = {0, "measured"};       // 64 tokens take what both take one after the other
+  m.copy_gb_per_s = {19, "measured"};     // memcpy of bench dispatch, 2 ranks, read and written
+  m.router_tflops = {0.124, "measured"};  // logits and selection of 1024 tokens: 4.3 ms
+  m.router_us = {5, "assumed"};
+  m.router_depth_ns = {0, "assumed"};
+  m.experts_us = {10, "assumed"};
+  m.link_gb_per_s = {0, "measured"};
+  m.link_us = {0, "measured"};
+  m.peer_us = {1, "assumed"};
+  m.ht_dispatch_us = {10, "assumed"};
+  m.ht_combine_us = {10, "assumed"};
+  m.ll_dispatch_us = {5, "assumed"};
+  m.ll_combine_us = {5, "assumed"};
+  m.exchange_us = {10, "assumed"};
+  m.node_gb_per_s = {1, "assumed"};
+  m.node_us = {50, "assumed"};
+  return m;
+}
+
+constexpr Machine (*kMachines[])() = {h200, cpu};
+
+}  // namespace
+
+std::span<const MachineFigure> machine_figures() {
+  return kFigures;
+}
+
+std::vector<std::string> machine_names() {
+  std::vector<std::string> names;
+  for (const auto& make : kMachines) {
+    names.push_back(make().name);
+  }
+  return names;
+}
+
+Machine find_machine(const std::string& name) {
+  for (const auto& make : kMachines) {
+    if (Machine machine = make(); machine.name == name) {
+      return machine;
+    }
+  }
+  throw InvalidArgument(fmt::format("machine is {}, expected {}, here or a JSON file", name,
+                                    fmt::join(machine_names(), ", ")));
+}
+
+void expect_valid(const Machine& machine) {
+  for (const MachineFigure& f : kFigures) {
+    const double value = (machine.*f.figure).value;
+    if (!std::isfinite(value) || value < f.least) {
+      throw InvalidArgument(fmt::format("machine {}: {} is {}, expected at least {}", machine.name,
+                                        f.key, value, f.least));
+    }
+  }
+  if (machine.read_overlap.value > 1) {
+    throw InvalidArgument(fmt::format("machine {}: read_overlap is {}, expected at most 1",
+                                      machine.name, machine.read_overlap.value));
+  }
+  if (machine.type == DeviceType::kCuda && machine.link_gb_per_s.value == 0) {
+    throw InvalidArgument(fmt::format(
+        "machine {}: link_gb_per_s is 0, but GPUs have a link between them", machine.name));
+  }
+}
+
+Machine read_machine(const std::string& file) {
+  std::ifstream in(file);
+  if (!in) {
+    throw InvalidArgument(fmt::format("cannot read the machine's file {}", file));
+  }
+  nlohmann::json content;
+  try {
+    content = nlohmann::json::parse(in);
+  } catch (const nlohmann::json::parse_error& error) {
+    throw InvalidArgument(fmt::format("{}: not JSON (byte {})", file, error.byte));
+  }
+  if (!content.is_object()) {
+    throw InvalidArgument(fmt::format("{}: not a JSON object", file));
+  }
+  const checkpoint::ConfigFields fields(content, file);
+  Machine machine = find_machine(fields.string("base"));
+  machine.name = file;
+  machine.description = fields.string_or("description", machine.description);
+  for (const std::string& key : fields.keys()) {
+    const auto* known = std::find_if(std::begin(kFigures), std::end(kFigures),
+                                     [&](const MachineFigure& f) { return f.key == key; });
+    if (known != std::end(kFigures)) {
+      machine.*known->figure = {fields.number_or(key, 0), "file"};
+    } else if (key != "base" && key != "description") {
+      throw InvalidArgument(fmt::format("{}: {} is no figure of a machine", file, key));
+    }
+  }
+  expect_valid(machine);
+  return machine;
+}
+
+}  // namespace moebius::plan

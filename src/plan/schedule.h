@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Schedule: when the micro-batches of a call compute and when their rows travel.  One thing
+// computes and one travels at a time; turns go round as in src/layer/turns.cc.
+#pragma once
+
+#include <span>
+
+namespace moebius::plan {
+
+// What one micro-batch takes, in microseconds, in the order of ModularKernel's run_part.
+struct PartTimes {
+  double prepare = 0;        // computed before its rows leave
+  double there = 0;          // rows on their way to the experts
+  double shared = 0;         // shared experts, while rows travel
+  bool shares_early = true;  // before the rows are awaited that come, else that return
+  double experts = 0;        // from received rows to rows that are sent back
+  double back = 0;
+  double receive = 0;  // computed once they are back
+};
+
+struct Timeline {
+  double total = 0;
+  double travelled = 0;  // all transfers together
+  double waited = 0;     // of it, while nothing was computed
+
+  double hidden_share() const { return travelled > 0 ? 1 - waited / travelled : 0; }
+};
+
+// At most max_in_flight parts have begun and are not done.
+Timeline run_schedule(std::span<const PartTimes> parts, int max_in_flight);
+
+}  // namespace moebius::plan

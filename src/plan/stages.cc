@@ -1,0 +1,285 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/stages.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace moebius::plan {
+
+namespace {
+
+// Collective calls of the hosts in one direction.  High throughput: counts and the end, or between
+// nodes the message, too.  All-gather: number of tokens, rows, ids, weights, scales; one for sums.
+int num_exchanges(All2AllBackend backend, const Deployment& d, bool is_dispatch) {
+  const bool many_nodes = d.topology().num_nodes() > 1;
+  switch (backend) {
+    case All2AllBackend::kNone:
+      return 0;
+    case All2AllBackend::kAllGatherReduceScatter:
+      return is_dispatch ? (travels_quantized(backend, d.formats) ? 5 : 4) : 1;
+    case All2AllBackend::kHighThroughput:
+      return many_nodes ? 3 : d.device.is_cuda() ? 0 : 2;
+    case All2AllBackend::kLowLatency:
+      return many_nodes || is_dispatch ? 1 : 0;
+  }
+  return 0;
+}
+
+class Stages {
+ public:
+  Stages(All2AllBackend backend, const Deployment& d, const Machine& m, const PieceLoad& load)
+      : backend_(backend),
+        deployment_(d),
+        machine_(m),
+        load_(load),
+        topology_(d.topology()),
+        // Ranks of a node that compute side by side on one processor.
+        sharing_(m.is_shared_by_node ? topology_.node_size(0) : 1),
+        row_(static_cast<double>(matrix_bytes(std::nullopt, d.layer.dtype, 1, d.layer.hidden))),
+        coded_row_(static_cast<double>(
+            matrix_bytes(d.formats.activations, d.layer.dtype, 1, d.layer.hidden))) {}
+
+  StageTimes times() const {
+    StageTimes t;
+    t.prepare_before = prepare_before();
+    t.there = travel(&RankTraffic::dispatch, true);
+    t.prepare_after = prepare_after();
+    t.experts =
+        experts(load_.selections, load_.touched, deployment_.layer.intermediate, routed_moves());
+    t.finalize_before = finalize_before();
+    t.back = travel(&RankTraffic::combine, false);
+    t.finalize_after = finalize_after();
+    if (deployment_.layer.shared_intermediate > 0) {
+      const double sum = 3 * load_.tokens * row_;  // beside the routed rows, into the output
+      t.shared = experts(load_.tokens, 1, deployment_.layer.shared_intermediate, sum);
+    }
+    return t;
+  }
+
+ private:
+  bool on_gpu() const { return deployment_.device.is_cuda(); }
+  double topk() const { return static_cast<double>(deployment_.layer.routing.topk); }
+  double us_of(double bytes, const Given& gb_per_s) const {
+    return bytes * sharing_ / gb_per_s.value * 1e-3;
+  }
+  double copy_us(double bytes) const { return us_of(bytes, machine_.copy_gb_per_s); }
+  bool quantizes() const { return deployment_.formats.activations.has_value(); }
+  bool quantizes_first() const {
+    return quantizes() && travels_quantized(backend_, deployment_.formats);
+  }
+  // Copies that this rank stores itself, where that is not what travelling means.
+  double own_copies() const {
+    double copies = 0;
+    for (int r = 0; r < deployment_.ranks; ++r) {
+      copies += load_.copies.rank_copies(0, r);
+    }
+    return copies;
+  }
+
+  double prepare_before() const {
+    // Low latency on GPUs casts in its kernel.
+    const bool casts_in_flight = backend_ == All2AllBackend::kLowLatency && on_gpu();
+    double bytes = quantizes_first() && !casts_in_flight ? load_.tokens * (row_ + coded_row_) : 0;
+    if (!on_gpu()) {  // threads store rows where they belong
+      const double row = dispatch_row_bytes(backend_, deployment_);
+      switch (backend_) {
+        case All2AllBackend::kNone:
+          break;
+        case All2AllBackend::kAllGatherReduceScatter:
+          bytes += 2 * load_.tokens * deployment_.ranks * row;
+          break;
+        case All2AllBackend::kHighThroughput:
+        case All2AllBackend::kLowLatency:
+          bytes += load_.tokens * row + own_copies() * row;
+          break;
+      }
+    }
+    return copy_us(bytes);
+  }
+
+  double prepare_after() const {
+    double bytes = 0;
+    const bool is_batched = backend_ == All2AllBackend::kLowLatency;
+    if (is_batched && !on_gpu()) {  // from mailboxes to the experts' rows
+      bytes += 2 * load_.selections * (quantizes_first() ? coded_row_ : row_);
+    }
+    if (quantizes() && !quantizes_first()) {
+      bytes += (is_batched ? load_.selections : load_.rows) * (row_ + coded_row_);
+    }
+    return copy_us(bytes);
+  }
+
+  // Bytes read and written around the products of the routed experts.  On a CPU that happens in
+  // caches, within what is counted as products.
+  double routed_moves() const {
+    if (!on_gpu()) {
+      return 0;
+    }
+    const LayerShape& l = deployment_.layer;
+    const auto element = static_cast<double>(bits(l.dtype)) / 8;
+    const double activation = static_cast<double>(l.w1_rows(l.intermediate)) * element +
+                              static_cast<double>(matrix_bytes(deployment_.formats.activations,
+                                                               l.dtype, 1, l.intermediate));
+    if (backend_ == All2AllBackend::kLowLatency) {  // rows are where they belong, sums elsewhere
+      return load_.selections * activation;
+    }
+    const double gather = 2 * coded_row_;
+    return load_.selections * (gather + activation + row_) + load_.rows * row_;
+  }
+
+  double products_us(double flops) const {
+    const auto& activations = deployment_.formats.activations;
+    const DType dtype = deployment_.layer.dtype;
+    const Given& rate =
+        activations && activations->format == QuantFormat::kFp8    ? machine_.fp8_tflops
+        : activations && activations->format == QuantFormat::kInt8 ? machine_.int8_tflops
+        : dtype == DType::kF32                                     ? machine_.f32_tflops
+                                                                   : machine_.bf16_tflops;
+    return flops * sharing_ / rate.value * 1e-6;
+  }
+
+  double experts(double rows, double touched, int64_t intermediate, double moves) const {
+    if (rows <= 0 || touched <= 0) {
+      return machine_.experts_us.value;
+    }
+    const double tile = machine_.row_tile.value;
+    const double computed = tile > 1 ? touched * std::ceil(rows / touched / tile) * tile : rows;
+    const double products = products_us(
+        computed * static_cast<double>(expert_flops_per_row(deployment_.layer, intermediate)));
+    const double weights =
+        us_of(touched * static_cast<double>(expert_bytes(deployment_, intermediate)),
+              machine_.weight_gb_per_s);
+    return machine_.experts_us.value + std::max(products, weights) +
+           (1 - machine_.read_overlap.value) * std::min(products, weights) + copy_us(moves);
+  }
+
+  // Sums of a token's rows before they go back.  On GPUs they are the experts'; on a CPU all K
+  // places of every received row are cleared or written, then read.
+  double finalize_before() const {
+    if (backend_ == All2AllBackend::kLowLatency) {
+      return on_gpu() ? 0 : copy_us(2 * load_.selections * row_);
+    }
+    return on_gpu() ? 0 : copy_us(((2 * topk() + 1) * load_.rows - load_.selections) * row_);
+  }
+
+  double finalize_after() const {
+    double rows = 0;
+    switch (backend_) {
+      case All2AllBackend::kNone:
+        break;
+      case All2AllBackend::kAllGatherReduceScatter:
+        rows = (deployment_.ranks + 1) * load_.tokens;
+        break;
+      case All2AllBackend::kHighThroughput:  // on GPUs in its kernel, as low latency's
+        rows = on_gpu() ? 0 : own_copies() + load_.tokens;
+        break;
+      case All2AllBackend::kLowLatency:
+        rows = on_gpu() ? 0 : (topk() + 1) * load_.tokens;
+        break;
+    }
+    return copy_us(rows * row_);
+  }
+
+  static double on_link(double bytes, const Given& gb_per_s) {
+    return gb_per_s.value > 0 ? bytes / gb_per_s.value * 1e-3 : 0;
+  }
+
+  // The busiest rank, sending and receiving at once.
+  double travel(Way RankTraffic::*way, bool is_dispatch) const {
+    if (backend_ == All2AllBackend::kNone) {
+      return 0;
+    }
+    double longest = 0;
+    for (const RankTraffic& rank : load_.traffic) {
+      const Way& w = rank.*way;
+      longest = std::max({longest, one_way(w.intra_out, w.relay_out, w.inter_out),
+                          one_way(w.intra_in, w.relay_in, w.inter_in)});
+    }
+    return longest + fixed_us(is_dispatch);
+  }
+
+  double one_way(double intra, double relay, double inter) const {
+    const double within = on_link(intra - relay, machine_.link_gb_per_s);
+    const double relayed = on_link(relay, machine_.link_gb_per_s);
+    const double between = on_link(inter, machine_.node_gb_per_s);
+    return std::max(within, between) + relayed;
+  }
+
+  double fixed_us(bool is_dispatch) const {
+    const Machine& m = machine_;
+    double us = m.link_us.value + m.peer_us.value * (deployment_.ranks - 1) +
+                m.exchange_us.value * num_exchanges(backend_, deployment_, is_dispatch);
+    if (topology_.num_nodes() > 1) {
+      us += m.node_us.value;
+    }
+    if (backend_ == All2AllBackend::kHighThroughput) {
+      us += is_dispatch ? m.ht_dispatch_us.value : m.ht_combine_us.value;
+    } else if (backend_ == All2AllBackend::kLowLatency) {
+      us += is_dispatch ? m.ll_dispatch_us.value : m.ll_combine_us.value;
+    }
+    return us;
+  }
+
+  All2AllBackend backend_;
+  const Deployment& deployment_;
+  const Machine& machine_;
+  const PieceLoad& load_;
+  Topology topology_;
+  double sharing_;
+  double row_;
+  double coded_row_;
+};
+
+}  // namespace
+
+PieceLoad piece_load(All2AllBackend backend,
+                     const Deployment& d,
+                     const RoutingModel& routing,
+                     double tokens) {
+  PieceLoad load;
+  load.tokens = tokens;
+  load.copies = expected_copies(d, routing, tokens);
+  load.traffic = traffic(backend, d, load.copies, tokens);
+  const bool gathers = backend == All2AllBackend::kAllGatherReduceScatter;
+  int fullest = 0;
+  for (int rank = 0; rank < d.ranks; ++rank) {
+    const double selections = load.copies.received_selections(rank);
+    if (selections > load.selections) {
+      load.selections = selections;
+      fullest = rank;
+    }
+    load.rows = std::max(load.rows, load.copies.received(rank));
+  }
+  load.rows = gathers || backend == All2AllBackend::kNone ? tokens * d.ranks : load.rows;
+  load.touched = expected_touched_experts(d, routing, fullest, tokens);
+  return load;
+}
+
+StageTimes stage_times(All2AllBackend backend,
+                       const Deployment& deployment,
+                       const Machine& machine,
+                       const PieceLoad& load) {
+  return Stages(backend, deployment, machine, load).times();
+}
+
+PartTimes StageTimes::part(bool shares_early) const {
+  return {.prepare = prepare_before,
+          .there = there,
+          .shared = shared,
+          .shares_early = shares_early,
+          .experts = prepare_after + experts + finalize_before,
+          .back = back,
+          .receive = finalize_after};
+}
+
+double router_us(const Deployment& d, const Machine& m, double tokens) {
+  const int sharing = m.is_shared_by_node ? d.topology().node_size(0) : 1;
+  const auto gate = static_cast<double>(d.layer.hidden * d.layer.routing.num_experts);
+  const double products = tokens * 2 * gate * sharing / m.router_tflops.value * 1e-6;
+  const double depth = static_cast<double>(d.layer.hidden) * m.router_depth_ns.value * 1e-3;
+  const double weights = gate * bits(d.layer.dtype) / 8 * sharing / m.weight_gb_per_s.value * 1e-3;
+  return std::max({products, depth, weights}) + m.router_us.value;
+}
+
+}  // namespace moebius::plan

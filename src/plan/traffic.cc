@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/traffic.h"
+
+#include <cmath>
+
+#include "comm/cuda/low_latency_layout.h"
+#include "comm/low_latency_layout.h"
+#include "comm/route.h"
+#include "comm/row_layout.h"
+
+namespace moebius::plan {
+
+namespace {
+
+constexpr double kWord = 8;
+// A returned row between nodes (comm/low_latency_combine.cc).
+constexpr double kReturnedRowHeader = 16;
+
+double row_bytes(const Deployment& d) {
+  return static_cast<double>(d.layer.hidden * bits(d.layer.dtype) / 8);
+}
+
+int64_t quantized_row_bytes(const Deployment& d) {
+  return matrix_bytes(d.formats.activations, d.layer.dtype, 1, d.layer.hidden);
+}
+
+// A block of rows is padded field by field; between two numbers of rows by a straight line.
+double block_bytes(const RowLayout& layout, double rows) {
+  const auto whole = static_cast<int64_t>(std::floor(rows));
+  const auto low = static_cast<double>(layout.block_bytes(whole));
+  const auto high = static_cast<double>(layout.block_bytes(whole + 1));
+  return low + (rows - static_cast<double>(whole)) * (high - low);
+}
+
+class Counter {
+ public:
+  Counter(const Deployment& d, const Copies& copies)
+      : deployment_(d),
+        copies_(copies),
+        topology_(d.topology()),
+        node_of_(static_cast<size_t>(d.ranks)),
+        ranks_(static_cast<size_t>(d.ranks)) {
+    for (int n = 0; n < topology_.num_nodes(); ++n) {
+      const auto node = static_cast<size_t>(n);
+      for (int r = topology_.node_begin[node]; r < topology_.node_begin[node + 1]; ++r) {
+        node_of_[static_cast<size_t>(r)] = n;
+      }
+    }
+  }
+
+  std::vector<RankTraffic> count(All2AllBackend backend, double tokens) {
+    switch (backend) {
+      case All2AllBackend::kNone:
+        break;
+      case All2AllBackend::kAllGatherReduceScatter:
+        count_gather(tokens);
+        break;
+      case All2AllBackend::kHighThroughput:
+        count_high_throughput();
+        break;
+      case All2AllBackend::kLowLatency:
+        count_low_latency();
+        break;
+    }
+    return std::move(ranks_);
+  }
+
+ private:
+  bool on_gpus() const { return deployment_.device.is_cuda(); }
+  bool same_node(int a, int b) const {
+    return node_of_[static_cast<size_t>(a)] == node_of_[static_cast<size_t>(b)];
+  }
+
+  void send(Way RankTraffic::*way, int from, int to, double bytes, bool is_relay = false) {
+    if (from == to) {
+      return;
+    }
+    Way& out = ranks_[static_cast<size_t>(from)].*way;
+    Way& in = ranks_[static_cast<size_t>(to)].*way;
+    if (!same_node(from, to)) {
+      out.inter_out += bytes;
+      in.inter_in += bytes;
+      return;
+    }
+    out.intra_out += bytes;
+    in.intra_in += bytes;
+    out.relay_out += is_relay ? bytes : 0;
+    in.relay_in += is_relay ? bytes : 0;
+  }
+
+  // Every rank tells every other.
+  void add_control(double bytes) {
+    for (int r = 0; r < deployment_.ranks; ++r) {
+      const int on_node = topology_.node_size(node_of_[static_cast<size_t>(r)]);
+      ranks_[static_cast<size_t>(r)].control_intra += bytes * (on_node - 1);
+      ranks_[static_cast<size_t>(r)].control_inter += bytes * (deployment_.ranks - on_node);
+    }
+  }
+
+  // Rows, ids and weights to everybody; sums back.
+  void count_gather(double tokens) {
+    const double row = dispatch_row_bytes(All2AllBackend::kAllGatherReduceScatter, deployment_);
+    for (int s = 0; s < deployment_.ranks; ++s) {
+      for (int r = 0; r < deployment_.ranks; ++r) {
+        send(&RankTraffic::dispatch, s, r, tokens * row);
+        send(&RankTraffic::combine, s, r, tokens * row_bytes(deployment_));
+      }
+    }
+    add_control(kWord);  // numbers of tokens
+  }
+
+  void count_high_throughput() {
+    const RowLayout there = high_throughput_layout(deployment_);
+    const auto row = static_cast<double>(there.row_bytes());
+    const double sum = row_bytes(deployment_);
+    const RowLayout back({static_cast<int64_t>(sum)}, 0, false);
+    for (int s = 0; s < deployment_.ranks; ++s) {
+      const int own = node_of_[static_cast<size_t>(s)];
+      for (int n = 0; n < topology_.num_nodes(); ++n) {
+        const int gate = n == own ? s : gateway(topology_, s, n);
+        if (n != own) {
+          send(&RankTraffic::dispatch, s, gate, block_bytes(there, copies_.node_copies(s, n)));
+          send(&RankTraffic::combine, gate, s, block_bytes(back, copies_.node_copies(s, n)));
+        }
+        const auto node = static_cast<size_t>(n);
+        for (int r = topology_.node_begin[node]; r < topology_.node_begin[node + 1]; ++r) {
+          const double copies = copies_.rank_copies(s, r);
+          send(&RankTraffic::dispatch, gate, r, copies * row, n != own);
+          send(&RankTraffic::combine, r, gate, copies * sum, n != own);
+        }
+      }
+    }
+    if (!on_gpus() || topology_.num_nodes() > 1) {  // notices: {row, bank, size, copies, copies}
+      add_control(kWord * (3 + deployment_.ranks + topology_.num_nodes()));
+    }
+  }
+
+  void count_low_latency() {
+    const LowLatencyLayout layout = LowLatencyLayout::make({.max_tokens = low_latency_tokens(),
+                                                            .hidden = deployment_.layer.hidden,
+                                                            .topk = deployment_.layer.routing.topk,
+                                                            .in_dtype = deployment_.layer.dtype},
+                                                           deployment_.ranks);
+    const bool one_node = topology_.num_nodes() == 1;
+    const bool by_messages = on_gpus() && !one_node;  // within nodes, too
+    const double row = dispatch_row_bytes(All2AllBackend::kLowLatency, deployment_);
+    const double flags =
+        on_gpus() && one_node
+            ? kWord * std::ceil(static_cast<double>(deployment_.layer.hidden) / comm::kPartElements)
+            : 0;
+    for (int s = 0; s < deployment_.ranks; ++s) {
+      for (int r = 0; r < deployment_.ranks; ++r) {
+        const bool by_message = by_messages || !same_node(s, r);
+        send(&RankTraffic::dispatch, s, r,
+             by_message ? static_cast<double>(layout.mailbox_bytes())
+                        : copies_.rank_copies(s, r) * row);
+        send(&RankTraffic::combine, r, s,
+             copies_.rank_selections(s, r) *
+                 (row_bytes(deployment_) + (by_message ? kReturnedRowHeader : flags)));
+      }
+    }
+  }
+
+  const Deployment& deployment_;
+  const Copies& copies_;
+  Topology topology_;
+  std::vector<int> node_of_;
+  std::vector<RankTraffic> ranks_;
+};
+
+}  // namespace
+
+std::vector<RankTraffic> traffic(All2AllBackend backend,
+                                 const Deployment& deployment,
+                                 const Copies& copies,
+                                 double tokens) {
+  return Counter(deployment, copies).count(backend, tokens);
+}
+
+RowLayout high_throughput_layout(const Deployment& d) {
+  std::vector<int64_t> payloads = {static_cast<int64_t>(row_bytes(d))};
+  if (travels_quantized(All2AllBackend::kHighThroughput, d.formats)) {
+    const int64_t values = d.layer.hidden * bits(storage_dtype(d.formats.activations->format)) / 8;
+    payloads = {values, quantized_row_bytes(d) - values};
+  }
+  return {payloads, d.layer.routing.topk, true};
+}
+
+int64_t low_latency_tokens() {
+  return MoeConfig().max_num_tokens;
+}
+
+// As the backends of src/layer do: high throughput what is quantized by blocks of a row, low
+// latency fp8 by groups of 128, all-gather everything but rows with one dynamic scale for all.
+bool travels_quantized(All2AllBackend backend, const Formats& formats) {
+  if (!formats.activations) {
+    return false;
+  }
+  const QuantizeSpec& spec = *formats.activations;
+  switch (backend) {
+    case All2AllBackend::kHighThroughput:
+      return spec.group.row == 1 && spec.group.col > 0;
+    case All2AllBackend::kLowLatency:
+      return spec.format == QuantFormat::kFp8 && spec.group == GroupShape{1, 128};
+    case All2AllBackend::kAllGatherReduceScatter:
+      return !spec.group.is_per_tensor();
+    case All2AllBackend::kNone:
+      return true;  // nothing travels
+  }
+  return false;
+}
+
+double dispatch_row_bytes(All2AllBackend backend, const Deployment& d) {
+  const int64_t topk = d.layer.routing.topk;
+  const auto payload = travels_quantized(backend, d.formats)
+                           ? static_cast<double>(quantized_row_bytes(d))
+                           : row_bytes(d);
+  switch (backend) {
+    case All2AllBackend::kNone:
+      return 0;
+    case All2AllBackend::kAllGatherReduceScatter:
+      return payload + static_cast<double>(8 * topk);
+    case All2AllBackend::kHighThroughput:
+      return static_cast<double>(high_throughput_layout(d).row_bytes());
+    case All2AllBackend::kLowLatency:
+      break;
+  }
+  if (d.device.is_cuda()) {  // header words, and a flag per part
+    const double parts =
+        std::ceil(static_cast<double>(d.layer.hidden) / static_cast<double>(comm::kPartElements));
+    return payload + kWord * (static_cast<double>(topk + 2) + parts);
+  }
+  return static_cast<double>(
+      LowLatencyLayout::make({.hidden = d.layer.hidden, .topk = topk, .in_dtype = d.layer.dtype}, 1)
+          .message_bytes());
+}
+
+}  // namespace moebius::plan
