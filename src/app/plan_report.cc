@@ -138,8 +138,14 @@ std::string note(const Forecast& f) {
     return fmt::format("refused: {}", f.support.reason);
   }
   std::string text = f.fits ? "" : "does not fit";
+  const auto add = [&](const std::string& more) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", more);
+  };
   if (f.pieces > 1) {
-    text += fmt::format("{}in {} pieces", text.empty() ? "" : ", ", f.pieces);
+    add(fmt::format("in {} pieces", f.pieces));
+  }
+  if (f.is_beyond_kernels) {
+    add("more ranks than its kernels take today");
   }
   return text;
 }
@@ -260,6 +266,14 @@ void add_sweep(Report& report, const PlanResult& r) {
   }
   report.heading(by_tokens ? "calls by tokens per rank" : "calls by ranks");
   report.table("sweep", "rows", columns, rows);
+  const bool is_beyond = std::any_of(r.rows.begin(), r.rows.end(), [](const SweepRow& row) {
+    return row.deployment.redundant_experts > 0 || row.forecasts.back().is_beyond_kernels;
+  });
+  if (is_beyond) {
+    report.line(
+        "sweep", "beyond", "{beyond}",
+        {{"beyond", "redundant experts, and more than 64 GPUs, are not built yet: forecasts"}});
+  }
   report.line("sweep", "fastest", "{fastest} {by}",
               {{"fastest", turns(r.rows, by_tokens)}, {"by", by_tokens ? "tokens" : "ranks"}});
 }

@@ -6,8 +6,9 @@
 #include <cmath>
 
 #include "comm/bank.h"
+#include "comm/cuda/low_latency_layout.h"
+#include "comm/low_latency_layout.h"
 #include "layer/run_experts.h"
-#include "moebius/low_latency.h"
 #include "plan/traffic.h"
 
 namespace moebius::plan {
@@ -36,13 +37,6 @@ int64_t most_rows(const Deployment& d, const Copies& copies) {
     most = std::max(most, copies.received(rank));
   }
   return static_cast<int64_t>(std::ceil(most));
-}
-
-LowLatencyOptions low_latency_options(const Deployment& d) {
-  return {.max_tokens = low_latency_tokens(),
-          .hidden = d.layer.hidden,
-          .topk = d.layer.routing.topk,
-          .in_dtype = d.layer.dtype};
 }
 
 // What MoeLayer keeps of its own tokens: logits, ids, weights, routed and shared sums.
@@ -77,8 +71,20 @@ int64_t prepare_workspace(All2AllBackend backend, const Deployment& d, int64_t r
 
 }  // namespace
 
+// The layouts themselves and not LowLatency::size_hint, which knows GPUs only in a build with CUDA.
 int64_t low_latency_window_bytes(const Deployment& d) {
-  return LowLatency::size_hint(low_latency_options(d), d.ranks, d.num_places(), d.device);
+  const LayerShape& l = d.layer;
+  if (d.device.is_cuda() && d.topology().num_nodes() == 1) {
+    return comm::CudaLowLatencyLayout::make(low_latency_tokens(), l.routing.topk, l.hidden,
+                                            bits(l.dtype) / 8, d.ranks, most_places(d))
+        .bytes();
+  }
+  return LowLatencyLayout::make({.max_tokens = low_latency_tokens(),
+                                 .hidden = l.hidden,
+                                 .topk = l.routing.topk,
+                                 .in_dtype = l.dtype},
+                                d.ranks)
+      .bytes();
 }
 
 int64_t receive_bank_bytes(const Deployment& d, int64_t rows) {

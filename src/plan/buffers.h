@@ -23,8 +23,7 @@ struct Buffers {
 // Of the rank that holds and receives most.  copies: those of a call (low latency: of a piece).
 Buffers buffers(All2AllBackend backend, const Deployment& deployment, const Copies& copies);
 
-// A window of low latency, and a receive bank of high throughput for this many rows: what
-// LowLatency::size_hint and BankPool give.
+// A window of low latency, and a receive bank of high throughput for this many rows.
 int64_t low_latency_window_bytes(const Deployment& deployment);
 int64_t receive_bank_bytes(const Deployment& deployment, int64_t rows);
 

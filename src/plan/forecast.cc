@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/cuda/signals.h"
 #include "moebius/modular_kernel.h"
 #include "plan/formats.h"
 
@@ -122,6 +123,8 @@ Forecast forecast(All2AllBackend backend, const Deployment& d, const Machine& ma
   Forecast f;
   f.backend = backend;
   f.support = backend_accepts(backend, d);
+  f.is_beyond_kernels = d.device.is_cuda() && d.ranks > comm::kMaxCudaRanks &&
+                        backend != All2AllBackend::kAllGatherReduceScatter;
   f.router = router_us(d, machine, static_cast<double>(d.tokens));
   f.microbatches = num_parts(d, pieces.front().tokens);
   for (const Piece& piece : pieces) {

@@ -32,6 +32,8 @@ struct Forecast {
   double rows = 0;     // that the fullest rank computes
   double touched = 0;  // rank 0's experts with rows, in the first piece
 
+  bool is_beyond_kernels = false;  // more GPUs than kernels take today: shown all the same
+
   bool works() const { return support.ok && fits; }
 };
 

@@ -25,7 +25,7 @@ int64_t popularity_step(int64_t num_experts) {
 }
 
 // Sum over all sets that routing can choose, of the product of their experts' weights.
-// by_group[g][k]: over sets of k experts in g open groups.
+// by_group[g][k]: over sets of k experts in g open groups, none of which is left out.
 long double sum_over_sets(const RoutingFacts& facts, std::span<const double> weights) {
   const auto topk = static_cast<size_t>(facts.topk);
   const auto open = static_cast<size_t>(facts.topk_groups);
@@ -43,7 +43,7 @@ long double sum_over_sets(const RoutingFacts& facts, std::span<const double> wei
     }
     for (size_t g = open; g > 0; --g) {  // the group is open, or it is not
       for (size_t k = 0; k <= topk; ++k) {
-        for (size_t inside = 0; inside <= k; ++inside) {
+        for (size_t inside = 1; inside <= k; ++inside) {
           by_group[g][k] += by_group[g - 1][k - inside] * group[inside];
         }
       }
@@ -62,7 +62,7 @@ RoutingModel::RoutingModel(const RoutingFacts& facts) : facts_(facts) {
   expect_ge(facts.num_groups, 1, "groups of experts");
   expect_multiple_of(facts.num_experts, facts.num_groups, "experts");
   expect_ge(facts.topk_groups, 1, "open groups");
-  expect_le(facts.topk_groups, facts.num_groups, "open groups");
+  expect_le(facts.topk_groups, std::min(facts.num_groups, facts.topk), "open groups");
   expect_le(facts.topk, facts.topk_groups * (facts.num_experts / facts.num_groups), "topk");
   expect(facts.skew >= 0 && facts.skew <= 10, "skew is outside [0, 10]");
   weights_.resize(static_cast<size_t>(facts.num_experts));
@@ -72,6 +72,12 @@ RoutingModel::RoutingModel(const RoutingFacts& facts) : facts_(facts) {
         std::pow(static_cast<double>(n + 1), -facts.skew);
   }
   all_ = sum_over_sets(facts_, weights_);
+  std::vector<double> share(weights_.size(), 0.0);
+  for (size_t e = 0; e < share.size(); ++e) {
+    share[e] = 1;
+    selected_.push_back(reached(share));
+    share[e] = 0;
+  }
 }
 
 double RoutingModel::reached(std::span<const double> share) const {
@@ -80,12 +86,6 @@ double RoutingModel::reached(std::span<const double> share) const {
     elsewhere[e] *= 1 - share[e];
   }
   return static_cast<double>(1 - sum_over_sets(facts_, elsewhere) / all_);
-}
-
-double RoutingModel::selected(int64_t expert) const {
-  std::vector<double> share(weights_.size(), 0.0);
-  share[static_cast<size_t>(expert)] = 1;
-  return reached(share);
 }
 
 }  // namespace moebius::plan

@@ -31,15 +31,16 @@ class RoutingModel {
 
   const RoutingFacts& facts() const { return facts_; }
   // That a token selects expert e.
-  double selected(int64_t expert) const;
+  double selected(int64_t expert) const { return selected_[static_cast<size_t>(expert)]; }
   // That some selection of a token goes to a place which takes share[e] (0 to 1) of the rows of
   // expert e: 1 where the expert lives there, 1/2 where one of two replicas does.
   double reached(std::span<const double> share) const;
 
  private:
   RoutingFacts facts_;
-  std::vector<double> weights_;  // [E]
-  long double all_ = 0;          // over all sets
+  std::vector<double> weights_;   // [E]
+  long double all_ = 0;           // over all sets
+  std::vector<double> selected_;  // [E]
 };
 
 }  // namespace moebius::plan

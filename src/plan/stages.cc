@@ -10,7 +10,8 @@ namespace moebius::plan {
 namespace {
 
 // Collective calls of the hosts in one direction.  High throughput: counts and the end, or between
-// nodes the message, too.  All-gather: number of tokens, rows, ids, weights, scales; one for sums.
+// nodes the message, too.  Low latency: messages between nodes, and on a CPU the number of pieces;
+// hosts of GPUs run ahead.  All-gather: number of tokens, rows, ids, weights, scales; one for sums.
 int num_exchanges(All2AllBackend backend, const Deployment& d, bool is_dispatch) {
   const bool many_nodes = d.topology().num_nodes() > 1;
   switch (backend) {
@@ -21,7 +22,7 @@ int num_exchanges(All2AllBackend backend, const Deployment& d, bool is_dispatch)
     case All2AllBackend::kHighThroughput:
       return many_nodes ? 3 : d.device.is_cuda() ? 0 : 2;
     case All2AllBackend::kLowLatency:
-      return many_nodes || is_dispatch ? 1 : 0;
+      return many_nodes || (is_dispatch && !d.device.is_cuda()) ? 1 : 0;
   }
   return 0;
 }

@@ -120,10 +120,6 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
   expect_refused({"bench", "layer", "--preset", "tiny", "--tokens", "1,0"}, {"0"});
 }
 
-TEST(Usage, OptionsOfLaterStepsSayThatTheyAreNotBuilt) {
-  expect_refused({"plan", "--gpus", "8"}, {"plan: not built yet"});
-}
-
 TEST(Usage, GroupsAndDevicesThatDoNotGoTogether) {
   const auto refused = [](const std::vector<std::string>& option,
                           const std::vector<std::string>& parts) {

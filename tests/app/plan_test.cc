@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// moebius plan: text and JSON, beside a run of the same case, and what it refuses.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/app/command.h"
+#include "tests/app/tiny_model.h"
+
+namespace moebius {
+namespace {
+
+using test::CommandResult;
+using test::read_json;
+using test::run_command;
+using test::ScratchFolder;
+using test::tiny_model;
+using Words = std::vector<std::string>;
+using nlohmann::json;
+
+json backend(const json& list, const std::string& name) {
+  for (const json& row : list) {
+    if (row["backend"] == name) {
+      return row;
+    }
+  }
+  ADD_FAILURE() << name << " is not in " << list;
+  return {};
+}
+
+TEST(Plan, TextAndJsonHaveTheSameFigures) {
+  const ScratchFolder scratch;
+  const CommandResult result =
+      run_command({"plan", "--preset", "deepseek-v3", "--ranks", "64", "--tokens", "4096",
+                   "--quant", "fp8", "--microbatches", "2", "--json", scratch / "plan.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  const json plan = read_json(scratch / "plan.json");
+  EXPECT_EQ(plan["deployment"]["nodes"], 8);
+  EXPECT_EQ(plan["deployment"]["experts_per_rank"], 4);
+  EXPECT_EQ(plan["routing"]["rows"], 4096 * 8);
+  for (const char* name : {"allgather_reducescatter", "high_throughput", "low_latency"}) {
+    EXPECT_GT(backend(plan["bytes"]["backends"], name)["inter_node_bytes"], 0);
+    EXPECT_GT(backend(plan["buffers"]["backends"], name)["total_bytes"], 0);
+    EXPECT_GT(backend(plan["time"]["backends"], name)["call_us"], 0);
+    EXPECT_NE(result.out.find(name), std::string::npos);
+  }
+  // Tokens reach 4 of 8 groups of experts, so of nodes.
+  EXPECT_LE(plan["routing"]["node_copies"], 4);
+  EXPECT_EQ(plan["choice"]["all2all"], "high_throughput");
+  EXPECT_NE(result.out.find("choice         high_throughput"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("node_gb_per_s 50"), std::string::npos) << result.out;  // is assumed
+  EXPECT_GE(plan["machine"]["figures"].size(), 20u);
+}
+
+// All-gather's bytes do not depend on the routing; the others' are near the mean of all routings.
+TEST(Plan, BytesAreThoseOfARun) {
+  const ScratchFolder scratch;
+  for (const char* per_node : {"4", "2"}) {
+    for (const std::string name : {"allgather_reducescatter", "high_throughput", "low_latency"}) {
+      const std::string run_file = scratch / (name + per_node + "run.json");
+      ASSERT_EQ(
+          run_command({"run", "--model", tiny_model(), "--ranks", "4", "--ranks-per-node", per_node,
+                       "--all2all", name, "--tokens", "800", "--repeat", "1", "--json", run_file})
+              .exit_code,
+          0);
+      const std::string plan_file = scratch / (name + per_node + "plan.json");
+      const CommandResult planned =
+          run_command({"plan", "--model", tiny_model(), "--ranks", "4", "--ranks-per-node",
+                       per_node, "--tokens", "200", "--machine", "cpu", "--json", plan_file});
+      ASSERT_EQ(planned.exit_code, 0) << planned.err;
+      const json run = read_json(run_file)["parallel"];
+      const json plan = backend(read_json(plan_file)["bytes"]["backends"], name);
+      for (const char* key : {"intra_node_bytes", "inter_node_bytes"}) {
+        const double mean = run[key].get<double>() / 4;
+        const double expected = plan[key].get<double>();
+        EXPECT_NEAR(expected, mean, name == "allgather_reducescatter" ? 0.5 : 0.1 * mean)
+            << name << ", " << per_node << " per node, " << key;
+      }
+    }
+  }
+}
+
+TEST(Plan, SweepsSayWhoIsFastestWhere) {
+  const ScratchFolder scratch;
+  const auto sweep = [&](const char* over) {
+    const std::string file = scratch / (std::string(over) + ".json");
+    const CommandResult result =
+        run_command({"plan", "--preset", "deepseek-v3", "--ranks", "8", "--quant", "fp8",
+                     "--layers", "1", "--sweep", over, "--json", file});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("fastest"), std::string::npos) << result.out;
+    return read_json(file)["sweep"];
+  };
+  const json ranks = sweep("ranks");
+  ASSERT_EQ(ranks["rows"].size(), 11u);
+  EXPECT_EQ(ranks["rows"].back()["ranks"], 2048);
+  EXPECT_EQ(ranks["rows"].back()["redundant_experts"], 2048 - 256);
+  const json tokens = sweep("tokens");
+  ASSERT_EQ(tokens["rows"].size(), 15u);
+  EXPECT_TRUE(tokens["crossover_tokens"].is_number()) << tokens;
+  for (const json& row : tokens["rows"]) {
+    EXPECT_GT(row["low_latency"], 0);
+  }
+}
+
+TEST(Plan, WhatDoesNotFitIsSaid) {
+  const ScratchFolder scratch;
+  const CommandResult result = run_command(
+      {"plan", "--preset", "deepseek-v3", "--ranks", "8", "--json", scratch / "plan.json"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.out.find("none works: the least is"), std::string::npos) << result.out;
+  EXPECT_TRUE(read_json(scratch / "plan.json")["choice"]["all2all"].is_null());
+}
+
+TEST(Plan, RefusesInOneLine) {
+  const auto refused = [](Words words, const std::string& part) {
+    words.insert(words.begin(), "plan");
+    const CommandResult result = run_command(words);
+    EXPECT_EQ(result.exit_code, 2) << words.back();
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  };
+  refused({}, "--preset or --model");
+  refused({"--preset", "tiny", "--model", tiny_model()}, "exclude each other");
+  refused({"--preset", "gpt-6"}, "preset is gpt-6, expected one of");
+  refused({"--preset", "tiny", "--quant", "fp3"}, "quant is fp3, expected one of");
+  refused({"--preset", "tiny", "--ranks", "17"}, "17 ranks, but tiny has 16 experts");
+  refused({"--preset", "tiny", "--ranks", "0"}, "--ranks");
+  refused({"--preset", "tiny", "--tokens", "0"}, "--tokens");
+  refused({"--preset", "tiny", "--machine", "abacus"}, "machine is abacus");
+  refused({"--preset", "tiny", "--machine", "no_such.json"}, "no_such.json");
+  refused({"--preset", "tiny", "--link-gb-per-s", "-1"}, "--link-gb-per-s");
+  refused({"--preset", "tiny", "--sweep", "moons"}, "--sweep");
+  refused({"--model", "no_such_folder"}, "no_such_folder");
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Buffers against what the library allocates.
+#include "plan/buffers.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/high_throughput_cpu.h"
+#include "comm/low_latency_cpu.h"
+#include "moebius/checkpoint.h"
+#include "moebius/quantize.h"
+#include "plan/traffic.h"
+#include "tests/plan/problems.h"
+
+namespace moebius::plan {
+namespace {
+
+TEST(Buffers, LowLatencyWindowIsTheOneThatIsMade) {
+  const Deployment d = small_deployment(3, 0, 16);
+  run_thread_ranks({.num_ranks = 3}, [&](Group& group) {
+    const CpuLowLatency made(group, ExpertPlacement::linear(16, 3),
+                             {.max_tokens = low_latency_tokens(), .hidden = 256, .topk = 4});
+    EXPECT_EQ(made.window->bytes(), low_latency_window_bytes(d));
+  });
+}
+
+#ifdef MOEBIUS_HAVE_CUDA
+TEST(Buffers, LowLatencyWindowOfGpusIsTheHint) {
+  for (const int ranks : {2, 8, 64}) {
+    Deployment d = preset_deployment("deepseek-v3", "none", ranks);
+    d.ranks_per_node = 0;
+    EXPECT_EQ(LowLatency::size_hint({.max_tokens = low_latency_tokens(), .hidden = 7168, .topk = 8},
+                                    ranks, 256, Device::cuda(0)),
+              low_latency_window_bytes(d));
+  }
+}
+#endif
+
+TEST(Buffers, ReceiveBankIsTheOneThatIsMade) {
+  for (const char* quant : {"none", "fp8"}) {
+    Deployment d = small_deployment(3, 0, 50);
+    d.formats = find_formats(quant, d.layer);
+    std::vector<std::vector<int32_t>> ids;
+    for (uint64_t r = 0; r < 3; ++r) {
+      ids.push_back(random_ids(d.layer.routing, d.tokens, r));
+    }
+    const Copies copies = counted_copies(d, ids);
+    double most = 0;
+    for (int r = 0; r < 3; ++r) {
+      most = std::max(most, copies.received(r));
+    }
+    run_thread_ranks({.num_ranks = 3}, [&](Group& group) {
+      CpuHighThroughput made(group, ExpertPlacement::linear(16, 3));
+      DispatchInput input;
+      input.payloads = {Tensor::zeros({50, 256}, DType::kBF16)};
+      if (d.formats.activations) {
+        input.payloads = {Tensor::zeros({50, 256}, DType::kF8E4M3),
+                          Tensor::zeros({50, 2}, DType::kF32)};
+      }
+      input.topk_ids = Tensor::empty({50, 4}, DType::kI32);
+      std::copy(ids[static_cast<size_t>(group.rank())].begin(),
+                ids[static_cast<size_t>(group.rank())].end(), input.topk_ids.data<int32_t>());
+      input.topk_weights = Tensor::zeros({50, 4}, DType::kF32);
+      made.dispatch_async(input, Stream()).finish();
+      EXPECT_EQ(made.receive_banks.bytes(0), receive_bank_bytes(d, static_cast<int64_t>(most)));
+    });
+  }
+}
+
+TEST(Buffers, WeightsAreThoseOfEveryScheme) {
+  for (const char* preset : {"tiny", "tiny-deepseek-v3"}) {
+    for (const QuantSchemeInfo& scheme : load_quant_schemes()) {
+      const LayerShape layer = layer_of_preset(preset);
+      const Formats formats = find_formats(scheme.name, layer);
+      for (const auto& [rows, cols] : {std::pair(layer.w1_rows(layer.intermediate), layer.hidden),
+                                       std::pair(layer.hidden, layer.intermediate)}) {
+        const Quantized made = allocate_quantized(*formats.weights, rows, cols);
+        EXPECT_EQ(matrix_bytes(formats.weights, layer.dtype, rows, cols),
+                  made.values.nbytes() + made.scale.nbytes())
+            << scheme.name;
+      }
+    }
+  }
+}
+
+TEST(Buffers, GrowWithRanksWhereTheyMust) {
+  Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
+  d.tokens = 128;
+  const RoutingModel model(d.layer.routing);
+  Buffers before;
+  for (const int ranks : {8, 64, 256, 2048}) {
+    d.ranks = ranks;
+    d.redundant_experts = std::max(0, ranks - 256);
+    const Buffers now = buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 128));
+    EXPECT_GT(now.windows, before.windows);
+    EXPECT_GT(now.total(58), 0);
+    if (before.weights > 0) {
+      EXPECT_LE(now.weights, before.weights);
+    }
+    before = now;
+  }
+}
+
+}  // namespace
+}  // namespace moebius::plan

@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "moebius/error.h"
+#include "tests/plan/problems.h"
+
+namespace moebius::plan {
+namespace {
+
+constexpr All2AllBackend kBackends[] = {All2AllBackend::kAllGatherReduceScatter,
+                                        All2AllBackend::kHighThroughput,
+                                        All2AllBackend::kLowLatency};
+
+// From the formulas of docs/plan.md, by hand: one GPU, every expert local.
+TEST(Forecast, OneGpuIsProductsWeightsAndMoves) {
+  Deployment d = preset_deployment("qwen3-30b-a3b", "none", 1);
+  d.tokens = 4096;
+  const Machine m = find_machine("h200");
+  const Forecast f = forecast(All2AllBackend::kNone, d, m);
+  const double rows = 4096 * 8;
+  const double products = rows * 2 * 2048 * 3 * 768 / m.bf16_tflops.value * 1e-6;
+  const double weights = 128 * 3.0 * 768 * 2048 * 2 / m.weight_gb_per_s.value * 1e-3;
+  ASSERT_GT(products, weights);  // 256 rows per expert: whole tiles
+  const double bytes = rows * (2 * 4096 + (2 * 768 + 768) * 2 + 4096) + 4096.0 * 4096;
+  EXPECT_NEAR(f.experts, m.experts_us.value + products + bytes / m.copy_gb_per_s.value * 1e-3,
+              1e-6);
+  EXPECT_NEAR(f.router, m.router_us.value + 4096 * 2.0 * 2048 * 128 / m.router_tflops.value * 1e-6,
+              1e-6);
+  EXPECT_NEAR(f.call, f.router + f.prepare + f.experts + f.finalize + f.shared, 1e-6);
+  EXPECT_EQ(f.copies, 0);
+  EXPECT_EQ(f.traffic.intra_out() + f.traffic.inter_out(), 0);
+}
+
+TEST(Forecast, FewTokensReadTheWeightsOfTouchedExperts) {
+  Deployment d = preset_deployment("qwen3-30b-a3b", "none", 1);
+  const Machine m = find_machine("h200");
+  const Forecast f = forecast(All2AllBackend::kNone, d, m);
+  EXPECT_NEAR(f.touched, 8, 1e-9);
+  EXPECT_NEAR(f.experts - m.experts_us.value, 8 * 3.0 * 768 * 2048 * 2 / 3900e3, 0.1);
+}
+
+TEST(Forecast, MoreTokensNeverTakeLess) {
+  for (const char* machine : {"h200", "cpu"}) {
+    const Machine m = find_machine(machine);
+    for (const int ranks : {2, 8, 32}) {
+      for (const All2AllBackend backend : kBackends) {
+        Deployment d = preset_deployment("deepseek-v3", "fp8", ranks);
+        d.device = m.type == DeviceType::kCuda ? Device::cuda(0) : Device::cpu();
+        double before = 0;
+        for (const int64_t tokens : {1, 7, 64, 256, 257, 1000, 4096}) {
+          d.tokens = tokens;
+          const Forecast f = forecast(backend, d, m);
+          EXPECT_TRUE(std::isfinite(f.call));
+          EXPECT_GE(f.call, before) << machine << " " << name(backend) << " " << tokens;
+          before = f.call;
+        }
+      }
+    }
+  }
+}
+
+TEST(Forecast, FasterLinksNeverTakeMore) {
+  Machine m = find_machine("h200");
+  Deployment d = preset_deployment("deepseek-v3", "fp8", 16);
+  d.tokens = 1024;
+  for (const All2AllBackend backend : kBackends) {
+    double before = std::numeric_limits<double>::infinity();
+    for (const double gb_per_s : {1.0, 10.0, 50.0, 300.0}) {
+      m.node_gb_per_s.value = gb_per_s;
+      const double call = forecast(backend, d, m).call;
+      EXPECT_LT(call, before);
+      before = call;
+    }
+  }
+}
+
+TEST(Forecast, LowLatencyIsCutIntoPieces) {
+  Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
+  const Machine m = find_machine("h200");
+  const auto line = [&](int64_t tokens) {
+    d.tokens = tokens;
+    return forecast(All2AllBackend::kLowLatency, d, m);
+  };
+  const Forecast one = line(256);
+  const Forecast more = line(3 * 256 + 10);
+  EXPECT_EQ(one.pieces, 1);
+  EXPECT_EQ(more.pieces, 4);
+  EXPECT_NEAR(more.line.total, 3 * one.line.total + line(10).line.total, 1e-6);
+  EXPECT_NEAR(more.traffic.dispatch.intra_out,
+              3 * one.traffic.dispatch.intra_out + line(10).traffic.dispatch.intra_out, 1e-3);
+}
+
+TEST(Forecast, MicrobatchesHideWhatTravelsAndAreFewWithFewTokens) {
+  Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
+  const Machine m = find_machine("h200");
+  d.tokens = 8192;
+  d.microbatches = 2;
+  const Forecast two = forecast(All2AllBackend::kHighThroughput, d, m);
+  EXPECT_EQ(two.microbatches, 2);
+  EXPECT_GT(two.line.hidden_share(), 0.5);
+  d.microbatches = 1;
+  EXPECT_GT(forecast(All2AllBackend::kHighThroughput, d, m).call, two.call);
+  d.microbatches = 4;
+  d.tokens = 100;  // 32 in each at least
+  EXPECT_EQ(forecast(All2AllBackend::kHighThroughput, d, m).microbatches, 3);
+  d.tokens = 20;
+  EXPECT_EQ(forecast(All2AllBackend::kHighThroughput, d, m).microbatches, 1);
+}
+
+TEST(Forecast, WhatDoesNotFitOrIsRefusedIsNotChosen) {
+  Deployment d = preset_deployment("deepseek-v3", "none", 8);
+  d.layers = 58;
+  const Machine m = find_machine("h200");
+  std::vector<Forecast> all;
+  for (const All2AllBackend backend : kBackends) {
+    all.push_back(forecast(backend, d, m));
+    EXPECT_FALSE(all.back().fits) << name(backend);  // 2.6 TB of experts in bf16 over 8
+  }
+  EXPECT_EQ(fastest(all), nullptr);
+  d.layers = 1;
+  d.formats = find_formats("fp8_w8a8_channel", d.layer);
+  const Forecast refused = forecast(All2AllBackend::kLowLatency, d, m);
+  EXPECT_FALSE(refused.support.ok);
+  EXPECT_NE(refused.support.reason.find("per token"), std::string::npos) << refused.support.reason;
+  EXPECT_FALSE(refused.works());
+}
+
+TEST(Forecast, SweepsReach2048RanksAndTheCrossoverIsOne) {
+  Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
+  const Machine m = find_machine("h200");
+  const auto rows = sweep_ranks(d, m, 2048);
+  ASSERT_EQ(rows.size(), 11u);
+  EXPECT_EQ(rows.back().deployment.ranks, 2048);
+  EXPECT_EQ(rows.back().deployment.redundant_experts, 1792);
+  for (const SweepRow& row : rows) {
+    for (const Forecast& f : row.forecasts) {
+      EXPECT_TRUE(std::isfinite(f.call) && f.call > 0);
+      EXPECT_GT(f.buffers.total(58), 0);
+    }
+  }
+  const auto at = crossover_tokens(d, m, All2AllBackend::kLowLatency,
+                                   All2AllBackend::kHighThroughput, 1, 16384);
+  ASSERT_TRUE(at.has_value());
+  const auto faster = [&](int64_t tokens) {
+    d.tokens = tokens;
+    return forecast(All2AllBackend::kHighThroughput, d, m).call <
+           forecast(All2AllBackend::kLowLatency, d, m).call;
+  };
+  EXPECT_TRUE(faster(*at));
+  EXPECT_FALSE(*at > 1 && faster(*at - 1));
+}
+
+}  // namespace
+}  // namespace moebius::plan

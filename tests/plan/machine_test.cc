@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "moebius/error.h"
+#include "tests/temp_dir.h"
+
+namespace moebius::plan {
+namespace {
+
+TEST(Machine, EveryNameIsValidAndSaysWhereItsFiguresAreFrom) {
+  for (const std::string& name : machine_names()) {
+    const Machine machine = find_machine(name);
+    EXPECT_NO_THROW(expect_valid(machine));
+    for (const MachineFigure& f : machine_figures()) {
+      EXPECT_FALSE((machine.*f.figure).source.empty()) << name << " " << f.key;
+    }
+  }
+  EXPECT_THROW(find_machine("abacus"), InvalidArgument);
+}
+
+TEST(Machine, FilesReplaceFiguresOfABase) {
+  const TempDir folder;
+  const auto write = [&](const char* text) {
+    std::ofstream(folder / "m.json") << text;
+    return (folder / "m.json").string();
+  };
+  const Machine machine =
+      read_machine(write(R"({"base": "h200", "description": "mine", "link_gb_per_s": 100})"));
+  EXPECT_EQ(machine.description, "mine");
+  EXPECT_EQ(machine.link_gb_per_s.value, 100);
+  EXPECT_EQ(machine.link_gb_per_s.source, "file");
+  EXPECT_EQ(machine.node_gb_per_s.value, find_machine("h200").node_gb_per_s.value);
+  const auto refused = [&](const char* text, const char* part) {
+    try {
+      read_machine(write(text));
+      ADD_FAILURE() << text;
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  refused("{", "not JSON");
+  refused("[]", "not a JSON object");
+  refused("{}", "base");
+  refused(R"({"base": "abacus"})", "machine is abacus");
+  refused(R"({"base": "h200", "speed": 3})", "speed is no figure");
+  refused(R"({"base": "h200", "link_gb_per_s": "fast"})", "link_gb_per_s");
+  refused(R"({"base": "h200", "link_gb_per_s": -1})", "link_gb_per_s is -1, expected at least 0");
+  refused(R"({"base": "h200", "link_gb_per_s": 0})", "link_gb_per_s is 0");
+  refused(R"({"base": "cpu", "read_overlap": 2})", "read_overlap is 2");
+  EXPECT_THROW(read_machine((folder / "none.json").string()), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace moebius::plan

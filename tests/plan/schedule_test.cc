@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Schedules worked out by hand.
+#include "plan/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace moebius::plan {
+namespace {
+
+PartTimes part(
+    double prepare, double there, double shared, double experts, double back, double end) {
+  return {prepare, there, shared, true, experts, back, end};
+}
+
+TEST(Schedule, OnePartWaitsForItsRows) {
+  const PartTimes p = part(1, 10, 0, 20, 8, 2);
+  const Timeline line = run_schedule({&p, 1}, 7);
+  EXPECT_DOUBLE_EQ(line.total, 41);
+  EXPECT_DOUBLE_EQ(line.travelled, 18);
+  EXPECT_DOUBLE_EQ(line.waited, 18);
+  EXPECT_DOUBLE_EQ(line.hidden_share(), 0);
+}
+
+TEST(Schedule, SharedExpertsAreComputedWhileRowsTravel) {
+  const PartTimes early = part(1, 10, 4, 20, 8, 2);
+  EXPECT_DOUBLE_EQ(run_schedule({&early, 1}, 7).waited, 6 + 8);
+  EXPECT_DOUBLE_EQ(run_schedule({&early, 1}, 7).total, 41);
+  PartTimes late = early;
+  late.shares_early = false;
+  EXPECT_DOUBLE_EQ(run_schedule({&late, 1}, 7).waited, 10 + 4);
+  const PartTimes longer = part(1, 10, 12, 20, 8, 2);  // than the rows travel
+  EXPECT_DOUBLE_EQ(run_schedule({&longer, 1}, 7).total, 1 + 12 + 20 + 8 + 2);
+}
+
+// A: sent at 1, there 1..11.  B: sent at 2, there 11..21.  A computes 11..31, back 31..39.  B's
+// rows are there; it computes 31..51, back 51..59.  A is back at 39, receives 51..53.  B waits
+// until 59, receives until 61.
+TEST(Schedule, TwoPartsHideEachOthersRows) {
+  const std::vector<PartTimes> parts(2, part(1, 10, 0, 20, 8, 2));
+  const Timeline line = run_schedule(parts, 7);
+  EXPECT_DOUBLE_EQ(line.total, 61);
+  EXPECT_DOUBLE_EQ(line.travelled, 36);
+  EXPECT_DOUBLE_EQ(line.waited, 9 + 6);
+}
+
+// Sends at 1, 2, 3; there at 11, 21, 31.  Computes A 11..16, B 21..26, C 31..36: the link limits.
+// Back: A 31..39 (behind C's rows), B 39..47, C 47..55.  A receives 39..41, B 47..49, C 55..57.
+TEST(Schedule, ThreePartsQueueOnTheLink) {
+  const std::vector<PartTimes> parts(3, part(1, 10, 0, 5, 8, 2));
+  const Timeline line = run_schedule(parts, 7);
+  EXPECT_DOUBLE_EQ(line.total, 57);
+  EXPECT_DOUBLE_EQ(line.travelled, 54);
+  EXPECT_DOUBLE_EQ(line.waited, 8 + 5 + 5 + 3 + 6 + 6);
+}
+
+// With two in flight the third begins where the first has ended: A 1..11, B there 21; A computes
+// 11..16, back 21..29; B computes 21..26, back 29..37; A receives 29..31, and C is prepared until
+// 32 and there 37..47; B receives 37..39; C computes 47..52, back 52..60, receives until 62.
+TEST(Schedule, TwoInFlightGoInPairs) {
+  const std::vector<PartTimes> parts(3, part(1, 10, 0, 5, 8, 2));
+  EXPECT_DOUBLE_EQ(run_schedule(parts, 2).total, 62);
+}
+
+TEST(Schedule, NeverBelowEitherResourceNorAboveTheirSum) {
+  for (int count = 1; count <= 9; ++count) {
+    for (const double there : {0.0, 3.0, 40.0}) {
+      const std::vector<PartTimes> parts(static_cast<size_t>(count), part(1, there, 2, 7, 5, 1));
+      for (const int in_flight : {1, 2, 7}) {
+        const Timeline line = run_schedule(parts, in_flight);
+        EXPECT_GE(line.total, 11 * count);
+        EXPECT_GE(line.total, line.travelled);
+        EXPECT_LE(line.total, 11 * count + line.travelled);
+        EXPECT_NEAR(line.total, 11 * count + line.waited, 1e-9);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moebius::plan
