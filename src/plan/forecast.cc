@@ -35,6 +35,7 @@ Timeline piece_timeline(All2AllBackend backend,
                         int count) {
   // On a GPU shared experts have a stream of their own, from the moment rows have left.
   std::vector<PartTimes> parts;
+  parts.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     parts.push_back(stages.part(d.device.is_cuda() || 2 * i + 1 < count));
   }
