@@ -66,8 +66,9 @@ std::vector<Piece> pieces_of(All2AllBackend backend, int64_t tokens) {
 }
 
 int num_parts(const Deployment& d, int64_t tokens) {
-  return static_cast<int>(
-      std::clamp<int64_t>(tokens / KernelOptions().min_microbatch_tokens, 1, d.microbatches));
+  const int64_t least = default_min_microbatch_tokens(d.layer.routing.num_experts,
+                                                      d.layer.routing.topk, d.ranks, d.device);
+  return static_cast<int>(std::clamp<int64_t>(tokens / least, 1, d.microbatches));
 }
 
 const RankTraffic& busiest(const std::vector<RankTraffic>& ranks) {

@@ -106,6 +106,7 @@ TEST(Forecast, MicrobatchesHideWhatTravelsAndAreFewWithFewTokens) {
   d.microbatches = 1;
   EXPECT_GT(forecast(All2AllBackend::kHighThroughput, d, m).call, two.call);
   d.microbatches = 4;
+  d.device = Device::cpu();
   d.tokens = 100;  // 32 in each at least
   EXPECT_EQ(forecast(All2AllBackend::kHighThroughput, d, m).microbatches, 3);
   d.tokens = 20;
