@@ -35,12 +35,17 @@ std::unique_ptr<PrepareFinalize> make(All2AllBackend backend, Group& group, cons
   }
 }
 
-// A rank's traffic of one prepare and finalize.
-Traffic move_rows(Group& group,
-                  All2AllBackend backend,
-                  const Deployment& d,
-                  const QuantConfig& quant,
-                  const std::vector<int32_t>& ids) {
+struct Moved {
+  int64_t intra_node_bytes;
+  int64_t inter_node_bytes;
+};
+
+// What a rank sends in one prepare and finalize.
+Moved move_rows(Group& group,
+                All2AllBackend backend,
+                const Deployment& d,
+                const QuantConfig& quant,
+                const std::vector<int32_t>& ids) {
   const int64_t topk = d.layer.routing.topk;
   const auto prepare_finalize = make(backend, group, d);
   WorkspacePool pool;
@@ -95,7 +100,7 @@ TEST_P(TrafficOf, BackendsIsWhatGroupsCount) {
       traffic(c.backend, d, copies, static_cast<double>(d.tokens));
   run_thread_ranks({.num_ranks = kRanks, .ranks_per_node = c.ranks_per_node}, [&](Group& group) {
     const auto r = static_cast<size_t>(group.rank());
-    const Traffic moved = move_rows(group, c.backend, d, quant, ids[r]);
+    const Moved moved = move_rows(group, c.backend, d, quant, ids[r]);
     EXPECT_EQ(static_cast<double>(moved.intra_node_bytes), expected[r].intra_out()) << "rank " << r;
     EXPECT_EQ(static_cast<double>(moved.inter_node_bytes), expected[r].inter_out()) << "rank " << r;
   });
