@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "app/random_tensor.h"
 #include "bench/gpu_experts_bench.h"
 #include "bench/random_layer.h"
+#include "moebius/error.h"
 #include "moebius/experts.h"
 #include "moebius/graph.h"
 #include "moebius/tolerance.h"
@@ -71,25 +73,42 @@ ExpertsInput make_input(const ExpertsDesc& desc, int64_t num_tokens) {
   return input;
 }
 
-// The sums of these tokens on the CPU, in float64 from unquantized activations: f32 [T, H].
+// From the first token to the last.
+int64_t probe_token(int64_t i, int64_t num_tokens) {
+  return i * (num_tokens - 1) / (kCheckedTokens - 1);
+}
+
+// Rows [T, ..] of the tokens that are compared.
+Tensor probes_of(const Tensor& rows) {
+  Shape shape = rows.shape();
+  shape[0] = kCheckedTokens;
+  const Tensor probes = Tensor::empty(shape, rows.dtype());
+  for (int64_t i = 0; i < kCheckedTokens; ++i) {
+    const Tensor row = rows[probe_token(i, rows.dim(0))];
+    std::memcpy(probes[i].raw(), row.raw(), static_cast<size_t>(row.nbytes()));
+  }
+  return probes;
+}
+
+// Their sums on the CPU, in float64 from unquantized activations: f32 [kCheckedTokens, H].
 Tensor expected_of(const MoeLayerWeights& layer, const ExpertsInput& input) {
   ExpertsDesc desc = desc_of(layer);
   desc.precision = Precision::kF64;
   desc.in_dtype = DType::kF32;
   const Stream stream = Stream::cpu();
   const auto oracle = make_experts(desc, layer.experts, stream, "ref");
-  ExpertsInput first = input;
-  first.x = convert(input.x.slice(0, kCheckedTokens), DType::kF32);
-  first.topk_ids = input.topk_ids.slice(0, kCheckedTokens);
-  first.topk_weights = input.topk_weights.slice(0, kCheckedTokens);
+  ExpertsInput probes = input;
+  probes.x = convert(probes_of(input.x), DType::kF32);
+  probes.topk_ids = probes_of(input.topk_ids);
+  probes.topk_weights = probes_of(input.topk_weights);
   const ExpertsWorkspace sizes = oracle->workspace(kCheckedTokens);
   const Tensor rows = Tensor::empty(sizes.output, sizes.dtype);
-  oracle->apply(first, rows, Tensor::empty(sizes.workspace13, sizes.dtype),
+  oracle->apply(probes, rows, Tensor::empty(sizes.workspace13, sizes.dtype),
                 Tensor::empty(sizes.workspace2, sizes.dtype),
                 Tensor::empty({sizes.scratch_bytes}, DType::kU8), stream);
   const Tensor sums = Tensor::empty({kCheckedTokens, desc.hidden}, DType::kF32);
   make_weight_and_reduce(oracle->weight_and_reduce())
-      ->apply({rows, first.topk_weights, first.topk_ids, false}, sums, stream);
+      ->apply({rows, probes.topk_weights, probes.topk_ids, false}, sums, stream);
   return sums;
 }
 
@@ -106,7 +125,14 @@ void run_problem(const ApplyProblem& p,
   const MoeLayerWeights layer =
       RandomLayers(p.preset, scheme, Stream::cpu()).make(0, p.num_experts);
   const ExpertsInput input = make_input(desc_of(layer), p.num_tokens);
-  const auto experts = make_experts(desc_of(layer), layer.experts, gpu.stream());
+  std::unique_ptr<Experts> experts;
+  try {
+    experts = make_experts(desc_of(layer), layer.experts, gpu.stream(), kImpl);
+  } catch (const Unsupported& error) {
+    c.refusal = error.what();
+    setup.visit(c);
+    return;
+  }
   ExpertsInput there = input;
   there.x = gpu.take(input.x);
   there.topk_ids = gpu.take(input.topk_ids);
@@ -123,11 +149,14 @@ void run_problem(const ApplyProblem& p,
   apply();
   gpu.stream().synchronize();
   const Graph graph(gpu.stream(), apply);
-  c.call = [&] { graph.launch(); };
+  c.call = [&] {
+    gpu.poison(output);
+    graph.launch();
+  };
   c.timed_call = [&] { return gpu.seconds([&] { graph.launch(); }); };
   c.difference = [&]() -> std::optional<std::string> {
-    const Tensor first = to_device(output.slice(0, kCheckedTokens), Device::cpu(), gpu.stream());
-    const double error = relative_error(convert(first, DType::kF32), expected_of(layer, input));
+    const Tensor sums = probes_of(to_device(output, Device::cpu(), gpu.stream()));
+    const double error = relative_error(convert(sums, DType::kF32), expected_of(layer, input));
     const double allowed = layer_tolerance(layer.experts.quant);
     if (error <= allowed) {
       return std::nullopt;

@@ -21,6 +21,12 @@ Tensor ColdGpu::take(const Tensor& tensor) const {
   return there;
 }
 
+void ColdGpu::poison(const Tensor& tensor) const {
+  cuda::check_cuda(cudaMemsetAsync(tensor.raw(), 0xff, static_cast<size_t>(tensor.nbytes()),
+                                   cuda::as_stream(stream_.native_handle())),
+                   "cudaMemsetAsync");
+}
+
 double ColdGpu::seconds(const std::function<void()>& work) const {
   cuda::check_cuda(cudaMemsetAsync(flush_.raw(), 0, static_cast<size_t>(flush_.nbytes()),
                                    cuda::as_stream(stream_.native_handle())),

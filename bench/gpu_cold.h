@@ -23,6 +23,8 @@ class ColdGpu {
   }
   Tensor take(const Tensor& tensor) const;  // a copy on the GPU; undefined stays undefined
 
+  // Enqueues bytes of 0xff, NaN in every float type.
+  void poison(const Tensor& tensor) const;
   // Seconds of what `work` enqueues, which should be little to enqueue: a kernel or a Graph.
   double seconds(const std::function<void()>& work) const;
 

@@ -1,6 +1,5 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +12,6 @@
 #include "bench/gpu_cublas.h"
 #include "bench/gpu_experts_bench.h"
 #include "bench/gpu_gemm_data.h"
-#include "core/cuda/check.h"
 
 namespace moebius::bench {
 
@@ -122,9 +120,7 @@ void run_way(const GemmProblem& p,
   c.problem = p.name;
   c.impl = impl;
   c.call = [&] {
-    cuda::check_cuda(cudaMemsetAsync(gemm.out.raw(), 0xff, static_cast<size_t>(gemm.out.nbytes()),
-                                     cuda::as_stream(gpu.stream().native_handle())),
-                     "cudaMemsetAsync");
+    gpu.poison(gemm.out);
     work();
   };
   c.timed_call = [&] { return gpu.seconds(work); };

@@ -259,7 +259,7 @@ class LayerRun {
     MoeLayerOptions layer_options;
     layer_options.experts = options.impl;
     layer_options.microbatches = problem.microbatches;
-    layer_options.comm_sms = group.size() > 1 ? problem.comm_sms : 0;
+    layer_options.comm_sms = problem.comm_sms;
     rank.layer = std::make_unique<MoeLayer>(std::move(weights), layer_options, rank.stream,
                                             group.size() == 1 ? nullptr : &group);
     const MoeConfig& config = rank.layer->config();
@@ -323,6 +323,8 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   cuda::prepare_for_shared_gpus();
   expect_usable(Device::cuda(0));
   const int num_ranks = options.ranks > 0 ? options.ranks : cuda_device_count();
+  expect(num_ranks > 1 || options.sms == std::vector<int>{0},
+         "--sms: one rank has no transport to give SMs to");
   const WholeLayer whole = make_whole(options, Stream::cpu(options.threads));
   Harness harness(options, kColumns);
   const int used = std::min(num_ranks, cuda_device_count());

@@ -82,6 +82,7 @@ struct RandomLayers::State {
     out.config.has_bias = config.has_expert_bias;
     out.config.validate();
     out.router_config = config.router;
+    out.router_config.num_experts = num_experts;
     out.router.gate = normal("gate", {num_experts, info.hidden}, sigma(info.hidden));
     if (config.has_router_bias) {
       out.router.bias = normal("router bias", {num_experts}, kBiasSigma);

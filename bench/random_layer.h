@@ -24,7 +24,8 @@ class RandomLayers {
   // Bytes of the routed and shared experts of a layer, without scales.
   int64_t bytes_per_layer() const;
   // Equal arguments give equal weights, whatever the threads.  num_experts: a rank's share of the
-  // model's, say; 0: all.  Throws Unsupported where the scheme does not fit the shape.
+  // model's, say, which a router with groups need not be able to split; 0: all.  Throws Unsupported
+  // where the scheme does not fit the shape.
   MoeLayerWeights make(uint64_t seed, int64_t num_experts = 0);
 
  private:

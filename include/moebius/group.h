@@ -122,7 +122,8 @@ class Group {
   // For those who store through a window or let peers read with a BlockReader; other bytes are
   // counted by the exchange.
   virtual void count_traffic(int peer, int64_t bytes);
-  // From now on the profile is told what is sent and waited for here; null: nobody is.
+  // From now on the profile is told what is sent and waited for here, also by what unwinds after a
+  // failure: it lives until another takes its place (null: none), or as long as the group.
   virtual void set_profile(Profile* profile) { profile_ = profile; }
   // True where an address of one rank is valid in all of them.  A block then costs little: rows may
   // be sent from where they lie, one block each, and a BlockReader reads the sender's own memory.

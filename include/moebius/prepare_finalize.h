@@ -37,6 +37,7 @@ struct CallContext {
   Profile* profile = nullptr;           // optional
   // GPUs: where rows travel, beside `stream`, which computes; empty: on `stream`.
   std::optional<Stream> transfers = std::nullopt;
+  int max_sms = 0;  // GPUs: see ExpertsInput
 
   WorkspacePool& pool() const;  // throws InvalidArgument when there is none
   // Of the pool, on this micro-batch and stream.

@@ -160,7 +160,11 @@ void PeerGroup::wait_for(const Wait& wait) {
       const auto end = Deadline::Clock::now();
       group->waited_ += end - begin;
       if (group->profile_ != nullptr) {
-        group->profile_->add_wait(begin, end);
+        try {
+          group->profile_->add_wait(begin, end);
+        } catch (const std::exception& error) {  // out of memory
+          log(LogLevel::kError, error.what());
+        }
       }
       group->show_waiting(-1, {});
     }

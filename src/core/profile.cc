@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/profile.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -109,6 +110,8 @@ std::vector<Profile::Interval> Profile::intervals() const {
       all.back().end = anchor->time_of(kept.end);
     }
   }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Interval& a, const Interval& b) { return a.end < b.end; });
   return all;
 }
 

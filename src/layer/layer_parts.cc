@@ -87,6 +87,10 @@ void expect_fits_group(const MoeConfig& config,
   if (options.comm_sms != 0) {
     expect_ge(options.comm_sms, 2, "comm_sms");
     expect_multiple_of(options.comm_sms, 2, "comm_sms");
+    if (group != nullptr && group->device().is_cuda()) {
+      expect_le(options.comm_sms, cuda_device_info(group->device().index).num_sms / 2,
+                "comm_sms (half of the GPU's)");
+    }
     expect(by_expert,
            fmt::format("comm_sms {}: all2all {} has no kernels of its own to give SMs to",
                        options.comm_sms, backend));

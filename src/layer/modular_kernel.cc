@@ -211,6 +211,7 @@ void ModularKernel::forward(const KernelInput& input,
     p.context.microbatch = microbatch(i);
     if (count > 1 && on_gpu) {
       p.context.transfers = state.transfers;
+      p.context.max_sms = sms_beside(state.prepare_finalize->comm_sms(), device);
     }
     return p;
   };
@@ -395,9 +396,7 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   rows.expert_map = map_of(input);
   rows.lora_ids = prepared.lora_ids;
   rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
-  if (context.transfers) {
-    rows.max_sms = sms_beside(prepare_finalize->comm_sms(), context.stream.device());
-  }
+  rows.max_sms = context.max_sms;
   const bool is_final = experts->weight_and_reduce() == WeightAndReduceKind::kNoOp &&
                         prepare_finalize->takes_final_output() && prepared.x.raw() != output.raw();
   return run_experts(*experts, rows, options.chunk_tokens, context, is_final ? output : Tensor());

@@ -100,6 +100,7 @@ void SharedExperts::forward(const Tensor& hidden,
     rows.x_scale = slice_scale(x_scale, begin, end);
     rows.topk_ids = space[3].slice(0, end - begin);
     rows.topk_weights = space[4].slice(0, end - begin);
+    rows.max_sms = context.max_sms;
     // One selection of weight 1 per row: what the experts write is the result.
     experts.apply(rows, output.slice(begin, end).view(part.output),
                   front(space[0], part.workspace13), front(space[1], part.workspace2), space[2],

@@ -81,6 +81,10 @@ CudaHighThroughput::CudaHighThroughput(Group& g,
       dispatch_config_(dispatch_config),
       combine_config_(combine_config) {
   const int num_ranks = group.size();
+  // Blocks of a call wait for each other.
+  for (const DispatchConfig* config : {&dispatch_config, &combine_config}) {
+    expect_le(config->num_sms, cuda::num_sms(device_.index), "num_sms (SMs of the GPU)");
+  }
   load_kernels();
   control_layout_.num_ranks = num_ranks;
   for (int r = 0; r < num_ranks; ++r) {

@@ -67,7 +67,7 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
 
 int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
   const int sms = num_sms(device_index);
-  return per_sm * (gemm.max_sms > 0 ? std::min(gemm.max_sms, sms) : sms);
+  return gemm.max_sms > 0 ? std::min(gemm.max_sms, sms) : per_sm * sms;
 }
 
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {

@@ -44,7 +44,8 @@ struct ExpertGemm {
 // Picks the implementation.
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);
 
-// Blocks of a grid that takes `per_sm` on each SM it may have.
+// Blocks of a grid that would put `per_sm` on each SM.  With a limit one on each that it may have:
+// blocks are dealt out over all SMs before any SM gets a second.
 int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index);
 
 // On the tensor cores: operands whose codes bf16, f16 or int8 hold, scales in whole steps.

@@ -342,6 +342,13 @@ TEST_P(LowLatencyCuda, GoesOnThoughARankGivenUpTellsOfAFault) {
   const int dead = num_ranks() - 1;
   const Reference reference = run_on_cpu(p, {kNone}, 10, dead);
   std::atomic<bool> has_told{false};
+  std::atomic<int> num_done{0};
+  const auto wait_until = [](const auto& is_so) {
+    for (int n = 0; !is_so() && n < 1000; ++n) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return is_so();
+  };
   run_ranks(
       p,
       [&](Rank& r) {
@@ -353,16 +360,18 @@ TEST_P(LowLatencyCuda, GoesOnThoughARankGivenUpTellsOfAFault) {
           r.stream.synchronize();
           EXPECT_THROW(r.gpu.check(), CommError);
           has_told = true;
+          EXPECT_TRUE(wait_until([&] { return num_done == num_ranks() - 1; }));
           return;
         }
         r.gpu.set_dead(dead, true);
         const std::vector<Call>& calls = reference[static_cast<size_t>(rank)];
         for (size_t i = 0; i < calls.size(); ++i) {
-          for (int n = 0; i == calls.size() / 2 && !has_told && n < 1000; ++n) {
-            std::this_thread::sleep_for(milliseconds(10));
+          if (i == calls.size() / 2) {
+            EXPECT_TRUE(wait_until([&] { return has_told.load(); }));
           }
           check_call(r, calls[i]);
         }
+        ++num_done;
         r.group.set_dead(dead, false);  // for the barrier at the end
       },
       milliseconds(1500));
