@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
 
-# cmake -DNODE= -DNPM= -DOMIT= -DREQUIRED= -DSOURCE= -DOUTPUT= -P build.cmake: fetches the packages into the
+# cmake -DNODE= -DNPM= -DOMIT= -DREQUIRED= -DSOURCE= -DOUTPUT= -P build_page.cmake: fetches the packages into the
 # folder of OUTPUT where they are not there yet, and writes the page. Without the registry it writes an
 # empty file, unless REQUIRED is ON.
 
@@ -43,5 +43,6 @@ endif()
 execute_process(COMMAND ${NODE} ${SOURCE}/build.mjs ${folder}/node_modules ${OUTPUT}
                 RESULT_VARIABLE result)
 if(NOT result EQUAL 0)
+  file(REMOVE ${stamp})  # what npm left out, as an .npmrc may ask for, is fetched the next time
   message(FATAL_ERROR "the report page: ${result}")
 endif()

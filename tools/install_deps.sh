@@ -61,10 +61,15 @@ is_installed() {
   [[ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" == installed ]]
 }
 
-missing=()
-for package in "${required[@]}" "${optional[@]}"; do
-  is_installed "$package" || missing+=("$package")
+missing_required=()
+missing_optional=()
+for package in "${required[@]}"; do
+  is_installed "$package" || missing_required+=("$package")
 done
+for package in "${optional[@]}"; do
+  is_installed "$package" || missing_optional+=("$package")
+done
+missing=("${missing_required[@]}" "${missing_optional[@]}")
 if ((${#missing[@]} == 0)); then
   echo "install_deps: everything is installed"
   exit 0
@@ -76,36 +81,35 @@ if ((EUID != 0)); then
   if ! command -v sudo >/dev/null; then
     echo "install_deps: neither root nor sudo; ask an administrator to run:" >&2
     echo "  apt-get install ${missing[*]}" >&2
-    exit 1
+    ((${#missing_required[@]} == 0))  # the build does without the others
+    exit
   fi
   as_root=(sudo)
 fi
 apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "$@" </dev/null
 }
-
-apt update
-available=()
-unavailable=()
-for package in "${missing[@]}"; do
-  # apt-cache show fails for a name that no package source has.
-  if apt-cache show "$package" >/dev/null 2>&1; then
-    available+=("$package")
-  else
-    unavailable+=("$package")
+# install_packages PACKAGE...: those that a package source has; fails for the others, too.
+install_packages() {
+  local package available=() status=0
+  for package in "$@"; do
+    # apt-cache show fails for a name that no package source has.
+    if apt-cache show "$package" >/dev/null 2>&1; then
+      available+=("$package")
+    else
+      echo "install_deps: no package $package here" >&2
+      status=1
+    fi
+  done
+  if ((${#available[@]})); then
+    apt install -y --no-install-recommends "${available[@]}" || status=1
   fi
-done
-if ((${#available[@]})); then
-  apt install -y --no-install-recommends "${available[@]}"
-fi
+  return $status
+}
 
-status=0
-for package in "${unavailable[@]}"; do
-  if [[ " ${optional[*]} " == *" $package "* ]]; then
-    echo "install_deps: no package $package here; the build does without it"
-  else
-    echo "install_deps: no package $package here (on Ubuntu, is universe enabled?)" >&2
-    status=1
-  fi
-done
-exit $status
+apt update || echo "install_deps: apt-get update failed; going on with the lists that are there" >&2
+install_packages "${missing_required[@]}" || {
+  echo "install_deps: the build needs what is missing (on Ubuntu, is universe enabled?)" >&2
+  exit 1
+}
+install_packages "${missing_optional[@]}" || echo "install_deps: the build does without what is missing"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,16 @@ namespace moebius::app {
 
 namespace {
 
+// Also by another name, and before there is one.
+bool is_same_file(const std::string& a, const std::string& b) {
+  const auto place = [](const std::string& path) {
+    std::error_code error;
+    const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+    return error ? std::filesystem::path(path) : whole;
+  };
+  return !b.empty() && place(a) == place(b);
+}
+
 void expect_outputs_writable(const RunOptions& options) {
   const std::pair<std::string_view, const std::string&> outputs[] = {{"--output", options.output},
                                                                      {"--json", options.json},
@@ -34,7 +45,7 @@ void expect_outputs_writable(const RunOptions& options) {
   for (const auto& [option, path] : outputs) {
     expect_writable(option, path);
     for (const auto& [other, other_path] : outputs) {
-      if (option != other && !path.empty() && path == other_path) {
+      if (option != other && !path.empty() && is_same_file(path, other_path)) {
         throw InvalidArgument(fmt::format("{} and {} are both {}", other, option, path));
       }
     }

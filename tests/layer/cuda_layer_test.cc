@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "moebius/graph.h"
 #include "moebius/moe_layer.h"
@@ -270,6 +272,49 @@ TEST_P(CudaLayerRanks, EveryBackendGivesTheRowsOfOneCpu) {
       group.barrier("end");
     });
   }
+}
+
+TEST_P(CudaLayerRanks, IntervalsOfMicrobatchesLieWithinTheCall) {
+  using Track = Profile::Track;
+  const Kind kind{
+      .name = "high throughput", .backend = All2AllBackend::kHighThroughput, .microbatches = 2};
+  run([&](Group& group) {
+    RankLayer layer(kind,
+                    ParallelConfig::make(1, 0, group.size(), group.rank(), true, kind.backend),
+                    Place(group.device()), &group);
+    const Tensor hidden = random_tensor({13, kHidden}, DType::kBF16, 9);
+    const Tensor expected = layer.forward(hidden);
+    layer.forward(hidden);
+    const Tensor in = layer.place.take(hidden);
+    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
+    Profile profile(Profile::Keep::kIntervals);
+    CallContext context = layer.context();
+    context.profile = &profile;
+    layer.place.stream.synchronize();
+    group.barrier("profiled call");
+    const auto begin = Profile::Clock::now();
+    layer.layer->forward(in, out, context);
+    layer.place.stream.synchronize();
+    const auto end = Profile::Clock::now();
+    expect_same_bits(layer.place.bring(out), expected);
+    std::map<Track, int> tracks;
+    std::map<std::string, int> flights;
+    // Places of a GPU's events on the host's clock are as exact as that of the one they follow.
+    constexpr std::chrono::milliseconds kExact{1};
+    for (const Profile::Interval& interval : profile.intervals()) {
+      ++tracks[interval.track];
+      flights[interval.name] += interval.track == Track::kInFlight;
+      EXPECT_LE(interval.begin, interval.end) << interval.name;
+      EXPECT_GE(interval.begin, begin - kExact) << interval.name;
+      EXPECT_LE(interval.end, end + kExact) << interval.name;
+    }
+    for (const Track track : {Track::kHost, Track::kCompute, Track::kTransfers, Track::kShared}) {
+      EXPECT_GT(tracks[track], 0) << static_cast<int>(track);
+    }
+    EXPECT_EQ(flights["dispatch"], 2);
+    EXPECT_EQ(flights["combine"], 2);
+    group.barrier("end");
+  });
 }
 
 TEST_P(CudaLayerRanks, LowLatencyIsCapturedByGraphs) {

@@ -36,8 +36,8 @@ export function linkSection() {
   }
   const matrix = at('/parallel/link_bytes');
   if (!matrix) {
-    return section('links', kTitle, totals(), copies(),
-      note('What went from which rank to which is not counted in this run.'), perRank());
+    return section('links', kTitle, copies(),
+      note('GPUs stored the rows in each other\'s memory, and their bytes are not counted.'));
   }
   const names = [...Array(numRanks).keys()].map((r) => `rank ${r}`);
   return section(
