@@ -78,11 +78,9 @@ int64_t probe_token(int64_t i, int64_t num_tokens) {
   return i * (num_tokens - 1) / (kCheckedTokens - 1);
 }
 
-// Rows [T, ..] of the tokens that are compared.
+// Rows [T, n] of the tokens that are compared.
 Tensor probes_of(const Tensor& rows) {
-  Shape shape = rows.shape();
-  shape[0] = kCheckedTokens;
-  const Tensor probes = Tensor::empty(shape, rows.dtype());
+  const Tensor probes = Tensor::empty({kCheckedTokens, rows.dim(1)}, rows.dtype());
   for (int64_t i = 0; i < kCheckedTokens; ++i) {
     const Tensor row = rows[probe_token(i, rows.dim(0))];
     std::memcpy(probes[i].raw(), row.raw(), static_cast<size_t>(row.nbytes()));

@@ -14,6 +14,7 @@
 #include "comm/payloads.h"
 #include "comm/route.h"
 #include "core/cuda/check.h"
+#include "core/cuda/device.h"
 #include "core/cuda/runtime.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
