@@ -46,16 +46,36 @@ int64_t layer_workspace(const Deployment& d, int64_t tokens) {
   return tokens * (4 * l.routing.num_experts + 8 * l.routing.topk + shared * row_bytes(d));
 }
 
-// GEMM1's operand or GEMM2's rows, GEMM1's result, what it is activated to, and the output, for
-// `rows` arrived rows with `slots` places in all: experts/cuda/cuda_experts.cc.  On a CPU the
-// operand and GEMM1's result stay within a task.
-int64_t experts_workspace(const Deployment& d, int64_t rows, int64_t slots) {
+// GEMM1's result and what it is activated to, for as many places: experts/cuda/cuda_experts.cc.  On
+// a CPU the operand and GEMM1's result stay within a task.
+int64_t inner_workspace(const Deployment& d, int64_t slots) {
   const LayerShape& l = d.layer;
-  const int64_t element = bits(l.dtype) / 8;
-  const int64_t hidden = slots * matrix_bytes(d.formats.activations, l.dtype, 1, l.intermediate);
-  const int64_t gemm2 = slots * row_bytes(d);
-  const int64_t gemm1 = d.device.is_cuda() ? slots * l.w1_rows(l.intermediate) * element : 0;
-  return gemm2 + gemm1 + hidden + rows * row_bytes(d);
+  const int64_t gemm1 = d.device.is_cuda() ? l.w1_rows(l.intermediate) * bits(l.dtype) / 8 : 0;
+  return slots * (gemm1 + matrix_bytes(d.formats.activations, l.dtype, 1, l.intermediate));
+}
+
+// And GEMM1's operand or GEMM2's rows, and the output, for `rows` arrived rows.
+int64_t experts_workspace(const Deployment& d, int64_t rows, int64_t slots) {
+  return inner_workspace(d, slots) + (slots + rows) * row_bytes(d);
+}
+
+// Batched rows are where GEMM1 reads and GEMM2 writes; GPUs have room to encode them all the same.
+int64_t batched_workspace(const Deployment& d, int64_t slots) {
+  const bool encodes = d.device.is_cuda() && d.formats.activations;
+  const int64_t operand =
+      encodes ? matrix_bytes(d.formats.activations, d.layer.dtype, 1, d.layer.hidden) : 0;
+  return inner_workspace(d, slots) + slots * (operand + row_bytes(d));
+}
+
+// Of one received row, its tag included.  CPUs keep room for rows of either form.
+int64_t output_row_bytes(const Deployment& d) {
+  constexpr int64_t kTag = 4;
+  if (!travels_quantized(All2AllBackend::kLowLatency, d.formats)) {
+    return kTag + row_bytes(d);
+  }
+  const int64_t hidden = d.layer.hidden;
+  const int64_t cast = matrix_bytes(d.formats.activations, d.layer.dtype, 1, hidden);
+  return kTag + (d.device.is_cuda() ? cast : cast - hidden + row_bytes(d));
 }
 
 // Rows as they reach the experts: quantized where they arrive, or gathered.
@@ -125,9 +145,8 @@ Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copie
       const int64_t room = most_places(d) * low_latency_tokens() * d.ranks;
       parts = std::min<int64_t>(parts, 2);
       b.windows = low_latency_window_bytes(d);
-      b.outputs = 2 * room * row_bytes(d);
-      b.workspaces =
-          parts * (experts_workspace(d, room, room) + prepare_workspace(backend, d, room));
+      b.outputs = 2 * room * output_row_bytes(d);
+      b.workspaces = parts * (batched_workspace(d, room) + prepare_workspace(backend, d, room));
       break;
     }
   }

@@ -25,6 +25,56 @@ TEST(Buffers, LowLatencyWindowIsTheOneThatIsMade) {
   });
 }
 
+TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
+  for (const char* quant : {"none", "fp8"}) {
+    Deployment d = small_deployment(3, 0, 16);
+    d.formats = find_formats(quant, d.layer);
+    const RoutingModel model(d.layer.routing);
+    run_thread_ranks({.num_ranks = 3}, [&](Group& group) {
+      CpuLowLatency made(group, ExpertPlacement::linear(16, 3),
+                         {.max_tokens = low_latency_tokens(), .hidden = 256, .topk = 4});
+      const auto cast = d.formats.activations ? LowLatencyCast::kFp8 : LowLatencyCast::kNone;
+      int64_t bytes = 0;
+      for (int call = 0; call < 2; ++call) {
+        made.dispatch(Tensor::zeros({0, 256}, DType::kBF16), Tensor::empty({0, 4}, DType::kI32),
+                      cast, Stream(), {});
+      }
+      for (size_t bank = 0; bank < 2; ++bank) {
+        for (const Tensor& t : {made.x[bank], made.x_scale[bank], made.row_tags_bank[bank]}) {
+          bytes += t ? t.nbytes() : 0;
+        }
+      }
+      const Buffers planned =
+          buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 16));
+      if (group.rank() == 0) {  // 6 of 16 experts, others have 5
+        EXPECT_EQ(planned.outputs, bytes) << quant;
+      }
+    });
+  }
+}
+
+// src/comm/cuda/low_latency.cc: rows as they travel, scales per 128, tags; 32 experts, 8 x 256
+// rows.
+TEST(Buffers, LowLatencyResultsOfGpusHaveOneForm) {
+  for (const auto& [quant, row] : {std::pair("none", 2 * 7168), std::pair("fp8", 7168 + 4 * 56)}) {
+    const Deployment d = preset_deployment("deepseek-v3", quant, 8);
+    const RoutingModel model(d.layer.routing);
+    const Buffers b = buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 128));
+    EXPECT_EQ(b.outputs, int64_t{2} * 32 * 8 * 256 * (row + 4)) << quant;
+  }
+}
+
+// Rows that nobody encodes are multiplied where they arrived: GEMM1's result, its activation and
+// the output for each place.
+TEST(Buffers, BatchedRowsAreNotCopied) {
+  Deployment d = preset_deployment("deepseek-v3", "none", 8);
+  d.tokens = 1;
+  const RoutingModel model(d.layer.routing);
+  const Buffers b = buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 1));
+  const int64_t layer = 4 * 256 + 8 * 8 + 2 * 2 * 7168;
+  EXPECT_EQ(b.workspaces, int64_t{32} * 8 * 256 * 2 * (4096 + 2048 + 7168) + layer);
+}
+
 #ifdef MOEBIUS_HAVE_CUDA
 TEST(Buffers, LowLatencyWindowOfGpusIsTheHint) {
   for (const int ranks : {2, 8, 64}) {
