@@ -129,7 +129,7 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
   app.add_option("--model", o.model, "or a model folder, of which config.json is read")
       ->type_name("DIR");
   app.add_option("--quant", o.quant, "auto, none, fp8, int8, int4 or a scheme (see moebius info)");
-  app.add_option("--ranks", o.ranks, "number of ranks (default 1)")->check(from_one_to(1 << 20));
+  app.add_option("--ranks", o.ranks, "number of ranks (default 1)")->check(from_one_to(1 << 14));
   app.add_option("--ranks-per-node", o.ranks_per_node, "(default: GPUs 8, else all on one)")
       ->check(from_one_to(1 << 20));
   app.add_option("--tokens", o.tokens, "per rank and call (default 128)")

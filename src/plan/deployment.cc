@@ -4,10 +4,35 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "layer/prepare_rows.h"
 #include "moebius/error.h"
 
 namespace moebius::plan {
+
+namespace {
+
+// Bytes are counted in int64.  All rows of all ranks in the widest form, times what a rank keeps of
+// them at once, is more than any sum below.
+void expect_countable(const Deployment& d) {
+  constexpr double kMost = 9.2e18;
+  constexpr double kForms = 16;
+  const LayerShape& l = d.layer;
+  const double rows = static_cast<double>(d.ranks) * static_cast<double>(d.tokens) *
+                      static_cast<double>(l.routing.topk) * static_cast<double>(d.layers);
+  const auto widest =
+      4 *
+      static_cast<double>(std::max({l.hidden, l.w1_rows(l.intermediate), l.routing.num_experts}));
+  if (rows * widest * kForms > kMost) {
+    throw InvalidArgument(
+        fmt::format("{} tokens on each of {} ranks are too many: bytes of {} layers do not fit an "
+                    "integer of 64 bits",
+                    d.tokens, d.ranks, d.layers));
+  }
+}
+
+}  // namespace
 
 void expect_valid(const Deployment& d) {
   expect_ge(d.ranks, 1, "ranks");
@@ -18,6 +43,7 @@ void expect_valid(const Deployment& d) {
   expect_ge(d.layers, 1, "layers");
   expect_ge(d.layer.hidden, 1, "hidden");
   expect_ge(d.layer.intermediate, 1, "intermediate");
+  expect_countable(d);
   if (d.ranks > d.num_places()) {
     throw InvalidArgument(fmt::format(
         "{} ranks, but {} has {} experts{}: some would hold none (--redundant-experts {} gives "

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/routing.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -64,7 +66,8 @@ RoutingModel::RoutingModel(const RoutingFacts& facts) : facts_(facts) {
   expect_ge(facts.topk_groups, 1, "open groups");
   expect_le(facts.topk_groups, std::min(facts.num_groups, facts.topk), "open groups");
   expect_le(facts.topk, facts.topk_groups * (facts.num_experts / facts.num_groups), "topk");
-  expect(facts.skew >= 0 && facts.skew <= 10, "skew is outside [0, 10]");
+  expect(facts.skew >= 0 && facts.skew <= 10,
+         fmt::format("skew is {}, expected a number in [0, 10]", facts.skew));
   weights_.resize(static_cast<size_t>(facts.num_experts));
   const int64_t step = popularity_step(facts.num_experts);
   for (int64_t n = 0; n < facts.num_experts; ++n) {
