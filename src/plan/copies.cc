@@ -28,6 +28,18 @@ std::vector<double> share_of(const Deployment& d, int begin, int end) {
 
 }  // namespace
 
+int Copies::fullest() const {
+  int best = 0;
+  double most = 0;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    if (const double rows = received_selections(rank); rows > most) {
+      most = rows;
+      best = rank;
+    }
+  }
+  return best;
+}
+
 Copies expected_copies(const Deployment& d, const RoutingModel& routing, double tokens) {
   const Topology topology = d.topology();
   Copies copies;

@@ -28,6 +28,8 @@ struct Copies {
   // What a rank receives, its own rows included.
   double received(int rank) const { return received(to_rank, rank); }
   double received_selections(int rank) const { return received(selections, rank); }
+  // The first of the ranks that compute most rows.
+  int fullest() const;
 
  private:
   static double at(const std::vector<double>& matrix, int source, int to, int width) {

@@ -24,9 +24,10 @@ bool overlaps(All2AllBackend backend, const Deployment& d) {
 }
 
 Timeline in_order(const PartTimes& p, int parts) {
-  const double travelled = p.there + p.back;
-  return {parts * (p.prepare + p.there + p.shared + p.experts + p.back + p.receive),
-          parts * travelled, parts * travelled};
+  const double travelled = parts * (p.there + p.back);
+  const double computed =
+      p.prepare + p.shared + p.before_experts + p.experts + p.after_experts + p.receive;
+  return {.total = parts * computed + travelled, .travelled = travelled, .waited = travelled};
 }
 
 Timeline piece_timeline(All2AllBackend backend,
@@ -104,10 +105,10 @@ void add_piece(const Deployment& d,
   f.experts += passes * stages.experts;
   f.finalize += passes * stages.finalize();
   f.shared += passes * stages.shared;
-  f.rows += passes * load.selections;
   const Timeline line = piece_timeline(f.backend, d, stages, parts);
   f.line.total += times * line.total;
   f.line.travelled += times * line.travelled;
+  f.line.hidden += times * line.hidden;
   f.line.waited += times * line.waited;
   const RankTraffic& most = busiest(load.traffic);
   add(f.traffic.dispatch, most.dispatch, passes);
@@ -148,7 +149,11 @@ Forecast forecast(All2AllBackend backend, const Deployment& d, const Machine& ma
     f.copies = d.ranks - 1;
     f.node_copies = d.ranks - d.topology().node_size(0);
   }
-  f.touched = expected_touched_experts(d, routing, 0, first);
+  const auto tokens = static_cast<double>(d.tokens);
+  const Copies whole = expected_copies(d, routing, tokens);
+  const int fullest = whole.fullest();
+  f.rows = whole.received_selections(fullest);
+  f.touched = expected_touched_experts(d, routing, fullest, tokens);
   f.buffers = buffers(backend, d, copies);
   f.memory =
       machine.memory_gb.value * 1e9 / (machine.is_shared_by_node ? d.topology().node_size(0) : 1);
@@ -220,6 +225,9 @@ std::optional<int64_t> crossover_tokens(Deployment d,
     d.tokens = tokens;
     return forecast(later, d, machine).call < forecast(earlier, d, machine).call;
   };
+  if (later_wins(low)) {
+    return low;
+  }
   if (!later_wins(high)) {
     return std::nullopt;
   }

@@ -21,16 +21,17 @@ struct Forecast {
   double memory = 0;                 // bytes that a rank has
   int microbatches = 1;              // that the first piece is cut into
   int64_t pieces = 0;                // that low latency cuts the call into; else 1
-  // Of a call and the rank that sends most of it.
-  double copies = 0, node_copies = 0;  // per token: ranks and nodes that it goes to, own excluded
-  RankTraffic traffic;
+  // Per token of rank 0: ranks and nodes that it goes to, own excluded.
+  double copies = 0, node_copies = 0;
+  RankTraffic traffic;  // of a call and the rank that sends most of it
   Buffers buffers;
   // Of the slowest rank, whole call.
   double router = 0, prepare = 0, experts = 0, finalize = 0, shared = 0;
-  Timeline line;       // pieces, one after the other; without the router
-  double call = 0;     // router and that
-  double rows = 0;     // that the fullest rank computes
-  double touched = 0;  // rank 0's experts with rows, in the first piece
+  Timeline line;    // pieces, one after the other; without the router
+  double call = 0;  // router and that
+  // Of the fullest rank, whole call: rows that it computes, and its experts with rows.  The same
+  // for every backend.
+  double rows = 0, touched = 0;
 
   bool is_beyond_kernels = false;  // more GPUs than kernels take today: shown all the same
 
@@ -57,8 +58,9 @@ std::vector<SweepRow> sweep_tokens(const Deployment& deployment,
 // redundant ones as give each rank one.
 std::vector<SweepRow> sweep_ranks(const Deployment& deployment, const Machine& machine, int last);
 
-// A number of tokens per rank in (low, high] from which `later` is the faster of the two, found by
-// halving; there may be more than one.  nullopt where it is the slower at `high`.
+// A number of tokens per rank from which `later` is the faster of the two, memory left aside: `low`
+// where it is the faster there, else one in (low, high] found by halving; there may be more than
+// one.  nullopt where it is the slower at `low` and at `high`.
 std::optional<int64_t> crossover_tokens(Deployment deployment,
                                         const Machine& machine,
                                         All2AllBackend earlier,

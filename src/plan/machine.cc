@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -21,6 +23,7 @@ constexpr MachineFigure kFigures[] = {
     {"bf16_tflops", &Machine::bf16_tflops, 1e-6},
     {"fp8_tflops", &Machine::fp8_tflops, 1e-6},
     {"int8_tflops", &Machine::int8_tflops, 1e-6},
+    {"coded_tflops", &Machine::coded_tflops, 1e-6},
     {"row_tile", &Machine::row_tile, 1},
     {"weight_gb_per_s", &Machine::weight_gb_per_s, 1e-3},
     {"read_overlap", &Machine::read_overlap, 0},
@@ -41,20 +44,25 @@ constexpr MachineFigure kFigures[] = {
     {"node_us", &Machine::node_us, 0},
 };
 
-// docs/performance.md has every figure that is called measured; docs/plan.md says how others come
-// about.
+constexpr const char* kPublic = "public measurement";  // 8 H200s, bulk copies and barriers alone
+
+// docs/performance.md has every figure that is called measured, or those that it follows from;
+// docs/plan.md says what other sources are.
 Machine h200() {
   Machine m;
   m.name = "h200";
   m.description = "NVIDIA H200, NVSwitch within a node; a 400 Gb/s port per GPU between nodes";
   m.type = DeviceType::kCuda;
-  m.memory_gb = {149, "measured"};  // 139 GiB
+  m.memory_gb = {149, "driver"};  // 139 GiB
   m.f32_tflops = {30, "assumed"};
   // Means of the grouped GEMM's prefill cases: 783, 662, 740, 641 and 1073, 925, 1010, 862.
   m.bf16_tflops = {706, "measured"};
   m.fp8_tflops = {967, "measured"};
-  m.int8_tflops = {700, "assumed"};
-  m.row_tile = {128, "measured"};
+  // Other GEMMs, whole experts with 1024 rows each: int8 166; int8, int4 and mxfp4 weights with
+  // bf16 rows and nvfp4 72, 55, 61, 58.
+  m.int8_tflops = {166, "measured"};
+  m.coded_tflops = {61, "measured"};
+  m.row_tile = {128, "kernel"};
   m.weight_gb_per_s = {3900, "measured"};  // its decode cases: 4140, 3890, 3920, 3590
   m.read_overlap = {1, "assumed"};         // weights come by TMA while others are multiplied
   m.copy_gb_per_s = {4200, "measured"};
@@ -63,9 +71,9 @@ Machine h200() {
   m.router_depth_ns = {7.4, "measured"};  // logits of 128 tokens: 53 us, hidden 7168
   m.experts_us = {30, "measured"};        // permutation 17.1, counts 8.5, a launch 4
   // All-to-all by bulk copies among 8 GPUs, 12 to 24 SMs: 314 to 339 GB/s.
-  m.link_gb_per_s = {330, "measured"};
-  m.link_us = {1.5, "measured"};   // a barrier inside a kernel
-  m.peer_us = {0.32, "measured"};  // barriers by kernels: 5.9 us of 8 ranks, 4.0 of 2
+  m.link_gb_per_s = {330, kPublic};
+  m.link_us = {1.5, kPublic};   // a barrier inside a kernel
+  m.peer_us = {0.32, kPublic};  // barriers by kernels: 5.9 us of 8 ranks, 4.0 of 2
   m.ht_dispatch_us = {18,
                       "measured"};  // counting and telling 15 to 18, a launch 4, less link, peers
   m.ht_combine_us = {19.5,
@@ -85,12 +93,13 @@ Machine cpu() {
   m.description = "2 cores of an AMD EPYC (Zen 3, AVX2), rank threads";
   m.type = DeviceType::kCpu;
   m.is_shared_by_node = true;
-  m.memory_gb = {24, "measured"};
+  m.memory_gb = {24, "assumed"};
   // What experts make of the peak of 204 GFLOP/s: bench layer, Qwen3-30B-A3B, 2048 tokens.
   m.f32_tflops = {0.122, "measured"};
   m.bf16_tflops = {0.122, "measured"};
   m.fp8_tflops = {0.122, "assumed"};
   m.int8_tflops = {0.198, "measured"};
+  m.coded_tflops = {0.122, "assumed"};
   m.row_tile = {1, "assumed"};
   m.weight_gb_per_s = {31, "measured"};
   m.read_overlap = {0, "measured"};       // 64 tokens take what both take one after the other
@@ -99,8 +108,8 @@ Machine cpu() {
   m.router_us = {5, "assumed"};
   m.router_depth_ns = {0, "assumed"};
   m.experts_us = {10, "assumed"};
-  m.link_gb_per_s = {0, "measured"};
-  m.link_us = {0, "measured"};
+  m.link_gb_per_s = {0, "assumed"};
+  m.link_us = {0, "assumed"};
   m.peer_us = {1, "assumed"};
   m.ht_dispatch_us = {10, "assumed"};
   m.ht_combine_us = {10, "assumed"};
@@ -158,7 +167,7 @@ void expect_valid(const Machine& machine) {
 
 Machine read_machine(const std::string& file) {
   std::ifstream in(file);
-  if (!in) {
+  if (!in || std::filesystem::is_directory(file)) {
     throw InvalidArgument(fmt::format("cannot read the machine's file {}", file));
   }
   nlohmann::json content;
@@ -166,6 +175,8 @@ Machine read_machine(const std::string& file) {
     content = nlohmann::json::parse(in);
   } catch (const nlohmann::json::parse_error& error) {
     throw InvalidArgument(fmt::format("{}: not JSON (byte {})", file, error.byte));
+  } catch (const nlohmann::json::exception& error) {  // a number beyond double
+    throw InvalidArgument(fmt::format("{}: {}", file, error.what()));
   }
   if (!content.is_object()) {
     throw InvalidArgument(fmt::format("{}: not a JSON object", file));
@@ -175,6 +186,9 @@ Machine read_machine(const std::string& file) {
   machine.name = file;
   machine.description = fields.string_or("description", machine.description);
   for (const std::string& key : fields.keys()) {
+    if (!fields.has(key)) {
+      throw InvalidArgument(fmt::format("{}: {} is null, expected a value", file, key));
+    }
     const auto* known = std::find_if(std::begin(kFigures), std::end(kFigures),
                                      [&](const MachineFigure& f) { return f.key == key; });
     if (known != std::end(kFigures)) {

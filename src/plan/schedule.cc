@@ -9,13 +9,35 @@ namespace moebius::plan {
 
 namespace {
 
+struct Interval {
+  double begin;
+  double end;
+};
+
+// REQUIRES: both in order and without overlaps.
+double common(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  double sum = 0;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    sum += std::max(std::min(a[i].end, b[j].end) - std::max(a[i].begin, b[j].begin), 0.0);
+    ++(a[i].end < b[j].end ? i : j);
+  }
+  return sum;
+}
+
 class Clock {
  public:
   void compute(double us) { now_ += us; }
+  // Of experts: hides rows in flight, which copying and quantizing rows does not.
+  void multiply(double us) {
+    multiplied_.push_back({now_, now_ + us});
+    now_ += us;
+  }
   // Returns when the rows will have arrived; they leave after those sent before.
   double send(double us) {
-    link_free_ = std::max(now_, link_free_) + us;
-    line_.travelled += us;
+    const double begin = std::max(now_, link_free_);
+    link_free_ = begin + us;
+    in_flight_.push_back({begin, link_free_});
+    line_.travelled += us;  // rows wait for their turn while others are in flight: so the union
     return link_free_;
   }
   void await(double arrival) {
@@ -27,6 +49,7 @@ class Clock {
   Timeline line() const {
     Timeline line = line_;
     line.total = now_;
+    line.hidden = common(in_flight_, multiplied_);
     return line;
   }
 
@@ -34,6 +57,8 @@ class Clock {
   double now_ = 0;
   double link_free_ = 0;
   Timeline line_;
+  std::vector<Interval> in_flight_;
+  std::vector<Interval> multiplied_;
 };
 
 // A task of three turns.
@@ -52,13 +77,15 @@ struct Flight {
         arrival = clock.send(p.there);
         break;
       case 1:
-        clock.compute(p.shares_early ? p.shared : 0);
+        clock.multiply(p.shares_early ? p.shared : 0);
         clock.await(arrival);
-        clock.compute(p.experts);
+        clock.compute(p.before_experts);
+        clock.multiply(p.experts);
+        clock.compute(p.after_experts);
         arrival = clock.send(p.back);
         break;
       default:
-        clock.compute(p.shares_early ? 0 : p.shared);
+        clock.multiply(p.shares_early ? 0 : p.shared);
         clock.await(arrival);
         clock.compute(p.receive);
     }

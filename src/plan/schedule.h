@@ -11,21 +11,24 @@ namespace moebius::plan {
 
 // What one micro-batch takes, in microseconds, in the order of ModularKernel's run_part.
 struct PartTimes {
-  double prepare = 0;        // computed before its rows leave
-  double there = 0;          // rows on their way to the experts
-  double shared = 0;         // shared experts, while rows travel
-  bool shares_early = true;  // before the rows are awaited that come, else that return
-  double experts = 0;        // from received rows to rows that are sent back
+  double prepare = 0;         // computed before its rows leave
+  double there = 0;           // rows on their way to the experts
+  double shared = 0;          // shared experts, while rows travel
+  bool shares_early = true;   // before the rows are awaited that come, else that return
+  double before_experts = 0;  // unpacking and quantizing rows that have come
+  double experts = 0;
+  double after_experts = 0;  // sums, before rows are sent back
   double back = 0;
   double receive = 0;  // computed once they are back
 };
 
 struct Timeline {
   double total = 0;
-  double travelled = 0;  // all transfers together
-  double waited = 0;     // of it, while nothing was computed
+  double travelled = 0;  // while rows are in flight, whatever their number (layer/overlap.h)
+  double hidden = 0;     // of it, while experts or shared experts compute
+  double waited = 0;     // of it, while nothing is computed
 
-  double hidden_share() const { return travelled > 0 ? 1 - waited / travelled : 0; }
+  double hidden_share() const { return travelled > 0 ? hidden / travelled : 0; }
 };
 
 // At most max_in_flight parts have begun and are not done.

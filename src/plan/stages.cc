@@ -129,15 +129,31 @@ class Stages {
     return load_.selections * (gather + activation + row_) + load_.rows * row_;
   }
 
-  double products_us(double flops) const {
-    const auto& activations = deployment_.formats.activations;
-    const DType dtype = deployment_.layer.dtype;
-    const Given& rate =
-        activations && activations->format == QuantFormat::kFp8    ? machine_.fp8_tflops
-        : activations && activations->format == QuantFormat::kInt8 ? machine_.int8_tflops
-        : dtype == DType::kF32                                     ? machine_.f32_tflops
-                                                                   : machine_.bf16_tflops;
-    return flops * sharing_ / rate.value * 1e-6;
+  // As experts/cuda/expert_gemm.cc picks who multiplies: bf16 and fp8 by blocks have GEMMs of their
+  // own, gate and up each in whole blocks.
+  const Given& products_rate(int64_t intermediate) const {
+    constexpr int64_t kBlock = 128;
+    const LayerShape& l = deployment_.layer;
+    const auto& weights = deployment_.formats.weights;
+    const auto& rows = deployment_.formats.activations;
+    if (rows && rows->format == QuantFormat::kInt8) {
+      return machine_.int8_tflops;
+    }
+    if (l.dtype == DType::kF32) {
+      return machine_.f32_tflops;
+    }
+    if (!weights) {
+      return l.dtype == DType::kBF16 ? machine_.bf16_tflops : machine_.coded_tflops;
+    }
+    const bool has_blocks = l.dtype == DType::kBF16 && rows && rows->format == QuantFormat::kFp8 &&
+                            rows->group == GroupShape{1, kBlock} &&
+                            weights->group == GroupShape{kBlock, kBlock} &&
+                            (!l.is_gated || intermediate % kBlock == 0);
+    return has_blocks ? machine_.fp8_tflops : machine_.coded_tflops;
+  }
+
+  double products_us(double flops, int64_t intermediate) const {
+    return flops * sharing_ / products_rate(intermediate).value * 1e-6;
   }
 
   double experts(double rows, double touched, int64_t intermediate, double moves) const {
@@ -147,7 +163,8 @@ class Stages {
     const double tile = machine_.row_tile.value;
     const double computed = tile > 1 ? touched * std::ceil(rows / touched / tile) * tile : rows;
     const double products = products_us(
-        computed * static_cast<double>(expert_flops_per_row(deployment_.layer, intermediate)));
+        computed * static_cast<double>(expert_flops_per_row(deployment_.layer, intermediate)),
+        intermediate);
     const double weights =
         us_of(touched * static_cast<double>(expert_bytes(deployment_, intermediate)),
               machine_.weight_gb_per_s);
@@ -243,13 +260,9 @@ PieceLoad piece_load(All2AllBackend backend,
   load.copies = expected_copies(d, routing, tokens);
   load.traffic = traffic(backend, d, load.copies, tokens);
   const bool gathers = backend == All2AllBackend::kAllGatherReduceScatter;
-  int fullest = 0;
+  const int fullest = load.copies.fullest();
+  load.selections = load.copies.received_selections(fullest);
   for (int rank = 0; rank < d.ranks; ++rank) {
-    const double selections = load.copies.received_selections(rank);
-    if (selections > load.selections) {
-      load.selections = selections;
-      fullest = rank;
-    }
     load.rows = std::max(load.rows, load.copies.received(rank));
   }
   load.rows = gathers || backend == All2AllBackend::kNone ? tokens * d.ranks : load.rows;
@@ -269,7 +282,9 @@ PartTimes StageTimes::part(bool shares_early) const {
           .there = there,
           .shared = shared,
           .shares_early = shares_early,
-          .experts = prepare_after + experts + finalize_before,
+          .before_experts = prepare_after,
+          .experts = experts,
+          .after_experts = finalize_before,
           .back = back,
           .receive = finalize_after};
 }

@@ -36,6 +36,77 @@ TEST(Forecast, OneGpuIsProductsWeightsAndMoves) {
   EXPECT_EQ(f.traffic.intra_out() + f.traffic.inter_out(), 0);
 }
 
+// src/experts/cuda/expert_gemm.cc: who multiplies depends on formats.
+TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
+  const Machine m = find_machine("h200");
+  const auto experts = [&](const char* quant, DType dtype, const Machine& machine) {
+    Deployment d = preset_deployment("qwen3-30b-a3b", quant, 1);
+    d.layer.dtype = dtype;
+    d.tokens = 4096;
+    return forecast(All2AllBackend::kNone, d, machine).experts;
+  };
+  struct Rate {
+    const char* quant;
+    DType dtype;
+    Given Machine::*rate;
+  };
+  for (const Rate& r : {Rate{"none", DType::kBF16, &Machine::bf16_tflops},
+                        Rate{"none", DType::kF16, &Machine::coded_tflops},
+                        Rate{"none", DType::kF32, &Machine::f32_tflops},
+                        Rate{"fp8_w8a8", DType::kBF16, &Machine::fp8_tflops},
+                        Rate{"fp8_w8a8", DType::kF16, &Machine::coded_tflops},
+                        Rate{"fp8_w8a8_channel", DType::kBF16, &Machine::coded_tflops},
+                        Rate{"int8_w8a8", DType::kBF16, &Machine::int8_tflops},
+                        Rate{"int8_w8a16", DType::kBF16, &Machine::coded_tflops},
+                        Rate{"int4_w4a16", DType::kBF16, &Machine::coded_tflops},
+                        Rate{"nvfp4", DType::kBF16, &Machine::coded_tflops}}) {
+    Machine slower = m;
+    (slower.*r.rate).value /= 2;
+    const double products = 4096.0 * 8 * 2 * 2048 * 3 * 768 / (m.*r.rate).value * 1e-6;
+    EXPECT_NEAR(experts(r.quant, r.dtype, slower) - experts(r.quant, r.dtype, m), products,
+                1e-6 * products)
+        << r.quant << " " << name(r.dtype);
+  }
+}
+
+// Whatever a backend cuts the call into: low latency takes it in three pieces.
+TEST(Forecast, RowsAndTouchedExpertsAreOfOneRankAndTheWholeCall) {
+  Deployment d = preset_deployment("deepseek-v3", "fp8", 64);
+  d.layer.routing.skew = 1;
+  d.tokens = 600;
+  const RoutingModel model(d.layer.routing);
+  const Copies copies = expected_copies(d, model, 600);
+  int fullest = 0;
+  for (int r = 1; r < 64; ++r) {
+    fullest = copies.received_selections(r) > copies.received_selections(fullest) ? r : fullest;
+  }
+  for (const All2AllBackend backend : kBackends) {
+    const Forecast f = forecast(backend, d, find_machine("h200"));
+    EXPECT_NEAR(f.rows, copies.received_selections(fullest), 1e-6);
+    EXPECT_NEAR(f.touched, expected_touched_experts(d, model, fullest, 600), 1e-9);
+  }
+}
+
+TEST(Forecast, RefusesTokensWhoseBytesCannotBeCounted) {
+  Deployment d = preset_deployment("deepseek-v3", "fp8", 2048);
+  d.redundant_experts = 2048 - 256;
+  d.tokens = 16384;
+  d.layers = 58;
+  EXPECT_NO_THROW(expect_valid(d));
+  EXPECT_GT(forecast(All2AllBackend::kAllGatherReduceScatter, d, find_machine("h200"))
+                .buffers.total(d.layers),
+            0);
+  d.tokens = int64_t{1} << 31;
+  try {
+    expect_valid(d);
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("2147483648 tokens on each of 2048 ranks"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(Forecast, FewTokensReadTheWeightsOfTouchedExperts) {
   Deployment d = preset_deployment("qwen3-30b-a3b", "none", 1);
   const Machine m = find_machine("h200");
@@ -120,7 +191,7 @@ TEST(Forecast, WhatDoesNotFitOrIsRefusedIsNotChosen) {
   std::vector<Forecast> all;
   for (const All2AllBackend backend : kBackends) {
     all.push_back(forecast(backend, d, m));
-    EXPECT_FALSE(all.back().fits) << name(backend);  // 2.6 TB of experts in bf16 over 8
+    EXPECT_FALSE(all.back().fits) << name(backend);  // 1.31 TB of experts in bf16 over 8
   }
   EXPECT_EQ(fastest(all), nullptr);
   d.layers = 1;
@@ -154,6 +225,11 @@ TEST(Forecast, SweepsReach2048RanksAndTheCrossoverIsOne) {
   };
   EXPECT_TRUE(faster(*at));
   EXPECT_FALSE(*at > 1 && faster(*at - 1));
+  Machine slow = m;
+  slow.ll_dispatch_us.value = 1e6;
+  EXPECT_EQ(crossover_tokens(d, slow, All2AllBackend::kLowLatency, All2AllBackend::kHighThroughput,
+                             1, 16384),
+            1);
 }
 
 }  // namespace

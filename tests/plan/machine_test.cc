@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "moebius/error.h"
@@ -45,6 +46,10 @@ TEST(Machine, FilesReplaceFiguresOfABase) {
   };
   refused("{", "not JSON");
   refused("[]", "not a JSON object");
+  refused(R"({"base": "h200", "link_us": 1e400})", "1e400");
+  refused(R"({"base": "h200", "link_us": null})", "link_us is null");
+  refused(R"({"base": "h200", "link_us": true})", "link_us is true");
+  refused(R"({"base": 5})", "base is 5");
   refused("{}", "base");
   refused(R"({"base": "abacus"})", "machine is abacus");
   refused(R"({"base": "h200", "speed": 3})", "speed is no figure");
@@ -52,7 +57,15 @@ TEST(Machine, FilesReplaceFiguresOfABase) {
   refused(R"({"base": "h200", "link_gb_per_s": -1})", "link_gb_per_s is -1, expected at least 0");
   refused(R"({"base": "h200", "link_gb_per_s": 0})", "link_gb_per_s is 0");
   refused(R"({"base": "cpu", "read_overlap": 2})", "read_overlap is 2");
-  EXPECT_THROW(read_machine((folder / "none.json").string()), InvalidArgument);
+  for (const char* name : {"none.json", "folder.json"}) {
+    std::filesystem::create_directory(folder / "folder.json");
+    try {
+      read_machine((folder / name).string());
+      ADD_FAILURE() << name;
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("cannot read"), std::string::npos) << error.what();
+    }
+  }
 }
 
 }  // namespace

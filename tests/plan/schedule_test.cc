@@ -13,7 +13,12 @@ namespace {
 
 PartTimes part(
     double prepare, double there, double shared, double experts, double back, double end) {
-  return {prepare, there, shared, true, experts, back, end};
+  return {.prepare = prepare,
+          .there = there,
+          .shared = shared,
+          .experts = experts,
+          .back = back,
+          .receive = end};
 }
 
 TEST(Schedule, OnePartWaitsForItsRows) {
@@ -29,6 +34,7 @@ TEST(Schedule, SharedExpertsAreComputedWhileRowsTravel) {
   const PartTimes early = part(1, 10, 4, 20, 8, 2);
   EXPECT_DOUBLE_EQ(run_schedule({&early, 1}, 7).waited, 6 + 8);
   EXPECT_DOUBLE_EQ(run_schedule({&early, 1}, 7).total, 41);
+  EXPECT_DOUBLE_EQ(run_schedule({&early, 1}, 7).hidden, 4);
   PartTimes late = early;
   late.shares_early = false;
   EXPECT_DOUBLE_EQ(run_schedule({&late, 1}, 7).waited, 10 + 4);
@@ -45,6 +51,23 @@ TEST(Schedule, TwoPartsHideEachOthersRows) {
   EXPECT_DOUBLE_EQ(line.total, 61);
   EXPECT_DOUBLE_EQ(line.travelled, 36);
   EXPECT_DOUBLE_EQ(line.waited, 9 + 6);
+  EXPECT_DOUBLE_EQ(line.hidden, 10 + 8);  // B's rows there but 1..2 and 2..11, A's rows back
+}
+
+// As above, but A and B spend 5 of the 20 before experts, 3 after: A 11..16, experts 16..28, ..31.
+// B there 11..21: 5 hidden.  A back 31..39 beside B: 31..36 unpacked, experts 36..48: 3 hidden.
+TEST(Schedule, OnlyExpertsHide) {
+  std::vector<PartTimes> parts(2, part(1, 10, 0, 12, 8, 2));
+  for (PartTimes& p : parts) {
+    p.before_experts = 5;
+    p.after_experts = 3;
+  }
+  const Timeline line = run_schedule(parts, 7);
+  EXPECT_DOUBLE_EQ(line.total, 61);
+  EXPECT_DOUBLE_EQ(line.travelled, 36);
+  EXPECT_DOUBLE_EQ(line.waited, 9 + 6);
+  EXPECT_DOUBLE_EQ(line.hidden, 5 + 3);
+  EXPECT_DOUBLE_EQ(line.hidden_share(), 8.0 / 36);
 }
 
 // Sends at 1, 2, 3; there at 11, 21, 31.  Computes A 11..16, B 21..26, C 31..36: the link limits.
@@ -75,6 +98,7 @@ TEST(Schedule, NeverBelowEitherResourceNorAboveTheirSum) {
         EXPECT_GE(line.total, line.travelled);
         EXPECT_LE(line.total, 11 * count + line.travelled);
         EXPECT_NEAR(line.total, 11 * count + line.waited, 1e-9);
+        EXPECT_LE(line.hidden + line.waited, line.travelled + 1e-9);
       }
     }
   }
