@@ -23,6 +23,8 @@ constexpr int kLastRanks = 2048;
 
 // What experts make of the processor's peak with many rows: 1 / 1.66, see docs/performance.md.
 constexpr double kShareOfPeak = 0.6;
+constexpr const char* kFromPeak = "0.6 of the measured peak";
+constexpr const char* kAsBf16 = "as bf16: 0.6 of the measured peak";
 
 plan::Machine measure_machine() {
   const Progress progress;
@@ -31,16 +33,18 @@ plan::Machine measure_machine() {
   plan::Machine m = plan::find_machine("cpu");
   m.name = "here";
   m.description = fmt::format("{}, {} threads", cpu_model(), stream.num_threads());
+  for (const plan::MachineFigure& f : plan::machine_figures()) {  // of another machine
+    (m.*f.figure).source = "assumed";
+  }
   const auto products = [&](bench::Operand operand) {
     return plan::Given{kShareOfPeak * bench::compute_peak(operand, stream).gflops * 1e-3,
-                       "measured"};
+                       kFromPeak};
   };
   m.memory_gb = {static_cast<double>(memory_bytes()) * 1e-9, "measured"};
   m.f32_tflops = products(bench::Operand::kF32);
   m.bf16_tflops = products(bench::Operand::kBF16);
-  m.fp8_tflops = m.bf16_tflops;
+  m.fp8_tflops = m.coded_tflops = m.router_tflops = {m.bf16_tflops.value, kAsBf16};
   m.int8_tflops = products(bench::Operand::kInt8);
-  m.router_tflops = m.bf16_tflops;
   m.weight_gb_per_s = {bench::read_gb_per_s(stream), "measured"};
   m.copy_gb_per_s = {bench::memcpy_gb_per_s(stream), "measured"};
   return m;
@@ -61,8 +65,8 @@ plan::Machine machine_of(const PlanOptions& o) {
   give(o.node_latency_us, machine.node_us);
   give(o.memory_gb, machine.memory_gb);
   give(o.memory_gb_per_s, machine.weight_gb_per_s);
-  for (plan::Given* rate :
-       {&machine.f32_tflops, &machine.bf16_tflops, &machine.fp8_tflops, &machine.int8_tflops}) {
+  for (plan::Given* rate : {&machine.f32_tflops, &machine.bf16_tflops, &machine.fp8_tflops,
+                            &machine.int8_tflops, &machine.coded_tflops}) {
     give(o.tflops, *rate);
   }
   plan::expect_valid(machine);
@@ -112,7 +116,7 @@ int plan_deployment(const PlanOptions& options) {
     result.rows = plan::sweep_ranks(result.deployment, result.machine, kLastRanks);
   }
   const Report report = make_report(result);
-  write_text(options.json, report.json().dump(2) + "\n");
+  write_text(options.json, json_text(report.json(), 2) + "\n");
   fmt::print("{}", report.text());
   return plan::fastest(result.forecasts) != nullptr ? kOk : kCheckFailed;
 }

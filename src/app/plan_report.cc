@@ -54,7 +54,7 @@ void add_subject(Report& report, const PlanResult& r) {
        {"tokens", d.tokens},
        {"quant", d.formats.name},
        {"microbatches", d.microbatches}});
-  const Forecast& first = r.forecasts.back();
+  const Forecast& first = r.forecasts.back();  // all-gather's copies are not the routing's
   report.line(
       "routing", "routing",
       "groups {topk_groups} of {num_groups}, skew {skew}; a token goes to {copies} other ranks "
@@ -211,19 +211,21 @@ const Forecast* find(const SweepRow& row, All2AllBackend backend) {
 }
 
 // Backends in the order in which they are the fastest, with the first number of each.
-std::string turns(const std::vector<SweepRow>& rows, bool by_tokens) {
+void add_turns(Report& report, const std::vector<SweepRow>& rows, bool by_tokens) {
   std::string text;
-  std::string last;
+  Json turns = Json::array();
   for (const SweepRow& row : rows) {
     const Forecast* best = plan::fastest(row.forecasts);
     const std::string now = best == nullptr ? "none" : backend_name(*best);
-    if (now != last) {
-      text += fmt::format("{}{} from {}", text.empty() ? "" : ", ", now,
-                          by_tokens ? row.deployment.tokens : row.deployment.ranks);
-      last = now;
+    if (turns.empty() || turns.back()["best"] != now) {
+      const int64_t from = by_tokens ? row.deployment.tokens : row.deployment.ranks;
+      text += fmt::format("{}{} from {}", text.empty() ? "" : ", ", now, from);
+      turns.push_back({{"best", now}, {"from", from}});
     }
   }
-  return text;
+  report.line("sweep", "fastest", "{fastest} {by}",
+              {{"fastest", text}, {"by", by_tokens ? "tokens" : "ranks"}});
+  report.hidden("sweep", {"turns", turns});
 }
 
 void add_sweep(Report& report, const PlanResult& r) {
@@ -274,11 +276,10 @@ void add_sweep(Report& report, const PlanResult& r) {
         "sweep", "beyond", "{beyond}",
         {{"beyond", "redundant experts, and more than 64 GPUs, are not built yet: forecasts"}});
   }
-  report.line("sweep", "fastest", "{fastest} {by}",
-              {{"fastest", turns(r.rows, by_tokens)}, {"by", by_tokens ? "tokens" : "ranks"}});
+  add_turns(report, r.rows, by_tokens);
 }
 
-// Where high throughput overtakes low latency, to the token.
+// Where high throughput overtakes low latency, to the token, and whether both have room there.
 void add_crossover(Report& report, const PlanResult& r) {
   if (r.deployment.ranks == 1 || r.sweep != "tokens") {
     return;
@@ -290,10 +291,25 @@ void add_crossover(Report& report, const PlanResult& r) {
   const int64_t last = r.rows.back().deployment.tokens;
   const auto at = plan::crossover_tokens(r.deployment, r.machine, All2AllBackend::kLowLatency,
                                          All2AllBackend::kHighThroughput, 1, last);
-  report.line("sweep", "crossover",
-              at ? "high_throughput overtakes low_latency at {crossover_tokens} tokens per rank"
-                 : "low_latency stays faster than high_throughput up to {last_tokens} tokens",
-              {{"crossover_tokens", at ? Json(*at) : Json()}, {"last_tokens", last}});
+  Deployment d = r.deployment;
+  d.tokens = at.value_or(last);
+  std::string no_room;
+  for (const auto backend : {All2AllBackend::kLowLatency, All2AllBackend::kHighThroughput}) {
+    if (!plan::forecast(backend, d, r.machine).fits) {
+      no_room += fmt::format("{}{}", no_room.empty() ? "" : " and ", name(backend));
+    }
+  }
+  std::string text =
+      !at        ? "low_latency stays faster than high_throughput up to {last_tokens} tokens"
+      : *at == 1 ? "high_throughput is faster than low_latency from 1 token on"
+                 : "high_throughput overtakes low_latency at {crossover_tokens} tokens per rank";
+  if (!no_room.empty()) {
+    text += "; no room for {crossover_no_room}";
+  }
+  report.line("sweep", "crossover", text,
+              {{"crossover_tokens", at ? Json(*at) : Json()},
+               {"last_tokens", last},
+               {"crossover_no_room", no_room}});
 }
 
 }  // namespace

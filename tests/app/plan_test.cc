@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
 #include "tests/app/command.h"
 #include "tests/app/tiny_model.h"
@@ -41,6 +43,7 @@ TEST(Plan, TextAndJsonHaveTheSameFigures) {
   EXPECT_EQ(plan["deployment"]["nodes"], 8);
   EXPECT_EQ(plan["deployment"]["experts_per_rank"], 4);
   EXPECT_EQ(plan["routing"]["rows"], 4096 * 8);
+  EXPECT_NEAR(plan["routing"]["touched"], 4, 1e-9);
   for (const char* name : {"allgather_reducescatter", "high_throughput", "low_latency"}) {
     EXPECT_GT(backend(plan["bytes"]["backends"], name)["inter_node_bytes"], 0);
     EXPECT_GT(backend(plan["buffers"]["backends"], name)["total_bytes"], 0);
@@ -98,12 +101,43 @@ TEST(Plan, SweepsSayWhoIsFastestWhere) {
   ASSERT_EQ(ranks["rows"].size(), 11u);
   EXPECT_EQ(ranks["rows"].back()["ranks"], 2048);
   EXPECT_EQ(ranks["rows"].back()["redundant_experts"], 2048 - 256);
+  EXPECT_EQ(ranks["turns"][0]["from"], 2);
+  EXPECT_EQ(ranks["turns"][0]["best"], ranks["rows"][0]["best"]);
   const json tokens = sweep("tokens");
   ASSERT_EQ(tokens["rows"].size(), 15u);
   EXPECT_TRUE(tokens["crossover_tokens"].is_number()) << tokens;
+  EXPECT_EQ(tokens["crossover_no_room"], "");
+  EXPECT_EQ(tokens["turns"][0]["from"], 1);
   for (const json& row : tokens["rows"]) {
     EXPECT_GT(row["low_latency"], 0);
   }
+}
+
+TEST(Plan, NothingIsOvertakenThatNeverLed) {
+  const ScratchFolder scratch;
+  const std::string machine = scratch / "slow.json";
+  std::ofstream(machine) << R"({"base": "h200", "ll_dispatch_us": 1000000})";
+  const CommandResult result =
+      run_command({"plan", "--preset", "deepseek-v3", "--ranks", "8", "--quant", "fp8", "--machine",
+                   machine, "--sweep", "tokens", "--json", scratch / "plan.json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out.find("overtakes"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("high_throughput is faster than low_latency from 1 token on; no room "
+                            "for low_latency"),
+            std::string::npos)
+      << result.out;
+  EXPECT_EQ(read_json(scratch / "plan.json")["sweep"]["crossover_no_room"], "low_latency");
+}
+
+TEST(Plan, AModelMayLieInAFolderWhoseNameIsNotUtf8) {
+  const ScratchFolder scratch;
+  const std::string model = scratch / "bad\xff";
+  std::filesystem::copy(tiny_model(), model);
+  const CommandResult result =
+      run_command({"plan", "--model", model, "--json", scratch / "plan.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string name = read_json(scratch / "plan.json")["model"]["name"];
+  EXPECT_TRUE(name.ends_with("bad\xef\xbf\xbd")) << name;
 }
 
 TEST(Plan, WhatDoesNotFitIsSaid) {
@@ -130,12 +164,25 @@ TEST(Plan, RefusesInOneLine) {
   refused({"--preset", "tiny", "--quant", "fp3"}, "quant is fp3, expected one of");
   refused({"--preset", "tiny", "--ranks", "17"}, "17 ranks, but tiny has 16 experts");
   refused({"--preset", "tiny", "--ranks", "0"}, "--ranks");
+  refused({"--preset", "tiny", "--ranks", "16385"}, "--ranks");
+  refused({"--preset", "tiny", "--skew", "nan"}, "nan");
+  refused({"--preset", "deepseek-v3", "--ranks", "256", "--tokens", "2147483648"},
+          "2147483648 tokens on each of 256 ranks");
   refused({"--preset", "tiny", "--tokens", "0"}, "--tokens");
   refused({"--preset", "tiny", "--machine", "abacus"}, "machine is abacus");
   refused({"--preset", "tiny", "--machine", "no_such.json"}, "no_such.json");
   refused({"--preset", "tiny", "--link-gb-per-s", "-1"}, "--link-gb-per-s");
   refused({"--preset", "tiny", "--sweep", "moons"}, "--sweep");
   refused({"--model", "no_such_folder"}, "no_such_folder");
+  const ScratchFolder scratch;
+  const std::string file = scratch / "m.json";
+  for (const auto& [text, part] :
+       {std::pair(R"({"base": "h200", "link_us": 1e400})", "1e400"),
+        std::pair(R"({"base": "h200", "link_us": null})", "link_us is null"),
+        std::pair(R"({"base": "h200", "link_us": "x"})", "link_us is \"x\"")}) {
+    std::ofstream(file) << text;
+    refused({"--preset", "tiny", "--machine", file}, part);
+  }
 }
 
 }  // namespace
