@@ -329,8 +329,7 @@ TEST(Trace, IsRefusedWhereItCannotBeWritten) {
   };
   refused({"--trace", scratch / "x", "--json", scratch / "x"}, "--trace and --json are both");
   refused({"--trace", scratch / "x", "--output", scratch / "x"}, "--trace and --output are both");
-  refused({"--trace", scratch / "x", "--json", scratch / "./x"},
-          "--trace and --json are both");
+  refused({"--trace", scratch / "x", "--json", scratch / "./x"}, "--trace and --json are both");
   refused({"--trace", scratch / "no" + "/x"}, "--trace");
   EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
 }
