@@ -92,8 +92,8 @@ class Profile {
 
   // In order of first appearance.  Waits for the GPU's work in all spans.
   const std::vector<Stage>& stages() const;
-  // In order of their ends, those of GPUs on the host's clock.  Waits likewise.  Empty with
-  // kTotals.
+  // In the order in which the host ended them; times of GPUs are put on its clock.  Waits likewise.
+  // Empty with kTotals.
   std::vector<Interval> intervals() const;
   void clear();
   bool keeps_intervals() const { return keep_ == Keep::kIntervals; }

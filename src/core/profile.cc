@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/profile.h"
 
-#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -110,8 +109,6 @@ std::vector<Profile::Interval> Profile::intervals() const {
       all.back().end = anchor->time_of(kept.end);
     }
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Interval& a, const Interval& b) { return a.end < b.end; });
   return all;
 }
 
