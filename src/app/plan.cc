@@ -106,9 +106,7 @@ int plan_deployment(const PlanOptions& options) {
   PlanResult result;
   result.machine = machine_of(options);
   result.deployment = deployment_of(options, result.machine);
-  for (const All2AllBackend backend : plan::candidates(result.deployment)) {
-    result.forecasts.push_back(plan::forecast(backend, result.deployment, result.machine));
-  }
+  result.forecasts = plan::forecast_all(result.deployment, result.machine);
   result.sweep = options.sweep;
   if (options.sweep == "tokens") {
     result.rows = plan::sweep_tokens(result.deployment, result.machine, kLastTokens);

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/intervals.h"
+
 namespace moebius {
 
 namespace {
@@ -41,18 +43,6 @@ std::chrono::nanoseconds length(const std::vector<Times>& all) {
   return sum;
 }
 
-// REQUIRES: both united.
-std::chrono::nanoseconds common(const std::vector<Times>& a, const std::vector<Times>& b) {
-  std::chrono::nanoseconds sum{0};
-  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    const auto begin = std::max(a[i].begin, b[j].begin);
-    const auto end = std::min(a[i].end, b[j].end);
-    sum += std::max(end - begin, Clock::duration::zero());
-    ++(a[i].end < b[j].end ? i : j);
-  }
-  return sum;
-}
-
 bool computes(const Profile::Interval& interval) {
   return interval.name == "experts" || interval.name == "shared" || interval.name == "router";
 }
@@ -80,7 +70,7 @@ Overlap measure_overlap(std::span<const Profile::Interval> intervals) {
   }
   travel = united(std::move(travel));
   overlap.travel = length(travel);
-  overlap.hidden = common(travel, united(std::move(computed)));
+  overlap.hidden = common_length(travel, united(std::move(computed)));
   return overlap;
 }
 

@@ -15,10 +15,6 @@ namespace moebius::plan {
 
 namespace {
 
-int64_t row_bytes(const Deployment& d) {
-  return matrix_bytes(std::nullopt, d.layer.dtype, 1, d.layer.hidden);
-}
-
 int64_t most_places(const Deployment& d) {
   return d.places_of(0).size();  // the first ranks own one more
 }
@@ -62,8 +58,7 @@ int64_t experts_workspace(const Deployment& d, int64_t rows, int64_t slots) {
 // Batched rows are where GEMM1 reads and GEMM2 writes; GPUs have room to encode them all the same.
 int64_t batched_workspace(const Deployment& d, int64_t slots) {
   const bool encodes = d.device.is_cuda() && d.formats.activations;
-  const int64_t operand =
-      encodes ? matrix_bytes(d.formats.activations, d.layer.dtype, 1, d.layer.hidden) : 0;
+  const int64_t operand = encodes ? coded_row_bytes(d) : 0;
   return inner_workspace(d, slots) + slots * (operand + row_bytes(d));
 }
 
@@ -73,9 +68,8 @@ int64_t output_row_bytes(const Deployment& d) {
   if (!travels_quantized(All2AllBackend::kLowLatency, d.formats)) {
     return kTag + row_bytes(d);
   }
-  const int64_t hidden = d.layer.hidden;
-  const int64_t cast = matrix_bytes(d.formats.activations, d.layer.dtype, 1, hidden);
-  return kTag + (d.device.is_cuda() ? cast : cast - hidden + row_bytes(d));
+  const int64_t cast = coded_row_bytes(d);
+  return kTag + (d.device.is_cuda() ? cast : cast - d.layer.hidden + row_bytes(d));
 }
 
 // Rows as they reach the experts: quantized where they arrive, or gathered.

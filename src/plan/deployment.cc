@@ -69,6 +69,14 @@ int64_t matrix_bytes(const std::optional<QuantizeSpec>& spec,
   return bytes(parts.values) + bytes(parts.scale);
 }
 
+int64_t row_bytes(const Deployment& d) {
+  return matrix_bytes(std::nullopt, d.layer.dtype, 1, d.layer.hidden);
+}
+
+int64_t coded_row_bytes(const Deployment& d) {
+  return matrix_bytes(d.formats.activations, d.layer.dtype, 1, d.layer.hidden);
+}
+
 int64_t expert_bytes(const Deployment& d, int64_t intermediate) {
   const LayerShape& l = d.layer;
   const auto& spec = d.formats.weights;

@@ -62,6 +62,9 @@ int64_t matrix_bytes(const std::optional<QuantizeSpec>& spec,
                      DType dtype,
                      int64_t rows,
                      int64_t cols);
+// Of a row of hidden states, as the layer has it and as activations are stored.
+int64_t row_bytes(const Deployment& deployment);
+int64_t coded_row_bytes(const Deployment& deployment);
 // Of an expert's w1 and w2.
 int64_t expert_bytes(const Deployment& deployment, int64_t intermediate);
 // Multiply and add are two.

@@ -169,6 +169,14 @@ std::vector<All2AllBackend> candidates(const Deployment& d) {
           All2AllBackend::kLowLatency};
 }
 
+std::vector<Forecast> forecast_all(const Deployment& d, const Machine& machine) {
+  std::vector<Forecast> forecasts;
+  for (const All2AllBackend backend : candidates(d)) {
+    forecasts.push_back(forecast(backend, d, machine));
+  }
+  return forecasts;
+}
+
 const Forecast* fastest(const std::vector<Forecast>& forecasts) {
   const Forecast* best = nullptr;
   for (const Forecast& f : forecasts) {
@@ -179,18 +187,6 @@ const Forecast* fastest(const std::vector<Forecast>& forecasts) {
   return best;
 }
 
-namespace {
-
-SweepRow sweep_row(const Deployment& d, const Machine& machine) {
-  SweepRow row{d, {}};
-  for (const All2AllBackend backend : candidates(d)) {
-    row.forecasts.push_back(forecast(backend, d, machine));
-  }
-  return row;
-}
-
-}  // namespace
-
 std::vector<SweepRow> sweep_tokens(const Deployment& deployment,
                                    const Machine& machine,
                                    int64_t last) {
@@ -198,7 +194,7 @@ std::vector<SweepRow> sweep_tokens(const Deployment& deployment,
   for (int64_t tokens = 1; tokens <= last; tokens *= 2) {
     Deployment d = deployment;
     d.tokens = tokens;
-    rows.push_back(sweep_row(d, machine));
+    rows.push_back({d, forecast_all(d, machine)});
   }
   return rows;
 }
@@ -210,7 +206,7 @@ std::vector<SweepRow> sweep_ranks(const Deployment& deployment, const Machine& m
     d.ranks = ranks;
     d.redundant_experts =
         std::max<int64_t>(d.redundant_experts, ranks - d.layer.routing.num_experts);
-    rows.push_back(sweep_row(d, machine));
+    rows.push_back({d, forecast_all(d, machine)});
   }
   return rows;
 }
@@ -233,7 +229,11 @@ std::optional<int64_t> crossover_tokens(Deployment d,
   }
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
-    (later_wins(middle) ? high : low) = later_wins(middle) ? middle : middle + 1;
+    if (later_wins(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
   }
   return high;
 }

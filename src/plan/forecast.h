@@ -43,6 +43,7 @@ Forecast forecast(All2AllBackend backend, const Deployment& deployment, const Ma
 
 // Backends to compare: none for one rank, else the three.
 std::vector<All2AllBackend> candidates(const Deployment& deployment);
+std::vector<Forecast> forecast_all(const Deployment& deployment, const Machine& machine);
 // The fastest that works; nullptr where none does.
 const Forecast* fastest(const std::vector<Forecast>& forecasts);
 

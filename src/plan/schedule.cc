@@ -3,7 +3,11 @@
 #include "plan/schedule.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
+
+#include "core/intervals.h"
+#include "layer/turns.h"
 
 namespace moebius::plan {
 
@@ -13,16 +17,6 @@ struct Interval {
   double begin;
   double end;
 };
-
-// REQUIRES: both in order and without overlaps.
-double common(const std::vector<Interval>& a, const std::vector<Interval>& b) {
-  double sum = 0;
-  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    sum += std::max(std::min(a[i].end, b[j].end) - std::max(a[i].begin, b[j].begin), 0.0);
-    ++(a[i].end < b[j].end ? i : j);
-  }
-  return sum;
-}
 
 class Clock {
  public:
@@ -49,7 +43,7 @@ class Clock {
   Timeline line() const {
     Timeline line = line_;
     line.total = now_;
-    line.hidden = common(in_flight_, multiplied_);
+    line.hidden = common_length(in_flight_, multiplied_);
     return line;
   }
 
@@ -61,57 +55,32 @@ class Clock {
   std::vector<Interval> multiplied_;
 };
 
-// A task of three turns.
-struct Flight {
-  const PartTimes* part = nullptr;
-  int turns = 0;
-  double arrival = 0;
-
-  bool is_under_way() const { return part != nullptr && turns < 3; }
-
-  void run_turn(Clock& clock) {
-    const PartTimes& p = *part;
-    switch (turns++) {
-      case 0:
-        clock.compute(p.prepare);
-        arrival = clock.send(p.there);
-        break;
-      case 1:
-        clock.multiply(p.shares_early ? p.shared : 0);
-        clock.await(arrival);
-        clock.compute(p.before_experts);
-        clock.multiply(p.experts);
-        clock.compute(p.after_experts);
-        arrival = clock.send(p.back);
-        break;
-      default:
-        clock.multiply(p.shares_early ? 0 : p.shared);
-        clock.await(arrival);
-        clock.compute(p.receive);
-    }
-  }
-};
+// ModularKernel's run_part.
+Task run_part(const PartTimes& p, Clock& clock) {
+  const auto wait_for = [&clock](double us) {
+    return [&clock, arrival = clock.send(us)] { clock.await(arrival); };
+  };
+  const auto share = [&](bool shares) {
+    return [&clock, us = shares ? p.shared : 0.0] { clock.multiply(us); };
+  };
+  clock.compute(p.prepare);
+  Travel there{wait_for(p.there), share(p.shares_early)};
+  co_yield std::move(there);
+  clock.compute(p.before_experts);
+  clock.multiply(p.experts);
+  clock.compute(p.after_experts);
+  Travel back{wait_for(p.back), share(!p.shares_early)};
+  co_yield std::move(back);
+  clock.compute(p.receive);
+}
 
 }  // namespace
 
 Timeline run_schedule(std::span<const PartTimes> parts, int max_in_flight) {
   Clock clock;
-  std::vector<Flight> flights(std::min(parts.size(), static_cast<size_t>(max_in_flight)));
-  size_t next = 0;
-  bool is_under_way = true;
-  while (is_under_way) {
-    is_under_way = false;
-    for (Flight& flight : flights) {
-      if (flight.is_under_way()) {
-        flight.run_turn(clock);
-      }
-      if (!flight.is_under_way() && next < parts.size()) {
-        flight = {&parts[next++]};
-        flight.run_turn(clock);
-      }
-      is_under_way = is_under_way || flight.is_under_way();
-    }
-  }
+  Turns turns(max_in_flight, /*hooks_enqueue=*/false);
+  turns.run(static_cast<int>(parts.size()),
+            [&](int i) { return run_part(parts[static_cast<size_t>(i)], clock); });
   return clock.line();
 }
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Schedule: when the micro-batches of a call compute and when their rows travel.  One thing
-// computes and one travels at a time; turns go round as in src/layer/turns.cc.
+// computes and one travels at a time; turns are those of src/layer/turns.h, by a made-up clock.
 #pragma once
 
 #include <span>

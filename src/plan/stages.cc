@@ -37,9 +37,8 @@ class Stages {
         topology_(d.topology()),
         // Ranks of a node that compute side by side on one processor.
         sharing_(m.is_shared_by_node ? topology_.node_size(0) : 1),
-        row_(static_cast<double>(matrix_bytes(std::nullopt, d.layer.dtype, 1, d.layer.hidden))),
-        coded_row_(static_cast<double>(
-            matrix_bytes(d.formats.activations, d.layer.dtype, 1, d.layer.hidden))) {}
+        row_(static_cast<double>(row_bytes(d))),
+        coded_row_(static_cast<double>(coded_row_bytes(d))) {}
 
   StageTimes times() const {
     StageTimes t;

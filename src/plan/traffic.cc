@@ -17,12 +17,9 @@ constexpr double kWord = 8;
 // A returned row between nodes (comm/low_latency_combine.cc).
 constexpr double kReturnedRowHeader = 16;
 
-double row_bytes(const Deployment& d) {
-  return static_cast<double>(d.layer.hidden * bits(d.layer.dtype) / 8);
-}
-
-int64_t quantized_row_bytes(const Deployment& d) {
-  return matrix_bytes(d.formats.activations, d.layer.dtype, 1, d.layer.hidden);
+// Of a GPU's message or returned row within a node: a word each.
+double num_flags(const Deployment& d) {
+  return std::ceil(static_cast<double>(d.layer.hidden) / comm::kPartElements);
 }
 
 // A block of rows is padded field by field; between two numbers of rows by a straight line.
@@ -39,6 +36,7 @@ class Counter {
       : deployment_(d),
         copies_(copies),
         topology_(d.topology()),
+        row_(static_cast<double>(row_bytes(d))),
         node_of_(static_cast<size_t>(d.ranks)),
         ranks_(static_cast<size_t>(d.ranks)) {
     for (int n = 0; n < topology_.num_nodes(); ++n) {
@@ -104,7 +102,7 @@ class Counter {
     for (int s = 0; s < deployment_.ranks; ++s) {
       for (int r = 0; r < deployment_.ranks; ++r) {
         send(&RankTraffic::dispatch, s, r, tokens * row);
-        send(&RankTraffic::combine, s, r, tokens * row_bytes(deployment_));
+        send(&RankTraffic::combine, s, r, tokens * row_);
       }
     }
     add_control(kWord);  // numbers of tokens
@@ -113,8 +111,7 @@ class Counter {
   void count_high_throughput() {
     const RowLayout there = high_throughput_layout(deployment_);
     const auto row = static_cast<double>(there.row_bytes());
-    const double sum = row_bytes(deployment_);
-    const RowLayout back({static_cast<int64_t>(sum)}, 0, false);
+    const RowLayout back({row_bytes(deployment_)}, 0, false);
     for (int s = 0; s < deployment_.ranks; ++s) {
       const int own = node_of_[static_cast<size_t>(s)];
       for (int n = 0; n < topology_.num_nodes(); ++n) {
@@ -127,7 +124,7 @@ class Counter {
         for (int r = topology_.node_begin[node]; r < topology_.node_begin[node + 1]; ++r) {
           const double copies = copies_.rank_copies(s, r);
           send(&RankTraffic::dispatch, gate, r, copies * row, n != own);
-          send(&RankTraffic::combine, r, gate, copies * sum, n != own);
+          send(&RankTraffic::combine, r, gate, copies * row_, n != own);
         }
       }
     }
@@ -145,10 +142,7 @@ class Counter {
     const bool one_node = topology_.num_nodes() == 1;
     const bool by_messages = on_gpus() && !one_node;  // within nodes, too
     const double row = dispatch_row_bytes(All2AllBackend::kLowLatency, deployment_);
-    const double flags =
-        on_gpus() && one_node
-            ? kWord * std::ceil(static_cast<double>(deployment_.layer.hidden) / comm::kPartElements)
-            : 0;
+    const double flags = on_gpus() && one_node ? kWord * num_flags(deployment_) : 0;
     for (int s = 0; s < deployment_.ranks; ++s) {
       for (int r = 0; r < deployment_.ranks; ++r) {
         const bool by_message = by_messages || !same_node(s, r);
@@ -156,8 +150,7 @@ class Counter {
              by_message ? static_cast<double>(layout.mailbox_bytes())
                         : copies_.rank_copies(s, r) * row);
         send(&RankTraffic::combine, r, s,
-             copies_.rank_selections(s, r) *
-                 (row_bytes(deployment_) + (by_message ? kReturnedRowHeader : flags)));
+             copies_.rank_selections(s, r) * (row_ + (by_message ? kReturnedRowHeader : flags)));
       }
     }
   }
@@ -165,6 +158,7 @@ class Counter {
   const Deployment& deployment_;
   const Copies& copies_;
   Topology topology_;
+  double row_;  // bytes
   std::vector<int> node_of_;
   std::vector<RankTraffic> ranks_;
 };
@@ -179,10 +173,10 @@ std::vector<RankTraffic> traffic(All2AllBackend backend,
 }
 
 RowLayout high_throughput_layout(const Deployment& d) {
-  std::vector<int64_t> payloads = {static_cast<int64_t>(row_bytes(d))};
+  std::vector<int64_t> payloads = {row_bytes(d)};
   if (travels_quantized(All2AllBackend::kHighThroughput, d.formats)) {
     const int64_t values = d.layer.hidden * bits(storage_dtype(d.formats.activations->format)) / 8;
-    payloads = {values, quantized_row_bytes(d) - values};
+    payloads = {values, coded_row_bytes(d) - values};
   }
   return {payloads, d.layer.routing.topk, true};
 }
@@ -213,9 +207,8 @@ bool travels_quantized(All2AllBackend backend, const Formats& formats) {
 
 double dispatch_row_bytes(All2AllBackend backend, const Deployment& d) {
   const int64_t topk = d.layer.routing.topk;
-  const auto payload = travels_quantized(backend, d.formats)
-                           ? static_cast<double>(quantized_row_bytes(d))
-                           : row_bytes(d);
+  const auto payload = static_cast<double>(
+      travels_quantized(backend, d.formats) ? coded_row_bytes(d) : row_bytes(d));
   switch (backend) {
     case All2AllBackend::kNone:
       return 0;
@@ -227,9 +220,7 @@ double dispatch_row_bytes(All2AllBackend backend, const Deployment& d) {
       break;
   }
   if (d.device.is_cuda()) {  // header words, and a flag per part
-    const double parts =
-        std::ceil(static_cast<double>(d.layer.hidden) / static_cast<double>(comm::kPartElements));
-    return payload + kWord * (static_cast<double>(topk + 2) + parts);
+    return payload + kWord * (static_cast<double>(topk + 2) + num_flags(d));
   }
   return static_cast<double>(
       LowLatencyLayout::make({.hidden = d.layer.hidden, .topk = topk, .in_dtype = d.layer.dtype}, 1)
