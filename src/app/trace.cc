@@ -9,17 +9,16 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <type_traits>
 
+#include "app/report.h"
 #include "moebius/error.h"
 
 namespace moebius::app {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Track = Profile::Track;
 
 static_assert(std::is_trivially_copyable_v<TraceEvent>);
@@ -154,9 +153,7 @@ std::string trace_text(std::span<const std::vector<TraceEvent>> by_rank,
   for (const auto& [key, value] : about) {
     other[key] = value;
   }
-  std::string text =
-      fmt::format("{{\"otherData\": {},\n\"traceEvents\": [",
-                  other.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
+  std::string text = fmt::format("{{\"otherData\": {},\n\"traceEvents\": [", json_text(other, -1));
   auto add = [&text, separator = "\n"](const Json& event) mutable {
     text += std::exchange(separator, ",\n") + event.dump();
   };
