@@ -9,8 +9,8 @@
 
 #include "app/layer_cost.h"
 #include "bench/cases.h"
+#include "bench/experts_call.h"
 #include "moebius/experts.h"
-#include "moebius/weight_and_reduce.h"
 #include "tests/expert_problem.h"
 #include "tests/problems.h"
 #include "tests/tolerance.h"
@@ -32,48 +32,6 @@ constexpr Scheme kBenchSchemes[] = {
     {"int4_w4a16", std::nullopt, QuantFormat::kInt4, WeightScales::kGroup, {1, 32}},
     {"mxfp4_w4a16", std::nullopt, QuantFormat::kMxfp4, WeightScales::kGroup, {1, 32}},
     {"nvfp4", QuantFormat::kNvfp4, QuantFormat::kNvfp4, WeightScales::kGroup, {1, 16}},
-};
-
-// Experts with the buffers of one call.
-class Instance {
- public:
-  Instance(const ExpertProblem& problem,
-           const ExpertsInput& input,
-           std::string_view impl,
-           const Stream& stream)
-      : input_(input),
-        stream_(stream),
-        experts_(make_experts(problem.desc, problem.weights, stream, impl)) {
-    const bool is_batched = problem.desc.format == ActivationFormat::kBatched;
-    const ExpertsWorkspace sizes = experts_->workspace(input.x.dim(is_batched ? 1 : 0));
-    workspace13_ = Tensor::empty(sizes.workspace13, sizes.dtype);
-    workspace2_ = Tensor::empty(sizes.workspace2, sizes.dtype);
-    scratch_ = Tensor::empty({sizes.scratch_bytes}, DType::kU8);
-    output_ = Tensor::zeros(sizes.output, sizes.dtype);
-  }
-
-  void apply() const {
-    experts_->apply(input_, output_, workspace13_, workspace2_, scratch_, stream_);
-  }
-  // Rows of the batched format, or what is made of a token's rows, here or by the experts.
-  Tensor output() const {
-    if (experts_->desc().format == ActivationFormat::kBatched) {
-      return output_;
-    }
-    const Tensor sums = Tensor::empty(input_.x.shape(), output_.dtype());
-    make_weight_and_reduce(experts_->weight_and_reduce())
-        ->apply({output_, input_.topk_weights, input_.topk_ids}, sums, stream_);
-    return sums;
-  }
-
- private:
-  ExpertsInput input_;
-  Stream stream_;
-  std::unique_ptr<Experts> experts_;
-  Tensor workspace13_;
-  Tensor workspace2_;
-  Tensor scratch_;
-  Tensor output_;
 };
 
 ExpertsInput first_tokens(const ExpertsInput& input, int64_t num_tokens) {
@@ -145,8 +103,12 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
   const ExpertProblem made = ExpertProblemMaker().make(problem, expert_case);
   const Work work = work_of(made);
   const bool is_part = !setup.is_small && problem.num_tokens > kReferenceTokens;
-  const Instance reference(made, is_part ? first_tokens(made.input, kReferenceTokens) : made.input,
-                           "ref", setup.stream);
+  const auto make_call = [&](std::string_view impl, const ExpertsInput& input) {
+    return ExpertsCall(make_experts(made.desc, made.weights, setup.stream, impl), input,
+                       setup.stream);
+  };
+  const ExpertsCall reference =
+      make_call("ref", is_part ? first_tokens(made.input, kReferenceTokens) : made.input);
   const double share =
       is_part ? static_cast<double>(kReferenceTokens) / static_cast<double>(problem.num_tokens)
               : 1.0;
@@ -156,10 +118,10 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
     Case c;
     c.problem = name;
     c.impl = impl->name;
-    std::optional<Instance> actual;
+    std::optional<ExpertsCall> actual;
     c.refusal = impl->supports(made.desc, made.weights).reason;
     if (c.refusal.empty()) {
-      actual.emplace(made, made.input, impl->name, setup.stream);
+      actual.emplace(make_call(impl->name, made.input));
     }
     c.call = [&] { actual->apply(); };
     c.reference = [&] {

@@ -9,6 +9,7 @@
 
 #include "app/random_tensor.h"
 #include "bench/gpu_experts_bench.h"
+#include "bench/probes.h"
 #include "experts/cuda/activation.h"
 #include "experts/cuda/activation_codes.h"
 
@@ -31,17 +32,13 @@ struct Steps {
   double of_scale;
 };
 
-int64_t checked_row(int64_t i) {
-  return i * (kRows - 1) / (kCheckedRows - 1);
-}
-
 // values [kRows, kWidth] and, where they are codes, their scales.
 std::optional<std::string> difference(const Tensor& in,
                                       const Tensor& values,
                                       const Tensor& scale,
                                       const Steps& steps) {
   for (int64_t n = 0; n < kCheckedRows; ++n) {
-    const int64_t row = checked_row(n);
+    const int64_t row = probe_row(n, kCheckedRows, kRows);
     for (int64_t i = 0; i < kWidth; ++i) {
       const double gate = static_cast<double>(get_float(in, row * 2 * kWidth + i));
       const double up = static_cast<double>(get_float(in, row * 2 * kWidth + kWidth + i));

@@ -9,17 +9,19 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/layer_cost.h"
 #include "app/random_tensor.h"
+#include "bench/experts_call.h"
 #include "bench/gpu_experts_bench.h"
+#include "bench/probes.h"
 #include "bench/random_layer.h"
+#include "layer/layer_parts.h"
 #include "moebius/error.h"
-#include "moebius/experts.h"
 #include "moebius/graph.h"
 #include "moebius/tolerance.h"
-#include "moebius/weight_and_reduce.h"
 
 namespace moebius::bench {
 
@@ -44,17 +46,6 @@ constexpr ApplyProblem kProblems[] = {
 constexpr const char* kSchemes[] = {"none",       "fp8_w8a8",    "int8_w8a8",
                                     "int4_w4a16", "mxfp4_w4a16", "nvfp4"};
 
-ExpertsDesc desc_of(const MoeLayerWeights& layer) {
-  ExpertsDesc desc;
-  desc.num_experts = desc.num_local_experts = layer.config.num_experts;
-  desc.topk = layer.config.experts_per_token;
-  desc.hidden = layer.config.hidden;
-  desc.intermediate = layer.config.intermediate;
-  desc.in_dtype = layer.config.in_dtype;
-  desc.activation = layer.activation;
-  return desc;
-}
-
 // Every token with its own draw of experts, all equally likely.
 ExpertsInput make_input(const ExpertsDesc& desc, int64_t num_tokens) {
   ExpertsInput input;
@@ -73,16 +64,11 @@ ExpertsInput make_input(const ExpertsDesc& desc, int64_t num_tokens) {
   return input;
 }
 
-// From the first token to the last.
-int64_t probe_token(int64_t i, int64_t num_tokens) {
-  return i * (num_tokens - 1) / (kCheckedTokens - 1);
-}
-
 // Rows [T, n] of the tokens that are compared.
 Tensor probes_of(const Tensor& rows) {
   const Tensor probes = Tensor::empty({kCheckedTokens, rows.dim(1)}, rows.dtype());
   for (int64_t i = 0; i < kCheckedTokens; ++i) {
-    const Tensor row = rows[probe_token(i, rows.dim(0))];
+    const Tensor row = rows[probe_row(i, kCheckedTokens, rows.dim(0))];
     std::memcpy(probes[i].raw(), row.raw(), static_cast<size_t>(row.nbytes()));
   }
   return probes;
@@ -90,24 +76,17 @@ Tensor probes_of(const Tensor& rows) {
 
 // Their sums on the CPU, in float64 from unquantized activations: f32 [kCheckedTokens, H].
 Tensor expected_of(const MoeLayerWeights& layer, const ExpertsInput& input) {
-  ExpertsDesc desc = desc_of(layer);
-  desc.precision = Precision::kF64;
-  desc.in_dtype = DType::kF32;
   const Stream stream = Stream::cpu();
-  const auto oracle = make_experts(desc, layer.experts, stream, "ref");
+  MoeLayerOptions oracle;
+  oracle.precision = Precision::kF64;
   ExpertsInput probes = input;
   probes.x = convert(probes_of(input.x), DType::kF32);
   probes.topk_ids = probes_of(input.topk_ids);
   probes.topk_weights = probes_of(input.topk_weights);
-  const ExpertsWorkspace sizes = oracle->workspace(kCheckedTokens);
-  const Tensor rows = Tensor::empty(sizes.output, sizes.dtype);
-  oracle->apply(probes, rows, Tensor::empty(sizes.workspace13, sizes.dtype),
-                Tensor::empty(sizes.workspace2, sizes.dtype),
-                Tensor::empty({sizes.scratch_bytes}, DType::kU8), stream);
-  const Tensor sums = Tensor::empty({kCheckedTokens, desc.hidden}, DType::kF32);
-  make_weight_and_reduce(oracle->weight_and_reduce())
-      ->apply({rows, probes.topk_weights, probes.topk_ids, false}, sums, stream);
-  return sums;
+  const ExpertsCall call(make_experts(routed_desc(layer, oracle), layer.experts, stream, "ref"),
+                         probes, stream);
+  call.apply();
+  return call.output();
 }
 
 void run_problem(const ApplyProblem& p,
@@ -122,10 +101,11 @@ void run_problem(const ApplyProblem& p,
   }
   const MoeLayerWeights layer =
       RandomLayers(p.preset, scheme, Stream::cpu()).make(0, p.num_experts);
-  const ExpertsInput input = make_input(desc_of(layer), p.num_tokens);
+  const ExpertsDesc desc = routed_desc(layer, {});
+  const ExpertsInput input = make_input(desc, p.num_tokens);
   std::unique_ptr<Experts> experts;
   try {
-    experts = make_experts(desc_of(layer), layer.experts, gpu.stream(), kImpl);
+    experts = make_experts(desc, layer.experts, gpu.stream(), kImpl);
   } catch (const Unsupported& error) {
     c.refusal = error.what();
     setup.visit(c);
@@ -135,25 +115,18 @@ void run_problem(const ApplyProblem& p,
   there.x = gpu.take(input.x);
   there.topk_ids = gpu.take(input.topk_ids);
   there.topk_weights = gpu.take(input.topk_weights);
-  const ExpertsWorkspace sizes = experts->workspace(p.num_tokens);
-  const Tensor output = gpu.empty(sizes.output, sizes.dtype);
-  const Tensor workspace13 = gpu.empty(sizes.workspace13, sizes.dtype);
-  const Tensor workspace2 = gpu.empty(sizes.workspace2, sizes.dtype);
-  const Tensor scratch = gpu.empty({sizes.scratch_bytes}, DType::kU8);
-  const auto apply = [&] {
-    experts->apply(there, output, workspace13, workspace2, scratch, gpu.stream());
-  };
-  apply();
-  apply();
+  const ExpertsCall call(std::move(experts), there, gpu.stream());
+  call.apply();
+  call.apply();
   gpu.stream().synchronize();
-  const Graph graph(gpu.stream(), apply);
+  const Graph graph(gpu.stream(), [&] { call.apply(); });
   c.call = [&] {
-    gpu.poison(output);
+    gpu.poison(call.rows());
     graph.launch();
   };
   c.timed_call = [&] { return gpu.seconds([&] { graph.launch(); }); };
   c.difference = [&]() -> std::optional<std::string> {
-    const Tensor sums = probes_of(to_device(output, Device::cpu(), gpu.stream()));
+    const Tensor sums = probes_of(to_device(call.rows(), Device::cpu(), gpu.stream()));
     const double error = relative_error(convert(sums, DType::kF32), expected_of(layer, input));
     const double allowed = layer_tolerance(layer.experts.quant);
     if (error <= allowed) {

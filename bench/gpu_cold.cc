@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "core/cuda/check.h"
+#include "tests/conformance/place.h"
 
 namespace moebius::bench {
 
@@ -13,12 +14,7 @@ ColdGpu::ColdGpu(int device_index)
       flush_(Tensor::zeros({int64_t{256} << 20}, DType::kU8, stream_.device())) {}
 
 Tensor ColdGpu::take(const Tensor& tensor) const {
-  if (!tensor) {
-    return tensor;
-  }
-  const Tensor there = to_device(tensor, device(), stream_);
-  stream_.synchronize();  // the caller may drop its tensor
-  return there;
+  return testing::Place(stream_).take(tensor);
 }
 
 void ColdGpu::poison(const Tensor& tensor) const {

@@ -17,7 +17,8 @@ void run_gpu_gemm_cases(const CaseSetup& setup, const ColdGpu& gpu);
 // What lies between the GEMMs: the activation, alone and with the quantization of its rows.
 void run_gpu_activation_cases(const CaseSetup& setup, const ColdGpu& gpu);
 
-// All of the experts of one rank, as a CUDA graph.  The first tokens are compared with float64.
+// All of the experts of one rank, as a CUDA graph.  Tokens from first to last are compared with
+// float64.
 void run_gpu_apply_cases(const CaseSetup& setup, const ColdGpu& gpu);
 
 }  // namespace moebius::bench

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "app/layer_cost.h"
 #include "app/machine.h"
 #include "app/rank_run.h"
 #include "app/statistics.h"
@@ -19,6 +20,7 @@
 #include "bench/harness.h"
 #include "bench/layer_cycle.h"
 #include "bench/machine_peak.h"
+#include "bench/probes.h"
 #include "checkpoint/random_fill.h"
 #include "moebius/error.h"
 #include "moebius/profile.h"
@@ -132,13 +134,9 @@ class LayerCase {
   }
 
   void record() {
-    const app::LayerCost& cost = cycle_.cost();
-    const Tensor load = layer_->expert_load();
-    const app::LoadSummary summary = app::summarize_load(load);
-    flops_.push_back(static_cast<double>(summary.rows * cost.flops_per_row +
-                                         num_tokens_ * cost.flops_per_token));
-    bytes_.push_back(static_cast<double>((load.numel() - summary.idle) * cost.expert_bytes +
-                                         cost.shared_bytes + cost.router_bytes));
+    const app::Work work = app::call_work(cycle_.cost(), layer_->expert_load(), num_tokens_).all();
+    flops_.push_back(static_cast<double>(work.flops));
+    bytes_.push_back(static_cast<double>(work.bytes));
     const auto us_of = [&](std::string_view name) {
       double us = 0;
       for (const Profile::Stage& stage : profile_.stages()) {
@@ -153,9 +151,7 @@ class LayerCase {
 
   int64_t num_probes() const { return std::min(num_tokens_, LayerCycle::kNumProbes); }
   // From the first token to the last.
-  int64_t probe_token(int64_t i) const {
-    return num_probes() == 1 ? 0 : i * (num_tokens_ - 1) / (num_probes() - 1);
-  }
+  int64_t probe_token(int64_t i) const { return probe_row(i, num_probes(), num_tokens_); }
 
   LayerCycle& cycle_;
   const Roofline& roofline_;

@@ -19,6 +19,7 @@
 #include "bench/gpu_bench.h"
 #include "bench/gpu_clock.h"
 #include "bench/harness.h"
+#include "bench/probes.h"
 #include "bench/random_layer.h"
 #include "bench/rank_team.h"
 #include "core/cuda/runtime.h"
@@ -244,9 +245,7 @@ class LayerRun {
 
   int64_t num_probes() const { return std::min(num_tokens_, kNumProbes); }
   // From the first token to the last.
-  int64_t probe_token(int64_t i) const {
-    return num_probes() == 1 ? 0 : i * (num_tokens_ - 1) / (num_probes() - 1);
-  }
+  int64_t probe_token(int64_t i) const { return probe_row(i, num_probes(), num_tokens_); }
 
   void set_up(Group& group, const app::BenchOptions& options, const LayerProblem& problem) {
     auto made = std::make_unique<Rank>();
