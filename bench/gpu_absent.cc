@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// gpu_bench.h in a build without CUDA.
+// gpu_bench.h and gpu_peak.h in a build without CUDA.
 #include "bench/gpu_bench.h"
+#include "bench/gpu_peak.h"
 #include "moebius/device.h"
 #include "moebius/error.h"
 
@@ -19,6 +20,14 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
 
 int run_gpu_experts_bench(const app::BenchOptions& options) {
   return run_gpu_dispatch_bench(options);
+}
+
+// No stream of a GPU can be made.
+ComputePeak gpu_compute_peak(Operand, const Stream&) {
+  throw Unsupported("built without CUDA");
+}
+double gpu_read_gb_per_s(const Stream&) {
+  throw Unsupported("built without CUDA");
 }
 
 }  // namespace moebius::bench

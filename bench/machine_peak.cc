@@ -6,9 +6,12 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "app/machine.h"
+#include "app/statistics.h"
 #include "bench/cases.h"
+#include "bench/gpu_peak.h"
 #include "bench/peak_kernels.h"
 #include "core/cpu_features.h"
 #include "core/huge_pages.h"
@@ -62,22 +65,26 @@ int64_t run_portable(int64_t rounds) {
 constexpr PeakKernel kPortable = {"portable f32", Operand::kF32, nullptr, run_portable};
 constexpr int kRepeats = 7;
 
-// The best of a few, about 30 ms each: what disturbs can only slow down.
-double gflops_of(const PeakKernel& kernel, const Stream& stream) {
+double taken(const std::vector<double>& rates, Take take) {
+  return take == Take::kBest ? *std::max_element(rates.begin(), rates.end()) : app::median(rates);
+}
+
+// A few times about 30 ms.
+double gflops_of(const PeakKernel& kernel, const Stream& stream, Take take) {
   int64_t rounds = 1000;
   while (seconds_of([&] { kernel.run(rounds); }) < 2e-3) {
     rounds *= 2;
   }
   const int64_t tasks = int64_t{8} * stream.num_threads();
-  double best = 0;
+  std::vector<double> rates;
   for (int i = 0; i < kRepeats; ++i) {
     std::atomic<int64_t> operations{0};
     const double seconds = seconds_of([&] {
       parallel_tasks(stream, tasks, [&](int64_t, int) { operations += kernel.run(rounds); });
     });
-    best = std::max(best, static_cast<double>(operations.load()) / seconds * 1e-9);
+    rates.push_back(static_cast<double>(operations.load()) / seconds * 1e-9);
   }
-  return best;
+  return taken(rates, take);
 }
 
 constexpr int64_t kLine = 64;
@@ -103,16 +110,20 @@ uint64_t sum_words(const std::byte* from, int64_t bytes) {
 
 }  // namespace
 
-ComputePeak compute_peak(Operand operand, const Stream& stream) {
+ComputePeak compute_peak(Operand operand, const Stream& stream, Take take) {
+  if (stream.device().is_cuda()) {
+    return gpu_compute_peak(operand, stream);
+  }
+  const Operand multiplied = operand == Operand::kFp8 ? Operand::kBF16 : operand;
   ComputePeak best;
   const auto consider = [&](const PeakKernel& kernel) {
-    const double gflops = gflops_of(kernel, stream);
+    const double gflops = gflops_of(kernel, stream, take);
     if (gflops > best.gflops) {
       best = {kernel.name, gflops};
     }
   };
   for (const PeakKernel& kernel : kKernels) {
-    const bool fits = kernel.operand == operand || kernel.operand == Operand::kF32;
+    const bool fits = kernel.operand == multiplied || kernel.operand == Operand::kF32;
     if (fits && cpu_features().*kernel.feature) {
       consider(kernel);
     }
@@ -123,17 +134,21 @@ ComputePeak compute_peak(Operand operand, const Stream& stream) {
   return best;
 }
 
-double read_gb_per_s(const Stream& stream) {
+double read_gb_per_s(const Stream& stream, Take take, int num_ranks) {
+  if (stream.device().is_cuda()) {
+    return gpu_read_gb_per_s(stream);
+  }
   constexpr int64_t kBlock = int64_t{1} << 20;
   constexpr int64_t kSmallest = int64_t{512} << 20;
   const int64_t wanted = std::max(kSmallest, 4 * app::last_level_cache_bytes());
   const int64_t limit = std::max(kSmallest, app::memory_bytes() / 8);
-  const int64_t bytes = std::min(wanted, limit) / kBlock * kBlock;
+  const int64_t blocks = std::min(wanted, limit) / kBlock;
+  const int64_t bytes = (blocks + num_ranks - 1) / num_ranks * kBlock;
   const std::shared_ptr<std::byte> buffer = allocate_block(bytes);
   parallel_for(stream, bytes, kBlock, [&](int64_t begin, int64_t end) {
     std::memset(buffer.get() + begin, 1, static_cast<size_t>(end - begin));
   });
-  double best = 0;
+  std::vector<double> rates;
   for (int i = 0; i < kRepeats; ++i) {
     std::atomic<uint64_t> sum{0};
     const double seconds = seconds_of([&] {
@@ -141,9 +156,9 @@ double read_gb_per_s(const Stream& stream) {
         sum += sum_words(buffer.get() + begin, end - begin);
       });
     });
-    best = std::max(best, static_cast<double>(bytes) / seconds * 1e-9);
+    rates.push_back(static_cast<double>(bytes) / seconds * 1e-9);
   }
-  return best;
+  return taken(rates, take);
 }
 
 }  // namespace moebius::bench

@@ -11,17 +11,23 @@
 
 namespace moebius::bench {
 
-enum class Operand : uint8_t { kF32, kBF16, kInt8 };
+enum class Operand : uint8_t { kF32, kBF16, kInt8, kFp8 };
 
 struct ComputePeak {
   std::string_view name = "";  // "AMX bf16"
-  double gflops = 0;           // of all the stream's threads together
+  double gflops = 0;           // of all the stream's threads together, or of its GPU
 };
 
-// The fastest way this processor and build have to multiply such operands, f32 included.
-ComputePeak compute_peak(Operand operand, const Stream& stream);
+// The best of a few tries, since what disturbs can only slow down; or, among ranks of a machine
+// that all measure now, the median: the last of them has the machine to itself.
+enum class Take : uint8_t { kBest, kMedian };
+
+// The fastest way this processor and build have to multiply such operands, f32 included, and bf16
+// where operands are fp8; of a GPU its tensor cores.
+ComputePeak compute_peak(Operand operand, const Stream& stream, Take take = Take::kBest);
 
 // Reading memory in order, far more of it than the last-level cache holds, by all threads.
-double read_gb_per_s(const Stream& stream);
+// num_ranks: that do so now, each its part of it.
+double read_gb_per_s(const Stream& stream, Take take = Take::kBest, int num_ranks = 1);
 
 }  // namespace moebius::bench

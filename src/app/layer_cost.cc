@@ -47,6 +47,7 @@ LayerCost layer_cost(const MoeLayerWeights& weights) {
   cost.flops_per_token = cost.router_flops_per_token +
                          mlp_flops(weights.activation, config.hidden, weights.shared_intermediate);
   cost.multiplies_int8 = weights.experts.quant.use_int8_w8a8();
+  cost.multiplies_fp8 = weights.experts.quant.use_fp8_w8a8();
   return cost;
 }
 

@@ -20,7 +20,9 @@ struct LayerCost {
   int64_t flops_per_row = 0;    // one row through one routed expert
   int64_t flops_per_token = 0;  // router and shared experts
   int64_t router_flops_per_token = 0;
-  bool multiplies_int8 = false;  // weights and activations of the routed experts
+  // Weights and activations of the routed experts.
+  bool multiplies_int8 = false;
+  bool multiplies_fp8 = false;
 };
 // Values, scales, zero points and biases.
 int64_t weight_bytes(const ExpertWeights& weights);

@@ -43,17 +43,6 @@ LoadOptions load_options(const RunOptions& options, const ParallelConfig& parall
   return load;
 }
 
-// Rank threads share this process: each takes its part of the CPUs.
-Stream make_stream(const RunOptions& options, const RankPlan& plan, const Group* group) {
-  if (options.device == "cuda") {
-    return Stream::cuda(group == nullptr ? 0 : group->device().index);
-  }
-  const bool shares_process = group != nullptr && group->shares_address_space();
-  const int all_threads =
-      options.threads > 0 || !shares_process ? options.threads : Stream::cpu().num_threads();
-  return Stream::cpu(shares_process ? std::max(1, all_threads / plan.ranks) : all_threads);
-}
-
 // Router and experts refuse what does not fit by its own name; here model and layer are known too.
 std::unique_ptr<MoeLayer> make_layer(const RunOptions& options,
                                      int64_t layer,
@@ -103,6 +92,16 @@ std::vector<std::vector<int64_t>> gather_link_bytes(const std::vector<int64_t>& 
 }
 
 }  // namespace
+
+Stream make_stream(const RunOptions& options, const RankPlan& plan, const Group* group) {
+  if (options.device == "cuda") {
+    return Stream::cuda(group == nullptr ? 0 : group->device().index);
+  }
+  const bool shares_process = group != nullptr && group->shares_address_space();
+  const int all_threads =
+      options.threads > 0 || !shares_process ? options.threads : Stream::cpu().num_threads();
+  return Stream::cpu(shares_process ? std::max(1, all_threads / plan.ranks) : all_threads);
+}
 
 LayerRun run_layer(const RunOptions& options,
                    const Checkpoint& checkpoint,

@@ -63,6 +63,9 @@ struct LayerRun {
   Tensor output;                                  // f32 [T, H], all rows, on every rank
 };
 
+// The rank's GPU or its part of the CPUs: rank threads share this process.
+Stream make_stream(const RunOptions& options, const RankPlan& plan, const Group* group);
+
 // Collective over the group (null: a single rank).
 LayerRun run_layer(const RunOptions& options,
                    const Checkpoint& checkpoint,

@@ -3,6 +3,7 @@
 #include "app/roofline.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "app/layer_cost.h"
 #include "app/run_report.h"
 #include "bench/machine_peak.h"
+#include "moebius/error.h"
 
 namespace moebius::app {
 
@@ -31,12 +33,74 @@ Bound bound_of(const Work& work, double us, const MachinePeak& machine) {
   return bound;
 }
 
+bench::Operand operand_of(const LayerCost& cost) {
+  return cost.multiplies_int8  ? bench::Operand::kInt8
+         : cost.multiplies_fp8 ? bench::Operand::kFp8
+                               : bench::Operand::kBF16;
+}
+
+// What one rank tells the others, ended by zeros.
+struct RankPeak {
+  char missing[256] = {};
+  char name[32] = {};
+  double gflops = 0;
+  double read_gb_per_s = 0;
+};
+
+template <size_t kSize>
+void put(const std::string_view text, char (&to)[kSize]) {
+  to[text.copy(to, kSize - 1)] = '\0';
+}
+
+RankPeak measure_rank(const LayerCost& cost, const Stream& stream, const Group* group) {
+  RankPeak peak;
+  const bool is_alone = group == nullptr || group->size() == 1;
+  const auto take = is_alone ? bench::Take::kBest : bench::Take::kMedian;
+  const int num_ranks = is_alone ? 1
+                        : group->shares_address_space()
+                            ? group->size()
+                            : group->topology().node_size(group->topology().node());
+  try {
+    const bench::ComputePeak compute = bench::compute_peak(operand_of(cost), stream, take);
+    put(compute.name, peak.name);
+    peak.gflops = compute.gflops;
+    peak.read_gb_per_s = bench::read_gb_per_s(stream, take, num_ranks);
+  } catch (const CudaError& error) {  // out of memory: the run itself has succeeded
+    put(error.what(), peak.missing);
+  }
+  return peak;
+}
+
+// Of the ranks that share a GPU, whether this one is the first.
+bool is_first_on_gpu(Group& group) {
+  if (!group.shares_address_space()) {
+    return true;
+  }
+  const int32_t own = group.device().index;
+  std::vector<int32_t> gpus(static_cast<size_t>(group.size()));
+  all_gather_bytes(group, "GPUs of the ranks", &own, sizeof(own), gpus.data());
+  return std::find(gpus.begin(), gpus.end(), own) - gpus.begin() == group.rank();
+}
+
 }  // namespace
 
-MachinePeak measure_machine(bool multiplies_int8, const Stream& stream) {
-  const bench::ComputePeak peak =
-      bench::compute_peak(multiplies_int8 ? bench::Operand::kInt8 : bench::Operand::kBF16, stream);
-  return {"", std::string(peak.name), peak.gflops, bench::read_gb_per_s(stream)};
+MachinePeak measure_machine(const LayerCost& cost, const Stream& stream, Group* group) {
+  if (group == nullptr) {
+    const RankPeak own = measure_rank(cost, stream, nullptr);
+    return {own.missing, own.name, own.gflops, own.read_gb_per_s};
+  }
+  const bool measures = stream.device().is_cpu() || is_first_on_gpu(*group);
+  group->barrier("begin of the machine's peaks");
+  const RankPeak own = measures ? measure_rank(cost, stream, group) : RankPeak();
+  std::vector<RankPeak> peaks(static_cast<size_t>(group->size()));
+  all_gather_bytes(*group, "peaks of the machine", &own, sizeof(own), peaks.data());
+  MachinePeak all{"", peaks.front().name, 0, 0};
+  for (const RankPeak& peak : peaks) {
+    all.missing = all.missing.empty() ? peak.missing : all.missing;
+    all.gflops += peak.gflops;
+    all.read_gb_per_s += peak.read_gb_per_s;
+  }
+  return all;
 }
 
 void add_roofline(Report& report, const MachinePeak& machine, const RunResult& result) {

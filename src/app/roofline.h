@@ -7,7 +7,9 @@
 
 #include <string>
 
+#include "app/layer_cost.h"
 #include "app/report.h"
+#include "moebius/group.h"
 #include "moebius/stream.h"
 
 namespace moebius::app {
@@ -21,8 +23,9 @@ struct MachinePeak {
   double read_gb_per_s = 0;
 };
 
-// By all threads of the stream, about a second.
-MachinePeak measure_machine(bool multiplies_int8, const Stream& stream);
+// Of all ranks together, about a second.  Collective over the group (null: one rank): each measures
+// what its stream has, all at the same time; a GPU that ranks share is the first one's to measure.
+MachinePeak measure_machine(const LayerCost& cost, const Stream& stream, Group* group);
 
 // Section "roofline": of the call, and of the stages that have products.
 void add_roofline(Report& report, const MachinePeak& machine, const RunResult& result);

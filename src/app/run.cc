@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,18 +57,6 @@ void expect_page(const RunOptions& options) {
   if (const Support page = has_page(); !options.report.empty() && !page) {
     throw Unsupported(fmt::format("--report {}: {}", options.report, page.reason));
   }
-}
-
-// By as many threads as the ranks have together.
-MachinePeak peak_of_run(const RunOptions& options, const RunResult& result) {
-  if (options.device != "cpu") {
-    return {"it is for CPUs", "", 0, 0};
-  }
-  if (options.group != "threads") {
-    return {"ranks are processes", "", 0, 0};
-  }
-  return measure_machine(result.cost.multiplies_int8,
-                         Stream::cpu(result.threads * result.plan.ranks));
 }
 
 int64_t choose_layer(const RunOptions& options, const ModelInfo& model) {
@@ -157,7 +146,16 @@ int run(const RunOptions& options) {
   run_ranks(options, [&](const RankPlan& plan, Group* group) {
     LayerRun rank_run =
         run_layer(options, checkpoint, result.layer, result.input.hidden, plan, group);
-    if (group == nullptr || group->rank() == 0) {
+    const bool is_first = group == nullptr || group->rank() == 0;
+    std::optional<MachinePeak> machine;
+    if (is_first) {
+      result.peak_bytes = peak_memory_bytes();  // before peaks and reference take their own
+    }
+    if (!options.report.empty()) {
+      machine = measure_machine(rank_run.cost, make_stream(options, plan, group), group);
+    }
+    if (is_first) {
+      result.machine = std::move(machine);
       result.plan = plan;
       output = rank_run.output;
       summarize_ranks(std::move(rank_run), result);
@@ -168,8 +166,6 @@ int run(const RunOptions& options) {
   if (!reports) {
     return kOk;
   }
-  result.peak_bytes = peak_memory_bytes();  // before the reference takes its own
-
   if (options.check) {
     progress.show("checking");
     LoadOptions load;
@@ -182,10 +178,6 @@ int run(const RunOptions& options) {
   }
   if (!options.trace.empty()) {
     write_text(options.trace, trace_of(options, result));
-  }
-  if (!options.report.empty()) {
-    progress.show("measuring the machine");
-    result.machine = peak_of_run(options, result);
   }
   const Report report = make_report(options, result);
   write_text(options.json, json_text(report.json(), 2) + "\n");

@@ -195,7 +195,64 @@ TEST(Ranks, SpreadsThatCannotWorkAreRefused) {
   refused({"--ranks", "2", "--all2all", "high_throughput", "--monolithic"}, "monolithic");
 }
 
+// Words that report a run, or nothing in a build without the page.
+Words report_words(const ScratchFolder& scratch, const std::string& json) {
+  const CommandResult info = run_command({"info"});
+  return info.out.find("report_page    no") != std::string::npos
+             ? Words()
+             : Words{"--report", scratch / "page.html", "--json", json};
+}
+
+void expect_roofline(const std::string& json) {
+  const auto run = read_json(json);
+  const auto& roofline = run["roofline"];
+  ASSERT_FALSE(roofline.contains("missing")) << roofline;
+  const double peak = roofline["peak_gflops"];
+  EXPECT_GT(peak, 0);
+  EXPECT_NE(roofline["peak"], "");
+  EXPECT_GT(roofline["read_gb_per_s"], 0);
+  EXPECT_EQ(roofline["flops"], run["throughput"]["flops"]);
+  EXPECT_NEAR(roofline["compute_us"].get<double>() * peak * 1e3, roofline["flops"].get<double>(),
+              1.0);
+  EXPECT_GE(roofline["stages"].size(), 2u);
+}
+
+TEST(Ranks, AllMeasureTheMachineAtOnce) {
+  const ScratchFolder scratch;
+  const std::string json = scratch / "run.json";
+  const Words report = report_words(scratch, json);
+  if (report.empty()) {
+    GTEST_SKIP() << "skipped: built without the page";
+  }
+  for (const Words& spread : {Words{}, Words{"--ranks", "2"},
+                              Words{"--ranks", "4", "--ranks-per-node", "2", "--all2all",
+                                    "high_throughput", "--threads", "4"}}) {
+    Words words = run_words(spread);
+    words.insert(words.end(), report.begin(), report.end());
+    const CommandResult result = run_command(words);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    expect_roofline(json);
+  }
+}
+
 #ifdef MOEBIUS_HAVE_MPI
+TEST(Ranks, ProcessesMeasureTheMachineTogether) {
+  const ScratchFolder scratch;
+  const std::string json = scratch / "run.json";
+  const Words report = report_words(scratch, json);
+  if (report.empty()) {
+    GTEST_SKIP() << "skipped: built without the page";
+  }
+  std::string line = std::string(MOEBIUS_TEST_MPIEXEC) + " -np 2 " + MOEBIUS_COMMAND;
+  Words words = run_words({"--group", "mpi"});
+  words.insert(words.end(), report.begin(), report.end());
+  for (const std::string& word : words) {
+    line += " " + word;
+  }
+  ASSERT_EQ(std::system((line + " > /dev/null").c_str()), 0) << line;
+  expect_roofline(json);
+}
+
 TEST(Ranks, ProcessesGiveTheBitsOfThreads) {
   const ScratchFolder scratch;
   const std::string threads = scratch / "threads.safetensors";

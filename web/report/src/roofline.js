@@ -82,7 +82,7 @@ export function rooflineSection() {
   return section(
     'roofline',
     kTitle,
-    note('Measured after the calls, by as many threads: ', figure('/roofline/peak_gflops', 'gflops'), ' (',
+    note('Measured after the calls, by all ranks at once: ', figure('/roofline/peak_gflops', 'gflops'), ' (',
       figure('/roofline/peak'), ') and ', figure('/roofline/read_gb_per_s', 'gigabytesPerSecond'),
       ' read from memory. The call computes for at least ', figure('/roofline/compute_us', 'micros'),
       ' and reads its weights for at least ', figure('/roofline/read_us', 'micros'), ', so it cannot take less than ',
