@@ -19,7 +19,8 @@ struct Block {
   uint32_t epoch;
   uint64_t dead;
   bool has_failed;
-  uint64_t bases_done;  // mbarrier of the receivers
+  uint64_t bases_done;               // mbarrier of the receivers
+  int32_t rows_from[kMaxCudaRanks];  // of the first block: LowLatencyCall's
 };
 
 struct Pointers {
