@@ -109,7 +109,9 @@ struct PlanOptions {
   std::string quant = "auto";  // as the model's folder says; none for a preset
   int ranks = 1;
   int ranks_per_node = 0;  // 0: 8 on GPUs, else all on one node
-  int64_t tokens = 128;    // per rank
+  int tp = 1;
+  bool no_ep = false;
+  int64_t tokens = 128;  // per rank; those of a TP group hold the same
   int microbatches = 1;
   int64_t layers = 0;  // 0: all MoE layers of the model
   int64_t redundant_experts = 0;

@@ -132,6 +132,9 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
   app.add_option("--ranks", o.ranks, "number of ranks (default 1)")->check(from_one_to(1 << 14));
   app.add_option("--ranks-per-node", o.ranks_per_node, "(default: GPUs 8, else all on one)")
       ->check(from_one_to(1 << 20));
+  app.add_option("--tp", o.tp, "ranks that hold the same tokens (default 1)")
+      ->check(from_one_to(1 << 14));
+  app.add_flag("--no-ep", o.no_ep, "shard every expert over all ranks");
   app.add_option("--tokens", o.tokens, "per rank and call (default 128)")
       ->check(from_one_to(kMaxTokens));
   app.add_option("--microbatches", o.microbatches, "parts of a call that overlap (default 1)")

@@ -87,8 +87,9 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
     d.layer.routing.num_groups = d.layer.routing.topk_groups = 1;
   }
   d.layer.routing.skew = o.skew;
-  d.formats = plan::find_formats(o.quant == "auto" ? stored : o.quant, d.layer);
   d.ranks = o.ranks;
+  d.tp = o.tp;
+  d.shards_experts = o.no_ep && o.ranks > 1;
   d.device = machine.type == DeviceType::kCuda ? Device::cuda(0) : Device::cpu();
   d.ranks_per_node =
       o.ranks_per_node > 0 ? o.ranks_per_node : (d.device.is_cuda() ? kGpusOfANode : 0);
@@ -96,6 +97,18 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
   d.microbatches = o.microbatches;
   d.redundant_experts = o.redundant_experts;
   d.layers = o.layers > 0 ? o.layers : d.layer.num_moe_layers;
+  plan::expect_valid(d);
+  plan::LayerShape local = d.layer;
+  local.intermediate = d.local_intermediate();
+  d.formats = plan::find_formats(o.quant == "auto" ? stored : o.quant, local);
+  if (d.shards_experts && o.quant == "auto" && d.formats.weights) {
+    for (const int64_t block : {d.formats.weights->group.row, d.formats.weights->group.col}) {
+      if (block > 1) {
+        expect_multiple_of(local.intermediate, block,
+                           "a rank's part of intermediate (blocks of the stored weights)");
+      }
+    }
+  }
   return d;
 }
 

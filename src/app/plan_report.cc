@@ -44,12 +44,20 @@ void add_subject(Report& report, const PlanResult& r) {
   const Topology topology = d.topology();
   report.line(
       "deployment", "ranks",
-      "{ranks} on {nodes} nodes of {ranks_per_node}, {experts_per_rank} experts each; {tokens} "
-      "tokens per rank, quant {quant}, {microbatches} micro-batches",
+      d.shards_experts
+          ? "{ranks} on {nodes} nodes of {ranks_per_node}, tp {tp}, dp {dp}, {intermediate} of all "
+            "{experts_per_rank} experts each; {tokens} tokens per rank, quant {quant}, "
+            "{microbatches} micro-batches"
+          : "{ranks} on {nodes} nodes of {ranks_per_node}, tp {tp}, dp {dp}, {experts_per_rank} "
+            "experts each; {tokens} tokens per rank, quant {quant}, {microbatches} micro-batches",
       {{"ranks", d.ranks},
        {"nodes", topology.num_nodes()},
        {"ranks_per_node", topology.node_size(0)},
+       {"tp", d.tp},
+       {"dp", d.dp()},
+       {"placement", d.shards_experts ? "sharded" : "distributed"},
        {"experts_per_rank", d.places_of(0).size()},
+       {"intermediate", d.local_intermediate()},
        {"redundant_experts", d.redundant_experts},
        {"tokens", d.tokens},
        {"quant", d.formats.name},
@@ -179,7 +187,7 @@ void add_choice(Report& report, const PlanResult& r) {
   const Forecast* best = plan::fastest(r.forecasts);
   if (best != nullptr) {
     const double tokens =
-        static_cast<double>(r.deployment.tokens) * r.deployment.ranks / best->call * 1e6;
+        static_cast<double>(r.deployment.tokens) * r.deployment.dp() / best->call * 1e6;
     report.line("choice", "choice", "{all2all}: {call_us} per call, {tokens_per_second} in all",
                 {{"all2all", backend_name(*best)},
                  {"call_us", best->call, Unit::kMicros},
@@ -233,13 +241,18 @@ void add_sweep(Report& report, const PlanResult& r) {
   constexpr All2AllBackend kBackends[] = {
       All2AllBackend::kNone, All2AllBackend::kAllGatherReduceScatter,
       All2AllBackend::kHighThroughput, All2AllBackend::kLowLatency};
-  const bool alone = r.deployment.ranks == 1 && by_tokens;
+  const auto is_compared = [&](All2AllBackend backend) {
+    return std::any_of(r.rows.begin(), r.rows.end(), [&](const SweepRow& row) {
+      return std::any_of(row.forecasts.begin(), row.forecasts.end(),
+                         [&](const Forecast& f) { return f.backend == backend; });
+    });
+  };
   std::vector<Column> columns = {{by_tokens ? "tokens" : "ranks", by_tokens ? "tokens" : "ranks"},
                                  {"nodes", "nodes"},
                                  {"experts_per_rank", "experts"},
                                  {"redundant_experts", "redundant"}};
   for (const All2AllBackend backend : kBackends) {
-    if ((backend == All2AllBackend::kNone) == alone) {
+    if (is_compared(backend)) {
       columns.push_back({name(backend), name(backend), Unit::kMicros});
     }
   }
@@ -252,7 +265,7 @@ void add_sweep(Report& report, const PlanResult& r) {
                                d.places_of(0).size(), d.redundant_experts};
     std::string no_room;
     for (const All2AllBackend backend : kBackends) {
-      if ((backend == All2AllBackend::kNone) != alone) {
+      if (!is_compared(backend)) {
         continue;
       }
       const Forecast* f = find(row, backend);
@@ -284,7 +297,7 @@ void add_crossover(Report& report, const PlanResult& r) {
   if (r.deployment.ranks == 1 || r.sweep != "tokens") {
     return;
   }
-  const Forecast* low = find(r.rows.back(), All2AllBackend::kLowLatency);
+  const Forecast* low = find(r.rows.back(), All2AllBackend::kLowLatency);  // none: sharded
   if (low == nullptr) {
     return;
   }

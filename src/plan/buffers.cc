@@ -24,7 +24,7 @@ int64_t weight_bytes(const Deployment& d) {
       matrix_bytes(std::nullopt, d.layer.dtype, d.layer.routing.num_experts, d.layer.hidden);
   const int64_t shared =
       d.layer.shared_intermediate > 0 ? expert_bytes(d, d.layer.shared_intermediate) : 0;
-  return most_places(d) * expert_bytes(d, d.layer.intermediate) + shared + router;
+  return most_places(d) * expert_bytes(d, d.local_intermediate()) + shared + router;
 }
 
 int64_t most_rows(const Deployment& d, const Copies& copies) {
@@ -35,19 +35,24 @@ int64_t most_rows(const Deployment& d, const Copies& copies) {
   return static_cast<int64_t>(std::ceil(most));
 }
 
-// What MoeLayer keeps of its own tokens: logits, ids, weights, routed and shared sums.
-int64_t layer_workspace(const Deployment& d, int64_t tokens) {
+// What MoeLayer keeps of its own tokens: logits, ids, weights, routed and shared sums, and where
+// ranks sum them, all of those.
+int64_t layer_workspace(All2AllBackend backend, const Deployment& d) {
   const LayerShape& l = d.layer;
-  const int64_t shared = l.shared_intermediate > 0 ? 2 : 0;
-  return tokens * (4 * l.routing.num_experts + 8 * l.routing.topk + shared * row_bytes(d));
+  const bool sums = backend == All2AllBackend::kNone && d.ranks > 1;
+  const bool shares = l.shared_intermediate > 0;
+  const int64_t rows = (shares ? 1 : 0) + (shares || sums ? 1 : 0) + (sums ? 1 : 0);
+  return d.own_tokens(backend) *
+         (4 * l.routing.num_experts + 8 * l.routing.topk + rows * row_bytes(d));
 }
 
 // GEMM1's result and what it is activated to, for as many places: experts/cuda/cuda_experts.cc.  On
 // a CPU the operand and GEMM1's result stay within a task.
 int64_t inner_workspace(const Deployment& d, int64_t slots) {
   const LayerShape& l = d.layer;
-  const int64_t gemm1 = d.device.is_cuda() ? l.w1_rows(l.intermediate) * bits(l.dtype) / 8 : 0;
-  return slots * (gemm1 + matrix_bytes(d.formats.activations, l.dtype, 1, l.intermediate));
+  const int64_t inner = d.local_intermediate();
+  const int64_t gemm1 = d.device.is_cuda() ? l.w1_rows(inner) * bits(l.dtype) / 8 : 0;
+  return slots * (gemm1 + matrix_bytes(d.formats.activations, l.dtype, 1, inner));
 }
 
 // And GEMM1's operand or GEMM2's rows, and the output, for `rows` arrived rows.
@@ -110,16 +115,17 @@ Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copie
   b.weights = weight_bytes(d);
   const int64_t topk = d.layer.routing.topk;
   const int64_t rows = most_rows(d, copies);
+  const int64_t own = d.own_tokens(backend);
   const int64_t chunk = default_chunk_tokens();
   int64_t parts = d.microbatches;
   switch (backend) {
     case All2AllBackend::kNone: {
-      b.workspaces = experts_workspace(d, d.tokens, std::min(d.tokens, chunk) * topk) +
-                     prepare_workspace(backend, d, d.tokens);
+      b.workspaces = experts_workspace(d, own, std::min(own, chunk) * topk) +
+                     prepare_workspace(backend, d, own);
       break;
     }
     case All2AllBackend::kAllGatherReduceScatter: {
-      const int64_t all = d.ranks * d.tokens;
+      const int64_t all = d.ranks * own;
       b.workspaces = prepare_workspace(backend, d, all) + 8 * topk * all +
                      experts_workspace(d, all, std::min(all, chunk) * topk) + all * row_bytes(d);
       break;
@@ -128,7 +134,7 @@ Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copie
       // A bank per result; on GPUs rows come back into slots, as many as this rank has sent.
       const int64_t slots =
           d.device.is_cuda()
-              ? BankPool::roomy(d.tokens * std::min<int64_t>(topk, d.ranks - 1) * row_bytes(d))
+              ? BankPool::roomy(own * std::min<int64_t>(topk, d.ranks - 1) * row_bytes(d))
               : 0;
       b.windows = parts * receive_bank_bytes(d, (rows + parts - 1) / parts) + slots;
       b.workspaces = experts_workspace(d, rows, std::min(rows, chunk) * topk) +
@@ -144,7 +150,7 @@ Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copie
       break;
     }
   }
-  b.workspaces += layer_workspace(d, d.tokens);
+  b.workspaces += layer_workspace(backend, d);
   return b;
 }
 

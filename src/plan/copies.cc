@@ -40,9 +40,13 @@ int Copies::fullest() const {
   return best;
 }
 
-Copies expected_copies(const Deployment& d, const RoutingModel& routing, double tokens) {
+Copies expected_copies(const Deployment& d,
+                       const RoutingModel& routing,
+                       double tokens,
+                       int num_sources) {
   const Topology topology = d.topology();
   Copies copies;
+  copies.num_sources = num_sources > 0 ? num_sources : d.ranks;
   copies.num_ranks = d.ranks;
   copies.num_nodes = topology.num_nodes();
   std::vector<double> selected;
@@ -66,11 +70,9 @@ Copies expected_copies(const Deployment& d, const RoutingModel& routing, double 
   return copies;
 }
 
-double expected_touched_experts(const Deployment& d,
-                                const RoutingModel& routing,
-                                int rank,
-                                double tokens) {
-  const double all_tokens = tokens * d.ranks;
+double expected_touched_experts(
+    const Deployment& d, const RoutingModel& routing, int rank, double tokens, int num_sources) {
+  const double all_tokens = tokens * (num_sources > 0 ? num_sources : d.ranks);
   double touched = 0;
   const std::vector<double> share = share_of(d, rank, rank + 1);
   for (size_t e = 0; e < share.size(); ++e) {

@@ -17,6 +17,7 @@ struct Copies {
   std::vector<double> to_rank;     // tokens with at least one selection there
   std::vector<double> to_node;     // the same by node
   std::vector<double> selections;  // (token, expert) pairs
+  int num_sources = 1;
   int num_ranks = 1;
   int num_nodes = 1;
 
@@ -39,20 +40,25 @@ struct Copies {
   }
   double received(const std::vector<double>& matrix, int rank) const {
     double sum = 0;
-    for (int source = 0; source < num_ranks; ++source) {
+    for (int source = 0; source < num_sources; ++source) {
       sum += at(matrix, source, rank, num_ranks);
     }
     return sum;
   }
 };
 
-// What `tokens` tokens per rank make on average; what they cause is linear in their number.
-Copies expected_copies(const Deployment& deployment, const RoutingModel& routing, double tokens);
+// What `tokens` tokens of each source make on average; what they cause is linear in their number.
+// num_sources 0: as many as ranks.
+Copies expected_copies(const Deployment& deployment,
+                       const RoutingModel& routing,
+                       double tokens,
+                       int num_sources = 0);
 
-// Experts of the rank with at least one row, on average.
+// Experts of the rank with at least one row, on average, of `tokens` tokens of each source.
 double expected_touched_experts(const Deployment& deployment,
                                 const RoutingModel& routing,
                                 int rank,
-                                double tokens);
+                                double tokens,
+                                int num_sources = 0);
 
 }  // namespace moebius::plan

@@ -44,7 +44,12 @@ void expect_valid(const Deployment& d) {
   expect_ge(d.layer.hidden, 1, "hidden");
   expect_ge(d.layer.intermediate, 1, "intermediate");
   expect_countable(d);
-  if (d.ranks > d.num_places()) {
+  expect_ge(d.tp, 1, "tp");
+  expect_multiple_of(d.ranks, d.tp, "ranks (to be in groups of tp)");
+  if (d.shards_experts) {
+    expect_eq(d.redundant_experts, 0, "redundant experts (of sharded experts)");
+    expect_multiple_of(d.layer.intermediate, d.ranks, "intermediate (to be sharded over ranks)");
+  } else if (d.ranks > d.num_places()) {
     throw InvalidArgument(fmt::format(
         "{} ranks, but {} has {} experts{}: some would hold none (--redundant-experts {} gives "
         "each "

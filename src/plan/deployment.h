@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Deployment: what a plan is made for.  One MoE layer over ranks, every rank with as many tokens.
+// Deployment: what a plan is made for.  One MoE layer over ranks, as src/layer/moe_layer.cc has it:
+// every rank holds as many tokens, those of a TP group the same.
 #pragma once
 
 #include <cstdint>
@@ -41,20 +42,40 @@ struct Deployment {
   LayerShape layer;
   Formats formats;
   int ranks = 1;
-  int ranks_per_node = 0;  // 0: one node
-  int64_t tokens = 1;      // per rank and call
+  int ranks_per_node = 0;       // 0: one node
+  int tp = 1;                   // ranks of a TP group; divides ranks
+  bool shards_experts = false;  // a part of every expert on every rank, else whole experts
+  int64_t tokens = 1;           // that a rank holds, per call
   int microbatches = 1;
   int64_t redundant_experts = 0;
   int64_t layers = 1;  // that a rank holds its share of
   Device device;
 
+  int dp() const { return ranks / tp; }
+  // Ranks whose tokens are not those of others, and how many a rank brings (the first ones may
+  // bring one more than others): without a backend each computes on all tokens, else the ranks of a
+  // TP group have a slice each.
+  int num_sources(All2AllBackend backend) const {
+    return backend == All2AllBackend::kNone ? 1 : ranks;
+  }
+  int64_t own_tokens(All2AllBackend backend) const {
+    return backend == All2AllBackend::kNone ? tokens : (tokens + tp - 1) / tp;
+  }
+
   Topology topology() const { return Topology::make(0, ranks, ranks_per_node); }
   // A place for an expert; place p holds expert p mod E, and ranks hold stretches of places.
   int64_t num_places() const { return layer.routing.num_experts + redundant_experts; }
-  ExpertRange places_of(int rank) const { return expert_range(num_places(), ranks, rank); }
+  ExpertRange places_of(int rank) const {
+    return shards_experts ? ExpertRange{0, num_places()} : expert_range(num_places(), ranks, rank);
+  }
+  // Of a routed expert, what a rank has.
+  int64_t local_intermediate() const {
+    return shards_experts ? layer.intermediate / ranks : layer.intermediate;
+  }
 };
 
-// Throws InvalidArgument, naming both values, for ranks without an expert and numbers below 1.
+// Throws InvalidArgument, naming both values, for ranks without an expert, what cannot be divided
+// among ranks, and numbers below 1.
 void expect_valid(const Deployment& deployment);
 
 // Bytes of a matrix [rows, cols] as `spec` stores it, scales included.

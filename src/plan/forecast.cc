@@ -66,9 +66,9 @@ std::vector<Piece> pieces_of(All2AllBackend backend, int64_t tokens) {
   return pieces;
 }
 
-int num_parts(const Deployment& d, int64_t tokens) {
-  const int64_t least = default_min_microbatch_tokens(d.layer.routing.num_experts,
-                                                      d.layer.routing.topk, d.ranks, d.device);
+int num_parts(All2AllBackend backend, const Deployment& d, int64_t tokens) {
+  const int64_t least = default_min_microbatch_tokens(
+      d.layer.routing.num_experts, d.layer.routing.topk, d.num_sources(backend), d.device);
   return static_cast<int>(std::clamp<int64_t>(tokens / least, 1, d.microbatches));
 }
 
@@ -95,7 +95,7 @@ void add_piece(const Deployment& d,
                const RoutingModel& routing,
                const Piece& piece,
                Forecast& f) {
-  const int parts = num_parts(d, piece.tokens);
+  const int parts = num_parts(f.backend, d, piece.tokens);
   const double tokens = static_cast<double>(piece.tokens) / parts;
   const PieceLoad load = piece_load(f.backend, d, routing, tokens);
   const StageTimes stages = stage_times(f.backend, d, machine, load);
@@ -117,43 +117,55 @@ void add_piece(const Deployment& d,
   f.traffic.control_inter += passes * most.control_inter;
 }
 
+void add_ending(const Deployment& d, const Machine& machine, Forecast& f) {
+  const EndingTimes times = ending_times(f.backend, d, machine);
+  f.finalize += times.travel + times.compute;
+  f.line.total += times.travel + times.compute;
+  f.line.travelled += times.travel;
+  f.line.waited += times.travel;
+  add(f.traffic.combine, busiest(ending_traffic(f.backend, d)).combine, 1);
+}
+
 }  // namespace
 
 Forecast forecast(All2AllBackend backend, const Deployment& d, const Machine& machine) {
   expect_valid(d);
   const RoutingModel routing(d.layer.routing);
-  const std::vector<Piece> pieces = pieces_of(backend, d.tokens);
+  const std::vector<Piece> pieces = pieces_of(backend, d.own_tokens(backend));
+  const int sources = d.num_sources(backend);
   Forecast f;
   f.backend = backend;
   f.support = backend_accepts(backend, d);
   f.is_beyond_kernels = d.device.is_cuda() && d.ranks > comm::kMaxCudaRanks &&
+                        backend != All2AllBackend::kNone &&
                         backend != All2AllBackend::kAllGatherReduceScatter;
-  f.router = router_us(d, machine, static_cast<double>(d.tokens));
-  f.microbatches = num_parts(d, pieces.front().tokens);
+  const auto tokens = static_cast<double>(d.own_tokens(backend));
+  f.router = router_us(d, machine, tokens);
+  f.microbatches = num_parts(backend, d, pieces.front().tokens);
   for (const Piece& piece : pieces) {
     f.pieces += piece.times;
     add_piece(d, machine, routing, piece, f);
   }
+  add_ending(d, machine, f);
   f.call = f.router + f.line.total;
   add_agreements(backend, d, f);
 
   const auto first = static_cast<double>(pieces.front().tokens);
-  const Copies copies = expected_copies(d, routing, first);
-  for (int r = 1; r < d.ranks; ++r) {
+  const Copies copies = expected_copies(d, routing, first, sources);
+  for (int r = 1; r < d.ranks && sources > 1; ++r) {
     f.copies += copies.rank_copies(0, r) / first;
   }
-  for (int n = 1; n < copies.num_nodes; ++n) {
+  for (int n = 1; n < copies.num_nodes && sources > 1; ++n) {
     f.node_copies += copies.node_copies(0, n) / first;
   }
   if (backend == All2AllBackend::kAllGatherReduceScatter) {
     f.copies = d.ranks - 1;
     f.node_copies = d.ranks - d.topology().node_size(0);
   }
-  const auto tokens = static_cast<double>(d.tokens);
-  const Copies whole = expected_copies(d, routing, tokens);
+  const Copies whole = expected_copies(d, routing, tokens, sources);
   const int fullest = whole.fullest();
   f.rows = whole.received_selections(fullest);
-  f.touched = expected_touched_experts(d, routing, fullest, tokens);
+  f.touched = expected_touched_experts(d, routing, fullest, tokens, sources);
   f.buffers = buffers(backend, d, copies);
   f.memory =
       machine.memory_gb.value * 1e9 / (machine.is_shared_by_node ? d.topology().node_size(0) : 1);
@@ -162,11 +174,17 @@ Forecast forecast(All2AllBackend backend, const Deployment& d, const Machine& ma
 }
 
 std::vector<All2AllBackend> candidates(const Deployment& d) {
-  if (d.ranks == 1) {
-    return {All2AllBackend::kNone};
+  std::vector<All2AllBackend> backends;
+  if (d.dp() == 1) {
+    backends.push_back(All2AllBackend::kNone);
   }
-  return {All2AllBackend::kAllGatherReduceScatter, All2AllBackend::kHighThroughput,
-          All2AllBackend::kLowLatency};
+  if (d.ranks > 1) {
+    backends.push_back(All2AllBackend::kAllGatherReduceScatter);
+  }
+  if (d.ranks > 1 && !d.shards_experts) {
+    backends.insert(backends.end(), {All2AllBackend::kHighThroughput, All2AllBackend::kLowLatency});
+  }
+  return backends;
 }
 
 std::vector<Forecast> forecast_all(const Deployment& d, const Machine& machine) {
@@ -201,11 +219,16 @@ std::vector<SweepRow> sweep_tokens(const Deployment& deployment,
 
 std::vector<SweepRow> sweep_ranks(const Deployment& deployment, const Machine& machine, int last) {
   std::vector<SweepRow> rows;
-  for (int ranks = 2; ranks <= last; ranks *= 2) {
+  for (int ranks = std::max(2, deployment.tp); ranks <= last; ranks *= 2) {
     Deployment d = deployment;
     d.ranks = ranks;
-    d.redundant_experts =
-        std::max<int64_t>(d.redundant_experts, ranks - d.layer.routing.num_experts);
+    if (d.shards_experts && d.layer.intermediate % ranks != 0) {
+      break;
+    }
+    if (!d.shards_experts) {
+      d.redundant_experts =
+          std::max<int64_t>(d.redundant_experts, ranks - d.layer.routing.num_experts);
+    }
     rows.push_back({d, forecast_all(d, machine)});
   }
   return rows;

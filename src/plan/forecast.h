@@ -41,7 +41,8 @@ struct Forecast {
 // Throws InvalidArgument for what expect_valid() refuses.
 Forecast forecast(All2AllBackend backend, const Deployment& deployment, const Machine& machine);
 
-// Backends to compare: none for one rank, else the three.
+// Backends to compare: none where all ranks hold the same tokens, the three for several ranks; of
+// them only all-gather where experts are sharded.
 std::vector<All2AllBackend> candidates(const Deployment& deployment);
 std::vector<Forecast> forecast_all(const Deployment& deployment, const Machine& machine);
 // The fastest that works; nullptr where none does.
@@ -55,8 +56,8 @@ struct SweepRow {
 std::vector<SweepRow> sweep_tokens(const Deployment& deployment,
                                    const Machine& machine,
                                    int64_t last);
-// Numbers of ranks, 2 to `last` by powers of two; beyond the number of experts with as many
-// redundant ones as give each rank one.
+// Numbers of ranks, 2 (or tp) to `last` by powers of two; beyond the number of experts with as many
+// redundant ones as give each rank one, or as far as sharded experts can be divided.
 std::vector<SweepRow> sweep_ranks(const Deployment& deployment, const Machine& machine, int last);
 
 // A number of tokens per rank from which `later` is the faster of the two, memory left aside: `low`

@@ -46,7 +46,7 @@ class Stages {
     t.there = travel(&RankTraffic::dispatch, true);
     t.prepare_after = prepare_after();
     t.experts =
-        experts(load_.selections, load_.touched, deployment_.layer.intermediate, routed_moves());
+        experts(load_.selections, load_.touched, deployment_.local_intermediate(), routed_moves());
     t.finalize_before = finalize_before();
     t.back = travel(&RankTraffic::combine, false);
     t.finalize_after = finalize_after();
@@ -55,6 +55,28 @@ class Stages {
       t.shared = experts(load_.tokens, 1, deployment_.layer.shared_intermediate, sum);
     }
     return t;
+  }
+
+  // Exchanges one after the other: the second of a sum gathers what the first has brought together.
+  EndingTimes ending() const {
+    EndingTimes times;
+    const bool sums = backend_ == All2AllBackend::kNone;
+    const int num = sums ? deployment_.ranks : deployment_.tp;
+    if (num == 1) {
+      return times;
+    }
+    const std::vector<RankTraffic> traffic = ending_traffic(backend_, deployment_);
+    const bool crosses = std::any_of(traffic.begin(), traffic.end(), [](const RankTraffic& rank) {
+      return rank.combine.inter_out > 0;
+    });
+    times.travel =
+        longest(traffic, &RankTraffic::combine) +
+        (sums ? 2 : 1) * (machine_.link_us.value + machine_.peer_us.value * (num - 1) +
+                          machine_.exchange_us.value + (crosses ? machine_.node_us.value : 0));
+    const double slice = static_cast<double>((deployment_.tokens + num - 1) / num) * row_;
+    times.compute =
+        copy_us((sums ? (num + 1) * slice : 0) + (on_gpu() ? 0 : 2 * (num - 1) * slice));
+    return times;
   }
 
  private:
@@ -118,9 +140,10 @@ class Stages {
     }
     const LayerShape& l = deployment_.layer;
     const auto element = static_cast<double>(bits(l.dtype)) / 8;
-    const double activation = static_cast<double>(l.w1_rows(l.intermediate)) * element +
-                              static_cast<double>(matrix_bytes(deployment_.formats.activations,
-                                                               l.dtype, 1, l.intermediate));
+    const int64_t inner = deployment_.local_intermediate();
+    const double activation =
+        static_cast<double>(l.w1_rows(inner)) * element +
+        static_cast<double>(matrix_bytes(deployment_.formats.activations, l.dtype, 1, inner));
     if (backend_ == All2AllBackend::kLowLatency) {  // rows are where they belong, sums elsewhere
       return load_.selections * activation;
     }
@@ -207,13 +230,17 @@ class Stages {
     if (backend_ == All2AllBackend::kNone) {
       return 0;
     }
-    double longest = 0;
-    for (const RankTraffic& rank : load_.traffic) {
+    return longest(load_.traffic, way) + fixed_us(is_dispatch);
+  }
+
+  double longest(const std::vector<RankTraffic>& traffic, Way RankTraffic::*way) const {
+    double us = 0;
+    for (const RankTraffic& rank : traffic) {
       const Way& w = rank.*way;
-      longest = std::max({longest, one_way(w.intra_out, w.relay_out, w.inter_out),
-                          one_way(w.intra_in, w.relay_in, w.inter_in)});
+      us = std::max({us, one_way(w.intra_out, w.relay_out, w.inter_out),
+                     one_way(w.intra_in, w.relay_in, w.inter_in)});
     }
-    return longest + fixed_us(is_dispatch);
+    return us;
   }
 
   double one_way(double intra, double relay, double inter) const {
@@ -256,7 +283,8 @@ PieceLoad piece_load(All2AllBackend backend,
                      double tokens) {
   PieceLoad load;
   load.tokens = tokens;
-  load.copies = expected_copies(d, routing, tokens);
+  const int sources = d.num_sources(backend);
+  load.copies = expected_copies(d, routing, tokens, sources);
   load.traffic = traffic(backend, d, load.copies, tokens);
   const bool gathers = backend == All2AllBackend::kAllGatherReduceScatter;
   const int fullest = load.copies.fullest();
@@ -264,8 +292,8 @@ PieceLoad piece_load(All2AllBackend backend,
   for (int rank = 0; rank < d.ranks; ++rank) {
     load.rows = std::max(load.rows, load.copies.received(rank));
   }
-  load.rows = gathers || backend == All2AllBackend::kNone ? tokens * d.ranks : load.rows;
-  load.touched = expected_touched_experts(d, routing, fullest, tokens);
+  load.rows = gathers || backend == All2AllBackend::kNone ? tokens * sources : load.rows;
+  load.touched = expected_touched_experts(d, routing, fullest, tokens, sources);
   return load;
 }
 
@@ -274,6 +302,10 @@ StageTimes stage_times(All2AllBackend backend,
                        const Machine& machine,
                        const PieceLoad& load) {
   return Stages(backend, deployment, machine, load).times();
+}
+
+EndingTimes ending_times(All2AllBackend backend, const Deployment& d, const Machine& machine) {
+  return Stages(backend, d, machine, PieceLoad()).ending();
 }
 
 PartTimes StageTimes::part(bool shares_early) const {

@@ -41,6 +41,15 @@ StageTimes stage_times(All2AllBackend backend,
                        const Machine& machine,
                        const PieceLoad& load);
 
+// What follows the last piece, see ending_traffic(): nothing is computed while it travels.
+struct EndingTimes {
+  double travel = 0;
+  double compute = 0;  // sums; on a CPU copies
+};
+EndingTimes ending_times(All2AllBackend backend,
+                         const Deployment& deployment,
+                         const Machine& machine);
+
 // Of all tokens of a rank, before they are cut into pieces.
 double router_us(const Deployment& deployment, const Machine& machine, double tokens);
 

@@ -8,6 +8,7 @@
 #include "comm/low_latency_layout.h"
 #include "comm/route.h"
 #include "comm/row_layout.h"
+#include "layer/token_slices.h"
 
 namespace moebius::plan {
 
@@ -65,7 +66,32 @@ class Counter {
     return std::move(ranks_);
   }
 
+  std::vector<RankTraffic> count_ending(All2AllBackend backend) {
+    if (backend == All2AllBackend::kNone) {  // src/layer/token_slices.cc
+      send_slices(0, deployment_.ranks, /*both_ways=*/true);
+    } else {
+      for (int first = 0; first < deployment_.ranks; first += deployment_.tp) {
+        send_slices(first, deployment_.tp, /*both_ways=*/false);
+      }
+    }
+    return std::move(ranks_);
+  }
+
  private:
+  // Ranks of [first, first + num) send their slice of the tokens to each other, and with both_ways
+  // before that to each what it has of theirs.
+  void send_slices(int first, int num, bool both_ways) {
+    const auto slice = [&](int i) {
+      return static_cast<double>(token_slice(deployment_.tokens, num, i).size());
+    };
+    for (int s = 0; s < num; ++s) {
+      for (int r = 0; r < num; ++r) {
+        const double rows = slice(s) + (both_ways ? slice(r) : 0);
+        send(&RankTraffic::combine, first + s, first + r, rows * row_);
+      }
+    }
+  }
+
   bool on_gpus() const { return deployment_.device.is_cuda(); }
   bool same_node(int a, int b) const {
     return node_of_[static_cast<size_t>(a)] == node_of_[static_cast<size_t>(b)];
@@ -173,6 +199,10 @@ std::vector<RankTraffic> traffic(All2AllBackend backend,
                                  const Copies& copies,
                                  double tokens) {
   return Counter(deployment, copies).count(backend, tokens);
+}
+
+std::vector<RankTraffic> ending_traffic(All2AllBackend backend, const Deployment& deployment) {
+  return Counter(deployment, Copies()).count_ending(backend);
 }
 
 RowLayout high_throughput_layout(const Deployment& d) {

@@ -35,6 +35,11 @@ std::vector<RankTraffic> traffic(All2AllBackend backend,
                                  const Copies& copies,
                                  double tokens);
 
+// What the layer moves after the backend, all of it as `combine`: partial outputs summed over all
+// ranks where there is none, else slices of outputs gathered in TP groups.  Outputs are in the
+// layer's dtype.
+std::vector<RankTraffic> ending_traffic(All2AllBackend backend, const Deployment& deployment);
+
 // Tokens of one rank in one call of low latency: longer calls are cut.
 int64_t low_latency_tokens();
 

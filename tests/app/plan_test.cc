@@ -86,6 +86,74 @@ TEST(Plan, BytesAreThoseOfARun) {
   }
 }
 
+// Four ranks of 200 tokens each, or 200 for the ranks of a TP group; `run` wants its output in f32,
+// the plan's is in bf16.
+TEST(Plan, BytesAndWeightsOfTensorParallelRunsAreThose) {
+  struct Spread {
+    Words run;
+    Words plan;
+    std::string backend;
+    int gathered_rows;  // of the output, that a rank sends to others of its TP group
+    double tolerance;
+  };
+  const std::string ag = "allgather_reducescatter";
+  const Spread spreads[] = {
+      {{"--tp", "4", "--tokens", "200"}, {"--tp", "4"}, "none", 0, 0},
+      {{"--tp", "4", "--no-ep", "--tokens", "200"}, {"--tp", "4", "--no-ep"}, "none", 0, 0},
+      {{"--ranks", "4", "--no-ep", "--tokens", "800"}, {"--no-ep"}, ag, 0, 0},
+      {{"--tp", "2", "--dp", "2", "--tokens", "400"}, {"--tp", "2"}, ag, 100, 0},
+      {{"--tp", "2", "--dp", "2", "--no-ep", "--tokens", "400"},
+       {"--tp", "2", "--no-ep"},
+       ag,
+       100,
+       0},
+      {{"--tp", "4", "--all2all", ag, "--tokens", "200"}, {"--tp", "4"}, ag, 150, 0},
+      {{"--tp", "2", "--dp", "2", "--all2all", "high_throughput", "--tokens", "400"},
+       {"--tp", "2"},
+       "high_throughput",
+       100,
+       0.1},
+      {{"--tp", "2", "--dp", "2", "--all2all", "low_latency", "--tokens", "400"},
+       {"--tp", "2"},
+       "low_latency",
+       100,
+       0.1},
+  };
+  const ScratchFolder scratch;
+  for (const Spread& spread : spreads) {
+    for (const char* per_node : {"4", "2"}) {
+      Words run = {"run",      "--model", tiny_model(), "--ranks-per-node",  per_node,
+                   "--repeat", "1",       "--json",     scratch / "run.json"};
+      run.insert(run.end(), spread.run.begin(), spread.run.end());
+      const CommandResult ran = run_command(run);
+      ASSERT_EQ(ran.exit_code, 0) << ran.err;
+      Words plan = {"plan",     "--model",  tiny_model(),
+                    "--ranks",  "4",        "--ranks-per-node",
+                    per_node,   "--tokens", "200",
+                    "--layers", "1",        "--machine",
+                    "cpu",      "--json",   scratch / "plan.json"};
+      plan.insert(plan.end(), spread.plan.begin(), spread.plan.end());
+      const CommandResult planned = run_command(plan);
+      ASSERT_EQ(planned.exit_code, 0) << planned.err;
+      SCOPED_TRACE(testing::PrintToString(spread.run) + ", " + per_node + " per node");
+      const json seen = read_json(scratch / "run.json");
+      const json told = read_json(scratch / "plan.json");
+      EXPECT_EQ(seen["parallel"]["all2all"], spread.backend);
+      const json bytes = backend(told["bytes"]["backends"], spread.backend);
+      double expected = 0;
+      double mean = 0;
+      for (const char* key : {"intra_node_bytes", "inter_node_bytes"}) {
+        expected += bytes[key].get<double>();
+        mean += seen["parallel"][key].get<double>() / 4;
+      }
+      expected += spread.gathered_rows * 256 * (4 - 2);
+      EXPECT_NEAR(expected, mean, std::max(0.5, spread.tolerance * mean));
+      const json buffers = backend(told["buffers"]["backends"], spread.backend);
+      EXPECT_EQ(buffers["weight_bytes"].get<int64_t>() * 4, seen["memory"]["weight_bytes"]);
+    }
+  }
+}
+
 TEST(Plan, SweepsSayWhoIsFastestWhere) {
   const ScratchFolder scratch;
   const auto sweep = [&](const char* over) {
@@ -164,6 +232,9 @@ TEST(Plan, RefusesInOneLine) {
   refused({"--preset", "tiny", "--quant", "fp3"}, "quant is fp3, expected one of");
   refused({"--preset", "tiny", "--ranks", "17"}, "17 ranks, but tiny has 16 experts");
   refused({"--preset", "tiny", "--ranks", "0"}, "--ranks");
+  refused({"--preset", "tiny", "--ranks", "4", "--tp", "3"}, "groups of tp) is 4");
+  refused({"--preset", "tiny", "--ranks", "3", "--no-ep"}, "sharded over ranks) is 128");
+  refused({"--preset", "tiny", "--tp", "0"}, "--tp");
   refused({"--preset", "tiny", "--ranks", "16385"}, "--ranks");
   refused({"--preset", "tiny", "--skew", "nan"}, "nan");
   refused({"--preset", "deepseek-v3", "--ranks", "256", "--tokens", "2147483648"},

@@ -87,6 +87,103 @@ TEST(Forecast, RowsAndTouchedExpertsAreOfOneRankAndTheWholeCall) {
   }
 }
 
+// Every rank has all tokens: whole experts or parts of all, as many products and weights either
+// way.
+TEST(Forecast, WithoutABackendRanksComputeOnAllTokensAndSum) {
+  Deployment d = preset_deployment("qwen3-30b-a3b", "none", 4);
+  d.tp = 4;
+  d.tokens = 256;
+  const Machine m = find_machine("h200");
+  const Forecast whole = forecast(All2AllBackend::kNone, d, m);
+  EXPECT_NEAR(whole.rows, 256 * 8 / 4, 1e-6);
+  EXPECT_LE(whole.touched, 32);
+  d.shards_experts = true;
+  const Forecast parts = forecast(All2AllBackend::kNone, d, m);
+  EXPECT_NEAR(parts.rows, 256 * 8, 1e-6);
+  EXPECT_NEAR(parts.touched, 4 * whole.touched, 1e-6);
+  EXPECT_EQ(parts.buffers.weights, whole.buffers.weights);  // of bf16
+  // Reading the same bytes takes as long; moves are those of more, narrower rows.
+  const double weights = whole.touched * 3.0 * 768 * 2048 * 2 / m.weight_gb_per_s.value * 1e-3;
+  const auto moves = [&](double rows, double inner) {
+    return (rows * (2 * 4096 + 3 * inner * 2 + 4096) + 256.0 * 4096) / m.copy_gb_per_s.value * 1e-3;
+  };
+  EXPECT_NEAR(whole.experts, m.experts_us.value + weights + moves(512, 768), 1e-6);
+  EXPECT_NEAR(parts.experts, m.experts_us.value + weights + moves(2048, 192), 1e-6);
+  // Three quarters of the rows leave a rank to be summed, and as many sums come.
+  const double bytes = 2 * 0.75 * 256 * 4096;
+  EXPECT_EQ(whole.traffic.intra_out(), bytes);
+  EXPECT_EQ(parts.traffic.intra_out(), bytes);
+  const double travel = bytes / m.link_gb_per_s.value * 1e-3 +
+                        2 * (m.link_us.value + 3 * m.peer_us.value + m.exchange_us.value);
+  EXPECT_NEAR(whole.line.travelled, travel, 1e-6);
+  EXPECT_NEAR(whole.line.waited, travel, 1e-6);
+  EXPECT_NEAR(whole.finalize, travel + 5 * 64 * 4096.0 / m.copy_gb_per_s.value * 1e-3, 1e-6);
+  EXPECT_NEAR(whole.call, whole.router + whole.experts + whole.finalize, 1e-6);
+}
+
+// Each rank brings its slice, as if it had no more, and the slices of the output are gathered.
+TEST(Forecast, RanksOfATpGroupBringSlices) {
+  const Machine m = find_machine("h200");
+  Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
+  d.tokens = 600;
+  for (const All2AllBackend backend : kBackends) {
+    const Forecast alone = forecast(backend, d, m);
+    Deployment sliced = d;
+    sliced.tp = 4;
+    sliced.tokens = 2400;
+    const Forecast f = forecast(backend, sliced, m);
+    const double row = 2 * 7168;
+    const double gathered = 3 * 600 * row;
+    const double travel = gathered / m.link_gb_per_s.value * 1e-3 + m.link_us.value +
+                          3 * m.peer_us.value + m.exchange_us.value;
+    EXPECT_NEAR(f.call - alone.call, travel, 1e-6) << name(backend);
+    EXPECT_NEAR(f.traffic.intra_out() - alone.traffic.intra_out(), gathered, 1e-3) << name(backend);
+    EXPECT_EQ(f.buffers.total(58), alone.buffers.total(58));
+    EXPECT_EQ(f.pieces, alone.pieces);
+    EXPECT_NEAR(f.copies, alone.copies, 1e-9);
+  }
+}
+
+TEST(Forecast, ShardedExpertsTakeEveryTokenToEveryRank) {
+  Deployment d = preset_deployment("qwen3-30b-a3b", "none", 4);
+  d.tokens = 100;
+  d.shards_experts = true;
+  const auto backends = candidates(d);
+  ASSERT_EQ(backends, std::vector{All2AllBackend::kAllGatherReduceScatter});
+  const Forecast f = forecast(backends[0], d, find_machine("h200"));
+  EXPECT_NEAR(f.rows, 4 * 100 * 8, 1e-6);
+  EXPECT_EQ(f.copies, 3);
+  d.tp = 4;
+  EXPECT_EQ(candidates(d),
+            (std::vector{All2AllBackend::kNone, All2AllBackend::kAllGatherReduceScatter}));
+  d.shards_experts = false;
+  EXPECT_EQ(candidates(d).size(), 4u);
+  d.tp = 2;
+  EXPECT_EQ(candidates(d).size(), 3u);
+}
+
+TEST(Forecast, RefusesRanksThatDoNotDivide) {
+  const auto refused = [](int ranks, int tp, bool shards, int64_t redundant, const char* part) {
+    Deployment d = preset_deployment("qwen3-30b-a3b", "none", ranks);  // experts of 768
+    d.tp = tp;
+    d.shards_experts = shards;
+    d.redundant_experts = redundant;
+    try {
+      expect_valid(d);
+      ADD_FAILURE() << part;
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  refused(6, 4, false, 0, "ranks (to be in groups of tp) is 6");
+  refused(5, 1, true, 0, "intermediate (to be sharded over ranks) is 768");
+  refused(4, 1, true, 1, "redundant experts (of sharded experts) is 1");
+  Deployment d = preset_deployment("qwen3-30b-a3b", "none", 256);  // more than there are experts
+  d.shards_experts = true;
+  EXPECT_NO_THROW(expect_valid(d));
+  EXPECT_EQ(sweep_ranks(d, find_machine("h200"), 2048).size(), 8u);  // 768 / 256 is odd
+}
+
 TEST(Forecast, RefusesTokensWhoseBytesCannotBeCounted) {
   Deployment d = preset_deployment("deepseek-v3", "fp8", 2048);
   d.redundant_experts = 2048 - 256;

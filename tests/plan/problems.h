@@ -68,6 +68,7 @@ inline Copies counted_copies(const Deployment& d, const std::vector<std::vector<
     node_of.push_back(topology.node_of(rank));
   }
   Copies copies;
+  copies.num_sources = static_cast<int>(ids.size());
   copies.num_ranks = d.ranks;
   copies.num_nodes = topology.num_nodes();
   for (const auto& own : ids) {

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "layer/token_slices.h"
 #include "moebius/all2all.h"
 #include "moebius/workspace.h"
 #include "tests/plan/problems.h"
@@ -143,6 +144,37 @@ INSTANTIATE_TEST_SUITE_P(All,
                                   param_info.param.quant + "_" +
                                   std::to_string(param_info.param.ranks_per_node);
                          });
+
+// What MoeLayer does once its kernel is done, where ranks hold the same tokens; 37 is no multiple.
+TEST(Traffic, SumsAndSlicesOfOutputsAreWhatGroupsCount) {
+  constexpr int kRanks = 4;
+  for (const int ranks_per_node : {0, 1, 2, 3}) {
+    for (const auto& [backend, tp] : {std::pair(All2AllBackend::kNone, 4), std::pair(kAg, 4),
+                                      std::pair(kHt, 2), std::pair(kLl, 1)}) {
+      Deployment d = small_deployment(kRanks, ranks_per_node, 37);
+      d.tp = tp;
+      const std::vector<RankTraffic> expected = ending_traffic(backend, d);
+      run_thread_ranks({.num_ranks = kRanks, .ranks_per_node = ranks_per_node}, [&](Group& group) {
+        const Tensor rows = Tensor::zeros({d.tokens, d.layer.hidden}, DType::kBF16);
+        const Tensor out = Tensor::empty(rows.shape(), DType::kBF16);
+        const Traffic before = group.traffic();
+        if (backend == All2AllBackend::kNone) {
+          sum_over_ranks(group, rows, out, Stream::cpu(1));
+        } else if (tp > 1) {
+          gather_slices(group, rows, group.rank() / tp * tp, tp, Stream::cpu(1));
+        }
+        const Traffic after = group.traffic();
+        const RankTraffic& own = expected[static_cast<size_t>(group.rank())];
+        EXPECT_EQ(static_cast<double>(after.intra_node_bytes - before.intra_node_bytes),
+                  own.intra_out())
+            << name(backend) << ", " << ranks_per_node << " per node, rank " << group.rank();
+        EXPECT_EQ(static_cast<double>(after.inter_node_bytes - before.inter_node_bytes),
+                  own.inter_out())
+            << name(backend) << ", " << ranks_per_node << " per node, rank " << group.rank();
+      });
+    }
+  }
+}
 
 TEST(Traffic, ExpectationIsWhereCountsLie) {
   const Deployment d = small_deployment(4, 2, 4096);
