@@ -56,7 +56,7 @@ struct ActivationSpec {
   float limit = 7.0f;        // swiglu-oai only
 };
 
-// Output [rows, I] = activation of input [rows, N]; dtypes equal (f32, bf16, f16).
+// Output [rows, I] = activation of input [rows, N]; one dtype (f32, bf16, f16), on one device.
 void apply_activation(const ActivationSpec& spec,
                       const Tensor& input,
                       const Tensor& output,

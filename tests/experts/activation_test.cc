@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// apply_activation against values worked out by hand, and its rounding points.
+// apply_activation against values worked out by hand, and its rounding points; on a GPU, too.
 #include "experts/ref/activation.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "moebius/experts.h"
+#include "tests/conformance/place.h"
 #include "tests/expert_problem.h"
+#include "tests/gpu_test.h"
 
 namespace moebius {
 namespace {
@@ -26,11 +28,15 @@ Tensor matrix(const Shape& shape, const std::vector<float>& values, DType dtype 
   return tensor;
 }
 
+Tensor apply(const ActivationSpec& spec, const Tensor& input, const Stream& stream) {
+  const testing::Place place(stream);
+  const Tensor output = Tensor::empty({input.dim(0), input.dim(1) / (spec.gated ? 2 : 1)},
+                                      input.dtype(), place.device());
+  apply_activation(spec, place.take(input), output, stream);
+  return place.bring(output);
+}
 Tensor apply(const ActivationSpec& spec, const Tensor& input, int threads = 1) {
-  const Tensor output =
-      Tensor::empty({input.dim(0), input.dim(1) / (spec.gated ? 2 : 1)}, input.dtype());
-  apply_activation(spec, input, output, Stream::cpu(threads));
-  return output;
+  return apply(spec, input, Stream::cpu(threads));
 }
 
 // The specification, element by element, in dtype's rounding.
@@ -126,10 +132,34 @@ TEST(Activation, SiluRoundsTwiceAndSwigluOaiOnce) {
   EXPECT_GT(differs, 0) << "no value tells the two roundings from one";
 }
 
+class ActivationOn : public GpuTest, public ::testing::WithParamInterface<DeviceType> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == DeviceType::kCuda) {
+      need_gpus(1);
+    }
+    if (!IsSkipped()) {
+      place_ = testing::Place(GetParam());
+    }
+  }
+  Tensor apply_there(const ActivationSpec& spec, const Tensor& input) const {
+    return apply(spec, input, place_.stream);
+  }
+
+  testing::Place place_;
+};
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         ActivationOn,
+                         ::testing::Values(DeviceType::kCpu, DeviceType::kCuda),
+                         [](const auto& param) {
+                           return param.param == DeviceType::kCpu ? "cpu" : "cuda";
+                         });
+
 // Vector code may differ from the specification in the last bits of f32, which moves a few values
 // to the next one of a narrower dtype, at each of two roundings.  (1 + tanh) of the specification
 // cancels for negative gates, hence the absolute part: a few units of f32 at inputs near 10.
-TEST(Activation, AgreesWithTheSpecificationForEverySpecDtypeAndWidth) {
+TEST_P(ActivationOn, AgreesWithTheSpecificationForEverySpecDtypeAndWidth) {
   std::vector<ActivationSpec> specs;
   for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh}) {
     specs.push_back({.kind = kind});
@@ -147,7 +177,7 @@ TEST(Activation, AgreesWithTheSpecificationForEverySpecDtypeAndWidth) {
                      std::to_string(width));
         const Tensor input = maker.normal({3, width * (spec.gated ? 2 : 1)}, dtype, 3.0f);
         const Tensor expected = specified(spec, input);
-        const Tensor actual = apply(spec, input);
+        const Tensor actual = apply_there(spec, input);
         const double step = dtype == DType::kF32    ? 0x1p-20
                             : dtype == DType::kBF16 ? 0x1p-7
                                                     : 0x1p-10;
@@ -165,6 +195,19 @@ TEST(Activation, AgreesWithTheSpecificationForEverySpecDtypeAndWidth) {
   }
 }
 
+// Bits of a row depend on that row alone.
+TEST_P(ActivationOn, ManyRowsAreAsEachOfThem) {
+  for (const int64_t width : {24, 37}) {
+    const Tensor input = ExpertProblemMaker(7).normal({20011, 2 * width}, DType::kBF16, 2.0f);
+    const Tensor all = apply_there({}, input);
+    for (int64_t row = 0; row < input.dim(0); row += 1999) {
+      const Tensor one = apply_there({}, input.slice(row, row + 1));
+      EXPECT_EQ(std::memcmp(all[row].raw(), one.raw(), static_cast<size_t>(one.nbytes())), 0)
+          << "row " << row << " of width " << width;
+    }
+  }
+}
+
 TEST(Activation, SameBitsForAnyNumberOfThreads) {
   const Tensor input = ExpertProblemMaker(6).normal({37, 522}, DType::kBF16, 2.0f);
   const Tensor one = apply({}, input, 1);
@@ -174,11 +217,11 @@ TEST(Activation, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-TEST(Activation, ExtremesAndNan) {
+TEST_P(ActivationOn, ExtremesAndNan) {
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Tensor output =
-      apply({.gated = false}, matrix({1, 8}, {-1e30f, -200, -90, 90, 1e30f, nan, 0, inf}));
+      apply_there({.gated = false}, matrix({1, 8}, {-1e30f, -200, -90, 90, 1e30f, nan, 0, inf}));
   EXPECT_NEAR(get_float(output, 0), 0, 1e-6);
   EXPECT_NEAR(get_float(output, 1), 0, 1e-30);
   EXPECT_NEAR(get_float(output, 2), 0, 1e-30);
@@ -189,13 +232,16 @@ TEST(Activation, ExtremesAndNan) {
   EXPECT_EQ(get_float(output, 7), inf);
 }
 
-TEST(Activation, NoRows) {
-  EXPECT_EQ(apply({}, Tensor::empty({0, 8}, DType::kF32)).numel(), 0);
+TEST_P(ActivationOn, NoRows) {
+  EXPECT_EQ(apply_there({}, Tensor::empty({0, 8}, DType::kF32)).numel(), 0);
 }
 
-std::string refusal(const ActivationSpec& spec, const Tensor& input, const Tensor& output) {
+std::string refusal(const ActivationSpec& spec,
+                    const Tensor& input,
+                    const Tensor& output,
+                    const Stream& stream = Stream::cpu(1)) {
   try {
-    apply_activation(spec, input, output, Stream::cpu(1));
+    apply_activation(spec, input, output, stream);
   } catch (const InvalidArgument& error) {
     return error.what();
   }
@@ -216,6 +262,23 @@ TEST(Activation, RefusalsNameBothValues) {
       std::string::npos);
   EXPECT_NE(refusal({.gated = false, .interleaved = true}, input, input).find("interleaved"),
             std::string::npos);
+}
+
+class ActivationOnGpu : public GpuTest {};
+
+TEST_F(ActivationOnGpu, OperandsElsewhereAreNamed) {
+  const testing::Place place{DeviceType::kCuda};
+  const Tensor input = Tensor::zeros({2, 8}, DType::kF32);
+  const Tensor output = Tensor::zeros({2, 4}, DType::kF32);
+  EXPECT_NE(refusal({}, place.take(input), output, place.stream)
+                .find("device of output is cpu, expected cuda:0"),
+            std::string::npos);
+  EXPECT_NE(refusal({}, place.take(input), place.take(output))
+                .find("device of the stream is cpu, expected cuda:0"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal({}, input, output, place.stream).find("device of the stream is cuda:0, expected cpu"),
+      std::string::npos);
 }
 
 }  // namespace

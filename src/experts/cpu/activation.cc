@@ -2,17 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/cpu/activation.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/parallel.h"
 #include "experts/ref/activation.h"
-#include "experts/validate.h"
 
-namespace moebius {
-
-namespace cpu {
+namespace moebius::cpu {
 
 namespace {
 
@@ -114,30 +109,15 @@ void activate(const CpuKernels& kernels,
   }
 }
 
-}  // namespace cpu
-
-void apply_activation(const ActivationSpec& spec,
-                      const Tensor& input,
-                      const Tensor& output,
-                      const Stream& stream) {
-  validate_activation(spec);
-  expect_defined(input, "input");
-  expect_defined(output, "output");
-  expect(stream.device().is_cpu(),
-         fmt::format("stream is on {}, expected cpu", to_string(stream.device())));
-  expect_eq(input.num_dims(), 2, "number of dimensions of input");
+void activate_rows(const ActivationSpec& spec,
+                   const Tensor& input,
+                   const Tensor& output,
+                   const Stream& stream) {
   const DType dtype = input.dtype();
-  expect(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16,
-         fmt::format("input is {}, expected f32, bf16 or f16", name(dtype)));
-  expect_dtype(output, dtype, "output");
-  const int64_t factor = spec.gated ? 2 : 1;
-  expect_multiple_of(input.dim(1), factor, "input.dim(1)");
-  expect_shape(output, {input.dim(0), input.dim(1) / factor}, "output");
-
   constexpr int64_t kColumns = 256;
   const int64_t n = output.dim(1);
   const size_t element = static_cast<size_t>(bits(dtype) / 8);
-  const auto& kernels = cpu::cpu_kernels();
+  const auto& kernels = cpu_kernels();
   const auto load = [&](int64_t row, int64_t column, float* values, int64_t count) {
     const auto at = static_cast<size_t>(row * input.dim(1) + column);
     kernels.widen(dtype, input.bytes() + at * element, values, count);
@@ -150,13 +130,13 @@ void apply_activation(const ActivationSpec& spec,
         const int64_t count = std::min(kColumns, n - c);
         if (spec.interleaved) {
           load(row, 2 * c, in, 2 * count);
-          cpu::activate(kernels, spec, dtype, in, in + 1, 2, out, count);
+          activate(kernels, spec, dtype, in, in + 1, 2, out, count);
         } else {
           load(row, c, in, count);
           if (spec.gated) {
             load(row, n + c, in + kColumns, count);
           }
-          cpu::activate(kernels, spec, dtype, in, in + kColumns, 1, out, count);
+          activate(kernels, spec, dtype, in, in + kColumns, 1, out, count);
         }
         kernels.narrow(dtype, out, output.bytes() + static_cast<size_t>(row * n + c) * element,
                        count);
@@ -165,4 +145,4 @@ void apply_activation(const ActivationSpec& spec,
   });
 }
 
-}  // namespace moebius
+}  // namespace moebius::cpu

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of permute.h and weighted_sum.h in a build without CUDA.
+// The functions of activation.h, permute.h and weighted_sum.h in a build without CUDA.
+#include "experts/cuda/activation.h"
 #include "experts/cuda/permute.h"
 #include "experts/cuda/weighted_sum.h"
 #include "moebius/error.h"
@@ -23,5 +24,14 @@ void cuda_weighted_sum(const CudaSumArgs& args, const Stream&) {
 void cuda_batched_sum(const CudaSumArgs& args, int64_t, const Stream&) {
   expect_usable(args.rows.device());
 }
+
+namespace cuda {
+
+void activate(
+    const ActivationSpec&, const RowGroups&, const Tensor& input, const Tensor&, const Stream&) {
+  expect_usable(input.device());
+}
+
+}  // namespace cuda
 
 }  // namespace moebius
