@@ -85,13 +85,14 @@ TEST(StagePlan, RowsBeyondThePlanAreRefused) {
 TEST(ControlLayout, NoTwoWritersShareAWord) {
   for (const int ranks : {1, 2, 3, 8, 64}) {
     const ControlLayout layout{ranks, 33};
-    std::set<int64_t> words = {ControlLayout::kAbort};
+    std::set<int64_t> words;
     const auto add = [&](int64_t offset) {
       EXPECT_EQ(offset % 8, 0);
       EXPECT_LT(offset, layout.bytes());
       EXPECT_TRUE(words.insert(offset).second) << offset;
     };
     for (int source = 0; source < ranks; ++source) {
+      add(ControlLayout::kAbort + 8 * source);
       for (uint32_t epoch : {7u, 8u}) {
         for (int w = 0; w < layout.notice_words(); ++w) {
           add(layout.notice(epoch, source) + 8 * w);

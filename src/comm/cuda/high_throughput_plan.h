@@ -20,8 +20,8 @@ inline constexpr int kMaxItems = 64;     // shared-memory stages of one token
 inline constexpr int kMaxCudaTopk = 32;  // one lane per slot
 inline constexpr int kMaxBanks = 64;
 
-// The control window of a rank.  Every part has one writer per source rank, except the abort word.
-//   abort    the abort word (signals.h)
+// The control window of a rank.  Every part has one writer per source rank.
+//   abort    [R]: each rank's abort word (signals.h)
 //   notices  [2, R, notice_words()] by parity of the epoch: what each source says before rows move
 //   done     [R]: all rows of that source's dispatch stand in this rank's bank
 //   ready    [R]: that rank's combine memory may be written for this epoch
@@ -43,7 +43,8 @@ struct ControlLayout {
   static constexpr int64_t kAbort = 0;
   static constexpr int64_t kLine = 128;
   MOEBIUS_HOST_DEVICE constexpr int64_t notice(uint32_t epoch, int source) const {
-    return kLine + (static_cast<int64_t>(epoch & 1) * num_ranks + source) * notice_words() * 8;
+    return round_up(kAbort + 8 * num_ranks) +
+           (static_cast<int64_t>(epoch & 1) * num_ranks + source) * notice_words() * 8;
   }
   MOEBIUS_HOST_DEVICE constexpr int64_t done(int source) const {
     return round_up(notice(1, num_ranks)) + source * kLine;

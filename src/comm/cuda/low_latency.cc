@@ -444,6 +444,9 @@ void CudaLowLatency::set_dead(int rank, bool is_dead_now) {
   group.set_dead(rank, is_dead_now);
   num_given_up_ += is_dead_now && !is_dead(rank) ? 1u : 0u;
   dead[static_cast<size_t>(rank)] = is_dead_now;
+  if (!is_dead_now) {  // what it told while it was given up is not to count now
+    cuda::fill_zero_now(window_->local() + layout_.abort_at(rank), sizeof(uint64_t), device_.index);
+  }
   const uint64_t mask = dead_mask();
   cuda::copy_now(device_state_.bytes() + offsetof(LowLatencyDeviceState, dead), &mask, sizeof(mask),
                  device_.index);

@@ -124,7 +124,7 @@ inline SignalContext make_signal_context(const LowLatencyCall& call) {
   context.record = call.record;
   context.dead = &call.state->dead;
   for (int r = 0; r < call.layout.num_ranks; ++r) {
-    context.abort[r] = reinterpret_cast<uint64_t*>(call.windows[r] + call.layout.abort_at());
+    context.abort[r] = reinterpret_cast<uint64_t*>(call.windows[r] + call.layout.abort_at(0));
   }
   return context;
 }

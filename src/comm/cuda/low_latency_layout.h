@@ -13,7 +13,7 @@
 //                weights       u64 [R, max_tokens, K]: f32, for sums per rank
 //   unpacked     u64 [2 banks, R]
 //   resumed      u64 [R]
-//   abort        u64
+//   abort        u64 [R]
 //
 // Every u64 is a signal {epoch | value} (signals.h).  The bank is the parity of the epoch.  Words
 // that say all in their value (headers, counts, num messages) are stored without order; a flag is
@@ -156,10 +156,10 @@ struct CudaLowLatencyLayout {
   MOEBIUS_HOST_DEVICE constexpr int64_t resumed_at(int peer) const {
     return 2 * bank_bytes + 8 * (2 * num_ranks + peer);
   }
-  MOEBIUS_HOST_DEVICE constexpr int64_t abort_at() const {
-    return 2 * bank_bytes + 8 * (3 * num_ranks);
+  MOEBIUS_HOST_DEVICE constexpr int64_t abort_at(int author) const {
+    return 2 * bank_bytes + 8 * (3 * num_ranks + author);
   }
-  MOEBIUS_HOST_DEVICE constexpr int64_t bytes() const { return align(abort_at() + 8); }
+  MOEBIUS_HOST_DEVICE constexpr int64_t bytes() const { return align(abort_at(num_ranks)); }
 };
 
 // Shared memory of a block of dispatch, as byte offsets.

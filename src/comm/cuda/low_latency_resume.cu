@@ -8,9 +8,9 @@ namespace moebius::comm {
 
 namespace {
 
-// One block, a thread per rank.  Why it does not use await_signal: that ends at the abort word,
-// which is set.  It stays so until every live rank has come here, with all of its kernels before:
-// only then will none of them store it any more.
+// One block, a thread per rank.  Why it does not use await_signal: that ends at the abort words,
+// of which some are set.  They stay so until every live rank has come here, with all of its kernels
+// before: only then will none of them store one any more.
 __global__ void __launch_bounds__(kMaxCudaRanks)
     resume_kernel(const __grid_constant__ LowLatencyCall call, uint32_t number) {
   const auto peer = static_cast<int>(threadIdx.x);
@@ -51,10 +51,18 @@ __global__ void __launch_bounds__(kMaxCudaRanks)
     ptx::st_relaxed_sys(&call.record->seen, seen);
     ptx::st_release_sys(&call.record->fault, pack_fault(fault));
   }
-  if (__syncthreads_and(has_come) != 0 && threadIdx.x == 0) {
+  if (__syncthreads_and(has_come) == 0) {
+    return;
+  }
+  if (peer < call.layout.num_ranks) {
+    uint64_t* word = word_at(call.windows[call.rank], call.layout.abort_at(peer));
+    if (may_go_on(ptx::ld_relaxed_sys(word), call.state->dead)) {
+      ptx::st_relaxed_sys(word, 0);
+    }
+  }
+  if (threadIdx.x == 0) {
     call.state->epoch = latest;
     call.state->arrived = 0;  // blocks that failed may have stopped in between
-    ptx::st_relaxed_sys(word_at(call.windows[call.rank], call.layout.abort_at()), 0);
     ptx::st_relaxed_sys(&call.record->seen, 0);
     ptx::st_relaxed_sys(&call.record->fault, 0);
   }

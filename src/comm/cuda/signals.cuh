@@ -26,14 +26,22 @@ __device__ inline uint64_t dead_ranks(const SignalContext& context) {
 
 // A fault that another rank has raised is handed to the own host, too.
 __device__ inline bool is_aborted(const SignalContext& context) {
-  const uint64_t word = ptx::ld_relaxed_sys(context.abort[context.rank]);
-  if (word == 0 || is_from_dead(word, dead_ranks(context))) {
-    return false;
+  const uint64_t* words = context.abort[context.rank];
+  if (ptx::ld_relaxed_sys(words + context.rank) != 0) {
+    return true;
   }
-  if (unpack_fault(word).author != context.rank) {
-    ptx::st_relaxed_sys(&context.record->fault, word);
+  const uint64_t dead = dead_ranks(context);
+  uint64_t found = 0;
+  for (int author = 0; author < context.num_ranks; ++author) {
+    const uint64_t word = ptx::ld_relaxed_sys(words + author);
+    if (word != 0 && author != context.rank && !is_from_dead(word, dead)) {
+      found = word;
+    }
   }
-  return true;
+  if (found != 0) {
+    ptx::st_relaxed_sys(&context.record->fault, found);
+  }
+  return found != 0;
 }
 
 // Tells every live rank and the own host; the first fault of a rank is the one it keeps to.
@@ -41,23 +49,16 @@ __device__ inline void raise_fault(const SignalContext& context,
                                    const Fault& fault,
                                    uint64_t seen) {
   const uint64_t word = pack_fault(fault);
-  const uint64_t dead = dead_ranks(context);
-  for (uint64_t there = 0;;) {
-    const uint64_t seen_there = ptx::atom_cas_relaxed_sys(context.abort[context.rank], there, word);
-    if (seen_there == there) {
-      break;
-    }
-    if (seen_there != 0 && !is_from_dead(seen_there, dead)) {
-      is_aborted(context);  // another rank was first: the own host is to know
-      return;
-    }
-    there = seen_there;
+  if (is_aborted(context) ||
+      ptx::atom_cas_relaxed_sys(context.abort[context.rank] + context.rank, 0, word) != 0) {
+    return;
   }
   ptx::st_relaxed_sys(&context.record->seen, seen);
   ptx::st_release_sys(&context.record->fault, word);
+  const uint64_t dead = dead_ranks(context);
   for (int r = 0; r < context.num_ranks; ++r) {
     if (r != context.rank && (dead >> r & 1) == 0) {
-      ptx::st_relaxed_sys(context.abort[r], word);
+      ptx::st_relaxed_sys(context.abort[r] + context.rank, word);
     }
   }
 }
@@ -110,7 +111,7 @@ __device__ inline bool await_signal(const SignalContext& context,
     if (has_reached(signal_epoch(*seen), epoch)) {
       return true;
     }
-    if (polls % 16 == 0 && must_give_up(context, fault, *seen, start, polls)) {
+    if (polls % 64 == 0 && must_give_up(context, fault, *seen, start, polls)) {
       return false;
     }
   }

@@ -9,9 +9,10 @@
 // owns the window, from 1; it is kept in device memory and advanced by the kernels themselves.
 //
 // A wait that expires becomes a Fault, packed into one word.  The kernel that finds it stores it as
-// the abort word of every rank's window, its own first, and into its host's FaultRecord; kernels
-// that see an abort word end at once, and hand it to their host in the same way.  One that a rank
-// given up has stored is none, and makes way for the next.
+// its rank's abort word in every rank's window, the own first, and into its host's FaultRecord;
+// kernels that see an abort word end at once, and hand it to their host in the same way.  That of a
+// rank given up is none.  Why a word per author: what a rank that was given up stores must not take
+// the place of what a live one says.
 #pragma once
 
 #include <cstdint>
@@ -125,7 +126,7 @@ struct SignalContext {
   int num_ranks = 1;
   uint64_t timeout_ns = 0;
   FaultRecord* record = nullptr;        // of this rank
-  uint64_t* abort[kMaxCudaRanks] = {};  // the abort word in each rank's window; [rank] is the own
+  uint64_t* abort[kMaxCudaRanks] = {};  // the abort words [R] in each rank's window, by author
   const uint64_t* dead = nullptr;       // mask of the ranks given up; null: none can be
 };
 

@@ -139,7 +139,7 @@ TEST_P(LowLatencyCuda, NamesARankThatNeverComes) {
     GTEST_SKIP() << "nobody to miss on this node";
   }
   const Problem p = make_problem(8, 4, 1024);
-  const milliseconds timeout(1500);
+  const milliseconds timeout(800);
   run_ranks(
       p,
       [&](Rank& r) {
@@ -172,7 +172,7 @@ TEST_P(LowLatencyCuda, NamesARankThatNeverComesFromAnotherNode) {
     GTEST_SKIP() << "needs nodes";
   }
   const Problem p = make_problem(8, 4, 1024);
-  const milliseconds timeout(1500);
+  const milliseconds timeout(800);
   run_gpu_ranks(
       GetParam(),
       [&](Group& group) {
@@ -290,7 +290,7 @@ TEST_P(LowLatencyCuda, GoesOnAfterAFailure) {
   }
   const Problem p = make_problem(3 * num_ranks() + 1, 4, 1024);
   const int dead = num_ranks() - 1;
-  const milliseconds timeout(1500);
+  const milliseconds timeout(800);
   const Reference before = run_on_cpu(p, {kNone}, 3);
   const Reference after = run_on_cpu(p, {kNone}, 5, dead);
   std::atomic<int> survivors{0};
@@ -336,6 +336,14 @@ TEST_P(LowLatencyCuda, GoesOnAfterAFailure) {
       timeout);
 }
 
+// Polls for 10 s at most.
+bool wait_until(const std::function<bool()>& is_so) {
+  for (int n = 0; !is_so() && n < 1000; ++n) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return is_so();
+}
+
 // The last rank is given up from the start, but runs: it misses the others, whose rows do not come,
 // and stores its fault as everybody's abort word.  That ends none of their calls.
 TEST_P(LowLatencyCuda, GoesOnThoughARankGivenUpTellsOfAFault) {
@@ -347,12 +355,6 @@ TEST_P(LowLatencyCuda, GoesOnThoughARankGivenUpTellsOfAFault) {
   const Reference reference = run_on_cpu(p, {kNone}, 10, dead);
   std::atomic<bool> has_told{false};
   std::atomic<int> num_done{0};
-  const auto wait_until = [](const auto& is_so) {
-    for (int n = 0; !is_so() && n < 1000; ++n) {
-      std::this_thread::sleep_for(milliseconds(10));
-    }
-    return is_so();
-  };
   run_ranks(
       p,
       [&](Rank& r) {
@@ -378,7 +380,97 @@ TEST_P(LowLatencyCuda, GoesOnThoughARankGivenUpTellsOfAFault) {
         ++num_done;
         r.group.set_dead(dead, false);  // for the barrier at the end
       },
-      milliseconds(1500));
+      milliseconds(800));
+}
+
+// The last rank is given up, but runs, and tells of a fault after rank 1 has.  Rank 1's is heard.
+TEST_P(LowLatencyCuda, HearsOfAFaultThoughARankGivenUpTellsOfAnother) {
+  if (num_ranks() < 3 || !is_one_node()) {
+    GTEST_SKIP() << "nobody to lose and to hear of on this node";
+  }
+  const Problem p = make_problem(3 * num_ranks() + 1, 4, 1024);
+  const int dead = num_ranks() - 1;
+  const milliseconds timeout(500);
+  std::atomic<int> num_told{0};
+  std::atomic<int> num_done{0};
+  run_ranks(
+      p,
+      [&](Rank& r) {
+        const int rank = r.group.rank();
+        const Input host = make_input(p, rank, 9);
+        if (rank == 1) {
+          host.ids.data<int32_t>()[0] = static_cast<int32_t>(p.routing.num_experts);
+        }
+        const DeviceInput in = put(r, host);
+        r.group.barrier("made");
+        if (rank != dead) {
+          r.gpu.set_dead(dead, true);
+        }
+        const int turn = rank == 1 ? 0 : rank == dead ? 1 : 2;
+        EXPECT_TRUE(wait_until([&] { return num_told >= turn; }));
+        const auto start = std::chrono::steady_clock::now();
+        try {
+          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.stream.synchronize();
+          r.gpu.check();
+          ADD_FAILURE() << "heard of nothing";
+        } catch (const CommError& error) {
+          if (rank != dead) {
+            EXPECT_EQ(error.peer(), 1) << error.what();
+            EXPECT_NE(std::string(error.what()).find("expert id"), std::string::npos)
+                << error.what();
+            EXPECT_LT(std::chrono::steady_clock::now() - start, timeout);
+          }
+        }
+        num_told += turn < 2;
+        ++num_done;
+        EXPECT_TRUE(wait_until([&] { return num_done == num_ranks(); }));
+        r.group.set_dead(dead, false);  // for the barrier at the end
+      },
+      timeout);
+}
+
+// The last rank tells of a fault while it is given up, and is then taken back.  It is missed, but
+// what it told then ends nobody's call.
+TEST_P(LowLatencyCuda, ForgetsWhatARankToldWhileItWasGivenUp) {
+  if (num_ranks() == 1 || !is_one_node()) {
+    GTEST_SKIP() << "nobody to lose on this node";
+  }
+  const Problem p = make_problem(3 * num_ranks() + 1, 4, 1024);
+  const int dead = num_ranks() - 1;
+  const Reference reference = run_on_cpu(p, {kNone}, 1, dead);
+  const milliseconds timeout(500);
+  std::atomic<bool> has_told{false};
+  std::atomic<int> num_done{0};
+  run_ranks(
+      p,
+      [&](Rank& r) {
+        const int rank = r.group.rank();
+        const DeviceInput in = put(r, make_input(p, rank, 9));
+        r.group.barrier("made");
+        if (rank == dead) {
+          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.stream.synchronize();
+          EXPECT_THROW(r.gpu.check(), CommError);
+          has_told = true;
+          EXPECT_TRUE(wait_until([&] { return num_done == num_ranks() - 1; }));
+          return;
+        }
+        r.gpu.set_dead(dead, true);
+        check_call(r, reference[static_cast<size_t>(rank)][0]);
+        EXPECT_TRUE(wait_until([&] { return has_told.load(); }));
+        r.gpu.set_dead(dead, false);
+        try {
+          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.stream.synchronize();
+          r.gpu.check();
+          ADD_FAILURE() << "did not miss rank " << dead;
+        } catch (const CommError& error) {
+          EXPECT_EQ(error.peer(), dead) << error.what();
+        }
+        ++num_done;
+      },
+      timeout);
 }
 
 }  // namespace
