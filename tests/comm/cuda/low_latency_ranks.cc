@@ -338,15 +338,32 @@ void LowLatencyCuda::run_ranks(const Problem& p,
       timeout);
 }
 
-void LowLatencyCuda::check_all(Problem p, int calls) const {
-  p.ranks_per_node = GetParam().ranks_per_node;
-  const Reference reference = run_on_cpu(p, casts_of(p), calls);
-  run_ranks(p, [&](Rank& r) {
-    for (const Call& call : reference[static_cast<size_t>(r.group.rank())]) {
-      SCOPED_TRACE("cast " + std::to_string(static_cast<int>(call.cast)));
-      check_call(r, call);
+void LowLatencyCuda::check_all(std::vector<Problem> problems, int calls) const {
+  std::vector<Reference> references;
+  for (Problem& p : problems) {
+    p.ranks_per_node = GetParam().ranks_per_node;
+    references.push_back(run_on_cpu(p, casts_of(p), calls));
+  }
+  run_gpu_ranks(GetParam(), [&](Group& group) {
+    SCOPED_TRACE("rank " + std::to_string(group.rank()));
+    for (size_t i = 0; i < problems.size() && !HasFatalFailure(); ++i) {
+      SCOPED_TRACE("problem " + std::to_string(i));
+      if (group.rank() == 0) {
+        combine_tuning = problems[i].tuning;
+      }
+      group.barrier("tuned");
+      Rank rank(group, problems[i]);
+      for (const Call& call : references[i][static_cast<size_t>(group.rank())]) {
+        SCOPED_TRACE("cast " + std::to_string(static_cast<int>(call.cast)));
+        check_call(rank, call);
+      }
+      rank.stream.synchronize();
+      if (!HasFatalFailure()) {
+        group.barrier("end of a problem");
+      }
     }
   });
+  combine_tuning = {};
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LowLatencyCuda, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);

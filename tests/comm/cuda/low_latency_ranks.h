@@ -12,6 +12,7 @@
 #include <functional>
 #include <vector>
 
+#include "comm/cuda/low_latency.h"
 #include "moebius/low_latency.h"
 #include "tests/comm/dispatch_cases.h"
 #include "tests/comm/gpu_ranks.h"
@@ -27,6 +28,7 @@ struct Problem {
   int num_sms = 12;
   LowLatencySum sum = LowLatencySum::kSelections;
   int ranks_per_node = 0;
+  CombineTuning tuning;
 
   LowLatencyOptions options() const {
     return {max_tokens, routing.hidden, routing.topk, dtype, num_sms, sum};
@@ -128,8 +130,9 @@ class LowLatencyCuda : public GpuRanksTest {
   void run_ranks(const Problem& p,
                  const std::function<void(Rank&)>& body,
                  std::chrono::milliseconds timeout = std::chrono::milliseconds(4000)) const;
-  // Every cast that the hidden size allows, so many calls of each.
-  void check_all(Problem p, int calls) const;
+  // One problem after the other: every cast that the hidden size allows, so many calls of each. All
+  // in one group, as one of NCCL takes half a second to come together.
+  void check_all(std::vector<Problem> problems, int calls) const;
 };
 
 }  // namespace moebius::testing
