@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "comm/shared_gpu.h"
 #include "layer/flight.h"
 #include "layer/prepare_rows.h"
 #include "layer/row_ops.h"
@@ -32,6 +33,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
       : group_(group),
         num_local_experts_(placement.num_local(group.rank())),
         options_(options),
+        ranks_on_gpu_(comm::ranks_on_this_gpu(group)),
         transport_(group, std::move(placement), options) {}
 
   std::string_view name() const override { return "low_latency"; }
@@ -65,7 +67,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
 
   Support can_be_captured() const override {
     return group_.topology().num_nodes() == 1
-               ? Support::yes()
+               ? comm::can_replay_on_one_gpu(ranks_on_gpu_)
                : Support::no("low_latency over several nodes exchanges messages between hosts");
   }
 
@@ -110,6 +112,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   Group& group_;
   int64_t num_local_experts_;
   LowLatencyOptions options_;
+  int ranks_on_gpu_;
   LowLatency transport_;
   std::map<int, Call> calls_;  // by micro-batch
 };

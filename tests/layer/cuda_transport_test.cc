@@ -131,8 +131,23 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
   return seen;
 }
 
-TEST_P(CudaTransport, PreparesAndFinalizesAsOnTheCpu) {
-  const auto num_ranks = static_cast<size_t>(GetParam().num_ranks);
+struct TransportCase {
+  Kind kind;
+  std::string_view scheme;
+  QuantConfig quant;
+
+  std::string name() const {
+    return std::string(kNames[static_cast<int>(kind)]) + ", " + std::string(scheme);
+  }
+};
+
+std::vector<TransportCase> transport_cases(int64_t num_experts) {
+  ExpertsDesc desc;
+  desc.num_experts = desc.num_local_experts = num_experts;
+  desc.topk = kTopk;
+  desc.hidden = kHidden;
+  desc.intermediate = 64;
+  std::vector<TransportCase> cases;
   for (const Kind kind : kKinds) {
     for (const Scheme& scheme : kSchemes) {
       const std::string_view name = scheme.name;
@@ -143,30 +158,40 @@ TEST_P(CudaTransport, PreparesAndFinalizesAsOnTheCpu) {
       if (kind == Kind::kLowLatency && name == "fp8_tensor_static") {
         continue;  // a scale per expert of one rank
       }
-      SCOPED_TRACE(std::string(kNames[static_cast<int>(kind)]) + ", " + std::string(name));
-      ExpertsDesc desc;
-      desc.num_experts = desc.num_local_experts = num_experts();
-      desc.topk = kTopk;
-      desc.hidden = kHidden;
-      desc.intermediate = 64;
-      const QuantConfig quant = ExpertProblemMaker(3).make_weights(desc, {.scheme = scheme}).quant;
-      std::vector<Seen> expected(num_ranks);
-      ThreadGroupOptions on_cpus;
-      on_cpus.num_ranks = GetParam().num_ranks;
-      run_thread_ranks(on_cpus, [&](Group& group) {
-        expected[static_cast<size_t>(group.rank())] = run_calls(group, kind, quant, num_experts());
-      });
-      run([&](Group& group) {
-        const Seen actual = run_calls(group, kind, quant, num_experts());
-        const Seen& wanted = expected[static_cast<size_t>(group.rank())];
-        ASSERT_EQ(actual.tensors.size(), wanted.tensors.size());
-        for (size_t i = 0; i < wanted.tensors.size(); ++i) {
-          SCOPED_TRACE("rank " + std::to_string(group.rank()) + ", tensor " + std::to_string(i));
-          expect_same_bits(actual.tensors[i], wanted.tensors[i]);
-        }
-      });
+      cases.push_back(
+          {kind, name, ExpertProblemMaker(3).make_weights(desc, {.scheme = scheme}).quant});
     }
   }
+  return cases;
+}
+
+// All in one group, on either side: one of NCCL takes half a second to come together.
+TEST_P(CudaTransport, PreparesAndFinalizesAsOnTheCpu) {
+  const std::vector<TransportCase> cases = transport_cases(num_experts());
+  std::vector<std::vector<Seen>> expected(cases.size());  // by case, then by rank
+  for (std::vector<Seen>& of_ranks : expected) {
+    of_ranks.resize(static_cast<size_t>(GetParam().num_ranks));
+  }
+  ThreadGroupOptions on_cpus;
+  on_cpus.num_ranks = GetParam().num_ranks;
+  run_thread_ranks(on_cpus, [&](Group& group) {
+    for (size_t c = 0; c < cases.size(); ++c) {
+      expected[c][static_cast<size_t>(group.rank())] =
+          run_calls(group, cases[c].kind, cases[c].quant, num_experts());
+    }
+  });
+  run([&](Group& group) {
+    for (size_t c = 0; c < cases.size(); ++c) {
+      SCOPED_TRACE(cases[c].name() + ", rank " + std::to_string(group.rank()));
+      const Seen actual = run_calls(group, cases[c].kind, cases[c].quant, num_experts());
+      const Seen& wanted = expected[c][static_cast<size_t>(group.rank())];
+      ASSERT_EQ(actual.tensors.size(), wanted.tensors.size());
+      for (size_t i = 0; i < wanted.tensors.size(); ++i) {
+        SCOPED_TRACE("tensor " + std::to_string(i));
+        expect_same_bits(actual.tensors[i], wanted.tensors[i]);
+      }
+    }
+  });
 }
 
 TEST_P(CudaTransport, SumsAndGathersSlicesOfTokens) {

@@ -12,6 +12,7 @@
 
 #include "comm/cuda/cuda_group.h"
 #include "comm/cuda/low_latency_kernels.h"
+#include "comm/shared_gpu.h"
 #include "core/cuda/device.h"
 #include "core/cuda/host_memory.h"
 #include "core/cuda/runtime.h"
@@ -47,17 +48,6 @@ CudaLowLatencyLayout make_layout(const LowLatencyOptions& options,
   refuse_above(options.max_tokens * options.topk, comm::kMaxLocalIndex, "max_tokens * topk");
   return CudaLowLatencyLayout::make(options.max_tokens, options.topk, options.hidden,
                                     bits(options.in_dtype) / 8, num_ranks, num_local);
-}
-
-// Collective.  Ranks in processes of their own have a GPU of their own.
-int ranks_on_this_gpu(Group& group) {
-  if (!group.shares_address_space()) {
-    return 1;
-  }
-  const int32_t own = group.device().index;
-  std::vector<int32_t> devices(static_cast<size_t>(group.size()));
-  all_gather_bytes(group, "GPUs of the ranks", &own, sizeof(own), devices.data());
-  return static_cast<int>(std::count(devices.begin(), devices.end(), own));
 }
 
 class CudaLowLatency;
@@ -188,7 +178,7 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
         on_device({options.max_tokens, group.size(), options.topk + 1}, DType::kI32);
   }
   // Blocks of all ranks on a GPU must fit on it at once, since they wait for each other.
-  const int num_sms = cuda::num_sms(device_.index) / ranks_on_this_gpu(group);
+  const int num_sms = cuda::num_sms(device_.index) / comm::ranks_on_this_gpu(group);
   num_blocks_ = std::max(1, options.num_sms > 0 ? std::min(options.num_sms, num_sms) : num_sms);
   dispatch_shared_ =
       comm::DispatchSharedMap::make(layout_, placement.num_experts(), num_local()).bytes;

@@ -13,7 +13,9 @@
 #include "comm/cuda/cuda_group.h"
 #include "comm/cuda/cuda_window.h"
 #include "comm/share.h"
+#include "comm/shared_gpu.h"
 #include "core/cuda/runtime.h"
+#include "moebius/log.h"
 
 namespace moebius::comm {
 
@@ -25,10 +27,24 @@ class PeerAccess final : public DeviceProvider {
  public:
   PeerAccess(Group& host, Device device) : device_(device) {
     const auto devices = share(host, "GPUs of the ranks", std::make_shared<const Device>(device));
+    int num_here = 0;
+    bool is_first_here = true;
     for (int peer = 0; peer < host.size(); ++peer) {
+      const bool is_here = *devices[static_cast<size_t>(peer)] == device;
+      num_here += is_here;
+      is_first_here = is_first_here && (peer >= host.rank() || !is_here);
       if (host.topology().same_node(peer)) {
         reachable_from_.push_back(devices[static_cast<size_t>(peer)]->index);
       }
+    }
+    const int queues = cuda::hardware_queues();
+    if (is_first_here && num_here > 1 && num_here * kQueuesPerRank > queues) {
+      log(LogLevel::kWarn,
+          fmt::format(
+              "{} ranks share {}, of whose hardware queues CUDA_DEVICE_MAX_CONNECTIONS gives this "
+              "process {}: with {} per rank, kernels that wait for each other come to share one, "
+              "and expire; it is read once, before the first call of CUDA, and may be {}",
+              num_here, to_string(device), queues, kQueuesPerRank, kMaxQueues));
     }
     // Found out now, and by all: a rank that cannot go on must not leave the others waiting later.
     const auto refusal = std::make_shared<const std::string>(try_reach());

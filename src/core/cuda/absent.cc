@@ -25,6 +25,9 @@ void expect_usable(int index) {
   refuse(index);
 }
 void prepare_for_shared_gpus() {}
+int hardware_queues() {
+  return 0;
+}
 void make_current(int index) {
   refuse(index);
 }

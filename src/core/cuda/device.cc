@@ -113,6 +113,12 @@ void prepare_for_shared_gpus() {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
 }
 
+int hardware_queues() {
+  const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  const int chosen = text == nullptr ? 0 : std::atoi(text);
+  return chosen >= 1 && chosen <= 32 ? chosen : 8;
+}
+
 void make_current(int index) {
   expect_usable(index);
   check_cuda(cudaSetDevice(index), fmt::format("cudaSetDevice({})", index));

@@ -22,6 +22,8 @@ void expect_usable(int index);
 // Ranks of this process will share GPUs, so that nothing may wait for a GPU to be idle, as loading
 // a kernel does, nor two streams share a hardware queue.  Before the first call of CUDA.
 void prepare_for_shared_gpus();
+// Of a GPU, for this process, as its environment says.
+int hardware_queues();
 void make_current(int index);  // the device of this thread's later calls that name none
 
 // Device memory, 256-byte aligned, from a pool of ours: neither taking nor giving back waits for

@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/shared_gpu.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace moebius::comm {
+
+int ranks_on_this_gpu(Group& group) {
+  if (group.device().is_cpu() || !group.shares_address_space()) {
+    return 1;
+  }
+  const int32_t own = group.device().index;
+  std::vector<int32_t> devices(static_cast<size_t>(group.size()));
+  all_gather_bytes(group, "GPUs of the ranks", &own, sizeof(own), devices.data());
+  return static_cast<int>(std::count(devices.begin(), devices.end(), own));
+}
+
+Support can_replay_on_one_gpu(int num_ranks) {
+  constexpr int kMost = kMaxQueues / kQueuesPerRankInGraphs;
+  return num_ranks <= kMost ? Support::yes()
+                            : Support::no(fmt::format(
+                                  "{} ranks share a GPU, at most {} can replay graphs there: "
+                                  "kernels that wait for "
+                                  "each other need a hardware queue per stream, and there are {}",
+                                  num_ranks, kMost, kMaxQueues));
+}
+
+}  // namespace moebius::comm
