@@ -24,7 +24,7 @@ namespace {
 
 using app::Json;
 
-constexpr int kProblemWidth = 38;
+constexpr int kProblemWidth = 42;
 constexpr int kImplWidth = 14;
 
 // Of a column: what its numbers need, or its header.
@@ -85,8 +85,11 @@ Harness::Harness(const app::BenchOptions& options, const std::vector<app::Column
 }
 
 void Harness::print_header() {
-  fmt::print("{}, {}, {} threads, {}\n", options_.stage, machine_["cpu"].get<std::string>(),
-             machine_["threads"].get<int>(), app::version_line());
+  const std::string machine =
+      machine_.contains("gpu") ? machine_["gpu"].get<std::string>()
+                               : fmt::format("{}, {} threads", machine_["cpu"].get<std::string>(),
+                                             machine_["threads"].get<int>());
+  fmt::print("{}, {}, {}\n", options_.stage, machine, app::version_line());
   std::vector<std::string> cells = {"problem", "impl"};
   for (const auto* columns : {&kTimingColumns, &columns_}) {
     for (const app::Column& column : *columns) {
