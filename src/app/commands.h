@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The subcommands.  Each returns an exit code; errors are thrown and turned into one line on stderr
-// by main().
+// The subcommands.  Each returns an exit code; errors are thrown.
 #pragma once
 
 #include "app/options.h"
@@ -15,6 +14,9 @@ enum ExitCode : int {
   kBadInput = 2,     // usage or input; nothing was written
   kRunFailed = 3,    // out of memory, a full disk, a lost rank
 };
+
+// The whole command: errors become one line on stderr and an exit code.
+int run_command_line(int argc, const char* const* argv);
 
 int run(const RunOptions& options);
 int make_model(const MakeModelOptions& options);

@@ -75,7 +75,11 @@ class FixtureTest : public testing::TestWithParam<Fixture> {
     return "";
   }
 
-  void expect_output(int layer, const std::vector<std::string>& options) {
+  using Command = CommandResult (*)(const std::vector<std::string>& arguments);
+
+  void expect_output(int layer,
+                     const std::vector<std::string>& options,
+                     Command command = run_command) {
     const std::filesystem::path file = folder_ / "expected.safetensors";
     const Safetensors expected(file);
     const std::string input = input_name(expected, layer);
@@ -98,7 +102,7 @@ class FixtureTest : public testing::TestWithParam<Fixture> {
                                           "--repeat",
                                           "1"};
     arguments.insert(arguments.end(), options.begin(), options.end());
-    const CommandResult result = run_command(arguments);
+    const CommandResult result = command(arguments);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.err, "");
 

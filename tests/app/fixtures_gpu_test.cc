@@ -2,11 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every checkpoint with expected outputs through the command on GPUs: every backend, 1, 2 and 4
-// ranks, which share GPUs where there are fewer.
+// ranks, which share GPUs where there are fewer.  Of each checkpoint one run is a process of its
+// own.
 #include <algorithm>
 
 #include "moebius/device.h"
+#include "tests/app/command_here.h"
 #include "tests/app/fixtures.h"
+#include "tests/gpu_test.h"
 
 namespace moebius {
 namespace {
@@ -22,19 +25,19 @@ class FixturesOnGpu : public test::FixtureTest {
     FixtureTest::SetUp();
   }
 
-  void expect_on_gpu(int layer, Words options) {
+  void expect_on_gpu(int layer, Words options, Command command = test::run_command_here) {
     std::string all;
     for (const std::string& option : options) {
       all += " " + option;
     }
     SCOPED_TRACE("layer " + std::to_string(layer) + all);
     options.insert(options.end(), {"--device", "cuda"});
-    expect_output(layer, options);
+    expect_output(layer, options, command);
   }
 };
 
 TEST_P(FixturesOnGpu, OneRank) {
-  expect_on_gpu(0, {});
+  expect_on_gpu(0, {}, test::run_command);
   expect_on_gpu(1, {"--graph"});
   expect_on_gpu(1, {"--chunk-tokens", "16"});
   expect_on_gpu(0, {"--format", "batched"});

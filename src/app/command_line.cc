@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <exception>
+#include <variant>
+
+#include "app/commands.h"
+#include "app/failure.h"
+#include "moebius/error.h"
+
+namespace moebius::app {
+
+namespace {
+
+struct Dispatch {
+  int operator()(const RunOptions& options) const { return run(options); }
+  int operator()(const MakeModelOptions& options) const { return make_model(options); }
+  int operator()(const BenchOptions& options) const { return bench(options); }
+  int operator()(const VerifyOptions& options) const { return verify(options); }
+  int operator()(const InfoOptions& options) const { return info(options); }
+  int operator()(const PlanOptions& options) const { return plan_deployment(options); }
+};
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv) {
+  try {
+    const auto parsed = parse_command_line(argc, argv);
+    if (const int* exit_code = std::get_if<int>(&parsed)) {
+      return *exit_code;
+    }
+    const int code = std::visit(Dispatch(), std::get<Options>(parsed));
+    if (std::fflush(stdout) != 0) {
+      return report_failure(Error("cannot write to standard output"));
+    }
+    return code;
+  } catch (const Reported& reported) {
+    return reported.exit_code;
+  } catch (const std::exception& error) {
+    return report_failure(error);
+  }
+}
+
+}  // namespace moebius::app
