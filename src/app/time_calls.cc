@@ -99,6 +99,7 @@ TimedCalls time_calls(const RunOptions& options,
       stream.synchronize();
     }
     context.profile = nullptr;
+    layer.check();  // nothing that comes after the last of these would say that it failed
   };
   call();
   std::optional<Graph> graph;
