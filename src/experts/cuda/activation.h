@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// apply_activation on a GPU, for rows in groups too.  Arguments are validated; nothing waits for the device.
+// apply_activation on a GPU, for rows in groups too.  Arguments are validated; nothing waits for
+// the device.
 #pragma once
 
 #include "experts/cuda/row_groups.h"
