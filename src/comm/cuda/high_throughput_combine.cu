@@ -115,7 +115,8 @@ __device__ void set_flags(const Block& block, FlagQueue* queues) {
   }
 }
 
-__device__ void read_plan(const Block& block) {
+// False: a call before this one has failed, and the counts may be none.
+__device__ bool read_plan(const Block& block) {
   const CombineArgs& args = block.args;
   for (int r = static_cast<int>(threadIdx.x); r < block.num_ranks();
        r += static_cast<int>(blockDim.x)) {
@@ -125,7 +126,8 @@ __device__ void read_plan(const Block& block) {
         combine_pair(args.copies, block.num_ranks(), block.rank(), r, args.rows_per_chunk);
     block.slots()[r] = combine_slots(args.copies, block.num_ranks(), r);
   }
-  __syncthreads();
+  const bool is_last_thread = threadIdx.x == blockDim.x - 1;  // the first ones are at work
+  return __syncthreads_or(is_last_thread && is_aborted(args.signals)) == 0;
 }
 
 // The chunks that a warp pushes, and the pieces of each.  All warps of the grid go through rounds
@@ -426,7 +428,9 @@ __global__ void __launch_bounds__(kCombineWarps* kWarpLanes, 1)
   if (threadIdx.x < kMaxPushWarps) {
     queues[threadIdx.x].pushed = queues[threadIdx.x].taken = 0;
   }
-  read_plan(block);
+  if (!read_plan(block)) {
+    return;
+  }
   if (block.warp() < args.shared.push_warps) {
     push_rows(block, queues[block.warp()]);
     if (block.lane() == 0) {

@@ -162,11 +162,20 @@ std::optional<CommError> CudaHighThroughput::told_by_hosts() const {
   return std::nullopt;
 }
 
+// A capture knows no event from outside, nor does anybody else one of a capture: where a graph
+// comes among other calls is up to the stream that launches it.
 void CudaHighThroughput::order_after_last(const Stream& stream) {
-  if (last_stream_ && last_stream_->native_handle() != stream.native_handle()) {
+  if (last_stream_ && last_stream_->native_handle() != stream.native_handle() &&
+      cuda::capture_id(stream.native_handle(), device_.index) == last_capture_) {
     stream.wait(last_event_);
   }
   last_stream_ = stream;
+}
+
+Event CudaHighThroughput::record(const Stream& stream) {
+  last_capture_ = cuda::capture_id(stream.native_handle(), device_.index);
+  last_event_ = stream.record();
+  return last_event_;
 }
 
 TransportStatistics CudaHighThroughput::statistics() const {

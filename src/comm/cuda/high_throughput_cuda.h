@@ -94,6 +94,8 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   // Why a rank whose host has given up did so.
   std::optional<CommError> told_by_hosts() const;
   void order_after_last(const Stream& stream);
+  // Of what the stream has been given until now, for the next call.
+  Event record(const Stream& stream);
   // Fills in what all launches have in common.
   void set_payloads(Transfer& transfer, int64_t num_tokens) const;
   void pick_bank(Transfer& transfer);
@@ -115,7 +117,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   // Returns the most tokens of any rank.
   int64_t reserve_bank(int64_t bytes, int64_t num_tokens);
   // Windows with room for `slots` rows and their flags on every rank; collective where they grow.
-  void reserve_slots(int64_t bytes, int64_t num_flags);
+  void reserve_slots(int64_t bytes, int64_t num_flags, bool may_be_recorded);
   HighThroughput::CombineOutput combine(const HighThroughput::CombineInput& input,
                                         const CudaHandle& handle,
                                         const Stream& stream,
@@ -135,6 +137,9 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   int64_t num_banks_ = 0;
   std::unique_ptr<Window> slots_;  // rows pushed by combine
   std::unique_ptr<Window> flags_;
+  // Former ones, where graphs may have recorded them: once there was a call with a capacity.
+  bool keeps_windows_ = false;
+  std::vector<std::unique_ptr<Window>> outgrown_;
   Tensor bank_table_;                           // u64 [kMaxBanks, R]
   Tensor block_counts_;                         // i32 [blocks, R + E]
   Tensor state_;                                // CallState
@@ -144,6 +149,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   std::shared_ptr<Transfer> unsettled_;
   std::optional<Stream> last_stream_;
   Event last_event_;
+  uint64_t last_capture_ = 0;  // that it was recorded in
   std::optional<CommError> broken_;
 };
 

@@ -41,7 +41,8 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
   const int64_t weight_bytes =
       input.topk_weights ? slots * handle.topk * static_cast<int64_t>(sizeof(float)) : 0;
   reserve_slots(combine_weights_offset(static_cast<uint32_t>(slots), bytes_of_row) + weight_bytes,
-                slots / args.rows_per_chunk + num_ranks);
+                slots / args.rows_per_chunk + num_ranks,
+                /*may_be_recorded=*/!handle.counts_on_host);
 
   HighThroughput::CombineOutput output;
   output.x = out_x ? out_x : arena_.take(shape, x.dtype());
@@ -90,8 +91,7 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
   cuda::check_cuda(
       launch_combine(args, combine_config_.num_sms, cuda::as_stream(stream.native_handle())),
       "combine kernel");
-  last_event_ = stream.record();
-  output.event = last_event_;
+  output.event = record(stream);
   if (handle.counts_on_host) {
     const int64_t bytes =
         bytes_of_row + (input.topk_weights ? row_bytes(DType::kF32, handle.topk) : 0);
@@ -103,11 +103,15 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
   return output;
 }
 
-void CudaHighThroughput::reserve_slots(int64_t bytes, int64_t num_flags) {
+void CudaHighThroughput::reserve_slots(int64_t bytes, int64_t num_flags, bool may_be_recorded) {
+  keeps_windows_ = keeps_windows_ || may_be_recorded;
   const auto grow = [&](std::unique_ptr<Window>& window, int64_t wanted) {
     if (window == nullptr || window->bytes() < wanted) {
       if (last_stream_) {
         last_stream_->synchronize();  // nobody may be storing to the old one any more
+      }
+      if (window != nullptr && keeps_windows_) {
+        outgrown_.push_back(std::move(window));
       }
       window = group.make_window("combine slots", wanted + wanted / 4);
     }

@@ -111,7 +111,7 @@ void CudaHighThroughput::launch(Transfer& transfer) {
   cuda::check_cuda(launch_dispatch(transfer.args, dispatch_config_.num_sms,
                                    cuda::as_stream(transfer.stream.native_handle())),
                    "dispatch kernel");
-  last_event_ = transfer.event = transfer.stream.record();
+  transfer.event = record(transfer.stream);
 }
 
 HostCounts::Status CudaHighThroughput::await_counts(uint32_t tag) {

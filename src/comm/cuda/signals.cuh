@@ -44,21 +44,31 @@ __device__ inline bool is_aborted(const SignalContext& context) {
   return found != 0;
 }
 
-// Tells every live rank and the own host; the first fault of a rank is the one it keeps to.
-__device__ inline void raise_fault(const SignalContext& context,
-                                   const Fault& fault,
-                                   uint64_t seen) {
+// Tells the own host; the first fault of a rank is the one it keeps to.  False: there was one.
+__device__ inline bool raise_own_fault(const SignalContext& context,
+                                       const Fault& fault,
+                                       uint64_t seen) {
   const uint64_t word = pack_fault(fault);
   if (is_aborted(context) ||
       ptx::atom_cas_relaxed_sys(context.abort[context.rank] + context.rank, 0, word) != 0) {
-    return;
+    return false;
   }
   ptx::st_relaxed_sys(&context.record->seen, seen);
   ptx::st_release_sys(&context.record->fault, word);
+  return true;
+}
+
+// Tells every live rank, too.
+__device__ inline void raise_fault(const SignalContext& context,
+                                   const Fault& fault,
+                                   uint64_t seen) {
+  if (!raise_own_fault(context, fault, seen)) {
+    return;
+  }
   const uint64_t dead = dead_ranks(context);
   for (int r = 0; r < context.num_ranks; ++r) {
     if (r != context.rank && (dead >> r & 1) == 0) {
-      ptx::st_relaxed_sys(context.abort[r] + context.rank, word);
+      ptx::st_relaxed_sys(context.abort[r] + context.rank, pack_fault(fault));
     }
   }
 }

@@ -85,5 +85,8 @@ std::shared_ptr<void> capture(void*, int index, const std::function<void()>&) {
 void launch_graph(void*, void*, int index) {
   refuse(index);
 }
+uint64_t capture_id(void*, int index) {
+  refuse(index);
+}
 
 }  // namespace moebius::cuda

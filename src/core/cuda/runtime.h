@@ -66,5 +66,7 @@ bool is_event_complete(void* event);
 // What `work` enqueues on the stream, as a cudaGraphExec_t; none of it runs.
 std::shared_ptr<void> capture(void* stream, int index, const std::function<void()>& work);
 void launch_graph(void* graph, void* stream, int index);
+// Which capture the stream is in, a number of its own for each; 0: none.
+uint64_t capture_id(void* stream, int index);
 
 }  // namespace moebius::cuda

@@ -96,4 +96,12 @@ void launch_graph(void* graph, void* stream, int index) {
              "cudaGraphLaunch");
 }
 
+uint64_t capture_id(void* stream, int index) {
+  const DeviceGuard guard(index);
+  auto status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  check_cuda(cudaStreamGetCaptureInfo(as_stream(stream), &status, &id), "cudaStreamGetCaptureInfo");
+  return status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
 }  // namespace moebius::cuda

@@ -99,9 +99,10 @@ TEST_P(HighThroughputCuda, ACapacityKeepsCountsOnTheDevice) {
           sides.cuda.check();
           ADD_FAILURE() << "rows went beyond their capacity";
         } catch (const CommError& error) {
-          EXPECT_NE(std::string(error.what()).find("has no room for all its rows"),
-                    std::string::npos)
-              << error.what();
+          const std::string both_numbers =
+              " has no room for all its rows: " + std::to_string(request_up.capacity + 1) +
+              ", expected at most " + std::to_string(request_up.capacity);
+          EXPECT_NE(std::string(error.what()).find(both_numbers), std::string::npos) << error.what();
         }
       }
     }
