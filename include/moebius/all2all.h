@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "moebius/dispatch.h"
 #include "moebius/group.h"
@@ -29,9 +30,12 @@ std::unique_ptr<PrepareFinalize> make_allgather_reducescatter(Group& group,
 
 // A row goes to the ranks that own one of its experts.  Rows quantized by block travel quantized;
 // other schemes quantize what has arrived.  num_sms: see DispatchConfig; 0: as computed there.
-std::unique_ptr<PrepareFinalize> make_high_throughput(Group& group,
-                                                      ExpertPlacement placement,
-                                                      int num_sms = 0);
+// capacity: see MoeLayerOptions; throws Unsupported where there can be none.
+std::unique_ptr<PrepareFinalize> make_high_throughput(
+    Group& group,
+    ExpertPlacement placement,
+    int num_sms = 0,
+    std::optional<int64_t> capacity = std::nullopt);
 
 // Batched format, at most options.max_tokens per rank and call.  Rows are cast to fp8 in flight
 // when the scheme is fp8 with groups of 128; other schemes quantize what has arrived, expert by

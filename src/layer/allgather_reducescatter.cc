@@ -54,7 +54,10 @@ class AllGatherReduceScatter final : public PrepareFinalize {
     return all;
   }
   Support can_be_captured() const override {
-    return Support::no("allgather_reducescatter exchanges its numbers of tokens between hosts");
+    return Support::no(
+        "allgather_reducescatter copies between streams of several ranks, which no graph of one "
+        "rank "
+        "can hold");
   }
 
   int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }

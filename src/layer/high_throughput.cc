@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <vector>
 
+#include "layer/cuda/rows.h"
 #include "layer/flight.h"
 #include "layer/prepare_rows.h"
 #include "layer/reduce_rows.h"
@@ -27,9 +29,11 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   HighThroughputPrepareFinalize(Group& group,
                                 ExpertPlacement placement,
                                 const DispatchConfig& dispatch,
-                                const DispatchConfig& combine)
+                                const DispatchConfig& combine,
+                                std::optional<int64_t> capacity)
       : group_(group),
         comm_sms_(std::max(dispatch.num_sms, combine.num_sms)),
+        capacity_(capacity),
         transport_(group, std::move(placement), dispatch, combine) {}
 
   std::string_view name() const override { return "high_throughput"; }
@@ -41,7 +45,13 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   int comm_sms() const override { return comm_sms_; }
   bool localizes_ids() const override { return true; }
   Support can_be_captured() const override {
-    return Support::no("high_throughput waits on the host for the number of rows");
+    if (group_.topology().num_nodes() > 1) {
+      return Support::no("high_throughput over several nodes exchanges messages between hosts");
+    }
+    return capacity_ ? Support::yes()
+                     : Support::no(
+                           "high_throughput waits on the host for the number of rows, unless the "
+                           "layer has a capacity");
   }
 
   int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
@@ -70,14 +80,26 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override;
 
  private:
+  // Rows to have room for where this rank brings so many tokens.  Collective, between hosts.
+  int64_t room_for(int64_t num_tokens);
+
   Group& group_;
   int comm_sms_;
+  std::optional<int64_t> capacity_;  // 0: all tokens
   HighThroughput transport_;
   // Of the call under way, by micro-batch.
   std::map<int, std::shared_ptr<const DispatchHandle>> handles_;
   std::unique_ptr<WeightAndReduce> contiguous_ =
       make_weight_and_reduce(WeightAndReduceKind::kContiguous);
 };
+
+// At least one: 0 would have the host wait.
+int64_t HighThroughputPrepareFinalize::room_for(int64_t num_tokens) {
+  int64_t all_tokens = num_tokens;
+  all_reduce_sum(group_, "tokens of a dispatch", {&all_tokens, 1});
+  const int64_t most = std::max<int64_t>(1, all_tokens);
+  return *capacity_ > 0 ? std::min(*capacity_, most) : most;
+}
 
 Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const PrepareInput& input,
                                                                     const CallContext& context) {
@@ -103,6 +125,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   auto pending = std::make_shared<Pending<DispatchOutput>>(
       start_transfer<DispatchOutput>(context, [&](const Stream& stream) {
         return in_flight<DispatchOutput>("dispatch", context, stream, [&] {
+          request.capacity = capacity_ ? room_for(x.dim(0)) : 0;
           return transport_.dispatch_async(request, stream);
         });
       }));
@@ -116,6 +139,9 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
               result.lora_ids = received.payloads.back();
             }
             result.x = received.payloads[0];
+            if (received.num_rows && scales_over_rows(a1)) {
+              cuda_clear_rows_after(result.x, received.num_rows, context.stream);
+            }
             if (before) {
               result.x_scale = received.payloads[1];
             } else if (spec) {
@@ -155,14 +181,24 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
 
 std::unique_ptr<PrepareFinalize> make_high_throughput(Group& group,
                                                       ExpertPlacement placement,
-                                                      int num_sms) {
+                                                      int num_sms,
+                                                      std::optional<int64_t> capacity) {
+  if (capacity) {
+    expect_ge(*capacity, 0, "capacity");
+    const int num_nodes = group.topology().num_nodes();
+    if (group.device().is_cpu() || num_nodes > 1) {
+      throw Unsupported(fmt::format(
+          "high_throughput with a capacity is for GPUs of one node, these ranks are on {}",
+          num_nodes > 1 ? fmt::format("{} nodes", num_nodes) : "CPUs"));
+    }
+  }
   DispatchConfig dispatch = DispatchConfig::for_dispatch(group.size(), group.device());
   DispatchConfig combine = DispatchConfig::for_combine(group.size(), group.device());
   if (num_sms != 0) {
     dispatch.num_sms = combine.num_sms = num_sms;
   }
   return std::make_unique<HighThroughputPrepareFinalize>(group, std::move(placement), dispatch,
-                                                         combine);
+                                                         combine, capacity);
 }
 
 }  // namespace moebius

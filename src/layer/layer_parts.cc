@@ -95,6 +95,9 @@ void expect_fits_group(const MoeConfig& config,
            fmt::format("comm_sms {}: all2all {} has no kernels of its own to give SMs to",
                        options.comm_sms, backend));
   }
+  expect(!options.capacity || parallel.backend == All2AllBackend::kHighThroughput,
+         fmt::format("capacity {}: all2all {} has none, only high_throughput",
+                     options.capacity.value_or(0), backend));
   expect(options.precision == Precision::kModel || size == 1,
          fmt::format("the float64 oracle runs on one rank, not {}", size));
 }
@@ -133,7 +136,7 @@ std::unique_ptr<PrepareFinalize> make_prepare_finalize(const MoeConfig& config,
     case All2AllBackend::kAllGatherReduceScatter:
       return make_allgather_reducescatter(*group, options.monolithic);
     case All2AllBackend::kHighThroughput:
-      return make_high_throughput(*group, placement(), options.comm_sms);
+      return make_high_throughput(*group, placement(), options.comm_sms, options.capacity);
     case All2AllBackend::kLowLatency:
       return make_low_latency(*group, placement(),
                               {config.max_num_tokens, config.hidden, config.experts_per_token,

@@ -59,6 +59,13 @@ std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input) {
   return input.defer_input_quant ? std::nullopt : activation_spec(input.quant->a1);
 }
 
+bool scales_over_rows(const QuantDesc& a1) {
+  const auto spec = activation_spec(a1);
+  return spec &&
+         (spec->format == QuantFormat::kNvfp4 ? !a1.alpha_or_gscale.defined()
+                                              : spec->group.is_per_tensor() && !a1.scale.defined());
+}
+
 QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols) {
   const auto groups = [](int64_t n, int64_t size) {
     return size == -1 ? 1 : (n + size - 1) / size;

@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/shared_gpu.h"
@@ -36,6 +39,7 @@ struct Kind {
   int64_t chunk_tokens = 0;
   int microbatches = 1;
   int comm_sms = 0;
+  std::optional<int64_t> capacity = std::nullopt;
 };
 constexpr Kind kOverRanks[] = {
     {.name = "summed", .tp = 0},  // 0: all ranks
@@ -55,6 +59,13 @@ constexpr Kind kOverRanks[] = {
      .backend = All2AllBackend::kHighThroughput,
      .microbatches = 2,
      .comm_sms = 8},
+    {.name = "high throughput with a capacity",
+     .backend = All2AllBackend::kHighThroughput,
+     .capacity = 0},
+    {.name = "high throughput with a capacity, micro-batches",
+     .backend = All2AllBackend::kHighThroughput,
+     .microbatches = 3,
+     .capacity = 40},
     {.name = "low latency, micro-batches",
      .backend = All2AllBackend::kLowLatency,
      .microbatches = 3},
@@ -122,6 +133,7 @@ struct RankLayer {
     options.microbatches = kind.microbatches;
     options.min_microbatch_tokens = 0;
     options.comm_sms = kind.comm_sms;
+    options.capacity = kind.capacity;
     layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
   }
   CallContext context() { return {place.stream, &workspaces, 0, nullptr}; }
@@ -345,11 +357,179 @@ TEST_P(CudaLayerRanks, LowLatencyIsCapturedByGraphs) {
   });
 }
 
+constexpr Kind kCounted{.name = "counted", .backend = All2AllBackend::kHighThroughput};
+
+ParallelConfig high_throughput_of(const Group& group) {
+  return ParallelConfig::make(1, 0, group.size(), group.rank(), true, kCounted.backend);
+}
+
+TEST_P(CudaLayerRanks, HighThroughputIsCapturedByGraphs) {
+  run([&](Group& group) {
+    const auto parallel = high_throughput_of(group);
+    const Place place(group.device());
+    RankLayer counted(kCounted, parallel, place, &group);
+    for (const int microbatches : {1, 2}) {
+      Kind kind = kCounted;
+      kind.microbatches = microbatches;
+      kind.capacity = 0;
+      for (const int64_t fewest : {0, 3, 13}) {  // ranks have as many, or one more
+        SCOPED_TRACE(std::to_string(microbatches) + " micro-batches, " + std::to_string(fewest));
+        const int64_t num_tokens = fewest + group.rank() % 2;
+        const auto seed = static_cast<uint32_t>(100 * group.rank());
+        RankLayer layer(kind, parallel, place, &group);
+        const Tensor hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, seed);
+        const Tensor output = layer.forward(hidden);
+        expect_same_bits(output, counted.forward(hidden));
+        expect_rows(output, on_one_cpu(hidden).output);
+        expect_replays(layer, num_tokens, seed, &group);
+        group.barrier("end");
+      }
+    }
+  });
+}
+
+TEST_P(CudaLayerRanks, GraphsOfHighThroughputOutliveLargerCalls) {
+  run([&](Group& group) {
+    Kind kind = kCounted;
+    kind.capacity = 0;
+    RankLayer layer(kind, high_throughput_of(group), Place(group.device()), &group);
+    struct Call {
+      WorkspacePool workspaces;
+      Tensor in, out, expected;
+      std::unique_ptr<Graph> graph;
+    };
+    std::map<int64_t, Call> calls;
+    for (const int64_t num_tokens : {2, 9, 300}) {
+      Call& call = calls[num_tokens];
+      const auto seed = static_cast<uint32_t>(num_tokens + group.rank());
+      call.in = layer.place.take(random_tensor({num_tokens, kHidden}, DType::kBF16, seed));
+      call.out = Tensor::empty(call.in.shape(), DType::kBF16, call.in.device());
+      const auto forward = [&] {
+        layer.layer->forward(call.in, call.out, {layer.place.stream, &call.workspaces, 0, nullptr});
+      };
+      forward();
+      forward();
+      call.expected = layer.place.bring(call.out);
+      call.graph = std::make_unique<Graph>(layer.place.stream, forward);
+      group.barrier("graphs are made");
+      for (auto& [smaller, other] : calls) {
+        copy(layer.place.take(filled(other.out.shape(), DType::kBF16, {-7})), other.out,
+             layer.place.stream);
+        other.graph->launch();
+        expect_same_bits(layer.place.bring(other.out), other.expected);
+        layer.layer->check();
+      }
+    }
+    group.barrier("end");
+  });
+}
+
+// Rows that each rank gets where every rank brings `hidden_of(rank)`.
+std::vector<int64_t> rows_by_rank(int num_ranks, const std::function<Tensor(int)>& hidden_of) {
+  const Stream stream = Stream::cpu(1);
+  MoeLayerWeights weights = weights_of({});
+  const Router router(weights.router_config, weights.router);
+  std::vector<int64_t> rows(static_cast<size_t>(num_ranks));
+  for (int source = 0; source < num_ranks; ++source) {
+    const Tensor hidden = hidden_of(source);
+    const Tensor logits = Tensor::empty({hidden.dim(0), kExperts}, DType::kF32);
+    const Tensor ids = Tensor::empty({hidden.dim(0), kTopk}, DType::kI32);
+    router.logits(hidden, logits, stream);
+    router.select(logits, ids, Tensor::empty(ids.shape(), DType::kF32), stream);
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const ExpertRange own = expert_range(kExperts, num_ranks, rank);
+      for (int64_t t = 0; t < ids.dim(0); ++t) {
+        const auto* id = ids.data<int32_t>() + t * kTopk;
+        rows[static_cast<size_t>(rank)] +=
+            std::any_of(id, id + kTopk, [&](int32_t e) { return e >= own.begin && e < own.end; });
+      }
+    }
+  }
+  return rows;
+}
+
+// The CommError of a call that has more rows than room, on a rank: it has both numbers.
+void expect_overflow(const std::function<void()>& call,
+                     const std::vector<int64_t>& rows,
+                     int64_t capacity) {
+  try {
+    call();
+    ADD_FAILURE() << "no error";
+  } catch (const CommError& error) {
+    ASSERT_GE(error.peer(), 0) << error.what();
+    const int64_t found = rows[static_cast<size_t>(error.peer())];
+    EXPECT_GT(found, capacity);
+    expect_mentions(error.what(), {"rank " + std::to_string(error.peer()) +
+                                       " has no room for all its rows: " + std::to_string(found),
+                                   "expected at most " + std::to_string(capacity)});
+  }
+}
+
+TEST_P(CudaLayerRanks, MoreRowsThanTheCapacityAreAnErrorOnEveryRank) {
+  constexpr int64_t kTokens = 13;
+  const int num_ranks = GetParam().num_ranks;
+  const auto hidden_of = [](int rank, uint32_t call) {
+    return random_tensor({kTokens, kHidden}, DType::kBF16, 50 * call + static_cast<uint32_t>(rank));
+  };
+  const auto most_rows = [&](uint32_t call) {
+    const auto rows = rows_by_rank(num_ranks, [&](int rank) { return hidden_of(rank, call); });
+    return *std::max_element(rows.begin(), rows.end());
+  };
+  // One call that fits, with no row to spare, and one that does not.
+  uint32_t least = 0;
+  uint32_t most = 0;
+  for (uint32_t call = 1; call < 20; ++call) {
+    least = most_rows(call) < most_rows(least) ? call : least;
+    most = most_rows(call) > most_rows(most) ? call : most;
+  }
+  const auto rows = rows_by_rank(num_ranks, [&](int rank) { return hidden_of(rank, most); });
+  ASSERT_TRUE(num_ranks == 1 || most_rows(least) < most_rows(most));
+  run([&](Group& group) {
+    const int rank = group.rank();
+    const Tensor fits = hidden_of(rank, least);
+    const Tensor overflows = hidden_of(rank, most);
+    Kind kind = kCounted;
+    RankLayer counted(kind, high_throughput_of(group), Place(group.device()), &group);
+    kind.capacity = num_ranks == 1 ? kTokens - 1 : most_rows(least);
+    const auto expect_error = [&](const std::function<void()>& call) {
+      expect_overflow(call, rows, *kind.capacity);
+    };
+    {
+      RankLayer layer(kind, high_throughput_of(group), Place(group.device()), &group);
+      expect_error([&] { layer.forward(overflows); });
+      expect_error([&] { layer.forward(overflows); });  // the layer is of no more use
+      group.barrier("all have seen it");
+    }
+    if (num_ranks == 1) {  // every token is a row
+      return;
+    }
+    RankLayer layer(kind, high_throughput_of(group), Place(group.device()), &group);
+    const Tensor in = layer.place.take(fits.clone());
+    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
+    const auto forward = [&] { layer.layer->forward(in, out, layer.context()); };
+    forward();
+    forward();
+    const Graph graph(layer.place.stream, forward);
+    group.barrier("graphs are made");
+    const auto replay = [&](const Tensor& hidden) {
+      copy(hidden, in, layer.place.stream);
+      graph.launch();
+      const Tensor result = layer.place.bring(out);
+      layer.layer->check();
+      return result;
+    };
+    expect_same_bits(replay(fits), counted.forward(fits));
+    expect_error([&] { replay(overflows); });
+    expect_error([&] { replay(fits); });
+    group.barrier("all have seen it");
+  });
+}
+
 TEST_P(CudaLayerRanks, WhatWaitsForHostsSaysThatItCannotBeCaptured) {
   run([&](Group& group) {
     for (const auto& [backend, word] :
-         {std::pair(All2AllBackend::kHighThroughput, "number of rows"),
-          std::pair(All2AllBackend::kAllGatherReduceScatter, "numbers of tokens")}) {
+         {std::pair(All2AllBackend::kHighThroughput, "number of rows, unless the layer has a"),
+          std::pair(All2AllBackend::kAllGatherReduceScatter, "streams of several ranks")}) {
       RankLayer layer({.name = "", .backend = backend},
                       ParallelConfig::make(1, 0, group.size(), group.rank(), true, backend),
                       Place(group.device()), &group);

@@ -4,6 +4,9 @@
 // Row operations and the backends of one rank on a GPU: the CPU's bits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "layer/cuda/rows.h"
 #include "layer/row_ops.h"
 #include "moebius/prepare_finalize.h"
@@ -99,6 +102,23 @@ TEST_F(CudaRows, FillsAndCounts) {
   const Tensor total = Tensor::zeros({1}, DType::kI64, gpu_.device());
   cuda_count_selections(gpu_.take(ids), total, gpu_.stream);
   EXPECT_EQ(gpu_.bring(total).data<int64_t>()[0], 15000 - (15000 + 10) / 11);
+}
+
+TEST_F(CudaRows, ClearsWhatComesAfterTheRowsInUse) {
+  for (const auto& [shape, dtype] :
+       {std::pair(Shape{5, 131}, DType::kBF16), std::pair(Shape{5, 131}, DType::kF32),
+        std::pair(Shape{300, 7168}, DType::kF16)}) {
+    for (const int32_t num_rows : {-1, 0, 3, 5, 999}) {
+      const Tensor rows = random_tensor(shape, dtype, 1);
+      const Tensor on_gpu = gpu_.take(rows);
+      cuda_clear_rows_after(on_gpu, gpu_.take(ids_of({1}, {num_rows})), gpu_.stream);
+      const int64_t used = std::clamp<int64_t>(num_rows, 0, shape[0]);
+      std::memset(rows.slice(used, shape[0]).raw(), 0,
+                  static_cast<size_t>(rows.slice(used, shape[0]).nbytes()));
+      SCOPED_TRACE(to_string(shape) + std::to_string(num_rows));
+      expect_same_bits(gpu_.bring(on_gpu), rows);
+    }
+  }
 }
 
 // Rows that `prepare` hands over: those in use where they are batched.

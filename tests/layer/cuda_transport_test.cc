@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "layer/token_slices.h"
 #include "moebius/all2all.h"
@@ -21,10 +22,11 @@ constexpr int64_t kHidden = 256;
 constexpr int64_t kTopk = 3;
 constexpr int64_t kMaxTokens = 16;
 
-enum class Kind { kAllGather, kMonolithic, kHighThroughput, kLowLatency };
+enum class Kind { kAllGather, kMonolithic, kHighThroughput, kRoomyHighThroughput, kLowLatency };
 constexpr Kind kKinds[] = {Kind::kAllGather, Kind::kMonolithic, Kind::kHighThroughput,
-                           Kind::kLowLatency};
-constexpr const char* kNames[] = {"all-gather", "monolithic", "high throughput", "low latency"};
+                           Kind::kRoomyHighThroughput, Kind::kLowLatency};
+constexpr const char* kNames[] = {"all-gather", "monolithic", "high throughput",
+                                  "high throughput with a capacity", "low latency"};
 
 // Of the rows a rank gets, only those in use; and what comes back to it.
 struct Seen {
@@ -36,14 +38,19 @@ class CudaTransport : public GpuRanksTest {
   int64_t num_experts() const { return GetParam().num_ranks * 2 + 1; }
 };
 
+// The second of three calls has the most tokens, and the largest values: what the third one has
+// room for beyond its rows.
 PrepareInput input_of(int rank, int call, int64_t num_experts) {
-  const int64_t num_tokens = (rank * 5 + call * 3 + 4) % (kMaxTokens + 1);
+  const int64_t num_tokens = (rank * 5 + call * 7 + 4) % (kMaxTokens + 1);
   const auto seed = static_cast<uint32_t>(100 * rank + call);
   PrepareInput input;
-  input.hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, seed);
+  input.hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, seed, call == 1 ? 30.0f : 1.0f);
   input.topk_ids = random_ids(num_tokens, kTopk, num_experts, seed + 1);
   for (int64_t i = 0; i < input.topk_ids.numel(); i += 7) {
     input.topk_ids.data<int32_t>()[i] = -1;
+  }
+  if (num_tokens > 1) {  // goes nowhere
+    std::fill_n(input.topk_ids.data<int32_t>(), kTopk, -1);
   }
   input.topk_weights = random_tensor({num_tokens, kTopk}, DType::kF32, seed + 2);
   input.router_logits = random_tensor({num_tokens, num_experts}, DType::kF32, seed + 3);
@@ -52,15 +59,29 @@ PrepareInput input_of(int rank, int call, int64_t num_experts) {
   return input;
 }
 
+// Rows before the first without an expert.
+int64_t num_routed(const Tensor& ids) {
+  const auto* id = ids.data<int32_t>();
+  int64_t row = 0;
+  while (row < ids.dim(0) &&
+         std::any_of(id + row * kTopk, id + (row + 1) * kTopk, [](int32_t i) { return i >= 0; })) {
+    ++row;
+  }
+  return row;
+}
+
 Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_experts) {
   const Place place(group.device());
   const auto placement = ExpertPlacement::linear(num_experts, group.size());
   const int64_t num_local = placement.num_local(group.rank());
   const bool batched = kind == Kind::kLowLatency;
+  const bool is_roomy = kind == Kind::kRoomyHighThroughput && group.device().is_cuda();
+  const auto capacity = is_roomy ? std::optional<int64_t>(0) : std::nullopt;
   const auto pf = kind == Kind::kLowLatency
                       ? make_low_latency(group, placement, {kMaxTokens, kHidden, kTopk})
-                  : kind == Kind::kHighThroughput
-                      ? make_high_throughput(group, placement)
+                  : kind == Kind::kHighThroughput ? make_high_throughput(group, placement)
+                  : kind == Kind::kRoomyHighThroughput
+                      ? make_high_throughput(group, placement, 0, capacity)
                       : make_allgather_reducescatter(group, kind == Kind::kMonolithic);
   WorkspacePool pool;
   const CallContext context{place.stream, &pool, 0, nullptr};
@@ -81,11 +102,16 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
       counts = place.bring(prepared.expert_num_tokens);
       seen.tensors.push_back(counts);
     }
+    const int64_t room = prepared.x.dim(0);
+    const int64_t used_rows = is_roomy ? num_routed(place.bring(prepared.topk_ids)) : room;
     const auto keep = [&](const Tensor& tensor) {
       if (!tensor) {
         return;
       }
-      const Tensor here = place.bring(tensor);
+      Tensor here = place.bring(tensor);
+      if (is_roomy && here.dim(0) == room) {
+        here = here.slice(0, used_rows);
+      }
       if (!batched || here.dim(0) != num_local) {
         seen.tensors.push_back(here.clone());
         return;

@@ -123,6 +123,30 @@ Tensor run_alone_without(int dead, const Tensor& hidden) {
 }
 
 // A rank makes one call and no more.  The others are told who is missing, give it up and go on.
+TEST(Capacity, IsForHighThroughputOnTheGpusOfANode) {
+  const auto message = [](All2AllBackend backend, int ranks_per_node) {
+    std::string text;
+    ThreadGroupOptions group_options;
+    group_options.num_ranks = 2;
+    group_options.ranks_per_node = ranks_per_node;
+    run_thread_ranks(group_options, [&](Group& group) {
+      MoeLayerOptions chosen = SmallLayer::options();
+      chosen.capacity = 7;
+      const auto parallel = ParallelConfig::make(1, 0, 2, group.rank(), true, backend);
+      const std::string refusal = message_of(
+          [&] { MoeLayer(SmallLayer::shard(parallel), chosen, Stream::cpu(1), &group); });
+      if (group.rank() == 0) {
+        text = refusal;
+      }
+      group.barrier("both have tried");
+    });
+    return text;
+  };
+  expect_mentions(message(All2AllBackend::kHighThroughput, 0), {"capacity", "CPUs"});
+  expect_mentions(message(All2AllBackend::kHighThroughput, 1), {"capacity", "2 nodes"});
+  expect_mentions(message(All2AllBackend::kLowLatency, 0), {"capacity 7", "low_latency"});
+}
+
 TEST(DeadRank, LowLatencyGoesOnWithoutIt) {
   constexpr int kDead = 1;
   std::array<int, kRanks> num_right{};

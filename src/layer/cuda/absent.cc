@@ -18,6 +18,9 @@ void cuda_scale_rows(const Tensor&, const Tensor&, const Tensor& out, const Stre
 void cuda_gate_rows(const Tensor&, const Tensor&, const Tensor& out, const Stream&) {
   expect_usable(out.device());
 }
+void cuda_clear_rows_after(const Tensor& rows, const Tensor&, const Stream&) {
+  expect_usable(rows.device());
+}
 void cuda_fill(const Tensor& tensor, uint32_t, const Stream&) {
   expect_usable(tensor.device());
 }

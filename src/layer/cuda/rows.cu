@@ -133,6 +133,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <typename Word>
+__global__ void __launch_bounds__(kThreads)
+    clear_kernel(Word* words, int64_t row_words, int64_t num_words, const int32_t* num_rows) {
+  const int64_t first = max(0, *num_rows) * row_words;
+  for (int64_t i = first + thread_index(); i < num_words; i += num_threads()) {
+    words[i] = Word{};
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) fill_kernel(uint32_t* to, int64_t n, uint32_t bits) {
   for (int64_t i = thread_index(); i < n; i += num_threads()) {
     to[i] = bits;
@@ -219,6 +228,28 @@ void cuda_gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, cons
     });
   });
   cuda::check_launch("gate_kernel");
+}
+
+void cuda_clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& on) {
+  if (rows.numel() == 0) {
+    return;
+  }
+  const cuda::DeviceGuard guard(on.device().index);
+  const int64_t row_bytes = rows.nbytes() / rows.dim(0);
+  const auto launch = [&](auto word) {
+    using Word = decltype(word);
+    const auto size = static_cast<int64_t>(sizeof(Word));
+    clear_kernel<<<blocks_for(rows.nbytes() / size), kThreads, 0,
+                   cuda::as_stream(on.native_handle())>>>(static_cast<Word*>(rows.raw()),
+                                                          row_bytes / size, rows.nbytes() / size,
+                                                          num_rows.data<int32_t>());
+  };
+  if (row_bytes % 16 == 0 && cuda::is_aligned(rows.raw(), 16)) {
+    launch(uint4{});
+  } else {
+    launch(uint16_t{});
+  }
+  cuda::check_launch("clear_kernel");
 }
 
 void cuda_fill(const Tensor& tensor, uint32_t bits, const Stream& on) {

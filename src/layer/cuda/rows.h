@@ -22,6 +22,8 @@ void cuda_scale_rows(const Tensor& x,
                      const Stream& stream);
 void cuda_gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, const Stream& stream);
 
+// Rows from *num_rows on (i32 [1]) become zeros; rows [.., H] of 2 or 4 bytes an element.
+void cuda_clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& stream);
 // Every element of an i32 or f32 tensor becomes the one with these bits.
 void cuda_fill(const Tensor& tensor, uint32_t bits, const Stream& stream);
 // local i32 [..] = expert_map[ids], -1 for ids that are masked or not in the map.
