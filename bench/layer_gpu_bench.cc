@@ -36,7 +36,8 @@ using app::Json;
 using app::Unit;
 
 constexpr int64_t kNumProbes = 8;
-// Up to here ranks exchange rows by low latency and calls are replays of a graph.
+// Up to here calls are replays of a graph, and ranks exchange rows by low latency unless asked
+// otherwise.
 constexpr int64_t kMostDecodeTokens = 256;
 
 const std::vector<app::Column> kColumns = {
@@ -105,15 +106,35 @@ struct LayerProblem {
   int64_t num_tokens = 0;  // per rank
   int microbatches = 1;    // asked for
   int comm_sms = 0;        // 0: the backend's default
+  All2AllBackend backend = All2AllBackend::kNone;
 };
 
-std::vector<LayerProblem> problems_of(const app::BenchOptions& options) {
+std::vector<All2AllBackend> backends_of(const app::BenchOptions& options,
+                                        int num_ranks,
+                                        int64_t num_tokens) {
+  if (num_ranks == 1) {
+    return {All2AllBackend::kNone};
+  }
+  if (options.all2all.empty()) {
+    return {num_tokens <= kMostDecodeTokens ? All2AllBackend::kLowLatency
+                                            : All2AllBackend::kHighThroughput};
+  }
+  std::vector<All2AllBackend> backends;
+  for (const std::string& name : options.all2all) {
+    backends.push_back(*all2all_backend_from_name(name));
+  }
+  return backends;
+}
+
+std::vector<LayerProblem> problems_of(const app::BenchOptions& options, int num_ranks) {
   std::vector<LayerProblem> problems;
   for (const int64_t num_tokens :
        options.tokens.empty() ? app::BenchOptions::kGpuLayerTokens : options.tokens) {
-    for (const int microbatches : options.microbatches) {
-      for (const int sms : options.sms) {
-        problems.push_back({num_tokens, microbatches, sms});
+    for (const All2AllBackend backend : backends_of(options, num_ranks, num_tokens)) {
+      for (const int microbatches : options.microbatches) {
+        for (const int sms : options.sms) {
+          problems.push_back({num_tokens, microbatches, sms, backend});
+        }
       }
     }
   }
@@ -131,10 +152,8 @@ class LayerRun {
         whole_(whole),
         num_tokens_(problem.num_tokens),
         is_decode_(num_tokens_ <= kMostDecodeTokens),
+        backend_(problem.backend),
         ranks_(static_cast<size_t>(num_ranks)) {
-    backend_ = num_ranks == 1 ? All2AllBackend::kNone
-               : is_decode_   ? All2AllBackend::kLowLatency
-                              : All2AllBackend::kHighThroughput;
     team_.run([&](Group& group) { set_up(group, options, problem); });
   }
   ~LayerRun() {
@@ -259,6 +278,9 @@ class LayerRun {
     layer_options.experts = options.impl;
     layer_options.microbatches = problem.microbatches;
     layer_options.comm_sms = problem.comm_sms;
+    if (replays() && backend_ == All2AllBackend::kHighThroughput) {
+      layer_options.capacity = 0;
+    }
     rank.layer = std::make_unique<MoeLayer>(std::move(weights), layer_options, rank.stream,
                                             group.size() == 1 ? nullptr : &group);
     const MoeConfig& config = rank.layer->config();
@@ -302,7 +324,7 @@ class LayerRun {
   const WholeLayer& whole_;
   const int64_t num_tokens_;
   const bool is_decode_;
-  All2AllBackend backend_ = All2AllBackend::kNone;
+  const All2AllBackend backend_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
@@ -324,6 +346,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   const int num_ranks = options.ranks > 0 ? options.ranks : cuda_device_count();
   expect(num_ranks > 1 || options.sms == std::vector<int>{0},
          "--sms: one rank has no transport to give SMs to");
+  expect(num_ranks > 1 || options.all2all.empty(), "--all2all: one rank has no transport");
   const WholeLayer whole = make_whole(options, Stream::cpu(options.threads));
   Harness harness(options, kColumns);
   const int used = std::min(num_ranks, cuda_device_count());
@@ -339,7 +362,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   fmt::print("{} ranks ({}) on {} x {}; {} of {}\n", num_ranks, options.group, used, gpu,
              quantization, app::format_value(whole.cost.total_bytes, Unit::kBytes));
   RankTeam team(group_options(options, num_ranks));
-  for (const LayerProblem& problem : problems_of(options)) {
+  for (const LayerProblem& problem : problems_of(options, num_ranks)) {
     LayerRun run(team, options, whole, num_ranks, problem);
     harness.fact("tokens", problem.num_tokens);
     harness.fact("asked_microbatches", problem.microbatches);
@@ -350,6 +373,9 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     Case c;
     c.problem = fmt::format("{}/{}/{}{}", options.preset, options.quant, problem.num_tokens,
                             run.replays() ? "_graph" : "");
+    if (!options.all2all.empty()) {
+      c.problem += problem.backend == All2AllBackend::kHighThroughput ? "_ht" : "_ll";
+    }
     if (problem.microbatches > 1) {
       c.problem += fmt::format("_m{}of{}", run.microbatches(), problem.microbatches);
     }

@@ -37,6 +37,8 @@ struct RunOptions {
   int threads = 0;           // 0: MOEBIUS_THREADS, else all usable CPUs
   int repeat = 3;
   bool graph = false;  // GPUs: calls are replays of a CUDA graph
+  // high_throughput on GPUs, see MoeLayerOptions; with --graph: 0
+  std::optional<int64_t> capacity;
   bool check = false;
   std::string format = "standard";
   std::string experts;  // empty: the first implementation that accepts
@@ -78,6 +80,7 @@ struct BenchOptions {
   std::vector<int> sms = {0};     // on GPUs; 0: the default
   // layer on GPUs
   std::vector<int> microbatches = {1};
+  std::vector<std::string> all2all;  // empty: by the number of tokens
   // dispatch on GPUs
   std::vector<std::string> modes = {"ht", "ll"};
   std::vector<std::string> dtypes = {"fp8", "bf16"};

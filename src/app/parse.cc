@@ -66,6 +66,11 @@ void add_parallel_options(CLI::App& app, RunOptions& o) {
   app.add_option("--comm-sms", o.comm_sms,
                  "GPUs: SMs of each transport kernel, even (default: as the backend computes)")
       ->check(from_one_to(1024));
+  app.add_option(
+         "--capacity", o.capacity,
+         "high_throughput on GPUs: rows that a rank has room for, so that no host waits for "
+         "their number (0, the default with --graph: for the tokens of all ranks)")
+      ->check(CLI::Range(int64_t{0}, kMaxTokens));
 }
 
 void add_report_options(CLI::App& app, RunOptions& o) {
@@ -119,6 +124,12 @@ const CLI::App* add_gpu_layer_options(CLI::App& app, BenchOptions& o) {
   group->add_option("--microbatches", o.microbatches, "N,N,...: see run (default 1)")
       ->delimiter(',')
       ->check(from_one_to(64));
+  group
+      ->add_option("--all2all", o.all2all,
+                   "NAME,NAME: transports (default: low_latency up to 256 tokens, else "
+                   "high_throughput)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"high_throughput", "low_latency"}));
   return group;
 }
 

@@ -103,6 +103,10 @@ void expect_device(const RunOptions& options) {
     throw InvalidArgument(
         fmt::format("--comm-sms {} is of GPUs: it needs --device cuda", options.comm_sms));
   }
+  if (options.capacity && !on_gpus) {
+    throw InvalidArgument(
+        fmt::format("--capacity {} is of GPUs: it needs --device cuda", *options.capacity));
+  }
   if (on_gpus) {
     if (options.group == "threads" && options.ranks * options.tp * options.dp > 1) {
       cuda::prepare_for_shared_gpus();

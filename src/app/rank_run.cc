@@ -21,7 +21,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-MoeLayerOptions layer_options(const RunOptions& options) {
+MoeLayerOptions layer_options(const RunOptions& options,
+                              All2AllBackend backend,
+                              const Group* group) {
   MoeLayerOptions chosen;
   chosen.format =
       options.format == "batched" ? ActivationFormat::kBatched : ActivationFormat::kStandard;
@@ -30,6 +32,11 @@ MoeLayerOptions layer_options(const RunOptions& options) {
   chosen.monolithic = options.monolithic;
   chosen.microbatches = options.microbatches;
   chosen.comm_sms = options.comm_sms;
+  chosen.capacity = options.capacity;
+  if (options.graph && !chosen.capacity && backend == All2AllBackend::kHighThroughput &&
+      group->topology().num_nodes() == 1) {  // else it is the layer's to say why it refuses
+    chosen.capacity = 0;
+  }
   return chosen;
 }
 
@@ -50,7 +57,8 @@ std::unique_ptr<MoeLayer> make_layer(const RunOptions& options,
                                      const Stream& stream,
                                      Group* group) {
   try {
-    return std::make_unique<MoeLayer>(std::move(weights), layer_options(options), stream, group);
+    const auto chosen = layer_options(options, weights.config.parallel.backend, group);
+    return std::make_unique<MoeLayer>(std::move(weights), chosen, stream, group);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: layer {}: {}", options.model, layer, error.what()));
   }

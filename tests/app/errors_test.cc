@@ -114,6 +114,8 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
   expect_refused({"bench", "dispatch", "--device", "cuda", "--mode", "ht,mt"}, {"--mode", "mt"});
   expect_refused({"bench", "dispatch", "--device", "cuda", "--microbatches", "2"},
                  {"--microbatches", "bench layer"});
+  expect_refused({"bench", "layer", "--preset", "tiny", "--all2all", "low_latency"},
+                 {"--all2all", "--device cuda"});
   expect_refused({"bench", "layer"}, {"--preset"});
   expect_refused({"bench", "layer", "--preset", "poetry"}, {"poetry", "qwen3-30b-a3b"});
   expect_refused({"bench", "layer", "--preset", "tiny", "--quant", "prose"}, {"prose", "nvfp4"});
@@ -131,6 +133,7 @@ TEST(Usage, GroupsAndDevicesThatDoNotGoTogether) {
   refused({"--group", "mpi", "--device", "cuda"}, {"--device cuda", "--group nccl", "mpi"});
   refused({"--graph"}, {"--graph", "--device cuda"});
   refused({"--comm-sms", "8"}, {"--comm-sms 8", "--device cuda"});
+  refused({"--capacity", "8"}, {"--capacity 8", "--device cuda"});
 }
 
 TEST(Usage, AGpuThatIsMissingIsNamed) {

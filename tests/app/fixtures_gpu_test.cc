@@ -54,6 +54,8 @@ TEST_P(FixturesOnGpu, HighThroughput) {
   expect_on_gpu(0, {"--all2all", "high_throughput"});
   expect_on_gpu(1, {"--all2all", "high_throughput", "--ranks", "2"});
   expect_on_gpu(0, {"--all2all", "high_throughput", "--ranks", "4"});
+  expect_on_gpu(0, {"--all2all", "high_throughput", "--ranks", "2", "--graph"});
+  expect_on_gpu(1, {"--all2all", "high_throughput", "--ranks", "2", "--capacity", "64"});
 }
 
 TEST_P(FixturesOnGpu, LowLatency) {
