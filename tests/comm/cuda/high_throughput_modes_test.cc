@@ -102,7 +102,8 @@ TEST_P(HighThroughputCuda, ACapacityKeepsCountsOnTheDevice) {
           const std::string both_numbers =
               " has no room for all its rows: " + std::to_string(request_up.capacity + 1) +
               ", expected at most " + std::to_string(request_up.capacity);
-          EXPECT_NE(std::string(error.what()).find(both_numbers), std::string::npos) << error.what();
+          EXPECT_NE(std::string(error.what()).find(both_numbers), std::string::npos)
+              << error.what();
         }
       }
     }
