@@ -117,7 +117,8 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, uin
       : "memory");
 }
 // True once the phase of that parity is complete; gives up after a time the hardware chooses.
-__device__ __forceinline__ bool mbarrier_try_wait_parity(uint64_t* barrier, uint32_t parity) {
+// `barrier`: its shared address.
+__device__ __forceinline__ bool mbarrier_try_wait_parity(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
       "{\n"
@@ -126,14 +127,27 @@ __device__ __forceinline__ bool mbarrier_try_wait_parity(uint64_t* barrier, uint
       "selp.u32 %0, 1, 0, p;\n"
       "}"
       : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
+      : "r"(barrier), "r"(parity)
       : "memory");
   return done != 0;
 }
+__device__ __forceinline__ bool mbarrier_try_wait_parity(uint64_t* barrier, uint32_t parity) {
+  return mbarrier_try_wait_parity(shared_address(barrier), parity);
+}
 // REQUIRES: what completes the phase needs nobody but this GPU.
-__device__ __forceinline__ void mbarrier_wait_parity(uint64_t* barrier, uint32_t parity) {
+__device__ __forceinline__ void mbarrier_wait_parity(uint32_t barrier, uint32_t parity) {
   while (!mbarrier_try_wait_parity(barrier, parity)) {
   }
+}
+__device__ __forceinline__ void mbarrier_wait_parity(uint64_t* barrier, uint32_t parity) {
+  mbarrier_wait_parity(shared_address(barrier), parity);
+}
+
+// By shared address, after an mbarrier's wait.
+__device__ __forceinline__ float ld_shared(uint32_t address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
 }
 
 // Bulk copies.  REQUIRES: addresses and bytes are multiples of 16.
@@ -192,18 +206,22 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 // The address of the same place in the shared memory of another CTA.
-__device__ __forceinline__ uint32_t cluster_address(const void* p, uint32_t rank) {
+__device__ __forceinline__ uint32_t cluster_address(uint32_t shared, uint32_t rank) {
   uint32_t address;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(address)
-               : "r"(shared_address(p)), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
   return address;
+}
+__device__ __forceinline__ uint32_t cluster_address(const void* p, uint32_t rank) {
+  return cluster_address(shared_address(p), rank);
 }
 // Arrives at the barrier in the same place of another CTA (or this one), by who wrote nothing that
 // others read.  Why: a release for the cluster waits for all earlier accesses of the thread.
+// `barrier`: a cluster_address.
+__device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 __device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, uint32_t rank) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(barrier, rank))
-               : "memory");
+  mbarrier_arrive_cluster(cluster_address(barrier, rank));
 }
 // Stores to the same place of another CTA (or this one), counted there as four bytes by the barrier
 // in the same place as `barrier`.
@@ -215,43 +233,73 @@ __device__ __forceinline__ void st_async(int* to, int value, uint64_t* barrier, 
 }
 
 // Boxes of a tensor map (CUtensorMap in kernel parameters), counted by `barrier` as bulk_load's
-// bytes are; what lies outside the tensor arrives as zeros.  Coordinates: innermost first.
+// bytes are; what lies outside the tensor arrives as zeros.  Coordinates: innermost first; both
+// places by their shared addresses.
 
 __device__ __forceinline__ void prefetch_tensor_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 __device__ __forceinline__ void tensor_load(
-    void* shared, const void* map, int x, int y, uint64_t* barrier) {
+    uint32_t shared, const void* map, int x, int y, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(shared)),
-      "l"(map), "r"(x), "r"(y), "r"(shared_address(barrier))
+      "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared),
+      "l"(map), "r"(x), "r"(y), "r"(barrier)
       : "memory");
 }
-__device__ __forceinline__ void tensor_load(
-    void* shared, const void* map, int x, int y, int z, uint64_t* barrier) {
+__device__ __forceinline__ void tensor_load(uint32_t shared,
+                                            const void* map,
+                                            const int (&at)[5],
+                                            uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(shared)),
-      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier))
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(shared),
+      "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier)
       : "memory");
 }
 // To the same place, and counted by the barrier in the same place, of every CTA in `ranks` (bits).
 __device__ __forceinline__ void tensor_load_multicast(
-    void* shared, const void* map, int x, int y, uint64_t* barrier, uint16_t ranks) {
+    uint32_t shared, const void* map, int x, int y, uint32_t barrier, uint16_t ranks) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(shared)),
-      "l"(map), "r"(x), "r"(y), "r"(shared_address(barrier)), "h"(ranks)
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared),
+      "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(ranks)
       : "memory");
 }
 __device__ __forceinline__ void tensor_load_multicast(
-    void* shared, const void* map, int x, int y, int z, uint64_t* barrier, uint16_t ranks) {
+    uint32_t shared, const void* map, const int (&at)[5], uint32_t barrier, uint16_t ranks) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(shared)),
-      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)), "h"(ranks)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(shared),
+      "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier), "h"(ranks)
       : "memory");
+}
+
+// True in one thread of a whole warp, always the same.  Inside, the compiler knows that there is
+// one thread only, and spends no loop over the lanes on an instruction with uniform operands.
+__device__ __forceinline__ bool elect_one() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+// Of this thread in its warp; kept, where threadIdx.x is read anew at every use.
+__device__ __forceinline__ uint32_t lane() {
+  uint32_t lane;
+  asm volatile("mov.u32 %0, %laneid;" : "=r"(lane));
+  return lane;
+}
+// Of thread 0, for all of a whole warp; the compiler then keeps it in a uniform register.
+__device__ __forceinline__ uint32_t uniform(uint32_t value) {
+  return __shfl_sync(0xffffffffu, value, 0);
+}
+__device__ __forceinline__ int uniform(int value) {
+  return __shfl_sync(0xffffffffu, value, 0);
 }
 
 // Registers of each thread of this warpgroup, from those of the launch.  REQUIRES: sm_90a; a

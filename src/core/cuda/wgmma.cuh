@@ -13,13 +13,17 @@
 
 namespace moebius::ptx {
 
-// Rows of 128 bytes along k with TMA's 128-byte swizzle, eight rows in 1024 bytes.
-// REQUIRES: p is a multiple of 1024.  The descriptor + 2 is 32 bytes further along k.
-__device__ __forceinline__ uint64_t wgmma_descriptor(const void* p) {
+// Rows of 128 bytes along k with TMA's 128-byte swizzle, eight rows in 1024 bytes.  The low word
+// has the shared address, a multiple of 1024, in units of 16 bytes: + 2 is 32 bytes further along
+// k.
+__device__ __forceinline__ uint32_t wgmma_descriptor_low(uint32_t address) {
+  constexpr uint32_t kUnused = 1u << 16;  // leading offset
+  return kUnused | ((address & 0x3ffffu) >> 4);
+}
+__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t low) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
-  constexpr uint64_t kUnused = uint64_t{1} << 16;  // leading offset
-  return kSwizzle128 | kEightRows | kUnused | ((shared_address(p) & 0x3ffffu) >> 4);
+  return kSwizzle128 | kEightRows | low;
 }
 
 // Before the first wgmma, and after registers of D were touched.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <vector>
 
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
@@ -36,36 +37,54 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
   return function;
 }
 
-// The last dimension of `shape` is contiguous; boxes of box_rows rows by kBlockBytes.
-CUtensorMap make_map(const Tensor& tensor, const Shape& shape, int box_rows) {
-  const int rank = shape.size();
-  cuuint64_t dims[3];
-  cuuint64_t strides[2];
-  cuuint32_t box[3] = {1, 1, 1};
-  const cuuint32_t steps[3] = {1, 1, 1};
-  auto stride = static_cast<cuuint64_t>(bits(tensor.dtype()) / 8);
-  box[0] = static_cast<cuuint32_t>(sm90::kBlockBytes / stride);
-  box[1] = static_cast<cuuint32_t>(box_rows);
-  for (int i = 0; i < rank; ++i) {
-    dims[i] = static_cast<cuuint64_t>(shape[rank - 1 - i]);
-    stride *= dims[i];
-    if (i < rank - 1) {
-      strides[i] = stride;
-    }
+struct MapDim {
+  int64_t size;
+  int64_t stride;  // in elements
+  int box;
+};
+
+// `dims`: innermost first; the first one's box is kBlockBytes wide.
+CUtensorMap make_map(const Tensor& tensor, const std::vector<MapDim>& dims) {
+  const auto element = static_cast<cuuint64_t>(bits(tensor.dtype()) / 8);
+  cuuint64_t sizes[5];
+  cuuint64_t strides[5];
+  cuuint32_t box[5];
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  for (size_t i = 0; i < dims.size(); ++i) {
+    sizes[i] = static_cast<cuuint64_t>(dims[i].size);
+    strides[i] = static_cast<cuuint64_t>(dims[i].stride) * element;
+    box[i] = static_cast<cuuint32_t>(dims[i].box);
   }
   CUtensorMap map;
   const CUresult result =
       encode_function()(&map,
                         tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                        : CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                        static_cast<cuuint32_t>(rank), tensor.raw(), dims, strides, box, steps,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                        static_cast<cuuint32_t>(dims.size()), tensor.raw(), sizes, strides + 1, box,
+                        steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
-    throw CudaError(fmt::format("cuTensorMapEncodeTiled of {}: error {}", to_string(shape),
+    throw CudaError(fmt::format("cuTensorMapEncodeTiled of {}: error {}", to_string(tensor.shape()),
                                 static_cast<int>(result)));
   }
   return map;
+}
+
+int block_elements(const Tensor& tensor) {
+  return sm90::kBlockBytes * 8 / static_cast<int>(bits(tensor.dtype()));
+}
+
+CUtensorMap map_of_a(const Tensor& a, int64_t num_rows, int64_t k, int box_rows) {
+  return make_map(a, {{k, 1, block_elements(a)}, {num_rows, k, box_rows}});
+}
+
+CUtensorMap map_of_b(const Tensor& b, int64_t k) {
+  constexpr int kInOrder = sm90::kColumnsInOrder;
+  return make_map(b, {{k, 1, block_elements(b)},
+                      {2, k, 2},
+                      {4, 8 * k, 4},
+                      {4, 2 * k, 4},
+                      {b.numel() / k / kInOrder, kInOrder * k, sm90::kBoxRowsB / kInOrder}});
 }
 
 template <typename T>
@@ -128,8 +147,9 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   const int index = on.device().index;
   const DeviceGuard guard(index);
   sm90::Args args{};
-  args.a = make_map(gemm.a, {num_rows, k}, sm90::kBoxRowsA);
-  args.b = make_map(gemm.b, gemm.b.shape(), sm90::kBoxRowsB);
+  args.a = map_of_a(gemm.a, num_rows, k, sm90::kBoxRowsA);
+  args.a_tiles = map_of_a(gemm.a, num_rows, k, sm90::kTileRows);
+  args.b = map_of_b(gemm.b, k);
   args.a_scale = data_or_null<const float>(gemm.a_scale);
   args.b_scale = data_or_null<const float>(gemm.b_scale);
   args.bias = data_or_null<const float>(gemm.bias);

@@ -53,11 +53,11 @@ __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& sh
 }
 
 // Grid: an even number of CTAs, pairs of which form clusters; one per SM, persistent.
-// Block: two consumer warpgroups (64 rows of a tile each; 128 columns of a small one) and a
-// producer, a warp of which issues all copies.  Registers go to the consumers: 128 sums each, in
-// fp8 64 products more.
-// Pipeline: four stages of 48 KiB, one block of K each, shared by tiles of all kinds.  A stage is
-// empty when the consumer warps of both CTAs have read it, since both producers write to it.
+// Block: two consumer warpgroups (64 rows of a tile each; 128 columns of a small one) and a third
+// of which one warp, in fp8 two, fill the stages.  Registers go to the consumers: 128 sums each, in
+// fp8 64 products more. Pipeline: four stages of 48 KiB, one block of K each, shared by tiles of
+// all kinds.  A stage is empty when the consumer warps of both CTAs have read it, since both CTAs
+// fill it.
 template <typename Config>
 __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ Args args) {
@@ -73,7 +73,7 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     }
     for (int slot = 0; slot < kItemSlots; ++slot) {
       ptx::mbarrier_init(&shared.item_full[slot], 1);
-      ptx::mbarrier_init(&shared.item_empty[slot], 1);
+      ptx::mbarrier_init(&shared.item_empty[slot], kClusterSize * Config::kFillingWarps);
     }
     ptx::fence_mbarrier_init();
   }
@@ -81,10 +81,18 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
   // pairs with the peer's: its barriers are ready.
   ptx::cluster_arrive();
   ptx::cluster_wait();
-  if (threadIdx.x >= kConsumers * kWarpgroup) {
+  const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
+  if (warp >= kConsumerWarps) {
     ptx::fewer_registers<Config::kProducerRegisters>();
-    if (threadIdx.x < kConsumers * kWarpgroup + kWarp) {
-      produce(args, shared);
+    const Ring<Config> ring(shared);
+    if (warp == kConsumerWarps) {
+      if (ptx::elect_one()) {
+        fill_boxes(args, shared, ring);
+      }
+    } else if constexpr (Config::kIsFp8) {
+      if (warp == kConsumerWarps + 1) {
+        fill_scales(args, shared, ring);
+      }
     }
     __syncwarp();
   } else {

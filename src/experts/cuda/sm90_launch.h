@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "experts/cuda/sm90_schedule.h"
+
 namespace moebius::cuda::sm90 {
 
 inline constexpr int kBlockBytes = 128;  // of K, in one stage: the width of TMA's swizzle
@@ -16,9 +18,16 @@ inline constexpr int kBoxRowsA = 32;
 inline constexpr int kBoxRowsB = 128;
 inline constexpr int kMaxGroups = 1024;
 
+// Shared memory has columns of out (rows of b) in an order by which a thread's sums are neighbours:
+// of every 32 columns, 8 l + 2 j + i is at 8 j + 2 l + i (j and l below 4, i below 2).  A quad's
+// lane l has columns 2 l + i of every eight in D, see wgmma.cuh.
+inline constexpr int kColumnsInOrder = 32;
+
 struct Args {
-  CUtensorMap a;  // [num_rows, K], boxes of kBoxRowsA x kBlockBytes
-  CUtensorMap b;  // [G, N, K], boxes of 1 x kBoxRowsB x kBlockBytes
+  CUtensorMap a;        // [num_rows, K], boxes of kBoxRowsA x kBlockBytes
+  CUtensorMap a_tiles;  // the same, boxes of kTileRows x kBlockBytes
+  // [G N / 32, j, l, i, K] in the letters above, boxes of [kBoxRowsB / 32, 4, 4, 2, kBlockBytes].
+  CUtensorMap b;
   const float* a_scale;
   const float* b_scale;
   const float* bias;  // nullptr: none

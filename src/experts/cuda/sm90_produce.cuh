@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The warp that keeps the stages of the grouped GEMM's kernel filled.
+// The warps that keep the stages of the grouped GEMM's kernel filled: a thread of one with boxes,
+// in f8e4m3 all of a second one with scales.  Why two: one after the other they take longer than
+// the tensor core does.
 #pragma once
 
 #include "experts/cuda/sm90_shared.cuh"
@@ -9,60 +11,75 @@
 namespace moebius::cuda::sm90 {
 
 // The items of a cluster, in turn: every num_clusters-th, or, with args.next_item, whichever is
-// next when one is done.  There the producer of rank 0 draws them and tells everybody by way of
-// slots.
-template <typename Config>
+// next when one is done.  There the thread of rank 0 that fills boxes draws them and tells
+// everybody by way of slots.
+template <typename Config, bool kWholeWarp>
 class Items {
  public:
   __device__ __forceinline__ Items(const Args& args, Shared<Config>& shared)
       : args_(args), shared_(shared), item_(static_cast<int>(blockIdx.x) / kClusterSize) {}
 
-  __device__ __forceinline__ int item() const { return item_; }
   __device__ __forceinline__ bool exists() const {
     return item_ < shared_.first_items[args_.num_groups];
   }
 
-  // By rank 1.
+  struct Item {
+    Work work;
+    bool shares_b;
+    int boxes;  // of rows
+  };
+  __device__ __forceinline__ Item item(int rank) const {
+    const int group = group_of(shared_.first_items, args_.num_groups, item_);
+    const Tile tile = GroupTiles(shared_.group_rows[group], args_.n)
+                          .tile(item_ - shared_.first_items[group], rank);
+    return {{group, shared_.group_begin[group] + tile.row, tile.num_rows, tile.column,
+             tile.is_small ? 1 : 0},
+            tile.shares_b,
+            (tile.num_rows + kBoxRowsA - 1) / kBoxRowsA};
+  }
+
+  // By who draws: early in an item, and late in it.
+  __device__ __forceinline__ void draw() {
+    if (args_.next_item != nullptr) {
+      drawn_ = num_clusters() + atomicAdd(args_.next_item, 1);
+    }
+  }
+  __device__ __forceinline__ void tell() const {
+    if (args_.next_item == nullptr) {
+      return;
+    }
+    ptx::mbarrier_wait_parity(&shared_.item_empty[slot_], parity_ ^ 1);
+    for (uint32_t rank = 0; rank < kClusterSize; ++rank) {
+      ptx::st_async(&shared_.items[slot_], drawn_, &shared_.item_full[slot_], rank);
+    }
+  }
+
+  // At its end, by everybody.
   __device__ __forceinline__ void advance() {
     if (args_.next_item == nullptr) {
       item_ += num_clusters();
       return;
     }
-    if (is_leader()) {
+    if constexpr (!kWholeWarp) {
       ptx::mbarrier_arrive_expect_tx(&shared_.item_full[slot_], sizeof(int));
     }
     ptx::mbarrier_wait_parity(&shared_.item_full[slot_], parity_);
     item_ = shared_.items[slot_];
-    __syncwarp();
-    if (is_leader()) {
+    if constexpr (kWholeWarp) {
+      __syncwarp();
+    }
+    if (!kWholeWarp || threadIdx.x % kWarp == 0) {
       ptx::mbarrier_arrive_cluster(&shared_.item_empty[slot_], 0);
     }
-    next_slot();
+    if (++slot_ == kItemSlots) {
+      slot_ = 0;
+      parity_ ^= 1;
+    }
   }
 
-  // By rank 0: early in an item, late in it, and at its end.
-  __device__ __forceinline__ void draw() {
-    drawn_ = item_ + num_clusters();
-    if (args_.next_item != nullptr && is_leader()) {
-      drawn_ = num_clusters() + atomicAdd(args_.next_item, 1);
-    }
-  }
-  __device__ __forceinline__ void tell() {
-    if (args_.next_item == nullptr) {
-      return;
-    }
-    ptx::mbarrier_wait_parity(&shared_.item_empty[slot_], parity_ ^ 1);
-    if (is_leader()) {
-      ptx::st_async(&shared_.items[slot_], drawn_, &shared_.item_full[slot_], 1);
-    }
-    next_slot();
-  }
-  __device__ __forceinline__ void take_drawn() { item_ = __shfl_sync(0xffffffffu, drawn_, 0); }
-
-  // By the same once nothing is left: the last cluster leaves the counters as it found them.
+  // By who draws, once nothing is left: the last cluster leaves the counters as it found them.
   __device__ __forceinline__ void finish() const {
-    if (args_.next_item != nullptr && is_leader() &&
-        atomicAdd(args_.next_item + 1, 1) == num_clusters() - 1) {
+    if (args_.next_item != nullptr && atomicAdd(args_.next_item + 1, 1) == num_clusters() - 1) {
       args_.next_item[0] = 0;
       args_.next_item[1] = 0;
     }
@@ -71,13 +88,6 @@ class Items {
  private:
   static __device__ __forceinline__ int num_clusters() {
     return static_cast<int>(gridDim.x) / kClusterSize;
-  }
-  static __device__ __forceinline__ bool is_leader() { return threadIdx.x % kWarp == 0; }
-  __device__ __forceinline__ void next_slot() {
-    if (++slot_ == kItemSlots) {
-      slot_ = 0;
-      parity_ ^= 1;
-    }
   }
 
   const Args& args_;
@@ -88,28 +98,18 @@ class Items {
   uint32_t parity_ = 0;
 };
 
-// Scales of the rows of a tile, and of its two times 128 columns, for one block of K.
-template <typename Config>
-__device__ __forceinline__ void copy_scales(const Args& args,
-                                            Shared<Config>& shared,
-                                            const Ring<Config>& ring,
-                                            const Work& work,
-                                            int boxes,
-                                            int block,
-                                            int blocks) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int row = lane; row < boxes * kBoxRowsA; row += kWarp) {
-    const int64_t from = min(work.row + row, args.num_rows - 1);
-    ptx::copy_async_4(&shared.a_scale[ring.stage][row], args.a_scale + from * blocks + block);
-  }
-  if (lane < 2) {
-    const int columns = (args.n + kScaleBlock - 1) / kScaleBlock;
-    const int64_t column = min(work.column / kScaleBlock + lane, columns - 1);
-    ptx::copy_async_4(&shared.b_scale[ring.stage][lane],
-                      args.b_scale + (int64_t{work.group} * columns + column) * blocks + block);
-  }
-  ptx::mbarrier_arrive_after_copies(&shared.full[ring.stage]);
-}
+// Of kBoxRowsB columns, in the order of sm90_launch.h; past the last column there are zeros.
+struct BoxOfB {
+  int at[5];
+
+  __device__ __forceinline__ BoxOfB(const Args& args, int group, int column, int k)
+      : at{k, 0, 0, 0,
+           column < args.n ? group * (args.n / kColumnsInOrder) + column / kColumnsInOrder
+                           : kNowhere} {}
+
+ private:
+  static constexpr int kNowhere = 1 << 30;
+};
 
 // The boxes of one block of K.
 template <typename Config>
@@ -119,42 +119,44 @@ __device__ __forceinline__ void load_stage(const Args& args,
                                            bool shares_b,
                                            int rank,
                                            int boxes,
-                                           int k,
-                                           uint64_t* full) {
+                                           int k) {
   constexpr uint16_t kBoth = (1 << kClusterSize) - 1;
+  const auto box_of_b = [&](int half) {
+    return BoxOfB(args, work.group, work.column + half * kBoxRowsB, k);
+  };
   if (shares_b) {
-    for (int box = 0; box < boxes; ++box) {
-      ptx::tensor_load(ring.a() + box * kBoxBytesA, &args.a, k, work.row + box * kBoxRowsA, full);
+    if (boxes == kTileRows / kBoxRowsA) {
+      ptx::tensor_load(ring.a(), &args.a_tiles, k, work.row, ring.full());
+    } else {
+      for (int box = 0; box < boxes; ++box) {
+        ptx::tensor_load(ring.a() + box * kBoxBytesA, &args.a, k, work.row + box * kBoxRowsA,
+                         ring.full());
+      }
     }
-    ptx::tensor_load_multicast(ring.b() + rank * kBoxBytesB, &args.b, k,
-                               work.column + rank * kBoxRowsB, work.group, full, kBoth);
+    ptx::tensor_load_multicast(ring.b() + rank * kBoxBytesB, &args.b, box_of_b(rank).at,
+                               ring.full(), kBoth);
   } else {
     for (int box = rank; box < boxes; box += kClusterSize) {
       ptx::tensor_load_multicast(ring.a() + box * kBoxBytesA, &args.a, k,
-                                 work.row + box * kBoxRowsA, full, kBoth);
+                                 work.row + box * kBoxRowsA, ring.full(), kBoth);
     }
-    ptx::tensor_load(ring.b(), &args.b, k, work.column, work.group, full);
-    ptx::tensor_load(ring.b() + kBoxBytesB, &args.b, k, work.column + kBoxRowsB, work.group, full);
+    ptx::tensor_load(ring.b(), &args.b, box_of_b(0).at, ring.full());
+    ptx::tensor_load(ring.b() + kBoxBytesB, &args.b, box_of_b(1).at, ring.full());
   }
 }
 
-// One warp of each CTA: keeps the stages filled, and says what they are for.
+// One thread of each CTA: loads boxes, and says what they are for.
 template <typename Config>
-__device__ __forceinline__ void produce(const Args& args, Shared<Config>& shared) {
-  Ring<Config> ring{shared};
-  const bool is_leader = threadIdx.x % kWarp == 0;
+__device__ __forceinline__ void fill_boxes(const Args& args,
+                                           Shared<Config>& shared,
+                                           Ring<Config> ring) {
   const int rank = static_cast<int>(ptx::cluster_rank());
   const int blocks = num_blocks<Config>(args);
   // Late enough to balance, early enough that nobody waits.
   const int tell_at = max(blocks - Config::kStages, 0);
-  Items<Config> items(args, shared);
+  Items<Config, false> items(args, shared);
   while (items.exists()) {
-    const int group = group_of(shared.first_items, args.num_groups, items.item());
-    const Tile tile = GroupTiles(shared.group_rows[group], args.n)
-                          .tile(items.item() - shared.first_items[group], rank);
-    const Work work{group, shared.group_begin[group] + tile.row, tile.num_rows, tile.column,
-                    tile.is_small ? 1 : 0};
-    const int boxes = (tile.num_rows + kBoxRowsA - 1) / kBoxRowsA;
+    const auto [work, shares_b, boxes] = items.item(rank);
     if (rank == 0) {
       items.draw();
     }
@@ -163,38 +165,66 @@ __device__ __forceinline__ void produce(const Args& args, Shared<Config>& shared
         items.tell();
       }
       ring.await_empty();
-      uint64_t* full = &shared.full[ring.stage];
-      if (is_leader) {
-        if (block == 0) {
-          shared.work[ring.stage] = work;
-        }
-        ptx::mbarrier_arrive_expect_tx(full, static_cast<uint32_t>(boxes * kBoxBytesA + kBytesB));
-        load_stage(args, ring, work, tile.shares_b, rank, boxes, block * Config::kBlockElements,
-                   full);
+      if (block == 0) {
+        shared.work[ring.stage] = work;
       }
-      if constexpr (Config::kIsFp8) {
-        __syncwarp();
-        copy_scales(args, shared, ring, work, boxes, block, blocks);
-      }
+      ptx::mbarrier_arrive_expect_tx(&shared.full[ring.stage],
+                                     static_cast<uint32_t>(boxes * kBoxBytesA + kBytesB));
+      load_stage(args, ring, work, shares_b, rank, boxes, block * Config::kBlockElements);
       ring.advance();
     }
-    if (rank == 0) {
-      items.take_drawn();
-    } else {
-      items.advance();
-    }
+    items.advance();
   }
   if (rank == 0) {
     items.finish();
   }
   ring.await_empty();
-  if (is_leader) {
-    shared.work[ring.stage].num_rows = 0;
-    ptx::mbarrier_arrive(&shared.full[ring.stage]);
+  shared.work[ring.stage].num_rows = 0;
+  ptx::mbarrier_arrive(&shared.full[ring.stage]);
+}
+
+// One warp of each CTA: scales of the rows of a tile, and of its two times 128 columns.
+template <typename Config>
+__device__ __forceinline__ void fill_scales(const Args& args,
+                                            Shared<Config>& shared,
+                                            Ring<Config> ring) {
+  static_assert(kBoxRowsA == kWarp);
+  constexpr int kBoxes = kTileRows / kBoxRowsA;
+  const int rank = static_cast<int>(ptx::cluster_rank());
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int blocks = num_blocks<Config>(args);
+  const int64_t last_column_block = (args.n + kScaleBlock - 1) / kScaleBlock - 1;
+  Items<Config, true> items(args, shared);
+  while (items.exists()) {
+    const auto [work, shares_b, boxes] = items.item(rank);
+    const float* of_rows[kBoxes];
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      const int64_t row = min(work.row + box * kBoxRowsA + lane, args.num_rows - 1);
+      of_rows[box] = args.a_scale + row * blocks;
+    }
+    const int64_t column_block = min(int64_t{work.column / kScaleBlock + lane}, last_column_block);
+    const float* of_columns =
+        args.b_scale + (work.group * (last_column_block + 1) + column_block) * blocks;
+    for (int block = 0; block < blocks; ++block) {
+      ring.await_empty();
+#pragma unroll
+      for (int box = 0; box < kBoxes; ++box) {
+        if (box < boxes) {
+          ptx::copy_async_4(&shared.a_scale[ring.stage][box * kBoxRowsA + lane],
+                            of_rows[box] + block);
+        }
+      }
+      if (lane < 2) {
+        ptx::copy_async_4(&shared.b_scale[ring.stage][lane], of_columns + block);
+      }
+      ptx::mbarrier_arrive_after_copies(&shared.full[ring.stage]);
+      ring.advance();
+    }
+    items.advance();
   }
-  if constexpr (Config::kIsFp8) {
-    ptx::mbarrier_arrive(&shared.full[ring.stage]);
-  }
+  ring.await_empty();
+  ptx::mbarrier_arrive(&shared.full[ring.stage]);
 }
 
 }  // namespace moebius::cuda::sm90

@@ -4,6 +4,7 @@
 // Shared memory of the grouped GEMM's kernel, and its ring of stages.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/cuda/ptx.cuh"
@@ -35,9 +36,10 @@ struct Config {
   static constexpr int kConsumerRegisters = 224;
   static constexpr int kProducerRegisters = 56;
   static constexpr int kBlockElements = kFp8 ? kBlockBytes : kBlockBytes / 2;
+  static constexpr int kFillingWarps = kFp8 ? 2 : 1;  // of a CTA
 };
 
-// What a consumer has to do, from the stage on at which the producer says so.
+// What a consumer has to do, from the stage on whose filler says so.
 struct Work {
   int group;
   int row;       // first row, in a and out
@@ -53,43 +55,63 @@ struct Shared {
   float a_scale[Config::kStages][Config::kIsFp8 ? kTileRows : 1];
   float b_scale[Config::kStages][2];  // of either half of the columns
   Work work[Config::kStages];         // of the tile whose first block a stage has
-  uint64_t full[Config::kStages];     // of the bytes of a stage
+  uint64_t full[Config::kStages];     // of the bytes of a stage, and of its scales
   uint64_t empty[Config::kStages];    // of the consumer warps of both CTAs
   uint64_t item_full[kItemSlots];
-  uint64_t item_empty[kItemSlots];  // in rank 0: of the producer of rank 1
+  uint64_t item_empty[kItemSlots];  // in rank 0: of all that fill stages
   int items[kItemSlots];
   int first_items[kMaxGroups + 1];
   int group_begin[kMaxGroups];
   int group_rows[kMaxGroups];
 };
 
-// A place in the ring of stages; producer and consumers each go through it on their own.
+// A place in the ring of stages; the warps that fill it and those that empty it each go through it
+// on their own.  By shared addresses: the compiler works out that of an object anew at every use.
 template <typename Config>
 struct Ring {
-  Shared<Config>& shared;
+  uint32_t base;                // of Shared
+  uint32_t lane = ptx::lane();  // of this thread
   int stage = 0;
   uint32_t parity = 0;
 
-  __device__ __forceinline__ uint8_t* a() const { return shared.stages[stage]; }
-  __device__ __forceinline__ uint8_t* b() const { return shared.stages[stage] + kBytesA; }
+  // By whole warps.
+  __device__ __forceinline__ explicit Ring(const Shared<Config>& shared)
+      : base(ptx::uniform(ptx::shared_address(&shared))) {}
+
+  __device__ __forceinline__ uint32_t a() const {
+    return base + offsetof(Shared<Config>, stages) + stage * kStageBytes;
+  }
+  __device__ __forceinline__ uint32_t b() const { return a() + kBytesA; }
+  __device__ __forceinline__ uint32_t full() const {
+    return base + offsetof(Shared<Config>, full) + stage * sizeof(uint64_t);
+  }
+  __device__ __forceinline__ uint32_t empty(int of_stage) const {
+    return base + offsetof(Shared<Config>, empty) + of_stage * sizeof(uint64_t);
+  }
+  __device__ __forceinline__ float a_scale(int row) const {
+    return ptx::ld_shared(base + offsetof(Shared<Config>, a_scale) +
+                          (stage * kTileRows + row) * sizeof(float));
+  }
+  __device__ __forceinline__ float b_scale(int half) const {
+    return ptx::ld_shared(base + offsetof(Shared<Config>, b_scale) +
+                          (2 * stage + half) * sizeof(float));
+  }
+
   __device__ __forceinline__ void advance() {
     if (++stage == Config::kStages) {
       stage = 0;
       parity ^= 1;
     }
   }
-  __device__ __forceinline__ void await_full() const {
-    ptx::mbarrier_wait_parity(&shared.full[stage], parity);
-  }
+  __device__ __forceinline__ void await_full() const { ptx::mbarrier_wait_parity(full(), parity); }
   // Of a new barrier the phase before the first counts as complete.
   __device__ __forceinline__ void await_empty() const {
-    ptx::mbarrier_wait_parity(&shared.empty[stage], parity ^ 1);
+    ptx::mbarrier_wait_parity(empty(stage), parity ^ 1);
   }
-  // By every consumer warp once it has read the stage.  Both producers write it, by multicast.
+  // By every consumer warp once it has read the stage.  Both CTAs fill it, by multicast.
   __device__ __forceinline__ void release(int of_stage) const {
-    const unsigned lane = threadIdx.x % kWarp;
     if (lane < kClusterSize) {
-      ptx::mbarrier_arrive_cluster(&shared.empty[of_stage], lane);
+      ptx::mbarrier_arrive_cluster(ptx::cluster_address(empty(of_stage), lane));
     }
   }
 };
