@@ -48,15 +48,16 @@ __global__ void __launch_bounds__(kWarpgroups* kWarpgroup, 1)
   }
   ptx::fence_proxy_async_shared();
   __syncthreads();
-  const uint64_t a = ptx::wgmma_descriptor(operands);
-  const uint64_t b = ptx::wgmma_descriptor(operands + kRows * kRowBytes);
+  const uint32_t a = ptx::wgmma_descriptor_low(ptx::shared_address(operands));
+  const uint32_t b = ptx::wgmma_descriptor_low(ptx::shared_address(operands + kRows * kRowBytes));
   float sums[Type::kColumns / 2] = {};
   for (int round = 0; round < rounds; ++round) {
     ptx::wgmma_pin(sums);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      Type::multiply(sums, a + 2 * step, b + 2 * step);
+      Type::multiply(sums, ptx::wgmma_descriptor(a + 2 * step),
+                     ptx::wgmma_descriptor(b + 2 * step));
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();

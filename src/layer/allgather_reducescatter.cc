@@ -55,8 +55,7 @@ class AllGatherReduceScatter final : public PrepareFinalize {
   }
   Support can_be_captured() const override {
     return Support::no(
-        "allgather_reducescatter copies between streams of several ranks, which no graph of one "
-        "rank "
+        "allgather_reducescatter copies between streams of several ranks, which no graph of one rank "
         "can hold");
   }
 
