@@ -55,8 +55,8 @@ class AllGatherReduceScatter final : public PrepareFinalize {
   }
   Support can_be_captured() const override {
     return Support::no(
-        "allgather_reducescatter copies between streams of several ranks, which no graph of one rank "
-        "can hold");
+        "allgather_reducescatter copies between streams of several ranks: no graph of one can hold "
+        "that");
   }
 
   int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
