@@ -199,7 +199,14 @@ TEST_F(CudaTest, AWrappedStreamIsTheCallers) {
 TEST_F(CudaTest, MemoryComesAndGoesWhileAKernelRuns) {
   const Stream held_stream = Stream::cuda(0);
   const Stream stream = Stream::cuda(0);
+  cuda::MappedMemory mapped(sizeof(int), 0);
+  mapped.host_as<int>()[0] = 7;
+  const std::byte* used = mapped.host();
   const HeldKernel held(held_stream);
+  mapped = {};
+  mapped = cuda::MappedMemory(sizeof(int), 0);
+  EXPECT_EQ(mapped.host(), used);
+  EXPECT_EQ(mapped.host_as<int>()[0], 0);
   for (int round = 0; round < 3; ++round) {
     const Tensor small = Tensor::zeros({1000}, DType::kU8, Device::cuda(0));
     // More than is kept, so that the driver takes and maps memory.

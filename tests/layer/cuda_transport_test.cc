@@ -146,6 +146,7 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
     pf->finalize(done, context);
     seen.tensors.push_back(place.bring(done.output));
     place.stream.synchronize();
+    pf->check();
   }
   if (const auto statistics = pf->statistics()) {
     const Tensor all = Tensor::empty({3}, DType::kI64);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 
 #include "comm/cuda/high_throughput.h"
 #include "comm/cuda/high_throughput_nodes.h"
@@ -20,41 +19,6 @@
 #include "moebius/log.h"
 
 namespace moebius::comm {
-
-namespace {
-
-// Mapped memory is used again rather than given back, which would wait for the device, where
-// kernels of other ranks may be waiting for this one.
-std::shared_ptr<cuda::MappedMemory> lend_mapped(int index) {
-  struct Free {
-    int index;
-    cuda::MappedMemory memory;
-  };
-  static std::mutex mutex;
-  static auto& free = *new std::vector<Free>;  // leaked: objects of static life may come back late
-  cuda::MappedMemory memory;
-  {
-    const std::lock_guard lock(mutex);
-    const auto found =
-        std::find_if(free.begin(), free.end(), [&](const Free& f) { return f.index == index; });
-    if (found != free.end()) {
-      memory = found->memory;
-      free.erase(found);
-    }
-  }
-  if (memory.bytes() == 0) {
-    memory =
-        cuda::MappedMemory(kHostCountsOffset + static_cast<int64_t>(sizeof(HostCounts)), index);
-  }
-  std::fill_n(memory.host(), memory.bytes(), std::byte{0});
-  return {new cuda::MappedMemory(memory), [index](cuda::MappedMemory* m) {
-            const std::lock_guard lock(mutex);
-            free.push_back({index, *m});
-            delete m;
-          }};
-}
-
-}  // namespace
 
 const CudaHandle& own_cuda_handle(const DispatchHandle& handle) {
   const auto* own = dynamic_cast<const CudaHandle*>(&handle);
@@ -96,12 +60,13 @@ CudaHighThroughput::CudaHighThroughput(Group& g,
                                 DType::kI32, device_);
   bank_table_ = Tensor::zeros({kMaxBanks, num_ranks}, DType::kI64, device_);
   state_ = Tensor::zeros({static_cast<int64_t>(sizeof(CallState))}, DType::kU8, device_);
-  mapped_ = lend_mapped(device_.index);
+  mapped_ = cuda::MappedMemory(kHostCountsOffset + static_cast<int64_t>(sizeof(HostCounts)),
+                               device_.index);
   control_ = group.make_window("high throughput control", control_layout_.bytes());
   signals_.rank = group.rank();
   signals_.num_ranks = num_ranks;
   signals_.timeout_ns = static_cast<uint64_t>(std::chrono::nanoseconds(group.timeout()).count());
-  signals_.record = mapped_->device_as<FaultRecord>();
+  signals_.record = mapped_.device_as<FaultRecord>();
   for (int r = 0; r < num_ranks; ++r) {
     signals_.abort[r] = reinterpret_cast<uint64_t*>(control_->peer(r) + ControlLayout::kAbort);
   }
@@ -115,7 +80,7 @@ CudaHighThroughput::~CudaHighThroughput() {
   }
   try {
     if (broken_) {
-      std::atomic_ref(mapped_->host_as<FaultRecord>()->stop).store(1);
+      std::atomic_ref(mapped_.host_as<FaultRecord>()->stop).store(1);
     }
     last_stream_->synchronize();  // kernels may still use what goes now; their waits are bounded
   } catch (const Error& error) {
@@ -135,7 +100,7 @@ void CudaHighThroughput::load_kernels() {
 }
 
 void CudaHighThroughput::check() {
-  auto* record = mapped_->host_as<FaultRecord>();
+  auto* record = mapped_.host_as<FaultRecord>();
   const uint64_t fault = std::atomic_ref(record->fault).load();
   if (!broken_ && fault != 0 && unpack_fault(fault).reason == FaultReason::kStopped) {
     broken_ = told_by_hosts();

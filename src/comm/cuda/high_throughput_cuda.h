@@ -140,10 +140,10 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   // Former ones, where graphs may have recorded them: once there was a call with a capacity.
   bool keeps_windows_ = false;
   std::vector<std::unique_ptr<Window>> outgrown_;
-  Tensor bank_table_;                           // u64 [kMaxBanks, R]
-  Tensor block_counts_;                         // i32 [blocks, R + E]
-  Tensor state_;                                // CallState
-  std::shared_ptr<cuda::MappedMemory> mapped_;  // FaultRecord, then HostCounts
+  Tensor bank_table_;          // u64 [kMaxBanks, R]
+  Tensor block_counts_;        // i32 [blocks, R + E]
+  Tensor state_;               // CallState
+  cuda::MappedMemory mapped_;  // FaultRecord, then HostCounts
   SignalContext signals_;
   uint32_t tag_ = 0;
   std::shared_ptr<Transfer> unsettled_;

@@ -115,8 +115,8 @@ void CudaHighThroughput::launch(Transfer& transfer) {
 }
 
 HostCounts::Status CudaHighThroughput::await_counts(uint32_t tag) {
-  auto* record = mapped_->host_as<FaultRecord>();
-  const auto* counts = reinterpret_cast<const HostCounts*>(mapped_->host() + kHostCountsOffset);
+  auto* record = mapped_.host_as<FaultRecord>();
+  const auto* counts = reinterpret_cast<const HostCounts*>(mapped_.host() + kHostCountsOffset);
   // The kernel has the deadline; the host's is for a device that does not answer at all, and
   // looks for failures of other hosts meanwhile.
   const Deadline deadline = Deadline::after(2 * group.timeout() + std::chrono::seconds(5));
@@ -160,7 +160,7 @@ void CudaHighThroughput::start(const std::shared_ptr<Transfer>& transfer, int64_
     transfer->is_settled = true;
     return;
   }
-  transfer->args.host = reinterpret_cast<HostCounts*>(mapped_->device() + kHostCountsOffset);
+  transfer->args.host = reinterpret_cast<HostCounts*>(mapped_.device() + kHostCountsOffset);
   transfer->args.host_tag = ++tag_;
   launch(*transfer);
   unsettled_ = transfer;
@@ -200,7 +200,7 @@ void CudaHighThroughput::settle(const Transfer& transfer) {
 // Where the route is known they are there already.
 void CudaHighThroughput::read_counts(Transfer& transfer) const {
   if (transfer.made) {
-    const auto* counts = reinterpret_cast<const HostCounts*>(mapped_->host() + kHostCountsOffset);
+    const auto* counts = reinterpret_cast<const HostCounts*>(mapped_.host() + kHostCountsOffset);
     transfer.counts.assign(counts->copies, counts->copies + int64_t{group.size()} * group.size());
   }
 }

@@ -5,8 +5,9 @@
 //
 // For small things a kernel tells the host (counts, failure records).  The host reads what a kernel
 // wrote with `volatile` or atomic loads, the kernel stores with .sys scope.
-// Taking it and giving it back may wait for the device: do both while no kernel waits for this
-// rank. In a build without CUDA only the declaration exists; nothing makes one there.
+// Taking it may wait for the device: do so while no kernel waits for this rank.  Giving it back
+// does not: it stays for the next taker.  REQUIRES: the last handle goes only after the work that
+// uses the memory. In a build without CUDA only the declaration exists; nothing makes one there.
 #pragma once
 
 #include <cstddef>

@@ -130,6 +130,45 @@ std::shared_ptr<void> take_now(int64_t bytes, int index, Pool& pool) {
   return memory;
 }
 
+// Pinned host memory, mapped into every device, that is used again rather than given back: that
+// would wait for a device, where kernels of other ranks may be waiting for this one.
+class MappedBlocks {
+ public:
+  std::shared_ptr<std::byte> take(size_t bytes) {
+    std::byte* block = take_again(bytes);
+    if (block == nullptr) {
+      void* taken = nullptr;
+      check_cuda(cudaHostAlloc(&taken, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
+                 fmt::format("cudaHostAlloc of {} bytes", bytes));
+      block = static_cast<std::byte*>(taken);
+    }
+    return {block, [this, bytes](std::byte* p) {
+              const std::lock_guard lock(mutex_);
+              unused_[bytes].push_back(p);
+            }};
+  }
+
+ private:
+  std::byte* take_again(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::byte*>& blocks = unused_[bytes];
+    if (blocks.empty()) {
+      return nullptr;
+    }
+    std::byte* block = blocks.back();
+    blocks.pop_back();
+    return block;
+  }
+
+  std::mutex mutex_;
+  std::map<size_t, std::vector<std::byte*>> unused_;  // by size
+};
+
+MappedBlocks& mapped_blocks() {
+  static auto& blocks = *new MappedBlocks;  // leaked, as the pools
+  return blocks;
+}
+
 }  // namespace
 
 void give_back_unused_memory(int index) {
@@ -213,14 +252,10 @@ MappedMemory::MappedMemory(int64_t bytes, int index) : bytes_(bytes) {
   expect_usable(index);
   const DeviceGuard guard(index);
   const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
-  void* host = nullptr;
-  check_cuda(cudaHostAlloc(&host, size, cudaHostAllocMapped | cudaHostAllocPortable),
-             fmt::format("cudaHostAlloc of {} bytes", bytes));
-  host_ = {static_cast<std::byte*>(host),
-           [](std::byte* p) { log_cuda_error(cudaFreeHost(p), "cudaFreeHost"); }};
+  host_ = mapped_blocks().take(size);
   std::fill_n(host_.get(), size, std::byte{0});
   void* device = nullptr;
-  check_cuda(cudaHostGetDevicePointer(&device, host, 0), "cudaHostGetDevicePointer");
+  check_cuda(cudaHostGetDevicePointer(&device, host_.get(), 0), "cudaHostGetDevicePointer");
   device_ = static_cast<std::byte*>(device);
 }
 
