@@ -158,7 +158,8 @@ INSTANTIATE_TEST_SUITE_P(All,
 
 // Vector code may differ from the specification in the last bits of f32, which moves a few values
 // to the next one of a narrower dtype, at each of two roundings.  (1 + tanh) of the specification
-// cancels for negative gates, hence the absolute part: a few units of f32 at inputs near 10.
+// cancels for negative gates, hence the absolute part: a few units of f32 at inputs near 10.  So
+// does (1 + erf), of which the CPU has the specification's and a GPU its own.
 TEST_P(ActivationOn, AgreesWithTheSpecificationForEverySpecDtypeAndWidth) {
   std::vector<ActivationSpec> specs;
   for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh}) {
@@ -187,7 +188,9 @@ TEST_P(ActivationOn, AgreesWithTheSpecificationForEverySpecDtypeAndWidth) {
           ASSERT_NEAR(get_float(actual, i), e, 2 * step * std::abs(e) + 2e-6) << i;
           differ += get_float(actual, i) != get_float(expected, i);
         }
-        if (dtype != DType::kF32 && spec.kind != Activation::kGeluTanh) {
+        const bool cancels = spec.kind == Activation::kGeluTanh ||
+                             (spec.kind == Activation::kGelu && GetParam() == DeviceType::kCuda);
+        if (dtype != DType::kF32 && !cancels) {
           EXPECT_LE(differ, 1 + expected.numel() / 200);
         }
       }

@@ -390,6 +390,7 @@ TEST_P(LowLatencyCuda, HearsOfAFaultThoughARankGivenUpTellsOfAnother) {
   }
   const Problem p = make_problem(3 * num_ranks() + 1, 4, 1024);
   const int dead = num_ranks() - 1;
+  const Reference reference = run_on_cpu(p, {kNone}, 1, dead);
   const milliseconds timeout(500);
   std::atomic<int> num_told{0};
   std::atomic<int> num_done{0};
@@ -405,6 +406,7 @@ TEST_P(LowLatencyCuda, HearsOfAFaultThoughARankGivenUpTellsOfAnother) {
         r.group.barrier("made");
         if (rank != dead) {
           r.gpu.set_dead(dead, true);
+          check_call(r, reference[static_cast<size_t>(rank)][0]);
         }
         const int turn = rank == 1 ? 0 : rank == dead ? 1 : 2;
         EXPECT_TRUE(wait_until([&] { return num_told >= turn; }));
