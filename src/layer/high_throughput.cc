@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "comm/shared_gpu.h"
 #include "layer/cuda/rows.h"
 #include "layer/flight.h"
 #include "layer/prepare_rows.h"
@@ -34,6 +35,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
       : group_(group),
         comm_sms_(std::max(dispatch.num_sms, combine.num_sms)),
         capacity_(capacity),
+        ranks_on_gpu_(comm::ranks_on_this_gpu(group)),
         transport_(group, std::move(placement), dispatch, combine) {}
 
   std::string_view name() const override { return "high_throughput"; }
@@ -48,7 +50,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
     if (group_.topology().num_nodes() > 1) {
       return Support::no("high_throughput over several nodes exchanges messages between hosts");
     }
-    return capacity_ ? Support::yes()
+    return capacity_ ? comm::can_replay_on_one_gpu(ranks_on_gpu_)
                      : Support::no(
                            "high_throughput waits on the host for the number of rows, unless the "
                            "layer has a capacity");
@@ -86,6 +88,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   Group& group_;
   int comm_sms_;
   std::optional<int64_t> capacity_;  // 0: all tokens
+  int ranks_on_gpu_;
   HighThroughput transport_;
   // Of the call under way, by micro-batch.
   std::map<int, std::shared_ptr<const DispatchHandle>> handles_;
