@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "comm/cuda/cuda_group.h"
 #include "comm/cuda/low_latency_kernels.h"
@@ -16,6 +17,7 @@
 #include "core/cuda/device.h"
 #include "core/cuda/host_memory.h"
 #include "core/cuda/runtime.h"
+#include "moebius/log.h"
 
 namespace moebius {
 
@@ -73,6 +75,7 @@ struct Place {
 class CudaLowLatency final : public LowLatency::State {
  public:
   CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
+  ~CudaLowLatency() override;
 
   Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
                                                    const Tensor& topk_ids,
@@ -150,6 +153,7 @@ class CudaLowLatency final : public LowLatency::State {
   int64_t combine_shared_ = 0;
   int max_unit_parts_ = 1;
   CombineTuning tuning_ = combine_tuning;
+  std::optional<Stream> last_stream_;  // of the latest kernel
 };
 
 CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
@@ -198,6 +202,16 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   comm::load_low_latency_resume(device_.index);
   // Nobody's kernels may wait for a rank that is still at the above, which may wait for the device.
   group.barrier("low latency set-up");
+}
+
+CudaLowLatency::~CudaLowLatency() {
+  try {
+    if (last_stream_) {
+      last_stream_->synchronize();  // kernels may still use what goes now; their waits are bounded
+    }
+  } catch (const Error& error) {
+    log(LogLevel::kError, error.what());
+  }
 }
 
 void CudaLowLatency::check() const {
@@ -306,6 +320,7 @@ void CudaLowLatency::launch(comm::LowLatencyDispatchCall& call, int phases, cons
   call.call.phases = phases;
   comm::launch_low_latency_dispatch(call, num_blocks_, dispatch_shared_, device_.index,
                                     stream.native_handle());
+  last_stream_ = stream;
 }
 
 LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
@@ -393,6 +408,7 @@ void CudaLowLatency::launch(comm::LowLatencyCombineCall& call, int phases, const
   const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections;
   comm::launch_low_latency_combine(call, num_blocks_, uses_stages ? combine_shared_ : 0,
                                    device_.index, stream.native_handle());
+  last_stream_ = stream;
 }
 
 Pending<void> CudaLowLatency::combine_async(const Tensor& x,
