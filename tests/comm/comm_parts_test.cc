@@ -18,6 +18,7 @@
 #include "comm/common_ids.h"
 #include "comm/cpu_sets.h"
 #include "comm/nccl/version.h"
+#include "comm/shared_gpu.h"
 #include "comm/started.h"
 #include "comm/stream_copy.h"
 #include "moebius/error.h"
@@ -258,6 +259,27 @@ TEST(Mpi, KnowsItsLaunchers) {
     EXPECT_TRUE(launched_by_mpi()) << name;
     unsetenv(name);
   }
+}
+
+TEST(SharedGpu, GraphsNeedAHardwareQueuePerStream) {
+  EXPECT_TRUE(comm::can_replay_on_one_gpu(1));
+  EXPECT_TRUE(comm::can_replay_on_one_gpu(5));
+  const Support six = comm::can_replay_on_one_gpu(6);
+  EXPECT_FALSE(six);
+  for (const char* word : {"6 ranks share a GPU", "at most 5", "there are 32"}) {
+    EXPECT_NE(six.reason.find(word), std::string::npos) << six.reason;
+  }
+}
+
+// Ranks on CPUs share none, and need not ask each other.
+TEST(SharedGpu, RanksOnCpusShareNone) {
+  ThreadGroupOptions options;
+  options.num_ranks = 2;
+  run_thread_ranks(options, [](Group& group) {
+    const int64_t epoch = group.epoch();
+    EXPECT_EQ(comm::ranks_on_this_gpu(group), 1);
+    EXPECT_EQ(group.epoch(), epoch);
+  });
 }
 
 }  // namespace
