@@ -11,7 +11,7 @@
 //
 // On GPUs no host waits and all calls may be captured in a CUDA graph; on one node: over several,
 // hosts wait for counts.  An object's calls go to one stream, or the caller orders its streams by
-// events.  Bytes are in the traffic() of the group once the work of their call is done.
+// events.  On one node their bytes are not in the traffic of the group, see statistics().
 #pragma once
 
 #include <cstdint>

@@ -152,6 +152,10 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
   if (r.ranks.size() == 1 && r.plan.backend == All2AllBackend::kNone) {
     return;
   }
+  // Kernels of low latency store rows where they belong, and count none of it.
+  const bool counts_bytes =
+      options.device == "cpu" || r.plan.backend != All2AllBackend::kLowLatency;
+  const auto bytes = [&](int64_t count) { return counts_bytes ? Json(count) : Json(); };
   int64_t intra = 0;
   int64_t inter = 0;
   int64_t selections = 0;
@@ -178,8 +182,8 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                              f.num_experts,
                              f.max_expert_rows,
                              mean_expert_rows,
-                             f.intra_node_bytes,
-                             f.inter_node_bytes,
+                             bytes(f.intra_node_bytes),
+                             bytes(f.inter_node_bytes),
                              f.call_us,
                              f.waited_us};
     row.insert(row.end(), f.stage_us.begin(), f.stage_us.end());
@@ -196,8 +200,8 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                {"all2all", std::string(name(r.plan.backend))},
                {"monolithic", options.monolithic},
                {"ranks_per_node", options.ranks_per_node},
-               {"intra_node_bytes", intra, Unit::kBytes},
-               {"inter_node_bytes", inter, Unit::kBytes}});
+               {"intra_node_bytes", bytes(intra), Unit::kBytes},
+               {"inter_node_bytes", bytes(inter), Unit::kBytes}});
   report.line("parallel", "waiting",
               "{waited_us} for other ranks, {waited_share} of the call; {microbatches} of "
               "{asked_microbatches} micro-batches",
@@ -240,7 +244,9 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
   }
   report.table("parallel", "per_rank", columns, rows);
   report.hidden("parallel", {"expert_rows", r.expert_rows});
-  report.hidden("parallel", {"link_bytes", r.link_bytes});
+  if (counts_bytes) {
+    report.hidden("parallel", {"link_bytes", r.link_bytes});
+  }
 }
 
 // What computing hides of the communication (layer/overlap.h); in all: of the slowest rank.

@@ -119,8 +119,8 @@ TimedCalls time_calls(const RunOptions& options,
     Traffic before;
     Clock::duration waited_before{};
     if (group != nullptr) {
-      before = group->traffic();  // which a GPU may have to be asked for
       group->barrier("start of a timed call");
+      before = group->traffic();
       waited_before = group->waited();
     }
     stream.synchronize();

@@ -18,10 +18,9 @@ constexpr double kWord = 8;
 // A returned row between nodes (comm/low_latency_combine.cc).
 constexpr double kReturnedRowHeader = 16;
 
-// Of messages and returned rows; how many there may be does not matter.
-comm::CudaLowLatencyLayout cuda_layout(const Deployment& d) {
-  return comm::CudaLowLatencyLayout::make(1, d.layer.routing.topk, d.layer.hidden,
-                                          bits(d.layer.dtype) / 8, 1, 1);
+// Of a GPU's message or returned row within a node: a word each.
+double num_flags(const Deployment& d) {
+  return std::ceil(static_cast<double>(d.layer.hidden) / comm::kPartElements);
 }
 
 // A block of rows is padded field by field; between two numbers of rows by a straight line.
@@ -169,9 +168,7 @@ class Counter {
     const bool one_node = topology_.num_nodes() == 1;
     const bool by_messages = on_gpus() && !one_node;  // within nodes, too
     const double row = dispatch_row_bytes(All2AllBackend::kLowLatency, deployment_);
-    const double returned = on_gpus() && one_node
-                                ? static_cast<double>(cuda_layout(deployment_).sent_return_bytes())
-                                : row_;
+    const double flags = on_gpus() && one_node ? kWord * num_flags(deployment_) : 0;
     for (int s = 0; s < deployment_.ranks; ++s) {
       for (int r = 0; r < deployment_.ranks; ++r) {
         const bool by_message = by_messages || !same_node(s, r);
@@ -179,7 +176,7 @@ class Counter {
              by_message ? static_cast<double>(layout.mailbox_bytes())
                         : copies_.rank_copies(s, r) * row);
         send(&RankTraffic::combine, r, s,
-             copies_.rank_selections(s, r) * (by_message ? row_ + kReturnedRowHeader : returned));
+             copies_.rank_selections(s, r) * (row_ + (by_message ? kReturnedRowHeader : flags)));
       }
     }
   }
@@ -252,9 +249,8 @@ double dispatch_row_bytes(All2AllBackend backend, const Deployment& d) {
     case All2AllBackend::kLowLatency:
       break;
   }
-  if (d.device.is_cuda()) {
-    return static_cast<double>(
-        cuda_layout(d).sent_message_bytes(travels_quantized(backend, d.formats)));
+  if (d.device.is_cuda()) {  // header words, and a flag per part
+    return payload + kWord * (static_cast<double>(topk + 2) + num_flags(d));
   }
   return static_cast<double>(
       LowLatencyLayout::make({.hidden = d.layer.hidden, .topk = topk, .in_dtype = d.layer.dtype}, 1)

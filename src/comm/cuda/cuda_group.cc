@@ -122,28 +122,6 @@ std::unique_ptr<Exchange> CudaGroup::start_exchange(std::string_view op,
   return host_->start_exchange(op, sends, recvs, std::move(reader));
 }
 
-uint64_t* CudaGroup::stored_bytes() {
-  if (!stored_bytes_) {
-    stored_bytes_ = Tensor::zeros({size()}, DType::kI64, device_);
-  }
-  return reinterpret_cast<uint64_t*>(stored_bytes_.raw());
-}
-
-Traffic CudaGroup::traffic() const {
-  Traffic all = host_->traffic();
-  if (!stored_bytes_) {
-    return all;
-  }
-  std::vector<int64_t> stored(all.to_rank.size());
-  cuda::copy_now(stored.data(), stored_bytes_.raw(), stored_bytes_.nbytes(), device_.index);
-  for (int r = 0; r < size(); ++r) {
-    const int64_t bytes = stored[static_cast<size_t>(r)];
-    all.to_rank[static_cast<size_t>(r)] += bytes;
-    (topology().same_node(r) ? all.intra_node_bytes : all.inter_node_bytes) += bytes;
-  }
-  return all;
-}
-
 void throw_given_up(const Group& group, std::string_view op) {
   throw CommError(fmt::format("rank {}: {}: the exchange between GPUs did not end within {} ms and "
                               "was given up; what has come is not complete",

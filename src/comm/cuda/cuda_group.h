@@ -55,8 +55,7 @@ class CudaGroup final : public Group {
   bool has_given_up() const override { return provider_->has_given_up(); }
 
   int64_t epoch() const override { return host_->epoch(); }
-  // With what kernels have added to stored_bytes() and whose work is done.
-  Traffic traffic() const override;
+  Traffic traffic() const override { return host_->traffic(); }
   std::chrono::nanoseconds waited() const override { return host_->waited(); }
   void count_traffic(int peer, int64_t bytes) override { host_->count_traffic(peer, bytes); }
   void set_profile(Profile* profile) override { host_->set_profile(profile); }
@@ -74,15 +73,10 @@ class CudaGroup final : public Group {
   void set_dead(int rank, bool dead) override { host_->set_dead(rank, dead); }
   bool is_dead(int rank) const override { return host_->is_dead(rank); }
 
-  // For kernels that store through windows: where they add the bytes for each rank, u64 [size] in
-  // this rank's GPU's memory.
-  uint64_t* stored_bytes();
-
  private:
   const std::unique_ptr<Group> host_;  // goes after the provider, which may need it to
   const Device device_;
   const std::unique_ptr<DeviceProvider> provider_;
-  Tensor stored_bytes_;  // undefined: nobody has asked for it
 };
 
 // Where has_given_up() says so, as a CommError.

@@ -11,7 +11,6 @@
 #include <array>
 #include <optional>
 
-#include "comm/cuda/cuda_group.h"
 #include "comm/cuda/low_latency_kernels.h"
 #include "comm/shared_gpu.h"
 #include "core/cuda/device.h"
@@ -67,7 +66,7 @@ struct Place {
   Tensor scales;        // f32 [L, max_tokens * R, H / 128]
   Tensor tags;          // i32 [L, max_tokens * R]
   Tensor counts;        // i32 [L], the caller's
-  Tensor by_rank;       // i32 [3, R]: num_messages, rows_from, selections_to of LowLatencyCall
+  Tensor num_messages;  // i32 [R]
   Tensor message_rows;  // i32 [max_tokens, R, K + 1]
   std::weak_ptr<CudaHandle> result;
 };
@@ -143,7 +142,6 @@ class CudaLowLatency final : public LowLatency::State {
   Tensor device_state_;
   Tensor placement_words_;
   Tensor expert_rows_;  // i64 [L]
-  uint64_t* stored_bytes_;
   std::array<Place, 2> places_;
   int64_t calls_ = 0;
   uint32_t num_given_up_ = 0;         // how often a rank was
@@ -163,8 +161,7 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
       window_(g.make_window("low latency window", layout_.bytes())),
       record_(sizeof(FaultRecord), device_.index),
       device_state_(Tensor::zeros({sizeof(LowLatencyDeviceState)}, DType::kU8, device_)),
-      expert_rows_(Tensor::zeros({num_local()}, DType::kI64, device_)),
-      stored_bytes_(dynamic_cast<comm::CudaGroup&>(g).stored_bytes()) {
+      expert_rows_(Tensor::zeros({num_local()}, DType::kI64, device_)) {
   const Tensor words = Tensor::empty({placement.num_experts()}, DType::kI32);
   for (int64_t e = 0; e < placement.num_experts(); ++e) {
     words.data<int32_t>()[e] =
@@ -177,7 +174,7 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   for (Place& place : places_) {
     place.tags = on_device({num_local(), max_rows()}, DType::kI32);
     place.counts = on_device({num_local()}, DType::kI32);
-    place.by_rank = Tensor::zeros({3, group.size()}, DType::kI32, device_);
+    place.num_messages = Tensor::zeros({group.size()}, DType::kI32, device_);
     place.message_rows =
         on_device({options.max_tokens, group.size(), options.topk + 1}, DType::kI32);
   }
@@ -249,10 +246,7 @@ comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
   call.state = reinterpret_cast<LowLatencyDeviceState*>(device_state_.raw());
   call.place = place;
   const Place& own = places_[static_cast<size_t>(place)];
-  call.stored_bytes = stored_bytes_;
-  call.num_messages = own.by_rank[0].data<int32_t>();
-  call.rows_from = own.by_rank[1].data<int32_t>();
-  call.selections_to = own.by_rank[2].data<int32_t>();
+  call.num_messages = own.num_messages.data<int32_t>();
   call.message_rows = own.message_rows.data<int32_t>();
   return call;
 }

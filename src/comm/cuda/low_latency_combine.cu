@@ -123,7 +123,6 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     if (blockIdx.x == 0 && warp_id() == kWarps - 1) {
       tell_unpacked(call, block.dead, 0, call.state->unpacked[0]);
       tell_unpacked(call, block.dead, 1, call.state->unpacked[1]);
-      count_stored<kSum>(args, block);
     }
     if constexpr (kSum == LowLatencySum::kRanks) {
       const int num_senders = (call.phases & kReceivePhase) == 0 ? kWarps : kSendWarps;

@@ -47,10 +47,6 @@ __device__ __forceinline__ bool has_rank(uint64_t mask, int rank) {
   return (mask >> rank & 1) != 0;
 }
 
-__device__ __forceinline__ void count(uint64_t* total, int64_t n) {
-  atomicAdd(reinterpret_cast<unsigned long long*>(total), static_cast<unsigned long long>(n));
-}
-
 // All bytes that one warp moves with kUnit-byte words: kUnit 16, 4 or 2.
 template <int kUnit>
 struct UnitWord;

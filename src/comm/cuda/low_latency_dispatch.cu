@@ -35,9 +35,6 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
   const LowLatencyDispatchCall& dispatch = args.dispatch;
   const LowLatencyCall& call = dispatch.call;
   const Pointers shared = map_shared(dynamic_shared, call);
-  if (threadIdx.x < kMaxCudaRanks) {
-    block.rows_from[threadIdx.x] = 0;
-  }
 
   if ((call.phases & kSendPhase) != 0) {
     Part part;

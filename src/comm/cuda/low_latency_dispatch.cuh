@@ -19,8 +19,7 @@ struct Block {
   uint32_t epoch;
   uint64_t dead;
   bool has_failed;
-  uint64_t bases_done;               // mbarrier of the receivers
-  int32_t rows_from[kMaxCudaRanks];  // of the first block: LowLatencyCall's
+  uint64_t bases_done;  // mbarrier of the receivers
 };
 
 struct Pointers {

@@ -48,13 +48,10 @@ struct LowLatencyCall {
   LowLatencyDeviceState* state;
   int place;
   int phases;
-  uint64_t* stored_bytes;  // [R]: for each rank, in all calls, see CudaGroup
-  // Of the place, written by dispatch, read by the send half of combine.
-  int32_t* num_messages;   // [R]: of each source
-  int32_t* rows_from;      // [R]: selections of its tokens here
-  int32_t* selections_to;  // [R]: of own tokens there
-  int32_t* message_rows;   // [max_tokens, R, K + 1]: a message's row of each selection in
-                           // [L, max_tokens * R] or -1, then its token
+  // Of the place, written by the receive half of dispatch, read by the send half of combine.
+  int32_t* num_messages;  // [R]: of each source
+  int32_t* message_rows;  // [max_tokens, R, K + 1]: a message's row of each selection in
+                          // [L, max_tokens * R] or -1, then its token
 };
 
 struct LowLatencyDispatchCall {

@@ -101,17 +101,6 @@ struct CudaLowLatencyLayout {
     return l;
   }
 
-  // What is stored to a peer for a message and for a returned row: the row as it travels, and
-  // words.
-  MOEBIUS_HOST_DEVICE constexpr int64_t sent_message_bytes(bool is_cast) const {
-    const int64_t row =
-        is_cast ? hidden + 4 * (hidden / kCastGroup) : static_cast<int64_t>(hidden) * element_bytes;
-    return row + 8 * (topk + 2 + num_parts);
-  }
-  MOEBIUS_HOST_DEVICE constexpr int64_t sent_return_bytes() const {
-    return static_cast<int64_t>(hidden) * element_bytes + 8 * num_parts;
-  }
-
   MOEBIUS_HOST_DEVICE constexpr int64_t slot(int source, int64_t index) const {
     return static_cast<int64_t>(source) * max_tokens + index;
   }

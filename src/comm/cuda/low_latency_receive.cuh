@@ -9,7 +9,10 @@
 namespace moebius::comm::low_latency_dispatch {
 
 // One warp; bases of the rows of local expert l: those of lower sources come before.
-__device__ inline bool find_bases(const Args& args, Block& block, const Pointers& shared, int l) {
+__device__ inline bool find_bases(const Args& args,
+                                  const Block& block,
+                                  const Pointers& shared,
+                                  int l) {
   const LowLatencyCall& call = args.dispatch.call;
   const int num_ranks = call.layout.num_ranks;
   const int bank = bank_of(block.epoch);
@@ -36,9 +39,6 @@ __device__ inline bool find_bases(const Args& args, Block& block, const Pointers
     }
     if (source < num_ranks) {
       shared.bases[l * num_ranks + source] = total + sum - count;
-      if (blockIdx.x == 0) {
-        atomicAdd(block.rows_from + source, count);
-      }
     }
     total += __shfl_sync(kAllLanes, sum, 31);
   }
@@ -192,9 +192,6 @@ __device__ void receive(const Args& args, Block& block, const Pointers& shared) 
   ptx::mbarrier_wait_parity(&block.bases_done, 0);
   if (block.has_failed) {
     return;
-  }
-  if (blockIdx.x == 0 && static_cast<int>(threadIdx.x) < layout.num_ranks) {
-    call.rows_from[threadIdx.x] = block.rows_from[threadIdx.x];
   }
   int32_t most = 0;
   for (int source = lane_id(); source < layout.num_ranks; source += 32) {

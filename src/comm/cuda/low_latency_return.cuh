@@ -148,21 +148,6 @@ struct SendCursor {
   }
 };
 
-// One warp: the bytes that this call stores to each peer.
-template <LowLatencySum kSum>
-__device__ void count_stored(const Args& args, const Block& block) {
-  const LowLatencyCall& call = args.combine.call;
-  const int64_t row_bytes = call.layout.sent_return_bytes();
-  for (int r = lane_id(); r < call.layout.num_ranks; r += 32) {
-    if (r != call.rank && !has_rank(block.dead, r)) {
-      const int64_t bytes = kSum == LowLatencySum::kRanks
-                                ? call.num_messages[r] * row_bytes + 8 * call.selections_to[r]
-                                : call.rows_from[r] * row_bytes;
-      count(call.stored_bytes + r, bytes);
-    }
-  }
-}
-
 // The receiving half of each block: this rank's weights go to the ranks of the experts.
 __device__ inline void send_weights(const Args& args, const Block& block) {
   const LowLatencyCombineCall& combine = args.combine;

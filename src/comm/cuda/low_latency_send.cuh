@@ -191,6 +191,10 @@ __device__ void send_part(const Args& args,
   }
 }
 
+__device__ __forceinline__ void count(uint64_t* total, int32_t n) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(total), static_cast<unsigned long long>(n));
+}
+
 // The whole block; `counts` are zero.
 __device__ inline void send_counts(const Args& args, const Block& block, const Pointers& shared) {
   const LowLatencyCall& call = args.dispatch.call;
@@ -238,20 +242,10 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
       n += has_rank(shared.tokens_ranks[t], r);
     }
     n = __reduce_add_sync(kAllLanes, n);
-    int32_t selected = 0;
-    for (int e = lane_id(); e < call.num_experts; e += 32) {
-      selected += static_cast<int>(home_rank(shared.placement[e])) == r ? shared.counts[e] : 0;
-    }
-    selected = __reduce_add_sync(kAllLanes, selected);
     if (lane_id() == 0 && !has_rank(block.dead, r)) {
       ptx::st_relaxed_sys(word_at(call.windows[r], call.layout.num_messages_at(bank, call.rank)),
                           make_signal(block.epoch, static_cast<uint32_t>(n)));
       count(&call.state->copies, n);
-      call.selections_to[r] = selected;
-      if (r != call.rank) {
-        const bool is_cast = args.dispatch.cast != LowLatencyCast::kNone;
-        count(call.stored_bytes + r, n * call.layout.sent_message_bytes(is_cast));
-      }
     }
   }
 }

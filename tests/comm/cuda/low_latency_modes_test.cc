@@ -64,7 +64,6 @@ TEST_P(LowLatencyCuda, TenThousandCallsInARow) {
     const Call& expected = reference[static_cast<size_t>(r.group.rank())][0];
     const DeviceInput in = put(r, expected.in);
     const Tensor y = r.up_batched(expected.y, expected.counts);
-    const Traffic before = r.group.traffic();
     for (int call = 0; call < kCalls; ++call) {
       if (call % 197 == 0 && call / 197 % r.group.size() == r.group.rank()) {
         std::this_thread::sleep_for(milliseconds(3));
@@ -83,7 +82,6 @@ TEST_P(LowLatencyCuda, TenThousandCallsInARow) {
                 int64_t{kCalls} * expected.counts.data<int32_t>()[l]);
     }
     expect_sent(r.gpu.statistics(), expected.sent, kCalls);
-    expect_stored(r, expected, before, kCalls);
     r.gpu.reset_statistics();
     expect_sent(r.gpu.statistics(), {}, 1);
   });
@@ -121,10 +119,8 @@ TEST_P(LowLatencyCuda, GraphsMayBeReplayed) {
         cuda::copy_now(to.raw(), from.raw(), from.nbytes(), r.device.index);
       }
       r.fill_batched(y, call.y, call.counts);
-      const Traffic before = r.group.traffic();
       ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
       r.finish();
-      expect_stored(r, call, before, 1);
       expect_dispatched(got, call);
       expect_combined(in.out, call);
     }

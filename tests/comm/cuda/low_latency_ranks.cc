@@ -8,7 +8,6 @@
 #include <cstring>
 #include <string>
 
-#include "comm/low_latency_layout.h"
 #include "core/cuda/runtime.h"
 
 namespace moebius::testing {
@@ -21,17 +20,6 @@ Tensor to_dtype(const Tensor& x, DType dtype) {
     set_float(out, i, get_float(x, i));
   }
   return out;
-}
-
-// By rank, what was sent since: in units of so many bytes, which it must be made of.
-std::vector<int64_t> units_since(const Traffic& before, const Group& group, int64_t unit_bytes) {
-  std::vector<int64_t> units = group.traffic().to_rank;
-  for (size_t r = 0; r < units.size(); ++r) {
-    const int64_t bytes = units[r] - before.to_rank[r];
-    EXPECT_EQ(bytes % unit_bytes, 0) << bytes << " bytes to rank " << r;
-    units[r] = bytes / unit_bytes;
-  }
-  return units;
 }
 
 // The rows of a batched tensor that are not garbage, expert after expert: [N, ...].
@@ -160,12 +148,7 @@ Reference run_on_cpu(const Problem& p,
         call.cast = cast;
         const auto seed = static_cast<uint64_t>(i + 1);
         call.in = make_input(p, rank, seed);
-        const LowLatencyLayout layout = LowLatencyLayout::make(p.options(), group.size());
-        Traffic before = group.traffic();
         const auto result = cpu.dispatch(call.in.x, call.in.ids, cast, stream, call.in.tags);
-        if (p.ranks_per_node == 0) {
-          call.messages = units_since(before, group, layout.message_bytes());
-        }
         call.counts = result.expert_num_tokens.clone();
         call.x = pack_rows(result.x, call.counts);
         call.tags = pack_rows(result.row_tags, call.counts);
@@ -186,17 +169,7 @@ Reference run_on_cpu(const Problem& p,
             n += count;
           }
           call.out = Tensor::empty(call.in.x.shape(), p.dtype);
-          before = group.traffic();
-          if (p.sum == LowLatencySum::kRanks) {  // weights go to all live ranks
-            for (int r = 0; r < group.size(); ++r) {
-              const bool is_peer = r != rank && r != dead;
-              before.to_rank[static_cast<size_t>(r)] += is_peer ? call.in.weights.nbytes() : 0;
-            }
-          }
           cpu.combine(y, call.in.ids, call.in.weights, *result.handle, call.out, stream);
-          if (p.ranks_per_node == 0) {
-            call.returned = units_since(before, group, layout.row_bytes());
-          }
         }
         call.sent = cpu.statistics();
         reference[static_cast<size_t>(rank)].push_back(call);
@@ -273,41 +246,8 @@ void expect_sent(const TransportStatistics& got, const TransportStatistics& expe
   EXPECT_EQ(got.node_copies, times * expected.node_copies);
 }
 
-// A row and a flag for each 1024 elements of it; with a message a word per selection, a tag and a
-// token; with sums per rank the weights, a word each.
-void expect_stored(const Rank& r, const Call& call, const Traffic& before, int times) {
-  if (r.p.ranks_per_node != 0) {
-    return;  // messages, which the group counts
-  }
-  const int64_t hidden = r.p.routing.hidden;
-  const int64_t row = hidden * bits(r.p.dtype) / 8;
-  const int64_t flags = 8 * ((hidden + 1023) / 1024);
-  const int64_t message =
-      (call.cast == kNone ? row : hidden + 4 * (hidden / 128)) + 8 * (r.p.routing.topk + 2) + flags;
-  const ExpertPlacement placement = r.p.routing.placement();
-  const Traffic after = r.group.traffic();
-  int64_t all = 0;
-  for (size_t to = 0; to < after.to_rank.size(); ++to) {
-    int64_t bytes = call.messages[to] * message;
-    if (call.cast == kNone) {
-      bytes += call.returned[to] * (row + flags);
-    }
-    if (call.cast == kNone && r.p.sum == LowLatencySum::kRanks && call.messages[to] > 0) {
-      const auto* id = call.in.ids.data<int32_t>();
-      bytes += 8 * std::count_if(id, id + call.in.ids.numel(), [&](int32_t e) {
-                 return e >= 0 && placement.rank_of(e) == static_cast<int>(to);
-               });
-    }
-    EXPECT_EQ(after.to_rank[to] - before.to_rank[to], times * bytes) << "to rank " << to;
-    all += times * bytes;
-  }
-  EXPECT_EQ(after.intra_node_bytes - before.intra_node_bytes, all);
-  EXPECT_EQ(after.inter_node_bytes, before.inter_node_bytes);
-}
-
 void check_call(Rank& r, const Call& call) {
   const DeviceInput in = put(r, call.in);
-  const Traffic before = r.group.traffic();
   const auto got = r.gpu.dispatch(in.x, in.ids, call.cast, r.stream, in.tags);
   r.finish();
   expect_dispatched(got, call);
@@ -318,7 +258,6 @@ void check_call(Rank& r, const Call& call) {
     expect_combined(in.out, call);
   }
   expect_sent(r.gpu.statistics(), call.sent, 1);
-  expect_stored(r, call, before, 1);
 }
 
 void LowLatencyCuda::run_ranks(const Problem& p,

@@ -56,9 +56,6 @@ struct Call {
   Tensor y;                // packed [N, H] of in_dtype; kNone only
   Tensor out;
   TransportStatistics sent;  // this call and those before
-  // By rank, of this call, as the group's bytes tell: messages sent there, rows returned there.
-  std::vector<int64_t> messages;
-  std::vector<int64_t> returned;
 };
 
 // By rank, then by call.
@@ -107,8 +104,6 @@ DeviceInput put(const Rank& r, const Input& host);
 void expect_dispatched(const LowLatencyDispatchOutput& got, const Call& expected);
 void expect_combined(const Tensor& got, const Call& expected);
 void expect_sent(const TransportStatistics& got, const TransportStatistics& expected, int times);
-// On one node: `traffic` grows by the bytes that `times` calls store, row by row.
-void expect_stored(const Rank& r, const Call& call, const Traffic& before, int times);
 // The rank's next call, and what must come of it.
 void check_call(Rank& r, const Call& call);
 

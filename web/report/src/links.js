@@ -35,6 +35,10 @@ export function linkSection() {
     return section('links', kTitle, note('One rank has no links.'));
   }
   const matrix = at('/parallel/link_bytes');
+  if (!matrix) {
+    return section('links', kTitle, copies(),
+      note('GPUs stored the rows in each other\'s memory, and their bytes are not counted.'));
+  }
   const names = [...Array(numRanks).keys()].map((r) => `rank ${r}`);
   return section(
     'links',
