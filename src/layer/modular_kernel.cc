@@ -69,9 +69,8 @@ int64_t default_min_microbatch_tokens(int64_t num_experts,
   if (device.is_cpu()) {
     return 32;
   }
-  // An H200 does 790 TFLOP/s in bf16 and reads 4.2 TB/s: 2 * rows operations per weight of 2 bytes
-  // take as long as reading it with 190 rows.
-  constexpr int64_t kRowsPerExpert = 192;
+  // Measured on H200s: with 256 rows GEMMs take 12 % longer, see docs/performance.md.
+  constexpr int64_t kRowsPerExpert = 512;
   const int64_t rows_per_token = topk * num_ranks;  // of all ranks' tokens, for one of each rank
   return std::max<int64_t>(32,
                            (kRowsPerExpert * num_experts + rows_per_token - 1) / rows_per_token);

@@ -293,11 +293,11 @@ TEST(Microbatches, AreWorthTheirWeightsOnGpus) {
     return default_min_microbatch_tokens(num_experts, topk, num_ranks, device);
   };
   EXPECT_EQ(least(256, 8, 8, Device::cpu()), 32);
-  // 192 rows per expert: 768 tokens of each of 8 ranks, 6144 of one alone.
-  EXPECT_EQ(least(256, 8, 8, Device::cuda(0)), 768);
-  EXPECT_EQ(least(256, 8, 1, Device::cuda(0)), 6144);
-  EXPECT_EQ(least(10, 3, 3, Device::cuda(0)), 214);  // 213.3, not less
-  EXPECT_EQ(least(8, 8, 64, Device::cuda(0)), 32);
+  // 512 rows per expert: 2048 tokens of each of 8 ranks, 16384 of one alone.
+  EXPECT_EQ(least(256, 8, 8, Device::cuda(0)), 2048);
+  EXPECT_EQ(least(256, 8, 1, Device::cuda(0)), 16384);
+  EXPECT_EQ(least(10, 3, 3, Device::cuda(0)), 569);  // 568.9, not less
+  EXPECT_EQ(least(8, 8, 64, Device::cuda(0)), 32);  // 8, but never below that of CPUs
 }
 
 // Fails once, in its `at`-th call.
