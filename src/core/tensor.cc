@@ -4,31 +4,28 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "core/cuda/runtime.h"
+#include "core/huge_pages.h"
 #include "moebius/stream.h"
 
 namespace moebius {
 
 namespace {
 
-constexpr size_t kAlignment = 256;
-
 std::shared_ptr<void> allocate(int64_t nbytes, Device device) {
   if (device.is_cuda()) {
     return cuda::allocate(nbytes, device.index);
   }
-  // aligned_alloc wants a multiple of the alignment; zero bytes still get a distinct address.
-  const size_t size = (static_cast<size_t>(nbytes) + kAlignment) / kAlignment * kAlignment;
-  void* data = std::aligned_alloc(kAlignment, size);
-  if (data == nullptr) {
+  try {
+    return allocate_block(nbytes);
+  } catch (const std::bad_alloc&) {
     throw Error(fmt::format("out of memory: {} bytes on {}", nbytes, to_string(device)));
   }
-  return {data, [](void* p) { std::free(p); }};
 }
 
 int64_t checked_nbytes(const Shape& shape, DType dtype) {
