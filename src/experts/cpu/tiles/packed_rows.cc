@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/cpu/tiles/packed_rows.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -31,12 +32,14 @@ constexpr Table int8_table() {
 constexpr Table kE4M3 = e4m3_table();
 constexpr Table kInt8 = int8_table();
 
-// The row's bytes as they go into panels.
+// Whether a row's bytes go into panels as they are.
+bool is_copied(DType from, bool integers, float factor) {
+  return integers || (from == DType::kBF16 && factor == 1.0f);
+}
+
+// What goes into panels else.
 const std::byte* converted(
-    DType from, bool integers, const std::byte* row, int64_t k, float factor, uint16_t* scratch) {
-  if (integers || (from == DType::kBF16 && factor == 1.0f)) {
-    return row;
-  }
+    DType from, const std::byte* row, int64_t k, float factor, uint16_t* scratch) {
   if (from == DType::kBF16) {
     const auto* values = reinterpret_cast<const BFloat16*>(row);
     for (int64_t i = 0; i < k; ++i) {
@@ -62,6 +65,17 @@ const std::byte* converted(
   return reinterpret_cast<const std::byte*>(scratch);
 }
 
+// The first `lines` lines of some rows of a tile.  Line by line: tiles are written in order, and
+// rows from memory arrive side by side.
+void copy_lines(const std::byte* const* rows, int64_t num_rows, int64_t lines, std::byte* tile) {
+  for (int64_t s = 0; s < lines; ++s) {
+    for (int64_t r = 0; r < num_rows; ++r) {
+      std::memcpy(tile + s * kStepBytes + r * kTileRowBytes, rows[r] + s * kTileRowBytes,
+                  kTileRowBytes);
+    }
+  }
+}
+
 }  // namespace
 
 void pack_rows(DType from,
@@ -75,22 +89,31 @@ void pack_rows(DType from,
                std::byte* panels) {
   const int64_t bytes = integers ? k : 2 * k;
   const int64_t whole = bytes / kTileRowBytes;
-  for (int64_t r = 0; r < padded_rows(m); ++r) {
-    std::byte* out = panels + r / kPanelRows * steps * kStepBytes + r % kPanelRows * kTileRowBytes;
-    if (r >= m) {
-      for (int64_t s = 0; s < steps; ++s) {
-        std::memset(out + s * kStepBytes, 0, kTileRowBytes);
+  const auto rest = static_cast<size_t>(bytes - whole * kTileRowBytes);
+  for (int64_t first = 0; first < m; first += kTileRows) {
+    std::byte* tile =
+        panels + first / kPanelRows * steps * kStepBytes + first % kPanelRows * kTileRowBytes;
+    const int64_t num_rows = std::min(kTileRows, m - first);
+    const bool copied = is_copied(from, integers, factor);
+    if (copied) {
+      copy_lines(rows + first, num_rows, whole, tile);
+    }
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const std::byte* row = rows[first + r];
+      std::byte* out = tile + r * kTileRowBytes;
+      if (!copied) {
+        row = converted(from, row, k, factor, scratch);
+        copy_lines(&row, 1, whole, out);
       }
-      continue;
+      if (whole < steps) {
+        std::memcpy(out + whole * kStepBytes, row + whole * kTileRowBytes, rest);
+        std::memset(out + whole * kStepBytes + rest, 0, kTileRowBytes - rest);
+      }
     }
-    const std::byte* row = converted(from, integers, rows[r], k, factor, scratch);
-    for (int64_t s = 0; s < whole; ++s) {
-      std::memcpy(out + s * kStepBytes, row + s * kTileRowBytes, kTileRowBytes);
-    }
-    if (whole < steps) {
-      const auto rest = static_cast<size_t>(bytes - whole * kTileRowBytes);
-      std::memcpy(out + whole * kStepBytes, row + whole * kTileRowBytes, rest);
-      std::memset(out + whole * kStepBytes + rest, 0, kTileRowBytes - rest);
+    for (int64_t r = num_rows; r < kTileRows; ++r) {
+      for (int64_t s = 0; s < steps; ++s) {
+        std::memset(tile + s * kStepBytes + r * kTileRowBytes, 0, kTileRowBytes);
+      }
     }
   }
 }
