@@ -40,6 +40,11 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
+// C of some rows and one column block.
+int64_t block_floats(int64_t rows) {
+  return num_panels(rows) * kPanelFloats;
+}
+
 // How rows of one GEMM become panels.
 enum class RowForm : uint8_t {
   kValues,  // bf16, or f32 rounded to it
@@ -195,15 +200,15 @@ class TileExperts final : public ExpertsBase {
       num_arenas = std::min(most_items, kItemsPerThread * threads);
       arena_bytes = self.arena_bytes(arena_rows);
       arenas = scratch.take<std::byte>(num_arenas * arena_bytes);
-      block_floats = num_panels(arena_rows) * kPanelFloats;
-      blocks = scratch.take<float>(threads * block_floats);
+      thread_floats = 2 * block_floats(arena_rows);
+      blocks = scratch.take<float>(threads * thread_floats);
     }
 
     Arena arena(const TileExperts& self, int64_t i) const {
       Scratch scratch(arenas + i * arena_bytes);
       return {self, arena_rows, scratch};
     }
-    float* block(int64_t thread) const { return blocks + thread * block_floats; }
+    float* block(int64_t thread) const { return blocks + thread * thread_floats; }
 
     RowOrder order;
     Item* items;
@@ -215,8 +220,8 @@ class TileExperts final : public ExpertsBase {
     int64_t num_arenas;
     int64_t arena_bytes;
     std::byte* arenas;
-    int64_t block_floats;
-    float* blocks;  // C, one per thread
+    int64_t thread_floats;
+    float* blocks;  // C of two blocks in turn, per thread
   };
 
   int64_t arena_bytes(int64_t rows) const {
@@ -340,12 +345,13 @@ class TileExperts final : public ExpertsBase {
                 int64_t scales_per_row,
                 const PackedWeight* after_last,
                 TileEpilogue& epilogue,
+                TileRest& rest,
                 float* c) const {
     TileGemm gemm;
     w.set(item.e, block, gemm);
     gemm.a = panels;
     gemm.rows = item.rows();
-    gemm.c = c;
+    gemm.c = block % 2 == 0 ? c : c + block_floats(item.rows());
     if (block + 1 < w.num_blocks()) {
       w.set_next(item.e, block + 1, gemm);
     } else if (after_last != nullptr) {
@@ -358,7 +364,7 @@ class TileExperts final : public ExpertsBase {
       gemm.row_groups = scales_per_row;
     }
     w.set(item.e, block, epilogue);
-    kernels_.multiply(gemm, epilogue);
+    kernels_.multiply(gemm, epilogue, rest);
   }
 
   void run_gemm1(const Item& item, int64_t begin, int64_t end, const Arena& arena, float* c) const {
@@ -366,6 +372,7 @@ class TileExperts final : public ExpertsBase {
     const int64_t scales_per_row = quantize_a1_.num_blocks(desc_.hidden);
     const int64_t columns = desc_.activation.gated ? 16 : kBlockColumns;
     TileEpilogue act;
+    TileRest rest;
     act.activation = &desc_.activation;
     act.as_f32 = quantize_a2_.active();
     act.act_factor = act.as_f32 ? 1.0f : w2_.row_factor();
@@ -382,8 +389,9 @@ class TileExperts final : public ExpertsBase {
         act.panel_stride = w2_.steps() * kStepBytes;
         act.act = arena.hidden + column / 32 * kStepBytes + column % 32 * 2;
       }
-      multiply(w1_, item, block, arena.x, row_scales, scales_per_row, &w2_, act, c);
+      multiply(w1_, item, block, arena.x, row_scales, scales_per_row, &w2_, act, rest, c);
     }
+    kernels_.finish(rest);
     // Columns that pad GEMM2's last step; GEMM1 wrote those of its own last block.
     if (!act.as_f32 && activation_width() % 32 != 0 && end == w1_.num_blocks()) {
       act.act = arena.hidden + (w2_.steps() - 1) * kStepBytes + 32;
@@ -433,20 +441,24 @@ class TileExperts final : public ExpertsBase {
     const bool past_caches = order.num_rows * desc_.hidden * 2 >= kStreamedBytes &&
                              desc_.hidden % kBlockColumns == 0 &&
                              reinterpret_cast<uintptr_t>(output.raw()) % kTileRowBytes == 0;
-    std::array<uint16_t*, kMostItemRows> to;
+    // Of a block and of the one before, which is stored meanwhile.
+    std::array<std::array<uint16_t*, kMostItemRows>, 2> to;
     TileEpilogue store;
-    store.out = to.data();
+    TileRest rest;
     store.weights = buffers.weights != nullptr ? buffers.weights + item.begin : nullptr;
     store.past_caches = past_caches;
     for (int64_t block = begin; block < end; ++block) {
       const int64_t column = block * kBlockColumns;
+      auto& rows = to[static_cast<size_t>(block % 2)];
+      store.out = rows.data();
       for (int64_t i = 0; i < item.rows(); ++i) {
-        to[static_cast<size_t>(i)] = reinterpret_cast<uint16_t*>(output.bytes()) +
-                                     order.output_rows[item.begin + i] * desc_.hidden + column;
+        rows[static_cast<size_t>(i)] = reinterpret_cast<uint16_t*>(output.bytes()) +
+                                       order.output_rows[item.begin + i] * desc_.hidden + column;
       }
       store.columns = std::min(kBlockColumns, desc_.hidden - column);
-      multiply(w2_, item, block, arena.hidden, row_scales, scales_per_row, nullptr, store, c);
+      multiply(w2_, item, block, arena.hidden, row_scales, scales_per_row, nullptr, store, rest, c);
     }
+    kernels_.finish(rest);
   }
 
   const TileKernels& kernels_;

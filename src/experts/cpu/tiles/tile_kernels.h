@@ -132,10 +132,22 @@ struct TileEpilogue {
   }
 };
 
+// A block of C that is complete; rows from `begin` on are yet to go through its epilogue.
+struct TileRest {
+  TileEpilogue epilogue;
+  const float* c = nullptr;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 struct TileKernels {
   std::string_view name;
   bool integers;  // takes TileCode::kI8
-  void (*multiply)(const TileGemm&, const TileEpilogue&);
+  // Finishes `rest`, of the block before, and may leave this block in it.
+  // REQUIRES: rest has another C.
+  void (*multiply)(const TileGemm&, const TileEpilogue&, TileRest& rest);
+  // After the last block: what is in `rest`; stores are visible to whoever sees the task done.
+  void (*finish)(TileRest& rest);
 };
 
 // The epilogue of rows [begin, end) in plain C++.

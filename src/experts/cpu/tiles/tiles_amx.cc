@@ -8,6 +8,7 @@
 // Rapids class core, 32 KiB of units (16 steps) give 77 % of the peak including C's way to memory
 // and back, plain loads 55 %, no cut 63 %.
 #include <algorithm>
+#include <cassert>
 
 #include "core/amx.h"
 #include "experts/cpu/tiles/avx512_tiles.h"
@@ -48,124 +49,187 @@ class Tiles {
 };
 
 // What is read next, spread evenly over the tile loads: in a burst, those would stand in line.
+//
+// Where there are several panels, lines are taken from many pages by turns.  Why: a core has 16
+// line fill buffers, and a line from memory holds one until it is in L2, while tile loads wait for
+// one. The hardware's own prefetching holds none, but it runs some 20 lines ahead of what is asked
+// for, and only within a page: the later the next line of a page is asked for, the surer it is
+// there. Why four lines at a time: what stands between tile loads and products has to be short, or
+// the core does not see the next loads in time.
 class Prefetch {
  public:
-  Prefetch(const TileGemm& g, int64_t num_panels) : span_(g.next.begin()), last_(g.next.end()) {
-    int64_t lines = 0;
-    for (const auto& span : g.next) {
-      lines += (static_cast<int64_t>(span.size()) + kLineBytes - 1) / kLineBytes;
+  Prefetch(const TileGemm& g, int64_t num_panels)
+      : is_by_turns_(num_panels > 1),
+        span_(g.next.begin()),
+        last_(g.next.end()),
+        loads_(kLoadsPerStep * g.steps * num_panels) {
+    for (; span_ != last_; ++span_) {
+      start_span();
+      fetches_ += fetches_per_row_ * ((end_ - row_ + row_bytes_ - 1) / row_bytes_);
     }
-    const int64_t loads = kLoadsPerStep * g.steps * num_panels;
-    lines_per_load_ = ((lines << kFractionBits) + loads - 1) / loads;
-    at_ = span_->data();
-    skip_empty();
+    span_ = g.next.begin();
+    start_span();
   }
 
   void after_load() {
-    for (due_ += lines_per_load_; due_ >= kOne; due_ -= kOne) {
-      _mm_prefetch(reinterpret_cast<const char*>(at_), _MM_HINT_T1);
-      at_ += kLineBytes;
-      skip_empty();
+    for (due_ += fetches_; due_ >= loads_; due_ -= loads_) {
+      fetch();
     }
   }
 
  private:
   static constexpr int64_t kLoadsPerStep = 4;
-  static constexpr int kFractionBits = 20;
-  static constexpr int64_t kOne = int64_t{1} << kFractionBits;
+  static constexpr int64_t kLinesPerFetch = 4;
+  static constexpr int64_t kPageBytes = 4096;
+  static constexpr int64_t kMostPages = 32;  // at a time
 
-  // To the next span when one has ended; past the last there is nothing more to do.
-  void skip_empty() {
-    while (at_ >= span_->data() + span_->size()) {
-      if (++span_ == last_) {
-        --span_;
-        lines_per_load_ = 0;
-        return;
+  void fetch() {
+    for (int64_t i = 0; i < kLinesPerFetch; ++i) {
+      _mm_prefetch(reinterpret_cast<const char*>(at_ + i * stride_), _MM_HINT_T1);
+    }
+    at_ += kLinesPerFetch * stride_;
+    if (--left_in_row_ == 0) {
+      row_ += row_bytes_;
+      start_row();
+      if (row_ >= end_) {
+        next_span();
       }
-      at_ = span_->data();
     }
   }
 
+  [[gnu::noinline]] void next_span() {
+    do {
+      if (++span_ == last_) {
+        fetches_ = due_ = 0;
+        return;
+      }
+      start_span();
+    } while (row_ >= end_);
+  }
+
+  // A row: a line of each of so many stretches of whole pages, or successive lines.  The last fetch
+  // of a row may go beyond the span by up to three stretches.
+  void start_span() {
+    const auto bytes = static_cast<int64_t>(span_->size());
+    const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes;
+    row_ = span_->data();
+    if (is_by_turns_ && pages >= kLinesPerFetch) {
+      stride_ = (pages + kMostPages - 1) / kMostPages * kPageBytes;
+      const int64_t lines = (bytes + stride_ - 1) / stride_;
+      fetches_per_row_ = (lines + kLinesPerFetch - 1) / kLinesPerFetch;
+      row_bytes_ = kLineBytes;
+      end_ = row_ + std::min(stride_, bytes);
+    } else {
+      stride_ = kLineBytes;
+      fetches_per_row_ = 1;
+      row_bytes_ = kLinesPerFetch * kLineBytes;
+      end_ = row_ + bytes;
+    }
+    start_row();
+  }
+  void start_row() {
+    at_ = row_;
+    left_in_row_ = fetches_per_row_;
+  }
+
+  bool is_by_turns_;
   const std::span<const std::byte>* span_;
   const std::span<const std::byte>* last_;
   const std::byte* at_ = nullptr;
-  int64_t lines_per_load_ = 0;  // both in units of 1 / kOne
+  int64_t stride_ = 0;
+  int64_t left_in_row_ = 0;
+  const std::byte* row_ = nullptr;
+  const std::byte* end_ = nullptr;
+  int64_t row_bytes_ = 0;
+  int64_t fetches_per_row_ = 0;
+  int64_t fetches_ = 0;  // in `loads_` loads
+  int64_t loads_;
   int64_t due_ = 0;
 };
 
-// Rows of C that are complete, finished a few at every step of the next panel: their arithmetic and
+// The block before this one, finished a few rows at a time over all steps: that arithmetic and its
 // stores take place while the tile unit multiplies.
 class Pending {
  public:
-  explicit Pending(const TileEpilogue& epilogue) : epilogue_(epilogue) {}
+  Pending(TileRest& rest, const TileGemm& g)
+      : rest_(rest),
+        rows_(rest.end - rest.begin),
+        steps_(g.steps * ((g.rows + kPanelRows - 1) / kPanelRows)) {}
 
-  void set(const float* c, int64_t begin, int64_t end, int64_t steps) {
-    flush();
-    c_ = c;
-    row_ = begin;
-    end_ = end;
-    per_step_ = (end - begin + steps - 1) / steps;
-  }
   void step() {
-    if (row_ < end_) {
-      finish(std::min(row_ + per_step_, end_));
+    due_ += rows_;
+    if (due_ >= steps_) {
+      const int64_t rows = due_ / steps_;
+      due_ -= rows * steps_;
+      finish(rest_.begin + rows);
     }
   }
-  void flush() {
-    if (row_ < end_) {
-      finish(end_);
-    }
-  }
+  void flush() { finish(rest_.end); }
 
  private:
   void finish(int64_t end) {
-    finish_rows(epilogue_, c_, row_, end);
-    row_ = end;
+    finish_rows(rest_.epilogue, rest_.c, rest_.begin, end);
+    rest_.begin = end;
   }
 
-  const TileEpilogue& epilogue_;
-  const float* c_ = nullptr;
-  int64_t row_ = 0;
-  int64_t end_ = 0;
-  int64_t per_step_ = 0;
+  TileRest& rest_;
+  int64_t rows_;
+  int64_t steps_;
+  int64_t due_ = 0;
 };
 
-struct Micro {
-  const std::byte* a;  // of one panel
-  const std::byte* b;
-  float* c;
-  int64_t steps;
+// The panel whose C is in registers 0 to 3, or 0 and 1 when it has one tile.
+struct Held {
+  float* c = nullptr;
+  bool two_tiles = false;
 };
 
-// C in registers 0 to 3, or 0 and 1 for a panel of one tile.
-template <bool kTwoTiles>
-inline void zero_c() {
-  _tile_zero(0);
-  _tile_zero(1);
-  if constexpr (kTwoTiles) {
+inline void store_c(const Held& held) {
+  _tile_stored(0, held.c, kTileRowBytes);
+  _tile_stored(1, held.c + kTileFloats, kTileRowBytes);
+  if (held.two_tiles) {
+    _tile_stored(2, held.c + 2 * kTileFloats, kTileRowBytes);
+    _tile_stored(3, held.c + 3 * kTileFloats, kTileRowBytes);
+  }
+}
+
+// C of one panel, if any, to memory, and that of the next, or zeros, to registers: tile by tile,
+// since a store waits for the last product and loads behind four of them would wait, too.
+template <bool kLoads>
+inline void exchange_c(Held& held, const Held& next) {
+  if (held.c != nullptr) {
+    _tile_stored(0, held.c, kTileRowBytes);
+  }
+  if constexpr (kLoads) {
+    _tile_loadd(0, next.c, kTileRowBytes);
+  } else {
+    _tile_zero(0);
+  }
+  if (held.c != nullptr) {
+    _tile_stored(1, held.c + kTileFloats, kTileRowBytes);
+  }
+  if constexpr (kLoads) {
+    _tile_loadd(1, next.c + kTileFloats, kTileRowBytes);
+  } else {
+    _tile_zero(1);
+  }
+  if (held.c != nullptr && held.two_tiles) {
+    _tile_stored(2, held.c + 2 * kTileFloats, kTileRowBytes);
+  }
+  if (!kLoads) {
     _tile_zero(2);
+  } else if (next.two_tiles) {
+    _tile_loadd(2, next.c + 2 * kTileFloats, kTileRowBytes);
+  }
+  if (held.c != nullptr && held.two_tiles) {
+    _tile_stored(3, held.c + 3 * kTileFloats, kTileRowBytes);
+  }
+  if (!kLoads) {
     _tile_zero(3);
+  } else if (next.two_tiles) {
+    _tile_loadd(3, next.c + 3 * kTileFloats, kTileRowBytes);
   }
-}
-
-template <bool kTwoTiles>
-inline void load_c(const float* c) {
-  _tile_loadd(0, c, kTileRowBytes);
-  _tile_loadd(1, c + kTileFloats, kTileRowBytes);
-  if constexpr (kTwoTiles) {
-    _tile_loadd(2, c + 2 * kTileFloats, kTileRowBytes);
-    _tile_loadd(3, c + 3 * kTileFloats, kTileRowBytes);
-  }
-}
-
-template <bool kTwoTiles>
-inline void store_c(float* c) {
-  _tile_stored(0, c, kTileRowBytes);
-  _tile_stored(1, c + kTileFloats, kTileRowBytes);
-  if constexpr (kTwoTiles) {
-    _tile_stored(2, c + 2 * kTileFloats, kTileRowBytes);
-    _tile_stored(3, c + 3 * kTileFloats, kTileRowBytes);
-  }
+  held = next;
 }
 
 // C += one step.
@@ -200,36 +264,27 @@ inline __attribute__((always_inline)) void multiply_step(const std::byte* a,
   }
 }
 
-// C (+)= A * B for one panel of two tiles, or of one.
-template <bool kIntegers, bool kTwoTiles, bool kAdds>
-inline __attribute__((always_inline)) void multiply(const Micro& m,
-                                                    Prefetch& prefetch,
-                                                    Pending& pending) {
-  publish_to_tiles(m.a);
-  publish_to_tiles(m.b);
-  if constexpr (kAdds) {
-    publish_to_tiles(m.c);
-    load_c<kTwoTiles>(m.c);
-  } else {
-    zero_c<kTwoTiles>();
-  }
-  for (int64_t s = 0; s < m.steps; ++s) {
-    multiply_step<kIntegers, kTwoTiles>(m.a + s * kStepBytes, m.b + s * kStepBytes, prefetch);
+// C += A * B over some steps, for one panel of two tiles, or of one.
+template <bool kIntegers, bool kTwoTiles>
+void multiply_steps(
+    const std::byte* a, const std::byte* b, int64_t steps, Prefetch& prefetch, Pending& pending) {
+  publish_to_tiles(a);
+  publish_to_tiles(b);
+  for (int64_t s = 0; s < steps; ++s) {
+    multiply_step<kIntegers, kTwoTiles>(a + s * kStepBytes, b + s * kStepBytes, prefetch);
     pending.step();
   }
-  store_c<kTwoTiles>(m.c);
 }
 
 template <bool kIntegers>
-void multiply_panel(
-    const Micro& m, bool two_tiles, bool adds, Prefetch& prefetch, Pending& pending) {
-  if (two_tiles) {
-    adds ? multiply<kIntegers, true, true>(m, prefetch, pending)
-         : multiply<kIntegers, true, false>(m, prefetch, pending);
-  } else {
-    adds ? multiply<kIntegers, false, true>(m, prefetch, pending)
-         : multiply<kIntegers, false, false>(m, prefetch, pending);
-  }
+void multiply_panel(const std::byte* a,
+                    const std::byte* b,
+                    int64_t steps,
+                    bool two_tiles,
+                    Prefetch& prefetch,
+                    Pending& pending) {
+  two_tiles ? multiply_steps<kIntegers, true>(a, b, steps, prefetch, pending)
+            : multiply_steps<kIntegers, false>(a, b, steps, prefetch, pending);
 }
 
 // Parts of k: all of it for one panel, else what L1 holds of units, evenly.
@@ -247,16 +302,14 @@ void multiply_part(const TileGemm& g,
                    const std::byte* b,
                    int64_t first,
                    int64_t steps,
+                   Held& held,
                    Prefetch& prefetch,
                    Pending& pending) {
-  for (int64_t begin = 0; begin < g.rows; begin += kPanelRows) {
-    const int64_t end = std::min(begin + kPanelRows, g.rows);
-    const int64_t p = begin / kPanelRows;
-    const Micro m = {g.a + (p * g.steps + first) * kStepBytes, b, g.c + p * kPanelFloats, steps};
-    multiply_panel<kIntegers>(m, end - begin > kTileRows, first > 0, prefetch, pending);
-    if (first + steps == g.steps) {
-      pending.set(g.c, begin, end, steps);
-    }
+  for (int64_t p = 0; p * kPanelRows < g.rows; ++p) {
+    const Held next = {g.c + p * kPanelFloats, g.rows - p * kPanelRows > kTileRows};
+    first > 0 ? exchange_c<true>(held, next) : exchange_c<false>(held, next);
+    multiply_panel<kIntegers>(g.a + (p * g.steps + first) * kStepBytes, b, steps, next.two_tiles,
+                              prefetch, pending);
   }
 }
 
@@ -265,10 +318,12 @@ void gemm_plain(const TileGemm& g, Pending& pending) {
   const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
   const int64_t part = steps_per_part(g.steps, num_panels);
   Prefetch prefetch(g, num_panels);
+  Held held;
   for (int64_t first = 0; first < g.steps; first += part) {
-    const int64_t steps = std::min(part, g.steps - first);
-    multiply_part<kIntegers>(g, g.units + first * kStepBytes, first, steps, prefetch, pending);
+    multiply_part<kIntegers>(g, g.units + first * kStepBytes, first,
+                             std::min(part, g.steps - first), held, prefetch, pending);
   }
+  store_c(held);
 }
 
 // The units are decoded part by part into L1.
@@ -277,11 +332,13 @@ void gemm_coded(const TileGemm& g, Pending& pending) {
   const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
   const int64_t part = steps_per_part(g.steps, num_panels);
   Prefetch prefetch(g, num_panels);
+  Held held;
   for (int64_t first = 0; first < g.steps; first += part) {
     const int64_t steps = std::min(part, g.steps - first);
     decode_units(g, 0, first, steps, tiles);
-    multiply_part<false>(g, tiles, first, steps, prefetch, pending);
+    multiply_part<false>(g, tiles, first, steps, held, prefetch, pending);
   }
+  store_c(held);
 }
 
 // A product per group of k, scaled and summed in f32.
@@ -297,12 +354,12 @@ void gemm_groups(const TileGemm& g, Pending& pending) {
     decode_units(g, group, first, steps, tiles);
     for (int64_t p = 0; p < num_panels; ++p) {
       const int64_t rows = std::min(kPanelRows, g.rows - p * kPanelRows);
-      const Micro m = {g.a + (p * g.steps + first) * kStepBytes, tiles, product, steps};
-      multiply_panel<false>(m, rows > kTileRows, false, prefetch, pending);
+      Held held;
+      exchange_c<false>(held, {product, rows > kTileRows});
+      multiply_panel<false>(g.a + (p * g.steps + first) * kStepBytes, tiles, steps, held.two_tiles,
+                            prefetch, pending);
+      store_c(held);
       add_scaled(g, group, p * kPanelRows, rows, product, g.c + p * kPanelFloats, first > 0);
-      if (first + steps == g.steps) {
-        pending.set(g.c, p * kPanelRows, p * kPanelRows + rows, std::min(kStepsInL1, steps));
-      }
     }
     first += steps;
   }
@@ -318,7 +375,8 @@ void gemm_coded_panel(const TileGemm& g, Pending& pending) {
   Prefetch prefetch(g, 1);
   publish_to_tiles(g.a);
   decode_unit<kCode>(g, 0, 0, tiles);
-  zero_c<kTwoTiles>();
+  Held held;
+  exchange_c<false>(held, {g.group_steps > 0 ? product : g.c, kTwoTiles});
   for (int64_t s = 0, group = 0, left = group_steps; s < g.steps; ++s) {
     --left;
     if (s + 1 < g.steps) {
@@ -328,47 +386,51 @@ void gemm_coded_panel(const TileGemm& g, Pending& pending) {
     publish_to_tiles(tiles);
     multiply_step<false, kTwoTiles>(g.a + s * kStepBytes, tiles + s % kSlots * kStepBytes,
                                     prefetch);
+    pending.step();
     if (g.group_steps > 0 && (left == 0 || s + 1 == g.steps)) {
-      store_c<kTwoTiles>(product);
-      zero_c<kTwoTiles>();
+      exchange_c<false>(held, held);
       add_scaled(g, group, 0, g.rows, product, g.c, group > 0);
       ++group;
       left = group_steps;
     }
   }
   if (g.group_steps == 0) {
-    store_c<kTwoTiles>(g.c);
+    store_c(held);
   }
-  pending.set(g.c, 0, g.rows, 1);
 }
 
-void multiply(const TileGemm& g, const TileEpilogue& epilogue) {
-  Pending pending(epilogue);
-  {
-    const Tiles tiles(g.rows);
-    if (g.code == TileCode::kI8) {
-      gemm_plain<true>(g, pending);
-    } else if (g.code == TileCode::kBF16) {
-      gemm_plain<false>(g, pending);
-    } else if (g.rows <= kPanelRows) {
-      with_code(g.code, [&]<TileCode kCode>() {
-        g.rows > kTileRows ? gemm_coded_panel<kCode, true>(g, pending)
-                           : gemm_coded_panel<kCode, false>(g, pending);
-      });
-    } else if (g.group_steps > 0) {
-      gemm_groups(g, pending);
-    } else {
-      gemm_coded(g, pending);
-    }
+void multiply(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest) {
+  assert(rest.begin == rest.end || rest.c != g.c);
+  const Tiles tiles(g.rows);
+  Pending pending(rest, g);
+  if (g.code == TileCode::kI8) {
+    gemm_plain<true>(g, pending);
+  } else if (g.code == TileCode::kBF16) {
+    gemm_plain<false>(g, pending);
+  } else if (g.rows <= kPanelRows) {
+    with_code(g.code, [&]<TileCode kCode>() {
+      g.rows > kTileRows ? gemm_coded_panel<kCode, true>(g, pending)
+                         : gemm_coded_panel<kCode, false>(g, pending);
+    });
+  } else if (g.group_steps > 0) {
+    gemm_groups(g, pending);
+  } else {
+    gemm_coded(g, pending);
   }
   pending.flush();
-  finish_stores(epilogue);
+  rest = {epilogue, g.c, 0, g.rows};
+}
+
+void finish(TileRest& rest) {
+  finish_rows(rest.epilogue, rest.c, rest.begin, rest.end);
+  rest.begin = rest.end;
+  finish_stores(rest.epilogue);
 }
 
 }  // namespace
 
 const TileKernels& amx_tiles() {
-  static const TileKernels kernels = {"amx", true, multiply};
+  static const TileKernels kernels = {"amx", true, multiply, finish};
   return kernels;
 }
 

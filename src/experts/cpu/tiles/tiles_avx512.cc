@@ -63,7 +63,7 @@ void multiply_panel(
   }
 }
 
-void multiply(const TileGemm& g, const TileEpilogue& e) {
+void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
   alignas(64) std::byte tiles[kStepsDecoded * kStepBytes];
   alignas(64) float product[kPanelFloats];
   const bool is_coded = g.code != TileCode::kBF16;
@@ -95,10 +95,12 @@ void multiply(const TileGemm& g, const TileEpilogue& e) {
   finish_stores(e);
 }
 
+void finish(TileRest&) {}
+
 }  // namespace
 
 const TileKernels& avx512_tiles() {
-  static const TileKernels kernels = {"avx512", false, multiply};
+  static const TileKernels kernels = {"avx512", false, multiply, finish};
   return kernels;
 }
 

@@ -138,7 +138,7 @@ void gemm_values(const TileGemm& g) {
   }
 }
 
-void multiply(const TileGemm& g, const TileEpilogue& e) {
+void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
   g.code == TileCode::kI8 ? gemm_integers(g) : gemm_values(g);
   finish_rows_portable(e, g.c, 0, g.rows);
 }
@@ -160,6 +160,8 @@ void activate_row(const TileEpilogue& e, float* values, std::byte* out) {
     }
   }
 }
+
+void finish(TileRest&) {}
 
 }  // namespace
 
@@ -190,7 +192,7 @@ void finish_rows_portable(const TileEpilogue& e, const float* c, int64_t begin, 
 }
 
 const TileKernels& portable_tiles() {
-  static const TileKernels kernels = {"portable", true, multiply};
+  static const TileKernels kernels = {"portable", true, multiply, finish};
   return kernels;
 }
 
