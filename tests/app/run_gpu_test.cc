@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `moebius run --device cuda` tells of the machine and of the links.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "moebius/device.h"
+#include "tests/app/command.h"
+#include "tests/app/tiny_model.h"
+
+namespace moebius {
+namespace {
+
+using test::CommandResult;
+using test::read_json;
+using test::run_command;
+using test::ScratchFolder;
+using test::tiny_model;
+using Words = std::vector<std::string>;
+
+class RunOnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) {
+      GTEST_SKIP() << "skipped: no GPU";
+    }
+  }
+
+  nlohmann::json run(const Words& options) {
+    Words words = {"run",      "--model", tiny_model(), "--device",           "cuda",
+                   "--repeat", "2",       "--json",     scratch_ / "run.json"};
+    words.insert(words.end(), options.begin(), options.end());
+    const CommandResult result = run_command(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.exit_code == 0 ? read_json(scratch_ / "run.json") : nlohmann::json();
+  }
+
+  ScratchFolder scratch_;
+};
+
+TEST_F(RunOnGpu, MeasuresThePeaksOfTheGpu) {
+  if (run_command({"info"}).out.find("report_page    no") != std::string::npos) {
+    GTEST_SKIP() << "skipped: built without the page";
+  }
+  const Words report = {"--report", scratch_ / "page.html"};
+  Words shared = report;
+  shared.insert(shared.end(), {"--ranks", "2", "--all2all", "high_throughput"});
+  double alone = 0;
+  for (const bool is_shared : {false, true}) {
+    const Words& options = is_shared ? shared : report;
+    const auto result = run(options);
+    const auto& roofline = result["roofline"];
+    ASSERT_FALSE(roofline.contains("missing")) << roofline;
+    EXPECT_EQ(roofline["peak"], "tensor cores bf16");
+    const double peak = roofline["peak_gflops"];
+    EXPECT_GT(peak, 100e3);  // any GPU of architecture 9.0
+    EXPECT_GT(roofline["read_gb_per_s"], 1000);
+    alone = alone == 0 ? peak : alone;
+    // Two ranks on one GPU have one GPU.
+    const int gpus = !is_shared ? 1 : std::min(2, cuda_device_count());
+    EXPECT_NEAR(peak / gpus, alone, 0.2 * alone);
+  }
+}
+
+// A replay stores what the call has stored; hosts tell each other a word only in the call.
+TEST_F(RunOnGpu, LowLatencyCountsTheBytesOfEveryLink) {
+  const Words spread = {"--ranks", "3", "--all2all", "low_latency", "--tokens", "100"};
+  Words replayed = spread;
+  replayed.push_back("--graph");
+  const auto call = run(spread)["parallel"];
+  const auto replay = run(replayed)["parallel"];
+  int64_t all = 0;
+  for (size_t from = 0; from < 3; ++from) {
+    for (size_t to = 0; to < 3; ++to) {
+      const int64_t bytes = replay["link_bytes"][from][to];
+      all += bytes;
+      EXPECT_EQ(bytes > 0, from != to);
+      EXPECT_EQ(call["link_bytes"][from][to], bytes + (from == to ? 0 : 8));
+    }
+  }
+  EXPECT_EQ(replay["intra_node_bytes"], all);
+  EXPECT_EQ(replay["inter_node_bytes"], 0);
+}
+
+}  // namespace
+}  // namespace moebius
