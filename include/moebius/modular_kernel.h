@@ -44,9 +44,9 @@ struct KernelOptions {
   std::optional<int64_t> min_microbatch_tokens = std::nullopt;
 };
 
-// Every micro-batch reads the weights of the experts once more, and small products are slow ones.  32
-// on the CPU; on GPUs so many that an expert has 512 rows, if they spread evenly: with less, cutting
-// a call costs more than it hides.
+// Every micro-batch reads the weights of the experts once more, and small products are slow ones.
+// 32 on the CPU; on GPUs so many that an expert has 512 rows, if they spread evenly: with less,
+// cutting a call costs more than it hides.
 int64_t default_min_microbatch_tokens(int64_t num_experts,
                                       int64_t topk,
                                       int num_ranks,

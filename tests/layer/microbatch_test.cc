@@ -297,7 +297,7 @@ TEST(Microbatches, AreWorthTheirWeightsOnGpus) {
   EXPECT_EQ(least(256, 8, 8, Device::cuda(0)), 2048);
   EXPECT_EQ(least(256, 8, 1, Device::cuda(0)), 16384);
   EXPECT_EQ(least(10, 3, 3, Device::cuda(0)), 569);  // 568.9, not less
-  EXPECT_EQ(least(8, 8, 64, Device::cuda(0)), 32);  // 8, but never below that of CPUs
+  EXPECT_EQ(least(8, 8, 64, Device::cuda(0)), 32);   // 8, but never below that of CPUs
 }
 
 // Fails once, in its `at`-th call.
