@@ -84,6 +84,7 @@ rm -f "$OUT"/*.jsonl
 bench high_throughput dispatch "${dispatch[@]}" --mode ht --sms 8,12,16,24
 bench low_latency dispatch "${dispatch[@]}" --mode ll
 bench experts experts --iterations 20
+bench layer layer --preset qwen3-30b-a3b --iterations 20
 for program in "${programs[@]}"; do
   name="$(basename "$program")"
   timeout --kill-after=10 600 "$program" >"$OUT/$name.txt" 2>&1 || { status=1; tail -n 5 "$OUT/$name.txt"; }
