@@ -19,14 +19,16 @@ int ranks_on_this_gpu(Group& group) {
   return static_cast<int>(std::count(devices.begin(), devices.end(), own));
 }
 
-Support can_replay_on_one_gpu(int num_ranks) {
-  constexpr int kMost = kMaxQueues / kQueuesPerRankInGraphs;
-  return num_ranks <= kMost ? Support::yes()
-                            : Support::no(fmt::format(
-                                  "{} ranks share a GPU, at most {} can replay graphs there: "
-                                  "kernels that wait for "
-                                  "each other need a hardware queue per stream, and there are {}",
-                                  num_ranks, kMost, kMaxQueues));
+Support can_replay_on_one_gpu(int num_ranks, int num_queues) {
+  const int most = std::max(1, num_queues / kQueuesPerRankInGraphs);
+  return num_ranks <= most
+             ? Support::yes()
+             : Support::no(fmt::format(
+                   "{} ranks share a GPU, at most {} can replay graphs there: kernels that wait "
+                   "for "
+                   "each other need a hardware queue per stream, of which this process has {} "
+                   "(CUDA_DEVICE_MAX_CONNECTIONS, at most {})",
+                   num_ranks, most, num_queues, kMaxQueues));
 }
 
 }  // namespace moebius::comm

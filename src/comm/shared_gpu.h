@@ -21,7 +21,8 @@ inline constexpr int kMaxQueues = 32;
 // their own have a GPU of their own.
 int ranks_on_this_gpu(Group& group);
 
-// Whether so many ranks of a GPU may replay graphs of a layer side by side.
-Support can_replay_on_one_gpu(int num_ranks);
+// Whether so many ranks of a GPU may replay graphs of a layer side by side, in a process with so
+// many queues (cuda::hardware_queues).
+Support can_replay_on_one_gpu(int num_ranks, int num_queues);
 
 }  // namespace moebius::comm

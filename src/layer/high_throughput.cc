@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/shared_gpu.h"
+#include "core/cuda/runtime.h"
 #include "layer/cuda/rows.h"
 #include "layer/flight.h"
 #include "layer/prepare_rows.h"
@@ -50,7 +51,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
     if (group_.topology().num_nodes() > 1) {
       return Support::no("high_throughput over several nodes exchanges messages between hosts");
     }
-    return capacity_ ? comm::can_replay_on_one_gpu(ranks_on_gpu_)
+    return capacity_ ? comm::can_replay_on_one_gpu(ranks_on_gpu_, cuda::hardware_queues())
                      : Support::no(
                            "high_throughput waits on the host for the number of rows, unless the "
                            "layer has a capacity");

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "comm/shared_gpu.h"
+#include "core/cuda/runtime.h"
 #include "layer/flight.h"
 #include "layer/prepare_rows.h"
 #include "layer/row_ops.h"
@@ -67,7 +68,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
 
   Support can_be_captured() const override {
     return group_.topology().num_nodes() == 1
-               ? comm::can_replay_on_one_gpu(ranks_on_gpu_)
+               ? comm::can_replay_on_one_gpu(ranks_on_gpu_, cuda::hardware_queues())
                : Support::no("low_latency over several nodes exchanges messages between hosts");
   }
 

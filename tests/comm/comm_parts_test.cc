@@ -262,11 +262,13 @@ TEST(Mpi, KnowsItsLaunchers) {
 }
 
 TEST(SharedGpu, GraphsNeedAHardwareQueuePerStream) {
-  EXPECT_TRUE(comm::can_replay_on_one_gpu(1));
-  EXPECT_TRUE(comm::can_replay_on_one_gpu(5));
-  const Support six = comm::can_replay_on_one_gpu(6);
+  EXPECT_TRUE(comm::can_replay_on_one_gpu(1, 1));  // a rank alone waits for nobody
+  EXPECT_TRUE(comm::can_replay_on_one_gpu(5, 32));
+  EXPECT_FALSE(comm::can_replay_on_one_gpu(2, 8));
+  EXPECT_FALSE(comm::can_replay_on_one_gpu(4, 16));
+  const Support six = comm::can_replay_on_one_gpu(6, 32);
   EXPECT_FALSE(six);
-  for (const char* word : {"6 ranks share a GPU", "at most 5", "there are 32"}) {
+  for (const char* word : {"6 ranks share a GPU", "at most 5", "has 32"}) {
     EXPECT_NE(six.reason.find(word), std::string::npos) << six.reason;
   }
 }

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "comm/shared_gpu.h"
+#include "core/cuda/runtime.h"
 #include "moebius/graph.h"
 #include "moebius/moe_layer.h"
 #include "moebius/profile.h"
@@ -252,7 +253,9 @@ class CudaLayerRanks : public GpuRanksTest {
  protected:
   // More ranks share a GPU than may replay graphs there: their layers say so, and that is all.
   bool is_too_crowded_for_graphs(const Kind& kind) const {
-    if (comm::can_replay_on_one_gpu(GetParam().num_ranks / GetParam().num_gpus).ok) {
+    if (comm::can_replay_on_one_gpu(GetParam().num_ranks / GetParam().num_gpus,
+                                    cuda::hardware_queues())
+            .ok) {
       return false;
     }
     run([&](Group& group) {
