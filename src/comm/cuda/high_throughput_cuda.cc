@@ -130,17 +130,19 @@ std::optional<CommError> CudaHighThroughput::told_by_hosts() const {
 // A capture knows no event from outside, nor does anybody else one of a capture: where a graph
 // comes among other calls is up to the stream that launches it.
 void CudaHighThroughput::order_after_last(const Stream& stream) {
-  if (last_stream_ && last_stream_->native_handle() != stream.native_handle() &&
-      cuda::capture_id(stream.native_handle(), device_.index) == last_capture_) {
-    stream.wait(last_event_);
+  const uint64_t capture = cuda::capture_id(stream.native_handle(), device_.index);
+  const LastCall& last = capture == 0 ? last_call_ : last_recorded_;
+  if (last.stream && last.stream != stream.native_handle() && last.capture == capture) {
+    stream.wait(last.event);
   }
   last_stream_ = stream;
 }
 
 Event CudaHighThroughput::record(const Stream& stream) {
-  last_capture_ = cuda::capture_id(stream.native_handle(), device_.index);
-  last_event_ = stream.record();
-  return last_event_;
+  const uint64_t capture = cuda::capture_id(stream.native_handle(), device_.index);
+  LastCall& last = capture == 0 ? last_call_ : last_recorded_;
+  last = {stream.native_handle(), stream.record(), capture};
+  return last.event;
 }
 
 TransportStatistics CudaHighThroughput::statistics() const {

@@ -148,8 +148,13 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   uint32_t tag_ = 0;
   std::shared_ptr<Transfer> unsettled_;
   std::optional<Stream> last_stream_;
-  Event last_event_;
-  uint64_t last_capture_ = 0;  // that it was recorded in
+  struct LastCall {
+    void* stream = nullptr;
+    Event event;
+    uint64_t capture = 0;  // that it was recorded in
+  };
+  LastCall last_call_;
+  LastCall last_recorded_;
   std::optional<CommError> broken_;
 };
 

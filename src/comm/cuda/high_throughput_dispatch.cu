@@ -98,7 +98,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
   if (!block.is_cached()) {
     count_copies(block);
     // A rank that has failed keeps quiet, or others might see banks to grow before they see that.
-    if (comes_last(&args.state->counted) && !__syncthreads_or(is_aborted(args.signals))) {
+    if (comes_last(&args.state->counted) &&
+        !__syncthreads_or(threadIdx.x == 0 && is_aborted(args.signals))) {
       send_notices(block);
     }
   } else if (index == 0) {
