@@ -147,14 +147,25 @@ void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
   report.line("load", "", "[{bar}]", {{"bar", load_bar(r.expert_load, load.max)}});
 }
 
+// On the GPUs of a node kernels store rows where they belong; a host knows how many only where it
+// waits for their number, which low latency and a capacity spare it.
+bool stores_uncounted(const RunOptions& options, const RunResult& r) {
+  const bool one_node = std::all_of(r.ranks.begin(), r.ranks.end(),
+                                    [](const RankFigures& rank) { return rank.node == 0; });
+  if (options.device == "cpu" || !one_node) {
+    return false;
+  }
+  return r.plan.backend == All2AllBackend::kLowLatency ||
+         (r.plan.backend == All2AllBackend::kHighThroughput &&
+          (options.capacity.has_value() || options.graph));
+}
+
 // Who computed what, and what it cost to bring it there.
 void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
   if (r.ranks.size() == 1 && r.plan.backend == All2AllBackend::kNone) {
     return;
   }
-  // Kernels of low latency store rows where they belong, and count none of it.
-  const bool counts_bytes =
-      options.device == "cpu" || r.plan.backend != All2AllBackend::kLowLatency;
+  const bool counts_bytes = !stores_uncounted(options, r);
   const auto bytes = [&](int64_t count) { return counts_bytes ? Json(count) : Json(); };
   int64_t intra = 0;
   int64_t inter = 0;

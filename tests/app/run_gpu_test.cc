@@ -64,5 +64,25 @@ TEST_F(RunOnGpu, MeasuresThePeaksOfTheGpu) {
   }
 }
 
+// Zeros would be taken for bytes.
+TEST_F(RunOnGpu, TellsBytesOnlyWhereTheyAreCounted) {
+  struct Case {
+    Words options;
+    bool counts;
+  };
+  for (const Case& c : {Case{{"--all2all", "high_throughput"}, true},
+                        Case{{"--all2all", "high_throughput", "--graph"}, false},
+                        Case{{"--all2all", "high_throughput", "--capacity", "200"}, false},
+                        Case{{"--all2all", "low_latency"}, false}}) {
+    SCOPED_TRACE(testing::PrintToString(c.options));
+    Words options = c.options;
+    options.insert(options.end(), {"--ranks", "2"});
+    const auto result = run(options);
+    const auto& parallel = result["parallel"];
+    EXPECT_EQ(parallel["intra_node_bytes"].is_null(), !c.counts) << parallel;
+    EXPECT_EQ(parallel.contains("link_bytes"), c.counts) << parallel;
+  }
+}
+
 }  // namespace
 }  // namespace moebius
