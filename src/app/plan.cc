@@ -89,7 +89,7 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
   d.layer.routing.skew = o.skew;
   d.ranks = o.ranks;
   d.tp = o.tp;
-  d.shards_experts = o.no_ep && o.ranks > 1;
+  d.shards_experts = o.no_ep && (o.ranks > 1 || o.sweep == "ranks");
   d.device = machine.type == DeviceType::kCuda ? Device::cuda(0) : Device::cpu();
   d.ranks_per_node =
       o.ranks_per_node > 0 ? o.ranks_per_node : (d.device.is_cuda() ? kGpusOfANode : 0);

@@ -181,6 +181,20 @@ TEST(Plan, SweepsSayWhoIsFastestWhere) {
   }
 }
 
+// Experts are sharded in every row, whatever --ranks is.
+TEST(Plan, SweepsOfShardedExpertsKeepThemSharded) {
+  const ScratchFolder scratch;
+  const CommandResult result = run_command({"plan", "--preset", "mixtral-8x7b", "--no-ep",
+                                            "--sweep", "ranks", "--json", scratch / "plan.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json plan = read_json(scratch / "plan.json");
+  EXPECT_EQ(plan["deployment"]["placement"], "sharded");
+  ASSERT_FALSE(plan["sweep"]["rows"].empty());
+  for (const json& row : plan["sweep"]["rows"]) {
+    EXPECT_EQ(row["best"], "allgather_reducescatter");
+  }
+}
+
 TEST(Plan, NothingIsOvertakenThatNeverLed) {
   const ScratchFolder scratch;
   const std::string machine = scratch / "slow.json";
