@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "core/cuda/check.h"
@@ -117,6 +118,14 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
   const int64_t num_groups = gemm.b.dim(0);
   if (num_groups > sm90::kMaxGroups) {
     return Support::no(fmt::format("{} groups, more than {}", num_groups, sm90::kMaxGroups));
+  }
+  constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
+  const int64_t k = gemm.b.dim(2);
+  for (const Tensor& rows : {gemm.a, gemm.b}) {
+    if (k > 0 && rows.numel() / k > kMostRows) {
+      return Support::no(
+          fmt::format("{} rows of an operand, more than {}", rows.numel() / k, kMostRows));
+    }
   }
   for (const int dim : {1, 2}) {
     if (gemm.b.dim(dim) % kMultiple != 0 || gemm.b.dim(dim) == 0) {
