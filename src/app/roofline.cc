@@ -11,6 +11,7 @@
 #include "app/layer_cost.h"
 #include "app/run_report.h"
 #include "bench/machine_peak.h"
+#include "comm/shared_gpu.h"
 #include "moebius/error.h"
 
 namespace moebius::app {
@@ -71,17 +72,6 @@ RankPeak measure_rank(const LayerCost& cost, const Stream& stream, const Group* 
   return peak;
 }
 
-// Of the ranks that share a GPU, whether this one is the first.
-bool is_first_on_gpu(Group& group) {
-  if (!group.shares_address_space()) {
-    return true;
-  }
-  const int32_t own = group.device().index;
-  std::vector<int32_t> gpus(static_cast<size_t>(group.size()));
-  all_gather_bytes(group, "GPUs of the ranks", &own, sizeof(own), gpus.data());
-  return std::find(gpus.begin(), gpus.end(), own) - gpus.begin() == group.rank();
-}
-
 }  // namespace
 
 MachinePeak measure_machine(const LayerCost& cost, const Stream& stream, Group* group) {
@@ -89,7 +79,7 @@ MachinePeak measure_machine(const LayerCost& cost, const Stream& stream, Group* 
     const RankPeak own = measure_rank(cost, stream, nullptr);
     return {own.missing, own.name, own.gflops, own.read_gb_per_s};
   }
-  const bool measures = stream.device().is_cpu() || is_first_on_gpu(*group);
+  const bool measures = comm::ranks_on_this_gpu(*group).front() == group->rank();
   group->barrier("begin of the machine's peaks");
   const RankPeak own = measures ? measure_rank(cost, stream, group) : RankPeak();
   std::vector<RankPeak> peaks(static_cast<size_t>(group->size()));

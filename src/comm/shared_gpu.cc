@@ -9,14 +9,20 @@
 
 namespace moebius::comm {
 
-int ranks_on_this_gpu(Group& group) {
+std::vector<int> ranks_on_this_gpu(Group& group) {
   if (group.device().is_cpu() || !group.shares_address_space()) {
-    return 1;
+    return {group.rank()};
   }
   const int32_t own = group.device().index;
   std::vector<int32_t> devices(static_cast<size_t>(group.size()));
   all_gather_bytes(group, "GPUs of the ranks", &own, sizeof(own), devices.data());
-  return static_cast<int>(std::count(devices.begin(), devices.end(), own));
+  std::vector<int> ranks;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (devices[static_cast<size_t>(rank)] == own) {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
 }
 
 Support can_replay_on_one_gpu(int num_ranks, int num_queues) {

@@ -6,6 +6,8 @@
 // behind the other for ever; there are 32 at most (CUDA_DEVICE_MAX_CONNECTIONS).
 #pragma once
 
+#include <vector>
+
 #include "moebius/group.h"
 #include "moebius/support.h"
 
@@ -17,9 +19,9 @@ inline constexpr int kQueuesPerRank = 4;
 inline constexpr int kQueuesPerRankInGraphs = 6;
 inline constexpr int kMaxQueues = 32;
 
-// Collective: the ranks on this rank's GPU, itself included; 1 on CPUs.  Ranks in processes of
-// their own have a GPU of their own.
-int ranks_on_this_gpu(Group& group);
+// Collective: the ranks on this rank's GPU in order, itself included; it alone on CPUs.  Ranks in
+// processes of their own have a GPU of their own.
+std::vector<int> ranks_on_this_gpu(Group& group);
 
 // Whether so many ranks of a GPU may replay graphs of a layer side by side, in a process with so
 // many queues (cuda::hardware_queues).

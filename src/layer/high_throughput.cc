@@ -36,7 +36,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
       : group_(group),
         comm_sms_(std::max(dispatch.num_sms, combine.num_sms)),
         capacity_(capacity),
-        ranks_on_gpu_(comm::ranks_on_this_gpu(group)),
+        ranks_on_gpu_(static_cast<int>(comm::ranks_on_this_gpu(group).size())),
         transport_(group, std::move(placement), dispatch, combine) {}
 
   std::string_view name() const override { return "high_throughput"; }

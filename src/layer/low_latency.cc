@@ -34,7 +34,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
       : group_(group),
         num_local_experts_(placement.num_local(group.rank())),
         options_(options),
-        ranks_on_gpu_(comm::ranks_on_this_gpu(group)),
+        ranks_on_gpu_(static_cast<int>(comm::ranks_on_this_gpu(group).size())),
         transport_(group, std::move(placement), options) {}
 
   std::string_view name() const override { return "low_latency"; }

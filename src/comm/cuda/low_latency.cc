@@ -179,7 +179,8 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
         on_device({options.max_tokens, group.size(), options.topk + 1}, DType::kI32);
   }
   // Blocks of all ranks on a GPU must fit on it at once, since they wait for each other.
-  const int num_sms = cuda::num_sms(device_.index) / comm::ranks_on_this_gpu(group);
+  const int num_sms =
+      cuda::num_sms(device_.index) / static_cast<int>(comm::ranks_on_this_gpu(group).size());
   num_blocks_ = std::max(1, options.num_sms > 0 ? std::min(options.num_sms, num_sms) : num_sms);
   dispatch_shared_ =
       comm::DispatchSharedMap::make(layout_, placement.num_experts(), num_local()).bytes;
