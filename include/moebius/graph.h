@@ -15,7 +15,8 @@ namespace moebius {
 class Graph {
  public:
   // Calls `work`, which enqueues on the stream but runs nothing yet.  A launch repeats it on the
-  // same addresses: tensors and workspaces it uses must stay, and stay large enough.
+  // same addresses: tensors and workspaces it uses must stay, and stay large enough.  Launches must
+  // be complete before a layer or transport that they use goes.
   // REQUIRES: work has been called twice before, so that kernels are loaded, and workspaces and
   // both sets of buffers that low latency uses in turn are there.  Ranks that share a GPU meet
   // (Group::barrier) between making their graphs and launching them.

@@ -9,9 +9,10 @@
 // (each send half uses one of two banks in turn); a third is an InvalidArgument, not corruption.
 // Thread-safety: one thread at a time per object.  Collective, but for ranks in the mask.
 //
-// On GPUs no host waits and all calls may be captured in a CUDA graph; on one node: over several,
-// hosts wait for counts.  An object's calls go to one stream, or the caller orders its streams by
-// events.  On one node their bytes are not in the traffic of the group, see statistics().
+// On GPUs no host waits and all calls may be captured in a CUDA graph, where no more than 5 ranks
+// share a GPU (docs/protocol.md); on one node: over several, hosts wait for counts.  An object's
+// calls go to one stream, or the caller orders its streams by events.  On one node their bytes are
+// not in the traffic of the group, see statistics().
 #pragma once
 
 #include <cstdint>
