@@ -32,11 +32,8 @@ MoeLayerOptions layer_options(const RunOptions& options,
   chosen.monolithic = options.monolithic;
   chosen.microbatches = options.microbatches;
   chosen.comm_sms = options.comm_sms;
-  chosen.capacity = options.capacity;
-  if (options.graph && !chosen.capacity && backend == All2AllBackend::kHighThroughput &&
-      group->topology().num_nodes() == 1) {  // else it is the layer's to say why it refuses
-    chosen.capacity = 0;
-  }
+  const int num_nodes = group == nullptr ? 1 : group->topology().num_nodes();
+  chosen.capacity = capacity_of(options, backend, num_nodes);
   return chosen;
 }
 
@@ -100,6 +97,16 @@ std::vector<std::vector<int64_t>> gather_link_bytes(const std::vector<int64_t>& 
 }
 
 }  // namespace
+
+std::optional<int64_t> capacity_of(const RunOptions& options,
+                                   All2AllBackend backend,
+                                   int num_nodes) {
+  if (options.capacity || !options.graph || backend != All2AllBackend::kHighThroughput ||
+      num_nodes > 1) {  // there it is the layer's to say why it refuses
+    return options.capacity;
+  }
+  return 0;
+}
 
 Stream make_stream(const RunOptions& options, const RankPlan& plan, const Group* group) {
   if (options.device == "cuda") {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,6 +63,11 @@ struct LayerRun {
   std::vector<std::vector<TraceEvent>> trace;     // [rank], on rank 0, with --trace
   Tensor output;                                  // f32 [T, H], all rows, on every rank
 };
+
+// MoeLayerOptions::capacity: calls that a graph records have one, asked for or not.
+std::optional<int64_t> capacity_of(const RunOptions& options,
+                                   All2AllBackend backend,
+                                   int num_nodes);
 
 // The rank's GPU or its part of the CPUs: rank threads share this process.
 Stream make_stream(const RunOptions& options, const RankPlan& plan, const Group* group);

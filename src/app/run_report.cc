@@ -156,8 +156,7 @@ bool stores_uncounted(const RunOptions& options, const RunResult& r) {
     return false;
   }
   return r.plan.backend == All2AllBackend::kLowLatency ||
-         (r.plan.backend == All2AllBackend::kHighThroughput &&
-          (options.capacity.has_value() || options.graph));
+         capacity_of(options, r.plan.backend, /*num_nodes=*/1).has_value();
 }
 
 // Who computed what, and what it cost to bring it there.
