@@ -31,8 +31,7 @@ Support can_replay_on_one_gpu(int num_ranks, int num_queues) {
              ? Support::yes()
              : Support::no(fmt::format(
                    "{} ranks share a GPU, at most {} can replay graphs there: kernels that wait "
-                   "for "
-                   "each other need a hardware queue per stream, of which this process has {} "
+                   "for each other need a hardware queue per stream, of which this process has {} "
                    "(CUDA_DEVICE_MAX_CONNECTIONS, at most {})",
                    num_ranks, most, num_queues, kMaxQueues));
 }

@@ -122,7 +122,6 @@ Tensor run_alone_without(int dead, const Tensor& hidden) {
   return output;
 }
 
-// A rank makes one call and no more.  The others are told who is missing, give it up and go on.
 TEST(Capacity, IsForHighThroughputOnTheGpusOfANode) {
   const auto message = [](All2AllBackend backend, int ranks_per_node) {
     std::string text;
@@ -147,6 +146,7 @@ TEST(Capacity, IsForHighThroughputOnTheGpusOfANode) {
   expect_mentions(message(All2AllBackend::kLowLatency, 0), {"capacity 7", "low_latency"});
 }
 
+// A rank makes one call and no more.  The others are told who is missing, give it up and go on.
 TEST(DeadRank, LowLatencyGoesOnWithoutIt) {
   constexpr int kDead = 1;
   std::array<int, kRanks> num_right{};

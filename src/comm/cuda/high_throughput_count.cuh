@@ -226,8 +226,11 @@ __device__ inline Stop read_notices(const Block& block) {
     if (fault.reason != FaultReason::kNone) {
       fault.guilty = static_cast<uint8_t>(d);
       // Every rank reads the same counts, and so finds an overflow itself, with both numbers.
-      fault.reason == FaultReason::kOverflow ? (void)raise_own_fault(args.signals, fault, seen)
-                                             : raise_fault(args.signals, fault, seen);
+      if (fault.reason == FaultReason::kOverflow) {
+        raise_own_fault(args.signals, fault, seen);
+      } else {
+        raise_fault(args.signals, fault, seen);
+      }
       stop = kFail;
       break;
     }
