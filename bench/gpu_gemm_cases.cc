@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -12,6 +13,8 @@
 #include "bench/gpu_cublas.h"
 #include "bench/gpu_experts_bench.h"
 #include "bench/gpu_gemm_data.h"
+#include "experts/cuda/activation.h"
+#include "experts/cuda/activation_codes.h"
 
 namespace moebius::bench {
 
@@ -28,6 +31,8 @@ constexpr double kToleranceOfOthers = 2e-2;
 constexpr std::string_view kSm90 = "sm90";
 constexpr std::string_view kDrawn = "sm90_drawn";  // with GroupedGemm::next_item
 constexpr std::string_view kCublas = "cublaslt";
+constexpr std::string_view kInTwo = "gemm_then_activation";  // drawn, too
+constexpr std::string_view kInOne = "activated_gemm";
 
 enum class Sizes {
   kEven,
@@ -43,6 +48,9 @@ struct GemmProblem {
   int64_t k;
   DType dtype;
   Sizes sizes = Sizes::kEven;
+  bool is_first = false;  // of the layer's two: an activation follows
+
+  double weight() const { return static_cast<double>(n * k); }  // of a group, elements
 };
 
 std::vector<int32_t> draw_sizes(const GemmProblem& p) {
@@ -104,12 +112,14 @@ cuda::GroupedGemm make_operands(const GemmProblem& p,
   return gemm;
 }
 
-// One way to compute it.  `gemm`: what its result is compared with.
+using Difference = std::function<std::optional<std::string>()>;
+
+// One way to compute it, once `out` is poisoned.
 void run_way(const GemmProblem& p,
              const std::vector<int32_t>& sizes,
              std::string_view impl,
-             const cuda::GroupedGemm& gemm,
-             double tolerance,
+             const Tensor& out,
+             const Difference& difference,
              const std::function<void()>& work,
              const CaseSetup& setup,
              const ColdGpu& gpu) {
@@ -120,32 +130,95 @@ void run_way(const GemmProblem& p,
   c.problem = p.name;
   c.impl = impl;
   c.call = [&] {
-    gpu.poison(gemm.out);
+    gpu.poison(out);
     work();
   };
   c.timed_call = [&] { return gpu.seconds(work); };
-  c.difference = [&]() -> std::optional<std::string> {
-    const GemmError error = check_products(gemm, kCheckedColumns, gpu.stream());
+  c.difference = difference;
+  c.metrics = [&](double seconds) {
+    const auto in_use =
+        sizes.size() - static_cast<size_t>(std::count(sizes.begin(), sizes.end(), 0));
+    const double flops = 2.0 * static_cast<double>(p.groups * p.rows) * p.weight();
+    const double bytes = static_cast<double>(in_use) * p.weight() * bits(p.dtype) / 8;
+    return std::vector<Json>{flops / seconds * 1e-9, bytes / seconds * 1e-9, Json()};
+  };
+  setup.visit(c);
+}
+
+Difference from_sums(const cuda::GroupedGemm& gemm, double tolerance, const ColdGpu& gpu) {
+  return [gemm, tolerance, stream = gpu.stream()]() -> std::optional<std::string> {
+    const GemmError error = check_products(gemm, kCheckedColumns, stream);
     if (error.relative < tolerance && error.unwritten == 0) {
       return std::nullopt;
     }
     return fmt::format("relative error {:.2e}, tolerance {:.0e}; {} of the elements looked at NaN",
                        error.relative, tolerance, error.unwritten);
   };
-  c.metrics = [&](double seconds) {
-    const auto in_use =
-        sizes.size() - static_cast<size_t>(std::count(sizes.begin(), sizes.end(), 0));
-    const auto weight = static_cast<double>(p.n * p.k);  // of one group, elements
-    const double flops = 2.0 * static_cast<double>(p.groups * p.rows) * weight;
-    const double bytes = static_cast<double>(in_use) * weight * bits(p.dtype) / 8;
-    return std::vector<Json>{flops / seconds * 1e-9, bytes / seconds * 1e-9, Json()};
+}
+
+bool same_bytes(const Tensor& a, const Tensor& b, const Stream& stream) {
+  const Tensor a_here = to_device(a, Device::cpu(), stream);
+  const Tensor b_here = to_device(b, Device::cpu(), stream);
+  stream.synchronize();
+  return std::memcmp(a_here.raw(), b_here.raw(), static_cast<size_t>(a_here.nbytes())) == 0;
+}
+
+// The GEMM and the activation, in two kernels and in one: the same bytes.
+void run_activated(const GemmProblem& p,
+                   const std::vector<int32_t>& sizes,
+                   const cuda::GroupedGemm& gemm,
+                   const CaseSetup& setup,
+                   const ColdGpu& gpu) {
+  const bool is_fp8 = p.dtype == DType::kF8E4M3;
+  const auto rows = cuda::RowGroups::sorted(gemm.group_offsets.data<int32_t>(), p.groups);
+  const Stream& stream = gpu.stream();
+  const int64_t width = p.n / 2;
+  const auto take_rows = [&] {
+    cuda::RowOperand out;
+    out.values = gpu.empty({p.groups * p.rows, width}, p.dtype);
+    if (is_fp8) {
+      out.block = kBlock;
+      out.scale = gpu.empty({p.groups * p.rows, width / kBlock}, DType::kF32);
+    }
+    return out;
   };
-  setup.visit(c);
+  const cuda::RowOperand in_two = take_rows();
+  const cuda::RowOperand in_one = take_rows();
+  QuantizeSpec spec;
+  spec.group = {1, kBlock};
+  const auto run_in_two = [&] {
+    cuda::sm90_grouped_gemm(gemm, stream);
+    if (is_fp8) {
+      cuda::activate_to_codes({}, spec, rows, gemm.out, in_two, stream);
+    } else {
+      cuda::activate({}, rows, gemm.out, in_two.values, stream);
+    }
+  };
+  cuda::GroupedGemm activated = gemm;
+  activated.activates = true;
+  activated.out = in_one.values;
+  activated.out_scale = in_one.scale;
+
+  run_way(p, sizes, kInTwo, gemm.out, from_sums(gemm, kTolerance, gpu), run_in_two, setup, gpu);
+  const auto differs = [&](const Tensor& one, const Tensor& two) {
+    return one && !same_bytes(one, two, stream);
+  };
+  const Difference from_two = [&]() -> std::optional<std::string> {
+    run_in_two();
+    if (differs(in_one.values, in_two.values) || differs(in_one.scale, in_two.scale)) {
+      return "the bytes are not those of two kernels";
+    }
+    return std::nullopt;
+  };
+  run_way(
+      p, sizes, kInOne, in_one.values, from_two,
+      [&] { cuda::sm90_grouped_gemm(activated, stream); }, setup, gpu);
 }
 
 void run_problem(const GemmProblem& p, const CaseSetup& setup, const ColdGpu& gpu) {
   const auto is_wanted = [&](std::string_view impl) { return setup.wants(p.name, impl); };
-  if (!is_wanted(kSm90) && !is_wanted(kDrawn) && !is_wanted(kCublas)) {
+  const auto all = {kSm90, kDrawn, kCublas, kInTwo, kInOne};
+  if (std::none_of(all.begin(), all.end(), is_wanted)) {
     return;
   }
   const std::vector<int32_t> sizes = draw_sizes(p);
@@ -159,19 +232,24 @@ void run_problem(const GemmProblem& p, const CaseSetup& setup, const ColdGpu& gp
     return;
   }
   const Stream& stream = gpu.stream();
+  const Difference difference = from_sums(gemm, kTolerance, gpu);
   run_way(
-      p, sizes, kSm90, gemm, kTolerance, [&] { cuda::sm90_grouped_gemm(gemm, stream); }, setup,
+      p, sizes, kSm90, gemm.out, difference, [&] { cuda::sm90_grouped_gemm(gemm, stream); }, setup,
       gpu);
   cuda::GroupedGemm drawn = gemm;
   drawn.next_item = Tensor::zeros({2}, DType::kI32, gpu.device());
   run_way(
-      p, sizes, kDrawn, drawn, kTolerance, [&] { cuda::sm90_grouped_gemm(drawn, stream); }, setup,
-      gpu);
+      p, sizes, kDrawn, gemm.out, difference, [&] { cuda::sm90_grouped_gemm(drawn, stream); },
+      setup, gpu);
+  if (p.is_first && p.sizes == Sizes::kEven) {
+    run_activated(p, sizes, drawn, setup, gpu);
+  }
   if (p.sizes == Sizes::kEven) {
     cuda::GroupedGemm plain = gemm;  // cuBLASLt knows no scales per block
     plain.a_scale = plain.b_scale = Tensor();
     if (const auto theirs = cublas_even_groups(plain, stream)) {
-      run_way(p, sizes, kCublas, plain, kToleranceOfOthers, theirs, setup, gpu);
+      run_way(p, sizes, kCublas, plain.out, from_sums(plain, kToleranceOfOthers, gpu), theirs,
+              setup, gpu);
     }
   }
 }
@@ -195,7 +273,8 @@ std::vector<GemmProblem> all_problems() {
     for (const Layer& layer : kLayers) {
       const auto add = [&](const char* suffix, Sizes sizes) {
         problems.push_back({fmt::format("gemm/{}/{}{}", moebius::name(dtype), layer.name, suffix),
-                            layer.groups, layer.rows, layer.n, layer.k, dtype, sizes});
+                            layer.groups, layer.rows, layer.n, layer.k, dtype, sizes,
+                            std::string_view(layer.name).find("w13") != std::string_view::npos});
       };
       add("", Sizes::kEven);
       add("/zipf", Sizes::kZipf);

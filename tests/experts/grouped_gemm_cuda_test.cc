@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "core/cuda/check.h"
+#include "experts/cuda/activation.h"
+#include "experts/cuda/activation_codes.h"
 #include "experts/cuda/grouped_gemm.h"
 #include "tests/gpu_test.h"
 
@@ -126,18 +128,20 @@ std::vector<double> scaled(const Tensor& tensor, const Tensor& scale, int64_t ro
   return values;
 }
 
+GroupedGemm on_gpu(const GroupedGemm& host, const Stream& stream) {
+  GroupedGemm gemm = host;
+  for (Tensor* tensor : {&gemm.a, &gemm.a_scale, &gemm.b, &gemm.b_scale, &gemm.bias,
+                         &gemm.group_offsets, &gemm.group_counts, &gemm.out}) {
+    *tensor = tensor->defined() ? to_device(*tensor, stream.device(), stream) : Tensor{};
+  }
+  return gemm;
+}
+
 Tensor run_on_gpu(const GroupedGemm& host,
                   const Stream& stream,
                   int num_sms = 0,
                   const Tensor& next_item = {}) {
-  const auto there = [&](const Tensor& tensor) {
-    return tensor.defined() ? to_device(tensor, stream.device(), stream) : Tensor{};
-  };
-  GroupedGemm gemm = host;
-  for (Tensor* tensor : {&gemm.a, &gemm.a_scale, &gemm.b, &gemm.b_scale, &gemm.bias,
-                         &gemm.group_offsets, &gemm.group_counts, &gemm.out}) {
-    *tensor = there(*tensor);
-  }
+  GroupedGemm gemm = on_gpu(host, stream);
   gemm.num_sms = num_sms;
   gemm.next_item = next_item;
   const Support support = sm90_grouped_gemm_supports(gemm);
@@ -308,15 +312,119 @@ TEST_F(Sm90GroupedGemmTest, ARowDoesNotDependOnItsPlace) {
   }
 }
 
+Tensor poisoned(const Shape& shape, DType dtype, const Stream& stream) {
+  Tensor tensor = Tensor::empty(shape, dtype);
+  std::memset(tensor.raw(), 0xff, static_cast<size_t>(tensor.nbytes()));
+  tensor = to_device(tensor, stream.device(), stream);
+  stream.synchronize();
+  return tensor;
+}
+
+void expect_same_bytes(const Tensor& expected,
+                       const Tensor& actual,
+                       const Problem& p,
+                       const Stream& stream) {
+  const Tensor want = to_device(expected, Device::cpu(), stream);
+  const Tensor have = to_device(actual, Device::cpu(), stream);
+  stream.synchronize();
+  ASSERT_EQ(want.nbytes(), have.nbytes());
+  const int64_t row_bytes = have.nbytes() / p.num_rows();
+  for (int64_t i = 0; i < have.nbytes(); ++i) {
+    ASSERT_EQ(static_cast<int>(have.bytes()[i]), static_cast<int>(want.bytes()[i]))
+        << to_string(p) << ": " << name(have.dtype()) << " row " << i / row_bytes << ", byte "
+        << i % row_bytes;
+  }
+}
+
+// The GEMM to bf16, then the activation in a kernel of its own, with the same rows left alone.
+void check_activated(const Problem& p, uint32_t seed, bool power_of_two_scale) {
+  const Stream stream = Stream::cuda(0);
+  const GroupedGemm host = make_operands(p, seed);
+  set_float(host.a, (p.num_rows() - 1) * p.k + 1, NAN);
+  if (host.a_scale) {
+    set_float(host.a_scale, 0, INFINITY);
+  }
+  GroupedGemm gemm = on_gpu(host, stream);
+  sm90_grouped_gemm(gemm, stream);
+  const RowGroups rows =
+      p.max_rows > 0
+          ? RowGroups::batched(gemm.group_counts.data<int32_t>(), p.max_rows, p.num_groups())
+          : RowGroups::sorted(gemm.group_offsets.data<int32_t>(), p.num_groups());
+  const bool is_fp8 = p.dtype == DType::kF8E4M3;
+  const auto room = [&](int64_t columns, DType dtype) {
+    return poisoned({p.num_rows(), columns}, dtype, stream);
+  };
+  const int64_t width = p.n / 2;
+  RowOperand expected;
+  expected.values = room(width, p.dtype);
+  QuantizeSpec spec;
+  spec.group = {1, kBlock};
+  spec.power_of_two_scale = power_of_two_scale;
+  const Tensor in = gemm.out.view({p.num_rows(), p.n});
+  if (is_fp8) {
+    expected.block = kBlock;
+    expected.scale = room(width / kBlock, DType::kF32);
+    activate_to_codes({}, spec, rows, in, expected, stream);
+  } else {
+    activate({}, rows, in, expected.values, stream);
+  }
+  gemm.activates = true;
+  gemm.power_of_two_scale = power_of_two_scale;
+  const Tensor next_item = Tensor::zeros({2}, DType::kI32, stream.device());
+  for (const bool draws : {false, true}) {
+    gemm.out = room(width, p.dtype);
+    gemm.out_scale = is_fp8 ? room(width / kBlock, DType::kF32) : Tensor{};
+    gemm.next_item = draws ? next_item : Tensor{};
+    const Support support = sm90_grouped_gemm_supports(gemm);
+    ASSERT_TRUE(support) << support.reason;
+    sm90_grouped_gemm(gemm, stream);
+    expect_same_bytes(expected.values, gemm.out, p, stream);
+    if (is_fp8) {
+      expect_same_bytes(expected.scale, gemm.out_scale, p, stream);
+    }
+  }
+}
+
+TEST_F(Sm90GroupedGemmTest, ActivatesAsAKernelOfItsOwn) {
+  uint32_t seed = 5000;
+  for (const DType dtype : kFormats) {
+    const auto check_both = [&](Problem p) {
+      p.dtype = dtype;
+      check_activated(p, seed += 10, false);
+      p.has_bias = true;
+      check_activated(p, seed += 10, true);
+    };
+    for (const int rows : {1, 31, 33, 64, 65, 128, 129, 256}) {
+      check_both({.n = 512, .k = 256, .rows = {rows}});
+    }
+    check_both(
+        {.n = 768, .k = 576, .rows = {0, 5, 0, 131, 64, 257, 0, 1, 200, 0}, .spare_rows = 37});
+    check_both({.n = 256, .k = 320, .rows = {0, 5, 200, 33, 150}, .max_rows = 200});
+    check_both({.n = 1280, .k = 192, .rows = {700, 32, 0, 20, 64, 129, 383, 40, 50, 3}});
+  }
+}
+
+TEST_F(Sm90GroupedGemmTest, WhatItCannotActivateIsRefused) {
+  const Stream stream = Stream::cuda(0);
+  const auto refusal = [&](DType dtype, DType out, int64_t n) {
+    GroupedGemm gemm = on_gpu(make_operands({dtype, out, n, 128, {4}}, 1), stream);
+    gemm.activates = true;
+    return sm90_grouped_gemm_supports(gemm).reason;
+  };
+  EXPECT_EQ(refusal(DType::kBF16, DType::kBF16, 256), "");
+  EXPECT_EQ(refusal(DType::kBF16, DType::kBF16, 384),
+            "N 384 is not a multiple of 256, as gate and up have to be");
+  EXPECT_EQ(refusal(DType::kBF16, DType::kF32, 256), "activated out is f32, of a in bf16");
+  EXPECT_EQ(refusal(DType::kBF16, DType::kF8E4M3, 256), "activated out is f8e4m3, of a in bf16");
+  EXPECT_EQ(refusal(DType::kF8E4M3, DType::kBF16, 256), "activated out is bf16, of a in f8e4m3");
+}
+
 TEST_F(Sm90GroupedGemmTest, SizesAreReadWhenAGraphRuns) {
   const Stream stream = Stream::cuda(0);
   const Problem p{DType::kBF16, DType::kF32, 256, 256, {40, 60, 30}, 0, 0, false};
   const Problem other{DType::kBF16, DType::kF32, 256, 256, {0, 129, 1}, 0, 0, false};
   const GroupedGemm host = make_operands(p, 60);
-  GroupedGemm gemm = host;  // on the GPU
-  for (Tensor* tensor : {&gemm.a, &gemm.b, &gemm.group_offsets, &gemm.out}) {
-    *tensor = to_device(*tensor, stream.device(), stream);
-  }
+  const GroupedGemm gemm = on_gpu(host, stream);
   stream.synchronize();
   sm90_grouped_gemm(gemm, stream);
   const auto native = as_stream(stream.native_handle());

@@ -18,4 +18,16 @@ __device__ __forceinline__ float add_ftz(float a, float b) {
   return d;
 }
 
+// 2^x and 1 / x, both within 2 units in the last place.
+__device__ __forceinline__ float approximate_exp2_ftz(float x) {
+  float y = 0.0f;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float approximate_reciprocal_ftz(float x) {
+  float y = 0.0f;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 }  // namespace moebius::cuda

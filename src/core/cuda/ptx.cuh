@@ -90,6 +90,12 @@ __device__ __forceinline__ void st_no_allocate(int4* p, int4 v) {
                : "memory");
 }
 
+// __syncthreads of the first kThreads threads to come, of whole warps; id 0 is __syncthreads' own.
+template <int kThreads>
+__device__ __forceinline__ void barrier_sync(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
+}
+
 // mbarriers in shared memory.
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {

@@ -8,6 +8,8 @@
 #include <cuda_runtime.h>
 
 #include "core/cuda/floats.cuh"
+#include "core/cuda/ftz.cuh"
+#include "experts/cuda/activation.h"
 #include "experts/cuda/row_groups.h"
 #include "moebius/experts.h"
 
@@ -19,7 +21,8 @@ __device__ __forceinline__ float times_sigmoid(float, float x, float z) {
 }
 template <typename T>
 __device__ __forceinline__ float times_sigmoid(T, float x, float z) {
-  return __fdividef(x, 1.0f + __expf(-z));
+  constexpr float kMinusLog2E = -1.44269504f;
+  return x * approximate_reciprocal_ftz(1.0f + approximate_exp2_ftz(z * kMinusLog2E));
 }
 
 // act(gate), before any rounding.
@@ -156,7 +159,7 @@ __device__ __forceinline__ Raw8<T> activate_vector(const ActivationArgs& a, cons
 
 template <typename T>
 bool is_plain_silu(const ActivationSpec& spec) {
-  return sizeof(T) == 2 && spec.kind == Activation::kSilu && spec.gated && !spec.interleaved;
+  return sizeof(T) == 2 && is_plain_silu(spec);
 }
 
 }  // namespace moebius::cuda

@@ -54,7 +54,12 @@ __device__ __forceinline__ void put_codes(const Args& p,
   float values[kVector];
   widen(raw, values);
   const auto factor = quant::device::make_factor(group.factor, 0.0f);
-  const uint64_t codes = quant::device::encode8_as<kHow>(values, factor);
+  uint64_t codes = 0;
+  if constexpr (kHow == Encode::kE4M3Divide && sizeof(T) == 2) {
+    codes = quant::device::encode_narrow_e4m3(values, factor);
+  } else {
+    codes = quant::device::encode8_as<kHow>(values, factor);
+  }
   quant::device::store_codes(quant::code_of(kHow), static_cast<uint8_t*>(p.activation.out) + at,
                              codes);
 }

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "core/cuda/runtime.h"
@@ -74,7 +75,8 @@ class CudaExperts final : public ExpertsBase {
         a1_(weights_.quant.a1, desc_),
         a2_(weights_.quant.a2, desc_),
         w1_{weights_.w1, weights_.quant.w1, gate_rows(desc_), weights_.quant.a1.alpha_or_gscale},
-        w2_{weights_.w2, weights_.quant.w2, desc_.hidden, weights_.quant.a2.alpha_or_gscale} {}
+        w2_{weights_.w2, weights_.quant.w2, desc_.hidden, weights_.quant.a2.alpha_or_gscale},
+        fuses_activation_(can_fuse_activation()) {}
 
   WeightAndReduceKind weight_and_reduce() const override {
     return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kNoOp;
@@ -106,9 +108,9 @@ class CudaExperts final : public ExpertsBase {
     const RowAdapters adapters = row_adapters(input, buffers);
 
     const RowOperand x = load_input(input, rows, buffers, stream);
-    run_gemm1(x, rows, adapters, buffers, input.max_sms, stream);
-    run_gemm2(load_hidden(rows, buffers, stream), rows, adapters,
-              is_batched() ? as_rows(output) : buffers.gemm2, buffers, input.max_sms, stream);
+    const RowOperand hidden = compute_hidden(x, rows, adapters, buffers, input.max_sms, stream);
+    run_gemm2(hidden, rows, adapters, is_batched() ? as_rows(output) : buffers.gemm2, buffers,
+              input.max_sms, stream);
     if (!is_batched()) {
       CudaSumArgs sum;
       sum.rows = buffers.gemm2;
@@ -143,11 +145,11 @@ class CudaExperts final : public ExpertsBase {
       take_operand(self, rows, operand);
       take_result(self, slots, result);
 
-      gemm1 = scratch.take({slots, d.w1_rows()}, d.in_dtype);
+      // A caller's batched rows may lie where only the other GEMMs take them.
+      const bool is_always_fused = self.fuses_activation_ && !self.is_batched();
+      gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
       act = scratch.take({self.activates_to_codes() ? 0 : slots, d.intermediate}, d.in_dtype);
-      if (self.a2_.active()) {
-        hidden = self.a2_.take(scratch, slots, d.intermediate);
-      }
+      hidden = self.take_hidden(scratch, slots, act);
       if (d.num_adapters > 0) {
         sums = scratch.take<float>(slots * std::max(d.w1_rows(), d.hidden));
         shrunk = scratch.take<float>(slots * self.lora_halves() * d.lora_rank);
@@ -180,13 +182,46 @@ class CudaExperts final : public ExpertsBase {
     RowOperand coded;     // a1, in x's order or (where that needs groups) the computing order
     RowOperand gathered;  // in the computing order
     Tensor gemm1, act, gemm2;
-    RowOperand hidden;      // a2
+    RowOperand hidden;      // act, or its codes
     float* sums = nullptr;  // of either GEMM, before adapters
     float* shrunk = nullptr;
   };
 
   bool activates_to_codes() const {
     return a2_.active() && can_activate_to_codes(a2_.spec(), desc_.intermediate);
+  }
+  RowOperand take_hidden(Scratch& scratch, int64_t slots, const Tensor& act) const {
+    if (a2_.active()) {
+      return a2_.take(scratch, slots, desc_.intermediate);
+    }
+    RowOperand hidden;
+    hidden.values = act;
+    return hidden;
+  }
+
+  ActivatedGemm activated_gemm(const RowOperand& x,
+                               const RowGroups& rows,
+                               const RowOperand& hidden) const {
+    return {{x, &w1_, rows, {}}, desc_.activation, a2_.active() ? &a2_.spec() : nullptr, hidden};
+  }
+
+  // Of rows that are aligned as those in scratch are.
+  bool can_fuse_activation() const {
+    if (desc_.in_dtype != DType::kBF16 || desc_.num_adapters > 0) {
+      return false;
+    }
+    // Of a row of each operand, which lies nowhere.
+    Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
+    RowOperand x;
+    if (a1_.active()) {
+      x = a1_.take(nowhere, 1, desc_.hidden);
+    } else {
+      x.values = nowhere.take({1, desc_.hidden}, desc_.in_dtype);
+    }
+    const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
+    const RowGroups rows = RowGroups::sorted(nowhere.take<int32_t>(desc_.num_local_experts + 1),
+                                             desc_.num_local_experts);
+    return can_run_activated_gemm(activated_gemm(x, rows, take_hidden(nowhere, 1, act)));
   }
   int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
 
@@ -254,21 +289,32 @@ class CudaExperts final : public ExpertsBase {
     return x;
   }
 
-  // GEMM2's rows from GEMM1's.
-  RowOperand load_hidden(const RowGroups& rows,
-                         const Buffers& buffers,
-                         const Stream& stream) const {
+  // GEMM2's rows.
+  RowOperand compute_hidden(const RowOperand& x,
+                            const RowGroups& rows,
+                            const RowAdapters& adapters,
+                            const Buffers& buffers,
+                            int max_sms,
+                            const Stream& stream) const {
+    if (fuses_activation_) {
+      ActivatedGemm fused = activated_gemm(x, rows, buffers.hidden);
+      fused.gemm.next_item = buffers.next_item;
+      fused.gemm.max_sms = max_sms;
+      if (can_run_activated_gemm(fused)) {
+        run_activated_gemm(fused, stream);
+        return buffers.hidden;
+      }
+      assert(is_batched());
+    }
+    run_gemm1(x, rows, adapters, buffers, max_sms, stream);
     if (activates_to_codes()) {
       activate_to_codes(desc_.activation, a2_.spec(), rows, buffers.gemm1, buffers.hidden, stream);
       return buffers.hidden;
     }
     activate(desc_.activation, rows, buffers.gemm1, buffers.act, stream);
-    if (!a2_.active()) {
-      RowOperand hidden;
-      hidden.values = buffers.act;
-      return hidden;
+    if (a2_.active()) {
+      a2_.encode(buffers.act, rows, buffers.hidden, stream);
     }
-    a2_.encode(buffers.act, rows, buffers.hidden, stream);
     return buffers.hidden;
   }
 
@@ -334,6 +380,7 @@ class CudaExperts final : public ExpertsBase {
   RowCoder a2_;
   WeightOperand w1_;
   WeightOperand w2_;
+  bool fuses_activation_;  // GEMM1 activates, and quantizes, as it stores
 };
 
 }  // namespace

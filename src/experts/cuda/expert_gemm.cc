@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/cuda/device.h"
+#include "experts/cuda/activation.h"
 #include "experts/cuda/grouped_gemm.h"
 
 namespace moebius::cuda {
@@ -63,6 +64,26 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
   return out;
 }
 
+std::optional<GroupedGemm> as_grouped_gemm(const ActivatedGemm& activated) {
+  const QuantizeSpec* codes = activated.codes;
+  if (!is_plain_silu(activated.activation) ||
+      (codes != nullptr &&
+       (codes->format != QuantFormat::kFp8 || codes->group != GroupShape{1, kBlock}))) {
+    return std::nullopt;
+  }
+  ExpertGemm gemm = activated.gemm;
+  gemm.out = activated.out.values;
+  std::optional<GroupedGemm> out = as_grouped_gemm(gemm);
+  if (out) {
+    out->activates = true;
+    if (codes != nullptr) {
+      out->out_scale = activated.out.scale;
+      out->power_of_two_scale = codes->power_of_two_scale;
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
@@ -82,6 +103,15 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   } else {
     general_gemm(gemm, stream);
   }
+}
+
+bool can_run_activated_gemm(const ActivatedGemm& gemm) {
+  const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
+  return grouped && sm90_grouped_gemm_supports(*grouped).ok;
+}
+
+void run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream) {
+  sm90_grouped_gemm(*as_grouped_gemm(gemm), stream);
 }
 
 }  // namespace moebius::cuda

@@ -7,7 +7,9 @@
 #pragma once
 
 #include "experts/cuda/row_groups.h"
+#include "moebius/experts.h"
 #include "moebius/quant_config.h"
+#include "moebius/quantize.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
@@ -43,6 +45,17 @@ struct ExpertGemm {
 
 // Picks the implementation.
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);
+
+// GEMM1 and the activation, in one kernel: bit for bit run_expert_gemm to bf16 and activate() or,
+// with `codes`, activate_to_codes().
+struct ActivatedGemm {
+  ExpertGemm gemm;  // without out
+  ActivationSpec activation;
+  const QuantizeSpec* codes = nullptr;  // with out.scale
+  RowOperand out;                       // [M, I]
+};
+bool can_run_activated_gemm(const ActivatedGemm& gemm);
+void run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream);
 
 // Blocks of a grid that would put `per_sm` on each SM.  With a limit one on each that it may have:
 // blocks are dealt out over all SMs before any SM gets a second.

@@ -22,8 +22,15 @@ struct GroupedGemm {
   // Exactly one of them, i32.
   Tensor group_offsets;  // [G + 1]: group g has rows [offsets[g], offsets[g + 1]) of a
   Tensor group_counts;   // [G]: group g has rows [0, counts[g]) of a[g]
-  Tensor out;       // [M, N] or [G, max_rows, N]: bf16 or f32; rows of no group stay as they are
-  int num_sms = 0;  // the most blocks, one per SM (two at least); 0: all
+  Tensor out;  // [M, N] or [G, max_rows, N]: bf16 or f32; rows of no group stay as they are
+  // Columns [0, N / 2) are gate and the others up, each rounded to bf16; out [.., N / 2] is
+  // silu(gate)
+  // * up as activate() computes it.  bf16; of f8e4m3 operands f8e4m3, quantized in groups of 128 as
+  // QuantizeSpec says, with scales f32 [.., N / 256].  N is a multiple of 256.
+  bool activates = false;
+  Tensor out_scale;
+  bool power_of_two_scale = false;  // of out_scale
+  int num_sms = 0;                  // the most blocks, one per SM (two at least); 0: all
   // i32 [2], optional: balances groups of uneven size.  Zeros before the first call and again after
   // each; calls that may overlap need one each.
   Tensor next_item;

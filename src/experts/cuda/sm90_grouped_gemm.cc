@@ -7,6 +7,7 @@
 #include <cassert>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "core/cuda/check.h"
@@ -88,6 +89,20 @@ CUtensorMap map_of_b(const Tensor& b, int64_t k) {
                       {b.numel() / k / kInOrder, kInOrder * k, sm90::kBoxRowsB / kInOrder}});
 }
 
+// Nothing: out has a dtype that is not among them.
+std::optional<sm90::Result> result_of(const GroupedGemm& gemm) {
+  switch (gemm.out.dtype()) {
+    case DType::kF32:
+      return gemm.activates ? std::nullopt : std::optional(sm90::Result::kF32);
+    case DType::kBF16:
+      return gemm.activates ? sm90::Result::kActivatedBF16 : sm90::Result::kBF16;
+    case DType::kF8E4M3:
+      return gemm.activates ? std::optional(sm90::Result::kActivatedF8E4M3) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
 template <typename T>
 T* data_or_null(const Tensor& tensor) {
   return tensor.defined() ? tensor.data<T>() : nullptr;
@@ -112,8 +127,14 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
   if (dtype == DType::kF8E4M3 && (!gemm.a_scale.defined() || !gemm.b_scale.defined())) {
     return Support::no("f8e4m3 without block scales");
   }
-  if (gemm.out.dtype() != DType::kBF16 && gemm.out.dtype() != DType::kF32) {
-    return Support::no(fmt::format("out is {}, not bf16 or f32", name(gemm.out.dtype())));
+  const auto result = result_of(gemm);
+  if (!result || !sm90::can_launch(dtype == DType::kF8E4M3, *result)) {
+    return Support::no(fmt::format("{}out is {}, of a in {}", gemm.activates ? "activated " : "",
+                                   name(gemm.out.dtype()), name(dtype)));
+  }
+  if (gemm.activates && gemm.b.dim(1) % sm90::kTileColumns != 0) {
+    return Support::no(fmt::format("N {} is not a multiple of {}, as gate and up have to be",
+                                   gemm.b.dim(1), sm90::kTileColumns));
   }
   const int64_t num_groups = gemm.b.dim(0);
   if (num_groups > sm90::kMaxGroups) {
@@ -163,6 +184,8 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.b_scale = data_or_null<const float>(gemm.b_scale);
   args.bias = data_or_null<const float>(gemm.bias);
   args.out = gemm.out.raw();
+  args.out_scale = data_or_null<float>(gemm.out_scale);
+  args.power_of_two_scale = gemm.power_of_two_scale;
   args.offsets = data_or_null<const int32_t>(gemm.group_offsets);
   args.counts = data_or_null<const int32_t>(gemm.group_counts);
   args.next_item = data_or_null<int>(gemm.next_item);
@@ -172,7 +195,7 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.n = static_cast<int>(n);
   args.k = static_cast<int>(k);
   const int sms = num_sms(index);
-  sm90::launch(args, gemm.a.dtype() == DType::kF8E4M3, gemm.out.dtype() == DType::kF32,
+  sm90::launch(args, gemm.a.dtype() == DType::kF8E4M3, *result_of(gemm),
                gemm.num_sms > 0 ? std::min(gemm.num_sms, sms) : sms, index,
                as_stream(on.native_handle()));
 }

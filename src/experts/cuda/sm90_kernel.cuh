@@ -98,7 +98,7 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     __syncwarp();
   } else {
     ptx::more_registers<Config::kConsumerRegisters>();
-    consume(args, shared);
+    Consumer<Config>(args, shared).run();
   }
   // pairs with the peer's: it writes no more to this CTA's memory.
   ptx::cluster_arrive();

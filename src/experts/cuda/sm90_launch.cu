@@ -23,12 +23,20 @@ void launch_kernel(const Args& args, int num_sms, int index, cudaStream_t stream
 }  // namespace
 
 void launch(
-    const Args& args, bool is_fp8, bool to_f32, int num_sms, int index, cudaStream_t stream) {
-  const auto run =
-      is_fp8
-          ? (to_f32 ? launch_kernel<Config<true, float>> : launch_kernel<Config<true, BFloat16>>)
-          : (to_f32 ? launch_kernel<Config<false, float>> : launch_kernel<Config<false, BFloat16>>);
-  run(args, num_sms, index, stream);
+    const Args& args, bool is_fp8, Result result, int num_sms, int index, cudaStream_t stream) {
+  const auto run = [&](auto config) {
+    launch_kernel<decltype(config)>(args, num_sms, index, stream);
+  };
+  switch (result) {
+    case Result::kF32:
+      return is_fp8 ? run(Config<true, float>{}) : run(Config<false, float>{});
+    case Result::kBF16:
+      return is_fp8 ? run(Config<true, BFloat16>{}) : run(Config<false, BFloat16>{});
+    case Result::kActivatedBF16:
+      return run(Config<false, BFloat16, true>{});
+    case Result::kActivatedF8E4M3:
+      return run(Config<true, F8E4M3, true>{});
+  }
 }
 
 }  // namespace moebius::cuda::sm90

@@ -23,6 +23,9 @@ inline constexpr int kMaxGroups = 1024;
 // lane l has columns 2 l + i of every eight in D, see wgmma.cuh.
 inline constexpr int kColumnsInOrder = 32;
 
+// What becomes of the sums.  Activated: N / 2 columns, see GroupedGemm::activates.
+enum class Result : uint8_t { kF32, kBF16, kActivatedBF16, kActivatedF8E4M3 };
+
 struct Args {
   CUtensorMap a;        // [num_rows, K], boxes of kBoxRowsA x kBlockBytes
   CUtensorMap a_tiles;  // the same, boxes of kTileRows x kBlockBytes
@@ -32,7 +35,9 @@ struct Args {
   const float* b_scale;
   const float* bias;  // nullptr: none
   void* out;
-  const int32_t* offsets;  // one of the two
+  float* out_scale;         // kActivatedF8E4M3: [rows of out, N / 256]
+  bool power_of_two_scale;  // of out_scale, see QuantizeSpec
+  const int32_t* offsets;   // one of the two
   const int32_t* counts;
   int* next_item;  // nullptr, or two zeros, which is what they are again afterwards
   int max_rows;    // per group, with counts
@@ -42,8 +47,14 @@ struct Args {
   int k;
 };
 
+// Whether there is a kernel for it.
+constexpr bool can_launch(bool is_fp8, Result result) {
+  return result != (is_fp8 ? Result::kActivatedBF16 : Result::kActivatedF8E4M3);
+}
+
 // On the current device, which is `index`, on at most num_sms SMs (but no less than two).
+// REQUIRES: can_launch; if activated, N is a multiple of 256.
 void launch(
-    const Args& args, bool is_fp8, bool to_f32, int num_sms, int index, cudaStream_t stream);
+    const Args& args, bool is_fp8, Result result, int num_sms, int index, cudaStream_t stream);
 
 }  // namespace moebius::cuda::sm90

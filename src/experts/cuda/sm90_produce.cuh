@@ -98,14 +98,18 @@ class Items {
   uint32_t parity_ = 0;
 };
 
-// Of kBoxRowsB columns, in the order of sm90_launch.h; past the last column there are zeros.
+// One of a tile's boxes of kBoxRowsB columns, in the order of sm90_launch.h; past the last column
+// there are zeros.
+template <typename Config>
 struct BoxOfB {
   int at[5];
 
-  __device__ __forceinline__ BoxOfB(const Args& args, int group, int column, int k)
+  __device__ __forceinline__ BoxOfB(const Args& args, const Work& work, int box, int k)
       : at{k, 0, 0, 0,
-           column < args.n ? group * (args.n / kColumnsInOrder) + column / kColumnsInOrder
-                           : kNowhere} {}
+           work.column + box * kBoxRowsB < args.n
+               ? (work.group * args.n + box_column<Config>(args, work.column, box)) /
+                     kColumnsInOrder
+               : kNowhere} {}
 
  private:
   static constexpr int kNowhere = 1 << 30;
@@ -121,9 +125,7 @@ __device__ __forceinline__ void load_stage(const Args& args,
                                            int boxes,
                                            int k) {
   constexpr uint16_t kBoth = (1 << kClusterSize) - 1;
-  const auto box_of_b = [&](int half) {
-    return BoxOfB(args, work.group, work.column + half * kBoxRowsB, k);
-  };
+  const auto box_of_b = [&](int box) { return BoxOfB<Config>(args, work, box, k); };
   if (shares_b) {
     if (boxes == kTileRows / kBoxRowsA) {
       ptx::tensor_load(ring.a(), &args.a_tiles, k, work.row, ring.full());
@@ -203,7 +205,8 @@ __device__ __forceinline__ void fill_scales(const Args& args,
       const int64_t row = min(work.row + box * kBoxRowsA + lane, args.num_rows - 1);
       of_rows[box] = args.a_scale + row * blocks;
     }
-    const int64_t column_block = min(int64_t{work.column / kScaleBlock + lane}, last_column_block);
+    const int64_t column_block = min(
+        int64_t{box_column<Config>(args, work.column, lane % 2) / kScaleBlock}, last_column_block);
     const float* of_columns =
         args.b_scale + (work.group * (last_column_block + 1) + column_block) * blocks;
     for (int block = 0; block < blocks; ++block) {

@@ -6,10 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/cuda/ptx.cuh"
 #include "experts/cuda/sm90_launch.h"
 #include "experts/cuda/sm90_schedule.h"
+#include "moebius/dtype.h"
 
 namespace moebius::cuda::sm90 {
 
@@ -27,10 +29,12 @@ inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
 inline constexpr int kClusterSize = 2;
 inline constexpr int kItemSlots = 2;
 
-template <bool kFp8, typename OutType>
+template <bool kFp8, typename OutType, bool kActivated = false>
 struct Config {
   static constexpr bool kIsFp8 = kFp8;
   using Out = OutType;
+  static constexpr bool kActivates = kActivated;
+  static constexpr bool kQuantizes = std::is_same_v<Out, F8E4M3>;
   static constexpr int kStages = 4;
   // Of a thread: 168 at launch, 3 warpgroups.
   static constexpr int kConsumerRegisters = 224;
@@ -63,7 +67,20 @@ struct Shared {
   int first_items[kMaxGroups + 1];
   int group_begin[kMaxGroups];
   int group_rows[kMaxGroups];
+  // Of small tiles whose rows are quantized, in turn: each warp's largest magnitude of a row.
+  float row_max[2][Config::kQuantizes ? kSmallRows : 1][kConsumerWarps];
 };
+
+// The first of the kBoxRowsB columns of N in either box of a tile: the boxes are neighbours, or the
+// second has the columns of up that belong to the first one's of gate.
+template <typename Config>
+__device__ __forceinline__ int box_column(const Args& args, int tile_column, int box) {
+  if constexpr (Config::kActivates) {
+    return tile_column / 2 + box * (args.n / 2);
+  } else {
+    return tile_column + box * kBoxRowsB;
+  }
+}
 
 // A place in the ring of stages; the warps that fill it and those that empty it each go through it
 // on their own.  By shared addresses: the compiler works out that of an object anew at every use.

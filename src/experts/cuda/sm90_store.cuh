@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a consumer thread's sums to rows of out, in the grouped GEMM's kernel.
+#pragma once
+
+#include <type_traits>
+
+#include "core/cuda/floats.cuh"
+#include "experts/cuda/sm90_shared.cuh"
+
+namespace moebius::cuda::sm90 {
+
+// Where a consumer thread stands: rows and columns of D as wgmma.cuh has them.
+struct Place {
+  int warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
+  int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
+  int quad = static_cast<int>(threadIdx.x) % kWarp / 4;
+  int lane = static_cast<int>(threadIdx.x) % 4;  // in the quad
+};
+
+// Columns of out.
+template <typename Config>
+__device__ __forceinline__ int out_width(const Args& args) {
+  return Config::kActivates ? args.n / 2 : args.n;
+}
+template <typename Config>
+__device__ __forceinline__ auto* out_at(const Args& args, int row, int column) {
+  return static_cast<typename Config::Out*>(args.out) +
+         (int64_t{row} * out_width<Config>(args) + column);
+}
+
+// What a thread has of 32 columns of either of its rows are eight neighbours, see kColumnsInOrder;
+// `block`: which 32 of the tile.
+template <typename Sums>
+__device__ __forceinline__ auto& sum_of(Sums& sums, int block, int half, int i) {
+  return sums[4 * (4 * block + i / 2) + 2 * half + i % 2];
+}
+inline constexpr int kColumnBlocks = kTileColumns / kColumnsInOrder;
+inline constexpr int kBoxBlocks = kColumnBlocks / 2;
+
+// Its row in a large tile.
+__device__ __forceinline__ int row_in_tile(const Place& at, int half) {
+  return at.warpgroup * 64 + at.warp * 16 + 8 * half + at.quad;
+}
+
+template <typename Config>
+__device__ __forceinline__ void add_bias(const Args& args,
+                                         const Place& at,
+                                         const Work& work,
+                                         float (&sums)[kTileColumns / 2]) {
+#pragma unroll
+  for (int block = 0; block < kColumnBlocks; ++block) {
+    if (work.column + kColumnsInOrder * block < args.n) {
+      const int column = box_column<Config>(args, work.column, block / kBoxBlocks) +
+                         kColumnsInOrder * (block % kBoxBlocks) + 8 * at.lane;
+      const float* bias = args.bias + int64_t{work.group} * args.n + column;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        sum_of(sums, block, 0, i) += bias[i];
+        sum_of(sums, block, 1, i) += bias[i];
+      }
+    }
+  }
+}
+
+// Four lanes store a row's 32 columns.
+template <typename Config>
+__device__ __forceinline__ void store(const Args& args,
+                                      const Place& at,
+                                      const Work& work,
+                                      const float (&sums)[kTileColumns / 2]) {
+  const int blocks = (args.n - work.column) / kColumnsInOrder;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = row_in_tile(at, half);
+    if (row < work.num_rows) {
+      auto* to = out_at<Config>(args, work.row + row, work.column + 8 * at.lane);
+#pragma unroll
+      for (int block = 0; block < kColumnBlocks; ++block) {
+        if (block < blocks) {
+          float eight[8];
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            eight[i] = sum_of(sums, block, half, i);
+          }
+          store8(to + kColumnsInOrder * block, eight);
+        }
+      }
+    }
+  }
+}
+
+// Of a small tile D is transposed.  A thread has, of the 32 columns of a box that its warp shares
+// with another, the ones at 8 (quad / 2) + 4 (warp % 2) + 2 eight + quad % 2, and of them rows
+// 8 j + 2 lane + i: sums[box][4 j + 2 eight + i].  Two 8 x 8 transpositions give it of row 8 j +
+// quad the four columns at 8 lane + 4 (warp % 2).
+__device__ __forceinline__ int column_in_box(const Place& at) {
+  return at.warpgroup * 64 + kColumnsInOrder * (at.warp / 2) + 4 * (at.warp % 2);
+}
+__device__ __forceinline__ int column_in_four(const Place& at, int eight) {
+  return 8 * (at.quad / 2) + 2 * eight + at.quad % 2;
+}
+
+// Whether a warp's columns of a box exist.
+__device__ __forceinline__ bool has_columns(const Args& args,
+                                            const Place& at,
+                                            const Work& work,
+                                            int box) {
+  return work.column + box * kBoxRowsB + at.warpgroup * 64 < args.n;
+}
+
+template <typename Config, int kRows>
+__device__ __forceinline__ void add_small_bias(const Args& args,
+                                               const Place& at,
+                                               const Work& work,
+                                               float (&sums)[2][kRows / 2]) {
+#pragma unroll
+  for (int box = 0; box < 2; ++box) {
+    if (has_columns(args, at, work, box)) {
+      const float* bias = args.bias + int64_t{work.group} * args.n +
+                          box_column<Config>(args, work.column, box) + column_in_box(at);
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) {
+        sums[box][i] += bias[column_in_four(at, i / 2 % 2)];
+      }
+    }
+  }
+}
+
+template <typename Config, int kRows>
+__device__ __forceinline__ void store_small(const Args& args,
+                                            const Place& at,
+                                            const Work& work,
+                                            const float (&sums)[2][kRows / 2]) {
+  using Out = typename Config::Out;
+#pragma unroll
+  for (int box = 0; box < 2; ++box) {
+    if (!has_columns(args, at, work, box)) {
+      continue;
+    }
+    const int column = work.column + box * kBoxRowsB + column_in_box(at);
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      const auto* four = sums[box] + 4 * j;
+      if constexpr (std::is_same_v<Out, float>) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int row = 8 * j + 2 * at.lane + i % 2;
+          if (row < work.num_rows) {
+            *out_at<Config>(args, work.row + row, column + column_in_four(at, i / 2)) = four[i];
+          }
+        }
+      } else {
+        const uint2 words = {ptx::transpose_8x8(narrow_pair(Out{}, four[0], four[1])),
+                             ptx::transpose_8x8(narrow_pair(Out{}, four[2], four[3]))};
+        const int row = 8 * j + at.quad;
+        if (row < work.num_rows) {
+          *reinterpret_cast<uint2*>(out_at<Config>(args, work.row + row, column + 8 * at.lane)) =
+              words;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace moebius::cuda::sm90
