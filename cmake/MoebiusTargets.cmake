@@ -45,6 +45,23 @@ function(moebius_set_common target)
   target_link_libraries(${target} PRIVATE moebius_flags)
 endfunction()
 
+# moebius_unite(<target> <parts> <files>...): where MOEBIUS_UNITY is on, compiles the target's sources in so
+# many parts, but the named ones, and those with flags of their own, by themselves.
+function(moebius_unite target parts)
+  if(NOT MOEBIUS_UNITY)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  list(LENGTH sources num_sources)
+  math(EXPR batch_size "(${num_sources} + ${parts} - 1) / ${parts}")
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch_size})
+  # It takes sources for headers that others may include.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  if(ARGN)
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+endfunction()
+
 # moebius_add_stage(<name> SOURCES <files>... [CUDA_SOURCES <files>...] [DEPENDS <stages>...]
 #                   [LIBS <libraries>...] [ALONE <files>...])
 # The stage in src/<name> as the OBJECT library moebius_<name>, a part of libmoebius. CUDA_SOURCES
@@ -60,16 +77,7 @@ function(moebius_add_stage name)
   endif()
   add_library(${target} OBJECT ${arg_SOURCES})
   moebius_set_common(${target})
-  # In two parts, for two cores.
-  list(LENGTH arg_SOURCES num_sources)
-  math(EXPR batch_size "(${num_sources} + 1) / 2")
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${MOEBIUS_UNITY} UNITY_BUILD_BATCH_SIZE ${batch_size})
-  if(MOEBIUS_UNITY)  # takes sources for headers that others may include
-    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
-  endif()
-  if(arg_ALONE)
-    set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  endif()
+  moebius_unite(${target} 2 ${arg_ALONE})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include)
   foreach(stage IN LISTS arg_DEPENDS)
     target_link_libraries(${target} PUBLIC moebius_${stage})
@@ -97,7 +105,8 @@ function(moebius_isa_sources stage isa)
 endfunction()
 
 # The library moebius::moebius from all stages, and moebius_internal: what tests, benchmarks and the
-# command use, which may also include internal headers.
+# command use, which may also include internal headers (moebius_internal_headers: only those and what
+# they need).
 function(moebius_add_library)
   get_property(object_libs GLOBAL PROPERTY MOEBIUS_OBJECT_LIBS)
   get_property(link_libs GLOBAL PROPERTY MOEBIUS_LINK_LIBS)
@@ -121,32 +130,46 @@ function(moebius_add_library)
   target_link_libraries(moebius PRIVATE ${packages_libs})
   set_property(GLOBAL PROPERTY MOEBIUS_PACKAGE_LIBS ${packages_libs})
 
-  add_library(moebius_internal INTERFACE)
-  target_include_directories(moebius_internal INTERFACE ${PROJECT_SOURCE_DIR}
-                                                        ${PROJECT_SOURCE_DIR}/src)
-  target_link_libraries(moebius_internal INTERFACE moebius moebius_flags ${link_libs})
+  add_library(moebius_internal_headers INTERFACE)
+  target_include_directories(
+    moebius_internal_headers INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
+                                       ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(moebius_internal_headers INTERFACE moebius_flags ${link_libs})
   foreach(feature ONEDNN OPENMP MPI CUDA)
     if(MOEBIUS_HAVE_${feature})
-      target_compile_definitions(moebius_internal INTERFACE MOEBIUS_HAVE_${feature}=1)
+      target_compile_definitions(moebius_internal_headers INTERFACE MOEBIUS_HAVE_${feature}=1)
     endif()
   endforeach()
+  add_library(moebius_internal INTERFACE)
+  target_link_libraries(moebius_internal INTERFACE moebius moebius_internal_headers)
 endfunction()
 
-# moebius_add_program(<target> <folder> <files>...): an executable in <build>/<folder> that may
-# include internal headers.
+# moebius_add_program(<target> <folder> <files>... [STAGES <stages>...]): an executable in <build>/<folder>
+# that may include internal headers. STAGES: it links only these, which may call no others, so that
+# building it alone compiles no others.
 function(moebius_add_program target folder)
-  add_executable(${target} ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "STAGES")
+  add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
   set_target_properties(
     ${target} PROPERTIES CXX_EXTENSIONS OFF LINKER_LANGUAGE CXX
                          RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
-  target_link_libraries(${target} PRIVATE moebius_internal)
+  if(arg_STAGES)
+    foreach(stage IN LISTS arg_STAGES)
+      target_sources(${target} PRIVATE $<TARGET_OBJECTS:moebius_${stage}>)
+    endforeach()
+    target_link_libraries(${target} PRIVATE moebius_internal_headers)
+  else()
+    target_link_libraries(${target} PRIVATE moebius_internal)
+  endif()
 endfunction()
 
-# moebius_add_app(SOURCES <files>... [LIBS <libraries>...]): the command, <build>/bin/moebius.
+# moebius_add_app(SOURCES <files>... [LIBS <libraries>...] [ALONE <files>...]): the command,
+# <build>/bin/moebius.
 function(moebius_add_app)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;LIBS;ALONE")
   moebius_add_program(moebius_app bin ${arg_SOURCES})
   set_target_properties(moebius_app PROPERTIES OUTPUT_NAME moebius)
+  moebius_unite(moebius_app 4 ${arg_ALONE})
   moebius_link_private(linked moebius_app ${arg_LIBS})
 endfunction()
 

@@ -21,21 +21,21 @@ if(MOEBIUS_PCH)
   add_library(moebius_test_headers OBJECT ${PROJECT_SOURCE_DIR}/cmake/precompiled/test.cc)
   set_target_properties(moebius_test_headers PROPERTIES CXX_EXTENSIONS OFF)
   target_compile_options(moebius_test_headers PRIVATE ${MOEBIUS_TEST_OPTIONS})
-  target_link_libraries(moebius_test_headers PRIVATE moebius_internal GTest::gtest)
+  target_link_libraries(moebius_test_headers PRIVATE moebius_internal_headers GTest::gtest)
   target_precompile_headers(moebius_test_headers
                             PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled/test.h>)
 endif()
 
 # moebius_add_test(<name> SOURCES <files>... [CUDA_SOURCES <files>...] LABELS <labels>... [LIBS <libraries>...]
-#                  [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
+#                  [STAGES <stages>...] [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
 # A GoogleTest executable <build>/tests/<name>; its cases are registered as <name>:<Suite>.<Case>.
-# LABELS: cpu, gpu, multi_gpu, slow, sanitize, fuzz, tsan. TIMEOUT holds for one case. PROCESSORS is how many
+# LABELS: cpu, gpu, multi_gpu, slow, sanitize, fuzz, tsan, waits. STAGES: see moebius_add_program. TIMEOUT holds for one case. PROCESSORS is how many
 # processors a case keeps busy; rank threads mostly wait for each other, so those of a case count as one.
 # NO_MAIN: the sources have their own main(). CUDA_SOURCES: *.cu and what calls
 # the CUDA runtime; a test that has any is there only in a build with CUDA.
 # Cases are listed when ctest starts, not during the build; a skipped case is reported as skipped.
 function(moebius_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT;PROCESSORS" "SOURCES;CUDA_SOURCES;LABELS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT;PROCESSORS" "SOURCES;CUDA_SOURCES;LABELS;LIBS;STAGES")
   if(arg_CUDA_SOURCES)
     if(NOT MOEBIUS_HAVE_CUDA)
       return()
@@ -53,7 +53,7 @@ function(moebius_add_test name)
   if(NOT arg_PROCESSORS)
     set(arg_PROCESSORS 1)
   endif()
-  moebius_add_program(${name} tests ${arg_SOURCES})
+  moebius_add_program(${name} tests ${arg_SOURCES} STAGES ${arg_STAGES})
   moebius_link_private(linked ${name} ${arg_LIBS})
   target_compile_options(${name} PRIVATE ${MOEBIUS_TEST_OPTIONS})
   if(MOEBIUS_PCH)
