@@ -26,6 +26,17 @@ if(MOEBIUS_PCH)
                             PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled/test.h>)
 endif()
 
+# moebius_add_test_part(<name> <files>...): what several tests share, compiled once; they name it in LIBS.
+function(moebius_add_test_part name)
+  add_library(${name} OBJECT ${ARGN})
+  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
+  target_compile_options(${name} PRIVATE ${MOEBIUS_TEST_OPTIONS})
+  target_link_libraries(${name} PRIVATE moebius_internal_headers GTest::gtest)
+  if(MOEBIUS_PCH)
+    target_precompile_headers(${name} REUSE_FROM moebius_test_headers)
+  endif()
+endfunction()
+
 # moebius_add_test(<name> SOURCES <files>... [CUDA_SOURCES <files>...] LABELS <labels>... [LIBS <libraries>...]
 #                  [STAGES <stages>...] [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
 # A GoogleTest executable <build>/tests/<name>; its cases are registered as <name>:<Suite>.<Case>.
