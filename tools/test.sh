@@ -10,7 +10,7 @@ Usage: tools/test.sh [ARGUMENTS of ctest...]
 
 Installs what is missing, builds everything and runs all tests, then those labelled "fuzz" again under
 the address and undefined behaviour sanitizers, and those labelled "tsan" under the thread sanitizer.
-Everything is in build/PRESET/ctest.log; tests that fail are also named when they do, and told of again
+Everything is in build/PRESET/ctest*.log; tests that fail are also named when they do, and told of again
 at the end, last of all how many there were:
   N passed, N failed, N skipped
 Fails if a test failed or if none passed. Arguments select tests, as in: tools/test.sh -L cpu
@@ -42,31 +42,43 @@ run_tests() {
          /tests passed,|^Total Test time|^Test project/ { print; fflush() }'
 }
 
-# Everything is built first, so that what does not compile is seen first and what fails last.
 # Tests that read untrusted bytes also run where a stray read is seen, those of ranks as threads where
 # a race is: up to 4 of them here. The rest of what is labelled "sanitize" takes longer: cmake --workflow
 # --preset asan, or tsan.
+build_sanitizers() {
+  renice -n 19 -p "$BASHPID" >/dev/null
+  configure asan
+  configure tsan
+  build asan --target moebius_fuzz_tests
+  build tsan --target moebius_tsan_tests
+}
+
 read -ra arguments <<<"${CONFIGURE:-}"
 configure release "${arguments[@]}"
-configure asan
-configure tsan
 build release
-build asan --target moebius_fuzz_tests
-build tsan --target moebius_tsan_tests
 
-# Tests labelled "waits" mostly wait for deadlines, so they run beside the others: by a ctest of its own,
-# which keeps its notes in the folder below. Each test's cases are listed before, since both would.
+# Programs list their cases once, here, since two ctest would do so at the same time. Tests labelled
+# "waits" mostly wait for deadlines, so they run beside the others, by a ctest that keeps its notes in the
+# folder below. What processor time is left goes to building for the sanitizers.
 echo
 status=0
 ctest --preset release -N >/dev/null 2>&1 || true
+build_sanitizers >build/sanitizers.log 2>&1 &
+sanitizers=$!
 run_tests release.waits --test-dir build/release/tests --output-on-failure -L waits "$@" &
 waits=$!
 run_tests release --preset release -LE waits "$@" || status=1
 wait $waits || status=1
-run_tests asan --preset asan -L fuzz "$@" || status=1
-run_tests tsan --preset tsan -L tsan -E 'R64|R8|LargeMessages' "$@" || status=1
+runs=(release=build/release/ctest release.waits=build/release/ctest.waits)
+if wait $sanitizers; then
+  run_tests asan --preset asan -L fuzz "$@" || status=1
+  run_tests tsan --preset tsan -L tsan -E 'R64|R8|LargeMessages' "$@" || status=1
+  runs+=(asan=build/asan/ctest tsan=build/tsan/ctest)
+else
+  tail -n 30 build/sanitizers.log
+  status=1
+fi
 
 echo
-tools/test_report.py release=build/release/ctest release.waits=build/release/ctest.waits \
-  asan=build/asan/ctest tsan=build/tsan/ctest || status=1
+tools/test_report.py "${runs[@]}" || status=1
 exit $status
