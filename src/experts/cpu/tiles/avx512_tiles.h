@@ -27,6 +27,28 @@ static inline __m512 round_bf16(__m512 v) {
   return widen_bf16(to_bf16(v));
 }
 
+// The 16 values of `low`, then those of `high`.
+static inline __m512i to_bf16(__m512 low, __m512 high) {
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+static inline __m512 widen_words(__m512i words, const uint16_t (&from)[32]) {
+  constexpr __mmask32 kUpperHalves = 0xaaaaaaaa;
+  return _mm512_castsi512_ps(
+      _mm512_maskz_permutexvar_epi16(kUpperHalves, _mm512_load_si512(from), words));
+}
+static inline __m512 widen_low(__m512i words) {
+  alignas(64) static constexpr uint16_t kFrom[32] = {0, 0,  0, 1,  0, 2,  0, 3,  0, 4, 0,
+                                                     5, 0,  6, 0,  7, 0,  8, 0,  9, 0, 10,
+                                                     0, 11, 0, 12, 0, 13, 0, 14, 0, 15};
+  return widen_words(words, kFrom);
+}
+static inline __m512 widen_high(__m512i words) {
+  alignas(64) static constexpr uint16_t kFrom[32] = {0,  16, 0,  17, 0,  18, 0,  19, 0,  20, 0,
+                                                     21, 0,  22, 0,  23, 0,  24, 0,  25, 0,  26,
+                                                     0,  27, 0,  28, 0,  29, 0,  30, 0,  31};
+  return widen_words(words, kFrom);
+}
+
 // A word per column twice, next to each other: what the two k of a pair are combined with.
 static inline __m512i pair_words(__m512i dwords) {
   return _mm512_or_si512(_mm512_and_si512(dwords, _mm512_set1_epi32(0xffff)),
@@ -408,7 +430,18 @@ static inline void put16(const TileEpilogue& e, std::byte* out, __m512 v) {
   }
 }
 
+// The first value of row r of C, and of the 16 columns that follow in the next tile.
+static inline const float* c_row(const float* c, int64_t r) {
+  return c + r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
+}
+
+// kIsSum: values are the sums themselves.
+template <bool kIsSum>
 static inline __m512 finish16(const TileEpilogue& e, const float* c, int64_t row, int64_t half) {
+  if constexpr (kIsSum) {
+    return load16(c + half * kTileFloats);
+  }
+  c += half * kTileFloats;
   __m512 v = e.integers ? _mm512_cvtepi32_ps(_mm512_loadu_si512(c)) : load16(c);
   if (e.row_scales != nullptr) {
     v = _mm512_mul_ps(v, _mm512_set1_ps(e.row_scales[row * e.scale_stride]));
@@ -422,6 +455,7 @@ static inline __m512 finish16(const TileEpilogue& e, const float* c, int64_t row
   return v;
 }
 
+// One row of what is not gated, or of kSwigluOai.
 static inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right, std::byte* out) {
   const ActivationSpec& spec = *e.activation;
   left = round_bf16(left);
@@ -429,53 +463,112 @@ static inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right
   if (!spec.gated) {
     put16(e, out, activate16(spec.kind, left));
     put16(e, out + (e.as_f32 ? 64 : 32), activate16(spec.kind, right));
-  } else if (spec.kind == Activation::kSwigluOai) {
-    put16(e, out, swiglu_oai16(spec, left, right));
   } else {
-    put16(e, out, _mm512_mul_ps(round_bf16(activate16(spec.kind, left)), right));
+    put16(e, out, swiglu_oai16(spec, left, right));
   }
 }
 
-// See TileEpilogue::weights.  Why not to_bf16 twice: products may be subnormal.
-static inline __m256i weighted16(__m512 v, float weight) {
-  const __m512i product = _mm512_castps_si512(_mm512_mul_ps(round_bf16(v), _mm512_set1_ps(weight)));
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(product, 16), _mm512_set1_epi32(1));
+// Gated rows r, which is even, and r + 1 if that is below end: two of 16 values round as one of 32.
+template <bool kIsSum>
+static inline void activate_two(const TileEpilogue& e, const float* c, int64_t r, int64_t end) {
+  const int64_t next = r + 1 < end ? r + 1 : r;
+  const float* row = c_row(c, r);
+  const float* next_row = c_row(c, next);
+  const __m512i gate =
+      to_bf16(finish16<kIsSum>(e, row, r, 0), finish16<kIsSum>(e, next_row, next, 0));
+  const __m512i up =
+      to_bf16(finish16<kIsSum>(e, row, r, 1), finish16<kIsSum>(e, next_row, next, 1));
+  const Activation kind = e.activation->kind;
+  const __m512i act =
+      to_bf16(activate16(kind, widen_low(gate)), activate16(kind, widen_high(gate)));
+  const __m512 factor = _mm512_set1_ps(e.act_factor);
+  const __m512i words =
+      to_bf16(_mm512_mul_ps(_mm512_mul_ps(widen_low(act), widen_low(up)), factor),
+              _mm512_mul_ps(_mm512_mul_ps(widen_high(act), widen_high(up)), factor));
+  // Where there is no r + 1, r is stored twice.
+  std::byte* out = e.act_row(r);
+  std::byte* next_out = out + (next - r) * e.row_stride;
+  if (e.as_f32) {
+    _mm512_storeu_ps(out, widen_low(words));
+    _mm512_storeu_ps(next_out, widen_high(words));
+  } else {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm512_castsi512_si256(words));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(next_out), _mm512_extracti64x4_epi64(words, 1));
+  }
+}
+
+// A product rounded to bf16 and added to +0, subnormal or not.
+static inline __m256i round_product16(__m512 product) {
+  const __m512i bits = _mm512_castps_si512(product);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i up = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-  const __m512i rounded =
-      _mm512_and_si512(_mm512_add_epi32(product, up), _mm512_set1_epi32(-0x10000));
+  const __m512i rounded = _mm512_and_si512(_mm512_add_epi32(bits, up), _mm512_set1_epi32(-0x10000));
   const __m512 sum = _mm512_add_ps(_mm512_castsi512_ps(rounded), _mm512_setzero_ps());
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(sum), 16));
 }
 
-static inline void store_row(
-    const TileEpilogue& e, int64_t row, __m512 left, __m512 right, uint16_t* out) {
-  const float* weight = e.weights != nullptr ? e.weights + row : nullptr;
-  const __m256i low = weight != nullptr ? weighted16(left, *weight) : to_bf16(left);
-  const __m256i high = weight != nullptr ? weighted16(right, *weight) : to_bf16(right);
-  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+// See TileEpilogue::weights.
+static inline __m512i weighted(__m512i values, float weight) {
+  constexpr int kSubnormal = 0x20;
+  const __m512 low = _mm512_mul_ps(widen_low(values), _mm512_set1_ps(weight));
+  const __m512 high = _mm512_mul_ps(widen_high(values), _mm512_set1_ps(weight));
+  if (!_kortestz_mask16_u8(_mm512_fpclass_ps_mask(low, kSubnormal),
+                           _mm512_fpclass_ps_mask(high, kSubnormal))) [[unlikely]] {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(round_product16(low)), round_product16(high),
+                              1);
+  }
+  const __m512i rounded = to_bf16(low, high);
+  const __m512i minus_zero = _mm512_set1_epi16(static_cast<short>(0x8000));
+  return _mm512_maskz_mov_epi16(_mm512_cmpneq_epi16_mask(rounded, minus_zero), rounded);
+}
+
+template <bool kIsSum>
+static inline void store_row(const TileEpilogue& e, const float* c, int64_t r) {
+  const float* row = c_row(c, r);
+  __m512i words = to_bf16(finish16<kIsSum>(e, row, r, 0), finish16<kIsSum>(e, row, r, 1));
+  if (e.weights != nullptr) {
+    words = weighted(words, e.weights[r]);
+  }
+  uint16_t* out = e.out[r] + e.column;
   if (e.past_caches) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(out), both);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out), words);
   } else {
     const auto kept = static_cast<__mmask32>((uint64_t{1} << e.columns) - 1);
-    _mm512_mask_storeu_epi16(out, kept, both);
+    _mm512_mask_storeu_epi16(out, kept, words);
+  }
+}
+
+template <bool kIsSum>
+static inline void finish_rows_as(const TileEpilogue& e,
+                                  const float* c,
+                                  int64_t begin,
+                                  int64_t end) {
+  if (e.activation == nullptr) {
+    for (int64_t r = begin; r < end; ++r) {
+      store_row<kIsSum>(e, c, r);
+    }
+  } else if (e.activation->gated && e.activation->kind != Activation::kSwigluOai) {
+    for (int64_t r = begin; r < end; r += 2) {
+      activate_two<kIsSum>(e, c, r, end);
+    }
+  } else {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* row = c_row(c, r);
+      activate_row(e, finish16<kIsSum>(e, row, r, 0), finish16<kIsSum>(e, row, r, 1), e.act_row(r));
+    }
   }
 }
 
 // The epilogue of rows [begin, end).  After the last of a block: finish_stores.
+// REQUIRES: begin is even.
 static void finish_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t end) {
   if (e.activation != nullptr && e.activation->kind == Activation::kGelu) {
     finish_rows_portable(e, c, begin, end);
-    return;
-  }
-  for (int64_t r = begin; r < end; ++r) {
-    const float* row = c + r / kTileRows * 2 * kTileFloats + r % kTileRows * 16;
-    const __m512 left = finish16(e, row, r, 0);
-    const __m512 right = finish16(e, row + kTileFloats, r, 1);
-    if (e.activation != nullptr) {
-      activate_row(e, left, right, e.act_row(r));
-    } else {
-      store_row(e, r, left, right, e.out[r]);
-    }
+  } else if (e.integers || e.row_scales != nullptr || e.column_scales != nullptr ||
+             e.bias != nullptr) {
+    finish_rows_as<false>(e, c, begin, end);
+  } else {
+    finish_rows_as<true>(e, c, begin, end);
   }
 }
 

@@ -441,21 +441,19 @@ class TileExperts final : public ExpertsBase {
     const bool past_caches = order.num_rows * desc_.hidden * 2 >= kStreamedBytes &&
                              desc_.hidden % kBlockColumns == 0 &&
                              reinterpret_cast<uintptr_t>(output.raw()) % kTileRowBytes == 0;
-    // Of a block and of the one before, which is stored meanwhile.
-    std::array<std::array<uint16_t*, kMostItemRows>, 2> to;
+    std::array<uint16_t*, kMostItemRows> to;
+    for (int64_t i = 0; i < item.rows(); ++i) {
+      to[static_cast<size_t>(i)] = reinterpret_cast<uint16_t*>(output.bytes()) +
+                                   order.output_rows[item.begin + i] * desc_.hidden;
+    }
     TileEpilogue store;
     TileRest rest;
+    store.out = to.data();
     store.weights = buffers.weights != nullptr ? buffers.weights + item.begin : nullptr;
     store.past_caches = past_caches;
     for (int64_t block = begin; block < end; ++block) {
-      const int64_t column = block * kBlockColumns;
-      auto& rows = to[static_cast<size_t>(block % 2)];
-      store.out = rows.data();
-      for (int64_t i = 0; i < item.rows(); ++i) {
-        rows[static_cast<size_t>(i)] = reinterpret_cast<uint16_t*>(output.bytes()) +
-                                       order.output_rows[item.begin + i] * desc_.hidden + column;
-      }
-      store.columns = std::min(kBlockColumns, desc_.hidden - column);
+      store.column = block * kBlockColumns;
+      store.columns = std::min(kBlockColumns, desc_.hidden - store.column);
       multiply(w2_, item, block, arena.hidden, row_scales, scales_per_row, nullptr, store, rest, c);
     }
     kernels_.finish(rest);

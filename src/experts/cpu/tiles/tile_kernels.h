@@ -117,12 +117,13 @@ struct TileEpilogue {
   int64_t tile_stride = 0;
   int64_t row_stride = 0;
 
-  // GEMM2 else: the first `columns` values of row r as bf16 to out[r].  weights [rows], or null:
-  // those times weights[r], rounded again and added to +0, as the first term of a sum is.
+  // GEMM2 else: the first `columns` values of row r as bf16 to out[r] + column.  weights [rows], or
+  // null: those times weights[r], rounded again and added to +0, as the first term of a sum is.
   // past_caches: to memory, as what is not read soon should be; whole lines of 64 bytes, aligned.
   // REQUIRES: a weight that is NaN has no bit set in its lower half.
   uint16_t* const* out = nullptr;
   const float* weights = nullptr;
+  int64_t column = 0;
   int64_t columns = kBlockColumns;
   bool past_caches = false;
 
@@ -132,7 +133,8 @@ struct TileEpilogue {
   }
 };
 
-// A block of C that is complete; rows from `begin` on are yet to go through its epilogue.
+// A block of C that is complete; rows from `begin`, which is even, on are yet to go through its
+// epilogue.  Without C: before the first block.
 struct TileRest {
   TileEpilogue epilogue;
   const float* c = nullptr;
@@ -144,9 +146,10 @@ struct TileKernels {
   std::string_view name;
   bool integers;  // takes TileCode::kI8
   // Finishes `rest`, of the block before, and may leave this block in it.
-  // REQUIRES: rest has another C.
+  // REQUIRES: rest has another C; all blocks up to finish() have as many rows.
   void (*multiply)(const TileGemm&, const TileEpilogue&, TileRest& rest);
-  // After the last block: what is in `rest`; stores are visible to whoever sees the task done.
+  // After the last block, on the same thread: what is in `rest`, and what the kernels hold between
+  // blocks; stores are visible to whoever sees the task done.
   void (*finish)(TileRest& rest);
 };
 

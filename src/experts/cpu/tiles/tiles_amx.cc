@@ -37,16 +37,11 @@ struct TileConfigs {
   }
 };
 
-class Tiles {
- public:
-  explicit Tiles(int64_t rows) {
-    static constexpr TileConfigs kConfigs;
-    load_amx_config(kConfigs.of_rows[rows <= kPanelRows ? rows : 0]);
-  }
-  ~Tiles() { _tile_release(); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-};
+// As long as no finish() follows, blocks of C have these rows.
+void configure_tiles(int64_t rows) {
+  static constexpr TileConfigs kConfigs;
+  load_amx_config(kConfigs.of_rows[rows <= kPanelRows ? rows : 0]);
+}
 
 // What is read next, spread evenly over the tile loads: in a burst, those would stand in line.
 //
@@ -147,21 +142,18 @@ class Prefetch {
   int64_t due_ = 0;
 };
 
-// The block before this one, finished a few rows at a time over all steps: that arithmetic and its
+// The block before this one, finished two rows at a time over all steps: that arithmetic and its
 // stores take place while the tile unit multiplies.
 class Pending {
  public:
   Pending(TileRest& rest, const TileGemm& g)
       : rest_(rest),
-        rows_(rest.end - rest.begin),
+        pairs_((rest.end - rest.begin + 1) / 2),
         steps_(g.steps * ((g.rows + kPanelRows - 1) / kPanelRows)) {}
 
   void step() {
-    due_ += rows_;
-    if (due_ >= steps_) {
-      const int64_t rows = due_ / steps_;
-      due_ -= rows * steps_;
-      finish(rest_.begin + rows);
+    for (due_ += pairs_; due_ >= steps_; due_ -= steps_) {
+      finish(std::min(rest_.begin + 2, rest_.end));
     }
   }
   void flush() { finish(rest_.end); }
@@ -173,7 +165,7 @@ class Pending {
   }
 
   TileRest& rest_;
-  int64_t rows_;
+  int64_t pairs_;
   int64_t steps_;
   int64_t due_ = 0;
 };
@@ -401,7 +393,9 @@ void gemm_coded_panel(const TileGemm& g, Pending& pending) {
 
 void multiply(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest) {
   assert(rest.begin == rest.end || rest.c != g.c);
-  const Tiles tiles(g.rows);
+  if (rest.c == nullptr) {
+    configure_tiles(g.rows);
+  }
   Pending pending(rest, g);
   if (g.code == TileCode::kI8) {
     gemm_plain<true>(g, pending);
@@ -423,8 +417,9 @@ void multiply(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest) {
 
 void finish(TileRest& rest) {
   finish_rows(rest.epilogue, rest.c, rest.begin, rest.end);
-  rest.begin = rest.end;
   finish_stores(rest.epilogue);
+  rest = {};
+  _tile_release();
 }
 
 }  // namespace

@@ -186,7 +186,7 @@ void finish_rows_portable(const TileEpilogue& e, const float* c, int64_t begin, 
         value = BFloat16(static_cast<float>(value) * e.weights[r]);
         value = BFloat16(static_cast<float>(value) + 0.0f);
       }
-      e.out[r][n] = value.bits;
+      e.out[r][e.column + n] = value.bits;
     }
   }
 }
