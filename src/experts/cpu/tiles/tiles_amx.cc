@@ -11,6 +11,7 @@
 #include <cassert>
 
 #include "core/amx.h"
+#include "experts/cpu/tiles/avx512_epilogue.h"
 #include "experts/cpu/tiles/avx512_tiles.h"
 
 namespace moebius::cpu {
@@ -142,32 +143,57 @@ class Prefetch {
   int64_t due_ = 0;
 };
 
-// The block before this one, finished two rows at a time over all steps: that arithmetic and its
-// stores take place while the tile unit multiplies.
+// The block before this one, finished a part of a row or two at a time, evenly over all steps: that
+// arithmetic and its stores take place while the tile unit multiplies.  Why parts: what waits for a
+// long chain of arithmetic fills the core's scheduler, and then it does not see the next loads.
 class Pending {
  public:
   Pending(TileRest& rest, const TileGemm& g)
-      : rest_(rest),
-        pairs_((rest.end - rest.begin + 1) / 2),
-        steps_(g.steps * ((g.rows + kPanelRows - 1) / kPanelRows)) {}
+      : rest_(rest), steps_(g.steps * ((g.rows + kPanelRows - 1) / kPanelRows)) {
+    const TileEpilogue& e = rest.epilogue;
+    if (e.activation != nullptr) {
+      rows_per_turn_ = 2;
+      in_parts_ = is_sum(e) && Rows::supports(*e.activation);
+    }
+    const int64_t turns = (rest.end - rest.begin + rows_per_turn_ - 1) / rows_per_turn_;
+    parts_ = in_parts_ ? Rows::kParts * turns : turns;
+  }
 
   void step() {
-    for (due_ += pairs_; due_ >= steps_; due_ -= steps_) {
-      finish(std::min(rest_.begin + 2, rest_.end));
+    for (due_ += parts_; due_ >= steps_; due_ -= steps_) {
+      finish_part();
     }
   }
-  void flush() { finish(rest_.end); }
+  void flush() {
+    while (rest_.begin < rest_.end) {
+      finish_part();
+    }
+  }
 
  private:
-  void finish(int64_t end) {
-    finish_rows(rest_.epilogue, rest_.c, rest_.begin, end);
-    rest_.begin = end;
+  using Rows = ActivatedRows<true>;
+
+  [[gnu::noinline]] void finish_part() {
+    if (in_parts_) {
+      two_rows_.part(part_, rest_.epilogue, rest_.c, rest_.begin, rest_.end);
+      part_ = (part_ + 1) % Rows::kParts;
+    } else {
+      finish_rows(rest_.epilogue, rest_.c, rest_.begin,
+                  std::min(rest_.begin + rows_per_turn_, rest_.end));
+    }
+    if (part_ == 0) {
+      rest_.begin = std::min(rest_.begin + rows_per_turn_, rest_.end);
+    }
   }
 
   TileRest& rest_;
-  int64_t pairs_;
   int64_t steps_;
+  int64_t parts_;  // of all rows
+  int64_t rows_per_turn_ = 1;
+  bool in_parts_ = false;
+  int part_ = 0;  // of rows from rest_.begin on
   int64_t due_ = 0;
+  Rows two_rows_;
 };
 
 // The panel whose C is in registers 0 to 3, or 0 and 1 when it has one tile.

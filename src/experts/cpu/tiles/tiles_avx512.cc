@@ -5,6 +5,7 @@
 // two k, multiplied with a pair of the activation row's values in all lanes.
 #include <algorithm>
 
+#include "experts/cpu/tiles/avx512_epilogue.h"
 #include "experts/cpu/tiles/avx512_tiles.h"
 
 namespace moebius::cpu {

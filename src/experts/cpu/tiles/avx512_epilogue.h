@@ -1,0 +1,306 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What follows a product in the AMX and the AVX-512 tile kernels (TileEpilogue).  Included by files
+// built for AVX-512 BF16 only, each of which has its own copy, as in avx512_tiles.h.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "experts/cpu/tiles/avx512_tiles.h"
+
+namespace moebius::cpu {
+
+namespace {
+
+// The 16 values of `low`, then those of `high`.
+inline __m512i join_bf16(__m512 low, __m512 high) {
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+inline __m512 widen_words(__m512i words, const uint16_t (&from)[32]) {
+  constexpr __mmask32 kUpperHalves = 0xaaaaaaaa;
+  return _mm512_castsi512_ps(
+      _mm512_maskz_permutexvar_epi16(kUpperHalves, _mm512_load_si512(from), words));
+}
+inline __m512 widen_low(__m512i words) {
+  alignas(64) static constexpr uint16_t kFrom[32] = {0, 0,  0, 1,  0, 2,  0, 3,  0, 4, 0,
+                                                     5, 0,  6, 0,  7, 0,  8, 0,  9, 0, 10,
+                                                     0, 11, 0, 12, 0, 13, 0, 14, 0, 15};
+  return widen_words(words, kFrom);
+}
+inline __m512 widen_high(__m512i words) {
+  alignas(64) static constexpr uint16_t kFrom[32] = {0,  16, 0,  17, 0,  18, 0,  19, 0,  20, 0,
+                                                     21, 0,  22, 0,  23, 0,  24, 0,  25, 0,  26,
+                                                     0,  27, 0,  28, 0,  29, 0,  30, 0,  31};
+  return widen_words(words, kFrom);
+}
+
+// x / (1 + e^-z) of kCount registers in four parts.  e^t = 2^i * e^r with |r| <= ln2 / 2, by the
+// series to r^6 (its rest is below 2e-7); the reciprocal by one Newton step.  NaN stays NaN.
+template <size_t kCount>
+class Sigmoid {
+ public:
+  void start(size_t k, __m512 z) {
+    t_[k] = _mm512_sub_ps(_mm512_setzero_ps(), z);
+    t_[k] = _mm512_min_ps(_mm512_set1_ps(88.0f), t_[k]);
+    t_[k] = _mm512_max_ps(_mm512_set1_ps(-87.0f), t_[k]);
+  }
+  void reduce() {
+    for (size_t k = 0; k < kCount; ++k) {
+      i_[k] = _mm512_roundscale_ps(_mm512_mul_ps(t_[k], _mm512_set1_ps(1.44269504f)), 0);
+      t_[k] = _mm512_fnmadd_ps(i_[k], _mm512_set1_ps(0.693359375f), t_[k]);
+      t_[k] = _mm512_fnmadd_ps(i_[k], _mm512_set1_ps(-2.12194440e-4f), t_[k]);
+      p_[k] = _mm512_fmadd_ps(_mm512_set1_ps(1.0f / 720), t_[k], _mm512_set1_ps(1.0f / 120));
+    }
+  }
+  void sum() {
+    for (const float factor : {1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
+      for (size_t k = 0; k < kCount; ++k) {
+        p_[k] = _mm512_fmadd_ps(p_[k], t_[k], _mm512_set1_ps(factor));
+      }
+    }
+    for (size_t k = 0; k < kCount; ++k) {
+      p_[k] = _mm512_add_ps(_mm512_set1_ps(1.0f), _mm512_scalef_ps(p_[k], i_[k]));
+      t_[k] = _mm512_rcp14_ps(p_[k]);
+    }
+  }
+  __m512 times(size_t k, __m512 x) const {
+    const __m512 correction = _mm512_fnmadd_ps(p_[k], t_[k], _mm512_set1_ps(2.0f));
+    return _mm512_mul_ps(x, _mm512_mul_ps(t_[k], correction));
+  }
+
+ private:
+  __m512 t_[kCount];  // -z within bounds, then r, then about 1 / p
+  __m512 i_[kCount];
+  __m512 p_[kCount];  // the series, then 1 + e^-z
+};
+
+inline __m512 mul_sigmoid16(__m512 x, __m512 z) {
+  Sigmoid<1> sigmoid;
+  sigmoid.start(0, z);
+  sigmoid.reduce();
+  sigmoid.sum();
+  return sigmoid.times(0, x);
+}
+
+// What the gate's sigmoid is of.  REQUIRES: kSilu or kGeluTanh.
+inline __m512 sigmoid_argument(Activation kind, __m512 g) {
+  if (kind == Activation::kSilu) {
+    return g;
+  }
+  constexpr float kScale = 1.5957691216f;  // 2 sqrt(2 / pi)
+  const __m512 cubic = _mm512_mul_ps(_mm512_mul_ps(g, g), g);
+  const __m512 z = _mm512_fmadd_ps(cubic, _mm512_set1_ps(0.044715f), g);
+  return _mm512_mul_ps(z, _mm512_set1_ps(kScale));
+}
+
+// The gate's part, before any rounding.  REQUIRES: kSilu, kGeluTanh or kRelu2.
+inline __m512 activate16(Activation kind, __m512 g) {
+  if (kind == Activation::kRelu2) {
+    const __m512 positive = _mm512_max_ps(_mm512_setzero_ps(), g);
+    return _mm512_mul_ps(positive, positive);
+  }
+  return mul_sigmoid16(g, sigmoid_argument(kind, g));
+}
+
+inline __m512 swiglu_oai16(const ActivationSpec& spec, __m512 g, __m512 u) {
+  const __m512 limit = _mm512_set1_ps(spec.limit);
+  g = _mm512_min_ps(limit, g);
+  u = _mm512_max_ps(_mm512_set1_ps(-spec.limit), _mm512_min_ps(limit, u));
+  const __m512 act = mul_sigmoid16(g, _mm512_mul_ps(g, _mm512_set1_ps(spec.alpha)));
+  return _mm512_mul_ps(_mm512_add_ps(u, _mm512_set1_ps(1.0f)), act);
+}
+
+inline void put16(const TileEpilogue& e, std::byte* out, __m512 v) {
+  const __m256i bits = to_bf16(_mm512_mul_ps(v, _mm512_set1_ps(e.act_factor)));
+  if (e.as_f32) {
+    _mm512_storeu_ps(out, widen_bf16(bits));
+  } else {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), bits);
+  }
+}
+
+// The first value of row r of C, and of the 16 columns that follow in the next tile.
+inline const float* c_row(const float* c, int64_t r) {
+  const auto row = static_cast<uint64_t>(r);
+  return c + row / kTileRows * 2 * kTileFloats + row % kTileRows * 16;
+}
+
+// kIsSum: values are the sums themselves.
+template <bool kIsSum>
+inline __m512 finish16(const TileEpilogue& e, const float* c, int64_t row, int64_t half) {
+  if constexpr (kIsSum) {
+    return load16(c + half * kTileFloats);
+  }
+  c += half * kTileFloats;
+  __m512 v = e.integers ? _mm512_cvtepi32_ps(_mm512_loadu_si512(c)) : load16(c);
+  if (e.row_scales != nullptr) {
+    v = _mm512_mul_ps(v, _mm512_set1_ps(e.row_scales[row * e.scale_stride]));
+  }
+  if (e.column_scales != nullptr) {
+    v = _mm512_mul_ps(v, load16(e.column_scales + half * 16));
+  }
+  if (e.bias != nullptr) {
+    v = _mm512_add_ps(v, load16(e.bias + half * 16));
+  }
+  return v;
+}
+
+// One row of what ActivatedRows does not support.
+inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right, std::byte* out) {
+  const ActivationSpec& spec = *e.activation;
+  left = round_bf16(left);
+  right = round_bf16(right);
+  if (!spec.gated) {
+    put16(e, out, activate16(spec.kind, left));
+    put16(e, out + (e.as_f32 ? 64 : 32), activate16(spec.kind, right));
+  } else if (spec.kind == Activation::kSwigluOai) {
+    put16(e, out, swiglu_oai16(spec, left, right));
+  } else {
+    put16(e, out, _mm512_mul_ps(round_bf16(activate16(spec.kind, left)), right));
+  }
+}
+
+// Gated rows r, which is even, and r + 1 if that is below end, by the sigmoid: in kParts parts,
+// each of them short chains of arithmetic.  Two of 16 values round as one of 32.
+template <bool kIsSum>
+class ActivatedRows {
+ public:
+  static constexpr int kParts = 4;
+
+  static bool supports(const ActivationSpec& spec) {
+    return spec.gated && (spec.kind == Activation::kSilu || spec.kind == Activation::kGeluTanh);
+  }
+
+  void part(int i, const TileEpilogue& e, const float* c, int64_t r, int64_t end) {
+    const int64_t next = std::min(r + 1, end - 1);
+    if (i == 0) {
+      const float* row = c_row(c, r);
+      const float* next_row = c_row(c, next);
+      gate_ = join_bf16(finish16<kIsSum>(e, row, r, 0), finish16<kIsSum>(e, next_row, next, 0));
+      up_ = join_bf16(finish16<kIsSum>(e, row, r, 1), finish16<kIsSum>(e, next_row, next, 1));
+      sigmoid_.start(0, sigmoid_argument(e.activation->kind, widen_low(gate_)));
+      sigmoid_.start(1, sigmoid_argument(e.activation->kind, widen_high(gate_)));
+    } else if (i == 1) {
+      sigmoid_.reduce();
+    } else if (i == 2) {
+      sigmoid_.sum();
+    } else {
+      store(e, r, next);
+    }
+  }
+
+ private:
+  void store(const TileEpilogue& e, int64_t r, int64_t next) const {
+    const __m512i act =
+        join_bf16(sigmoid_.times(0, widen_low(gate_)), sigmoid_.times(1, widen_high(gate_)));
+    const __m512 factor = _mm512_set1_ps(e.act_factor);
+    const __m512i words =
+        join_bf16(_mm512_mul_ps(_mm512_mul_ps(widen_low(act), widen_low(up_)), factor),
+                  _mm512_mul_ps(_mm512_mul_ps(widen_high(act), widen_high(up_)), factor));
+    // Where there is no r + 1, r is stored twice.
+    std::byte* out = e.act_row(r);
+    std::byte* next_out = out + (next - r) * e.row_stride;
+    if (e.as_f32) {
+      _mm512_storeu_ps(out, widen_low(words));
+      _mm512_storeu_ps(next_out, widen_high(words));
+    } else {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm512_castsi512_si256(words));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(next_out),
+                          _mm512_extracti64x4_epi64(words, 1));
+    }
+  }
+
+  __m512i gate_;
+  __m512i up_;
+  Sigmoid<2> sigmoid_;
+};
+
+// A product rounded to bf16 and added to +0, subnormal or not.
+inline __m256i round_product16(__m512 product) {
+  const __m512i bits = _mm512_castps_si512(product);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+  const __m512i rounded = _mm512_and_si512(_mm512_add_epi32(bits, up), _mm512_set1_epi32(-0x10000));
+  const __m512 sum = _mm512_add_ps(_mm512_castsi512_ps(rounded), _mm512_setzero_ps());
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(sum), 16));
+}
+
+// See TileEpilogue::weights.
+inline __m512i weighted(__m512i values, float weight) {
+  constexpr int kSubnormal = 0x20;
+  const __m512 low = _mm512_mul_ps(widen_low(values), _mm512_set1_ps(weight));
+  const __m512 high = _mm512_mul_ps(widen_high(values), _mm512_set1_ps(weight));
+  if (!_kortestz_mask16_u8(_mm512_fpclass_ps_mask(low, kSubnormal),
+                           _mm512_fpclass_ps_mask(high, kSubnormal))) [[unlikely]] {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(round_product16(low)), round_product16(high),
+                              1);
+  }
+  const __m512i rounded = join_bf16(low, high);
+  const __m512i minus_zero = _mm512_set1_epi16(static_cast<short>(0x8000));
+  return _mm512_maskz_mov_epi16(_mm512_cmpneq_epi16_mask(rounded, minus_zero), rounded);
+}
+
+template <bool kIsSum>
+inline void store_row(const TileEpilogue& e, const float* c, int64_t r) {
+  const float* row = c_row(c, r);
+  __m512i words = join_bf16(finish16<kIsSum>(e, row, r, 0), finish16<kIsSum>(e, row, r, 1));
+  if (e.weights != nullptr) {
+    words = weighted(words, e.weights[r]);
+  }
+  uint16_t* out = e.out[r] + e.column;
+  if (e.past_caches) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out), words);
+  } else {
+    const auto kept = static_cast<__mmask32>((uint64_t{1} << e.columns) - 1);
+    _mm512_mask_storeu_epi16(out, kept, words);
+  }
+}
+
+template <bool kIsSum>
+inline void finish_rows_as(const TileEpilogue& e, const float* c, int64_t begin, int64_t end) {
+  if (e.activation == nullptr) {
+    for (int64_t r = begin; r < end; ++r) {
+      store_row<kIsSum>(e, c, r);
+    }
+  } else if (ActivatedRows<kIsSum>::supports(*e.activation)) {
+    for (int64_t r = begin; r < end; r += 2) {
+      ActivatedRows<kIsSum> rows;
+      for (int i = 0; i < rows.kParts; ++i) {
+        rows.part(i, e, c, r, end);
+      }
+    }
+  } else {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* row = c_row(c, r);
+      activate_row(e, finish16<kIsSum>(e, row, r, 0), finish16<kIsSum>(e, row, r, 1), e.act_row(r));
+    }
+  }
+}
+
+// Whether values are the sums themselves.
+inline bool is_sum(const TileEpilogue& e) {
+  return !e.integers && e.row_scales == nullptr && e.column_scales == nullptr && e.bias == nullptr;
+}
+
+// The epilogue of rows [begin, end).  After the last of a block: finish_stores.
+// REQUIRES: begin is even.
+inline void finish_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t end) {
+  if (e.activation != nullptr && e.activation->kind == Activation::kGelu) {
+    finish_rows_portable(e, c, begin, end);
+  } else {
+    is_sum(e) ? finish_rows_as<true>(e, c, begin, end) : finish_rows_as<false>(e, c, begin, end);
+  }
+}
+
+// Makes streamed lines visible to whoever sees that the task is done.
+inline void finish_stores(const TileEpilogue& e) {
+  if (e.past_caches) {
+    _mm_sfence();
+  }
+}
+
+}  // namespace
+
+}  // namespace moebius::cpu
