@@ -9,6 +9,7 @@
 // and back, plain loads 55 %, no cut 63 %.
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "core/amx.h"
 #include "experts/cpu/tiles/avx512_epilogue.h"
@@ -211,107 +212,174 @@ inline void store_c(const Held& held) {
   }
 }
 
-// C of one panel, if any, to memory, and that of the next, or zeros, to registers: tile by tile,
-// since a store waits for the last product and loads behind four of them would wait, too.
-template <bool kLoads>
-inline void exchange_c(Held& held, const Held& next) {
-  if (held.c != nullptr) {
-    _tile_stored(0, held.c, kTileRowBytes);
+// One tile of C += one of A times one of B.
+template <bool kIntegers, int kTile>
+inline void multiply_tile() {
+  if constexpr (kIntegers) {
+    if constexpr (kTile == 0) {
+      _tile_dpbssd(0, 4, 6);
+    } else if constexpr (kTile == 1) {
+      _tile_dpbssd(1, 4, 7);
+    } else if constexpr (kTile == 2) {
+      _tile_dpbssd(2, 5, 6);
+    } else {
+      _tile_dpbssd(3, 5, 7);
+    }
+  } else {
+    if constexpr (kTile == 0) {
+      _tile_dpbf16ps(0, 4, 6);
+    } else if constexpr (kTile == 1) {
+      _tile_dpbf16ps(1, 4, 7);
+    } else if constexpr (kTile == 2) {
+      _tile_dpbf16ps(2, 5, 6);
+    } else {
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+}
+
+// C of one panel, if any, to memory, and that of the next, or zeros, to registers, each tile
+// followed by then.operator()<tile>().  Why tile by tile: a store waits for the last product, and
+// loads and products behind four of them would wait, too.
+template <bool kLoads, typename Then>
+inline __attribute__((always_inline)) void exchange_c(Held& held, const Held& next, Then then) {
+  const Held last = std::exchange(held, next);
+  if (last.c != nullptr) {
+    _tile_stored(0, last.c, kTileRowBytes);
   }
   if constexpr (kLoads) {
     _tile_loadd(0, next.c, kTileRowBytes);
   } else {
     _tile_zero(0);
   }
-  if (held.c != nullptr) {
-    _tile_stored(1, held.c + kTileFloats, kTileRowBytes);
+  then.template operator()<0>();
+  if (last.c != nullptr) {
+    _tile_stored(1, last.c + kTileFloats, kTileRowBytes);
   }
   if constexpr (kLoads) {
     _tile_loadd(1, next.c + kTileFloats, kTileRowBytes);
   } else {
     _tile_zero(1);
   }
-  if (held.c != nullptr && held.two_tiles) {
-    _tile_stored(2, held.c + 2 * kTileFloats, kTileRowBytes);
+  then.template operator()<1>();
+  if (last.c != nullptr && last.two_tiles) {
+    _tile_stored(2, last.c + 2 * kTileFloats, kTileRowBytes);
   }
   if (!kLoads) {
     _tile_zero(2);
   } else if (next.two_tiles) {
     _tile_loadd(2, next.c + 2 * kTileFloats, kTileRowBytes);
   }
-  if (held.c != nullptr && held.two_tiles) {
-    _tile_stored(3, held.c + 3 * kTileFloats, kTileRowBytes);
+  then.template operator()<2>();
+  if (last.c != nullptr && last.two_tiles) {
+    _tile_stored(3, last.c + 3 * kTileFloats, kTileRowBytes);
   }
   if (!kLoads) {
     _tile_zero(3);
   } else if (next.two_tiles) {
     _tile_loadd(3, next.c + 3 * kTileFloats, kTileRowBytes);
   }
-  held = next;
+  then.template operator()<3>();
+}
+inline void start_c(Held& held, const Held& next) {
+  exchange_c<false>(held, next, []<int>() {});
 }
 
-// C += one step.
-template <bool kIntegers, bool kTwoTiles>
-inline __attribute__((always_inline)) void multiply_step(const std::byte* a,
-                                                         const std::byte* b,
-                                                         Prefetch& prefetch) {
+// kStays: the units are to stay in L1.
+template <bool kTwoTiles, bool kStays>
+inline __attribute__((always_inline)) void load_step(const std::byte* a,
+                                                     const std::byte* b,
+                                                     Prefetch& prefetch) {
   _tile_stream_loadd(4, a, kTileRowBytes);
   prefetch.after_load();
-  _tile_loadd(6, b, kTileRowBytes);
+  if constexpr (kStays) {
+    _tile_loadd(6, b, kTileRowBytes);
+  } else {
+    _tile_stream_loadd(6, b, kTileRowBytes);
+  }
   prefetch.after_load();
   if constexpr (kTwoTiles) {
     _tile_stream_loadd(5, a + kTileBytes, kTileRowBytes);
   }
   prefetch.after_load();
-  _tile_loadd(7, b + kTileBytes, kTileRowBytes);
-  prefetch.after_load();
-  if constexpr (kIntegers) {
-    _tile_dpbssd(0, 4, 6);
-    _tile_dpbssd(1, 4, 7);
-    if constexpr (kTwoTiles) {
-      _tile_dpbssd(2, 5, 6);
-      _tile_dpbssd(3, 5, 7);
-    }
+  if constexpr (kStays) {
+    _tile_loadd(7, b + kTileBytes, kTileRowBytes);
   } else {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    if constexpr (kTwoTiles) {
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
+    _tile_stream_loadd(7, b + kTileBytes, kTileRowBytes);
+  }
+  prefetch.after_load();
+}
+
+// C += one step.
+template <bool kIntegers, bool kTwoTiles, bool kStays = true>
+inline __attribute__((always_inline)) void multiply_step(const std::byte* a,
+                                                         const std::byte* b,
+                                                         Prefetch& prefetch) {
+  load_step<kTwoTiles, kStays>(a, b, prefetch);
+  multiply_tile<kIntegers, 0>();
+  multiply_tile<kIntegers, 1>();
+  if constexpr (kTwoTiles) {
+    multiply_tile<kIntegers, 2>();
+    multiply_tile<kIntegers, 3>();
   }
 }
 
-// C += A * B over some steps, for one panel of two tiles, or of one.
-template <bool kIntegers, bool kTwoTiles>
-void multiply_steps(
-    const std::byte* a, const std::byte* b, int64_t steps, Prefetch& prefetch, Pending& pending) {
+// C = next's, or zeros, + A * B over some steps, for one panel of two tiles, or of one.  The first
+// `staying` units are to stay in L1.
+template <bool kIntegers, bool kTwoTiles, bool kLoads>
+void multiply_steps(const std::byte* a,
+                    const std::byte* b,
+                    int64_t steps,
+                    int64_t staying,
+                    Held& held,
+                    const Held& next,
+                    Prefetch& prefetch,
+                    Pending& pending) {
   publish_to_tiles(a);
   publish_to_tiles(b);
-  for (int64_t s = 0; s < steps; ++s) {
+  load_step<kTwoTiles, true>(a, b, prefetch);
+  exchange_c<kLoads>(held, next, []<int kTile>() {
+    if constexpr (kTwoTiles || kTile < 2) {
+      multiply_tile<kIntegers, kTile>();
+    }
+  });
+  pending.step();
+  for (int64_t s = 1; s < staying; ++s) {
     multiply_step<kIntegers, kTwoTiles>(a + s * kStepBytes, b + s * kStepBytes, prefetch);
+    pending.step();
+  }
+  for (int64_t s = staying; s < steps; ++s) {
+    multiply_step<kIntegers, kTwoTiles, false>(a + s * kStepBytes, b + s * kStepBytes, prefetch);
     pending.step();
   }
 }
 
-template <bool kIntegers>
+template <bool kIntegers, bool kLoads>
 void multiply_panel(const std::byte* a,
                     const std::byte* b,
                     int64_t steps,
-                    bool two_tiles,
+                    int64_t staying,
+                    Held& held,
+                    const Held& next,
                     Prefetch& prefetch,
                     Pending& pending) {
-  two_tiles ? multiply_steps<kIntegers, true>(a, b, steps, prefetch, pending)
-            : multiply_steps<kIntegers, false>(a, b, steps, prefetch, pending);
+  if (next.two_tiles) {
+    multiply_steps<kIntegers, true, kLoads>(a, b, steps, staying, held, next, prefetch, pending);
+  } else {
+    multiply_steps<kIntegers, false, kLoads>(a, b, steps, staying, held, next, prefetch, pending);
+  }
 }
 
-// Parts of k: all of it for one panel, else what L1 holds of units, evenly.
-int64_t steps_per_part(int64_t steps, int64_t num_panels) {
-  if (num_panels == 1) {
-    return steps;
-  }
+// Parts of k, evenly, of what L1 holds of units.
+int64_t even_part(int64_t steps) {
   const int64_t parts = (steps + kStepsInL1 - 1) / kStepsInL1;
   return (steps + parts - 1) / parts;
+}
+
+// The same for units as they are, but all of k where C then need not leave its registers and most
+// units stay in L1, else what L1 holds of units.
+int64_t steps_per_part(int64_t steps, int64_t num_panels) {
+  return num_panels == 1 || steps <= kStepsInL1 * 3 / 2 ? steps : even_part(steps);
 }
 
 // C (+)= A * B over steps [first, first + steps), whose units or tiles are b, for all panels.
@@ -323,11 +391,15 @@ void multiply_part(const TileGemm& g,
                    Held& held,
                    Prefetch& prefetch,
                    Pending& pending) {
+  const int64_t staying = g.rows > kPanelRows ? std::min(steps, kStepsInL1) : steps;
   for (int64_t p = 0; p * kPanelRows < g.rows; ++p) {
     const Held next = {g.c + p * kPanelFloats, g.rows - p * kPanelRows > kTileRows};
-    first > 0 ? exchange_c<true>(held, next) : exchange_c<false>(held, next);
-    multiply_panel<kIntegers>(g.a + (p * g.steps + first) * kStepBytes, b, steps, next.two_tiles,
-                              prefetch, pending);
+    const std::byte* a = g.a + (p * g.steps + first) * kStepBytes;
+    if (first > 0) {
+      multiply_panel<kIntegers, true>(a, b, steps, staying, held, next, prefetch, pending);
+    } else {
+      multiply_panel<kIntegers, false>(a, b, steps, staying, held, next, prefetch, pending);
+    }
   }
 }
 
@@ -348,7 +420,7 @@ void gemm_plain(const TileGemm& g, Pending& pending) {
 void gemm_coded(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
-  const int64_t part = steps_per_part(g.steps, num_panels);
+  const int64_t part = even_part(g.steps);
   Prefetch prefetch(g, num_panels);
   Held held;
   for (int64_t first = 0; first < g.steps; first += part) {
@@ -373,9 +445,8 @@ void gemm_groups(const TileGemm& g, Pending& pending) {
     for (int64_t p = 0; p < num_panels; ++p) {
       const int64_t rows = std::min(kPanelRows, g.rows - p * kPanelRows);
       Held held;
-      exchange_c<false>(held, {product, rows > kTileRows});
-      multiply_panel<false>(g.a + (p * g.steps + first) * kStepBytes, tiles, steps, held.two_tiles,
-                            prefetch, pending);
+      multiply_panel<false, false>(g.a + (p * g.steps + first) * kStepBytes, tiles, steps, steps,
+                                   held, {product, rows > kTileRows}, prefetch, pending);
       store_c(held);
       add_scaled(g, group, p * kPanelRows, rows, product, g.c + p * kPanelFloats, first > 0);
     }
@@ -394,7 +465,7 @@ void gemm_coded_panel(const TileGemm& g, Pending& pending) {
   publish_to_tiles(g.a);
   decode_unit<kCode>(g, 0, 0, tiles);
   Held held;
-  exchange_c<false>(held, {g.group_steps > 0 ? product : g.c, kTwoTiles});
+  start_c(held, {g.group_steps > 0 ? product : g.c, kTwoTiles});
   for (int64_t s = 0, group = 0, left = group_steps; s < g.steps; ++s) {
     --left;
     if (s + 1 < g.steps) {
@@ -406,7 +477,7 @@ void gemm_coded_panel(const TileGemm& g, Pending& pending) {
                                     prefetch);
     pending.step();
     if (g.group_steps > 0 && (left == 0 || s + 1 == g.steps)) {
-      exchange_c<false>(held, held);
+      start_c(held, held);
       add_scaled(g, group, 0, g.rows, product, g.c, group > 0);
       ++group;
       left = group_steps;
