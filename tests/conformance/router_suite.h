@@ -290,15 +290,22 @@ struct LogitsProblem {
   int64_t num_tokens, num_experts, hidden;
 };
 
-// Around the sizes of tiles (6 or 16 tokens, 16 experts; on a GPU, above 1024 tokens, 128 and 64),
-// blocks (32 or 48 tokens), chains (32) and depth steps (256; a GPU's 1024, above 64 tokens, or
-// 4096).
+// Around the sizes of tiles (6 or 16 tokens and 16 experts; on a GPU 8 and 4, or 16 and 16), blocks
+// (32 or 48 tokens), chains (32) and depth steps (256; a GPU's 4096 or 1024).
 inline const std::vector<LogitsProblem> kLogitsProblems = {
     {0, 8, 64},     {1, 8, 64},    {1, 256, 257},  {2, 64, 255},   {3, 17, 256},    {4, 33, 1},
     {5, 128, 300},  {6, 16, 511},  {7, 12, 513},   {33, 80, 40},   {47, 15, 31},    {48, 17, 520},
     {49, 65, 16},   {64, 64, 20},  {513, 9, 20},   {15, 48, 64},   {16, 20, 288},   {17, 272, 96},
     {31, 5, 33},    {32, 31, 63},  {65, 15, 1056}, {81, 33, 1027}, {128, 16, 1024}, {9, 9, 4160},
     {1025, 65, 96}, {1200, 7, 45},
+};
+
+// A GPU of 132 SMs has one tile per problem for these: 32, 64 or 128 tokens and 64 experts, in
+// depth steps of 256, 128 or 64.
+inline const std::vector<LogitsProblem> kManyLogitsProblems = {
+    {1025, 132, 264},
+    {1450, 129, 136},
+    {2600, 257, 72},
 };
 
 inline Tensor run_logits(const Router& router, const Tensor& hidden, int num_threads) {
@@ -335,6 +342,24 @@ TEST_P(RouterConformance, LogitsAreThoseOfRef) {
           EXPECT_SAME_BITS(run_logits(router, hidden, 5), expected);
         }
       }
+    }
+  }
+}
+
+TEST_P(RouterConformance, LogitsOfManyTokensAreThoseOfRef) {
+  for (const LogitsProblem& p : kManyLogitsProblems) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      RouterWeights weights;
+      weights.gate = random_tensor({p.num_experts, p.hidden}, dtype, 1, 0.1f);
+      weights.bias = random_tensor({p.num_experts}, dtype, 2);
+      const Tensor hidden = random_tensor({p.num_tokens, p.hidden}, dtype, 3);
+      SCOPED_TRACE("T " + std::to_string(p.num_tokens) + " gate " + std::string(name(dtype)));
+      const RouterConfig config = {.num_experts = p.num_experts};
+      if (!takes(GetParam(), config, weights)) {
+        continue;
+      }
+      const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
+      EXPECT_SAME_BITS(run_logits(make_forced(GetParam(), config, weights), hidden, 2), expected);
     }
   }
 }

@@ -220,6 +220,13 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t shared, uint32_t ra
 __device__ __forceinline__ uint32_t cluster_address(const void* p, uint32_t rank) {
   return cluster_address(shared_address(p), rank);
 }
+// REQUIRES: `address` is a cluster_address, written before a cluster_arrive that this thread has
+// waited for.
+__device__ __forceinline__ float ld_cluster(uint32_t address) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
 // Arrives at the barrier in the same place of another CTA (or this one), by who wrote nothing that
 // others read.  Why: a release for the cluster waits for all earlier accesses of the thread.
 // `barrier`: a cluster_address.

@@ -42,7 +42,7 @@ class Cuda final : public Impl {
                    .num_experts = model_.config.num_experts,
                    .depth = hidden.dim(1),
                    .out = out.data<float>()},
-                  cuda::as_stream(stream.native_handle()));
+                  stream.device().index, cuda::as_stream(stream.native_handle()));
   }
 
   void select(const Tensor& logits,

@@ -42,8 +42,13 @@ struct LogitsArgs {
   int64_t depth;  // H
   float* out;     // [T, E]
 };
-void launch_logits(const LogitsArgs& args, cudaStream_t stream);
-// Its path for many tokens.  is_aligned: rows can be loaded by 16 bytes.
-void launch_many_logits(const LogitsArgs& args, bool is_aligned, cudaStream_t stream);
+// Rows can be loaded by 16 bytes.
+bool has_aligned_rows(const LogitsArgs& args);
+// index: of the current device.
+void launch_logits(const LogitsArgs& args, int index, cudaStream_t stream);
+// Its path for many tokens, and for any operands.
+void launch_many_logits(const LogitsArgs& args, int index, cudaStream_t stream);
+// Its path for few tokens.  REQUIRES: aligned rows, and bf16 or f16 for both operands.
+void launch_few_logits(const LogitsArgs& args, int index, cudaStream_t stream);
 
 }  // namespace moebius::router

@@ -1,11 +1,16 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Logits of many tokens: a CTA sums a tile of them over all of the depth, block by block, with
-// operands in shared memory, widened to f32 and laid out [h][row]; a lane has 8 tokens and 4
-// experts, which is 3 loads of 16 bytes for 32 multiply-adds.  What would limit is multiply-adds:
-// 254 us for 4096 tokens of 7168 and 256 experts on an H200.
+// Logits of any operands in the order of sums that router/ref/ref.h states, at the rate of
+// multiply-adds (226 us for 4096 tokens of 7168 and 256 experts on an H200 at 1.98 GHz).  A lane
+// has 8 tokens and 8 experts and both chains of each: 4 loads of 16 bytes for 64 multiply-adds.  A
+// warp has 32 tokens and 64 experts; up to 4 warps lie along the tokens, and the groups of warps of
+// a CTA take blocks of depth in turn, so that tiles are small where tokens are few.  After a round
+// of blocks the groups exchange their sums through shared memory, and each adds, in order, those of
+// its share of the tile.  Half of the groups are half a block late: an SM has two warps per
+// scheduler, and while one waits for others' sums the other multiplies.
 #include "core/cuda/check.h"
+#include "core/cuda/device.h"
 #include "core/cuda/floats.cuh"
 #include "core/cuda/ftz.cuh"
 #include "router/cuda/kernels.h"
@@ -15,96 +20,103 @@ namespace moebius::router {
 
 namespace {
 
-constexpr int kDepth = static_cast<int>(kDepthBlock);
-
-constexpr int kPartsPerRow = kDepth / cuda::kVector;
-
-// Of a CTA.
-constexpr int kTokens = 128;
-constexpr int kExperts = 64;
+constexpr int kWarp = 32;
+constexpr int kThreads = 256;
 constexpr int kLaneTokens = 8;
-constexpr int kLaneExperts = 4;
-constexpr int kThreads = kTokens * kExperts / (kLaneTokens * kLaneExperts);
-constexpr int kRows = kTokens + kExperts;  // of operands: tokens, then experts
-constexpr int kPartsPerThread = kRows * kPartsPerRow / kThreads;
-static_assert(kRows * kPartsPerRow % kThreads == 0);
+constexpr int kLaneExperts = 8;
+constexpr int kDown = 4;  // lanes of a warp: 4 along tokens, 8 along experts
+constexpr int kAcross = 8;
+constexpr int kQuad = 4;  // rows that one load brings
+constexpr int kWarpTokens = kDown * kLaneTokens;
+constexpr int kExperts = kAcross * kLaneExperts;  // of a CTA
+constexpr int kBlockDepth = static_cast<int>(kDepthBlock);
+constexpr int kStepDepth = kBlockDepth / 2;  // what shared memory holds of each group's block
+constexpr int kPartsPerRow = kStepDepth / cuda::kVector;
+constexpr int kRowsPerPass = kThreads / kPartsPerRow;  // loaded by all threads, a part each
+constexpr int kStoreAt = kStepDepth / 2;  // of a step, when the next one's operands are stored
+constexpr int kLaneQuads = kLaneTokens * kLaneExperts / kQuad;
 
-// Element h of a row lies at [h][column(row, h)].  Why so: lanes that load neighbouring parts of a
-// row, as global memory wants it, store to different banks.
-struct DepthBlock {
-  float values[kDepth][kRows];
+// kWarps: along the tokens.
+template <int kWarps>
+struct Tile {
+  static constexpr int kTokens = kWarps * kWarpTokens;
+  static constexpr int kGroups = kThreads / kWarp / kWarps;
+  static constexpr int kGroupThreads = kThreads / kGroups;
+  static constexpr int kRows = kTokens + kExperts;  // of operands: tokens, then experts
+  static constexpr int kTokenPasses = kGroups * kTokens / kRowsPerPass;
+  static constexpr int kExpertPasses = kGroups * kExperts / kRowsPerPass;
+  static constexpr int kShareTokens = kLaneTokens / kGroups;  // of a lane's: added by its group
+
+  // Widened operands of half a block, [h][row].  Why the gap: threads that hold neighbouring parts
+  // of a row, as global memory wants it, store to different banks.
+  struct Operands {
+    static constexpr int kPartFloats = cuda::kVector * kRows + kStepDepth;
+    float values[kPartsPerRow * kPartFloats];
+    __device__ __forceinline__ static constexpr int row_of(int h) {
+      return h / cuda::kVector * kPartFloats + h % cuda::kVector * kRows;
+    }
+  };
+  struct Shared {
+    Operands operands[2][kGroups];
+    float4 sums[2][kLaneQuads][kThreads];  // of two rounds: those of each lane
+  };
+  static_assert(sizeof(Shared) <= 227 * 1024);
+  // Steps that a group is late.
+  __device__ __forceinline__ static int delay(int group) { return group / (kGroups / 2); }
 };
-__device__ __forceinline__ int column(int row, int h) {
-  return row ^ (h / cuda::kVector * 8);
-}
 
-// kVector elements of a row as they lie in memory; of two bytes each they fill half of it.
-struct RawPart {
-  uint4 words[2];
-};
+// Operands of any type, told apart at run time.
+struct AnyFloat {};
 
-// Brings blocks of depth into shared memory, kVector elements of a row at a time, in two steps
-// between which the CTA computes.  Why raw in between: a conversion would wait for the load.
-class BlockLoader {
+// A row of the hidden states or the gate, of T: kVector elements at a time.
+template <typename T>
+class Row {
  public:
-  using Parts = RawPart[kPartsPerThread];
+  using Part = cuda::Raw8<T>;
 
-  // is_aligned: parts may be loaded by 16 bytes.
-  __device__ __forceinline__ BlockLoader(const LogitsArgs& args, bool is_aligned)
-      : args_(args),
-        is_aligned_(is_aligned),
-        first_token_(int64_t{blockIdx.y} * kTokens),
-        first_expert_(int64_t{blockIdx.z} * kExperts) {}
+  // REQUIRES: aligned rows of T.
+  __device__ __forceinline__ Row(
+      const void* matrix, DType /*dtype*/, int64_t row, int64_t depth, bool /*is_aligned*/)
+      : begin_(static_cast<const T*>(matrix) + row * depth), depth_(depth) {}
 
-  __device__ __forceinline__ void load(int64_t block, Parts& parts) const {
-#pragma unroll
-    for (int i = 0; i < kPartsPerThread; ++i) {
-      const Place place(i);
-      const int64_t h = block * kDepth + place.h;
-      // Rows past the end repeat the last one.
-      if (place.is_token()) {
-        const int64_t token = min(first_token_ + place.row, args_.num_tokens - 1);
-        load_part(args_.hidden, args_.hidden_dtype, token, h, parts[i]);
-      } else {
-        const int64_t expert = min(first_expert_ + place.row - kTokens, args_.num_experts - 1);
-        load_part(args_.gate, args_.gate_dtype, expert, h, parts[i]);
-      }
+  // Zeros outside the row, which add nothing to a chain.
+  __device__ __forceinline__ Part load(int64_t h) const {
+    Part part = {};
+    if (h >= 0 && h < depth_) {
+      part = cuda::load_raw(begin_ + h);
     }
+    return part;
   }
-
-  __device__ __forceinline__ void store(const Parts& parts, DepthBlock& block) const {
-#pragma unroll
-    for (int i = 0; i < kPartsPerThread; ++i) {
-      const Place place(i);
-      float v[cuda::kVector];
-      widen_part(parts[i], place.is_token() ? args_.hidden_dtype : args_.gate_dtype, v);
-      const int to = column(place.row, place.h);
-#pragma unroll
-      for (int j = 0; j < cuda::kVector; ++j) {
-        block.values[place.h + j][to] = v[j];
-      }
-    }
+  __device__ __forceinline__ void widen(const Part& part, float (&v)[cuda::kVector]) const {
+    cuda::widen(part, v);
   }
 
  private:
-  // Of a thread's i-th part.
-  struct Place {
-    int row;
-    int h;
-    __device__ __forceinline__ explicit Place(int i) {
-      const int part = static_cast<int>(threadIdx.x) + i * kThreads;
-      row = part / kPartsPerRow;
-      h = part % kPartsPerRow * cuda::kVector;
-    }
-    __device__ __forceinline__ bool is_token() const { return row < kTokens; }
+  const T* begin_;
+  int64_t depth_;
+};
+
+template <>
+class Row<AnyFloat> {
+ public:
+  // As they lie in memory; of two bytes each they fill half of it.
+  struct Part {
+    uint4 words[2];
   };
 
-  __device__ __forceinline__ void load_part(
-      const void* matrix, DType dtype, int64_t row, int64_t h, RawPart& part) const {
-    const int64_t begin = row * args_.depth + h;
-    const bool is_whole = is_aligned_ && h + cuda::kVector <= args_.depth;
-    if (dtype == DType::kF32) {
-      const auto* from = static_cast<const uint32_t*>(matrix) + begin;
+  // is_aligned: parts may be loaded by 16 bytes.
+  __device__ __forceinline__ Row(
+      const void* matrix, DType dtype, int64_t row, int64_t depth, bool is_aligned)
+      : dtype_(dtype), depth_(depth), is_aligned_(is_aligned) {
+    const int64_t bytes = dtype == DType::kF32 ? 4 : 2;
+    begin_ = static_cast<const char*>(matrix) + row * depth * bytes;
+  }
+
+  __device__ __forceinline__ Part load(int64_t h) const {
+    const bool is_whole = is_aligned_ && h >= 0 && h + cuda::kVector <= depth_;
+    Part part;
+    if (dtype_ == DType::kF32) {
+      const auto* from = reinterpret_cast<const uint32_t*>(begin_) + h;
       if (is_whole) {
         part.words[0] = reinterpret_cast<const uint4*>(from)[0];
         part.words[1] = reinterpret_cast<const uint4*>(from)[1];
@@ -113,141 +125,272 @@ class BlockLoader {
         part.words[1] = words_of(from + 4, h + 4);
       }
     } else {
-      const auto* from = static_cast<const uint16_t*>(matrix) + begin;
+      const auto* from = reinterpret_cast<const uint16_t*>(begin_) + h;
       part.words[0] = is_whole ? *reinterpret_cast<const uint4*>(from) : pairs_of(from, h);
     }
+    return part;
   }
 
-  // Zeros past the end of a row, which add nothing to a chain.
-  __device__ __forceinline__ uint4 words_of(const uint32_t* from, int64_t h) const {
-    const auto word = [&](int i) { return h + i < args_.depth ? from[i] : 0u; };
-    return make_uint4(word(0), word(1), word(2), word(3));
-  }
-  __device__ __forceinline__ uint4 pairs_of(const uint16_t* from, int64_t h) const {
-    const auto half = [&](int i) { return h + i < args_.depth ? uint32_t{from[i]} : 0u; };
-    const auto pair = [&](int i) { return half(2 * i) | half(2 * i + 1) << 16; };
-    return make_uint4(pair(0), pair(1), pair(2), pair(3));
-  }
-
-  __device__ __forceinline__ static void widen_part(const RawPart& part,
-                                                    DType dtype,
-                                                    float (&v)[cuda::kVector]) {
-    if (dtype == DType::kBF16) {
+  __device__ __forceinline__ void widen(const Part& part, float (&v)[cuda::kVector]) const {
+    if (dtype_ == DType::kBF16) {
       cuda::widen(cuda::Raw8<BFloat16>{{part.words[0]}}, v);
-    } else if (dtype == DType::kF32) {
+    } else if (dtype_ == DType::kF32) {
       cuda::widen(cuda::Raw8<float>{{part.words[0], part.words[1]}}, v);
     } else {
       cuda::widen(cuda::Raw8<Float16>{{part.words[0]}}, v);
     }
   }
 
-  const LogitsArgs& args_;
+ private:
+  __device__ __forceinline__ uint4 words_of(const uint32_t* from, int64_t h) const {
+    const auto word = [&](int i) { return h + i >= 0 && h + i < depth_ ? from[i] : 0u; };
+    return make_uint4(word(0), word(1), word(2), word(3));
+  }
+  __device__ __forceinline__ uint4 pairs_of(const uint16_t* from, int64_t h) const {
+    const auto half = [&](int i) { return h + i >= 0 && h + i < depth_ ? uint32_t{from[i]} : 0u; };
+    const auto pair = [&](int i) { return half(2 * i) | half(2 * i + 1) << 16; };
+    return make_uint4(pair(0), pair(1), pair(2), pair(3));
+  }
+
+  DType dtype_;
+  int64_t depth_;
   bool is_aligned_;
-  int64_t first_token_;
-  int64_t first_expert_;
+  const char* begin_;
 };
 
-// A thread's logits within the tile.  Those of neighbours along a dimension are neighbours, in
-// groups of what one load brings.
-class Lane {
+// Brings halves of blocks into shared memory in two steps between which the CTA computes.  Why raw
+// in between: a conversion would wait for the load.  A thread has one row of tokens and one of
+// experts, and of them the same part of some groups' blocks.
+template <typename Shape, typename T>
+class Loader {
  public:
-  static constexpr int kTokenGroup = kLaneTokens < 4 ? kLaneTokens : 4;
-  static constexpr int kExpertGroup = kLaneExperts < 4 ? kLaneExperts : 4;
-  static constexpr int kAcross = kExperts / kLaneExperts;
-  static constexpr int kDown = kTokens / kLaneTokens;
+  struct Parts {
+    typename Row<T>::Part tokens[Shape::kTokenPasses];
+    typename Row<T>::Part experts[Shape::kExpertPasses];
+  };
 
-  __device__ __forceinline__ Lane()
-      : down_(static_cast<int>(threadIdx.x) / kAcross),
-        across_(static_cast<int>(threadIdx.x) % kAcross) {}
+  // Rows past the end repeat the last one.
+  __device__ __forceinline__ Loader(const LogitsArgs& a,
+                                    bool is_aligned,
+                                    int64_t first_token,
+                                    int64_t first_expert)
+      : row_(static_cast<int>(threadIdx.x) / kPartsPerRow),
+        part_(static_cast<int>(threadIdx.x) % kPartsPerRow * cuda::kVector),
+        token_(a.hidden,
+               a.hidden_dtype,
+               min(first_token + row_ % Shape::kTokens, a.num_tokens - 1),
+               a.depth,
+               is_aligned),
+        expert_(a.gate,
+                a.gate_dtype,
+                min(first_expert + row_ % kExperts, a.num_experts - 1),
+                a.depth,
+                is_aligned) {}
 
-  __device__ __forceinline__ int token(int t) const {
-    return t / kTokenGroup * kTokenGroup * kDown + down_ * kTokenGroup + t % kTokenGroup;
-  }
-  __device__ __forceinline__ int expert(int e) const {
-    return e / kExpertGroup * kExpertGroup * kAcross + across_ * kExpertGroup + e % kExpertGroup;
-  }
-
-  // done(t, e, sum of the block's two chains) for each of the thread's logits.
-  template <typename Fn>
-  __device__ __forceinline__ void for_each_sum(const DepthBlock& block, Fn&& done) const {
-    float chains[2][kLaneTokens][kLaneExperts] = {};
-#pragma unroll 4  // of one part: the columns stay
-    for (int h = 0; h < kDepth; h += 2) {
+  // Of each group the half that it computes in that step.
+  __device__ __forceinline__ void load(int step, Parts& parts) const {
 #pragma unroll
-      for (int parity = 0; parity < 2; ++parity) {
-        const float* row = block.values[h + parity];
-        float x[kLaneTokens];
-        float w[kLaneExperts];
-        read<kTokenGroup>(row, h, token(0), kTokenGroup * kDown, x);
-        read<kExpertGroup>(row, h, kTokens + expert(0), kExpertGroup * kAcross, w);
-#pragma unroll
-        for (int t = 0; t < kLaneTokens; ++t) {
-#pragma unroll
-          for (int e = 0; e < kLaneExperts; ++e) {
-            chains[parity][t][e] = cuda::fma_ftz(x[t], w[e], chains[parity][t][e]);
-          }
-        }
-      }
+    for (int i = 0; i < Shape::kTokenPasses; ++i) {
+      parts.tokens[i] = token_.load(half_begin(step, token_group(i)) + part_);
     }
 #pragma unroll
-    for (int t = 0; t < kLaneTokens; ++t) {
+    for (int i = 0; i < Shape::kExpertPasses; ++i) {
+      parts.experts[i] = expert_.load(half_begin(step, expert_group(i)) + part_);
+    }
+  }
+
+  __device__ __forceinline__ void store(const Parts& parts,
+                                        typename Shape::Operands (&to)[Shape::kGroups]) const {
 #pragma unroll
-      for (int e = 0; e < kLaneExperts; ++e) {
-        done(t, e, cuda::add_ftz(chains[0][t][e], chains[1][t][e]));
+    for (int i = 0; i < Shape::kTokenPasses; ++i) {
+      store_part(token_, parts.tokens[i], row_ % Shape::kTokens, to[token_group(i)]);
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kExpertPasses; ++i) {
+      store_part(expert_, parts.experts[i], Shape::kTokens + row_ % kExperts, to[expert_group(i)]);
+    }
+  }
+
+ private:
+  // Before the first block: less than 0.
+  __device__ __forceinline__ static int64_t half_begin(int step, int group) {
+    const int half = step - Shape::delay(group);
+    return int64_t{half >> 1} * (Shape::kGroups * kBlockDepth) + group * kBlockDepth +
+           (half & 1) * kStepDepth;
+  }
+  __device__ __forceinline__ int token_group(int i) const {
+    return row_ / Shape::kTokens + i * (kRowsPerPass / Shape::kTokens);
+  }
+  __device__ __forceinline__ int expert_group(int i) const {
+    return row_ / kExperts + i * (kRowsPerPass / kExperts);
+  }
+  __device__ __forceinline__ void store_part(const Row<T>& row,
+                                             const typename Row<T>::Part& part,
+                                             int at,
+                                             typename Shape::Operands& to) const {
+    float v[cuda::kVector];
+    row.widen(part, v);
+    float* column = to.values + Shape::Operands::row_of(part_) + at;
+#pragma unroll
+    for (int i = 0; i < cuda::kVector; ++i) {
+      column[i * Shape::kRows] = v[i];
+    }
+  }
+
+  int row_;
+  int part_;
+  Row<T> token_;
+  Row<T> expert_;
+};
+
+using Chains = float[2][kLaneTokens][kLaneExperts];
+
+// A lane's rows: quads of neighbours, a quad of each lane before the next of the first.
+__device__ __forceinline__ constexpr int row_in_warp(int i, int lane, int num_lanes) {
+  return i / kQuad * kQuad * num_lanes + lane * kQuad + i % kQuad;
+}
+
+template <int kLanes, int kCount>
+__device__ __forceinline__ void load_quads(const float* from, float (&to)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += kQuad) {
+    const float4 v = *reinterpret_cast<const float4*>(from + row_in_warp(i, 0, kLanes));
+    to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+  }
+}
+
+// A lane's operands of half a block, one h at a time and one ahead.
+template <typename Shape>
+class Walk {
+ public:
+  // x_row, w_row: the lane's first token and first expert among the rows.
+  __device__ __forceinline__ Walk(const typename Shape::Operands& operands, int x_row, int w_row)
+      : x_values_(operands.values + x_row), w_values_(operands.values + w_row) {
+    load(0);
+  }
+
+  // Extends the chains by elements [kBegin, kEnd); kIsFirst: chains begin with the first two.
+  template <int kBegin, int kEnd, bool kIsFirst>
+  __device__ __forceinline__ void extend(Chains& chains) {
+#pragma unroll
+    for (int h = kBegin; h < kEnd; ++h) {
+      if (h + 1 < kStepDepth) {
+        load(h + 1);
+      }
+#pragma unroll
+      for (int t = 0; t < kLaneTokens; ++t) {
+#pragma unroll
+        for (int e = 0; e < kLaneExperts; ++e) {
+          float& chain = chains[h % 2][t][e];
+          chain = cuda::fma_ftz(x_[h % 2][t], w_[h % 2][e], kIsFirst && h < 2 ? 0.0f : chain);
+        }
       }
     }
   }
 
  private:
-  // Element h of groups of kGroup rows, `stride` apart.
-  template <int kGroup, int kCount>
-  __device__ __forceinline__ static void read(
-      const float* values, int h, int row, int stride, float (&to)[kCount]) {
-    static_assert(kCount % kGroup == 0);
-#pragma unroll
-    for (int i = 0; i < kCount; i += kGroup) {
-      const float* group = values + column(row + i / kGroup * stride, h);
-      if constexpr (kGroup == 4) {
-        const float4 v = *reinterpret_cast<const float4*>(group);
-        to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
-      } else if constexpr (kGroup == 2) {
-        const float2 v = *reinterpret_cast<const float2*>(group);
-        to[i] = v.x, to[i + 1] = v.y;
-      } else {
-        to[i] = *group;
-      }
-    }
+  __device__ __forceinline__ void load(int h) {
+    load_quads<kDown>(x_values_ + Shape::Operands::row_of(h), x_[h % 2]);
+    load_quads<kAcross>(w_values_ + Shape::Operands::row_of(h), w_[h % 2]);
   }
 
-  int down_;
-  int across_;
+  const float* x_values_;
+  const float* w_values_;
+  float x_[2][kLaneTokens];
+  float w_[2][kLaneExperts];
 };
 
-__global__ void __launch_bounds__(kThreads)
+template <int kWarps, typename T>
+__global__ void __launch_bounds__(kThreads, 1)
     many_logits_kernel(const __grid_constant__ LogitsArgs a, bool is_aligned) {
-  __shared__ DepthBlock blocks[2];
-  const BlockLoader loader(a, is_aligned);
-  const Lane lane;
-  float totals[kLaneTokens][kLaneExperts] = {};
-  BlockLoader::Parts parts;
-  const int num_blocks = static_cast<int>((a.depth + kDepth - 1) / kDepth);
-  loader.load(0, parts);
-  for (int b = 0; b < num_blocks; ++b) {
-    DepthBlock& block = blocks[b % 2];
-    loader.store(parts, block);
-    __syncthreads();  // also: everybody is done with the other block
-    if (b + 1 < num_blocks) {
-      loader.load(b + 1, parts);
-    }
-    lane.for_each_sum(
-        block, [&](int t, int e, float sum) { totals[t][e] = cuda::add_ftz(totals[t][e], sum); });
-  }
+  using Shape = Tile<kWarps>;
+  extern __shared__ __align__(16) char memory[];
+  auto& shared = *reinterpret_cast<typename Shape::Shared*>(memory);
+  const int64_t first_token = int64_t{blockIdx.x} * Shape::kTokens;
+  const int64_t first_expert = int64_t{blockIdx.y} * kExperts;
+  const Loader<Shape, T> loader(a, is_aligned, first_token, first_expert);
+  const int group = static_cast<int>(threadIdx.x) / Shape::kGroupThreads;
+  const int in_group = static_cast<int>(threadIdx.x) % Shape::kGroupThreads;
+  const int lane = in_group % kWarp;
+  const int warp_token = in_group / kWarp * kWarpTokens;
+  // Two and four lanes of eight, by turns: of all orders tried the one that loads fastest.
+  const int down = lane / 16 * 2 + lane % 2;
+  const int across = lane / 2 % kAcross;
+  const int x_row = warp_token + row_in_warp(0, down, kDown);
+  const int w_row = Shape::kTokens + row_in_warp(0, across, kAcross);
+
+  float totals[Shape::kShareTokens][kLaneExperts] = {};
+  const auto add_sums = [&](const float4(&sums)[kLaneQuads][kThreads]) {
 #pragma unroll
-  for (int t = 0; t < kLaneTokens; ++t) {
+    for (int from = 0; from < Shape::kGroups; ++from) {
+#pragma unroll
+      for (int t = 0; t < Shape::kShareTokens; ++t) {
+#pragma unroll
+        for (int e = 0; e < kLaneExperts; e += kQuad) {
+          const int q = (group * Shape::kShareTokens + t) * (kLaneExperts / kQuad) + e / kQuad;
+          const float4 v = sums[q][from * Shape::kGroupThreads + in_group];
+          totals[t][e] = cuda::add_ftz(totals[t][e], v.x);
+          totals[t][e + 1] = cuda::add_ftz(totals[t][e + 1], v.y);
+          totals[t][e + 2] = cuda::add_ftz(totals[t][e + 2], v.z);
+          totals[t][e + 3] = cuda::add_ftz(totals[t][e + 3], v.w);
+        }
+      }
+    }
+  };
+
+  constexpr int64_t kRoundDepth = Shape::kGroups * kBlockDepth;
+  const int num_rounds = static_cast<int>((a.depth + kRoundDepth - 1) / kRoundDepth);
+  typename Loader<Shape, T>::Parts parts;
+  loader.load(0, parts);
+  loader.store(parts, shared.operands[0]);
+  loader.load(1, parts);
+  // Late groups begin in the middle of a block of zeros; sums of no round are zeros too.
+#pragma unroll
+  for (int q = 0; q < kLaneQuads; ++q) {
+    shared.sums[0][q][threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    shared.sums[1][q][threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+  Chains chains = {};
+  __syncthreads();
+  // In a step of its block's second half a group adds the last round's sums, which all have
+  // written at least a step ago, and writes this round's.
+  for (int step = 0; step <= 2 * num_rounds; ++step) {
+    Walk<Shape> walk(shared.operands[step % 2][group], x_row, w_row);
+    const int half = step - Shape::delay(group);
+    const bool is_second = half % 2 != 0;
+    auto& sums = shared.sums[(half >> 1) & 1];
+    if (is_second) {
+      walk.template extend<0, kStoreAt, false>(chains);
+      add_sums(shared.sums[~(half >> 1) & 1]);
+    } else {
+      walk.template extend<0, kStoreAt, true>(chains);
+    }
+    loader.store(parts, shared.operands[(step + 1) % 2]);
+    loader.load(step + 2, parts);
+    walk.template extend<kStoreAt, kStepDepth, false>(chains);
+    if (is_second) {
+#pragma unroll
+      for (int q = 0; q < kLaneQuads; ++q) {
+        float v[kQuad];
+#pragma unroll
+        for (int i = 0; i < kQuad; ++i) {
+          const int t = q * kQuad / kLaneExperts;
+          const int e = q * kQuad % kLaneExperts + i;
+          v[i] = cuda::add_ftz(chains[0][t][e], chains[1][t][e]);
+        }
+        sums[q][threadIdx.x] = make_float4(v[0], v[1], v[2], v[3]);
+      }
+    }
+    __syncthreads();
+  }
+  add_sums(shared.sums[(num_rounds - 1) % 2]);
+#pragma unroll
+  for (int t = 0; t < Shape::kShareTokens; ++t) {
+    const int64_t token =
+        first_token + warp_token + row_in_warp(group * Shape::kShareTokens + t, down, kDown);
 #pragma unroll
     for (int e = 0; e < kLaneExperts; ++e) {
-      const int64_t token = int64_t{blockIdx.y} * kTokens + lane.token(t);
-      const int64_t expert = int64_t{blockIdx.z} * kExperts + lane.expert(e);
+      const int64_t expert = first_expert + row_in_warp(e, across, kAcross);
       if (token < a.num_tokens && expert < a.num_experts) {
         a.out[token * a.num_experts + expert] = totals[t][e] + a.bias[expert];
       }
@@ -255,13 +398,43 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <int kWarps, typename T>
+void launch_for(const LogitsArgs& args, int index, cudaStream_t stream) {
+  using Shape = Tile<kWarps>;
+  const auto kernel = many_logits_kernel<kWarps, T>;
+  constexpr auto kBytes = sizeof(typename Shape::Shared);
+  cuda::allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), kBytes);
+  const dim3 grid(static_cast<unsigned>((args.num_tokens + Shape::kTokens - 1) / Shape::kTokens),
+                  static_cast<unsigned>((args.num_experts + kExperts - 1) / kExperts));
+  kernel<<<grid, kThreads, kBytes, stream>>>(args, has_aligned_rows(args));
+  cuda::check_launch("many_logits_kernel");
+}
+
+template <int kWarps>
+void launch(const LogitsArgs& args, int index, cudaStream_t stream) {
+  const bool is_bf16 = args.hidden_dtype == DType::kBF16 && args.gate_dtype == DType::kBF16;
+  const auto run = is_bf16 && has_aligned_rows(args) ? launch_for<kWarps, BFloat16>
+                                                     : launch_for<kWarps, AnyFloat>;
+  run(args, index, stream);
+}
+
+// Time in units of one warp's tile, when every SM has one CTA.
+int64_t time_of(const LogitsArgs& args, int64_t num_warps, int64_t num_sms) {
+  const int64_t down = (args.num_tokens + num_warps * kWarpTokens - 1) / (num_warps * kWarpTokens);
+  const int64_t across = (args.num_experts + kExperts - 1) / kExperts;
+  return (down * across + num_sms - 1) / num_sms * num_warps;
+}
+
 }  // namespace
 
-void launch_many_logits(const LogitsArgs& args, bool is_aligned, cudaStream_t stream) {
-  const dim3 grid(1, static_cast<unsigned>((args.num_tokens + kTokens - 1) / kTokens),
-                  static_cast<unsigned>((args.num_experts + kExperts - 1) / kExperts));
-  many_logits_kernel<<<grid, kThreads, 0, stream>>>(args, is_aligned);
-  cuda::check_launch("many_logits_kernel");
+void launch_many_logits(const LogitsArgs& args, int index, cudaStream_t stream) {
+  const int64_t sms = cuda::num_sms(index);
+  const int64_t four = time_of(args, 4, sms);
+  const int64_t two = time_of(args, 2, sms);
+  const int64_t one = time_of(args, 1, sms);
+  // Larger tiles bring fewer operands.
+  const auto run = four <= two && four <= one ? launch<4> : two <= one ? launch<2> : launch<1>;
+  run(args, index, stream);
 }
 
 }  // namespace moebius::router

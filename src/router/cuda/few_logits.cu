@@ -1,0 +1,252 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Logits of few tokens in the order of sums that router/ref/ref.h states, of operands of 16 bits.
+// With few logits per SM, parallelism comes from the depth: of a CTA's small tile of logits each
+// lane computes a piece for one block, and as many blocks at once as there are lanes for.
+// Operands lie in shared memory as they came, and stages arrive ahead by asynchronous copies; what
+// limits is instructions: 2 of 3 are multiply-adds, the others widen operands and load them. Then
+// one thread per logit adds the blocks' sums in order.
+#include <algorithm>
+
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+#include "core/cuda/floats.cuh"
+#include "core/cuda/ftz.cuh"
+#include "core/cuda/mma.cuh"
+#include "router/cuda/kernels.h"
+#include "router/ref/ref.h"
+
+namespace moebius::router {
+
+namespace {
+
+constexpr int kBlockDepth = static_cast<int>(kDepthBlock);
+constexpr int kUnit = cuda::kVector;  // elements of 16 bytes
+constexpr int kBlockUnits = kBlockDepth / kUnit;
+
+// A lane's piece and the lanes that a tile has, both tokens x experts.
+template <int kLaneT, int kLaneE, int kD, int kA, int kS, int kN>
+struct Tile {
+  static constexpr int kLaneTokens = kLaneT;
+  static constexpr int kLaneExperts = kLaneE;
+  static constexpr int kDown = kD;
+  static constexpr int kAcross = kA;
+  static constexpr int kStages = kS;
+  static constexpr int kThreads = kN;
+  static constexpr int kTokens = kLaneTokens * kDown;
+  static constexpr int kExperts = kLaneExperts * kAcross;
+  static constexpr int kRows = kTokens + kExperts;  // of operands: tokens, then experts
+  static constexpr int kLogits = kTokens * kExperts;
+  static constexpr int kLanes = kDown * kAcross;
+  static constexpr int kBlocks = kThreads / kLanes;  // of a stage
+  static constexpr int kDepth = kBlocks * kBlockDepth;
+  static constexpr int kUnits = kDepth / kUnit;
+  static constexpr int kQuads = kLaneTokens * kLaneExperts / 4;
+  static_assert(kLogits <= kThreads && kQuads * 4 == kLaneTokens * kLaneExperts);
+
+  // The eight lanes whose loads go together have neighbouring rows and blocks: of 128 bytes each
+  // reads other 16.  Two units between rows, and units of a line swapped from line to line.
+  struct Stage {
+    uint4 units[kRows][kUnits + 2];
+    __device__ __forceinline__ static int place(int unit) {
+      return unit ^ (unit / (2 * kBlockUnits) % kBlockUnits);
+    }
+  };
+  struct Shared {
+    Stage stages[kStages];
+    // Of a stage's blocks.  Fewer than 32 logits of one quad of each lane: quads to other banks.
+    float4 sums[kQuads][kThreads + (kLanes < 8 ? kLanes : 0)];
+  };
+  static_assert(sizeof(Shared) <= 227 * 1024);
+};
+using SmallTile = Tile<4, 4, 2, 1, 2, 256>;
+using LargeTile = Tile<4, 8, 4, 2, 3, 256>;
+constexpr int64_t kSmallTileTokens = 16;  // above: LargeTile
+
+// Brings a tile's operands into shared memory.  A thread copies the same units of every row, or of
+// every second, third..
+template <typename Shape, typename T>
+class Loader {
+ public:
+  __device__ __forceinline__ Loader(const LogitsArgs& a, int64_t first_token, int64_t first_expert)
+      : depth_(a.depth),
+        step_(kRowsAtOnce * a.depth),
+        tokens_(static_cast<const T*>(a.hidden) + (first_token + first_row()) * a.depth),
+        experts_(static_cast<const T*>(a.gate) + (first_expert + first_row()) * a.depth),
+        num_tokens_(static_cast<int>(min(a.num_tokens - first_token, int64_t{Shape::kTokens}))),
+        num_experts_(
+            static_cast<int>(min(a.num_experts - first_expert, int64_t{Shape::kExperts}))) {}
+
+  // Zeros past the end of the depth.  Rows past the end stay as they are: what comes of them is not
+  // used.
+  __device__ __forceinline__ void load(int64_t h, typename Shape::Stage& stage) const {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int unit = static_cast<int>(threadIdx.x) % kUnitsAtOnce + pass * kUnitsAtOnce;
+      const int64_t at = h + int64_t{unit} * kUnit;
+      const bool exists = at < depth_;
+      const int place = Shape::Stage::place(unit);
+      load_rows<0, Shape::kTokens>(tokens_ + (exists ? at : 0), num_tokens_, exists, place, stage);
+      load_rows<Shape::kTokens, Shape::kExperts>(experts_ + (exists ? at : 0), num_experts_, exists,
+                                                 place, stage);
+    }
+  }
+
+ private:
+  static constexpr int kUnitsAtOnce = std::min(Shape::kUnits, Shape::kThreads);
+  static constexpr int kPasses = Shape::kUnits / kUnitsAtOnce;
+  static constexpr int kRowsAtOnce = Shape::kThreads / kUnitsAtOnce;
+  static_assert(Shape::kTokens % kRowsAtOnce == 0 && Shape::kExperts % kRowsAtOnce == 0);
+  __device__ __forceinline__ static int first_row() {
+    return static_cast<int>(threadIdx.x) / kUnitsAtOnce;
+  }
+
+  template <int kBegin, int kCount>
+  __device__ __forceinline__ void load_rows(
+      const T* from, int num_rows, bool exists, int place, typename Shape::Stage& stage) const {
+#pragma unroll
+    for (int r = 0; r < kCount; r += kRowsAtOnce) {
+      if (first_row() + r < num_rows) {
+        ptx::copy_async_16(&stage.units[kBegin + first_row() + r][place], from, exists);
+      }
+      from += step_;
+    }
+  }
+
+  int64_t depth_;
+  int64_t step_;
+  const T* tokens_;
+  const T* experts_;
+  int num_tokens_;
+  int num_experts_;
+};
+
+template <typename T>
+__device__ __forceinline__ void widen_unit(const uint4& unit, float (&v)[kUnit]) {
+  cuda::widen(cuda::Raw8<T>{{unit}}, v);
+}
+
+template <typename Shape, typename T>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    few_logits_kernel(const __grid_constant__ LogitsArgs a) {
+  constexpr int kT = Shape::kLaneTokens;
+  constexpr int kE = Shape::kLaneExperts;
+  extern __shared__ __align__(16) char memory[];
+  auto& shared = *reinterpret_cast<typename Shape::Shared*>(memory);
+  const int64_t first_token = int64_t{blockIdx.x} * Shape::kTokens;
+  const int64_t first_expert = int64_t{blockIdx.y} * Shape::kExperts;
+  const Loader<Shape, T> loader(a, first_token, first_expert);
+  const int num_stages = static_cast<int>((a.depth + Shape::kDepth - 1) / Shape::kDepth);
+#pragma unroll
+  for (int s = 0; s + 1 < Shape::kStages; ++s) {
+    if (s < num_stages) {
+      loader.load(int64_t{s} * Shape::kDepth, shared.stages[s]);
+    }
+    ptx::copy_async_commit();
+  }
+
+  const int lane = static_cast<int>(threadIdx.x) % Shape::kLanes;
+  const int down = lane % Shape::kDown;
+  const int across = lane / Shape::kDown;
+  const int block = static_cast<int>(threadIdx.x) / Shape::kLanes;
+  // Logit `own` of the tile, if there is one, is added by this thread: the same element of a quad
+  // of each block's sums.
+  const int own = static_cast<int>(threadIdx.x);
+  const int own_quad = min(own / (Shape::kLanes * 4), Shape::kQuads - 1);
+  const float* own_sums =
+      reinterpret_cast<const float*>(shared.sums[own_quad]) + own % (Shape::kLanes * 4);
+  float total = 0.0f;
+  const auto add_sums = [&] {
+#pragma unroll 32
+    for (int b = 0; b < Shape::kBlocks; ++b) {
+      total = cuda::add_ftz(total, own_sums[b * Shape::kLanes * 4]);
+    }
+  };
+
+  for (int s = 0; s < num_stages; ++s) {
+    ptx::copy_async_wait<Shape::kStages - 2>();
+    __syncthreads();  // also: sums of the last stage are there, and its operands not needed
+    const int next = s + Shape::kStages - 1;
+    if (next < num_stages) {
+      loader.load(int64_t{next} * Shape::kDepth, shared.stages[next % Shape::kStages]);
+    }
+    ptx::copy_async_commit();
+    if (s > 0 && own < Shape::kLogits) {
+      add_sums();
+    }
+    const auto& stage = shared.stages[s % Shape::kStages];
+    float chains[kT][kE][2] = {};
+#pragma unroll
+    for (int part = 0; part < kBlockUnits; ++part) {
+      const int place = Shape::Stage::place(block * kBlockUnits + part);
+      float x[kT][kUnit];
+#pragma unroll
+      for (int t = 0; t < kT; ++t) {
+        widen_unit<T>(stage.units[t * Shape::kDown + down][place], x[t]);
+      }
+#pragma unroll
+      for (int e = 0; e < kE; ++e) {
+        float w[kUnit];
+        widen_unit<T>(stage.units[Shape::kTokens + e * Shape::kAcross + across][place], w);
+#pragma unroll
+        for (int i = 0; i < kUnit; ++i) {
+#pragma unroll
+          for (int t = 0; t < kT; ++t) {
+            chains[t][e][i % 2] = cuda::fma_ftz(x[t][i], w[i], chains[t][e][i % 2]);
+          }
+        }
+      }
+    }
+    __syncthreads();  // the last stage's sums are added
+#pragma unroll
+    for (int q = 0; q < Shape::kQuads; ++q) {
+      float v[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto& chain = chains[(q * 4 + i) / kE][(q * 4 + i) % kE];
+        v[i] = cuda::add_ftz(chain[0], chain[1]);
+      }
+      shared.sums[q][threadIdx.x] = make_float4(v[0], v[1], v[2], v[3]);
+    }
+  }
+  __syncthreads();
+  if (own < Shape::kLogits) {
+    add_sums();
+    const int own_lane = own % (Shape::kLanes * 4) / 4;
+    const int piece = own_quad * 4 + own % 4;
+    const int64_t token = first_token + piece / kE * Shape::kDown + own_lane % Shape::kDown;
+    const int64_t expert = first_expert + piece % kE * Shape::kAcross + own_lane / Shape::kDown;
+    if (token < a.num_tokens && expert < a.num_experts) {
+      a.out[token * a.num_experts + expert] = total + a.bias[expert];
+    }
+  }
+}
+
+template <typename Shape, typename T>
+void launch(const LogitsArgs& args, int index, cudaStream_t stream) {
+  const auto kernel = few_logits_kernel<Shape, T>;
+  constexpr auto kBytes = sizeof(typename Shape::Shared);
+  cuda::allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), kBytes);
+  const dim3 grid(
+      static_cast<unsigned>((args.num_tokens + Shape::kTokens - 1) / Shape::kTokens),
+      static_cast<unsigned>((args.num_experts + Shape::kExperts - 1) / Shape::kExperts));
+  kernel<<<grid, Shape::kThreads, kBytes, stream>>>(args);
+  cuda::check_launch("few_logits_kernel");
+}
+
+template <typename T>
+void launch_for(const LogitsArgs& args, int index, cudaStream_t stream) {
+  const auto run =
+      args.num_tokens <= kSmallTileTokens ? launch<SmallTile, T> : launch<LargeTile, T>;
+  run(args, index, stream);
+}
+
+}  // namespace
+
+void launch_few_logits(const LogitsArgs& args, int index, cudaStream_t stream) {
+  const auto run = args.hidden_dtype == DType::kBF16 ? launch_for<BFloat16> : launch_for<Float16>;
+  run(args, index, stream);
+}
+
+}  // namespace moebius::router

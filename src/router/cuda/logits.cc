@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which kernel computes logits in the stated order.  Why no tensor cores there: they round sums in
+// a way of their own, and rows would be routed differently from one machine to the next.
+#include "core/cuda/device.h"
+#include "router/cuda/kernels.h"
+
+namespace moebius::router {
+
+namespace {
+
+// Few: so many or less for each SM.
+constexpr int64_t kFewLogitsPerSm = 1024;
+
+bool is_aligned(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+
+}  // namespace
+
+bool has_aligned_rows(const LogitsArgs& args) {
+  return args.depth % 8 == 0 && is_aligned(args.hidden) && is_aligned(args.gate);
+}
+
+void launch_logits(const LogitsArgs& args, int index, cudaStream_t stream) {
+  if (args.num_tokens == 0) {
+    return;
+  }
+  const bool is_few = args.num_tokens * args.num_experts <= kFewLogitsPerSm * cuda::num_sms(index);
+  if (is_few && has_aligned_rows(args) && args.hidden_dtype == args.gate_dtype &&
+      args.hidden_dtype != DType::kF32) {
+    launch_few_logits(args, index, stream);
+  } else {
+    launch_many_logits(args, index, stream);
+  }
+}
+
+}  // namespace moebius::router
