@@ -201,7 +201,9 @@ void bench_all(const Bench& bench) {
   const Router on_cpu(config, router_weights);
   config.device = bench.stream().device();
   const Router router(config, router_weights);
-  for (const int64_t num_tokens : {int64_t{128}, kTokens}) {
+  config.logit_sums = LogitSums::kTensorCores;
+  const Router on_tensor_cores(config, router_weights);
+  for (const int64_t num_tokens : {int64_t{1}, int64_t{16}, int64_t{128}, kTokens}) {
     const Tensor hidden = x.slice(0, num_tokens);
     const Tensor logits = Tensor::empty({num_tokens, kExperts}, DType::kF32);
     on_cpu.logits(hidden, logits, Stream{});
@@ -211,6 +213,14 @@ void bench_all(const Bench& bench) {
                  hidden.nbytes() + router_weights.gate.nbytes() + logits.nbytes(),
                  [&] { router.logits(hidden_there, logits_there, bench.stream()); },
                  {{logits_there, logits}});
+    // Whose bits are its own: compared with those of its first call (tests/router compares with
+    // f64).
+    on_tensor_cores.logits(hidden_there, logits_there, bench.stream());
+    const Tensor first = to_device(logits_there, Device::cpu(), bench.stream());
+    bench.report("the same by tensor cores",
+                 hidden.nbytes() + router_weights.gate.nbytes() + logits.nbytes(),
+                 [&] { on_tensor_cores.logits(hidden_there, logits_there, bench.stream()); },
+                 {{logits_there, first}});
     const Tensor chosen = Tensor::empty({num_tokens, kTopk}, DType::kI32);
     const Tensor chosen_weights = Tensor::empty({num_tokens, kTopk}, DType::kF32);
     on_cpu.select(logits, chosen, chosen_weights, Stream{});

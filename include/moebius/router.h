@@ -29,6 +29,16 @@ enum class Scoring : uint8_t {
 // 1 / r^zipf_exponent, r = 1..E being an expert's place in a permutation fixed by the seed.
 enum class Simulation : uint8_t { kNone, kUniform, kZipf };
 
+// How Router::logits sums products.
+enum class LogitSums : uint8_t {
+  kStated,  // in one order, the same bits on every device
+  // On a GPU, of bf16: in the order of its tensor cores, several times as fast.  The same bits in
+  // every call on one kind of GPU, whatever the other tokens of a call are.  Sums differ from
+  // kStated's by about 1e-7 of the sum of the magnitudes of their products, so where two experts
+  // are as close a token may be routed another way than elsewhere.
+  kTensorCores,
+};
+
 // ids i32 [T, K], weights f32 [T, K] from logits f32 [T, E]; for methods not listed here.
 using CustomRouting =
     std::function<void(const Tensor& logits, const Tensor& ids, const Tensor& weights)>;
@@ -61,6 +71,7 @@ struct RouterConfig {
   // same ids.
   uint64_t seed = 0;
   CustomRouting custom = {};  // replaces all of the above when set; on the CPU
+  LogitSums logit_sums = LogitSums::kStated;
   // Where the router's tensors are.  On a GPU select() and logits() enqueue and return.
   Device device = {};
 };
@@ -75,8 +86,9 @@ struct RouterWeights {
 class Router {
  public:
   // Throws InvalidArgument: K > E, groups that do not divide E, shapes, NaN in a weight (named).
-  // Throws Unsupported when no implementation or the one forced by MOEBIUS_ROUTER accepts, and for
-  // simulated and custom routing on a GPU.
+  // Throws Unsupported when no implementation or the one forced by MOEBIUS_ROUTER accepts, for
+  // simulated and custom routing on a GPU, and for LogitSums::kTensorCores elsewhere or with a gate
+  // that is not bf16 or whose H is not a multiple of 8.
   Router(RouterConfig config, RouterWeights weights);
   ~Router();
   Router(Router&&) noexcept;
@@ -88,6 +100,7 @@ class Router {
 
   // hidden [T, H] f32/bf16/f16 -> out f32 [T, E]; products summed in f32 in a fixed order (stated
   // in src/router/ref/ref.h), so every implementation and thread count gives the same bits.
+  // LogitSums::kTensorCores: hidden bf16 at a multiple of 16 bytes, see there.
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const;
   // logits f32 [T, E] -> ids i32 [T, K], weights f32 [T, K].  T == 0 is valid.
   // Throws InvalidArgument when a custom routing leaves an id outside [-1, E) or unwritten.

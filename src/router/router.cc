@@ -52,6 +52,10 @@ void check(const RouterConfig& config) {
   expect(std::isfinite(config.zipf_exponent) && config.zipf_exponent >= 0.0,
          fmt::format("zipf_exponent is {}, expected a finite number of at least 0",
                      config.zipf_exponent));
+  if (config.logit_sums == LogitSums::kTensorCores && !config.device.is_cuda()) {
+    throw Unsupported(fmt::format("logits summed by tensor cores on {}: they are of GPUs",
+                                  to_string(config.device)));
+  }
   if (config.device.is_cuda()) {
     expect_usable(config.device);
     if (config.custom || config.simulation != Simulation::kNone) {
@@ -168,6 +172,13 @@ void Router::logits(const Tensor& hidden, const Tensor& out, const Stream& strea
   expect_on(out, config().device, "out");
   expect_shape(out, {hidden.dim(0), config().num_experts}, "out");
   expect_stream(stream, config().device);
+  if (config().logit_sums == LogitSums::kTensorCores) {
+    expect_dtype(hidden, DType::kBF16, "hidden, for logits summed by tensor cores,");
+    expect(reinterpret_cast<uintptr_t>(hidden.raw()) % 16 == 0,
+           fmt::format("hidden is at {}, expected a multiple of 16 bytes for logits summed by "
+                       "tensor cores",
+                       hidden.raw()));
+  }
   state_->impl->logits(hidden, out, stream);
 }
 

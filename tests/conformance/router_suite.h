@@ -6,108 +6,16 @@
 // to where the implementation works, and back.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstdlib>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "moebius/error.h"
-#include "moebius/router.h"
-#include "router/impl.h"
-#include "tests/conformance/place.h"
+#include "tests/conformance/router_runs.h"
 #include "tests/router/random_inputs.h"
 
 namespace moebius::testing {
-
-// Forces an implementation while it lives.
-class ForcedRouter {
- public:
-  explicit ForcedRouter(const std::string& name) { setenv("MOEBIUS_ROUTER", name.c_str(), 1); }
-  ~ForcedRouter() { unsetenv("MOEBIUS_ROUTER"); }
-};
-
-inline const router::ImplEntry& entry_of(const std::string& name) {
-  const auto impls = router::impls();
-  return *std::find_if(impls.begin(), impls.end(),
-                       [&](const auto& candidate) { return candidate.name == name; });
-}
-
-inline Router make_forced(const std::string& name,
-                          RouterConfig config,
-                          const RouterWeights& weights = {}) {
-  const ForcedRouter forced(name);
-  config.device = {entry_of(name).device, 0};
-  return Router(config, weights);
-}
-
-inline Place place_of(const Router& router, int num_threads) {
-  Place place(router.config().device.type);
-  if (place.device().is_cpu()) {
-    place.stream = Stream::cpu(num_threads);
-  }
-  return place;
-}
-
-// A row of K has a guard row behind it, and starts out poisoned.
-struct Selection {
-  Selection(int64_t num_tokens, int64_t topk)
-      : all_ids(Tensor::empty({num_tokens + 1, topk}, DType::kI32)),
-        all_weights(Tensor::empty({num_tokens + 1, topk}, DType::kF32)),
-        ids(all_ids.slice(0, num_tokens)),
-        weights(all_weights.slice(0, num_tokens)) {
-    std::fill_n(all_ids.data<int32_t>(), all_ids.numel(), -77);
-    std::fill_n(all_weights.data<float>(), all_weights.numel(), -77.0f);
-  }
-  Tensor all_ids, all_weights;
-  Tensor ids, weights;
-};
-
-inline Selection run_select(const Router& router, const Tensor& logits, int num_threads) {
-  const int64_t num_tokens = logits.dim(0);
-  Selection out(num_tokens, router.config().topk);
-  const Place place = place_of(router, num_threads);
-  const Tensor ids = place.take(out.all_ids), weights = place.take(out.all_weights);
-  const Tensor there = place.take(logits);
-  router.select(there, ids.slice(0, num_tokens), weights.slice(0, num_tokens), place.stream);
-  out.all_ids = place.bring(ids);
-  out.all_weights = place.bring(weights);
-  return out;
-}
-
-// Index of the first element whose bits differ (two NaN count as equal).
-inline std::optional<int64_t> first_difference(const Tensor& a, const Tensor& b) {
-  for (int64_t i = 0, n = a.numel(); i < n; ++i) {
-    const bool equal = a.dtype() == DType::kI32
-                           ? a.data<int32_t>()[i] == b.data<int32_t>()[i]
-                           : std::bit_cast<uint32_t>(a.data<float>()[i]) ==
-                                     std::bit_cast<uint32_t>(b.data<float>()[i]) ||
-                                 (std::isnan(a.data<float>()[i]) && std::isnan(b.data<float>()[i]));
-    if (!equal) {
-      return i;
-    }
-  }
-  return std::nullopt;
-}
-
-#define EXPECT_SAME_BITS(actual, expected)                                                        \
-  do {                                                                                            \
-    const auto diff = ::moebius::testing::first_difference(actual, expected);                     \
-    EXPECT_FALSE(diff) << "element " << *diff << ": " << get_float(actual, *diff) << ", ref has " \
-                       << get_float(expected, *diff);                                             \
-  } while (false)
-
-// Whether the implementation takes this gate.
-inline bool takes(const std::string& impl,
-                  const RouterConfig& config,
-                  const RouterWeights& weights) {
-  return entry_of(impl).supports({config, weights.gate, {}, {}}).ok;
-}
 
 class RouterConformance : public ::testing::TestWithParam<std::string> {
  protected:
@@ -286,36 +194,24 @@ TEST_P(RouterConformance, SelectDoesNotDependOnTheNumberOfThreads) {
   }
 }
 
-struct LogitsProblem {
-  int64_t num_tokens, num_experts, hidden;
-};
-
-// Around the sizes of tiles (6 or 16 tokens and 16 experts; on a GPU 8 and 4, or 16 and 16), blocks
-// (32 or 48 tokens), chains (32) and depth steps (256; a GPU's 4096 or 1024).
+// Around the sizes of tiles (6 or 16 tokens and 16 experts; on a GPU 8 and 4, 16 and 8, or 16 and
+// 16), blocks (32 or 48 tokens), chains (32) and depth steps (256; a GPU's 4096 or 1024).
 inline const std::vector<LogitsProblem> kLogitsProblems = {
     {0, 8, 64},     {1, 8, 64},    {1, 256, 257},  {2, 64, 255},   {3, 17, 256},    {4, 33, 1},
     {5, 128, 300},  {6, 16, 511},  {7, 12, 513},   {33, 80, 40},   {47, 15, 31},    {48, 17, 520},
     {49, 65, 16},   {64, 64, 20},  {513, 9, 20},   {15, 48, 64},   {16, 20, 288},   {17, 272, 96},
     {31, 5, 33},    {32, 31, 63},  {65, 15, 1056}, {81, 33, 1027}, {128, 16, 1024}, {9, 9, 4160},
-    {1025, 65, 96}, {1200, 7, 45},
+    {1025, 65, 96}, {1200, 7, 45}, {61, 83, 1096},
 };
 
-// A GPU of 132 SMs has one tile per problem for these: 32, 64 or 128 tokens and 64 experts, in
-// depth steps of 256, 128 or 64.
+// On a GPU of 132 SMs the first has tiles of 16 tokens and 16 experts, the others such of 32, 64 or
+// 128 tokens and 64 experts, with depth steps of 256, 128 or 64.
 inline const std::vector<LogitsProblem> kManyLogitsProblems = {
-    {1025, 132, 264},
-    {1450, 129, 136},
+    {130, 130, 1096},
+    {801, 257, 264},
+    {1600, 132, 136},
     {2600, 257, 72},
 };
-
-inline Tensor run_logits(const Router& router, const Tensor& hidden, int num_threads) {
-  Tensor out = Tensor::empty({hidden.dim(0) + 1, router.config().num_experts}, DType::kF32);
-  std::fill_n(out.data<float>(), out.numel(), -77.0f);
-  const Place place = place_of(router, num_threads);
-  const Tensor there = place.take(hidden), out_there = place.take(out);
-  router.logits(there, out_there.slice(0, hidden.dim(0)), place.stream);
-  return place.bring(out_there);
-}
 
 TEST_P(RouterConformance, LogitsAreThoseOfRef) {
   const std::vector<DType> dtypes = {DType::kF32, DType::kF16, DType::kBF16};

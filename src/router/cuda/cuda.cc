@@ -33,16 +33,18 @@ class Cuda final : public Impl {
 
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const override {
     const cuda::DeviceGuard guard(stream.device().index);
-    launch_logits({.hidden = hidden.raw(),
-                   .hidden_dtype = hidden.dtype(),
-                   .gate = gate_.raw(),
-                   .gate_dtype = gate_.dtype(),
-                   .bias = bias_.data<float>(),
-                   .num_tokens = hidden.dim(0),
-                   .num_experts = model_.config.num_experts,
-                   .depth = hidden.dim(1),
-                   .out = out.data<float>()},
-                  stream.device().index, cuda::as_stream(stream.native_handle()));
+    const auto launch =
+        model_.config.logit_sums == LogitSums::kTensorCores ? launch_tensor_logits : launch_logits;
+    launch({.hidden = hidden.raw(),
+            .hidden_dtype = hidden.dtype(),
+            .gate = gate_.raw(),
+            .gate_dtype = gate_.dtype(),
+            .bias = bias_.data<float>(),
+            .num_tokens = hidden.dim(0),
+            .num_experts = model_.config.num_experts,
+            .depth = hidden.dim(1),
+            .out = out.data<float>()},
+           stream.device().index, cuda::as_stream(stream.native_handle()));
   }
 
   void select(const Tensor& logits,
@@ -83,6 +85,18 @@ Support cuda_supports(const Model& model) {
   if (model.config.num_experts > kMaxCudaExperts) {
     return Support::no(
         fmt::format("num_experts {} is more than {}", model.config.num_experts, kMaxCudaExperts));
+  }
+  if (model.config.logit_sums == LogitSums::kTensorCores && model.gate) {
+    if (model.gate.dtype() != DType::kBF16) {
+      return Support::no(fmt::format("the gate is {}, and tensor cores sum logits of bf16",
+                                     name(model.gate.dtype())));
+    }
+    if (model.gate.dim(1) % kTensorDepth != 0) {
+      return Support::no(
+          fmt::format("hidden size {} is not a multiple of {}, as logits summed by "
+                      "tensor cores need it",
+                      model.gate.dim(1), kTensorDepth));
+    }
   }
   return Support::yes();
 }

@@ -3,10 +3,10 @@
 //
 // Logits of few tokens in the order of sums that router/ref/ref.h states, of operands of 16 bits.
 // With few logits per SM, parallelism comes from the depth: of a CTA's small tile of logits each
-// lane computes a piece for one block, and as many blocks at once as there are lanes for.
-// Operands lie in shared memory as they came, and stages arrive ahead by asynchronous copies; what
-// limits is instructions: 2 of 3 are multiply-adds, the others widen operands and load them. Then
-// one thread per logit adds the blocks' sums in order.
+// lane computes a piece for one block, and as many blocks at once as there are lanes for.  Operands
+// lie in shared memory as they came, and stages arrive ahead by asynchronous copies; then one
+// thread per logit adds the blocks' sums in order.  What limits is instructions, of which 58 % are
+// multiply-adds and 22 % widen operands.
 #include <algorithm>
 
 #include "core/cuda/check.h"
@@ -21,19 +21,19 @@ namespace moebius::router {
 
 namespace {
 
+constexpr int kThreads = 256;
 constexpr int kBlockDepth = static_cast<int>(kDepthBlock);
 constexpr int kUnit = cuda::kVector;  // elements of 16 bytes
 constexpr int kBlockUnits = kBlockDepth / kUnit;
 
 // A lane's piece and the lanes that a tile has, both tokens x experts.
-template <int kLaneT, int kLaneE, int kD, int kA, int kS, int kN>
+template <int kLaneT, int kLaneE, int kD, int kA, int kS>
 struct Tile {
   static constexpr int kLaneTokens = kLaneT;
   static constexpr int kLaneExperts = kLaneE;
   static constexpr int kDown = kD;
   static constexpr int kAcross = kA;
   static constexpr int kStages = kS;
-  static constexpr int kThreads = kN;
   static constexpr int kTokens = kLaneTokens * kDown;
   static constexpr int kExperts = kLaneExperts * kAcross;
   static constexpr int kRows = kTokens + kExperts;  // of operands: tokens, then experts
@@ -60,12 +60,12 @@ struct Tile {
   };
   static_assert(sizeof(Shared) <= 227 * 1024);
 };
-using SmallTile = Tile<4, 4, 2, 1, 2, 256>;
-using LargeTile = Tile<4, 8, 4, 2, 3, 256>;
-constexpr int64_t kSmallTileTokens = 16;  // above: LargeTile
+using SmallTile = Tile<4, 4, 2, 1, 2>;
+using MediumTile = Tile<4, 4, 4, 2, 4>;
+using LargeTile = Tile<4, 8, 4, 2, 3>;
 
 // Brings a tile's operands into shared memory.  A thread copies the same units of every row, or of
-// every second, third..
+// every second.
 template <typename Shape, typename T>
 class Loader {
  public:
@@ -94,9 +94,9 @@ class Loader {
   }
 
  private:
-  static constexpr int kUnitsAtOnce = std::min(Shape::kUnits, Shape::kThreads);
+  static constexpr int kUnitsAtOnce = std::min(Shape::kUnits, kThreads);
   static constexpr int kPasses = Shape::kUnits / kUnitsAtOnce;
-  static constexpr int kRowsAtOnce = Shape::kThreads / kUnitsAtOnce;
+  static constexpr int kRowsAtOnce = kThreads / kUnitsAtOnce;
   static_assert(Shape::kTokens % kRowsAtOnce == 0 && Shape::kExperts % kRowsAtOnce == 0);
   __device__ __forceinline__ static int first_row() {
     return static_cast<int>(threadIdx.x) / kUnitsAtOnce;
@@ -128,7 +128,7 @@ __device__ __forceinline__ void widen_unit(const uint4& unit, float (&v)[kUnit])
 }
 
 template <typename Shape, typename T>
-__global__ void __launch_bounds__(Shape::kThreads, 1)
+__global__ void __launch_bounds__(kThreads, 1)
     few_logits_kernel(const __grid_constant__ LogitsArgs a) {
   constexpr int kT = Shape::kLaneTokens;
   constexpr int kE = Shape::kLaneExperts;
@@ -223,22 +223,30 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   }
 }
 
+template <typename Shape>
+dim3 grid_of(const LogitsArgs& args) {
+  return {static_cast<unsigned>((args.num_tokens + Shape::kTokens - 1) / Shape::kTokens),
+          static_cast<unsigned>((args.num_experts + Shape::kExperts - 1) / Shape::kExperts)};
+}
+
 template <typename Shape, typename T>
 void launch(const LogitsArgs& args, int index, cudaStream_t stream) {
   const auto kernel = few_logits_kernel<Shape, T>;
   constexpr auto kBytes = sizeof(typename Shape::Shared);
   cuda::allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), kBytes);
-  const dim3 grid(
-      static_cast<unsigned>((args.num_tokens + Shape::kTokens - 1) / Shape::kTokens),
-      static_cast<unsigned>((args.num_experts + Shape::kExperts - 1) / Shape::kExperts));
-  kernel<<<grid, Shape::kThreads, kBytes, stream>>>(args);
+  kernel<<<grid_of<Shape>(args), kThreads, kBytes, stream>>>(args);
   cuda::check_launch("few_logits_kernel");
 }
 
+// The smallest tile of which no SM has two.
 template <typename T>
 void launch_for(const LogitsArgs& args, int index, cudaStream_t stream) {
-  const auto run =
-      args.num_tokens <= kSmallTileTokens ? launch<SmallTile, T> : launch<LargeTile, T>;
+  const auto fits = [&](dim3 grid) {
+    return static_cast<int>(grid.x * grid.y) <= cuda::num_sms(index);
+  };
+  const auto run = fits(grid_of<SmallTile>(args))    ? launch<SmallTile, T>
+                   : fits(grid_of<MediumTile>(args)) ? launch<MediumTile, T>
+                                                     : launch<LargeTile, T>;
   run(args, index, stream);
 }
 

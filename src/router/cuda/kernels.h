@@ -51,4 +51,8 @@ void launch_many_logits(const LogitsArgs& args, int index, cudaStream_t stream);
 // Its path for few tokens.  REQUIRES: aligned rows, and bf16 or f16 for both operands.
 void launch_few_logits(const LogitsArgs& args, int index, cudaStream_t stream);
 
+inline constexpr int64_t kTensorDepth = 8;  // depth is a multiple of it for tensor cores
+// LogitSums::kTensorCores.  REQUIRES: rows at multiples of 16 bytes, bf16 for both operands.
+void launch_tensor_logits(const LogitsArgs& args, int index, cudaStream_t stream);
+
 }  // namespace moebius::router

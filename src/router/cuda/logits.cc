@@ -10,8 +10,8 @@ namespace moebius::router {
 
 namespace {
 
-// Few: so many or less for each SM.
-constexpr int64_t kFewLogitsPerSm = 1024;
+// Few: so many or less for each SM, six tiles of 256; then the other kernel takes no longer.
+constexpr int64_t kFewLogitsPerSm = 1536;
 
 bool is_aligned(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0;

@@ -7,8 +7,7 @@
 // warp has 32 tokens and 64 experts; up to 4 warps lie along the tokens, and the groups of warps of
 // a CTA take blocks of depth in turn, so that tiles are small where tokens are few.  After a round
 // of blocks the groups exchange their sums through shared memory, and each adds, in order, those of
-// its share of the tile.  Half of the groups are half a block late: an SM has two warps per
-// scheduler, and while one waits for others' sums the other multiplies.
+// its share of the tile, half a block late, when all have written theirs.
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/floats.cuh"
@@ -58,11 +57,9 @@ struct Tile {
   };
   struct Shared {
     Operands operands[2][kGroups];
-    float4 sums[2][kLaneQuads][kThreads];  // of two rounds: those of each lane
+    float4 sums[kLaneQuads][kThreads];  // of a round: those of each lane
   };
   static_assert(sizeof(Shared) <= 227 * 1024);
-  // Steps that a group is late.
-  __device__ __forceinline__ static int delay(int group) { return group / (kGroups / 2); }
 };
 
 // Operands of any type, told apart at run time.
@@ -79,10 +76,10 @@ class Row {
       const void* matrix, DType /*dtype*/, int64_t row, int64_t depth, bool /*is_aligned*/)
       : begin_(static_cast<const T*>(matrix) + row * depth), depth_(depth) {}
 
-  // Zeros outside the row, which add nothing to a chain.
+  // Zeros past the end of a row, which add nothing to a chain.
   __device__ __forceinline__ Part load(int64_t h) const {
     Part part = {};
-    if (h >= 0 && h < depth_) {
+    if (h < depth_) {
       part = cuda::load_raw(begin_ + h);
     }
     return part;
@@ -113,7 +110,7 @@ class Row<AnyFloat> {
   }
 
   __device__ __forceinline__ Part load(int64_t h) const {
-    const bool is_whole = is_aligned_ && h >= 0 && h + cuda::kVector <= depth_;
+    const bool is_whole = is_aligned_ && h + cuda::kVector <= depth_;
     Part part;
     if (dtype_ == DType::kF32) {
       const auto* from = reinterpret_cast<const uint32_t*>(begin_) + h;
@@ -143,11 +140,11 @@ class Row<AnyFloat> {
 
  private:
   __device__ __forceinline__ uint4 words_of(const uint32_t* from, int64_t h) const {
-    const auto word = [&](int i) { return h + i >= 0 && h + i < depth_ ? from[i] : 0u; };
+    const auto word = [&](int i) { return h + i < depth_ ? from[i] : 0u; };
     return make_uint4(word(0), word(1), word(2), word(3));
   }
   __device__ __forceinline__ uint4 pairs_of(const uint16_t* from, int64_t h) const {
-    const auto half = [&](int i) { return h + i >= 0 && h + i < depth_ ? uint32_t{from[i]} : 0u; };
+    const auto half = [&](int i) { return h + i < depth_ ? uint32_t{from[i]} : 0u; };
     const auto pair = [&](int i) { return half(2 * i) | half(2 * i + 1) << 16; };
     return make_uint4(pair(0), pair(1), pair(2), pair(3));
   }
@@ -187,15 +184,15 @@ class Loader {
                 a.depth,
                 is_aligned) {}
 
-  // Of each group the half that it computes in that step.
-  __device__ __forceinline__ void load(int step, Parts& parts) const {
+  // h: where the first group's half begins.
+  __device__ __forceinline__ void load(int64_t h, Parts& parts) const {
 #pragma unroll
     for (int i = 0; i < Shape::kTokenPasses; ++i) {
-      parts.tokens[i] = token_.load(half_begin(step, token_group(i)) + part_);
+      parts.tokens[i] = token_.load(h + token_group(i) * kBlockDepth + part_);
     }
 #pragma unroll
     for (int i = 0; i < Shape::kExpertPasses; ++i) {
-      parts.experts[i] = expert_.load(half_begin(step, expert_group(i)) + part_);
+      parts.experts[i] = expert_.load(h + expert_group(i) * kBlockDepth + part_);
     }
   }
 
@@ -212,12 +209,6 @@ class Loader {
   }
 
  private:
-  // Before the first block: less than 0.
-  __device__ __forceinline__ static int64_t half_begin(int step, int group) {
-    const int half = step - Shape::delay(group);
-    return int64_t{half >> 1} * (Shape::kGroups * kBlockDepth) + group * kBlockDepth +
-           (half & 1) * kStepDepth;
-  }
   __device__ __forceinline__ int token_group(int i) const {
     return row_ / Shape::kTokens + i * (kRowsPerPass / Shape::kTokens);
   }
@@ -320,7 +311,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int w_row = Shape::kTokens + row_in_warp(0, across, kAcross);
 
   float totals[Shape::kShareTokens][kLaneExperts] = {};
-  const auto add_sums = [&](const float4(&sums)[kLaneQuads][kThreads]) {
+  const auto add_sums = [&] {
 #pragma unroll
     for (int from = 0; from < Shape::kGroups; ++from) {
 #pragma unroll
@@ -328,7 +319,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
         for (int e = 0; e < kLaneExperts; e += kQuad) {
           const int q = (group * Shape::kShareTokens + t) * (kLaneExperts / kQuad) + e / kQuad;
-          const float4 v = sums[q][from * Shape::kGroupThreads + in_group];
+          const float4 v = shared.sums[q][from * Shape::kGroupThreads + in_group];
           totals[t][e] = cuda::add_ftz(totals[t][e], v.x);
           totals[t][e + 1] = cuda::add_ftz(totals[t][e + 1], v.y);
           totals[t][e + 2] = cuda::add_ftz(totals[t][e + 2], v.z);
@@ -338,52 +329,47 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   };
 
+  // Operands are loaded two halves ahead and stored one ahead.
   constexpr int64_t kRoundDepth = Shape::kGroups * kBlockDepth;
-  const int num_rounds = static_cast<int>((a.depth + kRoundDepth - 1) / kRoundDepth);
   typename Loader<Shape, T>::Parts parts;
   loader.load(0, parts);
   loader.store(parts, shared.operands[0]);
-  loader.load(1, parts);
-  // Late groups begin in the middle of a block of zeros; sums of no round are zeros too.
+  loader.load(kStepDepth, parts);
 #pragma unroll
   for (int q = 0; q < kLaneQuads; ++q) {
-    shared.sums[0][q][threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    shared.sums[1][q][threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    shared.sums[q][threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
-  Chains chains = {};
   __syncthreads();
-  // In a step of its block's second half a group adds the last round's sums, which all have
-  // written at least a step ago, and writes this round's.
-  for (int step = 0; step <= 2 * num_rounds; ++step) {
-    Walk<Shape> walk(shared.operands[step % 2][group], x_row, w_row);
-    const int half = step - Shape::delay(group);
-    const bool is_second = half % 2 != 0;
-    auto& sums = shared.sums[(half >> 1) & 1];
-    if (is_second) {
-      walk.template extend<0, kStoreAt, false>(chains);
-      add_sums(shared.sums[~(half >> 1) & 1]);
-    } else {
+  for (int64_t begin = 0; begin < a.depth; begin += kRoundDepth) {
+    Chains chains;
+    {
+      Walk<Shape> walk(shared.operands[0][group], x_row, w_row);
       walk.template extend<0, kStoreAt, true>(chains);
+      add_sums();  // of the last round: they have arrived, and are written again after a barrier
+      loader.store(parts, shared.operands[1]);
+      loader.load(begin + kRoundDepth, parts);
+      walk.template extend<kStoreAt, kStepDepth, false>(chains);
+      __syncthreads();
     }
-    loader.store(parts, shared.operands[(step + 1) % 2]);
-    loader.load(step + 2, parts);
+    Walk<Shape> walk(shared.operands[1][group], x_row, w_row);
+    walk.template extend<0, kStoreAt, false>(chains);
+    loader.store(parts, shared.operands[0]);
+    loader.load(begin + kRoundDepth + kStepDepth, parts);
     walk.template extend<kStoreAt, kStepDepth, false>(chains);
-    if (is_second) {
 #pragma unroll
-      for (int q = 0; q < kLaneQuads; ++q) {
-        float v[kQuad];
+    for (int q = 0; q < kLaneQuads; ++q) {
+      float v[kQuad];
 #pragma unroll
-        for (int i = 0; i < kQuad; ++i) {
-          const int t = q * kQuad / kLaneExperts;
-          const int e = q * kQuad % kLaneExperts + i;
-          v[i] = cuda::add_ftz(chains[0][t][e], chains[1][t][e]);
-        }
-        sums[q][threadIdx.x] = make_float4(v[0], v[1], v[2], v[3]);
+      for (int i = 0; i < kQuad; ++i) {
+        const int t = q * kQuad / kLaneExperts;
+        const int e = q * kQuad % kLaneExperts + i;
+        v[i] = cuda::add_ftz(chains[0][t][e], chains[1][t][e]);
       }
+      shared.sums[q][threadIdx.x] = make_float4(v[0], v[1], v[2], v[3]);
     }
     __syncthreads();
   }
-  add_sums(shared.sums[(num_rounds - 1) % 2]);
+  add_sums();
 #pragma unroll
   for (int t = 0; t < Shape::kShareTokens; ++t) {
     const int64_t token =
