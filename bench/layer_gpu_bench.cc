@@ -274,6 +274,7 @@ class LayerRun {
         share_of(whole_.weights, ParallelConfig::make(1, 0, group.size(), group.rank(),
                                                       /*enable_expert_parallel=*/true, backend_));
     weights.config.max_num_tokens = num_tokens_;
+    weights.router_config.logit_sums = app::logit_sums_of(options.router_sums);
     MoeLayerOptions layer_options;
     layer_options.experts = options.impl;
     layer_options.microbatches = problem.microbatches;
@@ -368,6 +369,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     harness.fact("asked_microbatches", problem.microbatches);
     harness.fact("microbatches", run.microbatches());
     harness.fact("comm_sms", problem.comm_sms);
+    harness.fact("router_sums", options.router_sums);
     harness.fact("all2all", std::string(run.backend()));
     harness.fact("launch", run.replays() ? "graph" : "stream");
     Case c;
@@ -381,6 +383,9 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     }
     if (problem.comm_sms > 0) {
       c.problem += fmt::format("_sms{}", problem.comm_sms);
+    }
+    if (options.router_sums != "stated") {
+      c.problem += "_router_" + options.router_sums;
     }
     c.impl = run.experts();
     c.num_calls = options.iterations;

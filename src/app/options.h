@@ -31,6 +31,7 @@ struct RunOptions {
   std::string all2all;  // empty: allgather_reducescatter when dp > 1, else none
   bool monolithic = false;
   std::string quant = "auto";
+  std::string router_sums = "stated";
   int microbatches = 1;
   int comm_sms = 0;          // 0: as the backend computes
   int64_t chunk_tokens = 0;  // 0: MOEBIUS_CHUNK_TOKENS
@@ -81,6 +82,7 @@ struct BenchOptions {
   // layer on GPUs
   std::vector<int> microbatches = {1};
   std::vector<std::string> all2all;  // empty: by the number of tokens
+  std::string router_sums = "stated";
   // dispatch on GPUs
   std::vector<std::string> modes = {"ht", "ll"};
   std::vector<std::string> dtypes = {"fp8", "bf16"};

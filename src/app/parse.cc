@@ -21,6 +21,13 @@ CLI::Validator from_one_to(int64_t last) {
   return CLI::Range(int64_t{1}, last);
 }
 
+void add_router_sums(CLI::App& app, std::string& router_sums) {
+  app.add_option("--router-sums", router_sums,
+                 "GPUs: how router logits are summed: stated, the same bits everywhere (default), "
+                 "or tensor, by tensor cores, faster")
+      ->check(CLI::IsMember({"stated", "tensor"}));
+}
+
 void add_layer_options(CLI::App& app, RunOptions& o) {
   app.add_option("--model", o.model, "Hugging Face model folder")->required()->type_name("DIR");
   app.add_option("--layer", o.layer, "layer index (default: the first MoE layer)")
@@ -61,6 +68,7 @@ void add_parallel_options(CLI::App& app, RunOptions& o) {
   app.add_option("--all2all", o.all2all, "transport between ranks")
       ->check(CLI::IsMember({"none", "allgather_reducescatter", "high_throughput", "low_latency"}));
   app.add_flag("--monolithic", o.monolithic, "router logits travel, the experts route");
+  add_router_sums(app, o.router_sums);
   app.add_option("--microbatches", o.microbatches, "parts of a call that overlap (default 1)")
       ->check(from_one_to(64));
   app.add_option("--comm-sms", o.comm_sms,
@@ -130,6 +138,7 @@ const CLI::App* add_gpu_layer_options(CLI::App& app, BenchOptions& o) {
                    "high_throughput)")
       ->delimiter(',')
       ->check(CLI::IsMember({"high_throughput", "low_latency"}));
+  add_router_sums(*group, o.router_sums);
   return group;
 }
 

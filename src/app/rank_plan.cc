@@ -103,6 +103,9 @@ void expect_device(const RunOptions& options) {
     throw InvalidArgument(
         fmt::format("--comm-sms {} is of GPUs: it needs --device cuda", options.comm_sms));
   }
+  if (options.router_sums == "tensor" && !on_gpus) {
+    throw InvalidArgument("--router-sums tensor is of GPUs: it needs --device cuda");
+  }
   if (options.capacity && !on_gpus) {
     throw InvalidArgument(
         fmt::format("--capacity {} is of GPUs: it needs --device cuda", *options.capacity));

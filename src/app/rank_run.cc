@@ -53,6 +53,7 @@ std::unique_ptr<MoeLayer> make_layer(const RunOptions& options,
                                      MoeLayerWeights weights,
                                      const Stream& stream,
                                      Group* group) {
+  weights.router_config.logit_sums = logit_sums_of(options.router_sums);
   try {
     const auto chosen = layer_options(options, weights.config.parallel.backend, group);
     return std::make_unique<MoeLayer>(std::move(weights), chosen, stream, group);
@@ -97,6 +98,10 @@ std::vector<std::vector<int64_t>> gather_link_bytes(const std::vector<int64_t>& 
 }
 
 }  // namespace
+
+LogitSums logit_sums_of(std::string_view option) {
+  return option == "tensor" ? LogitSums::kTensorCores : LogitSums::kStated;
+}
 
 std::optional<int64_t> capacity_of(const RunOptions& options,
                                    All2AllBackend backend,
@@ -144,6 +149,9 @@ LayerRun run_layer(const RunOptions& options,
       {"experts", std::string(layer.kernel().experts().implementation())},
       {"quant", std::string(quant::select_quant_impl(stream.device()).name)},
   };
+  if (layer.router().config().logit_sums == LogitSums::kTensorCores) {
+    run.implementations.emplace_back("router_sums", "tensor_cores");
+  }
 
   // Rows go to the data-parallel ranks in order; the first ones take one more.
   std::vector<int64_t> counts;

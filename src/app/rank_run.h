@@ -18,12 +18,16 @@
 #include "app/rank_plan.h"
 #include "app/trace.h"
 #include "moebius/checkpoint.h"
+#include "moebius/router.h"
 
 namespace moebius::app {
 
 // Stages of a call, in the order of the pipeline.
 inline constexpr std::array<std::string_view, 5> kStages = {"router", "prepare", "experts",
                                                             "finalize", "shared"};
+
+// Of --router-sums: "stated" or "tensor".
+LogitSums logit_sums_of(std::string_view option);
 
 // What one rank saw; times are medians over the calls, sizes are of one call.
 struct RankFigures {

@@ -84,5 +84,11 @@ TEST_F(RunOnGpu, TellsBytesOnlyWhereTheyAreCounted) {
   }
 }
 
+TEST_F(RunOnGpu, SumsLogitsOnTensorCoresWhenAsked) {
+  EXPECT_FALSE(run({"--check"})["implementation"].contains("router_sums"));
+  EXPECT_EQ(run({"--check", "--router-sums", "tensor"})["implementation"]["router_sums"],
+            "tensor_cores");
+}
+
 }  // namespace
 }  // namespace moebius
