@@ -309,7 +309,7 @@ TEST_P(ExpertsContract, LoraIdsAreChecked) {
   const ExpertProblem p = ExpertProblemMaker(38).make(kTiny, c);
   const auto error = [&](const ExpertProblem& problem) -> std::string {
     try {
-      run(problem, impl());
+      apply(*make(problem, impl(), 2), problem.input, stream_of(impl(), 2));
     } catch (const InvalidArgument& e) {
       return e.what();
     }

@@ -162,6 +162,22 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
          std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0;
 }
 
+// The same, but a NaN is any NaN: a GPU makes others than a CPU.
+inline bool same_numbers(const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape() || a.dtype() != b.dtype()) {
+    return false;
+  }
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    const float x = get_float(a, i);
+    const float y = get_float(b, i);
+    const bool is_same = x == y && std::signbit(x) == std::signbit(y);
+    if (!is_same && !(std::isnan(x) && std::isnan(y))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 inline double tolerance_of(const ExpertProblem& p, const Scheme& scheme) {
   return tolerance(p.desc.in_dtype, scheme.activation,
                    std::max(p.desc.hidden, p.desc.intermediate));

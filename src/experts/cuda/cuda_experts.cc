@@ -150,6 +150,9 @@ class CudaExperts final : public ExpertsBase {
       gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
       act = scratch.take({self.activates_to_codes() ? 0 : slots, d.intermediate}, d.in_dtype);
       hidden = self.take_hidden(scratch, slots, act);
+      decoded = scratch.take({std::max(self.decoded_elements_of(self.a1_, self.w1_),
+                                       self.decoded_elements_of(self.a2_, self.w2_))},
+                             DType::kBF16);
       if (d.num_adapters > 0) {
         sums = scratch.take<float>(slots * std::max(d.w1_rows(), d.hidden));
         shrunk = scratch.take<float>(slots * self.lora_halves() * d.lora_rank);
@@ -183,12 +186,16 @@ class CudaExperts final : public ExpertsBase {
     RowOperand gathered;  // in the computing order
     Tensor gemm1, act, gemm2;
     RowOperand hidden;      // act, or its codes
+    Tensor decoded;         // of weights, see ExpertGemm
     float* sums = nullptr;  // of either GEMM, before adapters
     float* shrunk = nullptr;
   };
 
   bool activates_to_codes() const {
     return a2_.active() && can_activate_to_codes(a2_.spec(), desc_.intermediate);
+  }
+  int64_t decoded_elements_of(const RowCoder& a, const WeightOperand& w) const {
+    return decoded_elements(w, a.active() ? a.dtype() : desc_.in_dtype);
   }
   RowOperand take_hidden(Scratch& scratch, int64_t slots, const Tensor& act) const {
     if (a2_.active()) {
@@ -221,7 +228,9 @@ class CudaExperts final : public ExpertsBase {
     const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
     const RowGroups rows = RowGroups::sorted(nowhere.take<int32_t>(desc_.num_local_experts + 1),
                                              desc_.num_local_experts);
-    return can_run_activated_gemm(activated_gemm(x, rows, take_hidden(nowhere, 1, act)));
+    ActivatedGemm fused = activated_gemm(x, rows, take_hidden(nowhere, 1, act));
+    fused.gemm.decoded = nowhere.take({decoded_elements_of(a1_, w1_)}, DType::kBF16);
+    return can_run_activated_gemm(fused);
   }
   int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
 
@@ -300,6 +309,7 @@ class CudaExperts final : public ExpertsBase {
       ActivatedGemm fused = activated_gemm(x, rows, buffers.hidden);
       fused.gemm.next_item = buffers.next_item;
       fused.gemm.max_sms = max_sms;
+      fused.gemm.decoded = buffers.decoded;
       if (can_run_activated_gemm(fused)) {
         run_activated_gemm(fused, stream);
         return buffers.hidden;
@@ -355,7 +365,7 @@ class CudaExperts final : public ExpertsBase {
                 int max_sms,
                 const Stream& stream) const {
     if (adapters.ids == nullptr || !adapter.b) {
-      run_expert_gemm({a, &w, rows, out, buffers.next_item, max_sms}, stream);
+      run_expert_gemm({a, &w, rows, out, buffers.next_item, max_sms, buffers.decoded}, stream);
       return;
     }
     LoraGemm lora;
@@ -371,7 +381,7 @@ class CudaExperts final : public ExpertsBase {
                                  DType::kF32, device_);
     const Tensor sums = Tensor::borrow(buffers.sums, out.shape(), DType::kF32, device_);
     lora_shrink(lora, stream);
-    run_expert_gemm({a, &w, rows, sums, buffers.next_item, max_sms}, stream);
+    run_expert_gemm({a, &w, rows, sums, buffers.next_item, max_sms, buffers.decoded}, stream);
     lora_expand(lora, sums, out, stream);
   }
 

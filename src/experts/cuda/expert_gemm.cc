@@ -7,6 +7,7 @@
 
 #include "core/cuda/device.h"
 #include "experts/cuda/activation.h"
+#include "experts/cuda/decode_weights.h"
 #include "experts/cuda/grouped_gemm.h"
 
 namespace moebius::cuda {
@@ -26,12 +27,35 @@ bool has_block_scales(const ExpertGemm& gemm) {
          desc.scale.num_dims() == 3 && !restarts_within_block;
 }
 
-// The same GEMM where GroupedGemm can say it.
+// Of ExpertGemm::decoded, for each of the groups that it has room for: elements, then column
+// scales.
+int64_t decoded_group(const WeightOperand& w) {
+  constexpr int64_t kElementsOfScale = sizeof(float) / sizeof(BFloat16);
+  return w.values.dim(1) * (w.values.dim(2) + kElementsOfScale);
+}
+
+// Room in gemm.decoded, and nothing that decoded weights cannot say.
+bool decodes(const ExpertGemm& gemm) {
+  return gemm.decoded && gemm.decoded.numel() >= decoded_group(*gemm.w) &&
+         gemm.a.values.dtype() == DType::kBF16 && gemm.a.scales != RowScales::kPerRow &&
+         can_decode_weights(*gemm.w);
+}
+
+// The same GEMM where GroupedGemm can say it; of weights that are decoded, b has room for the first
+// groups.
 std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
   const WeightOperand& w = *gemm.w;
-  const bool is_plain = gemm.a.scales == RowScales::kNone && !w.quant.format;
-  const bool is_block = !is_plain && has_block_scales(gemm);
-  if (!is_plain && !is_block) {
+  GroupedGemm out;
+  out.b = w.values;
+  const bool has_blocks = has_block_scales(gemm);
+  if (decodes(gemm)) {
+    const int64_t n = w.values.dim(1);
+    const int64_t k = w.values.dim(2);
+    const int64_t groups = std::min(w.values.dim(0), gemm.decoded.numel() / decoded_group(w));
+    out.b = gemm.decoded.slice(0, groups * n * k).view({groups, n, k});
+    out.column_scale = Tensor::borrow(gemm.decoded.data<BFloat16>() + groups * n * k, {groups, n},
+                                      DType::kF32, gemm.decoded.device());
+  } else if (!has_blocks && (gemm.a.scales != RowScales::kNone || w.quant.format)) {
     return std::nullopt;
   }
   const Device device = gemm.out.device();
@@ -45,14 +69,12 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
                ? tensor.view({num_groups, rows.max_rows, tensor.dim(1)})
                : tensor;
   };
-  GroupedGemm out;
   out.a = grouped(gemm.a.values);
-  out.b = w.values;
   out.bias = w.quant.bias;
   out.out = grouped(gemm.out);
   out.next_item = gemm.next_item;
   out.num_sms = gemm.max_sms;
-  if (is_block) {
+  if (has_blocks) {
     out.a_scale = grouped(gemm.a.scale);
     out.b_scale = w.quant.scale;
   }
@@ -62,6 +84,38 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
     out.group_offsets = borrow(rows.offsets, num_groups + 1);
   }
   return out;
+}
+
+// Groups [begin, end) of a GEMM whose weights are decoded.
+GroupedGemm groups_of(const GroupedGemm& gemm, int64_t begin, int64_t end) {
+  GroupedGemm out = gemm;
+  const auto cut = [&](Tensor& tensor, int64_t extra) {
+    tensor = tensor ? tensor.slice(begin, end + extra) : tensor;
+  };
+  out.b = gemm.b.slice(0, end - begin);
+  out.column_scale = gemm.column_scale.slice(0, end - begin);
+  cut(out.bias, 0);
+  cut(out.group_offsets, 1);
+  if (gemm.group_counts) {
+    cut(out.group_counts, 0);
+    cut(out.a, 0);
+    cut(out.out, 0);
+  }
+  return out;
+}
+
+void run_grouped_gemm(const GroupedGemm& grouped, const ExpertGemm& gemm, const Stream& stream) {
+  if (!decodes(gemm)) {
+    sm90_grouped_gemm(grouped, stream);
+    return;
+  }
+  const int64_t num_groups = gemm.w->values.dim(0);
+  const int64_t at_once = grouped.b.dim(0);
+  for (int64_t begin = 0; begin < num_groups; begin += at_once) {
+    const GroupedGemm part = groups_of(grouped, begin, std::min(begin + at_once, num_groups));
+    decode_weights(*gemm.w, gemm.a, gemm.rows, begin, part.b, part.column_scale, stream);
+    sm90_grouped_gemm(part, stream);
+  }
 }
 
 std::optional<GroupedGemm> as_grouped_gemm(const ActivatedGemm& activated) {
@@ -91,13 +145,22 @@ int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
   return gemm.max_sms > 0 ? std::min(gemm.max_sms, sms) : per_sm * sms;
 }
 
+int64_t decoded_elements(const WeightOperand& w, DType a) {
+  constexpr int64_t kMostBytes = int64_t{512} << 20;
+  if (a != DType::kBF16 || !can_decode_weights(w) || !sm90_takes_weights(w.values)) {
+    return 0;
+  }
+  const int64_t elements = decoded_group(w);
+  return std::clamp<int64_t>(kMostBytes / 2 / elements, 1, w.values.dim(0)) * elements;
+}
+
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   if (gemm.out.numel() == 0) {
     return;
   }
   const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
   if (grouped && sm90_grouped_gemm_supports(*grouped).ok) {
-    sm90_grouped_gemm(*grouped, stream);
+    run_grouped_gemm(*grouped, gemm, stream);
   } else if (can_mma_gemm(gemm)) {
     mma_gemm(gemm, stream);
   } else {
@@ -111,7 +174,7 @@ bool can_run_activated_gemm(const ActivatedGemm& gemm) {
 }
 
 void run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream) {
-  sm90_grouped_gemm(*as_grouped_gemm(gemm), stream);
+  run_grouped_gemm(*as_grouped_gemm(gemm), gemm.gemm, stream);
 }
 
 }  // namespace moebius::cuda

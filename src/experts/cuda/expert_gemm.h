@@ -41,7 +41,14 @@ struct ExpertGemm {
   Tensor out;             // [M, N]: f32, bf16 or f16; rows not in use stay as they are
   Tensor next_item = {};  // see GroupedGemm
   int max_sms = 0;        // 0: all
+  // Scratch, bf16, decoded_elements(): where weights in codes are decoded, some groups at a time,
+  // for the GEMM that takes bf16.  Undefined: they are not.
+  Tensor decoded = {};
 };
+
+// 0: w is read in its codes, with rows of dtype `a`.  Else those of as many groups as 512 MiB hold,
+// at least one's.
+int64_t decoded_elements(const WeightOperand& w, DType a);
 
 // Picks the implementation.
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);

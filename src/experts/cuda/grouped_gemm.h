@@ -18,7 +18,9 @@ struct GroupedGemm {
   Tensor a_scale;  // f8e4m3: f32 [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)]
   Tensor b;        // [G, N, K] of a's dtype
   Tensor b_scale;  // f8e4m3: f32 [G, ceil(N / 128), ceil(K / 128)]
-  Tensor bias;     // f32 [G, N], added in f32 before rounding; optional
+  // f32 [G, N]: what sums are multiplied by, then what is added, both before rounding; optional.
+  Tensor column_scale;
+  Tensor bias;
   // Exactly one of them, i32.
   Tensor group_offsets;  // [G + 1]: group g has rows [offsets[g], offsets[g + 1]) of a
   Tensor group_counts;   // [G]: group g has rows [0, counts[g]) of a[g]
@@ -38,6 +40,7 @@ struct GroupedGemm {
 
 // Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3 with block scales; N and K multiples of
 // 64.
+bool sm90_takes_weights(const Tensor& b);  // by its device and sizes alone
 Support sm90_grouped_gemm_supports(const GroupedGemm& gemm);
 void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& stream);
 

@@ -138,12 +138,15 @@ RowCoder::RowCoder(const QuantDesc& desc, const ExpertsDesc& experts)
   }
 }
 
+DType RowCoder::dtype() const {
+  return is_value_format(spec_->format) ? DType::kBF16 : storage_dtype(spec_->format);
+}
+
 RowOperand RowCoder::take(Scratch& scratch, int64_t rows, int64_t k) const {
   RowOperand out;
   out.scales = scales_;
   out.divides = spec_->format == QuantFormat::kNvfp4;
-  const DType dtype = is_value_format(spec_->format) ? DType::kBF16 : storage_dtype(spec_->format);
-  out.values = scratch.take({rows, k}, dtype);
+  out.values = scratch.take({rows, k}, dtype());
   if (scales_ == RowScales::kPerRow) {
     out.block = spec_->group.col > 0 ? spec_->group.col : k;
     out.scale = scratch.take({rows, quant::ceil_div(k, out.block)}, DType::kF32);

@@ -23,6 +23,8 @@ class RowCoder {
 
   bool active() const { return spec_.has_value(); }
   const QuantizeSpec& spec() const { return *spec_; }
+  // Of coded rows.
+  DType dtype() const;
   // A row's code depends on its expert.
   bool needs_groups() const { return active() && scales_ == RowScales::kPerGroup; }
 

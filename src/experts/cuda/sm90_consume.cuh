@@ -222,8 +222,11 @@ class Consumer {
     } else {
       multiply_bf16(ring_, blocks_, at_, sums);
     }
+    if (args_.column_scale != nullptr) {
+      apply_columns<Config>(args_, args_.column_scale, at_, work, sums, Multiply{});
+    }
     if (args_.bias != nullptr) {
-      add_bias<Config>(args_, at_, work, sums);
+      apply_columns<Config>(args_, args_.bias, at_, work, sums, Add{});
     }
     if constexpr (Config::kActivates) {
       store_activated<Config>(args_, at_, work, sums);
@@ -236,8 +239,11 @@ class Consumer {
   __device__ __forceinline__ void small_tile(const Work& work) {
     float sums[2][kRows / 2];
     multiply_small<Config, kRows>(ring_, blocks_, at_, sums);
+    if (args_.column_scale != nullptr) {
+      apply_small_columns<Config, kRows>(args_, args_.column_scale, at_, work, sums, Multiply{});
+    }
     if (args_.bias != nullptr) {
-      add_small_bias<Config, kRows>(args_, at_, work, sums);
+      apply_small_columns<Config, kRows>(args_, args_.bias, at_, work, sums, Add{});
     }
     if constexpr (Config::kActivates) {
       store_small_activated<Config, kRows>(args_, at_, work, sums, shared_.row_max[turn_]);

@@ -20,6 +20,7 @@ namespace moebius::cuda {
 
 namespace {
 
+constexpr int kMajor = 9;      // of the architecture
 constexpr int kMultiple = 64;  // of N and K
 constexpr uintptr_t kAlignment = 16;
 
@@ -110,13 +111,18 @@ T* data_or_null(const Tensor& tensor) {
 
 }  // namespace
 
+bool sm90_takes_weights(const Tensor& b) {
+  return b.device().is_cuda() && cuda_device_info(b.device().index).major == kMajor &&
+         b.dim(1) % kMultiple == 0 && b.dim(2) % kMultiple == 0 && b.numel() > 0;
+}
+
 Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
   const DType dtype = gemm.a.dtype();
   if (!gemm.a.device().is_cuda()) {
     return Support::no("a is on " + to_string(gemm.a.device()));
   }
   const CudaDeviceInfo gpu = cuda_device_info(gemm.a.device().index);
-  if (gpu.major != 9) {
+  if (gpu.major != kMajor) {
     return Support::no(fmt::format("{} is of architecture {}.{}, not 9.0",
                                    to_string(gemm.a.device()), gpu.major, gpu.minor));
   }
@@ -182,6 +188,7 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.b = map_of_b(gemm.b, k);
   args.a_scale = data_or_null<const float>(gemm.a_scale);
   args.b_scale = data_or_null<const float>(gemm.b_scale);
+  args.column_scale = data_or_null<const float>(gemm.column_scale);
   args.bias = data_or_null<const float>(gemm.bias);
   args.out = gemm.out.raw();
   args.out_scale = data_or_null<float>(gemm.out_scale);

@@ -33,7 +33,8 @@ struct Args {
   CUtensorMap b;
   const float* a_scale;
   const float* b_scale;
-  const float* bias;  // nullptr: none
+  const float* column_scale;  // nullptr: none
+  const float* bias;          // nullptr: none
   void* out;
   float* out_scale;         // kActivatedF8E4M3: [rows of out, N / 256]
   bool power_of_two_scale;  // of out_scale, see QuantizeSpec

@@ -19,6 +19,14 @@ struct Place {
   int lane = static_cast<int>(threadIdx.x) % 4;  // in the quad
 };
 
+// What is done to sums for the sake of their column.
+struct Multiply {
+  __device__ __forceinline__ void operator()(float& sum, float value) const { sum *= value; }
+};
+struct Add {
+  __device__ __forceinline__ void operator()(float& sum, float value) const { sum += value; }
+};
+
 // Columns of out.
 template <typename Config>
 __device__ __forceinline__ int out_width(const Args& args) {
@@ -44,21 +52,24 @@ __device__ __forceinline__ int row_in_tile(const Place& at, int half) {
   return at.warpgroup * 64 + at.warp * 16 + 8 * half + at.quad;
 }
 
-template <typename Config>
-__device__ __forceinline__ void add_bias(const Args& args,
-                                         const Place& at,
-                                         const Work& work,
-                                         float (&sums)[kTileColumns / 2]) {
+// apply(sum, value of its column) for values [G, N].
+template <typename Config, typename Apply>
+__device__ __forceinline__ void apply_columns(const Args& args,
+                                              const float* values,
+                                              const Place& at,
+                                              const Work& work,
+                                              float (&sums)[kTileColumns / 2],
+                                              const Apply& apply) {
 #pragma unroll
   for (int block = 0; block < kColumnBlocks; ++block) {
     if (work.column + kColumnsInOrder * block < args.n) {
       const int column = box_column<Config>(args, work.column, block / kBoxBlocks) +
                          kColumnsInOrder * (block % kBoxBlocks) + 8 * at.lane;
-      const float* bias = args.bias + int64_t{work.group} * args.n + column;
+      const float* value = values + int64_t{work.group} * args.n + column;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        sum_of(sums, block, 0, i) += bias[i];
-        sum_of(sums, block, 1, i) += bias[i];
+        apply(sum_of(sums, block, 0, i), value[i]);
+        apply(sum_of(sums, block, 1, i), value[i]);
       }
     }
   }
@@ -110,19 +121,21 @@ __device__ __forceinline__ bool has_columns(const Args& args,
   return work.column + box * kBoxRowsB + at.warpgroup * 64 < args.n;
 }
 
-template <typename Config, int kRows>
-__device__ __forceinline__ void add_small_bias(const Args& args,
-                                               const Place& at,
-                                               const Work& work,
-                                               float (&sums)[2][kRows / 2]) {
+template <typename Config, int kRows, typename Apply>
+__device__ __forceinline__ void apply_small_columns(const Args& args,
+                                                    const float* values,
+                                                    const Place& at,
+                                                    const Work& work,
+                                                    float (&sums)[2][kRows / 2],
+                                                    const Apply& apply) {
 #pragma unroll
   for (int box = 0; box < 2; ++box) {
     if (has_columns(args, at, work, box)) {
-      const float* bias = args.bias + int64_t{work.group} * args.n +
-                          box_column<Config>(args, work.column, box) + column_in_box(at);
+      const float* value = values + int64_t{work.group} * args.n +
+                           box_column<Config>(args, work.column, box) + column_in_box(at);
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) {
-        sums[box][i] += bias[column_in_four(at, i / 2 % 2)];
+        apply(sums[box][i], value[column_in_four(at, i / 2 % 2)]);
       }
     }
   }

@@ -1,0 +1,173 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Expert GEMMs whose weights are decoded some groups at a time, against those that read codes.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "experts/cuda/expert_gemm.h"
+#include "tests/gpu_test.h"
+
+namespace moebius::cuda {
+namespace {
+
+constexpr int64_t kN = 192;
+constexpr int64_t kK = 320;
+const std::vector<int> kRows = {5, 0, 70, 1, 129};  // per group
+constexpr int64_t kMaxRows = 130;
+const auto kGroups = static_cast<int64_t>(kRows.size());
+
+Tensor random_bytes(const Shape& shape, DType dtype, int low, int high, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int> bytes(low, high);
+  Tensor tensor = Tensor::empty(shape, dtype);
+  std::generate_n(reinterpret_cast<uint8_t*>(tensor.raw()), tensor.nbytes(),
+                  [&] { return static_cast<uint8_t>(bytes(random)); });
+  return tensor;
+}
+
+Tensor random_floats(const Shape& shape, DType dtype, float low, float high, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> values(low, high);
+  Tensor tensor = Tensor::empty(shape, dtype);
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    set_float(tensor, i, values(random));
+  }
+  return tensor;
+}
+
+struct Case {
+  const char* name;
+  WeightOperand w;
+  RowOperand a;  // values apart
+};
+
+Tensor weight_codes(QuantFormat format) {
+  return random_bytes({kGroups, kN, kK}, storage_dtype(format), 0, 255, 1);
+}
+
+std::vector<Case> make_cases() {
+  std::vector<Case> cases(3);
+  Case& mxfp4 = cases[0];
+  mxfp4.name = "mxfp4";
+  mxfp4.w.quant.format = QuantFormat::kMxfp4;
+  mxfp4.w.quant.scale = random_bytes({kGroups, kN, kK / 32}, DType::kE8M0, 120, 130, 2);
+  mxfp4.w.quant.bias = random_floats({kGroups, kN}, DType::kF32, -2.0f, 2.0f, 3);
+  Case& nvfp4 = cases[1];
+  nvfp4.name = "nvfp4";
+  nvfp4.w.quant.format = QuantFormat::kNvfp4;
+  nvfp4.w.quant.scale = random_bytes({kGroups, kN, kK / 16}, DType::kF8E4M3, 0x28, 0x48, 4);
+  nvfp4.w.quant.alpha_or_gscale = random_floats({kGroups, 2}, DType::kF32, 0.5f, 2.0f, 5);
+  nvfp4.a.scales = RowScales::kPerGroup;
+  nvfp4.a.scale = random_floats({kGroups}, DType::kF32, 0.5f, 2.0f, 6);
+  nvfp4.a.divides = true;
+  Case& int8 = cases[2];
+  int8.name = "int8 with a scale and a zero point per column";
+  int8.w.quant.format = QuantFormat::kInt8;
+  int8.w.quant.scale = random_floats({kGroups, kN, 1}, DType::kF32, 0.5f, 2.0f, 7);
+  int8.w.quant.zero_point = random_bytes({kGroups, kN, 1}, DType::kU8, 0, 255, 8);
+  int8.w.quant.shape = GroupShape{1, -1};
+  for (Case& c : cases) {
+    c.w.values = weight_codes(*c.w.quant.format);
+    c.w.gate_rows = kN / 2;
+  }
+  return cases;
+}
+
+class DecodedGemmTest : public GpuTest {
+ protected:
+  void SetUp() override {
+    need_gpus(1);
+    if (!IsSkipped() && cuda_device_info(0).major != 9) {
+      GTEST_SKIP() << "skipped: not a Hopper GPU";
+    }
+  }
+
+  Tensor there(const Tensor& tensor) const {
+    return tensor ? to_device(tensor, stream_.device(), stream_) : tensor;
+  }
+  Tensor room(const Shape& shape, DType dtype) const {
+    return there(Tensor::zeros(shape, dtype, Device::cpu()));
+  }
+
+  // Relative to the largest element.
+  void expect_near(const Tensor& expected, const Tensor& actual, const std::string& what) {
+    const Tensor want = to_device(expected, Device::cpu(), stream_);
+    const Tensor have = to_device(actual, Device::cpu(), stream_);
+    stream_.synchronize();
+    float largest = 0.0f;
+    float error = 0.0f;
+    for (int64_t i = 0; i < want.numel(); ++i) {
+      largest = std::max(largest, std::abs(get_float(want, i)));
+      error = std::max(error, std::abs(get_float(want, i) - get_float(have, i)));
+    }
+    EXPECT_GT(largest, 0.0f) << what;
+    EXPECT_LE(error, 1e-5f * largest) << what;
+  }
+
+  Stream stream_ = Stream::cuda(0);
+};
+
+TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {
+  for (Case& c : make_cases()) {
+    for (Tensor* tensor : {&c.w.values, &c.w.quant.scale, &c.w.quant.zero_point,
+                           &c.w.quant.alpha_or_gscale, &c.w.quant.bias, &c.a.scale}) {
+      *tensor = there(*tensor);
+    }
+    const int64_t all = decoded_elements(c.w, DType::kBF16);
+    ASSERT_GT(all, 0) << c.name;
+    for (const bool is_batched : {false, true}) {
+      const int64_t num_rows =
+          is_batched ? kGroups * kMaxRows : std::accumulate(kRows.begin(), kRows.end(), int64_t{0});
+      Tensor numbers = Tensor::empty({kGroups + 1}, DType::kI32);
+      if (is_batched) {
+        std::copy(kRows.begin(), kRows.end(), numbers.data<int32_t>());
+      } else {
+        numbers.data<int32_t>()[0] = 0;
+        std::partial_sum(kRows.begin(), kRows.end(), numbers.data<int32_t>() + 1);
+      }
+      numbers = there(numbers);
+      ExpertGemm gemm;
+      gemm.a = c.a;
+      gemm.a.values = there(random_floats({num_rows, kK}, DType::kBF16, -1.0f, 1.0f, 9));
+      gemm.w = &c.w;
+      gemm.rows = is_batched ? RowGroups::batched(numbers.data<int32_t>(), kMaxRows, kGroups)
+                             : RowGroups::sorted(numbers.data<int32_t>(), kGroups);
+      const auto run = [&](int64_t groups_at_once) {
+        gemm.out = room({num_rows, kN}, DType::kF32);
+        gemm.decoded =
+            groups_at_once > 0 ? room({all / kGroups * groups_at_once}, DType::kBF16) : Tensor();
+        run_expert_gemm(gemm, stream_);
+        return gemm.out;
+      };
+      const Tensor expected = run(0);
+      for (const int64_t at_once : {int64_t{1}, int64_t{2}, kGroups}) {
+        expect_near(expected, run(at_once),
+                    std::string(c.name) + (is_batched ? ", batched, " : ", sorted, ") +
+                        std::to_string(at_once) + " groups at once");
+      }
+    }
+  }
+}
+
+TEST_F(DecodedGemmTest, WhatIsNotExactInBf16IsNot) {
+  WeightOperand int4;
+  int4.values = there(weight_codes(QuantFormat::kInt4));
+  int4.quant.format = QuantFormat::kInt4;
+  int4.quant.shape = GroupShape{1, 64};
+  int4.quant.scale = room({kGroups, kN, kK / 64}, DType::kF32);
+  int4.gate_rows = kN;
+  EXPECT_EQ(decoded_elements(int4, DType::kBF16), 0);
+  std::vector<Case> cases = make_cases();
+  cases[0].w.values = there(cases[0].w.values);
+  EXPECT_GT(decoded_elements(cases[0].w, DType::kBF16), 0);
+  EXPECT_EQ(decoded_elements(cases[0].w, DType::kF16), 0);
+}
+
+}  // namespace
+}  // namespace moebius::cuda
