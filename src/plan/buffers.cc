@@ -9,6 +9,7 @@
 #include "comm/cuda/low_latency_layout.h"
 #include "comm/low_latency_layout.h"
 #include "layer/run_experts.h"
+#include "plan/gemm.h"
 #include "plan/traffic.h"
 
 namespace moebius::plan {
@@ -46,25 +47,29 @@ int64_t layer_workspace(All2AllBackend backend, const Deployment& d) {
          (4 * l.routing.num_experts + 8 * l.routing.topk + rows * row_bytes(d));
 }
 
-// GEMM1's result and what it is activated to, for as many places: experts/cuda/cuda_experts.cc.  On
-// a CPU the operand and GEMM1's result stay within a task.
-int64_t inner_workspace(const Deployment& d, int64_t slots) {
+// GEMM1's result, where it is stored, and what it is activated to, for as many places, and decoded
+// weights: experts/cuda/cuda_experts.cc.  On a CPU the operand and GEMM1's result stay within a
+// task.
+int64_t inner_workspace(const Deployment& d, int64_t slots, bool is_batched) {
   const LayerShape& l = d.layer;
   const int64_t inner = d.local_intermediate();
-  const int64_t gemm1 = d.device.is_cuda() ? l.w1_rows(inner) * bits(l.dtype) / 8 : 0;
-  return slots * (gemm1 + matrix_bytes(d.formats.activations, l.dtype, 1, inner));
+  // Of batched rows it may have to be.
+  const bool stores = d.device.is_cuda() && (is_batched || !activates_in_gemm1(d, inner));
+  const int64_t gemm1 = stores ? l.w1_rows(inner) * bits(l.dtype) / 8 : 0;
+  return slots * (gemm1 + matrix_bytes(d.formats.activations, l.dtype, 1, inner)) +
+         decoded_bytes(d, most_places(d), inner);
 }
 
 // And GEMM1's operand or GEMM2's rows, and the output, for `rows` arrived rows.
 int64_t experts_workspace(const Deployment& d, int64_t rows, int64_t slots) {
-  return inner_workspace(d, slots) + (slots + rows) * row_bytes(d);
+  return inner_workspace(d, slots, false) + (slots + rows) * row_bytes(d);
 }
 
 // Batched rows are where GEMM1 reads and GEMM2 writes; GPUs have room to encode them all the same.
 int64_t batched_workspace(const Deployment& d, int64_t slots) {
   const bool encodes = d.device.is_cuda() && d.formats.activations;
   const int64_t operand = encodes ? coded_row_bytes(d) : 0;
-  return inner_workspace(d, slots) + slots * (operand + row_bytes(d));
+  return inner_workspace(d, slots, true) + slots * (operand + row_bytes(d));
 }
 
 // Of one received row, its tag included.  CPUs keep room for rows of either form.

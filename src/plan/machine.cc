@@ -23,6 +23,7 @@ constexpr MachineFigure kFigures[] = {
     {"bf16_tflops", &Machine::bf16_tflops, 1e-6},
     {"fp8_tflops", &Machine::fp8_tflops, 1e-6},
     {"int8_tflops", &Machine::int8_tflops, 1e-6},
+    {"decoded_tflops", &Machine::decoded_tflops, 1e-6},
     {"coded_tflops", &Machine::coded_tflops, 1e-6},
     {"row_tile", &Machine::row_tile, 1},
     {"weight_gb_per_s", &Machine::weight_gb_per_s, 1e-3},
@@ -55,20 +56,21 @@ Machine h200() {
   m.type = DeviceType::kCuda;
   m.memory_gb = {149, "driver"};  // 139 GiB
   m.f32_tflops = {30, "assumed"};
-  // Means of the grouped GEMM's prefill cases: 783, 662, 740, 641 and 1073, 925, 1010, 862.
-  m.bf16_tflops = {706, "measured"};
-  m.fp8_tflops = {967, "measured"};
-  // Other GEMMs, whole experts with 1024 rows each: int8 166; int8, int4 and mxfp4 weights with
-  // bf16 rows and nvfp4 72, 55, 61, 58.
-  m.int8_tflops = {166, "measured"};
-  m.coded_tflops = {61, "measured"};
+  // Means of the grouped GEMM's prefill cases: 801, 776, 750, 660 and 1296, 1204, 1153, 930.
+  m.bf16_tflops = {747, "measured"};
+  m.fp8_tflops = {1146, "measured"};
+  // Whole experts with 1024 rows each: int8; of int8 and mxfp4 weights with bf16 rows 535 and 510,
+  // nvfp4 352; int4.
+  m.int8_tflops = {1127, "measured"};
+  m.decoded_tflops = {466, "measured"};
+  m.coded_tflops = {90, "measured"};
   m.row_tile = {128, "kernel"};
-  m.weight_gb_per_s = {3900, "measured"};  // its decode cases: 4140, 3890, 3920, 3590
+  m.weight_gb_per_s = {3910, "measured"};  // its decode cases: 4150, 3930, 3950, 3630
   m.read_overlap = {1, "assumed"};         // weights come by TMA while others are multiplied
   m.copy_gb_per_s = {4200, "measured"};
-  m.router_tflops = {28, "measured"};     // logits of 4096 tokens: 15.0 GFLOP in 537 us
-  m.router_us = {13, "measured"};         // selection, 128 tokens
-  m.router_depth_ns = {7.4, "measured"};  // logits of 128 tokens: 53 us, hidden 7168
+  m.router_tflops = {36.6, "measured"};   // logits of 4096 tokens: 15.0 GFLOP in 411 us
+  m.router_us = {12, "measured"};         // selection, 128 tokens
+  m.router_depth_ns = {3.3, "measured"};  // logits of 128 tokens: 24 us, hidden 7168
   m.experts_us = {30, "measured"};        // permutation 17.1, counts 8.5, a launch 4
   // All-to-all by bulk copies among 8 GPUs, 12 to 24 SMs: 314 to 339 GB/s.
   m.link_gb_per_s = {330, kPublic};
@@ -99,6 +101,7 @@ Machine cpu() {
   m.bf16_tflops = {0.122, "measured"};
   m.fp8_tflops = {0.122, "assumed"};
   m.int8_tflops = {0.198, "measured"};
+  m.decoded_tflops = {0.122, "assumed"};
   m.coded_tflops = {0.122, "assumed"};
   m.row_tile = {1, "assumed"};
   m.weight_gb_per_s = {31, "measured"};

@@ -27,9 +27,8 @@ struct Machine {
 
   Given memory_gb;
   // Products that the experts reach with many rows per expert, in TFLOP/s, and how many rows of an
-  // expert cost as much as one.  fp8: weights and rows by blocks; int8: both; coded: all others
-  // that are quantized, and f16.
-  Given f32_tflops, bf16_tflops, fp8_tflops, int8_tflops, coded_tflops;
+  // expert cost as much as one; of which GemmKind, see gemm.h.
+  Given f32_tflops, bf16_tflops, fp8_tflops, int8_tflops, decoded_tflops, coded_tflops;
   Given row_tile;
   Given weight_gb_per_s;  // reading weights once
   Given read_overlap;     // share of the shorter of products and weights that the longer one hides

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plan/gemm.h"
+
 namespace moebius::plan {
 
 namespace {
@@ -141,9 +143,12 @@ class Stages {
     const LayerShape& l = deployment_.layer;
     const auto element = static_cast<double>(bits(l.dtype)) / 8;
     const int64_t inner = deployment_.local_intermediate();
-    const double activation =
-        static_cast<double>(l.w1_rows(inner)) * element +
-        static_cast<double>(matrix_bytes(deployment_.formats.activations, l.dtype, 1, inner));
+    double activation = 0;
+    if (!activates_in_gemm1(deployment_, inner)) {
+      activation =
+          static_cast<double>(l.w1_rows(inner)) * element +
+          static_cast<double>(matrix_bytes(deployment_.formats.activations, l.dtype, 1, inner));
+    }
     if (backend_ == All2AllBackend::kLowLatency) {  // rows are where they belong, sums elsewhere
       return load_.selections * activation;
     }
@@ -151,27 +156,22 @@ class Stages {
     return load_.selections * (gather + activation + row_) + load_.rows * row_;
   }
 
-  // As experts/cuda/expert_gemm.cc picks who multiplies: bf16 and fp8 by blocks have GEMMs of their
-  // own, gate and up each in whole blocks.
   const Given& products_rate(int64_t intermediate) const {
-    constexpr int64_t kBlock = 128;
-    const LayerShape& l = deployment_.layer;
-    const auto& weights = deployment_.formats.weights;
-    const auto& rows = deployment_.formats.activations;
-    if (rows && rows->format == QuantFormat::kInt8) {
-      return machine_.int8_tflops;
+    switch (gemm_kind(deployment_, intermediate)) {
+      case GemmKind::kF32:
+        return machine_.f32_tflops;
+      case GemmKind::kBF16:
+        return machine_.bf16_tflops;
+      case GemmKind::kFp8Blocks:
+        return machine_.fp8_tflops;
+      case GemmKind::kInt8:
+        return machine_.int8_tflops;
+      case GemmKind::kDecoded:
+        return machine_.decoded_tflops;
+      case GemmKind::kCoded:
+        break;
     }
-    if (l.dtype == DType::kF32) {
-      return machine_.f32_tflops;
-    }
-    if (!weights) {
-      return l.dtype == DType::kBF16 ? machine_.bf16_tflops : machine_.coded_tflops;
-    }
-    const bool has_blocks = l.dtype == DType::kBF16 && rows && rows->format == QuantFormat::kFp8 &&
-                            rows->group == GroupShape{1, kBlock} &&
-                            weights->group == GroupShape{kBlock, kBlock} &&
-                            (!l.is_gated || intermediate % kBlock == 0);
-    return has_blocks ? machine_.fp8_tflops : machine_.coded_tflops;
+    return machine_.coded_tflops;
   }
 
   double products_us(double flops, int64_t intermediate) const {

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "comm/high_throughput_cpu.h"
 #include "comm/low_latency_cpu.h"
 #include "moebius/checkpoint.h"
@@ -73,6 +75,22 @@ TEST(Buffers, BatchedRowsAreNotCopied) {
   const Buffers b = buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 1));
   const int64_t layer = 4 * 256 + 8 * 8 + 2 * 2 * 7168;
   EXPECT_EQ(b.workspaces, int64_t{32} * 8 * 256 * 2 * (4096 + 2048 + 7168) + layer);
+}
+
+// What is decoded or activated on the way is in the buffers of GPUs.
+TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
+  const auto workspaces = [](const char* quant) {
+    Deployment d = preset_deployment("deepseek-v3", quant, 8);
+    d.tokens = 16;
+    const RoutingModel model(d.layer.routing);
+    return buffers(All2AllBackend::kHighThroughput, d, expected_copies(d, model, 16)).workspaces;
+  };
+  // What 512 MiB hold: w1 of 9 experts, w2 of 18.
+  const int64_t decoded =
+      std::max(int64_t{9} * 4096 * (2 * 7168 + 4), int64_t{18} * 7168 * (2 * 2048 + 4));
+  const int64_t differs = workspaces("mxfp4_w4a16") - workspaces("none");
+  EXPECT_EQ(differs, decoded);
+  EXPECT_LT(workspaces("none"), workspaces("int4_w4a16"));  // which stores GEMM1's rows
 }
 
 #ifdef MOEBIUS_HAVE_CUDA

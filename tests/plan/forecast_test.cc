@@ -26,7 +26,7 @@ TEST(Forecast, OneGpuIsProductsWeightsAndMoves) {
   const double products = rows * 2 * 2048 * 3 * 768 / m.bf16_tflops.value * 1e-6;
   const double weights = 128 * 3.0 * 768 * 2048 * 2 / m.weight_gb_per_s.value * 1e-3;
   ASSERT_GT(products, weights);  // 256 rows per expert: whole tiles
-  const double bytes = rows * (2 * 4096 + (2 * 768 + 768) * 2 + 4096) + 4096.0 * 4096;
+  const double bytes = rows * (2 * 4096 + 4096) + 4096.0 * 4096;  // GEMM1 activates
   EXPECT_NEAR(f.experts, m.experts_us.value + products + bytes / m.copy_gb_per_s.value * 1e-3,
               1e-6);
   EXPECT_NEAR(f.router, m.router_us.value + 4096 * 2.0 * 2048 * 128 / m.router_tflops.value * 1e-6,
@@ -57,9 +57,11 @@ TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
                         Rate{"fp8_w8a8", DType::kF16, &Machine::coded_tflops},
                         Rate{"fp8_w8a8_channel", DType::kBF16, &Machine::coded_tflops},
                         Rate{"int8_w8a8", DType::kBF16, &Machine::int8_tflops},
-                        Rate{"int8_w8a16", DType::kBF16, &Machine::coded_tflops},
+                        Rate{"int8_w8a16", DType::kBF16, &Machine::decoded_tflops},
+                        Rate{"int8_w8a16", DType::kF16, &Machine::coded_tflops},
                         Rate{"int4_w4a16", DType::kBF16, &Machine::coded_tflops},
-                        Rate{"nvfp4", DType::kBF16, &Machine::coded_tflops}}) {
+                        Rate{"mxfp4_w4a16", DType::kBF16, &Machine::decoded_tflops},
+                        Rate{"nvfp4", DType::kBF16, &Machine::decoded_tflops}}) {
     Machine slower = m;
     (slower.*r.rate).value /= 2;
     const double products = 4096.0 * 8 * 2 * 2048 * 3 * 768 / (m.*r.rate).value * 1e-6;
@@ -104,11 +106,12 @@ TEST(Forecast, WithoutABackendRanksComputeOnAllTokensAndSum) {
   EXPECT_EQ(parts.buffers.weights, whole.buffers.weights);  // of bf16
   // Reading the same bytes takes as long; moves are those of more, narrower rows.
   const double weights = whole.touched * 3.0 * 768 * 2048 * 2 / m.weight_gb_per_s.value * 1e-3;
-  const auto moves = [&](double rows, double inner) {
-    return (rows * (2 * 4096 + 3 * inner * 2 + 4096) + 256.0 * 4096) / m.copy_gb_per_s.value * 1e-3;
+  // Parts of 192 columns are activated by a kernel of their own.
+  const auto moves = [&](double rows, double activation) {
+    return (rows * (2 * 4096 + activation + 4096) + 256.0 * 4096) / m.copy_gb_per_s.value * 1e-3;
   };
-  EXPECT_NEAR(whole.experts, m.experts_us.value + weights + moves(512, 768), 1e-6);
-  EXPECT_NEAR(parts.experts, m.experts_us.value + weights + moves(2048, 192), 1e-6);
+  EXPECT_NEAR(whole.experts, m.experts_us.value + weights + moves(512, 0), 1e-6);
+  EXPECT_NEAR(parts.experts, m.experts_us.value + weights + moves(2048, 3 * 192 * 2), 1e-6);
   // Three quarters of the rows leave a rank to be summed, and as many sums come.
   const double bytes = 2 * 0.75 * 256 * 4096;
   EXPECT_EQ(whole.traffic.intra_out(), bytes);

@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/gemm.h"
+
+#include <algorithm>
+
+namespace moebius::plan {
+
+namespace {
+
+constexpr int64_t kBlock = 128;     // of fp8 scales, and the columns of gate in a tile
+constexpr int64_t kMultiple = 64;   // of N and K
+constexpr int64_t kScaleBytes = 4;  // a column's, beside its decoded elements
+
+// bf16 holds the elements but for a factor of their column.
+bool is_exact_in_bf16(const QuantizeSpec& weights) {
+  return is_ocp_mx(weights.format) || weights.format == QuantFormat::kNvfp4 ||
+         weights.group.col < 1;
+}
+
+bool has_sizes_of_sm90(const LayerShape& l, int64_t intermediate) {
+  return l.hidden % kMultiple == 0 && intermediate % kMultiple == 0;
+}
+
+}  // namespace
+
+GemmKind gemm_kind(const Deployment& d, int64_t intermediate) {
+  const LayerShape& l = d.layer;
+  const auto& weights = d.formats.weights;
+  const auto& rows = d.formats.activations;
+  if (rows && rows->format == QuantFormat::kInt8) {
+    return GemmKind::kInt8;
+  }
+  if (l.dtype == DType::kF32) {
+    return GemmKind::kF32;
+  }
+  if (l.dtype != DType::kBF16) {
+    return GemmKind::kCoded;
+  }
+  if (!weights) {
+    return GemmKind::kBF16;
+  }
+  if (rows && rows->format == QuantFormat::kFp8) {
+    const bool has_blocks = rows->group == GroupShape{1, kBlock} &&
+                            weights->group == GroupShape{kBlock, kBlock} &&
+                            (!l.is_gated || intermediate % kBlock == 0);
+    return has_blocks ? GemmKind::kFp8Blocks : GemmKind::kCoded;
+  }
+  return is_exact_in_bf16(*weights) && has_sizes_of_sm90(l, intermediate) ? GemmKind::kDecoded
+                                                                          : GemmKind::kCoded;
+}
+
+bool activates_in_gemm1(const Deployment& d, int64_t intermediate) {
+  if (!d.device.is_cuda() || !d.layer.is_gated || intermediate % kBlock != 0 ||
+      !has_sizes_of_sm90(d.layer, intermediate)) {
+    return false;
+  }
+  const GemmKind kind = gemm_kind(d, intermediate);
+  const bool stores_bf16 = kind == GemmKind::kBF16 || kind == GemmKind::kDecoded;
+  return kind == GemmKind::kFp8Blocks || (stores_bf16 && !d.formats.activations);
+}
+
+int64_t decoded_bytes(const Deployment& d, int64_t num_experts, int64_t intermediate) {
+  if (!d.device.is_cuda() || gemm_kind(d, intermediate) != GemmKind::kDecoded) {
+    return 0;
+  }
+  const LayerShape& l = d.layer;
+  const auto of_weight = [&](int64_t n, int64_t k) {
+    constexpr int64_t kMostBytes = int64_t{512} << 20;
+    const int64_t bytes = n * (2 * k + kScaleBytes);
+    return std::clamp<int64_t>(kMostBytes / bytes, 1, num_experts) * bytes;
+  };
+  return std::max(of_weight(l.w1_rows(intermediate), l.hidden), of_weight(l.hidden, intermediate));
+}
+
+}  // namespace moebius::plan

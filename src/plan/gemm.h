@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which GEMM multiplies the rows of an expert, as experts/cuda/expert_gemm.cc picks it by formats
+// and sizes.  CPUs give their rates by the same names.
+#pragma once
+
+#include <cstdint>
+
+#include "plan/deployment.h"
+
+namespace moebius::plan {
+
+enum class GemmKind : uint8_t {
+  kF32,
+  kBF16,
+  kFp8Blocks,  // rows by 1 x 128, weights by 128 x 128
+  kInt8,       // rows in int8
+  kDecoded,    // kBF16, of weights that are decoded first
+  kCoded,      // all others
+};
+
+// intermediate: what a rank has of an expert's.
+GemmKind gemm_kind(const Deployment& deployment, int64_t intermediate);
+
+// Whether GEMM1 stores activated rows, and codes where those are wanted; of silu, which is assumed.
+bool activates_in_gemm1(const Deployment& deployment, int64_t intermediate);
+
+// Scratch for decoded weights of as many experts.
+int64_t decoded_bytes(const Deployment& deployment, int64_t num_experts, int64_t intermediate);
+
+}  // namespace moebius::plan
