@@ -57,8 +57,12 @@ function(moebius_unite target parts)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch_size})
   # It takes sources for headers that others may include.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
-  if(ARGN)
-    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  # Newer versions of CMake unite kernels, too.
+  set(alone ${sources})
+  list(FILTER alone INCLUDE REGEX "\\.cu$")
+  list(APPEND alone ${ARGN})
+  if(alone)
+    set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
 endfunction()
 

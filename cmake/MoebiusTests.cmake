@@ -40,10 +40,10 @@ endfunction()
 # moebius_add_test(<name> SOURCES <files>... [CUDA_SOURCES <files>...] LABELS <labels>... [LIBS <libraries>...]
 #                  [STAGES <stages>...] [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
 # A GoogleTest executable <build>/tests/<name>; its cases are registered as <name>:<Suite>.<Case>.
-# LABELS: cpu, gpu, multi_gpu, slow, sanitize, fuzz, tsan, waits. STAGES: see moebius_add_program. TIMEOUT holds for one case. PROCESSORS is how many
-# processors a case keeps busy; rank threads mostly wait for each other, so those of a case count as one.
-# NO_MAIN: the sources have their own main(). CUDA_SOURCES: *.cu and what calls
-# the CUDA runtime; a test that has any is there only in a build with CUDA.
+# LABELS: cpu, gpu, multi_gpu, slow, sanitize, fuzz, tsan, waits. STAGES: see moebius_add_program. TIMEOUT
+# holds for one case. PROCESSORS is how many processors a case keeps busy; rank threads mostly wait for each
+# other, so those of a case count as one. NO_MAIN: the sources have their own main(). CUDA_SOURCES: *.cu and
+# what calls the CUDA runtime; a test that has any is there only in a build with CUDA.
 # Cases are listed when ctest starts, not during the build; a skipped case is reported as skipped.
 function(moebius_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT;PROCESSORS" "SOURCES;CUDA_SOURCES;LABELS;LIBS;STAGES")
