@@ -32,7 +32,7 @@ enum class Simulation : uint8_t { kNone, kUniform, kZipf };
 // How Router::logits sums products.
 enum class LogitSums : uint8_t {
   kStated,  // in one order, the same bits on every device
-  // On a GPU, of bf16: in the order of its tensor cores, several times as fast.  The same bits in
+  // On a GPU, of bf16: in the order of its tensor cores, faster with many tokens.  The same bits in
   // every call on one kind of GPU, whatever the other tokens of a call are.  Sums differ from
   // kStated's by about 1e-7 of the sum of the magnitudes of their products, so where two experts
   // are as close a token may be routed another way than elsewhere.

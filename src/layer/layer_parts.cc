@@ -119,6 +119,11 @@ void expect_consistent(MoeLayerWeights& weights,
   if (weights.router.gate) {
     expect_shape(weights.router.gate, {config.num_experts, config.hidden}, "gate of the router");
   }
+  if (weights.router_config.logit_sums == LogitSums::kTensorCores) {
+    expect(config.in_dtype == DType::kBF16,
+           fmt::format("hidden states are {}, expected bf16 for logits summed by tensor cores",
+                       name(config.in_dtype)));
+  }
   expect(weights.shared.w1 || !weights.shared_gate, "shared_gate is given, but no shared experts");
   if (weights.apply_router_weight_on_input) {
     expect_eq(config.experts_per_token, 1, "topk with apply_router_weight_on_input");
