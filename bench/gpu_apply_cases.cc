@@ -43,7 +43,7 @@ constexpr ApplyProblem kProblems[] = {
     {"deepseek-v3", 32, 128},     // 32
     {"qwen3-30b-a3b", 16, 4096},  // 2048
 };
-constexpr const char* kSchemes[] = {"none",       "fp8_w8a8",    "int8_w8a8",
+constexpr const char* kSchemes[] = {"none",       "fp8_w8a8",    "int8_w8a8", "int8_w8a16",
                                     "int4_w4a16", "mxfp4_w4a16", "nvfp4"};
 
 // Every token with its own draw of experts, all equally likely.

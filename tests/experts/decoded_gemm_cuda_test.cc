@@ -86,6 +86,9 @@ class DecodedGemmTest : public GpuTest {
     if (!IsSkipped() && cuda_device_info(0).major != 9) {
       GTEST_SKIP() << "skipped: not a Hopper GPU";
     }
+    if (!IsSkipped()) {
+      stream_ = Stream::cuda(0);
+    }
   }
 
   Tensor there(const Tensor& tensor) const {
@@ -93,6 +96,13 @@ class DecodedGemmTest : public GpuTest {
   }
   Tensor room(const Shape& shape, DType dtype) const {
     return there(Tensor::zeros(shape, dtype, Device::cpu()));
+  }
+
+  bool is_zero(const Tensor& tensor) {
+    const Tensor here = to_device(tensor, Device::cpu(), stream_);
+    stream_.synchronize();
+    const auto* bytes = reinterpret_cast<const uint8_t*>(here.raw());
+    return std::all_of(bytes, bytes + here.nbytes(), [](uint8_t byte) { return byte == 0; });
   }
 
   // Relative to the largest element.
@@ -110,7 +120,7 @@ class DecodedGemmTest : public GpuTest {
     EXPECT_LE(error, 1e-5f * largest) << what;
   }
 
-  Stream stream_ = Stream::cuda(0);
+  Stream stream_ = Stream::cpu();
 };
 
 TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {
@@ -143,6 +153,7 @@ TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {
         gemm.decoded =
             groups_at_once > 0 ? room({all / kGroups * groups_at_once}, DType::kBF16) : Tensor();
         run_expert_gemm(gemm, stream_);
+        EXPECT_EQ(groups_at_once > 0, gemm.decoded && !is_zero(gemm.decoded)) << c.name;
         return gemm.out;
       };
       const Tensor expected = run(0);

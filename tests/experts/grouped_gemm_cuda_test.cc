@@ -130,8 +130,8 @@ std::vector<double> scaled(const Tensor& tensor, const Tensor& scale, int64_t ro
 
 GroupedGemm on_gpu(const GroupedGemm& host, const Stream& stream) {
   GroupedGemm gemm = host;
-  for (Tensor* tensor : {&gemm.a, &gemm.a_scale, &gemm.b, &gemm.b_scale, &gemm.bias,
-                         &gemm.group_offsets, &gemm.group_counts, &gemm.out}) {
+  for (Tensor* tensor : {&gemm.a, &gemm.a_scale, &gemm.b, &gemm.b_scale, &gemm.column_scale,
+                         &gemm.bias, &gemm.group_offsets, &gemm.group_counts, &gemm.out}) {
     *tensor = tensor->defined() ? to_device(*tensor, stream.device(), stream) : Tensor{};
   }
   return gemm;
@@ -312,6 +312,56 @@ TEST_F(Sm90GroupedGemmTest, ARowDoesNotDependOnItsPlace) {
   }
 }
 
+// Sums are exact, so every element is known to the bit.
+TEST_F(Sm90GroupedGemmTest, Int8) {
+  const Stream stream = Stream::cuda(0);
+  const std::vector<Problem> problems = {
+      {.out = DType::kBF16, .n = 320, .k = 576, .rows = {0, 5, 200, 33, 150}, .spare_rows = 3},
+      {.out = DType::kF32, .n = 512, .k = 320, .rows = {31, 64, 65, 1, 0, 257}, .has_bias = true},
+      {.out = DType::kBF16, .n = 448, .k = 192, .rows = {5, 0, 200, 40}, .max_rows = 200},
+  };
+  uint32_t seed = 6000;
+  for (Problem p : problems) {
+    p.dtype = DType::kI8;
+    const auto take = [&](const Shape& shape, DType dtype, float low, float high) {
+      return random_tensor(shape, dtype, ++seed, low, high);
+    };
+    GroupedGemm host = make_operands(p, seed);
+    host.a = take(host.a.shape(), DType::kI8, -128.0f, 127.0f);
+    host.b = take(host.b.shape(), DType::kI8, -128.0f, 127.0f);
+    const Shape rows =
+        p.max_rows > 0 ? Shape{p.num_groups(), p.max_rows, 1} : Shape{p.num_rows(), 1};
+    for (const Shape& scales : {rows, Shape{p.num_groups(), 1, 1}, Shape{1, 1}}) {
+      for (const int64_t columns : {p.n, int64_t{1}}) {
+        host.a_scale = take(scales, DType::kF32, 1e-3f, 4e-3f);
+        host.column_scale = take({p.num_groups(), columns}, DType::kF32, 1e-3f, 4e-3f);
+        const Tensor out =
+            run_on_gpu(host, stream, 0, Tensor::zeros({2}, DType::kI32, stream.device()));
+        const bool is_per_row = scales == rows;
+        for (int64_t g = 0; g < p.num_groups(); ++g) {
+          for (int64_t i = 0; i < p.rows[static_cast<size_t>(g)]; ++i) {
+            const int64_t row = p.first_row(g) + i;
+            const int64_t at = is_per_row ? row : host.a_scale.numel() > 1 ? g : 0;
+            for (int64_t n = 0; n < p.n; ++n) {
+              const auto* a = host.a.data<int8_t>() + row * p.k;
+              const auto* b = host.b.data<int8_t>() + (g * p.n + n) * p.k;
+              const int32_t sum = std::inner_product(a, a + p.k, b, 0);
+              float expected = static_cast<float>(sum) * host.a_scale.data<float>()[at] *
+                               host.column_scale.data<float>()[g * columns + n % columns];
+              expected += p.has_bias ? host.bias.data<float>()[g * p.n + n] : 0.0f;
+              if (p.out == DType::kBF16) {
+                expected = static_cast<float>(BFloat16(expected));
+              }
+              ASSERT_EQ(get_float(out, row * p.n + n), expected)
+                  << to_string(p) << ": group " << g << " row " << i << " column " << n;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 Tensor poisoned(const Shape& shape, DType dtype, const Stream& stream) {
   Tensor tensor = Tensor::empty(shape, dtype);
   std::memset(tensor.raw(), 0xff, static_cast<size_t>(tensor.nbytes()));
@@ -339,10 +389,13 @@ void expect_same_bytes(const Tensor& expected,
 // The GEMM to bf16, then the activation in a kernel of its own, with the same rows left alone.
 void check_activated(const Problem& p, uint32_t seed, bool power_of_two_scale) {
   const Stream stream = Stream::cuda(0);
-  const GroupedGemm host = make_operands(p, seed);
+  GroupedGemm host = make_operands(p, seed);
   set_float(host.a, (p.num_rows() - 1) * p.k + 1, NAN);
   if (host.a_scale) {
     set_float(host.a_scale, 0, INFINITY);
+  }
+  if (p.has_bias) {
+    host.column_scale = random_tensor({p.num_groups(), p.n}, DType::kF32, seed + 5, 0.5f, 2.0f);
   }
   GroupedGemm gemm = on_gpu(host, stream);
   sm90_grouped_gemm(gemm, stream);

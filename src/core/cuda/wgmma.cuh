@@ -46,15 +46,21 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
     asm volatile("" : "+f"(d[i])::"memory");
   }
 }
+template <int kCount>
+__device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile("" : "+r"(d[i])::"memory");
+  }
+}
 
-// The registers of D, as operands and as the text of an instruction.
-#define MOEBIUS_SUMS_8(i)                                                                     \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-      "+f"(d[i + 6]), "+f"(d[i + 7])
-#define MOEBIUS_SUMS_16(i) MOEBIUS_SUMS_8(i), MOEBIUS_SUMS_8(i + 8)
-#define MOEBIUS_SUMS_32(i) MOEBIUS_SUMS_16(i), MOEBIUS_SUMS_16(i + 16)
-#define MOEBIUS_SUMS_64(i) MOEBIUS_SUMS_32(i), MOEBIUS_SUMS_32(i + 32)
-#define MOEBIUS_SUMS_128(i) MOEBIUS_SUMS_64(i), MOEBIUS_SUMS_64(i + 64)
+// The registers of D, as operands ("+f" or "+r") and as the text of an instruction.
+#define MOEBIUS_SUMS_8(c, i) \
+  c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
+#define MOEBIUS_SUMS_16(c, i) MOEBIUS_SUMS_8(c, i), MOEBIUS_SUMS_8(c, i + 8)
+#define MOEBIUS_SUMS_32(c, i) MOEBIUS_SUMS_16(c, i), MOEBIUS_SUMS_16(c, i + 16)
+#define MOEBIUS_SUMS_64(c, i) MOEBIUS_SUMS_32(c, i), MOEBIUS_SUMS_32(c, i + 32)
+#define MOEBIUS_SUMS_128(c, i) MOEBIUS_SUMS_64(c, i), MOEBIUS_SUMS_64(c, i + 64)
 #define MOEBIUS_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define MOEBIUS_REGISTERS_32                                                 \
   MOEBIUS_REGISTERS_16                                                       \
@@ -74,49 +80,61 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
   "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // One instruction with `count` registers; a, b and p: the numbers of the operands after them;
-// `more`: arguments that only 16-bit types have.
-#define MOEBIUS_WGMMA(name, instruction, count, a, b, p, more)                                    \
-  static __device__ __forceinline__ void name(float(&d)[count], uint64_t a_rows, uint64_t b_rows, \
-                                              bool accumulates) {                                 \
-    asm volatile(                                                                                 \
-        "{\n"                                                                                     \
-        ".reg .pred p;\n"                                                                         \
-        "setp.ne.b32 p, %" p                                                                      \
-        ", 0;\n"                                                                                  \
-        "wgmma.mma_async.sync.aligned." instruction " {" MOEBIUS_REGISTERS_##count                \
-        "}, %" a ", %" b ", p, 1, 1" more                                                         \
-        ";\n"                                                                                     \
-        "}"                                                                                       \
-        : MOEBIUS_SUMS_##count(0)                                                                 \
-        : "l"(a_rows), "l"(b_rows), "r"(static_cast<int>(accumulates)));                          \
+// `more`: arguments after p, of which each type has others.
+#define MOEBIUS_WGMMA(name, instruction, Sum, c, count, a, b, p, more)                          \
+  static __device__ __forceinline__ void name(Sum(&d)[count], uint64_t a_rows, uint64_t b_rows, \
+                                              bool accumulates) {                               \
+    asm volatile(                                                                               \
+        "{\n"                                                                                   \
+        ".reg .pred p;\n"                                                                       \
+        "setp.ne.b32 p, %" p                                                                    \
+        ", 0;\n"                                                                                \
+        "wgmma.mma_async.sync.aligned." instruction " {" MOEBIUS_REGISTERS_##count              \
+        "}, %" a ", %" b ", p" more                                                             \
+        ";\n"                                                                                   \
+        "}"                                                                                     \
+        : MOEBIUS_SUMS_##count(c, 0)                                                            \
+        : "l"(a_rows), "l"(b_rows), "r"(static_cast<int>(accumulates)));                        \
   }
+#define MOEBIUS_WGMMA_BF16(shape, count, a, b, p) \
+  MOEBIUS_WGMMA(bf16, shape "k16.f32.bf16.bf16", float, "+f", count, a, b, p, ", 1, 1, 0, 0")
+#define MOEBIUS_WGMMA_E4M3(shape, count, a, b, p) \
+  MOEBIUS_WGMMA(e4m3, shape "k32.f32.e4m3.e4m3", float, "+f", count, a, b, p, ", 1, 1")
+#define MOEBIUS_WGMMA_S8(shape, count, a, b, p) \
+  MOEBIUS_WGMMA(s8, shape "k32.s32.s8.s8", int32_t, "+r", count, a, b, p, "")
 
-// k is 16 (bf16) or 32 (f8e4m3).  The first product of a sum has accumulates = false.
+// k is 16 (bf16) or 32 (f8e4m3, int8).  The first product of a sum has accumulates = false.
 template <int kN>
 struct Wgmma;
 
 template <>
 struct Wgmma<32> {
-  MOEBIUS_WGMMA(bf16, "m64n32k16.f32.bf16.bf16", 16, "16", "17", "18", ", 0, 0")
-  MOEBIUS_WGMMA(e4m3, "m64n32k32.f32.e4m3.e4m3", 16, "16", "17", "18", "")
+  MOEBIUS_WGMMA_BF16("m64n32", 16, "16", "17", "18")
+  MOEBIUS_WGMMA_E4M3("m64n32", 16, "16", "17", "18")
+  MOEBIUS_WGMMA_S8("m64n32", 16, "16", "17", "18")
 };
 
 template <>
 struct Wgmma<64> {
-  MOEBIUS_WGMMA(bf16, "m64n64k16.f32.bf16.bf16", 32, "32", "33", "34", ", 0, 0")
-  MOEBIUS_WGMMA(e4m3, "m64n64k32.f32.e4m3.e4m3", 32, "32", "33", "34", "")
+  MOEBIUS_WGMMA_BF16("m64n64", 32, "32", "33", "34")
+  MOEBIUS_WGMMA_E4M3("m64n64", 32, "32", "33", "34")
+  MOEBIUS_WGMMA_S8("m64n64", 32, "32", "33", "34")
 };
 
 template <>
 struct Wgmma<128> {
-  MOEBIUS_WGMMA(e4m3, "m64n128k32.f32.e4m3.e4m3", 64, "64", "65", "66", "")
+  MOEBIUS_WGMMA_E4M3("m64n128", 64, "64", "65", "66")
 };
 
 template <>
 struct Wgmma<256> {
-  MOEBIUS_WGMMA(bf16, "m64n256k16.f32.bf16.bf16", 128, "128", "129", "130", ", 0, 0")
+  MOEBIUS_WGMMA_BF16("m64n256", 128, "128", "129", "130")
+  MOEBIUS_WGMMA_S8("m64n256", 128, "128", "129", "130")
 };
 
+#undef MOEBIUS_WGMMA_BF16
+#undef MOEBIUS_WGMMA_E4M3
+#undef MOEBIUS_WGMMA_S8
 #undef MOEBIUS_WGMMA
 #undef MOEBIUS_SUMS_8
 #undef MOEBIUS_SUMS_16

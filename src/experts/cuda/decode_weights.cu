@@ -16,7 +16,11 @@ namespace {
 
 using quant::Code;
 
-constexpr int kThreads = 256;
+// Of a block: threads over vectors of a row, and rows.  As large as may be, since with a limit each
+// SM has one.
+constexpr int kAcross = 128;
+constexpr int kDown = 8;
+constexpr int kBlocksPerSm = 2;
 
 struct Args {
   WeightArgs w;
@@ -44,23 +48,24 @@ __device__ __forceinline__ float column_scale(const Args& p, int group, int n) {
   return factor;
 }
 
-// blockIdx.y: the group, from `first` on; threads over vectors of a row.
+// blockIdx.y: the group, from `first` on.
 template <Code kCode>
-__global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant__ Args p) {
+__global__ void __launch_bounds__(kAcross* kDown) decode_kernel(const __grid_constant__ Args p) {
   const int slot = static_cast<int>(blockIdx.y);
   const int group = p.first + slot;
   const RowSpan span = group_rows(p.rows, group);
   if (span.begin == span.end) {
     return;
   }
-  for (int n = static_cast<int>(blockIdx.x); n < p.n; n += static_cast<int>(gridDim.x)) {
+  const int step = static_cast<int>(gridDim.x) * kDown;
+  for (int n = static_cast<int>(blockIdx.x * kDown + threadIdx.y); n < p.n; n += step) {
     const uint8_t* codes = p.w.values + (int64_t{group} * p.n + n) * p.w.row_bytes;
     BFloat16* out = p.out + (int64_t{slot} * p.n + n) * p.k;
     const int64_t first_scale = scale_row(p.w, group, n);
     if (threadIdx.x == 0) {
       p.column_scale[int64_t{slot} * p.n + n] = column_scale(p, group, n);
     }
-    for (int k = static_cast<int>(threadIdx.x) * kVector; k < p.k; k += kThreads * kVector) {
+    for (int k = static_cast<int>(threadIdx.x) * kVector; k < p.k; k += kAcross * kVector) {
       const int64_t at = first_scale + k / p.w.group_cols;
       const float scale = p.folds ? weight_scale(p.w, at) : 1.0f;
       const float zero_point = weight_zero_point(p.w, at);
@@ -118,6 +123,7 @@ void decode_weights(const WeightOperand& w,
                     int64_t first,
                     const Tensor& out,
                     const Tensor& column_scale,
+                    int max_sms,
                     const Stream& on) {
   const int index = on.device().index;
   const DeviceGuard guard(index);
@@ -131,12 +137,13 @@ void decode_weights(const WeightOperand& w,
   p.first = static_cast<int>(first);
   p.n = static_cast<int>(out.dim(1));
   p.k = static_cast<int>(out.dim(2));
-  constexpr int64_t kBlocksPerSm = 32;
   const int64_t groups = out.dim(0);
-  const int64_t across =
-      std::clamp<int64_t>(kBlocksPerSm * num_sms(index) / groups, 1, std::max(p.n, 1));
-  const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(groups));
-  kernel_for(p.w.code)<<<grid, kThreads, 0, as_stream(on.native_handle())>>>(p);
+  const int sms = num_sms(index);
+  const int64_t blocks = max_sms > 0 ? std::min(max_sms, sms) : int64_t{kBlocksPerSm} * sms;
+  const int64_t needed = (p.n + kDown - 1) / kDown;
+  const dim3 grid(static_cast<unsigned>(std::clamp<int64_t>(blocks / groups, 1, needed)),
+                  static_cast<unsigned>(groups));
+  kernel_for(p.w.code)<<<grid, dim3(kAcross, kDown), 0, as_stream(on.native_handle())>>>(p);
   check_launch("decode_kernel");
 }
 

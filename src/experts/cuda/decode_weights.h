@@ -8,19 +8,20 @@
 
 namespace moebius::cuda {
 
-// Whether every element is a factor of its column times what bf16 holds exactly: mx and nvfp4
-// formats, and codes with one scale per column or more.
+// Whether every element is a factor of its column times what bf16 holds exactly (but for its
+// subnormals): mx and nvfp4 formats, and codes with one scale per column or more.
 bool can_decode_weights(const WeightOperand& w);
 
 // Groups [first, first + out.dim(0)) of w, those with rows only: out [groups, N, K] bf16, and
 // column_scale f32 [groups, N], by which sums are to be multiplied.  a: its scales, one per group
-// or one for all, are in it.  rows: of all groups.
+// or one for all, are in it.  rows: of all groups.  max_sms: 0: all.
 void decode_weights(const WeightOperand& w,
                     const RowOperand& a,
                     const RowGroups& rows,
                     int64_t first,
                     const Tensor& out,
                     const Tensor& column_scale,
+                    int max_sms,
                     const Stream& stream);
 
 }  // namespace moebius::cuda

@@ -9,6 +9,7 @@
 #include "experts/cuda/activation.h"
 #include "experts/cuda/decode_weights.h"
 #include "experts/cuda/grouped_gemm.h"
+#include "quant/scale_grid.h"
 
 namespace moebius::cuda {
 
@@ -25,6 +26,34 @@ bool has_block_scales(const ExpertGemm& gemm) {
          gemm.a.block == kBlock && desc.format == QuantFormat::kFp8 &&
          desc.shape == GroupShape{kBlock, kBlock} && desc.scale.dtype() == DType::kF32 &&
          desc.scale.num_dims() == 3 && !restarts_within_block;
+}
+
+// Sets the scales of int8 operands.  False: they have others than of rows and columns.
+bool set_int8_scales(const ExpertGemm& gemm, GroupedGemm& out) {
+  const RowOperand& a = gemm.a;
+  const WeightOperand& w = *gemm.w;
+  const int64_t num_groups = w.values.dim(0);
+  if (w.quant.zero_point || w.quant.scale.dtype() != DType::kF32 || a.divides) {
+    return false;
+  }
+  switch (a.scales) {
+    case RowScales::kNone:
+      return false;
+    case RowScales::kAll:
+      out.a_scale = a.scale.view({1, 1});
+      break;
+    case RowScales::kPerGroup:
+      out.a_scale = a.scale.view({num_groups, 1, 1});
+      break;
+    case RowScales::kPerRow:
+      if (a.scale.dim(1) > 1) {
+        return false;
+      }
+      out.a_scale = a.scale;
+  }
+  const quant::ScaleGrid grid = quant::scale_grid(w.values, w.quant, w.gate_rows);
+  out.column_scale = w.quant.scale.view({num_groups, w.quant.scale.numel() / num_groups});
+  return grid.num_cols == 1 && (grid.num_rows == 1 || grid.group_rows == 1);
 }
 
 // Of ExpertGemm::decoded, for each of the groups that it has room for: elements, then column
@@ -48,7 +77,11 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
   GroupedGemm out;
   out.b = w.values;
   const bool has_blocks = has_block_scales(gemm);
-  if (decodes(gemm)) {
+  if (gemm.a.values.dtype() == DType::kI8 && w.quant.format == QuantFormat::kInt8) {
+    if (!set_int8_scales(gemm, out)) {
+      return std::nullopt;
+    }
+  } else if (decodes(gemm)) {
     const int64_t n = w.values.dim(1);
     const int64_t k = w.values.dim(2);
     const int64_t groups = std::min(w.values.dim(0), gemm.decoded.numel() / decoded_group(w));
@@ -113,7 +146,8 @@ void run_grouped_gemm(const GroupedGemm& grouped, const ExpertGemm& gemm, const 
   const int64_t at_once = grouped.b.dim(0);
   for (int64_t begin = 0; begin < num_groups; begin += at_once) {
     const GroupedGemm part = groups_of(grouped, begin, std::min(begin + at_once, num_groups));
-    decode_weights(*gemm.w, gemm.a, gemm.rows, begin, part.b, part.column_scale, stream);
+    decode_weights(*gemm.w, gemm.a, gemm.rows, begin, part.b, part.column_scale, gemm.max_sms,
+                   stream);
     sm90_grouped_gemm(part, stream);
   }
 }

@@ -14,21 +14,23 @@
 namespace moebius::cuda {
 
 struct GroupedGemm {
-  Tensor a;        // [M, K], sorted by group; or batched [G, max_rows, K]: bf16 or f8e4m3
-  Tensor a_scale;  // f8e4m3: f32 [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)]
+  Tensor a;  // [M, K], sorted by group; or batched [G, max_rows, K]: bf16, f8e4m3 or int8
+  // f32.  f8e4m3: [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  int8: [M, 1] or [G,
+  // max_rows, 1]; one per group [G, 1, 1], or one for all [1, 1].
+  Tensor a_scale;
   Tensor b;        // [G, N, K] of a's dtype
   Tensor b_scale;  // f8e4m3: f32 [G, ceil(N / 128), ceil(K / 128)]
-  // f32 [G, N]: what sums are multiplied by, then what is added, both before rounding; optional.
+  // f32 [G, N] or [G, 1]: sums are multiplied by it before rounding.  Of int8; else optional.
   Tensor column_scale;
-  Tensor bias;
+  Tensor bias;  // f32 [G, N], added after that; optional
   // Exactly one of them, i32.
   Tensor group_offsets;  // [G + 1]: group g has rows [offsets[g], offsets[g + 1]) of a
   Tensor group_counts;   // [G]: group g has rows [0, counts[g]) of a[g]
   Tensor out;  // [M, N] or [G, max_rows, N]: bf16 or f32; rows of no group stay as they are
-  // Columns [0, N / 2) are gate and the others up, each rounded to bf16; out [.., N / 2] is
-  // silu(gate)
-  // * up as activate() computes it.  bf16; of f8e4m3 operands f8e4m3, quantized in groups of 128 as
-  // QuantizeSpec says, with scales f32 [.., N / 256].  N is a multiple of 256.
+  // Columns [0, N / 2) are gate and the others up, each rounded to bf16; out [.., N / 2] is their
+  // activation, silu(gate) times up, as activate() computes it.  bf16; of f8e4m3 operands f8e4m3,
+  // quantized in groups of 128 as QuantizeSpec says, with scales f32 [.., N / 256].  N is a
+  // multiple of 256.
   bool activates = false;
   Tensor out_scale;
   bool power_of_two_scale = false;  // of out_scale
@@ -38,8 +40,8 @@ struct GroupedGemm {
   Tensor next_item;
 };
 
-// Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3 with block scales; N and K multiples of
-// 64.
+// Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3 with block scales, int8 (sums are
+// exact); N and K multiples of 64.
 bool sm90_takes_weights(const Tensor& b);  // by its device and sizes alone
 Support sm90_grouped_gemm_supports(const GroupedGemm& gemm);
 void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& stream);

@@ -110,16 +110,13 @@ __device__ __forceinline__ void store_activated(const Args& args,
   }
 }
 
-// row_max: nobody still uses it.
+// row_max: nobody still uses it.  REQUIRES: the tile has columns.
 template <typename Config, int kRows, int kRoom>
 __device__ __forceinline__ void store_small_activated(const Args& args,
                                                       const Place& at,
                                                       const Work& work,
                                                       const float (&sums)[2][kRows / 2],
                                                       float (&row_max)[kRoom][kConsumerWarps]) {
-  if (work.column >= args.n) {
-    return;
-  }
   uint2 fours[kRows / 8];
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {

@@ -11,12 +11,25 @@
 
 namespace moebius::cuda::sm90 {
 
-// sums[4 j + i] of 64 rows per warpgroup, 256 columns.
+// sums += 32 bytes of k of both operands, of bf16 or int8.
+template <typename Config, int kN>
+__device__ __forceinline__ void multiply(typename Config::Sum (&sums)[kN / 2],
+                                         uint32_t a,
+                                         uint32_t b,
+                                         bool accumulates) {
+  if constexpr (Config::kIsInt8) {
+    ptx::Wgmma<kN>::s8(sums, ptx::wgmma_descriptor(a), ptx::wgmma_descriptor(b), accumulates);
+  } else {
+    ptx::Wgmma<kN>::bf16(sums, ptx::wgmma_descriptor(a), ptx::wgmma_descriptor(b), accumulates);
+  }
+}
+
+// sums[4 j + i] of 64 rows per warpgroup, 256 columns, of bf16 or int8.
 template <typename Config>
-__device__ __forceinline__ void multiply_bf16(Ring<Config>& ring,
-                                              int blocks,
-                                              const Place& at,
-                                              float (&sums)[kTileColumns / 2]) {
+__device__ __forceinline__ void multiply_large(Ring<Config>& ring,
+                                               int blocks,
+                                               const Place& at,
+                                               typename Config::Sum (&sums)[kTileColumns / 2]) {
   int before = 0;
   for (int block = 0; block < blocks; ++block) {
     ring.await_full();
@@ -26,8 +39,7 @@ __device__ __forceinline__ void multiply_bf16(Ring<Config>& ring,
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      ptx::Wgmma<kTileColumns>::bf16(sums, ptx::wgmma_descriptor(a + 2 * step),
-                                     ptx::wgmma_descriptor(b + 2 * step), (block | step) != 0);
+      multiply<Config, kTileColumns>(sums, a + 2 * step, b + 2 * step, (block | step) != 0);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
@@ -120,12 +132,12 @@ template <typename Config, int kRows>
 __device__ __forceinline__ void multiply_small(Ring<Config>& ring,
                                                int blocks,
                                                const Place& at,
-                                               float (&sums)[2][kRows / 2]) {
+                                               typename Config::Sum (&sums)[2][kRows / 2]) {
   constexpr int kSums = kRows / 2;
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
-    sums[0][i] = 0.0f;
-    sums[1][i] = 0.0f;
+    sums[0][i] = 0;
+    sums[1][i] = 0;
   }
   for (int block = 0; block < blocks; ++block) {
     ring.await_full();
@@ -174,8 +186,7 @@ __device__ __forceinline__ void multiply_small(Ring<Config>& ring,
         const uint32_t columns = ptx::wgmma_descriptor_low(weights + half * kBoxBytesB);
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          ptx::Wgmma<kRows>::bf16(sums[half], ptx::wgmma_descriptor(columns + 2 * step),
-                                  ptx::wgmma_descriptor(rows + 2 * step), true);
+          multiply<Config, kRows>(sums[half], columns + 2 * step, rows + 2 * step, true);
         }
       }
       ptx::wgmma_commit();
@@ -205,7 +216,11 @@ class Consumer {
         break;
       }
       if (work.is_small == 0) {
-        large_tile(work);
+        if constexpr (Config::kIsInt8) {
+          exact_tile(work);
+        } else {
+          large_tile(work);
+        }
       } else if (work.num_rows <= kBoxRowsA) {
         small_tile<kBoxRowsA>(work);
       } else {
@@ -215,18 +230,25 @@ class Consumer {
   }
 
  private:
+  __device__ __forceinline__ void exact_tile(const Work& work) {
+    int32_t sums[kTileColumns / 2];
+    multiply_large(ring_, blocks_, at_, sums);
+    store_exact<Config>(args_, at_, work, sums);
+  }
+
   __device__ __forceinline__ void large_tile(const Work& work) {
     float sums[kTileColumns / 2];
     if constexpr (Config::kIsFp8) {
       multiply_fp8(ring_, blocks_, at_, sums);
     } else {
-      multiply_bf16(ring_, blocks_, at_, sums);
+      multiply_large(ring_, blocks_, at_, sums);
     }
     if (args_.column_scale != nullptr) {
-      apply_columns<Config>(args_, args_.column_scale, at_, work, sums, Multiply{});
+      apply_columns<Config>(args_, args_.column_scale, args_.column_step, at_, work, sums,
+                            Multiply{});
     }
     if (args_.bias != nullptr) {
-      apply_columns<Config>(args_, args_.bias, at_, work, sums, Add{});
+      apply_columns<Config>(args_, args_.bias, 1, at_, work, sums, Add{});
     }
     if constexpr (Config::kActivates) {
       store_activated<Config>(args_, at_, work, sums);
@@ -238,16 +260,25 @@ class Consumer {
   template <int kRows>
   __device__ __forceinline__ void small_tile(const Work& work) {
     float sums[2][kRows / 2];
-    multiply_small<Config, kRows>(ring_, blocks_, at_, sums);
+    if constexpr (Config::kIsInt8) {
+      int32_t exact[2][kRows / 2];
+      multiply_small<Config, kRows>(ring_, blocks_, at_, exact);
+      scale_small_rows<kRows>(args_, at_, work, exact, sums);
+    } else {
+      multiply_small<Config, kRows>(ring_, blocks_, at_, sums);
+    }
     if (args_.column_scale != nullptr) {
-      apply_small_columns<Config, kRows>(args_, args_.column_scale, at_, work, sums, Multiply{});
+      apply_small_columns<Config, kRows>(args_, args_.column_scale, args_.column_step, at_, work,
+                                         sums, Multiply{});
     }
     if (args_.bias != nullptr) {
-      apply_small_columns<Config, kRows>(args_, args_.bias, at_, work, sums, Add{});
+      apply_small_columns<Config, kRows>(args_, args_.bias, 1, at_, work, sums, Add{});
     }
     if constexpr (Config::kActivates) {
-      store_small_activated<Config, kRows>(args_, at_, work, sums, shared_.row_max[turn_]);
-      turn_ ^= 1;
+      if (work.column < args_.n) {
+        store_small_activated<Config, kRows>(args_, at_, work, sums, shared_.row_max[turn_]);
+        turn_ ^= 1;
+      }
     } else {
       store_small<Config, kRows>(args_, at_, work, sums);
     }

@@ -90,6 +90,22 @@ CUtensorMap map_of_b(const Tensor& b, int64_t k) {
                       {b.numel() / k / kInOrder, kInOrder * k, sm90::kBoxRowsB / kInOrder}});
 }
 
+// Largest K of int8, whose sums are i32.
+constexpr int64_t kMaxInt8Depth = (int64_t{1} << 17) - 1;
+
+std::optional<sm90::Operands> operands_of(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return sm90::Operands::kBF16;
+    case DType::kF8E4M3:
+      return sm90::Operands::kF8E4M3;
+    case DType::kI8:
+      return sm90::Operands::kInt8;
+    default:
+      return std::nullopt;
+  }
+}
+
 // Nothing: out has a dtype that is not among them.
 std::optional<sm90::Result> result_of(const GroupedGemm& gemm) {
   switch (gemm.out.dtype()) {
@@ -126,15 +142,22 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
     return Support::no(fmt::format("{} is of architecture {}.{}, not 9.0",
                                    to_string(gemm.a.device()), gpu.major, gpu.minor));
   }
-  if ((dtype != DType::kBF16 && dtype != DType::kF8E4M3) || gemm.b.dtype() != dtype) {
-    return Support::no(fmt::format("a is {} and b is {}, not both bf16 or both f8e4m3", name(dtype),
-                                   name(gemm.b.dtype())));
+  const auto operands = operands_of(dtype);
+  if (!operands || gemm.b.dtype() != dtype) {
+    return Support::no(fmt::format("a is {} and b is {}, not both bf16, f8e4m3 or int8",
+                                   name(dtype), name(gemm.b.dtype())));
   }
   if (dtype == DType::kF8E4M3 && (!gemm.a_scale.defined() || !gemm.b_scale.defined())) {
     return Support::no("f8e4m3 without block scales");
   }
+  if (dtype == DType::kI8 && (!gemm.a_scale || !gemm.column_scale)) {
+    return Support::no("int8 without scales");
+  }
+  if (dtype == DType::kI8 && gemm.b.dim(2) > kMaxInt8Depth) {
+    return Support::no(fmt::format("K {} of int8 is more than {}", gemm.b.dim(2), kMaxInt8Depth));
+  }
   const auto result = result_of(gemm);
-  if (!result || !sm90::can_launch(dtype == DType::kF8E4M3, *result)) {
+  if (!result || !sm90::can_launch(*operands, *result)) {
     return Support::no(fmt::format("{}out is {}, of a in {}", gemm.activates ? "activated " : "",
                                    name(gemm.out.dtype()), name(dtype)));
   }
@@ -188,7 +211,14 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.b = map_of_b(gemm.b, k);
   args.a_scale = data_or_null<const float>(gemm.a_scale);
   args.b_scale = data_or_null<const float>(gemm.b_scale);
+  if (gemm.a.dtype() == DType::kI8) {
+    const int dims = gemm.a_scale.num_dims();
+    const bool has_rows = gemm.a_scale.dim(dims - 2) > 1;
+    args.a_row_step = has_rows ? 1 : 0;
+    args.a_group_step = !has_rows && dims == 3 ? 1 : 0;
+  }
   args.column_scale = data_or_null<const float>(gemm.column_scale);
+  args.column_step = gemm.column_scale && gemm.column_scale.dim(1) > 1 ? 1 : 0;
   args.bias = data_or_null<const float>(gemm.bias);
   args.out = gemm.out.raw();
   args.out_scale = data_or_null<float>(gemm.out_scale);
@@ -202,7 +232,7 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.n = static_cast<int>(n);
   args.k = static_cast<int>(k);
   const int sms = num_sms(index);
-  sm90::launch(args, gemm.a.dtype() == DType::kF8E4M3, *result_of(gemm),
+  sm90::launch(args, *operands_of(gemm.a.dtype()), *result_of(gemm),
                gemm.num_sms > 0 ? std::min(gemm.num_sms, sms) : sms, index,
                as_stream(on.native_handle()));
 }

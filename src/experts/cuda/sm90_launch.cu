@@ -22,20 +22,35 @@ void launch_kernel(const Args& args, int num_sms, int index, cudaStream_t stream
 
 }  // namespace
 
-void launch(
-    const Args& args, bool is_fp8, Result result, int num_sms, int index, cudaStream_t stream) {
+void launch(const Args& args,
+            Operands operands,
+            Result result,
+            int num_sms,
+            int index,
+            cudaStream_t stream) {
   const auto run = [&](auto config) {
     launch_kernel<decltype(config)>(args, num_sms, index, stream);
   };
+  const auto run_any = [&](auto out) {
+    using Out = decltype(out);
+    switch (operands) {
+      case Operands::kBF16:
+        return run(Config<Operands::kBF16, Out>{});
+      case Operands::kF8E4M3:
+        return run(Config<Operands::kF8E4M3, Out>{});
+      case Operands::kInt8:
+        return run(Config<Operands::kInt8, Out>{});
+    }
+  };
   switch (result) {
     case Result::kF32:
-      return is_fp8 ? run(Config<true, float>{}) : run(Config<false, float>{});
+      return run_any(float{});
     case Result::kBF16:
-      return is_fp8 ? run(Config<true, BFloat16>{}) : run(Config<false, BFloat16>{});
+      return run_any(BFloat16{});
     case Result::kActivatedBF16:
-      return run(Config<false, BFloat16, true>{});
+      return run(Config<Operands::kBF16, BFloat16, true>{});
     case Result::kActivatedF8E4M3:
-      return run(Config<true, F8E4M3, true>{});
+      return run(Config<Operands::kF8E4M3, F8E4M3, true>{});
   }
 }
 

@@ -23,6 +23,8 @@ inline constexpr int kMaxGroups = 1024;
 // lane l has columns 2 l + i of every eight in D, see wgmma.cuh.
 inline constexpr int kColumnsInOrder = 32;
 
+enum class Operands : uint8_t { kBF16, kF8E4M3, kInt8 };
+
 // What becomes of the sums.  Activated: N / 2 columns, see GroupedGemm::activates.
 enum class Result : uint8_t { kF32, kBF16, kActivatedBF16, kActivatedF8E4M3 };
 
@@ -33,7 +35,11 @@ struct Args {
   CUtensorMap b;
   const float* a_scale;
   const float* b_scale;
+  // Int8: of row r of group g of a it is a_scale[r a_row_step + g a_group_step].
+  int a_row_step;
+  int a_group_step;
   const float* column_scale;  // nullptr: none
+  int column_step;            // 1: [G, N]; 0: [G]
   const float* bias;          // nullptr: none
   void* out;
   float* out_scale;         // kActivatedF8E4M3: [rows of out, N / 256]
@@ -49,13 +55,24 @@ struct Args {
 };
 
 // Whether there is a kernel for it.
-constexpr bool can_launch(bool is_fp8, Result result) {
-  return result != (is_fp8 ? Result::kActivatedBF16 : Result::kActivatedF8E4M3);
+constexpr bool can_launch(Operands operands, Result result) {
+  switch (result) {
+    case Result::kActivatedBF16:
+      return operands == Operands::kBF16;
+    case Result::kActivatedF8E4M3:
+      return operands == Operands::kF8E4M3;
+    default:
+      return true;
+  }
 }
 
 // On the current device, which is `index`, on at most num_sms SMs (but no less than two).
 // REQUIRES: can_launch; if activated, N is a multiple of 256.
-void launch(
-    const Args& args, bool is_fp8, Result result, int num_sms, int index, cudaStream_t stream);
+void launch(const Args& args,
+            Operands operands,
+            Result result,
+            int num_sms,
+            int index,
+            cudaStream_t stream);
 
 }  // namespace moebius::cuda::sm90

@@ -29,18 +29,21 @@ inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
 inline constexpr int kClusterSize = 2;
 inline constexpr int kItemSlots = 2;
 
-template <bool kFp8, typename OutType, bool kActivated = false>
+template <Operands kOperands, typename OutType, bool kActivated = false>
 struct Config {
-  static constexpr bool kIsFp8 = kFp8;
+  static constexpr bool kIsFp8 = kOperands == Operands::kF8E4M3;
+  static constexpr bool kIsInt8 = kOperands == Operands::kInt8;
   using Out = OutType;
+  using Sum = std::conditional_t<kIsInt8, int32_t, float>;  // of the tensor cores
   static constexpr bool kActivates = kActivated;
   static constexpr bool kQuantizes = std::is_same_v<Out, F8E4M3>;
   static constexpr int kStages = 4;
   // Of a thread: 168 at launch, 3 warpgroups.
   static constexpr int kConsumerRegisters = 224;
   static constexpr int kProducerRegisters = 56;
-  static constexpr int kBlockElements = kFp8 ? kBlockBytes : kBlockBytes / 2;
-  static constexpr int kFillingWarps = kFp8 ? 2 : 1;  // of a CTA
+  static constexpr int kBlockElements =
+      kOperands == Operands::kBF16 ? kBlockBytes / 2 : kBlockBytes;
+  static constexpr int kFillingWarps = kIsFp8 ? 2 : 1;  // of a CTA
 };
 
 // What a consumer has to do, from the stage on whose filler says so.

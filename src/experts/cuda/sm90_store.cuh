@@ -52,10 +52,17 @@ __device__ __forceinline__ int row_in_tile(const Place& at, int half) {
   return at.warpgroup * 64 + at.warp * 16 + 8 * half + at.quad;
 }
 
-// apply(sum, value of its column) for values [G, N].
+// Of column `column` of a tile's group; step 1: values [G, N], 0: [G].
+__device__ __forceinline__ const float* value_of_column(
+    const Args& args, const float* values, int step, const Work& work, int column) {
+  return values + (step > 0 ? int64_t{work.group} * args.n + column : work.group);
+}
+
+// apply(sum, value of its column).
 template <typename Config, typename Apply>
 __device__ __forceinline__ void apply_columns(const Args& args,
                                               const float* values,
+                                              int step,
                                               const Place& at,
                                               const Work& work,
                                               float (&sums)[kTileColumns / 2],
@@ -65,22 +72,28 @@ __device__ __forceinline__ void apply_columns(const Args& args,
     if (work.column + kColumnsInOrder * block < args.n) {
       const int column = box_column<Config>(args, work.column, block / kBoxBlocks) +
                          kColumnsInOrder * (block % kBoxBlocks) + 8 * at.lane;
-      const float* value = values + int64_t{work.group} * args.n + column;
+      const float* value = value_of_column(args, values, step, work, column);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        apply(sum_of(sums, block, 0, i), value[i]);
-        apply(sum_of(sums, block, 1, i), value[i]);
+        apply(sum_of(sums, block, 0, i), value[i * step]);
+        apply(sum_of(sums, block, 1, i), value[i * step]);
       }
     }
   }
 }
 
-// Four lanes store a row's 32 columns.
-template <typename Config>
-__device__ __forceinline__ void store(const Args& args,
-                                      const Place& at,
-                                      const Work& work,
-                                      const float (&sums)[kTileColumns / 2]) {
+// Of a row of the tile; behind the last one that one's.
+__device__ __forceinline__ float scale_of_row(const Args& args, const Work& work, int row) {
+  return args.a_scale[int64_t{work.row + min(row, work.num_rows - 1)} * args.a_row_step +
+                      work.group * args.a_group_step];
+}
+
+// Four lanes store a row's 32 columns; finished(half, block, i): its i-th of a lane's eight.
+template <typename Config, typename Finished>
+__device__ __forceinline__ void store_rows(const Args& args,
+                                           const Place& at,
+                                           const Work& work,
+                                           const Finished& finished) {
   const int blocks = (args.n - work.column) / kColumnsInOrder;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -93,13 +106,42 @@ __device__ __forceinline__ void store(const Args& args,
           float eight[8];
 #pragma unroll
           for (int i = 0; i < 8; ++i) {
-            eight[i] = sum_of(sums, block, half, i);
+            eight[i] = finished(half, block, i);
           }
           store8(to + kColumnsInOrder * block, eight);
         }
       }
     }
   }
+}
+
+template <typename Config>
+__device__ __forceinline__ void store(const Args& args,
+                                      const Place& at,
+                                      const Work& work,
+                                      const float (&sums)[kTileColumns / 2]) {
+  store_rows<Config>(args, at, work,
+                     [&](int half, int block, int i) { return sum_of(sums, block, half, i); });
+}
+
+// Exact sums, scaled by row and column.  Why on the way to memory: there are no registers for all
+// of them as floats, too.
+template <typename Config>
+__device__ __forceinline__ void store_exact(const Args& args,
+                                            const Place& at,
+                                            const Work& work,
+                                            const int32_t (&sums)[kTileColumns / 2]) {
+  const float row_scales[2] = {scale_of_row(args, work, row_in_tile(at, 0)),
+                               scale_of_row(args, work, row_in_tile(at, 1))};
+  const int first = work.column + 8 * at.lane;
+  const float* scales = value_of_column(args, args.column_scale, args.column_step, work, first);
+  const float* bias = value_of_column(args, args.bias, 1, work, first);
+  store_rows<Config>(args, at, work, [&](int half, int block, int i) {
+    const int column = kColumnsInOrder * block + i;
+    const float sum = static_cast<float>(sum_of(sums, block, half, i)) * row_scales[half] *
+                      scales[column * args.column_step];
+    return args.bias != nullptr ? sum + bias[column] : sum;
+  });
 }
 
 // Of a small tile D is transposed.  A thread has, of the 32 columns of a box that its warp shares
@@ -124,6 +166,7 @@ __device__ __forceinline__ bool has_columns(const Args& args,
 template <typename Config, int kRows, typename Apply>
 __device__ __forceinline__ void apply_small_columns(const Args& args,
                                                     const float* values,
+                                                    int step,
                                                     const Place& at,
                                                     const Work& work,
                                                     float (&sums)[2][kRows / 2],
@@ -131,12 +174,30 @@ __device__ __forceinline__ void apply_small_columns(const Args& args,
 #pragma unroll
   for (int box = 0; box < 2; ++box) {
     if (has_columns(args, at, work, box)) {
-      const float* value = values + int64_t{work.group} * args.n +
-                           box_column<Config>(args, work.column, box) + column_in_box(at);
+      const float* value = value_of_column(
+          args, values, step, work, box_column<Config>(args, work.column, box) + column_in_box(at));
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) {
-        apply(sums[box][i], value[column_in_four(at, i / 2 % 2)]);
+        apply(sums[box][i], value[column_in_four(at, i / 2 % 2) * step]);
       }
+    }
+  }
+}
+
+template <int kRows>
+__device__ __forceinline__ void scale_small_rows(const Args& args,
+                                                 const Place& at,
+                                                 const Work& work,
+                                                 const int32_t (&exact)[2][kRows / 2],
+                                                 float (&sums)[2][kRows / 2]) {
+#pragma unroll
+  for (int i = 0; i < kRows / 4; ++i) {
+    const float scale = scale_of_row(args, work, 8 * (i / 2) + 2 * at.lane + i % 2);
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const int of_row = i / 2 * 4 + 2 * eight + i % 2;
+      sums[0][of_row] = static_cast<float>(exact[0][of_row]) * scale;
+      sums[1][of_row] = static_cast<float>(exact[1][of_row]) * scale;
     }
   }
 }

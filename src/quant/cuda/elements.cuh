@@ -216,7 +216,7 @@ __device__ __forceinline__ uint64_t encode8_as(const float (&x)[kVector], const 
 }
 
 // encode8_as<Encode::kE4M3Divide> of 16-bit elements no larger than 448 f, of any even number; f is
-// moderate or, where an element is, infinite.
+// moderate, a power of two or, where an element is, infinite.
 // Why fewer steps than moderate_quotient: x has 11 significant bits at most, and of all factors and
 // all such x there is none whose quotient one step leaves on the wrong side of the middle between
 // two codes (tests/quant/narrow_quotient_test.cc goes through them).
