@@ -102,14 +102,8 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
   plan::LayerShape local = d.layer;
   local.intermediate = d.local_intermediate();
   d.formats = plan::find_formats(o.quant == "auto" ? stored : o.quant, local);
-  if (d.shards_experts && o.quant == "auto" && d.formats.weights) {
-    for (const int64_t block : {d.formats.weights->group.row, d.formats.weights->group.col}) {
-      if (block > 1) {
-        expect_multiple_of(local.intermediate, block,
-                           "a rank's part of intermediate (blocks of the stored weights)");
-      }
-    }
-  }
+  d.formats.are_stored = o.quant == "auto";
+  plan::expect_valid(d);
   return d;
 }
 

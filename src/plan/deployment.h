@@ -5,6 +5,7 @@
 // every rank holds as many tokens, those of a TP group the same.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -36,6 +37,7 @@ struct Formats {
   std::string name = "none";
   std::optional<QuantizeSpec> weights;
   std::optional<QuantizeSpec> activations;
+  bool are_stored = false;  // in a folder, whose blocks of scales a shard of an expert cannot cut
 };
 
 struct Deployment {
@@ -71,6 +73,12 @@ struct Deployment {
   // Of a routed expert, what a rank has.
   int64_t local_intermediate() const {
     return shards_experts ? layer.intermediate / ranks : layer.intermediate;
+  }
+  // What that is a multiple of where experts are sharded.
+  int64_t shard_block() const {
+    return formats.are_stored && formats.weights
+               ? std::max({int64_t{1}, formats.weights->group.row, formats.weights->group.col})
+               : 1;
   }
 };
 

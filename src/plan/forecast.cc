@@ -222,7 +222,8 @@ std::vector<SweepRow> sweep_ranks(const Deployment& deployment, const Machine& m
   for (int ranks = std::max(2, deployment.tp); ranks <= last; ranks *= 2) {
     Deployment d = deployment;
     d.ranks = ranks;
-    if (d.shards_experts && d.layer.intermediate % ranks != 0) {
+    if (d.shards_experts &&
+        (d.layer.intermediate % ranks != 0 || d.local_intermediate() % d.shard_block() != 0)) {
       break;
     }
     if (!d.shards_experts) {

@@ -71,6 +71,17 @@ TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
   }
 }
 
+TEST(Forecast, SweepsEndWhereShardsWouldCutStoredBlocks) {
+  Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
+  d.shards_experts = true;
+  const Machine m = find_machine("h200");
+  EXPECT_EQ(sweep_ranks(d, m, 64).back().deployment.ranks, 64);
+  d.formats.are_stored = true;  // 2048 columns in blocks of 128
+  EXPECT_EQ(sweep_ranks(d, m, 64).back().deployment.ranks, 16);
+  d.ranks = 32;
+  EXPECT_THROW(expect_valid(d), InvalidArgument);
+}
+
 // Whatever a backend cuts the call into: low latency takes it in three pieces.
 TEST(Forecast, RowsAndTouchedExpertsAreOfOneRankAndTheWholeCall) {
   Deployment d = preset_deployment("deepseek-v3", "fp8", 64);
