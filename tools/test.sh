@@ -39,7 +39,7 @@ run_tests() {
   # Where a test program cannot even list its tests, there is no result at all.
   ctest --parallel "$jobs" --no-tests=ignore "$@" \
     --output-log "$PWD/$base.log" --output-junit "$PWD/$base.xml" 2>"$base.err" |
-    awk '/^ *[0-9]+\/[0-9]+ +Test +#[0-9]+: .*\*\*\*/ && !/\*\*\*(Skipped|Not Run \(Disabled\))/ ||
+    awk '/^ *[0-9]+\/[0-9]+ +Test +#[0-9]+: .*\*\*\*/ && !/\*\*\*(Skipped|Not Run \(Disabled\)) / ||
          /tests passed,|^Total Test time|^Test project/ { print; fflush() }'
 }
 

@@ -51,6 +51,18 @@ TEST(RouterErrors, ConfigsThatCannotWork) {
   EXPECT_MENTIONS(refusal({.num_experts = 8, .zipf_exponent = -1.0}), "zipf_exponent is -1");
 }
 
+TEST(RouterErrors, SumsOfTensorCoresAreOfGpus) {
+  RouterConfig config = {.num_experts = 8};
+  config.logit_sums = LogitSums::kTensorCores;
+  try {
+    Router(config, {});
+    ADD_FAILURE() << "accepted";
+  } catch (const Unsupported& error) {
+    EXPECT_MENTIONS(std::string(error.what()),
+                    "logits summed by tensor cores on cpu: they are of GPUs");
+  }
+}
+
 TEST(RouterErrors, WeightsOfTheWrongShapeOrType) {
   const RouterConfig config = {.num_experts = 8};
   EXPECT_MENTIONS(refusal(config, {.gate = Tensor::zeros({7, 16}, DType::kF32)}),
