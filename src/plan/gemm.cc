@@ -4,18 +4,19 @@
 
 #include <algorithm>
 
+#include "quant/decoded_room.h"
+#include "quant/group_rule.h"
+
 namespace moebius::plan {
 
 namespace {
 
-constexpr int64_t kBlock = 128;     // of fp8 scales, and the columns of gate in a tile
-constexpr int64_t kMultiple = 64;   // of N and K
-constexpr int64_t kScaleBytes = 4;  // a column's, beside its decoded elements
+constexpr int64_t kBlock = 128;    // of fp8 scales, and the columns of gate in a tile
+constexpr int64_t kMultiple = 64;  // of N and K
 
 // bf16 holds the elements but for a factor of their column.
 bool is_exact_in_bf16(const QuantizeSpec& weights) {
-  return is_ocp_mx(weights.format) || weights.format == QuantFormat::kNvfp4 ||
-         weights.group.col < 1;
+  return quant::scaled_codes_fit_bf16(weights.format) || weights.group.col < 1;
 }
 
 bool has_sizes_of_sm90(const LayerShape& l, int64_t intermediate) {
@@ -65,12 +66,8 @@ int64_t decoded_bytes(const Deployment& d, int64_t num_experts, int64_t intermed
     return 0;
   }
   const LayerShape& l = d.layer;
-  const auto of_weight = [&](int64_t n, int64_t k) {
-    constexpr int64_t kMostBytes = int64_t{512} << 20;
-    const int64_t bytes = n * (2 * k + kScaleBytes);
-    return std::clamp<int64_t>(kMostBytes / bytes, 1, num_experts) * bytes;
-  };
-  return std::max(of_weight(l.w1_rows(intermediate), l.hidden), of_weight(l.hidden, intermediate));
+  return std::max(quant::decoded_bytes(num_experts, l.w1_rows(intermediate), l.hidden),
+                  quant::decoded_bytes(num_experts, l.hidden, intermediate));
 }
 
 }  // namespace moebius::plan

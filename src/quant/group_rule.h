@@ -18,6 +18,11 @@ namespace moebius::quant {
 Code code_of(QuantFormat format);
 Encode encode_of(const QuantizeSpec& spec);
 
+// Whether bf16 holds every code times its block scale: powers of two, and e4m3 times e2m1.
+inline bool scaled_codes_fit_bf16(QuantFormat format) {
+  return format == QuantFormat::kNvfp4 || is_ocp_mx(format);
+}
+
 struct GroupCode {
   float factor = 0.0f;      // Encode's f
   float zero_point = 0.0f;  // int4

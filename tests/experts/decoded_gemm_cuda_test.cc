@@ -11,10 +11,13 @@
 #include <vector>
 
 #include "experts/cuda/expert_gemm.h"
+#include "tests/experts/random_uniform.h"
 #include "tests/gpu_test.h"
 
 namespace moebius::cuda {
 namespace {
+
+using testing::random_uniform;
 
 constexpr int64_t kN = 192;
 constexpr int64_t kK = 320;
@@ -28,16 +31,6 @@ Tensor random_bytes(const Shape& shape, DType dtype, int low, int high, uint32_t
   Tensor tensor = Tensor::empty(shape, dtype);
   std::generate_n(reinterpret_cast<uint8_t*>(tensor.raw()), tensor.nbytes(),
                   [&] { return static_cast<uint8_t>(bytes(random)); });
-  return tensor;
-}
-
-Tensor random_floats(const Shape& shape, DType dtype, float low, float high, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> values(low, high);
-  Tensor tensor = Tensor::empty(shape, dtype);
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
-    set_float(tensor, i, values(random));
-  }
   return tensor;
 }
 
@@ -57,19 +50,19 @@ std::vector<Case> make_cases() {
   mxfp4.name = "mxfp4";
   mxfp4.w.quant.format = QuantFormat::kMxfp4;
   mxfp4.w.quant.scale = random_bytes({kGroups, kN, kK / 32}, DType::kE8M0, 120, 130, 2);
-  mxfp4.w.quant.bias = random_floats({kGroups, kN}, DType::kF32, -2.0f, 2.0f, 3);
+  mxfp4.w.quant.bias = random_uniform({kGroups, kN}, DType::kF32, 3, -2.0f, 2.0f);
   Case& nvfp4 = cases[1];
   nvfp4.name = "nvfp4";
   nvfp4.w.quant.format = QuantFormat::kNvfp4;
   nvfp4.w.quant.scale = random_bytes({kGroups, kN, kK / 16}, DType::kF8E4M3, 0x28, 0x48, 4);
-  nvfp4.w.quant.alpha_or_gscale = random_floats({kGroups, 2}, DType::kF32, 0.5f, 2.0f, 5);
+  nvfp4.w.quant.alpha_or_gscale = random_uniform({kGroups, 2}, DType::kF32, 5, 0.5f, 2.0f);
   nvfp4.a.scales = RowScales::kPerGroup;
-  nvfp4.a.scale = random_floats({kGroups}, DType::kF32, 0.5f, 2.0f, 6);
+  nvfp4.a.scale = random_uniform({kGroups}, DType::kF32, 6, 0.5f, 2.0f);
   nvfp4.a.divides = true;
   Case& int8 = cases[2];
   int8.name = "int8 with a scale and a zero point per column";
   int8.w.quant.format = QuantFormat::kInt8;
-  int8.w.quant.scale = random_floats({kGroups, kN, 1}, DType::kF32, 0.5f, 2.0f, 7);
+  int8.w.quant.scale = random_uniform({kGroups, kN, 1}, DType::kF32, 7, 0.5f, 2.0f);
   int8.w.quant.zero_point = random_bytes({kGroups, kN, 1}, DType::kU8, 0, 255, 8);
   int8.w.quant.shape = GroupShape{1, -1};
   for (Case& c : cases) {
@@ -144,7 +137,7 @@ TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {
       numbers = there(numbers);
       ExpertGemm gemm;
       gemm.a = c.a;
-      gemm.a.values = there(random_floats({num_rows, kK}, DType::kBF16, -1.0f, 1.0f, 9));
+      gemm.a.values = there(random_uniform({num_rows, kK}, DType::kBF16, 9, -1.0f, 1.0f));
       gemm.w = &c.w;
       gemm.rows = is_batched ? RowGroups::batched(numbers.data<int32_t>(), kMaxRows, kGroups)
                              : RowGroups::sorted(numbers.data<int32_t>(), kGroups);

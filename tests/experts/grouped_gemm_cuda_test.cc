@@ -16,10 +16,13 @@
 #include "experts/cuda/activation.h"
 #include "experts/cuda/activation_codes.h"
 #include "experts/cuda/grouped_gemm.h"
+#include "tests/experts/random_uniform.h"
 #include "tests/gpu_test.h"
 
 namespace moebius::cuda {
 namespace {
+
+using testing::random_uniform;
 
 constexpr int64_t kBlock = 128;
 
@@ -53,16 +56,6 @@ std::string to_string(const Problem& p) {
                      p.k, p.max_rows, fmt::join(p.rows, " "));
 }
 
-Tensor random_tensor(const Shape& shape, DType dtype, uint32_t seed, float from, float to) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> values(from, to);
-  Tensor tensor = Tensor::empty(shape, dtype);
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
-    set_float(tensor, i, values(random));
-  }
-  return tensor;
-}
-
 Tensor ints(const std::vector<int>& values) {
   Tensor tensor = Tensor::empty({static_cast<int64_t>(values.size())}, DType::kI32);
   std::copy(values.begin(), values.end(), tensor.data<int32_t>());
@@ -78,15 +71,15 @@ GroupedGemm make_operands(const Problem& p, uint32_t seed) {
   GroupedGemm gemm;
   const bool is_fp8 = p.dtype == DType::kF8E4M3;
   const float limit = is_fp8 ? 400.0f : 1.0f;
-  gemm.a = random_tensor(rows_by(p.k), p.dtype, seed, -limit, limit);
-  gemm.b = random_tensor({groups, p.n, p.k}, p.dtype, seed + 1, -limit, limit);
+  gemm.a = random_uniform(rows_by(p.k), p.dtype, seed, -limit, limit);
+  gemm.b = random_uniform({groups, p.n, p.k}, p.dtype, seed + 1, -limit, limit);
   if (is_fp8) {
-    gemm.a_scale = random_tensor(rows_by(blocks_of(p.k)), DType::kF32, seed + 2, 1e-3f, 4e-3f);
-    gemm.b_scale = random_tensor({groups, blocks_of(p.n), blocks_of(p.k)}, DType::kF32, seed + 3,
-                                 1e-3f, 4e-3f);
+    gemm.a_scale = random_uniform(rows_by(blocks_of(p.k)), DType::kF32, seed + 2, 1e-3f, 4e-3f);
+    gemm.b_scale = random_uniform({groups, blocks_of(p.n), blocks_of(p.k)}, DType::kF32, seed + 3,
+                                  1e-3f, 4e-3f);
   }
   if (p.has_bias) {
-    gemm.bias = random_tensor({groups, p.n}, DType::kF32, seed + 4, -8.0f, 8.0f);
+    gemm.bias = random_uniform({groups, p.n}, DType::kF32, seed + 4, -8.0f, 8.0f);
   }
   if (p.max_rows > 0) {
     gemm.group_counts = ints(p.rows);
@@ -324,7 +317,7 @@ TEST_F(Sm90GroupedGemmTest, Int8) {
   for (Problem p : problems) {
     p.dtype = DType::kI8;
     const auto take = [&](const Shape& shape, DType dtype, float low, float high) {
-      return random_tensor(shape, dtype, ++seed, low, high);
+      return random_uniform(shape, dtype, ++seed, low, high);
     };
     GroupedGemm host = make_operands(p, seed);
     host.a = take(host.a.shape(), DType::kI8, -128.0f, 127.0f);
@@ -395,7 +388,7 @@ void check_activated(const Problem& p, uint32_t seed, bool power_of_two_scale) {
     set_float(host.a_scale, 0, INFINITY);
   }
   if (p.has_bias) {
-    host.column_scale = random_tensor({p.num_groups(), p.n}, DType::kF32, seed + 5, 0.5f, 2.0f);
+    host.column_scale = random_uniform({p.num_groups(), p.n}, DType::kF32, seed + 5, 0.5f, 2.0f);
   }
   GroupedGemm gemm = on_gpu(host, stream);
   sm90_grouped_gemm(gemm, stream);

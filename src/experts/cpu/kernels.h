@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "experts/int8_depth.h"
 #include "moebius/dtype.h"
 
 namespace moebius::cpu {
@@ -52,9 +53,6 @@ struct CpuKernels {
   // out[i] = x[i] / (1 + exp(-z[i])), within 3 ulp; out may be x or z.
   void (*mul_sigmoid)(const float* x, const float* z, float* out, int64_t n);
 };
-
-// 127 * 127 * k and -128 * -128 * k stay below 2^31.
-inline constexpr int64_t kMaxS8Depth = (int64_t{1} << 17) - 1;
 
 // The best set for this processor.
 const CpuKernels& cpu_kernels();

@@ -310,8 +310,7 @@ class CudaExperts final : public ExpertsBase {
       fused.gemm.next_item = buffers.next_item;
       fused.gemm.max_sms = max_sms;
       fused.gemm.decoded = buffers.decoded;
-      if (can_run_activated_gemm(fused)) {
-        run_activated_gemm(fused, stream);
+      if (run_activated_gemm(fused, stream)) {
         return buffers.hidden;
       }
       assert(is_batched());

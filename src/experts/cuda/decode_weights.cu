@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "core/cuda/check.h"
-#include "core/cuda/device.h"
 #include "experts/cuda/decode_weights.h"
 #include "experts/cuda/row_groups.cuh"
 #include "experts/cuda/weight_values.cuh"
+#include "quant/group_rule.h"
 
 namespace moebius::cuda {
 
@@ -101,11 +101,6 @@ auto kernel_for(Code code) {
   return decode_kernel<Code::kE4M3>;
 }
 
-// Powers of two, and e4m3 times e2m1.
-bool folds(QuantFormat format) {
-  return format == QuantFormat::kNvfp4 || is_ocp_mx(format);
-}
-
 }  // namespace
 
 bool can_decode_weights(const WeightOperand& w) {
@@ -113,35 +108,33 @@ bool can_decode_weights(const WeightOperand& w) {
     return false;
   }
   const WeightArgs args = weight_args(w);
-  return w.values.dim(2) % kVector == 0 && (args.scale_cols == 1 || folds(*w.quant.format)) &&
+  return w.values.dim(2) % kVector == 0 &&
+         (args.scale_cols == 1 || quant::scaled_codes_fit_bf16(*w.quant.format)) &&
          is_aligned(args.values, quant::device::vector_alignment(args.code));
 }
 
-void decode_weights(const WeightOperand& w,
-                    const RowOperand& a,
-                    const RowGroups& rows,
+void decode_weights(const ExpertGemm& gemm,
                     int64_t first,
                     const Tensor& out,
                     const Tensor& column_scale,
-                    int max_sms,
                     const Stream& on) {
   const int index = on.device().index;
   const DeviceGuard guard(index);
+  const WeightOperand& w = *gemm.w;
   Args p{};
   p.w = weight_args(w);
-  p.a = row_args(a);
-  p.rows = rows;
-  p.folds = folds(*w.quant.format);
+  p.a = row_args(gemm.a);
+  p.rows = gemm.rows;
+  p.folds = quant::scaled_codes_fit_bf16(*w.quant.format);
   p.out = out.data<BFloat16>();
   p.column_scale = column_scale.data<float>();
   p.first = static_cast<int>(first);
   p.n = static_cast<int>(out.dim(1));
   p.k = static_cast<int>(out.dim(2));
   const int64_t groups = out.dim(0);
-  const int sms = num_sms(index);
-  const int64_t blocks = max_sms > 0 ? std::min(max_sms, sms) : int64_t{kBlocksPerSm} * sms;
+  const int64_t across = blocks_of(gemm, kBlocksPerSm, index) / groups;
   const int64_t needed = (p.n + kDown - 1) / kDown;
-  const dim3 grid(static_cast<unsigned>(std::clamp<int64_t>(blocks / groups, 1, needed)),
+  const dim3 grid(static_cast<unsigned>(std::clamp<int64_t>(across, 1, needed)),
                   static_cast<unsigned>(groups));
   kernel_for(p.w.code)<<<grid, dim3(kAcross, kDown), 0, as_stream(on.native_handle())>>>(p);
   check_launch("decode_kernel");

@@ -12,16 +12,13 @@ namespace moebius::cuda {
 // subnormals): mx and nvfp4 formats, and codes with one scale per column or more.
 bool can_decode_weights(const WeightOperand& w);
 
-// Groups [first, first + out.dim(0)) of w, those with rows only: out [groups, N, K] bf16, and
-// column_scale f32 [groups, N], by which sums are to be multiplied.  a: its scales, one per group
-// or one for all, are in it.  rows: of all groups.  max_sms: 0: all.
-void decode_weights(const WeightOperand& w,
-                    const RowOperand& a,
-                    const RowGroups& rows,
+// Groups [first, first + out.dim(0)) of gemm.w, those with rows only: out [groups, N, K] bf16, and
+// column_scale f32 [groups, N], by which sums are to be multiplied.  The scales of gemm.a, one per
+// group or one for all, are in it.
+void decode_weights(const ExpertGemm& gemm,
                     int64_t first,
                     const Tensor& out,
                     const Tensor& column_scale,
-                    int max_sms,
                     const Stream& stream);
 
 }  // namespace moebius::cuda

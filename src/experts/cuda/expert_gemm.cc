@@ -9,6 +9,7 @@
 #include "experts/cuda/activation.h"
 #include "experts/cuda/decode_weights.h"
 #include "experts/cuda/grouped_gemm.h"
+#include "quant/decoded_room.h"
 #include "quant/scale_grid.h"
 
 namespace moebius::cuda {
@@ -56,11 +57,9 @@ bool set_int8_scales(const ExpertGemm& gemm, GroupedGemm& out) {
   return grid.num_cols == 1 && (grid.num_rows == 1 || grid.group_rows == 1);
 }
 
-// Of ExpertGemm::decoded, for each of the groups that it has room for: elements, then column
-// scales.
+// Elements of ExpertGemm::decoded for each of the groups that it has room for.
 int64_t decoded_group(const WeightOperand& w) {
-  constexpr int64_t kElementsOfScale = sizeof(float) / sizeof(BFloat16);
-  return w.values.dim(1) * (w.values.dim(2) + kElementsOfScale);
+  return quant::decoded_group_bytes(w.values.dim(1), w.values.dim(2)) / int64_t{sizeof(BFloat16)};
 }
 
 // Room in gemm.decoded, and nothing that decoded weights cannot say.
@@ -146,8 +145,7 @@ void run_grouped_gemm(const GroupedGemm& grouped, const ExpertGemm& gemm, const 
   const int64_t at_once = grouped.b.dim(0);
   for (int64_t begin = 0; begin < num_groups; begin += at_once) {
     const GroupedGemm part = groups_of(grouped, begin, std::min(begin + at_once, num_groups));
-    decode_weights(*gemm.w, gemm.a, gemm.rows, begin, part.b, part.column_scale, gemm.max_sms,
-                   stream);
+    decode_weights(gemm, begin, part.b, part.column_scale, stream);
     sm90_grouped_gemm(part, stream);
   }
 }
@@ -172,6 +170,12 @@ std::optional<GroupedGemm> as_grouped_gemm(const ActivatedGemm& activated) {
   return out;
 }
 
+// The same, if it can be run.
+std::optional<GroupedGemm> supported(const ActivatedGemm& activated) {
+  const std::optional<GroupedGemm> gemm = as_grouped_gemm(activated);
+  return gemm && sm90_grouped_gemm_supports(*gemm).ok ? gemm : std::nullopt;
+}
+
 }  // namespace
 
 int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
@@ -180,12 +184,12 @@ int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
 }
 
 int64_t decoded_elements(const WeightOperand& w, DType a) {
-  constexpr int64_t kMostBytes = int64_t{512} << 20;
   if (a != DType::kBF16 || !can_decode_weights(w) || !sm90_takes_weights(w.values)) {
     return 0;
   }
-  const int64_t elements = decoded_group(w);
-  return std::clamp<int64_t>(kMostBytes / 2 / elements, 1, w.values.dim(0)) * elements;
+  const Tensor& values = w.values;
+  return quant::decoded_bytes(values.dim(0), values.dim(1), values.dim(2)) /
+         int64_t{sizeof(BFloat16)};
 }
 
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
@@ -203,12 +207,15 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
 }
 
 bool can_run_activated_gemm(const ActivatedGemm& gemm) {
-  const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
-  return grouped && sm90_grouped_gemm_supports(*grouped).ok;
+  return supported(gemm).has_value();
 }
 
-void run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream) {
-  run_grouped_gemm(*as_grouped_gemm(gemm), gemm.gemm, stream);
+bool run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream) {
+  const std::optional<GroupedGemm> grouped = supported(gemm);
+  if (grouped) {
+    run_grouped_gemm(*grouped, gemm.gemm, stream);
+  }
+  return grouped.has_value();
 }
 
 }  // namespace moebius::cuda

@@ -62,7 +62,8 @@ struct ActivatedGemm {
   RowOperand out;                       // [M, I]
 };
 bool can_run_activated_gemm(const ActivatedGemm& gemm);
-void run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream);
+// False: it cannot, and has done nothing.
+bool run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream);
 
 // Blocks of a grid that would put `per_sm` on each SM.  With a limit one on each that it may have:
 // blocks are dealt out over all SMs before any SM gets a second.

@@ -19,6 +19,7 @@
 #include "experts/cuda/expert_gemm.h"
 #include "experts/cuda/mma_units.cuh"
 #include "experts/cuda/tile_walk.cuh"
+#include "experts/int8_depth.h"
 
 namespace moebius::cuda {
 
@@ -417,9 +418,6 @@ __global__ void __launch_bounds__(kThreads, 2) mma_gemm_kernel(const __grid_cons
     store_tile(p, place, warp_row, first_col + warp_col, totals);
   }
 }
-
-// 128 * 128 * k stays below 2^31.
-constexpr int64_t kMaxS8Depth = (int64_t{1} << 17) - 1;
 
 enum class Kind : uint8_t { kNone, kBf16, kF16, kS8 };
 

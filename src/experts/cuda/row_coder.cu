@@ -116,10 +116,6 @@ __global__ void scales_kernel(QuantFormat format, float* largest_to_scale, int n
   }
 }
 
-bool is_value_format(QuantFormat format) {
-  return format == QuantFormat::kNvfp4 || is_ocp_mx(format);
-}
-
 }  // namespace
 
 RowCoder::RowCoder(const QuantDesc& desc, const ExpertsDesc& experts)
@@ -139,7 +135,7 @@ RowCoder::RowCoder(const QuantDesc& desc, const ExpertsDesc& experts)
 }
 
 DType RowCoder::dtype() const {
-  return is_value_format(spec_->format) ? DType::kBF16 : storage_dtype(spec_->format);
+  return quant::scaled_codes_fit_bf16(spec_->format) ? DType::kBF16 : storage_dtype(spec_->format);
 }
 
 RowOperand RowCoder::take(Scratch& scratch, int64_t rows, int64_t k) const {
@@ -195,7 +191,7 @@ void RowCoder::encode(const Tensor& x,
   a.is_per_expert = scales_ == RowScales::kPerGroup;
   a.scale = scales_ == RowScales::kPerRow ? out.scale.data<float>() : nullptr;
   a.values = out.values.raw();
-  a.is_value = is_value_format(spec_->format);
+  a.is_value = quant::scaled_codes_fit_bf16(spec_->format);
   const bool is_over_rows = scales_ == RowScales::kAll || scales_ == RowScales::kPerGroup;
   float* largest = nullptr;
   if (is_over_rows) {

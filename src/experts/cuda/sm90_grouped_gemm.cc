@@ -15,6 +15,7 @@
 #include "core/cuda/runtime.h"
 #include "experts/cuda/grouped_gemm.h"
 #include "experts/cuda/sm90_launch.h"
+#include "experts/int8_depth.h"
 
 namespace moebius::cuda {
 
@@ -90,9 +91,6 @@ CUtensorMap map_of_b(const Tensor& b, int64_t k) {
                       {b.numel() / k / kInOrder, kInOrder * k, sm90::kBoxRowsB / kInOrder}});
 }
 
-// Largest K of int8, whose sums are i32.
-constexpr int64_t kMaxInt8Depth = (int64_t{1} << 17) - 1;
-
 std::optional<sm90::Operands> operands_of(DType dtype) {
   switch (dtype) {
     case DType::kBF16:
@@ -153,8 +151,8 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
   if (dtype == DType::kI8 && (!gemm.a_scale || !gemm.column_scale)) {
     return Support::no("int8 without scales");
   }
-  if (dtype == DType::kI8 && gemm.b.dim(2) > kMaxInt8Depth) {
-    return Support::no(fmt::format("K {} of int8 is more than {}", gemm.b.dim(2), kMaxInt8Depth));
+  if (dtype == DType::kI8 && gemm.b.dim(2) > kMaxS8Depth) {
+    return Support::no(fmt::format("K {} of int8 is more than {}", gemm.b.dim(2), kMaxS8Depth));
   }
   const auto result = result_of(gemm);
   if (!result || !sm90::can_launch(*operands, *result)) {

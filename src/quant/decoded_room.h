@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Room for weights [G, N, K] that are decoded to bf16, some groups at a time: of each N x K
+// elements and an f32 scale per column.  Needs no CUDA: plans count with it, too.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace moebius::quant {
+
+constexpr int64_t decoded_group_bytes(int64_t n, int64_t k) {
+  return n * (2 * k + 4);
+}
+
+// As many groups as 512 MiB hold, at least one.
+constexpr int64_t decoded_bytes(int64_t num_groups, int64_t n, int64_t k) {
+  constexpr int64_t kMostBytes = int64_t{512} << 20;
+  const int64_t bytes = decoded_group_bytes(n, k);
+  return std::clamp<int64_t>(kMostBytes / bytes, 1, num_groups) * bytes;
+}
+
+}  // namespace moebius::quant

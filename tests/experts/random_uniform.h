@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operands of GEMMs, the same for the same seed.
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+#include "moebius/tensor.h"
+
+namespace moebius::testing {
+
+inline Tensor random_uniform(
+    const Shape& shape, DType dtype, uint32_t seed, float low, float high) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> values(low, high);
+  Tensor tensor = Tensor::empty(shape, dtype);
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    set_float(tensor, i, values(random));
+  }
+  return tensor;
+}
+
+}  // namespace moebius::testing
