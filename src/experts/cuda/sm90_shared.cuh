@@ -130,6 +130,7 @@ struct Ring {
   }
   // By every consumer warp once it has read the stage.  Both CTAs fill it, by multicast.
   __device__ __forceinline__ void release(int of_stage) const {
+    __syncwarp();  // all lanes have
     if (lane < kClusterSize) {
       ptx::mbarrier_arrive_cluster(ptx::cluster_address(empty(of_stage), lane));
     }
