@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <ostream>
 #include <random>
 #include <string>
 #include <string_view>
@@ -37,6 +38,12 @@ struct Scheme {
   bool static_scales = false;  // a1 and a2; nvfp4: global scales
   bool zero_points = false;
 };
+inline void PrintTo(const Scheme& scheme, std::ostream* out) {
+  *out << scheme.name;
+}
+inline void PrintTo(ActivationFormat format, std::ostream* out) {
+  *out << name(format);
+}
 
 inline constexpr Scheme kSchemes[] = {
     {"unquantized", std::nullopt, std::nullopt},

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <functional>
+#include <ostream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,9 @@ struct GroupShape {
   int ranks_per_node = 0;  // 0: all on one node
 };
 std::string to_string(const GroupShape& shape);  // "R4_nodes_of_2"
+inline void PrintTo(const GroupShape& shape, std::ostream* out) {
+  *out << to_string(shape);
+}
 
 std::string_view runner_name();  // "threads", "processes", "mpi": as Group::name()
 bool runs_on_mpi();

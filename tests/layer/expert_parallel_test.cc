@@ -38,6 +38,9 @@ struct Spread {
 
   int num_ranks() const { return tp * dp; }
 };
+void PrintTo(const Spread& spread, std::ostream* out) {
+  *out << spread.name;
+}
 
 std::vector<Spread> spreads() {
   std::vector<Spread> all;
