@@ -127,14 +127,25 @@ struct TileEpilogue {
   int64_t columns = kBlockColumns;
   bool past_caches = false;
 
+  // The same for the rows of panel p, counted from its first.
+  TileEpilogue of_panel(int64_t p) const {
+    TileEpilogue e = *this;
+    const int64_t row = p * kPanelRows;
+    e.row_scales = row_scales != nullptr ? row_scales + row * scale_stride : nullptr;
+    e.act = act != nullptr ? act + p * panel_stride : nullptr;
+    e.out = out != nullptr ? out + row : nullptr;
+    e.weights = weights != nullptr ? weights + row : nullptr;
+    return e;
+  }
+
   std::byte* act_row(int64_t r) const {
     return act + r / kPanelRows * panel_stride + r / kTileRows % 2 * tile_stride +
            r % kTileRows * row_stride;
   }
 };
 
-// A block of C that is complete; rows from `begin`, which is even, on are yet to go through its
-// epilogue.  Without C: before the first block.
+// A block of C, or a panel of one, that is complete; rows from `begin`, which is even, on are yet
+// to go through its epilogue.  Without C: before the first block.
 struct TileRest {
   TileEpilogue epilogue;
   const float* c = nullptr;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/amx.h"
+#include "experts/cpu/tiles/amx_prefetch.h"
 #include "experts/cpu/tiles/avx512_epilogue.h"
 #include "experts/cpu/tiles/avx512_tiles.h"
 
@@ -20,7 +21,6 @@ namespace moebius::cpu {
 namespace {
 
 constexpr int64_t kStepsInL1 = 16;
-constexpr int64_t kLineBytes = 64;
 
 // By the rows of a single panel (0: whole panels).  C is in registers 0 to 3, rows of activations
 // in 4 and 5, weights in 6 and 7.  Why not always whole panels: the rows that pad one would be
@@ -45,112 +45,12 @@ void configure_tiles(int64_t rows) {
   load_amx_config(kConfigs.of_rows[rows <= kPanelRows ? rows : 0]);
 }
 
-// What is read next, spread evenly over the tile loads: in a burst, those would stand in line.
-//
-// Where there are several panels, lines are taken from many pages by turns.  Why: a core has 16
-// line fill buffers, and a line from memory holds one until it is in L2, while tile loads wait for
-// one. The hardware's own prefetching holds none, but it runs some 20 lines ahead of what is asked
-// for, and only within a page: the later the next line of a page is asked for, the surer it is
-// there. Why four lines at a time: what stands between tile loads and products has to be short, or
-// the core does not see the next loads in time.
-class Prefetch {
- public:
-  Prefetch(const TileGemm& g, int64_t num_panels)
-      : is_by_turns_(num_panels > 1),
-        span_(g.next.begin()),
-        last_(g.next.end()),
-        loads_(kLoadsPerStep * g.steps * num_panels) {
-    for (; span_ != last_; ++span_) {
-      start_span();
-      fetches_ += fetches_per_row_ * ((end_ - row_ + row_bytes_ - 1) / row_bytes_);
-    }
-    span_ = g.next.begin();
-    start_span();
-  }
-
-  void after_load() {
-    for (due_ += fetches_; due_ >= loads_; due_ -= loads_) {
-      fetch();
-    }
-  }
-
- private:
-  static constexpr int64_t kLoadsPerStep = 4;
-  static constexpr int64_t kLinesPerFetch = 4;
-  static constexpr int64_t kPageBytes = 4096;
-  static constexpr int64_t kMostPages = 32;  // at a time
-
-  void fetch() {
-    for (int64_t i = 0; i < kLinesPerFetch; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(at_ + i * stride_), _MM_HINT_T1);
-    }
-    at_ += kLinesPerFetch * stride_;
-    if (--left_in_row_ == 0) {
-      row_ += row_bytes_;
-      start_row();
-      if (row_ >= end_) {
-        next_span();
-      }
-    }
-  }
-
-  [[gnu::noinline]] void next_span() {
-    do {
-      if (++span_ == last_) {
-        fetches_ = due_ = 0;
-        return;
-      }
-      start_span();
-    } while (row_ >= end_);
-  }
-
-  // A row: a line of each of so many stretches of whole pages, or successive lines.  The last fetch
-  // of a row may go beyond the span by up to three stretches.
-  void start_span() {
-    const auto bytes = static_cast<int64_t>(span_->size());
-    const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes;
-    row_ = span_->data();
-    if (is_by_turns_ && pages >= kLinesPerFetch) {
-      stride_ = (pages + kMostPages - 1) / kMostPages * kPageBytes;
-      const int64_t lines = (bytes + stride_ - 1) / stride_;
-      fetches_per_row_ = (lines + kLinesPerFetch - 1) / kLinesPerFetch;
-      row_bytes_ = kLineBytes;
-      end_ = row_ + std::min(stride_, bytes);
-    } else {
-      stride_ = kLineBytes;
-      fetches_per_row_ = 1;
-      row_bytes_ = kLinesPerFetch * kLineBytes;
-      end_ = row_ + bytes;
-    }
-    start_row();
-  }
-  void start_row() {
-    at_ = row_;
-    left_in_row_ = fetches_per_row_;
-  }
-
-  bool is_by_turns_;
-  const std::span<const std::byte>* span_;
-  const std::span<const std::byte>* last_;
-  const std::byte* at_ = nullptr;
-  int64_t stride_ = 0;
-  int64_t left_in_row_ = 0;
-  const std::byte* row_ = nullptr;
-  const std::byte* end_ = nullptr;
-  int64_t row_bytes_ = 0;
-  int64_t fetches_per_row_ = 0;
-  int64_t fetches_ = 0;  // in `loads_` loads
-  int64_t loads_;
-  int64_t due_ = 0;
-};
-
-// The block before this one, finished a part of a row or two at a time, evenly over all steps: that
+// What was complete before, finished a part of a row or two at a time, evenly over `steps`: that
 // arithmetic and its stores take place while the tile unit multiplies.  Why parts: what waits for a
 // long chain of arithmetic fills the core's scheduler, and then it does not see the next loads.
 class Pending {
  public:
-  Pending(TileRest& rest, const TileGemm& g)
-      : rest_(rest), steps_(g.steps * ((g.rows + kPanelRows - 1) / kPanelRows)) {
+  Pending(TileRest& rest, int64_t steps) : rest_(rest), steps_(steps) {
     const TileEpilogue& e = rest.epilogue;
     if (e.activation != nullptr) {
       rows_per_turn_ = 2;
@@ -376,10 +276,13 @@ int64_t even_part(int64_t steps) {
   return (steps + parts - 1) / parts;
 }
 
-// The same for units as they are, but all of k where C then need not leave its registers and most
-// units stay in L1, else what L1 holds of units.
-int64_t steps_per_part(int64_t steps, int64_t num_panels) {
-  return num_panels == 1 || steps <= kStepsInL1 * 3 / 2 ? steps : even_part(steps);
+int64_t num_panels(const TileGemm& g) {
+  return (g.rows + kPanelRows - 1) / kPanelRows;
+}
+
+// Whether C stays in its registers until it is complete, since most units stay in L1 all the same.
+bool is_one_part(const TileGemm& g) {
+  return g.rows <= kPanelRows || g.steps <= kStepsInL1 * 3 / 2;
 }
 
 // C (+)= A * B over steps [first, first + steps), whose units or tiles are b, for all panels.
@@ -391,23 +294,40 @@ void multiply_part(const TileGemm& g,
                    Held& held,
                    Prefetch& prefetch,
                    Pending& pending) {
-  const int64_t staying = g.rows > kPanelRows ? std::min(steps, kStepsInL1) : steps;
   for (int64_t p = 0; p * kPanelRows < g.rows; ++p) {
     const Held next = {g.c + p * kPanelFloats, g.rows - p * kPanelRows > kTileRows};
     const std::byte* a = g.a + (p * g.steps + first) * kStepBytes;
     if (first > 0) {
-      multiply_panel<kIntegers, true>(a, b, steps, staying, held, next, prefetch, pending);
+      multiply_panel<kIntegers, true>(a, b, steps, steps, held, next, prefetch, pending);
     } else {
-      multiply_panel<kIntegers, false>(a, b, steps, staying, held, next, prefetch, pending);
+      multiply_panel<kIntegers, false>(a, b, steps, steps, held, next, prefetch, pending);
     }
   }
 }
 
+// A panel at a time, each finished beside the next, while its C is in L1.
 template <bool kIntegers>
-void gemm_plain(const TileGemm& g, Pending& pending) {
-  const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
-  const int64_t part = steps_per_part(g.steps, num_panels);
-  Prefetch prefetch(g, num_panels);
+void gemm_panels(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest) {
+  const int64_t staying = g.rows > kPanelRows ? std::min(g.steps, kStepsInL1) : g.steps;
+  Prefetch prefetch(g, num_panels(g));
+  Held held;
+  for (int64_t p = 0; p < num_panels(g); ++p) {
+    const int64_t rows = std::min(kPanelRows, g.rows - p * kPanelRows);
+    const Held next = {g.c + p % 2 * kPanelFloats, rows > kTileRows};
+    Pending pending(rest, g.steps);
+    multiply_panel<kIntegers, false>(g.a + p * g.steps * kStepBytes, g.units, g.steps, staying,
+                                     held, next, prefetch, pending);
+    pending.flush();
+    rest = {epilogue.of_panel(p), next.c, 0, rows};
+  }
+  store_c(held);
+}
+
+// What L1 holds of units at a time, all panels with each.
+template <bool kIntegers>
+void gemm_parts(const TileGemm& g, Pending& pending) {
+  const int64_t part = even_part(g.steps);
+  Prefetch prefetch(g, num_panels(g));
   Held held;
   for (int64_t first = 0; first < g.steps; first += part) {
     multiply_part<kIntegers>(g, g.units + first * kStepBytes, first,
@@ -419,9 +339,8 @@ void gemm_plain(const TileGemm& g, Pending& pending) {
 // The units are decoded part by part into L1.
 void gemm_coded(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
-  const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
   const int64_t part = even_part(g.steps);
-  Prefetch prefetch(g, num_panels);
+  Prefetch prefetch(g, num_panels(g));
   Held held;
   for (int64_t first = 0; first < g.steps; first += part) {
     const int64_t steps = std::min(part, g.steps - first);
@@ -435,14 +354,13 @@ void gemm_coded(const TileGemm& g, Pending& pending) {
 void gemm_groups(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   alignas(64) float product[kPanelFloats];
-  const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
-  Prefetch prefetch(g, num_panels);
+  Prefetch prefetch(g, num_panels(g));
   for (int64_t first = 0; first < g.steps;) {
     const int64_t group = first / g.group_steps;
     const int64_t end = std::min((group + 1) * g.group_steps, g.steps);
     const int64_t steps = std::min(kStepsInL1, end - first);
     decode_units(g, group, first, steps, tiles);
-    for (int64_t p = 0; p < num_panels; ++p) {
+    for (int64_t p = 0; p < num_panels(g); ++p) {
       const int64_t rows = std::min(kPanelRows, g.rows - p * kPanelRows);
       Held held;
       multiply_panel<false, false>(g.a + (p * g.steps + first) * kStepBytes, tiles, steps, steps,
@@ -493,11 +411,15 @@ void multiply(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest) {
   if (rest.c == nullptr) {
     configure_tiles(g.rows);
   }
-  Pending pending(rest, g);
-  if (g.code == TileCode::kI8) {
-    gemm_plain<true>(g, pending);
-  } else if (g.code == TileCode::kBF16) {
-    gemm_plain<false>(g, pending);
+  const bool is_plain = g.code == TileCode::kBF16 || g.code == TileCode::kI8;
+  if (is_plain && is_one_part(g)) {
+    g.code == TileCode::kI8 ? gemm_panels<true>(g, epilogue, rest)
+                            : gemm_panels<false>(g, epilogue, rest);
+    return;
+  }
+  Pending pending(rest, g.steps * num_panels(g));
+  if (is_plain) {
+    g.code == TileCode::kI8 ? gemm_parts<true>(g, pending) : gemm_parts<false>(g, pending);
   } else if (g.rows <= kPanelRows) {
     with_code(g.code, [&]<TileCode kCode>() {
       g.rows > kTileRows ? gemm_coded_panel<kCode, true>(g, pending)
