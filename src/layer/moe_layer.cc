@@ -75,7 +75,7 @@ CallContext whole(CallContext context) {
 }
 
 Tensor widened(const Tensor& counts) {
-  const Tensor wide = Tensor::empty(counts.shape(), DType::kI64);
+  Tensor wide = Tensor::empty(counts.shape(), DType::kI64);
   std::copy_n(counts.data<int32_t>(), counts.numel(), wide.data<int64_t>());
   return wide;
 }

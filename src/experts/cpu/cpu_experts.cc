@@ -33,7 +33,7 @@ constexpr int64_t kFewRowsColumns = 64;
 // Weight rows of a task: a power of two that keeps a decoded block within 4 MiB.
 int64_t columns_per_task(int64_t k) {
   int64_t columns = kMaxColumns;
-  while (columns > kFewRowsColumns && columns * k * 4 > 4 * 1024 * 1024) {
+  while (columns > kFewRowsColumns && columns * k * 4 > int64_t{4} << 20) {
     columns /= 2;
   }
   return columns;
