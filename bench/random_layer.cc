@@ -201,7 +201,7 @@ RandomLayers::RandomLayers(const std::string& preset,
     : state_(std::make_unique<State>(
           State{.config = checkpoint::parse_model_config(
                     checkpoint::synthetic_config(preset, 1, "none"), preset),
-                .scheme = quant == "none" ? nullptr : &checkpoint::find_load_scheme(quant),
+                .scheme = quant == "none" ? nullptr : &checkpoint::find_load_scheme(quant, "none"),
                 .stream = stream,
                 .tables = {}})) {}
 RandomLayers::~RandomLayers() = default;

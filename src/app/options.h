@@ -23,10 +23,10 @@ struct RunOptions {
   std::string output;
   std::string device = "cpu";
   std::string group = "threads";
-  int ranks = 1;
-  int ranks_per_node = 0;  // 0: all ranks on one node
-  int tp = 1;
-  int dp = 1;
+  std::optional<int> ranks;  // tp times dp, or as many as the launcher started
+  int ranks_per_node = 0;    // 0: all ranks on one node
+  std::optional<int> tp;     // 1
+  std::optional<int> dp;     // what is left of the ranks
   bool no_ep = false;
   std::string all2all;  // empty: allgather_reducescatter when dp > 1, else none
   bool monolithic = false;

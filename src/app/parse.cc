@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
 #include <limits>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "app/build_info.h"
 #include "app/options.h"
@@ -16,9 +20,52 @@ namespace {
 
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
+constexpr uint64_t kMaxSeed = std::numeric_limits<uint64_t>::max();
 
 CLI::Validator from_one_to(int64_t last) {
   return CLI::Range(int64_t{1}, last);
+}
+
+// CLI11 reads 010 as 8, and -1 as the largest number there is.
+std::string whole_number_error(const std::string& text, bool is_signed) {
+  const size_t digits = is_signed && text.starts_with('-') ? 1 : 0;
+  const bool is_plain = text.size() > digits &&
+                        text.find_first_not_of("0123456789", digits) == std::string::npos &&
+                        (text[digits] != '0' || text.size() == digits + 1);
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data() + digits, text.data() + text.size(), value);
+  if (!is_plain) {
+    return fmt::format("{} is no whole number", text);
+  }
+  return error == std::errc() ? "" : fmt::format("{} is above {}", text, kMaxSeed);
+}
+
+std::string finite_error(const std::string& text) {
+  double value = 0;
+  const bool is_number = CLI::detail::lexical_cast(text, value);
+  return is_number && std::isfinite(value) ? "" : fmt::format("{} is no finite number", text);
+}
+
+// Of every option that takes one.  An empty one is a variable of the shell that was not set.
+void check_values(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_items_expected_max() == 0) {
+      continue;
+    }
+    const std::string type = option->get_type_name();
+    option->check([type](const std::string& text) -> std::string {
+      if (text.empty()) {
+        return "is empty";
+      }
+      if (type.starts_with("INT") || type.starts_with("UINT")) {
+        return whole_number_error(text, type.starts_with("INT"));
+      }
+      return type.starts_with("FLOAT") ? finite_error(text) : "";
+    });
+  }
+  for (CLI::App* group : app.get_subcommands({})) {
+    check_values(*group);
+  }
 }
 
 void add_router_sums(CLI::App& app, std::string& router_sums) {
@@ -235,20 +282,30 @@ class Parser {
 
     CLI::App* verify =
         app_.add_subcommand("verify", "Compare every implementation with the reference");
+    CLI::Option* page = verify->add_flag("--markdown", verify_.markdown,
+                                         "print docs/conformance.md, run nothing else");
     verify->add_option("--stage", verify_.stage, "one stage (default: all)")
-        ->check(CLI::IsMember({"quant", "router", "experts", "dispatch", "layer"}));
-    verify->add_option("--problem", verify_.problem, "one case (default: all)");
-    verify->add_flag("--markdown", verify_.markdown, "print docs/conformance.md, run nothing else");
+        ->check(CLI::IsMember({"quant", "router", "experts", "dispatch", "layer"}))
+        ->excludes(page);
+    verify->add_option("--problem", verify_.problem, "one case (default: all)")->excludes(page);
     verify->add_option("--threads", verify_.threads, "CPU threads")->check(from_one_to(4096));
-    verify->add_option("--json", verify_.json, "write the matrix")->type_name("FILE");
+    verify->add_option("--json", verify_.json, "write the matrix")
+        ->type_name("FILE")
+        ->excludes(page);
 
     CLI::App* info = app_.add_subcommand("info", "This machine, this build, or a checkpoint");
-    info->add_option("--model", info_.model, "describe a model folder instead")->type_name("DIR");
-    info->add_flag("--markdown", info_.markdown, "the support table of README.md");
-    info->add_option("--json", info_.json, "write every printed figure")->type_name("FILE");
+    CLI::Option* table =
+        info->add_flag("--markdown", info_.markdown, "the support table of README.md");
+    info->add_option("--model", info_.model, "describe a model folder instead")
+        ->type_name("DIR")
+        ->excludes(table);
+    info->add_option("--json", info_.json, "write every printed figure")
+        ->type_name("FILE")
+        ->excludes(table);
 
     add_plan_options(
         *app_.add_subcommand("plan", "Predict bytes, memory and times of a deployment"), plan_);
+    check_values(app_);
   }
 
   std::variant<Options, int> parse(int argc, const char* const* argv) {
@@ -259,9 +316,13 @@ class Parser {
       if (error.get_exit_code() == 0) {
         return app_.exit(error);
       }
+      if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+        expect_known_options(argc, argv);
+      }
       throw InvalidArgument(fmt::format("{} (see moebius{} --help)", error.what(), subcommand()));
     }
     expect_no_gpu_option_elsewhere();
+    expect_bench_options_used();
     return chosen();
   }
 
@@ -269,6 +330,9 @@ class Parser {
   // CLI11 would only say that one is required.
   void expect_known_subcommand(const std::string& word) const {
     std::string known;
+    if (word.starts_with('-') && app_.get_option_no_throw(word) == nullptr) {
+      throw InvalidArgument(fmt::format("no option is named {} (see moebius --help)", word));
+    }
     for (const CLI::App* subcommand : app_.get_subcommands({})) {
       if (word.empty() || word.front() == '-' || subcommand->get_name() == word) {
         return;
@@ -276,6 +340,44 @@ class Parser {
       known += (known.empty() ? "" : ", ") + subcommand->get_name();
     }
     throw InvalidArgument(fmt::format("no subcommand is named {} (there are {})", word, known));
+  }
+
+  // A misspelt one that is required.
+  void expect_known_options(int argc, const char* const* argv) const {
+    if (argc < 3) {
+      return;
+    }
+    const CLI::App& chosen = *app_.get_subcommand(argv[1]);
+    for (int i = 2; i < argc; ++i) {
+      const std::string word = argv[i];
+      const std::string name = word.substr(0, word.find('='));
+      if (name.starts_with("--") && chosen.get_option_no_throw(name) == nullptr) {
+        throw InvalidArgument(fmt::format("moebius {} has no option {} (see moebius {} --help)",
+                                          argv[1], name, argv[1]));
+      }
+    }
+  }
+
+  // Options that some benches would pass over.
+  void expect_bench_options_used() const {
+    const CLI::App& bench = *app_.get_subcommand("bench");
+    const bool is_layer = bench_.stage == "layer";
+    const bool is_gpu_dispatch = bench_.stage == "dispatch" && bench_.device == "cuda";
+    const auto expect_unused = [&](std::string_view name, bool is_used, std::string_view owner) {
+      if (!is_used && bench.get_option(std::string(name))->count() > 0) {
+        throw InvalidArgument(fmt::format("{} is an option of {} only", name, owner));
+      }
+    };
+    if (!bench.parsed()) {
+      return;
+    }
+    expect_unused("--preset", is_layer, "bench layer");
+    expect_unused("--quant", is_layer, "bench layer");
+    expect_unused("--tokens", is_layer || is_gpu_dispatch,
+                  "bench layer and of bench dispatch --device cuda");
+    expect_unused("--problem", !is_layer && !is_gpu_dispatch,
+                  "bench quant, router, experts and dispatch on CPUs");
+    expect_unused("--impl", !is_gpu_dispatch, "benches but bench dispatch --device cuda");
   }
 
   void expect_no_gpu_option_elsewhere() const {

@@ -14,18 +14,36 @@ ParallelConfig RankPlan::parallel(int rank) const {
   return ParallelConfig::make(tp, rank % tp, dp, dp_rank(rank), use_ep, backend);
 }
 
-RankPlan make_rank_plan(const RunOptions& options, int ranks) {
+namespace {
+
+// Rank threads of one process, as run_thread_ranks allows them, and far more than any job has.
+constexpr int64_t kMostRanks = 1024;
+
+int64_t asked_ranks(const RunOptions& options) {
+  const int64_t product = int64_t{options.tp.value_or(1)} * options.dp.value_or(1);
+  return options.ranks ? *options.ranks : product;
+}
+
+}  // namespace
+
+RankPlan make_rank_plan(const RunOptions& options, std::optional<int> launched) {
+  const int64_t num_ranks = launched ? *launched : asked_ranks(options);
+  if (!launched && num_ranks > kMostRanks) {
+    throw InvalidArgument(
+        fmt::format("{} ranks, expected at most {} in one process", num_ranks, kMostRanks));
+  }
+  const int64_t tp = options.tp.value_or(1);
+  const int64_t dp = options.dp ? *options.dp : num_ranks / tp;
+  if (tp * dp != num_ranks) {
+    throw InvalidArgument(
+        options.dp ? fmt::format("--tp {} times --dp {} is {}, but there are {} ranks", tp, dp,
+                                 tp * dp, num_ranks)
+                   : fmt::format("--tp {}: {} ranks are no multiple of that", tp, num_ranks));
+  }
   RankPlan plan;
-  plan.ranks = ranks > 1 ? ranks : options.tp * options.dp;
-  plan.tp = options.tp;
-  plan.dp = options.dp;
-  if (plan.dp == 1 && plan.ranks % plan.tp == 0) {
-    plan.dp = plan.ranks / plan.tp;
-  }
-  if (plan.tp * plan.dp != plan.ranks) {
-    throw InvalidArgument(fmt::format("--tp {} times --dp {} is {}, but there are {} ranks",
-                                      options.tp, options.dp, options.tp * options.dp, plan.ranks));
-  }
+  plan.ranks = static_cast<int>(num_ranks);
+  plan.tp = static_cast<int>(tp);
+  plan.dp = static_cast<int>(dp);
   plan.use_ep = !options.no_ep;
   plan.backend = plan.dp > 1 ? All2AllBackend::kAllGatherReduceScatter : All2AllBackend::kNone;
   if (!options.all2all.empty()) {
@@ -62,9 +80,9 @@ void run_processes(const RunOptions& options,
   auto group = make_mpi_group({.ranks_per_node = options.ranks_per_node});
   RankPlan plan;
   try {
-    if (options.ranks > 1 && options.ranks != group->size()) {
+    if (options.ranks && *options.ranks != group->size()) {
       throw InvalidArgument(fmt::format("--ranks {}, but the launcher started {} processes",
-                                        options.ranks, group->size()));
+                                        *options.ranks, group->size()));
     }
     plan = make_rank_plan(options, group->size());
     if (options.group == "nccl") {
@@ -111,7 +129,7 @@ void expect_device(const RunOptions& options) {
         fmt::format("--capacity {} is of GPUs: it needs --device cuda", *options.capacity));
   }
   if (on_gpus) {
-    if (options.group == "threads" && options.ranks * options.tp * options.dp > 1) {
+    if (options.group == "threads" && asked_ranks(options) > 1) {
       cuda::prepare_for_shared_gpus();
     }
     expect_usable(Device::cuda(0));
@@ -124,7 +142,7 @@ void run_ranks(const RunOptions& options,
     run_processes(options, body);
     return;
   }
-  const RankPlan plan = make_rank_plan(options, options.ranks);
+  const RankPlan plan = make_rank_plan(options, std::nullopt);
   if (plan.ranks == 1 && plan.backend == All2AllBackend::kNone) {
     body(plan, nullptr);
     return;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "app/options.h"
 #include "moebius/group.h"
@@ -27,10 +28,11 @@ struct RankPlan {
   bool leads_tp_group(int rank) const { return rank % tp == 0; }
 };
 
-// ranks = tp * dp; what is not given follows from the others, data parallelism first.  Without
-// --all2all: allgather_reducescatter when there are data-parallel ranks, none otherwise.
-// Throws InvalidArgument naming the three sizes.
-RankPlan make_rank_plan(const RunOptions& options, int ranks);
+// ranks = tp * dp, those of the launcher where there is one; what is not given follows from the
+// others, data parallelism first.  Without --all2all: allgather_reducescatter when there are
+// data-parallel ranks, none otherwise.
+// Throws InvalidArgument naming the sizes.
+RankPlan make_rank_plan(const RunOptions& options, std::optional<int> launched);
 
 // Throws InvalidArgument or Unsupported, one line, where device and group do not go together or a
 // GPU is missing or too old.  Before anything is loaded.

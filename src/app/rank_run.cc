@@ -131,6 +131,11 @@ LayerRun run_layer(const RunOptions& options,
                    Group* group) {
   const int rank = group == nullptr ? 0 : group->rank();
   const ParallelConfig parallel = plan.parallel(rank);
+  if (parallel.ep_size > checkpoint.info().num_experts) {
+    throw InvalidArgument(fmt::format(
+        "{} ranks, but {} has {} experts: some would hold none (--no-ep shards every expert)",
+        parallel.ep_size, options.model, checkpoint.info().num_experts));
+  }
   LayerRun run;
   const auto load_start = Clock::now();
   MoeLayerWeights weights = checkpoint.load_layer(layer_idx, load_options(options, parallel));
@@ -149,6 +154,7 @@ LayerRun run_layer(const RunOptions& options,
       {"experts", std::string(layer.kernel().experts().implementation())},
       {"quant", std::string(quant::select_quant_impl(stream.device()).name)},
   };
+  run.format = name(layer.kernel().experts().desc().format);
   if (layer.router().config().logit_sums == LogitSums::kTensorCores) {
     run.implementations.emplace_back("router_sums", "tensor_cores");
   }

@@ -56,6 +56,7 @@ struct LayerRun {
   int64_t weight_bytes = 0;  // of all ranks together
   std::string quantization;
   std::vector<std::pair<std::string, std::string>> implementations;
+  std::string format;    // how rows reach the experts
   int threads = 0;       // of this rank
   int microbatches = 1;  // that a call was cut into
   std::string device;    // "cpu" or the GPUs' name

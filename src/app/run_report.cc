@@ -83,7 +83,7 @@ void add_subject(Report& report, const RunOptions& options, const RunResult& r) 
     chosen += fmt::format("{} {{{}}}, ", stage, stage);
     figures.push_back({stage, implementation});
   }
-  figures.push_back({"format", options.format});
+  figures.push_back({"format", r.format});
   figures.push_back({"threads", r.threads});
   figures.push_back({"device", r.device});
   report.line("implementation", "implementation",

@@ -30,6 +30,7 @@ struct RunResult {
   std::string quantization;  // "none", or "weights ..., activations ..."
   // Stage and the implementation that was chosen for it.
   std::vector<std::pair<std::string, std::string>> implementations;
+  std::string format;  // how rows reached the experts
   int threads = 0;
   int microbatches = 1;
   std::string device;    // "cpu" or the GPUs' name

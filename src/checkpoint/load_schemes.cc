@@ -124,8 +124,8 @@ Tensor without_ones(const Tensor& scale, const GroupShape& group) {
 
 }  // namespace
 
-const LoadScheme& find_load_scheme(const std::string& name) {
-  std::string known = "auto, none";
+const LoadScheme& find_load_scheme(const std::string& name, const std::string& others) {
+  std::string known = others;
   for (const LoadScheme& scheme : kSchemes) {
     if (scheme.name == name) {
       return scheme;

@@ -22,8 +22,9 @@ struct LoadScheme {
   QuantConfig (*make)(QuantTensors tensors, GroupShape group);
 };
 
-// Throws InvalidArgument naming all there are.
-const LoadScheme& find_load_scheme(const std::string& name);
+// Throws InvalidArgument naming all there are, and `others` that the caller takes.
+const LoadScheme& find_load_scheme(const std::string& name,
+                                   const std::string& others = "auto, none");
 
 // How w1 and w2 are quantized.  Throws Unsupported where gate and up rows alternate and groups of
 // rows would straddle experts' ends.

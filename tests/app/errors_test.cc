@@ -122,6 +122,63 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
   expect_refused({"bench", "layer", "--preset", "tiny", "--tokens", "1,0"}, {"0"});
 }
 
+TEST(Usage, MisspeltOptionsAreNamedEvenWhereOneIsMissing) {
+  expect_refused({"--bogus"}, {"--bogus"});
+  expect_refused({"run", "--mod", "x"}, {"--mod "});
+  expect_refused({"make-model", "--prest=tiny"}, {"--prest "});
+}
+
+TEST(Usage, EmptyValuesAreRefused) {
+  for (const std::string option : {"--input", "--output", "--json", "--experts"}) {
+    expect_refused({"run", "--model", tiny_model(), option, ""}, {option, "empty"});
+  }
+  expect_refused({"run", "--model", ""}, {"--model", "empty"});
+  expect_refused({"bench", "quant", "--problem", ""}, {"--problem", "empty"});
+}
+
+TEST(Usage, NumbersAreDecimalAndInRange) {
+  for (const std::string seed : {"-1", "18446744073709551616", "0x10", "1e3"}) {
+    expect_refused({"run", "--model", tiny_model(), "--seed", seed}, {"--seed", seed});
+    expect_refused({"make-model", "--preset", "tiny", "--output", "/nowhere/x", "--seed", seed},
+                   {"--seed", seed});
+  }
+  expect_refused({"run", "--model", tiny_model(), "--tokens", "010"}, {"--tokens", "010"});
+  expect_refused({"bench", "quant", "--min-time", "nan"}, {"--min-time", "nan"});
+  expect_refused({"plan", "--preset", "tiny", "--skew", "nan"}, {"--skew", "nan"});
+  const CommandResult largest = run_command({"run", "--model", tiny_model(), "--tokens", "1",
+                                             "--repeat", "1", "--seed", "18446744073709551615"});
+  EXPECT_EQ(largest.exit_code, 0) << largest.err;
+}
+
+TEST(Usage, RanksThatContradictEachOtherAreRefused) {
+  const auto refused = [](std::vector<std::string> option, const std::vector<std::string>& parts) {
+    option.insert(option.begin(), {"run", "--model", tiny_model()});
+    expect_refused(option, parts);
+  };
+  refused({"--ranks", "1", "--dp", "2"}, {"--dp 2", "1 ranks"});
+  refused({"--ranks", "1", "--tp", "3"}, {"--tp 3", "1 ranks"});
+  refused({"--ranks", "4", "--dp", "1"}, {"--dp 1", "4 ranks"});
+  refused({"--tp", "65536", "--dp", "65536"}, {"4294967296 ranks", "1024"});
+  refused({"--ranks", "2000", "--no-ep"}, {"2000 ranks", "1024"});
+  refused({"--ranks", "17"}, {"17 ranks", "experts", "--no-ep"});
+}
+
+TEST(Usage, OptionsThatWouldBePassedOverAreRefused) {
+  expect_refused({"verify", "--markdown", "--json", "x"}, {"--json", "--markdown"});
+  expect_refused({"info", "--markdown", "--model", tiny_model()}, {"--model", "--markdown"});
+  for (const std::string option : {"--preset", "--quant"}) {
+    expect_refused({"bench", "quant", option, "x"}, {option, "bench layer"});
+  }
+  expect_refused({"bench", "dispatch", "--tokens", "3"}, {"--tokens", "bench layer"});
+  expect_refused({"bench", "layer", "--preset", "tiny", "--problem", "x"}, {"--problem"});
+}
+
+TEST(Usage, SchemesAreNamedAsTheCommandTakesThem) {
+  expect_refused({"bench", "layer", "--preset", "tiny", "--quant", "auto"},
+                 {"auto, expected one of none, fp8_w8a8"});
+  expect_refused({"plan", "--preset", "tiny", "--quant", "prose"}, {"auto, none, fp8, int8, int4"});
+}
+
 TEST(Usage, GroupsAndDevicesThatDoNotGoTogether) {
   const auto refused = [](const std::vector<std::string>& option,
                           const std::vector<std::string>& parts) {
