@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <variant>
 
 #include "app/commands.h"
@@ -26,11 +27,11 @@ struct Dispatch {
 int run_command_line(int argc, const char* const* argv) {
   try {
     const auto parsed = parse_command_line(argc, argv);
-    if (const int* exit_code = std::get_if<int>(&parsed)) {
-      return *exit_code;
-    }
-    const int code = std::visit(Dispatch(), std::get<Options>(parsed));
-    if (std::fflush(stdout) != 0) {
+    const int* exit_code = std::get_if<int>(&parsed);  // of --help
+    const int code =
+        exit_code != nullptr ? *exit_code : std::visit(Dispatch(), std::get<Options>(parsed));
+    std::cout.flush();
+    if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       return report_failure(Error("cannot write to standard output"));
     }
     return code;

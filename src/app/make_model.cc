@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "app/commands.h"
+#include "app/output_file.h"
 #include "app/progress.h"
 #include "app/report.h"
 #include "moebius/checkpoint.h"
@@ -39,6 +40,7 @@ int make_model(const MakeModelOptions& options) {
   if (options.output.empty()) {
     throw InvalidArgument("--output is required (see moebius make-model --help)");
   }
+  expect_writable_folder("--output", options.output);
   const Progress progress;
   progress.show("writing " + options.output);
   moebius::make_model(options.preset, options.layers, options.quant, options.seed, options.output);

@@ -17,36 +17,79 @@ namespace moebius::app {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+[[noreturn]] void refuse(std::string_view option, const std::string& path, std::string_view why) {
+  throw InvalidArgument(fmt::format("{} {}: {}", option, path, why));
+}
+
+void expect_room_in(std::string_view option, const std::string& path, const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) {
+    refuse(option, path, fmt::format("there is no folder {}", folder.string()));
+  }
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    refuse(option, path,
+           fmt::format("cannot write in {}: {}", folder.string(), std::strerror(errno)));
+  }
+}
+
+fs::path parent_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+// /dev/stdout and its like lead there; a file of that name could be made, but not be seen.
+bool is_of_a_process(const fs::path& path) {
+  const fs::path whole = fs::absolute(path).lexically_normal();
+  const auto first = std::next(whole.begin());
+  return first != whole.end() && *first == "proc";
+}
+
+}  // namespace
+
+std::string link_target(const std::string& path) {
+  constexpr int kMostLinks = 40;
+  fs::path at = path;
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && !is_of_a_process(at) && fs::is_symlink(at, error); ++i) {
+    at = parent_of(at) / fs::read_symlink(at, error);
+  }
+  return at.string();
+}
+
 void expect_writable(std::string_view option, const std::string& path) {
   if (path.empty()) {
     return;
   }
-  const auto refuse = [&](std::string_view why) {
-    throw InvalidArgument(fmt::format("{} {}: {}", option, path, why));
-  };
+  const fs::path target = link_target(path);
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
-    refuse("is a folder, expected a file");
+  if (fs::is_directory(target, ignored)) {
+    refuse(option, path, "is a folder, expected a file");
   }
-  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
-    refuse("is a device or a pipe, expected a file");  // a rename would replace it
+  if (is_of_a_process(target) ||
+      (fs::exists(target, ignored) && !fs::is_regular_file(target, ignored))) {
+    refuse(option, path, "is a device or a pipe, expected a file");  // a rename would replace it
   }
-  fs::path folder = fs::path(path).parent_path();
-  if (folder.empty()) {
-    folder = ".";
-  }
-  if (!fs::is_directory(folder, ignored)) {
-    refuse(fmt::format("there is no folder {}", folder.string()));
-  }
-  if (access(folder.c_str(), W_OK | X_OK) != 0) {
-    refuse(fmt::format("cannot write in {}: {}", folder.string(), std::strerror(errno)));
-  }
+  expect_room_in(option, path, parent_of(target));
 }
 
-void write_text(const std::string& path, std::string_view text) {
-  if (path.empty()) {
+void expect_writable_folder(std::string_view option, const std::string& path) {
+  if (is_of_a_process(path)) {
+    refuse(option, path, "nothing can be made there");
+  }
+  fs::path there = path;
+  std::error_code ignored;
+  while (!fs::exists(there, ignored) && there != parent_of(there)) {
+    there = parent_of(there);
+  }
+  expect_room_in(option, path, there);
+}
+
+void write_text(const std::string& name, std::string_view text) {
+  if (name.empty()) {
     return;
   }
+  const std::string path = link_target(name);
   const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
   file << text;

@@ -13,8 +13,13 @@ namespace moebius::app {
 // Throws InvalidArgument naming option and path: no such folder, not writable, something that is
 // not a file. An empty path is valid: nothing will be written.
 void expect_writable(std::string_view option, const std::string& path);
+// The same of a folder that may have to be made, with those above it.
+void expect_writable_folder(std::string_view option, const std::string& path);
 
-// Writes a temporary file beside `path`, then renames it.  An empty path does nothing.
+// What `path` names, itself or through links.
+std::string link_target(const std::string& path);
+
+// Writes a temporary file beside link_target(path), then renames it.  An empty path does nothing.
 // Throws Error naming the file.
 void write_text(const std::string& path, std::string_view text);
 

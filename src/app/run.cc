@@ -38,6 +38,18 @@ bool is_same_file(const std::string& a, const std::string& b) {
   return !b.empty() && place(a) == place(b);
 }
 
+// The input, or a file that makes the folder a model; under any name.
+bool is_read(const RunOptions& options, const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path target = link_target(path);
+  const std::string name = target.filename().string();
+  const bool is_of_models = name == "config.json" || name.ends_with(".safetensors") ||
+                            name.ends_with(".safetensors.index.json");
+  return is_same_file(path, options.input) ||
+         (is_of_models && fs::exists(target) &&
+          is_same_file(path, (fs::path(options.model) / name).string()));
+}
+
 void expect_outputs_writable(const RunOptions& options) {
   const std::pair<std::string_view, const std::string&> outputs[] = {{"--output", options.output},
                                                                      {"--json", options.json},
@@ -45,6 +57,10 @@ void expect_outputs_writable(const RunOptions& options) {
                                                                      {"--report", options.report}};
   for (const auto& [option, path] : outputs) {
     expect_writable(option, path);
+    if (!path.empty() && is_read(options, path)) {
+      throw InvalidArgument(
+          fmt::format("{} {}: is read by this run, and would be lost", option, path));
+    }
     for (const auto& [other, other_path] : outputs) {
       if (option != other && !path.empty() && is_same_file(path, other_path)) {
         throw InvalidArgument(fmt::format("{} and {} are both {}", other, option, path));
@@ -99,6 +115,7 @@ void summarize_ranks(LayerRun run, RunResult& result) {
   }
   result.quantization = run.quantization;
   result.implementations = std::move(run.implementations);
+  result.format = run.format;
   result.threads = run.threads;
   result.microbatches = run.microbatches;
   result.device = run.device;
@@ -174,7 +191,7 @@ int run(const RunOptions& options) {
                                Stream::cpu(options.threads));
   }
   if (!options.output.empty()) {
-    write_safetensors(options.output, {{"output", output}});
+    write_safetensors(link_target(options.output), {{"output", output}});
   }
   if (!options.trace.empty()) {
     write_text(options.trace, trace_of(options, result));

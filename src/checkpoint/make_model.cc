@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -306,6 +307,20 @@ struct CreatedFolder {
   }
 };
 
+// Another model would be replaced, perhaps one that nobody can make again.
+void expect_same_model(const fs::path& directory, const json& content) {
+  const fs::path config = directory / "config.json";
+  std::error_code error;
+  if (!fs::exists(config, error)) {
+    return;
+  }
+  std::ifstream file(config);
+  if (json::parse(file, nullptr, false) != content) {
+    throw InvalidArgument(fmt::format(
+        "{} is there already and tells of another model, which would be lost", config.string()));
+  }
+}
+
 }  // namespace
 
 void write_model(const json& content,
@@ -327,6 +342,7 @@ void write_model(const json& content,
     throw InvalidArgument(fmt::format("{} is there already and would contradict {}", other.string(),
                                       (is_sharded ? index : single).filename().string()));
   }
+  expect_same_model(directory, content);
   CreatedFolder folder{directory};
   folder.is_ours = fs::create_directories(directory, error);
   if (error) {

@@ -30,12 +30,16 @@ int wait_for(pid_t pid) {
 
 }  // namespace
 
+std::string command_path() {
+  const char* elsewhere = std::getenv("MOEBIUS_COMMAND");  // where tests run apart from their build
+  return elsewhere != nullptr ? elsewhere : MOEBIUS_COMMAND;
+}
+
 CommandResult run_command(const std::vector<std::string>& arguments) {
   const ScratchFolder scratch;
   const std::string out = scratch / "out";
   const std::string err = scratch / "err";
-  const char* elsewhere = std::getenv("MOEBIUS_COMMAND");  // where tests run apart from their build
-  std::vector<std::string> words = {elsewhere != nullptr ? elsewhere : MOEBIUS_COMMAND};
+  std::vector<std::string> words = {command_path()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : words) {
@@ -53,7 +57,7 @@ CommandResult run_command(const std::vector<std::string>& arguments) {
   const int failed = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) {
-    throw std::runtime_error(std::string("cannot start ") + MOEBIUS_COMMAND);
+    throw std::runtime_error("cannot start " + command_path());
   }
   const int exit_code = wait_for(pid);
   return {exit_code, read_text(out), read_text(err)};

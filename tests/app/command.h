@@ -19,6 +19,8 @@ struct CommandResult {
   std::string err;
 };
 
+std::string command_path();
+
 // Runs `moebius arguments...` and waits for it.
 CommandResult run_command(const std::vector<std::string>& arguments);
 

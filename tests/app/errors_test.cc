@@ -258,6 +258,10 @@ TEST(Output, UnwritablePlacesAreRefusedFirst) {
   expect_refused({"run", "--model", "/nowhere", "--output", scratch.path().string()},
                  {"is a folder"});
   expect_refused({"run", "--model", "/nowhere", "--json", "/dev/null"}, {"--json /dev/null"});
+  expect_refused({"run", "--model", "/nowhere", "--json", "/proc/self/fd/1"}, {"a device"});
+  expect_refused({"make-model", "--preset", "tiny", "--output", "/proc/x"}, {"--output /proc/x"});
+  expect_refused({"make-model", "--preset", "tiny", "--output", tiny_model() + "/config.json"},
+                 {"config.json"});
   expect_refused({"run", "--model", "/nowhere", "--output", scratch / "x", "--json", scratch / "x"},
                  {"--json and --output"});
   expect_refused({"run", "--model", "/nowhere", "--report", scratch / "no/page"}, {"--report"});
@@ -268,6 +272,61 @@ TEST(Output, UnwritablePlacesAreRefusedFirst) {
     chmod((scratch / "closed").c_str(), 0500);
     expect_refused({"run", "--model", "/nowhere", "--output", scratch / "closed/out"},
                    {"cannot write"});
+  }
+}
+
+// As /dev/stdout is one, which a rename would replace.
+TEST(Output, LinksAreFollowed) {
+  const ScratchFolder scratch;
+  const std::string link = scratch / "link.json";
+  fs::create_symlink("file.json", link);
+  const CommandResult result =
+      run_command({"run", "--model", tiny_model(), "--repeat", "1", "--json", link});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_TRUE(read_json(scratch / "file.json").is_object());
+  fs::remove(link);
+  fs::create_symlink("/proc/self/fd/1", link);
+  expect_refused({"run", "--model", tiny_model(), "--json", link}, {"--json", "a device"});
+  EXPECT_TRUE(fs::is_symlink(link));
+}
+
+TEST(Output, WhatIsReadIsNotReplaced) {
+  const ScratchFolder scratch;
+  const std::string input = scratch / "in.safetensors";
+  const std::string output = scratch / "out.safetensors";
+  ASSERT_EQ(
+      run_command({"run", "--model", tiny_model(), "--repeat", "1", "--output", input}).exit_code,
+      0);
+  const std::string before = read_text(input);
+  expect_refused({"run", "--model", tiny_model(), "--input", input, "--output", input},
+                 {"--output " + input, "read"});
+  EXPECT_EQ(read_text(input), before);
+  for (const std::string name : {"config.json", "model.safetensors"}) {
+    const std::string file = tiny_model() + "/" + name;
+    expect_refused({"run", "--model", tiny_model(), "--json", file}, {"--json " + file, "read"});
+  }
+}
+
+TEST(Output, AnotherModelIsNotReplaced) {
+  const ScratchFolder scratch;
+  const std::string folder = scratch / "model";
+  fs::copy(tiny_model(), folder);
+  auto config = read_json(folder + "/config.json");
+  config["rope_theta"] = 12345;
+  write_text(folder + "/config.json", config.dump());
+  const std::string weights = read_text(folder + "/model.safetensors");
+  expect_refused({"make-model", "--preset", "tiny", "--output", folder},
+                 {"config.json", "another model"});
+  EXPECT_EQ(read_text(folder + "/model.safetensors"), weights);
+}
+
+TEST(Output, ThatCannotBePrintedIsAnError) {
+  for (const char* command : {"run --help", "info --markdown"}) {
+    const std::string line =
+        fmt::format("{} {} > /dev/full 2> /dev/null", test::command_path(), command);
+    const int status = std::system(line.c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 3) << command;
   }
 }
 
