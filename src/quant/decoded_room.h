@@ -10,6 +10,9 @@
 
 namespace moebius::quant {
 
+// Columns of K that share a scale come in multiples of this.
+inline constexpr int64_t kDecodedStep = 32;
+
 constexpr int64_t decoded_group_bytes(int64_t n, int64_t k) {
   return n * (2 * k + 4);
 }

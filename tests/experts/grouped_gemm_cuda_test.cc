@@ -39,6 +39,7 @@ struct Problem {
   int64_t max_rows = 0;    // 0: one after the other
   int64_t spare_rows = 0;  // of no group, at the end
   bool has_bias = false;
+  int64_t scale_block = 0;  // bf16: see GroupedGemm; 0: no b_scale
 
   int64_t num_groups() const { return static_cast<int64_t>(rows.size()); }
   int64_t num_rows() const {
@@ -52,8 +53,8 @@ struct Problem {
 };
 
 std::string to_string(const Problem& p) {
-  return fmt::format("{} to {}, N {}, K {}, max_rows {}, rows {}", name(p.dtype), name(p.out), p.n,
-                     p.k, p.max_rows, fmt::join(p.rows, " "));
+  return fmt::format("{} to {}, N {}, K {}, scales of {}, max_rows {}, rows {}", name(p.dtype),
+                     name(p.out), p.n, p.k, p.scale_block, p.max_rows, fmt::join(p.rows, " "));
 }
 
 Tensor ints(const std::vector<int>& values) {
@@ -77,6 +78,14 @@ GroupedGemm make_operands(const Problem& p, uint32_t seed) {
     gemm.a_scale = random_uniform(rows_by(blocks_of(p.k)), DType::kF32, seed + 2, 1e-3f, 4e-3f);
     gemm.b_scale = random_uniform({groups, blocks_of(p.n), blocks_of(p.k)}, DType::kF32, seed + 3,
                                   1e-3f, 4e-3f);
+  }
+  if (p.scale_block > 0) {
+    gemm.scale_block = p.scale_block;
+    gemm.b_scale = random_uniform({groups, (p.k + p.scale_block - 1) / p.scale_block, p.n},
+                                  DType::kF32, seed + 3, 0.5f, 2.0f);
+  }
+  if (p.dtype == DType::kBF16 && p.has_bias) {
+    gemm.a_scale = random_uniform(rows_by(1), DType::kF32, seed + 2, 0.5f, 2.0f);
   }
   if (p.has_bias) {
     gemm.bias = random_uniform({groups, p.n}, DType::kF32, seed + 4, -8.0f, 8.0f);
@@ -103,7 +112,7 @@ std::vector<double> widened(const Tensor& tensor) {
   return values;
 }
 
-// With the scales multiplied in; they are constant over `rows` x 128 elements.
+// With the scales multiplied in; they are constant over `rows` x 128 elements, or all of a row's.
 std::vector<double> scaled(const Tensor& tensor, const Tensor& scale, int64_t rows, int64_t k) {
   std::vector<double> values = widened(tensor);
   if (!scale.defined()) {
@@ -112,11 +121,27 @@ std::vector<double> scaled(const Tensor& tensor, const Tensor& scale, int64_t ro
   const int64_t groups = rows == 1 ? 1 : tensor.dim(0);
   const int64_t per_group = tensor.numel() / k / groups;
   const int64_t scale_rows = (per_group + rows - 1) / rows;
+  const int64_t blocks = scale.shape().back();
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     const int64_t row = i / k % per_group;
     const int64_t group = i / k / per_group;
-    const int64_t at = (group * scale_rows + row / rows) * blocks_of(k) + i % k / kBlock;
+    const int64_t block = blocks > 1 ? i % k / kBlock : 0;
+    const int64_t at = (group * scale_rows + row / rows) * blocks + block;
     values[static_cast<size_t>(i)] *= static_cast<double>(scale.data<float>()[at]);
+  }
+  return values;
+}
+
+std::vector<double> scaled_weights(const Problem& p, const GroupedGemm& host) {
+  if (p.scale_block == 0) {
+    return scaled(host.b, host.b_scale, kBlock, p.k);
+  }
+  std::vector<double> values = widened(host.b);
+  for (int64_t i = 0; i < host.b.numel(); ++i) {
+    const int64_t group = i / p.k / p.n;
+    const int64_t block = i % p.k / p.scale_block;
+    const int64_t at = (group * host.b_scale.dim(1) + block) * p.n + i / p.k % p.n;
+    values[static_cast<size_t>(i)] *= static_cast<double>(host.b_scale.data<float>()[at]);
   }
   return values;
 }
@@ -147,7 +172,7 @@ Tensor run_on_gpu(const GroupedGemm& host,
 
 void expect_products(const Problem& p, const GroupedGemm& host, const Tensor& out) {
   const std::vector<double> a = scaled(host.a, host.a_scale, 1, p.k);
-  const std::vector<double> b = scaled(host.b, host.b_scale, kBlock, p.k);
+  const std::vector<double> b = scaled_weights(p, host);
   // What the tensor core may drop of a sum: bits below 2^-23 of it each time for bf16; of 128 fp8
   // products, below 2^-13 four times.
   const double dropped = p.dtype == DType::kBF16 ? 0x1p-17 : 0x1p-11;
@@ -191,6 +216,11 @@ void expect_products(const Problem& p, const GroupedGemm& host, const Tensor& ou
   }
 }
 
+// Such as end with a stage of the kernel, and such as end within one.
+std::vector<int64_t> scale_blocks(DType dtype) {
+  return dtype == DType::kBF16 ? std::vector<int64_t>{0, 128, 96} : std::vector<int64_t>{0};
+}
+
 class Sm90GroupedGemmTest : public GpuTest {
  protected:
   void SetUp() override {
@@ -200,7 +230,15 @@ class Sm90GroupedGemmTest : public GpuTest {
     }
   }
 
-  void check(const Problem& p, uint32_t seed, int num_sms = 0) {
+  void check(Problem p, uint32_t seed, int num_sms = 0) {
+    for (const int64_t block : scale_blocks(p.dtype)) {
+      p.scale_block = block;
+      check_one(p, seed, num_sms);
+    }
+  }
+
+ private:
+  void check_one(const Problem& p, uint32_t seed, int num_sms) {
     const GroupedGemm host = make_operands(p, seed);
     const Tensor out = run_on_gpu(host, Stream::cuda(0), num_sms);
     expect_products(p, host, out);
@@ -278,8 +316,7 @@ TEST_F(Sm90GroupedGemmTest, RandomGroups) {
 
 // The same rows in groups of other sizes, with the same weights: other tiles, other neighbours.
 TEST_F(Sm90GroupedGemmTest, ARowDoesNotDependOnItsPlace) {
-  for (const DType dtype : kFormats) {
-    const Problem whole{dtype, DType::kF32, 320, 640, {513}, 0, 0, true};
+  const auto same_wherever = [](const Problem& whole) {
     const GroupedGemm one = make_operands(whole, 50);
     const Tensor expected = run_on_gpu(one, Stream::cuda(0));
     const std::vector<int> sizes = {1, 37, 0, 64, 128, 3, 65, 215};
@@ -301,7 +338,12 @@ TEST_F(Sm90GroupedGemmTest, ARowDoesNotDependOnItsPlace) {
     for (int64_t i = 0; i < out.numel(); ++i) {
       differing += out.data<float>()[i] != expected.data<float>()[i] ? 1 : 0;
     }
-    EXPECT_EQ(differing, 0) << name(dtype) << ", of " << out.numel();
+    EXPECT_EQ(differing, 0) << to_string(whole) << ", of " << out.numel();
+  };
+  for (const DType dtype : kFormats) {
+    for (const int64_t block : scale_blocks(dtype)) {
+      same_wherever({dtype, DType::kF32, 320, 640, {513}, 0, 0, true, block});
+    }
   }
 }
 
@@ -436,9 +478,13 @@ TEST_F(Sm90GroupedGemmTest, ActivatesAsAKernelOfItsOwn) {
   for (const DType dtype : kFormats) {
     const auto check_both = [&](Problem p) {
       p.dtype = dtype;
-      check_activated(p, seed += 10, false);
-      p.has_bias = true;
-      check_activated(p, seed += 10, true);
+      for (const int64_t block : scale_blocks(dtype)) {
+        p.scale_block = block;
+        p.has_bias = false;
+        check_activated(p, seed += 10, false);
+        p.has_bias = true;
+        check_activated(p, seed += 10, true);
+      }
     };
     for (const int rows : {1, 31, 33, 64, 65, 128, 129, 256}) {
       check_both({.n = 512, .k = 256, .rows = {rows}});
@@ -463,6 +509,13 @@ TEST_F(Sm90GroupedGemmTest, WhatItCannotActivateIsRefused) {
   EXPECT_EQ(refusal(DType::kBF16, DType::kF32, 256), "activated out is f32, of a in bf16");
   EXPECT_EQ(refusal(DType::kBF16, DType::kF8E4M3, 256), "activated out is f8e4m3, of a in bf16");
   EXPECT_EQ(refusal(DType::kF8E4M3, DType::kBF16, 256), "activated out is bf16, of a in f8e4m3");
+}
+
+TEST_F(Sm90GroupedGemmTest, ScalesOfOddBlocksAreRefused) {
+  Problem p{DType::kBF16, DType::kF32, 128, 192, {4}};
+  p.scale_block = 48;
+  EXPECT_EQ(sm90_grouped_gemm_supports(on_gpu(make_operands(p, 1), Stream::cuda(0))).reason,
+            "scales of 48 columns of K, not of a multiple of 32");
 }
 
 TEST_F(Sm90GroupedGemmTest, SizesAreReadWhenAGraphRuns) {

@@ -15,11 +15,14 @@ namespace moebius::cuda {
 
 struct GroupedGemm {
   Tensor a;  // [M, K], sorted by group; or batched [G, max_rows, K]: bf16, f8e4m3 or int8
-  // f32.  f8e4m3: [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  int8: [M, 1] or [G,
-  // max_rows, 1]; one per group [G, 1, 1], or one for all [1, 1].
+  // f32.  f8e4m3: [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  Else [M, 1] or [G,
+  // max_rows, 1]; one per group [G, 1, 1], or one for all [1, 1]; of bf16 optional.
   Tensor a_scale;
-  Tensor b;        // [G, N, K] of a's dtype
-  Tensor b_scale;  // f8e4m3: f32 [G, ceil(N / 128), ceil(K / 128)]
+  Tensor b;  // [G, N, K] of a's dtype
+  // f32.  f8e4m3: [G, ceil(N / 128), ceil(K / 128)].  bf16, optional: [G, ceil(K / block), N];
+  // sums of a block are multiplied by it and added up in f32.
+  Tensor b_scale;
+  int64_t scale_block = 0;  // of b_scale of bf16, a multiple of 32
   // f32 [G, N] or [G, 1]: sums are multiplied by it before rounding.  Of int8; else optional.
   Tensor column_scale;
   Tensor bias;  // f32 [G, N], added after that; optional

@@ -199,6 +199,85 @@ __device__ __forceinline__ void multiply_small(Ring<Config>& ring,
   }
 }
 
+// Of bf16 with scales that change along K: products of kStepElements of K, scaled and added up
+// here. D is transposed, for large tiles, too: a thread then has four columns, and as many scales,
+// instead of 64.  For the rest see multiply_fp8.
+template <typename Config, int kRows, int kStepElements>
+__device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
+                                                int blocks,
+                                                const Place& at,
+                                                float (&sums)[2][kRows / 2]) {
+  constexpr int kElements = 16;  // of K, of an instruction
+  constexpr int kPerStage = Config::kBlockElements / kElements;
+  constexpr int kPerStep = kStepElements / kElements;
+  constexpr int kStagesAtOnce = kPerStep > kPerStage ? kPerStep / kPerStage : 1;
+  constexpr int kParts = kStagesAtOnce * kPerStage / kPerStep;
+  // As descriptors count.
+  constexpr int kHalf = kBoxBytesB / 16;
+  constexpr int kStage = kStageBytes / 16;
+  // Stages at once are neighbours.  REQUIRES: `blocks` is a multiple of them.
+  static_assert(Config::kStages % kStagesAtOnce == 0);
+  const int column = column_in_box(at) + column_in_four(at, 0);
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) {
+    sums[0][i] = 0.0f;
+    sums[1][i] = 0.0f;
+  }
+  ring.await_full();
+  for (int block = 0; block < blocks; block += kStagesAtOnce) {
+    const uint32_t rows = ptx::wgmma_descriptor_low(ring.a());
+    const uint32_t columns = ptx::wgmma_descriptor_low(ring.b() + at.warpgroup * 64 * kBlockBytes);
+    const int in_use = ring.stage;
+#pragma unroll
+    for (int i = 1; i < kStagesAtOnce; ++i) {
+      ring.await_full(in_use + i);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const bool is_last = half == 1 && part == kParts - 1;
+        float products[kRows / 2];
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < kPerStep; ++i) {
+          const int stage = (part * kPerStep + i) / kPerStage;
+          const uint32_t step = stage * kStage + 2 * ((part * kPerStep + i) % kPerStage);
+          ptx::Wgmma<kRows>::bf16(products, ptx::wgmma_descriptor(columns + half * kHalf + step),
+                                  ptx::wgmma_descriptor(rows + step), i != 0);
+          if (i % kPerStage == kPerStage - 1 || i == kPerStep - 1) {
+            ptx::wgmma_commit();
+          }
+        }
+        const float scales[2] = {ring.column_scale(part, half * kBoxRowsB + column),
+                                 ring.column_scale(part, half * kBoxRowsB + column + 2)};
+        if (is_last) {
+          if constexpr (kStagesAtOnce > 1) {
+            ptx::wgmma_wait<1>();
+            ring.release(in_use);
+          }
+#pragma unroll
+          for (int i = 0; i < kStagesAtOnce; ++i) {
+            ring.advance();
+          }
+          if (block + kStagesAtOnce < blocks) {
+            ring.await_full();
+          }
+        }
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_pin(products);
+        if (is_last) {
+          ring.release(in_use + kStagesAtOnce - 1);
+        }
+#pragma unroll
+        for (int i = 0; i < kRows / 2; ++i) {
+          sums[half][i] = __fmaf_rn(products[i], scales[i / 2 % 2], sums[half][i]);
+        }
+      }
+    }
+  }
+}
+
 // The warps of both consumer warpgroups.
 template <typename Config>
 class Consumer {
@@ -218,6 +297,8 @@ class Consumer {
       if (work.is_small == 0) {
         if constexpr (Config::kIsInt8) {
           exact_tile(work);
+        } else if constexpr (Config::kIsScaled) {
+          small_tile<kTileRows>(work);
         } else {
           large_tile(work);
         }
@@ -242,6 +323,9 @@ class Consumer {
       multiply_fp8(ring_, blocks_, at_, sums);
     } else {
       multiply_large(ring_, blocks_, at_, sums);
+      if (args_.a_scale != nullptr) {
+        apply_rows(args_, at_, work, sums);
+      }
     }
     if (args_.column_scale != nullptr) {
       apply_columns<Config>(args_, args_.column_scale, args_.column_step, at_, work, sums,
@@ -257,15 +341,32 @@ class Consumer {
     }
   }
 
+  // Of kRows rows at most, with D transposed.
   template <int kRows>
   __device__ __forceinline__ void small_tile(const Work& work) {
     float sums[2][kRows / 2];
     if constexpr (Config::kIsInt8) {
       int32_t exact[2][kRows / 2];
       multiply_small<Config, kRows>(ring_, blocks_, at_, exact);
-      scale_small_rows<kRows>(args_, at_, work, exact, sums);
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) {
+        sums[0][i] = static_cast<float>(exact[0][i]);
+        sums[1][i] = static_cast<float>(exact[1][i]);
+      }
+    } else if constexpr (Config::kIsScaled) {
+      constexpr int kStage = Config::kBlockElements;
+      if (args_.scale_block % (2 * kStage) == 0 && args_.k % (2 * kStage) == 0) {
+        multiply_scaled<Config, kRows, 2 * kStage>(ring_, blocks_, at_, sums);
+      } else if (scale_parts<Config>(args_) == 1) {
+        multiply_scaled<Config, kRows, kStage>(ring_, blocks_, at_, sums);
+      } else {
+        multiply_scaled<Config, kRows, kScaleStep>(ring_, blocks_, at_, sums);
+      }
     } else {
       multiply_small<Config, kRows>(ring_, blocks_, at_, sums);
+    }
+    if (!Config::kIsFp8 && args_.a_scale != nullptr) {
+      apply_small_rows<kRows>(args_, at_, work, sums);
     }
     if (args_.column_scale != nullptr) {
       apply_small_columns<Config, kRows>(args_, args_.column_scale, args_.column_step, at_, work,

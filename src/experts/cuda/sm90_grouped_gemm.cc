@@ -91,10 +91,10 @@ CUtensorMap map_of_b(const Tensor& b, int64_t k) {
                       {b.numel() / k / kInOrder, kInOrder * k, sm90::kBoxRowsB / kInOrder}});
 }
 
-std::optional<sm90::Operands> operands_of(DType dtype) {
-  switch (dtype) {
+std::optional<sm90::Operands> operands_of(const GroupedGemm& gemm) {
+  switch (gemm.a.dtype()) {
     case DType::kBF16:
-      return sm90::Operands::kBF16;
+      return gemm.b_scale ? sm90::Operands::kScaledBF16 : sm90::Operands::kBF16;
     case DType::kF8E4M3:
       return sm90::Operands::kF8E4M3;
     case DType::kI8:
@@ -140,7 +140,7 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
     return Support::no(fmt::format("{} is of architecture {}.{}, not 9.0",
                                    to_string(gemm.a.device()), gpu.major, gpu.minor));
   }
-  const auto operands = operands_of(dtype);
+  const auto operands = operands_of(gemm);
   if (!operands || gemm.b.dtype() != dtype) {
     return Support::no(fmt::format("a is {} and b is {}, not both bf16, f8e4m3 or int8",
                                    name(dtype), name(gemm.b.dtype())));
@@ -153,6 +153,10 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
   }
   if (dtype == DType::kI8 && gemm.b.dim(2) > kMaxS8Depth) {
     return Support::no(fmt::format("K {} of int8 is more than {}", gemm.b.dim(2), kMaxS8Depth));
+  }
+  if (operands == sm90::Operands::kScaledBF16 && gemm.scale_block % sm90::kScaleStep != 0) {
+    return Support::no(fmt::format("scales of {} columns of K, not of a multiple of {}",
+                                   gemm.scale_block, sm90::kScaleStep));
   }
   const auto result = result_of(gemm);
   if (!result || !sm90::can_launch(*operands, *result)) {
@@ -181,7 +185,7 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
                                      gemm.b.dim(dim), kMultiple));
     }
   }
-  for (const Tensor& tensor : {gemm.a, gemm.b, gemm.bias, gemm.out}) {
+  for (const Tensor& tensor : {gemm.a, gemm.b, gemm.b_scale, gemm.bias, gemm.out}) {
     if (tensor.defined() && reinterpret_cast<uintptr_t>(tensor.raw()) % kAlignment != 0) {
       return Support::no(fmt::format("a tensor is not {}-byte aligned", kAlignment));
     }
@@ -209,7 +213,8 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.b = map_of_b(gemm.b, k);
   args.a_scale = data_or_null<const float>(gemm.a_scale);
   args.b_scale = data_or_null<const float>(gemm.b_scale);
-  if (gemm.a.dtype() == DType::kI8) {
+  args.scale_block = static_cast<int>(std::min(gemm.scale_block, k));
+  if (gemm.a_scale && gemm.a.dtype() != DType::kF8E4M3) {
     const int dims = gemm.a_scale.num_dims();
     const bool has_rows = gemm.a_scale.dim(dims - 2) > 1;
     args.a_row_step = has_rows ? 1 : 0;
@@ -230,7 +235,7 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.n = static_cast<int>(n);
   args.k = static_cast<int>(k);
   const int sms = num_sms(index);
-  sm90::launch(args, *operands_of(gemm.a.dtype()), *result_of(gemm),
+  sm90::launch(args, *operands_of(gemm), *result_of(gemm),
                gemm.num_sms > 0 ? std::min(gemm.num_sms, sms) : sms, index,
                as_stream(on.native_handle()));
 }

@@ -36,6 +36,8 @@ void launch(const Args& args,
     switch (operands) {
       case Operands::kBF16:
         return run(Config<Operands::kBF16, Out>{});
+      case Operands::kScaledBF16:
+        return run(Config<Operands::kScaledBF16, Out>{});
       case Operands::kF8E4M3:
         return run(Config<Operands::kF8E4M3, Out>{});
       case Operands::kInt8:
@@ -48,7 +50,9 @@ void launch(const Args& args,
     case Result::kBF16:
       return run_any(BFloat16{});
     case Result::kActivatedBF16:
-      return run(Config<Operands::kBF16, BFloat16, true>{});
+      return operands == Operands::kScaledBF16
+                 ? run(Config<Operands::kScaledBF16, BFloat16, true>{})
+                 : run(Config<Operands::kBF16, BFloat16, true>{});
     case Result::kActivatedF8E4M3:
       return run(Config<Operands::kF8E4M3, F8E4M3, true>{});
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "experts/cuda/sm90_schedule.h"
+#include "quant/decoded_room.h"
 
 namespace moebius::cuda::sm90 {
 
@@ -23,7 +24,11 @@ inline constexpr int kMaxGroups = 1024;
 // lane l has columns 2 l + i of every eight in D, see wgmma.cuh.
 inline constexpr int kColumnsInOrder = 32;
 
-enum class Operands : uint8_t { kBF16, kF8E4M3, kInt8 };
+// Scaled: b has scales for groups of k.
+enum class Operands : uint8_t { kBF16, kScaledBF16, kF8E4M3, kInt8 };
+
+// Elements of K that share scales of kScaledBF16 come in multiples of this.
+inline constexpr int kScaleStep = quant::kDecodedStep;
 
 // What becomes of the sums.  Activated: N / 2 columns, see GroupedGemm::activates.
 enum class Result : uint8_t { kF32, kBF16, kActivatedBF16, kActivatedF8E4M3 };
@@ -33,9 +38,10 @@ struct Args {
   CUtensorMap a_tiles;  // the same, boxes of kTileRows x kBlockBytes
   // [G N / 32, j, l, i, K] in the letters above, boxes of [kBoxRowsB / 32, 4, 4, 2, kBlockBytes].
   CUtensorMap b;
-  const float* a_scale;
+  const float* a_scale;  // nullptr: none
   const float* b_scale;
-  // Int8: of row r of group g of a it is a_scale[r a_row_step + g a_group_step].
+  int scale_block;  // kScaledBF16: b_scale is [G, ceil(K / scale_block), N]
+  // Not f8e4m3: of row r of group g of a it is a_scale[r a_row_step + g a_group_step].
   int a_row_step;
   int a_group_step;
   const float* column_scale;  // nullptr: none
@@ -58,7 +64,7 @@ struct Args {
 constexpr bool can_launch(Operands operands, Result result) {
   switch (result) {
     case Result::kActivatedBF16:
-      return operands == Operands::kBF16;
+      return operands == Operands::kBF16 || operands == Operands::kScaledBF16;
     case Result::kActivatedF8E4M3:
       return operands == Operands::kF8E4M3;
     default:

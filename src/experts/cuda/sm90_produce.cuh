@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The warps that keep the stages of the grouped GEMM's kernel filled: a thread of one with boxes,
-// in f8e4m3 all of a second one with scales.  Why two: one after the other they take longer than
-// the tensor core does.
+// all of a second one with scales, where stages have any.  Why two: one after the other they take
+// longer than the tensor core does.
 #pragma once
 
+#include "core/cuda/mma.cuh"
 #include "experts/cuda/sm90_shared.cuh"
 
 namespace moebius::cuda::sm90 {
@@ -223,6 +224,51 @@ __device__ __forceinline__ void fill_scales(const Args& args,
       }
       ptx::mbarrier_arrive_after_copies(&shared.full[ring.stage]);
       ring.advance();
+    }
+    items.advance();
+  }
+  ring.await_empty();
+  ptx::mbarrier_arrive(&shared.full[ring.stage]);
+}
+
+// The same for scaled bf16: those of a tile's columns, of one or both parts of a stage.
+template <typename Config>
+__device__ __forceinline__ void fill_column_scales(const Args& args,
+                                                   Shared<Config>& shared,
+                                                   Ring<Config> ring) {
+  constexpr int kVector = 4;
+  static_assert(kBoxRowsB == kWarp * kVector);
+  const int rank = static_cast<int>(ptx::cluster_rank());
+  const int column = static_cast<int>(threadIdx.x) % kWarp * kVector;  // of a box
+  const int parts = scale_parts<Config>(args);
+  const int num_steps = num_blocks<Config>(args) * parts;
+  const int step_elements = Config::kBlockElements / parts;
+  const int64_t groups = (args.k + args.scale_block - 1) / args.scale_block;
+  Items<Config, true> items(args, shared);
+  while (items.exists()) {
+    const Work work = items.item(rank).work;
+    const float* from = args.b_scale + work.group * groups * args.n + column;
+    int left = args.scale_block;  // of K, with these scales
+    for (int step = 0; step < num_steps; ++step) {
+      const int part = parts == 1 ? 0 : step % 2;
+      if (part == 0) {
+        ring.await_empty();
+      }
+#pragma unroll
+      for (int box = 0; box < 2; ++box) {
+        ptx::copy_async_16(&shared.column_scale[ring.stage][part][box * kBoxRowsB + column],
+                           from + box_column<Config>(args, work.column, box),
+                           work.column + box * kBoxRowsB + column < args.n);
+      }
+      left -= step_elements;
+      if (left == 0) {
+        left = args.scale_block;
+        from += args.n;
+      }
+      if (part == parts - 1) {
+        ptx::mbarrier_arrive_after_copies(&shared.full[ring.stage]);
+        ring.advance();
+      }
     }
     items.advance();
   }

@@ -33,6 +33,8 @@ template <Operands kOperands, typename OutType, bool kActivated = false>
 struct Config {
   static constexpr bool kIsFp8 = kOperands == Operands::kF8E4M3;
   static constexpr bool kIsInt8 = kOperands == Operands::kInt8;
+  static constexpr bool kIsScaled = kOperands == Operands::kScaledBF16;
+  static constexpr bool kStagesHaveScales = kIsFp8 || kIsScaled;
   using Out = OutType;
   using Sum = std::conditional_t<kIsInt8, int32_t, float>;  // of the tensor cores
   static constexpr bool kActivates = kActivated;
@@ -41,10 +43,16 @@ struct Config {
   // Of a thread: 168 at launch, 3 warpgroups.
   static constexpr int kConsumerRegisters = 224;
   static constexpr int kProducerRegisters = 56;
-  static constexpr int kBlockElements =
-      kOperands == Operands::kBF16 ? kBlockBytes / 2 : kBlockBytes;
-  static constexpr int kFillingWarps = kIsFp8 ? 2 : 1;  // of a CTA
+  static constexpr int kBlockElements = kIsFp8 || kIsInt8 ? kBlockBytes : kBlockBytes / 2;
+  static constexpr int kFillingWarps = kStagesHaveScales ? 2 : 1;  // of a CTA
 };
+
+// Scales of scaled bf16 along K in a stage.
+template <typename Config>
+__device__ __forceinline__ int scale_parts(const Args& args) {
+  constexpr int kMost = Config::kBlockElements / kScaleStep;
+  return args.scale_block % Config::kBlockElements == 0 ? 1 : kMost;
+}
 
 // What a consumer has to do, from the stage on whose filler says so.
 struct Work {
@@ -61,9 +69,11 @@ struct Shared {
   uint8_t stages[Config::kStages][kStageBytes];  // a, then b
   float a_scale[Config::kStages][Config::kIsFp8 ? kTileRows : 1];
   float b_scale[Config::kStages][2];  // of either half of the columns
-  Work work[Config::kStages];         // of the tile whose first block a stage has
-  uint64_t full[Config::kStages];     // of the bytes of a stage, and of its scales
-  uint64_t empty[Config::kStages];    // of the consumer warps of both CTAs
+  // Of scaled bf16, by scale_parts().
+  float column_scale[Config::kStages][2][Config::kIsScaled ? kTileColumns : 4];
+  Work work[Config::kStages];       // of the tile whose first block a stage has
+  uint64_t full[Config::kStages];   // of the bytes of a stage, and of its scales
+  uint64_t empty[Config::kStages];  // of the consumer warps of both CTAs
   uint64_t item_full[kItemSlots];
   uint64_t item_empty[kItemSlots];  // in rank 0: of all that fill stages
   int items[kItemSlots];
@@ -102,9 +112,10 @@ struct Ring {
     return base + offsetof(Shared<Config>, stages) + stage * kStageBytes;
   }
   __device__ __forceinline__ uint32_t b() const { return a() + kBytesA; }
-  __device__ __forceinline__ uint32_t full() const {
-    return base + offsetof(Shared<Config>, full) + stage * sizeof(uint64_t);
+  __device__ __forceinline__ uint32_t full(int of_stage) const {
+    return base + offsetof(Shared<Config>, full) + of_stage * sizeof(uint64_t);
   }
+  __device__ __forceinline__ uint32_t full() const { return full(stage); }
   __device__ __forceinline__ uint32_t empty(int of_stage) const {
     return base + offsetof(Shared<Config>, empty) + of_stage * sizeof(uint64_t);
   }
@@ -117,13 +128,22 @@ struct Ring {
                           (2 * stage + half) * sizeof(float));
   }
 
+  __device__ __forceinline__ float column_scale(int part, int column) const {
+    return ptx::ld_shared(base + offsetof(Shared<Config>, column_scale) +
+                          ((2 * stage + part) * kTileColumns + column) * sizeof(float));
+  }
+
   __device__ __forceinline__ void advance() {
     if (++stage == Config::kStages) {
       stage = 0;
       parity ^= 1;
     }
   }
-  __device__ __forceinline__ void await_full() const { ptx::mbarrier_wait_parity(full(), parity); }
+  __device__ __forceinline__ void await_full() const { await_full(stage); }
+  // of_stage: in the same round.
+  __device__ __forceinline__ void await_full(int of_stage) const {
+    ptx::mbarrier_wait_parity(full(of_stage), parity);
+  }
   // Of a new barrier the phase before the first counts as complete.
   __device__ __forceinline__ void await_empty() const {
     ptx::mbarrier_wait_parity(empty(stage), parity ^ 1);

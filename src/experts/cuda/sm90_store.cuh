@@ -88,6 +88,19 @@ __device__ __forceinline__ float scale_of_row(const Args& args, const Work& work
                       work.group * args.a_group_step];
 }
 
+// Sums of rows that have a scale.
+__device__ __forceinline__ void apply_rows(const Args& args,
+                                           const Place& at,
+                                           const Work& work,
+                                           float (&sums)[kTileColumns / 2]) {
+  const float scales[2] = {scale_of_row(args, work, row_in_tile(at, 0)),
+                           scale_of_row(args, work, row_in_tile(at, 1))};
+#pragma unroll
+  for (int i = 0; i < kTileColumns / 2; ++i) {
+    sums[i] *= scales[i / 2 % 2];
+  }
+}
+
 // Four lanes store a row's 32 columns; finished(half, block, i): its i-th of a lane's eight.
 template <typename Config, typename Finished>
 __device__ __forceinline__ void store_rows(const Args& args,
@@ -144,10 +157,10 @@ __device__ __forceinline__ void store_exact(const Args& args,
   });
 }
 
-// Of a small tile D is transposed.  A thread has, of the 32 columns of a box that its warp shares
-// with another, the ones at 8 (quad / 2) + 4 (warp % 2) + 2 eight + quad % 2, and of them rows
-// 8 j + 2 lane + i: sums[box][4 j + 2 eight + i].  Two 8 x 8 transpositions give it of row 8 j +
-// quad the four columns at 8 lane + 4 (warp % 2).
+// Of a small tile, and of all of scaled bf16, D is transposed.  A thread has, of the 32 columns of
+// a box that its warp shares with another, the ones at 8 (quad / 2) + 4 (warp % 2) + 2 eight + quad
+// % 2, and of them rows 8 j + 2 lane + i: sums[box][4 j + 2 eight + i].  Two 8 x 8 transpositions
+// give it of row 8 j + quad the four columns at 8 lane + 4 (warp % 2).
 __device__ __forceinline__ int column_in_box(const Place& at) {
   return at.warpgroup * 64 + kColumnsInOrder * (at.warp / 2) + 4 * (at.warp % 2);
 }
@@ -185,10 +198,9 @@ __device__ __forceinline__ void apply_small_columns(const Args& args,
 }
 
 template <int kRows>
-__device__ __forceinline__ void scale_small_rows(const Args& args,
+__device__ __forceinline__ void apply_small_rows(const Args& args,
                                                  const Place& at,
                                                  const Work& work,
-                                                 const int32_t (&exact)[2][kRows / 2],
                                                  float (&sums)[2][kRows / 2]) {
 #pragma unroll
   for (int i = 0; i < kRows / 4; ++i) {
@@ -196,8 +208,8 @@ __device__ __forceinline__ void scale_small_rows(const Args& args,
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
       const int of_row = i / 2 * 4 + 2 * eight + i % 2;
-      sums[0][of_row] = static_cast<float>(exact[0][of_row]) * scale;
-      sums[1][of_row] = static_cast<float>(exact[1][of_row]) * scale;
+      sums[0][of_row] *= scale;
+      sums[1][of_row] *= scale;
     }
   }
 }
