@@ -43,8 +43,8 @@ constexpr ApplyProblem kProblems[] = {
     {"deepseek-v3", 32, 128},     // 32
     {"qwen3-30b-a3b", 16, 4096},  // 2048
 };
-constexpr const char* kSchemes[] = {"none",       "fp8_w8a8",    "int8_w8a8", "int8_w8a16",
-                                    "int4_w4a16", "mxfp4_w4a16", "nvfp4"};
+constexpr const char* kSchemes[] = {"none",       "fp8_w8a8",   "fp8_w8a8_channel", "int8_w8a8",
+                                    "int8_w8a16", "int4_w4a16", "mxfp4_w4a16",      "nvfp4"};
 
 // Every token with its own draw of experts, all equally likely.
 ExpertsInput make_input(const ExpertsDesc& desc, int64_t num_tokens) {

@@ -56,8 +56,9 @@ int64_t inner_workspace(const Deployment& d, int64_t slots, bool is_batched) {
   // Of batched rows it may have to be.
   const bool stores = d.device.is_cuda() && (is_batched || !activates_in_gemm1(d, inner));
   const int64_t gemm1 = stores ? l.w1_rows(inner) * bits(l.dtype) / 8 : 0;
-  return slots * (gemm1 + matrix_bytes(d.formats.activations, l.dtype, 1, inner)) +
-         decoded_bytes(d, most_places(d), inner);
+  const int64_t hidden =
+      matrix_bytes(d.formats.activations, l.dtype, 1, inner) + widened_bytes(d, inner, inner);
+  return slots * (gemm1 + hidden) + decoded_bytes(d, most_places(d), inner);
 }
 
 // And GEMM1's operand or GEMM2's rows, and the output, for `rows` arrived rows.
@@ -68,7 +69,8 @@ int64_t experts_workspace(const Deployment& d, int64_t rows, int64_t slots) {
 // Batched rows are where GEMM1 reads and GEMM2 writes; GPUs have room to encode them all the same.
 int64_t batched_workspace(const Deployment& d, int64_t slots) {
   const bool encodes = d.device.is_cuda() && d.formats.activations;
-  const int64_t operand = encodes ? coded_row_bytes(d) : 0;
+  const int64_t operand =
+      encodes ? coded_row_bytes(d) + widened_bytes(d, d.local_intermediate(), d.layer.hidden) : 0;
   return inner_workspace(d, slots, true) + slots * (operand + row_bytes(d));
 }
 

@@ -14,9 +14,16 @@ namespace {
 constexpr int64_t kBlock = 128;    // of fp8 scales, and the columns of gate in a tile
 constexpr int64_t kMultiple = 64;  // of N and K
 
-// bf16 holds the elements but for a factor of their column.
+// Blocks of a row with scales that stay apart from the elements; 0: the row has one, at most.
+int64_t decoded_blocks(const QuantizeSpec& weights, int64_t k) {
+  const int64_t block = weights.group.col;
+  return block < 1 || quant::scaled_codes_fit_bf16(weights.format) ? 0 : (k + block - 1) / block;
+}
+
+// bf16 holds the elements but for a factor of their column or of blocks of it.
 bool is_exact_in_bf16(const QuantizeSpec& weights) {
-  return quant::scaled_codes_fit_bf16(weights.format) || weights.group.col < 1;
+  return quant::scaled_codes_fit_bf16(weights.format) || weights.group.col < 1 ||
+         weights.group.col % quant::kDecodedStep == 0;
 }
 
 bool has_sizes_of_sm90(const LayerShape& l, int64_t intermediate) {
@@ -41,14 +48,19 @@ GemmKind gemm_kind(const Deployment& d, int64_t intermediate) {
   if (!weights) {
     return GemmKind::kBF16;
   }
+  bool takes_rows = true;
   if (rows && rows->format == QuantFormat::kFp8) {
     const bool has_blocks = rows->group == GroupShape{1, kBlock} &&
                             weights->group == GroupShape{kBlock, kBlock} &&
                             (!l.is_gated || intermediate % kBlock == 0);
-    return has_blocks ? GemmKind::kFp8Blocks : GemmKind::kCoded;
+    if (has_blocks) {
+      return GemmKind::kFp8Blocks;
+    }
+    takes_rows = rows->group.col < 1 && weights->format == QuantFormat::kFp8;
   }
-  return is_exact_in_bf16(*weights) && has_sizes_of_sm90(l, intermediate) ? GemmKind::kDecoded
-                                                                          : GemmKind::kCoded;
+  return takes_rows && is_exact_in_bf16(*weights) && has_sizes_of_sm90(l, intermediate)
+             ? GemmKind::kDecoded
+             : GemmKind::kCoded;
 }
 
 bool activates_in_gemm1(const Deployment& d, int64_t intermediate) {
@@ -61,13 +73,22 @@ bool activates_in_gemm1(const Deployment& d, int64_t intermediate) {
   return kind == GemmKind::kFp8Blocks || (stores_bf16 && !d.formats.activations);
 }
 
+int64_t widened_bytes(const Deployment& d, int64_t intermediate, int64_t elements) {
+  const auto& rows = d.formats.activations;
+  const bool widens = d.device.is_cuda() && rows && rows->format == QuantFormat::kFp8 &&
+                      gemm_kind(d, intermediate) == GemmKind::kDecoded;
+  return widens ? elements : 0;
+}
+
 int64_t decoded_bytes(const Deployment& d, int64_t num_experts, int64_t intermediate) {
   if (!d.device.is_cuda() || gemm_kind(d, intermediate) != GemmKind::kDecoded) {
     return 0;
   }
   const LayerShape& l = d.layer;
-  return std::max(quant::decoded_bytes(num_experts, l.w1_rows(intermediate), l.hidden),
-                  quant::decoded_bytes(num_experts, l.hidden, intermediate));
+  const auto of_matrix = [&](int64_t n, int64_t k) {
+    return quant::decoded_bytes(num_experts, n, k, decoded_blocks(*d.formats.weights, k));
+  };
+  return std::max(of_matrix(l.w1_rows(intermediate), l.hidden), of_matrix(l.hidden, intermediate));
 }
 
 }  // namespace moebius::plan

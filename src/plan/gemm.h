@@ -16,7 +16,7 @@ enum class GemmKind : uint8_t {
   kBF16,
   kFp8Blocks,  // rows by 1 x 128, weights by 128 x 128
   kInt8,       // rows in int8
-  kDecoded,    // kBF16, of weights that are decoded first
+  kDecoded,    // kBF16, of weights that are decoded first, rows in fp8, too
   kCoded,      // all others
 };
 
@@ -25,6 +25,9 @@ GemmKind gemm_kind(const Deployment& deployment, int64_t intermediate);
 
 // Whether GEMM1 stores activated rows, and codes where those are wanted; of silu, which is assumed.
 bool activates_in_gemm1(const Deployment& deployment, int64_t intermediate);
+
+// Bytes more of `elements` of rows in fp8 where GEMMs take their codes in bf16.
+int64_t widened_bytes(const Deployment& deployment, int64_t intermediate, int64_t elements);
 
 // Scratch for decoded weights of as many experts.
 int64_t decoded_bytes(const Deployment& deployment, int64_t num_experts, int64_t intermediate);

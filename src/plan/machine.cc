@@ -59,10 +59,10 @@ Machine h200() {
   // Means of the grouped GEMM's prefill cases: 801, 776, 750, 660 and 1296, 1204, 1153, 930.
   m.bf16_tflops = {747, "measured"};
   m.fp8_tflops = {1146, "measured"};
-  // Whole experts with 1024 rows each: int8; of int8 and mxfp4 weights with bf16 rows 535 and 510,
-  // nvfp4 352; int4.
-  m.int8_tflops = {1127, "measured"};
-  m.decoded_tflops = {466, "measured"};
+  // Whole experts with 1024 rows each: int8; fp8 per channel 531, int8, int4 and mxfp4 weights with
+  // bf16 rows 530, 492 and 558, nvfp4 524; int4 by mma_gemm.
+  m.int8_tflops = {1161, "measured"};
+  m.decoded_tflops = {527, "measured"};
   m.coded_tflops = {90, "measured"};
   m.row_tile = {128, "kernel"};
   m.weight_gb_per_s = {3910, "measured"};  // its decode cases: 4150, 3930, 3950, 3630

@@ -147,12 +147,14 @@ class Stages {
     if (!activates_in_gemm1(deployment_, inner)) {
       activation =
           static_cast<double>(l.w1_rows(inner)) * element +
-          static_cast<double>(matrix_bytes(deployment_.formats.activations, l.dtype, 1, inner));
+          static_cast<double>(matrix_bytes(deployment_.formats.activations, l.dtype, 1, inner) +
+                              widened_bytes(deployment_, inner, inner));
     }
     if (backend_ == All2AllBackend::kLowLatency) {  // rows are where they belong, sums elsewhere
       return load_.selections * activation;
     }
-    const double gather = 2 * coded_row_;
+    const double gather =
+        2 * (coded_row_ + static_cast<double>(widened_bytes(deployment_, inner, l.hidden)));
     return load_.selections * (gather + activation + row_) + load_.rows * row_;
   }
 

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Room for weights [G, N, K] that are decoded to bf16, some groups at a time: of each N x K
-// elements and an f32 scale per column.  Needs no CUDA: plans count with it, too.
+// elements, an f32 scale per column and, where they change along K, those of `num_blocks` blocks.
+// Needs no CUDA: plans count with it, too.
 #pragma once
 
 #include <algorithm>
@@ -10,17 +11,17 @@
 
 namespace moebius::quant {
 
-// Columns of K that share a scale come in multiples of this.
+// Columns of a block come in multiples of this.
 inline constexpr int64_t kDecodedStep = 32;
 
-constexpr int64_t decoded_group_bytes(int64_t n, int64_t k) {
-  return n * (2 * k + 4);
+constexpr int64_t decoded_group_bytes(int64_t n, int64_t k, int64_t num_blocks) {
+  return n * (2 * k + 4 + 4 * num_blocks);
 }
 
 // As many groups as 512 MiB hold, at least one.
-constexpr int64_t decoded_bytes(int64_t num_groups, int64_t n, int64_t k) {
+constexpr int64_t decoded_bytes(int64_t num_groups, int64_t n, int64_t k, int64_t num_blocks) {
   constexpr int64_t kMostBytes = int64_t{512} << 20;
-  const int64_t bytes = decoded_group_bytes(n, k);
+  const int64_t bytes = decoded_group_bytes(n, k, num_blocks);
   return std::clamp<int64_t>(kMostBytes / bytes, 1, num_groups) * bytes;
 }
 

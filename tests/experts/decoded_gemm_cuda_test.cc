@@ -21,8 +21,8 @@ using testing::random_uniform;
 
 constexpr int64_t kN = 192;
 constexpr int64_t kK = 320;
-const std::vector<int> kRows = {5, 0, 70, 1, 129};  // per group
-constexpr int64_t kMaxRows = 130;
+const std::vector<int> kRows = {5, 0, 300, 70, 1, 129};  // per group
+constexpr int64_t kMaxRows = 301;
 const auto kGroups = static_cast<int64_t>(kRows.size());
 
 Tensor random_bytes(const Shape& shape, DType dtype, int low, int high, uint32_t seed) {
@@ -44,31 +44,76 @@ Tensor weight_codes(QuantFormat format) {
   return random_bytes({kGroups, kN, kK}, storage_dtype(format), 0, 255, 1);
 }
 
+Case make_case(const char* name, QuantFormat format) {
+  Case c;
+  c.name = name;
+  c.w.values = weight_codes(format);
+  c.w.quant.format = format;
+  c.w.gate_rows = kN / 2;
+  return c;
+}
+
+// Codes times scales that bf16 has no room for.
+Case make_grouped(
+    const char* name, QuantFormat format, int64_t group, DType scales, uint32_t seed) {
+  Case c = make_case(name, format);
+  const int64_t blocks = (kK + group - 1) / group;
+  c.w.quant.shape = GroupShape{1, group};
+  c.w.quant.scale = random_uniform({kGroups, kN, blocks}, scales, seed, 0.5f, 2.0f);
+  return c;
+}
+
 std::vector<Case> make_cases() {
-  std::vector<Case> cases(3);
-  Case& mxfp4 = cases[0];
-  mxfp4.name = "mxfp4";
-  mxfp4.w.quant.format = QuantFormat::kMxfp4;
+  std::vector<Case> cases;
+  Case mxfp4 = make_case("mxfp4", QuantFormat::kMxfp4);
   mxfp4.w.quant.scale = random_bytes({kGroups, kN, kK / 32}, DType::kE8M0, 120, 130, 2);
   mxfp4.w.quant.bias = random_uniform({kGroups, kN}, DType::kF32, 3, -2.0f, 2.0f);
-  Case& nvfp4 = cases[1];
-  nvfp4.name = "nvfp4";
-  nvfp4.w.quant.format = QuantFormat::kNvfp4;
+  cases.push_back(mxfp4);
+
+  Case mxfp8 = make_case("mxfp8", QuantFormat::kMxfp8);
+  mxfp8.w.values = random_uniform({kGroups, kN, kK}, DType::kF8E4M3, 1, -400.0f, 400.0f);
+  mxfp8.w.quant.scale = mxfp4.w.quant.scale;
+  cases.push_back(mxfp8);
+
+  Case nvfp4 = make_case("nvfp4", QuantFormat::kNvfp4);
   nvfp4.w.quant.scale = random_bytes({kGroups, kN, kK / 16}, DType::kF8E4M3, 0x28, 0x48, 4);
   nvfp4.w.quant.alpha_or_gscale = random_uniform({kGroups, 2}, DType::kF32, 5, 0.5f, 2.0f);
   nvfp4.a.scales = RowScales::kPerGroup;
   nvfp4.a.scale = random_uniform({kGroups}, DType::kF32, 6, 0.5f, 2.0f);
   nvfp4.a.divides = true;
-  Case& int8 = cases[2];
-  int8.name = "int8 with a scale and a zero point per column";
-  int8.w.quant.format = QuantFormat::kInt8;
+  cases.push_back(nvfp4);
+
+  Case int8 = make_case("int8 with a scale and a zero point per column", QuantFormat::kInt8);
   int8.w.quant.scale = random_uniform({kGroups, kN, 1}, DType::kF32, 7, 0.5f, 2.0f);
   int8.w.quant.zero_point = random_bytes({kGroups, kN, 1}, DType::kU8, 0, 255, 8);
   int8.w.quant.shape = GroupShape{1, -1};
-  for (Case& c : cases) {
-    c.w.values = weight_codes(*c.w.quant.format);
-    c.w.gate_rows = kN / 2;
-  }
+  cases.push_back(int8);
+
+  cases.push_back(make_grouped("int4 by 32", QuantFormat::kInt4, 32, DType::kBF16, 10));
+  cases.push_back(make_grouped("int4 by 128", QuantFormat::kInt4, 128, DType::kF32, 11));
+  Case zero_points =
+      make_grouped("int4 by 64, zero points", QuantFormat::kInt4, 64, DType::kF16, 12);
+  zero_points.w.quant.zero_point = random_bytes({kGroups, kN, kK / 64}, DType::kU8, 0, 15, 13);
+  zero_points.w.quant.bias = random_uniform({kGroups, kN}, DType::kF32, 14, -2.0f, 2.0f);
+  cases.push_back(zero_points);
+  Case int8_groups =
+      make_grouped("int8 by 64, zero points", QuantFormat::kInt8, 64, DType::kBF16, 15);
+  int8_groups.w.quant.zero_point = random_bytes({kGroups, kN, kK / 64}, DType::kU8, 0, 255, 16);
+  cases.push_back(int8_groups);
+
+  Case fp8 = make_case("fp8 per column, rows with scales", QuantFormat::kFp8);
+  fp8.w.values = mxfp8.w.values;
+  fp8.w.quant.scale = int8.w.quant.scale;
+  fp8.w.quant.shape = GroupShape{1, -1};
+  fp8.a.scales = RowScales::kPerRow;
+  cases.push_back(fp8);
+  Case fp8_tensor = fp8;
+  fp8_tensor.name = "fp8 per tensor";
+  fp8_tensor.w.quant.scale = random_uniform({kGroups}, DType::kF32, 17, 0.5f, 2.0f);
+  fp8_tensor.w.quant.shape = GroupShape{-1, -1};
+  fp8_tensor.a.scales = RowScales::kAll;
+  fp8_tensor.a.scale = random_uniform({1}, DType::kF32, 18, 0.5f, 2.0f);
+  cases.push_back(fp8_tensor);
   return cases;
 }
 
@@ -138,6 +183,10 @@ TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {
       ExpertGemm gemm;
       gemm.a = c.a;
       gemm.a.values = there(random_uniform({num_rows, kK}, DType::kBF16, 9, -1.0f, 1.0f));
+      if (c.a.scales == RowScales::kPerRow) {
+        gemm.a.scale = there(random_uniform({num_rows, 1}, DType::kF32, 19, 0.5f, 2.0f));
+        gemm.a.block = kK;
+      }
       gemm.w = &c.w;
       gemm.rows = is_batched ? RowGroups::batched(numbers.data<int32_t>(), kMaxRows, kGroups)
                              : RowGroups::sorted(numbers.data<int32_t>(), kGroups);
@@ -159,14 +208,17 @@ TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {
   }
 }
 
-TEST_F(DecodedGemmTest, WhatIsNotExactInBf16IsNot) {
+TEST_F(DecodedGemmTest, CodesWhoseScalesAreOfFewerThan32AreNotDecoded) {
   WeightOperand int4;
   int4.values = there(weight_codes(QuantFormat::kInt4));
   int4.quant.format = QuantFormat::kInt4;
-  int4.quant.shape = GroupShape{1, 64};
-  int4.quant.scale = room({kGroups, kN, kK / 64}, DType::kF32);
+  int4.quant.shape = GroupShape{1, 16};
+  int4.quant.scale = room({kGroups, kN, kK / 16}, DType::kF32);
   int4.gate_rows = kN;
   EXPECT_EQ(decoded_elements(int4, DType::kBF16), 0);
+  int4.quant.shape = GroupShape{1, 32};
+  int4.quant.scale = room({kGroups, kN, kK / 32}, DType::kF32);
+  EXPECT_GT(decoded_elements(int4, DType::kBF16), 0);
   std::vector<Case> cases = make_cases();
   cases[0].w.values = there(cases[0].w.values);
   EXPECT_GT(decoded_elements(cases[0].w, DType::kBF16), 0);

@@ -90,7 +90,12 @@ TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
       std::max(int64_t{9} * 4096 * (2 * 7168 + 4), int64_t{18} * 7168 * (2 * 2048 + 4));
   const int64_t differs = workspaces("mxfp4_w4a16") - workspaces("none");
   EXPECT_EQ(differs, decoded);
-  EXPECT_LT(workspaces("none"), workspaces("int4_w4a16"));  // which stores GEMM1's rows
+  // Scales by 128 columns beside them: w1 of 8, w2 of 17.
+  const int64_t scaled = std::max(int64_t{8} * 4096 * (2 * 7168 + 4 + 4 * 56),
+                                  int64_t{17} * 7168 * (2 * 2048 + 4 + 4 * 16));
+  EXPECT_EQ(workspaces("int4_w4a16") - workspaces("none"), scaled);
+  // GEMM1's rows are stored where the activation is quantized per token; its codes are in bf16.
+  EXPECT_GT(workspaces("fp8_w8a8_channel"), workspaces("none") + decoded);
 }
 
 #ifdef MOEBIUS_HAVE_CUDA

@@ -26,6 +26,7 @@ constexpr unsigned kAll = 0xffffffffu;
 
 struct Args {
   ActivationArgs activation;  // out: codes
+  bool is_bf16;               // codes of fp8 in bf16
   QuantizeSpec spec;
   float* scale;     // [M, num_groups]
   int group_lanes;  // threads whose vectors share a scale, a power of two up to a warp
@@ -59,6 +60,11 @@ __device__ __forceinline__ void put_codes(const Args& p,
     codes = quant::device::encode_narrow_e4m3(values, factor);
   } else {
     codes = quant::device::encode8_as<kHow>(values, factor);
+  }
+  if (kHow == Encode::kE4M3Divide && p.is_bf16) {
+    quant::device::decode8_as<quant::Code::kE4M3>(codes, values);
+    store8(static_cast<BFloat16*>(p.activation.out) + at, values);
+    return;
   }
   quant::device::store_codes(quant::code_of(kHow), static_cast<uint8_t*>(p.activation.out) + at,
                              codes);
@@ -197,6 +203,7 @@ void activate_to_codes(const ActivationSpec& activation,
   p.activation.out = out.values.raw();
   p.activation.width = static_cast<int>(out.values.dim(1));
   p.activation.in_width = static_cast<int>(input.dim(1));
+  p.is_bf16 = out.values.dtype() == DType::kBF16;
   p.spec = spec;
   p.scale = out.scale.data<float>();
   p.num_groups = static_cast<int>(out.scale.dim(1));

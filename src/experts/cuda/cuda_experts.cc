@@ -72,10 +72,10 @@ class CudaExperts final : public ExpertsBase {
   CudaExperts(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream)
       : ExpertsBase(desc, placed(std::move(weights), stream), stream, "cuda"),
         device_(stream.device()),
-        a1_(weights_.quant.a1, desc_),
-        a2_(weights_.quant.a2, desc_),
         w1_{weights_.w1, weights_.quant.w1, gate_rows(desc_), weights_.quant.a1.alpha_or_gscale},
         w2_{weights_.w2, weights_.quant.w2, desc_.hidden, weights_.quant.a2.alpha_or_gscale},
+        a1_(weights_.quant.a1, desc_, w1_),
+        a2_(weights_.quant.a2, desc_, w2_),
         fuses_activation_(can_fuse_activation()) {}
 
   WeightAndReduceKind weight_and_reduce() const override {
@@ -275,7 +275,7 @@ class CudaExperts final : public ExpertsBase {
     const bool is_coded = input.x.dtype() != desc_.in_dtype;
     const bool codes_first = a1_.active() && !is_coded && !(a1_.needs_groups() && !is_batched());
     if (is_coded) {
-      x = a1_.given(x.values, input.x_scale);
+      x = a1_.given(x.values, input.x_scale, buffers.coded, stream);
     } else if (codes_first) {
       a1_.encode(x.values, is_batched() ? rows : RowGroups::all(x.values.dim(0)), buffers.coded,
                  stream);
@@ -385,10 +385,10 @@ class CudaExperts final : public ExpertsBase {
   }
 
   Device device_;
-  RowCoder a1_;
-  RowCoder a2_;
   WeightOperand w1_;
   WeightOperand w2_;
+  RowCoder a1_;
+  RowCoder a2_;
   bool fuses_activation_;  // GEMM1 activates, and quantizes, as it stores
 };
 

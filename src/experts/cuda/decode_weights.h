@@ -5,20 +5,23 @@
 #pragma once
 
 #include "experts/cuda/expert_gemm.h"
+#include "experts/cuda/grouped_gemm.h"
 
 namespace moebius::cuda {
 
-// Whether every element is a factor of its column times what bf16 holds exactly (but for its
-// subnormals): mx and nvfp4 formats, and codes with one scale per column or more.
+// Whether bf16 holds every element exactly (but for its subnormals), apart from a factor of its
+// column or of at least 32 neighbours in it: mx and nvfp4 formats, and others whose scales are
+// shared by as many.
 bool can_decode_weights(const WeightOperand& w);
 
-// Groups [first, first + out.dim(0)) of gemm.w, those with rows only: out [groups, N, K] bf16, and
-// column_scale f32 [groups, N], by which sums are to be multiplied.  The scales of gemm.a, one per
-// group or one for all, are in it.
+// Blocks of K with factors of their own; 0: the factor is the column's.  REQUIRES: can_decode.
+int64_t decoded_blocks(const WeightOperand& w);
+
+// Groups [first, first + out.b.dim(0)) of gemm.w, those with rows only, to out's b, b_scale (of
+// blocks) and column_scale.  Scales of gemm.a that are not of rows are in the latter.
 void decode_weights(const ExpertGemm& gemm,
                     int64_t first,
-                    const Tensor& out,
-                    const Tensor& column_scale,
+                    const GroupedGemm& out,
                     const Stream& stream);
 
 }  // namespace moebius::cuda

@@ -29,6 +29,19 @@ bool has_block_scales(const ExpertGemm& gemm) {
          desc.scale.num_dims() == 3 && !restarts_within_block;
 }
 
+// Rows [M, C] as GroupedGemm takes them.
+Tensor grouped(const ExpertGemm& gemm, const Tensor& tensor) {
+  const RowGroups& rows = gemm.rows;
+  return rows.counts != nullptr && tensor
+             ? tensor.view({rows.num_groups, rows.max_rows, tensor.dim(1)})
+             : tensor;
+}
+
+// One for all columns, to multiply by.
+bool has_row_scales(const RowOperand& a) {
+  return a.scales == RowScales::kPerRow && a.scale.dim(1) == 1 && !a.divides;
+}
+
 // Sets the scales of int8 operands.  False: they have others than of rows and columns.
 bool set_int8_scales(const ExpertGemm& gemm, GroupedGemm& out) {
   const RowOperand& a = gemm.a;
@@ -47,10 +60,10 @@ bool set_int8_scales(const ExpertGemm& gemm, GroupedGemm& out) {
       out.a_scale = a.scale.view({num_groups, 1, 1});
       break;
     case RowScales::kPerRow:
-      if (a.scale.dim(1) > 1) {
+      if (!has_row_scales(a)) {
         return false;
       }
-      out.a_scale = a.scale;
+      out.a_scale = grouped(gemm, a.scale);
   }
   const quant::ScaleGrid grid = quant::scale_grid(w.values, w.quant, w.gate_rows);
   out.column_scale = w.quant.scale.view({num_groups, w.quant.scale.numel() / num_groups});
@@ -59,14 +72,35 @@ bool set_int8_scales(const ExpertGemm& gemm, GroupedGemm& out) {
 
 // Elements of ExpertGemm::decoded for each of the groups that it has room for.
 int64_t decoded_group(const WeightOperand& w) {
-  return quant::decoded_group_bytes(w.values.dim(1), w.values.dim(2)) / int64_t{sizeof(BFloat16)};
+  return quant::decoded_group_bytes(w.values.dim(1), w.values.dim(2), decoded_blocks(w)) /
+         int64_t{sizeof(BFloat16)};
 }
 
 // Room in gemm.decoded, and nothing that decoded weights cannot say.
 bool decodes(const ExpertGemm& gemm) {
-  return gemm.decoded && gemm.decoded.numel() >= decoded_group(*gemm.w) &&
-         gemm.a.values.dtype() == DType::kBF16 && gemm.a.scales != RowScales::kPerRow &&
-         can_decode_weights(*gemm.w);
+  return gemm.decoded && gemm.a.values.dtype() == DType::kBF16 &&
+         (gemm.a.scales != RowScales::kPerRow || has_row_scales(gemm.a)) &&
+         can_decode_weights(*gemm.w) && gemm.decoded.numel() >= decoded_group(*gemm.w);
+}
+
+// Room for as many groups as fit.
+void set_decoded(const ExpertGemm& gemm, GroupedGemm& out) {
+  const WeightOperand& w = *gemm.w;
+  const int64_t n = w.values.dim(1);
+  const int64_t k = w.values.dim(2);
+  const int64_t blocks = decoded_blocks(w);
+  const int64_t groups = std::min(w.values.dim(0), gemm.decoded.numel() / decoded_group(w));
+  out.b = gemm.decoded.slice(0, groups * n * k).view({groups, n, k});
+  auto* scales = reinterpret_cast<float*>(gemm.decoded.data<BFloat16>() + groups * n * k);
+  const Device device = gemm.decoded.device();
+  out.column_scale = Tensor::borrow(scales, {groups, n}, DType::kF32, device);
+  if (blocks > 0) {
+    out.b_scale = Tensor::borrow(scales + groups * n, {groups, blocks, n}, DType::kF32, device);
+    out.scale_block = quant::scale_grid(w.values, w.quant, w.gate_rows).group_cols;
+  }
+  if (gemm.a.scales == RowScales::kPerRow) {
+    out.a_scale = grouped(gemm, gemm.a.scale);
+  }
 }
 
 // The same GEMM where GroupedGemm can say it; of weights that are decoded, b has room for the first
@@ -81,12 +115,7 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
       return std::nullopt;
     }
   } else if (decodes(gemm)) {
-    const int64_t n = w.values.dim(1);
-    const int64_t k = w.values.dim(2);
-    const int64_t groups = std::min(w.values.dim(0), gemm.decoded.numel() / decoded_group(w));
-    out.b = gemm.decoded.slice(0, groups * n * k).view({groups, n, k});
-    out.column_scale = Tensor::borrow(gemm.decoded.data<BFloat16>() + groups * n * k, {groups, n},
-                                      DType::kF32, gemm.decoded.device());
+    set_decoded(gemm, out);
   } else if (!has_blocks && (gemm.a.scales != RowScales::kNone || w.quant.format)) {
     return std::nullopt;
   }
@@ -96,18 +125,13 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
   const auto borrow = [&](const int32_t* data, int64_t n) {
     return Tensor::borrow(const_cast<int32_t*>(data), {n}, DType::kI32, device);
   };
-  const auto grouped = [&](const Tensor& tensor) {
-    return rows.counts != nullptr && tensor
-               ? tensor.view({num_groups, rows.max_rows, tensor.dim(1)})
-               : tensor;
-  };
-  out.a = grouped(gemm.a.values);
+  out.a = grouped(gemm, gemm.a.values);
   out.bias = w.quant.bias;
-  out.out = grouped(gemm.out);
+  out.out = grouped(gemm, gemm.out);
   out.next_item = gemm.next_item;
   out.num_sms = gemm.max_sms;
   if (has_blocks) {
-    out.a_scale = grouped(gemm.a.scale);
+    out.a_scale = grouped(gemm, gemm.a.scale);
     out.b_scale = w.quant.scale;
   }
   if (rows.counts != nullptr) {
@@ -126,11 +150,13 @@ GroupedGemm groups_of(const GroupedGemm& gemm, int64_t begin, int64_t end) {
   };
   out.b = gemm.b.slice(0, end - begin);
   out.column_scale = gemm.column_scale.slice(0, end - begin);
+  out.b_scale = gemm.b_scale ? gemm.b_scale.slice(0, end - begin) : Tensor();
   cut(out.bias, 0);
   cut(out.group_offsets, 1);
   if (gemm.group_counts) {
     cut(out.group_counts, 0);
     cut(out.a, 0);
+    cut(out.a_scale, 0);
     cut(out.out, 0);
   }
   return out;
@@ -145,7 +171,7 @@ void run_grouped_gemm(const GroupedGemm& grouped, const ExpertGemm& gemm, const 
   const int64_t at_once = grouped.b.dim(0);
   for (int64_t begin = 0; begin < num_groups; begin += at_once) {
     const GroupedGemm part = groups_of(grouped, begin, std::min(begin + at_once, num_groups));
-    decode_weights(gemm, begin, part.b, part.column_scale, stream);
+    decode_weights(gemm, begin, part, stream);
     sm90_grouped_gemm(part, stream);
   }
 }
@@ -188,8 +214,13 @@ int64_t decoded_elements(const WeightOperand& w, DType a) {
     return 0;
   }
   const Tensor& values = w.values;
-  return quant::decoded_bytes(values.dim(0), values.dim(1), values.dim(2)) /
+  return quant::decoded_bytes(values.dim(0), values.dim(1), values.dim(2), decoded_blocks(w)) /
          int64_t{sizeof(BFloat16)};
+}
+
+bool wants_bf16_codes(const WeightOperand& w) {
+  return w.quant.format == QuantFormat::kFp8 && can_decode_weights(w) &&
+         sm90_takes_weights(w.values);
 }
 
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {

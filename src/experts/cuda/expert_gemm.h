@@ -20,7 +20,7 @@ enum class RowScales : uint8_t { kNone, kAll, kPerGroup, kPerRow };
 
 // Rows whose elements stand for value * scale, or value / scale.
 struct RowOperand {
-  Tensor values;  // [M, K]: f32, bf16, f16, f8e4m3 or i8
+  Tensor values;  // [M, K]: f32, bf16, f16, f8e4m3 or i8; bf16 may hold codes of f8e4m3
   Tensor scale;   // f32 [1], [G] or [M, ceil(K / block)], as `scales` says
   RowScales scales = RowScales::kNone;
   int64_t block = 0;  // columns per scale of kPerRow
@@ -49,6 +49,10 @@ struct ExpertGemm {
 // 0: w is read in its codes, with rows of dtype `a`.  Else those of as many groups as 512 MiB hold,
 // at least one's.
 int64_t decoded_elements(const WeightOperand& w, DType a);
+
+// Whether codes of rows in fp8 are better told in bf16: fp8 tensor cores keep 14 bits of a sum,
+// and only scales of blocks end their sums early enough.
+bool wants_bf16_codes(const WeightOperand& w);
 
 // Picks the implementation.
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);
