@@ -45,8 +45,10 @@ struct LoadOptions {
   // quantized; else one of load_quant_schemes(), which applies to routed and shared experts.
   std::string quant = "auto";
   int ep_size = 1, ep_rank = 0;  // which experts to load
-  int tp_size = 1, tp_rank = 0;  // which slice of I (shared experts are whole); biases of w2
-                                 // (summed over the ranks) are zero on all but rank 0
+  // Which slice of I (shared experts are whole); biases of w2 (summed over the ranks) are zero on
+  // all but rank 0.  Groups and scales are those of whole experts, stored or quantized at load: a
+  // cut through blocks is refused.
+  int tp_size = 1, tp_rank = 0;
 };
 
 class Checkpoint {

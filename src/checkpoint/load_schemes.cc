@@ -114,6 +114,11 @@ Tensor make_alphas(const Tensor& global_scale) {
   return alphas.dim(1) == 1 ? alphas.view({alphas.dim(0)}) : alphas;
 }
 
+// One scale for a whole expert, else each half by itself.
+int64_t num_parts_of(const QuantizeSpec& spec, int64_t halves) {
+  return spec.group.is_per_tensor() ? 1 : halves;
+}
+
 // Scales as QuantDesc wants them: [L] per tensor, [L, N] per channel.
 Tensor without_ones(const Tensor& scale, const GroupShape& group) {
   if (group.is_per_tensor()) {
@@ -153,21 +158,29 @@ QuantizeSpec load_weight_spec(const LoadScheme& scheme,
   return spec;
 }
 
+void expect_quantizable(const LoadScheme& scheme,
+                        const QuantizeSpec& spec,
+                        int64_t rows,
+                        int64_t cols,
+                        int64_t halves) {
+  const int64_t part_rows = rows / num_parts_of(spec, halves);
+  const Support support = quantize_supported(spec, part_rows, cols);
+  if (!support) {
+    throw Unsupported(fmt::format("quant {} of an expert's [{}, {}] weight: {}", scheme.name,
+                                  part_rows, cols, support.reason));
+  }
+}
+
 QuantizedWeight allocate_weight(const LoadScheme& scheme,
                                 const QuantizeSpec& spec,
                                 int64_t num_experts,
                                 int64_t rows,
                                 int64_t cols,
                                 int64_t halves) {
+  expect_quantizable(scheme, spec, rows, cols, halves);
   QuantizedWeight result;
-  // One scale for a whole expert, else each half by itself.
-  result.num_parts = spec.group.is_per_tensor() ? 1 : halves;
+  result.num_parts = num_parts_of(spec, halves);
   const int64_t part_rows = rows / result.num_parts;
-  const Support support = quantize_supported(spec, part_rows, cols);
-  if (!support) {
-    throw Unsupported(fmt::format("quant {} of an expert's [{}, {}] weight: {}", scheme.name,
-                                  part_rows, cols, support.reason));
-  }
   const Quantized one = allocate_quantized(spec, part_rows, cols);
   result.values = Tensor::empty({num_experts, rows, cols}, one.values.dtype());
   result.scale = Tensor::empty({num_experts, result.num_parts * one.scale.dim(0), one.scale.dim(1)},

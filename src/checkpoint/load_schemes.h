@@ -26,8 +26,8 @@ struct LoadScheme {
 const LoadScheme& find_load_scheme(const std::string& name,
                                    const std::string& others = "auto, none");
 
-// How w1 and w2 are quantized.  Throws Unsupported where gate and up rows alternate and groups of
-// rows would straddle experts' ends.
+// How w1 and w2 of whole experts are quantized.  Throws Unsupported where gate and up rows
+// alternate and groups of rows would straddle experts' ends.
 QuantizeSpec load_weight_spec(const LoadScheme& scheme,
                               int64_t hidden,
                               int64_t intermediate,
@@ -40,6 +40,11 @@ struct QuantizedWeight {
   Tensor scale;           // [L, ..] as the group says
   Tensor global_scale;    // nvfp4: f32 [L, parts]
 };
+
+// Throws Unsupported naming the scheme where quantize() would refuse a weight [rows, cols], with
+// `halves` as below.
+void expect_quantizable(
+    const LoadScheme& scheme, const QuantizeSpec& spec, int64_t rows, int64_t cols, int64_t halves);
 
 // Uninitialised; `halves`: 2 where w1 holds gate, then up.  Throws Unsupported naming the scheme.
 QuantizedWeight allocate_weight(const LoadScheme& scheme,

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Unquantized weights quantized while they are loaded: one expert at a time per thread, so that the
-// unquantized layer is never in memory as a whole.
+// unquantized layer is never in memory as a whole.  A rank that takes a slice of the intermediate
+// dimension gets the codes and scales that the whole expert has, so groups and blocks are never cut
+// and results do not depend on how experts are spread.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -17,76 +19,163 @@ namespace moebius::checkpoint {
 
 namespace {
 
+// Whether a slice of a row, or of the rows, is quantized by itself as it is within the whole.
+bool slices_stand_alone(const QuantizeSpec& spec) {
+  return spec.group.row > 0 && spec.group.col > 0 && spec.format != QuantFormat::kNvfp4;
+}
+
+// Elements of a dimension that share a scale, as in_units takes them.
+int64_t unit_of(int64_t group) {
+  return group == -1 ? 0 : group;
+}
+
+// rows x cols of a matrix [R, C] to the rows of `to` from `row` on.
+void copy_block(const Tensor& from, Range rows, Range cols, const Tensor& to, int64_t row) {
+  const int64_t bytes = row_bytes(from.dtype(), cols.size());
+  for (int64_t r = rows.begin; r < rows.end; ++r, ++row) {
+    std::memcpy(to[row].bytes(), from[r].bytes() + row_bytes(from.dtype(), cols.begin),
+                static_cast<size_t>(bytes));
+  }
+}
+
 // w1 or w2 of all local experts.
 class WeightQuantizer {
  public:
+  // Pieces of the whole expert, and the parts of them that are kept.
   WeightQuantizer(const ExpertSource& source,
-                  std::vector<Piece> pieces,
+                  const std::vector<Piece>& whole,
+                  std::vector<Piece> kept,
                   const LoadScheme& scheme,
                   const QuantizeSpec& spec,
                   Range experts)
-      : source_(source), pieces_(std::move(pieces)), spec_(spec), experts_(experts) {
-    cols_ = pieces_.front().cols.size();
-    for (const Piece& piece : pieces_) {
-      rows_ += piece.rows.size();
-    }
-    weight_ = allocate_weight(scheme, spec, experts.size(), rows_, cols_,
-                              static_cast<int64_t>(pieces_.size()));
-    dtype_ = source.matrix(experts.begin, pieces_.front().projection, float_part()).dtype;
-    check_sources();
+      : source_(source), kept_(std::move(kept)), scheme_(scheme), spec_(spec), experts_(experts) {
+    dtype_ = source.matrix(experts.begin, whole.front().projection, float_part()).dtype;
+    expect_quantizable(scheme, spec, rows_of(whole), cols_of(whole), num_pieces());
+    check_sources(whole);
+    taken_ = slices_stand_alone(spec) ? kept_ : whole;
+    cuts_ = rows_of(taken_) != rows_of(kept_) || cols_of(taken_) != cols_of(kept_);
+    weight_ = allocate(experts.size(), kept_);
   }
 
   const QuantizedWeight& weight() const { return weight_; }
-  Tensor make_buffer() const { return Tensor::empty({rows_, cols_}, dtype_); }
 
-  // REQUIRES: a buffer nobody else uses.
-  void quantize_expert(int64_t local_expert, const Tensor& buffer, const Stream& stream) const {
+  // What a thread works in.
+  struct Room {
+    Tensor floats;          // [rows, cols] of what is taken
+    QuantizedWeight codes;  // of one expert, where its parts are kept
+  };
+  Room make_room() const {
+    return {Tensor::empty({rows_of(taken_), cols_of(taken_)}, dtype_),
+            cuts_ ? allocate(1, taken_) : QuantizedWeight{}};
+  }
+
+  // REQUIRES: room that nobody else uses.
+  void quantize_expert(int64_t local_expert, const Room& room, const Stream& stream) const {
     int64_t row = 0;
-    for (const Piece& piece : pieces_) {
+    for (const Piece& piece : taken_) {
       const StoredMatrix from =
           source_.matrix(experts_.begin + local_expert, piece.projection, float_part());
-      const Tensor to = buffer.slice(row, row + piece.rows.size());
-      from.copy_to(to.bytes(), row_bytes(dtype_, cols_), piece.rows, piece.cols);
+      const Tensor to = room.floats.slice(row, row + piece.rows.size());
+      from.copy_to(to.bytes(), row_bytes(dtype_, to.dim(1)), piece.rows, piece.cols);
       row += piece.rows.size();
     }
-    const auto part = [this](const Tensor& t, int64_t i) {
-      const int64_t n = t.dim(0) / weight_.num_parts;
-      return t.slice(i * n, (i + 1) * n);
-    };
-    for (int64_t i = 0; i < weight_.num_parts; ++i) {
-      Quantized out;
-      out.values = part(weight_.values[local_expert], i);
-      out.scale = part(weight_.scale[local_expert], i);
-      if (weight_.global_scale.defined()) {
-        out.global_scale = part(weight_.global_scale[local_expert], i);
-      }
-      quantize(part(buffer, i), spec_, out, stream);
+    if (cuts_) {
+      quantize_parts(room.floats, room.codes, 0, stream);
+      keep(room.codes, local_expert);
+    } else {
+      quantize_parts(room.floats, weight_, local_expert, stream);
     }
   }
 
  private:
   static StoredPart float_part() { return {PartRole::kWeight, ".weight", DType::kBF16}; }
 
-  // Every tensor's dtype and shape, before the work starts.
-  void check_sources() const {
+  static int64_t cols_of(const std::vector<Piece>& pieces) { return pieces.front().cols.size(); }
+  static int64_t rows_of(const std::vector<Piece>& pieces) {
+    int64_t rows = 0;
+    for (const Piece& piece : pieces) {
+      rows += piece.rows.size();
+    }
+    return rows;
+  }
+  int64_t num_pieces() const { return static_cast<int64_t>(kept_.size()); }
+
+  QuantizedWeight allocate(int64_t num_experts, const std::vector<Piece>& pieces) const {
+    return allocate_weight(scheme_, spec_, num_experts, rows_of(pieces), cols_of(pieces),
+                           num_pieces());
+  }
+
+  // Every tensor's dtype and shape, and that no block is cut, before the work starts.
+  void check_sources(const std::vector<Piece>& whole) {
+    kept_scales_.resize(kept_.size());
     for (int64_t e = experts_.begin; e < experts_.end; ++e) {
-      for (const Piece& piece : pieces_) {
-        const StoredMatrix from = source_.matrix(e, piece.projection, float_part());
+      for (size_t i = 0; i < kept_.size(); ++i) {
+        const StoredMatrix from = source_.matrix(e, kept_[i].projection, float_part());
         if (from.dtype != dtype_) {
           throw InvalidArgument(fmt::format("{} has dtype {}, others of its layer have {}",
                                             from.label, name(from.dtype), name(dtype_)));
         }
+        const std::string what = fmt::format("{} in {}", from.label, scheme_.name);
+        kept_scales_[i] = {
+            kept_[i].projection,
+            in_units(kept_[i].rows, unit_of(spec_.group.row), whole[i].rows.size(), what),
+            in_units(kept_[i].cols, unit_of(spec_.group.col), whole[i].cols.size(), what)};
       }
     }
   }
 
+  static Tensor part_of(const Tensor& t, int64_t i, int64_t num_parts) {
+    const int64_t n = t.dim(0) / num_parts;
+    return t.slice(i * n, (i + 1) * n);
+  }
+
+  // The rows of `floats` are those of `to`, expert by expert.
+  void quantize_parts(const Tensor& floats,
+                      const QuantizedWeight& to,
+                      int64_t expert,
+                      const Stream& stream) const {
+    for (int64_t i = 0; i < to.num_parts; ++i) {
+      Quantized out;
+      out.values = part_of(to.values[expert], i, to.num_parts);
+      out.scale = part_of(to.scale[expert], i, to.num_parts);
+      if (to.global_scale.defined()) {
+        out.global_scale = part_of(to.global_scale[expert], i, to.num_parts);
+      }
+      quantize(part_of(floats, i, to.num_parts), spec_, out, stream);
+    }
+  }
+
+  // The kept part of an expert's codes, scales and global scales.
+  void keep(const QuantizedWeight& from, int64_t local_expert) const {
+    const Tensor values = weight_.values[local_expert];
+    const Tensor scale = weight_.scale[local_expert];
+    int64_t value_row = 0;
+    for (int64_t i = 0; i < num_pieces(); ++i) {
+      const Piece& kept = kept_[static_cast<size_t>(i)];
+      const Tensor piece = part_of(from.values[0], i, num_pieces());
+      copy_block(piece, kept.rows, kept.cols, values, value_row);
+      value_row += kept.rows.size();
+    }
+    for (int64_t i = 0; i < from.num_parts; ++i) {
+      const Piece& scales = kept_scales_[static_cast<size_t>(i)];
+      const Tensor part = part_of(from.scale[0], i, from.num_parts);
+      copy_block(part, scales.rows, scales.cols, scale, i * (scale.dim(0) / from.num_parts));
+    }
+    if (from.global_scale.defined()) {
+      const Tensor to = weight_.global_scale[local_expert];
+      std::memcpy(to.bytes(), from.global_scale.bytes(), static_cast<size_t>(to.nbytes()));
+    }
+  }
+
   const ExpertSource& source_;
-  std::vector<Piece> pieces_;
+  std::vector<Piece> kept_;
+  std::vector<Piece> kept_scales_;  // the same in scales
+  std::vector<Piece> taken_;        // what is read and quantized: kept, or the whole
+  const LoadScheme& scheme_;
   QuantizeSpec spec_;
   Range experts_;
   DType dtype_ = DType::kBF16;
-  int64_t rows_ = 0;
-  int64_t cols_ = 0;
+  bool cuts_ = false;  // more is taken than is kept
   QuantizedWeight weight_;
 };
 
@@ -104,20 +193,21 @@ ExpertWeights quantize_experts(const ExpertSource& source,
         source.scheme().name));
   }
   const bool is_interleaved = config.activation.interleaved;
-  const QuantizeSpec spec =
-      load_weight_spec(scheme, source.hidden(), slice.intermediate.size(), is_interleaved);
-  const WeightQuantizer w1(source, w1_pieces(source, is_interleaved, slice.intermediate), scheme,
-                           spec, slice.experts);
-  const WeightQuantizer w2(source, w2_pieces(source, slice.intermediate), scheme, spec,
+  const Range whole{0, source.intermediate()};
+  const QuantizeSpec spec = load_weight_spec(scheme, source.hidden(), whole.size(), is_interleaved);
+  const WeightQuantizer w1(source, w1_pieces(source, is_interleaved, whole),
+                           w1_pieces(source, is_interleaved, slice.intermediate), scheme, spec,
                            slice.experts);
+  const WeightQuantizer w2(source, w2_pieces(source, whole), w2_pieces(source, slice.intermediate),
+                           scheme, spec, slice.experts);
   for (const WeightQuantizer* weight : {&w1, &w2}) {
-    std::vector<Tensor> buffers(static_cast<size_t>(stream.num_threads()));
+    std::vector<WeightQuantizer::Room> rooms(static_cast<size_t>(stream.num_threads()));
     parallel_tasks(stream, slice.experts.size(), [&](int64_t local_expert, int thread_idx) {
-      Tensor& buffer = buffers[static_cast<size_t>(thread_idx)];
-      if (!buffer) {
-        buffer = weight->make_buffer();
+      WeightQuantizer::Room& room = rooms[static_cast<size_t>(thread_idx)];
+      if (!room.floats) {
+        room = weight->make_room();
       }
-      weight->quantize_expert(local_expert, buffer, Stream::cpu(1));
+      weight->quantize_expert(local_expert, room, Stream::cpu(1));
     });
   }
 

@@ -40,12 +40,27 @@ TEST(Ranks, EveryBackendPassesTheCheck) {
       {"--tp", "2", "--no-ep"},
       {"--tp", "2", "--dp", "2", "--all2all", "high_throughput"},
       {"--ranks", "1", "--all2all", "high_throughput"},
+      {"--ranks", "2", "--quant", "int4_w4a16"},
+      {"--tp", "2", "--no-ep", "--quant", "int8_w8a16"},
+      {"--tp", "2", "--no-ep", "--quant", "fp8_w8a8_channel"},
+      {"--tp", "2", "--no-ep", "--quant", "fp8_w8a8_tensor"},
+      {"--tp", "2", "--no-ep", "--quant", "mxfp8"},
+      {"--tp", "2", "--no-ep", "--quant", "nvfp4"},
   };
   for (const Words& spread : spreads) {
     Words words = run_words(spread);
     words.push_back("--check");
     const CommandResult result = run_command(words);
     EXPECT_EQ(result.exit_code, 0) << spread[1] << " " << spread.back() << ": " << result.err;
+  }
+}
+
+TEST(Ranks, ShardsThatCutBlocksOfQuantizedWeightsAreRefused) {
+  for (const std::string quant : {"fp8_w8a8", "int4_w4a16"}) {
+    const CommandResult result = run_command(run_words({"--tp", "2", "--no-ep", "--quant", quant}));
+    EXPECT_EQ(result.exit_code, 2) << quant;
+    EXPECT_NE(result.err.find("of 128 cuts through blocks of 128"), std::string::npos)
+        << result.err;
   }
 }
 

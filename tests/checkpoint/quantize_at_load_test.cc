@@ -1,8 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <cstring>
 #include <map>
+#include <nlohmann/json.hpp>
 
+#include "checkpoint/make_model.h"
+#include "checkpoint/presets.h"
 #include "moebius/checkpoint.h"
 #include "moebius/quantize.h"
 #include "tests/checkpoint/checkpoint_testing.h"
@@ -98,31 +102,90 @@ TEST(QuantizeAtLoadOptions, NamesAreUniqueAndDescribed) {
   EXPECT_EQ(schemes.size(), kLimits.size());
 }
 
-TEST(QuantizeAtLoadOptions, EachRankQuantizesItsOwnSlice) {
+// Values of one row of w1 or w2.
+std::vector<float> row_of(const Tensor& w,
+                          const QuantDesc& desc,
+                          const Tensor& gscale,
+                          int64_t expert,
+                          int64_t row,
+                          int64_t gate_rows) {
+  std::vector<float> out(static_cast<size_t>(w.dim(2)));
+  dequantize_weight_rows(w, desc, expert, row, row + 1, gate_rows, out.data(), gscale);
+  return out;
+}
+
+// Every value of every rank's slice is the whole layer's, in every scheme: groups, blocks and
+// scales are chosen before the cut.
+TEST_P(QuantizeAtLoad, EachRankTakesItsSliceOfTheQuantizedWhole) {
   const TempDir dir;
-  make_model("tiny", 1, "none", 3, dir.path());
+  nlohmann::json config = checkpoint::synthetic_config(GetParam(), 1, "none");
+  const bool alternates = config["model_type"] == "gpt_oss";
+  config[config.contains("moe_intermediate_size") ? "moe_intermediate_size" : "intermediate_size"] =
+      512;  // two ranks get two blocks of 128 each
+  checkpoint::write_model(config, GetParam(), 3, dir.path(), int64_t{1} << 40);
   const Checkpoint checkpoint(dir.path());
-  LoadOptions options;
-  options.quant = "int8_w8a8";
-  const MoeLayerWeights whole = checkpoint.load_layer(0, options);
-  options.ep_size = 2;
-  options.ep_rank = 1;
-  options.tp_size = 2;
-  options.tp_rank = 1;
-  const MoeLayerWeights part = checkpoint.load_layer(0, options);
-  ASSERT_EQ(part.experts.w1.shape(), (Shape{8, 128, 256}));
-  // Rows of w1 are whole, so they quantize as before: gate row 64 + n is row n here.
-  for (int64_t n = 0; n < 64; ++n) {
-    EXPECT_EQ(std::memcmp(part.experts.w1[2].slice(n, n + 1).raw(),
-                          whole.experts.w1[10].slice(64 + n, 65 + n).raw(), 256),
-              0);
-    EXPECT_EQ(get_float(part.experts.quant.w1.scale[2], n),
-              get_float(whole.experts.quant.w1.scale[10], 64 + n));
+  const int64_t intermediate = checkpoint.info().intermediate;
+  ASSERT_EQ(intermediate, 512);
+  const int64_t shard = intermediate / 2;
+  for (const QuantSchemeInfo& scheme : load_quant_schemes()) {
+    SCOPED_TRACE(scheme.name);
+    LoadOptions options;
+    options.quant = scheme.name;
+    const ExpertWeights whole = checkpoint.load_layer(0, options).experts;
+    options.ep_size = 2;
+    options.ep_rank = 1;
+    options.tp_size = 2;
+    const int64_t first = checkpoint.info().num_experts / 2;
+    for (options.tp_rank = 0; options.tp_rank < 2; ++options.tp_rank) {
+      const ExpertWeights part = checkpoint.load_layer(0, options).experts;
+      const int64_t begin = options.tp_rank * shard;
+      const auto same = [&](const std::vector<float>& a, const std::vector<float>& b) {
+        return std::memcmp(a.data(), b.data(), b.size() * sizeof(float)) == 0;
+      };
+      for (const int64_t e : {int64_t{0}, part.w1.dim(0) - 1}) {
+        for (int64_t n = 0; n < 2 * shard; n += 17) {
+          const int64_t from =
+              alternates ? 2 * begin + n : n % shard + begin + (n < shard ? 0 : intermediate);
+          const auto expected = row_of(whole.w1, whole.quant.w1, whole.quant.a1.alpha_or_gscale,
+                                       first + e, from, alternates ? 1024 : intermediate);
+          ASSERT_TRUE(same(row_of(part.w1, part.quant.w1, part.quant.a1.alpha_or_gscale, e, n,
+                                  alternates ? 512 : shard),
+                           expected))
+              << "row " << n << " of w1 of rank " << options.tp_rank;
+        }
+        for (int64_t n = 0; n < part.w2.dim(1); n += 19) {
+          const auto full = row_of(whole.w2, whole.quant.w2, whole.quant.a2.alpha_or_gscale,
+                                   first + e, n, whole.w2.dim(1));
+          ASSERT_TRUE(same(
+              row_of(part.w2, part.quant.w2, part.quant.a2.alpha_or_gscale, e, n, part.w2.dim(1)),
+              {full.begin() + begin, full.begin() + begin + shard}))
+              << "row " << n << " of w2 of rank " << options.tp_rank;
+        }
+      }
+    }
   }
-  options.quant = "mxfp4";
-  options.tp_size = 8;
-  options.tp_rank = 0;
-  expect_contains(message_of<Unsupported>([&] { checkpoint.load_layer(0, options); }), "mxfp4");
+}
+
+TEST(QuantizeAtLoadOptions, ACutThroughBlocksIsRefusedAsInStoredWeights) {
+  const TempDir dir;
+  make_model("tiny", 1, "none", 3, dir.path());  // experts of 128
+  const Checkpoint checkpoint(dir.path());
+  const auto refusal = [&](const std::string& quant, int tp_size) {
+    LoadOptions options;
+    options.quant = quant;
+    options.tp_size = tp_size;
+    options.tp_rank = 1;
+    return message_of<InvalidArgument>([&] { checkpoint.load_layer(0, options); });
+  };
+  expect_contains(refusal("fp8_w8a8", 2),
+                  "gate_proj.weight' in fp8_w8a8: the slice [64, 128) of 128 cuts through blocks "
+                  "of 128");
+  // Groups of 128 divide the whole, whatever divides a slice.
+  expect_contains(refusal("int4_w4a16", 2),
+                  "down_proj.weight' in int4_w4a16: the slice [64, 128) of 128 cuts through blocks "
+                  "of 128");
+  expect_contains(refusal("mxfp4", 8), "the slice [16, 32) of 128 cuts through blocks of 32");
+  expect_contains(refusal("nvfp4", 16), "the slice [8, 16) of 128 cuts through blocks of 16");
 }
 
 }  // namespace
