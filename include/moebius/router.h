@@ -46,8 +46,10 @@ using CustomRouting =
 // How one row of logits becomes K ids and weights:
 //   1. s = score(logits), unless score_after_topk (then s = logits)
 //   2. c = s + correction_bias (where given): used to choose, never as a weight
-//   3. num_groups > 1: group score = sum of the two best c of a group (with correction bias) or the
-//      best (without); experts outside the topk_groups best groups are not eligible
+//   3. num_groups > 1, below E and a divisor of it (else 1 group is meant, and config() says so, as
+//      in the kernels named below: plain or biased top-k): group score = sum of the two best c of a
+//      group (with correction bias) or the best (without); experts outside the topk_groups best
+//      groups are not eligible
 //   4. the K best c; ties go to the lower expert id, group ties to the lower group
 //   5. weight = s of the chosen (score_after_topk: scored now; softmax then runs over the K chosen)
 //   6. renormalize: divided by max(their sum, 1e-20); 7. multiplied by routed_scaling_factor
@@ -58,11 +60,11 @@ using CustomRouting =
 // without any eligible group gets ids 0..K-1 with weight 1/K, whatever steps 6 and 7 say.
 struct RouterConfig {
   int64_t num_experts = 0;  // E > 0
-  int64_t topk = 1;         // 1 <= K <= E, and not above topk_groups * E / num_groups
+  int64_t topk = 1;         // 1 <= K <= E, and not above topk_groups * E / num_groups (step 3)
   Scoring scoring = Scoring::kSoftmax;
   bool score_after_topk = false;
   bool renormalize = false;
-  int64_t num_groups = 1;   // divides E
+  int64_t num_groups = 1;   // >= 1; for what does not divide E see step 3
   int64_t topk_groups = 1;  // <= num_groups
   float routed_scaling_factor = 1.0f;
   Simulation simulation = Simulation::kNone;
@@ -76,6 +78,9 @@ struct RouterConfig {
   Device device = {};
 };
 
+// The config as it is computed: one group where step 3 means one.
+RouterConfig with_equal_groups(RouterConfig config);
+
 // On the CPU or the router's device, complete; a router on a GPU keeps copies.
 struct RouterWeights {
   Tensor gate = {};             // [E, H] bf16, f16 or f32; undefined when the caller brings logits
@@ -85,10 +90,10 @@ struct RouterWeights {
 
 class Router {
  public:
-  // Throws InvalidArgument: K > E, groups that do not divide E, shapes, NaN in a weight (named).
-  // Throws Unsupported when no implementation or the one forced by MOEBIUS_ROUTER accepts, for
-  // simulated and custom routing on a GPU, and for LogitSums::kTensorCores elsewhere or with a gate
-  // that is not bf16 or whose H is not a multiple of 8.
+  // Throws InvalidArgument: K > E or more than the groups kept hold, shapes, NaN in a weight
+  // (named). Throws Unsupported when no implementation or the one forced by MOEBIUS_ROUTER accepts,
+  // for simulated and custom routing on a GPU, and for LogitSums::kTensorCores elsewhere or with a
+  // gate that is not bf16 or whose H is not a multiple of 8.
   Router(RouterConfig config, RouterWeights weights);
   ~Router();
   Router(Router&&) noexcept;

@@ -78,15 +78,12 @@ void read_activation(const ConfigFields& fields, ActivationSpec& activation) {
   }
 }
 
-void check_groups(const ConfigFields& fields, const RouterConfig& router) {
-  const int64_t num_groups = router.num_groups;
-  if (router.num_experts % num_groups != 0) {
-    fields.refuse("n_group", fmt::format("a divisor of the {} experts", router.num_experts));
+void settle_groups(const ConfigFields& fields, RouterConfig& router) {
+  if (router.topk_groups > router.num_groups) {
+    fields.refuse("topk_group", fmt::format("at most n_group, {}", router.num_groups));
   }
-  if (router.topk_groups > num_groups) {
-    fields.refuse("topk_group", fmt::format("at most n_group, {}", num_groups));
-  }
-  const int64_t eligible = router.num_experts / num_groups * router.topk_groups;
+  router = with_equal_groups(std::move(router));
+  const int64_t eligible = router.num_experts / router.num_groups * router.topk_groups;
   if (router.topk > eligible) {
     fields.refuse("num_experts_per_tok",
                   fmt::format("at most the {} experts of {} groups", eligible, router.topk_groups));
@@ -137,7 +134,7 @@ ModelConfig parse_model_config(const json& content, const std::string& file) {
   config.router.num_experts = info.num_experts;
   config.router.topk = info.topk;
   config.family->read(fields, config);
-  check_groups(fields, config.router);
+  settle_groups(fields, config.router);
   read_activation(fields, config.activation);
   config.info.dtype = read_dtype(fields);
   if (!config.info.dtype && is_nested) {

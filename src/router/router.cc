@@ -39,13 +39,8 @@ void check(const RouterConfig& config) {
   expect_ge(config.topk, 1, "topk");
   expect_le(config.topk, config.num_experts, "topk");
   expect_ge(config.num_groups, 1, "num_groups");
-  expect(config.num_experts % config.num_groups == 0,
-         fmt::format("num_experts is {}, expected a multiple of num_groups {}", config.num_experts,
-                     config.num_groups));
   expect_ge(config.topk_groups, 1, "topk_groups");
   expect_le(config.topk_groups, config.num_groups, "topk_groups");
-  expect_le(config.topk, config.topk_groups * (config.num_experts / config.num_groups),
-            "topk, against the experts of topk_groups groups,");
   expect(std::isfinite(config.routed_scaling_factor),
          fmt::format("routed_scaling_factor is {}, expected a finite number",
                      config.routed_scaling_factor));
@@ -99,6 +94,9 @@ Tensor on_cpu(const Tensor& tensor, Device device, std::string_view what) {
 
 router::Model make_model(RouterConfig config, const RouterWeights& given) {
   check(config);
+  config = with_equal_groups(std::move(config));
+  expect_le(config.topk, config.topk_groups * (config.num_experts / config.num_groups),
+            "topk, against the experts of topk_groups groups,");
   const RouterWeights weights = {
       on_cpu(given.gate, config.device, "gate"),
       on_cpu(given.bias, config.device, "bias"),
@@ -117,6 +115,13 @@ router::Model make_model(RouterConfig config, const RouterWeights& given) {
 }
 
 }  // namespace
+
+RouterConfig with_equal_groups(RouterConfig config) {
+  if (config.num_experts <= config.num_groups || config.num_experts % config.num_groups != 0) {
+    config.num_groups = config.topk_groups = 1;
+  }
+  return config;
+}
 
 struct Router::State {
   State(RouterConfig config, RouterWeights router_weights)

@@ -86,11 +86,6 @@ const BadConfig kBadConfigs[] = {
      {{"moe_intermediate_size", nullptr}},
      false,
      {"moe_intermediate_size is missing"}},
-    {"GroupsDoNotDivide",
-     "deepseek_v3",
-     {{"n_group", 3}},
-     false,
-     {"n_group is 3", "a divisor of the 4 experts"}},
     {"TopkGroupsAboveGroups",
      "deepseek_v3",
      {{"topk_group", 3}},
@@ -246,6 +241,20 @@ TEST(ConfigForms, TextConfigAndTorchDtypeAreRead) {
   EXPECT_EQ(checkpoint.info().family, "llama4");
   EXPECT_EQ(checkpoint.info().moe_layers, std::vector<int64_t>{1});
   EXPECT_EQ(checkpoint.load_layer(1).config.in_dtype, DType::kF16);
+}
+
+// 4 experts in 3 groups, or in more: a plain or biased top-k, as the kernels do.
+TEST(ConfigForms, GroupsThatAreNotEqualAreNone) {
+  for (const int num_groups : {3, 4, 8}) {
+    const TempDir dir;
+    json config = config_of("deepseek_v3");
+    config.update({{"n_group", num_groups}, {"topk_group", 1}, {"num_experts_per_tok", 3}});
+    checkpoint::write_model(config, "x", 1, dir.path(), 1 << 30);
+    const RouterConfig router = Checkpoint(dir.path()).load_layer(1).router_config;
+    EXPECT_EQ(router.num_groups, 1) << num_groups;
+    EXPECT_EQ(router.topk_groups, 1) << num_groups;
+    EXPECT_EQ(router.topk, 3) << num_groups;
+  }
 }
 
 TEST(ConfigForms, ModeloptFileBesideTheConfigIsRead) {

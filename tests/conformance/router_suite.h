@@ -149,7 +149,9 @@ TEST_P(RouterConformance, SelectsLikeRefWithinGroups) {
                           {64, 64, 8, 8},
                           {160, 8, 3, 6},
                           {256, 8, 4, 8},
-                          {256, 8, 8, 8}}) {
+                          {256, 8, 8, 8},
+                          {60, 8, 2, 20},  // not equal, so none
+                          {16, 32, 2, 16}}) {
     for (const Method& method : kMethods) {
       SCOPED_TRACE(std::string(method.name) + " E " + std::to_string(g.num_experts) + " groups " +
                    std::to_string(g.num_groups));

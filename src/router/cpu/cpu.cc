@@ -269,7 +269,7 @@ class Cpu final : public Impl {
   void mask_groups(float* keys) const {
     float group_score[kMaxExperts];
     const int64_t size = config_.num_experts / config_.num_groups;
-    const bool is_sum_of_two = size > 1 && !model_.correction_bias.empty();
+    const bool is_sum_of_two = !model_.correction_bias.empty();
     for (int64_t g = 0; g < config_.num_groups; ++g) {
       float best = kNegInf, second = kNegInf;
       for (int64_t e = g * size; e < (g + 1) * size; ++e) {

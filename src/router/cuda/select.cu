@@ -136,7 +136,7 @@ __device__ bool mask_groups(const SelectArgs& a,
     }
   }
   __syncwarp();
-  const bool is_sum_of_two = size > 1 && a.correction_bias != nullptr;
+  const bool is_sum_of_two = a.correction_bias != nullptr;
   for (int g = lane; g < a.num_groups; g += kWarp) {
     const float* group = shared.spread + g * (size + 1);
     float best = neg_inf();

@@ -108,8 +108,7 @@ class Ref final : public Impl {
       std::vector<float> best(c.begin() + static_cast<ptrdiff_t>(g * group_size()),
                               c.begin() + static_cast<ptrdiff_t>((g + 1) * group_size()));
       std::sort(best.begin(), best.end(), std::greater<>());
-      const bool is_sum_of_two =
-          num_groups > 1 && group_size() > 1 && !model_.correction_bias.empty();
+      const bool is_sum_of_two = num_groups > 1 && !model_.correction_bias.empty();
       group_score.push_back(is_sum_of_two ? best[0] + best[1] : best[0]);
     }
     std::vector<size_t> order;
