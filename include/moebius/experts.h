@@ -39,12 +39,13 @@ enum class ActivationFormat : uint8_t { kStandard, kBatched };
 std::string_view name(ActivationFormat format);  // "standard", "batched"
 
 enum class Activation : uint8_t {
-  kSilu,       // gated: silu(g) * u
-  kGelu,       // erf; gated: gelu(g) * u
-  kGeluTanh,   // tanh approximation
-  kSwigluOai,  // g' = min(g, limit), u' = clamp(u, -limit, limit): (u' + 1) * g' * sigmoid(alpha
-               // g')
-  kRelu2,      // relu(x)^2, not gated
+  kSilu,        // gated: silu(g) * u
+  kGelu,        // erf; gated: gelu(g) * u
+  kGeluTanh,    // tanh approximation
+  kSwigluOai,   // g' = min(g, limit), u' = clamp(u, -limit, limit):
+                // g' * sigmoid(alpha * g') * (u' + beta); alpha 1, beta 0: silu with clamp_limit
+  kRelu2,       // relu(x)^2, not gated
+  kSwigluStep,  // min(silu(g), limit) * clamp(u, -limit, limit)
 };
 std::string_view name(Activation activation);
 
@@ -53,7 +54,8 @@ struct ActivationSpec {
   bool gated = true;         // w1 holds gate and up
   bool interleaved = false;  // gate and up rows of w1 alternate (gpt-oss) instead of gate, then up
   float alpha = 1.702f;      // swiglu-oai only
-  float limit = 7.0f;        // swiglu-oai only
+  float beta = 1.0f;         // swiglu-oai only
+  float limit = 7.0f;        // swiglu-oai and swiglu-step, above 0
 };
 
 // Output [rows, I] = activation of input [rows, N]; one dtype (f32, bf16, f16), on one device.

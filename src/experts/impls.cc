@@ -52,6 +52,8 @@ std::string_view name(Activation activation) {
       return "swiglu_oai";
     case Activation::kRelu2:
       return "relu2";
+    case Activation::kSwigluStep:
+      return "swiglu_step";
   }
   return "unknown";
 }

@@ -224,8 +224,11 @@ void expect_room(const Tensor& tensor, const Shape& shape, DType dtype, std::str
 }  // namespace
 
 void validate_activation(const ActivationSpec& spec) {
-  const bool needs_gate = spec.kind == Activation::kSwigluOai;
-  expect(spec.gated || !needs_gate, "activation swiglu_oai is not gated, expected gated");
+  const bool clamps = spec.kind == Activation::kSwigluOai || spec.kind == Activation::kSwigluStep;
+  expect(spec.gated || !clamps,
+         fmt::format("activation {} is not gated, expected gated", name(spec.kind)));
+  expect(!clamps || spec.limit > 0.0f,
+         fmt::format("activation {} has limit {}, expected above 0", name(spec.kind), spec.limit));
   expect(!spec.gated || spec.kind != Activation::kRelu2,
          "activation relu2 is gated, expected not gated");
   expect(spec.gated || !spec.interleaved, "activation is interleaved but not gated");

@@ -239,6 +239,9 @@ TEST_P(ExpertsContract, EveryActivation) {
       {.kind = Activation::kGeluTanh, .gated = false},
       {.kind = Activation::kSwigluOai},
       {.kind = Activation::kSwigluOai, .interleaved = true, .alpha = 1.5f, .limit = 1.25f},
+      {.kind = Activation::kSwigluOai, .alpha = 1.0f, .beta = 0.0f, .limit = 1.25f},
+      {.kind = Activation::kSwigluStep, .limit = 0.5f},
+      {.kind = Activation::kSwigluStep, .interleaved = true, .limit = 1.25f},
       {.kind = Activation::kRelu2, .gated = false},
   };
   for (const ActivationSpec& spec : specs) {

@@ -104,6 +104,34 @@ TEST(Activation, SwigluOaiByHand) {
   EXPECT_EQ(get_float(a, 1), get_float(b, 1));
 }
 
+TEST(Activation, SwigluOaiWithAnotherBeta) {
+  // Silu with a clamp: 2 * sigmoid(2) * 0.5 within the limits; 7 * sigmoid(7) * -7 at both.
+  const ActivationSpec clamped = {.kind = Activation::kSwigluOai, .alpha = 1.0f, .beta = 0.0f};
+  EXPECT_NEAR(get_float(apply(clamped, matrix({1, 2}, {2, 0.5})), 0), 0.8807971, kNear);
+  EXPECT_NEAR(get_float(apply(clamped, matrix({1, 2}, {100, -20})), 0), -48.955357, 2e-5);
+  const Tensor silu = apply({}, matrix({1, 2}, {2, 0.5}));
+  EXPECT_NEAR(get_float(apply(clamped, matrix({1, 2}, {2, 0.5})), 0), get_float(silu, 0), kNear);
+  // (0.5 - 2) * 2 * sigmoid(3.404), packed and interleaved.
+  ActivationSpec spec = {.kind = Activation::kSwigluOai, .beta = -2.0f};
+  EXPECT_NEAR(get_float(apply(spec, matrix({1, 2}, {2, 0.5})), 0), -2.9034879, 6e-7);
+  spec.interleaved = true;
+  EXPECT_NEAR(get_float(apply(spec, matrix({1, 4}, {100, -20, 2, 0.5})), 1), -2.9034879, 6e-7);
+}
+
+TEST(Activation, SwigluStepByHand) {
+  const ActivationSpec spec = {.kind = Activation::kSwigluStep, .limit = 1.5f};
+  // silu(2) = 1.7615942 is cut to 1.5, silu(1) = 0.7310586 is not.
+  EXPECT_EQ(get_float(apply(spec, matrix({1, 2}, {2, 0.5})), 0), 0.75f);
+  EXPECT_NEAR(get_float(apply(spec, matrix({1, 2}, {1, 10})), 0), 0.7310586 * 1.5, 2 * kNear);
+  // silu(-1) = -0.26894142, up cut at both ends.
+  EXPECT_NEAR(get_float(apply(spec, matrix({1, 2}, {-1, -10})), 0), 0.26894142 * 1.5, kNear);
+  const Tensor pairs = matrix({1, 4}, {2, 0.5, -1, -10});
+  const Tensor output =
+      apply({.kind = Activation::kSwigluStep, .interleaved = true, .limit = 1.5f}, pairs);
+  EXPECT_EQ(get_float(output, 0), 0.75f);
+  EXPECT_NEAR(get_float(output, 1), 0.26894142 * 1.5, kNear);
+}
+
 TEST(Activation, Relu2ByHand) {
   const Tensor output =
       apply({.kind = Activation::kRelu2, .gated = false}, matrix({1, 3}, {-3, 0, 1.5}));
@@ -112,7 +140,7 @@ TEST(Activation, Relu2ByHand) {
   EXPECT_EQ(get_float(output, 2), 2.25f);
 }
 
-TEST(Activation, SiluRoundsTwiceAndSwigluOaiOnce) {
+TEST(Activation, SiluRoundsTwiceAndTheClampedOnesOnce) {
   int differs = 0;
   for (float gate = 0.25f; gate < 4; gate += 0.25f) {
     for (float up = 1.0078125f; up < 2; up += 0.125f) {
@@ -126,7 +154,10 @@ TEST(Activation, SiluRoundsTwiceAndSwigluOaiOnce) {
       const Tensor oai =
           apply({.kind = Activation::kSwigluOai}, matrix({1, 2}, {gate, up}, DType::kBF16));
       EXPECT_EQ(oai.data<BFloat16>()[0].bits,
-                BFloat16(ref::swiglu_oai(gate, u, 1.702f, 7.0f)).bits);
+                BFloat16(ref::swiglu_oai(gate, u, 1.702f, 1.0f, 7.0f)).bits);
+      const Tensor step =
+          apply({.kind = Activation::kSwigluStep}, matrix({1, 2}, {gate, up}, DType::kBF16));
+      EXPECT_EQ(step.data<BFloat16>()[0].bits, BFloat16(ref::swiglu_step(gate, u, 7.0f)).bits);
     }
   }
   EXPECT_GT(differs, 0) << "no value tells the two roundings from one";
@@ -169,6 +200,10 @@ TEST_P(ActivationOn, AgreesWithTheSpecificationForEverySpecDtypeAndWidth) {
   }
   specs.push_back({.kind = Activation::kSwigluOai, .alpha = 1.5f, .limit = 0.75f});
   specs.push_back({.kind = Activation::kSwigluOai, .interleaved = true});
+  specs.push_back({.kind = Activation::kSwigluOai, .alpha = 1.0f, .beta = 0.0f, .limit = 2.0f});
+  specs.push_back({.kind = Activation::kSwigluOai, .interleaved = true, .beta = 0.25f});
+  specs.push_back({.kind = Activation::kSwigluStep, .limit = 1.25f});
+  specs.push_back({.kind = Activation::kSwigluStep, .interleaved = true});
   specs.push_back({.kind = Activation::kRelu2, .gated = false});
   ExpertProblemMaker maker(5);
   for (const ActivationSpec& spec : specs) {
@@ -233,6 +268,12 @@ TEST_P(ActivationOn, ExtremesAndNan) {
   EXPECT_TRUE(std::isnan(get_float(output, 5)));
   EXPECT_EQ(get_float(output, 6), 0);
   EXPECT_EQ(get_float(output, 7), inf);
+  for (const Activation kind : {Activation::kSwigluOai, Activation::kSwigluStep}) {
+    const Tensor clamped = apply_there({.kind = kind}, matrix({3, 2}, {nan, 1, 1, nan, inf, -inf}));
+    EXPECT_TRUE(std::isnan(get_float(clamped, 0))) << name(kind);
+    EXPECT_TRUE(std::isnan(get_float(clamped, 1))) << name(kind);
+    EXPECT_TRUE(std::isfinite(get_float(clamped, 2))) << name(kind);
+  }
 }
 
 TEST_P(ActivationOn, NoRows) {
@@ -265,6 +306,14 @@ TEST(Activation, RefusalsNameBothValues) {
       std::string::npos);
   EXPECT_NE(refusal({.gated = false, .interleaved = true}, input, input).find("interleaved"),
             std::string::npos);
+  EXPECT_NE(
+      refusal({.kind = Activation::kSwigluStep, .gated = false}, input, input).find("swiglu_step"),
+      std::string::npos);
+  for (const Activation kind : {Activation::kSwigluOai, Activation::kSwigluStep}) {
+    EXPECT_NE(refusal({.kind = kind, .limit = 0.0f}, input, input)
+                  .find(std::string(name(kind)) + " has limit 0, expected above 0"),
+              std::string::npos);
+  }
 }
 
 class ActivationOnGpu : public GpuTest {};

@@ -59,7 +59,19 @@ void swiglu_oai(const CpuKernels& kernels,
   }
   kernels.mul_sigmoid(g, z, out, n);
   for (int64_t i = 0; i < n; ++i) {
-    out[i] = (std::clamp(up[i], -spec.limit, spec.limit) + 1.0f) * out[i];
+    out[i] = (std::clamp(up[i], -spec.limit, spec.limit) + spec.beta) * out[i];
+  }
+}
+
+void swiglu_step(const CpuKernels& kernels,
+                 float limit,
+                 const float* gate,
+                 const float* up,
+                 float* out,
+                 int64_t n) {
+  kernels.mul_sigmoid(gate, gate, out, n);
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = std::min(out[i], limit) * std::clamp(up[i], -limit, limit);
   }
 }
 
@@ -72,6 +84,8 @@ void activate_chunk(const CpuKernels& kernels,
                     int64_t n) {
   if (spec.kind == Activation::kSwigluOai) {
     swiglu_oai(kernels, spec, gate, up, out, n);
+  } else if (spec.kind == Activation::kSwigluStep) {
+    swiglu_step(kernels, spec.limit, gate, up, out, n);
   } else if (spec.kind == Activation::kRelu2) {
     for (int64_t i = 0; i < n; ++i) {
       const float positive = std::max(gate[i], 0.0f);

@@ -25,6 +25,14 @@ __device__ __forceinline__ float times_sigmoid(T, float x, float z) {
   return x * approximate_reciprocal_ftz(1.0f + approximate_exp2_ftz(z * kMinusLog2E));
 }
 
+// std::min(x, limit) and std::clamp(x, -limit, limit), which NaN passes through.
+__device__ __forceinline__ float at_most(float x, float limit) {
+  return limit < x ? limit : x;
+}
+__device__ __forceinline__ float clamped(float x, float limit) {
+  return x < -limit ? -limit : at_most(x, limit);
+}
+
 // act(gate), before any rounding.
 template <typename T>
 __device__ __forceinline__ float activate_gate(Activation kind, float gate) {
@@ -45,10 +53,13 @@ template <typename T>
 __device__ __forceinline__ float activate_one(const ActivationSpec& spec, float gate, float up) {
   switch (spec.kind) {
     case Activation::kSwigluOai: {
-      // Comparisons that NaN passes through, as std::min and std::clamp.
-      const float g = spec.limit < gate ? spec.limit : gate;
-      const float u = up < -spec.limit ? -spec.limit : spec.limit < up ? spec.limit : up;
-      return rounded(T{}, (u + 1.0f) * times_sigmoid(T{}, g, spec.alpha * g));
+      const float g = at_most(gate, spec.limit);
+      const float u = clamped(up, spec.limit);
+      return rounded(T{}, (u + spec.beta) * times_sigmoid(T{}, g, spec.alpha * g));
+    }
+    case Activation::kSwigluStep: {
+      const float g = at_most(times_sigmoid(T{}, gate, gate), spec.limit);
+      return rounded(T{}, g * clamped(up, spec.limit));
     }
     case Activation::kRelu2: {
       const float positive = gate < 0.0f ? 0.0f : gate;

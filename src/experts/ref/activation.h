@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The activations' formulas, with the rounding points of the public vLLM kernels: silu and gelu
-// round act(gate) and then the product; swiglu-oai and relu2 round once.
+// round act(gate) and then the product; swiglu-oai, swiglu-step and relu2 round once.
 #pragma once
 
 #include <algorithm>
@@ -31,10 +31,15 @@ Real gelu_tanh(Real x) {
 }
 
 template <typename Real>
-Real swiglu_oai(Real gate, Real up, Real alpha, Real limit) {
+Real swiglu_oai(Real gate, Real up, Real alpha, Real beta, Real limit) {
   const Real g = std::min(gate, limit);
   const Real u = std::clamp(up, -limit, limit);
-  return (u + Real(1)) * (g / (Real(1) + std::exp(-alpha * g)));
+  return (u + beta) * (g / (Real(1) + std::exp(-alpha * g)));
+}
+
+template <typename Real>
+Real swiglu_step(Real gate, Real up, Real limit) {
+  return std::min(silu(gate), limit) * std::clamp(up, -limit, limit);
 }
 
 // One intermediate value.  `up` is ignored when not gated; `round` takes Real to the nearest value
@@ -49,7 +54,9 @@ Real activate(const ActivationSpec& spec, Real gate, Real up, Round round) {
     case Activation::kGeluTanh:
       return spec.gated ? round(round(gelu_tanh(gate)) * up) : round(gelu_tanh(gate));
     case Activation::kSwigluOai:
-      return round(swiglu_oai(gate, up, Real(spec.alpha), Real(spec.limit)));
+      return round(swiglu_oai(gate, up, Real(spec.alpha), Real(spec.beta), Real(spec.limit)));
+    case Activation::kSwigluStep:
+      return round(swiglu_step(gate, up, Real(spec.limit)));
     case Activation::kRelu2: {
       const Real positive = std::max(gate, Real(0));
       return round(positive * positive);

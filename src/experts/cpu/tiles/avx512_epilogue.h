@@ -104,12 +104,22 @@ inline __m512 activate16(Activation kind, __m512 g) {
   return mul_sigmoid16(g, sigmoid_argument(kind, g));
 }
 
+// Both pass NaN through, which is why the bound is the first operand.
+inline __m512 at_most16(__m512 x, float limit) {
+  return _mm512_min_ps(_mm512_set1_ps(limit), x);
+}
+inline __m512 clamped16(__m512 x, float limit) {
+  return _mm512_max_ps(_mm512_set1_ps(-limit), at_most16(x, limit));
+}
+
 inline __m512 swiglu_oai16(const ActivationSpec& spec, __m512 g, __m512 u) {
-  const __m512 limit = _mm512_set1_ps(spec.limit);
-  g = _mm512_min_ps(limit, g);
-  u = _mm512_max_ps(_mm512_set1_ps(-spec.limit), _mm512_min_ps(limit, u));
+  g = at_most16(g, spec.limit);
   const __m512 act = mul_sigmoid16(g, _mm512_mul_ps(g, _mm512_set1_ps(spec.alpha)));
-  return _mm512_mul_ps(_mm512_add_ps(u, _mm512_set1_ps(1.0f)), act);
+  return _mm512_mul_ps(_mm512_add_ps(clamped16(u, spec.limit), _mm512_set1_ps(spec.beta)), act);
+}
+
+inline __m512 swiglu_step16(const ActivationSpec& spec, __m512 g, __m512 u) {
+  return _mm512_mul_ps(at_most16(mul_sigmoid16(g, g), spec.limit), clamped16(u, spec.limit));
 }
 
 inline void put16(const TileEpilogue& e, std::byte* out, __m512 v) {
@@ -157,6 +167,8 @@ inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right, std::
     put16(e, out + (e.as_f32 ? 64 : 32), activate16(spec.kind, right));
   } else if (spec.kind == Activation::kSwigluOai) {
     put16(e, out, swiglu_oai16(spec, left, right));
+  } else if (spec.kind == Activation::kSwigluStep) {
+    put16(e, out, swiglu_step16(spec, left, right));
   } else {
     put16(e, out, _mm512_mul_ps(round_bf16(activate16(spec.kind, left)), right));
   }
