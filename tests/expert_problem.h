@@ -37,6 +37,7 @@ struct Scheme {
   bool per_token = false;
   bool static_scales = false;  // a1 and a2; nvfp4: global scales
   bool zero_points = false;
+  bool power_of_two_scales = false;  // of activations
 };
 inline void PrintTo(const Scheme& scheme, std::ostream* out) {
   *out << scheme.name;
@@ -56,6 +57,12 @@ inline constexpr Scheme kSchemes[] = {
     {"fp8_channel", QuantFormat::kFp8, QuantFormat::kFp8, WeightScales::kChannel},
     {"fp8_channel_token", QuantFormat::kFp8, QuantFormat::kFp8, WeightScales::kChannel, {}, true},
     {"fp8_block", QuantFormat::kFp8, QuantFormat::kFp8, WeightScales::kBlock, {48, 128}},
+    {.name = "fp8_block_ue8m0",
+     .activation = QuantFormat::kFp8,
+     .weight = QuantFormat::kFp8,
+     .scales = WeightScales::kBlock,
+     .block = {128, 128},
+     .power_of_two_scales = true},
     {"fp8_w8a16", std::nullopt, QuantFormat::kFp8, WeightScales::kChannel},
     {"int8_w8a8_tensor", QuantFormat::kInt8, QuantFormat::kInt8, WeightScales::kTensor},
     {"int8_w8a8_token", QuantFormat::kInt8, QuantFormat::kInt8, WeightScales::kChannel, {}, true},
@@ -85,6 +92,16 @@ inline constexpr Scheme kSchemes[] = {
      .static_scales = true},
     {"nvfp4_w4a16", std::nullopt, QuantFormat::kNvfp4, WeightScales::kGroup, {1, 16}},
 };
+
+// One of kSchemes.
+inline const Scheme& scheme_of(std::string_view name) {
+  for (const Scheme& scheme : kSchemes) {
+    if (scheme.name == name) {
+      return scheme;
+    }
+  }
+  throw InvalidArgument("no scheme " + std::string(name));
+}
 
 // What is asked of an experts object, apart from the sizes.
 struct ExpertCase {
@@ -330,9 +347,12 @@ class ExpertProblemMaker {
 
   static QuantConfig assemble(const Scheme& s, QuantTensors t) {
     const bool blocks = s.scales == WeightScales::kBlock || s.scales == WeightScales::kGroup;
-    return QuantConfig::make(s.activation, s.per_token, s.scales == WeightScales::kChannel,
-                             blocks ? std::optional(s.block) : std::nullopt, std::move(t),
-                             s.weight);
+    QuantConfig config =
+        QuantConfig::make(s.activation, s.per_token, s.scales == WeightScales::kChannel,
+                          blocks ? std::optional(s.block) : std::nullopt, std::move(t), s.weight);
+    config.a1.power_of_two_scale = config.a2.power_of_two_scale = s.power_of_two_scales;
+    config.validate();
+    return config;
   }
 
   std::mt19937_64 random_;

@@ -3,8 +3,9 @@
 //
 // Checkpoint: one MoE layer of a Hugging Face model directory as MoeLayerWeights.
 // Families: mixtral, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3, gpt_oss, llama4, olmoe,
-// glm4_moe.  Weights: bf16, f16, f32, fp8 blocks, compressed-tensors int4 and int8, mxfp4, ModelOpt
-// nvfp4.  Only the layer's tensors are touched, each is copied at most once.
+// glm4_moe.  Weights: bf16, f16, f32, fp8 blocks (activations with f32 or UE8M0 scales),
+// compressed-tensors int4 groups, int8 and fp8 channels, mxfp4, ModelOpt nvfp4.  Only the layer's
+// tensors are touched, each is copied at most once.
 #pragma once
 
 #include <cstdint>

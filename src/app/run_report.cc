@@ -23,10 +23,10 @@ std::string describe(const std::optional<QuantizeSpec>& spec, std::string_view r
   if (spec->group.is_per_tensor()) {
     return text + " per tensor";
   }
-  return text +
-         (spec->group.is_per_token()
+  text += spec->group.is_per_token()
               ? fmt::format(" per {}", row)
-              : fmt::format(" {}x{}", std::max<int64_t>(1, spec->group.row), spec->group.col));
+              : fmt::format(" {}x{}", std::max<int64_t>(1, spec->group.row), spec->group.col);
+  return spec->power_of_two_scale ? text + " with ue8m0 scales" : text;
 }
 
 // One character per expert (or per few of them, 64 in all): its share of the fullest one's rows.

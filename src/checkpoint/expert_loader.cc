@@ -225,6 +225,7 @@ QuantConfig make_quant(const WeightScheme& scheme,
       return QuantConfig::unquantized();
     case WeightFormat::kFp8Block:
       quant = QuantConfig::fp8_w8a8(std::move(tensors), false, false, scheme.block);
+      quant.a1.power_of_two_scale = quant.a2.power_of_two_scale = scheme.has_ue8m0_activations;
       break;
     case WeightFormat::kFp8Channel:
     case WeightFormat::kInt8Channel:

@@ -19,6 +19,10 @@ WeightScheme read_fp8(const ConfigFields& fields) {
   if (fields.string_or("activation_scheme", "dynamic") != "dynamic") {
     fields.unsupported("activation_scheme", "dynamic");
   }
+  const std::string scale_format = fields.string_or("scale_fmt", "float");
+  if (scale_format != "float" && scale_format != "ue8m0") {
+    fields.unsupported("scale_fmt", "float, ue8m0");
+  }
   if (!fields.has("weight_block_size")) {
     fields.unsupported("weight_block_size", "fp8 with [rows, columns] of a block");
   }
@@ -29,7 +33,8 @@ WeightScheme read_fp8(const ConfigFields& fields) {
   return {.format = WeightFormat::kFp8Block,
           .name = "fp8",
           .block = {block[0], block[1]},
-          .quantizes_activations = true};
+          .quantizes_activations = true,
+          .has_ue8m0_activations = scale_format == "ue8m0"};
 }
 
 // Whether activations are quantized per token to `bits` bits of `type`; anything else is refused.

@@ -32,6 +32,7 @@ struct WeightScheme {
   GroupShape block{1, 1};      // fp8: {rows, cols}; int4: {1, group}
   bool is_asymmetric = false;  // int4 with zero points
   bool quantizes_activations = false;
+  bool has_ue8m0_activations = false;  // fp8 blocks: their scales are powers of two
 };
 
 enum class PartRole : uint8_t {

@@ -63,6 +63,13 @@ void validate_activation(const QuantDesc& desc, std::string_view which) {
   }
   expect(!desc.zero_point.defined(),
          fmt::format("{} has zero points: only int4 and int8 weights have them", which));
+  const bool is_fp8_blocks =
+      desc.format == QuantFormat::kFp8 && desc.shape && is_block(*desc.shape);
+  expect(!desc.power_of_two_scale || is_fp8_blocks,
+         fmt::format("{} has power-of-two (UE8M0) scales and is {} in groups of {}: they are of "
+                     "fp8 activations scaled by blocks",
+                     which, desc.format ? name(*desc.format) : "not quantized",
+                     to_string(desc.shape.value_or(GroupShape{}))));
 }
 
 void validate_weight(const QuantDesc& desc, std::string_view which) {
@@ -76,6 +83,10 @@ void validate_weight(const QuantDesc& desc, std::string_view which) {
   expect(!desc.zero_point.defined() || is_integer,
          fmt::format("{} has zero points but is {}: only int4 and int8 weights have them", which,
                      desc.format ? name(*desc.format) : "not quantized"));
+  expect(!desc.power_of_two_scale,
+         fmt::format("{} has power-of-two (UE8M0) scales: they are of fp8 activations scaled by "
+                     "blocks, not of weights",
+                     which));
 }
 
 // The four descs with equal treatment of both layers, as every builder needs them.

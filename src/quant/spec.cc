@@ -137,6 +137,7 @@ std::optional<QuantizeSpec> activation_spec(const QuantDesc& desc) {
     spec.group = *desc.shape;
   } else if (desc.shape) {
     spec.group = {1, desc.shape->col};  // weights have blocks, activations a group per row
+    spec.power_of_two_scale = desc.power_of_two_scale;
   }
   return spec;
 }

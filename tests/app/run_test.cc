@@ -203,6 +203,27 @@ TEST(Run, FailedCheckExitsWithOneAndKeepsTheOutput) {
   EXPECT_TRUE(Safetensors(scratch / "out").contains("output"));
 }
 
+// DeepSeek-V3.1's scale_fmt, on one rank, before rows travel and cast in flight.
+TEST(Run, PowerOfTwoScalesOfACheckpointAreComputedWithAndTold) {
+  const ScratchFolder scratch;
+  const std::string model = scratch / "model";
+  const CommandResult made = run_command(
+      {"make-model", "--preset", "tiny-deepseek-v3", "--quant", "fp8", "--output", model});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  auto config = read_json(model + "/config.json");
+  config["quantization_config"]["scale_fmt"] = "ue8m0";
+  test::write_text(model + "/config.json", config.dump());
+  const std::string file = scratch / "run.json";
+  for (const std::string backend : {"none", "high_throughput", "low_latency"}) {
+    const CommandResult result =
+        run_command({"run", "--model", model, "--ranks", backend == "none" ? "1" : "2", "--all2all",
+                     backend, "--check", "--repeat", "1", "--json", file});
+    ASSERT_EQ(result.exit_code, 0) << backend << ": " << result.err << result.out;
+    EXPECT_EQ(read_json(file)["quantization"]["computed"],
+              "weights fp8 128x128, activations fp8 1x128 with ue8m0 scales");
+  }
+}
+
 TEST(MakeModel, EveryFormatCanBeWrittenAndRun) {
   for (const std::string quant : {"none", "fp8", "int8", "int4", "nvfp4"}) {
     const ScratchFolder scratch;

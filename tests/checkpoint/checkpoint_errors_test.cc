@@ -7,6 +7,7 @@
 
 #include "checkpoint/make_model.h"
 #include "moebius/checkpoint.h"
+#include "moebius/quantize.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 #include "tests/checkpoint/small_models.h"
 
@@ -155,6 +156,11 @@ const BadConfig kBadConfigs[] = {
      quantization({{"activation_scheme", "static"}}),
      true,
      {"activation_scheme is \"static\""}},
+    {"Fp8UnknownScaleFormat",
+     "qwen3_moe_fp8",
+     quantization({{"scale_fmt", "e5m3"}}),
+     true,
+     {"scale_fmt is \"e5m3\"", "ue8m0"}},
     {"Int4ActivationOrder",
      "qwen3_moe_int4",
      group({{"weights", {{"actorder", "group"}}}}),
@@ -254,6 +260,28 @@ TEST(ConfigForms, GroupsThatAreNotEqualAreNone) {
     EXPECT_EQ(router.num_groups, 1) << num_groups;
     EXPECT_EQ(router.topk_groups, 1) << num_groups;
     EXPECT_EQ(router.topk, 3) << num_groups;
+  }
+}
+
+// DeepSeek-V3.1's fp8: activations get scales that are powers of two, weights keep theirs.
+TEST(ConfigForms, ScaleFmtUe8m0IsOfActivations) {
+  for (const auto& [value, is_ue8m0] :
+       std::vector<std::pair<json, bool>>{{"ue8m0", true}, {"float", false}, {nullptr, false}}) {
+    SCOPED_TRACE(value.dump());
+    const TempDir dir;
+    json config = config_of("deepseek_v3_fp8");
+    config["quantization_config"]["scale_fmt"] = value;
+    checkpoint::write_model(config, "x", 1, dir.path(), 1 << 30);
+    const Checkpoint checkpoint(dir.path());
+    const MoeLayerWeights weights = checkpoint.load_layer(1);
+    for (const QuantConfig* q : {&weights.experts.quant, &weights.shared.quant}) {
+      ASSERT_TRUE(activation_spec(q->a1));
+      EXPECT_EQ(activation_spec(q->a1)->power_of_two_scale, is_ue8m0);
+      EXPECT_EQ(activation_spec(q->a2)->power_of_two_scale, is_ue8m0);
+      EXPECT_FALSE(weight_spec(q->w1)->power_of_two_scale);
+    }
+    const MoeLayerWeights plain = checkpoint.load_layer(1, {.quant = "none"});
+    EXPECT_FALSE(plain.experts.quant.a1.power_of_two_scale);
   }
 }
 

@@ -284,7 +284,7 @@ TEST_P(ExpertsContract, OddSizesAroundBlocks) {
       expect_agrees(ExpertProblemMaker(14).make(problem, base_case()), kSchemes[0], impl());
       if (intermediate % 2 == 1) {
         ExpertCase c = base_case();
-        c.scheme = kSchemes[8];  // int8_w8a8_token
+        c.scheme = scheme_of("int8_w8a8_token");
         expect_agrees(ExpertProblemMaker(15).make(problem, c), c.scheme, impl());
       }
     }

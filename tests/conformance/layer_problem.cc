@@ -75,8 +75,8 @@ Tensor pick(const Tensor& tensor, const std::vector<int64_t>& experts, int64_t n
   return picked;
 }
 
-// Batched on one rank, with rows quantized as LowLatencyCast::kFp8 says: by the reciprocal of the
-// scale, where quantize() divides.
+// Batched on one rank, with rows quantized as LowLatencyCast::kFp8 and kFp8Ue8m0 say: by the
+// reciprocal of the scale, where quantize() divides.
 class CastingNoEp final : public PrepareFinalize {
  public:
   CastingNoEp(int64_t max_rows, int64_t num_experts)
@@ -110,9 +110,15 @@ class CastingNoEp final : public PrepareFinalize {
         for (int64_t i = begin; i < begin + kGroup; ++i) {
           amax = std::max(amax, std::fabs(get_float(rows, i)));
         }
-        set_float(result.x_scale, begin / kGroup, amax * (1.0f / 448.0f));
+        float scale = amax * (1.0f / 448.0f);
+        float inverse = 448.0f / amax;
+        if (input.quant->a1.power_of_two_scale) {
+          scale = std::exp2(std::ceil(std::log2(scale)));
+          inverse = 1.0f / scale;
+        }
+        set_float(result.x_scale, begin / kGroup, scale);
         for (int64_t i = begin; i < begin + kGroup; ++i) {
-          set_float(result.x, i, get_float(rows, i) * (448.0f / amax));
+          set_float(result.x, i, get_float(rows, i) * inverse);
         }
       }
     }

@@ -14,15 +14,6 @@
 namespace moebius::experts_suite {
 namespace {
 
-const Scheme& scheme_of(std::string_view name) {
-  for (const Scheme& scheme : kSchemes) {
-    if (scheme.name == name) {
-      return scheme;
-    }
-  }
-  throw InvalidArgument("no scheme " + std::string(name));
-}
-
 constexpr Scheme kDeepSeek = {
     "fp8_block_128", QuantFormat::kFp8, QuantFormat::kFp8, WeightScales::kBlock, {128, 128}};
 

@@ -18,12 +18,8 @@ namespace {
 
 ExpertProblem problem(std::string_view scheme = "unquantized",
                       ActivationFormat format = ActivationFormat::kStandard) {
-  for (const Scheme& s : kSchemes) {
-    if (s.name == scheme) {
-      return ExpertProblemMaker(2).make(kTiny, {.scheme = s, .format = format, .biased = true});
-    }
-  }
-  throw InvalidArgument("no scheme " + std::string(scheme));
+  return ExpertProblemMaker(2).make(
+      kTiny, {.scheme = scheme_of(scheme), .format = format, .biased = true});
 }
 
 std::string error_of(const std::function<void()>& body) {

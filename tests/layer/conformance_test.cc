@@ -25,7 +25,9 @@ struct Refused {
 constexpr Refused kRefused[] = {
     {"fp8_channel_token", "low_latency", "no fp8 scales per token"},
     {"fp8_block/h320", "low_latency", "hidden 320 is not a multiple of 128"},
+    {"fp8_block_ue8m0/h320", "low_latency", "hidden 320 is not a multiple of 128"},
     {"fp8_block/ref_f64", "low_latency", "cannot defer the fp8 cast"},
+    {"fp8_block_ue8m0/ref_f64", "low_latency", "cannot defer the fp8 cast"},
     {"unquantized/weight_on_input", "monolithic", "no router weight to put on its input"},
     {"fp8_tensor/weight_on_input", "monolithic", "no router weight to put on its input"},
     {"fp8_block/weight_on_input", "monolithic", "no router weight to put on its input"},

@@ -179,7 +179,8 @@ std::vector<TransportCase> transport_cases(int64_t num_experts) {
     for (const Scheme& scheme : kSchemes) {
       const std::string_view name = scheme.name;
       if (name != "unquantized" && name != "fp8_tensor" && name != "fp8_tensor_static" &&
-          name != "fp8_block" && name != "int8_w8a8_token" && name != "mxfp8") {
+          name != "fp8_block" && name != "fp8_block_ue8m0" && name != "int8_w8a8_token" &&
+          name != "mxfp8") {
         continue;
       }
       if (kind == Kind::kLowLatency && name == "fp8_tensor_static") {

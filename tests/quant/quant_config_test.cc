@@ -424,6 +424,30 @@ TEST(QuantConfig, ValidateSeesWhatWasFilledByHand) {
   expect_mentions(message_of([&] { config.validate(); }), "a2 has zero points");
 }
 
+TEST(QuantConfig, PowersOfTwoAreScalesOfFp8ActivationsByBlocks) {
+  QuantConfig config = QuantConfig::fp8_w8a8({}, false, false, GroupShape{128, 128});
+  EXPECT_FALSE(activation_spec(config.a1)->power_of_two_scale);
+  config.a1.power_of_two_scale = config.a2.power_of_two_scale = true;
+  EXPECT_NO_THROW(config.validate());
+  for (const QuantDesc* desc : {&config.a1, &config.a2}) {
+    EXPECT_TRUE(activation_spec(*desc)->power_of_two_scale);
+    EXPECT_EQ(activation_spec(*desc)->group, (GroupShape{1, 128}));
+  }
+  config.w2.power_of_two_scale = true;
+  expect_mentions(message_of([&] { config.validate(); }),
+                  "w2 has power-of-two (UE8M0) scales: they are of fp8 activations");
+
+  const auto refused = [](QuantConfig other) {
+    other.a2.power_of_two_scale = true;
+    return message_of([&] { other.validate(); });
+  };
+  expect_mentions(refused(QuantConfig::fp8_w8a8({})), "is fp8 in groups of {-1, -1}");
+  expect_mentions(refused(QuantConfig::fp8_w8a8({}, true)), "is fp8 in groups of {1, -1}");
+  expect_mentions(refused(QuantConfig::make(Format::kInt8, false, false, GroupShape{1, 64}, {})),
+                  "a2 has power-of-two (UE8M0) scales and is int8 in groups of {1, 64}");
+  expect_mentions(refused({}), "is not quantized");
+}
+
 TEST(QuantFormats, NamesStorageAndFamily) {
   for (const Format format : kAllFormats) {
     EXPECT_EQ(quant_format_from_name(name(format)), format);
