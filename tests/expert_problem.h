@@ -81,6 +81,7 @@ inline constexpr Scheme kSchemes[] = {
      QuantFormat::kMxfp4,
      WeightScales::kGroup,
      {1, 32}},
+    {"mxfp4_a_fp8", QuantFormat::kFp8, QuantFormat::kMxfp4, WeightScales::kGroup, {1, 32}},
     {"mxfp6_e2m3", QuantFormat::kMxfp6E2M3, QuantFormat::kMxfp6E2M3, WeightScales::kGroup, {1, 32}},
     {"mxfp8", QuantFormat::kMxfp8, QuantFormat::kMxfp8, WeightScales::kGroup, {1, 32}},
     {"nvfp4", QuantFormat::kNvfp4, QuantFormat::kNvfp4, WeightScales::kGroup, {1, 16}},
@@ -346,6 +347,9 @@ class ExpertProblemMaker {
   }
 
   static QuantConfig assemble(const Scheme& s, QuantTensors t) {
+    if (s.activation == QuantFormat::kFp8 && is_ocp_mx(*s.weight)) {
+      return QuantConfig::ocp_mx(*s.activation, std::move(t), s.weight);
+    }
     const bool blocks = s.scales == WeightScales::kBlock || s.scales == WeightScales::kGroup;
     QuantConfig config =
         QuantConfig::make(s.activation, s.per_token, s.scales == WeightScales::kChannel,

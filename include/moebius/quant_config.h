@@ -108,7 +108,8 @@ class QuantConfig {
   static QuantConfig int4_w4a16(QuantTensors tensors,
                                 std::optional<GroupShape> block = std::nullopt);
   static QuantConfig mxfp4_w4a16(QuantTensors tensors);
-  // Throws InvalidArgument when `activation` is not an OCP MX format.
+  // Throws InvalidArgument when `activation` is neither an OCP MX format nor fp8.  fp8 is per
+  // tensor beside OCP MX weights (`weight` is required then): w_mxfp4_a_fp8 and its like.
   static QuantConfig ocp_mx(QuantFormat activation,
                             QuantTensors tensors,
                             std::optional<QuantFormat> weight = std::nullopt,
@@ -129,18 +130,18 @@ class QuantConfig {
   std::optional<GroupShape> block_shape() const;
   bool is_block_quantized() const { return block_shape().has_value(); }
 
-  bool use_fp8_w8a8() const { return a1.format == QuantFormat::kFp8; }
+  bool use_fp8_w8a8() const { return a1.format == QuantFormat::kFp8 && !ocp_mx_scheme(); }
   bool use_int8_w8a8() const { return a1.format == QuantFormat::kInt8; }
   bool use_int8_w8a16() const { return !a1.format && w1.format == QuantFormat::kInt8; }
   bool use_int4_w4a16() const { return !a1.format && w1.format == QuantFormat::kInt4; }
   bool use_mxfp4_w4a16() const { return !a1.format && w1.format == QuantFormat::kMxfp4; }
   bool use_nvfp4_w4a4() const { return a1.format == QuantFormat::kNvfp4; }
-  // "w_mxfp4", "w_mxfp4_a_mxfp6_e3m2", ...; nullopt when the weights are not OCP MX or the
-  // activations are quantized in a format that is not.
+  // "w_mxfp4", "w_mxfp4_a_mxfp6_e3m2", "w_mxfp4_a_fp8", ...; nullopt when the weights are not OCP
+  // MX, or the activations are quantized neither in an OCP MX format nor to fp8 per tensor.
   std::optional<std::string> ocp_mx_scheme() const;
 
-  // Key of tuning tables: "fp8_w8a8", "int8_w8a16", "int4_w4a16", "float32" (unquantized f32);
-  // nullopt for everything else.
+  // Key of tuning tables: "fp8_w8a8", "int8_w8a16", "int4_w4a16"; else nullopt for OCP MX weights,
+  // and "float32" where in_dtype is f32 (int8_w8a8 and nvfp4 too, as in the seed's); else nullopt.
   std::optional<std::string> config_name(DType in_dtype) const;
   // Shape of a1's scales for M rows: block {M, ceil(H/cols)}, per token {M, 1}, per tensor {1, 1};
   // nullopt when a1 is not quantized.

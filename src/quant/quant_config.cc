@@ -202,10 +202,19 @@ QuantConfig QuantConfig::ocp_mx(QuantFormat activation,
                                 QuantTensors tensors,
                                 std::optional<QuantFormat> weight,
                                 std::optional<GroupShape> block) {
-  expect(is_ocp_mx(activation),
-         fmt::format("activation format {} is not an OCP MX format (mxfp4, mxfp6_e3m2, mxfp6_e2m3, "
-                     "mxfp8)",
+  expect(is_ocp_mx(activation) || activation == QuantFormat::kFp8,
+         fmt::format("activation format {} is neither an OCP MX format (mxfp4, mxfp6_e3m2, "
+                     "mxfp6_e2m3, mxfp8) nor fp8",
                      name(activation)));
+  if (activation == QuantFormat::kFp8) {
+    const std::string_view given = weight ? name(*weight) : "not given";
+    expect(weight && is_ocp_mx(*weight),
+           fmt::format("activations are fp8 and the weights' format is {}, expected mxfp4, "
+                       "mxfp6_e3m2, mxfp6_e2m3 or mxfp8",
+                       given));
+    expect(!block, fmt::format("block {} of fp8 activations beside {} weights, expected per tensor",
+                               to_string(block.value_or(GroupShape{})), given));
+  }
   return make(activation, false, false, block, std::move(tensors), weight);
 }
 
@@ -240,7 +249,7 @@ std::optional<std::string> QuantConfig::ocp_mx_scheme() const {
   if (!a1.format) {
     return fmt::format("w_{}", name(*w1.format));
   }
-  if (!is_ocp_mx(*a1.format)) {
+  if (!is_ocp_mx(*a1.format) && !(a1.format == QuantFormat::kFp8 && is_per_tensor())) {
     return std::nullopt;
   }
   return fmt::format("w_{}_a_{}", name(*w1.format), name(*a1.format));

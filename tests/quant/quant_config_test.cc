@@ -312,7 +312,9 @@ TEST(QuantConfig, OcpMxSchemeNamesWeightThenActivation) {
       {Format::kMxfp6E3M2, Format::kMxfp6E3M2, "w_mxfp6_e3m2_a_mxfp6_e3m2"},
       {Format::kMxfp6E2M3, Format::kMxfp6E2M3, "w_mxfp6_e2m3_a_mxfp6_e2m3"},
       {Format::kMxfp8, Format::kMxfp4, "w_mxfp4_a_mxfp8"},
-      {Format::kFp8, Format::kMxfp4, {}},
+      {Format::kFp8, Format::kMxfp4, "w_mxfp4_a_fp8"},
+      {Format::kFp8, Format::kMxfp6E3M2, "w_mxfp6_e3m2_a_fp8"},
+      {Format::kInt8, Format::kMxfp4, {}},
       {Format::kNvfp4, Format::kMxfp4, {}},
       {Format::kMxfp4, Format::kFp8, {}},
       {{}, Format::kInt4, {}},
@@ -323,6 +325,15 @@ TEST(QuantConfig, OcpMxSchemeNamesWeightThenActivation) {
         QuantConfig::make(row.activation, false, false, std::nullopt, {}, row.weight);
     EXPECT_EQ(config.ocp_mx_scheme(), row.scheme) << row.scheme.value_or("none");
   }
+  // fp8 beside mx weights means per tensor, and is not w8a8.
+  EXPECT_EQ(QuantConfig::make(Format::kFp8, true, false, std::nullopt, {}, Format::kMxfp4)
+                .ocp_mx_scheme(),
+            std::nullopt);
+  const QuantConfig a_fp8 = QuantConfig::ocp_mx(Format::kFp8, {}, Format::kMxfp4);
+  EXPECT_EQ(a_fp8.ocp_mx_scheme(), "w_mxfp4_a_fp8");
+  EXPECT_EQ(activation_spec(a_fp8.a2)->group, GroupShape::per_tensor());
+  EXPECT_FALSE(a_fp8.use_fp8_w8a8());
+  EXPECT_EQ(a_fp8.config_name(DType::kBF16), std::nullopt);
   EXPECT_EQ(QuantConfig::unquantized().ocp_mx_scheme(), std::nullopt);
 }
 
@@ -394,11 +405,19 @@ TEST(QuantConfig, RefusesWhatMeansNothing) {
   expect_mentions(message, "a1 is int4");
   message = message_of([&] { QuantConfig::int4_w4a16({}, GroupShape{1, 0}); });
   expect_mentions(message, "a1 has groups of {1, 0}");
-  for (const Format format : {Format::kFp8, Format::kInt8, Format::kInt4, Format::kNvfp4}) {
+  for (const Format format : {Format::kInt8, Format::kInt4, Format::kNvfp4}) {
     message = message_of([&] { QuantConfig::ocp_mx(format, {}); });
-    expect_mentions(message,
-                    "activation format " + std::string(name(format)) + " is not an OCP MX format");
+    expect_mentions(
+        message, "activation format " + std::string(name(format)) + " is neither an OCP MX format");
   }
+  message = message_of([&] { QuantConfig::ocp_mx(Format::kFp8, {}); });
+  expect_mentions(message, "activations are fp8 and the weights' format is not given");
+  message = message_of([&] { QuantConfig::ocp_mx(Format::kFp8, {}, Format::kInt4); });
+  expect_mentions(message, "activations are fp8 and the weights' format is int4");
+  message = message_of([&] {
+    QuantConfig::ocp_mx(Format::kFp8, {}, Format::kMxfp4, GroupShape{1, 32});
+  });
+  expect_mentions(message, "block {1, 32} of fp8 activations beside mxfp4 weights");
 }
 
 TEST(QuantConfig, ValidateSeesWhatWasFilledByHand) {
