@@ -33,14 +33,14 @@ std::optional<QuantFormat> quant_format_from_name(std::string_view name);
 DType storage_dtype(QuantFormat format);
 bool is_ocp_mx(QuantFormat format);  // mxfp4, mxfp6_*, mxfp8
 
-// Elements that share one scale, as rows x columns; -1 = all of that dimension.
+// Elements that share one scale, as rows x columns; -1 = all of that dimension.  Rows of a weight
+// are its output channels, so its scales per channel are those per token.
 struct GroupShape {
   int64_t row = -1;
   int64_t col = -1;
 
   static constexpr GroupShape per_tensor() { return {-1, -1}; }
-  static constexpr GroupShape per_token() { return {1, -1}; }    // one scale per row
-  static constexpr GroupShape per_channel() { return {-1, 1}; }  // one scale per column
+  static constexpr GroupShape per_token() { return {1, -1}; }  // one scale per row
   constexpr bool is_per_tensor() const { return row == -1 && col == -1; }
   constexpr bool is_per_token() const { return row == 1 && col == -1; }
   bool operator==(const GroupShape&) const = default;

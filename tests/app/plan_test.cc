@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "tests/app/command.h"
 #include "tests/app/tiny_model.h"
@@ -30,6 +31,41 @@ json backend(const json& list, const std::string& name) {
   }
   ADD_FAILURE() << name << " is not in " << list;
   return {};
+}
+
+// docs/command.md: a line `$ moebius plan ...` and what it prints, with "..." for what is left out.
+TEST(Plan, ExampleOfTheDocsIsWhatTheCommandPrints) {
+  const std::string docs = test::read_text("docs/command.md");
+  const std::string prompt = "```\n$ moebius ";
+  const size_t begin = docs.find(prompt + "plan ");
+  ASSERT_NE(begin, std::string::npos);
+  std::istringstream lines(docs.substr(begin + prompt.size()));
+  std::string line;
+  std::getline(lines, line);
+  std::istringstream command(line);
+  Words words;
+  for (std::string word; command >> word;) {
+    words.push_back(word);
+  }
+  const CommandResult result = run_command(words);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  size_t at = 0;  // in what was printed
+  int num_lines = 0;
+  for (bool skips = false; std::getline(lines, line) && line != "```";) {
+    if (line == "...") {
+      skips = true;
+      continue;
+    }
+    const size_t found = result.out.find(line + "\n", at);
+    ASSERT_TRUE(skips ? found != std::string::npos : found == at)
+        << "update docs/command.md with: moebius plan ...\n"
+        << result.out << "\nwhich lacks: " << line;
+    at = found + line.size() + 1;
+    skips = false;
+    ++num_lines;
+  }
+  EXPECT_GE(num_lines, 5);
+  EXPECT_EQ(at, result.out.size());
 }
 
 TEST(Plan, TextAndJsonHaveTheSameFigures) {

@@ -511,8 +511,7 @@ TEST(QuantizeSupported, SaysWhyNot) {
                   "mxfp8 groups of {-1, -1}, expected {1, 32}");
   expect_mentions(refusal(spec_of(QuantFormat::kInt8, {128, 128}), 4, 64),
                   "int8 groups of {128, 128}");
-  expect_mentions(refusal(spec_of(QuantFormat::kFp8, GroupShape::per_channel()), 4, 64),
-                  "fp8 groups of {-1, 1}");
+  expect_mentions(refusal(spec_of(QuantFormat::kFp8, {-1, 1}), 4, 64), "fp8 groups of {-1, 1}");
   expect_mentions(refusal(spec_of(QuantFormat::kInt4, {1, 33}), 4, 66), "int4 groups of {1, 33}");
   expect_mentions(refusal(spec_of(QuantFormat::kInt4, {1, 32}), 4, 33),
                   "33 columns are not a multiple of 2");

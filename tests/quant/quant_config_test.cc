@@ -433,7 +433,7 @@ TEST(QuantConfig, ValidateSeesWhatWasFilledByHand) {
   config.a1.shape = GroupShape{1, 128};
   expect_mentions(message_of([&] { config.validate(); }),
                   "a1 is scaled by blocks {1, 128} together with per-channel");
-  config.a1.shape = GroupShape::per_channel();
+  config.a1.shape = GroupShape{-1, 1};
   expect_mentions(message_of([&] { config.validate(); }), "a1 has groups of {-1, 1}");
   config.a1.shape = GroupShape::per_tensor();
   config.a2.format = Format::kInt4;
