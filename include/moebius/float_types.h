@@ -40,6 +40,7 @@ struct Minifloat {
     if (saturate || (kInfCode == kNone && kNanCode == kNone)) {
       return kMaxCode | sign;
     }
+    // NOLINTNEXTLINE(bugprone-branch-clone): alike for some formats only
     return (kInfCode != kNone ? kInfCode : kNanCode) | sign;
   }
 

@@ -99,10 +99,7 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
   d.redundant_experts = o.redundant_experts;
   d.layers = o.layers > 0 ? o.layers : d.layer.num_moe_layers;
   plan::expect_valid(d);
-  plan::LayerShape local = d.layer;
-  local.intermediate = d.local_intermediate();
-  d.formats = plan::find_formats(o.quant == "auto" ? stored : o.quant, local);
-  d.formats.are_stored = o.quant == "auto";
+  d.formats = plan::find_formats(o.quant == "auto" ? stored : o.quant, d.layer);
   plan::expect_valid(d);
   return d;
 }

@@ -37,7 +37,6 @@ struct Formats {
   std::string name = "none";
   std::optional<QuantizeSpec> weights;
   std::optional<QuantizeSpec> activations;
-  bool are_stored = false;  // in a folder, whose blocks of scales a shard of an expert cannot cut
 };
 
 struct Deployment {
@@ -74,9 +73,9 @@ struct Deployment {
   int64_t local_intermediate() const {
     return shards_experts ? layer.intermediate / ranks : layer.intermediate;
   }
-  // What that is a multiple of where experts are sharded.
+  // What that is a multiple of where experts are sharded: blocks of scales are not cut.
   int64_t shard_block() const {
-    return formats.are_stored && formats.weights
+    return formats.weights
                ? std::max({int64_t{1}, formats.weights->group.row, formats.weights->group.col})
                : 1;
   }

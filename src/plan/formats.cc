@@ -107,7 +107,8 @@ Formats find_formats(const std::string& name, const LayerShape& layer) {
   if (name == "none") {
     return formats;
   }
-  const LoadScheme& scheme = checkpoint::find_load_scheme(formats.name, "auto, none, fp8, int8, int4");
+  const LoadScheme& scheme =
+      checkpoint::find_load_scheme(formats.name, "auto, none, fp8, int8, int4");
   const QuantizeSpec spec = weight_spec_of(scheme, layer);
   for (const int64_t inner : {layer.intermediate, layer.shared_intermediate}) {
     const int64_t rows = layer.w1_rows(inner);

@@ -71,12 +71,12 @@ TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
   }
 }
 
-TEST(Forecast, SweepsEndWhereShardsWouldCutStoredBlocks) {
-  Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
+TEST(Forecast, SweepsEndWhereShardsWouldCutBlocks) {
+  Deployment d = preset_deployment("deepseek-v3", "none", 8);
   d.shards_experts = true;
   const Machine m = find_machine("h200");
   EXPECT_EQ(sweep_ranks(d, m, 64).back().deployment.ranks, 64);
-  d.formats.are_stored = true;  // 2048 columns in blocks of 128
+  d.formats = find_formats("fp8", d.layer);  // 2048 columns in blocks of 128
   EXPECT_EQ(sweep_ranks(d, m, 64).back().deployment.ranks, 16);
   d.ranks = 32;
   EXPECT_THROW(expect_valid(d), InvalidArgument);
