@@ -3,8 +3,9 @@
 //
 // Hopper's tensor cores: D[64, N] += A[64, k] * B[N, k]^T by a warpgroup, A and B in shared memory,
 // D in registers: of thread t, d[4 j + i] is row 16 (t / 32) + t % 32 / 4 + 8 (i / 2), column
-// 8 j + 2 (t % 4) + i % 2.
-// REQUIRES: sm_90a.  Between wgmma_fence and wgmma_wait<0> nothing else may touch D.
+// 8 j + 2 (t % 4) + i % 2.  A may be in registers, too: a[i] is the pair of row
+// 16 (t / 32) + t % 32 / 4 + 8 (i % 2), columns 2 (t % 4) + 8 (i / 2) and the next.
+// REQUIRES: sm_90a.  Between wgmma_fence and wgmma_wait<0> nothing else may touch D, or A.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +62,8 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
 #define MOEBIUS_SUMS_32(c, i) MOEBIUS_SUMS_16(c, i), MOEBIUS_SUMS_16(c, i + 16)
 #define MOEBIUS_SUMS_64(c, i) MOEBIUS_SUMS_32(c, i), MOEBIUS_SUMS_32(c, i + 32)
 #define MOEBIUS_SUMS_128(c, i) MOEBIUS_SUMS_64(c, i), MOEBIUS_SUMS_64(c, i + 64)
-#define MOEBIUS_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define MOEBIUS_REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define MOEBIUS_REGISTERS_16 MOEBIUS_REGISTERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define MOEBIUS_REGISTERS_32                                                 \
   MOEBIUS_REGISTERS_16                                                       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, " \
@@ -103,12 +105,35 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
 #define MOEBIUS_WGMMA_S8(shape, count, a, b, p) \
   MOEBIUS_WGMMA(s8, shape "k32.s32.s8.s8", int32_t, "+r", count, a, b, p, "")
 
+// The same with A, k 16, in registers; a: the numbers of their operands.
+#define MOEBIUS_WGMMA_BF16_REGISTERS(shape, count, a, b, p)                                     \
+  static __device__ __forceinline__ void bf16(float(&d)[count], const uint32_t(&rows)[4],       \
+                                              uint64_t b_rows, bool accumulates) {              \
+    asm volatile(                                                                               \
+        "{\n"                                                                                   \
+        ".reg .pred p;\n"                                                                       \
+        "setp.ne.b32 p, %" p                                                                    \
+        ", 0;\n"                                                                                \
+        "wgmma.mma_async.sync.aligned." shape                                                   \
+        "k16.f32.bf16.bf16 {" MOEBIUS_REGISTERS_##count "}, {" a "}, %" b ", p, 1, 1, 0;\n"     \
+        "}"                                                                                     \
+        : MOEBIUS_SUMS_##count("+f", 0)                                                         \
+        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(b_rows),                  \
+          "r"(static_cast<int>(accumulates)));                                                  \
+  }
+
 // k is 16 (bf16) or 32 (f8e4m3, int8).  The first product of a sum has accumulates = false.
 template <int kN>
 struct Wgmma;
 
 template <>
+struct Wgmma<16> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n16", 8, "%8, %9, %10, %11", "12", "13")
+};
+
+template <>
 struct Wgmma<32> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n32", 16, "%16, %17, %18, %19", "20", "21")
   MOEBIUS_WGMMA_BF16("m64n32", 16, "16", "17", "18")
   MOEBIUS_WGMMA_E4M3("m64n32", 16, "16", "17", "18")
   MOEBIUS_WGMMA_S8("m64n32", 16, "16", "17", "18")
@@ -116,6 +141,7 @@ struct Wgmma<32> {
 
 template <>
 struct Wgmma<64> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n64", 32, "%32, %33, %34, %35", "36", "37")
   MOEBIUS_WGMMA_BF16("m64n64", 32, "32", "33", "34")
   MOEBIUS_WGMMA_E4M3("m64n64", 32, "32", "33", "34")
   MOEBIUS_WGMMA_S8("m64n64", 32, "32", "33", "34")
@@ -136,8 +162,10 @@ struct Wgmma<256> {
 #undef MOEBIUS_WGMMA_BF16
 #undef MOEBIUS_WGMMA_E4M3
 #undef MOEBIUS_WGMMA_S8
+#undef MOEBIUS_WGMMA_BF16_REGISTERS
 #undef MOEBIUS_WGMMA
 #undef MOEBIUS_SUMS_8
+#undef MOEBIUS_REGISTERS_8
 #undef MOEBIUS_SUMS_16
 #undef MOEBIUS_REGISTERS_16
 #undef MOEBIUS_SUMS_32

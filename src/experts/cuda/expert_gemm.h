@@ -73,6 +73,11 @@ bool run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream);
 // blocks are dealt out over all SMs before any SM gets a second.
 int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index);
 
+// At the speed at which codes are read, for few rows per group; right for any number.  On Hopper:
+// rows in bf16 without scales of their own, codes of 4 or 8 bits, K a multiple of 32.
+bool can_few_rows_gemm(const ExpertGemm& gemm);
+void few_rows_gemm(const ExpertGemm& gemm, const Stream& stream);
+
 // On the tensor cores: operands whose codes bf16, f16 or int8 hold, scales in whole steps.
 bool can_mma_gemm(const ExpertGemm& gemm);
 void mma_gemm(const ExpertGemm& gemm, const Stream& stream);

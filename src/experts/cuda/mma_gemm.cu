@@ -192,22 +192,6 @@ __device__ __forceinline__ void add_segment(const float* row_scales,
   }
 }
 
-// Two neighbouring elements.  REQUIRES: at is even.
-__device__ __forceinline__ void store_pair(void* out, DType dtype, int64_t at, float2 v) {
-  switch (dtype) {
-    case DType::kF32:
-      *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = v;
-      break;
-    case DType::kBF16:
-      *reinterpret_cast<uint32_t*>(static_cast<BFloat16*>(out) + at) =
-          narrow_pair(BFloat16{}, v.x, v.y);
-      break;
-    default:
-      *reinterpret_cast<uint32_t*>(static_cast<Float16*>(out) + at) =
-          narrow_pair(Float16{}, v.x, v.y);
-  }
-}
-
 __device__ __forceinline__ void store_tile(
     const Args& p, const TilePlace& place, int row, int col, const float (&totals)[2][4][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

@@ -145,4 +145,20 @@ __device__ __forceinline__ float row_value(const RowArgs& a, int64_t row, int g,
   return a.divides ? element * (1.0f / scale) : element * scale;
 }
 
+// Two neighbouring elements.  REQUIRES: at is even.
+__device__ __forceinline__ void store_pair(void* out, DType dtype, int64_t at, float2 v) {
+  switch (dtype) {
+    case DType::kF32:
+      *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = v;
+      break;
+    case DType::kBF16:
+      *reinterpret_cast<uint32_t*>(static_cast<BFloat16*>(out) + at) =
+          narrow_pair(BFloat16{}, v.x, v.y);
+      break;
+    default:
+      *reinterpret_cast<uint32_t*>(static_cast<Float16*>(out) + at) =
+          narrow_pair(Float16{}, v.x, v.y);
+  }
+}
+
 }  // namespace moebius::cuda

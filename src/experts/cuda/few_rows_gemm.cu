@@ -1,0 +1,659 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Grouped GEMM for few rows per group, at the speed at which codes are read: on Hopper's tensor
+// cores with the weights, decoded in registers, as the operand of 64 rows, and the rows of
+// activations as its columns.  Sums of columns that share scales are scaled in f32 and added up in
+// order; of e2m1, scales go into the elements, which hold them exactly.
+//
+// Grid: a persistent block per SM.  Items: tiles of up to 64 rows of a group times blocks of
+// columns.  Block: four warpgroups, side by side along the columns or (two teams, if there are too
+// few items otherwise) half of them with every other step along k.
+// k: sums do not depend on its order as long as both operands have the same.  So a lane decodes
+// eight neighbours (a slab of 32 has four lanes' eights), and rows are brought into that order on
+// their way from `raw` to `rows`, a pass of 256 at a time, one ahead.
+// Codes: each warp has a ring of kStages steps of its 16 columns, which goes on from item to item,
+// so that reading never pauses: 96 KiB are under way.
+#include <bit>
+#include <cassert>
+#include <cstddef>
+#include <type_traits>
+
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+#include "core/cuda/mma.cuh"
+#include "moebius/device.h"
+#include "core/cuda/wgmma.cuh"
+#include "experts/cuda/expert_gemm.h"
+#include "experts/cuda/few_rows_decode.cuh"
+#include "experts/cuda/tile_walk.cuh"
+#include "experts/cuda/weight_values.cuh"
+
+namespace moebius::cuda {
+
+namespace few_rows {
+namespace {
+
+constexpr unsigned kAll = 0xffffffffu;
+constexpr int kWarp = 32;
+constexpr int kWarps = 16;
+constexpr int kThreads = kWarps * kWarp;
+constexpr int kGroupWarps = 4;  // of a warpgroup
+constexpr int kGroups = kWarps / kGroupWarps;
+constexpr int kOwn = 16;  // columns of a warp
+constexpr int kGroupColumns = kOwn * kGroupWarps;
+constexpr int kColumns = kGroupColumns * kGroups;  // of a block whose warpgroups are one team
+constexpr int kMostRows = 64;                      // of a tile
+constexpr int kSlab = 32;                          // of k: two products
+constexpr int kPass = 256;                         // of k
+constexpr int kPassSlabs = kPass / kSlab;
+constexpr int kStepBytes = 64;  // of a column's codes
+constexpr int kStages = 7;
+
+// Tiles of 64 rows x 64 of k, swizzled as TMA does it.
+constexpr int kTileBytes = kMostRows * 128;
+constexpr int kRowsBytes = kPass / 64 * kTileBytes;
+// Why 16 bytes more: eight rows then lie in different banks.
+constexpr int kRawStride = kPass * static_cast<int>(sizeof(BFloat16)) + 16;
+
+struct Place {
+  int group;
+  int column;   // first
+  int rows;     // of the tile
+  int64_t row;  // first
+};
+
+struct __align__(1024) Shared {
+  // While sums of all warps are brought together, one of `rows` is in use, and they lie in the
+  // other and `raw`.
+  uint8_t rows0[kRowsBytes];
+  uint8_t raw[kMostRows * kRawStride];
+  uint8_t rows1[kRowsBytes];
+  uint8_t codes[kStages][kWarps][kOwn * kStepBytes];
+  uint64_t raw_arrived;
+  Place places[2];  // of the item at hand and the next
+};
+constexpr int kSumStride = (kRowsBytes + kMostRows * kRawStride) / (kMostRows * int{sizeof(float)});
+static_assert(kSumStride == kColumns + 4);  // + 4: eight columns of four pairs of rows, no conflict
+static_assert(offsetof(Shared, rows1) % 1024 == 0);
+
+struct Args {
+  WeightArgs w;
+  RowArgs a;
+  const float* bias;  // [G, N] or nullptr
+  RowGroups rows;
+  void* out;
+  DType out_dtype;
+  int n;
+  int k;
+  int across;  // blocks of columns
+  int passes;
+  int team_shift;   // 1 << team_shift teams
+  int scale_shift;  // 1 << scale_shift columns share a scale
+  int scaled_slabs;  // in a row, within a step; 0: all share their scale
+};
+
+// e8m0 is told from others by what it scales.
+__device__ __forceinline__ float scale_value(float bits) { return bits; }
+__device__ __forceinline__ float scale_value(BFloat16 bits) { return load1(&bits); }
+__device__ __forceinline__ float scale_value(Float16 bits) { return load1(&bits); }
+__device__ __forceinline__ float scale_value(uint8_t bits) { return e8m0_to_float(bits); }
+
+// Scale: uint8_t is e8m0, uint16_t two neighbours of e4m3.  kRows: of a tile, at most.
+template <Code kCode, typename Scale, int kRows>
+struct Worker {
+  static constexpr int kStepSlabs = kStepBytes * 8 / quant::code_bits(kCode) / kSlab;
+  static constexpr int kPassSteps = kPassSlabs / kStepSlabs;  // of all teams
+  static constexpr int kWords = quant::code_bits(kCode) / 4;  // of eight codes
+  static constexpr bool kFolds = kCode == Code::kE2M1;
+  static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
+  static constexpr bool kMayBeLarge = kFolds && std::is_same_v<Scale, uint8_t>;
+
+  using Sums = float[kRows / 2];
+
+  const Args& p;
+  Shared& shared;
+  const TileStarts& starts;
+  int num_items;
+
+  int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
+  int quad = lane / 4;  // its columns are quad and quad + 8 of the warp's
+  int part = lane % 4;  // its eight of every slab
+  int team;
+  int warp_column;
+
+  // What has not yet been asked for of the codes.
+  int ahead_item;
+  int ahead_steps;  // of the item; 0: there are no more
+  int ahead_columns;  // from the lane's first on
+  int ahead_bytes;    // of a column, from the lane's chunk on
+  const uint8_t* ahead_from;
+
+  int slot = 0;
+  int live = 0;  // which of `rows` is in use
+  uint32_t raw_phase = 0;
+
+  // Scales of the next step, as they lie in memory.
+  int first_scale[2];
+  Scale next_scale[2];
+  uint8_t next_zero[2];
+  // Of this step: added to sums, and what decode_pairs() takes.
+  float scale[2];
+  uint32_t by[2];
+
+  __device__ Worker(const Args& args, Shared& memory, const TileStarts& tiles)
+      : p(args), shared(memory), starts(tiles) {
+    num_items = starts.before[p.rows.num_groups] * p.across;
+    const int group = warp / kGroupWarps;
+    const int side_by_side = kGroups >> p.team_shift;
+    team = group / side_by_side;
+    warp_column = group % side_by_side * kGroupColumns + warp % kGroupWarps * kOwn;
+  }
+
+  __device__ int num_steps() const { return p.passes * (kPassSteps >> p.team_shift); }
+  __device__ int column_of(const Place& place, int i) const {
+    return min(place.column + warp_column + quad + 8 * i, p.n - 1);
+  }
+
+  __device__ Place find(int item) const {
+    const TilePlace tile = find_tile(p.rows, starts, item / p.across, kRows);
+    const int rows = static_cast<int>(min(tile.end - tile.begin, int64_t{kRows}));
+    return {tile.group, item % p.across * (kColumns >> p.team_shift), rows, tile.begin};
+  }
+
+  // Codes.
+
+  __device__ __forceinline__ void start_ahead(int item) {
+    ahead_item = item;
+    ahead_steps = 0;
+    if (item < num_items) {
+      const Place place = find(item);
+      const int n = place.column + warp_column + quad;
+      const int first = team * kStepBytes + part * 16;
+      ahead_steps = num_steps();
+      ahead_columns = p.n - n;
+      ahead_bytes = static_cast<int>(p.w.row_bytes) - first;
+      ahead_from = p.w.values + (int64_t{place.group} * p.n + n) * p.w.row_bytes + first;
+    }
+  }
+
+  // Byte 0 of a lane's chunk of a column in a slot; chunks are swizzled so that neither words nor
+  // pairs of words of eight columns collide.
+  __device__ int chunk_place(int chunk, int i) const {
+    const int swizzle = (quad >> 1 & 1) << 1 | quad >> 2;
+    return (quad + 8 * i) * kStepBytes + ((chunk ^ swizzle) << 4);
+  }
+
+  // The next step of the ring; zeros where there are no codes.
+  __device__ __forceinline__ void request(int to) {
+    if (ahead_steps > 0) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        ptx::copy_async_16_ahead(shared.codes[to][warp] + chunk_place(part, i),
+                                 ahead_from + 8 * i * p.w.row_bytes,
+                                 ahead_bytes > 0 && ahead_columns > 8 * i);
+      }
+      const int step_bytes = kStepBytes << p.team_shift;
+      ahead_from += step_bytes;
+      ahead_bytes -= step_bytes;
+      if (--ahead_steps == 0) {
+        start_ahead(ahead_item + static_cast<int>(gridDim.x));
+      }
+    }
+    ptx::copy_async_commit();
+  }
+
+  // Rows.
+
+  // By all warps.
+  __device__ __forceinline__ void request_rows(const Place& place, int pass) const {
+    if (lane == 0) {
+      const int columns = min(kPass, p.k - pass * kPass);
+      const auto bytes = static_cast<uint32_t>(columns) * uint32_t{sizeof(BFloat16)};
+      if (warp == 0) {
+        ptx::mbarrier_arrive_expect_tx(&shared.raw_arrived,
+                                       bytes * static_cast<uint32_t>(place.rows));
+      }
+      const auto* from = reinterpret_cast<const BFloat16*>(p.a.values) + pass * kPass;
+#pragma unroll 1
+      for (int row = warp; row < place.rows; row += kWarps) {
+        ptx::bulk_load(shared.raw + row * kRawStride, from + (place.row + row) * p.k, bytes,
+                       &shared.raw_arrived);
+      }
+    }
+    __syncwarp();
+  }
+
+  // Requested rows into their order, zeros behind them.  A thread has a slab of a row.
+  __device__ __forceinline__ void spread_rows(const Place& place, int pass, int to) {
+    ptx::mbarrier_wait_parity(&shared.raw_arrived, raw_phase);
+    raw_phase ^= 1;
+    const int row = warp / 2 * 8 + lane % 8;
+    const int slab = warp % 2 * 4 + lane / 8;
+    if (row < kRows) {
+      uint4 eights[4] = {};
+      if (row < place.rows && pass * kPass + slab * kSlab < p.k) {
+        const uint8_t* raw = shared.raw + row * kRawStride + slab * kSlab * int{sizeof(BFloat16)};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          eights[i] = in_order_of<kCode>(reinterpret_cast<const uint4*>(raw)[i]);
+        }
+      }
+      uint8_t* tile = rows(to) + slab / 2 * kTileBytes + row * 128;
+      const auto store = [&](int i, const uint4& pairs) {
+        *reinterpret_cast<uint4*>(tile + (((slab % 2 * 4 + i) ^ (row % 8)) << 4)) = pairs;
+      };
+      store(0, make_uint4(eights[0].x, eights[1].x, eights[2].x, eights[3].x));
+      store(1, make_uint4(eights[0].y, eights[1].y, eights[2].y, eights[3].y));
+      store(2, make_uint4(eights[0].z, eights[1].z, eights[2].z, eights[3].z));
+      store(3, make_uint4(eights[0].w, eights[1].w, eights[2].w, eights[3].w));
+    }
+    ptx::fence_proxy_async_shared();  // of what wgmma reads, and of what copies overwrite
+  }
+  __device__ uint8_t* rows(int which) const { return which == 0 ? shared.rows0 : shared.rows1; }
+
+  // Scales: a quad shares its columns, and each lane fetches those of one slab of a step.
+
+  __device__ __forceinline__ void start_scales(const Place& place) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      first_scale[i] = static_cast<int>(scale_row(p.w, place.group, column_of(place, i)));
+    }
+  }
+  __device__ __forceinline__ void fetch_scales(int step) {
+    const int k = ((step << p.team_shift) + team) * kStepSlabs * kSlab + part % kStepSlabs * kSlab;
+    const int at = min(k >> p.scale_shift, p.w.scale_cols - 1);
+    const auto* from = static_cast<const Scale*>(p.w.scale);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int index = first_scale[i] + at;
+      next_scale[i] = from[std::is_same_v<Scale, uint16_t> ? index / 2 : index];
+      if (kHasZeros && p.w.zero_point != nullptr) {
+        next_zero[i] = p.w.zero_point[index];
+      }
+    }
+  }
+  // Fetched ones become this step's.  Returns whether they are large.
+  __device__ __forceinline__ bool take_scales() {
+    bool is_large = false;
+    if constexpr (kMayBeLarge) {
+      is_large = __any_sync(kAll, max(next_scale[0], next_scale[1]) > kLargestE8m0);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kMayBeLarge) {
+        by[i] = is_large ? unfolded_e8m0(next_scale[i]) : folded_e8m0(next_scale[i]);
+      } else if constexpr (kFolds) {
+        by[i] = folded_e4m3(next_scale[i]);
+      } else {
+        scale[i] = scale_value(next_scale[i]);
+      }
+      if constexpr (kHasZeros) {
+        const float zero = p.w.zero_point != nullptr
+                               ? static_cast<float>(next_zero[i]) - p.w.zero_point_offset
+                               : p.w.default_zero_point;
+        by[i] = both_halves(kCode == Code::kU4 ? 128.0f + zero : zero);
+      }
+    }
+    return is_large;
+  }
+  __device__ __forceinline__ uint32_t by_of(int slab, int i) const {
+    uint32_t out = by[i];
+    if constexpr (kFolds || kHasZeros) {
+      out = __shfl_sync(kAll, out, lane - part + slab);
+    }
+    if constexpr (std::is_same_v<Scale, uint16_t>) {  // of 16 columns each
+      out = __byte_perm(out, 0, part < 2 ? 0x1010 : 0x3232);
+    }
+    return out;
+  }
+
+  // Products.
+
+  // A slab's elements as wgmma takes them, for two products.
+  template <bool kIsLarge>
+  __device__ __forceinline__ void decode(const uint32_t (&words)[2][kStepSlabs][kWords],
+                                         int slab,
+                                         uint32_t (&elements)[2][4]) const {
+    uint32_t pairs[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      decode_pairs<kCode, kIsLarge>(words[i][slab], by_of(slab, i), pairs[i]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        elements[half][j] = pairs[j % 2][2 * half + j / 2];
+      }
+    }
+  }
+
+  // totals += sums * the slab's scales.
+  __device__ __forceinline__ void add_scaled(int slab, Sums& sums, Sums& totals) const {
+    ptx::wgmma_wait<0>();
+    ptx::wgmma_pin(sums);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float by = __shfl_sync(kAll, scale[i], lane - part + slab);
+#pragma unroll
+      for (int j = i * 2; j < kRows / 2; j += 4) {
+        totals[j] = __fmaf_rn(sums[j], by, totals[j]);
+        totals[j + 1] = __fmaf_rn(sums[j + 1], by, totals[j + 1]);
+      }
+    }
+  }
+
+  // One step; `rows`: of its first slab, as wgmma_descriptor() takes it.
+  template <bool kIsLarge>
+  __device__ __forceinline__ void multiply_step(uint32_t rows,
+                                                bool& accumulates,
+                                                Sums& sums,
+                                                Sums& totals) {
+    ptx::copy_async_wait<kStages - 2>();
+    __syncwarp();
+    uint32_t words[2][kStepSlabs][kWords];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int slab = 0; slab < kStepSlabs; ++slab) {
+        const uint8_t* codes = shared.codes[slot][warp];
+        if constexpr (kWords == 1) {
+          words[i][slab][0] =
+              *reinterpret_cast<const uint32_t*>(codes + chunk_place(slab, i) + part * 4);
+        } else {
+          const auto pair = *reinterpret_cast<const uint2*>(
+              codes + chunk_place(2 * slab + part / 2, i) + part % 2 * 8);
+          words[i][slab][0] = pair.x;
+          words[i][slab][1] = pair.y;
+        }
+      }
+    }
+    request(slot == 0 ? kStages - 1 : slot - 1);  // which the whole warp has read
+    slot = slot + 1 == kStages ? 0 : slot + 1;
+
+    uint32_t elements[2][2][4];
+    decode<kIsLarge>(words, 0, elements[0]);
+#pragma unroll
+    for (int slab = 0; slab < kStepSlabs; ++slab) {
+      const uint32_t low = rows + slab / 2 * (kTileBytes / 16) + slab % 2 * 4;
+      ptx::wgmma_pin(sums);
+      ptx::wgmma_fence();
+      ptx::Wgmma<kRows>::bf16(sums, elements[slab % 2][0], ptx::wgmma_descriptor(low), accumulates);
+      ptx::Wgmma<kRows>::bf16(sums, elements[slab % 2][1], ptx::wgmma_descriptor(low + 2), true);
+      ptx::wgmma_commit();
+      accumulates = true;
+      if constexpr (!kFolds) {
+        if (p.scaled_slabs > 0 && (slab + 1) % p.scaled_slabs == 0) {
+          add_scaled(slab, sums, totals);
+          accumulates = false;
+        }
+      }
+      ptx::wgmma_wait<1>();
+      if (slab + 1 < kStepSlabs) {
+        decode<kIsLarge>(words, slab + 1, elements[(slab + 1) % 2]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void run_item(int item_parity, bool has_next) {
+    const Place& place = shared.places[item_parity];
+    const Place& next = shared.places[item_parity ^ 1];
+    Sums sums;
+    Sums totals = {};
+    bool accumulates = false;
+    const int pass_steps = kPassSteps >> p.team_shift;
+    int step = 0;
+#pragma unroll 1
+    for (int pass = 0; pass < p.passes; ++pass) {
+      const bool is_last = pass + 1 == p.passes;
+      const bool has_rows = !is_last || has_next;
+      const Place& ahead = is_last ? next : place;
+      const int ahead_pass = is_last ? 0 : pass + 1;
+      const uint32_t live_rows = ptx::wgmma_descriptor_low(ptx::shared_address(rows(live)));
+      if (has_rows) {
+        request_rows(ahead, ahead_pass);
+      }
+#pragma unroll 1
+      for (int i = 0; i < pass_steps; ++i) {
+        const bool is_large = take_scales();
+        ++step;
+        if (step < num_steps()) {
+          fetch_scales(step);
+        } else if (has_next) {
+          start_scales(next);
+          fetch_scales(0);
+        }
+        const auto slab = static_cast<uint32_t>(((i << p.team_shift) + team) * kStepSlabs);
+        const uint32_t at = live_rows + slab / 2 * (kTileBytes / 16);
+        if (kMayBeLarge && is_large) {
+          multiply_step<true>(at, accumulates, sums, totals);
+        } else {
+          multiply_step<false>(at, accumulates, sums, totals);
+        }
+      }
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_pin(sums);
+      if (has_rows) {
+        spread_rows(ahead, ahead_pass, live ^ 1);
+      }
+      live ^= 1;
+      __syncthreads();
+    }
+    if constexpr (!kFolds) {
+      if (p.scaled_slabs == 0) {
+        add_scaled(0, sums, totals);
+      }
+      store(place, totals);
+    } else {
+      store(place, sums);
+    }
+  }
+
+  __device__ __forceinline__ float column_factor(const Place& place, int n) const {
+    float factor = 1.0f;
+    if constexpr (kFolds) {
+      factor = kColumnFactor;
+      if (std::is_same_v<Scale, uint16_t>) {
+        factor *= global_factor(p.w, place.group, n);
+      }
+    }
+    if (p.a.scales != RowScales::kNone) {
+      const float of_rows = p.a.scale[p.a.scales == RowScales::kPerGroup ? place.group : 0];
+      factor *= p.a.divides ? 1.0f / of_rows : of_rows;
+    }
+    return factor;
+  }
+
+  __device__ __forceinline__ void store(Place place, const Sums& sums) {
+    auto* all = reinterpret_cast<float*>(live == 0 ? shared.raw : shared.rows0);
+    const int stride = kSumStride >> p.team_shift;
+    float* own = all + team * kMostRows * stride + warp_column + quad;
+#pragma unroll
+    for (int j = 0; j < kRows / 2; ++j) {
+      own[(j / 4 * 8 + part * 2 + j % 2) * stride + j / 2 % 2 * 8] = sums[j];
+    }
+    __syncthreads();
+    const int pairs = (kColumns >> p.team_shift) / 2;
+    const int column = static_cast<int>(threadIdx.x) % pairs * 2;
+    const int n = place.column + column;
+    if (n < p.n) {
+      const bool has_second = n + 1 < p.n;
+      const float2 factor = {column_factor(place, n),
+                             has_second ? column_factor(place, n + 1) : 0.0f};
+      float2 bias = {0.0f, 0.0f};
+      if (p.bias != nullptr) {
+        const float* from = p.bias + int64_t{place.group} * p.n + n;
+        bias = {from[0], has_second ? from[1] : 0.0f};
+      }
+      for (int row = static_cast<int>(threadIdx.x) / pairs; row < place.rows;
+           row += kThreads / pairs) {
+        const float* from = all + row * stride + column;
+        float2 v = *reinterpret_cast<const float2*>(from);
+        if (p.team_shift > 0) {
+          const float2 other = *reinterpret_cast<const float2*>(from + kMostRows * stride);
+          v = {v.x + other.x, v.y + other.y};
+        }
+        v = {v.x * factor.x + bias.x, v.y * factor.y + bias.y};
+        const int64_t at = (place.row + row) * p.n + n;
+        if (p.n % 2 == 0) {
+          store_pair(p.out, p.out_dtype, at, v);
+        } else {
+          quant::device::store_element(p.out, p.out_dtype, at, v.x);
+          if (has_second) {
+            quant::device::store_element(p.out, p.out_dtype, at + 1, v.y);
+          }
+        }
+      }
+    }
+    ptx::fence_proxy_async_shared();  // before copies into `raw`
+    __syncthreads();
+  }
+
+  // Where an item is, for all; visible after the next barrier.
+  __device__ __forceinline__ void note_place(int item, int which) {
+    if (threadIdx.x == 0 && item < num_items) {
+      shared.places[which] = find(item);
+    }
+  }
+
+  __device__ void run() {
+    int item = static_cast<int>(blockIdx.x);
+    if (item >= num_items) {
+      return;
+    }
+    start_ahead(item);
+    for (int i = 0; i < kStages - 1; ++i) {
+      request(i);
+    }
+    const int step = static_cast<int>(gridDim.x);
+    int parity = 0;
+    note_place(item, 0);
+    note_place(item + step, 1);
+    __syncthreads();
+    start_scales(shared.places[0]);
+    fetch_scales(0);
+    request_rows(shared.places[0], 0);
+    spread_rows(shared.places[0], 0, live);
+    __syncthreads();
+    for (; item < num_items; item += step) {
+      const bool has_next = item + step < num_items;
+      run_item(parity, has_next);
+      note_place(item + 2 * step, parity);
+      __syncthreads();
+      parity ^= 1;
+    }
+  }
+};
+
+template <Code kCode, typename Scale, int kRows>
+__global__ void __launch_bounds__(kThreads, 1)
+    few_rows_gemm_kernel(const __grid_constant__ Args p) {
+  __shared__ TileStarts starts;
+  extern __shared__ __align__(1024) uint8_t dynamic[];
+  Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&shared.raw_arrived, 1);
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async_shared();
+  }
+  find_tiles<kThreads>(p.rows, kRows, starts);
+  Worker<kCode, Scale, kRows>(p, shared, starts).run();
+}
+
+using Kernel = void (*)(Args);
+
+template <Code kCode, typename Scale>
+Kernel kernel_of_rows(int rows) {
+  return rows == 16   ? few_rows_gemm_kernel<kCode, Scale, 16>
+         : rows == 32 ? few_rows_gemm_kernel<kCode, Scale, 32>
+                      : few_rows_gemm_kernel<kCode, Scale, 64>;
+}
+
+// nullptr: there is none.
+Kernel find_kernel(Code code, DType scale, int rows) {
+  switch (code) {
+    case Code::kU4:
+      return scale == DType::kF32    ? kernel_of_rows<Code::kU4, float>(rows)
+             : scale == DType::kBF16 ? kernel_of_rows<Code::kU4, BFloat16>(rows)
+                                     : kernel_of_rows<Code::kU4, Float16>(rows);
+    case Code::kI8:
+      return scale == DType::kF32 ? kernel_of_rows<Code::kI8, float>(rows) : nullptr;
+    case Code::kE4M3:
+      return scale == DType::kF32     ? kernel_of_rows<Code::kE4M3, float>(rows)
+             : scale == DType::kE8M0 ? kernel_of_rows<Code::kE4M3, uint8_t>(rows)
+                                     : nullptr;
+    case Code::kE2M1:
+      return scale == DType::kE8M0 ? kernel_of_rows<Code::kE2M1, uint8_t>(rows)
+                                   : kernel_of_rows<Code::kE2M1, uint16_t>(rows);
+    default:
+      return nullptr;
+  }
+}
+
+// Rows of a tile.
+int tile_rows_of(const ExpertGemm& gemm) {
+  const int64_t mean = gemm.out.dim(0) / gemm.w->values.dim(0);
+  return mean <= 8 ? 16 : mean <= 20 ? 32 : kMostRows;
+}
+
+}  // namespace
+}  // namespace few_rows
+
+bool can_few_rows_gemm(const ExpertGemm& gemm) {
+  const WeightOperand& w = *gemm.w;
+  const RowOperand& a = gemm.a;
+  constexpr int kMajor = 9;
+  if (!w.quant.format || a.values.dtype() != DType::kBF16 || a.scales == RowScales::kPerRow ||
+      cuda_device_info(gemm.out.device().index).major != kMajor) {
+    return false;
+  }
+  const WeightArgs args = weight_args(w);
+  const bool has_kernel =
+      few_rows::find_kernel(args.code, args.scale_dtype, few_rows::kMostRows) != nullptr;
+  const bool has_even_scales =
+      args.scale_cols == 1 || (std::has_single_bit(static_cast<unsigned>(args.group_cols)) &&
+                               (args.group_cols >= few_rows::kSlab || args.code == quant::Code::kE2M1));
+  return has_kernel && has_even_scales &&
+         w.values.dim(2) % few_rows::kSlab == 0 && is_aligned(args.values, 16) && is_aligned(args.scale, 2) &&
+         is_aligned(a.values.raw(), 16);
+}
+
+void few_rows_gemm(const ExpertGemm& gemm, const Stream& on) {
+  using namespace few_rows;
+  assert(can_few_rows_gemm(gemm));
+  const int index = on.device().index;
+  const DeviceGuard guard(index);
+  const WeightOperand& w = *gemm.w;
+  Args p{};
+  p.w = weight_args(w);
+  p.a = row_args(gemm.a);
+  p.bias = w.quant.bias ? w.quant.bias.data<float>() : nullptr;
+  p.rows = gemm.rows;
+  p.out = gemm.out.raw();
+  p.out_dtype = gemm.out.dtype();
+  p.n = static_cast<int>(w.values.dim(1));
+  p.k = static_cast<int>(w.values.dim(2));
+  p.passes = (p.k + kPass - 1) / kPass;
+  constexpr int kWhole = 31;
+  p.scale_shift = kWhole;
+  if (p.w.scale_cols > 1) {
+    p.scale_shift = std::countr_zero(static_cast<unsigned>(p.w.group_cols));
+    const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
+    p.scaled_slabs = std::min(p.w.group_cols, step) / kSlab;
+  }
+  const int64_t blocks = blocks_of(gemm, 1, index);
+  const int tile_rows = tile_rows_of(gemm);
+  const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), tile_rows);
+  const auto across = [&](int columns) { return (p.n + columns - 1) / columns; };
+  p.team_shift = tiles * across(kColumns) < num_sms(index) ? 1 : 0;
+  p.across = across(kColumns >> p.team_shift);
+  const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
+  const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, tile_rows);
+  allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), sizeof(Shared));
+  kernel<<<grid, kThreads, sizeof(Shared), as_stream(on.native_handle())>>>(p);
+  check_launch("few_rows_gemm_kernel");
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,298 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The expert GEMM that decodes codes in registers against the one that multiplies f32 values.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "experts/cuda/expert_gemm.h"
+#include "tests/experts/random_uniform.h"
+#include "tests/gpu_test.h"
+
+namespace moebius::cuda {
+namespace {
+
+using testing::random_uniform;
+
+Tensor random_bytes(const Shape& shape, DType dtype, int low, int high, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int> bytes(low, high);
+  Tensor tensor = Tensor::empty(shape, dtype);
+  std::generate_n(reinterpret_cast<uint8_t*>(tensor.raw()), tensor.nbytes(),
+                  [&] { return static_cast<uint8_t>(bytes(random)); });
+  return tensor;
+}
+
+enum class Scales { kTensor, kColumn, kGroup };
+
+struct Scheme {
+  const char* name;
+  QuantFormat format;
+  Scales scales;
+  int64_t group = 0;  // of kGroup
+  int64_t group_rows = 1;
+  DType scale_dtype = DType::kF32;
+  bool has_zero_points = false;
+};
+
+const Scheme kSchemes[] = {
+    {"int4 by 32", QuantFormat::kInt4, Scales::kGroup, 32, 1, DType::kF32, true},
+    {"int4 by 64", QuantFormat::kInt4, Scales::kGroup, 64, 1, DType::kF16},
+    {"int4 by 128", QuantFormat::kInt4, Scales::kGroup, 128, 1, DType::kBF16},
+    {"int4 by 256", QuantFormat::kInt4, Scales::kGroup, 256, 1, DType::kF32, true},
+    {"int4 by column", QuantFormat::kInt4, Scales::kColumn},
+    {"int8 by column", QuantFormat::kInt8, Scales::kColumn, 0, 1, DType::kF32, true},
+    {"int8 by 128", QuantFormat::kInt8, Scales::kGroup, 128, 1, DType::kF32, true},
+    {"fp8 by column", QuantFormat::kFp8, Scales::kColumn},
+    {"fp8 by tensor", QuantFormat::kFp8, Scales::kTensor},
+    {"fp8 by 128 x 128", QuantFormat::kFp8, Scales::kGroup, 128, 128},
+    {"mxfp8", QuantFormat::kMxfp8, Scales::kGroup, 32, 1, DType::kE8M0},
+    {"mxfp4", QuantFormat::kMxfp4, Scales::kGroup, 32, 1, DType::kE8M0},
+    {"nvfp4", QuantFormat::kNvfp4, Scales::kGroup, 16, 1, DType::kF8E4M3},
+};
+
+struct Sizes {
+  std::vector<int> rows;  // per group
+  int64_t n;
+  int64_t k;
+};
+
+const Sizes kSizes[] = {
+    {{0, 1, 7, 8, 9, 0, 31, 32, 33}, 96, 1568},  // K is not a multiple of a pass
+    {{16, 17, 64, 65, 200, 0}, 512, 512},
+    {{5, 40}, 601, 32},
+    {{30, 20, 64, 12}, 20480, 256},  // more items than SMs
+};
+
+class FewRowsGemmTest : public GpuTest {
+ protected:
+  void SetUp() override {
+    need_gpus(1);
+    if (!IsSkipped() && cuda_device_info(0).major != 9) {
+      GTEST_SKIP() << "skipped: not a Hopper GPU";
+    }
+    if (!IsSkipped()) {
+      stream_ = Stream::cuda(0);
+    }
+  }
+
+  Tensor there(const Tensor& tensor) const {
+    return tensor ? to_device(tensor, stream_.device(), stream_) : tensor;
+  }
+  Tensor here(const Tensor& tensor) const {
+    const Tensor out = to_device(tensor, Device::cpu(), stream_);
+    stream_.synchronize();
+    return out;
+  }
+
+  WeightOperand weight(const Scheme& s, int64_t groups, int64_t n, int64_t k) const {
+    WeightOperand w;
+    QuantDesc& desc = w.quant;
+    desc.format = s.format;
+    w.gate_rows = (n + 1) / 2;
+    const bool is_fp8 = s.format == QuantFormat::kFp8 || s.format == QuantFormat::kMxfp8;
+    w.values = random_bytes({groups, n, k}, storage_dtype(s.format), 0, is_fp8 ? 0x7e : 255, 1);
+    const auto blocks = [&](int64_t rows) { return (rows + s.group_rows - 1) / s.group_rows; };
+    const int64_t scale_rows = blocks(w.gate_rows) + blocks(n - w.gate_rows);
+    Shape shape = {groups};
+    if (s.scales == Scales::kColumn) {
+      shape = {groups, scale_rows};
+      desc.shape = GroupShape{1, -1};
+    } else if (s.scales == Scales::kGroup) {
+      shape = {groups, scale_rows, (k + s.group - 1) / s.group};
+      desc.shape = GroupShape{s.group_rows, s.group};
+    }
+    switch (s.scale_dtype) {
+      case DType::kE8M0:
+        desc.scale = random_bytes(shape, s.scale_dtype, 120, 130, 2);
+        break;
+      case DType::kF8E4M3:
+        desc.scale = random_bytes(shape, s.scale_dtype, 0x00, 0x7e, 2);
+        desc.alpha_or_gscale = there(random_uniform({groups, 2}, DType::kF32, 3, 0.5f, 2.0f));
+        w.activation_gscale = there(random_uniform({groups}, DType::kF32, 4, 0.5f, 2.0f));
+        break;
+      default:
+        desc.scale = random_uniform(shape, s.scale_dtype, 2, 0.5f, 2.0f);
+    }
+    if (s.has_zero_points) {
+      const int most = s.format == QuantFormat::kInt4 ? 15 : 255;
+      desc.zero_point = there(random_bytes(shape, DType::kU8, 0, most, 5));
+    }
+    desc.scale = there(desc.scale);
+    desc.bias = there(random_uniform({groups, n}, DType::kF32, 6, -2.0f, 2.0f));
+    w.values = there(w.values);
+    return w;
+  }
+
+  // Rows of each group; batched in a room of a few more than the largest has.
+  ExpertGemm gemm_of(const WeightOperand& w, const std::vector<int>& rows, bool is_batched) {
+    const auto groups = static_cast<int64_t>(rows.size());
+    const int64_t room = *std::max_element(rows.begin(), rows.end()) + 3;
+    Tensor numbers = Tensor::empty({groups + 1}, DType::kI32);
+    auto* n = numbers.data<int32_t>();
+    n[0] = 0;
+    std::partial_sum(rows.begin(), rows.end(), n + 1);
+    const int64_t num_rows = is_batched ? groups * room : n[groups];
+    if (is_batched) {
+      std::copy(rows.begin(), rows.end(), n);
+    }
+    numbers_ = there(numbers);
+    ExpertGemm gemm;
+    gemm.w = &w;
+    gemm.a.values = there(random_uniform({num_rows, w.values.dim(2)}, DType::kBF16, 7, -1.0f, 1.0f));
+    gemm.rows = is_batched ? RowGroups::batched(numbers_.data<int32_t>(), room, groups)
+                           : RowGroups::sorted(numbers_.data<int32_t>(), groups);
+    gemm.out = there(Tensor::zeros({num_rows, w.values.dim(1)}, DType::kF32, Device::cpu()));
+    return gemm;
+  }
+
+  // Relative to the largest element of a row.
+  static void expect_near(const Tensor& want, const Tensor& have, float tolerance) {
+    int64_t wrong = 0;
+    std::string first;
+    for (int64_t r = 0; r < want.dim(0); ++r) {
+      const auto* w = want[r].data<float>();
+      const auto* h = have[r].data<float>();
+      float largest = 0.0f;
+      for (int64_t i = 0; i < want.dim(1); ++i) {
+        largest = std::max(largest, std::abs(w[i]));
+      }
+      for (int64_t i = 0; i < want.dim(1); ++i) {
+        if (!(std::abs(w[i] - h[i]) <= tolerance * largest) && wrong++ == 0) {
+          first = "row " + std::to_string(r) + " column " + std::to_string(i) + ": " +
+                  std::to_string(h[i]) + ", expected " + std::to_string(w[i]) + ", largest " +
+                  std::to_string(largest);
+        }
+      }
+    }
+    EXPECT_EQ(wrong, 0) << first;
+  }
+
+  Stream stream_ = Stream::cpu();
+  Tensor numbers_;
+};
+
+TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {
+  for (const Scheme& scheme : kSchemes) {
+    for (const Sizes& sizes : kSizes) {
+      if (sizes.n > 1000 && scheme.group != 128) {
+        continue;
+      }
+      const WeightOperand w =
+          weight(scheme, static_cast<int64_t>(sizes.rows.size()), sizes.n, sizes.k);
+      for (const bool is_batched : {false, true}) {
+        SCOPED_TRACE(std::string(scheme.name) + " N " + std::to_string(sizes.n) + " K " +
+                     std::to_string(sizes.k) + (is_batched ? ", batched" : ", sorted"));
+        ExpertGemm gemm = gemm_of(w, sizes.rows, is_batched);
+        ASSERT_TRUE(can_few_rows_gemm(gemm));
+        const Tensor out = gemm.out;
+        gemm.out = there(here(out));
+        general_gemm(gemm, stream_);
+        const Tensor expected = here(gemm.out);
+        gemm.out = out;
+        few_rows_gemm(gemm, stream_);
+        const Tensor actual = here(out);
+        expect_near(expected, actual, 1e-5f);
+        gemm.max_sms = 5;
+        few_rows_gemm(gemm, stream_);
+        const Tensor again = here(out);
+        EXPECT_EQ(std::memcmp(again.raw(), actual.raw(), static_cast<size_t>(actual.nbytes())), 0)
+            << "not the same bits on fewer SMs";
+      }
+    }
+  }
+}
+
+TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
+  const Scheme scheme = {"int4", QuantFormat::kInt4, Scales::kGroup, 32};
+  const WeightOperand w = weight(scheme, 2, 130, 256);
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const RowScales scales : {RowScales::kAll, RowScales::kPerGroup}) {
+      ExpertGemm gemm = gemm_of(w, {3, 20}, false);
+      gemm.a.scales = scales;
+      gemm.a.scale = there(random_uniform({scales == RowScales::kAll ? 1 : 2}, DType::kF32, 8,
+                                          2.0f, 4.0f));
+      gemm.a.divides = true;
+      general_gemm(gemm, stream_);
+      const Tensor expected = here(gemm.out);
+      gemm.out = there(Tensor::zeros({23, 130}, dtype, Device::cpu()));
+      few_rows_gemm(gemm, stream_);
+      expect_near(expected, convert(here(gemm.out), DType::kF32), dtype == DType::kBF16 ? 4e-3f : 5e-4f);
+    }
+  }
+}
+
+// mx scales of any size, and NaN where a format has it, stay within their columns.
+TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
+  for (const QuantFormat format : {QuantFormat::kMxfp4, QuantFormat::kMxfp8}) {
+    const Scheme scheme = {"mx", format, Scales::kGroup, 32, 1, DType::kE8M0};
+    WeightOperand w = weight(scheme, 1, 96, 256);
+    Tensor scale = here(w.quant.scale);
+    auto* codes = reinterpret_cast<uint8_t*>(scale.raw());
+    for (int64_t i = 0; i < scale.numel(); ++i) {
+      const int64_t n = i / 8;
+      codes[i] = static_cast<uint8_t>(n == 5 && i % 8 == 3 ? 255 : n % 3 == 0 ? 140 + n : 60 + n / 3);
+    }
+    w.quant.scale = there(scale);
+    w.quant.bias = {};
+    ExpertGemm gemm = gemm_of(w, {9}, false);
+    general_gemm(gemm, stream_);
+    const Tensor expected = here(gemm.out);
+    few_rows_gemm(gemm, stream_);
+    const Tensor actual = here(gemm.out);
+    for (int64_t n = 0; n < 96; ++n) {
+      float largest = 0.0f;
+      for (int64_t r = 0; r < 9; ++r) {
+        largest = std::max(largest, std::abs(expected.data<float>()[r * 96 + n]));
+      }
+      for (int64_t r = 0; r < 9; ++r) {
+        const float want = expected.data<float>()[r * 96 + n];
+        const float have = actual.data<float>()[r * 96 + n];
+        EXPECT_EQ(std::isnan(want), n == 5);
+        EXPECT_TRUE(n == 5 ? std::isnan(have) : std::abs(want - have) <= 1e-5f * largest)
+            << name(format) << " row " << r << " column " << n << ": " << have << ", expected "
+            << want;
+      }
+    }
+  }
+}
+
+TEST_F(FewRowsGemmTest, NanCodesStayInTheirColumns) {
+  const Scheme scheme = {"fp8", QuantFormat::kFp8, Scales::kColumn};
+  WeightOperand w = weight(scheme, 1, 64, 96);
+  Tensor values = here(w.values);
+  reinterpret_cast<uint8_t*>(values.raw())[7 * 96 + 50] = 0xff;
+  w.values = there(values);
+  ExpertGemm gemm = gemm_of(w, {20}, false);
+  few_rows_gemm(gemm, stream_);
+  const Tensor out = here(gemm.out);
+  for (int64_t i = 0; i < out.numel(); ++i) {
+    ASSERT_EQ(std::isnan(out.data<float>()[i]), i % 64 == 7) << i;
+  }
+}
+
+TEST_F(FewRowsGemmTest, RefusesWhatItCannotRead) {
+  const auto takes = [&](const Scheme& scheme, int64_t k, DType rows) {
+    const WeightOperand w = weight(scheme, 1, 64, k);
+    ExpertGemm gemm = gemm_of(w, {4}, false);
+    gemm.a.values = there(Tensor::zeros({4, k}, rows, Device::cpu()));
+    return can_few_rows_gemm(gemm);
+  };
+  EXPECT_TRUE(takes(kSchemes[0], 64, DType::kBF16));
+  EXPECT_FALSE(takes(kSchemes[0], 64, DType::kF16));
+  EXPECT_FALSE(takes(kSchemes[0], 48, DType::kBF16));
+  EXPECT_FALSE(takes({"int4 by 16", QuantFormat::kInt4, Scales::kGroup, 16}, 64, DType::kBF16));
+  EXPECT_FALSE(takes({"int4 by 96", QuantFormat::kInt4, Scales::kGroup, 96}, 192, DType::kBF16));
+  EXPECT_FALSE(takes({"mxfp6", QuantFormat::kMxfp6E3M2, Scales::kGroup, 32, 1, DType::kE8M0}, 64,
+                     DType::kBF16));
+}
+
+}  // namespace
+}  // namespace moebius::cuda
