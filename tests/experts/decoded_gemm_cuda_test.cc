@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "experts/cuda/expert_gemm.h"
+#include "quant/decoded_room.h"
 #include "tests/experts/random_uniform.h"
 #include "tests/gpu_test.h"
 
@@ -24,6 +25,7 @@ constexpr int64_t kK = 320;
 const std::vector<int> kRows = {5, 0, 300, 70, 1, 129};  // per group
 constexpr int64_t kMaxRows = 301;
 const auto kGroups = static_cast<int64_t>(kRows.size());
+const int64_t kManyRows = quant::kDecodedRows * kGroups;
 
 Tensor random_bytes(const Shape& shape, DType dtype, int low, int high, uint32_t seed) {
   std::mt19937 random(seed);
@@ -167,7 +169,7 @@ TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {
                            &c.w.quant.alpha_or_gscale, &c.w.quant.bias, &c.a.scale}) {
       *tensor = there(*tensor);
     }
-    const int64_t all = decoded_elements(c.w, DType::kBF16);
+    const int64_t all = decoded_elements(c.w, DType::kBF16, kManyRows);
     ASSERT_GT(all, 0) << c.name;
     for (const bool is_batched : {false, true}) {
       const int64_t num_rows =
@@ -215,14 +217,15 @@ TEST_F(DecodedGemmTest, CodesWhoseScalesAreOfFewerThan32AreNotDecoded) {
   int4.quant.shape = GroupShape{1, 16};
   int4.quant.scale = room({kGroups, kN, kK / 16}, DType::kF32);
   int4.gate_rows = kN;
-  EXPECT_EQ(decoded_elements(int4, DType::kBF16), 0);
+  EXPECT_EQ(decoded_elements(int4, DType::kBF16, kManyRows), 0);
   int4.quant.shape = GroupShape{1, 32};
   int4.quant.scale = room({kGroups, kN, kK / 32}, DType::kF32);
-  EXPECT_GT(decoded_elements(int4, DType::kBF16), 0);
+  EXPECT_GT(decoded_elements(int4, DType::kBF16, kManyRows), 0);
   std::vector<Case> cases = make_cases();
   cases[0].w.values = there(cases[0].w.values);
-  EXPECT_GT(decoded_elements(cases[0].w, DType::kBF16), 0);
-  EXPECT_EQ(decoded_elements(cases[0].w, DType::kF16), 0);
+  EXPECT_GT(decoded_elements(cases[0].w, DType::kBF16, kManyRows), 0);
+  EXPECT_EQ(decoded_elements(cases[0].w, DType::kBF16, kManyRows - 1), 0);
+  EXPECT_EQ(decoded_elements(cases[0].w, DType::kF16, kManyRows), 0);
 }
 
 }  // namespace

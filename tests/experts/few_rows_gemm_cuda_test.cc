@@ -146,7 +146,8 @@ class FewRowsGemmTest : public GpuTest {
     numbers_ = there(numbers);
     ExpertGemm gemm;
     gemm.w = &w;
-    gemm.a.values = there(random_uniform({num_rows, w.values.dim(2)}, DType::kBF16, 7, -1.0f, 1.0f));
+    gemm.a.values =
+        there(random_uniform({num_rows, w.values.dim(2)}, DType::kBF16, 7, -1.0f, 1.0f));
     gemm.rows = is_batched ? RowGroups::batched(numbers_.data<int32_t>(), room, groups)
                            : RowGroups::sorted(numbers_.data<int32_t>(), groups);
     gemm.out = there(Tensor::zeros({num_rows, w.values.dim(1)}, DType::kF32, Device::cpu()));
@@ -214,17 +215,20 @@ TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
   const Scheme scheme = {"int4", QuantFormat::kInt4, Scales::kGroup, 32};
   const WeightOperand w = weight(scheme, 2, 130, 256);
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    for (const RowScales scales : {RowScales::kAll, RowScales::kPerGroup}) {
+    for (const RowScales scales : {RowScales::kAll, RowScales::kPerGroup, RowScales::kPerRow}) {
       ExpertGemm gemm = gemm_of(w, {3, 20}, false);
       gemm.a.scales = scales;
-      gemm.a.scale = there(random_uniform({scales == RowScales::kAll ? 1 : 2}, DType::kF32, 8,
-                                          2.0f, 4.0f));
+      const Shape shape = scales == RowScales::kPerRow     ? Shape{23, 1}
+                          : scales == RowScales::kPerGroup ? Shape{2}
+                                                           : Shape{1};
+      gemm.a.scale = there(random_uniform(shape, DType::kF32, 8, 2.0f, 4.0f));
       gemm.a.divides = true;
       general_gemm(gemm, stream_);
       const Tensor expected = here(gemm.out);
       gemm.out = there(Tensor::zeros({23, 130}, dtype, Device::cpu()));
       few_rows_gemm(gemm, stream_);
-      expect_near(expected, convert(here(gemm.out), DType::kF32), dtype == DType::kBF16 ? 4e-3f : 5e-4f);
+      expect_near(expected, convert(here(gemm.out), DType::kF32),
+                  dtype == DType::kBF16 ? 4e-3f : 5e-4f);
     }
   }
 }
@@ -238,7 +242,9 @@ TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
     auto* codes = reinterpret_cast<uint8_t*>(scale.raw());
     for (int64_t i = 0; i < scale.numel(); ++i) {
       const int64_t n = i / 8;
-      codes[i] = static_cast<uint8_t>(n == 5 && i % 8 == 3 ? 255 : n % 3 == 0 ? 140 + n : 60 + n / 3);
+      codes[i] = static_cast<uint8_t>(n == 5 && i % 8 == 3 ? 255
+                                      : n % 3 == 0         ? 140 + n
+                                                           : 60 + n / 3);
     }
     w.quant.scale = there(scale);
     w.quant.bias = {};

@@ -50,6 +50,13 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], const void* row) {
                : "memory");
 }
 
+// a & b | c, one instruction also where b and c are constants.
+__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
 #define MOEBIUS_MMA(name, Sum, constraint, instruction)                                   \
   __device__ __forceinline__ void name(Sum(&d)[4], const uint32_t(&a)[4], uint32_t b0,    \
                                        uint32_t b1) {                                     \

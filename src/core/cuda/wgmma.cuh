@@ -59,15 +59,14 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
 #define MOEBIUS_SUMS_8(c, i) \
   c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
 #define MOEBIUS_SUMS_16(c, i) MOEBIUS_SUMS_8(c, i), MOEBIUS_SUMS_8(c, i + 8)
+#define MOEBIUS_SUMS_24(c, i) MOEBIUS_SUMS_16(c, i), MOEBIUS_SUMS_8(c, i + 16)
 #define MOEBIUS_SUMS_32(c, i) MOEBIUS_SUMS_16(c, i), MOEBIUS_SUMS_16(c, i + 16)
 #define MOEBIUS_SUMS_64(c, i) MOEBIUS_SUMS_32(c, i), MOEBIUS_SUMS_32(c, i + 32)
 #define MOEBIUS_SUMS_128(c, i) MOEBIUS_SUMS_64(c, i), MOEBIUS_SUMS_64(c, i + 64)
 #define MOEBIUS_REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define MOEBIUS_REGISTERS_16 MOEBIUS_REGISTERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define MOEBIUS_REGISTERS_32                                                 \
-  MOEBIUS_REGISTERS_16                                                       \
-  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, " \
-  "%30, %31"
+#define MOEBIUS_REGISTERS_24 MOEBIUS_REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define MOEBIUS_REGISTERS_32 MOEBIUS_REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define MOEBIUS_REGISTERS_64                                                    \
   MOEBIUS_REGISTERS_32                                                          \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "    \
@@ -106,20 +105,21 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
   MOEBIUS_WGMMA(s8, shape "k32.s32.s8.s8", int32_t, "+r", count, a, b, p, "")
 
 // The same with A, k 16, in registers; a: the numbers of their operands.
-#define MOEBIUS_WGMMA_BF16_REGISTERS(shape, count, a, b, p)                                     \
-  static __device__ __forceinline__ void bf16(float(&d)[count], const uint32_t(&rows)[4],       \
-                                              uint64_t b_rows, bool accumulates) {              \
-    asm volatile(                                                                               \
-        "{\n"                                                                                   \
-        ".reg .pred p;\n"                                                                       \
-        "setp.ne.b32 p, %" p                                                                    \
-        ", 0;\n"                                                                                \
-        "wgmma.mma_async.sync.aligned." shape                                                   \
-        "k16.f32.bf16.bf16 {" MOEBIUS_REGISTERS_##count "}, {" a "}, %" b ", p, 1, 1, 0;\n"     \
-        "}"                                                                                     \
-        : MOEBIUS_SUMS_##count("+f", 0)                                                         \
-        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(b_rows),                  \
-          "r"(static_cast<int>(accumulates)));                                                  \
+#define MOEBIUS_WGMMA_BF16_REGISTERS(shape, count, a, b, p)                                   \
+  static __device__ __forceinline__ void bf16(float(&d)[count], const uint32_t(&rows)[4],     \
+                                              uint64_t b_rows, bool accumulates) {            \
+    asm volatile(                                                                             \
+        "{\n"                                                                                 \
+        ".reg .pred p;\n"                                                                     \
+        "setp.ne.b32 p, %" p                                                                  \
+        ", 0;\n"                                                                              \
+        "wgmma.mma_async.sync.aligned." shape "k16.f32.bf16.bf16 {" MOEBIUS_REGISTERS_##count \
+        "}, {" a "}, %" b                                                                     \
+        ", p, 1, 1, 0;\n"                                                                     \
+        "}"                                                                                   \
+        : MOEBIUS_SUMS_##count("+f", 0)                                                       \
+        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(b_rows),                \
+          "r"(static_cast<int>(accumulates)));                                                \
   }
 
 // k is 16 (bf16) or 32 (f8e4m3, int8).  The first product of a sum has accumulates = false.
@@ -137,6 +137,11 @@ struct Wgmma<32> {
   MOEBIUS_WGMMA_BF16("m64n32", 16, "16", "17", "18")
   MOEBIUS_WGMMA_E4M3("m64n32", 16, "16", "17", "18")
   MOEBIUS_WGMMA_S8("m64n32", 16, "16", "17", "18")
+};
+
+template <>
+struct Wgmma<48> {
+  MOEBIUS_WGMMA_BF16_REGISTERS("m64n48", 24, "%24, %25, %26, %27", "28", "29")
 };
 
 template <>
@@ -168,6 +173,8 @@ struct Wgmma<256> {
 #undef MOEBIUS_REGISTERS_8
 #undef MOEBIUS_SUMS_16
 #undef MOEBIUS_REGISTERS_16
+#undef MOEBIUS_SUMS_24
+#undef MOEBIUS_REGISTERS_24
 #undef MOEBIUS_SUMS_32
 #undef MOEBIUS_REGISTERS_32
 #undef MOEBIUS_SUMS_64

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 #include <utility>
 
 #include "core/cuda/runtime.h"
@@ -26,6 +27,7 @@
 #include "experts/experts_base.h"
 #include "experts/scratch.h"
 #include "experts/validate.h"
+#include "quant/decoded_room.h"
 
 namespace moebius::cuda {
 
@@ -62,6 +64,9 @@ ExpertWeights placed(ExpertWeights weights, const Stream& stream) {
   stream.synchronize();
   return weights;
 }
+
+// More than any number of them that depends on it.
+constexpr int64_t kManyRows = std::numeric_limits<int64_t>::max();
 
 Tensor as_rows(const Tensor& x) {
   return x.view({x.numel() / x.shape().back(), x.shape().back()});
@@ -146,13 +151,17 @@ class CudaExperts final : public ExpertsBase {
       take_result(self, slots, result);
 
       // A caller's batched rows may lie where only the other GEMMs take them.
-      const bool is_always_fused = self.fuses_activation_ && !self.is_batched();
+      const bool is_always_fused = self.fuses_activation_of(slots) && !self.is_batched();
       gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
       act = scratch.take({self.activates_to_codes() ? 0 : slots, d.intermediate}, d.in_dtype);
       hidden = self.take_hidden(scratch, slots, act);
-      decoded = scratch.take({std::max(self.decoded_elements_of(self.a1_, self.w1_),
-                                       self.decoded_elements_of(self.a2_, self.w2_))},
-                             DType::kBF16);
+      const int64_t decoded1 = self.decoded_elements_of(self.a1_, self.w1_, slots);
+      const int64_t decoded2 = self.decoded_elements_of(self.a2_, self.w2_, slots);
+      // Not less than fewer rows need for GEMM1's result: a workspace is made for the most.
+      const int64_t of_fewer = is_always_fused ? self.most_unfused_rows() * d.w1_rows() : 0;
+      const Tensor decoded = scratch.take({std::max({decoded1, decoded2, of_fewer})}, DType::kBF16);
+      w1_decoded = decoded1 > 0 ? decoded : Tensor();
+      w2_decoded = decoded2 > 0 ? decoded : Tensor();
       if (d.num_adapters > 0) {
         sums = scratch.take<float>(slots * std::max(d.w1_rows(), d.hidden));
         shrunk = scratch.take<float>(slots * self.lora_halves() * d.lora_rank);
@@ -185,17 +194,27 @@ class CudaExperts final : public ExpertsBase {
     RowOperand coded;     // a1, in x's order or (where that needs groups) the computing order
     RowOperand gathered;  // in the computing order
     Tensor gemm1, act, gemm2;
-    RowOperand hidden;      // act, or its codes
-    Tensor decoded;         // of weights, see ExpertGemm
-    float* sums = nullptr;  // of either GEMM, before adapters
+    RowOperand hidden;              // act, or its codes
+    Tensor w1_decoded, w2_decoded;  // see ExpertGemm
+    float* sums = nullptr;          // of either GEMM, before adapters
     float* shrunk = nullptr;
   };
 
   bool activates_to_codes() const {
     return a2_.active() && can_activate_to_codes(a2_.spec(), desc_.intermediate);
   }
-  int64_t decoded_elements_of(const RowCoder& a, const WeightOperand& w) const {
-    return decoded_elements(w, a.active() ? a.dtype() : desc_.in_dtype);
+  int64_t decoded_elements_of(const RowCoder& a, const WeightOperand& w, int64_t slots) const {
+    return decoded_elements(w, a.active() ? a.dtype() : desc_.in_dtype, slots);
+  }
+  // Where w1 would be decoded for many rows, few rows are multiplied by its codes.
+  bool fuses_activation_of(int64_t slots) const {
+    return fuses_activation_ && (decoded_elements_of(a1_, w1_, kManyRows) == 0 ||
+                                 decoded_elements_of(a1_, w1_, slots) > 0);
+  }
+  int64_t most_unfused_rows() const {
+    return decoded_elements_of(a1_, w1_, kManyRows) == 0
+               ? 0
+               : quant::kDecodedRows * desc_.num_local_experts - 1;
   }
   RowOperand take_hidden(Scratch& scratch, int64_t slots, const Tensor& act) const {
     if (a2_.active()) {
@@ -212,7 +231,7 @@ class CudaExperts final : public ExpertsBase {
     return {{x, &w1_, rows, {}}, desc_.activation, a2_.active() ? &a2_.spec() : nullptr, hidden};
   }
 
-  // Of rows that are aligned as those in scratch are.
+  // Of many rows that are aligned as those in scratch are.
   bool can_fuse_activation() const {
     if (desc_.in_dtype != DType::kBF16 || desc_.num_adapters > 0) {
       return false;
@@ -229,7 +248,7 @@ class CudaExperts final : public ExpertsBase {
     const RowGroups rows = RowGroups::sorted(nowhere.take<int32_t>(desc_.num_local_experts + 1),
                                              desc_.num_local_experts);
     ActivatedGemm fused = activated_gemm(x, rows, take_hidden(nowhere, 1, act));
-    fused.gemm.decoded = nowhere.take({decoded_elements_of(a1_, w1_)}, DType::kBF16);
+    fused.gemm.decoded = nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16);
     return can_run_activated_gemm(fused);
   }
   int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
@@ -305,11 +324,11 @@ class CudaExperts final : public ExpertsBase {
                             const Buffers& buffers,
                             int max_sms,
                             const Stream& stream) const {
-    if (fuses_activation_) {
+    if (fuses_activation_of(buffers.hidden.values.dim(0))) {
       ActivatedGemm fused = activated_gemm(x, rows, buffers.hidden);
       fused.gemm.next_item = buffers.next_item;
       fused.gemm.max_sms = max_sms;
-      fused.gemm.decoded = buffers.decoded;
+      fused.gemm.decoded = buffers.w1_decoded;
       if (run_activated_gemm(fused, stream)) {
         return buffers.hidden;
       }
@@ -334,8 +353,8 @@ class CudaExperts final : public ExpertsBase {
                  int max_sms,
                  const Stream& stream) const {
     const LoraWeights& lora = weights_.lora;
-    run_gemm(x, w1_, {lora.w1_a, lora.w1_b, lora_halves()}, rows, adapters, buffers.gemm1, buffers,
-             max_sms, stream);
+    run_gemm(x, w1_, {lora.w1_a, lora.w1_b, lora_halves()}, rows, adapters, buffers.gemm1,
+             buffers.w1_decoded, buffers, max_sms, stream);
   }
   void run_gemm2(const RowOperand& hidden,
                  const RowGroups& rows,
@@ -345,7 +364,8 @@ class CudaExperts final : public ExpertsBase {
                  int max_sms,
                  const Stream& stream) const {
     const LoraWeights& lora = weights_.lora;
-    run_gemm(hidden, w2_, {lora.w2_a, lora.w2_b, 1}, rows, adapters, out, buffers, max_sms, stream);
+    run_gemm(hidden, w2_, {lora.w2_a, lora.w2_b, 1}, rows, adapters, out, buffers.w2_decoded,
+             buffers, max_sms, stream);
   }
 
   struct Adapter {
@@ -360,11 +380,12 @@ class CudaExperts final : public ExpertsBase {
                 const RowGroups& rows,
                 const RowAdapters& adapters,
                 const Tensor& out,
+                const Tensor& decoded,
                 const Buffers& buffers,
                 int max_sms,
                 const Stream& stream) const {
     if (adapters.ids == nullptr || !adapter.b) {
-      run_expert_gemm({a, &w, rows, out, buffers.next_item, max_sms, buffers.decoded}, stream);
+      run_expert_gemm({a, &w, rows, out, buffers.next_item, max_sms, decoded}, stream);
       return;
     }
     LoraGemm lora;
@@ -380,7 +401,7 @@ class CudaExperts final : public ExpertsBase {
                                  DType::kF32, device_);
     const Tensor sums = Tensor::borrow(buffers.sums, out.shape(), DType::kF32, device_);
     lora_shrink(lora, stream);
-    run_expert_gemm({a, &w, rows, sums, buffers.next_item, max_sms, buffers.decoded}, stream);
+    run_expert_gemm({a, &w, rows, sums, buffers.next_item, max_sms, decoded}, stream);
     lora_expand(lora, sums, out, stream);
   }
 

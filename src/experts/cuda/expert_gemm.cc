@@ -209,8 +209,9 @@ int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
   return gemm.max_sms > 0 ? std::min(gemm.max_sms, sms) : per_sm * sms;
 }
 
-int64_t decoded_elements(const WeightOperand& w, DType a) {
-  if (a != DType::kBF16 || !can_decode_weights(w) || !sm90_takes_weights(w.values)) {
+int64_t decoded_elements(const WeightOperand& w, DType a, int64_t num_rows) {
+  if (a != DType::kBF16 || !can_decode_weights(w) || !sm90_takes_weights(w.values) ||
+      (few_rows_takes_weights(w) && num_rows < quant::kDecodedRows * w.values.dim(0))) {
     return 0;
   }
   const Tensor& values = w.values;
@@ -230,6 +231,8 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
   if (grouped && sm90_grouped_gemm_supports(*grouped).ok) {
     run_grouped_gemm(*grouped, gemm, stream);
+  } else if (can_few_rows_gemm(gemm)) {
+    few_rows_gemm(gemm, stream);
   } else if (can_mma_gemm(gemm)) {
     mma_gemm(gemm, stream);
   } else {

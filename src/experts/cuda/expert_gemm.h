@@ -46,9 +46,9 @@ struct ExpertGemm {
   Tensor decoded = {};
 };
 
-// 0: w is read in its codes, with rows of dtype `a`.  Else those of as many groups as 512 MiB hold,
-// at least one's.
-int64_t decoded_elements(const WeightOperand& w, DType a);
+// 0: w is read in its codes, with room for `num_rows` rows of dtype `a`.  Else those of as many
+// groups as 512 MiB hold, at least one's.
+int64_t decoded_elements(const WeightOperand& w, DType a, int64_t num_rows);
 
 // Whether codes of rows in fp8 are better told in bf16: fp8 tensor cores keep 14 bits of a sum,
 // and only scales of blocks end their sums early enough.
@@ -73,8 +73,9 @@ bool run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream);
 // blocks are dealt out over all SMs before any SM gets a second.
 int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index);
 
-// At the speed at which codes are read, for few rows per group; right for any number.  On Hopper:
-// rows in bf16 without scales of their own, codes of 4 or 8 bits, K a multiple of 32.
+// Codes decoded in registers, at the speed at which they are read if there are few rows per group.
+// On Hopper: rows in bf16 with one scale each at most, codes of 4 or 8 bits, K a multiple of 32.
+bool few_rows_takes_weights(const WeightOperand& w);
 bool can_few_rows_gemm(const ExpertGemm& gemm);
 void few_rows_gemm(const ExpertGemm& gemm, const Stream& stream);
 

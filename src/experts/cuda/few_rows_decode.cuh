@@ -8,6 +8,7 @@
 #include <cuda_fp8.h>
 
 #include "core/cuda/floats.cuh"
+#include "core/cuda/mma.cuh"
 #include "moebius/float_types.h"
 #include "quant/row_kernels.h"
 
@@ -80,14 +81,15 @@ __device__ __forceinline__ void decode_pairs(const uint32_t* words,
   if constexpr (kCode == Code::kU4) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      pairs[i] = difference((words[0] >> 4 * i & 0x000f000fu) | k128, by);
+      pairs[i] = difference(ptx::and_or(words[0] >> 4 * i, 0x000f000fu, k128), by);
     }
   } else if constexpr (kCode == Code::kI8) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t word = words[i / 2] >> 8 * (i % 2);
       // 128 + the low bits, less 128 or (of negative numbers) 256.
-      const uint32_t integer = difference((word & 0x007f007fu) | k128, (word & 0x00800080u) | k128);
+      const uint32_t integer =
+          difference(ptx::and_or(word, 0x007f007fu, k128), ptx::and_or(word, 0x00800080u, k128));
       pairs[i] = difference(integer, by);
     }
   } else if constexpr (kCode == Code::kE4M3) {

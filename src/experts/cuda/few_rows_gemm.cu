@@ -22,12 +22,12 @@
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/mma.cuh"
-#include "moebius/device.h"
 #include "core/cuda/wgmma.cuh"
 #include "experts/cuda/expert_gemm.h"
 #include "experts/cuda/few_rows_decode.cuh"
 #include "experts/cuda/tile_walk.cuh"
 #include "experts/cuda/weight_values.cuh"
+#include "moebius/device.h"
 
 namespace moebius::cuda {
 
@@ -77,6 +77,8 @@ constexpr int kSumStride = (kRowsBytes + kMostRows * kRawStride) / (kMostRows * 
 static_assert(kSumStride == kColumns + 4);  // + 4: eight columns of four pairs of rows, no conflict
 static_assert(offsetof(Shared, rows1) % 1024 == 0);
 
+constexpr int kScaledAtEnd = 7;  // as scaled_mask
+
 struct Args {
   WeightArgs w;
   RowArgs a;
@@ -90,14 +92,22 @@ struct Args {
   int passes;
   int team_shift;   // 1 << team_shift teams
   int scale_shift;  // 1 << scale_shift columns share a scale
-  int scaled_slabs;  // in a row, within a step; 0: all share their scale
+  int scaled_mask;  // sums are scaled after slab s of a step if (s + 1) & scaled_mask == 0
 };
 
 // e8m0 is told from others by what it scales.
-__device__ __forceinline__ float scale_value(float bits) { return bits; }
-__device__ __forceinline__ float scale_value(BFloat16 bits) { return load1(&bits); }
-__device__ __forceinline__ float scale_value(Float16 bits) { return load1(&bits); }
-__device__ __forceinline__ float scale_value(uint8_t bits) { return e8m0_to_float(bits); }
+__device__ __forceinline__ float scale_value(float bits) {
+  return bits;
+}
+__device__ __forceinline__ float scale_value(BFloat16 bits) {
+  return load1(&bits);
+}
+__device__ __forceinline__ float scale_value(Float16 bits) {
+  return load1(&bits);
+}
+__device__ __forceinline__ float scale_value(uint8_t bits) {
+  return e8m0_to_float(bits);
+}
 
 // Scale: uint8_t is e8m0, uint16_t two neighbours of e4m3.  kRows: of a tile, at most.
 template <Code kCode, typename Scale, int kRows>
@@ -106,6 +116,8 @@ struct Worker {
   static constexpr int kPassSteps = kPassSlabs / kStepSlabs;  // of all teams
   static constexpr int kWords = quant::code_bits(kCode) / 4;  // of eight codes
   static constexpr bool kFolds = kCode == Code::kE2M1;
+  // Slabs whose products are begun together: as many as there are registers for.
+  static constexpr int kBatch = kFolds && kRows < 64 ? 2 : 1;
   static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
   static constexpr bool kMayBeLarge = kFolds && std::is_same_v<Scale, uint8_t>;
 
@@ -125,14 +137,13 @@ struct Worker {
 
   // What has not yet been asked for of the codes.
   int ahead_item;
-  int ahead_steps;  // of the item; 0: there are no more
+  int ahead_steps;    // of the item; 0: there are no more
   int ahead_columns;  // from the lane's first on
   int ahead_bytes;    // of a column, from the lane's chunk on
   const uint8_t* ahead_from;
 
   int slot = 0;
   int live = 0;  // which of `rows` is in use
-  uint32_t raw_phase = 0;
 
   // Scales of the next step, as they lie in memory.
   int first_scale[2];
@@ -145,6 +156,7 @@ struct Worker {
   __device__ Worker(const Args& args, Shared& memory, const TileStarts& tiles)
       : p(args), shared(memory), starts(tiles) {
     num_items = starts.before[p.rows.num_groups] * p.across;
+    by[0] = by[1] = zeros(p.w.default_zero_point);
     const int group = warp / kGroupWarps;
     const int side_by_side = kGroups >> p.team_shift;
     team = group / side_by_side;
@@ -208,27 +220,30 @@ struct Worker {
 
   // By all warps.
   __device__ __forceinline__ void request_rows(const Place& place, int pass) const {
-    if (lane == 0) {
-      const int columns = min(kPass, p.k - pass * kPass);
-      const auto bytes = static_cast<uint32_t>(columns) * uint32_t{sizeof(BFloat16)};
+    const int rows = place.rows;
+    const int columns = min(kPass, p.k - pass * kPass);
+    const auto bytes = static_cast<uint32_t>(columns) * uint32_t{sizeof(BFloat16)};
+    const auto* from =
+        reinterpret_cast<const BFloat16*>(p.a.values) + (place.row + warp) * p.k + pass * kPass;
+    uint8_t* to = shared.raw + warp * kRawStride;
+    if (ptx::elect_one()) {
       if (warp == 0) {
-        ptx::mbarrier_arrive_expect_tx(&shared.raw_arrived,
-                                       bytes * static_cast<uint32_t>(place.rows));
+        ptx::mbarrier_arrive_expect_tx(&shared.raw_arrived, bytes * static_cast<uint32_t>(rows));
       }
-      const auto* from = reinterpret_cast<const BFloat16*>(p.a.values) + pass * kPass;
 #pragma unroll 1
-      for (int row = warp; row < place.rows; row += kWarps) {
-        ptx::bulk_load(shared.raw + row * kRawStride, from + (place.row + row) * p.k, bytes,
-                       &shared.raw_arrived);
+      for (int row = warp; row < rows; row += kWarps) {
+        ptx::bulk_load(to, from, bytes, &shared.raw_arrived);
+        from += kWarps * p.k;
+        to += kWarps * kRawStride;
       }
     }
     __syncwarp();
   }
 
-  // Requested rows into their order, zeros behind them.  A thread has a slab of a row.
+  // Requested rows into their order, zeros behind them.  Passes alternate between both of `to`, and
+  // so do the phases of raw_arrived.  A thread has a slab of a row.
   __device__ __forceinline__ void spread_rows(const Place& place, int pass, int to) {
-    ptx::mbarrier_wait_parity(&shared.raw_arrived, raw_phase);
-    raw_phase ^= 1;
+    ptx::mbarrier_wait_parity(&shared.raw_arrived, static_cast<uint32_t>(to));
     const int row = warp / 2 * 8 + lane % 8;
     const int slab = warp % 2 * 4 + lane / 8;
     if (row < kRows) {
@@ -251,7 +266,9 @@ struct Worker {
     }
     ptx::fence_proxy_async_shared();  // of what wgmma reads, and of what copies overwrite
   }
-  __device__ uint8_t* rows(int which) const { return which == 0 ? shared.rows0 : shared.rows1; }
+  __device__ uint8_t* rows(int which) const {
+    return which == 0 ? shared.rows0 : shared.rows1;
+  }
 
   // Scales: a quad shares its columns, and each lane fetches those of one slab of a step.
 
@@ -274,6 +291,9 @@ struct Worker {
       }
     }
   }
+  __device__ __forceinline__ static uint32_t zeros(float zero_point) {
+    return both_halves(kCode == Code::kU4 ? 128.0f + zero_point : zero_point);
+  }
   // Fetched ones become this step's.  Returns whether they are large.
   __device__ __forceinline__ bool take_scales() {
     bool is_large = false;
@@ -289,11 +309,8 @@ struct Worker {
       } else {
         scale[i] = scale_value(next_scale[i]);
       }
-      if constexpr (kHasZeros) {
-        const float zero = p.w.zero_point != nullptr
-                               ? static_cast<float>(next_zero[i]) - p.w.zero_point_offset
-                               : p.w.default_zero_point;
-        by[i] = both_halves(kCode == Code::kU4 ? 128.0f + zero : zero);
+      if (kHasZeros && p.w.zero_point != nullptr) {
+        by[i] = zeros(static_cast<float>(next_zero[i]) - p.w.zero_point_offset);
       }
     }
     return is_large;
@@ -327,6 +344,16 @@ struct Worker {
       for (int j = 0; j < 4; ++j) {
         elements[half][j] = pairs[j % 2][2 * half + j / 2];
       }
+    }
+  }
+
+  template <bool kIsLarge>
+  __device__ __forceinline__ void decode_batch(const uint32_t (&words)[2][kStepSlabs][kWords],
+                                               int first,
+                                               uint32_t (&elements)[kBatch][2][4]) const {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      decode<kIsLarge>(words, first + i, elements[i]);
     }
   }
 
@@ -373,26 +400,32 @@ struct Worker {
     request(slot == 0 ? kStages - 1 : slot - 1);  // which the whole warp has read
     slot = slot + 1 == kStages ? 0 : slot + 1;
 
-    uint32_t elements[2][2][4];
-    decode<kIsLarge>(words, 0, elements[0]);
+    uint32_t elements[2][kBatch][2][4];
+    decode_batch<kIsLarge>(words, 0, elements[0]);
 #pragma unroll
-    for (int slab = 0; slab < kStepSlabs; ++slab) {
-      const uint32_t low = rows + slab / 2 * (kTileBytes / 16) + slab % 2 * 4;
+    for (int first = 0; first < kStepSlabs; first += kBatch) {
       ptx::wgmma_pin(sums);
       ptx::wgmma_fence();
-      ptx::Wgmma<kRows>::bf16(sums, elements[slab % 2][0], ptx::wgmma_descriptor(low), accumulates);
-      ptx::Wgmma<kRows>::bf16(sums, elements[slab % 2][1], ptx::wgmma_descriptor(low + 2), true);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int slab = first + i;
+        const uint32_t low = rows + slab / 2 * (kTileBytes / 16) + slab % 2 * 4;
+        const auto& own = elements[first / kBatch % 2][i];
+        ptx::Wgmma<kRows>::bf16(sums, own[0], ptx::wgmma_descriptor(low), accumulates);
+        ptx::Wgmma<kRows>::bf16(sums, own[1], ptx::wgmma_descriptor(low + 2), true);
+        accumulates = true;
+      }
       ptx::wgmma_commit();
-      accumulates = true;
       if constexpr (!kFolds) {
-        if (p.scaled_slabs > 0 && (slab + 1) % p.scaled_slabs == 0) {
-          add_scaled(slab, sums, totals);
+        static_assert(kBatch == 1);
+        if (((first + 1) & p.scaled_mask) == 0) {
+          add_scaled(first, sums, totals);
           accumulates = false;
         }
       }
       ptx::wgmma_wait<1>();
-      if (slab + 1 < kStepSlabs) {
-        decode<kIsLarge>(words, slab + 1, elements[(slab + 1) % 2]);
+      if (first + kBatch < kStepSlabs) {
+        decode_batch<kIsLarge>(words, first + kBatch, elements[(first / kBatch + 1) % 2]);
       }
     }
   }
@@ -442,7 +475,7 @@ struct Worker {
       __syncthreads();
     }
     if constexpr (!kFolds) {
-      if (p.scaled_slabs == 0) {
+      if (p.scaled_mask == kScaledAtEnd) {
         add_scaled(0, sums, totals);
       }
       store(place, totals);
@@ -458,10 +491,6 @@ struct Worker {
       if (std::is_same_v<Scale, uint16_t>) {
         factor *= global_factor(p.w, place.group, n);
       }
-    }
-    if (p.a.scales != RowScales::kNone) {
-      const float of_rows = p.a.scale[p.a.scales == RowScales::kPerGroup ? place.group : 0];
-      factor *= p.a.divides ? 1.0f / of_rows : of_rows;
     }
     return factor;
   }
@@ -495,8 +524,11 @@ struct Worker {
           const float2 other = *reinterpret_cast<const float2*>(from + kMostRows * stride);
           v = {v.x + other.x, v.y + other.y};
         }
-        v = {v.x * factor.x + bias.x, v.y * factor.y + bias.y};
-        const int64_t at = (place.row + row) * p.n + n;
+        const int64_t out_row = place.row + row;
+        const float of_row = row_scale(p.a, out_row, place.group, 0);
+        const float by_row = p.a.divides ? 1.0f / of_row : of_row;
+        v = {v.x * factor.x * by_row + bias.x, v.y * factor.y * by_row + bias.y};
+        const int64_t at = out_row * p.n + n;
         if (p.n % 2 == 0) {
           store_pair(p.out, p.out_dtype, at, v);
         } else {
@@ -568,6 +600,7 @@ template <Code kCode, typename Scale>
 Kernel kernel_of_rows(int rows) {
   return rows == 16   ? few_rows_gemm_kernel<kCode, Scale, 16>
          : rows == 32 ? few_rows_gemm_kernel<kCode, Scale, 32>
+         : rows == 48 ? few_rows_gemm_kernel<kCode, Scale, 48>
                       : few_rows_gemm_kernel<kCode, Scale, 64>;
 }
 
@@ -581,7 +614,7 @@ Kernel find_kernel(Code code, DType scale, int rows) {
     case Code::kI8:
       return scale == DType::kF32 ? kernel_of_rows<Code::kI8, float>(rows) : nullptr;
     case Code::kE4M3:
-      return scale == DType::kF32     ? kernel_of_rows<Code::kE4M3, float>(rows)
+      return scale == DType::kF32    ? kernel_of_rows<Code::kE4M3, float>(rows)
              : scale == DType::kE8M0 ? kernel_of_rows<Code::kE4M3, uint8_t>(rows)
                                      : nullptr;
     case Code::kE2M1:
@@ -592,32 +625,36 @@ Kernel find_kernel(Code code, DType scale, int rows) {
   }
 }
 
-// Rows of a tile.
+// Rows of a tile: more than the mean, since codes are read and decoded once per tile, and groups
+// rarely have the mean.
 int tile_rows_of(const ExpertGemm& gemm) {
   const int64_t mean = gemm.out.dim(0) / gemm.w->values.dim(0);
-  return mean <= 8 ? 16 : mean <= 20 ? 32 : kMostRows;
+  return mean <= 8 ? 16 : mean <= 20 ? 32 : mean <= 36 ? 48 : kMostRows;
 }
 
 }  // namespace
 }  // namespace few_rows
 
-bool can_few_rows_gemm(const ExpertGemm& gemm) {
-  const WeightOperand& w = *gemm.w;
-  const RowOperand& a = gemm.a;
+bool few_rows_takes_weights(const WeightOperand& w) {
   constexpr int kMajor = 9;
-  if (!w.quant.format || a.values.dtype() != DType::kBF16 || a.scales == RowScales::kPerRow ||
-      cuda_device_info(gemm.out.device().index).major != kMajor) {
+  if (!w.quant.format || cuda_device_info(w.values.device().index).major != kMajor) {
     return false;
   }
   const WeightArgs args = weight_args(w);
   const bool has_kernel =
       few_rows::find_kernel(args.code, args.scale_dtype, few_rows::kMostRows) != nullptr;
   const bool has_even_scales =
-      args.scale_cols == 1 || (std::has_single_bit(static_cast<unsigned>(args.group_cols)) &&
-                               (args.group_cols >= few_rows::kSlab || args.code == quant::Code::kE2M1));
-  return has_kernel && has_even_scales &&
-         w.values.dim(2) % few_rows::kSlab == 0 && is_aligned(args.values, 16) && is_aligned(args.scale, 2) &&
-         is_aligned(a.values.raw(), 16);
+      args.scale_cols == 1 ||
+      (std::has_single_bit(static_cast<unsigned>(args.group_cols)) &&
+       (args.group_cols >= few_rows::kSlab || args.code == quant::Code::kE2M1));
+  return has_kernel && has_even_scales && w.values.dim(2) % few_rows::kSlab == 0 &&
+         is_aligned(args.values, 16) && is_aligned(args.scale, 2);
+}
+
+bool can_few_rows_gemm(const ExpertGemm& gemm) {
+  const RowOperand& a = gemm.a;
+  return few_rows_takes_weights(*gemm.w) && a.values.dtype() == DType::kBF16 &&
+         (a.scales != RowScales::kPerRow || a.scale.dim(1) == 1) && is_aligned(a.values.raw(), 16);
 }
 
 void few_rows_gemm(const ExpertGemm& gemm, const Stream& on) {
@@ -638,10 +675,11 @@ void few_rows_gemm(const ExpertGemm& gemm, const Stream& on) {
   p.passes = (p.k + kPass - 1) / kPass;
   constexpr int kWhole = 31;
   p.scale_shift = kWhole;
+  p.scaled_mask = kScaledAtEnd;
   if (p.w.scale_cols > 1) {
     p.scale_shift = std::countr_zero(static_cast<unsigned>(p.w.group_cols));
     const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
-    p.scaled_slabs = std::min(p.w.group_cols, step) / kSlab;
+    p.scaled_mask = std::min(p.w.group_cols, step) / kSlab - 1;
   }
   const int64_t blocks = blocks_of(gemm, 1, index);
   const int tile_rows = tile_rows_of(gemm);
