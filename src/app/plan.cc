@@ -43,7 +43,7 @@ plan::Machine measure_machine() {
   m.memory_gb = {static_cast<double>(memory_bytes()) * 1e-9, "measured"};
   m.f32_tflops = products(bench::Operand::kF32);
   m.bf16_tflops = products(bench::Operand::kBF16);
-  m.fp8_tflops = m.decoded_tflops = m.coded_tflops =
+  m.fp8_tflops = m.decoded_tflops = m.registers_tflops = m.coded_tflops =
       m.router_tflops = {m.bf16_tflops.value, kAsBf16};
   m.int8_tflops = products(bench::Operand::kInt8);
   m.weight_gb_per_s = {bench::read_gb_per_s(stream), "measured"};
@@ -66,8 +66,9 @@ plan::Machine machine_of(const PlanOptions& o) {
   give(o.node_latency_us, machine.node_us);
   give(o.memory_gb, machine.memory_gb);
   give(o.memory_gb_per_s, machine.weight_gb_per_s);
-  for (plan::Given* rate : {&machine.f32_tflops, &machine.bf16_tflops, &machine.fp8_tflops,
-                            &machine.int8_tflops, &machine.decoded_tflops, &machine.coded_tflops}) {
+  for (plan::Given* rate :
+       {&machine.f32_tflops, &machine.bf16_tflops, &machine.fp8_tflops, &machine.int8_tflops,
+        &machine.decoded_tflops, &machine.registers_tflops, &machine.coded_tflops}) {
     give(o.tflops, *rate);
   }
   plan::expect_valid(machine);

@@ -53,12 +53,14 @@ int64_t layer_workspace(All2AllBackend backend, const Deployment& d) {
 int64_t inner_workspace(const Deployment& d, int64_t slots, bool is_batched) {
   const LayerShape& l = d.layer;
   const int64_t inner = d.local_intermediate();
+  const int64_t places = most_places(d);
+  const double rows = static_cast<double>(slots) / static_cast<double>(places);
   // Of batched rows it may have to be.
-  const bool stores = d.device.is_cuda() && (is_batched || !activates_in_gemm1(d, inner));
+  const bool stores = d.device.is_cuda() && (is_batched || !activates_in_gemm1(d, inner, rows));
   const int64_t gemm1 = stores ? l.w1_rows(inner) * bits(l.dtype) / 8 : 0;
   const int64_t hidden =
       matrix_bytes(d.formats.activations, l.dtype, 1, inner) + widened_bytes(d, inner, inner);
-  return slots * (gemm1 + hidden) + decoded_bytes(d, most_places(d), inner);
+  return slots * (gemm1 + hidden) + decoded_bytes(d, places, inner, rows);
 }
 
 // And GEMM1's operand or GEMM2's rows, and the output, for `rows` arrived rows.

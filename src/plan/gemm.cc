@@ -3,6 +3,8 @@
 #include "plan/gemm.h"
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 
 #include "quant/decoded_room.h"
 #include "quant/group_rule.h"
@@ -13,6 +15,7 @@ namespace {
 
 constexpr int64_t kBlock = 128;    // of fp8 scales, and the columns of gate in a tile
 constexpr int64_t kMultiple = 64;  // of N and K
+constexpr double kManyRows = std::numeric_limits<double>::infinity();
 
 // Blocks of a row with scales that stay apart from the elements; 0: the row has one, at most.
 int64_t decoded_blocks(const QuantizeSpec& weights, int64_t k) {
@@ -26,13 +29,19 @@ bool is_exact_in_bf16(const QuantizeSpec& weights) {
          weights.group.col % quant::kDecodedStep == 0;
 }
 
+// Codes of 4 or 8 bits, groups of a power of two.
+bool fits_registers(const QuantizeSpec& weights) {
+  const auto group = static_cast<uint64_t>(std::max<int64_t>(weights.group.col, 1));
+  return bits(storage_dtype(weights.format)) % 4 == 0 && std::has_single_bit(group);
+}
+
 bool has_sizes_of_sm90(const LayerShape& l, int64_t intermediate) {
   return l.hidden % kMultiple == 0 && intermediate % kMultiple == 0;
 }
 
 }  // namespace
 
-GemmKind gemm_kind(const Deployment& d, int64_t intermediate) {
+GemmKind gemm_kind(const Deployment& d, int64_t intermediate, double rows_of_expert) {
   const LayerShape& l = d.layer;
   const auto& weights = d.formats.weights;
   const auto& rows = d.formats.activations;
@@ -58,17 +67,19 @@ GemmKind gemm_kind(const Deployment& d, int64_t intermediate) {
     }
     takes_rows = rows->group.col < 1 && weights->format == QuantFormat::kFp8;
   }
-  return takes_rows && is_exact_in_bf16(*weights) && has_sizes_of_sm90(l, intermediate)
-             ? GemmKind::kDecoded
-             : GemmKind::kCoded;
+  if (!takes_rows || !is_exact_in_bf16(*weights) || !has_sizes_of_sm90(l, intermediate)) {
+    return GemmKind::kCoded;
+  }
+  const bool has_few = d.device.is_cuda() && rows_of_expert < double{quant::kDecodedRows};
+  return has_few && fits_registers(*weights) ? GemmKind::kRegisters : GemmKind::kDecoded;
 }
 
-bool activates_in_gemm1(const Deployment& d, int64_t intermediate) {
+bool activates_in_gemm1(const Deployment& d, int64_t intermediate, double rows) {
   if (!d.device.is_cuda() || !d.layer.is_gated || intermediate % kBlock != 0 ||
       !has_sizes_of_sm90(d.layer, intermediate)) {
     return false;
   }
-  const GemmKind kind = gemm_kind(d, intermediate);
+  const GemmKind kind = gemm_kind(d, intermediate, rows);
   const bool stores_bf16 = kind == GemmKind::kBF16 || kind == GemmKind::kDecoded;
   return kind == GemmKind::kFp8Blocks || (stores_bf16 && !d.formats.activations);
 }
@@ -76,12 +87,12 @@ bool activates_in_gemm1(const Deployment& d, int64_t intermediate) {
 int64_t widened_bytes(const Deployment& d, int64_t intermediate, int64_t elements) {
   const auto& rows = d.formats.activations;
   const bool widens = d.device.is_cuda() && rows && rows->format == QuantFormat::kFp8 &&
-                      gemm_kind(d, intermediate) == GemmKind::kDecoded;
+                      gemm_kind(d, intermediate, kManyRows) == GemmKind::kDecoded;
   return widens ? elements : 0;
 }
 
-int64_t decoded_bytes(const Deployment& d, int64_t num_experts, int64_t intermediate) {
-  if (!d.device.is_cuda() || gemm_kind(d, intermediate) != GemmKind::kDecoded) {
+int64_t decoded_bytes(const Deployment& d, int64_t num_experts, int64_t intermediate, double rows) {
+  if (!d.device.is_cuda() || gemm_kind(d, intermediate, rows) != GemmKind::kDecoded) {
     return 0;
   }
   const LayerShape& l = d.layer;

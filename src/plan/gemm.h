@@ -17,19 +17,26 @@ enum class GemmKind : uint8_t {
   kFp8Blocks,  // rows by 1 x 128, weights by 128 x 128
   kInt8,       // rows in int8
   kDecoded,    // kBF16, of weights that are decoded first, rows in fp8, too
+  kRegisters,  // the same of few rows, while they are multiplied
   kCoded,      // all others
 };
 
-// intermediate: what a rank has of an expert's.
-GemmKind gemm_kind(const Deployment& deployment, int64_t intermediate);
+// intermediate: what a rank has of an expert's; rows: of an expert, on average.
+GemmKind gemm_kind(const Deployment& deployment, int64_t intermediate, double rows);
 
 // Whether GEMM1 stores activated rows, and codes where those are wanted; of silu, which is assumed.
-bool activates_in_gemm1(const Deployment& deployment, int64_t intermediate);
+bool activates_in_gemm1(const Deployment& deployment, int64_t intermediate, double rows);
 
 // Bytes more of `elements` of rows in fp8 where GEMMs take their codes in bf16.
 int64_t widened_bytes(const Deployment& deployment, int64_t intermediate, int64_t elements);
 
 // Scratch for decoded weights of as many experts.
-int64_t decoded_bytes(const Deployment& deployment, int64_t num_experts, int64_t intermediate);
+int64_t decoded_bytes(const Deployment& deployment,
+                      int64_t num_experts,
+                      int64_t intermediate,
+                      double rows);
+
+// Rows that GemmKind::kRegisters takes at once.
+inline constexpr double kRegistersTile = 64;
 
 }  // namespace moebius::plan

@@ -28,7 +28,8 @@ struct Machine {
   Given memory_gb;
   // Products that the experts reach with many rows per expert, in TFLOP/s, and how many rows of an
   // expert cost as much as one; of which GemmKind, see gemm.h.
-  Given f32_tflops, bf16_tflops, fp8_tflops, int8_tflops, decoded_tflops, coded_tflops;
+  Given f32_tflops, bf16_tflops, fp8_tflops, int8_tflops, decoded_tflops;
+  Given registers_tflops, coded_tflops;
   Given row_tile;
   Given weight_gb_per_s;  // reading weights once
   Given read_overlap;     // share of the shorter of products and weights that the longer one hides

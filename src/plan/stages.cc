@@ -144,7 +144,7 @@ class Stages {
     const auto element = static_cast<double>(bits(l.dtype)) / 8;
     const int64_t inner = deployment_.local_intermediate();
     double activation = 0;
-    if (!activates_in_gemm1(deployment_, inner)) {
+    if (!activates_in_gemm1(deployment_, inner, load_.selections / std::max(load_.touched, 1.0))) {
       activation =
           static_cast<double>(l.w1_rows(inner)) * element +
           static_cast<double>(matrix_bytes(deployment_.formats.activations, l.dtype, 1, inner) +
@@ -158,8 +158,8 @@ class Stages {
     return load_.selections * (gather + activation + row_) + load_.rows * row_;
   }
 
-  const Given& products_rate(int64_t intermediate) const {
-    switch (gemm_kind(deployment_, intermediate)) {
+  const Given& products_rate(GemmKind kind) const {
+    switch (kind) {
       case GemmKind::kF32:
         return machine_.f32_tflops;
       case GemmKind::kBF16:
@@ -170,25 +170,28 @@ class Stages {
         return machine_.int8_tflops;
       case GemmKind::kDecoded:
         return machine_.decoded_tflops;
+      case GemmKind::kRegisters:
+        return machine_.registers_tflops;
       case GemmKind::kCoded:
         break;
     }
     return machine_.coded_tflops;
   }
 
-  double products_us(double flops, int64_t intermediate) const {
-    return flops * sharing_ / products_rate(intermediate).value * 1e-6;
+  double products_us(double flops, GemmKind kind) const {
+    return flops * sharing_ / products_rate(kind).value * 1e-6;
   }
 
   double experts(double rows, double touched, int64_t intermediate, double moves) const {
     if (rows <= 0 || touched <= 0) {
       return machine_.experts_us.value;
     }
-    const double tile = machine_.row_tile.value;
+    const GemmKind kind = gemm_kind(deployment_, intermediate, rows / touched);
+    const double tile = kind == GemmKind::kRegisters ? kRegistersTile : machine_.row_tile.value;
     const double computed = tile > 1 ? touched * std::ceil(rows / touched / tile) * tile : rows;
     const double products = products_us(
         computed * static_cast<double>(expert_flops_per_row(deployment_.layer, intermediate)),
-        intermediate);
+        kind);
     const double weights =
         us_of(touched * static_cast<double>(expert_bytes(deployment_, intermediate)),
               machine_.weight_gb_per_s);

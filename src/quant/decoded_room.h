@@ -15,8 +15,8 @@ namespace moebius::quant {
 inline constexpr int64_t kDecodedStep = 32;
 
 // Of so many rows per group, on average, decoding into memory pays.  Why 128: by their codes
-// DeepSeek-V3's experts on an H200 take 0.6 to 0.9 ms per 64 rows, decoded 1.9 to 2.6 ms for any
-// number below 256; groups differ, so that 128 rows on average are often three times 64.
+// DeepSeek-V3's experts on an H200 take 0.6 to 0.9 ms per 64 rows, decoded about 2 ms for any
+// number below 128; groups differ, so that 128 rows on average are often three times 64.
 inline constexpr int64_t kDecodedRows = 128;
 
 constexpr int64_t decoded_group_bytes(int64_t n, int64_t k, int64_t num_blocks) {

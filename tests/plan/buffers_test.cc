@@ -79,11 +79,12 @@ TEST(Buffers, BatchedRowsAreNotCopied) {
 
 // What is decoded or activated on the way is in the buffers of GPUs.
 TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
-  const auto workspaces = [](const char* quant) {
+  const auto workspaces = [](const char* quant, int64_t tokens = 4096) {
     Deployment d = preset_deployment("deepseek-v3", quant, 8);
-    d.tokens = 16;
+    d.tokens = tokens;
     const RoutingModel model(d.layer.routing);
-    return buffers(All2AllBackend::kHighThroughput, d, expected_copies(d, model, 16)).workspaces;
+    return buffers(All2AllBackend::kHighThroughput, d, expected_copies(d, model, tokens))
+        .workspaces;
   };
   // What 512 MiB hold: w1 of 9 experts, w2 of 18.
   const int64_t decoded =
@@ -96,6 +97,10 @@ TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
   EXPECT_EQ(workspaces("int4_w4a16") - workspaces("none"), scaled);
   // GEMM1's rows are stored where the activation is quantized per token; its codes are in bf16.
   EXPECT_GT(workspaces("fp8_w8a8_channel"), workspaces("none") + decoded);
+  // Few rows are multiplied by codes, and GEMM1's are stored.
+  const int64_t stored = workspaces("mxfp4_w4a16", 16) - workspaces("none", 16);
+  EXPECT_GT(stored, 0);
+  EXPECT_LT(stored, decoded / 10);
 }
 
 #ifdef MOEBIUS_HAVE_CUDA

@@ -71,6 +71,19 @@ TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
   }
 }
 
+// Of fewer rows than pay for decoding, 64 at a time.
+TEST(Forecast, FewRowsAreMultipliedByCodes) {
+  const Machine m = find_machine("h200");
+  Machine slower = m;
+  slower.registers_tflops.value /= 2;
+  Deployment d = preset_deployment("qwen3-30b-a3b", "int4_w4a16", 1);
+  d.tokens = 960;  // 60 rows
+  const Forecast f = forecast(All2AllBackend::kNone, d, m);
+  const double products = f.touched * 64 * 2 * 2048 * 3 * 768 / m.registers_tflops.value * 1e-6;
+  EXPECT_NEAR(forecast(All2AllBackend::kNone, d, slower).experts - f.experts, products,
+              1e-6 * products);
+}
+
 TEST(Forecast, SweepsEndWhereShardsWouldCutBlocks) {
   Deployment d = preset_deployment("deepseek-v3", "none", 8);
   d.shards_experts = true;
