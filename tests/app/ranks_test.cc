@@ -203,10 +203,10 @@ TEST(Ranks, SpreadsThatCannotWorkAreRefused) {
     EXPECT_EQ(result.exit_code, 2) << spread[0];
     EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
   };
-  refused({"--ranks", "4", "--tp", "3"}, "there are 4 ranks");
+  refused({"--ranks", "4", "--tp", "3"}, "4 ranks are no multiple");
   refused({"--ranks", "2", "--all2all", "none"}, "dp_size is 2");
   refused({"--tp", "2", "--no-ep", "--all2all", "high_throughput"}, "without expert parallelism");
-  refused({"--ranks", "17"}, "ep_size is 17");
+  refused({"--ranks", "17"}, "17 ranks, but");
   refused({"--ranks", "2", "--all2all", "high_throughput", "--monolithic"}, "monolithic");
 }
 

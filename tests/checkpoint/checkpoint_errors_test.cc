@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What is wrong with a checkpoint is said in one line: file, field or tensor, and both values.
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -302,6 +303,7 @@ TEST(ConfigForms, ModeloptFileBesideTheConfigIsRead) {
 class BadTensors : public ::testing::Test {
  protected:
   void make(std::string_view model) {
+    std::filesystem::remove(dir_ / "config.json");  // a model is not written over another
     checkpoint::write_model(config_of(model), "x", 1, dir_.path(), 1 << 30);
     const Safetensors file(dir_ / "model.safetensors");
     tensors_.clear();
