@@ -116,13 +116,6 @@ router::Model make_model(RouterConfig config, const RouterWeights& given) {
 
 }  // namespace
 
-RouterConfig with_equal_groups(RouterConfig config) {
-  if (config.num_experts <= config.num_groups || config.num_experts % config.num_groups != 0) {
-    config.num_groups = config.topk_groups = 1;
-  }
-  return config;
-}
-
 struct Router::State {
   State(RouterConfig config, RouterWeights router_weights)
       : model(make_model(std::move(config), router_weights)),

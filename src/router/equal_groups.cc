@@ -1,0 +1,16 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Apart from the router, since readers of checkpoints need no more than this.
+#include "moebius/router.h"
+
+namespace moebius {
+
+RouterConfig with_equal_groups(RouterConfig config) {
+  if (config.num_experts <= config.num_groups || config.num_experts % config.num_groups != 0) {
+    config.num_groups = config.topk_groups = 1;
+  }
+  return config;
+}
+
+}  // namespace moebius
