@@ -384,8 +384,12 @@ class CudaExperts final : public ExpertsBase {
                 const Buffers& buffers,
                 int max_sms,
                 const Stream& stream) const {
+    const auto multiply = [&](const Tensor& to) {
+      const bool keeps_f32 = desc_.in_dtype == DType::kF32;
+      run_expert_gemm({a, &w, rows, to, buffers.next_item, max_sms, decoded, keeps_f32}, stream);
+    };
     if (adapters.ids == nullptr || !adapter.b) {
-      run_expert_gemm({a, &w, rows, out, buffers.next_item, max_sms, decoded}, stream);
+      multiply(out);
       return;
     }
     LoraGemm lora;
@@ -401,7 +405,7 @@ class CudaExperts final : public ExpertsBase {
                                  DType::kF32, device_);
     const Tensor sums = Tensor::borrow(buffers.sums, out.shape(), DType::kF32, device_);
     lora_shrink(lora, stream);
-    run_expert_gemm({a, &w, rows, sums, buffers.next_item, max_sms, decoded}, stream);
+    multiply(sums);
     lora_expand(lora, sums, out, stream);
   }
 

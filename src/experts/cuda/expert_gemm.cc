@@ -23,10 +23,10 @@ bool has_block_scales(const ExpertGemm& gemm) {
   const QuantDesc& desc = w.quant;
   const int64_t n = w.values.dim(1);
   const bool restarts_within_block = w.gate_rows < n && w.gate_rows % kBlock != 0;
-  return gemm.a.values.dtype() == DType::kF8E4M3 && gemm.a.scales == RowScales::kPerRow &&
-         gemm.a.block == kBlock && desc.format == QuantFormat::kFp8 &&
-         desc.shape == GroupShape{kBlock, kBlock} && desc.scale.dtype() == DType::kF32 &&
-         desc.scale.num_dims() == 3 && !restarts_within_block;
+  return !gemm.keeps_f32 && gemm.a.values.dtype() == DType::kF8E4M3 &&
+         gemm.a.scales == RowScales::kPerRow && gemm.a.block == kBlock &&
+         desc.format == QuantFormat::kFp8 && desc.shape == GroupShape{kBlock, kBlock} &&
+         desc.scale.dtype() == DType::kF32 && desc.scale.num_dims() == 3 && !restarts_within_block;
 }
 
 // Rows [M, C] as GroupedGemm takes them.

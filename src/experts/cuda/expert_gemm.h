@@ -44,6 +44,9 @@ struct ExpertGemm {
   // Scratch, bf16, decoded_elements(): where weights in codes are decoded, some groups at a time,
   // for the GEMM that takes bf16.  Undefined: they are not.
   Tensor decoded = {};
+  // Results are not rounded to 16 bits, here or later: not by fp8 tensor cores, then, which keep 14
+  // bits of a sum.
+  bool keeps_f32 = false;
 };
 
 // 0: w is read in its codes, with room for `num_rows` rows of dtype `a`.  Else those of as many
