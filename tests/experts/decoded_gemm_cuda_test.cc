@@ -12,12 +12,13 @@
 
 #include "experts/cuda/expert_gemm.h"
 #include "quant/decoded_room.h"
-#include "tests/experts/random_uniform.h"
-#include "tests/gpu_test.h"
+#include "tests/experts/hopper_test.h"
+#include "tests/experts/random_operands.h"
 
 namespace moebius::cuda {
 namespace {
 
+using testing::random_bytes;
 using testing::random_uniform;
 
 constexpr int64_t kN = 192;
@@ -26,15 +27,6 @@ const std::vector<int> kRows = {5, 0, 300, 70, 1, 129};  // per group
 constexpr int64_t kMaxRows = 301;
 const auto kGroups = static_cast<int64_t>(kRows.size());
 const int64_t kManyRows = quant::kDecodedRows * kGroups;
-
-Tensor random_bytes(const Shape& shape, DType dtype, int low, int high, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_int_distribution<int> bytes(low, high);
-  Tensor tensor = Tensor::empty(shape, dtype);
-  std::generate_n(reinterpret_cast<uint8_t*>(tensor.raw()), tensor.nbytes(),
-                  [&] { return static_cast<uint8_t>(bytes(random)); });
-  return tensor;
-}
 
 struct Case {
   const char* name;
@@ -119,37 +111,22 @@ std::vector<Case> make_cases() {
   return cases;
 }
 
-class DecodedGemmTest : public GpuTest {
+class DecodedGemmTest : public HopperTest {
  protected:
-  void SetUp() override {
-    need_gpus(1);
-    if (!IsSkipped() && cuda_device_info(0).major != 9) {
-      GTEST_SKIP() << "skipped: not a Hopper GPU";
-    }
-    if (!IsSkipped()) {
-      stream_ = Stream::cuda(0);
-    }
-  }
-
-  Tensor there(const Tensor& tensor) const {
-    return tensor ? to_device(tensor, stream_.device(), stream_) : tensor;
-  }
   Tensor room(const Shape& shape, DType dtype) const {
     return there(Tensor::zeros(shape, dtype, Device::cpu()));
   }
 
   bool is_zero(const Tensor& tensor) {
-    const Tensor here = to_device(tensor, Device::cpu(), stream_);
-    stream_.synchronize();
-    const auto* bytes = reinterpret_cast<const uint8_t*>(here.raw());
-    return std::all_of(bytes, bytes + here.nbytes(), [](uint8_t byte) { return byte == 0; });
+    const Tensor host = here(tensor);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(host.raw());
+    return std::all_of(bytes, bytes + host.nbytes(), [](uint8_t byte) { return byte == 0; });
   }
 
   // Relative to the largest element.
   void expect_near(const Tensor& expected, const Tensor& actual, const std::string& what) {
-    const Tensor want = to_device(expected, Device::cpu(), stream_);
-    const Tensor have = to_device(actual, Device::cpu(), stream_);
-    stream_.synchronize();
+    const Tensor want = here(expected);
+    const Tensor have = here(actual);
     float largest = 0.0f;
     float error = 0.0f;
     for (int64_t i = 0; i < want.numel(); ++i) {
@@ -159,8 +136,6 @@ class DecodedGemmTest : public GpuTest {
     EXPECT_GT(largest, 0.0f) << what;
     EXPECT_LE(error, 1e-5f * largest) << what;
   }
-
-  Stream stream_ = Stream::cpu();
 };
 
 TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {

@@ -13,22 +13,14 @@
 #include <vector>
 
 #include "experts/cuda/expert_gemm.h"
-#include "tests/experts/random_uniform.h"
-#include "tests/gpu_test.h"
+#include "tests/experts/hopper_test.h"
+#include "tests/experts/random_operands.h"
 
 namespace moebius::cuda {
 namespace {
 
+using testing::random_bytes;
 using testing::random_uniform;
-
-Tensor random_bytes(const Shape& shape, DType dtype, int low, int high, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_int_distribution<int> bytes(low, high);
-  Tensor tensor = Tensor::empty(shape, dtype);
-  std::generate_n(reinterpret_cast<uint8_t*>(tensor.raw()), tensor.nbytes(),
-                  [&] { return static_cast<uint8_t>(bytes(random)); });
-  return tensor;
-}
 
 enum class Scales { kTensor, kColumn, kGroup };
 
@@ -71,27 +63,8 @@ const Sizes kSizes[] = {
     {{30, 20, 64, 12}, 20480, 256},  // more items than SMs
 };
 
-class FewRowsGemmTest : public GpuTest {
+class FewRowsGemmTest : public HopperTest {
  protected:
-  void SetUp() override {
-    need_gpus(1);
-    if (!IsSkipped() && cuda_device_info(0).major != 9) {
-      GTEST_SKIP() << "skipped: not a Hopper GPU";
-    }
-    if (!IsSkipped()) {
-      stream_ = Stream::cuda(0);
-    }
-  }
-
-  Tensor there(const Tensor& tensor) const {
-    return tensor ? to_device(tensor, stream_.device(), stream_) : tensor;
-  }
-  Tensor here(const Tensor& tensor) const {
-    const Tensor out = to_device(tensor, Device::cpu(), stream_);
-    stream_.synchronize();
-    return out;
-  }
-
   WeightOperand weight(const Scheme& s, int64_t groups, int64_t n, int64_t k) const {
     WeightOperand w;
     QuantDesc& desc = w.quant;
@@ -176,7 +149,6 @@ class FewRowsGemmTest : public GpuTest {
     EXPECT_EQ(wrong, 0) << first;
   }
 
-  Stream stream_ = Stream::cpu();
   Tensor numbers_;
 };
 

@@ -16,8 +16,8 @@
 #include "experts/cuda/activation.h"
 #include "experts/cuda/activation_codes.h"
 #include "experts/cuda/grouped_gemm.h"
-#include "tests/experts/random_uniform.h"
-#include "tests/gpu_test.h"
+#include "tests/experts/hopper_test.h"
+#include "tests/experts/random_operands.h"
 
 namespace moebius::cuda {
 namespace {
@@ -221,15 +221,8 @@ std::vector<int64_t> scale_blocks(DType dtype) {
   return dtype == DType::kBF16 ? std::vector<int64_t>{0, 128, 96} : std::vector<int64_t>{0};
 }
 
-class Sm90GroupedGemmTest : public GpuTest {
+class Sm90GroupedGemmTest : public HopperTest {
  protected:
-  void SetUp() override {
-    need_gpus(1);
-    if (!IsSkipped() && cuda_device_info(0).major != 9) {
-      GTEST_SKIP() << "skipped: not a Hopper GPU";
-    }
-  }
-
   void check(Problem p, uint32_t seed, int num_sms = 0) {
     for (const int64_t block : scale_blocks(p.dtype)) {
       p.scale_block = block;

@@ -4,6 +4,7 @@
 // Operands of GEMMs, the same for the same seed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 
@@ -19,6 +20,16 @@ inline Tensor random_uniform(
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     set_float(tensor, i, values(random));
   }
+  return tensor;
+}
+
+// Bytes from low to high, both included.
+inline Tensor random_bytes(const Shape& shape, DType dtype, int low, int high, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int> bytes(low, high);
+  Tensor tensor = Tensor::empty(shape, dtype);
+  std::generate_n(reinterpret_cast<uint8_t*>(tensor.raw()), tensor.nbytes(),
+                  [&] { return static_cast<uint8_t>(bytes(random)); });
   return tensor;
 }
 
