@@ -2,23 +2,45 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One rank of the jobs that mpi_failure_test.cc starts:
-//   mpi_failure_rank CASE GUILTY
-// Prints, in one write, "report RANK MILLISECONDS MESSAGE" for the error that ended the case here,
-// or "report RANK MILLISECONDS" for none.
+//   mpi_failure_rank CASE GUILTY FOLDER
+// Writes FOLDER/RANK: "MILLISECONDS MESSAGE" for the error that ended the case here, or
+// "MILLISECONDS" for none.  Why files: of a job that it ends the launcher may lose what was
+// printed.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <thread>
 
 #include "tests/comm/failure_cases.h"
 
 namespace moebius::testing {
 namespace {
 
-int run(const std::string& name, int guilty) {
+namespace fs = std::filesystem;
+
+// The launcher ends all once the first process has gone, so that waits for the others' reports;
+// those that stall have none.
+void report(const fs::path& folder, const Group& group, const std::string& text) {
+  constexpr std::chrono::seconds kMostWait{2};
+  const fs::path path = folder / std::to_string(group.rank());
+  const fs::path temporary = path.string() + ".tmp";
+  std::ofstream(temporary) << text;
+  fs::rename(temporary, path);
+  const auto is_there = [&](int rank) { return fs::exists(folder / std::to_string(rank)); };
+  const auto end = std::chrono::steady_clock::now() + kMostWait;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    while (!is_there(rank) && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+}
+
+int run(const std::string& name, int guilty, const fs::path& folder) {
   std::function<void(Group&, int)> body;
   std::chrono::milliseconds timeout = short_timeout(1);
   for (const DeadlyCase& c : deadly_cases()) {
@@ -33,7 +55,6 @@ int run(const std::string& name, int guilty) {
   }
 
   const auto group = make_mpi_group({.timeout = timeout});
-  const int rank = group->rank();
   const auto begin = std::chrono::steady_clock::now();
   std::string message;
   try {
@@ -44,18 +65,17 @@ int run(const std::string& name, int guilty) {
   }
   const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);
-  // While the group is alive: the launcher ends all once the first process has gone.
-  const std::string line = fmt::format("report {} {} {}\n", rank, took.count(), message);
-  return write(STDOUT_FILENO, line.data(), line.size()) > 0 && message.empty() ? 0 : 1;
+  report(folder, *group, fmt::format("{} {}", took.count(), message));  // while it is alive
+  return message.empty() ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace moebius::testing
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: mpi_failure_rank CASE GUILTY\n");
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: mpi_failure_rank CASE GUILTY FOLDER\n");
     return 2;
   }
-  return moebius::testing::run(argv[1], std::atoi(argv[2]));
+  return moebius::testing::run(argv[1], std::atoi(argv[2]), argv[3]);
 }

@@ -9,11 +9,12 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <map>
-#include <sstream>
 #include <string>
 
 #include "tests/comm/failure_cases.h"
+#include "tests/temp_dir.h"
 
 namespace moebius::testing {
 namespace {
@@ -34,10 +35,11 @@ constexpr int kEndedByTimeout = 124 << 8;  // as pclose() says it
 
 Job run_job(int num_ranks, const std::string& options, const std::string& name, int guilty) {
   constexpr int kJobSeconds = 60;
+  const TempDir folder;
   Job job;
-  const std::string command =
-      fmt::format("timeout -k 5 {} {} -np {} {} {} {} {} 2>&1", kJobSeconds, MOEBIUS_TEST_MPIEXEC,
-                  num_ranks, options, MOEBIUS_TEST_MPI_RANK, name, guilty);
+  const std::string command = fmt::format(
+      "timeout -k 5 {} {} -np {} {} {} {} {} {} 2>&1", kJobSeconds, MOEBIUS_TEST_MPIEXEC, num_ranks,
+      options, MOEBIUS_TEST_MPI_RANK, name, guilty, folder.path().string());
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) {
     ADD_FAILURE() << "cannot run " << command;
@@ -48,16 +50,14 @@ Job run_job(int num_ranks, const std::string& options, const std::string& name, 
     job.output.append(buffer.data(), n);
   }
   job.status = pclose(pipe);
-  std::istringstream lines(job.output);
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    std::string key;
-    int rank = 0;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    std::ifstream file(folder / std::to_string(rank));
     int64_t took = 0;
-    if (words >> key >> rank >> took && key == "report") {
+    if (file >> took) {
       Report& report = job.reports[rank];
       report.took = std::chrono::milliseconds(took);
-      std::getline(words >> std::ws, report.message);
+      std::getline(file >> std::ws, report.message);
+      job.output += fmt::format("rank {}: {}\n", rank, report.message);
     }
   }
   return job;
