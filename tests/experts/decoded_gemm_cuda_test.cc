@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
-#include <random>
 #include <string>
 #include <vector>
 

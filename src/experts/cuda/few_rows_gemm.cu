@@ -14,8 +14,10 @@
 // their way from `raw` to `rows`, a pass of 256 at a time, one ahead.
 // Codes: each warp has a ring of kStages steps of its 16 columns, which goes on from item to item,
 // so that reading never pauses: 96 KiB are under way.
+#include <algorithm>
 #include <bit>
 #include <cassert>
+#include <limits>
 
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
@@ -97,7 +99,8 @@ bool few_rows_takes_weights(const WeightOperand& w) {
       (std::has_single_bit(static_cast<unsigned>(args.group_cols)) &&
        (args.group_cols >= few_rows::kSlab || args.code == quant::Code::kE2M1));
   return has_kernel && has_even_scales && w.values.dim(2) % few_rows::kSlab == 0 &&
-         is_aligned(args.values, 16) && is_aligned(args.scale, 2);
+         is_aligned(args.values, 16) && is_aligned(args.scale, 2) &&
+         w.quant.scale.numel() <= std::numeric_limits<int>::max();
 }
 
 bool can_few_rows_gemm(const ExpertGemm& gemm) {

@@ -331,13 +331,21 @@ struct Worker {
     }
   }
 
-  template <bool kIsLarge>
+  // The branch is here, since all warps of a warpgroup must take the same wgmma.
   __device__ __forceinline__ void decode_batch(const uint32_t (&words)[2][kStepSlabs][kWords],
                                                int first,
+                                               bool is_large,
                                                uint32_t (&elements)[kBatch][2][4]) const {
+    if (kMayBeLarge && is_large) {
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      decode<kIsLarge>(words, first + i, elements[i]);
+      for (int i = 0; i < kBatch; ++i) {
+        decode<true>(words, first + i, elements[i]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        decode<false>(words, first + i, elements[i]);
+      }
     }
   }
 
@@ -357,11 +365,8 @@ struct Worker {
   }
 
   // One step; `rows`: of its first slab, as wgmma_descriptor() takes it.
-  template <bool kIsLarge>
-  __device__ __forceinline__ void multiply_step(uint32_t rows,
-                                                bool& accumulates,
-                                                Sums& sums,
-                                                Sums& totals) {
+  __device__ __forceinline__ void multiply_step(
+      uint32_t rows, bool is_large, bool& accumulates, Sums& sums, Sums& totals) {
     ptx::copy_async_wait<kStages - 2>();
     __syncwarp();
     uint32_t words[2][kStepSlabs][kWords];
@@ -385,7 +390,7 @@ struct Worker {
     slot = slot + 1 == kStages ? 0 : slot + 1;
 
     uint32_t elements[2][kBatch][2][4];
-    decode_batch<kIsLarge>(words, 0, elements[0]);
+    decode_batch(words, 0, is_large, elements[0]);
 #pragma unroll
     for (int first = 0; first < kStepSlabs; first += kBatch) {
       ptx::wgmma_pin(sums);
@@ -409,7 +414,7 @@ struct Worker {
       }
       ptx::wgmma_wait<1>();
       if (first + kBatch < kStepSlabs) {
-        decode_batch<kIsLarge>(words, first + kBatch, elements[(first / kBatch + 1) % 2]);
+        decode_batch(words, first + kBatch, is_large, elements[(first / kBatch + 1) % 2]);
       }
     }
   }
@@ -444,11 +449,7 @@ struct Worker {
         }
         const auto slab = static_cast<uint32_t>(((i << p.team_shift) + team) * kStepSlabs);
         const uint32_t at = live_rows + slab / 2 * (kTileBytes / 16);
-        if (kMayBeLarge && is_large) {
-          multiply_step<true>(at, accumulates, sums, totals);
-        } else {
-          multiply_step<false>(at, accumulates, sums, totals);
-        }
+        multiply_step(at, is_large, accumulates, sums, totals);
       }
       ptx::wgmma_wait<0>();
       ptx::wgmma_pin(sums);

@@ -236,6 +236,7 @@ template <typename Config>
 __device__ __forceinline__ void fill_column_scales(const Args& args,
                                                    Shared<Config>& shared,
                                                    Ring<Config> ring) {
+  static_assert(offsetof(Shared<Config>, column_scale) % 16 == 0, "copied 16 bytes at a time");
   constexpr int kVector = 4;
   static_assert(kBoxRowsB == kWarp * kVector);
   const int rank = static_cast<int>(ptx::cluster_rank());
