@@ -157,8 +157,11 @@ class CudaExperts final : public ExpertsBase {
       hidden = self.take_hidden(scratch, slots, act);
       const int64_t decoded1 = self.decoded_elements_of(self.a1_, self.w1_, slots);
       const int64_t decoded2 = self.decoded_elements_of(self.a2_, self.w2_, slots);
-      // Not less than fewer rows need for GEMM1's result: a workspace is made for the most.
-      const int64_t of_fewer = is_always_fused ? self.most_unfused_rows() * d.w1_rows() : 0;
+      // Not less than fewer rows need, which store GEMM1's result: a workspace is made for the
+      // most.
+      const int64_t fewer = is_always_fused ? self.most_unfused_rows() : 0;
+      const int64_t of_fewer =
+          fewer > 0 ? fewer * d.w1_rows() + self.decoded_elements_of(self.a2_, self.w2_, fewer) : 0;
       const Tensor decoded = scratch.take({std::max({decoded1, decoded2, of_fewer})}, DType::kBF16);
       w1_decoded = decoded1 > 0 ? decoded : Tensor();
       w2_decoded = decoded2 > 0 ? decoded : Tensor();
