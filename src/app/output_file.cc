@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <system_error>
 
 #include "moebius/error.h"
@@ -40,7 +41,8 @@ fs::path parent_of(const fs::path& path) {
 
 // /dev/stdout and its like lead there; a file of that name could be made, but not be seen.
 bool is_of_a_process(const fs::path& path) {
-  const fs::path whole = fs::absolute(path).lexically_normal();
+  std::error_code ignored;
+  const fs::path whole = fs::weakly_canonical(parent_of(path), ignored) / path.filename();
   const auto first = std::next(whole.begin());
   return first != whole.end() && *first == "proc";
 }

@@ -344,10 +344,12 @@ class Parser {
 
   // A misspelt one that is required.
   void expect_known_options(int argc, const char* const* argv) const {
-    if (argc < 3) {
+    const auto named = app_.get_subcommands(
+        [&](const CLI::App* subcommand) { return argc > 2 && subcommand->get_name() == argv[1]; });
+    if (named.empty()) {
       return;
     }
-    const CLI::App& chosen = *app_.get_subcommand(argv[1]);
+    const CLI::App& chosen = *named.front();
     for (int i = 2; i < argc; ++i) {
       const std::string word = argv[i];
       const std::string name = word.substr(0, word.find('='));

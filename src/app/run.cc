@@ -40,14 +40,19 @@ bool is_same_file(const std::string& a, const std::string& b) {
 
 // The input, or a file that makes the folder a model; under any name.
 bool is_read(const RunOptions& options, const std::string& path) {
-  namespace fs = std::filesystem;
-  const fs::path target = link_target(path);
-  const std::string name = target.filename().string();
-  const bool is_of_models = name == "config.json" || name.ends_with(".safetensors") ||
-                            name.ends_with(".safetensors.index.json");
-  return is_same_file(path, options.input) ||
-         (is_of_models && fs::exists(target) &&
-          is_same_file(path, (fs::path(options.model) / name).string()));
+  if (is_same_file(path, options.input)) {
+    return true;
+  }
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(options.model, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_of_models = name == "config.json" || name.ends_with(".safetensors") ||
+                              name.ends_with(".safetensors.index.json");
+    if (is_of_models && is_same_file(path, entry.path().string())) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void expect_outputs_writable(const RunOptions& options) {

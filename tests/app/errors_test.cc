@@ -289,6 +289,8 @@ TEST(Output, LinksAreFollowed) {
   fs::create_symlink("/proc/self/fd/1", link);
   expect_refused({"run", "--model", tiny_model(), "--json", link}, {"--json", "a device"});
   EXPECT_TRUE(fs::is_symlink(link));
+  expect_refused({"run", "--model", tiny_model(), "--json", "/dev/fd/1"},
+                 {"/dev/fd/1", "a device"});
 }
 
 TEST(Output, WhatIsReadIsNotReplaced) {
@@ -305,6 +307,17 @@ TEST(Output, WhatIsReadIsNotReplaced) {
   for (const std::string name : {"config.json", "model.safetensors"}) {
     const std::string file = tiny_model() + "/" + name;
     expect_refused({"run", "--model", tiny_model(), "--json", file}, {"--json " + file, "read"});
+  }
+  // As downloads keep them: names that link to contents.
+  const std::string snapshot = scratch / "snapshot";
+  fs::create_directory(snapshot);
+  for (const std::string name : {"config.json", "model.safetensors"}) {
+    fs::copy(tiny_model() + "/" + name, scratch / ("blob-" + name));
+    fs::create_symlink("../blob-" + name, snapshot + "/" + name);
+  }
+  for (const std::string& place :
+       {snapshot + "/model.safetensors", scratch / "blob-model.safetensors"}) {
+    expect_refused({"run", "--model", snapshot, "--output", place}, {"--output " + place, "read"});
   }
 }
 
