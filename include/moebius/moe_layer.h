@@ -54,8 +54,9 @@ struct MoeLayerOptions {
   // high_throughput on the GPUs of one node, the same on every rank.  Unset: the host waits for the
   // number of rows that come to this rank.  Else there is room for so many, in a call or in each of
   // its micro-batches; 0: for the tokens of all ranks, so always enough.  Then no host waits for a
-  // GPU and a Graph can record calls; results are the same, and more rows are a CommError on every
-  // rank (check()), which ends the layer's use.
+  // GPU and a Graph can record calls; results are the same (of weights in codes but for the order
+  // of sums, which the room decides), and more rows are a CommError on every rank (check()), which
+  // ends the layer's use.
   std::optional<int64_t> capacity = std::nullopt;
   bool sequence_parallel = false;  // hidden holds tokens of this rank alone, also where tp > 1
 };
