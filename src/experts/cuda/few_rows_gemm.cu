@@ -114,16 +114,8 @@ void few_rows_gemm(const ExpertGemm& gemm, const Stream& on) {
   assert(can_few_rows_gemm(gemm));
   const int index = on.device().index;
   const DeviceGuard guard(index);
-  const WeightOperand& w = *gemm.w;
   Args p{};
-  p.w = weight_args(w);
-  p.a = row_args(gemm.a);
-  p.bias = w.quant.bias ? w.quant.bias.data<float>() : nullptr;
-  p.rows = gemm.rows;
-  p.out = gemm.out.raw();
-  p.out_dtype = gemm.out.dtype();
-  p.n = static_cast<int>(w.values.dim(1));
-  p.k = static_cast<int>(w.values.dim(2));
+  static_cast<GemmArgs&>(p) = gemm_args(gemm);
   p.passes = (p.k + kPass - 1) / kPass;
   constexpr int kWhole = 31;
   p.scale_shift = kWhole;

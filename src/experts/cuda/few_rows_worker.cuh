@@ -63,15 +63,7 @@ static_assert(offsetof(Shared, rows1) % 1024 == 0);
 
 inline constexpr int kScaledAtEnd = 7;  // as scaled_mask
 
-struct Args {
-  WeightArgs w;
-  RowArgs a;
-  const float* bias;  // [G, N] or nullptr
-  RowGroups rows;
-  void* out;
-  DType out_dtype;
-  int n;
-  int k;
+struct Args : GemmArgs {
   int across;  // blocks of columns
   int passes;
   int team_shift;   // 1 << team_shift teams

@@ -23,18 +23,8 @@ constexpr int kOwn = 4;
 constexpr int kThreads = (kTile / kOwn) * (kTile / kOwn);
 static_assert(kThreads * kPack == kTile * kDepth, "a thread decodes one pack of each operand");
 
-struct Args {
-  RowArgs a;
-  WeightArgs w;
-  const float* bias;  // [G, N] or nullptr
-  RowGroups rows;
-  void* out;
-  DType out_dtype;
-  int n;
-  int k;
-};
-
-__global__ void __launch_bounds__(kThreads) general_gemm_kernel(const __grid_constant__ Args p) {
+__global__ void __launch_bounds__(kThreads)
+    general_gemm_kernel(const __grid_constant__ GemmArgs p) {
   __shared__ TileStarts starts;
   __shared__ float a_tile[kDepth][kTile + 1];
   __shared__ float w_tile[kDepth][kTile + 1];
@@ -100,16 +90,7 @@ __global__ void __launch_bounds__(kThreads) general_gemm_kernel(const __grid_con
 void general_gemm(const ExpertGemm& gemm, const Stream& on) {
   const int index = on.device().index;
   const DeviceGuard guard(index);
-  const WeightOperand& w = *gemm.w;
-  Args args{};
-  args.a = row_args(gemm.a);
-  args.w = weight_args(w);
-  args.bias = w.quant.bias ? w.quant.bias.data<float>() : nullptr;
-  args.rows = gemm.rows;
-  args.out = gemm.out.raw();
-  args.out_dtype = gemm.out.dtype();
-  args.n = static_cast<int>(w.values.dim(1));
-  args.k = static_cast<int>(w.values.dim(2));
+  const GemmArgs args = gemm_args(gemm);
   const int64_t most =
       most_tiles(gemm.rows, gemm.out.dim(0), kTile) * ((args.n + kTile - 1) / kTile);
   constexpr int64_t kBlocksPerSm = 4;

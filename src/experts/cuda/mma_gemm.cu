@@ -42,17 +42,9 @@ static_assert(kCols == kLines && kRows % kLines == 0);
 template <typename T>
 constexpr int kStep = kStepBytes / static_cast<int>(sizeof(T));  // columns
 
-struct Args {
-  RowArgs a;
-  WeightArgs w;
+struct Args : GemmArgs {
   RowBytes a_bytes;
   RowBytes w_bytes;
-  const float* bias;  // [G, N] or nullptr
-  RowGroups rows;
-  void* out;
-  DType out_dtype;
-  int n;
-  int k;
   int segment;  // columns that share scales
   int segment_steps;
   bool folds;  // block scales of w are in its elements
@@ -476,14 +468,7 @@ void mma_gemm(const ExpertGemm& gemm, const Stream& on) {
   const WeightOperand& w = *gemm.w;
   const Kind kind = kind_of(gemm);
   Args args{};
-  args.a = row_args(gemm.a);
-  args.w = weight_args(w);
-  args.bias = w.quant.bias ? w.quant.bias.data<float>() : nullptr;
-  args.rows = gemm.rows;
-  args.out = gemm.out.raw();
-  args.out_dtype = gemm.out.dtype();
-  args.n = static_cast<int>(w.values.dim(1));
-  args.k = static_cast<int>(w.values.dim(2));
+  static_cast<GemmArgs&>(args) = gemm_args(gemm);
   args.segment = segment_of(gemm, kind);
   args.folds = folds(w, kind);
   const int step = step_of(kind);

@@ -54,4 +54,18 @@ RowArgs row_args(const RowOperand& a) {
   return args;
 }
 
+GemmArgs gemm_args(const ExpertGemm& gemm) {
+  const WeightOperand& w = *gemm.w;
+  GemmArgs args{};
+  args.a = row_args(gemm.a);
+  args.w = weight_args(w);
+  args.bias = w.quant.bias ? w.quant.bias.data<float>() : nullptr;
+  args.rows = gemm.rows;
+  args.out = gemm.out.raw();
+  args.out_dtype = gemm.out.dtype();
+  args.n = static_cast<int>(w.values.dim(1));
+  args.k = static_cast<int>(w.values.dim(2));
+  return args;
+}
+
 }  // namespace moebius::cuda

@@ -47,7 +47,20 @@ struct RowArgs {
   bool divides;
 };
 
+// What every kernel of an ExpertGemm needs.
+struct GemmArgs {
+  RowArgs a;
+  WeightArgs w;
+  const float* bias;  // [G, N] or nullptr
+  RowGroups rows;
+  void* out;
+  DType out_dtype;
+  int n;
+  int k;
+};
+
 WeightArgs weight_args(const WeightOperand& w);
 RowArgs row_args(const RowOperand& a);
+GemmArgs gemm_args(const ExpertGemm& gemm);
 
 }  // namespace moebius::cuda
