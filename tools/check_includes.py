@@ -22,7 +22,7 @@ MAY_INCLUDE = {
     "experts": {"core", "quant"},
     "layer": {"core", "quant", "router", "comm", "experts"},
     "checkpoint": {"core", "quant", "layer"},
-    "plan": {"core", "quant", "comm", "layer", "checkpoint"},
+    "plan": {"core", "quant", "comm", "experts", "layer", "checkpoint"},
     "app": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint", "plan"},
 }
 

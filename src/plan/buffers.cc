@@ -8,9 +8,11 @@
 #include "comm/bank.h"
 #include "comm/cuda/low_latency_layout.h"
 #include "comm/low_latency_layout.h"
+#include "experts/expected_rows.h"
 #include "layer/run_experts.h"
 #include "plan/gemm.h"
 #include "plan/traffic.h"
+#include "quant/decoded_room.h"
 
 namespace moebius::plan {
 
@@ -47,33 +49,45 @@ int64_t layer_workspace(All2AllBackend backend, const Deployment& d) {
          (4 * l.routing.num_experts + 8 * l.routing.topk + rows * row_bytes(d));
 }
 
-// GEMM1's result, where it is stored, and what it is activated to, for as many places, and decoded
-// weights: experts/cuda/cuda_experts.cc.  On a CPU the operand and GEMM1's result stay within a
-// task.
-int64_t inner_workspace(const Deployment& d, int64_t slots, bool is_batched) {
+int64_t slots_of(const Deployment& d, int64_t rows, bool is_batched) {
+  return rows * (is_batched ? most_places(d) : d.layer.routing.topk);
+}
+
+// GEMM1's result, where it is stored, and what it is activated to, for room for as many rows
+// (batched: per expert), and decoded weights: experts/cuda/cuda_experts.cc.  On a CPU the operand
+// and GEMM1's result stay within a task.
+int64_t inner_workspace(const Deployment& d, int64_t rows, bool is_batched) {
   const LayerShape& l = d.layer;
   const int64_t inner = d.local_intermediate();
   const int64_t places = most_places(d);
-  const double rows = static_cast<double>(slots) / static_cast<double>(places);
+  const ExpectedRows expected{l.routing.num_experts, places, l.routing.topk, is_batched};
+  const double mean = static_cast<double>(expected.of(rows)) / static_cast<double>(places);
+  const int64_t gemm1 = l.w1_rows(inner) * bits(l.dtype) / 8;
   // Of batched rows it may have to be.
-  const bool stores = d.device.is_cuda() && (is_batched || !activates_in_gemm1(d, inner, rows));
-  const int64_t gemm1 = stores ? l.w1_rows(inner) * bits(l.dtype) / 8 : 0;
+  const bool is_cuda = d.device.is_cuda();
+  const bool stores = is_cuda && (is_batched || !activates_in_gemm1(d, inner, mean));
+  const bool fewer_store = is_cuda && !stores && !activates_in_gemm1(d, inner, 0);
+  const int64_t fewer = fewer_store ? expected.most_below(quant::kDecodedRows * places) : 0;
+  const int64_t slots = slots_of(d, rows, is_batched);
   const int64_t hidden =
       matrix_bytes(d.formats.activations, l.dtype, 1, inner) + widened_bytes(d, inner, inner);
-  return slots * (gemm1 + hidden) + decoded_bytes(d, places, inner, rows);
+  const int64_t shared =
+      std::max(decoded_bytes(d, places, inner, mean), slots_of(d, fewer, is_batched) * gemm1);
+  return slots * ((stores ? gemm1 : 0) + hidden) + shared;
 }
 
-// And GEMM1's operand or GEMM2's rows, and the output, for `rows` arrived rows.
-int64_t experts_workspace(const Deployment& d, int64_t rows, int64_t slots) {
-  return inner_workspace(d, slots, false) + (slots + rows) * row_bytes(d);
+// And GEMM1's operand or GEMM2's rows, and the output, for `rows` arrived rows, computed
+// `computed` at a time.
+int64_t experts_workspace(const Deployment& d, int64_t rows, int64_t computed) {
+  return inner_workspace(d, computed, false) + (slots_of(d, computed, false) + rows) * row_bytes(d);
 }
 
 // Batched rows are where GEMM1 reads and GEMM2 writes; GPUs have room to encode them all the same.
-int64_t batched_workspace(const Deployment& d, int64_t slots) {
+int64_t batched_workspace(const Deployment& d, int64_t rows) {
   const bool encodes = d.device.is_cuda() && d.formats.activations;
   const int64_t operand =
       encodes ? coded_row_bytes(d) + widened_bytes(d, d.local_intermediate(), d.layer.hidden) : 0;
-  return inner_workspace(d, slots, true) + slots * (operand + row_bytes(d));
+  return inner_workspace(d, rows, true) + slots_of(d, rows, true) * (operand + row_bytes(d));
 }
 
 // Of one received row, its tag included.  CPUs keep room for rows of either form.
@@ -129,14 +143,14 @@ Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copie
   int64_t parts = d.microbatches;
   switch (backend) {
     case All2AllBackend::kNone: {
-      b.workspaces = experts_workspace(d, own, std::min(own, chunk) * topk) +
-                     prepare_workspace(backend, d, own);
+      b.workspaces =
+          experts_workspace(d, own, std::min(own, chunk)) + prepare_workspace(backend, d, own);
       break;
     }
     case All2AllBackend::kAllGatherReduceScatter: {
       const int64_t all = d.ranks * own;
       b.workspaces = prepare_workspace(backend, d, all) + 8 * topk * all +
-                     experts_workspace(d, all, std::min(all, chunk) * topk) + all * row_bytes(d);
+                     experts_workspace(d, all, std::min(all, chunk)) + all * row_bytes(d);
       break;
     }
     case All2AllBackend::kHighThroughput: {
@@ -146,16 +160,18 @@ Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copie
               ? BankPool::roomy(own * std::min<int64_t>(topk, d.ranks - 1) * row_bytes(d))
               : 0;
       b.windows = parts * receive_bank_bytes(d, (rows + parts - 1) / parts) + slots;
-      b.workspaces = experts_workspace(d, rows, std::min(rows, chunk) * topk) +
-                     prepare_workspace(backend, d, rows);
+      b.workspaces =
+          experts_workspace(d, rows, std::min(rows, chunk)) + prepare_workspace(backend, d, rows);
       break;
     }
     case All2AllBackend::kLowLatency: {
-      const int64_t room = most_places(d) * low_latency_tokens() * d.ranks;
+      const int64_t rows_of_expert = low_latency_tokens() * d.ranks;
+      const int64_t room = most_places(d) * rows_of_expert;
       parts = std::min<int64_t>(parts, 2);
       b.windows = low_latency_window_bytes(d);
       b.outputs = 2 * room * output_row_bytes(d);
-      b.workspaces = parts * (batched_workspace(d, room) + prepare_workspace(backend, d, room));
+      b.workspaces =
+          parts * (batched_workspace(d, rows_of_expert) + prepare_workspace(backend, d, room));
       break;
     }
   }

@@ -36,7 +36,8 @@ int64_t decoded_bytes(const Deployment& deployment,
                       int64_t intermediate,
                       double rows);
 
-// Rows that GemmKind::kRegisters takes at once.
-inline constexpr double kRegistersTile = 64;
+// Rows of an expert that GemmKind::kRegisters multiplies for `rows` of them: whole tiles, and as
+// many more as decoding takes the time of.
+double rows_in_registers(double rows);
 
 }  // namespace moebius::plan

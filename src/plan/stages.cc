@@ -187,8 +187,11 @@ class Stages {
       return machine_.experts_us.value;
     }
     const GemmKind kind = gemm_kind(deployment_, intermediate, rows / touched);
-    const double tile = kind == GemmKind::kRegisters ? kRegistersTile : machine_.row_tile.value;
-    const double computed = tile > 1 ? touched * std::ceil(rows / touched / tile) * tile : rows;
+    const double tile = machine_.row_tile.value;
+    const double of_expert = rows / touched;
+    const double computed = kind == GemmKind::kRegisters ? touched * rows_in_registers(of_expert)
+                            : tile > 1 ? touched * std::ceil(of_expert / tile) * tile
+                                       : rows;
     const double products = products_us(
         computed * static_cast<double>(expert_flops_per_row(deployment_.layer, intermediate)),
         kind);

@@ -145,6 +145,25 @@ TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
   }
 }
 
+// Batched rows have room for all tokens in every expert: what GEMM takes them goes by how many to
+// expect, and its scratch, too.
+TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
+  for (const int64_t experts : {24, 4}) {  // 34 rows to expect of 400, or 200
+    const Problem problem = {"room", 400, experts, 2, 512, 384};
+    const auto scratch_bytes = [&](std::string_view scheme) {
+      const ExpertCase c{.scheme = scheme_of(scheme), .format = ActivationFormat::kBatched};
+      const ExpertProblem p = ExpertProblemMaker(56).make(problem, c);
+      EXPECT_LE(
+          relative_error(valid_rows(p, run(p, "cuda")), valid_rows(p, run(p, "cpu_portable"))),
+          tolerance_of(p, c.scheme))
+          << scheme << " " << experts;
+      return call_of(p).scratch.nbytes();
+    };
+    const int64_t more = scratch_bytes("mxfp4_w4a16") - scratch_bytes("unquantized");
+    EXPECT_EQ(more > 0, experts == 4) << more << " B of " << experts;
+  }
+}
+
 TEST_F(CudaExperts, WeightsOfTheHostAreCopied) {
   for (const Scheme& scheme : {kSchemes[0], kDeepSeek, scheme_of("int4_w4a16_zp")}) {
     const ExpertCase c{.scheme = scheme, .biased = true, .num_adapters = 2, .lora_rank = 4};

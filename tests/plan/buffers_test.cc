@@ -103,6 +103,31 @@ TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
   EXPECT_LT(stored, decoded / 10);
 }
 
+// Low latency has room for all rows of all ranks in every expert, of which few come.
+TEST(Buffers, RoomIsNotWhatIsExpected) {
+  const auto workspaces = [](const char* quant, int ranks) {
+    const Deployment d = preset_deployment("deepseek-v3", quant, ranks);
+    const RoutingModel model(d.layer.routing);
+    return buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, d.tokens)).workspaces;
+  };
+  EXPECT_EQ(workspaces("mxfp4_w4a16", 8), workspaces("none", 8));    // 64 of 2048 rows
+  EXPECT_GT(workspaces("mxfp4_w4a16", 16), workspaces("none", 16));  // 128 of 4096
+}
+
+// One workspace does for calls of fewer rows, too: below 128 per expert GEMM1's result is stored.
+TEST(Buffers, WorkspacesDoForFewerRows) {
+  const auto workspaces = [](const char* quant) {
+    Deployment d = preset_deployment("llama4-scout", quant, 1);
+    d.layer.routing.num_experts = 128;
+    d.tokens = 128 * 128;
+    const RoutingModel model(d.layer.routing);
+    return buffers(All2AllBackend::kNone, d, expected_copies(d, model, d.tokens)).workspaces;
+  };
+  const int64_t stored = int64_t{128 * 128 - 1} * 2 * 8192 * 2;
+  EXPECT_GT(stored, int64_t{3} * 2 * 8192 * (2 * 5120 + 4));  // what 512 MiB hold of decoded ones
+  EXPECT_EQ(workspaces("mxfp4_w4a16") - workspaces("none"), stored);
+}
+
 #ifdef MOEBIUS_HAVE_CUDA
 TEST(Buffers, LowLatencyWindowOfGpusIsTheHint) {
   for (const int ranks : {2, 8, 64}) {

@@ -71,17 +71,19 @@ TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
   }
 }
 
-// Of fewer rows than pay for decoding, 64 at a time.
+// Of fewer rows than pay for decoding, whole tiles and what their codes cost.
 TEST(Forecast, FewRowsAreMultipliedByCodes) {
   const Machine m = find_machine("h200");
   Machine slower = m;
   slower.registers_tflops.value /= 2;
-  Deployment d = preset_deployment("qwen3-30b-a3b", "int4_w4a16", 1);
-  d.tokens = 960;  // 60 rows
-  const Forecast f = forecast(All2AllBackend::kNone, d, m);
-  const double products = f.touched * 64 * 2 * 2048 * 3 * 768 / m.registers_tflops.value * 1e-6;
-  EXPECT_NEAR(forecast(All2AllBackend::kNone, d, slower).experts - f.experts, products,
-              1e-6 * products);
+  for (const auto& [tokens, rows] : {std::pair(960, 64 + 67), std::pair(128, 16 + 67)}) {
+    Deployment d = preset_deployment("qwen3-30b-a3b", "int4_w4a16", 1);
+    d.tokens = tokens;  // 60 and 8 rows
+    const Forecast f = forecast(All2AllBackend::kNone, d, m);
+    const double products = f.touched * rows * 2 * 2048 * 3 * 768 / m.registers_tflops.value * 1e-6;
+    EXPECT_NEAR(forecast(All2AllBackend::kNone, d, slower).experts - f.experts, products,
+                1e-6 * products);
+  }
 }
 
 TEST(Forecast, SweepsEndWhereShardsWouldCutBlocks) {

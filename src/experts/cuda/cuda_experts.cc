@@ -24,6 +24,7 @@
 #include "experts/cuda/permute.h"
 #include "experts/cuda/row_coder.h"
 #include "experts/cuda/weighted_sum.h"
+#include "experts/expected_rows.h"
 #include "experts/experts_base.h"
 #include "experts/scratch.h"
 #include "experts/validate.h"
@@ -151,17 +152,22 @@ class CudaExperts final : public ExpertsBase {
       take_result(self, slots, result);
 
       // A caller's batched rows may lie where only the other GEMMs take them.
-      const bool is_always_fused = self.fuses_activation_of(slots) && !self.is_batched();
+      expected = self.expected_rows().of(rows);
+      fuses_activation = self.fuses_activation_of(expected);
+      const bool is_always_fused = fuses_activation && !self.is_batched();
       gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
       act = scratch.take({self.activates_to_codes() ? 0 : slots, d.intermediate}, d.in_dtype);
       hidden = self.take_hidden(scratch, slots, act);
-      const int64_t decoded1 = self.decoded_elements_of(self.a1_, self.w1_, slots);
-      const int64_t decoded2 = self.decoded_elements_of(self.a2_, self.w2_, slots);
+      const int64_t decoded1 = self.decoded_elements_of(self.a1_, self.w1_, expected);
+      const int64_t decoded2 = self.decoded_elements_of(self.a2_, self.w2_, expected);
       // Not less than fewer rows need, which store GEMM1's result: a workspace is made for the
       // most.
       const int64_t fewer = is_always_fused ? self.most_unfused_rows() : 0;
       const int64_t of_fewer =
-          fewer > 0 ? fewer * d.w1_rows() + self.decoded_elements_of(self.a2_, self.w2_, fewer) : 0;
+          fewer > 0
+              ? self.num_slots(fewer) * d.w1_rows() +
+                    self.decoded_elements_of(self.a2_, self.w2_, self.expected_rows().of(fewer))
+              : 0;
       const Tensor decoded = scratch.take({std::max({decoded1, decoded2, of_fewer})}, DType::kBF16);
       w1_decoded = decoded1 > 0 ? decoded : Tensor();
       w2_decoded = decoded2 > 0 ? decoded : Tensor();
@@ -198,6 +204,8 @@ class CudaExperts final : public ExpertsBase {
     RowOperand gathered;  // in the computing order
     Tensor gemm1, act, gemm2;
     RowOperand hidden;              // act, or its codes
+    int64_t expected = 0;           // rows of the GEMMs
+    bool fuses_activation = false;  // where such a GEMM1 can
     Tensor w1_decoded, w2_decoded;  // see ExpertGemm
     float* sums = nullptr;          // of either GEMM, before adapters
     float* shrunk = nullptr;
@@ -206,18 +214,21 @@ class CudaExperts final : public ExpertsBase {
   bool activates_to_codes() const {
     return a2_.active() && can_activate_to_codes(a2_.spec(), desc_.intermediate);
   }
-  int64_t decoded_elements_of(const RowCoder& a, const WeightOperand& w, int64_t slots) const {
-    return decoded_elements(w, a.active() ? a.dtype() : desc_.in_dtype, slots);
+  ExpectedRows expected_rows() const {
+    return {desc_.num_experts, desc_.num_local_experts, desc_.topk, is_batched()};
+  }
+  int64_t decoded_elements_of(const RowCoder& a, const WeightOperand& w, int64_t expected) const {
+    return decoded_elements(w, a.active() ? a.dtype() : desc_.in_dtype, expected);
   }
   // Where w1 would be decoded for many rows, few rows are multiplied by its codes.
-  bool fuses_activation_of(int64_t slots) const {
+  bool fuses_activation_of(int64_t expected) const {
     return fuses_activation_ && (decoded_elements_of(a1_, w1_, kManyRows) == 0 ||
-                                 decoded_elements_of(a1_, w1_, slots) > 0);
+                                 decoded_elements_of(a1_, w1_, expected) > 0);
   }
   int64_t most_unfused_rows() const {
-    return decoded_elements_of(a1_, w1_, kManyRows) == 0
+    return fuses_activation_of(0)
                ? 0
-               : quant::kDecodedRows * desc_.num_local_experts - 1;
+               : expected_rows().most_below(quant::kDecodedRows * desc_.num_local_experts);
   }
   RowOperand take_hidden(Scratch& scratch, int64_t slots, const Tensor& act) const {
     if (a2_.active()) {
@@ -327,7 +338,7 @@ class CudaExperts final : public ExpertsBase {
                             const Buffers& buffers,
                             int max_sms,
                             const Stream& stream) const {
-    if (fuses_activation_of(buffers.hidden.values.dim(0))) {
+    if (buffers.fuses_activation) {
       ActivatedGemm fused = activated_gemm(x, rows, buffers.hidden);
       fused.gemm.next_item = buffers.next_item;
       fused.gemm.max_sms = max_sms;
@@ -389,7 +400,9 @@ class CudaExperts final : public ExpertsBase {
                 const Stream& stream) const {
     const auto multiply = [&](const Tensor& to) {
       const bool keeps_f32 = desc_.in_dtype == DType::kF32;
-      run_expert_gemm({a, &w, rows, to, buffers.next_item, max_sms, decoded, keeps_f32}, stream);
+      run_expert_gemm(
+          {a, &w, rows, to, buffers.next_item, max_sms, decoded, keeps_f32, buffers.expected},
+          stream);
     };
     if (adapters.ids == nullptr || !adapter.b) {
       multiply(out);

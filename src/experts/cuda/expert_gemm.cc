@@ -209,9 +209,9 @@ int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
   return gemm.max_sms > 0 ? std::min(gemm.max_sms, sms) : per_sm * sms;
 }
 
-int64_t decoded_elements(const WeightOperand& w, DType a, int64_t num_rows) {
+int64_t decoded_elements(const WeightOperand& w, DType a, int64_t expected_rows) {
   if (a != DType::kBF16 || !can_decode_weights(w) || !sm90_takes_weights(w.values) ||
-      (few_rows_takes_weights(w) && num_rows < quant::kDecodedRows * w.values.dim(0))) {
+      (few_rows_takes_weights(w) && expected_rows < quant::kDecodedRows * w.values.dim(0))) {
     return 0;
   }
   const Tensor& values = w.values;

@@ -47,11 +47,12 @@ struct ExpertGemm {
   // Results are not rounded to 16 bits, here or later: not by fp8 tensor cores, then, which keep 14
   // bits of a sum.
   bool keeps_f32 = false;
+  int64_t expected_rows = 0;  // of all groups together; 0: as many as there is room for
 };
 
-// 0: w is read in its codes, with room for `num_rows` rows of dtype `a`.  Else those of as many
-// groups as 512 MiB hold, at least one's.
-int64_t decoded_elements(const WeightOperand& w, DType a, int64_t num_rows);
+// 0: w is read in its codes, where `expected_rows` rows of dtype `a` are to be expected of all
+// groups together.  Else those of as many groups as 512 MiB hold, at least one's.
+int64_t decoded_elements(const WeightOperand& w, DType a, int64_t expected_rows);
 
 // Whether codes of rows in fp8 are better told in bf16: fp8 tensor cores keep 14 bits of a sum,
 // and only scales of blocks end their sums early enough.

@@ -23,6 +23,7 @@
 #include "core/cuda/device.h"
 #include "experts/cuda/expert_gemm.h"
 #include "experts/cuda/few_rows_worker.cuh"
+#include "experts/expected_rows.h"
 #include "moebius/device.h"
 
 namespace moebius::cuda {
@@ -76,11 +77,10 @@ Kernel find_kernel(Code code, DType scale, int rows) {
   }
 }
 
-// Rows of a tile: more than the mean, since codes are read and decoded once per tile, and groups
-// rarely have the mean.
-int tile_rows_of(const ExpertGemm& gemm) {
-  const int64_t mean = gemm.out.dim(0) / gemm.w->values.dim(0);
-  return mean <= 8 ? 16 : mean <= 20 ? 32 : mean <= 36 ? 48 : kMostRows;
+static_assert(few_rows_tile(1 << 20) == kMostRows);
+
+int64_t expected_rows_of(const ExpertGemm& gemm) {
+  return gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
 }
 
 }  // namespace
@@ -126,10 +126,12 @@ void few_rows_gemm(const ExpertGemm& gemm, const Stream& on) {
     p.scaled_mask = std::min(p.w.group_cols, step) / kSlab - 1;
   }
   const int64_t blocks = blocks_of(gemm, 1, index);
-  const int tile_rows = tile_rows_of(gemm);
+  const int tile_rows = few_rows_tile(expected_rows_of(gemm) / gemm.rows.num_groups);
   const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), tile_rows);
   const auto across = [&](int columns) { return (p.n + columns - 1) / columns; };
-  p.team_shift = tiles * across(kColumns) < num_sms(index) ? 1 : 0;
+  const int64_t expected_tiles =
+      std::min(tiles, expected_rows_of(gemm) / tile_rows + gemm.rows.num_groups);
+  p.team_shift = expected_tiles * across(kColumns) < num_sms(index) ? 1 : 0;
   p.across = across(kColumns >> p.team_shift);
   const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
   const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, tile_rows);

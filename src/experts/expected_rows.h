@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows of GEMMs to be expected where only the room for them is known.  Plans count with it, too.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace moebius {
+
+// Letters as in ExpertsDesc.
+struct ExpectedRows {
+  int64_t num_experts;        // E
+  int64_t num_local_experts;  // L
+  int64_t topk;               // K
+  bool is_batched;
+
+  // Of all local experts together, with room for M rows (batched: max_rows), if tokens choose all
+  // experts alike.  Standard rows are taken to have been sent here, so that each has an expert at
+  // least; after an all-gather over many ranks (K L < E) that is too many.
+  constexpr int64_t of(int64_t rows) const {
+    const int64_t even = (rows * topk * num_local_experts + num_experts - 1) / num_experts;
+    return is_batched ? even : std::max(rows, even);
+  }
+  // The largest M of the standard format with of(M) < expected.
+  constexpr int64_t most_below(int64_t expected) const {
+    return std::min(expected - 1, (expected - 1) * num_experts / (topk * num_local_experts));
+  }
+};
+
+// Rows of a tile of few_rows_gemm for so many per group: more than the mean, since codes are read
+// and decoded once per tile, and groups rarely have the mean.
+constexpr int few_rows_tile(int64_t mean) {
+  return mean <= 8 ? 16 : mean <= 20 ? 32 : mean <= 36 ? 48 : 64;
+}
+
+}  // namespace moebius
