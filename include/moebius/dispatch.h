@@ -97,6 +97,9 @@ struct DispatchInput {
   // waits, and the call may be captured in a CUDA graph; Unsupported over several nodes.  Expert
   // ids of rows beyond M are -1, what else they hold is undefined; more rows are a CommError.
   int64_t capacity = 0;
+  // CUDA, with a capacity: bytes of a row of combine's x.  What combine needs is then made before
+  // kernels may fail; else (0) by the first combine, where hosts wait for each other.
+  int64_t combine_row_bytes = 0;
 };
 
 struct DispatchOutput {
@@ -173,7 +176,9 @@ class HighThroughput {
   // Since construction; calls along a known route are not counted.  On CUDA the host waits for the
   // calls so far.
   TransportStatistics statistics() const;
-  // CUDA: throws the CommError a kernel has reported, if any; every call does so first.
+  // CUDA: throws the CommError a kernel has reported, if any; every call does so first.  With a
+  // capacity a dispatch does on all ranks together, and a combine leaves it to the next dispatch or
+  // to this: some hosts may know already, others not yet.
   void check() const;
 
   struct State;  // internal

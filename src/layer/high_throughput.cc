@@ -125,6 +125,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   if (input.lora_ids) {
     request.payloads.push_back(input.lora_ids);
   }
+  request.combine_row_bytes = row_bytes(x.dtype(), x.dim(1));
   const bool has_lora = input.lora_ids.defined();
   auto pending = std::make_shared<Pending<DispatchOutput>>(
       start_transfer<DispatchOutput>(context, [&](const Stream& stream) {

@@ -84,6 +84,7 @@ void CudaHighThroughputBase::expect_dispatch(const DispatchInput& input,
   expect_le(input.topk_ids.dim(1), kMaxCudaTopk, "topk of a dispatch on CUDA");
   expect_ge(input.expert_alignment, 1, "expert_alignment");
   expect_ge(input.capacity, 0, "capacity");
+  expect_ge(input.combine_row_bytes, 0, "combine_row_bytes");
   if (input.topk_weights) {
     expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
     expect_dtype(input.topk_weights, DType::kF32, "topk_weights");

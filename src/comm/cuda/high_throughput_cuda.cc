@@ -99,9 +99,13 @@ void CudaHighThroughput::load_kernels() {
   load_routing_kernels(device_.index);
 }
 
+uint64_t CudaHighThroughput::reported_fault() const {
+  return std::atomic_ref(mapped_.host_as<FaultRecord>()->fault).load();
+}
+
 void CudaHighThroughput::check() {
   auto* record = mapped_.host_as<FaultRecord>();
-  const uint64_t fault = std::atomic_ref(record->fault).load();
+  const uint64_t fault = reported_fault();
   if (!broken_ && fault != 0 && unpack_fault(fault).reason == FaultReason::kStopped) {
     broken_ = told_by_hosts();
   }

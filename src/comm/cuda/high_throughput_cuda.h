@@ -81,6 +81,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
     RowLayout layout;
     Stream stream;
     int64_t capacity = 0;
+    int64_t combine_row_bytes = 0;
     DispatchArgs args{};
     std::vector<uint32_t> counts = {};      // as the handle's; known when settled
     std::shared_ptr<CudaHandle> made = {};  // null along a known route
@@ -114,10 +115,17 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   void count_copies(const Transfer& transfer) const;
   DispatchOutput receive(const Transfer& transfer) const;
   std::vector<Tensor> payload_fields(const Transfer& transfer, int64_t rows) const;
-  // Returns the most tokens of any rank.
-  int64_t reserve_bank(int64_t bytes, int64_t num_tokens);
-  // Windows with room for `slots` rows and their flags on every rank; collective where they grow.
-  void reserve_slots(int64_t bytes, int64_t num_flags, bool may_be_recorded);
+  // Makes room for a dispatch with a capacity, and for its combine, or throws what a rank has found
+  // wrong before; on all ranks alike.  Returns the most tokens of any rank.
+  int64_t agree_on_room(const Transfer& transfer, int64_t num_tokens);
+  // What kernels have reported to this host: a packed Fault, or 0.
+  uint64_t reported_fault() const;
+  // Slots of combine on every rank, [slots] rows with weights of so many bytes beside them, and
+  // their flags; collective where they grow.
+  void reserve_slots(int64_t slots,
+                     int64_t bytes_of_row,
+                     int64_t bytes_of_weights,
+                     bool may_be_recorded);
   HighThroughput::CombineOutput combine(const HighThroughput::CombineInput& input,
                                         const CudaHandle& handle,
                                         const Stream& stream,

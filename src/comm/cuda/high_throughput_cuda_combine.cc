@@ -13,8 +13,11 @@ Pending<HighThroughput::CombineOutput> CudaHighThroughput::combine_async(
     const Stream& stream,
     const Tensor& out_x) {
   settle();
-  check();
-  auto output = combine(input, own_cuda_handle(handle), stream, out_x);
+  const CudaHandle& own = own_cuda_handle(handle);
+  if (own.counts_on_host) {
+    check();
+  }
+  auto output = combine(input, own, stream, out_x);
   return {nullptr, [output] { return output; }};
 }
 
@@ -38,10 +41,7 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
       slots = std::max<int64_t>(slots, combine_slots(handle.counts.data(), num_ranks, r));
     }
   }
-  const int64_t weight_bytes =
-      input.topk_weights ? slots * handle.topk * static_cast<int64_t>(sizeof(float)) : 0;
-  reserve_slots(combine_weights_offset(static_cast<uint32_t>(slots), bytes_of_row) + weight_bytes,
-                slots / args.rows_per_chunk + num_ranks,
+  reserve_slots(slots, bytes_of_row, input.topk_weights ? row_bytes(DType::kF32, handle.topk) : 0,
                 /*may_be_recorded=*/!handle.counts_on_host);
 
   HighThroughput::CombineOutput output;
@@ -103,7 +103,13 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
   return output;
 }
 
-void CudaHighThroughput::reserve_slots(int64_t bytes, int64_t num_flags, bool may_be_recorded) {
+void CudaHighThroughput::reserve_slots(int64_t slots,
+                                       int64_t bytes_of_row,
+                                       int64_t bytes_of_weights,
+                                       bool may_be_recorded) {
+  const int64_t bytes =
+      combine_weights_offset(static_cast<uint32_t>(slots), bytes_of_row) + slots * bytes_of_weights;
+  const int64_t num_flags = slots / chunk_rows(bytes_of_row) + group.size();
   keeps_windows_ = keeps_windows_ || may_be_recorded;
   const auto grow = [&](std::unique_ptr<Window>& window, int64_t wanted) {
     if (window == nullptr || window->bytes() < wanted) {

@@ -151,8 +151,7 @@ HostCounts::Status CudaHighThroughput::await_counts(uint32_t tag) {
 void CudaHighThroughput::start(const std::shared_ptr<Transfer>& transfer, int64_t num_tokens) {
   transfer->args.capacity_rows = static_cast<uint32_t>(transfer->capacity);
   if (transfer->capacity > 0) {
-    const int64_t most_tokens =
-        reserve_bank(transfer->layout.block_bytes(transfer->capacity), num_tokens);
+    const int64_t most_tokens = agree_on_room(*transfer, num_tokens);
     if (transfer->made) {
       transfer->made->most_tokens = most_tokens;
     }
@@ -213,21 +212,56 @@ void CudaHighThroughput::count_copies(const Transfer& transfer) const {
 }
 
 // Where counts stay on the device nobody learns of a bank that is too small, so hosts agree first.
-int64_t CudaHighThroughput::reserve_bank(int64_t bytes, int64_t num_tokens) {
+// On faults, too: a kernel tells all devices, but not at the same time, and a host that has left
+// would be missed by those that know nothing yet.
+int64_t CudaHighThroughput::agree_on_room(const Transfer& transfer, int64_t num_tokens) {
   struct Need {
     int64_t bank_bytes;
     int64_t tokens;
+    int64_t combine_row_bytes;
+    uint64_t fault;
+    int64_t failed_rank;  // -1: none that this host knows of
   };
-  const Need mine{banks_.bytes(banks_.pick()) < bytes ? bytes : 0, num_tokens};
+  const int64_t bytes = transfer.layout.block_bytes(transfer.capacity);
+  const uint64_t fault = reported_fault();
+  const Need mine{banks_.bytes(banks_.pick()) < bytes ? bytes : 0, num_tokens,
+                  transfer.combine_row_bytes, fault,
+                  fault != 0 ? unpack_fault(fault).guilty
+                  : broken_  ? broken_->peer()
+                             : -1};
   std::vector<Need> needs(static_cast<size_t>(group.size()));
-  all_gather_bytes(group, "receive banks", &mine, sizeof(mine), needs.data());
-  Need most{};
+  all_gather_bytes(group, "room of a dispatch", &mine, sizeof(mine), needs.data());
+  Need most{0, 0, 0, 0, -1};
   for (const Need& need : needs) {
     most.bank_bytes = std::max(most.bank_bytes, need.bank_bytes);
     most.tokens = std::max(most.tokens, need.tokens);
+    most.combine_row_bytes = std::max(most.combine_row_bytes, need.combine_row_bytes);
+    if (most.failed_rank < 0) {
+      most.fault = need.fault;
+      most.failed_rank = need.failed_rank;
+    }
+  }
+  if (most.failed_rank >= 0) {
+    if (fault == 0 && cuda::capture_id(transfer.stream.native_handle(), device_.index) == 0) {
+      transfer.stream.synchronize();  // its kernels will report it, too, and know more of it
+    }
+    check();
+    const int rank = group.rank();
+    const auto failed = static_cast<int>(most.failed_rank);
+    broken_ = most.fault != 0
+                  ? make_comm_error(rank, most.fault, 0, group.timeout().count())
+                  : CommError(fmt::format("rank {}: dispatch: rank {} failed", rank, failed), rank,
+                              failed);
+    check();
   }
   if (most.bank_bytes > 0) {
     add_bank(most.bank_bytes);
+  }
+  if (most.combine_row_bytes > 0) {
+    const int64_t topk = transfer.args.topk;
+    reserve_slots(most.tokens * std::min<int64_t>(topk, group.size() - 1), most.combine_row_bytes,
+                  transfer.layout.has_weights() ? row_bytes(DType::kF32, topk) : 0,
+                  /*may_be_recorded=*/true);
   }
   return most.tokens;
 }
@@ -249,7 +283,9 @@ Tensor CudaHighThroughput::field(const Transfer& transfer,
 Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& input,
                                                            const Stream& stream) {
   settle();
-  check();
+  if (input.capacity == 0) {
+    check();
+  }
   expect_dispatch(input, stream);
   const int64_t num_tokens = input.topk_ids.dim(0);
   const int64_t topk = input.topk_ids.dim(1);
@@ -271,6 +307,7 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
                                    input.topk_weights.defined()),
                .stream = stream,
                .capacity = input.capacity,
+               .combine_row_bytes = input.combine_row_bytes,
                .made = handle});
   set_payloads(*transfer, num_tokens);
   DispatchArgs& args = transfer->args;
@@ -341,8 +378,10 @@ DispatchOutput CudaHighThroughput::dispatch_cached(std::span<const Tensor> paylo
                                                    const DispatchHandle& handle_,
                                                    const Stream& stream) {
   settle();
-  check();
   const CudaHandle& handle = own_cuda_handle(handle_);
+  if (handle.counts_on_host) {
+    check();
+  }
   expect_stream(stream, device_);
   const auto transfer = std::make_shared<Transfer>(
       Transfer{.payloads = {payloads.begin(), payloads.end()},

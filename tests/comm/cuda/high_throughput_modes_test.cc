@@ -110,6 +110,48 @@ TEST_P(HighThroughputCuda, ACapacityKeepsCountsOnTheDevice) {
   });
 }
 
+// One host knows at once and leaves the call; the others, who know nothing yet, finish it without
+// waiting for that host.
+TEST_P(HighThroughputCuda, HostsHearTogetherOfRowsWithoutRoom) {
+  if (!is_one_node() || num_ranks() == 1) {
+    GTEST_SKIP() << "skipped: needs one node and a second rank";
+  }
+  DispatchProblem p;
+  p.num_ranks = num_ranks();
+  p.tokens.assign(static_cast<size_t>(num_ranks()), 20);
+  for (const int first : {0, num_ranks() - 1}) {
+    run([&](Group& gpu, Group& host) {
+      Sides sides(gpu, host, p.placement());
+      const RankInput in = make_input(p, host.rank());
+      DispatchInput request = sides.up({{in.x}, in.ids, in.weights, 1, {}});
+      request.capacity = 5;
+      request.combine_row_bytes = row_bytes(in.x.dtype(), in.x.dim(1));
+      const DispatchOutput output = sides.cuda.dispatch(request, sides.stream);
+      if (host.rank() == first) {
+        sides.stream.synchronize();
+        EXPECT_THROW(sides.cuda.check(), CommError);
+      } else {
+        sides.cuda.combine({output.payloads[0], output.topk_weights, {}, {}}, *output.handle,
+                           sides.stream);
+      }
+      for (const bool is_cached : {false, true}) {
+        try {
+          if (is_cached) {
+            sides.cuda.dispatch_cached(request.payloads, *output.handle, sides.stream);
+          } else {
+            sides.cuda.dispatch(request, sides.stream);
+          }
+          ADD_FAILURE() << "rows went beyond their capacity";
+        } catch (const CommError& error) {
+          EXPECT_NE(std::string(error.what()).find(", expected at most 5"), std::string::npos)
+              << error.what();
+        }
+      }
+      gpu.barrier("all have seen it");
+    });
+  }
+}
+
 TEST_P(HighThroughputCuda, ARankThatNeverComesIsNamed) {
   if (num_ranks() == 1) {
     GTEST_SKIP() << "skipped: needs a second rank";
