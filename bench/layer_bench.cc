@@ -35,18 +35,21 @@ using app::Json;
 using app::Unit;
 using checkpoint::ValueTable;
 
-struct Roofline {
-  ComputePeak peak;
-  double read_gb_per_s = 0;
-};
-
 const std::vector<app::Column> kColumns = {
-    {"tokens_per_s", "rate", Unit::kTokensPerSecond}, {"gflops", "products", Unit::kGflops},
-    {"of_peak", "of peak", Unit::kPercent},           {"touched_bytes", "weights", Unit::kBytes},
-    {"of_read_bandwidth", "of read", Unit::kPercent}, {"roofline_us", "roofline", Unit::kMicros},
-    {"times_roofline", "x roof", Unit::kDecimals},    {"router_share", "router", Unit::kPercent},
-    {"prepare_share", "prepare", Unit::kPercent},     {"experts_share", "experts", Unit::kPercent},
-    {"finalize_share", "finalize", Unit::kPercent},   {"shared_share", "shared", Unit::kPercent},
+    {"tokens_per_s", "rate", Unit::kTokensPerSecond},
+    {"gflops", "products", Unit::kGflops},
+    {"peak_gflops", "peak", Unit::kGflops},
+    {"of_peak", "of peak", Unit::kPercent},
+    {"touched_bytes", "weights", Unit::kBytes},
+    {"read_gb_per_s", "read", Unit::kGigabytesPerSecond},
+    {"of_read_bandwidth", "of read", Unit::kPercent},
+    {"roofline_us", "roofline", Unit::kMicros},
+    {"times_roofline", "x roof", Unit::kDecimals},
+    {"router_share", "router", Unit::kPercent},
+    {"prepare_share", "prepare", Unit::kPercent},
+    {"experts_share", "experts", Unit::kPercent},
+    {"finalize_share", "finalize", Unit::kPercent},
+    {"shared_share", "shared", Unit::kPercent},
 };
 
 constexpr std::string_view kWholeCall = "call";
@@ -54,9 +57,9 @@ constexpr std::string_view kWholeCall = "call";
 // One number of tokens.  Every call has hidden states of its own, and so a routing of its own.
 class LayerCase {
  public:
-  LayerCase(LayerCycle& cycle, const Roofline& roofline, int64_t num_tokens, const Stream& stream)
+  LayerCase(LayerCycle& cycle, PeakBursts& bursts, int64_t num_tokens, const Stream& stream)
       : cycle_(cycle),
-        roofline_(roofline),
+        bursts_(bursts),
         num_tokens_(num_tokens),
         layer_(&cycle.first()),
         table_(ValueTable::normal(layer_->config().in_dtype, [](float x) { return x; })),
@@ -103,13 +106,17 @@ class LayerCase {
     const double us = seconds * 1e6;
     const double flops = app::median(flops_);
     const double bytes = app::median(bytes_);
-    const double peak_us = flops / roofline_.peak.gflops * 1e-3;
-    const double read_us = bytes / roofline_.read_gb_per_s * 1e-3;
+    const double peak_gflops = app::median(peaks_);
+    const double read_gb_per_s = app::median(reads_);
+    const double peak_us = flops / peak_gflops * 1e-3;
+    const double read_us = bytes / read_gb_per_s * 1e-3;
     const double bound_us = std::max(peak_us, read_us);
     std::vector<Json> values = {static_cast<double>(num_tokens_) / seconds,
                                 flops / seconds * 1e-9,
+                                peak_gflops,
                                 peak_us / us,
                                 bytes,
+                                read_gb_per_s,
                                 read_us / us,
                                 bound_us,
                                 us / bound_us};
@@ -121,6 +128,9 @@ class LayerCase {
 
  private:
   void prepare() {
+    const PeakBursts::Rates rates = bursts_.next();
+    peaks_.push_back(rates.gflops);
+    reads_.push_back(rates.read_gb_per_s);
     table_.fill({hidden_.bytes(), static_cast<size_t>(hidden_.nbytes())}, 0, num_calls_,
                 context_.stream);
     if (num_calls_ == 0 && cycle_.probes()) {
@@ -154,7 +164,7 @@ class LayerCase {
   int64_t probe_token(int64_t i) const { return probe_row(i, num_probes(), num_tokens_); }
 
   LayerCycle& cycle_;
-  const Roofline& roofline_;
+  PeakBursts& bursts_;
   int64_t num_tokens_;
   MoeLayer* layer_;
   ValueTable table_;
@@ -164,30 +174,27 @@ class LayerCase {
   WorkspacePool workspaces_;
   Profile profile_;
   CallContext context_;
+  std::vector<double> peaks_;  // GFLOP/s, before each call
+  std::vector<double> reads_;  // GB/s
   std::vector<double> flops_;
   std::vector<double> bytes_;
   std::array<std::vector<double>, app::kStages.size()> shares_;
 };
 
-Roofline measure_machine(const std::string& quant, const Stream& stream) {
-  return {compute_peak(quant.starts_with("int8_w8a8") ? Operand::kInt8 : Operand::kBF16, stream),
-          read_gb_per_s(stream)};
+Operand operand_of(const std::string& quant) {
+  return quant.starts_with("int8_w8a8") ? Operand::kInt8 : Operand::kBF16;
 }
 
-void report_set_up(Harness& harness, const Roofline& roofline, const LayerCycle& cycle) {
+void report_set_up(Harness& harness, const PeakBursts& bursts, const LayerCycle& cycle) {
   const int64_t cache = app::last_level_cache_bytes();
   const int64_t cycled = cycle.num_layers() * cycle.cost().total_bytes;
   harness.fact("quantization", cycle.quantization());
-  harness.fact("peak", std::string(roofline.peak.name));
-  harness.fact("peak_gflops", roofline.peak.gflops);
-  harness.fact("read_gb_per_s", roofline.read_gb_per_s);
+  harness.fact("peak", std::string(bursts.name()));
   harness.fact("layers", cycle.num_layers());
   harness.fact("layer_bytes", cycle.cost().total_bytes);
   harness.fact("resident_bytes", app::resident_memory_bytes());
   harness.fact("last_level_cache_bytes", cache);
-  fmt::print("peak     {}, {}\n", app::format_value(roofline.peak.gflops, Unit::kGflops),
-             roofline.peak.name);
-  fmt::print("read     {}\n", app::format_value(roofline.read_gb_per_s, Unit::kGigabytesPerSecond));
+  fmt::print("peak     {}, measured before each call, as is reading\n", bursts.name());
   fmt::print(
       "weights  {}: {} layers of {}, {} in all ({} resident); last-level cache "
       "{}\n",
@@ -209,12 +216,12 @@ int run_layer_bench(const app::BenchOptions& options) {
   }
   const Stream stream = Stream::cpu(options.threads);
   LayerCycle cycle({options.preset, options.quant, options.impl, options.check}, stream);
-  const Roofline roofline = measure_machine(options.quant, stream);
+  PeakBursts bursts(operand_of(options.quant), stream);
   Harness harness(options, kColumns);
-  report_set_up(harness, roofline, cycle);
+  report_set_up(harness, bursts, cycle);
   const auto& tokens = options.tokens.empty() ? app::BenchOptions::kLayerTokens : options.tokens;
   for (const int64_t num_tokens : tokens) {
-    LayerCase layer_case(cycle, roofline, num_tokens, stream);
+    LayerCase layer_case(cycle, bursts, num_tokens, stream);
     Case c;
     c.problem = fmt::format("{}/{}/{}", options.preset, options.quant, num_tokens);
     c.impl = cycle.first().kernel().experts().implementation();

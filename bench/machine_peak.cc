@@ -69,22 +69,58 @@ double taken(const std::vector<double>& rates, Take take) {
   return take == Take::kBest ? *std::max_element(rates.begin(), rates.end()) : app::median(rates);
 }
 
-// A few times about 30 ms.
-double gflops_of(const PeakKernel& kernel, const Stream& stream, Take take) {
+// Rounds that take a millisecond or two.
+int64_t rounds_of(const PeakKernel& kernel) {
   int64_t rounds = 1000;
-  while (seconds_of([&] { kernel.run(rounds); }) < 2e-3) {
+  while (seconds_of([&] { kernel.run(rounds); }) < 1e-3) {
     rounds *= 2;
   }
-  const int64_t tasks = int64_t{8} * stream.num_threads();
+  return rounds;
+}
+
+double gflops_of(const PeakKernel& kernel, int64_t rounds, int tasks, const Stream& stream) {
+  std::atomic<int64_t> operations{0};
+  const double seconds = seconds_of([&] {
+    parallel_tasks(stream, int64_t{tasks} * stream.num_threads(),
+                   [&](int64_t, int) { operations += kernel.run(rounds); });
+  });
+  return static_cast<double>(operations.load()) / seconds * 1e-9;
+}
+
+double gflops_of(const PeakKernel& kernel, const Stream& stream, Take take) {
+  constexpr int kTasks = 16;  // some 25 ms
+  const int64_t rounds = rounds_of(kernel);
   std::vector<double> rates;
   for (int i = 0; i < kRepeats; ++i) {
-    std::atomic<int64_t> operations{0};
-    const double seconds = seconds_of([&] {
-      parallel_tasks(stream, tasks, [&](int64_t, int) { operations += kernel.run(rounds); });
-    });
-    rates.push_back(static_cast<double>(operations.load()) / seconds * 1e-9);
+    rates.push_back(gflops_of(kernel, rounds, kTasks, stream));
   }
   return taken(rates, take);
+}
+
+struct FoundPeak {
+  const PeakKernel* kernel = nullptr;
+  double gflops = 0;
+};
+
+FoundPeak find_peak(Operand operand, const Stream& stream, Take take) {
+  const Operand multiplied = operand == Operand::kFp8 ? Operand::kBF16 : operand;
+  FoundPeak best;
+  const auto consider = [&](const PeakKernel& kernel) {
+    const double gflops = gflops_of(kernel, stream, take);
+    if (gflops > best.gflops) {
+      best = {&kernel, gflops};
+    }
+  };
+  for (const PeakKernel& kernel : kKernels) {
+    const bool fits = kernel.operand == multiplied || kernel.operand == Operand::kF32;
+    if (fits && cpu_features().*kernel.feature) {
+      consider(kernel);
+    }
+  }
+  if (best.kernel == nullptr) {
+    consider(kPortable);
+  }
+  return best;
 }
 
 constexpr int64_t kLine = 64;
@@ -108,57 +144,95 @@ uint64_t sum_words(const std::byte* from, int64_t bytes) {
   return total;
 }
 
+// Memory of which far more is read than the last-level cache holds.
+class ReadBuffer {
+ public:
+  static constexpr int64_t kBlock = int64_t{1} << 20;
+
+  ReadBuffer(const Stream& stream, int num_ranks) : stream_(stream) {
+    constexpr int64_t kSmallest = int64_t{512} << 20;
+    const int64_t wanted = std::max(kSmallest, 4 * app::last_level_cache_bytes());
+    const int64_t limit = std::max(kSmallest, app::memory_bytes() / 8);
+    const int64_t blocks = std::min(wanted, limit) / kBlock;
+    bytes_ = (blocks + num_ranks - 1) / num_ranks * kBlock;
+    buffer_ = allocate_block(bytes_);
+    parallel_for(stream, bytes_, kBlock, [&](int64_t begin, int64_t end) {
+      std::memset(buffer_.get() + begin, 1, static_cast<size_t>(end - begin));
+    });
+  }
+
+  int64_t bytes() const { return bytes_; }
+
+  double gb_per_s(int64_t first, int64_t bytes) const {
+    std::atomic<uint64_t> sum{0};
+    const double seconds = seconds_of([&] {
+      parallel_for(stream_, bytes, kBlock, [&](int64_t begin, int64_t end) {
+        sum += sum_words(buffer_.get() + first + begin, end - begin);
+      });
+    });
+    return static_cast<double>(bytes) / seconds * 1e-9;
+  }
+
+ private:
+  Stream stream_;
+  int64_t bytes_ = 0;
+  std::shared_ptr<std::byte> buffer_;
+};
+
 }  // namespace
 
 ComputePeak compute_peak(Operand operand, const Stream& stream, Take take) {
   if (stream.device().is_cuda()) {
     return gpu_compute_peak(operand, stream);
   }
-  const Operand multiplied = operand == Operand::kFp8 ? Operand::kBF16 : operand;
-  ComputePeak best;
-  const auto consider = [&](const PeakKernel& kernel) {
-    const double gflops = gflops_of(kernel, stream, take);
-    if (gflops > best.gflops) {
-      best = {kernel.name, gflops};
-    }
-  };
-  for (const PeakKernel& kernel : kKernels) {
-    const bool fits = kernel.operand == multiplied || kernel.operand == Operand::kF32;
-    if (fits && cpu_features().*kernel.feature) {
-      consider(kernel);
-    }
-  }
-  if (best.gflops == 0) {
-    consider(kPortable);
-  }
-  return best;
+  const FoundPeak found = find_peak(operand, stream, take);
+  return {found.kernel->name, found.gflops};
 }
 
 double read_gb_per_s(const Stream& stream, Take take, int num_ranks) {
   if (stream.device().is_cuda()) {
     return gpu_read_gb_per_s(stream);
   }
-  constexpr int64_t kBlock = int64_t{1} << 20;
-  constexpr int64_t kSmallest = int64_t{512} << 20;
-  const int64_t wanted = std::max(kSmallest, 4 * app::last_level_cache_bytes());
-  const int64_t limit = std::max(kSmallest, app::memory_bytes() / 8);
-  const int64_t blocks = std::min(wanted, limit) / kBlock;
-  const int64_t bytes = (blocks + num_ranks - 1) / num_ranks * kBlock;
-  const std::shared_ptr<std::byte> buffer = allocate_block(bytes);
-  parallel_for(stream, bytes, kBlock, [&](int64_t begin, int64_t end) {
-    std::memset(buffer.get() + begin, 1, static_cast<size_t>(end - begin));
-  });
+  const ReadBuffer buffer(stream, num_ranks);
   std::vector<double> rates;
   for (int i = 0; i < kRepeats; ++i) {
-    std::atomic<uint64_t> sum{0};
-    const double seconds = seconds_of([&] {
-      parallel_for(stream, bytes, kBlock, [&](int64_t begin, int64_t end) {
-        sum += sum_words(buffer.get() + begin, end - begin);
-      });
-    });
-    rates.push_back(static_cast<double>(bytes) / seconds * 1e-9);
+    rates.push_back(buffer.gb_per_s(0, buffer.bytes()));
   }
   return taken(rates, take);
+}
+
+struct PeakBursts::State {
+  State(Operand operand, const Stream& on)
+      : stream(on),
+        kernel(*find_peak(operand, on, Take::kBest).kernel),
+        rounds(rounds_of(kernel)),
+        buffer(on, 1) {}
+
+  Stream stream;
+  const PeakKernel& kernel;
+  int64_t rounds;
+  ReadBuffer buffer;
+  int64_t at = 0;
+};
+
+PeakBursts::PeakBursts(Operand operand, const Stream& stream)
+    : state_(std::make_unique<State>(operand, stream)) {}
+PeakBursts::~PeakBursts() = default;
+
+std::string_view PeakBursts::name() const {
+  return state_->kernel.name;
+}
+
+PeakBursts::Rates PeakBursts::next() {
+  constexpr int kTasks = 4;
+  constexpr int64_t kBytes = 128 * ReadBuffer::kBlock;
+  State& s = *state_;
+  Rates rates;
+  rates.gflops = gflops_of(s.kernel, s.rounds, kTasks, s.stream);
+  rates.read_gb_per_s = s.buffer.gb_per_s(s.at, kBytes);
+  s.at += kBytes;
+  s.at = s.at + kBytes <= s.buffer.bytes() ? s.at : 0;
+  return rates;
 }
 
 }  // namespace moebius::bench

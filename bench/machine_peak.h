@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
 #include "moebius/stream.h"
@@ -29,5 +30,27 @@ ComputePeak compute_peak(Operand operand, const Stream& stream, Take take = Take
 // Reading memory in order, far more of it than the last-level cache holds, by all threads.
 // num_ranks: that do so now, each its part of it.
 double read_gb_per_s(const Stream& stream, Take take = Take::kBest, int num_ranks = 1);
+
+// Both rates of a CPU, taken by turns with what is compared with them.  Why: neighbours and clocks
+// change what a machine can do from one second to the next, by more than what is to be seen.
+class PeakBursts {
+ public:
+  PeakBursts(Operand operand, const Stream& stream);
+  ~PeakBursts();
+
+  // "AMX bf16"
+  std::string_view name() const;
+
+  struct Rates {
+    double gflops = 0;
+    double read_gb_per_s = 0;
+  };
+  // Of the next 10 ms or so.
+  Rates next();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace moebius::bench
