@@ -32,6 +32,16 @@ static inline __m512i pair_words(__m512i dwords) {
   return _mm512_or_si512(_mm512_and_si512(dwords, _mm512_set1_epi32(0xffff)),
                          _mm512_slli_epi32(dwords, 16));
 }
+// A byte per column in the upper halves of its two words, zeros below.
+static inline __m512i bytes_above(const void* bytes) {
+  constexpr char z = -128;  // gives zero
+  alignas(64) static constexpr char kOrder[64] = {
+      z, 0,  z, 0,  z, 1,  z, 1,  z, 2,  z, 2,  z, 3,  z, 3,  z, 4,  z, 4,  z, 5,
+      z, 5,  z, 6,  z, 6,  z, 7,  z, 7,  z, 8,  z, 8,  z, 9,  z, 9,  z, 10, z, 10,
+      z, 11, z, 11, z, 12, z, 12, z, 13, z, 13, z, 14, z, 14, z, 15, z, 15};
+  const __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(bytes)));
+  return _mm512_shuffle_epi8(all, _mm512_load_si512(kOrder));
+}
 static inline __m512i bytes_to_dwords(const void* bytes) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(bytes)));
 }
@@ -58,45 +68,29 @@ static inline __m512i e4m3_words(__m512i w) {
                                    _mm512_set1_epi16(static_cast<short>(0x8000)), 0xf8);
 }
 
-// body(words, row): the codes of a tile pair's row in the upper bytes; lower bytes are anything.
-template <typename Body>
-static inline void for_each_byte_row(const std::byte* unit, Body body) {
+// e4m3 codes in the upper bytes of words, all normal numbers; lower bytes are anything.
+static inline __m512i e4m3_normals(__m512i words) {
+  const __m512i kept = _mm512_set1_epi16(static_cast<short>(0x87f0));
+  const __m512i bias = _mm512_set1_epi16((127 - 7) << 7);
+  return _mm512_add_epi16(_mm512_and_si512(_mm512_srai_epi16(words, 4), kept), bias);
+}
+
+// Why normal numbers have a way of their own: most rows are nothing else, and it takes a third of
+// the instructions.  They include NaN, so has_nan says whether there is any.
+static inline void decode_fp8(const std::byte* unit, bool has_nan, __m512i* out) {
+  const __m512i exponent = _mm512_set1_epi8(0x78);
   for (int pair = 0; pair < 16; ++pair) {
-    const __m512i words = _mm512_loadu_si512(unit + pair * 64);
-    body(_mm512_slli_epi16(words, 8), 2 * pair);
-    body(words, 2 * pair + 1);
+    const __m512i codes = _mm512_loadu_si512(unit + pair * 64);
+    const bool are_normal = !has_nan && _mm512_testn_epi8_mask(codes, exponent) == 0;
+    if (are_normal) [[likely]] {
+      _mm512_store_si512(out + 2 * pair, e4m3_normals(_mm512_slli_epi16(codes, 8)));
+      _mm512_store_si512(out + 2 * pair + 1, e4m3_normals(codes));
+    } else {
+      _mm512_store_si512(out + 2 * pair,
+                         e4m3_words(_mm512_and_si512(codes, _mm512_set1_epi16(0xff))));
+      _mm512_store_si512(out + 2 * pair + 1, e4m3_words(_mm512_srli_epi16(codes, 8)));
+    }
   }
-}
-
-#ifdef __AVX512FP16__
-
-// e4m3 read as f16, one bit lower, is 2^-8 of its value, subnormals included; with NaN left out.
-static inline void decode_numbers(const std::byte* unit, __m512i* out) {
-  const __m512h up = (__m512h)_mm512_set1_epi16(0x5c00);  // 256
-  const __m512i f16_bits = _mm512_set1_epi16(static_cast<short>(0xbf80));
-  const __m512i bf16_bits = _mm512_set1_epi16(static_cast<short>(0x8fff));
-  const __m512i bias = _mm512_set1_epi16((127 - 15) << 7);
-  for_each_byte_row(unit, [&](__m512i words, int row) {
-    const __m512i f16 = _mm512_and_si512(_mm512_srai_epi16(words, 1), f16_bits);
-    const auto value = (__m512i)_mm512_mul_ph((__m512h)f16, up);
-    const __mmask32 not_zero = _mm512_test_epi16_mask(value, _mm512_set1_epi16(0x7fff));
-    const __m512i moved = _mm512_and_si512(_mm512_srai_epi16(value, 3), bf16_bits);
-    _mm512_store_si512(out + row, _mm512_maskz_add_epi16(not_zero, moved, bias));
-  });
-}
-
-#endif  // __AVX512FP16__
-
-static inline void decode_fp8(const std::byte* unit, [[maybe_unused]] bool has_nan, __m512i* out) {
-#ifdef __AVX512FP16__
-  if (!has_nan) {
-    decode_numbers(unit, out);
-    return;
-  }
-#endif
-  for_each_byte_row(unit, [&](__m512i words, int row) {
-    _mm512_store_si512(out + row, e4m3_words(_mm512_srli_epi16(words, 8)));
-  });
 }
 
 static inline void decode_int8(const std::byte* unit, __m512i* out) {
@@ -152,23 +146,22 @@ static inline void decode_int4(const std::byte* unit, const uint8_t* zero_points
   });
 }
 
-// Scales are powers of two: added to the exponents.
+// Scales are powers of two.  Values with the largest exponents that bf16 has, from which those of
+// the scales' complement are subtracted: what saturates is zero, whose sign is left out for that.
+// REQUIRES: scales of 1 to 252.
 static inline void decode_mxfp4(const std::byte* unit, const std::byte* scales, __m512i* out) {
   alignas(64) static constexpr uint16_t kValues[16] = {
-      0,      0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
-      0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
+      0, 0x7d80, 0x7e00, 0x7e40, 0x7e80, 0x7ec0, 0x7f00, 0x7f40,
+      0, 0xfd80, 0xfe00, 0xfe40, 0xfe80, 0xfec0, 0xff00, 0xff40};  // 2^125 times
   const __m512i values = table16(kValues);
   const auto exponents = [&](int tile) {
-    const __m512i code = bytes_to_dwords(scales + tile * 16);
-    return pair_words(_mm512_slli_epi32(_mm512_sub_epi32(code, _mm512_set1_epi32(127)), 7));
+    const __m512i scale = _mm512_srli_epi16(bytes_above(scales + tile * 16), 1);
+    return _mm512_sub_epi16(_mm512_set1_epi16((125 + 127) << 7), scale);
   };
-  const __m512i added[2] = {exponents(0), exponents(1)};
-  const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+  const __m512i missing[2] = {exponents(0), exponents(1)};
   for_each_nibble_row(unit, [&](__m512i words, int tile, int row) {
-    const __m512i value = _mm512_permutexvar_epi16(words, values);
-    const __mmask32 not_zero = _mm512_test_epi16_mask(value, magnitude);
     _mm512_store_si512(out + tile * 16 + row,
-                       _mm512_mask_add_epi16(value, not_zero, value, added[tile]));
+                       _mm512_subs_epu16(_mm512_permutexvar_epi16(words, values), missing[tile]));
   });
 }
 
@@ -183,11 +176,9 @@ static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, 
       0, 0xd800, 0xdc00, 0xde00, 0xe000, 0xe200, 0xe400, 0xe600};
   const __m512i values = table16(kValues);
   const auto load = [&](int half, int tile) {
-    const __m512i codes = pair_words(bytes_to_dwords(scales + half * 32 + tile * 16));
-    const __m512i magnitude =
-        _mm512_slli_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(0x7f)), 7);
-    return (__m512h)_mm512_ternarylogic_epi64(magnitude, _mm512_slli_epi16(codes, 8),
-                                              _mm512_set1_epi16(static_cast<short>(0x8000)), 0xf8);
+    const __m512i codes = bytes_above(scales + half * 32 + tile * 16);
+    return (__m512h)_mm512_and_si512(_mm512_srai_epi16(codes, 1),
+                                     _mm512_set1_epi16(static_cast<short>(0xbf80)));
   };
   const __m512h loaded[2][2] = {{load(0, 0), load(1, 0)}, {load(0, 1), load(1, 1)}};
   const __m512i kept = _mm512_set1_epi16(static_cast<short>(0x8fff));
