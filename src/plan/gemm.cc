@@ -72,7 +72,8 @@ GemmKind gemm_kind(const Deployment& d, int64_t intermediate, double rows_of_exp
   if (!takes_rows || !is_exact_in_bf16(*weights) || !has_sizes_of_sm90(l, intermediate)) {
     return GemmKind::kCoded;
   }
-  const bool has_few = d.device.is_cuda() && rows_of_expert < double{quant::kDecodedRows};
+  const auto pays_from = static_cast<double>(quant::decoded_rows(weights->format));
+  const bool has_few = d.device.is_cuda() && rows_of_expert < pays_from;
   return has_few && fits_registers(*weights) ? GemmKind::kRegisters : GemmKind::kDecoded;
 }
 

@@ -9,15 +9,28 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "moebius/quant_config.h"
+
 namespace moebius::quant {
 
 // Columns of a block come in multiples of this.
 inline constexpr int64_t kDecodedStep = 32;
 
-// Of so many rows per group, on average, decoding into memory pays.  Why 128: by their codes
-// DeepSeek-V3's experts on an H200 take 0.6 to 0.9 ms per 64 rows, decoded about 2 ms for any
-// number below 128; groups differ, so that 128 rows on average are often three times 64.
-inline constexpr int64_t kDecodedRows = 128;
+// Of so many rows per group, on average, decoding into memory pays.  On an H200, layers of
+// Qwen3-30B-A3B take as long either way with some 124 rows (int4), 146 (int8) and 176 or 177
+// (mxfp4, nvfp4, fp8); see docs/performance.md.
+constexpr int64_t decoded_rows(QuantFormat weights) {
+  switch (weights) {
+    case QuantFormat::kFp8:
+    case QuantFormat::kMxfp4:
+    case QuantFormat::kNvfp4:
+      return 176;
+    case QuantFormat::kInt8:
+      return 144;
+    default:
+      return 128;
+  }
+}
 
 constexpr int64_t decoded_group_bytes(int64_t n, int64_t k, int64_t num_blocks) {
   return n * (2 * k + 4 + 4 * num_blocks);

@@ -228,7 +228,8 @@ class CudaExperts final : public ExpertsBase {
   int64_t most_unfused_rows() const {
     return fuses_activation_of(0)
                ? 0
-               : expected_rows().most_below(quant::kDecodedRows * desc_.num_local_experts);
+               : expected_rows().most_below(quant::decoded_rows(*w1_.quant.format) *
+                                            desc_.num_local_experts);
   }
   RowOperand take_hidden(Scratch& scratch, int64_t slots, const Tensor& act) const {
     if (a2_.active()) {

@@ -211,7 +211,8 @@ int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
 
 int64_t decoded_elements(const WeightOperand& w, DType a, int64_t expected_rows) {
   if (a != DType::kBF16 || !can_decode_weights(w) || !sm90_takes_weights(w.values) ||
-      (few_rows_takes_weights(w) && expected_rows < quant::kDecodedRows * w.values.dim(0))) {
+      (few_rows_takes_weights(w) &&
+       expected_rows < quant::decoded_rows(*w.quant.format) * w.values.dim(0))) {
     return 0;
   }
   const Tensor& values = w.values;
