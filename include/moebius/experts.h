@@ -132,6 +132,9 @@ struct ExpertsInput {
                              // none; undefined: none at all
   bool apply_router_weight_on_input = false;  // already applied: do not weight again
   int max_sms = 0;  // GPUs: the most SMs that a GEMM takes, at least 2; 0: all
+  // Batched: rows to be expected of an expert, on average; a hint by which GPUs pick kernels, as
+  // max_rows is mostly far more.  0: not known.  DeepGEMM's expected_m.
+  int64_t expected_rows = 0;
 };
 
 // Buffers for one apply(); dimensions as the seed's workspace_shapes.  `workspace13` holds either

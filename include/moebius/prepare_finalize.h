@@ -67,6 +67,7 @@ struct PrepareResult {
   Tensor topk_weights;
   Tensor router_logits;
   Tensor lora_ids;
+  int64_t expected_rows = 0;  // see ExpertsInput
 };
 
 struct FinalizeInput {

@@ -143,14 +143,18 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   const auto spec = cast == LowLatencyCast::kNone ? rows_quant_spec(input) : std::nullopt;
   const QuantDesc a1 = input.quant->a1;
   const bool has_lora = input.lora_ids.defined();
+  // Other ranks are taken to bring as many tokens.
+  const int64_t selections = input.topk_ids.numel() * group_.size();
+  const int64_t expected_rows = (selections + input.num_experts - 1) / input.num_experts;
 
-  return {pending->hook, [this, pending, spec, a1, has_lora, context] {
+  return {pending->hook, [this, pending, spec, a1, has_lora, expected_rows, context] {
             const LowLatencyDispatchOutput received = pending->receive();
             calls_[context.microbatch].handle = received.handle;
             PrepareResult result;
             result.x = received.x;
             result.x_scale = received.x_scale;
             result.expert_num_tokens = received.expert_num_tokens;
+            result.expected_rows = std::max<int64_t>(1, expected_rows);
             if (has_lora) {
               result.lora_ids = received.row_tags;
             }

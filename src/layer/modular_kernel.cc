@@ -394,6 +394,7 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   rows.expert_num_tokens = prepared.expert_num_tokens;
   rows.expert_map = map_of(input);
   rows.lora_ids = prepared.lora_ids;
+  rows.expected_rows = prepared.expected_rows;
   rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
   rows.max_sms = context.max_sms;
   const bool is_final = experts->weight_and_reduce() == WeightAndReduceKind::kNoOp &&

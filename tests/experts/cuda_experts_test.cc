@@ -145,10 +145,10 @@ TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
   }
 }
 
-// Batched rows have room for all tokens in every expert: what GEMM takes them goes by how many to
-// expect, and its scratch, too.
+// Batched rows have room for all tokens in every expert: what GEMM takes them goes by how many are
+// expected, and its scratch, too.
 TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
-  for (const int64_t experts : {24, 4}) {  // 34 rows to expect of 400, or 200
+  for (const int64_t experts : {24, 4}) {  // 34 rows are expected of 400, or 200
     const Problem problem = {"room", 400, experts, 2, 512, 384};
     const auto scratch_bytes = [&](std::string_view scheme) {
       const ExpertCase c{.scheme = scheme_of(scheme), .format = ActivationFormat::kBatched};
@@ -161,6 +161,36 @@ TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
     };
     const int64_t more = scratch_bytes("mxfp4_w4a16") - scratch_bytes("unquantized");
     EXPECT_EQ(more > 0, experts == 4) << more << " B of " << experts;
+  }
+}
+
+// More so than by the room, if the caller knows; the workspace is the same.
+TEST_F(CudaExperts, ExpectedRowsMayBeTold) {
+  const ExpertCase c{.scheme = scheme_of("mxfp4_w4a16"), .format = ActivationFormat::kBatched};
+  const ExpertProblem p = ExpertProblemMaker(57).make({"told", 400, 4, 2, 512, 384}, c);
+  const Tensor expected = valid_rows(p, run(p, "cpu_portable"));
+  Call call = call_of(p);
+  for (const int64_t rows : {0, 10, 100, 1000}) {
+    call.input.expected_rows = rows;
+    call.apply(place_.stream);
+    EXPECT_LE(relative_error(valid_rows(p, place_.bring(call.output)), expected),
+              tolerance_of(p, c.scheme))
+        << rows;
+  }
+}
+
+// Few rows store GEMM1's result, of which many have none.
+TEST_F(CudaExperts, AWorkspaceDoesForFewerRows) {
+  for (const std::string_view scheme : {"unquantized", "fp8_block", "mxfp4_w4a16", "int8_w8a16"}) {
+    const ExpertCase c{.scheme = scheme_of(scheme)};
+    const ExpertProblem p = ExpertProblemMaker(58).make({"wide", 20, 4, 2, 128, 512}, c);
+    const Call call = call_of(p);
+    int64_t before = 0;
+    for (int64_t rows = 1; rows < 1000; ++rows) {
+      const int64_t bytes = call.experts->workspace(rows).scratch_bytes;
+      ASSERT_GE(bytes, before) << scheme << " " << rows;
+      before = bytes;
+    }
   }
 }
 

@@ -107,7 +107,7 @@ class CudaExperts final : public ExpertsBase {
       return;
     }
     Scratch block(scratch.bytes(), device_);
-    const Buffers buffers(*this, num_rows, block);
+    const Buffers buffers(*this, num_rows, block, input.expected_rows);
     fill_zero(buffers.next_item.raw(), buffers.next_item.nbytes(), stream.native_handle(),
               device_.index);
     const RowGroups rows = load_order(input, buffers, stream);
@@ -131,7 +131,8 @@ class CudaExperts final : public ExpertsBase {
 
  private:
   struct Buffers {
-    Buffers(const CudaExperts& self, int64_t rows, Scratch& scratch) {
+    // expected_rows: see ExpertsInput.  No more scratch than without.
+    Buffers(const CudaExperts& self, int64_t rows, Scratch& scratch, int64_t expected_rows = 0) {
       const ExpertsDesc& d = self.desc_;
       const int64_t slots = self.num_slots(rows);
       next_item = scratch.take({2}, DType::kI32);
@@ -153,6 +154,9 @@ class CudaExperts final : public ExpertsBase {
 
       // A caller's batched rows may lie where only the other GEMMs take them.
       expected = self.expected_rows().of(rows);
+      if (self.is_batched() && expected_rows > 0) {
+        expected = std::min(expected, expected_rows * d.num_local_experts);
+      }
       fuses_activation = self.fuses_activation_of(expected);
       const bool is_always_fused = fuses_activation && !self.is_batched();
       gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
