@@ -75,8 +75,8 @@ static inline __m512i e4m3_normals(__m512i words) {
   return _mm512_add_epi16(_mm512_and_si512(_mm512_srai_epi16(words, 4), kept), bias);
 }
 
-// Why normal numbers have a way of their own: most rows are nothing else, and it takes a third of
-// the instructions.  They include NaN, so has_nan says whether there is any.
+// Why normal numbers have a way of their own: most rows are nothing else, and it takes half of the
+// instructions.  They include NaN, so has_nan says whether there is any.
 static inline void decode_fp8(const std::byte* unit, bool has_nan, __m512i* out) {
   const __m512i exponent = _mm512_set1_epi8(0x78);
   for (int pair = 0; pair < 16; ++pair) {
