@@ -3,8 +3,10 @@
 //
 // The tile kernels in plain C++: what the others are compared with where they cannot run.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
+#include <vector>
 
 #include "experts/cpu/activation.h"
 #include "experts/cpu/tiles/tile_kernels.h"
@@ -106,33 +108,52 @@ void gemm_integers(const TileGemm& g) {
   }
 }
 
+// [k][column] of one step.
+using StepValues = float[kBF16PerStep][kBlockColumns];
+
+void decode_step(const TileGemm& g, int64_t step, int64_t group, StepValues& out) {
+  const std::byte* unit = g.units + step * unit_bytes(g.code);
+  const std::byte* scales = g.step_scales + step * step_scale_bytes(g.code);
+  const uint8_t* zero_points =
+      g.zero_points != nullptr ? g.zero_points + group * kBlockColumns : nullptr;
+  for (int64_t k = 0; k < kBF16PerStep; ++k) {
+    for (int64_t n = 0; n < kBlockColumns; ++n) {
+      out[k][n] = decoded(g, unit, scales, zero_points, k / 2, n, k % 2);
+    }
+  }
+}
+
 void gemm_values(const TileGemm& g) {
   const int64_t group_steps = g.group_steps > 0 ? g.group_steps : g.steps;
   const int64_t num_panels = (g.rows + kPanelRows - 1) / kPanelRows;
   std::memset(g.c, 0, static_cast<size_t>(num_panels * kPanelFloats) * sizeof(float));
+  std::vector<std::array<float, kBlockColumns>> sums(static_cast<size_t>(g.rows));
   for (int64_t first = 0, group = 0; first < g.steps; first += group_steps, ++group) {
-    const int64_t last = std::min(first + group_steps, g.steps);
-    const uint8_t* zero_points =
-        g.zero_points != nullptr ? g.zero_points + group * kBlockColumns : nullptr;
-    for (int64_t n = 0; n < kBlockColumns; ++n) {
-      const float scale = g.group_steps > 0
-                              ? scale_at(g.group_scales, g.scale_dtype, group * kBlockColumns + n)
-                              : 1.0f;
+    std::fill(sums.begin(), sums.end(), std::array<float, kBlockColumns>{});
+    for (int64_t s = first; s < std::min(first + group_steps, g.steps); ++s) {
+      StepValues values;
+      decode_step(g, s, group, values);
       for (int64_t r = 0; r < g.rows; ++r) {
-        float sum = 0;
-        for (int64_t s = first; s < last; ++s) {
-          const std::byte* a =
-              g.a + (r / kPanelRows * g.steps + s) * kStepBytes + r % kPanelRows * kTileRowBytes;
-          const std::byte* unit = g.units + s * unit_bytes(g.code);
-          const std::byte* scales = g.step_scales + s * step_scale_bytes(g.code);
-          for (int64_t k = 0; k < kBF16PerStep; ++k) {
-            sum +=
-                value_at<BFloat16>(a, k) * decoded(g, unit, scales, zero_points, k / 2, n, k % 2);
+        const std::byte* a =
+            g.a + (r / kPanelRows * g.steps + s) * kStepBytes + r % kPanelRows * kTileRowBytes;
+        float* sum = sums[static_cast<size_t>(r)].data();
+        for (int64_t k = 0; k < kBF16PerStep; ++k) {
+          const float factor = value_at<BFloat16>(a, k);
+          for (int64_t n = 0; n < kBlockColumns; ++n) {
+            sum[n] += factor * values[k][n];
           }
         }
-        const float row_scale =
-            g.row_scales != nullptr ? g.row_scales[r * g.row_groups + group] : 1.0f;
-        g.c[c_index(r, n)] += sum * (scale * row_scale);
+      }
+    }
+    for (int64_t r = 0; r < g.rows; ++r) {
+      const float row_scale =
+          g.row_scales != nullptr ? g.row_scales[r * g.row_groups + group] : 1.0f;
+      for (int64_t n = 0; n < kBlockColumns; ++n) {
+        const float scale = g.group_steps > 0
+                                ? scale_at(g.group_scales, g.scale_dtype, group * kBlockColumns + n)
+                                : 1.0f;
+        g.c[c_index(r, n)] +=
+            sums[static_cast<size_t>(r)][static_cast<size_t>(n)] * (scale * row_scale);
       }
     }
   }
