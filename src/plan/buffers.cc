@@ -168,7 +168,7 @@ Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copie
     }
     case All2AllBackend::kLowLatency: {
       const int64_t rows_of_expert = low_latency_tokens() * d.ranks;
-      const int64_t room = most_places(d) * rows_of_expert;
+      const int64_t room = slots_of(d, rows_of_expert, true);
       parts = std::min<int64_t>(parts, 2);
       b.windows = low_latency_window_bytes(d);
       b.outputs = 2 * room * output_row_bytes(d);

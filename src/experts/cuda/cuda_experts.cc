@@ -152,12 +152,12 @@ class CudaExperts final : public ExpertsBase {
       take_operand(self, rows, operand);
       take_result(self, slots, result);
 
-      // A caller's batched rows may lie where only the other GEMMs take them.
       expected = self.expected_rows().of(rows);
       if (self.is_batched() && expected_rows > 0) {
         expected = std::min(expected, expected_rows * d.num_local_experts);
       }
       fuses_activation = self.fuses_activation_of(expected);
+      // A caller's batched rows may lie where only the other GEMMs take them.
       const bool is_always_fused = fuses_activation && !self.is_batched();
       gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
       act = scratch.take({self.activates_to_codes() ? 0 : slots, d.intermediate}, d.in_dtype);

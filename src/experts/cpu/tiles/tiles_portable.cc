@@ -145,15 +145,18 @@ void gemm_values(const TileGemm& g) {
         }
       }
     }
+    float scales[kBlockColumns];
+    for (int64_t n = 0; n < kBlockColumns; ++n) {
+      scales[n] = g.group_steps > 0
+                      ? scale_at(g.group_scales, g.scale_dtype, group * kBlockColumns + n)
+                      : 1.0f;
+    }
     for (int64_t r = 0; r < g.rows; ++r) {
+      const float* sum = sums[static_cast<size_t>(r)].data();
       const float row_scale =
           g.row_scales != nullptr ? g.row_scales[r * g.row_groups + group] : 1.0f;
       for (int64_t n = 0; n < kBlockColumns; ++n) {
-        const float scale = g.group_steps > 0
-                                ? scale_at(g.group_scales, g.scale_dtype, group * kBlockColumns + n)
-                                : 1.0f;
-        g.c[c_index(r, n)] +=
-            sums[static_cast<size_t>(r)][static_cast<size_t>(n)] * (scale * row_scale);
+        g.c[c_index(r, n)] += sum[n] * (scales[n] * row_scale);
       }
     }
   }
