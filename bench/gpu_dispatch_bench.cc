@@ -281,7 +281,11 @@ class GpuDispatchBench {
 
 }  // namespace
 
-int run_gpu_dispatch_bench(const app::BenchOptions& options) {
+int run_gpu_dispatch_bench(const app::BenchOptions& given) {
+  app::BenchOptions options = given;
+  if (options.experts == 0) {
+    options.experts = app::BenchOptions::kDispatchExperts;
+  }
   // Ranks may share a GPU: no two streams on one queue, nothing loaded while kernels wait.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

@@ -153,7 +153,6 @@ const CLI::App* add_gpu_dispatch_options(CLI::App& app, BenchOptions& o) {
       ->check(CLI::IsMember({"selections", "ranks"}));
   group->add_option("--hidden", o.hidden, "(default 7168)")->check(from_one_to(1 << 20));
   group->add_option("--topk", o.topk, "(default 8)")->check(from_one_to(1024));
-  group->add_option("--experts", o.experts, "(default 256)")->check(from_one_to(1 << 20));
   return group;
 }
 
@@ -171,6 +170,8 @@ const CLI::App* add_gpu_ranks_options(CLI::App& app, BenchOptions& o) {
   group->add_option("--sms", o.sms, "N,N,...: SMs of a transport's kernels (default: as computed)")
       ->delimiter(',')
       ->check(from_one_to(1024));
+  group->add_option("--experts", o.experts, "of all ranks (default: dispatch 256, layer the model's)")
+      ->check(from_one_to(1 << 20));
   return group;
 }
 
