@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SharedExperts: the dense MLP every token passes beside its routed experts, optionally scaled per
-// token by sigmoid(gate . x) (Qwen2-MoE).  It is one expert that every row selects, so it runs on
-// the same implementations as the routed ones.
+// token by sigmoid(gate . x) (Qwen2-MoE).  It is one expert that has every row, so it runs on the
+// same implementations as the routed ones, in the batched format: there rows stay where they are,
+// and nobody weights them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace moebius {
 
 class SharedExperts {
  public:
-  // experts: L = E = K = 1, standard format.  gate [1, H] or undefined.  chunk_tokens: rows per
+  // experts: L = E = K = 1, batched format.  gate [1, H] or undefined.  chunk_tokens: rows per
   // pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS (default 32768).
   SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int64_t chunk_tokens = 0);
   ~SharedExperts();

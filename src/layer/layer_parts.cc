@@ -41,7 +41,7 @@ std::shared_ptr<const SharedExperts> make_shared_experts(MoeLayerWeights& weight
   desc.num_local_experts = 1;
   desc.topk = 1;
   desc.intermediate = weights.shared_intermediate;
-  desc.format = ActivationFormat::kStandard;
+  desc.format = ActivationFormat::kBatched;
   desc.num_adapters = desc.lora_rank = 0;
   Tensor gate = weights.shared_gate;
   if (gate) {

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "layer/kernel_checks.h"
@@ -22,6 +21,15 @@ struct SharedExperts::State {
   std::optional<QuantizeSpec> quant_spec;  // of the input; nullopt: handed over as it is
 };
 
+namespace {
+
+// [M, N] as the rows of one expert.
+Tensor as_batch(const Tensor& rows) {
+  return rows.view({1, rows.dim(0), rows.dim(1)});
+}
+
+}  // namespace
+
 SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int64_t chunk_tokens)
     : state_(std::make_unique<State>()) {
   expect(experts != nullptr, "experts are missing");
@@ -29,7 +37,7 @@ SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int6
   expect_eq(desc.num_experts, 1, "num_experts of shared experts");
   expect_eq(desc.num_local_experts, 1, "num_local_experts of shared experts");
   expect_eq(desc.topk, 1, "topk of shared experts");
-  expect_eq(name(desc.format), name(ActivationFormat::kStandard), "format of shared experts");
+  expect_eq(name(desc.format), name(ActivationFormat::kBatched), "format of shared experts");
   if (gate) {
     expect_hidden_dtype(gate, "gate of the shared experts");
     expect_shape(gate, {1, desc.hidden}, "gate of the shared experts");
@@ -41,9 +49,7 @@ SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int6
   if (!defer) {
     state_->quant_spec = activation_spec(experts->quant().a1);
   }
-  state_->chunk_tokens = !experts->supports_chunking() ? std::numeric_limits<int64_t>::max()
-                         : chunk_tokens > 0            ? chunk_tokens
-                                                       : default_chunk_tokens();
+  state_->chunk_tokens = chunk_tokens > 0 ? chunk_tokens : default_chunk_tokens();
   state_->experts = std::move(experts);
   state_->gate = std::move(gate);
 }
@@ -76,17 +82,14 @@ void SharedExperts::forward(const Tensor& hidden,
   const auto space = context.get(WorkspaceSlot::kShared, {{need.workspace13, need.dtype},
                                                           {need.workspace2, need.dtype},
                                                           {{need.scratch_bytes}, DType::kU8},
-                                                          {{chunk, 1}, DType::kI32},
-                                                          {{chunk, 1}, DType::kF32},
+                                                          {{1}, DType::kI32},
                                                           quantized.values,
                                                           quantized.scale});
-  fill(space[3], 0, context.stream);     // every row selects the one expert ...
-  fill(space[4], 1.0f, context.stream);  // ... with weight 1
   Tensor x = hidden;
   Tensor x_scale;
   if (state_->quant_spec) {
-    x = space[5];
-    x_scale = space[6];
+    x = space[4];
+    x_scale = space[5];
     quantize_rows(hidden, *state_->quant_spec, experts.quant().a1, 0, x, x_scale, context.stream);
   }
   for (int64_t begin = 0; begin < num_tokens; begin += chunk) {
@@ -96,12 +99,12 @@ void SharedExperts::forward(const Tensor& hidden,
       return block.view({block.numel()}).slice(0, shape.numel()).view(shape);
     };
     ExpertsInput rows;
-    rows.x = x.slice(begin, end);
-    rows.x_scale = slice_scale(x_scale, begin, end);
-    rows.topk_ids = space[3].slice(0, end - begin);
-    rows.topk_weights = space[4].slice(0, end - begin);
+    rows.x = as_batch(x.slice(begin, end));
+    rows.x_scale = x_scale ? as_batch(slice_scale(x_scale, begin, end)) : x_scale;
+    rows.expert_num_tokens = space[3];
+    rows.expected_rows = end - begin;
     rows.max_sms = context.max_sms;
-    // One selection of weight 1 per row: what the experts write is the result.
+    fill(rows.expert_num_tokens, static_cast<int32_t>(end - begin), context.stream);
     experts.apply(rows, output.slice(begin, end).view(part.output),
                   front(space[0], part.workspace13), front(space[1], part.workspace2), space[2],
                   context.stream);

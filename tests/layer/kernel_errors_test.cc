@@ -85,7 +85,7 @@ TEST(ModularKernelErrors, RouterAndSharedExpertsMustFit) {
                   {"topk of the router", "3", "2"});
   const auto shared = [](int64_t hidden, DType dtype) {
     return std::make_shared<SharedExperts>(
-        std::make_unique<FakeExperts>(fake_desc(1, 1, hidden, kStandard, dtype)), Tensor());
+        std::make_unique<FakeExperts>(fake_desc(1, 1, hidden, kBatched, dtype)), Tensor());
   };
   expect_mentions(with(shared(9, DType::kF32), nullptr),
                   {"hidden of the shared experts", "9", "8"});
@@ -126,8 +126,8 @@ std::string refusal(Spoil&& spoil,
   experts.journal = &journal;
   std::shared_ptr<const SharedExperts> shared;
   if (has_shared) {
-    shared = std::make_shared<SharedExperts>(std::make_unique<FakeExperts>(fake_desc(1, 1, 8)),
-                                             Tensor());
+    shared = std::make_shared<SharedExperts>(
+        std::make_unique<FakeExperts>(fake_desc(1, 1, 8, kBatched)), Tensor());
   }
   RouterConfig config;
   config.num_experts = 5;

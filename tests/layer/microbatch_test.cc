@@ -146,8 +146,8 @@ Waited run(const OverlapCase& c, int microbatches) {
     std::shared_ptr<const SharedExperts> shared;
     if (has_shared) {
       shared = std::make_shared<SharedExperts>(
-          std::make_unique<SlowExperts>(fake_desc(1, 1, kHidden), ModelTime(c.shared) / kTokens,
-                                        group.clock()),
+          std::make_unique<SlowExperts>(fake_desc(1, 1, kHidden, ActivationFormat::kBatched),
+                                        ModelTime(c.shared) / kTokens, group.clock()),
           Tensor());
     }
     ModularKernel kernel(

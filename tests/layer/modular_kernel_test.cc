@@ -352,7 +352,8 @@ std::shared_ptr<const SharedExperts> fake_shared(Journal* journal) {
   FakeExperts::Options options;
   options.journal = journal;
   return std::make_shared<SharedExperts>(
-      std::make_unique<FakeExperts>(fake_desc(1, 1, kHidden), options), Tensor());
+      std::make_unique<FakeExperts>(fake_desc(1, 1, kHidden, ActivationFormat::kBatched), options),
+      Tensor());
 }
 
 TEST(ModularKernel, SharedExpertsRunWhileTheCombineIsUnderWay) {

@@ -19,28 +19,23 @@ using testing::message_of;
 using testing::random_tensor;
 
 SharedExperts make_shared(Tensor gate,
-                          ExpertsDesc desc = fake_desc(1, 1, 4),
-                          FakeExperts::Options options = {}) {
-  return SharedExperts(std::make_unique<FakeExperts>(desc, options), std::move(gate));
+                          ExpertsDesc desc = fake_desc(1, 1, 4, ActivationFormat::kBatched)) {
+  return SharedExperts(std::make_unique<FakeExperts>(desc), std::move(gate));
 }
 
 TEST(SharedExperts, EveryRowPassesTheOneExpert) {
-  for (const bool flat : {false, true}) {
-    FakeExperts::Options options;
-    options.flat_output = flat;
-    const auto shared = make_shared({}, fake_desc(1, 1, 4, ActivationFormat::kStandard), options);
-    WorkspacePool pool;
-    const Tensor hidden = random_tensor({6, 4}, DType::kF32, 1);
-    const Tensor output = Tensor::empty({6, 4}, DType::kF32);
-    shared.forward(hidden, output, {.workspaces = &pool});
-    expect_same_bits(output, hidden);  // the fake's first expert multiplies with 1
-  }
+  const auto shared = make_shared({});
+  WorkspacePool pool;
+  const Tensor hidden = random_tensor({6, 4}, DType::kF32, 1);
+  const Tensor output = Tensor::empty({6, 4}, DType::kF32);
+  shared.forward(hidden, output, {.workspaces = &pool});
+  expect_same_bits(output, hidden);  // the fake's first expert multiplies with 1
 }
 
 TEST(SharedExperts, GateScalesEachToken) {
   const Tensor gate = filled({1, 4}, DType::kF32, {1, 0, 0, -1});
   const auto shared =
-      make_shared(gate, fake_desc(1, 1, 4, ActivationFormat::kStandard, DType::kBF16));
+      make_shared(gate, fake_desc(1, 1, 4, ActivationFormat::kBatched, DType::kBF16));
   WorkspacePool pool;
   // gate . x = 0 and ln 3: sigmoid 1/2 and 3/4.
   const Tensor hidden = filled({2, 4}, DType::kBF16, {2, 8, 4, 2, 1.0986328125f, 8, 4, 0});
@@ -70,7 +65,7 @@ TEST(SharedExperts, KeepsOffTheWorkspacesOfTheRoutedExperts) {
 }
 
 TEST(SharedExperts, LongInputsPassInChunks) {
-  auto fake = std::make_unique<FakeExperts>(fake_desc(1, 1, 4));
+  auto fake = std::make_unique<FakeExperts>(fake_desc(1, 1, 4, ActivationFormat::kBatched));
   const FakeExperts* experts = fake.get();
   const SharedExperts shared(std::move(fake), {}, /*chunk_tokens=*/3);
   WorkspacePool pool;
@@ -91,12 +86,12 @@ TEST(SharedExperts, NoTokens) {
 }
 
 TEST(SharedExperts, RefusesWhatIsNotOneExpert) {
-  expect_mentions(message_of([] { make_shared({}, fake_desc(2, 1, 4)); }),
+  expect_mentions(message_of([] { make_shared({}, fake_desc(2, 1, 4, ActivationFormat::kBatched)); }),
                   {"num_experts", "2", "1"});
-  expect_mentions(message_of([] { make_shared({}, fake_desc(1, 2, 4)); }), {"topk", "2", "1"});
   expect_mentions(
-      message_of([] { make_shared({}, fake_desc(1, 1, 4, ActivationFormat::kBatched)); }),
-      {"batched", "standard"});
+      message_of([] { make_shared({}, fake_desc(1, 2, 4, ActivationFormat::kBatched)); }),
+      {"topk", "2", "1"});
+  expect_mentions(message_of([] { make_shared({}, fake_desc(1, 1, 4)); }), {"standard", "batched"});
   expect_mentions(message_of([] {
                     make_shared(filled({1, 5}, DType::kF32, {1}));
                   }),
