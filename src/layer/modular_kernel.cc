@@ -201,7 +201,8 @@ void ModularKernel::forward(const KernelInput& input,
     const auto rows = [&](const Tensor& all) {
       return all && count > 1 ? all.slice(own.begin, own.end) : all;
     };
-    Part p{i, input, rows(output), rows(shared_output), context, 2 * i + 1 < count};
+    const bool shares_early = 2 * i + 1 < count || (on_gpu && count == 1);
+    Part p{i, input, rows(output), rows(shared_output), context, shares_early};
     p.input.hidden = rows(input.hidden);
     p.input.topk_ids = rows(input.topk_ids);
     p.input.topk_weights = rows(input.topk_weights);
@@ -251,9 +252,10 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   turns.before_send();
   const Pending<PrepareResult> sent = start_prepare(part.input, context);
   // Why only now: what other ranks wait for is launched first.
-  const Event shared_done =
-      shares_beside ? run_shared_beside(before, part.input.hidden, part.shared_output, context)
-                    : Event();
+  Event shared_done;
+  if (shares_beside && part.shares_early) {
+    shared_done = run_shared_beside(before, part.input.hidden, part.shared_output, context);
+  }
   Travel there{timed("prepare", sent.hook, context), {}};
   if (shares && part.shares_early) {
     there.meanwhile = share;
@@ -269,7 +271,11 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   done.weight_and_reduce = weight_and_reduce.get();
 
   turns.before_send();
+  const Event computed = shares_beside && !part.shares_early ? context.stream.record() : Event();
   const Pending<void> returned = start_finalize(done, context);
+  if (shares_beside && !part.shares_early) {
+    shared_done = run_shared_beside(computed, part.input.hidden, part.shared_output, context);
+  }
   Travel back{timed("finalize", returned.hook, context), {}};
   if (shares && !part.shares_early) {
     back.meanwhile = share;
