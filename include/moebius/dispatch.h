@@ -82,6 +82,7 @@ class DispatchHandle {
   virtual ~DispatchHandle() = default;
   virtual int64_t num_tokens() const = 0;   // T
   virtual int64_t num_rows() const = 0;     // M, or the capacity of the call
+  virtual int64_t most_rows() const = 0;    // of any rank, so the same on every rank
   virtual Tensor source_rank() const = 0;   // i32 [M]
   virtual Tensor source_token() const = 0;  // i32 [M]
 };
@@ -156,6 +157,9 @@ class HighThroughput {
     Tensor topk_weights;         // f32 [M, K]; optional, summed beside x
     std::array<Tensor, 2> bias;  // [T, H] of x's dtype; optional, added once
     Event previous;
+    // x and bias are columns [first_column, first_column + H) of an out_x that is wider, so that
+    // some columns can be on their way while others are computed.  CUDA over several nodes: 0.
+    int64_t first_column = 0;
   };
   struct CombineOutput {
     Tensor x;  // [T, H]: sum over copies in order of rank, f32 accumulation, rounded once
@@ -163,7 +167,7 @@ class HighThroughput {
     Tensor topk_weights;  // f32 [T, K]; if given
     Event event;
   };
-  // out_x: optional [T, H] to write into.
+  // out_x: optional [T, H], or wider, to write into.
   CombineOutput combine(const CombineInput& input,
                         const DispatchHandle& handle,
                         const Stream& stream,

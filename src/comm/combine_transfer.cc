@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/high_throughput_state.h"
 #include "comm/stream_copy.h"
 #include "core/parallel.h"
 
@@ -60,10 +61,8 @@ CombineTransfer::CombineTransfer(CpuHighThroughput& state,
   stream_.wait(input.previous);
   hidden_ = input_.x.dim(1);
   const Shape shape = {handle_.num_tokens(), hidden_};
-  if (out_) {
-    expect_shape(out_, shape, "out_x");
-    expect_dtype(out_, input_.x.dtype(), "out_x");
-  } else {
+  expect_combine_output(out_, input_.first_column, shape, input_.x.dtype());
+  if (!out_) {
     out_ = Tensor::empty(shape, input_.x.dtype());
   }
   count_traffic();
@@ -233,6 +232,8 @@ HighThroughput::CombineOutput CombineTransfer::receive() {
   const bool many_nodes = topology.num_nodes() > 1;
   const int64_t row_size = layout_.field_bytes(0);
   const bool past_caches = out_.nbytes() >= kStreamBytes;
+  const int64_t out_step = row_bytes(out_.dtype(), out_.dim(1));
+  std::byte* out = out_.bytes() + row_bytes(out_.dtype(), input_.first_column);
   parallel_for(stream_, num_tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
     Copies own;
     Copies total;
@@ -272,7 +273,7 @@ HighThroughput::CombineOutput CombineTransfer::receive() {
           total.rows.push_back({bias.bytes() + t * row_size, 1.0f});
         }
       }
-      sum_copies(total, out_.bytes() + t * row_size, past_caches);
+      sum_copies(total, out + t * out_step, past_caches);
       if (output.topk_weights) {
         sum_weights(total, output.topk_weights.data<float>() + t * handle_.topk);
       }

@@ -68,6 +68,21 @@ HighThroughput::CombineOutput HighThroughput::combine(const CombineInput& input,
   return combine_async(input, handle, stream, out_x).finish();
 }
 
+void expect_combine_output(const Tensor& out_x,
+                           int64_t first_column,
+                           const Shape& shape,
+                           DType dtype) {
+  expect_ge(first_column, 0, "first_column");
+  if (!out_x) {
+    expect_eq(first_column, 0, "first_column without out_x");
+    return;
+  }
+  expect_dtype(out_x, dtype, "out_x");
+  expect_eq(out_x.num_dims(), 2, "dimensions of out_x");
+  expect_eq(out_x.dim(0), shape[0], "rows of out_x");
+  expect_ge(out_x.dim(1), first_column + shape[1], "columns of out_x");
+}
+
 TransportStatistics HighThroughput::statistics() const {
   return state_->statistics();
 }

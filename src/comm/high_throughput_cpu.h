@@ -35,6 +35,7 @@ struct HighThroughputHandle final : DispatchHandle {
 
   int64_t num_tokens() const override { return to_nodes.num_tokens; }
   int64_t num_rows() const override { return counts.rows(rank); }
+  int64_t most_rows() const override { return counts.most_rows(); }
   Tensor source_rank() const override;
   Tensor source_token() const override { return tokens; }
 };

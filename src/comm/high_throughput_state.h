@@ -39,6 +39,12 @@ struct HighThroughput::State {
   const ExpertPlacement placement;
 };
 
+// Of combine: `shape` is that of its sums, which lie in out_x from first_column on.
+void expect_combine_output(const Tensor& out_x,
+                           int64_t first_column,
+                           const Shape& shape,
+                           DType dtype);
+
 std::unique_ptr<HighThroughput::State> make_cpu_high_throughput(Group& group,
                                                                 ExpertPlacement placement);
 

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace moebius {
 
 Route make_route(const int32_t* ids,
@@ -65,6 +67,14 @@ int64_t CountMatrix::row_begin(int source, int destination) const {
     row += sent(s, destination);
   }
   return row;
+}
+
+int64_t CountMatrix::most_rows() const {
+  int64_t most = 0;
+  for (int r = 0; r < num_ranks; ++r) {
+    most = std::max(most, rows(r));
+  }
+  return most;
 }
 
 }  // namespace moebius

@@ -62,6 +62,7 @@ struct CountMatrix {
   // First row of `source`'s copies among those received by `destination`.
   int64_t row_begin(int source, int destination) const;
   int64_t rows(int destination) const { return row_begin(num_ranks, destination); }
+  int64_t most_rows() const;  // of any destination
 };
 
 }  // namespace moebius

@@ -125,6 +125,21 @@ inline bool same_bytes(const Tensor& a, const Tensor& b) {
 }
 
 // The tables of problems for a number of ranks.
+// A copy of some columns of a [M, N], or nothing of nothing.
+inline Tensor columns_of(const Tensor& t, int64_t begin, int64_t end) {
+  if (!t) {
+    return t;
+  }
+  const Tensor out = Tensor::empty({t.dim(0), end - begin}, t.dtype());
+  const int64_t element = bits(t.dtype()) / 8;
+  for (int64_t row = 0; row < t.dim(0); ++row) {
+    std::memcpy(out.bytes() + row * (end - begin) * element,
+                t.bytes() + (row * t.dim(1) + begin) * element,
+                static_cast<size_t>((end - begin) * element));
+  }
+  return out;
+}
+
 inline std::vector<DispatchProblem> dispatch_problems(int num_ranks) {
   const auto tokens = [&](int64_t base, int64_t step) {
     std::vector<int64_t> t;

@@ -147,6 +147,20 @@ void check_problem(const DispatchProblem& p, const std::vector<RankInput>& input
   pending.hook();
   EXPECT_EQ(pending.receive().x.raw(), out.raw());
   EXPECT_TRUE(same_bytes(out, expected));
+
+  const Tensor wide = Tensor::empty(in.x.shape(), DType::kBF16);
+  int64_t begin = 0;
+  for (const int64_t end : {p.hidden / 3, p.hidden}) {  // some columns after the other
+    HighThroughput::CombineInput part;
+    part.x = columns_of(back.x, begin, end);
+    part.bias[0] = columns_of(in.x, begin, end);
+    part.first_column = begin;
+    transport.combine(part, *first.handle, stream, wide);
+    begin = end;
+  }
+  EXPECT_TRUE(same_bytes(wide, expected));
+  back.first_column = 1;
+  EXPECT_THROW(transport.combine(back, *first.handle, stream, wide), InvalidArgument);
 }
 
 class HighThroughputTest : public ::testing::TestWithParam<GroupShape> {};

@@ -114,7 +114,10 @@ void CudaHighThroughputBase::expect_combine(const HighThroughput::CombineInput& 
   };
   expect_like_x(input.bias[0], "bias");
   expect_like_x(input.bias[1], "bias");
-  expect_like_x(out_x, "out_x");
+  expect_combine_output(out_x, input.first_column, shape, x.dtype());
+  if (out_x) {
+    expect_on(out_x, device_, "out_x");
+  }
   if (input.topk_weights) {
     expect_shape(input.topk_weights, {num_rows, topk}, "topk_weights");
     expect_dtype(input.topk_weights, DType::kF32, "topk_weights");

@@ -399,7 +399,7 @@ __device__ bool sum_tokens(const Block& block) {
     }
     __syncwarp();
     sum_rows<Type>(rows, num_rows, args.row_bytes, args.is_aligned,
-                   args.out + token * args.row_bytes, lane);
+                   args.out + token * args.out_step, lane);
     if (args.out_weights != nullptr && lane < args.topk) {
       float sum = 0.0f;
       for (int i = 0; i < num_copies; ++i) {

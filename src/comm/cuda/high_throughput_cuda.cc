@@ -26,6 +26,21 @@ const CudaHandle& own_cuda_handle(const DispatchHandle& handle) {
   return *own;
 }
 
+int64_t CudaHandle::most_rows() const {
+  if (!counts_on_host) {
+    return capacity;
+  }
+  int64_t most = 0;
+  for (int to = 0; to < num_ranks; ++to) {
+    int64_t sum = 0;
+    for (int from = 0; from < num_ranks; ++from) {
+      sum += counts[static_cast<size_t>(from * num_ranks + to)];
+    }
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
 Tensor CudaHandle::source_rank() const {
   std::vector<int32_t> sent(static_cast<size_t>(copies.numel()));
   cuda::copy_now(sent.data(), copies.raw(), copies.nbytes(), copies.device().index);

@@ -50,6 +50,7 @@ struct CudaHandle final : DispatchHandle {
 
   int64_t num_tokens() const override { return tokens; }
   int64_t num_rows() const override { return rows; }
+  int64_t most_rows() const override;
   Tensor source_rank() const override;
   Tensor source_token() const override { return source_tokens; }
 };

@@ -33,6 +33,7 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
   const int num_ranks = group.size();
   const int64_t bytes_of_row = row_bytes(x.dtype(), x.dim(1));
   args.row_bytes = static_cast<uint32_t>(bytes_of_row);
+  args.out_step = out_x ? row_bytes(x.dtype(), out_x.dim(1)) : bytes_of_row;
   args.rows_per_chunk = chunk_rows(bytes_of_row);
   int64_t slots = handle.most_tokens * std::min<int64_t>(handle.topk, num_ranks - 1);
   if (handle.counts_on_host) {
@@ -62,9 +63,10 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
   args.num_tokens = handle.tokens;
   args.topk = static_cast<int>(handle.topk);
   args.x = x.bytes();
-  args.out = output.x.bytes();
+  args.out = output.x.bytes() + row_bytes(x.dtype(), input.first_column);
   args.in_bulk = has_whole_words(x, bytes_of_row);
-  args.is_aligned = args.in_bulk && has_whole_words(output.x, bytes_of_row);
+  args.is_aligned = args.in_bulk && has_whole_words(output.x, args.out_step) &&
+                    row_bytes(x.dtype(), input.first_column) % 16 == 0;
   for (size_t b = 0; b < input.bias.size(); ++b) {
     args.bias[b] = input.bias[b] ? input.bias[b].bytes() : nullptr;
     args.is_aligned = args.is_aligned && has_whole_words(input.bias[b], bytes_of_row);

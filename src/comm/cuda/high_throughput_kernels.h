@@ -101,8 +101,9 @@ struct CombineArgs {
   const std::byte* x;        // [M, H]
   const float* weights;      // [M, K] or null
   const std::byte* bias[2];  // [T, H] or null
-  std::byte* out;            // [T, H]
-  float* out_weights;        // [T, K] or null
+  std::byte* out;            // [T, H], rows out_step bytes apart
+  int64_t out_step;
+  float* out_weights;  // [T, K] or null
   CombineShared shared;
 };
 

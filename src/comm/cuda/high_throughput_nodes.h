@@ -39,6 +39,7 @@ struct CudaNodesHandle final : DispatchHandle {
 
   int64_t num_tokens() const override { return tokens; }
   int64_t num_rows() const override { return counts.rows(rank); }
+  int64_t most_rows() const override { return counts.most_rows(); }
   Tensor source_rank() const override;
   Tensor source_token() const override { return source_tokens; }
 };

@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -34,6 +36,10 @@ Pending<HighThroughput::CombineOutput> CudaNodesHighThroughput::combine_async(
   const CudaNodesHandle& handle = own_nodes_handle(handle_);
   expect_combine(input, handle.num_rows(), handle.tokens, handle.topk, stream, out_x);
   const Shape shape = {handle.tokens, input.x.dim(1)};
+  if (out_x && out_x.dim(1) != shape[1]) {
+    throw Unsupported(fmt::format("out_x has {} columns and x {}: over several nodes x has all",
+                                  out_x.dim(1), shape[1]));
+  }
   std::vector<int64_t> fields = {row_bytes(input.x.dtype(), input.x.dim(1))};
   if (input.topk_weights) {
     fields.push_back(row_bytes(DType::kF32, handle.topk));

@@ -51,6 +51,26 @@ void check_combine(const DispatchProblem& p,
   const std::string what = "combined " + std::string(name(dtype));
   expect_same(sides, actual.x, expected.x, what);
   expect_same(sides, actual.topk_weights, expected.topk_weights, what + " weights");
+
+  // Some columns after the other.
+  const Tensor wide = sides.up(random_rows({tokens, p.hidden}, dtype, 6));
+  std::vector<HighThroughput::CombineInput> parts;  // kept until the kernels are done
+  int64_t begin = 0;
+  for (const int64_t end : {p.hidden / 3, p.hidden}) {
+    HighThroughput::CombineInput& part = parts.emplace_back();
+    part.x = sides.up(columns_of(input.x, begin, end));
+    part.topk_weights = input_up.topk_weights;
+    part.bias = {sides.up(columns_of(input.bias[0], begin, end)),
+                 sides.up(columns_of(input.bias[1], begin, end))};
+    part.first_column = begin;
+    if (sides.group.topology().num_nodes() > 1) {
+      EXPECT_THROW(sides.cuda.combine(part, *on_gpu.handle, sides.stream, wide), Unsupported);
+      return;
+    }
+    sides.cuda.combine(part, *on_gpu.handle, sides.stream, wide);
+    begin = end;
+  }
+  expect_same(sides, wide, expected.x, what + " by columns");
 }
 
 void check_problem(const DispatchProblem& p, const RankInput& in, Sides& sides) {

@@ -31,6 +31,7 @@ struct Sides {
   Sides(Group& gpu, Group& host, const ExpertPlacement& placement, int num_sms = kBlocks)
       : cpu(host, placement, small_config(), small_config()),
         cuda(gpu, placement, small_config(num_sms), small_config(num_sms)),
+        group(gpu),
         device(gpu.device()),
         stream(Stream::cuda(device.index)) {}
 
@@ -48,6 +49,7 @@ struct Sides {
 
   HighThroughput cpu;
   HighThroughput cuda;
+  Group& group;
   Device device;
   Stream stream;
   Stream cpu_stream = Stream::cpu(1);
