@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -120,6 +121,14 @@ struct ExpertWeights {
   LoraWeights lora;  // undefined tensors: none
 };
 
+// An output in parts by columns, each told of as it is made, so that it can be sent while the next
+// is computed: part i is columns [i H / count, (i + 1) H / count).
+struct ColumnParts {
+  int count = 1;                       // divides H; 1: the output is whole
+  int max_sms = 0;                     // GPUs: what GEMMs of all parts but the first take, as below
+  std::function<void(int part)> made;  // on the host, once the part is enqueued; not with count 1
+};
+
 struct ExpertsInput {
   Tensor x;         // standard [M, H], batched [L, max_rows, H]; in_dtype, or a1's storage dtype
   Tensor x_scale;   // with quantized x: per tensor f32 [1,1], per token [M, 1], blocks [M, H/g];
@@ -135,6 +144,7 @@ struct ExpertsInput {
   // Batched: rows to be expected of an expert, on average; a hint by which GPUs pick kernels, as
   // max_rows is mostly far more.  0: not known.  DeepGEMM's expected_m.
   int64_t expected_rows = 0;
+  ColumnParts parts;  // where the implementation gives_parts(), else one
 };
 
 // Buffers for one apply(); dimensions as the seed's workspace_shapes.  `workspace13` holds either
@@ -160,6 +170,9 @@ class Experts {
   virtual bool supports_expert_map() const = 0;
   // True: prepare must hand over unquantized rows even when a1 is quantized.
   virtual bool expects_unquantized_inputs() const = 0;
+  // True: takes more than one ColumnParts, for standard rows; the output's memory then is [count,
+  // M, H / count].
+  virtual bool gives_parts() const { return false; }
 
   // rows: M (standard) or max_rows (batched).
   virtual ExpertsWorkspace workspace(int64_t rows) const = 0;

@@ -318,6 +318,11 @@ void validate_call(const Experts& experts,
   expect(stream.device() == device,
          fmt::format("stream is on {}, expected {} for experts {}", to_string(stream.device()),
                      to_string(device), experts.implementation()));
+  expect_ge(input.parts.count, 1, "parts");
+  expect(input.parts.count == 1 || experts.gives_parts(),
+         fmt::format("{} parts of the output, experts {} give it whole", input.parts.count,
+                     experts.implementation()));
+  expect_multiple_of(desc.hidden, int64_t{input.parts.count}, "hidden (of parts)");
   expect_defined(input.x, "x");
   expect_eq(input.x.num_dims(), batched ? 3 : 2, "number of dimensions of x");
   expect_eq(input.x.shape().back(), desc.hidden, "last dimension of x");

@@ -341,6 +341,36 @@ TEST_F(Sm90GroupedGemmTest, ARowDoesNotDependOnItsPlace) {
 }
 
 // Sums are exact, so every element is known to the bit.
+// Some columns after the other, into an out that has all of them.
+TEST_F(Sm90GroupedGemmTest, ColumnsAlone) {
+  const Stream stream = Stream::cuda(0);
+  const Tensor next_item = Tensor::zeros({2}, DType::kI32, stream.device());
+  uint32_t seed = 6000;
+  for (const DType dtype : kFormats) {
+    for (const int64_t n : {576, 1024}) {
+      const Problem p{dtype, DType::kBF16, n, 384, {0, 5, 300, 64, 129, 0, 200}, 0, 3, true};
+      const GroupedGemm host = make_operands(p, seed += 10);
+      const Tensor whole = run_on_gpu(host, stream);
+      GroupedGemm gemm = on_gpu(host, stream);
+      gemm.next_item = next_item;
+      const int64_t bounds[] = {0, 128, 512, n};
+      for (size_t i = 1; i < std::size(bounds); ++i) {
+        gemm.first_column = bounds[i - 1];
+        gemm.num_columns = bounds[i] - bounds[i - 1];
+        ASSERT_TRUE(sm90_grouped_gemm_supports(gemm)) << to_string(p);
+        sm90_grouped_gemm(gemm, stream);
+      }
+      const Tensor by_parts = to_device(gemm.out, Device::cpu(), stream);
+      EXPECT_EQ(std::memcmp(whole.raw(), by_parts.raw(), static_cast<size_t>(whole.nbytes())), 0)
+          << to_string(p);
+      gemm.first_column = 64;
+      EXPECT_FALSE(sm90_grouped_gemm_supports(gemm));
+      gemm.first_column = n;
+      EXPECT_FALSE(sm90_grouped_gemm_supports(gemm));
+    }
+  }
+}
+
 TEST_F(Sm90GroupedGemmTest, Int8) {
   const Stream stream = Stream::cuda(0);
   const std::vector<Problem> problems = {

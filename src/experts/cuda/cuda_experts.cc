@@ -88,6 +88,8 @@ class CudaExperts final : public ExpertsBase {
     return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kNoOp;
   }
 
+  bool gives_parts() const override { return !is_batched(); }
+
   ExpertsWorkspace workspace(int64_t rows) const override {
     Scratch scratch;
     Buffers(*this, rows, scratch);
@@ -115,17 +117,11 @@ class CudaExperts final : public ExpertsBase {
 
     const RowOperand x = load_input(input, rows, buffers, stream);
     const RowOperand hidden = compute_hidden(x, rows, adapters, buffers, input.max_sms, stream);
-    run_gemm2(hidden, rows, adapters, is_batched() ? as_rows(output) : buffers.gemm2, buffers,
-              input.max_sms, stream);
-    if (!is_batched()) {
-      CudaSumArgs sum;
-      sum.rows = buffers.gemm2;
-      sum.row_of_slot = buffers.row_of_slot;
-      sum.weights = input.apply_router_weight_on_input ? Tensor{} : input.topk_weights;
-      sum.sums_in_type = sums_in_dtype(desc_.topk);
-      sum.topk = desc_.topk;
-      sum.output = output;
-      cuda_weighted_sum(sum, stream);
+    if (is_batched()) {
+      run_gemm2(hidden, rows, adapters, as_rows(output), buffers, {0, desc_.hidden}, input.max_sms,
+                stream);
+    } else {
+      finish_parts(input, hidden, rows, adapters, buffers, output, stream);
     }
   }
 
@@ -375,16 +371,70 @@ class CudaExperts final : public ExpertsBase {
     run_gemm(x, w1_, {lora.w1_a, lora.w1_b, lora_halves()}, rows, adapters, buffers.gemm1,
              buffers.w1_decoded, buffers, max_sms, stream);
   }
-  void run_gemm2(const RowOperand& hidden,
+  struct Columns {
+    int64_t begin;
+    int64_t end;
+  };
+  // False: not these columns alone; nothing is done.
+  bool run_gemm2(const RowOperand& hidden,
                  const RowGroups& rows,
                  const RowAdapters& adapters,
                  const Tensor& out,
                  const Buffers& buffers,
+                 const Columns& columns,
                  int max_sms,
                  const Stream& stream) const {
     const LoraWeights& lora = weights_.lora;
+    if (columns.end - columns.begin < desc_.hidden) {
+      ExpertGemm gemm{hidden, &w2_, rows, out, buffers.next_item, max_sms, buffers.w2_decoded};
+      gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
+      gemm.first_column = columns.begin;
+      gemm.num_columns = columns.end - columns.begin;
+      if ((adapters.ids != nullptr && lora.w2_b) || !can_take_columns(gemm)) {
+        return false;
+      }
+      run_expert_gemm(gemm, stream);
+      return true;
+    }
     run_gemm(hidden, w2_, {lora.w2_a, lora.w2_b, 1}, rows, adapters, out, buffers.w2_decoded,
              buffers, max_sms, stream);
+    return true;
+  }
+
+  // GEMM2 and the sums of a token's rows, for one part of the columns after the other.
+  void finish_parts(const ExpertsInput& input,
+                    const RowOperand& hidden,
+                    const RowGroups& rows,
+                    const RowAdapters& adapters,
+                    const Buffers& buffers,
+                    const Tensor& output,
+                    const Stream& stream) const {
+    const ColumnParts& parts = input.parts;
+    const int64_t width = desc_.hidden / parts.count;
+    const Tensor by_part = output.view({parts.count, output.dim(0), width});
+    CudaSumArgs sum;
+    sum.rows = buffers.gemm2;
+    sum.row_of_slot = buffers.row_of_slot;
+    sum.weights = input.apply_router_weight_on_input ? Tensor{} : input.topk_weights;
+    sum.sums_in_type = sums_in_dtype(desc_.topk);
+    sum.topk = desc_.topk;
+    bool is_whole = false;
+    for (int part = 0; part < parts.count; ++part) {
+      const Columns columns{part * width, (part + 1) * width};
+      const int max_sms = part == 0 ? input.max_sms : parts.max_sms;
+      if (!is_whole &&
+          !run_gemm2(hidden, rows, adapters, buffers.gemm2, buffers, columns, max_sms, stream)) {
+        run_gemm2(hidden, rows, adapters, buffers.gemm2, buffers, {0, desc_.hidden}, max_sms,
+                  stream);
+        is_whole = true;
+      }
+      sum.output = by_part[part];
+      sum.first_column = columns.begin;
+      cuda_weighted_sum(sum, stream);
+      if (parts.count > 1) {
+        parts.made(part);
+      }
+    }
   }
 
   struct Adapter {

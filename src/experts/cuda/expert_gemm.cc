@@ -130,6 +130,8 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
   out.out = grouped(gemm, gemm.out);
   out.next_item = gemm.next_item;
   out.num_sms = gemm.max_sms;
+  out.first_column = gemm.first_column;
+  out.num_columns = gemm.num_columns;
   if (has_blocks) {
     out.a_scale = grouped(gemm, gemm.a.scale);
     out.b_scale = w.quant.scale;
@@ -223,6 +225,11 @@ int64_t decoded_elements(const WeightOperand& w, DType a, int64_t expected_rows)
 bool wants_bf16_codes(const WeightOperand& w) {
   return w.quant.format == QuantFormat::kFp8 && can_decode_weights(w) &&
          sm90_takes_weights(w.values);
+}
+
+bool can_take_columns(const ExpertGemm& gemm) {
+  const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
+  return grouped && !decodes(gemm) && sm90_grouped_gemm_supports(*grouped).ok;
 }
 
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {

@@ -48,6 +48,8 @@ struct ExpertGemm {
   // bits of a sum.
   bool keeps_f32 = false;
   int64_t expected_rows = 0;  // of all groups together; 0: as many as there is room for
+  int64_t first_column = 0;   // see GroupedGemm; can_take_columns()
+  int64_t num_columns = 0;
 };
 
 // 0: w is read in its codes, where `expected_rows` rows of dtype `a` are to be expected of all
@@ -57,6 +59,9 @@ int64_t decoded_elements(const WeightOperand& w, DType a, int64_t expected_rows)
 // Whether codes of rows in fp8 are better told in bf16: fp8 tensor cores keep 14 bits of a sum,
 // and only scales of blocks end their sums early enough.
 bool wants_bf16_codes(const WeightOperand& w);
+
+// Whether its num_columns can be computed alone.
+bool can_take_columns(const ExpertGemm& gemm);
 
 // Picks the implementation.
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);

@@ -37,7 +37,11 @@ struct GroupedGemm {
   bool activates = false;
   Tensor out_scale;
   bool power_of_two_scale = false;  // of out_scale
-  int num_sms = 0;                  // the most blocks, one per SM (two at least); 0: all
+  // Computes [first_column, first_column + num_columns) of N only, whole blocks of 128 (num_columns
+  // 0: all); out has the others, too.  Not where it activates.
+  int64_t first_column = 0;
+  int64_t num_columns = 0;
+  int num_sms = 0;  // the most blocks, one per SM (two at least); 0: all
   // i32 [2], optional: balances groups of uneven size.  Zeros before the first call and again after
   // each; calls that may overlap need one each.
   Tensor next_item;

@@ -167,6 +167,13 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
     return Support::no(fmt::format("N {} is not a multiple of {}, as gate and up have to be",
                                    gemm.b.dim(1), sm90::kTileColumns));
   }
+  const int64_t end_column = gemm.first_column + gemm.num_columns;
+  if (gemm.num_columns > 0 &&
+      (gemm.activates || gemm.first_column % sm90::kBoxRowsB != 0 || end_column > gemm.b.dim(1) ||
+       (end_column % sm90::kBoxRowsB != 0 && end_column != gemm.b.dim(1)))) {
+    return Support::no(fmt::format("columns {} to {} of {} are not whole blocks of {}",
+                                   gemm.first_column, end_column, gemm.b.dim(1), sm90::kBoxRowsB));
+  }
   const int64_t num_groups = gemm.b.dim(0);
   if (num_groups > sm90::kMaxGroups) {
     return Support::no(fmt::format("{} groups, more than {}", num_groups, sm90::kMaxGroups));
@@ -234,6 +241,9 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.num_groups = static_cast<int>(num_groups);
   args.n = static_cast<int>(n);
   args.k = static_cast<int>(k);
+  args.first_column = static_cast<int>(gemm.first_column);
+  args.end_column =
+      static_cast<int>(gemm.num_columns > 0 ? gemm.first_column + gemm.num_columns : n);
   const int sms = num_sms(index);
   sm90::launch(args, *operands_of(gemm), *result_of(gemm),
                gemm.num_sms > 0 ? std::min(gemm.num_sms, sms) : sms, index,

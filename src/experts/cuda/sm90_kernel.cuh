@@ -25,7 +25,7 @@ __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& sh
     }
     shared.group_begin[g] = begin;
     shared.group_rows[g] = rows;
-    shared.first_items[g] = GroupTiles(rows, args.n).num_items();
+    shared.first_items[g] = GroupTiles(rows, args.end_column - args.first_column).num_items();
   }
   __syncthreads();
   if (threadIdx.x < kWarp) {

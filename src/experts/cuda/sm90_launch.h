@@ -58,6 +58,8 @@ struct Args {
   int num_groups;
   int n;
   int k;
+  int first_column;  // of those to compute, a multiple of kBoxRowsB
+  int end_column;
 };
 
 // Whether there is a kernel for it.

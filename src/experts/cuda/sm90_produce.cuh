@@ -31,10 +31,11 @@ class Items {
   };
   __device__ __forceinline__ Item item(int rank) const {
     const int group = group_of(shared_.first_items, args_.num_groups, item_);
-    const Tile tile = GroupTiles(shared_.group_rows[group], args_.n)
+    const int columns = args_.end_column - args_.first_column;
+    const Tile tile = GroupTiles(shared_.group_rows[group], columns)
                           .tile(item_ - shared_.first_items[group], rank);
-    return {{group, shared_.group_begin[group] + tile.row, tile.num_rows, tile.column,
-             tile.is_small ? 1 : 0},
+    return {{group, shared_.group_begin[group] + tile.row, tile.num_rows,
+             args_.first_column + tile.column, tile.is_small ? 1 : 0},
             tile.shares_b,
             (tile.num_rows + kBoxRowsA - 1) / kBoxRowsA};
   }
@@ -107,7 +108,7 @@ struct BoxOfB {
 
   __device__ __forceinline__ BoxOfB(const Args& args, const Work& work, int box, int k)
       : at{k, 0, 0, 0,
-           work.column + box * kBoxRowsB < args.n
+           work.column + box * kBoxRowsB < args.end_column
                ? (work.group * args.n + box_column<Config>(args, work.column, box)) /
                      kColumnsInOrder
                : kNowhere} {}
@@ -259,7 +260,7 @@ __device__ __forceinline__ void fill_column_scales(const Args& args,
       for (int box = 0; box < 2; ++box) {
         ptx::copy_async_16(&shared.column_scale[ring.stage][part][box * kBoxRowsB + column],
                            from + box_column<Config>(args, work.column, box),
-                           work.column + box * kBoxRowsB + column < args.n);
+                           work.column + box * kBoxRowsB + column < args.end_column);
       }
       left -= step_elements;
       if (left == 0) {

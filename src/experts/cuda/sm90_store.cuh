@@ -69,7 +69,7 @@ __device__ __forceinline__ void apply_columns(const Args& args,
                                               const Apply& apply) {
 #pragma unroll
   for (int block = 0; block < kColumnBlocks; ++block) {
-    if (work.column + kColumnsInOrder * block < args.n) {
+    if (work.column + kColumnsInOrder * block < args.end_column) {
       const int column = box_column<Config>(args, work.column, block / kBoxBlocks) +
                          kColumnsInOrder * (block % kBoxBlocks) + 8 * at.lane;
       const float* value = value_of_column(args, values, step, work, column);
@@ -107,7 +107,7 @@ __device__ __forceinline__ void store_rows(const Args& args,
                                            const Place& at,
                                            const Work& work,
                                            const Finished& finished) {
-  const int blocks = (args.n - work.column) / kColumnsInOrder;
+  const int blocks = (args.end_column - work.column) / kColumnsInOrder;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = row_in_tile(at, half);
@@ -173,7 +173,7 @@ __device__ __forceinline__ bool has_columns(const Args& args,
                                             const Place& at,
                                             const Work& work,
                                             int box) {
-  return work.column + box * kBoxRowsB + at.warpgroup * 64 < args.n;
+  return work.column + box * kBoxRowsB + at.warpgroup * 64 < args.end_column;
 }
 
 template <typename Config, int kRows, typename Apply>

@@ -28,7 +28,8 @@ struct Args {
   const float* weights;
   bool by_row;
   int topk;
-  int64_t hidden;
+  int64_t hidden;  // of rows
+  int64_t width;   // of output
   void* output;
 };
 
@@ -92,11 +93,11 @@ __global__ void __launch_bounds__(kThreads) weighted_sum_kernel(const __grid_con
   const int64_t token = blockIdx.x;
   const int num_terms = gather_terms(a, token, terms);
   const T* rows = static_cast<const T*>(a.rows);
-  T* out = static_cast<T*>(a.output) + token * a.hidden;
+  T* out = static_cast<T*>(a.output) + token * a.width;
   const int64_t step = int64_t{blockDim.x} * gridDim.y * kWidth;
   using Access = Columns<T, kWidth>;
-  for (int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kWidth;
-       column < a.hidden; column += step) {
+  for (int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kWidth; column < a.width;
+       column += step) {
     float sum[kWidth] = {};
     for (int first = 0; first < num_terms; first += kHeld) {
       typename Access::Raw raw[kHeld];
@@ -126,9 +127,9 @@ __global__ void __launch_bounds__(kThreads) weighted_sum_kernel(const __grid_con
 
 template <typename T, bool kSumsInType>
 void launch(const Args& a, int64_t num_tokens, cudaStream_t stream) {
-  const bool vectorizes = a.hidden % cuda::kVector == 0 && cuda::is_aligned(a.rows, 16) &&
-                          cuda::is_aligned(a.output, 16);
-  const int64_t units = vectorizes ? a.hidden / cuda::kVector : a.hidden;
+  const bool vectorizes = a.hidden % cuda::kVector == 0 && a.width % cuda::kVector == 0 &&
+                          cuda::is_aligned(a.rows, 16) && cuda::is_aligned(a.output, 16);
+  const int64_t units = vectorizes ? a.width / cuda::kVector : a.width;
   const int64_t per_thread = (units + kThreads - 1) / kThreads;
   const int64_t threads = ((units + per_thread - 1) / per_thread + kWarp - 1) / kWarp * kWarp;
   // With few tokens a CTA per part of the columns, so that all SMs have work.
@@ -155,13 +156,14 @@ void cuda_weighted_sum(const CudaSumArgs& args, const Stream& on) {
   }
   const cuda::DeviceGuard guard(on.device().index);
   Args a{};
-  a.rows = args.rows.raw();
+  a.rows = args.rows.bytes() + args.first_column * bits(args.rows.dtype()) / 8;
   a.row_of_slot = args.row_of_slot ? args.row_of_slot.data<int32_t>() : nullptr;
   a.ids = args.ids ? args.ids.data<int32_t>() : nullptr;
   a.weights = args.weights ? args.weights.data<float>() : nullptr;
   a.by_row = args.by_row;
   a.topk = static_cast<int>(args.topk);
-  a.hidden = args.output.dim(1);
+  a.hidden = args.rows.shape().back();
+  a.width = args.output.dim(1);
   a.output = args.output.raw();
   cuda::visit_float(args.output.dtype(), [&](auto type) {
     using T = decltype(type);

@@ -19,7 +19,8 @@ struct CudaSumArgs {
   bool by_row = false;      // terms in the order of their rows instead of their slots
   bool sums_in_type = false;
   int64_t topk = 1;
-  Tensor output;  // [T, H]
+  Tensor output;  // [T, W]: columns [first_column, first_column + W) of rows
+  int64_t first_column = 0;
 };
 
 // Arguments are validated; nothing waits for the device.  Throws Unsupported without CUDA.
