@@ -42,6 +42,10 @@ struct KernelOptions {
   // default_min_microbatch_tokens() says.
   int microbatches = 1;
   std::optional<int64_t> min_microbatch_tokens = std::nullopt;
+  // Parts by columns in which results go back, each while the experts' second GEMM makes the next,
+  // the same on every rank: of a single micro-batch, where experts give and prepare/finalize takes
+  // them.  Asked for, see num_combine_parts().
+  int combine_parts = 0;
 };
 
 // Every micro-batch reads the weights of the experts once more, and small products are slow ones.
@@ -51,6 +55,11 @@ int64_t default_min_microbatch_tokens(int64_t num_experts,
                                       int64_t topk,
                                       int num_ranks,
                                       Device device);
+
+// Of results [rows, hidden], as many as the rank with most gets: `asked`, or, with 0, so many that
+// each is worth a kernel of its own, 4 at most.  Fewer where a part would not have whole blocks of
+// 128 columns.
+int num_combine_parts(int asked, int64_t rows, int64_t hidden, DType dtype, int num_ranks);
 
 class ModularKernel {
  public:
@@ -86,7 +95,8 @@ class ModularKernel {
   // The same where the call ran, a row per micro-batch (i32 [N, L]), complete in the order of its
   // stream; until the next call.
   Tensor expert_load_on_device() const;
-  int last_microbatches() const;  // that the last call was cut into
+  int last_microbatches() const;   // that the last call was cut into
+  int last_combine_parts() const;  // in which its results went back
 
  private:
   struct State;

@@ -68,12 +68,15 @@ struct PrepareResult {
   Tensor router_logits;
   Tensor lora_ids;
   int64_t expected_rows = 0;  // see ExpertsInput
+  int64_t most_rows = 0;      // M of the rank with most, told alike on all ranks; 0: not known
 };
 
 struct FinalizeInput {
   Tensor output;         // [T, H], dtype of the hidden states; overwritten
   Tensor expert_output;  // what the experts wrote
-  Tensor topk_ids;       // as the experts saw them
+  // takes_columns(): of output, where expert_output [M, W] goes.  Parts come in order of columns.
+  int64_t first_column = 0;
+  Tensor topk_ids;  // as the experts saw them
   Tensor topk_weights;
   bool apply_router_weight_on_input = false;
   const WeightAndReduce* weight_and_reduce = nullptr;  // required
@@ -92,10 +95,13 @@ class PrepareFinalize {
   virtual bool output_is_reduced() const = 0;  // combine has already summed over ranks
   // Whether what the experts wrote may be FinalizeInput::output already, where it is final (kNoOp).
   virtual bool takes_final_output() const { return false; }
+  // Whether finalize may be called for some columns of final rows (kNoOp) at a time.
+  virtual bool takes_columns() const { return false; }
   virtual bool supports_async() const { return false; }
   // On a GPU: SMs that its kernels hold while rows travel, which micro-batches leave to them; 0: no
   // number of them.
   virtual int comm_sms() const { return 0; }
+  virtual int finalize_sms() const { return comm_sms(); }  // those of finalize alone
   virtual bool is_monolithic() const { return false; }
   // Whether prepare hands over indices of local experts (-1 = elsewhere or masked), which no
   // expert_map applies to any more, instead of global ids.

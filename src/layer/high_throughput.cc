@@ -35,6 +35,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
                                 std::optional<int64_t> capacity)
       : group_(group),
         comm_sms_(std::max(dispatch.num_sms, combine.num_sms)),
+        combine_sms_(combine.num_sms),
         capacity_(capacity),
         ranks_on_gpu_(static_cast<int>(comm::ranks_on_this_gpu(group).size())),
         transport_(group, std::move(placement), dispatch, combine) {}
@@ -44,8 +45,12 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
   int num_dispatchers() const override { return group_.size(); }
   bool output_is_reduced() const override { return true; }
+  bool takes_columns() const override {
+    return group_.device().is_cuda() && group_.topology().num_nodes() == 1;
+  }
   bool supports_async() const override { return true; }
   int comm_sms() const override { return comm_sms_; }
+  int finalize_sms() const override { return combine_sms_; }
   bool localizes_ids() const override { return true; }
   Support can_be_captured() const override {
     if (group_.topology().num_nodes() > 1) {
@@ -88,6 +93,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
 
   Group& group_;
   int comm_sms_;
+  int combine_sms_;
   std::optional<int64_t> capacity_;  // 0: all tokens
   int ranks_on_gpu_;
   HighThroughput transport_;
@@ -159,6 +165,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
             result.topk_ids = received.topk_ids;
             result.topk_weights = received.topk_weights;
             result.expert_num_tokens = received.expert_num_tokens;
+            result.most_rows = received.handle->most_rows();
             return result;
           }};
 }
@@ -168,10 +175,14 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
   const auto found = handles_.find(context.microbatch);
   expect(found != handles_.end() && found->second != nullptr,
          fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
-  const std::shared_ptr<const DispatchHandle> handle = std::exchange(found->second, nullptr);
+  const std::shared_ptr<const DispatchHandle> handle = found->second;
 
   HighThroughput::CombineInput request;  // ranks without rows still take part in combine
   request.x = reduced_rows(input, *contiguous_, handle->num_rows(), context);
+  request.first_column = input.first_column;
+  if (request.first_column + request.x.dim(1) == input.output.dim(1)) {
+    found->second = nullptr;
+  }
   using Combined = HighThroughput::CombineOutput;
   auto pending = std::make_shared<Pending<Combined>>(
       start_transfer<Combined>(context, [&](const Stream& stream) {

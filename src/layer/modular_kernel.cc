@@ -55,7 +55,27 @@ std::function<void()> timed(std::string_view stage,
   };
 }
 
-// What is left for GEMMs while the rows of other micro-batches travel; 0: all.
+// All of them, in order.
+Pending<void> joined(std::vector<Pending<void>> all) {
+  if (all.size() == 1) {
+    return std::move(all.front());
+  }
+  const auto shared = std::make_shared<std::vector<Pending<void>>>(std::move(all));
+  return {[shared] {
+            for (const Pending<void>& one : *shared) {
+              if (one.hook) {
+                one.hook();
+              }
+            }
+          },
+          [shared] {
+            for (const Pending<void>& one : *shared) {
+              one.receive();
+            }
+          }};
+}
+
+// What is left for GEMMs while rows travel; 0: all.
 int sms_beside(int comm_sms, Device device) {
   return comm_sms > 0 ? std::max(2, cuda_device_info(device.index).num_sms - comm_sms) : 0;
 }
@@ -76,6 +96,19 @@ int64_t default_min_microbatch_tokens(int64_t num_experts,
                            (kRowsPerExpert * num_experts + rows_per_token - 1) / rows_per_token);
 }
 
+int num_combine_parts(int asked, int64_t rows, int64_t hidden, DType dtype, int num_ranks) {
+  constexpr int64_t kBlock = 128;  // of the GEMMs' tiles and scales
+  // Measured on H200s, see docs/performance.md: of less a kernel's start shows.
+  constexpr int64_t kBytesOfPart = 24 << 20;
+  constexpr int64_t kMostParts = 4;
+  const int64_t leaving = rows * hidden * bits(dtype) / 8 / num_ranks * (num_ranks - 1);
+  int64_t parts = asked > 0 ? asked : std::clamp<int64_t>(leaving / kBytesOfPart, 1, kMostParts);
+  while (parts > 1 && hidden % (parts * kBlock) != 0) {
+    --parts;
+  }
+  return static_cast<int>(parts);
+}
+
 struct ModularKernel::State {
   std::unique_ptr<PrepareFinalize> prepare_finalize;
   std::unique_ptr<Experts> experts;
@@ -86,14 +119,17 @@ struct ModularKernel::State {
   // i32 [N, L], rows by micro-batch and expert, where calls run: one for all calls, since graphs
   // keep its address.
   Tensor loads;
-  int num_parts = 1;   // of the last call
-  Stream load_stream;  // of the last call
+  int num_parts = 1;       // of the last call
+  int num_parts_back = 1;  // of its results
+  Stream load_stream;      // of the last call
   Tensor load() const { return loads.slice(0, num_parts); }
   // A GPU's: for the shared experts, and for the transfers of micro-batches.
   std::optional<Stream> beside;
   std::optional<Stream> transfers;
 
   int num_microbatches(int64_t num_tokens, Device device);
+  int combine_parts(int64_t most_rows) const;
+  bool shares_early(int64_t num_tokens, Device device) const;
   Task run_part(Part part, Turns& turns);
   Pending<PrepareResult> start_prepare(const KernelInput& input, const CallContext& context);
   PrepareResult finish_prepare(const KernelInput& input,
@@ -108,7 +144,14 @@ struct ModularKernel::State {
   Tensor compute(const KernelInput& input,
                  const PrepareResult& prepared,
                  const Tensor& output,
+                 const ColumnParts& parts,
                  const CallContext& context);
+  Pending<void> compute_in_parts(const KernelInput& input,
+                                 const PrepareResult& prepared,
+                                 const FinalizeInput& done,
+                                 const CallContext& context,
+                                 const CallContext& back);
+  Stream transfers_on(Device device);
   Pending<void> start_finalize(const FinalizeInput& done, const CallContext& context);
   void run_shared(const Tensor& hidden, const Tensor& output, const CallContext& context) const;
   void join_streams(const Stream& stream) const noexcept;
@@ -129,6 +172,7 @@ ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
   expect_ge(options.chunk_tokens, 0, "chunk_tokens");
   expect_ge(options.microbatches, 1, "microbatches");
   expect_ge(options.min_microbatch_tokens.value_or(0), 0, "min_microbatch_tokens");
+  expect_ge(options.combine_parts, 0, "combine_parts");
   expect_composable(*prepare_finalize, *experts, shared_experts.get(), router.get());
   state_->weight_and_reduce = make_weight_and_reduce(experts->weight_and_reduce());
   state_->loads =
@@ -168,6 +212,9 @@ Tensor ModularKernel::last_expert_load() const {
 int ModularKernel::last_microbatches() const {
   return state_->num_parts;
 }
+int ModularKernel::last_combine_parts() const {
+  return state_->num_parts_back;
+}
 Tensor ModularKernel::expert_load_on_device() const {
   return state_->load();
 }
@@ -189,9 +236,6 @@ void ModularKernel::forward(const KernelInput& input,
   }
   state.num_parts = count;
   state.load_stream = context.stream;
-  if (count > 1 && on_gpu && (!state.transfers || state.transfers->device() != device)) {
-    state.transfers = Stream::cuda(device.index);
-  }
 
   const auto microbatch = [&](int i) {
     return context.microbatch * state.options.microbatches + i;
@@ -201,8 +245,12 @@ void ModularKernel::forward(const KernelInput& input,
     const auto rows = [&](const Tensor& all) {
       return all && count > 1 ? all.slice(own.begin, own.end) : all;
     };
-    const bool shares_early = 2 * i + 1 < count || (on_gpu && count == 1);
-    Part p{i, input, rows(output), rows(shared_output), context, shares_early};
+    Part p{i,
+           input,
+           rows(output),
+           rows(shared_output),
+           context,
+           count == 1 ? state.shares_early(num_tokens, device) : 2 * i + 1 < count};
     p.input.hidden = rows(input.hidden);
     p.input.topk_ids = rows(input.topk_ids);
     p.input.topk_weights = rows(input.topk_weights);
@@ -210,7 +258,7 @@ void ModularKernel::forward(const KernelInput& input,
     p.input.lora_ids = rows(input.lora_ids);
     p.context.microbatch = microbatch(i);
     if (count > 1 && on_gpu) {
-      p.context.transfers = state.transfers;
+      p.context.transfers = state.transfers_on(device);
       p.context.max_sms = sms_beside(state.prepare_finalize->comm_sms(), device);
     }
     return p;
@@ -238,6 +286,37 @@ int ModularKernel::State::num_microbatches(int64_t num_tokens, Device device) {
   return static_cast<int>(std::clamp<int64_t>(fewest / least, 1, options.microbatches));
 }
 
+Stream ModularKernel::State::transfers_on(Device device) {
+  if (!transfers || transfers->device() != device) {
+    transfers = Stream::cuda(device.index);
+  }
+  return *transfers;
+}
+
+// Of a single micro-batch, where the rank with most has so many rows: the same on every rank, since
+// all of it is told or set alike.
+int ModularKernel::State::combine_parts(int64_t most_rows) const {
+  const ExpertsDesc& desc = experts->desc();
+  const bool can = prepare_finalize->takes_columns() && experts->gives_parts() &&
+                   most_rows <= options.chunk_tokens;
+  return can ? num_combine_parts(options.combine_parts, most_rows, desc.hidden, desc.in_dtype,
+                                 prepare_finalize->num_dispatchers())
+             : 1;
+}
+
+// Of a single micro-batch.  Standard rows of GPUs are longest in flight on their way back, where
+// ranks that are done wait for others, too, unless they go in parts: then little is left to hide.
+// A rank may judge by its own tokens, since nobody else minds.
+bool ModularKernel::State::shares_early(int64_t num_tokens, Device device) const {
+  const int num_ranks = prepare_finalize->num_dispatchers();
+  const ExpertsDesc& desc = experts->desc();
+  if (device.is_cpu()) {
+    return false;
+  }
+  return num_ranks == 1 || desc.format == ActivationFormat::kBatched ||
+         combine_parts(num_tokens * std::min<int64_t>(desc.topk, num_ranks)) > 1;
+}
+
 // Half of the micro-batches compute their shared experts while the first rows come, the others
 // while the last are on their way back: then nobody else has anything left to compute.
 Task ModularKernel::State::run_part(Part part, Turns& turns) {
@@ -263,26 +342,38 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   co_yield std::move(there);
   const PrepareResult prepared = finish_prepare(part.input, sent, part);
   FinalizeInput done;
-  done.expert_output = compute(part.input, prepared, part.output, context);
   done.output = part.output;
   done.topk_ids = prepared.topk_ids;
   done.topk_weights = prepared.topk_weights;
   done.apply_router_weight_on_input = part.input.apply_router_weight_on_input;
   done.weight_and_reduce = weight_and_reduce.get();
-
-  turns.before_send();
-  const Event computed = shares_beside && !part.shares_early ? context.stream.record() : Event();
-  const Pending<void> returned = start_finalize(done, context);
+  CallContext back = context;
+  Pending<void> returned;
+  Event share_after = before;
+  num_parts_back = num_parts == 1 ? combine_parts(prepared.most_rows) : 1;
+  if (num_parts_back > 1) {
+    if (context.stream.device().is_cuda()) {
+      back.transfers = transfers_on(context.stream.device());
+    }
+    returned = compute_in_parts(part.input, prepared, done, context, back);
+  } else {
+    done.expert_output = compute(part.input, prepared, part.output, {}, context);
+    turns.before_send();
+    if (shares_beside && !part.shares_early) {
+      share_after = context.stream.record();
+    }
+    returned = start_finalize(done, context);
+  }
   if (shares_beside && !part.shares_early) {
-    shared_done = run_shared_beside(computed, part.input.hidden, part.shared_output, context);
+    shared_done = run_shared_beside(share_after, part.input.hidden, part.shared_output, context);
   }
-  Travel back{timed("finalize", returned.hook, context), {}};
+  Travel home{timed("finalize", returned.hook, back), {}};
   if (shares && !part.shares_early) {
-    back.meanwhile = share;
+    home.meanwhile = share;
   }
-  co_yield std::move(back);
+  co_yield std::move(home);
   {
-    const Profile::Span span = transfer_span("finalize", context);
+    const Profile::Span span = transfer_span("finalize", back);
     returned.receive();
   }
   context.stream.wait(shared_done);
@@ -390,6 +481,7 @@ void ModularKernel::State::record_load(const PrepareResult& prepared, const Part
 Tensor ModularKernel::State::compute(const KernelInput& input,
                                      const PrepareResult& prepared,
                                      const Tensor& output,
+                                     const ColumnParts& parts,
                                      const CallContext& context) {
   const Profile::Span span(context.profile, "experts", context.stream, context.microbatch);
   ExpertsInput rows;
@@ -403,9 +495,40 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   rows.expected_rows = prepared.expected_rows;
   rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
   rows.max_sms = context.max_sms;
+  rows.parts = parts;
   const bool is_final = experts->weight_and_reduce() == WeightAndReduceKind::kNoOp &&
                         prepare_finalize->takes_final_output() && prepared.x.raw() != output.raw();
-  return run_experts(*experts, rows, options.chunk_tokens, context, is_final ? output : Tensor());
+  return run_experts(*experts, rows, options.chunk_tokens, context,
+                     is_final || parts.count > 1 ? output : Tensor());
+}
+
+// Each part is on its way, as `back` says, while the next is computed.
+Pending<void> ModularKernel::State::compute_in_parts(const KernelInput& input,
+                                                     const PrepareResult& prepared,
+                                                     const FinalizeInput& done,
+                                                     const CallContext& context,
+                                                     const CallContext& back) {
+  const int64_t num_rows = prepared.x.dim(0);
+  const int64_t hidden = experts->desc().hidden;
+  const Tensor rows =
+      context.get(WorkspaceSlot::kFusedOutput, {num_rows, hidden}, experts->desc().in_dtype);
+  const Tensor by_part = rows.view({num_parts_back, num_rows, hidden / num_parts_back});
+  std::vector<Pending<void>> sent;
+  const auto send_next = [&] {
+    const auto part = static_cast<int64_t>(sent.size());
+    FinalizeInput columns = done;
+    columns.expert_output = by_part[part];
+    columns.first_column = part * by_part.dim(2);
+    sent.push_back(start_finalize(columns, back));
+  };
+  compute(input, prepared, rows,
+          {num_parts_back, sms_beside(prepare_finalize->finalize_sms(), context.stream.device()),
+           [&](int) { send_next(); }},
+          context);
+  while (static_cast<int>(sent.size()) < num_parts_back) {  // no rows came, so nobody told of parts
+    send_next();
+  }
+  return joined(std::move(sent));
 }
 
 void ModularKernel::State::run_shared(const Tensor& hidden,

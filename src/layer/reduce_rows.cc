@@ -25,12 +25,15 @@ Tensor reduced_rows(const FinalizeInput& input,
                     int64_t num_rows,
                     const CallContext& context) {
   const WeightAndReduce* chosen = input.weight_and_reduce;
-  if (num_rows > 0 && chosen != nullptr && chosen->kind() == WeightAndReduceKind::kNoOp) {
-    expect_shape(input.expert_output, {num_rows, input.output.dim(1)}, "expert_output");
+  const bool is_final = chosen != nullptr && chosen->kind() == WeightAndReduceKind::kNoOp;
+  const int64_t width = is_final ? input.expert_output.dim(1) : input.output.dim(1);
+  expect_le(input.first_column + width, input.output.dim(1), "columns of expert_output");
+  if (num_rows > 0 && is_final) {
+    expect_shape(input.expert_output, {num_rows, width}, "expert_output");
     return input.expert_output;
   }
-  const Tensor rows = context.get(WorkspaceSlot::kFinalize, {num_rows, input.output.dim(1)},
-                                  input.expert_output.dtype());
+  const Tensor rows =
+      context.get(WorkspaceSlot::kFinalize, {num_rows, width}, input.expert_output.dtype());
   if (num_rows > 0) {
     reduce_rows(input, when_delegated, rows, context.stream);
   }

@@ -41,6 +41,7 @@ struct Kind {
   int microbatches = 1;
   int comm_sms = 0;
   std::optional<int64_t> capacity = std::nullopt;
+  int combine_parts = 0;
 };
 constexpr Kind kOverRanks[] = {
     {.name = "summed", .tp = 0},  // 0: all ranks
@@ -60,6 +61,14 @@ constexpr Kind kOverRanks[] = {
      .backend = All2AllBackend::kHighThroughput,
      .microbatches = 2,
      .comm_sms = 8},
+    {.name = "high throughput, results in parts",
+     .backend = All2AllBackend::kHighThroughput,
+     .combine_parts = 2},
+    {.name = "high throughput with a capacity, results in parts",
+     .backend = All2AllBackend::kHighThroughput,
+     .comm_sms = 8,
+     .capacity = 0,
+     .combine_parts = 2},
     {.name = "high throughput with a capacity",
      .backend = All2AllBackend::kHighThroughput,
      .capacity = 0},
@@ -135,6 +144,7 @@ struct RankLayer {
     options.min_microbatch_tokens = 0;
     options.comm_sms = kind.comm_sms;
     options.capacity = kind.capacity;
+    options.combine_parts = kind.combine_parts;
     layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
   }
   CallContext context() { return {place.stream, &workspaces, 0, nullptr}; }
@@ -302,6 +312,31 @@ TEST_P(CudaLayerRanks, EveryBackendGivesTheRowsOfOneCpu) {
           load += expected[static_cast<size_t>(dp_rank)].load.data<int64_t>()[e];
         }
         EXPECT_EQ(own_load.data<int64_t>()[e - own.begin], load) << e;
+      }
+      group.barrier("end");
+    }
+  });
+}
+
+// Parts are of columns, and sums of a column do not mind the others.
+TEST_P(CudaLayerRanks, ResultsInPartsHaveTheBitsOfWholeOnes) {
+  run([&](Group& group) {
+    const auto parallel = ParallelConfig::make(1, 0, group.size(), group.rank(), true,
+                                               All2AllBackend::kHighThroughput);
+    const Tensor hidden = random_tensor({group.rank() == 1 ? 0 : 200 + group.rank(), kHidden},
+                                        DType::kBF16, static_cast<uint32_t>(70 + group.rank()));
+    Tensor whole;
+    for (const int parts : {1, 2, 64}) {  // 64: as many as have 128 columns
+      RankLayer layer(
+          {.name = "", .backend = All2AllBackend::kHighThroughput, .combine_parts = parts},
+          parallel, Place(group.device()), &group);
+      const Tensor output = layer.forward(hidden);
+      EXPECT_EQ(layer.layer->kernel().last_combine_parts(), std::min(parts, 2));
+      if (parts == 1) {
+        whole = output;
+      }
+      for (int call = 0; call < 3; ++call) {
+        expect_same_bits(layer.forward(hidden), whole);
       }
       group.barrier("end");
     }

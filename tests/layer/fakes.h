@@ -36,6 +36,7 @@ class FakeExperts : public Experts {
     bool expects_unquantized_inputs = false;
     WeightAndReduceKind kind = WeightAndReduceKind::kDelegate;
     bool flat_output = false;  // [M * K, H] instead of [M, K, H]
+    bool gives_parts = false;
     QuantConfig quant = {};
     Journal* journal = nullptr;
   };
@@ -52,6 +53,7 @@ class FakeExperts : public Experts {
   }
   bool supports_expert_map() const override { return options_.supports_expert_map; }
   bool expects_unquantized_inputs() const override { return options_.expects_unquantized_inputs; }
+  bool gives_parts() const override { return options_.gives_parts; }
 
   ExpertsWorkspace workspace(int64_t rows) const override {
     const int64_t topk = desc_.topk;
@@ -115,14 +117,20 @@ class FakeExperts : public Experts {
   }
   bool is_final() const { return options_.kind == WeightAndReduceKind::kNoOp; }
   void apply_final(const ExpertsInput& input, const Tensor& output) const {
-    for (int64_t i = 0; i < output.numel(); ++i) {
+    const int64_t width = desc_.hidden / input.parts.count;
+    for (int64_t to = 0; to < output.numel(); ++to) {
+      const int64_t part = to / width / output.dim(0);
+      const int64_t i = to / width % output.dim(0) * desc_.hidden + part * width + to % width;
       float sum = 0;
       for (int64_t s = i / desc_.hidden * desc_.topk; s < (i / desc_.hidden + 1) * desc_.topk;
            ++s) {
         sum += get_float(input.x, i) * static_cast<float>(input.topk_ids.data<int32_t>()[s] + 1) *
                input.topk_weights.data<float>()[s];
       }
-      set_float(output, i, sum);
+      set_float(output, to, sum);
+      if (input.parts.count > 1 && (to + 1) % (width * output.dim(0)) == 0) {
+        input.parts.made(static_cast<int>(part));
+      }
     }
   }
   void apply_batched(const ExpertsInput& input, const Tensor& output) const {
@@ -175,6 +183,7 @@ class FakePrepareFinalize : public PrepareFinalize {
     Support quant = Support::yes();
     bool with_counts = false;     // hands over expert_num_tokens, as dispatching backends do
     bool drops_all_rows = false;  // as on a rank whose experts nobody chose
+    int64_t most_rows = 0;        // told; above 0: takes columns
     Journal* journal = nullptr;
   };
   explicit FakePrepareFinalize(Options options) : options_(std::move(options)) {}
@@ -186,6 +195,7 @@ class FakePrepareFinalize : public PrepareFinalize {
   int num_dispatchers() const override { return 1; }
   bool output_is_reduced() const override { return false; }
   bool supports_async() const override { return options_.is_async; }
+  bool takes_columns() const override { return options_.most_rows > 0; }
   bool is_monolithic() const override { return options_.is_monolithic; }
   Support accepts(WeightAndReduceKind) const override { return options_.reduce; }
   Support accepts(const QuantConfig&, bool) const override { return options_.quant; }
@@ -205,6 +215,7 @@ class FakePrepareFinalize : public PrepareFinalize {
         ++result.expert_num_tokens.data<int32_t>()[id];
       }
     }
+    result.most_rows = options_.most_rows;
     if (options_.drops_all_rows) {
       result.x = result.x.slice(0, 0);
       result.topk_ids = input.topk_ids.slice(0, 0);
@@ -217,6 +228,15 @@ class FakePrepareFinalize : public PrepareFinalize {
     if (options_.drops_all_rows) {
       EXPECT_EQ(input.expert_output.numel(), 0);
       std::memset(input.output.raw(), 0, static_cast<size_t>(input.output.nbytes()));
+      return;
+    }
+    if (options_.most_rows > 0 && input.expert_output.dim(1) < input.output.dim(1)) {
+      note(("columns from " + std::to_string(input.first_column)).c_str());
+      for (int64_t i = 0; i < input.expert_output.numel(); ++i) {
+        const int64_t width = input.expert_output.dim(1);
+        set_float(input.output, i / width * input.output.dim(1) + input.first_column + i % width,
+                  get_float(input.expert_output, i));
+      }
       return;
     }
     no_ep_->finalize(input, context);

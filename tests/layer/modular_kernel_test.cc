@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/layer/fakes.h"
 
 namespace moebius {
@@ -39,11 +41,13 @@ struct Bench {
         FakeExperts::Options options = {},
         int64_t chunk_tokens = 0,
         std::shared_ptr<const SharedExperts> shared = nullptr,
-        std::shared_ptr<const Router> router = nullptr) {
+        std::shared_ptr<const Router> router = nullptr,
+        int combine_parts = 0) {
     auto fake = std::make_unique<FakeExperts>(desc, std::move(options));
     experts = fake.get();
-    kernel = std::make_unique<ModularKernel>(std::move(pf), std::move(fake), std::move(shared),
-                                             std::move(router), KernelOptions{chunk_tokens});
+    kernel = std::make_unique<ModularKernel>(
+        std::move(pf), std::move(fake), std::move(shared), std::move(router),
+        KernelOptions{.chunk_tokens = chunk_tokens, .combine_parts = combine_parts});
     context.workspaces = &pool;
     input.num_experts = desc.num_experts;
   }
@@ -146,6 +150,66 @@ TEST(ModularKernel, ChunkWorkspacesFitTheChunk) {
               static_cast<int64_t>(i) * 4 * 2 * kHidden * int64_t{sizeof(float)});
     EXPECT_NE(calls[i].output, calls[i].workspace13);
   }
+}
+
+// Each is sent while the next is computed: on this device at once.
+TEST(ModularKernel, ResultsGoBackInParts) {
+  constexpr int64_t kWide = 768;  // six blocks of 128 columns
+  for (const bool is_async : {false, true}) {
+    for (const int asked : {1, 2, 4, 6, 64}) {
+      SCOPED_TRACE(asked);
+      Journal journal;
+      FakePrepareFinalize::Options pf;
+      pf.is_async = is_async;
+      pf.most_rows = 5;
+      pf.journal = &journal;
+      FakeExperts::Options options;
+      options.kind = WeightAndReduceKind::kNoOp;
+      options.gives_parts = true;
+      Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, kWide), options,
+                  /*chunk_tokens=*/0, nullptr, nullptr, asked);
+      bench.set_tokens(5);
+      const Tensor output = bench.forward();
+      expect_same_bits(output, expected_sum(bench.input));
+      const int parts = asked == 4 ? 3 : std::min(asked, 6);
+      EXPECT_EQ(bench.kernel->last_combine_parts(), parts);
+      const auto told = std::count_if(journal.begin(), journal.end(), [](const std::string& what) {
+        return what.starts_with("columns from");
+      });
+      EXPECT_EQ(told, parts == 1 ? 0 : parts);
+    }
+  }
+}
+
+// Nobody tells of parts where no row came; the other ranks wait for all of them.
+TEST(ModularKernel, ARankWithoutRowsTakesPartInEveryPart) {
+  Journal journal;
+  FakePrepareFinalize::Options pf;
+  pf.most_rows = 5;
+  pf.drops_all_rows = true;
+  pf.journal = &journal;
+  FakeExperts::Options options;
+  options.kind = WeightAndReduceKind::kNoOp;
+  options.gives_parts = true;
+  Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, 512), options,
+              /*chunk_tokens=*/0, nullptr, nullptr, /*combine_parts=*/4);
+  bench.set_tokens(5);
+  bench.forward();
+  EXPECT_EQ(std::count(journal.begin(), journal.end(), "finalize"), 4);
+}
+
+TEST(ModularKernel, PartsAreWorthAKernelEach) {
+  constexpr int64_t kRows = 12288;  // of 2048 columns in bf16: 48 MiB
+  const auto parts = [](int asked, int64_t rows, int64_t hidden, int num_ranks) {
+    return num_combine_parts(asked, rows, hidden, DType::kBF16, num_ranks);
+  };
+  EXPECT_EQ(parts(0, 0, 2048, 8), 1);
+  EXPECT_EQ(parts(0, 100 * kRows, 2048, 1), 1);  // nothing leaves the rank
+  EXPECT_EQ(parts(0, 2 * kRows - 1, 2048, 2), 1);
+  EXPECT_EQ(parts(0, 2 * kRows, 2048, 2), 2);
+  EXPECT_EQ(parts(0, 100 * kRows, 2048, 4), 4);
+  EXPECT_EQ(parts(0, 100 * kRows, 2880, 4), 1);  // 22.5 blocks
+  EXPECT_EQ(parts(5, 1, 2048, 4), 4);
 }
 
 // The experts write to the output itself, unless that is where they read.

@@ -86,8 +86,9 @@ TEST(SharedExperts, NoTokens) {
 }
 
 TEST(SharedExperts, RefusesWhatIsNotOneExpert) {
-  expect_mentions(message_of([] { make_shared({}, fake_desc(2, 1, 4, ActivationFormat::kBatched)); }),
-                  {"num_experts", "2", "1"});
+  expect_mentions(
+      message_of([] { make_shared({}, fake_desc(2, 1, 4, ActivationFormat::kBatched)); }),
+      {"num_experts", "2", "1"});
   expect_mentions(
       message_of([] { make_shared({}, fake_desc(1, 2, 4, ActivationFormat::kBatched)); }),
       {"topk", "2", "1"});
