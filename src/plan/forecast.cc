@@ -34,11 +34,14 @@ Timeline piece_timeline(All2AllBackend backend,
                         const Deployment& d,
                         const StageTimes& stages,
                         int count) {
-  // On a GPU shared experts have a stream of their own, from the moment rows have left.
+  // As ModularKernel has it: a single part's on a GPU early, unless it returns whole, by itself.
+  const bool early =
+      d.device.is_cuda() && (backend == All2AllBackend::kNone ||
+                             backend == All2AllBackend::kLowLatency || stages.parts_back > 1);
   std::vector<PartTimes> parts;
   parts.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    parts.push_back(stages.part(d.device.is_cuda() || 2 * i + 1 < count));
+    parts.push_back(stages.part(count == 1 ? early : 2 * i + 1 < count, /*in_parts=*/count == 1));
   }
   return overlaps(backend, d) ? run_schedule(parts, max_in_flight(backend))
                               : in_order(parts[0], count);

@@ -67,9 +67,17 @@ Task run_part(const PartTimes& p, Clock& clock) {
   Travel there{wait_for(p.there), share(p.shares_early)};
   co_yield std::move(there);
   clock.compute(p.before_experts);
-  clock.multiply(p.experts);
-  clock.compute(p.after_experts);
-  Travel back{wait_for(p.back), share(!p.shares_early)};
+  clock.multiply(p.experts - p.last_gemm);
+  double sent = 0;
+  for (int part = 0; part < p.parts_back; ++part) {
+    if (part > 0) {
+      clock.send(sent);
+    }
+    clock.multiply(p.last_gemm / p.parts_back * (part > 0 ? p.beside : 1));
+    clock.compute(p.after_experts / p.parts_back);
+    sent = p.back / p.parts_back;
+  }
+  Travel back{wait_for(sent), share(!p.shares_early)};
   co_yield std::move(back);
   clock.compute(p.receive);
 }

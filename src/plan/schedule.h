@@ -19,6 +19,11 @@ struct PartTimes {
   double experts = 0;
   double after_experts = 0;  // sums, before rows are sent back
   double back = 0;
+  // Rows go back in so many parts, each while the next is made by what these say of `experts`: all
+  // but the first take `beside` times as long.
+  int parts_back = 1;
+  double last_gemm = 0;
+  double beside = 1;
   double receive = 0;  // computed once they are back
 };
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layer/run_experts.h"
+#include "moebius/modular_kernel.h"
 #include "plan/gemm.h"
 
 namespace moebius::plan {
@@ -51,6 +53,8 @@ class Stages {
         experts(load_.selections, load_.touched, deployment_.local_intermediate(), routed_moves());
     t.finalize_before = finalize_before();
     t.back = travel(&RankTraffic::combine, false);
+    t.parts_back = parts_back();
+    t.last_gemm = t.parts_back > 1 ? last_gemm(t.experts) : 0;
     t.finalize_after = finalize_after();
     if (deployment_.layer.shared_intermediate > 0) {
       const double sum = 3 * load_.tokens * row_;  // beside the routed rows, into the output
@@ -202,6 +206,22 @@ class Stages {
            (1 - machine_.read_overlap.value) * std::min(products, weights) + copy_us(moves);
   }
 
+  // As ModularKernel has it.
+  int parts_back() const {
+    const auto rows = static_cast<int64_t>(load_.rows);
+    const bool can = backend_ == All2AllBackend::kHighThroughput && on_gpu() &&
+                     topology_.num_nodes() == 1 && rows <= default_chunk_tokens();
+    const LayerShape& l = deployment_.layer;
+    return can ? num_combine_parts(0, rows, l.hidden, l.dtype, deployment_.ranks) : 1;
+  }
+
+  double last_gemm(double experts) const {
+    const int64_t inner = deployment_.local_intermediate();
+    const auto share =
+        static_cast<double>(inner) / static_cast<double>(inner + deployment_.layer.w1_rows(inner));
+    return (experts - machine_.experts_us.value - copy_us(routed_moves())) * share;
+  }
+
   // Sums of a token's rows before they go back.  On GPUs they are the experts'; on a CPU all K
   // places of every received row are cleared or written, then read.
   double finalize_before() const {
@@ -316,7 +336,9 @@ EndingTimes ending_times(All2AllBackend backend, const Deployment& d, const Mach
   return Stages(backend, d, machine, PieceLoad()).ending();
 }
 
-PartTimes StageTimes::part(bool shares_early) const {
+PartTimes StageTimes::part(bool shares_early, bool in_parts) const {
+  // Measured on H200s: GEMMs on the SMs that combine leaves, with its bytes beside theirs.
+  constexpr double kBesideCombine = 1.3;
   return {.prepare = prepare_before,
           .there = there,
           .shared = shared,
@@ -325,6 +347,9 @@ PartTimes StageTimes::part(bool shares_early) const {
           .experts = experts,
           .after_experts = finalize_before,
           .back = back,
+          .parts_back = in_parts ? parts_back : 1,
+          .last_gemm = in_parts ? last_gemm : 0,
+          .beside = kBesideCombine,
           .receive = finalize_after};
 }
 

@@ -31,10 +31,12 @@ struct StageTimes {
   double experts = 0;
   double finalize_before = 0, back = 0, finalize_after = 0;
   double shared = 0;
+  double last_gemm = 0;  // of experts
+  int parts_back = 1;    // of a single micro-batch
 
   double prepare() const { return prepare_before + there + prepare_after; }
   double finalize() const { return finalize_before + back + finalize_after; }
-  PartTimes part(bool shares_early) const;
+  PartTimes part(bool shares_early, bool in_parts) const;
 };
 StageTimes stage_times(All2AllBackend backend,
                        const Deployment& deployment,

@@ -42,6 +42,22 @@ TEST(Schedule, SharedExpertsAreComputedWhileRowsTravel) {
   EXPECT_DOUBLE_EQ(run_schedule({&longer, 1}, 7).total, 1 + 12 + 20 + 8 + 2);
 }
 
+// There 1..11, experts until 19, then a quarter of the last GEMM 19..22, summed until 23,
+// back 23..25; the next quarters take half as long again: 23..27.5, summed ..28.5, back ..30.5; 33,
+// 34, 36; 38.5, 39.5, 41.5.
+TEST(Schedule, RowsGoBackInParts) {
+  PartTimes p = part(1, 10, 0, 20, 8, 2);
+  p.after_experts = 4;
+  p.parts_back = 4;
+  p.last_gemm = 12;
+  p.beside = 1.5;
+  const Timeline line = run_schedule({&p, 1}, 7);
+  EXPECT_DOUBLE_EQ(line.total, 43.5);
+  EXPECT_DOUBLE_EQ(line.travelled, 18);
+  EXPECT_DOUBLE_EQ(line.waited, 10 + 2);
+  EXPECT_DOUBLE_EQ(line.hidden, 6);
+}
+
 // A: sent at 1, there 1..11.  B: sent at 2, there 11..21.  A computes 11..31, back 31..39.  B's
 // rows are there; it computes 31..51, back 51..59.  A is back at 39, receives 51..53.  B waits
 // until 59, receives until 61.
