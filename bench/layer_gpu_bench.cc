@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "app/layer_cost.h"
@@ -23,6 +25,7 @@
 #include "bench/random_layer.h"
 #include "bench/rank_team.h"
 #include "core/cuda/runtime.h"
+#include "layer/overlap.h"
 #include "moebius/error.h"
 #include "moebius/profile.h"
 #include "moebius/tolerance.h"
@@ -50,6 +53,7 @@ const std::vector<app::Column> kColumns = {
     {"experts_us", "experts", Unit::kMicros},
     {"finalize_us", "finalize", Unit::kMicros},
     {"shared_us", "shared", Unit::kMicros},
+    {"hidden_share", "hidden", Unit::kPercent},
 };
 
 // The layer on the host, and what the float64 oracle makes of a few tokens.
@@ -105,6 +109,7 @@ MoeLayerWeights share_of(const MoeLayerWeights& whole, const ParallelConfig& par
 struct LayerProblem {
   int64_t num_tokens = 0;  // per rank
   int microbatches = 1;    // asked for
+  int combine_parts = 0;   // asked for; 0: as computed
   int comm_sms = 0;        // 0: the backend's default
   All2AllBackend backend = All2AllBackend::kNone;
 };
@@ -132,8 +137,10 @@ std::vector<LayerProblem> problems_of(const app::BenchOptions& options, int num_
        options.tokens.empty() ? app::BenchOptions::kGpuLayerTokens : options.tokens) {
     for (const All2AllBackend backend : backends_of(options, num_ranks, num_tokens)) {
       for (const int microbatches : options.microbatches) {
-        for (const int sms : options.sms) {
-          problems.push_back({num_tokens, microbatches, sms, backend});
+        for (const int combine_parts : options.combine_parts) {
+          for (const int sms : options.sms) {
+            problems.push_back({num_tokens, microbatches, combine_parts, sms, backend});
+          }
         }
       }
     }
@@ -153,6 +160,7 @@ class LayerRun {
         num_tokens_(problem.num_tokens),
         is_decode_(num_tokens_ <= kMostDecodeTokens),
         backend_(problem.backend),
+        pause_(options.pause_ms),
         ranks_(static_cast<size_t>(num_ranks)) {
     team_.run([&](Group& group) { set_up(group, options, problem); });
   }
@@ -175,12 +183,14 @@ class LayerRun {
   std::string_view backend() const { return name(backend_); }
   bool replays() const { return is_decode_; }
   int microbatches() const { return ranks_[0]->layer->kernel().last_microbatches(); }
+  int combine_parts() const { return ranks_[0]->layer->kernel().last_combine_parts(); }
   std::string experts() const {
     return std::string(ranks_[0]->layer->kernel().experts().implementation());
   }
 
   // Seconds of the slowest rank.
   double call() {
+    std::this_thread::sleep_for(pause_);
     std::vector<double> seconds(ranks_.size());
     team_.run([&](Group& group) {
       seconds[static_cast<size_t>(group.rank())] = of(group)->clock->run();
@@ -210,12 +220,15 @@ class LayerRun {
     for (int i = 0; i < kProfiledCalls; ++i) {
       team_.run([&](Group& group) { of(group)->profiled_call(group); });
     }
+    Overlap travel;  // of all ranks
     int64_t rows = 0;
     int64_t touched = 0;
     for (const std::unique_ptr<Rank>& rank : ranks_) {
       for (size_t s = 0; s < stages.size(); ++s) {
         stages[s] = std::max(stages[s], app::median(rank->stages_us[s]));
       }
+      travel.travel += rank->travel.travel;
+      travel.hidden += rank->travel.hidden;
       const app::LoadSummary load = app::summarize_load(rank->layer->local_expert_load());
       rows += load.rows;
       touched += (rank->layer->config().num_local_experts - load.idle) * whole_.cost.expert_bytes +
@@ -227,6 +240,7 @@ class LayerRun {
     std::vector<Json> values = {static_cast<double>(tokens) / seconds, flops / seconds * 1e-9,
                                 touched, static_cast<double>(touched) / seconds * 1e-9};
     values.insert(values.end(), stages.begin(), stages.end());
+    values.emplace_back(travel.hidden_share());
     return values;
   }
 
@@ -240,14 +254,18 @@ class LayerRun {
     Tensor first_output;  // on the host, of a call that was not replayed
     std::unique_ptr<GpuClock> clock;
     std::array<std::vector<double>, app::kStages.size()> stages_us;
+    Overlap travel;  // of all profiled calls
 
     void forward(Profile* profile) {
       layer->forward(hidden, output, {stream, &workspaces, 0, profile});
     }
     void profiled_call(Group& group) {
-      Profile profile;
+      Profile profile(Profile::Keep::kIntervals);
       group.barrier("profiled call");
       forward(&profile);
+      const Overlap overlap = measure_overlap(profile.intervals());
+      travel.travel += overlap.travel;
+      travel.hidden += overlap.hidden;
       for (size_t s = 0; s < app::kStages.size(); ++s) {
         double us = 0;
         for (const Profile::Stage& stage : profile.stages()) {
@@ -279,6 +297,7 @@ class LayerRun {
     layer_options.experts = options.impl;
     layer_options.microbatches = problem.microbatches;
     layer_options.comm_sms = problem.comm_sms;
+    layer_options.combine_parts = problem.combine_parts;
     if (replays() && backend_ == All2AllBackend::kHighThroughput) {
       layer_options.capacity = 0;
     }
@@ -326,6 +345,7 @@ class LayerRun {
   const int64_t num_tokens_;
   const bool is_decode_;
   const All2AllBackend backend_;
+  const std::chrono::duration<double, std::milli> pause_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
@@ -369,7 +389,9 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     harness.fact("tokens", problem.num_tokens);
     harness.fact("asked_microbatches", problem.microbatches);
     harness.fact("microbatches", run.microbatches());
+    harness.fact("combine_parts", run.combine_parts());
     harness.fact("comm_sms", problem.comm_sms);
+    harness.fact("pause_ms", options.pause_ms);
     harness.fact("router_sums", options.router_sums);
     harness.fact("all2all", std::string(run.backend()));
     harness.fact("launch", run.replays() ? "graph" : "stream");
@@ -384,6 +406,9 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     }
     if (problem.microbatches > 1) {
       c.problem += fmt::format("_m{}of{}", run.microbatches(), problem.microbatches);
+    }
+    if (problem.combine_parts > 0) {
+      c.problem += fmt::format("_c{}", run.combine_parts());
     }
     if (problem.comm_sms > 0) {
       c.problem += fmt::format("_sms{}", problem.comm_sms);

@@ -34,6 +34,7 @@ struct RunOptions {
   std::string router_sums = "stated";
   int microbatches = 1;
   int comm_sms = 0;          // 0: as the backend computes
+  int combine_parts = 0;     // GPUs; 0: as computed
   int64_t chunk_tokens = 0;  // 0: MOEBIUS_CHUNK_TOKENS
   int threads = 0;           // 0: MOEBIUS_THREADS, else all usable CPUs
   int repeat = 3;
@@ -83,7 +84,9 @@ struct BenchOptions {
   int64_t experts = 0;            // on GPUs; 0: of dispatch kDispatchExperts, of layer the model's
   // layer on GPUs
   std::vector<int> microbatches = {1};
-  std::vector<std::string> all2all;  // empty: by the number of tokens
+  std::vector<int> combine_parts = {0};  // 0: as computed
+  double pause_ms = 0;                   // before each call
+  std::vector<std::string> all2all;      // empty: by the number of tokens
   std::string router_sums = "stated";
   // dispatch on GPUs
   std::vector<std::string> modes = {"ht", "ll"};

@@ -121,6 +121,10 @@ void add_parallel_options(CLI::App& app, RunOptions& o) {
   app.add_option("--comm-sms", o.comm_sms,
                  "GPUs: SMs of each transport kernel, even (default: as the backend computes)")
       ->check(from_one_to(1024));
+  app.add_option("--combine-parts", o.combine_parts,
+                 "GPUs: parts by columns in which high_throughput sends results back (default: as "
+                 "computed)")
+      ->check(from_one_to(64));
   app.add_option(
          "--capacity", o.capacity,
          "high_throughput on GPUs: rows that a rank has room for, so that no host waits for "
@@ -170,7 +174,9 @@ const CLI::App* add_gpu_ranks_options(CLI::App& app, BenchOptions& o) {
   group->add_option("--sms", o.sms, "N,N,...: SMs of a transport's kernels (default: as computed)")
       ->delimiter(',')
       ->check(from_one_to(1024));
-  group->add_option("--experts", o.experts, "of all ranks (default: dispatch 256, layer the model's)")
+  group
+      ->add_option("--experts", o.experts,
+                   "of all ranks (default: dispatch 256, layer the model's)")
       ->check(from_one_to(1 << 20));
   return group;
 }
@@ -180,6 +186,11 @@ const CLI::App* add_gpu_layer_options(CLI::App& app, BenchOptions& o) {
   group->add_option("--microbatches", o.microbatches, "N,N,...: see run (default 1)")
       ->delimiter(',')
       ->check(from_one_to(64));
+  group->add_option("--combine-parts", o.combine_parts, "N,N,...: see run (default: as computed)")
+      ->delimiter(',')
+      ->check(from_one_to(64));
+  group->add_option("--pause", o.pause_ms, "milliseconds before each call (default 0)")
+      ->check(CLI::Range(0.0, 1e3));
   group
       ->add_option("--all2all", o.all2all,
                    "NAME,NAME: transports (default: low_latency up to 256 tokens, else "

@@ -121,6 +121,10 @@ void expect_device(const RunOptions& options) {
     throw InvalidArgument(
         fmt::format("--comm-sms {} is of GPUs: it needs --device cuda", options.comm_sms));
   }
+  if (options.combine_parts > 0 && !on_gpus) {
+    throw InvalidArgument(fmt::format("--combine-parts {} is of GPUs: it needs --device cuda",
+                                      options.combine_parts));
+  }
   if (options.router_sums == "tensor" && !on_gpus) {
     throw InvalidArgument("--router-sums tensor is of GPUs: it needs --device cuda");
   }

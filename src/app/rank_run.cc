@@ -32,6 +32,7 @@ MoeLayerOptions layer_options(const RunOptions& options,
   chosen.monolithic = options.monolithic;
   chosen.microbatches = options.microbatches;
   chosen.comm_sms = options.comm_sms;
+  chosen.combine_parts = options.combine_parts;
   const int num_nodes = group == nullptr ? 1 : group->topology().num_nodes();
   chosen.capacity = capacity_of(options, backend, num_nodes);
   return chosen;
