@@ -56,9 +56,8 @@ int64_t default_min_microbatch_tokens(int64_t num_experts,
                                       int num_ranks,
                                       Device device);
 
-// Of results [rows, hidden], as many as the rank with most gets: `asked`, or, with 0, so many that
-// each is worth a kernel of its own, 4 at most.  Fewer where a part would not have whole blocks of
-// 128 columns.
+// Of results [rows, hidden], as many as the rank with most gets: `asked`, or, with 0, as many as
+// are best, 4 at most.  Fewer where a part would not have whole blocks of 128 columns.
 int num_combine_parts(int asked, int64_t rows, int64_t hidden, DType dtype, int num_ranks);
 
 class ModularKernel {

@@ -205,8 +205,10 @@ TEST(ModularKernel, PartsAreWorthAKernelEach) {
   };
   EXPECT_EQ(parts(0, 0, 2048, 8), 1);
   EXPECT_EQ(parts(0, 100 * kRows, 2048, 1), 1);  // nothing leaves the rank
-  EXPECT_EQ(parts(0, 2 * kRows - 1, 2048, 2), 1);
-  EXPECT_EQ(parts(0, 2 * kRows, 2048, 2), 2);
+  EXPECT_EQ(parts(0, kRows - 1, 2048, 2), 1);    // half of them leaves
+  EXPECT_EQ(parts(0, kRows, 2048, 2), 2);
+  EXPECT_EQ(parts(0, 4 * kRows - 1, 2048, 2), 2);  // 3 do not divide 16 blocks
+  EXPECT_EQ(parts(0, 4 * kRows, 2048, 2), 4);
   EXPECT_EQ(parts(0, 100 * kRows, 2048, 4), 4);
   EXPECT_EQ(parts(0, 100 * kRows, 2880, 4), 1);  // 22.5 blocks
   EXPECT_EQ(parts(5, 1, 2048, 4), 4);
