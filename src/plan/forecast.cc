@@ -34,10 +34,9 @@ Timeline piece_timeline(All2AllBackend backend,
                         const Deployment& d,
                         const StageTimes& stages,
                         int count) {
-  // As ModularKernel has it: a single part's on a GPU early, unless it returns whole, by itself.
-  const bool early =
-      d.device.is_cuda() && (backend == All2AllBackend::kNone ||
-                             backend == All2AllBackend::kLowLatency || stages.parts_back > 1);
+  // As ModularKernel has it.
+  const bool early = d.device.is_cuda() && (backend != All2AllBackend::kHighThroughput ||
+                                            d.topology().num_nodes() > 1 || stages.parts_back > 1);
   std::vector<PartTimes> parts;
   parts.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {

@@ -75,7 +75,7 @@ Task run_part(const PartTimes& p, Clock& clock) {
     }
     clock.multiply(p.last_gemm / p.parts_back * (part > 0 ? p.beside : 1));
     clock.compute(p.after_experts / p.parts_back);
-    sent = p.back / p.parts_back;
+    sent = p.back_start + (p.back - p.back_start) / p.parts_back;
   }
   Travel back{wait_for(sent), share(!p.shares_early)};
   co_yield std::move(back);

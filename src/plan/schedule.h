@@ -24,7 +24,8 @@ struct PartTimes {
   int parts_back = 1;
   double last_gemm = 0;
   double beside = 1;
-  double receive = 0;  // computed once they are back
+  double back_start = 0;  // of `back`, what every part takes anew
+  double receive = 0;     // computed once they are back
 };
 
 struct Timeline {

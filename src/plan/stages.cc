@@ -53,6 +53,7 @@ class Stages {
         experts(load_.selections, load_.touched, deployment_.local_intermediate(), routed_moves());
     t.finalize_before = finalize_before();
     t.back = travel(&RankTraffic::combine, false);
+    t.back_start = fixed_us(false);
     t.parts_back = parts_back();
     t.last_gemm = t.parts_back > 1 ? last_gemm(t.experts) : 0;
     t.finalize_after = finalize_after();
@@ -206,13 +207,20 @@ class Stages {
            (1 - machine_.read_overlap.value) * std::min(products, weights) + copy_us(moves);
   }
 
-  // As ModularKernel has it.
+  // As ModularKernel has it, of experts whose second GEMM can be cut.
   int parts_back() const {
+    if (backend_ != All2AllBackend::kHighThroughput || !on_gpu() || topology_.num_nodes() > 1) {
+      return 1;
+    }
+    const GemmKind kind = gemm_kind(deployment_, deployment_.local_intermediate(),
+                                    load_.selections / std::max(load_.touched, 1.0));
+    const bool can =
+        kind == GemmKind::kBF16 || kind == GemmKind::kFp8Blocks || kind == GemmKind::kInt8;
     const auto rows = static_cast<int64_t>(load_.rows);
-    const bool can = backend_ == All2AllBackend::kHighThroughput && on_gpu() &&
-                     topology_.num_nodes() == 1 && rows <= default_chunk_tokens();
     const LayerShape& l = deployment_.layer;
-    return can ? num_combine_parts(0, rows, l.hidden, l.dtype, deployment_.ranks) : 1;
+    return can && rows <= default_chunk_tokens()
+               ? num_combine_parts(0, rows, l.hidden, l.dtype, deployment_.ranks)
+               : 1;
   }
 
   double last_gemm(double experts) const {
@@ -350,6 +358,7 @@ PartTimes StageTimes::part(bool shares_early, bool in_parts) const {
           .parts_back = in_parts ? parts_back : 1,
           .last_gemm = in_parts ? last_gemm : 0,
           .beside = kBesideCombine,
+          .back_start = back_start,
           .receive = finalize_after};
 }
 

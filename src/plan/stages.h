@@ -31,8 +31,9 @@ struct StageTimes {
   double experts = 0;
   double finalize_before = 0, back = 0, finalize_after = 0;
   double shared = 0;
-  double last_gemm = 0;  // of experts
-  int parts_back = 1;    // of a single micro-batch
+  double last_gemm = 0;   // of experts
+  double back_start = 0;  // of back, whatever travels
+  int parts_back = 1;     // of a single micro-batch
 
   double prepare() const { return prepare_before + there + prepare_after; }
   double finalize() const { return finalize_before + back + finalize_after; }

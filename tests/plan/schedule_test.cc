@@ -56,6 +56,8 @@ TEST(Schedule, RowsGoBackInParts) {
   EXPECT_DOUBLE_EQ(line.travelled, 18);
   EXPECT_DOUBLE_EQ(line.waited, 10 + 2);
   EXPECT_DOUBLE_EQ(line.hidden, 6);
+  p.back_start = 4;  // of the 8: every part takes 4 + 1
+  EXPECT_DOUBLE_EQ(run_schedule({&p, 1}, 7).total, 39.5 + 5 + 2);
 }
 
 // A: sent at 1, there 1..11.  B: sent at 2, there 11..21.  A computes 11..31, back 31..39.  B's
