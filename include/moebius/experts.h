@@ -124,9 +124,10 @@ struct ExpertWeights {
 // An output in parts by columns, each told of as it is made, so that it can be sent while the next
 // is computed: part i is columns [i H / count, (i + 1) H / count).
 struct ColumnParts {
-  int count = 1;                       // divides H; 1: the output is whole
-  int max_sms = 0;                     // GPUs: what GEMMs of all parts but the first take, as below
-  std::function<void(int part)> made;  // on the host, once the part is enqueued; not with count 1
+  int count = 1;    // divides H; 1: the output is whole
+  int max_sms = 0;  // GPUs: what GEMMs of all parts but the first take, as below
+  // On the host, once the part is enqueued; not with count 1, nor where there are no rows.
+  std::function<void(int part)> made;
 };
 
 struct ExpertsInput {

@@ -323,6 +323,7 @@ void validate_call(const Experts& experts,
          fmt::format("{} parts of the output, experts {} give it whole", input.parts.count,
                      experts.implementation()));
   expect_multiple_of(desc.hidden, int64_t{input.parts.count}, "hidden (of parts)");
+  expect(input.parts.count == 1 || input.parts.made, "parts without anybody to tell of them");
   expect_defined(input.x, "x");
   expect_eq(input.x.num_dims(), batched ? 3 : 2, "number of dimensions of x");
   expect_eq(input.x.shape().back(), desc.hidden, "last dimension of x");

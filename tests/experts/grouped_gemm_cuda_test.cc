@@ -340,7 +340,6 @@ TEST_F(Sm90GroupedGemmTest, ARowDoesNotDependOnItsPlace) {
   }
 }
 
-// Sums are exact, so every element is known to the bit.
 // Some columns after the other, into an out that has all of them.
 TEST_F(Sm90GroupedGemmTest, ColumnsAlone) {
   const Stream stream = Stream::cuda(0);
@@ -371,6 +370,7 @@ TEST_F(Sm90GroupedGemmTest, ColumnsAlone) {
   }
 }
 
+// Sums are exact, so every element is known to the bit.
 TEST_F(Sm90GroupedGemmTest, Int8) {
   const Stream stream = Stream::cuda(0);
   const std::vector<Problem> problems = {

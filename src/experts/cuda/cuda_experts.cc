@@ -82,13 +82,14 @@ class CudaExperts final : public ExpertsBase {
         w2_{weights_.w2, weights_.quant.w2, desc_.hidden, weights_.quant.a2.alpha_or_gscale},
         a1_(weights_.quant.a1, desc_, w1_),
         a2_(weights_.quant.a2, desc_, w2_),
-        fuses_activation_(can_fuse_activation()) {}
+        fuses_activation_(can_fuse_activation()),
+        gives_parts_(can_give_parts()) {}
 
   WeightAndReduceKind weight_and_reduce() const override {
     return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kNoOp;
   }
 
-  bool gives_parts() const override { return !is_batched(); }
+  bool gives_parts() const override { return gives_parts_; }
 
   ExpertsWorkspace workspace(int64_t rows) const override {
     Scratch scratch;
@@ -266,6 +267,20 @@ class CudaExperts final : public ExpertsBase {
     fused.gemm.decoded = nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16);
     return can_run_activated_gemm(fused);
   }
+  // GEMM2 can be cut by columns.  Not by what a call brings: ranks must agree.
+  bool can_give_parts() const {
+    if (is_batched() || desc_.num_adapters > 0) {
+      return false;
+    }
+    Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
+    const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
+    const RowGroups rows = RowGroups::sorted(nowhere.take<int32_t>(desc_.num_local_experts + 1),
+                                             desc_.num_local_experts);
+    ExpertGemm gemm{take_hidden(nowhere, 1, act), &w2_, rows,
+                    nowhere.take({1, desc_.hidden}, desc_.in_dtype)};
+    gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
+    return decoded_elements_of(a2_, w2_, kManyRows) == 0 && can_take_columns(gemm);
+  }
   int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
 
   RowGroups load_order(const ExpertsInput& input,
@@ -375,7 +390,7 @@ class CudaExperts final : public ExpertsBase {
     int64_t begin;
     int64_t end;
   };
-  // False: not these columns alone; nothing is done.
+  // False: not these columns alone, where rows or weights are not aligned; nothing is done.
   bool run_gemm2(const RowOperand& hidden,
                  const RowGroups& rows,
                  const RowAdapters& adapters,
@@ -390,7 +405,8 @@ class CudaExperts final : public ExpertsBase {
       gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
       gemm.first_column = columns.begin;
       gemm.num_columns = columns.end - columns.begin;
-      if ((adapters.ids != nullptr && lora.w2_b) || !can_take_columns(gemm)) {
+      assert(adapters.ids == nullptr);  // see can_give_parts
+      if (!can_take_columns(gemm)) {
         return false;
       }
       run_expert_gemm(gemm, stream);
@@ -486,6 +502,7 @@ class CudaExperts final : public ExpertsBase {
   RowCoder a1_;
   RowCoder a2_;
   bool fuses_activation_;  // GEMM1 activates, and quantizes, as it stores
+  bool gives_parts_;
 };
 
 }  // namespace
