@@ -389,6 +389,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     harness.fact("tokens", problem.num_tokens);
     harness.fact("asked_microbatches", problem.microbatches);
     harness.fact("microbatches", run.microbatches());
+    harness.fact("asked_combine_parts", problem.combine_parts);
     harness.fact("combine_parts", run.combine_parts());
     harness.fact("comm_sms", problem.comm_sms);
     harness.fact("pause_ms", options.pause_ms);
@@ -408,7 +409,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
       c.problem += fmt::format("_m{}of{}", run.microbatches(), problem.microbatches);
     }
     if (problem.combine_parts > 0) {
-      c.problem += fmt::format("_c{}", run.combine_parts());
+      c.problem += fmt::format("_c{}of{}", run.combine_parts(), problem.combine_parts);
     }
     if (problem.comm_sms > 0) {
       c.problem += fmt::format("_sms{}", problem.comm_sms);

@@ -68,7 +68,8 @@ struct PrepareResult {
   Tensor router_logits;
   Tensor lora_ids;
   int64_t expected_rows = 0;  // see ExpertsInput
-  int64_t most_rows = 0;      // M of the rank with most, told alike on all ranks; 0: not known
+  // M of the rank with most, told alike on all ranks.
+  std::optional<int64_t> most_rows = std::nullopt;
 };
 
 struct FinalizeInput {

@@ -180,6 +180,7 @@ LayerRun run_layer(const RunOptions& options,
     run.trace = gather_trace(std::move(calls.trace), group);
   }
   run.microbatches = layer.kernel().last_microbatches();
+  run.combine_parts = layer.kernel().last_combine_parts();
   run.expert_load = layer.expert_load();
   run.weight_bytes = run.cost.total_bytes;
   if (group == nullptr) {

@@ -123,6 +123,7 @@ void summarize_ranks(LayerRun run, RunResult& result) {
   result.format = run.format;
   result.threads = run.threads;
   result.microbatches = run.microbatches;
+  result.combine_parts = run.combine_parts;
   result.device = run.device;
   result.load_us = run.load_us;
   result.expert_load = run.expert_load;

@@ -95,6 +95,10 @@ void expect_fits_group(const MoeConfig& config,
            fmt::format("comm_sms {}: all2all {} has no kernels of its own to give SMs to",
                        options.comm_sms, backend));
   }
+  expect(options.combine_parts <= 1 || parallel.backend == All2AllBackend::kHighThroughput,
+         fmt::format("combine_parts {}: all2all {} returns results whole, only high_throughput in "
+                     "parts",
+                     options.combine_parts, backend));
   expect(!options.capacity || parallel.backend == All2AllBackend::kHighThroughput,
          fmt::format("capacity {}: all2all {} has none, only high_throughput",
                      options.capacity.value_or(0), backend));

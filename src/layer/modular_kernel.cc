@@ -310,17 +310,16 @@ int ModularKernel::State::combine_parts(int64_t most_rows) const {
              : 1;
 }
 
-// Of a single micro-batch.  Standard rows of GPUs are longest in flight on their way back, where
+// Of a single micro-batch.  High throughput's rows are longest in flight on their way back, where
 // ranks that are done wait for others, too, unless they go in parts: then little is left to hide.
 // A rank may judge by its own tokens, since nobody else minds.
 bool ModularKernel::State::shares_early(int64_t num_tokens, Device device) const {
   const int num_ranks = prepare_finalize->num_dispatchers();
-  const ExpertsDesc& desc = experts->desc();
   if (device.is_cpu()) {
     return false;
   }
-  return num_ranks == 1 || desc.format == ActivationFormat::kBatched ||
-         combine_parts(num_tokens * std::min<int64_t>(desc.topk, num_ranks)) > 1;
+  return num_ranks == 1 || !prepare_finalize->takes_columns() ||
+         combine_parts(num_tokens * std::min<int64_t>(experts->desc().topk, num_ranks)) > 1;
 }
 
 // Half of the micro-batches compute their shared experts while the first rows come, the others
@@ -356,7 +355,7 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   CallContext back = context;
   Pending<void> returned;
   Event share_after = before;
-  num_parts_back = num_parts == 1 ? combine_parts(prepared.most_rows) : 1;
+  num_parts_back = num_parts == 1 && prepared.most_rows ? combine_parts(*prepared.most_rows) : 1;
   if (num_parts_back > 1) {
     if (context.stream.device().is_cuda()) {
       back.transfers = transfers_on(context.stream.device());
@@ -525,7 +524,11 @@ Pending<void> ModularKernel::State::compute_in_parts(const KernelInput& input,
     FinalizeInput columns = done;
     columns.expert_output = by_part[part];
     columns.first_column = part * by_part.dim(2);
-    sent.push_back(start_finalize(columns, back));
+    Pending<void>& way = sent.emplace_back(start_finalize(columns, back));
+    // It enqueues the end of this part, which is to come before the next one's begin.
+    if (back.transfers && way.hook) {
+      timed("finalize", std::exchange(way.hook, nullptr), back)();
+    }
   };
   compute(input, prepared, rows,
           {num_parts_back, sms_beside(prepare_finalize->finalize_sms(), context.stream.device()),

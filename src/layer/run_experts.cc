@@ -42,6 +42,7 @@ Tensor run_chunks(const Experts& experts,
                   int64_t chunk_tokens,
                   const CallContext& context,
                   Tensor output) {
+  expect_eq(input.parts.count, 1, "parts of an output in chunks");
   const int64_t rows = input.x.dim(0);
   const ExpertsWorkspace whole = experts.workspace(rows);
   expect(whole.output.size() > 0 && whole.output[0] % rows == 0,

@@ -190,6 +190,7 @@ TEST(Usage, GroupsAndDevicesThatDoNotGoTogether) {
   refused({"--group", "mpi", "--device", "cuda"}, {"--device cuda", "--group nccl", "mpi"});
   refused({"--graph"}, {"--graph", "--device cuda"});
   refused({"--comm-sms", "8"}, {"--comm-sms 8", "--device cuda"});
+  refused({"--combine-parts", "2"}, {"--combine-parts 2", "--device cuda"});
   refused({"--router-sums", "tensor"}, {"--router-sums tensor", "--device cuda"});
   refused({"--capacity", "8"}, {"--capacity 8", "--device cuda"});
 }

@@ -124,7 +124,6 @@ inline bool same_bytes(const Tensor& a, const Tensor& b) {
          (a.nbytes() == 0 || std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0);
 }
 
-// The tables of problems for a number of ranks.
 // A copy of some columns of a [M, N], or nothing of nothing.
 inline Tensor columns_of(const Tensor& t, int64_t begin, int64_t end) {
   if (!t) {
@@ -140,6 +139,7 @@ inline Tensor columns_of(const Tensor& t, int64_t begin, int64_t end) {
   return out;
 }
 
+// The tables of problems for a number of ranks.
 inline std::vector<DispatchProblem> dispatch_problems(int num_ranks) {
   const auto tokens = [&](int64_t base, int64_t step) {
     std::vector<int64_t> t;

@@ -343,6 +343,34 @@ TEST_P(CudaLayerRanks, ResultsInPartsHaveTheBitsOfWholeOnes) {
   });
 }
 
+// Of a part it ends when it has come, not when the last one has.
+TEST_P(CudaLayerRanks, FlightsOfPartsFollowEachOther) {
+  const Kind kind{.name = "parts", .backend = All2AllBackend::kHighThroughput, .combine_parts = 2};
+  run([&](Group& group) {
+    RankLayer layer(kind,
+                    ParallelConfig::make(1, 0, group.size(), group.rank(), true, kind.backend),
+                    Place(group.device()), &group);
+    const Tensor hidden = random_tensor({130, kHidden}, DType::kBF16, 9);
+    layer.forward(hidden);
+    const Tensor in = layer.place.take(hidden);
+    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
+    Profile profile(Profile::Keep::kIntervals);
+    CallContext context = layer.context();
+    context.profile = &profile;
+    layer.layer->forward(in, out, context);
+    layer.place.stream.synchronize();
+    std::vector<Profile::Interval> flights;
+    for (const Profile::Interval& interval : profile.intervals()) {
+      if (interval.track == Profile::Track::kInFlight && interval.name == "combine") {
+        flights.push_back(interval);
+      }
+    }
+    ASSERT_EQ(flights.size(), 2u);
+    EXPECT_LE(flights[0].end, flights[1].begin);
+    group.barrier("end");
+  });
+}
+
 TEST_P(CudaLayerRanks, IntervalsOfMicrobatchesLieWithinTheCall) {
   using Track = Profile::Track;
   const Kind kind{
@@ -424,11 +452,13 @@ TEST_P(CudaLayerRanks, HighThroughputIsCapturedByGraphs) {
     const auto parallel = high_throughput_of(group);
     const Place place(group.device());
     RankLayer counted(kCounted, parallel, place, &group);
-    for (const int microbatches : {1, 2}) {
-      Kind kind = kUncounted;
-      kind.microbatches = microbatches;
+    Kind kinds[] = {kUncounted, kUncounted, kUncounted};
+    kinds[1].microbatches = 2;
+    kinds[2].combine_parts = 2;
+    for (const Kind& kind : kinds) {
       for (const int64_t fewest : {0, 3, 13}) {  // ranks have as many, or one more
-        SCOPED_TRACE(std::to_string(microbatches) + " micro-batches, " + std::to_string(fewest));
+        SCOPED_TRACE(std::to_string(kind.microbatches) + " micro-batches, " +
+                     std::to_string(kind.combine_parts) + " parts, " + std::to_string(fewest));
         const int64_t num_tokens = fewest + group.rank() % 2;
         const auto seed = static_cast<uint32_t>(100 * group.rank());
         RankLayer layer(kind, parallel, place, &group);

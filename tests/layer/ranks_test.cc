@@ -122,15 +122,15 @@ Tensor run_alone_without(int dead, const Tensor& hidden) {
   return output;
 }
 
-TEST(Capacity, IsForHighThroughputOnTheGpusOfANode) {
-  const auto message = [](All2AllBackend backend, int ranks_per_node) {
+TEST(OptionsOfALayer, SomeAreForHighThroughputAlone) {
+  const auto refusal_of = [](All2AllBackend backend, int ranks_per_node, const auto& choose) {
     std::string text;
     ThreadGroupOptions group_options;
     group_options.num_ranks = 2;
     group_options.ranks_per_node = ranks_per_node;
     run_thread_ranks(group_options, [&](Group& group) {
       MoeLayerOptions chosen = SmallLayer::options();
-      chosen.capacity = 7;
+      choose(chosen);
       const auto parallel = ParallelConfig::make(1, 0, 2, group.rank(), true, backend);
       const std::string refusal = message_of(
           [&] { MoeLayer(SmallLayer::shard(parallel), chosen, Stream::cpu(1), &group); });
@@ -141,9 +141,16 @@ TEST(Capacity, IsForHighThroughputOnTheGpusOfANode) {
     });
     return text;
   };
-  expect_mentions(message(All2AllBackend::kHighThroughput, 0), {"capacity", "CPUs"});
-  expect_mentions(message(All2AllBackend::kHighThroughput, 1), {"capacity", "2 nodes"});
-  expect_mentions(message(All2AllBackend::kLowLatency, 0), {"capacity 7", "low_latency"});
+  const auto capacity = [](MoeLayerOptions& options) { options.capacity = 7; };
+  expect_mentions(refusal_of(All2AllBackend::kHighThroughput, 0, capacity), {"capacity", "CPUs"});
+  expect_mentions(refusal_of(All2AllBackend::kHighThroughput, 1, capacity),
+                  {"capacity", "2 nodes"});
+  expect_mentions(refusal_of(All2AllBackend::kLowLatency, 0, capacity),
+                  {"capacity 7", "low_latency"});
+  const auto parts = [](MoeLayerOptions& options) { options.combine_parts = 3; };
+  expect_mentions(refusal_of(All2AllBackend::kLowLatency, 0, parts),
+                  {"combine_parts 3", "low_latency"});
+  EXPECT_EQ(refusal_of(All2AllBackend::kHighThroughput, 0, parts), "no error");  // whole on CPUs
 }
 
 // A rank makes one call and no more.  The others are told who is missing, give it up and go on.

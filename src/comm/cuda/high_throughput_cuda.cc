@@ -34,7 +34,7 @@ int64_t CudaHandle::most_rows() const {
   for (int to = 0; to < num_ranks; ++to) {
     int64_t sum = 0;
     for (int from = 0; from < num_ranks; ++from) {
-      sum += counts[static_cast<size_t>(from * num_ranks + to)];
+      sum += copies_between(counts, num_ranks, from, to);
     }
     most = std::max(most, sum);
   }
