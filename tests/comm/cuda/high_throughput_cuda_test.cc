@@ -45,8 +45,8 @@ void check_combine(const DispatchProblem& p,
   input_up.x = sides.up(input.x);
   input_up.topk_weights = sides.up(input.topk_weights);
   input_up.bias = {sides.up(input.bias[0]), sides.up(input.bias[1])};
-  // The same, some columns after the other.  Everything goes up before ranks meet below: while a
-  // kernel waits for others on this GPU there may be no room for more.
+  // The same, some columns after the other.  Everything goes up before ranks meet below: a copy
+  // behind a kernel that waits for others holds up their launches (docs/protocol.md).
   const Tensor out = with_extras ? Tensor() : sides.up(random_rows({tokens, p.hidden}, dtype, 5));
   const Tensor wide = sides.up(random_rows({tokens, p.hidden}, dtype, 6));
   std::vector<HighThroughput::CombineInput> parts;
