@@ -35,7 +35,7 @@ struct KernelInput {
 struct KernelOptions {
   // Rows per pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS (default 32768).  Chunking
   // is used when the experts support it and there is more than one chunk.  The same on every rank
-  // where results may return in parts, which more rows do not.
+  // where results may return in parts: those of more rows return whole.
   int64_t chunk_tokens = 0;
   // Micro-batches that a call is cut into: while the rows of one travel, another computes.  Fewer
   // are taken, down to one, where a rank would have less than min_microbatch_tokens in one of them;
