@@ -165,11 +165,11 @@ void report_set_up(Harness& harness, const app::BenchOptions& options, const Mac
   harness.fact("ranks", machine.num_ranks);
   harness.fact("hidden", options.hidden);
   harness.fact("topk", options.topk);
-  harness.fact("experts", options.experts);
+  harness.fact("experts", options.dispatch_experts());
   fmt::print(
       "{} ranks ({}) on {} x {}, CUDA {} on a driver of {}; hidden {}, top-{} of {} experts\n",
       machine.num_ranks, options.group, used, gpu, version_of(runtime), version_of(driver),
-      options.hidden, options.topk, options.experts);
+      options.hidden, options.topk, options.dispatch_experts());
 }
 
 // Runs every transfer of a problem that the options want.
@@ -209,7 +209,7 @@ class GpuDispatchBench {
                        machine_.num_ranks,
                        tokens,
                        options_.hidden,
-                       options_.experts,
+                       options_.dispatch_experts(),
                        options_.topk};
     problem.format = dtype == "fp8" ? RowFormat::kFp8 : RowFormat::kBF16;
     problem.num_sms = sms;
@@ -281,16 +281,12 @@ class GpuDispatchBench {
 
 }  // namespace
 
-int run_gpu_dispatch_bench(const app::BenchOptions& given) {
-  app::BenchOptions options = given;
-  if (options.experts == 0) {
-    options.experts = app::BenchOptions::kDispatchExperts;
-  }
+int run_gpu_dispatch_bench(const app::BenchOptions& options) {
   // Ranks may share a GPU: no two streams on one queue, nothing loaded while kernels wait.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   expect_usable(Device::cuda(0));
-  expect_le(options.topk, options.experts, "--topk");
+  expect_le(options.topk, options.dispatch_experts(), "--topk");
   if (std::find(options.dtypes.begin(), options.dtypes.end(), "fp8") != options.dtypes.end()) {
     expect_multiple_of(options.hidden, int64_t{128}, "--hidden with --dtype fp8");
   }

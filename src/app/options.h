@@ -62,7 +62,6 @@ struct BenchOptions {
   static inline const std::vector<int64_t> kGpuLayerTokens = {128, 4096};
   static inline const std::vector<int64_t> kHighThroughputTokens = {4096};
   static inline const std::vector<int64_t> kLowLatencyTokens = {1, 128};
-  static constexpr int64_t kDispatchExperts = 256;
 
   std::string stage;    // quant, router, experts, dispatch or layer
   std::string problem;  // empty: all of the stage
@@ -81,7 +80,7 @@ struct BenchOptions {
   // dispatch and layer
   std::string group = "threads";  // on GPUs
   std::vector<int> sms = {0};     // on GPUs; 0: the default
-  int64_t experts = 0;            // on GPUs; 0: of dispatch kDispatchExperts, of layer the model's
+  int64_t experts = 0;            // on GPUs; 0: of dispatch 256, of layer the model's
   // layer on GPUs
   std::vector<int> microbatches = {1};
   std::vector<int> combine_parts = {0};  // 0: as computed
@@ -94,6 +93,7 @@ struct BenchOptions {
   std::vector<std::string> sums = {"selections", "ranks"};
   int64_t hidden = 7168;
   int64_t topk = 8;
+  int64_t dispatch_experts() const { return experts > 0 ? experts : 256; }
 
   std::string json;
 };
