@@ -31,12 +31,8 @@ int64_t CudaHandle::most_rows() const {
     return capacity;
   }
   int64_t most = 0;
-  for (int to = 0; to < num_ranks; ++to) {
-    int64_t sum = 0;
-    for (int from = 0; from < num_ranks; ++from) {
-      sum += copies_between(counts, num_ranks, from, to);
-    }
-    most = std::max(most, sum);
+  for (int r = 0; r < num_ranks; ++r) {
+    most = std::max(most, copies_to(counts, num_ranks, r));
   }
   return most;
 }

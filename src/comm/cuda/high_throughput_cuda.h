@@ -31,6 +31,15 @@ inline int64_t copies_between(std::span<const uint32_t> counts,
   return counts[static_cast<size_t>(int64_t{source} * num_ranks + destination)];
 }
 
+// All that a rank gets.
+inline int64_t copies_to(std::span<const uint32_t> counts, int num_ranks, int destination) {
+  int64_t rows = 0;
+  for (int source = 0; source < num_ranks; ++source) {
+    rows += copies_between(counts, num_ranks, source, destination);
+  }
+  return rows;
+}
+
 struct CudaHandle final : DispatchHandle {
   int rank = 0;
   int num_ranks = 1;

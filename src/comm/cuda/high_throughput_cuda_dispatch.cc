@@ -24,11 +24,7 @@ int64_t block_bytes(std::span<const uint32_t> counts,
                     int num_ranks,
                     int rank,
                     const RowLayout& layout) {
-  int64_t rows = 0;
-  for (int s = 0; s < num_ranks; ++s) {
-    rows += copies_between(counts, num_ranks, s, rank);
-  }
-  return layout.block_bytes(rows);
+  return layout.block_bytes(copies_to(counts, num_ranks, rank));
 }
 
 }  // namespace
@@ -342,9 +338,7 @@ DispatchOutput CudaHighThroughput::receive(const Transfer& transfer) const {
   handle.counts = transfer.counts;
   handle.rows = transfer.capacity;
   if (handle.counts_on_host) {
-    for (int s = 0; s < group.size(); ++s) {
-      handle.rows += copies_between(handle.counts, group.size(), s, group.rank());
-    }
+    handle.rows += copies_to(handle.counts, group.size(), group.rank());
   }
   const int64_t rows = handle.rows;
   DispatchOutput output;
