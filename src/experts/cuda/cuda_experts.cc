@@ -119,8 +119,7 @@ class CudaExperts final : public ExpertsBase {
     const RowOperand x = load_input(input, rows, buffers, stream);
     const RowOperand hidden = compute_hidden(x, rows, adapters, buffers, input.max_sms, stream);
     if (is_batched()) {
-      run_gemm2(hidden, rows, adapters, as_rows(output), buffers, {0, desc_.hidden}, input.max_sms,
-                stream);
+      run_gemm2(hidden, rows, adapters, as_rows(output), buffers, {}, input.max_sms, stream);
     } else {
       finish_parts(input, hidden, rows, adapters, buffers, output, stream);
     }
@@ -247,6 +246,10 @@ class CudaExperts final : public ExpertsBase {
     return {{x, &w1_, rows, {}}, desc_.activation, a2_.active() ? &a2_.spec() : nullptr, hidden};
   }
 
+  RowGroups take_groups(Scratch& scratch) const {
+    return RowGroups::sorted(scratch.take<int32_t>(desc_.num_local_experts + 1),
+                             desc_.num_local_experts);
+  }
   // Of many rows that are aligned as those in scratch are.
   bool can_fuse_activation() const {
     if (desc_.in_dtype != DType::kBF16 || desc_.num_adapters > 0) {
@@ -261,8 +264,7 @@ class CudaExperts final : public ExpertsBase {
       x.values = nowhere.take({1, desc_.hidden}, desc_.in_dtype);
     }
     const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
-    const RowGroups rows = RowGroups::sorted(nowhere.take<int32_t>(desc_.num_local_experts + 1),
-                                             desc_.num_local_experts);
+    const RowGroups rows = take_groups(nowhere);
     ActivatedGemm fused = activated_gemm(x, rows, take_hidden(nowhere, 1, act));
     fused.gemm.decoded = nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16);
     return can_run_activated_gemm(fused);
@@ -274,8 +276,7 @@ class CudaExperts final : public ExpertsBase {
     }
     Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
     const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
-    const RowGroups rows = RowGroups::sorted(nowhere.take<int32_t>(desc_.num_local_experts + 1),
-                                             desc_.num_local_experts);
+    const RowGroups rows = take_groups(nowhere);
     ExpertGemm gemm{take_hidden(nowhere, 1, act), &w2_, rows,
                     nowhere.take({1, desc_.hidden}, desc_.in_dtype)};
     gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
@@ -384,14 +385,13 @@ class CudaExperts final : public ExpertsBase {
                  const Stream& stream) const {
     const LoraWeights& lora = weights_.lora;
     run_gemm(x, w1_, {lora.w1_a, lora.w1_b, lora_halves()}, rows, adapters, buffers.gemm1,
-             buffers.w1_decoded, buffers, max_sms, stream);
+             buffers.w1_decoded, buffers, {}, max_sms, stream);
   }
-  struct Columns {
-    int64_t begin;
-    int64_t end;
+  struct Columns {  // see GroupedGemm
+    int64_t first = 0;
+    int64_t num = 0;
   };
-  // False: not these columns alone, where rows or weights are not aligned; nothing is done.
-  bool run_gemm2(const RowOperand& hidden,
+  void run_gemm2(const RowOperand& hidden,
                  const RowGroups& rows,
                  const RowAdapters& adapters,
                  const Tensor& out,
@@ -400,21 +400,8 @@ class CudaExperts final : public ExpertsBase {
                  int max_sms,
                  const Stream& stream) const {
     const LoraWeights& lora = weights_.lora;
-    if (columns.end - columns.begin < desc_.hidden) {
-      ExpertGemm gemm{hidden, &w2_, rows, out, buffers.next_item, max_sms, buffers.w2_decoded};
-      gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
-      gemm.first_column = columns.begin;
-      gemm.num_columns = columns.end - columns.begin;
-      assert(adapters.ids == nullptr);  // see can_give_parts
-      if (!can_take_columns(gemm)) {
-        return false;
-      }
-      run_expert_gemm(gemm, stream);
-      return true;
-    }
     run_gemm(hidden, w2_, {lora.w2_a, lora.w2_b, 1}, rows, adapters, out, buffers.w2_decoded,
-             buffers, max_sms, stream);
-    return true;
+             buffers, columns, max_sms, stream);
   }
 
   // GEMM2 and the sums of a token's rows, for one part of the columns after the other.
@@ -434,18 +421,12 @@ class CudaExperts final : public ExpertsBase {
     sum.weights = input.apply_router_weight_on_input ? Tensor{} : input.topk_weights;
     sum.sums_in_type = sums_in_dtype(desc_.topk);
     sum.topk = desc_.topk;
-    bool is_whole = false;
     for (int part = 0; part < parts.count; ++part) {
-      const Columns columns{part * width, (part + 1) * width};
-      const int max_sms = part == 0 ? input.max_sms : parts.max_sms;
-      if (!is_whole &&
-          !run_gemm2(hidden, rows, adapters, buffers.gemm2, buffers, columns, max_sms, stream)) {
-        run_gemm2(hidden, rows, adapters, buffers.gemm2, buffers, {0, desc_.hidden}, max_sms,
-                  stream);
-        is_whole = true;
-      }
+      const Columns columns = parts.count > 1 ? Columns{part * width, width} : Columns{};
+      run_gemm2(hidden, rows, adapters, buffers.gemm2, buffers, columns,
+                part == 0 ? input.max_sms : parts.max_sms, stream);
       sum.output = by_part[part];
-      sum.first_column = columns.begin;
+      sum.first_column = columns.first;
       cuda_weighted_sum(sum, stream);
       if (parts.count > 1) {
         parts.made(part);
@@ -467,13 +448,14 @@ class CudaExperts final : public ExpertsBase {
                 const Tensor& out,
                 const Tensor& decoded,
                 const Buffers& buffers,
+                const Columns& columns,
                 int max_sms,
                 const Stream& stream) const {
     const auto multiply = [&](const Tensor& to) {
       const bool keeps_f32 = desc_.in_dtype == DType::kF32;
-      run_expert_gemm(
-          {a, &w, rows, to, buffers.next_item, max_sms, decoded, keeps_f32, buffers.expected},
-          stream);
+      run_expert_gemm({a, &w, rows, to, buffers.next_item, max_sms, decoded, keeps_f32,
+                       buffers.expected, columns.first, columns.num},
+                      stream);
     };
     if (adapters.ids == nullptr || !adapter.b) {
       multiply(out);

@@ -48,7 +48,8 @@ struct ExpertGemm {
   // bits of a sum.
   bool keeps_f32 = false;
   int64_t expected_rows = 0;  // of all groups together; 0: as many as there is room for
-  int64_t first_column = 0;   // see GroupedGemm; can_take_columns()
+  // See GroupedGemm; unless can_take_columns(), all are computed.
+  int64_t first_column = 0;
   int64_t num_columns = 0;
 };
 
