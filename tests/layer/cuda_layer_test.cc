@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kExperts = 10;
 constexpr int64_t kTopk = 3;
 constexpr int64_t kHidden = 256;
-constexpr int64_t kIntermediate = 96;
+constexpr int64_t kIntermediate = 128;
 constexpr int64_t kMaxTokens = 8;  // per rank and call of a batched backend
 constexpr double kRowTolerance = 1e-2;
 
