@@ -7,98 +7,10 @@
 #pragma once
 
 #include "core/cuda/mma.cuh"
+#include "experts/cuda/sm90_plan.cuh"
 #include "experts/cuda/sm90_shared.cuh"
 
 namespace moebius::cuda::sm90 {
-
-// The items of a cluster, in turn: every num_clusters-th, or, with args.next_item, whichever is
-// next when one is done.  There the thread of rank 0 that fills boxes draws them and tells
-// everybody by way of slots.
-template <typename Config, bool kWholeWarp>
-class Items {
- public:
-  __device__ __forceinline__ Items(const Args& args, Shared<Config>& shared)
-      : args_(args), shared_(shared), item_(static_cast<int>(blockIdx.x) / kClusterSize) {}
-
-  __device__ __forceinline__ bool exists() const {
-    return item_ < shared_.first_items[args_.num_groups];
-  }
-
-  struct Item {
-    Work work;
-    bool shares_b;
-    int boxes;  // of rows
-  };
-  __device__ __forceinline__ Item item(int rank) const {
-    const int group = group_of(shared_.first_items, args_.num_groups, item_);
-    const int columns = args_.end_column - args_.first_column;
-    const Tile tile = GroupTiles(shared_.group_rows[group], columns)
-                          .tile(item_ - shared_.first_items[group], rank);
-    return {{group, shared_.group_begin[group] + tile.row, tile.num_rows,
-             args_.first_column + tile.column, tile.is_small ? 1 : 0},
-            tile.shares_b,
-            (tile.num_rows + kBoxRowsA - 1) / kBoxRowsA};
-  }
-
-  // By who draws: early in an item, and late in it.
-  __device__ __forceinline__ void draw() {
-    if (args_.next_item != nullptr) {
-      drawn_ = num_clusters() + atomicAdd(args_.next_item, 1);
-    }
-  }
-  __device__ __forceinline__ void tell() const {
-    if (args_.next_item == nullptr) {
-      return;
-    }
-    ptx::mbarrier_wait_parity(&shared_.item_empty[slot_], parity_ ^ 1);
-    for (uint32_t rank = 0; rank < kClusterSize; ++rank) {
-      ptx::st_async(&shared_.items[slot_], drawn_, &shared_.item_full[slot_], rank);
-    }
-  }
-
-  // At its end, by everybody.
-  __device__ __forceinline__ void advance() {
-    if (args_.next_item == nullptr) {
-      item_ += num_clusters();
-      return;
-    }
-    if constexpr (!kWholeWarp) {
-      ptx::mbarrier_arrive_expect_tx(&shared_.item_full[slot_], sizeof(int));
-    }
-    ptx::mbarrier_wait_parity(&shared_.item_full[slot_], parity_);
-    item_ = shared_.items[slot_];
-    if constexpr (kWholeWarp) {
-      __syncwarp();
-    }
-    if (!kWholeWarp || threadIdx.x % kWarp == 0) {
-      ptx::mbarrier_arrive_cluster(&shared_.item_empty[slot_], 0);
-    }
-    if (++slot_ == kItemSlots) {
-      slot_ = 0;
-      parity_ ^= 1;
-    }
-  }
-
-  // By who draws, once nothing is left: the last cluster leaves the counters as it found them.
-  __device__ __forceinline__ void finish() const {
-    if (args_.next_item != nullptr && atomicAdd(args_.next_item + 1, 1) == num_clusters() - 1) {
-      args_.next_item[0] = 0;
-      args_.next_item[1] = 0;
-    }
-  }
-
- private:
-  static __device__ __forceinline__ int num_clusters() {
-    return static_cast<int>(gridDim.x) / kClusterSize;
-  }
-
-  const Args& args_;
-  Shared<Config>& shared_;
-  int item_;
-  int drawn_ = 0;
-  int slot_ = 0;
-  uint32_t parity_ = 0;
-};
 
 // One of a tile's boxes of kBoxRowsB columns, in the order of sm90_launch.h; past the last column
 // there are zeros.
@@ -119,16 +31,12 @@ struct BoxOfB {
 
 // The boxes of one block of K.
 template <typename Config>
-__device__ __forceinline__ void load_stage(const Args& args,
-                                           const Ring<Config>& ring,
-                                           const Work& work,
-                                           bool shares_b,
-                                           int rank,
-                                           int boxes,
-                                           int k) {
+__device__ __forceinline__ void load_stage(
+    const Args& args, const Ring<Config>& ring, const Plan& plan, int rank, int k) {
   constexpr uint16_t kBoth = (1 << kClusterSize) - 1;
-  const auto box_of_b = [&](int box) { return BoxOfB<Config>(args, work, box, k); };
-  if (shares_b) {
+  const auto& [work, shares_b, boxes] = plan;
+  const auto box_of_b = [&](int box) { return BoxOfB<Config>(args, plan.work, box, k); };
+  if (shares_b != 0) {
     if (boxes == kTileRows / kBoxRowsA) {
       ptx::tensor_load(ring.a(), &args.a_tiles, k, work.row, ring.full());
     } else {
@@ -156,31 +64,22 @@ __device__ __forceinline__ void fill_boxes(const Args& args,
                                            Ring<Config> ring) {
   const int rank = static_cast<int>(ptx::cluster_rank());
   const int blocks = num_blocks<Config>(args);
-  // Late enough to balance, early enough that nobody waits.
-  const int tell_at = max(blocks - Config::kStages, 0);
-  Items<Config, false> items(args, shared);
-  while (items.exists()) {
-    const auto [work, shares_b, boxes] = items.item(rank);
-    if (rank == 0) {
-      items.draw();
+  Plans<Config> plans(shared);
+  while (true) {
+    const Plan plan = plans.next();
+    if (plan.work.num_rows == 0) {
+      break;
     }
     for (int block = 0; block < blocks; ++block) {
-      if (rank == 0 && block == tell_at) {
-        items.tell();
-      }
       ring.await_empty();
       if (block == 0) {
-        shared.work[ring.stage] = work;
+        shared.work[ring.stage] = plan.work;
       }
       ptx::mbarrier_arrive_expect_tx(&shared.full[ring.stage],
-                                     static_cast<uint32_t>(boxes * kBoxBytesA + kBytesB));
-      load_stage(args, ring, work, shares_b, rank, boxes, block * Config::kBlockElements);
+                                     static_cast<uint32_t>(plan.boxes * kBoxBytesA + kBytesB));
+      load_stage(args, ring, plan, rank, block * Config::kBlockElements);
       ring.advance();
     }
-    items.advance();
-  }
-  if (rank == 0) {
-    items.finish();
   }
   ring.await_empty();
   shared.work[ring.stage].num_rows = 0;
@@ -194,13 +93,15 @@ __device__ __forceinline__ void fill_scales(const Args& args,
                                             Ring<Config> ring) {
   static_assert(kBoxRowsA == kWarp);
   constexpr int kBoxes = kTileRows / kBoxRowsA;
-  const int rank = static_cast<int>(ptx::cluster_rank());
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int blocks = num_blocks<Config>(args);
   const int64_t last_column_block = (args.n + kScaleBlock - 1) / kScaleBlock - 1;
-  Items<Config, true> items(args, shared);
-  while (items.exists()) {
-    const auto [work, shares_b, boxes] = items.item(rank);
+  Plans<Config> plans(shared);
+  while (true) {
+    const auto [work, shares_b, boxes] = plans.next();
+    if (work.num_rows == 0) {
+      break;
+    }
     const float* of_rows[kBoxes];
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
@@ -226,7 +127,6 @@ __device__ __forceinline__ void fill_scales(const Args& args,
       ptx::mbarrier_arrive_after_copies(&shared.full[ring.stage]);
       ring.advance();
     }
-    items.advance();
   }
   ring.await_empty();
   ptx::mbarrier_arrive(&shared.full[ring.stage]);
@@ -240,15 +140,17 @@ __device__ __forceinline__ void fill_column_scales(const Args& args,
   static_assert(offsetof(Shared<Config>, column_scale) % 16 == 0, "copied 16 bytes at a time");
   constexpr int kVector = 4;
   static_assert(kBoxRowsB == kWarp * kVector);
-  const int rank = static_cast<int>(ptx::cluster_rank());
   const int column = static_cast<int>(threadIdx.x) % kWarp * kVector;  // of a box
   const int parts = scale_parts<Config>(args);
   const int num_steps = num_blocks<Config>(args) * parts;
   const int step_elements = Config::kBlockElements / parts;
   const int64_t groups = (args.k + args.scale_block - 1) / args.scale_block;
-  Items<Config, true> items(args, shared);
-  while (items.exists()) {
-    const Work work = items.item(rank).work;
+  Plans<Config> plans(shared);
+  while (true) {
+    const Work work = plans.next().work;
+    if (work.num_rows == 0) {
+      break;
+    }
     const float* from = args.b_scale + work.group * groups * args.n + column;
     int left = args.scale_block;  // of K, with these scales
     for (int step = 0; step < num_steps; ++step) {
@@ -272,7 +174,6 @@ __device__ __forceinline__ void fill_column_scales(const Args& args,
         ring.advance();
       }
     }
-    items.advance();
   }
   ring.await_empty();
   ptx::mbarrier_arrive(&shared.full[ring.stage]);

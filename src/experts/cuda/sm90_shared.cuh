@@ -27,7 +27,6 @@ inline constexpr int kConsumers = 2;  // warpgroups
 inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
 inline constexpr int kClusterSize = 2;
-inline constexpr int kItemSlots = 2;
 
 template <Operands kOperands, typename OutType, bool kActivated = false>
 struct Config {
@@ -44,7 +43,8 @@ struct Config {
   static constexpr int kConsumerRegisters = 224;
   static constexpr int kProducerRegisters = 56;
   static constexpr int kBlockElements = kIsFp8 || kIsInt8 ? kBlockBytes : kBlockBytes / 2;
-  static constexpr int kFillingWarps = kStagesHaveScales ? 2 : 1;  // of a CTA
+  // Of a CTA: one for boxes, a warp for scales.
+  static constexpr int kFillingThreads = kStagesHaveScales ? 1 + kWarp : 1;
 };
 
 // Scales of scaled bf16 along K in a stage.
@@ -63,6 +63,13 @@ struct Work {
   int is_small;
 };
 
+// What those that fill stages have to do for it.
+struct Plan {
+  Work work;
+  int shares_b;  // see Tile
+  int boxes;     // of rows
+};
+
 // Shared memory: stages (1024-byte aligned), barriers, groups.
 template <typename Config>
 struct Shared {
@@ -74,9 +81,12 @@ struct Shared {
   Work work[Config::kStages];       // of the tile whose first block a stage has
   uint64_t full[Config::kStages];   // of the bytes of a stage, and of its scales
   uint64_t empty[Config::kStages];  // of the consumer warps of both CTAs
-  uint64_t item_full[kItemSlots];
-  uint64_t item_empty[kItemSlots];  // in rank 0: of all that fill stages
-  int items[kItemSlots];
+  uint64_t plan_full;
+  uint64_t plan_empty;  // of the threads that fill stages
+  uint64_t item_full;   // in rank 1
+  uint64_t item_empty;  // in rank 0: of rank 1
+  Plan plan;            // of the next tile
+  int item;             // in rank 1
   int first_items[kMaxGroups + 1];
   int group_begin[kMaxGroups];
   int group_rows[kMaxGroups];
