@@ -54,6 +54,7 @@ const std::vector<app::Column> kColumns = {
     {"finalize_us", "finalize", Unit::kMicros},
     {"shared_us", "shared", Unit::kMicros},
     {"hidden_share", "hidden", Unit::kPercent},
+    {"busiest_rank", "busiest", Unit::kDecimals},
 };
 
 // The layer on the host, and what the float64 oracle makes of a few tokens.
@@ -222,6 +223,7 @@ class LayerRun {
     }
     Overlap travel;  // of all ranks
     int64_t rows = 0;
+    int64_t most_rows = 0;  // of a rank
     int64_t touched = 0;
     for (const std::unique_ptr<Rank>& rank : ranks_) {
       for (size_t s = 0; s < stages.size(); ++s) {
@@ -231,6 +233,7 @@ class LayerRun {
       travel.hidden += rank->travel.hidden;
       const app::LoadSummary load = app::summarize_load(rank->layer->local_expert_load());
       rows += load.rows;
+      most_rows = std::max(most_rows, load.rows);
       touched += (rank->layer->config().num_local_experts - load.idle) * whole_.cost.expert_bytes +
                  whole_.cost.shared_bytes + whole_.cost.router_bytes;
     }
@@ -241,6 +244,8 @@ class LayerRun {
                                 touched, static_cast<double>(touched) / seconds * 1e-9};
     values.insert(values.end(), stages.begin(), stages.end());
     values.emplace_back(travel.hidden_share());
+    values.emplace_back(static_cast<double>(most_rows * static_cast<int64_t>(ranks_.size())) /
+                        static_cast<double>(rows));
     return values;
   }
 

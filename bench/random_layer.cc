@@ -25,7 +25,6 @@ using checkpoint::QuantizedWeight;
 using checkpoint::ValueTable;
 
 constexpr float kBiasSigma = 0.1f;
-constexpr float kCorrectionSigma = 0.05f;
 
 // Standard deviations that the largest code stands for.
 constexpr float kRange = 4.0f;
@@ -88,8 +87,9 @@ struct RandomLayers::State {
       out.router.bias = normal("router bias", {num_experts}, kBiasSigma);
     }
     if (config.has_correction_bias) {
-      out.router.correction_bias =
-          normal("correction bias", {num_experts}, kCorrectionSigma, DType::kF32);
+      // A trained one evens out the experts' loads, as those of a random gate are without: by one
+      // drawn at random some experts would get five times the mean.
+      out.router.correction_bias = Tensor::zeros({num_experts}, DType::kF32);
     }
     out.apply_router_weight_on_input = config.apply_router_weight_on_input;
     out.activation = config.activation;
@@ -128,13 +128,11 @@ struct RandomLayers::State {
                        checkpoint::tensor_seed(seed, name), stream);
   }
 
-  Tensor normal(const std::string& name, const Shape& shape, float deviation, DType as) {
-    Tensor out = Tensor::empty(shape, as);
-    fill(out, name, [&] { return ValueTable::normal(as, [=](float x) { return x * deviation; }); });
-    return out;
-  }
   Tensor normal(const std::string& name, const Shape& shape, float deviation) {
-    return normal(name, shape, deviation, dtype());
+    Tensor out = Tensor::empty(shape, dtype());
+    fill(out, name,
+         [&] { return ValueTable::normal(dtype(), [=](float x) { return x * deviation; }); });
+    return out;
   }
 
   ExpertWeights experts(const std::string& name, int64_t num, int64_t intermediate) {
