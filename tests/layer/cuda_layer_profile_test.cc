@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Profiles of layers on GPUs: stages and intervals have the times that they took.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "moebius/profile.h"
+#include "tests/comm/gpu_ranks.h"
+#include "tests/layer/cuda_rank_layer.h"
+#include "tests/layer/tensors.h"
+
+namespace moebius::testing {
+namespace {
+
+class CudaLayerProfile : public GpuTest {};
+
+TEST_F(CudaLayerProfile, StagesHaveTimes) {
+  RankLayer rank({.name = "standard"}, {}, Place{Device::cuda(0)}, nullptr);
+  const Tensor hidden = rank.place.take(random_tensor({64, kHidden}, DType::kBF16, 1));
+  const Tensor output = Tensor::empty(hidden.shape(), DType::kBF16, hidden.device());
+  Profile profile;
+  CallContext context = rank.context();
+  rank.layer->forward(hidden, output, context);
+  context.profile = &profile;
+  rank.layer->forward(hidden, output, context);
+  std::vector<std::string> names;
+  for (const Profile::Stage& stage : profile.stages()) {
+    names.push_back(stage.name);
+    EXPECT_GT(stage.total.count(), 0) << stage.name;
+    EXPECT_LT(stage.total, std::chrono::milliseconds(50)) << stage.name;
+  }
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"router", "shared", "prepare", "experts", "finalize"}));
+}
+
+class CudaLayerProfileRanks : public GpuRanksTest {};
+
+// Of a part it ends when it has come, not when the last one has.
+TEST_P(CudaLayerProfileRanks, FlightsOfPartsFollowEachOther) {
+  const LayerKind kind{
+      .name = "parts", .backend = All2AllBackend::kHighThroughput, .combine_parts = 2};
+  run([&](Group& group) {
+    RankLayer layer(kind, group);
+    const Tensor hidden = random_tensor({130, kHidden}, DType::kBF16, 9);
+    layer.forward(hidden);
+    const Tensor in = layer.place.take(hidden);
+    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
+    Profile profile(Profile::Keep::kIntervals);
+    CallContext context = layer.context();
+    context.profile = &profile;
+    layer.layer->forward(in, out, context);
+    layer.place.stream.synchronize();
+    std::vector<Profile::Interval> flights;
+    for (const Profile::Interval& interval : profile.intervals()) {
+      if (interval.track == Profile::Track::kInFlight && interval.name == "combine") {
+        flights.push_back(interval);
+      }
+    }
+    ASSERT_EQ(flights.size(), 2u);
+    EXPECT_LE(flights[0].end, flights[1].begin);
+    group.barrier("end");
+  });
+}
+
+TEST_P(CudaLayerProfileRanks, IntervalsOfMicrobatchesLieWithinTheCall) {
+  using Track = Profile::Track;
+  const LayerKind kind{
+      .name = "high throughput", .backend = All2AllBackend::kHighThroughput, .microbatches = 2};
+  run([&](Group& group) {
+    RankLayer layer(kind, group);
+    const Tensor hidden = random_tensor({13, kHidden}, DType::kBF16, 9);
+    const Tensor expected = layer.forward(hidden);
+    layer.forward(hidden);
+    const Tensor in = layer.place.take(hidden);
+    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
+    Profile profile(Profile::Keep::kIntervals);
+    CallContext context = layer.context();
+    context.profile = &profile;
+    layer.place.stream.synchronize();
+    group.barrier("profiled call");
+    const auto begin = Profile::Clock::now();
+    layer.layer->forward(in, out, context);
+    layer.place.stream.synchronize();
+    const auto end = Profile::Clock::now();
+    expect_same_bits(layer.place.bring(out), expected);
+    std::map<Track, int> tracks;
+    std::map<std::string, int> flights;
+    // Places of a GPU's events on the host's clock are as exact as that of the one they follow.
+    constexpr std::chrono::milliseconds kExact{1};
+    for (const Profile::Interval& interval : profile.intervals()) {
+      ++tracks[interval.track];
+      flights[interval.name] += interval.track == Track::kInFlight;
+      EXPECT_LE(interval.begin, interval.end) << interval.name;
+      EXPECT_GE(interval.begin, begin - kExact) << interval.name;
+      EXPECT_LE(interval.end, end + kExact) << interval.name;
+    }
+    for (const Track track : {Track::kHost, Track::kCompute, Track::kTransfers, Track::kShared}) {
+      EXPECT_GT(tracks[track], 0) << static_cast<int>(track);
+    }
+    EXPECT_EQ(flights["dispatch"], 2);
+    EXPECT_EQ(flights["combine"], 2);
+    group.barrier("end");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         CudaLayerProfileRanks,
+                         ::testing::ValuesIn(gpu_ranks()),
+                         gpu_ranks_name);
+
+}  // namespace
+}  // namespace moebius::testing

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A small layer of a rank on a GPU, and what it is on one rank of the CPU.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "moebius/group.h"
+#include "moebius/moe_layer.h"
+#include "moebius/parallel_config.h"
+#include "tests/conformance/place.h"
+
+namespace moebius::testing {
+
+inline constexpr int64_t kExperts = 10;
+inline constexpr int64_t kTopk = 3;
+inline constexpr int64_t kHidden = 256;
+// A K whose GEMM2 can be cut in columns.
+inline constexpr int64_t kIntermediate = 128;
+
+struct LayerKind {
+  const char* name;
+  All2AllBackend backend = All2AllBackend::kNone;
+  int tp = 1;
+  ActivationFormat format = ActivationFormat::kStandard;
+  bool is_monolithic = false;
+  int64_t chunk_tokens = 0;
+  int microbatches = 1;
+  int comm_sms = 0;
+  std::optional<int64_t> capacity = std::nullopt;
+  int combine_parts = 0;
+};
+inline constexpr LayerKind kCounted{.name = "counted", .backend = All2AllBackend::kHighThroughput};
+// A capacity for all tokens.
+inline constexpr LayerKind kUncounted{
+    .name = "uncounted", .backend = All2AllBackend::kHighThroughput, .capacity = 0};
+
+// A rank's share, with shared experts behind a gate.
+MoeLayerWeights weights_of(const ParallelConfig& parallel);
+
+struct Expected {
+  Tensor output;
+  Tensor load;
+};
+Expected on_one_cpu(const Tensor& hidden);
+
+// Row by row within the tolerance of a layer.
+void expect_rows(const Tensor& actual, const Tensor& expected);
+
+// A rank's layer with what its calls need.
+struct RankLayer {
+  RankLayer(const LayerKind& kind, const ParallelConfig& parallel, const Place& at, Group* group)
+      : place(at) {
+    MoeLayerOptions options;
+    options.format = kind.format;
+    options.monolithic = kind.is_monolithic;
+    options.chunk_tokens = kind.chunk_tokens;
+    options.microbatches = kind.microbatches;
+    options.min_microbatch_tokens = 0;
+    options.comm_sms = kind.comm_sms;
+    options.capacity = kind.capacity;
+    options.combine_parts = kind.combine_parts;
+    layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
+  }
+  // Of ranks that have tokens and experts of their own.
+  RankLayer(const LayerKind& kind, Group& group)
+      : RankLayer(kind,
+                  ParallelConfig::make(1, 0, group.size(), group.rank(), true, kind.backend),
+                  Place(group.device()),
+                  &group) {}
+
+  CallContext context() { return {place.stream, &workspaces, 0, nullptr}; }
+  Tensor forward(const Tensor& hidden, DType output_dtype = DType::kBF16) {
+    const Tensor output = Tensor::empty(hidden.shape(), output_dtype, place.device());
+    layer->forward(place.take(hidden), output, context());
+    const Tensor here = place.bring(output);
+    layer->check();
+    return here;
+  }
+
+  Place place;
+  WorkspacePool workspaces;
+  std::unique_ptr<MoeLayer> layer;
+};
+
+}  // namespace moebius::testing
