@@ -53,9 +53,6 @@ __device__ __forceinline__ float column_scale(const Args& p, int group, int n) {
   return factor;
 }
 
-__device__ __forceinline__ __nv_bfloat162 pair_of(uint32_t bits) {
-  return as_pair<__nv_bfloat162>(bits);
-}
 __device__ __forceinline__ __nv_bfloat162 both(float value) {
   return __float2bfloat162_rn(value);
 }
@@ -80,11 +77,12 @@ __device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point,
       // 128 + c has c in its lowest bits.
       const uint32_t two = low >> (8 * i);
       const uint32_t bits = (two & 0xfu) | (two << 12 & 0xf0000u) | 0x43004300u;
-      words[i] = bits_of(__hsub2(pair_of(bits), both(128.0f + zero_point)));
+      words[i] = bits_of(__hsub2(as_pair<__nv_bfloat162>(bits), both(128.0f + zero_point)));
     } else if constexpr (kCode == Code::kE2M1) {
       const uint32_t two = low >> (8 * i);
       const uint32_t signs = (two << 12 & 0x8000u) | (two << 24 & 0x80000000u);
-      words[i] = bits_of(__hmul2(pair_of(e2m1_magnitudes(low, i) | signs), both(scale)));
+      words[i] =
+          bits_of(__hmul2(as_pair<__nv_bfloat162>(e2m1_magnitudes(low, i) | signs), both(scale)));
     } else if constexpr (kCode == Code::kI8) {
       // 2^23 + c has c in its lowest byte.
       const auto number = [&](int j) {

@@ -16,14 +16,11 @@ namespace moebius::cuda::few_rows {
 
 using quant::Code;
 
-__device__ __forceinline__ __nv_bfloat162 pair_of(uint32_t bits) {
-  return as_pair<__nv_bfloat162>(bits);
-}
 __device__ __forceinline__ uint32_t difference(uint32_t a, uint32_t b) {
-  return bits_of(__hsub2(pair_of(a), pair_of(b)));
+  return bits_of(__hsub2(as_pair<__nv_bfloat162>(a), as_pair<__nv_bfloat162>(b)));
 }
 __device__ __forceinline__ uint32_t product(uint32_t a, uint32_t b) {
-  return bits_of(__hmul2(pair_of(a), pair_of(b)));
+  return bits_of(__hmul2(as_pair<__nv_bfloat162>(a), as_pair<__nv_bfloat162>(b)));
 }
 __device__ __forceinline__ uint32_t both_halves(float v) {
   return narrow_pair(BFloat16{}, v, v);
