@@ -98,7 +98,7 @@ if [[ -n "$sanitizer" ]]; then
   under=("$tool" --tool "$sanitizer" --error-exitcode 9 --print-limit 20)
   # What needs no second rank and no second kernel beside the first, and is not large.
   small='*/cuda:*/cuda_*:*/peer_R1_on1:*OnGpu*:CudaTest.*:StageGraph.*:CudaExperts.*:CudaRows.*'
-  small+=':CudaLayer.*:Sm90GroupedGemmTest.OneTile*:Sm90GroupedGemmTest.Batched*'
+  small+=':CudaLayer.*:CudaLayerGraph.*:Sm90GroupedGemmTest.OneTile*:Sm90GroupedGemmTest.Batched*'
   large='*WhileAKernelRuns:*SideBySide:*TooLarge*:*OutOfMemory*:*TenThousand*:*WideRows*:*HiddenSizes*'
   large+=':*WidthsOf*:*StagesHaveTimes:*AnyWayOf*:*TopkFrom*:*QuantizesAndDequantizes*:*UpTo8192*:*GivesUp*'
   set -- --gtest_filter="$small-$large"
