@@ -87,8 +87,8 @@ struct RandomLayers::State {
       out.router.bias = normal("router bias", {num_experts}, kBiasSigma);
     }
     if (config.has_correction_bias) {
-      // A trained one evens out the experts' loads, as those of a random gate are without: by one
-      // drawn at random some experts would get five times the mean.
+      // A trained one evens out the experts' loads, and a random gate's are even without.  One
+      // drawn at random would give some experts five times the mean.
       out.router.correction_bias = Tensor::zeros({num_experts}, DType::kF32);
     }
     out.apply_router_weight_on_input = config.apply_router_weight_on_input;

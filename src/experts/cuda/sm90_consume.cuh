@@ -78,8 +78,8 @@ struct Fp8Stage {
 // Of f8e4m3, 128 of K at a time: the tensor core keeps fewer bits than f32 does, so its sums are
 // scaled and added up here.  Two halves of the columns, one after the other, for want of registers;
 // meanwhile the other warpgroup has the tensor core.  Why the next stage is looked at while the
-// tensor core works: what is left between two products then takes less time than the products of
-// the other.
+// tensor core works: less is left to do between two products, which is more than the other
+// warpgroup's products cover.
 template <typename Config>
 __device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
                                              int blocks,

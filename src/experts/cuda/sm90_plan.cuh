@@ -29,7 +29,7 @@ class Items {
                           .tile(item_ - shared_.first_items[group], rank_);
     return {{group, shared_.group_begin[group] + tile.row, tile.num_rows,
              args_.first_column + tile.column, tile.is_small ? 1 : 0},
-            tile.shares_b ? 1 : 0,
+            tile.shares_b,
             (tile.num_rows + kBoxRowsA - 1) / kBoxRowsA};
   }
 

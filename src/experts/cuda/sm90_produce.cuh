@@ -34,13 +34,13 @@ template <typename Config>
 __device__ __forceinline__ void load_stage(
     const Args& args, const Ring<Config>& ring, const Plan& plan, int rank, int k) {
   constexpr uint16_t kBoth = (1 << kClusterSize) - 1;
-  const auto& [work, shares_b, boxes] = plan;
-  const auto box_of_b = [&](int box) { return BoxOfB<Config>(args, plan.work, box, k); };
-  if (shares_b != 0) {
-    if (boxes == kTileRows / kBoxRowsA) {
+  const Work& work = plan.work;
+  const auto box_of_b = [&](int box) { return BoxOfB<Config>(args, work, box, k); };
+  if (plan.shares_b) {
+    if (plan.boxes == kTileRows / kBoxRowsA) {
       ptx::tensor_load(ring.a(), &args.a_tiles, k, work.row, ring.full());
     } else {
-      for (int box = 0; box < boxes; ++box) {
+      for (int box = 0; box < plan.boxes; ++box) {
         ptx::tensor_load(ring.a() + box * kBoxBytesA, &args.a, k, work.row + box * kBoxRowsA,
                          ring.full());
       }
@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_stage(
     ptx::tensor_load_multicast(ring.b() + rank * kBoxBytesB, &args.b, box_of_b(rank).at,
                                ring.full(), kBoth);
   } else {
-    for (int box = rank; box < boxes; box += kClusterSize) {
+    for (int box = rank; box < plan.boxes; box += kClusterSize) {
       ptx::tensor_load_multicast(ring.a() + box * kBoxBytesA, &args.a, k,
                                  work.row + box * kBoxRowsA, ring.full(), kBoth);
     }

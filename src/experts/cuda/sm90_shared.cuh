@@ -63,11 +63,11 @@ struct Work {
   int is_small;
 };
 
-// What those that fill stages have to do for it.
+// What those that fill stages have to do for a consumer's work.
 struct Plan {
   Work work;
-  int shares_b;  // see Tile
-  int boxes;     // of rows
+  bool shares_b;  // see Tile
+  int boxes;      // of rows
 };
 
 // Shared memory: stages (1024-byte aligned), barriers, groups.
