@@ -40,7 +40,7 @@ endfunction()
 # moebius_add_test(<name> SOURCES <files>... [CUDA_SOURCES <files>...] LABELS <labels>... [LIBS <libraries>...]
 #                  [STAGES <stages>...] [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
 # A GoogleTest executable <build>/tests/<name>; its cases are registered as <name>:<Suite>.<Case>.
-# LABELS: cpu, gpu, multi_gpu, slow, sanitize, fuzz, tsan, waits. STAGES: see moebius_add_program. TIMEOUT
+# LABELS: cpu, gpu, slow, browser, sanitize, fuzz, tsan, waits. STAGES: see moebius_add_program. TIMEOUT
 # holds for one case. PROCESSORS is how many processors a case keeps busy; rank threads mostly wait for each
 # other, so those of a case count as one. NO_MAIN: the sources have their own main(). CUDA_SOURCES: *.cu and
 # what calls the CUDA runtime; a test that has any is there only in a build with CUDA.
@@ -75,7 +75,7 @@ function(moebius_add_test name)
   else()
     target_link_libraries(${name} PRIVATE GTest::gtest_main)
   endif()
-  if(gpu IN_LIST arg_LABELS OR multi_gpu IN_LIST arg_LABELS)
+  if(gpu IN_LIST arg_LABELS)
     add_dependencies(moebius_gpu_tests ${name})
     set_property(GLOBAL APPEND PROPERTY MOEBIUS_GPU_TESTS ${name})
   endif()

@@ -39,8 +39,8 @@ std::unique_ptr<PrepareFinalize> make_high_throughput(
 
 // Batched format, at most options.max_tokens per rank and call.  Rows are cast to fp8 in flight
 // when the scheme is fp8 with groups of 128; other schemes quantize what has arrived, expert by
-// expert. Weights are applied in combine, so the experts must delegate.  Refuses deferred
-// quantization and fp8 with a scale per token.
+// expert. Weights are applied in combine, so the experts must delegate.  Refuses to defer the fp8
+// cast, hidden sizes that are no multiple of 128 with it, and fp8 with a scale per token.
 std::unique_ptr<PrepareFinalize> make_low_latency(Group& group,
                                                   ExpertPlacement placement,
                                                   const LowLatencyOptions& options);

@@ -10,14 +10,13 @@
 // are ordered by (source rank, source token): this is a contract, every group and backend gives the
 // same rows.  When ranks span nodes, one copy per (token, node) crosses to the rank of that node
 // with this rank's local index (modulo its size), which fans it out; combine reduces inside the
-// node first. Thread-safety: one thread at a time per object.  All calls but layout() are
-// collective.
+// node first. Thread-safety: one thread at a time per object.  Dispatch and combine, along
+// a handle too, are collective; the other calls are local.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 

@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <source_location>
 #include <string_view>
 
 #include "moebius/error.h"

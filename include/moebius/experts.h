@@ -21,12 +21,10 @@
 // different outputs and workspaces.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "moebius/quant_config.h"
@@ -148,7 +146,7 @@ struct ExpertsInput {
   ColumnParts parts;  // where the implementation gives_parts(), else one
 };
 
-// Buffers for one apply(); dimensions as the seed's workspace_shapes.  `workspace13` holds either
+// Buffers for one apply(); dimensions as of vLLM's workspace_shapes.  `workspace13` holds either
 // GEMM's output, `workspace2` the activation's (possibly widened to f32: [.., 2 * I] 16-bit
 // elements); {0}: the implementation needs none.  First dimensions count rows, so chunks fit.
 struct ExpertsWorkspace {

@@ -50,7 +50,7 @@ struct Topology {
   static Topology make(int rank, int size, int ranks_per_node);
 };
 
-// Bytes this rank has sent, own rank excluded; `inter_node` is the part that crossed nodes.
+// Bytes this rank has sent, own rank excluded, within its node and to others.
 struct Traffic {
   int64_t intra_node_bytes = 0;
   int64_t inter_node_bytes = 0;

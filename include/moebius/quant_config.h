@@ -86,7 +86,7 @@ class QuantConfig {
   QuantConfig() = default;
 
   // The general builder.  `block` = {rows, cols} quantizes weights by block and activations by
-  // {1, cols}-groups (the seed's config reports {rows, cols} for both; `block_shape()` does too).
+  // {1, cols}-groups (vLLM's config reports {rows, cols} for both; `block_shape()` does too).
   // Throws InvalidArgument: block together with per_act_token or per_out_channel; int4 activations.
   static QuantConfig make(std::optional<QuantFormat> activation,
                           bool per_act_token,
@@ -104,7 +104,7 @@ class QuantConfig {
   static QuantConfig int8_w8a8(QuantTensors tensors, bool per_act_token = false);
   static QuantConfig int8_w8a16(QuantTensors tensors,
                                 std::optional<GroupShape> block = std::nullopt);
-  // block = {0, g} as the seed writes it, or {1, g}.
+  // block = {0, g} as vLLM writes it, or {1, g}.
   static QuantConfig int4_w4a16(QuantTensors tensors,
                                 std::optional<GroupShape> block = std::nullopt);
   static QuantConfig mxfp4_w4a16(QuantTensors tensors);
@@ -126,7 +126,7 @@ class QuantConfig {
   bool per_out_channel() const { return w1.shape && w1.shape->is_per_token(); }
   bool is_per_tensor() const { return a1.shape && a1.shape->is_per_tensor(); }
   // a1's group unless per tensor or per token; so int4_w4a16 with {0, g} reports {0, g} although
-  // its activations are not quantized, as the seed does.
+  // its activations are not quantized, as vLLM does.
   std::optional<GroupShape> block_shape() const;
   bool is_block_quantized() const { return block_shape().has_value(); }
 
@@ -141,7 +141,7 @@ class QuantConfig {
   std::optional<std::string> ocp_mx_scheme() const;
 
   // Key of tuning tables: "fp8_w8a8", "int8_w8a16", "int4_w4a16"; else nullopt for OCP MX weights,
-  // and "float32" where in_dtype is f32 (int8_w8a8 and nvfp4 too, as in the seed's); else nullopt.
+  // and "float32" where in_dtype is f32 (int8_w8a8 and nvfp4 too, as in vLLM's); else nullopt.
   std::optional<std::string> config_name(DType in_dtype) const;
   // Shape of a1's scales for M rows: block {M, ceil(H/cols)}, per token {M, 1}, per tensor {1, 1};
   // nullopt when a1 is not quantized.

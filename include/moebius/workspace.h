@@ -18,7 +18,7 @@ namespace moebius {
 
 // What is alive at the same time has slots of its own.
 enum class WorkspaceSlot : uint8_t {
-  kLayer,          // MoeLayer: converted input, logits, ids, weights, routed and shared output
+  kLayer,          // MoeLayer: converted input, logits, ids, weights, outputs and their sum
   kLoraIds,        // kernel: ids of tokens for which the caller gave none
   kWeightedInput,  // prepare: rows times router weight
   kPrepare,        // prepare: rows handed to the experts, their scales and counts
@@ -26,8 +26,8 @@ enum class WorkspaceSlot : uint8_t {
   kWorkspace13,    // experts: output of either GEMM
   kWorkspace2,     // experts: output of the activation
   kScratch,        // experts: anything else
-  kFusedOutput,    // experts: output of all chunks
-  kFinalize,       // finalize: rows weighted and reduced, before they travel
+  kFusedOutput,    // experts: output of all chunks, or in parts
+  kFinalize,       // finalize: rows weighted and reduced, before they travel, or weights of 1
   kShared,         // shared experts: all of theirs
 };
 inline constexpr int kNumWorkspaceSlots = 11;

@@ -3,7 +3,8 @@
 //
 // The window of LowLatency, byte by byte: two banks, then signals.
 //
-//   bank b      for every source rank: a mailbox {count, 60 bytes of padding, max_tokens messages}
+//   bank b      for every source rank: a mailbox {count i64, 56 bytes of padding, max_tokens
+//               messages}
 //               then the returned rows of own tokens, [max_tokens, K, H] in in_dtype (a sum's place
 //               is that of the first slot on its rank); for sums per rank then the weights of every
 //               source, f32 [R, max_tokens, K]

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The host's side of LowLatency on a GPU: it gives out places, launches, and looks for faults.  It
-// never waits for the GPU in a call.
+// waits for the GPU only in the first dispatch after ranks were given up.
 #include "comm/cuda/low_latency.h"
 
 #include <fmt/format.h>

@@ -27,8 +27,8 @@ struct Tile {
   int row;        // first row, within the group
   int num_rows;   // 1 .. kTileRows
   int column;     // first of kTileColumns; N or more: nothing to store
-  bool shares_b;  // else shares_a: the pair reads the same rows
-  bool is_small;  // num_rows <= kSmallRows, and shares_a
+  bool shares_b;  // the pair reads the same columns, else the same rows
+  bool is_small;  // num_rows <= kSmallRows, and not shares_b
 };
 
 struct GroupTiles {

@@ -40,9 +40,9 @@ enum class TileCode : uint8_t {
   kI8,        // 2048 bytes, the tiles themselves, 64 values of k; C is i32
   kF8E4M3,    // 1024 bytes: per tile 8 x 64, the even bytes one tile row, the odd ones the next
   kI8AsBF16,  // 1024 bytes; per tile row the 16 even k, then the 16 odd ones
-  kInt4,      // 512 bytes, see kNibbles; value = code - zero point (8 when there is none)
-  kMxfp4,     // 512 bytes, see kNibbles; and 32 step scales e8m0, one per column
-  kNvfp4,     // 512 bytes, see kNibbles; and 64 step scales e4m3: 16 k of 32 columns, then 16 more
+  kInt4,      // 512 bytes, see Nibbles; value = code - zero point (8 when there is none)
+  kMxfp4,     // 512 bytes, see Nibbles; and 32 step scales e8m0, one per column
+  kNvfp4,     // 512 bytes, see Nibbles; and 64 step scales e4m3: 16 k of 32 columns, then 16 more
 };
 // kNvfp4 decodes to 2^-112 of its values: what is left when the bits of an f16 are moved to where
 // bf16 has them.  Rows that meet it hold 2^56 times theirs, so that no sum is subnormal, and column
