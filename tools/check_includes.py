@@ -33,15 +33,14 @@ PUBLIC_HEADERS = {
     "quant": "quant_config quantize scale_layout",
     "router": "router",
     "comm": "dispatch group low_latency",
-    "experts": "experts lora permute",
-    "layer": "all2all modular_kernel moe_config moe_layer parallel_config prepare_finalize"
+    "experts": "experts permute",
+    "layer": "all2all modular_kernel moe_layer parallel_config prepare_finalize"
     " shared_experts tolerance weight_and_reduce workspace",
     "checkpoint": "checkpoint safetensors",
 }
 STAGE_OF_HEADER = {
     f"moebius/{name}.h": stage for stage, names in PUBLIC_HEADERS.items() for name in names.split()
 }
-UMBRELLA = "moebius/moebius.h"  # includes all the others; for users, not for our own sources
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")
@@ -79,12 +78,12 @@ def refusal(stage, name):
 
 
 def check_public_header(path, name):
-    if name != UMBRELLA and name not in STAGE_OF_HEADER:
+    if name not in STAGE_OF_HEADER:
         yield 1, f"{name} belongs to no stage (see PUBLIC_HEADERS in tools/check_includes.py)"
         return
     for number, _, included in includes_of(path):
         if included.startswith("moebius/"):
-            reason = refusal("app" if name == UMBRELLA else STAGE_OF_HEADER[name], included)
+            reason = refusal(STAGE_OF_HEADER[name], included)
             if reason:
                 yield number, reason
         elif not STANDARD_HEADER.match(included):

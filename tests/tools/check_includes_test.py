@@ -32,7 +32,6 @@ class CheckIncludes(unittest.TestCase):
     def test_right_arrows_pass(self):
         code, output = run_checker({
             "include/moebius/error.h": "#include <string>\n",
-            "include/moebius/moebius.h": '#include "moebius/error.h"\n#include "moebius/router.h"\n',
             "include/moebius/router.h": '#include "moebius/error.h"\n',
             "src/core/parallel.h": "#include <thread>\n",
             "src/quant/quantize.cc": '#include "core/parallel.h"\n#include <fmt/format.h>\n',
@@ -67,10 +66,6 @@ class CheckIncludes(unittest.TestCase):
         self.expect_refused({"include/moebius/misc.h": ""}, "moebius/misc.h belongs to no stage")
         self.expect_refused({"src/core/a.cc": '#include "moebius/misc.h"\n'},
                             "moebius/misc.h belongs to no stage")
-
-    def test_umbrella_is_for_users_only(self):
-        self.expect_refused({"src/app/main.cc": '#include "moebius/moebius.h"\n'},
-                            "moebius/moebius.h belongs to no stage")
 
     def test_unknown_folder_and_relative_include_are_refused(self):
         self.expect_refused({"src/utils/a.cc": ""}, "src/utils is not a stage")
