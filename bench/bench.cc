@@ -18,8 +18,9 @@ int bench(const BenchOptions& options) {
   expect_writable("--json", options.json);
   const bool on_gpus = options.device == "cuda";
   if (options.ranks > 0 && options.stage != "dispatch" && !(options.stage == "layer" && on_gpus)) {
-    throw InvalidArgument(fmt::format("--ranks {}: bench {} has no ranks, only bench dispatch",
-                                      options.ranks, options.stage));
+    throw InvalidArgument(
+        fmt::format("--ranks {}: bench {} has no ranks, only bench dispatch, and layer on GPUs",
+                    options.ranks, options.stage));
   }
   if (on_gpus && (options.stage == "quant" || options.stage == "router")) {
     throw InvalidArgument(fmt::format(

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "app/statistics.h"
 #include "bench/gpu_bench.h"
@@ -13,6 +12,7 @@
 #include "bench/rank_team.h"
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "core/cuda/runtime.h"
 #include "moebius/error.h"
 
 namespace moebius::bench {
@@ -241,10 +241,6 @@ class GpuDispatchBench {
                               problem.format == RowFormat::kFp8 ? "fp8" : "bf16",
                               is_dispatch ? "" : suffix, in_graph ? "_graph" : "");
       c.impl = is_low_latency ? "low_latency" : "high_throughput";
-      if (!(options_.problem.empty() || options_.problem == c.problem) ||
-          !(options_.impl.empty() || options_.impl == c.impl)) {
-        continue;
-      }
       run.choose(i);
       c.num_calls = options_.iterations;
       c.call = [&] { run.call(); };
@@ -282,9 +278,7 @@ class GpuDispatchBench {
 }  // namespace
 
 int run_gpu_dispatch_bench(const app::BenchOptions& options) {
-  // Ranks may share a GPU: no two streams on one queue, nothing loaded while kernels wait.
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  cuda::prepare_for_shared_gpus();
   expect_usable(Device::cuda(0));
   expect_le(options.topk, options.dispatch_experts(), "--topk");
   if (std::find(options.dtypes.begin(), options.dtypes.end(), "fp8") != options.dtypes.end()) {
