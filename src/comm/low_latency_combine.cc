@@ -7,7 +7,6 @@
 //
 // With sums per rank the weights go to the experts' ranks first, signal "weights", and a row goes
 // back per token, to the place of its first slot here; the receive half sums those.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>

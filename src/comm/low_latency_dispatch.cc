@@ -5,7 +5,6 @@
 // experts, into this rank's private mailbox there; then the signal "rows".  Receive half: when the
 // rows of all live ranks are there, they are fanned out to the experts' rows; then the signal
 // "unpacked".
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <cstring>
 
 #include "core/parallel.h"
 #include "experts/cpu/kernels.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <vector>
 
 #include "comm/shared_gpu.h"
 #include "core/cuda/runtime.h"

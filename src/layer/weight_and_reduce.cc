@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/weight_and_reduce.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 

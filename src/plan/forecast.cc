@@ -3,7 +3,6 @@
 #include "plan/forecast.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "comm/cuda/signals.h"
 #include "moebius/modular_kernel.h"

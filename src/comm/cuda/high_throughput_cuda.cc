@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/cuda/high_throughput_cuda.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 

@@ -7,8 +7,8 @@
 // Publishing rows: every thread that stored some has made its bulk stores complete
 // (ptx::bulk_wait<0>, not _read); then a block barrier, or a ticket (grid.cuh) for rows of several
 // blocks; then one thread calls publish, whose release takes all of them along. Consuming: await,
-// then a block barrier for the other threads.  Bulk copies of what was awaited
-// also need ptx::fence_proxy_async() after it, in the thread that issues them.
+// then a block barrier for the other threads.  No bulk copy reads what was awaited: that would take
+// a fence.proxy.async as well, in the thread that issues it.
 #pragma once
 
 #include "comm/cuda/signals.h"

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <functional>
 #include <thread>
 
 #include "comm/cpu_sets.h"

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/threads/shared_state.h"
 
-#include <fmt/format.h>
-
 namespace moebius::comm {
 
 SharedState::SharedState(int num_ranks) : ranks_(static_cast<size_t>(num_ranks)) {

@@ -189,11 +189,8 @@ __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Between ordinary accesses and bulk copies of the same memory, in the thread that made (or has
-// acquired) the former.
-__device__ __forceinline__ void fence_proxy_async() {
-  asm volatile("fence.proxy.async;" ::: "memory");
-}
+// Between ordinary accesses and bulk copies of the same shared memory, in the thread that made (or
+// has acquired) the former.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -7,7 +7,6 @@
 #include "experts/ref/ref_experts.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "core/parallel.h"

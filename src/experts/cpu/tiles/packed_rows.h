@@ -11,10 +11,6 @@
 
 namespace moebius::cpu {
 
-// Rows of 16: what a kernel reads of panels for `rows` rows.
-inline constexpr int64_t padded_rows(int64_t rows) {
-  return (rows + kTileRows - 1) / kTileRows * kTileRows;
-}
 inline constexpr int64_t num_panels(int64_t rows) {
   return (rows + kPanelRows - 1) / kPanelRows;
 }
@@ -23,9 +19,9 @@ inline constexpr int64_t panels_bytes(int64_t rows, int64_t steps) {
 }
 
 // rows[i], i < m: k values of `from` -> panels of bf16 (f32 rounded, fp8 and int8 codes exact), or
-// of i8 where `from` is i8 and `integers` holds.  Padding, in k and up to padded_rows(m), is zero.
-// `factor` multiplies f32 values before they are rounded, and bf16 values.  `scratch`: k bf16
-// values.
+// of i8 where `from` is i8 and `integers` holds.  Padding, in k and up to whole tiles of kTileRows
+// rows, is zero. `factor` multiplies f32 values before they are rounded, and bf16 values.
+// `scratch`: k bf16 values.
 void pack_rows(DType from,
                bool integers,
                const std::byte* const* rows,
