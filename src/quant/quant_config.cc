@@ -13,20 +13,20 @@ namespace moebius {
 namespace {
 
 struct FormatInfo {
-  QuantFormat format;
   std::string_view name;
+  QuantFormat format;
   DType storage;
 };
 
 constexpr FormatInfo kFormats[] = {
-    {QuantFormat::kFp8, "fp8", DType::kF8E4M3},
-    {QuantFormat::kInt8, "int8", DType::kI8},
-    {QuantFormat::kInt4, "int4", DType::kU4},
-    {QuantFormat::kMxfp4, "mxfp4", DType::kF4E2M1},
-    {QuantFormat::kMxfp6E3M2, "mxfp6_e3m2", DType::kF6E3M2},
-    {QuantFormat::kMxfp6E2M3, "mxfp6_e2m3", DType::kF6E2M3},
-    {QuantFormat::kMxfp8, "mxfp8", DType::kF8E4M3},
-    {QuantFormat::kNvfp4, "nvfp4", DType::kF4E2M1},
+    {"fp8", QuantFormat::kFp8, DType::kF8E4M3},
+    {"int8", QuantFormat::kInt8, DType::kI8},
+    {"int4", QuantFormat::kInt4, DType::kU4},
+    {"mxfp4", QuantFormat::kMxfp4, DType::kF4E2M1},
+    {"mxfp6_e3m2", QuantFormat::kMxfp6E3M2, DType::kF6E3M2},
+    {"mxfp6_e2m3", QuantFormat::kMxfp6E2M3, DType::kF6E2M3},
+    {"mxfp8", QuantFormat::kMxfp8, DType::kF8E4M3},
+    {"nvfp4", QuantFormat::kNvfp4, DType::kF4E2M1},
 };
 
 const FormatInfo& info(QuantFormat format) {
