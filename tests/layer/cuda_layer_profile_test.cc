@@ -21,13 +21,10 @@ class CudaLayerProfile : public GpuTest {};
 
 TEST_F(CudaLayerProfile, StagesHaveTimes) {
   RankLayer rank({.name = "standard"}, {}, Place{Device::cuda(0)}, nullptr);
-  const Tensor hidden = rank.place.take(random_tensor({64, kHidden}, DType::kBF16, 1));
-  const Tensor output = Tensor::empty(hidden.shape(), DType::kBF16, hidden.device());
+  const Tensor hidden = random_tensor({64, kHidden}, DType::kBF16, 1);
+  rank.forward(hidden);
   Profile profile;
-  CallContext context = rank.context();
-  rank.layer->forward(hidden, output, context);
-  context.profile = &profile;
-  rank.layer->forward(hidden, output, context);
+  rank.forward(hidden, DType::kBF16, &profile);
   std::vector<std::string> names;
   for (const Profile::Stage& stage : profile.stages()) {
     names.push_back(stage.name);
@@ -48,13 +45,8 @@ TEST_P(CudaLayerProfileRanks, FlightsOfPartsFollowEachOther) {
     RankLayer layer(kind, group);
     const Tensor hidden = random_tensor({130, kHidden}, DType::kBF16, 9);
     layer.forward(hidden);
-    const Tensor in = layer.place.take(hidden);
-    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
     Profile profile(Profile::Keep::kIntervals);
-    CallContext context = layer.context();
-    context.profile = &profile;
-    layer.layer->forward(in, out, context);
-    layer.place.stream.synchronize();
+    layer.forward(hidden, DType::kBF16, &profile);
     std::vector<Profile::Interval> flights;
     for (const Profile::Interval& interval : profile.intervals()) {
       if (interval.track == Profile::Track::kInFlight && interval.name == "combine") {
@@ -76,18 +68,12 @@ TEST_P(CudaLayerProfileRanks, IntervalsOfMicrobatchesLieWithinTheCall) {
     const Tensor hidden = random_tensor({13, kHidden}, DType::kBF16, 9);
     const Tensor expected = layer.forward(hidden);
     layer.forward(hidden);
-    const Tensor in = layer.place.take(hidden);
-    const Tensor out = Tensor::empty(in.shape(), DType::kBF16, in.device());
     Profile profile(Profile::Keep::kIntervals);
-    CallContext context = layer.context();
-    context.profile = &profile;
-    layer.place.stream.synchronize();
     group.barrier("profiled call");
     const auto begin = Profile::Clock::now();
-    layer.layer->forward(in, out, context);
-    layer.place.stream.synchronize();
+    const Tensor profiled = layer.forward(hidden, DType::kBF16, &profile);
     const auto end = Profile::Clock::now();
-    expect_same_bits(layer.place.bring(out), expected);
+    expect_same_bits(profiled, expected);
     std::map<Track, int> tracks;
     std::map<std::string, int> flights;
     // Places of a GPU's events on the host's clock are as exact as that of the one they follow.

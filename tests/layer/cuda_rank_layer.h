@@ -10,6 +10,7 @@
 #include "moebius/group.h"
 #include "moebius/moe_layer.h"
 #include "moebius/parallel_config.h"
+#include "moebius/profile.h"
 #include "tests/conformance/place.h"
 
 namespace moebius::testing {
@@ -71,10 +72,14 @@ struct RankLayer {
                   Place(group.device()),
                   &group) {}
 
-  CallContext context() { return {place.stream, &workspaces, 0, nullptr}; }
-  Tensor forward(const Tensor& hidden, DType output_dtype = DType::kBF16) {
+  CallContext context(Profile* profile = nullptr) {
+    return {place.stream, &workspaces, 0, profile};
+  }
+  Tensor forward(const Tensor& hidden,
+                 DType output_dtype = DType::kBF16,
+                 Profile* profile = nullptr) {
     const Tensor output = Tensor::empty(hidden.shape(), output_dtype, place.device());
-    layer->forward(place.take(hidden), output, context());
+    layer->forward(place.take(hidden), output, context(profile));
     const Tensor here = place.bring(output);
     layer->check();
     return here;
