@@ -476,7 +476,7 @@ void ModularKernel::State::route(const KernelInput& input,
 void ModularKernel::State::record_load(const PrepareResult& prepared, const Part& part) {
   const Tensor own = loads[part.index];
   if (prepared.expert_num_tokens) {
-    copy(prepared.expert_num_tokens, own, part.context.stream);
+    copy_counts(prepared.expert_num_tokens, own, part.context.stream);
   } else {
     count_expert_tokens(prepared.topk_ids, map_of(part.input), own, part.context.stream);
   }

@@ -155,6 +155,14 @@ void fill(const Tensor& tensor, int32_t value, const Stream& stream) {
   std::fill_n(tensor.data<int32_t>(), tensor.numel(), value);
 }
 
+void copy_counts(const Tensor& from, const Tensor& to, const Stream& stream) {
+  assert(from.shape() == to.shape() && from.dtype() == DType::kI32);
+  if (to.device().is_cuda()) {
+    return cuda_copy_counts(from, to, stream);
+  }
+  std::copy_n(from.data<int32_t>(), from.numel(), to.data<int32_t>());
+}
+
 void add_counts(const Tensor& counts, const Tensor& totals, const Stream& stream) {
   if (totals.device().is_cuda()) {
     return cuda_add_counts(counts, totals, stream);

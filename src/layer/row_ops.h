@@ -43,6 +43,8 @@ void scale_rows(const Tensor& x, const Tensor& weights, const Tensor& out, const
 // Every element = value; of i32, of f32.
 void fill(const Tensor& tensor, int32_t value, const Stream& stream);
 void fill(const Tensor& tensor, float value, const Stream& stream);
+// to i32 [n] = from.
+void copy_counts(const Tensor& from, const Tensor& to, const Stream& stream);
 // totals i64 [n] += counts i32 [n].
 void add_counts(const Tensor& counts, const Tensor& totals, const Stream& stream);
 // out[t] *= sigmoid(gate . x[t]), in double until the factor is rounded; x, out [T, H], gate [1,

@@ -8,6 +8,7 @@
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/host_memory.h"
+#include "core/cuda/words.h"
 #include "moebius/deadline.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
@@ -72,6 +73,27 @@ void expect_same_bytes(const Tensor& actual, const Tensor& expected) {
   ASSERT_TRUE(actual.device().is_cpu());
   ASSERT_EQ(actual.nbytes(), expected.nbytes());
   EXPECT_EQ(std::memcmp(actual.raw(), expected.raw(), static_cast<size_t>(expected.nbytes())), 0);
+}
+
+TEST_F(CudaTest, WordsAreFilledAndCopiedAndNoOthers) {
+  const Stream stream = Stream::cuda(0);
+  for (const int64_t num_words : {0, 1, 255, 300'000}) {
+    const int64_t bytes = 4 * (num_words + 2);  // with one before and one after
+    const Tensor from = pattern(bytes);
+    const Tensor before = pattern(bytes + 1).slice(1, bytes + 1);
+    const Tensor source = to_device(from, Device::cuda(0), stream);
+    const Tensor copied = to_device(before.clone(), Device::cuda(0), stream);
+    const Tensor filled = to_device(before.clone(), Device::cuda(0), stream);
+    cuda::copy_words(copied.bytes() + 4, source.bytes() + 4, num_words, stream.native_handle(), 0);
+    cuda::fill_words(filled.bytes() + 4, num_words, 0x01020304u, stream.native_handle(), 0);
+    Tensor expected = before.clone();
+    std::memcpy(expected.bytes() + 4, from.bytes() + 4, static_cast<size_t>(4 * num_words));
+    expect_same_bytes(to_device(copied, Device::cpu(), stream), expected);
+    for (int64_t i = 4; i < 4 * (num_words + 1); ++i) {
+      expected.data<uint8_t>()[i] = static_cast<uint8_t>(4 - i % 4);
+    }
+    expect_same_bytes(to_device(filled, Device::cpu(), stream), expected);
+  }
 }
 
 TEST_F(CudaTest, DeviceIsDescribed) {

@@ -15,7 +15,7 @@
 #include <limits>
 #include <utility>
 
-#include "core/cuda/runtime.h"
+#include "core/cuda/words.h"
 #include "core/token_sums.h"
 #include "experts/cuda/activation.h"
 #include "experts/cuda/activation_codes.h"
@@ -111,8 +111,8 @@ class CudaExperts final : public ExpertsBase {
     }
     Scratch block(scratch.bytes(), device_);
     const Buffers buffers(*this, num_rows, block, input.expected_rows);
-    fill_zero(buffers.next_item.raw(), buffers.next_item.nbytes(), stream.native_handle(),
-              device_.index);
+    fill_words(buffers.next_item.raw(), buffers.next_item.numel(), 0, stream.native_handle(),
+               device_.index);
     const RowGroups rows = load_order(input, buffers, stream);
     const RowAdapters adapters = row_adapters(input, buffers);
 

@@ -24,6 +24,9 @@ void cuda_clear_rows_after(const Tensor& rows, const Tensor&, const Stream&) {
 void cuda_fill(const Tensor& tensor, uint32_t, const Stream&) {
   expect_usable(tensor.device());
 }
+void cuda_copy_counts(const Tensor& from, const Tensor&, const Stream&) {
+  expect_usable(from.device());
+}
 void cuda_map_ids(const Tensor& ids, const Tensor&, const Tensor&, const Stream&) {
   expect_usable(ids.device());
 }

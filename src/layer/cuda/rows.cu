@@ -8,6 +8,7 @@
 #include "core/cuda/check.h"
 #include "core/cuda/floats.cuh"
 #include "core/cuda/runtime.h"
+#include "core/cuda/words.h"
 #include "layer/cuda/rows.h"
 #include "layer/row_ops.h"
 
@@ -142,12 +143,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) fill_kernel(uint32_t* to, int64_t n, uint32_t bits) {
-  for (int64_t i = thread_index(); i < n; i += num_threads()) {
-    to[i] = bits;
-  }
-}
-
 __global__ void __launch_bounds__(kThreads) map_ids_kernel(
     const int32_t* ids, int64_t n, const int32_t* map, int64_t num_experts, int32_t* local) {
   for (int64_t i = thread_index(); i < n; i += num_threads()) {
@@ -253,13 +248,11 @@ void cuda_clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Str
 }
 
 void cuda_fill(const Tensor& tensor, uint32_t bits, const Stream& on) {
-  if (tensor.numel() == 0) {
-    return;
-  }
-  const cuda::DeviceGuard guard(on.device().index);
-  fill_kernel<<<blocks_for(tensor.numel()), kThreads, 0, cuda::as_stream(on.native_handle())>>>(
-      static_cast<uint32_t*>(tensor.raw()), tensor.numel(), bits);
-  cuda::check_launch("fill_kernel");
+  cuda::fill_words(tensor.raw(), tensor.numel(), bits, on.native_handle(), on.device().index);
+}
+
+void cuda_copy_counts(const Tensor& from, const Tensor& to, const Stream& on) {
+  cuda::copy_words(to.raw(), from.raw(), from.numel(), on.native_handle(), on.device().index);
 }
 
 void cuda_map_ids(const Tensor& ids,
