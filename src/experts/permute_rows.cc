@@ -93,7 +93,7 @@ void permute_rows(const Tensor& x,
   expect_on(out, x.device(), "out");
   expect_stream(stream, x.device());
   if (x.device().is_cuda()) {
-    cuda_permute_rows(x, permutation.row_of_slot, out, stream);
+    cuda_permute_rows({x, permutation.row_of_slot, out}, stream);
     return;
   }
   const int32_t num_rows =

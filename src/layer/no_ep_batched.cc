@@ -164,11 +164,13 @@ class NoEpBatched final : public PrepareFinalize {
                       .row_of_slot = row_of_slot},
                      context.stream);
     cuda_count_rows(row_of_slot, max_num_tokens_, result.expert_num_tokens, context.stream);
-    cuda_permute_rows(weighted_input(input, context), row_of_slot,
-                      result.x.view({num_rows, result.x.dim(2)}), context.stream);
+    cuda_permute_rows(
+        {weighted_input(input, context), row_of_slot, result.x.view({num_rows, result.x.dim(2)})},
+        context.stream);
     if (result.lora_ids) {
-      cuda_permute_rows(input.lora_ids.view({input.lora_ids.dim(0), 1}), row_of_slot,
-                        result.lora_ids.view({num_rows, 1}), context.stream);
+      cuda_permute_rows({input.lora_ids.view({input.lora_ids.dim(0), 1}), row_of_slot,
+                         result.lora_ids.view({num_rows, 1})},
+                        context.stream);
     }
   }
 

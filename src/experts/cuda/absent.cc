@@ -13,8 +13,8 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream&) {
   expect_usable(args.ids.device());
 }
 
-void cuda_permute_rows(const Tensor& x, const Tensor&, const Tensor&, const Stream&) {
-  expect_usable(x.device());
+void cuda_permute_rows(const CudaPermuteArgs& args, const Stream&) {
+  expect_usable(args.x.device());
 }
 
 void cuda_weighted_sum(const CudaSumArgs& args, const Stream&) {

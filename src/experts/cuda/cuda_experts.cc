@@ -334,13 +334,13 @@ class CudaExperts final : public ExpertsBase {
     if (is_batched()) {
       return x;
     }
-    const RowOperand from = x;
-    x.values = buffers.gathered.values;
-    cuda_permute_rows(from.values, buffers.row_of_slot, x.values, stream);
+    CudaPermuteArgs gather{x.values, buffers.row_of_slot, buffers.gathered.values};
     if (x.scales == RowScales::kPerRow) {
-      x.scale = buffers.gathered.scale;
-      cuda_permute_rows(from.scale, buffers.row_of_slot, x.scale, stream);
+      gather.scale = x.scale;
+      gather.out_scale = x.scale = buffers.gathered.scale;
     }
+    x.values = gather.out;
+    cuda_permute_rows(gather, stream);
     if (a1_.active() && !is_coded && !codes_first) {
       a1_.encode(x.values, rows, buffers.coded, stream);
       x = buffers.coded;

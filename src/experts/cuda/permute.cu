@@ -5,6 +5,7 @@
 // Up to kChunk slots: one CTA and one launch.  More: a CTA per chunk counts its slots per bucket;
 // in a second launch each adds up all counts for its first rows, and places its chunk.
 #include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -241,24 +242,31 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__
   }
 }
 
-// A CTA per token reads its row once and writes it to up to K places.
+// Rows of an operand and where they go, in words.
 template <typename Word>
-__global__ void permute_rows_kernel(const Word* x,
-                                    const int32_t* row_of_slot,
-                                    int topk,
-                                    int64_t row_words,
-                                    int64_t max_rows,
-                                    Word* out) {
+struct Rows {
+  const Word* x;
+  Word* out;
+  int64_t num_words;  // of a row
+
+  Rows(const Tensor& from, const Tensor& to)
+      : x(from ? static_cast<const Word*>(from.raw()) : nullptr),
+        out(from ? static_cast<Word*>(to.raw()) : nullptr),
+        num_words(from ? row_bytes(from.dtype(), from.dim(1)) / static_cast<int64_t>(sizeof(Word))
+                       : 0) {}
+};
+
+template <typename Word>
+__device__ void permute_row(
+    const Rows<Word>& rows, int64_t token, const int32_t* row_of_slot, int topk, int64_t max_rows) {
   constexpr int kHeld = 4;
-  const int64_t token = blockIdx.x;
-  x += token * row_words;
-  row_of_slot += token * topk;
+  const Word* x = rows.x + token * rows.num_words;
   const int64_t step = blockDim.x;
-  for (int64_t begin = threadIdx.x; begin < row_words; begin += kHeld * step) {
+  for (int64_t begin = threadIdx.x; begin < rows.num_words; begin += kHeld * step) {
     Word words[kHeld];
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      if (begin + i * step < row_words) {
+      if (begin + i * step < rows.num_words) {
         words[i] = x[begin + i * step];
       }
     }
@@ -269,27 +277,50 @@ __global__ void permute_rows_kernel(const Word* x,
       }
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
-        if (begin + i * step < row_words) {
-          out[row * row_words + begin + i * step] = words[i];
+        if (begin + i * step < rows.num_words) {
+          rows.out[row * rows.num_words + begin + i * step] = words[i];
         }
       }
     }
   }
 }
 
+// A CTA per token reads its row, and its scales, once and writes them to up to K places.
 template <typename Word>
-void launch_permute(const Tensor& x,
-                    const Tensor& row_of_slot,
-                    const Tensor& out,
-                    int64_t bytes,
-                    cudaStream_t stream) {
-  const auto words = bytes / static_cast<int64_t>(sizeof(Word));
-  const int64_t threads = std::clamp<int64_t>((words + kWarp - 1) / kWarp * kWarp, kWarp, kThreads);
-  permute_rows_kernel<Word>
-      <<<static_cast<unsigned>(x.dim(0)), static_cast<unsigned>(threads), 0, stream>>>(
-          static_cast<const Word*>(x.raw()), row_of_slot.data<int32_t>(),
-          static_cast<int>(row_of_slot.dim(1)), words, out.dim(0), static_cast<Word*>(out.raw()));
+__global__ void permute_rows_kernel(const __grid_constant__ Rows<Word> rows,
+                                    const __grid_constant__ Rows<Word> scales,
+                                    const int32_t* row_of_slot,
+                                    int topk,
+                                    int64_t max_rows) {
+  const int64_t token = blockIdx.x;
+  row_of_slot += token * topk;
+  permute_row(rows, token, row_of_slot, topk, max_rows);
+  permute_row(scales, token, row_of_slot, topk, max_rows);
+}
+
+template <typename Word>
+void launch_permute(const CudaPermuteArgs& args, cudaStream_t stream) {
+  const Rows<Word> rows(args.x, args.out);
+  const int64_t threads =
+      std::clamp<int64_t>((rows.num_words + kWarp - 1) / kWarp * kWarp, kWarp, kThreads);
+  permute_rows_kernel<<<static_cast<unsigned>(args.x.dim(0)), static_cast<unsigned>(threads), 0,
+                        stream>>>(rows, Rows<Word>(args.scale, args.out_scale),
+                                  args.row_of_slot.data<int32_t>(),
+                                  static_cast<int>(args.row_of_slot.dim(1)), args.out.dim(0));
   cuda::check_launch("permute_rows_kernel");
+}
+
+// Bytes that rows of all of them can be moved by.
+int widest_word(std::initializer_list<Tensor> tensors) {
+  for (const int word : {16, 4}) {
+    if (std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& rows) {
+          return row_bytes(rows.dtype(), rows.dim(1)) % word == 0 &&
+                 cuda::is_aligned(rows.raw(), static_cast<size_t>(word));
+        })) {
+      return word;
+    }
+  }
+  return 1;
 }
 
 int32_t* data_or_null(const Tensor& tensor) {
@@ -334,24 +365,21 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream& on) {
   cuda::check_launch("place_kernel");
 }
 
-void cuda_permute_rows(const Tensor& x,
-                       const Tensor& row_of_slot,
-                       const Tensor& out,
-                       const Stream& on) {
-  const int64_t bytes = row_bytes(x.dtype(), x.dim(1));
-  if (x.dim(0) == 0 || bytes == 0) {
+void cuda_permute_rows(const CudaPermuteArgs& args, const Stream& on) {
+  if (args.x.dim(0) == 0 || args.x.dim(1) == 0) {
+    return;
+  }
+  const int word = widest_word({args.x, args.out});
+  if (args.scale && widest_word({args.scale, args.out_scale}) < word) {
+    cuda_permute_rows({args.x, args.row_of_slot, args.out}, on);
+    cuda_permute_rows({args.scale, args.row_of_slot, args.out_scale}, on);
     return;
   }
   const cuda::DeviceGuard guard(on.device().index);
-  const cudaStream_t stream = cuda::as_stream(on.native_handle());
-  const auto fits = [&](int64_t word) {
-    return bytes % word == 0 && cuda::is_aligned(x.raw(), static_cast<size_t>(word)) &&
-           cuda::is_aligned(out.raw(), static_cast<size_t>(word));
-  };
-  const auto launch = fits(16)  ? launch_permute<uint4>
-                      : fits(4) ? launch_permute<uint32_t>
-                                : launch_permute<uint8_t>;
-  launch(x, row_of_slot, out, bytes, stream);
+  const auto launch = word == 16  ? launch_permute<uint4>
+                      : word == 4 ? launch_permute<uint32_t>
+                                  : launch_permute<uint8_t>;
+  launch(args, cuda::as_stream(on.native_handle()));
 }
 
 }  // namespace moebius

@@ -28,10 +28,15 @@ struct CudaOrderArgs {
 // Throws Unsupported for more than 1024 local experts, and in a build without CUDA.
 void cuda_order_slots(const CudaOrderArgs& args, const Stream& stream);
 
-// out[row_of_slot[m, k]] = x[m].
-void cuda_permute_rows(const Tensor& x,
-                       const Tensor& row_of_slot,
-                       const Tensor& out,
-                       const Stream& stream);
+struct CudaPermuteArgs {
+  Tensor x;            // [M, H]
+  Tensor row_of_slot;  // i32 [M, K]
+  Tensor out;          // [N, H]: out[row_of_slot[m, k]] = x[m], where 0 <= row_of_slot[m, k] < N
+  // Likewise; optional.
+  Tensor scale = {};      // [M, G]
+  Tensor out_scale = {};  // [N, G]
+};
+
+void cuda_permute_rows(const CudaPermuteArgs& args, const Stream& stream);
 
 }  // namespace moebius
