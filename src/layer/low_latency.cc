@@ -26,6 +26,12 @@ LowLatencyCast cast_for(const QuantConfig& quant) {
   return spec->power_of_two_scale ? LowLatencyCast::kFp8Ue8m0 : LowLatencyCast::kFp8;
 }
 
+// Whether a call goes in halves.  On a GPU only micro-batches have something to do between them;
+// else one kernel takes less than two, and shared experts beside do not hold up the second.
+bool goes_in_halves(const CallContext& context) {
+  return context.stream.device().is_cpu() || context.transfers;
+}
+
 class LowLatencyPrepareFinalize final : public PrepareFinalize {
  public:
   LowLatencyPrepareFinalize(Group& group,
@@ -126,8 +132,12 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   using Dispatched = LowLatencyDispatchOutput;
   auto pending = std::make_shared<Pending<Dispatched>>(
       start_transfer<Dispatched>(context, [&](const Stream& stream) {
-        return in_flight<Dispatched>("dispatch", context, stream, [&] {
-          return transport_.dispatch_async(x, input.topk_ids, cast, stream, input.lora_ids);
+        return in_flight<Dispatched>("dispatch", context, stream, [&]() -> Pending<Dispatched> {
+          if (goes_in_halves(context)) {
+            return transport_.dispatch_async(x, input.topk_ids, cast, stream, input.lora_ids);
+          }
+          return {nullptr, [output = transport_.dispatch(x, input.topk_ids, cast, stream,
+                                                         input.lora_ids)] { return output; }};
         });
       }));
   Call call;
@@ -180,9 +190,14 @@ Pending<void> LowLatencyPrepareFinalize::finalize_async(const FinalizeInput& inp
          fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
   const Call call = std::exchange(found->second, {});
   return start_transfer<void>(context, [&](const Stream& stream) {
-    return in_flight<void>("combine", context, stream, [&] {
-      return transport_.combine_async(input.expert_output, call.topk_ids, call.topk_weights,
-                                      *call.handle, input.output, stream);
+    return in_flight<void>("combine", context, stream, [&]() -> Pending<void> {
+      if (goes_in_halves(context)) {
+        return transport_.combine_async(input.expert_output, call.topk_ids, call.topk_weights,
+                                        *call.handle, input.output, stream);
+      }
+      transport_.combine(input.expert_output, call.topk_ids, call.topk_weights, *call.handle,
+                         input.output, stream);
+      return {nullptr, [] {}};
     });
   });
 }
