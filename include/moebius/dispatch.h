@@ -159,6 +159,9 @@ class HighThroughput {
     // x and bias are columns [first_column, first_column + H) of an out_x that is wider, so that
     // some columns can be on their way while others are computed.  CUDA over several nodes: 0.
     int64_t first_column = 0;
+    // Shape and dtype of out_x; optional, added to the sum as it has been rounded, so that the bits
+    // are those of an addition afterwards.  CUDA, one node.
+    Tensor addend = {};
   };
   struct CombineOutput {
     Tensor x;  // [T, H]: sum over copies in order of rank, f32 accumulation, rounded once

@@ -58,6 +58,9 @@ Pending<HighThroughput::CombineOutput> HighThroughput::combine_async(const Combi
                                                                      const DispatchHandle& handle,
                                                                      const Stream& stream,
                                                                      const Tensor& out_x) {
+  if (input.addend && !state_->takes_addend()) {
+    throw Unsupported("the addend of a combine is for GPUs of one node");
+  }
   return state_->combine_async(input, handle, stream, out_x);
 }
 

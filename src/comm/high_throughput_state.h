@@ -32,6 +32,7 @@ struct HighThroughput::State {
                                                const DispatchHandle& handle,
                                                const Stream& stream,
                                                const Tensor& out_x) = 0;
+  virtual bool takes_addend() const { return false; }
   virtual TransportStatistics statistics() const = 0;
   virtual void check() {}
 

@@ -159,6 +159,9 @@ void check_problem(const DispatchProblem& p, const std::vector<RankInput>& input
     begin = end;
   }
   EXPECT_TRUE(same_bytes(wide, expected));
+  back.addend = in.x;
+  EXPECT_THROW(transport.combine(back, *first.handle, stream, wide), Unsupported);
+  back.addend = {};
   back.first_column = 1;
   EXPECT_THROW(transport.combine(back, *first.handle, stream, wide), InvalidArgument);
 }

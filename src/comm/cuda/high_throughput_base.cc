@@ -118,6 +118,11 @@ void CudaHighThroughputBase::expect_combine(const HighThroughput::CombineInput& 
   if (out_x) {
     expect_on(out_x, device_, "out_x");
   }
+  if (input.addend) {
+    expect_shape(input.addend, out_x ? out_x.shape() : shape, "addend");
+    expect_dtype(input.addend, x.dtype(), "addend");
+    expect_on(input.addend, device_, "addend");
+  }
   if (input.topk_weights) {
     expect_shape(input.topk_weights, {num_rows, topk}, "topk_weights");
     expect_dtype(input.topk_weights, DType::kF32, "topk_weights");

@@ -12,7 +12,7 @@
 //   flag    one: sets the flags that were handed over, as many as there are with one fence, which
 //           takes a microsecond that the others do not have; sums when all are set
 //   sum     takes the next token of this rank, awaits the flags of the chunks with its copies, and
-//           adds them in order of rank, then the biases; f32, rounded once
+//           adds them in order of rank, then the biases; f32, rounded once; then the addend
 // A rank's window may be written again once it says so with this call's epoch: its kernel has
 // begun, so the one before has ended.
 #include "comm/cuda/grid.cuh"
@@ -398,7 +398,9 @@ __device__ bool sum_tokens(const Block& block) {
       }
     }
     __syncwarp();
-    sum_rows<Type>(rows, num_rows, args.row_bytes, args.is_aligned,
+    const std::byte* addend =
+        args.addend != nullptr ? args.addend + token * args.out_step : nullptr;
+    sum_rows<Type>(rows, num_rows, addend, args.row_bytes, args.is_aligned,
                    args.out + token * args.out_step, lane);
     if (args.out_weights != nullptr && lane < args.topk) {
       float sum = 0.0f;

@@ -81,6 +81,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
                                                        const DispatchHandle& handle,
                                                        const Stream& stream,
                                                        const Tensor& out_x) override;
+  bool takes_addend() const override { return true; }
   TransportStatistics statistics() const override;
   void check() override;
 

@@ -63,13 +63,18 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
   args.num_tokens = handle.tokens;
   args.topk = static_cast<int>(handle.topk);
   args.x = x.bytes();
-  args.out = output.x.bytes() + row_bytes(x.dtype(), input.first_column);
+  const int64_t first_byte = row_bytes(x.dtype(), input.first_column);
+  args.out = output.x.bytes() + first_byte;
   args.in_bulk = has_whole_words(x, bytes_of_row);
-  args.is_aligned = args.in_bulk && has_whole_words(output.x, args.out_step) &&
-                    row_bytes(x.dtype(), input.first_column) % 16 == 0;
+  args.is_aligned =
+      args.in_bulk && has_whole_words(output.x, args.out_step) && first_byte % 16 == 0;
   for (size_t b = 0; b < input.bias.size(); ++b) {
     args.bias[b] = input.bias[b] ? input.bias[b].bytes() : nullptr;
     args.is_aligned = args.is_aligned && has_whole_words(input.bias[b], bytes_of_row);
+  }
+  if (input.addend) {
+    args.addend = input.addend.bytes() + first_byte;
+    args.is_aligned = args.is_aligned && has_whole_words(input.addend, args.out_step);
   }
   if (input.topk_weights) {
     args.weights = input.topk_weights.data<float>();

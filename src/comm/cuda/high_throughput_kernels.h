@@ -97,10 +97,11 @@ struct CombineArgs {
   uint32_t row_bytes;
   uint32_t rows_per_chunk;
   bool in_bulk;              // x goes by bulk copies
-  bool is_aligned;           // rows of x, bias and out are whole 16-byte words
+  bool is_aligned;           // rows of x, bias, addend and out are whole 16-byte words
   const std::byte* x;        // [M, H]
   const float* weights;      // [M, K] or null
   const std::byte* bias[2];  // [T, H] or null
+  const std::byte* addend;   // as out, or null
   std::byte* out;            // [T, H], rows out_step bytes apart
   int64_t out_step;
   float* out_weights;  // [T, K] or null

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A token's copies, and biases, added in the order given: f32, rounded once.  By one warp.
+// A token's copies, and biases, added in the order given: f32, rounded once.  An addend, where
+// there is one, is added to that, which is then rounded again.  By one warp.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -78,9 +79,28 @@ struct PairWords : Pair {
 using BF16 = PairWords<BF16Pair>;
 using F16 = PairWords<F16Pair>;
 
+// The words of two rows, as a sum of two floats is rounded: no zero to begin with, which would make
+// -0 of -0 and -0 a 0.
+template <typename Type>
+__device__ __forceinline__ int4 sum_of_two(int4 a, int4 b) {
+  float sum[Type::kPerWord];
+#pragma unroll
+  for (float& x : sum) {
+    x = -0.0f;
+  }
+  Type::add(sum, a);
+  Type::add(sum, b);
+  return Type::round(sum);
+}
+
+__device__ __forceinline__ int4 load_word_of(const std::byte* row, uint32_t at) {
+  return ptx::ld_no_allocate(reinterpret_cast<const int4*>(row + at));
+}
+
 // kRows rows, kWords words of each at a time: all loads are under way before the first is added.
 template <typename Type, int kRows, int kWords>
 __device__ __forceinline__ void sum_words(const std::byte* const* rows,
+                                          const std::byte* addend,
                                           std::byte* out,
                                           uint32_t row_bytes,
                                           int lane) {
@@ -92,15 +112,15 @@ __device__ __forceinline__ void sum_words(const std::byte* const* rows,
   constexpr uint32_t kStride = kWarpLanes * sizeof(int4);
   for (uint32_t begin = lane * sizeof(int4); begin < row_bytes; begin += kStride * kWords) {
     int4 word[kRows][kWords];
+    int4 last[kWords];
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
       const uint32_t at = begin + w * kStride;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        word[i][w] = at < row_bytes
-                         ? ptx::ld_no_allocate(reinterpret_cast<const int4*>(row[i] + at))
-                         : int4{};
+        word[i][w] = at < row_bytes ? load_word_of(row[i], at) : int4{};
       }
+      last[w] = addend != nullptr && at < row_bytes ? load_word_of(addend, at) : int4{};
     }
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
@@ -111,7 +131,9 @@ __device__ __forceinline__ void sum_words(const std::byte* const* rows,
         Type::add(sum, word[i][w]);
       }
       if (at < row_bytes) {
-        ptx::st_no_allocate(reinterpret_cast<int4*>(out + at), Type::round(sum));
+        const int4 rounded = Type::round(sum);
+        ptx::st_no_allocate(reinterpret_cast<int4*>(out + at),
+                            addend != nullptr ? sum_of_two<Type>(rounded, last[w]) : rounded);
       }
     }
   }
@@ -119,63 +141,81 @@ __device__ __forceinline__ void sum_words(const std::byte* const* rows,
 
 // Any number of rows.
 template <typename Type>
-__device__ void sum_many(
-    const std::byte* const* rows, int num_rows, std::byte* out, uint32_t row_bytes, int lane) {
+__device__ void sum_many(const std::byte* const* rows,
+                         int num_rows,
+                         const std::byte* addend,
+                         std::byte* out,
+                         uint32_t row_bytes,
+                         int lane) {
   for (uint32_t at = lane * sizeof(int4); at < row_bytes; at += kWarpLanes * sizeof(int4)) {
     float sum[Type::kPerWord] = {};
 #pragma unroll 4
     for (int i = 0; i < num_rows; ++i) {
-      Type::add(sum, ptx::ld_no_allocate(reinterpret_cast<const int4*>(rows[i] + at)));
+      Type::add(sum, load_word_of(rows[i], at));
     }
-    ptx::st_no_allocate(reinterpret_cast<int4*>(out + at), Type::round(sum));
+    int4 rounded = Type::round(sum);
+    if (addend != nullptr) {
+      rounded = sum_of_two<Type>(rounded, load_word_of(addend, at));
+    }
+    ptx::st_no_allocate(reinterpret_cast<int4*>(out + at), rounded);
   }
 }
 
 // Rows that are not whole words.
 template <typename Type>
-__device__ void sum_elements(
-    const std::byte* const* rows, int num_rows, std::byte* out, uint32_t row_bytes, int lane) {
+__device__ void sum_elements(const std::byte* const* rows,
+                             int num_rows,
+                             const std::byte* addend,
+                             std::byte* out,
+                             uint32_t row_bytes,
+                             int lane) {
   using Element = typename Type::Element;
   for (uint32_t e = lane; e < row_bytes / sizeof(Element); e += kWarpLanes) {
     float sum = 0.0f;
     for (int i = 0; i < num_rows; ++i) {
       sum += Type::load(reinterpret_cast<const Element*>(rows[i])[e]);
     }
-    reinterpret_cast<Element*>(out)[e] = Type::round(sum);
+    Element rounded = Type::round(sum);
+    if (addend != nullptr) {
+      rounded = Type::round(Type::load(rounded) +
+                            Type::load(reinterpret_cast<const Element*>(addend)[e]));
+    }
+    reinterpret_cast<Element*>(out)[e] = rounded;
   }
 }
 
-// is_aligned: rows and out are whole words.
+// is_aligned: rows, addend and out are whole words.  addend: or null.
 template <typename Type>
 __device__ void sum_rows(const std::byte* const* rows,
                          int num_rows,
+                         const std::byte* addend,
                          uint32_t bytes,
                          bool is_aligned,
                          std::byte* out,
                          int lane) {
   if (!is_aligned) {
-    sum_elements<Type>(rows, num_rows, out, bytes, lane);
+    sum_elements<Type>(rows, num_rows, addend, out, bytes, lane);
     return;
   }
   switch (num_rows) {
     case 1:
-      return sum_words<Type, 1, 4>(rows, out, bytes, lane);
+      return sum_words<Type, 1, 4>(rows, addend, out, bytes, lane);
     case 2:
-      return sum_words<Type, 2, 4>(rows, out, bytes, lane);
+      return sum_words<Type, 2, 4>(rows, addend, out, bytes, lane);
     case 3:
-      return sum_words<Type, 3, 3>(rows, out, bytes, lane);
+      return sum_words<Type, 3, 3>(rows, addend, out, bytes, lane);
     case 4:
-      return sum_words<Type, 4, 2>(rows, out, bytes, lane);
+      return sum_words<Type, 4, 2>(rows, addend, out, bytes, lane);
     case 5:
-      return sum_words<Type, 5, 2>(rows, out, bytes, lane);
+      return sum_words<Type, 5, 2>(rows, addend, out, bytes, lane);
     case 6:
-      return sum_words<Type, 6, 2>(rows, out, bytes, lane);
+      return sum_words<Type, 6, 2>(rows, addend, out, bytes, lane);
     case 7:
-      return sum_words<Type, 7, 2>(rows, out, bytes, lane);
+      return sum_words<Type, 7, 2>(rows, addend, out, bytes, lane);
     case 8:
-      return sum_words<Type, 8, 1>(rows, out, bytes, lane);
+      return sum_words<Type, 8, 1>(rows, addend, out, bytes, lane);
     default:
-      return sum_many<Type>(rows, num_rows, out, bytes, lane);
+      return sum_many<Type>(rows, num_rows, addend, out, bytes, lane);
   }
 }
 

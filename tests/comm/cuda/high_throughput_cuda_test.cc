@@ -23,6 +23,14 @@ Tensor random_rows(const Shape& shape, DType dtype, uint32_t seed) {
   return t;
 }
 
+Tensor sum_of(const Tensor& a, const Tensor& b) {
+  const Tensor t = Tensor::empty(a.shape(), a.dtype());
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    set_float(t, i, get_float(a, i) + get_float(b, i));
+  }
+  return t;
+}
+
 // What the ranks' experts have made of the rows of a dispatch, on its way back.
 void check_combine(const DispatchProblem& p,
                    Sides& sides,
@@ -60,14 +68,22 @@ void check_combine(const DispatchProblem& p,
     part.first_column = begin;
     begin = end;
   }
-  const auto expected = sides.cpu.combine(input, *on_cpu.handle, sides.cpu_stream);
+  const bool is_one_node = sides.group.topology().num_nodes() == 1;
+  auto expected = sides.cpu.combine(input, *on_cpu.handle, sides.cpu_stream);
+  if (with_extras && is_one_node) {
+    const Tensor addend = random_rows({tokens, p.hidden}, dtype, seed + 4);
+    input_up.addend = parts[0].addend = parts[1].addend = sides.up(addend);
+    expected.x = sum_of(expected.x, addend);
+  }
   const auto actual = sides.cuda.combine(input_up, *on_gpu.handle, sides.stream, out);
   const std::string what = "combined " + std::string(name(dtype));
   expect_same(sides, actual.x, expected.x, what);
   expect_same(sides, actual.topk_weights, expected.topk_weights, what + " weights");
 
-  if (sides.group.topology().num_nodes() > 1) {
+  if (!is_one_node) {
     EXPECT_THROW(sides.cuda.combine(parts[0], *on_gpu.handle, sides.stream, wide), Unsupported);
+    input_up.addend = wide;
+    EXPECT_THROW(sides.cuda.combine(input_up, *on_gpu.handle, sides.stream), Unsupported);
     return;
   }
   for (const HighThroughput::CombineInput& part : parts) {
