@@ -30,6 +30,9 @@ struct KernelInput {
   // i32 [T]: adapter of each token, -1 = none.  Optional on each rank by itself; whether the
   // experts have adapters, and how many, must be the same on all ranks.
   Tensor lora_ids;
+  // With shared experts: output becomes the routed experts' sum, rounded, plus shared_output,
+  // rounded again.
+  bool add_shared = false;
 };
 
 struct KernelOptions {
@@ -74,11 +77,11 @@ class ModularKernel {
                 KernelOptions options = {});
   ~ModularKernel();
 
-  // output [T, H] dtype of hidden, overwritten with the routed experts' sum; it may be hidden
-  // itself only without shared experts.  shared_output [T, H]: the shared experts' result; required
-  // when there are shared experts, undefined otherwise. Collective where prepare/finalize is.
-  // Throws InvalidArgument (shapes, dtypes, weight on input with K > 1, too many tokens for a
-  // batched format) before anything is enqueued.
+  // output [T, H] dtype of hidden, overwritten with the routed experts' sum (but see add_shared);
+  // it may be hidden itself only without shared experts.  shared_output [T, H]: the shared experts'
+  // result; required when there are shared experts, undefined otherwise. Collective where
+  // prepare/finalize is. Throws InvalidArgument (shapes, dtypes, weight on input with K > 1, too
+  // many tokens for a batched format) before anything is enqueued.
   void forward(const KernelInput& input,
                const Tensor& output,
                const Tensor& shared_output,

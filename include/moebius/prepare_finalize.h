@@ -43,6 +43,13 @@ struct CallContext {
   std::vector<Tensor> get(WorkspaceSlot slot, std::initializer_list<TensorSpec> specs) const;
 };
 
+// A call's own tokens as they travel, for others that compute on the same beside the transfer.
+struct SentTokens {
+  std::optional<Event> begin;  // of the transfer; unset: nobody told
+  Tensor x;        // [T, H] as quant->a1 quantizes them; undefined: they travel as they are
+  Tensor x_scale;  // see ExpertsInput; valid, as x, until the next prepare
+};
+
 struct PrepareInput {
   Tensor hidden;            // [T, H] f32/bf16/f16; not modified
   Tensor topk_ids;          // i32 [T, K] global ids, -1 = masked (modular)
@@ -54,6 +61,7 @@ struct PrepareInput {
   const QuantConfig* quant = nullptr;         // required
   bool defer_input_quant = false;             // hand over unquantized rows; the experts quantize
   Tensor lora_ids;                            // i32 [T], -1 = none; optional
+  SentTokens* sent = nullptr;                 // optional, GPUs: told by high_throughput
 };
 
 struct PrepareResult {
@@ -75,6 +83,8 @@ struct FinalizeInput {
   Tensor expert_output;  // what the experts wrote
   // takes_columns(): of output, where expert_output [M, W] goes.  Parts come in order of columns.
   int64_t first_column = 0;
+  // takes_addend(): as output, which it is added to (see add_shared of KernelInput); optional.
+  Tensor addend;
   Tensor topk_ids;  // as the experts saw them
   Tensor topk_weights;
   bool apply_router_weight_on_input = false;
@@ -96,6 +106,7 @@ class PrepareFinalize {
   virtual bool takes_final_output() const { return false; }
   // Whether finalize may be called for some columns of final rows (kNoOp) at a time.
   virtual bool takes_columns() const { return false; }
+  virtual bool takes_addend() const { return false; }
   virtual bool supports_async() const { return false; }
   // On a GPU: SMs that its kernels hold while rows travel, which micro-batches leave to them; 0: no
   // number of them.

@@ -29,6 +29,8 @@ struct QuantizeSpec {
   bool power_of_two_scale = false;
   // int4: zero point and min/max range instead of symmetric around 8.
   bool asymmetric = false;
+
+  bool operator==(const QuantizeSpec&) const = default;
 };
 
 // Values, and what is needed to read them.  All tensors are on one device.

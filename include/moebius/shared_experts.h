@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "moebius/experts.h"
 #include "moebius/prepare_finalize.h"
+#include "moebius/quantize.h"
 #include "moebius/tensor.h"
 
 namespace moebius {
@@ -24,7 +26,14 @@ class SharedExperts {
   ~SharedExperts();
 
   // hidden [T, H] -> output [T, H], both in desc().in_dtype; must not overlap.
-  void forward(const Tensor& hidden, const Tensor& output, const CallContext& context) const;
+  // x, x_scale: hidden quantized as quant_spec() says, where the caller has that; optional.
+  void forward(const Tensor& hidden,
+               const Tensor& output,
+               const CallContext& context,
+               const Tensor& x = {},
+               const Tensor& x_scale = {}) const;
+  // What becomes of hidden before the experts get it; nullopt: nothing.
+  const std::optional<QuantizeSpec>& quant_spec() const;
   const Experts& experts() const;
 
  private:

@@ -18,7 +18,7 @@ namespace moebius {
 
 // What is alive at the same time has slots of its own.
 enum class WorkspaceSlot : uint8_t {
-  kLayer,          // MoeLayer: converted input, logits, ids, weights, outputs and their sum
+  kLayer,          // MoeLayer: converted input, logits, ids, weights, results not yet output
   kLoraIds,        // kernel: ids of tokens for which the caller gave none
   kWeightedInput,  // prepare: rows times router weight
   kPrepare,        // prepare: rows handed to the experts, their scales and counts

@@ -47,6 +47,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   bool takes_columns() const override {
     return group_.device().is_cuda() && group_.topology().num_nodes() == 1;
   }
+  bool takes_addend() const override { return takes_columns(); }
   bool supports_async() const override { return true; }
   int comm_sms() const override { return comm_sms_; }
   int finalize_sms() const override { return combine_sms_; }
@@ -124,11 +125,18 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
     const auto space = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
     quantize_rows(x, *spec, input.quant->a1, 0, space[0], space[1], context.stream);
     request.payloads = space;
+    if (input.sent != nullptr && !input.apply_router_weight_on_input) {
+      input.sent->x = space[0];
+      input.sent->x_scale = space[1];
+    }
   } else {
     request.payloads = {x};
   }
   if (input.lora_ids) {
     request.payloads.push_back(input.lora_ids);
+  }
+  if (input.sent != nullptr) {
+    input.sent->begin = context.stream.record();
   }
   request.combine_row_bytes = row_bytes(x.dtype(), x.dim(1));
   const bool has_lora = input.lora_ids.defined();
@@ -179,6 +187,7 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
   HighThroughput::CombineInput request;  // ranks without rows still take part in combine
   request.x = reduced_rows(input, *contiguous_, handle->num_rows(), context);
   request.first_column = input.first_column;
+  request.addend = input.addend;
   if (request.first_column + request.x.dim(1) == input.output.dim(1)) {
     found->second = nullptr;
   }

@@ -55,10 +55,6 @@ void expect_expert_map(const Tensor& map, int64_t num_experts, int64_t num_local
   }
 }
 
-bool overlap(const Tensor& a, const Tensor& b) {
-  return a.bytes() < b.bytes() + b.nbytes() && b.bytes() < a.bytes() + a.nbytes();
-}
-
 void expect_output(const Tensor& output,
                    const Tensor& hidden,
                    bool may_be_hidden,
@@ -78,6 +74,10 @@ void expect_device(const Tensor& tensor, const CallContext& context, std::string
 }
 
 }  // namespace
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  return a.bytes() < b.bytes() + b.nbytes() && b.bytes() < a.bytes() + a.nbytes();
+}
 
 bool defers_input_quant(const Experts& experts) {
   return experts.expects_unquantized_inputs() || experts.desc().precision == Precision::kF64;
@@ -183,6 +183,8 @@ void expect_kernel_input(const KernelInput& input,
          fmt::format("shared_output is {}, but there are {} shared experts",
                      shared_output.defined() ? "given" : "missing",
                      shared_experts != nullptr ? "some" : "no"));
+  expect(!input.add_shared || shared_experts != nullptr,
+         "add_shared is set, but there are no shared experts");
   if (shared_output) {
     expect_output(shared_output, input.hidden, /*may_be_hidden=*/false, "shared_output");
     expect(!overlap(shared_output, output), "shared_output overlaps output");

@@ -9,6 +9,9 @@
 
 namespace moebius {
 
+// Whether they have memory in common.
+bool overlap(const Tensor& a, const Tensor& b);
+
 // Whether the experts take unquantized rows and quantize for themselves.
 bool defers_input_quant(const Experts& experts);
 

@@ -27,6 +27,8 @@ struct Part {
   Tensor shared_output;
   CallContext context;
   bool shares_early = false;  // shared experts during prepare, else during finalize
+  Event shared_done;          // where they run beside
+  SentTokens sent = {};
 };
 
 // A span of the stream where rows travel.
@@ -137,7 +139,7 @@ struct ModularKernel::State {
   int combine_parts(int64_t most_rows) const;
   bool shares_early(int64_t num_tokens, Device device) const;
   Task run_part(Part part, Turns& turns);
-  Pending<PrepareResult> start_prepare(const KernelInput& input, const CallContext& context);
+  Pending<PrepareResult> start_prepare(Part& part);
   PrepareResult finish_prepare(const KernelInput& input,
                                const Pending<PrepareResult>& pending,
                                const Part& part);
@@ -152,19 +154,17 @@ struct ModularKernel::State {
                  const Tensor& output,
                  const ColumnParts& parts,
                  const CallContext& context);
-  Pending<void> compute_in_parts(const KernelInput& input,
+  Pending<void> compute_in_parts(const Part& part,
                                  const PrepareResult& prepared,
                                  const FinalizeInput& done,
-                                 const CallContext& context,
                                  const CallContext& back);
   Stream transfers_on(Device device);
-  Pending<void> start_finalize(const FinalizeInput& done, const CallContext& context);
-  void run_shared(const Tensor& hidden, const Tensor& output, const CallContext& context) const;
+  Pending<void> start_finalize(const FinalizeInput& done,
+                               const Part& part,
+                               const CallContext& back);
+  void run_shared(const Part& part) const;
   void join_streams(const Stream& stream) const noexcept;
-  Event run_shared_beside(const Event& before,
-                          const Tensor& hidden,
-                          const Tensor& output,
-                          const CallContext& context);
+  Event run_shared_beside(const Event& before, int comm_sms, const Part& part);
 };
 
 ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
@@ -256,7 +256,9 @@ void ModularKernel::forward(const KernelInput& input,
            rows(output),
            rows(shared_output),
            context,
-           count == 1 ? state.shares_early(num_tokens, device) : 2 * i + 1 < count};
+           count == 1 ? state.shares_early(num_tokens, device) : 2 * i + 1 < count,
+           {},
+           {}};
     p.input.hidden = rows(input.hidden);
     p.input.topk_ids = rows(input.topk_ids);
     p.input.topk_weights = rows(input.topk_weights);
@@ -323,22 +325,22 @@ bool ModularKernel::State::shares_early(int64_t num_tokens, Device device) const
 }
 
 // Half of the micro-batches compute their shared experts while the first rows come, the others
-// while the last are on their way back: then nobody else has anything left to compute.
+// while the last are on their way back: then nobody else has anything left to compute.  Beside on
+// a GPU they begin when the transfer does, not sooner, which their GEMMs would leave no SM to;
+// where nobody tells when that is, as by low latency, which takes all SMs, after it.
 Task ModularKernel::State::run_part(Part part, Turns& turns) {
   const CallContext& context = part.context;
   const bool shares_beside = part.shared_output.defined() && context.stream.device().is_cuda();
-  const std::function<void()> share = [this, &part] {
-    run_shared(part.input.hidden, part.shared_output, part.context);
-  };
+  const std::function<void()> share = [this, &part] { run_shared(part); };
   const bool shares = part.shared_output.defined() && !shares_beside;
-  const Event before = shares_beside ? context.stream.record() : Event();
+  Event share_after = shares_beside ? context.stream.record() : Event();
 
   turns.before_send();
-  const Pending<PrepareResult> sent = start_prepare(part.input, context);
+  const Pending<PrepareResult> sent = start_prepare(part);
   // Why only now: what other ranks wait for is launched first.
-  Event shared_done;
   if (shares_beside && part.shares_early) {
-    shared_done = run_shared_beside(before, part.input.hidden, part.shared_output, context);
+    share_after = part.sent.begin ? *part.sent.begin : context.stream.record();
+    part.shared_done = run_shared_beside(share_after, prepare_finalize->comm_sms(), part);
   }
   Travel there{timed("prepare", sent.hook, context), {}};
   if (shares && part.shares_early) {
@@ -352,25 +354,28 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   done.topk_weights = prepared.topk_weights;
   done.apply_router_weight_on_input = part.input.apply_router_weight_on_input;
   done.weight_and_reduce = weight_and_reduce.get();
+  if (part.input.add_shared && shares_beside && part.shares_early &&
+      prepare_finalize->takes_addend()) {
+    done.addend = part.shared_output;
+  }
   CallContext back = context;
   Pending<void> returned;
-  Event share_after = before;
   num_parts_back = num_parts == 1 && prepared.most_rows ? combine_parts(*prepared.most_rows) : 1;
   if (num_parts_back > 1) {
     if (context.stream.device().is_cuda()) {
       back.transfers = transfers_on(context.stream.device());
     }
-    returned = compute_in_parts(part.input, prepared, done, context, back);
+    returned = compute_in_parts(part, prepared, done, back);
   } else {
     done.expert_output = compute(part.input, prepared, part.output, {}, context);
     turns.before_send();
     if (shares_beside && !part.shares_early) {
       share_after = context.stream.record();
     }
-    returned = start_finalize(done, context);
+    returned = start_finalize(done, part, context);
   }
   if (shares_beside && !part.shares_early) {
-    shared_done = run_shared_beside(share_after, part.input.hidden, part.shared_output, context);
+    part.shared_done = run_shared_beside(share_after, prepare_finalize->finalize_sms(), part);
   }
   Travel home{timed("finalize", returned.hook, back), {}};
   if (shares && !part.shares_early) {
@@ -381,11 +386,15 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
     const Profile::Span span = transfer_span("finalize", back);
     returned.receive();
   }
-  context.stream.wait(shared_done);
+  context.stream.wait(part.shared_done);
+  if (part.input.add_shared && !done.addend) {
+    add_rows(part.output, part.shared_output, part.output, context.stream);
+  }
 }
 
-Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& input,
-                                                           const CallContext& context) {
+Pending<PrepareResult> ModularKernel::State::start_prepare(Part& part) {
+  const KernelInput& input = part.input;
+  const CallContext& context = part.context;
   PrepareInput request;
   request.hidden = input.hidden;
   request.topk_ids = input.topk_ids;
@@ -397,6 +406,7 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& in
   request.quant = &experts->quant();
   request.defer_input_quant = defers_input_quant(*experts);
   request.lora_ids = lora_ids_to_send(input, context);
+  request.sent = context.stream.device().is_cuda() ? &part.sent : nullptr;
   const auto prepare = [this, request](const CallContext& own) {
     return prepare_finalize->prepare(request, own);
   };
@@ -409,13 +419,17 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& in
                                             : start_all<PrepareResult>(context, prepare);
 }
 
-// Sums on their way back.
+// Sums on their way back, as `back` says.
 Pending<void> ModularKernel::State::start_finalize(const FinalizeInput& done,
-                                                   const CallContext& context) {
-  begin_after_compute(context);
-  const Profile::Span span = transfer_span("finalize", context);
-  return prepare_finalize->supports_async() ? prepare_finalize->finalize_async(done, context)
-                                            : start_all<void>(context, [&](const CallContext& own) {
+                                                   const Part& part,
+                                                   const CallContext& back) {
+  if (done.addend) {
+    back.stream.wait(part.shared_done);
+  }
+  begin_after_compute(back);
+  const Profile::Span span = transfer_span("finalize", back);
+  return prepare_finalize->supports_async() ? prepare_finalize->finalize_async(done, back)
+                                            : start_all<void>(back, [&](const CallContext& own) {
                                                 prepare_finalize->finalize(done, own);
                                               });
 }
@@ -508,11 +522,11 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
 }
 
 // Each part is on its way, as `back` says, while the next is computed.
-Pending<void> ModularKernel::State::compute_in_parts(const KernelInput& input,
+Pending<void> ModularKernel::State::compute_in_parts(const Part& part,
                                                      const PrepareResult& prepared,
                                                      const FinalizeInput& done,
-                                                     const CallContext& context,
                                                      const CallContext& back) {
+  const CallContext& context = part.context;
   const int64_t num_rows = prepared.x.dim(0);
   const int64_t hidden = experts->desc().hidden;
   const Tensor rows =
@@ -520,17 +534,17 @@ Pending<void> ModularKernel::State::compute_in_parts(const KernelInput& input,
   const Tensor by_part = rows.view({num_parts_back, num_rows, hidden / num_parts_back});
   std::vector<Pending<void>> sent;
   const auto send_next = [&] {
-    const auto part = static_cast<int64_t>(sent.size());
+    const auto index = static_cast<int64_t>(sent.size());
     FinalizeInput columns = done;
-    columns.expert_output = by_part[part];
-    columns.first_column = part * by_part.dim(2);
-    Pending<void>& way = sent.emplace_back(start_finalize(columns, back));
+    columns.expert_output = by_part[index];
+    columns.first_column = index * by_part.dim(2);
+    Pending<void>& way = sent.emplace_back(start_finalize(columns, part, back));
     // It enqueues the end of this part, which is to come before the next one's begin.
     if (back.transfers && way.hook) {
       timed("finalize", std::exchange(way.hook, nullptr), back)();
     }
   };
-  compute(input, prepared, rows,
+  compute(part.input, prepared, rows,
           {num_parts_back, sms_beside(prepare_finalize->finalize_sms(), context.stream.device()),
            [&](int) { send_next(); }},
           context);
@@ -540,28 +554,31 @@ Pending<void> ModularKernel::State::compute_in_parts(const KernelInput& input,
   return joined(std::move(sent));
 }
 
-void ModularKernel::State::run_shared(const Tensor& hidden,
-                                      const Tensor& output,
-                                      const CallContext& context) const {
-  if (output) {
-    const Profile::Span span(context.profile, "shared", context.stream, context.microbatch,
-                             Profile::Track::kShared);
-    shared_experts->forward(hidden, output, context);
+void ModularKernel::State::run_shared(const Part& part) const {
+  if (!part.shared_output) {
+    return;
   }
+  const CallContext& context = part.context;
+  const Profile::Span span(context.profile, "shared", context.stream, context.microbatch,
+                           Profile::Track::kShared);
+  const auto& spec = shared_experts->quant_spec();
+  const bool is_sent = part.sent.x && spec && spec == activation_spec(experts->quant().a1);
+  shared_experts->forward(part.input.hidden, part.shared_output, context,
+                          is_sent ? part.sent.x : Tensor(), is_sent ? part.sent.x_scale : Tensor());
 }
 
-// They begin after `before`; returns their end, for the call's stream to wait for.
-Event ModularKernel::State::run_shared_beside(const Event& before,
-                                              const Tensor& hidden,
-                                              const Tensor& output,
-                                              const CallContext& context) {
-  if (!beside || beside->device() != context.stream.device()) {
-    beside = Stream::cuda(context.stream.device().index);
+// They begin after `before`, beside a transfer that holds comm_sms: were all SMs theirs, it would
+// wait for them.  Returns their end, for the call's stream to wait for.
+Event ModularKernel::State::run_shared_beside(const Event& before, int comm_sms, const Part& part) {
+  const Device device = part.context.stream.device();
+  if (!beside || beside->device() != device) {
+    beside = Stream::cuda(device.index);
   }
+  Part own = part;
+  own.context.stream = *beside;
+  own.context.max_sms = sms_beside(comm_sms, device);
   beside->wait(before);
-  CallContext own = context;
-  own.stream = *beside;
-  run_shared(hidden, output, own);
+  run_shared(own);
   return beside->record();
 }
 

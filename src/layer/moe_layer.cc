@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "layer/flight.h"
+#include "layer/kernel_checks.h"
 #include "layer/layer_parts.h"
 #include "layer/row_ops.h"
 #include "layer/token_slices.h"
@@ -202,7 +203,8 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   const bool rounds_input = hidden.dtype() != model_dtype;
   const bool widens_input = model_dtype != in_dtype;  // for the float64 oracle
   const bool sums = sums_over_ranks();
-  const bool writes_to_output = !has_shared && !sums && output.dtype() == in_dtype;
+  const bool writes_to_output =
+      !sums && output.dtype() == in_dtype && !(has_shared && overlap(output, hidden));
   const auto space =
       context.get(WorkspaceSlot::kLayer, {{{num_tokens, config.num_experts}, DType::kF32},
                                           {selections, DType::kI32},
@@ -233,6 +235,7 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   input.expert_map = expert_map;
   input.apply_router_weight_on_input = apply_router_weight_on_input;
   input.lora_ids = lora_ids;
+  input.add_shared = has_shared && writes_to_output;
   route(x, input.router_logits, input.topk_ids, input.topk_weights, context);
   run_kernel(input, routed, shared, context);
   if (sums) {
@@ -241,9 +244,12 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
               [&] { sum_over_ranks(*group, routed, space[7], context.stream); });
     routed = space[7];
   }
+  if (writes_to_output) {
+    return;
+  }
   if (has_shared) {
     add_rows(routed, shared, output, context.stream);
-  } else if (!writes_to_output) {
+  } else {
     copy_rows(routed, output, context.stream);
   }
 }

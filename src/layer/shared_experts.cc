@@ -60,9 +60,15 @@ const Experts& SharedExperts::experts() const {
   return *state_->experts;
 }
 
+const std::optional<QuantizeSpec>& SharedExperts::quant_spec() const {
+  return state_->quant_spec;
+}
+
 void SharedExperts::forward(const Tensor& hidden,
                             const Tensor& output,
-                            const CallContext& context) const {
+                            const CallContext& context,
+                            const Tensor& given_x,
+                            const Tensor& given_x_scale) const {
   const Experts& experts = *state_->experts;
   expect_dtype(hidden, experts.desc().in_dtype, "hidden");
   expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
@@ -76,18 +82,19 @@ void SharedExperts::forward(const Tensor& hidden,
   }
 
   const ExpertsWorkspace need = experts.workspace(chunk);
+  const bool quantizes = state_->quant_spec && !given_x;
   const QuantizedSpecs quantized =
-      state_->quant_spec ? quantized_specs(*state_->quant_spec, num_tokens, hidden.dim(1))
-                         : QuantizedSpecs{{{0}}, {{0}}};
+      quantizes ? quantized_specs(*state_->quant_spec, num_tokens, hidden.dim(1))
+                : QuantizedSpecs{{{0}}, {{0}}};
   const auto space = context.get(WorkspaceSlot::kShared, {{need.workspace13, need.dtype},
                                                           {need.workspace2, need.dtype},
                                                           {{need.scratch_bytes}, DType::kU8},
                                                           {{1}, DType::kI32},
                                                           quantized.values,
                                                           quantized.scale});
-  Tensor x = hidden;
-  Tensor x_scale;
-  if (state_->quant_spec) {
+  Tensor x = given_x ? given_x : hidden;
+  Tensor x_scale = given_x_scale;
+  if (quantizes) {
     x = space[4];
     x_scale = space[5];
     quantize_rows(hidden, *state_->quant_spec, experts.quant().a1, 0, x, x_scale, context.stream);

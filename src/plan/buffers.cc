@@ -38,13 +38,13 @@ int64_t most_rows(const Deployment& d, const Copies& copies) {
   return static_cast<int64_t>(std::ceil(most));
 }
 
-// What MoeLayer keeps of its own tokens: logits, ids, weights, routed and shared sums, and where
-// ranks sum them, all of those.
+// What MoeLayer keeps of its own tokens: logits, ids, weights, the shared experts' results, and
+// where ranks sum outputs, their own and the sum.
 int64_t layer_workspace(All2AllBackend backend, const Deployment& d) {
   const LayerShape& l = d.layer;
   const bool sums = backend == All2AllBackend::kNone && d.ranks > 1;
   const bool shares = l.shared_intermediate > 0;
-  const int64_t rows = (shares ? 1 : 0) + (shares || sums ? 1 : 0) + (sums ? 1 : 0);
+  const int64_t rows = (shares ? 1 : 0) + (sums ? 2 : 0);
   return d.own_tokens(backend) *
          (4 * l.routing.num_experts + 8 * l.routing.topk + rows * row_bytes(d));
 }

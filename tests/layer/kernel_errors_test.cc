@@ -248,6 +248,7 @@ TEST(ModularKernelErrors, SharedOutputGoesWithSharedExperts) {
                     c.shared_output = Tensor::empty({4, 8}, DType::kF32);
                   }),
                   {"shared_output is given", "no shared"});
+  expect_mentions(refusal([](Call& c) { c.input.add_shared = true; }), {"add_shared", "no shared"});
 }
 
 TEST(ModularKernelErrors, MonolithicInput) {

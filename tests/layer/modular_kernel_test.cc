@@ -453,6 +453,26 @@ TEST(ModularKernel, SharedExpertsRunWhileTheCombineIsUnderWay) {
   }
 }
 
+TEST(ModularKernel, AddsTheSharedExpertsWhereAsked) {
+  Journal journal;
+  for (const bool is_async : {false, true}) {
+    FakePrepareFinalize::Options pf;
+    pf.is_async = is_async;
+    Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, kHidden), {}, 0,
+                fake_shared(&journal));
+    bench.set_tokens(5);
+    const Tensor routed = Tensor::empty({5, kHidden}, DType::kF32);
+    const Tensor shared = Tensor::empty({5, kHidden}, DType::kF32);
+    const Tensor both = Tensor::empty({5, kHidden}, DType::kF32);
+    bench.kernel->forward(bench.input, routed, shared, bench.context);
+    bench.input.add_shared = true;
+    bench.kernel->forward(bench.input, both, shared, bench.context);
+    for (int64_t i = 0; i < both.numel(); ++i) {
+      EXPECT_EQ(get_float(both, i), get_float(routed, i) + get_float(shared, i)) << i;
+    }
+  }
+}
+
 TEST(ModularKernel, MonolithicRoutesAfterPrepare) {
   RouterConfig config;
   config.num_experts = kExperts;

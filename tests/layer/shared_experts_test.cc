@@ -32,6 +32,17 @@ TEST(SharedExperts, EveryRowPassesTheOneExpert) {
   expect_same_bits(output, hidden);  // the fake's first expert multiplies with 1
 }
 
+TEST(SharedExperts, RowsThatTheCallerHasAreTaken) {
+  const Tensor gate = filled({1, 4}, DType::kF32, {0, 0, 0, 0});
+  const auto shared = make_shared(gate);
+  WorkspacePool pool;
+  const Tensor hidden = random_tensor({3, 4}, DType::kF32, 1);
+  const Tensor quantized = filled({3, 4}, DType::kF32, {2, 4, 6, 8, 0, 2, 0, 2, 4, 4, 4, 4});
+  const Tensor output = Tensor::empty({3, 4}, DType::kF32);
+  shared.forward(hidden, output, {.workspaces = &pool}, quantized);
+  EXPECT_EQ(floats(output), (std::vector<float>{1, 2, 3, 4, 0, 1, 0, 1, 2, 2, 2, 2}));
+}
+
 TEST(SharedExperts, GateScalesEachToken) {
   const Tensor gate = filled({1, 4}, DType::kF32, {1, 0, 0, -1});
   const auto shared =

@@ -73,7 +73,7 @@ TEST(Buffers, BatchedRowsAreNotCopied) {
   d.tokens = 1;
   const RoutingModel model(d.layer.routing);
   const Buffers b = buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 1));
-  const int64_t layer = 4 * 256 + 8 * 8 + 2 * 2 * 7168;
+  const int64_t layer = 4 * 256 + 8 * 8 + 2 * 7168;
   EXPECT_EQ(b.workspaces, int64_t{32} * 8 * 256 * 2 * (4096 + 2048 + 7168) + layer);
 }
 
