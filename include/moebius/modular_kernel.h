@@ -5,7 +5,8 @@
 // experts.  It names no backend: whatever fits the interfaces composes, and what does not is
 // refused by the constructor with the reason. Thread-safety: one thread at a time per object.
 // On a GPU a call is enqueued, and the host waits for no more than prepare/finalize says; shared
-// experts have a stream of their own beside the call's, which waits for them at the end.
+// experts have a stream of their own beside the call's, which waits for them at the end, or, where
+// their results are added in combine, before that.
 #pragma once
 
 #include <cstdint>

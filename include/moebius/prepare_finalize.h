@@ -43,11 +43,14 @@ struct CallContext {
   std::vector<Tensor> get(WorkspaceSlot slot, std::initializer_list<TensorSpec> specs) const;
 };
 
-// A call's own tokens as they travel, for others that compute on the same beside the transfer.
-struct SentTokens {
-  std::optional<Event> begin;  // of the transfer; unset: nobody told
-  Tensor x;        // [T, H] as quant->a1 quantizes them; undefined: they travel as they are
-  Tensor x_scale;  // see ExpertsInput; valid, as x, until the next prepare
+// A call's own tokens as prepare makes them travel, for others that compute on the same beside the
+// transfer.
+struct OwnRows {
+  std::optional<Event> transfer_begin;  // x is complete then; unset: prepare does not tell
+  // [T, H] as quant->a1 quantizes rows, and scales as in ExpertsInput; undefined where tokens are
+  // not quantized before they travel.  Valid until the next prepare of this micro-batch.
+  Tensor x;
+  Tensor x_scale;
 };
 
 struct PrepareInput {
@@ -61,7 +64,7 @@ struct PrepareInput {
   const QuantConfig* quant = nullptr;         // required
   bool defer_input_quant = false;             // hand over unquantized rows; the experts quantize
   Tensor lora_ids;                            // i32 [T], -1 = none; optional
-  SentTokens* sent = nullptr;                 // optional, GPUs: told by high_throughput
+  OwnRows* own_rows = nullptr;                // optional: written by prepare
 };
 
 struct PrepareResult {
@@ -83,7 +86,7 @@ struct FinalizeInput {
   Tensor expert_output;  // what the experts wrote
   // takes_columns(): of output, where expert_output [M, W] goes.  Parts come in order of columns.
   int64_t first_column = 0;
-  // takes_addend(): as output, which it is added to (see add_shared of KernelInput); optional.
+  // takes_addend(): as output, added to what is rounded for it, and rounded again; optional.
   Tensor addend;
   Tensor topk_ids;  // as the experts saw them
   Tensor topk_weights;
@@ -106,10 +109,10 @@ class PrepareFinalize {
   virtual bool takes_final_output() const { return false; }
   // Whether finalize may be called for some columns of final rows (kNoOp) at a time.
   virtual bool takes_columns() const { return false; }
-  virtual bool takes_addend() const { return false; }
+  virtual bool takes_addend() const { return false; }  // else FinalizeInput has none
   virtual bool supports_async() const { return false; }
-  // On a GPU: SMs that its kernels hold while rows travel, which micro-batches leave to them; 0: no
-  // number of them.
+  // On a GPU: SMs that its kernels hold while rows travel, which micro-batches and shared experts
+  // leave to them; 0: no number of them.
   virtual int comm_sms() const { return 0; }
   virtual int finalize_sms() const { return comm_sms(); }  // those of finalize alone
   virtual bool is_monolithic() const { return false; }

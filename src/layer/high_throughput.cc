@@ -125,9 +125,9 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
     const auto space = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
     quantize_rows(x, *spec, input.quant->a1, 0, space[0], space[1], context.stream);
     request.payloads = space;
-    if (input.sent != nullptr && !input.apply_router_weight_on_input) {
-      input.sent->x = space[0];
-      input.sent->x_scale = space[1];
+    if (input.own_rows != nullptr && !input.apply_router_weight_on_input) {
+      input.own_rows->x = space[0];
+      input.own_rows->x_scale = space[1];
     }
   } else {
     request.payloads = {x};
@@ -135,8 +135,8 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   if (input.lora_ids) {
     request.payloads.push_back(input.lora_ids);
   }
-  if (input.sent != nullptr) {
-    input.sent->begin = context.stream.record();
+  if (input.own_rows != nullptr) {
+    input.own_rows->transfer_begin = context.stream.record();
   }
   request.combine_row_bytes = row_bytes(x.dtype(), x.dim(1));
   const bool has_lora = input.lora_ids.defined();

@@ -26,12 +26,6 @@ LowLatencyCast cast_for(const QuantConfig& quant) {
   return spec->power_of_two_scale ? LowLatencyCast::kFp8Ue8m0 : LowLatencyCast::kFp8;
 }
 
-// Whether a call goes in halves.  On a GPU only micro-batches have something to do between them;
-// else one kernel takes less than two, and shared experts beside do not hold up the second.
-bool goes_in_halves(const CallContext& context) {
-  return context.stream.device().is_cpu() || context.transfers;
-}
-
 class LowLatencyPrepareFinalize final : public PrepareFinalize {
  public:
   LowLatencyPrepareFinalize(Group& group,
@@ -116,6 +110,13 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     Tensor topk_weights;
   };
 
+  // On a GPU only micro-batches have something to do between the halves, and between nodes there
+  // are exchanges; else one kernel takes less than two, and nothing gets in between.
+  bool goes_in_halves(const CallContext& context) const {
+    return context.stream.device().is_cpu() || context.transfers ||
+           group_.topology().num_nodes() > 1;
+  }
+
   Group& group_;
   int64_t num_local_experts_;
   LowLatencyOptions options_;
@@ -129,6 +130,9 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   expect_prepare_input(input, context);
   const LowLatencyCast cast = cast_for(*input.quant);
   const Tensor x = weighted_input(input, context);
+  if (input.own_rows != nullptr && goes_in_halves(context)) {
+    input.own_rows->transfer_begin = context.stream.record();
+  }
   using Dispatched = LowLatencyDispatchOutput;
   auto pending = std::make_shared<Pending<Dispatched>>(
       start_transfer<Dispatched>(context, [&](const Stream& stream) {

@@ -28,7 +28,7 @@ struct Part {
   CallContext context;
   bool shares_early = false;  // shared experts during prepare, else during finalize
   Event shared_done;          // where they run beside
-  SentTokens sent = {};
+  OwnRows own_rows = {};
 };
 
 // A span of the stream where rows travel.
@@ -257,8 +257,8 @@ void ModularKernel::forward(const KernelInput& input,
            rows(shared_output),
            context,
            count == 1 ? state.shares_early(num_tokens, device) : 2 * i + 1 < count,
-           {},
-           {}};
+           /*shared_done=*/{},
+           /*own_rows=*/{}};
     p.input.hidden = rows(input.hidden);
     p.input.topk_ids = rows(input.topk_ids);
     p.input.topk_weights = rows(input.topk_weights);
@@ -325,9 +325,9 @@ bool ModularKernel::State::shares_early(int64_t num_tokens, Device device) const
 }
 
 // Half of the micro-batches compute their shared experts while the first rows come, the others
-// while the last are on their way back: then nobody else has anything left to compute.  Beside on
-// a GPU they begin when the transfer does, not sooner, which their GEMMs would leave no SM to;
-// where nobody tells when that is, as by low latency, which takes all SMs, after it.
+// while the last are on their way back: then nobody else has anything left to compute.  Early on a
+// GPU is when the transfer begins, where prepare tells, else after what it has enqueued: sooner,
+// their GEMMs would leave no SM to the transfer.
 Task ModularKernel::State::run_part(Part part, Turns& turns) {
   const CallContext& context = part.context;
   const bool shares_beside = part.shared_output.defined() && context.stream.device().is_cuda();
@@ -337,10 +337,17 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
 
   turns.before_send();
   const Pending<PrepareResult> sent = start_prepare(part);
+  if (part.own_rows.transfer_begin) {
+    share_after = *part.own_rows.transfer_begin;
+  }
   // Why only now: what other ranks wait for is launched first.
   if (shares_beside && part.shares_early) {
-    share_after = part.sent.begin ? *part.sent.begin : context.stream.record();
-    part.shared_done = run_shared_beside(share_after, prepare_finalize->comm_sms(), part);
+    int comm_sms = prepare_finalize->comm_sms();
+    if (!part.own_rows.transfer_begin) {
+      share_after = context.stream.record();
+      comm_sms = 0;
+    }
+    part.shared_done = run_shared_beside(share_after, comm_sms, part);
   }
   Travel there{timed("prepare", sent.hook, context), {}};
   if (shares && part.shares_early) {
@@ -406,7 +413,7 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(Part& part) {
   request.quant = &experts->quant();
   request.defer_input_quant = defers_input_quant(*experts);
   request.lora_ids = lora_ids_to_send(input, context);
-  request.sent = context.stream.device().is_cuda() ? &part.sent : nullptr;
+  request.own_rows = part.shared_output ? &part.own_rows : nullptr;
   const auto prepare = [this, request](const CallContext& own) {
     return prepare_finalize->prepare(request, own);
   };
@@ -424,7 +431,7 @@ Pending<void> ModularKernel::State::start_finalize(const FinalizeInput& done,
                                                    const Part& part,
                                                    const CallContext& back) {
   if (done.addend) {
-    back.stream.wait(part.shared_done);
+    transfer_stream(back).wait(part.shared_done);
   }
   begin_after_compute(back);
   const Profile::Span span = transfer_span("finalize", back);
@@ -561,14 +568,16 @@ void ModularKernel::State::run_shared(const Part& part) const {
   const CallContext& context = part.context;
   const Profile::Span span(context.profile, "shared", context.stream, context.microbatch,
                            Profile::Track::kShared);
+  // Specs tell all: what is quantized before it travels has scales of its own, no static ones.
   const auto& spec = shared_experts->quant_spec();
-  const bool is_sent = part.sent.x && spec && spec == activation_spec(experts->quant().a1);
+  const bool has_rows = part.own_rows.x && spec && spec == activation_spec(experts->quant().a1);
   shared_experts->forward(part.input.hidden, part.shared_output, context,
-                          is_sent ? part.sent.x : Tensor(), is_sent ? part.sent.x_scale : Tensor());
+                          has_rows ? part.own_rows.x : Tensor(),
+                          has_rows ? part.own_rows.x_scale : Tensor());
 }
 
-// They begin after `before`, beside a transfer that holds comm_sms: were all SMs theirs, it would
-// wait for them.  Returns their end, for the call's stream to wait for.
+// They begin after `before`, beside a transfer that holds comm_sms (0: none to mind): were all SMs
+// theirs, it would wait for them.  Returns their end, for the call's stream to wait for.
 Event ModularKernel::State::run_shared_beside(const Event& before, int comm_sms, const Part& part) {
   const Device device = part.context.stream.device();
   if (!beside || beside->device() != device) {
@@ -576,7 +585,11 @@ Event ModularKernel::State::run_shared_beside(const Event& before, int comm_sms,
   }
   Part own = part;
   own.context.stream = *beside;
-  own.context.max_sms = sms_beside(comm_sms, device);
+  if (comm_sms > 0) {
+    const int left = sms_beside(comm_sms, device);
+    int& most = own.context.max_sms;
+    most = most > 0 ? std::min(most, left) : left;
+  }
   beside->wait(before);
   run_shared(own);
   return beside->record();

@@ -38,8 +38,8 @@ int64_t most_rows(const Deployment& d, const Copies& copies) {
   return static_cast<int64_t>(std::ceil(most));
 }
 
-// What MoeLayer keeps of its own tokens: logits, ids, weights, the shared experts' results, and
-// where ranks sum outputs, their own and the sum.
+// What MoeLayer keeps of its own tokens where the output has the layer's dtype: logits, ids,
+// weights, the shared experts' results, and where ranks sum outputs, their own and the sum.
 int64_t layer_workspace(All2AllBackend backend, const Deployment& d) {
   const LayerShape& l = d.layer;
   const bool sums = backend == All2AllBackend::kNone && d.ranks > 1;

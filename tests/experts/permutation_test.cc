@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "experts/cuda/permute.h"
 #include "experts/permute.h"
 #include "moebius/permute.h"
 #include "tests/conformance/place.h"
@@ -155,6 +156,44 @@ TEST_P(PermutationTest, RowsMoveToTheirExperts) {
         ASSERT_EQ(std::memcmp(out.slice(r, r + 1).raw(), expected, bytes), 0) << "row " << r;
       }
     }
+  }
+}
+
+// Words of 16 bytes for both, or, with three scales, in a launch of their own.
+TEST(PermutationOnGpu, ScalesMoveWithTheirRows) {
+  if (cuda_device_count() == 0) {
+    GTEST_SKIP() << "skipped: no GPU";
+  }
+  const Place gpu(DeviceType::kCuda);
+  const Ints row_of_slot = {2, -1, 0, 4, 5, 3};  // row 1 is nobody's, row 5 has no place
+  for (const int64_t num_scales : {4, 3}) {
+    const Tensor x = Tensor::empty({3, 32}, DType::kU8);
+    const Tensor scale = Tensor::empty({3, num_scales}, DType::kF32);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      x.data<uint8_t>()[i] = static_cast<uint8_t>(i);
+    }
+    for (int64_t i = 0; i < scale.numel(); ++i) {
+      scale.data<float>()[i] = static_cast<float>(100 + i);
+    }
+    const Tensor out = gpu.take(Tensor::zeros({5, 32}, DType::kU8));
+    const Tensor out_scale = gpu.take(Tensor::zeros({5, num_scales}, DType::kF32));
+    cuda_permute_rows(
+        {gpu.take(x), gpu.take(tensor_of(row_of_slot, {3, 2})), out, gpu.take(scale), out_scale},
+        gpu.stream);
+    const Tensor rows = gpu.bring(out);
+    const Tensor scales = gpu.bring(out_scale);
+    for (int64_t slot = 0; slot < 6; ++slot) {
+      const int64_t row = row_of_slot[static_cast<size_t>(slot)];
+      if (row >= 0 && row < 5) {
+        EXPECT_EQ(std::memcmp(rows[row].raw(), x[slot / 2].raw(), 32), 0) << slot;
+        EXPECT_EQ(std::memcmp(scales[row].raw(), scale[slot / 2].raw(),
+                              sizeof(float) * static_cast<size_t>(num_scales)),
+                  0)
+            << slot;
+      }
+    }
+    EXPECT_EQ(scales.data<float>()[num_scales], 0.0f);
+    EXPECT_EQ(rows.data<uint8_t>()[32 + 31], 0);
   }
 }
 

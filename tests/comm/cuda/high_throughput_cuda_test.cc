@@ -71,9 +71,13 @@ void check_combine(const DispatchProblem& p,
   const bool is_one_node = sides.group.topology().num_nodes() == 1;
   auto expected = sides.cpu.combine(input, *on_cpu.handle, sides.cpu_stream);
   if (with_extras && is_one_node) {
-    const Tensor addend = random_rows({tokens, p.hidden}, dtype, seed + 4);
-    input_up.addend = parts[0].addend = parts[1].addend = sides.up(addend);
-    expected.x = sum_of(expected.x, addend);
+    const Tensor room = random_rows({tokens * p.hidden + 1}, dtype, seed + 4);
+    const auto after_one = [&](const Tensor& all) {  // aligned to elements only
+      return all.slice(1, all.numel()).view({tokens, p.hidden});
+    };
+    input_up.addend = after_one(sides.up(room));
+    parts[0].addend = parts[1].addend = sides.up(after_one(room).clone());
+    expected.x = sum_of(expected.x, after_one(room));
   }
   const auto actual = sides.cuda.combine(input_up, *on_gpu.handle, sides.stream, out);
   const std::string what = "combined " + std::string(name(dtype));
