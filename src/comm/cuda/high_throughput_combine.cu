@@ -344,7 +344,7 @@ __device__ int64_t take_token(const Block& block) {
 }
 
 // Until all tokens are taken; false when a wait has failed.
-template <typename Type>
+template <typename Type, bool kAdds>
 __device__ bool sum_tokens(const Block& block) {
   const CombineArgs& args = block.args;
   const int num_ranks = block.num_ranks();
@@ -398,10 +398,9 @@ __device__ bool sum_tokens(const Block& block) {
       }
     }
     __syncwarp();
-    const std::byte* addend =
-        args.addend != nullptr ? args.addend + token * args.out_step : nullptr;
-    sum_rows<Type>(rows, num_rows, addend, args.row_bytes, args.is_aligned,
-                   args.out + token * args.out_step, lane);
+    const std::byte* addend = kAdds ? args.addend + token * args.out_step : nullptr;
+    sum_rows<Type, kAdds>(rows, num_rows, addend, args.row_bytes, args.is_aligned,
+                          args.out + token * args.out_step, lane);
     if (args.out_weights != nullptr && lane < args.topk) {
       float sum = 0.0f;
       for (int i = 0; i < num_copies; ++i) {
@@ -415,7 +414,8 @@ __device__ bool sum_tokens(const Block& block) {
   return true;
 }
 
-template <typename Type>
+// kAdds: there is an addend.
+template <typename Type, bool kAdds>
 __global__ void __launch_bounds__(kCombineWarps* kWarpLanes, 1)
     combine_kernel(const __grid_constant__ CombineArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
@@ -442,7 +442,7 @@ __global__ void __launch_bounds__(kCombineWarps* kWarpLanes, 1)
   } else if (block.warp() == args.shared.push_warps) {
     set_flags(block, queues);
   }
-  const bool ok = sum_tokens<Type>(block);
+  const bool ok = sum_tokens<Type, kAdds>(block);
   const bool all_ok = __syncthreads_and(ok) != 0;
   if (all_ok && comes_last(&args.state->combined) && threadIdx.x == 0) {
     args.state->epoch = block.epoch;
@@ -451,27 +451,29 @@ __global__ void __launch_bounds__(kCombineWarps* kWarpLanes, 1)
   }
 }
 
+template <bool kAdds>
 const void* kernel_of(SumType type) {
   switch (type) {
     case SumType::kF32:
-      return reinterpret_cast<const void*>(combine_kernel<F32>);
+      return reinterpret_cast<const void*>(combine_kernel<F32, kAdds>);
     case SumType::kF16:
-      return reinterpret_cast<const void*>(combine_kernel<F16>);
+      return reinterpret_cast<const void*>(combine_kernel<F16, kAdds>);
     case SumType::kBF16:
       break;
   }
-  return reinterpret_cast<const void*>(combine_kernel<BF16>);
+  return reinterpret_cast<const void*>(combine_kernel<BF16, kAdds>);
 }
 
 }  // namespace
 
 cudaError_t load_combine_kernels(int64_t shared_bytes) {
   for (const SumType type : {SumType::kF32, SumType::kF16, SumType::kBF16}) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(kernel_of(type), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_bytes));
-    if (status != cudaSuccess) {
-      return status;
+    for (const void* kernel : {kernel_of<false>(type), kernel_of<true>(type)}) {
+      const cudaError_t status = cudaFuncSetAttribute(
+          kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+      if (status != cudaSuccess) {
+        return status;
+      }
     }
   }
   return cudaSuccess;
@@ -479,7 +481,9 @@ cudaError_t load_combine_kernels(int64_t shared_bytes) {
 
 cudaError_t launch_combine(const CombineArgs& args, int num_blocks, cudaStream_t stream) {
   void* arguments[] = {const_cast<CombineArgs*>(&args)};
-  return cudaLaunchKernel(kernel_of(args.type), dim3(static_cast<unsigned>(num_blocks)),
+  const void* kernel =
+      args.addend != nullptr ? kernel_of<true>(args.type) : kernel_of<false>(args.type);
+  return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(num_blocks)),
                           dim3(kCombineWarps * kWarpLanes), arguments, args.shared.bytes(), stream);
 }
 

@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     __syncwarp();
-    sum_rows<Type>(rows, num_rows, nullptr, args.row_bytes, args.is_aligned,
-                   args.out + out * args.row_bytes, lane);
+    sum_rows<Type, false>(rows, num_rows, nullptr, args.row_bytes, args.is_aligned,
+                          args.out + out * args.row_bytes, lane);
     if (args.out_weights != nullptr) {
       for (int k = lane; k < args.topk; k += kWarpLanes) {
         float sum = 0.0f;

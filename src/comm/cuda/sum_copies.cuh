@@ -98,7 +98,7 @@ __device__ __forceinline__ int4 load_word_of(const std::byte* row, uint32_t at) 
 }
 
 // kRows rows, kWords words of each at a time: all loads are under way before the first is added.
-template <typename Type, int kRows, int kWords>
+template <typename Type, bool kAdds, int kRows, int kWords>
 __device__ __forceinline__ void sum_words(const std::byte* const* rows,
                                           const std::byte* addend,
                                           std::byte* out,
@@ -112,7 +112,7 @@ __device__ __forceinline__ void sum_words(const std::byte* const* rows,
   constexpr uint32_t kStride = kWarpLanes * sizeof(int4);
   for (uint32_t begin = lane * sizeof(int4); begin < row_bytes; begin += kStride * kWords) {
     int4 word[kRows][kWords];
-    int4 last[kWords];
+    [[maybe_unused]] int4 last[kWords];
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
       const uint32_t at = begin + w * kStride;
@@ -120,7 +120,9 @@ __device__ __forceinline__ void sum_words(const std::byte* const* rows,
       for (int i = 0; i < kRows; ++i) {
         word[i][w] = at < row_bytes ? load_word_of(row[i], at) : int4{};
       }
-      last[w] = addend != nullptr && at < row_bytes ? load_word_of(addend, at) : int4{};
+      if constexpr (kAdds) {
+        last[w] = at < row_bytes ? load_word_of(addend, at) : int4{};
+      }
     }
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
@@ -131,16 +133,18 @@ __device__ __forceinline__ void sum_words(const std::byte* const* rows,
         Type::add(sum, word[i][w]);
       }
       if (at < row_bytes) {
-        const int4 rounded = Type::round(sum);
-        ptx::st_no_allocate(reinterpret_cast<int4*>(out + at),
-                            addend != nullptr ? sum_of_two<Type>(rounded, last[w]) : rounded);
+        int4 rounded = Type::round(sum);
+        if constexpr (kAdds) {
+          rounded = sum_of_two<Type>(rounded, last[w]);
+        }
+        ptx::st_no_allocate(reinterpret_cast<int4*>(out + at), rounded);
       }
     }
   }
 }
 
 // Any number of rows.
-template <typename Type>
+template <typename Type, bool kAdds>
 __device__ void sum_many(const std::byte* const* rows,
                          int num_rows,
                          const std::byte* addend,
@@ -154,7 +158,7 @@ __device__ void sum_many(const std::byte* const* rows,
       Type::add(sum, load_word_of(rows[i], at));
     }
     int4 rounded = Type::round(sum);
-    if (addend != nullptr) {
+    if constexpr (kAdds) {
       rounded = sum_of_two<Type>(rounded, load_word_of(addend, at));
     }
     ptx::st_no_allocate(reinterpret_cast<int4*>(out + at), rounded);
@@ -162,7 +166,7 @@ __device__ void sum_many(const std::byte* const* rows,
 }
 
 // Rows that are not whole words.
-template <typename Type>
+template <typename Type, bool kAdds>
 __device__ void sum_elements(const std::byte* const* rows,
                              int num_rows,
                              const std::byte* addend,
@@ -176,7 +180,7 @@ __device__ void sum_elements(const std::byte* const* rows,
       sum += Type::load(reinterpret_cast<const Element*>(rows[i])[e]);
     }
     Element rounded = Type::round(sum);
-    if (addend != nullptr) {
+    if constexpr (kAdds) {
       rounded = Type::round(Type::load(rounded) +
                             Type::load(reinterpret_cast<const Element*>(addend)[e]));
     }
@@ -184,8 +188,9 @@ __device__ void sum_elements(const std::byte* const* rows,
   }
 }
 
-// is_aligned: rows, addend and out are whole words.  addend: or null.
-template <typename Type>
+// is_aligned: rows, addend and out are whole words.  Without kAdds there is no addend: it costs
+// registers.
+template <typename Type, bool kAdds>
 __device__ void sum_rows(const std::byte* const* rows,
                          int num_rows,
                          const std::byte* addend,
@@ -194,28 +199,28 @@ __device__ void sum_rows(const std::byte* const* rows,
                          std::byte* out,
                          int lane) {
   if (!is_aligned) {
-    sum_elements<Type>(rows, num_rows, addend, out, bytes, lane);
+    sum_elements<Type, kAdds>(rows, num_rows, addend, out, bytes, lane);
     return;
   }
   switch (num_rows) {
     case 1:
-      return sum_words<Type, 1, 4>(rows, addend, out, bytes, lane);
+      return sum_words<Type, kAdds, 1, 4>(rows, addend, out, bytes, lane);
     case 2:
-      return sum_words<Type, 2, 4>(rows, addend, out, bytes, lane);
+      return sum_words<Type, kAdds, 2, 4>(rows, addend, out, bytes, lane);
     case 3:
-      return sum_words<Type, 3, 3>(rows, addend, out, bytes, lane);
+      return sum_words<Type, kAdds, 3, 3>(rows, addend, out, bytes, lane);
     case 4:
-      return sum_words<Type, 4, 2>(rows, addend, out, bytes, lane);
+      return sum_words<Type, kAdds, 4, 2>(rows, addend, out, bytes, lane);
     case 5:
-      return sum_words<Type, 5, 2>(rows, addend, out, bytes, lane);
+      return sum_words<Type, kAdds, 5, 2>(rows, addend, out, bytes, lane);
     case 6:
-      return sum_words<Type, 6, 2>(rows, addend, out, bytes, lane);
+      return sum_words<Type, kAdds, 6, 2>(rows, addend, out, bytes, lane);
     case 7:
-      return sum_words<Type, 7, 2>(rows, addend, out, bytes, lane);
+      return sum_words < Type, kAdds, 7, kAdds ? 1 : 2 > (rows, addend, out, bytes, lane);
     case 8:
-      return sum_words<Type, 8, 1>(rows, addend, out, bytes, lane);
+      return sum_words<Type, kAdds, 8, 1>(rows, addend, out, bytes, lane);
     default:
-      return sum_many<Type>(rows, num_rows, addend, out, bytes, lane);
+      return sum_many<Type, kAdds>(rows, num_rows, addend, out, bytes, lane);
   }
 }
 
