@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""Shows what bench/kernel_times.cc has written: the kernels of one call, in order of time.
+
+A call begins with a kernel whose name has FIRST in it on any device, the router's logits unless said
+otherwise; CALL counts such beginnings of the first device from 0, or from the end below 0.
+"""
+import argparse
+import csv
+import re
+
+
+def short(name):
+    return re.sub(r"\(anonymous namespace\)::|moebius::|cuda::|\bvoid ", "", name)[:80]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file")
+    parser.add_argument("--call", type=int, default=-2, help="default: the last but one")
+    parser.add_argument("--first", default="logits_kernel")
+    parser.add_argument("--device", help="this one alone; default: all")
+    args = parser.parse_args()
+    with open(args.file, encoding="utf-8") as lines:
+        rows = sorted(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE),
+                      key=lambda row: int(row["begin"]))
+    device = args.device or min(row["device"] for row in rows)
+    begins = [int(row["begin"]) for row in rows
+              if row["device"] == device and args.first in row["name"]]
+    begin = begins[args.call]
+    later = [other for other in begins if other > begin]
+    end = later[0] if later else float("inf")
+    print("   begin      end       us  device stream blocks")
+    for row in rows:
+        at = int(row["begin"])
+        if begin <= at < end and (args.device is None or row["device"] == args.device):
+            until = int(row["end"])
+            print(f"{(at - begin) / 1e3:8.2f} {(until - begin) / 1e3:8.2f} {(until - at) / 1e3:8.2f}  "
+                  f"{row['device']:>6} {row['stream']:>6} {row['blocks']:>6} "
+                  f"{short(row['name'])}")
+
+
+if __name__ == "__main__":
+    main()
