@@ -160,7 +160,7 @@ class HighThroughput {
     // some columns can be on their way while others are computed.  CUDA over several nodes: 0.
     int64_t first_column = 0;
     // Shape and dtype of out_x; optional, added to the sum as it has been rounded, so that the bits
-    // are those of an addition afterwards.  It may be out_x.  CUDA, one node.
+    // are those of an addition afterwards.  It may not overlap out_x.  CUDA, one node.
     Tensor addend = {};
   };
   struct CombineOutput {

@@ -202,6 +202,7 @@ __device__ void sum_rows(const std::byte* const* rows,
     sum_elements<Type, kAdds>(rows, num_rows, addend, out, bytes, lane);
     return;
   }
+  constexpr int kWordsOfSeven = kAdds ? 1 : 2;  // more than 14 words at a time spill
   switch (num_rows) {
     case 1:
       return sum_words<Type, kAdds, 1, 4>(rows, addend, out, bytes, lane);
@@ -216,7 +217,7 @@ __device__ void sum_rows(const std::byte* const* rows,
     case 6:
       return sum_words<Type, kAdds, 6, 2>(rows, addend, out, bytes, lane);
     case 7:
-      return sum_words < Type, kAdds, 7, kAdds ? 1 : 2 > (rows, addend, out, bytes, lane);
+      return sum_words<Type, kAdds, 7, kWordsOfSeven>(rows, addend, out, bytes, lane);
     case 8:
       return sum_words<Type, kAdds, 8, 1>(rows, addend, out, bytes, lane);
     default:
