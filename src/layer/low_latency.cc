@@ -136,12 +136,12 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   using Dispatched = LowLatencyDispatchOutput;
   auto pending = std::make_shared<Pending<Dispatched>>(
       start_transfer<Dispatched>(context, [&](const Stream& stream) {
-        return in_flight<Dispatched>("dispatch", context, stream, [&]() -> Pending<Dispatched> {
+        return in_flight<Dispatched>("dispatch", context, stream, [&] {
           if (goes_in_halves(context)) {
             return transport_.dispatch_async(x, input.topk_ids, cast, stream, input.lora_ids);
           }
-          return {nullptr, [output = transport_.dispatch(x, input.topk_ids, cast, stream,
-                                                         input.lora_ids)] { return output; }};
+          return made_at_once<Dispatched>(
+              [&] { return transport_.dispatch(x, input.topk_ids, cast, stream, input.lora_ids); });
         });
       }));
   Call call;
@@ -194,14 +194,15 @@ Pending<void> LowLatencyPrepareFinalize::finalize_async(const FinalizeInput& inp
          fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
   const Call call = std::exchange(found->second, {});
   return start_transfer<void>(context, [&](const Stream& stream) {
-    return in_flight<void>("combine", context, stream, [&]() -> Pending<void> {
+    return in_flight<void>("combine", context, stream, [&] {
       if (goes_in_halves(context)) {
         return transport_.combine_async(input.expert_output, call.topk_ids, call.topk_weights,
                                         *call.handle, input.output, stream);
       }
-      transport_.combine(input.expert_output, call.topk_ids, call.topk_weights, *call.handle,
-                         input.output, stream);
-      return {nullptr, [] {}};
+      return made_at_once<void>([&] {
+        transport_.combine(input.expert_output, call.topk_ids, call.topk_weights, *call.handle,
+                           input.output, stream);
+      });
     });
   });
 }

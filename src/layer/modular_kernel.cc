@@ -162,7 +162,7 @@ struct ModularKernel::State {
   Pending<void> start_finalize(const FinalizeInput& done,
                                const Part& part,
                                const CallContext& back);
-  void run_shared(const Part& part) const;
+  void run_shared(const Part& part, const CallContext& context) const;
   void join_streams(const Stream& stream) const noexcept;
   Event run_shared_beside(const Event& before, int comm_sms, const Part& part);
 };
@@ -331,7 +331,7 @@ bool ModularKernel::State::shares_early(int64_t num_tokens, Device device) const
 Task ModularKernel::State::run_part(Part part, Turns& turns) {
   const CallContext& context = part.context;
   const bool shares_beside = part.shared_output.defined() && context.stream.device().is_cuda();
-  const std::function<void()> share = [this, &part] { run_shared(part); };
+  const std::function<void()> share = [this, &part] { run_shared(part, part.context); };
   const bool shares = part.shared_output.defined() && !shares_beside;
   Event share_after = shares_beside ? context.stream.record() : Event();
 
@@ -561,11 +561,7 @@ Pending<void> ModularKernel::State::compute_in_parts(const Part& part,
   return joined(std::move(sent));
 }
 
-void ModularKernel::State::run_shared(const Part& part) const {
-  if (!part.shared_output) {
-    return;
-  }
-  const CallContext& context = part.context;
+void ModularKernel::State::run_shared(const Part& part, const CallContext& context) const {
   const Profile::Span span(context.profile, "shared", context.stream, context.microbatch,
                            Profile::Track::kShared);
   // Specs tell all: what is quantized before it travels has scales of its own, no static ones.
@@ -583,15 +579,14 @@ Event ModularKernel::State::run_shared_beside(const Event& before, int comm_sms,
   if (!beside || beside->device() != device) {
     beside = Stream::cuda(device.index);
   }
-  Part own = part;
-  own.context.stream = *beside;
+  CallContext own = part.context;
+  own.stream = *beside;
   if (comm_sms > 0) {
     const int left = sms_beside(comm_sms, device);
-    int& most = own.context.max_sms;
-    most = most > 0 ? std::min(most, left) : left;
+    own.max_sms = own.max_sms > 0 ? std::min(own.max_sms, left) : left;
   }
   beside->wait(before);
-  run_shared(own);
+  run_shared(part, own);
   return beside->record();
 }
 

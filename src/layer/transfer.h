@@ -41,19 +41,25 @@ Pending<Result> start_transfer(const CallContext& context, Start&& start) {
           }};
 }
 
-// The same for a call without halves, call(context) -> Result, which is made at once.
+// call() -> Result, made at once, where halves are expected.
+template <typename Result, typename Call>
+Pending<Result> made_at_once(Call&& call) {
+  if constexpr (std::is_void_v<Result>) {
+    call();
+    return {nullptr, [] {}};
+  } else {
+    return {nullptr, [result = call()] { return result; }};
+  }
+}
+
+// start_transfer() for a call without halves, call(context) -> Result.
 template <typename Result, typename Call>
 Pending<Result> start_all(const CallContext& context, Call&& call) {
   return start_transfer<Result>(context, [&](const Stream& stream) -> Pending<Result> {
     CallContext own = context;
     own.stream = stream;
     own.transfers.reset();
-    if constexpr (std::is_void_v<Result>) {
-      call(own);
-      return {nullptr, [] {}};
-    } else {
-      return {nullptr, [result = call(own)] { return result; }};
-    }
+    return made_at_once<Result>([&] { return call(own); });
   });
 }
 
