@@ -209,7 +209,7 @@ Tensor ModularKernel::last_expert_load() const {
   const Tensor load = state_->load();
   const Tensor by_part =
       load.device().is_cpu() ? load : to_device(load, Device::cpu(), state_->load_stream);
-  const Tensor sum = Tensor::zeros({by_part.dim(1)}, DType::kI32);
+  Tensor sum = Tensor::zeros({by_part.dim(1)}, DType::kI32);
   for (int64_t i = 0; i < by_part.numel(); ++i) {
     sum.data<int32_t>()[i % sum.numel()] += by_part.data<int32_t>()[i];
   }
@@ -475,7 +475,7 @@ Tensor ModularKernel::State::lora_ids_to_send(const KernelInput& input,
       prepare_finalize->num_dispatchers() == 1) {
     return input.lora_ids;
   }
-  const Tensor none = context.get(WorkspaceSlot::kLoraIds, {input.hidden.dim(0)}, DType::kI32);
+  Tensor none = context.get(WorkspaceSlot::kLoraIds, {input.hidden.dim(0)}, DType::kI32);
   fill(none, -1, context.stream);
   return none;
 }
