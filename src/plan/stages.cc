@@ -80,7 +80,8 @@ class Stages {
         longest(traffic, &RankTraffic::combine) +
         (sums ? 2 : 1) * (machine_.link_us.value + machine_.peer_us.value * (num - 1) +
                           machine_.exchange_us.value + (crosses ? machine_.node_us.value : 0));
-    const double slice = static_cast<double>((deployment_.tokens + num - 1) / num) * row_;
+    const int64_t rows = (deployment_.tokens + num - 1) / num;
+    const double slice = static_cast<double>(rows) * row_;
     times.compute =
         copy_us((sums ? (num + 1) * slice : 0) + (on_gpu() ? 0 : 2 * (num - 1) * slice));
     return times;
@@ -149,7 +150,7 @@ class Stages {
     const auto element = static_cast<double>(bits(l.dtype)) / 8;
     const int64_t inner = deployment_.local_intermediate();
     double activation = 0;
-    if (!activates_in_gemm1(deployment_, inner, load_.selections / std::max(load_.touched, 1.0))) {
+    if (!activates_in_gemm1(deployment_, inner, load_.selections / touched())) {
       activation =
           static_cast<double>(l.w1_rows(inner)) * element +
           static_cast<double>(matrix_bytes(deployment_.formats.activations, l.dtype, 1, inner) +
@@ -158,9 +159,22 @@ class Stages {
     if (backend_ == All2AllBackend::kLowLatency) {  // rows are where they belong, sums elsewhere
       return load_.selections * activation;
     }
-    const double gather =
+    double gather =
         2 * (coded_row_ + static_cast<double>(widened_bytes(deployment_, inner, l.hidden)));
+    if (fetches_rows(gemm_kind(deployment_, inner, load_.selections / touched()))) {
+      gather *= kFetched;
+    }
     return load_.selections * (gather + activation + row_) + load_.rows * row_;
+  }
+
+  double touched() const { return std::max(load_.touched, 1.0); }
+
+  // What is left of the time of gathering rows where GEMM1 fetches them from where they lie, which
+  // slows it; see docs/performance.md.
+  static constexpr double kFetched = 0.6;
+  static bool fetches_rows(GemmKind kind) {
+    return kind == GemmKind::kBF16 || kind == GemmKind::kFp8Blocks || kind == GemmKind::kInt8 ||
+           kind == GemmKind::kDecoded;
   }
 
   const Given& products_rate(GemmKind kind) const {
@@ -212,10 +226,9 @@ class Stages {
     if (backend_ != All2AllBackend::kHighThroughput || !on_gpu() || topology_.num_nodes() > 1) {
       return 1;
     }
-    const GemmKind kind = gemm_kind(deployment_, deployment_.local_intermediate(),
-                                    load_.selections / std::max(load_.touched, 1.0));
-    const bool can =
-        kind == GemmKind::kBF16 || kind == GemmKind::kFp8Blocks || kind == GemmKind::kInt8;
+    const GemmKind kind =
+        gemm_kind(deployment_, deployment_.local_intermediate(), load_.selections / touched());
+    const bool can = fetches_rows(kind) && kind != GemmKind::kDecoded;
     const auto rows = static_cast<int64_t>(load_.rows);
     const LayerShape& l = deployment_.layer;
     return can && rows <= default_chunk_tokens()

@@ -148,8 +148,9 @@ std::vector<double> scaled_weights(const Problem& p, const GroupedGemm& host) {
 
 GroupedGemm on_gpu(const GroupedGemm& host, const Stream& stream) {
   GroupedGemm gemm = host;
-  for (Tensor* tensor : {&gemm.a, &gemm.a_scale, &gemm.b, &gemm.b_scale, &gemm.column_scale,
-                         &gemm.bias, &gemm.group_offsets, &gemm.group_counts, &gemm.out}) {
+  for (Tensor* tensor :
+       {&gemm.a, &gemm.a_rows, &gemm.a_scale, &gemm.b, &gemm.b_scale, &gemm.column_scale,
+        &gemm.bias, &gemm.group_offsets, &gemm.group_counts, &gemm.out}) {
     *tensor = tensor->defined() ? to_device(*tensor, stream.device(), stream) : Tensor{};
   }
   return gemm;
@@ -370,6 +371,38 @@ TEST_F(Sm90GroupedGemmTest, ColumnsAlone) {
   }
 }
 
+// Rows that lie somewhere else, some of them several times: the bits of rows in order.
+GroupedGemm scattered(const GroupedGemm& host, uint32_t seed) {
+  GroupedGemm out = host;
+  const int64_t num_rows = host.a.dim(0);
+  std::mt19937 random(seed);
+  std::vector<int> places(static_cast<size_t>(num_rows + 7));
+  std::iota(places.begin(), places.end(), 0);
+  std::shuffle(places.begin(), places.end(), random);
+  places.resize(static_cast<size_t>(num_rows));
+  for (int64_t row = 1; row < num_rows; row += 5) {
+    places[static_cast<size_t>(row)] = places[static_cast<size_t>(row - 1)];
+    for (const Tensor& rows : {host.a, host.a_scale}) {
+      if (rows) {
+        copy(rows.slice(row - 1, row), rows.slice(row, row + 1), Stream::cpu());
+      }
+    }
+  }
+  const auto scatter = [&](const Tensor& rows) {
+    Tensor to = Tensor::empty({num_rows + 7, rows.dim(1)}, rows.dtype());
+    std::memset(to.raw(), 0xff, static_cast<size_t>(to.nbytes()));
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const int64_t place = places[static_cast<size_t>(row)];
+      copy(rows.slice(row, row + 1), to.slice(place, place + 1), Stream::cpu());
+    }
+    return to;
+  };
+  out.a = scatter(host.a);
+  out.a_scale = host.a_scale ? scatter(host.a_scale) : Tensor{};
+  out.a_rows = ints(places);
+  return out;
+}
+
 // Sums are exact, so every element is known to the bit.
 TEST_F(Sm90GroupedGemmTest, Int8) {
   const Stream stream = Stream::cuda(0);
@@ -393,9 +426,14 @@ TEST_F(Sm90GroupedGemmTest, Int8) {
       for (const int64_t columns : {p.n, int64_t{1}}) {
         host.a_scale = take(scales, DType::kF32, 1e-3f, 4e-3f);
         host.column_scale = take({p.num_groups(), columns}, DType::kF32, 1e-3f, 4e-3f);
+        const bool is_per_row = scales == rows;
+        const bool scatters = is_per_row && p.max_rows == 0;
+        const GroupedGemm elsewhere = scatters ? scattered(host, seed) : host;
         const Tensor out =
             run_on_gpu(host, stream, 0, Tensor::zeros({2}, DType::kI32, stream.device()));
-        const bool is_per_row = scales == rows;
+        const Tensor again = run_on_gpu(elsewhere, stream);
+        EXPECT_EQ(std::memcmp(again.raw(), out.raw(), static_cast<size_t>(out.nbytes())), 0)
+            << to_string(p);
         for (int64_t g = 0; g < p.num_groups(); ++g) {
           for (int64_t i = 0; i < p.rows[static_cast<size_t>(g)]; ++i) {
             const int64_t row = p.first_row(g) + i;
@@ -415,6 +453,37 @@ TEST_F(Sm90GroupedGemmTest, Int8) {
             }
           }
         }
+      }
+    }
+  }
+}
+
+TEST_F(Sm90GroupedGemmTest, RowsByIndex) {
+  const Stream stream = Stream::cuda(0);
+  uint32_t seed = 7000;
+  const auto check_same = [&](const Problem& p, int num_sms) {
+    const GroupedGemm host = make_operands(p, seed += 10);
+    const GroupedGemm elsewhere = scattered(host, seed);
+    const Tensor expected = run_on_gpu(host, stream, num_sms);
+    for (const bool draws : {false, true}) {
+      const Tensor next_item = draws ? Tensor::zeros({2}, DType::kI32, stream.device()) : Tensor{};
+      const Tensor out = run_on_gpu(elsewhere, stream, num_sms, next_item);
+      EXPECT_EQ(std::memcmp(out.raw(), expected.raw(), static_cast<size_t>(out.nbytes())), 0)
+          << to_string(p) << " on " << num_sms << " SMs" << (draws ? ", drawn" : "");
+    }
+  };
+  for (const DType dtype : kFormats) {
+    for (const int64_t block : scale_blocks(dtype)) {
+      for (const bool has_row_scales : {false, true}) {
+        const auto check_both = [&](const std::vector<int>& rows, int64_t n, int64_t k, int sms) {
+          check_same({dtype, DType::kBF16, n, k, rows, 0, 3, has_row_scales, block}, sms);
+        };
+        for (const int rows : {1, 31, 33, 64, 65, 128, 129, 256}) {
+          check_both({rows}, 512, 256, 0);
+        }
+        check_both({0, 5, 0, 131, 64, 257, 0, 1, 200, 0}, 320, 576, 0);
+        check_both({700, 32, 0, 20, 64, 129, 383}, 1280, 192, 2);
+        check_both({333, 64, 3}, 768, 64, 4);
       }
     }
   }
@@ -532,6 +601,20 @@ TEST_F(Sm90GroupedGemmTest, WhatItCannotActivateIsRefused) {
   EXPECT_EQ(refusal(DType::kBF16, DType::kF32, 256), "activated out is f32, of a in bf16");
   EXPECT_EQ(refusal(DType::kBF16, DType::kF8E4M3, 256), "activated out is f8e4m3, of a in bf16");
   EXPECT_EQ(refusal(DType::kF8E4M3, DType::kBF16, 256), "activated out is bf16, of a in f8e4m3");
+}
+
+// Nothing of them is read.
+TEST_F(Sm90GroupedGemmTest, RowsByIndexInMoreThan4GiBAreRefused) {
+  const Stream stream = Stream::cuda(0);
+  const auto refusal = [&](int64_t rows_of_a) {
+    GroupedGemm gemm =
+        on_gpu(make_operands({DType::kBF16, DType::kBF16, 128, 1024, {4}}, 1), stream);
+    gemm.a_rows = to_device(ints({3, 2, 1, 0}), stream.device(), stream);
+    gemm.a = Tensor::borrow(gemm.a.raw(), {rows_of_a, 1024}, DType::kBF16, stream.device());
+    return sm90_grouped_gemm_supports(gemm).reason;
+  };
+  EXPECT_EQ(refusal((1 << 21) - 1), "");
+  EXPECT_EQ(refusal(1 << 21), "rows by index in 4294967296 bytes, more than 32 bits tell");
 }
 
 TEST_F(Sm90GroupedGemmTest, ScalesOfOddBlocksAreRefused) {

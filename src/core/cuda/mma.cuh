@@ -19,11 +19,15 @@ __device__ __forceinline__ void copy_async_16(void* shared, const void* global, 
                : "memory");
 }
 // The same, and L2 fetches the 256 bytes around it.
-__device__ __forceinline__ void copy_async_16_ahead(void* shared, const void* global, bool exists) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(address), "l"(global),
-               "r"(exists ? 16 : 0)
+__device__ __forceinline__ void copy_async_16_ahead(uint32_t shared_address,
+                                                    const void* global,
+                                                    bool exists) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared_address),
+               "l"(global), "r"(exists ? 16 : 0)
                : "memory");
+}
+__device__ __forceinline__ void copy_async_16_ahead(void* shared, const void* global, bool exists) {
+  copy_async_16_ahead(static_cast<uint32_t>(__cvta_generic_to_shared(shared)), global, exists);
 }
 __device__ __forceinline__ void copy_async_8(void* shared, const void* global, bool exists) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));

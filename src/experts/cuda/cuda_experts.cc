@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Standard format: rows are gathered by expert, go through both GEMMs in that order, and are
-// weighted and summed from there.  Batched format: they stay where they are.
+// Standard format: rows go through both GEMMs in the order of experts, and are weighted and summed
+// from there; GEMM1 fetches them from where they lie, or, where it cannot, they are gathered first.
+// Batched format: they stay where they are.
 //
 // Why the sums here: of the selections of a row that came from another rank only a few are local,
 // so [M, K, H] would be mostly zeros, written once and read again.
@@ -135,7 +136,7 @@ class CudaExperts final : public ExpertsBase {
       if (!self.is_batched()) {
         expert_offsets = scratch.take({d.num_local_experts + 1}, DType::kI32);
         row_of_slot = scratch.take({rows, d.topk}, DType::kI32);
-        slot_of_row = scratch.take({d.num_adapters > 0 ? slots : 0}, DType::kI32);
+        token_of_row = scratch.take({slots}, DType::kI32);
       }
       // GEMM2's rows lie where GEMM1's operand was.
       Scratch operand_size;
@@ -199,9 +200,9 @@ class CudaExperts final : public ExpertsBase {
     }
 
     Tensor next_item;  // of the GEMMs
-    Tensor expert_offsets, row_of_slot, slot_of_row;
+    Tensor expert_offsets, row_of_slot, token_of_row;
     RowOperand coded;     // a1, in x's order or (where that needs groups) the computing order
-    RowOperand gathered;  // in the computing order
+    RowOperand gathered;  // in the computing order, where GEMM1 takes no index
     Tensor gemm1, act, gemm2;
     RowOperand hidden;              // act, or its codes
     int64_t expected = 0;           // rows of the GEMMs
@@ -297,9 +298,7 @@ class CudaExperts final : public ExpertsBase {
     order.num_local_experts = desc_.num_local_experts;
     order.expert_offsets = buffers.expert_offsets;
     order.row_of_slot = buffers.row_of_slot;
-    if (input.lora_ids) {
-      order.slot_of_row = buffers.slot_of_row;
-    }
+    order.token_of_row = buffers.token_of_row;
     cuda_order_slots(order, stream);
     return RowGroups::sorted(buffers.expert_offsets.data<int32_t>(), desc_.num_local_experts);
   }
@@ -308,14 +307,26 @@ class CudaExperts final : public ExpertsBase {
     RowAdapters adapters{};
     if (input.lora_ids) {
       adapters.ids = input.lora_ids.data<int32_t>();
-      adapters.input_of_row = is_batched() ? nullptr : buffers.slot_of_row.data<int32_t>();
-      adapters.rows_per_input = static_cast<int>(is_batched() ? 1 : desc_.topk);
+      adapters.token_of_row = is_batched() ? nullptr : buffers.token_of_row.data<int32_t>();
       adapters.num_adapters = static_cast<int>(desc_.num_adapters);
     }
     return adapters;
   }
 
-  // GEMM1's rows in the computing order.
+  // Whether GEMM1 can fetch its rows from where they lie.
+  bool gemm1_takes(const RowOperand& indexed, const RowGroups& rows, const Buffers& buffers) const {
+    if (buffers.fuses_activation) {
+      ActivatedGemm fused = activated_gemm(indexed, rows, buffers.hidden);
+      fused.gemm.decoded = buffers.w1_decoded;
+      return can_run_activated_gemm(fused);
+    }
+    ExpertGemm gemm{indexed, &w1_, rows, buffers.gemm1};
+    gemm.decoded = buffers.w1_decoded;
+    gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
+    return takes_index(gemm);
+  }
+
+  // GEMM1's rows in the computing order, or where they lie with the index of each.
   RowOperand load_input(const ExpertsInput& input,
                         const RowGroups& rows,
                         const Buffers& buffers,
@@ -334,6 +345,12 @@ class CudaExperts final : public ExpertsBase {
     if (is_batched()) {
       return x;
     }
+    const bool codes_go_by_expert = a1_.active() && !is_coded && !codes_first;
+    RowOperand indexed = x;
+    indexed.index = buffers.token_of_row;
+    if (!input.lora_ids && !codes_go_by_expert && gemm1_takes(indexed, rows, buffers)) {
+      return indexed;
+    }
     CudaPermuteArgs gather{x.values, buffers.row_of_slot, buffers.gathered.values};
     if (x.scales == RowScales::kPerRow) {
       gather.scale = x.scale;
@@ -341,7 +358,7 @@ class CudaExperts final : public ExpertsBase {
     }
     x.values = gather.out;
     cuda_permute_rows(gather, stream);
-    if (a1_.active() && !is_coded && !codes_first) {
+    if (codes_go_by_expert) {
       a1_.encode(x.values, rows, buffers.coded, stream);
       x = buffers.coded;
     }

@@ -3,6 +3,7 @@
 #include "experts/cuda/expert_gemm.h"
 
 #include <algorithm>
+#include <cassert>
 #include <optional>
 
 #include "core/cuda/device.h"
@@ -126,6 +127,7 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
     return Tensor::borrow(const_cast<int32_t*>(data), {n}, DType::kI32, device);
   };
   out.a = grouped(gemm, gemm.a.values);
+  out.a_rows = gemm.a.index;
   out.bias = w.quant.bias;
   out.out = grouped(gemm, gemm.out);
   out.next_item = gemm.next_item;
@@ -232,6 +234,11 @@ bool can_take_columns(const ExpertGemm& gemm) {
   return grouped && !decodes(gemm) && sm90_grouped_gemm_supports(*grouped).ok;
 }
 
+bool takes_index(const ExpertGemm& gemm) {
+  const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
+  return grouped && sm90_grouped_gemm_supports(*grouped).ok;
+}
+
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   if (gemm.out.numel() == 0) {
     return;
@@ -239,7 +246,10 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
   if (grouped && sm90_grouped_gemm_supports(*grouped).ok) {
     run_grouped_gemm(*grouped, gemm, stream);
-  } else if (can_few_rows_gemm(gemm)) {
+    return;
+  }
+  assert(!gemm.a.index);
+  if (can_few_rows_gemm(gemm)) {
     few_rows_gemm(gemm, stream);
   } else if (can_mma_gemm(gemm)) {
     mma_gemm(gemm, stream);

@@ -25,6 +25,9 @@ struct RowOperand {
   RowScales scales = RowScales::kNone;
   int64_t block = 0;  // columns per scale of kPerRow
   bool divides = false;
+  // i32 [M], optional: row r is values[index[r]], with the scale of that one; values and scales
+  // then have any number of rows.  Only where takes_index() says so.
+  Tensor index = {};
 };
 
 struct WeightOperand {
@@ -63,6 +66,9 @@ bool wants_bf16_codes(const WeightOperand& w);
 
 // Whether its num_columns can be computed alone.
 bool can_take_columns(const ExpertGemm& gemm);
+
+// Whether its rows may be told by RowOperand::index.
+bool takes_index(const ExpertGemm& gemm);
 
 // Picks the implementation.
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);

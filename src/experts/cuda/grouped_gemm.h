@@ -15,6 +15,9 @@ namespace moebius::cuda {
 
 struct GroupedGemm {
   Tensor a;  // [M, K], sorted by group; or batched [G, max_rows, K]: bf16, f8e4m3 or int8
+  // i32 [M], optional, with group_offsets: row r is a[a_rows[r]], and a_scale[a_rows[r]] where
+  // those are of rows; both have any number of rows then.
+  Tensor a_rows;
   // f32.  f8e4m3: [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  Else [M, 1] or [G,
   // max_rows, 1]; one per group [G, 1, 1], or one for all [1, 1]; of bf16 optional.
   Tensor a_scale;

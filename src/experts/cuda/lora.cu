@@ -39,9 +39,8 @@ struct Args {
 
 // -1: none.
 __device__ __forceinline__ int adapter_of(const RowAdapters& adapters, int64_t row) {
-  const int64_t input =
-      adapters.input_of_row != nullptr ? adapters.input_of_row[row] / adapters.rows_per_input : row;
-  const int id = adapters.ids[input];
+  const int64_t token = adapters.token_of_row != nullptr ? adapters.token_of_row[row] : row;
+  const int id = adapters.ids[token];
   return id >= 0 && id < adapters.num_adapters ? id : -1;
 }
 

@@ -9,12 +9,11 @@
 
 namespace moebius::cuda {
 
-// Which adapter a row has: ids[input_of_row[r] / rows_per_input], or ids[r] without input_of_row.
+// Which adapter a row has: ids[token_of_row[r]], or ids[r] without token_of_row.
 // Ids out of [0, num_adapters) stand for none.
 struct RowAdapters {
   const int32_t* ids;
-  const int32_t* input_of_row;  // nullptr: rows are those of the ids
-  int rows_per_input;
+  const int32_t* token_of_row;  // nullptr: rows are those of the ids
   int num_adapters;
 };
 

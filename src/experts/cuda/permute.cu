@@ -30,6 +30,7 @@ constexpr unsigned kAll = 0xffffffffu;
 struct Args {
   const int32_t* ids;
   int64_t num_slots;
+  int topk;
   const int32_t* map;  // nullptr: none
   int64_t num_ids;     // entries of the map
   int64_t first_expert;
@@ -39,6 +40,7 @@ struct Args {
   int32_t* chunk_counts;  // [num_chunks, num_buckets]; nullptr with one chunk
   int32_t* expert_offsets;
   int32_t* slot_of_row;
+  int32_t* token_of_row;
   int32_t* row_of_slot;
 };
 
@@ -229,6 +231,9 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__
     if (a.slot_of_row != nullptr) {
       a.slot_of_row[row] = static_cast<int32_t>(slot);
     }
+    if (a.token_of_row != nullptr) {
+      a.token_of_row[row] = static_cast<int32_t>(slot) / a.topk;
+    }
     if (a.row_of_slot != nullptr) {
       int64_t place = row;
       if (bucket == n - 1) {
@@ -340,6 +345,7 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream& on) {
   Args a{};
   a.ids = args.ids.data<int32_t>();
   a.num_slots = args.ids.numel();
+  a.topk = static_cast<int>(args.ids.dim(1));
   a.map = data_or_null(args.expert_map);
   a.num_ids = args.expert_map ? args.expert_map.dim(0) : 0;
   a.first_expert = args.first_expert;
@@ -348,6 +354,7 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream& on) {
   a.max_rows = args.max_rows;
   a.expert_offsets = data_or_null(args.expert_offsets);
   a.slot_of_row = data_or_null(args.slot_of_row);
+  a.token_of_row = data_or_null(args.token_of_row);
   a.row_of_slot = data_or_null(args.row_of_slot);
 
   const auto bucket_bytes = sizeof(int32_t) * static_cast<size_t>(a.num_buckets);

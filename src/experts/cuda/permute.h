@@ -19,9 +19,10 @@ struct CudaOrderArgs {
   // 0: rows of an expert follow those of the one before.  Else the batched layout: row = e *
   // max_rows + index among e's, and slots without room count as masked.
   int64_t max_rows = 0;
-  // Outputs, each optional; see Permutation.  slot_of_row: only with max_rows 0.
+  // Outputs, each optional; see Permutation.  Those of a row: only with max_rows 0.
   Tensor expert_offsets = {};
   Tensor slot_of_row = {};
+  Tensor token_of_row = {};  // i32 [M * K]: slot_of_row / K
   Tensor row_of_slot = {};
 };
 

@@ -186,6 +186,10 @@ Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
           fmt::format("{} rows of an operand, more than {}", rows.numel() / k, kMostRows));
     }
   }
+  if (gemm.a_rows && gemm.a.nbytes() > std::numeric_limits<uint32_t>::max()) {
+    return Support::no(
+        fmt::format("rows by index in {} bytes, more than 32 bits tell", gemm.a.nbytes()));
+  }
   for (const int dim : {1, 2}) {
     if (gemm.b.dim(dim) % kMultiple != 0 || gemm.b.dim(dim) == 0) {
       return Support::no(fmt::format("{} {} is not a multiple of {}", dim == 1 ? "N" : "K",
@@ -205,18 +209,22 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   assert(gemm.group_offsets.defined() != gemm.group_counts.defined());
   const bool is_batched = gemm.group_counts.defined();
   assert(gemm.a.num_dims() == (is_batched ? 3 : 2));
+  assert(!gemm.a_rows || !is_batched);
   const int64_t num_groups = gemm.b.dim(0);
   const int64_t n = gemm.b.dim(1);
   const int64_t k = gemm.b.dim(2);
-  const int64_t num_rows = gemm.a.numel() / k;
+  const int64_t rows_of_a = gemm.a.numel() / k;
+  const int64_t num_rows = gemm.a_rows ? gemm.a_rows.dim(0) : rows_of_a;
   if (num_rows == 0 || num_groups == 0) {
     return;
   }
   const int index = on.device().index;
   const DeviceGuard guard(index);
   sm90::Args args{};
-  args.a = map_of_a(gemm.a, num_rows, k, sm90::kBoxRowsA);
-  args.a_tiles = map_of_a(gemm.a, num_rows, k, sm90::kTileRows);
+  args.a = map_of_a(gemm.a, rows_of_a, k, sm90::kBoxRowsA);
+  args.a_tiles = map_of_a(gemm.a, rows_of_a, k, sm90::kTileRows);
+  args.a_rows = data_or_null<const int32_t>(gemm.a_rows);
+  args.a_values = gemm.a.raw();
   args.b = map_of_b(gemm.b, k);
   args.a_scale = data_or_null<const float>(gemm.a_scale);
   args.b_scale = data_or_null<const float>(gemm.b_scale);

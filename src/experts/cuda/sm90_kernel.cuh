@@ -6,6 +6,7 @@
 #pragma once
 
 #include "experts/cuda/sm90_consume.cuh"
+#include "experts/cuda/sm90_copies.cuh"
 #include "experts/cuda/sm90_plan.cuh"
 #include "experts/cuda/sm90_produce.cuh"
 #include "experts/cuda/sm90_shared.cuh"
@@ -55,10 +56,10 @@ __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& sh
 
 // Grid: an even number of CTAs, pairs of which form clusters; one per SM, persistent.
 // Block: two consumer warpgroups (64 rows of a tile each; 128 columns of a small one) and a third
-// of which one warp, with scales two, fill the stages and one plans tiles.  Registers go to the
-// consumers: 128 sums each, with scales 64 products more. Pipeline: four stages of 48 KiB, one
-// block of K each, shared by tiles of all kinds.  A stage is empty when the consumer warps of both
-// CTAs have read it, since both CTAs fill it.
+// of which one warp fills the stages with boxes, one plans tiles, and one or two copy what no box
+// brings.  Registers go to the consumers: 128 sums each, with scales 64 products more.
+// Pipeline: four stages of 48 KiB, one block of K each, shared by tiles of all kinds.  A stage is
+// empty when the consumer warps of both CTAs have read it, since both CTAs fill it.
 template <typename Config>
 __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ Args args) {
@@ -70,11 +71,11 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     ptx::prefetch_tensor_map(&args.a_tiles);
     ptx::prefetch_tensor_map(&args.b);
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      ptx::mbarrier_init(&shared.full[stage], Config::kFillingThreads);
+      ptx::mbarrier_init(&shared.full[stage], Config::filling_threads(args));
       ptx::mbarrier_init(&shared.empty[stage], kClusterSize * kConsumerWarps);
     }
     ptx::mbarrier_init(&shared.plan_full, 1);
-    ptx::mbarrier_init(&shared.plan_empty, Config::kFillingThreads);
+    ptx::mbarrier_init(&shared.plan_empty, Config::filling_threads(args));
     ptx::mbarrier_init(&shared.item_full, 1);
     ptx::mbarrier_init(&shared.item_empty, 1);
     ptx::fence_mbarrier_init();
@@ -95,14 +96,10 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
       if (ptx::elect_one()) {
         plan_tiles(args, shared);
       }
-    } else if constexpr (Config::kStagesHaveScales) {
-      if (warp == kConsumerWarps + 2) {
-        if constexpr (Config::kIsFp8) {
-          fill_scales(args, shared, ring);
-        } else {
-          fill_column_scales(args, shared, ring);
-        }
-      }
+    } else if (args.a_rows != nullptr) {
+      fill_copies<Config, kRowWarps>(args, shared, ring, warp - kConsumerWarps - 2);
+    } else if (Config::kStagesHaveScales && warp == kConsumerWarps + 2) {
+      fill_copies<Config, 1>(args, shared, ring, 0);
     }
     __syncwarp();
   } else {

@@ -34,10 +34,13 @@ inline constexpr int kScaleStep = quant::kDecodedStep;
 enum class Result : uint8_t { kF32, kBF16, kActivatedBF16, kActivatedF8E4M3 };
 
 struct Args {
-  CUtensorMap a;        // [num_rows, K], boxes of kBoxRowsA x kBlockBytes
+  CUtensorMap a;        // [rows, K], boxes of kBoxRowsA x kBlockBytes
   CUtensorMap a_tiles;  // the same, boxes of kTileRows x kBlockBytes
   // [G N / 32, j, l, i, K] in the letters above, boxes of [kBoxRowsB / 32, 4, 4, 2, kBlockBytes].
   CUtensorMap b;
+  // Row r is row a_rows[r] of a and a_scale; nullptr: row r.
+  const int32_t* a_rows;
+  const void* a_values;  // what the maps of a are of
   const float* a_scale;  // nullptr: none
   const float* b_scale;
   int scale_block;  // kScaledBF16: b_scale is [G, ceil(K / scale_block), N]
@@ -54,7 +57,7 @@ struct Args {
   const int32_t* counts;
   int* next_item;  // nullptr, or two zeros, which is what they are again afterwards
   int max_rows;    // per group, with counts
-  int num_rows;    // of a
+  int num_rows;    // of out
   int num_groups;
   int n;
   int k;

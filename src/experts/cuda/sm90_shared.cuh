@@ -26,6 +26,7 @@ inline constexpr int kWarpgroup = 128;
 inline constexpr int kConsumers = 2;  // warpgroups
 inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
+inline constexpr int kRowWarps = 2;  // that copy rows of a named one by one
 inline constexpr int kClusterSize = 2;
 
 template <Operands kOperands, typename OutType, bool kActivated = false>
@@ -43,8 +44,10 @@ struct Config {
   static constexpr int kConsumerRegisters = 224;
   static constexpr int kProducerRegisters = 56;
   static constexpr int kBlockElements = kIsFp8 || kIsInt8 ? kBlockBytes : kBlockBytes / 2;
-  // Of a CTA: one for boxes, a warp for scales.
-  static constexpr int kFillingThreads = kStagesHaveScales ? 1 + kWarp : 1;
+  // Of a CTA: one for boxes, whole warps for what threads copy.
+  static __device__ __forceinline__ int filling_threads(const Args& args) {
+    return 1 + kWarp * (args.a_rows != nullptr ? kRowWarps : kStagesHaveScales ? 1 : 0);
+  }
 };
 
 // Scales of scaled bf16 along K in a stage.
@@ -52,6 +55,11 @@ template <typename Config>
 __device__ __forceinline__ int scale_parts(const Args& args) {
   constexpr int kMost = Config::kBlockElements / kScaleStep;
   return args.scale_block % Config::kBlockElements == 0 ? 1 : kMost;
+}
+
+// Where row `row` of the groups lies in a.
+__device__ __forceinline__ int row_of_a(const Args& args, int row) {
+  return args.a_rows != nullptr ? args.a_rows[row] : row;
 }
 
 // What a consumer has to do, from the stage on whose filler says so.

@@ -84,8 +84,8 @@ __device__ __forceinline__ void apply_columns(const Args& args,
 
 // Of a row of the tile; behind the last one that one's.
 __device__ __forceinline__ float scale_of_row(const Args& args, const Work& work, int row) {
-  return args.a_scale[int64_t{work.row + min(row, work.num_rows - 1)} * args.a_row_step +
-                      work.group * args.a_group_step];
+  const int at = row_of_a(args, work.row + min(row, work.num_rows - 1));
+  return args.a_scale[int64_t{at} * args.a_row_step + work.group * args.a_group_step];
 }
 
 // Sums of rows that have a scale.
