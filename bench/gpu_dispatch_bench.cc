@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "app/rank_run.h"
 #include "app/statistics.h"
 #include "bench/gpu_bench.h"
 #include "bench/gpu_transport.h"
@@ -221,9 +222,11 @@ class GpuDispatchBench {
       run_transfers(problem, false, "");
       return;
     }
-    for (const std::string& sum : options_.sums) {
-      problem.sum = sum == "ranks" ? LowLatencySum::kRanks : LowLatencySum::kSelections;
-      problem.with_dispatch = sum == options_.sums.front();
+    const std::vector<std::string> both = {"selections", "ranks"};
+    const std::vector<std::string>& sums = options_.sums.empty() ? both : options_.sums;
+    for (const std::string& sum : sums) {
+      problem.sum = app::low_latency_sum_of(sum);
+      problem.with_dispatch = sum == sums.front();
       harness_.fact("sum", sum);
       harness_.fact("window_bytes", gpu_low_latency_bytes(problem));
       run_transfers(problem, true, sum == "ranks" ? "_ranks" : "");

@@ -113,6 +113,7 @@ struct LayerProblem {
   int combine_parts = 0;   // asked for; 0: as computed
   int comm_sms = 0;        // 0: the backend's default
   All2AllBackend backend = All2AllBackend::kNone;
+  std::string sum;  // of low latency
 };
 
 std::vector<All2AllBackend> backends_of(const app::BenchOptions& options,
@@ -132,6 +133,11 @@ std::vector<All2AllBackend> backends_of(const app::BenchOptions& options,
   return backends;
 }
 
+std::vector<std::string> sums_of(const app::BenchOptions& options, All2AllBackend backend) {
+  const bool has_choice = backend == All2AllBackend::kLowLatency && !options.sums.empty();
+  return has_choice ? options.sums : std::vector<std::string>{"selections"};
+}
+
 std::vector<LayerProblem> problems_of(const app::BenchOptions& options, int num_ranks) {
   std::vector<LayerProblem> problems;
   for (const int64_t num_tokens :
@@ -140,7 +146,9 @@ std::vector<LayerProblem> problems_of(const app::BenchOptions& options, int num_
       for (const int microbatches : options.microbatches) {
         for (const int combine_parts : options.combine_parts) {
           for (const int sms : options.sms) {
-            problems.push_back({num_tokens, microbatches, combine_parts, sms, backend});
+            for (const std::string& sum : sums_of(options, backend)) {
+              problems.push_back({num_tokens, microbatches, combine_parts, sms, backend, sum});
+            }
           }
         }
       }
@@ -303,6 +311,7 @@ class LayerRun {
     layer_options.microbatches = problem.microbatches;
     layer_options.comm_sms = problem.comm_sms;
     layer_options.combine_parts = problem.combine_parts;
+    layer_options.low_latency_sum = app::low_latency_sum_of(problem.sum);
     if (replays() && backend_ == All2AllBackend::kHighThroughput) {
       layer_options.capacity = 0;
     }
@@ -399,6 +408,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     harness.fact("comm_sms", problem.comm_sms);
     harness.fact("pause_ms", options.pause_ms);
     harness.fact("router_sums", options.router_sums);
+    harness.fact("sum", problem.sum);
     harness.fact("all2all", std::string(run.backend()));
     harness.fact("launch", run.replays() ? "graph" : "stream");
     Case c;
@@ -418,6 +428,9 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     }
     if (problem.comm_sms > 0) {
       c.problem += fmt::format("_sms{}", problem.comm_sms);
+    }
+    if (problem.sum != "selections") {
+      c.problem += "_sum_" + problem.sum;
     }
     if (options.router_sums != "stated") {
       c.problem += "_router_" + options.router_sums;

@@ -21,6 +21,7 @@
 #include <string>
 
 #include "moebius/group.h"
+#include "moebius/low_latency.h"
 #include "moebius/modular_kernel.h"
 #include "moebius/parallel_config.h"
 #include "moebius/router.h"
@@ -59,6 +60,8 @@ struct MoeLayerOptions {
   // of sums, which the room decides), and more rows are a CommError on every rank (check()), which
   // ends the layer's use.
   std::optional<int64_t> capacity = std::nullopt;
+  // low_latency only; kRanks on one node, and as many bytes back as high_throughput.
+  LowLatencySum low_latency_sum = LowLatencySum::kSelections;
   bool sequence_parallel = false;  // hidden holds tokens of this rank alone, also where tp > 1
 };
 

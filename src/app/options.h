@@ -32,6 +32,7 @@ struct RunOptions {
   bool monolithic = false;
   std::string quant = "auto";
   std::string router_sums = "stated";
+  std::string sum = "selections";  // of low_latency's combine
   int microbatches = 1;
   int comm_sms = 0;          // 0: as the backend computes
   int combine_parts = 0;     // GPUs; 0: as computed
@@ -80,6 +81,7 @@ struct BenchOptions {
   // dispatch and layer
   std::string group = "threads";  // on GPUs
   std::vector<int> sms = {0};     // on GPUs; 0: the default
+  std::vector<std::string> sums;  // on GPUs; empty: of dispatch both, of layer selections
   int64_t experts = 0;            // on GPUs; 0: of dispatch 256, of layer the model's
   // layer on GPUs
   std::vector<int> microbatches = {1};
@@ -90,7 +92,6 @@ struct BenchOptions {
   // dispatch on GPUs
   std::vector<std::string> modes = {"ht", "ll"};
   std::vector<std::string> dtypes = {"fp8", "bf16"};
-  std::vector<std::string> sums = {"selections", "ranks"};
   int64_t hidden = 7168;
   int64_t topk = 8;
   int64_t dispatch_experts() const { return experts > 0 ? experts : 256; }

@@ -68,6 +68,10 @@ void check_values(CLI::App& app) {
   }
 }
 
+CLI::IsMember one_of_sums() {
+  return CLI::IsMember({"selections", "ranks"});
+}
+
 void add_router_sums(CLI::App& app, std::string& router_sums) {
   app.add_option("--router-sums", router_sums,
                  "GPUs: how router logits are summed: stated, the same bits everywhere (default), "
@@ -116,6 +120,10 @@ void add_parallel_options(CLI::App& app, RunOptions& o) {
       ->check(CLI::IsMember({"none", "allgather_reducescatter", "high_throughput", "low_latency"}));
   app.add_flag("--monolithic", o.monolithic, "router logits travel, the experts route");
   add_router_sums(app, o.router_sums);
+  app.add_option("--sum", o.sum,
+                 "what low_latency's combine sends back: a row per selection (default), or sums "
+                 "per rank")
+      ->check(one_of_sums());
   app.add_option("--microbatches", o.microbatches, "parts of a call that overlap (default 1)")
       ->check(from_one_to(64));
   app.add_option("--comm-sms", o.comm_sms,
@@ -152,9 +160,6 @@ const CLI::App* add_gpu_dispatch_options(CLI::App& app, BenchOptions& o) {
   group->add_option("--dtype", o.dtypes, "how rows travel (default both)")
       ->delimiter(',')
       ->check(CLI::IsMember({"fp8", "bf16"}));
-  group->add_option("--sum", o.sums, "sums of a low-latency combine (default both)")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"selections", "ranks"}));
   group->add_option("--hidden", o.hidden, "(default 7168)")->check(from_one_to(1 << 20));
   group->add_option("--topk", o.topk, "(default 8)")->check(from_one_to(1024));
   return group;
@@ -174,6 +179,12 @@ const CLI::App* add_gpu_ranks_options(CLI::App& app, BenchOptions& o) {
   group->add_option("--sms", o.sms, "N,N,...: SMs of a transport's kernels (default: as computed)")
       ->delimiter(',')
       ->check(from_one_to(1024));
+  group
+      ->add_option("--sum", o.sums,
+                   "NAME,NAME: what a low-latency combine sends back, see run (default: dispatch "
+                   "both, layer selections)")
+      ->delimiter(',')
+      ->check(one_of_sums());
   group
       ->add_option("--experts", o.experts,
                    "of all ranks (default: dispatch 256, layer the model's)")

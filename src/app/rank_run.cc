@@ -33,6 +33,7 @@ MoeLayerOptions layer_options(const RunOptions& options,
   chosen.microbatches = options.microbatches;
   chosen.comm_sms = options.comm_sms;
   chosen.combine_parts = options.combine_parts;
+  chosen.low_latency_sum = low_latency_sum_of(options.sum);
   const int num_nodes = group == nullptr ? 1 : group->topology().num_nodes();
   chosen.capacity = capacity_of(options, backend, num_nodes);
   return chosen;
@@ -99,6 +100,10 @@ std::vector<std::vector<int64_t>> gather_link_bytes(const std::vector<int64_t>& 
 }
 
 }  // namespace
+
+LowLatencySum low_latency_sum_of(std::string_view option) {
+  return option == "ranks" ? LowLatencySum::kRanks : LowLatencySum::kSelections;
+}
 
 LogitSums logit_sums_of(std::string_view option) {
   return option == "tensor" ? LogitSums::kTensorCores : LogitSums::kStated;

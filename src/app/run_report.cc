@@ -209,6 +209,7 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                {"placement", r.plan.use_ep ? "distributed" : "sharded"},
                {"all2all", std::string(name(r.plan.backend))},
                {"monolithic", options.monolithic},
+               {"sum", options.sum},
                {"ranks_per_node", options.ranks_per_node},
                {"intra_node_bytes", bytes(intra), Unit::kBytes},
                {"inter_node_bytes", bytes(inter), Unit::kBytes}});

@@ -99,6 +99,11 @@ void expect_fits_group(const MoeConfig& config,
          fmt::format("combine_parts {}: all2all {} returns results whole, only high_throughput in "
                      "parts",
                      options.combine_parts, backend));
+  expect(options.low_latency_sum == LowLatencySum::kSelections ||
+             parallel.backend == All2AllBackend::kLowLatency,
+         fmt::format("low_latency_sum by ranks: all2all {} sums in its own way, only low_latency "
+                     "has a choice",
+                     backend));
   expect(!options.capacity || parallel.backend == All2AllBackend::kHighThroughput,
          fmt::format("capacity {}: all2all {} has none, only high_throughput",
                      options.capacity.value_or(0), backend));
@@ -149,7 +154,7 @@ std::unique_ptr<PrepareFinalize> make_prepare_finalize(const MoeConfig& config,
     case All2AllBackend::kLowLatency:
       return make_low_latency(*group, placement(),
                               {config.max_num_tokens, config.hidden, config.experts_per_token,
-                               routed.in_dtype, options.comm_sms});
+                               routed.in_dtype, options.comm_sms, options.low_latency_sum});
     case All2AllBackend::kNone:
       break;
   }

@@ -54,6 +54,13 @@ constexpr LayerKind kOverRanks[] = {
     {.name = "low latency, micro-batches",
      .backend = All2AllBackend::kLowLatency,
      .microbatches = 3},
+    {.name = "low latency, sums per rank",
+     .backend = All2AllBackend::kLowLatency,
+     .low_latency_sum = LowLatencySum::kRanks},
+    {.name = "low latency, sums per rank, micro-batches",
+     .backend = All2AllBackend::kLowLatency,
+     .microbatches = 3,
+     .low_latency_sum = LowLatencySum::kRanks},
     {.name = "high throughput, tp", .backend = All2AllBackend::kHighThroughput, .tp = 0},
     {.name = "low latency, tp", .backend = All2AllBackend::kLowLatency, .tp = 0},
 };

@@ -32,6 +32,7 @@ struct LayerKind {
   int comm_sms = 0;
   std::optional<int64_t> capacity = std::nullopt;
   int combine_parts = 0;
+  LowLatencySum low_latency_sum = LowLatencySum::kSelections;
 };
 inline constexpr LayerKind kCounted{.name = "counted", .backend = All2AllBackend::kHighThroughput};
 // A capacity for all tokens.
@@ -63,6 +64,7 @@ struct RankLayer {
     options.comm_sms = kind.comm_sms;
     options.capacity = kind.capacity;
     options.combine_parts = kind.combine_parts;
+    options.low_latency_sum = kind.low_latency_sum;
     layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
   }
   // Of ranks that have tokens and experts of their own.

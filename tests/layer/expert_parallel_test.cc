@@ -35,6 +35,7 @@ struct Spread {
   All2AllBackend backend = All2AllBackend::kNone;
   bool monolithic = false;
   int ranks_per_node = 0;
+  LowLatencySum low_latency_sum = LowLatencySum::kSelections;
 
   int num_ranks() const { return tp * dp; }
 };
@@ -55,6 +56,8 @@ std::vector<Spread> spreads() {
         }
       }
     }
+    all.push_back({"low_latency_sums_per_rank_dp" + std::to_string(ranks), 1, ranks, true,
+                   All2AllBackend::kLowLatency, false, 0, LowLatencySum::kRanks});
     all.push_back({"monolithic_dp" + std::to_string(ranks), 1, ranks, true,
                    All2AllBackend::kAllGatherReduceScatter, true, 0});
     all.push_back({"none_tp" + std::to_string(ranks), ranks, 1, true, All2AllBackend::kNone});
@@ -102,6 +105,7 @@ Tensor run_layer(const Checkpoint& checkpoint,
     weights.config.max_num_tokens = 8;  // several calls of a batched backend
     MoeLayerOptions layer_options;
     layer_options.monolithic = spread.monolithic;
+    layer_options.low_latency_sum = spread.low_latency_sum;
     const Stream stream = Stream::cpu(1);
     MoeLayer moe(std::move(weights), layer_options, stream, &group);
     WorkspacePool workspaces;

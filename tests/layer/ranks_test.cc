@@ -151,6 +151,13 @@ TEST(OptionsOfALayer, SomeAreForHighThroughputAlone) {
   expect_mentions(refusal_of(All2AllBackend::kLowLatency, 0, parts),
                   {"combine_parts 3", "low_latency"});
   EXPECT_EQ(refusal_of(All2AllBackend::kHighThroughput, 0, parts), "no error");  // whole on CPUs
+  const auto by_ranks = [](MoeLayerOptions& options) {
+    options.low_latency_sum = LowLatencySum::kRanks;
+  };
+  expect_mentions(refusal_of(All2AllBackend::kHighThroughput, 0, by_ranks),
+                  {"low_latency_sum", "high_throughput"});
+  expect_mentions(refusal_of(All2AllBackend::kLowLatency, 1, by_ranks), {"ranks", "2 nodes"});
+  EXPECT_EQ(refusal_of(All2AllBackend::kLowLatency, 0, by_ranks), "no error");
 }
 
 // A rank makes one call and no more.  The others are told who is missing, give it up and go on.
