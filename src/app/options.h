@@ -123,7 +123,8 @@ struct PlanOptions {
   bool no_ep = false;
   int64_t tokens = 128;  // per rank; those of a TP group hold the same
   int microbatches = 1;
-  int64_t layers = 0;  // 0: all MoE layers of the model
+  std::string sum = "selections";  // of low_latency's combine
+  int64_t layers = 0;              // 0: all MoE layers of the model
   int64_t redundant_experts = 0;
   double skew = 0;
   bool ungrouped = false;

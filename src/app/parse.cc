@@ -71,6 +71,12 @@ void check_values(CLI::App& app) {
 CLI::IsMember one_of_sums() {
   return CLI::IsMember({"selections", "ranks"});
 }
+void add_sum(CLI::App& app, std::string& sum) {
+  app.add_option("--sum", sum,
+                 "what low_latency's combine sends back: a row per selection (default), or sums "
+                 "per rank")
+      ->check(one_of_sums());
+}
 
 void add_router_sums(CLI::App& app, std::string& router_sums) {
   app.add_option("--router-sums", router_sums,
@@ -120,10 +126,7 @@ void add_parallel_options(CLI::App& app, RunOptions& o) {
       ->check(CLI::IsMember({"none", "allgather_reducescatter", "high_throughput", "low_latency"}));
   app.add_flag("--monolithic", o.monolithic, "router logits travel, the experts route");
   add_router_sums(app, o.router_sums);
-  app.add_option("--sum", o.sum,
-                 "what low_latency's combine sends back: a row per selection (default), or sums "
-                 "per rank")
-      ->check(one_of_sums());
+  add_sum(app, o.sum);
   app.add_option("--microbatches", o.microbatches, "parts of a call that overlap (default 1)")
       ->check(from_one_to(64));
   app.add_option("--comm-sms", o.comm_sms,
@@ -229,6 +232,7 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
       ->check(from_one_to(kMaxTokens));
   app.add_option("--microbatches", o.microbatches, "parts of a call that overlap (default 1)")
       ->check(from_one_to(64));
+  add_sum(app, o.sum);
   app.add_option("--layers", o.layers, "MoE layers that a rank has a share of (default: all)")
       ->check(from_one_to(1000));
   app.add_option("--redundant-experts", o.redundant_experts, "second places for experts")

@@ -7,6 +7,7 @@
 #include "app/output_file.h"
 #include "app/plan_report.h"
 #include "app/progress.h"
+#include "app/rank_run.h"
 #include "bench/harness.h"
 #include "bench/machine_peak.h"
 #include "moebius/error.h"
@@ -97,6 +98,7 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
       o.ranks_per_node > 0 ? o.ranks_per_node : (d.device.is_cuda() ? kGpusOfANode : 0);
   d.tokens = o.tokens;
   d.microbatches = o.microbatches;
+  d.low_latency_sum = low_latency_sum_of(o.sum);
   d.redundant_experts = o.redundant_experts;
   d.layers = o.layers > 0 ? o.layers : d.layer.num_moe_layers;
   plan::expect_valid(d);

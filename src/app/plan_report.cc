@@ -61,7 +61,8 @@ void add_subject(Report& report, const PlanResult& r) {
        {"redundant_experts", d.redundant_experts},
        {"tokens", d.tokens},
        {"quant", d.formats.name},
-       {"microbatches", d.microbatches}});
+       {"microbatches", d.microbatches},
+       {"sum", d.low_latency_sum == LowLatencySum::kRanks ? "ranks" : "selections"}});
   const Forecast& first = r.forecasts.back();  // all-gather's copies are not the routing's
   report.line(
       "routing", "routing",

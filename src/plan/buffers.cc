@@ -123,12 +123,7 @@ int64_t low_latency_window_bytes(const Deployment& d) {
                                             bits(l.dtype) / 8, d.ranks, most_places(d))
         .bytes();
   }
-  return LowLatencyLayout::make({.max_tokens = low_latency_tokens(),
-                                 .hidden = l.hidden,
-                                 .topk = l.routing.topk,
-                                 .in_dtype = l.dtype},
-                                d.ranks)
-      .bytes();
+  return LowLatencyLayout::make(low_latency_options(d), d.ranks).bytes();
 }
 
 int64_t receive_bank_bytes(const Deployment& d, int64_t rows) {

@@ -13,6 +13,7 @@
 #include "moebius/device.h"
 #include "moebius/dtype.h"
 #include "moebius/group.h"
+#include "moebius/low_latency.h"
 #include "moebius/parallel_config.h"
 #include "moebius/quantize.h"
 #include "plan/routing.h"
@@ -48,6 +49,7 @@ struct Deployment {
   bool shards_experts = false;  // a part of every expert on every rank, else whole experts
   int64_t tokens = 1;           // that a rank holds, per call
   int microbatches = 1;
+  LowLatencySum low_latency_sum = LowLatencySum::kSelections;
   int64_t redundant_experts = 0;
   int64_t layers = 1;  // that a rank holds its share of
   Device device;

@@ -125,6 +125,11 @@ Formats find_formats(const std::string& name, const LayerShape& layer) {
 }
 
 Support backend_accepts(All2AllBackend backend, const Deployment& d) {
+  if (backend == All2AllBackend::kLowLatency && d.low_latency_sum == LowLatencySum::kRanks &&
+      d.topology().num_nodes() > 1) {
+    return Support::no(
+        fmt::format("sums per rank over {} nodes: ranks must share one", d.topology().num_nodes()));
+  }
   if (backend == All2AllBackend::kNone || d.formats.name == "none") {
     return Support::yes();
   }

@@ -161,7 +161,7 @@ class Stages {
     }
     double gather =
         2 * (coded_row_ + static_cast<double>(widened_bytes(deployment_, inner, l.hidden)));
-    if (fetches_rows(gemm_kind(deployment_, inner, load_.selections / touched()))) {
+    if (is_of_tensor_maps(gemm_kind(deployment_, inner, load_.selections / touched()))) {
       gather *= kFetched;
     }
     return load_.selections * (gather + activation + row_) + load_.rows * row_;
@@ -170,9 +170,10 @@ class Stages {
   double touched() const { return std::max(load_.touched, 1.0); }
 
   // What is left of the time of gathering rows where GEMM1 fetches them from where they lie, which
-  // slows it; see docs/performance.md.
+  // slows it: 0.4 to 0.75 in docs/performance.md.
   static constexpr double kFetched = 0.6;
-  static bool fetches_rows(GemmKind kind) {
+  // By sm90_grouped_gemm.
+  static bool is_of_tensor_maps(GemmKind kind) {
     return kind == GemmKind::kBF16 || kind == GemmKind::kFp8Blocks || kind == GemmKind::kInt8 ||
            kind == GemmKind::kDecoded;
   }
@@ -228,7 +229,7 @@ class Stages {
     }
     const GemmKind kind =
         gemm_kind(deployment_, deployment_.local_intermediate(), load_.selections / touched());
-    const bool can = fetches_rows(kind) && kind != GemmKind::kDecoded;
+    const bool can = is_of_tensor_maps(kind) && kind != GemmKind::kDecoded;
     const auto rows = static_cast<int64_t>(load_.rows);
     const LayerShape& l = deployment_.layer;
     return can && rows <= default_chunk_tokens()
@@ -247,7 +248,8 @@ class Stages {
   // places of every received row are cleared or written, then read.
   double finalize_before() const {
     if (backend_ == All2AllBackend::kLowLatency) {
-      return on_gpu() ? 0 : copy_us(2 * load_.selections * row_);
+      const double stored = sums_ranks() ? load_.rows : load_.selections;
+      return on_gpu() ? 0 : copy_us((load_.selections + stored) * row_);
     }
     return on_gpu() ? 0 : copy_us(((2 * topk() + 1) * load_.rows - load_.selections) * row_);
   }
@@ -264,11 +266,15 @@ class Stages {
         rows = on_gpu() ? 0 : own_copies() + load_.tokens;
         break;
       case All2AllBackend::kLowLatency:
-        rows = on_gpu() ? 0 : (topk() + 1) * load_.tokens;
+        rows = on_gpu()       ? 0
+               : sums_ranks() ? own_copies() + load_.tokens
+                              : (topk() + 1) * load_.tokens;
         break;
     }
     return copy_us(rows * row_);
   }
+
+  bool sums_ranks() const { return deployment_.low_latency_sum == LowLatencySum::kRanks; }
 
   static double on_link(double bytes, const Given& gb_per_s) {
     return gb_per_s.value > 0 ? bytes / gb_per_s.value * 1e-3 : 0;

@@ -59,7 +59,7 @@ class Counter {
         count_high_throughput();
         break;
       case All2AllBackend::kLowLatency:
-        count_low_latency();
+        count_low_latency(tokens);
         break;
     }
     return std::move(ranks_);
@@ -159,12 +159,10 @@ class Counter {
     }
   }
 
-  void count_low_latency() {
-    const LowLatencyLayout layout = LowLatencyLayout::make({.max_tokens = low_latency_tokens(),
-                                                            .hidden = deployment_.layer.hidden,
-                                                            .topk = deployment_.layer.routing.topk,
-                                                            .in_dtype = deployment_.layer.dtype},
-                                                           deployment_.ranks);
+  void count_low_latency(double tokens) {
+    const LowLatencyOptions options = low_latency_options(deployment_);
+    const LowLatencyLayout layout = LowLatencyLayout::make(options, deployment_.ranks);
+    const bool sums_ranks = options.sum == LowLatencySum::kRanks;
     const bool one_node = topology_.num_nodes() == 1;
     const bool by_messages = on_gpus() && !one_node;  // within nodes, too
     const double row = dispatch_row_bytes(All2AllBackend::kLowLatency, deployment_);
@@ -175,8 +173,15 @@ class Counter {
         send(&RankTraffic::dispatch, s, r,
              by_message ? static_cast<double>(layout.mailbox_bytes())
                         : copies_.rank_copies(s, r) * row);
+        const double selections = copies_.rank_selections(s, r);
         send(&RankTraffic::combine, r, s,
-             copies_.rank_selections(s, r) * (row_ + (by_message ? kReturnedRowHeader : flags)));
+             (sums_ranks ? copies_.rank_copies(s, r) : selections) *
+                 (row_ + (by_message ? kReturnedRowHeader : flags)));
+        if (sums_ranks) {  // weights go first: a word for each selection, on a CPU all to all
+          send(&RankTraffic::combine, s, r,
+               on_gpus() ? kWord * selections
+                         : tokens * static_cast<double>(options.topk) * sizeof(float));
+        }
       }
     }
   }
@@ -213,6 +218,14 @@ RowLayout high_throughput_layout(const Deployment& d) {
 
 int64_t low_latency_tokens() {
   return MoeConfig().max_num_tokens;
+}
+
+LowLatencyOptions low_latency_options(const Deployment& d) {
+  return {.max_tokens = low_latency_tokens(),
+          .hidden = d.layer.hidden,
+          .topk = d.layer.routing.topk,
+          .in_dtype = d.layer.dtype,
+          .sum = d.low_latency_sum};
 }
 
 // As the backends of src/layer do: high throughput what is quantized by blocks of a row, low
@@ -252,9 +265,7 @@ double dispatch_row_bytes(All2AllBackend backend, const Deployment& d) {
   if (d.device.is_cuda()) {  // header words, and a flag per part
     return payload + kWord * (static_cast<double>(topk + 2) + num_flags(d));
   }
-  return static_cast<double>(
-      LowLatencyLayout::make({.hidden = d.layer.hidden, .topk = topk, .in_dtype = d.layer.dtype}, 1)
-          .message_bytes());
+  return static_cast<double>(LowLatencyLayout::make(low_latency_options(d), 1).message_bytes());
 }
 
 }  // namespace moebius::plan

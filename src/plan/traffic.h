@@ -42,6 +42,7 @@ std::vector<RankTraffic> ending_traffic(All2AllBackend backend, const Deployment
 
 // Tokens of one rank in one call of low latency: longer calls are cut.
 int64_t low_latency_tokens();
+LowLatencyOptions low_latency_options(const Deployment& deployment);
 
 // Rows of high throughput's dispatch, in banks and in messages.
 RowLayout high_throughput_layout(const Deployment& deployment);

@@ -19,12 +19,16 @@ namespace moebius::plan {
 namespace {
 
 TEST(Buffers, LowLatencyWindowIsTheOneThatIsMade) {
-  const Deployment d = small_deployment(3, 0, 16);
-  run_thread_ranks({.num_ranks = 3}, [&](Group& group) {
-    const CpuLowLatency made(group, ExpertPlacement::linear(16, 3),
-                             {.max_tokens = low_latency_tokens(), .hidden = 256, .topk = 4});
-    EXPECT_EQ(made.window->bytes(), low_latency_window_bytes(d));
-  });
+  Deployment d = small_deployment(3, 0, 16);
+  for (const auto sum : {LowLatencySum::kSelections, LowLatencySum::kRanks}) {
+    d.low_latency_sum = sum;
+    run_thread_ranks({.num_ranks = 3}, [&](Group& group) {
+      const CpuLowLatency made(
+          group, ExpertPlacement::linear(16, 3),
+          {.max_tokens = low_latency_tokens(), .hidden = 256, .topk = 4, .sum = sum});
+      EXPECT_EQ(made.window->bytes(), low_latency_window_bytes(d));
+    });
+  }
 }
 
 TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {

@@ -330,6 +330,21 @@ TEST(Forecast, WhatDoesNotFitOrIsRefusedIsNotChosen) {
   EXPECT_FALSE(refused.works());
 }
 
+TEST(Forecast, SumsPerRankAreFewerBytesOnOneNodeAndRefusedOnTwo) {
+  Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
+  const Machine m = find_machine("h200");
+  const Forecast selections = forecast(All2AllBackend::kLowLatency, d, m);
+  d.low_latency_sum = LowLatencySum::kRanks;
+  const Forecast ranks = forecast(All2AllBackend::kLowLatency, d, m);
+  EXPECT_TRUE(ranks.works()) << ranks.support.reason;
+  EXPECT_LT(ranks.traffic.combine.intra_out, 0.9 * selections.traffic.combine.intra_out);
+  EXPECT_LT(ranks.finalize, selections.finalize);
+  d.ranks_per_node = 4;
+  const Forecast refused = forecast(All2AllBackend::kLowLatency, d, m);
+  EXPECT_NE(refused.support.reason.find("2 nodes"), std::string::npos) << refused.support.reason;
+  EXPECT_FALSE(refused.works());
+}
+
 TEST(Forecast, SweepsReach2048RanksAndTheCrossoverIsOne) {
   Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
   const Machine m = find_machine("h200");

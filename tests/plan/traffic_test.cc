@@ -18,6 +18,7 @@ struct Case {
   All2AllBackend backend;
   const char* quant;
   int ranks_per_node;
+  LowLatencySum sum = LowLatencySum::kSelections;
 };
 
 std::unique_ptr<PrepareFinalize> make(All2AllBackend backend, Group& group, const Deployment& d) {
@@ -27,10 +28,7 @@ std::unique_ptr<PrepareFinalize> make(All2AllBackend backend, Group& group, cons
     case All2AllBackend::kHighThroughput:
       return make_high_throughput(group, placement);
     case All2AllBackend::kLowLatency:
-      return make_low_latency(group, placement,
-                              {.max_tokens = low_latency_tokens(),
-                               .hidden = d.layer.hidden,
-                               .topk = d.layer.routing.topk});
+      return make_low_latency(group, placement, low_latency_options(d));
     default:
       return make_allgather_reducescatter(group);
   }
@@ -86,6 +84,7 @@ TEST_P(TrafficOf, BackendsIsWhatGroupsCount) {
   constexpr int kRanks = 4;
   Deployment d = small_deployment(kRanks, c.ranks_per_node, 37);
   d.formats = find_formats(c.quant, d.layer);
+  d.low_latency_sum = c.sum;
   QuantConfig quant;
   if (d.formats.activations) {
     quant = d.formats.name == "fp8_w8a8"
@@ -136,13 +135,17 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            Case{kHt, "int8", 2},
                                            Case{kHt, "fp8", 3},
                                            Case{kLl, "none", 0},
+                                           Case{kLl, "none", 0, LowLatencySum::kRanks},
+                                           Case{kLl, "fp8", 0, LowLatencySum::kRanks},
                                            Case{kLl, "none", 2},
                                            Case{kLl, "fp8", 0},
                                            Case{kLl, "fp8", 3}),
                          [](const auto& param_info) {
                            return std::string(name(param_info.param.backend)) + "_" +
                                   param_info.param.quant + "_" +
-                                  std::to_string(param_info.param.ranks_per_node);
+                                  std::to_string(param_info.param.ranks_per_node) +
+                                  (param_info.param.sum == LowLatencySum::kRanks ? "_sum_ranks"
+                                                                                 : "");
                          });
 
 // What MoeLayer does once its kernel is done, where ranks hold the same tokens; 37 is no multiple.
