@@ -382,6 +382,13 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   expect(num_ranks > 1 || options.sms == std::vector<int>{0},
          "--sms: one rank has no transport to give SMs to");
   expect(num_ranks > 1 || options.all2all.empty(), "--all2all: one rank has no transport");
+  const std::vector<LayerProblem> problems = problems_of(options, num_ranks);
+  expect(options.sums.empty() || std::any_of(problems.begin(), problems.end(),
+                                             [](const LayerProblem& problem) {
+                                               return problem.backend ==
+                                                      All2AllBackend::kLowLatency;
+                                             }),
+         "--sum: no case goes by low_latency");
   const WholeLayer whole = make_whole(options, Stream::cpu(options.threads));
   Harness harness(options, kColumns);
   const int used = std::min(num_ranks, cuda_device_count());
@@ -398,7 +405,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   fmt::print("{} ranks ({}) on {} x {}; {} of {}\n", num_ranks, options.group, used, gpu,
              quantization, app::format_value(whole.cost.total_bytes, Unit::kBytes));
   RankTeam team(group_options(options, num_ranks));
-  for (const LayerProblem& problem : problems_of(options, num_ranks)) {
+  for (const LayerProblem& problem : problems) {
     LayerRun run(team, options, whole, num_ranks, problem);
     harness.fact("tokens", problem.num_tokens);
     harness.fact("asked_microbatches", problem.microbatches);
@@ -408,7 +415,8 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     harness.fact("comm_sms", problem.comm_sms);
     harness.fact("pause_ms", options.pause_ms);
     harness.fact("router_sums", options.router_sums);
-    harness.fact("sum", problem.sum);
+    const bool has_sum = problem.backend == All2AllBackend::kLowLatency;
+    harness.fact("sum", has_sum ? app::Json(problem.sum) : app::Json());
     harness.fact("all2all", std::string(run.backend()));
     harness.fact("launch", run.replays() ? "graph" : "stream");
     Case c;

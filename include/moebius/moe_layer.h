@@ -60,7 +60,8 @@ struct MoeLayerOptions {
   // of sums, which the room decides), and more rows are a CommError on every rank (check()), which
   // ends the layer's use.
   std::optional<int64_t> capacity = std::nullopt;
-  // low_latency only; kRanks on one node, and as many bytes back as high_throughput.
+  // low_latency only, the same on every rank.  kRanks: on one node, else Unsupported; as many bytes
+  // back as high_throughput.
   LowLatencySum low_latency_sum = LowLatencySum::kSelections;
   bool sequence_parallel = false;  // hidden holds tokens of this rank alone, also where tp > 1
 };

@@ -28,6 +28,7 @@ inline constexpr std::array<std::string_view, 5> kStages = {"router", "prepare",
 
 // Of --router-sums: "stated" or "tensor".
 LogitSums logit_sums_of(std::string_view option);
+// Of --sum: "selections" or "ranks".
 LowLatencySum low_latency_sum_of(std::string_view option);
 
 // What one rank saw; times are medians over the calls, sizes are of one call.

@@ -209,7 +209,7 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                {"placement", r.plan.use_ep ? "distributed" : "sharded"},
                {"all2all", std::string(name(r.plan.backend))},
                {"monolithic", options.monolithic},
-               {"sum", options.sum},
+               {"sum", r.plan.backend == All2AllBackend::kLowLatency ? Json(options.sum) : Json()},
                {"ranks_per_node", options.ranks_per_node},
                {"intra_node_bytes", bytes(intra), Unit::kBytes},
                {"inter_node_bytes", bytes(inter), Unit::kBytes}});
@@ -296,7 +296,7 @@ void add_overlap(Report& report, const RunResult& r) {
 }  // namespace
 
 std::string describe(const QuantConfig& quant) {
-  const auto both = [](std::string first, const std::string& second) {
+  const auto both = [](const std::string& first, const std::string& second) {
     return first == second ? first : first + " and " + second;
   };
   const std::string weights =

@@ -122,7 +122,7 @@ Tensor run_alone_without(int dead, const Tensor& hidden) {
   return output;
 }
 
-TEST(OptionsOfALayer, SomeAreForHighThroughputAlone) {
+TEST(OptionsOfALayer, SomeAreForOneBackendAlone) {
   const auto refusal_of = [](All2AllBackend backend, int ranks_per_node, const auto& choose) {
     std::string text;
     ThreadGroupOptions group_options;

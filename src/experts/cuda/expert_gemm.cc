@@ -201,9 +201,10 @@ std::optional<GroupedGemm> as_grouped_gemm(const ActivatedGemm& activated) {
 }
 
 // The same, if it can be run.
-std::optional<GroupedGemm> supported(const ActivatedGemm& activated) {
-  const std::optional<GroupedGemm> gemm = as_grouped_gemm(activated);
-  return gemm && sm90_grouped_gemm_supports(*gemm).ok ? gemm : std::nullopt;
+template <typename Gemm>
+std::optional<GroupedGemm> supported(const Gemm& gemm) {
+  const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
+  return grouped && sm90_grouped_gemm_supports(*grouped).ok ? grouped : std::nullopt;
 }
 
 }  // namespace
@@ -230,21 +231,18 @@ bool wants_bf16_codes(const WeightOperand& w) {
 }
 
 bool can_take_columns(const ExpertGemm& gemm) {
-  const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
-  return grouped && !decodes(gemm) && sm90_grouped_gemm_supports(*grouped).ok;
+  return supported(gemm) && !decodes(gemm);
 }
 
 bool takes_index(const ExpertGemm& gemm) {
-  const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
-  return grouped && sm90_grouped_gemm_supports(*grouped).ok;
+  return supported(gemm).has_value();
 }
 
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   if (gemm.out.numel() == 0) {
     return;
   }
-  const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
-  if (grouped && sm90_grouped_gemm_supports(*grouped).ok) {
+  if (const std::optional<GroupedGemm> grouped = supported(gemm)) {
     run_grouped_gemm(*grouped, gemm, stream);
     return;
   }

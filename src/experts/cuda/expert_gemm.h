@@ -26,7 +26,7 @@ struct RowOperand {
   int64_t block = 0;  // columns per scale of kPerRow
   bool divides = false;
   // i32 [M], optional: row r is values[index[r]], with the scale of that one; values and scales
-  // then have any number of rows.  Only where takes_index() says so.
+  // then have any number of rows.  Only where takes_index() or can_run_activated_gemm() says so.
   Tensor index = {};
 };
 

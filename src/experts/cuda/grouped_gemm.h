@@ -16,7 +16,8 @@ namespace moebius::cuda {
 struct GroupedGemm {
   Tensor a;  // [M, K], sorted by group; or batched [G, max_rows, K]: bf16, f8e4m3 or int8
   // i32 [M], optional, with group_offsets: row r is a[a_rows[r]], and a_scale[a_rows[r]] where
-  // those are of rows; both have any number of rows then.
+  // those are of rows; both have any number of rows then.  All M entries, those of no group, too,
+  // are rows of a.
   Tensor a_rows;
   // f32.  f8e4m3: [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  Else [M, 1] or [G,
   // max_rows, 1]; one per group [G, 1, 1], or one for all [1, 1]; of bf16 optional.
@@ -30,7 +31,7 @@ struct GroupedGemm {
   Tensor column_scale;
   Tensor bias;  // f32 [G, N], added after that; optional
   // Exactly one of them, i32.
-  Tensor group_offsets;  // [G + 1]: group g has rows [offsets[g], offsets[g + 1]) of a
+  Tensor group_offsets;  // [G + 1]: group g has rows [offsets[g], offsets[g + 1]) of out
   Tensor group_counts;   // [G]: group g has rows [0, counts[g]) of a[g]
   Tensor out;  // [M, N] or [G, max_rows, N]: bf16 or f32; rows of no group stay as they are
   // Columns [0, N / 2) are gate and the others up, each rounded to bf16; out [.., N / 2] is their

@@ -13,9 +13,8 @@
 
 namespace moebius::cuda::sm90 {
 
-// One of kWarps warps copies every kWarps-th box, of rows and of columns, beginning at its index.
-
-// A warp's scales, where stages have any.
+// The scales of one of kWarps warps, where stages have any: of every kWarps-th box from the one of
+// its index on.
 template <typename Config, int kWarps>
 class ScaleCopies {
  public:
@@ -118,8 +117,8 @@ requires Config::kIsScaled class ScaleCopies<Config, kWarps> {
   int left_ = 0;  // of K, with these scales
 };
 
-// A warp's rows of a, swizzled as boxes are.  Eight lanes copy the 128 bytes of a row, so an
-// instruction copies four rows.
+// Likewise a warp's rows of a, swizzled as boxes are.  Eight lanes copy the 128 bytes of a row, so
+// an instruction copies four rows.
 template <typename Config, int kWarps>
 class RowCopies {
  public:
@@ -181,19 +180,21 @@ class RowCopies {
   int own_row_ = static_cast<int>(ptx::lane()) / kVectors;
   uint32_t vector_ = ptx::lane() % kVectors;
   int boxes_ = 0;
-  uint32_t places_[kPlaces];       // in a box
+  uint32_t places_[kPlaces];       // in kSwizzleRows rows
   uint32_t from_[kBoxes][kSteps];  // bytes from a's begin: with 64 bits there are too few registers
 };
 
 // The only warp of each CTA, for scales, or one of kRowWarps, which copy rows, too.
 // Why a stage with rows counts as full one stage later: that the tensor core sees them takes a
-// fence by the threads that copied, once they are there.
+// fence by the threads that copied, once they are there.  Consumers that await a stage have
+// released all but the two before it, so the place of the next one is or becomes empty.
 template <typename Config, int kWarps>
 __device__ __forceinline__ void fill_copies(const Args& args,
                                             Shared<Config>& shared,
                                             Ring<Config> ring,
                                             int index) {
-  constexpr bool kHasRows = kWarps > 1;
+  constexpr bool kHasRows = kWarps == kRowWarps;
+  static_assert(kRowWarps > 1 && kTileRows / kBoxRowsA % kWarps == 0);
   const int blocks = num_blocks<Config>(args);
   ScaleCopies<Config, kWarps> scales(args, shared, index);
   [[maybe_unused]] RowCopies<Config, kWarps> rows(args, index);

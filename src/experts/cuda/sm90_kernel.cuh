@@ -56,7 +56,7 @@ __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& sh
 
 // Grid: an even number of CTAs, pairs of which form clusters; one per SM, persistent.
 // Block: two consumer warpgroups (64 rows of a tile each; 128 columns of a small one) and a third
-// of which one warp fills the stages with boxes, one plans tiles, and one or two copy what no box
+// of which one warp fills the stages with boxes, one plans tiles, and up to two copy what no box
 // brings.  Registers go to the consumers: 128 sums each, with scales 64 products more.
 // Pipeline: four stages of 48 KiB, one block of K each, shared by tiles of all kinds.  A stage is
 // empty when the consumer warps of both CTAs have read it, since both CTAs fill it.
@@ -64,6 +64,7 @@ template <typename Config>
 __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ Args args) {
   static_assert(kSmallRows == 2 * kBoxRowsA && kTileColumns == 2 * kBoxRowsB);
+  static_assert(kConsumerWarps + 2 + kRowWarps == kThreads / kWarp, "the rest copies rows");
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& shared = *reinterpret_cast<Shared<Config>*>(memory);
   if (threadIdx.x == 0) {

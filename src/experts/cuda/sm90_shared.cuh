@@ -65,7 +65,7 @@ __device__ __forceinline__ int row_of_a(const Args& args, int row) {
 // What a consumer has to do, from the stage on whose filler says so.
 struct Work {
   int group;
-  int row;       // first row, in a and out
+  int row;       // first row of out, and of a or of a_rows
   int num_rows;  // 0: nothing, ever
   int column;
   int is_small;
@@ -87,7 +87,7 @@ struct Shared {
   // Of scaled bf16, by scale_parts().
   float column_scale[Config::kStages][2][Config::kIsScaled ? kTileColumns : 4];
   Work work[Config::kStages];       // of the tile whose first block a stage has
-  uint64_t full[Config::kStages];   // of the bytes of a stage, and of its scales
+  uint64_t full[Config::kStages];   // of the bytes of boxes, and of what threads copy
   uint64_t empty[Config::kStages];  // of the consumer warps of both CTAs
   uint64_t plan_full;
   uint64_t plan_empty;  // of the threads that fill stages
