@@ -241,10 +241,24 @@ class CudaExperts final : public ExpertsBase {
     return hidden;
   }
 
+  // Of either GEMM; who runs it is decided by this alone.
+  ExpertGemm gemm_of(const RowOperand& a,
+                     const WeightOperand& w,
+                     const RowGroups& rows,
+                     const Tensor& out,
+                     const Tensor& decoded) const {
+    ExpertGemm gemm{a, &w, rows, out};
+    gemm.decoded = decoded;
+    gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
+    return gemm;
+  }
+  // Likewise of GEMM1 with the activation.
   ActivatedGemm activated_gemm(const RowOperand& x,
                                const RowGroups& rows,
-                               const RowOperand& hidden) const {
-    return {{x, &w1_, rows, {}}, desc_.activation, a2_.active() ? &a2_.spec() : nullptr, hidden};
+                               const RowOperand& hidden,
+                               const Tensor& decoded) const {
+    return {gemm_of(x, w1_, rows, {}, decoded), desc_.activation,
+            a2_.active() ? &a2_.spec() : nullptr, hidden};
   }
 
   RowGroups take_groups(Scratch& scratch) const {
@@ -266,9 +280,9 @@ class CudaExperts final : public ExpertsBase {
     }
     const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
     const RowGroups rows = take_groups(nowhere);
-    ActivatedGemm fused = activated_gemm(x, rows, take_hidden(nowhere, 1, act));
-    fused.gemm.decoded = nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16);
-    return can_run_activated_gemm(fused);
+    return can_run_activated_gemm(
+        activated_gemm(x, rows, take_hidden(nowhere, 1, act),
+                       nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16)));
   }
   // GEMM2 can be cut by columns.  Not by what a call brings: ranks must agree.
   bool can_give_parts() const {
@@ -278,10 +292,9 @@ class CudaExperts final : public ExpertsBase {
     Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
     const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
     const RowGroups rows = take_groups(nowhere);
-    ExpertGemm gemm{take_hidden(nowhere, 1, act), &w2_, rows,
-                    nowhere.take({1, desc_.hidden}, desc_.in_dtype)};
-    gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
-    return decoded_elements_of(a2_, w2_, kManyRows) == 0 && can_take_columns(gemm);
+    return decoded_elements_of(a2_, w2_, kManyRows) == 0 &&
+           can_take_columns(gemm_of(take_hidden(nowhere, 1, act), w2_, rows,
+                                    nowhere.take({1, desc_.hidden}, desc_.in_dtype), {}));
   }
   int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
 
@@ -315,15 +328,10 @@ class CudaExperts final : public ExpertsBase {
 
   // Whether GEMM1 can fetch its rows from where they lie.
   bool gemm1_takes(const RowOperand& indexed, const RowGroups& rows, const Buffers& buffers) const {
-    if (buffers.fuses_activation) {
-      ActivatedGemm fused = activated_gemm(indexed, rows, buffers.hidden);
-      fused.gemm.decoded = buffers.w1_decoded;
-      return can_run_activated_gemm(fused);
-    }
-    ExpertGemm gemm{indexed, &w1_, rows, buffers.gemm1};
-    gemm.decoded = buffers.w1_decoded;
-    gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
-    return takes_index(gemm);
+    return buffers.fuses_activation
+               ? can_run_activated_gemm(
+                     activated_gemm(indexed, rows, buffers.hidden, buffers.w1_decoded))
+               : takes_index(gemm_of(indexed, w1_, rows, buffers.gemm1, buffers.w1_decoded));
   }
 
   // GEMM1's rows in the computing order, or where they lie with the index of each.
@@ -334,10 +342,11 @@ class CudaExperts final : public ExpertsBase {
     RowOperand x;
     x.values = as_rows(input.x);
     const bool is_coded = input.x.dtype() != desc_.in_dtype;
-    const bool codes_first = a1_.active() && !is_coded && !(a1_.needs_groups() && !is_batched());
+    const bool is_to_be_coded = a1_.active() && !is_coded;
+    const bool codes_go_by_expert = is_to_be_coded && a1_.needs_groups() && !is_batched();
     if (is_coded) {
       x = a1_.given(x.values, input.x_scale, buffers.coded, stream);
-    } else if (codes_first) {
+    } else if (is_to_be_coded && !codes_go_by_expert) {
       a1_.encode(x.values, is_batched() ? rows : RowGroups::all(x.values.dim(0)), buffers.coded,
                  stream);
       x = buffers.coded;
@@ -345,7 +354,6 @@ class CudaExperts final : public ExpertsBase {
     if (is_batched()) {
       return x;
     }
-    const bool codes_go_by_expert = a1_.active() && !is_coded && !codes_first;
     RowOperand indexed = x;
     indexed.index = buffers.token_of_row;
     if (!input.lora_ids && !codes_go_by_expert && gemm1_takes(indexed, rows, buffers)) {
@@ -373,10 +381,9 @@ class CudaExperts final : public ExpertsBase {
                             int max_sms,
                             const Stream& stream) const {
     if (buffers.fuses_activation) {
-      ActivatedGemm fused = activated_gemm(x, rows, buffers.hidden);
+      ActivatedGemm fused = activated_gemm(x, rows, buffers.hidden, buffers.w1_decoded);
       fused.gemm.next_item = buffers.next_item;
       fused.gemm.max_sms = max_sms;
-      fused.gemm.decoded = buffers.w1_decoded;
       if (run_activated_gemm(fused, stream)) {
         return buffers.hidden;
       }
@@ -469,10 +476,13 @@ class CudaExperts final : public ExpertsBase {
                 int max_sms,
                 const Stream& stream) const {
     const auto multiply = [&](const Tensor& to) {
-      const bool keeps_f32 = desc_.in_dtype == DType::kF32;
-      run_expert_gemm({a, &w, rows, to, buffers.next_item, max_sms, decoded, keeps_f32,
-                       buffers.expected, columns.first, columns.num},
-                      stream);
+      ExpertGemm gemm = gemm_of(a, w, rows, to, decoded);
+      gemm.next_item = buffers.next_item;
+      gemm.max_sms = max_sms;
+      gemm.expected_rows = buffers.expected;
+      gemm.first_column = columns.first;
+      gemm.num_columns = columns.num;
+      run_expert_gemm(gemm, stream);
     };
     if (adapters.ids == nullptr || !adapter.b) {
       multiply(out);

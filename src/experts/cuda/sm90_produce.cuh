@@ -26,18 +26,18 @@ struct BoxOfB {
   static constexpr int kNowhere = 1 << 30;
 };
 
-// The boxes of one block of K, `boxes` of rows.
+// The boxes of one block of K.
 template <typename Config>
 __device__ __forceinline__ void load_stage(
-    const Args& args, const Ring<Config>& ring, const Plan& plan, int boxes, int rank, int k) {
+    const Args& args, const Ring<Config>& ring, const Plan& plan, int rank, int k) {
   constexpr uint16_t kBoth = (1 << kClusterSize) - 1;
   const Work& work = plan.work;
   const auto box_of_b = [&](int box) { return BoxOfB<Config>(args, work, box, k); };
   if (plan.shares_b) {
-    if (boxes == kTileRows / kBoxRowsA) {
+    if (plan.boxes == kTileRows / kBoxRowsA) {
       ptx::tensor_load(ring.a(), &args.a_tiles, k, work.row, ring.full());
     } else {
-      for (int box = 0; box < boxes; ++box) {
+      for (int box = 0; box < plan.boxes; ++box) {
         ptx::tensor_load(ring.a() + box * kBoxBytesA, &args.a, k, work.row + box * kBoxRowsA,
                          ring.full());
       }
@@ -45,7 +45,7 @@ __device__ __forceinline__ void load_stage(
     ptx::tensor_load_multicast(ring.b() + rank * kBoxBytesB, &args.b, box_of_b(rank).at,
                                ring.full(), kBoth);
   } else {
-    for (int box = rank; box < boxes; box += kClusterSize) {
+    for (int box = rank; box < plan.boxes; box += kClusterSize) {
       ptx::tensor_load_multicast(ring.a() + box * kBoxBytesA, &args.a, k,
                                  work.row + box * kBoxRowsA, ring.full(), kBoth);
     }
@@ -63,19 +63,21 @@ __device__ __forceinline__ void fill_boxes(const Args& args,
   const int blocks = num_blocks<Config>(args);
   Plans<Config> plans(shared);
   while (true) {
-    const Plan plan = plans.next();
+    Plan plan = plans.next();
     if (plan.work.num_rows == 0) {
       break;
     }
-    const int boxes = args.a_rows != nullptr ? 0 : plan.boxes;
+    if (args.a_rows != nullptr) {
+      plan.boxes = 0;  // fill_copies brings rows
+    }
     for (int block = 0; block < blocks; ++block) {
       ring.await_empty();
       if (block == 0) {
         shared.work[ring.stage] = plan.work;
       }
       ptx::mbarrier_arrive_expect_tx(&shared.full[ring.stage],
-                                     static_cast<uint32_t>(boxes * kBoxBytesA + kBytesB));
-      load_stage(args, ring, plan, boxes, rank, block * Config::kBlockElements);
+                                     static_cast<uint32_t>(plan.boxes * kBoxBytesA + kBytesB));
+      load_stage(args, ring, plan, rank, block * Config::kBlockElements);
       ring.advance();
     }
   }
