@@ -222,8 +222,7 @@ class GpuDispatchBench {
       run_transfers(problem, false, "");
       return;
     }
-    const std::vector<std::string> both = {"selections", "ranks"};
-    const std::vector<std::string>& sums = options_.sums.empty() ? both : options_.sums;
+    const auto& sums = options_.sums.empty() ? app::BenchOptions::kSums : options_.sums;
     for (const std::string& sum : sums) {
       problem.sum = app::low_latency_sum_of(sum);
       problem.with_dispatch = sum == sums.front();

@@ -135,7 +135,7 @@ std::vector<All2AllBackend> backends_of(const app::BenchOptions& options,
 
 std::vector<std::string> sums_of(const app::BenchOptions& options, All2AllBackend backend) {
   const bool has_choice = backend == All2AllBackend::kLowLatency && !options.sums.empty();
-  return has_choice ? options.sums : std::vector<std::string>{"selections"};
+  return has_choice ? options.sums : std::vector{app::BenchOptions::kSums.front()};
 }
 
 std::vector<LayerProblem> problems_of(const app::BenchOptions& options, int num_ranks) {
@@ -437,7 +437,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     if (problem.comm_sms > 0) {
       c.problem += fmt::format("_sms{}", problem.comm_sms);
     }
-    if (problem.sum != "selections") {
+    if (problem.sum != app::BenchOptions::kSums.front()) {
       c.problem += "_sum_" + problem.sum;
     }
     if (options.router_sums != "stated") {

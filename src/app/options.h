@@ -63,6 +63,7 @@ struct BenchOptions {
   static inline const std::vector<int64_t> kGpuLayerTokens = {128, 4096};
   static inline const std::vector<int64_t> kHighThroughputTokens = {4096};
   static inline const std::vector<int64_t> kLowLatencyTokens = {1, 128};
+  static inline const std::vector<std::string> kSums = {"selections", "ranks"};
 
   std::string stage;    // quant, router, experts, dispatch or layer
   std::string problem;  // empty: all of the stage
@@ -81,7 +82,7 @@ struct BenchOptions {
   // dispatch and layer
   std::string group = "threads";  // on GPUs
   std::vector<int> sms = {0};     // on GPUs; 0: the default
-  std::vector<std::string> sums;  // on GPUs; empty: of dispatch both, of layer selections
+  std::vector<std::string> sums;  // on GPUs; empty: of dispatch kSums, of layer the first
   int64_t experts = 0;            // on GPUs; 0: of dispatch 256, of layer the model's
   // layer on GPUs
   std::vector<int> microbatches = {1};

@@ -68,14 +68,11 @@ void check_values(CLI::App& app) {
   }
 }
 
-CLI::IsMember one_of_sums() {
-  return CLI::IsMember({"selections", "ranks"});
-}
 void add_sum(CLI::App& app, std::string& sum) {
   app.add_option("--sum", sum,
                  "what low_latency's combine sends back: a row per selection (default), or sums "
                  "per rank")
-      ->check(one_of_sums());
+      ->check(CLI::IsMember(BenchOptions::kSums));
 }
 
 void add_router_sums(CLI::App& app, std::string& router_sums) {
@@ -187,7 +184,7 @@ const CLI::App* add_gpu_ranks_options(CLI::App& app, BenchOptions& o) {
                    "NAME,NAME: what a low-latency combine sends back, see run (default: dispatch "
                    "both, layer selections)")
       ->delimiter(',')
-      ->check(one_of_sums());
+      ->check(CLI::IsMember(BenchOptions::kSums));
   group
       ->add_option("--experts", o.experts,
                    "of all ranks (default: dispatch 256, layer the model's)")
