@@ -194,6 +194,20 @@ TEST_F(CudaExperts, AWorkspaceDoesForFewerRows) {
   }
 }
 
+// Such rows are gathered, not fetched by GEMM1.
+TEST_F(CudaExperts, RowsNeedNotBeAligned) {
+  const ExpertProblem p = ExpertProblemMaker(60).make({"odd", 300, 4, 2, 512, 256}, {});
+  Call call = call_of(p);
+  call.apply(place_.stream);
+  const Tensor expected = place_.bring(call.output);
+  const Tensor aligned = call.input.x;
+  const Tensor room = Tensor::empty({aligned.numel() + 1}, aligned.dtype(), aligned.device());
+  call.input.x = room.slice(1, room.numel()).view(aligned.shape());
+  copy(aligned, call.input.x, place_.stream);
+  call.apply(place_.stream);
+  EXPECT_TRUE(same_bits(place_.bring(call.output), expected));
+}
+
 TEST_F(CudaExperts, WeightsOfTheHostAreCopied) {
   for (const Scheme& scheme : {kSchemes[0], kDeepSeek, scheme_of("int4_w4a16_zp")}) {
     const ExpertCase c{.scheme = scheme, .biased = true, .num_adapters = 2, .lora_rank = 4};
