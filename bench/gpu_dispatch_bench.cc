@@ -165,12 +165,12 @@ void report_set_up(Harness& harness, const app::BenchOptions& options, const Mac
   harness.fact("group", options.group);
   harness.fact("ranks", machine.num_ranks);
   harness.fact("hidden", options.hidden);
-  harness.fact("topk", options.topk);
+  harness.fact("topk", options.dispatch_topk());
   harness.fact("experts", options.dispatch_experts());
   fmt::print(
       "{} ranks ({}) on {} x {}, CUDA {} on a driver of {}; hidden {}, top-{} of {} experts\n",
       machine.num_ranks, options.group, used, gpu, version_of(runtime), version_of(driver),
-      options.hidden, options.topk, options.dispatch_experts());
+      options.hidden, options.dispatch_topk(), options.dispatch_experts());
 }
 
 // Runs every transfer of a problem that the options want.
@@ -211,7 +211,7 @@ class GpuDispatchBench {
                        tokens,
                        options_.hidden,
                        options_.dispatch_experts(),
-                       options_.topk};
+                       options_.dispatch_topk()};
     problem.format = dtype == "fp8" ? RowFormat::kFp8 : RowFormat::kBF16;
     problem.num_sms = sms;
     harness_.fact("tokens", tokens);
@@ -282,7 +282,7 @@ class GpuDispatchBench {
 int run_gpu_dispatch_bench(const app::BenchOptions& options) {
   cuda::prepare_for_shared_gpus();
   expect_usable(Device::cuda(0));
-  expect_le(options.topk, options.dispatch_experts(), "--topk");
+  expect_le(options.dispatch_topk(), options.dispatch_experts(), "--topk");
   if (std::find(options.dtypes.begin(), options.dtypes.end(), "fp8") != options.dtypes.end()) {
     expect_multiple_of(options.hidden, int64_t{128}, "--hidden with --dtype fp8");
   }

@@ -68,7 +68,8 @@ struct WholeLayer {
 
 WholeLayer make_whole(const app::BenchOptions& options, const Stream& stream) {
   WholeLayer whole;
-  whole.weights = RandomLayers(options.preset, options.quant, stream).make(0, options.experts);
+  whole.weights =
+      RandomLayers(options.preset, options.quant, stream).make(0, options.experts, options.topk);
   whole.cost = app::layer_cost(whole.weights);
   whole.tolerance = layer_tolerance(whole.weights.experts.quant);
   const MoeConfig& config = whole.weights.config;
@@ -401,6 +402,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   harness.fact("ranks", num_ranks);
   harness.fact("quantization", quantization);
   harness.fact("experts", whole.weights.config.num_experts);
+  harness.fact("topk", whole.weights.config.experts_per_token);
   harness.fact("layer_bytes", whole.cost.total_bytes);
   fmt::print("{} ranks ({}) on {} x {}; {} of {}\n", num_ranks, options.group, used, gpu,
              quantization, app::format_value(whole.cost.total_bytes, Unit::kBytes));
@@ -424,6 +426,9 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
                             run.replays() ? "_graph" : "");
     if (options.experts > 0) {
       c.problem += fmt::format("_e{}", options.experts);
+    }
+    if (options.topk > 0) {
+      c.problem += fmt::format("_k{}", options.topk);
     }
     if (!options.all2all.empty()) {
       c.problem += problem.backend == All2AllBackend::kHighThroughput ? "_ht" : "_ll";

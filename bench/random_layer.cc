@@ -70,11 +70,11 @@ ValueTable codes(QuantFormat format) {
 }  // namespace
 
 struct RandomLayers::State {
-  MoeLayerWeights make(int64_t num_experts) {
+  MoeLayerWeights make(int64_t num_experts, int64_t topk) {
     const ModelInfo& info = config.info;
     MoeLayerWeights out;
     out.config.num_experts = num_experts;
-    out.config.experts_per_token = info.topk;
+    out.config.experts_per_token = topk;
     out.config.hidden = info.hidden;
     out.config.intermediate = info.intermediate;
     out.config.in_dtype = dtype();
@@ -82,6 +82,7 @@ struct RandomLayers::State {
     out.config.validate();
     out.router_config = config.router;
     out.router_config.num_experts = num_experts;
+    out.router_config.topk = topk;
     out.router.gate = normal("gate", {num_experts, info.hidden}, sigma(info.hidden));
     if (config.has_router_bias) {
       out.router.bias = normal("router bias", {num_experts}, kBiasSigma);
@@ -208,9 +209,11 @@ int64_t RandomLayers::bytes_per_layer() const {
   return state_->bytes();
 }
 
-MoeLayerWeights RandomLayers::make(uint64_t seed, int64_t num_experts) {
+MoeLayerWeights RandomLayers::make(uint64_t seed, int64_t num_experts, int64_t topk) {
+  const ModelInfo& info = state_->config.info;
   state_->seed = seed;
-  return state_->make(num_experts > 0 ? num_experts : state_->config.info.num_experts);
+  return state_->make(num_experts > 0 ? num_experts : info.num_experts,
+                      topk > 0 ? topk : info.topk);
 }
 
 }  // namespace moebius::bench

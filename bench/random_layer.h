@@ -24,9 +24,9 @@ class RandomLayers {
   // Bytes of the routed and shared experts of a layer, without scales.
   int64_t bytes_per_layer() const;
   // Equal arguments give equal weights, whatever the threads.  num_experts: a rank's share of the
-  // model's, say, which a router with groups need not be able to split; 0: all.  Throws Unsupported
-  // where the scheme does not fit the shape.
-  MoeLayerWeights make(uint64_t seed, int64_t num_experts = 0);
+  // model's, say, which a router with groups need not be able to split; 0: all.  topk: experts of a
+  // token; 0: the model's.  Throws Unsupported where the scheme does not fit the shape.
+  MoeLayerWeights make(uint64_t seed, int64_t num_experts = 0, int64_t topk = 0);
 
  private:
   struct State;

@@ -84,6 +84,7 @@ struct BenchOptions {
   std::vector<int> sms = {0};     // on GPUs; 0: the default
   std::vector<std::string> sums;  // on GPUs; empty: of dispatch kSums, of layer the first
   int64_t experts = 0;            // on GPUs; 0: of dispatch 256, of layer the model's
+  int64_t topk = 0;               // on GPUs; 0: of dispatch 8, of layer the model's
   // layer on GPUs
   std::vector<int> microbatches = {1};
   std::vector<int> combine_parts = {0};  // 0: as computed
@@ -94,8 +95,8 @@ struct BenchOptions {
   std::vector<std::string> modes = {"ht", "ll"};
   std::vector<std::string> dtypes = {"fp8", "bf16"};
   int64_t hidden = 7168;
-  int64_t topk = 8;
   int64_t dispatch_experts() const { return experts > 0 ? experts : 256; }
+  int64_t dispatch_topk() const { return topk > 0 ? topk : 8; }
 
   std::string json;
 };

@@ -161,7 +161,6 @@ const CLI::App* add_gpu_dispatch_options(CLI::App& app, BenchOptions& o) {
       ->delimiter(',')
       ->check(CLI::IsMember({"fp8", "bf16"}));
   group->add_option("--hidden", o.hidden, "(default 7168)")->check(from_one_to(1 << 20));
-  group->add_option("--topk", o.topk, "(default 8)")->check(from_one_to(1024));
   return group;
 }
 
@@ -189,6 +188,8 @@ const CLI::App* add_gpu_ranks_options(CLI::App& app, BenchOptions& o) {
       ->add_option("--experts", o.experts,
                    "of all ranks (default: dispatch 256, layer the model's)")
       ->check(from_one_to(1 << 20));
+  group->add_option("--topk", o.topk, "experts of a token (default: dispatch 8, layer the model's)")
+      ->check(from_one_to(1024));
   return group;
 }
 
