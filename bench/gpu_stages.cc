@@ -111,6 +111,42 @@ void bench_quantize(const Bench& bench,
                {{q.values, expected.values}, {q.scale, expected.scale}});
 }
 
+// What the rows of one of eight ranks are summed to before they go back: tokens have one to eight
+// of their experts there, 1.5 on average.  `width`: of a row, or of a part of its columns.
+void bench_sums_of_a_rank(const Bench& bench, int64_t width) {
+  constexpr int64_t kLocalExperts = kExperts / 8;
+  constexpr int64_t kReceived = 21696;
+  std::mt19937 random(8);
+  const Tensor ids = Tensor::empty({kReceived, kTopk}, DType::kI32);
+  int32_t num_rows = 0;
+  for (int64_t token = 0; token < kReceived; ++token) {
+    const int32_t before = num_rows;
+    while (num_rows == before) {
+      for (int64_t k = 0; k < kTopk; ++k) {
+        const auto id = static_cast<int32_t>(random() % kExperts);
+        ids.data<int32_t>()[token * kTopk + k] = id < kLocalExperts ? id : -1;
+        num_rows += id < kLocalExperts ? 1 : 0;
+      }
+    }
+  }
+  const Tensor weights = random_tensor(ids.shape(), DType::kF32, 9);
+  const Tensor rows = random_tensor({num_rows, width}, DType::kBF16, 10);
+  const Tensor sums = Tensor::empty({kReceived, width}, DType::kBF16);
+  const Permutation order = allocate_permutation(kReceived, kTopk, kLocalExperts);
+  make_permutation(ids, {}, order, Stream{});
+  reduce_permuted_rows(rows, order.row_of_slot, weights, sums, Stream{});
+  const Tensor rows_there = bench.take(rows);
+  const Tensor places_there = bench.take(order.row_of_slot);
+  const Tensor weights_there = bench.take(weights);
+  const Tensor sums_there = bench.empty(sums.shape(), sums.dtype());
+  bench.report(
+      fmt::format("reduce_permuted_rows of 1.5, {} columns", width), rows.nbytes() + sums.nbytes(),
+      [&] {
+        reduce_permuted_rows(rows_there, places_there, weights_there, sums_there, bench.stream());
+      },
+      {{sums_there, sums}});
+}
+
 void bench_all(const Bench& bench) {
   const Tensor x = random_tensor({kTokens, kHidden}, DType::kBF16, 1);
   const Tensor x_there = bench.take(x);
@@ -170,6 +206,8 @@ void bench_all(const Bench& bench) {
                                       bench.stream());
                },
                {{sums_there, sums}});
+  bench_sums_of_a_rank(bench, kHidden);
+  bench_sums_of_a_rank(bench, kHidden / 4);
   const Tensor in_slots = rows.view({kTokens, kTopk, kHidden});
   const Tensor in_slots_there = rows_there.view({kTokens, kTopk, kHidden});
   const auto contiguous = make_weight_and_reduce(WeightAndReduceKind::kContiguous);

@@ -3,11 +3,13 @@
 //
 // Bound by memory: every row is read once, every sum written once.  4096 tokens of 8 rows of 7168
 // bf16 are 470 + 59 MB, 126 us at 4.2 TB/s.
-// A CTA works on one token, or with few tokens on some of its columns; a thread takes eight columns
-// at a time and requests all rows of them before it adds.
+// A warp works on one token, or with few tokens on some of its columns.  Why not a CTA: of eight
+// ranks a token has 1.5 rows each, so that little is requested at once, and of a quarter of the
+// columns most of the time goes to finding out which.
 #include <algorithm>
 
 #include "core/cuda/check.h"
+#include "core/cuda/device.h"
 #include "core/cuda/floats.cuh"
 #include "core/cuda/runtime.h"
 #include "experts/cuda/permute.h"
@@ -17,9 +19,11 @@ namespace moebius {
 
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kWarp = 32;
-constexpr int kHeld = 8;  // rows requested at once
+constexpr int kWarps = 8;  // of a CTA; none waits for another
+constexpr int kHeld = 4;   // rows requested at once
+constexpr int kSteps = 2;  // times so many columns
+constexpr unsigned kAll = 0xffffffffu;
 
 struct Args {
   const void* rows;
@@ -28,8 +32,10 @@ struct Args {
   const float* weights;
   bool by_row;
   int topk;
-  int64_t hidden;  // of rows
-  int64_t width;   // of output
+  int64_t num_tokens;
+  int64_t hidden;        // of rows
+  int64_t width;         // of output
+  int64_t warp_columns;  // that a warp sums
   void* output;
 };
 
@@ -44,27 +50,29 @@ __device__ Term term_of(const Args& a, int64_t slot) {
   return {is_masked ? -1 : row, a.weights != nullptr ? a.weights[slot] : 1.0f};
 }
 
-// The token's terms in the order they are added; returns how many.
+// The token's terms in the order they are added, by a warp; returns how many.
 __device__ int gather_terms(const Args& a, int64_t token, Term* terms) {
-  __shared__ int count;
-  if (threadIdx.x == 0) {
-    count = 0;
-  }
-  __syncthreads();
-  for (int k = static_cast<int>(threadIdx.x); k < a.topk; k += static_cast<int>(blockDim.x)) {
-    const Term own = term_of(a, token * a.topk + k);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int count = 0;
+  for (int first = 0; first < a.topk; first += kWarp) {
+    const int k = first + lane;
+    const Term own = k < a.topk ? term_of(a, token * a.topk + k) : Term{-1, 0.0f};
+    const unsigned in_use = __ballot_sync(kAll, own.row >= 0);
+    int place = count + __popc(in_use & ((1u << lane) - 1));
+    count += __popc(in_use);
     if (own.row < 0) {
       continue;
     }
-    int place = 0;
-    for (int other = 0; other < a.topk; ++other) {
-      const int64_t row = term_of(a, token * a.topk + other).row;
-      place += row >= 0 && (a.by_row ? row < own.row : other < k) ? 1 : 0;
+    if (a.by_row) {
+      place = 0;
+      for (int other = 0; other < a.topk; ++other) {
+        const int64_t row = term_of(a, token * a.topk + other).row;
+        place += row >= 0 && row < own.row ? 1 : 0;
+      }
     }
     terms[place] = own;
-    atomicAdd(&count, 1);
   }
-  __syncthreads();
+  __syncwarp();
   return count;
 }
 
@@ -88,61 +96,83 @@ struct Columns<T, 1> {
 };
 
 template <typename T, bool kSumsInType, int kWidth>
-__global__ void __launch_bounds__(kThreads) weighted_sum_kernel(const __grid_constant__ Args a) {
-  extern __shared__ Term terms[];
-  const int64_t token = blockIdx.x;
+__global__ void __launch_bounds__(kWarps* kWarp)
+    weighted_sum_kernel(const __grid_constant__ Args a) {
+  extern __shared__ Term terms_of_warps[];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t token = int64_t{blockIdx.x} * kWarps + warp;
+  if (token >= a.num_tokens) {
+    return;
+  }
+  Term* terms = terms_of_warps + warp * a.topk;
   const int num_terms = gather_terms(a, token, terms);
+  using Access = Columns<T, kWidth>;
+  constexpr int64_t kStep = kWarp * kWidth;
   const T* rows = static_cast<const T*>(a.rows);
   T* out = static_cast<T*>(a.output) + token * a.width;
-  const int64_t step = int64_t{blockDim.x} * gridDim.y * kWidth;
-  using Access = Columns<T, kWidth>;
-  for (int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kWidth; column < a.width;
-       column += step) {
-    float sum[kWidth] = {};
+  const int64_t begin = blockIdx.y * a.warp_columns;
+  const int64_t end = min(begin + a.warp_columns, a.width);
+  for (int64_t column = begin + lane * kWidth; column < end; column += kSteps * kStep) {
+    float sums[kSteps][kWidth] = {};
     for (int first = 0; first < num_terms; first += kHeld) {
-      typename Access::Raw raw[kHeld];
+      typename Access::Raw raw[kHeld][kSteps];
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
         if (first + i < num_terms) {
-          raw[i] = Access::load(rows + terms[first + i].row * a.hidden + column);
+          const T* row = rows + terms[first + i].row * a.hidden + column;
+#pragma unroll
+          for (int step = 0; step < kSteps; ++step) {
+            if (column + step * kStep < end) {
+              raw[i][step] = Access::load(row + step * kStep);
+            }
+          }
         }
       }
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
         if (first + i < num_terms) {
-          float x[kWidth];
-          Access::widen(raw[i], x);
           const float weight = terms[first + i].weight;
 #pragma unroll
-          for (int j = 0; j < kWidth; ++j) {
-            const float total = sum[j] + cuda::rounded(T{}, x[j] * weight);
-            sum[j] = kSumsInType ? cuda::rounded(T{}, total) : total;
+          for (int step = 0; step < kSteps; ++step) {
+            float x[kWidth];
+            Access::widen(raw[i][step], x);
+#pragma unroll
+            for (int j = 0; j < kWidth; ++j) {
+              float& sum = sums[step][j];
+              const float total = sum + cuda::rounded(T{}, x[j] * weight);
+              sum = kSumsInType ? cuda::rounded(T{}, total) : total;
+            }
           }
         }
       }
     }
-    Access::store(out + column, sum);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (column + step * kStep < end) {
+        Access::store(out + column + step * kStep, sums[step]);
+      }
+    }
   }
 }
 
 template <typename T, bool kSumsInType>
-void launch(const Args& a, int64_t num_tokens, cudaStream_t stream) {
+void launch(Args a, int num_sms, cudaStream_t stream) {
   const bool vectorizes = a.hidden % cuda::kVector == 0 && a.width % cuda::kVector == 0 &&
                           cuda::is_aligned(a.rows, 16) && cuda::is_aligned(a.output, 16);
-  const int64_t units = vectorizes ? a.width / cuda::kVector : a.width;
-  const int64_t per_thread = (units + kThreads - 1) / kThreads;
-  const int64_t threads = ((units + per_thread - 1) / per_thread + kWarp - 1) / kWarp * kWarp;
-  // With few tokens a CTA per part of the columns, so that all SMs have work.
-  constexpr int64_t kManyTokens = 512;
-  const int64_t parts = num_tokens >= kManyTokens ? 1 : per_thread;
-  const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(parts));
-  const auto shared = static_cast<size_t>(a.topk) * sizeof(Term);
+  // With few tokens a warp per part of the columns, so that all SMs have work.
+  const int64_t least = kWarp * (vectorizes ? cuda::kVector : 1);
+  const int64_t wanted = int64_t{2} * kWarps * num_sms;
+  const int64_t parts =
+      std::clamp<int64_t>(wanted / a.num_tokens, 1, (a.width + least - 1) / least);
+  a.warp_columns = ((a.width + parts - 1) / parts + least - 1) / least * least;
+  const dim3 grid(static_cast<unsigned>((a.num_tokens + kWarps - 1) / kWarps),
+                  static_cast<unsigned>((a.width + a.warp_columns - 1) / a.warp_columns));
+  const auto shared = static_cast<size_t>(kWarps * a.topk) * sizeof(Term);
   if (vectorizes) {
-    weighted_sum_kernel<T, kSumsInType, cuda::kVector>
-        <<<grid, static_cast<unsigned>(threads), shared, stream>>>(a);
+    weighted_sum_kernel<T, kSumsInType, cuda::kVector><<<grid, kWarps * kWarp, shared, stream>>>(a);
   } else {
-    weighted_sum_kernel<T, kSumsInType, 1>
-        <<<grid, static_cast<unsigned>(threads), shared, stream>>>(a);
+    weighted_sum_kernel<T, kSumsInType, 1><<<grid, kWarps * kWarp, shared, stream>>>(a);
   }
   cuda::check_launch("weighted_sum_kernel");
 }
@@ -150,7 +180,6 @@ void launch(const Args& a, int64_t num_tokens, cudaStream_t stream) {
 }  // namespace
 
 void cuda_weighted_sum(const CudaSumArgs& args, const Stream& on) {
-  const int64_t num_tokens = args.output.dim(0);
   if (args.output.numel() == 0) {
     return;
   }
@@ -162,14 +191,15 @@ void cuda_weighted_sum(const CudaSumArgs& args, const Stream& on) {
   a.weights = args.weights ? args.weights.data<float>() : nullptr;
   a.by_row = args.by_row;
   a.topk = static_cast<int>(args.topk);
+  a.num_tokens = args.output.dim(0);
   a.hidden = args.rows.shape().back();
   a.width = args.output.dim(1);
   a.output = args.output.raw();
   cuda::visit_float(args.output.dtype(), [&](auto type) {
     using T = decltype(type);
     const cudaStream_t stream = cuda::as_stream(on.native_handle());
-    args.sums_in_type ? launch<T, true>(a, num_tokens, stream)
-                      : launch<T, false>(a, num_tokens, stream);
+    const int sms = cuda::num_sms(on.device().index);
+    args.sums_in_type ? launch<T, true>(a, sms, stream) : launch<T, false>(a, sms, stream);
   });
 }
 
