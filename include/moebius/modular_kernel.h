@@ -34,6 +34,8 @@ struct KernelInput {
   // With shared experts: output becomes the routed experts' sum, rounded, plus shared_output,
   // rounded again.
   bool add_shared = false;
+  // i32 [E], optional, written: selections of topk_ids per expert.
+  Tensor own_load;
 };
 
 struct KernelOptions {

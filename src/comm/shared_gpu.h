@@ -13,7 +13,7 @@
 
 namespace moebius::comm {
 
-// A layer's: the call's, transfers, shared experts, copies; a graph of it takes two more for its
+// A layer's: the call's, transfers, shared experts (and loads), copies; a graph of it takes two more for its
 // branches.
 inline constexpr int kQueuesPerRank = 4;
 inline constexpr int kQueuesPerRankInGraphs = 6;

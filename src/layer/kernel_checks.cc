@@ -144,6 +144,11 @@ void expect_kernel_input(const KernelInput& input,
   const int64_t num_tokens = input.hidden.dim(0);
   const int64_t num_experts = input.num_experts == -1 ? desc.num_local_experts : input.num_experts;
   expect_eq(num_experts, desc.num_experts, "num_experts");
+  if (input.own_load) {
+    expect_dtype(input.own_load, DType::kI32, "own_load");
+    expect_shape(input.own_load, {num_experts}, "own_load");
+    expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
+  }
 
   if (prepare_finalize.is_monolithic()) {
     expect(!input.apply_router_weight_on_input,

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 #include "layer/kernel_checks.h"
 #include "layer/row_ops.h"
 #include "layer/run_experts.h"
+#include "layer/side_stream.h"
 #include "layer/token_slices.h"
 #include "layer/transfer.h"
 #include "layer/turns.h"
@@ -131,9 +131,8 @@ struct ModularKernel::State {
   int num_parts_back = 1;  // of its results
   Stream load_stream;      // of the last call
   Tensor load() const { return loads.slice(0, num_parts); }
-  // A GPU's: for the shared experts, and for the transfers of micro-batches.
-  std::optional<Stream> beside;
-  std::optional<Stream> transfers;
+  SideStream beside;     // of the shared experts, and of what counts loads
+  SideStream transfers;  // of micro-batches
 
   int num_microbatches(int64_t num_tokens, Device device);
   int combine_parts(int64_t most_rows) const;
@@ -145,7 +144,12 @@ struct ModularKernel::State {
                                const Part& part);
   Tensor lora_ids_to_send(const KernelInput& input, const CallContext& context) const;
   void route(const KernelInput& input, PrepareResult& prepared, const CallContext& context);
-  void record_load(const PrepareResult& prepared, const Part& part);
+  void record_load(const PrepareResult& prepared, const Part& part, const Stream& stream);
+  void count_own(const KernelInput& input, const Stream& stream);
+  // Loads are counted beside the rest, and enqueued after it: nobody in the call waits for them,
+  // and their kernels would take 2 us each.  Not of several micro-batches, whose rows and counts
+  // may lie where the next one's come.  Why no stream of their own: see kQueuesPerRank.
+  bool counts_beside(Device device) const { return device.is_cuda() && num_parts == 1; }
   Tensor map_of(const KernelInput& input) const {
     return prepare_finalize->localizes_ids() ? Tensor() : input.expert_map;
   }
@@ -158,7 +162,6 @@ struct ModularKernel::State {
                                  const PrepareResult& prepared,
                                  const FinalizeInput& done,
                                  const CallContext& back);
-  Stream transfers_on(Device device);
   Pending<void> start_finalize(const FinalizeInput& done,
                                const Part& part,
                                const CallContext& back);
@@ -266,14 +269,20 @@ void ModularKernel::forward(const KernelInput& input,
     p.input.lora_ids = rows(input.lora_ids);
     p.context.microbatch = microbatch(i);
     if (count > 1 && on_gpu) {
-      p.context.transfers = state.transfers_on(device);
+      p.context.transfers = state.transfers.on(device);
       p.context.max_sms = sms_beside(state.prepare_finalize->comm_sms(), device);
     }
     return p;
   };
   Turns turns(state.prepare_finalize->max_in_flight(), on_gpu);
   try {
+    if (!state.counts_beside(device)) {
+      state.count_own(input, context.stream);
+    }
     turns.run(count, [&](int i) { return state.run_part(part(i), turns); });
+    if (state.counts_beside(device)) {
+      state.beside.join(context.stream);
+    }
   } catch (...) {
     for (int i = 0; i < count; ++i) {
       state.prepare_finalize->forget(microbatch(i));
@@ -292,13 +301,6 @@ int ModularKernel::State::num_microbatches(int64_t num_tokens, Device device) {
       desc.num_experts, desc.topk, prepare_finalize->num_dispatchers(), device));
   const int64_t fewest = prepare_finalize->fewest_tokens(num_tokens);
   return static_cast<int>(std::clamp<int64_t>(fewest / least, 1, options.microbatches));
-}
-
-Stream ModularKernel::State::transfers_on(Device device) {
-  if (!transfers || transfers->device() != device) {
-    transfers = Stream::cuda(device.index);
-  }
-  return *transfers;
 }
 
 // Of a single micro-batch, where the rank with most has so many rows: the same on every rank, since
@@ -355,6 +357,11 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   }
   co_yield std::move(there);
   const PrepareResult prepared = finish_prepare(part.input, sent, part);
+  const bool counts_later = counts_beside(context.stream.device());
+  const Event arrived = counts_later ? context.stream.record() : Event();
+  if (!counts_later) {
+    record_load(prepared, part, context.stream);
+  }
   FinalizeInput done;
   done.output = part.output;
   done.topk_ids = prepared.topk_ids;
@@ -370,7 +377,7 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   num_parts_back = num_parts == 1 && prepared.most_rows ? combine_parts(*prepared.most_rows) : 1;
   if (num_parts_back > 1) {
     if (context.stream.device().is_cuda()) {
-      back.transfers = transfers_on(context.stream.device());
+      back.transfers = transfers.on(context.stream.device());
     }
     returned = compute_in_parts(part, prepared, done, back);
   } else {
@@ -383,6 +390,12 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   }
   if (shares_beside && !part.shares_early) {
     part.shared_done = run_shared_beside(share_after, prepare_finalize->finalize_sms(), part);
+  }
+  if (counts_later) {
+    const Stream& stream = beside.on(context.stream.device());
+    stream.wait(arrived);
+    count_own(part.input, stream);
+    record_load(prepared, part, stream);
   }
   Travel home{timed("finalize", returned.hook, back), {}};
   if (shares && !part.shares_early) {
@@ -463,7 +476,6 @@ PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
     prepared.lora_ids = input.lora_ids;
   }
   expect_prepared(prepared, prepared.topk_ids, prepared.topk_weights, *experts);
-  record_load(prepared, part);
   return prepared;
 }
 
@@ -494,12 +506,20 @@ void ModularKernel::State::route(const KernelInput& input,
   prepared.topk_weights = space[1];
 }
 
-void ModularKernel::State::record_load(const PrepareResult& prepared, const Part& part) {
+void ModularKernel::State::record_load(const PrepareResult& prepared,
+                                       const Part& part,
+                                       const Stream& stream) {
   const Tensor own = loads[part.index];
   if (prepared.expert_num_tokens) {
-    copy_counts(prepared.expert_num_tokens, own, part.context.stream);
+    copy_counts(prepared.expert_num_tokens, own, stream);
   } else {
-    count_expert_tokens(prepared.topk_ids, map_of(part.input), own, part.context.stream);
+    count_expert_tokens(prepared.topk_ids, map_of(part.input), own, stream);
+  }
+}
+
+void ModularKernel::State::count_own(const KernelInput& input, const Stream& stream) {
+  if (input.own_load) {
+    count_expert_tokens(input.topk_ids, {}, input.own_load, stream);
   }
 }
 
@@ -576,30 +596,25 @@ void ModularKernel::State::run_shared(const Part& part, const CallContext& conte
 // theirs, it would wait for them.  Returns their end, for the call's stream to wait for.
 Event ModularKernel::State::run_shared_beside(const Event& before, int comm_sms, const Part& part) {
   const Device device = part.context.stream.device();
-  if (!beside || beside->device() != device) {
-    beside = Stream::cuda(device.index);
-  }
   CallContext own = part.context;
-  own.stream = *beside;
+  own.stream = beside.on(device);
   if (comm_sms > 0) {
     const int left = sms_beside(comm_sms, device);
     own.max_sms = own.max_sms > 0 ? std::min(own.max_sms, left) : left;
   }
-  beside->wait(before);
+  own.stream.wait(before);
   run_shared(part, own);
-  return beside->record();
+  return own.stream.record();
 }
 
 // After a failure: what the call has enqueued elsewhere comes before what its stream gets next, so
 // that the caller may wait for that one and drop the tensors.
 void ModularKernel::State::join_streams(const Stream& stream) const noexcept {
-  for (const std::optional<Stream>& side : {beside, transfers}) {
-    if (side && side->device() == stream.device()) {
-      try {
-        stream.wait(side->record());
-      } catch (const std::exception& error) {  // the failure under way says more
-        log(LogLevel::kError, error.what());
-      }
+  for (const SideStream* side : {&beside, &transfers}) {
+    try {
+      side->join(stream);
+    } catch (const std::exception& error) {  // the failure under way says more
+      log(LogLevel::kError, error.what());
     }
   }
 }

@@ -50,11 +50,7 @@ struct MoeLayer::State {
                    const Tensor& output,
                    const Tensor& lora_ids,
                    const CallContext& context);
-  void route(const Tensor& hidden,
-             const Tensor& logits,
-             const Tensor& ids,
-             const Tensor& weights,
-             const CallContext& context);
+  void route(const KernelInput& input, const CallContext& context);
   int64_t num_pieces(int64_t num_tokens, int64_t limit) const;
   void run_kernel(const KernelInput& input,
                   const Tensor& routed,
@@ -231,12 +227,13 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   input.router_logits = space[0];
   input.topk_ids = space[1];
   input.topk_weights = space[2];
+  input.own_load = counts;
   input.num_experts = config.num_experts;
   input.expert_map = expert_map;
   input.apply_router_weight_on_input = apply_router_weight_on_input;
   input.lora_ids = lora_ids;
   input.add_shared = has_shared && writes_to_output;
-  route(x, input.router_logits, input.topk_ids, input.topk_weights, context);
+  route(input, context);
   run_kernel(input, routed, shared, context);
   if (sums) {
     const Profile::Span span(context.profile, "finalize", context.stream);
@@ -254,17 +251,12 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   }
 }
 
-void MoeLayer::State::route(const Tensor& hidden,
-                            const Tensor& logits,
-                            const Tensor& ids,
-                            const Tensor& weights,
-                            const CallContext& context) {
+void MoeLayer::State::route(const KernelInput& input, const CallContext& context) {
   const Profile::Span span(context.profile, "router", context.stream);
   if (router->weights().gate) {
-    router->logits(hidden, logits, context.stream);
+    router->logits(input.hidden, input.router_logits, context.stream);
   }
-  router->select(logits, ids, weights, context.stream);
-  count_expert_tokens(ids, {}, counts, context.stream);
+  router->select(input.router_logits, input.topk_ids, input.topk_weights, context.stream);
   stream = context.stream;
 }
 
@@ -293,12 +285,14 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
     kernel->forward(input, routed, shared, context);
     return;
   }
+  count_expert_tokens(input.topk_ids, {}, input.own_load, context.stream);
   fill(computed_rows.view_as(DType::kI32), 0, context.stream);  // both halves of every i64
   for (int64_t piece = 0; piece < pieces; ++piece) {
     const int64_t begin = std::min(piece * *limit, num_tokens);
     const int64_t end = std::min(begin + *limit, num_tokens);
     const auto part = [&](const Tensor& rows) { return rows ? rows.slice(begin, end) : rows; };
     KernelInput some = input;
+    some.own_load = {};
     some.hidden = part(input.hidden);
     some.router_logits = part(input.router_logits);
     some.topk_ids = part(input.topk_ids);
