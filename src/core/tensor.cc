@@ -28,15 +28,17 @@ std::shared_ptr<void> allocate(int64_t nbytes, Device device) {
   }
 }
 
+// Messages are made only when needed, here and below: a call on a GPU makes dozens of tensors.
 int64_t checked_nbytes(const Shape& shape, DType dtype) {
   const int pack = pack_factor(dtype);
-  if (pack > 1 && shape.size() > 0) {
+  if (pack > 1 && shape.size() > 0 && shape.back() % pack != 0) {
     expect_multiple_of(shape.back(), pack,
                        fmt::format("last dimension of a {} tensor", name(dtype)));
   }
   const int64_t numel = shape.numel();
-  expect(numel <= std::numeric_limits<int64_t>::max() / 8,
-         fmt::format("shape {} has too many elements", to_string(shape)));
+  if (numel > std::numeric_limits<int64_t>::max() / 8) {
+    expect(false, fmt::format("shape {} has too many elements", to_string(shape)));
+  }
   return numel * bits(dtype) / 8;
 }
 
@@ -48,7 +50,9 @@ Shape::Shape(std::initializer_list<int64_t> dims)
 Shape::Shape(std::span<const int64_t> dims) : size_(static_cast<int>(dims.size())) {
   expect_le(size_, kMaxDims, "number of dimensions");
   for (size_t i = 0; i < dims.size(); ++i) {
-    expect_ge(dims[i], 0, fmt::format("dimension {}", i));
+    if (dims[i] < 0) {
+      expect_ge(dims[i], 0, fmt::format("dimension {}", i));
+    }
     dims_[i] = dims[i];
   }
 }
@@ -96,8 +100,9 @@ Tensor Tensor::borrow(void* data, Shape shape, DType dtype, Device device) {
 Tensor Tensor::share(
     std::shared_ptr<void> owner, void* data, Shape shape, DType dtype, Device device) {
   const int64_t nbytes = checked_nbytes(shape, dtype);
-  expect(data != nullptr || nbytes == 0,
-         fmt::format("a tensor of {} bytes has no data pointer", nbytes));
+  if (data == nullptr && nbytes > 0) {
+    expect(false, fmt::format("a tensor of {} bytes has no data pointer", nbytes));
+  }
   Tensor result;
   result.owner_ = std::move(owner);
   result.data_ = data;
@@ -114,8 +119,10 @@ int64_t Tensor::nbytes() const {
 
 Tensor Tensor::slice(int64_t begin, int64_t end) const {
   expect_ge(num_dims(), 1, "dimensions of a sliced tensor");
-  expect(0 <= begin && begin <= end && end <= dim(0),
-         fmt::format("slice [{}, {}) is outside dimension 0 of {}", begin, end, to_string(shape_)));
+  if (begin < 0 || begin > end || end > dim(0)) {
+    expect(false, fmt::format("slice [{}, {}) is outside dimension 0 of {}", begin, end,
+                              to_string(shape_)));
+  }
   std::array<int64_t, Shape::kMaxDims> dims{};
   int64_t inner = 1;
   for (int i = 0; i < num_dims(); ++i) {
@@ -143,8 +150,9 @@ Tensor Tensor::operator[](int64_t i) const {
 }
 
 Tensor Tensor::view(Shape shape) const {
-  expect(shape.numel() == numel(),
-         fmt::format("cannot view {} as {}", to_string(shape_), to_string(shape)));
+  if (shape.numel() != numel()) {
+    expect(false, fmt::format("cannot view {} as {}", to_string(shape_), to_string(shape)));
+  }
   checked_nbytes(shape, dtype_);
   Tensor result = *this;
   result.shape_ = shape;
@@ -165,8 +173,11 @@ Tensor Tensor::view_as(DType dtype) const {
 }
 
 Tensor Tensor::reinterpret(DType dtype, Shape shape) const {
-  expect_eq(checked_nbytes(shape, dtype), nbytes(),
-            fmt::format("bytes of {} as {} {}", to_string(shape_), name(dtype), to_string(shape)));
+  if (const int64_t bytes = checked_nbytes(shape, dtype); bytes != nbytes()) {
+    expect_eq(
+        bytes, nbytes(),
+        fmt::format("bytes of {} as {} {}", to_string(shape_), name(dtype), to_string(shape)));
+  }
   Tensor result = *this;
   result.dtype_ = dtype;
   result.shape_ = shape;

@@ -260,10 +260,11 @@ void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t blo
                             : uint8_t{kLeastMxScale};
         if (code_ == TileCode::kMxfp4) {
           scale = std::max(scale, kLeastMxScale);
-          expect(scale <= kLargestMxScale,
-                 fmt::format("scale {} of row {} of expert {} is the e8m0 code {}, expected at "
-                             "most {} (2^125)",
-                             g, n, expert, scale, kLargestMxScale));
+          if (scale > kLargestMxScale) {
+            expect(false, fmt::format("scale {} of row {} of expert {} is the e8m0 code {}, "
+                                      "expected at most {} (2^125)",
+                                      g, n, expert, scale, kLargestMxScale));
+          }
         }
         step_scales_.get()[(index * steps_ * per_step + g) * kBlockColumns + c] = std::byte{scale};
       }
