@@ -20,7 +20,8 @@ namespace moebius {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kWarps = 8;  // of a CTA; none waits for another
+constexpr int kMostWarps = 8;  // of a CTA; none waits for another
+constexpr int64_t kMostTermBytes = 48 * 1024;
 constexpr int kHeld = 4;   // rows requested at once
 constexpr int kSteps = 2;  // times so many columns
 constexpr unsigned kAll = 0xffffffffu;
@@ -96,12 +97,12 @@ struct Columns<T, 1> {
 };
 
 template <typename T, bool kSumsInType, int kWidth>
-__global__ void __launch_bounds__(kWarps* kWarp)
+__global__ void __launch_bounds__(kMostWarps* kWarp)
     weighted_sum_kernel(const __grid_constant__ Args a) {
   extern __shared__ Term terms_of_warps[];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t token = int64_t{blockIdx.x} * kWarps + warp;
+  const int64_t token = int64_t{blockIdx.x} * (blockDim.x / kWarp) + warp;
   if (token >= a.num_tokens) {
     return;
   }
@@ -162,17 +163,20 @@ void launch(Args a, int num_sms, cudaStream_t stream) {
                           cuda::is_aligned(a.rows, 16) && cuda::is_aligned(a.output, 16);
   // With few tokens a warp per part of the columns, so that all SMs have work.
   const int64_t least = kWarp * (vectorizes ? cuda::kVector : 1);
-  const int64_t wanted = int64_t{2} * kWarps * num_sms;
+  const int64_t wanted = int64_t{2} * kMostWarps * num_sms;
   const int64_t parts =
       std::clamp<int64_t>(wanted / a.num_tokens, 1, (a.width + least - 1) / least);
   a.warp_columns = ((a.width + parts - 1) / parts + least - 1) / least * least;
-  const dim3 grid(static_cast<unsigned>((a.num_tokens + kWarps - 1) / kWarps),
+  const auto term_bytes = static_cast<int64_t>(sizeof(Term)) * a.topk;
+  const int64_t warps = std::clamp<int64_t>(kMostTermBytes / term_bytes, 1, kMostWarps);
+  const dim3 grid(static_cast<unsigned>((a.num_tokens + warps - 1) / warps),
                   static_cast<unsigned>((a.width + a.warp_columns - 1) / a.warp_columns));
-  const auto shared = static_cast<size_t>(kWarps * a.topk) * sizeof(Term);
+  const auto threads = static_cast<unsigned>(warps * kWarp);
+  const auto shared = static_cast<size_t>(warps * term_bytes);
   if (vectorizes) {
-    weighted_sum_kernel<T, kSumsInType, cuda::kVector><<<grid, kWarps * kWarp, shared, stream>>>(a);
+    weighted_sum_kernel<T, kSumsInType, cuda::kVector><<<grid, threads, shared, stream>>>(a);
   } else {
-    weighted_sum_kernel<T, kSumsInType, 1><<<grid, kWarps * kWarp, shared, stream>>>(a);
+    weighted_sum_kernel<T, kSumsInType, 1><<<grid, threads, shared, stream>>>(a);
   }
   cuda::check_launch("weighted_sum_kernel");
 }
