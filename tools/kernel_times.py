@@ -18,7 +18,9 @@ def short(name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file")
-    parser.add_argument("--call", type=int, default=-2, help="default: the last but one")
+    parser.add_argument("--call", type=int, default=3,
+                        help="default 3; the last calls of bench layer are those that tell the time "
+                             "per stage, with events between kernels that take microseconds")
     parser.add_argument("--first", default="logits_kernel")
     parser.add_argument("--device", help="this one alone; default: all")
     args = parser.parse_args()
