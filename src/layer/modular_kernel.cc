@@ -3,7 +3,6 @@
 #include "moebius/modular_kernel.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "layer/kernel_checks.h"
@@ -31,91 +30,12 @@ struct Part {
   OwnRows own_rows = {};
 };
 
-// A span of the stream where rows travel.
-Profile::Span transfer_span(std::string_view stage, const CallContext& context) {
-  return {context.profile, stage, transfer_stream(context), context.microbatch,
-          context.transfers ? Profile::Track::kTransfers : Profile::Track::kCompute};
-}
-
-// Profiles only: a transfer waits for what the call has been given, and its span is not to begin
-// before.
-void begin_after_compute(const CallContext& context) {
-  if (context.profile != nullptr && context.transfers) {
-    context.transfers->wait(context.stream.record());
-  }
-}
-
-// The span of a stage around a hook.
-std::function<void()> timed(std::string_view stage,
-                            std::function<void()> hook,
-                            const CallContext& context) {
-  if (!hook || context.profile == nullptr) {
-    return hook;
-  }
-  return [stage, hook = std::move(hook), context] {
-    const Profile::Span span = transfer_span(stage, context);
-    hook();
-  };
-}
-
-// All of them, in order.
-Pending<void> joined(std::vector<Pending<void>> all) {
-  if (all.size() == 1) {
-    return std::move(all.front());
-  }
-  const auto shared = std::make_shared<std::vector<Pending<void>>>(std::move(all));
-  return {[shared] {
-            for (const Pending<void>& one : *shared) {
-              if (one.hook) {
-                one.hook();
-              }
-            }
-          },
-          [shared] {
-            for (const Pending<void>& one : *shared) {
-              one.receive();
-            }
-          }};
-}
-
 // What is left for GEMMs while rows travel; 0: all.
 int sms_beside(int comm_sms, Device device) {
   return comm_sms > 0 ? std::max(2, cuda_device_info(device.index).num_sms - comm_sms) : 0;
 }
 
 }  // namespace
-
-int64_t default_min_microbatch_tokens(int64_t num_experts,
-                                      int64_t topk,
-                                      int num_ranks,
-                                      Device device) {
-  if (device.is_cpu()) {
-    return 32;
-  }
-  // Measured on H200s: with 256 rows GEMMs take 12 % longer, see docs/performance.md.
-  constexpr int64_t kRowsPerExpert = 512;
-  const int64_t rows_per_token = topk * num_ranks;  // of all ranks' tokens, for one of each rank
-  return std::max<int64_t>(32,
-                           (kRowsPerExpert * num_experts + rows_per_token - 1) / rows_per_token);
-}
-
-int num_combine_parts(int asked, int64_t rows, int64_t hidden, DType dtype, int num_ranks) {
-  constexpr int64_t kBlock = 128;  // of the GEMMs' tiles and scales
-  // The last part's way stays, and each costs its start: the best number goes with the root of the
-  // bytes.  Measured on H200s, see docs/performance.md.
-  constexpr double kBytesOfOne = 6 << 20;
-  constexpr double kMostParts = 4;
-  const int64_t leaving = rows * hidden * bits(dtype) / 8 / num_ranks * (num_ranks - 1);
-  int64_t parts = asked;
-  if (asked == 0) {
-    const double best = std::sqrt(static_cast<double>(leaving) / kBytesOfOne);
-    parts = static_cast<int64_t>(std::clamp(best, 1.0, kMostParts));
-  }
-  while (parts > 1 && hidden % (parts * kBlock) != 0) {
-    --parts;
-  }
-  return static_cast<int>(parts);
-}
 
 struct ModularKernel::State {
   std::unique_ptr<PrepareFinalize> prepare_finalize;

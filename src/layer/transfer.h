@@ -4,11 +4,15 @@
 // Transfers beside the computation: where a call has a stream for them, they go there.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "moebius/pending.h"
 #include "moebius/prepare_finalize.h"
+#include "moebius/profile.h"
 
 namespace moebius {
 
@@ -62,5 +66,18 @@ Pending<Result> start_all(const CallContext& context, Call&& call) {
     return made_at_once<Result>([&] { return call(own); });
   });
 }
+
+// A span of the stream where rows travel.
+Profile::Span transfer_span(std::string_view stage, const CallContext& context);
+// The span of a stage around a hook.
+std::function<void()> timed(std::string_view stage,
+                            std::function<void()> hook,
+                            const CallContext& context);
+// Profiles only: a transfer waits for what the call has been given, and its span is not to begin
+// before.
+void begin_after_compute(const CallContext& context);
+
+// All of them, in order.
+Pending<void> joined(std::vector<Pending<void>> all);
 
 }  // namespace moebius
