@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/given_up.h"
 #include "layer/flight.h"
 #include "layer/kernel_checks.h"
 #include "layer/layer_parts.h"
@@ -145,6 +146,9 @@ Tensor MoeLayer::local_expert_load() const {
 
 void MoeLayer::check() const {
   state_->kernel->prepare_finalize().check();
+  if (state_->group != nullptr && state_->group->has_given_up()) {
+    comm::throw_given_up(*state_->group, "layer");
+  }
 }
 
 Support MoeLayer::can_be_captured() const {

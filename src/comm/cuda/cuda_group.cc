@@ -122,13 +122,6 @@ std::unique_ptr<Exchange> CudaGroup::start_exchange(std::string_view op,
   return host_->start_exchange(op, sends, recvs, std::move(reader));
 }
 
-void throw_given_up(const Group& group, std::string_view op) {
-  throw CommError(fmt::format("rank {}: {}: the exchange between GPUs did not end within {} ms and "
-                              "was given up; what has come is not complete",
-                              group.rank(), op, group.timeout().count()),
-                  group.rank(), group.rank());
-}
-
 void CudaGroup::wait_until(std::string_view op,
                            int peer,
                            const std::function<bool()>& ready,

@@ -79,9 +79,6 @@ class CudaGroup final : public Group {
   const std::unique_ptr<DeviceProvider> provider_;
 };
 
-// Where has_given_up() says so, as a CommError.
-[[noreturn]] void throw_given_up(const Group& group, std::string_view op);
-
 // Windows through peer access: REQUIRES ranks that share an address space.  Collective: throws
 // Unsupported on every rank when a GPU of a node cannot reach another's memory.
 std::unique_ptr<DeviceProvider> make_peer_access(Group& host, Device device);

@@ -10,10 +10,12 @@
 #include "comm/backoff.h"
 #include "comm/cuda/cuda_group.h"
 #include "comm/cuda/routing_tables.h"
+#include "comm/given_up.h"
 #include "comm/payloads.h"
 #include "core/cuda/runtime.h"
 #include "core/same_device.h"
 #include "moebius/deadline.h"
+#include "moebius/log.h"
 
 namespace moebius::comm {
 
@@ -67,6 +69,17 @@ CudaNodesHighThroughput::CudaNodesHighThroughput(Group& g,
   group.barrier("high throughput on CUDA, several nodes");
 }
 
+CudaNodesHighThroughput::~CudaNodesHighThroughput() {
+  try {
+    if (unfinished_) {  // kernels and copies may still use what goes now
+      unfinished_->stream.synchronize();
+    }
+    messages_.synchronize();
+  } catch (const Error& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
 // Waits for the GPU for half of the timeout and then goes where a missing rank is found out: work
 // that needs a rank which has died never ends.
 void CudaNodesHighThroughput::meet(const Stream& stream, std::string_view op) {
@@ -77,9 +90,10 @@ void CudaNodesHighThroughput::meet(const Stream& stream, std::string_view op) {
     backoff.pause();
   }
   enum : int64_t { kDone, kUnderWay, kGivenUp };
-  // What has been given up comes to an end, too, so that is asked first.
+  // What has been given up comes to an end, too, and not before the group says so.
   const auto state = [&] {
-    return group.has_given_up() ? kGivenUp : event.is_complete() ? kDone : kUnderWay;
+    const bool is_complete = event.is_complete();
+    return group.has_given_up() ? kGivenUp : is_complete ? kDone : kUnderWay;
   };
   int64_t worst = all_reduce_max(group, op, state());
   if (worst == kUnderWay) {

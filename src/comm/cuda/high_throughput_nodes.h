@@ -51,6 +51,7 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
                           ExpertPlacement placement,
                           const DispatchConfig& dispatch_config,
                           const DispatchConfig& combine_config);
+  ~CudaNodesHighThroughput() override;
 
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream) override;
   DispatchOutput dispatch_cached(std::span<const Tensor> payloads,

@@ -8,14 +8,17 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "comm/cuda/cuda_group.h"
 #include "comm/cuda/device_arena.h"
 #include "comm/cuda/low_latency.h"
 #include "comm/cuda/low_latency_messages.h"
 #include "comm/cuda/routing_tables.h"
+#include "comm/given_up.h"
 #include "comm/route.h"
 #include "core/cuda/runtime.h"
+#include "moebius/log.h"
 
 namespace moebius {
 
@@ -38,6 +41,15 @@ struct NodesHandle final : LowLatencyHandle, std::enable_shared_from_this<NodesH
 class CudaNodesLowLatency final : public LowLatency::State {
  public:
   CudaNodesLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
+  ~CudaNodesLowLatency() override {
+    try {
+      if (last_stream_) {
+        last_stream_->synchronize();  // what it was given may still use what goes now
+      }
+    } catch (const Error& error) {
+      log(LogLevel::kError, error.what());
+    }
+  }
 
   Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
                                                    const Tensor& topk_ids,
@@ -92,6 +104,7 @@ class CudaNodesLowLatency final : public LowLatency::State {
   int64_t calls_ = 0;
   std::array<std::weak_ptr<NodesHandle>, 2> results_;
   TransportStatistics sent_;
+  std::optional<Stream> last_stream_;  // of the latest call
 };
 
 CudaNodesLowLatency::CudaNodesLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
@@ -191,6 +204,7 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(const Tens
   if (!result.expired()) {
     throw_third_result(number);
   }
+  last_stream_ = stream;
   const Counted counted = count(topk_ids, stream);
   calls_ = number;
   const auto handle = std::make_shared<NodesHandle>();
@@ -285,6 +299,7 @@ Pending<void> CudaNodesLowLatency::combine_async(const Tensor& x,
   expect_here(x, "x");
   expect_here(topk_weights, "topk_weights");
   expect_here(out, "out");
+  last_stream_ = stream;
   const int num_ranks = group.size();
   std::vector<int32_t> from_sources(static_cast<size_t>(num_ranks));
   cuda::copy(from_sources.data(), own->from_sources.raw(), own->from_sources.nbytes(),
