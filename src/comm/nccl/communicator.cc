@@ -78,9 +78,17 @@ Communicator::~Communicator() {
 void Communicator::call(Group& host,
                         std::string_view what,
                         const std::function<ncclResult_t()>& make) {
-  const auto fail = [&](const std::string& why) {
+  // Ends what has been enqueued, too: it may wait for a rank that is gone, and nobody looks after
+  // it.
+  const auto give_up = [&] {
     const std::lock_guard lock(mutex_);
     is_broken_ = true;
+    if (comm_ != nullptr) {
+      nccl_library().comm_abort(std::exchange(comm_, nullptr));
+    }
+  };
+  const auto fail = [&](const std::string& why) {
+    give_up();
     throw CommError(fmt::format("rank {}: {}: {}", host.rank(), what, why), host.rank(),
                     host.rank());
   };
@@ -106,8 +114,7 @@ void Communicator::call(Group& host,
       host.wait_until(what, host.rank(), is_done,
                       [] { return std::string("expected NCCL to finish, seen in progress"); });
     } catch (...) {
-      const std::lock_guard breaking(mutex_);
-      is_broken_ = true;
+      give_up();
       throw;
     }
   }
@@ -173,7 +180,9 @@ void Communicator::watch() {
           fmt::format("NCCL has not finished its work on a GPU within {} ms: giving it up",
                       work.timeout.count()));
       is_broken_ = true;
-      nccl_library().comm_abort(std::exchange(comm_, nullptr));
+      if (comm_ != nullptr) {  // call() may have done so
+        nccl_library().comm_abort(std::exchange(comm_, nullptr));
+      }
       work_.clear();
     }
   }

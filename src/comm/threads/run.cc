@@ -68,6 +68,9 @@ void run_thread_ranks(const ThreadGroupOptions& options,
   expect_le(num_ranks, kMaxRanks, "num_ranks");
   expect_ge(options.ranks_per_node, 0, "ranks_per_node");
   expect(!options.nccl || !options.devices.empty(), "a nccl group needs devices, and has none");
+  if (options.nccl) {
+    why_no_nccl();  // loads the library, which sets a variable: not beside other threads
+  }
   if (!options.devices.empty()) {
     expect_eq(static_cast<int64_t>(options.devices.size()), num_ranks, "devices of the ranks");
     for (const Device device : options.devices) {
