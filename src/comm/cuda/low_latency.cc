@@ -184,16 +184,19 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   num_blocks_ = std::max(1, options.num_sms > 0 ? std::min(options.num_sms, num_sms) : num_sms);
   dispatch_shared_ =
       comm::DispatchSharedMap::make(layout_, placement.num_experts(), num_local()).bytes;
+  // Of the rank with most experts, so that all refuse or none.
+  const int64_t most_shared =
+      comm::DispatchSharedMap::make(layout_, placement.num_experts(), layout_.max_local).bytes;
   const int64_t most = cuda::device_info(device_.index).shared_bytes_per_block - 1024;
   max_unit_parts_ =
       comm::CombineSharedMap::max_unit_parts(layout_.element_bytes, layout_.num_parts, most);
   combine_shared_ = comm::CombineSharedMap::make(layout_.element_bytes, max_unit_parts_).bytes();
-  if (std::max(dispatch_shared_, combine_shared_) > most) {
+  if (std::max<int64_t>(most_shared, combine_shared_) > most) {
     throw Unsupported(fmt::format(
         "low latency on {}: {} tokens, top-{} of {} experts, {} of them local, need {} bytes of "
         "shared memory per block, at most {} are possible",
-        to_string(device_), options.max_tokens, options.topk, placement.num_experts(), num_local(),
-        std::max(dispatch_shared_, combine_shared_), most));
+        to_string(device_), options.max_tokens, options.topk, placement.num_experts(),
+        layout_.max_local, std::max<int64_t>(most_shared, combine_shared_), most));
   }
   comm::load_low_latency_dispatch(device_.index, options.in_dtype, dispatch_shared_);
   comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
