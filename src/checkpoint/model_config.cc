@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/json_text.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors_header.h"
 #include "moebius/error.h"
@@ -29,17 +30,13 @@ json parse_file(const fs::path& path) {
     throw InvalidArgument(
         fmt::format("{}: {} bytes, the limit is {}", path.string(), file->size(), kMaxConfigBytes));
   }
-  const auto* text = reinterpret_cast<const char*>(file->data());
-  try {
-    json result = json::parse(text, text + file->size());
-    if (!result.is_object()) {
-      throw InvalidArgument(
-          fmt::format("{}: a JSON {}, expected an object", path.string(), result.type_name()));
-    }
-    return result;
-  } catch (const json::parse_error& error) {
-    throw InvalidArgument(fmt::format("{}: not valid JSON at byte {}", path.string(), error.byte));
+  const std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
+  json result = parse_json(text, path.string());
+  if (!result.is_object()) {
+    throw InvalidArgument(
+        fmt::format("{}: a JSON {}, expected an object", path.string(), result.type_name()));
   }
+  return result;
 }
 
 std::optional<DType> read_dtype(const ConfigFields& fields) {

@@ -8,9 +8,11 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/config_fields.h"
+#include "checkpoint/json_text.h"
 #include "moebius/error.h"
 
 namespace moebius::plan {
@@ -177,14 +179,8 @@ Machine read_machine(const std::string& file) {
   if (!in || std::filesystem::is_directory(file)) {
     throw InvalidArgument(fmt::format("cannot read the machine's file {}", file));
   }
-  nlohmann::json content;
-  try {
-    content = nlohmann::json::parse(in);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw InvalidArgument(fmt::format("{}: not JSON (byte {})", file, error.byte));
-  } catch (const nlohmann::json::exception& error) {  // a number beyond double
-    throw InvalidArgument(fmt::format("{}: {}", file, error.what()));
-  }
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const nlohmann::json content = checkpoint::parse_json(text, file);
   if (!content.is_object()) {
     throw InvalidArgument(fmt::format("{}: not a JSON object", file));
   }

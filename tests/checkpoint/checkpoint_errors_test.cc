@@ -232,8 +232,34 @@ TEST(BadConfigFiles, AreRefused) {
   }
   write_text(dir / "config.json", "[1]");
   expect_contains(refusal(), "config.json: a JSON array, expected an object");
+  write_text(dir / "config.json", R"({"rope_theta": 1e999})");
+  expect_contains(refusal(), "1e999");
+  write_text(dir / "config.json", R"({"rope_theta": 1)" + std::string(5000, '0') + "}");
+  EXPECT_LT(refusal().size(), 2000u);
   write_text(dir / "config.json", config_of("qwen3_moe").dump());
   expect_contains(refusal(), "has neither model.safetensors nor");
+}
+
+// As deep as a reader that recurses can go; deeper, its stack would end.
+TEST(BadConfigFiles, NestedDeeperThan64AreRefused) {
+  const TempDir dir;
+  const auto refusal = [&](const char* open, const char* close, size_t depth) {
+    std::string text = R"({"hidden_act": "silu", "model_type": )";
+    for (size_t i = 1; i < depth; ++i) {
+      text += open;
+    }
+    text += "0";
+    for (size_t i = 1; i < depth; ++i) {
+      text += close;
+    }
+    write_text(dir / "config.json", text + "}");
+    return message_of([&] { Checkpoint checkpoint(dir.path()); });
+  };
+  expect_contains(refusal("[", "]", 64), "model_type is [[[");
+  for (const size_t depth : {size_t{65}, size_t{100'000}}) {
+    expect_contains(refusal("[", "]", depth), "config.json: JSON nested 65 deep, the limit is 64");
+    expect_contains(refusal("{\"a\":", "}", depth), "nested 65 deep");
+  }
 }
 
 TEST(ConfigForms, TextConfigAndTorchDtypeAreRead) {

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "moebius/error.h"
 #include "tests/temp_dir.h"
@@ -44,11 +45,12 @@ TEST(Machine, FilesReplaceFiguresOfABase) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   };
-  refused("{", "not JSON");
+  refused("{", "not valid JSON at byte 2");
   refused("[]", "not a JSON object");
   refused(R"({"base": "h200", "link_us": 1e400})", "1e400");
   refused(R"({"base": "h200", "link_us": null})", "link_us is null");
   refused(R"({"base": "h200", "link_us": true})", "link_us is true");
+  refused((R"({"base": )" + std::string(100'000, '[')).c_str(), "nested 65 deep, the limit is 64");
   refused(R"({"base": 5})", "base is 5");
   refused("{}", "base");
   refused(R"({"base": "abacus"})", "machine is abacus");

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/json_text.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "moebius/error.h"
+
+namespace moebius::checkpoint {
+
+using nlohmann::json;
+
+json parse_json(std::string_view text, std::string_view file) {
+  constexpr int kMaxJsonDepth = 64;
+  // depth: of what encloses the value, 0 for the outermost.
+  const auto check_depth = [&](int depth, json::parse_event_t event, json&) {
+    const bool opens =
+        event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+    if (opens && depth >= kMaxJsonDepth) {
+      throw InvalidArgument(
+          fmt::format("{}: JSON nested {} deep, the limit is {}", file, depth + 1, kMaxJsonDepth));
+    }
+    return true;
+  };
+  try {
+    return json::parse(text.begin(), text.end(), check_depth);
+  } catch (const json::parse_error& error) {
+    throw InvalidArgument(fmt::format("{}: not valid JSON at byte {}", file, error.byte));
+  } catch (const json::exception& error) {  // a number beyond double, of any length
+    constexpr size_t kShown = 200;
+    throw InvalidArgument(
+        fmt::format("{}: {}", file, std::string_view(error.what()).substr(0, kShown)));
+  }
+}
+
+}  // namespace moebius::checkpoint
