@@ -136,6 +136,13 @@ Tensor plan(const ExpertSource& source,
     throw InvalidArgument(fmt::format("{} has {} columns here, expected a multiple of {}",
                                       first.from.label, num_cols, pack_factor(dtype)));
   }
+  // Weights packed in words may end within one.
+  const int64_t stored_bytes = first.cols.size() * bits(first.from.dtype) / 8;
+  if (part.role == PartRole::kWeight && stored_bytes != row_bytes(dtype, num_cols)) {
+    throw Unsupported(
+        fmt::format("{} has {} bytes in a row here, supported: the {} of its {} columns",
+                    first.from.label, stored_bytes, row_bytes(dtype, num_cols), num_cols));
+  }
   Tensor result = Tensor::empty({experts.size(), num_rows, num_cols}, dtype);
   std::byte* to = result.bytes();
   for (size_t i = first_job; i < jobs.size(); ++i) {

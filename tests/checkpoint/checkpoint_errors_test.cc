@@ -328,9 +328,10 @@ TEST(ConfigForms, ModeloptFileBesideTheConfigIsRead) {
 // A checkpoint whose tensors can be taken out or replaced.
 class BadTensors : public ::testing::Test {
  protected:
-  void make(std::string_view model) {
+  void make(std::string_view model) { make_from(config_of(model)); }
+  void make_from(const json& config) {
     std::filesystem::remove(dir_ / "config.json");  // a model is not written over another
-    checkpoint::write_model(config_of(model), "x", 1, dir_.path(), 1 << 30);
+    checkpoint::write_model(config, "x", 1, dir_.path(), 1 << 30);
     const Safetensors file(dir_ / "model.safetensors");
     tensors_.clear();
     for (const std::string& name : file.names()) {
@@ -422,6 +423,17 @@ TEST_F(BadTensors, DtypesAreComparedWithTheScheme) {
   make("qwen3_moe");
   at(block_ + "gate.weight") = Tensor::zeros({4, 64}, DType::kF8E4M3);
   expect_contains(refusal(), "gate.weight' has dtype F8_E4M3, expected BF16, F16 or F32");
+}
+
+// 60 columns of int4 are 30 bytes, in 8 words.
+TEST_F(BadTensors, Int4RowsMustFillTheirWords) {
+  json config = config_of("qwen3_moe_int4");
+  config["hidden_size"] = 60;
+  config["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] = 4;
+  make_from(config);
+  const std::string message = refusal<Unsupported>();
+  expect_contains(message, "experts.0.gate_proj.weight_packed' has 32 bytes in a row here");
+  expect_contains(message, "the 30 of its 60 columns");
 }
 
 TEST_F(BadTensors, ScalesMustBeFinite) {
