@@ -104,7 +104,7 @@ class QuantConfig {
   static QuantConfig int8_w8a8(QuantTensors tensors, bool per_act_token = false);
   static QuantConfig int8_w8a16(QuantTensors tensors,
                                 std::optional<GroupShape> block = std::nullopt);
-  // block = {0, g} as vLLM writes it, or {1, g}.
+  // block = {0, g} as vLLM writes it, or {1, g}; g is even.
   static QuantConfig int4_w4a16(QuantTensors tensors,
                                 std::optional<GroupShape> block = std::nullopt);
   static QuantConfig mxfp4_w4a16(QuantTensors tensors);

@@ -67,6 +67,9 @@ WeightScheme read_group(const ConfigFields& group, const std::string& format) {
               .name = "compressed-tensors int4",
               .block = {1, weights.integer("group_size", 1, kMaxBlock)},
               .is_asymmetric = !symmetric};
+    if (scheme.block.col % 2 != 0) {  // two codes share a byte
+      weights.unsupported("group_size", "multiples of 2");
+    }
     if (group.has("input_activations")) {
       group.unsupported("input_activations", "null with int4 weights");
     }

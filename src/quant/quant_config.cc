@@ -78,6 +78,12 @@ void validate_weight(const QuantDesc& desc, std::string_view which) {
                        "{{1, -1}} or by blocks {{rows >= 0, columns >= 1}}",
                        which, to_string(*desc.shape)));
   }
+  if (desc.format && desc.shape && is_block(*desc.shape)) {
+    const int pack = pack_factor(storage_dtype(*desc.format));  // codes that share bytes
+    expect(desc.shape->col % pack == 0,
+           fmt::format("{} is {} in groups of {}: their columns must be a multiple of {}", which,
+                       name(*desc.format), to_string(*desc.shape), pack));
+  }
   const bool is_integer = desc.format == QuantFormat::kInt4 || desc.format == QuantFormat::kInt8;
   expect(!desc.zero_point.defined() || is_integer,
          fmt::format("{} has zero points but is {}: only int4 and int8 weights have them", which,

@@ -405,6 +405,10 @@ TEST(QuantConfig, RefusesWhatMeansNothing) {
   expect_mentions(message, "a1 is int4");
   message = message_of([&] { QuantConfig::int4_w4a16({}, GroupShape{1, 0}); });
   expect_mentions(message, "a1 has groups of {1, 0}");
+  message = message_of([&] { QuantConfig::int4_w4a16({}, GroupShape{0, 3}); });
+  expect_mentions(message, "w1 is int4 in groups of {0, 3}: their columns must be a multiple of 2");
+  EXPECT_NO_THROW(QuantConfig::int4_w4a16({}, GroupShape{0, 2}));
+  EXPECT_NO_THROW(QuantConfig::int8_w8a16({}, GroupShape{0, 3}));
   for (const Format format : {Format::kInt8, Format::kInt4, Format::kNvfp4}) {
     message = message_of([&] { QuantConfig::ocp_mx(format, {}); });
     expect_mentions(
