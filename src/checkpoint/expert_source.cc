@@ -203,6 +203,10 @@ StoredMatrix ExpertSource::fused_matrix(int64_t expert,
   const bool is_float_weight = scheme_.format == WeightFormat::kFloat;
   StoredMatrix result =
       describe(name(expert, projection, is_float_weight ? "" : part.suffix), part.stored);
+  if (part.row_unit > 1) {  // gate and up may meet, or alternate, within a unit
+    throw Unsupported(fmt::format("{} has a value for {} rows (quantization: {}), supported: 1",
+                                  result.label, part.row_unit, scheme_.name));
+  }
   const int64_t halves = projection == Projection::kGate || projection == Projection::kUp ? 2 : 1;
   const int64_t all_rows = halves * rows(projection);
   result.rows = rows(projection);

@@ -492,6 +492,45 @@ TEST_F(BadTensors, FusedWeightsOfOtherFamiliesAreRead) {
             0);
 }
 
+// gpt_oss with quantized experts [E, N, K], of which nobody says how blocks of rows lie.
+TEST_F(BadTensors, FusedWeightsHaveScalesPerRow) {
+  make("gpt_oss");
+  const std::string path = block_ + "experts.";
+  const auto put = [&](const std::string& name, Shape shape, DType dtype) {
+    tensors_.emplace_back(path + name, Tensor::zeros(shape, dtype));
+  };
+  const auto quantize = [&](const char* quant) {
+    json config = config_of("gpt_oss");
+    config["quantization_config"] = small_quantization(quant);
+    write_text(dir_ / "config.json", config.dump());
+  };
+  remove(path + "gate_up_proj");
+  remove(path + "down_proj");
+  const auto floats = tensors_;
+
+  quantize("fp8");  // blocks of 32 rows and 16 columns
+  put("gate_up_proj.weight", {4, 64, 64}, DType::kF8E4M3);
+  put("gate_up_proj.weight_scale_inv", {4, 64, 4}, DType::kF32);
+  put("down_proj.weight", {4, 64, 32}, DType::kF8E4M3);
+  put("down_proj.weight_scale_inv", {4, 64, 2}, DType::kF32);
+  expect_contains(refusal<Unsupported>(),
+                  "gate_up_proj.weight_scale_inv' has a value for 32 rows (quantization: fp8)");
+
+  tensors_ = floats;
+  quantize("int4_asym");  // 8 rows in a word
+  for (const std::string module : {"gate_up_proj", "down_proj"}) {
+    const int64_t n = 64;
+    const int64_t k = module == "down_proj" ? 32 : 64;
+    put(module + ".weight_packed", {4, n, k / 8}, DType::kI32);
+    put(module + ".weight_scale", {4, n, k / 16}, DType::kF32);
+    put(module + ".weight_zero_point", {4, n, k / 16}, DType::kI32);
+    put(module + ".weight_shape", {2}, DType::kI64);
+    at(path + module + ".weight_shape").data<int64_t>()[0] = n;
+    at(path + module + ".weight_shape").data<int64_t>()[1] = k;
+  }
+  expect_contains(refusal<Unsupported>(), "gate_up_proj.weight_zero_point' has a value for 8 rows");
+}
+
 TEST_F(BadTensors, OptionsAreChecked) {
   make("deepseek_v2");
   write_safetensors(dir_ / "model.safetensors", tensors_);
