@@ -209,14 +209,14 @@ void load_global_scales(const ExpertSource& source,
   for (int64_t l = 0; l < num_local; ++l) {
     const int64_t e = experts.begin + l;
     float* alphas = tensors.g1_alphas.data<float>() + 2 * l;
-    alphas[0] = source.scalar(e, Projection::kGate, global) * a1_scale;
-    alphas[1] = source.scalar(e, Projection::kUp, global) * a1_scale;
+    alphas[0] = source.alpha(e, Projection::kGate, global, a1_scale);
+    alphas[1] = source.alpha(e, Projection::kUp, global, a1_scale);
     float a2_scale = 1.0f;
     if (quantize_activations) {
       a2_scale = source.scalar(e, Projection::kDown, input);
       tensors.a2_gscale.data<float>()[l] = 1.0f / a2_scale;
     }
-    tensors.g2_alphas.data<float>()[l] = source.scalar(e, Projection::kDown, global) * a2_scale;
+    tensors.g2_alphas.data<float>()[l] = source.alpha(e, Projection::kDown, global, a2_scale);
   }
 }
 

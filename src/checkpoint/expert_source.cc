@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "checkpoint/safetensors_header.h"
 #include "moebius/error.h"
@@ -252,11 +253,26 @@ float ExpertSource::scalar(int64_t expert, Projection projection, const StoredPa
         fmt::format("{} has shape {}, expected one value", found.label, to_string(value.shape())));
   }
   const float result = get_float(value, 0);
-  // Weights may all be 0; an activation is divided by its scale.
-  const bool zero_ok = part.role == PartRole::kGlobalScale;
-  if (!std::isfinite(result) || result < 0 || (result == 0 && !zero_ok)) {
-    throw InvalidArgument(fmt::format("{} is {}, expected a finite value {} 0", found.label, result,
-                                      zero_ok ? "of at least" : "above"));
+  // Weights may all be 0; an activation is divided by its scale, whose inverse must be finite.
+  const float least =
+      part.role == PartRole::kGlobalScale ? 0.0f : std::numeric_limits<float>::min();
+  if (!std::isfinite(result) || result < least) {
+    throw InvalidArgument(fmt::format("{} is {}, expected a finite value of at least {}",
+                                      found.label, result, least));
+  }
+  return result;
+}
+
+float ExpertSource::alpha(int64_t expert,
+                          Projection projection,
+                          const StoredPart& part,
+                          float input_scale) const {
+  const float global = scalar(expert, projection, part);
+  const float result = global * input_scale;
+  if (!std::isfinite(result)) {
+    throw InvalidArgument(fmt::format("{} is {}, expected a finite product with the input scale {}",
+                                      tensor_label(*files_, name(expert, projection, part.suffix)),
+                                      global, input_scale));
   }
   return result;
 }

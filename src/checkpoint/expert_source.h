@@ -76,8 +76,13 @@ class ExpertSource {
   StoredMatrix matrix(int64_t expert, Projection projection, const StoredPart& part) const;
   // Of a fused set: row `expert` of the biases [E, N], as [1, N].
   StoredMatrix bias(int64_t expert, Projection projection) const;
-  // A part with one value, which is checked: finite and not negative, an input scale not 0.
+  // A part with one value, which is checked: finite and not negative, an input scale normal.
   float scalar(int64_t expert, Projection projection, const StoredPart& part) const;
+  // A global scale times the activations' scale, which must be finite.
+  float alpha(int64_t expert,
+              Projection projection,
+              const StoredPart& part,
+              float input_scale) const;
   // Throws unless weight_shape says [N, K].
   void check_weight_shape(int64_t expert, Projection projection, const StoredPart& part) const;
 

@@ -451,8 +451,17 @@ TEST_F(BadTensors, ScalesMustBeFinite) {
   expect_contains(refusal(),
                   "experts.0.up_proj.weight_scale' has a scale that is not finite in row 1");
   make("qwen3_moe_nvfp4");
-  set_float(at(block_ + "experts.1.gate_proj.input_scale"), 0, 0.0f);
-  expect_contains(refusal(), "input_scale' is 0, expected a finite value above 0");
+  for (const auto& [scale, text] : {std::pair{0.0f, "0"}, {1e-45f, "1e-45"}, {-1.0f, "-1"}}) {
+    set_float(at(block_ + "experts.1.gate_proj.input_scale"), 0, scale);
+    expect_contains(refusal(), std::string("experts.1.gate_proj.input_scale' is ") + text +
+                                   ", expected a finite value of at least 1.1754944e-38");
+  }
+  make("qwen3_moe_nvfp4");
+  set_float(at(block_ + "experts.2.down_proj.input_scale"), 0, 4.0f);
+  set_float(at(block_ + "experts.2.down_proj.weight_scale_2"), 0, 1e38f);
+  expect_contains(refusal(),
+                  "experts.2.down_proj.weight_scale_2' is 1e+38, expected a finite product with "
+                  "the input scale 4");
   make("gpt_oss_mxfp4");
   at(block_ + "experts.down_proj_scales").data<uint8_t>()[70] = 255;
   expect_contains(refusal(), "down_proj_scales' has a scale that is not finite");
