@@ -21,6 +21,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kMaxStoredDims = 32;  // messages show a shape
+
 constexpr std::array<SafetensorsDType, 22> kDTypes = {{
     {"F32", 32, DType::kF32},
     {"F16", 16, DType::kF16},
@@ -90,6 +92,10 @@ SafetensorsEntry make_entry(const RawEntry& raw, std::string_view file, std::str
   const SafetensorsDType* dtype = find_safetensors_dtype(*raw.dtype);
   if (dtype == nullptr) {
     refuse(fmt::format("dtype {} is not one of safetensors", in_quotes(*raw.dtype)));
+  }
+  if (raw.shape->size() > kMaxStoredDims) {
+    refuse(fmt::format("shape has {} dimensions, expected at most {}", raw.shape->size(),
+                       kMaxStoredDims));
   }
   if (raw.offsets->size() != 2) {
     refuse(fmt::format("data_offsets has {} values, expected 2", raw.offsets->size()));

@@ -39,6 +39,15 @@ TEST_P(SafetensorsHeader, IsRefusedWithFileTensorAndValues) {
 
 const std::string kFour(4, '\1');
 
+// So many further dimensions.
+std::string ones(int n) {
+  std::string text;
+  for (int i = 0; i < n; ++i) {
+    text += ",1";
+  }
+  return text;
+}
+
 const BadHeader kBadHeaders[] = {
     {"Overlap",
      R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},
@@ -78,6 +87,10 @@ const BadHeader kBadHeaders[] = {
      R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,18446744073709551620]}})",
      kFour,
      {"'a'", "data_offsets is 18446744073709551620", "integers"}},
+    {"ManyDimensions",
+     R"({"a":{"dtype":"U8","shape":[4)" + ones(32) + R"(],"data_offsets":[0,4]}})",
+     kFour,
+     {"'a'", "shape has 33 dimensions, expected at most 32"}},
     {"UnknownDtype",
      R"({"a":{"dtype":"F12","shape":[4],"data_offsets":[0,4]}})",
      kFour,
@@ -307,6 +320,10 @@ TEST(Safetensors, MergesTheFirstOfManyDimensions) {
              raw_safetensors(R"({"a":{"dtype":"U8","shape":[2,1,3,1,2,1],"data_offsets":[0,12]}})",
                              std::string(12, '\0')));
   EXPECT_EQ(Safetensors(dir / "x.safetensors").tensor("a").shape(), (Shape{6, 1, 2, 1}));
+  write_text(dir / "x.safetensors", raw_safetensors(R"({"a":{"dtype":"U8","shape":[4)" + ones(31) +
+                                                        R"(],"data_offsets":[0,4]}})",
+                                                    kFour));
+  EXPECT_EQ(Safetensors(dir / "x.safetensors").tensor("a").shape(), (Shape{4, 1, 1, 1}));
 }
 
 class ShardedSafetensors : public ::testing::Test {
