@@ -26,6 +26,15 @@ void set_moe_layers(ModelInfo& info, Predicate is_moe) {
   }
 }
 
+// Layer numbers in the order binary_search needs; a file may list any number of them.
+std::vector<int64_t> sorted_layers(const ConfigFields& fields,
+                                   std::string_view key,
+                                   int64_t highest) {
+  std::vector<int64_t> layers = fields.integers(key, 0, highest);
+  std::sort(layers.begin(), layers.end());
+  return layers;
+}
+
 void set_all_moe(ModelInfo& info) {
   set_moe_layers(info, [](int64_t) { return true; });
 }
@@ -45,10 +54,10 @@ void read_qwen3(const ConfigFields& fields, ModelConfig& config) {
   const int64_t step = fields.integer_or("decoder_sparse_step", 1, 1, kMax);
   std::vector<int64_t> dense;
   if (fields.has("mlp_only_layers")) {
-    dense = fields.integers("mlp_only_layers", 0, kMax);
+    dense = sorted_layers(fields, "mlp_only_layers", kMax);
   }
   set_moe_layers(config.info, [&](int64_t layer) {
-    return (layer + 1) % step == 0 && std::find(dense.begin(), dense.end(), layer) == dense.end();
+    return (layer + 1) % step == 0 && !std::binary_search(dense.begin(), dense.end(), layer);
   });
 }
 
@@ -129,9 +138,9 @@ void read_llama4(const ConfigFields& fields, ModelConfig& config) {
   info.num_shared_experts = 1;
   info.shared_intermediate = info.intermediate;
   if (fields.has("moe_layers")) {
-    const std::vector<int64_t> layers = fields.integers("moe_layers", 0, info.num_layers - 1);
+    const auto layers = sorted_layers(fields, "moe_layers", info.num_layers - 1);
     set_moe_layers(info, [&](int64_t layer) {
-      return std::find(layers.begin(), layers.end(), layer) != layers.end();
+      return std::binary_search(layers.begin(), layers.end(), layer);
     });
     return;
   }

@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What is wrong with a checkpoint is said in one line: file, field or tensor, and both values.
+#include <chrono>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/make_model.h"
+#include "checkpoint/model_config.h"
 #include "moebius/checkpoint.h"
 #include "moebius/quantize.h"
 #include "tests/checkpoint/checkpoint_testing.h"
@@ -279,6 +281,31 @@ TEST(ConfigForms, TextConfigAndTorchDtypeAreRead) {
   EXPECT_EQ(checkpoint.info().family, "llama4");
   EXPECT_EQ(checkpoint.info().moe_layers, std::vector<int64_t>{1});
   EXPECT_EQ(checkpoint.load_layer(1).config.in_dtype, DType::kF16);
+}
+
+TEST(ConfigForms, LayersAreListedInAnyOrder) {
+  json config = config_of("qwen3_moe");
+  config.update({{"num_hidden_layers", 6}, {"mlp_only_layers", {4, 0, 4, 3, 9}}});
+  EXPECT_EQ(checkpoint::parse_model_config(config, "x").info.moe_layers,
+            (std::vector<int64_t>{1, 2, 5}));
+  config = config_of("llama4");
+  config.update({{"num_hidden_layers", 6}, {"moe_layers", {4, 0, 4, 3}}});
+  EXPECT_EQ(checkpoint::parse_model_config(config, "x").info.moe_layers,
+            (std::vector<int64_t>{0, 3, 4}));
+}
+
+// Minutes, if every layer searched the list.
+TEST(ConfigForms, ManyLayersAreFoundInALongList) {
+  json config = config_of("qwen3_moe");
+  config["num_hidden_layers"] = 1 << 16;
+  json layers = json::array();
+  for (int layer = 2'000'000; layer > 0; --layer) {
+    layers.push_back(layer);
+  }
+  config["mlp_only_layers"] = std::move(layers);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(checkpoint::parse_model_config(config, "x").info.moe_layers, std::vector<int64_t>{0});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 // 4 experts in 3 groups, or in more: a plain or biased top-k, as the kernels do.
