@@ -36,7 +36,7 @@ int64_t checked_nbytes(const Shape& shape, DType dtype) {
                        fmt::format("last dimension of a {} tensor", name(dtype)));
   }
   const int64_t numel = shape.numel();
-  if (numel > std::numeric_limits<int64_t>::max() / 8) {
+  if (numel > std::numeric_limits<int64_t>::max() / bits(dtype)) {
     expect(false, fmt::format("shape {} has too many elements", to_string(shape)));
   }
   return numel * bits(dtype) / 8;

@@ -113,6 +113,12 @@ TEST(Tensor, RefusesImpossibleShapes) {
   const int64_t big = std::numeric_limits<int64_t>::max() / 2;
   EXPECT_THROW(Shape({big, 4}).numel(), InvalidArgument);
   EXPECT_THROW(Tensor::borrow(nullptr, {1}, DType::kF32), InvalidArgument);
+  char byte = 0;
+  for (const DType dtype : {DType::kI64, DType::kF32, DType::kBF16, DType::kU8, DType::kU4}) {
+    const int64_t most = std::numeric_limits<int64_t>::max() / bits(dtype) / 2 * 2;
+    EXPECT_EQ(Tensor::borrow(&byte, {most}, dtype).nbytes(), most * bits(dtype) / 8) << name(dtype);
+    EXPECT_THROW(Tensor::borrow(&byte, {most + 2}, dtype), InvalidArgument) << name(dtype);
+  }
 }
 
 TEST(Tensor, CudaAllocationIsRefusedWithoutAGpu) {
