@@ -59,6 +59,9 @@ uint8_t e8m0_from_float(float value) {
   if (value <= e8m0_to_float(0)) {
     return 0;
   }
+  if (std::isinf(value)) {
+    return 254;
+  }
   int exponent = 0;
   const float fraction = std::frexp(value, &exponent);  // value = fraction * 2^exponent, [0.5, 1)
   int code = exponent - 1 + 127;

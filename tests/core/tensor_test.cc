@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace moebius {
@@ -157,6 +158,21 @@ TEST(Element, IntegersRoundToEvenAndClamp) {
   for (int64_t i = 0; i < 6; ++i) {
     set_float(t, i, in[i]);
     EXPECT_EQ(t.data<int8_t>()[i], expected[i]);
+  }
+}
+
+TEST(Element, PowersOfTwoSaturate) {
+  const Tensor t = Tensor::zeros({1}, DType::kE8M0);
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const auto& [value, code] : {std::pair{1.0f, 127},
+                                    {0x1.8p127f, 254},
+                                    {std::numeric_limits<float>::max(), 254},
+                                    {inf, 254},
+                                    {0.0f, 0},
+                                    {-inf, 0},
+                                    {NAN, 255}}) {
+    set_float(t, 0, value);
+    EXPECT_EQ(t.data<uint8_t>()[0], code) << value;
   }
 }
 
