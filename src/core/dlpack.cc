@@ -5,6 +5,7 @@
 #include <dlpack/dlpack.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -76,7 +77,9 @@ Device from_dl_device(DLDevice device) {
 }
 
 void expect_row_major(const DLTensor& t) {
-  if (t.strides == nullptr) {
+  // Strides of no elements mean nothing: torch has (H, H, 1) for [L, 0, H].
+  const bool is_empty = std::find(t.shape, t.shape + t.ndim, 0) != t.shape + t.ndim;
+  if (t.strides == nullptr || is_empty) {
     return;
   }
   int64_t expected = 1;

@@ -88,6 +88,20 @@ TEST(DLPack, ByteOffsetIsHonoured) {
   EXPECT_EQ(from_dlpack(&foreign.managed).raw(), foreign.data.data() + 3);
 }
 
+// The strides that torch gives a [4, 0, 3] tensor.
+TEST(DLPack, StridesOfNoElementsAreNotRead) {
+  Foreign foreign;
+  std::array<int64_t, 3> shape{4, 0, 3};
+  std::array<int64_t, 3> strides{3, 3, 1};
+  DLTensor& t = foreign.managed.dl_tensor;
+  t.ndim = 3;
+  t.shape = shape.data();
+  t.strides = strides.data();
+  t.data = nullptr;
+  EXPECT_EQ(from_dlpack(&foreign.managed).shape(), (Shape{4, 0, 3}));
+  EXPECT_EQ(foreign.released, 1);
+}
+
 TEST(DLPack, RefusalsReleaseToo) {
   Foreign transposed;
   transposed.strides = {1, 2};
