@@ -212,13 +212,15 @@ void expect_on_if_given(const Tensor& tensor, Device device, std::string_view wh
   }
 }
 
-void expect_room(const Tensor& tensor, const Shape& shape, DType dtype, std::string_view what) {
+void expect_room(
+    const Tensor& tensor, const Shape& shape, DType dtype, Device device, std::string_view what) {
   if (shape.numel() == 0) {
     return;
   }
   expect_defined(tensor, what);
   expect_dtype(tensor, dtype, what);
   expect_ge(tensor.numel(), shape.numel(), fmt::format("number of elements of {}", what));
+  expect_on(tensor, device, what);
 }
 
 }  // namespace
@@ -374,8 +376,8 @@ void validate_call(const Experts& experts,
   expect_dtype(output, needed.dtype, "output");
   expect_shape(output, needed.output, "output");
   expect_on(output, device, "output");
-  expect_room(workspace13, needed.workspace13, needed.dtype, "workspace13");
-  expect_room(workspace2, needed.workspace2, needed.dtype, "workspace2");
+  expect_room(workspace13, needed.workspace13, needed.dtype, device, "workspace13");
+  expect_room(workspace2, needed.workspace2, needed.dtype, device, "workspace2");
   if (needed.scratch_bytes > 0) {
     expect_defined(scratch, "scratch");
     expect_ge(scratch.nbytes(), needed.scratch_bytes, "bytes of scratch");

@@ -238,6 +238,11 @@ TEST(ApplyExperts, StandardCallsAreChecked) {
                }),
                {"output", "[33, 96]", "[33, 3, 96]"});
   expect_parts(error([](Call& c) { c.workspace2 = c.workspace2.slice(0, 32); }), {"workspace2"});
+  const auto on_gpu = [](const Tensor& t) {
+    return Tensor::borrow(t.raw(), t.shape(), t.dtype(), Device::cuda(0));
+  };
+  expect_parts(error([&](Call& c) { c.workspace2 = on_gpu(c.workspace2); }),
+               {"device of workspace2 is cuda:0, expected cpu"});
   expect_parts(error([](Call& c) { c.scratch = c.scratch.slice(0, c.scratch.dim(0) - 1); }),
                {"scratch"});
   expect_parts(error([](Call& c) { c.scratch = {}; }), {"scratch"});
