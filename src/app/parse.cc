@@ -46,22 +46,38 @@ std::string finite_error(const std::string& text) {
   return is_number && std::isfinite(value) ? "" : fmt::format("{} is no finite number", text);
 }
 
-// Of every option that takes one.  An empty one is a variable of the shell that was not set.
+// A value that begins with "--" is the next option, after a variable of the shell that was not set.
+std::string next_option_error(const std::string& text, const std::string& type) {
+  const bool is_folder = type.starts_with("DIR");
+  const std::string hint =
+      is_folder || type.starts_with("FILE")
+          ? fmt::format(" (a {} of that name: ./{})", is_folder ? "folder" : "file", text)
+          : "";
+  return fmt::format("is followed by {}, expected {}{}", text,
+                     type.starts_with("TEXT") ? "a value" : type, hint);
+}
+
+// Of every option that takes one, before what the option itself checks.  An empty one is a variable
+// of the shell that was not set.
 void check_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_items_expected_max() == 0) {
       continue;
     }
     const std::string type = option->get_type_name();
-    option->check([type](const std::string& text) -> std::string {
+    const auto check = [type](const std::string& text) -> std::string {
       if (text.empty()) {
         return "is empty";
       }
       if (type.starts_with("INT") || type.starts_with("UINT")) {
         return whole_number_error(text, type.starts_with("INT"));
       }
-      return type.starts_with("FLOAT") ? finite_error(text) : "";
-    });
+      if (type.starts_with("FLOAT")) {
+        return finite_error(text);
+      }
+      return text.starts_with("--") ? next_option_error(text, type) : "";
+    };
+    option->transform(CLI::Validator(check, ""));  // check() would put it last
   }
   for (CLI::App* group : app.get_subcommands({})) {
     check_values(*group);

@@ -93,7 +93,8 @@ TEST(Usage, UnknownOptionsAndValuesAreRefused) {
   expect_refused({"fly"}, {"fly"});
   expect_refused({"run"}, {"--model"});
   expect_refused({"run", "--model", tiny_model(), "--toekns", "3"}, {"--toekns"});
-  expect_refused({"run", "--model", tiny_model(), "--tokens", "many"}, {"--tokens", "many"});
+  expect_refused({"run", "--model", tiny_model(), "--tokens", "many"},
+                 {"--tokens: many is no whole number"});
   expect_refused({"run", "--model", tiny_model(), "--tokens", "0"}, {"--tokens", "0"});
   expect_refused({"run", "--model", tiny_model(), "--repeat", "-1"}, {"--repeat", "-1"});
   expect_refused({"run", "--model", tiny_model(), "--device", "tpu"}, {"--device", "tpu"});
@@ -134,6 +135,23 @@ TEST(Usage, EmptyValuesAreRefused) {
   }
   expect_refused({"run", "--model", ""}, {"--model", "empty"});
   expect_refused({"bench", "quant", "--problem", ""}, {"--problem", "empty"});
+}
+
+// As after a variable of the shell that was not set: --output $NAME --check.
+TEST(Usage, ValuesThatAreOptionsAreRefused) {
+  for (const std::string option : {"--output", "--input", "--json", "--trace", "--report"}) {
+    expect_refused({"run", "--model", tiny_model(), option, "--check"},
+                   {option + ": is followed by --check, expected FILE", "(a file of that name: "});
+  }
+  expect_refused({"run", "--model", "--check"},
+                 {"--model: ", "--check, expected DIR", "./--check"});
+  for (const std::string option : {"--quant", "--experts", "--device"}) {
+    expect_refused({"run", "--model", tiny_model(), option, "--check"},
+                   {option + ": is followed by --check, expected "});
+  }
+  expect_refused({"run", "--model", tiny_model(), "--tokens", "--check"},
+                 {"--tokens: --check is no"});
+  EXPECT_FALSE(fs::exists("--check"));
 }
 
 TEST(Usage, NumbersAreDecimalAndInRange) {
