@@ -4,9 +4,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <string>
+
 #include "app/failure.h"
 #include "core/cuda/runtime.h"
 #include "moebius/error.h"
+#include "moebius/settings.h"
 
 namespace moebius::app {
 
@@ -103,7 +108,23 @@ void run_processes(const RunOptions& options,
   }
 }
 
+// As far as the variables of launchers say: with PMIx alone a process knows only which one it is.
+bool was_launched_with_others() {
+  constexpr std::array kJobSizes = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
+  return std::any_of(kJobSizes.begin(), kJobSizes.end(),
+                     [](const char* name) { return setting(name).value_or("1") != "1"; }) ||
+         setting("PMIX_RANK").value_or("0") != "0";
+}
+
 }  // namespace
+
+void expect_launcher(const RunOptions& options) {
+  if (options.group == "threads" && was_launched_with_others()) {
+    throw InvalidArgument(
+        "a launcher started this process, but --group is threads: --group mpi makes its processes "
+        "ranks");
+  }
+}
 
 void expect_device(const RunOptions& options) {
   const bool on_gpus = options.device == "cuda";

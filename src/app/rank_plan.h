@@ -34,6 +34,10 @@ struct RankPlan {
 // Throws InvalidArgument naming the sizes.
 RankPlan make_rank_plan(const RunOptions& options, std::optional<int> launched);
 
+// Throws InvalidArgument where a launcher started several processes that would not be ranks: each
+// would do the whole run and write the same files.
+void expect_launcher(const RunOptions& options);
+
 // Throws InvalidArgument or Unsupported, one line, where device and group do not go together or a
 // GPU is missing or too old.  Before anything is loaded.
 void expect_device(const RunOptions& options);

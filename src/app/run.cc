@@ -150,6 +150,7 @@ std::string trace_of(const RunOptions& options, const RunResult& result) {
 }  // namespace
 
 int run(const RunOptions& options) {
+  expect_launcher(options);
   expect_device(options);
   expect_outputs_writable(options);
   expect_page(options);

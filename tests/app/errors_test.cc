@@ -213,6 +213,20 @@ TEST(Usage, GroupsAndDevicesThatDoNotGoTogether) {
   refused({"--capacity", "8"}, {"--capacity 8", "--device cuda"});
 }
 
+// Each would do the whole run and write the same files.
+TEST(Usage, ProcessesOfALauncherThatWouldBeNoRanks) {
+  const std::vector<std::string> run = {"run", "--model", tiny_model(), "--repeat", "1"};
+  for (const char* name :
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK"}) {
+    setenv(name, "2", 1);
+    expect_refused(run, {"a launcher started this process", "--group is threads", "--group mpi"});
+    const std::string of_one = std::string(name) == "PMIX_RANK" ? "0" : "1";
+    setenv(name, of_one.c_str(), 1);
+    EXPECT_EQ(run_command(run).exit_code, 0) << name;
+    unsetenv(name);
+  }
+}
+
 TEST(Usage, AGpuThatIsMissingIsNamed) {
   if (cuda_device_count() > 0) {
     GTEST_SKIP() << "there is a GPU";
