@@ -120,7 +120,8 @@ void add_layer_options(CLI::App& app, RunOptions& o) {
       ->check(CLI::IsMember({"standard", "batched"}));
   app.add_option("--experts", o.experts, "experts implementation to force (see moebius info)")
       ->type_name("NAME");
-  app.add_option("--chunk-tokens", o.chunk_tokens, "tokens per pass through the experts")
+  app.add_option("--chunk-tokens", o.chunk_tokens,
+                 "rows per pass through a rank's experts: on one rank tokens; not of batched rows")
       ->check(from_one_to(kMaxTokens));
 }
 
