@@ -4,30 +4,43 @@
 // A spdlog logger on stderr, configured once from MOEBIUS_LOG.
 #include "moebius/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "moebius/error.h"
 #include "moebius/settings.h"
 
 namespace moebius {
 
 namespace {
 
+constexpr std::array kLevels = {
+    std::pair{std::string_view("error"), spdlog::level::err},
+    std::pair{std::string_view("warn"), spdlog::level::warn},
+    std::pair{std::string_view("info"), spdlog::level::info},
+    std::pair{std::string_view("debug"), spdlog::level::debug},
+};
+constexpr std::array kTopics = {std::string_view("dispatch")};
+
 struct Logger {
   std::shared_ptr<spdlog::logger> logger;
   std::vector<std::string> topics;
+  std::string error;  // what is wrong with MOEBIUS_LOG
 };
 
 Logger make_logger() {
   Logger result;
   // Not registered with spdlog: the application's own loggers stay untouched.
   result.logger = std::make_shared<spdlog::logger>(
-      "moebius", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-  result.logger->set_pattern("%^%l%$: %v");
+      "moebius", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  result.logger->set_pattern("%v");
   result.logger->set_level(spdlog::level::warn);
   const std::string text = setting("MOEBIUS_LOG").value_or("");
   size_t begin = 0;
@@ -35,11 +48,17 @@ Logger make_logger() {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
     begin = end + 1;
-    const auto level = spdlog::level::from_str(word);
-    if (level != spdlog::level::off || word == "off") {
-      result.logger->set_level(level);
-    } else {
+    const auto* level = std::find_if(kLevels.begin(), kLevels.end(),
+                                     [&](const auto& entry) { return entry.first == word; });
+    if (level != kLevels.end()) {
+      result.logger->set_level(level->second);
+    } else if (std::find(kTopics.begin(), kTopics.end(), word) != kTopics.end()) {
       result.topics.push_back(word);
+    } else {
+      result.error = fmt::format(
+          "MOEBIUS_LOG is \"{}\", expected a level (error, warn, info, debug), a topic (dispatch), "
+          "or several with commas",
+          text);
     }
   }
   return result;
@@ -67,10 +86,15 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 }  // namespace
 
 void log(LogLevel level, std::string_view message) {
-  logger().logger->log(to_spdlog(level), "{}", message);
+  const auto spdlog_level = to_spdlog(level);
+  const auto name = spdlog::level::to_string_view(spdlog_level);
+  logger().logger->log(spdlog_level, "{}: {}", std::string_view(name.data(), name.size()), message);
 }
 
 bool log_topic_enabled(std::string_view topic) {
+  if (!logger().error.empty()) {
+    throw InvalidArgument(logger().error);
+  }
   const auto& topics = logger().topics;
   return std::find(topics.begin(), topics.end(), topic) != topics.end();
 }

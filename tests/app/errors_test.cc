@@ -227,6 +227,20 @@ TEST(Usage, ProcessesOfALauncherThatWouldBeNoRanks) {
   }
 }
 
+TEST(Usage, LogsThatDoNotExistAreRefused) {
+  const std::vector<std::string> run = {"run", "--model", tiny_model(), "--repeat", "1"};
+  for (const char* misspelt : {"debg", "info,dispach", "info,,dispatch"}) {
+    setenv("MOEBIUS_LOG", misspelt, 1);
+    expect_refused(run, {fmt::format("MOEBIUS_LOG is \"{}\"", misspelt), "debug", "dispatch"});
+  }
+  setenv("MOEBIUS_LOG", "error,dispatch", 1);
+  const CommandResult result = run_command(run);
+  unsetenv("MOEBIUS_LOG");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err.rfind("dispatch: ", 0), 0u) << result.err;
+  EXPECT_EQ(result.err.find('\033'), std::string::npos) << result.err;
+}
+
 TEST(Usage, AGpuThatIsMissingIsNamed) {
   if (cuda_device_count() > 0) {
     GTEST_SKIP() << "there is a GPU";
