@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <new>
+#include <regex>
 #include <string>
 
 #include "app/commands.h"
@@ -26,6 +27,12 @@ bool is_silence_of_first(const CommError& error) {
          std::string_view(error.what()).find("rank 0 failed: ") == std::string_view::npos;
 }
 
+// Checks end with their place, " (layer_parts.cc:70)", which is for callers of the library.
+std::string without_place(const std::string& message) {
+  static const std::regex place(R"( \(\w+\.\w+:\d+\)$)");
+  return std::regex_replace(message, place, "");
+}
+
 }  // namespace
 
 int report_failure(const std::exception& error) {
@@ -35,6 +42,9 @@ int report_failure(const std::exception& error) {
     if (c == '\n') {
       c = ' ';
     }
+  }
+  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) {
+    message = without_place(message);
   }
   std::fflush(stdout);
   std::fprintf(stderr, "moebius: %s\n", message.c_str());

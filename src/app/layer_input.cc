@@ -41,6 +41,9 @@ LayerInput load_input(const RunOptions& options, int64_t hidden_size, DType synt
     return {random_normal({options.tokens, hidden_size}, synthetic_dtype, options.seed),
             "synthetic", ""};
   }
+  if (options.input.ends_with(".json")) {  // Safetensors would take it for an index of shards
+    throw InvalidArgument(options.input + ": is JSON, expected FILE.safetensors");
+  }
   const Safetensors file(options.input);
   const std::string name =
       options.input_tensor.empty() ? only_tensor(file, options.input) : options.input_tensor;

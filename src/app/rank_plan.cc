@@ -54,6 +54,12 @@ RankPlan make_rank_plan(const RunOptions& options, std::optional<int> launched) 
   if (!options.all2all.empty()) {
     plan.backend = *all2all_backend_from_name(options.all2all);
   }
+  if (plan.backend == All2AllBackend::kNone && plan.dp > 1) {
+    throw InvalidArgument(
+        fmt::format("--all2all none: ranks hold the same tokens, so dp is 1, but {} ranks with "
+                    "--tp {} make it {} (--tp {})",
+                    num_ranks, tp, plan.dp, num_ranks));
+  }
   return plan;
 }
 

@@ -36,6 +36,7 @@ void expect_refused(const std::vector<std::string>& arguments,
   EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   EXPECT_EQ(result.err.rfind("moebius: ", 0), 0u) << result.err;
+  EXPECT_EQ(result.err.find(".cc:"), std::string::npos) << result.err;
   EXPECT_EQ(result.out, "");
   for (const std::string& fragment : fragments) {
     EXPECT_NE(result.err.find(fragment), std::string::npos)
@@ -410,6 +411,9 @@ TEST(Input, FilesThatDoNotFitAreRefused) {
     expect_refused(arguments, fragments);
   };
   refused({file});  // no such file
+
+  expect_refused({"run", "--model", tiny_model(), "--input", tiny_model() + "/config.json"},
+                 {"config.json: is JSON, expected FILE.safetensors"});
 
   write_text(file, "not a safetensors file");
   refused({file});

@@ -204,7 +204,7 @@ TEST(Ranks, SpreadsThatCannotWorkAreRefused) {
     EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
   };
   refused({"--ranks", "4", "--tp", "3"}, "4 ranks are no multiple");
-  refused({"--ranks", "2", "--all2all", "none"}, "dp_size is 2");
+  refused({"--ranks", "2", "--all2all", "none"}, "--all2all none: ranks hold the same tokens");
   refused({"--tp", "2", "--no-ep", "--all2all", "high_throughput"}, "without expert parallelism");
   refused({"--ranks", "17"}, "17 ranks, but");
   refused({"--ranks", "2", "--all2all", "high_throughput", "--monolithic"}, "monolithic");
