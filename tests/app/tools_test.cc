@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // verify, info and bench, and the parts of README.md that come from the command.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,6 +72,25 @@ TEST(Docs, ConformancePageIsWhatTheCommandPrints) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(read_text("docs/conformance.md"), result.out)
       << "moebius verify --markdown > docs/conformance.md";
+}
+
+TEST(Docs, SettingsAreThoseOfTheCode) {
+  const std::string page = read_text("docs/command.md");
+  for (const SettingInfo& info : all_settings()) {
+    const std::string row =
+        fmt::format("| `{}` | {} | {} |\n", info.name, info.meaning, info.default_value);
+    EXPECT_NE(page.find(row), std::string::npos) << "docs/command.md, Settings: " << row;
+  }
+  // And no others.
+  const std::string begin = "\n| `MOEBIUS_";
+  const auto num_ours =
+      std::count_if(all_settings().begin(), all_settings().end(),
+                    [](const SettingInfo& info) { return info.name.starts_with("MOEBIUS_"); });
+  int64_t num_rows = 0;
+  for (size_t at = page.find(begin); at != std::string::npos; at = page.find(begin, at + 1)) {
+    ++num_rows;
+  }
+  EXPECT_EQ(num_rows, num_ours);
 }
 
 TEST(Verify, OneStageByItself) {
