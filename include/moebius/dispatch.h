@@ -10,7 +10,7 @@
 // are ordered by (source rank, source token): this is a contract, every group and backend gives the
 // same rows.  When ranks span nodes, one copy per (token, node) crosses to the rank of that node
 // with this rank's local index (modulo its size), which fans it out; combine reduces inside the
-// node first. Thread-safety: one thread at a time per object.  Dispatch and combine, along
+// node first.  Thread-safety: one thread at a time per object.  Dispatch and combine, along
 // a handle too, are collective; the other calls are local.
 #pragma once
 
@@ -123,6 +123,9 @@ struct ExpertOrder {
 
 class HighThroughput {
  public:
+  // The group must outlive the object.  Collective where it has GPUs.  Throws InvalidArgument: a
+  // config that validate() refuses, an expert on a rank that the group does not have, more ranks or
+  // SMs than GPUs allow; Unsupported: a GPU that cannot be used.
   HighThroughput(Group& group,
                  ExpertPlacement placement,
                  DispatchConfig dispatch_config,
@@ -140,6 +143,11 @@ class HighThroughput {
   // CUDA: a call is enqueued; outputs are complete when their event is, and a host waits for no
   // more than the counts of rows.  With dispatch_async the hook does that, or the next call of this
   // object.  Traffic of the group is counted where the host learns the counts: without a capacity.
+  //
+  // These, dispatch_cached and combine throw InvalidArgument (shape, dtype, device, a handle of
+  // another kind; ids outside [-1, E), which on the GPUs of one node are a CommError), Unsupported
+  // (what only one node or only GPUs have), CommError (a rank that was lost, or more rows than the
+  // capacity; on a GPU of the calls before, see check()), CudaError.
   DispatchOutput dispatch(const DispatchInput& input, const Stream& stream);
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream);
   // Same routing as `handle`: payloads only, no ids, weights, counts or new handle.

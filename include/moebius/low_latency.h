@@ -63,7 +63,9 @@ struct LowLatencyDispatchOutput {
 
 class LowLatency {
  public:
-  // Collective.  Throws InvalidArgument: max_tokens, hidden or topk < 1.
+  // The group must outlive the object.  Collective.  Throws InvalidArgument: max_tokens, hidden or
+  // topk < 1, in_dtype other than bf16, f16 and f32, an expert on a rank that the group does not
+  // have; Unsupported: sums per rank over several nodes, more than a GPU's kernels have room for.
   LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options);
   ~LowLatency();
 
@@ -79,8 +81,9 @@ class LowLatency {
   // row_tags i32 [T], optional on each rank by itself: a word of the caller's that travels with the
   // token.
   // The send half runs in the call; hook waits for the rows and counts; receive unpacks.
-  // Throws InvalidArgument: T > max_tokens (both values), an expert named more often than that (the
-  // same), hidden not a multiple of 128 with a cast, a third live result.
+  // Throws InvalidArgument: shape, dtype, device, T > max_tokens (both values), an expert named
+  // more often than that (the same; on a GPU see check()), hidden not a multiple of 128 with a
+  // cast, a third live result; CommError: a rank was lost, on a GPU in a call before.
   Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
                                                    const Tensor& topk_ids,
                                                    LowLatencyCast cast,
@@ -93,8 +96,9 @@ class LowLatency {
                                     const Tensor& row_tags = {});
 
   // x [L, max_tokens * R, H] in_dtype in dispatch's order; topk_ids and topk_weights f32 [T, K] as
-  // given to dispatch -> out [T, H], summed as LowLatencySum says; -1 and masked ranks contribute
-  // nothing.
+  // given to dispatch -> out [T, H] in_dtype, summed as LowLatencySum says; -1 and masked ranks
+  // contribute nothing.  Throws InvalidArgument: shape, dtype, device, a handle that is not of this
+  // object's dispatch; CommError as dispatch.
   Pending<void> combine_async(const Tensor& x,
                               const Tensor& topk_ids,
                               const Tensor& topk_weights,
@@ -116,7 +120,8 @@ class LowLatency {
 
   // Ranks given up: nothing is sent to them or awaited from them, here and in the group.  Every
   // live rank sets the same mask before its next call.  Works among ranks of one node: messages
-  // between nodes are collective.
+  // between nodes are collective.  Throws InvalidArgument: a rank outside the group, or the own
+  // one.
   void set_dead(int rank, bool dead);
   std::vector<bool> dead_ranks() const;
 

@@ -13,6 +13,7 @@
 // Shared experts are whole on every rank and computed for the rank's own tokens.
 // LoRA: experts.lora holds the adapters of the local experts, as many and of the same rank on every
 // rank of the group.  Router and shared experts take none.
+// Thread-safety: one thread at a time per object.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ struct MoeLayerWeights {
   // Shared experts: w1 [1, 2*Is, H], w2 [1, H, Is]; undefined tensors = none.
   ExpertWeights shared;
   int64_t shared_intermediate = 0;
-  Tensor shared_gate;  // [1, H]; optional
+  Tensor shared_gate;  // [1, H] f32, bf16 or f16; optional
 };
 
 struct MoeLayerOptions {
@@ -70,9 +71,10 @@ class MoeLayer {
  public:
   // Takes the weights: handles are dropped once repacked.  With a group (which must outlive the
   // layer) construction and forward() are collective; weights are this rank's share, and
-  // config.parallel says of what.  Throws InvalidArgument when group and config do not fit.
-  // The layer works where `stream` does; weights that are elsewhere are copied there.  A group of
-  // GPUs has a GPU per rank, and the stream is of this rank's.
+  // config.parallel says of what.  Throws InvalidArgument when weights, options, group and config
+  // do not fit, Unsupported when nothing here can serve them, naming what was tried. The layer
+  // works where `stream` does; weights that are elsewhere are copied there.  A group of GPUs has a
+  // GPU per rank, and the stream is of this rank's.
   MoeLayer(MoeLayerWeights weights,
            const MoeLayerOptions& options,
            const Stream& stream,
@@ -85,6 +87,9 @@ class MoeLayer {
   // sees.  Batched formats take any T: longer inputs are split by max_num_tokens.
   // lora_ids i32 [T]: adapter of each token, -1 = none; undefined: none at all.  Ranks that hold
   // the same tokens give the same ids; others may give ids or not, each by itself.
+  // Throws InvalidArgument (shape, dtype, device, ids of adapters outside [-1, adapters) on the
+  // CPU), CommError (a rank was lost; of a GPU, also what an earlier call met), CudaError, Error
+  // (no memory for workspaces).
   void forward(const Tensor& hidden,
                const Tensor& output,
                const CallContext& context,

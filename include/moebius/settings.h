@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Settings: what can be changed from the environment.  One table (src/core/settings.cc) lists every
-// variable of ours with its default and meaning; nothing outside core reads the environment.
+// variable of the library and the command with its default and meaning, and those of launchers that
+// are looked at; nothing outside core reads the environment.
 #pragma once
 
 #include <cstdint>

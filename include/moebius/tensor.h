@@ -56,10 +56,13 @@ class Tensor {
 
   // Storage of its own, 256-byte aligned; `empty` leaves it uninitialised.  On CUDA the last handle
   // may go only when the work that uses the storage is done, and `zeros` returns when it is zero.
-  // Throws Unsupported when this build or machine cannot allocate on the device.
+  // Throw InvalidArgument (a row of a packed type that is no whole number of bytes), Unsupported
+  // (no such device in this build or machine), Error (out of memory, with the bytes; on a GPU its
+  // CudaError).
   static Tensor empty(Shape shape, DType dtype, Device device = {});
   static Tensor zeros(Shape shape, DType dtype, Device device = {});
-  // Memory of somebody else, who must keep it alive and may not move it.
+  // Memory of somebody else, who must keep it alive and may not move it.  This and share() throw
+  // InvalidArgument: no pointer to some bytes, a row as above.
   static Tensor borrow(void* data, Shape shape, DType dtype, Device device = {});
   // Memory kept alive by `owner` (a file mapping, another library's tensor).
   static Tensor share(
@@ -85,7 +88,9 @@ class Tensor {
   std::byte* bytes() const { return static_cast<std::byte*>(data_); }
   void* raw() const { return data_; }
 
-  // Rows [begin, end) of the first dimension; shares the storage.
+  // All of these but clone(), which throws as empty(), share the storage and throw InvalidArgument
+  // naming shapes and bounds.
+  // Rows [begin, end) of the first dimension; of packed types they begin at a whole byte.
   Tensor slice(int64_t begin, int64_t end) const;
   // Element i of the first dimension, without that dimension.
   Tensor operator[](int64_t i) const;

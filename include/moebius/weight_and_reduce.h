@@ -40,9 +40,8 @@ class WeightAndReduce {
 
 // kDelegate    says "prepare/finalize decides"; applying it is an error.
 // kContiguous  [M, K, H] or [M * K, H]: each row times its weight, rounded to the dtype; then
-// summed over K: for
-//              K = 2, 3, 4 in the dtype, slot by slot; otherwise in f32 with one rounding.
-//              Masked selections (id -1) contribute nothing.
+//              summed over K, with K = 2, 3 or 4 in the dtype, slot by slot, otherwise in f32
+//              with one rounding.  Masked selections (id -1) contribute nothing.
 // kNoOp        [M, H] is copied (nothing happens when it already is the output).
 // kNaiveBatched [L, max_rows, H]: expert by expert, rows in token order, added in the dtype;
 //              `first_expert` is the global id of local expert 0.  More rows than max_rows are an
