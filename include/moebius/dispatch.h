@@ -137,8 +137,10 @@ class HighThroughput {
   DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const;
 
   // Outputs own their memory (or share a window bank that is not reused while they live), so any
-  // number of results and handles may be alive.  A launch of a Graph writes where its recording
-  // did, though, whoever has that bank since the recorded outputs went.
+  // number of results and handles may be alive; on the GPUs of one node 64 on the rank that has
+  // most (then InvalidArgument on all), and a handle takes its result's place until it goes.  A
+  // launch of a Graph writes where its recording did, though, whoever has that bank since the
+  // recorded outputs went.
   //
   // CUDA: a call is enqueued; outputs are complete when their event is, and a host waits for no
   // more than the counts of rows.  With dispatch_async the hook does that, or the next call of this
