@@ -10,7 +10,8 @@ Usage: tools/gpu_bench.sh [--build DIR] [--ranks R] [--group threads|nccl] [--no
 
 On a machine with GPUs: runs every GPU test, then the benchmarks of stages, experts, dispatch, combine
 and Qwen3-30B-A3B's layer, and prints the tables of dispatch and combine of docs/performance.md, which
-also has the commands of DeepSeek-V3's layers. Fails if a test did, or if a result that was to be timed is wrong.
+also has the commands of DeepSeek-V3's layers. Fails if a test did, or if a result that was to be
+timed is wrong.
 Without --build it first builds what it needs (preset release).
 
   --build DIR   take the programs of this build folder, or of a folder made by --pack
