@@ -13,8 +13,8 @@
 
 namespace moebius::comm {
 
-// A layer's: the call's, transfers, shared experts (and loads), copies; a graph of it takes two
-// more for its branches.
+// Those of layers: the call's, transfers, shared experts (and loads), copies; a graph of it takes
+// two more for its branches.
 inline constexpr int kQueuesPerRank = 4;
 inline constexpr int kQueuesPerRankInGraphs = 6;
 inline constexpr int kMaxQueues = 32;

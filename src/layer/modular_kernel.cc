@@ -51,8 +51,9 @@ struct ModularKernel::State {
   int num_parts_back = 1;  // of its results
   Stream load_stream;      // of the last call
   Tensor load() const { return loads.slice(0, num_parts); }
-  SideStream beside;     // of the shared experts, and of what counts loads
-  SideStream transfers;  // of micro-batches
+  // Of the shared experts, and of what counts loads.
+  SideStream beside{SideStream::Use::kBeside};
+  SideStream transfers{SideStream::Use::kTransfers};  // of micro-batches and of parts
 
   int num_microbatches(int64_t num_tokens, Device device);
   int combine_parts(int64_t most_rows) const;

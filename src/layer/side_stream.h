@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A GPU's stream for work of a call that goes on beside its own stream's.
+// A GPU's stream for work of a call that goes on beside its own stream's: one for each use, GPU and
+// thread, whatever the number of layers.  Why not one per layer: its work may wait for other ranks,
+// and streams beyond the hardware's queues wait for each other (comm/shared_gpu.h).
 #pragma once
 
 #include "moebius/stream.h"
@@ -10,21 +12,17 @@ namespace moebius {
 
 class SideStream {
  public:
-  // Of that GPU, made when it is first needed.
-  const Stream& on(Device gpu) {
-    if (stream_.device() != gpu) {
-      stream_ = Stream::cuda(gpu.index);
-    }
-    return stream_;
-  }
+  enum class Use { kBeside, kTransfers };
+
+  explicit SideStream(Use use) : use_(use) {}
+
+  // Of that GPU; the thread's that asks first.
+  const Stream& on(Device gpu);
   // What it has been given on that GPU comes before what `stream` is given from now on.
-  void join(const Stream& stream) const {
-    if (stream.device().is_cuda() && stream.device() == stream_.device()) {
-      stream.wait(stream_.record());
-    }
-  }
+  void join(const Stream& stream) const;
 
  private:
+  Use use_;
   Stream stream_;  // a CPU's until it is needed
 };
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -134,6 +135,43 @@ TEST_P(CudaLayerRanks, EveryBackendGivesTheRowsOfOneCpu) {
           load += expected[static_cast<size_t>(dp_rank)].load.data<int64_t>()[e];
         }
         EXPECT_EQ(own_load.data<int64_t>()[e - own.begin], load) << e;
+      }
+      group.barrier("end");
+    }
+  });
+}
+
+// As in a model.  Side streams of each layer would be more than a shared GPU has queues.
+TEST_P(CudaLayerRanks, LayersFollowEachOtherOnOneStream) {
+  constexpr int kLayers = 6;
+  run([&](Group& group) {
+    for (const LayerKind& kind :
+         {LayerKind{.name = "high throughput, results in parts",
+         .backend = All2AllBackend::kHighThroughput,
+         .capacity = 0,
+         .combine_parts = 2},
+          LayerKind{.name = "low latency", .backend = All2AllBackend::kLowLatency}}) {
+      SCOPED_TRACE(std::string(kind.name) + ", rank " + std::to_string(group.rank()));
+      const Place place(group.device());
+      const auto parallel =
+          ParallelConfig::make(1, 0, group.size(), group.rank(), true, kind.backend);
+      std::vector<std::unique_ptr<RankLayer>> layers;
+      for (int i = 0; i < kLayers; ++i) {
+        layers.push_back(std::make_unique<RankLayer>(kind, parallel, place, &group));
+      }
+      const Tensor hidden = place.take(
+          random_tensor({8, kHidden}, DType::kBF16, static_cast<uint32_t>(70 + group.rank())));
+      std::vector<Tensor> outputs;
+      for (const auto& layer : layers) {
+        outputs.push_back(Tensor::empty(hidden.shape(), DType::kBF16, place.device()));
+        layer->layer->forward(hidden, outputs.back(), layer->context());
+      }
+      const Tensor first = place.bring(outputs.front());
+      for (const Tensor& output : outputs) {
+        expect_same_bits(place.bring(output), first);
+      }
+      for (const auto& layer : layers) {
+        layer->layer->check();
       }
       group.barrier("end");
     }
