@@ -78,16 +78,8 @@ Communicator::~Communicator() {
 void Communicator::call(Group& host,
                         std::string_view what,
                         const std::function<ncclResult_t()>& make) {
-  // Ends what has been enqueued, too: it may wait for a rank that is gone, and nobody looks after
-  // it.
-  const auto give_up = [&] {
-    const std::lock_guard lock(mutex_);
-    is_broken_ = true;
-    if (comm_ != nullptr) {
-      nccl_library().comm_abort(std::exchange(comm_, nullptr));
-    }
-  };
   const auto fail = [&](const std::string& why) {
+    const std::lock_guard lock(mutex_);
     give_up();
     throw CommError(fmt::format("rank {}: {}: {}", host.rank(), what, why), host.rank(),
                     host.rank());
@@ -114,6 +106,7 @@ void Communicator::call(Group& host,
       host.wait_until(what, host.rank(), is_done,
                       [] { return std::string("expected NCCL to finish, seen in progress"); });
     } catch (...) {
+      const std::lock_guard breaking(mutex_);
       give_up();
       throw;
     }
@@ -179,12 +172,16 @@ void Communicator::watch() {
       log(LogLevel::kError,
           fmt::format("NCCL has not finished its work on a GPU within {} ms: giving it up",
                       work.timeout.count()));
-      is_broken_ = true;
-      if (comm_ != nullptr) {  // call() may have done so
-        nccl_library().comm_abort(std::exchange(comm_, nullptr));
-      }
+      give_up();
       work_.clear();
     }
+  }
+}
+
+void Communicator::give_up() {
+  is_broken_ = true;
+  if (comm_ != nullptr) {
+    nccl_library().comm_abort(std::exchange(comm_, nullptr));
   }
 }
 

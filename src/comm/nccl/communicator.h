@@ -49,6 +49,8 @@ class Communicator {
 
  private:
   void watch();
+  // Ends what has been enqueued, too: it may wait for a rank that is gone.  With the mutex held.
+  void give_up();
   explicit Communicator(int begin);
   // Whether the event has come before the deadline, if there is one, and before the end.
   bool await(std::unique_lock<std::mutex>& lock, const Event& event, const Deadline* deadline);
