@@ -7,6 +7,7 @@
 
 #include "comm/cuda/high_throughput.h"
 #include "comm/cuda/high_throughput_nodes.h"
+#include "comm/cuda/last_work.h"
 #include "comm/cuda/routing_tables.h"
 #include "comm/payloads.h"
 #include "comm/route.h"
@@ -14,7 +15,6 @@
 #include "core/cuda/device.h"
 #include "core/cuda/runtime.h"
 #include "moebius/deadline.h"
-#include "moebius/log.h"
 
 namespace moebius::comm {
 
@@ -87,14 +87,10 @@ CudaHighThroughput::~CudaHighThroughput() {
   if (!last_stream_) {
     return;
   }
-  try {
-    if (broken_) {
-      std::atomic_ref(mapped_.host_as<FaultRecord>()->stop).store(1);
-    }
-    last_stream_->synchronize();  // kernels may still use what goes now; their waits are bounded
-  } catch (const Error& error) {
-    log(LogLevel::kError, error.what());
+  if (broken_) {
+    std::atomic_ref(mapped_.host_as<FaultRecord>()->stop).store(1);
   }
+  await_last_work(*last_stream_);
 }
 
 void CudaHighThroughput::load_kernels() {

@@ -9,13 +9,13 @@
 
 #include "comm/backoff.h"
 #include "comm/cuda/cuda_group.h"
+#include "comm/cuda/last_work.h"
 #include "comm/cuda/routing_tables.h"
 #include "comm/given_up.h"
 #include "comm/payloads.h"
 #include "core/cuda/runtime.h"
 #include "core/same_device.h"
 #include "moebius/deadline.h"
-#include "moebius/log.h"
 
 namespace moebius::comm {
 
@@ -70,14 +70,10 @@ CudaNodesHighThroughput::CudaNodesHighThroughput(Group& g,
 }
 
 CudaNodesHighThroughput::~CudaNodesHighThroughput() {
-  try {
-    if (unfinished_) {  // kernels and copies may still use what goes now
-      unfinished_->stream.synchronize();
-    }
-    messages_.synchronize();
-  } catch (const Error& error) {
-    log(LogLevel::kError, error.what());
+  if (unfinished_) {
+    await_last_work(unfinished_->stream);
   }
+  await_last_work(messages_);
 }
 
 // Waits for the GPU for half of the timeout and then goes where a missing rank is found out: work

@@ -11,12 +11,12 @@
 #include <array>
 #include <optional>
 
+#include "comm/cuda/last_work.h"
 #include "comm/cuda/low_latency_kernels.h"
 #include "comm/shared_gpu.h"
 #include "core/cuda/device.h"
 #include "core/cuda/host_memory.h"
 #include "core/cuda/runtime.h"
-#include "moebius/log.h"
 
 namespace moebius {
 
@@ -182,21 +182,19 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   const int num_sms =
       cuda::num_sms(device_.index) / static_cast<int>(comm::ranks_on_this_gpu(group).size());
   num_blocks_ = std::max(1, options.num_sms > 0 ? std::min(options.num_sms, num_sms) : num_sms);
-  dispatch_shared_ =
-      comm::DispatchSharedMap::make(layout_, placement.num_experts(), num_local()).bytes;
   // Of the rank with most experts, so that all refuse or none.
-  const int64_t most_shared =
+  dispatch_shared_ =
       comm::DispatchSharedMap::make(layout_, placement.num_experts(), layout_.max_local).bytes;
   const int64_t most = cuda::device_info(device_.index).shared_bytes_per_block - 1024;
   max_unit_parts_ =
       comm::CombineSharedMap::max_unit_parts(layout_.element_bytes, layout_.num_parts, most);
   combine_shared_ = comm::CombineSharedMap::make(layout_.element_bytes, max_unit_parts_).bytes();
-  if (std::max<int64_t>(most_shared, combine_shared_) > most) {
+  if (std::max(dispatch_shared_, combine_shared_) > most) {
     throw Unsupported(fmt::format(
         "low latency on {}: {} tokens, top-{} of {} experts, {} of them local, need {} bytes of "
         "shared memory per block, at most {} are possible",
         to_string(device_), options.max_tokens, options.topk, placement.num_experts(),
-        layout_.max_local, std::max<int64_t>(most_shared, combine_shared_), most));
+        layout_.max_local, std::max(dispatch_shared_, combine_shared_), most));
   }
   comm::load_low_latency_dispatch(device_.index, options.in_dtype, dispatch_shared_);
   comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
@@ -206,12 +204,8 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
 }
 
 CudaLowLatency::~CudaLowLatency() {
-  try {
-    if (last_stream_) {
-      last_stream_->synchronize();  // kernels may still use what goes now; their waits are bounded
-    }
-  } catch (const Error& error) {
-    log(LogLevel::kError, error.what());
+  if (last_stream_) {
+    comm::await_last_work(*last_stream_);
   }
 }
 

@@ -12,13 +12,13 @@
 
 #include "comm/cuda/cuda_group.h"
 #include "comm/cuda/device_arena.h"
+#include "comm/cuda/last_work.h"
 #include "comm/cuda/low_latency.h"
 #include "comm/cuda/low_latency_messages.h"
 #include "comm/cuda/routing_tables.h"
 #include "comm/given_up.h"
 #include "comm/route.h"
 #include "core/cuda/runtime.h"
-#include "moebius/log.h"
 
 namespace moebius {
 
@@ -42,12 +42,8 @@ class CudaNodesLowLatency final : public LowLatency::State {
  public:
   CudaNodesLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
   ~CudaNodesLowLatency() override {
-    try {
-      if (last_stream_) {
-        last_stream_->synchronize();  // what it was given may still use what goes now
-      }
-    } catch (const Error& error) {
-      log(LogLevel::kError, error.what());
+    if (last_stream_) {
+      comm::await_last_work(*last_stream_);
     }
   }
 

@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "moebius/error.h"
+#include "moebius/log.h"
+#include "moebius/stream.h"
+
+namespace moebius::comm {
+
+// For destructors: what the stream was given may still use what goes now.  Its waits are bounded;
+// failures are logged.
+inline void await_last_work(const Stream& stream) {
+  try {
+    stream.synchronize();
+  } catch (const Error& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
+}  // namespace moebius::comm
