@@ -22,6 +22,7 @@
 
 #include "moebius/group.h"
 #include "moebius/pending.h"
+#include "moebius/row_arrivals.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
@@ -100,6 +101,10 @@ struct DispatchInput {
   // CUDA, with a capacity: bytes of a row of combine's x.  What combine needs is then made before
   // kernels may fail; else (0) by the first combine, where hosts wait for each other.
   int64_t combine_row_bytes = 0;
+  // CUDA on one node, without a capacity, the same on every rank: where the rank with most gets at
+  // least so many rows, they come in waves, see DispatchOutput::arrivals.  0: never.  It takes
+  // longer until all rows are here.
+  int64_t early_rows = 0;
 };
 
 struct DispatchOutput {
@@ -110,6 +115,9 @@ struct DispatchOutput {
   Tensor num_rows;           // i32 [1] on the device: M; only with a capacity
   std::shared_ptr<const DispatchHandle> handle;
   Event event;  // the outputs are complete when it is
+  // Where rows come in waves: what may be read before, by whom.  A stream that awaits wave 0 finds
+  // topk_ids and topk_weights complete; expert_num_tokens are complete with `event` only.
+  RowArrivals arrivals;
 };
 
 // Rows once per selection, grouped by local expert: rows [expert_offsets[l], expert_offsets[l+1]),

@@ -100,6 +100,9 @@ TEST(ControlLayout, NoTwoWritersShareAWord) {
       }
       add(layout.done(source));
       add(layout.ready(source));
+      for (int wave = 0; wave < kWaves; ++wave) {
+        add(layout.arrived(wave, source));
+      }
     }
     EXPECT_EQ(layout.notice(3, 0), layout.notice(5, 0));
   }
@@ -111,8 +114,22 @@ TEST(DispatchShared, PartsFollowEachOther) {
   EXPECT_EQ(shared.field_base() - shared.barriers(), 14u * 2 * 8);
   EXPECT_EQ(shared.field_base() % 8, 0u);
   EXPECT_EQ(shared.notices() - shared.field_base(), 5u * 8 * 8);
-  EXPECT_EQ(shared.bytes() - shared.histogram(), 256u * 4);
-  EXPECT_LT(shared.bytes(), 227u * 1024);
+  EXPECT_EQ(shared.waves_sent() - shared.histogram(), 256u * 4);
+  EXPECT_EQ(shared.bytes() - shared.waves_sent(), kWaves * 4u);
+  DispatchShared in_waves = shared;
+  in_waves.in_waves = true;
+  EXPECT_EQ(in_waves.bytes() - in_waves.due(), 14u * kWaves * kWaveChunks * 4);
+  EXPECT_LT(in_waves.bytes(), 227u * 1024);
+}
+
+TEST(ExpertsPerWave, ThereAreWavesForAllExperts) {
+  EXPECT_EQ(experts_per_wave(1), 1);
+  EXPECT_EQ(experts_per_wave(kWaves - 1), 1);
+  EXPECT_EQ(experts_per_wave(kWaves), 2);
+  for (int experts = 1; experts < 600; ++experts) {
+    const int last = experts - 1;
+    EXPECT_LT(1 + last / experts_per_wave(experts), kWaves) << experts;
+  }
 }
 
 TEST(FieldSpan, AgreesWithRowLayout) {

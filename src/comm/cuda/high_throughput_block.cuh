@@ -49,6 +49,11 @@ struct Block {
   __device__ uint32_t* running() const { return at<uint32_t>(args.shared.running()); }
   __device__ uint32_t* warp_counts() const { return at<uint32_t>(args.shared.warp_counts()); }
   __device__ uint32_t* histogram() const { return at<uint32_t>(args.shared.histogram()); }
+  __device__ uint32_t* waves_sent() const { return at<uint32_t>(args.shared.waves_sent()); }
+  // Of this warp: which of 32 tokens have copies in the wave.
+  __device__ uint32_t& due(int wave, int chunk) const {
+    return at<uint32_t>(args.shared.due())[(warp() * kWaves + wave) * kWaveChunks + chunk];
+  }
 
   // Those that are for everybody.
   __device__ int num_notice_words() const { return ControlLayout::kCopies + num_ranks(); }
@@ -60,6 +65,10 @@ struct Block {
   }
   __device__ uint64_t* done(int owner, int source) const {
     return reinterpret_cast<uint64_t*>(args.control[owner] + args.control_layout.done(source));
+  }
+  __device__ uint64_t* arrived(int owner, int wave, int source) const {
+    return reinterpret_cast<uint64_t*>(args.control[owner] +
+                                       args.control_layout.arrived(wave, source));
   }
 };
 

@@ -44,6 +44,27 @@ __device__ inline uint64_t ranks_of(const Block& block, int64_t token) {
   return ranks;
 }
 
+// The wave of each of a token's copies, by its first expert there.
+__device__ inline void note_waves(const Block& block, int64_t token, uint64_t ranks) {
+  const DispatchArgs& args = block.args;
+  uint32_t waves = 0;
+  for (; ranks != 0; ranks &= ranks - 1) {
+    const int rank = __ffsll(static_cast<long long>(ranks)) - 1;
+    int32_t first = args.num_experts;
+#pragma unroll 8
+    for (int k = 0; k < args.topk; ++k) {
+      const int32_t id = __ldg(args.ids + token * args.topk + k);
+      if (id >= 0 && id < args.num_experts && __ldg(args.rank_of + id) == rank) {
+        first = min(first, __ldg(args.local_of + id));
+      }
+    }
+    const int wave = 1 + first / args.experts_per_wave;
+    args.wave_of[token * block.num_ranks() + rank] = static_cast<uint8_t>(wave);
+    waves |= 1u << wave;
+  }
+  args.waves_of[token] = waves;
+}
+
 // Gives every copy of this block its place among those that go to the same rank.
 __device__ inline void count_copies(const Block& block) {
   const DispatchArgs& args = block.args;
@@ -64,6 +85,9 @@ __device__ inline void count_copies(const Block& block) {
   for (int64_t first = block.begin; first < block.end; first += threads) {
     const int64_t token = first + thread;
     const uint64_t ranks = token < block.end ? ranks_of(block, token) : 0;
+    if (args.early_rows != 0 && token < block.end) {
+      note_waves(block, token, ranks);
+    }
     for (int r = 0; r < num_ranks; ++r) {
       const uint32_t lanes = __ballot_sync(~0u, ranks >> r & 1);
       if (block.lane() == 0) {
@@ -152,6 +176,8 @@ __device__ inline void send_notices(const Block& block) {
       value = args.capacity_rows;
     } else if (word == ControlLayout::kRowBytes) {
       value = args.row_bytes;
+    } else if (word == ControlLayout::kEarlyRows) {
+      value = args.early_rows;
     }
     ptx::st_relaxed_sys(block.notice_word(i / num_words, rank, word),
                         make_signal(block.epoch, value));
@@ -240,6 +266,18 @@ __device__ inline Stop read_notices(const Block& block) {
                                                              : kGo);
 }
 
+// By what all ranks have told, so alike on all of them.
+__device__ inline bool goes_in_waves(const Block& block) {
+  const uint32_t wanted = block.args.early_rows;
+  uint32_t most = 0;
+  bool is_agreed = wanted != 0 && block.num_ranks() <= kWarp;
+  for (int r = 0; r < block.num_ranks(); ++r) {
+    is_agreed = is_agreed && block.notice(r)[ControlLayout::kEarlyRows] == wanted;
+    most = max(most, block.total_rows()[r]);
+  }
+  return is_agreed && most >= wanted;
+}
+
 __device__ inline void tell_host(const Block& block, Stop stop) {
   const DispatchArgs& args = block.args;
   const int num_ranks = block.num_ranks();
@@ -249,6 +287,8 @@ __device__ inline void tell_host(const Block& block, Stop stop) {
   }
   __syncthreads();
   if (threadIdx.x == 0) {
+    args.host->epoch = block.epoch;
+    args.host->in_waves = goes_in_waves(block) ? 1 : 0;
     // Pairs with the host's load of the word: the counts before it.
     ptx::st_release_sys(
         &args.host->word,

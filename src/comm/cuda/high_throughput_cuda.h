@@ -99,7 +99,11 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
     int64_t bank = BankPool::kNone;
     std::shared_ptr<void> lease = nullptr;
     Event event = {};
+    Tensor waves_of = {};  // i32 [T], see DispatchArgs
+    Tensor wave_of = {};   // u8 [T, R], likewise
     bool is_settled = false;
+    bool is_in_waves = false;  // known when settled, as the number of the call
+    uint32_t epoch = 0;
   };
 
   void load_kernels();
@@ -108,8 +112,8 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   void order_after_last(const Stream& stream);
   // Of what the stream has been given until now, for the next call.
   Event record(const Stream& stream);
-  // Fills in what all launches have in common.
-  void set_payloads(Transfer& transfer, int64_t num_tokens) const;
+  // Fills in what all launches have in common.  early_rows: see DispatchInput.
+  void set_payloads(Transfer& transfer, int64_t num_tokens, int64_t early_rows = 0);
   void pick_bank(Transfer& transfer);
   void add_bank(int64_t bytes);
   // Picks a bank and launches.
@@ -123,6 +127,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   void settle(const Transfer& transfer);
   HostCounts::Status await_counts(uint32_t tag);
   void read_counts(Transfer& transfer) const;
+  RowArrivals arrivals_of(const Transfer& transfer) const;
   void count_copies(const Transfer& transfer) const;
   DispatchOutput receive(const Transfer& transfer) const;
   std::vector<Tensor> payload_fields(const Transfer& transfer, int64_t rows) const;

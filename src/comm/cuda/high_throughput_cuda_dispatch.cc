@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 
 #include "comm/cuda/high_throughput_cuda.h"
 #include "comm/payloads.h"
@@ -27,9 +28,14 @@ int64_t block_bytes(std::span<const uint32_t> counts,
   return layout.block_bytes(copies_to(counts, num_ranks, rank));
 }
 
+// Tokens that a rank can send in waves: each block has as many as the others, or one more.
+int64_t most_in_waves(int num_blocks, int num_warps) {
+  return int64_t{num_blocks} * (kWaveChunks * 32 * num_warps - 1);
+}
+
 }  // namespace
 
-void CudaHighThroughput::set_payloads(Transfer& transfer, int64_t num_tokens) const {
+void CudaHighThroughput::set_payloads(Transfer& transfer, int64_t num_tokens, int64_t early_rows) {
   DispatchArgs& args = transfer.args;
   const RowLayout& layout = transfer.layout;
   args.signals = signals_;
@@ -65,6 +71,7 @@ void CudaHighThroughput::set_payloads(Transfer& transfer, int64_t num_tokens) co
   args.shared.num_fields = layout.num_fields();
   args.shared.warps = kMaxWarps;
   args.shared.stages = kMaxStages;
+  args.shared.in_waves = early_rows > 0;
   const StagePlan plan = make_stage_plan(shapes, shared_bytes_ - args.shared.bytes(),
                                          dispatch_config_.num_warps, dispatch_config_.num_stages);
   args.shared.warps = plan.warps;
@@ -72,6 +79,15 @@ void CudaHighThroughput::set_payloads(Transfer& transfer, int64_t num_tokens) co
   args.shared.stage_bytes = plan.stage_bytes;
   for (size_t f = 0; f < plan.in_bulk.size(); ++f) {
     args.in_bulk |= static_cast<uint32_t>(plan.in_bulk[f]) << f;
+  }
+  if (early_rows > 0 && num_tokens <= most_in_waves(dispatch_config_.num_sms, plan.warps)) {
+    transfer.waves_of = arena_.take({num_tokens}, DType::kI32);
+    transfer.wave_of = arena_.take({num_tokens, group.size()}, DType::kU8);
+    args.early_rows =
+        static_cast<uint32_t>(std::min<int64_t>(early_rows, std::numeric_limits<uint32_t>::max()));
+    args.experts_per_wave = experts_per_wave(control_layout_.max_local_experts);
+    args.waves_of = reinterpret_cast<uint32_t*>(transfer.waves_of.raw());
+    args.wave_of = transfer.wave_of.data<uint8_t>();
   }
   args.num_items = static_cast<int>(plan.items.size());
   std::copy(plan.items.begin(), plan.items.end(), args.items);
@@ -197,6 +213,8 @@ void CudaHighThroughput::read_counts(Transfer& transfer) const {
   if (transfer.made) {
     const auto* counts = reinterpret_cast<const HostCounts*>(mapped_.host() + kHostCountsOffset);
     transfer.counts.assign(counts->copies, counts->copies + int64_t{group.size()} * group.size());
+    transfer.epoch = counts->epoch;
+    transfer.is_in_waves = counts->in_waves != 0;
   }
 }
 
@@ -305,7 +323,7 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
                .capacity = input.capacity,
                .combine_row_bytes = input.combine_row_bytes,
                .made = handle});
-  set_payloads(*transfer, num_tokens);
+  set_payloads(*transfer, num_tokens, input.early_rows);
   DispatchArgs& args = transfer->args;
   args.topk = static_cast<int>(topk);
   args.ids = input.topk_ids.data<int32_t>();
@@ -355,7 +373,22 @@ DispatchOutput CudaHighThroughput::receive(const Transfer& transfer) const {
   }
   output.handle = transfer.made;
   output.event = transfer.event;
+  output.arrivals = arrivals_of(transfer);
   return output;
+}
+
+RowArrivals CudaHighThroughput::arrivals_of(const Transfer& transfer) const {
+  RowArrivals arrivals;
+  arrivals.complete = transfer.event;
+  if (transfer.is_in_waves) {
+    const std::byte* own = control_->local();
+    arrivals.signals.words = reinterpret_cast<const uint64_t*>(own + control_layout_.arrived(0, 0));
+    arrivals.signals.failed = reinterpret_cast<const uint64_t*>(own + ControlLayout::kAbort);
+    arrivals.signals.epoch = transfer.epoch;
+    arrivals.signals.num_sources = group.size();
+    arrivals.signals.experts_per_wave = transfer.args.experts_per_wave;
+  }
+  return arrivals;
 }
 
 std::vector<Tensor> CudaHighThroughput::payload_fields(const Transfer& transfer,

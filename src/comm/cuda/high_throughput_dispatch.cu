@@ -11,13 +11,15 @@
 //   move      each warp takes tokens in turn.  A token's row comes in once, by bulk copies into one
 //             of the warp's stages, and goes out to each destination from there; a stage is filled
 //             again when the stores before the latest have been read out of it.  Destinations are
-//             rotated by rank and token, so that no rank is everybody's first
+//             rotated by rank and token, so that no rank is everybody's first.  In waves
+//             (high_throughput_waves.cuh) where experts are to begin before all rows are there
 //   finish    the block that comes last tells every rank, awaits all of them and adds up the
 //             selections of the own experts
 // No block waits for another of the same grid but through the notices, which all blocks have to
 // count for: blocks may start late, but none may be kept out for good.
 #include "comm/cuda/high_throughput_count.cuh"
 #include "comm/cuda/high_throughput_move.cuh"
+#include "comm/cuda/high_throughput_waves.cuh"
 
 namespace moebius::comm {
 
@@ -93,7 +95,15 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
   const Block block{args, shared, __ldcg(&args.state->epoch) + 1,
                     part_begin(args.num_tokens, index, blocks),
                     part_begin(args.num_tokens, index + 1, blocks)};
-  const Cursor next = start_loads(block);
+  const bool may_go_in_waves = args.early_rows != 0;
+  Cursor<WarpTokens> next{WarpTokens(block)};
+  if (may_go_in_waves) {
+    for (int w = static_cast<int>(threadIdx.x); w < kWaves; w += static_cast<int>(blockDim.x)) {
+      block.waves_sent()[w] = 0;
+    }
+  } else {
+    next = start_loads(block, next.tokens);  // before anything is known of where rows go
+  }
 
   if (!block.is_cached()) {
     count_copies(block);
@@ -110,14 +120,21 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
     tell_host(block, stop);
   }
   if (stop != kGo) {
-    await_loads(block);
+    if (!may_go_in_waves) {
+      await_loads(block);
+    }
     if (stop == kGrow && comes_last(&args.state->dispatched) && threadIdx.x == 0) {
       args.state->epoch = block.epoch;
     }
     return;
   }
   mask_rest(block);
-  move_rows(block, next);
+  if (goes_in_waves(block)) {
+    send_ids(block);
+    send_waves(block);
+  } else {
+    move_rows(block, may_go_in_waves ? start_loads(block, next.tokens) : next);
+  }
   __syncthreads();
   if (threadIdx.x == 0) {
     // What the block stored to its peers, before the ticket; publish in the last block takes it on.

@@ -25,6 +25,7 @@ struct CallState {
   uint64_t counted;
   uint64_t dispatched;
   uint64_t combined;
+  uint64_t waves_sent[kWaves];
   // TransportStatistics; `call_` of the dispatch under way.
   uint64_t call_selections;
   uint64_t selections;
@@ -60,6 +61,13 @@ struct DispatchArgs {
   StageItem items[kMaxItems];
   Segment segments[kMaxSegments];
   DispatchShared shared;
+
+  // Rows come in waves where the rank with most gets at least so many, all ranks want the same, and
+  // it is not 0.
+  uint32_t early_rows;
+  int experts_per_wave;
+  uint32_t* waves_of;  // scratch, [T]: a bit for each wave with copies of the token
+  uint8_t* wave_of;    // scratch, [T, R]: the wave of the copy there, if there is one
 
   uint32_t bank;           // own, this call
   uint32_t bank_units;     // its size in units of 256 bytes

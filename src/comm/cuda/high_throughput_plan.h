@@ -19,11 +19,14 @@ inline constexpr int kMaxSegments = 96;  // bulk copies of one token
 inline constexpr int kMaxItems = 64;     // shared-memory stages of one token
 inline constexpr int kMaxCudaTopk = 32;  // one lane per slot
 inline constexpr int kMaxBanks = 64;
+inline constexpr int kWaves = 16;      // at most, of rows that come in waves (row_arrivals.h)
+inline constexpr int kWaveChunks = 4;  // of 32 tokens, of a warp that sends in waves
 
 // The control window of a rank.  Every part has one writer per source rank.
 //   abort    [R]: each rank's abort word (signals.h)
 //   notices  [2, R, notice_words()] by parity of the epoch: what each source says before rows move
 //   done     [R]: all rows of that source's dispatch stand in this rank's bank
+//   arrived  [kWaves, R]: those of a wave and the waves before it do
 //   ready    [R]: that rank's combine memory may be written for this epoch
 // A word of a notice is {epoch | value}, valid by itself.
 struct ControlLayout {
@@ -35,6 +38,7 @@ struct ControlLayout {
     kBankUnits,     // its size in units of 256 bytes
     kCapacityRows,  // rows its layout is made for; 0: as many as arrive
     kRowBytes,      // of all fields; the same on every rank
+    kEarlyRows,     // DispatchInput::early_rows
     kCopies,  // [R] copies to each rank, then [L] selections of each expert of the destination
   };
   MOEBIUS_HOST_DEVICE constexpr int notice_words() const {
@@ -52,7 +56,10 @@ struct ControlLayout {
   MOEBIUS_HOST_DEVICE constexpr int64_t ready(int source) const {
     return done(num_ranks) + source * kLine;
   }
-  MOEBIUS_HOST_DEVICE constexpr int64_t bytes() const { return ready(num_ranks); }
+  MOEBIUS_HOST_DEVICE constexpr int64_t arrived(int wave, int source) const {
+    return ready(num_ranks) + (wave * num_ranks + source) * 8;
+  }
+  MOEBIUS_HOST_DEVICE constexpr int64_t bytes() const { return arrived(kWaves, 0); }
 
  private:
   MOEBIUS_HOST_DEVICE static constexpr int64_t round_up(int64_t offset) {
@@ -116,6 +123,7 @@ struct DispatchShared {
   int warps = 1;
   int stages = 1;
   uint32_t stage_bytes = 0;
+  bool in_waves = false;  // perhaps
 
   // The stages come first, since bulk copies want the alignment.
   MOEBIUS_HOST_DEVICE constexpr uint32_t barriers() const {  // u64 [warps, stages]
@@ -142,10 +150,21 @@ struct DispatchShared {
   MOEBIUS_HOST_DEVICE constexpr uint32_t histogram() const {  // u32 [E]
     return warp_counts() + static_cast<uint32_t>(warps * num_ranks) * 4;
   }
-  MOEBIUS_HOST_DEVICE constexpr uint32_t bytes() const {
+  MOEBIUS_HOST_DEVICE constexpr uint32_t waves_sent() const {  // u32 [kWaves]
     return histogram() + static_cast<uint32_t>(num_experts) * 4;
   }
+  MOEBIUS_HOST_DEVICE constexpr uint32_t due() const {  // u32 [warps, kWaves, kWaveChunks]
+    return waves_sent() + kWaves * 4;
+  }
+  MOEBIUS_HOST_DEVICE constexpr uint32_t bytes() const {
+    return due() + (in_waves ? static_cast<uint32_t>(warps * kWaves * kWaveChunks) * 4 : 0);
+  }
 };
+
+// Experts of a wave, where the rank with most has so many.
+constexpr int experts_per_wave(int max_local_experts) {
+  return (max_local_experts + kWaves - 2) / (kWaves - 1);
+}
 
 // Part `index` of `parts` of [0, n): contiguous, sizes differ by at most one.
 MOEBIUS_HOST_DEVICE constexpr int64_t part_begin(int64_t n, int index, int parts) {
@@ -156,6 +175,8 @@ MOEBIUS_HOST_DEVICE constexpr int64_t part_begin(int64_t n, int index, int parts
 struct HostCounts {
   enum Status : uint32_t { kNothing, kMoved, kGrow };
   uint64_t word;                                   // {tag of the launch | status}, stored last
+  uint32_t epoch;                                  // of the call
+  uint32_t in_waves;                               // 1: its rows come in waves
   uint32_t copies[kMaxCudaRanks * kMaxCudaRanks];  // [R, R], from row to column
 };
 

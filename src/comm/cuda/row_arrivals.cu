@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/cuda/row_arrivals.h"
+#include "core/cuda/check.h"
+#include "core/cuda/row_arrivals.cuh"
+#include "core/cuda/runtime.h"
+
+namespace moebius {
+
+namespace {
+
+__global__ void await_ids_kernel(const RowArrivals::Signals signals) {
+  cuda::await_wave(signals, 0);
+}
+
+}  // namespace
+
+void RowArrivals::await_ids(const Stream& stream) const {
+  if (!*this) {
+    stream.wait(complete);
+    return;
+  }
+  const cuda::DeviceGuard guard(stream.device().index);
+  await_ids_kernel<<<1, 1, 0, cuda::as_stream(stream.native_handle())>>>(signals);
+  cuda::check_launch("await_ids_kernel");
+}
+
+void comm::load_await_ids_kernel(int device_index) {
+  const cuda::DeviceGuard guard(device_index);
+  cudaFuncAttributes loaded{};
+  cuda::check_cuda(cudaFuncGetAttributes(&loaded, await_ids_kernel), "loading await_ids_kernel");
+}
+
+}  // namespace moebius

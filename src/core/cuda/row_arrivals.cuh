@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The waits for rows that are on their way (row_arrivals.h).  Why no deadline: the dispatch has
+// one, and tells when it has failed; its kernel runs before anybody waits here.
+#pragma once
+
+#include "core/cuda/ptx.cuh"
+#include "moebius/row_arrivals.h"
+
+namespace moebius::cuda {
+
+// One thread waits until the wave of every source is here, or nothing more may come.
+__device__ inline void await_wave(const RowArrivals::Signals& signals, int wave) {
+  const uint64_t* words = signals.words + wave * signals.num_sources;
+  for (uint32_t polls = 1;; ++polls) {
+    bool is_here = true;
+    for (int source = 0; source < signals.num_sources; ++source) {
+      const auto seen = static_cast<uint32_t>(ptx::ld_relaxed_sys(words + source) >> 32);
+      is_here = is_here && static_cast<int32_t>(seen - signals.epoch) >= 0;
+    }
+    bool has_failed = false;
+    if (!is_here && polls % 64 == 0) {
+      for (int source = 0; source < signals.num_sources; ++source) {
+        has_failed = has_failed || ptx::ld_relaxed_sys(signals.failed + source) != 0;
+      }
+    }
+    if (is_here || has_failed) {
+      break;
+    }
+  }
+  ptx::fence_acq_rel_sys();  // with the loads above pairs with the release of each word
+}
+
+// Those that an expert needs.
+__device__ inline int last_wave_of(const RowArrivals::Signals& signals, int expert) {
+  return 1 + expert / signals.experts_per_wave;
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// High throughput on GPUs, rows in waves: the same rows, of which some may be read before.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "tests/comm/cuda/sides.h"
+
+namespace moebius::testing {
+namespace {
+
+class HighThroughputWaves : public HighThroughputCuda {};
+
+// What wave 0 brings is complete for a stream that awaits it, the rest with the event.
+void expect_output(const Sides& sides,
+                   const DispatchOutput& output,
+                   const DispatchOutput& expected) {
+  const Stream reader = Stream::cuda(sides.device.index);
+  output.arrivals.await_ids(reader);
+  const Tensor ids = to_device(output.topk_ids, Device::cpu(), reader);
+  const Tensor weights = to_device(output.topk_weights, Device::cpu(), reader);
+  reader.synchronize();
+  EXPECT_TRUE(same_bytes(ids, expected.topk_ids)) << "topk_ids of wave 0";
+  EXPECT_TRUE(same_bytes(weights, expected.topk_weights)) << "topk_weights of wave 0";
+  expect_same(sides, output, expected);
+}
+
+void expect_sums(Sides& sides, const DispatchOutput& output, const DispatchOutput& expected) {
+  const auto sums = sides.cuda.combine({output.payloads[0], output.topk_weights, {}, {}},
+                                       *output.handle, sides.stream);
+  const auto expected_sums = sides.cpu.combine(
+      {expected.payloads[0], expected.topk_weights, {}, {}}, *expected.handle, sides.cpu_stream);
+  expect_same(sides, sums.x, expected_sums.x, "combined");
+}
+
+void check_waves(const RankInput& in, Sides& sides) {
+  DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
+  const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
+  DispatchInput request_up = sides.up(request);
+  const int64_t most = expected.handle->most_rows();
+  // As many as the rank with most gets, and one more.
+  for (const int64_t early_rows : {std::max<int64_t>(most, 1), most + 1}) {
+    request_up.early_rows = early_rows;
+    const DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
+    EXPECT_EQ(static_cast<bool>(output.arrivals), early_rows == most);
+    expect_output(sides, output, expected);
+    // Along its route.
+    const DispatchOutput cached =
+        sides.cuda.dispatch_cached(request_up.payloads, *output.handle, sides.stream);
+    expect_same(sides, cached.payloads[0], expected.payloads[0], "cached payload");
+    expect_sums(sides, output, expected);
+  }
+}
+
+TEST_P(HighThroughputWaves, TheSameRows) {
+  run([&](Group& gpu, Group& host) {
+    for (const DispatchProblem& p : dispatch_problems(num_ranks())) {
+      SCOPED_TRACE("problem " + std::to_string(p.seed));
+      Sides sides(gpu, host, p.placement());
+      check_waves(make_input(p, host.rank()), sides);
+    }
+  });
+}
+
+// Rows by bulk copies, by plain stores, and in several pieces; more tokens than a warp looks at
+// together.
+TEST_P(HighThroughputWaves, TheSameWideRows) {
+  struct Case {
+    int64_t hidden, topk, tokens, num_experts;
+  };
+  run([&](Group& gpu, Group& host) {
+    for (const Case& c : {Case{2048, 8, 300, 128}, Case{2880, 4, 257, 40}, Case{7168, 8, 500, 256},
+                          Case{7000, 6, 129, 33}, Case{2047, 16, 64, 128}, Case{20000, 2, 40, 128},
+                          Case{64, 8, 5000, 64}, Case{64, 32, 200, 64}, Case{128, 1, 400, 7}}) {
+      SCOPED_TRACE("hidden " + std::to_string(c.hidden));
+      DispatchProblem p;
+      p.num_ranks = num_ranks();
+      p.num_experts = c.num_experts;
+      p.topk = c.topk;
+      p.hidden = c.hidden;
+      for (int r = 0; r < p.num_ranks; ++r) {
+        p.tokens.push_back(c.tokens + 13 * r);
+      }
+      Sides sides(gpu, host, p.placement());
+      check_waves(make_wide_input(p, host.rank()), sides);
+    }
+  });
+}
+
+TEST_P(HighThroughputWaves, CallsWithDelaysAmongOthers) {
+  DispatchProblem p;
+  p.num_ranks = num_ranks();
+  p.num_experts = 48;
+  p.topk = 4;
+  p.hidden = 512;
+  for (int r = 0; r < p.num_ranks; ++r) {
+    p.tokens.push_back(40 + 5 * r);
+  }
+  run([&](Group& gpu, Group& host) {
+    Sides sides(gpu, host, p.placement());
+    std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));
+    std::vector<DispatchInput> inputs_up;
+    std::vector<DispatchOutput> expected;
+    for (int i = 0; i < 3; ++i) {
+      DispatchProblem q = p;
+      q.seed = static_cast<uint64_t>(10 + i);
+      const RankInput in = make_wide_input(q, host.rank());
+      const DispatchInput input{{in.x, in.code}, in.ids, in.weights, 1, {}};
+      inputs_up.push_back(sides.up(input));
+      inputs_up.back().early_rows = i == 1 ? 0 : 1;
+      expected.push_back(sides.cpu.dispatch(input, sides.cpu_stream));
+    }
+    for (int call = 0; call < 1500; ++call) {
+      if (random() % 64 == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+      }
+      const auto i = static_cast<size_t>(call % 3);
+      const DispatchOutput output = sides.cuda.dispatch(inputs_up[i], sides.stream);
+      EXPECT_EQ(static_cast<bool>(output.arrivals), i != 1);
+      if (call % 16 == 0) {
+        expect_output(sides, output, expected[i]);
+      }
+      if (::testing::Test::HasFailure()) {
+        throw Error("call " + std::to_string(call));
+      }
+    }
+  });
+}
+
+TEST_P(HighThroughputWaves, RanksThatDoNotAgreeGetAllAtOnce) {
+  DispatchProblem p;
+  p.num_ranks = num_ranks();
+  p.tokens.assign(static_cast<size_t>(num_ranks()), 30);
+  run([&](Group& gpu, Group& host) {
+    Sides sides(gpu, host, p.placement());
+    const RankInput in = make_input(p, host.rank());
+    const DispatchInput request{{in.x, in.code}, in.ids, in.weights, 1, {}};
+    const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
+    DispatchInput request_up = sides.up(request);
+    for (const int64_t other : {0, 2}) {
+      request_up.early_rows = host.rank() == num_ranks() - 1 ? other : 1;
+      const DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
+      EXPECT_EQ(static_cast<bool>(output.arrivals), num_ranks() == 1 && other != 0);
+      expect_output(sides, output, expected);
+    }
+    request_up.early_rows = 1;
+    request_up.capacity = 1000;
+    EXPECT_THROW(sides.cuda.dispatch(request_up, sides.stream), InvalidArgument);
+    request_up.capacity = 0;
+    request_up.early_rows = -1;
+    EXPECT_THROW(sides.cuda.dispatch(request_up, sides.stream), InvalidArgument);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         HighThroughputWaves,
+                         ::testing::ValuesIn(gpu_ranks()),
+                         gpu_ranks_name);
+
+}  // namespace
+}  // namespace moebius::testing
