@@ -38,9 +38,12 @@ constexpr Table kCombine = {{{2, 6, 256, 6, 128},
                              {160, 2, 720, 8, 128}}};
 
 // 4 H200s, 4096 tokens of 7168, us with 8, 12, 16 and 24 SMs: fp8 dispatch 315, 303, 287, 279; bf16
-// combine 750, 517, 567, 534 (docs/performance.md).
+// combine 750, 517, 567, 534.  Two: bf16 combine with 8, 12, 16, 20 and 24 SMs 383, 266, 227, 226,
+// 219; the sums limit it there, and more SMs than 20 cost the GEMMs beside it (docs/performance.md).
 constexpr int kCudaDispatchSms = 16;
-constexpr int kCudaCombineSms = 12;
+constexpr int cuda_combine_sms(int num_ranks) {
+  return num_ranks <= 2 ? 20 : 12;
+}
 
 // A count between two tuned ones takes the larger's numbers: its queues have room for at least as
 // many peers.  Beyond the table the receive queue grows with the number of nodes of 8.
@@ -72,7 +75,7 @@ DispatchConfig DispatchConfig::for_dispatch(int num_ranks, Device device) {
 }
 DispatchConfig DispatchConfig::for_combine(int num_ranks, Device device) {
   DispatchConfig config = lookup(kCombine, num_ranks);
-  config.num_sms = device.is_cuda() ? kCudaCombineSms : config.num_sms;
+  config.num_sms = device.is_cuda() ? cuda_combine_sms(num_ranks) : config.num_sms;
   return config;
 }
 

@@ -295,6 +295,7 @@ TEST(DispatchConfig, TunedCountsKeepTheirNumbersAndOthersAreComputed) {
   DispatchConfig on_gpu = DispatchConfig::for_dispatch(8, Device::cuda(0));
   EXPECT_EQ(on_gpu.num_sms, 16);
   EXPECT_EQ(DispatchConfig::for_combine(8, Device::cuda(0)).num_sms, 12);
+  EXPECT_EQ(DispatchConfig::for_combine(2, Device::cuda(0)).num_sms, 20);
   on_gpu.num_sms = 20;
   EXPECT_EQ(on_gpu, DispatchConfig::for_dispatch(8));
   DispatchConfig bad = DispatchConfig::for_dispatch(8);
