@@ -28,6 +28,7 @@
 #include <string_view>
 
 #include "moebius/quant_config.h"
+#include "moebius/row_arrivals.h"
 #include "moebius/stream.h"
 #include "moebius/support.h"
 #include "moebius/tensor.h"
@@ -144,6 +145,9 @@ struct ExpertsInput {
   // max_rows is mostly far more.  0: not known.  DeepGEMM's expected_m.
   int64_t expected_rows = 0;
   ColumnParts parts;  // where the implementation gives_parts(), else one
+  // x and x_scale that may still be on their way, the rest being there; where the implementation
+  // takes_arriving_rows().
+  RowArrivals arrivals = {};
 };
 
 // Buffers for one apply(); dimensions as of vLLM's workspace_shapes.  `workspace13` holds either
@@ -172,6 +176,8 @@ class Experts {
   // True: takes more than one ColumnParts, for standard rows; the output's memory then is [count,
   // M, H / count].
   virtual bool gives_parts() const { return false; }
+  // True: begins with those of ExpertsInput::arrivals that are here.
+  virtual bool takes_arriving_rows() const { return false; }
 
   // rows: M (standard) or max_rows (batched).
   virtual ExpertsWorkspace workspace(int64_t rows) const = 0;

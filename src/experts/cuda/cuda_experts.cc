@@ -84,13 +84,15 @@ class CudaExperts final : public ExpertsBase {
         a1_(weights_.quant.a1, desc_, w1_),
         a2_(weights_.quant.a2, desc_, w2_),
         fuses_activation_(can_fuse_activation()),
-        gives_parts_(can_give_parts()) {}
+        gives_parts_(can_give_parts()),
+        takes_arriving_rows_(can_take_arriving_rows()) {}
 
   WeightAndReduceKind weight_and_reduce() const override {
     return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kNoOp;
   }
 
   bool gives_parts() const override { return gives_parts_; }
+  bool takes_arriving_rows() const override { return takes_arriving_rows_; }
 
   ExpertsWorkspace workspace(int64_t rows) const override {
     Scratch scratch;
@@ -261,6 +263,14 @@ class CudaExperts final : public ExpertsBase {
             a2_.active() ? &a2_.spec() : nullptr, hidden};
   }
 
+  RowOperand take_input(Scratch& scratch) const {
+    if (a1_.active()) {
+      return a1_.take(scratch, 1, desc_.hidden);
+    }
+    RowOperand x;
+    x.values = scratch.take({1, desc_.hidden}, desc_.in_dtype);
+    return x;
+  }
   RowGroups take_groups(Scratch& scratch) const {
     return RowGroups::sorted(scratch.take<int32_t>(desc_.num_local_experts + 1),
                              desc_.num_local_experts);
@@ -272,12 +282,7 @@ class CudaExperts final : public ExpertsBase {
     }
     // Of a row of each operand, which lies nowhere.
     Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
-    RowOperand x;
-    if (a1_.active()) {
-      x = a1_.take(nowhere, 1, desc_.hidden);
-    } else {
-      x.values = nowhere.take({1, desc_.hidden}, desc_.in_dtype);
-    }
+    const RowOperand x = take_input(nowhere);
     const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
     const RowGroups rows = take_groups(nowhere);
     return can_run_activated_gemm(
@@ -295,6 +300,23 @@ class CudaExperts final : public ExpertsBase {
     return decoded_elements_of(a2_, w2_, kManyRows) == 0 &&
            can_take_columns(gemm_of(take_hidden(nowhere, 1, act), w2_, rows,
                                     nowhere.take({1, desc_.hidden}, desc_.in_dtype), {}));
+  }
+  // GEMM1 fetches rows as they come from another rank.
+  bool can_take_arriving_rows() const {
+    if (is_batched() || desc_.num_adapters > 0 || a1_.widens_codes() || a1_.needs_groups()) {
+      return false;
+    }
+    Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
+    RowOperand x = take_input(nowhere);
+    x.index = nowhere.take({1}, DType::kI32);
+    const RowGroups rows = take_groups(nowhere);
+    const Tensor decoded = nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16);
+    if (!fuses_activation_) {
+      return takes_index(
+          gemm_of(x, w1_, rows, nowhere.take({1, desc_.w1_rows()}, desc_.in_dtype), decoded));
+    }
+    const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
+    return can_run_activated_gemm(activated_gemm(x, rows, take_hidden(nowhere, 1, act), decoded));
   }
   int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
 
@@ -344,6 +366,10 @@ class CudaExperts final : public ExpertsBase {
     const bool is_coded = input.x.dtype() != desc_.in_dtype;
     const bool is_to_be_coded = a1_.active() && !is_coded;
     const bool codes_go_by_expert = is_to_be_coded && a1_.needs_groups() && !is_batched();
+    const bool takes_some = takes_arriving_rows_ && !is_to_be_coded && !input.lora_ids;
+    if (!takes_some) {
+      stream.wait(input.arrivals.complete);
+    }
     if (is_coded) {
       x = a1_.given(x.values, input.x_scale, buffers.coded, stream);
     } else if (is_to_be_coded && !codes_go_by_expert) {
@@ -357,8 +383,12 @@ class CudaExperts final : public ExpertsBase {
     RowOperand indexed = x;
     indexed.index = buffers.token_of_row;
     if (!input.lora_ids && !codes_go_by_expert && gemm1_takes(indexed, rows, buffers)) {
+      if (takes_some) {
+        indexed.arrivals = input.arrivals.signals;
+      }
       return indexed;
     }
+    stream.wait(input.arrivals.complete);
     CudaPermuteArgs gather{x.values, buffers.row_of_slot, buffers.gathered.values};
     if (x.scales == RowScales::kPerRow) {
       gather.scale = x.scale;
@@ -512,6 +542,7 @@ class CudaExperts final : public ExpertsBase {
   RowCoder a2_;
   bool fuses_activation_;  // GEMM1 activates, and quantizes, as it stores
   bool gives_parts_;
+  bool takes_arriving_rows_;
 };
 
 }  // namespace

@@ -128,6 +128,7 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
   };
   out.a = grouped(gemm, gemm.a.values);
   out.a_rows = gemm.a.index;
+  out.arrivals = gemm.a.arrivals;
   out.bias = w.quant.bias;
   out.out = grouped(gemm, gemm.out);
   out.next_item = gemm.next_item;
@@ -153,6 +154,7 @@ GroupedGemm groups_of(const GroupedGemm& gemm, int64_t begin, int64_t end) {
     tensor = tensor ? tensor.slice(begin, end + extra) : tensor;
   };
   out.b = gemm.b.slice(0, end - begin);
+  out.first_expert = begin;
   out.column_scale = gemm.column_scale.slice(0, end - begin);
   out.b_scale = gemm.b_scale ? gemm.b_scale.slice(0, end - begin) : Tensor();
   cut(out.bias, 0);

@@ -10,6 +10,7 @@
 #include "moebius/experts.h"
 #include "moebius/quant_config.h"
 #include "moebius/quantize.h"
+#include "moebius/row_arrivals.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
@@ -28,6 +29,7 @@ struct RowOperand {
   // i32 [M], optional: row r is values[index[r]], with the scale of that one; values and scales
   // then have any number of rows.  Only where takes_index() or can_run_activated_gemm() says so.
   Tensor index = {};
+  RowArrivals::Signals arrivals = {};  // with an index: rows may still be on their way
 };
 
 struct WeightOperand {

@@ -7,6 +7,7 @@
 // it.
 #pragma once
 
+#include "moebius/row_arrivals.h"
 #include "moebius/stream.h"
 #include "moebius/support.h"
 #include "moebius/tensor.h"
@@ -19,6 +20,10 @@ struct GroupedGemm {
   // those are of rows; both have any number of rows then.  All M entries, those of no group, too,
   // are rows of a.
   Tensor a_rows;
+  // With a_rows: rows of a may still be on their way, those of group g as those of expert
+  // first_expert + g.
+  RowArrivals::Signals arrivals;
+  int64_t first_expert = 0;
   // f32.  f8e4m3: [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  Else [M, 1] or [G,
   // max_rows, 1]; one per group [G, 1, 1], or one for all [1, 1]; of bf16 optional.
   Tensor a_scale;

@@ -35,6 +35,7 @@ class RowCoder {
               const RowGroups& rows,
               const RowOperand& out,
               const Stream& stream) const;
+  bool widens_codes() const { return widens_codes_; }
   // What codes [rows, k] that a caller gives with ExpertsInput::x_scale stand for, in room.values
   // if dtype() is another than that of the codes.
   RowOperand given(const Tensor& codes,

@@ -210,6 +210,7 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   const bool is_batched = gemm.group_counts.defined();
   assert(gemm.a.num_dims() == (is_batched ? 3 : 2));
   assert(!gemm.a_rows || !is_batched);
+  assert(gemm.a_rows || gemm.arrivals.words == nullptr);
   const int64_t num_groups = gemm.b.dim(0);
   const int64_t n = gemm.b.dim(1);
   const int64_t k = gemm.b.dim(2);
@@ -225,6 +226,8 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.a_tiles = map_of_a(gemm.a, rows_of_a, k, sm90::kTileRows);
   args.a_rows = data_or_null<const int32_t>(gemm.a_rows);
   args.a_values = gemm.a.raw();
+  args.arrivals = gemm.arrivals;
+  args.first_expert = static_cast<int>(gemm.first_expert);
   args.b = map_of_b(gemm.b, k);
   args.a_scale = data_or_null<const float>(gemm.a_scale);
   args.b_scale = data_or_null<const float>(gemm.b_scale);

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "experts/cuda/sm90_schedule.h"
+#include "moebius/row_arrivals.h"
 #include "quant/decoded_room.h"
 
 namespace moebius::cuda::sm90 {
@@ -56,8 +57,11 @@ struct Args {
   const int32_t* offsets;   // one of the two
   const int32_t* counts;
   int* next_item;  // nullptr, or two zeros, which is what they are again afterwards
-  int max_rows;    // per group, with counts
-  int num_rows;    // of out
+  // Rows of a that come in waves; with a_rows.  Group g has those of expert first_expert + g.
+  RowArrivals::Signals arrivals;
+  int first_expert;
+  int max_rows;  // per group, with counts
+  int num_rows;  // of out
   int num_groups;
   int n;
   int k;

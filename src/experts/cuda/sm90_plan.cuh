@@ -6,6 +6,7 @@
 // thread some 4600 cycles, and all stages that are full last as long.
 #pragma once
 
+#include "core/cuda/row_arrivals.cuh"
 #include "experts/cuda/sm90_shared.cuh"
 
 namespace moebius::cuda::sm90 {
@@ -72,14 +73,38 @@ class Items {
   uint32_t parity_ = 0;
 };
 
+// Waits for the rows of groups, where they come in waves.  Those that copy rows are told of a tile
+// by way of a barrier after that; nothing but them may read rows.
+class Arrivals {
+ public:
+  __device__ __forceinline__ explicit Arrivals(const Args& args) : args_(args) {}
+
+  __device__ __forceinline__ void await(int group) {
+    if (args_.arrivals.words == nullptr) {
+      return;
+    }
+    const int wave = last_wave_of(args_.arrivals, args_.first_expert + group);
+    if (wave > here_) {
+      await_wave(args_.arrivals, wave);
+      here_ = wave;
+    }
+  }
+
+ private:
+  const Args& args_;
+  int here_ = 0;
+};
+
 // By one thread of each CTA.  An item is drawn when the one before is begun, not sooner: whoever
 // draws last has least to do.
 template <typename Config>
 __device__ __forceinline__ void plan_tiles(const Args& args, Shared<Config>& shared) {
   Items<Config> items(args, shared);
+  Arrivals arrivals(args);
   uint32_t parity = 0;
   for (; items.exists(); items.advance()) {
     shared.plan = items.plan();
+    arrivals.await(shared.plan.work.group);
     ptx::mbarrier_arrive(&shared.plan_full);
     ptx::mbarrier_wait_parity(&shared.plan_empty, parity);
     parity ^= 1;
