@@ -53,6 +53,10 @@ struct KernelOptions {
   // the same on every rank: of a single micro-batch, where experts give and prepare/finalize takes
   // them.  Asked for, see num_combine_parts().
   int combine_parts = 0;
+  // The experts' first GEMM begins with the rows that are here, where the rank with most gets at
+  // least so many; the same on every rank; 0: never.  Of a single micro-batch on GPUs, where
+  // prepare/finalize sends in waves and experts take arriving rows.  Unset: default_early_rows().
+  std::optional<int64_t> early_rows = std::nullopt;
 };
 
 // Every micro-batch reads the weights of the experts once more, and small products are slow ones.
@@ -66,6 +70,11 @@ int64_t default_min_microbatch_tokens(int64_t num_experts,
 // Of results [rows, hidden], as many as the rank with most gets: `asked`, or, with 0, as many as
 // are best, 4 at most.  Fewer where a part would not have whole blocks of 128 columns.
 int num_combine_parts(int asked, int64_t rows, int64_t hidden, DType dtype, int num_ranks);
+
+// Rows of `row_bytes` on their way to ranks of their topk experts, beside shared experts of so many
+// FLOPs per token, that are computed in the dtype of rows.  0: those take longer than the way does.
+int64_t default_early_rows(
+    int64_t topk, int num_ranks, int64_t hidden, DType rows, double shared_flops);
 
 class ModularKernel {
  public:
@@ -103,6 +112,7 @@ class ModularKernel {
   Tensor expert_load_on_device() const;
   int last_microbatches() const;   // that the last call was cut into
   int last_combine_parts() const;  // in which its results went back
+  bool last_rows_came_in_waves() const;
 
  private:
   struct State;

@@ -65,6 +65,8 @@ struct PrepareInput {
   bool defer_input_quant = false;             // hand over unquantized rows; the experts quantize
   Tensor lora_ids;                            // i32 [T], -1 = none; optional
   OwnRows* own_rows = nullptr;                // optional: written by prepare
+  // sends_in_waves(): see DispatchInput.  The call has a stream for transfers then.
+  int64_t early_rows = 0;
 };
 
 struct PrepareResult {
@@ -79,6 +81,8 @@ struct PrepareResult {
   int64_t expected_rows = 0;  // see ExpertsInput
   // M of the rank with most, told alike on all ranks.
   std::optional<int64_t> most_rows = std::nullopt;
+  // x, x_scale and expert_num_tokens may still be on their way, the rest is there.
+  RowArrivals arrivals = {};
 };
 
 struct FinalizeInput {
@@ -110,6 +114,8 @@ class PrepareFinalize {
   // Whether finalize may be called for some columns of final rows (kNoOp) at a time.
   virtual bool takes_columns() const { return false; }
   virtual bool takes_addend() const { return false; }  // else FinalizeInput has none
+  // Whether prepare can hand over rows that are still on their way.
+  virtual bool sends_in_waves() const { return false; }
   virtual bool supports_async() const { return false; }
   // On a GPU: SMs that its kernels hold while rows travel, which micro-batches and shared experts
   // leave to them; 0: no number of them.

@@ -48,6 +48,10 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
     return group_.device().is_cuda() && group_.topology().num_nodes() == 1;
   }
   bool takes_addend() const override { return takes_columns(); }
+  // Why a GPU for each rank: a GEMM that waits for rows would keep another's dispatch from them.
+  bool sends_in_waves() const override {
+    return takes_columns() && ranks_on_gpu_ == 1 && !capacity_;
+  }
   bool supports_async() const override { return true; }
   int comm_sms() const override { return comm_sms_; }
   int finalize_sms() const override { return combine_sms_; }
@@ -90,6 +94,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
  private:
   // Rows to have room for where this rank brings so many tokens.  Collective, between hosts.
   int64_t room_for(int64_t num_tokens);
+  Pending<DispatchOutput> start_dispatch(DispatchInput request, const CallContext& context);
 
   Group& group_;
   int comm_sms_;
@@ -109,6 +114,27 @@ int64_t HighThroughputPrepareFinalize::room_for(int64_t num_tokens) {
   all_reduce_sum(group_, "tokens of a dispatch", {&all_tokens, 1});
   const int64_t most = std::max<int64_t>(1, all_tokens);
   return *capacity_ > 0 ? std::min(*capacity_, most) : most;
+}
+
+// Of one in waves the call's stream does not wait for the end.
+Pending<DispatchOutput> HighThroughputPrepareFinalize::start_dispatch(DispatchInput request,
+                                                                      const CallContext& context) {
+  const auto start = [&](const Stream& stream) {
+    return in_flight<DispatchOutput>("dispatch", context, stream, [&] {
+      request.capacity = capacity_ ? room_for(request.topk_ids.dim(0)) : 0;
+      return transport_.dispatch_async(request, stream);
+    });
+  };
+  if (request.early_rows == 0) {
+    return start_transfer<DispatchOutput>(context, start);
+  }
+  context.transfers->wait(context.stream.record());
+  auto pending = std::make_shared<Pending<DispatchOutput>>(start(*context.transfers));
+  return {pending->hook, [pending, stream = context.stream] {
+            DispatchOutput output = pending->receive();
+            output.arrivals.await_ids(stream);
+            return output;
+          }};
 }
 
 Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const PrepareInput& input,
@@ -140,13 +166,10 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   }
   request.combine_row_bytes = row_bytes(x.dtype(), x.dim(1));
   const bool has_lora = input.lora_ids.defined();
-  auto pending = std::make_shared<Pending<DispatchOutput>>(
-      start_transfer<DispatchOutput>(context, [&](const Stream& stream) {
-        return in_flight<DispatchOutput>("dispatch", context, stream, [&] {
-          request.capacity = capacity_ ? room_for(x.dim(0)) : 0;
-          return transport_.dispatch_async(request, stream);
-        });
-      }));
+  // Not where all that has come is quantized here.
+  request.early_rows = (before || !spec) && !has_lora ? input.early_rows : 0;
+  auto pending =
+      std::make_shared<Pending<DispatchOutput>>(start_dispatch(std::move(request), context));
   const QuantDesc a1 = input.quant->a1;
 
   return {pending->hook, [this, pending, before, has_lora, spec, a1, context] {
@@ -173,6 +196,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
             result.topk_weights = received.topk_weights;
             result.expert_num_tokens = received.expert_num_tokens;
             result.most_rows = received.handle->most_rows();
+            result.arrivals = received.arrivals;
             return result;
           }};
 }

@@ -49,7 +49,8 @@ struct ModularKernel::State {
   Tensor loads;
   int num_parts = 1;       // of the last call
   int num_parts_back = 1;  // of its results
-  Stream load_stream;      // of the last call
+  bool rows_came_in_waves = false;
+  Stream load_stream;  // of the last call
   Tensor load() const { return loads.slice(0, num_parts); }
   // Of the shared experts, and of what counts loads.
   SideStream beside{SideStream::Use::kBeside};
@@ -57,12 +58,13 @@ struct ModularKernel::State {
 
   int num_microbatches(int64_t num_tokens, Device device);
   int combine_parts(int64_t most_rows) const;
+  int64_t early_rows_of(const KernelInput& input, Device device) const;
   bool shares_early(int64_t num_tokens, Device device) const;
   Task run_part(Part part, Turns& turns);
-  Pending<PrepareResult> start_prepare(Part& part);
+  Pending<PrepareResult> start_prepare(Part& part, const CallContext& there, int64_t early_rows);
   PrepareResult finish_prepare(const KernelInput& input,
                                const Pending<PrepareResult>& pending,
-                               const Part& part);
+                               const CallContext& there);
   Tensor lora_ids_to_send(const KernelInput& input, const CallContext& context) const;
   void route(const KernelInput& input, PrepareResult& prepared, const CallContext& context);
   void record_load(const PrepareResult& prepared, const Part& part, const Stream& stream);
@@ -103,6 +105,7 @@ ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
   expect_ge(options.microbatches, 1, "microbatches");
   expect_ge(options.min_microbatch_tokens.value_or(0), 0, "min_microbatch_tokens");
   expect_ge(options.combine_parts, 0, "combine_parts");
+  expect_ge(options.early_rows.value_or(0), 0, "early_rows");
   expect_composable(*prepare_finalize, *experts, shared_experts.get(), router.get());
   state_->weight_and_reduce = make_weight_and_reduce(experts->weight_and_reduce());
   state_->loads =
@@ -144,6 +147,9 @@ int ModularKernel::last_microbatches() const {
 }
 int ModularKernel::last_combine_parts() const {
   return state_->num_parts_back;
+}
+bool ModularKernel::last_rows_came_in_waves() const {
+  return state_->rows_came_in_waves;
 }
 Tensor ModularKernel::expert_load_on_device() const {
   return state_->load();
@@ -235,6 +241,25 @@ int ModularKernel::State::combine_parts(int64_t most_rows) const {
              : 1;
 }
 
+// 0: this call's rows do not come in waves.
+int64_t ModularKernel::State::early_rows_of(const KernelInput& input, Device device) const {
+  const bool can = device.is_cuda() && num_parts == 1 && !input.lora_ids &&
+                   experts->takes_arriving_rows() && prepare_finalize->sends_in_waves();
+  if (!can || options.early_rows) {
+    return can ? *options.early_rows : 0;
+  }
+  const ExpertsDesc& desc = experts->desc();
+  double shared_flops = 0;
+  if (shared_experts) {
+    const ExpertsDesc& shared = shared_experts->experts().desc();
+    shared_flops = 2.0 * static_cast<double>(shared.hidden) *
+                   static_cast<double>(shared.w1_rows() + shared.intermediate);
+  }
+  const auto spec = activation_spec(experts->quant().a1);
+  return default_early_rows(desc.topk, prepare_finalize->num_dispatchers(), desc.hidden,
+                            spec ? storage_dtype(spec->format) : desc.in_dtype, shared_flops);
+}
+
 // Of a single micro-batch.  High throughput's rows are longest in flight on their way back, where
 // ranks that are done wait for others, too, unless they go in parts: then little is left to hide.
 // A rank may judge by its own tokens, since nobody else minds.
@@ -258,8 +283,13 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   const bool shares = part.shared_output.defined() && !shares_beside;
   Event share_after = shares_beside ? context.stream.record() : Event();
 
+  CallContext way_there = context;
+  const int64_t early_rows = early_rows_of(part.input, context.stream.device());
+  if (early_rows > 0) {
+    way_there.transfers = transfers.on(context.stream.device());
+  }
   turns.before_send();
-  const Pending<PrepareResult> sent = start_prepare(part);
+  const Pending<PrepareResult> sent = start_prepare(part, way_there, early_rows);
   if (part.own_rows.transfer_begin) {
     share_after = *part.own_rows.transfer_begin;
   }
@@ -272,14 +302,21 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
     }
     part.shared_done = run_shared_beside(share_after, comm_sms, part);
   }
-  Travel there{timed("prepare", sent.hook, context), {}};
+  Travel there{timed("prepare", sent.hook, way_there), {}};
   if (shares && part.shares_early) {
     there.meanwhile = share;
   }
   co_yield std::move(there);
-  const PrepareResult prepared = finish_prepare(part.input, sent, part);
+  const PrepareResult prepared = finish_prepare(part.input, sent, way_there);
+  rows_came_in_waves = static_cast<bool>(prepared.arrivals);
+  // Else they would get no SM until the first GEMM, which waits for rows, has ended.
+  if (rows_came_in_waves && part.shares_early) {
+    context.stream.wait(part.shared_done);
+  }
   const bool counts_later = counts_beside(context.stream.device());
-  const Event arrived = counts_later ? context.stream.record() : Event();
+  const Event arrived = rows_came_in_waves ? prepared.arrivals.complete
+                        : counts_later     ? context.stream.record()
+                                           : Event();
   if (!counts_later) {
     record_load(prepared, part, context.stream);
   }
@@ -333,9 +370,10 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   }
 }
 
-Pending<PrepareResult> ModularKernel::State::start_prepare(Part& part) {
+Pending<PrepareResult> ModularKernel::State::start_prepare(Part& part,
+                                                           const CallContext& context,
+                                                           int64_t early_rows) {
   const KernelInput& input = part.input;
-  const CallContext& context = part.context;
   PrepareInput request;
   request.hidden = input.hidden;
   request.topk_ids = input.topk_ids;
@@ -348,6 +386,7 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(Part& part) {
   request.defer_input_quant = defers_input_quant(*experts);
   request.lora_ids = lora_ids_to_send(input, context);
   request.own_rows = part.shared_output ? &part.own_rows : nullptr;
+  request.early_rows = early_rows;
   const auto prepare = [this, request](const CallContext& own) {
     return prepare_finalize->prepare(request, own);
   };
@@ -378,8 +417,7 @@ Pending<void> ModularKernel::State::start_finalize(const FinalizeInput& done,
 // Rows for the local experts, always with the ids and weights that belong to them.
 PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
                                                    const Pending<PrepareResult>& pending,
-                                                   const Part& part) {
-  const CallContext& context = part.context;
+                                                   const CallContext& context) {
   PrepareResult prepared;
   {
     const Profile::Span span = transfer_span("prepare", context);
@@ -463,6 +501,7 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
   rows.max_sms = context.max_sms;
   rows.parts = parts;
+  rows.arrivals = prepared.arrivals;
   const bool is_final = experts->weight_and_reduce() == WeightAndReduceKind::kNoOp &&
                         prepare_finalize->takes_final_output() && prepared.x.raw() != output.raw();
   return run_experts(*experts, rows, options.chunk_tokens, context,

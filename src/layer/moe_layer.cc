@@ -108,7 +108,7 @@ MoeLayer::MoeLayer(MoeLayerWeights weights,
       make_prepare_finalize(config, desc, options, group), std::move(experts), std::move(shared),
       options.monolithic ? state_->router : nullptr,
       KernelOptions{options.chunk_tokens, options.microbatches, options.min_microbatch_tokens,
-                    options.combine_parts});
+                    options.combine_parts, options.early_rows});
   if (config.parallel.ep_size > 1) {
     const Tensor map = make_expert_map(
         config.num_experts,

@@ -96,10 +96,15 @@ Tensor run_experts(const Experts& experts,
     const ExpertsWorkspace none = experts.workspace(0);
     return context.get(WorkspaceSlot::kFusedOutput, none.output, none.dtype);
   }
-  if (experts.supports_chunking() && rows > chunk_tokens) {
-    return run_chunks(experts, input, chunk_tokens, context, output);
+  const bool is_cut = experts.supports_chunking() && rows > chunk_tokens;
+  if (input.arrivals && (is_cut || !experts.takes_arriving_rows())) {
+    context.stream.wait(input.arrivals.complete);
+    ExpertsInput all = input;
+    all.arrivals = {};
+    return run_experts(experts, all, chunk_tokens, context, output);
   }
-  return run_once(experts, input, rows, output, context);
+  return is_cut ? run_chunks(experts, input, chunk_tokens, context, output)
+                : run_once(experts, input, rows, output, context);
 }
 
 }  // namespace moebius

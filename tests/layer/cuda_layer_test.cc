@@ -200,6 +200,38 @@ TEST_P(CudaLayerRanks, ResultsInPartsHaveTheBitsOfWholeOnes) {
   });
 }
 
+// With shared experts, results whole and in parts, and rows in chunks, which wait for all.
+TEST_P(CudaLayerRanks, RowsInWavesHaveTheBitsOfOthers) {
+  const bool has_gpu_each = GetParam().num_gpus == GetParam().num_ranks;
+  run([&](Group& group) {
+    const Tensor hidden = random_tensor({group.rank() == 1 ? 0 : 300 + group.rank(), kHidden},
+                                        DType::kBF16, static_cast<uint32_t>(90 + group.rank()));
+    Tensor at_once;
+    for (const LayerKind& kind :
+         {LayerKind{.name = "at once", .early_rows = 0}, LayerKind{.name = "in waves"},
+          LayerKind{.name = "in waves and parts", .combine_parts = 2},
+          LayerKind{.name = "in waves and chunks", .chunk_tokens = 100}}) {
+      SCOPED_TRACE(std::string(kind.name) + ", rank " + std::to_string(group.rank()));
+      LayerKind own = kind;
+      own.backend = All2AllBackend::kHighThroughput;
+      own.early_rows = kind.early_rows.value_or(1);
+      RankLayer layer(own, group);
+      const ModularKernel& kernel = layer.layer->kernel();
+      for (int call = 0; call < 5; ++call) {
+        const Tensor output = layer.forward(hidden);
+        EXPECT_EQ(kernel.last_rows_came_in_waves(),
+                  own.early_rows > 0 && has_gpu_each && kernel.experts().takes_arriving_rows());
+        if (!at_once) {
+          at_once = output;
+        }
+        expect_same_bits(output, at_once);
+      }
+      layer.layer->check();
+      group.barrier("end");
+    }
+  });
+}
+
 // Rows that each rank gets where every rank brings `hidden_of(rank)`.
 std::vector<int64_t> rows_by_rank(int num_ranks, const std::function<Tensor(int)>& hidden_of) {
   const Stream stream = Stream::cpu(1);

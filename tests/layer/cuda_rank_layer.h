@@ -33,6 +33,7 @@ struct LayerKind {
   std::optional<int64_t> capacity = std::nullopt;
   int combine_parts = 0;
   LowLatencySum low_latency_sum = LowLatencySum::kSelections;
+  std::optional<int64_t> early_rows = std::nullopt;
 };
 inline constexpr LayerKind kCounted{.name = "counted", .backend = All2AllBackend::kHighThroughput};
 // A capacity for all tokens.
@@ -65,6 +66,7 @@ struct RankLayer {
     options.capacity = kind.capacity;
     options.combine_parts = kind.combine_parts;
     options.low_latency_sum = kind.low_latency_sum;
+    options.early_rows = kind.early_rows;
     layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
   }
   // Of ranks that have tokens and experts of their own.
