@@ -112,7 +112,8 @@ struct LayerProblem {
   int64_t num_tokens = 0;  // per rank
   int microbatches = 1;    // asked for
   int combine_parts = 0;   // asked for; 0: as computed
-  int comm_sms = 0;        // 0: the backend's default
+  std::optional<int64_t> early_rows;
+  int comm_sms = 0;  // 0: the backend's default
   All2AllBackend backend = All2AllBackend::kNone;
   std::string sum;  // of low latency
 };
@@ -139,6 +140,13 @@ std::vector<std::string> sums_of(const app::BenchOptions& options, All2AllBacken
   return has_choice ? options.sums : std::vector{app::BenchOptions::kSums.front()};
 }
 
+std::vector<std::optional<int64_t>> early_rows_of(const app::BenchOptions& options) {
+  if (options.early_rows.empty()) {
+    return {std::nullopt};
+  }
+  return {options.early_rows.begin(), options.early_rows.end()};
+}
+
 std::vector<LayerProblem> problems_of(const app::BenchOptions& options, int num_ranks) {
   std::vector<LayerProblem> problems;
   for (const int64_t num_tokens :
@@ -146,9 +154,12 @@ std::vector<LayerProblem> problems_of(const app::BenchOptions& options, int num_
     for (const All2AllBackend backend : backends_of(options, num_ranks, num_tokens)) {
       for (const int microbatches : options.microbatches) {
         for (const int combine_parts : options.combine_parts) {
-          for (const int sms : options.sms) {
-            for (const std::string& sum : sums_of(options, backend)) {
-              problems.push_back({num_tokens, microbatches, combine_parts, sms, backend, sum});
+          for (const std::optional<int64_t> early_rows : early_rows_of(options)) {
+            for (const int sms : options.sms) {
+              for (const std::string& sum : sums_of(options, backend)) {
+                problems.push_back(
+                    {num_tokens, microbatches, combine_parts, early_rows, sms, backend, sum});
+              }
             }
           }
         }
@@ -194,6 +205,7 @@ class LayerRun {
   bool replays() const { return is_decode_; }
   int microbatches() const { return ranks_[0]->layer->kernel().last_microbatches(); }
   int combine_parts() const { return ranks_[0]->layer->kernel().last_combine_parts(); }
+  bool in_waves() const { return ranks_[0]->layer->kernel().last_rows_came_in_waves(); }
   std::string experts() const {
     return std::string(ranks_[0]->layer->kernel().experts().implementation());
   }
@@ -312,6 +324,7 @@ class LayerRun {
     layer_options.microbatches = problem.microbatches;
     layer_options.comm_sms = problem.comm_sms;
     layer_options.combine_parts = problem.combine_parts;
+    layer_options.early_rows = problem.early_rows;
     layer_options.low_latency_sum = app::low_latency_sum_of(problem.sum);
     if (replays() && backend_ == All2AllBackend::kHighThroughput) {
       layer_options.capacity = 0;
@@ -414,6 +427,8 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     harness.fact("microbatches", run.microbatches());
     harness.fact("asked_combine_parts", problem.combine_parts);
     harness.fact("combine_parts", run.combine_parts());
+    harness.fact("early_rows", problem.early_rows ? app::Json(*problem.early_rows) : app::Json());
+    harness.fact("in_waves", run.in_waves());
     harness.fact("comm_sms", problem.comm_sms);
     harness.fact("pause_ms", options.pause_ms);
     harness.fact("router_sums", options.router_sums);
@@ -438,6 +453,9 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     }
     if (problem.combine_parts > 0) {
       c.problem += fmt::format("_c{}of{}", run.combine_parts(), problem.combine_parts);
+    }
+    if (problem.early_rows) {
+      c.problem += fmt::format("_early{}", *problem.early_rows);
     }
     if (problem.comm_sms > 0) {
       c.problem += fmt::format("_sms{}", problem.comm_sms);

@@ -34,10 +34,11 @@ struct RunOptions {
   std::string router_sums = "stated";
   std::string sum = "selections";  // of low_latency's combine
   int microbatches = 1;
-  int comm_sms = 0;          // 0: as the backend computes
-  int combine_parts = 0;     // GPUs; 0: as computed
-  int64_t chunk_tokens = 0;  // 0: MOEBIUS_CHUNK_TOKENS
-  int threads = 0;           // 0: MOEBIUS_THREADS, else all usable CPUs
+  int comm_sms = 0;                   // 0: as the backend computes
+  int combine_parts = 0;              // GPUs; 0: as computed
+  std::optional<int64_t> early_rows;  // GPUs, see KernelOptions
+  int64_t chunk_tokens = 0;           // 0: MOEBIUS_CHUNK_TOKENS
+  int threads = 0;                    // 0: MOEBIUS_THREADS, else all usable CPUs
   int repeat = 3;
   bool graph = false;  // GPUs: calls are replays of a CUDA graph
   // high_throughput on GPUs, see MoeLayerOptions; with --graph: 0
@@ -88,6 +89,7 @@ struct BenchOptions {
   // layer on GPUs
   std::vector<int> microbatches = {1};
   std::vector<int> combine_parts = {0};  // 0: as computed
+  std::vector<int64_t> early_rows;       // empty: the default
   double pause_ms = 0;                   // before each call
   std::vector<std::string> all2all;      // empty: by the number of tokens
   std::string router_sums = "stated";

@@ -150,6 +150,10 @@ void add_parallel_options(CLI::App& app, RunOptions& o) {
                  "GPUs: parts by columns in which high_throughput sends results back (default: as "
                  "computed)")
       ->check(from_one_to(64));
+  app.add_option("--early-rows", o.early_rows,
+                 "GPUs: rows of a rank from which experts begin before all are there, 0: never "
+                 "(default: as computed)")
+      ->check(CLI::Range(int64_t{0}, kMaxTokens));
   app.add_option(
          "--capacity", o.capacity,
          "high_throughput on GPUs: rows that a rank has room for, so that no host waits for "
@@ -218,6 +222,9 @@ const CLI::App* add_gpu_layer_options(CLI::App& app, BenchOptions& o) {
   group->add_option("--combine-parts", o.combine_parts, "N,N,...: see run (default: as computed)")
       ->delimiter(',')
       ->check(from_one_to(64));
+  group->add_option("--early-rows", o.early_rows, "N,N,...: see run (default: as computed)")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{0}, kMaxTokens));
   group->add_option("--pause", o.pause_ms, "milliseconds before each call (default 0)")
       ->check(CLI::Range(0.0, 1e3));
   group

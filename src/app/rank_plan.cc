@@ -152,6 +152,10 @@ void expect_device(const RunOptions& options) {
     throw InvalidArgument(fmt::format("--combine-parts {} is of GPUs: it needs --device cuda",
                                       options.combine_parts));
   }
+  if (options.early_rows && !on_gpus) {
+    throw InvalidArgument(
+        fmt::format("--early-rows {} is of GPUs: it needs --device cuda", *options.early_rows));
+  }
   if (options.router_sums == "tensor" && !on_gpus) {
     throw InvalidArgument("--router-sums tensor is of GPUs: it needs --device cuda");
   }

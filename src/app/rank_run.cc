@@ -33,6 +33,7 @@ MoeLayerOptions layer_options(const RunOptions& options,
   chosen.microbatches = options.microbatches;
   chosen.comm_sms = options.comm_sms;
   chosen.combine_parts = options.combine_parts;
+  chosen.early_rows = options.early_rows;
   chosen.low_latency_sum = low_latency_sum_of(options.sum);
   const int num_nodes = group == nullptr ? 1 : group->topology().num_nodes();
   chosen.capacity = capacity_of(options, backend, num_nodes);
@@ -186,6 +187,7 @@ LayerRun run_layer(const RunOptions& options,
   }
   run.microbatches = layer.kernel().last_microbatches();
   run.combine_parts = layer.kernel().last_combine_parts();
+  run.in_waves = layer.kernel().last_rows_came_in_waves();
   run.expert_load = layer.expert_load();
   run.weight_bytes = run.cost.total_bytes;
   if (group == nullptr) {

@@ -62,7 +62,8 @@ struct LayerRun {
   int threads = 0;       // of this rank
   int microbatches = 1;  // that a call was cut into
   int combine_parts = 1;
-  std::string device;  // "cpu" or the GPUs' name
+  bool in_waves = false;  // its rows came so
+  std::string device;     // "cpu" or the GPUs' name
   double load_us = 0;
   std::vector<RankFigures> ranks;
   std::vector<std::vector<int64_t>> link_bytes;   // [from rank][to rank], sent in a call

@@ -124,6 +124,7 @@ void summarize_ranks(LayerRun run, RunResult& result) {
   result.threads = run.threads;
   result.microbatches = run.microbatches;
   result.combine_parts = run.combine_parts;
+  result.in_waves = run.in_waves;
   result.device = run.device;
   result.load_us = run.load_us;
   result.expert_load = run.expert_load;

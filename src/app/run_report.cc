@@ -213,14 +213,17 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                {"ranks_per_node", options.ranks_per_node},
                {"intra_node_bytes", bytes(intra), Unit::kBytes},
                {"inter_node_bytes", bytes(inter), Unit::kBytes}});
-  report.line("parallel", "waiting",
-              "{waited_us} for other ranks, {waited_share} of the call; {microbatches} of "
-              "{asked_microbatches} micro-batches, results in {combine_parts} parts",
-              {{"waited_us", r.waited_us, Unit::kMicros},
-               {"waited_share", r.waited_us / std::max(r.call_us, 1e-3), Unit::kPercent},
-               {"microbatches", r.microbatches},
-               {"asked_microbatches", options.microbatches},
-               {"combine_parts", r.combine_parts}});
+  report.line(
+      "parallel", "waiting",
+      "{waited_us} for other ranks, {waited_share} of the call; {microbatches} of "
+      "{asked_microbatches} micro-batches, results in {combine_parts} parts, rows in waves: "
+      "{in_waves}",
+      {{"waited_us", r.waited_us, Unit::kMicros},
+       {"waited_share", r.waited_us / std::max(r.call_us, 1e-3), Unit::kPercent},
+       {"microbatches", r.microbatches},
+       {"asked_microbatches", options.microbatches},
+       {"combine_parts", r.combine_parts},
+       {"in_waves", r.in_waves}});
   if (r.ranks.front().copies >= 0) {
     report.line(
         "parallel", "copies",

@@ -34,6 +34,7 @@ struct RunResult {
   int threads = 0;
   int microbatches = 1;
   int combine_parts = 1;
+  bool in_waves = false;
   std::string device;    // "cpu" or the GPUs' name
   double load_us = 0;    // from opening the checkpoint to a layer that can be called
   double waited_us = 0;  // of the rank that waited longest

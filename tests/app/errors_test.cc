@@ -210,6 +210,7 @@ TEST(Usage, GroupsAndDevicesThatDoNotGoTogether) {
   refused({"--graph"}, {"--graph", "--device cuda"});
   refused({"--comm-sms", "8"}, {"--comm-sms 8", "--device cuda"});
   refused({"--combine-parts", "2"}, {"--combine-parts 2", "--device cuda"});
+  refused({"--early-rows", "2"}, {"--early-rows 2", "--device cuda"});
   refused({"--router-sums", "tensor"}, {"--router-sums tensor", "--device cuda"});
   refused({"--capacity", "8"}, {"--capacity 8", "--device cuda"});
 }
