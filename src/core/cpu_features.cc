@@ -26,6 +26,7 @@ CpuFeatures detect() {
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   f.avx512_vnni = f.avx512 && __builtin_cpu_supports("avx512vnni");
   f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");
+  f.avx512_vbmi = f.avx512 && __builtin_cpu_supports("avx512vbmi");
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   constexpr unsigned kFp16 = 1u << 23;
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;

@@ -12,6 +12,7 @@ struct CpuFeatures {
   bool avx512_vnni = false;
   bool avx512_bf16 = false;
   bool avx512_fp16 = false;
+  bool avx512_vbmi = false;
   bool amx_bf16 = false;
   bool amx_int8 = false;
 };

@@ -10,8 +10,8 @@ namespace moebius::cpu {
 namespace {
 
 // Two experts of 40 rows (a block and a quarter) of 70 columns (two steps and a bit), all 448 but
-// for `code` at one place.
-bool has_nan(int64_t expert, int64_t row, int64_t column, int code) {
+// for `code` at one place: what is known of a block and step.
+int others(int64_t expert, int64_t row, int64_t column, int code, int64_t block, int64_t step) {
   const Tensor w = Tensor::empty({2, 40, 70}, DType::kF8E4M3);
   std::memset(w.bytes(), 0x7e, 2 * 40 * 70);
   w.bytes()[(expert * 40 + row) * 70 + column] = static_cast<std::byte>(code);
@@ -23,18 +23,19 @@ bool has_nan(int64_t expert, int64_t row, int64_t column, int code) {
   const BlockColumns columns{.num_rows = 40};
   const PackedWeight packed(w, desc, columns, 0, Tensor(), false, Stream());
   TileGemm gemm;
-  packed.set(1 - expert, 0, gemm);  // known of the whole weight
-  return gemm.has_nan;
+  packed.set(expert, block, gemm);
+  return gemm.others[step];
 }
 
-TEST(PackedWeight, KnowsWhetherACodeIsNan) {
-  EXPECT_FALSE(has_nan(0, 0, 0, 0x7e));
-  EXPECT_FALSE(has_nan(0, 0, 0, 0xfe));
-  EXPECT_FALSE(has_nan(1, 39, 69, 0x00));
-  for (const int code : {0x7f, 0xff}) {
-    EXPECT_TRUE(has_nan(0, 0, 0, code)) << code;
-    EXPECT_TRUE(has_nan(0, 31, 63, code)) << code;
-    EXPECT_TRUE(has_nan(1, 39, 69, code)) << code;
+TEST(PackedWeight, KnowsWhereACodeIsNoNormalNumber) {
+  for (const int code : {0x08, 0x88, 0x7e, 0xfe}) {
+    EXPECT_EQ(others(0, 0, 0, code, 0, 0), 0) << code;
+  }
+  for (const int code : {0x00, 0x80, 0x01, 0x87, 0x7f, 0xff}) {
+    EXPECT_EQ(others(0, 0, 0, code, 0, 0), 1) << code;
+    EXPECT_EQ(others(0, 0, 0, code, 0, 1), 0) << code;
+    EXPECT_EQ(others(0, 31, 63, code, 0, 1), 1 << 15) << code;
+    EXPECT_EQ(others(1, 39, 69, code, 1, 2), 1 << 1) << code;
   }
 }
 

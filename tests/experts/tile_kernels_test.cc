@@ -10,11 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <initializer_list>
-#include <string>
 #include <vector>
 
 #include "core/cpu_features.h"
+#include "experts/cpu/tiles/packed_weight.h"
 #include "moebius/float_types.h"
 
 namespace moebius::cpu {
@@ -31,7 +30,7 @@ std::vector<const TileKernels*> kernel_sets() {
   }
 #endif
 #ifdef MOEBIUS_HAVE_AMX
-  if (has.amx_bf16 && has.amx_int8 && has.avx512_bf16 && has.avx512_fp16) {
+  if (has.amx_bf16 && has.amx_int8 && has.avx512_bf16 && has.avx512_fp16 && has.avx512_vbmi) {
     sets.push_back(&amx_tiles());
   }
 #endif
@@ -41,33 +40,26 @@ std::vector<const TileKernels*> kernel_sets() {
 struct alignas(64) Unit {
   std::array<std::byte, kStepBytes> codes{};
   std::array<std::byte, 2 * kBlockColumns> scales{};
+  uint16_t others = 0;  // see TileGemm
 };
 
-// [rows][32]: weights k = 0, 1, ... of 32 columns.
-std::vector<BFloat16> weights_of(
-    const TileKernels& kernels, TileCode code, const Unit& unit, bool has_nan, int64_t rows) {
+// [rows][32]: weights k = 0, 1, ... of 32 columns, from a gemm and an epilogue that say the rest.
+std::vector<BFloat16> products(const TileKernels& kernels,
+                               TileGemm gemm,
+                               TileEpilogue epilogue,
+                               int64_t rows) {
   alignas(64) std::array<BFloat16, kStepBytes / 2> a{};
   alignas(64) std::array<float, kPanelFloats> c{};
-  std::array<float, kBlockColumns> column_scales;
-  column_scales.fill(value_factor(code));
   std::vector<BFloat16> out(static_cast<size_t>(rows * kBlockColumns));
   std::vector<uint16_t*> to;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = r / kTileRows * kTileBytes + r % kTileRows * kTileRowBytes;
-    a[static_cast<size_t>(at / 2 + r)] = BFloat16(value_factor(code));
+    a[static_cast<size_t>(at / 2 + r)] = BFloat16(row_factor(gemm.code));
     to.push_back(&out[static_cast<size_t>(r * kBlockColumns)].bits);
   }
-  TileGemm gemm;
   gemm.a = reinterpret_cast<const std::byte*>(a.data());
   gemm.rows = rows;
-  gemm.steps = 1;
-  gemm.code = code;
-  gemm.units = unit.codes.data();
-  gemm.step_scales = unit.scales.data();
-  gemm.has_nan = has_nan;
   gemm.c = c.data();
-  TileEpilogue epilogue;
-  epilogue.column_scales = column_scales.data();
   epilogue.out = to.data();
   TileRest rest;
   kernels.multiply(gemm, epilogue, rest);
@@ -75,11 +67,28 @@ std::vector<BFloat16> weights_of(
   return out;
 }
 
-void expect_as_portable(TileCode code, const Unit& unit, bool has_nan = false) {
+std::vector<BFloat16> weights_of(const TileKernels& kernels,
+                                 TileCode code,
+                                 const Unit& unit,
+                                 int64_t rows) {
+  std::array<float, kBlockColumns> column_scales;
+  column_scales.fill(scale_factor(code));
+  TileGemm gemm;
+  gemm.steps = 1;
+  gemm.code = code;
+  gemm.units = unit.codes.data();
+  gemm.step_scales = unit.scales.data();
+  gemm.others = &unit.others;
+  TileEpilogue epilogue;
+  epilogue.column_scales = column_scales.data();
+  return products(kernels, gemm, epilogue, rows);
+}
+
+void expect_as_portable(TileCode code, const Unit& unit) {
   for (const int64_t rows : {int64_t{5}, kDepth}) {
-    const std::vector<BFloat16> expected = weights_of(portable_tiles(), code, unit, has_nan, rows);
+    const std::vector<BFloat16> expected = weights_of(portable_tiles(), code, unit, rows);
     for (const TileKernels* kernels : kernel_sets()) {
-      const std::vector<BFloat16> actual = weights_of(*kernels, code, unit, has_nan, rows);
+      const std::vector<BFloat16> actual = weights_of(*kernels, code, unit, rows);
       for (size_t i = 0; i < expected.size(); ++i) {
         const auto x = static_cast<float>(actual[i]);
         const auto y = static_cast<float>(expected[i]);
@@ -101,10 +110,9 @@ TEST(TileKernels, DecodeEveryCode) {
     SCOPED_TRACE(static_cast<int>(code));
     for (int shift = 0; shift < 256; ++shift) {
       Unit unit;
+      unit.others = 0xffff;
       for (size_t i = 0; i < unit.codes.size(); ++i) {
-        const auto byte = static_cast<uint8_t>(i + i / 256 + static_cast<size_t>(shift));
-        const bool is_finite = code != TileCode::kF8E4M3 || (byte & 0x7f) != 0x7f;
-        unit.codes[i] = std::byte{is_finite ? byte : uint8_t{0x3c}};
+        unit.codes[i] = static_cast<std::byte>(i + i / 256 + static_cast<size_t>(shift));
       }
       for (size_t i = 0; i < unit.scales.size(); ++i) {
         const auto scale = static_cast<uint8_t>(3 * i + 7 * static_cast<size_t>(shift));
@@ -118,20 +126,95 @@ TEST(TileKernels, DecodeEveryCode) {
   }
 }
 
-// Normal numbers are decoded by themselves: with a subnormal one, a zero or NaN anywhere.
-TEST(TileKernels, DecodeE4M3AmongNormalNumbers) {
+// Every code with every scale: 16 codes of one scale in each column.
+TEST(TileKernels, DecodeEveryCodeTimesEveryScale) {
   if (kernel_sets().empty()) {
     GTEST_SKIP() << "skipped: this processor has no AVX-512 BF16";
   }
-  for (const int other : {0x00, 0x80, 0x01, 0x87, 0x08, 0x88, 0x7e, 0xfe, 0x7f, 0xff}) {
-    for (const size_t at : std::initializer_list<size_t>{0, 1, 62, 63, 64, 511, 512, 1023}) {
-      Unit unit;
-      for (size_t i = 0; i < 1024; ++i) {
-        unit.codes[i] = std::byte{static_cast<uint8_t>((8 + i % 100) | (i % 3 == 0 ? 0x80 : 0))};
+  for (const TileCode code : {TileCode::kMxfp4, TileCode::kNvfp4}) {
+    SCOPED_TRACE(static_cast<int>(code));
+    for (int scale = 0; scale < 256; ++scale) {
+      if (code == TileCode::kMxfp4 ? scale < 2 || scale > 252 : (scale & 0x7f) == 0x7f) {
+        continue;
       }
-      unit.codes[at] = std::byte{static_cast<uint8_t>(other)};
-      SCOPED_TRACE(std::to_string(other) + " at " + std::to_string(at));
-      expect_as_portable(TileCode::kF8E4M3, unit, (other & 0x7f) == 0x7f);
+      Unit unit;
+      unit.scales.fill(static_cast<std::byte>(scale));
+      // Rows 4b to 4b + 3, two elements each, are 8 codes of a column: all 16 in two blocks.
+      for (size_t i = 0; i < 512; i += 4) {
+        const bool is_odd = i / 64 % 2 == 1;
+        const std::array<uint8_t, 4> codes = {0x10, 0x32, 0x54, 0x76};
+        for (size_t j = 0; j < 4; ++j) {
+          unit.codes[i + j] = static_cast<std::byte>(codes[j] | (is_odd ? 0x88 : 0));
+        }
+      }
+      expect_as_portable(code, unit);
+    }
+  }
+}
+
+// As kernels give them to be multiplied with 1, from packed weights [32 rows of 32 codes].
+void expect_packed_values(const QuantDesc& desc,
+                          const Tensor& w,
+                          const std::vector<float>& values) {
+  const BlockColumns columns{.num_rows = kBlockColumns};
+  const PackedWeight packed(w, desc, columns, 0, Tensor(), false, Stream());
+  std::vector<const TileKernels*> sets = kernel_sets();
+  sets.push_back(&portable_tiles());
+  for (const TileKernels* kernels : sets) {
+    TileGemm gemm;
+    TileEpilogue epilogue;
+    packed.set(0, 0, gemm);
+    packed.set(0, 0, epilogue);
+    const std::vector<BFloat16> actual = products(*kernels, gemm, epilogue, kDepth);
+    for (size_t k = 0; k < 32; ++k) {
+      for (size_t n = 0; n < 32; ++n) {
+        const auto x = static_cast<float>(actual[k * 32 + n]);
+        const float y = values[n * 32 + k];
+        ASSERT_TRUE(x == y || (std::isnan(x) && std::isnan(y)))
+            << kernels->name << ": " << x << ", expected " << y << ", row " << n << " column " << k;
+      }
+    }
+  }
+}
+
+// Each code at each place: neither packing nor decoding may depend on it.  Normal e4m3 numbers are
+// decoded by themselves, so that others must be known wherever they are.
+TEST(TileKernels, PackedCodesAreTheirValues) {
+  for (const bool is_e4m3 : {true, false}) {
+    QuantDesc desc;
+    desc.format = is_e4m3 ? QuantFormat::kFp8 : QuantFormat::kInt8;
+    desc.shape = GroupShape::per_tensor();
+    desc.scale = Tensor::empty({1}, DType::kF32);
+    desc.scale.data<float>()[0] = 1.0f;
+    const Tensor w = Tensor::empty({1, 32, 32}, is_e4m3 ? DType::kF8E4M3 : DType::kI8);
+    std::vector<float> values(1024);
+    const auto set = [&](size_t i, uint8_t code) {
+      w.bytes()[i] = std::byte{code};
+      F8E4M3 number;
+      number.bits = code;
+      values[i] =
+          is_e4m3 ? static_cast<float>(number) : static_cast<float>(static_cast<int8_t>(code));
+    };
+    // A NaN makes all of its column NaN, since it is multiplied with 0, too.
+    const auto is_nan = [&](uint8_t code) { return is_e4m3 && (code & 0x7f) == 0x7f; };
+    for (size_t shift = 0; shift < 256; ++shift) {
+      for (size_t i = 0; i < 1024; ++i) {
+        const auto code = static_cast<uint8_t>(i + i / 256 + shift);
+        set(i, is_nan(code) ? uint8_t{0} : code);
+      }
+      expect_packed_values(desc, w, values);
+    }
+    for (size_t at = 0; is_e4m3 && at < 1024; ++at) {
+      for (const int other : {0x00, 0x87, at % 2 == 0 ? 0x7f : 0xff}) {
+        for (size_t i = 0; i < 1024; ++i) {
+          set(i, static_cast<uint8_t>((8 + i % 100) | (i % 3 == 0 ? 0x80 : 0)));
+        }
+        set(at, static_cast<uint8_t>(other));
+        if (is_nan(static_cast<uint8_t>(other))) {
+          std::fill_n(values.begin() + static_cast<int64_t>(at / 32 * 32), 32, NAN);
+        }
+        expect_packed_values(desc, w, values);
+      }
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "experts/cpu/kernels.h"
@@ -32,21 +33,17 @@ constexpr Table int8_table() {
 constexpr Table kE4M3 = e4m3_table();
 constexpr Table kInt8 = int8_table();
 
-// Whether a row's bytes go into panels as they are.
-bool is_copied(DType from, bool integers, float factor) {
-  return integers || (from == DType::kBF16 && factor == 1.0f);
+// bf16 times a power of two.
+void scale(uint16_t* values, int64_t k, float factor) {
+  for (int64_t i = 0; i < k; ++i) {
+    const float product = std::bit_cast<float>(uint32_t{values[i]} << 16) * factor;
+    values[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(product) >> 16);
+  }
 }
 
-// What goes into panels else.
+// What goes into panels where it is not a row's bytes.
 const std::byte* converted(
     DType from, const std::byte* row, int64_t k, float factor, uint16_t* scratch) {
-  if (from == DType::kBF16) {
-    const auto* values = reinterpret_cast<const BFloat16*>(row);
-    for (int64_t i = 0; i < k; ++i) {
-      scratch[i] = BFloat16(static_cast<float>(values[i]) * factor).bits;
-    }
-    return reinterpret_cast<const std::byte*>(scratch);
-  }
   if (from == DType::kF32) {
     const auto* values = reinterpret_cast<const float*>(row);
     if (factor == 1.0f) {
@@ -60,6 +57,9 @@ const std::byte* converted(
     const Table& table = from == DType::kI8 ? kInt8 : kE4M3;
     for (int64_t i = 0; i < k; ++i) {
       scratch[i] = table[static_cast<uint8_t>(row[i])];
+    }
+    if (factor != 1.0f) {
+      scale(scratch, k, factor);
     }
   }
   return reinterpret_cast<const std::byte*>(scratch);
@@ -90,11 +90,11 @@ void pack_rows(DType from,
   const int64_t bytes = integers ? k : 2 * k;
   const int64_t whole = bytes / kTileRowBytes;
   const auto rest = static_cast<size_t>(bytes - whole * kTileRowBytes);
+  const bool copied = integers || from == DType::kBF16;
   for (int64_t first = 0; first < m; first += kTileRows) {
     std::byte* tile =
         panels + first / kPanelRows * steps * kStepBytes + first % kPanelRows * kTileRowBytes;
     const int64_t num_rows = std::min(kTileRows, m - first);
-    const bool copied = is_copied(from, integers, factor);
     if (copied) {
       copy_lines(rows + first, num_rows, whole, tile);
     }
@@ -109,6 +109,10 @@ void pack_rows(DType from,
         std::memcpy(out + whole * kStepBytes, row + whole * kTileRowBytes, rest);
         std::memset(out + whole * kStepBytes + rest, 0, kTileRowBytes - rest);
       }
+    }
+    for (int64_t s = 0; from == DType::kBF16 && factor != 1.0f && s < steps; ++s) {
+      scale(reinterpret_cast<uint16_t*>(tile + s * kStepBytes), num_rows * kTileRowBytes / 2,
+            factor);
     }
     for (int64_t r = num_rows; r < kTileRows; ++r) {
       for (int64_t s = 0; s < steps; ++s) {

@@ -20,8 +20,8 @@ inline constexpr int64_t panels_bytes(int64_t rows, int64_t steps) {
 
 // rows[i], i < m: k values of `from` -> panels of bf16 (f32 rounded, fp8 and int8 codes exact), or
 // of i8 where `from` is i8 and `integers` holds.  Padding, in k and up to whole tiles of kTileRows
-// rows, is zero. `factor` multiplies f32 values before they are rounded, and bf16 values.
-// `scratch`: k bf16 values.
+// rows, is zero. `factor` multiplies values before they are rounded; a power of two unless they are
+// f32.  `scratch`: k bf16 values.
 void pack_rows(DType from,
                bool integers,
                const std::byte* const* rows,

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "core/huge_pages.h"
@@ -140,39 +139,40 @@ PackedWeight::PackedWeight(const Tensor& w,
   if (desc.bias) {
     bias_ = std::make_unique<float[]>(per_column);
   }
-  std::atomic<bool> has_nan{false};
+  if (code_ == TileCode::kF8E4M3) {
+    others_ = std::make_unique<uint16_t[]>(static_cast<size_t>(blocks * steps_));
+  }
   parallel_tasks(stream, blocks, [&](int64_t task, int) {
-    if (pack_block(source, task / num_blocks(), task % num_blocks())) {
-      has_nan.store(true, std::memory_order_relaxed);
-    }
+    pack_block(source, task / num_blocks(), task % num_blocks());
   });
-  has_nan_ = has_nan.load(std::memory_order_relaxed);
 }
 
-bool PackedWeight::pack_block(const Source& source, int64_t expert, int64_t block) {
+void PackedWeight::pack_block(const Source& source, int64_t expert, int64_t block) {
   const Tensor& w = source.w;
   const int64_t bytes_per_row = row_bytes(w.dtype(), k_);
-  std::byte* units = units_.get() + block_index(expert, block) * steps_ * unit_bytes(code_);
+  const int64_t first_step = block_index(expert, block) * steps_;
+  std::byte* units = units_.get() + first_step * unit_bytes(code_);
+  uint16_t* others = others_ != nullptr ? others_.get() + first_step : nullptr;
   // Padding is any finite value: its activations, or its scales, are zero.
   std::memset(units, 0, static_cast<size_t>(steps_ * unit_bytes(code_)));
-  bool has_nan = false;
   for (int64_t c = 0; c < kBlockColumns; ++c) {
     const int64_t n = columns_.row(block, c);
     if (n >= 0) {
-      has_nan |= pack_units(c, w.bytes() + (expert * w.dim(1) + n) * bytes_per_row, units);
+      pack_units(c, w.bytes() + (expert * w.dim(1) + n) * bytes_per_row, units, others);
     }
   }
   if (source.desc.format || source.desc.bias) {
     pack_scales(source, expert, block);
   }
-  return has_nan;
 }
 
 // Column `column` of a block, from a row of K codes.
-bool PackedWeight::pack_units(int64_t column, const std::byte* row, std::byte* units) const {
+void PackedWeight::pack_units(int64_t column,
+                              const std::byte* row,
+                              std::byte* units,
+                              uint16_t* others) const {
   const int64_t tile = column / 16;
   const int64_t j = column % 16;
-  bool has_nan = false;
   switch (code_) {
     case TileCode::kBF16:
     case TileCode::kI8: {
@@ -188,14 +188,21 @@ bool PackedWeight::pack_units(int64_t column, const std::byte* row, std::byte* u
     case TileCode::kF8E4M3:
       for (int64_t k = 0; k < k_; ++k) {
         const int64_t tile_row = k % 32 / 2;
+        const auto code = static_cast<uint8_t>(row[k]);
+        const auto low = static_cast<uint8_t>((code & 0x80) | (code & 0xf) << 3 | (code >> 4 & 7));
         units[k / 32 * 1024 + tile * 512 + tile_row / 2 * 64 + (j * 2 + k % 2) * 2 + tile_row % 2] =
-            row[k];
-        has_nan |= (row[k] & std::byte{0x7f}) == std::byte{0x7f};
+            std::byte{tile_row % 2 == 0 ? low : code};
+        if ((code & 0x78) == 0 || (code & 0x7f) == 0x7f) {
+          others[k / 32] |= static_cast<uint16_t>(1 << (tile * 8 + tile_row / 2));
+        }
       }
       break;
     case TileCode::kI8AsBF16:
       for (int64_t k = 0; k < k_; ++k) {
-        units[k / 32 * 1024 + tile * 512 + k % 32 / 2 * 32 + k % 2 * 16 + j] = row[k];
+        const int64_t tile_row = k % 32 / 2;
+        const int64_t element = j * 2 + k % 2;
+        units[k / 32 * 1024 + tile * 512 + tile_row / 2 * 64 + element / 8 * 16 + tile_row % 2 * 8 +
+              element % 8] = row[k] ^ std::byte{0x80};
       }
       break;
     default:
@@ -207,7 +214,6 @@ bool PackedWeight::pack_units(int64_t column, const std::byte* row, std::byte* u
         *out |= static_cast<std::byte>(nibble(row, k) << (tile_row % 2 * 4));
       }
   }
-  return has_nan;
 }
 
 void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t block) {
@@ -228,12 +234,11 @@ void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t blo
     if (column_scales_ != nullptr) {
       float scale = 0.0f;
       if (n >= 0 && code_ == TileCode::kNvfp4) {
-        scale = value_factor(code_) *
-                quant::global_factor(desc, expert, n >= source.gate_rows, source.activation_gscale);
+        scale = quant::global_factor(desc, expert, n >= source.gate_rows, source.activation_gscale);
       } else if (n >= 0) {
         scale = get_float(desc.scale, first);
       }
-      column_scales_[static_cast<size_t>(at)] = scale;
+      column_scales_[static_cast<size_t>(at)] = scale_factor(code_) * scale;
     }
     for (int64_t g = 0; g < num_groups_; ++g) {
       std::byte* out =
@@ -281,7 +286,7 @@ void PackedWeight::set(int64_t expert, int64_t block, TileGemm& gemm) const {
   gemm.steps = steps_;
   gemm.code = code_;
   gemm.units = units(expert, block);
-  gemm.has_nan = has_nan_;
+  gemm.others = others_ != nullptr ? others_.get() + index * steps_ : nullptr;
   gemm.group_steps = group_steps_;
   gemm.scale_dtype = scale_dtype_;
   if (step_scales_ != nullptr) {
@@ -303,8 +308,11 @@ void PackedWeight::set_next(int64_t expert, int64_t block, TileGemm& gemm) const
   const auto span = [](const std::byte* at, int64_t bytes) {
     return std::span(at, at != nullptr ? static_cast<size_t>(bytes) : 0);
   };
-  gemm.next = {span(next.units, steps_ * unit_bytes(code_)),
-               span(next.step_scales, steps_ * step_scale_bytes(code_)),
+  // No code has both.
+  const auto of_steps = next.others != nullptr
+                            ? std::as_bytes(std::span(next.others, static_cast<size_t>(steps_)))
+                            : span(next.step_scales, steps_ * step_scale_bytes(code_));
+  gemm.next = {span(next.units, steps_ * unit_bytes(code_)), of_steps,
                span(next.group_scales, num_groups_ * kBlockColumns * bits(scale_dtype_) / 8)};
 }
 

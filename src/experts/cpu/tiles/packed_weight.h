@@ -52,7 +52,7 @@ class PackedWeight {
   int64_t num_blocks() const { return columns_.num_blocks(); }
   int64_t steps() const { return steps_; }
   // What rows are to be multiplied with.
-  float row_factor() const { return value_factor(code_); }
+  float row_factor() const { return cpu::row_factor(code_); }
   int64_t group_steps() const { return group_steps_; }
 
   // The weight's part of a product and of what follows it.
@@ -67,9 +67,8 @@ class PackedWeight {
 
   const std::byte* units(int64_t expert, int64_t block) const;
   int64_t block_index(int64_t expert, int64_t block) const { return expert * num_blocks() + block; }
-  // Both return whether a code is an e4m3 NaN.
-  bool pack_block(const Source& source, int64_t expert, int64_t block);
-  bool pack_units(int64_t column, const std::byte* row, std::byte* units) const;
+  void pack_block(const Source& source, int64_t expert, int64_t block);
+  void pack_units(int64_t column, const std::byte* row, std::byte* units, uint16_t* others) const;
   void pack_scales(const Source& source, int64_t expert, int64_t block);
 
   BlockColumns columns_;
@@ -79,11 +78,11 @@ class PackedWeight {
   int64_t group_steps_ = 0;
   int64_t num_groups_ = 0;
   DType scale_dtype_ = DType::kF32;
-  bool has_nan_ = false;
   Bytes units_;
   Bytes step_scales_;
   Bytes group_scales_;
   Bytes zero_points_;
+  std::unique_ptr<uint16_t[]> others_;  // see TileGemm
   std::unique_ptr<float[]> column_scales_;
   std::unique_ptr<float[]> bias_;
 };

@@ -84,8 +84,8 @@ std::unique_ptr<Experts> make_avx512(const ExpertsDesc& desc,
 #ifdef MOEBIUS_HAVE_AMX
 Support amx_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
   const CpuFeatures& has = cpu_features();
-  if (!has.amx_bf16 || !has.amx_int8 || !has.avx512_bf16 || !has.avx512_fp16) {
-    return Support::no("this processor has no AMX, or no AVX-512 BF16 and FP16 beside it");
+  if (!has.amx_bf16 || !has.amx_int8 || !has.avx512_bf16 || !has.avx512_fp16 || !has.avx512_vbmi) {
+    return Support::no("this processor has no AMX, or no AVX-512 BF16, FP16 and VBMI beside it");
   }
   return packed_supports(desc, weights, true);
 }

@@ -38,17 +38,28 @@ inline constexpr int64_t kPanelFloats = kPanelRows * kBlockColumns;
 enum class TileCode : uint8_t {
   kBF16,      // 2048 bytes, the tiles themselves
   kI8,        // 2048 bytes, the tiles themselves, 64 values of k; C is i32
-  kF8E4M3,    // 1024 bytes: per tile 8 x 64, the even bytes one tile row, the odd ones the next
-  kI8AsBF16,  // 1024 bytes; per tile row the 16 even k, then the 16 odd ones
+  kF8E4M3,    // 1024 bytes, see Pairs
+  kI8AsBF16,  // 1024 bytes, see Pairs
   kInt4,      // 512 bytes, see Nibbles; value = code - zero point (8 when there is none)
   kMxfp4,     // 512 bytes, see Nibbles; and 32 step scales e8m0, one per column
   kNvfp4,     // 512 bytes, see Nibbles; and 64 step scales e4m3: 16 k of 32 columns, then 16 more
 };
-// kNvfp4 decodes to 2^-112 of its values: what is left when the bits of an f16 are moved to where
-// bf16 has them.  Rows that meet it hold 2^56 times theirs, so that no sum is subnormal, and column
-// scales make up for both; see value_factor.
+// Pairs: of a tile's 16 rows, 64 bytes hold rows 2b and 2b + 1.  kF8E4M3: 32 little-endian words,
+// in their upper bytes the codes of row 2b + 1, below those of row 2b as sign, lowest four bits,
+// other three bits.  kI8AsBF16: code + 128, 8 elements of row 2b and of row 2b + 1 by turns.
 // Nibbles: of a tile's 16 rows, 64 bytes hold rows 4b to 4b + 3: 32 little-endian words, word j
 // holds element j of those four rows from its lowest nibble up.
+
+// Codes decode to what costs least, a power of two times their values: of kNvfp4 and kI8AsBF16
+// 2^-112, as the bits of an f16 are that were moved to where bf16 has them, of kF8E4M3 2^-8. Scales
+// make up for it, rows for half of 2^-112, so that no sum is subnormal; those are below 2^71.
+inline constexpr float row_factor(TileCode code) {
+  return code == TileCode::kNvfp4 || code == TileCode::kI8AsBF16 ? 0x1p56f : 1.0f;
+}
+// Of the scales of columns; those of groups are multiplied by the kernels.
+inline constexpr float scale_factor(TileCode code) {
+  return code == TileCode::kF8E4M3 ? 0x1p8f : row_factor(code);
+}
 
 inline constexpr int64_t unit_bytes(TileCode code) {
   switch (code) {
@@ -61,10 +72,6 @@ inline constexpr int64_t unit_bytes(TileCode code) {
     default:
       return kStepBytes / 4;
   }
-}
-// What rows, and column scales, are multiplied with on account of a code.
-inline constexpr float value_factor(TileCode code) {
-  return code == TileCode::kNvfp4 ? 0x1p56f : 1.0f;
 }
 inline constexpr int64_t step_scale_bytes(TileCode code) {
   return code == TileCode::kMxfp4   ? kBlockColumns
@@ -81,7 +88,9 @@ struct TileGemm {
   const std::byte* units = nullptr;        // [steps]
   const std::byte* step_scales = nullptr;  // [steps], where the code has them
 
-  bool has_nan = false;  // kF8E4M3: some code may be NaN
+  // [steps], kF8E4M3: bit 8 t + b for rows 2b and 2b + 1 of tile t, set where some code is NaN,
+  // zero or subnormal.
+  const uint16_t* others = nullptr;
 
   // Groups of k with a scale of their own: C = sum over groups of (product of codes) * scale of
   // the column * scale of the row, in f32.  0: no groups.
@@ -174,7 +183,7 @@ const TileKernels& portable_tiles();
 const TileKernels& avx512_tiles();
 #endif
 #ifdef MOEBIUS_HAVE_AMX
-// REQUIRES: cpu_features().amx_bf16, amx_int8, avx512_bf16 and avx512_fp16.
+// REQUIRES: cpu_features().amx_bf16, amx_int8, avx512_bf16, avx512_fp16 and avx512_vbmi.
 const TileKernels& amx_tiles();
 #endif
 

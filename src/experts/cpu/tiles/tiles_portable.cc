@@ -41,6 +41,15 @@ float e4m3(uint8_t code) {
   return static_cast<float>(value);
 }
 
+// Of a word of two codes.
+float e4m3_at(const std::byte* word, bool of_even_row) {
+  if (!of_even_row) {
+    return e4m3(byte_at(word, 1));
+  }
+  const uint8_t low = byte_at(word, 0);
+  return e4m3(static_cast<uint8_t>((low & 0x80) | (low & 7) << 4 | (low >> 3 & 0xf)));
+}
+
 float scale_at(const std::byte* scales, DType dtype, int64_t i) {
   switch (dtype) {
     case DType::kBF16:
@@ -75,9 +84,12 @@ float decoded(const TileGemm& g,
     case TileCode::kBF16:
       return value_at<BFloat16>(unit, tile * 512 + row * 32 + element);
     case TileCode::kF8E4M3:
-      return e4m3(byte_at(unit, tile * 512 + row / 2 * 64 + element * 2 + row % 2));
-    case TileCode::kI8AsBF16:
-      return value_at<int8_t>(unit, tile * 512 + row * 32 + which * 16 + column % 16);
+      return e4m3_at(unit + tile * 512 + row / 2 * 64 + element * 2, row % 2 == 0) * 0x1p-8f;
+    case TileCode::kI8AsBF16: {
+      const std::byte* pair = unit + tile * 512 + row / 2 * 64;
+      const int biased = byte_at(pair, element / 8 * 16 + row % 2 * 8 + element % 8);
+      return static_cast<float>(biased - 128) * 0x1p-112f;
+    }
     case TileCode::kInt4:
       return static_cast<float>(nibble_at(unit, tile, row, element) -
                                 (zero_points != nullptr ? zero_points[column] : 8));
@@ -148,7 +160,8 @@ void gemm_values(const TileGemm& g) {
     float scales[kBlockColumns];
     for (int64_t n = 0; n < kBlockColumns; ++n) {
       scales[n] = g.group_steps > 0
-                      ? scale_at(g.group_scales, g.scale_dtype, group * kBlockColumns + n)
+                      ? scale_at(g.group_scales, g.scale_dtype, group * kBlockColumns + n) *
+                            scale_factor(g.code)
                       : 1.0f;
     }
     for (int64_t r = 0; r < g.rows; ++r) {
