@@ -169,6 +169,29 @@ TEST_P(Kernels, ConversionsMatchTheFloatTypes) {
   }
 }
 
+// Every value, at every place of a vector.
+TEST_P(Kernels, Bf16TimesAPowerOfTwo) {
+  constexpr float kFactor = 0x1p56f;
+  constexpr size_t kNumValues = size_t{1} << 16;
+  for (const size_t skipped : {0u, 1u, 3u, 7u}) {
+    std::vector<uint16_t> values(kNumValues - skipped);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<uint16_t>(i + skipped);
+    }
+    GetParam()->scale_bf16(values.data(), kFactor, static_cast<int64_t>(values.size()));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto bits = static_cast<uint16_t>(i + skipped);
+      const float before = std::bit_cast<float>(uint32_t{bits} << 16);
+      const float after = std::bit_cast<float>(uint32_t{values[i]} << 16);
+      if (std::isnan(before)) {
+        ASSERT_TRUE(std::isnan(after)) << bits;
+      } else {
+        ASSERT_EQ(after, before * kFactor) << bits;
+      }
+    }
+  }
+}
+
 TEST_P(Kernels, SigmoidIsWithinThreeUlp) {
   std::vector<float> z;
   for (float x = -87; x < 88; x += 0.0137f) {

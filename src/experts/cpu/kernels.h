@@ -49,6 +49,8 @@ struct CpuKernels {
   // f32, bf16 or f16 to f32, and back by rounding to nearest even.
   void (*widen)(DType from, const void* in, float* out, int64_t n);
   void (*narrow)(DType to, const float* in, void* out, int64_t n);
+  // bf16 values times a power of two, of at least 1: exact up to infinity.
+  void (*scale_bf16)(uint16_t* values, float factor, int64_t n);
 
   // out[i] = x[i] / (1 + exp(-z[i])), within 3 ulp; out may be x or z.
   void (*mul_sigmoid)(const float* x, const float* z, float* out, int64_t n);

@@ -266,6 +266,28 @@ void narrow(DType to, const float* in, void* out, int64_t n) {
   }
 }
 
+void scale_bf16(uint16_t* values, float factor, int64_t n) {
+  const __m256 factors = _mm256_set1_ps(factor);
+  const auto scaled = [&](__m128i eight) {
+    const __m256i wide = _mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16);
+    const __m256 product = _mm256_mul_ps(_mm256_castsi256_ps(wide), factors);
+    const __m256i upper = _mm256_srli_epi32(_mm256_castps_si256(product), 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
+  };
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    auto* at = reinterpret_cast<__m128i*>(values + i);
+    _mm_storeu_si128(at, scaled(_mm_loadu_si128(at)));
+  }
+  if (i < n) {
+    uint16_t rest[8] = {};
+    __builtin_memcpy(rest, values + i, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
+    auto* at = reinterpret_cast<__m128i*>(rest);
+    _mm_storeu_si128(at, scaled(_mm_loadu_si128(at)));
+    __builtin_memcpy(values + i, rest, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
+  }
+}
+
 // e^t = 2^i * e^r, |r| <= ln2 / 2, by the series to r^7 (its rest is below 6e-9).  t is clamped to
 // where 2^i is a normal number; beyond, sigmoid is 0 or 1 to within f32 anyway.  NaN stays NaN.
 inline __m256 exp8(__m256 t) {
@@ -308,7 +330,7 @@ void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
 const CpuKernels& avx2_kernels() {
   static constexpr CpuKernels kKernels = {
       "avx2",      avx2::dot_float<float>, avx2::dot_float<uint16_t>, avx2::dot_s8,
-      avx2::widen, avx2::narrow,           avx2::mul_sigmoid};
+      avx2::widen, avx2::narrow,           avx2::scale_bf16,          avx2::mul_sigmoid};
   return kKernels;
 }
 

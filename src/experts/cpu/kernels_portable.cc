@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Plain loops over fixed lanes, which compilers turn into whatever vectors the target has.
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -115,6 +116,13 @@ void narrow(DType to, const float* in, void* out, int64_t n) {
   }
 }
 
+void scale_bf16(uint16_t* values, float factor, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float product = std::bit_cast<float>(uint32_t{values[i]} << 16) * factor;
+    values[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(product) >> 16);
+  }
+}
+
 void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     out[i] = x[i] / (1.0f + std::exp(-z[i]));
@@ -124,8 +132,9 @@ void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
 }  // namespace
 
 const CpuKernels& portable_kernels() {
-  static constexpr CpuKernels kKernels = {"portable", dot_float<float>, dot_float<uint16_t>, dot_s8,
-                                          widen,      narrow,           mul_sigmoid};
+  static constexpr CpuKernels kKernels = {
+      "portable", dot_float<float>, dot_float<uint16_t>, dot_s8,
+      widen,      narrow,           scale_bf16,          mul_sigmoid};
   return kKernels;
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 
 #include "experts/cpu/kernels.h"
@@ -33,14 +32,6 @@ constexpr Table int8_table() {
 constexpr Table kE4M3 = e4m3_table();
 constexpr Table kInt8 = int8_table();
 
-// bf16 times a power of two.
-void scale(uint16_t* values, int64_t k, float factor) {
-  for (int64_t i = 0; i < k; ++i) {
-    const float product = std::bit_cast<float>(uint32_t{values[i]} << 16) * factor;
-    values[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(product) >> 16);
-  }
-}
-
 // What goes into panels where it is not a row's bytes.
 const std::byte* converted(
     DType from, const std::byte* row, int64_t k, float factor, uint16_t* scratch) {
@@ -59,7 +50,7 @@ const std::byte* converted(
       scratch[i] = table[static_cast<uint8_t>(row[i])];
     }
     if (factor != 1.0f) {
-      scale(scratch, k, factor);
+      cpu_kernels().scale_bf16(scratch, factor, k);
     }
   }
   return reinterpret_cast<const std::byte*>(scratch);
@@ -111,8 +102,8 @@ void pack_rows(DType from,
       }
     }
     for (int64_t s = 0; from == DType::kBF16 && factor != 1.0f && s < steps; ++s) {
-      scale(reinterpret_cast<uint16_t*>(tile + s * kStepBytes), num_rows * kTileRowBytes / 2,
-            factor);
+      cpu_kernels().scale_bf16(reinterpret_cast<uint16_t*>(tile + s * kStepBytes), factor,
+                               num_rows * kTileRowBytes / 2);
     }
     for (int64_t r = num_rows; r < kTileRows; ++r) {
       for (int64_t s = 0; s < steps; ++s) {
