@@ -28,8 +28,8 @@ MAY_INCLUDE = {
 
 # Stage -> its headers in include/moebius.
 PUBLIC_HEADERS = {
-    "core": "deadline device dlpack dtype error float_types graph log pending profile settings stream"
-    " support tensor",
+    "core": "deadline device dlpack dtype error float_types graph log pending profile row_arrivals settings"
+    " stream support tensor",
     "quant": "quant_config quantize scale_layout",
     "router": "router",
     "comm": "dispatch group low_latency",

@@ -20,8 +20,3 @@ std::unique_ptr<HighThroughput::State> make_cuda_high_throughput(Group&,
 }
 
 }  // namespace moebius::comm
-
-// Rows come all at once.
-void moebius::RowArrivals::await_ids(const Stream& stream) const {
-  stream.wait(complete);
-}

@@ -9,11 +9,11 @@
 #include "comm/cuda/high_throughput_nodes.h"
 #include "comm/cuda/last_work.h"
 #include "comm/cuda/routing_tables.h"
-#include "comm/cuda/row_arrivals.h"
 #include "comm/payloads.h"
 #include "comm/route.h"
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "core/cuda/row_arrivals.h"
 #include "core/cuda/runtime.h"
 #include "moebius/deadline.h"
 
@@ -103,7 +103,7 @@ void CudaHighThroughput::load_kernels() {
   cuda::check_cuda(load_dispatch_kernels(shared_bytes_), "loading the dispatch kernel");
   cuda::check_cuda(load_combine_kernels(shared_bytes_), "loading the combine kernels");
   load_routing_kernels(device_.index);
-  load_await_ids_kernel(device_.index);
+  cuda::load_await_ids_kernel(device_.index);
 }
 
 uint64_t CudaHighThroughput::reported_fault() const {

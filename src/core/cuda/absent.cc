@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of runtime.h in a build without CUDA.
+// The functions of runtime.h, and of public headers, in a build without CUDA.
 #include "core/cuda/runtime.h"
 #include "moebius/error.h"
+#include "moebius/row_arrivals.h"
 
 namespace moebius::cuda {
 
@@ -90,3 +91,8 @@ uint64_t capture_id(void*, int index) {
 }
 
 }  // namespace moebius::cuda
+
+// Rows come all at once.
+void moebius::RowArrivals::await_ids(const Stream& stream) const {
+  stream.wait(complete);
+}

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/cuda/row_arrivals.h"
 #include "core/cuda/check.h"
 #include "core/cuda/row_arrivals.cuh"
+#include "core/cuda/row_arrivals.h"
 #include "core/cuda/runtime.h"
 
 namespace moebius {
@@ -25,10 +25,10 @@ void RowArrivals::await_ids(const Stream& stream) const {
   cuda::check_launch("await_ids_kernel");
 }
 
-void comm::load_await_ids_kernel(int device_index) {
-  const cuda::DeviceGuard guard(device_index);
+void cuda::load_await_ids_kernel(int device_index) {
+  const DeviceGuard guard(device_index);
   cudaFuncAttributes loaded{};
-  cuda::check_cuda(cudaFuncGetAttributes(&loaded, await_ids_kernel), "loading await_ids_kernel");
+  check_cuda(cudaFuncGetAttributes(&loaded, await_ids_kernel), "loading await_ids_kernel");
 }
 
 }  // namespace moebius

@@ -4,9 +4,10 @@
 // The kernel of RowArrivals::await_ids.
 #pragma once
 
-namespace moebius::comm {
+namespace moebius::cuda {
 
-// Makes it resident; as load_dispatch_kernels.
+// Makes it resident: loading may synchronise, so not once a kernel of this process waits for
+// others.
 void load_await_ids_kernel(int device_index);
 
-}  // namespace moebius::comm
+}  // namespace moebius::cuda
