@@ -324,10 +324,11 @@ class LayerRun {
     layer_options.microbatches = problem.microbatches;
     layer_options.comm_sms = problem.comm_sms;
     layer_options.combine_parts = problem.combine_parts;
-    layer_options.early_rows = problem.early_rows;
     layer_options.low_latency_sum = app::low_latency_sum_of(problem.sum);
     if (replays() && backend_ == All2AllBackend::kHighThroughput) {
       layer_options.capacity = 0;
+    } else if (backend_ == All2AllBackend::kHighThroughput) {
+      layer_options.early_rows = problem.early_rows;
     }
     rank.layer = std::make_unique<MoeLayer>(std::move(weights), layer_options, rank.stream,
                                             group.size() == 1 ? nullptr : &group);

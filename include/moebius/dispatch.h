@@ -105,6 +105,7 @@ struct DispatchInput {
   // least so many rows, they come in waves, see DispatchOutput::arrivals.  0: never.  It takes
   // longer until all rows are here.
   int64_t early_rows = 0;
+  int64_t most_early_rows = 0;  // in waves, likewise; 0: any number
 };
 
 struct DispatchOutput {

@@ -65,8 +65,10 @@ struct PrepareInput {
   bool defer_input_quant = false;             // hand over unquantized rows; the experts quantize
   Tensor lora_ids;                            // i32 [T], -1 = none; optional
   OwnRows* own_rows = nullptr;                // optional: written by prepare
-  // sends_in_waves(): see DispatchInput.  The call has a stream for transfers then.
+  // sends_in_waves(): see DispatchInput.  REQUIRES, where not 0: the call has a stream for
+  // transfers.
   int64_t early_rows = 0;
+  int64_t most_early_rows = 0;
 };
 
 struct PrepareResult {
@@ -114,8 +116,10 @@ class PrepareFinalize {
   // Whether finalize may be called for some columns of final rows (kNoOp) at a time.
   virtual bool takes_columns() const { return false; }
   virtual bool takes_addend() const { return false; }  // else FinalizeInput has none
-  // Whether prepare can hand over rows that are still on their way.
-  virtual bool sends_in_waves() const { return false; }
+  // Whether prepare can hand over rows, quantized so, that are still on their way.
+  virtual bool sends_in_waves(const QuantConfig& /*quant*/, bool /*defer_input_quant*/) const {
+    return false;
+  }
   virtual bool supports_async() const { return false; }
   // On a GPU: SMs that its kernels hold while rows travel, which micro-batches and shared experts
   // leave to them; 0: no number of them.

@@ -31,11 +31,11 @@ struct RowArrivals {
   };
 
   Signals signals;
-  Event complete;  // all rows are here
+  Event complete;  // all rows are here; of waves only
 
   explicit operator bool() const { return signals.words != nullptr; }
 
-  // The stream waits for wave 0, or, where there are no waves, for all.
+  // The stream waits for wave 0.  Without waves it waits for nothing.
   void await_ids(const Stream& stream) const;
 };
 

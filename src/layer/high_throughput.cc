@@ -48,9 +48,10 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
     return group_.device().is_cuda() && group_.topology().num_nodes() == 1;
   }
   bool takes_addend() const override { return takes_columns(); }
-  // Why a GPU for each rank: a GEMM that waits for rows would keep another's dispatch from them.
-  bool sends_in_waves() const override {
-    return takes_columns() && ranks_on_gpu_ == 1 && !capacity_;
+  // Not where all that has come is quantized here.
+  bool sends_in_waves(const QuantConfig& quant, bool defer_input_quant) const override {
+    const auto spec = defer_input_quant ? std::nullopt : activation_spec(quant.a1);
+    return takes_columns() && !capacity_ && (!spec || quantizes_before_dispatch(*spec));
   }
   bool supports_async() const override { return true; }
   int comm_sms() const override { return comm_sms_; }
@@ -128,11 +129,16 @@ Pending<DispatchOutput> HighThroughputPrepareFinalize::start_dispatch(DispatchIn
   if (request.early_rows == 0) {
     return start_transfer<DispatchOutput>(context, start);
   }
+  expect(context.transfers.has_value(), "early_rows without a stream for transfers");
   context.transfers->wait(context.stream.record());
   auto pending = std::make_shared<Pending<DispatchOutput>>(start(*context.transfers));
   return {pending->hook, [pending, stream = context.stream] {
             DispatchOutput output = pending->receive();
-            output.arrivals.await_ids(stream);
+            if (output.arrivals) {
+              output.arrivals.await_ids(stream);
+            } else {
+              stream.wait(output.event);
+            }
             return output;
           }};
 }
@@ -166,8 +172,8 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   }
   request.combine_row_bytes = row_bytes(x.dtype(), x.dim(1));
   const bool has_lora = input.lora_ids.defined();
-  // Not where all that has come is quantized here.
-  request.early_rows = (before || !spec) && !has_lora ? input.early_rows : 0;
+  request.early_rows = input.early_rows;
+  request.most_early_rows = input.most_early_rows;
   auto pending =
       std::make_shared<Pending<DispatchOutput>>(start_dispatch(std::move(request), context));
   const QuantDesc a1 = input.quant->a1;

@@ -99,6 +99,12 @@ void expect_fits_group(const MoeConfig& config,
          fmt::format("combine_parts {}: all2all {} returns results whole, only high_throughput in "
                      "parts",
                      options.combine_parts, backend));
+  expect(options.early_rows.value_or(0) == 0 ||
+             (parallel.backend == All2AllBackend::kHighThroughput && !options.capacity),
+         fmt::format("early_rows {}: all2all {}{} has all rows at once, only high_throughput that "
+                     "counts them has waves",
+                     options.early_rows.value_or(0), backend,
+                     options.capacity ? " with a capacity" : ""));
   expect(options.low_latency_sum == LowLatencySum::kSelections ||
              parallel.backend == All2AllBackend::kLowLatency,
          fmt::format("low_latency_sum by ranks: all2all {} sums in its own way, only low_latency "

@@ -244,20 +244,26 @@ int ModularKernel::State::combine_parts(int64_t most_rows) const {
 // 0: this call's rows do not come in waves.
 int64_t ModularKernel::State::early_rows_of(const KernelInput& input, Device device) const {
   const bool can = device.is_cuda() && num_parts == 1 && !input.lora_ids &&
-                   experts->takes_arriving_rows() && prepare_finalize->sends_in_waves();
+                   experts->takes_arriving_rows() &&
+                   prepare_finalize->sends_in_waves(experts->quant(), defers_input_quant(*experts));
   if (!can || options.early_rows) {
     return can ? *options.early_rows : 0;
   }
   const ExpertsDesc& desc = experts->desc();
-  double shared_flops = 0;
-  if (shared_experts) {
+  double shared_flops = 0;  // of those that are early, where results go in parts
+  if (shared_experts && experts->gives_parts()) {
     const ExpertsDesc& shared = shared_experts->experts().desc();
     shared_flops = 2.0 * static_cast<double>(shared.hidden) *
                    static_cast<double>(shared.w1_rows() + shared.intermediate);
   }
   const auto spec = activation_spec(experts->quant().a1);
-  return default_early_rows(desc.topk, prepare_finalize->num_dispatchers(), desc.hidden,
-                            spec ? storage_dtype(spec->format) : desc.in_dtype, shared_flops);
+  const int num_ranks = prepare_finalize->num_dispatchers();
+  const int64_t rows =
+      default_early_rows(desc.topk, num_ranks, desc.hidden,
+                         spec ? storage_dtype(spec->format) : desc.in_dtype, shared_flops);
+  // Waves cost the preparation of each call.  A rank with few tokens may want none by itself: then
+  // all do without.
+  return input.hidden.dim(0) * num_ranks * 2 < rows ? 0 : rows;
 }
 
 // Of a single micro-batch.  High throughput's rows are longest in flight on their way back, where
@@ -285,6 +291,7 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
 
   CallContext way_there = context;
   const int64_t early_rows = early_rows_of(part.input, context.stream.device());
+  rows_came_in_waves = false;
   if (early_rows > 0) {
     way_there.transfers = transfers.on(context.stream.device());
   }
@@ -387,6 +394,7 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(Part& part,
   request.lora_ids = lora_ids_to_send(input, context);
   request.own_rows = part.shared_output ? &part.own_rows : nullptr;
   request.early_rows = early_rows;
+  request.most_early_rows = options.chunk_tokens;  // chunks await all of them
   const auto prepare = [this, request](const CallContext& own) {
     return prepare_finalize->prepare(request, own);
   };

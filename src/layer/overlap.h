@@ -18,7 +18,8 @@ struct Overlap {
   // earlier, unseen, counts until then.
   std::chrono::nanoseconds travel{0};
   // The part of it in which experts, shared experts or the router compute: on a GPU by its streams,
-  // on the CPU by the host.  Quantizing, copying rows and waiting hide nothing.
+  // on the CPU by the host.  Quantizing, copying rows and waiting hide nothing; but
+  // a GEMM that awaits rows in waves counts as computing all the while.
   std::chrono::nanoseconds hidden{0};
   std::chrono::nanoseconds waited{0};  // for other ranks, on the host, at any time
 

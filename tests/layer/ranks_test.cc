@@ -151,6 +151,10 @@ TEST(OptionsOfALayer, SomeAreForOneBackendAlone) {
   expect_mentions(refusal_of(All2AllBackend::kLowLatency, 0, parts),
                   {"combine_parts 3", "low_latency"});
   EXPECT_EQ(refusal_of(All2AllBackend::kHighThroughput, 0, parts), "no error");  // whole on CPUs
+  const auto early = [](MoeLayerOptions& options) { options.early_rows = 4096; };
+  expect_mentions(refusal_of(All2AllBackend::kLowLatency, 0, early),
+                  {"early_rows 4096", "low_latency"});
+  EXPECT_EQ(refusal_of(All2AllBackend::kHighThroughput, 0, early), "no error");  // at once on CPUs
   const auto by_ranks = [](MoeLayerOptions& options) {
     options.low_latency_sum = LowLatencySum::kRanks;
   };

@@ -86,6 +86,7 @@ void CudaHighThroughputBase::expect_dispatch(const DispatchInput& input,
   expect_ge(input.capacity, 0, "capacity");
   expect_ge(input.combine_row_bytes, 0, "combine_row_bytes");
   expect_ge(input.early_rows, 0, "early_rows");
+  expect_ge(input.most_early_rows, 0, "most_early_rows");
   expect(input.early_rows == 0 || input.capacity == 0,
          fmt::format("early_rows {} with a capacity ({}): the host has to know the rows",
                      input.early_rows, input.capacity));

@@ -178,6 +178,8 @@ __device__ inline void send_notices(const Block& block) {
       value = args.row_bytes;
     } else if (word == ControlLayout::kEarlyRows) {
       value = args.early_rows;
+    } else if (word == ControlLayout::kMostEarlyRows) {
+      value = args.most_early_rows;
     }
     ptx::st_relaxed_sys(block.notice_word(i / num_words, rank, word),
                         make_signal(block.epoch, value));
@@ -272,10 +274,12 @@ __device__ inline bool goes_in_waves(const Block& block) {
   uint32_t most = 0;
   bool is_agreed = wanted != 0 && block.num_ranks() <= kWarp;
   for (int r = 0; r < block.num_ranks(); ++r) {
-    is_agreed = is_agreed && block.notice(r)[ControlLayout::kEarlyRows] == wanted;
+    const uint32_t* notice = block.notice(r);
+    is_agreed = is_agreed && notice[ControlLayout::kEarlyRows] == wanted &&
+                notice[ControlLayout::kMostEarlyRows] == block.args.most_early_rows;
     most = max(most, block.total_rows()[r]);
   }
-  return is_agreed && most >= wanted;
+  return is_agreed && most >= wanted && most <= block.args.most_early_rows;
 }
 
 __device__ inline void tell_host(const Block& block, Stop stop) {

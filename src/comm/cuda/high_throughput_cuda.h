@@ -112,8 +112,9 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   void order_after_last(const Stream& stream);
   // Of what the stream has been given until now, for the next call.
   Event record(const Stream& stream);
-  // Fills in what all launches have in common.  early_rows: see DispatchInput.
-  void set_payloads(Transfer& transfer, int64_t num_tokens, int64_t early_rows = 0);
+  // Fills in what all launches have in common.
+  void set_payloads(Transfer& transfer, int64_t num_tokens, bool may_go_in_waves) const;
+  void set_waves(Transfer& transfer, const DispatchInput& input);
   void pick_bank(Transfer& transfer);
   void add_bank(int64_t bytes);
   // Picks a bank and launches.

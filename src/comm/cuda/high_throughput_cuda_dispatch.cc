@@ -28,14 +28,11 @@ int64_t block_bytes(std::span<const uint32_t> counts,
   return layout.block_bytes(copies_to(counts, num_ranks, rank));
 }
 
-// Tokens that a rank can send in waves: each block has as many as the others, or one more.
-int64_t most_in_waves(int num_blocks, int num_warps) {
-  return int64_t{num_blocks} * (kWaveChunks * 32 * num_warps - 1);
-}
-
 }  // namespace
 
-void CudaHighThroughput::set_payloads(Transfer& transfer, int64_t num_tokens, int64_t early_rows) {
+void CudaHighThroughput::set_payloads(Transfer& transfer,
+                                      int64_t num_tokens,
+                                      bool may_go_in_waves) const {
   DispatchArgs& args = transfer.args;
   const RowLayout& layout = transfer.layout;
   args.signals = signals_;
@@ -71,7 +68,7 @@ void CudaHighThroughput::set_payloads(Transfer& transfer, int64_t num_tokens, in
   args.shared.num_fields = layout.num_fields();
   args.shared.warps = kMaxWarps;
   args.shared.stages = kMaxStages;
-  args.shared.in_waves = early_rows > 0;
+  args.shared.in_waves = may_go_in_waves;
   const StagePlan plan = make_stage_plan(shapes, shared_bytes_ - args.shared.bytes(),
                                          dispatch_config_.num_warps, dispatch_config_.num_stages);
   args.shared.warps = plan.warps;
@@ -80,18 +77,27 @@ void CudaHighThroughput::set_payloads(Transfer& transfer, int64_t num_tokens, in
   for (size_t f = 0; f < plan.in_bulk.size(); ++f) {
     args.in_bulk |= static_cast<uint32_t>(plan.in_bulk[f]) << f;
   }
-  if (early_rows > 0 && num_tokens <= most_in_waves(dispatch_config_.num_sms, plan.warps)) {
-    transfer.waves_of = arena_.take({num_tokens}, DType::kI32);
-    transfer.wave_of = arena_.take({num_tokens, group.size()}, DType::kU8);
-    args.early_rows =
-        static_cast<uint32_t>(std::min<int64_t>(early_rows, std::numeric_limits<uint32_t>::max()));
-    args.experts_per_wave = experts_per_wave(control_layout_.max_local_experts);
-    args.waves_of = reinterpret_cast<uint32_t*>(transfer.waves_of.raw());
-    args.wave_of = transfer.wave_of.data<uint8_t>();
-  }
   args.num_items = static_cast<int>(plan.items.size());
   std::copy(plan.items.begin(), plan.items.end(), args.items);
   std::copy(plan.segments.begin(), plan.segments.end(), args.segments);
+}
+
+// A rank that has too many tokens for waves wants none, and so all do without.
+void CudaHighThroughput::set_waves(Transfer& transfer, const DispatchInput& input) {
+  DispatchArgs& args = transfer.args;
+  if (input.early_rows == 0 ||
+      args.num_tokens > most_tokens_in_waves(dispatch_config_.num_sms, args.shared.warps)) {
+    return;
+  }
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+  args.early_rows = static_cast<uint32_t>(std::min(input.early_rows, kMost));
+  args.most_early_rows = static_cast<uint32_t>(
+      input.most_early_rows > 0 ? std::min(input.most_early_rows, kMost) : kMost);
+  args.experts_per_wave = experts_per_wave(control_layout_.max_local_experts);
+  transfer.waves_of = arena_.take({args.num_tokens}, DType::kI32);
+  transfer.wave_of = arena_.take({args.num_tokens, group.size()}, DType::kU8);
+  args.waves_of = reinterpret_cast<uint32_t*>(transfer.waves_of.raw());
+  args.wave_of = transfer.wave_of.data<uint8_t>();
 }
 
 void CudaHighThroughput::pick_bank(Transfer& transfer) {
@@ -323,7 +329,8 @@ Pending<DispatchOutput> CudaHighThroughput::dispatch_async(const DispatchInput& 
                .capacity = input.capacity,
                .combine_row_bytes = input.combine_row_bytes,
                .made = handle});
-  set_payloads(*transfer, num_tokens, input.early_rows);
+  set_payloads(*transfer, num_tokens, input.early_rows > 0);
+  set_waves(*transfer, input);
   DispatchArgs& args = transfer->args;
   args.topk = static_cast<int>(topk);
   args.ids = input.topk_ids.data<int32_t>();
@@ -379,8 +386,8 @@ DispatchOutput CudaHighThroughput::receive(const Transfer& transfer) const {
 
 RowArrivals CudaHighThroughput::arrivals_of(const Transfer& transfer) const {
   RowArrivals arrivals;
-  arrivals.complete = transfer.event;
   if (transfer.is_in_waves) {
+    arrivals.complete = transfer.event;
     const std::byte* own = control_->local();
     arrivals.signals.words = reinterpret_cast<const uint64_t*>(own + control_layout_.arrived(0, 0));
     arrivals.signals.failed = reinterpret_cast<const uint64_t*>(own + ControlLayout::kAbort);
@@ -416,7 +423,7 @@ DispatchOutput CudaHighThroughput::dispatch_cached(std::span<const Tensor> paylo
                .stream = stream,
                .capacity = handle.capacity,
                .counts = handle.counts});
-  set_payloads(*transfer, handle.tokens);
+  set_payloads(*transfer, handle.tokens, false);
   transfer->args.index = handle.index.data<int32_t>();
   transfer->args.copies = reinterpret_cast<uint32_t*>(handle.copies.raw());
   order_after_last(stream);

@@ -73,6 +73,7 @@ __device__ void finish(const Block& block) {
       args.copies[i] = block.notice(i / num_ranks)[ControlLayout::kCopies + i % num_ranks];
     }
   }
+  refresh_arrived(block);
   if (__syncthreads_and(ok) == 0 || thread != 0) {
     return;
   }

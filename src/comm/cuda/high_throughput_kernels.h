@@ -62,9 +62,10 @@ struct DispatchArgs {
   Segment segments[kMaxSegments];
   DispatchShared shared;
 
-  // Rows come in waves where the rank with most gets at least so many, all ranks want the same, and
-  // it is not 0.
+  // Rows come in waves where the rank with most gets at least so many and no more than that, all
+  // ranks want the same, and it is not 0.
   uint32_t early_rows;
+  uint32_t most_early_rows;
   int experts_per_wave;
   uint32_t* waves_of;  // scratch, [T]: a bit for each wave with copies of the token
   uint8_t* wave_of;    // scratch, [T, R]: the wave of the copy there, if there is one

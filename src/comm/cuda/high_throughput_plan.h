@@ -19,6 +19,8 @@ inline constexpr int kMaxSegments = 96;  // bulk copies of one token
 inline constexpr int kMaxItems = 64;     // shared-memory stages of one token
 inline constexpr int kMaxCudaTopk = 32;  // one lane per slot
 inline constexpr int kMaxBanks = 64;
+// Between two GPUs 8 and 15 waves of rows were the same (docs/performance.md); among more, more of
+// them let GEMMs begin sooner.
 inline constexpr int kWaves = 16;      // at most, of rows that come in waves (row_arrivals.h)
 inline constexpr int kWaveChunks = 4;  // of 32 tokens, of a warp that sends in waves
 
@@ -34,11 +36,12 @@ struct ControlLayout {
   int max_local_experts = 0;
 
   enum NoticeWord {
-    kBank,          // own bank of this call
-    kBankUnits,     // its size in units of 256 bytes
-    kCapacityRows,  // rows its layout is made for; 0: as many as arrive
-    kRowBytes,      // of all fields; the same on every rank
-    kEarlyRows,     // DispatchInput::early_rows
+    kBank,           // own bank of this call
+    kBankUnits,      // its size in units of 256 bytes
+    kCapacityRows,   // rows its layout is made for; 0: as many as arrive
+    kRowBytes,       // of all fields; the same on every rank
+    kEarlyRows,      // DispatchInput::early_rows
+    kMostEarlyRows,  // DispatchInput::most_early_rows
     kCopies,  // [R] copies to each rank, then [L] selections of each expert of the destination
   };
   MOEBIUS_HOST_DEVICE constexpr int notice_words() const {
@@ -160,6 +163,11 @@ struct DispatchShared {
     return due() + (in_waves ? static_cast<uint32_t>(warps * kWaves * kWaveChunks) * 4 : 0);
   }
 };
+
+// That a rank can send in waves.
+constexpr int64_t most_tokens_in_waves(int num_blocks, int num_warps) {
+  return int64_t{num_blocks} * num_warps * kWaveChunks * 32;
+}
 
 // Experts of a wave, where the rank with most has so many.
 constexpr int experts_per_wave(int max_local_experts) {

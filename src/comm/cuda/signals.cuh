@@ -6,7 +6,8 @@
 //
 // Publishing rows: every thread that stored some has made its bulk stores complete
 // (ptx::bulk_wait<0>, not _read); then a block barrier, or a ticket (grid.cuh) for rows of several
-// blocks; then one thread calls publish, whose release takes all of them along. Consuming: await,
+// blocks; then one thread calls publish, whose release takes all of them along. Warps that do not
+// meet count themselves instead, with fences around it (tell_wave). Consuming: await,
 // then a block barrier for the other threads.  No bulk copy reads what was awaited: that would take
 // a fence.proxy.async as well, in the thread that issues it.
 #pragma once

@@ -93,6 +93,4 @@ uint64_t capture_id(void*, int index) {
 }  // namespace moebius::cuda
 
 // Rows come all at once.
-void moebius::RowArrivals::await_ids(const Stream& stream) const {
-  stream.wait(complete);
-}
+void moebius::RowArrivals::await_ids(const Stream&) const {}

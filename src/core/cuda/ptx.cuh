@@ -143,7 +143,7 @@ __device__ __forceinline__ bool mbarrier_try_wait_parity(uint32_t barrier, uint3
 __device__ __forceinline__ bool mbarrier_try_wait_parity(uint64_t* barrier, uint32_t parity) {
   return mbarrier_try_wait_parity(shared_address(barrier), parity);
 }
-// REQUIRES: what completes the phase needs nobody but this GPU.
+// REQUIRES: what completes the phase needs nobody but this GPU, or ends as await_wave does.
 __device__ __forceinline__ void mbarrier_wait_parity(uint32_t barrier, uint32_t parity) {
   while (!mbarrier_try_wait_parity(barrier, parity)) {
   }

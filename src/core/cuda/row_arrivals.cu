@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cuda/check.h"
+#include "core/cuda/device.h"
 #include "core/cuda/row_arrivals.cuh"
 #include "core/cuda/row_arrivals.h"
 #include "core/cuda/runtime.h"
@@ -17,7 +18,6 @@ __global__ void await_ids_kernel(const RowArrivals::Signals signals) {
 
 void RowArrivals::await_ids(const Stream& stream) const {
   if (!*this) {
-    stream.wait(complete);
     return;
   }
   const cuda::DeviceGuard guard(stream.device().index);
@@ -26,9 +26,7 @@ void RowArrivals::await_ids(const Stream& stream) const {
 }
 
 void cuda::load_await_ids_kernel(int device_index) {
-  const DeviceGuard guard(device_index);
-  cudaFuncAttributes loaded{};
-  check_cuda(cudaFuncGetAttributes(&loaded, await_ids_kernel), "loading await_ids_kernel");
+  load_kernels(device_index, {reinterpret_cast<const void*>(await_ids_kernel)});
 }
 
 }  // namespace moebius

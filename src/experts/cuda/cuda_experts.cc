@@ -303,7 +303,9 @@ class CudaExperts final : public ExpertsBase {
   }
   // GEMM1 fetches rows as they come from another rank.
   bool can_take_arriving_rows() const {
-    if (is_batched() || desc_.num_adapters > 0 || a1_.widens_codes() || a1_.needs_groups()) {
+    const bool is_coded_here = a1_.active() && expects_unquantized_inputs();
+    if (is_batched() || desc_.num_adapters > 0 || is_coded_here || a1_.widens_codes() ||
+        a1_.needs_groups()) {
       return false;
     }
     Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
@@ -366,8 +368,7 @@ class CudaExperts final : public ExpertsBase {
     const bool is_coded = input.x.dtype() != desc_.in_dtype;
     const bool is_to_be_coded = a1_.active() && !is_coded;
     const bool codes_go_by_expert = is_to_be_coded && a1_.needs_groups() && !is_batched();
-    const bool takes_some = takes_arriving_rows_ && !is_to_be_coded && !input.lora_ids;
-    if (!takes_some) {
+    if (is_to_be_coded) {
       stream.wait(input.arrivals.complete);
     }
     if (is_coded) {
@@ -383,9 +384,7 @@ class CudaExperts final : public ExpertsBase {
     RowOperand indexed = x;
     indexed.index = buffers.token_of_row;
     if (!input.lora_ids && !codes_go_by_expert && gemm1_takes(indexed, rows, buffers)) {
-      if (takes_some) {
-        indexed.arrivals = input.arrivals.signals;
-      }
+      indexed.arrivals = input.arrivals.signals;
       return indexed;
     }
     stream.wait(input.arrivals.complete);

@@ -74,7 +74,8 @@ class Items {
 };
 
 // Waits for the rows of groups, where they come in waves.  Those that copy rows are told of a tile
-// by way of a barrier after that; nothing but them may read rows.
+// by way of a barrier after that; whoever else reads of a row, as its scale, does so once they
+// have.
 class Arrivals {
  public:
   __device__ __forceinline__ explicit Arrivals(const Args& args) : args_(args) {}

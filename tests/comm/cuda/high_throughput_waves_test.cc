@@ -10,18 +10,29 @@
 #include <vector>
 
 #include "tests/comm/cuda/sides.h"
+#include "tests/comm/cuda/wave_reader.h"
 
 namespace moebius::testing {
 namespace {
 
 class HighThroughputWaves : public HighThroughputCuda {};
 
-// What wave 0 brings is complete for a stream that awaits it, the rest with the event.
+// What wave 0 brings is complete for a stream that awaits it, rows with their waves, and all with
+// the event.
 void expect_output(const Sides& sides,
                    const DispatchOutput& output,
                    const DispatchOutput& expected) {
   const Stream reader = Stream::cuda(sides.device.index);
-  output.arrivals.await_ids(reader);
+  if (output.arrivals && output.payloads[0].dim(1) % 2 == 0) {
+    const Tensor rows = read_by_waves(output, reader);
+    expect_same(sides, to_device(rows, Device::cpu(), reader), expected.payloads[0],
+                "rows of their waves");
+  }
+  if (output.arrivals) {
+    output.arrivals.await_ids(reader);
+  } else {
+    reader.wait(output.event);
+  }
   const Tensor ids = to_device(output.topk_ids, Device::cpu(), reader);
   const Tensor weights = to_device(output.topk_weights, Device::cpu(), reader);
   reader.synchronize();
@@ -151,7 +162,12 @@ TEST_P(HighThroughputWaves, RanksThatDoNotAgreeGetAllAtOnce) {
     request_up.early_rows = 1;
     request_up.capacity = 1000;
     EXPECT_THROW(sides.cuda.dispatch(request_up, sides.stream), InvalidArgument);
+    // More than the most.
     request_up.capacity = 0;
+    request_up.most_early_rows = expected.handle->most_rows() - 1;
+    const DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
+    EXPECT_FALSE(output.arrivals);
+    expect_output(sides, output, expected);
     request_up.early_rows = -1;
     EXPECT_THROW(sides.cuda.dispatch(request_up, sides.stream), InvalidArgument);
   });
