@@ -55,7 +55,8 @@ struct KernelOptions {
   int combine_parts = 0;
   // The experts' first GEMM begins with the rows that are here, where the rank with most gets at
   // least so many; the same on every rank; 0: never.  Of a single micro-batch on GPUs, where
-  // prepare/finalize sends in waves and experts take arriving rows.  Unset: default_early_rows().
+  // prepare/finalize sends in waves and experts take arriving rows.  Unset: 8192, and 0 where
+  // shared experts are computed meanwhile.
   std::optional<int64_t> early_rows = std::nullopt;
 };
 
@@ -70,11 +71,6 @@ int64_t default_min_microbatch_tokens(int64_t num_experts,
 // Of results [rows, hidden], as many as the rank with most gets: `asked`, or, with 0, as many as
 // are best, 4 at most.  Fewer where a part would not have whole blocks of 128 columns.
 int num_combine_parts(int asked, int64_t rows, int64_t hidden, DType dtype, int num_ranks);
-
-// Rows of `row_bytes` on their way to ranks of their topk experts, beside shared experts of so many
-// FLOPs per token, that are computed in the dtype of rows.  0: those take longer than the way does.
-int64_t default_early_rows(
-    int64_t topk, int num_ranks, int64_t hidden, DType rows, double shared_flops);
 
 class ModularKernel {
  public:

@@ -41,18 +41,4 @@ int num_combine_parts(int asked, int64_t rows, int64_t hidden, DType dtype, int 
   return static_cast<int>(parts);
 }
 
-int64_t default_early_rows(
-    int64_t topk, int num_ranks, int64_t hidden, DType rows, double shared_flops) {
-  constexpr int64_t kRows = 8192;  // fewer are here before a GEMM could begin
-  // Of H200s: an all-to-all among eight, and the shared experts' GEMMs on what dispatch leaves.
-  constexpr double kLinkBytesPerSecond = 345e9;
-  constexpr double kByteFlopsPerSecond = 1.2e15;
-  const double bytes = static_cast<double>(bits(rows)) / 8;
-  const double ranks = num_ranks;
-  const double leaving =
-      (ranks - 1) * (1 - std::pow(1 - 1 / ranks, static_cast<double>(topk)));  // of a token
-  const double way = leaving * static_cast<double>(hidden) * bytes / kLinkBytesPerSecond;
-  return way > shared_flops * bytes / kByteFlopsPerSecond ? kRows : 0;
-}
-
 }  // namespace moebius

@@ -243,27 +243,19 @@ int ModularKernel::State::combine_parts(int64_t most_rows) const {
 
 // 0: this call's rows do not come in waves.
 int64_t ModularKernel::State::early_rows_of(const KernelInput& input, Device device) const {
+  constexpr int64_t kRows = 8192;  // measured on H200s: with fewer there is no gain
   const bool can = device.is_cuda() && num_parts == 1 && !input.lora_ids &&
                    experts->takes_arriving_rows() &&
                    prepare_finalize->sends_in_waves(experts->quant(), defers_input_quant(*experts));
   if (!can || options.early_rows) {
     return can ? *options.early_rows : 0;
   }
-  const ExpertsDesc& desc = experts->desc();
-  double shared_flops = 0;  // of those that are early, where results go in parts
-  if (shared_experts && experts->gives_parts()) {
-    const ExpertsDesc& shared = shared_experts->experts().desc();
-    shared_flops = 2.0 * static_cast<double>(shared.hidden) *
-                   static_cast<double>(shared.w1_rows() + shared.intermediate);
-  }
-  const auto spec = activation_spec(experts->quant().a1);
-  const int num_ranks = prepare_finalize->num_dispatchers();
-  const int64_t rows =
-      default_early_rows(desc.topk, num_ranks, desc.hidden,
-                         spec ? storage_dtype(spec->format) : desc.in_dtype, shared_flops);
-  // Waves cost the preparation of each call.  A rank with few tokens may want none by itself: then
-  // all do without.
-  return input.hidden.dim(0) * num_ranks * 2 < rows ? 0 : rows;
+  // Shared experts that begin with the dispatch, as they do where results go in parts, hide it as
+  // well.  A rank with few tokens may want no waves by itself, which cost each call their
+  // preparation: then all ranks do without.
+  const bool is_hidden = shared_experts != nullptr && experts->gives_parts();
+  const bool has_few = 2 * input.hidden.dim(0) * prepare_finalize->num_dispatchers() < kRows;
+  return is_hidden || has_few ? 0 : kRows;
 }
 
 // Of a single micro-batch.  High throughput's rows are longest in flight on their way back, where
@@ -316,10 +308,6 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
   co_yield std::move(there);
   const PrepareResult prepared = finish_prepare(part.input, sent, way_there);
   rows_came_in_waves = static_cast<bool>(prepared.arrivals);
-  // Else they would get no SM until the first GEMM, which waits for rows, has ended.
-  if (rows_came_in_waves && part.shares_early) {
-    context.stream.wait(part.shared_done);
-  }
   const bool counts_later = counts_beside(context.stream.device());
   const Event arrived = rows_came_in_waves ? prepared.arrivals.complete
                         : counts_later     ? context.stream.record()

@@ -214,20 +214,6 @@ TEST(ModularKernel, PartsAreWorthAKernelEach) {
   EXPECT_EQ(parts(5, 1, 2048, 4), 4);
 }
 
-// Of DeepSeek-V3, DeepSeek-V2-Lite and Qwen3-30B-A3B.
-TEST(ModularKernel, RowsComeInWavesWhereSharedExpertsDoNotTakeAsLong) {
-  constexpr double kV3Flops = 2.0 * 3 * 7168 * 2048;
-  const auto is_on = [](int64_t topk, int ranks, int64_t hidden, DType rows, double flops) {
-    return default_early_rows(topk, ranks, hidden, rows, flops) > 0;
-  };
-  EXPECT_FALSE(is_on(8, 2, 7168, DType::kF8E4M3, kV3Flops));
-  EXPECT_FALSE(is_on(8, 4, 7168, DType::kF8E4M3, kV3Flops));
-  EXPECT_TRUE(is_on(8, 8, 7168, DType::kF8E4M3, kV3Flops));
-  EXPECT_FALSE(is_on(6, 8, 2048, DType::kBF16, 2.0 * 3 * 2048 * 2816));
-  EXPECT_TRUE(is_on(8, 2, 2048, DType::kBF16, 0));
-  EXPECT_FALSE(is_on(8, 1, 2048, DType::kBF16, 0));  // nothing leaves the rank
-}
-
 // The experts write to the output itself, unless that is where they read.
 TEST(ModularKernel, FinalRowsAreWrittenInPlace) {
   FakeExperts::Options options;
