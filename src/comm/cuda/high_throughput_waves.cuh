@@ -9,8 +9,6 @@
 
 namespace moebius::comm::high_throughput_dispatch {
 
-static_assert(kWaves <= 32, "a bit each");
-
 // Stores of the last so many pieces of a warp may be under way when a wave before them is told.
 // Why not none: a warp that waits for its stores does not send.
 constexpr int kPiecesUnderWay = 4;  // 4096 tokens 848 to 801 us, docs/performance.md
@@ -86,7 +84,7 @@ __device__ inline void tell_wave(const Block& block, int wave) {
   if (!is_last_of_block) {
     return;
   }
-  // What the block stored to its peers, before the ticket; publish in the last block takes it on.
+  // What the block stored to its peers, before the ticket; the fence of the last block takes it on.
   ptx::fence_acq_rel_sys();
   if ((ptx::atom_add_acq_rel_gpu(&args.state->waves_sent[wave], 1) + 1) % gridDim.x == 0) {
     ptx::fence_acq_rel_sys();  // with the stores below pairs with await_wave
@@ -177,8 +175,8 @@ __device__ inline void send_waves(const Block& block) {
   Copies copies = copies_of(at);
   bool is_first = true;
   int told = 1;
-  static_assert(kWaves <= 16 && kPiecesUnderWay <= 8, "four bits for each");
-  uint32_t last_waves = 0x11111111;  // of the last pieces, the latest lowest
+  static_assert(kWaves <= 16 && kPiecesUnderWay <= 8, "of eight pieces, four bits for each");
+  uint32_t last_waves = 0x11111111;  // the latest lowest
   while (at.exists()) {
     const int64_t token = at.token();
     const int wave = at.tokens.wave();
