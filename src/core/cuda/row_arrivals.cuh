@@ -29,7 +29,7 @@ __device__ inline void await_wave(const RowArrivals::Signals& signals, int wave)
       break;
     }
   }
-  ptx::fence_acq_rel_sys();  // with the loads above pairs with the release of each word
+  ptx::fence_acq_rel_sys();  // with the loads above pairs with tell_wave: fence, then the words
 }
 
 // Those that an expert needs.
