@@ -55,7 +55,7 @@ struct KernelOptions {
   int combine_parts = 0;
   // The experts' first GEMM begins with the rows that are here, where the rank with most gets at
   // least so many; the same on every rank; 0: never.  Of a single micro-batch on GPUs, where
-  // prepare/finalize sends in waves and experts take arriving rows.  Unset: 8192, and 0 where
+  // prepare/finalize sends in waves and experts take arriving rows.  Unset: 16384, and 0 where
   // shared experts are computed meanwhile.
   std::optional<int64_t> early_rows = std::nullopt;
 };
