@@ -135,14 +135,7 @@ TEST_P(HighThroughputCuda, DispatchOfWideRows) {
     for (const Case& c : {Case{2048, 8, 300}, Case{2880, 4, 257}, Case{7168, 8, 500},
                           Case{7000, 6, 129}, Case{2047, 16, 64}, Case{20000, 2, 40}}) {
       SCOPED_TRACE("hidden " + std::to_string(c.hidden));
-      DispatchProblem p;
-      p.num_ranks = num_ranks();
-      p.num_experts = 128;
-      p.topk = c.topk;
-      p.hidden = c.hidden;
-      for (int r = 0; r < p.num_ranks; ++r) {
-        p.tokens.push_back(c.tokens + 13 * r);
-      }
+      const DispatchProblem p = growing_problem(num_ranks(), 128, c.topk, c.hidden, c.tokens, 13);
       Sides sides(gpu, host, p.placement());
       check_problem(p, make_wide_input(p, host.rank()), sides);
     }
@@ -150,14 +143,7 @@ TEST_P(HighThroughputCuda, DispatchOfWideRows) {
 }
 
 TEST_P(HighThroughputCuda, TenThousandCallsWithDelaysAndInterleavedHandles) {
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.num_experts = 16;
-  p.topk = 4;
-  p.hidden = 512;
-  for (int r = 0; r < p.num_ranks; ++r) {
-    p.tokens.push_back(40 + 5 * r);
-  }
+  const DispatchProblem p = growing_problem(num_ranks(), 16, 4, 512, 40, 5);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));

@@ -89,14 +89,8 @@ TEST_P(HighThroughputWaves, TheSameWideRows) {
                           Case{7000, 6, 129, 33}, Case{2047, 16, 64, 128}, Case{20000, 2, 40, 128},
                           Case{64, 8, 5000, 64}, Case{64, 32, 200, 64}, Case{128, 1, 400, 7}}) {
       SCOPED_TRACE("hidden " + std::to_string(c.hidden));
-      DispatchProblem p;
-      p.num_ranks = num_ranks();
-      p.num_experts = c.num_experts;
-      p.topk = c.topk;
-      p.hidden = c.hidden;
-      for (int r = 0; r < p.num_ranks; ++r) {
-        p.tokens.push_back(c.tokens + 13 * r);
-      }
+      const DispatchProblem p =
+          growing_problem(num_ranks(), c.num_experts, c.topk, c.hidden, c.tokens, 13);
       Sides sides(gpu, host, p.placement());
       check_waves(make_wide_input(p, host.rank()), sides);
     }
@@ -104,14 +98,7 @@ TEST_P(HighThroughputWaves, TheSameWideRows) {
 }
 
 TEST_P(HighThroughputWaves, CallsWithDelaysAmongOthers) {
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.num_experts = 48;
-  p.topk = 4;
-  p.hidden = 512;
-  for (int r = 0; r < p.num_ranks; ++r) {
-    p.tokens.push_back(40 + 5 * r);
-  }
+  const DispatchProblem p = growing_problem(num_ranks(), 48, 4, 512, 40, 5);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));

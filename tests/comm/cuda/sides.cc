@@ -62,6 +62,23 @@ void expect_same(const Sides& sides, const ExpertOrder& actual, const ExpertOrde
   }
 }
 
+DispatchProblem growing_problem(int num_ranks,
+                                int64_t num_experts,
+                                int64_t topk,
+                                int64_t hidden,
+                                int64_t tokens,
+                                int64_t more) {
+  DispatchProblem p;
+  p.num_ranks = num_ranks;
+  p.num_experts = num_experts;
+  p.topk = topk;
+  p.hidden = hidden;
+  for (int r = 0; r < num_ranks; ++r) {
+    p.tokens.push_back(tokens + more * r);
+  }
+  return p;
+}
+
 RankInput make_wide_input(const DispatchProblem& p, int rank) {
   std::mt19937 random(static_cast<uint32_t>(p.seed * 1000) + static_cast<uint32_t>(rank));
   const int64_t n = p.num_tokens(rank);

@@ -62,6 +62,10 @@ void expect_same(const Sides& sides,
 void expect_same(const Sides& sides, const DispatchOutput& actual, const DispatchOutput& expected);
 void expect_same(const Sides& sides, const ExpertOrder& actual, const ExpertOrder& expected);
 
+// `tokens` on the first rank, `more` on each than on the one before.
+DispatchProblem growing_problem(
+    int num_ranks, int64_t num_experts, int64_t topk, int64_t hidden, int64_t tokens, int64_t more);
+
 // As make_input(), for the wider problems: no shuffle of all experts per token.
 RankInput make_wide_input(const DispatchProblem& p, int rank);
 
