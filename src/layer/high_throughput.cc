@@ -50,7 +50,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   bool takes_addend() const override { return takes_columns(); }
   // Not where all that has come is quantized here.
   bool sends_in_waves(const QuantConfig& quant, bool defer_input_quant) const override {
-    const auto spec = defer_input_quant ? std::nullopt : activation_spec(quant.a1);
+    const auto spec = rows_quant_spec(quant, defer_input_quant);
     return takes_columns() && !capacity_ && (!spec || quantizes_before_dispatch(*spec));
   }
   bool supports_async() const override { return true; }

@@ -55,8 +55,12 @@ Support rows_quant_supported(const QuantConfig& quant, bool defer_input_quant, i
   return Support::yes();
 }
 
+std::optional<QuantizeSpec> rows_quant_spec(const QuantConfig& quant, bool defer_input_quant) {
+  return defer_input_quant ? std::nullopt : activation_spec(quant.a1);
+}
+
 std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input) {
-  return input.defer_input_quant ? std::nullopt : activation_spec(input.quant->a1);
+  return rows_quant_spec(*input.quant, input.defer_input_quant);
 }
 
 bool scales_over_rows(const QuantDesc& a1) {

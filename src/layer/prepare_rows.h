@@ -24,6 +24,7 @@ Tensor weighted_input(const PrepareInput& input, const CallContext& context);
 Support rows_quant_supported(const QuantConfig& quant, bool defer_input_quant, int64_t num_scales);
 
 // How rows are quantized; nullopt where they are not.
+std::optional<QuantizeSpec> rows_quant_spec(const QuantConfig& quant, bool defer_input_quant);
 std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input);
 
 // Whether rows take a scale from all that are at hand with them, whoever quantizes them.
