@@ -8,8 +8,8 @@
 #include <exception>
 #include <utility>
 
-#include "comm/backoff.h"
 #include "comm/blocks.h"
+#include "core/backoff.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 #include "moebius/profile.h"

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/backoff.h"
 #include "comm/cuda/cuda_group.h"
 #include "comm/cuda/last_work.h"
 #include "comm/cuda/routing_tables.h"
 #include "comm/given_up.h"
 #include "comm/payloads.h"
+#include "core/backoff.h"
 #include "core/cuda/runtime.h"
 #include "core/same_device.h"
 #include "moebius/deadline.h"

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/backoff.h"
 #include "comm/shown_blocks.h"
+#include "core/backoff.h"
 #include "core/parallel.h"
 
 namespace moebius::comm {

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Backoff: what a rank does between two looks at what it waits for.
+// Backoff: what a thread does between two looks at what it waits for.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
 
-namespace moebius::comm {
+namespace moebius {
 
 inline void cpu_relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -52,4 +52,4 @@ class Backoff {
   std::chrono::microseconds max_sleep_;
 };
 
-}  // namespace moebius::comm
+}  // namespace moebius
