@@ -105,11 +105,6 @@ void pack_rows(DType from,
       cpu_kernels().scale_bf16(reinterpret_cast<uint16_t*>(tile + s * kStepBytes), factor,
                                num_rows * kTileRowBytes / 2);
     }
-    for (int64_t r = num_rows; r < kTileRows; ++r) {
-      for (int64_t s = 0; s < steps; ++s) {
-        std::memset(tile + s * kStepBytes + r * kTileRowBytes, 0, kTileRowBytes);
-      }
-    }
   }
 }
 

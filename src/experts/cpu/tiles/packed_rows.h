@@ -19,8 +19,8 @@ inline constexpr int64_t panels_bytes(int64_t rows, int64_t steps) {
 }
 
 // rows[i], i < m: k values of `from` -> panels of bf16 (f32 rounded, fp8 and int8 codes exact), or
-// of i8 where `from` is i8 and `integers` holds.  Padding, in k and up to whole tiles of kTileRows
-// rows, is zero. `factor` multiplies values before they are rounded; a power of two unless they are
+// of i8 where `from` is i8 and `integers` holds.  Padding in k is zero; rows from m on are left as
+// they are.  `factor` multiplies values before they are rounded; a power of two unless they are
 // f32.  `scratch`: k bf16 values.
 void pack_rows(DType from,
                bool integers,

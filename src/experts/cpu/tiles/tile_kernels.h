@@ -81,7 +81,7 @@ inline constexpr int64_t step_scale_bytes(TileCode code) {
 
 // Rows of one item times one column block.
 struct TileGemm {
-  const std::byte* a = nullptr;  // panels, `steps` each; rows past `rows` of a tile are any finite
+  const std::byte* a = nullptr;  // panels, `steps` each; rows past `rows` hold anything
   int64_t rows = 0;              // > 0
   int64_t steps = 0;             // > 0
   TileCode code = TileCode::kBF16;
