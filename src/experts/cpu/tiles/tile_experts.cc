@@ -2,20 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Work is cut into items: some rows of one expert, few enough that their panels stay in L2 while
-// the expert's weights stream past them.  With enough items each is one task from gather to output,
-// in buffers of its thread.  With few, every stage of all items is split over column blocks.  An
-// element is summed in the same order either way.
+// the expert's weights stream past them.  An item is one task from gather to output, in buffers of
+// its thread, or every stage of it is split over column blocks (item_tasks.h).  An element is
+// summed in the same order either way.
 //
 // Standard format: GEMM2 leaves its rows weighted, and what is left is their plain sum per token.
 #include "experts/cpu/tiles/tile_experts.h"
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "core/parallel.h"
 #include "experts/cpu/kernels.h"
+#include "experts/cpu/tiles/item_tasks.h"
 #include "experts/cpu/tiles/items.h"
 #include "experts/cpu/tiles/packed_rows.h"
 #include "experts/cpu/tiles/packed_weight.h"
@@ -30,15 +33,8 @@ namespace {
 // Panels of GEMM1 that leave room in a 2 MiB L2 for what streams past.
 constexpr int64_t kPanelBudget = int64_t{5} << 18;
 constexpr int64_t kMostItemRows = 640;
-// Items per thread from which on threads are kept evenly busy by whole items.
-constexpr int64_t kItemsPerThread = 2;
 // Outputs from this size on would only push weights and panels out of the caches.
 constexpr int64_t kStreamedBytes = int64_t{16} << 20;
-constexpr int64_t kTasksPerThread = 8;  // of a stage that is split; cores differ in speed
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // C of some rows and one column block.
 int64_t block_floats(int64_t rows) {
@@ -194,10 +190,11 @@ class TileExperts final : public ExpertsBase {
       x = scratch.take({x_rows, d.hidden},
                        codes ? storage_dtype(self.quantize_a1_.spec().format) : DType::kF32);
       x_scales = scratch.take<float>(x_rows * self.quantize_a1_.num_blocks(d.hidden));
-      // Either one per thread or, where stages are split, one per item.
+      // One per thread where there are whole items, and one per split item.
       const int64_t threads = self.max_threads();
       arena_rows = std::min(self.most_rows_, std::max<int64_t>(1, slots));
       num_arenas = std::min(most_items, kItemsPerThread * threads);
+      progress = scratch.take<SplitProgress>(num_arenas);
       arena_bytes = self.arena_bytes(arena_rows);
       arenas = scratch.take<std::byte>(num_arenas * arena_bytes);
       thread_floats = 2 * block_floats(arena_rows);
@@ -212,10 +209,11 @@ class TileExperts final : public ExpertsBase {
 
     RowOrder order;
     Item* items;
-    float* weights;   // of the rows in computing order; null: not weighted
-    Tensor weighted;  // [slots, H] where they are summed
-    Tensor x;         // codes, or values f32, of a quantized input
-    float* x_scales;  // with codes: [x rows, blocks]
+    float* weights;           // of the rows in computing order; null: not weighted
+    Tensor weighted;          // [slots, H] where they are summed
+    Tensor x;                 // codes, or values f32, of a quantized input
+    float* x_scales;          // with codes: [x rows, blocks]
+    SplitProgress* progress;  // of split items
     int64_t arena_rows;
     int64_t num_arenas;
     int64_t arena_bytes;
@@ -246,14 +244,27 @@ class TileExperts final : public ExpertsBase {
     }
     const int64_t num_items = cut_items(buffers.order, desc_.num_local_experts, buffers.arena_rows,
                                         kItemsPerThread * stream.num_threads(), buffers.items);
-    if (num_items >= kItemsPerThread * stream.num_threads()) {
-      parallel_tasks(stream, num_items, [&](int64_t i, int thread) {
-        run_item(buffers.items[i], x, rows, buffers, buffers.arena(*this, thread),
-                 buffers.block(thread));
-      });
-    } else {
-      run_split(num_items, x, rows, buffers, stream);
+    const ItemTasks tasks(num_items, stream.num_threads(), w1_.num_blocks(), w2_.num_blocks());
+    for (int64_t i = 0; i < tasks.num_split(); ++i) {
+      std::construct_at(buffers.progress + i, tasks.num_parts1());
     }
+    const int64_t first_split_arena = tasks.num_whole() > 0 ? stream.num_threads() : 0;
+    std::atomic<bool> failed = false;
+    parallel_tasks(stream, tasks.size(), [&](int64_t i, int thread) {
+      const ItemTask task = tasks[i];
+      const bool is_whole = task.stage == ItemStage::kWhole;
+      const Arena arena = buffers.arena(*this, is_whole ? thread : first_split_arena + task.split);
+      try {
+        if (is_whole) {
+          run_item(buffers.items[task.item], x, rows, buffers, arena, buffers.block(thread));
+        } else {
+          run_part(task, x, rows, buffers, arena, failed, buffers.block(thread));
+        }
+      } catch (...) {
+        failed = true;
+        throw;
+      }
+    });
   }
 
   // x as panels are made from it: as given where it is bf16 and stays so.
@@ -281,39 +292,31 @@ class TileExperts final : public ExpertsBase {
     run_gemm2(item, 0, w2_.num_blocks(), arena, buffers, output, c);
   }
 
-  // The same, every stage for all items before the next.
-  void run_split(int64_t num_items,
-                 const Tensor& x,
-                 const Tensor& output,
-                 const Buffers& buffers,
-                 const Stream& stream) const {
-    const auto for_each_part = [&](int64_t num_blocks, auto body) {
-      const int64_t wanted = ceil_div(kTasksPerThread * stream.num_threads(), num_items);
-      const int64_t size = ceil_div(num_blocks, std::min(wanted, num_blocks));
-      const int64_t parts = ceil_div(num_blocks, size);
-      parallel_tasks(stream, num_items * parts, [&](int64_t task, int thread) {
-        const int64_t i = task / parts;
-        const int64_t begin = task % parts * size;
-        body(buffers.items[i], buffers.arena(*this, i), begin, std::min(num_blocks, begin + size),
-             buffers.block(thread));
-      });
-    };
-    parallel_tasks(stream, num_items, [&](int64_t i, int) {
-      pack_input(buffers.items[i], x, buffers, buffers.arena(*this, i));
-    });
-    for_each_part(w1_.num_blocks(),
-                  [&](const Item& item, const Arena& arena, int64_t begin, int64_t end, float* c) {
-                    run_gemm1(item, begin, end, arena, c);
-                  });
-    if (quantize_a2_.active()) {
-      parallel_tasks(stream, num_items, [&](int64_t i, int) {
-        quantize_hidden(buffers.items[i], buffers.arena(*this, i));
-      });
+  // A stage of a split item, or some of its column blocks, once the stage before is done.
+  void run_part(const ItemTask& task,
+                const Tensor& x,
+                const Tensor& output,
+                const Buffers& buffers,
+                const Arena& arena,
+                const std::atomic<bool>& failed,
+                float* c) const {
+    const Item& item = buffers.items[task.item];
+    SplitProgress& progress = buffers.progress[task.split];
+    if (task.stage == ItemStage::kPack) {
+      pack_input(item, x, buffers, arena);
+      progress.packed.count_down();
+    } else if (task.stage == ItemStage::kGemm1) {
+      if (!progress.packed.await(failed)) {
+        return;
+      }
+      run_gemm1(item, task.begin, task.end, arena, c);
+      if (progress.parts1.count_down()) {
+        quantize_hidden(item, arena);
+        progress.activated.count_down();
+      }
+    } else if (progress.activated.await(failed)) {
+      run_gemm2(item, task.begin, task.end, arena, buffers, output, c);
     }
-    for_each_part(w2_.num_blocks(),
-                  [&](const Item& item, const Arena& arena, int64_t begin, int64_t end, float* c) {
-                    run_gemm2(item, begin, end, arena, buffers, output, c);
-                  });
   }
 
   void pack_input(const Item& item,
