@@ -338,15 +338,6 @@ static inline void with_code(TileCode code, Body body) {
   }
 }
 
-static inline void decode_units(
-    const TileGemm& g, int64_t group, int64_t first, int64_t count, std::byte* out) {
-  with_code(g.code, [&]<TileCode kCode>() {
-    for (int64_t s = 0; s < count; ++s) {
-      decode_unit<kCode>(g, group, first + s, out + s * kStepBytes);
-    }
-  });
-}
-
 static inline __m512 load_scales(const std::byte* scales, DType dtype, int64_t i) {
   switch (dtype) {
     case DType::kBF16:

@@ -13,33 +13,40 @@ namespace moebius::cpu {
 namespace {
 
 constexpr int64_t kStepsDecoded = 16;
-constexpr int64_t kMostRows = 8;  // at a time: 16 sums in registers
+constexpr int64_t kMostRows = 4;  // at a time: 16 sums in registers
+// The hardware's own prefetching stops at each page.
+constexpr int64_t kPrefetchAhead = 4096;
 
 // c[r] (+)= rows [0, kRows) of a tile times `steps` units.  a and c point at the first of the rows.
+// Even and odd pairs of k are summed apart: one chain of a few rows would wait for itself.
 template <size_t kRows>
 void multiply_rows(const std::byte* a, const std::byte* b, float* c, int64_t steps, bool adds) {
-  __m512 sum[kRows][2];
+  __m512 sum[2][kRows][2];
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t half = 0; half < 2; ++half) {
-      sum[r][half] = adds ? load16(c + half * kTileFloats + r * 16) : _mm512_setzero_ps();
+      sum[0][r][half] = adds ? load16(c + half * kTileFloats + r * 16) : _mm512_setzero_ps();
+      sum[1][r][half] = _mm512_setzero_ps();
     }
   }
   for (int64_t s = 0; s < steps; ++s, a += kStepBytes, b += kStepBytes) {
+#pragma GCC unroll 16  // which chain is known
     for (int64_t row = 0; row < kTileRows; ++row) {
       const auto left = (__m512bh)_mm512_loadu_si512(b + row * kTileRowBytes);
       const auto right = (__m512bh)_mm512_loadu_si512(b + kTileBytes + row * kTileRowBytes);
+      auto& chain = sum[row % 2];
       for (size_t r = 0; r < kRows; ++r) {
         int pair;
         __builtin_memcpy(&pair, a + r * kTileRowBytes + row * 4, 4);
         const auto all = (__m512bh)_mm512_set1_epi32(pair);
-        sum[r][0] = _mm512_dpbf16_ps(sum[r][0], all, left);
-        sum[r][1] = _mm512_dpbf16_ps(sum[r][1], all, right);
+        chain[r][0] = _mm512_dpbf16_ps(chain[r][0], all, left);
+        chain[r][1] = _mm512_dpbf16_ps(chain[r][1], all, right);
       }
     }
   }
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t half = 0; half < 2; ++half) {
-      _mm512_storeu_ps(c + half * kTileFloats + r * 16, sum[r][half]);
+      _mm512_storeu_ps(c + half * kTileFloats + r * 16,
+                       _mm512_add_ps(sum[0][r][half], sum[1][r][half]));
     }
   }
 }
@@ -54,14 +61,23 @@ void multiply_panel(
     if (left >= kMostRows) {
       multiply_rows<kMostRows>(from, b, to, steps, adds);
       r += kMostRows;
-    } else if (left >= 4) {
-      multiply_rows<4>(from, b, to, steps, adds);
-      r += 4;
     } else {
       multiply_rows<1>(from, b, to, steps, adds);
       r += 1;
     }
   }
+}
+
+void decode(const TileGemm& g, int64_t group, int64_t first, int64_t steps, std::byte* tiles) {
+  with_code(g.code, [&]<TileCode kCode>() {
+    for (int64_t s = 0; s < steps; ++s) {
+      const std::byte* ahead = g.units + (first + s) * unit_bytes(kCode) + kPrefetchAhead;
+      for (int64_t line = 0; line < unit_bytes(kCode); line += kTileRowBytes) {
+        _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
+      }
+      decode_unit<kCode>(g, group, first + s, tiles + s * kStepBytes);
+    }
+  });
 }
 
 void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
@@ -76,7 +92,7 @@ void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
     const int64_t steps = std::min(kStepsDecoded, end - first);
     const std::byte* b = g.units + first * kStepBytes;
     if (is_coded) {
-      decode_units(g, group, first, steps, tiles);
+      decode(g, group, first, steps, tiles);
       b = tiles;
     }
     for (int64_t p = 0; p < num_panels; ++p) {
