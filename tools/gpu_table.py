@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/performance.md from the JSON lines of `moebius bench dispatch --device cuda`.
+"""The tables of docs/performance/dispatch.md from the JSON lines of `moebius bench dispatch --device cuda`.
 
 Usage: tools/gpu_table.py FILE.jsonl...
 

@@ -40,7 +40,7 @@ constexpr Table kCombine = {{{2, 6, 256, 6, 128},
 // 4 H200s, 4096 tokens of 7168, us with 8, 12, 16 and 24 SMs: fp8 dispatch 315, 303, 287, 279; bf16
 // combine 750, 517, 567, 534.  Two: bf16 combine with 8, 12, 16, 20 and 24 SMs 383, 266, 227, 226,
 // 219; the sums limit it there, and more SMs than 20 cost the GEMMs beside it
-// (docs/performance.md).
+// (docs/performance/dispatch.md).
 constexpr int kCudaDispatchSms = 16;
 constexpr int cuda_combine_sms(int num_ranks) {
   return num_ranks <= 2 ? 20 : 12;

@@ -16,7 +16,7 @@ int64_t default_min_microbatch_tokens(int64_t num_experts,
   if (device.is_cpu()) {
     return 32;
   }
-  // Measured on H200s: with 256 rows GEMMs take 12 % longer, see docs/performance.md.
+  // Measured on H200s: with 256 rows GEMMs take 12 % longer, see docs/performance/layers.md.
   constexpr int64_t kRowsPerExpert = 512;
   const int64_t rows_per_token = topk * num_ranks;  // of all ranks' tokens, for one of each rank
   return std::max<int64_t>(32,
@@ -26,7 +26,7 @@ int64_t default_min_microbatch_tokens(int64_t num_experts,
 int num_combine_parts(int asked, int64_t rows, int64_t hidden, DType dtype, int num_ranks) {
   constexpr int64_t kBlock = 128;  // of the GEMMs' tiles and scales
   // The last part's way stays, and each costs its start: the best number goes with the root of the
-  // bytes.  Measured on H200s, see docs/performance.md.
+  // bytes.  Measured on H200s, see docs/performance/layers.md.
   constexpr double kBytesOfOne = 6 << 20;
   constexpr double kMostParts = 4;
   const int64_t leaving = rows * hidden * bits(dtype) / 8 / num_ranks * (num_ranks - 1);

@@ -95,7 +95,7 @@ int64_t widened_bytes(const Deployment& d, int64_t intermediate, int64_t element
 }
 
 // Why 67: an element takes 0.304, 0.388 and 0.480 ps in tiles of 16, 48 and 64 rows, means of the
-// formats in docs/performance.md; so 0.0037 ps a row, and 67 times that for itself.
+// formats in docs/performance/gpu_experts.md; so 0.0037 ps a row, and 67 times that for itself.
 double rows_in_registers(double rows) {
   constexpr double kDecoding = 67;
   const int tile = few_rows_tile(static_cast<int64_t>(rows));

@@ -50,8 +50,8 @@ constexpr MachineFigure kFigures[] = {
 
 constexpr const char* kPublic = "public measurement";  // 8 H200s, bulk copies and barriers alone
 
-// docs/performance.md has every figure that is called measured, or those that it follows from;
-// docs/plan.md says what other sources are.
+// docs/performance.md and the files beside it have every figure that is called measured, or those
+// that it follows from; docs/plan.md says what other sources are.
 Machine h200() {
   Machine m;
   m.name = "h200";

@@ -170,7 +170,7 @@ class Stages {
   double touched() const { return std::max(load_.touched, 1.0); }
 
   // What is left of the time of gathering rows where GEMM1 fetches them from where they lie, which
-  // slows it: 0.4 to 0.75 in docs/performance.md.
+  // slows it: 0.4 to 0.75 in docs/performance/gpu_experts.md.
   static constexpr double kFetched = 0.6;
   // By sm90_grouped_gemm.
   static bool is_of_tensor_maps(GemmKind kind) {

@@ -18,7 +18,7 @@ inline constexpr int64_t kDecodedStep = 32;
 
 // Of so many rows per group, on average, decoding into memory pays.  On an H200, layers of
 // Qwen3-30B-A3B take as long either way with some 124 rows (int4), 146 (int8) and 176 or 177
-// (mxfp4, nvfp4, fp8); see docs/performance.md.
+// (mxfp4, nvfp4, fp8); see docs/performance/gpu_experts.md.
 constexpr int64_t decoded_rows(QuantFormat weights) {
   switch (weights) {
     case QuantFormat::kFp8:

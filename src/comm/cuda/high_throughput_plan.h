@@ -19,8 +19,8 @@ inline constexpr int kMaxSegments = 96;  // bulk copies of one token
 inline constexpr int kMaxItems = 64;     // shared-memory stages of one token
 inline constexpr int kMaxCudaTopk = 32;  // one lane per slot
 inline constexpr int kMaxBanks = 64;
-// Between two GPUs 8 and 15 waves of rows were the same (docs/performance.md); among more, more of
-// them let GEMMs begin sooner.
+// Between two GPUs 8 and 15 waves of rows were the same (docs/performance/gpu_experts.md); among
+// more, more of them let GEMMs begin sooner.
 inline constexpr int kWaves = 16;      // at most, of rows that come in waves (row_arrivals.h)
 inline constexpr int kWaveChunks = 4;  // of 32 tokens, of a warp that sends in waves
 

@@ -11,7 +11,7 @@ namespace moebius::comm::high_throughput_dispatch {
 
 // Stores of the last so many pieces of a warp may be under way when a wave before them is told.
 // Why not none: a warp that waits for its stores does not send.
-constexpr int kPiecesUnderWay = 4;  // 4096 tokens 848 to 801 us, docs/performance.md
+constexpr int kPiecesUnderWay = 4;  // 4096 tokens 848 to 801 us, docs/performance/gpu_experts.md
 
 // The tokens of a warp, wave by wave, each in the waves that it has copies in.
 class WaveTokens {
