@@ -4,9 +4,9 @@
 // Signals between GPUs, and what becomes of a wait that fails: the words that device and host
 // share.
 //
-// A signal is a 64-bit word {epoch | value} in a window.  Only its writer writes it, with a greater
-// epoch every time, and nothing is ever reset.  An epoch is the number of a call of the object that
-// owns the window, from 1; it is kept in device memory and advanced by the kernels themselves.
+// A signal (core/cuda/signal_word.h) lies in a window.  Its epoch is the number of a call of the
+// object that owns the window, from 1; it is kept in device memory and advanced by the kernels
+// themselves.
 //
 // A wait that expires becomes a Fault, packed into one word.  The kernel that finds it stores it as
 // its rank's abort word in every rank's window, the own first, and into its host's FaultRecord;
@@ -18,27 +18,13 @@
 #include <cstdint>
 #include <string>
 
+#include "core/cuda/signal_word.h"
 #include "moebius/error.h"
-
-#ifdef __CUDACC__
-#define MOEBIUS_HOST_DEVICE __host__ __device__
-#else
-#define MOEBIUS_HOST_DEVICE
-#endif
 
 namespace moebius::comm {
 
 inline constexpr int kMaxCudaRanks = 64;
 
-MOEBIUS_HOST_DEVICE constexpr uint64_t make_signal(uint32_t epoch, uint32_t value) {
-  return static_cast<uint64_t>(epoch) << 32 | value;
-}
-MOEBIUS_HOST_DEVICE constexpr uint32_t signal_epoch(uint64_t signal) {
-  return static_cast<uint32_t>(signal >> 32);
-}
-MOEBIUS_HOST_DEVICE constexpr uint32_t signal_value(uint64_t signal) {
-  return static_cast<uint32_t>(signal);
-}
 // Two values in that of a signal, each below 65536.
 MOEBIUS_HOST_DEVICE constexpr uint32_t make_pair(uint32_t first, uint32_t second) {
   return first << 16 | second;
@@ -48,10 +34,6 @@ MOEBIUS_HOST_DEVICE constexpr uint32_t pair_first(uint32_t value) {
 }
 MOEBIUS_HOST_DEVICE constexpr uint32_t pair_second(uint32_t value) {
   return value & 0xffffu;
-}
-// Whether `seen` is `epoch` or a later one; both may have wrapped.
-MOEBIUS_HOST_DEVICE constexpr bool has_reached(uint32_t seen, uint32_t epoch) {
-  return static_cast<int32_t>(seen - epoch) >= 0;
 }
 
 // In which part of which operation a wait took place.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "core/cuda/ptx.cuh"
+#include "core/cuda/signal_word.h"
 #include "moebius/row_arrivals.h"
 
 namespace moebius::cuda {
@@ -16,8 +17,8 @@ __device__ inline void await_wave(const RowArrivals::Signals& signals, int wave)
   for (uint32_t polls = 1;; ++polls) {
     bool is_here = true;
     for (int source = 0; source < signals.num_sources; ++source) {
-      const auto seen = static_cast<uint32_t>(ptx::ld_relaxed_sys(words + source) >> 32);
-      is_here = is_here && static_cast<int32_t>(seen - signals.epoch) >= 0;
+      const uint64_t seen = ptx::ld_relaxed_sys(words + source);
+      is_here = is_here && has_reached(signal_epoch(seen), signals.epoch);
     }
     bool has_failed = false;
     if (!is_here && polls % 64 == 0) {

@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A signal between GPUs: a 64-bit word {epoch | value}.  Only its writer writes it, with a greater
+// epoch every time, and nothing is ever reset.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define MOEBIUS_HOST_DEVICE __host__ __device__
+#else
+#define MOEBIUS_HOST_DEVICE
+#endif
+
+namespace moebius {
+
+MOEBIUS_HOST_DEVICE constexpr uint64_t make_signal(uint32_t epoch, uint32_t value) {
+  return static_cast<uint64_t>(epoch) << 32 | value;
+}
+MOEBIUS_HOST_DEVICE constexpr uint32_t signal_epoch(uint64_t signal) {
+  return static_cast<uint32_t>(signal >> 32);
+}
+MOEBIUS_HOST_DEVICE constexpr uint32_t signal_value(uint64_t signal) {
+  return static_cast<uint32_t>(signal);
+}
+// Whether `seen` is `epoch` or a later one; both may have wrapped.
+MOEBIUS_HOST_DEVICE constexpr bool has_reached(uint32_t seen, uint32_t epoch) {
+  return static_cast<int32_t>(seen - epoch) >= 0;
+}
+
+}  // namespace moebius
