@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/ceil_div.h"
 #include "core/same_device.h"
 #include "experts/permute.h"
 #include "experts/scratch.h"
@@ -17,10 +18,6 @@
 namespace moebius {
 
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;

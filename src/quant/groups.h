@@ -6,13 +6,10 @@
 
 #include <cstdint>
 
+#include "core/ceil_div.h"
 #include "moebius/quantize.h"
 
 namespace moebius::quant {
-
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // Groups of a row handed to a row kernel at once; bounds the stack arrays of their factors.
 inline constexpr int64_t kMaxGroups = 256;

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "core/ceil_div.h"
 #include "moebius/error.h"
 
 namespace moebius {
@@ -44,10 +45,6 @@ std::string to_string(const GroupShape& shape) {
 
 bool is_block(const GroupShape& shape) {
   return shape.row >= 0 && shape.col >= 1;
-}
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
 }
 
 void validate_activation(const QuantDesc& desc, std::string_view which) {

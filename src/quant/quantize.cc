@@ -289,7 +289,7 @@ void quantize(const Tensor& x,
     part.values = out.values.slice(begin, end);
     if (!walk.is_per_tensor) {
       const int64_t first = begin / walk.groups.group_rows;
-      const int64_t last = quant::ceil_div(end, walk.groups.group_rows);
+      const int64_t last = ceil_div(end, walk.groups.group_rows);
       part.scale = out.scale.slice(first, last);
       part.zero_point = spec.asymmetric ? out.zero_point.slice(first, last) : Tensor{};
     }

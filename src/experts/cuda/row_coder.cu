@@ -262,7 +262,7 @@ RowOperand RowCoder::take(Scratch& scratch, int64_t rows, int64_t k) const {
   out.values = scratch.take({rows, k}, dtype());
   if (scales_ == RowScales::kPerRow) {
     out.block = spec_->group.col > 0 ? spec_->group.col : k;
-    out.scale = scratch.take({rows, quant::ceil_div(k, out.block)}, DType::kF32);
+    out.scale = scratch.take({rows, ceil_div(k, out.block)}, DType::kF32);
   } else if (scales_ != RowScales::kNone) {
     out.scale = is_dynamic()
                     ? scratch.take({scales_ == RowScales::kAll ? 1 : num_experts_}, DType::kF32)
@@ -295,7 +295,7 @@ RowOperand RowCoder::given(const Tensor& codes,
   } else {
     out.scales = RowScales::kPerRow;
     out.block = spec_->group.col > 0 ? spec_->group.col : k;
-    out.scale = x_scale.view({codes.dim(0), quant::ceil_div(k, out.block)});
+    out.scale = x_scale.view({codes.dim(0), ceil_div(k, out.block)});
   }
   return out;
 }
@@ -320,7 +320,7 @@ void RowCoder::encode(const Tensor& x,
   a.k = static_cast<int>(k);
   a.has_vectors = k % kVector == 0 && is_aligned(x.raw(), 2 * sizeof(uint4));
   a.group = static_cast<int>(spec_->group.col > 0 ? std::min(spec_->group.col, k) : k);
-  a.num_groups = static_cast<int>(quant::ceil_div(k, a.group));
+  a.num_groups = static_cast<int>(ceil_div(k, a.group));
   a.lanes = lanes_of(a.group);
   a.chunk = std::max(spec_->group.is_per_tensor() ? 0 : a.group, kWarp * kVector);
   a.is_per_expert = scales_ == RowScales::kPerGroup;

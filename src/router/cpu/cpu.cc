@@ -13,6 +13,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/ceil_div.h"
 #include "core/cpu_features.h"
 #include "core/parallel.h"
 #include "router/cpu/simd.h"
@@ -30,10 +31,6 @@ constexpr int64_t kDepthStep = 256;  // 48 x 256 x 4 bytes = 48 KiB of hidden st
 static_assert(kDepthStep % kChainDepth == 0 && kDepthBlock == kChainDepth);
 constexpr int64_t kAmxPanels = 8;     // x 32 x 16 x 4 bytes = 16 KiB of sums on the stack
 constexpr int64_t kSelectGrain = 32;  // tokens, about 30 us
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 FloatType float_type(DType dtype) {
   return dtype == DType::kF32   ? FloatType::kF32

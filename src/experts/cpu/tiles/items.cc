@@ -2,17 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/cpu/tiles/items.h"
 
+#include "core/ceil_div.h"
 #include "experts/cpu/tiles/tile_kernels.h"
 
 namespace moebius::cpu {
-
-namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
-}  // namespace
 
 int64_t cut_items(const RowOrder& order,
                   int64_t num_local_experts,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/ceil_div.h"
 #include "core/huge_pages.h"
 #include "core/parallel.h"
 
@@ -18,10 +19,6 @@ constexpr uint8_t kNoZeroPoint = 8;
 // e8m0 codes whose products with e2m1 are all finite bf16 numbers.
 constexpr uint8_t kLeastMxScale = 1;
 constexpr uint8_t kLargestMxScale = 252;
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 std::shared_ptr<std::byte> allocate(int64_t bytes) {
   return bytes > 0 ? allocate_block(bytes) : nullptr;
