@@ -18,13 +18,14 @@ inline void cpu_relax() {
 #endif
 }
 
-// Spins, then yields, then sleeps for longer and longer.  With more ranks than CPUs it never spins,
-// since whoever is waited for may need this CPU, and sleeps longer, since each look costs a switch.
+// Spins, then yields, then sleeps for longer and longer.  With more threads than CPUs it never
+// spins, since whoever is waited for may need this CPU, and sleeps longer, since each look costs a
+// switch.
 class Backoff {
  public:
-  Backoff(int num_ranks, int num_cpus)
-      : spins_(num_ranks <= num_cpus ? kSpins : 0),
-        max_sleep_(kMaxSleep * std::clamp(num_ranks / std::max(num_cpus, 1), 1, kMaxCrowding)) {}
+  Backoff(int num_threads, int num_cpus)
+      : spins_(num_threads <= num_cpus ? kSpins : 0),
+        max_sleep_(kMaxSleep * std::clamp(num_threads / std::max(num_cpus, 1), 1, kMaxCrowding)) {}
 
   void pause() {
     if (spins_ > 0) {

@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How items become tasks, and what those that wait do when another fails.
+// How items become tasks, and that a call ends when one of them fails.
 #include "experts/cpu/tiles/item_tasks.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -87,27 +88,6 @@ TEST(ItemTasks, TheLastItemsAreSplitAndFewAreAll) {
   EXPECT_EQ(ItemTasks(3, 2, 48, 64).num_split(), 3);
   EXPECT_EQ(ItemTasks(8, 1, 48, 64).num_split(), 0);
   EXPECT_EQ(ItemTasks(8, 1, 48, 64).size(), 8);
-}
-
-TEST(Countdown, TheLastIsToldAndWaitersGoOn) {
-  const std::atomic<bool> failed = false;
-  Countdown count(2);
-  std::atomic<bool> went_on = false;
-  std::thread waiter([&] { went_on = count.await(failed); });
-  EXPECT_FALSE(count.count_down());
-  EXPECT_TRUE(count.count_down());
-  waiter.join();
-  EXPECT_TRUE(went_on);
-}
-
-TEST(Countdown, NobodyWaitsForWhoFailed) {
-  std::atomic<bool> failed = false;
-  const Countdown count(1);
-  std::atomic<bool> went_on = true;
-  std::thread waiter([&] { went_on = count.await(failed); });
-  failed = true;
-  waiter.join();
-  EXPECT_FALSE(went_on);
 }
 
 using experts_suite::run;

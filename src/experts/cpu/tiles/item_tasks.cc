@@ -3,19 +3,14 @@
 #include "experts/cpu/tiles/item_tasks.h"
 
 #include <algorithm>
-#include <thread>
 
-#include "core/backoff.h"
+#include "core/ceil_div.h"
 
 namespace moebius::cpu {
 
 namespace {
 
 constexpr int64_t kTasksPerThread = 8;  // of a stage that is split; cores differ in speed
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 int64_t num_split_items(int64_t num_items, int64_t num_threads) {
   if (num_threads == 1) {
@@ -60,20 +55,6 @@ ItemTask ItemTasks::operator[](int64_t i) const {
   const int64_t begin = i % parts.num_parts * parts.size;
   return {is_first ? ItemStage::kGemm1 : ItemStage::kGemm2, num_whole_ + split, split, begin,
           std::min(parts.num_blocks, begin + parts.size)};
-}
-
-bool Countdown::await(const std::atomic<bool>& failed) const {
-  if (left_.load(std::memory_order_acquire) == 0) {
-    return true;
-  }
-  Backoff backoff(1, static_cast<int>(std::thread::hardware_concurrency()));
-  while (left_.load(std::memory_order_acquire) > 0) {
-    if (failed.load(std::memory_order_relaxed)) {
-      return false;
-    }
-    backoff.pause();
-  }
-  return true;
 }
 
 }  // namespace moebius::cpu

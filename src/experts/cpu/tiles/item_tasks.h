@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The tasks of a call's items in the order in which threads take them.  Most items are one task
-// each, from gather to output.  The last, one per thread, are split over column blocks, so that
-// threads end together, however fast each is; so are all where there are few.
+// each, from gather to output.  The last, one per thread, are split: packed by one task, and both
+// GEMMs cut into column blocks, so that threads end together, however fast each is.  So are all
+// where there are few; a single thread splits none.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+
+#include "core/countdown.h"
 
 namespace moebius::cpu {
 
@@ -36,7 +38,7 @@ class ItemTasks {
   int64_t size() const {
     return num_whole_ + num_split_ * (1 + gemm1_.num_parts + gemm2_.num_parts);
   }
-  // All of a split item's earlier stages come before it.
+  // A task comes after all tasks of its item's earlier stages: Countdown relies on it.
   ItemTask operator[](int64_t i) const;
 
  private:
@@ -51,21 +53,6 @@ class ItemTasks {
   int64_t num_split_;
   Parts gemm1_;
   Parts gemm2_;
-};
-
-// What tasks wait for that are done by others.  Those were taken earlier, so somebody is at them,
-// or has failed: then the flag is set and nobody waits any more.
-class Countdown {
- public:
-  explicit Countdown(int64_t count) : left_(count) {}
-
-  // True for whoever comes last, who sees what all others wrote before.
-  bool count_down() { return left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
-  // False where `failed` is set.
-  bool await(const std::atomic<bool>& failed) const;
-
- private:
-  std::atomic<int64_t> left_;
 };
 
 // How far a split item has come.

@@ -3,8 +3,8 @@
 //
 // Work is cut into items: some rows of one expert, few enough that their panels stay in L2 while
 // the expert's weights stream past them.  An item is one task from gather to output, in buffers of
-// its thread, or every stage of it is split over column blocks (item_tasks.h).  An element is
-// summed in the same order either way.
+// its thread, or its GEMMs are split over column blocks (item_tasks.h).  An element is summed in
+// the same order either way.
 //
 // Standard format: GEMM2 leaves its rows weighted, and what is left is their plain sum per token.
 #include "experts/cpu/tiles/tile_experts.h"
@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "core/parallel.h"
@@ -222,6 +223,14 @@ class TileExperts final : public ExpertsBase {
     float* blocks;  // C of two blocks in turn, per thread
   };
 
+  // What all tasks of a call share.
+  struct Call {
+    Tensor x;     // as panels are made from it
+    Tensor rows;  // [slots, H] or the output, as GEMM2 leaves them
+    const Buffers& buffers;
+    std::atomic<bool> failed = false;
+  };
+
   int64_t arena_bytes(int64_t rows) const {
     Scratch scratch;
     Arena(*this, rows, scratch);
@@ -238,30 +247,30 @@ class TileExperts final : public ExpertsBase {
                     Buffers& buffers,
                     const Tensor& rows,
                     const Stream& stream) const {
-    const Tensor x = load_input(input, buffers, stream);
+    Call call{load_input(input, buffers, stream), rows, buffers};
     if (!is_batched()) {
       fill_row_weights(input, buffers.order, buffers.weights, stream);
     }
     const int64_t num_items = cut_items(buffers.order, desc_.num_local_experts, buffers.arena_rows,
                                         kItemsPerThread * stream.num_threads(), buffers.items);
+    static_assert(std::is_trivially_destructible_v<SplitProgress>);  // nobody destroys it
     const ItemTasks tasks(num_items, stream.num_threads(), w1_.num_blocks(), w2_.num_blocks());
     for (int64_t i = 0; i < tasks.num_split(); ++i) {
       std::construct_at(buffers.progress + i, tasks.num_parts1());
     }
     const int64_t first_split_arena = tasks.num_whole() > 0 ? stream.num_threads() : 0;
-    std::atomic<bool> failed = false;
     parallel_tasks(stream, tasks.size(), [&](int64_t i, int thread) {
       const ItemTask task = tasks[i];
       const bool is_whole = task.stage == ItemStage::kWhole;
       const Arena arena = buffers.arena(*this, is_whole ? thread : first_split_arena + task.split);
       try {
         if (is_whole) {
-          run_item(buffers.items[task.item], x, rows, buffers, arena, buffers.block(thread));
+          run_item(buffers.items[task.item], call, arena, buffers.block(thread));
         } else {
-          run_part(task, x, rows, buffers, arena, failed, buffers.block(thread));
+          run_part(task, call, arena, buffers.block(thread));
         }
       } catch (...) {
-        failed = true;
+        call.failed = true;
         throw;
       }
     });
@@ -280,33 +289,22 @@ class TileExperts final : public ExpertsBase {
     return buffers.x;
   }
 
-  void run_item(const Item& item,
-                const Tensor& x,
-                const Tensor& output,
-                const Buffers& buffers,
-                const Arena& arena,
-                float* c) const {
-    pack_input(item, x, buffers, arena);
+  void run_item(const Item& item, const Call& call, const Arena& arena, float* c) const {
+    pack_input(item, call, arena);
     run_gemm1(item, 0, w1_.num_blocks(), arena, c);
     quantize_hidden(item, arena);
-    run_gemm2(item, 0, w2_.num_blocks(), arena, buffers, output, c);
+    run_gemm2(item, 0, w2_.num_blocks(), call, arena, c);
   }
 
   // A stage of a split item, or some of its column blocks, once the stage before is done.
-  void run_part(const ItemTask& task,
-                const Tensor& x,
-                const Tensor& output,
-                const Buffers& buffers,
-                const Arena& arena,
-                const std::atomic<bool>& failed,
-                float* c) const {
-    const Item& item = buffers.items[task.item];
-    SplitProgress& progress = buffers.progress[task.split];
+  void run_part(const ItemTask& task, const Call& call, const Arena& arena, float* c) const {
+    const Item& item = call.buffers.items[task.item];
+    SplitProgress& progress = call.buffers.progress[task.split];
     if (task.stage == ItemStage::kPack) {
-      pack_input(item, x, buffers, arena);
+      pack_input(item, call, arena);
       progress.packed.count_down();
     } else if (task.stage == ItemStage::kGemm1) {
-      if (!progress.packed.await(failed)) {
+      if (!progress.packed.await(call.failed)) {
         return;
       }
       run_gemm1(item, task.begin, task.end, arena, c);
@@ -314,15 +312,14 @@ class TileExperts final : public ExpertsBase {
         quantize_hidden(item, arena);
         progress.activated.count_down();
       }
-    } else if (progress.activated.await(failed)) {
-      run_gemm2(item, task.begin, task.end, arena, buffers, output, c);
+    } else if (progress.activated.await(call.failed)) {
+      run_gemm2(item, task.begin, task.end, call, arena, c);
     }
   }
 
-  void pack_input(const Item& item,
-                  const Tensor& x,
-                  const Buffers& buffers,
-                  const Arena& arena) const {
+  void pack_input(const Item& item, const Call& call, const Arena& arena) const {
+    const Tensor& x = call.x;
+    const Buffers& buffers = call.buffers;
     const InputRows rows(quantize_a1_, desc_.format);
     const int64_t bytes = row_bytes(x.dtype(), desc_.hidden);
     const int64_t num_blocks = quantize_a1_.num_blocks(desc_.hidden);
@@ -434,19 +431,19 @@ class TileExperts final : public ExpertsBase {
   void run_gemm2(const Item& item,
                  int64_t begin,
                  int64_t end,
+                 const Call& call,
                  const Arena& arena,
-                 const Buffers& buffers,
-                 const Tensor& output,
                  float* c) const {
+    const Buffers& buffers = call.buffers;
     const RowOrder& order = buffers.order;
     const float* row_scales = form2_ != RowForm::kValues ? arena.hidden_scales : nullptr;
     const int64_t scales_per_row = quantize_a2_.num_blocks(desc_.intermediate);
     const bool past_caches = order.num_rows * desc_.hidden * 2 >= kStreamedBytes &&
                              desc_.hidden % kBlockColumns == 0 &&
-                             reinterpret_cast<uintptr_t>(output.raw()) % kTileRowBytes == 0;
+                             reinterpret_cast<uintptr_t>(call.rows.raw()) % kTileRowBytes == 0;
     std::array<uint16_t*, kMostItemRows> to;
     for (int64_t i = 0; i < item.rows(); ++i) {
-      to[static_cast<size_t>(i)] = reinterpret_cast<uint16_t*>(output.bytes()) +
+      to[static_cast<size_t>(i)] = reinterpret_cast<uint16_t*>(call.rows.bytes()) +
                                    order.output_rows[item.begin + i] * desc_.hidden;
     }
     TileEpilogue store;
