@@ -359,7 +359,7 @@ void gemm_coded(const TileGemm& g, Pending& pending) {
   store_c(held);
 }
 
-// A product per group of k, scaled and summed in f32.
+// A product per group of k, or of what L1 holds of it, scaled and summed in f32.
 void gemm_groups(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   alignas(64) float product[kPanelFloats];
@@ -381,22 +381,28 @@ void gemm_groups(const TileGemm& g, Pending& pending) {
   }
 }
 
-// One panel: a unit is decoded while the one before is multiplied, and C stays in registers.
+// One panel: a unit is decoded while the one before is multiplied, and C stays in registers. Scaled
+// where gemm_groups() does, so that a row's bits do not depend on how many there are.
 template <TileCode kCode, bool kTwoTiles>
 void gemm_coded_panel(const TileGemm& g, Pending& pending) {
   constexpr int64_t kSlots = 4;
   alignas(64) std::byte tiles[kSlots * kStepBytes];
   alignas(64) float product[kPanelFloats];
   const int64_t group_steps = g.group_steps > 0 ? g.group_steps : g.steps;
+  int64_t group = 0;
+  int64_t left_in_group = group_steps;
+  int64_t left = std::min(left_in_group, kStepsInL1);  // until a product is scaled
+  bool adds = false;
   Prefetch prefetch(g, 1);
   publish_to_tiles(g.a);
   decode_unit<kCode>(g, 0, 0, tiles);
   Held held;
   start_c(held, {g.group_steps > 0 ? product : g.c, kTwoTiles});
-  for (int64_t s = 0, group = 0, left = group_steps; s < g.steps; ++s) {
+  for (int64_t s = 0; s < g.steps; ++s) {
     --left;
+    --left_in_group;
     if (s + 1 < g.steps) {
-      const int64_t next_group = left > 0 ? group : group + 1;
+      const int64_t next_group = left_in_group > 0 ? group : group + 1;
       decode_unit<kCode>(g, next_group, s + 1, tiles + (s + 1) % kSlots * kStepBytes);
     }
     publish_to_tiles(tiles);
@@ -405,9 +411,13 @@ void gemm_coded_panel(const TileGemm& g, Pending& pending) {
     pending.step();
     if (g.group_steps > 0 && (left == 0 || s + 1 == g.steps)) {
       start_c(held, held);
-      add_scaled(g, group, 0, g.rows, product, g.c, group > 0);
-      ++group;
-      left = group_steps;
+      add_scaled(g, group, 0, g.rows, product, g.c, adds);
+      adds = true;
+      if (left_in_group == 0) {
+        ++group;
+        left_in_group = group_steps;
+      }
+      left = std::min(left_in_group, kStepsInL1);
     }
   }
   if (g.group_steps == 0) {

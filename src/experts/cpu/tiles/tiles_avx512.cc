@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kStepsDecoded = 16;
 constexpr int64_t kMostRows = 4;  // at a time: 16 sums in registers
-// The hardware's own prefetching stops at each page.
+// The hardware's own prefetching stops at each page: T = 1 in fp8 3.33 to 3.17 ms, int4 2.13
+// to 1.92. Past the end of the weights, too; a prefetch may.
 constexpr int64_t kPrefetchAhead = 4096;
 
 // c[r] (+)= rows [0, kRows) of a tile times `steps` units.  a and c point at the first of the rows.
