@@ -60,7 +60,7 @@ endif()
 if(MOEBIUS_OPENMP)
   find_package(OpenMP QUIET COMPONENTS CXX)
 endif()
-moebius_optional(OPENMP "OpenMP" OpenMP_CXX_FOUND libgomp1 "CPU stages run on std::thread")
+moebius_optional(OPENMP "OpenMP" OpenMP_CXX_FOUND libgomp1 "CPU stages run on one thread")
 
 if(MOEBIUS_ONEDNN)
   # Why OpenCL: the distributions' dnnl package stops the configuration where it is missing.

@@ -9,9 +9,9 @@ Usage: tools/gpu_bench.sh [--build DIR] [--ranks R] [--group threads|nccl] [--no
        tools/gpu_bench.sh --pack DIR [--build DIR]
 
 On a machine with GPUs: runs every GPU test, then the benchmarks of stages, experts, dispatch, combine
-and Qwen3-30B-A3B's layer, and prints the tables of dispatch and combine of docs/performance/dispatch.md, which
-also has the commands of DeepSeek-V3's layers. Fails if a test did, or if a result that was to be
-timed is wrong.
+and Qwen3-30B-A3B's layer, and prints the tables of dispatch and combine of
+docs/performance/dispatch.md (docs/performance.md has the commands of DeepSeek-V3's layers). Fails if
+a test did, or if a result that was to be timed is wrong.
 Without --build it first builds what it needs (preset release).
 
   --build DIR   take the programs of this build folder, or of a folder made by --pack
