@@ -28,7 +28,7 @@ TEST_P(RowsAlone, HaveTheSameBits) {
   // One expert, and more k than a part of any kernel, or two groups.  Many elements, since few of
   // the sums that differ in f32 differ in bf16.
   const ExpertProblem p = ExpertProblemMaker(1).make({"alone", kTokens, 1, 1, 1536, 768},
-                                                      {.scheme = scheme, .biased = true});
+                                                     {.scheme = scheme, .biased = true});
   if (const std::string reason = refusal(p, impl); !reason.empty()) {
     GTEST_SKIP() << "skipped: " << reason;
   }
