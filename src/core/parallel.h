@@ -19,7 +19,7 @@ using TaskFn = void (*)(void* body, int64_t task, int thread_idx);
 void run_tasks(const Stream& stream, int64_t num_tasks, TaskFn fn, void* body);
 }  // namespace detail
 
-// body(task, thread_idx) for every task in [0, num_tasks), handed out one by one; thread_idx is in
+// body(task, thread_idx) for every task in [0, num_tasks), handed out in order; thread_idx is in
 // [0, stream.num_threads()).  Returns when all are done.  The first exception is rethrown here;
 // tasks not yet started are then skipped.  A single task or thread runs on the caller.
 template <typename Body>
