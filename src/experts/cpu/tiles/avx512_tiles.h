@@ -338,6 +338,22 @@ static inline void with_code(TileCode code, Body body) {
   }
 }
 
+// Some units, and lines of codes so many bytes ahead on their way to L1; past the end of the
+// weights, too, as a prefetch may.  0: none.
+template <int64_t kAhead = 0>
+static inline void decode_units(
+    const TileGemm& g, int64_t group, int64_t first, int64_t count, std::byte* out) {
+  with_code(g.code, [&]<TileCode kCode>() {
+    for (int64_t s = 0; s < count; ++s) {
+      const std::byte* ahead = g.units + (first + s) * unit_bytes(kCode) + kAhead;
+      for (int64_t line = 0; kAhead > 0 && line < unit_bytes(kCode); line += kTileRowBytes) {
+        _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
+      }
+      decode_unit<kCode>(g, group, first + s, out + s * kStepBytes);
+    }
+  });
+}
+
 static inline __m512 load_scales(const std::byte* scales, DType dtype, int64_t i) {
   switch (dtype) {
     case DType::kBF16:

@@ -336,15 +336,6 @@ void gemm_parts(const TileGemm& g, Pending& pending) {
   store_c(held);
 }
 
-void decode_units(
-    const TileGemm& g, int64_t group, int64_t first, int64_t count, std::byte* tiles) {
-  with_code(g.code, [&]<TileCode kCode>() {
-    for (int64_t s = 0; s < count; ++s) {
-      decode_unit<kCode>(g, group, first + s, tiles + s * kStepBytes);
-    }
-  });
-}
-
 // The units are decoded part by part into L1.
 void gemm_coded(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];

@@ -69,18 +69,6 @@ void multiply_panel(
   }
 }
 
-void decode(const TileGemm& g, int64_t group, int64_t first, int64_t steps, std::byte* tiles) {
-  with_code(g.code, [&]<TileCode kCode>() {
-    for (int64_t s = 0; s < steps; ++s) {
-      const std::byte* ahead = g.units + (first + s) * unit_bytes(kCode) + kPrefetchAhead;
-      for (int64_t line = 0; line < unit_bytes(kCode); line += kTileRowBytes) {
-        _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
-      }
-      decode_unit<kCode>(g, group, first + s, tiles + s * kStepBytes);
-    }
-  });
-}
-
 void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
   alignas(64) std::byte tiles[kStepsDecoded * kStepBytes];
   alignas(64) float product[kPanelFloats];
@@ -93,7 +81,7 @@ void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
     const int64_t steps = std::min(kStepsDecoded, end - first);
     const std::byte* b = g.units + first * kStepBytes;
     if (is_coded) {
-      decode(g, group, first, steps, tiles);
+      decode_units<kPrefetchAhead>(g, group, first, steps, tiles);
       b = tiles;
     }
     for (int64_t p = 0; p < num_panels; ++p) {
