@@ -99,7 +99,6 @@ if [[ -n "$sanitizer" ]]; then
   # What needs no second rank and no second kernel beside the first, and is not large.
   small='*/cuda:*/cuda_*:*/peer_R1_on1:*OnGpu*:CudaTest.*:StageGraph.*:CudaExperts.*:CudaRows.*'
   small+=':CudaLayer.*:CudaLayerGraph.*:Sm90GroupedGemmTest.OneTile*:Sm90GroupedGemmTest.Batched*'
-  small+=':ArrivingRowsTest.*'
   large='*WhileAKernelRuns:*SideBySide:*TooLarge*:*OutOfMemory*:*TenThousand*:*WideRows*:*HiddenSizes*'
   large+=':*WidthsOf*:*StagesHaveTimes:*AnyWayOf*:*TopkFrom*:*QuantizesAndDequantizes*:*UpTo8192*:*GivesUp*'
   set -- --gtest_filter="$small-$large"
