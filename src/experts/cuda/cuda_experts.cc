@@ -311,14 +311,20 @@ class CudaExperts final : public ExpertsBase {
     Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
     RowOperand x = take_input(nowhere);
     x.index = nowhere.take({1}, DType::kI32);
-    const RowGroups rows = take_groups(nowhere);
-    const Tensor decoded = nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16);
-    if (!fuses_activation_) {
-      return takes_index(
-          gemm_of(x, w1_, rows, nowhere.take({1, desc_.w1_rows()}, desc_.in_dtype), decoded));
-    }
     const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
-    return can_run_activated_gemm(activated_gemm(x, rows, take_hidden(nowhere, 1, act), decoded));
+    return gemm1_fetches(x, take_groups(nowhere), fuses_activation_, take_hidden(nowhere, 1, act),
+                         nowhere.take({1, desc_.w1_rows()}, desc_.in_dtype),
+                         nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16));
+  }
+  // Whether GEMM1 fetches rows with an index from where they lie.
+  bool gemm1_fetches(const RowOperand& indexed,
+                     const RowGroups& rows,
+                     bool fuses_activation,
+                     const RowOperand& hidden,
+                     const Tensor& gemm1,
+                     const Tensor& decoded) const {
+    return fuses_activation ? can_run_activated_gemm(activated_gemm(indexed, rows, hidden, decoded))
+                            : takes_index(gemm_of(indexed, w1_, rows, gemm1, decoded));
   }
   int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
 
@@ -350,14 +356,6 @@ class CudaExperts final : public ExpertsBase {
     return adapters;
   }
 
-  // Whether GEMM1 can fetch its rows from where they lie.
-  bool gemm1_takes(const RowOperand& indexed, const RowGroups& rows, const Buffers& buffers) const {
-    return buffers.fuses_activation
-               ? can_run_activated_gemm(
-                     activated_gemm(indexed, rows, buffers.hidden, buffers.w1_decoded))
-               : takes_index(gemm_of(indexed, w1_, rows, buffers.gemm1, buffers.w1_decoded));
-  }
-
   // GEMM1's rows in the computing order, or where they lie with the index of each.
   RowOperand load_input(const ExpertsInput& input,
                         const RowGroups& rows,
@@ -383,7 +381,9 @@ class CudaExperts final : public ExpertsBase {
     }
     RowOperand indexed = x;
     indexed.index = buffers.token_of_row;
-    if (!input.lora_ids && !codes_go_by_expert && gemm1_takes(indexed, rows, buffers)) {
+    if (!input.lora_ids && !codes_go_by_expert &&
+        gemm1_fetches(indexed, rows, buffers.fuses_activation, buffers.hidden, buffers.gemm1,
+                      buffers.w1_decoded)) {
       indexed.arrivals = input.arrivals.signals;
       return indexed;
     }

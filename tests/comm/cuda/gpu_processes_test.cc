@@ -13,6 +13,7 @@
 
 #include "moebius/low_latency.h"
 #include "tests/comm/cuda/sides.h"
+#include "tests/comm/cuda/wave_reader.h"
 
 namespace moebius::testing {
 namespace {
@@ -213,6 +214,33 @@ TEST_P(GpuProcesses, AKilledRankIsNamedInHighThroughput) {
     for (int call = 0; call < 100000; ++call) {
       const DispatchOutput output = transport.dispatch(input, stream);
       transport.combine({output.payloads[0], output.topk_weights, {}, {}}, *output.handle, stream);
+      if (call == 50 && group.rank() == guilty) {
+        raise(SIGKILL);
+      }
+    }
+  });
+}
+
+// Where rows come in waves, between their ids and the last of them as well as anywhere else.
+TEST_P(GpuProcesses, AKilledRankIsNamedWhileItsRowsAreOnTheirWay) {
+  if (GetParam().num_ranks == 1) {
+    GTEST_SKIP() << "skipped: nobody to miss";
+  }
+  const DispatchProblem p = problem();
+  const int guilty = p.num_ranks - 1;
+  expect_named(options(milliseconds(5000)), guilty, [&](Group& group) {
+    const Stream stream = Stream::cuda(group.device().index);
+    const Stream reader = Stream::cuda(group.device().index);
+    const RankInput in = make_input(p, group.rank());
+    HighThroughput transport(group, p.placement(), small_config(16), small_config(16));
+    DispatchInput input{{up(in.x, stream)}, up(in.ids, stream), up(in.weights, stream), 4, {}};
+    input.early_rows = group.topology().num_nodes() == 1 ? 1 : 0;
+    for (int call = 0; call < 100000; ++call) {
+      const DispatchOutput output = transport.dispatch(input, stream);
+      if (output.arrivals) {
+        const Tensor rows = read_by_waves(output, reader);
+        reader.synchronize();
+      }
       if (call == 50 && group.rank() == guilty) {
         raise(SIGKILL);
       }
