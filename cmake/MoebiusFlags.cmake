@@ -48,5 +48,6 @@ set(MOEBIUS_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -Wno-uninitialized -Wno-maybe-uni
 set(MOEBIUS_ISA_FLAGS_avx512 ${MOEBIUS_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq)
 set(MOEBIUS_ISA_FLAGS_avx512_bf16 ${MOEBIUS_ISA_FLAGS_avx512} -mavx512bf16)
 set(MOEBIUS_ISA_FLAGS_avx512_vnni ${MOEBIUS_ISA_FLAGS_avx512} -mavx512vnni)
-set(MOEBIUS_ISA_FLAGS_amx ${MOEBIUS_ISA_FLAGS_avx512_bf16} -mavx512vnni -mavx512vbmi -mavx512fp16
-                          -mamx-tile -mamx-bf16 -mamx-int8)
+# What Zen 4 and Sapphire Rapids have in common.
+set(MOEBIUS_ISA_FLAGS_avx512_vbmi ${MOEBIUS_ISA_FLAGS_avx512_bf16} -mavx512vnni -mavx512vbmi)
+set(MOEBIUS_ISA_FLAGS_amx ${MOEBIUS_ISA_FLAGS_avx512_vbmi} -mavx512fp16 -mamx-tile -mamx-bf16 -mamx-int8)

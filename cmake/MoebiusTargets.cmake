@@ -93,8 +93,8 @@ endfunction()
 
 # moebius_isa_sources(<stage> <isa> <files>...)
 # Adds files that need an instruction set to a stage, each with that set's flags, and defines
-# MOEBIUS_HAVE_<ISA>=1 for the stage. <isa>: avx2, avx512, avx512_bf16, avx512_vnni or amx. Adds
-# nothing on other processors. Call it in the folder that calls moebius_add_stage.
+# MOEBIUS_HAVE_<ISA>=1 for the stage. <isa>: avx2, avx512, avx512_bf16, avx512_vnni, avx512_vbmi or amx.
+# Adds nothing on other processors. Call it in the folder that calls moebius_add_stage.
 function(moebius_isa_sources stage isa)
   if(NOT DEFINED MOEBIUS_ISA_FLAGS_${isa})
     message(FATAL_ERROR "moebius_isa_sources: no such instruction set: ${isa}")

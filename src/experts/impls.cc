@@ -23,7 +23,7 @@ constexpr ExpertsImpl kImpls[] = {
 #ifdef MOEBIUS_HAVE_AMX
     {"cpu_amx", kCpu, cpu::amx_supports, cpu::make_amx},
 #endif
-#ifdef MOEBIUS_HAVE_AVX512_BF16
+#ifdef MOEBIUS_HAVE_AVX512_VBMI
     {"cpu_avx512", kCpu, cpu::avx512_supports, cpu::make_avx512},
 #endif
 #ifdef MOEBIUS_HAVE_ONEDNN

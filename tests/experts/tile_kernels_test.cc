@@ -12,7 +12,6 @@
 #include <cmath>
 #include <vector>
 
-#include "core/cpu_features.h"
 #include "experts/cpu/tiles/packed_weight.h"
 #include "moebius/float_types.h"
 
@@ -23,14 +22,13 @@ constexpr int64_t kDepth = 32;  // of a step
 
 std::vector<const TileKernels*> kernel_sets() {
   std::vector<const TileKernels*> sets;
-  [[maybe_unused]] const CpuFeatures& has = cpu_features();
-#ifdef MOEBIUS_HAVE_AVX512_BF16
-  if (has.avx512_bf16) {
+#ifdef MOEBIUS_HAVE_AVX512_VBMI
+  if (can_run_avx512_tiles()) {
     sets.push_back(&avx512_tiles());
   }
 #endif
 #ifdef MOEBIUS_HAVE_AMX
-  if (has.amx_bf16 && has.amx_int8 && has.avx512_bf16 && has.avx512_fp16 && has.avx512_vbmi) {
+  if (can_run_amx_tiles()) {
     sets.push_back(&amx_tiles());
   }
 #endif
@@ -104,7 +102,7 @@ constexpr std::array kCodes = {TileCode::kF8E4M3, TileCode::kI8AsBF16, TileCode:
 
 TEST(TileKernels, DecodeEveryCode) {
   if (kernel_sets().empty()) {
-    GTEST_SKIP() << "skipped: this processor has no AVX-512 BF16";
+    GTEST_SKIP() << "skipped: this processor has no AVX-512 BF16, VNNI and VBMI";
   }
   for (const TileCode code : kCodes) {
     SCOPED_TRACE(static_cast<int>(code));
@@ -129,7 +127,7 @@ TEST(TileKernels, DecodeEveryCode) {
 // Every code with every scale: 16 codes of one scale in each column.
 TEST(TileKernels, DecodeEveryCodeTimesEveryScale) {
   if (kernel_sets().empty()) {
-    GTEST_SKIP() << "skipped: this processor has no AVX-512 BF16";
+    GTEST_SKIP() << "skipped: this processor has no AVX-512 BF16, VNNI and VBMI";
   }
   for (const TileCode code : {TileCode::kMxfp4, TileCode::kNvfp4}) {
     SCOPED_TRACE(static_cast<int>(code));

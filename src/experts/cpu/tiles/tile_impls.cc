@@ -24,7 +24,7 @@ bool spans_rows(const QuantDesc& a2) {
                                              : spec->group.is_per_tensor() && !a2.scale;
 }
 
-Support packed_supports(const ExpertsDesc& desc, const ExpertWeights& weights, bool integers) {
+Support packed_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
   if (desc.precision != Precision::kModel) {
     return Support::no("precision f64 is computed by ref only");
   }
@@ -48,16 +48,13 @@ Support packed_supports(const ExpertsDesc& desc, const ExpertWeights& weights, b
   if (spans_rows(q.a2)) {
     return Support::no("a2 has a dynamic scale of all rows, which are computed a few at a time");
   }
-  if (multiplies_integers(desc, q) && !integers) {
-    return Support::no("no products of int8 in this instruction set");
-  }
   return Support::yes();
 }
 
 }  // namespace
 
 Support tiles_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
-  return packed_supports(desc, weights, true);
+  return packed_supports(desc, weights);
 }
 
 std::unique_ptr<Experts> make_tiles(const ExpertsDesc& desc,
@@ -66,12 +63,17 @@ std::unique_ptr<Experts> make_tiles(const ExpertsDesc& desc,
   return make_tile_experts(desc, std::move(weights), stream, "cpu_tiles", portable_tiles());
 }
 
-#ifdef MOEBIUS_HAVE_AVX512_BF16
+#ifdef MOEBIUS_HAVE_AVX512_VBMI
+bool can_run_avx512_tiles() {
+  const CpuFeatures& has = cpu_features();
+  return has.avx512_bf16 && has.avx512_vnni && has.avx512_vbmi;
+}
+
 Support avx512_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
-  if (!cpu_features().avx512_bf16) {
-    return Support::no("this processor has no AVX-512 BF16");
+  if (!can_run_avx512_tiles()) {
+    return Support::no("this processor has no AVX-512 BF16, VNNI and VBMI");
   }
-  return packed_supports(desc, weights, false);
+  return packed_supports(desc, weights);
 }
 
 std::unique_ptr<Experts> make_avx512(const ExpertsDesc& desc,
@@ -82,12 +84,18 @@ std::unique_ptr<Experts> make_avx512(const ExpertsDesc& desc,
 #endif
 
 #ifdef MOEBIUS_HAVE_AMX
-Support amx_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
+bool can_run_amx_tiles() {
   const CpuFeatures& has = cpu_features();
-  if (!has.amx_bf16 || !has.amx_int8 || !has.avx512_bf16 || !has.avx512_fp16 || !has.avx512_vbmi) {
-    return Support::no("this processor has no AMX, or no AVX-512 BF16, FP16 and VBMI beside it");
+  return has.amx_bf16 && has.amx_int8 && has.avx512_bf16 && has.avx512_fp16 && has.avx512_vnni &&
+         has.avx512_vbmi;
+}
+
+Support amx_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
+  if (!can_run_amx_tiles()) {
+    return Support::no(
+        "this processor has no AMX, or no AVX-512 BF16, FP16, VNNI and VBMI beside it");
   }
-  return packed_supports(desc, weights, true);
+  return packed_supports(desc, weights);
 }
 
 std::unique_ptr<Experts> make_amx(const ExpertsDesc& desc,

@@ -164,7 +164,6 @@ struct TileRest {
 
 struct TileKernels {
   std::string_view name;
-  bool integers;  // takes TileCode::kI8
   // Finishes `rest`, of the block before, and may leave this block in it.
   // REQUIRES: rest has another C; all blocks up to finish() have as many rows.
   void (*multiply)(const TileGemm&, const TileEpilogue&, TileRest& rest);
@@ -178,12 +177,14 @@ void finish_rows_portable(const TileEpilogue& e, const float* c, int64_t begin, 
 
 // Plain C++.
 const TileKernels& portable_tiles();
-#ifdef MOEBIUS_HAVE_AVX512_BF16
-// REQUIRES: cpu_features().avx512_bf16.
+#ifdef MOEBIUS_HAVE_AVX512_VBMI
+// REQUIRES: can_run_avx512_tiles(): AVX-512 BF16, VNNI and VBMI.
+bool can_run_avx512_tiles();
 const TileKernels& avx512_tiles();
 #endif
 #ifdef MOEBIUS_HAVE_AMX
-// REQUIRES: cpu_features().amx_bf16, amx_int8, avx512_bf16, avx512_fp16 and avx512_vbmi.
+// REQUIRES: can_run_amx_tiles(): AMX, and beside it what AVX-512 tiles require and FP16.
+bool can_run_amx_tiles();
 const TileKernels& amx_tiles();
 #endif
 

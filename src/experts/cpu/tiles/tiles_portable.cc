@@ -229,7 +229,7 @@ void finish_rows_portable(const TileEpilogue& e, const float* c, int64_t begin, 
 }
 
 const TileKernels& portable_tiles() {
-  static const TileKernels kernels = {"portable", true, multiply, finish};
+  static const TileKernels kernels = {"portable", multiply, finish};
   return kernels;
 }
 
