@@ -145,7 +145,7 @@ Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copie
       break;
     }
     case All2AllBackend::kAllGatherReduceScatter: {
-      const int64_t all = d.ranks * own;
+      const int64_t all = d.all_tokens();
       b.workspaces = prepare_workspace(backend, d, all) + 8 * topk * all +
                      experts_workspace(d, all, std::min(all, chunk)) + all * row_bytes(d);
       break;

@@ -43,7 +43,7 @@ int Copies::fullest() const {
 Copies expected_copies(const Deployment& d,
                        const RoutingModel& routing,
                        double tokens,
-                       int num_sources) {
+                       double num_sources) {
   const Topology topology = d.topology();
   Copies copies;
   copies.num_sources = num_sources > 0 ? num_sources : d.ranks;
@@ -71,7 +71,7 @@ Copies expected_copies(const Deployment& d,
 }
 
 double expected_touched_experts(
-    const Deployment& d, const RoutingModel& routing, int rank, double tokens, int num_sources) {
+    const Deployment& d, const RoutingModel& routing, int rank, double tokens, double num_sources) {
   const double all_tokens = tokens * (num_sources > 0 ? num_sources : d.ranks);
   double touched = 0;
   const std::vector<double> share = share_of(d, rank, rank + 1);

@@ -17,7 +17,7 @@ struct Copies {
   std::vector<double> to_rank;     // tokens with at least one selection there
   std::vector<double> to_node;     // the same by node
   std::vector<double> selections;  // (token, expert) pairs
-  int num_sources = 1;
+  double num_sources = 1;          // see Deployment
   int num_ranks = 1;
   int num_nodes = 1;
 
@@ -39,6 +39,9 @@ struct Copies {
     return matrix[row * static_cast<size_t>(width) + static_cast<size_t>(to)];
   }
   double received(const std::vector<double>& matrix, int rank) const {
+    if (matrix.size() == static_cast<size_t>(num_ranks)) {
+      return num_sources * at(matrix, 0, rank, num_ranks);
+    }
     double sum = 0;
     for (int source = 0; source < num_sources; ++source) {
       sum += at(matrix, source, rank, num_ranks);
@@ -52,13 +55,13 @@ struct Copies {
 Copies expected_copies(const Deployment& deployment,
                        const RoutingModel& routing,
                        double tokens,
-                       int num_sources = 0);
+                       double num_sources = 0);
 
 // Experts of the rank with at least one row, on average, of `tokens` tokens of each source.
 double expected_touched_experts(const Deployment& deployment,
                                 const RoutingModel& routing,
                                 int rank,
                                 double tokens,
-                                int num_sources = 0);
+                                double num_sources = 0);
 
 }  // namespace moebius::plan

@@ -55,14 +55,17 @@ struct Deployment {
   Device device;
 
   int dp() const { return ranks / tp; }
-  // Ranks whose tokens are not those of others, and how many a rank brings (the first ones may
-  // bring one more than others): without a backend each computes on all tokens, else the ranks of a
-  // TP group have a slice each.
-  int num_sources(All2AllBackend backend) const {
-    return backend == All2AllBackend::kNone ? 1 : ranks;
-  }
+  // Of all ranks, those of a TP group counted once.
+  int64_t all_tokens() const { return tokens * dp(); }
+  // That a rank brings: without a backend each computes on all tokens, else the ranks of a TP group
+  // have a slice each, the first ones of which may be longer by one.
   int64_t own_tokens(All2AllBackend backend) const {
     return backend == All2AllBackend::kNone ? tokens : (tokens + tp - 1) / tp;
+  }
+  // Ranks whose tokens are not those of others, as many as would bring all if each had own_tokens:
+  // no whole number where slices differ.
+  double num_sources(All2AllBackend backend) const {
+    return static_cast<double>(all_tokens()) / static_cast<double>(own_tokens(backend));
   }
 
   Topology topology() const { return Topology::make(0, ranks, ranks_per_node); }

@@ -68,8 +68,9 @@ std::vector<Piece> pieces_of(All2AllBackend backend, int64_t tokens) {
 }
 
 int num_parts(All2AllBackend backend, const Deployment& d, int64_t tokens) {
-  const int64_t least = default_min_microbatch_tokens(
-      d.layer.routing.num_experts, d.layer.routing.topk, d.num_sources(backend), d.device);
+  const int64_t least =
+      default_min_microbatch_tokens(d.layer.routing.num_experts, d.layer.routing.topk,
+                                    backend == All2AllBackend::kNone ? 1 : d.ranks, d.device);
   return static_cast<int>(std::clamp<int64_t>(tokens / least, 1, d.microbatches));
 }
 
@@ -133,7 +134,7 @@ Forecast forecast(All2AllBackend backend, const Deployment& d, const Machine& ma
   expect_valid(d);
   const RoutingModel routing(d.layer.routing);
   const std::vector<Piece> pieces = pieces_of(backend, d.own_tokens(backend));
-  const int sources = d.num_sources(backend);
+  const double sources = d.num_sources(backend);
   Forecast f;
   f.backend = backend;
   f.support = backend_accepts(backend, d);
@@ -153,10 +154,11 @@ Forecast forecast(All2AllBackend backend, const Deployment& d, const Machine& ma
 
   const auto first = static_cast<double>(pieces.front().tokens);
   const Copies copies = expected_copies(d, routing, first, sources);
-  for (int r = 1; r < d.ranks && sources > 1; ++r) {
+  const bool travels = backend != All2AllBackend::kNone;
+  for (int r = 1; r < d.ranks && travels; ++r) {
     f.copies += copies.rank_copies(0, r) / first;
   }
-  for (int n = 1; n < copies.num_nodes && sources > 1; ++n) {
+  for (int n = 1; n < copies.num_nodes && travels; ++n) {
     f.node_copies += copies.node_copies(0, n) / first;
   }
   if (backend == All2AllBackend::kAllGatherReduceScatter) {

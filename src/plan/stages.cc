@@ -338,7 +338,7 @@ PieceLoad piece_load(All2AllBackend backend,
                      double tokens) {
   PieceLoad load;
   load.tokens = tokens;
-  const int sources = d.num_sources(backend);
+  const double sources = d.num_sources(backend);
   load.copies = expected_copies(d, routing, tokens, sources);
   load.traffic = traffic(backend, d, load.copies, tokens);
   const bool gathers = backend == All2AllBackend::kAllGatherReduceScatter;

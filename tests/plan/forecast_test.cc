@@ -175,6 +175,30 @@ TEST(Forecast, RanksOfATpGroupBringSlices) {
   }
 }
 
+// The first ranks of a group have one token more than the others: no rank computes for tokens that
+// there are not.
+TEST(Forecast, UnevenSlicesAreNoMoreTokens) {
+  const Machine m = find_machine("h200");
+  Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
+  const auto expect_rows = [&](double tokens) {
+    for (const All2AllBackend backend : candidates(d)) {
+      const Forecast f = forecast(backend, d, m);
+      EXPECT_NEAR(f.rows, tokens * 8 / 8, 1e-9) << name(backend);
+      EXPECT_NEAR(f.touched, 32 * (1 - std::pow(1 - 8.0 / 256, tokens)), 1e-9) << name(backend);
+    }
+  };
+  d.tp = 8;
+  expect_rows(1);
+  d.tokens = 13;
+  expect_rows(13);
+  const Forecast gathered = forecast(All2AllBackend::kAllGatherReduceScatter, d, m);
+  d.tokens = 16;  // two of each rank, too
+  EXPECT_LT(gathered.experts, forecast(All2AllBackend::kAllGatherReduceScatter, d, m).experts);
+  d.tp = 4;
+  d.tokens = 701;
+  expect_rows(2 * 701);
+}
+
 TEST(Forecast, ShardedExpertsTakeEveryTokenToEveryRank) {
   Deployment d = preset_deployment("qwen3-30b-a3b", "none", 4);
   d.tokens = 100;
