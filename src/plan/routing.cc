@@ -64,10 +64,14 @@ RoutingModel::RoutingModel(const RoutingFacts& facts) : facts_(facts) {
   expect_ge(facts.num_groups, 1, "groups of experts");
   expect_multiple_of(facts.num_experts, facts.num_groups, "experts");
   expect_ge(facts.topk_groups, 1, "open groups");
-  expect_le(facts.topk_groups, std::min(facts.num_groups, facts.topk), "open groups");
+  expect_le(facts.topk_groups, facts.num_groups, "open groups");
   expect_le(facts.topk, facts.topk_groups * (facts.num_experts / facts.num_groups), "topk");
   expect(facts.skew >= 0 && facts.skew <= 10,
          fmt::format("skew is {}, expected a number in [0, 10]", facts.skew));
+  // The K best experts are in K groups at most, which are the K best by their best expert.
+  if (facts.topk_groups >= facts.topk) {
+    facts_.num_groups = facts_.topk_groups = 1;
+  }
   weights_.resize(static_cast<size_t>(facts.num_experts));
   const int64_t step = popularity_step(facts.num_experts);
   for (int64_t n = 0; n < facts.num_experts; ++n) {

@@ -4,8 +4,9 @@
 // RoutingModel: how tokens choose experts, as probabilities, with no token at hand.
 // A token takes a set of K of the E experts, with a probability proportional to the product of its
 // experts' weights (all 1: every set alike).  With groups, topk_groups of num_groups equal
-// stretches of experts are open to a token and the set lies in those; then every pair of open
-// groups and set has such a probability.
+// stretches of experts are open to a token and the set has experts in each of those and no others;
+// then every pair of open groups and set has such a probability.  Where K groups or more are open,
+// the K best experts are always in open ones: as without groups.
 #pragma once
 
 #include <cstdint>

@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "moebius/dispatch.h"
 #include "moebius/error.h"
@@ -75,6 +77,47 @@ TEST(Routing, MatchesEnumerationOfAllSets) {
     }
     EXPECT_NEAR(selections, static_cast<double>(facts.topk), 1e-12);
   }
+}
+
+// Every order of 8 experts by score is as likely as any other; groups are open by their best.
+double reached_by_all_orders(const RoutingFacts& f, const std::vector<double>& share) {
+  const int64_t group_size = f.num_experts / f.num_groups;
+  std::vector<int64_t> order(static_cast<size_t>(f.num_experts));
+  std::iota(order.begin(), order.end(), 0);
+  double orders = 0;
+  double missed = 0;
+  do {
+    uint32_t open = 0;
+    int64_t chosen = 0;
+    double elsewhere = 1;
+    for (const int64_t e : order) {
+      const uint32_t group = 1U << (e / group_size);
+      open |= std::popcount(open) < f.topk_groups ? group : 0;
+      if ((open & group) != 0 && chosen < f.topk) {
+        elsewhere *= 1 - share[static_cast<size_t>(e)];
+        ++chosen;
+      }
+    }
+    orders += 1;
+    missed += elsewhere;
+  } while (std::next_permutation(order.begin(), order.end()));
+  return 1 - missed / orders;
+}
+
+TEST(Routing, MoreOpenGroupsThanSelectionsLeaveNothingOut) {
+  for (const RoutingFacts& facts :
+       {RoutingFacts{8, 2, 4, 3}, RoutingFacts{8, 2, 4, 2}, RoutingFacts{8, 1, 4, 4},
+        RoutingFacts{8, 2, 8, 3}, RoutingFacts{8, 3, 4, 4}}) {
+    const RoutingModel model(facts);
+    for (const std::vector<double>& share :
+         {std::vector<double>{1, 1, 0, 0, 0, 0, 0, 0}, {0.5, 0, 0, 1.0 / 3, 0, 1, 0, 0}}) {
+      EXPECT_NEAR(model.reached(share), reached_by_all_orders(facts, share), 1e-12)
+          << "topk " << facts.topk << ", groups " << facts.topk_groups << " of "
+          << facts.num_groups;
+    }
+  }
+  // The configuration of a model: 4 of 8 groups for 2 experts.
+  EXPECT_NEAR(RoutingModel({64, 2, 8, 4}).selected(63), 2.0 / 64, 1e-15);
 }
 
 TEST(Routing, UniformIsTheHypergeometricFormula) {
@@ -205,6 +248,8 @@ TEST(Routing, RefusesWhatCannotBeRouted) {
   EXPECT_THROW(RoutingModel({.num_experts = 8, .topk = 9}), InvalidArgument);
   EXPECT_THROW(RoutingModel({.num_experts = 8, .topk = 2, .num_groups = 3}), InvalidArgument);
   EXPECT_THROW(RoutingModel({.num_experts = 8, .topk = 3, .num_groups = 4, .topk_groups = 1}),
+               InvalidArgument);
+  EXPECT_THROW(RoutingModel({.num_experts = 8, .topk = 2, .num_groups = 4, .topk_groups = 5}),
                InvalidArgument);
   EXPECT_THROW(RoutingModel({.num_experts = 8, .topk = 2, .skew = -1}), InvalidArgument);
   try {
