@@ -72,10 +72,27 @@ TEST(Routing, MatchesEnumerationOfAllSets) {
           << ", skew " << facts.skew;
     }
     double selections = 0;
-    for (int64_t e = 0; e < 8; ++e) {
-      selections += model.selected(e);
+    for (size_t e = 0; e < 8; ++e) {
+      std::vector<double> share(8, 0.0);
+      share[e] = 1;
+      EXPECT_NEAR(model.selected(static_cast<int64_t>(e)), model.reached(share), 1e-15);
+      selections += model.selected(static_cast<int64_t>(e));
     }
     EXPECT_NEAR(selections, static_cast<double>(facts.topk), 1e-12);
+  }
+}
+
+// By going through all experts for each of them this would take an hour.
+TEST(Routing, ManyExpertsAreNoneTooMany) {
+  constexpr int64_t kExperts = int64_t{1} << 18;
+  for (const RoutingFacts& facts :
+       {RoutingFacts{kExperts, 8, 1, 1, 1.0}, RoutingFacts{kExperts, 8, 64, 4}}) {
+    const RoutingModel model(facts);
+    double selections = 0;
+    for (int64_t e = 0; e < kExperts; ++e) {
+      selections += model.selected(e);
+    }
+    EXPECT_NEAR(selections, 8, 1e-9);
   }
 }
 
