@@ -50,7 +50,8 @@ void expect_valid(const Deployment& d) {
     expect_eq(d.redundant_experts, 0, "redundant experts (of sharded experts)");
     expect_multiple_of(d.layer.intermediate, d.ranks, "intermediate (to be sharded over ranks)");
     expect_multiple_of(d.local_intermediate(), d.shard_block(),
-                       "a rank's part of intermediate (blocks that share a scale)");
+                       fmt::format("intermediate {} over {} ranks (whole blocks share a scale)",
+                                   d.layer.intermediate, d.ranks));
   } else if (d.ranks > d.num_places()) {
     throw InvalidArgument(fmt::format(
         "{} ranks, but {} has {} experts{}: some would hold none (--redundant-experts {} gives "

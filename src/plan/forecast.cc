@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "comm/cuda/signals.h"
+#include "moebius/error.h"
 #include "moebius/modular_kernel.h"
 #include "plan/formats.h"
 
@@ -221,12 +222,16 @@ std::vector<SweepRow> sweep_tokens(const Deployment& deployment,
 }
 
 std::vector<SweepRow> sweep_ranks(const Deployment& deployment, const Machine& machine, int last) {
+  expect_le(deployment.tp, last, "tp (of a sweep over ranks)");
   std::vector<SweepRow> rows;
   for (int ranks = std::max(2, deployment.tp); ranks <= last; ranks *= 2) {
     Deployment d = deployment;
     d.ranks = ranks;
     if (d.shards_experts &&
         (d.layer.intermediate % ranks != 0 || d.local_intermediate() % d.shard_block() != 0)) {
+      if (rows.empty()) {
+        expect_valid(d);  // says what is cut
+      }
       break;
     }
     if (!d.shards_experts) {

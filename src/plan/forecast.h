@@ -57,7 +57,8 @@ std::vector<SweepRow> sweep_tokens(const Deployment& deployment,
                                    const Machine& machine,
                                    int64_t last);
 // Numbers of ranks, 2 (or tp) to `last` by powers of two; beyond the number of experts with as many
-// redundant ones as give each rank one, or as far as sharded experts can be divided.
+// redundant ones as give each rank one, or as far as sharded experts can be divided.  Throws
+// InvalidArgument where the first of them is too many already.
 std::vector<SweepRow> sweep_ranks(const Deployment& deployment, const Machine& machine, int last);
 
 // A number of tokens per rank from which `later` is the faster of the two, memory left aside: `low`

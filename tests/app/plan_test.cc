@@ -294,6 +294,13 @@ TEST(Plan, RefusesInOneLine) {
   refused({"--preset", "tiny", "--machine", "no_such.json"}, "no_such.json");
   refused({"--preset", "tiny", "--link-gb-per-s", "-1"}, "--link-gb-per-s");
   refused({"--preset", "tiny", "--sweep", "moons"}, "--sweep");
+  refused({"--preset", "deepseek-v2-lite", "--ranks", "1", "--no-ep", "--quant", "fp8", "--sweep",
+           "ranks", "--layers", "1"},
+          "intermediate 1408 over 2 ranks (whole blocks share a scale) is 704, expected a multiple "
+          "of 128");
+  refused({"--preset", "tiny", "--ranks", "4096", "--tp", "4096", "--redundant-experts", "4080",
+           "--sweep", "ranks"},
+          "tp (of a sweep over ranks) is 4096, expected at most 2048");
   refused({"--model", "no_such_folder"}, "no_such_folder");
   const ScratchFolder scratch;
   const std::string file = scratch / "m.json";
