@@ -32,7 +32,8 @@ class WeightAndReduce {
   // output [M, H], dtype of expert_output (f32, bf16, f16); overwritten.  expert_output is scratch
   // from here on: an implementation may scale it in place.
   // On a GPU everything is on one device and of the stream; nothing waits on the host.
-  // Throws InvalidArgument on a shape that does not fit (both shapes named).
+  // Throws InvalidArgument on a shape that does not fit (both shapes named), K = 0 among them where
+  // rows are summed, and Unsupported for sums on a GPU with K above 3072.
   virtual void apply(const WeightAndReduceInput& input,
                      const Tensor& output,
                      const Stream& stream) const = 0;

@@ -24,6 +24,7 @@ int64_t expect_routing(const WeightAndReduceInput& input,
   expect_dtype(output, input.expert_output.dtype(), "output");
   expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
   expect_eq(input.topk_ids.num_dims(), 2, "dimensions of topk_ids");
+  expect_ge(input.topk_ids.dim(1), 1, "topk_ids.dim(1)");
   expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
   expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
   expect_ge(input.expert_output.num_dims(), 2, "dimensions of expert_output");
@@ -156,6 +157,7 @@ void reduce_permuted_rows(const Tensor& expert_rows,
   expect_eq(expert_rows.num_dims(), 2, "dimensions of expert_rows");
   expect_dtype(row_of_slot, DType::kI32, "row_of_slot");
   expect_eq(row_of_slot.num_dims(), 2, "dimensions of row_of_slot");
+  expect_ge(row_of_slot.dim(1), 1, "row_of_slot.dim(1)");
   expect_dtype(output, expert_rows.dtype(), "output");
   expect_shape(output, {row_of_slot.dim(0), expert_rows.dim(1)}, "output");
   const Device device = expert_rows.device();

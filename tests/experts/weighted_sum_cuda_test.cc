@@ -6,7 +6,9 @@
 
 #include <cstring>
 #include <random>
+#include <string>
 
+#include "moebius/error.h"
 #include "moebius/permute.h"
 #include "moebius/weight_and_reduce.h"
 #include "tests/experts/random_operands.h"
@@ -54,6 +56,27 @@ TEST_F(WeightedSumOnGpu, IsThatOfTheCpu) {
         }
       }
     }
+  }
+}
+
+TEST_F(WeightedSumOnGpu, TakesAsManySlotsAsThereIsRoomFor) {
+  const Stream stream = Stream::cuda(0);
+  const Tensor rows = random_uniform({4, 8}, DType::kF32, 7, -2, 2);
+  const Tensor rows_there = to_device(rows, stream.device(), stream);
+  const Tensor sums = Tensor::empty({1, 8}, DType::kF32, stream.device());
+  const auto reduce = [&](int64_t topk) {
+    const Tensor places = Tensor::zeros({1, topk}, DType::kI32);
+    reduce_permuted_rows(rows_there, to_device(places, stream.device(), stream), {}, sums, stream);
+    stream.synchronize();
+  };
+  EXPECT_NO_THROW(reduce(3072));
+  try {
+    reduce(3073);
+    FAIL();
+  } catch (const Unsupported& error) {
+    EXPECT_NE(std::string(error.what()).find("3073 rows of a token"), std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("3072"), std::string::npos) << error.what();
   }
 }
 

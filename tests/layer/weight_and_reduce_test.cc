@@ -228,6 +228,25 @@ TEST(WeightAndReduce, ErrorsNameBothShapes) {
                   {"[2, 4]", "[2, 3, 4]"});
 }
 
+TEST(WeightAndReduce, RefusesNoSelections) {
+  const auto ids = Tensor::empty({3, 0}, DType::kI32);
+  const auto weights = Tensor::empty({3, 0}, DType::kF32);
+  expect_mentions(message_of([&] {
+                    reduce(kContiguous, {Tensor::empty({3, 0, 4}, DType::kF32), weights, ids});
+                  }),
+                  {"topk_ids.dim(1) is 0, expected at least 1"});
+  const auto rows = filled({2, 3, 4}, DType::kF32, {1});
+  expect_mentions(message_of([&] {
+                    reduce(kNaiveBatched, {rows, weights, ids});
+                  }),
+                  {"topk_ids.dim(1) is 0, expected at least 1"});
+  expect_mentions(
+      message_of([&] {
+        reduce_permuted_rows(rows.view({6, 4}), ids, {}, Tensor::empty({3, 4}, DType::kF32), {});
+      }),
+      {"row_of_slot.dim(1) is 0, expected at least 1"});
+}
+
 Tensor reduce_there(const testing::Place& place,
                     WeightAndReduceKind kind,
                     const WeightAndReduceInput& input,

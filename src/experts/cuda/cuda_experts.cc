@@ -557,6 +557,10 @@ Support experts_support(const ExpertsDesc& desc, const ExpertWeights& weights) {
     return Support::no(
         fmt::format("{} local experts, it takes up to {}", desc.num_local_experts, kMaxExperts));
   }
+  if (desc.topk > kMaxSumTerms) {
+    return Support::no(
+        fmt::format("{} selections of a token, it takes up to {}", desc.topk, kMaxSumTerms));
+  }
   for (const QuantDesc* a : {&weights.quant.a1, &weights.quant.a2}) {
     if (const auto spec = activation_spec(*a); spec && spec->group.row > 1) {
       return Support::no(

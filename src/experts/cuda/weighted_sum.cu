@@ -7,6 +7,7 @@
 // ranks a token has 1.5 rows each, so that little is requested at once, and of a quarter of the
 // columns most of the time goes to finding out which.
 #include <algorithm>
+#include <string>
 
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
@@ -14,6 +15,7 @@
 #include "core/cuda/runtime.h"
 #include "experts/cuda/permute.h"
 #include "experts/cuda/weighted_sum.h"
+#include "moebius/error.h"
 
 namespace moebius {
 
@@ -44,6 +46,7 @@ struct Term {
   int64_t row;
   float weight;
 };
+static_assert(kMaxSumTerms * sizeof(Term) == kMostTermBytes);
 
 __device__ Term term_of(const Args& a, int64_t slot) {
   const bool is_masked = a.ids != nullptr && a.ids[slot] < 0;
@@ -181,9 +184,17 @@ void launch(Args a, int num_sms, cudaStream_t stream) {
   cuda::check_launch("weighted_sum_kernel");
 }
 
+void expect_room(int64_t topk) {
+  if (topk > kMaxSumTerms) {
+    throw Unsupported(std::to_string(topk) + " rows of a token, sums on a GPU take up to " +
+                      std::to_string(kMaxSumTerms));
+  }
+}
+
 }  // namespace
 
 void cuda_weighted_sum(const CudaSumArgs& args, const Stream& on) {
+  expect_room(args.topk);
   if (args.output.numel() == 0) {
     return;
   }
@@ -208,6 +219,7 @@ void cuda_weighted_sum(const CudaSumArgs& args, const Stream& on) {
 }
 
 void cuda_batched_sum(const CudaSumArgs& args, int64_t first_expert, const Stream& on) {
+  expect_room(args.topk);
   const auto rows = cuda::allocate_on(args.ids.numel() * int64_t{sizeof(int32_t)},
                                       on.native_handle(), on.device().index);
   CudaSumArgs with_rows = args;

@@ -11,6 +11,9 @@
 
 namespace moebius {
 
+// A warp has a token's terms in shared memory.
+inline constexpr int64_t kMaxSumTerms = 3072;
+
 struct CudaSumArgs {
   Tensor rows;              // [.., H] f32, bf16 or f16
   Tensor row_of_slot = {};  // i32 [T, K], -1 = no row; undefined: row t * K + k
@@ -23,7 +26,8 @@ struct CudaSumArgs {
   int64_t first_column = 0;
 };
 
-// Arguments are validated; nothing waits for the device.  Throws Unsupported without CUDA.
+// Arguments are validated; nothing waits for the device.  Throws Unsupported without CUDA, and for
+// topk above kMaxSumTerms.
 void cuda_weighted_sum(const CudaSumArgs& args, const Stream& stream);
 
 // The same of rows [L, max_rows, H] that hold ids - first_expert in (token, k) order.
