@@ -53,8 +53,9 @@ std::unique_ptr<WeightAndReduce> make_weight_and_reduce(WeightAndReduceKind kind
 
 // output[t] = sum over k of weights[t, k] * expert_rows[row_of_slot[t, k]], as kContiguous rounds;
 // slots with row -1 contribute nothing.  The way back from moebius/permute.h.
-// expert_rows [R.., H], row_of_slot i32 [M, K], weights f32 [M, K] or undefined (all 1), output
-// [M, H].
+// expert_rows [R, H], row_of_slot i32 [M, K >= 1], weights f32 [M, K] or undefined (all 1),
+// output [M, H].  On the CPU throws InvalidArgument naming token, slot and row for a row outside
+// [-1, R).  REQUIRES: on a GPU, rows below R.  Throws Unsupported there for K above 3072.
 void reduce_permuted_rows(const Tensor& expert_rows,
                           const Tensor& row_of_slot,
                           const Tensor& weights,

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/weight_and_reduce.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -181,6 +183,12 @@ void reduce_permuted_rows(const Tensor& expert_rows,
     return;
   }
   const auto* rows = row_of_slot.data<int32_t>();
+  for (int64_t i = 0; i < row_of_slot.numel(); ++i) {
+    if (rows[i] < -1 || rows[i] >= expert_rows.dim(0)) {
+      throw InvalidArgument(fmt::format("row_of_slot[{}, {}] is {}, expected -1 or [0, {})",
+                                        i / topk, i % topk, rows[i], expert_rows.dim(0)));
+    }
+  }
   sum_tokens(expert_rows, output, sum_rounding(topk), stream,
              [&](int64_t t, std::vector<TokenTerm>& terms) {
                for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {

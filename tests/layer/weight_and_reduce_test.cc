@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "tests/conformance/place.h"
@@ -349,6 +350,18 @@ TEST(ReducePermutedRows, FindsRowsWhereverTheyAre) {
   EXPECT_EQ(floats(output), (std::vector<float>{2003, 700}));
   reduce_permuted_rows(rows, row_of_slot, {}, output, {});
   EXPECT_EQ(floats(output), (std::vector<float>{1001, 100}));
+}
+
+TEST(ReducePermutedRows, RefusesRowsThatThereAreNot) {
+  const auto rows = filled({4, 1}, DType::kF32, {1, 10, 100, 1000});
+  const auto output = filled({1, 1}, DType::kF32, {5});
+  for (const int32_t row : {4, 7, -2}) {
+    expect_mentions(message_of([&] {
+                      reduce_permuted_rows(rows, ids_of({1, 2}, {3, row}), {}, output, {});
+                    }),
+                    {"row_of_slot[0, 1] is " + std::to_string(row) + ", expected -1 or [0, 4)"});
+  }
+  EXPECT_EQ(floats(output), std::vector<float>{5});
 }
 
 }  // namespace
