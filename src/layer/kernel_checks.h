@@ -12,6 +12,9 @@ namespace moebius {
 // Whether they have memory in common.
 bool overlap(const Tensor& a, const Tensor& b);
 
+// i32 [num_experts]; on the CPU with entries in [-1, num_local_experts).
+void expect_expert_map(const Tensor& map, int64_t num_experts, int64_t num_local_experts);
+
 // Whether the experts take unquantized rows and quantize for themselves.
 bool defers_input_quant(const Experts& experts);
 

@@ -5,10 +5,13 @@
 // backends that dispatch into the batched layout.
 #include <cstring>
 
+#include "comm/route.h"
 #include "core/parallel.h"
+#include "core/same_device.h"
 #include "experts/cuda/permute.h"
 #include "layer/batched_rows.h"
 #include "layer/cuda/rows.h"
+#include "layer/kernel_checks.h"
 #include "layer/prepare_rows.h"
 #include "layer/reduce_rows.h"
 #include "moebius/prepare_finalize.h"
@@ -86,6 +89,13 @@ class NoEpBatched final : public PrepareFinalize {
 
   PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
     expect_prepare_input(input, context);
+    if (input.topk_ids.device().is_cpu()) {
+      expect_ids(input.topk_ids, input.num_experts);
+    }
+    if (input.expert_map) {
+      expect_expert_map(input.expert_map, input.num_experts, num_local_experts_);
+      expect_on(input.expert_map, input.topk_ids.device(), "expert_map");
+    }
     const int64_t num_tokens = input.hidden.dim(0);
     const int64_t hidden = input.hidden.dim(1);
     const int64_t topk = input.topk_ids.dim(1);

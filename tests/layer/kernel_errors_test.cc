@@ -197,9 +197,9 @@ TEST(ModularKernelErrors, ShapesAndDtypes) {
 
 TEST(ModularKernelErrors, ExpertIds) {
   expect_mentions(refusal([](Call& c) { c.input.topk_ids.data<int32_t>()[5] = 5; }),
-                  {"topk_ids[2, 1] is 5", "-1 to 4"});
+                  {"topk_ids of token 2, slot 1 is 5", "-1 to 4"});
   expect_mentions(refusal([](Call& c) { c.input.topk_ids.data<int32_t>()[0] = -2; }),
-                  {"topk_ids[0, 0] is -2"});
+                  {"topk_ids of token 0, slot 0 is -2"});
   expect_mentions(refusal([](Call& c) { c.input.num_experts = 6; }), {"num_experts is 6", "5"});
   expect_mentions(refusal([](Call& c) {
                     c.input.expert_map = ids_of({4}, {0, 1, 2, 3});

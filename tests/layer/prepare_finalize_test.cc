@@ -213,6 +213,24 @@ TEST(NoEpBatched, MapsGlobalIdsToLocalOnes) {
   EXPECT_EQ(get_float(result.x, 2), 10);
 }
 
+TEST(NoEpBatched, RefusesIdsAndMapsThatDoNotFit) {
+  const auto message = [](const Tensor& ids, const Tensor& map) {
+    Problem problem(1, 2, 1);
+    problem.input.topk_ids = ids;
+    problem.input.expert_map = map;
+    return message_of([&] { make_no_ep_batched(2, 2)->prepare(problem.input, problem.context); });
+  };
+  const Tensor ids = ids_of({1, 2}, {0, 3}), map = ids_of({4}, {-1, -1, 0, 1});
+  EXPECT_EQ(message(ids, map), "no error");
+  expect_mentions(message(ids_of({1, 2}, {0, 9}), map),
+                  {"topk_ids of token 0, slot 1 is 9, expected -1 to 3"});
+  expect_mentions(message(ids_of({1, 2}, {0, 9}), {}),
+                  {"topk_ids of token 0, slot 1 is 9, expected -1 to 3"});
+  expect_mentions(message(ids, map.slice(0, 3)), {"expert_map", "[3]", "[4]"});
+  expect_mentions(message(ids, ids_of({4}, {-1, 2, 0, 1})), {"expert_map[1] is 2", "1"});
+  expect_mentions(message(ids, Tensor::zeros({4}, DType::kF32)), {"expert_map", "f32", "i32"});
+}
+
 TEST(NoEpBatched, FinalizeUndoesTheGather) {
   Problem problem(7, 2, 16);
   const auto pf = make_no_ep_batched(9, 4);
