@@ -8,6 +8,7 @@
 
 #include "core/ceil_div.h"
 #include "moebius/error.h"
+#include "quant/scale_grid.h"
 
 namespace moebius {
 
@@ -68,29 +69,6 @@ void validate_activation(const QuantDesc& desc, std::string_view which) {
                      to_string(desc.shape.value_or(GroupShape{}))));
 }
 
-void validate_weight(const QuantDesc& desc, std::string_view which) {
-  if (desc.shape) {
-    expect(desc.shape->is_per_tensor() || desc.shape->is_per_token() || is_block(*desc.shape),
-           fmt::format("{} has groups of {}: weights are scaled per tensor {{-1, -1}}, per channel "
-                       "{{1, -1}} or by blocks {{rows >= 0, columns >= 1}}",
-                       which, to_string(*desc.shape)));
-  }
-  if (desc.format && desc.shape && is_block(*desc.shape)) {
-    const int pack = pack_factor(storage_dtype(*desc.format));  // codes that share bytes
-    expect(desc.shape->col % pack == 0,
-           fmt::format("{} is {} in groups of {}: their columns must be a multiple of {}", which,
-                       name(*desc.format), to_string(*desc.shape), pack));
-  }
-  const bool is_integer = desc.format == QuantFormat::kInt4 || desc.format == QuantFormat::kInt8;
-  expect(!desc.zero_point.defined() || is_integer,
-         fmt::format("{} has zero points but is {}: only int4 and int8 weights have them", which,
-                     desc.format ? name(*desc.format) : "not quantized"));
-  expect(!desc.power_of_two_scale,
-         fmt::format("{} has power-of-two (UE8M0) scales: they are of fp8 activations scaled by "
-                     "blocks, not of weights",
-                     which));
-}
-
 // The four descs with equal treatment of both layers, as every builder needs them.
 QuantConfig assemble(std::optional<QuantFormat> activation,
                      std::optional<GroupShape> a_shape,
@@ -117,6 +95,32 @@ QuantConfig assemble(std::optional<QuantFormat> activation,
 }
 
 }  // namespace
+
+// Rows of weights are read by many calls, so messages are made only for a refusal.
+void quant::expect_weight_desc(const QuantDesc& desc, std::string_view which) {
+  const bool is_blocks = desc.shape && is_block(*desc.shape);
+  if (desc.shape && !desc.shape->is_per_tensor() && !desc.shape->is_per_token() && !is_blocks) {
+    expect(false,
+           fmt::format("{} has groups of {}: weights are scaled per tensor {{-1, -1}}, per channel "
+                       "{{1, -1}} or by blocks {{rows >= 0, columns >= 1}}",
+                       which, to_string(*desc.shape)));
+  }
+  const int pack = desc.format ? pack_factor(storage_dtype(*desc.format)) : 1;
+  if (is_blocks && desc.shape->col % pack != 0) {  // codes that share bytes
+    expect(false, fmt::format("{} is {} in groups of {}: their columns must be a multiple of {}",
+                              which, name(*desc.format), to_string(*desc.shape), pack));
+  }
+  const bool is_integer = desc.format == QuantFormat::kInt4 || desc.format == QuantFormat::kInt8;
+  if (desc.zero_point && !is_integer) {
+    expect(false, fmt::format("{} has zero points but is {}: only int4 and int8 weights have them",
+                              which, desc.format ? name(*desc.format) : "not quantized"));
+  }
+  if (desc.power_of_two_scale) {
+    expect(false, fmt::format("{} has power-of-two (UE8M0) scales: they are of fp8 activations "
+                              "scaled by blocks, not of weights",
+                              which));
+  }
+}
 
 std::string_view name(QuantFormat format) {
   return info(format).name;
@@ -227,8 +231,8 @@ QuantConfig QuantConfig::nvfp4(QuantTensors tensors) {
 void QuantConfig::validate() const {
   validate_activation(a1, "a1");
   validate_activation(a2, "a2");
-  validate_weight(w1, "w1");
-  validate_weight(w2, "w2");
+  quant::expect_weight_desc(w1, "w1");
+  quant::expect_weight_desc(w2, "w2");
   expect(!(is_per_act_token() && w1.shape && is_block(*w1.shape)),
          fmt::format("w1 is scaled by blocks {} together with per-token activation scales",
                      to_string(w1.shape.value_or(GroupShape{}))));

@@ -5,10 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "moebius/quant_config.h"
 
 namespace moebius::quant {
+
+// Throws InvalidArgument for groups, zero points and scales that mean nothing for a weight.
+void expect_weight_desc(const QuantDesc& desc, std::string_view which);
 
 struct ScaleGrid {
   int64_t group_rows = 1;  // rows of a block; blocks restart at gate_rows

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "moebius/quantize.h"
 #include "quant/group_rule.h"
@@ -87,10 +88,17 @@ void validate(const Tensor& w,
               const Tensor& activation_gscale) {
   expect_defined(w, "weight");
   expect_eq(w.num_dims(), 3, "dimensions of a weight");
-  if (!w.device().is_cpu()) {
-    throw Unsupported(
-        fmt::format("weight is on {}: this build reads weights on cpu", to_string(w.device())));
+  for (const auto& [tensor, what] : {std::pair(&w, "weight"),
+                                     {&desc.scale, "scale"},
+                                     {&desc.zero_point, "zero points"},
+                                     {&desc.alpha_or_gscale, "alpha"},
+                                     {&activation_gscale, "activation global scale"}}) {
+    if (*tensor && !tensor->device().is_cpu()) {
+      throw Unsupported(fmt::format("{} is on {}: this build reads weights on cpu", what,
+                                    to_string(tensor->device())));
+    }
   }
+  expect_weight_desc(desc, "weight");
   expect_ge(local_expert, 0, "local expert");
   expect_le(local_expert, w.dim(0) - 1, "local expert");
   expect_ge(row_begin, 0, "row_begin");

@@ -263,6 +263,48 @@ TEST(WeightRows, RefuseWhatDoesNotFit) {
   desc.zero_point = Tensor::zeros({2, 4, 1}, DType::kU8);
   const Tensor int4 = Tensor::zeros({2, 4, 64}, DType::kU4);
   expect_mentions(message_of([&] { rows_of(int4, desc, 0, 0, 4, 4); }), "zero points");
+  desc = good;
+  desc.zero_point = Tensor::zeros({2, 2, 2}, DType::kU8);
+  expect_mentions(message_of([&] { rows_of(w, desc, 0, 0, 4, 4); }),
+                  "weight has zero points but is fp8");
+  // Group 1 would begin within a byte.
+  desc = desc_of(QuantFormat::kInt4, GroupShape{1, 3}, Tensor::zeros({1, 1, 2}, DType::kF32));
+  expect_mentions(message_of([&] {
+                    rows_of(Tensor::zeros({1, 1, 6}, DType::kU4), desc, 0, 0, 1, 1);
+                  }),
+                  "weight is int4 in groups of {1, 3}: their columns must be a multiple of 2");
+}
+
+TEST(WeightRows, RefuseWhatIsNotOnTheCpu) {
+  const Tensor codes = Tensor::zeros({1, 1, 32}, DType::kF4E2M1);
+  QuantDesc good =
+      desc_of(QuantFormat::kNvfp4, std::nullopt, Tensor::zeros({1, 1, 2}, DType::kF8E4M3));
+  good.alpha_or_gscale = tensor_of({1}, {1});
+  const Tensor gscale = tensor_of({1}, {1});
+  EXPECT_EQ(rows_of(codes, good, 0, 0, 1, 1, gscale).size(), 32u);
+  const auto there = [](const Tensor& tensor) {
+    return Tensor::borrow(tensor.raw(), tensor.shape(), tensor.dtype(), Device::cuda(0));
+  };
+  const auto expect_refused = [&](const QuantDesc& desc, const Tensor& activation_gscale,
+                                  const std::string& what) {
+    try {
+      rows_of(codes, desc, 0, 0, 1, 1, activation_gscale);
+      ADD_FAILURE() << what;
+    } catch (const Unsupported& error) {
+      EXPECT_EQ(std::string(error.what()).find(what + " is on cuda:0"), 0u) << error.what();
+    }
+  };
+  QuantDesc desc = good;
+  desc.scale = there(good.scale);
+  expect_refused(desc, gscale, "scale");
+  desc = good;
+  desc.alpha_or_gscale = there(good.alpha_or_gscale);
+  expect_refused(desc, gscale, "alpha");
+  expect_refused(good, there(gscale), "activation global scale");
+  const Tensor int4 = Tensor::zeros({1, 1, 2}, DType::kU4);
+  desc = desc_of(QuantFormat::kInt4, std::nullopt, tensor_of({1, 1}, {1}));
+  desc.zero_point = there(Tensor::zeros({1, 1}, DType::kU8));
+  EXPECT_THROW(rows_of(int4, desc, 0, 0, 1, 1), Unsupported);
 }
 
 }  // namespace
