@@ -108,7 +108,8 @@ class Router {
   // LogitSums::kTensorCores: hidden bf16 at a multiple of 16 bytes, see there.
   void logits(const Tensor& hidden, const Tensor& out, const Stream& stream) const;
   // logits f32 [T, E] -> ids i32 [T, K], weights f32 [T, K].  T == 0 is valid.
-  // Throws InvalidArgument when a custom routing leaves an id outside [-1, E) or unwritten.
+  // Throws InvalidArgument when a custom routing leaves an id outside [-1, E) or unwritten; ids and
+  // weights are then what it has made of them.
   void select(const Tensor& logits,
               const Tensor& ids,
               const Tensor& weights,

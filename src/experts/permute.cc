@@ -46,15 +46,18 @@ void order_selections(const Tensor& topk_ids,
   order.num_slots = topk_ids.numel();
   order.rows_per_input = topk;
 
-  // offsets[e + 1] counts expert e, then becomes its end while rows are placed from offsets[e].
-  int32_t* offsets = order.expert_offsets;
-  std::fill_n(offsets, num_local_experts + 1, 0);
   for (int64_t i = 0; i < order.num_slots; ++i) {
     if (!local.valid(ids[i])) {
       throw InvalidArgument(
           fmt::format("topk_ids of token {}, slot {} is {}, expected -1 or [0, {})", i / topk,
                       i % topk, ids[i], local.bound()));
     }
+  }
+
+  // offsets[e + 1] counts expert e, then becomes its end while rows are placed from offsets[e].
+  int32_t* offsets = order.expert_offsets;
+  std::fill_n(offsets, num_local_experts + 1, 0);
+  for (int64_t i = 0; i < order.num_slots; ++i) {
     if (const int32_t e = local(ids[i]); e >= 0) {
       ++offsets[e + 1];
     }

@@ -30,7 +30,7 @@ struct RowOrder {
 // Standard format.  Fills `order` (whose two arrays the caller provides) from topk_ids i32 [M, K]
 // and expert_map i32 [E] (undefined: ids are local, E = L).  A stable counting sort.
 // Throws InvalidArgument naming token, slot and id for an id outside [-1, E), and naming the expert
-// for a map entry outside [-1, L); `order` is then unspecified.
+// for a map entry outside [-1, L); the two arrays are then as they were.
 void order_selections(const Tensor& topk_ids,
                       const Tensor& expert_map,
                       int64_t num_experts,

@@ -197,6 +197,15 @@ TEST(PermutationOnGpu, ScalesMoveWithTheirRows) {
   }
 }
 
+TEST(PermutationOnCpu, ARefusedCallLeavesTheOutputAlone) {
+  const Permutation p = {tensor_of({5, 6, 7}, {3}), tensor_of({8, 9}, {2}),
+                         tensor_of({3, 4}, {1, 2})};
+  EXPECT_THROW(make_permutation(tensor_of({0, 9}, {1, 2}), {}, p, {}), InvalidArgument);
+  EXPECT_EQ(ints(p.expert_offsets), (Ints{5, 6, 7}));
+  EXPECT_EQ(ints(p.slot_of_row), (Ints{8, 9}));
+  EXPECT_EQ(ints(p.row_of_slot), (Ints{3, 4}));
+}
+
 TEST(PermutationOnGpu, IdsOutOfRangeCountAsForeign) {
   if (cuda_device_count() == 0) {
     GTEST_SKIP() << "skipped: no GPU";
