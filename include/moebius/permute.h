@@ -22,6 +22,7 @@ struct Permutation {
   Tensor row_of_slot;     // i32 [M, K]; -1: masked or foreign
 };
 
+// Throws InvalidArgument, as make_permutation, for 2^31 slots or more.
 Permutation allocate_permutation(int64_t num_tokens,
                                  int64_t topk,
                                  int64_t num_local_experts,

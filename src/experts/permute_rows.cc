@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "core/parallel.h"
 #include "core/same_device.h"
@@ -12,6 +13,11 @@
 namespace moebius {
 
 namespace {
+
+// Slots and rows are i32.
+void expect_countable(const Shape& slots) {
+  expect_le(slots.numel(), std::numeric_limits<int32_t>::max(), "slots");
+}
 
 void expect_permutation(const Permutation& p, int64_t num_tokens, int64_t topk, Device device) {
   expect_defined(p.expert_offsets, "expert_offsets");
@@ -36,6 +42,7 @@ Permutation allocate_permutation(int64_t num_tokens,
   expect_ge(num_tokens, 0, "num_tokens");
   expect_ge(topk, 1, "topk");
   expect_ge(num_local_experts, 1, "num_local_experts");
+  expect_countable(Shape{num_tokens, topk});
   return {Tensor::empty({num_local_experts + 1}, DType::kI32, device),
           Tensor::empty({num_tokens * topk}, DType::kI32, device),
           Tensor::empty({num_tokens, topk}, DType::kI32, device)};
@@ -47,6 +54,7 @@ void make_permutation(const Tensor& topk_ids,
                       const Stream& stream) {
   expect_dtype(topk_ids, DType::kI32, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
+  expect_countable(topk_ids.shape());
   const Device device = topk_ids.device();
   expect_permutation(out, topk_ids.dim(0), topk_ids.dim(1), device);
   if (expert_map) {

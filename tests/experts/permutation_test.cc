@@ -206,6 +206,24 @@ TEST(PermutationOnCpu, ARefusedCallLeavesTheOutputAlone) {
   EXPECT_EQ(ints(p.row_of_slot), (Ints{3, 4}));
 }
 
+// Never read: there is not that much memory behind it.
+TEST(PermutationOnCpu, RefusesMoreSlotsThanAnInt32Counts) {
+  int32_t id = 0;
+  const Tensor ids = Tensor::borrow(&id, {268435457, 8}, DType::kI32);
+  const auto expect_refused = [](auto&& call) {
+    try {
+      call();
+      ADD_FAILURE();
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("slots is 2147483656, expected at most 2147483647"),
+                std::string::npos)
+          << error.what();
+    }
+  };
+  expect_refused([&] { make_permutation(ids, {}, {}, {}); });
+  expect_refused([&] { allocate_permutation(268435457, 8, 4); });
+}
+
 TEST(PermutationOnGpu, IdsOutOfRangeCountAsForeign) {
   if (cuda_device_count() == 0) {
     GTEST_SKIP() << "skipped: no GPU";
