@@ -195,10 +195,13 @@ TEST(WeightAndReduce, SameBitsForAnyNumberOfThreads) {
 TEST(WeightAndReduce, NoTokens) {
   const auto none = Tensor::empty({0, 2}, DType::kI32);
   const auto no_weights = Tensor::empty({0, 2}, DType::kF32);
-  EXPECT_EQ(reduce(kContiguous, {Tensor::empty({0, 2, 4}, DType::kBF16), no_weights, none}).dim(0),
-            0);
-  EXPECT_EQ(reduce(kNaiveBatched, {filled({3, 2, 4}, DType::kBF16, {1}), no_weights, none}).dim(0),
-            0);
+  const Tensor guard = filled({1, 4}, DType::kBF16, {7});
+  const auto reduce_none = [&](WeightAndReduceKind kind, const Tensor& rows) {
+    make_weight_and_reduce(kind)->apply({rows, no_weights, none}, guard.slice(0, 0), {});
+    EXPECT_EQ(floats(guard), (std::vector<float>{7, 7, 7, 7})) << name(kind);
+  };
+  reduce_none(kContiguous, filled({1, 2, 4}, DType::kBF16, {1}).slice(0, 0));
+  reduce_none(kNaiveBatched, filled({3, 2, 4}, DType::kBF16, {1}));
 }
 
 TEST(WeightAndReduce, ErrorsNameBothShapes) {

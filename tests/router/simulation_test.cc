@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "moebius/router.h"
+#include "tests/conformance/router_runs.h"
 
 namespace moebius {
 namespace {
@@ -72,7 +73,15 @@ TEST_P(Simulated, RepeatsBySeedAndCallNumber) {
 }
 
 TEST_P(Simulated, NoTokensAreValid) {
-  EXPECT_TRUE(draw(Router(simulated(GetParam(), 8, 2, 0), {}), 0).empty());
+  const Router router(simulated(GetParam(), 8, 2, 0), {});
+  const Tensor logits = Tensor::zeros({1, 8}, DType::kF32);
+  for (const int num_threads : {1, 2}) {
+    const testing::Selection out = testing::run_select(router, logits.slice(0, 0), num_threads);
+    for (int64_t k = 0; k < 2; ++k) {
+      EXPECT_EQ(out.all_ids.data<int32_t>()[k], -77);
+      EXPECT_EQ(out.all_weights.data<float>()[k], -77.0f);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Distributions,
