@@ -62,7 +62,7 @@ struct QuantDesc {
   // int4, int8 weights: u8 [L, N, ceil(K/g)], as the scale.  Those of int8 count from -128 like the
   // unsigned code: value = (q + 128 - zero_point) * scale.
   Tensor zero_point;
-  Tensor bias;  // weights: f32 or bf16 [L, N]
+  Tensor bias;  // weights: f32, bf16 or f16 [L, N]
   // fp8 activations by blocks: scales are rounded up to powers of two (UE8M0 values, kept as f32),
   // as DeepSeek-V3.1 asks for.  No builder sets it: set a1's and a2's, then validate().
   bool power_of_two_scale = false;
