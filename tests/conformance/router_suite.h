@@ -287,6 +287,30 @@ TEST_P(RouterConformance, LogitsOfExtremeValuesAreThoseOfRef) {
   }
 }
 
+// Results that only the end of the exponents rounds up to the smallest normal number are tiny.
+TEST_P(RouterConformance, LogitsAtTheEndOfTheNormalNumbersAreThoseOfRef) {
+  constexpr float kLeast = std::numeric_limits<float>::min();
+  constexpr float kBelow1 = 1 - 0x1p-24f;
+  const Tensor hidden = Tensor::zeros({6, 3}, DType::kF32);
+  RouterWeights weights;
+  weights.gate = Tensor::zeros({1, 3}, DType::kF32);
+  weights.gate.data<float>()[0] = weights.gate.data<float>()[2] = kLeast;
+  const float rows[6][3] = {
+      {kBelow1, 0, 0}, {-kBelow1, 0, 0},         {1 - 0x1p-23f, 0, 0},
+      {1, 0, 0},       {1, 0, -0x1.000002p-25f}, {1, 0, -0x1p-25f},
+  };
+  std::copy_n(&rows[0][0], 18, hidden.data<float>());
+  const RouterConfig config = {.num_experts = 1};
+  if (!takes(GetParam(), config, weights)) {
+    return;
+  }
+  const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
+  EXPECT_SAME_BITS(run_logits(make_forced(GetParam(), config, weights), hidden, 1), expected);
+  const auto* logits = expected.data<float>();
+  EXPECT_EQ(std::vector<float>(logits, logits + 6),
+            (std::vector<float>{0, 0, 0, kLeast, 0, kLeast}));
+}
+
 TEST_P(RouterConformance, ASecondCallOnTheSameRouterGivesTheSame) {
   RouterWeights weights;
   weights.gate = random_tensor({64, 300}, DType::kBF16, 1, 0.1f);

@@ -20,6 +20,17 @@ float flushed(float x) {
   return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x;
 }
 
+// The fused multiply-add of units that do so.  FLT_MIN may be a result that only the end of the
+// exponents rounds up to it: such are tiny to them, since they look at 24 bits of it first.
+float flushed_fma(float a, float b, float c) {
+  constexpr float kLeast = std::numeric_limits<float>::min();
+  constexpr float kScale = 0x1p24f;
+  const float sum = flushed(std::fma(a, b, c));
+  const bool is_tiny =
+      std::fabs(sum) == kLeast && std::fabs(std::fma(a * kScale, b, c * kScale)) < kLeast * kScale;
+  return is_tiny ? std::copysign(0.0f, sum) : sum;
+}
+
 class Ref final : public Impl {
  public:
   explicit Ref(const Model& model) : model_(model) {}
@@ -37,7 +48,7 @@ class Ref final : public Impl {
           float chains[2] = {};
           for (int64_t h = begin; h < end; ++h) {
             float& chain = chains[h % 2];
-            chain = flushed(std::fma(flushed(a[h]), flushed(b[h]), chain));
+            chain = flushed_fma(flushed(a[h]), flushed(b[h]), chain);
           }
           total = flushed(total + flushed(chains[0] + chains[1]));
         }
