@@ -80,7 +80,7 @@ Reg neg_abs(Reg a) {
 Reg one_where_nonnegative(Reg x, Reg z) {
   return _mm256_blendv_ps(z, set1(1.0f), _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GE_OQ));
 }
-unsigned equal_bits(Reg a, Reg b) {
+unsigned equal_lanes(Reg a, Reg b) {
   return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)));
 }
 

@@ -82,7 +82,7 @@ Reg neg_abs(Reg a) {
 Reg one_where_nonnegative(Reg x, Reg z) {
   return _mm512_mask_mov_ps(z, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GE_OQ), set1(1.0f));
 }
-unsigned equal_bits(Reg a, Reg b) {
+unsigned equal_lanes(Reg a, Reg b) {
   return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
 }
 
