@@ -130,7 +130,7 @@ float resolve_tensor_scale(const RowKernels& kernels,
 struct Walk {
   const RowKernels& kernels;
   const QuantizeSpec& spec;
-  Groups groups;  // per tensor: one row at a time, all with scale 0
+  Groups groups;  // per tensor: one row at a time, all with the scale at 0
   bool is_per_tensor;
 
   Walk(const RowKernels& row_kernels, const QuantizeSpec& s, int64_t rows, int64_t cols)
