@@ -546,7 +546,7 @@ class CudaExperts final : public ExpertsBase {
 
 }  // namespace
 
-Support experts_support(const ExpertsDesc& desc, const ExpertWeights& weights) {
+Support experts_support(const ExpertsDesc& desc, const ExpertWeights&) {
   if (cuda_device_count() == 0) {
     return Support::no("no GPU");
   }
@@ -560,14 +560,6 @@ Support experts_support(const ExpertsDesc& desc, const ExpertWeights& weights) {
   if (desc.topk > kMaxSumTerms) {
     return Support::no(
         fmt::format("{} selections of a token, it takes up to {}", desc.topk, kMaxSumTerms));
-  }
-  for (const QuantDesc* a : {&weights.quant.a1, &weights.quant.a2}) {
-    if (const auto spec = activation_spec(*a); spec && spec->group.row > 1) {
-      return Support::no(
-          fmt::format("activations in groups of {{{}, {}}}, it takes groups within a "
-                      "row",
-                      spec->group.row, spec->group.col));
-    }
   }
   return Support::yes();
 }
