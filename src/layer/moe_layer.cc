@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/given_up.h"
+#include "core/same_device.h"
 #include "layer/flight.h"
 #include "layer/kernel_checks.h"
 #include "layer/layer_parts.h"
@@ -23,7 +24,8 @@ struct MoeLayer::State {
   Tensor expert_map;  // undefined: all experts are local
   bool has_shared = false;
   bool apply_router_weight_on_input = false;
-  // Where the layer works.
+  Device device;
+  // There:
   Tensor counts;         // i32 [E], selections of the last call
   Tensor computed_rows;  // i64 [L], of the last call where it took several of the kernel's
   bool took_pieces = false;
@@ -47,6 +49,10 @@ struct MoeLayer::State {
   }
   bool slices_tokens() const { return tp_size() > 1 && !sums_over_ranks() && !sequence_parallel; }
 
+  void expect_call(const Tensor& hidden,
+                   const Tensor& output,
+                   const Tensor& lora_ids,
+                   const Stream& call_stream) const;
   void forward_own(const Tensor& hidden,
                    const Tensor& output,
                    const Tensor& lora_ids,
@@ -99,6 +105,7 @@ MoeLayer::MoeLayer(MoeLayerWeights weights,
   state_ = std::make_unique<State>();
   state_->config = config;
   state_->group = group;
+  state_->device = device;
   state_->sequence_parallel = options.sequence_parallel;
   state_->has_shared = shared != nullptr;
   state_->apply_router_weight_on_input = weights.apply_router_weight_on_input;
@@ -165,16 +172,7 @@ void MoeLayer::forward(const Tensor& hidden,
                        const Tensor& output,
                        const CallContext& context,
                        const Tensor& lora_ids) {
-  expect_hidden_dtype(hidden, "hidden");
-  expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
-  expect_eq(hidden.dim(1), state_->config.hidden, "hidden.dim(1)");
-  expect_hidden_dtype(output, "output");
-  expect_shape(output, hidden.shape(), "output");
-  if (lora_ids) {
-    expect_dtype(lora_ids, DType::kI32, "lora_ids");
-    expect_shape(lora_ids, {hidden.dim(0)}, "lora_ids");
-  }
-
+  state_->expect_call(hidden, output, lora_ids, context.stream);
   if (!state_->slices_tokens()) {
     state_->forward_own(hidden, output, lora_ids, context);
     return;
@@ -187,6 +185,28 @@ void MoeLayer::forward(const Tensor& hidden,
   in_flight("combine", whole(context), context.stream, [&] {
     gather_slices(*state_->group, output, state_->group->rank() - tp_rank, tp_size, context.stream);
   });
+}
+
+void MoeLayer::State::expect_call(const Tensor& hidden,
+                                  const Tensor& output,
+                                  const Tensor& lora_ids,
+                                  const Stream& call_stream) const {
+  expect_hidden_dtype(hidden, "hidden");
+  expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
+  expect_eq(hidden.dim(1), config.hidden, "hidden.dim(1)");
+  expect_on(hidden, device, "hidden");
+  expect_hidden_dtype(output, "output");
+  expect_shape(output, hidden.shape(), "output");
+  expect_on(output, device, "output");
+  if (lora_ids) {
+    expect_dtype(lora_ids, DType::kI32, "lora_ids");
+    expect_shape(lora_ids, {hidden.dim(0)}, "lora_ids");
+    expect_on(lora_ids, device, "lora_ids");
+  }
+  // Of a layer on the CPU, too: workspaces are where the stream is.
+  if (call_stream.device() != device) {
+    expect_eq(to_string(call_stream.device()), to_string(device), "device of the stream");
+  }
 }
 
 void MoeLayer::State::forward_own(const Tensor& hidden,

@@ -95,6 +95,41 @@ TEST_F(CudaLayer, OneRankGivesTheRowsOfTheCpu) {
   }
 }
 
+// A layer here and one on the CPU refuse what is with the other before anything is enqueued.
+TEST_F(CudaLayer, RefusesTensorsOnTheOtherDevice) {
+  const Tensor hidden_here = random_tensor({3, kHidden}, DType::kBF16, 11);
+  const LayerKind kind{.name = "standard"};
+  for (const Place& place : {Place(), Place(Device::cuda(0))}) {
+    const Place other = place.device().is_cpu() ? Place(Device::cuda(0)) : Place();
+    const std::string wrong = to_string(other.device());
+    const std::string right = to_string(place.device());
+    SCOPED_TRACE("layer on " + right);
+    RankLayer rank(kind, {}, place, nullptr);
+    const auto refusal = [&](const Place& in, const Place& out, DType dtype, const Stream& stream) {
+      const Tensor hidden = in.take(hidden_here);
+      const Tensor output = Tensor::empty(hidden.shape(), dtype, out.device());
+      CallContext context = rank.context();
+      context.stream = stream;
+      return message_of([&] { rank.layer->forward(hidden, output, context); });
+    };
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      expect_mentions(refusal(other, place, dtype, place.stream),
+                      {"device of hidden is " + wrong, right});
+      expect_mentions(refusal(place, other, dtype, place.stream),
+                      {"device of output is " + wrong, right});
+      expect_mentions(refusal(place, place, dtype, other.stream),
+                      {"device of the stream is " + wrong, right});
+      EXPECT_EQ(refusal(place, place, dtype, place.stream), "no error");
+    }
+    const Tensor ids = Tensor::zeros({3}, DType::kI32, place.device());
+    expect_mentions(message_of([&] {
+                      const Tensor hidden = place.take(hidden_here);
+                      rank.layer->forward(hidden, hidden, rank.context(), ids);
+                    }),
+                    {"no adapters"});
+  }
+}
+
 TEST_F(CudaLayer, OutOfMemorySaysHowMuch) {
   expect_mentions(
       message_of([] { Tensor::empty({int64_t{1} << 46}, DType::kU8, Device::cuda(0)); }),

@@ -380,5 +380,25 @@ TEST(MoeLayer, RefusesBadCalls) {
   expect_mentions(message_of([&] { layer.forward(hidden, hidden, {}); }), {"workspaces"});
 }
 
+// Nothing of theirs is read or written.
+TEST(MoeLayer, RefusesTensorsElsewhere) {
+  const auto elsewhere = [](const Tensor& tensor) {
+    return Tensor::borrow(tensor.raw(), tensor.shape(), tensor.dtype(), Device::cuda(0));
+  };
+  MoeLayer layer(make_weights(2, true), MoeLayerOptions{}, {});
+  WorkspacePool pool;
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {  // in place, and by way of workspaces
+    const Tensor hidden = random_tensor({3, kHidden}, dtype, 7);
+    const Tensor output = Tensor::zeros({3, kHidden}, dtype);
+    const auto refusal = [&](const Tensor& in, const Tensor& out) {
+      return message_of([&] { layer.forward(in, out, {.workspaces = &pool}); });
+    };
+    expect_mentions(refusal(elsewhere(hidden), output), {"device of hidden is cuda:0", "cpu"});
+    expect_mentions(refusal(hidden, elsewhere(output)), {"device of output is cuda:0", "cpu"});
+    expect_same_bits(output, Tensor::zeros({3, kHidden}, dtype));
+  }
+  EXPECT_EQ(pool.bytes(), 0);
+}
+
 }  // namespace
 }  // namespace moebius
