@@ -21,10 +21,12 @@ int exit_code_of(const std::exception& error) {
              : kRunFailed;
 }
 
-// Rank 0 dies or stalls; one that failed and said so speaks for itself.
+// Rank 0 died or stalled, in the words of those who waited for it; it may be named for much else,
+// and then speaks for itself.
 bool is_silence_of_first(const CommError& error) {
-  return error.peer() == 0 &&
-         std::string_view(error.what()).find("rank 0 failed: ") == std::string_view::npos;
+  const std::string_view message = error.what();
+  return message.find("rank 0 did not come within ") != message.npos ||
+         message.find("rank 0 has left; ") != message.npos;
 }
 
 // Checks end with their place, " (layer_parts.cc:70)", which is for callers of the library.
@@ -33,9 +35,8 @@ std::string without_place(const std::string& message) {
   return std::regex_replace(message, place, "");
 }
 
-}  // namespace
-
-int report_failure(const std::exception& error) {
+// One line.
+std::string message_of(const std::exception& error) {
   const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
   std::string message = no_memory ? "out of memory" : error.what();
   for (char& c : message) {
@@ -43,21 +44,25 @@ int report_failure(const std::exception& error) {
       c = ' ';
     }
   }
-  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) {
-    message = without_place(message);
-  }
+  const bool has_place = dynamic_cast<const InvalidArgument*>(&error) != nullptr;
+  return has_place ? without_place(message) : message;
+}
+
+}  // namespace
+
+int report_failure(const std::exception& error) {
   std::fflush(stdout);
-  std::fprintf(stderr, "moebius: %s\n", message.c_str());
+  std::fprintf(stderr, "moebius: %s\n", message_of(error).c_str());
   return exit_code_of(error);
 }
 
 void fail_job(Group& group, const std::exception& error) {
   const auto* comm = dynamic_cast<const CommError*>(&error);
-  const int speaker = comm != nullptr && is_silence_of_first(*comm) ? 1 : 0;
+  const int speaker = group.size() > 1 && comm != nullptr && is_silence_of_first(*comm) ? 1 : 0;
   if (group.rank() == speaker) {
     report_failure(error);
   }
-  group.abort(error.what());
+  group.abort(message_of(error));
   throw Reported{exit_code_of(error)};
 }
 
