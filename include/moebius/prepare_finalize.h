@@ -33,9 +33,10 @@ struct CallContext {
   WorkspacePool* workspaces = nullptr;  // required
   int microbatch = 0;                   // selects workspaces and transport handles
   Profile* profile = nullptr;           // optional
-  // GPUs: where rows travel, beside `stream`, which computes; empty: on `stream`.
+  // GPUs: where rows travel, beside `stream`, which computes; empty: on `stream`.  A ModularKernel
+  // has a stream of its own for micro-batches, rows in waves and results in parts.
   std::optional<Stream> transfers = std::nullopt;
-  int max_sms = 0;  // GPUs: see ExpertsInput
+  int max_sms = 0;  // GPUs: see ExpertsInput; fewer where a transport has some of them
 
   WorkspacePool& pool() const;  // throws InvalidArgument when there is none
   // Of the pool, on this micro-batch and stream.

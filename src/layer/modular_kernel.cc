@@ -30,9 +30,14 @@ struct Part {
   OwnRows own_rows = {};
 };
 
-// What is left for GEMMs while rows travel; 0: all.
-int sms_beside(int comm_sms, Device device) {
-  return comm_sms > 0 ? std::max(2, cuda_device_info(device.index).num_sms - comm_sms) : 0;
+// What is left of a call's SMs for GEMMs while rows travel by `comm_sms` of the GPU's; 0: all.
+int sms_beside(int comm_sms, const CallContext& context) {
+  if (comm_sms == 0) {
+    return context.max_sms;
+  }
+  const int all = cuda_device_info(context.stream.device().index).num_sms;
+  const int left = std::max(2, all - comm_sms);
+  return context.max_sms > 0 ? std::min(context.max_sms, left) : left;
 }
 
 }  // namespace
@@ -197,7 +202,7 @@ void ModularKernel::forward(const KernelInput& input,
     p.context.microbatch = microbatch(i);
     if (count > 1 && on_gpu) {
       p.context.transfers = state.transfers.on(device);
-      p.context.max_sms = sms_beside(state.prepare_finalize->comm_sms(), device);
+      p.context.max_sms = sms_beside(state.prepare_finalize->comm_sms(), context);
     }
     return p;
   };
@@ -528,7 +533,7 @@ Pending<void> ModularKernel::State::compute_in_parts(const Part& part,
     }
   };
   compute(part.input, prepared, rows,
-          {num_parts_back, sms_beside(prepare_finalize->finalize_sms(), context.stream.device()),
+          {num_parts_back, sms_beside(prepare_finalize->finalize_sms(), context),
            [&](int) { send_next(); }},
           context);
   while (static_cast<int>(sent.size()) < num_parts_back) {  // no rows came, so nobody told of parts
@@ -551,13 +556,9 @@ void ModularKernel::State::run_shared(const Part& part, const CallContext& conte
 // They begin after `before`, beside a transfer that holds comm_sms (0: none to mind): were all SMs
 // theirs, it would wait for them.  Returns their end, for the call's stream to wait for.
 Event ModularKernel::State::run_shared_beside(const Event& before, int comm_sms, const Part& part) {
-  const Device device = part.context.stream.device();
   CallContext own = part.context;
-  own.stream = beside.on(device);
-  if (comm_sms > 0) {
-    const int left = sms_beside(comm_sms, device);
-    own.max_sms = own.max_sms > 0 ? std::min(own.max_sms, left) : left;
-  }
+  own.stream = beside.on(own.stream.device());
+  own.max_sms = sms_beside(comm_sms, own);
   own.stream.wait(before);
   run_shared(part, own);
   return own.stream.record();

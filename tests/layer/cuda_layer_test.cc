@@ -130,6 +130,62 @@ TEST_F(CudaLayer, RefusesTensorsOnTheOtherDevice) {
   }
 }
 
+// Notes the bound on SMs that each call of real experts gets.
+class NotedSms final : public Experts {
+ public:
+  explicit NotedSms(std::unique_ptr<Experts> base) : base_(std::move(base)) {}
+  const ExpertsDesc& desc() const override { return base_->desc(); }
+  const QuantConfig& quant() const override { return base_->quant(); }
+  std::string_view implementation() const override { return base_->implementation(); }
+  WeightAndReduceKind weight_and_reduce() const override { return base_->weight_and_reduce(); }
+  bool supports_chunking() const override { return base_->supports_chunking(); }
+  bool supports_expert_map() const override { return base_->supports_expert_map(); }
+  bool expects_unquantized_inputs() const override { return base_->expects_unquantized_inputs(); }
+  ExpertsWorkspace workspace(int64_t rows) const override { return base_->workspace(rows); }
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& workspace13,
+             const Tensor& workspace2,
+             const Tensor& scratch,
+             const Stream& stream) const override {
+    noted.push_back(input.max_sms);
+    base_->apply(input, output, workspace13, workspace2, scratch, stream);
+  }
+  mutable std::vector<int> noted;
+
+ private:
+  std::unique_ptr<Experts> base_;
+};
+
+TEST_F(CudaLayer, MicroBatchesTakeNoMoreSmsThanTheCallMay) {
+  constexpr int64_t kTokens = 8;
+  const Place place{Device::cuda(0)};
+  MoeLayerWeights weights = weights_of({});
+  ExpertsDesc desc;
+  desc.num_experts = desc.num_local_experts = kExperts;
+  desc.topk = kTopk;
+  desc.hidden = kHidden;
+  desc.intermediate = kIntermediate;
+  desc.activation = weights.activation;
+  auto experts =
+      std::make_unique<NotedSms>(make_experts(desc, std::move(weights.experts), place.stream));
+  const NotedSms& noted = *experts;
+  ModularKernel kernel(make_no_ep(), std::move(experts), nullptr, nullptr,
+                       {.microbatches = 2, .min_microbatch_tokens = 0});
+  WorkspacePool pool;
+  KernelInput input;
+  input.num_experts = kExperts;
+  input.hidden = place.take(random_tensor({kTokens, kHidden}, DType::kBF16, 11));
+  input.topk_ids = place.take(random_ids(kTokens, kTopk, kExperts, 12));
+  input.topk_weights = place.take(random_tensor({kTokens, kTopk}, DType::kF32, 13));
+  const Tensor output = Tensor::empty({kTokens, kHidden}, DType::kBF16, place.device());
+  CallContext context{place.stream, &pool};
+  context.max_sms = 40;
+  kernel.forward(input, output, {}, context);
+  place.stream.synchronize();
+  EXPECT_EQ(noted.noted, (std::vector<int>{40, 40}));
+}
+
 TEST_F(CudaLayer, OutOfMemorySaysHowMuch) {
   expect_mentions(
       message_of([] { Tensor::empty({int64_t{1} << 46}, DType::kU8, Device::cuda(0)); }),

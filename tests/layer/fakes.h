@@ -29,6 +29,8 @@ class FakeExperts : public Experts {
     int64_t scale_numel;  // -1: no scale
     std::vector<int32_t> counts;
     bool has_map;
+    int max_sms;
+    int later_parts_sms;
   };
   struct Options {
     bool supports_chunking = true;
@@ -86,7 +88,7 @@ class FakeExperts : public Experts {
         {rows, output.bytes(), workspace13.bytes(), workspace13.shape(),
          input.x_scale ? input.x_scale.numel() : -1,
          input.expert_num_tokens ? ints(input.expert_num_tokens) : std::vector<int32_t>{},
-         input.expert_map.defined()});
+         input.expert_map.defined(), input.max_sms, input.parts.max_sms});
     if (options_.journal != nullptr) {
       options_.journal->push_back("experts");
     }

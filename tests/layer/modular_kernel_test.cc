@@ -181,6 +181,24 @@ TEST(ModularKernel, ResultsGoBackInParts) {
   }
 }
 
+// A caller's bound on SMs is that of every part.
+TEST(ModularKernel, PartsTakeNoMoreSmsThanTheCallMay) {
+  FakePrepareFinalize::Options pf;
+  pf.most_rows = 5;
+  FakeExperts::Options options;
+  options.kind = WeightAndReduceKind::kNoOp;
+  options.gives_parts = true;
+  Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, 512), options,
+              /*chunk_tokens=*/0, nullptr, nullptr, /*combine_parts=*/4);
+  bench.set_tokens(5);
+  for (const int max_sms : {0, 40}) {
+    bench.context.max_sms = max_sms;
+    bench.forward();
+    EXPECT_EQ(bench.experts->calls.back().max_sms, max_sms);
+    EXPECT_EQ(bench.experts->calls.back().later_parts_sms, max_sms);
+  }
+}
+
 // Nobody tells of parts where no row came; the other ranks wait for all of them.
 TEST(ModularKernel, ARankWithoutRowsTakesPartInEveryPart) {
   Journal journal;
