@@ -65,7 +65,8 @@ struct MoeLayerOptions {
   // low_latency only, the same on every rank.  kRanks: on one node, else Unsupported; as many bytes
   // back as high_throughput.
   LowLatencySum low_latency_sum = LowLatencySum::kSelections;
-  bool sequence_parallel = false;  // hidden holds tokens of this rank alone, also where tp > 1
+  // hidden holds tokens of this rank alone, also where tp > 1; over ranks not with backend none.
+  bool sequence_parallel = false;
 };
 
 class MoeLayer {

@@ -70,6 +70,10 @@ void expect_fits_group(const MoeConfig& config,
   expect(parallel.backend != All2AllBackend::kNone || parallel.dp_size == 1,
          fmt::format("all2all none leaves tokens where they are, but dp_size is {}",
                      parallel.dp_size));
+  expect(parallel.backend != All2AllBackend::kNone || size == 1 || !options.sequence_parallel,
+         fmt::format("sequence_parallel: all2all none sums outputs for the same tokens on all {} "
+                     "ranks, not for tokens of each rank's own",
+                     size));
   expect(parallel.backend == All2AllBackend::kNone || group != nullptr,
          fmt::format("all2all {} needs a group of ranks", backend));
   const bool by_expert = parallel.backend == All2AllBackend::kHighThroughput ||

@@ -81,6 +81,21 @@ TEST_P(SequenceParallel, RowsAreThoseOfSharedTokens) {
   }
 }
 
+TEST(SequenceParallel, IsRefusedWhereOutputsOfAllRanksAreSummed) {
+  const auto make = [](int num_ranks) {
+    ThreadGroupOptions options;
+    options.num_ranks = num_ranks;
+    run_thread_ranks(options, [&](Group& group) {
+      MoeLayerOptions chosen = SmallLayer::options();
+      chosen.sequence_parallel = true;
+      const auto parallel = ParallelConfig::make(num_ranks, group.rank(), 1, 0, true);
+      MoeLayer(SmallLayer::shard(parallel), chosen, Stream::cpu(1), &group);
+    });
+  };
+  expect_mentions(message_of([&] { make(2); }), {"sequence_parallel", "all2all none", "2 ranks"});
+  EXPECT_EQ(message_of([&] { make(1); }), "no error");
+}
+
 // Also those that take several calls of a batched backend, and some without a token.
 TEST_P(SequenceParallel, MicrobatchesChangeNoBit) {
   const std::vector<Tensor> whole = run_tp2_dp2(GetParam(), false);
