@@ -16,17 +16,6 @@ void expect_support(const Support& support, std::string_view refuser, std::strin
   expect(support.ok, fmt::format("{} does not accept {}: {}", refuser, what, support.reason));
 }
 
-void expect_lora_ids(const Tensor& ids, int64_t num_adapters) {
-  for (int64_t t = 0; ids.device().is_cpu() && t < ids.numel(); ++t) {
-    const int32_t id = ids.data<int32_t>()[t];
-    if (id < -1 || id >= num_adapters) {
-      throw InvalidArgument(
-          fmt::format("lora_ids[{}] is {}, expected -1 to {}: there are {} adapters", t, id,
-                      num_adapters - 1, num_adapters));
-    }
-  }
-}
-
 void expect_output(const Tensor& output,
                    const Tensor& hidden,
                    bool may_be_hidden,
@@ -64,6 +53,20 @@ void expect_expert_map(const Tensor& map, int64_t num_experts, int64_t num_local
 
 bool overlap(const Tensor& a, const Tensor& b) {
   return a.bytes() < b.bytes() + b.nbytes() && b.bytes() < a.bytes() + a.nbytes();
+}
+
+void expect_lora_ids(const Tensor& ids, int64_t num_tokens, int64_t num_adapters) {
+  expect_dtype(ids, DType::kI32, "lora_ids");
+  expect_shape(ids, {num_tokens}, "lora_ids");
+  expect(num_adapters > 0, "lora_ids are given, but the experts have no adapters");
+  for (int64_t t = 0; ids.device().is_cpu() && t < num_tokens; ++t) {
+    const int32_t id = ids.data<int32_t>()[t];
+    if (id < -1 || id >= num_adapters) {
+      throw InvalidArgument(
+          fmt::format("lora_ids[{}] is {}, expected -1 to {}: there are {} adapters", t, id,
+                      num_adapters - 1, num_adapters));
+    }
+  }
 }
 
 bool defers_input_quant(const Experts& experts) {
@@ -163,10 +166,7 @@ void expect_kernel_input(const KernelInput& input,
     expect_eq(desc.num_local_experts, num_experts, "local experts without an expert_map");
   }
   if (input.lora_ids) {
-    expect_dtype(input.lora_ids, DType::kI32, "lora_ids");
-    expect_shape(input.lora_ids, {num_tokens}, "lora_ids");
-    expect(desc.num_adapters > 0, "lora_ids are given, but the experts have no adapters");
-    expect_lora_ids(input.lora_ids, desc.num_adapters);
+    expect_lora_ids(input.lora_ids, num_tokens, desc.num_adapters);
   }
   if (const auto limit = prepare_finalize.max_tokens_per_rank()) {
     expect_le(num_tokens, *limit, fmt::format("tokens for {}", prepare_finalize.name()));

@@ -24,6 +24,9 @@ void expect_composable(const PrepareFinalize& prepare_finalize,
                        const SharedExperts* shared_experts,
                        const Router* router);
 
+// Those of a call: i32 [T], adapters or -1; the values where the CPU can read them.
+void expect_lora_ids(const Tensor& ids, int64_t num_tokens, int64_t num_adapters);
+
 // Throws InvalidArgument on shapes, dtypes, devices, aliases, ids and limits; both values named.
 void expect_kernel_input(const KernelInput& input,
                          const Tensor& output,

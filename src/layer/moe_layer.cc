@@ -187,6 +187,7 @@ void MoeLayer::forward(const Tensor& hidden,
   });
 }
 
+// Of the whole call, before it is cut into slices and pieces, some of which would run.
 void MoeLayer::State::expect_call(const Tensor& hidden,
                                   const Tensor& output,
                                   const Tensor& lora_ids,
@@ -199,8 +200,7 @@ void MoeLayer::State::expect_call(const Tensor& hidden,
   expect_shape(output, hidden.shape(), "output");
   expect_on(output, device, "output");
   if (lora_ids) {
-    expect_dtype(lora_ids, DType::kI32, "lora_ids");
-    expect_shape(lora_ids, {hidden.dim(0)}, "lora_ids");
+    expect_lora_ids(lora_ids, hidden.dim(0), kernel->experts().desc().num_adapters);
     expect_on(lora_ids, device, "lora_ids");
   }
   // Of a layer on the CPU, too: workspaces are where the stream is.

@@ -355,5 +355,44 @@ TEST(LoraErrors, AreSaidBeforeAnythingRuns) {
   expect_mentions(forward(shared, {}), {"num_adapters is 0", "3"});
 }
 
+// Pieces of 5 tokens before it would have run.
+TEST(LoraErrors, OfALaterPieceAreNamedByTheCallersToken) {
+  const Tensor ids = lora_ids();
+  ids.data<int32_t>()[22] = 3;
+  MoeLayerOptions options;
+  options.format = ActivationFormat::kBatched;
+  const Stream stream = Stream::cpu(1);
+  MoeLayer layer(whole_weights(), options, stream);
+  WorkspacePool pool;
+  const Tensor output = Tensor::zeros({kTokens, kHidden}, DType::kF32);
+  expect_mentions(message_of([&] {
+                    layer.forward(hidden_states(), output, {stream, &pool, 0, nullptr}, ids);
+                  }),
+                  {"lora_ids[22] is 3", "-1 to 2"});
+  expect_same_bits(output, Tensor::zeros({kTokens, kHidden}, DType::kF32));
+}
+
+// The first rank's slice has none of it.
+TEST(LoraErrors, OfTokensOfATpGroupAreMetByEveryRank) {
+  const Tensor ids = lora_ids();
+  ids.data<int32_t>()[20] = 3;
+  ThreadGroupOptions group_options;
+  group_options.num_ranks = 2;
+  run_thread_ranks(group_options, [&](Group& group) {
+    const auto parallel =
+        ParallelConfig::make(2, group.rank(), 1, 0, true, All2AllBackend::kLowLatency);
+    const Stream stream = Stream::cpu(1);
+    MoeLayer layer(shard(parallel), {}, stream, &group);
+    WorkspacePool pool;
+    const Tensor output = Tensor::empty({kTokens, kHidden}, DType::kF32);
+    const CallContext context{stream, &pool, 0, nullptr};
+    const auto forward = [&](const Tensor& some) {
+      return message_of([&] { layer.forward(hidden_states(), output, context, some); });
+    };
+    expect_mentions(forward(ids), {"lora_ids[20] is 3", "-1 to 2"});
+    EXPECT_EQ(forward(lora_ids()), "no error");
+  });
+}
+
 }  // namespace
 }  // namespace moebius
