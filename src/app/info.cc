@@ -11,6 +11,7 @@
 #include "app/output_file.h"
 #include "app/report.h"
 #include "bench/cases.h"
+#include "checkpoint/model_files.h"
 #include "core/cpu_features.h"
 #include "moebius/checkpoint.h"
 #include "moebius/device.h"
@@ -161,6 +162,9 @@ int info(const InfoOptions& options) {
   if (options.markdown) {
     fmt::print("{}", support_table());
     return kOk;
+  }
+  if (!options.model.empty()) {
+    expect_not_read("--json", options.json, checkpoint::model_files(options.model));
   }
   const Report report = options.model.empty() ? about_this_place() : about_model(options.model);
   write_text(options.json, json_text(report.json(), 2) + "\n");

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "app/random_tensor.h"
 #include "moebius/error.h"
@@ -43,6 +44,9 @@ LayerInput load_input(const RunOptions& options, int64_t hidden_size, DType synt
   }
   if (options.input.ends_with(".json")) {  // Safetensors would take it for an index of shards
     throw InvalidArgument(options.input + ": is JSON, expected FILE.safetensors");
+  }
+  if (std::error_code error; std::filesystem::is_directory(options.input, error)) {
+    throw InvalidArgument(options.input + ": is a folder, expected FILE.safetensors");
   }
   const Safetensors file(options.input);
   const std::string name =

@@ -87,6 +87,25 @@ void expect_writable_folder(std::string_view option, const std::string& path) {
   expect_room_in(option, path, there);
 }
 
+bool is_same_file(const fs::path& a, const fs::path& b) {
+  const auto place = [](const fs::path& path) {
+    std::error_code error;
+    const auto whole = fs::weakly_canonical(fs::absolute(path), error);
+    return error ? path : whole;
+  };
+  return !a.empty() && !b.empty() && place(a) == place(b);
+}
+
+void expect_not_read(std::string_view option,
+                     const std::string& path,
+                     const std::vector<fs::path>& inputs) {
+  for (const fs::path& input : inputs) {
+    if (is_same_file(path, input)) {
+      refuse(option, path, "is read by this run, and would be lost");
+    }
+  }
+}
+
 void write_text(const std::string& name, std::string_view text) {
   if (name.empty()) {
     return;

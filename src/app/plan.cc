@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <vector>
+
 #include "app/commands.h"
 #include "app/machine.h"
 #include "app/output_file.h"
@@ -10,6 +13,7 @@
 #include "app/rank_run.h"
 #include "bench/harness.h"
 #include "bench/machine_peak.h"
+#include "checkpoint/model_files.h"
 #include "moebius/error.h"
 #include "moebius/stream.h"
 #include "plan/formats.h"
@@ -52,10 +56,25 @@ plan::Machine measure_machine() {
   return m;
 }
 
+bool is_file(const std::string& machine) {
+  return machine.ends_with(".json");
+}
+
+std::vector<std::filesystem::path> files_of(const PlanOptions& o) {
+  std::vector<std::filesystem::path> files;
+  if (!o.model.empty()) {
+    files = checkpoint::model_files(o.model);
+  }
+  if (is_file(o.machine)) {
+    files.emplace_back(o.machine);
+  }
+  return files;
+}
+
 plan::Machine machine_of(const PlanOptions& o) {
-  plan::Machine machine = o.machine == "here"            ? measure_machine()
-                          : o.machine.ends_with(".json") ? plan::read_machine(o.machine)
-                                                         : plan::find_machine(o.machine);
+  plan::Machine machine = o.machine == "here"  ? measure_machine()
+                          : is_file(o.machine) ? plan::read_machine(o.machine)
+                                               : plan::find_machine(o.machine);
   const auto give = [](const std::optional<double>& value, plan::Given& figure) {
     if (value) {
       figure = {*value, "given"};
@@ -111,6 +130,7 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
 
 int plan_deployment(const PlanOptions& options) {
   expect_writable("--json", options.json);
+  expect_not_read("--json", options.json, files_of(options));
   PlanResult result;
   result.machine = machine_of(options);
   result.deployment = deployment_of(options, result.machine);

@@ -21,6 +21,7 @@
 #include "app/roofline.h"
 #include "app/run_report.h"
 #include "app/trace.h"
+#include "checkpoint/model_files.h"
 #include "moebius/checkpoint.h"
 #include "moebius/error.h"
 
@@ -28,46 +29,18 @@ namespace moebius::app {
 
 namespace {
 
-// Also by another name, and before there is one.
-bool is_same_file(const std::string& a, const std::string& b) {
-  const auto place = [](const std::string& path) {
-    std::error_code error;
-    const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
-    return error ? std::filesystem::path(path) : whole;
-  };
-  return !b.empty() && place(a) == place(b);
-}
-
-// The input, or a file that makes the folder a model; under any name.
-bool is_read(const RunOptions& options, const std::string& path) {
-  if (is_same_file(path, options.input)) {
-    return true;
-  }
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(options.model, error)) {
-    const std::string name = entry.path().filename().string();
-    const bool is_of_models = name == "config.json" || name.ends_with(".safetensors") ||
-                              name.ends_with(".safetensors.index.json");
-    if (is_of_models && is_same_file(path, entry.path().string())) {
-      return true;
-    }
-  }
-  return false;
-}
-
 void expect_outputs_writable(const RunOptions& options) {
   const std::pair<std::string_view, const std::string&> outputs[] = {{"--output", options.output},
                                                                      {"--json", options.json},
                                                                      {"--trace", options.trace},
                                                                      {"--report", options.report}};
+  std::vector<std::filesystem::path> inputs = checkpoint::model_files(options.model);
+  inputs.emplace_back(options.input);
   for (const auto& [option, path] : outputs) {
     expect_writable(option, path);
-    if (!path.empty() && is_read(options, path)) {
-      throw InvalidArgument(
-          fmt::format("{} {}: is read by this run, and would be lost", option, path));
-    }
+    expect_not_read(option, path, inputs);
     for (const auto& [other, other_path] : outputs) {
-      if (option != other && !path.empty() && is_same_file(path, other_path)) {
+      if (option != other && is_same_file(path, other_path)) {
         throw InvalidArgument(fmt::format("{} and {} are both {}", other, option, path));
       }
     }

@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "checkpoint/model_config.h"
+#include "checkpoint/model_files.h"
 #include "checkpoint/presets.h"
 #include "checkpoint/random_fill.h"
 #include "checkpoint/safetensors_writer.h"
@@ -309,7 +310,7 @@ struct CreatedFolder {
 
 // Another model would be replaced, perhaps one that nobody can make again.
 void expect_same_model(const fs::path& directory, const json& content) {
-  const fs::path config = directory / "config.json";
+  const fs::path config = directory / kConfigFile;
   std::error_code error;
   if (!fs::exists(config, error)) {
     return;
@@ -333,8 +334,8 @@ void write_model(const json& content,
   auto files = split_into_files(plan.tensors(), max_file_bytes);
 
   const bool is_sharded = files.size() > 1;
-  const fs::path single = directory / "model.safetensors";
-  const fs::path index = directory / "model.safetensors.index.json";
+  const fs::path single = directory / kSingleFile;
+  const fs::path index = directory / kIndexFile;
   // A reader that finds both cannot tell which one counts.
   const fs::path other = is_sharded ? single : index;
   std::error_code error;
@@ -369,7 +370,7 @@ void write_model(const json& content,
     texts.push_back(
         write_text(index, {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}));
   }
-  texts.push_back(write_text(directory / "config.json", content));
+  texts.push_back(write_text(directory / kConfigFile, content));
   folder.is_ours = false;
   for (const auto& writer : writers) {
     writer->commit();

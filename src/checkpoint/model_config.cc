@@ -8,6 +8,7 @@
 
 #include "checkpoint/json_text.h"
 #include "checkpoint/mapped_file.h"
+#include "checkpoint/model_files.h"
 #include "checkpoint/safetensors_header.h"
 #include "moebius/error.h"
 
@@ -90,10 +91,9 @@ void settle_groups(const ConfigFields& fields, RouterConfig& router) {
 }  // namespace
 
 ModelConfig read_model_config(const fs::path& directory) {
-  const fs::path path = directory / "config.json";
+  const fs::path path = directory / kConfigFile;
   json content = parse_file(path);
-  // Older ModelOpt checkpoints keep this part in a file of its own, without the method's name.
-  const fs::path modelopt = directory / "hf_quant_config.json";
+  const fs::path modelopt = directory / kQuantConfigFile;  // without the method's name
   std::error_code error;
   if (!content.contains("quantization_config") && fs::exists(modelopt, error)) {
     json quantization = parse_file(modelopt);

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "checkpoint/mapped_file.h"
+#include "checkpoint/model_files.h"
 #include "checkpoint/safetensors_header.h"
 #include "moebius/error.h"
 
@@ -31,9 +32,6 @@ struct Shard {
   }
 };
 
-constexpr std::string_view kSingleFile = "model.safetensors";
-constexpr std::string_view kIndexFile = "model.safetensors.index.json";
-
 }  // namespace
 
 struct Safetensors::State {
@@ -52,15 +50,8 @@ struct Safetensors::State {
   }
 
   void open_index() {
-    const auto text = MappedFile::open(path);
-    if (text->size() > kMaxHeaderBytes) {
-      throw InvalidArgument(fmt::format("{}: index has {} bytes, the limit is {}", path.string(),
-                                        text->size(), kMaxHeaderBytes));
-    }
-    const auto files = parse_safetensors_index(
-        {reinterpret_cast<const char*>(text->data()), text->size()}, path.string());
     std::map<std::string, size_t, std::less<>> shard_idx;
-    for (const auto& [name, file] : files) {
+    for (const auto& [name, file] : read_safetensors_index(path)) {
       const auto [it, is_new] = shard_idx.emplace(file, shards.size());
       if (is_new) {
         shards.push_back(std::make_unique<Shard>());

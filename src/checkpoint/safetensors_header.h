@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
@@ -33,6 +34,9 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> contents,
 // invalid JSON, duplicates, no weight_map, a file name that leads out of the directory.
 std::map<std::string, std::string, std::less<>> parse_safetensors_index(std::string_view text,
                                                                         std::string_view file);
+// Of the file; the same, and where it cannot be read or is too long.
+std::map<std::string, std::string, std::less<>> read_safetensors_index(
+    const std::filesystem::path& path);
 
 // The dtype's name in a header, bits of an element, and our dtype (u8 where we have none).
 struct SafetensorsDType {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors_header.h"
 #include "moebius/error.h"
 
@@ -116,6 +117,17 @@ std::map<std::string, std::string, std::less<>> parse_safetensors_index(std::str
     }
   }
   return std::move(sax.files);
+}
+
+std::map<std::string, std::string, std::less<>> read_safetensors_index(
+    const std::filesystem::path& path) {
+  const auto file = MappedFile::open(path);
+  if (file->size() > kMaxHeaderBytes) {
+    fail(path.string(),
+         fmt::format("index has {} bytes, the limit is {}", file->size(), kMaxHeaderBytes));
+  }
+  return parse_safetensors_index({reinterpret_cast<const char*>(file->data()), file->size()},
+                                 path.string());
 }
 
 }  // namespace moebius::checkpoint

@@ -353,10 +353,31 @@ TEST(Output, WhatIsReadIsNotReplaced) {
   expect_refused({"run", "--model", tiny_model(), "--input", input, "--output", input},
                  {"--output " + input, "read"});
   EXPECT_EQ(read_text(input), before);
-  for (const std::string name : {"config.json", "model.safetensors"}) {
+  // A name that is not there yet would be read by the next run.
+  for (const std::string name : {"config.json", "hf_quant_config.json", "model.safetensors",
+                                 "model.safetensors.index.json"}) {
     const std::string file = tiny_model() + "/" + name;
-    expect_refused({"run", "--model", tiny_model(), "--json", file}, {"--json " + file, "read"});
+    const bool exists = fs::exists(file);
+    const std::string contents = exists ? read_text(file) : "";
+    for (const std::string command : {"run", "info", "plan"}) {
+      expect_refused({command, "--model", tiny_model(), "--json", file},
+                     {"--json " + file, "read"});
+    }
+    EXPECT_EQ(fs::exists(file), exists);
+    EXPECT_EQ(exists ? read_text(file) : "", contents);
   }
+  const std::string folder = scratch / "folder";
+  fs::create_directory(folder);
+  fs::rename(input, folder + "/model.safetensors");
+  expect_refused({"run", "--model", tiny_model(), "--input", folder, "--output",
+                  folder + "/model.safetensors"},
+                 {folder, "a folder"});
+  EXPECT_EQ(read_text(folder + "/model.safetensors"), before);
+  const std::string machine = scratch / "machine.json";
+  write_text(machine, "{}");
+  expect_refused({"plan", "--preset", "tiny", "--machine", machine, "--json", machine},
+                 {"--json " + machine, "read"});
+  EXPECT_EQ(read_text(machine), "{}");
   // As downloads keep them: names that link to contents.
   const std::string snapshot = scratch / "snapshot";
   fs::create_directory(snapshot);
@@ -368,6 +389,23 @@ TEST(Output, WhatIsReadIsNotReplaced) {
        {snapshot + "/model.safetensors", scratch / "blob-model.safetensors"}) {
     expect_refused({"run", "--model", snapshot, "--output", place}, {"--output " + place, "read"});
   }
+}
+
+TEST(Output, ShardsAreNotReplaced) {
+  const ScratchFolder scratch;
+  const std::string folder = scratch / "model";
+  fs::copy(tiny_model(), folder);
+  fs::rename(folder + "/model.safetensors", folder + "/part-1");
+  nlohmann::json index;
+  for (const std::string& name : Safetensors(folder + "/part-1").names()) {
+    index["weight_map"][name] = "part-1";
+  }
+  write_text(folder + "/model.safetensors.index.json", index.dump());
+  for (const std::string command : {"run", "info", "plan"}) {
+    expect_refused({command, "--model", folder, "--json", folder + "/part-1"},
+                   {"--json " + folder + "/part-1", "read"});
+  }
+  EXPECT_EQ(run_command({"info", "--model", folder, "--json", folder + "/info.json"}).exit_code, 0);
 }
 
 TEST(Output, AnotherModelIsNotReplaced) {
