@@ -81,6 +81,7 @@ class MoeLayer {
            const MoeLayerOptions& options,
            const Stream& stream,
            Group* group = nullptr);
+  // REQUIRES: on a GPU the work of its forward() is done; the memory may be another's at once.
   ~MoeLayer();
 
   // hidden [T, H] f32/bf16/f16 -> output [T, H] f32, bf16 or f16 = routed + shared, summed in f32

@@ -40,13 +40,16 @@ struct TensorSpec {
 class WorkspacePool {
  public:
   WorkspacePool();
+  // On a GPU work that uses the buffers may be under way: nobody is given their memory before that
+  // is done, and the host does not wait for it.  The streams of get() outlive the pool.
   ~WorkspacePool();
 
   // An uninitialised tensor on the slot's buffer, which grows when too small and never shrinks; it
   // is replaced when the stream's device differs.  Valid until the next get() of the same slot and
   // micro-batch.  A shape with a zero dimension costs nothing.
-  // On a GPU the host waits for the stream where a buffer is replaced, since work enqueued before
-  // may use it: a slot's work goes to one stream, or the caller orders the streams by events.
+  // On a GPU the host waits for this stream, and for that of the slot's last get(), where a buffer
+  // is replaced, since work enqueued before may use it: a slot's work goes to one stream, or the
+  // caller orders the streams by events.
   Tensor get(int microbatch,
              WorkspaceSlot slot,
              const Shape& shape,

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "core/cuda/runtime.h"
 #include "moebius/error.h"
 
 namespace moebius {
@@ -23,21 +24,38 @@ int64_t aligned(int64_t nbytes) {
 }  // namespace
 
 struct WorkspacePool::State {
-  using Slots = std::array<Tensor, kNumWorkspaceSlots>;
+  struct Slot {
+    Tensor buffer;
+    Stream stream;  // of the last get()
+  };
+  using Slots = std::array<Slot, kNumWorkspaceSlots>;
   std::vector<Slots> microbatches;  // grows to the largest index asked for
 
-  Tensor& buffer(int microbatch, WorkspaceSlot slot) {
+  Slot& slot(int microbatch, WorkspaceSlot which) {
     expect_ge(microbatch, 0, "microbatch");
     const auto index = static_cast<size_t>(microbatch);
     if (index >= microbatches.size()) {
       microbatches.resize(index + 1);
     }
-    return microbatches[index][static_cast<size_t>(slot)];
+    return microbatches[index][static_cast<size_t>(which)];
   }
 };
 
 WorkspacePool::WorkspacePool() : state_(std::make_unique<State>()) {}
-WorkspacePool::~WorkspacePool() = default;
+
+WorkspacePool::~WorkspacePool() {
+  try {
+    for (const State::Slots& slots : state_->microbatches) {
+      for (const State::Slot& slot : slots) {
+        if (slot.buffer.device().is_cuda()) {
+          cuda::give_back_after(slot.stream.native_handle(), slot.stream.device().index);
+        }
+      }
+    }
+  } catch (const std::exception&) {
+    // The process ends, or the device has failed for good.
+  }
+}
 
 std::vector<Tensor> WorkspacePool::get(int microbatch,
                                        WorkspaceSlot slot,
@@ -48,13 +66,15 @@ std::vector<Tensor> WorkspacePool::get(int microbatch,
   for (const TensorSpec& spec : specs) {
     total += aligned(bytes_of(spec));
   }
-  Tensor& buffer = state_->buffer(microbatch, slot);
+  auto& [buffer, last_stream] = state_->slot(microbatch, slot);
   if (total > 0 && (buffer.nbytes() < total || buffer.device() != device)) {
-    if (buffer.device().is_cuda()) {
-      stream.synchronize();
-    }
+    last_stream.synchronize();
+    stream.synchronize();
     buffer = Tensor();  // Why: frees the old block before the new one is taken
     buffer = Tensor::empty({total}, DType::kU8, device);
+  }
+  if (total > 0) {
+    last_stream = stream;
   }
   std::vector<Tensor> tensors;
   int64_t begin = 0;
@@ -76,8 +96,8 @@ Tensor WorkspacePool::get(
 int64_t WorkspacePool::bytes() const {
   int64_t total = 0;
   for (const State::Slots& slots : state_->microbatches) {
-    for (const Tensor& buffer : slots) {
-      total += buffer.nbytes();
+    for (const State::Slot& slot : slots) {
+      total += slot.buffer.nbytes();
     }
   }
   return total;

@@ -257,5 +257,36 @@ TEST_F(CudaRows, WorkspacesGrowWhileTheirWorkIsUnderWay) {
   }
 }
 
+// Replaced by one on another device, or with their pool.
+TEST_F(CudaRows, WorkspacesMayGoWhileTheirWorkIsUnderWay) {
+  constexpr int64_t kNumel = 1 << 24;
+  constexpr WorkspaceSlot kSlot = WorkspaceSlot::kLayer;
+  const Stream other_stream = Stream::cuda(0);
+  for (const bool is_replaced : {true, false}) {
+    SCOPED_TRACE(is_replaced ? "replaced" : "with the pool");
+    const Tensor kept = Tensor::empty({kNumel}, DType::kF32, gpu_.device());
+    auto pool = std::make_unique<WorkspacePool>();
+    {
+      const Tensor space = pool->get(0, kSlot, {kNumel}, DType::kF32, gpu_.stream);
+      for (int i = 0; i < 200; ++i) {  // some 4 ms
+        fill(space, 1.0f, gpu_.stream);
+      }
+      copy(space, kept, gpu_.stream);
+    }
+    if (is_replaced) {
+      pool->get(0, kSlot, {kNumel}, DType::kF32, Stream::cpu());
+    } else {
+      pool.reset();
+    }
+    const Tensor other = Tensor::empty({kNumel}, DType::kF32, gpu_.device());
+    fill(other, -1.0f, other_stream);
+    other_stream.synchronize();
+    const Tensor here = gpu_.bring(kept);
+    for (const int64_t i : {int64_t{0}, kNumel / 2, kNumel - 1}) {
+      EXPECT_EQ(here.data<float>()[i], 1.0f);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace moebius::testing

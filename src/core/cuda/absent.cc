@@ -38,6 +38,9 @@ std::shared_ptr<void> allocate(int64_t, int index) {
 std::shared_ptr<void> allocate_on(int64_t, void*, int index) {
   refuse(index);
 }
+void give_back_after(void*, int index) {
+  refuse(index);
+}
 std::shared_ptr<void> allocate_shared(int64_t, int index, std::span<const int>) {
   refuse(index);
 }

@@ -189,6 +189,11 @@ std::shared_ptr<void> allocate_on(int64_t bytes, void* stream, int index) {
   return take(bytes, index, pool_of(index), as_stream(stream));
 }
 
+void give_back_after(void* stream, int index) {
+  const DeviceGuard guard(index);
+  wait_event(cudaStreamPerThread, index, record_event(stream, index, /*is_timed=*/false).get());
+}
+
 std::shared_ptr<void> allocate_shared(int64_t bytes, int index, std::span<const int> peers) {
   expect_usable(index);
   const DeviceGuard guard(index);

@@ -28,13 +28,18 @@ void make_current(int index);  // the device of this thread's later calls that n
 
 // Device memory, 256-byte aligned, from a pool of ours: neither taking nor giving back waits for
 // work of the device, so that a rank may do both while a kernel of another rank waits for it.
-// REQUIRES: the last handle goes only after the work that uses the memory.
+// REQUIRES: the last handle goes only after the work that uses the memory, or after
+// give_back_after() in the same thread.
 std::shared_ptr<void> allocate(int64_t bytes, int index);
 // The same in the order of a stream's work, taken and given back: the handle may go as soon as what
 // uses the memory is enqueued.  REQUIRES: the stream outlives the handle.
 std::shared_ptr<void> allocate_on(int64_t bytes, void* stream, int index);
 // As allocate(), and the GPUs named may load and store it too, as all else that is allocated here.
 std::shared_ptr<void> allocate_shared(int64_t bytes, int index, std::span<const int> peers);
+
+// Nobody is given what this thread gives back of a GPU's memory from now on before the stream's
+// work until now is done.  The host does not wait.
+void give_back_after(void* stream, int index);
 
 // Returns what the pools hold and nobody uses to the driver, for allocations made elsewhere.
 void give_back_unused_memory(int index);
