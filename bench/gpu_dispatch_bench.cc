@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "app/rank_plan.h"
 #include "app/rank_run.h"
 #include "app/statistics.h"
 #include "bench/gpu_bench.h"
@@ -290,10 +291,8 @@ int run_gpu_dispatch_bench(const app::BenchOptions& options) {
   machine.num_gpus = cuda_device_count();
   machine.num_ranks = options.ranks > 0 ? options.ranks : machine.num_gpus;
   machine.num_sms = cuda::num_sms(0);
-  if (options.group == "nccl" && machine.num_ranks > machine.num_gpus) {
-    throw InvalidArgument(
-        fmt::format("--ranks {}: with --group nccl each needs a GPU of its own, and there are {}",
-                    machine.num_ranks, machine.num_gpus));
+  if (options.group == "nccl") {
+    app::expect_gpu_each(machine.num_ranks);
   }
   return GpuDispatchBench(options, machine).run();
 }

@@ -15,6 +15,7 @@
 #include "app/layer_cost.h"
 #include "app/machine.h"
 #include "app/random_tensor.h"
+#include "app/rank_plan.h"
 #include "app/rank_run.h"
 #include "app/run_report.h"
 #include "app/statistics.h"
@@ -116,6 +117,11 @@ struct LayerProblem {
   int comm_sms = 0;  // 0: the backend's default
   All2AllBackend backend = All2AllBackend::kNone;
   std::string sum;  // of low latency
+
+  bool replays() const { return num_tokens <= kMostDecodeTokens; }
+  bool returns_in_parts() const { return backend == All2AllBackend::kHighThroughput; }
+  // Else high throughput has a capacity.
+  bool counts_rows() const { return backend == All2AllBackend::kHighThroughput && !replays(); }
 };
 
 std::vector<All2AllBackend> backends_of(const app::BenchOptions& options,
@@ -140,8 +146,13 @@ std::vector<std::string> sums_of(const app::BenchOptions& options, All2AllBacken
   return has_choice ? options.sums : std::vector{app::BenchOptions::kSums.front()};
 }
 
-std::vector<std::optional<int64_t>> early_rows_of(const app::BenchOptions& options) {
-  if (options.early_rows.empty()) {
+std::vector<int> combine_parts_of(const app::BenchOptions& options, const LayerProblem& problem) {
+  return problem.returns_in_parts() ? options.combine_parts : std::vector{0};
+}
+
+std::vector<std::optional<int64_t>> early_rows_of(const app::BenchOptions& options,
+                                                  const LayerProblem& problem) {
+  if (!problem.counts_rows() || options.early_rows.empty()) {
     return {std::nullopt};
   }
   return {options.early_rows.begin(), options.early_rows.end()};
@@ -152,13 +163,20 @@ std::vector<LayerProblem> problems_of(const app::BenchOptions& options, int num_
   for (const int64_t num_tokens :
        options.tokens.empty() ? app::BenchOptions::kGpuLayerTokens : options.tokens) {
     for (const All2AllBackend backend : backends_of(options, num_ranks, num_tokens)) {
+      LayerProblem problem;
+      problem.num_tokens = num_tokens;
+      problem.backend = backend;
       for (const int microbatches : options.microbatches) {
-        for (const int combine_parts : options.combine_parts) {
-          for (const std::optional<int64_t> early_rows : early_rows_of(options)) {
+        problem.microbatches = microbatches;
+        for (const int combine_parts : combine_parts_of(options, problem)) {
+          problem.combine_parts = combine_parts;
+          for (const std::optional<int64_t> early_rows : early_rows_of(options, problem)) {
+            problem.early_rows = early_rows;
             for (const int sms : options.sms) {
+              problem.comm_sms = sms;
               for (const std::string& sum : sums_of(options, backend)) {
-                problems.push_back(
-                    {num_tokens, microbatches, combine_parts, early_rows, sms, backend, sum});
+                problem.sum = sum;
+                problems.push_back(problem);
               }
             }
           }
@@ -179,7 +197,7 @@ class LayerRun {
       : team_(team),
         whole_(whole),
         num_tokens_(problem.num_tokens),
-        is_decode_(num_tokens_ <= kMostDecodeTokens),
+        replays_(problem.replays()),
         backend_(problem.backend),
         pause_(options.pause_ms),
         ranks_(static_cast<size_t>(num_ranks)) {
@@ -202,7 +220,7 @@ class LayerRun {
   LayerRun& operator=(const LayerRun&) = delete;
 
   std::string_view backend() const { return name(backend_); }
-  bool replays() const { return is_decode_; }
+  bool replays() const { return replays_; }
   int microbatches() const { return ranks_[0]->layer->kernel().last_microbatches(); }
   int combine_parts() const { return ranks_[0]->layer->kernel().last_combine_parts(); }
   bool in_waves() const { return ranks_[0]->layer->kernel().last_rows_came_in_waves(); }
@@ -325,10 +343,9 @@ class LayerRun {
     layer_options.comm_sms = problem.comm_sms;
     layer_options.combine_parts = problem.combine_parts;
     layer_options.low_latency_sum = app::low_latency_sum_of(problem.sum);
-    if (replays() && backend_ == All2AllBackend::kHighThroughput) {
+    layer_options.early_rows = problem.early_rows;
+    if (backend_ == All2AllBackend::kHighThroughput && !problem.counts_rows()) {
       layer_options.capacity = 0;
-    } else if (backend_ == All2AllBackend::kHighThroughput) {
-      layer_options.early_rows = problem.early_rows;
     }
     rank.layer = std::make_unique<MoeLayer>(std::move(weights), layer_options, rank.stream,
                                             group.size() == 1 ? nullptr : &group);
@@ -372,7 +389,7 @@ class LayerRun {
   RankTeam& team_;
   const WholeLayer& whole_;
   const int64_t num_tokens_;
-  const bool is_decode_;
+  const bool replays_;
   const All2AllBackend backend_;
   const std::chrono::duration<double, std::milli> pause_;
   std::vector<std::unique_ptr<Rank>> ranks_;
@@ -397,13 +414,24 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   expect(num_ranks > 1 || options.sms == std::vector<int>{0},
          "--sms: one rank has no transport to give SMs to");
   expect(num_ranks > 1 || options.all2all.empty(), "--all2all: one rank has no transport");
+  if (options.group == "nccl") {
+    app::expect_gpu_each(num_ranks);
+  }
   const std::vector<LayerProblem> problems = problems_of(options, num_ranks);
-  expect(options.sums.empty() || std::any_of(problems.begin(), problems.end(),
-                                             [](const LayerProblem& problem) {
-                                               return problem.backend ==
-                                                      All2AllBackend::kLowLatency;
-                                             }),
+  const auto some = [&](const auto& is_such) {
+    return std::any_of(problems.begin(), problems.end(), is_such);
+  };
+  expect(options.sums.empty() || some([](const LayerProblem& problem) {
+           return problem.backend == All2AllBackend::kLowLatency;
+         }),
          "--sum: no case goes by low_latency");
+  expect(options.combine_parts == std::vector{0} ||
+             some([](const LayerProblem& problem) { return problem.returns_in_parts(); }),
+         "--combine-parts: no case goes by high_throughput");
+  expect(options.early_rows.empty() ||
+             some([](const LayerProblem& problem) { return problem.counts_rows(); }),
+         fmt::format("--early-rows: no case goes by high_throughput with more than {} tokens",
+                     kMostDecodeTokens));
   const WholeLayer whole = make_whole(options, Stream::cpu(options.threads));
   Harness harness(options, kColumns);
   const int used = std::min(num_ranks, cuda_device_count());

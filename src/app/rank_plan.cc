@@ -63,9 +63,6 @@ RankPlan make_rank_plan(const RunOptions& options, std::optional<int> launched) 
   return plan;
 }
 
-namespace {
-
-// Symmetric memory of NCCL is one GPU's: two ranks cannot share it.
 void expect_gpu_each(int ranks) {
   if (const std::string reason = why_no_nccl(); !reason.empty()) {
     throw Unsupported(fmt::format("--group nccl: {}", reason));
@@ -77,6 +74,8 @@ void expect_gpu_each(int ranks) {
         ranks, cuda_device_count(), cuda_device_count() == 1 ? "" : "s"));
   }
 }
+
+namespace {
 
 // With pretended nodes all ranks are taken to be on one machine.
 std::unique_ptr<Group> with_gpus(std::unique_ptr<Group> host, int ranks_per_node) {

@@ -42,6 +42,10 @@ void expect_launcher(const RunOptions& options);
 // GPU is missing or too old.  Before anything is loaded.
 void expect_device(const RunOptions& options);
 
+// Symmetric memory of NCCL is one GPU's: two ranks cannot share it.  Throws Unsupported for more
+// ranks than there are GPUs, or without NCCL.
+void expect_gpu_each(int ranks);
+
 // body(group) on every rank this process holds; group is null for a single rank that needs none.
 // The plan's ranks are those of the launcher with --group mpi, and with --group nccl where there is
 // one; errors are then reported here.  With --device cuda rank r has GPU r modulo their number.

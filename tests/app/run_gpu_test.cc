@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "moebius/device.h"
 #include "tests/app/command.h"
@@ -82,6 +83,40 @@ TEST_F(RunOnGpu, TellsBytesOnlyWhereTheyAreCounted) {
     EXPECT_EQ(parallel["intra_node_bytes"].is_null(), !c.counts) << parallel;
     EXPECT_EQ(parallel.contains("link_bytes"), c.counts) << parallel;
   }
+}
+
+// Of two ranks' decode by low latency and prefill by high throughput, only the latter has waves and
+// parts; and only what some case uses is taken.
+TEST_F(RunOnGpu, BenchGivesOptionsToTheCasesThatUseThem) {
+  const std::string file = scratch_ / "bench.jsonl";
+  const Words bench = {"bench", "layer",        "--preset", "tiny",   "--device",
+                       "cuda",  "--iterations", "1",        "--json", file};
+  const auto with = [&](const Words& options) {
+    Words words = bench;
+    words.insert(words.end(), options.begin(), options.end());
+    return run_command(words);
+  };
+  const CommandResult result =
+      with({"--ranks", "2", "--tokens", "8,512", "--combine-parts", "1,2", "--early-rows", "0"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::vector<nlohmann::json> asked;
+  std::istringstream lines(test::read_text(file));
+  for (std::string text; std::getline(lines, text);) {
+    const auto line = nlohmann::json::parse(text);
+    asked.push_back({line["tokens"], line["asked_combine_parts"], line["early_rows"]});
+    EXPECT_EQ(line["problem"].get<std::string>().ends_with("_early0"), line["tokens"] == 512);
+  }
+  EXPECT_EQ(asked, (std::vector<nlohmann::json>{{8, 0, nullptr}, {512, 1, 0}, {512, 2, 0}}));
+  const auto expect_refused = [&](const Words& options, const std::string& why) {
+    const CommandResult refused = with(options);
+    EXPECT_EQ(refused.exit_code, 2) << refused.out;
+    EXPECT_NE(refused.err.find(why), std::string::npos) << refused.err;
+  };
+  expect_refused({"--ranks", "2", "--tokens", "8", "--combine-parts", "2"},
+                 "--combine-parts: no case");
+  expect_refused({"--ranks", "2", "--tokens", "8", "--early-rows", "0"}, "--early-rows: no case");
+  expect_refused({"--ranks", std::to_string(cuda_device_count() + 1), "--group", "nccl"},
+                 "--group nccl: ");
 }
 
 TEST_F(RunOnGpu, SumsLogitsOnTensorCoresWhenAsked) {
