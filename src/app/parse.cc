@@ -311,7 +311,7 @@ class Parser {
                      "ranks of dispatch (default: 1, 2, 4 and 8; on GPUs as many as there are), "
                      "and of layer on GPUs")
         ->check(from_one_to(1024));
-    bench->add_option("--min-time", bench_.min_time, "seconds of measurement per case")
+    bench->add_option("--min-time", bench_.min_time, "CPUs: seconds of measurement per case")
         ->check(CLI::Range(0.0, 3600.0));
     bench->add_option("--json", bench_.json, "write one line per case")->type_name("FILE");
     bench->add_option("--preset", bench_.preset, "layer: a model's name (see moebius info)");
@@ -428,6 +428,8 @@ class Parser {
                   "bench layer and of bench dispatch --device cuda");
     expect_unused("--problem", !is_layer && !is_gpu_dispatch,
                   "bench quant, router, experts and dispatch on CPUs");
+    expect_unused("--min-time", bench_.device != "cuda",
+                  "benches on CPUs (on GPUs there is --iterations)");
     expect_unused("--impl", !is_gpu_dispatch, "benches but bench dispatch --device cuda");
   }
 

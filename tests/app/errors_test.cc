@@ -190,6 +190,10 @@ TEST(Usage, OptionsThatWouldBePassedOverAreRefused) {
   }
   expect_refused({"bench", "dispatch", "--tokens", "3"}, {"--tokens", "bench layer"});
   expect_refused({"bench", "layer", "--preset", "tiny", "--problem", "x"}, {"--problem"});
+  for (const std::string stage : {"experts", "dispatch", "layer"}) {
+    expect_refused({"bench", stage, "--device", "cuda", "--min-time", "1"},
+                   {"--min-time", "CPUs", "--iterations"});
+  }
 }
 
 TEST(Usage, SchemesAreNamedAsTheCommandTakesThem) {
