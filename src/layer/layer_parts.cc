@@ -128,6 +128,11 @@ void expect_consistent(MoeLayerWeights& weights,
                        const Group* group) {
   MoeConfig& config = weights.config;
   config.validate();
+  const ParallelConfig& parallel = config.parallel;
+  expect_eq(config.num_local_experts,
+            expert_range(config.num_experts, parallel.ep_size, parallel.ep_rank).size(),
+            fmt::format("num_local_experts (of {}, on ep_rank {} of {})", config.num_experts,
+                        parallel.ep_rank, parallel.ep_size));
   expect_fits_group(config, options, group);
   expect_eq(weights.router_config.num_experts, config.num_experts,
             "experts of the router (num_experts)");

@@ -341,6 +341,8 @@ TEST(MoeLayer, RefusesWeightsThatContradictTheConfig) {
   };
   EXPECT_EQ(refusal([](MoeLayerWeights&) {}), "no error");
   expect_mentions(refusal([](MoeLayerWeights& w) { w.config.experts_per_token = 9; }), {"9", "8"});
+  expect_mentions(refusal([](MoeLayerWeights& w) { w.config.num_local_experts = 7; }),
+                  {"num_local_experts", "is 7", "expected 8"});
   expect_mentions(refusal([](MoeLayerWeights& w) { w.router_config.topk = 3; }),
                   {"topk of the router", "3", "2"});
   expect_mentions(refusal([](MoeLayerWeights& w) { w.router_config.num_experts = 7; }),

@@ -96,6 +96,25 @@ TEST(SequenceParallel, IsRefusedWhereOutputsOfAllRanksAreSummed) {
   EXPECT_EQ(message_of([&] { make(1); }), "no error");
 }
 
+// Experts that this rank has not, or lacks, by the count of another rank.
+TEST(LocalExperts, AreThoseOfTheRank) {
+  ThreadGroupOptions options;
+  options.num_ranks = 2;
+  run_thread_ranks(options, [&](Group& group) {
+    const auto parallel =
+        ParallelConfig::make(1, 0, 2, group.rank(), true, All2AllBackend::kAllGatherReduceScatter);
+    MoeLayerWeights weights = SmallLayer::whole();  // of 6
+    weights.config.parallel = parallel;
+    weights.config.num_local_experts = 2;
+    weights.experts.w1 = weights.experts.w1.slice(0, 2);
+    weights.experts.w2 = weights.experts.w2.slice(0, 2);
+    expect_mentions(message_of([&] {
+                      MoeLayer(std::move(weights), SmallLayer::options(), Stream::cpu(1), &group);
+                    }),
+                    {"num_local_experts", "is 2", "expected 3"});
+  });
+}
+
 // Also those that take several calls of a batched backend, and some without a token.
 TEST_P(SequenceParallel, MicrobatchesChangeNoBit) {
   const std::vector<Tensor> whole = run_tp2_dp2(GetParam(), false);
