@@ -303,8 +303,9 @@ bool launched_by_mpi();
 // remain the host group's; windows are symmetric memory of NCCL, reached over NVLink within the
 // host group's nodes, pretended or real.  NVLink multicast is not used.  Collective; throws
 // Unsupported, with the reason, when built without NCCL, when the library found is not of the
-// version this was built with, and when GPUs of a node cannot load and store each other's memory.
-std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group> host, Device device);
+// version this was built with, and when GPUs of a node cannot load and store each other's memory;
+// the host group is then still the caller's.
+std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>&& host, Device device);
 // Empty where a nccl group can be made, else the reason: built without NCCL, no library, a wrong
 // one.
 std::string why_no_nccl();

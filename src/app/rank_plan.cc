@@ -78,7 +78,7 @@ void expect_gpu_each(int ranks) {
 namespace {
 
 // With pretended nodes all ranks are taken to be on one machine.
-std::unique_ptr<Group> with_gpus(std::unique_ptr<Group> host, int ranks_per_node) {
+std::unique_ptr<Group> with_gpus(std::unique_ptr<Group>&& host, int ranks_per_node) {
   const bool is_pretended = ranks_per_node > 0;
   const Topology& topology = host->topology();
   const int index = is_pretended ? host->rank() : topology.local_rank();
@@ -88,25 +88,18 @@ std::unique_ptr<Group> with_gpus(std::unique_ptr<Group> host, int ranks_per_node
 void run_processes(const RunOptions& options,
                    const std::function<void(const RankPlan& plan, Group* group)>& body) {
   auto group = make_mpi_group({.ranks_per_node = options.ranks_per_node});
-  RankPlan plan;
   try {
     if (options.ranks && *options.ranks != group->size()) {
       throw InvalidArgument(fmt::format("--ranks {}, but the launcher started {} processes",
                                         *options.ranks, group->size()));
     }
-    plan = make_rank_plan(options, group->size());
+    const RankPlan plan = make_rank_plan(options, group->size());
     if (options.group == "nccl") {
       const Topology& topology = group->topology();
       expect_gpu_each(options.ranks_per_node > 0 ? topology.size
                                                  : topology.node_size(topology.node()));
+      group = with_gpus(std::move(group), options.ranks_per_node);
     }
-  } catch (const std::exception& error) {
-    fail_job(*group, error);
-  }
-  if (options.group == "nccl") {
-    group = with_gpus(std::move(group), options.ranks_per_node);
-  }
-  try {
     body(plan, group.get());
   } catch (const std::exception& error) {
     fail_job(*group, error);

@@ -6,7 +6,7 @@
 
 namespace moebius {
 
-std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>, Device) {
+std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>&&, Device) {
   throw Unsupported("group nccl: " + why_no_nccl());
 }
 

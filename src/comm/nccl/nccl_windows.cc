@@ -209,7 +209,7 @@ class NcclWindows final : public DeviceProvider {
 
 }  // namespace comm
 
-std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group> host, Device device) {
+std::unique_ptr<Group> make_nccl_group(std::unique_ptr<Group>&& host, Device device) {
   expect(device.is_cuda(), "the device of a rank of a nccl group is cpu, expected a GPU");
   expect_usable(device);
   cuda::make_current(device.index);
