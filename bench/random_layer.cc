@@ -78,7 +78,6 @@ struct RandomLayers::State {
     out.config.hidden = info.hidden;
     out.config.intermediate = info.intermediate;
     out.config.in_dtype = dtype();
-    out.config.has_bias = config.has_expert_bias;
     out.config.validate();
     out.router_config = config.router;
     out.router_config.num_experts = num_experts;

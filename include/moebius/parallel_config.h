@@ -43,14 +43,6 @@ struct ParallelConfig {
                              bool enable_expert_parallel,
                              All2AllBackend backend = All2AllBackend::kNone);
 
-  bool use_all2all() const { return dp_size > 1 && use_ep; }
-  bool use_high_throughput() const {
-    return use_all2all() && backend == All2AllBackend::kHighThroughput;
-  }
-  bool use_low_latency() const { return use_all2all() && backend == All2AllBackend::kLowLatency; }
-  bool use_allgather_reducescatter() const {
-    return use_all2all() && backend == All2AllBackend::kAllGatherReduceScatter;
-  }
   bool operator==(const ParallelConfig&) const = default;
 };
 
@@ -64,7 +56,6 @@ struct MoeConfig {
   DType in_dtype = DType::kBF16;
   // Rows a batched backend takes from one rank in one call; longer inputs are split.
   int64_t max_num_tokens = 256;
-  bool has_bias = false;
 
   // Throws InvalidArgument naming the value; fills num_local_experts when 0 (the first
   // E % ep_size ranks own one more).

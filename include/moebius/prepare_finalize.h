@@ -110,8 +110,7 @@ class PrepareFinalize {
   virtual DType topk_ids_dtype() const { return DType::kI32; }
   // Rows taken from one rank per call; nullopt = any number.  Batched backends have a limit.
   virtual std::optional<int64_t> max_tokens_per_rank() const = 0;
-  virtual int num_dispatchers() const = 0;     // ranks that send rows here
-  virtual bool output_is_reduced() const = 0;  // combine has already summed over ranks
+  virtual int num_dispatchers() const = 0;  // ranks that send rows here
   // Whether what the experts wrote may be FinalizeInput::output already, where it is final (kNoOp).
   virtual bool takes_final_output() const { return false; }
   // Whether finalize may be called for some columns of final rows (kNoOp) at a time.

@@ -141,7 +141,6 @@ MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options
   moe.parallel.ep_size = options.ep_size;
   moe.parallel.ep_rank = options.ep_rank;
   moe.parallel.use_ep = options.ep_size > 1;
-  moe.has_bias = config.has_expert_bias;
   moe.validate();
   const int64_t shard = moe.tp_shard_intermediate();
   const ExpertRange local = expert_range(info.num_experts, options.ep_size, options.ep_rank);

@@ -30,7 +30,6 @@ class AllGatherReduceScatter final : public PrepareFinalize {
   ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }
   std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
   int num_dispatchers() const override { return group_.size(); }
-  bool output_is_reduced() const override { return false; }
   bool is_monolithic() const override { return monolithic_; }
 
   Support accepts(WeightAndReduceKind kind) const override {

@@ -43,7 +43,6 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }
   std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
   int num_dispatchers() const override { return group_.size(); }
-  bool output_is_reduced() const override { return true; }
   bool takes_columns() const override {
     return group_.device().is_cuda() && group_.topology().num_nodes() == 1;
   }

@@ -41,7 +41,6 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   ActivationFormat activation_format() const override { return ActivationFormat::kBatched; }
   std::optional<int64_t> max_tokens_per_rank() const override { return options_.max_tokens; }
   int num_dispatchers() const override { return group_.size(); }
-  bool output_is_reduced() const override { return true; }
   bool supports_async() const override { return true; }
   int comm_sms() const override { return options_.num_sms; }
   bool localizes_ids() const override { return true; }

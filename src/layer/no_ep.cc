@@ -16,7 +16,6 @@ class NoEp final : public PrepareFinalize {
   ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }
   std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
   int num_dispatchers() const override { return 1; }
-  bool output_is_reduced() const override { return false; }
   bool takes_final_output() const override { return true; }
 
   Support accepts(WeightAndReduceKind kind) const override {

@@ -75,7 +75,6 @@ class NoEpBatched final : public PrepareFinalize {
   ActivationFormat activation_format() const override { return ActivationFormat::kBatched; }
   std::optional<int64_t> max_tokens_per_rank() const override { return max_num_tokens_; }
   int num_dispatchers() const override { return 1; }
-  bool output_is_reduced() const override { return false; }
   bool localizes_ids() const override { return true; }
 
   Support accepts(WeightAndReduceKind kind) const override {

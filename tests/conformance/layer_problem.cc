@@ -88,7 +88,6 @@ class CastingNoEp final : public PrepareFinalize {
     return base_->max_tokens_per_rank();
   }
   int num_dispatchers() const override { return 1; }
-  bool output_is_reduced() const override { return false; }
   Support accepts(WeightAndReduceKind kind) const override { return base_->accepts(kind); }
   Support accepts(const QuantConfig& quant, bool defer) const override {
     return base_->accepts(quant, defer);

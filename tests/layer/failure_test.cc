@@ -47,7 +47,6 @@ class Interrupted final : public PrepareFinalize {
   int num_dispatchers() const override { return base_->num_dispatchers(); }
   int max_in_flight() const override { return base_->max_in_flight(); }
   void forget(int microbatch) override { base_->forget(microbatch); }
-  bool output_is_reduced() const override { return base_->output_is_reduced(); }
   bool supports_async() const override { return base_->supports_async(); }
   bool is_monolithic() const override { return base_->is_monolithic(); }
   bool localizes_ids() const override { return base_->localizes_ids(); }

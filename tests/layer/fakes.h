@@ -195,7 +195,6 @@ class FakePrepareFinalize : public PrepareFinalize {
   DType topk_ids_dtype() const override { return options_.ids_dtype; }
   std::optional<int64_t> max_tokens_per_rank() const override { return options_.max_tokens; }
   int num_dispatchers() const override { return 1; }
-  bool output_is_reduced() const override { return false; }
   bool supports_async() const override { return options_.is_async; }
   bool takes_columns() const override { return options_.most_rows > 0; }
   bool is_monolithic() const override { return options_.is_monolithic; }

@@ -55,7 +55,6 @@ TEST(PrepareFinalize, PropertiesOfTheSingleRankBackends) {
   for (const PrepareFinalize* pf : {standard.get(), batched.get()}) {
     EXPECT_EQ(pf->topk_ids_dtype(), DType::kI32);
     EXPECT_EQ(pf->num_dispatchers(), 1);
-    EXPECT_FALSE(pf->output_is_reduced());
     EXPECT_FALSE(pf->supports_async());
     EXPECT_FALSE(pf->is_monolithic());
     EXPECT_TRUE(pf->accepts(WeightAndReduceKind::kDelegate).ok);
