@@ -13,8 +13,8 @@
 
 #include "core/amx.h"
 #include "experts/cpu/tiles/amx_codes.h"
+#include "experts/cpu/tiles/amx_prefetch.h"
 #include "experts/cpu/tiles/avx512_epilogue.h"
-#include "experts/cpu/tiles/next_prefetch.h"
 
 namespace moebius::cpu {
 
@@ -189,32 +189,32 @@ inline void start_c(Held& held, const Held& next) {
 template <bool kTwoTiles, bool kStays>
 inline __attribute__((always_inline)) void load_step(const std::byte* a,
                                                      const std::byte* b,
-                                                     Prefetch<_MM_HINT_T1>& prefetch) {
+                                                     Prefetch& prefetch) {
   _tile_stream_loadd(4, a, kTileRowBytes);
-  prefetch.advance();
+  prefetch.after_load();
   if constexpr (kStays) {
     _tile_loadd(6, b, kTileRowBytes);
   } else {
     _tile_stream_loadd(6, b, kTileRowBytes);
   }
-  prefetch.advance();
+  prefetch.after_load();
   if constexpr (kTwoTiles) {
     _tile_stream_loadd(5, a + kTileBytes, kTileRowBytes);
   }
-  prefetch.advance();
+  prefetch.after_load();
   if constexpr (kStays) {
     _tile_loadd(7, b + kTileBytes, kTileRowBytes);
   } else {
     _tile_stream_loadd(7, b + kTileBytes, kTileRowBytes);
   }
-  prefetch.advance();
+  prefetch.after_load();
 }
 
 // C += one step.
 template <bool kIntegers, bool kTwoTiles, bool kStays = true>
 inline __attribute__((always_inline)) void multiply_step(const std::byte* a,
                                                          const std::byte* b,
-                                                         Prefetch<_MM_HINT_T1>& prefetch) {
+                                                         Prefetch& prefetch) {
   load_step<kTwoTiles, kStays>(a, b, prefetch);
   multiply_tile<kIntegers, 0>();
   multiply_tile<kIntegers, 1>();
@@ -233,7 +233,7 @@ void multiply_steps(const std::byte* a,
                     int64_t staying,
                     Held& held,
                     const Held& next,
-                    Prefetch<_MM_HINT_T1>& prefetch,
+                    Prefetch& prefetch,
                     Pending& pending) {
   publish_to_tiles(a);
   publish_to_tiles(b);
@@ -261,7 +261,7 @@ void multiply_panel(const std::byte* a,
                     int64_t staying,
                     Held& held,
                     const Held& next,
-                    Prefetch<_MM_HINT_T1>& prefetch,
+                    Prefetch& prefetch,
                     Pending& pending) {
   if (next.two_tiles) {
     multiply_steps<kIntegers, true, kLoads>(a, b, steps, staying, held, next, prefetch, pending);
@@ -280,11 +280,6 @@ int64_t num_panels(const TileGemm& g) {
   return (g.rows + kPanelRows - 1) / kPanelRows;
 }
 
-// Of tiles, as load_step() counts them.
-int64_t num_loads(const TileGemm& g) {
-  return 4 * g.steps * num_panels(g);
-}
-
 // Whether C stays in its registers until it is complete, since most units stay in L1 all the same.
 bool is_one_part(const TileGemm& g) {
   return g.rows <= kPanelRows || g.steps <= kStepsInL1 * 3 / 2;
@@ -297,7 +292,7 @@ void multiply_part(const TileGemm& g,
                    int64_t first,
                    int64_t steps,
                    Held& held,
-                   Prefetch<_MM_HINT_T1>& prefetch,
+                   Prefetch& prefetch,
                    Pending& pending) {
   for (int64_t p = 0; p * kPanelRows < g.rows; ++p) {
     const Held next = {g.c + p * kPanelFloats, g.rows - p * kPanelRows > kTileRows};
@@ -314,7 +309,7 @@ void multiply_part(const TileGemm& g,
 template <bool kIntegers>
 void gemm_panels(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest) {
   const int64_t staying = g.rows > kPanelRows ? std::min(g.steps, kStepsInL1) : g.steps;
-  Prefetch<_MM_HINT_T1> prefetch(g, num_loads(g));
+  Prefetch prefetch(g, num_panels(g));
   Held held;
   for (int64_t p = 0; p < num_panels(g); ++p) {
     const int64_t rows = std::min(kPanelRows, g.rows - p * kPanelRows);
@@ -332,7 +327,7 @@ void gemm_panels(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest
 template <bool kIntegers>
 void gemm_parts(const TileGemm& g, Pending& pending) {
   const int64_t part = even_part(g.steps);
-  Prefetch<_MM_HINT_T1> prefetch(g, num_loads(g));
+  Prefetch prefetch(g, num_panels(g));
   Held held;
   for (int64_t first = 0; first < g.steps; first += part) {
     multiply_part<kIntegers>(g, g.units + first * kStepBytes, first,
@@ -345,7 +340,7 @@ void gemm_parts(const TileGemm& g, Pending& pending) {
 void gemm_coded(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   const int64_t part = even_part(g.steps);
-  Prefetch<_MM_HINT_T1> prefetch(g, num_loads(g));
+  Prefetch prefetch(g, num_panels(g));
   Held held;
   for (int64_t first = 0; first < g.steps; first += part) {
     const int64_t steps = std::min(part, g.steps - first);
@@ -359,7 +354,7 @@ void gemm_coded(const TileGemm& g, Pending& pending) {
 void gemm_groups(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   alignas(64) float product[kPanelFloats];
-  Prefetch<_MM_HINT_T1> prefetch(g, num_loads(g));
+  Prefetch prefetch(g, num_panels(g));
   for (int64_t first = 0; first < g.steps;) {
     const int64_t group = first / g.group_steps;
     const int64_t end = std::min((group + 1) * g.group_steps, g.steps);
@@ -389,7 +384,7 @@ void gemm_coded_panel(const TileGemm& g, Pending& pending) {
   int64_t left_in_group = group_steps;
   int64_t left = std::min(left_in_group, kStepsInL1);  // until a product is scaled
   bool adds = false;
-  Prefetch<_MM_HINT_T1> prefetch(g, num_loads(g));
+  Prefetch prefetch(g, 1);
   publish_to_tiles(g.a);
   decode_unit<kCode>(g, 0, 0, tiles);
   Held held;

@@ -9,10 +9,10 @@
 // of k is decoded into L1 first.  Either way a row is summed alike, whatever rows are beside it.
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "experts/cpu/tiles/avx512_codes.h"
 #include "experts/cpu/tiles/avx512_epilogue.h"
 #include "experts/cpu/tiles/avx512_tiles.h"
-#include "experts/cpu/tiles/next_prefetch.h"
 
 namespace moebius::cpu {
 
@@ -27,12 +27,29 @@ constexpr int64_t kMostFusedRows = 8;
 // The hardware's own prefetching stops at each page.  Past the end of the weights, too; a prefetch
 // may.
 constexpr int64_t kPrefetchAhead = 4096;
+// Up to here the next block is fetched beside products; with more rows weights are a small part of
+// the time, and their lines would take the place of panels.
+constexpr int64_t kMostRowsFetching = 64;
 
 inline void prefetch_lines(const std::byte* from, int64_t bytes) {
   for (int64_t line = 0; line < bytes; line += kTileRowBytes) {
     _mm_prefetch(reinterpret_cast<const char*>(from + kPrefetchAhead + line), _MM_HINT_T0);
   }
 }
+
+// The next block's units, some in each step.  Why nothing more: a call in the loop over steps would
+// cost it its registers.
+struct NextBlock {
+  const std::byte* at = nullptr;
+  int64_t bytes = 0;  // in a step
+
+  void advance() {
+    for (int64_t line = 0; line < bytes; line += kTileRowBytes) {
+      _mm_prefetch(reinterpret_cast<const char*>(at + line), _MM_HINT_T0);
+    }
+    at += bytes;
+  }
+};
 
 // Steps [first, first + steps) of k.
 struct Part {
@@ -85,22 +102,23 @@ class Sums {
     clear();
   }
 
+  // kScales: all that is added will be scaled.
+  template <bool kScales>
   void start(const float* c, bool adds) {
+    clear();
     for (size_t r = 0; r < kRows; ++r) {
       for (size_t half = 0; half < 2; ++half) {
-        scaled_[r][half] = adds ? load16(c + half * kTileFloats + r * 16) : _mm512_setzero_ps();
+        __m512& sum = kScales ? scaled_[r][half] : chains_[0][r][half];
+        sum = adds ? load16(c + half * kTileFloats + r * 16) : _mm512_setzero_ps();
       }
     }
-    clear();
   }
-  // kScales: all that was added has been scaled.
   template <bool kScales>
   void store(float* c) const {
     for (size_t r = 0; r < kRows; ++r) {
       for (size_t half = 0; half < 2; ++half) {
-        const __m512 sum =
-            kScales ? scaled_[r][half] : _mm512_add_ps(unscaled(r, half), scaled_[r][half]);
-        _mm512_storeu_ps(c + half * kTileFloats + r * 16, sum);
+        _mm512_storeu_ps(c + half * kTileFloats + r * 16,
+                         kScales ? scaled_[r][half] : unscaled(r, half));
       }
     }
   }
@@ -131,7 +149,8 @@ inline __attribute__((always_inline)) void sum_part(const TileGemm& g,
                                                     const Rows& rows,
                                                     AddStep add_step) {
   Sums<kRows> sums;
-  sums.start(rows.c, part.first > 0);
+  constexpr bool kScales = kScaleOf != ScaleOf::kNothing;
+  sums.template start<kScales>(rows.c, part.first > 0);
   if constexpr (kScaleOf != ScaleOf::kGroup) {
     for (int64_t s = 0; s < part.steps; ++s) {
       add_step(sums, s, 0);
@@ -152,7 +171,7 @@ inline __attribute__((always_inline)) void sum_part(const TileGemm& g,
       }
     }
   }
-  sums.template store<kScaleOf != ScaleOf::kNothing>(rows.c);
+  sums.template store<kScales>(rows.c);
 }
 
 // The weights are codes.
@@ -182,7 +201,7 @@ void multiply_tiles(const TileGemm& g,
                     const Rows& rows,
                     const Tiles& tiles,
                     bool fetches,
-                    Prefetch<_MM_HINT_T0>& next) {
+                    NextBlock& next) {
   sum_part<kRows, kScaleOf>(g, part, rows, [&](Sums<kRows>& sums, int64_t s, int64_t) {
     const std::byte* a = rows.a + s * kStepBytes;
     const std::byte* b = tiles.units + s * kStepBytes;
@@ -234,6 +253,16 @@ int64_t num_passes(const TileGemm& g, int64_t most) {
   return passes;
 }
 
+// num_passes: that fetch.
+NextBlock next_block(const TileGemm& g, int64_t num_passes) {
+  const auto bytes = static_cast<int64_t>(g.next[0].size());
+  if (g.rows > kMostRowsFetching || num_passes < 2) {
+    return {};
+  }
+  const int64_t lines = ceil_div(bytes, num_passes * g.steps * kTileRowBytes);
+  return {g.next[0].data(), lines * kTileRowBytes};
+}
+
 // body(part) for all of k.  Cut alike for any number of rows, which are to have the same bits.
 template <typename Body>
 void for_each_part(const TileGemm& g, Body body) {
@@ -243,11 +272,8 @@ void for_each_part(const TileGemm& g, Body body) {
 }
 
 template <ScaleOf kScaleOf>
-void multiply_decoded(const TileGemm& g,
-                      const Part& part,
-                      const Tiles& tiles,
-                      bool fetches,
-                      Prefetch<_MM_HINT_T0>& next) {
+void multiply_decoded(
+    const TileGemm& g, const Part& part, const Tiles& tiles, bool fetches, NextBlock& next) {
   for_each_rows(g, part, kMostRows, [&](const Rows& rows, int64_t count, bool is_first) {
     with_rows<kMostRows>(count, [&]<size_t kRows>() {
       multiply_tiles<kScaleOf, kRows>(g, part, rows, tiles, fetches && is_first, next);
@@ -269,7 +295,7 @@ template <TileCode kCode, ScaleOf kScaleOf>
 void multiply_many(const TileGemm& g) {
   alignas(64) std::byte units[kMostSteps * kStepBytes];
   __m512 scales[kMostSteps * 4];
-  Prefetch<_MM_HINT_T0> next(g, num_passes(g, kMostRows) * g.steps);
+  NextBlock next = next_block(g, num_passes(g, kMostRows));
   for_each_part(g, [&](const Part& part) {
     __m512* next_scale = scales;
     for (int64_t s = 0; s < part.steps; ++s) {
@@ -304,7 +330,7 @@ void multiply_integers(const Part& part,
                        const Rows& rows,
                        const std::byte* b,
                        __m512i (&offsets)[2],
-                       Prefetch<_MM_HINT_T0>& next) {
+                       NextBlock& next) {
   const __m512i above = _mm512_set1_epi8(static_cast<char>(0x80));
   __m512i sums[kRows][2];
   for (auto& of_row : sums) {
@@ -346,7 +372,7 @@ void multiply_integers(const Part& part,
 }
 
 void multiply_integers(const TileGemm& g) {
-  Prefetch<_MM_HINT_T0> next(g, (num_passes(g, kMostIntegerRows) - 1) * g.steps);
+  NextBlock next = next_block(g, num_passes(g, kMostIntegerRows) - 1);
   for_each_part(g, [&](const Part& part) {
     const std::byte* b = g.units + part.first * kStepBytes;
     __m512i offsets[2];
@@ -363,7 +389,7 @@ void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
   if (g.code == TileCode::kI8) {
     multiply_integers(g);
   } else if (g.code == TileCode::kBF16) {
-    Prefetch<_MM_HINT_T0> next(g, (num_passes(g, kMostRows) - 1) * g.steps);
+    NextBlock next = next_block(g, num_passes(g, kMostRows) - 1);
     for_each_part(g, [&](const Part& part) {
       multiply_decoded<ScaleOf::kNothing>(g, part, {g.units + part.first * kStepBytes, nullptr},
                                           true, next);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The next block's bytes on their way to the caches while this one is multiplied.  Included by the
-// files built for AMX and AVX-512 alone.
+// The next block's bytes on their way to L2 while this one is multiplied.  Included by the file
+// built for AMX alone.
 #pragma once
 
 #include <immintrin.h>
@@ -18,8 +18,7 @@ namespace moebius::cpu {
 
 namespace {
 
-// What is read next, spread evenly over so many calls, of which AMX makes one per tile load: in a
-// burst, those would stand in line.
+// What is read next, spread evenly over the tile loads: in a burst, those would stand in line.
 //
 // Where there are several panels, lines are taken from many pages by turns.  Why: a core has 16
 // line fill buffers, and a line from memory holds one until it is in L2, while tile loads wait for
@@ -27,15 +26,13 @@ namespace {
 // for, and only within a page: the later the next line of a page is asked for, the surer it is
 // there. Why four lines at a time: what stands between tile loads and products has to be short, or
 // the core does not see the next loads in time.
-// kHint: AMX lets tile loads alone fill L1.  (On Zen 5 T0 is faster than T1 by 5 %.)
-template <_mm_hint kHint>
 class Prefetch {
  public:
-  Prefetch(const TileGemm& g, int64_t num_calls)
-      : is_by_turns_(g.rows > kPanelRows),
+  Prefetch(const TileGemm& g, int64_t num_panels)
+      : is_by_turns_(num_panels > 1),
         span_(g.next.begin()),
         last_(g.next.end()),
-        num_calls_(num_calls) {
+        loads_(kLoadsPerStep * g.steps * num_panels) {
     for (; span_ != last_; ++span_) {
       start_span();
       fetches_ += fetches_per_row_ * ((end_ - row_ + row_bytes_ - 1) / row_bytes_);
@@ -44,13 +41,14 @@ class Prefetch {
     start_span();
   }
 
-  void advance() {
-    for (due_ += fetches_; due_ >= num_calls_; due_ -= num_calls_) {
+  void after_load() {
+    for (due_ += fetches_; due_ >= loads_; due_ -= loads_) {
       fetch();
     }
   }
 
  private:
+  static constexpr int64_t kLoadsPerStep = 4;
   static constexpr int64_t kLineBytes = 64;
   static constexpr int64_t kLinesPerFetch = 4;
   static constexpr int64_t kPageBytes = 4096;
@@ -58,7 +56,7 @@ class Prefetch {
 
   void fetch() {
     for (int64_t i = 0; i < kLinesPerFetch; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(at_ + i * stride_), kHint);
+      _mm_prefetch(reinterpret_cast<const char*>(at_ + i * stride_), _MM_HINT_T1);
     }
     at_ += kLinesPerFetch * stride_;
     if (--left_in_row_ == 0) {
@@ -115,8 +113,8 @@ class Prefetch {
   const std::byte* end_ = nullptr;
   int64_t row_bytes_ = 0;
   int64_t fetches_per_row_ = 0;
-  int64_t fetches_ = 0;  // in so many calls
-  int64_t num_calls_;
+  int64_t fetches_ = 0;  // in `loads_` loads
+  int64_t loads_;
   int64_t due_ = 0;
 };
 
