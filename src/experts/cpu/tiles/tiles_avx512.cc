@@ -247,10 +247,9 @@ void for_each_rows(const TileGemm& g, const Part& part, int64_t most, Body body)
   }
 }
 
+// How many groups those are.
 int64_t num_passes(const TileGemm& g, int64_t most) {
-  int64_t passes = 0;
-  for_each_rows(g, {}, most, [&](const Rows&, int64_t, bool) { ++passes; });
-  return passes;
+  return g.rows / kTileRows * ceil_div(kTileRows, most) + ceil_div(g.rows % kTileRows, most);
 }
 
 // num_passes: that fetch.
