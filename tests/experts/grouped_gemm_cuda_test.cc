@@ -132,6 +132,10 @@ class Sm90GroupedGemmTest : public HopperTest {
       EXPECT_EQ(std::memcmp(out.raw(), again.raw(), static_cast<size_t>(out.nbytes())), 0)
           << to_string(p) << ": run " << round + 2 << " differs";
     }
+    // Likewise by as few clusters as there can be.
+    const Tensor by_two = run_on_gpu(host, stream, 2);
+    EXPECT_EQ(std::memcmp(out.raw(), by_two.raw(), static_cast<size_t>(out.nbytes())), 0)
+        << to_string(p) << ": by one cluster differs";
   }
 };
 

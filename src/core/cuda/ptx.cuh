@@ -288,6 +288,22 @@ __device__ __forceinline__ void tensor_load_multicast(
       : "memory");
 }
 
+// A box's way to L2.
+__device__ __forceinline__ void tensor_prefetch(const void* map, const int (&at)[5]) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];" ::"l"(map),
+               "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+               : "memory");
+}
+
+// Programmatic launches, see core/cuda/launch.cuh.
+
+__device__ __forceinline__ void await_kernel_before() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ __forceinline__ void let_next_begin() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // True in one thread of a whole warp, always the same.  Inside, the compiler knows that there is
 // one thread only, and spends no loop over the lanes on an instruction with uniform operands.
 __device__ __forceinline__ bool elect_one() {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "core/cuda/check.h"
+#include "core/cuda/launch.cuh"
+#include "core/cuda/ptx.cuh"
 #include "core/cuda/words.h"
 
 namespace moebius::cuda {
@@ -15,6 +16,8 @@ constexpr int64_t kMaxBlocks = 1024;
 // from nullptr: all become `bits`.
 __global__ void __launch_bounds__(kThreads)
     words_kernel(uint32_t* to, const uint32_t* from, int64_t n, uint32_t bits) {
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
        i += int64_t{gridDim.x} * kThreads) {
     to[i] = from != nullptr ? from[i] : bits;
@@ -25,9 +28,9 @@ void launch(void* to, const void* from, int64_t n, uint32_t bits, void* stream, 
   if (n > 0) {
     const DeviceGuard guard(index);
     const auto blocks = std::min((n + kThreads - 1) / kThreads, kMaxBlocks);
-    words_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, as_stream(stream)>>>(
-        static_cast<uint32_t*>(to), static_cast<const uint32_t*>(from), n, bits);
-    check_launch("words_kernel");
+    launch_early("words_kernel", words_kernel, static_cast<unsigned>(blocks), kThreads, 0,
+                 as_stream(stream), static_cast<uint32_t*>(to), static_cast<const uint32_t*>(from),
+                 n, bits);
   }
 }
 

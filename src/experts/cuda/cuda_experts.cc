@@ -114,13 +114,12 @@ class CudaExperts final : public ExpertsBase {
     }
     Scratch block(scratch.bytes(), device_);
     const Buffers buffers(*this, num_rows, block, input.expected_rows);
-    fill_words(buffers.next_item.raw(), buffers.next_item.numel(), 0, stream.native_handle(),
-               device_.index);
-    const RowGroups rows = load_order(input, buffers, stream);
+    RowGroups rows = load_order(input, buffers, stream);
     const RowAdapters adapters = row_adapters(input, buffers);
 
     const RowOperand x = load_input(input, rows, buffers, stream);
     const RowOperand hidden = compute_hidden(x, rows, adapters, buffers, input.max_sms, stream);
+    rows.settled = true;
     if (is_batched()) {
       run_gemm2(hidden, rows, adapters, as_rows(output), buffers, {}, input.max_sms, stream);
     } else {
@@ -332,8 +331,12 @@ class CudaExperts final : public ExpertsBase {
                        const Buffers& buffers,
                        const Stream& stream) const {
     if (is_batched()) {
-      return RowGroups::batched(input.expert_num_tokens.data<int32_t>(), input.x.dim(1),
-                                desc_.num_local_experts);
+      fill_words(buffers.next_item.raw(), buffers.next_item.numel(), 0, stream.native_handle(),
+                 device_.index);
+      RowGroups rows = RowGroups::batched(input.expert_num_tokens.data<int32_t>(), input.x.dim(1),
+                                          desc_.num_local_experts);
+      rows.settled = true;
+      return rows;
     }
     CudaOrderArgs order;
     order.ids = input.topk_ids;
@@ -342,6 +345,7 @@ class CudaExperts final : public ExpertsBase {
     order.expert_offsets = buffers.expert_offsets;
     order.row_of_slot = buffers.row_of_slot;
     order.token_of_row = buffers.token_of_row;
+    order.cleared = buffers.next_item;
     cuda_order_slots(order, stream);
     return RowGroups::sorted(buffers.expert_offsets.data<int32_t>(), desc_.num_local_experts);
   }

@@ -132,6 +132,7 @@ std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
   out.bias = w.quant.bias;
   out.out = grouped(gemm, gemm.out);
   out.next_item = gemm.next_item;
+  out.settled_groups = rows.settled;
   out.num_sms = gemm.max_sms;
   out.first_column = gemm.first_column;
   out.num_columns = gemm.num_columns;

@@ -50,6 +50,9 @@ struct GroupedGemm {
   // 0: all); out has the others, too.  Not where it activates.
   int64_t first_column = 0;
   int64_t num_columns = 0;
+  // group_offsets or group_counts were complete before the kernel ahead in the stream began, so
+  // that this one may begin while that one ends (core/cuda/launch.cuh).
+  bool settled_groups = false;
   int num_sms = 0;  // the most blocks, one per SM (two at least); 0: all
   // i32 [2], optional: balances groups of uneven size.  Zeros before the first call and again after
   // each; calls that may overlap need one each.

@@ -11,6 +11,8 @@
 
 #include "core/cuda/check.h"
 #include "core/cuda/floats.cuh"
+#include "core/cuda/launch.cuh"
+#include "core/cuda/ptx.cuh"
 #include "core/cuda/runtime.h"
 #include "experts/cuda/permute.h"
 
@@ -42,6 +44,8 @@ struct Args {
   int32_t* slot_of_row;
   int32_t* token_of_row;
   int32_t* row_of_slot;
+  int32_t* cleared;  // [num_cleared]
+  int num_cleared;
 };
 
 __device__ __forceinline__ int bucket_of(const Args& a, int32_t id) {
@@ -167,6 +171,8 @@ __device__ Sums sums_of_chunks(const Args& a, int b) {
 // starts [num_buckets], the first row of each; before [num_buckets], slots of earlier chunks.
 __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__ Args a) {
   extern __shared__ int32_t next[];
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
   const int n = a.num_buckets;
   int32_t* starts = next + kWarps * n;
   int32_t* before = starts + n;
@@ -174,6 +180,9 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   int buckets[kPerLane];
   find_buckets(a, buckets);
+  for (int i = static_cast<int>(threadIdx.x); blockIdx.x == 0 && i < a.num_cleared; i += kThreads) {
+    a.cleared[i] = 0;
+  }
   for (int i = static_cast<int>(threadIdx.x); i < kWarps * n; i += kThreads) {
     next[i] = 0;
   }
@@ -356,6 +365,8 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream& on) {
   a.slot_of_row = data_or_null(args.slot_of_row);
   a.token_of_row = data_or_null(args.token_of_row);
   a.row_of_slot = data_or_null(args.row_of_slot);
+  a.cleared = data_or_null(args.cleared);
+  a.num_cleared = args.cleared ? static_cast<int>(args.cleared.numel()) : 0;
 
   const auto bucket_bytes = sizeof(int32_t) * static_cast<size_t>(a.num_buckets);
   const auto chunks = static_cast<unsigned>(a.num_chunks);
@@ -368,8 +379,8 @@ void cuda_order_slots(const CudaOrderArgs& args, const Stream& on) {
     count_kernel<<<chunks, kThreads, bucket_bytes, stream>>>(a);
     cuda::check_launch("count_kernel");
   }
-  place_kernel<<<chunks, kThreads, (kWarps + 2) * bucket_bytes, stream>>>(a);
-  cuda::check_launch("place_kernel");
+  cuda::launch_early("place_kernel", place_kernel, chunks, kThreads, (kWarps + 2) * bucket_bytes,
+                     stream, a);
 }
 
 void cuda_permute_rows(const CudaPermuteArgs& args, const Stream& on) {

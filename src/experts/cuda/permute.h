@@ -24,6 +24,7 @@ struct CudaOrderArgs {
   Tensor slot_of_row = {};
   Tensor token_of_row = {};  // i32 [M * K]: slot_of_row / K
   Tensor row_of_slot = {};
+  Tensor cleared = {};  // i32: becomes zeros, as counters of the kernels that follow
 };
 
 // Throws Unsupported for more than 1024 local experts, and in a build without CUDA.

@@ -20,6 +20,8 @@ struct RowGroups {
   const int32_t* counts = nullptr;
   int64_t max_rows = 0;
   int num_groups = 1;
+  // Sizes were complete before the kernel ahead in the stream began, see core/cuda/launch.cuh.
+  bool settled = false;
 
   static RowGroups sorted(const int32_t* offsets, int64_t num_groups) {
     return {offsets, nullptr, 0, static_cast<int>(num_groups)};

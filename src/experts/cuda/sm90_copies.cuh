@@ -196,6 +196,7 @@ __device__ __forceinline__ void fill_copies(const Args& args,
   constexpr bool kHasRows = kWarps == kRowWarps;
   static_assert(kRowWarps > 1 && kTileRows / kBoxRowsA % kWarps == 0);
   const int blocks = num_blocks<Config>(args);
+  ptx::await_kernel_before();
   ScaleCopies<Config, kWarps> scales(args, shared, index);
   [[maybe_unused]] RowCopies<Config, kWarps> rows(args, index);
   [[maybe_unused]] int under_way = -1;  // stage; -1: none

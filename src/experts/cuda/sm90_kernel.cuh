@@ -13,17 +13,18 @@
 
 namespace moebius::cuda::sm90 {
 
-// Fills the table of groups; by the whole CTA.
+// Fills the table of groups; by the whole CTA.  Sizes from L2, past what L1 may have from before
+// they were written.
 template <typename Config>
 __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& shared) {
   for (int g = static_cast<int>(threadIdx.x); g < args.num_groups; g += kThreads) {
     int begin = g * args.max_rows;
     int rows = 0;
     if (args.counts != nullptr) {
-      rows = max(0, min(args.counts[g], args.max_rows));
+      rows = max(0, min(__ldcg(args.counts + g), args.max_rows));
     } else {
-      begin = args.offsets[g];
-      rows = args.offsets[g + 1] - begin;
+      begin = __ldcg(args.offsets + g);
+      rows = __ldcg(args.offsets + g + 1) - begin;
     }
     shared.group_begin[g] = begin;
     shared.group_rows[g] = rows;
@@ -81,6 +82,9 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     ptx::mbarrier_init(&shared.item_empty, 1);
     ptx::fence_mbarrier_init();
   }
+  if (!args.settled_groups) {
+    ptx::await_kernel_before();
+  }
   read_groups(args, shared);
   // pairs with the peer's: its barriers are ready.
   ptx::cluster_arrive();
@@ -105,6 +109,7 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     __syncwarp();
   } else {
     ptx::more_registers<Config::kConsumerRegisters>();
+    ptx::await_kernel_before();
     Consumer<Config>(args, shared).run();
   }
   // pairs with the peer's: it writes no more to this CTA's memory.

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "core/cuda/launch.cuh"
 #include "experts/cuda/sm90_kernel.cuh"
 
 namespace moebius::cuda::sm90 {
@@ -16,8 +16,8 @@ void launch_kernel(const Args& args, int num_sms, int index, cudaStream_t stream
   constexpr auto kBytes = sizeof(Shared<Config>);
   allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), kBytes);
   const int clusters = std::max(1, num_sms / kClusterSize);
-  kernel<<<static_cast<unsigned>(clusters * kClusterSize), kThreads, kBytes, stream>>>(args);
-  check_launch("grouped_gemm_kernel");
+  launch_early("grouped_gemm_kernel", kernel, static_cast<unsigned>(clusters * kClusterSize),
+               kThreads, kBytes, stream, args);
 }
 
 }  // namespace

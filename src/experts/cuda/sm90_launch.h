@@ -56,7 +56,9 @@ struct Args {
   bool power_of_two_scale;  // of out_scale, see QuantizeSpec
   const int32_t* offsets;   // one of the two
   const int32_t* counts;
-  int* next_item;  // nullptr, or two zeros, which is what they are again afterwards
+  bool settled_groups;   // see GroupedGemm
+  bool lets_next_begin;  // see core/cuda/launch.cuh
+  int* next_item;        // nullptr, or two zeros, which is what they are again afterwards
   // Rows of a that come in waves; with a_rows.  Group g has those of expert first_expert + g.
   RowArrivals::Signals arrivals;
   int first_expert;

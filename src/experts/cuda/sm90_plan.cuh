@@ -40,6 +40,7 @@ class Items {
       return;
     }
     if (rank_ == 0) {
+      ptx::await_kernel_before();  // it may draw from the same counter
       item_ = num_clusters() + atomicAdd(args_.next_item, 1);
       ptx::mbarrier_wait_parity(&shared_.item_empty, parity_ ^ 1);
       ptx::st_async(&shared_.item, item_, &shared_.item_full, 1);
@@ -54,6 +55,7 @@ class Items {
 
   // Once nothing is left: the last cluster leaves the counters as it found them.
   __device__ __forceinline__ void finish() const {
+    ptx::await_kernel_before();
     if (args_.next_item != nullptr && rank_ == 0 &&
         atomicAdd(args_.next_item + 1, 1) == num_clusters() - 1) {
       args_.next_item[0] = 0;

@@ -54,6 +54,20 @@ __device__ __forceinline__ void load_stage(
   }
 }
 
+// What a CTA first reads of b, on its way to L2 while the kernel before ends.
+template <typename Config>
+__device__ __forceinline__ void prefetch_b(const Args& args, const Plan& plan, int rank) {
+  constexpr int kBlocks = 2 * Config::kStages;
+  for (int block = 0; block < min(kBlocks, num_blocks<Config>(args)); ++block) {
+    for (int box = 0; box < 2; ++box) {
+      if (!plan.shares_b || box == rank) {
+        const BoxOfB<Config> box_of_b(args, plan.work, box, block * Config::kBlockElements);
+        ptx::tensor_prefetch(&args.b, box_of_b.at);
+      }
+    }
+  }
+}
+
 // One thread of each CTA: loads boxes, and says what they are for.
 template <typename Config>
 __device__ __forceinline__ void fill_boxes(const Args& args,
@@ -62,11 +76,15 @@ __device__ __forceinline__ void fill_boxes(const Args& args,
   const int rank = static_cast<int>(ptx::cluster_rank());
   const int blocks = num_blocks<Config>(args);
   Plans<Config> plans(shared);
-  while (true) {
-    Plan plan = plans.next();
-    if (plan.work.num_rows == 0) {
-      break;
-    }
+  Plan plan = plans.next();
+  if (args.settled_groups && plan.work.num_rows > 0) {
+    prefetch_b<Config>(args, plan, rank);
+  }
+  ptx::await_kernel_before();
+  if (args.lets_next_begin) {
+    ptx::let_next_begin();
+  }
+  for (; plan.work.num_rows > 0; plan = plans.next()) {
     if (args.a_rows != nullptr) {
       plan.boxes = 0;  // fill_copies brings rows
     }

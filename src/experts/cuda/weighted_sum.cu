@@ -12,6 +12,8 @@
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/floats.cuh"
+#include "core/cuda/launch.cuh"
+#include "core/cuda/ptx.cuh"
 #include "core/cuda/runtime.h"
 #include "experts/cuda/permute.h"
 #include "experts/cuda/weighted_sum.h"
@@ -103,6 +105,8 @@ template <typename T, bool kSumsInType, int kWidth>
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     weighted_sum_kernel(const __grid_constant__ Args a) {
   extern __shared__ Term terms_of_warps[];
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t token = int64_t{blockIdx.x} * (blockDim.x / kWarp) + warp;
@@ -176,12 +180,9 @@ void launch(Args a, int num_sms, cudaStream_t stream) {
                   static_cast<unsigned>((a.width + a.warp_columns - 1) / a.warp_columns));
   const auto threads = static_cast<unsigned>(warps * kWarp);
   const auto shared = static_cast<size_t>(warps * term_bytes);
-  if (vectorizes) {
-    weighted_sum_kernel<T, kSumsInType, cuda::kVector><<<grid, threads, shared, stream>>>(a);
-  } else {
-    weighted_sum_kernel<T, kSumsInType, 1><<<grid, threads, shared, stream>>>(a);
-  }
-  cuda::check_launch("weighted_sum_kernel");
+  const auto kernel = vectorizes ? weighted_sum_kernel<T, kSumsInType, cuda::kVector>
+                                 : weighted_sum_kernel<T, kSumsInType, 1>;
+  cuda::launch_early("weighted_sum_kernel", kernel, grid, threads, shared, stream, a);
 }
 
 void expect_room(int64_t topk) {

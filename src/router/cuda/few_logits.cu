@@ -9,10 +9,10 @@
 // multiply-adds and 22 % widen operands.
 #include <algorithm>
 
-#include "core/cuda/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/floats.cuh"
 #include "core/cuda/ftz.cuh"
+#include "core/cuda/launch.cuh"
 #include "core/cuda/mma.cuh"
 #include "router/cuda/kernels.h"
 #include "router/ref/ref.h"
@@ -138,6 +138,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t first_expert = int64_t{blockIdx.y} * Shape::kExperts;
   const Loader<Shape, T> loader(a, first_token, first_expert);
   const int num_stages = static_cast<int>((a.depth + Shape::kDepth - 1) / Shape::kDepth);
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
 #pragma unroll
   for (int s = 0; s + 1 < Shape::kStages; ++s) {
     if (s < num_stages) {
@@ -234,8 +236,8 @@ void launch(const LogitsArgs& args, int index, cudaStream_t stream) {
   const auto kernel = few_logits_kernel<Shape, T>;
   constexpr auto kBytes = sizeof(typename Shape::Shared);
   cuda::allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), kBytes);
-  kernel<<<grid_of<Shape>(args), kThreads, kBytes, stream>>>(args);
-  cuda::check_launch("few_logits_kernel");
+  cuda::launch_early("few_logits_kernel", kernel, grid_of<Shape>(args), kThreads, kBytes, stream,
+                     args);
 }
 
 // The smallest tile of which no SM has two.

@@ -7,7 +7,8 @@
 // steps, hidden by many warps.
 #include <algorithm>
 
-#include "core/cuda/check.h"
+#include "core/cuda/launch.cuh"
+#include "core/cuda/ptx.cuh"
 #include "router/cuda/kernels.h"
 #include "router/exp.h"
 #include "router/scoring.h"
@@ -279,6 +280,8 @@ template <int kPerLane>
 __global__ void __launch_bounds__(kMaxWarps* kWarp)
     select_kernel(const __grid_constant__ SelectArgs a) {
   extern __shared__ float memory[];
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int64_t token = int64_t{blockIdx.x} * (blockDim.x / kWarp) + warp;
@@ -338,9 +341,9 @@ void launch(const SelectArgs& args, cudaStream_t stream) {
       static_cast<int>(sizeof(float)) * shared_words(args.num_experts, args.num_groups, args.topk);
   const int warps = std::clamp(kSharedBytes / warp_bytes, 1, kMaxWarps);
   const auto grid = static_cast<unsigned>((args.num_tokens + warps - 1) / warps);
-  select_kernel<kPerLane><<<grid, static_cast<unsigned>(warps * kWarp),
-                            static_cast<size_t>(warps * warp_bytes), stream>>>(args);
-  cuda::check_launch("select_kernel");
+  cuda::launch_early("select_kernel", select_kernel<kPerLane>, grid,
+                     static_cast<unsigned>(warps * kWarp), static_cast<size_t>(warps * warp_bytes),
+                     stream, args);
 }
 
 }  // namespace

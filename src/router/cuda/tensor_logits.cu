@@ -5,8 +5,8 @@
 // a piece of the depth, and the pieces are added in order of depth.  How many pieces there are and
 // in which steps each is summed depends on the depth alone, so a token's logits do not depend on
 // the batch or on which tile is used: the small one where tokens are few, to keep more SMs busy.
-#include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "core/cuda/launch.cuh"
 #include "core/cuda/mma.cuh"
 #include "core/cuda/ptx.cuh"
 #include "router/cuda/kernels.h"
@@ -136,6 +136,8 @@ __global__ void __cluster_dims__(1, 1, kPieces) __launch_bounds__(kThreads, 2)
   const int64_t h = int64_t{begin} * kStepDepth;
   Loader<Shape::kSide> tokens(a.hidden, first_token, a.num_tokens, h, a.depth);
   Loader<Shape::kSide> experts(a.gate, first_expert, a.num_experts, h, a.depth);
+  ptx::await_kernel_before();
+  ptx::let_next_begin();
   const auto load = [&](int step, auto& stage) {
     if (step < end) {
       tokens.load_step(stage.tokens);
@@ -217,8 +219,8 @@ void launch(const LogitsArgs& args, int index, cudaStream_t stream) {
   const auto kernel = tensor_logits_kernel<Shape>;
   constexpr auto kBytes = sizeof(typename Shape::Shared);
   cuda::allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), kBytes);
-  kernel<<<grid_of<Shape>(args), kThreads, kBytes, stream>>>(args);
-  cuda::check_launch("tensor_logits_kernel");
+  cuda::launch_early("tensor_logits_kernel", kernel, grid_of<Shape>(args), kThreads, kBytes, stream,
+                     args);
 }
 
 }  // namespace
