@@ -75,6 +75,28 @@ TEST(Sm90Schedule, OnlyRemaindersAreSmall) {
   EXPECT_FALSE(GroupTiles(65, 512).tile(0, 0).is_small);
 }
 
+TEST(Sm90Schedule, SmallTilesHaveTwoHalves) {
+  const GroupTiles group(40, 1024);
+  std::vector<int> covered(1024 / kNarrowColumns);
+  for (int item = 0; item < group.num_items(); ++item) {
+    for (int rank = 0; rank < 2; ++rank) {
+      for (int half = 0; half < 2; ++half) {
+        const Tile tile = half_of(group.tile(item, rank), half);
+        EXPECT_EQ(tile.num_rows, 40);
+        EXPECT_EQ(tile.column % kNarrowColumns, 0);
+        ++covered[static_cast<size_t>(tile.column / kNarrowColumns)];
+      }
+    }
+  }
+  EXPECT_TRUE(std::all_of(covered.begin(), covered.end(), [](int n) { return n == 1; }));
+}
+
+TEST(Sm90Schedule, ItemsAreCutWhereClustersWouldHaveNone) {
+  EXPECT_TRUE(cuts_items(33, false, 66));
+  EXPECT_FALSE(cuts_items(34, false, 66));
+  EXPECT_FALSE(cuts_items(33, true, 66));
+}
+
 TEST(Sm90Schedule, GroupsWithoutItemsArePassedOver) {
   const std::vector<int> first_items = {0, 0, 3, 3, 3, 8, 8};
   const std::vector<int> expected = {1, 1, 1, 4, 4, 4, 4, 4};

@@ -289,8 +289,9 @@ class Consumer {
     while (true) {
       ring_.await_full();
       const Work& told = shared_.work[ring_.stage];
-      const Work work{ptx::uniform(told.group), ptx::uniform(told.row), ptx::uniform(told.num_rows),
-                      ptx::uniform(told.column), ptx::uniform(told.is_small)};
+      const Work work{ptx::uniform(told.group),    ptx::uniform(told.row),
+                      ptx::uniform(told.num_rows), ptx::uniform(told.column),
+                      ptx::uniform(told.is_small), ptx::uniform(told.is_narrow)};
       if (work.num_rows == 0) {
         break;
       }
@@ -376,7 +377,7 @@ class Consumer {
       apply_small_columns<Config, kRows>(args_, args_.bias, 1, at_, work, sums, Add{});
     }
     if constexpr (Config::kActivates) {
-      if (work.column < args_.n) {
+      if (has_columns<Config>(args_, at_, work, 0)) {
         store_small_activated<Config, kRows>(args_, at_, work, sums, shared_.row_max[turn_]);
         turn_ ^= 1;
       }

@@ -40,7 +40,7 @@ requires Config::kIsFp8 class ScaleCopies<Config, kWarps> {
     }
     const int64_t last = (args_.n + kScaleBlock - 1) / kScaleBlock - 1;
     const int64_t column_block =
-        min(int64_t{box_column<Config>(args_, plan.work.column, lane_ % 2) / kScaleBlock}, last);
+        min(int64_t{box_column<Config>(args_, plan.work, lane_ % 2) / kScaleBlock}, last);
     of_columns_ = args_.b_scale + (plan.work.group * (last + 1) + column_block) * blocks;
   }
 
@@ -92,7 +92,7 @@ requires Config::kIsScaled class ScaleCopies<Config, kWarps> {
     for (int part = 0; part < parts; ++part) {
       for (int box = index_; box < 2; box += kWarps) {
         ptx::copy_async_16(&shared_.column_scale[stage][part][box * kBoxRowsB + column_],
-                           from_ + box_column<Config>(args_, work_.column, box),
+                           from_ + box_column<Config>(args_, work_, box),
                            work_.column + box * kBoxRowsB + column_ < args_.end_column);
       }
       left_ -= Config::kBlockElements / parts;

@@ -82,13 +82,13 @@ CUtensorMap map_of_a(const Tensor& a, int64_t num_rows, int64_t k, int box_rows)
   return make_map(a, {{k, 1, block_elements(a)}, {num_rows, k, box_rows}});
 }
 
-CUtensorMap map_of_b(const Tensor& b, int64_t k) {
+CUtensorMap map_of_b(const Tensor& b, int64_t k, int box_rows) {
   constexpr int kInOrder = sm90::kColumnsInOrder;
   return make_map(b, {{k, 1, block_elements(b)},
                       {2, k, 2},
                       {4, 8 * k, 4},
                       {4, 2 * k, 4},
-                      {b.numel() / k / kInOrder, kInOrder * k, sm90::kBoxRowsB / kInOrder}});
+                      {b.numel() / k / kInOrder, kInOrder * k, box_rows / kInOrder}});
 }
 
 std::optional<sm90::Operands> operands_of(const GroupedGemm& gemm) {
@@ -228,7 +228,8 @@ void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
   args.a_values = gemm.a.raw();
   args.arrivals = gemm.arrivals;
   args.first_expert = static_cast<int>(gemm.first_expert);
-  args.b = map_of_b(gemm.b, k);
+  args.b = map_of_b(gemm.b, k, sm90::kBoxRowsB);
+  args.b_narrow = map_of_b(gemm.b, k, sm90::kNarrowColumns / 2);
   args.a_scale = data_or_null<const float>(gemm.a_scale);
   args.b_scale = data_or_null<const float>(gemm.b_scale);
   args.scale_block = static_cast<int>(std::min(gemm.scale_block, k));

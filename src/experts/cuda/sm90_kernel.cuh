@@ -13,10 +13,11 @@
 
 namespace moebius::cuda::sm90 {
 
-// Fills the table of groups; by the whole CTA.  Sizes from L2, past what L1 may have from before
-// they were written.
+// Fills the table of groups and items; by the whole CTA.  Sizes from L2, past what L1 may have from
+// before they were written.
 template <typename Config>
 __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& shared) {
+  bool is_large = false;
   for (int g = static_cast<int>(threadIdx.x); g < args.num_groups; g += kThreads) {
     int begin = g * args.max_rows;
     int rows = 0;
@@ -28,9 +29,11 @@ __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& sh
     }
     shared.group_begin[g] = begin;
     shared.group_rows[g] = rows;
-    shared.first_items[g] = GroupTiles(rows, args.end_column - args.first_column).num_items();
+    const GroupTiles tiles(rows, args.end_column - args.first_column);
+    shared.first_items[g] = tiles.num_items();
+    is_large = is_large || tiles.row_tiles() > 0;
   }
-  __syncthreads();
+  const bool any_large = __syncthreads_or(is_large ? 1 : 0) != 0;
   if (threadIdx.x < kWarp) {
     const int lane = static_cast<int>(threadIdx.x);
     int before = 0;
@@ -50,6 +53,9 @@ __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& sh
     }
     if (lane == 0) {
       shared.first_items[args.num_groups] = before;
+      const bool cuts = Config::kCutsItems && args.a_rows == nullptr &&
+                        cuts_items(before, any_large, num_clusters());
+      shared.cuts_items = cuts ? 1 : 0;
     }
   }
   __syncthreads();

@@ -39,6 +39,7 @@ struct Args {
   CUtensorMap a_tiles;  // the same, boxes of kTileRows x kBlockBytes
   // [G N / 32, j, l, i, K] in the letters above, boxes of [kBoxRowsB / 32, 4, 4, 2, kBlockBytes].
   CUtensorMap b;
+  CUtensorMap b_narrow;  // the same, boxes of half as many columns
   // Row r is row a_rows[r] of a and a_scale; nullptr: row r.
   const int32_t* a_rows;
   const void* a_values;  // what the maps of a are of

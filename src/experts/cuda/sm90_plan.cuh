@@ -11,25 +11,34 @@
 
 namespace moebius::cuda::sm90 {
 
+__device__ __forceinline__ int num_clusters() {
+  return static_cast<int>(gridDim.x) / kClusterSize;
+}
+
 // The items of a cluster, in turn: every num_clusters-th, or, with args.next_item, whichever is
 // next when one is begun.  There rank 0 draws them, and tells rank 1.
 template <typename Config>
 class Items {
  public:
   __device__ __forceinline__ Items(const Args& args, Shared<Config>& shared)
-      : args_(args), shared_(shared), item_(static_cast<int>(blockIdx.x) / kClusterSize) {}
+      : args_(args),
+        shared_(shared),
+        cut_(shared.cuts_items),
+        item_(static_cast<int>(blockIdx.x) / kClusterSize) {}
 
   __device__ __forceinline__ bool exists() const {
-    return item_ < shared_.first_items[args_.num_groups];
+    return item_ >> cut_ < shared_.first_items[args_.num_groups];
   }
 
   __device__ __forceinline__ Plan plan() const {
-    const int group = group_of(shared_.first_items, args_.num_groups, item_);
+    const int whole = item_ >> cut_;
+    const int group = group_of(shared_.first_items, args_.num_groups, whole);
     const int columns = args_.end_column - args_.first_column;
-    const Tile tile = GroupTiles(shared_.group_rows[group], columns)
-                          .tile(item_ - shared_.first_items[group], rank_);
+    const Tile tile = half_of(GroupTiles(shared_.group_rows[group], columns)
+                                  .tile(whole - shared_.first_items[group], rank_),
+                              item_ & cut_);
     return {{group, shared_.group_begin[group] + tile.row, tile.num_rows,
-             args_.first_column + tile.column, tile.is_small ? 1 : 0},
+             args_.first_column + tile.column, tile.is_small ? 1 : 0, cut_},
             tile.shares_b,
             (tile.num_rows + kBoxRowsA - 1) / kBoxRowsA};
   }
@@ -64,13 +73,10 @@ class Items {
   }
 
  private:
-  static __device__ __forceinline__ int num_clusters() {
-    return static_cast<int>(gridDim.x) / kClusterSize;
-  }
-
   const Args& args_;
   Shared<Config>& shared_;
   int rank_ = static_cast<int>(ptx::cluster_rank());
+  int cut_;  // 1: first_items counts pairs of items
   int item_;
   uint32_t parity_ = 0;
 };

@@ -9,22 +9,27 @@
 
 namespace moebius::cuda::sm90 {
 
-// One of a tile's boxes of kBoxRowsB columns, in the order of sm90_launch.h; past the last column
-// there are zeros.
+// One of a tile's boxes of columns, in the order of sm90_launch.h; past the last column there are
+// zeros.
 template <typename Config>
 struct BoxOfB {
   int at[5];
 
   __device__ __forceinline__ BoxOfB(const Args& args, const Work& work, int box, int k)
       : at{k, 0, 0, 0,
-           work.column + box * kBoxRowsB < args.end_column
-               ? (work.group * args.n + box_column<Config>(args, work.column, box)) /
-                     kColumnsInOrder
+           work.column + box * box_columns<Config>(work) < args.end_column
+               ? (work.group * args.n + box_column<Config>(args, work, box)) / kColumnsInOrder
                : kNowhere} {}
 
  private:
   static constexpr int kNowhere = 1 << 30;
 };
+
+// The map whose boxes a tile has.
+template <typename Config>
+__device__ __forceinline__ const CUtensorMap* map_of_b(const Args& args, const Work& work) {
+  return box_columns<Config>(work) == kBoxRowsB ? &args.b : &args.b_narrow;
+}
 
 // The boxes of one block of K.
 template <typename Config>
@@ -49,8 +54,9 @@ __device__ __forceinline__ void load_stage(
       ptx::tensor_load_multicast(ring.a() + box * kBoxBytesA, &args.a, k,
                                  work.row + box * kBoxRowsA, ring.full(), kBoth);
     }
-    ptx::tensor_load(ring.b(), &args.b, box_of_b(0).at, ring.full());
-    ptx::tensor_load(ring.b() + kBoxBytesB, &args.b, box_of_b(1).at, ring.full());
+    const CUtensorMap* b = map_of_b<Config>(args, work);
+    ptx::tensor_load(ring.b(), b, box_of_b(0).at, ring.full());
+    ptx::tensor_load(ring.b() + kBoxBytesB, b, box_of_b(1).at, ring.full());
   }
 }
 
@@ -61,8 +67,8 @@ __device__ __forceinline__ void prefetch_b(const Args& args, const Plan& plan, i
   for (int block = 0; block < min(kBlocks, num_blocks<Config>(args)); ++block) {
     for (int box = 0; box < 2; ++box) {
       if (!plan.shares_b || box == rank) {
-        const BoxOfB<Config> box_of_b(args, plan.work, box, block * Config::kBlockElements);
-        ptx::tensor_prefetch(&args.b, box_of_b.at);
+        const BoxOfB<Config> boxes(args, plan.work, box, block * Config::kBlockElements);
+        ptx::tensor_prefetch(map_of_b<Config>(args, plan.work), boxes.at);
       }
     }
   }
@@ -88,13 +94,13 @@ __device__ __forceinline__ void fill_boxes(const Args& args,
     if (args.a_rows != nullptr) {
       plan.boxes = 0;  // fill_copies brings rows
     }
+    const int bytes = plan.boxes * kBoxBytesA + 2 * box_columns<Config>(plan.work) * kBlockBytes;
     for (int block = 0; block < blocks; ++block) {
       ring.await_empty();
       if (block == 0) {
         shared.work[ring.stage] = plan.work;
       }
-      ptx::mbarrier_arrive_expect_tx(&shared.full[ring.stage],
-                                     static_cast<uint32_t>(plan.boxes * kBoxBytesA + kBytesB));
+      ptx::mbarrier_arrive_expect_tx(&shared.full[ring.stage], static_cast<uint32_t>(bytes));
       load_stage(args, ring, plan, rank, block * Config::kBlockElements);
       ring.advance();
     }

@@ -11,6 +11,9 @@
 // Items of a group: bands of up to kBandPairs pairs of row tiles; in a band by pairs of column
 // tiles.  So the items under way at any time read few rows of either operand, and remainders read
 // weights beside the tiles that read the same ones.
+// Where there is an item for half of the clusters at most, and small tiles only, each item is cut
+// into two of half the columns: one SM reads far slower than its share of all of them.  Not where
+// threads copy rows: there a stage takes as long however wide it is (sm90_copies.cuh).
 #pragma once
 
 #include <cstdint>
@@ -19,6 +22,7 @@ namespace moebius::cuda::sm90 {
 
 inline constexpr int kTileRows = 128;
 inline constexpr int kTileColumns = 256;
+inline constexpr int kNarrowColumns = 128;  // of half a tile
 inline constexpr int kSmallRows = 64;
 inline constexpr int kBandPairs = 8;
 
@@ -81,6 +85,16 @@ struct GroupTiles {
     return num_rows - row < kTileRows ? num_rows - row : kTileRows;
   }
 };
+
+// Either half of a small tile.
+constexpr Tile half_of(Tile tile, int half) {
+  tile.column += half * kNarrowColumns;
+  return tile;
+}
+
+constexpr bool cuts_items(int num_items, bool has_large_tiles, int num_clusters) {
+  return !has_large_tiles && 2 * num_items <= num_clusters;
+}
 
 // The group of an item: the last g with first_items[g] <= item, groups without items passed over.
 // first_items [num_groups + 1] is the running sum of num_items().

@@ -39,6 +39,8 @@ struct Config {
   using Sum = std::conditional_t<kIsInt8, int32_t, float>;  // of the tensor cores
   static constexpr bool kActivates = kActivated;
   static constexpr bool kQuantizes = std::is_same_v<Out, F8E4M3>;
+  // A row's scale is that of a whole tile's columns; scales of b are copied for as many.
+  static constexpr bool kCutsItems = !kQuantizes && !kIsScaled;
   static constexpr int kStages = 4;
   // Of a thread: 168 at launch, 3 warpgroups.
   static constexpr int kConsumerRegisters = 224;
@@ -69,6 +71,7 @@ struct Work {
   int num_rows;  // 0: nothing, ever
   int column;
   int is_small;
+  int is_narrow;  // kNarrowColumns of a small tile, by the first warpgroup
 };
 
 // What those that fill stages have to do for a consumer's work.
@@ -95,6 +98,7 @@ struct Shared {
   uint64_t item_empty;  // in rank 0: of rank 1
   Plan plan;            // of the next tile
   int item;             // in rank 1
+  int cuts_items;       // each of these is two
   int first_items[kMaxGroups + 1];
   int group_begin[kMaxGroups];
   int group_rows[kMaxGroups];
@@ -102,14 +106,19 @@ struct Shared {
   float row_max[2][Config::kQuantizes ? kSmallRows : 1][kConsumerWarps];
 };
 
-// The first of the kBoxRowsB columns of N in either box of a tile: the boxes are neighbours, or the
-// second has the columns of up that belong to the first one's of gate.
+// Columns of N in a box.
 template <typename Config>
-__device__ __forceinline__ int box_column(const Args& args, int tile_column, int box) {
+__device__ __forceinline__ int box_columns(const Work& work) {
+  return Config::kCutsItems && work.is_narrow != 0 ? kNarrowColumns / 2 : kBoxRowsB;
+}
+// The first of them in either box of a tile: the boxes are neighbours, or the second has the
+// columns of up that belong to the first one's of gate.
+template <typename Config>
+__device__ __forceinline__ int box_column(const Args& args, const Work& work, int box) {
   if constexpr (Config::kActivates) {
-    return tile_column / 2 + box * (args.n / 2);
+    return work.column / 2 + box * (args.n / 2);
   } else {
-    return tile_column + box * kBoxRowsB;
+    return work.column + box * box_columns<Config>(work);
   }
 }
 

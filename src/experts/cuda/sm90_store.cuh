@@ -70,7 +70,7 @@ __device__ __forceinline__ void apply_columns(const Args& args,
 #pragma unroll
   for (int block = 0; block < kColumnBlocks; ++block) {
     if (work.column + kColumnsInOrder * block < args.end_column) {
-      const int column = box_column<Config>(args, work.column, block / kBoxBlocks) +
+      const int column = box_column<Config>(args, work, block / kBoxBlocks) +
                          kColumnsInOrder * (block % kBoxBlocks) + 8 * at.lane;
       const float* value = value_of_column(args, values, step, work, column);
 #pragma unroll
@@ -169,11 +169,14 @@ __device__ __forceinline__ int column_in_four(const Place& at, int eight) {
 }
 
 // Whether a warp's columns of a box exist.
+template <typename Config>
 __device__ __forceinline__ bool has_columns(const Args& args,
                                             const Place& at,
                                             const Work& work,
                                             int box) {
-  return work.column + box * kBoxRowsB + at.warpgroup * 64 < args.end_column;
+  const int in_box = at.warpgroup * 64;
+  const int columns = box_columns<Config>(work);
+  return in_box < columns && work.column + box * columns + in_box < args.end_column;
 }
 
 template <typename Config, int kRows, typename Apply>
@@ -186,9 +189,9 @@ __device__ __forceinline__ void apply_small_columns(const Args& args,
                                                     const Apply& apply) {
 #pragma unroll
   for (int box = 0; box < 2; ++box) {
-    if (has_columns(args, at, work, box)) {
-      const float* value = value_of_column(
-          args, values, step, work, box_column<Config>(args, work.column, box) + column_in_box(at));
+    if (has_columns<Config>(args, at, work, box)) {
+      const float* value = value_of_column(args, values, step, work,
+                                           box_column<Config>(args, work, box) + column_in_box(at));
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) {
         apply(sums[box][i], value[column_in_four(at, i / 2 % 2) * step]);
@@ -222,10 +225,10 @@ __device__ __forceinline__ void store_small(const Args& args,
   using Out = typename Config::Out;
 #pragma unroll
   for (int box = 0; box < 2; ++box) {
-    if (!has_columns(args, at, work, box)) {
+    if (!has_columns<Config>(args, at, work, box)) {
       continue;
     }
-    const int column = work.column + box * kBoxRowsB + column_in_box(at);
+    const int column = box_column<Config>(args, work, box) + column_in_box(at);
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
       const auto* four = sums[box] + 4 * j;
