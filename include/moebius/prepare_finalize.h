@@ -129,6 +129,12 @@ class PrepareFinalize {
   // Whether prepare hands over indices of local experts (-1 = elsewhere or masked), which no
   // expert_map applies to any more, instead of global ids.
   virtual bool localizes_ids() const { return false; }
+  // Where rows go by a placement of experts: i32 [E] on the CPU, this rank's local index or -1, as
+  // any expert_map must have it.
+  virtual Tensor placed_experts() const { return {}; }
+  // Throws InvalidArgument where prepare would, by these ids on the CPU alone: before the first of
+  // several micro-batches writes what the call returns.
+  virtual void expect_room(const Tensor& /*topk_ids*/, const Tensor& /*expert_map*/) const {}
   // Whether calls on a GPU only enqueue, so that a Graph can record them; else why not.
   virtual Support can_be_captured() const { return Support::yes(); }
   // Whether finalize can work with what the experts leave to it.

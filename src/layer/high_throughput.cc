@@ -37,6 +37,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
         combine_sms_(combine.num_sms),
         capacity_(capacity),
         ranks_on_gpu_(static_cast<int>(comm::ranks_on_this_gpu(group).size())),
+        placed_experts_(placement.expert_map(group.rank())),
         transport_(group, std::move(placement), dispatch, combine) {}
 
   std::string_view name() const override { return "high_throughput"; }
@@ -56,6 +57,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   int comm_sms() const override { return comm_sms_; }
   int finalize_sms() const override { return combine_sms_; }
   bool localizes_ids() const override { return true; }
+  Tensor placed_experts() const override { return placed_experts_; }
   Support can_be_captured() const override {
     if (group_.topology().num_nodes() > 1) {
       return Support::no("high_throughput over several nodes exchanges messages between hosts");
@@ -101,6 +103,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   int combine_sms_;
   std::optional<int64_t> capacity_;  // 0: all tokens
   int ranks_on_gpu_;
+  Tensor placed_experts_;
   HighThroughput transport_;
   // Of the call under way, by micro-batch.
   std::map<int, std::shared_ptr<const DispatchHandle>> handles_;

@@ -34,6 +34,19 @@ void expect_device(const Tensor& tensor, const CallContext& context, std::string
   }
 }
 
+// Where rows go by a placement of experts, the map says what that says.
+void expect_placed_so(const Tensor& map, const PrepareFinalize& prepare_finalize) {
+  const Tensor placed = prepare_finalize.placed_experts();
+  for (int64_t e = 0; placed && e < map.numel(); ++e) {
+    const int32_t local = map.data<int32_t>()[e];
+    const int32_t expected = placed.data<int32_t>()[e];
+    if (local != expected) {
+      throw InvalidArgument(fmt::format("expert_map[{}] is {}, expected {} as {} places experts", e,
+                                        local, expected, prepare_finalize.name()));
+    }
+  }
+}
+
 }  // namespace
 
 void expect_expert_map(const Tensor& map, int64_t num_experts, int64_t num_local_experts) {
@@ -162,7 +175,10 @@ void expect_kernel_input(const KernelInput& input,
     expect_expert_map(input.expert_map, num_experts, desc.num_local_experts);
     expect(experts.supports_expert_map() || prepare_finalize.localizes_ids(),
            fmt::format("expert_map is given, but experts {} take none", experts.implementation()));
-  } else if (prepare_finalize.num_dispatchers() == 1) {
+    if (input.expert_map.device().is_cpu()) {
+      expect_placed_so(input.expert_map, prepare_finalize);
+    }
+  } else if (prepare_finalize.num_dispatchers() == 1 || !prepare_finalize.localizes_ids()) {
     expect_eq(desc.num_local_experts, num_experts, "local experts without an expert_map");
   }
   if (input.lora_ids) {

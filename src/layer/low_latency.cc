@@ -35,6 +35,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
         num_local_experts_(placement.num_local(group.rank())),
         options_(options),
         ranks_on_gpu_(static_cast<int>(comm::ranks_on_this_gpu(group).size())),
+        placed_experts_(placement.expert_map(group.rank())),
         transport_(group, std::move(placement), options) {}
 
   std::string_view name() const override { return "low_latency"; }
@@ -44,6 +45,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   bool supports_async() const override { return true; }
   int comm_sms() const override { return options_.num_sms; }
   bool localizes_ids() const override { return true; }
+  Tensor placed_experts() const override { return placed_experts_; }
 
   Support accepts(WeightAndReduceKind kind) const override {
     return kind == WeightAndReduceKind::kDelegate
@@ -120,6 +122,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   int64_t num_local_experts_;
   LowLatencyOptions options_;
   int ranks_on_gpu_;
+  Tensor placed_experts_;
   LowLatency transport_;
   std::map<int, Call> calls_;  // by micro-batch
 };

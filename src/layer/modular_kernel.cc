@@ -206,6 +206,10 @@ void ModularKernel::forward(const KernelInput& input,
     }
     return p;
   };
+  for (int i = 0; count > 1 && !on_gpu && i < count; ++i) {
+    const TokenSlice own = token_slice(num_tokens, count, i);
+    state.prepare_finalize->expect_room(input.topk_ids.slice(own.begin, own.end), input.expert_map);
+  }
   Turns turns(state.prepare_finalize->max_in_flight(), on_gpu);
   try {
     if (!state.counts_beside(device)) {

@@ -77,6 +77,15 @@ class NoEpBatched final : public PrepareFinalize {
   int num_dispatchers() const override { return 1; }
   bool localizes_ids() const override { return true; }
 
+  void expect_room(const Tensor& topk_ids, const Tensor& expert_map) const override {
+    Tensor local_ids = topk_ids;
+    if (expert_map) {
+      local_ids = Tensor::empty(topk_ids.shape(), DType::kI32);
+      map_ids(topk_ids, expert_map, local_ids, Stream::cpu(1));
+    }
+    batched_rows(local_ids, 0, num_local_experts_, max_num_tokens_);
+  }
+
   Support accepts(WeightAndReduceKind kind) const override {
     return kind == WeightAndReduceKind::kDelegate || kind == WeightAndReduceKind::kNaiveBatched
                ? Support::yes()

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "moebius/error.h"
 
@@ -44,6 +45,9 @@ ParallelConfig ParallelConfig::make(int tp_size,
                                     All2AllBackend backend) {
   expect_rank(tp_size, tp_rank, "tp");
   expect_rank(dp_size, dp_rank, "dp");
+  expect(dp_size <= std::numeric_limits<int>::max() / tp_size,
+         fmt::format("dp_size {} times tp_size {} is more than {} ranks", dp_size, tp_size,
+                     std::numeric_limits<int>::max()));
   const int flat_size = dp_size * tp_size;
   const int flat_rank = dp_rank * tp_size + tp_rank;
 

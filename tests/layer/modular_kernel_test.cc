@@ -346,6 +346,21 @@ TEST(ModularKernel, InPlaceOutput) {
   expect_same_bits(bench.input.hidden, expected);
 }
 
+TEST(ModularKernel, NoPartIsWrittenWhereALaterOneHasNoRoom) {
+  const ExpertsDesc desc = fake_desc(kExperts, 3, kHidden, ActivationFormat::kBatched);
+  Bench bench(make_no_ep_batched(/*max_num_tokens=*/2, kExperts), desc);
+  bench.set_tokens(2);
+  bench.kernel = std::make_unique<ModularKernel>(
+      make_no_ep_batched(/*max_num_tokens=*/2, kExperts), std::make_unique<FakeExperts>(desc),
+      nullptr, nullptr, KernelOptions{.microbatches = 2, .min_microbatch_tokens = 0});
+  bench.input.topk_ids = ids_of({2, 3}, {0, 1, 2, 0, 0, 0});
+  const Tensor before = bench.input.hidden.clone();
+  const std::string message = testing::message_of(
+      [&] { bench.kernel->forward(bench.input, bench.input.hidden, {}, bench.context); });
+  testing::expect_mentions(message, {"rows for local expert 0 is 3", "2"});
+  expect_same_bits(bench.input.hidden, before);
+}
+
 TEST(ModularKernel, ExpertMapsOfTwoRanksAddUp) {
   Bench all(make_no_ep(), fake_desc(kExperts, 2, kHidden));
   all.set_tokens(9);

@@ -80,6 +80,8 @@ TEST(ExpertRange, FirstRanksOwnOneMore) {
 TEST(ExpertRange, MapHasLocalIndices) {
   EXPECT_EQ(testing::ints(make_expert_map(5, {1, 3})), (std::vector<int32_t>{-1, 0, 1, -1, -1}));
   expect_mentions(message_of([] { make_expert_map(5, {3, 6}); }), {"[3, 6)", "5"});
+  expect_mentions(message_of([] { ParallelConfig::make(65536, 0, 65536, 0, true); }),
+                  {"dp_size 65536 times tp_size 65536"});
 }
 
 MoeConfig valid() {

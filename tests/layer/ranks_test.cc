@@ -8,7 +8,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "moebius/all2all.h"
 #include "moebius/group.h"
+#include "tests/layer/fakes.h"
 #include "tests/layer/small_layer.h"
 #include "tests/tolerance.h"
 
@@ -113,6 +115,42 @@ TEST(LocalExperts, AreThoseOfTheRank) {
                     }),
                     {"num_local_experts", "is 2", "expected 3"});
   });
+}
+
+// Of a call of two ranks, each with two of four experts.
+std::string error_with_map(All2AllBackend backend, const std::vector<int>& owners) {
+  return message_of([&] {
+    run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
+      const bool gathers = backend == All2AllBackend::kAllGatherReduceScatter;
+      ExpertsDesc desc = fake_desc(4, 1, 8);
+      desc.num_local_experts = 2;
+      ModularKernel kernel(gathers ? make_allgather_reducescatter(group)
+                                   : make_high_throughput(group, ExpertPlacement::linear(4, 2)),
+                           std::make_unique<FakeExperts>(desc));
+      WorkspacePool pool;
+      KernelInput input;
+      input.hidden = random_tensor({3, 8}, DType::kF32, 1);
+      input.topk_ids = ids_of({3, 1}, {0, 1, 3});
+      input.topk_weights = random_tensor({3, 1}, DType::kF32, 2);
+      input.num_experts = 4;
+      if (!owners.empty()) {
+        input.expert_map = ExpertPlacement::from_ranks(owners, 2).expert_map(group.rank());
+      }
+      kernel.forward(input, Tensor::empty({3, 8}, DType::kF32), {},
+                     {Stream::cpu(1), &pool, 0, nullptr});
+    });
+  });
+}
+
+TEST(LocalExperts, AMapSaysWhichTheyAre) {
+  constexpr auto kGather = All2AllBackend::kAllGatherReduceScatter;
+  constexpr auto kSend = All2AllBackend::kHighThroughput;
+  EXPECT_EQ(error_with_map(kGather, {0, 0, 1, 1}), "no error");
+  EXPECT_EQ(error_with_map(kGather, {0, 1, 0, 1}), "no error");
+  expect_mentions(error_with_map(kGather, {}), {"local experts without an expert_map", "2", "4"});
+  EXPECT_EQ(error_with_map(kSend, {}), "no error");
+  EXPECT_EQ(error_with_map(kSend, {0, 0, 1, 1}), "no error");
+  expect_mentions(error_with_map(kSend, {0, 1, 0, 1}), {"expert_map[1] is", "high_throughput"});
 }
 
 // Also those that take several calls of a batched backend, and some without a token.
