@@ -65,6 +65,18 @@ void expect_float(const Tensor& tensor, std::string_view what) {
          fmt::format("{} is {}, expected f32, bf16 or f16", what, name(tensor.dtype())));
 }
 
+// Of codes 0 to 15, and one more, which GPTQ has of code -1.  On a GPU nobody looks.
+void expect_int4_zero_points(const Tensor& zero_points, std::string_view what) {
+  constexpr uint8_t kMost = 16;
+  for (int64_t i = 0; zero_points.device().is_cpu() && i < zero_points.numel(); ++i) {
+    const uint8_t value = zero_points.data<uint8_t>()[i];
+    if (value > kMost) {
+      throw InvalidArgument(
+          fmt::format("{}[{}] is {}, expected 0 to {} of int4", what, i, value, kMost));
+    }
+  }
+}
+
 void validate_scales(const QuantDesc& desc, const WeightSizes& w) {
   const std::string what = fmt::format("{}_scale", w.what);
   expect_defined(desc.scale, what);
@@ -87,6 +99,9 @@ void validate_scales(const QuantDesc& desc, const WeightSizes& w) {
     const std::string zero_point = fmt::format("{}_zero_point", w.what);
     expect_dtype(desc.zero_point, DType::kU8, zero_point);
     expect_shape(desc.zero_point, desc.scale.shape(), zero_point);
+    if (desc.format == QuantFormat::kInt4) {
+      expect_int4_zero_points(desc.zero_point, zero_point);
+    }
   }
 }
 

@@ -194,7 +194,7 @@ TEST_P(Kernels, Bf16TimesAPowerOfTwo) {
 
 TEST_P(Kernels, SigmoidIsWithinThreeUlp) {
   std::vector<float> z;
-  for (float x = -87; x < 88; x += 0.0137f) {
+  for (float x = -88.7f; x < 89; x += 0.0137f) {
     z.push_back(x);
   }
   const std::vector<float> ones(z.size(), 1.0f);
@@ -202,8 +202,22 @@ TEST_P(Kernels, SigmoidIsWithinThreeUlp) {
   GetParam()->mul_sigmoid(ones.data(), z.data(), out.data(), static_cast<int64_t>(z.size()));
   for (size_t i = 0; i < z.size(); ++i) {
     const double exact = 1 / (1 + std::exp(-static_cast<double>(z[i])));
-    EXPECT_NEAR(out[i], exact, 3 * 0x1p-23 * exact) << z[i];
+    EXPECT_NEAR(out[i], exact, 3 * 0x1p-23 * exact + std::numeric_limits<float>::denorm_min())
+        << z[i];
   }
+}
+
+TEST_P(Kernels, SigmoidOfGatesFarBelowZeroIsZero) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::vector<float> z = {-89.0f, -1e4f, -3e38f, -kInf, kInf, 1e4f};
+  std::vector<float> out(z.size());
+  GetParam()->mul_sigmoid(z.data(), z.data(), out.data(), static_cast<int64_t>(z.size()));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(out[static_cast<size_t>(i)], 0.0f) << z[static_cast<size_t>(i)];
+  }
+  EXPECT_TRUE(std::isnan(out[3]));
+  EXPECT_EQ(out[4], kInf);
+  EXPECT_EQ(out[5], 1e4f);
 }
 
 }  // namespace

@@ -112,6 +112,11 @@ TEST(MakeExperts, QuantTensorsThatContradictTheDescAreNamed) {
   p = problem("int4_w4a16_zp");
   p.weights.quant.w2.zero_point = Tensor::zeros({6, 96, 2}, DType::kU8);
   expect_parts(make_error(p), {"w2_zero_point", "[6, 96, 2]", "[6, 96, 1]"});
+  p = problem("int4_w4a16_zp");
+  p.weights.quant.w1.zero_point.data<uint8_t>()[3] = 16;
+  EXPECT_EQ(make_error(p), "no error");
+  p.weights.quant.w1.zero_point.data<uint8_t>()[3] = 17;
+  expect_parts(make_error(p), {"w1_zero_point[3] is 17", "0 to 16"});
   p = problem("nvfp4");
   p.weights.quant.w1.alpha_or_gscale = Tensor::zeros({6, 3}, DType::kF32);
   expect_parts(make_error(p), {"w1 alphas", "[6, 3]", "[6, 2]"});

@@ -288,10 +288,13 @@ void scale_bf16(uint16_t* values, float factor, int64_t n) {
   }
 }
 
-// e^t = 2^i * e^r, |r| <= ln2 / 2, by the series to r^7 (its rest is below 6e-9).  t is clamped to
-// where 2^i is a normal number; beyond, sigmoid is 0 or 1 to within f32 anyway.  NaN stays NaN.
+// e^t = 2^i * e^r, |r| <= ln2 / 2, by the series to r^7 (its rest is below 6e-9).  Infinite where
+// it is beyond f32; of t below -87 that of -87, which a sigmoid does not tell apart.  NaN stays
+// NaN.
 inline __m256 exp8(__m256 t) {
-  t = _mm256_min_ps(_mm256_set1_ps(88.0f), t);
+  const __m256 largest = _mm256_set1_ps(88.722f);
+  const __m256 is_beyond = _mm256_cmp_ps(t, largest, _CMP_GT_OQ);
+  t = _mm256_min_ps(largest, t);
   t = _mm256_max_ps(_mm256_set1_ps(-87.0f), t);
   const __m256 i = _mm256_round_ps(_mm256_mul_ps(t, _mm256_set1_ps(1.44269504f)),
                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -302,8 +305,10 @@ inline __m256 exp8(__m256 t) {
   for (const float c : kSeries) {
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
   }
-  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(i), _mm256_set1_epi32(127));
-  return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+  // 2^(i - 1), twice: 2^128 is beyond f32, too.
+  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(i), _mm256_set1_epi32(126));
+  const __m256 half = _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+  return _mm256_blendv_ps(_mm256_add_ps(half, half), _mm256_set1_ps(__builtin_inff()), is_beyond);
 }
 
 inline __m256 mul_sigmoid8(__m256 x, __m256 z) {

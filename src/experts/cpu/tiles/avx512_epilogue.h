@@ -37,13 +37,16 @@ inline __m512 widen_high(__m512i words) {
 }
 
 // x / (1 + e^-z) of kCount registers in four parts.  e^t = 2^i * e^r with |r| <= ln2 / 2, by the
-// series to r^6 (its rest is below 2e-7); the reciprocal by one Newton step.  NaN stays NaN.
+// series to r^6 (its rest is below 2e-7); the reciprocal by one Newton step.  Where e^-z is beyond
+// f32, x times 0.  NaN stays NaN.
 template <size_t kCount>
 class Sigmoid {
  public:
   void start(size_t k, __m512 z) {
+    const __m512 largest = _mm512_set1_ps(kLargestExponent);
     t_[k] = _mm512_sub_ps(_mm512_setzero_ps(), z);
-    t_[k] = _mm512_min_ps(_mm512_set1_ps(88.0f), t_[k]);
+    is_finite_[k] = _mm512_cmp_ps_mask(t_[k], largest, _CMP_NGT_UQ);
+    t_[k] = _mm512_min_ps(largest, t_[k]);
     t_[k] = _mm512_max_ps(_mm512_set1_ps(-87.0f), t_[k]);
   }
   void reduce() {
@@ -67,10 +70,13 @@ class Sigmoid {
   }
   __m512 times(size_t k, __m512 x) const {
     const __m512 correction = _mm512_fnmadd_ps(p_[k], t_[k], _mm512_set1_ps(2.0f));
-    return _mm512_mul_ps(x, _mm512_mul_ps(t_[k], correction));
+    return _mm512_mul_ps(x, _mm512_maskz_mul_ps(is_finite_[k], t_[k], correction));
   }
 
  private:
+  static constexpr float kLargestExponent = 88.722f;
+
+  __mmask16 is_finite_[kCount];
   __m512 t_[kCount];  // -z within bounds, then r, then about 1 / p
   __m512 i_[kCount];
   __m512 p_[kCount];  // the series, then 1 + e^-z

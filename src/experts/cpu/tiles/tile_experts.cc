@@ -392,11 +392,13 @@ class TileExperts final : public ExpertsBase {
       multiply(w1_, item, block, arena.x, row_scales, scales_per_row, &w2_, act, rest, c);
     }
     kernels_.finish(rest);
-    // Columns that pad GEMM2's last step; GEMM1 wrote those of its own last block.
-    if (!act.as_f32 && activation_width() % 32 != 0 && end == w1_.num_blocks()) {
-      act.act = arena.hidden + (w2_.steps() - 1) * kStepBytes + 32;
+    // Columns that pad GEMM2's last step.  Why not what GEMM1's padding gives: of an infinite x
+    // that is NaN.
+    const int64_t in_last_step = desc_.intermediate % 32;
+    if (!act.as_f32 && in_last_step != 0 && end == w1_.num_blocks()) {
+      act.act = arena.hidden + (w2_.steps() - 1) * kStepBytes + in_last_step * 2;
       for (int64_t r = 0; r < item.rows(); ++r) {
-        std::memset(act.act_row(r), 0, 32);
+        std::memset(act.act_row(r), 0, static_cast<size_t>(32 - in_last_step) * 2);
       }
     }
   }

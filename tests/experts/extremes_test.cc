@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Values at the ends of their ranges, by every implementation on this CPU: it agrees with ref, or
+// says that it does not take them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/conformance/experts_runs.h"
+
+namespace moebius {
+namespace {
+
+using experts_suite::run;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr Problem kOne = {"one", 3, 1, 1, 32, 20};  // T, E, K, H, I: I is no multiple of 16
+
+ExpertProblem problem(std::string_view scheme, const Problem& size = kOne) {
+  return ExpertProblemMaker(3).make(size, {.scheme = scheme_of(scheme)});
+}
+
+// Those that take it, without ref.
+std::vector<std::string_view> takers(const ExpertProblem& p) {
+  std::vector<std::string_view> names;
+  for (const ExpertsImpl& impl : experts_impls()) {
+    if (impl.device == DeviceType::kCpu && impl.name != "ref" &&
+        impl.supports(p.desc, p.weights).ok) {
+      names.push_back(impl.name);
+    }
+  }
+  return names;
+}
+
+void expect_as_ref(const ExpertProblem& p, const std::string& what) {
+  const Tensor expected = run(p, "ref");
+  for (const std::string_view impl : takers(p)) {
+    const Tensor actual = run(p, impl);
+    for (int64_t i = 0; i < expected.numel(); ++i) {
+      const float value = get_float(actual, i);
+      const float wanted = get_float(expected, i);
+      if (std::isfinite(wanted)) {
+        ASSERT_NEAR(value, wanted, 0.02f * std::abs(wanted) + 1e-30f) << what << ", " << impl;
+      } else {
+        ASSERT_TRUE(std::isnan(wanted) ? std::isnan(value) : value == wanted)
+            << what << ", " << impl << ": " << value << ", expected " << wanted;
+      }
+    }
+  }
+}
+
+void fill(const Tensor& tensor, float value) {
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    set_float(tensor, i, value);
+  }
+}
+
+TEST(ExpertExtremes, GatesFarBelowZeroGiveNothing) {
+  for (const float gate : {-80.0f, -88.5f, -100.0f, -1e4f, -1e30f, -1e37f}) {
+    ExpertProblem p = problem("unquantized");
+    const int64_t half = p.desc.intermediate * p.desc.hidden;
+    const Tensor w1 = p.weights.w1.view({p.weights.w1.numel()});
+    fill(w1.slice(0, half), gate / static_cast<float>(p.desc.hidden));
+    fill(w1.slice(half, 2 * half), 10.0f / static_cast<float>(p.desc.hidden));
+    fill(p.weights.w2, 1.0f);
+    fill(p.input.x, 1.0f);
+    expect_as_ref(p, "gate " + std::to_string(gate));
+  }
+}
+
+TEST(ExpertExtremes, PaddingGivesNoNaN) {
+  for (const int64_t intermediate : {1, 15, 20, 33, 48}) {
+    Problem size = kOne;
+    size.intermediate = intermediate;
+    ExpertProblem p = problem("unquantized", size);
+    fill(p.weights.w1, 1.0f);
+    fill(p.weights.w2, 1.0f);
+    fill(p.input.x, 1.0f);
+    set_float(p.input.x, 0, kInf);
+    expect_as_ref(p, "intermediate " + std::to_string(intermediate));
+  }
+}
+
+// Of w2, the scale of its first element; small activations, so that sums are finite.
+void expect_with_scale_code(std::string_view scheme, const Problem& size, uint8_t code) {
+  ExpertProblem p = problem(scheme, size);
+  for (int64_t i = 0; i < p.input.x.numel(); ++i) {
+    set_float(p.input.x, i, 0x1p-10f * get_float(p.input.x, i));
+  }
+  p.weights.quant.w2.scale.bytes()[0] = std::byte{code};
+  expect_as_ref(p, std::string(scheme) + ", scale code " + std::to_string(code));
+}
+
+TEST(ExpertExtremes, LargestScalesAndNaN) {
+  const Problem size = {"groups", 3, 1, 1, 32, 64};
+  for (const uint8_t code : {0, 1, 126, 246, 247, 250}) {
+    expect_with_scale_code("mxfp8", size, code);
+  }
+  for (const uint8_t code : {0, 1, 126, 200, 252, 253}) {
+    expect_with_scale_code("mxfp4_w4a16", size, code);
+  }
+  for (const uint8_t code : {0x01, 0x7e, 0x7f, 0xfe, 0xff}) {
+    expect_with_scale_code("nvfp4_w4a16", size, code);
+  }
+}
+
+TEST(ExpertExtremes, TheOtherImplementationsTakeWhatPackedWeightsDoNot) {
+  ExpertProblem p = problem("mxfp4_w4a16", {"groups", 3, 1, 1, 32, 64});
+  p.weights.quant.w1.scale.bytes()[5] = std::byte{253};
+  EXPECT_NE(refusal(p, "cpu_tiles").find("scale 5 is the e8m0 code 253"), std::string::npos)
+      << refusal(p, "cpu_tiles");
+  EXPECT_FALSE(takers(p).empty());
+}
+
+}  // namespace
+}  // namespace moebius
