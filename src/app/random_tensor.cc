@@ -5,16 +5,15 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/splitmix64.h"
+
 namespace moebius::app {
 
 namespace {
 
-// splitmix64: a well mixed 64-bit number for every counter value.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
+// A well mixed number for every counter value.
+uint64_t mix(uint64_t counter) {
+  return splitmix64::number(counter, 0);
 }
 
 // In (0, 1].

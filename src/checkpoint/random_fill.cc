@@ -9,6 +9,7 @@
 #include <numbers>
 
 #include "core/parallel.h"
+#include "core/splitmix64.h"
 #include "moebius/tensor.h"
 
 namespace moebius::checkpoint {
@@ -16,14 +17,6 @@ namespace moebius::checkpoint {
 namespace {
 
 constexpr int64_t kPerWord = 4;  // values chosen by one 64-bit random number
-
-// The splitmix64 generator, at position `counter`.
-uint64_t random_word(uint64_t seed, uint64_t counter) {
-  uint64_t z = seed + (counter + 1) * 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
 
 // Standard normal quantiles at (i + 0.5) / n, by Newton's method from the one before; n is even.
 std::vector<float> compute_quantiles(int64_t n) {
@@ -51,7 +44,7 @@ const std::vector<float>& normal_quantiles() {
 template <typename Word>
 void fill_words(const std::byte* table, std::byte* out, int64_t first, int64_t n, uint64_t seed) {
   for (int64_t i = 0; i < n; i += kPerWord) {
-    uint64_t random = random_word(seed, static_cast<uint64_t>((first + i) / kPerWord));
+    uint64_t random = splitmix64::number(seed, static_cast<uint64_t>((first + i) / kPerWord));
     const int64_t count = std::min(kPerWord, n - i);
     for (int64_t j = 0; j < count; ++j, random >>= 16) {
       std::memcpy(out + (i + j) * static_cast<int64_t>(sizeof(Word)),
@@ -119,9 +112,9 @@ void ValueTable::fill(std::span<std::byte> out,
 }
 
 uint64_t tensor_seed(uint64_t seed, std::string_view tensor) {
-  uint64_t hash = random_word(seed, 0);
+  uint64_t hash = splitmix64::number(seed, 0);
   for (const char c : tensor) {
-    hash = random_word(hash ^ static_cast<unsigned char>(c), 0);
+    hash = splitmix64::number(hash ^ static_cast<unsigned char>(c), 0);
   }
   return hash;
 }

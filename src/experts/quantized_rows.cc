@@ -3,11 +3,11 @@
 #include "experts/quantized_rows.h"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 
 #include "core/parallel.h"
 #include "experts/cpu/kernels.h"
+#include "quant/e4m3_values.h"
 
 namespace moebius {
 
@@ -81,21 +81,12 @@ void spread_scales(const ExpertsDesc& desc,
   }
 }
 
-constexpr std::array<float, 256> e4m3_values() {
-  std::array<float, 256> values{};
-  for (size_t code = 0; code < values.size(); ++code) {
-    values[code] = detail::E4M3Format::decode(static_cast<uint32_t>(code));
-  }
-  return values;
-}
-
 void decode(const Tensor& codes,
             const float* scales,
             int64_t num_blocks,
             int64_t block,
             const Tensor& values,
             const Stream& stream) {
-  static constexpr std::array<float, 256> kE4M3 = e4m3_values();
   const int64_t k = codes.dim(1);
   const bool is_fp8 = codes.dtype() == DType::kF8E4M3;
   parallel_for(stream, codes.dim(0), kRowGrain, [&](int64_t begin, int64_t end) {
@@ -103,7 +94,8 @@ void decode(const Tensor& codes,
       const uint8_t* row = codes.data<uint8_t>() + r * k;
       float* out = values.data<float>() + r * k;
       for (int64_t i = 0; i < k; ++i) {
-        const float code = is_fp8 ? kE4M3[row[i]] : static_cast<float>(static_cast<int8_t>(row[i]));
+        const float code =
+            is_fp8 ? quant::kE4M3Values[row[i]] : static_cast<float>(static_cast<int8_t>(row[i]));
         out[i] = code * scales[r * num_blocks + i / block];
       }
     }

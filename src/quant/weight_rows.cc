@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "moebius/quantize.h"
+#include "quant/e4m3_values.h"
 #include "quant/group_rule.h"
 #include "quant/groups.h"
 #include "quant/impls.h"
@@ -19,18 +20,6 @@ namespace moebius {
 namespace quant {
 
 namespace {
-
-constexpr std::array<float, 256> make_e4m3_table() {
-  std::array<float, 256> table{};
-  for (uint32_t i = 0; i < table.size(); ++i) {
-    F8E4M3 value;
-    value.bits = static_cast<uint8_t>(i);
-    table[i] = static_cast<float>(value);
-  }
-  return table;
-}
-
-constexpr std::array<float, 256> kE4M3Values = make_e4m3_table();
 
 // Scales [first, first + n) of the flat tensor, times `factor` where the format has a global scale.
 void read_scales(const RowKernels& kernels,

@@ -8,22 +8,14 @@
 #include <utility>
 
 #include "core/parallel.h"
+#include "core/splitmix64.h"
 
 namespace moebius::router {
 
 namespace {
 
-// SplitMix64 (Steele, Lea, Flood 2014): the output function, and the next number of a stream.
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
-uint64_t next(uint64_t& state) {
-  state += 0x9e3779b97f4a7c15u;
-  return mix(state);
-}
+using splitmix64::mix;
+using splitmix64::next;
 
 // In [0, n); uneven by less than n / 2^32.
 int64_t next_below(uint64_t& state, int64_t n) {
