@@ -9,8 +9,9 @@
 // Thread-safety: one thread at a time per object (a rank has its own).
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -41,7 +42,13 @@ struct CallContext {
   WorkspacePool& pool() const;  // throws InvalidArgument when there is none
   // Of the pool, on this micro-batch and stream.
   Tensor get(WorkspaceSlot slot, const Shape& shape, DType dtype) const;
-  std::vector<Tensor> get(WorkspaceSlot slot, std::initializer_list<TensorSpec> specs) const;
+  // Several side by side, in the order given, to be named: auto [ids, weights] = get(...).
+  template <size_t kCount>
+  std::array<Tensor, kCount> get(WorkspaceSlot slot, const TensorSpec (&specs)[kCount]) const {
+    std::array<Tensor, kCount> tensors;
+    pool().get(microbatch, slot, specs, tensors, stream);
+    return tensors;
+  }
 };
 
 // A call's own tokens as prepare makes them travel, for others that compute on the same beside the

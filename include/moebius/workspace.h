@@ -7,9 +7,8 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
-#include <vector>
+#include <span>
 
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
@@ -41,7 +40,8 @@ class WorkspacePool {
  public:
   WorkspacePool();
   // On a GPU work that uses the buffers may be under way: nobody is given their memory before that
-  // is done, and the host does not wait for it.  The streams of get() outlive the pool.
+  // is done, and the host does not wait for it.  REQUIRES: a wrapped stream that was given to get()
+  // outlives the pool, which records on it when it goes.
   ~WorkspacePool();
 
   // An uninitialised tensor on the slot's buffer, which grows when too small and never shrinks; it
@@ -56,10 +56,12 @@ class WorkspacePool {
              DType dtype,
              const Stream& stream = {});
   // Several tensors side by side on the slot's buffer, each 256-byte aligned, in the order given.
-  std::vector<Tensor> get(int microbatch,
-                          WorkspaceSlot slot,
-                          std::initializer_list<TensorSpec> specs,
-                          const Stream& stream = {});
+  // `tensors`: one for each of specs.
+  void get(int microbatch,
+           WorkspaceSlot slot,
+           std::span<const TensorSpec> specs,
+           std::span<Tensor> tensors,
+           const Stream& stream = {});
 
   int64_t bytes() const;  // held now, over all slots and micro-batches
 

@@ -14,6 +14,7 @@
 #include "experts/permute.h"
 #include "experts/scratch.h"
 #include "moebius/quantize.h"
+#include "quant/groups.h"
 
 namespace moebius {
 
@@ -34,11 +35,8 @@ struct WeightSizes {
 
 std::vector<Shape> scale_shapes(const QuantDesc& desc, const WeightSizes& w) {
   const int64_t l = w.num_local_experts;
-  if (is_ocp_mx(*desc.format)) {
-    return {{l, w.rows, ceil_div(w.cols, 32)}};
-  }
-  if (desc.format == QuantFormat::kNvfp4) {
-    return {{l, w.rows, ceil_div(w.cols, 16)}};
+  if (const int64_t group = quant::fixed_group_cols(*desc.format); group > 0) {
+    return {{l, w.rows, ceil_div(w.cols, group)}};
   }
   if (!desc.shape || desc.shape->col <= 0) {
     return {{l}, {l, w.rows}, {l, w.rows, 1}};
@@ -80,10 +78,8 @@ void expect_int4_zero_points(const Tensor& zero_points, std::string_view what) {
 void validate_scales(const QuantDesc& desc, const WeightSizes& w) {
   const std::string what = fmt::format("{}_scale", w.what);
   expect_defined(desc.scale, what);
-  if (is_ocp_mx(*desc.format)) {
-    expect_dtype(desc.scale, DType::kE8M0, what);
-  } else if (desc.format == QuantFormat::kNvfp4) {
-    expect_dtype(desc.scale, DType::kF8E4M3, what);
+  if (const DType dtype = quant::scale_dtype(*desc.format); dtype != DType::kF32) {
+    expect_dtype(desc.scale, dtype, what);
   } else {
     expect_float(desc.scale, what);
   }

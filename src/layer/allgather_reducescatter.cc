@@ -124,11 +124,13 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   };
   const QuantizedSpecs own = quantized(spec && !quantizes_after, num_tokens);
   const QuantizedSpecs all = quantized(spec.has_value(), total);
-  const auto space = context.get(
-      WorkspaceSlot::kPrepare,
-      {own.values, own.scale, all.values, all.scale, all_of(x, !spec || quantizes_after),
-       all_of(input.router_logits, monolithic_), all_of(input.topk_ids, !monolithic_),
-       all_of(input.topk_weights, !monolithic_), all_of(input.lora_ids, input.lora_ids.defined())});
+  const auto [own_values, own_scale, all_values, all_scale, all_rows, all_logits, all_ids,
+              all_weights, all_lora_ids] =
+      context.get(WorkspaceSlot::kPrepare,
+                  {own.values, own.scale, all.values, all.scale,
+                   all_of(x, !spec || quantizes_after), all_of(input.router_logits, monolithic_),
+                   all_of(input.topk_ids, !monolithic_), all_of(input.topk_weights, !monolithic_),
+                   all_of(input.lora_ids, input.lora_ids.defined())});
   const auto gather = [&](const Tensor& rows, const Tensor& to) {
     in_flight("dispatch", context, context.stream,
               [&] { all_gatherv(group_, kOp, rows, counts, to, context.stream); });
@@ -137,29 +139,29 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
 
   PrepareResult result;
   if (!spec) {
-    result.x = gather(x, space[4]);
+    result.x = gather(x, all_rows);
   } else if (quantizes_after) {
-    result.x = space[2];
-    result.x_scale = space[3];
-    quantize_rows(gather(x, space[4]), *spec, input.quant->a1, 0, result.x, result.x_scale,
+    result.x = all_values;
+    result.x_scale = all_scale;
+    quantize_rows(gather(x, all_rows), *spec, input.quant->a1, 0, result.x, result.x_scale,
                   context.stream);
   } else {
-    quantize_rows(x, *spec, input.quant->a1, 0, space[0], space[1], context.stream);
-    result.x = gather(space[0], space[2]);
-    result.x_scale = per_tensor ? space[1] : gather(space[1], space[3]);
+    quantize_rows(x, *spec, input.quant->a1, 0, own_values, own_scale, context.stream);
+    result.x = gather(own_values, all_values);
+    result.x_scale = per_tensor ? own_scale : gather(own_scale, all_scale);
   }
   if (monolithic_) {
-    result.router_logits = gather(input.router_logits, space[5]);
+    result.router_logits = gather(input.router_logits, all_logits);
   } else {
-    result.topk_ids = gather(input.topk_ids, space[6]);
-    result.topk_weights = gather(input.topk_weights, space[7]);
+    result.topk_ids = gather(input.topk_ids, all_ids);
+    result.topk_weights = gather(input.topk_weights, all_weights);
     const Topology& topology = group_.topology();
     count_selections(input.topk_ids, context.stream);
     statistics_.copies += num_tokens * topology.size;
     statistics_.node_copies += num_tokens * (topology.size - topology.node_size(topology.node()));
   }
   if (input.lora_ids) {
-    result.lora_ids = gather(input.lora_ids, space[8]);
+    result.lora_ids = gather(input.lora_ids, all_lora_ids);
   }
   return result;
 }

@@ -155,13 +155,11 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
   request.topk_ids = input.topk_ids;
   request.topk_weights = input.topk_weights;
   if (before) {
-    const QuantizedSpecs specs = quantized_specs(*spec, x.dim(0), x.dim(1));
-    const auto space = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
-    quantize_rows(x, *spec, input.quant->a1, 0, space[0], space[1], context.stream);
-    request.payloads = space;
+    const QuantizedRows rows = quantize_to_workspace(x, *spec, input.quant->a1, context);
+    request.payloads = {rows.values, rows.scale};
     if (input.own_rows != nullptr && !input.apply_router_weight_on_input) {
-      input.own_rows->x = space[0];
-      input.own_rows->x_scale = space[1];
+      input.own_rows->x = rows.values;
+      input.own_rows->x_scale = rows.scale;
     }
   } else {
     request.payloads = {x};
@@ -194,11 +192,9 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
             if (before) {
               result.x_scale = received.payloads[1];
             } else if (spec) {
-              const QuantizedSpecs specs = quantized_specs(*spec, result.x.dim(0), result.x.dim(1));
-              const auto space = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
-              quantize_rows(result.x, *spec, a1, 0, space[0], space[1], context.stream);
-              result.x = space[0];
-              result.x_scale = space[1];
+              const QuantizedRows rows = quantize_to_workspace(result.x, *spec, a1, context);
+              result.x = rows.values;
+              result.x_scale = rows.scale;
             }
             result.topk_ids = received.topk_ids;
             result.topk_weights = received.topk_weights;

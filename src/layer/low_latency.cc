@@ -176,11 +176,12 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
             }
             if (spec) {
               const QuantizedSpecs specs = batched_quantized_specs(*spec, received.x.shape());
-              const auto space = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
-              quantize_batched_rows(received.x, received.expert_num_tokens, *spec, a1, space[0],
-                                    space[1], context.stream);
-              result.x = space[0];
-              result.x_scale = space[1];
+              const auto [values, scale] =
+                  context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
+              quantize_batched_rows(received.x, received.expert_num_tokens, *spec, a1, values,
+                                    scale, context.stream);
+              result.x = values;
+              result.x_scale = scale;
             }
             return result;
           }};

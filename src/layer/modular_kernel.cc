@@ -463,11 +463,11 @@ void ModularKernel::State::route(const KernelInput& input,
   const Profile::Span span(context.profile, "router", context.stream, context.microbatch);
   const Tensor& logits = prepared.router_logits ? prepared.router_logits : input.router_logits;
   const Shape shape{logits.dim(0), router->config().topk};
-  const auto space =
+  const auto [ids, weights] =
       context.get(WorkspaceSlot::kRouter, {{shape, DType::kI32}, {shape, DType::kF32}});
-  router->select(logits, space[0], space[1], context.stream);
-  prepared.topk_ids = space[0];
-  prepared.topk_weights = space[1];
+  router->select(logits, ids, weights, context.stream);
+  prepared.topk_ids = ids;
+  prepared.topk_weights = weights;
 }
 
 void ModularKernel::State::record_load(const PrepareResult& prepared,

@@ -225,7 +225,7 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   const bool sums = sums_over_ranks();
   const bool writes_to_output =
       !sums && output.dtype() == in_dtype && !(has_shared && overlap(output, hidden));
-  const auto space =
+  const auto [logits, ids, weights, rounded, widened, routed_rows, shared_rows, summed] =
       context.get(WorkspaceSlot::kLayer, {{{num_tokens, config.num_experts}, DType::kF32},
                                           {selections, DType::kI32},
                                           {selections, DType::kF32},
@@ -237,20 +237,20 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
 
   Tensor x = hidden;
   if (rounds_input) {
-    copy_rows(x, space[3], context.stream);
-    x = space[3];
+    copy_rows(x, rounded, context.stream);
+    x = rounded;
   }
   if (widens_input) {
-    copy_rows(x, space[4], context.stream);
-    x = space[4];
+    copy_rows(x, widened, context.stream);
+    x = widened;
   }
-  Tensor routed = writes_to_output ? output : space[5];
-  const Tensor shared = has_shared ? space[6] : Tensor();
+  Tensor routed = writes_to_output ? output : routed_rows;
+  const Tensor shared = has_shared ? shared_rows : Tensor();
   KernelInput input;
   input.hidden = x;
-  input.router_logits = space[0];
-  input.topk_ids = space[1];
-  input.topk_weights = space[2];
+  input.router_logits = logits;
+  input.topk_ids = ids;
+  input.topk_weights = weights;
   input.own_load = counts;
   input.num_experts = config.num_experts;
   input.expert_map = expert_map;
@@ -262,8 +262,8 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   if (sums) {
     const Profile::Span span(context.profile, "finalize", context.stream);
     in_flight("combine", whole(context), context.stream,
-              [&] { sum_over_ranks(*group, routed, space[7], context.stream); });
-    routed = space[7];
+              [&, &to = summed] { sum_over_ranks(*group, routed, to, context.stream); });
+    routed = summed;
   }
   if (writes_to_output) {
     return;

@@ -32,11 +32,9 @@ class NoEp final : public PrepareFinalize {
     PrepareResult result;
     result.x = weighted_input(input, context);
     if (const auto spec = rows_quant_spec(input)) {
-      const QuantizedSpecs specs = quantized_specs(*spec, result.x.dim(0), result.x.dim(1));
-      const auto space = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
-      quantize_rows(result.x, *spec, input.quant->a1, 0, space[0], space[1], context.stream);
-      result.x = space[0];
-      result.x_scale = space[1];
+      const QuantizedRows rows = quantize_to_workspace(result.x, *spec, input.quant->a1, context);
+      result.x = rows.values;
+      result.x_scale = rows.scale;
     }
     return result;
   }

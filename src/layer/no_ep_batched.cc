@@ -21,7 +21,7 @@ namespace moebius {
 namespace {
 
 // Ids as indices of local experts, -1 = masked or foreign.
-void map_ids(const Tensor& ids, const Tensor& expert_map, const Tensor& local_ids, const Stream&) {
+void map_ids(const Tensor& ids, const Tensor& expert_map, const Tensor& local_ids) {
   const auto* id = ids.data<int32_t>();
   const auto* map = expert_map.data<int32_t>();
   auto* local = local_ids.data<int32_t>();
@@ -81,7 +81,7 @@ class NoEpBatched final : public PrepareFinalize {
     Tensor local_ids = topk_ids;
     if (expert_map) {
       local_ids = Tensor::empty(topk_ids.shape(), DType::kI32);
-      map_ids(topk_ids, expert_map, local_ids, Stream::cpu(1));
+      map_ids(topk_ids, expert_map, local_ids);
     }
     batched_rows(local_ids, 0, num_local_experts_, max_num_tokens_);
   }
@@ -115,7 +115,7 @@ class NoEpBatched final : public PrepareFinalize {
         spec ? batched_quantized_specs(*spec, rows_shape) : QuantizedSpecs{{{0, 0}}, {{0, 0}}};
     const Shape lora_shape{input.lora_ids ? num_local_experts_ : 0, max_num_tokens_};
     const bool is_cuda = context.stream.device().is_cuda();
-    const auto space =
+    const auto [rows, counts, mapped_ids, values, scale, lora_ids, row_of_slot] =
         context.get(WorkspaceSlot::kPrepare,
                     {{rows_shape, input.hidden.dtype()},
                      {{num_local_experts_}, DType::kI32},
@@ -126,26 +126,25 @@ class NoEpBatched final : public PrepareFinalize {
                      {is_cuda ? Shape{num_tokens, topk} : Shape{0}, DType::kI32}});
 
     PrepareResult result;
-    result.x = space[0];
-    result.expert_num_tokens = space[1];
+    result.x = rows;
+    result.expert_num_tokens = counts;
     Tensor local_ids = input.topk_ids;
     if (input.expert_map) {
-      local_ids = space[2];
-      (is_cuda ? cuda_map_ids : map_ids)(input.topk_ids, input.expert_map, local_ids,
-                                         context.stream);
+      local_ids = mapped_ids;
+      is_cuda ? cuda_map_ids(input.topk_ids, input.expert_map, local_ids, context.stream)
+              : map_ids(input.topk_ids, input.expert_map, local_ids);
       result.topk_ids = local_ids;
       result.topk_weights = input.topk_weights;
     }
     if (input.lora_ids) {
-      result.lora_ids = space[5];
+      result.lora_ids = lora_ids;
     }
-    is_cuda ? place_on_gpu(input, local_ids, space[6], result, context)
+    is_cuda ? place_on_gpu(input, local_ids, row_of_slot, result, context)
             : place(input, local_ids, result, context);
     if (spec) {
-      quantize_batched_rows(space[0], space[1], *spec, input.quant->a1, space[3], space[4],
-                            context.stream);
-      result.x = space[3];
-      result.x_scale = space[4];
+      quantize_batched_rows(rows, counts, *spec, input.quant->a1, values, scale, context.stream);
+      result.x = values;
+      result.x_scale = scale;
     }
     return result;
   }

@@ -15,11 +15,6 @@ Tensor CallContext::get(WorkspaceSlot slot, const Shape& shape, DType dtype) con
   return pool().get(microbatch, slot, shape, dtype, stream);
 }
 
-std::vector<Tensor> CallContext::get(WorkspaceSlot slot,
-                                     std::initializer_list<TensorSpec> specs) const {
-  return pool().get(microbatch, slot, specs, stream);
-}
-
 void PrepareFinalize::set_dead(int rank, bool) {
   throw Unsupported(
       fmt::format("{} needs every rank and cannot go on without rank {}", name(), rank));

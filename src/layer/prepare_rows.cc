@@ -7,6 +7,7 @@
 #include "core/cuda/runtime.h"
 #include "layer/row_ops.h"
 #include "quant/cuda/batched.h"
+#include "quant/groups.h"
 
 namespace moebius {
 
@@ -71,14 +72,9 @@ bool scales_over_rows(const QuantDesc& a1) {
 }
 
 QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols) {
-  const auto groups = [](int64_t n, int64_t size) {
-    return size == -1 ? 1 : (n + size - 1) / size;
-  };
-  const DType scale_dtype = is_ocp_mx(spec.format)               ? DType::kE8M0
-                            : spec.format == QuantFormat::kNvfp4 ? DType::kF8E4M3
-                                                                 : DType::kF32;
+  const quant::Groups groups = quant::groups_of(spec.group, rows, cols);
   return {{{rows, cols}, storage_dtype(spec.format)},
-          {{groups(rows, spec.group.row), groups(cols, spec.group.col)}, scale_dtype}};
+          {{groups.num_row_groups, groups.num_col_groups}, quant::scale_dtype(spec.format)}};
 }
 
 void quantize_rows(const Tensor& x,
@@ -105,6 +101,16 @@ void quantize_rows(const Tensor& x,
     out.global_scale = Tensor::empty({1}, DType::kF32);
   }
   quantize(x, spec, out, stream, of_expert(desc.scale), of_expert(desc.alpha_or_gscale));
+}
+
+QuantizedRows quantize_to_workspace(const Tensor& x,
+                                    const QuantizeSpec& spec,
+                                    const QuantDesc& desc,
+                                    const CallContext& context) {
+  const QuantizedSpecs specs = quantized_specs(spec, x.dim(0), x.dim(1));
+  const auto [values, scale] = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
+  quantize_rows(x, spec, desc, 0, values, scale, context.stream);
+  return {values, scale};
 }
 
 QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x) {

@@ -47,6 +47,16 @@ void quantize_rows(const Tensor& x,
                    const Tensor& scale,
                    const Stream& stream);
 
+// The same to kPrepare's workspace, by the only static scale there may be.
+struct QuantizedRows {
+  Tensor values;
+  Tensor scale;
+};
+QuantizedRows quantize_to_workspace(const Tensor& x,
+                                    const QuantizeSpec& spec,
+                                    const QuantDesc& desc,
+                                    const CallContext& context);
+
 // The same for batched rows, expert by expert, so that a scale of a whole tensor sees no row that
 // is not in use.  x [L, max_rows, H]; counts i32 [L]; values and scale as batched_quantized_specs.
 QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x);

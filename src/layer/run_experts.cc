@@ -49,10 +49,10 @@ Tensor run_chunks(const Experts& experts,
          fmt::format("output {} of {} cannot be split by {} rows", to_string(whole.output),
                      experts.implementation(), rows));
   const int64_t factor = whole.output[0] / rows;  // rows of output per row of input
-  const auto space =
+  const auto [fused, counts] =
       context.get(WorkspaceSlot::kFusedOutput, {{output ? Shape{0} : whole.output, whole.dtype},
                                                 {{experts.desc().num_local_experts}, DType::kI32}});
-  output = output ? output : space[0];
+  output = output ? output : fused;
 
   for (int64_t begin = 0; begin < rows; begin += chunk_tokens) {
     const int64_t end = std::min(begin + chunk_tokens, rows);
@@ -63,7 +63,7 @@ Tensor run_chunks(const Experts& experts,
     chunk.topk_weights = input.topk_weights.slice(begin, end);
     chunk.lora_ids = input.lora_ids ? input.lora_ids.slice(begin, end) : Tensor();
     if (input.expert_num_tokens) {  // it counted all rows
-      chunk.expert_num_tokens = space[1];
+      chunk.expert_num_tokens = counts;
       count_expert_tokens(chunk.topk_ids, input.expert_map, chunk.expert_num_tokens,
                           context.stream);
     }

@@ -86,17 +86,18 @@ void SharedExperts::forward(const Tensor& hidden,
   const QuantizedSpecs quantized =
       quantizes ? quantized_specs(*state_->quant_spec, num_tokens, hidden.dim(1))
                 : QuantizedSpecs{{{0}}, {{0}}};
-  const auto space = context.get(WorkspaceSlot::kShared, {{need.workspace13, need.dtype},
-                                                          {need.workspace2, need.dtype},
-                                                          {{need.scratch_bytes}, DType::kU8},
-                                                          {{1}, DType::kI32},
-                                                          quantized.values,
-                                                          quantized.scale});
+  const auto [workspace13, workspace2, scratch, row_count, values, scale] =
+      context.get(WorkspaceSlot::kShared, {{need.workspace13, need.dtype},
+                                           {need.workspace2, need.dtype},
+                                           {{need.scratch_bytes}, DType::kU8},
+                                           {{1}, DType::kI32},
+                                           quantized.values,
+                                           quantized.scale});
   Tensor x = given_x ? given_x : hidden;
   Tensor x_scale = given_x_scale;
   if (quantizes) {
-    x = space[4];
-    x_scale = space[5];
+    x = values;
+    x_scale = scale;
     quantize_rows(hidden, *state_->quant_spec, experts.quant().a1, 0, x, x_scale, context.stream);
   }
   for (int64_t begin = 0; begin < num_tokens; begin += chunk) {
@@ -108,12 +109,12 @@ void SharedExperts::forward(const Tensor& hidden,
     ExpertsInput rows;
     rows.x = as_batch(x.slice(begin, end));
     rows.x_scale = x_scale ? as_batch(slice_scale(x_scale, begin, end)) : x_scale;
-    rows.expert_num_tokens = space[3];
+    rows.expert_num_tokens = row_count;
     rows.expected_rows = end - begin;
     rows.max_sms = context.max_sms;
     fill(rows.expert_num_tokens, static_cast<int32_t>(end - begin), context.stream);
     experts.apply(rows, output.slice(begin, end).view(part.output),
-                  front(space[0], part.workspace13), front(space[1], part.workspace2), space[2],
+                  front(workspace13, part.workspace13), front(workspace2, part.workspace2), scratch,
                   context.stream);
   }
   if (state_->gate) {

@@ -3,6 +3,7 @@
 #include "moebius/workspace.h"
 
 #include <array>
+#include <iterator>
 
 #include "core/cuda/runtime.h"
 #include "moebius/error.h"
@@ -57,10 +58,12 @@ WorkspacePool::~WorkspacePool() {
   }
 }
 
-std::vector<Tensor> WorkspacePool::get(int microbatch,
-                                       WorkspaceSlot slot,
-                                       std::initializer_list<TensorSpec> specs,
-                                       const Stream& stream) {
+void WorkspacePool::get(int microbatch,
+                        WorkspaceSlot slot,
+                        std::span<const TensorSpec> specs,
+                        std::span<Tensor> tensors,
+                        const Stream& stream) {
+  expect_eq(std::ssize(tensors), std::ssize(specs), "workspace tensors (specs)");
   const Device device = stream.device();
   int64_t total = 0;
   for (const TensorSpec& spec : specs) {
@@ -76,21 +79,23 @@ std::vector<Tensor> WorkspacePool::get(int microbatch,
   if (total > 0) {
     last_stream = stream;
   }
-  std::vector<Tensor> tensors;
   int64_t begin = 0;
-  for (const TensorSpec& spec : specs) {
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const TensorSpec& spec = specs[i];
     const int64_t nbytes = bytes_of(spec);
-    tensors.push_back(
-        nbytes == 0 ? Tensor::borrow(nullptr, spec.shape, spec.dtype, device)
-                    : buffer.slice(begin, begin + nbytes).reinterpret(spec.dtype, spec.shape));
+    tensors[i] = nbytes == 0
+                     ? Tensor::borrow(nullptr, spec.shape, spec.dtype, device)
+                     : buffer.slice(begin, begin + nbytes).reinterpret(spec.dtype, spec.shape);
     begin += aligned(nbytes);
   }
-  return tensors;
 }
 
 Tensor WorkspacePool::get(
     int microbatch, WorkspaceSlot slot, const Shape& shape, DType dtype, const Stream& stream) {
-  return get(microbatch, slot, {{shape, dtype}}, stream)[0];
+  const TensorSpec spec{shape, dtype};
+  Tensor tensor;
+  get(microbatch, slot, {&spec, 1}, {&tensor, 1}, stream);
+  return tensor;
 }
 
 int64_t WorkspacePool::bytes() const {

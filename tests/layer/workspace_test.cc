@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "tests/layer/tensors.h"
 
 namespace moebius {
@@ -60,10 +62,10 @@ TEST(WorkspacePool, EmptyShapesCostNothing) {
 
 TEST(WorkspacePool, SeveralTensorsOnOneSlotAreAlignedAndApart) {
   WorkspacePool pool;
-  const auto tensors = pool.get(
-      0, kSlot,
-      {{{3}, DType::kU8}, {{0, 4}, DType::kF32}, {{5, 6}, DType::kF4E2M1}, {{9}, DType::kF32}});
-  ASSERT_EQ(tensors.size(), 4u);
+  const TensorSpec specs[] = {
+      {{3}, DType::kU8}, {{0, 4}, DType::kF32}, {{5, 6}, DType::kF4E2M1}, {{9}, DType::kF32}};
+  std::array<Tensor, 4> tensors;
+  pool.get(0, kSlot, specs, tensors);
   EXPECT_EQ(tensors[1].shape(), Shape({0, 4}));
   EXPECT_EQ(tensors[2].nbytes(), 15);
   EXPECT_EQ(tensors[2].bytes() - tensors[0].bytes(), 256);
