@@ -58,7 +58,9 @@ struct ActivationSpec {
   float limit = 7.0f;        // swiglu-oai and swiglu-step, above 0
 };
 
-// Output [rows, I] = activation of input [rows, N]; one dtype (f32, bf16, f16), on one device.
+// Output [rows, I] = activation of input [rows, N]; one dtype (f32, bf16, f16), on the stream's
+// device, where a GPU's is enqueued.  Throws InvalidArgument where shapes, dtypes or devices
+// differ.
 void apply_activation(const ActivationSpec& spec,
                       const Tensor& input,
                       const Tensor& output,
@@ -212,7 +214,8 @@ struct ExpertsImpl {
 std::span<const ExpertsImpl> experts_impls();
 
 // The first implementation on the stream's device that accepts; `implementation` (or
-// MOEBIUS_EXPERTS) forces one.  Weights are on that device, or on the host: then they are copied.
+// MOEBIUS_EXPERTS) forces one.  Weights are on that device, or on the host: then they are copied,
+// and the call returns once they are.
 // Throws InvalidArgument (shapes that contradict desc, named with both) or Unsupported, naming
 // every implementation tried and why it refused.
 std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,

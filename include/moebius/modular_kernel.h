@@ -91,7 +91,8 @@ class ModularKernel {
   // it may be hidden itself only without shared experts.  shared_output [T, H]: the shared experts'
   // result; required when there are shared experts, undefined otherwise. Collective where
   // prepare/finalize is. Throws InvalidArgument (shapes, dtypes, weight on input with K > 1, too
-  // many tokens for a batched format) before anything is enqueued.
+  // many tokens for a batched format) before anything is enqueued, CommError where another rank
+  // fails or does not come in time, and whatever experts throw; the kernel can be called again.
   void forward(const KernelInput& input,
                const Tensor& output,
                const Tensor& shared_output,

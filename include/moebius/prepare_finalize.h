@@ -79,6 +79,7 @@ struct PrepareInput {
   int64_t most_early_rows = 0;
 };
 
+// Valid until the next prepare of the same micro-batch.
 struct PrepareResult {
   Tensor x;                  // standard [M, H] or batched [L, max_rows, H]
   Tensor x_scale;            // see ExpertsInput
@@ -165,7 +166,9 @@ class PrepareFinalize {
   // Since construction; nullopt where nothing travels or nothing is counted.
   virtual std::optional<TransportStatistics> statistics() const { return std::nullopt; }
 
-  // Collective where ranks are involved: every rank calls, also with T == 0.
+  // Collective where ranks are involved: every rank calls, also with T == 0.  Throw InvalidArgument
+  // (inputs that do not fit; a finalize without its prepare) and, where another rank fails or does
+  // not come in time, CommError.
   virtual PrepareResult prepare(const PrepareInput& input, const CallContext& context) = 0;
   virtual void finalize(const FinalizeInput& input, const CallContext& context) = 0;
 

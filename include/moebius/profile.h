@@ -67,7 +67,7 @@ class Profile {
   class Span {
    public:
     Span(Profile* profile, std::string_view stage);
-    // track: of the stream, where that is a GPU's.
+    // track: of the stream, where that is a GPU's.  `stream` outlives the span.
     Span(Profile* profile,
          std::string_view stage,
          const Stream& stream,

@@ -89,6 +89,7 @@ std::optional<QuantizeSpec> weight_spec(const QuantDesc& desc);
 // w [L, N, K] as float: out [(row_end - row_begin), K] f32, row-major, without bias.
 // `gate_rows` = I for a gated w1 (blocks and global scales restart there), N otherwise.
 // activation_gscale: what alpha_or_gscale of an nvfp4 weight was divided by (undefined = 1).
+// All on the CPU, by the calling thread.
 void dequantize_weight_rows(const Tensor& w,
                             const QuantDesc& desc,
                             int64_t local_expert,

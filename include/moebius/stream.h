@@ -44,7 +44,8 @@ class Stream {
   // A new non-blocking stream of the device.  Its last handle may go while work is under way.
   // Throws Unsupported as expect_usable() does.
   static Stream cuda(int index);
-  // The caller's cudaStream_t, which must outlive every handle.
+  // The caller's cudaStream_t, which must outlive every handle.  What was given the stream keeps
+  // one: a WorkspacePool (which records on it when it goes), experts, layers and transports.
   static Stream wrap_cuda(void* stream, int index);
 
   Device device() const;
