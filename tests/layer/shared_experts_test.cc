@@ -61,17 +61,18 @@ TEST(SharedExperts, GateScalesEachToken) {
 TEST(SharedExperts, KeepsOffTheWorkspacesOfTheRoutedExperts) {
   const auto shared = make_shared({});
   WorkspacePool pool;
+  constexpr int64_t kLarge = 4096;  // whoever came here would not have to take a larger one
   std::vector<Tensor> routed;
-  for (const auto slot :
-       {WorkspaceSlot::kWorkspace13, WorkspaceSlot::kWorkspace2, WorkspaceSlot::kScratch,
-        WorkspaceSlot::kFusedOutput, WorkspaceSlot::kPrepare, WorkspaceSlot::kWeightedInput}) {
-    routed.push_back(pool.get(0, slot, {64}, DType::kF32));
-    std::fill_n(routed.back().data<float>(), 64, 7.0f);
+  for (int slot = 0; slot < kNumWorkspaceSlots; ++slot) {
+    if (const auto which = static_cast<WorkspaceSlot>(slot); which != WorkspaceSlot::kShared) {
+      routed.push_back(pool.get(0, which, {kLarge}, DType::kF32));
+      std::fill_n(routed.back().data<float>(), kLarge, 7.0f);
+    }
   }
   const Tensor hidden = random_tensor({2, 4}, DType::kF32, 1);
   shared.forward(hidden, Tensor::empty({2, 4}, DType::kF32), {.workspaces = &pool});
   for (const Tensor& tensor : routed) {
-    EXPECT_EQ(floats(tensor), std::vector<float>(64, 7.0f));
+    EXPECT_EQ(floats(tensor), std::vector<float>(kLarge, 7.0f));
   }
 }
 
