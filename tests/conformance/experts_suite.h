@@ -36,7 +36,7 @@ inline void expect_agrees(const ExpertProblem& p, const Scheme& scheme, std::str
   EXPECT_LE(relative_error(actual, expected), tolerance_of(p, scheme));
 }
 
-// Those this processor can run; see EveryImplementationRunsHere for the others.
+// Those this processor can run; see ListsImplementationsThatDoNotRunHere for the others.
 inline const std::vector<std::string>& implementation_names() {
   static const std::vector<std::string> names = [] {
     const ExpertProblem p = ExpertProblemMaker().make(kTiny, {});
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                          scheme_name);
 
 // Hundreds of skipped cases would say no more.
-TEST(ExpertsImplementations, EveryImplementationRunsHere) {
+TEST(ExpertsImplementations, ListsImplementationsThatDoNotRunHere) {
   const ExpertProblem p = ExpertProblemMaker().make(kTiny, {});
   std::string refused;
   for (const ExpertsImpl& impl : experts_impls()) {
