@@ -4,6 +4,7 @@
 // Parts that record how the modular kernel calls them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -186,6 +187,7 @@ class FakePrepareFinalize : public PrepareFinalize {
     bool with_counts = false;     // hands over expert_num_tokens, as dispatching backends do
     bool drops_all_rows = false;  // as on a rank whose experts nobody chose
     int64_t most_rows = 0;        // told; above 0: takes columns
+    std::function<void(PrepareResult&)> spoil = nullptr;  // changes what prepare gives
     Journal* journal = nullptr;
   };
   explicit FakePrepareFinalize(Options options) : options_(std::move(options)) {}
@@ -221,6 +223,9 @@ class FakePrepareFinalize : public PrepareFinalize {
       result.x = result.x.slice(0, 0);
       result.topk_ids = input.topk_ids.slice(0, 0);
       result.topk_weights = input.topk_weights.slice(0, 0);
+    }
+    if (options_.spoil) {
+      options_.spoil(result);
     }
     return result;
   }

@@ -114,7 +114,7 @@ struct Call {
   CallContext context;
 };
 
-// The message of the spoiled call; nothing may have been called.
+// The message of the spoiled call; nothing may have been called, but a prepare that spoils it.
 template <typename Spoil>
 std::string refusal(Spoil&& spoil,
                     FakePrepareFinalize::Options pf = {},
@@ -149,7 +149,7 @@ std::string refusal(Spoil&& spoil,
   const std::string message = message_of(
       [&] { kernel.forward(call.input, call.output, call.shared_output, call.context); });
   if (message != "no error") {
-    EXPECT_TRUE(journal.empty()) << message << ", but after " << journal[0];
+    EXPECT_EQ(journal, pf.spoil ? Journal{"prepare"} : Journal{}) << message;
   }
   return message;
 }
@@ -159,6 +159,8 @@ TEST(ModularKernelErrors, TheCallItselfIsValid) {
   EXPECT_EQ(refusal([](Call&) {}, {}, {}, true), "no error");
   EXPECT_EQ(refusal([](Call& c) { c.input.num_experts = -1; }), "no error");
   EXPECT_EQ(refusal([](Call& c) { c.output = c.input.hidden; }), "no error");
+  EXPECT_EQ(refusal([](Call& c) { c.input.own_load = Tensor::zeros({5}, DType::kI32); }),
+            "no error");
 }
 
 TEST(ModularKernelErrors, ShapesAndDtypes) {
@@ -193,6 +195,70 @@ TEST(ModularKernelErrors, ShapesAndDtypes) {
                   }),
                   {"lora_ids", "[3]", "[4]"});
   expect_mentions(refusal([](Call& c) { c.context.workspaces = nullptr; }), {"workspaces"});
+}
+
+TEST(ModularKernelErrors, OwnLoadCountsIdsOfEveryExpert) {
+  expect_mentions(refusal([](Call& c) { c.input.own_load = Tensor::zeros({5}, DType::kI64); }),
+                  {"own_load", "i64", "i32"});
+  expect_mentions(refusal([](Call& c) { c.input.own_load = Tensor::zeros({4}, DType::kI32); }),
+                  {"own_load", "[4]", "[5]"});
+  expect_mentions(refusal(
+                      [](Call& c) {
+                        c.input.router_logits = random_tensor({4, 5}, DType::kF32, 1);
+                        c.input.own_load = Tensor::zeros({5}, DType::kI32);
+                        c.input.topk_ids = {};
+                      },
+                      {.is_monolithic = true}),
+                  {"topk_ids is missing"});
+}
+
+// What prepare gives is spoiled, and the experts see none of it.
+std::string refusal_of_rows(std::function<void(PrepareResult&)> spoil) {
+  return refusal([](Call&) {}, {.spoil = std::move(spoil)});
+}
+
+TEST(ModularKernelErrors, RowsFromPrepare) {
+  expect_mentions(refusal_of_rows([](PrepareResult& r) { r.x = {}; }), {"x from prepare"});
+  expect_mentions(refusal_of_rows([](PrepareResult& r) { r.x = r.x.slice(0, 3); }),
+                  {"x from prepare", "[3, 8]", "[4, 8]"});
+  expect_mentions(refusal_of_rows([](PrepareResult& r) {
+                    r.x = Tensor::zeros({4, 9}, DType::kF32);
+                  }),
+                  {"x from prepare", "[4, 9]", "[4, 8]"});
+  expect_mentions(refusal_of_rows([](PrepareResult& r) {
+                    r.topk_ids = Tensor::zeros({4, 2}, DType::kI64);
+                  }),
+                  {"topk_ids from prepare", "i64", "i32"});
+  expect_mentions(
+      refusal_of_rows([](PrepareResult& r) { r.topk_ids = Tensor::zeros({8}, DType::kI32); }),
+      {"dimensions of topk_ids from prepare", "1", "2"});
+  expect_mentions(refusal_of_rows([](PrepareResult& r) {
+                    r.topk_weights = Tensor::zeros({4, 3}, DType::kF32);
+                  }),
+                  {"topk_weights from prepare", "[4, 3]", "[4, 2]"});
+  expect_mentions(refusal_of_rows([](PrepareResult& r) {
+                    r.expert_num_tokens = Tensor::zeros({5}, DType::kI64);
+                  }),
+                  {"expert_num_tokens from prepare", "i64", "i32"});
+  expect_mentions(refusal_of_rows([](PrepareResult& r) {
+                    r.expert_num_tokens = Tensor::zeros({6}, DType::kI32);
+                  }),
+                  {"expert_num_tokens from prepare", "[6]", "[5]"});
+}
+
+TEST(ModularKernelErrors, BatchedRowsFromPrepare) {
+  const auto refusal_of = [](const Shape& x, bool has_counts) {
+    return refusal([](Call&) {}, {.format = kBatched, .max_tokens = 4, .spoil = [&](auto& result) {
+                                    result.x = Tensor::zeros(x, DType::kF32);
+                                    if (has_counts) {
+                                      result.expert_num_tokens = Tensor::zeros({5}, DType::kI32);
+                                    }
+                                  }});
+  };
+  expect_mentions(refusal_of({4, 8}, true), {"dimensions of x from prepare", "2", "3"});
+  expect_mentions(refusal_of({6, 4, 8}, true), {"x from prepare", "[6, 4, 8]", "[5, 4, 8]"});
+  expect_mentions(refusal_of({5, 4, 9}, true), {"x from prepare", "[5, 4, 9]", "[5, 4, 8]"});
+  expect_mentions(refusal_of({5, 4, 8}, false), {"expert_num_tokens from prepare"});
 }
 
 TEST(ModularKernelErrors, ExpertIds) {
