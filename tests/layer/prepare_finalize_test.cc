@@ -6,6 +6,8 @@
 
 #include <limits>
 
+#include "moebius/all2all.h"
+#include "moebius/group.h"
 #include "moebius/quantize.h"
 #include "tests/layer/tensors.h"
 
@@ -97,6 +99,91 @@ TEST(PrepareFinalize, RefusesBadInput) {
     expect_mentions(message([](Problem& p) { p.context.workspaces = nullptr; }), {"workspaces"});
     expect_mentions(message([](Problem& p) { p.input.quant = nullptr; }), {"quant"});
   }
+}
+
+// The backends over ranks that hand over standard rows.
+std::vector<std::unique_ptr<PrepareFinalize>> standard_backends(Group& group) {
+  std::vector<std::unique_ptr<PrepareFinalize>> backends;
+  backends.push_back(make_allgather_reducescatter(group));
+  backends.push_back(make_high_throughput(group, ExpertPlacement::linear(4, group.size())));
+  return backends;
+}
+
+TEST(StandardBackendsOverRanks, AcceptAllButNaiveBatchedReductions) {
+  run_thread_ranks({.num_ranks = 1}, [](Group& group) {
+    for (const auto& pf : standard_backends(group)) {
+      EXPECT_TRUE(pf->accepts(WeightAndReduceKind::kDelegate).ok) << pf->name();
+      EXPECT_TRUE(pf->accepts(WeightAndReduceKind::kContiguous).ok) << pf->name();
+      EXPECT_TRUE(pf->accepts(WeightAndReduceKind::kNoOp).ok) << pf->name();
+      expect_mentions(pf->accepts(WeightAndReduceKind::kNaiveBatched).reason,
+                      {"naive batched", "standard"});
+    }
+  });
+}
+
+// What finalize takes of experts that do nothing.
+FinalizeInput done_with(const PrepareResult& prepared,
+                        const WeightAndReduce& reduce,
+                        int64_t num_tokens) {
+  FinalizeInput done;
+  done.expert_output = prepared.x;
+  done.topk_ids = prepared.topk_ids;
+  done.topk_weights = prepared.topk_weights;
+  done.weight_and_reduce = &reduce;
+  done.output = Tensor::empty({num_tokens, prepared.x.dim(1)}, prepared.x.dtype());
+  return done;
+}
+
+TEST(StandardBackendsOverRanks, FinalizeNeedsAPrepareOfAsManyTokens) {
+  const auto no_op = make_weight_and_reduce(WeightAndReduceKind::kNoOp);
+  run_thread_ranks({.num_ranks = 1}, [&](Group& group) {
+    for (const auto& pf : standard_backends(group)) {
+      SCOPED_TRACE(pf->name());
+      Problem problem(3, 2, 8);
+      const auto finalize = [&](const FinalizeInput& done) {
+        return message_of([&] { pf->finalize(done, problem.context); });
+      };
+      const std::vector<std::string> too_early = {"finalize of micro-batch 0",
+                                                  "before its prepare"};
+      const PrepareResult rows = make_no_ep()->prepare(problem.input, problem.context);
+      expect_mentions(finalize(done_with(rows, *no_op, 3)), too_early);
+      const PrepareResult prepared = pf->prepare(problem.input, problem.context);
+      expect_mentions(finalize(done_with(prepared, *no_op, 2)), {"rows of o", "is 2, expected 3"});
+      pf->forget(0);
+      expect_mentions(finalize(done_with(prepared, *no_op, 3)), too_early);
+    }
+  });
+}
+
+TEST(HighThroughput, FinalizesOnce) {
+  const auto no_op = make_weight_and_reduce(WeightAndReduceKind::kNoOp);
+  run_thread_ranks({.num_ranks = 1}, [&](Group& group) {
+    const auto pf = make_high_throughput(group, ExpertPlacement::linear(4, 1));
+    Problem problem(3, 2, 8);
+    const PrepareResult prepared = pf->prepare(problem.input, problem.context);
+    const FinalizeInput done = done_with(prepared, *no_op, 3);
+    pf->finalize(done, problem.context);
+    expect_same_bits(done.output, problem.input.hidden);
+    expect_mentions(message_of([&] { pf->finalize(done, problem.context); }),
+                    {"finalize of micro-batch 0", "before its prepare"});
+  });
+}
+
+TEST(AllGatherReduceScatter, CountsWhatEachRankSends) {
+  run_thread_ranks({.num_ranks = 3, .ranks_per_node = 2}, [](Group& group) {
+    const auto pf = make_allgather_reducescatter(group);
+    Problem problem(4 + group.rank(), 2, 8);
+    problem.input.topk_ids.data<int32_t>()[1] = -1;
+    for (int call = 0; call < 2; ++call) {
+      pf->prepare(problem.input, problem.context);
+    }
+    const int64_t num_tokens = 2 * (4 + group.rank());
+    const auto sent = pf->statistics();
+    ASSERT_TRUE(sent.has_value());
+    EXPECT_EQ(sent->selections, 2 * num_tokens - 2);
+    EXPECT_EQ(sent->copies, 3 * num_tokens);
+    EXPECT_EQ(sent->node_copies, (group.rank() < 2 ? 1 : 2) * num_tokens);
+  });
 }
 
 TEST(NoEp, HandsOverTheRowsThemselves) {
