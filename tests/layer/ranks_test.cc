@@ -117,16 +117,35 @@ TEST(LocalExperts, AreThoseOfTheRank) {
   });
 }
 
-// Of a call of two ranks, each with two of four experts.
+// Of two ranks, each with two of four experts.
+std::unique_ptr<PrepareFinalize> make_backend(Group& group, All2AllBackend backend) {
+  const ExpertPlacement placement = ExpertPlacement::linear(4, 2);
+  switch (backend) {
+    case All2AllBackend::kHighThroughput:
+      return make_high_throughput(group, placement);
+    case All2AllBackend::kLowLatency:
+      return make_low_latency(group, placement,
+                              {.max_tokens = 3, .hidden = 8, .topk = 1, .in_dtype = DType::kF32});
+    default:
+      return make_allgather_reducescatter(group);
+  }
+}
+
+ExpertsDesc half_of_four(All2AllBackend backend) {
+  ExpertsDesc desc = fake_desc(4, 1, 8);
+  desc.num_local_experts = 2;
+  if (backend == All2AllBackend::kLowLatency) {
+    desc.format = ActivationFormat::kBatched;
+  }
+  return desc;
+}
+
+// Of a call of those.
 std::string error_with_map(All2AllBackend backend, const std::vector<int>& owners) {
   return message_of([&] {
     run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
-      const bool gathers = backend == All2AllBackend::kAllGatherReduceScatter;
-      ExpertsDesc desc = fake_desc(4, 1, 8);
-      desc.num_local_experts = 2;
-      ModularKernel kernel(gathers ? make_allgather_reducescatter(group)
-                                   : make_high_throughput(group, ExpertPlacement::linear(4, 2)),
-                           std::make_unique<FakeExperts>(desc));
+      ModularKernel kernel(make_backend(group, backend),
+                           std::make_unique<FakeExperts>(half_of_four(backend)));
       WorkspacePool pool;
       KernelInput input;
       input.hidden = random_tensor({3, 8}, DType::kF32, 1);
@@ -152,6 +171,63 @@ TEST(LocalExperts, AMapSaysWhichTheyAre) {
   EXPECT_EQ(error_with_map(kSend, {0, 0, 1, 1}), "no error");
   expect_mentions(error_with_map(kSend, {0, 1, 0, 1}), {"expert_map[1] is", "high_throughput"});
 }
+
+class FailsOnce final : public FakeExperts {
+ public:
+  using FakeExperts::FakeExperts;
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& workspace13,
+             const Tensor& workspace2,
+             const Tensor& scratch,
+             const Stream& stream) const override {
+    if (calls.empty()) {
+      calls.emplace_back();
+      throw Error("expert 7 is on fire");
+    }
+    FakeExperts::apply(input, output, workspace13, workspace2, scratch, stream);
+  }
+};
+
+class FailedCall : public ::testing::TestWithParam<All2AllBackend> {};
+
+// Both ranks fail alike, and both go on.
+TEST_P(FailedCall, LeavesNothing) {
+  const All2AllBackend backend = GetParam();
+  run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
+    std::unique_ptr<PrepareFinalize> made = make_backend(group, backend);
+    PrepareFinalize& pf = *made;
+    ModularKernel kernel(std::move(made), std::make_unique<FailsOnce>(half_of_four(backend)));
+    WorkspacePool pool;
+    const CallContext context{Stream::cpu(1), &pool, 0, nullptr};
+    KernelInput input;
+    input.hidden = filled({3, 8}, DType::kF32, {1});
+    input.topk_ids = ids_of({3, 1}, {0, 1, 3});
+    input.topk_weights = filled({3, 1}, DType::kF32, {1});
+    input.num_experts = 4;
+    input.expert_map = ExpertPlacement::linear(4, 2).expert_map(group.rank());
+    const Tensor output = Tensor::empty({3, 8}, DType::kF32);
+    const auto forward = [&] { kernel.forward(input, output, {}, context); };
+    EXPECT_EQ(message_of(forward), "expert 7 is on fire");
+
+    const auto delegate = make_weight_and_reduce(WeightAndReduceKind::kDelegate);
+    FinalizeInput done;
+    done.output = output;
+    done.weight_and_reduce = delegate.get();
+    expect_mentions(message_of([&] { pf.finalize(done, context); }), {"before its prepare"});
+    forward();
+    expect_same_bits(output[0], filled({8}, DType::kF32, {1}));
+    expect_same_bits(output[1], filled({8}, DType::kF32, {2}));
+    expect_same_bits(output[2], filled({8}, DType::kF32, {2}));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         FailedCall,
+                         ::testing::Values(All2AllBackend::kAllGatherReduceScatter,
+                                           All2AllBackend::kHighThroughput,
+                                           All2AllBackend::kLowLatency),
+                         [](const auto& test) { return std::string(name(test.param)); });
 
 // Also those that take several calls of a batched backend, and some without a token.
 TEST_P(SequenceParallel, MicrobatchesChangeNoBit) {
