@@ -270,24 +270,63 @@ Tensor run_alone_without(int dead, const Tensor& hidden) {
   return output;
 }
 
+// Of a layer of two ranks.  choose(options, parallel)
+template <typename Choose>
+std::string layer_refusal(All2AllBackend backend, int ranks_per_node, const Choose& choose) {
+  std::string text;
+  ThreadGroupOptions group_options;
+  group_options.num_ranks = 2;
+  group_options.ranks_per_node = ranks_per_node;
+  run_thread_ranks(group_options, [&](Group& group) {
+    MoeLayerOptions chosen = SmallLayer::options();
+    auto parallel = ParallelConfig::make(1, 0, 2, group.rank(), true, backend);
+    choose(chosen, parallel);
+    const std::string refusal =
+        message_of([&] { MoeLayer(SmallLayer::shard(parallel), chosen, Stream::cpu(1), &group); });
+    if (group.rank() == 0) {
+      text = refusal;
+    }
+    group.barrier("both have tried");
+  });
+  return text;
+}
+
+TEST(OptionsOfALayer, CommSmsArePairsForKernelsOfOurOwn) {
+  const auto refusal_of = [](All2AllBackend backend, int comm_sms) {
+    return layer_refusal(backend, 0, [&](MoeLayerOptions& options, ParallelConfig&) {
+      options.comm_sms = comm_sms;
+    });
+  };
+  for (const auto backend : {All2AllBackend::kHighThroughput, All2AllBackend::kLowLatency}) {
+    expect_mentions(refusal_of(backend, 3), {"comm_sms", "is 3", "multiple of 2"});
+    EXPECT_EQ(refusal_of(backend, 4), "no error");
+  }
+  expect_mentions(refusal_of(All2AllBackend::kAllGatherReduceScatter, 4),
+                  {"comm_sms 4", "allgather_reducescatter"});
+}
+
+TEST(OptionsOfALayer, RanksMustFitTheBackend) {
+  expect_mentions(layer_refusal(All2AllBackend::kNone, 0, [](auto&, ParallelConfig&) {}),
+                  {"all2all none", "dp_size is 2"});
+  for (const auto backend : {All2AllBackend::kHighThroughput, All2AllBackend::kLowLatency}) {
+    expect_mentions(layer_refusal(backend, 0,
+                                  [](auto&, ParallelConfig& parallel) {
+                                    parallel = ParallelConfig::make(1, 0, 2, parallel.dp_rank,
+                                                                    false, parallel.backend);
+                                  }),
+                    {name(backend).data(), "without expert parallelism", "2 ranks"});
+  }
+  expect_mentions(layer_refusal(All2AllBackend::kHighThroughput, 0,
+                                [](MoeLayerOptions& options, ParallelConfig&) {
+                                  options.precision = Precision::kF64;
+                                }),
+                  {"float64 oracle", "2"});
+}
+
 TEST(OptionsOfALayer, SomeAreForOneBackendAlone) {
   const auto refusal_of = [](All2AllBackend backend, int ranks_per_node, const auto& choose) {
-    std::string text;
-    ThreadGroupOptions group_options;
-    group_options.num_ranks = 2;
-    group_options.ranks_per_node = ranks_per_node;
-    run_thread_ranks(group_options, [&](Group& group) {
-      MoeLayerOptions chosen = SmallLayer::options();
-      choose(chosen);
-      const auto parallel = ParallelConfig::make(1, 0, 2, group.rank(), true, backend);
-      const std::string refusal = message_of(
-          [&] { MoeLayer(SmallLayer::shard(parallel), chosen, Stream::cpu(1), &group); });
-      if (group.rank() == 0) {
-        text = refusal;
-      }
-      group.barrier("both have tried");
-    });
-    return text;
+    return layer_refusal(backend, ranks_per_node,
+                         [&](MoeLayerOptions& options, ParallelConfig&) { choose(options); });
   };
   const auto capacity = [](MoeLayerOptions& options) { options.capacity = 7; };
   expect_mentions(refusal_of(All2AllBackend::kHighThroughput, 0, capacity), {"capacity", "CPUs"});
