@@ -156,7 +156,8 @@ class HighThroughput {
   // object.  Traffic of the group is counted where the host learns the counts: without a capacity.
   //
   // These, dispatch_cached and combine throw InvalidArgument (shape, dtype, device, a handle of
-  // another kind; ids outside [-1, E), which on the GPUs of one node are a CommError), Unsupported
+  // another kind, on all ranks where rows of one are not those of rank 0; ids outside [-1, E), which
+  // on the GPUs of one node are a CommError), Unsupported
   // (what only one node or only GPUs have), CommError (a rank that was lost, or more rows than the
   // capacity; on a GPU of the calls before, see check()), CudaError.
   DispatchOutput dispatch(const DispatchInput& input, const Stream& stream);

@@ -68,7 +68,7 @@ CombineTransfer::CombineTransfer(CpuHighThroughput& state,
   count_traffic();
   show_rows();
   if (state_.topology().num_nodes() > 1) {
-    exchange_->wait();
+    await_rows();
     post_messages();
   }
 }
@@ -85,7 +85,8 @@ void CombineTransfer::count_traffic() {
 }
 
 // Makes every rank's rows readable by the ranks of its node.  Where they are already, handles are
-// exchanged; elsewhere rows are copied into a bank first.
+// exchanged, with all ranks, so that all find out alike whose rows are of another kind; elsewhere
+// rows are copied into a bank first.
 void CombineTransfer::show_rows() {
   const Topology& topology = state_.topology();
   sources_.resize(static_cast<size_t>(topology.size));
@@ -94,18 +95,12 @@ void CombineTransfer::show_rows() {
     mine_ = {input_.x, input_.topk_weights};
     std::vector<SendBlock> sends;
     std::vector<RecvBlock> recvs;
-    for (int i = 0; i < state_.node_size(); ++i) {
-      sends.push_back({state_.first_rank() + i, &mine_, sizeof(mine_)});
-      recvs.push_back({state_.first_rank() + i, nullptr, sizeof(mine_)});
+    for (int r = 0; r < topology.size; ++r) {
+      sends.push_back({r, &mine_, sizeof(mine_)});
+      recvs.push_back({r, nullptr, sizeof(mine_)});
     }
-    const auto look = [this](std::span<const std::byte* const> blocks) {
-      for (const std::byte* block : blocks) {
-        const Shown& theirs = shown_.emplace_back(*reinterpret_cast<const Shown*>(block));
-        sources_[static_cast<size_t>(state_.first_rank()) + shown_.size() - 1] = {
-            theirs.x.bytes(), theirs.weights ? theirs.weights.data<float>() : nullptr};
-      }
-    };
-    exchange_ = state_.group.start_exchange(kOp, sends, recvs, look);
+    exchange_ = state_.group.start_exchange(
+        kOp, sends, recvs, [this](std::span<const std::byte* const> blocks) { look_at(blocks); });
     return;
   }
   Notice mine{layout_.row_bytes(), state_.combine_banks.pick(), 0, {}, {}};
@@ -141,6 +136,41 @@ void CombineTransfer::show_rows() {
     }
   }
   exchange_ = state_.group.start_exchange(kOp, {}, {});
+}
+
+// blocks[r]: what rank r shows.
+void CombineTransfer::look_at(std::span<const std::byte* const> blocks) {
+  const Topology& topology = state_.topology();
+  const Shown& first = *reinterpret_cast<const Shown*>(blocks[0]);
+  for (int r = 0; r < topology.size; ++r) {
+    const auto rank = static_cast<size_t>(r);
+    const Shown& theirs = *reinterpret_cast<const Shown*>(blocks[rank]);
+    if (mismatch_.empty() && !theirs.has_rows_like(first)) {
+      mismatch_ = fmt::format("{}: rank {} brings {}, rank 0 {}", kOp, r, theirs.describe(),
+                              first.describe());
+    }
+    if (topology.same_node(r)) {
+      shown_.push_back(theirs);
+      sources_[rank] = {theirs.x.bytes(), theirs.weights ? theirs.weights.data<float>() : nullptr};
+    }
+  }
+}
+
+bool CombineTransfer::Shown::has_rows_like(const Shown& other) const {
+  return x.dtype() == other.x.dtype() && x.dim(1) == other.x.dim(1) &&
+         weights.defined() == other.weights.defined();
+}
+
+std::string CombineTransfer::Shown::describe() const {
+  return fmt::format("rows of {} {} {} weights", x.dim(1), name(x.dtype()),
+                     weights ? "with" : "without");
+}
+
+void CombineTransfer::await_rows() {
+  exchange_->wait();
+  if (!mismatch_.empty()) {
+    throw InvalidArgument(mismatch_);
+  }
 }
 
 void CombineTransfer::find_copies(const Route& route,
@@ -218,7 +248,7 @@ void CombineTransfer::post_messages() {
 }
 
 void CombineTransfer::finish() {
-  exchange_->wait();
+  await_rows();
 }
 
 HighThroughput::CombineOutput CombineTransfer::receive() {

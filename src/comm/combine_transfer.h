@@ -15,6 +15,8 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "comm/high_throughput_cpu.h"
@@ -42,11 +44,15 @@ class CombineTransfer {
   // What rank threads hand each other: a rank that unwinds must not free what others still read.
   struct Shown {
     Tensor x;
-    Tensor weights;
+    Tensor weights;  // optional
+    bool has_rows_like(const Shown& other) const;
+    std::string describe() const;
   };
 
   void count_traffic();
   void show_rows();
+  void look_at(std::span<const std::byte* const> blocks);
+  void await_rows();
   void post_messages();
   // The copies of one token that this node's ranks hold.
   struct Copies {
@@ -69,6 +75,7 @@ class CombineTransfer {
   Shown mine_;
   std::vector<Source> sources_;                   // by rank; only those of this node
   std::vector<Shown> shown_;                      // keeps them alive, where ranks are threads
+  std::string mismatch_;                          // who brings other rows than rank 0
   std::vector<std::vector<std::byte>> outgoing_;  // per relay
   std::vector<std::vector<std::byte>> incoming_;  // per node
   std::unique_ptr<Exchange> exchange_;            // of rows shown, then of sums between nodes

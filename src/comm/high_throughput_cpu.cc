@@ -23,8 +23,8 @@ Pending<Result> pending(std::shared_ptr<Transfer> transfer) {
   auto finished = std::make_shared<bool>(false);
   const auto hook = [transfer, finished] {
     if (!*finished) {
-      *finished = true;
       transfer->finish();
+      *finished = true;
     }
   };
   return {hook, [transfer, hook] {

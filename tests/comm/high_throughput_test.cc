@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "moebius/dispatch.h"
@@ -316,6 +317,59 @@ TEST(ExpertPlacement, FirstRanksOwnOneMore) {
   EXPECT_EQ(p.expert_map(3).data<int32_t>()[9], 1);
   EXPECT_EQ(p.expert_map(3).data<int32_t>()[0], -1);
   EXPECT_THROW(ExpertPlacement::from_ranks({0, 4}, 4), InvalidArgument);
+}
+
+// `x_of` and `weights_of` say what the last of three ranks on two nodes brings to a combine; every
+// rank says what is wrong with it, and the next combine is none the worse.
+void expect_combine_refused(const std::string& why,
+                            const std::function<Tensor(const Tensor& x)>& x_of,
+                            const std::function<Tensor(const Tensor& w)>& weights_of) {
+  for (const int ranks_per_node : {0, 2}) {
+    run_thread_ranks({.num_ranks = 3, .ranks_per_node = ranks_per_node}, [&](Group& group) {
+      HighThroughput transport(group, ExpertPlacement::linear(6, 3),
+                               DispatchConfig::for_dispatch(3), DispatchConfig::for_combine(3));
+      const Stream stream = Stream::cpu(1);
+      const Tensor ids = Tensor::empty({4, 6}, DType::kI32);
+      for (int64_t i = 0; i < ids.numel(); ++i) {
+        ids.data<int32_t>()[i] = static_cast<int32_t>(i % 6);
+      }
+      const DispatchInput request{{Tensor::zeros({4, 32}, DType::kF32)},
+                                  ids,
+                                  Tensor::zeros(ids.shape(), DType::kF32),
+                                  1,
+                                  {}};
+      const DispatchOutput rows = transport.dispatch(request, stream);
+      const HighThroughput::CombineInput right{rows.payloads[0], rows.topk_weights, {}, {}};
+      HighThroughput::CombineInput wrong = right;
+      if (group.rank() == 2) {
+        wrong.x = x_of(right.x);
+        wrong.topk_weights = weights_of(right.topk_weights);
+      }
+      try {
+        transport.combine(wrong, *rows.handle, stream);
+        ADD_FAILURE() << "rank " << group.rank() << " has summed rows of two kinds";
+      } catch (const InvalidArgument& error) {
+        EXPECT_EQ(std::string(error.what()), why);
+      }
+      EXPECT_NO_THROW(transport.combine(right, *rows.handle, stream));
+    });
+  }
+}
+
+TEST(HighThroughputErrors, RowsOfACombineMustBeOfOneKind) {
+  const auto same = [](const Tensor& t) { return t; };
+  expect_combine_refused(
+      "combine: rank 2 brings rows of 8 f32 with weights, rank 0 rows of 32 f32 with weights",
+      [](const Tensor& x) {
+        return Tensor::zeros({x.dim(0), 8}, DType::kF32);
+      },
+      same);
+  expect_combine_refused(
+      "combine: rank 2 brings rows of 32 bf16 with weights, rank 0 rows of 32 f32 with weights",
+      [](const Tensor& x) { return convert(x, DType::kBF16); }, same);
+  expect_combine_refused(
+      "combine: rank 2 brings rows of 32 f32 without weights, rank 0 rows of 32 f32 with weights",
+      same, [](const Tensor&) { return Tensor(); });
 }
 
 TEST(HighThroughputErrors, IdsOutOfRangeNameTokenAndSlot) {
