@@ -10,6 +10,7 @@
 #include "comm/high_throughput_state.h"
 #include "comm/stream_copy.h"
 #include "core/parallel.h"
+#include "core/same_device.h"
 
 namespace moebius {
 
@@ -30,16 +31,19 @@ RowLayout make_layout(const HighThroughput::CombineInput& input,
          fmt::format("x dtype is {}, expected f32, f16 or bf16", name(x.dtype())));
   expect_eq(x.num_dims(), 2, "dimensions of x");
   expect_eq(x.dim(0), handle.num_rows(), "rows of x");
+  expect_on(x, Device::cpu(), "x");
   std::vector<int64_t> fields = {row_bytes(x.dtype(), x.dim(1))};
   if (input.topk_weights) {
     expect_shape(input.topk_weights, {handle.num_rows(), handle.topk}, "topk_weights");
     expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
+    expect_on(input.topk_weights, Device::cpu(), "topk_weights");
     fields.push_back(handle.topk * static_cast<int64_t>(sizeof(float)));
   }
   for (const Tensor& bias : input.bias) {
     if (bias) {
       expect_shape(bias, {handle.num_tokens(), x.dim(1)}, "bias");
       expect_dtype(bias, x.dtype(), "bias");
+      expect_on(bias, Device::cpu(), "bias");
     }
   }
   return {std::move(fields), 0, false};
@@ -62,7 +66,9 @@ CombineTransfer::CombineTransfer(CpuHighThroughput& state,
   hidden_ = input_.x.dim(1);
   const Shape shape = {handle_.num_tokens(), hidden_};
   expect_combine_output(out_, input_.first_column, shape, input_.x.dtype());
-  if (!out_) {
+  if (out_) {
+    expect_on(out_, Device::cpu(), "out_x");
+  } else {
     out_ = Tensor::empty(shape, input_.x.dtype());
   }
   count_traffic();

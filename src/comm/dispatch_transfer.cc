@@ -7,6 +7,7 @@
 #include "comm/payloads.h"
 #include "comm/stream_copy.h"
 #include "core/parallel.h"
+#include "core/same_device.h"
 
 namespace moebius {
 
@@ -23,6 +24,7 @@ RowLayout make_layout(const DispatchInput& input, int64_t num_experts) {
   if (input.topk_weights) {
     expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
     expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
+    expect_on(input.topk_weights, Device::cpu(), "topk_weights");
   }
   return {payload_row_bytes(input.payloads, input.topk_ids.dim(0)), input.topk_ids.dim(1),
           input.topk_weights.defined()};

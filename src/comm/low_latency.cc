@@ -44,7 +44,10 @@ void LowLatency::State::expect_dispatch(const Tensor& x,
   if (row_tags) {
     expect_dtype(row_tags, DType::kI32, "row_tags");
     expect_shape(row_tags, {topk_ids.dim(0)}, "row_tags");
+    expect_here(row_tags, "row_tags");
   }
+  expect_here(x, "x");
+  expect_here(topk_ids, "topk_ids");
   if (cast != LowLatencyCast::kNone) {
     expect_multiple_of(options.hidden, LowLatencyLayout::kScaleGroup,
                        "hidden of a low-latency dispatch with an fp8 cast");
@@ -79,6 +82,10 @@ void LowLatency::State::expect_combine(const Tensor& x,
   expect_dtype(x, options.in_dtype, "x");
   expect_shape(out, {num_tokens, options.hidden}, "out");
   expect_dtype(out, options.in_dtype, "out");
+  expect_here(x, "x");
+  expect_here(topk_ids, "topk_ids");
+  expect_here(topk_weights, "topk_weights");
+  expect_here(out, "out");
 }
 
 LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {

@@ -259,8 +259,8 @@ Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(const Tensor& ro
                                                                 LowLatencyCast cast,
                                                                 const Stream& stream,
                                                                 const Tensor& row_tags) {
-  expect_ids(topk_ids, placement.num_experts());
   expect_dispatch(rows, topk_ids, cast, row_tags);
+  expect_ids(topk_ids, placement.num_experts());
   if (topk_ids.numel() > options.max_tokens) {  // else there is room for all at any expert
     std::vector<int64_t> num_selections(static_cast<size_t>(placement.num_experts()), 0);
     for (const int32_t id :

@@ -74,7 +74,9 @@ struct LowLatency::State {
                       const Tensor& out) const;
   // Of one expert, by all of this rank's tokens: may be more than tokens where some name it twice.
   void expect_room(int64_t expert, int64_t num_selections) const;
-  // On the group's GPU, or empty.
+
+ private:
+  // On the group's device, or empty.
   void expect_here(const Tensor& tensor, std::string_view what) const;
 };
 

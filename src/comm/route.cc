@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "core/same_device.h"
+
 namespace moebius {
 
 Route make_route(const int32_t* ids,
@@ -40,6 +42,7 @@ Route make_route(const int32_t* ids,
 void expect_ids(const Tensor& topk_ids, int64_t num_experts) {
   expect_dtype(topk_ids, DType::kI32, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
+  expect_on(topk_ids, Device::cpu(), "topk_ids");
   const int64_t topk = topk_ids.dim(1);
   const auto* ids = topk_ids.data<int32_t>();
   const int64_t num_ids = topk_ids.numel();

@@ -372,6 +372,39 @@ TEST(HighThroughputErrors, RowsOfACombineMustBeOfOneKind) {
       same, [](const Tensor&) { return Tensor(); });
 }
 
+// Nothing of what is said to be on a GPU is read.
+TEST(HighThroughputErrors, OperandsElsewhereAreRefused) {
+  run_thread_ranks({}, [](Group& group) {
+    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
+                             DispatchConfig::for_combine(1));
+    const Stream stream = Stream::cpu(1);
+    const auto elsewhere = [](const Tensor& t) {
+      return Tensor::borrow(t.raw(), t.shape(), t.dtype(), Device::cuda(0));
+    };
+    const Tensor x = Tensor::zeros({3, 16}, DType::kF32);
+    const Tensor ids = Tensor::zeros({3, 2}, DType::kI32);
+    const Tensor weights = Tensor::zeros(ids.shape(), DType::kF32);
+    EXPECT_THROW(transport.layout(elsewhere(ids), stream), InvalidArgument);
+    const auto dispatch = [&](const Tensor& rows, const Tensor& slots, const Tensor& w) {
+      return transport.dispatch({{rows}, slots, w, 1, {}}, stream);
+    };
+    EXPECT_THROW(dispatch(elsewhere(x), ids, weights), InvalidArgument);
+    EXPECT_THROW(dispatch(x, elsewhere(ids), weights), InvalidArgument);
+    EXPECT_THROW(dispatch(x, ids, elsewhere(weights)), InvalidArgument);
+    const DispatchOutput rows = dispatch(x, ids, weights);
+    const auto combine = [&](const HighThroughput::CombineInput& input, const Tensor& out) {
+      transport.combine(input, *rows.handle, stream, out);
+    };
+    const Tensor y = rows.payloads[0];
+    const Tensor w = rows.topk_weights;
+    EXPECT_THROW(combine({elsewhere(y), w, {}, {}}, {}), InvalidArgument);
+    EXPECT_THROW(combine({y, elsewhere(w), {}, {}}, {}), InvalidArgument);
+    EXPECT_THROW(combine({y, w, {elsewhere(x), Tensor()}, {}}, {}), InvalidArgument);
+    EXPECT_THROW(combine({y, w, {}, {}}, elsewhere(x)), InvalidArgument);
+    EXPECT_NO_THROW(combine({y, w, {x, Tensor()}, {}}, x.clone()));
+  });
+}
+
 TEST(HighThroughputErrors, IdsOutOfRangeNameTokenAndSlot) {
   run_thread_ranks({}, [](Group& group) {
     HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),

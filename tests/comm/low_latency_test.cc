@@ -447,6 +447,39 @@ TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
   });
 }
 
+// Nothing of what is said to be on a GPU is read.
+TEST(LowLatencyErrors, OperandsElsewhereAreRefused) {
+  run_thread_ranks({}, [](Group& group) {
+    LowLatency transport(group, ExpertPlacement::linear(4, 1), {4, 128, 2, DType::kBF16});
+    const Stream stream = Stream::cpu(1);
+    const auto elsewhere = [](const Tensor& t) {
+      return Tensor::borrow(t.raw(), t.shape(), t.dtype(), Device::cuda(0));
+    };
+    const Tensor x = Tensor::zeros({4, 128}, DType::kBF16);
+    const Tensor ids = Tensor::zeros({4, 2}, DType::kI32);
+    std::fill_n(ids.data<int32_t>(), ids.numel(), -1);
+    const Tensor weights = Tensor::zeros(ids.shape(), DType::kF32);
+    const Tensor tags = Tensor::zeros({4}, DType::kI32);
+    const auto dispatch = [&](const Tensor& rows, const Tensor& slots, const Tensor& row_tags) {
+      return transport.dispatch(rows, slots, LowLatencyCast::kNone, stream, row_tags);
+    };
+    EXPECT_THROW(dispatch(elsewhere(x), ids, tags), InvalidArgument);
+    EXPECT_THROW(dispatch(x, elsewhere(ids), tags), InvalidArgument);
+    EXPECT_THROW(dispatch(x, ids, elsewhere(tags)), InvalidArgument);
+    const auto received = dispatch(x, ids, tags);
+    const auto combine = [&](const Tensor& rows, const Tensor& slots, const Tensor& w,
+                             const Tensor& out) {
+      transport.combine(rows, slots, w, *received.handle, out, stream);
+    };
+    const Tensor out = x.clone();
+    EXPECT_THROW(combine(elsewhere(received.x), ids, weights, out), InvalidArgument);
+    EXPECT_THROW(combine(received.x, elsewhere(ids), weights, out), InvalidArgument);
+    EXPECT_THROW(combine(received.x, ids, elsewhere(weights), out), InvalidArgument);
+    EXPECT_THROW(combine(received.x, ids, weights, elsewhere(out)), InvalidArgument);
+    EXPECT_NO_THROW(combine(received.x, ids, weights, out));
+  });
+}
+
 // A body that lets the error pass ends its rank, and the others say why.
 TEST(LowLatencyErrors, AnExpertNamedTooOftenIsToldToEveryRank) {
   std::vector<std::string> errors;

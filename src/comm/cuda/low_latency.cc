@@ -255,11 +255,6 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const Tensor& x,
                                                         const Tensor& row_tags,
                                                         const Stream& stream) {
   expect_dispatch(x, topk_ids, cast, row_tags);
-  expect_here(x, "x");
-  expect_here(topk_ids, "topk_ids");
-  if (row_tags) {
-    expect_here(row_tags, "row_tags");
-  }
   expect(stream.device() == device_, fmt::format("the stream is of {}, the group is on {}",
                                                  to_string(stream.device()), to_string(device_)));
   if (cast != LowLatencyCast::kNone) {
@@ -373,10 +368,6 @@ CudaLowLatency::Combine CudaLowLatency::begin_combine(const Tensor& x,
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
   expect_combine(x, topk_ids, topk_weights, own->num_tokens, out);
-  expect_here(x, "x");
-  expect_here(topk_ids, "topk_ids");
-  expect_here(topk_weights, "topk_weights");
-  expect_here(out, "out");
   expect(stream.device() == device_, fmt::format("the stream is of {}, the group is on {}",
                                                  to_string(stream.device()), to_string(device_)));
   check();

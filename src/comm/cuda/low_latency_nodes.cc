@@ -186,11 +186,6 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(const Tens
                                                                       const Tensor& row_tags) {
   expect_dispatch(x, topk_ids, cast, row_tags);
   check();
-  expect_here(x, "x");
-  expect_here(topk_ids, "topk_ids");
-  if (row_tags) {
-    expect_here(row_tags, "row_tags");
-  }
   if (cast != LowLatencyCast::kNone) {
     expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
                        "the address of x of a low-latency dispatch with an fp8 cast");
@@ -292,9 +287,6 @@ Pending<void> CudaNodesLowLatency::combine_async(const Tensor& x,
          "the handle does not come from a dispatch of this object");
   expect_combine(x, topk_ids, topk_weights, own->num_tokens, out);
   check();
-  expect_here(x, "x");
-  expect_here(topk_weights, "topk_weights");
-  expect_here(out, "out");
   last_stream_ = stream;
   const int num_ranks = group.size();
   std::vector<int32_t> from_sources(static_cast<size_t>(num_ranks));
