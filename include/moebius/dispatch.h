@@ -90,10 +90,11 @@ class DispatchHandle {
 struct DispatchInput {
   // Each [T, ...] of any dtype with rows of a fixed size: hidden states, scales, LoRA ids, ...
   std::vector<Tensor> payloads;
-  Tensor topk_ids;               // i32 [T, K] global, -1 = masked
-  Tensor topk_weights;           // f32 [T, K]; optional
-  int64_t expert_alignment = 1;  // expert_num_tokens are rounded up to a multiple of it
-  Event previous;                // the stream waits for it before anything is read
+  Tensor topk_ids;      // i32 [T, K] global, -1 = masked
+  Tensor topk_weights;  // f32 [T, K]; optional
+  // 1 to 65536, here and in expert_order: expert_num_tokens are rounded up to a multiple of it.
+  int64_t expert_alignment = 1;
+  Event previous;  // the stream waits for it before anything is read
   // CUDA: rows to have room for, the same on every rank; 0: as many as arrive.  With it no host
   // waits, and the call may be captured in a CUDA graph; Unsupported over several nodes.  Expert
   // ids of rows beyond M are -1, what else they hold is undefined; more rows are a CommError.
@@ -156,10 +157,10 @@ class HighThroughput {
   // object.  Traffic of the group is counted where the host learns the counts: without a capacity.
   //
   // These, dispatch_cached and combine throw InvalidArgument (shape, dtype, device, a handle of
-  // another kind, on all ranks where rows of one are not those of rank 0; ids outside [-1, E), which
-  // on the GPUs of one node are a CommError), Unsupported
-  // (what only one node or only GPUs have), CommError (a rank that was lost, or more rows than the
-  // capacity; on a GPU of the calls before, see check()), CudaError.
+  // another kind, on all ranks where rows of one are not those of rank 0; ids outside [-1, E),
+  // which on the GPUs of one node are a CommError), Unsupported (what only one node or only GPUs
+  // have), CommError (a rank that was lost, or more rows than the capacity; on a GPU of the calls
+  // before, see check()), CudaError.
   DispatchOutput dispatch(const DispatchInput& input, const Stream& stream);
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream);
   // Same routing as `handle`: payloads only, no ids, weights, counts or new handle.

@@ -20,7 +20,6 @@ constexpr int64_t kMinStreamedRow = 1024;  // shorter ones are mostly parts of l
 RowLayout make_layout(const DispatchInput& input, int64_t num_experts) {
   expect_ids(input.topk_ids, num_experts);
   expect_ge(input.topk_ids.dim(1), 1, "topk");
-  expect_ge(input.expert_alignment, 1, "expert_alignment");
   if (input.topk_weights) {
     expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
     expect_dtype(input.topk_weights, DType::kF32, "topk_weights");

@@ -8,6 +8,17 @@
 
 namespace moebius {
 
+namespace {
+
+// Why bounded: counts rounded up to it are 32-bit.
+void expect_expert_alignment(int64_t alignment) {
+  constexpr int64_t kMax = 65536;
+  expect_ge(alignment, 1, "expert_alignment");
+  expect_le(alignment, kMax, "expert_alignment");
+}
+
+}  // namespace
+
 HighThroughput::HighThroughput(Group& group,
                                ExpertPlacement placement,
                                DispatchConfig dispatch_config,
@@ -33,6 +44,7 @@ DispatchLayout HighThroughput::layout(const Tensor& topk_ids, const Stream& stre
 
 Pending<DispatchOutput> HighThroughput::dispatch_async(const DispatchInput& input,
                                                        const Stream& stream) {
+  expect_expert_alignment(input.expert_alignment);
   return state_->dispatch_async(input, stream);
 }
 
@@ -49,7 +61,7 @@ DispatchOutput HighThroughput::dispatch_cached(std::span<const Tensor> payloads,
 ExpertOrder HighThroughput::expert_order(const DispatchOutput& output,
                                          int64_t expert_alignment,
                                          const Stream& stream) const {
-  expect_ge(expert_alignment, 1, "expert_alignment");
+  expect_expert_alignment(expert_alignment);
   expect_defined(output.topk_ids, "topk_ids of the dispatch");
   return state_->expert_order(output, expert_alignment, stream);
 }

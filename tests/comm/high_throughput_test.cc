@@ -405,6 +405,34 @@ TEST(HighThroughputErrors, OperandsElsewhereAreRefused) {
   });
 }
 
+TEST(HighThroughputErrors, AlignmentsThatCountsCannotHaveAreRefused) {
+  run_thread_ranks({}, [](Group& group) {
+    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
+                             DispatchConfig::for_combine(1));
+    const Stream stream = Stream::cpu(1);
+    const Tensor x = Tensor::zeros({3, 16}, DType::kF32);
+    const auto dispatch = [&](int64_t alignment) {
+      return transport.dispatch({{x}, Tensor::zeros({3, 1}, DType::kI32), {}, alignment, {}},
+                                stream);
+    };
+    const DispatchOutput rows = dispatch(65536);
+    EXPECT_EQ(rows.expert_num_tokens.data<int32_t>()[0], 65536);
+    for (const int64_t alignment :
+         {int64_t{-1}, int64_t{0}, int64_t{65537}, int64_t{2147483647}, int64_t{4294967296}}) {
+      EXPECT_THROW(dispatch(alignment), InvalidArgument) << alignment;
+      EXPECT_THROW(transport.expert_order(rows, alignment, stream), InvalidArgument) << alignment;
+    }
+    try {
+      dispatch(4294967296);
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(
+          std::string(error.what()).find("expert_alignment is 4294967296, expected at most 65536"),
+          std::string::npos)
+          << error.what();
+    }
+  });
+}
+
 TEST(HighThroughputErrors, IdsOutOfRangeNameTokenAndSlot) {
   run_thread_ranks({}, [](Group& group) {
     HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),

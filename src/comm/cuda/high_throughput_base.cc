@@ -82,7 +82,6 @@ void CudaHighThroughputBase::expect_dispatch(const DispatchInput& input,
   expect_stream(stream, device_);
   expect_ge(input.topk_ids.dim(1), 1, "topk");
   expect_le(input.topk_ids.dim(1), kMaxCudaTopk, "topk of a dispatch on CUDA");
-  expect_ge(input.expert_alignment, 1, "expert_alignment");
   expect_ge(input.capacity, 0, "capacity");
   expect_ge(input.combine_row_bytes, 0, "combine_row_bytes");
   expect_ge(input.early_rows, 0, "early_rows");
