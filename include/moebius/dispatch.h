@@ -96,8 +96,9 @@ struct DispatchInput {
   int64_t expert_alignment = 1;
   Event previous;  // the stream waits for it before anything is read
   // CUDA: rows to have room for, the same on every rank; 0: as many as arrive.  With it no host
-  // waits, and the call may be captured in a CUDA graph; Unsupported over several nodes.  Expert
-  // ids of rows beyond M are -1, what else they hold is undefined; more rows are a CommError.
+  // waits, and the call may be captured in a CUDA graph; Unsupported over several nodes, and on
+  // CPUs.  Expert ids of rows beyond M are -1, what else they hold is undefined; more rows are a
+  // CommError.
   int64_t capacity = 0;
   // CUDA, with a capacity: bytes of a row of combine's x.  What combine needs is then made before
   // kernels may fail; else (0) by the first combine, where hosts wait for each other.

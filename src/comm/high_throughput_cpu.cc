@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/high_throughput_cpu.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "comm/combine_transfer.h"
@@ -73,6 +75,11 @@ DispatchLayout CpuHighThroughput::layout(const Tensor& topk_ids, const Stream&) 
 
 Pending<DispatchOutput> CpuHighThroughput::dispatch_async(const DispatchInput& input,
                                                           const Stream& stream) {
+  expect_ge(input.capacity, 0, "capacity");
+  if (input.capacity > 0) {
+    throw Unsupported(
+        fmt::format("a dispatch with a capacity ({}) is for GPUs of one node", input.capacity));
+  }
   return pending<DispatchOutput>(std::make_shared<DispatchTransfer>(*this, input, stream));
 }
 

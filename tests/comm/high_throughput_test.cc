@@ -433,6 +433,19 @@ TEST(HighThroughputErrors, AlignmentsThatCountsCannotHaveAreRefused) {
   });
 }
 
+TEST(HighThroughputErrors, CpusHaveNoCapacity) {
+  run_thread_ranks({}, [](Group& group) {
+    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
+                             DispatchConfig::for_combine(1));
+    DispatchInput request{
+        {Tensor::zeros({3, 16}, DType::kF32)}, Tensor::zeros({3, 1}, DType::kI32), {}, 1, {}};
+    request.capacity = 2;
+    EXPECT_THROW(transport.dispatch(request, Stream::cpu(1)), Unsupported);
+    request.capacity = -1;
+    EXPECT_THROW(transport.dispatch(request, Stream::cpu(1)), InvalidArgument);
+  });
+}
+
 TEST(HighThroughputErrors, IdsOutOfRangeNameTokenAndSlot) {
   run_thread_ranks({}, [](Group& group) {
     HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
