@@ -46,6 +46,7 @@ enum class LowLatencyCast : uint8_t {
   kNone,      // rows travel in in_dtype
   kFp8,       // e4m3 with f32 scales per 1x128: amax floored at 1e-4, q = x * (448 / amax)
   kFp8Ue8m0,  // scales rounded up to powers of two
+  // With either, a group with an infinity has an infinite scale, and so reads as NaN.
 };
 
 class LowLatencyHandle {

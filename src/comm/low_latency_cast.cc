@@ -5,19 +5,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "quant/group_rule.h"
+
 namespace moebius {
 
 namespace {
 
 constexpr int64_t kGroup = 128;
 constexpr float kMinAmax = 1e-4f;
-
-// The smallest power of two that is not below x (x > 0, normal).
-float power_of_two_above(float x) {
-  int exponent = 0;
-  const float fraction = std::frexp(x, &exponent);  // x = fraction * 2^exponent, [0.5, 1)
-  return std::ldexp(1.0f, fraction == 0.5f ? exponent - 1 : exponent);
-}
 
 template <typename T>
 void cast(const T* row, int64_t hidden, LowLatencyCast kind, uint8_t* values, float* scales) {
@@ -30,7 +25,7 @@ void cast(const T* row, int64_t hidden, LowLatencyCast kind, uint8_t* values, fl
     float scale = amax * (1.0f / kE4M3Max);
     float inverse = kE4M3Max / amax;
     if (kind == LowLatencyCast::kFp8Ue8m0) {
-      scale = power_of_two_above(scale);
+      scale = quant::detail::round_up_to_power_of_two(scale);
       inverse = 1.0f / scale;
     }
     scales[g] = scale;

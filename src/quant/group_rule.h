@@ -45,7 +45,7 @@ constexpr float smaller(float a, float b) {
   return b < a ? b : a;
 }
 
-// 2^ceil(log2(value)); value is normal and positive.
+// 2^ceil(log2(value)); value is normal and positive, or infinite and stays so.
 constexpr float round_up_to_power_of_two(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   constexpr uint32_t kMantissa = 0x7fffffu;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "tests/comm/dispatch_cases.h"
@@ -444,6 +445,25 @@ TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
     EXPECT_THROW(transport.set_dead(0, true), InvalidArgument);
     EXPECT_THROW(LowLatency(group, ExpertPlacement::linear(4, 1), {0, 128, 2, DType::kBF16}),
                  InvalidArgument);
+  });
+}
+
+// Neither is the infinity clipped nor do its neighbours pass for what they are not.
+TEST(LowLatencyCast, AnInfinityMakesTheScaleOfItsGroupInfinite) {
+  run_thread_ranks({}, [](Group& group) {
+    LowLatency transport(group, ExpertPlacement::linear(1, 1), {1, 256, 1, DType::kF32});
+    const Tensor x = Tensor::zeros({1, 256}, DType::kF32);
+    std::fill_n(x.data<float>(), x.numel(), 2.0f);
+    x.data<float>()[0] = std::numeric_limits<float>::infinity();
+    for (const LowLatencyCast cast : {LowLatencyCast::kFp8, LowLatencyCast::kFp8Ue8m0}) {
+      const auto received =
+          transport.dispatch(x, Tensor::zeros({1, 1}, DType::kI32), cast, Stream::cpu(1));
+      EXPECT_TRUE(std::isinf(get_float(received.x_scale, 0)));
+      EXPECT_TRUE(std::isnan(get_float(received.x, 0)));
+      EXPECT_EQ(get_float(received.x, 1), 0.0f);
+      EXPECT_GT(get_float(received.x, 128), 0.0f);  // another group
+      EXPECT_TRUE(std::isfinite(get_float(received.x_scale, 1)));
+    }
   });
 }
 
