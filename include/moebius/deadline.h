@@ -12,8 +12,18 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static Deadline after(std::chrono::nanoseconds duration) {
-    return Deadline(Clock::now() + duration);
+  // The longest timeout that a setting or option may ask for.
+  static constexpr std::chrono::hours kMaxTimeout{24};
+
+  // However long: what the clock cannot count is as good as never.
+  template <typename Rep, typename Period>
+  static Deadline after(std::chrono::duration<Rep, Period> duration) {
+    constexpr std::chrono::hours kNever{24 * 365 * 100};
+    using Seconds = std::chrono::duration<double>;  // has room for all
+    if (Seconds(duration) > Seconds(kNever)) {
+      return Deadline(Clock::now() + kNever);
+    }
+    return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(duration));
   }
   // MOEBIUS_TIMEOUT_MS from now (default 60 s).
   static Deadline from_settings();

@@ -244,7 +244,7 @@ struct SlowLink {
 struct ThreadGroupOptions {
   int num_ranks = 1;
   int ranks_per_node = 0;                // 0: one node
-  std::chrono::milliseconds timeout{0};  // 0: setting MOEBIUS_TIMEOUT_MS
+  std::chrono::milliseconds timeout{0};  // at most 24 h; 0: setting MOEBIUS_TIMEOUT_MS
   bool pin = true;  // disjoint CPUs per rank when there are at least as many CPUs as ranks
   // Not given: settings MOEBIUS_LINK_LATENCY_US and MOEBIUS_LINK_MB_PER_S, and so not slowed down.
   std::optional<SlowLink> link = std::nullopt;
@@ -267,7 +267,7 @@ void run_thread_ranks(const ThreadGroupOptions& options,
 struct ProcessGroupOptions {
   int num_ranks = 1;
   int ranks_per_node = 0;                // 0: one node
-  std::chrono::milliseconds timeout{0};  // 0: setting MOEBIUS_TIMEOUT_MS
+  std::chrono::milliseconds timeout{0};  // at most 24 h; 0: setting MOEBIUS_TIMEOUT_MS
   bool pin = true;                       // as with threads
   // Empty: ranks without GPU.  Else a GPU for each rank, in a nccl group over this one.
   std::vector<Device> devices = {};
@@ -286,7 +286,7 @@ void run_process_ranks(const ProcessGroupOptions& options,
 
 struct MpiGroupOptions {
   int ranks_per_node = 0;                // 0: as the machines are; > 0: pretended nodes
-  std::chrono::milliseconds timeout{0};  // 0: setting MOEBIUS_TIMEOUT_MS
+  std::chrono::milliseconds timeout{0};  // at most 24 h; 0: setting MOEBIUS_TIMEOUT_MS
 };
 // All processes of the job, renumbered so that those of a node are consecutive.  Initialises MPI
 // when nobody has, and then finalizes it at destruction.  Collective, also the destruction: a rank

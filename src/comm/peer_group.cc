@@ -45,6 +45,8 @@ Failure make_mismatch(int author, const Call& call, int guilty, std::string_view
 
 std::chrono::milliseconds resolve_timeout(std::chrono::milliseconds wanted) {
   expect_ge(wanted.count(), 0, "timeout in ms");
+  expect_le(wanted.count(), std::chrono::milliseconds(Deadline::kMaxTimeout).count(),
+            "timeout in ms");
   // Rounded up, so that the setting's own whole milliseconds come back.
   return wanted.count() > 0
              ? wanted

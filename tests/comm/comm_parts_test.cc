@@ -71,6 +71,16 @@ TEST(RunThreadRanks, TakesTheTimeoutFromOptionsThenSettings) {
   EXPECT_EQ(timeout_with({}), 1234);
   unsetenv("MOEBIUS_TIMEOUT_MS");
   EXPECT_EQ(timeout_with({}), 60'000);
+  EXPECT_EQ(timeout_with(std::chrono::hours(24)), 86'400'000);
+  try {
+    timeout_with(std::chrono::milliseconds::max());
+    ADD_FAILURE() << "took a timeout that clocks cannot count";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("timeout in ms is 9223372036854775807, expected at most 86400000"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(RunThreadRanks, GivesRanksDisjointCpusWhenThereAreEnough) {

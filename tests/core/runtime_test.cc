@@ -167,6 +167,14 @@ TEST(Deadline, ExpiresAndCountsDown) {
   EXPECT_GT(later.remaining(), std::chrono::minutes(59));
 }
 
+// Beyond what nanoseconds can count, too.
+TEST(Deadline, NoDurationIsTooLong) {
+  EXPECT_FALSE(Deadline::after(std::chrono::milliseconds::max()).expired());
+  EXPECT_FALSE(Deadline::after(std::chrono::milliseconds(9'223'372'036'854)).expired());
+  EXPECT_FALSE(Deadline::after(std::chrono::nanoseconds::max()).expired());
+  EXPECT_GT(Deadline::after(std::chrono::hours::max()).remaining(), std::chrono::hours(24));
+}
+
 TEST(CpuFeatures, WiderSetsIncludeNarrowerOnes) {
   const CpuFeatures& f = cpu_features();
   EXPECT_TRUE(!f.avx512 || f.avx2);
