@@ -83,7 +83,7 @@ class DispatchHandle {
   virtual int64_t num_tokens() const = 0;   // T
   virtual int64_t num_rows() const = 0;     // M, or the capacity of the call
   virtual int64_t most_rows() const = 0;    // of any rank, so the same on every rank
-  virtual Tensor source_rank() const = 0;   // i32 [M]
+  virtual Tensor source_rank() const = 0;   // i32 [M]; CUDA: with a capacity the host waits
   virtual Tensor source_token() const = 0;  // i32 [M]
 };
 

@@ -37,12 +37,15 @@ int64_t CudaHandle::most_rows() const {
 }
 
 Tensor CudaHandle::source_rank() const {
-  std::vector<int32_t> sent(static_cast<size_t>(copies.numel()));
-  cuda::copy_now(sent.data(), copies.raw(), copies.nbytes(), copies.device().index);
+  std::vector<uint32_t> sent = counts;
+  if (!counts_on_host) {
+    dispatched.synchronize();  // copy_now is on a stream of its own
+    sent.resize(static_cast<size_t>(copies.numel()));
+    cuda::copy_now(sent.data(), copies.raw(), copies.nbytes(), copies.device().index);
+  }
   std::vector<int32_t> ranks;
   for (int s = 0; s < num_ranks; ++s) {
-    ranks.insert(ranks.end(), static_cast<size_t>(sent[static_cast<size_t>(s * num_ranks + rank)]),
-                 s);
+    ranks.insert(ranks.end(), static_cast<size_t>(copies_between(sent, num_ranks, s, rank)), s);
   }
   ranks.resize(static_cast<size_t>(rows), -1);
   return upload(ranks, copies.device());

@@ -50,7 +50,8 @@ struct CudaHandle final : DispatchHandle {
   int64_t capacity = 0;
   int64_t most_tokens = 0;       // of any rank; where there is a capacity
   std::vector<uint32_t> counts;  // [R, R], from row to column; where counts_on_host
-  Tensor source_tokens;          // i32 [M]
+  Event dispatched;      // else; that of a recorded call nobody can wait for, so it is left out
+  Tensor source_tokens;  // i32 [M]
   // On the device, written by the dispatch.
   Tensor index;               // i32 [T, R]: row of the copy there, -1 = none
   Tensor copies;              // i32 [R, R], as counts

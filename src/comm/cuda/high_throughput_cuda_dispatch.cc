@@ -377,6 +377,9 @@ DispatchOutput CudaHighThroughput::receive(const Transfer& transfer) const {
   output.expert_num_tokens = handle.expert_num_tokens;
   if (!handle.counts_on_host) {
     output.num_rows = handle.num_rows_on_device;
+    if (cuda::capture_id(transfer.stream.native_handle(), device_.index) == 0) {
+      handle.dispatched = transfer.event;
+    }
   }
   output.handle = transfer.made;
   output.event = transfer.event;
