@@ -70,10 +70,10 @@ CudaNodesHighThroughput::CudaNodesHighThroughput(Group& g,
 }
 
 CudaNodesHighThroughput::~CudaNodesHighThroughput() {
-  if (unfinished_) {
-    await_last_work(unfinished_->stream);
-  }
   await_last_work(messages_);
+  if (last_stream_) {
+    await_last_work(*last_stream_);
+  }
 }
 
 // Waits for the GPU for half of the timeout and then goes where a missing rank is found out: work
@@ -122,6 +122,13 @@ void CudaNodesHighThroughput::finish_last() {
   if (unfinished_) {
     finish(std::shared_ptr(unfinished_));
   }
+}
+
+void CudaNodesHighThroughput::order_after_last(const Stream& stream) {
+  if (last_stream_ && last_stream_->native_handle() != stream.native_handle()) {
+    stream.wait(last_stream_->record());
+  }
+  last_stream_ = stream;
 }
 
 void CudaNodesHighThroughput::find_routes(Dispatch& call, const Tensor& topk_ids, Notice& notice) {
@@ -353,6 +360,7 @@ Pending<DispatchOutput> CudaNodesHighThroughput::dispatch_async(const DispatchIn
   call->made->rank = rank();
   call->made->tokens = num_tokens;
   call->made->topk = topk;
+  order_after_last(stream);
   stream.wait(input.previous);
   Notice notice;
   find_routes(*call, input.topk_ids, notice);
@@ -405,6 +413,7 @@ DispatchOutput CudaNodesHighThroughput::dispatch_cached(std::span<const Tensor> 
                 .stream = stream,
                 .handle = &handle};
   expect_le(call.layout.num_fields(), kMaxFields, "payloads of a dispatch on CUDA");
+  order_after_last(stream);
   stream.synchronize();  // who has read the bank that is picked now is done
   start(call, "cached dispatch", {});
   meet(stream, "dispatch");

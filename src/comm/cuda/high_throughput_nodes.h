@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -98,6 +99,8 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   std::shared_ptr<Unfinished> leave_unfinished(const Stream& stream, std::string_view op);
   void finish(const std::shared_ptr<Unfinished>& call);
   void finish_last();
+  // Whatever a call before it has left behind on another stream comes first.
+  void order_after_last(const Stream& stream);
   // Collective: what ranks have enqueued on their streams is done.
   void meet(const Stream& stream, std::string_view op);
 
@@ -107,6 +110,7 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   BankPool banks_;
   std::unique_ptr<Window> shown_;  // rows that the ranks of the node read in a combine
   std::shared_ptr<Unfinished> unfinished_;
+  std::optional<Stream> last_stream_;  // of the latest call, also of one that has failed
   TransportStatistics sent_;
 };
 

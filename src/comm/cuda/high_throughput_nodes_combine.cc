@@ -52,6 +52,7 @@ Pending<HighThroughput::CombineOutput> CudaNodesHighThroughput::combine_async(
       .out = out_x ? out_x : arena_.take(shape, input.x.dtype()),
       .out_weights =
           input.topk_weights ? arena_.take({handle.tokens, handle.topk}, DType::kF32) : Tensor()});
+  order_after_last(stream);
   stream.wait(input.previous);
   show_rows(*call);
   send_sums(*call);
