@@ -5,10 +5,33 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <new>
 #include <thread>
 #include <vector>
 
 #include "tests/comm/failure_cases.h"
+
+namespace {
+// Of this thread; the one that fails is the last that is counted.  -1: all succeed.
+thread_local int allocations_left = -1;
+}  // namespace
+
+void* operator new(size_t bytes) {
+  if (allocations_left >= 0 && allocations_left-- == 0) {
+    throw std::bad_alloc();
+  }
+  if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) {
+    return memory;
+  }
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
 
 namespace moebius::testing {
 namespace {
@@ -116,6 +139,41 @@ TEST(ThreadFailure, ABrokenGroupThrowsTheSameErrorAgain) {
     EXPECT_NE(messages[0].find("no reason"), std::string::npos);
   });
   EXPECT_EQ(seen.thrown, "");
+}
+
+// The last rank runs out of memory in one place after the other.
+void expect_no_hang_without_memory(int num_ranks, int64_t bytes, bool with_reader) {
+  constexpr int kPlaces = 12;  // more than an exchange allocates
+  for (int place = 0; place < kPlaces; ++place) {
+    SCOPED_TRACE(place);
+    const auto timeout = short_timeout(num_ranks);
+    const Outcome seen = run_all({.num_ranks = num_ranks, .timeout = timeout}, [&](Group& group) {
+      std::vector<std::byte> sent(static_cast<size_t>(bytes));
+      std::vector<std::byte> received(sent.size() * static_cast<size_t>(num_ranks));
+      std::vector<SendBlock> sends;
+      std::vector<RecvBlock> recvs;
+      for (int peer = 0; peer < num_ranks; ++peer) {
+        sends.push_back({peer, sent.data(), bytes});
+        recvs.push_back({peer, with_reader ? nullptr : received.data() + peer * bytes, bytes});
+      }
+      const BlockReader reader = [](std::span<const std::byte* const>) {};
+      const auto exchange =
+          group.start_exchange("show", sends, recvs, with_reader ? reader : BlockReader());
+      if (group.rank() == num_ranks - 1) {
+        allocations_left = place;
+      }
+      exchange->wait();
+      allocations_left = -1;
+    });
+    for (const auto took : seen.took) {
+      EXPECT_LT(took, 10 * timeout);
+    }
+  }
+}
+
+TEST(ThreadFailure, WhoRunsOutOfMemoryWhileItReadsKeepsNobody) {
+  expect_no_hang_without_memory(3, 64, true);
+  expect_no_hang_without_memory(1, int64_t{5} << 20, false);  // copied by all threads
 }
 
 TEST(ThreadFailure, WhoOnlyWaitsForALaggardIsNotBlamed) {

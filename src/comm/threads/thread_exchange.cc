@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "comm/shown_blocks.h"
 #include "core/backoff.h"
@@ -54,19 +55,31 @@ void copy_blocks(const Stream& stream,
   });
 }
 
-// Takes a peer's blocks for reading; false once the peer has withdrawn them.
-bool claim(PhaseCell& cell) {
-  Phase posted = Phase::kPosted;
-  // Whoever loses this race must not touch the memory.  The blocks themselves became visible with
-  // the stamp, so relaxed would do for them; acquire keeps the reads behind the claim.
-  return cell.phase.compare_exchange_strong(posted, Phase::kReading, std::memory_order_acquire,
-                                            std::memory_order_relaxed);
-}
+// A peer's blocks while they are read; false if the peer has withdrawn them.
+class Claim {
+ public:
+  explicit Claim(PhaseCell& cell) {
+    Phase posted = Phase::kPosted;
+    // Whoever loses this race must not touch the memory.  The blocks themselves became visible with
+    // the stamp, so relaxed would do for them; acquire keeps the reads behind the claim.
+    if (cell.phase.compare_exchange_strong(posted, Phase::kReading, std::memory_order_acquire,
+                                           std::memory_order_relaxed)) {
+      cell_ = &cell;
+    }
+  }
+  Claim(Claim&& other) noexcept : cell_(std::exchange(other.cell_, nullptr)) {}
+  // Also where the reads end by an exception: the sender waits for it without a deadline.
+  ~Claim() {
+    if (cell_ != nullptr) {
+      // pairs with advance (unacked) and withdraw of the sender: the reads are over.
+      cell_->phase.store(Phase::kRead, std::memory_order_release);
+    }
+  }
+  explicit operator bool() const { return cell_ != nullptr; }
 
-void release(PhaseCell& cell) {
-  // pairs with advance (unacked) and withdraw of the sender: the reads are over.
-  cell.phase.store(Phase::kRead, std::memory_order_release);
-}
+ private:
+  PhaseCell* cell_ = nullptr;
+};
 
 }  // namespace
 
@@ -115,7 +128,7 @@ void ThreadExchange::withdraw() noexcept {
     Phase seen = Phase::kPosted;
     phase.compare_exchange_strong(seen, Phase::kWithdrawn, std::memory_order_acq_rel);
     // The peer is in the middle of a copy or a reader, which do not block.
-    // pairs with release(): the peer's reads are over, the memory may go.
+    // pairs with ~Claim: the peer's reads are over, the memory may go.
     while (phase.load(std::memory_order_acquire) == Phase::kReading) {
       std::this_thread::yield();
     }
@@ -163,33 +176,26 @@ bool ThreadExchange::take_from(int peer) {
   if (reader_ || bytes == 0) {
     return true;
   }
-  if (!claim(cell)) {
+  const Claim claim(cell);
+  if (!claim) {
     return false;
   }
   copy_blocks(group_.copy_stream_, from.sends.of(group_.rank()), recvs_.of(peer), bytes);
-  release(cell);
   return true;
 }
 
 // Claims the blocks of all peers, shows them, releases them.  Shows nothing if one was withdrawn.
 void ThreadExchange::show_all() {
-  struct Claims {
-    std::vector<PhaseCell*> cells;
-    ~Claims() {
-      for (PhaseCell* cell : cells) {
-        release(*cell);
-      }
-    }
-  } claims;
+  std::vector<Claim> claims;
+  claims.reserve(static_cast<size_t>(group_.size()));
   std::vector<const std::byte*> shown(recvs_.size(), nullptr);
   for (int peer = 0; peer < group_.size(); ++peer) {
     Slot& from = group_.shared_->slot(peer, call_.epoch);
     if (recvs_.bytes_of(peer) > 0) {
-      PhaseCell& cell = from.phases[static_cast<size_t>(group_.rank())];
-      if (!claim(cell)) {
+      claims.emplace_back(from.phases[static_cast<size_t>(group_.rank())]);
+      if (!claims.back()) {
         return;
       }
-      claims.cells.push_back(&cell);
     }
     const auto blocks = from.sends.of(group_.rank());
     const auto index = recvs_.index_of(peer);
@@ -207,7 +213,7 @@ bool ThreadExchange::advance() {
     show_all();
   }
   std::erase_if(unacked_, [&](int peer) {
-    // pairs with release() at the peer: its reads are over, the memory may be reused.
+    // pairs with ~Claim at the peer: its reads are over, the memory may be reused.
     return slot_.phases[static_cast<size_t>(peer)].phase.load(std::memory_order_acquire) ==
            Phase::kRead;
   });
