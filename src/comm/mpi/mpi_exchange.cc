@@ -78,34 +78,38 @@ void MpiExchange::copy_own() {
   }
 }
 
-void MpiExchange::add(Transfer transfer, MPI_Request request) {
+// Why before MPI gets to know of it: nothing may fail from then on that would free the memory.
+// Counted first, so that a call is not done without a transfer that there was no memory for.
+MPI_Request* MpiExchange::add(Transfer transfer) {
   ++peers_[static_cast<size_t>(transfer.peer)].num_open;
   ++num_open_;
   transfers_.push_back(std::move(transfer));
-  requests_.push_back(request);
+  requests_.resize(transfers_.size(), MPI_REQUEST_NULL);
+  return &requests_.back();
 }
 
 void MpiExchange::send_to(int peer) {
   Peer& state = peers_[static_cast<size_t>(peer)];
   const int64_t bytes = state.out.bytes();
   const int64_t inline_bytes = bytes <= kInlineBytes ? bytes : 0;
-  MPI_Request request = MPI_REQUEST_NULL;
 
   Transfer incoming{.kind = Kind::kHeaderRecv, .peer = peer};
   incoming.buffer.resize(sizeof(CallHeader) + kInlineBytes);
-  mpi_check(MPI_Irecv(incoming.buffer.data(), static_cast<int>(incoming.buffer.size()), MPI_BYTE,
-                      peer, kHeaderTag, group_.comm_, &request),
+  std::byte* data = incoming.buffer.data();
+  const auto incoming_bytes = static_cast<int>(incoming.buffer.size());
+  mpi_check(MPI_Irecv(data, incoming_bytes, MPI_BYTE, peer, kHeaderTag, group_.comm_,
+                      add(std::move(incoming))),
             "MPI_Irecv", group_.rank());
-  add(std::move(incoming), request);
 
   Transfer outgoing{.kind = Kind::kHeaderSend, .peer = peer};
   outgoing.buffer.resize(sizeof(CallHeader) + static_cast<size_t>(inline_bytes));
   std::memcpy(outgoing.buffer.data(), &state.sent, sizeof(CallHeader));
   state.out.copy_out(0, inline_bytes, outgoing.buffer.data() + sizeof(CallHeader));
-  mpi_check(MPI_Isend(outgoing.buffer.data(), static_cast<int>(outgoing.buffer.size()), MPI_BYTE,
-                      peer, kHeaderTag, group_.comm_, &request),
+  data = outgoing.buffer.data();
+  const auto outgoing_bytes = static_cast<int>(outgoing.buffer.size());
+  mpi_check(MPI_Isend(data, outgoing_bytes, MPI_BYTE, peer, kHeaderTag, group_.comm_,
+                      add(std::move(outgoing))),
             "MPI_Isend", group_.rank());
-  add(std::move(outgoing), request);
 
   for (int64_t begin = inline_bytes; begin < bytes; begin += kCutBytes) {
     send_data(peer, begin, std::min(bytes, begin + kCutBytes));
@@ -121,11 +125,9 @@ void MpiExchange::send_data(int peer, int64_t begin, int64_t end) {
     out.copy_out(begin, end, transfer.copy.get());
     data = transfer.copy.get();
   }
-  MPI_Request request = MPI_REQUEST_NULL;
   mpi_check(MPI_Isend(data, static_cast<int>(end - begin), MPI_BYTE, peer, data_tag_, group_.comm_,
-                      &request),
+                      add(std::move(transfer))),
             "MPI_Isend", group_.rank());
-  add(std::move(transfer), request);
 }
 
 void MpiExchange::receive_data(int peer, int64_t begin, int64_t end) {
@@ -135,11 +137,9 @@ void MpiExchange::receive_data(int peer, int64_t begin, int64_t end) {
     transfer.copy.reset(new std::byte[static_cast<size_t>(end - begin)]);
     data = transfer.copy.get();
   }
-  MPI_Request request = MPI_REQUEST_NULL;
   mpi_check(MPI_Irecv(data, static_cast<int>(end - begin), MPI_BYTE, peer, data_tag_, group_.comm_,
-                      &request),
+                      add(std::move(transfer))),
             "MPI_Irecv", group_.rank());
-  add(std::move(transfer), request);
 }
 
 // Checks that both ends mean the same call and the same blocks, then takes or awaits the bytes.
@@ -164,9 +164,8 @@ void MpiExchange::take_header(const Transfer& transfer) {
   }
 }
 
+// What throws here leaves the transfer open, and so the call undone.
 void MpiExchange::finish(Transfer& transfer) {
-  --peers_[static_cast<size_t>(transfer.peer)].num_open;
-  --num_open_;
   const Transfer finished = std::move(transfer);  // the list grows below
   if (finished.kind == Kind::kHeaderRecv) {
     take_header(finished);
@@ -174,6 +173,8 @@ void MpiExchange::finish(Transfer& transfer) {
     peers_[static_cast<size_t>(finished.peer)].in.copy_in(finished.begin, finished.end,
                                                           finished.copy.get());
   }
+  --peers_[static_cast<size_t>(finished.peer)].num_open;
+  --num_open_;
 }
 
 bool MpiExchange::advance() {

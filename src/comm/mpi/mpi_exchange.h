@@ -59,7 +59,8 @@ class MpiExchange final : public Exchange {
 
   PeerGroup::Wait as_wait() const;
   void copy_own();
-  void add(Transfer transfer, MPI_Request request);
+  // Where MPI is to put its request.
+  MPI_Request* add(Transfer transfer);
   void send_to(int peer);
   void send_data(int peer, int64_t begin, int64_t end);
   void receive_data(int peer, int64_t begin, int64_t end);

@@ -157,13 +157,12 @@ void MpiGroup::send_notice(const Notice& notice) {
     if (peer == rank() || is_dead(peer)) {
       continue;
     }
-    KeptSend send;
+    KeptSend& send = kept_sends_.emplace_back();  // stays whatever fails once MPI has the buffer
     send.buffer.resize(sizeof(notice));
     std::memcpy(send.buffer.data(), &notice, sizeof(notice));
     mpi_check(MPI_Isend(send.buffer.data(), static_cast<int>(sizeof(notice)), MPI_BYTE, peer,
                         kNoticeTag, comm_, &send.request),
               "MPI_Isend", rank());
-    kept_sends_.push_back(std::move(send));
   }
 }
 
