@@ -17,7 +17,8 @@ namespace {
 thread_local int allocations_left = -1;
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Why not inline: gcc would see free() take what new gave.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   if (allocations_left >= 0 && allocations_left-- == 0) {
     throw std::bad_alloc();
   }
@@ -26,10 +27,10 @@ void* operator new(size_t bytes) {
   }
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
   std::free(memory);
 }
 
