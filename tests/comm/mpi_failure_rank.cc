@@ -40,6 +40,25 @@ void report(const fs::path& folder, const Group& group, const std::string& text)
   }
 }
 
+// The guilty rank comes to a second group when the others have given up; they may try again.
+void make_group_late(Group& group, int guilty, bool again) {
+  const bool is_late = group.rank() == guilty;
+  const auto make = [](std::chrono::milliseconds timeout) {
+    make_mpi_group({.timeout = timeout})->barrier("all are here");
+  };
+  try {
+    if (is_late) {
+      std::this_thread::sleep_for(2 * short_timeout(1));
+    }
+    make(short_timeout(1));
+  } catch (const CommError&) {
+    if (is_late || !again) {
+      throw;
+    }
+    make(kLongTimeout);
+  }
+}
+
 int run(const std::string& name, int guilty, const fs::path& folder) {
   std::function<void(Group&, int)> body;
   std::chrono::milliseconds timeout = short_timeout(1);
@@ -47,6 +66,11 @@ int run(const std::string& name, int guilty, const fs::path& folder) {
     if (name == c.name) {
       body = c.body;
     }
+  }
+  if (name == "comes_late" || name == "is_awaited_again") {
+    body = [&](Group& group, int late) {
+      make_group_late(group, late, name == "is_awaited_again");
+    };
   }
   if (!body) {
     const FailureCase& c = failure_case(name);

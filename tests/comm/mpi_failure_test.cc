@@ -98,6 +98,24 @@ INSTANTIATE_TEST_SUITE_P(Cases,
                          ::testing::ValuesIn(failure_cases()),
                          [](const auto& param) { return param.param.name; });
 
+TEST(MpiStart, WhoComesAfterTheOthersHaveGivenUpSaysSo) {
+  const Job job = run_job(2, "", "comes_late", 1);
+  ASSERT_EQ(job.reports.size(), 2u) << job.output;
+  for (const auto& [rank, report] : job.reports) {
+    EXPECT_EQ(report.message,
+              fmt::format("rank {}: make_mpi_group, epoch 0: not every rank came within {} ms",
+                          rank, short_timeout(1).count()));
+  }
+  EXPECT_NE(job.status, kEndedByTimeout) << job.output;
+}
+
+TEST(MpiStart, MayBeTriedAgain) {
+  const Job job = run_job(2, "", "is_awaited_again", 1);
+  ASSERT_EQ(job.reports.size(), 2u) << job.output;
+  EXPECT_EQ(job.reports.at(0).message + job.reports.at(1).message, "") << job.output;
+  EXPECT_EQ(job.status, 0) << job.output;
+}
+
 // mpirun of Open MPI ends a job in which a process was killed, at once, unless told otherwise; then
 // it also exits with 0 in the end.
 constexpr const char* kKeepGoing = "--enable-recovery";

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "comm/cpu_sets.h"
 #include "comm/mpi/mpi_check.h"
@@ -251,6 +252,40 @@ Placement place_ranks(int ranks_per_node) {
   return result;
 }
 
+// What a make_mpi_group that throws leaves to the next one of this process.
+struct Start {
+  bool owns_mpi = false;  // no group has taken it over yet
+  // MPI takes no barrier back: one that was given up is waited for again.
+  MPI_Request barrier = MPI_REQUEST_NULL;
+  int num_passed = 0;
+};
+Start left_over;
+
+// Two barriers: whoever gives up in the first is counted there all the same once the others have
+// come, and then missed in the second.
+void await_all_ranks(std::chrono::milliseconds timeout) {
+  constexpr int kBarriers = 2;
+  const Deadline deadline = Deadline::after(timeout);
+  for (; left_over.num_passed < kBarriers; ++left_over.num_passed) {
+    if (left_over.barrier == MPI_REQUEST_NULL) {
+      MPI_Ibarrier(MPI_COMM_WORLD, &left_over.barrier);
+    }
+    for (int all_here = 0; all_here == 0;) {
+      MPI_Test(&left_over.barrier, &all_here, MPI_STATUS_IGNORE);
+      if (all_here == 0 && deadline.expired()) {
+        int rank = 0;
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        throw CommError(fmt::format("rank {}: make_mpi_group, epoch 0: not every rank came within "
+                                    "{} ms",
+                                    rank, timeout.count()),
+                        rank, -1);
+      }
+      std::this_thread::yield();
+    }
+  }
+  left_over.num_passed = 0;
+}
+
 }  // namespace
 
 }  // namespace comm
@@ -268,30 +303,17 @@ std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options) {
   if (is_initialized == 0) {
     int provided = 0;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+    comm::left_over.owns_mpi = true;
     if (provided < MPI_THREAD_SERIALIZED) {
       log(LogLevel::kWarn, "this MPI wants every call from the thread that made the group");
     }
   }
 
-  // What follows waits for every rank; make sure that they are there.
-  MPI_Request arrival = MPI_REQUEST_NULL;
-  MPI_Ibarrier(MPI_COMM_WORLD, &arrival);
-  const Deadline deadline = Deadline::after(timeout);
-  for (int all_here = 0; all_here == 0;) {
-    MPI_Test(&arrival, &all_here, MPI_STATUS_IGNORE);
-    if (all_here == 0 && deadline.expired()) {
-      int rank = 0;
-      MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-      throw CommError(fmt::format("rank {}: make_mpi_group, epoch 0: not every rank came within {} "
-                                  "ms",
-                                  rank, timeout.count()),
-                      rank, -1);
-    }
-    std::this_thread::yield();
-  }
+  comm::await_all_ranks(timeout);
   comm::Placement placement = comm::place_ranks(options.ranks_per_node);
-  return std::make_unique<comm::MpiGroup>(placement.comm, is_initialized == 0, placement.topology,
-                                          timeout, placement.num_neighbours, placement.num_cpus);
+  return std::make_unique<comm::MpiGroup>(
+      placement.comm, std::exchange(comm::left_over.owns_mpi, false), placement.topology, timeout,
+      placement.num_neighbours, placement.num_cpus);
 }
 
 }  // namespace moebius
