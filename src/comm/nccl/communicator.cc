@@ -84,10 +84,11 @@ void Communicator::call(Group& host,
     throw CommError(fmt::format("rank {}: {}: {}", host.rank(), what, why), host.rank(),
                     host.rank());
   };
-  if (is_broken()) {
+  std::unique_lock lock(mutex_);
+  if (is_broken_) {
+    lock.unlock();
     fail("the communicator has failed before");
   }
-  std::unique_lock lock(mutex_);
   ncclResult_t result = make();
   lock.unlock();
   const auto is_done = [&] {
@@ -112,7 +113,17 @@ void Communicator::call(Group& host,
     }
   }
   if (result != ncclSuccess) {
-    fail(reason(result));
+    lock.lock();
+    const std::string why = reason(result);
+    lock.unlock();
+    fail(why);
+  }
+}
+
+void Communicator::use_if_whole(const std::function<void(ncclComm_t)>& use) const {
+  const std::lock_guard lock(mutex_);
+  if (!is_broken_) {
+    use(comm_);
   }
 }
 

@@ -81,9 +81,11 @@ class Registrations {
         log(LogLevel::kError, fmt::format("{}: {}", call, nccl.get_error_string(result)));
       }
     };
-    if (registration.window != nullptr && !node_->is_broken()) {
-      log_failure("ncclCommWindowDeregister",
-                  nccl.comm_window_deregister(node_->get(), registration.window));
+    if (registration.window != nullptr) {
+      node_->use_if_whole([&](ncclComm_t comm) {
+        log_failure("ncclCommWindowDeregister",
+                    nccl.comm_window_deregister(comm, registration.window));
+      });
     }
     if (registration.memory != nullptr) {
       log_failure("ncclMemFree", nccl.mem_free(registration.memory));
@@ -137,7 +139,12 @@ class NcclWindows final : public DeviceProvider {
                                        NCCL_WIN_COLL_SYMMETRIC);
     });
     std::shared_ptr<void> owner(own.memory, [all = registrations_, id](void*) { all->drop(id); });
-    expect_reachable(host, own.window);
+    int num_reached = 0;
+    call("ncclTeamLsa", [&] {
+      num_reached = team_size(own.window);
+      return ncclSuccess;
+    });
+    expect_reachable(host, num_reached);
 
     const int node_size = host.topology().node_size(host.topology().node());
     const auto reached = lsa_pointers(own.window, node_size, device_);
@@ -182,13 +189,16 @@ class NcclWindows final : public DeviceProvider {
   bool has_given_up() const override { return all_->is_broken(); }
 
  private:
-  // Where GPUs cannot reach each other NCCL registers memory for its own use, gives an odd address
-  // in place of a window, and says success.
-  void expect_reachable(const Group& host, ncclWindow_t window) const {
-    const int node_size = host.topology().node_size(host.topology().node());
+  // Ranks whose memory this one reaches; within a call of node_.  Where GPUs cannot reach each
+  // other NCCL registers memory for its own use, gives an odd address in place of a window, and
+  // says success.
+  int team_size(ncclWindow_t window) const {
     const auto address = reinterpret_cast<uintptr_t>(window);
-    const int team =
-        address == 0 || address % 2 != 0 ? 0 : nccl_library().team_lsa(node_->get()).nRanks;
+    return address == 0 || address % 2 != 0 ? 0 : nccl_library().team_lsa(node_->get()).nRanks;
+  }
+
+  static void expect_reachable(const Group& host, int team) {
+    const int node_size = host.topology().node_size(host.topology().node());
     if (team < node_size) {
       throw Unsupported(fmt::format(
           "rank {}: NCCL's symmetric memory reaches {} of the {} GPUs of this node: it needs peer "
