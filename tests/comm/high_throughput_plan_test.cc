@@ -122,6 +122,23 @@ TEST(DispatchShared, PartsFollowEachOther) {
   EXPECT_LT(in_waves.bytes(), 227u * 1024);
 }
 
+// Whichever epochs dispatches have between combines.
+TEST(Refresh, ComesInTimeWhateverTheParity) {
+  for (const uint32_t first : {1u, 2u, 0xfff00001u}) {
+    uint32_t last = first - 1;
+    uint32_t num_refreshes = 0;
+    for (uint32_t i = 0; i < 3 * kCallsBetweenRefreshes; i += 2) {
+      const uint32_t epoch = first + i;
+      ASSERT_LT(epoch - last, kCallsBetweenRefreshes + 2);
+      if (is_refresh_due(epoch, last)) {
+        last = epoch;
+        ++num_refreshes;
+      }
+    }
+    EXPECT_GE(num_refreshes, 2u);
+  }
+}
+
 TEST(ExpertsPerWave, ThereAreWavesForAllExperts) {
   EXPECT_EQ(experts_per_wave(1), 1);
   EXPECT_EQ(experts_per_wave(kWaves - 1), 1);

@@ -23,6 +23,19 @@ TEST(Signals, EpochsMayWrap) {
   EXPECT_FALSE(has_reached(0xffffffff, 1));
 }
 
+// Words of calls that are over, however long ago, and of windows that are new.
+TEST(Signals, OldWordsAreNotOfCallsToCome) {
+  for (const uint32_t epoch : {1u, 2u, 7u, 0x7fffffffu, 0x80000000u, 0xfffffffcu, 0xffffffffu}) {
+    for (uint32_t ahead = 0; ahead <= kMostAhead; ++ahead) {
+      EXPECT_TRUE(has_just_reached(epoch + ahead, epoch)) << epoch;
+    }
+    for (const uint32_t age : {1u, 2u, 0x7fffffffu, 0x80000000u, 0x80000001u, 0xfffffffdu}) {
+      EXPECT_FALSE(has_just_reached(epoch - age, epoch)) << epoch << ", " << age << " calls ago";
+    }
+  }
+  EXPECT_FALSE(has_just_reached(0, 0x80000001u));  // a new window
+}
+
 TEST(Signals, FaultsSurviveTheirWord) {
   const Fault fault{FaultReason::kExpired, SignalOp::kCombine, 3, 63, 0x80000001};
   EXPECT_EQ(unpack_fault(pack_fault(fault)), fault);

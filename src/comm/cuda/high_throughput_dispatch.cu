@@ -73,12 +73,18 @@ __device__ void finish(const Block& block) {
       args.copies[i] = block.notice(i / num_ranks)[ControlLayout::kCopies + i % num_ranks];
     }
   }
-  refresh_arrived(block);
+  CallState& state = *args.state;
+  const bool refreshes = is_refresh_due(block.epoch, __ldcg(&state.refresh));
+  if (refreshes) {
+    refresh_arrived(block);
+  }
   if (__syncthreads_and(ok) == 0 || thread != 0) {
     return;
   }
-  CallState& state = *args.state;
   state.epoch = block.epoch;
+  if (refreshes) {
+    state.refresh = block.epoch;
+  }
   if (!block.is_cached()) {
     *args.num_rows = static_cast<int32_t>(block.total_rows()[rank]);
     state.selections += state.call_selections;

@@ -20,6 +20,7 @@ namespace moebius::comm {
 struct CallState {
   uint32_t epoch;     // calls so far
   uint32_t combines;  // of them
+  uint32_t refresh;   // the epoch in which `arrived` was last refreshed
   // Blocks that have come there since the start: the last of a launch is told by the remainder.
   // Why 64 bits: the number of blocks need not divide 2^32.
   uint64_t counted;

@@ -164,6 +164,15 @@ struct DispatchShared {
   }
 };
 
+// Epochs wrap, and calls without waves do not store the words `arrived`, which kernels may look at
+// long after (row_arrivals.cuh): now and then a dispatch tells them of its call, so that none is
+// ever 2^31 calls old and taken for one that is to come.  Why not every so many epochs: which of
+// them are of dispatches is up to the caller.
+inline constexpr uint32_t kCallsBetweenRefreshes = 1u << 20;
+MOEBIUS_HOST_DEVICE constexpr bool is_refresh_due(uint32_t epoch, uint32_t last_refresh) {
+  return epoch - last_refresh >= kCallsBetweenRefreshes;
+}
+
 // That a rank can send in waves.
 constexpr int64_t most_tokens_in_waves(int num_blocks, int num_warps) {
   return int64_t{num_blocks} * num_warps * kWaveChunks * 32;

@@ -95,14 +95,9 @@ __device__ inline void tell_wave(const Block& block, int wave) {
   }
 }
 
-// Epochs wrap, and calls without waves do not store these words: now and then they are told of the
-// call, so that none is ever 2^31 calls old and taken for one that is to come.
+// By the block that comes last; see is_refresh_due.
 __device__ inline void refresh_arrived(const Block& block) {
-  constexpr uint32_t kCalls = 1u << 20;
   const int num_ranks = block.num_ranks();
-  if (block.epoch % kCalls != 0) {
-    return;
-  }
   for (int i = static_cast<int>(threadIdx.x); i < kWaves * num_ranks;
        i += static_cast<int>(blockDim.x)) {
     ptx::st_relaxed_sys(block.arrived(i % num_ranks, i / num_ranks, block.rank()),

@@ -100,6 +100,12 @@ __device__ inline bool must_give_up(const SignalContext& context,
 
 // One thread waits until the signal has reached `epoch`; *seen is what it then is.  False: this or
 // another rank has failed, and the kernel must end without touching its peers' memory again.
+//
+// Why the writer is at most kMostAhead further: it ends call e only when it has heard of call e
+// from every live rank (high throughput: notices of a dispatch, `ready` of a combine), so its call
+// e + 2 begins after this rank's call e has ended.  The send half of a low-latency dispatch hears
+// nothing of its own call, but `unpacked` of the one before last, which this rank tells in the same
+// call.
 __device__ inline bool await_signal(const SignalContext& context,
                                     SignalOp op,
                                     uint32_t epoch,
@@ -107,7 +113,7 @@ __device__ inline bool await_signal(const SignalContext& context,
                                     const uint64_t* signal,
                                     uint64_t* seen) {
   *seen = ptx::ld_acquire_sys(signal);  // pairs with publish: what was stored before it
-  if (has_reached(signal_epoch(*seen), epoch)) {
+  if (has_just_reached(signal_epoch(*seen), epoch)) {
     return true;
   }
   Fault fault;
@@ -119,7 +125,7 @@ __device__ inline bool await_signal(const SignalContext& context,
   const uint64_t start = ptx::globaltimer();
   for (uint32_t polls = 1;; ++polls) {
     *seen = ptx::ld_acquire_sys(signal);
-    if (has_reached(signal_epoch(*seen), epoch)) {
+    if (has_just_reached(signal_epoch(*seen), epoch)) {
       return true;
     }
     if (polls % 64 == 0 && must_give_up(context, fault, *seen, start, polls)) {
