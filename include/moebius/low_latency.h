@@ -7,6 +7,7 @@
 // Rows arrive in the batched format [L, max_tokens * R, H], those of an expert at its front in
 // order of (source rank, source token); rows past the count are garbage.  Two results may be alive
 // (each send half uses one of two banks in turn); a third is an InvalidArgument, not corruption.
+// They may outlive the object; on GPUs, once their streams are done.
 // Thread-safety: one thread at a time per object.  Collective, but for ranks in the mask.
 //
 // On GPUs no host waits and all calls may be captured in a CUDA graph, where no more than 5 ranks

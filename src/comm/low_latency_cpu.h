@@ -32,6 +32,7 @@ struct LowLatencyHandleState final : LowLatencyHandle,
   int bank = 0;
   int64_t num_tokens = 0;
   std::vector<ReceivedSelection> selections;
+  std::array<Tensor, 3> memory;  // of the result, which may outlive the owner
 };
 
 struct CpuLowLatency final : LowLatency::State {

@@ -214,7 +214,7 @@ LowLatencyDispatchOutput Transfer::unpack() {
     storage = Tensor::empty({num_local * max_rows * layout.row_bytes()}, DType::kU8);
   }
   const std::shared_ptr<LowLatencyHandleState> keep = handle;
-  // Tensors on the bank keep the handle, and so the bank, alive.
+  // Tensors on the bank keep the handle, and so the bank and the memory, alive.
   output.x = Tensor::share(keep, storage.raw(), {num_local, max_rows, layout.hidden}, dtype);
   const int64_t groups = layout.hidden / LowLatencyLayout::kScaleGroup;
   if (is_cast) {
@@ -229,6 +229,7 @@ LowLatencyDispatchOutput Transfer::unpack() {
     tags = Tensor::empty({num_local, max_rows}, DType::kI32);
   }
   output.row_tags = Tensor::share(keep, tags.raw(), tags.shape(), DType::kI32);
+  handle->memory = {storage, state.x_scale[static_cast<size_t>(bank)], tags};
   const auto row_size = static_cast<size_t>(is_cast ? layout.hidden : layout.row_bytes());
   const auto scale_size = static_cast<size_t>(groups) * sizeof(float);
   parallel_for(stream, static_cast<int64_t>(messages.size()), 4, [&](int64_t begin, int64_t end) {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "tests/comm/dispatch_cases.h"
@@ -464,6 +465,26 @@ TEST(LowLatencyCast, AnInfinityMakesTheScaleOfItsGroupInfinite) {
       EXPECT_GT(get_float(received.x, 128), 0.0f);  // another group
       EXPECT_TRUE(std::isfinite(get_float(received.x_scale, 1)));
     }
+  });
+}
+
+TEST(LowLatencyResults, MayOutliveTheObject) {
+  run_thread_ranks({}, [](Group& group) {
+    std::optional<LowLatency> transport;
+    transport.emplace(group, ExpertPlacement::linear(1, 1),
+                      LowLatencyOptions{64, 1024, 1, DType::kF32});
+    const Tensor x = Tensor::zeros({64, 1024}, DType::kF32);
+    std::fill_n(x.data<float>(), x.numel(), 2.0f);
+    const auto received = transport->dispatch(x, Tensor::zeros({64, 1}, DType::kI32),
+                                              LowLatencyCast::kNone, Stream::cpu(1));
+    transport.reset();
+    std::vector<Tensor> others;  // where the result lay, were its memory free
+    for (int i = 0; i < 16; ++i) {
+      others.push_back(Tensor::zeros(received.x.shape(), DType::kF32));
+      others.push_back(Tensor::zeros(received.row_tags.shape(), DType::kI32));
+    }
+    EXPECT_TRUE(same_bytes(received.x[0], x));
+    EXPECT_EQ(received.row_tags.data<int32_t>()[63], -1);
   });
 }
 

@@ -57,6 +57,7 @@ struct CudaHandle final : LowLatencyHandle, std::enable_shared_from_this<CudaHan
   const CudaLowLatency* owner = nullptr;
   int place = 0;
   int64_t num_tokens = 0;
+  std::array<Tensor, 5> memory;  // of the result, which may outlive the owner
 };
 
 // Device tensors of one of the two calls that may be alive.
@@ -313,7 +314,8 @@ void CudaLowLatency::launch(comm::LowLatencyDispatchCall& call, int phases, cons
 LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
   const Place& place = places_[static_cast<size_t>(dispatch.handle->place)];
   const std::shared_ptr<CudaHandle> keep = dispatch.handle;
-  // Tensors of the place keep the handle, and so the place, alive.
+  keep->memory = {place.rows, place.cast_rows, place.scales, place.counts, place.tags};
+  // Tensors of the place keep the handle, and so the place and the memory, alive.
   const auto share = [&](const Tensor& tensor) {
     return Tensor::share(keep, tensor.raw(), tensor.shape(), tensor.dtype(), device_);
   };
