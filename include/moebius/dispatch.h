@@ -150,8 +150,9 @@ class HighThroughput {
   // Outputs own their memory (or share a window bank that is not reused while they live), so any
   // number of results and handles may be alive; on the GPUs of one node 64 on the rank that has
   // most (then InvalidArgument on all), and a handle takes its result's place until it goes.  A
-  // launch of a Graph writes where its recording did, though, whoever has that bank since the
-  // recorded outputs went.
+  // launch of a Graph writes where its recording did, though, whoever has the bank, the tables of
+  // the handle or combine's sums since the recorded outputs and handle went: keep them as long as
+  // the Graph is launched.
   //
   // CUDA: a call is enqueued; outputs are complete when their event is, and a host waits for no
   // more than the counts of rows.  With dispatch_async the hook does that, or the next call of this
