@@ -280,7 +280,9 @@ __device__ bool await_owners(const Block& block) {
   for (int r = block.lane(); r < block.num_ranks() && ok; r += kWarpLanes) {
     uint64_t seen;
     ok = await_signal(signals, kOp, block.epoch, r, block.ready(block.rank(), r), &seen);
-    if (ok && signal_value(seen) != block.row_word()) {
+    // An owner that is in its next combine has found nothing wrong with this one.
+    const bool is_of_this = ok && signal_epoch(seen) == block.epoch;
+    if (is_of_this && signal_value(seen) != block.row_word()) {
       raise_fault(signals,
                   {FaultReason::kMismatch, kOp, static_cast<uint8_t>(block.rank()),
                    static_cast<uint8_t>(r), block.epoch},
