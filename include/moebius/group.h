@@ -293,8 +293,8 @@ struct MpiGroupOptions {
 // that leaves tells its peers, then waits up to the timeout until they leave too.  After a failure
 // it does not finalize, which could hang, so that the launcher ends the job: report the CommError
 // while the group is alive.  An exception that unwinds through the group's scope aborts it.
-// Throws Unsupported when built without MPI; CommError where ranks do not come in time.  It may then
-// be called again.
+// Throws Unsupported when built without MPI; CommError where ranks do not come in time.  It may
+// then be called again.
 std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options = {});
 bool mpi_available();
 // True when this process was started by an MPI launcher (or MPI is initialised already).
