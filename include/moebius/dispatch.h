@@ -159,10 +159,10 @@ class HighThroughput {
   // object.  Traffic of the group is counted where the host learns the counts: without a capacity.
   //
   // These, dispatch_cached and combine throw InvalidArgument (shape, dtype, device, a handle of
-  // another kind, on all ranks where rows of one are not those of rank 0; ids outside [-1, E),
-  // which on the GPUs of one node are a CommError), Unsupported (what only one node or only GPUs
-  // have), CommError (a rank that was lost, or more rows than the capacity; on a GPU of the calls
-  // before, see check()), CudaError.
+  // another kind; on all ranks, where rows of one are of another size than rank 0's; ids outside
+  // [-1, E); the last two are a CommError on the GPUs of one node), Unsupported (what only one node
+  // or only GPUs have), CommError (a rank that was lost, or more rows than the capacity; on a GPU
+  // of the calls before, see check()), CudaError.
   DispatchOutput dispatch(const DispatchInput& input, const Stream& stream);
   Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream);
   // Same routing as `handle`: payloads only, no ids, weights, counts or new handle.
