@@ -8,10 +8,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
+#include <span>
 #include <system_error>
 
+#include "checkpoint/safetensors_writer.h"
 #include "moebius/error.h"
 
 namespace moebius::app {
@@ -73,6 +74,9 @@ void expect_writable(std::string_view option, const std::string& path) {
     refuse(option, path, "is a device or a pipe, expected a file");  // a rename would replace it
   }
   expect_room_in(option, path, parent_of(target));
+  if (std::error_code error; fs::status(target, error).type() == fs::file_type::none) {
+    refuse(option, path, error.message());  // its name alone is too long, for one
+  }
 }
 
 void expect_writable_folder(std::string_view option, const std::string& path) {
@@ -110,20 +114,9 @@ void write_text(const std::string& name, std::string_view text) {
   if (name.empty()) {
     return;
   }
-  const std::string path = link_target(name);
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  std::error_code error;
-  if (file) {
-    fs::rename(temporary, path, error);
-  }
-  if (!file || error) {
-    const int code = error ? error.value() : errno;
-    fs::remove(temporary, error);
-    throw Error(fmt::format("{}: cannot be written: {}", path, std::strerror(code)));
-  }
+  checkpoint::AtomicFile file(link_target(name), text.size());
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
 }
 
 }  // namespace moebius::app

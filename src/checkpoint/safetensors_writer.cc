@@ -67,23 +67,43 @@ uint64_t data_bytes(const std::vector<StoredTensor>& specs) {
   return total;
 }
 
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+std::string link_of(int fd) {
+  return fmt::format("/proc/self/fd/{}", fd);
+}
+
+// A file that is gone with its process; -1: not here, or nobody could name it later.
+int open_unnamed(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  if (fd >= 0 && ::access(link_of(fd).c_str(), F_OK) != 0) {
+    ::close(fd);
+    return -1;
+  }
+  return fd;
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(fs::path path, uint64_t total_bytes)
     : path_(std::move(path)), total_bytes_(total_bytes) {
   static std::atomic<int> counter{0};
-  temporary_ = path_;
-  temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), counter++);
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  // Not path_ and more: its own name may be as long as names can be.
+  temporary_ = folder_of(path_) / fmt::format(".moebius-{}-{}.tmp", ::getpid(), counter++);
+  fd_ = open_unnamed(folder_of(path_));
+  is_named_ = fd_ < 0;
+  if (is_named_) {
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  }
   if (fd_ < 0) {
     fail("create");
   }
   if (total_bytes_ > 0 && ::fallocate(fd_, 0, 0, static_cast<off_t>(total_bytes_)) != 0 &&
       (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)) {
     const int reason = errno;
-    ::close(fd_);
-    ::unlink(temporary_.c_str());
-    fd_ = -1;
+    discard();
     errno = reason;
     fail("reserve");
   }
@@ -91,7 +111,14 @@ AtomicFile::AtomicFile(fs::path path, uint64_t total_bytes)
 
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) {
-    ::close(fd_);
+    discard();
+  }
+}
+
+void AtomicFile::discard() {
+  ::close(fd_);
+  fd_ = -1;
+  if (is_named_) {
     ::unlink(temporary_.c_str());
   }
 }
@@ -121,14 +148,20 @@ void AtomicFile::commit() {
   if (::fsync(fd_) != 0) {
     fail("write");
   }
+  if (!is_named_) {  // a link cannot replace what is at path_, a rename can
+    if (::linkat(AT_FDCWD, link_of(fd_).c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) !=
+        0) {
+      fail("create");
+    }
+    is_named_ = true;
+  }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     fail("create");
   }
   ::close(fd_);
   fd_ = -1;
   // The new name is on disk when the folder is; file systems that cannot sync one need no help.
-  const fs::path parent = path_.has_parent_path() ? path_.parent_path() : fs::path(".");
-  const int folder = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {
     ::fsync(folder);
     ::close(folder);

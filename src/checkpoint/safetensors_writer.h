@@ -16,8 +16,9 @@
 
 namespace moebius::checkpoint {
 
-// Writes to a temporary file beside `path`; commit() renames it.  Without commit() nothing remains.
-// Throws Error naming path and system error.
+// Writes to a temporary file in the folder of `path`; commit() renames it.  Without commit()
+// nothing remains, not even of a process that is killed, where the file system has files without
+// names. Throws Error naming path and system error.
 class AtomicFile {
  public:
   // total_bytes: reserved at once where the file system can, so a full disk is noticed early.
@@ -29,15 +30,18 @@ class AtomicFile {
   void write(std::span<const std::byte> data);
   // Data and name are on disk when this returns.
   void commit();
+  int64_t nbytes() const { return static_cast<int64_t>(total_bytes_); }
 
  private:
   [[noreturn]] void fail(const char* action) const;
+  void discard();
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   uint64_t total_bytes_;
   uint64_t written_ = 0;
   int fd_ = -1;
+  bool is_named_ = true;  // temporary_ is there
 };
 
 struct StoredTensor {
@@ -62,6 +66,7 @@ class SafetensorsWriter {
   void write(std::span<const std::byte> data);
   // REQUIRES: everything written.
   void commit();
+  int64_t nbytes() const { return file_.nbytes(); }
 
  private:
   std::vector<StoredTensor> specs_;

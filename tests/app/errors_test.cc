@@ -346,6 +346,16 @@ TEST(Output, LinksAreFollowed) {
                  {"/dev/fd/1", "a device"});
 }
 
+TEST(Output, NamesMayBeAsLongAsNamesCanBe) {
+  const ScratchFolder scratch;
+  const std::string file = scratch / std::string(255, 'n');
+  const CommandResult result = run_command({"plan", "--preset", "tiny", "--json", file});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(read_json(file).is_object());
+  expect_refused({"plan", "--preset", "tiny", "--json", scratch / std::string(256, 'n')},
+                 {"--json", "File name too long"});
+}
+
 TEST(Output, WhatIsReadIsNotReplaced) {
   const ScratchFolder scratch;
   const std::string input = scratch / "in.safetensors";

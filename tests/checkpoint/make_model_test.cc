@@ -2,13 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/make_model.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/random_fill.h"
+#include "checkpoint/safetensors_writer.h"
 #include "moebius/checkpoint.h"
 #include "moebius/quantize.h"
 #include "tests/checkpoint/checkpoint_testing.h"
@@ -187,6 +190,25 @@ TEST(MakeModel, LeavesNothingBehindWhenTheDiskIsFull) {
   expect_contains(message, (dir / "model/model.safetensors").string());
   expect_contains(message, "File too large");
   EXPECT_FALSE(fs::exists(dir / "model"));
+}
+
+// A process that is killed leaves none behind.
+TEST(AtomicFile, HasNoNameBeforeItIsWhole) {
+  const TempDir dir;
+  if (const int fd = ::open(dir.path().c_str(), O_TMPFILE | O_WRONLY, 0600); fd < 0) {
+    GTEST_SKIP() << "no files without names in " << dir.path();
+  } else {
+    ::close(fd);
+  }
+  const std::string name(255, 'n');  // as long as names can be
+  write_text(dir / name, "before");
+  checkpoint::AtomicFile file(dir / name, 5);
+  file.write(std::as_bytes(std::span("after", 5)));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), {}), 1);
+  EXPECT_EQ(read_text(dir / name), "before");
+  file.commit();
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), {}), 1);
+  EXPECT_EQ(read_text(dir / name), "after");
 }
 
 TEST(Presets, HaveThePublishedShapes) {
