@@ -66,6 +66,9 @@ void expect_writable(std::string_view option, const std::string& path) {
   }
   const fs::path target = link_target(path);
   std::error_code ignored;
+  if (!is_of_a_process(target) && fs::is_symlink(target, ignored)) {
+    refuse(option, path, "is a link that leads to itself");
+  }
   if (fs::is_directory(target, ignored)) {
     refuse(option, path, "is a folder, expected a file");
   }
@@ -94,7 +97,8 @@ void expect_writable_folder(std::string_view option, const std::string& path) {
 bool is_same_file(const fs::path& a, const fs::path& b) {
   const auto place = [](const fs::path& path) {
     std::error_code error;
-    const auto whole = fs::weakly_canonical(fs::absolute(path), error);
+    // weakly_canonical() alone leaves a link to what is not there as it is.
+    const auto whole = fs::weakly_canonical(fs::absolute(link_target(path.string())), error);
     return error ? path : whole;
   };
   return !a.empty() && !b.empty() && place(a) == place(b);

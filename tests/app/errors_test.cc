@@ -346,6 +346,25 @@ TEST(Output, LinksAreFollowed) {
                  {"/dev/fd/1", "a device"});
 }
 
+TEST(Output, LinksToWhatIsNotThereAreFollowed) {
+  const ScratchFolder scratch;
+  const std::string link = scratch / "link.json";
+  fs::create_symlink("file.json", link);
+  const std::vector<std::string> run = {"run", "--model", tiny_model(), "--json"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    auto words = run;
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  expect_refused(with({scratch / "file.json", "--trace", link}), {"--trace and --json are both"});
+  const std::string unread = fs::absolute(tiny_model() + "/hf_quant_config.json").string();
+  fs::create_symlink(unread, scratch / "model.json");
+  expect_refused(with({scratch / "model.json"}), {"model.json", "read"});
+  fs::create_symlink("circle.json", scratch / "circle.json");
+  expect_refused(with({scratch / "circle.json"}), {"circle.json", "a link that leads to itself"});
+  EXPECT_TRUE(fs::is_symlink(scratch / "circle.json"));
+}
+
 TEST(Output, NamesMayBeAsLongAsNamesCanBe) {
   const ScratchFolder scratch;
   const std::string file = scratch / std::string(255, 'n');
