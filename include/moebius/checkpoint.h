@@ -82,13 +82,13 @@ std::vector<PresetInfo> model_presets();
 // blocks of num_layers layers, all of them MoE layers (a model's first dense layers are left out).
 // num_layers 0: one, or both of a tiny preset.
 // quant: "none" or a checkpoint format ("fp8", "int8", "int4", "mxfp4", "nvfp4").
-// Equal arguments give equal files.  Throws InvalidArgument (unknown preset or quant, too many
-// layers, a file in the way), Unsupported (the family is not published in that format, with the
-// reason) or Error (disk full, no permission); nothing half-written stays.
-void make_model(const std::string& preset,
-                int64_t num_layers,
-                const std::string& quant,
-                uint64_t seed,
-                const std::filesystem::path& directory);
+// Equal arguments give equal files.  Returns their bytes.  Throws InvalidArgument (unknown preset
+// or quant, too many layers, a file in the way), Unsupported (the family is not published in that
+// format, with the reason) or Error (disk full, no permission); nothing half-written stays.
+int64_t make_model(const std::string& preset,
+                   int64_t num_layers,
+                   const std::string& quant,
+                   uint64_t seed,
+                   const std::filesystem::path& directory);
 
 }  // namespace moebius

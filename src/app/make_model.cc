@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <filesystem>
+#include <cstdint>
 
 #include "app/commands.h"
 #include "app/output_file.h"
@@ -15,14 +14,6 @@
 namespace moebius::app {
 
 namespace {
-
-int64_t bytes_in(const std::filesystem::path& folder) {
-  int64_t bytes = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    bytes += entry.is_regular_file() ? static_cast<int64_t>(entry.file_size()) : 0;
-  }
-  return bytes;
-}
 
 void print_presets() {
   for (const PresetInfo& preset : model_presets()) {
@@ -43,7 +34,8 @@ int make_model(const MakeModelOptions& options) {
   expect_writable_folder("--output", options.output);
   const Progress progress;
   progress.show("writing " + options.output);
-  moebius::make_model(options.preset, options.layers, options.quant, options.seed, options.output);
+  const int64_t bytes = moebius::make_model(options.preset, options.layers, options.quant,
+                                            options.seed, options.output);
   const ModelInfo model = Checkpoint(options.output).info();
   Report report;
   report.line("model", "wrote",
@@ -54,7 +46,7 @@ int make_model(const MakeModelOptions& options) {
                {"layers", model.moe_layers.size()},
                {"num_experts", model.num_experts},
                {"quant_method", model.quant_method},
-               {"bytes", bytes_in(options.output), Unit::kBytes}});
+               {"bytes", bytes, Unit::kBytes}});
   progress.clear();
   fmt::print("{}", report.text());
   return kOk;

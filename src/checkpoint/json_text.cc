@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/mapped_file.h"
 #include "moebius/error.h"
 
 namespace moebius::checkpoint {
@@ -33,6 +35,22 @@ json parse_json(std::string_view text, std::string_view file) {
     throw InvalidArgument(
         fmt::format("{}: {}", file, std::string_view(error.what()).substr(0, kShown)));
   }
+}
+
+json read_json_object(const std::filesystem::path& path) {
+  constexpr uint64_t kMaxBytes = 64 << 20;
+  const auto file = MappedFile::open(path);
+  if (file->size() > kMaxBytes) {
+    throw InvalidArgument(
+        fmt::format("{}: {} bytes, the limit is {}", path.string(), file->size(), kMaxBytes));
+  }
+  const std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
+  json result = parse_json(text, path.string());
+  if (!result.is_object()) {
+    throw InvalidArgument(
+        fmt::format("{}: a JSON {}, expected an object", path.string(), result.type_name()));
+  }
+  return result;
 }
 
 }  // namespace moebius::checkpoint

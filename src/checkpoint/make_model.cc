@@ -10,12 +10,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "checkpoint/json_text.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/model_files.h"
 #include "checkpoint/presets.h"
@@ -296,39 +296,62 @@ std::unique_ptr<AtomicFile> write_text(const fs::path& path, const json& content
   return file;
 }
 
-// Removes the folder again unless it is kept: what was created for nothing should not stay.
-struct CreatedFolder {
-  fs::path path;
-  bool is_ours = false;
+// A folder that is there, or is made with those above it.  Removes what it made unless that is
+// kept: what was created for nothing should not stay.
+class CreatedFolder {
+ public:
   ~CreatedFolder() {
     std::error_code error;
-    if (is_ours) {
+    for (const fs::path& path : made_) {
       fs::remove(path, error);
     }
   }
+
+  void make(const fs::path& directory) {
+    std::error_code error;
+    for (fs::path at = directory; !at.empty() && !fs::exists(at, error); at = at.parent_path()) {
+      made_.push_back(at);
+    }
+    fs::create_directories(directory, error);
+    if (error) {
+      throw Error(fmt::format("cannot create {}: {}", directory.string(), error.message()));
+    }
+  }
+  void keep() { made_.clear(); }
+
+ private:
+  std::vector<fs::path> made_;  // the innermost first
 };
 
 // Another model would be replaced, perhaps one that nobody can make again.
-void expect_same_model(const fs::path& directory, const json& content) {
-  const fs::path config = directory / kConfigFile;
+void expect_same_model(const fs::path& directory,
+                       std::vector<std::string> weights,
+                       const json& content) {
   std::error_code error;
-  if (!fs::exists(config, error)) {
+  if (const fs::path config = directory / kConfigFile; fs::exists(config, error)) {
+    if (read_json_object(config) != content) {
+      throw InvalidArgument(fmt::format(
+          "{} is there already and tells of another model, which would be lost", config.string()));
+    }
     return;
   }
-  std::ifstream file(config);
-  if (json::parse(file, nullptr, false) != content) {
-    throw InvalidArgument(fmt::format(
-        "{} is there already and tells of another model, which would be lost", config.string()));
+  weights.emplace_back(kIndexFile);
+  for (const std::string& name : weights) {
+    if (const fs::path file = directory / name; fs::exists(file, error)) {
+      throw InvalidArgument(
+          fmt::format("{} is there already without a {} that tells of which model it is",
+                      file.string(), kConfigFile));
+    }
   }
 }
 
 }  // namespace
 
-void write_model(const json& content,
-                 const std::string& label,
-                 uint64_t seed,
-                 const fs::path& directory,
-                 int64_t max_file_bytes) {
+int64_t write_model(const json& content,
+                    const std::string& label,
+                    uint64_t seed,
+                    const fs::path& directory,
+                    int64_t max_file_bytes) {
   const ModelConfig config = parse_model_config(content, label);
   Plan plan(config);
   auto files = split_into_files(plan.tensors(), max_file_bytes);
@@ -343,12 +366,15 @@ void write_model(const json& content,
     throw InvalidArgument(fmt::format("{} is there already and would contradict {}", other.string(),
                                       (is_sharded ? index : single).filename().string()));
   }
-  expect_same_model(directory, content);
-  CreatedFolder folder{directory};
-  folder.is_ours = fs::create_directories(directory, error);
-  if (error) {
-    throw Error(fmt::format("cannot create {}: {}", directory.string(), error.message()));
+  std::vector<std::string> names;
+  for (size_t i = 0; i < files.size(); ++i) {
+    names.push_back(is_sharded
+                        ? fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size())
+                        : std::string(kSingleFile));
   }
+  expect_same_model(directory, names, content);
+  CreatedFolder folder;
+  folder.make(directory);
 
   // All files are complete under temporary names before the first one is renamed.
   const Stream stream = Stream::cpu();
@@ -356,12 +382,9 @@ void write_model(const json& content,
   json weight_map = json::object();
   int64_t total = 0;
   for (size_t i = 0; i < files.size(); ++i) {
-    const std::string name =
-        is_sharded ? fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size())
-                   : single.filename().string();
-    writers.push_back(write_file(directory / name, files[i], seed, stream));
+    writers.push_back(write_file(directory / names[i], files[i], seed, stream));
     for (const Planned& tensor : files[i]) {
-      weight_map[tensor.spec.name] = name;
+      weight_map[tensor.spec.name] = names[i];
       total += tensor.spec.nbytes();
     }
   }
@@ -371,27 +394,31 @@ void write_model(const json& content,
         write_text(index, {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}));
   }
   texts.push_back(write_text(directory / kConfigFile, content));
-  folder.is_ours = false;
+  folder.keep();
+  int64_t written = 0;
   for (const auto& writer : writers) {
     writer->commit();
+    written += writer->nbytes();
   }
   for (const auto& text : texts) {
     text->commit();
+    written += text->nbytes();
   }
+  return written;
 }
 
 }  // namespace moebius::checkpoint
 
 namespace moebius {
 
-void make_model(const std::string& preset,
-                int64_t num_layers,
-                const std::string& quant,
-                uint64_t seed,
-                const std::filesystem::path& directory) {
+int64_t make_model(const std::string& preset,
+                   int64_t num_layers,
+                   const std::string& quant,
+                   uint64_t seed,
+                   const std::filesystem::path& directory) {
   constexpr int64_t kMaxFileBytes = 5'000'000'000;
-  checkpoint::write_model(checkpoint::synthetic_config(preset, num_layers, quant), preset, seed,
-                          directory, kMaxFileBytes);
+  return checkpoint::write_model(checkpoint::synthetic_config(preset, num_layers, quant), preset,
+                                 seed, directory, kMaxFileBytes);
 }
 
 }  // namespace moebius

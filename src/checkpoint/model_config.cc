@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/json_text.h"
-#include "checkpoint/mapped_file.h"
 #include "checkpoint/model_files.h"
 #include "checkpoint/safetensors_header.h"
 #include "moebius/error.h"
@@ -23,22 +22,6 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxSize = int64_t{1} << 28;
 constexpr int64_t kMaxExperts = 1 << 20;
 constexpr int64_t kMaxLayers = 1 << 16;
-constexpr uint64_t kMaxConfigBytes = 64 << 20;
-
-json parse_file(const fs::path& path) {
-  const auto file = MappedFile::open(path);
-  if (file->size() > kMaxConfigBytes) {
-    throw InvalidArgument(
-        fmt::format("{}: {} bytes, the limit is {}", path.string(), file->size(), kMaxConfigBytes));
-  }
-  const std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
-  json result = parse_json(text, path.string());
-  if (!result.is_object()) {
-    throw InvalidArgument(
-        fmt::format("{}: a JSON {}, expected an object", path.string(), result.type_name()));
-  }
-  return result;
-}
 
 std::optional<DType> read_dtype(const ConfigFields& fields) {
   for (const std::string_view key : {"dtype", "torch_dtype"}) {
@@ -92,11 +75,11 @@ void settle_groups(const ConfigFields& fields, RouterConfig& router) {
 
 ModelConfig read_model_config(const fs::path& directory) {
   const fs::path path = directory / kConfigFile;
-  json content = parse_file(path);
+  json content = read_json_object(path);
   const fs::path modelopt = directory / kQuantConfigFile;  // without the method's name
   std::error_code error;
   if (!content.contains("quantization_config") && fs::exists(modelopt, error)) {
-    json quantization = parse_file(modelopt);
+    json quantization = read_json_object(modelopt);
     ConfigFields(quantization, modelopt.string()).object("quantization");
     content["quantization_config"] = std::move(quantization["quantization"]);
     content["quantization_config"]["quant_method"] = "modelopt";

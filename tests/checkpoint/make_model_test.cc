@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -107,6 +108,14 @@ TEST(MakeModel, EqualSeedsGiveEqualFiles) {
   EXPECT_TRUE(first == make("c", 7, "2"));
 }
 
+TEST(MakeModel, CountsTheBytesOfItsFiles) {
+  const TempDir dir;
+  write_text(dir / "notes.txt", "not of the model");
+  const int64_t bytes = make_model("tiny", 1, "none", 1, dir.path());
+  EXPECT_EQ(static_cast<uintmax_t>(bytes),
+            fs::file_size(dir / "model.safetensors") + fs::file_size(dir / "config.json"));
+}
+
 TEST(MakeModel, RandomValuesAreNormal) {
   const auto table = checkpoint::ValueTable::normal(DType::kF32, [](float x) { return x; });
   std::vector<float> values(1 << 20);
@@ -156,6 +165,29 @@ TEST(MakeModel, SplitsLargeModelsIntoShards) {
       "model.safetensors is there already");
 }
 
+// Such as a configuration that another program reads, but is no strict JSON.
+TEST(MakeModel, KeepsModelsThatItCannotRead) {
+  const TempDir dir;
+  const auto refusal = [&] {
+    return message_of([&] { make_model("tiny", 1, "none", 1, dir.path()); });
+  };
+  for (const char* config : {"", "{broken", R"({"rope_scale": Infinity})", "[]"}) {
+    write_text(dir / "config.json", config);
+    write_text(dir / "model.safetensors", "weights");
+    expect_contains(refusal(), "config.json: ");
+    EXPECT_EQ(read_text(dir / "config.json"), config);
+    EXPECT_EQ(read_text(dir / "model.safetensors"), "weights");
+  }
+  fs::remove(dir / "config.json");
+  expect_contains(refusal(), "model.safetensors is there already without a config.json");
+  EXPECT_EQ(read_text(dir / "model.safetensors"), "weights");
+  fs::create_directory(dir / "config.json");
+  expect_contains(refusal(), "config.json: not a regular file");
+  fs::remove(dir / "config.json");
+  ASSERT_EQ(::mkfifo((dir / "config.json").c_str(), 0600), 0);
+  expect_contains(refusal(), "config.json: not a regular file");
+}
+
 TEST(MakeModel, RefusesWithTheReason) {
   const TempDir dir;
   const fs::path path = dir / "model";
@@ -184,12 +216,12 @@ TEST(MakeModel, LeavesNothingBehindWhenTheDiskIsFull) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
   const std::string message =
-      message_of<Error>([&] { make_model("tiny", 1, "none", 1, dir / "model"); });
+      message_of<Error>([&] { make_model("tiny", 1, "none", 1, dir / "a/b/model"); });
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
   std::signal(SIGXFSZ, handler);
-  expect_contains(message, (dir / "model/model.safetensors").string());
+  expect_contains(message, (dir / "a/b/model/model.safetensors").string());
   expect_contains(message, "File too large");
-  EXPECT_FALSE(fs::exists(dir / "model"));
+  EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
 // A process that is killed leaves none behind.
