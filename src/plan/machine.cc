@@ -5,10 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/config_fields.h"
@@ -19,33 +15,40 @@ namespace moebius::plan {
 
 namespace {
 
+// Far beyond any machine, and such that bytes and times of a plan stay numbers.
+constexpr double kMostGb = 1e6;
+constexpr double kMostTflops = 1e6;
+constexpr double kMostGbPerS = 1e6;
+constexpr double kMostUs = 1e9;
+constexpr double kMostNs = 1e9;
+
 constexpr MachineFigure kFigures[] = {
-    {"memory_gb", &Machine::memory_gb, 0.001},
-    {"f32_tflops", &Machine::f32_tflops, 1e-6},
-    {"bf16_tflops", &Machine::bf16_tflops, 1e-6},
-    {"fp8_tflops", &Machine::fp8_tflops, 1e-6},
-    {"int8_tflops", &Machine::int8_tflops, 1e-6},
-    {"decoded_tflops", &Machine::decoded_tflops, 1e-6},
-    {"registers_tflops", &Machine::registers_tflops, 1e-6},
-    {"coded_tflops", &Machine::coded_tflops, 1e-6},
-    {"row_tile", &Machine::row_tile, 1},
-    {"weight_gb_per_s", &Machine::weight_gb_per_s, 1e-3},
-    {"read_overlap", &Machine::read_overlap, 0},
-    {"copy_gb_per_s", &Machine::copy_gb_per_s, 1e-3},
-    {"router_tflops", &Machine::router_tflops, 1e-6},
-    {"router_us", &Machine::router_us, 0},
-    {"router_depth_ns", &Machine::router_depth_ns, 0},
-    {"experts_us", &Machine::experts_us, 0},
-    {"link_gb_per_s", &Machine::link_gb_per_s, 0},
-    {"link_us", &Machine::link_us, 0},
-    {"peer_us", &Machine::peer_us, 0},
-    {"ht_dispatch_us", &Machine::ht_dispatch_us, 0},
-    {"ht_combine_us", &Machine::ht_combine_us, 0},
-    {"ll_dispatch_us", &Machine::ll_dispatch_us, 0},
-    {"ll_combine_us", &Machine::ll_combine_us, 0},
-    {"exchange_us", &Machine::exchange_us, 0},
-    {"node_gb_per_s", &Machine::node_gb_per_s, 1e-6},
-    {"node_us", &Machine::node_us, 0},
+    {"memory_gb", &Machine::memory_gb, 0.001, kMostGb},
+    {"f32_tflops", &Machine::f32_tflops, 1e-6, kMostTflops},
+    {"bf16_tflops", &Machine::bf16_tflops, 1e-6, kMostTflops},
+    {"fp8_tflops", &Machine::fp8_tflops, 1e-6, kMostTflops},
+    {"int8_tflops", &Machine::int8_tflops, 1e-6, kMostTflops},
+    {"decoded_tflops", &Machine::decoded_tflops, 1e-6, kMostTflops},
+    {"registers_tflops", &Machine::registers_tflops, 1e-6, kMostTflops},
+    {"coded_tflops", &Machine::coded_tflops, 1e-6, kMostTflops},
+    {"row_tile", &Machine::row_tile, 1, 4096},
+    {"weight_gb_per_s", &Machine::weight_gb_per_s, 1e-3, kMostGbPerS},
+    {"read_overlap", &Machine::read_overlap, 0, 1},
+    {"copy_gb_per_s", &Machine::copy_gb_per_s, 1e-3, kMostGbPerS},
+    {"router_tflops", &Machine::router_tflops, 1e-6, kMostTflops},
+    {"router_us", &Machine::router_us, 0, kMostUs},
+    {"router_depth_ns", &Machine::router_depth_ns, 0, kMostNs},
+    {"experts_us", &Machine::experts_us, 0, kMostUs},
+    {"link_gb_per_s", &Machine::link_gb_per_s, 0, kMostGbPerS},
+    {"link_us", &Machine::link_us, 0, kMostUs},
+    {"peer_us", &Machine::peer_us, 0, kMostUs},
+    {"ht_dispatch_us", &Machine::ht_dispatch_us, 0, kMostUs},
+    {"ht_combine_us", &Machine::ht_combine_us, 0, kMostUs},
+    {"ll_dispatch_us", &Machine::ll_dispatch_us, 0, kMostUs},
+    {"ll_combine_us", &Machine::ll_combine_us, 0, kMostUs},
+    {"exchange_us", &Machine::exchange_us, 0, kMostUs},
+    {"node_gb_per_s", &Machine::node_gb_per_s, 1e-6, kMostGbPerS},
+    {"node_us", &Machine::node_us, 0, kMostUs},
 };
 
 constexpr const char* kPublic = "public measurement";  // 8 H200s, bulk copies and barriers alone
@@ -159,14 +162,14 @@ Machine find_machine(const std::string& name) {
 void expect_valid(const Machine& machine) {
   for (const MachineFigure& f : kFigures) {
     const double value = (machine.*f.figure).value;
-    if (!std::isfinite(value) || value < f.least) {
+    if (!(value >= f.least)) {  // NaN, too
       throw InvalidArgument(fmt::format("machine {}: {} is {}, expected at least {}", machine.name,
                                         f.key, value, f.least));
     }
-  }
-  if (machine.read_overlap.value > 1) {
-    throw InvalidArgument(fmt::format("machine {}: read_overlap is {}, expected at most 1",
-                                      machine.name, machine.read_overlap.value));
+    if (value > f.most) {
+      throw InvalidArgument(fmt::format("machine {}: {} is {}, expected at most {}", machine.name,
+                                        f.key, value, f.most));
+    }
   }
   if (machine.type == DeviceType::kCuda && machine.link_gb_per_s.value == 0) {
     throw InvalidArgument(fmt::format(
@@ -175,15 +178,7 @@ void expect_valid(const Machine& machine) {
 }
 
 Machine read_machine(const std::string& file) {
-  std::ifstream in(file);
-  if (!in || std::filesystem::is_directory(file)) {
-    throw InvalidArgument(fmt::format("cannot read the machine's file {}", file));
-  }
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  const nlohmann::json content = checkpoint::parse_json(text, file);
-  if (!content.is_object()) {
-    throw InvalidArgument(fmt::format("{}: not a JSON object", file));
-  }
+  const nlohmann::json content = checkpoint::read_json_object(file);
   const checkpoint::ConfigFields fields(content, file);
   Machine machine = find_machine(fields.string("base"));
   machine.name = file;

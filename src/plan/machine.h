@@ -51,7 +51,7 @@ struct Machine {
 struct MachineFigure {
   std::string_view key;
   Given Machine::*figure;
-  double least;  // smallest value that makes sense
+  double least, most;  // values that make sense
 };
 std::span<const MachineFigure> machine_figures();
 
@@ -59,10 +59,10 @@ std::vector<std::string> machine_names();
 // Throws InvalidArgument with all there are.
 Machine find_machine(const std::string& name);
 // A JSON object: "base" (a name), "description", and figures by key.  Throws InvalidArgument naming
-// file, key and both values.
+// file, key and both values, or why the file cannot be read.
 Machine read_machine(const std::string& file);
 
-// Least values again, for figures that were set one by one; throws InvalidArgument.
+// Bounds again, for figures that were set one by one; throws InvalidArgument.
 void expect_valid(const Machine& machine);
 
 }  // namespace moebius::plan

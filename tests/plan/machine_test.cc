@@ -3,6 +3,7 @@
 #include "plan/machine.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -46,7 +47,7 @@ TEST(Machine, FilesReplaceFiguresOfABase) {
     }
   };
   refused("{", "not valid JSON at byte 2");
-  refused("[]", "not a JSON object");
+  refused("[]", "a JSON array, expected an object");
   refused(R"({"base": "h200", "link_us": 1e400})", "1e400");
   refused(R"({"base": "h200", "link_us": null})", "link_us is null");
   refused(R"({"base": "h200", "link_us": true})", "link_us is true");
@@ -58,14 +59,19 @@ TEST(Machine, FilesReplaceFiguresOfABase) {
   refused(R"({"base": "h200", "link_gb_per_s": "fast"})", "link_gb_per_s");
   refused(R"({"base": "h200", "link_gb_per_s": -1})", "link_gb_per_s is -1, expected at least 0");
   refused(R"({"base": "h200", "link_gb_per_s": 0})", "link_gb_per_s is 0");
-  refused(R"({"base": "cpu", "read_overlap": 2})", "read_overlap is 2");
-  for (const char* name : {"none.json", "folder.json"}) {
-    std::filesystem::create_directory(folder / "folder.json");
+  refused(R"({"base": "cpu", "read_overlap": 2})", "read_overlap is 2, expected at most 1");
+  refused(R"({"base": "cpu", "memory_gb": 9.3e9})", "memory_gb is 9300000000, expected at most");
+  refused(R"({"base": "cpu", "link_us": 1e308})", "link_us is 1e+308, expected at most 1000000000");
+  std::filesystem::create_directory(folder / "folder.json");
+  ASSERT_EQ(mkfifo((folder / "pipe.json").c_str(), 0600), 0);
+  for (const std::filesystem::path& path :
+       {folder / "none.json", folder / "folder.json", folder / "pipe.json",
+        std::filesystem::path("/dev/zero")}) {
     try {
-      read_machine((folder / name).string());
-      ADD_FAILURE() << name;
+      read_machine(path.string());
+      ADD_FAILURE() << path;
     } catch (const InvalidArgument& error) {
-      EXPECT_NE(std::string(error.what()).find("cannot read"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("cannot open"), std::string::npos) << error.what();
     }
   }
 }
