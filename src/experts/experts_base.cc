@@ -22,8 +22,7 @@ ExpertsBase::ExpertsBase(const ExpertsDesc& desc,
 
 bool ExpertsBase::expects_unquantized_inputs() const {
   const auto format = weights_.quant.a1.format;
-  return format && (desc_.precision == Precision::kF64 ||
-                    (*format != QuantFormat::kFp8 && *format != QuantFormat::kInt8));
+  return format && (desc_.precision == Precision::kF64 || !takes_codes(*format));
 }
 
 Shape ExpertsBase::slots_shape(int64_t rows, int64_t width) const {

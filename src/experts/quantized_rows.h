@@ -16,6 +16,12 @@
 
 namespace moebius {
 
+// Whether rows that are quantized in this way come to the experts as codes.  Else they travel as
+// they are, and experts quantize what arrives.
+constexpr bool takes_codes(QuantFormat format) {
+  return format == QuantFormat::kFp8 || format == QuantFormat::kInt8;
+}
+
 // How one activation operand (a1 or a2) is quantized.
 class RowQuantizer {
  public:

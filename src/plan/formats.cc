@@ -10,6 +10,7 @@
 #include "checkpoint/load_schemes.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/presets.h"
+#include "experts/quantized_rows.h"
 #include "moebius/all2all.h"
 #include "moebius/error.h"
 
@@ -148,7 +149,8 @@ Support backend_accepts(All2AllBackend backend, const Deployment& d) {
     } else {
       made = make_allgather_reducescatter(group);
     }
-    support = made->accepts(config, false);
+    const bool defers = config.a1.format && !takes_codes(*config.a1.format);
+    support = made->accepts(config, defers);
   });
   return support;
 }

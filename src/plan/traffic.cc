@@ -8,6 +8,7 @@
 #include "comm/low_latency_layout.h"
 #include "comm/route.h"
 #include "comm/row_layout.h"
+#include "experts/quantized_rows.h"
 #include "layer/token_slices.h"
 
 namespace moebius::plan {
@@ -231,7 +232,7 @@ LowLatencyOptions low_latency_options(const Deployment& d) {
 // As the backends of src/layer do: high throughput what is quantized by blocks of a row, low
 // latency fp8 by groups of 128, all-gather everything but rows with one dynamic scale for all.
 bool travels_quantized(All2AllBackend backend, const Formats& formats) {
-  if (!formats.activations) {
+  if (!formats.activations || !takes_codes(formats.activations->format)) {
     return false;
   }
   const QuantizeSpec& spec = *formats.activations;

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "experts/quantized_rows.h"
 #include "layer/token_slices.h"
 #include "moebius/all2all.h"
 #include "moebius/workspace.h"
@@ -34,6 +35,22 @@ std::unique_ptr<PrepareFinalize> make(All2AllBackend backend, Group& group, cons
   }
 }
 
+QuantConfig quant_of(const Formats& formats) {
+  if (!formats.activations) {
+    return {};
+  }
+  switch (const QuantFormat format = formats.activations->format; format) {
+    case QuantFormat::kFp8:
+      return QuantConfig::fp8_w8a8({}, false, false, GroupShape{128, 128});
+    case QuantFormat::kInt8:
+      return QuantConfig::int8_w8a8({}, true);
+    case QuantFormat::kNvfp4:
+      return QuantConfig::nvfp4({});
+    default:
+      return QuantConfig::ocp_mx(format, {});
+  }
+}
+
 struct Moved {
   int64_t intra_node_bytes;
   int64_t inter_node_bytes;
@@ -57,6 +74,7 @@ Moved move_rows(Group& group,
   input.topk_weights = Tensor::zeros({d.tokens, topk}, DType::kF32);
   input.num_experts = d.layer.routing.num_experts;
   input.quant = &quant;
+  input.defer_input_quant = quant.a1.format && !takes_codes(*quant.a1.format);  // as experts say
   const bool is_batched = backend == All2AllBackend::kLowLatency;
   const auto strategy = make_weight_and_reduce(is_batched ? WeightAndReduceKind::kDelegate
                                                           : WeightAndReduceKind::kNoOp);
@@ -85,12 +103,7 @@ TEST_P(TrafficOf, BackendsIsWhatGroupsCount) {
   Deployment d = small_deployment(kRanks, c.ranks_per_node, 37);
   d.formats = find_formats(c.quant, d.layer);
   d.low_latency_sum = c.sum;
-  QuantConfig quant;
-  if (d.formats.activations) {
-    quant = d.formats.name == "fp8_w8a8"
-                ? QuantConfig::fp8_w8a8({}, false, false, GroupShape{128, 128})
-                : QuantConfig::int8_w8a8({}, true);
-  }
+  const QuantConfig quant = quant_of(d.formats);
   std::vector<std::vector<int32_t>> ids;
   for (int r = 0; r < kRanks; ++r) {
     ids.push_back(random_ids(d.layer.routing, d.tokens, static_cast<uint64_t>(r) + 1));
@@ -127,6 +140,8 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            Case{kAg, "none", 2},
                                            Case{kAg, "fp8", 2},
                                            Case{kAg, "int8", 2},
+                                           Case{kAg, "mxfp4", 2},
+                                           Case{kAg, "nvfp4", 0},
                                            Case{kHt, "none", 0},
                                            Case{kHt, "none", 2},
                                            Case{kHt, "none", 1},
@@ -134,11 +149,15 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            Case{kHt, "fp8", 2},
                                            Case{kHt, "int8", 2},
                                            Case{kHt, "fp8", 3},
+                                           Case{kHt, "mxfp4", 2},
+                                           Case{kHt, "nvfp4", 0},
                                            Case{kLl, "none", 0},
                                            Case{kLl, "none", 0, LowLatencySum::kRanks},
                                            Case{kLl, "fp8", 0, LowLatencySum::kRanks},
                                            Case{kLl, "none", 2},
                                            Case{kLl, "fp8", 0},
+                                           Case{kLl, "mxfp4", 0},
+                                           Case{kLl, "nvfp4", 2},
                                            Case{kLl, "fp8", 3}),
                          [](const auto& param_info) {
                            return std::string(name(param_info.param.backend)) + "_" +
