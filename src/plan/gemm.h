@@ -16,7 +16,7 @@ enum class GemmKind : uint8_t {
   kBF16,
   kFp8Blocks,  // rows by 1 x 128, weights by 128 x 128
   kInt8,       // rows in int8
-  kDecoded,    // kBF16, of weights that are decoded first, rows in fp8, too
+  kDecoded,    // kBF16, of weights that are decoded into memory first, rows in fp8, too
   kRegisters,  // the same of few rows, while they are multiplied
   kCoded,      // all others
 };

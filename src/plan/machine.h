@@ -27,7 +27,8 @@ struct Machine {
 
   Given memory_gb;
   // Products that the experts reach with many rows per expert, in TFLOP/s, and how many rows of an
-  // expert cost as much as one; of which GemmKind, see gemm.h.
+  // expert cost as much as one; of which GemmKind, see gemm.h.  On GPUs decoded_tflops is without
+  // the time to decode.
   Given f32_tflops, bf16_tflops, fp8_tflops, int8_tflops, decoded_tflops;
   Given registers_tflops, coded_tflops;
   Given row_tile;

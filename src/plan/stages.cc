@@ -202,6 +202,15 @@ class Stages {
     return flops * sharing_ / products_rate(kind).value * 1e-6;
   }
 
+  // Decoding into memory: codes read, bf16 written, and read again by the GEMM.  As many experts at
+  // a time as there is room for, so that little of it runs beside products.
+  double decoding_us(double touched, int64_t intermediate) const {
+    const auto codes = static_cast<double>(expert_bytes(deployment_, intermediate));
+    // An element has two FLOPs and two bytes.
+    const auto decoded = static_cast<double>(expert_flops_per_row(deployment_.layer, intermediate));
+    return copy_us(touched * (codes + 2 * decoded));
+  }
+
   double experts(double rows, double touched, int64_t intermediate, double moves) const {
     if (rows <= 0 || touched <= 0) {
       return machine_.experts_us.value;
@@ -215,11 +224,15 @@ class Stages {
     const double products = products_us(
         computed * static_cast<double>(expert_flops_per_row(deployment_.layer, intermediate)),
         kind);
+    const double rest = machine_.experts_us.value + copy_us(moves);
+    if (on_gpu() && kind == GemmKind::kDecoded) {
+      return rest + products + decoding_us(touched, intermediate);
+    }
     const double weights =
         us_of(touched * static_cast<double>(expert_bytes(deployment_, intermediate)),
               machine_.weight_gb_per_s);
-    return machine_.experts_us.value + std::max(products, weights) +
-           (1 - machine_.read_overlap.value) * std::min(products, weights) + copy_us(moves);
+    return rest + std::max(products, weights) +
+           (1 - machine_.read_overlap.value) * std::min(products, weights);
   }
 
   // As ModularKernel has it, of experts whose second GEMM can be cut.

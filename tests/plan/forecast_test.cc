@@ -87,6 +87,25 @@ TEST(Forecast, FewRowsAreMultipliedByCodes) {
   }
 }
 
+// Measured: 32 experts of DeepSeek-V3 on one H200, docs/performance/gpu_experts.md.
+TEST(Forecast, DecodingWeightsTakesWhatItWasMeasuredToTake) {
+  const Machine m = find_machine("h200");
+  struct Measured {
+    const char* quant;
+    int64_t rows;  // of an expert
+    double us;
+  };
+  for (const Measured& c : {Measured{"int4_w4a16", 128, 2370}, Measured{"int4_w4a16", 1024, 5860},
+                            Measured{"int8_w8a16", 1024, 5440}, Measured{"mxfp4_w4a16", 1024, 5180},
+                            Measured{"nvfp4", 1024, 5510}}) {
+    Deployment d = preset_deployment("deepseek-v3", c.quant, 8);
+    d.layer.routing.num_groups = d.layer.routing.topk_groups = 1;
+    d.tokens = c.rows * 4;
+    const double us = forecast(All2AllBackend::kHighThroughput, d, m).experts;
+    EXPECT_NEAR(us / c.us, 1, 0.13) << c.quant << " " << c.rows << ": " << us;
+  }
+}
+
 TEST(Forecast, SweepsEndWhereShardsWouldCutBlocks) {
   Deployment d = preset_deployment("deepseek-v3", "none", 8);
   d.shards_experts = true;
@@ -272,15 +291,18 @@ TEST(Forecast, MoreTokensNeverTakeLess) {
     const Machine m = find_machine(machine);
     for (const int ranks : {2, 8, 32}) {
       for (const All2AllBackend backend : kBackends) {
-        Deployment d = preset_deployment("deepseek-v3", "fp8", ranks);
-        d.device = m.type == DeviceType::kCuda ? Device::cuda(0) : Device::cpu();
-        double before = 0;
-        for (const int64_t tokens : {1, 7, 64, 256, 257, 1000, 4096}) {
-          d.tokens = tokens;
-          const Forecast f = forecast(backend, d, m);
-          EXPECT_TRUE(std::isfinite(f.call));
-          EXPECT_GE(f.call, before) << machine << " " << name(backend) << " " << tokens;
-          before = f.call;
+        for (const char* quant : {"fp8", "int4"}) {
+          Deployment d = preset_deployment("deepseek-v3", quant, ranks);
+          d.device = m.type == DeviceType::kCuda ? Device::cuda(0) : Device::cpu();
+          double before = 0;
+          for (const int64_t tokens : {1, 7, 64, 256, 257, 1000, 4096}) {
+            d.tokens = tokens;
+            const Forecast f = forecast(backend, d, m);
+            EXPECT_TRUE(std::isfinite(f.call));
+            EXPECT_GE(f.call, before)
+                << machine << " " << name(backend) << " " << quant << " " << tokens;
+            before = f.call;
+          }
         }
       }
     }
