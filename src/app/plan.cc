@@ -102,7 +102,7 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
                               : "--preset and --model exclude each other");
   }
   plan::Deployment d;
-  std::string stored = "none";
+  checkpoint::WeightScheme stored;
   d.layer =
       o.model.empty() ? plan::layer_of_preset(o.preset) : plan::layer_of_model(o.model, &stored);
   if (o.ungrouped) {
@@ -121,7 +121,9 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
   d.redundant_experts = o.redundant_experts;
   d.layers = o.layers > 0 ? o.layers : d.layer.num_moe_layers;
   plan::expect_valid(d);
-  d.formats = plan::find_formats(o.quant == "auto" ? stored : o.quant, d.layer);
+  d.formats = o.quant == "auto" || o.quant == "none"
+                  ? plan::stored_formats(stored, /*quantize_activations=*/o.quant == "auto")
+                  : plan::find_formats(o.quant, d.layer);
   plan::expect_valid(d);
   return d;
 }

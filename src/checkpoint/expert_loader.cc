@@ -220,12 +220,16 @@ void load_global_scales(const ExpertSource& source,
   }
 }
 
-QuantConfig make_quant(const WeightScheme& scheme,
-                       bool quantize_activations,
-                       QuantTensors tensors) {
+}  // namespace
+
+QuantConfig stored_quant_config(const WeightScheme& scheme,
+                                bool quantize_activations,
+                                QuantTensors tensors) {
   const bool acts = quantize_activations && scheme.quantizes_activations;
   // Scales per row come as [L, N, 1].
-  const auto per_row = [](const Tensor& scale) { return scale.view({scale.dim(0), scale.dim(1)}); };
+  const auto per_row = [](const Tensor& scale) {
+    return scale ? scale.view({scale.dim(0), scale.dim(1)}) : scale;
+  };
   QuantConfig quant;
   switch (scheme.format) {
     case WeightFormat::kFloat:
@@ -257,8 +261,6 @@ QuantConfig make_quant(const WeightScheme& scheme,
   }
   return quant;
 }
-
-}  // namespace
 
 std::vector<Piece> w1_pieces(const ExpertSource& source, bool is_interleaved, Range intermediate) {
   const Range cols{0, source.hidden()};
@@ -302,7 +304,7 @@ ExpertWeights load_experts(const ExpertSource& source,
   ExpertWeights result;
   result.w1 = w1.weight;
   result.w2 = w2.weight;
-  result.quant = make_quant(scheme, quantize_activations, std::move(tensors));
+  result.quant = stored_quant_config(scheme, quantize_activations, std::move(tensors));
   load_biases(source, config, slice, result.quant);
   return result;
 }

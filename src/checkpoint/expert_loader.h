@@ -28,6 +28,12 @@ struct Piece {
 std::vector<Piece> w1_pieces(const ExpertSource& source, bool is_interleaved, Range intermediate);
 std::vector<Piece> w2_pieces(const ExpertSource& source, Range intermediate);
 
+// How experts with these tensors (none: of any) compute.  quantize_activations: as the scheme says,
+// else not.
+QuantConfig stored_quant_config(const WeightScheme& scheme,
+                                bool quantize_activations,
+                                QuantTensors tensors);
+
 // As stored.  quantize_activations: as the scheme says, else not.
 ExpertWeights load_experts(const ExpertSource& source,
                            const ModelConfig& config,

@@ -74,7 +74,8 @@ int64_t matrix_bytes(const std::optional<QuantizeSpec>& spec,
   const auto bytes = [](const TensorSpec& s) {
     return s.shape[0] * s.shape[1] * bits(s.dtype) / 8;
   };
-  return bytes(parts.values) + bytes(parts.scale);
+  const int64_t zero_points = spec->asymmetric ? rows * parts.scale.shape[1] : 0;
+  return bytes(parts.values) + bytes(parts.scale) + zero_points;
 }
 
 int64_t row_bytes(const Deployment& d) {

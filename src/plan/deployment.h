@@ -15,6 +15,7 @@
 #include "moebius/group.h"
 #include "moebius/low_latency.h"
 #include "moebius/parallel_config.h"
+#include "moebius/quant_config.h"
 #include "moebius/quantize.h"
 #include "plan/routing.h"
 
@@ -38,6 +39,7 @@ struct Formats {
   std::string name = "none";
   std::optional<QuantizeSpec> weights;
   std::optional<QuantizeSpec> activations;
+  QuantConfig quant;  // of experts with them, of any size
 };
 
 struct Deployment {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/expert_loader.h"
 #include "checkpoint/load_schemes.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/presets.h"
@@ -39,22 +40,23 @@ LayerShape layer_of(const ModelConfig& config, std::string name) {
   return layer;
 }
 
-std::string scheme_of(const checkpoint::WeightScheme& stored) {
+std::string name_of(const checkpoint::WeightScheme& stored, bool quantizes_activations) {
+  const std::string_view rows = quantizes_activations ? "a8" : "a16";
   switch (stored.format) {
     case WeightFormat::kFloat:
       return "none";
     case WeightFormat::kFp8Block:
-      return "fp8_w8a8";
+      return fmt::format("fp8_w8{}", rows);
     case WeightFormat::kFp8Channel:
-      return "fp8_w8a8_channel";
+      return fmt::format("fp8_w8{}_channel", rows);
     case WeightFormat::kInt8Channel:
-      return stored.quantizes_activations ? "int8_w8a8" : "int8_w8a16";
+      return fmt::format("int8_w8{}", rows);
     case WeightFormat::kInt4Group:
       return "int4_w4a16";
     case WeightFormat::kMxfp4:
       return "mxfp4_w4a16";
     case WeightFormat::kNvfp4:
-      return "nvfp4";
+      return quantizes_activations ? "nvfp4" : "nvfp4_w4a16";
   }
   return "none";
 }
@@ -94,12 +96,25 @@ LayerShape layer_of_preset(const std::string& preset) {
                   preset);
 }
 
-LayerShape layer_of_model(const std::string& directory, std::string* quant_of_checkpoint) {
+LayerShape layer_of_model(const std::string& directory, checkpoint::WeightScheme* stored) {
   const ModelConfig config = checkpoint::read_model_config(directory);
-  if (quant_of_checkpoint != nullptr) {
-    *quant_of_checkpoint = scheme_of(config.scheme);
+  if (stored != nullptr) {
+    *stored = config.scheme;
   }
   return layer_of(config, directory);
+}
+
+Formats stored_formats(const checkpoint::WeightScheme& stored, bool quantize_activations) {
+  QuantTensors tensors;
+  if (stored.is_asymmetric) {
+    tensors.w1_zero_point = tensors.w2_zero_point = Tensor::zeros({1, 1, 1}, DType::kU8);
+  }
+  Formats formats;
+  formats.name = name_of(stored, quantize_activations && stored.quantizes_activations);
+  formats.quant = checkpoint::stored_quant_config(stored, quantize_activations, tensors);
+  formats.weights = weight_spec(formats.quant.w1);
+  formats.activations = activation_spec(formats.quant.a1);
+  return formats;
 }
 
 Formats find_formats(const std::string& name, const LayerShape& layer) {
@@ -121,7 +136,8 @@ Formats find_formats(const std::string& name, const LayerShape& layer) {
     }
   }
   formats.weights = spec;
-  formats.activations = activation_spec(small_config(scheme, spec).a1);
+  formats.quant = small_config(scheme, spec);
+  formats.activations = activation_spec(formats.quant.a1);
   return formats;
 }
 
@@ -131,11 +147,10 @@ Support backend_accepts(All2AllBackend backend, const Deployment& d) {
     return Support::no(
         fmt::format("sums per rank over {} nodes: ranks must share one", d.topology().num_nodes()));
   }
-  if (backend == All2AllBackend::kNone || d.formats.name == "none") {
+  if (backend == All2AllBackend::kNone || !d.formats.weights) {
     return Support::yes();
   }
-  const LoadScheme& scheme = checkpoint::find_load_scheme(d.formats.name);
-  const QuantConfig config = small_config(scheme, *d.formats.weights);
+  const QuantConfig& config = d.formats.quant;
   const bool is_low_latency = backend == All2AllBackend::kLowLatency;
   Support support = Support::yes();
   run_thread_ranks({.num_ranks = 1, .pin = false}, [&](Group& group) {

@@ -10,12 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/make_model.h"
 #include "comm/high_throughput_cpu.h"
 #include "comm/low_latency_cpu.h"
 #include "moebius/checkpoint.h"
 #include "moebius/quantize.h"
 #include "plan/traffic.h"
+#include "tests/checkpoint/small_models.h"
 #include "tests/plan/problems.h"
+#include "tests/temp_dir.h"
 
 namespace moebius::plan {
 namespace {
@@ -188,6 +191,34 @@ TEST(Buffers, WeightsAreThoseOfEveryScheme) {
         EXPECT_EQ(matrix_bytes(formats.weights, layer.dtype, rows, cols),
                   made.values.nbytes() + made.scale.nbytes())
             << scheme.name;
+      }
+    }
+  }
+}
+
+// Of every family and stored format, --quant auto and none.
+TEST(Buffers, FormatsOfAFolderAreThoseOfItsLayers) {
+  const TempDir folder;
+  for (const testing::SmallModel& model : testing::small_models()) {
+    SCOPED_TRACE(model.name);
+    checkpoint::write_model(model.config, model.name, 1, folder / model.name, int64_t{1} << 40);
+    const Checkpoint stored(folder / model.name);
+    checkpoint::WeightScheme scheme;
+    const LayerShape layer = layer_of_model((folder / model.name).string(), &scheme);
+    for (const char* quant : {"auto", "none"}) {
+      const ExpertWeights loaded =
+          stored.load_layer(stored.info().moe_layers[0], {.quant = quant}).experts;
+      const Formats formats = stored_formats(scheme, quant == std::string("auto"));
+      EXPECT_EQ(formats.weights, weight_spec(loaded.quant.w1));
+      EXPECT_EQ(formats.activations, activation_spec(loaded.quant.a1));
+      if (loaded.quant.w1.zero_point) {
+        std::optional<QuantizeSpec> symmetric = formats.weights;
+        symmetric->asymmetric = false;
+        const auto bytes = [&](const std::optional<QuantizeSpec>& spec) {
+          return matrix_bytes(spec, layer.dtype, layer.w1_rows(layer.intermediate), layer.hidden);
+        };
+        EXPECT_EQ((bytes(formats.weights) - bytes(symmetric)) * layer.routing.num_experts,
+                  loaded.quant.w1.zero_point.nbytes());
       }
     }
   }
