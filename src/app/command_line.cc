@@ -3,10 +3,13 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <optional>
+#include <string>
 #include <variant>
 
 #include "app/commands.h"
 #include "app/failure.h"
+#include "app/forced_setting.h"
 #include "moebius/error.h"
 
 namespace moebius::app {
@@ -22,14 +25,27 @@ struct Dispatch {
   int operator()(const PlanOptions& options) const { return plan_deployment(options); }
 };
 
+template <typename Options>
+int dispatch(const Options& options) {
+  std::optional<ForcedSetting> forced;
+  if constexpr (requires { options.threads; }) {
+    if (options.threads > 0) {  // of streams that name no number, too: those that load, for one
+      forced.emplace("MOEBIUS_THREADS", std::to_string(options.threads));
+    }
+  }
+  return Dispatch()(options);
+}
+
 }  // namespace
 
 int run_command_line(int argc, const char* const* argv) {
   try {
     const auto parsed = parse_command_line(argc, argv);
     const int* exit_code = std::get_if<int>(&parsed);  // of --help
-    const int code =
-        exit_code != nullptr ? *exit_code : std::visit(Dispatch(), std::get<Options>(parsed));
+    const int code = exit_code != nullptr
+                         ? *exit_code
+                         : std::visit([](const auto& options) { return dispatch(options); },
+                                      std::get<Options>(parsed));
     std::cout.flush();
     if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       return report_failure(Error("cannot write to standard output"));

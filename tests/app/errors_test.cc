@@ -138,6 +138,16 @@ TEST(Usage, EmptyValuesAreRefused) {
   expect_refused({"bench", "quant", "--problem", ""}, {"--problem", "empty"});
 }
 
+TEST(Usage, ThreadsThatAreGivenReplaceTheSetting) {
+  const std::string model = tiny_model();  // made without the setting
+  setenv("MOEBIUS_THREADS", "many", 1);
+  const CommandResult result =
+      run_command({"run", "--model", model, "--repeat", "1", "--threads", "2"});
+  expect_refused({"run", "--model", model}, {"MOEBIUS_THREADS"});
+  unsetenv("MOEBIUS_THREADS");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
 // As after a variable of the shell that was not set: --output $NAME --check.
 TEST(Usage, ValuesThatAreOptionsAreRefused) {
   for (const std::string option : {"--output", "--input", "--json", "--trace", "--report"}) {
