@@ -57,12 +57,25 @@ std::string next_option_error(const std::string& text, const std::string& type) 
                      type.starts_with("TEXT") ? "a value" : type, hint);
 }
 
+// Of values with commas between them.
+bool is_list(const CLI::Option& option) {
+  return option.get_delimiter() != '\0';
+}
+
+bool has_empty_element(std::string_view list, char delimiter) {
+  return list.starts_with(delimiter) || list.ends_with(delimiter) ||
+         list.find(std::string(2, delimiter)) != std::string_view::npos;
+}
+
 // Of every option that takes one, before what the option itself checks.  An empty one is a variable
 // of the shell that was not set.
 void check_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_items_expected_max() == 0) {
       continue;
+    }
+    if (is_list(*option)) {
+      option->allow_extra_args(false);  // what follows the list is not of it
     }
     const std::string type = option->get_type_name();
     const auto check = [type](const std::string& text) -> std::string {
@@ -359,6 +372,7 @@ class Parser {
 
   std::variant<Options, int> parse(int argc, const char* const* argv) {
     expect_known_subcommand(argc > 1 ? argv[1] : "");
+    expect_no_empty_elements(argc, argv);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -391,18 +405,42 @@ class Parser {
     throw InvalidArgument(fmt::format("no subcommand is named {} (there are {})", word, known));
   }
 
-  // A misspelt one that is required.
-  void expect_known_options(int argc, const char* const* argv) const {
+  // nullptr: none, or no other word.
+  const CLI::App* named_subcommand(int argc, const char* const* argv) const {
     const auto named = app_.get_subcommands(
         [&](const CLI::App* subcommand) { return argc > 2 && subcommand->get_name() == argv[1]; });
-    if (named.empty()) {
-      return;
+    return named.empty() ? nullptr : named.front();
+  }
+
+  // CLI11 would pass over them.
+  void expect_no_empty_elements(int argc, const char* const* argv) const {
+    const CLI::App* chosen = named_subcommand(argc, argv);
+    for (int i = 2; chosen != nullptr && i < argc; ++i) {
+      const std::string word = argv[i];
+      const size_t equals = word.find('=');
+      const std::string name = word.substr(0, equals);
+      const CLI::Option* option =
+          name.starts_with("--") ? chosen->get_option_no_throw(name) : nullptr;
+      if (option == nullptr || !is_list(*option)) {
+        continue;
+      }
+      const std::string list = equals != std::string::npos ? word.substr(equals + 1)
+                               : i + 1 < argc              ? argv[i + 1]
+                                                           : "";
+      if (has_empty_element(list, option->get_delimiter())) {
+        throw InvalidArgument(
+            fmt::format("{}: {} has an empty value (see moebius {} --help)", name, list, argv[1]));
+      }
     }
-    const CLI::App& chosen = *named.front();
-    for (int i = 2; i < argc; ++i) {
+  }
+
+  // A misspelt one that is required.
+  void expect_known_options(int argc, const char* const* argv) const {
+    const CLI::App* chosen = named_subcommand(argc, argv);
+    for (int i = 2; chosen != nullptr && i < argc; ++i) {
       const std::string word = argv[i];
       const std::string name = word.substr(0, word.find('='));
-      if (name.starts_with("--") && chosen.get_option_no_throw(name) == nullptr) {
+      if (name.starts_with("--") && chosen->get_option_no_throw(name) == nullptr) {
         throw InvalidArgument(fmt::format("moebius {} has no option {} (see moebius {} --help)",
                                           argv[1], name, argv[1]));
       }

@@ -136,6 +136,17 @@ TEST(Usage, EmptyValuesAreRefused) {
   }
   expect_refused({"run", "--model", ""}, {"--model", "empty"});
   expect_refused({"bench", "quant", "--problem", ""}, {"--problem", "empty"});
+  for (const std::string list : {"1,", ",1", "1,,2", ","}) {
+    expect_refused({"bench", "layer", "--preset", "tiny", "--tokens", list},
+                   {"--tokens: " + list + " has an empty value"});
+    expect_refused({"bench", "layer", "--preset", "tiny", "--tokens=" + list}, {"--tokens: "});
+  }
+  expect_refused({"bench", "dispatch", "--device", "cuda", "--sms", "8,"}, {"--sms: 8, has"});
+}
+
+TEST(Usage, ListsEndWithTheirWord) {
+  expect_refused({"bench", "--tokens", "1,8", "layer", "--preset", "tiny", "--quant", "prose"},
+                 {"quant is prose"});
 }
 
 TEST(Usage, ThreadsThatAreGivenReplaceTheSetting) {
