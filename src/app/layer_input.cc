@@ -35,11 +35,31 @@ void expect_finite(const Tensor& hidden, const std::string& what) {
   }
 }
 
+// Experts take rows in the model's dtype, which may hold less than the file's.
+void expect_finite_in(DType dtype, const Tensor& hidden, const std::string& what) {
+  if (dtype == hidden.dtype() || dtype == DType::kF32) {
+    return;
+  }
+  const Tensor rounded = convert(hidden, dtype);
+  const int64_t columns = hidden.dim(1);
+  for (int64_t i = 0; i < hidden.numel(); ++i) {
+    if (const float value = get_float(rounded, i); !std::isfinite(value)) {
+      throw InvalidArgument(
+          fmt::format("{} is {} at token {}, column {}, which is {} in the model's {}, expected a "
+                      "finite number",
+                      what, get_float(hidden, i), i / columns, i % columns, value, name(dtype)));
+    }
+  }
+}
+
 }  // namespace
 
-LayerInput load_input(const RunOptions& options, int64_t hidden_size, DType synthetic_dtype) {
+LayerInput load_input(const RunOptions& options,
+                      int64_t hidden_size,
+                      std::optional<DType> model_dtype) {
   if (options.input.empty()) {
-    return {random_normal({options.tokens, hidden_size}, synthetic_dtype, options.seed),
+    return {random_normal({options.tokens, hidden_size}, model_dtype.value_or(DType::kBF16),
+                          options.seed),
             "synthetic", ""};
   }
   if (options.input.ends_with(".json")) {  // Safetensors would take it for an index of shards
@@ -49,13 +69,13 @@ LayerInput load_input(const RunOptions& options, int64_t hidden_size, DType synt
     throw InvalidArgument(options.input + ": is a folder, expected FILE.safetensors");
   }
   const Safetensors file(options.input);
-  const std::string name =
+  const std::string chosen =
       options.input_tensor.empty() ? only_tensor(file, options.input) : options.input_tensor;
-  const std::string what = fmt::format("{}: tensor {}", options.input, name);
-  if (!file.contains(name)) {
+  const std::string what = fmt::format("{}: tensor {}", options.input, chosen);
+  if (!file.contains(chosen)) {
     throw InvalidArgument(what + " is missing");
   }
-  const SafetensorsEntry& entry = file.entry(name);
+  const SafetensorsEntry& entry = file.entry(chosen);
   if (entry.dtype != DType::kBF16 && entry.dtype != DType::kF16 && entry.dtype != DType::kF32) {
     throw InvalidArgument(
         fmt::format("{} has dtype {}, expected BF16, F16 or F32", what, entry.dtype_name));
@@ -65,9 +85,12 @@ LayerInput load_input(const RunOptions& options, int64_t hidden_size, DType synt
                                       what, to_string(entry.shape), hidden_size, options.model,
                                       hidden_size));
   }
-  Tensor hidden = file.tensor(name);
+  Tensor hidden = file.tensor(chosen);
   expect_finite(hidden, what);
-  return {std::move(hidden), options.input, name};
+  if (model_dtype) {
+    expect_finite_in(*model_dtype, hidden, what);
+  }
+  return {std::move(hidden), options.input, chosen};
 }
 
 }  // namespace moebius::app

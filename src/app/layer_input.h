@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "app/options.h"
@@ -20,7 +21,9 @@ struct LayerInput {
 
 // Throws InvalidArgument naming file, tensor and both values: no such tensor, several tensors and
 // no name, another dtype or shape, NaN or infinity (with its place: a router cannot rank NaN, and
-// the result would only spread it).
-LayerInput load_input(const RunOptions& options, int64_t hidden_size, DType synthetic_dtype);
+// the result would only spread it), as it stands or in the model's dtype (nullopt: not said).
+LayerInput load_input(const RunOptions& options,
+                      int64_t hidden_size,
+                      std::optional<DType> model_dtype);
 
 }  // namespace moebius::app

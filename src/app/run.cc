@@ -138,8 +138,7 @@ int run(const RunOptions& options) {
   result.model = checkpoint.info();
   result.layer = choose_layer(options, result.model);
   result.block = checkpoint.block_prefix(result.layer);
-  result.input =
-      load_input(options, result.model.hidden, result.model.dtype.value_or(DType::kBF16));
+  result.input = load_input(options, result.model.hidden, result.model.dtype);
   progress.show("running");
   run_ranks(options, [&](const RankPlan& plan, Group* group) {
     LayerRun rank_run =

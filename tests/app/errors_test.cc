@@ -530,6 +530,10 @@ TEST(Input, FilesThatDoNotFitAreRefused) {
     write_safetensors(file, {{"x", tensor}});
     refused({file, "x", "token 2", "column 7"});
   }
+  set_float(good, 2 * hidden + 7, 3.4e38f);  // f32 has it, the model's bf16 has not
+  write_safetensors(file, {{"x", good}});
+  refused({"x is 3.4e+38 at token 2, column 7, which is inf in the model's bf16"});
+  set_float(good, 2 * hidden + 7, 0);
 
   write_safetensors(file, {{"x", good}});
   fs::resize_file(file, fs::file_size(file) - 4);
