@@ -195,17 +195,24 @@ void add_choice(Report& report, const PlanResult& r) {
                  {"tokens_per_second", tokens, Unit::kTokensPerSecond}});
     return;
   }
-  const auto least = std::min_element(
-      r.forecasts.begin(), r.forecasts.end(), [&](const Forecast& a, const Forecast& b) {
-        return a.buffers.total(r.deployment.layers) < b.buffers.total(r.deployment.layers);
-      });
+  const auto total = [&](const Forecast& f) { return f.buffers.total(r.deployment.layers); };
+  const Forecast* least = nullptr;  // of those that are not refused, so that it does not fit
+  for (const Forecast& f : r.forecasts) {
+    if (f.support.ok && (least == nullptr || total(f) < total(*least))) {
+      least = &f;
+    }
+  }
+  if (least == nullptr) {
+    report.line("choice", "choice", "none works: all are refused", {{"all2all", Json()}});
+    return;
+  }
   report.line(
       "choice", "choice",
       "none works: the least is {total_bytes} per rank ({least}), of which {weight_bytes} are "
       "weights, and there is {memory_bytes}",
       {{"all2all", Json()},
        {"least", backend_name(*least)},
-       {"total_bytes", least->buffers.total(r.deployment.layers), Unit::kBytes},
+       {"total_bytes", total(*least), Unit::kBytes},
        {"weight_bytes", r.deployment.layers * least->buffers.weights, Unit::kBytes},
        {"memory_bytes", whole(least->memory), Unit::kBytes}});
 }

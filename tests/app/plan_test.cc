@@ -267,6 +267,18 @@ TEST(Plan, WhatDoesNotFitIsSaid) {
   EXPECT_TRUE(read_json(scratch / "plan.json")["choice"]["all2all"].is_null());
 }
 
+// Low latency would take the least memory, but not these rows.
+TEST(Plan, WhatIsRefusedIsNotTheLeast) {
+  const ScratchFolder scratch;
+  const CommandResult result =
+      run_command({"plan", "--preset", "deepseek-v3", "--quant", "fp8_w8a8_channel", "--ranks",
+                   "64", "--tokens", "400000", "--layers", "1", "--json", scratch / "plan.json"});
+  EXPECT_EQ(result.exit_code, 1);
+  const auto choice = read_json(scratch / "plan.json")["choice"];
+  EXPECT_NE(choice["least"], "low_latency");
+  EXPECT_GT(choice["total_bytes"], choice["memory_bytes"]);
+}
+
 TEST(Plan, RefusesInOneLine) {
   const auto refused = [](Words words, const std::string& part) {
     words.insert(words.begin(), "plan");
