@@ -81,7 +81,8 @@ struct RouterConfig {
 // The config as it is computed: one group where step 3 means one.
 RouterConfig with_equal_groups(RouterConfig config);
 
-// On the CPU or the router's device, complete; a router on a GPU keeps copies.
+// On the CPU or the router's device, complete; a router on a GPU keeps copies.  Finite; a
+// correction_bias of -inf masks its expert.
 struct RouterWeights {
   Tensor gate = {};             // [E, H] bf16, f16 or f32; undefined when the caller brings logits
   Tensor bias = {};             // [E], added to the logits; optional
@@ -90,10 +91,11 @@ struct RouterWeights {
 
 class Router {
  public:
-  // Throws InvalidArgument: K > E or more than the groups kept hold, shapes, NaN in a weight
-  // (named). Throws Unsupported when no implementation or the one forced by MOEBIUS_ROUTER accepts,
-  // for simulated and custom routing on a GPU, and for LogitSums::kTensorCores elsewhere or with a
-  // gate that is not bf16 or whose H is not a multiple of 8.
+  // Throws InvalidArgument: K > E or more than the groups kept hold, shapes, a weight
+  // that is not finite (named). Throws Unsupported when no implementation or the one forced by
+  // MOEBIUS_ROUTER accepts, for simulated and custom routing on a GPU, and for
+  // LogitSums::kTensorCores elsewhere or with a gate that is not bf16 or whose H is not a multiple
+  // of 8.
   Router(RouterConfig config, RouterWeights weights);
   ~Router();
   Router(Router&&) noexcept;

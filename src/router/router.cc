@@ -25,11 +25,14 @@ void expect_float(const Tensor& tensor, std::string_view what) {
          fmt::format("{} dtype is {}, expected f32, f16 or bf16", what, name(dtype)));
 }
 
-void expect_no_nan(const Tensor& tensor, std::string_view what) {
+// masks: minus infinity is allowed.
+void expect_finite(const Tensor& tensor, std::string_view what, bool masks = false) {
   for (int64_t i = 0, n = tensor.numel(); i < n; ++i) {
-    if (std::isnan(get_float(tensor, i))) {
-      throw InvalidArgument(
-          fmt::format("{} is NaN", router::element_name(what, tensor.shape(), i)));
+    const float value = get_float(tensor, i);
+    if (!std::isfinite(value) && !(masks && value < 0)) {
+      throw InvalidArgument(fmt::format(
+          "{} is {}, expected a finite number{}", router::element_name(what, tensor.shape(), i),
+          std::isnan(value) ? "NaN" : fmt::format("{}", value), masks ? " or -inf" : ""));
     }
   }
 }
@@ -67,14 +70,14 @@ void check(const RouterConfig& config, const RouterWeights& weights) {
     expect_eq(weights.gate.num_dims(), 2, "dimensions of gate");
     expect_eq(weights.gate.dim(0), config.num_experts, "gate.dim(0)");
     expect_ge(weights.gate.dim(1), 1, "gate.dim(1)");
-    expect_no_nan(weights.gate, "gate");
+    expect_finite(weights.gate, "gate");
   }
   for (const auto& [bias, what] :
        {std::pair(&weights.bias, "bias"), std::pair(&weights.correction_bias, "correction_bias")}) {
     if (*bias) {
       expect_float(*bias, what);
       expect_shape(*bias, {config.num_experts}, what);
-      expect_no_nan(*bias, what);
+      expect_finite(*bias, what, bias == &weights.correction_bias);
     }
   }
 }

@@ -609,5 +609,15 @@ TEST_F(DamagedModel, NanInTheRouterIsNamed) {
   expect_run_refused({folder_, "layer 0", "gate[0, 5]", "NaN"});
 }
 
+TEST_F(DamagedModel, InfinityInTheRouterIsNamed) {
+  edit_tensors([](const std::string& name, Tensor& tensor) {
+    if (is_gate(name)) {
+      set_float(tensor, 5, std::numeric_limits<float>::infinity());
+    }
+    return true;
+  });
+  expect_run_refused({folder_, "layer 0", "gate[0, 5] is inf, expected a finite number"});
+}
+
 }  // namespace
 }  // namespace moebius

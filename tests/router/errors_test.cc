@@ -91,6 +91,28 @@ TEST(RouterErrors, NaNInAWeightIsNamed) {
   }
 }
 
+TEST(RouterErrors, InfinityInAWeightIsNamed) {
+  const RouterConfig config = {.num_experts = 8};
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const float value : {inf, -inf}) {
+      const std::string expected = fmt::format("is {}, expected a finite number", value);
+      const Tensor gate = Tensor::zeros({8, 20}, dtype);
+      set_float(gate, 3 * 20 + 17, value);
+      EXPECT_MENTIONS(refusal(config, {.gate = gate}), "gate[3, 17] " + expected);
+      const Tensor bias = Tensor::zeros({8}, dtype);
+      set_float(bias, 5, value);
+      EXPECT_MENTIONS(refusal(config, {.bias = bias}), "bias[5] " + expected);
+      if (value > 0) {  // -inf masks
+        EXPECT_MENTIONS(refusal(config, {.correction_bias = bias}),
+                        "correction_bias[5] " + expected);
+      } else {
+        EXPECT_NO_THROW(Router(config, {.correction_bias = bias}));
+      }
+    }
+  }
+}
+
 TEST(RouterErrors, ArgumentsOfLogits) {
   const Router router({.num_experts = 8}, {.gate = Tensor::zeros({8, 16}, DType::kBF16)});
   const Tensor hidden = Tensor::zeros({3, 16}, DType::kBF16);
