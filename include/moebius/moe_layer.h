@@ -121,6 +121,9 @@ class MoeLayer {
   Tensor expert_load() const;
   // Of the last forward(): rows this rank's experts computed, of whichever tokens, i64 [L].
   Tensor local_expert_load() const;
+  // Of the last forward(): the most micro-batches that a piece of it was cut into, where it took
+  // several calls of the kernel.
+  int last_microbatches() const;
 
  private:
   struct State;

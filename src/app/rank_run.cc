@@ -185,7 +185,7 @@ LayerRun run_layer(const RunOptions& options,
   if (!options.trace.empty()) {
     run.trace = gather_trace(std::move(calls.trace), group);
   }
-  run.microbatches = layer.kernel().last_microbatches();
+  run.microbatches = layer.last_microbatches();
   run.combine_parts = layer.kernel().last_combine_parts();
   run.in_waves = layer.kernel().last_rows_came_in_waves();
   run.expert_load = layer.expert_load();

@@ -29,6 +29,7 @@ struct MoeLayer::State {
   Tensor counts;         // i32 [E], selections of the last call
   Tensor computed_rows;  // i64 [L], of the last call where it took several of the kernel's
   bool took_pieces = false;
+  int num_microbatches = 1;
   Stream stream;  // of the last call
 
   DType in_dtype() const { return kernel->experts().desc().in_dtype; }
@@ -149,6 +150,10 @@ Tensor MoeLayer::expert_load() const {
 Tensor MoeLayer::local_expert_load() const {
   return state_->took_pieces ? on_host(state_->computed_rows, state_->stream)
                              : widened(state_->kernel->last_expert_load());
+}
+
+int MoeLayer::last_microbatches() const {
+  return state_->num_microbatches;
 }
 
 void MoeLayer::check() const {
@@ -307,8 +312,10 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
   took_pieces = pieces > 1;
   if (!took_pieces) {
     kernel->forward(input, routed, shared, context);
+    num_microbatches = kernel->last_microbatches();
     return;
   }
+  num_microbatches = 1;
   count_expert_tokens(input.topk_ids, {}, input.own_load, context.stream);
   fill(computed_rows.view_as(DType::kI32), 0, context.stream);  // both halves of every i64
   for (int64_t piece = 0; piece < pieces; ++piece) {
@@ -323,6 +330,7 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
     some.topk_weights = part(input.topk_weights);
     some.lora_ids = part(input.lora_ids);
     kernel->forward(some, part(routed), part(shared), context);
+    num_microbatches = std::max(num_microbatches, kernel->last_microbatches());
     const Tensor load = kernel->expert_load_on_device();
     for (int64_t microbatch = 0; microbatch < load.dim(0); ++microbatch) {
       add_counts(load[microbatch], computed_rows, context.stream);

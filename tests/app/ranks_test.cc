@@ -179,6 +179,17 @@ TEST(Ranks, MicrobatchesGiveTheSameOutput) {
   unsetenv("MOEBIUS_LINK_MB_PER_S");
 }
 
+// Low latency takes 256 tokens at a time; of what is left there are too few for two micro-batches.
+TEST(Ranks, MicrobatchesAreThoseOfTheLargestPiece) {
+  const ScratchFolder scratch;
+  const std::string file = scratch / "run.json";
+  const CommandResult result =
+      run_command({"run", "--model", tiny_model(), "--tokens", "600", "--repeat", "1", "--ranks",
+                   "2", "--all2all", "low_latency", "--microbatches", "2", "--json", file});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(read_json(file)["parallel"]["microbatches"], 2);
+}
+
 TEST(Ranks, CopiesDependOnTheBackend) {
   const ScratchFolder scratch;
   const auto parallel = [&](const std::string& backend) {
