@@ -166,6 +166,8 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
   }
   const bool counts_bytes = !stores_uncounted(options, r);
   const auto bytes = [&](int64_t count) { return counts_bytes ? Json(count) : Json(); };
+  const auto on_first_node = std::count_if(r.ranks.begin(), r.ranks.end(),
+                                           [](const RankFigures& rank) { return rank.node == 0; });
   int64_t intra = 0;
   int64_t inter = 0;
   int64_t selections = 0;
@@ -210,7 +212,7 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                {"all2all", std::string(name(r.plan.backend))},
                {"monolithic", options.monolithic},
                {"sum", r.plan.backend == All2AllBackend::kLowLatency ? Json(options.sum) : Json()},
-               {"ranks_per_node", options.ranks_per_node},
+               {"ranks_per_node", on_first_node},
                {"intra_node_bytes", bytes(intra), Unit::kBytes},
                {"inter_node_bytes", bytes(inter), Unit::kBytes}});
   report.line(

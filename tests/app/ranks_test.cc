@@ -128,6 +128,7 @@ TEST(Ranks, ReportTellsTheLoadOfEachRanksExperts) {
     const auto& parallel = json["parallel"];
     const auto& selections = json["load"]["per_expert"];
     ASSERT_EQ(parallel["expert_rows"].size(), 2u);
+    EXPECT_EQ(parallel["ranks_per_node"], 2);
     size_t expert = 0;  // linear placement
     for (size_t r = 0; r < 2; ++r) {
       const auto rows = parallel["expert_rows"][r].get<std::vector<int64_t>>();
@@ -202,6 +203,7 @@ TEST(Ranks, CopiesDependOnTheBackend) {
   const auto gathered = parallel("allgather_reducescatter");
   EXPECT_EQ(gathered["copies"], 37 * 4);  // every token to every rank
   EXPECT_EQ(gathered["node_copies"], 37 * 2);
+  EXPECT_EQ(gathered["ranks_per_node"], 2);
   const auto sent = parallel("high_throughput");
   const auto low_latency = parallel("low_latency");
   EXPECT_EQ(low_latency["copies"], sent["copies"]);
