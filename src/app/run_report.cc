@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "app/build_info.h"
 #include "app/machine.h"
@@ -332,10 +333,12 @@ Report make_report(const RunOptions& options, const RunResult& r) {
                  {"hidden", r.input.hidden.dim(1)}});
   }
   if (r.check) {
+    const double error = r.check->error;  // JSON has no infinity
     report.line("check", "check", "{result}: relative error {error}, tolerance {tolerance}",
                 {{"result", r.check->passed() ? "ok" : "FAILED"},
                  {"passed", r.check->passed()},
-                 {"error", r.check->error, Unit::kSmall},
+                 {"error", std::isfinite(error) ? Json(error) : Json(fmt::format("{}", error)),
+                  Unit::kSmall},
                  {"tolerance", r.check->tolerance, Unit::kSmall},
                  {"reference", "float64"}});
   }

@@ -203,6 +203,30 @@ TEST(Run, FailedCheckExitsWithOneAndKeepsTheOutput) {
   EXPECT_TRUE(Safetensors(scratch / "out").contains("output"));
 }
 
+// JSON has no infinity, and null would say that nothing was measured.
+TEST(Run, AnInfiniteErrorIsToldAsSuch) {
+  const ScratchFolder scratch;
+  const std::string model = scratch / "model";
+  std::filesystem::copy(tiny_model(), model);
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  {
+    const Safetensors before(model + "/model.safetensors");
+    for (const std::string& name : before.names()) {
+      tensors.emplace_back(name, before.tensor(name).clone());
+      Tensor& tensor = tensors.back().second;
+      for (int64_t i = 0; name.ends_with("down_proj.weight") && i < tensor.numel(); ++i) {
+        set_float(tensor, i, 3e38f);
+      }
+    }
+  }
+  write_safetensors(model + "/model.safetensors", tensors);
+  const CommandResult result = run_command(
+      {"run", "--model", model, "--check", "--repeat", "1", "--json", scratch / "run.json"});
+  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  EXPECT_NE(result.out.find("relative error inf"), std::string::npos) << result.out;
+  EXPECT_EQ(read_json(scratch / "run.json")["check"]["error"], "inf");
+}
+
 // DeepSeek-V3.1's scale_fmt, on one rank, before rows travel and cast in flight.
 TEST(Run, PowerOfTwoScalesOfACheckpointAreComputedWithAndTold) {
   const ScratchFolder scratch;
