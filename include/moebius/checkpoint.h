@@ -62,7 +62,8 @@ class Checkpoint {
   // Throws InvalidArgument naming file, tensor and both values; Unsupported for a family or a
   // quantization not listed above.
   MoeLayerWeights load_layer(int64_t layer, const LoadOptions& options = {}) const;
-  // Prefix of the layer's MoE block as the checkpoint writes it ("model.layers.1.mlp").
+  // Prefix of the layer's MoE block as the checkpoint writes it ("model.layers.1.mlp").  Throws
+  // InvalidArgument where the router there is not of config.json's sizes.
   std::string block_prefix(int64_t layer) const;
   const Safetensors& tensors() const;
 

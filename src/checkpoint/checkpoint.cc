@@ -27,6 +27,7 @@ struct Checkpoint::State {
 
   void expect_moe_layer(int64_t layer) const;
   std::string prefix(int64_t layer) const;
+  void expect_small(const std::string& name, const Shape& shape) const;
   Tensor load_small(const std::string& name, const Shape& shape) const;
   void load_router(const std::string& block, MoeLayerWeights& result) const;
   ExpertWeights load(const ExpertSource& source,
@@ -69,7 +70,7 @@ std::string Checkpoint::State::prefix(int64_t layer) const {
                   in_quotes(fmt::format("{}.{}.weight", first, family.router)), layer));
 }
 
-Tensor Checkpoint::State::load_small(const std::string& name, const Shape& shape) const {
+void Checkpoint::State::expect_small(const std::string& name, const Shape& shape) const {
   const SafetensorsEntry& entry = files.entry(name);
   const std::string label = tensor_label(files, name);
   if (!is_float(entry.dtype)) {
@@ -80,10 +81,14 @@ Tensor Checkpoint::State::load_small(const std::string& name, const Shape& shape
     throw InvalidArgument(fmt::format("{} has shape {}, config.json makes it {}", label,
                                       to_string(entry.shape), to_string(shape)));
   }
+}
+
+Tensor Checkpoint::State::load_small(const std::string& name, const Shape& shape) const {
+  expect_small(name, shape);
   const Tensor bytes = files.bytes(name);
   const Tensor copy = bytes.clone();
   files.release(name);
-  return copy.reinterpret(entry.dtype, shape);
+  return copy.reinterpret(files.entry(name).dtype, shape);
 }
 
 void Checkpoint::State::load_router(const std::string& block, MoeLayerWeights& result) const {
@@ -122,7 +127,11 @@ const Safetensors& Checkpoint::tensors() const {
 
 std::string Checkpoint::block_prefix(int64_t layer) const {
   state_->expect_moe_layer(layer);
-  return state_->prefix(layer);
+  const std::string block = state_->prefix(layer);
+  const ModelConfig& config = state_->config;
+  state_->expect_small(fmt::format("{}.{}.weight", block, config.family->router),
+                       {config.info.num_experts, config.info.hidden});
+  return block;
 }
 
 MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options) const {

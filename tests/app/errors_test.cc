@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -577,6 +578,14 @@ TEST_F(DamagedModel, ShapeThatContradictsTheConfigIsNamedWithBothValues) {
   const int64_t hidden = read_json(file("config.json"))["hidden_size"];
   edit_config("hidden_size", hidden * 2);
   expect_run_refused({"safetensors", std::to_string(hidden), std::to_string(hidden * 2)});
+}
+
+// Before there is input for it, which would take minutes and gigabytes.
+TEST_F(DamagedModel, HugeSizesAreRefusedAtOnce) {
+  edit_config("hidden_size", int64_t{1} << 28);
+  const auto start = std::chrono::steady_clock::now();
+  expect_run_refused({"safetensors", "config.json makes it [16, 268435456]"});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
 TEST_F(DamagedModel, BrokenConfigIsNamed) {
