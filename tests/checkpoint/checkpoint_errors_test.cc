@@ -362,7 +362,9 @@ class BadTensors : public ::testing::Test {
  protected:
   void make(std::string_view model) { make_from(config_of(model)); }
   void make_from(const json& config) {
-    std::filesystem::remove(dir_ / "config.json");  // a model is not written over another
+    for (const char* name : {"config.json", "model.safetensors"}) {
+      std::filesystem::remove(dir_ / name);  // a model is not written over another
+    }
     checkpoint::write_model(config, "x", 1, dir_.path(), 1 << 30);
     const Safetensors file(dir_ / "model.safetensors");
     tensors_.clear();

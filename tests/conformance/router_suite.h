@@ -263,21 +263,24 @@ TEST_P(RouterConformance, LogitsOfManyTokensAreThoseOfRef) {
 }
 
 TEST_P(RouterConformance, LogitsOfExtremeValuesAreThoseOfRef) {
-  // Subnormals, overflow, infinities and NaN, in the hidden states and (NaN aside) in the gate.
+  // Subnormals, overflow, infinities and NaN, in the hidden states and (what is not finite aside)
+  // in the gate.
   constexpr int64_t kHidden = 70;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     RouterWeights weights;
     weights.gate = random_tensor({20, kHidden}, dtype, 1);
     set_float(weights.gate, 5, 1e-40f);
     set_float(weights.gate, kHidden + 6, 6e-8f);
-    set_float(weights.gate, 2 * kHidden + 7, std::numeric_limits<float>::infinity());
-    set_float(weights.gate, 3 * kHidden + 8, 3e38f);
+    const float large = dtype == DType::kF16 ? 65504.0f : 3e38f;
+    set_float(weights.gate, 2 * kHidden + 7, large);
+    set_float(weights.gate, 3 * kHidden + 8, large);
     const Tensor hidden = random_tensor({8, kHidden}, dtype, 2);
     set_float(hidden, 5, 1e-39f);
     set_float(hidden, kHidden + 6, -6e-8f);
     set_float(hidden, 2 * kHidden + 7, 0.0f);
     set_float(hidden, 3 * kHidden + 8, -3e38f);
     set_float(hidden, 4 * kHidden + 9, std::numeric_limits<float>::quiet_NaN());
+    set_float(hidden, 5 * kHidden + 7, std::numeric_limits<float>::infinity());
     const RouterConfig config = {.num_experts = 20};
     if (!takes(GetParam(), config, weights)) {
       continue;
