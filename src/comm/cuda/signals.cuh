@@ -101,7 +101,7 @@ __device__ inline bool must_give_up(const SignalContext& context,
 // One thread waits until the signal has reached `epoch`; *seen is what it then is.  False: this or
 // another rank has failed, and the kernel must end without touching its peers' memory again.
 //
-// Why the writer is at most kMostAhead further: it ends call e only when it has heard of call e
+// Why the writer is at most two calls further: it ends call e only when it has heard of call e
 // from every live rank (high throughput: notices of a dispatch, `ready` of a combine), so its call
 // e + 2 begins after this rank's call e has ended.  The send half of a low-latency dispatch hears
 // nothing of its own call, but `unpacked` of the one before last, which this rank tells in the same

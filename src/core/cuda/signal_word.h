@@ -29,11 +29,10 @@ MOEBIUS_HOST_DEVICE constexpr bool has_reached(uint32_t seen, uint32_t epoch) {
   return static_cast<int32_t>(seen - epoch) >= 0;
 }
 
-// The same of a word whose writer cannot be further ahead of its reader than kMostAhead epochs.  A
-// word that not every call stores, or one of a window that is new, then never passes for one of a
-// call to come, unless it is 2^32 epochs old to within kMostAhead; to has_reached it would from
-// 2^31 epochs on.
-inline constexpr uint32_t kMostAhead = 2;
+// The same of a word whose writer is never further ahead of its reader than kMostAhead epochs, by
+// far.  A word that not every call stores, or one of a window that is new, then does not pass for
+// one of a call to come before it is 2^32 - 2^20 epochs old; to has_reached it would from 2^31 on.
+inline constexpr uint32_t kMostAhead = 1u << 20;
 MOEBIUS_HOST_DEVICE constexpr bool has_just_reached(uint32_t seen, uint32_t epoch) {
   return seen - epoch <= kMostAhead;
 }
