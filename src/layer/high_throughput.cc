@@ -15,6 +15,7 @@
 #include "layer/token_slices.h"
 #include "layer/transfer.h"
 #include "moebius/all2all.h"
+#include "quant/groups.h"
 
 namespace moebius {
 
@@ -186,7 +187,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
               result.lora_ids = received.payloads.back();
             }
             result.x = received.payloads[0];
-            if (received.num_rows && scales_over_rows(a1)) {
+            if (received.num_rows && quant::scales_over_rows(a1)) {
               cuda_clear_rows_after(result.x, received.num_rows, context.stream);
             }
             if (before) {

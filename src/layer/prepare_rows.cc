@@ -64,13 +64,6 @@ std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input) {
   return rows_quant_spec(*input.quant, input.defer_input_quant);
 }
 
-bool scales_over_rows(const QuantDesc& a1) {
-  const auto spec = activation_spec(a1);
-  return spec &&
-         (spec->format == QuantFormat::kNvfp4 ? !a1.alpha_or_gscale.defined()
-                                              : spec->group.is_per_tensor() && !a1.scale.defined());
-}
-
 QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols) {
   const quant::Groups groups = quant::groups_of(spec.group, rows, cols);
   return {{{rows, cols}, storage_dtype(spec.format)},

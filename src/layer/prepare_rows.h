@@ -27,9 +27,6 @@ Support rows_quant_supported(const QuantConfig& quant, bool defer_input_quant, i
 std::optional<QuantizeSpec> rows_quant_spec(const QuantConfig& quant, bool defer_input_quant);
 std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input);
 
-// Whether rows take a scale from all that are at hand with them, whoever quantizes them.
-bool scales_over_rows(const QuantDesc& a1);
-
 // Values and scales of quantized rows, as quantize() makes them.
 struct QuantizedSpecs {
   TensorSpec values;

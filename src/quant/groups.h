@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/ceil_div.h"
+#include "moebius/quant_config.h"
 #include "moebius/quantize.h"
 
 namespace moebius::quant {
@@ -27,6 +28,9 @@ Groups groups_of(const GroupShape& shape, int64_t rows, int64_t cols);
 
 // mx formats and nvfp4: elements that share a scale, whatever the config says; 0 for the others.
 int64_t fixed_group_cols(QuantFormat format);
+
+// Whether rows of activations take a scale from all that are at hand with them.
+bool scales_over_rows(const QuantDesc& activations);
 
 // The scales' dtype: e8m0 (mx), e4m3 (nvfp4) or f32.
 DType scale_dtype(QuantFormat format);

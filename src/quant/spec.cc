@@ -67,6 +67,13 @@ int64_t fixed_group_cols(QuantFormat format) {
   return format == QuantFormat::kNvfp4 ? 16 : 0;
 }
 
+bool scales_over_rows(const QuantDesc& activations) {
+  const auto spec = activation_spec(activations);
+  return spec && (spec->format == QuantFormat::kNvfp4
+                      ? !activations.alpha_or_gscale.defined()
+                      : spec->group.is_per_tensor() && !activations.scale.defined());
+}
+
 DType scale_dtype(QuantFormat format) {
   if (is_ocp_mx(format)) {
     return DType::kE8M0;

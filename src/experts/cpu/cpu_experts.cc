@@ -14,6 +14,7 @@
 #include "experts/cpu/activation.h"
 #include "experts/cpu/block_gemm.h"
 #include "experts/cpu/lora.h"
+#include "experts/cpu/tiles/tile_experts.h"
 #include "experts/experts_base.h"
 #include "experts/validate.h"
 
@@ -39,12 +40,6 @@ int64_t columns_per_task(int64_t k) {
   return columns;
 }
 
-bool is_plain_int8(const QuantDesc& a, const QuantDesc& w) {
-  const auto unblocked = [](const QuantDesc& desc) { return !desc.shape || desc.shape->col <= 0; };
-  return a.format == QuantFormat::kInt8 && w.format == QuantFormat::kInt8 && unblocked(a) &&
-         unblocked(w) && !w.zero_point;
-}
-
 bool has_native(DType operand) {
 #ifdef MOEBIUS_HAVE_ONEDNN
   return onednn_has_native(operand);
@@ -57,8 +52,7 @@ bool has_native(DType operand) {
 // What activations are multiplied as (see block_gemm.h).
 DType operand_dtype(const ExpertsDesc& desc, const ExpertWeights& weights, bool use_onednn) {
   const QuantConfig& q = weights.quant;
-  if (is_plain_int8(q.a1, q.w1) && is_plain_int8(q.a2, q.w2) &&
-      std::max(desc.hidden, desc.intermediate) <= kMaxS8Depth) {
+  if (multiplies_integers(desc, q)) {
     return DType::kI8;
   }
   const bool all_bf16 = desc.in_dtype == DType::kBF16 && weights.w1.dtype() == DType::kBF16 &&

@@ -9,20 +9,11 @@
 #include "experts/cpu/tiles/packed_weight.h"
 #include "experts/cpu/tiles/tile_experts.h"
 #include "moebius/quantize.h"
+#include "quant/groups.h"
 
 namespace moebius::cpu {
 
 namespace {
-
-// Scales over rows that one item does not see.
-bool spans_rows(const QuantDesc& a2) {
-  const auto spec = activation_spec(a2);
-  if (!spec) {
-    return false;
-  }
-  return spec->format == QuantFormat::kNvfp4 ? !a2.alpha_or_gscale
-                                             : spec->group.is_per_tensor() && !a2.scale;
-}
 
 Support packed_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
   if (desc.precision != Precision::kModel) {
@@ -45,7 +36,7 @@ Support packed_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
       return support;
     }
   }
-  if (spans_rows(q.a2)) {
+  if (quant::scales_over_rows(q.a2)) {
     return Support::no("a2 has a dynamic scale of all rows, which are computed a few at a time");
   }
   return Support::yes();
