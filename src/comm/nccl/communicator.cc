@@ -120,13 +120,6 @@ void Communicator::call(Group& host,
   }
 }
 
-void Communicator::use_if_whole(const std::function<void(ncclComm_t)>& use) const {
-  const std::lock_guard lock(mutex_);
-  if (!is_broken_) {
-    use(comm_);
-  }
-}
-
 bool Communicator::is_broken() const {
   const std::lock_guard lock(mutex_);
   return is_broken_;

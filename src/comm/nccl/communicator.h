@@ -32,7 +32,7 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Within `make` of call() alone: it may be given up at any other time.
+  // Within `make` of call(), where it is not given up meanwhile; nullptr once it is.
   ncclComm_t get() const { return comm_; }
   bool is_broken() const;
   int begin() const { return begin_; }
@@ -41,9 +41,6 @@ class Communicator {
   // not come to an end.  Every rank of the communicator must make the call, or be about to: the
   // host group's barrier finds out who is missing, NCCL would not.
   void call(Group& host, std::string_view what, const std::function<ncclResult_t()>& make);
-
-  // Calls `use` unless the communicator has been given up, which it is not meanwhile.
-  void use_if_whole(const std::function<void(ncclComm_t)>& use) const;
 
   // What has been enqueued on the stream since `before` was recorded must be done `timeout` after
   // that: kernels that wait for a rank that has died would stay for ever, and whoever waits for

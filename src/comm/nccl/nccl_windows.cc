@@ -81,11 +81,11 @@ class Registrations {
         log(LogLevel::kError, fmt::format("{}: {}", call, nccl.get_error_string(result)));
       }
     };
-    if (registration.window != nullptr) {
-      node_->use_if_whole([&](ncclComm_t comm) {
-        log_failure("ncclCommWindowDeregister",
-                    nccl.comm_window_deregister(comm, registration.window));
-      });
+    // Why not under the communicator's lock: this may wait for the GPU, and so for work that only
+    // giving the communicator up ends.
+    if (registration.window != nullptr && !node_->is_broken()) {
+      log_failure("ncclCommWindowDeregister",
+                  nccl.comm_window_deregister(node_->get(), registration.window));
     }
     if (registration.memory != nullptr) {
       log_failure("ncclMemFree", nccl.mem_free(registration.memory));
