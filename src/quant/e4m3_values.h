@@ -12,7 +12,7 @@ namespace moebius::quant {
 constexpr std::array<float, 256> make_e4m3_values() {
   std::array<float, 256> values{};
   for (uint32_t code = 0; code < values.size(); ++code) {
-    values[code] = detail::E4M3Format::decode(code);
+    values[code] = moebius::detail::E4M3Format::decode(code);
   }
   return values;
 }
