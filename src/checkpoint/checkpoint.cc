@@ -127,7 +127,7 @@ const Safetensors& Checkpoint::tensors() const {
 
 std::string Checkpoint::block_prefix(int64_t layer) const {
   state_->expect_moe_layer(layer);
-  const std::string block = state_->prefix(layer);
+  std::string block = state_->prefix(layer);
   const ModelConfig& config = state_->config;
   state_->expect_small(fmt::format("{}.{}.weight", block, config.family->router),
                        {config.info.num_experts, config.info.hidden});

@@ -32,7 +32,7 @@ Support packed_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
       return Support::no(std::string("products of bf16 would lose bits of weights in ") +
                          std::string(name(w->dtype())));
     }
-    if (const Support support = PackedWeight::supports(*w_desc); !support.ok) {
+    if (Support support = PackedWeight::supports(*w_desc); !support.ok) {
       return support;
     }
   }
