@@ -11,6 +11,7 @@
 
 #include "core/ceil_div.h"
 #include "core/same_device.h"
+#include "experts/byte_limits.h"
 #include "experts/permute.h"
 #include "experts/scratch.h"
 #include "moebius/quantize.h"
@@ -66,12 +67,12 @@ void expect_float(const Tensor& tensor, std::string_view what) {
 // Of codes 0 to 15, and one more, which GPTQ has of code -1.  On a GPU nobody looks.
 void expect_int4_zero_points(const Tensor& zero_points, std::string_view what) {
   constexpr uint8_t kMost = 16;
-  for (int64_t i = 0; zero_points.device().is_cpu() && i < zero_points.numel(); ++i) {
-    const uint8_t value = zero_points.data<uint8_t>()[i];
-    if (value > kMost) {
-      throw InvalidArgument(
-          fmt::format("{}[{}] is {}, expected 0 to {} of int4", what, i, value, kMost));
-    }
+  if (!zero_points.device().is_cpu()) {
+    return;
+  }
+  if (const auto above = first_above(zero_points, 0xff, kMost)) {
+    throw InvalidArgument(fmt::format("{}[{}] is {}, expected 0 to {} of int4", what, *above,
+                                      zero_points.data<uint8_t>()[*above], kMost));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "core/ceil_div.h"
 #include "core/huge_pages.h"
 #include "core/parallel.h"
+#include "experts/byte_limits.h"
 
 namespace moebius::cpu {
 
@@ -49,14 +50,11 @@ Support scale_codes_supported(const QuantDesc& desc) {
                        : *desc.format == QuantFormat::kNvfp4 ? uint8_t{0x7e}
                                                              : uint8_t{0xff};
   const uint8_t magnitude = *desc.format == QuantFormat::kNvfp4 ? 0x7f : 0xff;
-  for (int64_t i = 0; most < 0xff && i < desc.scale.nbytes(); ++i) {
-    const auto code = static_cast<uint8_t>(desc.scale.bytes()[i]);
-    if ((code & magnitude) > most) {
-      return Support::no(fmt::format("scale {} is the {} code {}, packed weights take up to {}", i,
-                                     name(desc.scale.dtype()), code, most));
-    }
-  }
-  return Support::yes();
+  const auto above = most < 0xff ? first_above(desc.scale, magnitude, most) : std::nullopt;
+  return above ? Support::no(fmt::format("scale {} is the {} code {}, packed weights take up to {}",
+                                         *above, name(desc.scale.dtype()),
+                                         static_cast<int>(desc.scale.bytes()[*above]), most))
+               : Support::yes();
 }
 
 int64_t step_values(TileCode code) {
