@@ -16,6 +16,7 @@
 #include "layer/overlap.h"
 #include "moebius/all2all.h"
 #include "moebius/parallel_config.h"
+#include "tests/layer/backends.h"
 #include "tests/layer/fakes.h"
 #include "tests/layer/modelled_link.h"
 
@@ -58,21 +59,9 @@ ExpertsDesc one_local_expert(int num_ranks, ActivationFormat format) {
   return desc;
 }
 
+// An expert on each rank.
 std::unique_ptr<PrepareFinalize> make(All2AllBackend backend, Group& group) {
-  const auto placement = ExpertPlacement::linear(group.size(), group.size());
-  switch (backend) {
-    case All2AllBackend::kHighThroughput:
-      return make_high_throughput(group, placement);
-    case All2AllBackend::kLowLatency:
-      return make_low_latency(group, placement, {kTokens, kHidden, 1, DType::kF32});
-    default:
-      return make_allgather_reducescatter(group);
-  }
-}
-
-ActivationFormat format_of(All2AllBackend backend) {
-  return backend == All2AllBackend::kLowLatency ? ActivationFormat::kBatched
-                                                : ActivationFormat::kStandard;
+  return make_backend(backend, group, group.size(), kTokens, kHidden);
 }
 
 // Every token goes to the expert of the next rank.

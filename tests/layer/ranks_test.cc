@@ -10,6 +10,7 @@
 
 #include "moebius/all2all.h"
 #include "moebius/group.h"
+#include "tests/layer/backends.h"
 #include "tests/layer/fakes.h"
 #include "tests/layer/small_layer.h"
 #include "tests/tolerance.h"
@@ -117,26 +118,14 @@ TEST(LocalExperts, AreThoseOfTheRank) {
   });
 }
 
-// Of two ranks, each with two of four experts.
-std::unique_ptr<PrepareFinalize> make_backend(Group& group, All2AllBackend backend) {
-  const ExpertPlacement placement = ExpertPlacement::linear(4, 2);
-  switch (backend) {
-    case All2AllBackend::kHighThroughput:
-      return make_high_throughput(group, placement);
-    case All2AllBackend::kLowLatency:
-      return make_low_latency(group, placement,
-                              {.max_tokens = 3, .hidden = 8, .topk = 1, .in_dtype = DType::kF32});
-    default:
-      return make_allgather_reducescatter(group);
-  }
+// Of two ranks, each with two of four experts and up to three tokens.
+std::unique_ptr<PrepareFinalize> make_of_two(All2AllBackend backend, Group& group) {
+  return make_backend(backend, group, /*num_experts=*/4, /*max_tokens=*/3, /*hidden=*/8);
 }
 
 ExpertsDesc half_of_four(All2AllBackend backend) {
-  ExpertsDesc desc = fake_desc(4, 1, 8);
+  ExpertsDesc desc = fake_desc(4, 1, 8, format_of(backend));
   desc.num_local_experts = 2;
-  if (backend == All2AllBackend::kLowLatency) {
-    desc.format = ActivationFormat::kBatched;
-  }
   return desc;
 }
 
@@ -144,7 +133,7 @@ ExpertsDesc half_of_four(All2AllBackend backend) {
 std::string error_with_map(All2AllBackend backend, const std::vector<int>& owners) {
   return message_of([&] {
     run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
-      ModularKernel kernel(make_backend(group, backend),
+      ModularKernel kernel(make_of_two(backend, group),
                            std::make_unique<FakeExperts>(half_of_four(backend)));
       WorkspacePool pool;
       KernelInput input;
@@ -195,7 +184,7 @@ class FailedCall : public ::testing::TestWithParam<All2AllBackend> {};
 TEST_P(FailedCall, LeavesNothing) {
   const All2AllBackend backend = GetParam();
   run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
-    std::unique_ptr<PrepareFinalize> made = make_backend(group, backend);
+    std::unique_ptr<PrepareFinalize> made = make_of_two(backend, group);
     PrepareFinalize& pf = *made;
     ModularKernel kernel(std::move(made), std::make_unique<FailsOnce>(half_of_four(backend)));
     WorkspacePool pool;

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Backends over ranks as options of a test.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "moebius/all2all.h"
+#include "moebius/parallel_config.h"
+
+namespace moebius::testing {
+
+// Of rows in f32 with one expert each, experts placed linearly; a rank brings up to max_tokens.
+inline std::unique_ptr<PrepareFinalize> make_backend(
+    All2AllBackend backend, Group& group, int64_t num_experts, int64_t max_tokens, int64_t hidden) {
+  const auto placement = ExpertPlacement::linear(num_experts, group.size());
+  switch (backend) {
+    case All2AllBackend::kHighThroughput:
+      return make_high_throughput(group, placement);
+    case All2AllBackend::kLowLatency:
+      return make_low_latency(
+          group, placement,
+          {.max_tokens = max_tokens, .hidden = hidden, .topk = 1, .in_dtype = DType::kF32});
+    default:
+      return make_allgather_reducescatter(group);
+  }
+}
+
+inline ActivationFormat format_of(All2AllBackend backend) {
+  return backend == All2AllBackend::kLowLatency ? ActivationFormat::kBatched
+                                                : ActivationFormat::kStandard;
+}
+
+}  // namespace moebius::testing
