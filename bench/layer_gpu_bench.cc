@@ -430,8 +430,11 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
          "--combine-parts: no case goes by high_throughput");
   expect(options.early_rows.empty() ||
              some([](const LayerProblem& problem) { return problem.counts_rows(); }),
-         fmt::format("--early-rows: no case goes by high_throughput with more than {} tokens",
-                     kMostDecodeTokens));
+         [&] {
+           return fmt::format(
+               "--early-rows: no case goes by high_throughput with more than {} tokens",
+               kMostDecodeTokens);
+         });
   const WholeLayer whole = make_whole(options, Stream::cpu(options.threads));
   Harness harness(options, kColumns);
   const int used = std::min(num_ranks, cuda_device_count());

@@ -5,6 +5,7 @@
 // Place: every public boundary.  Inside a stage, invariants are asserts.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <source_location>
 #include <stdexcept>
@@ -74,7 +75,14 @@ void expect_multiple_of(int64_t actual,
                         int64_t divisor,
                         std::string_view what,
                         Where where = Where::current());
-// For conditions that are not a comparison of two numbers; `message` holds the values.
+// For conditions that are not a comparison of two numbers; `message` holds the values, or is a
+// function that makes it: only then does a check that holds format nothing.
 void expect(bool ok, std::string_view message, Where where = Where::current());
+template <std::invocable Message>
+void expect(bool ok, const Message& message, Where where = Where::current()) {
+  if (!ok) [[unlikely]] {
+    expect(false, std::string_view(message()), where);
+  }
+}
 
 }  // namespace moebius

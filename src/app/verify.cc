@@ -140,7 +140,7 @@ int verify(const VerifyOptions& options) {
     }
   }
   expect(counts.ok + counts.refused + counts.failed > 0,
-         fmt::format("--problem {}: no such case", options.problem));
+         [&] { return fmt::format("--problem {}: no such case", options.problem); });
   report.heading("");
   report.line("verify", "result", "{ok} ok, {refused} refused, {failed} failed",
               {{"ok", counts.ok}, {"refused", counts.refused}, {"failed", counts.failed}});

@@ -184,9 +184,10 @@ void Safetensors::release(std::string_view name) const {
 void Safetensors::release(std::string_view name, int64_t begin, int64_t end) const {
   const State::Found found = state_->find(name);
   const auto size = static_cast<int64_t>(found.entry.end - found.entry.begin);
-  expect(0 <= begin && begin <= end && end <= size,
-         fmt::format("bytes [{}, {}) are outside tensor {} of {} bytes", begin, end,
-                     in_quotes(name), size));
+  expect(0 <= begin && begin <= end && end <= size, [&] {
+    return fmt::format("bytes [{}, {}) are outside tensor {} of {} bytes", begin, end,
+                       in_quotes(name), size);
+  });
   const uint64_t offset = found.shard.header.data_begin + found.entry.begin;
   found.shard.file->release(offset + static_cast<uint64_t>(begin),
                             offset + static_cast<uint64_t>(end));

@@ -39,9 +39,10 @@ std::string make_header(std::vector<StoredTensor>& specs,
   std::set<std::string_view> names{"__metadata__"};
   int64_t offset = 0;
   for (const StoredTensor& spec : specs) {
-    expect(names.insert(spec.name).second,
-           fmt::format("tensor name {} is {}", in_quotes(spec.name),
-                       spec.name == "__metadata__" ? "reserved" : "given twice"));
+    expect(names.insert(spec.name).second, [&] {
+      return fmt::format("tensor name {} is {}", in_quotes(spec.name),
+                         spec.name == "__metadata__" ? "reserved" : "given twice");
+    });
     std::vector<int64_t> dims;
     for (int i = 0; i < spec.shape.size(); ++i) {
       dims.push_back(spec.shape[i]);
@@ -210,8 +211,10 @@ void write_safetensors(const fs::path& path,
   std::vector<StoredTensor> specs;
   for (const auto& [name, tensor] : tensors) {
     expect_defined(tensor, in_quotes(name));
-    expect(tensor.device().is_cpu(), fmt::format("tensor {} is on {}, expected cpu",
-                                                 in_quotes(name), to_string(tensor.device())));
+    expect(tensor.device().is_cpu(), [&] {
+      return fmt::format("tensor {} is on {}, expected cpu", in_quotes(name),
+                         to_string(tensor.device()));
+    });
     specs.push_back({name, tensor.dtype(), tensor.shape()});
     by_name.emplace(name, &tensor);
   }

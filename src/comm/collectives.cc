@@ -41,9 +41,10 @@ void expect_rows(const Group& group,
   expect_defined(tensor, fmt::format("{}: {}", op, what));
   expect_ge(tensor.num_dims(), 1, fmt::format("{}: dimensions of {}", op, what));
   expect_eq(tensor.dim(0), rows, fmt::format("{}: {}.dim(0)", op, what));
-  expect(tensor.device().is_cpu() || tensor.device() == group.device(),
-         fmt::format("{}: {} is on {}, expected cpu{}", op, what, to_string(tensor.device()),
-                     group.device().is_cpu() ? "" : " or " + to_string(group.device())));
+  expect(tensor.device().is_cpu() || tensor.device() == group.device(), [&] {
+    return fmt::format("{}: {} is on {}, expected cpu{}", op, what, to_string(tensor.device()),
+                       group.device().is_cpu() ? "" : " or " + to_string(group.device()));
+  });
 }
 
 // Bytes of one row; checks that both tensors have equal rows.
@@ -187,8 +188,9 @@ void reduce_scatterv(Group& group,
   expect_rows(group, in, offsets.back(), op, "in");
   expect_rows(group, out, counts[static_cast<size_t>(group.rank())], op, "out");
   const DType dtype = in.dtype();
-  expect(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16,
-         fmt::format("{}: in has dtype {}, expected f32, bf16 or f16", op, name(dtype)));
+  expect(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16, [&] {
+    return fmt::format("{}: in has dtype {}, expected f32, bf16 or f16", op, name(dtype));
+  });
   const int64_t row = row_bytes_of(in, out, op);
   if (in.device().is_cuda()) {
     return reduce_scatter_on_gpu(group, op, in, offsets, row, out, stream);

@@ -28,7 +28,7 @@ RowLayout make_layout(const HighThroughput::CombineInput& input,
   const Tensor& x = input.x;
   expect_defined(x, "x");
   expect(is_float(x.dtype()),
-         fmt::format("x dtype is {}, expected f32, f16 or bf16", name(x.dtype())));
+         [&] { return fmt::format("x dtype is {}, expected f32, f16 or bf16", name(x.dtype())); });
   expect_eq(x.num_dims(), 2, "dimensions of x");
   expect_eq(x.dim(0), handle.num_rows(), "rows of x");
   expect_on(x, Device::cpu(), "x");

@@ -26,9 +26,10 @@ HighThroughput::HighThroughput(Group& group,
   dispatch_config.validate();
   combine_config.validate();
   for (int64_t e = 0; e < placement.num_experts(); ++e) {
-    expect(placement.rank_of(e) < group.size(),
-           fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
-                       placement.rank_of(e), group.size()));
+    expect(placement.rank_of(e) < group.size(), [&] {
+      return fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
+                         placement.rank_of(e), group.size());
+    });
   }
   state_ = group.device().is_cuda()
                ? comm::make_cuda_high_throughput(group, std::move(placement), dispatch_config,

@@ -16,7 +16,9 @@ void expect_valid(const LowLatencyOptions& options) {
   expect_ge(options.topk, 1, "topk");
   expect(options.in_dtype == DType::kBF16 || options.in_dtype == DType::kF16 ||
              options.in_dtype == DType::kF32,
-         fmt::format("in_dtype is {}, expected bf16, f16 or f32", name(options.in_dtype)));
+         [&] {
+           return fmt::format("in_dtype is {}, expected bf16, f16 or f32", name(options.in_dtype));
+         });
 }
 
 void throw_third_result(int64_t call) {
@@ -63,9 +65,10 @@ void LowLatency::State::expect_room(int64_t expert, int64_t num_selections) cons
 }
 
 void LowLatency::State::expect_here(const Tensor& tensor, std::string_view what) const {
-  expect(tensor.device() == group.device() || tensor.numel() == 0,
-         fmt::format("{} is on {}, the group is on {}", what, to_string(tensor.device()),
-                     to_string(group.device())));
+  expect(tensor.device() == group.device() || tensor.numel() == 0, [&] {
+    return fmt::format("{} is on {}, the group is on {}", what, to_string(tensor.device()),
+                       to_string(group.device()));
+  });
 }
 
 void LowLatency::State::expect_combine(const Tensor& x,
@@ -91,9 +94,10 @@ void LowLatency::State::expect_combine(const Tensor& x,
 LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
   expect_valid(options);
   for (int64_t e = 0; e < placement.num_experts(); ++e) {
-    expect(placement.rank_of(e) < group.size(),
-           fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
-                       placement.rank_of(e), group.size()));
+    expect(placement.rank_of(e) < group.size(), [&] {
+      return fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
+                         placement.rank_of(e), group.size());
+    });
   }
   state_ = group.device().is_cuda() ? make_cuda_low_latency(group, std::move(placement), options)
                                     : make_cpu_low_latency(group, std::move(placement), options);
@@ -150,9 +154,10 @@ void LowLatency::check() const {
 }
 
 void LowLatency::set_dead(int rank, bool dead) {
-  expect(rank >= 0 && rank < state_->group.size() && rank != state_->group.rank(),
-         fmt::format("rank {} cannot be marked dead by rank {} of {}", rank, state_->group.rank(),
-                     state_->group.size()));
+  expect(rank >= 0 && rank < state_->group.size() && rank != state_->group.rank(), [&] {
+    return fmt::format("rank {} cannot be marked dead by rank {} of {}", rank, state_->group.rank(),
+                       state_->group.size());
+  });
   state_->set_dead(rank, dead);
 }
 

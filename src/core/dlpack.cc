@@ -84,9 +84,10 @@ void expect_row_major(const DLTensor& t) {
   }
   int64_t expected = 1;
   for (int i = t.ndim - 1; i >= 0; --i) {
-    expect(
-        t.shape[i] <= 1 || t.strides[i] == expected,
-        fmt::format("DLPack stride {} is {}, expected {} (row-major)", i, t.strides[i], expected));
+    expect(t.shape[i] <= 1 || t.strides[i] == expected, [&] {
+      return fmt::format("DLPack stride {} is {}, expected {} (row-major)", i, t.strides[i],
+                         expected);
+    });
     expected *= t.shape[i];
   }
 }
@@ -126,9 +127,10 @@ Tensor from_dlpack(DLManagedTensor* managed, std::optional<DType> as) {
   const DLTensor& t = managed->dl_tensor;
   const DType dtype = from_dl_type(t.dtype);
   const Device device = from_dl_device(t.device);
-  expect(
-      t.ndim >= 0 && t.ndim <= Shape::kMaxDims,
-      fmt::format("DLPack tensor has {} dimensions, expected at most {}", t.ndim, Shape::kMaxDims));
+  expect(t.ndim >= 0 && t.ndim <= Shape::kMaxDims, [&] {
+    return fmt::format("DLPack tensor has {} dimensions, expected at most {}", t.ndim,
+                       Shape::kMaxDims);
+  });
   expect_row_major(t);
   const Shape shape(std::span<const int64_t>(t.shape, static_cast<size_t>(t.ndim)));
   void* data = static_cast<std::byte*>(t.data) + t.byte_offset;

@@ -206,9 +206,11 @@ void copy(const Tensor& from, const Tensor& to, const Stream& stream) {
     return;
   }
   const Device at = stream.device();
-  expect(at.is_cuda() && (at == from.device() || at == to.device()),
-         fmt::format("a copy from {} to {} needs a stream of one of them that is a GPU, not of {}",
-                     to_string(from.device()), to_string(to.device()), to_string(at)));
+  expect(at.is_cuda() && (at == from.device() || at == to.device()), [&] {
+    return fmt::format(
+        "a copy from {} to {} needs a stream of one of them that is a GPU, not of {}",
+        to_string(from.device()), to_string(to.device()), to_string(at));
+  });
   if (from.device().is_cuda() && to.device().is_cuda()) {
     cuda::copy_between(to.raw(), to.device().index, from.raw(), from.device().index, from.nbytes(),
                        stream.native_handle(), at.index);

@@ -60,8 +60,9 @@ void expect_one_of(const Tensor& tensor, const std::vector<Shape>& shapes, std::
 }
 
 void expect_float(const Tensor& tensor, std::string_view what) {
-  expect(is_float(tensor.dtype()),
-         fmt::format("{} is {}, expected f32, bf16 or f16", what, name(tensor.dtype())));
+  expect(is_float(tensor.dtype()), [&] {
+    return fmt::format("{} is {}, expected f32, bf16 or f16", what, name(tensor.dtype()));
+  });
 }
 
 // Of codes 0 to 15, and one more, which GPTQ has of code -1.  On a GPU nobody looks.
@@ -138,11 +139,12 @@ void validate_activation_quant(const QuantDesc& desc,
     return;
   }
   const Support support = quantize_supported(*spec, 1, k);
-  expect(support.ok, fmt::format("{}: {}", what, support.reason));
-  expect(
-      !desc.scale || spec->group.is_per_tensor(),
-      fmt::format("{} has a static scale and groups of {{{}, {}}}, expected per tensor {{-1, -1}}",
-                  what, spec->group.row, spec->group.col));
+  expect(support.ok, [&] { return fmt::format("{}: {}", what, support.reason); });
+  expect(!desc.scale || spec->group.is_per_tensor(), [&] {
+    return fmt::format(
+        "{} has a static scale and groups of {{{}, {}}}, expected per tensor {{-1, -1}}", what,
+        spec->group.row, spec->group.col);
+  });
   validate_constant(desc.scale, num_static_scales, fmt::format("{}_scale", what));
   validate_constant(desc.alpha_or_gscale, num_local_experts, fmt::format("{}_gscale", what));
 }
@@ -176,18 +178,22 @@ void validate_lora_pair(const Tensor& a,
 
 void validate_lora(const ExpertsDesc& desc, const LoraWeights& lora) {
   if (desc.num_adapters == 0) {
-    expect(!lora.defined(),
-           fmt::format("num_adapters is 0, but lora weights of {} are given", lora.num_adapters()));
+    expect(!lora.defined(), [&] {
+      return fmt::format("num_adapters is 0, but lora weights of {} are given",
+                         lora.num_adapters());
+    });
     return;
   }
-  expect(lora.defined(),
-         fmt::format("num_adapters is {}, but lora weights of none are given", desc.num_adapters));
+  expect(lora.defined(), [&] {
+    return fmt::format("num_adapters is {}, but lora weights of none are given", desc.num_adapters);
+  });
   expect_defined(lora.scaling, "lora scaling");
   expect_dtype(lora.scaling, DType::kF32, "lora scaling");
   expect_shape(lora.scaling, {desc.num_adapters}, "lora scaling");
-  expect(lora.w1_b || lora.w2_b,
-         fmt::format("num_adapters is {}, but neither lora w1_b nor w2_b is given",
-                     desc.num_adapters));
+  expect(lora.w1_b || lora.w2_b, [&] {
+    return fmt::format("num_adapters is {}, but neither lora w1_b nor w2_b is given",
+                       desc.num_adapters);
+  });
   const int64_t halves = desc.activation.gated ? 2 : 1;
   validate_lora_pair(lora.w1_a, lora.w1_b, desc, {"w1", desc.w1_rows(), desc.hidden, halves});
   validate_lora_pair(lora.w2_a, lora.w2_b, desc, {"w2", desc.hidden, desc.intermediate, 1});
@@ -201,8 +207,10 @@ void validate_codes(const Experts& experts, const ExpertsInput& input) {
         fmt::format("x is {}, expected {}", name(input.x.dtype()), name(desc.in_dtype)));
   }
   const DType codes = storage_dtype(*quant.a1.format);
-  expect(input.x.dtype() == codes, fmt::format("x is {}, expected {} or {}", name(input.x.dtype()),
-                                               name(desc.in_dtype), name(codes)));
+  expect(input.x.dtype() == codes, [&] {
+    return fmt::format("x is {}, expected {} or {}", name(input.x.dtype()), name(desc.in_dtype),
+                       name(codes));
+  });
   expect_defined(input.x_scale, "x_scale of a quantized x");
   expect_dtype(input.x_scale, DType::kF32, "x_scale");
   if (desc.format == ActivationFormat::kStandard) {
@@ -236,10 +244,12 @@ void expect_room(
 
 void validate_activation(const ActivationSpec& spec) {
   const bool clamps = spec.kind == Activation::kSwigluOai || spec.kind == Activation::kSwigluStep;
-  expect(spec.gated || !clamps,
-         fmt::format("activation {} is not gated, expected gated", name(spec.kind)));
-  expect(!clamps || spec.limit > 0.0f,
-         fmt::format("activation {} has limit {}, expected above 0", name(spec.kind), spec.limit));
+  expect(spec.gated || !clamps, [&] {
+    return fmt::format("activation {} is not gated, expected gated", name(spec.kind));
+  });
+  expect(!clamps || spec.limit > 0.0f, [&] {
+    return fmt::format("activation {} has limit {}, expected above 0", name(spec.kind), spec.limit);
+  });
   expect(!spec.gated || spec.kind != Activation::kRelu2,
          "activation relu2 is gated, expected not gated");
   expect(spec.gated || !spec.interleaved, "activation is interleaved but not gated");
@@ -253,13 +263,15 @@ void validate_experts_desc(const ExpertsDesc& desc) {
   expect_le(desc.topk, desc.num_experts, "topk");
   expect_ge(desc.hidden, 1, "hidden");
   expect_ge(desc.intermediate, 1, "intermediate");
-  expect(is_float(desc.in_dtype),
-         fmt::format("in_dtype is {}, expected f32, bf16 or f16", name(desc.in_dtype)));
+  expect(is_float(desc.in_dtype), [&] {
+    return fmt::format("in_dtype is {}, expected f32, bf16 or f16", name(desc.in_dtype));
+  });
   validate_activation(desc.activation);
   expect_ge(desc.num_adapters, 0, "num_adapters");
-  expect((desc.num_adapters > 0) == (desc.lora_rank > 0) && desc.lora_rank >= 0,
-         fmt::format("num_adapters is {} and lora_rank {}, expected both positive or both 0",
-                     desc.num_adapters, desc.lora_rank));
+  expect((desc.num_adapters > 0) == (desc.lora_rank > 0) && desc.lora_rank >= 0, [&] {
+    return fmt::format("num_adapters is {} and lora_rank {}, expected both positive or both 0",
+                       desc.num_adapters, desc.lora_rank);
+  });
 }
 
 void validate_expert_weights(const ExpertsDesc& desc, const ExpertWeights& weights) {
@@ -326,13 +338,15 @@ void validate_call(const Experts& experts,
                    Device device) {
   const ExpertsDesc& desc = experts.desc();
   const bool batched = desc.format == ActivationFormat::kBatched;
-  expect(stream.device() == device,
-         fmt::format("stream is on {}, expected {} for experts {}", to_string(stream.device()),
-                     to_string(device), experts.implementation()));
+  expect(stream.device() == device, [&] {
+    return fmt::format("stream is on {}, expected {} for experts {}", to_string(stream.device()),
+                       to_string(device), experts.implementation());
+  });
   expect_ge(input.parts.count, 1, "parts");
-  expect(input.parts.count == 1 || experts.gives_parts(),
-         fmt::format("{} parts of the output, experts {} give it whole", input.parts.count,
-                     experts.implementation()));
+  expect(input.parts.count == 1 || experts.gives_parts(), [&] {
+    return fmt::format("{} parts of the output, experts {} give it whole", input.parts.count,
+                       experts.implementation());
+  });
   expect_multiple_of(desc.hidden, int64_t{input.parts.count}, "hidden (of parts)");
   expect(input.parts.count == 1 || input.parts.made, "parts without anybody to tell of them");
   expect_defined(input.x, "x");

@@ -168,8 +168,9 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
 
 void AllGatherReduceScatter::finalize(const FinalizeInput& input, const CallContext& context) {
   const auto found = counts_.find(context.microbatch);
-  expect(found != counts_.end(),
-         fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
+  expect(found != counts_.end(), [&] {
+    return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
+  });
   const std::vector<int64_t>& counts = found->second;
   expect_eq(input.output.dim(0), counts[static_cast<size_t>(group_.rank())],
             "rows of output (tokens of prepare)");

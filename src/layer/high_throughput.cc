@@ -209,8 +209,9 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
 Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput& input,
                                                             const CallContext& context) {
   const auto found = handles_.find(context.microbatch);
-  expect(found != handles_.end() && found->second != nullptr,
-         fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
+  expect(found != handles_.end() && found->second != nullptr, [&] {
+    return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
+  });
   const std::shared_ptr<const DispatchHandle> handle = found->second;
 
   HighThroughput::CombineInput request;  // ranks without rows still take part in combine

@@ -13,7 +13,8 @@ namespace moebius {
 namespace {
 
 void expect_support(const Support& support, std::string_view refuser, std::string_view what) {
-  expect(support.ok, fmt::format("{} does not accept {}: {}", refuser, what, support.reason));
+  expect(support.ok,
+         [&] { return fmt::format("{} does not accept {}: {}", refuser, what, support.reason); });
 }
 
 void expect_output(const Tensor& output,
@@ -22,9 +23,10 @@ void expect_output(const Tensor& output,
                    std::string_view what) {
   expect_shape(output, hidden.shape(), what);
   expect_dtype(output, hidden.dtype(), what);
-  expect(!overlap(output, hidden) || (may_be_hidden && output.raw() == hidden.raw()),
-         may_be_hidden ? fmt::format("{} overlaps hidden without being it", what)
-                       : fmt::format("{} overlaps hidden, which the shared experts read", what));
+  expect(!overlap(output, hidden) || (may_be_hidden && output.raw() == hidden.raw()), [&] {
+    return may_be_hidden ? fmt::format("{} overlaps hidden without being it", what)
+                         : fmt::format("{} overlaps hidden, which the shared experts read", what);
+  });
 }
 
 void expect_device(const Tensor& tensor, const CallContext& context, std::string_view what) {
@@ -94,16 +96,21 @@ void expect_composable(const PrepareFinalize& prepare_finalize,
   const ActivationFormat format = prepare_finalize.activation_format();
   const std::string_view pf = prepare_finalize.name();
   const std::string_view ex = experts.implementation();
-  expect(format == desc.format, fmt::format("{} hands over {} rows, experts {} take {} rows", pf,
-                                            name(format), ex, name(desc.format)));
+  expect(format == desc.format, [&] {
+    return fmt::format("{} hands over {} rows, experts {} take {} rows", pf, name(format), ex,
+                       name(desc.format));
+  });
   const bool has_limit = prepare_finalize.max_tokens_per_rank().has_value();
-  expect(has_limit == (format == ActivationFormat::kBatched),
-         fmt::format("{} is {} and has {} row limit: a batched format needs one, a standard one "
-                     "has none",
-                     pf, name(format), has_limit ? "a" : "no"));
-  expect(prepare_finalize.topk_ids_dtype() == DType::kI32,
-         fmt::format("{} takes {} ids, experts {} take i32", pf,
-                     name(prepare_finalize.topk_ids_dtype()), ex));
+  expect(has_limit == (format == ActivationFormat::kBatched), [&] {
+    return fmt::format(
+        "{} is {} and has {} row limit: a batched format needs one, a standard one "
+        "has none",
+        pf, name(format), has_limit ? "a" : "no");
+  });
+  expect(prepare_finalize.topk_ids_dtype() == DType::kI32, [&] {
+    return fmt::format("{} takes {} ids, experts {} take i32", pf,
+                       name(prepare_finalize.topk_ids_dtype()), ex);
+  });
   const WeightAndReduceKind kind = experts.weight_and_reduce();
   expect_support(prepare_finalize.accepts(kind), pf,
                  fmt::format("the {} weight-and-reduce of experts {}", name(kind), ex));
@@ -118,7 +125,7 @@ void expect_composable(const PrepareFinalize& prepare_finalize,
                    fmt::format("hidden {}", desc.hidden));
   }
   expect(router != nullptr || !prepare_finalize.is_monolithic(),
-         fmt::format("{} is monolithic and needs a router, and none is given", pf));
+         [&] { return fmt::format("{} is monolithic and needs a router, and none is given", pf); });
   if (router != nullptr) {
     expect_eq(router->config().num_experts, desc.num_experts, "experts of the router (of experts)");
     expect_eq(router->config().topk, desc.topk, "topk of the router (of experts)");
@@ -154,9 +161,10 @@ void expect_kernel_input(const KernelInput& input,
   }
 
   if (prepare_finalize.is_monolithic()) {
-    expect(!input.apply_router_weight_on_input,
-           fmt::format("{} is monolithic: there is no router weight to put on its input yet",
-                       prepare_finalize.name()));
+    expect(!input.apply_router_weight_on_input, [&] {
+      return fmt::format("{} is monolithic: there is no router weight to put on its input yet",
+                         prepare_finalize.name());
+    });
     expect_dtype(input.router_logits, DType::kF32, "router_logits");
     expect_shape(input.router_logits, {num_tokens, num_experts}, "router_logits");
   } else {
@@ -173,8 +181,9 @@ void expect_kernel_input(const KernelInput& input,
   }
   if (input.expert_map) {
     expect_expert_map(input.expert_map, num_experts, desc.num_local_experts);
-    expect(experts.supports_expert_map() || prepare_finalize.localizes_ids(),
-           fmt::format("expert_map is given, but experts {} take none", experts.implementation()));
+    expect(experts.supports_expert_map() || prepare_finalize.localizes_ids(), [&] {
+      return fmt::format("expert_map is given, but experts {} take none", experts.implementation());
+    });
     if (input.expert_map.device().is_cpu()) {
       expect_placed_so(input.expert_map, prepare_finalize);
     }
@@ -189,10 +198,11 @@ void expect_kernel_input(const KernelInput& input,
   }
 
   expect_output(output, input.hidden, /*may_be_hidden=*/shared_experts == nullptr, "output");
-  expect(shared_output.defined() == (shared_experts != nullptr),
-         fmt::format("shared_output is {}, but there are {} shared experts",
-                     shared_output.defined() ? "given" : "missing",
-                     shared_experts != nullptr ? "some" : "no"));
+  expect(shared_output.defined() == (shared_experts != nullptr), [&] {
+    return fmt::format("shared_output is {}, but there are {} shared experts",
+                       shared_output.defined() ? "given" : "missing",
+                       shared_experts != nullptr ? "some" : "no");
+  });
   expect(!input.add_shared || shared_experts != nullptr,
          "add_shared is set, but there are no shared experts");
   if (shared_output) {

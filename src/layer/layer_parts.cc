@@ -67,27 +67,33 @@ void expect_fits_group(const MoeConfig& config,
   expect_eq(parallel.use_ep ? parallel.ep_rank : parallel.tp_rank, rank,
             "rank of the weights' parallel config (rank of the group)");
   expect_multiple_of(size, parallel.dp_size, "ranks of the group (dp_size)");
-  expect(parallel.backend != All2AllBackend::kNone || parallel.dp_size == 1,
-         fmt::format("all2all none leaves tokens where they are, but dp_size is {}",
-                     parallel.dp_size));
-  expect(parallel.backend != All2AllBackend::kNone || size == 1 || !options.sequence_parallel,
-         fmt::format("sequence_parallel: all2all none sums outputs for the same tokens on all {} "
-                     "ranks, not for tokens of each rank's own",
-                     size));
+  expect(parallel.backend != All2AllBackend::kNone || parallel.dp_size == 1, [&] {
+    return fmt::format("all2all none leaves tokens where they are, but dp_size is {}",
+                       parallel.dp_size);
+  });
+  expect(parallel.backend != All2AllBackend::kNone || size == 1 || !options.sequence_parallel, [&] {
+    return fmt::format(
+        "sequence_parallel: all2all none sums outputs for the same tokens on all {} "
+        "ranks, not for tokens of each rank's own",
+        size);
+  });
   expect(parallel.backend == All2AllBackend::kNone || group != nullptr,
-         fmt::format("all2all {} needs a group of ranks", backend));
+         [&] { return fmt::format("all2all {} needs a group of ranks", backend); });
   const bool by_expert = parallel.backend == All2AllBackend::kHighThroughput ||
                          parallel.backend == All2AllBackend::kLowLatency;
-  expect(!by_expert || size == 1 || parallel.use_ep,
-         fmt::format("all2all {} sends rows to the owners of experts, but without expert "
-                     "parallelism every expert is sharded over all {} ranks",
-                     backend, size));
-  expect(!options.monolithic || parallel.backend == All2AllBackend::kAllGatherReduceScatter,
-         fmt::format("only all2all allgather_reducescatter can be monolithic, not {}", backend));
+  expect(!by_expert || size == 1 || parallel.use_ep, [&] {
+    return fmt::format(
+        "all2all {} sends rows to the owners of experts, but without expert "
+        "parallelism every expert is sharded over all {} ranks",
+        backend, size);
+  });
+  expect(!options.monolithic || parallel.backend == All2AllBackend::kAllGatherReduceScatter, [&] {
+    return fmt::format("only all2all allgather_reducescatter can be monolithic, not {}", backend);
+  });
   expect(options.format == ActivationFormat::kStandard ||
              parallel.backend == All2AllBackend::kNone ||
              parallel.backend == All2AllBackend::kLowLatency,
-         fmt::format("all2all {} has no batched format", backend));
+         [&] { return fmt::format("all2all {} has no batched format", backend); });
   if (options.comm_sms != 0) {
     expect_ge(options.comm_sms, 2, "comm_sms");
     expect_multiple_of(options.comm_sms, 2, "comm_sms");
@@ -95,30 +101,39 @@ void expect_fits_group(const MoeConfig& config,
       expect_le(options.comm_sms, cuda_device_info(group->device().index).num_sms / 2,
                 "comm_sms (half of the GPU's)");
     }
-    expect(by_expert,
-           fmt::format("comm_sms {}: all2all {} has no kernels of its own to give SMs to",
-                       options.comm_sms, backend));
+    expect(by_expert, [&] {
+      return fmt::format("comm_sms {}: all2all {} has no kernels of its own to give SMs to",
+                         options.comm_sms, backend);
+    });
   }
-  expect(options.combine_parts <= 1 || parallel.backend == All2AllBackend::kHighThroughput,
-         fmt::format("combine_parts {}: all2all {} returns results whole, only high_throughput in "
-                     "parts",
-                     options.combine_parts, backend));
+  expect(options.combine_parts <= 1 || parallel.backend == All2AllBackend::kHighThroughput, [&] {
+    return fmt::format(
+        "combine_parts {}: all2all {} returns results whole, only high_throughput in "
+        "parts",
+        options.combine_parts, backend);
+  });
   expect(options.early_rows.value_or(0) == 0 ||
              (parallel.backend == All2AllBackend::kHighThroughput && !options.capacity),
-         fmt::format("early_rows {}: all2all {}{} has all rows at once, only high_throughput that "
-                     "counts them has waves",
-                     options.early_rows.value_or(0), backend,
-                     options.capacity ? " with a capacity" : ""));
+         [&] {
+           return fmt::format(
+               "early_rows {}: all2all {}{} has all rows at once, only high_throughput that "
+               "counts them has waves",
+               options.early_rows.value_or(0), backend, options.capacity ? " with a capacity" : "");
+         });
   expect(options.low_latency_sum == LowLatencySum::kSelections ||
              parallel.backend == All2AllBackend::kLowLatency,
-         fmt::format("low_latency_sum by ranks: all2all {} sums in its own way, only low_latency "
-                     "has a choice",
-                     backend));
-  expect(!options.capacity || parallel.backend == All2AllBackend::kHighThroughput,
-         fmt::format("capacity {}: all2all {} has none, only high_throughput",
-                     options.capacity.value_or(0), backend));
+         [&] {
+           return fmt::format(
+               "low_latency_sum by ranks: all2all {} sums in its own way, only low_latency "
+               "has a choice",
+               backend);
+         });
+  expect(!options.capacity || parallel.backend == All2AllBackend::kHighThroughput, [&] {
+    return fmt::format("capacity {}: all2all {} has none, only high_throughput",
+                       options.capacity.value_or(0), backend);
+  });
   expect(options.precision == Precision::kModel || size == 1,
-         fmt::format("the float64 oracle runs on one rank, not {}", size));
+         [&] { return fmt::format("the float64 oracle runs on one rank, not {}", size); });
 }
 
 }  // namespace
@@ -144,9 +159,10 @@ void expect_consistent(MoeLayerWeights& weights,
     expect_shape(weights.router.gate, {config.num_experts, config.hidden}, "gate of the router");
   }
   if (weights.router_config.logit_sums == LogitSums::kTensorCores) {
-    expect(config.in_dtype == DType::kBF16,
-           fmt::format("hidden states are {}, expected bf16 for logits summed by tensor cores",
-                       name(config.in_dtype)));
+    expect(config.in_dtype == DType::kBF16, [&] {
+      return fmt::format("hidden states are {}, expected bf16 for logits summed by tensor cores",
+                         name(config.in_dtype));
+    });
   }
   expect(weights.shared.w1 || !weights.shared_gate, "shared_gate is given, but no shared experts");
   if (weights.apply_router_weight_on_input) {

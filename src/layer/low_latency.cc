@@ -193,8 +193,9 @@ Pending<void> LowLatencyPrepareFinalize::finalize_async(const FinalizeInput& inp
              input.weight_and_reduce->kind() == WeightAndReduceKind::kDelegate,
          "low_latency weights and sums in combine, so the experts must delegate");
   const auto found = calls_.find(context.microbatch);
-  expect(found != calls_.end() && found->second.handle != nullptr,
-         fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch));
+  expect(found != calls_.end() && found->second.handle != nullptr, [&] {
+    return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
+  });
   const Call call = std::exchange(found->second, {});
   return start_transfer<void>(context, [&](const Stream& stream) {
     return in_flight<void>("combine", context, stream, [&] {

@@ -19,8 +19,10 @@ constexpr std::array<std::string_view, 4> kBackendNames = {"none", "allgather_re
 
 void expect_rank(int size, int rank, std::string_view group) {
   expect_ge(size, 1, fmt::format("{}_size", group));
-  expect(0 <= rank && rank < size, fmt::format("{}_rank is {}, expected 0 to {} ({}_size {})",
-                                               group, rank, size - 1, group, size));
+  expect(0 <= rank && rank < size, [&] {
+    return fmt::format("{}_rank is {}, expected 0 to {} ({}_size {})", group, rank, size - 1, group,
+                       size);
+  });
 }
 
 }  // namespace
@@ -45,9 +47,10 @@ ParallelConfig ParallelConfig::make(int tp_size,
                                     All2AllBackend backend) {
   expect_rank(tp_size, tp_rank, "tp");
   expect_rank(dp_size, dp_rank, "dp");
-  expect(dp_size <= std::numeric_limits<int>::max() / tp_size,
-         fmt::format("dp_size {} times tp_size {} is more than {} ranks", dp_size, tp_size,
-                     std::numeric_limits<int>::max()));
+  expect(dp_size <= std::numeric_limits<int>::max() / tp_size, [&] {
+    return fmt::format("dp_size {} times tp_size {} is more than {} ranks", dp_size, tp_size,
+                       std::numeric_limits<int>::max());
+  });
   const int flat_size = dp_size * tp_size;
   const int flat_rank = dp_rank * tp_size + tp_rank;
 
@@ -63,27 +66,31 @@ ParallelConfig ParallelConfig::make(int tp_size,
 
 void MoeConfig::validate() {
   expect_ge(num_experts, 1, "num_experts");
-  expect(1 <= experts_per_token && experts_per_token <= num_experts,
-         fmt::format("experts_per_token is {}, expected 1 to {} (num_experts)", experts_per_token,
-                     num_experts));
+  expect(1 <= experts_per_token && experts_per_token <= num_experts, [&] {
+    return fmt::format("experts_per_token is {}, expected 1 to {} (num_experts)", experts_per_token,
+                       num_experts);
+  });
   expect_ge(hidden, 1, "hidden");
   expect_ge(intermediate, 1, "intermediate");
   expect_ge(max_num_tokens, 1, "max_num_tokens");
-  expect(in_dtype == DType::kBF16 || in_dtype == DType::kF16 || in_dtype == DType::kF32,
-         fmt::format("in_dtype is {}, expected bf16, f16 or f32", moebius::name(in_dtype)));
+  expect(in_dtype == DType::kBF16 || in_dtype == DType::kF16 || in_dtype == DType::kF32, [&] {
+    return fmt::format("in_dtype is {}, expected bf16, f16 or f32", moebius::name(in_dtype));
+  });
   expect_rank(parallel.tp_size, parallel.tp_rank, "tp");
   expect_rank(parallel.ep_size, parallel.ep_rank, "ep");
   expect_rank(parallel.dp_size, parallel.dp_rank, "dp");
-  expect(parallel.ep_size <= num_experts,
-         fmt::format("ep_size is {}, expected at most {} (num_experts)", parallel.ep_size,
-                     num_experts));
+  expect(parallel.ep_size <= num_experts, [&] {
+    return fmt::format("ep_size is {}, expected at most {} (num_experts)", parallel.ep_size,
+                       num_experts);
+  });
   tp_shard_intermediate();
   if (num_local_experts == 0) {
     num_local_experts = expert_range(num_experts, parallel.ep_size, parallel.ep_rank).size();
   }
-  expect(1 <= num_local_experts && num_local_experts <= num_experts,
-         fmt::format("num_local_experts is {}, expected 1 to {} (num_experts)", num_local_experts,
-                     num_experts));
+  expect(1 <= num_local_experts && num_local_experts <= num_experts, [&] {
+    return fmt::format("num_local_experts is {}, expected 1 to {} (num_experts)", num_local_experts,
+                       num_experts);
+  });
 }
 
 int64_t MoeConfig::tp_shard_intermediate() const {
@@ -101,9 +108,10 @@ ExpertRange expert_range(int64_t num_experts, int ep_size, int ep_rank) {
 }
 
 Tensor make_expert_map(int64_t num_experts, ExpertRange range) {
-  expect(0 <= range.begin && range.begin <= range.end && range.end <= num_experts,
-         fmt::format("local experts [{}, {}) are not within {} experts", range.begin, range.end,
-                     num_experts));
+  expect(0 <= range.begin && range.begin <= range.end && range.end <= num_experts, [&] {
+    return fmt::format("local experts [{}, {}) are not within {} experts", range.begin, range.end,
+                       num_experts);
+  });
   Tensor map = Tensor::empty({num_experts}, DType::kI32);
   for (int64_t e = 0; e < num_experts; ++e) {
     const bool is_local = range.begin <= e && e < range.end;

@@ -45,9 +45,10 @@ Tensor run_chunks(const Experts& experts,
   expect_eq(input.parts.count, 1, "parts of an output in chunks");
   const int64_t rows = input.x.dim(0);
   const ExpertsWorkspace whole = experts.workspace(rows);
-  expect(whole.output.size() > 0 && whole.output[0] % rows == 0,
-         fmt::format("output {} of {} cannot be split by {} rows", to_string(whole.output),
-                     experts.implementation(), rows));
+  expect(whole.output.size() > 0 && whole.output[0] % rows == 0, [&] {
+    return fmt::format("output {} of {} cannot be split by {} rows", to_string(whole.output),
+                       experts.implementation(), rows);
+  });
   const int64_t factor = whole.output[0] / rows;  // rows of output per row of input
   const auto [fused, counts] =
       context.get(WorkspaceSlot::kFusedOutput, {{output ? Shape{0} : whole.output, whole.dtype},

@@ -45,7 +45,7 @@ SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int6
   expect_ge(chunk_tokens, 0, "chunk_tokens");
   const bool defer = defers_input_quant(*experts);
   const Support support = rows_quant_supported(experts->quant(), defer, /*num_scales=*/1);
-  expect(support.ok, fmt::format("shared experts: {}", support.reason));
+  expect(support.ok, [&] { return fmt::format("shared experts: {}", support.reason); });
   if (!defer) {
     state_->quant_spec = activation_spec(experts->quant().a1);
   }

@@ -122,7 +122,7 @@ RoutingModel::RoutingModel(const RoutingFacts& facts) : facts_(facts) {
   expect_le(facts.topk_groups, facts.num_groups, "open groups");
   expect_le(facts.topk, facts.topk_groups * (facts.num_experts / facts.num_groups), "topk");
   expect(facts.skew >= 0 && facts.skew <= 10,
-         fmt::format("skew is {}, expected a number in [0, 10]", facts.skew));
+         [&] { return fmt::format("skew is {}, expected a number in [0, 10]", facts.skew); });
   // The K best experts are in K groups at most, which are the K best by their best expert.
   if (facts.topk_groups >= facts.topk) {
     facts_.num_groups = facts_.topk_groups = 1;

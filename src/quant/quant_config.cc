@@ -49,24 +49,29 @@ bool is_block(const GroupShape& shape) {
 }
 
 void validate_activation(const QuantDesc& desc, std::string_view which) {
-  expect(desc.format != QuantFormat::kInt4,
-         fmt::format("{} is int4: int4 is a format of weights, not of activations", which));
+  expect(desc.format != QuantFormat::kInt4, [&] {
+    return fmt::format("{} is int4: int4 is a format of weights, not of activations", which);
+  });
   if (desc.shape) {
-    expect(
-        desc.shape->is_per_tensor() || desc.shape->is_per_token() || is_block(*desc.shape),
-        fmt::format("{} has groups of {}: activations are scaled per tensor {{-1, -1}}, per token "
-                    "{{1, -1}} or by blocks {{rows >= 0, columns >= 1}}",
-                    which, to_string(*desc.shape)));
+    expect(desc.shape->is_per_tensor() || desc.shape->is_per_token() || is_block(*desc.shape), [&] {
+      return fmt::format(
+          "{} has groups of {}: activations are scaled per tensor {{-1, -1}}, per token "
+          "{{1, -1}} or by blocks {{rows >= 0, columns >= 1}}",
+          which, to_string(*desc.shape));
+    });
   }
-  expect(!desc.zero_point.defined(),
-         fmt::format("{} has zero points: only int4 and int8 weights have them", which));
+  expect(!desc.zero_point.defined(), [&] {
+    return fmt::format("{} has zero points: only int4 and int8 weights have them", which);
+  });
   const bool is_fp8_blocks =
       desc.format == QuantFormat::kFp8 && desc.shape && is_block(*desc.shape);
-  expect(!desc.power_of_two_scale || is_fp8_blocks,
-         fmt::format("{} has power-of-two (UE8M0) scales and is {} in groups of {}: they are of "
-                     "fp8 activations scaled by blocks",
-                     which, desc.format ? name(*desc.format) : "not quantized",
-                     to_string(desc.shape.value_or(GroupShape{}))));
+  expect(!desc.power_of_two_scale || is_fp8_blocks, [&] {
+    return fmt::format(
+        "{} has power-of-two (UE8M0) scales and is {} in groups of {}: they are of "
+        "fp8 activations scaled by blocks",
+        which, desc.format ? name(*desc.format) : "not quantized",
+        to_string(desc.shape.value_or(GroupShape{})));
+  });
 }
 
 // The four descs with equal treatment of both layers, as every builder needs them.
@@ -153,12 +158,15 @@ QuantConfig QuantConfig::make(std::optional<QuantFormat> activation,
   std::optional<GroupShape> a_shape;
   std::optional<GroupShape> w_shape;
   if (block) {
-    expect(!per_act_token,
-           fmt::format("block {} together with per-token activation scales", to_string(*block)));
-    expect(!per_out_channel,
-           fmt::format("block {} together with per-channel weight scales", to_string(*block)));
-    expect(is_block(*block),
-           fmt::format("block {} is not {{rows >= 0, columns >= 1}}", to_string(*block)));
+    expect(!per_act_token, [&] {
+      return fmt::format("block {} together with per-token activation scales", to_string(*block));
+    });
+    expect(!per_out_channel, [&] {
+      return fmt::format("block {} together with per-channel weight scales", to_string(*block));
+    });
+    expect(is_block(*block), [&] {
+      return fmt::format("block {} is not {{rows >= 0, columns >= 1}}", to_string(*block));
+    });
     a_shape = w_shape = block;
   } else {
     if (per_act_token) {
@@ -208,18 +216,24 @@ QuantConfig QuantConfig::ocp_mx(QuantFormat activation,
                                 QuantTensors tensors,
                                 std::optional<QuantFormat> weight,
                                 std::optional<GroupShape> block) {
-  expect(is_ocp_mx(activation) || activation == QuantFormat::kFp8,
-         fmt::format("activation format {} is neither an OCP MX format (mxfp4, mxfp6_e3m2, "
-                     "mxfp6_e2m3, mxfp8) nor fp8",
-                     name(activation)));
+  expect(is_ocp_mx(activation) || activation == QuantFormat::kFp8, [&] {
+    return fmt::format(
+        "activation format {} is neither an OCP MX format (mxfp4, mxfp6_e3m2, "
+        "mxfp6_e2m3, mxfp8) nor fp8",
+        name(activation));
+  });
   if (activation == QuantFormat::kFp8) {
     const std::string_view given = weight ? name(*weight) : "not given";
-    expect(weight && is_ocp_mx(*weight),
-           fmt::format("activations are fp8 and the weights' format is {}, expected mxfp4, "
-                       "mxfp6_e3m2, mxfp6_e2m3 or mxfp8",
-                       given));
-    expect(!block, fmt::format("block {} of fp8 activations beside {} weights, expected per tensor",
-                               to_string(block.value_or(GroupShape{})), given));
+    expect(weight && is_ocp_mx(*weight), [&] {
+      return fmt::format(
+          "activations are fp8 and the weights' format is {}, expected mxfp4, "
+          "mxfp6_e3m2, mxfp6_e2m3 or mxfp8",
+          given);
+    });
+    expect(!block, [&] {
+      return fmt::format("block {} of fp8 activations beside {} weights, expected per tensor",
+                         to_string(block.value_or(GroupShape{})), given);
+    });
   }
   return make(activation, false, false, block, std::move(tensors), weight);
 }
@@ -233,12 +247,14 @@ void QuantConfig::validate() const {
   validate_activation(a2, "a2");
   quant::expect_weight_desc(w1, "w1");
   quant::expect_weight_desc(w2, "w2");
-  expect(!(is_per_act_token() && w1.shape && is_block(*w1.shape)),
-         fmt::format("w1 is scaled by blocks {} together with per-token activation scales",
-                     to_string(w1.shape.value_or(GroupShape{}))));
-  expect(!(is_block_quantized() && per_out_channel()),
-         fmt::format("a1 is scaled by blocks {} together with per-channel weight scales",
-                     to_string(block_shape().value_or(GroupShape{}))));
+  expect(!(is_per_act_token() && w1.shape && is_block(*w1.shape)), [&] {
+    return fmt::format("w1 is scaled by blocks {} together with per-token activation scales",
+                       to_string(w1.shape.value_or(GroupShape{})));
+  });
+  expect(!(is_block_quantized() && per_out_channel()), [&] {
+    return fmt::format("a1 is scaled by blocks {} together with per-channel weight scales",
+                       to_string(block_shape().value_or(GroupShape{})));
+  });
 }
 
 std::optional<GroupShape> QuantConfig::block_shape() const {

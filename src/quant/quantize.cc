@@ -32,9 +32,10 @@ bool is_float_matrix(const Tensor& t) {
 
 void expect_float_matrix(const Tensor& tensor, std::string_view what) {
   expect_defined(tensor, what);
-  expect(is_float_matrix(tensor),
-         fmt::format("{} is {} {}, expected a matrix of f32, bf16 or f16", what,
-                     name(tensor.dtype()), to_string(tensor.shape())));
+  expect(is_float_matrix(tensor), [&] {
+    return fmt::format("{} is {} {}, expected a matrix of f32, bf16 or f16", what,
+                       name(tensor.dtype()), to_string(tensor.shape()));
+  });
 }
 
 void expect_like(
@@ -96,16 +97,19 @@ Tensor given_tensor_scale(const QuantizeSpec& spec,
                           const Tensor& static_scale,
                           const Tensor& global_scale) {
   if (static_scale.defined()) {
-    expect(spec.group.is_per_tensor(),
-           fmt::format("a static scale is given with groups of {{{}, {}}}, expected per tensor "
-                       "{{-1, -1}}",
-                       spec.group.row, spec.group.col));
+    expect(spec.group.is_per_tensor(), [&] {
+      return fmt::format(
+          "a static scale is given with groups of {{{}, {}}}, expected per tensor "
+          "{{-1, -1}}",
+          spec.group.row, spec.group.col);
+    });
     expect_like(static_scale, {1}, DType::kF32, device, "static scale");
     return static_scale;
   }
   if (global_scale.defined()) {
-    expect(spec.format == QuantFormat::kNvfp4,
-           fmt::format("a global scale is given with {}, expected nvfp4", name(spec.format)));
+    expect(spec.format == QuantFormat::kNvfp4, [&] {
+      return fmt::format("a global scale is given with {}, expected nvfp4", name(spec.format));
+    });
     expect_like(global_scale, {1}, DType::kF32, device, "global scale");
   }
   return global_scale;

@@ -17,12 +17,13 @@ int64_t round_up(int64_t value, int64_t multiple) {
 
 void expect_matrix_of_bytes(const Tensor& tensor, std::string_view what) {
   expect_defined(tensor, what);
-  expect(tensor.device().is_cpu(),
-         fmt::format("{} is on {}, expected cpu", what, to_string(tensor.device())));
+  expect(tensor.device().is_cpu(), [&] {
+    return fmt::format("{} is on {}, expected cpu", what, to_string(tensor.device()));
+  });
   expect_eq(tensor.num_dims(), 2, fmt::format("dimensions of {}", what));
   const DType dtype = tensor.dtype();
   expect(dtype == DType::kE8M0 || dtype == DType::kF8E4M3 || dtype == DType::kU8,
-         fmt::format("{} is {}, expected e8m0, f8e4m3 or u8", what, name(dtype)));
+         [&] { return fmt::format("{} is {}, expected e8m0, f8e4m3 or u8", what, name(dtype)); });
 }
 
 }  // namespace

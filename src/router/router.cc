@@ -21,8 +21,9 @@ namespace {
 
 void expect_float(const Tensor& tensor, std::string_view what) {
   const DType dtype = tensor.dtype();
-  expect(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16,
-         fmt::format("{} dtype is {}, expected f32, f16 or bf16", what, name(dtype)));
+  expect(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16, [&] {
+    return fmt::format("{} dtype is {}, expected f32, f16 or bf16", what, name(dtype));
+  });
 }
 
 // masks: minus infinity is allowed.
@@ -44,12 +45,14 @@ void check(const RouterConfig& config) {
   expect_ge(config.num_groups, 1, "num_groups");
   expect_ge(config.topk_groups, 1, "topk_groups");
   expect_le(config.topk_groups, config.num_groups, "topk_groups");
-  expect(std::isfinite(config.routed_scaling_factor),
-         fmt::format("routed_scaling_factor is {}, expected a finite number",
-                     config.routed_scaling_factor));
-  expect(std::isfinite(config.zipf_exponent) && config.zipf_exponent >= 0.0,
-         fmt::format("zipf_exponent is {}, expected a finite number of at least 0",
-                     config.zipf_exponent));
+  expect(std::isfinite(config.routed_scaling_factor), [&] {
+    return fmt::format("routed_scaling_factor is {}, expected a finite number",
+                       config.routed_scaling_factor);
+  });
+  expect(std::isfinite(config.zipf_exponent) && config.zipf_exponent >= 0.0, [&] {
+    return fmt::format("zipf_exponent is {}, expected a finite number of at least 0",
+                       config.zipf_exponent);
+  });
   if (config.logit_sums == LogitSums::kTensorCores && !config.device.is_cuda()) {
     throw Unsupported(fmt::format("logits summed by tensor cores on {}: they are of GPUs",
                                   to_string(config.device)));
@@ -175,10 +178,12 @@ void Router::logits(const Tensor& hidden, const Tensor& out, const Stream& strea
   expect_stream(stream, config().device);
   if (config().logit_sums == LogitSums::kTensorCores) {
     expect_dtype(hidden, DType::kBF16, "hidden, for logits summed by tensor cores,");
-    expect(reinterpret_cast<uintptr_t>(hidden.raw()) % 16 == 0,
-           fmt::format("hidden is at {}, expected a multiple of 16 bytes for logits summed by "
-                       "tensor cores",
-                       hidden.raw()));
+    expect(reinterpret_cast<uintptr_t>(hidden.raw()) % 16 == 0, [&] {
+      return fmt::format(
+          "hidden is at {}, expected a multiple of 16 bytes for logits summed by "
+          "tensor cores",
+          hidden.raw());
+    });
   }
   state_->impl->logits(hidden, out, stream);
 }

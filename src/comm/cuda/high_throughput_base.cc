@@ -86,9 +86,10 @@ void CudaHighThroughputBase::expect_dispatch(const DispatchInput& input,
   expect_ge(input.combine_row_bytes, 0, "combine_row_bytes");
   expect_ge(input.early_rows, 0, "early_rows");
   expect_ge(input.most_early_rows, 0, "most_early_rows");
-  expect(input.early_rows == 0 || input.capacity == 0,
-         fmt::format("early_rows {} with a capacity ({}): the host has to know the rows",
-                     input.early_rows, input.capacity));
+  expect(input.early_rows == 0 || input.capacity == 0, [&] {
+    return fmt::format("early_rows {} with a capacity ({}): the host has to know the rows",
+                       input.early_rows, input.capacity);
+  });
   if (input.topk_weights) {
     expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
     expect_dtype(input.topk_weights, DType::kF32, "topk_weights");

@@ -112,7 +112,8 @@ void CudaNodesHighThroughput::finish(const std::shared_ptr<Unfinished>& call) {
   if (call->is_done) {
     return;
   }
-  expect(call == unfinished_, fmt::format("this {} has failed in a later call", call->op));
+  expect(call == unfinished_,
+         [&] { return fmt::format("this {} has failed in a later call", call->op); });
   unfinished_.reset();
   meet(call->stream, call->op);
   call->is_done = true;

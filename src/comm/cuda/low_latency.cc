@@ -256,8 +256,10 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const Tensor& x,
                                                         const Tensor& row_tags,
                                                         const Stream& stream) {
   expect_dispatch(x, topk_ids, cast, row_tags);
-  expect(stream.device() == device_, fmt::format("the stream is of {}, the group is on {}",
-                                                 to_string(stream.device()), to_string(device_)));
+  expect(stream.device() == device_, [&] {
+    return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
+                       to_string(device_));
+  });
   if (cast != LowLatencyCast::kNone) {
     expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
                        "the address of x of a low-latency dispatch with an fp8 cast");
@@ -370,8 +372,10 @@ CudaLowLatency::Combine CudaLowLatency::begin_combine(const Tensor& x,
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
   expect_combine(x, topk_ids, topk_weights, own->num_tokens, out);
-  expect(stream.device() == device_, fmt::format("the stream is of {}, the group is on {}",
-                                                 to_string(stream.device()), to_string(device_)));
+  expect(stream.device() == device_, [&] {
+    return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
+                       to_string(device_));
+  });
   check();
   Combine combine{{}, own->shared_from_this(), {x, topk_ids, topk_weights, out}};
   combine.call.call = make_call(own->place);
