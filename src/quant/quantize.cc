@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "core/parallel.h"
 #include "core/same_device.h"
@@ -23,6 +24,7 @@ namespace quant {
 namespace {
 
 constexpr int64_t kElementsPerTask = 1 << 15;
+constexpr int64_t kElementsAtATime = 1 << 13;  // whose codes and values stay in L1
 constexpr int64_t kMaxTasksOfMaximum = 256;
 
 bool is_float_matrix(const Tensor& t) {
@@ -143,13 +145,59 @@ struct Walk {
         groups(groups_of(s.group.is_per_tensor() ? GroupShape::per_token() : s.group, rows, cols)),
         is_per_tensor(s.group.is_per_tensor()) {}
 
-  int64_t rows_per_task(int64_t cols) const {
-    return std::max<int64_t>(1, kElementsPerTask / (cols * groups.group_rows)) * groups.group_rows;
-  }
+  // Whole row groups of some elements.
+  int64_t rows_per_task(int64_t cols) const { return rows_of(kElementsPerTask, cols); }
+  int64_t rows_at_a_time(int64_t cols) const { return rows_of(kElementsAtATime, cols); }
 
   int64_t scale_index(int64_t row_group, int64_t col_group) const {
     return is_per_tensor ? 0 : row_group * groups.num_col_groups + col_group;
   }
+
+ private:
+  int64_t rows_of(int64_t elements, int64_t cols) const {
+    return std::max<int64_t>(1, elements / (cols * groups.group_rows)) * groups.group_rows;
+  }
+};
+
+// Codes of some rows with their scales, in one block, for who needs them for a moment only.
+class CodeRoom {
+ public:
+  CodeRoom(const QuantizeSpec& spec, int64_t rows, int64_t cols)
+      : spec_(spec), cols_(cols), bytes_(static_cast<size_t>(num_bytes(rows))) {}
+
+  // The first `rows`, overwritten by the next call.
+  Quantized of_rows(int64_t rows) {
+    const Groups groups = groups_of(spec_.group, rows, cols_);
+    const Shape groups_shape{groups.num_row_groups, groups.num_col_groups};
+    std::byte* next = bytes_.data();
+    const auto take = [&](const Shape& shape, DType dtype) {
+      const Tensor tensor = Tensor::borrow(next, shape, dtype);
+      next += tensor.nbytes();
+      return tensor;
+    };
+    Quantized q;
+    if (spec_.format == QuantFormat::kNvfp4) {
+      q.global_scale = take({1}, DType::kF32);
+    }
+    q.scale = take(groups_shape, scale_dtype(spec_.format));
+    if (spec_.asymmetric) {
+      q.zero_point = take(groups_shape, DType::kU8);
+    }
+    q.values = take({rows, cols_}, storage_dtype(spec_.format));
+    return q;
+  }
+
+ private:
+  // At most: f32 scales, a zero point for each and a global scale.
+  int64_t num_bytes(int64_t rows) const {
+    const Groups groups = groups_of(spec_.group, rows, cols_);
+    const int64_t num_scales = groups.num_row_groups * groups.num_col_groups;
+    return 5 * num_scales + 4 + rows * moebius::row_bytes(storage_dtype(spec_.format), cols_);
+  }
+
+  const QuantizeSpec& spec_;
+  int64_t cols_;
+  std::vector<std::byte> bytes_;
 };
 
 void store_group(const Quantized& out,
@@ -354,10 +402,15 @@ void quantize_dequantize(const Tensor& x,
 
   const quant::Walk walk(kernels, spec, x.dim(0), x.dim(1));
   parallel_for(stream, x.dim(0), walk.rows_per_task(x.dim(1)), [&](int64_t begin, int64_t end) {
-    const Quantized part = allocate_quantized(spec, end - begin, x.dim(1));
-    quant::store_tensor_scale(part, spec, scale);
-    quant::quantize_rows(walk, x.slice(begin, end), part, scale);
-    quant::dequantize_rows(walk, part, out.slice(begin, end), 0, end - begin);
+    const int64_t most = std::min(end - begin, walk.rows_at_a_time(x.dim(1)));
+    quant::CodeRoom room(spec, most, x.dim(1));
+    for (int64_t first = begin; first < end; first += most) {
+      const int64_t last = std::min(end, first + most);
+      const Quantized part = room.of_rows(last - first);
+      quant::store_tensor_scale(part, spec, scale);
+      quant::quantize_rows(walk, x.slice(first, last), part, scale);
+      quant::dequantize_rows(walk, part, out.slice(first, last), 0, last - first);
+    }
   });
 }
 
