@@ -32,18 +32,24 @@ constexpr Table int8_table() {
 constexpr Table kE4M3 = e4m3_table();
 constexpr Table kInt8 = int8_table();
 
+// bf16 of values times a factor.
+void narrow_scaled(const float* values, int64_t n, float factor, uint16_t* out) {
+  constexpr int64_t kAtATime = 256;
+  std::array<float, kAtATime> scaled;
+  for (int64_t first = 0; first < n; first += kAtATime) {
+    const int64_t count = std::min(kAtATime, n - first);
+    for (int64_t i = 0; i < count; ++i) {
+      scaled[static_cast<size_t>(i)] = values[first + i] * factor;
+    }
+    cpu_kernels().narrow(DType::kBF16, scaled.data(), out + first, count);
+  }
+}
+
 // What goes into panels where it is not a row's bytes.
 const std::byte* converted(
     DType from, const std::byte* row, int64_t k, float factor, uint16_t* scratch) {
   if (from == DType::kF32) {
-    const auto* values = reinterpret_cast<const float*>(row);
-    if (factor == 1.0f) {
-      cpu_kernels().narrow(DType::kBF16, values, scratch, k);
-    } else {
-      for (int64_t i = 0; i < k; ++i) {
-        scratch[i] = BFloat16(values[i] * factor).bits;
-      }
-    }
+    narrow_scaled(reinterpret_cast<const float*>(row), k, factor, scratch);
   } else {
     const Table& table = from == DType::kI8 ? kInt8 : kE4M3;
     for (int64_t i = 0; i < k; ++i) {
