@@ -160,7 +160,7 @@ class TileExperts final : public ExpertsBase {
       x_scales = scratch.take<float>(rows * self.quantize_a1_.num_blocks(d.hidden));
       hidden = scratch.take<std::byte>(panels_bytes(rows, self.w2_.steps()));
       const int64_t values = self.quantize_a2_.active() ? rows * self.activation_width() : 0;
-      act = scratch.take<float>(values);
+      act = scratch.take<std::byte>(row_bytes(self.act_dtype(), values));
       codes = scratch.take<std::byte>(has_codes ? rows * d.intermediate : 0);
       hidden_scales =
           scratch.take<float>(has_codes ? rows * self.quantize_a2_.num_blocks(d.intermediate) : 0);
@@ -170,7 +170,7 @@ class TileExperts final : public ExpertsBase {
     std::byte* x;          // panels of GEMM1
     float* x_scales;       // [rows, blocks]
     std::byte* hidden;     // panels of GEMM2
-    float* act;            // [rows, activation_width()] where they are yet to be quantized
+    std::byte* act;        // act_dtype() [rows, activation_width()], yet to be quantized
     std::byte* codes;      // [rows, I]
     float* hidden_scales;  // [rows, blocks]
     uint16_t* row;         // scratch of pack_rows
@@ -241,6 +241,9 @@ class TileExperts final : public ExpertsBase {
   int64_t activation_width() const {
     return w1_.num_blocks() * (desc_.activation.gated ? 16 : kBlockColumns);
   }
+  // Of activations that are yet to be quantized: bf16 holds them, but values that codes stand for,
+  // which take their place, only f32 does.
+  DType act_dtype() const { return form2_ == RowForm::kValues ? DType::kF32 : DType::kBF16; }
 
   // rows [slots, H], those of skipped selections excepted.
   void compute_rows(const ExpertsInput& input,
@@ -374,20 +377,21 @@ class TileExperts final : public ExpertsBase {
     TileEpilogue act;
     TileRest rest;
     act.activation = &desc_.activation;
-    act.as_f32 = quantize_a2_.active();
-    act.act_factor = act.as_f32 ? 1.0f : w2_.row_factor();
+    const bool in_panels = !quantize_a2_.active();
+    act.as_f32 = !in_panels && act_dtype() == DType::kF32;
+    act.act_factor = in_panels ? w2_.row_factor() : 1.0f;
     for (int64_t block = begin; block < end; ++block) {
       const int64_t column = block * columns;
-      if (act.as_f32) {
-        act.row_stride = activation_width() * static_cast<int64_t>(sizeof(float));
-        act.tile_stride = kTileRows * act.row_stride;
-        act.panel_stride = kPanelRows * act.row_stride;
-        act.act = reinterpret_cast<std::byte*>(arena.act + column);
-      } else {
+      if (in_panels) {
         act.row_stride = kTileRowBytes;
         act.tile_stride = kTileBytes;
         act.panel_stride = w2_.steps() * kStepBytes;
         act.act = arena.hidden + column / 32 * kStepBytes + column % 32 * 2;
+      } else {
+        act.row_stride = row_bytes(act_dtype(), activation_width());
+        act.tile_stride = kTileRows * act.row_stride;
+        act.panel_stride = kPanelRows * act.row_stride;
+        act.act = arena.act + row_bytes(act_dtype(), column);
       }
       multiply(w1_, item, block, arena.x, row_scales, scales_per_row, &w2_, act, rest, c);
     }
@@ -395,7 +399,7 @@ class TileExperts final : public ExpertsBase {
     // Columns that pad GEMM2's last step.  Why not what GEMM1's padding gives: of an infinite x
     // that is NaN.
     const int64_t in_last_step = desc_.intermediate % 32;
-    if (!act.as_f32 && in_last_step != 0 && end == w1_.num_blocks()) {
+    if (in_panels && in_last_step != 0 && end == w1_.num_blocks()) {
       act.act = arena.hidden + (w2_.steps() - 1) * kStepBytes + in_last_step * 2;
       for (int64_t r = 0; r < item.rows(); ++r) {
         std::memset(act.act_row(r), 0, static_cast<size_t>(32 - in_last_step) * 2);
@@ -409,12 +413,12 @@ class TileExperts final : public ExpertsBase {
       return;
     }
     const int64_t width = desc_.intermediate;
-    const int64_t padded = activation_width();
-    for (int64_t r = 1; padded != width && r < item.rows(); ++r) {
-      std::memmove(arena.act + r * width, arena.act + r * padded,
-                   static_cast<size_t>(width) * sizeof(float));
+    const int64_t bytes = row_bytes(act_dtype(), width);
+    const int64_t padded = row_bytes(act_dtype(), activation_width());
+    for (int64_t r = 1; padded != bytes && r < item.rows(); ++r) {
+      std::memmove(arena.act + r * bytes, arena.act + r * padded, static_cast<size_t>(bytes));
     }
-    const Tensor act = Tensor::borrow(arena.act, {item.rows(), width}, DType::kF32);
+    const Tensor act = Tensor::borrow(arena.act, {item.rows(), width}, act_dtype());
     Tensor rows = act;
     if (form2_ == RowForm::kValues) {
       quantize_a2_.values(act, item.e, act, Stream::cpu(1));
