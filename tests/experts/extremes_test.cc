@@ -86,6 +86,34 @@ TEST(ExpertExtremes, PaddingGivesNoNaN) {
   }
 }
 
+// Who weights rows leaves them as the first terms of sums that begin with +0: products below what
+// bf16 or f32 holds are rounded, not dropped, and none is -0.
+TEST(ExpertExtremes, WeightsFarBelowOne) {
+  for (const float value : {0x1p-20f, -0x1p-20f}) {
+    for (const float weight : {1.0f, 1e-30f, 1e-36f, 1e-38f, 1e-41f, 1e-44f}) {
+      ExpertProblem p = problem("unquantized");
+      fill(p.weights.w1, 1.0f);
+      fill(p.weights.w2, value);
+      fill(p.input.x, 1.0f);
+      fill(p.input.topk_weights, weight);
+      const Tensor rows = run(p, "ref");  // not weighted
+      const Tensor expected = Tensor::empty({p.input.x.dim(0), p.desc.hidden}, rows.dtype());
+      for (int64_t i = 0; i < expected.numel(); ++i) {
+        const auto product = static_cast<float>(BFloat16(get_float(rows, i) * weight));
+        set_float(expected, i, product + 0.0f);
+      }
+      for (const std::string_view impl : takers(p)) {
+        const auto experts = experts_suite::make(p, impl, 2);
+        if (experts->weight_and_reduce() == WeightAndReduceKind::kNoOp) {
+          const Tensor actual = experts_suite::apply(*experts, p.input, Stream::cpu(2));
+          EXPECT_TRUE(experts_suite::same_bits(actual, expected))
+              << impl << ", " << get_float(actual, 0) << ", expected " << get_float(expected, 0);
+        }
+      }
+    }
+  }
+}
+
 // Of w2, the scale of its first element; small activations, so that sums are finite.
 void expect_with_scale_code(std::string_view scheme, const Problem& size, uint8_t code) {
   ExpertProblem p = problem(scheme, size);

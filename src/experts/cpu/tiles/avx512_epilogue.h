@@ -143,13 +143,47 @@ inline const float* c_row(const float* c, int64_t r) {
   return c + row / kTileRows * 2 * kTileFloats + row % kTileRows * 16;
 }
 
-// kIsSum: values are the sums themselves.
-template <bool kIsSum>
-inline __m512 finish16(const TileEpilogue& e, const float* c, int64_t row, int64_t half) {
-  if constexpr (kIsSum) {
-    return load16(c + half * kTileFloats);
+// What becomes of sums before anything is rounded.
+enum class SumForm : uint8_t {
+  kPlain,           // nothing
+  kScaledIntegers,  // i32, times the scales of their row and column
+  kAny,             // whatever the epilogue says
+};
+
+inline SumForm form_of(const TileEpilogue& e) {
+  const bool has_row_scales = e.row_scales != nullptr;
+  const bool has_column_scales = e.column_scales != nullptr;
+  if (e.bias == nullptr && e.integers && has_row_scales && has_column_scales) {
+    return SumForm::kScaledIntegers;
   }
+  const bool is_plain = !e.integers && !has_row_scales && !has_column_scales;
+  return e.bias == nullptr && is_plain ? SumForm::kPlain : SumForm::kAny;
+}
+
+template <typename Body>
+auto with_form(SumForm form, Body body) {
+  switch (form) {
+    case SumForm::kPlain:
+      return body.template operator()<SumForm::kPlain>();
+    case SumForm::kScaledIntegers:
+      return body.template operator()<SumForm::kScaledIntegers>();
+    default:
+      return body.template operator()<SumForm::kAny>();
+  }
+}
+
+// 16 values of row `row`, whose sums begin at c.
+template <SumForm kForm>
+inline __m512 finish16(const TileEpilogue& e, const float* c, int64_t row, int64_t half) {
   c += half * kTileFloats;
+  if constexpr (kForm == SumForm::kPlain) {
+    return load16(c);
+  }
+  if constexpr (kForm == SumForm::kScaledIntegers) {
+    const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_loadu_si512(c)),
+                                        _mm512_set1_ps(e.row_scales[row * e.scale_stride]));
+    return _mm512_mul_ps(scaled, load16(e.column_scales + half * 16));
+  }
   __m512 v = e.integers ? _mm512_cvtepi32_ps(_mm512_loadu_si512(c)) : load16(c);
   if (e.row_scales != nullptr) {
     v = _mm512_mul_ps(v, _mm512_set1_ps(e.row_scales[row * e.scale_stride]));
@@ -182,7 +216,6 @@ inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right, std::
 
 // Gated rows r, which is even, and r + 1 if that is below end, by the sigmoid: in kParts parts,
 // each of them short chains of arithmetic.  Two of 16 values round as one of 32.
-template <bool kIsSum>
 class ActivatedRows {
  public:
   static constexpr int kParts = 4;
@@ -191,15 +224,10 @@ class ActivatedRows {
     return spec.gated && (spec.kind == Activation::kSilu || spec.kind == Activation::kGeluTanh);
   }
 
-  void part(int i, const TileEpilogue& e, const float* c, int64_t r, int64_t end) {
+  void part(int i, SumForm form, const TileEpilogue& e, const float* c, int64_t r, int64_t end) {
     const int64_t next = std::min(r + 1, end - 1);
     if (i == 0) {
-      const float* row = c_row(c, r);
-      const float* next_row = c_row(c, next);
-      gate_ = join_bf16(finish16<kIsSum>(e, row, r, 0), finish16<kIsSum>(e, next_row, next, 0));
-      up_ = join_bf16(finish16<kIsSum>(e, row, r, 1), finish16<kIsSum>(e, next_row, next, 1));
-      sigmoid_.start(0, sigmoid_argument(e.activation->kind, widen_low(gate_)));
-      sigmoid_.start(1, sigmoid_argument(e.activation->kind, widen_high(gate_)));
+      with_form(form, [&]<SumForm kForm>() { start<kForm>(e, c, r, next); });
     } else if (i == 1) {
       sigmoid_.reduce();
     } else if (i == 2) {
@@ -210,6 +238,15 @@ class ActivatedRows {
   }
 
  private:
+  template <SumForm kForm>
+  void start(const TileEpilogue& e, const float* c, int64_t r, int64_t next) {
+    const float* row = c_row(c, r);
+    const float* next_row = c_row(c, next);
+    gate_ = join_bf16(finish16<kForm>(e, row, r, 0), finish16<kForm>(e, next_row, next, 0));
+    up_ = join_bf16(finish16<kForm>(e, row, r, 1), finish16<kForm>(e, next_row, next, 1));
+    sigmoid_.start(0, sigmoid_argument(e.activation->kind, widen_low(gate_)));
+    sigmoid_.start(1, sigmoid_argument(e.activation->kind, widen_high(gate_)));
+  }
   void store(const TileEpilogue& e, int64_t r, int64_t next) const {
     const __m512i act =
         join_bf16(sigmoid_.times(0, widen_low(gate_)), sigmoid_.times(1, widen_high(gate_)));
@@ -245,71 +282,77 @@ inline __m256i round_product16(__m512 product) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(sum), 16));
 }
 
-// See TileEpilogue::weights.
+// See TileEpilogue::weights.  A product that is -0 although it was +0 that was added is one too
+// small for f32.
 inline __m512i weighted(__m512i values, float weight) {
-  constexpr int kSubnormal = 0x20;
-  const __m512 low = _mm512_mul_ps(widen_low(values), _mm512_set1_ps(weight));
-  const __m512 high = _mm512_mul_ps(widen_high(values), _mm512_set1_ps(weight));
-  if (!_kortestz_mask16_u8(_mm512_fpclass_ps_mask(low, kSubnormal),
-                           _mm512_fpclass_ps_mask(high, kSubnormal))) [[unlikely]] {
+  constexpr int kSubnormalOrMinusZero = 0x24;
+  const __m512 factor = _mm512_set1_ps(weight);
+  const __m512 low = _mm512_fmadd_ps(widen_low(values), factor, _mm512_setzero_ps());
+  const __m512 high = _mm512_fmadd_ps(widen_high(values), factor, _mm512_setzero_ps());
+  if (!_kortestz_mask16_u8(_mm512_fpclass_ps_mask(low, kSubnormalOrMinusZero),
+                           _mm512_fpclass_ps_mask(high, kSubnormalOrMinusZero))) [[unlikely]] {
     return _mm512_inserti64x4(_mm512_castsi256_si512(round_product16(low)), round_product16(high),
                               1);
   }
-  const __m512i rounded = join_bf16(low, high);
-  const __m512i minus_zero = _mm512_set1_epi16(static_cast<short>(0x8000));
-  return _mm512_maskz_mov_epi16(_mm512_cmpneq_epi16_mask(rounded, minus_zero), rounded);
+  return join_bf16(low, high);
 }
 
-template <bool kIsSum>
-inline void store_row(const TileEpilogue& e, const float* c, int64_t r) {
-  const float* row = c_row(c, r);
-  __m512i words = join_bf16(finish16<kIsSum>(e, row, r, 0), finish16<kIsSum>(e, row, r, 1));
-  if (e.weights != nullptr) {
-    words = weighted(words, e.weights[r]);
-  }
-  uint16_t* out = e.out[r] + e.column;
-  if (e.past_caches) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(out), words);
-  } else {
-    const auto kept = static_cast<__mmask32>((uint64_t{1} << e.columns) - 1);
-    _mm512_mask_storeu_epi16(out, kept, words);
-  }
-}
-
-template <bool kIsSum>
-inline void finish_rows_as(const TileEpilogue& e, const float* c, int64_t begin, int64_t end) {
-  if (e.activation == nullptr) {
-    for (int64_t r = begin; r < end; ++r) {
-      store_row<kIsSum>(e, c, r);
+template <SumForm kForm, bool kIsWeighted, bool kPastCaches>
+void store_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    const float* row = c_row(c, r);
+    __m512i words = join_bf16(finish16<kForm>(e, row, r, 0), finish16<kForm>(e, row, r, 1));
+    if constexpr (kIsWeighted) {
+      words = weighted(words, e.weights[r]);
     }
-  } else if (ActivatedRows<kIsSum>::supports(*e.activation)) {
+    uint16_t* out = e.out[r] + e.column;
+    if constexpr (kPastCaches) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(out), words);
+    } else {
+      const auto kept = static_cast<__mmask32>((uint64_t{1} << e.columns) - 1);
+      _mm512_mask_storeu_epi16(out, kept, words);
+    }
+  }
+}
+
+template <SumForm kForm>
+void activate_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t end) {
+  if (ActivatedRows::supports(*e.activation)) {
     for (int64_t r = begin; r < end; r += 2) {
-      ActivatedRows<kIsSum> rows;
+      ActivatedRows rows;
       for (int i = 0; i < rows.kParts; ++i) {
-        rows.part(i, e, c, r, end);
+        rows.part(i, kForm, e, c, r, end);
       }
     }
   } else {
     for (int64_t r = begin; r < end; ++r) {
       const float* row = c_row(c, r);
-      activate_row(e, finish16<kIsSum>(e, row, r, 0), finish16<kIsSum>(e, row, r, 1), e.act_row(r));
+      activate_row(e, finish16<kForm>(e, row, r, 0), finish16<kForm>(e, row, r, 1), e.act_row(r));
     }
   }
 }
 
-// Whether values are the sums themselves.
-inline bool is_sum(const TileEpilogue& e) {
-  return !e.integers && e.row_scales == nullptr && e.column_scales == nullptr && e.bias == nullptr;
-}
-
 // The epilogue of rows [begin, end).  After the last of a block: finish_stores.
 // REQUIRES: begin is even.
-inline void finish_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t end) {
-  if (e.activation != nullptr && e.activation->kind == Activation::kGelu) {
-    finish_rows_portable(e, c, begin, end);
-  } else {
-    is_sum(e) ? finish_rows_as<true>(e, c, begin, end) : finish_rows_as<false>(e, c, begin, end);
+using FinishRows = void (*)(const TileEpilogue& e, const float* c, int64_t begin, int64_t end);
+
+template <SumForm kForm>
+FinishRows finisher_of_form(const TileEpilogue& e) {
+  if (e.activation != nullptr) {
+    return activate_rows<kForm>;
   }
+  if (e.past_caches) {
+    return e.weights != nullptr ? store_rows<kForm, true, true> : store_rows<kForm, false, true>;
+  }
+  return e.weights != nullptr ? store_rows<kForm, true, false> : store_rows<kForm, false, false>;
+}
+
+// What an epilogue says, looked at once for all of its rows.
+inline FinishRows finisher_of(const TileEpilogue& e) {
+  if (e.activation != nullptr && e.activation->kind == Activation::kGelu) {
+    return finish_rows_portable;
+  }
+  return with_form(form_of(e), [&]<SumForm kForm>() { return finisher_of_form<kForm>(e); });
 }
 
 // Makes streamed lines visible to whoever sees that the task is done.

@@ -45,19 +45,19 @@ void configure_tiles(int64_t rows) {
   load_amx_config(kConfigs.of_rows[rows <= kPanelRows ? rows : 0]);
 }
 
-// What was complete before, finished a part of a row or two at a time, evenly over `steps`: that
-// arithmetic and its stores take place while the tile unit multiplies.  Why parts: what waits for a
-// long chain of arithmetic fills the core's scheduler, and then it does not see the next loads.
+// What was complete before, finished two rows or a part of them at a time, evenly over `steps`:
+// that arithmetic and its stores take place while the tile unit multiplies.  Why parts: what waits
+// for a long chain of arithmetic fills the core's scheduler, and then it does not see the next
+// loads.
 class Pending {
  public:
-  Pending(TileRest& rest, int64_t steps) : rest_(rest), steps_(steps) {
+  Pending(TileRest& rest, int64_t steps)
+      : rest_(rest), steps_(steps), finish_(finisher_of(rest.epilogue)) {
     const TileEpilogue& e = rest.epilogue;
-    if (e.activation != nullptr) {
-      rows_per_turn_ = 2;
-      in_parts_ = is_sum(e) && Rows::supports(*e.activation);
-    }
-    const int64_t turns = (rest.end - rest.begin + rows_per_turn_ - 1) / rows_per_turn_;
-    parts_ = in_parts_ ? Rows::kParts * turns : turns;
+    in_parts_ = e.activation != nullptr && ActivatedRows::supports(*e.activation);
+    form_ = form_of(e);
+    const int64_t turns = (rest.end - rest.begin + kRowsPerTurn - 1) / kRowsPerTurn;
+    parts_ = in_parts_ ? ActivatedRows::kParts * turns : turns;
   }
 
   void step() {
@@ -72,29 +72,30 @@ class Pending {
   }
 
  private:
-  using Rows = ActivatedRows<true>;
+  static constexpr int64_t kRowsPerTurn = 2;
 
   [[gnu::noinline]] void finish_part() {
+    const int64_t next = std::min(rest_.begin + kRowsPerTurn, rest_.end);
     if (in_parts_) {
-      two_rows_.part(part_, rest_.epilogue, rest_.c, rest_.begin, rest_.end);
-      part_ = (part_ + 1) % Rows::kParts;
+      two_rows_.part(part_, form_, rest_.epilogue, rest_.c, rest_.begin, rest_.end);
     } else {
-      finish_rows(rest_.epilogue, rest_.c, rest_.begin,
-                  std::min(rest_.begin + rows_per_turn_, rest_.end));
+      finish_(rest_.epilogue, rest_.c, rest_.begin, next);
     }
+    part_ = in_parts_ ? (part_ + 1) % ActivatedRows::kParts : 0;
     if (part_ == 0) {
-      rest_.begin = std::min(rest_.begin + rows_per_turn_, rest_.end);
+      rest_.begin = next;
     }
   }
 
   TileRest& rest_;
   int64_t steps_;
+  FinishRows finish_;
   int64_t parts_;  // of all rows
-  int64_t rows_per_turn_ = 1;
   bool in_parts_ = false;
+  SumForm form_ = SumForm::kAny;
   int part_ = 0;  // of rows from rest_.begin on
   int64_t due_ = 0;
-  Rows two_rows_;
+  ActivatedRows two_rows_;
 };
 
 // The panel whose C is in registers 0 to 3, or 0 and 1 when it has one tile.
@@ -445,7 +446,7 @@ void multiply(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest) {
 }
 
 void finish(TileRest& rest) {
-  finish_rows(rest.epilogue, rest.c, rest.begin, rest.end);
+  finisher_of(rest.epilogue)(rest.epilogue, rest.c, rest.begin, rest.end);
   finish_stores(rest.epilogue);
   rest = {};
   _tile_release();

@@ -405,7 +405,7 @@ void multiply(const TileGemm& g, const TileEpilogue& e, TileRest&) {
       multiply_coded<kCode, kScaleOf>(g);
     });
   }
-  finish_rows(e, g.c, 0, g.rows);
+  finisher_of(e)(e, g.c, 0, g.rows);
   finish_stores(e);
 }
 
