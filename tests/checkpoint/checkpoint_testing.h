@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "moebius/error.h"
+#include "tests/error_text.h"
 #include "tests/temp_dir.h"
 
 namespace moebius::testing {
@@ -38,27 +38,6 @@ inline std::string raw_safetensors(std::string_view header, std::string_view dat
   const uint64_t length = header.size();
   std::string file(reinterpret_cast<const char*>(&length), sizeof(length));
   return file.append(header).append(data);
-}
-
-// The message of the E that `call` must throw, one line.
-template <typename E = InvalidArgument, typename Call>
-std::string message_of(Call&& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-    return message;
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another exception: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
-
-inline void expect_contains(const std::string& message, std::string_view part) {
-  EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
 }
 
 inline fs::path fixtures() {

@@ -157,10 +157,10 @@ TEST(MakeModel, SplitsLargeModelsIntoShards) {
                         static_cast<size_t>(a.experts.w1.nbytes())),
             0);
   // A single file beside the index would hide it.
-  expect_contains(
+  expect_mentions(
       message_of([&] { checkpoint::write_model(config, "x", 1, dir / "parts", kNoLimit); }),
       "model.safetensors.index.json is there already");
-  expect_contains(
+  expect_mentions(
       message_of([&] { checkpoint::write_model(config, "x", 1, dir / "whole", 50000); }),
       "model.safetensors is there already");
 }
@@ -174,36 +174,36 @@ TEST(MakeModel, KeepsModelsThatItCannotRead) {
   for (const char* config : {"", "{broken", R"({"rope_scale": Infinity})", "[]"}) {
     write_text(dir / "config.json", config);
     write_text(dir / "model.safetensors", "weights");
-    expect_contains(refusal(), "config.json: ");
+    expect_mentions(refusal(), "config.json: ");
     EXPECT_EQ(read_text(dir / "config.json"), config);
     EXPECT_EQ(read_text(dir / "model.safetensors"), "weights");
   }
   fs::remove(dir / "config.json");
-  expect_contains(refusal(), "model.safetensors is there already without a config.json");
+  expect_mentions(refusal(), "model.safetensors is there already without a config.json");
   EXPECT_EQ(read_text(dir / "model.safetensors"), "weights");
   fs::create_directory(dir / "config.json");
-  expect_contains(refusal(), "config.json: not a regular file");
+  expect_mentions(refusal(), "config.json: not a regular file");
   fs::remove(dir / "config.json");
   ASSERT_EQ(::mkfifo((dir / "config.json").c_str(), 0600), 0);
-  expect_contains(refusal(), "config.json: not a regular file");
+  expect_mentions(refusal(), "config.json: not a regular file");
 }
 
 TEST(MakeModel, RefusesWithTheReason) {
   const TempDir dir;
   const fs::path path = dir / "model";
-  expect_contains(message_of([&] { make_model("huge", 1, "none", 1, path); }),
+  expect_mentions(message_of([&] { make_model("huge", 1, "none", 1, path); }),
                   "preset is huge, expected one of tiny,");
-  expect_contains(message_of([&] { make_model("tiny", 1, "int3", 1, path); }),
+  expect_mentions(message_of([&] { make_model("tiny", 1, "int3", 1, path); }),
                   "quant is int3, expected one of none, fp8, int8, int4, mxfp4, nvfp4");
-  expect_contains(message_of([&] { make_model("tiny", 3, "none", 1, path); }),
+  expect_mentions(message_of([&] { make_model("tiny", 3, "none", 1, path); }),
                   "layers of tiny is 3, expected at most 2");
-  expect_contains(message_of([&] { make_model("tiny", -1, "none", 1, path); }), "layers is -1");
-  expect_contains(message_of<Unsupported>([&] { make_model("tiny", 1, "mxfp4", 1, path); }),
+  expect_mentions(message_of([&] { make_model("tiny", -1, "none", 1, path); }), "layers is -1");
+  expect_mentions(message_of<Unsupported>([&] { make_model("tiny", 1, "mxfp4", 1, path); }),
                   "only gpt_oss is published in mxfp4");
-  expect_contains(message_of<Unsupported>([&] { make_model("tiny-gpt-oss", 1, "fp8", 1, path); }),
+  expect_mentions(message_of<Unsupported>([&] { make_model("tiny-gpt-oss", 1, "fp8", 1, path); }),
                   "bf16 and mxfp4 only");
   write_text(dir / "file", "x");
-  expect_contains(message_of<Error>([&] { make_model("tiny", 1, "none", 1, dir / "file/model"); }),
+  expect_mentions(message_of<Error>([&] { make_model("tiny", 1, "none", 1, dir / "file/model"); }),
                   "file/model");
   EXPECT_FALSE(fs::exists(path));
 }
@@ -219,8 +219,8 @@ TEST(MakeModel, LeavesNothingBehindWhenTheDiskIsFull) {
       message_of<Error>([&] { make_model("tiny", 1, "none", 1, dir / "a/b/model"); });
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
   std::signal(SIGXFSZ, handler);
-  expect_contains(message, (dir / "a/b/model/model.safetensors").string());
-  expect_contains(message, "File too large");
+  expect_mentions(message, (dir / "a/b/model/model.safetensors").string());
+  expect_mentions(message, "File too large");
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 

@@ -13,26 +13,14 @@
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 #include "tests/core/cuda_kernels.h"
+#include "tests/error_text.h"
 #include "tests/gpu_test.h"
 
 namespace moebius {
 namespace {
 
-template <typename Run>
-std::string message_of(Run run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-void expect_mentions(const std::string& text, const std::vector<std::string>& words) {
-  for (const std::string& word : words) {
-    EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
-  }
-}
+using testing::expect_mentions;
+using testing::message_of;
 
 // A device that is not there: the first when there are none, else one past the last.
 TEST(Cuda, AMissingGpuIsNamed) {
@@ -40,10 +28,10 @@ TEST(Cuda, AMissingGpuIsNamed) {
   const std::string name = "cuda:" + std::to_string(count) + ": ";
   const std::string reason =
       count == 0 ? name + "no GPU here" : name + "no such GPU, this machine has ";
-  expect_mentions(message_of([&] { expect_usable(Device::cuda(count)); }), {reason});
-  expect_mentions(message_of([&] { cuda_device_info(count); }), {reason});
-  expect_mentions(message_of([&] { Stream::cuda(count); }), {reason});
-  expect_mentions(message_of([&] { Tensor::empty({4}, DType::kF32, Device::cuda(count)); }),
+  expect_mentions(message_of<Error>([&] { expect_usable(Device::cuda(count)); }), {reason});
+  expect_mentions(message_of<Error>([&] { cuda_device_info(count); }), {reason});
+  expect_mentions(message_of<Error>([&] { Stream::cuda(count); }), {reason});
+  expect_mentions(message_of<Error>([&] { Tensor::empty({4}, DType::kF32, Device::cuda(count)); }),
                   {reason});
   EXPECT_THROW(expect_usable(Device::cuda(count)), Unsupported);
   EXPECT_NO_THROW(expect_usable(Device::cpu()));
@@ -52,8 +40,8 @@ TEST(Cuda, AMissingGpuIsNamed) {
 TEST(Cuda, FailedCallsNameCallReasonAndPlace) {
   const auto fail = [] { cuda::check_cuda(cudaErrorInvalidValue, "cudaMemcpyAsync of 7 bytes"); };
   EXPECT_THROW(fail(), CudaError);
-  expect_mentions(message_of(fail), {"cudaMemcpyAsync of 7 bytes", "invalid argument",
-                                     "cudaErrorInvalidValue", "cuda_test.cc:"});
+  expect_mentions(message_of<Error>(fail), {"cudaMemcpyAsync of 7 bytes", "invalid argument",
+                                            "cudaErrorInvalidValue", "cuda_test.cc:"});
   EXPECT_NO_THROW(cuda::check_cuda(cudaSuccess, "cudaFree"));
 }
 
@@ -144,15 +132,15 @@ TEST_F(CudaTest, ZerosAreZeroOverMemoryUsedBefore) {
 TEST_F(CudaTest, ACopyOnTheWrongStreamIsRefused) {
   const Tensor host = pattern(16);
   const Tensor device = Tensor::empty({16}, DType::kU8, Device::cuda(0));
-  expect_mentions(message_of([&] { copy(host, device, Stream::cpu()); }), {"cpu", "cuda:0"});
-  expect_mentions(message_of([&] { copy(host, device.slice(0, 8), Stream::cuda(0)); }),
+  expect_mentions(message_of<Error>([&] { copy(host, device, Stream::cpu()); }), {"cpu", "cuda:0"});
+  expect_mentions(message_of<Error>([&] { copy(host, device.slice(0, 8), Stream::cuda(0)); }),
                   {"[8]", "[16]"});
 }
 
 TEST_F(CudaTest, TooLargeAnAllocationSaysSoAndHarmsNothing) {
   const auto fail = [] { Tensor::empty({int64_t{1} << 50}, DType::kU8, Device::cuda(0)); };
   EXPECT_THROW(fail(), CudaError);
-  expect_mentions(message_of(fail), {"1125899906842624 bytes", "cuda:0", "out of memory"});
+  expect_mentions(message_of<Error>(fail), {"1125899906842624 bytes", "cuda:0", "out of memory"});
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   const Stream stream = Stream::cuda(0);
   expect_same_bytes(

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "core/cpu_features.h"
@@ -17,9 +18,13 @@
 #include "moebius/error.h"
 #include "moebius/settings.h"
 #include "moebius/stream.h"
+#include "tests/error_text.h"
 
 namespace moebius {
 namespace {
+
+using testing::expect_mentions;
+using testing::message_of;
 
 class ScopedEnv {
  public:
@@ -40,32 +45,27 @@ TEST(Settings, UnsetAndEmptyAreAbsent) {
 TEST(Settings, BadNumbersNameVariableValueAndBounds) {
   for (const char* bad : {"zero", "0", "4097", "3x", "1e3", " 4"}) {
     const ScopedEnv env("MOEBIUS_THREADS", bad);
-    try {
-      setting_int("MOEBIUS_THREADS", 1, 4096);
-      FAIL() << "accepted " << bad;
-    } catch (const InvalidArgument& error) {
-      const std::string message = error.what();
-      EXPECT_NE(message.find("MOEBIUS_THREADS"), std::string::npos);
-      EXPECT_NE(message.find(bad), std::string::npos);
-      EXPECT_NE(message.find("1 to 4096"), std::string::npos);
-    }
+    expect_mentions(message_of([] { setting_int("MOEBIUS_THREADS", 1, 4096); }),
+                    {"MOEBIUS_THREADS", bad, "1 to 4096"});
   }
 }
 
 TEST(Error, ChecksNameBothValuesAndThePlace) {
-  try {
-    expect_eq(7000, 7168, "x.dim(1)");
-    FAIL();
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("x.dim(1) is 7000, expected 7168 (runtime_test.cc:"),
-              std::string::npos)
-        << error.what();
-  }
+  expect_mentions(message_of([] { expect_eq(7000, 7168, "x.dim(1)"); }),
+                  "x.dim(1) is 7000, expected 7168 (runtime_test.cc:");
   EXPECT_NO_THROW(expect_eq(1, 1, "x"));
   EXPECT_THROW(expect_ge(1, 2, "x"), InvalidArgument);
   EXPECT_THROW(expect_le(3, 2, "x"), InvalidArgument);
   EXPECT_THROW(expect_multiple_of(130, 128, "x"), InvalidArgument);
   EXPECT_THROW(expect(false, "x"), InvalidArgument);
+}
+
+TEST(Error, MessagesAreMadeOnlyWhereACheckFails) {
+  int made = 0;
+  const auto message = [&] { return "message " + std::to_string(++made); };
+  expect(true, message);
+  EXPECT_EQ(made, 0);
+  expect_mentions(message_of([&] { expect(false, message); }), "message 1 (runtime_test.cc:");
 }
 
 TEST(Stream, CpuThreadsComeFromArgumentThenSetting) {

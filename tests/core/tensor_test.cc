@@ -11,18 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "tests/error_text.h"
+
 namespace moebius {
 namespace {
 
-template <typename Fn>
-std::string message_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using testing::message_of;
 
 TEST(Tensor, DefaultIsUndefined) {
   const Tensor t;

@@ -4,15 +4,17 @@
 // Experts on a GPU beyond the contract of the stage: CUDA graphs, where operands are, real widths.
 #include <cuda_runtime_api.h>
 
-#include <functional>
 #include <string>
 
 #include "core/cuda/check.h"
 #include "tests/conformance/experts_runs.h"
+#include "tests/error_text.h"
 #include "tests/gpu_test.h"
 
 namespace moebius::experts_suite {
 namespace {
+
+using testing::message_of;
 
 constexpr Scheme kDeepSeek = {
     "fp8_block_128", QuantFormat::kFp8, QuantFormat::kFp8, WeightScales::kBlock, {128, 128}};
@@ -221,20 +223,11 @@ TEST_F(CudaExperts, WeightsOfTheHostAreCopied) {
   }
 }
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST_F(CudaExperts, OperandsElsewhereAreNamed) {
   const ExpertProblem p = ExpertProblemMaker(54).make(kTiny, {});
   Call call = call_of(p);
   const auto expect_error = [&](std::string_view first, std::string_view second) {
-    const std::string error = error_of([&] { call.apply(place_.stream); });
+    const std::string error = message_of<Error>([&] { call.apply(place_.stream); });
     EXPECT_NE(error.find(first), std::string::npos) << error;
     EXPECT_NE(error.find(second), std::string::npos) << error;
   };
@@ -245,10 +238,10 @@ TEST_F(CudaExperts, OperandsElsewhereAreNamed) {
   call.input.topk_ids = p.input.topk_ids;
   expect_error("device of topk_ids is cpu", "expected cuda:0");
   call.input = there;
-  const std::string on_cpu = error_of([&] { call.apply(Stream::cpu(1)); });
+  const std::string on_cpu = message_of<Error>([&] { call.apply(Stream::cpu(1)); });
   EXPECT_NE(on_cpu.find("stream is on cpu, expected cuda:0"), std::string::npos) << on_cpu;
   const std::string for_cpu =
-      error_of([&] { make_experts(p.desc, placed(p.weights, place_), Stream::cpu(1)); });
+      message_of<Error>([&] { make_experts(p.desc, placed(p.weights, place_), Stream::cpu(1)); });
   EXPECT_NE(for_cpu.find("device of w1 is cuda:0, expected cpu"), std::string::npos) << for_cpu;
 }
 

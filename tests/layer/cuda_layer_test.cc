@@ -110,7 +110,7 @@ TEST_F(CudaLayer, RefusesTensorsOnTheOtherDevice) {
       const Tensor output = Tensor::empty(hidden.shape(), dtype, out.device());
       CallContext context = rank.context();
       context.stream = stream;
-      return message_of([&] { rank.layer->forward(hidden, output, context); });
+      return message_of<Error>([&] { rank.layer->forward(hidden, output, context); });
     };
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       expect_mentions(refusal(other, place, dtype, place.stream),
@@ -122,7 +122,7 @@ TEST_F(CudaLayer, RefusesTensorsOnTheOtherDevice) {
       EXPECT_EQ(refusal(place, place, dtype, place.stream), "no error");
     }
     const Tensor ids = Tensor::zeros({3}, DType::kI32, place.device());
-    expect_mentions(message_of([&] {
+    expect_mentions(message_of<Error>([&] {
                       const Tensor hidden = place.take(hidden_here);
                       rank.layer->forward(hidden, hidden, rank.context(), ids);
                     }),
@@ -188,7 +188,7 @@ TEST_F(CudaLayer, MicroBatchesTakeNoMoreSmsThanTheCallMay) {
 
 TEST_F(CudaLayer, OutOfMemorySaysHowMuch) {
   expect_mentions(
-      message_of([] { Tensor::empty({int64_t{1} << 46}, DType::kU8, Device::cuda(0)); }),
+      message_of<Error>([] { Tensor::empty({int64_t{1} << 46}, DType::kU8, Device::cuda(0)); }),
       {"out of memory", "70368744177664", "cuda:0", "free"});
 }
 

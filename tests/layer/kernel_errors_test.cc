@@ -26,7 +26,7 @@ constexpr auto kBatched = ActivationFormat::kBatched;
 std::string compose(FakePrepareFinalize::Options pf,
                     FakeExperts::Options experts = {},
                     ActivationFormat experts_format = kStandard) {
-  return message_of([&] {
+  return message_of<Error>([&] {
     ModularKernel(
         std::make_unique<FakePrepareFinalize>(std::move(pf)),
         std::make_unique<FakeExperts>(fake_desc(4, 2, 8, experts_format), std::move(experts)));
@@ -72,7 +72,7 @@ TEST(ModularKernelErrors, RouterAndSharedExpertsMustFit) {
   config.topk = 2;
   const auto with = [](std::shared_ptr<const SharedExperts> shared,
                        std::shared_ptr<const Router> router) {
-    return message_of([&] {
+    return message_of<Error>([&] {
       ModularKernel(make_no_ep(), std::make_unique<FakeExperts>(fake_desc(4, 2, 8)), shared,
                     router);
     });
@@ -93,12 +93,13 @@ TEST(ModularKernelErrors, RouterAndSharedExpertsMustFit) {
 }
 
 TEST(ModularKernelErrors, MissingPartsAndNegativeChunks) {
-  expect_mentions(
-      message_of([] { ModularKernel(nullptr, std::make_unique<FakeExperts>(fake_desc(4, 2, 8))); }),
-      {"prepare_finalize is missing"});
-  expect_mentions(message_of([] { ModularKernel(make_no_ep(), nullptr); }),
+  expect_mentions(message_of<Error>([] {
+                    ModularKernel(nullptr, std::make_unique<FakeExperts>(fake_desc(4, 2, 8)));
+                  }),
+                  {"prepare_finalize is missing"});
+  expect_mentions(message_of<Error>([] { ModularKernel(make_no_ep(), nullptr); }),
                   {"experts are missing"});
-  expect_mentions(message_of([] {
+  expect_mentions(message_of<Error>([] {
                     ModularKernel(make_no_ep(), std::make_unique<FakeExperts>(fake_desc(4, 2, 8)),
                                   nullptr, nullptr, KernelOptions{-3});
                   }),
@@ -146,7 +147,7 @@ std::string refusal(Spoil&& spoil,
     call.shared_output = Tensor::empty({4, 8}, DType::kF32);
   }
   spoil(call);
-  const std::string message = message_of(
+  const std::string message = message_of<Error>(
       [&] { kernel.forward(call.input, call.output, call.shared_output, call.context); });
   if (message != "no error") {
     EXPECT_EQ(journal, pf.spoil ? Journal{"prepare"} : Journal{}) << message;

@@ -338,7 +338,7 @@ INSTANTIATE_TEST_SUITE_P(Spreads,
 
 TEST(LoraErrors, AreSaidBeforeAnythingRuns) {
   const auto forward = [](const MoeLayerWeights& weights, const Tensor& ids) {
-    return message_of([&] { run_alone(weights, ids); });
+    return message_of<Error>([&] { run_alone(weights, ids); });
   };
   Tensor ids = lora_ids();
   EXPECT_EQ(forward(whole_weights(), ids), "no error");
@@ -365,7 +365,7 @@ TEST(LoraErrors, OfALaterPieceAreNamedByTheCallersToken) {
   MoeLayer layer(whole_weights(), options, stream);
   WorkspacePool pool;
   const Tensor output = Tensor::zeros({kTokens, kHidden}, DType::kF32);
-  expect_mentions(message_of([&] {
+  expect_mentions(message_of<Error>([&] {
                     layer.forward(hidden_states(), output, {stream, &pool, 0, nullptr}, ids);
                   }),
                   {"lora_ids[22] is 3", "-1 to 2"});
@@ -387,7 +387,7 @@ TEST(LoraErrors, OfTokensOfATpGroupAreMetByEveryRank) {
     const Tensor output = Tensor::empty({kTokens, kHidden}, DType::kF32);
     const CallContext context{stream, &pool, 0, nullptr};
     const auto forward = [&](const Tensor& some) {
-      return message_of([&] { layer.forward(hidden_states(), output, context, some); });
+      return message_of<Error>([&] { layer.forward(hidden_states(), output, context, some); });
     };
     expect_mentions(forward(ids), {"lora_ids[20] is 3", "-1 to 2"});
     EXPECT_EQ(forward(lora_ids()), "no error");

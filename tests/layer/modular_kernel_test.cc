@@ -355,7 +355,7 @@ TEST(ModularKernel, NoPartIsWrittenWhereALaterOneHasNoRoom) {
       nullptr, nullptr, KernelOptions{.microbatches = 2, .min_microbatch_tokens = 0});
   bench.input.topk_ids = ids_of({2, 3}, {0, 1, 2, 0, 0, 0});
   const Tensor before = bench.input.hidden.clone();
-  const std::string message = testing::message_of(
+  const std::string message = testing::message_of<Error>(
       [&] { bench.kernel->forward(bench.input, bench.input.hidden, {}, bench.context); });
   testing::expect_mentions(message, {"rows for local expert 0 is 3", "2"});
   expect_same_bits(bench.input.hidden, before);

@@ -337,7 +337,7 @@ TEST(MoeLayer, RefusesWeightsThatContradictTheConfig) {
   const auto refusal = [](auto&& change) {
     auto weights = make_weights(2, true);
     change(weights);
-    return message_of([&] { MoeLayer(std::move(weights), MoeLayerOptions{}, Stream()); });
+    return message_of<Error>([&] { MoeLayer(std::move(weights), MoeLayerOptions{}, Stream()); });
   };
   EXPECT_EQ(refusal([](MoeLayerWeights&) {}), "no error");
   expect_mentions(refusal([](MoeLayerWeights& w) { w.config.experts_per_token = 9; }), {"9", "8"});
@@ -370,7 +370,7 @@ TEST(MoeLayer, RefusesBadCalls) {
   WorkspacePool pool;
   const CallContext context{.workspaces = &pool};
   const auto refusal = [&](const Tensor& hidden, const Tensor& output) {
-    return message_of([&] { layer.forward(hidden, output, context); });
+    return message_of<Error>([&] { layer.forward(hidden, output, context); });
   };
   const Tensor hidden = random_tensor({3, kHidden}, DType::kBF16, 7);
   expect_mentions(refusal(random_tensor({3, 65}, DType::kBF16, 1), hidden), {"65", "64"});
@@ -379,7 +379,7 @@ TEST(MoeLayer, RefusesBadCalls) {
   expect_mentions(refusal(hidden, Tensor::empty({3, kHidden}, DType::kI32)), {"output", "i32"});
   expect_mentions(refusal(testing::ids_of({1, 64}, std::vector<int32_t>(64, 0)), hidden),
                   {"hidden", "i32"});
-  expect_mentions(message_of([&] { layer.forward(hidden, hidden, {}); }), {"workspaces"});
+  expect_mentions(message_of<Error>([&] { layer.forward(hidden, hidden, {}); }), {"workspaces"});
 }
 
 // Nothing of theirs is read or written.
@@ -393,7 +393,7 @@ TEST(MoeLayer, RefusesTensorsElsewhere) {
     const Tensor hidden = random_tensor({3, kHidden}, dtype, 7);
     const Tensor output = Tensor::zeros({3, kHidden}, dtype);
     const auto refusal = [&](const Tensor& in, const Tensor& out) {
-      return message_of([&] { layer.forward(in, out, {.workspaces = &pool}); });
+      return message_of<Error>([&] { layer.forward(in, out, {.workspaces = &pool}); });
     };
     expect_mentions(refusal(elsewhere(hidden), output), {"device of hidden is cuda:0", "cpu"});
     expect_mentions(refusal(hidden, elsewhere(output)), {"device of output is cuda:0", "cpu"});

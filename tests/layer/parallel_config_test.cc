@@ -58,12 +58,14 @@ TEST(ParallelConfig, BackendsHaveNames) {
 }
 
 TEST(ParallelConfig, RefusesRanksOutsideTheirSize) {
-  expect_mentions(message_of([] { ParallelConfig::make(0, 0, 1, 0, false); }),
+  expect_mentions(message_of<Error>([] { ParallelConfig::make(0, 0, 1, 0, false); }),
                   {"tp_size", "0", "1"});
-  expect_mentions(message_of([] { ParallelConfig::make(1, 0, -2, 0, false); }), {"dp_size", "-2"});
-  expect_mentions(message_of([] { ParallelConfig::make(2, 2, 1, 0, false); }),
+  expect_mentions(message_of<Error>([] { ParallelConfig::make(1, 0, -2, 0, false); }),
+                  {"dp_size", "-2"});
+  expect_mentions(message_of<Error>([] { ParallelConfig::make(2, 2, 1, 0, false); }),
                   {"tp_rank is 2", "1"});
-  expect_mentions(message_of([] { ParallelConfig::make(2, 0, 3, -1, false); }), {"dp_rank is -1"});
+  expect_mentions(message_of<Error>([] { ParallelConfig::make(2, 0, 3, -1, false); }),
+                  {"dp_rank is -1"});
 }
 
 TEST(ExpertRange, FirstRanksOwnOneMore) {
@@ -74,13 +76,13 @@ TEST(ExpertRange, FirstRanksOwnOneMore) {
     EXPECT_EQ(range.end, begins[rank + 1]);
   }
   EXPECT_EQ(expert_range(2, 3, 2).size(), 0);
-  expect_mentions(message_of([] { expert_range(8, 2, 2); }), {"ep_rank is 2", "ep_size 2"});
+  expect_mentions(message_of<Error>([] { expert_range(8, 2, 2); }), {"ep_rank is 2", "ep_size 2"});
 }
 
 TEST(ExpertRange, MapHasLocalIndices) {
   EXPECT_EQ(testing::ints(make_expert_map(5, {1, 3})), (std::vector<int32_t>{-1, 0, 1, -1, -1}));
-  expect_mentions(message_of([] { make_expert_map(5, {3, 6}); }), {"[3, 6)", "5"});
-  expect_mentions(message_of([] { ParallelConfig::make(65536, 0, 65536, 0, true); }),
+  expect_mentions(message_of<Error>([] { make_expert_map(5, {3, 6}); }), {"[3, 6)", "5"});
+  expect_mentions(message_of<Error>([] { ParallelConfig::make(65536, 0, 65536, 0, true); }),
                   {"dp_size 65536 times tp_size 65536"});
 }
 
@@ -113,7 +115,7 @@ TEST(MoeConfig, NamesWhatItRefuses) {
   const auto message = [](auto&& change) {
     MoeConfig config = valid();
     change(config);
-    return message_of([&] { config.validate(); });
+    return message_of<Error>([&] { config.validate(); });
   };
   expect_mentions(message([](MoeConfig& c) { c.num_experts = 0; }), {"num_experts is 0"});
   expect_mentions(message([](MoeConfig& c) { c.experts_per_token = 11; }),

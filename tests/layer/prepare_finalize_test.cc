@@ -78,7 +78,7 @@ TEST(PrepareFinalize, AsynchronousHalvesAreRefusedByName) {
   Problem problem(2, 1, 8);
   const auto pf = make_no_ep();
   EXPECT_THROW(pf->prepare_async(problem.input, problem.context), Unsupported);
-  expect_mentions(message_of([&] { pf->finalize_async({}, problem.context); }), {"no_ep"});
+  expect_mentions(message_of<Error>([&] { pf->finalize_async({}, problem.context); }), {"no_ep"});
 }
 
 TEST(PrepareFinalize, RefusesBadInput) {
@@ -87,7 +87,7 @@ TEST(PrepareFinalize, RefusesBadInput) {
     const auto message = [&](auto&& change) {
       Problem problem(3, 2, 8);
       change(problem);
-      return message_of([&] { pf->prepare(problem.input, problem.context); });
+      return message_of<Error>([&] { pf->prepare(problem.input, problem.context); });
     };
     expect_mentions(message([](Problem& p) { p.input.apply_router_weight_on_input = true; }),
                     {"apply_router_weight_on_input", "2", "1"});
@@ -141,10 +141,10 @@ TEST(StandardBackendsOverRanks, FinalizeNeedsAPrepareOfAsManyTokens) {
       SCOPED_TRACE(pf->name());
       Problem problem(3, 2, 8);
       const auto finalize = [&](const FinalizeInput& done) {
-        return message_of([&] { pf->finalize(done, problem.context); });
+        return message_of<Error>([&] { pf->finalize(done, problem.context); });
       };
-      const std::vector<std::string> too_early = {"finalize of micro-batch 0",
-                                                  "before its prepare"};
+      const std::initializer_list<std::string_view> too_early = {"finalize of micro-batch 0",
+                                                                 "before its prepare"};
       const PrepareResult rows = make_no_ep()->prepare(problem.input, problem.context);
       expect_mentions(finalize(done_with(rows, *no_op, 3)), too_early);
       const PrepareResult prepared = pf->prepare(problem.input, problem.context);
@@ -164,7 +164,7 @@ TEST(HighThroughput, FinalizesOnce) {
     const FinalizeInput done = done_with(prepared, *no_op, 3);
     pf->finalize(done, problem.context);
     expect_same_bits(done.output, problem.input.hidden);
-    expect_mentions(message_of([&] { pf->finalize(done, problem.context); }),
+    expect_mentions(message_of<Error>([&] { pf->finalize(done, problem.context); }),
                     {"finalize of micro-batch 0", "before its prepare"});
   });
 }
@@ -304,7 +304,8 @@ TEST(NoEpBatched, RefusesIdsAndMapsThatDoNotFit) {
     Problem problem(1, 2, 1);
     problem.input.topk_ids = ids;
     problem.input.expert_map = map;
-    return message_of([&] { make_no_ep_batched(2, 2)->prepare(problem.input, problem.context); });
+    return message_of<Error>(
+        [&] { make_no_ep_batched(2, 2)->prepare(problem.input, problem.context); });
   };
   const Tensor ids = ids_of({1, 2}, {0, 3}), map = ids_of({4}, {-1, -1, 0, 1});
   EXPECT_EQ(message(ids, map), "no error");
@@ -380,14 +381,14 @@ TEST(NoEpBatched, QuantizedScalesHaveTheBatchedShape) {
 TEST(NoEpBatched, RefusesWhatDoesNotFit) {
   Problem problem(4, 2, 8);
   expect_mentions(
-      message_of([&] { make_no_ep_batched(3, 4)->prepare(problem.input, problem.context); }),
+      message_of<Error>([&] { make_no_ep_batched(3, 4)->prepare(problem.input, problem.context); }),
       {"max_num_tokens", "4", "3"});
   problem.input.topk_ids = ids_of({4, 2}, {1, 1, 1, 1, 1, 0, 2, 3});  // a custom router's doing
   expect_mentions(
-      message_of([&] { make_no_ep_batched(4, 4)->prepare(problem.input, problem.context); }),
+      message_of<Error>([&] { make_no_ep_batched(4, 4)->prepare(problem.input, problem.context); }),
       {"expert 1", "5", "4"});
-  expect_mentions(message_of([] { make_no_ep_batched(0, 4); }), {"max_num_tokens is 0"});
-  expect_mentions(message_of([] { make_no_ep_batched(4, 0); }), {"num_local_experts is 0"});
+  expect_mentions(message_of<Error>([] { make_no_ep_batched(0, 4); }), {"max_num_tokens is 0"});
+  expect_mentions(message_of<Error>([] { make_no_ep_batched(4, 0); }), {"num_local_experts is 0"});
 }
 
 TEST(NoEpBatched, NoTokens) {

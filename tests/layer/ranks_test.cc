@@ -95,8 +95,9 @@ TEST(SequenceParallel, IsRefusedWhereOutputsOfAllRanksAreSummed) {
       MoeLayer(SmallLayer::shard(parallel), chosen, Stream::cpu(1), &group);
     });
   };
-  expect_mentions(message_of([&] { make(2); }), {"sequence_parallel", "all2all none", "2 ranks"});
-  EXPECT_EQ(message_of([&] { make(1); }), "no error");
+  expect_mentions(message_of<Error>([&] { make(2); }),
+                  {"sequence_parallel", "all2all none", "2 ranks"});
+  EXPECT_EQ(message_of<Error>([&] { make(1); }), "no error");
 }
 
 // Experts that this rank has not, or lacks, by the count of another rank.
@@ -111,7 +112,7 @@ TEST(LocalExperts, AreThoseOfTheRank) {
     weights.config.num_local_experts = 2;
     weights.experts.w1 = weights.experts.w1.slice(0, 2);
     weights.experts.w2 = weights.experts.w2.slice(0, 2);
-    expect_mentions(message_of([&] {
+    expect_mentions(message_of<Error>([&] {
                       MoeLayer(std::move(weights), SmallLayer::options(), Stream::cpu(1), &group);
                     }),
                     {"num_local_experts", "is 2", "expected 3"});
@@ -131,7 +132,7 @@ ExpertsDesc half_of_four(All2AllBackend backend) {
 
 // Of a call of those.
 std::string error_with_map(All2AllBackend backend, const std::vector<int>& owners) {
-  return message_of([&] {
+  return message_of<Error>([&] {
     run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
       ModularKernel kernel(make_of_two(backend, group),
                            std::make_unique<FakeExperts>(half_of_four(backend)));
@@ -197,13 +198,13 @@ TEST_P(FailedCall, LeavesNothing) {
     input.expert_map = ExpertPlacement::linear(4, 2).expert_map(group.rank());
     const Tensor output = Tensor::empty({3, 8}, DType::kF32);
     const auto forward = [&] { kernel.forward(input, output, {}, context); };
-    EXPECT_EQ(message_of(forward), "expert 7 is on fire");
+    EXPECT_EQ(message_of<Error>(forward), "expert 7 is on fire");
 
     const auto delegate = make_weight_and_reduce(WeightAndReduceKind::kDelegate);
     FinalizeInput done;
     done.output = output;
     done.weight_and_reduce = delegate.get();
-    expect_mentions(message_of([&] { pf.finalize(done, context); }), {"before its prepare"});
+    expect_mentions(message_of<Error>([&] { pf.finalize(done, context); }), {"before its prepare"});
     forward();
     expect_same_bits(output[0], filled({8}, DType::kF32, {1}));
     expect_same_bits(output[1], filled({8}, DType::kF32, {2}));
@@ -270,8 +271,8 @@ std::string layer_refusal(All2AllBackend backend, int ranks_per_node, const Choo
     MoeLayerOptions chosen = SmallLayer::options();
     auto parallel = ParallelConfig::make(1, 0, 2, group.rank(), true, backend);
     choose(chosen, parallel);
-    const std::string refusal =
-        message_of([&] { MoeLayer(SmallLayer::shard(parallel), chosen, Stream::cpu(1), &group); });
+    const std::string refusal = message_of<Error>(
+        [&] { MoeLayer(SmallLayer::shard(parallel), chosen, Stream::cpu(1), &group); });
     if (group.rank() == 0) {
       text = refusal;
     }
@@ -379,7 +380,7 @@ TEST(DeadRank, LowLatencyGoesOnWithoutIt) {
     }
     const Tensor many =
         random_tensor({SmallLayer::kMaxTokens + 1, SmallLayer::kHidden}, DType::kF32, 21);
-    expect_mentions(message_of([&] {
+    expect_mentions(message_of<Error>([&] {
                       layer.forward(many, many.clone(), {stream, &pool, 0, nullptr});
                     }),
                     {"given ranks up", "9", "8"});
@@ -396,7 +397,7 @@ TEST(DeadRank, OtherBackendsNeedEveryRank) {
     run_thread_ranks(options, [&](Group& group) {
       MoeLayer layer(shard_of(group, backend), SmallLayer::options(), Stream::cpu(1), &group);
       if (group.rank() == 0) {
-        message = message_of([&] { layer.set_dead(1, true); });
+        message = message_of<Error>([&] { layer.set_dead(1, true); });
       }
     });
     return message;

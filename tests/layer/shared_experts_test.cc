@@ -99,19 +99,20 @@ TEST(SharedExperts, NoTokens) {
 
 TEST(SharedExperts, RefusesWhatIsNotOneExpert) {
   expect_mentions(
-      message_of([] { make_shared({}, fake_desc(2, 1, 4, ActivationFormat::kBatched)); }),
+      message_of<Error>([] { make_shared({}, fake_desc(2, 1, 4, ActivationFormat::kBatched)); }),
       {"num_experts", "2", "1"});
   expect_mentions(
-      message_of([] { make_shared({}, fake_desc(1, 2, 4, ActivationFormat::kBatched)); }),
+      message_of<Error>([] { make_shared({}, fake_desc(1, 2, 4, ActivationFormat::kBatched)); }),
       {"topk", "2", "1"});
-  expect_mentions(message_of([] { make_shared({}, fake_desc(1, 1, 4)); }), {"standard", "batched"});
-  expect_mentions(message_of([] {
+  expect_mentions(message_of<Error>([] { make_shared({}, fake_desc(1, 1, 4)); }),
+                  {"standard", "batched"});
+  expect_mentions(message_of<Error>([] {
                     make_shared(filled({1, 5}, DType::kF32, {1}));
                   }),
                   {"gate", "[1, 5]", "[1, 4]"});
   const auto shared = make_shared({});
   WorkspacePool pool;
-  expect_mentions(message_of([&] {
+  expect_mentions(message_of<Error>([&] {
                     shared.forward(Tensor::empty({2, 5}, DType::kF32),
                                    Tensor::empty({2, 5}, DType::kF32), {.workspaces = &pool});
                   }),

@@ -12,30 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "moebius/error.h"
 #include "moebius/quant_config.h"
 #include "moebius/tensor.h"
 #include "moebius/tolerance.h"
+#include "tests/error_text.h"
 
 namespace moebius::testing {
-
-// What an Error says; "no error" when there is none.
-template <typename Fn>
-std::string message_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-// Every part must occur in the message: both values, usually.
-inline void expect_mentions(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(message.find(part), std::string::npos) << '"' << part << "\" is not in: " << message;
-  }
-}
 
 inline Tensor filled(const Shape& shape, DType dtype, const std::vector<float>& values) {
   const Tensor tensor = Tensor::empty(shape, dtype);

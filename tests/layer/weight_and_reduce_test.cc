@@ -154,7 +154,7 @@ TEST(NaiveBatched, RefusesMoreRowsThanThereIsRoomFor) {
   const auto ids = ids_of({3, 1}, {0, 0, 0});
   const auto x = filled({1, 2, 1}, DType::kF32, {1});
   const auto ones = filled({3, 1}, DType::kF32, {1});
-  expect_mentions(message_of([&] {
+  expect_mentions(message_of<Error>([&] {
                     reduce(kNaiveBatched, {x, ones, ids});
                   }),
                   {"expert 0", "3", "2"});
@@ -173,7 +173,7 @@ TEST(NoOp, CopiesUnlessItIsTheOutput) {
 TEST(Delegate, CannotBeApplied) {
   const auto x = filled({1, 1, 1}, DType::kF32, {1});
   const auto one = filled({1, 1}, DType::kF32, {1});
-  expect_mentions(message_of([&] {
+  expect_mentions(message_of<Error>([&] {
                     reduce(WeightAndReduceKind::kDelegate, {x, one, ids_of({1, 1}, {0})});
                   }),
                   {"delegate"});
@@ -208,24 +208,24 @@ TEST(WeightAndReduce, ErrorsNameBothShapes) {
   const auto ids = ids_of({2, 2}, {0, 1, 2, 3});
   const auto weights = filled({2, 2}, DType::kF32, {1});
   const auto x = filled({2, 3, 4}, DType::kF32, {1});
-  expect_mentions(message_of([&] {
+  expect_mentions(message_of<Error>([&] {
                     reduce(kContiguous, {x, weights, ids});
                   }),
                   {"[2, 3, 4]", "[2, 2, 4]"});
-  expect_mentions(message_of([&] {
+  expect_mentions(message_of<Error>([&] {
                     reduce(kContiguous, {x, weights.slice(0, 1), ids});
                   }),
                   {"topk_weights", "[1, 2]", "[2, 2]"});
   const auto reducer = make_weight_and_reduce(kContiguous);
-  expect_mentions(message_of([&] {
+  expect_mentions(message_of<Error>([&] {
                     reducer->apply({x, weights, ids}, Tensor::empty({3, 4}, DType::kF32), {});
                   }),
                   {"output", "[3, 4]", "[2, 4]"});
-  expect_mentions(message_of([&] {
+  expect_mentions(message_of<Error>([&] {
                     reducer->apply({x, weights, ids}, Tensor::empty({2, 4}, DType::kBF16), {});
                   }),
                   {"output", "bf16", "f32"});
-  expect_mentions(message_of([&] {
+  expect_mentions(message_of<Error>([&] {
                     make_weight_and_reduce(WeightAndReduceKind::kNoOp)
                         ->apply({x, weights, ids}, Tensor::empty({2, 4}, DType::kF32), {});
                   }),
@@ -235,17 +235,17 @@ TEST(WeightAndReduce, ErrorsNameBothShapes) {
 TEST(WeightAndReduce, RefusesNoSelections) {
   const auto ids = Tensor::empty({3, 0}, DType::kI32);
   const auto weights = Tensor::empty({3, 0}, DType::kF32);
-  expect_mentions(message_of([&] {
+  expect_mentions(message_of<Error>([&] {
                     reduce(kContiguous, {Tensor::empty({3, 0, 4}, DType::kF32), weights, ids});
                   }),
                   {"topk_ids.dim(1) is 0, expected at least 1"});
   const auto rows = filled({2, 3, 4}, DType::kF32, {1});
-  expect_mentions(message_of([&] {
+  expect_mentions(message_of<Error>([&] {
                     reduce(kNaiveBatched, {rows, weights, ids});
                   }),
                   {"topk_ids.dim(1) is 0, expected at least 1"});
   expect_mentions(
-      message_of([&] {
+      message_of<Error>([&] {
         reduce_permuted_rows(rows.view({6, 4}), ids, {}, Tensor::empty({3, 4}, DType::kF32), {});
       }),
       {"row_of_slot.dim(1) is 0, expected at least 1"});
@@ -359,7 +359,7 @@ TEST(ReducePermutedRows, RefusesRowsThatThereAreNot) {
   const auto rows = filled({4, 1}, DType::kF32, {1, 10, 100, 1000});
   const auto output = filled({1, 1}, DType::kF32, {5});
   for (const int32_t row : {4, 7, -2}) {
-    expect_mentions(message_of([&] {
+    expect_mentions(message_of<Error>([&] {
                       reduce_permuted_rows(rows, ids_of({1, 2}, {3, row}), {}, output, {});
                     }),
                     {"row_of_slot[0, 1] is " + std::to_string(row) + ", expected -1 or [0, 4)"});

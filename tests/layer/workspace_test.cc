@@ -48,8 +48,9 @@ TEST(WorkspacePool, MicrobatchesShareNothing) {
   EXPECT_EQ(tensors[1].data<int32_t>()[0], 5);
   EXPECT_EQ(tensors[2].data<int32_t>()[0], 1);
   EXPECT_EQ(pool.bytes(), 3 * 256);
-  testing::expect_mentions(testing::message_of([&] { pool.get(-1, kSlot, {1}, DType::kU8); }),
-                           {"microbatch is -1"});
+  testing::expect_mentions(
+      testing::message_of<Error>([&] { pool.get(-1, kSlot, {1}, DType::kU8); }),
+      {"microbatch is -1"});
 }
 
 TEST(WorkspacePool, EmptyShapesCostNothing) {

@@ -10,6 +10,7 @@
 
 #include "moebius/error.h"
 #include "moebius/quantize.h"
+#include "tests/error_text.h"
 #include "tests/quant/tensors.h"
 
 namespace moebius {
@@ -527,17 +528,8 @@ TEST(QuantizeSupported, SaysWhyNot) {
 }
 
 TEST(Quantize, RefusesWrongTensors) {
-  const auto message_of = [](auto&& fn) -> std::string {
-    try {
-      fn();
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "no error";
-  };
-  const auto expect_mentions = [](const std::string& text, const std::string& part) {
-    EXPECT_NE(text.find(part), std::string::npos) << text;
-  };
+  using testing::expect_mentions;
+  using testing::message_of;
   const QuantizeSpec spec = spec_of(QuantFormat::kFp8, GroupShape::per_token());
   const Stream stream;
   const Tensor x = Tensor::zeros({4, 8}, DType::kF32);

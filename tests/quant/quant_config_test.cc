@@ -9,6 +9,7 @@
 
 #include "moebius/error.h"
 #include "moebius/quantize.h"
+#include "tests/error_text.h"
 
 namespace moebius {
 namespace {
@@ -41,19 +42,9 @@ QuantTensors all_tensors() {
   return t;
 }
 
-template <typename Fn>
-std::string message_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using testing::expect_mentions;
 
-void expect_mentions(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
-}
+using testing::message_of;
 
 struct Case {
   std::string what;

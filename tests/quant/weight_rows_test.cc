@@ -12,6 +12,7 @@
 #include "moebius/error.h"
 #include "moebius/quantize.h"
 #include "quant/impls.h"
+#include "tests/error_text.h"
 #include "tests/quant/forced_quant.h"
 #include "tests/quant/tensors.h"
 
@@ -224,17 +225,8 @@ TEST(WeightRows, Nvfp4MultipliesGroupAndGlobalScales) {
 }
 
 TEST(WeightRows, RefuseWhatDoesNotFit) {
-  const auto message_of = [](auto&& fn) -> std::string {
-    try {
-      fn();
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "no error";
-  };
-  const auto expect_mentions = [](const std::string& text, const std::string& part) {
-    EXPECT_NE(text.find(part), std::string::npos) << text;
-  };
+  using testing::expect_mentions;
+  using testing::message_of;
   const Tensor w = Tensor::zeros({2, 4, 64}, DType::kF8E4M3);
   const QuantDesc good =
       desc_of(QuantFormat::kFp8, GroupShape{2, 32}, Tensor::zeros({2, 2, 2}, DType::kF32));

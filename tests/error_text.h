@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is thrown, as tests ask for it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "moebius/error.h"
+
+namespace moebius::testing {
+
+// What the E says that `call` throws, one line; "no error" where it throws nothing.
+template <typename E = InvalidArgument, typename Call>
+std::string message_of(Call&& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    return message;
+  }
+  return "no error";
+}
+
+// Every part must occur in the message: both values, usually.
+inline void expect_mentions(const std::string& message, std::string_view part) {
+  EXPECT_NE(message.find(part), std::string::npos) << '"' << part << "\" is not in: " << message;
+}
+inline void expect_mentions(const std::string& message,
+                            std::initializer_list<std::string_view> parts) {
+  for (const std::string_view part : parts) {
+    expect_mentions(message, part);
+  }
+}
+
+}  // namespace moebius::testing
