@@ -19,7 +19,7 @@ namespace moebius {
 namespace {
 
 // What one micro-batch works on.
-struct Part {
+struct Microbatch {
   int index = 0;
   KernelInput input;
   Tensor output;
@@ -52,11 +52,11 @@ struct ModularKernel::State {
   // i32 [N, L], rows by micro-batch and expert, where calls run: one for all calls, since graphs
   // keep its address.
   Tensor loads;
-  int num_parts = 1;       // of the last call
-  int num_parts_back = 1;  // of its results
+  int last_microbatches = 1;   // of the last call
+  int last_combine_parts = 1;  // of its results
   bool rows_came_in_waves = false;
   Stream load_stream;  // of the last call
-  Tensor load() const { return loads.slice(0, num_parts); }
+  Tensor load() const { return loads.slice(0, last_microbatches); }
   // Of the shared experts, and of what counts loads.
   SideStream beside{SideStream::Use::kBeside};
   SideStream transfers{SideStream::Use::kTransfers};  // of micro-batches and of parts
@@ -65,19 +65,23 @@ struct ModularKernel::State {
   int combine_parts(int64_t most_rows) const;
   int64_t early_rows_of(const KernelInput& input, Device device) const;
   bool shares_early(int64_t num_tokens, Device device) const;
-  Task run_part(Part part, Turns& turns);
-  Pending<PrepareResult> start_prepare(Part& part, const CallContext& there, int64_t early_rows);
+  Task run_microbatch(Microbatch microbatch, Turns& turns);
+  Pending<PrepareResult> start_prepare(Microbatch& microbatch,
+                                       const CallContext& there,
+                                       int64_t early_rows);
   PrepareResult finish_prepare(const KernelInput& input,
                                const Pending<PrepareResult>& pending,
                                const CallContext& there);
   Tensor lora_ids_to_send(const KernelInput& input, const CallContext& context) const;
   void route(const KernelInput& input, PrepareResult& prepared, const CallContext& context);
-  void record_load(const PrepareResult& prepared, const Part& part, const Stream& stream);
+  void record_load(const PrepareResult& prepared,
+                   const Microbatch& microbatch,
+                   const Stream& stream);
   void count_own(const KernelInput& input, const Stream& stream);
   // Loads are counted beside the rest, and enqueued after it: nobody in the call waits for them,
   // and their kernels would take 2 us each.  Not of several micro-batches, whose rows and counts
   // may lie where the next one's come.  Why no stream of their own: see kQueuesPerRank.
-  bool counts_beside(Device device) const { return device.is_cuda() && num_parts == 1; }
+  bool counts_beside(Device device) const { return device.is_cuda() && last_microbatches == 1; }
   Tensor map_of(const KernelInput& input) const {
     return prepare_finalize->localizes_ids() ? Tensor() : input.expert_map;
   }
@@ -86,16 +90,16 @@ struct ModularKernel::State {
                  const Tensor& output,
                  const ColumnParts& parts,
                  const CallContext& context);
-  Pending<void> compute_in_parts(const Part& part,
+  Pending<void> compute_in_parts(const Microbatch& microbatch,
                                  const PrepareResult& prepared,
                                  const FinalizeInput& done,
                                  const CallContext& back);
   Pending<void> start_finalize(const FinalizeInput& done,
-                               const Part& part,
+                               const Microbatch& microbatch,
                                const CallContext& back);
-  void run_shared(const Part& part, const CallContext& context) const;
+  void run_shared(const Microbatch& microbatch, const CallContext& context) const;
   void join_streams(const Stream& stream) const noexcept;
-  Event run_shared_beside(const Event& before, int comm_sms, const Part& part);
+  Event run_shared_beside(const Event& before, int comm_sms, const Microbatch& microbatch);
 };
 
 ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
@@ -139,19 +143,19 @@ const Experts& ModularKernel::experts() const {
 }
 Tensor ModularKernel::last_expert_load() const {
   const Tensor load = state_->load();
-  const Tensor by_part =
+  const Tensor by_microbatch =
       load.device().is_cpu() ? load : to_device(load, Device::cpu(), state_->load_stream);
-  Tensor sum = Tensor::zeros({by_part.dim(1)}, DType::kI32);
-  for (int64_t i = 0; i < by_part.numel(); ++i) {
-    sum.data<int32_t>()[i % sum.numel()] += by_part.data<int32_t>()[i];
+  Tensor sum = Tensor::zeros({by_microbatch.dim(1)}, DType::kI32);
+  for (int64_t i = 0; i < by_microbatch.numel(); ++i) {
+    sum.data<int32_t>()[i % sum.numel()] += by_microbatch.data<int32_t>()[i];
   }
   return sum;
 }
 int ModularKernel::last_microbatches() const {
-  return state_->num_parts;
+  return state_->last_microbatches;
 }
 int ModularKernel::last_combine_parts() const {
-  return state_->num_parts_back;
+  return state_->last_combine_parts;
 }
 bool ModularKernel::last_rows_came_in_waves() const {
   return state_->rows_came_in_waves;
@@ -175,31 +179,29 @@ void ModularKernel::forward(const KernelInput& input,
   if (state.loads.device() != device) {
     state.loads = Tensor::zeros(state.loads.shape(), DType::kI32, device);
   }
-  state.num_parts = count;
+  state.last_microbatches = count;
   state.load_stream = context.stream;
 
+  const auto index_of = [&](int i) { return context.microbatch * state.options.microbatches + i; };
   const auto microbatch = [&](int i) {
-    return context.microbatch * state.options.microbatches + i;
-  };
-  const auto part = [&](int i) {
     const TokenSlice own = token_slice(num_tokens, count, i);
     const auto rows = [&](const Tensor& all) {
       return all && count > 1 ? all.slice(own.begin, own.end) : all;
     };
-    Part p{i,
-           input,
-           rows(output),
-           rows(shared_output),
-           context,
-           count == 1 ? state.shares_early(num_tokens, device) : 2 * i + 1 < count,
-           /*shared_done=*/{},
-           /*own_rows=*/{}};
+    Microbatch p{i,
+                 input,
+                 rows(output),
+                 rows(shared_output),
+                 context,
+                 count == 1 ? state.shares_early(num_tokens, device) : 2 * i + 1 < count,
+                 /*shared_done=*/{},
+                 /*own_rows=*/{}};
     p.input.hidden = rows(input.hidden);
     p.input.topk_ids = rows(input.topk_ids);
     p.input.topk_weights = rows(input.topk_weights);
     p.input.router_logits = rows(input.router_logits);
     p.input.lora_ids = rows(input.lora_ids);
-    p.context.microbatch = microbatch(i);
+    p.context.microbatch = index_of(i);
     if (count > 1 && on_gpu) {
       p.context.transfers = state.transfers.on(device);
       p.context.max_sms = sms_beside(state.prepare_finalize->comm_sms(), context);
@@ -215,13 +217,13 @@ void ModularKernel::forward(const KernelInput& input,
     if (!state.counts_beside(device)) {
       state.count_own(input, context.stream);
     }
-    turns.run(count, [&](int i) { return state.run_part(part(i), turns); });
+    turns.run(count, [&](int i) { return state.run_microbatch(microbatch(i), turns); });
     if (state.counts_beside(device)) {
       state.beside.join(context.stream);
     }
   } catch (...) {
     for (int i = 0; i < count; ++i) {
-      state.prepare_finalize->forget(microbatch(i));
+      state.prepare_finalize->forget(index_of(i));
     }
     state.join_streams(context.stream);
     throw;
@@ -253,7 +255,7 @@ int ModularKernel::State::combine_parts(int64_t most_rows) const {
 // 0: this call's rows do not come in waves.
 int64_t ModularKernel::State::early_rows_of(const KernelInput& input, Device device) const {
   constexpr int64_t kRows = 16384;  // measured on H200s: 8 thousand do not gain, 32 thousand do
-  const bool can = device.is_cuda() && num_parts == 1 && !input.lora_ids &&
+  const bool can = device.is_cuda() && last_microbatches == 1 && !input.lora_ids &&
                    experts->takes_arriving_rows() &&
                    prepare_finalize->sends_in_waves(experts->quant(), defers_input_quant(*experts));
   if (!can || options.early_rows) {
@@ -283,84 +285,89 @@ bool ModularKernel::State::shares_early(int64_t num_tokens, Device device) const
 // while the last are on their way back: then nobody else has anything left to compute.  Early on a
 // GPU is when the transfer begins, where prepare tells, else after what it has enqueued: sooner,
 // their GEMMs would leave no SM to the transfer.
-Task ModularKernel::State::run_part(Part part, Turns& turns) {
-  const CallContext& context = part.context;
-  const bool shares_beside = part.shared_output.defined() && context.stream.device().is_cuda();
-  const std::function<void()> share = [this, &part] { run_shared(part, part.context); };
-  const bool shares = part.shared_output.defined() && !shares_beside;
+Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
+  const CallContext& context = microbatch.context;
+  const bool shares_beside =
+      microbatch.shared_output.defined() && context.stream.device().is_cuda();
+  const std::function<void()> share = [this, &microbatch] {
+    run_shared(microbatch, microbatch.context);
+  };
+  const bool shares = microbatch.shared_output.defined() && !shares_beside;
   Event share_after = shares_beside ? context.stream.record() : Event();
 
   CallContext way_there = context;
-  const int64_t early_rows = early_rows_of(part.input, context.stream.device());
+  const int64_t early_rows = early_rows_of(microbatch.input, context.stream.device());
   rows_came_in_waves = false;
   if (early_rows > 0) {
     way_there.transfers = transfers.on(context.stream.device());
   }
   turns.before_send();
-  const Pending<PrepareResult> sent = start_prepare(part, way_there, early_rows);
-  if (part.own_rows.transfer_begin) {
-    share_after = *part.own_rows.transfer_begin;
+  const Pending<PrepareResult> sent = start_prepare(microbatch, way_there, early_rows);
+  if (microbatch.own_rows.transfer_begin) {
+    share_after = *microbatch.own_rows.transfer_begin;
   }
   // Why only now: what other ranks wait for is launched first.
-  if (shares_beside && part.shares_early) {
+  if (shares_beside && microbatch.shares_early) {
     int comm_sms = prepare_finalize->comm_sms();
-    if (!part.own_rows.transfer_begin) {
+    if (!microbatch.own_rows.transfer_begin) {
       share_after = context.stream.record();
       comm_sms = 0;
     }
-    part.shared_done = run_shared_beside(share_after, comm_sms, part);
+    microbatch.shared_done = run_shared_beside(share_after, comm_sms, microbatch);
   }
   Travel there{timed("prepare", sent.hook, way_there), {}};
-  if (shares && part.shares_early) {
+  if (shares && microbatch.shares_early) {
     there.meanwhile = share;
   }
   co_yield std::move(there);
-  const PrepareResult prepared = finish_prepare(part.input, sent, way_there);
+  const PrepareResult prepared = finish_prepare(microbatch.input, sent, way_there);
   rows_came_in_waves = static_cast<bool>(prepared.arrivals);
   const bool counts_later = counts_beside(context.stream.device());
   const Event arrived = rows_came_in_waves ? prepared.arrivals.complete
                         : counts_later     ? context.stream.record()
                                            : Event();
   if (!counts_later) {
-    record_load(prepared, part, context.stream);
+    record_load(prepared, microbatch, context.stream);
   }
   FinalizeInput done;
-  done.output = part.output;
+  done.output = microbatch.output;
   done.topk_ids = prepared.topk_ids;
   done.topk_weights = prepared.topk_weights;
-  done.apply_router_weight_on_input = part.input.apply_router_weight_on_input;
+  done.apply_router_weight_on_input = microbatch.input.apply_router_weight_on_input;
   done.weight_and_reduce = weight_and_reduce.get();
-  if (part.input.add_shared && shares_beside && part.shares_early &&
+  if (microbatch.input.add_shared && shares_beside && microbatch.shares_early &&
       prepare_finalize->takes_addend()) {
-    done.addend = part.shared_output;
+    done.addend = microbatch.shared_output;
   }
   CallContext back = context;
   Pending<void> returned;
-  num_parts_back = num_parts == 1 && prepared.most_rows ? combine_parts(*prepared.most_rows) : 1;
-  if (num_parts_back > 1) {
+  last_combine_parts =
+      last_microbatches == 1 && prepared.most_rows ? combine_parts(*prepared.most_rows) : 1;
+  if (last_combine_parts > 1) {
     if (context.stream.device().is_cuda()) {
       back.transfers = transfers.on(context.stream.device());
     }
-    returned = compute_in_parts(part, prepared, done, back);
+    returned = compute_in_parts(microbatch, prepared, done, back);
   } else {
-    done.expert_output = compute(part.input, prepared, part.output, {}, context);
+    done.expert_output = compute(microbatch.input, prepared, microbatch.output, {}, context);
     turns.before_send();
-    if (shares_beside && !part.shares_early) {
+    if (shares_beside && !microbatch.shares_early) {
       share_after = context.stream.record();
     }
-    returned = start_finalize(done, part, context);
+    returned = start_finalize(done, microbatch, context);
   }
-  if (shares_beside && !part.shares_early) {
-    part.shared_done = run_shared_beside(share_after, prepare_finalize->finalize_sms(), part);
+  if (shares_beside && !microbatch.shares_early) {
+    microbatch.shared_done =
+        run_shared_beside(share_after, prepare_finalize->finalize_sms(), microbatch);
   }
   if (counts_later) {
     const Stream& stream = beside.on(context.stream.device());
     stream.wait(arrived);
-    count_own(part.input, stream);
-    record_load(prepared, part, stream);
+    count_own(microbatch.input, stream);
+    record_load(prepared, microbatch, stream);
   }
   Travel home{timed("finalize", returned.hook, back), {}};
-  if (shares && !part.shares_early) {
+  if (shares && !microbatch.shares_early) {
     home.meanwhile = share;
   }
   co_yield std::move(home);
@@ -368,16 +375,16 @@ Task ModularKernel::State::run_part(Part part, Turns& turns) {
     const Profile::Span span = transfer_span("finalize", back);
     returned.receive();
   }
-  context.stream.wait(part.shared_done);
-  if (part.input.add_shared && !done.addend) {
-    add_rows(part.output, part.shared_output, part.output, context.stream);
+  context.stream.wait(microbatch.shared_done);
+  if (microbatch.input.add_shared && !done.addend) {
+    add_rows(microbatch.output, microbatch.shared_output, microbatch.output, context.stream);
   }
 }
 
-Pending<PrepareResult> ModularKernel::State::start_prepare(Part& part,
+Pending<PrepareResult> ModularKernel::State::start_prepare(Microbatch& microbatch,
                                                            const CallContext& context,
                                                            int64_t early_rows) {
-  const KernelInput& input = part.input;
+  const KernelInput& input = microbatch.input;
   PrepareInput request;
   request.hidden = input.hidden;
   request.topk_ids = input.topk_ids;
@@ -389,7 +396,7 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(Part& part,
   request.quant = &experts->quant();
   request.defer_input_quant = defers_input_quant(*experts);
   request.lora_ids = lora_ids_to_send(input, context);
-  request.own_rows = part.shared_output ? &part.own_rows : nullptr;
+  request.own_rows = microbatch.shared_output ? &microbatch.own_rows : nullptr;
   request.early_rows = early_rows;
   request.most_early_rows = options.chunk_tokens;  // chunks await all of them
   const auto prepare = [this, request](const CallContext& own) {
@@ -406,10 +413,10 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(Part& part,
 
 // Sums on their way back, as `back` says.
 Pending<void> ModularKernel::State::start_finalize(const FinalizeInput& done,
-                                                   const Part& part,
+                                                   const Microbatch& microbatch,
                                                    const CallContext& back) {
   if (done.addend) {
-    transfer_stream(back).wait(part.shared_done);
+    transfer_stream(back).wait(microbatch.shared_done);
   }
   begin_after_compute(back);
   const Profile::Span span = transfer_span("finalize", back);
@@ -471,13 +478,13 @@ void ModularKernel::State::route(const KernelInput& input,
 }
 
 void ModularKernel::State::record_load(const PrepareResult& prepared,
-                                       const Part& part,
+                                       const Microbatch& microbatch,
                                        const Stream& stream) {
-  const Tensor own = loads[part.index];
+  const Tensor own = loads[microbatch.index];
   if (prepared.expert_num_tokens) {
     copy_counts(prepared.expert_num_tokens, own, stream);
   } else {
-    count_expert_tokens(prepared.topk_ids, map_of(part.input), own, stream);
+    count_expert_tokens(prepared.topk_ids, map_of(microbatch.input), own, stream);
   }
 }
 
@@ -514,57 +521,62 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
 }
 
 // Each part is on its way, as `back` says, while the next is computed.
-Pending<void> ModularKernel::State::compute_in_parts(const Part& part,
+Pending<void> ModularKernel::State::compute_in_parts(const Microbatch& microbatch,
                                                      const PrepareResult& prepared,
                                                      const FinalizeInput& done,
                                                      const CallContext& back) {
-  const CallContext& context = part.context;
+  const CallContext& context = microbatch.context;
   const int64_t num_rows = prepared.x.dim(0);
   const int64_t hidden = experts->desc().hidden;
   const Tensor rows =
       context.get(WorkspaceSlot::kFusedOutput, {num_rows, hidden}, experts->desc().in_dtype);
-  const Tensor by_part = rows.view({num_parts_back, num_rows, hidden / num_parts_back});
+  const Tensor by_part = rows.view({last_combine_parts, num_rows, hidden / last_combine_parts});
   std::vector<Pending<void>> sent;
   const auto send_next = [&] {
     const auto index = static_cast<int64_t>(sent.size());
     FinalizeInput columns = done;
     columns.expert_output = by_part[index];
     columns.first_column = index * by_part.dim(2);
-    Pending<void>& way = sent.emplace_back(start_finalize(columns, part, back));
+    Pending<void>& way = sent.emplace_back(start_finalize(columns, microbatch, back));
     // It enqueues the end of this part, which is to come before the next one's begin.
     if (back.transfers && way.hook) {
       timed("finalize", std::exchange(way.hook, nullptr), back)();
     }
   };
-  compute(part.input, prepared, rows,
-          {num_parts_back, sms_beside(prepare_finalize->finalize_sms(), context),
+  compute(microbatch.input, prepared, rows,
+          {last_combine_parts, sms_beside(prepare_finalize->finalize_sms(), context),
            [&](int) { send_next(); }},
           context);
-  while (static_cast<int>(sent.size()) < num_parts_back) {  // no rows came, so nobody told of parts
+  while (static_cast<int>(sent.size()) <
+         last_combine_parts) {  // no rows came, so nobody told of parts
     send_next();
   }
   return joined(std::move(sent));
 }
 
-void ModularKernel::State::run_shared(const Part& part, const CallContext& context) const {
+void ModularKernel::State::run_shared(const Microbatch& microbatch,
+                                      const CallContext& context) const {
   const Profile::Span span(context.profile, "shared", context.stream, context.microbatch,
                            Profile::Track::kShared);
   // Specs tell all: what is quantized before it travels has scales of its own, no static ones.
   const auto& spec = shared_experts->quant_spec();
-  const bool has_rows = part.own_rows.x && spec && spec == activation_spec(experts->quant().a1);
-  shared_experts->forward(part.input.hidden, part.shared_output, context,
-                          has_rows ? part.own_rows.x : Tensor(),
-                          has_rows ? part.own_rows.x_scale : Tensor());
+  const bool has_rows =
+      microbatch.own_rows.x && spec && spec == activation_spec(experts->quant().a1);
+  shared_experts->forward(microbatch.input.hidden, microbatch.shared_output, context,
+                          has_rows ? microbatch.own_rows.x : Tensor(),
+                          has_rows ? microbatch.own_rows.x_scale : Tensor());
 }
 
 // They begin after `before`, beside a transfer that holds comm_sms (0: none to mind): were all SMs
 // theirs, it would wait for them.  Returns their end, for the call's stream to wait for.
-Event ModularKernel::State::run_shared_beside(const Event& before, int comm_sms, const Part& part) {
-  CallContext own = part.context;
+Event ModularKernel::State::run_shared_beside(const Event& before,
+                                              int comm_sms,
+                                              const Microbatch& microbatch) {
+  CallContext own = microbatch.context;
   own.stream = beside.on(own.stream.device());
   own.max_sms = sms_beside(comm_sms, own);
   own.stream.wait(before);
-  run_shared(part, own);
+  run_shared(microbatch, own);
   return own.stream.record();
 }
 
