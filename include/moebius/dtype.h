@@ -42,6 +42,7 @@ inline constexpr int kNumDTypes = 15;
 int bits(DType dtype);
 std::string_view name(DType dtype);  // "bf16", "f8e4m3", "u4", ...
 std::optional<DType> dtype_from_name(std::string_view name);
+bool is_float(DType dtype);  // f32, bf16 or f16
 
 // Elements that share bytes: 1, 2 (4 bits) or 4 (6 bits).
 int pack_factor(DType dtype);

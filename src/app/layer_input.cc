@@ -76,7 +76,7 @@ LayerInput load_input(const RunOptions& options,
     throw InvalidArgument(what + " is missing");
   }
   const SafetensorsEntry& entry = file.entry(chosen);
-  if (entry.dtype != DType::kBF16 && entry.dtype != DType::kF16 && entry.dtype != DType::kF32) {
+  if (!is_float(entry.dtype)) {
     throw InvalidArgument(
         fmt::format("{} has dtype {}, expected BF16, F16 or F32", what, entry.dtype_name));
   }

@@ -51,10 +51,6 @@ void transpose(const std::byte* src,
 
 }  // namespace
 
-bool is_float(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
-}
-
 std::string tensor_label(const Safetensors& files, std::string_view tensor) {
   return fmt::format("{}: tensor {}", files.file_of(tensor).string(), in_quotes(tensor));
 }

@@ -107,7 +107,6 @@ class ExpertSource {
   int64_t intermediate_ = 0;
 };
 
-bool is_float(DType dtype);  // f32, f16, bf16
 // "FILE: tensor 'NAME'", as messages start.
 std::string tensor_label(const Safetensors& files, std::string_view tensor);
 

@@ -188,7 +188,7 @@ void reduce_scatterv(Group& group,
   expect_rows(group, in, offsets.back(), op, "in");
   expect_rows(group, out, counts[static_cast<size_t>(group.rank())], op, "out");
   const DType dtype = in.dtype();
-  expect(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16, [&] {
+  expect(is_float(dtype), [&] {
     return fmt::format("{}: in has dtype {}, expected f32, bf16 or f16", op, name(dtype));
   });
   const int64_t row = row_bytes_of(in, out, op);

@@ -19,10 +19,6 @@ namespace {
 constexpr std::string_view kOp = "combine";
 constexpr int64_t kTokensPerTask = 8;
 
-bool is_float(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
-}
-
 RowLayout make_layout(const HighThroughput::CombineInput& input,
                       const HighThroughputHandle& handle) {
   const Tensor& x = input.x;

@@ -14,11 +14,9 @@ void expect_valid(const LowLatencyOptions& options) {
   expect_ge(options.max_tokens, 1, "max_tokens");
   expect_ge(options.hidden, 1, "hidden");
   expect_ge(options.topk, 1, "topk");
-  expect(options.in_dtype == DType::kBF16 || options.in_dtype == DType::kF16 ||
-             options.in_dtype == DType::kF32,
-         [&] {
-           return fmt::format("in_dtype is {}, expected bf16, f16 or f32", name(options.in_dtype));
-         });
+  expect(is_float(options.in_dtype), [&] {
+    return fmt::format("in_dtype is {}, expected bf16, f16 or f32", name(options.in_dtype));
+  });
 }
 
 void throw_third_result(int64_t call) {

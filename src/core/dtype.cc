@@ -57,6 +57,10 @@ std::optional<DType> dtype_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+bool is_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
 int pack_factor(DType dtype) {
   switch (bits(dtype)) {
     case 4:

@@ -19,7 +19,7 @@ void apply_activation(const ActivationSpec& spec,
   expect_defined(output, "output");
   expect_eq(input.num_dims(), 2, "number of dimensions of input");
   const DType dtype = input.dtype();
-  expect(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16,
+  expect(is_float(dtype),
          [&] { return fmt::format("input is {}, expected f32, bf16 or f16", name(dtype)); });
   expect_dtype(output, dtype, "output");
   const int64_t factor = spec.gated ? 2 : 1;

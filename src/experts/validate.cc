@@ -21,10 +21,6 @@ namespace moebius {
 
 namespace {
 
-bool is_float(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
-}
-
 // One of w1 and w2: [L, rows, cols], whose block scales restart after gate_rows rows.
 struct WeightSizes {
   std::string_view what;

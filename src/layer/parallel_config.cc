@@ -73,7 +73,7 @@ void MoeConfig::validate() {
   expect_ge(hidden, 1, "hidden");
   expect_ge(intermediate, 1, "intermediate");
   expect_ge(max_num_tokens, 1, "max_num_tokens");
-  expect(in_dtype == DType::kBF16 || in_dtype == DType::kF16 || in_dtype == DType::kF32, [&] {
+  expect(is_float(in_dtype), [&] {
     return fmt::format("in_dtype is {}, expected bf16, f16 or f32", moebius::name(in_dtype));
   });
   expect_rank(parallel.tp_size, parallel.tp_rank, "tp");

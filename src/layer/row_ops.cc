@@ -43,13 +43,9 @@ double gate_dot(const T* row, const G* gate, int64_t hidden) {
 
 }  // namespace
 
-bool is_hidden_dtype(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
-}
-
 void expect_hidden_dtype(const Tensor& tensor, std::string_view what, Where where) {
   expect_defined(tensor, what, where);
-  if (!is_hidden_dtype(tensor.dtype())) {
+  if (!is_float(tensor.dtype())) {
     expect(false, fmt::format("{} is {}, expected f32, bf16 or f16", what, name(tensor.dtype())),
            where);
   }

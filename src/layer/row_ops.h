@@ -14,13 +14,12 @@
 
 namespace moebius {
 
-bool is_hidden_dtype(DType dtype);  // f32, bf16 or f16
 // Throws InvalidArgument naming `what` and the dtype.
 void expect_hidden_dtype(const Tensor& tensor,
                          std::string_view what,
                          Where where = Where::current());
 
-// fn(T{}) with T = float, BFloat16 or Float16.  REQUIRES: is_hidden_dtype(dtype).
+// fn(T{}) with T = float, BFloat16 or Float16.  REQUIRES: is_float(dtype).
 template <typename Fn>
 void visit_hidden_dtype(DType dtype, Fn&& fn) {
   switch (dtype) {

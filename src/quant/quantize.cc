@@ -27,14 +27,9 @@ constexpr int64_t kElementsPerTask = 1 << 15;
 constexpr int64_t kElementsAtATime = 1 << 13;  // whose codes and values stay in L1
 constexpr int64_t kMaxTasksOfMaximum = 256;
 
-bool is_float_matrix(const Tensor& t) {
-  return t.num_dims() == 2 &&
-         (t.dtype() == DType::kF32 || t.dtype() == DType::kBF16 || t.dtype() == DType::kF16);
-}
-
 void expect_float_matrix(const Tensor& tensor, std::string_view what) {
   expect_defined(tensor, what);
-  expect(is_float_matrix(tensor), [&] {
+  expect(tensor.num_dims() == 2 && is_float(tensor.dtype()), [&] {
     return fmt::format("{} is {} {}, expected a matrix of f32, bf16 or f16", what,
                        name(tensor.dtype()), to_string(tensor.shape()));
   });

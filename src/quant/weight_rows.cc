@@ -97,7 +97,7 @@ void validate(const Tensor& w,
   expect_le(gate_rows, w.dim(1), "gate_rows");
   if (!desc.format) {
     const DType dtype = w.dtype();
-    if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) {
+    if (!is_float(dtype)) {
       expect(false, fmt::format("weight is {} without a quantization format, expected f32, bf16 or "
                                 "f16",
                                 name(dtype)));

@@ -21,7 +21,7 @@ namespace {
 
 void expect_float(const Tensor& tensor, std::string_view what) {
   const DType dtype = tensor.dtype();
-  expect(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16, [&] {
+  expect(is_float(dtype), [&] {
     return fmt::format("{} dtype is {}, expected f32, f16 or bf16", what, name(dtype));
   });
 }
