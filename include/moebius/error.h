@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace moebius {
 
@@ -76,9 +77,10 @@ void expect_multiple_of(int64_t actual,
                         std::string_view what,
                         Where where = Where::current());
 // For conditions that are not a comparison of two numbers; `message` holds the values, or is a
-// function that makes it: only then does a check that holds format nothing.
+// function that returns it and is called only where the check fails.
 void expect(bool ok, std::string_view message, Where where = Where::current());
-template <std::invocable Message>
+template <typename Message>
+requires std::convertible_to<std::invoke_result_t<const Message&>, std::string_view>
 void expect(bool ok, const Message& message, Where where = Where::current()) {
   if (!ok) [[unlikely]] {
     expect(false, std::string_view(message()), where);

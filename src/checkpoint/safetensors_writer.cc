@@ -211,7 +211,7 @@ void write_safetensors(const fs::path& path,
   std::vector<StoredTensor> specs;
   for (const auto& [name, tensor] : tensors) {
     expect_defined(tensor, in_quotes(name));
-    expect(tensor.device().is_cpu(), [&] {
+    expect(tensor.device().is_cpu(), [&name = name, &tensor = tensor] {
       return fmt::format("tensor {} is on {}, expected cpu", in_quotes(name),
                          to_string(tensor.device()));
     });

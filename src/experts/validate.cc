@@ -232,9 +232,10 @@ void expect_room(
   }
   expect_defined(tensor, what);
   expect_dtype(tensor, dtype, what);
-  if (tensor.numel() < shape.numel()) {
-    expect_ge(tensor.numel(), shape.numel(), fmt::format("number of elements of {}", what));
-  }
+  expect(tensor.numel() >= shape.numel(), [&] {
+    return fmt::format("number of elements of {} is {}, expected at least {}", what, tensor.numel(),
+                       shape.numel());
+  });
   expect_on(tensor, device, what);
 }
 

@@ -30,10 +30,11 @@ void expect_output(const Tensor& output,
 }
 
 void expect_device(const Tensor& tensor, const CallContext& context, std::string_view what) {
-  if (tensor.defined() && tensor.device() != context.stream.device()) {
-    expect_eq(to_string(tensor.device()), to_string(context.stream.device()),
-              fmt::format("device of {} (stream's)", what));
-  }
+  const Device device = context.stream.device();
+  expect(!tensor.defined() || tensor.device() == device, [&] {
+    return fmt::format("device of {} (stream's) is {}, expected {}", what,
+                       to_string(tensor.device()), to_string(device));
+  });
 }
 
 // Where rows go by a placement of experts, the map says what that says.
@@ -193,9 +194,11 @@ void expect_kernel_input(const KernelInput& input,
   if (input.lora_ids) {
     expect_lora_ids(input.lora_ids, num_tokens, desc.num_adapters);
   }
-  if (const auto limit = prepare_finalize.max_tokens_per_rank(); limit && num_tokens > *limit) {
-    expect_le(num_tokens, *limit, fmt::format("tokens for {}", prepare_finalize.name()));
-  }
+  const auto limit = prepare_finalize.max_tokens_per_rank();
+  expect(!limit || num_tokens <= *limit, [&] {
+    return fmt::format("tokens for {} is {}, expected at most {}", prepare_finalize.name(),
+                       num_tokens, *limit);
+  });
 
   expect_output(output, input.hidden, /*may_be_hidden=*/shared_experts == nullptr, "output");
   expect(shared_output.defined() == (shared_experts != nullptr), [&] {

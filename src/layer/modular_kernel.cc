@@ -52,11 +52,11 @@ struct ModularKernel::State {
   // i32 [N, L], rows by micro-batch and expert, where calls run: one for all calls, since graphs
   // keep its address.
   Tensor loads;
-  int last_microbatches = 1;   // of the last call
-  int last_combine_parts = 1;  // of its results
+  int microbatches_of_call = 1;   // of the last call
+  int combine_parts_of_call = 1;  // of its results
   bool rows_came_in_waves = false;
   Stream load_stream;  // of the last call
-  Tensor load() const { return loads.slice(0, last_microbatches); }
+  Tensor load() const { return loads.slice(0, microbatches_of_call); }
   // Of the shared experts, and of what counts loads.
   SideStream beside{SideStream::Use::kBeside};
   SideStream transfers{SideStream::Use::kTransfers};  // of micro-batches and of parts
@@ -81,7 +81,7 @@ struct ModularKernel::State {
   // Loads are counted beside the rest, and enqueued after it: nobody in the call waits for them,
   // and their kernels would take 2 us each.  Not of several micro-batches, whose rows and counts
   // may lie where the next one's come.  Why no stream of their own: see kQueuesPerRank.
-  bool counts_beside(Device device) const { return device.is_cuda() && last_microbatches == 1; }
+  bool counts_beside(Device device) const { return device.is_cuda() && microbatches_of_call == 1; }
   Tensor map_of(const KernelInput& input) const {
     return prepare_finalize->localizes_ids() ? Tensor() : input.expert_map;
   }
@@ -152,10 +152,10 @@ Tensor ModularKernel::last_expert_load() const {
   return sum;
 }
 int ModularKernel::last_microbatches() const {
-  return state_->last_microbatches;
+  return state_->microbatches_of_call;
 }
 int ModularKernel::last_combine_parts() const {
-  return state_->last_combine_parts;
+  return state_->combine_parts_of_call;
 }
 bool ModularKernel::last_rows_came_in_waves() const {
   return state_->rows_came_in_waves;
@@ -179,34 +179,34 @@ void ModularKernel::forward(const KernelInput& input,
   if (state.loads.device() != device) {
     state.loads = Tensor::zeros(state.loads.shape(), DType::kI32, device);
   }
-  state.last_microbatches = count;
+  state.microbatches_of_call = count;
   state.load_stream = context.stream;
 
-  const auto index_of = [&](int i) { return context.microbatch * state.options.microbatches + i; };
+  const auto number_of = [&](int i) { return context.microbatch * state.options.microbatches + i; };
   const auto microbatch = [&](int i) {
     const TokenSlice own = token_slice(num_tokens, count, i);
     const auto rows = [&](const Tensor& all) {
       return all && count > 1 ? all.slice(own.begin, own.end) : all;
     };
-    Microbatch p{i,
-                 input,
-                 rows(output),
-                 rows(shared_output),
-                 context,
-                 count == 1 ? state.shares_early(num_tokens, device) : 2 * i + 1 < count,
-                 /*shared_done=*/{},
-                 /*own_rows=*/{}};
-    p.input.hidden = rows(input.hidden);
-    p.input.topk_ids = rows(input.topk_ids);
-    p.input.topk_weights = rows(input.topk_weights);
-    p.input.router_logits = rows(input.router_logits);
-    p.input.lora_ids = rows(input.lora_ids);
-    p.context.microbatch = index_of(i);
+    Microbatch cut{i,
+                   input,
+                   rows(output),
+                   rows(shared_output),
+                   context,
+                   count == 1 ? state.shares_early(num_tokens, device) : 2 * i + 1 < count,
+                   /*shared_done=*/{},
+                   /*own_rows=*/{}};
+    cut.input.hidden = rows(input.hidden);
+    cut.input.topk_ids = rows(input.topk_ids);
+    cut.input.topk_weights = rows(input.topk_weights);
+    cut.input.router_logits = rows(input.router_logits);
+    cut.input.lora_ids = rows(input.lora_ids);
+    cut.context.microbatch = number_of(i);
     if (count > 1 && on_gpu) {
-      p.context.transfers = state.transfers.on(device);
-      p.context.max_sms = sms_beside(state.prepare_finalize->comm_sms(), context);
+      cut.context.transfers = state.transfers.on(device);
+      cut.context.max_sms = sms_beside(state.prepare_finalize->comm_sms(), context);
     }
-    return p;
+    return cut;
   };
   for (int i = 0; count > 1 && !on_gpu && i < count; ++i) {
     const TokenSlice own = token_slice(num_tokens, count, i);
@@ -223,7 +223,7 @@ void ModularKernel::forward(const KernelInput& input,
     }
   } catch (...) {
     for (int i = 0; i < count; ++i) {
-      state.prepare_finalize->forget(index_of(i));
+      state.prepare_finalize->forget(number_of(i));
     }
     state.join_streams(context.stream);
     throw;
@@ -255,7 +255,7 @@ int ModularKernel::State::combine_parts(int64_t most_rows) const {
 // 0: this call's rows do not come in waves.
 int64_t ModularKernel::State::early_rows_of(const KernelInput& input, Device device) const {
   constexpr int64_t kRows = 16384;  // measured on H200s: 8 thousand do not gain, 32 thousand do
-  const bool can = device.is_cuda() && last_microbatches == 1 && !input.lora_ids &&
+  const bool can = device.is_cuda() && microbatches_of_call == 1 && !input.lora_ids &&
                    experts->takes_arriving_rows() &&
                    prepare_finalize->sends_in_waves(experts->quant(), defers_input_quant(*experts));
   if (!can || options.early_rows) {
@@ -341,9 +341,9 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
   }
   CallContext back = context;
   Pending<void> returned;
-  last_combine_parts =
-      last_microbatches == 1 && prepared.most_rows ? combine_parts(*prepared.most_rows) : 1;
-  if (last_combine_parts > 1) {
+  combine_parts_of_call =
+      microbatches_of_call == 1 && prepared.most_rows ? combine_parts(*prepared.most_rows) : 1;
+  if (combine_parts_of_call > 1) {
     if (context.stream.device().is_cuda()) {
       back.transfers = transfers.on(context.stream.device());
     }
@@ -530,7 +530,8 @@ Pending<void> ModularKernel::State::compute_in_parts(const Microbatch& microbatc
   const int64_t hidden = experts->desc().hidden;
   const Tensor rows =
       context.get(WorkspaceSlot::kFusedOutput, {num_rows, hidden}, experts->desc().in_dtype);
-  const Tensor by_part = rows.view({last_combine_parts, num_rows, hidden / last_combine_parts});
+  const Tensor by_part =
+      rows.view({combine_parts_of_call, num_rows, hidden / combine_parts_of_call});
   std::vector<Pending<void>> sent;
   const auto send_next = [&] {
     const auto index = static_cast<int64_t>(sent.size());
@@ -544,11 +545,11 @@ Pending<void> ModularKernel::State::compute_in_parts(const Microbatch& microbatc
     }
   };
   compute(microbatch.input, prepared, rows,
-          {last_combine_parts, sms_beside(prepare_finalize->finalize_sms(), context),
+          {combine_parts_of_call, sms_beside(prepare_finalize->finalize_sms(), context),
            [&](int) { send_next(); }},
           context);
-  while (static_cast<int>(sent.size()) <
-         last_combine_parts) {  // no rows came, so nobody told of parts
+  // Where no rows came, nobody told of parts.
+  while (static_cast<int>(sent.size()) < combine_parts_of_call) {
     send_next();
   }
   return joined(std::move(sent));

@@ -45,10 +45,12 @@ double gate_dot(const T* row, const G* gate, int64_t hidden) {
 
 void expect_hidden_dtype(const Tensor& tensor, std::string_view what, Where where) {
   expect_defined(tensor, what, where);
-  if (!is_float(tensor.dtype())) {
-    expect(false, fmt::format("{} is {}, expected f32, bf16 or f16", what, name(tensor.dtype())),
-           where);
-  }
+  expect(
+      is_float(tensor.dtype()),
+      [&] {
+        return fmt::format("{} is {}, expected f32, bf16 or f16", what, name(tensor.dtype()));
+      },
+      where);
 }
 
 void copy_rows(const Tensor& in, const Tensor& out, const Stream& stream) {

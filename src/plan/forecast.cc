@@ -23,7 +23,7 @@ bool overlaps(All2AllBackend backend, const Deployment& d) {
   return d.device.is_cuda() || backend != All2AllBackend::kAllGatherReduceScatter;
 }
 
-Timeline in_order(const PartTimes& p, int parts) {
+Timeline in_order(const MicrobatchTimes& p, int parts) {
   const double travelled = parts * (p.there + p.back);
   const double computed =
       p.prepare + p.shared + p.before_experts + p.experts + p.after_experts + p.receive;
@@ -37,7 +37,7 @@ Timeline piece_timeline(All2AllBackend backend,
   // As ModularKernel has it.
   const bool early = d.device.is_cuda() && (backend != All2AllBackend::kHighThroughput ||
                                             d.topology().num_nodes() > 1 || stages.parts_back > 1);
-  std::vector<PartTimes> parts;
+  std::vector<MicrobatchTimes> parts;
   parts.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     parts.push_back(stages.part(count == 1 ? early : 2 * i + 1 < count, /*in_parts=*/count == 1));

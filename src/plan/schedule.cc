@@ -55,8 +55,8 @@ class Clock {
   std::vector<Interval> multiplied_;
 };
 
-// ModularKernel's run_part.
-Task run_part(const PartTimes& p, Clock& clock) {
+// ModularKernel's run_microbatch.
+Task run_microbatch(const MicrobatchTimes& p, Clock& clock) {
   const auto wait_for = [&clock](double us) {
     return [&clock, arrival = clock.send(us)] { clock.await(arrival); };
   };
@@ -84,11 +84,11 @@ Task run_part(const PartTimes& p, Clock& clock) {
 
 }  // namespace
 
-Timeline run_schedule(std::span<const PartTimes> parts, int max_in_flight) {
+Timeline run_schedule(std::span<const MicrobatchTimes> parts, int max_in_flight) {
   Clock clock;
   Turns turns(max_in_flight, /*hooks_enqueue=*/false);
   turns.run(static_cast<int>(parts.size()),
-            [&](int i) { return run_part(parts[static_cast<size_t>(i)], clock); });
+            [&](int i) { return run_microbatch(parts[static_cast<size_t>(i)], clock); });
   return clock.line();
 }
 

@@ -9,8 +9,9 @@
 
 namespace moebius::plan {
 
-// What one micro-batch takes, in microseconds, in the order of ModularKernel's run_part.
-struct PartTimes {
+// What one micro-batch takes, in microseconds, in the order of ModularKernel's
+// run_microbatch.
+struct MicrobatchTimes {
   double prepare = 0;         // computed before its rows leave
   double there = 0;           // rows on their way to the experts
   double shared = 0;          // shared experts, while rows travel
@@ -38,6 +39,6 @@ struct Timeline {
 };
 
 // At most max_in_flight parts have begun and are not done.
-Timeline run_schedule(std::span<const PartTimes> parts, int max_in_flight);
+Timeline run_schedule(std::span<const MicrobatchTimes> parts, int max_in_flight);
 
 }  // namespace moebius::plan

@@ -376,7 +376,7 @@ EndingTimes ending_times(All2AllBackend backend, const Deployment& d, const Mach
   return Stages(backend, d, machine, PieceLoad()).ending();
 }
 
-PartTimes StageTimes::part(bool shares_early, bool in_parts) const {
+MicrobatchTimes StageTimes::part(bool shares_early, bool in_parts) const {
   // Measured on H200s: GEMMs on the SMs that combine leaves, with its bytes beside theirs.
   constexpr double kBesideCombine = 1.3;
   return {.prepare = prepare_before,

@@ -25,7 +25,7 @@ PieceLoad piece_load(All2AllBackend backend,
                      const RoutingModel& routing,
                      double tokens);
 
-// The parts of one piece by stage; PartTimes are made of them.
+// The parts of one piece by stage; MicrobatchTimes are made of them.
 struct StageTimes {
   double prepare_before = 0, there = 0, prepare_after = 0;
   double experts = 0;
@@ -37,7 +37,7 @@ struct StageTimes {
 
   double prepare() const { return prepare_before + there + prepare_after; }
   double finalize() const { return finalize_before + back + finalize_after; }
-  PartTimes part(bool shares_early, bool in_parts) const;
+  MicrobatchTimes part(bool shares_early, bool in_parts) const;
 };
 StageTimes stage_times(All2AllBackend backend,
                        const Deployment& deployment,

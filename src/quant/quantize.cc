@@ -154,7 +154,8 @@ struct Walk {
   }
 };
 
-// Codes of some rows with their scales, in one block, for who needs them for a moment only.
+// Codes of some rows with their scales, in one block, for who needs them for a moment only.  f32
+// members come first, so that all are aligned.
 class CodeRoom {
  public:
   CodeRoom(const QuantizeSpec& spec, int64_t rows, int64_t cols)

@@ -97,11 +97,10 @@ void validate(const Tensor& w,
   expect_le(gate_rows, w.dim(1), "gate_rows");
   if (!desc.format) {
     const DType dtype = w.dtype();
-    if (!is_float(dtype)) {
-      expect(false, fmt::format("weight is {} without a quantization format, expected f32, bf16 or "
-                                "f16",
-                                name(dtype)));
-    }
+    expect(is_float(dtype), [&] {
+      return fmt::format("weight is {} without a quantization format, expected f32, bf16 or f16",
+                         name(dtype));
+    });
     return;
   }
   expect_dtype(w, storage_dtype(*desc.format), "quantized weight");

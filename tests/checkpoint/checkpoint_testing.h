@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared by the checkpoint tests: raw safetensors files, expected errors.
+// Shared by the checkpoint tests: raw safetensors files.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -9,6 +9,7 @@
 #include "core/cuda/host_memory.h"
 #include "tests/comm/cuda_group_kernels.h"
 #include "tests/comm/gpu_ranks.h"
+#include "tests/error_text.h"
 
 namespace moebius {
 namespace {
@@ -17,23 +18,18 @@ constexpr int64_t kPatienceNs = 5'000'000'000;
 
 TEST(CudaRanks, DevicesAreCheckedBeforeAnyRankStarts) {
   bool has_run = false;
-  const auto message_of = [&](int num_ranks, std::vector<Device> devices) -> std::string {
-    try {
-      ThreadGroupOptions options;
-      options.num_ranks = num_ranks;
-      options.devices = std::move(devices);
-      run_thread_ranks(options, [&](Group&) { has_run = true; });
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+  const auto refusal_of = [&](int num_ranks, std::vector<Device> devices) {
+    ThreadGroupOptions options;
+    options.num_ranks = num_ranks;
+    options.devices = std::move(devices);
+    return testing::message_of<Error>(
+        [&] { run_thread_ranks(options, [&](Group&) { has_run = true; }); });
   };
+  using testing::expect_mentions;
   const int count = cuda_device_count();
-  EXPECT_NE(message_of(2, {Device::cuda(0)}).find("devices of the ranks is 1, expected 2"),
-            std::string::npos);
-  EXPECT_NE(message_of(1, {Device::cpu()}).find("expected a GPU"), std::string::npos);
-  EXPECT_NE(message_of(1, {Device::cuda(count)}).find("cuda:" + std::to_string(count)),
-            std::string::npos);
+  expect_mentions(refusal_of(2, {Device::cuda(0)}), "devices of the ranks is 1, expected 2");
+  expect_mentions(refusal_of(1, {Device::cpu()}), "expected a GPU");
+  expect_mentions(refusal_of(1, {Device::cuda(count)}), "cuda:" + std::to_string(count));
   EXPECT_FALSE(has_run);
 }
 

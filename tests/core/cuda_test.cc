@@ -3,7 +3,6 @@
 #include <cstring>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/error_text.h"
+
 namespace moebius {
 namespace {
 
@@ -39,14 +41,10 @@ Order sorted(
   return result;
 }
 
-std::string message_of(
+std::string refusal_of(
     Ints ids, int64_t topk, int64_t num_experts, int64_t num_local_experts, Ints map = {}) {
-  try {
-    sorted(std::move(ids), topk, num_experts, num_local_experts, std::move(map));
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::message_of(
+      [&] { sorted(std::move(ids), topk, num_experts, num_local_experts, std::move(map)); });
 }
 
 TEST(Permute, RowsOfAnExpertAreInTokenAndSlotOrder) {
@@ -101,18 +99,18 @@ TEST(Permute, EverySelectionAppearsOnce) {
 }
 
 TEST(Permute, IdsOutOfRangeNameTokenSlotAndBothValues) {
-  EXPECT_EQ(message_of({0, 1, 2, 3, 4, 0}, 2, 4, 4),
+  EXPECT_EQ(refusal_of({0, 1, 2, 3, 4, 0}, 2, 4, 4),
             "topk_ids of token 2, slot 0 is 4, expected -1 or [0, 4)");
-  EXPECT_EQ(message_of({0, 1, 2, -2}, 2, 4, 4),
+  EXPECT_EQ(refusal_of({0, 1, 2, -2}, 2, 4, 4),
             "topk_ids of token 1, slot 1 is -2, expected -1 or [0, 4)");
   // Without a map ids are local; with one they are global.
-  EXPECT_EQ(message_of({3}, 1, 8, 2), "topk_ids of token 0, slot 0 is 3, expected -1 or [0, 2)");
-  EXPECT_EQ(message_of({3}, 1, 4, 2, {0, 1, -1, -1}), "no error");
+  EXPECT_EQ(refusal_of({3}, 1, 8, 2), "topk_ids of token 0, slot 0 is 3, expected -1 or [0, 2)");
+  EXPECT_EQ(refusal_of({3}, 1, 4, 2, {0, 1, -1, -1}), "no error");
 }
 
 TEST(Permute, MapEntriesOutOfRangeNameTheExpert) {
-  EXPECT_EQ(message_of({0}, 1, 3, 2, {0, 2, -1}), "expert_map[1] is 2, expected -1 or [0, 2)");
-  EXPECT_EQ(message_of({0}, 1, 3, 2, {0, 1, -5}), "expert_map[2] is -5, expected -1 or [0, 2)");
+  EXPECT_EQ(refusal_of({0}, 1, 3, 2, {0, 2, -1}), "expert_map[1] is 2, expected -1 or [0, 2)");
+  EXPECT_EQ(refusal_of({0}, 1, 3, 2, {0, 1, -5}), "expert_map[2] is -5, expected -1 or [0, 2)");
 }
 
 TEST(Permute, BatchedRowsKeepTheirPlaces) {

@@ -346,7 +346,7 @@ TEST(ModularKernel, InPlaceOutput) {
   expect_same_bits(bench.input.hidden, expected);
 }
 
-TEST(ModularKernel, NoPartIsWrittenWhereALaterOneHasNoRoom) {
+TEST(ModularKernel, NoMicrobatchIsWrittenWhereALaterOneHasNoRoom) {
   const ExpertsDesc desc = fake_desc(kExperts, 3, kHidden, ActivationFormat::kBatched);
   Bench bench(make_no_ep_batched(/*max_num_tokens=*/2, kExperts), desc);
   bench.set_tokens(2);

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "moebius/quant_config.h"

@@ -11,7 +11,7 @@
 namespace moebius::plan {
 namespace {
 
-PartTimes part(
+MicrobatchTimes part(
     double prepare, double there, double shared, double experts, double back, double end) {
   return {.prepare = prepare,
           .there = there,
@@ -22,7 +22,7 @@ PartTimes part(
 }
 
 TEST(Schedule, OnePartWaitsForItsRows) {
-  const PartTimes p = part(1, 10, 0, 20, 8, 2);
+  const MicrobatchTimes p = part(1, 10, 0, 20, 8, 2);
   const Timeline line = run_schedule({&p, 1}, 7);
   EXPECT_DOUBLE_EQ(line.total, 41);
   EXPECT_DOUBLE_EQ(line.travelled, 18);
@@ -31,14 +31,14 @@ TEST(Schedule, OnePartWaitsForItsRows) {
 }
 
 TEST(Schedule, SharedExpertsAreComputedWhileRowsTravel) {
-  const PartTimes early = part(1, 10, 4, 20, 8, 2);
+  const MicrobatchTimes early = part(1, 10, 4, 20, 8, 2);
   EXPECT_DOUBLE_EQ(run_schedule({&early, 1}, 7).waited, 6 + 8);
   EXPECT_DOUBLE_EQ(run_schedule({&early, 1}, 7).total, 41);
   EXPECT_DOUBLE_EQ(run_schedule({&early, 1}, 7).hidden, 4);
-  PartTimes late = early;
+  MicrobatchTimes late = early;
   late.shares_early = false;
   EXPECT_DOUBLE_EQ(run_schedule({&late, 1}, 7).waited, 10 + 4);
-  const PartTimes longer = part(1, 10, 12, 20, 8, 2);  // than the rows travel
+  const MicrobatchTimes longer = part(1, 10, 12, 20, 8, 2);  // than the rows travel
   EXPECT_DOUBLE_EQ(run_schedule({&longer, 1}, 7).total, 1 + 12 + 20 + 8 + 2);
 }
 
@@ -46,7 +46,7 @@ TEST(Schedule, SharedExpertsAreComputedWhileRowsTravel) {
 // back 23..25; the next quarters take half as long again: 23..27.5, summed ..28.5, back ..30.5; 33,
 // 34, 36; 38.5, 39.5, 41.5.
 TEST(Schedule, RowsGoBackInParts) {
-  PartTimes p = part(1, 10, 0, 20, 8, 2);
+  MicrobatchTimes p = part(1, 10, 0, 20, 8, 2);
   p.after_experts = 4;
   p.parts_back = 4;
   p.last_gemm = 12;
@@ -64,7 +64,7 @@ TEST(Schedule, RowsGoBackInParts) {
 // rows are there; it computes 31..51, back 51..59.  A is back at 39, receives 51..53.  B waits
 // until 59, receives until 61.
 TEST(Schedule, TwoPartsHideEachOthersRows) {
-  const std::vector<PartTimes> parts(2, part(1, 10, 0, 20, 8, 2));
+  const std::vector<MicrobatchTimes> parts(2, part(1, 10, 0, 20, 8, 2));
   const Timeline line = run_schedule(parts, 7);
   EXPECT_DOUBLE_EQ(line.total, 61);
   EXPECT_DOUBLE_EQ(line.travelled, 36);
@@ -75,8 +75,8 @@ TEST(Schedule, TwoPartsHideEachOthersRows) {
 // As above, but A and B spend 5 of the 20 before experts, 3 after: A 11..16, experts 16..28, ..31.
 // B there 11..21: 5 hidden.  A back 31..39 beside B: 31..36 unpacked, experts 36..48: 3 hidden.
 TEST(Schedule, OnlyExpertsHide) {
-  std::vector<PartTimes> parts(2, part(1, 10, 0, 12, 8, 2));
-  for (PartTimes& p : parts) {
+  std::vector<MicrobatchTimes> parts(2, part(1, 10, 0, 12, 8, 2));
+  for (MicrobatchTimes& p : parts) {
     p.before_experts = 5;
     p.after_experts = 3;
   }
@@ -91,7 +91,7 @@ TEST(Schedule, OnlyExpertsHide) {
 // Sends at 1, 2, 3; there at 11, 21, 31.  Computes A 11..16, B 21..26, C 31..36: the link limits.
 // Back: A 31..39 (behind C's rows), B 39..47, C 47..55.  A receives 39..41, B 47..49, C 55..57.
 TEST(Schedule, ThreePartsQueueOnTheLink) {
-  const std::vector<PartTimes> parts(3, part(1, 10, 0, 5, 8, 2));
+  const std::vector<MicrobatchTimes> parts(3, part(1, 10, 0, 5, 8, 2));
   const Timeline line = run_schedule(parts, 7);
   EXPECT_DOUBLE_EQ(line.total, 57);
   EXPECT_DOUBLE_EQ(line.travelled, 54);
@@ -102,14 +102,15 @@ TEST(Schedule, ThreePartsQueueOnTheLink) {
 // 11..16, back 21..29; B computes 21..26, back 29..37; A receives 29..31, and C is prepared until
 // 32 and there 37..47; B receives 37..39; C computes 47..52, back 52..60, receives until 62.
 TEST(Schedule, TwoInFlightGoInPairs) {
-  const std::vector<PartTimes> parts(3, part(1, 10, 0, 5, 8, 2));
+  const std::vector<MicrobatchTimes> parts(3, part(1, 10, 0, 5, 8, 2));
   EXPECT_DOUBLE_EQ(run_schedule(parts, 2).total, 62);
 }
 
 TEST(Schedule, NeverBelowEitherResourceNorAboveTheirSum) {
   for (int count = 1; count <= 9; ++count) {
     for (const double there : {0.0, 3.0, 40.0}) {
-      const std::vector<PartTimes> parts(static_cast<size_t>(count), part(1, there, 2, 7, 5, 1));
+      const std::vector<MicrobatchTimes> parts(static_cast<size_t>(count),
+                                               part(1, there, 2, 7, 5, 1));
       for (const int in_flight : {1, 2, 7}) {
         const Timeline line = run_schedule(parts, in_flight);
         EXPECT_GE(line.total, 11 * count);

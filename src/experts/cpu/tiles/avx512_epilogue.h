@@ -282,8 +282,8 @@ inline __m256i round_product16(__m512 product) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(sum), 16));
 }
 
-// See TileEpilogue::weights.  A product that is -0 although it was +0 that was added is one too
-// small for f32.
+// See TileEpilogue::weights.  +0 is added where the product is rounded, so that one that is -0 all
+// the same is too small for f32.
 inline __m512i weighted(__m512i values, float weight) {
   constexpr int kSubnormalOrMinusZero = 0x24;
   const __m512 factor = _mm512_set1_ps(weight);

@@ -34,6 +34,9 @@ constexpr Table kInt8 = int8_table();
 
 // bf16 of values times a factor.
 void narrow_scaled(const float* values, int64_t n, float factor, uint16_t* out) {
+  if (factor == 1.0f) {
+    return cpu_kernels().narrow(DType::kBF16, values, out, n);
+  }
   constexpr int64_t kAtATime = 256;
   std::array<float, kAtATime> scaled;
   for (int64_t first = 0; first < n; first += kAtATime) {
