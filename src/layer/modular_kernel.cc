@@ -52,8 +52,8 @@ struct ModularKernel::State {
   // i32 [N, L], rows by micro-batch and expert, where calls run: one for all calls, since graphs
   // keep its address.
   Tensor loads;
-  int microbatches_of_call = 1;   // of the last call
-  int combine_parts_of_call = 1;  // of its results
+  int microbatches_of_call = 1;   // of this one, or of the last
+  int combine_parts_of_call = 1;  // the same
   bool rows_came_in_waves = false;
   Stream load_stream;  // of the last call
   Tensor load() const { return loads.slice(0, microbatches_of_call); }

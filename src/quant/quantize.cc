@@ -167,7 +167,7 @@ class CodeRoom {
     const Shape groups_shape{groups.num_row_groups, groups.num_col_groups};
     std::byte* next = bytes_.data();
     const auto take = [&](const Shape& shape, DType dtype) {
-      const Tensor tensor = Tensor::borrow(next, shape, dtype);
+      Tensor tensor = Tensor::borrow(next, shape, dtype);
       next += tensor.nbytes();
       return tensor;
     };
