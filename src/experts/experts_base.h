@@ -8,9 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "core/scratch.h"
 #include "experts/permute.h"
 #include "experts/quantized_rows.h"
-#include "experts/scratch.h"
 #include "moebius/experts.h"
 
 namespace moebius {

@@ -11,9 +11,9 @@
 
 #include "core/ceil_div.h"
 #include "core/same_device.h"
+#include "core/scratch.h"
 #include "experts/byte_limits.h"
 #include "experts/permute.h"
-#include "experts/scratch.h"
 #include "moebius/quantize.h"
 #include "quant/groups.h"
 

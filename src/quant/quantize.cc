@@ -13,6 +13,7 @@
 
 #include "core/parallel.h"
 #include "core/same_device.h"
+#include "core/scratch.h"
 #include "quant/group_rule.h"
 #include "quant/groups.h"
 #include "quant/impls.h"
@@ -154,41 +155,35 @@ struct Walk {
   }
 };
 
-// Codes of some rows with their scales, in one block, for who needs them for a moment only.  f32
-// members come first, so that all are aligned.
+// Codes of some rows with their scales, in one block, for who needs them for a moment only.
 class CodeRoom {
  public:
-  CodeRoom(const QuantizeSpec& spec, int64_t rows, int64_t cols)
-      : spec_(spec), cols_(cols), bytes_(static_cast<size_t>(num_bytes(rows))) {}
+  CodeRoom(const QuantizeSpec& spec, int64_t rows, int64_t cols) : spec_(spec), cols_(cols) {
+    Scratch measured;
+    take(measured, rows);
+    bytes_.resize(static_cast<size_t>(measured.bytes()));
+  }
 
   // The first `rows`, overwritten by the next call.
   Quantized of_rows(int64_t rows) {
-    const Groups groups = groups_of(spec_.group, rows, cols_);
-    const Shape groups_shape{groups.num_row_groups, groups.num_col_groups};
-    std::byte* next = bytes_.data();
-    const auto take = [&](const Shape& shape, DType dtype) {
-      Tensor tensor = Tensor::borrow(next, shape, dtype);
-      next += tensor.nbytes();
-      return tensor;
-    };
-    Quantized q;
-    if (spec_.format == QuantFormat::kNvfp4) {
-      q.global_scale = take({1}, DType::kF32);
-    }
-    q.scale = take(groups_shape, scale_dtype(spec_.format));
-    if (spec_.asymmetric) {
-      q.zero_point = take(groups_shape, DType::kU8);
-    }
-    q.values = take({rows, cols_}, storage_dtype(spec_.format));
-    return q;
+    Scratch scratch(bytes_.data());
+    return take(scratch, rows);
   }
 
  private:
-  // At most: f32 scales, a zero point for each and a global scale.
-  int64_t num_bytes(int64_t rows) const {
+  Quantized take(Scratch& scratch, int64_t rows) const {
     const Groups groups = groups_of(spec_.group, rows, cols_);
-    const int64_t num_scales = groups.num_row_groups * groups.num_col_groups;
-    return 5 * num_scales + 4 + rows * moebius::row_bytes(storage_dtype(spec_.format), cols_);
+    const Shape groups_shape{groups.num_row_groups, groups.num_col_groups};
+    Quantized q;
+    q.values = scratch.take({rows, cols_}, storage_dtype(spec_.format));
+    q.scale = scratch.take(groups_shape, scale_dtype(spec_.format));
+    if (spec_.asymmetric) {
+      q.zero_point = scratch.take(groups_shape, DType::kU8);
+    }
+    if (spec_.format == QuantFormat::kNvfp4) {
+      q.global_scale = scratch.take({1}, DType::kF32);
+    }
+    return q;
   }
 
   const QuantizeSpec& spec_;

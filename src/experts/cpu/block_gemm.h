@@ -20,9 +20,9 @@
 #include <span>
 #include <utility>
 
+#include "core/scratch.h"
 #include "experts/cpu/kernels.h"
 #include "experts/cpu/onednn_matmul.h"
-#include "experts/scratch.h"
 #include "moebius/quantize.h"
 
 namespace moebius::cpu {

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "experts/scratch.h"
+#include "core/scratch.h"
 
 namespace moebius::cpu {
 

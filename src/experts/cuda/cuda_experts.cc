@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "core/cuda/words.h"
+#include "core/scratch.h"
 #include "core/token_sums.h"
 #include "experts/cuda/activation.h"
 #include "experts/cuda/activation_codes.h"
@@ -27,7 +28,6 @@
 #include "experts/cuda/weighted_sum.h"
 #include "experts/expected_rows.h"
 #include "experts/experts_base.h"
-#include "experts/scratch.h"
 #include "experts/validate.h"
 #include "quant/decoded_room.h"
 

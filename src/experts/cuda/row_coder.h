@@ -9,8 +9,8 @@
 
 #include <optional>
 
+#include "core/scratch.h"
 #include "experts/cuda/expert_gemm.h"
-#include "experts/scratch.h"
 #include "moebius/experts.h"
 #include "moebius/quantize.h"
 
