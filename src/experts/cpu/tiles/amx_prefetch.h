@@ -28,94 +28,133 @@ namespace {
 // the core does not see the next loads in time.
 class Prefetch {
  public:
+  // The next fetch, and how many of its row are left.
+  struct Position {
+    const std::byte* at = nullptr;
+    int64_t stride = 0;
+    int64_t left_in_row = 0;
+    int64_t fetches = 0;  // in loads() loads; 0 when all is fetched
+  };
+
   Prefetch(const TileGemm& g, int64_t num_panels)
       : is_by_turns_(num_panels > 1),
         span_(g.next.begin()),
         last_(g.next.end()),
         loads_(kLoadsPerStep * g.steps * num_panels) {
+    int64_t fetches = 0;
     for (; span_ != last_; ++span_) {
       start_span();
-      fetches_ += fetches_per_row_ * ((end_ - row_ + row_bytes_ - 1) / row_bytes_);
+      fetches += fetches_per_row_ * ((end_ - row_ + row_bytes_ - 1) / row_bytes_);
     }
     span_ = g.next.begin();
     start_span();
+    position_.fetches = fetches;
+    skip_finished_spans();
   }
 
-  void after_load() {
-    for (due_ += fetches_; due_ >= loads_; due_ -= loads_) {
-      fetch();
-    }
+  int64_t loads() const { return loads_; }
+  const Position& position() const { return position_; }
+  int64_t due() const { return due_; }
+  void keep(const Position& position, int64_t due) {
+    position_ = position;
+    due_ = due;
   }
+
+  // After the last fetch of a row.
+  [[gnu::noinline]] void next_row() noexcept {
+    row_ += row_bytes_;
+    start_row();
+    skip_finished_spans();
+  }
+
+  static constexpr int64_t kLinesPerFetch = 4;
 
  private:
   static constexpr int64_t kLoadsPerStep = 4;
   static constexpr int64_t kLineBytes = 64;
-  static constexpr int64_t kLinesPerFetch = 4;
   static constexpr int64_t kPageBytes = 4096;
   static constexpr int64_t kMostPages = 32;  // at a time
 
-  void fetch() {
-    for (int64_t i = 0; i < kLinesPerFetch; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(at_ + i * stride_), _MM_HINT_T1);
-    }
-    at_ += kLinesPerFetch * stride_;
-    if (--left_in_row_ == 0) {
-      row_ += row_bytes_;
-      start_row();
-      if (row_ >= end_) {
-        next_span();
-      }
-    }
-  }
-
-  [[gnu::noinline]] void next_span() {
-    do {
+  void skip_finished_spans() {
+    while (row_ >= end_) {
       if (++span_ == last_) {
-        fetches_ = due_ = 0;
+        position_.fetches = 0;
         return;
       }
       start_span();
-    } while (row_ >= end_);
+    }
   }
 
-  // A row: a line of each of so many stretches of whole pages, or successive lines.  The last fetch
-  // of a row may go beyond the span by up to three stretches.
+  // A row: a line of each of so many stretches of whole pages, or all lines of the span.  The last
+  // fetch of a row may go beyond the span by up to three stretches, or lines.
   void start_span() {
     const auto bytes = static_cast<int64_t>(span_->size());
     const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes;
     row_ = span_->data();
     if (is_by_turns_ && pages >= kLinesPerFetch) {
-      stride_ = (pages + kMostPages - 1) / kMostPages * kPageBytes;
-      const int64_t lines = (bytes + stride_ - 1) / stride_;
+      const int64_t stride = (pages + kMostPages - 1) / kMostPages * kPageBytes;
+      const int64_t lines = (bytes + stride - 1) / stride;
+      position_.stride = stride;
       fetches_per_row_ = (lines + kLinesPerFetch - 1) / kLinesPerFetch;
       row_bytes_ = kLineBytes;
-      end_ = row_ + std::min(stride_, bytes);
+      end_ = row_ + std::min(stride, bytes);
     } else {
-      stride_ = kLineBytes;
-      fetches_per_row_ = 1;
-      row_bytes_ = kLinesPerFetch * kLineBytes;
+      position_.stride = kLineBytes;
+      constexpr int64_t kFetchBytes = kLinesPerFetch * kLineBytes;
+      fetches_per_row_ = (bytes + kFetchBytes - 1) / kFetchBytes;
+      row_bytes_ = std::max<int64_t>(1, bytes);
       end_ = row_ + bytes;
     }
     start_row();
   }
   void start_row() {
-    at_ = row_;
-    left_in_row_ = fetches_per_row_;
+    position_.at = row_;
+    position_.left_in_row = fetches_per_row_;
   }
 
   bool is_by_turns_;
   const std::span<const std::byte>* span_;
   const std::span<const std::byte>* last_;
-  const std::byte* at_ = nullptr;
-  int64_t stride_ = 0;
-  int64_t left_in_row_ = 0;
+  Position position_;
   const std::byte* row_ = nullptr;
   const std::byte* end_ = nullptr;
   int64_t row_bytes_ = 0;
   int64_t fetches_per_row_ = 0;
-  int64_t fetches_ = 0;  // in `loads_` loads
   int64_t loads_;
   int64_t due_ = 0;
+};
+
+// A Prefetch in the registers of a loop, back where it was when the loop ends.
+class PrefetchLoop {
+ public:
+  explicit PrefetchLoop(Prefetch& prefetch)
+      : prefetch_(prefetch),
+        position_(prefetch.position()),
+        due_(prefetch.due()),
+        loads_(prefetch.loads()) {}
+  PrefetchLoop(const PrefetchLoop&) = delete;
+  PrefetchLoop& operator=(const PrefetchLoop&) = delete;
+  ~PrefetchLoop() { prefetch_.keep(position_, due_); }
+
+  inline __attribute__((always_inline)) void after_load() {
+    for (due_ += position_.fetches; due_ >= loads_; due_ -= loads_) {
+      for (int64_t i = 0; i < Prefetch::kLinesPerFetch; ++i) {
+        _mm_prefetch(reinterpret_cast<const char*>(position_.at + i * position_.stride),
+                     _MM_HINT_T1);
+      }
+      position_.at += Prefetch::kLinesPerFetch * position_.stride;
+      if (--position_.left_in_row == 0) [[unlikely]] {
+        prefetch_.next_row();
+        position_ = prefetch_.position();
+      }
+    }
+  }
+
+ private:
+  Prefetch& prefetch_;
+  Prefetch::Position position_;
+  int64_t due_;
+  const int64_t loads_;
 };
 
 }  // namespace

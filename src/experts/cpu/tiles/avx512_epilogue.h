@@ -42,14 +42,14 @@ inline __m512 widen_high(__m512i words) {
 template <size_t kCount>
 class Sigmoid {
  public:
-  void start(size_t k, __m512 z) {
+  [[gnu::always_inline]] void start(size_t k, __m512 z) {
     const __m512 largest = _mm512_set1_ps(kLargestExponent);
     t_[k] = _mm512_sub_ps(_mm512_setzero_ps(), z);
     is_finite_[k] = _mm512_cmp_ps_mask(t_[k], largest, _CMP_NGT_UQ);
     t_[k] = _mm512_min_ps(largest, t_[k]);
     t_[k] = _mm512_max_ps(_mm512_set1_ps(-87.0f), t_[k]);
   }
-  void reduce() {
+  [[gnu::always_inline]] void reduce() {
     for (size_t k = 0; k < kCount; ++k) {
       i_[k] = _mm512_roundscale_ps(_mm512_mul_ps(t_[k], _mm512_set1_ps(1.44269504f)), 0);
       t_[k] = _mm512_fnmadd_ps(i_[k], _mm512_set1_ps(0.693359375f), t_[k]);
@@ -57,7 +57,7 @@ class Sigmoid {
       p_[k] = _mm512_fmadd_ps(_mm512_set1_ps(1.0f / 720), t_[k], _mm512_set1_ps(1.0f / 120));
     }
   }
-  void sum() {
+  [[gnu::always_inline]] void sum() {
     for (const float factor : {1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
       for (size_t k = 0; k < kCount; ++k) {
         p_[k] = _mm512_fmadd_ps(p_[k], t_[k], _mm512_set1_ps(factor));
@@ -68,7 +68,7 @@ class Sigmoid {
       t_[k] = _mm512_rcp14_ps(p_[k]);
     }
   }
-  __m512 times(size_t k, __m512 x) const {
+  [[gnu::always_inline]] __m512 times(size_t k, __m512 x) const {
     const __m512 correction = _mm512_fnmadd_ps(p_[k], t_[k], _mm512_set1_ps(2.0f));
     return _mm512_mul_ps(x, _mm512_maskz_mul_ps(is_finite_[k], t_[k], correction));
   }
@@ -214,23 +214,23 @@ inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right, std::
   }
 }
 
-// Gated rows r, which is even, and r + 1 if that is below end, by the sigmoid: in kParts parts,
+// Gated rows r, which is even, and r + 1 if that is below end, by the sigmoid: in four parts,
 // each of them short chains of arithmetic.  Two of 16 values round as one of 32.
 class ActivatedRows {
  public:
-  static constexpr int kParts = 4;
-
   static bool supports(const ActivationSpec& spec) {
     return spec.gated && (spec.kind == Activation::kSilu || spec.kind == Activation::kGeluTanh);
   }
 
-  void part(int i, SumForm form, const TileEpilogue& e, const float* c, int64_t r, int64_t end) {
+  // In the loop that multiplies, where all of this stays in registers.
+  template <int kPart, SumForm kForm>
+  [[gnu::always_inline]] void part(const TileEpilogue& e, const float* c, int64_t r, int64_t end) {
     const int64_t next = std::min(r + 1, end - 1);
-    if (i == 0) {
-      with_form(form, [&]<SumForm kForm>() { start<kForm>(e, c, r, next); });
-    } else if (i == 1) {
+    if constexpr (kPart == 0) {
+      start<kForm>(e, c, r, next);
+    } else if constexpr (kPart == 1) {
       sigmoid_.reduce();
-    } else if (i == 2) {
+    } else if constexpr (kPart == 2) {
       sigmoid_.sum();
     } else {
       store(e, r, next);
@@ -239,7 +239,10 @@ class ActivatedRows {
 
  private:
   template <SumForm kForm>
-  void start(const TileEpilogue& e, const float* c, int64_t r, int64_t next) {
+  [[gnu::always_inline]] void start(const TileEpilogue& e,
+                                    const float* c,
+                                    int64_t r,
+                                    int64_t next) {
     const float* row = c_row(c, r);
     const float* next_row = c_row(c, next);
     gate_ = join_bf16(finish16<kForm>(e, row, r, 0), finish16<kForm>(e, next_row, next, 0));
@@ -247,7 +250,7 @@ class ActivatedRows {
     sigmoid_.start(0, sigmoid_argument(e.activation->kind, widen_low(gate_)));
     sigmoid_.start(1, sigmoid_argument(e.activation->kind, widen_high(gate_)));
   }
-  void store(const TileEpilogue& e, int64_t r, int64_t next) const {
+  [[gnu::always_inline]] void store(const TileEpilogue& e, int64_t r, int64_t next) const {
     const __m512i act =
         join_bf16(sigmoid_.times(0, widen_low(gate_)), sigmoid_.times(1, widen_high(gate_)));
     const __m512 factor = _mm512_set1_ps(e.act_factor);
@@ -298,20 +301,25 @@ inline __m512i weighted(__m512i values, float weight) {
 }
 
 template <SumForm kForm, bool kIsWeighted, bool kPastCaches>
+[[gnu::always_inline]] inline void store_row(const TileEpilogue& e, const float* c, int64_t r) {
+  const float* row = c_row(c, r);
+  __m512i words = join_bf16(finish16<kForm>(e, row, r, 0), finish16<kForm>(e, row, r, 1));
+  if constexpr (kIsWeighted) {
+    words = weighted(words, e.weights[r]);
+  }
+  uint16_t* out = e.out[r] + e.column;
+  if constexpr (kPastCaches) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out), words);
+  } else {
+    const auto kept = static_cast<__mmask32>((uint64_t{1} << e.columns) - 1);
+    _mm512_mask_storeu_epi16(out, kept, words);
+  }
+}
+
+template <SumForm kForm, bool kIsWeighted, bool kPastCaches>
 void store_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
-    const float* row = c_row(c, r);
-    __m512i words = join_bf16(finish16<kForm>(e, row, r, 0), finish16<kForm>(e, row, r, 1));
-    if constexpr (kIsWeighted) {
-      words = weighted(words, e.weights[r]);
-    }
-    uint16_t* out = e.out[r] + e.column;
-    if constexpr (kPastCaches) {
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(out), words);
-    } else {
-      const auto kept = static_cast<__mmask32>((uint64_t{1} << e.columns) - 1);
-      _mm512_mask_storeu_epi16(out, kept, words);
-    }
+    store_row<kForm, kIsWeighted, kPastCaches>(e, c, r);
   }
 }
 
@@ -320,9 +328,10 @@ void activate_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t
   if (ActivatedRows::supports(*e.activation)) {
     for (int64_t r = begin; r < end; r += 2) {
       ActivatedRows rows;
-      for (int i = 0; i < rows.kParts; ++i) {
-        rows.part(i, kForm, e, c, r, end);
-      }
+      rows.part<0, kForm>(e, c, r, end);
+      rows.part<1, kForm>(e, c, r, end);
+      rows.part<2, kForm>(e, c, r, end);
+      rows.part<3, kForm>(e, c, r, end);
     }
   } else {
     for (int64_t r = begin; r < end; ++r) {

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "core/amx.h"
+#include "experts/cpu/tiles/amx_beside.h"
 #include "experts/cpu/tiles/amx_codes.h"
 #include "experts/cpu/tiles/amx_prefetch.h"
-#include "experts/cpu/tiles/avx512_epilogue.h"
 
 namespace moebius::cpu {
 
@@ -44,59 +44,6 @@ void configure_tiles(int64_t rows) {
   static constexpr TileConfigs kConfigs;
   load_amx_config(kConfigs.of_rows[rows <= kPanelRows ? rows : 0]);
 }
-
-// What was complete before, finished two rows or a part of them at a time, evenly over `steps`:
-// that arithmetic and its stores take place while the tile unit multiplies.  Why parts: what waits
-// for a long chain of arithmetic fills the core's scheduler, and then it does not see the next
-// loads.
-class Pending {
- public:
-  Pending(TileRest& rest, int64_t steps)
-      : rest_(rest), steps_(steps), finish_(finisher_of(rest.epilogue)) {
-    const TileEpilogue& e = rest.epilogue;
-    in_parts_ = e.activation != nullptr && ActivatedRows::supports(*e.activation);
-    form_ = form_of(e);
-    const int64_t turns = (rest.end - rest.begin + kRowsPerTurn - 1) / kRowsPerTurn;
-    parts_ = in_parts_ ? ActivatedRows::kParts * turns : turns;
-  }
-
-  void step() {
-    for (due_ += parts_; due_ >= steps_; due_ -= steps_) {
-      finish_part();
-    }
-  }
-  void flush() {
-    while (rest_.begin < rest_.end) {
-      finish_part();
-    }
-  }
-
- private:
-  static constexpr int64_t kRowsPerTurn = 2;
-
-  [[gnu::noinline]] void finish_part() {
-    const int64_t next = std::min(rest_.begin + kRowsPerTurn, rest_.end);
-    if (in_parts_) {
-      two_rows_.part(part_, form_, rest_.epilogue, rest_.c, rest_.begin, rest_.end);
-    } else {
-      finish_(rest_.epilogue, rest_.c, rest_.begin, next);
-    }
-    part_ = in_parts_ ? (part_ + 1) % ActivatedRows::kParts : 0;
-    if (part_ == 0) {
-      rest_.begin = next;
-    }
-  }
-
-  TileRest& rest_;
-  int64_t steps_;
-  FinishRows finish_;
-  int64_t parts_;  // of all rows
-  bool in_parts_ = false;
-  SumForm form_ = SumForm::kAny;
-  int part_ = 0;  // of rows from rest_.begin on
-  int64_t due_ = 0;
-  ActivatedRows two_rows_;
-};
 
 // The panel whose C is in registers 0 to 3, or 0 and 1 when it has one tile.
 struct Held {
@@ -143,7 +90,7 @@ inline void multiply_tile() {
 // followed by then.operator()<tile>().  Why tile by tile: a store waits for the last product, and
 // loads and products behind four of them would wait, too.
 template <bool kLoads, typename Then>
-inline __attribute__((always_inline)) void exchange_c(Held& held, const Held& next, Then then) {
+[[gnu::always_inline]] inline void exchange_c(Held& held, const Held& next, Then then) {
   const Held last = std::exchange(held, next);
   if (last.c != nullptr) {
     _tile_stored(0, last.c, kTileRowBytes);
@@ -186,14 +133,15 @@ inline void start_c(Held& held, const Held& next) {
   exchange_c<false>(held, next, []<int>() {});
 }
 
-// kStays: the units are to stay in L1.
-template <bool kTwoTiles, bool kStays>
-inline __attribute__((always_inline)) void load_step(const std::byte* a,
-                                                     const std::byte* b,
-                                                     Prefetch& prefetch) {
+// stays: the unit is to stay in L1.
+template <bool kTwoTiles>
+[[gnu::always_inline]] inline void load_step(const std::byte* a,
+                                             const std::byte* b,
+                                             bool stays,
+                                             PrefetchLoop& prefetch) {
   _tile_stream_loadd(4, a, kTileRowBytes);
   prefetch.after_load();
-  if constexpr (kStays) {
+  if (stays) {
     _tile_loadd(6, b, kTileRowBytes);
   } else {
     _tile_stream_loadd(6, b, kTileRowBytes);
@@ -203,7 +151,7 @@ inline __attribute__((always_inline)) void load_step(const std::byte* a,
     _tile_stream_loadd(5, a + kTileBytes, kTileRowBytes);
   }
   prefetch.after_load();
-  if constexpr (kStays) {
+  if (stays) {
     _tile_loadd(7, b + kTileBytes, kTileRowBytes);
   } else {
     _tile_stream_loadd(7, b + kTileBytes, kTileRowBytes);
@@ -211,12 +159,8 @@ inline __attribute__((always_inline)) void load_step(const std::byte* a,
   prefetch.after_load();
 }
 
-// C += one step.
-template <bool kIntegers, bool kTwoTiles, bool kStays = true>
-inline __attribute__((always_inline)) void multiply_step(const std::byte* a,
-                                                         const std::byte* b,
-                                                         Prefetch& prefetch) {
-  load_step<kTwoTiles, kStays>(a, b, prefetch);
+template <bool kIntegers, bool kTwoTiles>
+[[gnu::always_inline]] inline void multiply_tiles() {
   multiply_tile<kIntegers, 0>();
   multiply_tile<kIntegers, 1>();
   if constexpr (kTwoTiles) {
@@ -225,49 +169,99 @@ inline __attribute__((always_inline)) void multiply_step(const std::byte* a,
   }
 }
 
-// C = next's, or zeros, + A * B over some steps, for one panel of two tiles, or of one.  The first
-// `staying` units are to stay in L1.
-template <bool kIntegers, bool kTwoTiles, bool kLoads>
-void multiply_steps(const std::byte* a,
-                    const std::byte* b,
-                    int64_t steps,
-                    int64_t staying,
-                    Held& held,
-                    const Held& next,
-                    Prefetch& prefetch,
-                    Pending& pending) {
+int64_t num_panels(const TileGemm& g) {
+  return (g.rows + kPanelRows - 1) / kPanelRows;
+}
+
+// What goes on from one panel to the next.
+struct Loop {
+  explicit Loop(const TileGemm& g) : prefetch(g, num_panels(g)) {}
+
+  Held held;
+  Prefetch prefetch;
+};
+
+// C = A * B over some steps of one panel, or added to what C is.
+struct PanelProduct {
+  const std::byte* a;
+  const std::byte* b;
+  int64_t steps;
+  int64_t staying;  // the first units, which are to stay in L1; at least 1
+  bool adds;
+  Held c;
+};
+
+// For a panel of two tiles, or of one.
+template <bool kIntegers, bool kTwoTiles, typename Beside>
+void multiply_steps(const PanelProduct& product, Loop& loop, Pending& pending) {
+  const std::byte* a = product.a;
+  const std::byte* b = product.b;
   publish_to_tiles(a);
   publish_to_tiles(b);
-  load_step<kTwoTiles, true>(a, b, prefetch);
-  exchange_c<kLoads>(held, next, []<int kTile>() {
+  int64_t left = product.steps;
+  const int64_t left_streamed = product.steps - product.staying;
+  PrefetchLoop prefetch(loop.prefetch);
+  Beside beside(pending);
+  const auto load = [&]() __attribute__((always_inline)) {
+    load_step<kTwoTiles>(a, b, left > left_streamed, prefetch);
+    a += kStepBytes;
+    b += kStepBytes;
+    --left;
+  };
+  const auto multiply = []<int kTile>() __attribute__((always_inline)) {
     if constexpr (kTwoTiles || kTile < 2) {
       multiply_tile<kIntegers, kTile>();
     }
-  });
-  pending.step();
-  for (int64_t s = 1; s < staying; ++s) {
-    multiply_step<kIntegers, kTwoTiles>(a + s * kStepBytes, b + s * kStepBytes, prefetch);
-    pending.step();
+  };
+  load();
+  if (product.adds) {
+    exchange_c<true>(loop.held, product.c, multiply);
+  } else {
+    exchange_c<false>(loop.held, product.c, multiply);
   }
-  for (int64_t s = staying; s < steps; ++s) {
-    multiply_step<kIntegers, kTwoTiles, false>(a + s * kStepBytes, b + s * kStepBytes, prefetch);
-    pending.step();
+  while (left >= 3) {
+    beside.template quarter<0>();
+    load();
+    multiply_tiles<kIntegers, kTwoTiles>();
+    beside.template quarter<1>();
+    load();
+    multiply_tiles<kIntegers, kTwoTiles>();
+    beside.template quarter<2>();
+    load();
+    multiply_tiles<kIntegers, kTwoTiles>();
+    beside.template quarter<3>();
+    if (left == 0) {
+      return;
+    }
+    load();
+    multiply_tiles<kIntegers, kTwoTiles>();
+  }
+  beside.between();
+  for (; left > 0;) {
+    load();
+    multiply_tiles<kIntegers, kTwoTiles>();
+    beside.between();
   }
 }
 
-template <bool kIntegers, bool kLoads>
-void multiply_panel(const std::byte* a,
-                    const std::byte* b,
-                    int64_t steps,
-                    int64_t staying,
-                    Held& held,
-                    const Held& next,
-                    Prefetch& prefetch,
-                    Pending& pending) {
-  if (next.two_tiles) {
-    multiply_steps<kIntegers, true, kLoads>(a, b, steps, staying, held, next, prefetch, pending);
+template <bool kIntegers, typename Beside>
+void multiply_panel(const PanelProduct& product, Loop& loop, Pending& pending) {
+  if (product.c.two_tiles) {
+    multiply_steps<kIntegers, true, Beside>(product, loop, pending);
   } else {
-    multiply_steps<kIntegers, false, kLoads>(a, b, steps, staying, held, next, prefetch, pending);
+    multiply_steps<kIntegers, false, Beside>(product, loop, pending);
+  }
+}
+
+template <bool kIntegers>
+void multiply_panel(const PanelProduct& product, Loop& loop, Pending& pending) {
+  constexpr SumForm kForm = kIntegers ? SumForm::kScaledIntegers : SumForm::kPlain;
+  if (GatedRows<kForm>::supports(pending)) {
+    multiply_panel<kIntegers, GatedRows<kForm>>(product, loop, pending);
+  } else if (StreamedRows<kForm>::supports(pending)) {
+    multiply_panel<kIntegers, StreamedRows<kForm>>(product, loop, pending);
+  } else {
+    multiply_panel<kIntegers, AnyRows>(product, loop, pending);
   }
 }
 
@@ -275,10 +269,6 @@ void multiply_panel(const std::byte* a,
 int64_t even_part(int64_t steps) {
   const int64_t parts = (steps + kStepsInL1 - 1) / kStepsInL1;
   return (steps + parts - 1) / parts;
-}
-
-int64_t num_panels(const TileGemm& g) {
-  return (g.rows + kPanelRows - 1) / kPanelRows;
 }
 
 // Whether C stays in its registers until it is complete, since most units stay in L1 all the same.
@@ -292,17 +282,12 @@ void multiply_part(const TileGemm& g,
                    const std::byte* b,
                    int64_t first,
                    int64_t steps,
-                   Held& held,
-                   Prefetch& prefetch,
+                   Loop& loop,
                    Pending& pending) {
   for (int64_t p = 0; p * kPanelRows < g.rows; ++p) {
-    const Held next = {g.c + p * kPanelFloats, g.rows - p * kPanelRows > kTileRows};
+    const Held c = {g.c + p * kPanelFloats, g.rows - p * kPanelRows > kTileRows};
     const std::byte* a = g.a + (p * g.steps + first) * kStepBytes;
-    if (first > 0) {
-      multiply_panel<kIntegers, true>(a, b, steps, steps, held, next, prefetch, pending);
-    } else {
-      multiply_panel<kIntegers, false>(a, b, steps, steps, held, next, prefetch, pending);
-    }
+    multiply_panel<kIntegers>({a, b, steps, steps, first > 0, c}, loop, pending);
   }
 }
 
@@ -310,52 +295,49 @@ void multiply_part(const TileGemm& g,
 template <bool kIntegers>
 void gemm_panels(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest) {
   const int64_t staying = g.rows > kPanelRows ? std::min(g.steps, kStepsInL1) : g.steps;
-  Prefetch prefetch(g, num_panels(g));
-  Held held;
+  Loop loop(g);
   for (int64_t p = 0; p < num_panels(g); ++p) {
     const int64_t rows = std::min(kPanelRows, g.rows - p * kPanelRows);
-    const Held next = {g.c + p % 2 * kPanelFloats, rows > kTileRows};
+    const Held c = {g.c + p % 2 * kPanelFloats, rows > kTileRows};
+    const std::byte* a = g.a + p * g.steps * kStepBytes;
     Pending pending(rest, g.steps);
-    multiply_panel<kIntegers, false>(g.a + p * g.steps * kStepBytes, g.units, g.steps, staying,
-                                     held, next, prefetch, pending);
+    multiply_panel<kIntegers>({a, g.units, g.steps, staying, false, c}, loop, pending);
     pending.flush();
-    rest = {epilogue.of_panel(p), next.c, 0, rows};
+    rest = {epilogue.of_panel(p), c.c, 0, rows};
   }
-  store_c(held);
+  store_c(loop.held);
 }
 
 // What L1 holds of units at a time, all panels with each.
 template <bool kIntegers>
 void gemm_parts(const TileGemm& g, Pending& pending) {
   const int64_t part = even_part(g.steps);
-  Prefetch prefetch(g, num_panels(g));
-  Held held;
+  Loop loop(g);
   for (int64_t first = 0; first < g.steps; first += part) {
     multiply_part<kIntegers>(g, g.units + first * kStepBytes, first,
-                             std::min(part, g.steps - first), held, prefetch, pending);
+                             std::min(part, g.steps - first), loop, pending);
   }
-  store_c(held);
+  store_c(loop.held);
 }
 
 // The units are decoded part by part into L1.
 void gemm_coded(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   const int64_t part = even_part(g.steps);
-  Prefetch prefetch(g, num_panels(g));
-  Held held;
+  Loop loop(g);
   for (int64_t first = 0; first < g.steps; first += part) {
     const int64_t steps = std::min(part, g.steps - first);
     decode_units(g, 0, first, steps, tiles);
-    multiply_part<false>(g, tiles, first, steps, held, prefetch, pending);
+    multiply_part<false>(g, tiles, first, steps, loop, pending);
   }
-  store_c(held);
+  store_c(loop.held);
 }
 
 // A product per group of k, or of what L1 holds of it, scaled and summed in f32.
 void gemm_groups(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   alignas(64) float product[kPanelFloats];
-  Prefetch prefetch(g, num_panels(g));
+  Loop loop(g);
   for (int64_t first = 0; first < g.steps;) {
     const int64_t group = first / g.group_steps;
     const int64_t end = std::min((group + 1) * g.group_steps, g.steps);
@@ -363,10 +345,10 @@ void gemm_groups(const TileGemm& g, Pending& pending) {
     decode_units(g, group, first, steps, tiles);
     for (int64_t p = 0; p < num_panels(g); ++p) {
       const int64_t rows = std::min(kPanelRows, g.rows - p * kPanelRows);
-      Held held;
-      multiply_panel<false, false>(g.a + (p * g.steps + first) * kStepBytes, tiles, steps, steps,
-                                   held, {product, rows > kTileRows}, prefetch, pending);
-      store_c(held);
+      const std::byte* a = g.a + (p * g.steps + first) * kStepBytes;
+      const Held c = {product, rows > kTileRows};
+      multiply_panel<false>({a, tiles, steps, steps, false, c}, loop, pending);
+      store_c(std::exchange(loop.held, {}));
       add_scaled(g, group, p * kPanelRows, rows, product, g.c + p * kPanelFloats, first > 0);
     }
     first += steps;
@@ -385,7 +367,8 @@ void gemm_coded_panel(const TileGemm& g, Pending& pending) {
   int64_t left_in_group = group_steps;
   int64_t left = std::min(left_in_group, kStepsInL1);  // until a product is scaled
   bool adds = false;
-  Prefetch prefetch(g, 1);
+  Prefetch fetched(g, 1);
+  PrefetchLoop prefetch(fetched);
   publish_to_tiles(g.a);
   decode_unit<kCode>(g, 0, 0, tiles);
   Held held;
@@ -398,8 +381,8 @@ void gemm_coded_panel(const TileGemm& g, Pending& pending) {
       decode_unit<kCode>(g, next_group, s + 1, tiles + (s + 1) % kSlots * kStepBytes);
     }
     publish_to_tiles(tiles);
-    multiply_step<false, kTwoTiles>(g.a + s * kStepBytes, tiles + s % kSlots * kStepBytes,
-                                    prefetch);
+    load_step<kTwoTiles>(g.a + s * kStepBytes, tiles + s % kSlots * kStepBytes, true, prefetch);
+    multiply_tiles<false, kTwoTiles>();
     pending.step();
     if (g.group_steps > 0 && (left == 0 || s + 1 == g.steps)) {
       start_c(held, held);
