@@ -320,8 +320,12 @@ void PackedWeight::set_next(int64_t expert, int64_t block, TileGemm& gemm) const
   const auto of_steps = next.others != nullptr
                             ? std::as_bytes(std::span(next.others, static_cast<size_t>(steps_)))
                             : span(next.step_scales, steps_ * step_scale_bytes(code_));
-  gemm.next = {span(next.units, steps_ * unit_bytes(code_)), of_steps,
+  gemm.next = {codes(expert, block), of_steps,
                span(next.group_scales, num_groups_ * kBlockColumns * bits(scale_dtype_) / 8)};
+}
+
+std::span<const std::byte> PackedWeight::codes(int64_t expert, int64_t block) const {
+  return {units(expert, block), static_cast<size_t>(steps_ * unit_bytes(code_))};
 }
 
 void PackedWeight::set(int64_t expert, int64_t block, TileEpilogue& epilogue) const {

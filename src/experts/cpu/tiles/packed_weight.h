@@ -58,6 +58,7 @@ class PackedWeight {
   // The weight's part of a product and of what follows it.
   void set(int64_t expert, int64_t block, TileGemm& gemm) const;
   void set(int64_t expert, int64_t block, TileEpilogue& epilogue) const;
+  std::span<const std::byte> codes(int64_t expert, int64_t block) const;
   // As what is read next.
   void set_next(int64_t expert, int64_t block, TileGemm& gemm) const;
 

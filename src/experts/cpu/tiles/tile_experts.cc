@@ -37,6 +37,18 @@ constexpr int64_t kMostItemRows = 640;
 // Outputs from this size on would only push weights and panels out of the caches.
 constexpr int64_t kStreamedBytes = int64_t{16} << 20;
 
+// A GEMM's last blocks, beside which what is read after it comes to L2.
+constexpr int64_t kBlocksAhead = 4;
+
+// Whole lines of `bytes`, one of n parts.
+std::span<const std::byte> part_of(std::span<const std::byte> bytes, int64_t i, int64_t n) {
+  const auto lines = static_cast<int64_t>(bytes.size()) / kTileRowBytes;
+  const auto at = [&](int64_t part) {
+    return static_cast<size_t>(lines * part / n * kTileRowBytes);
+  };
+  return bytes.subspan(at(i), at(i + 1) - at(i));
+}
+
 // C of some rows and one column block.
 int64_t block_floats(int64_t rows) {
   return num_panels(rows) * kPanelFloats;
@@ -268,7 +280,10 @@ class TileExperts final : public ExpertsBase {
       const Arena arena = buffers.arena(*this, is_whole ? thread : first_split_arena + task.split);
       try {
         if (is_whole) {
-          run_item(buffers.items[task.item], call, arena, buffers.block(thread));
+          const int64_t later = i + stream.num_threads();  // most likely this thread's next
+          const Item* next =
+              later < tasks.num_whole() ? &buffers.items[tasks[later].item] : nullptr;
+          run_item(buffers.items[task.item], next, call, arena, buffers.block(thread));
         } else {
           run_part(task, call, arena, buffers.block(thread));
         }
@@ -292,11 +307,13 @@ class TileExperts final : public ExpertsBase {
     return buffers.x;
   }
 
-  void run_item(const Item& item, const Call& call, const Arena& arena, float* c) const {
+  // next: what this thread goes on with, if that is known.
+  void run_item(
+      const Item& item, const Item* next, const Call& call, const Arena& arena, float* c) const {
     pack_input(item, call, arena);
     run_gemm1(item, 0, w1_.num_blocks(), arena, c);
     quantize_hidden(item, arena);
-    run_gemm2(item, 0, w2_.num_blocks(), call, arena, c);
+    run_gemm2(item, 0, w2_.num_blocks(), next, call, arena, c);
   }
 
   // A stage of a split item, or some of its column blocks, once the stage before is done.
@@ -316,7 +333,7 @@ class TileExperts final : public ExpertsBase {
         progress.activated.count_down();
       }
     } else if (progress.activated.await(call.failed)) {
-      run_gemm2(item, task.begin, task.end, call, arena, c);
+      run_gemm2(item, task.begin, task.end, nullptr, call, arena, c);
     }
   }
 
@@ -339,7 +356,8 @@ class TileExperts final : public ExpertsBase {
               w1_.steps(), factor_of(factor1_, item.e) * w1_.row_factor(), arena.row, arena.x);
   }
 
-  // One block of C for all rows of an item.  after_last: what is read after w's last block.
+  // One block of C for all rows of an item.  after_last: what is read after w's last block; later:
+  // what else is read then.
   void multiply(const PackedWeight& w,
                 const Item& item,
                 int64_t block,
@@ -347,6 +365,7 @@ class TileExperts final : public ExpertsBase {
                 const float* row_scales,
                 int64_t scales_per_row,
                 const PackedWeight* after_last,
+                std::span<const std::byte> later,
                 TileEpilogue& epilogue,
                 TileRest& rest,
                 float* c) const {
@@ -359,6 +378,10 @@ class TileExperts final : public ExpertsBase {
       w.set_next(item.e, block + 1, gemm);
     } else if (after_last != nullptr) {
       after_last->set_next(item.e, 0, gemm);
+    }
+    const int64_t ahead = block - (w.num_blocks() - kBlocksAhead);
+    if (ahead >= 0) {
+      gemm.next.back() = part_of(later, ahead, kBlocksAhead);
     }
     epilogue.integers = integers_;
     epilogue.row_scales = row_scales;
@@ -380,6 +403,11 @@ class TileExperts final : public ExpertsBase {
     const bool in_panels = !quantize_a2_.active();
     act.as_f32 = !in_panels && act_dtype() == DType::kF32;
     act.act_factor = in_panels ? w2_.row_factor() : 1.0f;
+    // Weights push what was written first out of L2.
+    std::span<const std::byte> written;
+    if (in_panels && item.rows() > kPanelRows) {
+      written = {arena.hidden, static_cast<size_t>(panels_bytes(item.rows(), w2_.steps()))};
+    }
     for (int64_t block = begin; block < end; ++block) {
       const int64_t column = block * columns;
       if (in_panels) {
@@ -393,7 +421,7 @@ class TileExperts final : public ExpertsBase {
         act.panel_stride = kPanelRows * act.row_stride;
         act.act = arena.act + row_bytes(act_dtype(), column);
       }
-      multiply(w1_, item, block, arena.x, row_scales, scales_per_row, &w2_, act, rest, c);
+      multiply(w1_, item, block, arena.x, row_scales, scales_per_row, &w2_, written, act, rest, c);
     }
     kernels_.finish(rest);
     // Columns that pad GEMM2's last step.  Why not what GEMM1's padding gives: of an infinite x
@@ -437,6 +465,7 @@ class TileExperts final : public ExpertsBase {
   void run_gemm2(const Item& item,
                  int64_t begin,
                  int64_t end,
+                 const Item* next,
                  const Call& call,
                  const Arena& arena,
                  float* c) const {
@@ -457,10 +486,12 @@ class TileExperts final : public ExpertsBase {
     store.out = to.data();
     store.weights = buffers.weights != nullptr ? buffers.weights + item.begin : nullptr;
     store.past_caches = past_caches;
+    const auto later = next != nullptr ? w1_.codes(next->e, 0) : std::span<const std::byte>();
     for (int64_t block = begin; block < end; ++block) {
       store.column = block * kBlockColumns;
       store.columns = std::min(kBlockColumns, desc_.hidden - store.column);
-      multiply(w2_, item, block, arena.hidden, row_scales, scales_per_row, nullptr, store, rest, c);
+      multiply(w2_, item, block, arena.hidden, row_scales, scales_per_row, nullptr, later, store,
+               rest, c);
     }
     kernels_.finish(rest);
   }

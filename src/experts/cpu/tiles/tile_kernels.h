@@ -103,8 +103,8 @@ struct TileGemm {
 
   float* c = nullptr;  // [panels of rows][kPanelFloats], scratch
 
-  // What is read after this block: codes, scales.
-  std::array<std::span<const std::byte>, 3> next;
+  // What is read after this block: codes, scales; and a part of what is read later.
+  std::array<std::span<const std::byte>, 4> next;
 };
 
 // What becomes of a block of C, row by row: value = sum * row scale * column scale + bias, then the
