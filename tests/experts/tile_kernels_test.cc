@@ -14,26 +14,12 @@
 
 #include "experts/cpu/tiles/packed_weight.h"
 #include "moebius/float_types.h"
+#include "tile_kernel_sets.h"
 
 namespace moebius::cpu {
 namespace {
 
 constexpr int64_t kDepth = 32;  // of a step
-
-std::vector<const TileKernels*> kernel_sets() {
-  std::vector<const TileKernels*> sets;
-#ifdef MOEBIUS_HAVE_AVX512_VBMI
-  if (can_run_avx512_tiles()) {
-    sets.push_back(&avx512_tiles());
-  }
-#endif
-#ifdef MOEBIUS_HAVE_AMX
-  if (can_run_amx_tiles()) {
-    sets.push_back(&amx_tiles());
-  }
-#endif
-  return sets;
-}
 
 struct alignas(64) Unit {
   std::array<std::byte, kStepBytes> codes{};

@@ -18,7 +18,8 @@ namespace moebius::cpu {
 
 namespace {
 
-// What is left of the rows before, to be spread evenly over `steps` steps.
+// What is left of the rows before, to be spread over `steps` steps; what is not finished beside
+// them is by flush().
 class Pending {
  public:
   Pending(TileRest& rest, int64_t steps)
@@ -27,18 +28,21 @@ class Pending {
         rows_(rest.end - rest.begin),
         finish_(finisher_of(rest.epilogue)) {}
 
-  TileRest& rest() const { return rest_; }
+  TileRest& rest() { return rest_; }
+  const TileEpilogue& epilogue() const { return rest_.epilogue; }
   int64_t steps() const { return steps_; }
   int64_t rows() const { return rows_; }
 
+  // In rows times steps().
+  int64_t due() const { return due_; }
+  void keep(int64_t due) { due_ = due; }
+
   void step() {
-    for (due += rows_; due >= kRowsPerTurn * steps_; due -= kRowsPerTurn * steps_) {
+    for (due_ += rows_; due_ >= kRowsPerTurn * steps_; due_ -= kRowsPerTurn * steps_) {
       finish_until(rest_.begin + kRowsPerTurn);
     }
   }
   void flush() { finish_until(rest_.end); }
-
-  int64_t due = 0;  // in rows times steps()
 
  private:
   static constexpr int64_t kRowsPerTurn = 2;
@@ -53,6 +57,7 @@ class Pending {
   int64_t steps_;
   int64_t rows_;
   FinishRows finish_;
+  int64_t due_ = 0;
 };
 
 // Any epilogue, two rows at a time.
@@ -70,14 +75,16 @@ class AnyRows {
   Pending& pending_;
 };
 
-// What ActivatedRows supports: two rows in four steps.
+// What ActivatedRows supports: two rows in four steps, from the first on.
 template <SumForm kForm>
 class GatedRows {
  public:
-  static bool supports(const Pending& pending) {
-    const TileEpilogue& e = pending.rest().epilogue;
+  // For products of `steps` steps each.
+  static bool supports(const Pending& pending, int64_t steps) {
+    const TileEpilogue& e = pending.epilogue();
     return e.activation != nullptr && ActivatedRows::supports(*e.activation) &&
-           form_of(e) == kForm && 2 * pending.rows() <= pending.steps();
+           form_of(e) == kForm && steps >= kSteps &&
+           pending.rows() * kSteps <= pending.steps() * kRows;
   }
 
   explicit GatedRows(Pending& pending)
@@ -90,12 +97,15 @@ class GatedRows {
   [[gnu::always_inline]] void quarter() {
     if (begin_ < end_) {
       rows_.template part<kQuarter, kForm>(rest_.epilogue, rest_.c, begin_, end_);
-      begin_ += kQuarter == 3 ? 2 : 0;
+      begin_ += kQuarter == kSteps - 1 ? kRows : 0;
     }
   }
   void between() {}
 
  private:
+  static constexpr int64_t kRows = 2;
+  static constexpr int64_t kSteps = 4;
+
   TileRest& rest_;
   int64_t begin_;
   const int64_t end_;
@@ -107,7 +117,7 @@ template <SumForm kForm>
 class StreamedRows {
  public:
   static bool supports(const Pending& pending) {
-    const TileEpilogue& e = pending.rest().epilogue;
+    const TileEpilogue& e = pending.epilogue();
     return e.activation == nullptr && e.past_caches && e.weights != nullptr && form_of(e) == kForm;
   }
 
@@ -116,14 +126,14 @@ class StreamedRows {
         c_(pending.rest().c),
         begin_(pending.rest().begin),
         end_(pending.rest().end),
-        due_(pending.due),
+        due_(pending.due()),
         rows_(pending.rows()),
         steps_(pending.steps()) {}
   StreamedRows(const StreamedRows&) = delete;
   StreamedRows& operator=(const StreamedRows&) = delete;
   ~StreamedRows() {
     pending_.rest().begin = begin_;
-    pending_.due = due_;
+    pending_.keep(due_);
   }
 
   template <int kQuarter>
@@ -133,7 +143,7 @@ class StreamedRows {
   [[gnu::always_inline]] void between() {
     for (due_ += rows_; due_ >= steps_; due_ -= steps_) {
       if (begin_ < end_) {
-        store_row<kForm, true, true>(pending_.rest().epilogue, c_, begin_++);
+        store_row<kForm, true, true>(pending_.epilogue(), c_, begin_++);
       }
     }
   }

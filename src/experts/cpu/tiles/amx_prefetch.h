@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The next block's bytes on their way to L2 while this one is multiplied.  Included by the file
+// What is read after this block on its way to L2 while it is multiplied.  Included by the file
 // built for AMX alone.
 #pragma once
 
@@ -18,7 +18,8 @@ namespace moebius::cpu {
 
 namespace {
 
-// What is read next, spread evenly over the tile loads: in a burst, those would stand in line.
+// Which lines are fetched next, spread evenly over the tile loads: in a burst, those would stand in
+// line.
 //
 // Where there are several panels, lines are taken from many pages by turns.  Why: a core has 16
 // line fill buffers, and a line from memory holds one until it is in L2, while tile loads wait for
@@ -124,7 +125,7 @@ class Prefetch {
   int64_t due_ = 0;
 };
 
-// A Prefetch in the registers of a loop, back where it was when the loop ends.
+// Fetches as a Prefetch says, whose position it holds in the registers of a loop and writes back.
 class PrefetchLoop {
  public:
   explicit PrefetchLoop(Prefetch& prefetch)
@@ -136,7 +137,7 @@ class PrefetchLoop {
   PrefetchLoop& operator=(const PrefetchLoop&) = delete;
   ~PrefetchLoop() { prefetch_.keep(position_, due_); }
 
-  inline __attribute__((always_inline)) void after_load() {
+  [[gnu::always_inline]] void after_load() {
     for (due_ += position_.fetches; due_ >= loads_; due_ -= loads_) {
       for (int64_t i = 0; i < Prefetch::kLinesPerFetch; ++i) {
         _mm_prefetch(reinterpret_cast<const char*>(position_.at + i * position_.stride),

@@ -222,7 +222,7 @@ class ActivatedRows {
     return spec.gated && (spec.kind == Activation::kSilu || spec.kind == Activation::kGeluTanh);
   }
 
-  // In the loop that multiplies, where all of this stays in registers.
+  // Why inlined: in the loop that multiplies all of this stays in registers.
   template <int kPart, SumForm kForm>
   [[gnu::always_inline]] void part(const TileEpilogue& e, const float* c, int64_t r, int64_t end) {
     const int64_t next = std::min(r + 1, end - 1);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "experts/cpu/tiles/tile_kernels.h"
 #include "moebius/experts.h"
@@ -58,9 +59,10 @@ class PackedWeight {
   // The weight's part of a product and of what follows it.
   void set(int64_t expert, int64_t block, TileGemm& gemm) const;
   void set(int64_t expert, int64_t block, TileEpilogue& epilogue) const;
-  std::span<const std::byte> codes(int64_t expert, int64_t block) const;
   // As what is read next.
   void set_next(int64_t expert, int64_t block, TileGemm& gemm) const;
+  // All units of a block.
+  std::span<const std::byte> codes(int64_t expert, int64_t block) const;
 
  private:
   using Bytes = std::shared_ptr<std::byte>;

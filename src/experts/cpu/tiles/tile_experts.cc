@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -23,6 +24,7 @@
 #include "experts/cpu/tiles/items.h"
 #include "experts/cpu/tiles/packed_rows.h"
 #include "experts/cpu/tiles/packed_weight.h"
+#include "experts/cpu/tiles/read_ahead.h"
 #include "experts/cpu/tiles/weighted_rows.h"
 #include "experts/experts_base.h"
 #include "experts/validate.h"
@@ -36,18 +38,6 @@ constexpr int64_t kPanelBudget = int64_t{5} << 18;
 constexpr int64_t kMostItemRows = 640;
 // Outputs from this size on would only push weights and panels out of the caches.
 constexpr int64_t kStreamedBytes = int64_t{16} << 20;
-
-// A GEMM's last blocks, beside which what is read after it comes to L2.
-constexpr int64_t kBlocksAhead = 4;
-
-// Whole lines of `bytes`, one of n parts.
-std::span<const std::byte> part_of(std::span<const std::byte> bytes, int64_t i, int64_t n) {
-  const auto lines = static_cast<int64_t>(bytes.size()) / kTileRowBytes;
-  const auto at = [&](int64_t part) {
-    return static_cast<size_t>(lines * part / n * kTileRowBytes);
-  };
-  return bytes.subspan(at(i), at(i + 1) - at(i));
-}
 
 // C of some rows and one column block.
 int64_t block_floats(int64_t rows) {
@@ -379,10 +369,7 @@ class TileExperts final : public ExpertsBase {
     } else if (after_last != nullptr) {
       after_last->set_next(item.e, 0, gemm);
     }
-    const int64_t ahead = block - (w.num_blocks() - kBlocksAhead);
-    if (ahead >= 0) {
-      gemm.next.back() = part_of(later, ahead, kBlocksAhead);
-    }
+    gemm.next.back() = part_ahead(later, block, w.num_blocks());
     epilogue.integers = integers_;
     epilogue.row_scales = row_scales;
     if (scales_per_row > 1) {
@@ -403,10 +390,12 @@ class TileExperts final : public ExpertsBase {
     const bool in_panels = !quantize_a2_.active();
     act.as_f32 = !in_panels && act_dtype() == DType::kF32;
     act.act_factor = in_panels ? w2_.row_factor() : 1.0f;
-    // Weights push what was written first out of L2.
+    // Of a whole item weights have pushed what was written first out of L2.
     std::span<const std::byte> written;
-    if (in_panels && item.rows() > kPanelRows) {
-      written = {arena.hidden, static_cast<size_t>(panels_bytes(item.rows(), w2_.steps()))};
+    const int64_t hidden_bytes = panels_bytes(item.rows(), w2_.steps());
+    const bool is_whole = end - begin == w1_.num_blocks();
+    if (in_panels && is_whole && item.rows() > kPanelRows && hidden_bytes <= kPanelBudget) {
+      written = {arena.hidden, static_cast<size_t>(hidden_bytes)};
     }
     for (int64_t block = begin; block < end; ++block) {
       const int64_t column = block * columns;

@@ -153,8 +153,8 @@ struct TileEpilogue {
   }
 };
 
-// A block of C, or a panel of one, that is complete; rows from `begin`, which is even, on are yet
-// to go through its epilogue.  Without C: before the first block.
+// A block of C, or a panel of one, that is complete; rows from `begin` on, which is even where
+// there is an activation, are yet to go through its epilogue.  Without C: before the first block.
 struct TileRest {
   TileEpilogue epilogue;
   const float* c = nullptr;

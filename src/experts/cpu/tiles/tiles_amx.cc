@@ -15,6 +15,7 @@
 #include "experts/cpu/tiles/amx_beside.h"
 #include "experts/cpu/tiles/amx_codes.h"
 #include "experts/cpu/tiles/amx_prefetch.h"
+#include "experts/cpu/tiles/avx512_epilogue.h"
 
 namespace moebius::cpu {
 
@@ -174,8 +175,8 @@ int64_t num_panels(const TileGemm& g) {
 }
 
 // What goes on from one panel to the next.
-struct Loop {
-  explicit Loop(const TileGemm& g) : prefetch(g, num_panels(g)) {}
+struct Carried {
+  explicit Carried(const TileGemm& g) : prefetch(g, num_panels(g)) {}
 
   Held held;
   Prefetch prefetch;
@@ -186,21 +187,21 @@ struct PanelProduct {
   const std::byte* a;
   const std::byte* b;
   int64_t steps;
-  int64_t staying;  // the first units, which are to stay in L1; at least 1
+  int64_t staying;  // the first units, which are to stay in L1
   bool adds;
   Held c;
 };
 
 // For a panel of two tiles, or of one.
 template <bool kIntegers, bool kTwoTiles, typename Beside>
-void multiply_steps(const PanelProduct& product, Loop& loop, Pending& pending) {
+void multiply_steps(const PanelProduct& product, Carried& carried, Pending& pending) {
   const std::byte* a = product.a;
   const std::byte* b = product.b;
   publish_to_tiles(a);
   publish_to_tiles(b);
   int64_t left = product.steps;
   const int64_t left_streamed = product.steps - product.staying;
-  PrefetchLoop prefetch(loop.prefetch);
+  PrefetchLoop prefetch(carried.prefetch);
   Beside beside(pending);
   const auto load = [&]() __attribute__((always_inline)) {
     load_step<kTwoTiles>(a, b, left > left_streamed, prefetch);
@@ -215,10 +216,11 @@ void multiply_steps(const PanelProduct& product, Loop& loop, Pending& pending) {
   };
   load();
   if (product.adds) {
-    exchange_c<true>(loop.held, product.c, multiply);
+    exchange_c<true>(carried.held, product.c, multiply);
   } else {
-    exchange_c<false>(loop.held, product.c, multiply);
+    exchange_c<false>(carried.held, product.c, multiply);
   }
+  // One step is ahead of its quarter, as the exchange of C is a step, too.
   while (left >= 3) {
     beside.template quarter<0>();
     load();
@@ -237,7 +239,7 @@ void multiply_steps(const PanelProduct& product, Loop& loop, Pending& pending) {
     multiply_tiles<kIntegers, kTwoTiles>();
   }
   beside.between();
-  for (; left > 0;) {
+  while (left > 0) {
     load();
     multiply_tiles<kIntegers, kTwoTiles>();
     beside.between();
@@ -245,23 +247,23 @@ void multiply_steps(const PanelProduct& product, Loop& loop, Pending& pending) {
 }
 
 template <bool kIntegers, typename Beside>
-void multiply_panel(const PanelProduct& product, Loop& loop, Pending& pending) {
+void multiply_panel_beside(const PanelProduct& product, Carried& carried, Pending& pending) {
   if (product.c.two_tiles) {
-    multiply_steps<kIntegers, true, Beside>(product, loop, pending);
+    multiply_steps<kIntegers, true, Beside>(product, carried, pending);
   } else {
-    multiply_steps<kIntegers, false, Beside>(product, loop, pending);
+    multiply_steps<kIntegers, false, Beside>(product, carried, pending);
   }
 }
 
 template <bool kIntegers>
-void multiply_panel(const PanelProduct& product, Loop& loop, Pending& pending) {
+void multiply_panel(const PanelProduct& product, Carried& carried, Pending& pending) {
   constexpr SumForm kForm = kIntegers ? SumForm::kScaledIntegers : SumForm::kPlain;
-  if (GatedRows<kForm>::supports(pending)) {
-    multiply_panel<kIntegers, GatedRows<kForm>>(product, loop, pending);
+  if (GatedRows<kForm>::supports(pending, product.steps)) {
+    multiply_panel_beside<kIntegers, GatedRows<kForm>>(product, carried, pending);
   } else if (StreamedRows<kForm>::supports(pending)) {
-    multiply_panel<kIntegers, StreamedRows<kForm>>(product, loop, pending);
+    multiply_panel_beside<kIntegers, StreamedRows<kForm>>(product, carried, pending);
   } else {
-    multiply_panel<kIntegers, AnyRows>(product, loop, pending);
+    multiply_panel_beside<kIntegers, AnyRows>(product, carried, pending);
   }
 }
 
@@ -282,12 +284,12 @@ void multiply_part(const TileGemm& g,
                    const std::byte* b,
                    int64_t first,
                    int64_t steps,
-                   Loop& loop,
+                   Carried& carried,
                    Pending& pending) {
   for (int64_t p = 0; p * kPanelRows < g.rows; ++p) {
     const Held c = {g.c + p * kPanelFloats, g.rows - p * kPanelRows > kTileRows};
     const std::byte* a = g.a + (p * g.steps + first) * kStepBytes;
-    multiply_panel<kIntegers>({a, b, steps, steps, first > 0, c}, loop, pending);
+    multiply_panel<kIntegers>({a, b, steps, steps, first > 0, c}, carried, pending);
   }
 }
 
@@ -295,49 +297,50 @@ void multiply_part(const TileGemm& g,
 template <bool kIntegers>
 void gemm_panels(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest) {
   const int64_t staying = g.rows > kPanelRows ? std::min(g.steps, kStepsInL1) : g.steps;
-  Loop loop(g);
+  Carried carried(g);
   for (int64_t p = 0; p < num_panels(g); ++p) {
     const int64_t rows = std::min(kPanelRows, g.rows - p * kPanelRows);
     const Held c = {g.c + p % 2 * kPanelFloats, rows > kTileRows};
     const std::byte* a = g.a + p * g.steps * kStepBytes;
     Pending pending(rest, g.steps);
-    multiply_panel<kIntegers>({a, g.units, g.steps, staying, false, c}, loop, pending);
+    multiply_panel<kIntegers>({a, g.units, g.steps, staying, false, c}, carried, pending);
     pending.flush();
     rest = {epilogue.of_panel(p), c.c, 0, rows};
   }
-  store_c(loop.held);
+  store_c(carried.held);
 }
 
 // What L1 holds of units at a time, all panels with each.
 template <bool kIntegers>
 void gemm_parts(const TileGemm& g, Pending& pending) {
   const int64_t part = even_part(g.steps);
-  Loop loop(g);
+  Carried carried(g);
   for (int64_t first = 0; first < g.steps; first += part) {
     multiply_part<kIntegers>(g, g.units + first * kStepBytes, first,
-                             std::min(part, g.steps - first), loop, pending);
+                             std::min(part, g.steps - first), carried, pending);
   }
-  store_c(loop.held);
+  store_c(carried.held);
 }
 
 // The units are decoded part by part into L1.
 void gemm_coded(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   const int64_t part = even_part(g.steps);
-  Loop loop(g);
+  Carried carried(g);
   for (int64_t first = 0; first < g.steps; first += part) {
     const int64_t steps = std::min(part, g.steps - first);
+    publish_to_tiles(tiles);  // before what was loaded is written over
     decode_units(g, 0, first, steps, tiles);
-    multiply_part<false>(g, tiles, first, steps, loop, pending);
+    multiply_part<false>(g, tiles, first, steps, carried, pending);
   }
-  store_c(loop.held);
+  store_c(carried.held);
 }
 
 // A product per group of k, or of what L1 holds of it, scaled and summed in f32.
 void gemm_groups(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   alignas(64) float product[kPanelFloats];
-  Loop loop(g);
+  Carried carried(g);
   for (int64_t first = 0; first < g.steps;) {
     const int64_t group = first / g.group_steps;
     const int64_t end = std::min((group + 1) * g.group_steps, g.steps);
@@ -347,8 +350,8 @@ void gemm_groups(const TileGemm& g, Pending& pending) {
       const int64_t rows = std::min(kPanelRows, g.rows - p * kPanelRows);
       const std::byte* a = g.a + (p * g.steps + first) * kStepBytes;
       const Held c = {product, rows > kTileRows};
-      multiply_panel<false>({a, tiles, steps, steps, false, c}, loop, pending);
-      store_c(std::exchange(loop.held, {}));
+      multiply_panel<false>({a, tiles, steps, steps, false, c}, carried, pending);
+      store_c(std::exchange(carried.held, {}));
       add_scaled(g, group, p * kPanelRows, rows, product, g.c + p * kPanelFloats, first > 0);
     }
     first += steps;
@@ -367,8 +370,8 @@ void gemm_coded_panel(const TileGemm& g, Pending& pending) {
   int64_t left_in_group = group_steps;
   int64_t left = std::min(left_in_group, kStepsInL1);  // until a product is scaled
   bool adds = false;
-  Prefetch fetched(g, 1);
-  PrefetchLoop prefetch(fetched);
+  Prefetch next_block(g, 1);
+  PrefetchLoop prefetch(next_block);
   publish_to_tiles(g.a);
   decode_unit<kCode>(g, 0, 0, tiles);
   Held held;

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is read after a GEMM comes to L2 beside its last blocks.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "experts/cpu/tiles/tile_kernels.h"
+
+namespace moebius::cpu {
+
+// Enough for one block of GEMM1, as large as three of GEMM2 with the shapes of most models, to come
+// at memory's rate.
+inline constexpr int64_t kBlocksAhead = 4;
+
+// The part of `later`, in whole lines, that is fetched beside block `block` of `num_blocks`.
+inline std::span<const std::byte> part_ahead(std::span<const std::byte> later,
+                                             int64_t block,
+                                             int64_t num_blocks) {
+  const int64_t num_parts = std::min(kBlocksAhead, num_blocks);
+  const int64_t part = block - (num_blocks - num_parts);
+  if (part < 0) {
+    return {};
+  }
+  const auto lines = static_cast<int64_t>(later.size()) / kTileRowBytes;
+  const auto begin_of = [&](int64_t i) {
+    return static_cast<size_t>(lines * i / num_parts * kTileRowBytes);
+  };
+  return later.subspan(begin_of(part), begin_of(part + 1) - begin_of(part));
+}
+
+}  // namespace moebius::cpu

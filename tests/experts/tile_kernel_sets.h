@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The tile kernels that this processor runs, plain C++ excepted.
+#pragma once
+
+#include <vector>
+
+#include "experts/cpu/tiles/tile_kernels.h"
+
+namespace moebius::cpu {
+
+inline std::vector<const TileKernels*> kernel_sets() {
+  std::vector<const TileKernels*> sets;
+#ifdef MOEBIUS_HAVE_AVX512_VBMI
+  if (can_run_avx512_tiles()) {
+    sets.push_back(&avx512_tiles());
+  }
+#endif
+#ifdef MOEBIUS_HAVE_AMX
+  if (can_run_amx_tiles()) {
+    sets.push_back(&amx_tiles());
+  }
+#endif
+  return sets;
+}
+
+}  // namespace moebius::cpu
