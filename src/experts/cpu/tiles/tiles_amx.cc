@@ -239,7 +239,7 @@ void multiply_steps(const PanelProduct& product, Carried& carried, Pending& pend
     multiply_tiles<kIntegers, kTwoTiles>();
   }
   beside.between();
-  while (left > 0) {
+  for (int64_t rest = left; rest > 0; --rest) {
     load();
     multiply_tiles<kIntegers, kTwoTiles>();
     beside.between();
