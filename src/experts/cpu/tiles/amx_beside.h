@@ -6,7 +6,7 @@
 //
 // The loop over steps calls quarter<0>() to quarter<3>() after four steps in turn, and between()
 // after steps that are left over.  Why the epilogues of prefill are templates of that loop, with
-// what they compute in its registers: called from it, they take three times as long.
+// what they compute in its registers: called from it, activations take twice as long.
 #pragma once
 
 #include <algorithm>
