@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "experts/cpu/tiles/packed_rows.h"
 #include "experts/cpu/tiles/read_ahead.h"
 #include "experts/cpu/tiles/tile_kernels.h"
 #include "moebius/float_types.h"
@@ -40,7 +41,7 @@ std::byte* bytes_of(Lines& all) {
 struct Problem {
   Problem(TileCode tile_code, int64_t num_rows, int64_t num_steps)
       : code(tile_code), rows(num_rows), steps(num_steps) {
-    a = lines((rows + kPanelRows - 1) / kPanelRows * steps * kStepBytes);
+    a = lines(panels_bytes(rows, steps));
     units = lines(kBlocks * steps * kStepBytes);
     std::mt19937 generator(7);
     std::normal_distribution<float> normal;
@@ -75,7 +76,7 @@ struct Problem {
 Lines results(const TileKernels& kernels, Problem& problem, bool activates, bool in_turn) {
   const int64_t row_bytes = kBlocks * 2 * kBlockColumns;
   Lines out = lines(problem.rows * row_bytes);
-  const int64_t block_bytes = (problem.rows + kPanelRows - 1) / kPanelRows * kPanelFloats * 4;
+  const int64_t block_bytes = num_panels(problem.rows) * kPanelFloats * 4;
   Lines c = lines(2 * block_bytes);
   const ActivationSpec silu;
   std::vector<uint16_t*> to;

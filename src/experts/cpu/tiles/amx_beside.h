@@ -75,7 +75,7 @@ class AnyRows {
   Pending& pending_;
 };
 
-// What ActivatedRows supports: two rows in four steps, from the first on.
+// What ActivatedRows supports, a part of them beside each step, from the first on.
 template <SumForm kForm>
 class GatedRows {
  public:
@@ -83,8 +83,8 @@ class GatedRows {
   static bool supports(const Pending& pending, int64_t steps) {
     const TileEpilogue& e = pending.epilogue();
     return e.activation != nullptr && ActivatedRows::supports(*e.activation) &&
-           form_of(e) == kForm && steps >= kSteps &&
-           pending.rows() * kSteps <= pending.steps() * kRows;
+           form_of(e) == kForm && steps >= ActivatedRows::kParts &&
+           pending.rows() * ActivatedRows::kParts <= pending.steps() * ActivatedRows::kRows;
   }
 
   explicit GatedRows(Pending& pending)
@@ -97,15 +97,12 @@ class GatedRows {
   [[gnu::always_inline]] void quarter() {
     if (begin_ < end_) {
       rows_.template part<kQuarter, kForm>(rest_.epilogue, rest_.c, begin_, end_);
-      begin_ += kQuarter == kSteps - 1 ? kRows : 0;
+      begin_ += kQuarter == ActivatedRows::kParts - 1 ? ActivatedRows::kRows : 0;
     }
   }
   void between() {}
 
  private:
-  static constexpr int64_t kRows = 2;
-  static constexpr int64_t kSteps = 4;
-
   TileRest& rest_;
   int64_t begin_;
   const int64_t end_;

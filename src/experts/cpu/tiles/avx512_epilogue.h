@@ -214,10 +214,13 @@ inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right, std::
   }
 }
 
-// Gated rows r, which is even, and r + 1 if that is below end, by the sigmoid: in four parts,
+// Gated rows r, which is even, and r + 1 if that is below end, by the sigmoid: in kParts parts,
 // each of them short chains of arithmetic.  Two of 16 values round as one of 32.
 class ActivatedRows {
  public:
+  static constexpr int64_t kRows = 2;
+  static constexpr int64_t kParts = 4;
+
   static bool supports(const ActivationSpec& spec) {
     return spec.gated && (spec.kind == Activation::kSilu || spec.kind == Activation::kGeluTanh);
   }
@@ -326,7 +329,7 @@ void store_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t en
 template <SumForm kForm>
 void activate_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t end) {
   if (ActivatedRows::supports(*e.activation)) {
-    for (int64_t r = begin; r < end; r += 2) {
+    for (int64_t r = begin; r < end; r += ActivatedRows::kRows) {
       ActivatedRows rows;
       rows.part<0, kForm>(e, c, r, end);
       rows.part<1, kForm>(e, c, r, end);
