@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "app/statistics.h"
-#include "bench/gpu_cold.h"
 #include "moebius/permute.h"
 #include "moebius/quantize.h"
 #include "moebius/router.h"
 #include "moebius/weight_and_reduce.h"
+#include "problems/gpu_cold.h"
+#include "problems/statistics.h"
 
 namespace moebius {
 namespace {

@@ -45,7 +45,7 @@ moebius_optional(CUDA "${moebius_cuda_title}" moebius_cuda_usable "CUDA >= ${MOE
                  "CPU only")
 
 # NCCL: its headers only. The library is loaded when a group asks for it, so that programs built here
-# start without it; it must be of the headers' version (src/comm/nccl/library.cc).
+# start without it; it must be of the headers' version (src/comm/group/nccl/library.cc).
 find_path(MOEBIUS_NCCL_INCLUDE_DIR nccl_device.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV NCCL_HOME
           PATH_SUFFIXES include)
 mark_as_advanced(MOEBIUS_NCCL_INCLUDE_DIR)

@@ -45,35 +45,13 @@ function(moebius_set_common target)
   target_link_libraries(${target} PRIVATE moebius_flags)
 endfunction()
 
-# moebius_unite(<target> <parts> <files>...): where MOEBIUS_UNITY is on, compiles the target's sources in so
-# many parts, but the named ones, and those with flags of their own, by themselves.
-function(moebius_unite target parts)
-  if(NOT MOEBIUS_UNITY)
-    return()
-  endif()
-  get_target_property(sources ${target} SOURCES)
-  list(LENGTH sources num_sources)
-  math(EXPR batch_size "(${num_sources} + ${parts} - 1) / ${parts}")
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch_size})
-  # It takes sources for headers that others may include.
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
-  # Newer versions of CMake unite kernels, too.
-  set(alone ${sources})
-  list(FILTER alone INCLUDE REGEX "\\.cu$")
-  list(APPEND alone ${ARGN})
-  if(alone)
-    set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  endif()
-endfunction()
-
 # moebius_add_stage(<name> SOURCES <files>... [CUDA_SOURCES <files>...] [DEPENDS <stages>...]
-#                   [LIBS <libraries>...] [ALONE <files>...])
+#                   [LIBS <libraries>...])
 # The stage in src/<name> as the OBJECT library moebius_<name>, a part of libmoebius. CUDA_SOURCES
 # (*.cu, and *.cc that call the CUDA runtime) are left out of a build without CUDA; with them the stage
-# links the runtime and sees MOEBIUS_HAVE_CUDA=1. ALONE: sources with local names that others of the stage
-# have, too, so that MOEBIUS_UNITY compiles them by themselves.
+# links the runtime and sees MOEBIUS_HAVE_CUDA=1.
 function(moebius_add_stage name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;CUDA_SOURCES;DEPENDS;LIBS;ALONE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;CUDA_SOURCES;DEPENDS;LIBS")
   set(target moebius_${name})
   if(arg_CUDA_SOURCES AND MOEBIUS_HAVE_CUDA)
     list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
@@ -81,7 +59,6 @@ function(moebius_add_stage name)
   endif()
   add_library(${target} OBJECT ${arg_SOURCES})
   moebius_set_common(${target})
-  moebius_unite(${target} 2 ${arg_ALONE})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include)
   foreach(stage IN LISTS arg_DEPENDS)
     target_link_libraries(${target} PUBLIC moebius_${stage})
@@ -148,6 +125,18 @@ function(moebius_add_library)
   target_link_libraries(moebius_internal INTERFACE moebius moebius_internal_headers)
 endfunction()
 
+# moebius_add_problems(SOURCES <files>... [CUDA_SOURCES <files>...]): problem sizes and oracles that the
+# command, tests and benchmarks share. A static library, so that a program links what it uses.
+function(moebius_add_problems)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CUDA_SOURCES")
+  if(MOEBIUS_HAVE_CUDA)
+    list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
+  endif()
+  add_library(moebius_problems STATIC ${arg_SOURCES})
+  set_target_properties(moebius_problems PROPERTIES CXX_EXTENSIONS OFF)
+  target_link_libraries(moebius_problems PRIVATE moebius_internal_headers)
+endfunction()
+
 # moebius_add_program(<target> <folder> <files>... [STAGES <stages>...]): an executable in <build>/<folder>
 # that may include internal headers. STAGES: it links only these, which may call no others, so that
 # building it alone compiles no others.
@@ -163,17 +152,15 @@ function(moebius_add_program target folder)
     endforeach()
     target_link_libraries(${target} PRIVATE moebius_internal_headers)
   else()
-    target_link_libraries(${target} PRIVATE moebius_internal)
+    target_link_libraries(${target} PRIVATE moebius_problems moebius_internal)
   endif()
 endfunction()
 
-# moebius_add_app(SOURCES <files>... [LIBS <libraries>...] [ALONE <files>...]): the command,
-# <build>/bin/moebius.
+# moebius_add_app(SOURCES <files>... [LIBS <libraries>...]): the command, <build>/bin/moebius.
 function(moebius_add_app)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;LIBS;ALONE")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;LIBS")
   moebius_add_program(moebius_app bin ${arg_SOURCES})
   set_target_properties(moebius_app PROPERTIES OUTPUT_NAME moebius)
-  moebius_unite(moebius_app 4 ${arg_ALONE})
   moebius_link_private(linked moebius_app ${arg_LIBS})
 endfunction()
 

@@ -43,8 +43,7 @@ int main() {
 
   const ExpertsWorkspace sizes = experts->workspace(kTokens);
   const Tensor output = Tensor::empty(sizes.output, sizes.dtype);
-  experts->apply(input, output, Tensor::empty(sizes.workspace13, sizes.dtype),
-                 Tensor::empty(sizes.workspace2, sizes.dtype),
+  experts->apply(input, output, Tensor::empty(sizes.intermediate, sizes.dtype),
                  Tensor::empty({sizes.scratch_bytes}, DType::kU8), stream);
   std::printf("%s gives %s %s\n", std::string(experts->implementation()).c_str(),
               std::string(name(output.dtype())).c_str(), to_string(output.shape()).c_str());

@@ -3,9 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fails on an #include that points the wrong way between stages.
 
-core <- quant <- {router, comm, experts} <- layer <- checkpoint <- plan <- app; siblings
-never include each other. A public header belongs to the stage that implements it and may include
-only public headers and the standard library.
+core <- quant <- {router, comm, experts} <- layer <- checkpoint <- plan <- app; siblings never include
+each other. problems/ (what command, tests and benchmarks share) stands beside plan. A public header
+belongs to the stage that implements it and may include only public headers and the standard library.
+A test of tests/<stage>/ may include what the stage may, problems/, checkpoint/ and files of tests/; a
+benchmark of bench/ may include every stage but the command, and nothing of tests/.
 """
 
 import argparse
@@ -22,8 +24,9 @@ MAY_INCLUDE = {
     "experts": {"core", "quant"},
     "layer": {"core", "quant", "router", "comm", "experts"},
     "checkpoint": {"core", "quant", "layer"},
-    "plan": {"core", "quant", "comm", "experts", "layer", "checkpoint"},
-    "app": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint", "plan"},
+    "plan": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint"},
+    "problems": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint"},
+    "app": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint", "plan", "problems"},
 }
 
 # Stage -> its headers in include/moebius.
@@ -90,15 +93,15 @@ def check_public_header(path, name):
             yield number, f"a public header may include only public and standard ones: {included}"
 
 
-def check_source(path, stage, src):
-    # The command also takes in what stands beside src/: the cases of bench/.
-    include_folders = [src, src.parent] if stage == "app" else [src]
+def check_source(path, stage, allowed, roots):
+    """Checks one file; `allowed` is what it may include besides `stage`, `roots` the include folders."""
     for number, quoted, included in includes_of(path):
-        if included.startswith("moebius/") or stage_of(included):
-            reason = refusal(stage, included)
-            if reason:
-                yield number, reason
-        elif quoted and not any((base / included).exists() for base in include_folders):
+        target = stage_of(included)
+        if included.startswith("moebius/") and target is None:
+            yield number, f"{included} belongs to no stage (see PUBLIC_HEADERS in tools/check_includes.py)"
+        elif target and target != stage and target not in allowed:
+            yield number, f"{stage} may not include {target} ({included})"
+        elif quoted and not target and not any((root / included).exists() for root in roots):
             yield number, f'"{included}" is neither "moebius/..." nor "<stage>/..."'
 
 
@@ -109,13 +112,21 @@ def check_tree(root):
         for number, reason in check_public_header(path, path.relative_to(public).as_posix()):
             yield f"{path.relative_to(root)}:{number}: {reason}"
     src = root / "src"
-    for path in source_files(src):
-        stage = path.relative_to(src).parts[0]
-        if stage not in MAY_INCLUDE:
-            yield f"{path.relative_to(root)}:1: src/{stage} is not a stage"
-            continue
-        for number, reason in check_source(path, stage, src):
-            yield f"{path.relative_to(root)}:{number}: {reason}"
+    every_stage = set(MAY_INCLUDE) - {"app"}
+    for folder in ("src", "tests", "bench"):
+        for path in source_files(root / folder):
+            name = path.relative_to(root).parts[1]
+            stage, allowed, roots = name, MAY_INCLUDE.get(name, every_stage), [src]
+            if folder == "src" and name not in MAY_INCLUDE:
+                yield f"{path.relative_to(root)}:1: src/{name} is not a stage"
+                continue
+            if folder == "tests":
+                allowed = allowed | {"problems", "checkpoint"}  # the latter reads fixtures
+                roots = [src, root]
+            elif folder == "bench":
+                stage, allowed = "bench", every_stage
+            for number, reason in check_source(path, stage, allowed, roots):
+                yield f"{path.relative_to(root)}:{number}: {reason}"
 
 
 def main():

@@ -104,7 +104,7 @@ if [[ -n "$sanitizer" ]]; then
   set -- --gtest_filter="$small-$large"
   if [[ "$sanitizer" == racecheck ]]; then
     # Its warps hand flags over by release and acquire in shared memory, which racecheck takes for a
-    # race: high_throughput_combine.cu, FlagQueue.
+    # race: comm/high_throughput/cuda/combine.cu, FlagQueue.
     under+=(--kernel-name-exclude kernel_substring=CombineArgs)
   fi
 fi

@@ -152,14 +152,14 @@ struct ExpertsInput {
   RowArrivals arrivals = {};
 };
 
-// Buffers for one apply(); dimensions as of vLLM's workspace_shapes.  `workspace13` holds either
-// GEMM's output, `workspace2` the activation's (possibly widened to f32: [.., 2 * I] 16-bit
-// elements); {0}: the implementation needs none.  First dimensions count rows, so chunks fit.
+// The buffers that one apply() needs.  `intermediate` is GEMM2's operand, the output of the
+// activation (an implementation may ask for [.., 2 * I] elements of 16 bits to hold f32); {0} means
+// that the implementation needs none.  First dimensions count rows, so a chunk's buffers fit into
+// those of all rows.
 struct ExpertsWorkspace {
-  Shape workspace13;
-  Shape workspace2;
+  Shape intermediate;
   Shape output;
-  DType dtype = DType::kBF16;  // of workspaces and output
+  DType dtype = DType::kBF16;  // of intermediate and output
   int64_t scratch_bytes = 0;   // anything else (index lists, packed blocks); 256-byte aligned
 };
 
@@ -172,7 +172,6 @@ class Experts {
   virtual std::string_view implementation() const = 0;
   virtual WeightAndReduceKind weight_and_reduce() const = 0;
   virtual bool supports_chunking() const = 0;  // batched: false
-  virtual bool supports_expert_map() const = 0;
   // True: prepare must hand over unquantized rows even when a1 is quantized.
   virtual bool expects_unquantized_inputs() const = 0;
   // True: takes more than one ColumnParts, for standard rows; the output's memory then is [count,
@@ -184,20 +183,18 @@ class Experts {
   // rows: M (standard) or max_rows (batched).
   virtual ExpertsWorkspace workspace(int64_t rows) const = 0;
 
-  // Writes output (shape and dtype of workspace(rows); may alias workspace13's front, whose content
-  // is then dead; never x).  Masked and foreign selections give zero rows, or add nothing (kNoOp);
-  // batched rows past a count are not written.  M == 0 and experts without rows are valid.  Bitwise
-  // repeatable for equal inputs, and for any number of threads; uses at most as many as
-  // make_experts's stream had. On a GPU everything is on its device, nothing waits on the host, and
-  // a CUDA graph can capture it; what is refused below by looking at values counts as masked or as
-  // no adapter there, and counts are cut to [0, max_rows]. Throws InvalidArgument: shapes, dtypes,
-  // devices, kNoOp without topk_weights, a count outside [0, max_rows], an id outside [-1, E)
-  // (without expert_map: outside [-1, L)), named with token and slot, a lora id outside [-1, A) of
-  // a computed row, lora_ids without adapters.
+  // Writes output (shape and dtype of workspace(rows); it may not alias x).  Masked and foreign
+  // selections give zero rows, or add nothing (kNoOp); batched rows past a count are not written.
+  // M == 0 and experts without rows are valid.  Bitwise repeatable for equal inputs, and for any
+  // number of threads; uses at most as many as make_experts's stream had. On a GPU everything is on
+  // its device, nothing waits on the host, and a CUDA graph can capture it; what is refused below
+  // by looking at values counts as masked or as no adapter there, and counts are cut to [0,
+  // max_rows]. Throws InvalidArgument: shapes, dtypes, devices, kNoOp without topk_weights, a count
+  // outside [0, max_rows], an id outside [-1, E) (without expert_map: outside [-1, L)), named with
+  // token and slot, a lora id outside [-1, A) of a computed row, lora_ids without adapters.
   virtual void apply(const ExpertsInput& input,
                      const Tensor& output,
-                     const Tensor& workspace13,
-                     const Tensor& workspace2,
+                     const Tensor& intermediate,
                      const Tensor& scratch,
                      const Stream& stream) const = 0;
 };

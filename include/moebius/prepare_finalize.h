@@ -115,7 +115,6 @@ class PrepareFinalize {
 
   virtual std::string_view name() const = 0;
   virtual ActivationFormat activation_format() const = 0;
-  virtual DType topk_ids_dtype() const { return DType::kI32; }
   // Rows taken from one rank per call; nullopt = any number.  Batched backends have a limit.
   virtual std::optional<int64_t> max_tokens_per_rank() const = 0;
   virtual int num_dispatchers() const = 0;  // ranks that send rows here

@@ -22,14 +22,13 @@ enum class WorkspaceSlot : uint8_t {
   kWeightedInput,  // prepare: rows times router weight
   kPrepare,        // prepare: rows handed to the experts, their scales and counts
   kRouter,         // monolithic kernel: ids and weights chosen after prepare
-  kWorkspace13,    // experts: output of either GEMM
-  kWorkspace2,     // experts: output of the activation
+  kIntermediate,   // experts: GEMM2's operand
   kScratch,        // experts: anything else
-  kFusedOutput,    // experts: output of all chunks, or in parts
+  kFusedOutput,    // experts: output, of all chunks or parts
   kFinalize,       // finalize: rows weighted and reduced, before they travel, or weights of 1
   kShared,         // shared experts: all of theirs
 };
-inline constexpr int kNumWorkspaceSlots = 11;
+inline constexpr int kNumWorkspaceSlots = 10;
 
 struct TensorSpec {
   Shape shape;

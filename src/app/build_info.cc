@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "app/build_config.h"
-#include "app/page.h"
+#include "app/report/page.h"
 
 namespace moebius::app {
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <iterator>
 
+#include "app/bench/cases.h"
 #include "app/build_info.h"
 #include "app/commands.h"
 #include "app/machine.h"
 #include "app/output_file.h"
-#include "app/report.h"
-#include "bench/cases.h"
+#include "app/report/report.h"
 #include "checkpoint/model_files.h"
 #include "core/cpu_features.h"
 #include "moebius/checkpoint.h"

@@ -7,7 +7,7 @@
 #include "app/commands.h"
 #include "app/output_file.h"
 #include "app/progress.h"
-#include "app/report.h"
+#include "app/report/report.h"
 #include "moebius/checkpoint.h"
 #include "moebius/error.h"
 

@@ -211,9 +211,9 @@ void write_safetensors(const fs::path& path,
   std::vector<StoredTensor> specs;
   for (const auto& [name, tensor] : tensors) {
     expect_defined(tensor, in_quotes(name));
-    expect(tensor.device().is_cpu(), [&name = name, &tensor = tensor] {
-      return fmt::format("tensor {} is on {}, expected cpu", in_quotes(name),
-                         to_string(tensor.device()));
+    expect(tensor.device().is_cpu(), [&stored = name, &value = tensor] {
+      return fmt::format("tensor {} is on {}, expected cpu", in_quotes(stored),
+                         to_string(value.device()));
     });
     specs.push_back({name, tensor.dtype(), tensor.shape()});
     by_name.emplace(name, &tensor);

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/same_device.h"
-#include "experts/cuda/activation.h"
+#include "experts/cuda/activation/activation.h"
 #include "experts/validate.h"
 
 namespace moebius {

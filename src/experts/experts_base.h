@@ -29,7 +29,6 @@ class ExpertsBase : public Experts {
     return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kContiguous;
   }
   bool supports_chunking() const override { return !is_batched(); }
-  bool supports_expert_map() const override { return true; }
   // mx and nvfp4 are computed with as quantized and dequantized values; kF64 does not quantize.
   bool expects_unquantized_inputs() const override;
 

@@ -7,7 +7,7 @@
 #include "core/select.h"
 #include "experts/cpu/cpu_experts.h"
 #include "experts/cpu/tiles/tile_experts.h"
-#include "experts/cuda/cuda_experts.h"
+#include "experts/cuda/experts.h"
 #include "experts/ref/ref_experts.h"
 #include "experts/validate.h"
 

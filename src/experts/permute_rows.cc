@@ -6,7 +6,7 @@
 
 #include "core/parallel.h"
 #include "core/same_device.h"
-#include "experts/cuda/permute.h"
+#include "experts/cuda/rows/permute.h"
 #include "experts/permute.h"
 #include "moebius/permute.h"
 

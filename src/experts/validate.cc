@@ -330,8 +330,7 @@ void validate_lora_ids(const ExpertsDesc& desc, const Tensor& lora_ids, const Ro
 void validate_call(const Experts& experts,
                    const ExpertsInput& input,
                    const Tensor& output,
-                   const Tensor& workspace13,
-                   const Tensor& workspace2,
+                   const Tensor& intermediate,
                    const Tensor& scratch,
                    const Stream& stream,
                    Device device) {
@@ -398,8 +397,7 @@ void validate_call(const Experts& experts,
   expect_dtype(output, needed.dtype, "output");
   expect_shape(output, needed.output, "output");
   expect_on(output, device, "output");
-  expect_room(workspace13, needed.workspace13, needed.dtype, device, "workspace13");
-  expect_room(workspace2, needed.workspace2, needed.dtype, device, "workspace2");
+  expect_room(intermediate, needed.intermediate, needed.dtype, device, "intermediate");
   if (needed.scratch_bytes > 0) {
     expect_defined(scratch, "scratch");
     expect_ge(scratch.nbytes(), needed.scratch_bytes, "bytes of scratch");

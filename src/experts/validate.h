@@ -28,8 +28,7 @@ void validate_lora_ids(const ExpertsDesc& desc, const Tensor& lora_ids, const Ro
 void validate_call(const Experts& experts,
                    const ExpertsInput& input,
                    const Tensor& output,
-                   const Tensor& workspace13,
-                   const Tensor& workspace2,
+                   const Tensor& intermediate,
                    const Tensor& scratch,
                    const Stream& stream,
                    Device device = {});

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "comm/route.h"
-#include "layer/row_ops.h"
+#include "comm/routing/route.h"
+#include "layer/rows/row_ops.h"
 #include "moebius/quantize.h"
 
 namespace moebius {
@@ -108,10 +108,6 @@ void expect_composable(const PrepareFinalize& prepare_finalize,
         "has none",
         pf, name(format), has_limit ? "a" : "no");
   });
-  expect(prepare_finalize.topk_ids_dtype() == DType::kI32, [&] {
-    return fmt::format("{} takes {} ids, experts {} take i32", pf,
-                       name(prepare_finalize.topk_ids_dtype()), ex);
-  });
   const WeightAndReduceKind kind = experts.weight_and_reduce();
   expect_support(prepare_finalize.accepts(kind), pf,
                  fmt::format("the {} weight-and-reduce of experts {}", name(kind), ex));
@@ -182,9 +178,6 @@ void expect_kernel_input(const KernelInput& input,
   }
   if (input.expert_map) {
     expect_expert_map(input.expert_map, num_experts, desc.num_local_experts);
-    expect(experts.supports_expert_map() || prepare_finalize.localizes_ids(), [&] {
-      return fmt::format("expert_map is given, but experts {} take none", experts.implementation());
-    });
     if (input.expert_map.device().is_cpu()) {
       expect_placed_so(input.expert_map, prepare_finalize);
     }

@@ -13,27 +13,22 @@ namespace moebius {
 
 namespace {
 
-// One pass.  Without an output to write to, it is put on the front of workspace13: GEMM1's result
-// there is dead by the time GEMM2 writes.
+// One pass.  Without an output to write to, the experts write to a workspace.
 Tensor run_once(const Experts& experts,
                 const ExpertsInput& input,
                 int64_t rows,
                 Tensor output,
                 const CallContext& context) {
   const ExpertsWorkspace need = experts.workspace(rows);
-  const int64_t size13 = need.workspace13.numel();
-  const int64_t output_size = need.output.numel();
-  const int64_t front_size = std::max(size13, output.defined() ? 0 : output_size);
-  const Tensor front = context.get(WorkspaceSlot::kWorkspace13, {front_size}, need.dtype);
-  const Tensor workspace2 = context.get(WorkspaceSlot::kWorkspace2, need.workspace2, need.dtype);
+  const Tensor intermediate =
+      context.get(WorkspaceSlot::kIntermediate, need.intermediate, need.dtype);
   const Tensor scratch = context.get(WorkspaceSlot::kScratch, {need.scratch_bytes}, DType::kU8);
   if (output.defined()) {
     expect_shape(output, need.output, "output of the experts for these rows");
   } else {
-    output = front.slice(0, output_size).view(need.output);
+    output = context.get(WorkspaceSlot::kFusedOutput, need.output, need.dtype);
   }
-  experts.apply(input, output, front.slice(0, size13).view(need.workspace13), workspace2, scratch,
-                context.stream);
+  experts.apply(input, output, intermediate, scratch, context.stream);
   return output;
 }
 

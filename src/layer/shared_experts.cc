@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "layer/kernel_checks.h"
-#include "layer/prepare_rows.h"
-#include "layer/row_ops.h"
+#include "layer/prepare_finalize/prepare_rows.h"
+#include "layer/rows/row_ops.h"
 #include "layer/run_experts.h"
 
 namespace moebius {
@@ -86,9 +86,8 @@ void SharedExperts::forward(const Tensor& hidden,
   const QuantizedSpecs quantized =
       quantizes ? quantized_specs(*state_->quant_spec, num_tokens, hidden.dim(1))
                 : QuantizedSpecs{{{0}}, {{0}}};
-  const auto [workspace13, workspace2, scratch, row_count, values, scale] =
-      context.get(WorkspaceSlot::kShared, {{need.workspace13, need.dtype},
-                                           {need.workspace2, need.dtype},
+  const auto [intermediate, scratch, row_count, values, scale] =
+      context.get(WorkspaceSlot::kShared, {{need.intermediate, need.dtype},
                                            {{need.scratch_bytes}, DType::kU8},
                                            {{1}, DType::kI32},
                                            quantized.values,
@@ -114,8 +113,7 @@ void SharedExperts::forward(const Tensor& hidden,
     rows.max_sms = context.max_sms;
     fill(rows.expert_num_tokens, static_cast<int32_t>(end - begin), context.stream);
     experts.apply(rows, output.slice(begin, end).view(part.output),
-                  front(workspace13, part.workspace13), front(workspace2, part.workspace2), scratch,
-                  context.stream);
+                  front(intermediate, part.intermediate), scratch, context.stream);
   }
   if (state_->gate) {
     gate_rows(hidden, state_->gate, output, context.stream);

@@ -3,7 +3,7 @@
 //
 // A GPU's stream for work of a call that goes on beside its own stream's: one for each use, GPU and
 // thread, whatever the number of layers.  Why not one per layer: its work may wait for other ranks,
-// and streams beyond the hardware's queues wait for each other (comm/shared_gpu.h).
+// and streams beyond the hardware's queues wait for each other (comm/group/cuda/shared_gpu.h).
 #pragma once
 
 #include "moebius/stream.h"

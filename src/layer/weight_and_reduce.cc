@@ -9,10 +9,10 @@
 
 #include "core/same_device.h"
 #include "core/token_sums.h"
-#include "experts/cuda/permute.h"
-#include "experts/cuda/weighted_sum.h"
-#include "layer/batched_rows.h"
-#include "layer/row_ops.h"
+#include "experts/cuda/rows/permute.h"
+#include "experts/cuda/rows/weighted_sum.h"
+#include "layer/prepare_finalize/batched_rows.h"
+#include "layer/rows/row_ops.h"
 
 namespace moebius {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/bank.h"
-#include "comm/cuda/low_latency_layout.h"
-#include "comm/low_latency_layout.h"
+#include "comm/high_throughput/bank.h"
+#include "comm/low_latency/cpu/message_layout.h"
+#include "comm/low_latency/cuda/window_layout.h"
 #include "experts/expected_rows.h"
 #include "layer/run_experts.h"
 #include "plan/gemm.h"
@@ -54,7 +54,7 @@ int64_t slots_of(const Deployment& d, int64_t rows, bool is_batched) {
 }
 
 // GEMM1's result, where it is stored, and what it is activated to, for room for as many rows
-// (batched: per expert), and decoded weights: experts/cuda/cuda_experts.cc.  On a CPU the operand
+// (batched: per expert), and decoded weights: experts/cuda/experts.cc.  On a CPU the operand
 // and GEMM1's result stay within a task.
 int64_t inner_workspace(const Deployment& d, int64_t rows, bool is_batched) {
   const LayerShape& l = d.layer;

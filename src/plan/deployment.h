@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Deployment: what a plan is made for.  One MoE layer over ranks, as src/layer/moe_layer.cc has it:
+// Deployment: what a plan is made for.  One MoE layer over ranks, as src/layer/layer.cc has it:
 // every rank holds as many tokens, those of a TP group the same.
 #pragma once
 

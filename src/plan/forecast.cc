@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/cuda/signals.h"
+#include "comm/device/signals.h"
 #include "moebius/error.h"
 #include "moebius/modular_kernel.h"
 #include "plan/formats.h"

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which GEMM multiplies the rows of an expert, as experts/cuda/expert_gemm.cc picks it by formats
-// and sizes.  CPUs give their rates by the same names.
+// Which GEMM multiplies the rows of an expert, as experts/cuda/gemm/expert_gemm.cc picks it by
+// formats and sizes.  CPUs give their rates by the same names.
 #pragma once
 
 #include <cstdint>

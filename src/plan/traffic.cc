@@ -4,19 +4,19 @@
 
 #include <cmath>
 
-#include "comm/cuda/low_latency_layout.h"
-#include "comm/low_latency_layout.h"
-#include "comm/route.h"
-#include "comm/row_layout.h"
+#include "comm/low_latency/cpu/message_layout.h"
+#include "comm/low_latency/cuda/window_layout.h"
+#include "comm/routing/route.h"
+#include "comm/routing/row_layout.h"
 #include "experts/quantized_rows.h"
-#include "layer/token_slices.h"
+#include "layer/rows/token_slices.h"
 
 namespace moebius::plan {
 
 namespace {
 
 constexpr double kWord = 8;
-// A returned row between nodes (comm/low_latency_combine.cc).
+// A returned row between nodes (comm/low_latency/cpu/combine.cc).
 constexpr double kReturnedRowHeader = 16;
 
 // Of a GPU's message or returned row within a node: a word each.
@@ -67,7 +67,7 @@ class Counter {
   }
 
   std::vector<RankTraffic> count_ending(All2AllBackend backend) {
-    if (backend == All2AllBackend::kNone) {  // src/layer/token_slices.cc
+    if (backend == All2AllBackend::kNone) {  // src/layer/rows/token_slices.cc
       send_slices(0, deployment_.ranks, /*both_ways=*/true);
     } else {
       for (int first = 0; first < deployment_.ranks; first += deployment_.tp) {

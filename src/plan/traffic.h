@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "comm/row_layout.h"
+#include "comm/routing/row_layout.h"
 #include "plan/copies.h"
 
 namespace moebius::plan {

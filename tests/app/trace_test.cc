@@ -237,9 +237,9 @@ TEST(Trace, OfOneRankHasNothingInFlight) {
   EXPECT_EQ(one.trace.ranks.size(), 1u);
   EXPECT_EQ(one.trace.threads.size(), 1u);
   EXPECT_FALSE(one.json.contains("overlap"));
-  for (const auto& stage : one.json["time"]["stages"]) {
-    EXPECT_FALSE(
-        one.trace.all([&](const Event& event) { return event.name == stage["stage"]; }).empty());
+  for (const auto& entry : one.json["time"]["stages"]) {
+    const auto stage = entry["stage"].get<std::string>();
+    EXPECT_FALSE(one.trace.all([&](const Event& event) { return event.name == stage; }).empty());
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/trace.h"
+#include "app/report/trace.h"
 
 namespace moebius::app {
 namespace {

@@ -13,14 +13,14 @@
 #include <set>
 #include <thread>
 
-#include "comm/blocks.h"
-#include "comm/byte_stream.h"
-#include "comm/common_ids.h"
-#include "comm/cpu_sets.h"
-#include "comm/nccl/version.h"
-#include "comm/shared_gpu.h"
-#include "comm/started.h"
-#include "comm/stream_copy.h"
+#include "comm/group/blocks.h"
+#include "comm/group/byte_stream.h"
+#include "comm/group/cpu_sets.h"
+#include "comm/group/cuda/shared_gpu.h"
+#include "comm/group/nccl/version.h"
+#include "comm/group/started.h"
+#include "comm/group/stream_copy.h"
+#include "comm/routing/common_ids.h"
 #include "moebius/error.h"
 #include "moebius/group.h"
 #include "moebius/tensor.h"

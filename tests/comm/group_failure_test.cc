@@ -72,7 +72,7 @@ TEST_P(ThreadFailureTest, IsReportedByEveryOtherRank) {
   const auto& [c, num_ranks] = GetParam();
   for (const int guilty : {num_ranks - 1, 0}) {
     const Outcome seen = run_all({.num_ranks = num_ranks, .timeout = timeout_of(c, num_ranks)},
-                                 [&, &c = c](Group& group) { c.body(group, guilty); });
+                                 [&, &failure = c](Group& group) { failure.body(group, guilty); });
     ASSERT_EQ(seen.errors.size(), static_cast<size_t>(num_ranks));
     for (int rank = 0; rank < num_ranks; ++rank) {
       const std::string& message = seen.errors[static_cast<size_t>(rank)];

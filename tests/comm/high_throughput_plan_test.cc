@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the GPU kernels of high throughput are told, as far as no GPU is needed.
-#include "comm/cuda/high_throughput_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "comm/row_layout.h"
+#include "comm/high_throughput/cuda/kernel_plan.h"
+#include "comm/routing/row_layout.h"
 
 namespace moebius::comm {
 namespace {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "moebius/dispatch.h"
-#include "tests/comm/dispatch_cases.h"
+#include "problems/dispatch_problem.h"
 #include "tests/comm/group_runner.h"
 
 namespace moebius::testing {

@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What low latency on GPUs needs no GPU to be tested: its words and its layouts.
-#include "comm/cuda/low_latency_layout.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "comm/cuda/low_latency_kernels.h"
+#include "comm/low_latency/cuda/kernels.h"
+#include "comm/low_latency/cuda/window_layout.h"
 
 namespace moebius::comm {
 namespace {

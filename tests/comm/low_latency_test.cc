@@ -9,7 +9,7 @@
 #include <optional>
 #include <set>
 
-#include "tests/comm/dispatch_cases.h"
+#include "problems/dispatch_problem.h"
 #include "tests/comm/group_runner.h"
 
 namespace moebius::testing {

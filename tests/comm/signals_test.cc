@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the words that GPUs exchange say, as far as no GPU is needed.
-#include "comm/cuda/signals.h"
+#include "comm/device/signals.h"
 
 #include <gtest/gtest.h>
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "moebius/experts.h"
-#include "tests/conformance/place.h"
-#include "tests/expert_problem.h"
-#include "tests/tolerance.h"
+#include "problems/expert_problem.h"
+#include "problems/gemm_tolerance.h"
+#include "problems/place.h"
 
 namespace moebius::experts_suite {
 
@@ -64,23 +64,16 @@ inline std::unique_ptr<Experts> make(const ExpertProblem& p, std::string_view im
   return make_experts(p.desc, placed(p.weights, place), place.stream, impl);
 }
 
-// apply() with everything it may write or use filled with NaN.  `aliased`: the output lies on the
-// front of workspace13.
-inline Tensor apply(const Experts& experts,
-                    const ExpertsInput& input,
-                    const Stream& stream,
-                    bool aliased = false) {
+// apply() with everything it may write or use filled with NaN.
+inline Tensor apply(const Experts& experts, const ExpertsInput& input, const Stream& stream) {
   const int64_t rows = input.x.dim(experts.desc().format == ActivationFormat::kBatched ? 1 : 0);
   const ExpertsWorkspace ws = experts.workspace(rows);
-  const int64_t front = std::max(ws.workspace13.numel(), ws.output.numel());
   const testing::Place place(stream);
-  const Tensor workspace13 = place.take(poisoned({front}, ws.dtype));
-  const Tensor output = aliased ? workspace13.slice(0, ws.output.numel()).view(ws.output)
-                                : place.take(poisoned(ws.output, ws.dtype));
-  const Tensor workspace2 = place.take(poisoned(ws.workspace2, ws.dtype));
+  const Tensor output = place.take(poisoned(ws.output, ws.dtype));
+  const Tensor intermediate = place.take(poisoned(ws.intermediate, ws.dtype));
   const Tensor scratch = place.take(poisoned({ws.scratch_bytes}, DType::kU8));
   const ExpertsInput there = placed(input, place);
-  experts.apply(there, output, workspace13, workspace2, scratch, stream);
+  experts.apply(there, output, intermediate, scratch, stream);
   stream.synchronize();
   return place.bring(output);
 }
@@ -121,14 +114,11 @@ inline ExpertsInput one_selection_each(const ExpertsInput& input) {
 }
 
 // A row per selection, or per row of the batched format, whoever weights and sums.
-inline Tensor run(const Experts& experts,
-                  const ExpertsInput& input,
-                  const Stream& stream,
-                  bool aliased = false) {
+inline Tensor run(const Experts& experts, const ExpertsInput& input, const Stream& stream) {
   if (experts.weight_and_reduce() != WeightAndReduceKind::kNoOp) {
-    return apply(experts, input, stream, aliased);
+    return apply(experts, input, stream);
   }
-  const Tensor rows = apply(experts, one_selection_each(input), stream, aliased);
+  const Tensor rows = apply(experts, one_selection_each(input), stream);
   return rows.view({input.topk_ids.dim(0), input.topk_ids.dim(1), experts.desc().hidden});
 }
 

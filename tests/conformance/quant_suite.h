@@ -17,8 +17,8 @@
 
 #include "core/cpu_features.h"
 #include "moebius/quantize.h"
+#include "problems/place.h"
 #include "quant/impls.h"
-#include "tests/conformance/place.h"
 #include "tests/quant/forced_quant.h"
 #ifdef MOEBIUS_HAVE_CUDA
 #include "tests/quant/cuda_rows.h"

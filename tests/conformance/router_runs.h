@@ -14,8 +14,8 @@
 #include <string>
 
 #include "moebius/router.h"
+#include "problems/place.h"
 #include "router/impl.h"
-#include "tests/conformance/place.h"
 
 namespace moebius::testing {
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "experts/cuda/activation.h"
-#include "experts/cuda/activation_codes.h"
+#include "experts/cuda/activation/activation.h"
+#include "experts/cuda/activation/activation_codes.h"
 #include "tests/experts/grouped_gemm_problem.h"
 #include "tests/experts/hopper_test.h"
 #include "tests/experts/random_operands.h"

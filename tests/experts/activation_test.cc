@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "moebius/experts.h"
-#include "tests/conformance/place.h"
-#include "tests/expert_problem.h"
+#include "problems/expert_problem.h"
+#include "problems/place.h"
 #include "tests/gpu_test.h"
 
 namespace moebius {

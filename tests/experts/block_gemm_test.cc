@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/expert_problem.h"
+#include "problems/expert_problem.h"
 
 namespace moebius::cpu {
 namespace {

@@ -32,10 +32,10 @@ class CudaExperts : public GpuTest {
   struct Call {
     std::unique_ptr<Experts> experts;
     ExpertsInput input;
-    Tensor output, workspace13, workspace2, scratch;
+    Tensor output, intermediate, scratch;
 
     void apply(const Stream& stream) const {
-      experts->apply(input, output, workspace13, workspace2, scratch, stream);
+      experts->apply(input, output, intermediate, scratch, stream);
     }
   };
   Call call_of(const ExpertProblem& p) const {
@@ -45,8 +45,7 @@ class CudaExperts : public GpuTest {
     const int64_t rows = p.input.x.dim(p.desc.format == ActivationFormat::kBatched ? 1 : 0);
     const ExpertsWorkspace ws = call.experts->workspace(rows);
     call.output = place_.take(poisoned(ws.output, ws.dtype));
-    call.workspace13 = place_.take(poisoned(ws.workspace13, ws.dtype));
-    call.workspace2 = place_.take(poisoned(ws.workspace2, ws.dtype));
+    call.intermediate = place_.take(poisoned(ws.intermediate, ws.dtype));
     call.scratch = place_.take(poisoned({ws.scratch_bytes}, DType::kU8));
     return call;
   }

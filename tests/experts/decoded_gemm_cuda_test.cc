@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "experts/cuda/expert_gemm.h"
+#include "experts/cuda/gemm/expert_gemm.h"
 #include "quant/decoded_room.h"
 #include "tests/experts/hopper_test.h"
 #include "tests/experts/random_operands.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "experts/cuda/expert_gemm.h"
+#include "experts/cuda/gemm/expert_gemm.h"
 #include "tests/experts/hopper_test.h"
 #include "tests/experts/random_operands.h"
 

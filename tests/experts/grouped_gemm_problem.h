@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "experts/cuda/grouped_gemm.h"
+#include "experts/cuda/gemm/grouped_gemm.h"
 
 namespace moebius::cuda {
 

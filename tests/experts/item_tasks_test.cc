@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "experts/cpu/tiles/tile_experts.h"
+#include "problems/expert_problem.h"
 #include "tests/conformance/experts_runs.h"
-#include "tests/expert_problem.h"
 
 namespace moebius::cpu {
 namespace {

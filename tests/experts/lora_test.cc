@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/expert_problem.h"
-#include "tests/tolerance.h"
+#include "problems/expert_problem.h"
+#include "problems/gemm_tolerance.h"
 
 namespace moebius::cpu {
 namespace {

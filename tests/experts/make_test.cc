@@ -10,9 +10,9 @@
 #include <functional>
 #include <string>
 
+#include "problems/expert_problem.h"
+#include "problems/gemm_tolerance.h"
 #include "tests/error_text.h"
-#include "tests/expert_problem.h"
-#include "tests/tolerance.h"
 
 namespace moebius {
 namespace {
@@ -184,19 +184,18 @@ TEST(MakeExperts, SizesAQuantizationCannotTakeAreRefused) {
 // apply() with buffers of the right sizes, each of which `change` may spoil.
 struct Call {
   ExpertsInput input;
-  Tensor output, workspace13, workspace2, scratch;
+  Tensor output, intermediate, scratch;
 };
 
 // By an implementation that asks for a workspace.
 std::string call_error(const ExpertProblem& p, const std::function<void(Call&)>& change) {
   const auto experts = make_experts(p.desc, p.weights, Stream::cpu(1), "cpu_portable");
   const ExpertsWorkspace ws = experts->workspace(kTiny.num_tokens);
-  Call call{p.input, Tensor::empty(ws.output, ws.dtype), Tensor::empty(ws.workspace13, ws.dtype),
-            Tensor::empty(ws.workspace2, ws.dtype), Tensor::empty({ws.scratch_bytes}, DType::kU8)};
+  Call call{p.input, Tensor::empty(ws.output, ws.dtype), Tensor::empty(ws.intermediate, ws.dtype),
+            Tensor::empty({ws.scratch_bytes}, DType::kU8)};
   change(call);
   return message_of<Error>([&] {
-    experts->apply(call.input, call.output, call.workspace13, call.workspace2, call.scratch,
-                   Stream::cpu(1));
+    experts->apply(call.input, call.output, call.intermediate, call.scratch, Stream::cpu(1));
   });
 }
 
@@ -234,12 +233,13 @@ TEST(ApplyExperts, StandardCallsAreChecked) {
                     c.output = Tensor::zeros({33, 96}, DType::kBF16);
                   }),
                   {"output", "[33, 96]", "[33, 3, 96]"});
-  expect_mentions(error([](Call& c) { c.workspace2 = c.workspace2.slice(0, 32); }), {"workspace2"});
+  expect_mentions(error([](Call& c) { c.intermediate = c.intermediate.slice(0, 32); }),
+                  {"intermediate"});
   const auto on_gpu = [](const Tensor& t) {
     return Tensor::borrow(t.raw(), t.shape(), t.dtype(), Device::cuda(0));
   };
-  expect_mentions(error([&](Call& c) { c.workspace2 = on_gpu(c.workspace2); }),
-                  {"device of workspace2 is cuda:0, expected cpu"});
+  expect_mentions(error([&](Call& c) { c.intermediate = on_gpu(c.intermediate); }),
+                  {"device of intermediate is cuda:0, expected cpu"});
   expect_mentions(error([](Call& c) { c.scratch = c.scratch.slice(0, c.scratch.dim(0) - 1); }),
                   {"scratch"});
   expect_mentions(error([](Call& c) { c.scratch = {}; }), {"scratch"});
@@ -281,8 +281,7 @@ TEST(RefExperts, ComputesTheFormula) {
     const auto experts = make_experts(p.desc, p.weights, Stream::cpu(1), "ref");
     const ExpertsWorkspace ws = experts->workspace(kTiny.num_tokens);
     const Tensor output = Tensor::empty(ws.output, ws.dtype);
-    experts->apply(p.input, output, Tensor::empty(ws.workspace13, ws.dtype), {},
-                   Tensor::empty({ws.scratch_bytes}, DType::kU8), Stream::cpu(1));
+    experts->apply(p.input, output, {}, Tensor::empty({ws.scratch_bytes}, DType::kU8), Stream::cpu(1));
     const auto h = static_cast<size_t>(p.desc.hidden);
     const auto n = static_cast<size_t>(p.desc.intermediate);
     const QuantConfig& q = p.weights.quant;

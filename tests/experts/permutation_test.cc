@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "experts/cuda/permute.h"
+#include "experts/cuda/rows/permute.h"
 #include "experts/permute.h"
 #include "moebius/permute.h"
-#include "tests/conformance/place.h"
+#include "problems/place.h"
 
 namespace moebius {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <tuple>
 
+#include "problems/expert_problem.h"
 #include "tests/conformance/experts_runs.h"
-#include "tests/expert_problem.h"
 
 namespace moebius::experts_suite {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include "experts/cuda/sm90_schedule.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "experts/cuda/gemm/sm90/schedule.h"
 
 namespace moebius::cuda::sm90 {
 namespace {

@@ -17,7 +17,7 @@
 #include "experts/cpu/tiles/read_ahead.h"
 #include "experts/cpu/tiles/tile_kernels.h"
 #include "moebius/float_types.h"
-#include "tile_kernel_sets.h"
+#include "tests/experts/tile_kernel_sets.h"
 
 namespace moebius::cpu {
 namespace {

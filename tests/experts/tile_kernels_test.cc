@@ -14,7 +14,7 @@
 
 #include "experts/cpu/tiles/packed_weight.h"
 #include "moebius/float_types.h"
-#include "tile_kernel_sets.h"
+#include "tests/experts/tile_kernel_sets.h"
 
 namespace moebius::cpu {
 namespace {

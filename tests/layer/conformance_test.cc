@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "tests/conformance/layer_matrix.h"
+#include "problems/layer_matrix.h"
 
 namespace moebius::testing {
 

@@ -139,17 +139,15 @@ class NotedSms final : public Experts {
   std::string_view implementation() const override { return base_->implementation(); }
   WeightAndReduceKind weight_and_reduce() const override { return base_->weight_and_reduce(); }
   bool supports_chunking() const override { return base_->supports_chunking(); }
-  bool supports_expert_map() const override { return base_->supports_expert_map(); }
   bool expects_unquantized_inputs() const override { return base_->expects_unquantized_inputs(); }
   ExpertsWorkspace workspace(int64_t rows) const override { return base_->workspace(rows); }
   void apply(const ExpertsInput& input,
              const Tensor& output,
-             const Tensor& workspace13,
-             const Tensor& workspace2,
+             const Tensor& intermediate,
              const Tensor& scratch,
              const Stream& stream) const override {
     noted.push_back(input.max_sms);
-    base_->apply(input, output, workspace13, workspace2, scratch, stream);
+    base_->apply(input, output, intermediate, scratch, stream);
   }
   mutable std::vector<int> noted;
 

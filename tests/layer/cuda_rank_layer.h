@@ -11,7 +11,7 @@
 #include "moebius/moe_layer.h"
 #include "moebius/parallel_config.h"
 #include "moebius/profile.h"
-#include "tests/conformance/place.h"
+#include "problems/place.h"
 
 namespace moebius::testing {
 

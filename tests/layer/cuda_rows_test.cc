@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "layer/cuda/rows.h"
-#include "layer/row_ops.h"
+#include "layer/rows/cuda/rows.h"
+#include "layer/rows/row_ops.h"
 #include "moebius/prepare_finalize.h"
-#include "tests/conformance/place.h"
-#include "tests/expert_problem.h"
+#include "problems/expert_problem.h"
+#include "problems/place.h"
 #include "tests/gpu_test.h"
 #include "tests/layer/tensors.h"
 

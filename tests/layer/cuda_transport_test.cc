@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <optional>
 
-#include "layer/token_slices.h"
+#include "layer/rows/token_slices.h"
 #include "moebius/all2all.h"
+#include "problems/expert_problem.h"
+#include "problems/place.h"
 #include "tests/comm/gpu_ranks.h"
-#include "tests/conformance/place.h"
-#include "tests/expert_problem.h"
 #include "tests/layer/tensors.h"
 
 namespace moebius::testing {

@@ -11,7 +11,7 @@
 #include <regex>
 #include <thread>
 
-#include "tests/conformance/layer_matrix.h"
+#include "problems/layer_matrix.h"
 
 namespace moebius::testing {
 namespace {

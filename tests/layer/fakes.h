@@ -25,8 +25,8 @@ class FakeExperts : public Experts {
   struct Call {
     int64_t rows;
     const std::byte* output;
-    const std::byte* workspace13;
-    Shape workspace13_shape;
+    const std::byte* intermediate;
+    Shape intermediate_shape;
     int64_t scale_numel;  // -1: no scale
     std::vector<int32_t> counts;
     bool has_map;
@@ -35,7 +35,6 @@ class FakeExperts : public Experts {
   };
   struct Options {
     bool supports_chunking = true;
-    bool supports_expert_map = true;
     bool expects_unquantized_inputs = false;
     WeightAndReduceKind kind = WeightAndReduceKind::kDelegate;
     bool flat_output = false;  // [M * K, H] instead of [M, K, H]
@@ -54,7 +53,6 @@ class FakeExperts : public Experts {
   bool supports_chunking() const override {
     return options_.supports_chunking && desc_.format == ActivationFormat::kStandard;
   }
-  bool supports_expert_map() const override { return options_.supports_expert_map; }
   bool expects_unquantized_inputs() const override { return options_.expects_unquantized_inputs; }
   bool gives_parts() const override { return options_.gives_parts; }
 
@@ -64,13 +62,11 @@ class FakeExperts : public Experts {
     need.dtype = desc_.in_dtype;
     need.scratch_bytes = 64;
     if (desc_.format == ActivationFormat::kBatched) {
-      need.workspace13 = {desc_.num_local_experts, rows, desc_.w1_rows()};
-      need.workspace2 = {desc_.num_local_experts, rows, desc_.intermediate};
+      need.intermediate = {desc_.num_local_experts, rows, desc_.intermediate};
       need.output = {desc_.num_local_experts, rows, desc_.hidden};
       return need;
     }
-    need.workspace13 = {rows, topk, desc_.w1_rows()};
-    need.workspace2 = {rows, topk, desc_.intermediate};
+    need.intermediate = {rows, topk, desc_.intermediate};
     need.output = is_final()             ? Shape{rows, desc_.hidden}
                   : options_.flat_output ? Shape{rows * topk, desc_.hidden}
                                          : Shape{rows, topk, desc_.hidden};
@@ -79,14 +75,13 @@ class FakeExperts : public Experts {
 
   void apply(const ExpertsInput& input,
              const Tensor& output,
-             const Tensor& workspace13,
-             const Tensor& workspace2,
+             const Tensor& intermediate,
              const Tensor& scratch,
              const Stream&) const override {
     const bool batched = desc_.format == ActivationFormat::kBatched;
     const int64_t rows = input.x.dim(batched ? 1 : 0);
     calls.push_back(
-        {rows, output.bytes(), workspace13.bytes(), workspace13.shape(),
+        {rows, output.bytes(), intermediate.bytes(), intermediate.shape(),
          input.x_scale ? input.x_scale.numel() : -1,
          input.expert_num_tokens ? ints(input.expert_num_tokens) : std::vector<int32_t>{},
          input.expert_map.defined(), input.max_sms, input.parts.max_sms});
@@ -95,10 +90,9 @@ class FakeExperts : public Experts {
     }
     const ExpertsWorkspace need = workspace(rows);
     expect_shape(output, need.output, "output");
-    expect_shape(workspace13, need.workspace13, "workspace13");
-    expect_shape(workspace2, need.workspace2, "workspace2");
+    expect_shape(intermediate, need.intermediate, "intermediate");
     expect_ge(scratch.nbytes(), need.scratch_bytes, "scratch");
-    for (const Tensor& space : {workspace13, workspace2, scratch, output}) {
+    for (const Tensor& space : {intermediate, scratch, output}) {
       poison(space);
     }
     batched      ? apply_batched(input, output)
@@ -181,7 +175,6 @@ class FakePrepareFinalize : public PrepareFinalize {
     std::optional<int64_t> max_tokens = std::nullopt;
     bool is_async = false;
     bool is_monolithic = false;
-    DType ids_dtype = DType::kI32;
     Support reduce = Support::yes();
     Support quant = Support::yes();
     bool with_counts = false;     // hands over expert_num_tokens, as dispatching backends do
@@ -194,7 +187,6 @@ class FakePrepareFinalize : public PrepareFinalize {
 
   std::string_view name() const override { return "fake_pf"; }
   ActivationFormat activation_format() const override { return options_.format; }
-  DType topk_ids_dtype() const override { return options_.ids_dtype; }
   std::optional<int64_t> max_tokens_per_rank() const override { return options_.max_tokens; }
   int num_dispatchers() const override { return 1; }
   bool supports_async() const override { return options_.is_async; }

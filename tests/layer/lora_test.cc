@@ -12,8 +12,8 @@
 
 #include "moebius/group.h"
 #include "moebius/moe_layer.h"
+#include "problems/gemm_tolerance.h"
 #include "tests/layer/tensors.h"
-#include "tests/tolerance.h"
 
 namespace moebius {
 namespace {

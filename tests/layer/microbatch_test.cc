@@ -3,7 +3,7 @@
 //
 // Micro-batches of a layer call: how many there are, what they hide of a slow link, and what is
 // left when one of them fails.  That they give the bits of a call without them is for the
-// conformance matrix to say (tests/conformance/layer_matrix.cc).
+// conformance matrix to say (problems/layer_matrix.cc).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,15 +37,14 @@ class SlowExperts final : public FakeExperts {
 
   void apply(const ExpertsInput& input,
              const Tensor& output,
-             const Tensor& workspace13,
-             const Tensor& workspace2,
+             const Tensor& intermediate,
              const Tensor& scratch,
              const Stream& stream) const override {
     const int64_t rows = desc().format == ActivationFormat::kBatched
                              ? input.expert_num_tokens.data<int32_t>()[0]
                              : input.x.dim(0);
     clock_.compute(rows * per_row_);
-    FakeExperts::apply(input, output, workspace13, workspace2, scratch, stream);
+    FakeExperts::apply(input, output, intermediate, scratch, stream);
   }
 
  private:
@@ -263,8 +262,8 @@ TEST(Microbatches, OfOneRankHaveWorkspacesOfTheirOwn) {
   EXPECT_EQ(fake.calls[0].rows, 3);
   EXPECT_EQ(fake.calls[1].rows, 2);
   EXPECT_EQ(fake.calls[2].rows, 2);
-  EXPECT_NE(fake.calls[0].workspace13, fake.calls[1].workspace13);
-  EXPECT_NE(fake.calls[1].workspace13, fake.calls[2].workspace13);
+  EXPECT_NE(fake.calls[0].intermediate, fake.calls[1].intermediate);
+  EXPECT_NE(fake.calls[1].intermediate, fake.calls[2].intermediate);
   EXPECT_EQ(ints(kernel.last_expert_load()), (std::vector<int32_t>{7}));
 }
 
@@ -296,14 +295,13 @@ class FailingExperts final : public FakeExperts {
 
   void apply(const ExpertsInput& input,
              const Tensor& output,
-             const Tensor& workspace13,
-             const Tensor& workspace2,
+             const Tensor& intermediate,
              const Tensor& scratch,
              const Stream& stream) const override {
     if (at_-- == 0) {
       throw Error("expert 7 is on fire");
     }
-    FakeExperts::apply(input, output, workspace13, workspace2, scratch, stream);
+    FakeExperts::apply(input, output, intermediate, scratch, stream);
   }
 
  private:

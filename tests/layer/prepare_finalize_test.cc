@@ -55,7 +55,6 @@ TEST(PrepareFinalize, PropertiesOfTheSingleRankBackends) {
   EXPECT_EQ(standard->max_tokens_per_rank(), std::nullopt);
   EXPECT_EQ(batched->max_tokens_per_rank(), 8);
   for (const PrepareFinalize* pf : {standard.get(), batched.get()}) {
-    EXPECT_EQ(pf->topk_ids_dtype(), DType::kI32);
     EXPECT_EQ(pf->num_dispatchers(), 1);
     EXPECT_FALSE(pf->supports_async());
     EXPECT_FALSE(pf->is_monolithic());

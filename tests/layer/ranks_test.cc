@@ -10,10 +10,10 @@
 
 #include "moebius/all2all.h"
 #include "moebius/group.h"
+#include "problems/gemm_tolerance.h"
 #include "tests/layer/backends.h"
 #include "tests/layer/fakes.h"
 #include "tests/layer/small_layer.h"
-#include "tests/tolerance.h"
 
 namespace moebius::testing {
 namespace {
@@ -167,15 +167,14 @@ class FailsOnce final : public FakeExperts {
   using FakeExperts::FakeExperts;
   void apply(const ExpertsInput& input,
              const Tensor& output,
-             const Tensor& workspace13,
-             const Tensor& workspace2,
+             const Tensor& intermediate,
              const Tensor& scratch,
              const Stream& stream) const override {
     if (calls.empty()) {
       calls.emplace_back();
       throw Error("expert 7 is on fire");
     }
-    FakeExperts::apply(input, output, workspace13, workspace2, scratch, stream);
+    FakeExperts::apply(input, output, intermediate, scratch, stream);
   }
 };
 

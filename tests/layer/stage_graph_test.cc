@@ -13,7 +13,7 @@
 #include "moebius/quantize.h"
 #include "moebius/router.h"
 #include "moebius/weight_and_reduce.h"
-#include "tests/conformance/place.h"
+#include "problems/place.h"
 #include "tests/gpu_test.h"
 #include "tests/layer/tensors.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/conformance/place.h"
+#include "problems/place.h"
 #include "tests/layer/tensors.h"
 
 namespace moebius {

@@ -11,7 +11,7 @@
 namespace moebius {
 namespace {
 
-constexpr auto kSlot = WorkspaceSlot::kWorkspace13;
+constexpr auto kSlot = WorkspaceSlot::kFusedOutput;
 
 TEST(WorkspacePool, GrowsAndNeverShrinks) {
   WorkspacePool pool;
@@ -34,7 +34,7 @@ TEST(WorkspacePool, SameSlotIsTheSameMemory) {
   const Tensor a = pool.get(0, kSlot, {64}, DType::kF32);
   const Tensor b = pool.get(0, kSlot, {16, 2}, DType::kBF16);
   EXPECT_EQ(a.raw(), b.raw());
-  EXPECT_NE(a.raw(), pool.get(0, WorkspaceSlot::kWorkspace2, {64}, DType::kF32).raw());
+  EXPECT_NE(a.raw(), pool.get(0, WorkspaceSlot::kIntermediate, {64}, DType::kF32).raw());
 }
 
 TEST(WorkspacePool, MicrobatchesShareNothing) {

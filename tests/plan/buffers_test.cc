@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "checkpoint/make_model.h"
-#include "comm/high_throughput_cpu.h"
-#include "comm/low_latency_cpu.h"
+#include "comm/high_throughput/cpu/cpu_transport.h"
+#include "comm/low_latency/cpu/cpu_transport.h"
 #include "moebius/checkpoint.h"
 #include "moebius/quantize.h"
 #include "plan/traffic.h"
@@ -64,8 +64,8 @@ TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
   }
 }
 
-// src/comm/cuda/low_latency.cc: rows as they travel, scales per 128, tags; 32 experts, 8 x 256
-// rows.
+// src/comm/low_latency/cuda/cuda_transport.cc: rows as they travel, scales per 128, tags; 32
+// experts, 8 x 256 rows.
 TEST(Buffers, LowLatencyResultsOfGpusHaveOneForm) {
   for (const auto& [quant, row] : {std::pair("none", 2 * 7168), std::pair("fp8", 7168 + 4 * 56)}) {
     const Deployment d = preset_deployment("deepseek-v3", quant, 8);

@@ -37,7 +37,7 @@ TEST(Forecast, OneGpuIsProductsWeightsAndMoves) {
   EXPECT_EQ(f.traffic.intra_out() + f.traffic.inter_out(), 0);
 }
 
-// src/experts/cuda/expert_gemm.cc: who multiplies depends on formats.
+// src/experts/cuda/gemm/expert_gemm.cc: who multiplies depends on formats.
 TEST(Forecast, SchemesHaveTheRateOfTheirGemm) {
   const Machine m = find_machine("h200");
   const auto experts = [&](const char* quant, DType dtype, const Machine& machine) {

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "comm/route.h"
+#include "comm/routing/route.h"
 #include "plan/copies.h"
 #include "plan/formats.h"
 

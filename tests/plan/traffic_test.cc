@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "experts/quantized_rows.h"
-#include "layer/token_slices.h"
+#include "layer/rows/token_slices.h"
 #include "moebius/all2all.h"
 #include "moebius/workspace.h"
 #include "tests/plan/problems.h"

@@ -9,7 +9,7 @@
 
 #include "moebius/error.h"
 #include "moebius/router.h"
-#include "tests/conformance/place.h"
+#include "problems/place.h"
 
 namespace moebius {
 namespace {

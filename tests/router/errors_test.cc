@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the router refuses, and that the message names it with both values.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -36,7 +36,11 @@ class CheckIncludes(unittest.TestCase):
             "src/core/parallel.h": "#include <thread>\n",
             "src/quant/quantize.cc": '#include "core/parallel.h"\n#include <fmt/format.h>\n',
             "src/router/ref/router.cc": '#include "moebius/router.h"\n#include "core/parallel.h"\n',
-            "src/app/main.cc": '#include "checkpoint/names.h"\n',
+            "src/app/main.cc": '#include "checkpoint/names.h"\n#include "problems/sizes.h"\n',
+            "src/problems/sizes.h": '#include "quant/block.h"\n',
+            "tests/quant/quant_test.cc": '#include "problems/sizes.h"\n#include "tests/temp_dir.h"\n',
+            "tests/temp_dir.h": "#include <string>\n",
+            "bench/micro_quant.cc": '#include "quant/block.h"\n#include "problems/sizes.h"\n',
         })
         self.assertEqual((code, output), (0, ""))
 
@@ -66,6 +70,14 @@ class CheckIncludes(unittest.TestCase):
         self.expect_refused({"include/moebius/misc.h": ""}, "moebius/misc.h belongs to no stage")
         self.expect_refused({"src/core/a.cc": '#include "moebius/misc.h"\n'},
                             "moebius/misc.h belongs to no stage")
+
+    def test_tests_and_benchmarks_are_covered(self):
+        self.expect_refused({"tests/quant/a_test.cc": '#include "layer/task.h"\n'},
+                            "tests/quant/a_test.cc:1: quant may not include layer")
+        self.expect_refused({"bench/micro_a.cc": '#include "app/options.h"\n'}, "bench may not include app")
+        self.expect_refused({"bench/micro_a.cc": '#include "tests/temp_dir.h"\n'}, "is neither")
+        self.expect_refused({"src/layer/a.cc": '#include "problems/sizes.h"\n'},
+                            "layer may not include problems")
 
     def test_unknown_folder_and_relative_include_are_refused(self):
         self.expect_refused({"src/utils/a.cc": ""}, "src/utils is not a stage")

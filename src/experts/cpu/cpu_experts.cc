@@ -89,23 +89,19 @@ class CpuExperts final : public ExpertsBase {
   ExpertsWorkspace workspace(int64_t rows) const override {
     Scratch scratch;
     Buffers(*this, rows, scratch);
-    // No workspace13: GEMM1's result never leaves a task.  workspace2 holds activations as GEMM2's
+    // GEMM1's result never leaves a task; the intermediate holds activations as GEMM2's
     // operand, or as f32 where they are yet to be quantized.
     const int64_t widening = bits(activated_dtype()) / bits(desc_.in_dtype);
-    return {{0},
-            slots_shape(rows, desc_.intermediate * widening),
-            slots_shape(rows, desc_.hidden),
-            desc_.in_dtype,
-            scratch.bytes()};
+    return {slots_shape(rows, desc_.intermediate * widening), slots_shape(rows, desc_.hidden),
+            desc_.in_dtype, scratch.bytes()};
   }
 
   void apply(const ExpertsInput& input,
              const Tensor& output,
-             const Tensor& workspace13,
-             const Tensor& workspace2,
+             const Tensor& intermediate,
              const Tensor& scratch,
              const Stream& stream) const override {
-    validate_call(*this, input, output, workspace13, workspace2, scratch, stream);
+    validate_call(*this, input, output, intermediate, scratch, stream);
     Scratch block(scratch.bytes());
     Buffers buffers(*this, input.x.dim(is_batched() ? 1 : 0), block);
     const Stream& threads = bounded(stream);
@@ -117,7 +113,7 @@ class CpuExperts final : public ExpertsBase {
     load_adapters(input.lora_ids, buffers, threads);
     const Tensor x = load_input(input, buffers, threads);
     const Tensor act = Tensor::borrow(
-        workspace2.raw(), {buffers.order.num_slots, desc_.intermediate}, activated_dtype());
+        intermediate.raw(), {buffers.order.num_slots, desc_.intermediate}, activated_dtype());
     run_gemm1(x, act, buffers, threads);
     const Tensor hidden = load_hidden(act, buffers, threads);
     run_gemm2(hidden, output, buffers, threads);

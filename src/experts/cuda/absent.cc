@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The functions of activation.h, permute.h and weighted_sum.h in a build without CUDA.
-#include "experts/cuda/activation.h"
-#include "experts/cuda/permute.h"
-#include "experts/cuda/weighted_sum.h"
+#include "experts/cuda/activation/activation.h"
+#include "experts/cuda/rows/permute.h"
+#include "experts/cuda/rows/weighted_sum.h"
 #include "moebius/error.h"
 
 namespace moebius {

@@ -176,16 +176,15 @@ class RefExperts final : public ExpertsBase {
       Buffers<float>(*this, rows, scratch);
     }
     // No workspaces: intermediate results are f32 or f64, which their dtype may not hold.
-    return {{0}, {0}, slots_shape(rows, desc_.hidden), desc_.in_dtype, scratch.bytes()};
+    return {{0}, slots_shape(rows, desc_.hidden), desc_.in_dtype, scratch.bytes()};
   }
 
   void apply(const ExpertsInput& input,
              const Tensor& output,
-             const Tensor& workspace13,
-             const Tensor& workspace2,
+             const Tensor& intermediate,
              const Tensor& scratch,
              const Stream& stream) const override {
-    validate_call(*this, input, output, workspace13, workspace2, scratch, stream);
+    validate_call(*this, input, output, intermediate, scratch, stream);
     if (desc_.precision == Precision::kF64) {
       run<double>(input, output, scratch, bounded(stream));
     } else {

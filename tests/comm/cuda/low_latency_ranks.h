@@ -12,9 +12,9 @@
 #include <functional>
 #include <vector>
 
-#include "comm/cuda/low_latency.h"
+#include "comm/low_latency/cuda/cuda_transport.h"
 #include "moebius/low_latency.h"
-#include "tests/comm/dispatch_cases.h"
+#include "problems/dispatch_problem.h"
 #include "tests/comm/gpu_ranks.h"
 
 namespace moebius::testing {

@@ -12,8 +12,8 @@
 #include <string>
 
 #include "moebius/dispatch.h"
+#include "problems/dispatch_problem.h"
 #include "tests/comm/cuda/beside_cpu.h"
-#include "tests/comm/dispatch_cases.h"
 #include "tests/comm/gpu_ranks.h"
 
 namespace moebius::testing {

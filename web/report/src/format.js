@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Numbers as the printed report has them (src/app/report.cc).
+// Numbers as the printed report has them (src/app/report/report.cc).
 
 // The largest unit that leaves a number of at least 1.
 function scaled(value, units) {

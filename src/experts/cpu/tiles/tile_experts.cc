@@ -124,16 +124,15 @@ class TileExperts final : public ExpertsBase {
     Scratch scratch;
     Buffers(*this, rows, scratch);
     const Shape output = is_batched() ? slots_shape(rows, desc_.hidden) : Shape{rows, desc_.hidden};
-    return {{0}, {0}, output, desc_.in_dtype, scratch.bytes()};
+    return {{0}, output, desc_.in_dtype, scratch.bytes()};
   }
 
   void apply(const ExpertsInput& input,
              const Tensor& output,
-             const Tensor& workspace13,
-             const Tensor& workspace2,
+             const Tensor& intermediate,
              const Tensor& scratch,
              const Stream& stream) const override {
-    validate_call(*this, input, output, workspace13, workspace2, scratch, stream);
+    validate_call(*this, input, output, intermediate, scratch, stream);
     Scratch block(scratch.bytes());
     Buffers buffers(*this, input.x.dim(is_batched() ? 1 : 0), block);
     const Stream& threads = bounded(stream);

@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "app/bench/gpu/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "app/bench/cases.h"
+#include "app/bench/harness.h"
+#include "app/bench/layer_bench.h"
+#include "app/commands.h"
+#include "app/output_file.h"
+#include "moebius/error.h"
+
+namespace moebius::app {
+
+int bench(const BenchOptions& options) {
+  expect_writable("--json", options.json);
+  const bool on_gpus = options.device == "cuda";
+  if (options.ranks > 0 && options.stage != "dispatch" && !(options.stage == "layer" && on_gpus)) {
+    throw InvalidArgument(
+        fmt::format("--ranks {}: bench {} has no ranks, only bench dispatch, and layer on GPUs",
+                    options.ranks, options.stage));
+  }
+  if (on_gpus && (options.stage == "quant" || options.stage == "router")) {
+    throw InvalidArgument(fmt::format(
+        "--device cuda: bench {} runs on the CPU, only experts, dispatch and layer run on GPUs",
+        options.stage));
+  }
+  if (options.stage == "layer") {
+    return moebius::bench::run_layer_bench(options);
+  }
+  if (on_gpus) {
+    return options.stage == "experts" ? moebius::bench::run_gpu_experts_bench(options)
+                                      : moebius::bench::run_gpu_dispatch_bench(options);
+  }
+  const auto stages = moebius::bench::stage_cases();
+  const auto stage = std::find_if(stages.begin(), stages.end(),
+                                  [&](const auto& s) { return s.stage == options.stage; });
+  moebius::bench::Harness harness(options, stage->columns);
+  moebius::bench::CaseSetup setup;
+  setup.is_small = false;
+  setup.stream = Stream::cpu(options.threads);
+  setup.problem = options.problem;
+  setup.impl = options.impl;
+  setup.ranks = options.ranks;
+  setup.visit = [&](const moebius::bench::Case& c) { harness.run(c); };
+  stage->run(setup);
+  return harness.finish();
+}
+
+}  // namespace moebius::app

@@ -1,0 +1,368 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Dispatch and combine: the rows every rank gets or gives back, checked one by one; at real sizes
+// how near they come to memcpy.
+//
+// Ranks are threads of the threads group.  They start together and the last to finish counts.
+// After each call the same threads copy as many bytes as each has just received, with one memcpy
+// between buffers of their own: both figures see the same machine in the same moments.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "app/bench/cases.h"
+#include "app/bench/rank_team.h"
+#include "core/parallel.h"
+#include "moebius/dispatch.h"
+#include "moebius/low_latency.h"
+#include "problems/dispatch_oracle.h"
+#include "problems/statistics.h"
+
+namespace moebius::bench {
+
+namespace {
+
+using app::Json;
+
+// One rank's part of a case.
+class RankCase {
+ public:
+  RankCase(const DispatchProblem& problem, std::vector<RankRows>& all, int rank, Stream stream)
+      : problem_(problem), all_(all), rank_(rank), stream_(std::move(stream)) {}
+  virtual ~RankCase() = default;
+
+  virtual void prepare() {}  // before each call, not timed
+  virtual void run() = 0;
+  virtual Difference difference() const = 0;
+  virtual int64_t moved_bytes() const = 0;  // rows that this rank received in the last call
+
+ protected:
+  RankRows& own() const { return all_[static_cast<size_t>(rank_)]; }
+  void draw_again() {
+    draw_routing(problem_, ++num_drawn_ * 1000 + static_cast<uint64_t>(rank_), own());
+  }
+
+  const DispatchProblem& problem_;
+  std::vector<RankRows>& all_;
+  int rank_;
+  Stream stream_;
+
+ private:
+  uint64_t num_drawn_ = 0;
+};
+
+int64_t bytes_of(const std::vector<Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const Tensor& tensor : tensors) {
+    bytes += tensor.nbytes();
+  }
+  return bytes;
+}
+
+class HighThroughputDispatch : public RankCase {
+ public:
+  HighThroughputDispatch(Group& group,
+                         const DispatchProblem& problem,
+                         std::vector<RankRows>& all,
+                         const Stream& stream)
+      : RankCase(problem, all, group.rank(), stream),
+        transport_(group,
+                   problem.placement(),
+                   DispatchConfig::for_dispatch(problem.num_ranks),
+                   DispatchConfig::for_combine(problem.num_ranks)) {}
+
+  void prepare() override {
+    output_ = {};  // its memory is for the next
+    draw_again();
+  }
+  void run() override { output_ = dispatch(); }
+  Difference difference() const override {
+    return dispatch_difference(problem_, all_, rank_,
+                               received_rows(output_, output_.payloads[0].dim(0), stream_));
+  }
+  int64_t moved_bytes() const override { return bytes_of(output_.payloads); }
+
+ protected:
+  DispatchOutput dispatch() {
+    return transport_.dispatch({own().payloads, own().topk_ids, own().topk_weights, 1, {}},
+                               stream_);
+  }
+
+  HighThroughput transport_;
+  DispatchOutput output_;
+};
+
+class HighThroughputCached final : public HighThroughputDispatch {
+ public:
+  using HighThroughputDispatch::HighThroughputDispatch;
+
+  void prepare() override {
+    if (!handle_) {
+      handle_ = dispatch().handle;
+    }
+    output_ = {};
+  }
+  void run() override { output_ = transport_.dispatch_cached(own().payloads, *handle_, stream_); }
+
+ private:
+  std::shared_ptr<const DispatchHandle> handle_;
+};
+
+class HighThroughputCombine final : public HighThroughputDispatch {
+ public:
+  using HighThroughputDispatch::HighThroughputDispatch;
+
+  void prepare() override {
+    if (!handle_) {
+      const DispatchOutput received = dispatch();
+      handle_ = received.handle;
+      input_.x = rank_contribution(received.payloads[0], rank_, stream_);
+      combined_ = Tensor::zeros(own().payloads[0].shape(), DType::kBF16);
+    }
+  }
+  void run() override { transport_.combine(input_, *handle_, stream_, combined_); }
+  Difference difference() const override { return combine_difference(problem_, own(), combined_); }
+  int64_t moved_bytes() const override { return input_.x.nbytes(); }
+
+ private:
+  std::shared_ptr<const DispatchHandle> handle_;
+  HighThroughput::CombineInput input_;
+  Tensor combined_;
+};
+
+template <LowLatencyCast kCast, LowLatencySum kSum = LowLatencySum::kSelections>
+class LowLatencyDispatch : public RankCase {
+ public:
+  LowLatencyDispatch(Group& group,
+                     const DispatchProblem& problem,
+                     std::vector<RankRows>& all,
+                     const Stream& stream)
+      : RankCase(problem, all, group.rank(), stream),
+        transport_(group,
+                   problem.placement(),
+                   {problem.tokens, problem.hidden, problem.topk, DType::kBF16, 0, kSum}) {}
+
+  void prepare() override {
+    output_ = {};
+    draw_again();
+  }
+  void run() override {
+    output_ = transport_.dispatch(own().payloads[0], own().topk_ids, kCast, stream_);
+  }
+  Difference difference() const override {
+    return dispatch_difference(problem_, all_, rank_, kCast, output_);
+  }
+  int64_t moved_bytes() const override { return num_rows() * row_bytes(); }
+
+ protected:
+  int64_t num_rows() const {
+    const auto* counts = output_.expert_num_tokens.data<int32_t>();
+    return std::accumulate(counts, counts + output_.expert_num_tokens.numel(), int64_t{0});
+  }
+  int64_t row_bytes() const {
+    return kCast == LowLatencyCast::kNone ? 2 * problem_.hidden
+                                          : problem_.hidden + 4 * output_.x_scale.dim(2);
+  }
+
+  LowLatency transport_;
+  LowLatencyDispatchOutput output_;
+};
+
+template <LowLatencySum kSum>
+class LowLatencyCombine final : public LowLatencyDispatch<LowLatencyCast::kNone, kSum> {
+  using Base = LowLatencyDispatch<LowLatencyCast::kNone, kSum>;
+  using Base::output_, Base::own, Base::problem_, Base::rank_, Base::stream_, Base::transport_;
+
+ public:
+  using Base::Base;
+
+  void prepare() override {
+    if (!x_) {
+      Base::run();
+      x_ = expert_contribution(problem_, rank_, output_);
+      combined_ = Tensor::zeros(own().payloads[0].shape(), DType::kBF16);
+    }
+  }
+  void run() override {
+    transport_.combine(x_, own().topk_ids, own().topk_weights, *output_.handle, combined_, stream_);
+  }
+  Difference difference() const override {
+    return low_latency_combine_difference(problem_, own(), kSum, combined_);
+  }
+
+ private:
+  Tensor x_;
+  Tensor combined_;
+};
+
+struct CaseKind {
+  std::string_view impl;
+  std::string_view name;
+  RowFormat format;
+  std::unique_ptr<RankCase> (*make)(Group&,
+                                    const DispatchProblem&,
+                                    std::vector<RankRows>&,
+                                    const Stream&);
+};
+
+template <typename Kind>
+std::unique_ptr<RankCase> make(Group& group,
+                               const DispatchProblem& problem,
+                               std::vector<RankRows>& all,
+                               const Stream& stream) {
+  return std::make_unique<Kind>(group, problem, all, stream);
+}
+
+constexpr CaseKind kHighThroughput[] = {
+    {"high_throughput", "dispatch_bf16", RowFormat::kBF16, make<HighThroughputDispatch>},
+    {"high_throughput", "dispatch_fp8", RowFormat::kFp8, make<HighThroughputDispatch>},
+    {"high_throughput", "dispatch_cached", RowFormat::kBF16, make<HighThroughputCached>},
+    {"high_throughput", "combine", RowFormat::kBF16, make<HighThroughputCombine>},
+};
+constexpr CaseKind kLowLatency[] = {
+    {"low_latency", "dispatch_bf16", RowFormat::kBF16,
+     make<LowLatencyDispatch<LowLatencyCast::kNone>>},
+    {"low_latency", "dispatch_fp8", RowFormat::kBF16,
+     make<LowLatencyDispatch<LowLatencyCast::kFp8>>},
+    {"low_latency", "combine", RowFormat::kBF16,
+     make<LowLatencyCombine<LowLatencySum::kSelections>>},
+    {"low_latency", "combine_ranks", RowFormat::kBF16,
+     make<LowLatencyCombine<LowLatencySum::kRanks>>},
+};
+
+// The rank threads, each with its part of the case and what it copies for comparison.
+class DispatchRun {
+ public:
+  DispatchRun(const DispatchProblem& problem, const CaseKind& kind, int num_threads)
+      : stream_(Stream::cpu(std::max(1, num_threads / problem.num_ranks))),
+        all_(static_cast<size_t>(problem.num_ranks)),
+        team_({.num_ranks = problem.num_ranks}),
+        ranks_(all_.size()),
+        copies_(all_.size()) {
+    team_.run([&](Group& group) {
+      const auto r = static_cast<size_t>(group.rank());
+      all_[r] = make_rows(problem, kind.format, group.rank());
+      ranks_[r] = kind.make(group, problem, all_, stream_);
+    });
+  }
+
+  double call() {
+    team_.run([&](Group& group) { of(group).prepare(); });
+    return team_.run([&](Group& group) { of(group).run(); });
+  }
+  // Like call(), with a sample of the memcpy.
+  double timed_call() {
+    const double seconds = call();
+    memcpy_samples_.push_back(memcpy_seconds());
+    return seconds;
+  }
+  Difference difference() {
+    std::vector<Difference> differences(ranks_.size());
+    team_.run([&](Group& group) {
+      differences[static_cast<size_t>(group.rank())] = of(group).difference();
+    });
+    for (size_t r = 0; r < differences.size(); ++r) {
+      if (differences[r]) {
+        return fmt::format("rank {}: {}", r, *differences[r]);
+      }
+    }
+    return std::nullopt;
+  }
+  int64_t moved_bytes() const {
+    int64_t bytes = 0;
+    for (const auto& rank : ranks_) {
+      bytes += rank->moved_bytes();
+    }
+    return bytes;
+  }
+  double median_memcpy_seconds() const { return app::median(memcpy_samples_); }
+
+ private:
+  struct Copy {
+    Tensor from;
+    Tensor to;
+  };
+
+  RankCase& of(Group& group) const { return *ranks_[static_cast<size_t>(group.rank())]; }
+
+  double memcpy_seconds() {
+    team_.run([&](Group& group) {  // untimed: buffers whose pages exist
+      Copy& copy = copies_[static_cast<size_t>(group.rank())];
+      const int64_t bytes = of(group).moved_bytes();
+      if (!copy.from || copy.from.nbytes() < bytes) {
+        copy.from = Tensor::zeros({bytes + bytes / 8}, DType::kU8);
+        copy.to = Tensor::zeros({bytes + bytes / 8}, DType::kU8);
+        std::memset(copy.from.raw(), 0x55, static_cast<size_t>(copy.from.nbytes()));
+      }
+    });
+    return team_.run([&](Group& group) {
+      const Copy& copy = copies_[static_cast<size_t>(group.rank())];
+      const int64_t bytes = of(group).moved_bytes();
+      const int64_t part = (bytes + stream_.num_threads() - 1) / stream_.num_threads();
+      parallel_for(stream_, bytes, std::max<int64_t>(part, 1), [&](int64_t begin, int64_t end) {
+        std::memcpy(copy.to.bytes() + begin, copy.from.bytes() + begin,
+                    static_cast<size_t>(end - begin));
+      });
+    });
+  }
+
+  Stream stream_;
+  std::vector<RankRows> all_;
+  RankTeam team_;
+  std::vector<std::unique_ptr<RankCase>> ranks_;  // gone before their groups
+  std::vector<Copy> copies_;
+  std::vector<double> memcpy_samples_;
+};
+
+void run_case(const DispatchProblem& problem, const CaseKind& kind, const CaseSetup& setup) {
+  Case c;
+  c.problem = fmt::format("{}/{}", problem.name, kind.name);
+  c.impl = kind.impl;
+  if (!setup.wants(c.problem, c.impl)) {
+    return;
+  }
+  DispatchRun run(problem, kind, setup.stream.num_threads());
+  c.call = [&] { run.call(); };
+  c.timed_call = [&] { return run.timed_call(); };
+  c.difference = [&] { return run.difference(); };
+  c.metrics = [&](double seconds) {
+    const double gigabytes = static_cast<double>(run.moved_bytes()) * 1e-9;
+    const double memcpy_seconds = run.median_memcpy_seconds();
+    return std::vector<Json>{
+        gigabytes / seconds, memcpy_seconds / seconds, gigabytes / memcpy_seconds,
+        problem.num_ranks,   problem.tokens,           run.moved_bytes()};
+  };
+  setup.visit(c);
+}
+
+}  // namespace
+
+void run_dispatch_cases(const CaseSetup& setup) {
+  const std::vector<int> small_ranks = {1, 2, 3};
+  const std::vector<int> real_ranks = {1, 2, 4, 8};
+  std::vector<int> rank_counts = setup.is_small ? small_ranks : real_ranks;
+  if (setup.ranks > 0) {
+    rank_counts = {setup.ranks};
+  }
+  for (const int ranks : rank_counts) {
+    DispatchProblem prefill{fmt::format("dsv3_prefill_r{}", ranks), ranks, 0, 7168, 256, 8};
+    // What all ranks receive together is kept near 1 GB.
+    prefill.tokens = ranks == 2 || ranks == 4 ? 4096 : 512;
+    DispatchProblem decode{fmt::format("dsv3_decode_r{}", ranks), ranks, 128, 7168, 256, 8};
+    if (setup.is_small) {
+      prefill = {fmt::format("r{}", ranks), ranks, 33, 256, 16, 4};
+      decode = prefill;
+    }
+    for (const CaseKind& kind : kHighThroughput) {
+      run_case(prefill, kind, setup);
+    }
+    for (const CaseKind& kind : kLowLatency) {
+      run_case(decode, kind, setup);
+    }
+  }
+}
+
+}  // namespace moebius::bench

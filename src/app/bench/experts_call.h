@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// ExpertsCall: experts with the input and the buffers of one call, all where the stream works.
+#pragma once
+
+#include <memory>
+
+#include "moebius/experts.h"
+#include "moebius/stream.h"
+
+namespace moebius::bench {
+
+class ExpertsCall {
+ public:
+  ExpertsCall(std::unique_ptr<Experts> experts, ExpertsInput input, const Stream& stream);
+
+  void apply() const { experts_->apply(input_, output_, intermediate_, scratch_, stream_); }
+  // What the experts write; zeros before the first call.
+  const Tensor& rows() const { return output_; }
+  // Rows of the batched format, or what is made of a token's rows, here or by the experts.
+  Tensor output() const;
+
+ private:
+  std::unique_ptr<Experts> experts_;
+  ExpertsInput input_;
+  Stream stream_;
+  Tensor intermediate_;
+  Tensor scratch_;
+  Tensor output_;
+};
+
+}  // namespace moebius::bench

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "app/bench/gpu/experts_bench.h"
+#include "app/bench/probes.h"
+#include "app/run/random_tensor.h"
+#include "experts/cuda/activation/activation.h"
+#include "experts/cuda/activation/activation_codes.h"
+#include "experts/ref/activation.h"
+
+namespace moebius::bench {
+
+namespace {
+
+using app::Json;
+
+// DeepSeek-V3: 4096 tokens of 8 ranks, a rank's share.
+constexpr int64_t kRows = 32768;
+constexpr int64_t kWidth = 2048;
+constexpr int64_t kCheckedRows = 8;
+constexpr std::string_view kImpl = "cuda";
+
+// How far an element may be from the bf16 of silu(gate), times up: it was rounded to bf16, and then
+// to a code of this step, relative to it or (absolute) to its scale.
+struct Steps {
+  double relative;
+  double of_scale;
+};
+// Of silu as kernels compute it for bf16, relative: some 12 units of f32.  Where it may round
+// either way, either is right.
+constexpr double kSiluError = 0x1p-19;
+
+// values [kRows, kWidth] and, where they are codes, their scales.
+std::optional<std::string> difference(const Tensor& in,
+                                      const Tensor& values,
+                                      const Tensor& scale,
+                                      const Steps& steps) {
+  for (int64_t n = 0; n < kCheckedRows; ++n) {
+    const int64_t row = probe_row(n, kCheckedRows, kRows);
+    for (int64_t i = 0; i < kWidth; ++i) {
+      const double gate = static_cast<double>(get_float(in, row * 2 * kWidth + i));
+      const double up = static_cast<double>(get_float(in, row * 2 * kWidth + kWidth + i));
+      const double silu = ref::silu(gate);
+      const int64_t block = scale ? kWidth / scale.dim(1) : kWidth;
+      const double unit = scale ? static_cast<double>(get_float(scale[row], i / block)) : 1.0;
+      const double actual = static_cast<double>(get_float(values, row * kWidth + i)) * unit;
+      double expected = 0.0;
+      double allowed = 0.0;
+      const auto is_near = [&](double unrounded) {
+        expected =
+            static_cast<double>(static_cast<float>(BFloat16(static_cast<float>(unrounded)))) * up;
+        allowed = (0x1p-8 + steps.relative) * std::abs(expected) + steps.of_scale * unit;
+        return std::abs(actual - expected) <= allowed;
+      };
+      if (!is_near(silu * (1.0 - kSiluError)) && !is_near(silu * (1.0 + kSiluError))) {
+        return fmt::format("row {}, column {}: {}, expected {}, {} apart at most", row, i, actual,
+                           expected, allowed);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void run_gpu_activation_cases(const CaseSetup& setup, const ColdGpu& gpu) {
+  const auto is_wanted = [&](std::string_view problem) { return setup.wants(problem, kImpl); };
+  constexpr std::string_view kPlain = "activation/bf16";
+  constexpr std::string_view kFp8 = "activation/fp8_1x128";
+  constexpr std::string_view kInt8 = "activation/int8_token";
+  if (!is_wanted(kPlain) && !is_wanted(kFp8) && !is_wanted(kInt8)) {
+    return;
+  }
+  const Tensor in = app::random_normal({kRows, 2 * kWidth}, DType::kBF16, 2);
+  const Tensor in_there = gpu.take(in);
+  const auto rows = cuda::RowGroups::all(kRows);
+  const auto run = [&](std::string_view problem, const cuda::RowOperand& out, const Steps& steps,
+                       const std::function<void()>& work) {
+    if (!is_wanted(problem)) {
+      return;
+    }
+    Case c;
+    c.problem = problem;
+    c.impl = kImpl;
+    c.call = [&] {
+      gpu.poison(out.values);
+      work();
+    };
+    c.timed_call = [&] { return gpu.seconds(work); };
+    c.difference = [&] {
+      const auto here = [&](const Tensor& tensor) {
+        return tensor ? to_device(tensor, Device::cpu(), gpu.stream()) : tensor;
+      };
+      return difference(in, here(out.values), here(out.scale), steps);
+    };
+    c.metrics = [&](double seconds) {
+      const auto bytes = static_cast<double>(in.nbytes() + out.values.nbytes() +
+                                             (out.scale ? out.scale.nbytes() : 0));
+      return std::vector<Json>{Json(), Json(), bytes / seconds * 1e-9};
+    };
+    setup.visit(c);
+  };
+
+  cuda::RowOperand plain;
+  plain.values = gpu.empty({kRows, kWidth}, DType::kBF16);
+  run(kPlain, plain, {0.0, 0.0},
+      [&] { cuda::activate({}, rows, in_there, plain.values, gpu.stream()); });
+  const auto run_codes = [&](std::string_view problem, QuantFormat format, GroupShape group,
+                             int64_t block, const Steps& steps) {
+    QuantizeSpec spec;
+    spec.format = format;
+    spec.group = group;
+    cuda::RowOperand out;
+    out.values = gpu.empty({kRows, kWidth}, storage_dtype(format));
+    out.scales = cuda::RowScales::kPerRow;
+    out.block = block;
+    out.scale = gpu.empty({kRows, kWidth / block}, DType::kF32);
+    run(problem, out, steps,
+        [&] { cuda::activate_to_codes({}, spec, rows, in_there, out, gpu.stream()); });
+  };
+  // e4m3: 3 bits of mantissa, and steps of 2^-9 below its normal numbers; half a step either way.
+  run_codes(kFp8, QuantFormat::kFp8, {1, 128}, 128, {0x1p-4, 0x1p-10});
+  run_codes(kInt8, QuantFormat::kInt8, GroupShape::per_token(), kWidth, {0.0, 0.5});
+}
+
+}  // namespace moebius::bench

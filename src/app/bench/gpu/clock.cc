@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "app/bench/gpu/clock.h"
+
+#include <utility>
+
+#include "core/cuda/check.h"
+
+namespace moebius::bench {
+
+using cuda::check_cuda;
+
+namespace {
+
+// What a host needs to enqueue any of the bodies; a graph is launched in one go.
+constexpr std::chrono::microseconds kLead{100};
+
+}  // namespace
+
+GpuClock::GpuClock(Group& group, const Stream& stream) : barrier_(group), stream_(stream) {
+  check_cuda(cudaEventCreate(&begin_), "cudaEventCreate");
+  check_cuda(cudaEventCreate(&end_), "cudaEventCreate");
+}
+
+GpuClock::~GpuClock() {
+  forget_graph();
+  cuda::log_cuda_error(cudaEventDestroy(begin_), "cudaEventDestroy");
+  cuda::log_cuda_error(cudaEventDestroy(end_), "cudaEventDestroy");
+}
+
+void GpuClock::forget_graph() {
+  if (graph_ != nullptr) {
+    cuda::log_cuda_error(cudaGraphExecDestroy(std::exchange(graph_, nullptr)),
+                         "cudaGraphExecDestroy");
+  }
+}
+
+void GpuClock::set(GpuWork work, GpuLaunch launch) {
+  forget_graph();
+  work_ = std::move(work);
+  if (launch == GpuLaunch::kStream) {
+    return;
+  }
+  const auto stream = cuda::as_stream(stream_.native_handle());
+  cudaGraph_t graph = nullptr;
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+             "cudaStreamBeginCapture");
+  enqueue(true);
+  check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  const cudaError_t status = cudaGraphInstantiate(&graph_, graph, 0);
+  check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  check_cuda(status, "cudaGraphInstantiate");
+  check_cuda(cudaGraphUpload(graph_, stream), "cudaGraphUpload");
+  stream_.synchronize();
+}
+
+void GpuClock::enqueue(bool is_captured) {
+  const auto stream = cuda::as_stream(stream_.native_handle());
+  // Else the event would only order the graph.
+  const unsigned flags = is_captured ? cudaEventRecordExternal : cudaEventRecordDefault;
+  if (work_.prepare) {
+    work_.prepare();
+  }
+  barrier_.launch(stream_, is_captured ? std::chrono::microseconds{0} : kLead);
+  check_cuda(cudaEventRecordWithFlags(begin_, stream, flags), "cudaEventRecordWithFlags");
+  for (int i = 0; i < work_.repeats; ++i) {
+    work_.body();
+  }
+  check_cuda(cudaEventRecordWithFlags(end_, stream, flags), "cudaEventRecordWithFlags");
+  if (work_.finish) {
+    work_.finish();
+  }
+}
+
+double GpuClock::run() {
+  if (graph_ != nullptr) {
+    check_cuda(cudaGraphLaunch(graph_, cuda::as_stream(stream_.native_handle())),
+               "cudaGraphLaunch");
+  } else {
+    enqueue(false);
+  }
+  stream_.synchronize();
+  float ms = 0.0f;
+  check_cuda(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
+  return static_cast<double>(ms) * 1e-3 / work_.repeats;
+}
+
+}  // namespace moebius::bench

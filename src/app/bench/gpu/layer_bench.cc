@@ -1,0 +1,512 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "app/bench/gpu/bench.h"
+#include "app/bench/gpu/clock.h"
+#include "app/bench/harness.h"
+#include "app/bench/probes.h"
+#include "app/bench/rank_team.h"
+#include "app/machine.h"
+#include "app/run/layer_cost.h"
+#include "app/run/random_tensor.h"
+#include "app/run/rank_plan.h"
+#include "app/run/rank_run.h"
+#include "app/run/run_report.h"
+#include "core/cuda/runtime.h"
+#include "layer/overlap.h"
+#include "moebius/error.h"
+#include "moebius/profile.h"
+#include "moebius/tolerance.h"
+#include "moebius/workspace.h"
+#include "problems/random_layer.h"
+#include "problems/statistics.h"
+
+namespace moebius::bench {
+
+namespace {
+
+using app::Json;
+using app::Unit;
+
+constexpr int64_t kNumProbes = 8;
+// Up to here calls are replays of a graph, and ranks exchange rows by low latency unless asked
+// otherwise.
+constexpr int64_t kMostDecodeTokens = 256;
+
+const std::vector<app::Column> kColumns = {
+    {"tokens_per_s", "rate", Unit::kTokensPerSecond},
+    {"gflops", "products", Unit::kGflops},
+    {"touched_bytes", "weights", Unit::kBytes},
+    {"weight_gb_per_s", "read", Unit::kGigabytesPerSecond},
+    {"router_us", "router", Unit::kMicros},
+    {"prepare_us", "prepare", Unit::kMicros},
+    {"experts_us", "experts", Unit::kMicros},
+    {"finalize_us", "finalize", Unit::kMicros},
+    {"shared_us", "shared", Unit::kMicros},
+    {"hidden_share", "hidden", Unit::kPercent},
+    {"busiest_rank", "busiest", Unit::kDecimals},
+};
+
+// The layer on the host, and what the float64 oracle makes of a few tokens.
+struct WholeLayer {
+  MoeLayerWeights weights;
+  app::LayerCost cost;
+  double tolerance = 0;
+  Tensor probes;    // [kNumProbes, H]
+  Tensor expected;  // f32 [kNumProbes, H]; undefined without a check
+};
+
+WholeLayer make_whole(const app::BenchOptions& options, const Stream& stream) {
+  WholeLayer whole;
+  whole.weights =
+      RandomLayers(options.preset, options.quant, stream).make(0, options.experts, options.topk);
+  whole.cost = app::layer_cost(whole.weights);
+  whole.tolerance = layer_tolerance(whole.weights.experts.quant);
+  const MoeConfig& config = whole.weights.config;
+  whole.probes = app::random_normal({kNumProbes, config.hidden}, config.in_dtype, 1);
+  if (options.check) {
+    whole.expected = Tensor::empty(whole.probes.shape(), DType::kF32);
+    MoeLayerOptions oracle;
+    oracle.experts = "ref";
+    oracle.precision = Precision::kF64;
+    WorkspacePool workspaces;
+    MoeLayer(whole.weights, oracle, stream)
+        .forward(whole.probes, whole.expected, {stream, &workspaces, 0, nullptr});
+  }
+  return whole;
+}
+
+// The rows of a tensor per expert that are this rank's.
+Tensor rows_of(const Tensor& tensor, ExpertRange range, int64_t num_experts) {
+  const bool is_per_expert = tensor && tensor.num_dims() > 0 && tensor.dim(0) == num_experts;
+  return is_per_expert ? tensor.slice(range.begin, range.end) : tensor;
+}
+
+MoeLayerWeights share_of(const MoeLayerWeights& whole, const ParallelConfig& parallel) {
+  MoeLayerWeights own = whole;
+  const int64_t num_experts = whole.config.num_experts;
+  const ExpertRange range = expert_range(num_experts, parallel.ep_size, parallel.ep_rank);
+  own.config.parallel = parallel;
+  own.config.num_local_experts = range.size();
+  QuantConfig& quant = own.experts.quant;
+  for (Tensor* tensor :
+       {&own.experts.w1, &own.experts.w2, &quant.w1.scale, &quant.w1.alpha_or_gscale,
+        &quant.w1.zero_point, &quant.w1.bias, &quant.w2.scale, &quant.w2.alpha_or_gscale,
+        &quant.w2.zero_point, &quant.w2.bias}) {
+    *tensor = rows_of(*tensor, range, num_experts);
+  }
+  return own;
+}
+
+struct LayerProblem {
+  int64_t num_tokens = 0;  // per rank
+  int microbatches = 1;    // asked for
+  int combine_parts = 0;   // asked for; 0: as computed
+  std::optional<int64_t> early_rows;
+  int comm_sms = 0;  // 0: the backend's default
+  All2AllBackend backend = All2AllBackend::kNone;
+  std::string sum;  // of low latency
+
+  bool replays() const { return num_tokens <= kMostDecodeTokens; }
+  bool returns_in_parts() const { return backend == All2AllBackend::kHighThroughput; }
+  // Else high throughput has a capacity.
+  bool counts_rows() const { return backend == All2AllBackend::kHighThroughput && !replays(); }
+};
+
+std::vector<All2AllBackend> backends_of(const app::BenchOptions& options,
+                                        int num_ranks,
+                                        int64_t num_tokens) {
+  if (num_ranks == 1) {
+    return {All2AllBackend::kNone};
+  }
+  if (options.all2all.empty()) {
+    return {num_tokens <= kMostDecodeTokens ? All2AllBackend::kLowLatency
+                                            : All2AllBackend::kHighThroughput};
+  }
+  std::vector<All2AllBackend> backends;
+  for (const std::string& name : options.all2all) {
+    backends.push_back(*all2all_backend_from_name(name));
+  }
+  return backends;
+}
+
+std::vector<std::string> sums_of(const app::BenchOptions& options, All2AllBackend backend) {
+  const bool has_choice = backend == All2AllBackend::kLowLatency && !options.sums.empty();
+  return has_choice ? options.sums : std::vector{app::BenchOptions::kSums.front()};
+}
+
+std::vector<int> combine_parts_of(const app::BenchOptions& options, const LayerProblem& problem) {
+  return problem.returns_in_parts() ? options.combine_parts : std::vector{0};
+}
+
+std::vector<std::optional<int64_t>> early_rows_of(const app::BenchOptions& options,
+                                                  const LayerProblem& problem) {
+  if (!problem.counts_rows() || options.early_rows.empty()) {
+    return {std::nullopt};
+  }
+  return {options.early_rows.begin(), options.early_rows.end()};
+}
+
+std::vector<LayerProblem> problems_of(const app::BenchOptions& options, int num_ranks) {
+  std::vector<LayerProblem> problems;
+  for (const int64_t num_tokens :
+       options.tokens.empty() ? app::BenchOptions::kGpuLayerTokens : options.tokens) {
+    for (const All2AllBackend backend : backends_of(options, num_ranks, num_tokens)) {
+      LayerProblem problem;
+      problem.num_tokens = num_tokens;
+      problem.backend = backend;
+      for (const int microbatches : options.microbatches) {
+        problem.microbatches = microbatches;
+        for (const int combine_parts : combine_parts_of(options, problem)) {
+          problem.combine_parts = combine_parts;
+          for (const std::optional<int64_t> early_rows : early_rows_of(options, problem)) {
+            problem.early_rows = early_rows;
+            for (const int sms : options.sms) {
+              problem.comm_sms = sms;
+              for (const std::string& sum : sums_of(options, backend)) {
+                problem.sum = sum;
+                problems.push_back(problem);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+class LayerRun {
+ public:
+  LayerRun(RankTeam& team,
+           const app::BenchOptions& options,
+           const WholeLayer& whole,
+           int num_ranks,
+           const LayerProblem& problem)
+      : team_(team),
+        whole_(whole),
+        num_tokens_(problem.num_tokens),
+        replays_(problem.replays()),
+        backend_(problem.backend),
+        pause_(options.pause_ms),
+        ranks_(static_cast<size_t>(num_ranks)) {
+    team_.run([&](Group& group) { set_up(group, options, problem); });
+  }
+  ~LayerRun() {
+    try {
+      team_.run([&](Group& group) {
+        group.barrier("end of a benchmark");
+        of(group).reset();
+      });
+    } catch (const std::exception&) {
+      // The ranks are gone, and the report of why follows; what they had goes with the process.
+      for (std::unique_ptr<Rank>& rank : ranks_) {
+        (void)rank.release();
+      }
+    }
+  }
+  LayerRun(const LayerRun&) = delete;
+  LayerRun& operator=(const LayerRun&) = delete;
+
+  std::string_view backend() const { return name(backend_); }
+  bool replays() const { return replays_; }
+  int microbatches() const { return ranks_[0]->layer->kernel().last_microbatches(); }
+  int combine_parts() const { return ranks_[0]->layer->kernel().last_combine_parts(); }
+  bool in_waves() const { return ranks_[0]->layer->kernel().last_rows_came_in_waves(); }
+  std::string experts() const {
+    return std::string(ranks_[0]->layer->kernel().experts().implementation());
+  }
+
+  // Seconds of the slowest rank.
+  double call() {
+    std::this_thread::sleep_for(pause_);
+    std::vector<double> seconds(ranks_.size());
+    team_.run([&](Group& group) {
+      seconds[static_cast<size_t>(group.rank())] = of(group)->clock->run();
+      of(group)->layer->check();
+    });
+    return *std::max_element(seconds.begin(), seconds.end());
+  }
+
+  // Of the probes among every rank's tokens, and between the last call and one that is not
+  // replayed.
+  std::optional<std::string> difference() {
+    std::vector<std::string> differences(ranks_.size());
+    team_.run([&](Group& group) {
+      differences[static_cast<size_t>(group.rank())] = difference_of(*of(group));
+    });
+    for (size_t r = 0; r < differences.size(); ++r) {
+      if (!differences[r].empty()) {
+        return fmt::format("rank {}: {}", r, differences[r]);
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::vector<Json> metrics(double seconds) {
+    constexpr int kProfiledCalls = 5;
+    std::array<double, app::kStages.size()> stages{};  // of the slowest rank
+    for (int i = 0; i < kProfiledCalls; ++i) {
+      team_.run([&](Group& group) { of(group)->profiled_call(group); });
+    }
+    Overlap travel;  // of all ranks
+    int64_t rows = 0;
+    int64_t most_rows = 0;  // of a rank
+    int64_t touched = 0;
+    for (const std::unique_ptr<Rank>& rank : ranks_) {
+      for (size_t s = 0; s < stages.size(); ++s) {
+        stages[s] = std::max(stages[s], app::median(rank->stages_us[s]));
+      }
+      travel.travel += rank->travel.travel;
+      travel.hidden += rank->travel.hidden;
+      const app::LoadSummary load = app::summarize_load(rank->layer->local_expert_load());
+      rows += load.rows;
+      most_rows = std::max(most_rows, load.rows);
+      touched += (rank->layer->config().num_local_experts - load.idle) * whole_.cost.expert_bytes +
+                 whole_.cost.shared_bytes + whole_.cost.router_bytes;
+    }
+    const int64_t tokens = num_tokens_ * static_cast<int64_t>(ranks_.size());
+    const auto flops = static_cast<double>(rows * whole_.cost.flops_per_row +
+                                           tokens * whole_.cost.flops_per_token);
+    std::vector<Json> values = {static_cast<double>(tokens) / seconds, flops / seconds * 1e-9,
+                                touched, static_cast<double>(touched) / seconds * 1e-9};
+    values.insert(values.end(), stages.begin(), stages.end());
+    values.emplace_back(travel.hidden_share());
+    values.emplace_back(static_cast<double>(most_rows * static_cast<int64_t>(ranks_.size())) /
+                        static_cast<double>(rows));
+    return values;
+  }
+
+ private:
+  struct Rank {
+    Stream stream;
+    WorkspacePool workspaces;
+    std::unique_ptr<MoeLayer> layer;
+    Tensor hidden;
+    Tensor output;
+    Tensor first_output;  // on the host, of a call that was not replayed
+    std::unique_ptr<GpuClock> clock;
+    std::array<std::vector<double>, app::kStages.size()> stages_us;
+    Overlap travel;  // of all profiled calls
+
+    void forward(Profile* profile) {
+      layer->forward(hidden, output, {stream, &workspaces, 0, profile});
+    }
+    void profiled_call(Group& group) {
+      Profile profile(Profile::Keep::kIntervals);
+      group.barrier("profiled call");
+      forward(&profile);
+      const Overlap overlap = measure_overlap(profile.intervals());
+      travel.travel += overlap.travel;
+      travel.hidden += overlap.hidden;
+      for (size_t s = 0; s < app::kStages.size(); ++s) {
+        double us = 0;
+        for (const Profile::Stage& stage : profile.stages()) {
+          us += stage.name == app::kStages[s] ? app::microseconds(stage.total) : 0.0;
+        }
+        stages_us[s].push_back(us);
+      }
+    }
+  };
+
+  std::unique_ptr<Rank>& of(const Group& group) {
+    return ranks_[static_cast<size_t>(group.rank())];
+  }
+
+  int64_t num_probes() const { return std::min(num_tokens_, kNumProbes); }
+  // From the first token to the last.
+  int64_t probe_token(int64_t i) const { return probe_row(i, num_probes(), num_tokens_); }
+
+  void set_up(Group& group, const app::BenchOptions& options, const LayerProblem& problem) {
+    auto made = std::make_unique<Rank>();
+    Rank& rank = *made;
+    rank.stream = Stream::cuda(group.device().index);
+    MoeLayerWeights weights =
+        share_of(whole_.weights, ParallelConfig::make(1, 0, group.size(), group.rank(),
+                                                      /*enable_expert_parallel=*/true, backend_));
+    weights.config.max_num_tokens = num_tokens_;
+    weights.router_config.logit_sums = app::logit_sums_of(options.router_sums);
+    MoeLayerOptions layer_options;
+    layer_options.experts = options.impl;
+    layer_options.microbatches = problem.microbatches;
+    layer_options.comm_sms = problem.comm_sms;
+    layer_options.combine_parts = problem.combine_parts;
+    layer_options.low_latency_sum = app::low_latency_sum_of(problem.sum);
+    layer_options.early_rows = problem.early_rows;
+    if (backend_ == All2AllBackend::kHighThroughput && !problem.counts_rows()) {
+      layer_options.capacity = 0;
+    }
+    rank.layer = std::make_unique<MoeLayer>(std::move(weights), layer_options, rank.stream,
+                                            group.size() == 1 ? nullptr : &group);
+    const MoeConfig& config = rank.layer->config();
+    const Tensor hidden = app::random_normal({num_tokens_, config.hidden}, config.in_dtype,
+                                             static_cast<uint64_t>(2 + group.rank()));
+    for (int64_t i = 0; i < num_probes(); ++i) {
+      std::memcpy(hidden[probe_token(i)].raw(), whole_.probes[i].raw(),
+                  static_cast<size_t>(whole_.probes[i].nbytes()));
+    }
+    rank.hidden = to_device(hidden, rank.stream.device(), rank.stream);
+    rank.output = Tensor::empty(hidden.shape(), hidden.dtype(), rank.stream.device());
+    rank.forward(nullptr);
+    rank.forward(nullptr);  // low latency has two sets of buffers, see Graph
+    rank.first_output = to_device(rank.output, Device::cpu(), rank.stream);
+    rank.clock = std::make_unique<GpuClock>(group, rank.stream);
+    rank.clock->set({.prepare = {}, .body = [&rank] { rank.forward(nullptr); }, .finish = {}},
+                    replays() ? GpuLaunch::kGraph : GpuLaunch::kStream);
+    of(group) = std::move(made);
+  }
+
+  std::string difference_of(const Rank& rank) const {
+    const Tensor output = to_device(rank.output, Device::cpu(), rank.stream);
+    if (std::memcmp(output.raw(), rank.first_output.raw(), static_cast<size_t>(output.nbytes())) !=
+        0) {
+      return "other bits than the first call's";
+    }
+    RelativeError error;
+    for (int64_t i = 0; i < num_probes(); ++i) {
+      const Tensor actual = output[probe_token(i)];
+      for (int64_t h = 0; h < actual.numel(); ++h) {
+        error.add(get_float(actual, h), get_float(whole_.expected[i], h));
+      }
+    }
+    return error.value() <= whole_.tolerance
+               ? ""
+               : fmt::format("relative error {:.2e} over {} tokens, tolerance {:.2e}",
+                             error.value(), num_probes(), whole_.tolerance);
+  }
+
+  RankTeam& team_;
+  const WholeLayer& whole_;
+  const int64_t num_tokens_;
+  const bool replays_;
+  const All2AllBackend backend_;
+  const std::chrono::duration<double, std::milli> pause_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+ThreadGroupOptions group_options(const app::BenchOptions& options, int num_ranks) {
+  ThreadGroupOptions group;
+  group.num_ranks = num_ranks;
+  group.nccl = options.group == "nccl";
+  for (int r = 0; r < num_ranks; ++r) {
+    group.devices.push_back(Device::cuda(r % cuda_device_count()));
+  }
+  return group;
+}
+
+}  // namespace
+
+int run_gpu_layer_bench(const app::BenchOptions& options) {
+  cuda::prepare_for_shared_gpus();
+  expect_usable(Device::cuda(0));
+  const int num_ranks = options.ranks > 0 ? options.ranks : cuda_device_count();
+  expect(num_ranks > 1 || options.sms == std::vector<int>{0},
+         "--sms: one rank has no transport to give SMs to");
+  expect(num_ranks > 1 || options.all2all.empty(), "--all2all: one rank has no transport");
+  if (options.group == "nccl") {
+    app::expect_gpu_each(num_ranks);
+  }
+  const std::vector<LayerProblem> problems = problems_of(options, num_ranks);
+  const auto some = [&](const auto& is_such) {
+    return std::any_of(problems.begin(), problems.end(), is_such);
+  };
+  expect(options.sums.empty() || some([](const LayerProblem& problem) {
+           return problem.backend == All2AllBackend::kLowLatency;
+         }),
+         "--sum: no case goes by low_latency");
+  expect(options.combine_parts == std::vector{0} ||
+             some([](const LayerProblem& problem) { return problem.returns_in_parts(); }),
+         "--combine-parts: no case goes by high_throughput");
+  expect(options.early_rows.empty() ||
+             some([](const LayerProblem& problem) { return problem.counts_rows(); }),
+         [&] {
+           return fmt::format(
+               "--early-rows: no case goes by high_throughput with more than {} tokens",
+               kMostDecodeTokens);
+         });
+  const WholeLayer whole = make_whole(options, Stream::cpu(options.threads));
+  Harness harness(options, kColumns);
+  const int used = std::min(num_ranks, cuda_device_count());
+  const std::string gpu = cuda_device_info(0).name;
+  const std::string quantization = app::describe(whole.weights.experts.quant);
+  harness.fact("device", "cuda");
+  harness.fact("gpu", gpu);
+  harness.fact("gpus", used);
+  harness.fact("group", options.group);
+  harness.fact("ranks", num_ranks);
+  harness.fact("quantization", quantization);
+  harness.fact("experts", whole.weights.config.num_experts);
+  harness.fact("topk", whole.weights.config.experts_per_token);
+  harness.fact("layer_bytes", whole.cost.total_bytes);
+  fmt::print("{} ranks ({}) on {} x {}; {} of {}\n", num_ranks, options.group, used, gpu,
+             quantization, app::format_value(whole.cost.total_bytes, Unit::kBytes));
+  RankTeam team(group_options(options, num_ranks));
+  for (const LayerProblem& problem : problems) {
+    LayerRun run(team, options, whole, num_ranks, problem);
+    harness.fact("tokens", problem.num_tokens);
+    harness.fact("asked_microbatches", problem.microbatches);
+    harness.fact("microbatches", run.microbatches());
+    harness.fact("asked_combine_parts", problem.combine_parts);
+    harness.fact("combine_parts", run.combine_parts());
+    harness.fact("early_rows", problem.early_rows ? app::Json(*problem.early_rows) : app::Json());
+    harness.fact("in_waves", run.in_waves());
+    harness.fact("comm_sms", problem.comm_sms);
+    harness.fact("pause_ms", options.pause_ms);
+    harness.fact("router_sums", options.router_sums);
+    const bool has_sum = problem.backend == All2AllBackend::kLowLatency;
+    harness.fact("sum", has_sum ? app::Json(problem.sum) : app::Json());
+    harness.fact("all2all", std::string(run.backend()));
+    harness.fact("launch", run.replays() ? "graph" : "stream");
+    Case c;
+    c.problem = fmt::format("{}/{}/{}{}", options.preset, options.quant, problem.num_tokens,
+                            run.replays() ? "_graph" : "");
+    if (options.experts > 0) {
+      c.problem += fmt::format("_e{}", options.experts);
+    }
+    if (options.topk > 0) {
+      c.problem += fmt::format("_k{}", options.topk);
+    }
+    if (!options.all2all.empty()) {
+      c.problem += problem.backend == All2AllBackend::kHighThroughput ? "_ht" : "_ll";
+    }
+    if (problem.microbatches > 1) {
+      c.problem += fmt::format("_m{}of{}", run.microbatches(), problem.microbatches);
+    }
+    if (problem.combine_parts > 0) {
+      c.problem += fmt::format("_c{}of{}", run.combine_parts(), problem.combine_parts);
+    }
+    if (problem.early_rows) {
+      c.problem += fmt::format("_early{}", *problem.early_rows);
+    }
+    if (problem.comm_sms > 0) {
+      c.problem += fmt::format("_sms{}", problem.comm_sms);
+    }
+    if (problem.sum != app::BenchOptions::kSums.front()) {
+      c.problem += "_sum_" + problem.sum;
+    }
+    if (options.router_sums != "stated") {
+      c.problem += "_router_" + options.router_sums;
+    }
+    c.impl = run.experts();
+    c.num_calls = options.iterations;
+    c.call = [&] { run.call(); };
+    c.timed_call = [&] { return run.call(); };
+    c.difference = [&] { return run.difference(); };
+    c.metrics = [&](double seconds) { return run.metrics(seconds); };
+    harness.run(c);
+  }
+  return harness.finish();
+}
+
+}  // namespace moebius::bench

@@ -1,0 +1,212 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Besides whole calls: their halves, and dispatch and combine back to back.
+#include <algorithm>
+
+#include "app/bench/gpu/transport.h"
+
+namespace moebius::bench {
+
+namespace {
+
+constexpr int64_t kLeastMaxTokens = 128;
+constexpr int kPairs = 20;  // back to back
+
+class LowLatencyOnGpu final : public GpuTransport {
+ public:
+  LowLatencyOnGpu(Group& group,
+                  const GpuProblem& problem,
+                  const std::vector<RankRows>& all,
+                  const Stream& stream);
+
+  std::vector<GpuTransfer> transfers() override;
+  void check() const override { transport_.check(); }
+
+ private:
+  const RankRows& own() const { return all_[static_cast<size_t>(rank_)]; }
+  Tensor up(const Tensor& tensor) const { return to_device(tensor, device_, stream_); }
+  LowLatencyDispatchOutput received_rows() const;
+
+  void dispatch() { received_ = transport_.dispatch(x_, ids_, cast_, stream_); }
+  void send() { pending_ = transport_.dispatch_async(x_, ids_, cast_, stream_); }
+  void receive() { received_ = pending_.receive(); }
+  void combine() { transport_.combine(y_, ids_, weights_, *received_.handle, combined_, stream_); }
+  void send_back() {
+    pending_back_ =
+        transport_.combine_async(y_, ids_, weights_, *received_.handle, combined_, stream_);
+  }
+  void receive_back() { pending_back_.receive(); }
+  void forget() {
+    pending_back_ = {};
+    pending_ = {};
+    received_ = {};
+  }
+
+  const DispatchProblem& problem_;
+  const std::vector<RankRows>& all_;
+  int rank_;
+  Device device_;
+  Stream stream_;
+  LowLatencyCast cast_;
+  LowLatencySum sum_;
+  bool with_dispatch_;
+  LowLatency transport_;
+  Tensor x_, ids_, weights_;
+  Tensor y_;  // of this rank's experts, in the batched format
+  Tensor combined_;
+  LowLatencyDispatchOutput received_;
+  Pending<LowLatencyDispatchOutput> pending_;
+  Pending<void> pending_back_;
+};
+
+LowLatencyOptions options_of(const GpuProblem& problem) {
+  LowLatencyOptions options;
+  options.max_tokens = std::max(kLeastMaxTokens, problem.routing.tokens);
+  options.hidden = problem.routing.hidden;
+  options.topk = problem.routing.topk;
+  options.num_sms = problem.num_sms;
+  options.sum = problem.sum;
+  return options;
+}
+
+LowLatencyOnGpu::LowLatencyOnGpu(Group& group,
+                                 const GpuProblem& problem,
+                                 const std::vector<RankRows>& all,
+                                 const Stream& stream)
+    : problem_(problem.routing),
+      all_(all),
+      rank_(group.rank()),
+      device_(group.device()),
+      stream_(stream),
+      cast_(problem.format == RowFormat::kFp8 ? LowLatencyCast::kFp8 : LowLatencyCast::kNone),
+      sum_(problem.sum),
+      with_dispatch_(problem.with_dispatch),
+      transport_(group, problem_.placement(), options_of(problem)),
+      x_(up(own().payloads[0])),
+      ids_(up(own().topk_ids)),
+      weights_(up(own().topk_weights)),
+      combined_(Tensor::zeros(x_.shape(), DType::kBF16, device_)) {
+  // What the experts make of rows that were not cast, so that sums are known without them.
+  received_ = transport_.dispatch(x_, ids_, LowLatencyCast::kNone, stream_);
+  const LowLatencyDispatchOutput rows = received_rows();
+  const Tensor made = expert_contribution(problem_, rank_, rows);
+  y_ = Tensor::zeros(received_.x.shape(), DType::kBF16, device_);
+  for (int64_t l = 0; l < made.dim(0); ++l) {
+    copy(made[l], y_[l].slice(0, made.dim(1)), stream_);
+  }
+  for (int place = 0; place < 2; ++place) {  // the tensors of both results
+    dispatch();
+    forget();
+  }
+  stream_.synchronize();
+}
+
+// The rows that are not garbage, on the CPU: [L, most rows of an expert, ...].
+LowLatencyDispatchOutput LowLatencyOnGpu::received_rows() const {
+  LowLatencyDispatchOutput host;
+  host.expert_num_tokens = to_device(received_.expert_num_tokens, Device::cpu(), stream_);
+  const auto* counts = host.expert_num_tokens.data<int32_t>();
+  const int64_t num_local = host.expert_num_tokens.numel();
+  const int64_t most = *std::max_element(counts, counts + num_local);
+  const auto take = [&](const Tensor& there) {
+    const Tensor here = Tensor::zeros({num_local, most, there.dim(2)}, there.dtype());
+    for (int64_t l = 0; l < num_local; ++l) {
+      if (counts[l] > 0) {
+        copy(there[l].slice(0, counts[l]), here[l].slice(0, counts[l]), stream_);
+      }
+    }
+    return here;
+  };
+  host.x = take(received_.x);
+  if (received_.x_scale) {
+    host.x_scale = take(received_.x_scale);
+  }
+  stream_.synchronize();
+  return host;
+}
+
+std::vector<GpuTransfer> LowLatencyOnGpu::transfers() {
+  const RowCounts counts = count_rows(problem_, all_);
+  const bool is_cast = cast_ != LowLatencyCast::kNone;
+  const int64_t combine_row = problem_.hidden * 2;
+  const int64_t dispatch_row = is_cast ? problem_.hidden + problem_.hidden / 32 : combine_row;
+  const auto& given = sum_ == LowLatencySum::kRanks ? counts.copies : counts.selections;
+  const int64_t sent = dispatch_row * counts.most_sent(counts.copies, false);
+  const int64_t given_back = combine_row * counts.most_received(given, false);
+  const int64_t selections = counts.most_sent(counts.selections, true);
+
+  const auto received = [this] {
+    return dispatch_difference(problem_, all_, rank_, cast_, received_rows());
+  };
+  const auto combined = [this] {
+    return low_latency_combine_difference(problem_, own(), sum_,
+                                          to_device(combined_, Device::cpu(), stream_));
+  };
+  const auto clear = [this] { forget(); };
+  const auto dispatched = [this] {
+    forget();
+    dispatch();
+  };
+  std::vector<GpuTransfer> list;
+  for (const GpuLaunch launch : {GpuLaunch::kStream, GpuLaunch::kGraph}) {
+    const auto add = [&](const char* name, GpuWork work, auto difference, int64_t wire,
+                         int64_t logical) {
+      list.push_back({name, launch, std::move(work), difference, wire, logical});
+    };
+    const auto add_dispatch = [&](const char* name, GpuWork work) {
+      add(name, std::move(work), received, sent, dispatch_row * selections);
+    };
+    const auto add_combine = [&](const char* name, GpuWork work) {
+      add(name, std::move(work), combined, given_back, combine_row * selections);
+    };
+    if (with_dispatch_) {
+      add_dispatch("dispatch", {clear, [this] { dispatch(); }, {}});
+      add_dispatch("dispatch_send", {clear, [this] { send(); }, [this] { receive(); }});
+      add_dispatch("dispatch_receive", {[this] {
+                                          forget();
+                                          send();
+                                        },
+                                        [this] { receive(); },
+                                        {}});
+    }
+    if (!is_cast) {  // it does not matter how rows came
+      add_combine("combine", {dispatched, [this] { combine(); }, {}});
+      add_combine("combine_send",
+                  {dispatched, [this] { send_back(); }, [this] { receive_back(); }});
+      add_combine("combine_receive", {[this, dispatched] {
+                                        dispatched();
+                                        send_back();
+                                      },
+                                      [this] { receive_back(); },
+                                      {}});
+    }
+    add("both",
+        {clear,
+         [this] {
+           dispatch();
+           combine();
+           forget();
+         },
+         {},
+         kPairs},
+        combined, sent + given_back, (dispatch_row + combine_row) * selections);
+  }
+  return list;
+}
+
+}  // namespace
+
+std::unique_ptr<GpuTransport> make_gpu_low_latency(Group& group,
+                                                   const GpuProblem& problem,
+                                                   const std::vector<RankRows>& all,
+                                                   const Stream& stream) {
+  return std::make_unique<LowLatencyOnGpu>(group, problem, all, stream);
+}
+
+int64_t gpu_low_latency_bytes(const GpuProblem& problem) {
+  return LowLatency::size_hint(options_of(problem), problem.routing.num_ranks,
+                               problem.routing.num_experts, Device::cuda(0));
+}
+
+}  // namespace moebius::bench

@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one rank transfers on its GPU in `bench dispatch --device cuda`, each with the check of its
+// results.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/bench/gpu/clock.h"
+#include "moebius/dispatch.h"
+#include "moebius/low_latency.h"
+#include "problems/dispatch_oracle.h"
+
+namespace moebius::bench {
+
+struct GpuTransfer {
+  std::string name;  // "dispatch", "dispatch_cached", "combine", ...
+  GpuLaunch launch = GpuLaunch::kStream;
+  GpuWork work;
+  std::function<Difference()> difference;  // of the last one's results
+  int64_t wire_bytes = 0;    // rows that leave a rank for others, of the rank that sends most
+  int64_t deepep_bytes = 0;  // what DeepEP's tests divide by the time
+};
+
+// Several cases use one object, in the order of transfers(), which is the same on every rank.
+class GpuTransport {
+ public:
+  virtual ~GpuTransport() = default;
+  virtual std::vector<GpuTransfer> transfers() = 0;
+  virtual void check() const = 0;  // throws the CommError of a kernel
+};
+
+// What all ranks of a case have in common.
+struct GpuProblem {
+  DispatchProblem routing;
+  RowFormat format = RowFormat::kBF16;  // as rows travel; those of low latency are cast on the way
+  int num_sms = 0;                      // 0: the default
+  // Low latency:
+  LowLatencySum sum = LowLatencySum::kSelections;
+  bool with_dispatch = true;  // else combine only
+};
+
+// Collective.  `all`: what each rank brings.
+std::unique_ptr<GpuTransport> make_gpu_high_throughput(Group& group,
+                                                       const GpuProblem& problem,
+                                                       const std::vector<RankRows>& all,
+                                                       const Stream& stream);
+std::unique_ptr<GpuTransport> make_gpu_low_latency(Group& group,
+                                                   const GpuProblem& problem,
+                                                   const std::vector<RankRows>& all,
+                                                   const Stream& stream);
+
+// Of the window of each rank.
+int64_t gpu_low_latency_bytes(const GpuProblem& problem);
+
+}  // namespace moebius::bench

@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Harness: runs the cases of a benchmark, each checked before it is timed, and reports them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "app/bench/cases.h"
+#include "app/options.h"
+#include "app/report/report.h"
+#include "moebius/stream.h"
+
+namespace moebius::bench {
+
+struct Timing {
+  int64_t n = 0;
+  double median_us = 0;
+  double p10_us = 0;
+  double p90_us = 0;
+};
+
+// Two warm-up calls, then `num_calls`; if that is 0, calls until they have taken `min_time`
+// seconds, at least 5.  A call returns the seconds it counts for.
+Timing measure(const std::function<double()>& timed_call, double min_time, int64_t num_calls = 0);
+
+// Bytes that memcpy reads and writes per second on this stream's threads, in GB/s.
+double memcpy_gb_per_s(const Stream& stream);
+
+// Checks cases against `ref`, times them, prints a table row and keeps a JSON line for each.
+class Harness {
+ public:
+  Harness(const app::BenchOptions& options, const std::vector<app::Column>& metric_columns);
+
+  // A fact about machine or set-up that goes into every JSON line from here on.
+  void fact(std::string_view key, app::Json value) {
+    machine_[std::string(key)] = std::move(value);
+  }
+  void run(const Case& c);
+  // Writes --json; the exit code.  Throws InvalidArgument when there was no case.
+  int finish() const;
+
+ private:
+  void print_header();
+  void print_row(const std::vector<std::string>& cells) const;
+  void note(const Case& c, const char* what, const std::string& reason);
+
+  const app::BenchOptions& options_;
+  const std::vector<app::Column>& columns_;
+  app::Json machine_;
+  std::string json_lines_;
+  int64_t num_cases_ = 0;  // printed so far
+  int64_t num_wrong_ = 0;
+};
+
+}  // namespace moebius::bench

@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "app/bench/machine_peak.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "app/bench/cases.h"
+#include "app/bench/gpu/peak.h"
+#include "app/bench/peak_kernels.h"
+#include "app/machine.h"
+#include "core/cpu_features.h"
+#include "core/huge_pages.h"
+#include "core/parallel.h"
+#include "problems/statistics.h"
+
+namespace moebius::bench {
+
+namespace {
+
+struct PeakKernel {
+  std::string_view name;
+  Operand operand;
+  bool CpuFeatures::*feature;
+  int64_t (*run)(int64_t rounds);
+};
+
+constexpr PeakKernel kKernels[] = {
+#ifdef MOEBIUS_HAVE_AMX
+    {"AMX bf16", Operand::kBF16, &CpuFeatures::amx_bf16, run_amx_bf16},
+    {"AMX int8", Operand::kInt8, &CpuFeatures::amx_int8, run_amx_int8},
+#endif
+#ifdef MOEBIUS_HAVE_AVX512_BF16
+    {"AVX-512 bf16", Operand::kBF16, &CpuFeatures::avx512_bf16, run_avx512_bf16},
+#endif
+#ifdef MOEBIUS_HAVE_AVX512_VNNI
+    {"AVX-512 int8", Operand::kInt8, &CpuFeatures::avx512_vnni, run_avx512_vnni},
+#endif
+#ifdef MOEBIUS_HAVE_AVX512
+    {"AVX-512 f32", Operand::kF32, &CpuFeatures::avx512, run_avx512_fma},
+#endif
+#ifdef MOEBIUS_HAVE_AVX2
+    {"AVX2 f32", Operand::kF32, &CpuFeatures::avx2, run_avx2_fma},
+#endif
+};
+
+// Two multiply-adds at a time, for processors that have none of the above.
+int64_t run_portable(int64_t rounds) {
+  constexpr int kChains = 8;
+  float sum[kChains] = {};
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (float& chain : sum) {
+      chain = chain * 0.75f + 0.5f;
+    }
+  }
+  for (const float chain : sum) {
+    [[maybe_unused]] volatile float used = chain;
+  }
+  return rounds * kChains * 2;
+}
+
+constexpr PeakKernel kPortable = {"portable f32", Operand::kF32, nullptr, run_portable};
+constexpr int kRepeats = 7;
+
+double taken(const std::vector<double>& rates, Take take) {
+  return take == Take::kBest ? *std::max_element(rates.begin(), rates.end()) : app::median(rates);
+}
+
+// Rounds that take a millisecond or two.
+int64_t rounds_of(const PeakKernel& kernel) {
+  int64_t rounds = 1000;
+  while (seconds_of([&] { kernel.run(rounds); }) < 1e-3) {
+    rounds *= 2;
+  }
+  return rounds;
+}
+
+double gflops_of(const PeakKernel& kernel, int64_t rounds, int tasks, const Stream& stream) {
+  std::atomic<int64_t> operations{0};
+  const double seconds = seconds_of([&] {
+    parallel_tasks(stream, int64_t{tasks} * stream.num_threads(),
+                   [&](int64_t, int) { operations += kernel.run(rounds); });
+  });
+  return static_cast<double>(operations.load()) / seconds * 1e-9;
+}
+
+double gflops_of(const PeakKernel& kernel, const Stream& stream, Take take) {
+  constexpr int kTasks = 16;  // some 25 ms
+  const int64_t rounds = rounds_of(kernel);
+  std::vector<double> rates;
+  for (int i = 0; i < kRepeats; ++i) {
+    rates.push_back(gflops_of(kernel, rounds, kTasks, stream));
+  }
+  return taken(rates, take);
+}
+
+struct FoundPeak {
+  const PeakKernel* kernel = nullptr;
+  double gflops = 0;
+};
+
+FoundPeak find_peak(Operand operand, const Stream& stream, Take take) {
+  const Operand multiplied = operand == Operand::kFp8 ? Operand::kBF16 : operand;
+  FoundPeak best;
+  const auto consider = [&](const PeakKernel& kernel) {
+    const double gflops = gflops_of(kernel, stream, take);
+    if (gflops > best.gflops) {
+      best = {&kernel, gflops};
+    }
+  };
+  for (const PeakKernel& kernel : kKernels) {
+    const bool fits = kernel.operand == multiplied || kernel.operand == Operand::kF32;
+    if (fits && cpu_features().*kernel.feature) {
+      consider(kernel);
+    }
+  }
+  if (best.kernel == nullptr) {
+    consider(kPortable);
+  }
+  return best;
+}
+
+constexpr int64_t kLine = 64;
+// Found best on the machines at hand: the hardware's own prefetching stops at each page.
+constexpr int64_t kPrefetchAhead = 4096;
+
+uint64_t sum_words(const std::byte* from, int64_t bytes) {
+  uint64_t sum[8] = {};
+  for (int64_t at = 0; at < bytes; at += kLine) {
+    __builtin_prefetch(from + at + kPrefetchAhead);
+    uint64_t words[8];
+    std::memcpy(words, from + at, kLine);
+    for (int i = 0; i < 8; ++i) {
+      sum[i] += words[i];
+    }
+  }
+  uint64_t total = 0;
+  for (const uint64_t s : sum) {
+    total += s;
+  }
+  return total;
+}
+
+// Memory of which far more is read than the last-level cache holds.
+class ReadBuffer {
+ public:
+  static constexpr int64_t kBlock = int64_t{1} << 20;
+
+  ReadBuffer(const Stream& stream, int num_ranks) : stream_(stream) {
+    constexpr int64_t kSmallest = int64_t{512} << 20;
+    const int64_t wanted = std::max(kSmallest, 4 * app::last_level_cache_bytes());
+    const int64_t limit = std::max(kSmallest, app::memory_bytes() / 8);
+    const int64_t blocks = std::min(wanted, limit) / kBlock;
+    bytes_ = (blocks + num_ranks - 1) / num_ranks * kBlock;
+    buffer_ = allocate_block(bytes_);
+    parallel_for(stream, bytes_, kBlock, [&](int64_t begin, int64_t end) {
+      std::memset(buffer_.get() + begin, 1, static_cast<size_t>(end - begin));
+    });
+  }
+
+  int64_t bytes() const { return bytes_; }
+
+  double gb_per_s(int64_t first, int64_t bytes) const {
+    std::atomic<uint64_t> sum{0};
+    const double seconds = seconds_of([&] {
+      parallel_for(stream_, bytes, kBlock, [&](int64_t begin, int64_t end) {
+        sum += sum_words(buffer_.get() + first + begin, end - begin);
+      });
+    });
+    return static_cast<double>(bytes) / seconds * 1e-9;
+  }
+
+ private:
+  Stream stream_;
+  int64_t bytes_ = 0;
+  std::shared_ptr<std::byte> buffer_;
+};
+
+}  // namespace
+
+ComputePeak compute_peak(Operand operand, const Stream& stream, Take take) {
+  if (stream.device().is_cuda()) {
+    return gpu_compute_peak(operand, stream);
+  }
+  const FoundPeak found = find_peak(operand, stream, take);
+  return {found.kernel->name, found.gflops};
+}
+
+double read_gb_per_s(const Stream& stream, Take take, int num_ranks) {
+  if (stream.device().is_cuda()) {
+    return gpu_read_gb_per_s(stream);
+  }
+  const ReadBuffer buffer(stream, num_ranks);
+  std::vector<double> rates;
+  for (int i = 0; i < kRepeats; ++i) {
+    rates.push_back(buffer.gb_per_s(0, buffer.bytes()));
+  }
+  return taken(rates, take);
+}
+
+struct PeakBursts::State {
+  State(Operand operand, const Stream& on)
+      : stream(on),
+        kernel(*find_peak(operand, on, Take::kBest).kernel),
+        rounds(rounds_of(kernel)),
+        buffer(on, 1) {}
+
+  Stream stream;
+  const PeakKernel& kernel;
+  int64_t rounds;
+  ReadBuffer buffer;
+  int64_t at = 0;
+};
+
+PeakBursts::PeakBursts(Operand operand, const Stream& stream)
+    : state_(std::make_unique<State>(operand, stream)) {}
+PeakBursts::~PeakBursts() = default;
+
+std::string_view PeakBursts::name() const {
+  return state_->kernel.name;
+}
+
+PeakBursts::Rates PeakBursts::next() {
+  constexpr int kTasks = 4;
+  constexpr int64_t kBytes = 128 * ReadBuffer::kBlock;
+  State& s = *state_;
+  Rates rates;
+  rates.gflops = gflops_of(s.kernel, s.rounds, kTasks, s.stream);
+  rates.read_gb_per_s = s.buffer.gb_per_s(s.at, kBytes);
+  s.at += kBytes;
+  s.at = s.at + kBytes <= s.buffer.bytes() ? s.at : 0;
+  return rates;
+}
+
+}  // namespace moebius::bench

@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Quantize and dequantize, bit by bit against `ref`, and how near they come to memcpy.
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "app/bench/cases.h"
+#include "app/bench/harness.h"
+#include "app/forced_setting.h"
+#include "app/run/random_tensor.h"
+#include "moebius/quantize.h"
+#include "quant/impls.h"
+
+namespace moebius::bench {
+
+namespace {
+
+using app::Json;
+
+struct Problem {
+  const char* name;
+  QuantizeSpec spec;
+};
+
+constexpr GroupShape kPerTensor = GroupShape::per_tensor();
+constexpr GroupShape kPerToken = GroupShape::per_token();
+const Problem kProblems[] = {
+    {"fp8_tensor", {QuantFormat::kFp8, kPerTensor}},
+    {"fp8_token", {QuantFormat::kFp8, kPerToken}},
+    {"fp8_1x128", {QuantFormat::kFp8, {1, 128}}},
+    {"fp8_1x128_ue8m0", {QuantFormat::kFp8, {1, 128}, true}},
+    {"fp8_128x128", {QuantFormat::kFp8, {128, 128}}},
+    {"int8_tensor", {QuantFormat::kInt8, kPerTensor}},
+    {"int8_token", {QuantFormat::kInt8, kPerToken}},
+    {"int8_1x128", {QuantFormat::kInt8, {1, 128}}},
+    {"int4_1x128", {QuantFormat::kInt4, {1, 128}}},
+    {"int4_1x128_zero_points", {QuantFormat::kInt4, {1, 128}, false, true}},
+    {"mxfp4", {QuantFormat::kMxfp4, {1, 32}}},
+    {"mxfp6_e3m2", {QuantFormat::kMxfp6E3M2, {1, 32}}},
+    {"mxfp6_e2m3", {QuantFormat::kMxfp6E2M3, {1, 32}}},
+    {"mxfp8", {QuantFormat::kMxfp8, {1, 32}}},
+    {"nvfp4", {QuantFormat::kNvfp4, {1, 16}}},
+};
+
+// Small: rows and columns on neither side of a tile.  Real: larger than any cache, since what the
+// memory allows is the question.
+Shape small_shape() {
+  return {37, 384};
+}
+Shape real_shape() {
+  return {4096, 7168};
+}
+
+int64_t bytes_of(const Quantized& q) {
+  int64_t bytes = q.values.nbytes() + q.scale.nbytes();
+  for (const Tensor* extra : {&q.zero_point, &q.global_scale}) {
+    bytes += extra->defined() ? extra->nbytes() : 0;
+  }
+  return bytes;
+}
+
+// Outputs whose pages exist, so that neither side is timed while the system makes them.
+Quantized allocate_touched(const QuantizeSpec& spec, const Tensor& x) {
+  Quantized q = allocate_quantized(spec, x.dim(0), x.dim(1));
+  for (const Tensor* tensor : {&q.values, &q.scale}) {
+    std::memset(tensor->raw(), 0, static_cast<size_t>(tensor->nbytes()));
+  }
+  return q;
+}
+
+std::optional<std::string> difference(const Quantized& actual, const Quantized& expected) {
+  if (auto d = byte_difference("values", actual.values, expected.values)) {
+    return d;
+  }
+  if (auto d = byte_difference("scales", actual.scale, expected.scale)) {
+    return d;
+  }
+  if (auto d = byte_difference("zero points", actual.zero_point, expected.zero_point)) {
+    return d;
+  }
+  return byte_difference("global scales", actual.global_scale, expected.global_scale);
+}
+
+class QuantCases {
+ public:
+  explicit QuantCases(const CaseSetup& setup)
+      : setup_(setup),
+        x_(app::random_normal(setup.is_small ? small_shape() : real_shape(), DType::kBF16, 1)),
+        back_(Tensor::zeros(x_.shape(), x_.dtype())),
+        memcpy_(setup.is_small ? 0 : memcpy_gb_per_s(setup.stream)) {}
+
+  void run(const Problem& problem, const quant::Impl& impl) {
+    const Support support = impl.supports(cpu_features());
+    Quantized q = allocate_touched(problem.spec, x_);
+    Quantized expected = allocate_touched(problem.spec, x_);
+    Case c;
+    c.impl = impl.name;
+    c.refusal = support.reason;
+    c.metrics = [&](double seconds) {
+      const double rate = static_cast<double>(x_.nbytes() + bytes_of(q)) / seconds * 1e-9;
+      return std::vector<Json>{rate, rate / memcpy_, memcpy_};
+    };
+    const auto by = [](std::string_view name, auto work) {
+      return [name, work] {
+        const app::ForcedSetting forced("MOEBIUS_QUANT", std::string(name));
+        work();
+      };
+    };
+    c.problem = std::string(problem.name) + "/quantize";
+    if (setup_.wants(c.problem, c.impl)) {
+      c.call = by(impl.name, [&] { quantize(x_, problem.spec, q, setup_.stream); });
+      c.reference = [&] {
+        return seconds_of(by("ref", [&] { quantize(x_, problem.spec, expected, setup_.stream); }));
+      };
+      c.difference = [&] { return difference(q, expected); };
+      setup_.visit(c);
+    }
+    c.problem = std::string(problem.name) + "/dequantize";
+    if (setup_.wants(c.problem, c.impl)) {
+      const Tensor expected_back = Tensor::zeros(back_.shape(), back_.dtype());
+      by("ref", [&] { quantize(x_, problem.spec, q, setup_.stream); })();
+      c.call = by(impl.name, [&] { dequantize(q, problem.spec, back_, setup_.stream); });
+      c.reference = [&] {
+        return seconds_of(
+            by("ref", [&] { dequantize(q, problem.spec, expected_back, setup_.stream); }));
+      };
+      c.difference = [&] { return byte_difference("values", back_, expected_back); };
+      setup_.visit(c);
+    }
+  }
+
+ private:
+  const CaseSetup& setup_;
+  Tensor x_;
+  Tensor back_;
+  double memcpy_;
+};
+
+}  // namespace
+
+void run_quant_cases(const CaseSetup& setup) {
+  const auto is_wanted = [&](const Problem& problem) {
+    return std::any_of(quant::impls().begin(), quant::impls().end(), [&](const quant::Impl& impl) {
+      return setup.wants(std::string(problem.name) + "/quantize", impl.name) ||
+             setup.wants(std::string(problem.name) + "/dequantize", impl.name);
+    });
+  };
+  if (std::none_of(std::begin(kProblems), std::end(kProblems), is_wanted)) {
+    return;
+  }
+  QuantCases cases(setup);
+  for (const Problem& problem : kProblems) {
+    for (const quant::Impl& impl : quant::impls()) {
+      if (impl.device == DeviceType::kCpu) {
+        cases.run(problem, impl);
+      }
+    }
+  }
+}
+
+}  // namespace moebius::bench

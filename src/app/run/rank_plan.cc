@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "app/run/rank_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "app/failure.h"
+#include "core/cuda/runtime.h"
+#include "moebius/error.h"
+#include "moebius/settings.h"
+
+namespace moebius::app {
+
+ParallelConfig RankPlan::parallel(int rank) const {
+  return ParallelConfig::make(tp, rank % tp, dp, dp_rank(rank), use_ep, backend);
+}
+
+namespace {
+
+// Rank threads of one process, as run_thread_ranks allows them, and far more than any job has.
+constexpr int64_t kMostRanks = 1024;
+
+int64_t asked_ranks(const RunOptions& options) {
+  const int64_t product = int64_t{options.tp.value_or(1)} * options.dp.value_or(1);
+  return options.ranks ? *options.ranks : product;
+}
+
+}  // namespace
+
+RankPlan make_rank_plan(const RunOptions& options, std::optional<int> launched) {
+  const int64_t num_ranks = launched ? *launched : asked_ranks(options);
+  if (!launched && num_ranks > kMostRanks) {
+    throw InvalidArgument(
+        fmt::format("{} ranks, expected at most {} in one process", num_ranks, kMostRanks));
+  }
+  const int64_t tp = options.tp.value_or(1);
+  const int64_t dp = options.dp ? *options.dp : num_ranks / tp;
+  if (tp * dp != num_ranks) {
+    throw InvalidArgument(
+        options.dp ? fmt::format("--tp {} times --dp {} is {}, but there are {} ranks", tp, dp,
+                                 tp * dp, num_ranks)
+                   : fmt::format("--tp {}: {} ranks are no multiple of that", tp, num_ranks));
+  }
+  RankPlan plan;
+  plan.ranks = static_cast<int>(num_ranks);
+  plan.tp = static_cast<int>(tp);
+  plan.dp = static_cast<int>(dp);
+  plan.use_ep = !options.no_ep;
+  plan.backend = plan.dp > 1 ? All2AllBackend::kAllGatherReduceScatter : All2AllBackend::kNone;
+  if (!options.all2all.empty()) {
+    plan.backend = *all2all_backend_from_name(options.all2all);
+  }
+  if (plan.backend == All2AllBackend::kNone && plan.dp > 1) {
+    throw InvalidArgument(
+        fmt::format("--all2all none: ranks hold the same tokens, so dp is 1, but {} ranks with "
+                    "--tp {} make it {} (--tp {})",
+                    num_ranks, tp, plan.dp, num_ranks));
+  }
+  return plan;
+}
+
+void expect_gpu_each(int ranks) {
+  if (const std::string reason = why_no_nccl(); !reason.empty()) {
+    throw Unsupported(fmt::format("--group nccl: {}", reason));
+  }
+  if (ranks > cuda_device_count()) {
+    throw Unsupported(fmt::format(
+        "--group nccl: {} ranks on a machine with {} GPU{}, and each needs one of its own "
+        "(--group threads lets ranks share)",
+        ranks, cuda_device_count(), cuda_device_count() == 1 ? "" : "s"));
+  }
+}
+
+namespace {
+
+// With pretended nodes all ranks are taken to be on one machine.
+std::unique_ptr<Group> with_gpus(std::unique_ptr<Group>&& host, int ranks_per_node) {
+  const bool is_pretended = ranks_per_node > 0;
+  const Topology& topology = host->topology();
+  const int index = is_pretended ? host->rank() : topology.local_rank();
+  return make_nccl_group(std::move(host), Device::cuda(index));
+}
+
+void run_processes(const RunOptions& options,
+                   const std::function<void(const RankPlan& plan, Group* group)>& body) {
+  auto group = make_mpi_group({.ranks_per_node = options.ranks_per_node});
+  try {
+    if (options.ranks && *options.ranks != group->size()) {
+      throw InvalidArgument(fmt::format("--ranks {}, but the launcher started {} processes",
+                                        *options.ranks, group->size()));
+    }
+    const RankPlan plan = make_rank_plan(options, group->size());
+    if (options.group == "nccl") {
+      const Topology& topology = group->topology();
+      expect_gpu_each(options.ranks_per_node > 0 ? topology.size
+                                                 : topology.node_size(topology.node()));
+      group = with_gpus(std::move(group), options.ranks_per_node);
+    }
+    body(plan, group.get());
+  } catch (const std::exception& error) {
+    fail_job(*group, error);
+  }
+}
+
+// As far as the variables of launchers say: with PMIx alone a process knows only which one it is.
+bool was_launched_with_others() {
+  constexpr std::array kJobSizes = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
+  return std::any_of(kJobSizes.begin(), kJobSizes.end(),
+                     [](const char* name) { return setting(name).value_or("1") != "1"; }) ||
+         setting("PMIX_RANK").value_or("0") != "0";
+}
+
+}  // namespace
+
+void expect_launcher(const RunOptions& options) {
+  if (options.group == "threads" && was_launched_with_others()) {
+    throw InvalidArgument(
+        "a launcher started this process, but --group is threads: --group mpi makes its processes "
+        "ranks");
+  }
+}
+
+void expect_device(const RunOptions& options) {
+  const bool on_gpus = options.device == "cuda";
+  if (options.group == "nccl" && !on_gpus) {
+    throw InvalidArgument("--group nccl is of GPUs: it needs --device cuda");
+  }
+  if (options.group == "mpi" && on_gpus) {
+    throw InvalidArgument(
+        "--device cuda: GPUs of processes reach each other through --group nccl, not mpi");
+  }
+  if (options.graph && !on_gpus) {
+    throw InvalidArgument("--graph is of GPUs: it needs --device cuda");
+  }
+  if (options.comm_sms > 0 && !on_gpus) {
+    throw InvalidArgument(
+        fmt::format("--comm-sms {} is of GPUs: it needs --device cuda", options.comm_sms));
+  }
+  if (options.combine_parts > 0 && !on_gpus) {
+    throw InvalidArgument(fmt::format("--combine-parts {} is of GPUs: it needs --device cuda",
+                                      options.combine_parts));
+  }
+  if (options.early_rows && !on_gpus) {
+    throw InvalidArgument(
+        fmt::format("--early-rows {} is of GPUs: it needs --device cuda", *options.early_rows));
+  }
+  if (options.router_sums == "tensor" && !on_gpus) {
+    throw InvalidArgument("--router-sums tensor is of GPUs: it needs --device cuda");
+  }
+  if (options.capacity && !on_gpus) {
+    throw InvalidArgument(
+        fmt::format("--capacity {} is of GPUs: it needs --device cuda", *options.capacity));
+  }
+  if (on_gpus) {
+    if (options.group == "threads" && asked_ranks(options) > 1) {
+      cuda::prepare_for_shared_gpus();
+    }
+    expect_usable(Device::cuda(0));
+  }
+}
+
+void run_ranks(const RunOptions& options,
+               const std::function<void(const RankPlan& plan, Group* group)>& body) {
+  if (options.group == "mpi" || (options.group == "nccl" && launched_by_mpi())) {
+    run_processes(options, body);
+    return;
+  }
+  const RankPlan plan = make_rank_plan(options, std::nullopt);
+  if (plan.ranks == 1 && plan.backend == All2AllBackend::kNone) {
+    body(plan, nullptr);
+    return;
+  }
+  ThreadGroupOptions threads;
+  threads.num_ranks = plan.ranks;
+  threads.ranks_per_node = options.ranks_per_node;
+  if (options.device == "cuda") {
+    threads.nccl = options.group == "nccl";
+    if (threads.nccl) {
+      expect_gpu_each(plan.ranks);
+    }
+    for (int rank = 0; rank < plan.ranks; ++rank) {
+      threads.devices.push_back(Device::cuda(rank % cuda_device_count()));
+    }
+  }
+  run_thread_ranks(threads, [&](Group& group) { body(plan, &group); });
+}
+
+}  // namespace moebius::app

@@ -1,0 +1,348 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "app/run/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "app/build_info.h"
+#include "app/machine.h"
+#include "moebius/quantize.h"
+
+namespace moebius::app {
+
+namespace {
+
+// spec: how the operand is quantized; nullopt when it is not.
+std::string describe(const std::optional<QuantizeSpec>& spec, std::string_view row) {
+  if (!spec) {
+    return "not quantized";
+  }
+  std::string text(name(spec->format));
+  if (spec->group.is_per_tensor()) {
+    return text + " per tensor";
+  }
+  text += spec->group.is_per_token()
+              ? fmt::format(" per {}", row)
+              : fmt::format(" {}x{}", std::max<int64_t>(1, spec->group.row), spec->group.col);
+  return spec->power_of_two_scale ? text + " with ue8m0 scales" : text;
+}
+
+// One character per expert (or per few of them, 64 in all): its share of the fullest one's rows.
+std::string load_bar(const Tensor& load, int64_t max) {
+  constexpr std::string_view kLevels = " .:-=+*#%@";
+  constexpr int64_t kWidth = 64;
+  const int64_t per_char = (load.numel() + kWidth - 1) / kWidth;
+  std::string bar;
+  for (int64_t begin = 0; begin < load.numel(); begin += per_char) {
+    const int64_t* first = load.data<int64_t>() + begin;
+    const int64_t fullest =
+        *std::max_element(first, first + std::min(per_char, load.numel() - begin));
+    const int64_t last_level = static_cast<int64_t>(kLevels.size()) - 1;
+    // Rounded up, so that only idle experts are blank.
+    bar += kLevels[static_cast<size_t>(max > 0 ? (fullest * last_level + max - 1) / max : 0)];
+  }
+  return bar;
+}
+
+void add_subject(Report& report, const RunOptions& options, const RunResult& r) {
+  const ModelInfo& m = r.model;
+  report.line("model", "model", "{directory} ({family}), layer {layer} of {num_layers}",
+              {{"directory", options.model},
+               {"family", m.family},
+               {"layer", r.layer},
+               {"num_layers", m.num_layers},
+               {"block", r.block}});
+  report.line("model", "shape",
+              m.shared_intermediate > 0
+                  ? "hidden {hidden}, {num_experts} experts of {intermediate}, top-{topk}, "
+                    "{num_shared_experts} shared of {shared_intermediate} in all"
+                  : "hidden {hidden}, {num_experts} experts of {intermediate}, top-{topk}",
+              {{"hidden", m.hidden},
+               {"num_experts", m.num_experts},
+               {"intermediate", m.intermediate},
+               {"topk", m.topk},
+               {"num_shared_experts", m.num_shared_experts},
+               {"shared_intermediate", m.shared_intermediate}});
+  report.line(
+      "quantization", "quantization", "{checkpoint} checkpoint; {computed}",
+      {{"checkpoint", m.quant_method}, {"asked", options.quant}, {"computed", r.quantization}});
+  const bool from_file = !r.input.tensor.empty();
+  report.line("input", "input",
+              from_file ? "{tokens} tokens {dtype}, {tensor} of {source}"
+                        : "{tokens} tokens {dtype}, {source} with seed {seed}",
+              {{"tokens", r.input.hidden.dim(0)},
+               {"dtype", std::string(name(r.input.hidden.dtype()))},
+               {"source", r.input.source},
+               {"tensor", from_file ? Json(r.input.tensor) : Json()},
+               {"seed", from_file ? Json() : Json(options.seed)}});
+  std::string chosen;
+  std::vector<Figure> figures;
+  for (const auto& [stage, implementation] : r.implementations) {
+    chosen += fmt::format("{} {{{}}}, ", stage, stage);
+    figures.push_back({stage, implementation});
+  }
+  figures.push_back({"format", r.format});
+  figures.push_back({"threads", r.threads});
+  figures.push_back({"device", r.device});
+  report.line("implementation", "implementation",
+              chosen + (options.device == "cuda" ? "{format} rows, {device}"
+                                                 : "{format} rows, {threads} threads"),
+              figures);
+}
+
+void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
+  const LoadSummary load = summarize_load(r.expert_load);
+  const int64_t tokens = r.input.hidden.dim(0);
+  const double seconds = std::max(r.call_us, 1e-3) * 1e-6;
+  const auto [flops, bytes] = call_work(r.cost, r.expert_load, tokens).all();
+
+  report.line("time", "time",
+              options.graph ? "{call_us} per replay (median of {repeat}), loaded in {load_us}"
+                            : "{call_us} per call (median of {repeat}), loaded in {load_us}",
+              {{"call_us", r.call_us, Unit::kMicros},
+               {"repeat", options.repeat},
+               {"graph", options.graph},
+               {"load_us", r.load_us, Unit::kMicros}});
+  std::vector<std::vector<Json>> rows;
+  for (const auto& [stage, us] : r.stages_us) {
+    rows.push_back({stage, us, us / std::max(r.call_us, 1e-3)});
+  }
+  report.table(
+      "time", "stages",
+      {{"stage", "stage"}, {"us", "time", Unit::kMicros}, {"share", "share", Unit::kPercent}},
+      rows);
+  report.line("throughput", "throughput",
+              "{tokens_per_second}, {gflops}, weights at {weight_gb_per_s}",
+              {{"tokens_per_second", static_cast<double>(tokens) / seconds, Unit::kTokensPerSecond},
+               {"gflops", static_cast<double>(flops) / seconds * 1e-9, Unit::kGflops},
+               {"flops", flops},
+               {"weight_gb_per_s", static_cast<double>(bytes) / seconds * 1e-9,
+                Unit::kGigabytesPerSecond}});
+  report.line(
+      "memory", "weights", "{touched_bytes} touched per call, of {weight_bytes}",
+      {{"touched_bytes", bytes, Unit::kBytes}, {"weight_bytes", r.cost.total_bytes, Unit::kBytes}});
+  report.line("memory", "memory",
+              "peak {peak_bytes}, {peak_over_weights} x weights; workspaces {workspace_bytes}",
+              {{"peak_bytes", r.peak_bytes, Unit::kBytes},
+               {"peak_over_weights",
+                static_cast<double>(r.peak_bytes) /
+                    static_cast<double>(std::max<int64_t>(1, r.cost.total_bytes)),
+                Unit::kDecimals},
+               {"workspace_bytes", r.workspace_bytes, Unit::kBytes}});
+
+  const int64_t* counts = r.expert_load.data<int64_t>();
+  report.line("load", "load",
+              "{rows} rows; per expert max {max}, mean {mean}, ratio {max_over_mean}; {idle} of "
+              "{num_experts} idle",
+              {{"rows", load.rows},
+               {"max", load.max},
+               {"mean", load.mean, Unit::kDecimals},
+               {"max_over_mean", load.mean > 0 ? static_cast<double>(load.max) / load.mean : 0.0,
+                Unit::kDecimals},
+               {"idle", load.idle},
+               {"num_experts", r.expert_load.numel()},
+               {"per_expert", std::vector<int64_t>(counts, counts + r.expert_load.numel())}});
+  report.line("load", "", "[{bar}]", {{"bar", load_bar(r.expert_load, load.max)}});
+}
+
+// On the GPUs of a node kernels store rows where they belong; a host knows how many only where it
+// waits for their number, which low latency and a capacity spare it.
+bool stores_uncounted(const RunOptions& options, const RunResult& r) {
+  const bool one_node = std::all_of(r.ranks.begin(), r.ranks.end(),
+                                    [](const RankFigures& rank) { return rank.node == 0; });
+  if (options.device == "cpu" || !one_node) {
+    return false;
+  }
+  return r.plan.backend == All2AllBackend::kLowLatency ||
+         capacity_of(options, r.plan.backend, /*num_nodes=*/1).has_value();
+}
+
+// Who computed what, and what it cost to bring it there.
+void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
+  if (r.ranks.size() == 1 && r.plan.backend == All2AllBackend::kNone) {
+    return;
+  }
+  const bool counts_bytes = !stores_uncounted(options, r);
+  const auto bytes = [&](int64_t count) { return counts_bytes ? Json(count) : Json(); };
+  const auto on_first_node = std::count_if(r.ranks.begin(), r.ranks.end(),
+                                           [](const RankFigures& rank) { return rank.node == 0; });
+  int64_t intra = 0;
+  int64_t inter = 0;
+  int64_t selections = 0;
+  int64_t copies = 0;
+  int64_t node_copies = 0;
+  int64_t max_rows = 0;
+  int64_t all_rows = 0;
+  std::vector<std::vector<Json>> rows;
+  for (size_t i = 0; i < r.ranks.size(); ++i) {
+    const RankFigures& f = r.ranks[i];
+    intra += f.intra_node_bytes;
+    inter += f.inter_node_bytes;
+    selections += f.selections;
+    copies += f.copies;
+    node_copies += f.node_copies;
+    max_rows = std::max(max_rows, f.rows);
+    all_rows += f.rows;
+    const double mean_expert_rows =
+        static_cast<double>(f.rows) / static_cast<double>(std::max<int64_t>(1, f.num_experts));
+    std::vector<Json> row = {i,
+                             f.node,
+                             f.tokens,
+                             f.rows,
+                             f.num_experts,
+                             f.max_expert_rows,
+                             mean_expert_rows,
+                             bytes(f.intra_node_bytes),
+                             bytes(f.inter_node_bytes),
+                             f.call_us,
+                             f.waited_us};
+    row.insert(row.end(), f.stage_us.begin(), f.stage_us.end());
+    rows.push_back(std::move(row));
+  }
+  report.line("parallel", "parallel",
+              "{ranks} ranks ({group}), tp {tp}, dp {dp}, experts {placement}, all2all {all2all}; "
+              "sent {intra_node_bytes} within nodes, {inter_node_bytes} between",
+              {{"ranks", r.plan.ranks},
+               {"group", options.group},
+               {"tp", r.plan.tp},
+               {"dp", r.plan.dp},
+               {"placement", r.plan.use_ep ? "distributed" : "sharded"},
+               {"all2all", std::string(name(r.plan.backend))},
+               {"monolithic", options.monolithic},
+               {"sum", r.plan.backend == All2AllBackend::kLowLatency ? Json(options.sum) : Json()},
+               {"ranks_per_node", on_first_node},
+               {"intra_node_bytes", bytes(intra), Unit::kBytes},
+               {"inter_node_bytes", bytes(inter), Unit::kBytes}});
+  report.line(
+      "parallel", "waiting",
+      "{waited_us} for other ranks, {waited_share} of the call; {microbatches} of "
+      "{asked_microbatches} micro-batches, results in {combine_parts} parts, rows in waves: "
+      "{in_waves}",
+      {{"waited_us", r.waited_us, Unit::kMicros},
+       {"waited_share", r.waited_us / std::max(r.call_us, 1e-3), Unit::kPercent},
+       {"microbatches", r.microbatches},
+       {"asked_microbatches", options.microbatches},
+       {"combine_parts", r.combine_parts},
+       {"in_waves", r.in_waves}});
+  if (r.ranks.front().copies >= 0) {
+    report.line(
+        "parallel", "copies",
+        "{copies} rows to ranks for {selections} selections, {copies_per_selection} each; "
+        "{node_copies} between nodes",
+        {{"copies", copies},
+         {"selections", selections},
+         {"copies_per_selection",
+          selections > 0 ? static_cast<double>(copies) / static_cast<double>(selections) : 0.0,
+          Unit::kDecimals},
+         {"node_copies", node_copies}});
+  }
+  const double mean_rows = static_cast<double>(all_rows) / static_cast<double>(r.ranks.size());
+  report.line("parallel", "rank load",
+              "per rank max {max_rows}, mean {mean_rows}, ratio {imbalance}",
+              {{"max_rows", max_rows},
+               {"mean_rows", mean_rows, Unit::kDecimals},
+               {"imbalance", all_rows > 0 ? static_cast<double>(max_rows) / mean_rows : 0.0,
+                Unit::kDecimals}});
+  std::vector<Column> columns = {{"rank", "rank"},
+                                 {"node", "node"},
+                                 {"tokens", "tokens"},
+                                 {"rows", "rows"},
+                                 {"num_experts", "local"},
+                                 {"max_expert_rows", "fullest"},
+                                 {"mean_expert_rows", "mean", Unit::kDecimals},
+                                 {"intra_node_bytes", "in node", Unit::kBytes},
+                                 {"inter_node_bytes", "between", Unit::kBytes},
+                                 {"call_us", "call", Unit::kMicros},
+                                 {"waited_us", "waited", Unit::kMicros}};
+  for (const std::string_view stage : kStages) {
+    columns.push_back({stage, stage, Unit::kMicros});
+  }
+  report.table("parallel", "per_rank", columns, rows);
+  report.hidden("parallel", {"expert_rows", r.expert_rows});
+  if (counts_bytes) {
+    report.hidden("parallel", {"link_bytes", r.link_bytes});
+  }
+}
+
+// What computing hides of the communication (layer/overlap.h); in all: of the slowest rank.
+void add_overlap(Report& report, const RunResult& r) {
+  if (r.ranks.size() == 1) {
+    return;
+  }
+  const auto share = [](const RankFigures& f) {
+    return f.travel_us > 0 ? f.hidden_us / f.travel_us : 0.0;
+  };
+  const RankFigures& slowest = *std::max_element(
+      r.ranks.begin(), r.ranks.end(),
+      [](const RankFigures& a, const RankFigures& b) { return a.call_us < b.call_us; });
+  report.line(
+      "overlap", "overlap",
+      "{hidden_share} of communication hidden: {hidden_us} of {travel_us} that rows travel; "
+      "{waited_us} waited (slowest rank)",
+      {{"travel_us", slowest.travel_us, Unit::kMicros},
+       {"waited_us", slowest.waited_us, Unit::kMicros},
+       {"hidden_us", slowest.hidden_us, Unit::kMicros},
+       {"hidden_share", share(slowest), Unit::kPercent}});
+  std::vector<std::vector<Json>> rows;
+  for (size_t i = 0; i < r.ranks.size(); ++i) {
+    const RankFigures& f = r.ranks[i];
+    rows.push_back({i, f.travel_us, f.hidden_us, share(f)});
+  }
+  report.table("overlap", "per_rank",
+               {{"rank", "rank"},
+                {"travel_us", "travel", Unit::kMicros},
+                {"hidden_us", "hidden", Unit::kMicros},
+                {"hidden_share", "share", Unit::kPercent}},
+               rows);
+}
+
+}  // namespace
+
+std::string describe(const QuantConfig& quant) {
+  const auto both = [](const std::string& first, const std::string& second) {
+    return first == second ? first : first + " and " + second;
+  };
+  const std::string weights =
+      both(describe(weight_spec(quant.w1), "row"), describe(weight_spec(quant.w2), "row"));
+  const std::string acts = both(describe(activation_spec(quant.a1), "token"),
+                                describe(activation_spec(quant.a2), "token"));
+  return fmt::format("weights {}, activations {}", weights, acts);
+}
+
+Report make_report(const RunOptions& options, const RunResult& r) {
+  Report report;
+  report.hidden("moebius", {"command", "run"});
+  report.hidden("moebius", {"version", std::string(version())});
+  report.hidden("moebius", {"commit", std::string(commit())});
+  report.hidden("moebius", {"cpu", cpu_model()});
+  add_subject(report, options, r);
+  add_speed(report, options, r);
+  add_ranks(report, options, r);
+  add_overlap(report, r);
+  if (r.machine) {
+    add_roofline(report, *r.machine, r);
+  }
+  if (!options.output.empty()) {
+    report.line("output", "output", "{file}, tensor {tensor} [{tokens}, {hidden}] f32",
+                {{"file", options.output},
+                 {"tensor", "output"},
+                 {"tokens", r.input.hidden.dim(0)},
+                 {"hidden", r.input.hidden.dim(1)}});
+  }
+  if (r.check) {
+    const double error = r.check->error;  // JSON has no infinity
+    report.line("check", "check", "{result}: relative error {error}, tolerance {tolerance}",
+                {{"result", r.check->passed() ? "ok" : "FAILED"},
+                 {"passed", r.check->passed()},
+                 {"error", std::isfinite(error) ? Json(error) : Json(fmt::format("{}", error)),
+                  Unit::kSmall},
+                 {"tolerance", r.check->tolerance, Unit::kSmall},
+                 {"reference", "float64"}});
+  }
+  return report;
+}
+
+}  // namespace moebius::app

@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/device/device_arena.h"
+
+#include <algorithm>
+
+#include "core/cuda/runtime.h"
+
+namespace moebius::comm {
+
+Tensor DeviceArena::take(int64_t bytes) {
+  constexpr int64_t kSmallest = int64_t{64} << 10;
+  Block* best = nullptr;
+  for (Block& block : blocks_) {
+    // A block of more than four times the size is kept for those that need it.
+    if (block.lease.expired() && block.memory.nbytes() >= bytes &&
+        block.memory.nbytes() <= std::max(4 * bytes, kSmallest) &&
+        (best == nullptr || block.memory.nbytes() < best->memory.nbytes())) {
+      best = &block;
+    }
+  }
+  if (best == nullptr) {
+    // A quarter more, so that batches of slightly different size settle on the same blocks.
+    const int64_t size = std::max(bytes + bytes / 4, kSmallest);
+    best = &blocks_.emplace_back(Block{Tensor::empty({size}, DType::kU8, device_), {}});
+  }
+  // The deleter's copy of the tensor is what keeps the memory.
+  std::shared_ptr<void> lease(best->memory.raw(), [memory = best->memory](void*) {});
+  best->lease = lease;
+  return Tensor::share(lease, best->memory.raw(), {bytes}, DType::kU8, device_);
+}
+
+Tensor DeviceArena::take(const Shape& shape, DType dtype) {
+  return take(row_bytes(dtype, shape.numel())).reinterpret(dtype, shape);
+}
+
+Tensor upload(std::span<const int32_t> values, Device device) {
+  const Tensor t = Tensor::empty({static_cast<int64_t>(values.size())}, DType::kI32, device);
+  cuda::copy_now(t.raw(), values.data(), t.nbytes(), device.index);
+  return t;
+}
+
+}  // namespace moebius::comm

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaGroup: a host group whose ranks have a GPU each.  Host calls are the host group's, so
+// failures are handled in one place; only windows differ, and where they come from is the
+// provider's affair.
+#pragma once
+
+#include <memory>
+
+#include "comm/group/blocks.h"
+#include "moebius/group.h"
+
+namespace moebius::comm {
+
+// What a rank sends and receives in one call, without empty blocks.
+struct DeviceBlocks {
+  BlocksByPeer<SendBlock> sends;
+  BlocksByPeer<RecvBlock> recvs;
+};
+
+// Memory of GPUs that peers reach by load and store, and copies between them.
+class DeviceProvider {
+ public:
+  virtual ~DeviceProvider() = default;
+  virtual std::string_view name() const = 0;  // of the group
+  // Collective over `host`, whose ranks ask for the same bytes.
+  virtual std::unique_ptr<Window> map_window(Group& host, std::string_view op, int64_t bytes) = 0;
+  // As Group::exchange_on, with blocks that match at both ends, and all ranks here.
+  virtual void exchange_on(const Stream& stream,
+                           Group& host,
+                           std::string_view op,
+                           const DeviceBlocks& blocks) = 0;
+  virtual bool has_given_up() const { return false; }  // as Group's
+};
+
+// Enqueues the copies of blocks that match one by one, from GPU `from_index` to the stream's.
+void copy_blocks(std::span<const SendBlock> from,
+                 int from_index,
+                 std::span<const RecvBlock> to,
+                 const Stream& stream);
+
+class CudaGroup final : public Group {
+ public:
+  CudaGroup(std::unique_ptr<Group> host, Device device, std::unique_ptr<DeviceProvider> provider);
+
+  std::string_view name() const override { return provider_->name(); }
+  Device device() const override { return device_; }
+  std::unique_ptr<Window> make_window(std::string_view op, int64_t bytes) override;
+  void exchange_on(const Stream& stream,
+                   std::string_view op,
+                   std::span<const SendBlock> sends,
+                   std::span<const RecvBlock> recvs) override;
+
+  bool has_given_up() const override { return provider_->has_given_up(); }
+
+  int64_t epoch() const override { return host_->epoch(); }
+  Traffic traffic() const override { return host_->traffic(); }
+  std::chrono::nanoseconds waited() const override { return host_->waited(); }
+  void count_traffic(int peer, int64_t bytes) override { host_->count_traffic(peer, bytes); }
+  void set_profile(Profile* profile) override { host_->set_profile(profile); }
+  bool shares_address_space() const override { return host_->shares_address_space(); }
+  void barrier(std::string_view op) override { host_->barrier(op); }
+  std::unique_ptr<Exchange> start_exchange(std::string_view op,
+                                           std::span<const SendBlock> sends,
+                                           std::span<const RecvBlock> recvs,
+                                           BlockReader reader) override;
+  void wait_until(std::string_view op,
+                  int peer,
+                  const std::function<bool()>& ready,
+                  const std::function<std::string()>& describe) override;
+  void abort(std::string_view why) noexcept override { host_->abort(why); }
+  void set_dead(int rank, bool dead) override { host_->set_dead(rank, dead); }
+  bool is_dead(int rank) const override { return host_->is_dead(rank); }
+
+ private:
+  const std::unique_ptr<Group> host_;  // goes after the provider, which may need it to
+  const Device device_;
+  const std::unique_ptr<DeviceProvider> provider_;
+};
+
+// Windows through peer access: REQUIRES ranks that share an address space.  Collective: throws
+// Unsupported on every rank when a GPU of a node cannot reach another's memory.
+std::unique_ptr<DeviceProvider> make_peer_access(Group& host, Device device);
+
+}  // namespace moebius::comm

@@ -1,0 +1,319 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group/mpi/mpi_group.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "comm/group/cpu_sets.h"
+#include "comm/group/mpi/mpi_check.h"
+#include "comm/group/mpi/mpi_exchange.h"
+#include "comm/group/node_memory.h"
+#include "comm/group/started.h"
+#include "moebius/deadline.h"
+#include "moebius/log.h"
+
+namespace moebius {
+namespace comm {
+
+namespace {
+
+template <size_t kSize>
+void set_text(std::array<char, kSize>& to, std::string_view text) {
+  to.fill('\0');
+  text.copy(to.data(), kSize - 1);
+}
+
+}  // namespace
+
+MpiGroup::MpiGroup(MPI_Comm comm,
+                   bool owns_mpi,
+                   Topology topology,
+                   std::chrono::milliseconds timeout,
+                   int num_neighbours,
+                   int num_cpus)
+    : PeerGroup(topology, timeout, num_neighbours, num_cpus),
+      comm_(comm),
+      owns_mpi_(owns_mpi),
+      exceptions_at_start_(std::uncaught_exceptions()),
+      has_left_(static_cast<size_t>(topology.size), false) {
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+}
+
+MpiGroup::~MpiGroup() {
+  if (!is_broken() && std::uncaught_exceptions() > exceptions_at_start_) {
+    abort("an exception left the scope of its group");
+  }
+  tell_untold();
+  if (wait_for_peers_to_leave()) {
+    MPI_Comm_free(&comm_);
+    if (owns_mpi_) {
+      MPI_Finalize();
+    }
+  } else if (owns_mpi_) {
+    log(LogLevel::kInfo, fmt::format("rank {} does not finalize MPI after a failure", rank()));
+  }
+  for (KeptSend& send : kept_sends_) {
+    if (send.request != MPI_REQUEST_NULL) {
+      (void)new std::vector<std::byte>(std::move(send.buffer));  // leaked: MPI may still read it
+    }
+  }
+}
+
+// True when all have left and nothing failed, so that whatever MPI does next cannot wait in vain.
+bool MpiGroup::wait_for_peers_to_leave() {
+  try {
+    if (!is_poisoned_) {
+      send_notice({.kind = Notice::kLeft, .author = rank()});
+    }
+    const Deadline deadline = Deadline::after(timeout_);
+    while (!is_poisoned_ && !deadline.expired()) {
+      receive_notices();
+      drop_finished_sends();
+      std::vector<bool> is_gone = has_left_;
+      is_gone[static_cast<size_t>(rank())] = true;
+      bool is_healthy = failures_.empty();
+      for (int peer = 0; peer < size(); ++peer) {
+        if (is_dead(peer)) {
+          is_gone[static_cast<size_t>(peer)] = true;
+          is_healthy = false;
+        }
+      }
+      for (const Failure& failure : failures_) {
+        if (failure.guilty >= 0) {
+          is_gone[static_cast<size_t>(failure.guilty)] = true;
+        }
+      }
+      if (std::find(is_gone.begin(), is_gone.end(), false) == is_gone.end() &&
+          (kept_sends_.empty() || !is_healthy)) {
+        return is_healthy && !is_broken();
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    if (is_poisoned_) {
+      // The others learnt of the failure before; give them the time to report it, since the
+      // launcher may end them once this process is gone.
+      constexpr std::chrono::milliseconds kGrace{500};
+      std::this_thread::sleep_for(kGrace);
+    } else {
+      log(LogLevel::kWarn,
+          fmt::format("rank {}: not every rank has left within {} ms", rank(), timeout_.count()));
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+  return false;
+}
+
+std::unique_ptr<Exchange> MpiGroup::post_exchange(const Call& call,
+                                                  std::span<const SendBlock> sends,
+                                                  std::span<const RecvBlock> recvs,
+                                                  BlockReader reader) {
+  // Epochs that share a tag must not be under way together.
+  if (!started_.empty() && started_.front()->epoch() + kMaxStarted <= call.epoch) {
+    started_.front()->wait();
+  }
+  return std::make_unique<MpiExchange>(*this, call, sends, recvs, std::move(reader));
+}
+
+std::unique_ptr<Window> MpiGroup::map_window(std::string_view op, int64_t bytes) {
+  return map_node_memory(*this, op, bytes);
+}
+
+void MpiGroup::progress() {
+  if (is_poisoned_) {
+    return;
+  }
+  advance_started(started_, [](MpiExchange& exchange) { return exchange.advance(); });
+  receive_notices();
+  drop_finished_sends();
+}
+
+std::optional<Failure> MpiGroup::told_failure(size_t i) {
+  return i < failures_.size() ? std::optional(failures_[i]) : std::nullopt;
+}
+
+void MpiGroup::tell_failure(const Failure& failure) {
+  failures_.push_back(failure);
+  Notice notice{.kind = Notice::kFailure,
+                .author = failure.author,
+                .guilty = failure.guilty,
+                .epoch = failure.epoch};
+  set_text(notice.op, failure.op);
+  set_text(notice.guilty_op, failure.guilty_op);
+  set_text(notice.reason, failure.reason);
+  if (!is_poisoned_) {
+    send_notice(notice);
+  }
+}
+
+void MpiGroup::send_notice(const Notice& notice) {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank() || is_dead(peer)) {
+      continue;
+    }
+    KeptSend& send = kept_sends_.emplace_back();  // stays whatever fails once MPI has the buffer
+    send.buffer.resize(sizeof(notice));
+    std::memcpy(send.buffer.data(), &notice, sizeof(notice));
+    mpi_check(MPI_Isend(send.buffer.data(), static_cast<int>(sizeof(notice)), MPI_BYTE, peer,
+                        kNoticeTag, comm_, &send.request),
+              "MPI_Isend", rank());
+  }
+}
+
+void MpiGroup::receive_notices() {
+  for (;;) {
+    int is_there = 0;
+    MPI_Status status{};
+    mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, kNoticeTag, comm_, &is_there, &status), "MPI_Iprobe",
+              rank());
+    if (is_there == 0) {
+      return;
+    }
+    Notice notice;
+    mpi_check(MPI_Recv(&notice, static_cast<int>(sizeof(notice)), MPI_BYTE, status.MPI_SOURCE,
+                       kNoticeTag, comm_, MPI_STATUS_IGNORE),
+              "MPI_Recv", rank());
+    if (notice.kind == Notice::kLeft) {
+      has_left_[static_cast<size_t>(notice.author)] = true;
+    } else {
+      failures_.push_back({notice.author, notice.guilty, notice.epoch, notice.op.data(),
+                           notice.guilty_op.data(), notice.reason.data()});
+    }
+  }
+}
+
+void MpiGroup::drop_finished_sends() {
+  std::erase_if(kept_sends_, [](KeptSend& send) {
+    int is_over = 0;
+    MPI_Test(&send.request, &is_over, MPI_STATUS_IGNORE);
+    return is_over != 0;
+  });
+}
+
+namespace {
+
+struct Placement {
+  MPI_Comm comm = MPI_COMM_NULL;  // ranks of a machine are consecutive
+  Topology topology;
+  int num_neighbours = 1;  // ranks of this machine with the same CPUs as this one
+  int num_cpus = 1;
+};
+
+// REQUIRES: every rank is here; MPI's own calls wait without a deadline.
+Placement place_ranks(int ranks_per_node) {
+  Placement result;
+  int world_rank = 0;
+  int world_size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &world_size);
+
+  // A machine is known by its first rank.
+  MPI_Comm machine = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world_rank, MPI_INFO_NULL, &machine);
+  int machine_size = 1;
+  MPI_Comm_size(machine, &machine_size);
+  int machine_id = world_rank;
+  MPI_Bcast(&machine_id, 1, MPI_INT, 0, machine);
+
+  const std::vector<int> cpus = usable_cpus();
+  result.num_cpus = std::max(1, static_cast<int>(cpus.size()));
+  uint64_t cpus_hash = 0;
+  for (const int cpu : cpus) {
+    cpus_hash = cpus_hash * 8191 + static_cast<uint64_t>(cpu) + 1;
+  }
+  std::vector<uint64_t> hashes(static_cast<size_t>(machine_size));
+  MPI_Allgather(&cpus_hash, 1, MPI_UINT64_T, hashes.data(), 1, MPI_UINT64_T, machine);
+  result.num_neighbours = static_cast<int>(std::count(hashes.begin(), hashes.end(), cpus_hash));
+  MPI_Comm_free(&machine);
+
+  std::vector<int> machine_of(static_cast<size_t>(world_size));
+  MPI_Allgather(&machine_id, 1, MPI_INT, machine_of.data(), 1, MPI_INT, MPI_COMM_WORLD);
+  std::stable_sort(machine_of.begin(), machine_of.end());
+  // Ordered by (machine, world rank), as machine_of now is.
+  MPI_Comm_split(MPI_COMM_WORLD, 0, machine_id, &result.comm);
+  MPI_Comm_rank(result.comm, &result.topology.rank);
+  result.topology.size = world_size;
+  result.topology.node_begin = {0};
+  for (int rank = 1; rank <= world_size; ++rank) {
+    const int begin = result.topology.node_begin.back();
+    const bool is_end = rank == world_size || machine_of[static_cast<size_t>(rank)] !=
+                                                  machine_of[static_cast<size_t>(begin)];
+    if (is_end || rank - begin == ranks_per_node) {
+      result.topology.node_begin.push_back(rank);
+    }
+  }
+  return result;
+}
+
+// What a make_mpi_group that throws leaves to the next one of this process.
+struct Start {
+  bool owns_mpi = false;  // no group has taken it over yet
+  // MPI takes no barrier back: one that was given up is waited for again.
+  MPI_Request barrier = MPI_REQUEST_NULL;
+  int num_passed = 0;
+};
+Start left_over;
+
+// Two barriers: whoever gives up in the first is counted there all the same once the others have
+// come, and then missed in the second.
+void await_all_ranks(std::chrono::milliseconds timeout) {
+  constexpr int kBarriers = 2;
+  const Deadline deadline = Deadline::after(timeout);
+  for (; left_over.num_passed < kBarriers; ++left_over.num_passed) {
+    if (left_over.barrier == MPI_REQUEST_NULL) {
+      MPI_Ibarrier(MPI_COMM_WORLD, &left_over.barrier);
+    }
+    for (int all_here = 0; all_here == 0;) {
+      MPI_Test(&left_over.barrier, &all_here, MPI_STATUS_IGNORE);
+      if (all_here == 0 && deadline.expired()) {
+        int rank = 0;
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        throw CommError(fmt::format("rank {}: make_mpi_group, epoch 0: not every rank came within "
+                                    "{} ms",
+                                    rank, timeout.count()),
+                        rank, -1);
+      }
+      std::this_thread::yield();
+    }
+  }
+  left_over.num_passed = 0;
+}
+
+}  // namespace
+
+}  // namespace comm
+
+std::unique_ptr<Group> make_mpi_group(const MpiGroupOptions& options) {
+  expect_ge(options.ranks_per_node, 0, "ranks_per_node");
+  const auto timeout = comm::resolve_timeout(options.timeout);
+  int is_finalized = 0;
+  MPI_Finalized(&is_finalized);
+  if (is_finalized != 0) {
+    throw Unsupported("MPI has been finalized in this process and cannot start again");
+  }
+  int is_initialized = 0;
+  MPI_Initialized(&is_initialized);
+  if (is_initialized == 0) {
+    int provided = 0;
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+    comm::left_over.owns_mpi = true;
+    if (provided < MPI_THREAD_SERIALIZED) {
+      log(LogLevel::kWarn, "this MPI wants every call from the thread that made the group");
+    }
+  }
+
+  comm::await_all_ranks(timeout);
+  comm::Placement placement = comm::place_ranks(options.ranks_per_node);
+  return std::make_unique<comm::MpiGroup>(
+      placement.comm, std::exchange(comm::left_over.owns_mpi, false), placement.topology, timeout,
+      placement.num_neighbours, placement.num_cpus);
+}
+
+}  // namespace moebius

@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group/nccl/version.h"
+
+#include <fmt/format.h>
+
+namespace moebius::comm {
+
+std::string version_name(int code) {
+  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
+std::string version_refusal(int built, int found) {
+  return found == built ? ""
+                        : fmt::format("NCCL {}, expected {}, which this was built with",
+                                      version_name(found), version_name(built));
+}
+
+}  // namespace moebius::comm

@@ -1,0 +1,325 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group/peer_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "comm/group/blocks.h"
+#include "core/backoff.h"
+#include "moebius/deadline.h"
+#include "moebius/log.h"
+#include "moebius/profile.h"
+
+namespace moebius::comm {
+
+namespace {
+
+// Two ranks in different calls blame each other: wrong is the one that differs from this rank, and
+// it cannot be told which when this rank is in another epoch.
+void judge_mismatch(const Call& call, Failure& failure) {
+  const bool can_tell = failure.epoch == call.epoch;
+  if (can_tell && failure.guilty_op == call.op) {
+    failure = make_mismatch(failure.author, call, failure.author, failure.op);
+  } else if (!can_tell || failure.op != call.op) {
+    failure.reason =
+        fmt::format("rank {} is in \"{}\" and rank {} is in \"{}\" at epoch {}", failure.guilty,
+                    failure.guilty_op, failure.author, failure.op, failure.epoch);
+  }
+}
+
+}  // namespace
+
+Failure make_mismatch(int author, const Call& call, int guilty, std::string_view guilty_op) {
+  return {author,
+          guilty,
+          call.epoch,
+          std::string(call.op),
+          std::string(guilty_op),
+          fmt::format("rank {} is in \"{}\" at epoch {}, expected \"{}\"", guilty, guilty_op,
+                      call.epoch, call.op)};
+}
+
+std::chrono::milliseconds resolve_timeout(std::chrono::milliseconds wanted) {
+  expect_ge(wanted.count(), 0, "timeout in ms");
+  expect_le(wanted.count(), std::chrono::milliseconds(Deadline::kMaxTimeout).count(),
+            "timeout in ms");
+  // Rounded up, so that the setting's own whole milliseconds come back.
+  return wanted.count() > 0
+             ? wanted
+             : std::chrono::ceil<std::chrono::milliseconds>(Deadline::from_settings().remaining());
+}
+
+void agree_on_window(Group& group, std::string_view op, int64_t bytes) {
+  expect_ge(bytes, 0, "bytes of a window");
+  std::vector<int64_t> wanted(static_cast<size_t>(group.size()));
+  all_gather_bytes(group, op, &bytes, sizeof(bytes), wanted.data());
+  for (int peer = 0; peer < group.size(); ++peer) {
+    expect_eq(wanted[static_cast<size_t>(peer)], wanted[0],
+              fmt::format("{}: bytes of the window asked for by rank {}, after rank 0,", op, peer));
+  }
+}
+
+PeerGroup::PeerGroup(Topology topology,
+                     std::chrono::milliseconds timeout,
+                     int num_neighbours,
+                     int num_cpus)
+    : Group(std::move(topology), timeout),
+      num_neighbours_(num_neighbours),
+      num_cpus_(num_cpus),
+      dead_(static_cast<size_t>(size()), false) {}
+
+Call PeerGroup::enter(std::string_view op) {
+  throw_if_failed({op, epoch_ + 1});
+  progress();
+  throw_if_failed({op, epoch_ + 1});
+  const auto given_up = std::find(dead_.begin(), dead_.end(), true);
+  if (given_up != dead_.end()) {
+    const int peer = static_cast<int>(given_up - dead_.begin());
+    throw CommError(fmt::format("rank {}: {}, epoch {}: rank {} is given up, and collective calls "
+                                "need every rank",
+                                rank(), op, epoch_ + 1, peer),
+                    rank(), peer);
+  }
+  last_op_ = op;
+  return {op, ++epoch_};
+}
+
+std::unique_ptr<Exchange> PeerGroup::start_exchange(std::string_view op,
+                                                    std::span<const SendBlock> sends,
+                                                    std::span<const RecvBlock> recvs,
+                                                    BlockReader reader) {
+  expect_blocks_valid(sends, size(), true);
+  expect_blocks_valid(recvs, size(), !reader);
+  const Call call = enter(op);
+  if (!reader) {
+    for (const SendBlock& block : sends) {
+      count_traffic(block.peer, block.bytes);
+    }
+  }
+  return post_exchange(call, sends, recvs, std::move(reader));
+}
+
+std::unique_ptr<Window> PeerGroup::make_window(std::string_view op, int64_t bytes) {
+  agree_on_window(*this, op, bytes);
+  return map_window(op, bytes);
+}
+
+void PeerGroup::wait_until(std::string_view op,
+                           int peer,
+                           const std::function<bool()>& ready,
+                           const std::function<std::string()>& describe) {
+  expect_ge(peer, 0, "peer");
+  expect_le(peer, size() - 1, "peer");
+  if (is_broken()) {
+    throw_if_failed({op, epoch_});
+  }
+  bool is_ready = false;
+  wait_for({{op, epoch_},
+            [&] { return is_ready = is_ready || ready(); },
+            [&](int p) { return p == peer && !is_ready; },
+            [&](int) { return describe(); }});
+}
+
+bool PeerGroup::check(const Wait& wait) {
+  progress();
+  if (wait.done()) {
+    return true;
+  }
+  throw_if_failed(wait.call);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (has_left(peer) && !is_dead(peer) && wait.is_missing(peer)) {
+      // What it did and said before it left may have come in since the first look.
+      progress();
+      if (wait.done()) {
+        return true;
+      }
+      throw_if_failed(wait.call);
+      if (wait.is_missing(peer)) {
+        fail(wait.call, {rank(), peer, wait.call.epoch, std::string(wait.call.op), "",
+                         fmt::format("rank {} has left; {}", peer, wait.describe(peer))});
+      }
+    }
+  }
+  return false;
+}
+
+void PeerGroup::wait_for(const Wait& wait) {
+  if (check(wait)) {
+    return;
+  }
+  Deadline deadline = Deadline::after(timeout_);
+  auto last_look = Deadline::Clock::now();
+  Backoff backoff(num_neighbours_, num_cpus_);
+  // Also when leaving by an exception.
+  struct Shown {
+    PeerGroup* group;
+    Deadline::Clock::time_point begin;
+    ~Shown() {
+      const auto end = Deadline::Clock::now();
+      group->waited_ += end - begin;
+      if (group->profile_ != nullptr) {
+        try {
+          group->profile_->add_wait(begin, end);
+        } catch (const std::exception& error) {  // out of memory
+          log(LogLevel::kError, error.what());
+        }
+      }
+      group->show_waiting(-1, {});
+    }
+  } const shown{this, last_look};
+  while (!check(wait)) {
+    // A process that was stopped has not waited meanwhile, and its peers may have news for it.
+    const auto now = Deadline::Clock::now();
+    if (now - std::exchange(last_look, now) > timeout_ / 2) {
+      deadline = Deadline::after(timeout_);
+    }
+    if (deadline.expired()) {
+      fail_late(wait);
+    }
+    for (int peer = 0; peer < size(); ++peer) {
+      if (wait.is_missing(peer)) {
+        show_waiting(peer, wait.call.op);
+        break;
+      }
+    }
+    backoff.pause();
+  }
+}
+
+void PeerGroup::fail_late(const Wait& wait) {
+  // Who is missing may only be waiting for somebody else: blame those at the end of such chains.
+  std::string reason;
+  int guilty = -1;
+  std::vector<bool> blamed(static_cast<size_t>(size()), false);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (!wait.is_missing(peer)) {
+      continue;
+    }
+    int last = peer;
+    for (int steps = 0; steps < size(); ++steps) {
+      const int next = waits_for(last);
+      if (next < 0 || next == rank()) {
+        break;
+      }
+      // A circle of others has no end; its members say so themselves.
+      last = steps + 1 < size() ? next : peer;
+    }
+    if (blamed[static_cast<size_t>(last)]) {
+      continue;
+    }
+    blamed[static_cast<size_t>(last)] = true;
+    reason += fmt::format("{}rank {} did not come within {} ms", reason.empty() ? "" : "; ", last,
+                          timeout_.count());
+    if (last != peer) {
+      reason += fmt::format(" (rank {} waits for it)", peer);
+    }
+    const std::string seen = whereabouts(last);
+    reason += fmt::format(", {}{}{}", wait.describe(peer), seen.empty() ? "" : "; it is ", seen);
+    guilty = guilty < 0 ? last : guilty;
+  }
+  fail(wait.call, {rank(), guilty, wait.call.epoch, std::string(wait.call.op), "",
+                   reason.empty() ? "timed out, and nobody is missing" : reason});
+}
+
+CommError PeerGroup::make_error(const Call& call, const Failure& failure) const {
+  std::string message =
+      fmt::format("rank {}: {}, epoch {}: {}", rank(), call.op, call.epoch, failure.reason);
+  if (failure.author != rank() && failure.author != failure.guilty) {
+    message += fmt::format(" (found by rank {} in {}, epoch {})", failure.author, failure.op,
+                           failure.epoch);
+  }
+  return CommError(message, rank(), failure.guilty);
+}
+
+void PeerGroup::throw_if_failed(const Call& call) {
+  if (broken_) {
+    tell_untold();
+    throw CommError(*broken_);
+  }
+  while (auto failure = told_failure(num_seen_)) {
+    if (is_dead(failure->author) || (failure->guilty >= 0 && is_dead(failure->guilty))) {
+      ++num_seen_;
+      continue;
+    }
+    if (!failure->guilty_op.empty()) {
+      judge_mismatch(call, *failure);
+    }
+    broken_ = make_error(call, *failure);
+    cause_ = std::move(failure);
+    throw CommError(*broken_);
+  }
+}
+
+void PeerGroup::fail(const Call& call, Failure failure) {
+  if (!broken_) {
+    broken_ = make_error(call, failure);
+    tell_failure(failure);
+  }
+  throw CommError(*broken_);
+}
+
+void PeerGroup::abandon(const Call& call) noexcept {
+  if (broken_) {
+    return;
+  }
+  try {
+    Failure failure{
+        rank(),     rank(),
+        call.epoch, std::string(call.op),
+        "",         fmt::format("rank {} abandoned {} at epoch {}", rank(), call.op, call.epoch)};
+    broken_ = make_error(call, failure);
+    untold_ = std::move(failure);
+    if (std::uncaught_exceptions() == 0) {
+      tell_untold();
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
+void PeerGroup::tell_untold() noexcept {
+  if (!untold_) {
+    return;
+  }
+  try {
+    tell_failure(*untold_);
+    untold_.reset();
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
+void PeerGroup::abort(std::string_view why) noexcept {
+  try {
+    const Failure failure{rank(),   rank(), epoch_,
+                          last_op_, "",     fmt::format("rank {} failed: {}", rank(), why)};
+    untold_.reset();
+    if (!broken_) {
+      broken_ = make_error({last_op_, epoch_}, failure);
+    } else if (cause_ && cause_->author != rank()) {
+      // Whoever has not heard of the cause yet must not take its consequence for it.
+      tell_failure(*cause_);
+    }
+    tell_failure(failure);
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
+void PeerGroup::set_dead(int peer, bool dead) {
+  expect_ge(peer, 0, "rank");
+  expect_le(peer, size() - 1, "rank");
+  expect(!dead || peer != rank(), "a rank cannot give itself up");
+  dead_[static_cast<size_t>(peer)] = dead;
+  num_seen_ = 0;
+  if (dead && broken_ && (broken_->peer() == peer || (cause_ && cause_->author == peer))) {
+    broken_.reset();
+    cause_.reset();
+  }
+}
+
+}  // namespace moebius::comm

@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Board: what the processes of a group share: memory that is mapped before they are forked, and is
+// gone with the last of them.
+//
+// Every part has one writer, the rank it is of; part `num_ranks` is the launcher's, who tells of
+// ranks that died.  Texts may be read while they are written, and are then mixed: they are for
+// messages.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/group/peer_group.h"
+#include "comm/group/processes/pipe.h"
+
+namespace moebius::comm {
+
+// Longer ones are cut.
+template <size_t kSize>
+class SharedText {
+ public:
+  void set(std::string_view text) {
+    const size_t length = std::min(text.size(), kSize - 1);
+    for (size_t i = 0; i < length; ++i) {
+      chars_[i].store(text[i], std::memory_order_relaxed);
+    }
+    chars_[length].store('\0', std::memory_order_relaxed);
+  }
+  std::string get() const {
+    std::string text;
+    for (const auto& c : chars_) {
+      const char value = c.load(std::memory_order_relaxed);
+      if (value == '\0') {
+        break;
+      }
+      text += value;
+    }
+    return text;
+  }
+
+ private:
+  std::array<std::atomic<char>, kSize> chars_{};
+};
+
+class Board {
+ public:
+  explicit Board(int num_ranks);
+  ~Board();
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  int num_ranks() const { return num_ranks_; }
+  Pipe& pipe(int from, int to) { return pipes_[static_cast<size_t>(from * num_ranks_ + to)]; }
+
+  struct Part {
+    alignas(64) std::atomic<int64_t> epoch{0};
+    SharedText<48> op;
+    std::atomic<int> waits_for{-1};
+    SharedText<48> waits_in;
+    std::atomic<bool> has_left{false};
+    SharedText<2048> error;  // that ended the rank's body; empty: none
+
+    struct Told {
+      int author = 0, guilty = -1;
+      int64_t epoch = 0;
+      SharedText<64> op, guilty_op;
+      SharedText<1024> reason;
+    };
+    std::array<Told, 8> told;
+    std::atomic<int> num_told{0};  // the rest is dropped
+  };
+  Part& part(int rank) { return parts_[static_cast<size_t>(rank)]; }
+
+  // By the owner of a part.
+  void tell(int part, const Failure& failure);
+  // Adds what others have told beyond what num_seen [num_ranks + 1] says, and counts it there.
+  void read_told(std::vector<int>& num_seen, std::vector<Failure>& failures);
+
+  // The rank that failed first, -1: none.
+  std::atomic<int>& first_failed() { return *first_failed_; }
+  void note_failed(int rank) {
+    int nobody = -1;
+    first_failed_->compare_exchange_strong(nobody, rank);
+  }
+
+ private:
+  const int num_ranks_;
+  size_t bytes_ = 0;
+  std::byte* memory_ = nullptr;
+  std::atomic<int>* first_failed_ = nullptr;
+  Part* parts_ = nullptr;
+  Pipe* pipes_ = nullptr;
+};
+
+}  // namespace moebius::comm

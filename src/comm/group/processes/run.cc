@@ -1,0 +1,197 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "comm/group/cpu_sets.h"
+#include "comm/group/processes/process_group.h"
+#include "core/cuda/runtime.h"
+#include "moebius/deadline.h"
+
+namespace moebius {
+
+namespace {
+
+using comm::Board;
+using comm::Failure;
+
+// As messages name it: "rank 2 was killed by signal 9".
+Failure failure_of(Board& board, int rank, const std::string& reason) {
+  return {rank, rank, board.part(rank).epoch, board.part(rank).op.get(), "", reason};
+}
+
+std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
+                                  const std::shared_ptr<Board>& board,
+                                  int rank,
+                                  std::chrono::milliseconds timeout) {
+  const auto cpus = comm::usable_cpus();
+  const auto num_cpus = static_cast<int>(cpus.size());
+  const bool may_pin = options.pin && options.num_ranks > 1;
+  const auto parts = comm::split_cpus(cpus, may_pin ? options.num_ranks : num_cpus + 1);
+  if (static_cast<size_t>(rank) < parts.size()) {
+    comm::pin_this_thread(parts[static_cast<size_t>(rank)]);
+  }
+  auto host = std::make_unique<comm::ProcessGroup>(
+      board, Topology::make(rank, options.num_ranks, options.ranks_per_node), timeout, num_cpus);
+  if (options.devices.empty()) {
+    return host;
+  }
+  const Device device = options.devices[static_cast<size_t>(rank)];
+  expect_usable(device);
+  cuda::make_current(device.index);
+  return make_nccl_group(std::move(host), device);
+}
+
+// In the child; does not return.  What a body that failed leaves behind goes with the process:
+// giving it back may need peers that are gone.
+[[noreturn]] void run_child(const ProcessGroupOptions& options,
+                            const std::shared_ptr<Board>& board,
+                            int rank,
+                            std::chrono::milliseconds timeout,
+                            const std::function<void(Group&)>& body) {
+  std::unique_ptr<Group> group;
+  bool has_failed = true;
+  std::string message;
+  try {
+    group = make_group(options, board, rank, timeout);
+    body(*group);
+    group.reset();
+    has_failed = false;
+  } catch (const std::exception& error) {
+    message = error.what();
+  } catch (...) {
+    message = "an exception that is no std::exception";
+  }
+  if (has_failed) {
+    message = message.empty() ? "an exception without a message" : message;
+    board->note_failed(rank);
+    board->part(rank).error.set(message);
+    if (group) {
+      group->abort(message);
+    } else {
+      board->tell(rank, failure_of(*board, rank, fmt::format("rank {} failed: {}", rank, message)));
+    }
+    (void)group.release();
+  }
+  std::fflush(nullptr);
+  _exit(has_failed ? 1 : 0);
+}
+
+std::string how_it_ended(int rank, int status) {
+  return WIFSIGNALED(status)
+             ? fmt::format("rank {} was killed by signal {}", rank, WTERMSIG(status))
+             : fmt::format("rank {} ended with status {}", rank, WEXITSTATUS(status));
+}
+
+}  // namespace
+
+void run_process_ranks(const ProcessGroupOptions& options,
+                       const std::function<void(Group&)>& body,
+                       std::vector<std::string>* errors) {
+  constexpr int kMaxRanks = 256;
+  const int num_ranks = options.num_ranks;
+  expect_ge(num_ranks, 1, "num_ranks");
+  expect_le(num_ranks, kMaxRanks, "num_ranks");
+  expect_ge(options.ranks_per_node, 0, "ranks_per_node");
+  if (!options.devices.empty()) {
+    expect_eq(static_cast<int64_t>(options.devices.size()), num_ranks, "devices of the ranks");
+  }
+  const auto timeout = comm::resolve_timeout(options.timeout);
+  const auto board = std::make_shared<Board>(num_ranks);
+  std::vector<pid_t> children(static_cast<size_t>(num_ranks), -1);
+  const auto kill_all = [&] {
+    for (const pid_t child : children) {
+      if (child > 0) {
+        kill(child, SIGKILL);
+      }
+    }
+  };
+  const auto died = [&](int rank, const std::string& how) {
+    board->note_failed(rank);
+    if (board->part(rank).error.get().empty()) {
+      board->part(rank).error.set(how);
+    }
+    board->tell(num_ranks, failure_of(*board, rank, how));
+  };
+
+  std::fflush(nullptr);  // what is written twice otherwise
+  const pid_t parent = getpid();
+  int num_running = 0;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      // Ends with its parent, however that ends.
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() == parent) {
+        run_child(options, board, rank, timeout, body);
+      }
+      _exit(1);
+    }
+    if (child < 0) {
+      died(rank, fmt::format("rank {} has no process: fork: {}", rank, std::strerror(errno)));
+      break;
+    }
+    children[static_cast<size_t>(rank)] = child;
+    ++num_running;
+  }
+
+  // Once one has failed the others find out within the timeout; who does not end is ended.
+  constexpr std::chrono::seconds kGrace{10};
+  std::optional<Deadline> deadline;
+  while (num_running > 0) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      pid_t& child = children[static_cast<size_t>(rank)];
+      int status = 0;
+      if (child <= 0) {
+        continue;
+      }
+      const pid_t ended = waitpid(child, &status, WNOHANG);
+      // Where SIGCHLD is ignored the system has taken the status.
+      const bool is_lost = ended < 0 && errno == ECHILD;
+      if (ended == child || is_lost) {
+        child = -1;
+        --num_running;
+        const bool has_said_why = !board->part(rank).error.get().empty();
+        // Whoever calls exit() in its body ends well for the system, but not for its peers.
+        const bool ended_well = board->part(rank).has_left && (is_lost || status == 0);
+        if (!has_said_why && !ended_well) {
+          died(rank, is_lost ? fmt::format("rank {} ended, its status is lost", rank)
+                             : how_it_ended(rank, status));
+        }
+      }
+    }
+    if (!deadline && board->first_failed() >= 0) {
+      deadline = Deadline::after(2 * timeout + kGrace);
+    }
+    if (deadline && deadline->expired()) {
+      kill_all();
+      deadline = Deadline::after(std::chrono::hours(1));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  if (errors != nullptr) {
+    errors->clear();
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      errors->push_back(board->part(rank).error.get());
+    }
+  }
+  const int failed = board->first_failed();
+  if (failed >= 0) {
+    throw Error(board->part(failed).error.get());
+  }
+}
+
+}  // namespace moebius

@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group/threads/thread_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/group/share.h"
+#include "comm/group/started.h"
+#include "comm/group/threads/thread_exchange.h"
+#include "core/huge_pages.h"
+
+namespace moebius::comm {
+
+namespace {
+
+using Memory = std::shared_ptr<std::byte>;
+
+// Zeroed by the rank that owns it, so that its pages lie on that rank's NUMA node.
+Memory make_memory(int64_t bytes) {
+  Memory memory = allocate_block(bytes);
+  std::memset(memory.get(), 0, static_cast<size_t>(bytes));
+  return memory;
+}
+
+class ThreadWindow final : public Window {
+ public:
+  ThreadWindow(ThreadGroup& group, int64_t bytes, std::vector<Memory> memory)
+      : group_(group), topology_(group.topology()), bytes_(bytes), memory_(std::move(memory)) {}
+
+  int64_t bytes() const override { return bytes_; }
+  std::byte* local() const override { return peer(topology_.rank); }
+  std::byte* peer(int rank) const override {
+    return topology_.same_node(rank) ? memory_[static_cast<size_t>(rank)].get() : nullptr;
+  }
+  void signal(int rank, int64_t offset, int64_t value) override {
+    const Due due = group_.due(rank);
+    if (is_due(due)) {
+      Window::signal(rank, offset, value);
+      return;
+    }
+    // Kept alive: the peer may give its window back before it looks.
+    const Memory& memory = memory_[static_cast<size_t>(rank)];
+    auto* word = reinterpret_cast<int64_t*>(memory.get() + offset);
+    group_.shared().of(rank).late_signals.add({due, {memory, word}, value});
+  }
+
+ private:
+  ThreadGroup& group_;
+  const Topology topology_;
+  const int64_t bytes_;
+  const std::vector<Memory> memory_;  // of every rank: it lives until the last window is gone
+};
+
+}  // namespace
+
+ThreadGroup::ThreadGroup(std::shared_ptr<SharedState> shared,
+                         Topology topology,
+                         std::chrono::milliseconds timeout,
+                         int num_cpus,
+                         Stream copy_stream,
+                         const SlowLink& link)
+    : PeerGroup(topology, timeout, topology.size, num_cpus),
+      shared_(std::move(shared)),
+      copy_stream_(std::move(copy_stream)) {
+  if (link.latency.count() > 0 || link.bytes_per_second > 0) {
+    departures_.emplace(link, topology.size);
+  }
+}
+
+ThreadGroup::~ThreadGroup() {
+  tell_untold();
+  own().has_left.store(true, std::memory_order_release);  // pairs with has_left
+  shared_->num_left.fetch_add(1, std::memory_order_release);
+}
+
+void ThreadGroup::count_traffic(int peer, int64_t bytes) {
+  Group::count_traffic(peer, bytes);
+  if (departures_) {
+    departures_->add(peer, bytes);
+  }
+}
+
+Due ThreadGroup::due(int peer) {
+  if (!departures_ || peer == rank()) {
+    return {};
+  }
+  const Due due = departures_->next(peer);
+  auto& last = own().last_due;
+  last.store(std::max(last.load(std::memory_order_relaxed), due.count()),
+             std::memory_order_relaxed);
+  return due;
+}
+
+uint64_t ThreadGroup::op_id(std::string_view op) {
+  std::string key(op);
+  const auto known = op_ids_.find(key);
+  if (known != op_ids_.end()) {
+    return known->second;
+  }
+  const uint64_t id = shared_->op_id(key);
+  op_ids_.emplace(std::move(key), id);
+  return id;
+}
+
+void ThreadGroup::wait_for_slot(const Call& call) {
+  const int64_t needed = call.epoch - kSlots;
+  if (completed_by_all_ >= needed) {
+    return;
+  }
+  const auto completed_by = [&](int peer) {
+    // pairs with publish_completed: the peer no longer looks at this rank's slot.
+    return shared_->of(peer).completed.load(std::memory_order_acquire);
+  };
+  wait_for({call,
+            [&] {
+              completed_by_all_ = completed_by(0);
+              for (int peer = 1; peer < size(); ++peer) {
+                completed_by_all_ = std::min(completed_by_all_, completed_by(peer));
+              }
+              return completed_by_all_ >= needed;
+            },
+            [&](int peer) { return completed_by(peer) < needed; },
+            [&](int) { return fmt::format("expected to complete epoch {}", needed); }});
+}
+
+std::unique_ptr<Exchange> ThreadGroup::post_exchange(const Call& call,
+                                                     std::span<const SendBlock> sends,
+                                                     std::span<const RecvBlock> recvs,
+                                                     BlockReader reader) {
+  wait_for_slot(call);
+  return std::make_unique<ThreadExchange>(*this, call, sends, recvs, std::move(reader));
+}
+
+void ThreadGroup::publish_completed() {
+  // Not epoch_: a call that still waits for its slot counts there, but has not been published.
+  const int64_t published = Stamp{own().latest.load(std::memory_order_relaxed)}.epoch();
+  const int64_t completed = started_.empty() ? published : started_.front()->epoch() - 1;
+  // pairs with wait_for_slot: this rank's reads of the peers' slots are over.
+  own().completed.store(completed, std::memory_order_release);
+}
+
+void ThreadGroup::progress() {
+  if (departures_) {
+    own().late_signals.store_due();
+  }
+  const size_t num_before = started_.size();
+  advance_started(started_, [](ThreadExchange& exchange) { return exchange.advance(); });
+  if (started_.size() != num_before) {
+    publish_completed();
+  }
+}
+
+std::unique_ptr<Window> ThreadGroup::map_window(std::string_view op, int64_t bytes) {
+  return std::make_unique<ThreadWindow>(*this, bytes, share(*this, op, make_memory(bytes)));
+}
+
+bool ThreadGroup::has_left(int peer) const {
+  return shared_->num_left.load(std::memory_order_relaxed) > 0 &&
+         // pairs with the destructor: all that the peer did before it left.
+         shared_->of(peer).has_left.load(std::memory_order_acquire) &&
+         is_due(Due(shared_->of(peer).last_due.load(std::memory_order_relaxed)));
+}
+
+int ThreadGroup::waits_for(int peer) const {
+  return shared_->of(peer).waits_for.load(std::memory_order_relaxed);
+}
+
+void ThreadGroup::show_waiting(int peer, std::string_view op) {
+  if (peer >= 0 && waits_for(rank()) < 0) {
+    own().waits_in.store(op_id(op), std::memory_order_relaxed);
+  }
+  own().waits_for.store(peer, std::memory_order_relaxed);
+}
+
+std::string ThreadGroup::whereabouts(int peer) const {
+  const Stamp latest{shared_->of(peer).latest.load(std::memory_order_relaxed)};
+  const int awaited = waits_for(peer);
+  const uint64_t op = shared_->of(peer).waits_in.load(std::memory_order_relaxed);
+  return fmt::format(
+      "at epoch {} ({}), waiting for {}", latest.epoch(), shared_->op_name(latest.op_id()),
+      awaited < 0 ? "nobody" : fmt::format("rank {} in {}", awaited, shared_->op_name(op)));
+}
+
+}  // namespace moebius::comm

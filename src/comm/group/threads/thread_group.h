@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// ThreadGroup: ranks are threads.  An exchange is one copy: the receiver reads the sender's memory.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "comm/group/peer_group.h"
+#include "comm/group/threads/shared_state.h"
+#include "moebius/stream.h"
+
+namespace moebius::comm {
+
+class ThreadExchange;
+
+class ThreadGroup final : public PeerGroup {
+ public:
+  // copy_stream: the threads that copy large blocks.
+  ThreadGroup(std::shared_ptr<SharedState> shared,
+              Topology topology,
+              std::chrono::milliseconds timeout,
+              int num_cpus,
+              Stream copy_stream,
+              const SlowLink& link);
+  ~ThreadGroup() override;  // tells the peers that this rank has left
+
+  void count_traffic(int peer, int64_t bytes) override;
+  // When the peer may look at what is sent to it now.
+  Due due(int peer);
+  SharedState& shared() { return *shared_; }
+
+  std::string_view name() const override { return "threads"; }
+  bool shares_address_space() const override { return true; }
+
+ protected:
+  std::unique_ptr<Exchange> post_exchange(const Call& call,
+                                          std::span<const SendBlock> sends,
+                                          std::span<const RecvBlock> recvs,
+                                          BlockReader reader) override;
+  std::unique_ptr<Window> map_window(std::string_view op, int64_t bytes) override;
+  void progress() override;
+  std::optional<Failure> told_failure(size_t i) override { return shared_->told_failure(i); }
+  void tell_failure(const Failure& failure) override { shared_->tell_failure(failure); }
+  bool has_left(int peer) const override;
+  int waits_for(int peer) const override;
+  void show_waiting(int peer, std::string_view op) override;
+  std::string whereabouts(int peer) const override;
+
+ private:
+  friend class ThreadExchange;
+
+  RankState& own() const { return shared_->of(rank()); }
+  uint64_t op_id(std::string_view op);
+  void wait_for_slot(const Call& call);
+  void publish_completed();
+
+  std::shared_ptr<SharedState> shared_;
+  Stream copy_stream_;
+  std::optional<DepartureTimes> departures_;          // where links are slow
+  std::unordered_map<std::string, uint64_t> op_ids_;  // what op_id() has been told before
+  int64_t completed_by_all_ = 0;                      // as last looked up
+  std::vector<ThreadExchange*> started_;              // not complete, by epoch
+};
+
+}  // namespace moebius::comm

@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/high_throughput/bank.h"
+
+namespace moebius {
+
+int64_t BankPool::pick() const {
+  int64_t best = kNone;
+  for (size_t i = 0; i < banks_.size(); ++i) {
+    const auto bank = static_cast<int64_t>(i);
+    if (banks_[i].lease.expired() && (best == kNone || bytes(bank) > bytes(best))) {
+      best = bank;
+    }
+  }
+  return best;
+}
+
+int64_t BankPool::add(Group& group, int64_t bytes) {
+  banks_.push_back({group.make_window("grow a receive bank", roomy(bytes)), {}});
+  return static_cast<int64_t>(banks_.size()) - 1;
+}
+
+std::shared_ptr<void> BankPool::lease(int64_t bank) {
+  Bank& b = banks_[static_cast<size_t>(bank)];
+  // The deleter's copy of the window is what keeps the memory.
+  std::shared_ptr<void> lease(b.window.get(), [window = b.window](void*) {});
+  b.lease = lease;
+  return lease;
+}
+
+}  // namespace moebius

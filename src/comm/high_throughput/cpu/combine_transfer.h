@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One combine under way: the way of a dispatch, backwards.
+//
+//   construction  every rank shows its rows to the others of its node; with several nodes it sees
+//                 theirs, and as gateway sums its node's copies of each relayed token and posts
+//                 them to the token's rank
+//   finish()      rows of this node are to be seen, sums from other nodes have arrived
+//   receive()     own tokens are summed: copies of the node in order of rank, then nodes in order
+//
+// Why sums of nodes are rounded before they are added: half the bytes between nodes, and a token's
+// result does not depend on which node it came from.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/high_throughput/cpu/cpu_transport.h"
+#include "core/row_sums.h"
+
+namespace moebius {
+
+class CombineTransfer {
+ public:
+  CombineTransfer(CpuHighThroughput& state,
+                  const HighThroughput::CombineInput& input,
+                  const HighThroughputHandle& handle,
+                  const Stream& stream,
+                  const Tensor& out_x);
+
+  void finish();
+  HighThroughput::CombineOutput receive();
+
+ private:
+  // Another rank's rows, as this one reads them.
+  struct Source {
+    const std::byte* x = nullptr;
+    const float* weights = nullptr;
+  };
+  // What rank threads hand each other: a rank that unwinds must not free what others still read.
+  struct Shown {
+    Tensor x;
+    Tensor weights;  // optional
+    bool has_rows_like(const Shown& other) const;
+    std::string describe() const;
+  };
+
+  void count_traffic();
+  void show_rows();
+  void look_at(std::span<const std::byte* const> blocks);
+  void await_rows();
+  void post_messages();
+  // The copies of one token that this node's ranks hold.
+  struct Copies {
+    std::vector<SumTerm> rows;          // in order of rank, weight 1
+    std::vector<const float*> weights;  // as many, if there are any
+  };
+  // Finds them in place of what `copies` held.
+  void find_copies(const Route& route, int source, int64_t token, Copies& copies) const;
+  void sum_copies(const Copies& copies, std::byte* out, bool past_caches) const;
+  void sum_weights(const Copies& copies, float* out) const;
+
+  CpuHighThroughput& state_;
+  const HighThroughputHandle& handle_;
+  Stream stream_;
+  HighThroughput::CombineInput input_;
+  Tensor out_;
+  int64_t hidden_ = 0;
+  RowLayout layout_;
+  BankChoice banks_;
+  Shown mine_;
+  std::vector<Source> sources_;                   // by rank; only those of this node
+  std::vector<Shown> shown_;                      // keeps them alive, where ranks are threads
+  std::string mismatch_;                          // who brings other rows than rank 0
+  std::vector<std::vector<std::byte>> outgoing_;  // per relay
+  std::vector<std::vector<std::byte>> incoming_;  // per node
+  std::unique_ptr<Exchange> exchange_;            // of rows shown, then of sums between nodes
+};
+
+}  // namespace moebius

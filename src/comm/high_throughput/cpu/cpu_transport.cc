@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/high_throughput/cpu/cpu_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "comm/high_throughput/cpu/combine_transfer.h"
+#include "comm/high_throughput/cpu/dispatch_transfer.h"
+
+namespace moebius {
+
+namespace {
+
+const HighThroughputHandle& own_handle(const DispatchHandle& handle) {
+  const auto* own = dynamic_cast<const HighThroughputHandle*>(&handle);
+  expect(own != nullptr, "the handle does not come from a high-throughput dispatch");
+  return *own;
+}
+
+// hook and receive of a transfer; receive finishes first where nobody called the hook.
+template <typename Result, typename Transfer>
+Pending<Result> pending(std::shared_ptr<Transfer> transfer) {
+  auto finished = std::make_shared<bool>(false);
+  const auto hook = [transfer, finished] {
+    if (!*finished) {
+      transfer->finish();
+      *finished = true;
+    }
+  };
+  return {hook, [transfer, hook] {
+            hook();
+            return transfer->receive();
+          }};
+}
+
+}  // namespace
+
+CpuHighThroughput::CpuHighThroughput(Group& g, ExpertPlacement p) : State(g, std::move(p)) {
+  for (int64_t e = 0; e < placement.num_experts(); ++e) {
+    rank_of.push_back(placement.rank_of(e));
+    node_of.push_back(topology().node_of(placement.rank_of(e)));
+  }
+}
+
+DispatchLayout CpuHighThroughput::layout(const Tensor& topk_ids, const Stream&) const {
+  expect_ids(topk_ids, placement.num_experts());
+  const Topology& topology = group.topology();
+  const auto* ids = topk_ids.data<int32_t>();
+  const int64_t num_tokens = topk_ids.dim(0);
+  const Route ranks = make_route(ids, num_tokens, topk_ids.dim(1), rank_of, 0, topology.size);
+  const Route nodes =
+      make_route(ids, num_tokens, topk_ids.dim(1), node_of, 0, topology.num_nodes());
+  const auto to_tensor = [](const std::vector<int64_t>& counts) {
+    const Tensor t = Tensor::empty({static_cast<int64_t>(counts.size())}, DType::kI32);
+    std::transform(counts.begin(), counts.end(), t.data<int32_t>(),
+                   [](int64_t count) { return static_cast<int32_t>(count); });
+    return t;
+  };
+  DispatchLayout result;
+  result.tokens_per_rank = to_tensor(ranks.copies);
+  result.tokens_per_node = to_tensor(nodes.copies);
+  result.tokens_per_expert = Tensor::zeros({placement.num_experts()}, DType::kI32);
+  for (int64_t i = 0; i < topk_ids.numel(); ++i) {
+    if (ids[i] >= 0) {
+      ++result.tokens_per_expert.data<int32_t>()[ids[i]];
+    }
+  }
+  result.is_token_in_rank = Tensor::empty({num_tokens, topology.size}, DType::kBool);
+  std::transform(ranks.index.begin(), ranks.index.end(), result.is_token_in_rank.data<bool>(),
+                 [](int32_t index) { return index >= 0; });
+  return result;
+}
+
+Pending<DispatchOutput> CpuHighThroughput::dispatch_async(const DispatchInput& input,
+                                                          const Stream& stream) {
+  expect_ge(input.capacity, 0, "capacity");
+  if (input.capacity > 0) {
+    throw Unsupported(
+        fmt::format("a dispatch with a capacity ({}) is for GPUs of one node", input.capacity));
+  }
+  return pending<DispatchOutput>(std::make_shared<DispatchTransfer>(*this, input, stream));
+}
+
+DispatchOutput CpuHighThroughput::dispatch_cached(std::span<const Tensor> payloads,
+                                                  const DispatchHandle& handle,
+                                                  const Stream& stream) {
+  DispatchTransfer transfer(*this, payloads, own_handle(handle), stream);
+  transfer.finish();
+  return transfer.receive();
+}
+
+Pending<HighThroughput::CombineOutput> CpuHighThroughput::combine_async(
+    const HighThroughput::CombineInput& input,
+    const DispatchHandle& handle,
+    const Stream& stream,
+    const Tensor& out_x) {
+  return pending<HighThroughput::CombineOutput>(
+      std::make_shared<CombineTransfer>(*this, input, own_handle(handle), stream, out_x));
+}
+
+std::unique_ptr<HighThroughput::State> make_cpu_high_throughput(Group& group,
+                                                                ExpertPlacement placement) {
+  return std::make_unique<CpuHighThroughput>(group, std::move(placement));
+}
+
+Tensor HighThroughputHandle::source_rank() const {
+  const Tensor ranks = Tensor::empty({num_rows()}, DType::kI32);
+  for (int s = 0; s < counts.num_ranks; ++s) {
+    std::fill(ranks.data<int32_t>() + counts.row_begin(s, rank),
+              ranks.data<int32_t>() + counts.row_begin(s + 1, rank), s);
+  }
+  return ranks;
+}
+
+}  // namespace moebius

@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// HighThroughput without a GPU: what its dispatch and combine share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/high_throughput/bank.h"
+#include "comm/high_throughput/transport.h"
+#include "comm/routing/notices.h"
+#include "comm/routing/route.h"
+#include "comm/routing/row_layout.h"
+
+namespace moebius {
+
+// Tokens of another node that this rank passes on within its own.
+struct Relay {
+  int source = 0;
+  Route route;  // to the ranks of this node
+};
+
+struct HighThroughputHandle final : DispatchHandle {
+  int rank = 0;
+  int64_t topk = 0;
+  bool has_weights = false;
+  CountMatrix counts;
+  Route to_ranks;             // own tokens to the ranks of this node
+  Route to_nodes;             // own tokens to all nodes
+  std::vector<Relay> relays;  // in order of source
+  Tensor tokens;              // i32 [M]
+
+  int64_t num_tokens() const override { return to_nodes.num_tokens; }
+  int64_t num_rows() const override { return counts.rows(rank); }
+  int64_t most_rows() const override { return counts.most_rows(); }
+  Tensor source_rank() const override;
+  Tensor source_token() const override { return tokens; }
+};
+
+struct CpuHighThroughput final : HighThroughput::State {
+  CpuHighThroughput(Group& g, ExpertPlacement p);
+
+  DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const override;
+  Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream) override;
+  DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
+                                 const DispatchHandle& handle,
+                                 const Stream& stream) override;
+  ExpertOrder expert_order(const DispatchOutput& output,
+                           int64_t expert_alignment,
+                           const Stream& stream) const override;
+  Pending<HighThroughput::CombineOutput> combine_async(const HighThroughput::CombineInput& input,
+                                                       const DispatchHandle& handle,
+                                                       const Stream& stream,
+                                                       const Tensor& out_x) override;
+  TransportStatistics statistics() const override { return sent; }
+
+  std::vector<int> rank_of;  // by expert
+  std::vector<int> node_of;  // by expert
+  BankPool receive_banks;
+  BankPool combine_banks;
+  TransportStatistics sent;
+
+  const Topology& topology() const { return group.topology(); }
+  int rank() const { return group.rank(); }
+  int first_rank() const { return topology().node_begin[static_cast<size_t>(topology().node())]; }
+  int node_size() const { return topology().node_size(topology().node()); }
+};
+
+}  // namespace moebius

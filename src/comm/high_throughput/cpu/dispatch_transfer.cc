@@ -1,0 +1,337 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/high_throughput/cpu/dispatch_transfer.h"
+
+#include <cstring>
+
+#include "comm/group/stream_copy.h"
+#include "comm/routing/payloads.h"
+#include "core/parallel.h"
+#include "core/same_device.h"
+
+namespace moebius {
+
+namespace {
+
+constexpr std::string_view kOp = "dispatch";
+constexpr int64_t kTokensPerTask = 16;
+constexpr int64_t kMinStreamedRow = 1024;  // shorter ones are mostly parts of lines
+
+RowLayout make_layout(const DispatchInput& input, int64_t num_experts) {
+  expect_ids(input.topk_ids, num_experts);
+  expect_ge(input.topk_ids.dim(1), 1, "topk");
+  if (input.topk_weights) {
+    expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
+    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
+    expect_on(input.topk_weights, Device::cpu(), "topk_weights");
+  }
+  return {payload_row_bytes(input.payloads, input.topk_ids.dim(0)), input.topk_ids.dim(1),
+          input.topk_weights.defined()};
+}
+
+}  // namespace
+
+DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
+                                   const DispatchInput& input,
+                                   const Stream& stream)
+    : state_(state),
+      stream_(stream),
+      payloads_(input.payloads),
+      ids_(input.topk_ids),
+      weights_(input.topk_weights),
+      expert_alignment_(input.expert_alignment),
+      layout_(make_layout(input, state.placement.num_experts())),
+      made_(std::make_shared<HighThroughputHandle>()) {
+  stream_.wait(input.previous);
+  const Topology& topology = state_.topology();
+  const auto* ids = ids_.data<int32_t>();
+  const int64_t num_tokens = ids_.dim(0);
+  HighThroughputHandle& handle = *made_;
+  handle_ = &handle;
+  handle.rank = state_.rank();
+  handle.topk = ids_.dim(1);
+  handle.has_weights = weights_.defined();
+  const Route to_all = make_route(ids, num_tokens, handle.topk, state_.rank_of, 0, topology.size);
+  handle.to_ranks = topology.num_nodes() == 1
+                        ? to_all
+                        : make_route(ids, num_tokens, handle.topk, state_.rank_of,
+                                     state_.first_rank(), state_.node_size());
+  handle.to_nodes =
+      make_route(ids, num_tokens, handle.topk, state_.node_of, 0, topology.num_nodes());
+
+  Notice mine{layout_.row_bytes(), state_.receive_banks.pick(), 0, to_all.copies,
+              handle.to_nodes.copies};
+  mine.bank_bytes = state_.receive_banks.bytes(mine.bank);
+  const std::vector<Notice> notices = exchange_notices(state_.group, "dispatch counts", mine);
+  handle.counts = make_counts(notices, topology.num_nodes());
+  banks_ =
+      choose_banks(state_.group, state_.receive_banks, notices, bank_bytes(layout_, handle.counts));
+
+  TransportStatistics& statistics = state_.sent;
+  statistics.selections += to_all.selections;
+  for (const int64_t copies : to_all.copies) {
+    statistics.copies += copies;
+  }
+  for (int n = 0; n < topology.num_nodes(); ++n) {
+    statistics.node_copies +=
+        n == topology.node() ? 0 : handle.to_nodes.copies[static_cast<size_t>(n)];
+  }
+  send();
+}
+
+DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
+                                   std::span<const Tensor> payloads,
+                                   const HighThroughputHandle& handle,
+                                   const Stream& stream)
+    : state_(state),
+      stream_(stream),
+      payloads_(payloads.begin(), payloads.end()),
+      layout_(payload_row_bytes(payloads, handle.num_tokens()), 0, false),
+      handle_(&handle) {
+  Notice mine{layout_.row_bytes(), state_.receive_banks.pick(), 0, {}, {}};
+  mine.bank_bytes = state_.receive_banks.bytes(mine.bank);
+  const std::vector<Notice> notices = exchange_notices(state_.group, "cached dispatch", mine);
+  banks_ =
+      choose_banks(state_.group, state_.receive_banks, notices, bank_bytes(layout_, handle.counts));
+  send();
+}
+
+// Rows of this node stand in their banks when it returns, and their destinations are told without
+// being waited for.
+void DispatchTransfer::send() {
+  post_messages();
+  store(own_rows(), handle_->to_ranks, state_.rank());
+  if (!exchange_) {
+    exchange_ = state_.group.start_exchange(kOp, {}, {});
+  }
+}
+
+DispatchTransfer::Rows DispatchTransfer::own_rows() const {
+  Rows rows;
+  for (const Tensor& payload : payloads_) {
+    rows.payloads.push_back(payload.bytes());
+  }
+  rows.ids = ids_ ? ids_.data<int32_t>() : nullptr;
+  rows.weights = weights_ ? weights_.data<float>() : nullptr;
+  return rows;
+}
+
+DispatchTransfer::Rows DispatchTransfer::message_rows(const std::byte* block,
+                                                      int64_t num_rows) const {
+  Rows rows;
+  for (int f = 0; f < layout_.num_payloads(); ++f) {
+    rows.payloads.push_back(block + layout_.offset(f, num_rows));
+  }
+  const auto at = [&](int field) { return block + layout_.offset(field, num_rows); };
+  if (layout_.has_routing()) {
+    rows.ids = reinterpret_cast<const int32_t*>(at(layout_.ids_field()));
+    rows.tokens = reinterpret_cast<const int32_t*>(at(layout_.token_field()));
+    if (layout_.has_weights()) {
+      rows.weights = reinterpret_cast<const float*>(at(layout_.weights_field()));
+    }
+  }
+  return rows;
+}
+
+// One message per other node with every token that has a copy there; one from every source whose
+// gateway on this node is this rank.
+void DispatchTransfer::post_messages() {
+  const Topology& topology = state_.topology();
+  if (topology.num_nodes() == 1) {
+    return;
+  }
+  const CountMatrix& counts = handle_->counts;
+  const Route& route = handle_->to_nodes;
+  const Rows rows = own_rows();
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  outgoing_.resize(static_cast<size_t>(topology.num_nodes()));
+  for (int n = 0; n < topology.num_nodes(); ++n) {
+    if (n == topology.node()) {
+      continue;
+    }
+    const int64_t num_rows = counts.sent_to_node(state_.rank(), n);
+    auto& block = outgoing_[static_cast<size_t>(n)];
+    block.resize(static_cast<size_t>(layout_.block_bytes(num_rows)));
+    const auto put = [&](int field, int64_t row, const void* data) {
+      const int64_t bytes = layout_.field_bytes(field);
+      std::memcpy(block.data() + layout_.offset(field, num_rows) + row * bytes, data,
+                  static_cast<size_t>(bytes));
+    };
+    parallel_for(stream_, route.num_tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const int32_t row = route.at(t, n);
+        if (row < 0) {
+          continue;
+        }
+        for (int f = 0; f < layout_.num_payloads(); ++f) {
+          put(f, row, rows.payloads[static_cast<size_t>(f)] + t * layout_.field_bytes(f));
+        }
+        if (layout_.has_routing()) {
+          const auto token = static_cast<int32_t>(t);
+          put(layout_.ids_field(), row, rows.ids + t * handle_->topk);
+          put(layout_.token_field(), row, &token);
+        }
+        if (layout_.has_weights()) {
+          put(layout_.weights_field(), row, rows.weights + t * handle_->topk);
+        }
+      }
+    });
+    sends.push_back(
+        {gateway(topology, state_.rank(), n), block.data(), static_cast<int64_t>(block.size())});
+  }
+  for (int source = 0; source < topology.size; ++source) {
+    if (topology.same_node(source) || gateway(topology, source, topology.node()) != state_.rank()) {
+      continue;
+    }
+    const int64_t num_rows = counts.sent_to_node(source, topology.node());
+    incoming_.emplace_back(static_cast<size_t>(layout_.block_bytes(num_rows)));
+    recvs.push_back(
+        {source, incoming_.back().data(), static_cast<int64_t>(incoming_.back().size())});
+    if (made_) {
+      made_->relays.push_back({source, {}});
+    }
+  }
+  exchange_ = state_.group.start_exchange("dispatch between nodes", sends, recvs);
+}
+
+// Every row to its final place in the banks of this node's ranks.
+void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
+  const CountMatrix& counts = handle_->counts;
+  struct Destination {
+    std::vector<std::byte*> fields;  // first row of this source in each field
+  };
+  std::vector<Destination> destinations;
+  int64_t total_bytes = 0;
+  for (int i = 0; i < route.num_destinations; ++i) {
+    const int rank = route.first + i;
+    Destination destination;
+    const int64_t copies = counts.sent(source, rank);
+    if (copies > 0) {
+      const int64_t bank = banks_.bank_of[static_cast<size_t>(rank)];
+      std::byte* base = state_.receive_banks.window(bank).peer(rank);
+      for (int f = 0; f < layout_.num_fields(); ++f) {
+        destination.fields.push_back(base + layout_.offset(f, counts.rows(rank)) +
+                                     counts.row_begin(source, rank) * layout_.field_bytes(f));
+      }
+      state_.group.count_traffic(rank, copies * layout_.row_bytes());
+      total_bytes += copies * layout_.row_bytes();
+    }
+    destinations.push_back(std::move(destination));
+  }
+
+  const bool past_caches = total_bytes >= kStreamBytes;
+  const int64_t topk = handle_->topk;
+  parallel_for(stream_, route.num_tokens, kTokensPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      for (int i = 0; i < route.num_destinations; ++i) {
+        const int rank = route.first + i;
+        const int64_t row = route.at(t, rank);
+        if (row < 0) {
+          continue;
+        }
+        const Destination& to = destinations[static_cast<size_t>(i)];
+        const auto place = [&](int field) {
+          return to.fields[static_cast<size_t>(field)] + row * layout_.field_bytes(field);
+        };
+        for (int f = 0; f < layout_.num_payloads(); ++f) {
+          const int64_t bytes = layout_.field_bytes(f);
+          const std::byte* from = rows.payloads[static_cast<size_t>(f)] + t * bytes;
+          if (past_caches && bytes >= kMinStreamedRow) {
+            stream_copy(place(f), from, bytes);
+          } else {
+            std::memcpy(place(f), from, static_cast<size_t>(bytes));
+          }
+        }
+        if (!layout_.has_routing()) {
+          continue;
+        }
+        auto* ids = reinterpret_cast<int32_t*>(place(layout_.ids_field()));
+        auto* weights = layout_.has_weights()
+                            ? reinterpret_cast<float*>(place(layout_.weights_field()))
+                            : nullptr;
+        for (int64_t k = 0; k < topk; ++k) {
+          const int32_t id = rows.ids[t * topk + k];
+          const bool is_here = id >= 0 && state_.rank_of[static_cast<size_t>(id)] == rank;
+          ids[k] = is_here ? static_cast<int32_t>(state_.placement.local_index(id)) : -1;
+          if (weights != nullptr) {
+            weights[k] = is_here ? rows.weights[t * topk + k] : 0.0f;
+          }
+        }
+        const int32_t token = rows.tokens != nullptr ? rows.tokens[t] : static_cast<int32_t>(t);
+        std::memcpy(place(layout_.token_field()), &token, sizeof(token));
+      }
+    }
+    if (past_caches) {
+      stream_fence();
+    }
+  });
+}
+
+void DispatchTransfer::finish() {
+  exchange_->wait();
+  if (state_.topology().num_nodes() > 1) {
+    for (size_t i = 0; i < incoming_.size(); ++i) {
+      const int source = handle_->relays[i].source;
+      const int64_t num_rows = handle_->counts.sent_to_node(source, state_.topology().node());
+      const Rows rows = message_rows(incoming_[i].data(), num_rows);
+      if (made_) {
+        made_->relays[i].route = make_route(rows.ids, num_rows, handle_->topk, state_.rank_of,
+                                            state_.first_rank(), state_.node_size());
+      }
+      store(rows, handle_->relays[i].route, source);
+    }
+    state_.group.barrier(kOp);
+  }
+  outgoing_.clear();
+  incoming_.clear();
+}
+
+Tensor DispatchTransfer::field(int index, DType dtype, const Shape& shape) const {
+  const int64_t rows = handle_->num_rows();
+  if (rows == 0) {
+    return Tensor::empty(shape, dtype);
+  }
+  const int64_t bank = banks_.bank_of[static_cast<size_t>(state_.rank())];
+  return Tensor::share(banks_.lease,
+                       state_.receive_banks.window(bank).local() + layout_.offset(index, rows),
+                       shape, dtype);
+}
+
+DispatchOutput DispatchTransfer::receive() {
+  const int64_t rows = handle_->num_rows();
+  DispatchOutput output;
+  for (int f = 0; f < layout_.num_payloads(); ++f) {
+    const Tensor& payload = payloads_[static_cast<size_t>(f)];
+    output.payloads.push_back(field(f, payload.dtype(), with_rows(payload, rows)));
+  }
+  output.event = stream_.record();
+  if (!made_) {
+    return output;
+  }
+  const Shape slots = {rows, handle_->topk};
+  output.topk_ids = field(layout_.ids_field(), DType::kI32, slots);
+  if (layout_.has_weights()) {
+    output.topk_weights = field(layout_.weights_field(), DType::kF32, slots);
+  }
+  made_->tokens = field(layout_.token_field(), DType::kI32, {rows});
+
+  const Tensor counts = Tensor::zeros({state_.placement.num_local(state_.rank())}, DType::kI32);
+  auto* count = counts.data<int32_t>();
+  const auto* ids = output.topk_ids.data<int32_t>();
+  const int64_t num_slots = slots.numel();
+  for (int64_t i = 0; i < num_slots; ++i) {
+    if (ids[i] >= 0) {
+      ++count[ids[i]];
+    }
+  }
+  const auto alignment = static_cast<int32_t>(expert_alignment_);
+  for (int64_t l = 0; l < counts.numel(); ++l) {
+    count[l] = (count[l] + alignment - 1) / alignment * alignment;
+  }
+  output.expert_num_tokens = counts;
+  output.handle = made_;
+  return output;
+}
+
+}  // namespace moebius

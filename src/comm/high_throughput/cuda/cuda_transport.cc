@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/high_throughput/cuda/cuda_transport.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "comm/device/last_work.h"
+#include "comm/high_throughput/cuda/high_throughput_nodes.h"
+#include "comm/high_throughput/cuda/make_transport.h"
+#include "comm/routing/cuda/routing_tables.h"
+#include "comm/routing/payloads.h"
+#include "comm/routing/route.h"
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+#include "core/cuda/row_arrivals.h"
+#include "core/cuda/runtime.h"
+#include "moebius/deadline.h"
+
+namespace moebius::comm {
+
+const CudaHandle& own_cuda_handle(const DispatchHandle& handle) {
+  const auto* own = dynamic_cast<const CudaHandle*>(&handle);
+  expect(own != nullptr, "the handle does not come from a high-throughput dispatch on CUDA");
+  return *own;
+}
+
+int64_t CudaHandle::most_rows() const {
+  if (!counts_on_host) {
+    return capacity;
+  }
+  int64_t most = 0;
+  for (int r = 0; r < num_ranks; ++r) {
+    most = std::max(most, copies_to(counts, num_ranks, r));
+  }
+  return most;
+}
+
+Tensor CudaHandle::source_rank() const {
+  std::vector<uint32_t> sent = counts;
+  if (!counts_on_host) {
+    dispatched.synchronize();  // copy_now is on a stream of its own
+    sent.resize(static_cast<size_t>(copies.numel()));
+    cuda::copy_now(sent.data(), copies.raw(), copies.nbytes(), copies.device().index);
+  }
+  std::vector<int32_t> ranks;
+  for (int s = 0; s < num_ranks; ++s) {
+    ranks.insert(ranks.end(), static_cast<size_t>(copies_between(sent, num_ranks, s, rank)), s);
+  }
+  ranks.resize(static_cast<size_t>(rows), -1);
+  return upload(ranks, copies.device());
+}
+
+CudaHighThroughput::CudaHighThroughput(Group& g,
+                                       ExpertPlacement p,
+                                       const DispatchConfig& dispatch_config,
+                                       const DispatchConfig& combine_config)
+    : CudaHighThroughputBase(g, std::move(p)),
+      dispatch_config_(dispatch_config),
+      combine_config_(combine_config) {
+  const int num_ranks = group.size();
+  // Blocks of a call wait for each other.
+  for (const DispatchConfig* config : {&dispatch_config, &combine_config}) {
+    expect_le(config->num_sms, cuda::num_sms(device_.index), "num_sms (SMs of the GPU)");
+  }
+  load_kernels();
+  control_layout_.num_ranks = num_ranks;
+  for (int r = 0; r < num_ranks; ++r) {
+    control_layout_.max_local_experts =
+        std::max(control_layout_.max_local_experts, static_cast<int>(placement.num_local(r)));
+  }
+  block_counts_ = Tensor::empty({dispatch_config.num_sms, num_ranks + placement.num_experts()},
+                                DType::kI32, device_);
+  bank_table_ = Tensor::zeros({kMaxBanks, num_ranks}, DType::kI64, device_);
+  state_ = Tensor::zeros({static_cast<int64_t>(sizeof(CallState))}, DType::kU8, device_);
+  mapped_ = cuda::MappedMemory(kHostCountsOffset + static_cast<int64_t>(sizeof(HostCounts)),
+                               device_.index);
+  control_ = group.make_window("high throughput control", control_layout_.bytes());
+  signals_.rank = group.rank();
+  signals_.num_ranks = num_ranks;
+  signals_.timeout_ns = static_cast<uint64_t>(std::chrono::nanoseconds(group.timeout()).count());
+  signals_.record = mapped_.device_as<FaultRecord>();
+  for (int r = 0; r < num_ranks; ++r) {
+    signals_.abort[r] = reinterpret_cast<uint64_t*>(control_->peer(r) + ControlLayout::kAbort);
+  }
+  // Nobody's kernel waits before everybody's are loaded.
+  group.barrier("high throughput on CUDA");
+}
+
+CudaHighThroughput::~CudaHighThroughput() {
+  if (!last_stream_) {
+    return;
+  }
+  if (broken_) {
+    std::atomic_ref(mapped_.host_as<FaultRecord>()->stop).store(1);
+  }
+  await_last_work(*last_stream_);
+}
+
+void CudaHighThroughput::load_kernels() {
+  expect_usable(device_);
+  const cuda::DeviceGuard guard(device_.index);
+  // Static shared memory of the kernels, and what the system keeps of each block.
+  constexpr int64_t kReserved = 2048;
+  shared_bytes_ = cuda_device_info(device_.index).shared_bytes_per_block - kReserved;
+  cuda::check_cuda(load_dispatch_kernels(shared_bytes_), "loading the dispatch kernel");
+  cuda::check_cuda(load_combine_kernels(shared_bytes_), "loading the combine kernels");
+  load_routing_kernels(device_.index);
+  cuda::load_await_ids_kernel(device_.index);
+}
+
+uint64_t CudaHighThroughput::reported_fault() const {
+  return std::atomic_ref(mapped_.host_as<FaultRecord>()->fault).load();
+}
+
+void CudaHighThroughput::check() {
+  auto* record = mapped_.host_as<FaultRecord>();
+  const uint64_t fault = reported_fault();
+  if (!broken_ && fault != 0 && unpack_fault(fault).reason == FaultReason::kStopped) {
+    broken_ = told_by_hosts();
+  }
+  if (!broken_ && fault != 0) {
+    broken_ = make_comm_error(group.rank(), fault, std::atomic_ref(record->seen).load(),
+                              group.timeout().count());
+  }
+  if (broken_) {
+    throw CommError(*broken_);
+  }
+}
+
+std::optional<CommError> CudaHighThroughput::told_by_hosts() const {
+  constexpr std::chrono::milliseconds kPatience{100};  // news may be slower than NVLink
+  const Deadline look = Deadline::after(kPatience);
+  try {
+    group.wait_until(
+        "high throughput", group.rank(), [&] { return look.expired(); },
+        [] { return std::string("expected news of a rank that has failed"); });
+  } catch (const CommError& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
+// A capture knows no event from outside, nor does anybody else one of a capture: where a graph
+// comes among other calls is up to the stream that launches it.
+void CudaHighThroughput::order_after_last(const Stream& stream) {
+  const uint64_t capture = cuda::capture_id(stream.native_handle(), device_.index);
+  const LastCall& last = capture == 0 ? last_call_ : last_recorded_;
+  if (last.stream && last.stream != stream.native_handle() && last.capture == capture) {
+    stream.wait(last.event);
+  }
+  last_stream_ = stream;
+}
+
+Event CudaHighThroughput::record(const Stream& stream) {
+  const uint64_t capture = cuda::capture_id(stream.native_handle(), device_.index);
+  LastCall& last = capture == 0 ? last_call_ : last_recorded_;
+  last = {stream.native_handle(), stream.record(), capture};
+  return last.event;
+}
+
+TransportStatistics CudaHighThroughput::statistics() const {
+  if (last_stream_) {
+    last_stream_->synchronize();
+  }
+  CallState state{};
+  cuda::copy_now(&state, state_.raw(), sizeof(state), device_.index);
+  return {static_cast<int64_t>(state.selections), static_cast<int64_t>(state.copies), 0};
+}
+
+std::unique_ptr<HighThroughput::State> make_cuda_high_throughput(
+    Group& group,
+    ExpertPlacement placement,
+    const DispatchConfig& dispatch_config,
+    const DispatchConfig& combine_config) {
+  if (group.topology().num_nodes() > 1) {
+    return std::make_unique<CudaNodesHighThroughput>(group, std::move(placement), dispatch_config,
+                                                     combine_config);
+  }
+  return std::make_unique<CudaHighThroughput>(group, std::move(placement), dispatch_config,
+                                              combine_config);
+}
+
+}  // namespace moebius::comm

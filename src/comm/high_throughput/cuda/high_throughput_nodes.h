@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// High-throughput dispatch and combine on GPUs of several nodes: the steps of the CPU's
+// (dispatch_transfer.h, combine_transfer.h), with rows on the GPUs.
+//
+// Hosts know all counts, and wait for their GPUs where ranks meet: no kernel waits for a peer, and
+// nothing can be captured in a CUDA graph.  At most one call is unfinished; the next call of the
+// object finishes it first, so ranks meet in the same order, whenever their hooks are called.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "comm/high_throughput/cuda/node_rows.h"
+#include "comm/high_throughput/cuda/transport_base.h"
+#include "comm/routing/notices.h"
+
+namespace moebius::comm {
+
+struct CudaNodesHandle final : DispatchHandle {
+  int rank = 0;
+  int64_t tokens = 0;
+  int64_t topk = 0;
+  CountMatrix counts;
+  Tensor to_ranks;  // i32 [T, R]: place of each copy among this rank's, -1 = none
+  Tensor to_nodes;  // i32 [T, num_nodes]
+  // Tokens of another node that this rank passes on within its own, in order of source.
+  struct Relay {
+    int source = 0;
+    int64_t tokens = 0;
+    Tensor to_ranks;  // i32 [tokens, ranks of this node]
+  };
+  std::vector<Relay> relays;
+  Tensor source_tokens;  // i32 [M]
+
+  int64_t num_tokens() const override { return tokens; }
+  int64_t num_rows() const override { return counts.rows(rank); }
+  int64_t most_rows() const override { return counts.most_rows(); }
+  Tensor source_rank() const override;
+  Tensor source_token() const override { return source_tokens; }
+};
+
+class CudaNodesHighThroughput final : public CudaHighThroughputBase {
+ public:
+  // Collective.
+  CudaNodesHighThroughput(Group& group,
+                          ExpertPlacement placement,
+                          const DispatchConfig& dispatch_config,
+                          const DispatchConfig& combine_config);
+  ~CudaNodesHighThroughput() override;
+
+  Pending<DispatchOutput> dispatch_async(const DispatchInput& input, const Stream& stream) override;
+  DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
+                                 const DispatchHandle& handle,
+                                 const Stream& stream) override;
+  Pending<HighThroughput::CombineOutput> combine_async(const HighThroughput::CombineInput& input,
+                                                       const DispatchHandle& handle,
+                                                       const Stream& stream,
+                                                       const Tensor& out_x) override;
+  TransportStatistics statistics() const override { return sent_; }
+
+ private:
+  struct Dispatch;
+  struct Combine;
+
+  const Topology& topology() const { return group.topology(); }
+  int rank() const { return group.rank(); }
+  int node_size() const { return topology().node_size(topology().node()); }
+  int first_rank() const { return topology().node_begin[static_cast<size_t>(topology().node())]; }
+
+  // Fills in the handle's routes and what this rank tells of them.
+  void find_routes(Dispatch& call, const Tensor& topk_ids, Notice& notice);
+  void start(Dispatch& call, std::string_view op, Notice notice);
+  void send_messages(Dispatch& call);
+  void pass_on(Dispatch& call);
+  void store(Dispatch& call, const CopyRowsArgs& rows, int source);
+  CopyRowsArgs own_rows(const Dispatch& call) const;
+  Tensor field(const Dispatch& call, int index, DType dtype, const Shape& shape) const;
+  std::vector<Tensor> payload_fields(const Dispatch& call) const;
+  DispatchOutput receive(Dispatch& call);
+
+  void show_rows(Combine& call);
+  void send_sums(Combine& call);
+  void sum_own(Combine& call);
+  // The sum of copies that ranks of this node hold of tokens of `source`.
+  SumRowsArgs sum_of_node(const Combine& call, int source, const CopyIndex& copies) const;
+
+  // A call whose ranks have yet to meet.
+  struct Unfinished {
+    Stream stream;
+    std::string_view op;
+    bool is_done = false;
+  };
+  std::shared_ptr<Unfinished> leave_unfinished(const Stream& stream, std::string_view op);
+  void finish(const std::shared_ptr<Unfinished>& call);
+  void finish_last();
+  // Whatever a call before it has left behind on another stream comes first.
+  void order_after_last(const Stream& stream);
+  // Collective: what ranks have enqueued on their streams is done.
+  void meet(const Stream& stream, std::string_view op);
+
+  const int dispatch_blocks_;
+  const int combine_blocks_;
+  const Stream messages_;  // what goes between nodes, beside what stays on this one
+  BankPool banks_;
+  std::unique_ptr<Window> shown_;  // rows that the ranks of the node read in a combine
+  std::shared_ptr<Unfinished> unfinished_;
+  std::optional<Stream> last_stream_;  // of the latest call, also of one that has failed
+  TransportStatistics sent_;
+};
+
+const CudaNodesHandle& own_nodes_handle(const DispatchHandle& handle);
+
+}  // namespace moebius::comm

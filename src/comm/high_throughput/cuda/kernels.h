@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The high-throughput kernels: their arguments and launchers, for the host that calls them.
+// All pointers are device addresses.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/device/signals.h"
+#include "comm/high_throughput/cuda/kernel_plan.h"
+
+namespace moebius::comm {
+
+// In device memory, one per object and rank, zero at first; advanced by the kernels alone, so that
+// a CUDA graph may replay them.
+struct CallState {
+  uint32_t epoch;     // calls so far
+  uint32_t combines;  // of them
+  uint32_t refresh;   // the epoch in which `arrived` was last refreshed
+  // Blocks that have come there since the start: the last of a launch is told by the remainder.
+  // Why 64 bits: the number of blocks need not divide 2^32.
+  uint64_t counted;
+  uint64_t dispatched;
+  uint64_t combined;
+  uint64_t waves_sent[kWaves];
+  // TransportStatistics; `call_` of the dispatch under way.
+  uint64_t call_selections;
+  uint64_t selections;
+  uint64_t copies;
+  // Tokens that warps of a combine have taken, by parity of `combines`; each clears the other.
+  unsigned long long taken[2];
+};
+
+struct DispatchArgs {
+  SignalContext signals;
+  ControlLayout control_layout;
+  std::byte* control[kMaxCudaRanks];  // every rank's control window
+  std::byte* const* banks;            // [kMaxBanks, R]: every rank's address of each bank
+  CallState* state;
+
+  int64_t num_tokens;
+  int num_experts;
+  int topk;                 // 0: along a known route
+  const int32_t* ids;       // [T, K]
+  const float* weights;     // [T, K] or null
+  const int32_t* rank_of;   // [E]
+  const int32_t* local_of;  // [E]
+  int num_local;            // experts of this rank
+  int expert_alignment;
+
+  // Fields as in RowLayout; sources of payloads alone.
+  int num_payloads;
+  int num_fields;
+  uint32_t field_bytes[kMaxFields];
+  const std::byte* source[kMaxFields];
+  uint32_t in_bulk;  // bit per payload
+  int num_items;
+  StageItem items[kMaxItems];
+  Segment segments[kMaxSegments];
+  DispatchShared shared;
+
+  // Rows come in waves where the rank with most gets at least so many and no more than that, all
+  // ranks want the same, and it is not 0.
+  uint32_t early_rows;
+  uint32_t most_early_rows;
+  int experts_per_wave;
+  uint32_t* waves_of;  // scratch, [T]: a bit for each wave with copies of the token
+  uint8_t* wave_of;    // scratch, [T, R]: the wave of the copy there, if there is one
+
+  uint32_t bank;           // own, this call
+  uint32_t bank_units;     // its size in units of 256 bytes
+  uint32_t capacity_rows;  // 0: as many as arrive
+  uint32_t row_bytes;      // of all fields
+
+  // The handle: written without, read along a known route.
+  int32_t* index;              // [T, R]: row of the copy there, -1 = none
+  uint32_t* copies;            // [R, R], from row to column
+  int32_t* expert_num_tokens;  // [num_local]
+  int32_t* num_rows;           // [1]
+
+  uint32_t* block_counts;  // scratch, [blocks, R + E]
+  HostCounts* host;        // mapped; null: nobody waits for it
+  uint32_t host_tag;
+};
+
+enum class SumType : uint8_t { kF32, kF16, kBF16 };
+
+struct CombineArgs {
+  SignalContext signals;
+  ControlLayout control_layout;
+  std::byte* control[kMaxCudaRanks];
+  std::byte* slots[kMaxCudaRanks];  // every rank's window of pushed rows
+  uint64_t* flags[kMaxCudaRanks];   // every rank's window of chunk flags
+  CallState* state;
+
+  // The handle.
+  const uint32_t* copies;  // [R, R]
+  const int32_t* index;    // [T, R]
+  int64_t num_tokens;
+  int topk;
+
+  SumType type;
+  uint32_t row_bytes;
+  uint32_t rows_per_chunk;
+  bool in_bulk;              // x goes by bulk copies
+  bool is_aligned;           // rows of x, bias, addend and out are whole 16-byte words
+  const std::byte* x;        // [M, H]
+  const float* weights;      // [M, K] or null
+  const std::byte* bias[2];  // [T, H] or null
+  const std::byte* addend;   // as out, or null
+  std::byte* out;            // [T, H], rows out_step bytes apart
+  int64_t out_step;
+  float* out_weights;  // [T, K] or null
+  CombineShared shared;
+};
+
+// Makes the kernels resident on the current device and lets them have their shared memory.  To be
+// called before any rank of this process may have a kernel that waits: loading may synchronise.
+cudaError_t load_dispatch_kernels(int64_t shared_bytes);
+cudaError_t load_combine_kernels(int64_t shared_bytes);
+
+cudaError_t launch_dispatch(const DispatchArgs& args, int num_blocks, cudaStream_t stream);
+cudaError_t launch_combine(const CombineArgs& args, int num_blocks, cudaStream_t stream);
+
+}  // namespace moebius::comm

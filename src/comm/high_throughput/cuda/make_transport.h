@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// HighThroughput in a group of GPUs.
+#pragma once
+
+#include <memory>
+
+#include "comm/high_throughput/transport.h"
+
+namespace moebius::comm {
+
+// Collective.  Throws Unsupported for ranks on several nodes, and in a build without CUDA.
+std::unique_ptr<HighThroughput::State> make_cuda_high_throughput(
+    Group& group,
+    ExpertPlacement placement,
+    const DispatchConfig& dispatch_config,
+    const DispatchConfig& combine_config);
+
+}  // namespace moebius::comm

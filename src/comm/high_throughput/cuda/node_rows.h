@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows of a dispatch over several nodes: copied to where they are received or to messages, and
+// summed on their way back.  All pointers are device addresses; everything is enqueued, and nothing
+// waits for a peer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/high_throughput/cuda/kernels.h"
+#include "moebius/stream.h"
+
+namespace moebius::comm {
+
+// The copies of some tokens: `index`[token * stride + d] is the place of the one to destination d
+// among all from the same source, -1 = none.
+struct CopyIndex {
+  const int32_t* index = nullptr;
+  int stride = 0;
+  int64_t num_tokens = 0;
+  int num_destinations = 0;  // at most kMaxCudaRanks
+};
+
+struct CopyRowsArgs {
+  CopyIndex copies;
+  // A block of each destination, as of RowLayout.
+  std::byte* block[kMaxCudaRanks];    // null where no copy goes
+  int64_t block_rows[kMaxCudaRanks];  // it is laid out for
+  int64_t first_row[kMaxCudaRanks];   // of these copies
+  // Fields as in RowLayout; sources of payloads alone.
+  int num_payloads;
+  int num_fields;
+  int64_t field_bytes[kMaxFields];
+  const std::byte* source[kMaxFields];
+  // With routing.
+  int topk;
+  const int32_t* ids;     // [n, K] global
+  const float* weights;   // [n, K] or null
+  const int32_t* tokens;  // [n]; null: 0, 1, 2, ...
+  // Where destinations are ranks, ids become theirs.  Null: they stay global, and weights as they
+  // are.
+  const int32_t* rank_of;   // [E]
+  const int32_t* local_of;  // [E]
+  int num_experts;
+  int first_rank;  // destination 0
+};
+// `num_blocks`: the most of the grid.
+void launch_copy_rows(const CopyRowsArgs& args, int num_blocks, const Stream& stream);
+
+// The sum of each token's copies in order of destination, then of its biases; f32, rounded once.
+struct SumRowsArgs {
+  CopyIndex copies;
+  const std::byte* rows[kMaxCudaRanks];  // the first of these copies at each destination
+  const float* weights[kMaxCudaRanks];   // the same; [rows, K]
+  const std::byte* bias[2];              // [n, row], or null
+  const int32_t* out_index;              // row of each token's sum, -1 = none; null: the token
+  int out_stride;
+  std::byte* out;
+  float* out_weights;  // [rows, K]; null: weights are not summed
+  int topk;
+  SumType type;
+  uint32_t row_bytes;
+  bool is_aligned;  // all rows are whole 16-byte words
+};
+void launch_sum_rows(const SumRowsArgs& args, int num_blocks, const Stream& stream);
+
+void load_node_kernels(int device);
+
+}  // namespace moebius::comm

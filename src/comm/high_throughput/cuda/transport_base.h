@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What HighThroughput on GPUs does without its peers, on one node and on several: checks of what
+// callers give, the layout before a dispatch, the order by expert after it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/device/device_arena.h"
+#include "comm/high_throughput/cuda/kernels.h"
+#include "comm/high_throughput/transport.h"
+#include "moebius/dispatch.h"
+
+namespace moebius::comm {
+
+class CudaHighThroughputBase : public HighThroughput::State {
+ public:
+  DispatchLayout layout(const Tensor& topk_ids, const Stream& stream) const override;
+  ExpertOrder expert_order(const DispatchOutput& output,
+                           int64_t expert_alignment,
+                           const Stream& stream) const override;
+
+ protected:
+  // Throws InvalidArgument for experts on ranks beyond what kernels can do.
+  CudaHighThroughputBase(Group& group, ExpertPlacement placement);
+
+  // Throw InvalidArgument; ids are looked at by kernels.
+  void expect_ids_tensor(const Tensor& topk_ids) const;
+  void expect_dispatch(const DispatchInput& input, const Stream& stream) const;
+  void expect_combine(const HighThroughput::CombineInput& input,
+                      int64_t num_rows,
+                      int64_t num_tokens,
+                      int64_t topk,
+                      const Stream& stream,
+                      const Tensor& out_x) const;
+
+  const Device device_;
+  const int num_experts_;
+  const int num_local_;
+  const Tensor rank_of_;   // i32 [E]
+  const Tensor local_of_;  // i32 [E]
+  const Tensor node_of_;   // i32 [E]
+  DeviceArena arena_;
+};
+
+// Of rows that a combine sums.  Throws InvalidArgument.
+SumType sum_type(DType dtype);
+// Whether its rows, `row_bytes` each, are whole words of 16 bytes.  An absent one is.
+bool has_whole_words(const Tensor& t, int64_t row_bytes);
+
+}  // namespace moebius::comm

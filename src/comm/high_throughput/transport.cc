@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/high_throughput/transport.h"
+
+#include <fmt/format.h>
+
+#include "comm/high_throughput/cuda/make_transport.h"
+
+namespace moebius {
+
+namespace {
+
+// Why bounded: counts rounded up to it are 32-bit.
+void expect_expert_alignment(int64_t alignment) {
+  constexpr int64_t kMax = 65536;
+  expect_ge(alignment, 1, "expert_alignment");
+  expect_le(alignment, kMax, "expert_alignment");
+}
+
+}  // namespace
+
+HighThroughput::HighThroughput(Group& group,
+                               ExpertPlacement placement,
+                               DispatchConfig dispatch_config,
+                               DispatchConfig combine_config) {
+  dispatch_config.validate();
+  combine_config.validate();
+  for (int64_t e = 0; e < placement.num_experts(); ++e) {
+    expect(placement.rank_of(e) < group.size(), [&] {
+      return fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
+                         placement.rank_of(e), group.size());
+    });
+  }
+  state_ = group.device().is_cuda()
+               ? comm::make_cuda_high_throughput(group, std::move(placement), dispatch_config,
+                                                 combine_config)
+               : make_cpu_high_throughput(group, std::move(placement));
+}
+
+HighThroughput::~HighThroughput() = default;
+
+DispatchLayout HighThroughput::layout(const Tensor& topk_ids, const Stream& stream) const {
+  return state_->layout(topk_ids, stream);
+}
+
+Pending<DispatchOutput> HighThroughput::dispatch_async(const DispatchInput& input,
+                                                       const Stream& stream) {
+  expect_expert_alignment(input.expert_alignment);
+  return state_->dispatch_async(input, stream);
+}
+
+DispatchOutput HighThroughput::dispatch(const DispatchInput& input, const Stream& stream) {
+  return dispatch_async(input, stream).finish();
+}
+
+DispatchOutput HighThroughput::dispatch_cached(std::span<const Tensor> payloads,
+                                               const DispatchHandle& handle,
+                                               const Stream& stream) {
+  return state_->dispatch_cached(payloads, handle, stream);
+}
+
+ExpertOrder HighThroughput::expert_order(const DispatchOutput& output,
+                                         int64_t expert_alignment,
+                                         const Stream& stream) const {
+  expect_expert_alignment(expert_alignment);
+  expect_defined(output.topk_ids, "topk_ids of the dispatch");
+  return state_->expert_order(output, expert_alignment, stream);
+}
+
+Pending<HighThroughput::CombineOutput> HighThroughput::combine_async(const CombineInput& input,
+                                                                     const DispatchHandle& handle,
+                                                                     const Stream& stream,
+                                                                     const Tensor& out_x) {
+  if (input.addend && !state_->takes_addend()) {
+    throw Unsupported("the addend of a combine is for GPUs of one node");
+  }
+  return state_->combine_async(input, handle, stream, out_x);
+}
+
+HighThroughput::CombineOutput HighThroughput::combine(const CombineInput& input,
+                                                      const DispatchHandle& handle,
+                                                      const Stream& stream,
+                                                      const Tensor& out_x) {
+  return combine_async(input, handle, stream, out_x).finish();
+}
+
+void expect_combine_output(const Tensor& out_x,
+                           int64_t first_column,
+                           const Shape& shape,
+                           DType dtype) {
+  expect_ge(first_column, 0, "first_column");
+  if (!out_x) {
+    expect_eq(first_column, 0, "first_column without out_x");
+    return;
+  }
+  expect_dtype(out_x, dtype, "out_x");
+  expect_eq(out_x.num_dims(), 2, "dimensions of out_x");
+  expect_eq(out_x.dim(0), shape[0], "rows of out_x");
+  expect_ge(out_x.dim(1), first_column + shape[1], "columns of out_x");
+}
+
+TransportStatistics HighThroughput::statistics() const {
+  return state_->statistics();
+}
+
+void HighThroughput::check() const {
+  state_->check();
+}
+
+}  // namespace moebius

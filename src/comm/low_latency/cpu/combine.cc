@@ -1,0 +1,283 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Low-latency combine.  Send half: every expert row goes back to its token's rank, to the place of
+// its slot there; then the signal "returned rows".  Receive half: when the rows of all live ranks
+// are back, slots are weighted and summed in order, in f32, and rounded once.
+//
+// With sums per rank the weights go to the experts' ranks first, signal "weights", and a row goes
+// back per token, to the place of its first slot here; the receive half sums those.
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/low_latency/cpu/cpu_transport.h"
+#include "core/parallel.h"
+#include "core/row_sums.h"
+
+namespace moebius {
+
+namespace {
+
+constexpr std::string_view kOp = "low latency combine";
+
+// A row between nodes: {token i32, slot i32, 8 bytes of padding, row}.
+constexpr int64_t kRowHeader = 16;
+
+struct Transfer {
+  CpuLowLatency& state;
+  Stream stream;
+  std::shared_ptr<const LowLatencyHandleState> handle;  // keeps the bank until the sums are made
+  Tensor topk_ids;
+  Tensor topk_weights;
+  Tensor out;
+  std::vector<std::vector<std::byte>> outgoing;
+  std::vector<std::vector<std::byte>> incoming;
+  std::unique_ptr<Exchange> exchange;
+  bool arrived = false;
+
+  void send(const Tensor& x);
+  void wait();
+  void reduce();
+
+ private:
+  void send_rows(const Tensor& x);
+  void exchange_weights();
+  void send_sums(const Tensor& x);
+  void signal_returned(const std::vector<int64_t>& rows);
+  void post_messages(const Tensor& x);
+  // The places of a token's rows in order of their sum, and their weights.
+  void find_terms(int64_t token, std::vector<SumTerm>& terms) const;
+  bool contributes(int32_t id) const {
+    return id >= 0 && !state.is_dead(state.placement.rank_of(id));
+  }
+};
+
+void Transfer::send(const Tensor& x) {
+  if (state.layout.sums_ranks) {
+    exchange_weights();
+    send_sums(x);
+  } else {
+    send_rows(x);
+  }
+}
+
+void Transfer::send_rows(const Tensor& x) {
+  const LowLatencyLayout& layout = state.layout;
+  const auto row_size = static_cast<size_t>(layout.row_bytes());
+  const auto& selections = handle->selections;
+  parallel_for(stream, static_cast<int64_t>(selections.size()), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const ReceivedSelection& s = selections[static_cast<size_t>(i)];
+      if (state.is_reachable(s.source) && !state.is_dead(s.source)) {
+        std::memcpy(state.window->peer(s.source) + layout.returned(handle->bank, s.token, s.slot),
+                    x.bytes() + static_cast<size_t>(s.row) * row_size, row_size);
+      }
+    }
+  });
+  std::vector<int64_t> rows(static_cast<size_t>(state.group.size()), 0);
+  for (const ReceivedSelection& s : selections) {
+    ++rows[static_cast<size_t>(s.source)];
+  }
+  signal_returned(rows);
+  if (state.group.topology().num_nodes() > 1) {
+    post_messages(x);
+  }
+}
+
+void Transfer::signal_returned(const std::vector<int64_t>& rows) {
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_dead(r) && state.is_reachable(r)) {
+      state.group.count_traffic(r, rows[static_cast<size_t>(r)] * state.layout.row_bytes());
+      state.send_signal(Signal::kReturned, handle->bank, r, handle->call);
+    }
+  }
+}
+
+void Transfer::exchange_weights() {
+  const LowLatencyLayout& layout = state.layout;
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_dead(r)) {
+      std::copy_n(topk_weights.bytes(), topk_weights.nbytes(),
+                  state.window->peer(r) + layout.weights(handle->bank, state.group.rank()));
+      state.group.count_traffic(r, topk_weights.nbytes());
+      state.send_signal(Signal::kWeights, handle->bank, r, handle->call);
+    }
+  }
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_dead(r)) {
+      state.wait_signal(Signal::kWeights, handle->bank, r, handle->call, kOp);
+    }
+  }
+}
+
+void Transfer::send_sums(const Tensor& x) {
+  const LowLatencyLayout& layout = state.layout;
+  const auto& selections = handle->selections;
+  // Those of a token follow each other.
+  std::vector<size_t> first;
+  std::vector<int64_t> rows(static_cast<size_t>(state.group.size()), 0);
+  for (size_t i = 0; i < selections.size(); ++i) {
+    const ReceivedSelection& s = selections[i];
+    if (i == 0 || s.source != selections[i - 1].source || s.token != selections[i - 1].token) {
+      first.push_back(i);
+      ++rows[static_cast<size_t>(s.source)];
+    }
+  }
+  first.push_back(selections.size());
+  parallel_for(stream, static_cast<int64_t>(first.size()) - 1, 4, [&](int64_t begin, int64_t end) {
+    std::vector<SumTerm> terms;
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      const ReceivedSelection& place = selections[first[i]];
+      if (state.is_dead(place.source)) {
+        continue;
+      }
+      const auto* weights = reinterpret_cast<const float*>(
+          state.window->local() + layout.weights(handle->bank, place.source));
+      terms.clear();
+      for (size_t j = first[i]; j < first[i + 1]; ++j) {
+        const ReceivedSelection& s = selections[j];
+        terms.push_back(
+            {x.bytes() + s.row * layout.row_bytes(), weights[s.token * layout.topk + s.slot]});
+      }
+      sum_rows({.dtype = x.dtype(),
+                .rounding = SumRounding::kSum,
+                .terms = terms.data(),
+                .num_terms = static_cast<int64_t>(terms.size()),
+                .n = layout.hidden,
+                .out = state.window->peer(place.source) +
+                       layout.returned(handle->bank, place.token, place.slot),
+                .past_caches = false});
+    }
+  });
+  signal_returned(rows);
+}
+
+void Transfer::post_messages(const Tensor& x) {
+  const LowLatencyLayout& layout = state.layout;
+  const auto num_ranks = static_cast<size_t>(state.group.size());
+  const auto row_size = static_cast<size_t>(layout.row_bytes());
+  const size_t message_size = static_cast<size_t>(kRowHeader) + row_size;
+  outgoing.resize(num_ranks);
+  incoming.resize(num_ranks);
+  for (const ReceivedSelection& s : handle->selections) {
+    if (state.is_reachable(s.source) || state.is_dead(s.source)) {
+      continue;
+    }
+    auto& block = outgoing[static_cast<size_t>(s.source)];
+    const size_t at = block.size();
+    block.resize(at + message_size);
+    std::memcpy(block.data() + at, &s.token, sizeof(s.token));
+    std::memcpy(block.data() + at + sizeof(s.token), &s.slot, sizeof(s.slot));
+    std::memcpy(block.data() + at + kRowHeader, x.bytes() + static_cast<size_t>(s.row) * row_size,
+                row_size);
+  }
+  const auto* ids = topk_ids.data<int32_t>();
+  for (int64_t i = 0; i < topk_ids.numel(); ++i) {
+    if (contributes(ids[i]) && !state.is_reachable(state.placement.rank_of(ids[i]))) {
+      auto& block = incoming[static_cast<size_t>(state.placement.rank_of(ids[i]))];
+      block.resize(block.size() + message_size);
+    }
+  }
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_reachable(r) && !state.is_dead(r)) {
+      auto& sent = outgoing[static_cast<size_t>(r)];
+      auto& received = incoming[static_cast<size_t>(r)];
+      sends.push_back({r, sent.data(), static_cast<int64_t>(sent.size())});
+      recvs.push_back({r, received.data(), static_cast<int64_t>(received.size())});
+    }
+  }
+  exchange = state.group.start_exchange(kOp, sends, recvs);
+}
+
+void Transfer::wait() {
+  if (arrived) {
+    return;
+  }
+  for (int r = 0; r < state.group.size(); ++r) {
+    if (!state.is_dead(r) && state.is_reachable(r)) {
+      state.wait_signal(Signal::kReturned, handle->bank, r, handle->call, kOp);
+    }
+  }
+  if (exchange) {
+    exchange->wait();
+  }
+  arrived = true;
+}
+
+void Transfer::find_terms(int64_t token, std::vector<SumTerm>& terms) const {
+  const LowLatencyLayout& layout = state.layout;
+  const int32_t* ids = topk_ids.data<int32_t>() + token * layout.topk;
+  const float* weights = topk_weights.data<float>() + token * layout.topk;
+  const auto place = [&](int64_t k) {
+    return state.window->local() + layout.returned(handle->bank, token, k);
+  };
+  terms.clear();
+  if (!layout.sums_ranks) {
+    for (int64_t k = 0; k < layout.topk; ++k) {
+      if (contributes(ids[k])) {
+        terms.push_back({place(k), weights[k]});
+      }
+    }
+    return;
+  }
+  for (int r = 0; r < state.group.size(); ++r) {
+    for (int64_t k = 0; k < layout.topk; ++k) {
+      if (contributes(ids[k]) && state.placement.rank_of(ids[k]) == r) {
+        terms.push_back({place(k), 1.0f});
+        break;
+      }
+    }
+  }
+}
+
+void Transfer::reduce() {
+  wait();
+  const LowLatencyLayout& layout = state.layout;
+  const auto row_size = static_cast<size_t>(layout.row_bytes());
+  for (const auto& block : incoming) {
+    for (size_t at = 0; at < block.size(); at += static_cast<size_t>(kRowHeader) + row_size) {
+      int32_t token = 0;
+      int32_t slot = 0;
+      std::memcpy(&token, block.data() + at, sizeof(token));
+      std::memcpy(&slot, block.data() + at + sizeof(token), sizeof(slot));
+      std::memcpy(state.window->local() + layout.returned(handle->bank, token, slot),
+                  block.data() + at + kRowHeader, row_size);
+    }
+  }
+  parallel_for(stream, topk_ids.dim(0), 4, [&](int64_t begin, int64_t end) {
+    std::vector<SumTerm> rows;
+    for (int64_t t = begin; t < end; ++t) {
+      find_terms(t, rows);
+      sum_rows({.dtype = out.dtype(),
+                .rounding = SumRounding::kSum,
+                .terms = rows.data(),
+                .num_terms = static_cast<int64_t>(rows.size()),
+                .n = layout.hidden,
+                .out = out.bytes() + t * layout.row_bytes(),
+                .past_caches = false});
+    }
+  });
+}
+
+}  // namespace
+
+Pending<void> CpuLowLatency::combine_async(const Tensor& rows,
+                                           const Tensor& topk_ids,
+                                           const Tensor& topk_weights,
+                                           const LowLatencyHandle& handle,
+                                           const Tensor& out,
+                                           const Stream& stream) {
+  const auto* own = dynamic_cast<const LowLatencyHandleState*>(&handle);
+  expect(own != nullptr && own->owner == this,
+         "the handle does not come from a dispatch of this object");
+  expect_combine(rows, topk_ids, topk_weights, own->num_tokens, out);
+  auto transfer = std::make_shared<Transfer>(
+      Transfer{*this, stream, own->shared_from_this(), topk_ids, topk_weights, out, {}, {}, {}});
+  transfer->send(rows);
+  return {[transfer] { transfer->wait(); }, [transfer] { transfer->reduce(); }};
+}
+
+}  // namespace moebius

@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the halves of LowLatency's dispatch and combine share on the CPU.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/low_latency/cpu/message_layout.h"
+#include "comm/low_latency/transport.h"
+
+namespace moebius {
+
+// A received selection: where the expert's output row stands and whose it is.
+struct ReceivedSelection {
+  int32_t source = 0;
+  int32_t token = 0;
+  int32_t slot = 0;
+  int64_t row = 0;  // in [L * max_tokens * R, H]
+};
+
+struct CpuLowLatency;
+
+struct LowLatencyHandleState final : LowLatencyHandle,
+                                     std::enable_shared_from_this<LowLatencyHandleState> {
+  const CpuLowLatency* owner = nullptr;
+  int64_t call = 0;
+  int bank = 0;
+  int64_t num_tokens = 0;
+  std::vector<ReceivedSelection> selections;
+  std::array<Tensor, 3> memory;  // of the result, which may outlive the owner
+};
+
+struct CpuLowLatency final : LowLatency::State {
+  CpuLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
+
+  Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
+                                                   const Tensor& topk_ids,
+                                                   LowLatencyCast cast,
+                                                   const Stream& stream,
+                                                   const Tensor& row_tags) override;
+  Pending<void> combine_async(const Tensor& x,
+                              const Tensor& topk_ids,
+                              const Tensor& topk_weights,
+                              const LowLatencyHandle& handle,
+                              const Tensor& out,
+                              const Stream& stream) override;
+  void set_dead(int rank, bool is_dead) override;
+  TransportStatistics statistics() const override { return sent; }
+  Tensor expert_statistics() const override { return expert_rows.clone(); }
+  void reset_statistics() override;
+
+  LowLatencyLayout layout;
+  std::unique_ptr<Window> window;
+  int64_t calls = 0;
+  // The call whose rows a bank holds (0 = none), and its result while somebody keeps it.
+  std::array<int64_t, 2> call_of_bank{};
+  std::array<std::weak_ptr<LowLatencyHandleState>, 2> results;
+  std::array<Tensor, 2> x;              // [L, max_tokens * R, H], by bank
+  std::array<Tensor, 2> x_scale;        // f32 [L, max_tokens * R, H / 128]
+  std::array<Tensor, 2> row_tags_bank;  // i32 [L, max_tokens * R]
+  int64_t num_given_up = 0;             // how often a rank was
+  int64_t num_given_up_agreed = 0;      // the same when calls were last agreed on
+  TransportStatistics sent;
+  Tensor expert_rows;  // i64 [L]: received
+
+  bool is_reachable(int rank) const { return window->peer(rank) != nullptr; }
+
+  // After ranks were given up: ranks may have failed in different calls, so the live ones tell each
+  // other their last one and go on from the latest.
+  void agree_on_calls(std::string_view op);
+  // Window::signal: pairs with wait_signal on the peer; makes all stores before it visible there.
+  void send_signal(Signal kind, int bank, int peer, int64_t call);
+  // acquire: pairs with send_signal of the peer.  Returns what it saw, at least `call`.
+  int64_t wait_signal(Signal kind, int bank, int peer, int64_t call, std::string_view op);
+};
+
+}  // namespace moebius

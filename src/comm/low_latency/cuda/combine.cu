@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Low-latency combine on a GPU; layout and words in window_layout.h.
+//
+// Grid and block as in dispatch.cu.
+//   send     item (message, unit of parts): each row of the message goes back to the place of its
+//            selection on the token's rank; then the flags of all of them, since a release and
+//            what it waits for take longer than a row.
+//   receive  item (token, chunk of one word per lane): awaits the flags of the token's selections,
+//            weights and sums them in order of their slots, in f32, rounded once.
+// Shared memory: see CombineSharedMap.
+#include "comm/low_latency/cuda/return.cuh"
+#include "comm/low_latency/cuda/sums.cuh"
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+
+namespace moebius::comm {
+
+using namespace low_latency_combine;
+
+namespace {
+
+// Of a token's selections, those whose place holds the sum of their rank, in order of rank: lane j
+// has the j-th of the `num`.  `contributes` is left true for them.
+__device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
+  const uint32_t same = __match_any_sync(kAllLanes, contributes ? rank : -1 - lane_id());
+  contributes = contributes && __ffs(static_cast<int>(same)) - 1 == lane_id();
+  const uint32_t all = __ballot_sync(kAllLanes, contributes);
+  num = __popc(all);
+  int place = 0;
+  for (int k = 0; k < topk; ++k) {
+    const int other = __shfl_sync(kAllLanes, rank, k);
+    place += (all >> k & 1) != 0 && other < rank;
+  }
+  int mine = 0;
+  for (int k = 0; k < topk; ++k) {
+    const int there = __shfl_sync(kAllLanes, place, k);
+    mine = (all >> k & 1) != 0 && there == lane_id() ? k : mine;
+  }
+  return mine;
+}
+
+// One lane's words of a token's selections, weighted and summed.
+template <typename Element, typename Word, LowLatencySum kSum>
+__device__ bool receive_chunk(const Args& args, const Block& block, int token, int chunk) {
+  constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
+  const LowLatencyCombineCall& combine = args.combine;
+  const LowLatencyCall& call = combine.call;
+  const CudaLowLatencyLayout& layout = call.layout;
+  const int bank = bank_of(block.epoch);
+  std::byte* window = call.windows[call.rank];
+  const int64_t first_selection = int64_t{token} * layout.topk;
+
+  bool contributes = false;
+  float weight = 0.0f;
+  int rank = 0;
+  if (lane_id() < layout.topk) {
+    const int32_t id = __ldg(combine.ids + first_selection + lane_id());
+    weight = __ldg(combine.weights + first_selection + lane_id());
+    if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
+      rank = static_cast<int>(home_rank(__ldg(call.placement + id)));
+      contributes = !has_rank(block.dead, rank);
+    }
+  }
+  int selection = lane_id();  // of term `lane`
+  int num_terms = 0;
+  if constexpr (kSum == LowLatencySum::kRanks) {
+    selection = order_by_rank(layout.topk, rank, contributes, num_terms);
+    weight = 1.0f;
+  }
+  const int part = chunk * 32 * kPerWord / kPartElements;
+  bool ok = true;
+  if (contributes) {
+    uint64_t seen = 0;
+    ok = await_signal(
+        args.signals, kOp, block.epoch, rank,
+        word_at(window, layout.return_flag_at(bank, first_selection + lane_id(), part)), &seen);
+  }
+  if (__all_sync(kAllLanes, ok) == 0) {
+    return false;
+  }
+  __syncwarp();  // what each lane has acquired is visible to all
+  uint32_t terms = __ballot_sync(kAllLanes, contributes);
+  if constexpr (kSum == LowLatencySum::kRanks) {
+    terms = num_terms == 32 ? kAllLanes : (1u << num_terms) - 1;
+  }
+  const int element = (chunk * 32 + lane_id()) * kPerWord;
+  const bool is_inside = element < layout.hidden;
+  const std::byte* base = window + layout.returned_at(bank, first_selection) +
+                          int64_t{element} * static_cast<int>(sizeof(Element));
+  const Word sum = weighted_sum<Element, Word>(terms, weight, is_inside, [&](int term) {
+    const int k = kSum == LowLatencySum::kRanks ? __shfl_sync(kAllLanes, selection, term) : term;
+    return reinterpret_cast<const Word*>(base + k * layout.returned_bytes);
+  });
+  if (is_inside) {
+    store_word(reinterpret_cast<Word*>(combine.out + (int64_t{token} * layout.hidden + element) *
+                                                         static_cast<int64_t>(sizeof(Element))),
+               sum);
+  }
+  return true;
+}
+
+template <typename Element, typename Word, LowLatencySum kSum>
+__global__ void __launch_bounds__(kLowLatencyThreads, 1)
+    combine_kernel(const __grid_constant__ Args args) {
+  extern __shared__ __align__(128) std::byte dynamic_shared[];
+  __shared__ Block block;
+  const LowLatencyCombineCall& combine = args.combine;
+  const LowLatencyCall& call = combine.call;
+  const CudaLowLatencyLayout& layout = call.layout;
+
+  if (threadIdx.x == 0) {
+    block.epoch = call.state->place_epoch[call.place];
+    block.dead = call.state->dead;
+    block.has_failed = is_aborted(args.signals);
+  }
+  __syncthreads();
+  if (block.has_failed) {
+    return;
+  }
+  if ((call.phases & kSendPhase) != 0) {
+    if (blockIdx.x == 0 && warp_id() == kWarps - 1) {
+      tell_unpacked(call, block.dead, 0, call.state->unpacked[0]);
+      tell_unpacked(call, block.dead, 1, call.state->unpacked[1]);
+    }
+    if constexpr (kSum == LowLatencySum::kRanks) {
+      const int num_senders = (call.phases & kReceivePhase) == 0 ? kWarps : kSendWarps;
+      if (warp_id() >= kSendWarps) {
+        send_weights(args, block);
+      }
+      if (warp_id() < num_senders &&
+          !send_sums<Element, Word>(SendCursor(args, block, num_senders))) {
+        return;
+      }
+    } else if (sizeof(Word) == 16 && combine.in_bulk) {
+      if (warp_id() < kSendWarps) {
+        const auto map = CombineSharedMap::make(layout.element_bytes, combine.max_unit_parts);
+        send_in_bulk(SendCursor(args, block, kSendWarps), dynamic_shared + map.stage(warp_id()),
+                     reinterpret_cast<uint64_t*>(dynamic_shared + map.barrier(warp_id())));
+      }
+    } else {
+      const int num_senders = (call.phases & kReceivePhase) == 0 ? kWarps : kSendWarps;
+      if (warp_id() < num_senders) {
+        send_plain<Word>(SendCursor(args, block, num_senders));
+      }
+    }
+  }
+  if ((call.phases & kReceivePhase) != 0) {
+    constexpr int kChunk = 32 * static_cast<int>(sizeof(Word) / sizeof(Element));
+    const int chunks = (layout.hidden + kChunk - 1) / kChunk;
+    for (int item = receive_unit(warp_id()); item < combine.num_tokens * chunks;
+         item += num_receive_units()) {
+      if (!receive_chunk<Element, Word, kSum>(args, block, item / chunks, item % chunks)) {
+        return;
+      }
+    }
+  }
+}
+
+using Kernel = void (*)(Args);
+
+template <LowLatencySum kSum>
+Kernel find_kernel(DType dtype, bool is_aligned) {
+  switch (dtype) {
+    case DType::kF32:
+      return is_aligned ? combine_kernel<float, int4, kSum> : combine_kernel<float, uint32_t, kSum>;
+    case DType::kF16:
+      return is_aligned ? combine_kernel<__half, int4, kSum>
+                        : combine_kernel<__half, uint16_t, kSum>;
+    default:
+      return is_aligned ? combine_kernel<__nv_bfloat16, int4, kSum>
+                        : combine_kernel<__nv_bfloat16, uint16_t, kSum>;
+  }
+}
+
+Kernel find_kernel(DType dtype, LowLatencySum sum, bool is_aligned) {
+  return sum == LowLatencySum::kRanks ? find_kernel<LowLatencySum::kRanks>(dtype, is_aligned)
+                                      : find_kernel<LowLatencySum::kSelections>(dtype, is_aligned);
+}
+
+}  // namespace
+
+void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_t shared_bytes) {
+  for (const bool is_aligned : {true, false}) {
+    cuda::allow_shared_bytes(
+        device, reinterpret_cast<const void*>(find_kernel(dtype, sum, is_aligned)), shared_bytes);
+  }
+}
+
+void launch_low_latency_combine(const LowLatencyCombineCall& call,
+                                int num_blocks,
+                                int64_t shared_bytes,
+                                int device,
+                                void* stream) {
+  const cuda::DeviceGuard guard(device);
+  const Args args{call, make_signal_context(call.call)};
+  const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
+  find_kernel(
+      call.dtype, call.sum,
+      alignment % 16 == 0)<<<static_cast<unsigned>(num_blocks), kLowLatencyThreads,
+                             static_cast<size_t>(shared_bytes), cuda::as_stream(stream)>>>(args);
+  cuda::check_launch("low latency combine");
+}
+
+}  // namespace moebius::comm

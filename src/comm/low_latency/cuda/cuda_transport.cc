@@ -1,0 +1,484 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host's side of LowLatency on a GPU: it gives out places, launches, and looks for faults.  It
+// waits for the GPU only in the first dispatch after ranks were given up.
+#include "comm/low_latency/cuda/cuda_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "comm/device/last_work.h"
+#include "comm/group/cuda/shared_gpu.h"
+#include "comm/low_latency/cuda/kernels.h"
+#include "core/cuda/device.h"
+#include "core/cuda/host_memory.h"
+#include "core/cuda/runtime.h"
+
+namespace moebius {
+
+namespace {
+
+using comm::CudaLowLatencyLayout;
+using comm::FaultRecord;
+using comm::LowLatencyDeviceState;
+
+int64_t max_local(const ExpertPlacement& placement, int num_ranks) {
+  int64_t most = 0;
+  for (int r = 0; r < num_ranks; ++r) {
+    most = std::max(most, placement.num_local(r));
+  }
+  return most;
+}
+
+CudaLowLatencyLayout make_layout(const LowLatencyOptions& options,
+                                 int num_ranks,
+                                 int64_t num_local) {
+  const auto refuse_above = [](int64_t value, int64_t limit, std::string_view what) {
+    if (value > limit) {
+      throw Unsupported(fmt::format("low latency on a GPU: {} is {}, at most {} is possible", what,
+                                    value, limit));
+    }
+  };
+  refuse_above(num_ranks, comm::kMaxCudaRanks, "the number of ranks");
+  refuse_above(options.topk, comm::kMaxLowLatencyTopk, "topk");
+  refuse_above(num_local, comm::kMaxLocalIndex, "the number of local experts");
+  refuse_above(options.max_tokens * options.topk, comm::kMaxLocalIndex, "max_tokens * topk");
+  return CudaLowLatencyLayout::make(options.max_tokens, options.topk, options.hidden,
+                                    bits(options.in_dtype) / 8, num_ranks, num_local);
+}
+
+class CudaLowLatency;
+
+struct CudaHandle final : LowLatencyHandle, std::enable_shared_from_this<CudaHandle> {
+  const CudaLowLatency* owner = nullptr;
+  int place = 0;
+  int64_t num_tokens = 0;
+  std::array<Tensor, 5> memory;  // of the result, which may outlive the owner
+};
+
+// Device tensors of one of the two calls that may be alive.
+struct Place {
+  Tensor rows;          // [L, max_tokens * R, H] in_dtype
+  Tensor cast_rows;     // the same in f8e4m3
+  Tensor scales;        // f32 [L, max_tokens * R, H / 128]
+  Tensor tags;          // i32 [L, max_tokens * R]
+  Tensor counts;        // i32 [L], the caller's
+  Tensor num_messages;  // i32 [R]
+  Tensor message_rows;  // i32 [max_tokens, R, K + 1]
+  std::weak_ptr<CudaHandle> result;
+};
+
+class CudaLowLatency final : public LowLatency::State {
+ public:
+  CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
+  ~CudaLowLatency() override;
+
+  Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
+                                                   const Tensor& topk_ids,
+                                                   LowLatencyCast cast,
+                                                   const Stream& stream,
+                                                   const Tensor& row_tags) override;
+  LowLatencyDispatchOutput dispatch(const Tensor& x,
+                                    const Tensor& topk_ids,
+                                    LowLatencyCast cast,
+                                    const Stream& stream,
+                                    const Tensor& row_tags) override;
+  Pending<void> combine_async(const Tensor& x,
+                              const Tensor& topk_ids,
+                              const Tensor& topk_weights,
+                              const LowLatencyHandle& handle,
+                              const Tensor& out,
+                              const Stream& stream) override;
+  void combine(const Tensor& x,
+               const Tensor& topk_ids,
+               const Tensor& topk_weights,
+               const LowLatencyHandle& handle,
+               const Tensor& out,
+               const Stream& stream) override;
+  void check() const override;
+  void set_dead(int rank, bool is_dead_now) override;
+  TransportStatistics statistics() const override;
+  Tensor expert_statistics() const override;
+  void reset_statistics() override;
+
+ private:
+  struct Dispatch {
+    comm::LowLatencyDispatchCall call;
+    std::shared_ptr<CudaHandle> handle;
+  };
+  struct Combine {
+    comm::LowLatencyCombineCall call;
+    std::shared_ptr<const CudaHandle> handle;
+    std::array<Tensor, 4> operands;  // kept until the last launch
+  };
+
+  comm::LowLatencyCall make_call(int place) const;
+  uint64_t dead_mask() const;  // bit r: rank r is given up
+  Dispatch begin_dispatch(const Tensor& x,
+                          const Tensor& topk_ids,
+                          LowLatencyCast cast,
+                          const Tensor& row_tags,
+                          const Stream& stream);
+  LowLatencyDispatchOutput output_of(const Dispatch& dispatch);
+  Combine begin_combine(const Tensor& x,
+                        const Tensor& topk_ids,
+                        const Tensor& topk_weights,
+                        const LowLatencyHandle& handle,
+                        const Tensor& out,
+                        const Stream& stream);
+  void launch(comm::LowLatencyDispatchCall& call, int phases, const Stream& stream);
+  void launch(comm::LowLatencyCombineCall& call, int phases, const Stream& stream);
+  // Before a dispatch: after ranks were given up the others meet, and go on.
+  void resume(const Stream& stream);
+  Tensor on_device(Shape shape, DType dtype) const { return Tensor::empty(shape, dtype, device_); }
+
+  Device device_;
+  CudaLowLatencyLayout layout_;
+  std::unique_ptr<Window> window_;
+  cuda::MappedMemory record_;
+  Tensor device_state_;
+  Tensor placement_words_;
+  Tensor expert_rows_;  // i64 [L]
+  std::array<Place, 2> places_;
+  int64_t calls_ = 0;
+  uint32_t num_given_up_ = 0;         // how often a rank was
+  uint32_t num_given_up_agreed_ = 0;  // the same when ranks last met
+  int num_blocks_ = 0;
+  int64_t dispatch_shared_ = 0;
+  int64_t combine_shared_ = 0;
+  int max_unit_parts_ = 1;
+  CombineTuning tuning_ = combine_tuning;
+  std::optional<Stream> last_stream_;  // of the latest kernel
+};
+
+CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
+    : State(g, std::move(p), o),
+      device_(g.device()),
+      layout_(make_layout(o, g.size(), max_local(placement, g.size()))),
+      window_(g.make_window("low latency window", layout_.bytes())),
+      record_(sizeof(FaultRecord), device_.index),
+      device_state_(Tensor::zeros({sizeof(LowLatencyDeviceState)}, DType::kU8, device_)),
+      expert_rows_(Tensor::zeros({num_local()}, DType::kI64, device_)) {
+  const Tensor words = Tensor::empty({placement.num_experts()}, DType::kI32);
+  for (int64_t e = 0; e < placement.num_experts(); ++e) {
+    words.data<int32_t>()[e] =
+        static_cast<int32_t>(comm::placement_word(static_cast<uint32_t>(placement.rank_of(e)),
+                                                  static_cast<uint32_t>(placement.local_index(e))));
+  }
+  placement_words_ = on_device(words.shape(), DType::kI32);
+  cuda::copy_now(placement_words_.raw(), words.raw(), words.nbytes(), device_.index);
+
+  for (Place& place : places_) {
+    place.tags = on_device({num_local(), max_rows()}, DType::kI32);
+    place.counts = on_device({num_local()}, DType::kI32);
+    place.num_messages = Tensor::zeros({group.size()}, DType::kI32, device_);
+    place.message_rows =
+        on_device({options.max_tokens, group.size(), options.topk + 1}, DType::kI32);
+  }
+  // Blocks of all ranks on a GPU must fit on it at once, since they wait for each other.
+  const int num_sms =
+      cuda::num_sms(device_.index) / static_cast<int>(comm::ranks_on_this_gpu(group).size());
+  num_blocks_ = std::max(1, options.num_sms > 0 ? std::min(options.num_sms, num_sms) : num_sms);
+  // Of the rank with most experts, so that all refuse or none.
+  dispatch_shared_ =
+      comm::DispatchSharedMap::make(layout_, placement.num_experts(), layout_.max_local).bytes;
+  const int64_t most = cuda::device_info(device_.index).shared_bytes_per_block - 1024;
+  max_unit_parts_ =
+      comm::CombineSharedMap::max_unit_parts(layout_.element_bytes, layout_.num_parts, most);
+  combine_shared_ = comm::CombineSharedMap::make(layout_.element_bytes, max_unit_parts_).bytes();
+  if (std::max(dispatch_shared_, combine_shared_) > most) {
+    throw Unsupported(fmt::format(
+        "low latency on {}: {} tokens, top-{} of {} experts, {} of them local, need {} bytes of "
+        "shared memory per block, at most {} are possible",
+        to_string(device_), options.max_tokens, options.topk, placement.num_experts(),
+        layout_.max_local, std::max(dispatch_shared_, combine_shared_), most));
+  }
+  comm::load_low_latency_dispatch(device_.index, options.in_dtype, dispatch_shared_);
+  comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
+  comm::load_low_latency_resume(device_.index);
+  // Nobody's kernels may wait for a rank that is still at the above, which may wait for the device.
+  group.barrier("low latency set-up");
+}
+
+CudaLowLatency::~CudaLowLatency() {
+  if (last_stream_) {
+    comm::await_last_work(*last_stream_);
+  }
+}
+
+void CudaLowLatency::check() const {
+  const auto* record = record_.host_as<volatile FaultRecord>();
+  const uint64_t fault = record->fault;
+  if (fault != 0) {
+    throw comm::make_comm_error(group.rank(), fault, record->seen, group.timeout().count());
+  }
+}
+
+void CudaLowLatency::resume(const Stream& stream) {
+  if (num_given_up_ != num_given_up_agreed_) {
+    if (comm::may_go_on(record_.host_as<volatile FaultRecord>()->fault, dead_mask())) {
+      comm::launch_low_latency_resume(make_call(0), num_given_up_, device_.index,
+                                      stream.native_handle());
+      stream.synchronize();
+      num_given_up_agreed_ = num_given_up_;
+    }
+  }
+  check();
+}
+
+comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
+  comm::LowLatencyCall call{};
+  call.layout = layout_;
+  for (int r = 0; r < group.size(); ++r) {
+    call.windows[r] = window_->peer(r);
+  }
+  call.record = record_.device_as<FaultRecord>();
+  call.timeout_ns = static_cast<uint64_t>(std::chrono::nanoseconds(group.timeout()).count());
+  call.rank = group.rank();
+  call.num_experts = static_cast<int>(placement.num_experts());
+  call.num_local = static_cast<int>(num_local());
+  call.placement = reinterpret_cast<const uint32_t*>(placement_words_.raw());
+  call.state = reinterpret_cast<LowLatencyDeviceState*>(device_state_.raw());
+  call.place = place;
+  const Place& own = places_[static_cast<size_t>(place)];
+  call.num_messages = own.num_messages.data<int32_t>();
+  call.message_rows = own.message_rows.data<int32_t>();
+  return call;
+}
+
+CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const Tensor& x,
+                                                        const Tensor& topk_ids,
+                                                        LowLatencyCast cast,
+                                                        const Tensor& row_tags,
+                                                        const Stream& stream) {
+  expect_dispatch(x, topk_ids, cast, row_tags);
+  expect(stream.device() == device_, [&] {
+    return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
+                       to_string(device_));
+  });
+  if (cast != LowLatencyCast::kNone) {
+    expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
+                       "the address of x of a low-latency dispatch with an fp8 cast");
+  }
+  resume(stream);
+  const int64_t number = calls_ + 1;
+  const int place_index = static_cast<int>(number % 2);
+  Place& place = places_[static_cast<size_t>(place_index)];
+  if (!place.result.expired()) {
+    throw_third_result(number);
+  }
+  const bool is_cast = cast != LowLatencyCast::kNone;
+  const Shape shape = {num_local(), max_rows(), options.hidden};
+  Tensor& rows = is_cast ? place.cast_rows : place.rows;
+  if (!rows) {
+    rows = on_device(shape, is_cast ? DType::kF8E4M3 : options.in_dtype);
+    if (is_cast) {
+      place.scales =
+          on_device({num_local(), max_rows(), options.hidden / comm::kCastGroup}, DType::kF32);
+    }
+  }
+  calls_ = number;
+
+  Dispatch dispatch;
+  dispatch.handle = std::make_shared<CudaHandle>();
+  dispatch.handle->owner = this;
+  dispatch.handle->place = place_index;
+  dispatch.handle->num_tokens = topk_ids.dim(0);
+  place.result = dispatch.handle;
+  comm::LowLatencyDispatchCall& call = dispatch.call;
+  call = {};
+  call.call = make_call(place_index);
+  call.dtype = options.in_dtype;
+  call.cast = cast;
+  call.x = x.bytes();
+  call.ids = topk_ids.data<int32_t>();
+  call.tags = row_tags ? row_tags.data<int32_t>() : nullptr;
+  call.num_tokens = static_cast<int>(topk_ids.dim(0));
+  call.out = rows.bytes();
+  call.out_scale = is_cast ? place.scales.data<float>() : nullptr;
+  call.out_tags = place.tags.data<int32_t>();
+  call.out_count = place.counts.data<int32_t>();
+  call.expert_rows = expert_rows_.data<int64_t>();
+  return dispatch;
+}
+
+void CudaLowLatency::launch(comm::LowLatencyDispatchCall& call, int phases, const Stream& stream) {
+  call.call.phases = phases;
+  comm::launch_low_latency_dispatch(call, num_blocks_, dispatch_shared_, device_.index,
+                                    stream.native_handle());
+  last_stream_ = stream;
+}
+
+LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
+  const Place& place = places_[static_cast<size_t>(dispatch.handle->place)];
+  const std::shared_ptr<CudaHandle> keep = dispatch.handle;
+  keep->memory = {place.rows, place.cast_rows, place.scales, place.counts, place.tags};
+  // Tensors of the place keep the handle, and so the place and the memory, alive.
+  const auto share = [&](const Tensor& tensor) {
+    return Tensor::share(keep, tensor.raw(), tensor.shape(), tensor.dtype(), device_);
+  };
+  LowLatencyDispatchOutput output;
+  const bool is_cast = dispatch.call.cast != LowLatencyCast::kNone;
+  output.x = share(is_cast ? place.cast_rows : place.rows);
+  if (is_cast) {
+    output.x_scale = share(place.scales);
+  }
+  output.expert_num_tokens = share(place.counts);
+  output.row_tags = share(place.tags);
+  output.handle = dispatch.handle;
+  return output;
+}
+
+Pending<LowLatencyDispatchOutput> CudaLowLatency::dispatch_async(const Tensor& x,
+                                                                 const Tensor& topk_ids,
+                                                                 LowLatencyCast cast,
+                                                                 const Stream& stream,
+                                                                 const Tensor& row_tags) {
+  const auto started =
+      std::make_shared<Dispatch>(begin_dispatch(x, topk_ids, cast, row_tags, stream));
+  launch(started->call, comm::kSendPhase, stream);
+  const auto receive = [this, started, stream] {
+    if (started->call.call.phases != comm::kReceivePhase) {
+      launch(started->call, comm::kReceivePhase, stream);
+    }
+  };
+  return {receive, [this, started, receive] {
+            receive();
+            return output_of(*started);
+          }};
+}
+
+LowLatencyDispatchOutput CudaLowLatency::dispatch(const Tensor& x,
+                                                  const Tensor& topk_ids,
+                                                  LowLatencyCast cast,
+                                                  const Stream& stream,
+                                                  const Tensor& row_tags) {
+  Dispatch dispatch = begin_dispatch(x, topk_ids, cast, row_tags, stream);
+  launch(dispatch.call, comm::kSendPhase | comm::kReceivePhase, stream);
+  return output_of(dispatch);
+}
+
+CudaLowLatency::Combine CudaLowLatency::begin_combine(const Tensor& x,
+                                                      const Tensor& topk_ids,
+                                                      const Tensor& topk_weights,
+                                                      const LowLatencyHandle& handle,
+                                                      const Tensor& out,
+                                                      const Stream& stream) {
+  const auto* own = dynamic_cast<const CudaHandle*>(&handle);
+  expect(own != nullptr && own->owner == this,
+         "the handle does not come from a dispatch of this object");
+  expect_combine(x, topk_ids, topk_weights, own->num_tokens, out);
+  expect(stream.device() == device_, [&] {
+    return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
+                       to_string(device_));
+  });
+  check();
+  Combine combine{{}, own->shared_from_this(), {x, topk_ids, topk_weights, out}};
+  combine.call.call = make_call(own->place);
+  combine.call.dtype = options.in_dtype;
+  combine.call.x = x.bytes();
+  combine.call.ids = topk_ids.data<int32_t>();
+  combine.call.weights = topk_weights.data<float>();
+  combine.call.out = out.bytes();
+  combine.call.num_tokens = static_cast<int>(own->num_tokens);
+  combine.call.sum = options.sum;
+  combine.call.in_bulk = tuning_.in_bulk;
+  combine.call.unit_parts = std::min(tuning_.unit_parts, max_unit_parts_);
+  combine.call.max_unit_parts = max_unit_parts_;
+  return combine;
+}
+
+void CudaLowLatency::launch(comm::LowLatencyCombineCall& call, int phases, const Stream& stream) {
+  call.call.phases = phases;
+  const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections;
+  comm::launch_low_latency_combine(call, num_blocks_, uses_stages ? combine_shared_ : 0,
+                                   device_.index, stream.native_handle());
+  last_stream_ = stream;
+}
+
+Pending<void> CudaLowLatency::combine_async(const Tensor& x,
+                                            const Tensor& topk_ids,
+                                            const Tensor& topk_weights,
+                                            const LowLatencyHandle& handle,
+                                            const Tensor& out,
+                                            const Stream& stream) {
+  const auto started =
+      std::make_shared<Combine>(begin_combine(x, topk_ids, topk_weights, handle, out, stream));
+  launch(started->call, comm::kSendPhase, stream);
+  const auto receive = [this, started, stream] {
+    if (started->call.call.phases != comm::kReceivePhase) {
+      launch(started->call, comm::kReceivePhase, stream);
+    }
+  };
+  return {receive, receive};
+}
+
+void CudaLowLatency::combine(const Tensor& x,
+                             const Tensor& topk_ids,
+                             const Tensor& topk_weights,
+                             const LowLatencyHandle& handle,
+                             const Tensor& out,
+                             const Stream& stream) {
+  Combine combine = begin_combine(x, topk_ids, topk_weights, handle, out, stream);
+  launch(combine.call, comm::kSendPhase | comm::kReceivePhase, stream);
+}
+
+uint64_t CudaLowLatency::dead_mask() const {
+  uint64_t mask = 0;
+  for (int r = 0; r < group.size(); ++r) {
+    mask |= static_cast<uint64_t>(is_dead(r)) << r;
+  }
+  return mask;
+}
+
+void CudaLowLatency::set_dead(int rank, bool is_dead_now) {
+  group.set_dead(rank, is_dead_now);
+  num_given_up_ += is_dead_now && !is_dead(rank) ? 1u : 0u;
+  dead[static_cast<size_t>(rank)] = is_dead_now;
+  if (!is_dead_now) {  // what it told while it was given up is not to count now
+    cuda::fill_zero_now(window_->local() + layout_.abort_at(rank), sizeof(uint64_t), device_.index);
+  }
+  const uint64_t mask = dead_mask();
+  cuda::copy_now(device_state_.bytes() + offsetof(LowLatencyDeviceState, dead), &mask, sizeof(mask),
+                 device_.index);
+}
+
+TransportStatistics CudaLowLatency::statistics() const {
+  LowLatencyDeviceState state{};
+  cuda::copy_now(&state, device_state_.raw(), sizeof(state), device_.index);
+  return {static_cast<int64_t>(state.selections), static_cast<int64_t>(state.copies), 0};
+}
+
+Tensor CudaLowLatency::expert_statistics() const {
+  const Tensor result = Tensor::empty(expert_rows_.shape(), DType::kI64);
+  cuda::copy_now(result.raw(), expert_rows_.raw(), expert_rows_.nbytes(), device_.index);
+  return result;
+}
+
+void CudaLowLatency::reset_statistics() {
+  cuda::fill_zero_now(expert_rows_.raw(), expert_rows_.nbytes(), device_.index);
+  constexpr size_t kFirst = offsetof(LowLatencyDeviceState, selections);
+  cuda::fill_zero_now(device_state_.bytes() + kFirst, sizeof(LowLatencyDeviceState) - kFirst,
+                      device_.index);
+}
+
+}  // namespace
+
+int64_t cuda_low_latency_bytes(const LowLatencyOptions& options, int num_ranks, int64_t num_local) {
+  return make_layout(options, num_ranks, num_local).bytes();
+}
+
+std::unique_ptr<LowLatency::State> make_cuda_low_latency(Group& group,
+                                                         ExpertPlacement placement,
+                                                         const LowLatencyOptions& options) {
+  if (group.topology().num_nodes() > 1) {
+    return make_cuda_nodes_low_latency(group, std::move(placement), options);
+  }
+  return std::make_unique<CudaLowLatency>(group, std::move(placement), options);
+}
+
+}  // namespace moebius

@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the kernels of LowLatency share.
+#pragma once
+
+#include "comm/device/signals.cuh"
+#include "comm/low_latency/cuda/kernels.h"
+
+namespace moebius::comm {
+
+inline constexpr int kWarps = kLowLatencyThreads / 32;
+inline constexpr int kSendWarps = kLowLatencySendWarps;
+inline constexpr int kReceiveWarps = kWarps - kSendWarps;
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
+
+__device__ __forceinline__ int lane_id() {
+  return static_cast<int>(threadIdx.x % 32);
+}
+__device__ __forceinline__ int warp_id() {
+  return static_cast<int>(threadIdx.x / 32);
+}
+// Consecutive units of work go to different blocks.
+__device__ __forceinline__ int spread_warp(int warp) {
+  return static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) * warp;
+}
+// The order in which a block's warps take what has arrived: receivers first.
+__device__ __forceinline__ int receive_unit(int warp) {
+  return spread_warp(warp >= kSendWarps ? warp - kSendWarps : warp + kReceiveWarps);
+}
+__device__ __forceinline__ int num_receive_units() {
+  return static_cast<int>(gridDim.x) * kWarps;
+}
+
+// The largest power of two that all rows of x and out start at a multiple of.
+inline int64_t row_alignment(const CudaLowLatencyLayout& layout, const void* x, const void* out) {
+  const int64_t bits = (int64_t{layout.hidden} * layout.element_bytes) |
+                       static_cast<int64_t>(reinterpret_cast<uintptr_t>(x)) |
+                       static_cast<int64_t>(reinterpret_cast<uintptr_t>(out));
+  return bits & -bits;
+}
+
+__device__ __forceinline__ uint64_t* word_at(std::byte* window, int64_t offset) {
+  return reinterpret_cast<uint64_t*>(window + offset);
+}
+__device__ __forceinline__ bool has_rank(uint64_t mask, int rank) {
+  return (mask >> rank & 1) != 0;
+}
+
+// All bytes that one warp moves with kUnit-byte words: kUnit 16, 4 or 2.
+template <int kUnit>
+struct UnitWord;
+template <>
+struct UnitWord<16> {
+  using Type = int4;
+};
+template <>
+struct UnitWord<4> {
+  using Type = uint32_t;
+};
+template <>
+struct UnitWord<2> {
+  using Type = uint16_t;
+};
+__device__ __forceinline__ void store_word(int4* to, int4 value) {
+  ptx::st_no_allocate(to, value);
+}
+__device__ __forceinline__ void store_word(uint32_t* to, uint32_t value) {
+  *to = value;
+}
+__device__ __forceinline__ void store_word(uint16_t* to, uint16_t value) {
+  *to = value;
+}
+__device__ __forceinline__ int4 load_word(const int4* from) {
+  return ptx::ld_no_allocate(from);
+}
+__device__ __forceinline__ uint32_t load_word(const uint32_t* from) {
+  return *from;
+}
+__device__ __forceinline__ uint16_t load_word(const uint16_t* from) {
+  return *from;
+}
+
+// One warp awaits a word of each of its lanes below `num`; false: the kernel must end.
+__device__ __forceinline__ bool await_lanes(const SignalContext& signals,
+                                            SignalOp op,
+                                            uint32_t epoch,
+                                            int num,
+                                            int peer,
+                                            const uint64_t* word,
+                                            uint64_t* seen) {
+  bool ok = true;
+  if (lane_id() < num) {
+    ok = await_signal(signals, op, epoch, peer, word, seen);
+  }
+  ok = __all_sync(kAllLanes, ok) != 0;
+  __syncwarp();  // what one lane has acquired is visible to all
+  return ok;
+}
+
+// One warp.  Publishes which calls this rank has unpacked: the receive kernels before this one in
+// stream order are over.  pairs with begin_send of the peers
+__device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
+                                              uint64_t dead,
+                                              int bank,
+                                              uint64_t signal) {
+  for (int r = lane_id(); r < call.layout.num_ranks; r += 32) {
+    if (!has_rank(dead, r)) {
+      ptx::st_release_sys(word_at(call.windows[r], call.layout.unpacked_at(bank, call.rank)),
+                          signal);
+    }
+  }
+}
+
+inline SignalContext make_signal_context(const LowLatencyCall& call) {
+  SignalContext context{};
+  context.rank = call.rank;
+  context.num_ranks = call.layout.num_ranks;
+  context.timeout_ns = call.timeout_ns;
+  context.record = call.record;
+  context.dead = &call.state->dead;
+  for (int r = 0; r < call.layout.num_ranks; ++r) {
+    context.abort[r] = reinterpret_cast<uint64_t*>(call.windows[r] + call.layout.abort_at(0));
+  }
+  return context;
+}
+
+}  // namespace moebius::comm

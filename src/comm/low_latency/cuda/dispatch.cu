@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Low-latency dispatch on a GPU; layout and words in window_layout.h, places and banks in
+// kernels.h.
+//
+// Grid: any number of blocks that fit on the GPU at once; nothing here waits for another block of
+// the same rank but through the window, as for peers.
+// Block: kSendWarps senders, kReceiveWarps receivers.  Work goes by warps:
+//   send     item (token, part): the part is loaded once, cast, stored to the mailboxes of all
+//            ranks with an expert of the token, then its flags.  item (token): the headers.
+//            The last block: counts per expert and numbers of messages.
+//   receive  receivers build the table of row bases from the counts; then item (message, part).
+// Where a message stands in its mailbox, and where its rows go, follows from the ids alone.
+// Shared memory: ids, homes of the experts, ranks of each token, counts, bases (see
+// DispatchSharedMap).
+#include "comm/low_latency/cuda/cast.cuh"
+#include "comm/low_latency/cuda/copy.cuh"
+#include "comm/low_latency/cuda/receive.cuh"
+#include "comm/low_latency/cuda/send.cuh"
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+
+namespace moebius::comm {
+
+using namespace low_latency_dispatch;
+
+namespace {
+
+template <typename Part>
+__global__ void __launch_bounds__(kLowLatencyThreads, 1)
+    dispatch_kernel(const __grid_constant__ Args args) {
+  extern __shared__ __align__(16) std::byte dynamic_shared[];
+  __shared__ Block block;
+  const LowLatencyDispatchCall& dispatch = args.dispatch;
+  const LowLatencyCall& call = dispatch.call;
+  const Pointers shared = map_shared(dynamic_shared, call);
+
+  if ((call.phases & kSendPhase) != 0) {
+    Part part;
+    const int first = spread_warp(warp_id());
+    if (warp_id() < kSendWarps && first < dispatch.num_tokens * call.layout.num_parts) {
+      part.load(dispatch.x + int64_t{first / call.layout.num_parts} * call.layout.hidden *
+                                 call.layout.element_bytes,
+                call.layout.hidden, first % call.layout.num_parts);
+    }
+    if (blockIdx.x == 0 && warp_id() == kWarps - 1) {
+      // Told before anything is awaited.  The call before last of this bank: it was received, or
+      // never will be.  That of the other bank: as far as it was received.
+      const uint32_t epoch = *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1;
+      const int bank = bank_of(epoch);
+      if (epoch > 2) {
+        tell_unpacked(call, call.state->dead, bank, make_signal(epoch - 2, 0));
+        if (lane_id() == 0) {  // or the next call would take it back
+          call.state->unpacked[bank] = make_signal(epoch - 2, 0);
+        }
+      }
+      tell_unpacked(call, call.state->dead, 1 - bank, call.state->unpacked[1 - bank]);
+    }
+    if (!begin_send(args, block, shared)) {
+      return;
+    }
+    if (blockIdx.x == gridDim.x - 1) {
+      send_counts(args, block, shared);
+    }
+    if (warp_id() < kSendWarps) {
+      send(args, block, shared, part);
+    } else {
+      for (int token = spread_warp(warp_id() - kSendWarps); token < dispatch.num_tokens;
+           token += static_cast<int>(gridDim.x) * kReceiveWarps) {
+        send_headers(args, block, shared, token);
+      }
+    }
+  } else {
+    if (threadIdx.x == 0) {
+      block.epoch = call.state->place_epoch[call.place];
+      block.dead = call.state->dead;
+      block.has_failed = is_aborted(args.signals);
+      ptx::mbarrier_init(&block.bases_done, 32 * kReceiveWarps);
+      ptx::fence_mbarrier_init();
+    }
+    __syncthreads();
+    if (block.has_failed) {
+      return;
+    }
+  }
+  if ((call.phases & kReceivePhase) != 0) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      // True for the kernels after this one, which tell the peers.
+      call.state->unpacked[bank_of(block.epoch)] = make_signal(block.epoch, 0);
+    }
+    receive<Part>(args, block, shared);
+  }
+}
+
+using Kernel = void (*)(Args);
+
+// The part that moves rows of `dtype` that begin at multiples of `alignment` bytes.
+Kernel find_kernel(DType dtype, LowLatencyCast cast, int64_t alignment) {
+  if (cast != LowLatencyCast::kNone) {
+    switch (dtype) {
+      case DType::kF32:
+        return dispatch_kernel<CastPart<float>>;
+      case DType::kF16:
+        return dispatch_kernel<CastPart<__half>>;
+      default:
+        return dispatch_kernel<CastPart<uint16_t>>;
+    }
+  }
+  if (dtype == DType::kF32) {
+    return alignment % 16 == 0 ? dispatch_kernel<CopyPart<16, 4>> : dispatch_kernel<CopyPart<4, 4>>;
+  }
+  return alignment % 16 == 0  ? dispatch_kernel<CopyPart<16, 2>>
+         : alignment % 4 == 0 ? dispatch_kernel<CopyPart<4, 2>>
+                              : dispatch_kernel<CopyPart<2, 2>>;
+}
+
+}  // namespace
+
+void load_low_latency_dispatch(int device, DType dtype, int64_t shared_bytes) {
+  for (const LowLatencyCast cast : {LowLatencyCast::kNone, LowLatencyCast::kFp8}) {
+    for (const int64_t alignment : {16, 4, 2}) {
+      cuda::allow_shared_bytes(
+          device, reinterpret_cast<const void*>(find_kernel(dtype, cast, alignment)), shared_bytes);
+    }
+  }
+}
+
+void launch_low_latency_dispatch(const LowLatencyDispatchCall& call,
+                                 int num_blocks,
+                                 int64_t shared_bytes,
+                                 int device,
+                                 void* stream) {
+  const cuda::DeviceGuard guard(device);
+  const Args args{call, make_signal_context(call.call)};
+  const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
+  const Kernel kernel = find_kernel(call.dtype, call.cast, alignment);
+  kernel<<<static_cast<unsigned>(num_blocks), kLowLatencyThreads, static_cast<size_t>(shared_bytes),
+           cuda::as_stream(stream)>>>(args);
+  cuda::check_launch("low latency dispatch");
+}
+
+}  // namespace moebius::comm

@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the halves of a low-latency dispatch share.
+#pragma once
+
+#include "comm/low_latency/cuda/device.cuh"
+
+namespace moebius::comm::low_latency_dispatch {
+
+inline constexpr SignalOp kOp = SignalOp::kLowLatencyDispatch;
+
+struct Args {
+  LowLatencyDispatchCall dispatch;
+  SignalContext signals;
+};
+
+struct Block {
+  uint32_t epoch;
+  uint64_t dead;
+  bool has_failed;
+  uint64_t bases_done;  // mbarrier of the receivers
+};
+
+struct Pointers {
+  uint64_t* tokens_ranks;
+  uint32_t* placement;
+  int32_t* ids;
+  int32_t* counts;
+  int32_t* bases;
+  int32_t* num_messages;
+};
+
+__device__ inline Pointers map_shared(std::byte* shared, const LowLatencyCall& call) {
+  const DispatchSharedMap map =
+      DispatchSharedMap::make(call.layout, call.num_experts, call.num_local);
+  return {reinterpret_cast<uint64_t*>(shared + map.tokens_ranks),
+          reinterpret_cast<uint32_t*>(shared + map.placement),
+          reinterpret_cast<int32_t*>(shared + map.ids),
+          reinterpret_cast<int32_t*>(shared + map.counts),
+          reinterpret_cast<int32_t*>(shared + map.bases),
+          reinterpret_cast<int32_t*>(shared + map.num_messages)};
+}
+
+}  // namespace moebius::comm::low_latency_dispatch

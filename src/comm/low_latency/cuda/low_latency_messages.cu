@@ -1,0 +1,361 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "comm/device/grid.cuh"
+#include "comm/device/sum_copies.cuh"
+#include "comm/low_latency/cuda/cast.cuh"
+#include "comm/low_latency/cuda/low_latency_messages.h"
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+
+namespace moebius::comm {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarpsPerBlock = kThreads / kWarpLanes;
+constexpr int64_t kMaxBlocks = 1024;
+
+__device__ int64_t first_item() {
+  return int64_t{blockIdx.x} * kWarpsPerBlock + warp_id();
+}
+__device__ int64_t item_stride() {
+  return int64_t{gridDim.x} * kWarpsPerBlock;
+}
+unsigned grid_for(int64_t num_items) {
+  return static_cast<unsigned>(
+      std::clamp<int64_t>((num_items + kWarpsPerBlock - 1) / kWarpsPerBlock, 1, kMaxBlocks));
+}
+
+// A row as it is.
+struct PlainRow {
+  static constexpr bool kIsCast = false;
+};
+
+template <typename Row>
+__global__ void __launch_bounds__(kThreads)
+    send_messages_kernel(const __grid_constant__ SendMessagesArgs args) {
+  const Mailboxes& boxes = args.boxes;
+  if (blockIdx.x == 0 && threadIdx.x < boxes.num_ranks) {
+    *reinterpret_cast<int64_t*>(args.out + threadIdx.x * boxes.mailbox_bytes) =
+        args.copies[threadIdx.x];
+  }
+  for (int64_t token = first_item(); token < args.num_tokens; token += item_stride()) {
+    const std::byte* row = args.x + token * boxes.row_bytes;
+    const auto for_each_message = [&](auto&& visit) {
+      for (int r = 0; r < boxes.num_ranks; ++r) {
+        const int64_t place = args.index[token * boxes.num_ranks + r];
+        if (place >= 0) {
+          visit(args.out + r * boxes.mailbox_bytes + LowLatencyLayout::kHeaderBytes +
+                place * boxes.message_bytes);
+        }
+      }
+    };
+    for_each_message([&](std::byte* message) {
+      auto* words = reinterpret_cast<int32_t*>(message);
+      if (lane_id() == 0) {
+        words[0] = static_cast<int32_t>(token);
+        words[LowLatencyLayout::kTagWord] = args.tags != nullptr ? args.tags[token] : -1;
+      }
+      for (int k = lane_id(); k < boxes.topk; k += kWarpLanes) {
+        words[LowLatencyLayout::kFirstIdWord + k] = args.ids[token * boxes.topk + k];
+      }
+    });
+    if constexpr (Row::kIsCast) {
+      for (int part = 0; part * kPartElements < boxes.hidden; ++part) {
+        Row cast;
+        cast.load(row, boxes.hidden, part);
+        cast.prepare(args.cast == LowLatencyCast::kFp8Ue8m0);
+        const float scale = cast.own_scale();
+        for_each_message([&](std::byte* message) {
+          cast.store(message + boxes.row_offset, boxes.hidden, part, scale);
+        });
+      }
+    } else {
+      for_each_message([&](std::byte* message) {
+        copy_plain(message + boxes.row_offset, row, boxes.row_bytes, lane_id());
+      });
+    }
+  }
+}
+
+// The message `i` of all in order of (source, slot), null past the source's last.
+__device__ const std::byte* find_message(const Mailboxes& boxes, const std::byte* in, int64_t i) {
+  const std::byte* mailbox = in + i / boxes.max_tokens * boxes.mailbox_bytes;
+  const int64_t slot = i % boxes.max_tokens;
+  return slot < *reinterpret_cast<const int64_t*>(mailbox)
+             ? mailbox + LowLatencyLayout::kHeaderBytes + slot * boxes.message_bytes
+             : nullptr;
+}
+__device__ int32_t message_id(const std::byte* message, int k) {
+  return reinterpret_cast<const int32_t*>(message)[LowLatencyLayout::kFirstIdWord + k];
+}
+
+// The sum of `count` over the threads of lower index, and over all.
+struct Sums {
+  int before;
+  int all;
+};
+__device__ Sums sum_threads(int count) {
+  __shared__ int of_warp[kWarpsPerBlock];
+  int sum = count;
+#pragma unroll
+  for (int step = 1; step < kWarpLanes; step *= 2) {
+    const int lower = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(step));
+    sum += lane_id() >= step ? lower : 0;
+  }
+  __syncthreads();  // everybody has read the last sums
+  if (lane_id() == kWarpLanes - 1) {
+    of_warp[warp_id()] = sum;
+  }
+  __syncthreads();
+  Sums sums{sum - count, 0};
+  for (int w = 0; w < kWarpsPerBlock; ++w) {
+    sums.before += w < warp_id() ? of_warp[w] : 0;
+    sums.all += of_warp[w];
+  }
+  return sums;
+}
+
+// Gives numbers from `base` on to the selections that belong to a block, in order of (message, k),
+// of messages [begin, end), up to `most` of them; returns how many there are.
+template <typename Belongs>
+__device__ int number_selections(const UnpackArgs& args,
+                                 int64_t begin,
+                                 int64_t end,
+                                 int64_t base,
+                                 int64_t most,
+                                 int32_t* numbers,
+                                 const Belongs& belongs) {
+  const int topk = args.boxes.topk;
+  int total = 0;
+  for (int64_t first = begin; first < end; first += kThreads) {
+    const int64_t i = first + threadIdx.x;
+    const std::byte* message = i < end ? find_message(args.boxes, args.in, i) : nullptr;
+    int count = 0;
+    for (int k = 0; k < topk && message != nullptr; ++k) {
+      count += belongs(message_id(message, k));
+    }
+    const Sums sums = sum_threads(count);
+    int64_t number = int64_t{total} + sums.before;
+    for (int k = 0; k < topk && count > 0; ++k) {
+      if (belongs(message_id(message, k)) && number < most) {
+        numbers[i * topk + k] = static_cast<int32_t>(base + number++);
+      }
+    }
+    total += sums.all;
+  }
+  return static_cast<int>(min(int64_t{total}, most));
+}
+
+// Ids of a message, which may be anything when the exchange was given up; for the same reason an
+// expert may seem to have more rows than a source may send it.
+__device__ bool is_here(const UnpackArgs& args, int32_t id) {
+  return id >= 0 && id < args.num_experts && args.rank_of[id] == args.rank;
+}
+
+// Blocks [0, L): the rows of an expert.  Blocks [L, L + R): what a source has sent.
+__global__ void __launch_bounds__(kThreads)
+    number_selections_kernel(const __grid_constant__ UnpackArgs args) {
+  const int64_t num_messages = int64_t{args.boxes.num_ranks} * args.boxes.max_tokens;
+  const auto block = static_cast<int>(blockIdx.x);
+  if (block < args.num_local) {
+    const int total = number_selections(
+        args, 0, num_messages, block * num_messages, num_messages, args.rows,
+        [&](int32_t id) { return is_here(args, id) && args.local_of[id] == block; });
+    if (threadIdx.x == 0) {
+      args.out_count[block] = total;
+      args.expert_rows[block] += total;
+    }
+  } else {
+    const int source = block - args.num_local;
+    const int64_t begin = int64_t{source} * args.boxes.max_tokens;
+    const int64_t most = int64_t{args.boxes.max_tokens} * args.boxes.topk;
+    const int total =
+        number_selections(args, begin, begin + args.boxes.max_tokens, 0, most, args.numbers,
+                          [&](int32_t id) { return is_here(args, id); });
+    if (threadIdx.x == 0) {
+      args.from_sources[source] = total;
+    }
+  }
+}
+
+// A warp per message.
+__global__ void __launch_bounds__(kThreads)
+    copy_messages_kernel(const __grid_constant__ UnpackArgs args) {
+  const Mailboxes& boxes = args.boxes;
+  for (int64_t i = first_item(); i < int64_t{boxes.num_ranks} * boxes.max_tokens;
+       i += item_stride()) {
+    const std::byte* message = find_message(boxes, args.in, i);
+    for (int k = 0; k < boxes.topk && message != nullptr; ++k) {
+      const int64_t row = args.rows[i * boxes.topk + k];
+      if (row < 0) {
+        continue;
+      }
+      const std::byte* values = message + boxes.row_offset;
+      copy_plain(args.out + row * args.value_bytes, values, args.value_bytes, lane_id());
+      if (args.scale_bytes > 0) {
+        copy_plain(reinterpret_cast<std::byte*>(args.out_scale) + row * args.scale_bytes,
+                   values + args.value_bytes, args.scale_bytes, lane_id());
+      }
+      if (lane_id() == 0) {
+        args.out_tags[row] = reinterpret_cast<const int32_t*>(message)[LowLatencyLayout::kTagWord];
+      }
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    return_rows_kernel(const __grid_constant__ ReturnRowsArgs args) {
+  const Mailboxes& boxes = args.boxes;
+  for (int64_t i = first_item(); i < int64_t{boxes.num_ranks} * boxes.max_tokens;
+       i += item_stride()) {
+    const std::byte* message = find_message(boxes, args.in, i);
+    for (int k = 0; k < boxes.topk && message != nullptr; ++k) {
+      const int64_t row = args.rows[i * boxes.topk + k];
+      if (row < 0) {
+        continue;
+      }
+      std::byte* to = args.block[i / boxes.max_tokens] +
+                      args.numbers[i * boxes.topk + k] * boxes.returned_bytes;
+      if (lane_id() == 0) {
+        reinterpret_cast<int32_t*>(to)[0] = *reinterpret_cast<const int32_t*>(message);
+        reinterpret_cast<int32_t*>(to)[1] = k;
+      }
+      copy_plain(to + Mailboxes::kReturnedHeader, args.x + row * boxes.row_bytes, boxes.row_bytes,
+                 lane_id());
+    }
+  }
+}
+
+// Block row r: what rank r has returned.
+__global__ void find_places_kernel(const __grid_constant__ SumReturnedArgs args) {
+  const Mailboxes& boxes = args.boxes;
+  const int rank = static_cast<int>(blockIdx.y);
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < args.num_rows[rank];
+       i += int64_t{gridDim.x} * kThreads) {
+    const std::byte* returned = args.block[rank] + i * boxes.returned_bytes;
+    const int64_t token = reinterpret_cast<const int32_t*>(returned)[0];
+    const int64_t slot = reinterpret_cast<const int32_t*>(returned)[1];
+    // Anything may lie there when the exchange was given up.
+    if (token >= 0 && token < args.num_tokens && slot >= 0 && slot < boxes.topk) {
+      args.places[token * boxes.topk + slot] = returned + Mailboxes::kReturnedHeader;
+    }
+  }
+}
+
+// A warp per token.
+template <typename Type>
+__global__ void __launch_bounds__(kThreads)
+    sum_returned_kernel(const __grid_constant__ SumReturnedArgs args) {
+  using Element = typename Type::Element;
+  const Mailboxes& boxes = args.boxes;
+  for (int64_t token = first_item(); token < args.num_tokens; token += item_stride()) {
+    auto* out = reinterpret_cast<Element*>(args.out + token * boxes.row_bytes);
+    for (int e = lane_id(); e < boxes.hidden; e += kWarpLanes) {
+      float sum = 0.0f;
+      for (int k = 0; k < boxes.topk; ++k) {
+        const std::byte* row = args.places[token * boxes.topk + k];
+        if (row != nullptr) {
+          sum += args.weights[token * boxes.topk + k] *
+                 Type::load(reinterpret_cast<const Element*>(row)[e]);
+        }
+      }
+      out[e] = Type::round(sum);
+    }
+  }
+}
+
+using SendKernel = void (*)(SendMessagesArgs);
+SendKernel send_kernel_of(DType dtype, LowLatencyCast cast) {
+  if (cast == LowLatencyCast::kNone) {
+    return send_messages_kernel<PlainRow>;
+  }
+  switch (dtype) {
+    case DType::kF32:
+      return send_messages_kernel<CastPart<float>>;
+    case DType::kF16:
+      return send_messages_kernel<CastPart<__half>>;
+    default:
+      return send_messages_kernel<CastPart<uint16_t>>;
+  }
+}
+
+using SumKernel = void (*)(SumReturnedArgs);
+SumKernel sum_kernel_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return sum_returned_kernel<F32>;
+    case DType::kF16:
+      return sum_returned_kernel<F16>;
+    default:
+      return sum_returned_kernel<BF16>;
+  }
+}
+
+template <typename Kernel>
+const void* address(Kernel* kernel) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+void set_bytes(void* to, int value, int64_t bytes, const Stream& stream) {
+  cuda::check_cuda(cudaMemsetAsync(to, value, static_cast<size_t>(bytes),
+                                   cuda::as_stream(stream.native_handle())),
+                   "cudaMemsetAsync");
+}
+
+}  // namespace
+
+void load_message_kernels(int device, DType dtype) {
+  cuda::load_kernels(device, {address(send_kernel_of(dtype, LowLatencyCast::kNone)),
+                              address(send_kernel_of(dtype, LowLatencyCast::kFp8)),
+                              address(number_selections_kernel), address(copy_messages_kernel),
+                              address(return_rows_kernel), address(find_places_kernel),
+                              address(sum_kernel_of(dtype))});
+}
+
+void launch_send_messages(const SendMessagesArgs& args, const Stream& stream) {
+  const cuda::DeviceGuard guard(stream.device().index);
+  send_kernel_of(args.dtype, args.cast)<<<grid_for(args.num_tokens), kThreads, 0,
+                                          cuda::as_stream(stream.native_handle())>>>(args);
+  cuda::check_launch("send_messages_kernel");
+}
+
+void launch_unpack(const UnpackArgs& args, const Stream& stream) {
+  const cuda::DeviceGuard guard(stream.device().index);
+  const cudaStream_t to = cuda::as_stream(stream.native_handle());
+  const int64_t num_messages = args.boxes.num_messages();
+  set_bytes(args.rows, 0xff, 4 * num_messages * args.boxes.topk, stream);
+  number_selections_kernel<<<static_cast<unsigned>(args.num_local + args.boxes.num_ranks), kThreads,
+                             0, to>>>(args);
+  cuda::check_launch("number_selections_kernel");
+  copy_messages_kernel<<<grid_for(num_messages), kThreads, 0, to>>>(args);
+  cuda::check_launch("copy_messages_kernel");
+}
+
+void launch_return_rows(const ReturnRowsArgs& args, const Stream& stream) {
+  const cuda::DeviceGuard guard(stream.device().index);
+  return_rows_kernel<<<grid_for(args.boxes.num_messages()), kThreads, 0,
+                       cuda::as_stream(stream.native_handle())>>>(args);
+  cuda::check_launch("return_rows_kernel");
+}
+
+void launch_sum_returned(const SumReturnedArgs& args, const Stream& stream) {
+  if (args.num_tokens == 0) {
+    return;
+  }
+  const cuda::DeviceGuard guard(stream.device().index);
+  const cudaStream_t to = cuda::as_stream(stream.native_handle());
+  set_bytes(args.places, 0, 8 * int64_t{args.num_tokens} * args.boxes.topk, stream);
+  const int64_t most = *std::max_element(args.num_rows, args.num_rows + args.boxes.num_ranks);
+  find_places_kernel<<<dim3(static_cast<unsigned>(
+                                std::max<int64_t>(1, (most + kThreads - 1) / kThreads)),
+                            static_cast<unsigned>(args.boxes.num_ranks)),
+                       kThreads, 0, to>>>(args);
+  cuda::check_launch("find_places_kernel");
+  sum_kernel_of(args.dtype)<<<grid_for(args.num_tokens), kThreads, 0, to>>>(args);
+  cuda::check_launch("sum_returned_kernel");
+}
+
+}  // namespace moebius::comm

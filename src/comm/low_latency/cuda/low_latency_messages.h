@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Low latency over several nodes: messages as on the CPU (comm/low_latency/cpu/message_layout.h),
+// which NCCL or copies carry, and what is made of them.  All pointers are device addresses;
+// everything is enqueued, and nothing waits for a peer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/device/signals.h"
+#include "comm/low_latency/cpu/message_layout.h"
+#include "moebius/dtype.h"
+#include "moebius/low_latency.h"
+#include "moebius/stream.h"
+
+namespace moebius::comm {
+
+// Of LowLatencyLayout, for kernels.
+struct Mailboxes {
+  int num_ranks;
+  int max_tokens;
+  int topk;
+  int hidden;
+  int64_t mailbox_bytes;
+  int64_t message_bytes;
+  int64_t row_offset;
+  int64_t row_bytes;       // in in_dtype
+  int64_t returned_bytes;  // {token i32, slot i32, 8 bytes of padding, row}, a multiple of 16
+
+  static constexpr int64_t kReturnedHeader = 16;
+
+  explicit Mailboxes(const LowLatencyLayout& layout)
+      : num_ranks(layout.num_ranks),
+        max_tokens(static_cast<int>(layout.max_tokens)),
+        topk(static_cast<int>(layout.topk)),
+        hidden(static_cast<int>(layout.hidden)),
+        mailbox_bytes(layout.mailbox_bytes()),
+        message_bytes(layout.message_bytes()),
+        row_offset(layout.row_offset()),
+        row_bytes(layout.row_bytes()),
+        returned_bytes(LowLatencyLayout::align(kReturnedHeader + row_bytes, 16)) {}
+
+  int64_t num_messages() const { return int64_t{num_ranks} * max_tokens; }
+};
+
+// One mailbox for each rank, filled from tokens of this one.
+struct SendMessagesArgs {
+  Mailboxes boxes;
+  DType dtype;
+  LowLatencyCast cast;
+  int num_tokens;
+  const std::byte* x;     // [T, H]
+  const int32_t* ids;     // [T, K]
+  const int32_t* tags;    // [T] or null
+  const int32_t* index;   // [T, R]: place of the token's message for a rank, -1 = none
+  const int32_t* copies;  // [R]
+  std::byte* out;         // [R] mailboxes
+};
+void launch_send_messages(const SendMessagesArgs& args, const Stream& stream);
+
+// The rows of the own experts, from the mailboxes of all ranks.
+struct UnpackArgs {
+  Mailboxes boxes;
+  const std::byte* in;      // [R] mailboxes, by source
+  const int32_t* rank_of;   // [E]
+  const int32_t* local_of;  // [E]
+  int num_experts;
+  int rank;
+  int num_local;
+  // Of each selection of a message, [R, max_tokens, K]; -1: it is not here.
+  int32_t* rows;          // its row in [L, max_tokens * R]
+  int32_t* numbers;       // its place among the source's selections here
+  int32_t* from_sources;  // [R]: these
+  // The caller's.
+  int64_t value_bytes;  // of a row of out
+  int64_t scale_bytes;  // of a row of out_scale; 0 without a cast
+  std::byte* out;
+  float* out_scale;
+  int32_t* out_tags;
+  int32_t* out_count;    // [L]
+  int64_t* expert_rows;  // [L]: received, in all calls
+};
+void launch_unpack(const UnpackArgs& args, const Stream& stream);
+
+// The rows of each source's selections, back to it.
+struct ReturnRowsArgs {
+  Mailboxes boxes;
+  const std::byte* in;  // as unpacked
+  const int32_t* rows;
+  const int32_t* numbers;
+  const std::byte* x;               // [L, max_tokens * R, H]
+  std::byte* block[kMaxCudaRanks];  // a message to each source
+};
+void launch_return_rows(const ReturnRowsArgs& args, const Stream& stream);
+
+// Each token's returned rows, weighted and summed in order of their slots; f32, rounded once.
+struct SumReturnedArgs {
+  Mailboxes boxes;
+  DType dtype;
+  int num_tokens;
+  const std::byte* block[kMaxCudaRanks];  // the message of each rank
+  int64_t num_rows[kMaxCudaRanks];
+  const std::byte** places;  // [T, K]: scratch
+  const float* weights;      // [T, K]
+  std::byte* out;            // [T, H]
+};
+void launch_sum_returned(const SumReturnedArgs& args, const Stream& stream);
+
+void load_message_kernels(int device, DType dtype);
+
+}  // namespace moebius::comm

@@ -1,0 +1,341 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// LowLatency on GPUs of several nodes.  Calls are collective, as on the CPU: mailboxes and returned
+// rows are messages of exchanges on the stream, within a node too.  Hosts wait for the counts of a
+// call, so nothing can be captured in a CUDA graph; no kernel waits for a peer.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "comm/device/device_arena.h"
+#include "comm/device/last_work.h"
+#include "comm/group/cuda/cuda_group.h"
+#include "comm/group/given_up.h"
+#include "comm/low_latency/cuda/cuda_transport.h"
+#include "comm/low_latency/cuda/low_latency_messages.h"
+#include "comm/routing/cuda/routing_tables.h"
+#include "comm/routing/route.h"
+#include "core/cuda/runtime.h"
+
+namespace moebius {
+
+namespace {
+
+using comm::Mailboxes;
+
+class CudaNodesLowLatency;
+
+// A result and what combine needs of it.
+struct NodesHandle final : LowLatencyHandle, std::enable_shared_from_this<NodesHandle> {
+  const CudaNodesLowLatency* owner = nullptr;
+  int64_t num_tokens = 0;
+  std::vector<int64_t> selections_to;  // [R]: of this rank's tokens
+  Tensor received;                     // u8: the mailboxes of all ranks
+  // As in UnpackArgs.
+  Tensor rows, numbers, from_sources;
+};
+
+class CudaNodesLowLatency final : public LowLatency::State {
+ public:
+  CudaNodesLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
+  ~CudaNodesLowLatency() override {
+    if (last_stream_) {
+      comm::await_last_work(*last_stream_);
+    }
+  }
+
+  Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
+                                                   const Tensor& topk_ids,
+                                                   LowLatencyCast cast,
+                                                   const Stream& stream,
+                                                   const Tensor& row_tags) override;
+  Pending<void> combine_async(const Tensor& x,
+                              const Tensor& topk_ids,
+                              const Tensor& topk_weights,
+                              const LowLatencyHandle& handle,
+                              const Tensor& out,
+                              const Stream& stream) override;
+  void check() const override {
+    if (group.has_given_up()) {
+      comm::throw_given_up(group, "low latency");
+    }
+  }
+  void set_dead(int rank, bool is_dead_now) override {
+    group.set_dead(rank, is_dead_now);
+    dead[static_cast<size_t>(rank)] = is_dead_now;
+  }
+  TransportStatistics statistics() const override { return sent_; }
+  Tensor expert_statistics() const override {
+    const Tensor result = Tensor::empty(expert_rows_.shape(), DType::kI64);
+    cuda::copy_now(result.raw(), expert_rows_.raw(), expert_rows_.nbytes(), device_.index);
+    return result;
+  }
+  void reset_statistics() override {
+    sent_ = {};
+    cuda::fill_zero_now(expert_rows_.raw(), expert_rows_.nbytes(), device_.index);
+  }
+
+ private:
+  // Where each token's messages go, on the device; and the selections for each rank.
+  struct Counted {
+    Tensor index;   // i32 [T, R]
+    Tensor copies;  // i32 [R]
+    std::vector<int64_t> selections_to;
+  };
+  Counted count(const Tensor& topk_ids, const Stream& stream);
+  LowLatencyDispatchOutput unpack(const std::shared_ptr<NodesHandle>& handle,
+                                  LowLatencyCast cast,
+                                  const Stream& stream);
+
+  const Device device_;
+  const LowLatencyLayout layout_;
+  const Mailboxes boxes_;
+  comm::DeviceArena arena_;
+  Tensor rank_of_;      // i32 [E]
+  Tensor local_of_;     // i32 [E]
+  Tensor expert_rows_;  // i64 [L]
+  int64_t calls_ = 0;
+  std::array<std::weak_ptr<NodesHandle>, 2> results_;
+  TransportStatistics sent_;
+  std::optional<Stream> last_stream_;  // of the latest call
+};
+
+CudaNodesLowLatency::CudaNodesLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
+    : State(g, std::move(p), o),
+      device_(g.device()),
+      layout_(LowLatencyLayout::make(o, g.size())),
+      boxes_(layout_),
+      arena_(device_),
+      expert_rows_(Tensor::zeros({num_local()}, DType::kI64, device_)) {
+  expect_le(g.size(), comm::kMaxCudaRanks, "ranks of low latency on GPUs");
+  if (o.sum == LowLatencySum::kRanks) {
+    throw Unsupported(
+        fmt::format("low latency with sums per rank: ranks on {} nodes, they must share one",
+                    g.topology().num_nodes()));
+  }
+  std::vector<int32_t> rank_of, local_of;
+  for (int64_t e = 0; e < placement.num_experts(); ++e) {
+    rank_of.push_back(placement.rank_of(e));
+    local_of.push_back(static_cast<int32_t>(placement.local_index(e)));
+  }
+  rank_of_ = comm::upload(rank_of, device_);
+  local_of_ = comm::upload(local_of, device_);
+  comm::load_routing_kernels(device_.index);
+  comm::load_message_kernels(device_.index, o.in_dtype);
+  group.barrier("low latency set-up");
+}
+
+CudaNodesLowLatency::Counted CudaNodesLowLatency::count(const Tensor& topk_ids,
+                                                        const Stream& stream) {
+  const int num_ranks = group.size();
+  const auto num_experts = static_cast<int>(placement.num_experts());
+  Counted counted{arena_.take({topk_ids.dim(0), num_ranks}, DType::kI32),
+                  arena_.take({num_ranks}, DType::kI32),
+                  std::vector<int64_t>(static_cast<size_t>(num_ranks))};
+  const Tensor checked_there = arena_.take(sizeof(comm::CheckedIds));
+  const Tensor per_expert = arena_.take({num_experts}, DType::kI32);
+  auto* there = reinterpret_cast<comm::CheckedIds*>(checked_there.raw());
+  const auto* ids = topk_ids.data<int32_t>();
+  comm::launch_check_ids(ids, topk_ids.numel(), num_experts, there, stream);
+  comm::launch_expert_counts(ids, topk_ids.numel(), num_experts, 1, per_expert.data<int32_t>(),
+                             stream);
+  comm::launch_route({.ids = ids,
+                      .num_tokens = topk_ids.dim(0),
+                      .topk = static_cast<int>(topk_ids.dim(1)),
+                      .num_experts = num_experts,
+                      .destination_of = rank_of_.data<int32_t>(),
+                      .num_destinations = num_ranks,
+                      .index = counted.index.data<int32_t>(),
+                      .copies = counted.copies.data<int32_t>()},
+                     stream);
+  comm::CheckedIds checked{};
+  std::vector<int32_t> of_expert(static_cast<size_t>(num_experts));
+  std::vector<int32_t> copies(static_cast<size_t>(num_ranks));
+  const auto read = [&](void* to, const Tensor& from, size_t bytes) {
+    cuda::copy(to, from.raw(), static_cast<int64_t>(bytes), stream.native_handle(), device_.index);
+  };
+  read(&checked, checked_there, sizeof(checked));
+  read(of_expert.data(), per_expert, sizeof(int32_t) * of_expert.size());
+  read(copies.data(), counted.copies, sizeof(int32_t) * copies.size());
+  stream.synchronize();
+  if (checked.bad_id != comm::kNoBadId) {
+    throw_bad_id(static_cast<int64_t>(checked.bad_id >> 32), topk_ids.dim(1),
+                 static_cast<int32_t>(checked.bad_id), num_experts);
+  }
+  for (int e = 0; e < num_experts; ++e) {
+    expect_room(e, of_expert[static_cast<size_t>(e)]);
+    counted.selections_to[static_cast<size_t>(placement.rank_of(e))] +=
+        of_expert[static_cast<size_t>(e)];
+  }
+  sent_.selections += static_cast<int64_t>(checked.selections);
+  for (int r = 0; r < num_ranks; ++r) {
+    const int64_t n = copies[static_cast<size_t>(r)];
+    sent_.copies += n;
+    sent_.node_copies += group.topology().same_node(r) ? 0 : n;
+  }
+  return counted;
+}
+
+Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(const Tensor& x,
+                                                                      const Tensor& topk_ids,
+                                                                      LowLatencyCast cast,
+                                                                      const Stream& stream,
+                                                                      const Tensor& row_tags) {
+  expect_dispatch(x, topk_ids, cast, row_tags);
+  check();
+  if (cast != LowLatencyCast::kNone) {
+    expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
+                       "the address of x of a low-latency dispatch with an fp8 cast");
+  }
+  const int64_t number = calls_ + 1;
+  auto& result = results_[static_cast<size_t>(number % 2)];
+  if (!result.expired()) {
+    throw_third_result(number);
+  }
+  last_stream_ = stream;
+  const Counted counted = count(topk_ids, stream);
+  calls_ = number;
+  const auto handle = std::make_shared<NodesHandle>();
+  handle->owner = this;
+  handle->num_tokens = topk_ids.dim(0);
+  handle->selections_to = counted.selections_to;
+  handle->received = arena_.take(group.size() * layout_.mailbox_bytes());
+  result = handle;
+
+  const Tensor outgoing = arena_.take(group.size() * layout_.mailbox_bytes());
+  comm::launch_send_messages({.boxes = boxes_,
+                              .dtype = options.in_dtype,
+                              .cast = cast,
+                              .num_tokens = static_cast<int>(topk_ids.dim(0)),
+                              .x = x.bytes(),
+                              .ids = topk_ids.data<int32_t>(),
+                              .tags = row_tags ? row_tags.data<int32_t>() : nullptr,
+                              .index = counted.index.data<int32_t>(),
+                              .copies = counted.copies.data<int32_t>(),
+                              .out = outgoing.bytes()},
+                             stream);
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  for (int r = 0; r < group.size(); ++r) {
+    const int64_t at = r * layout_.mailbox_bytes();
+    sends.push_back({r, outgoing.bytes() + at, layout_.mailbox_bytes()});
+    recvs.push_back({r, handle->received.bytes() + at, layout_.mailbox_bytes()});
+  }
+  group.exchange_on(stream, "low latency dispatch", sends, recvs);
+  const auto output = std::make_shared<LowLatencyDispatchOutput>();
+  return {[this, output, handle, cast, stream] { *output = unpack(handle, cast, stream); },
+          [output] { return std::move(*output); }};
+}
+
+LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<NodesHandle>& handle,
+                                                     LowLatencyCast cast,
+                                                     const Stream& stream) {
+  const bool is_cast = cast != LowLatencyCast::kNone;
+  const int64_t groups = is_cast ? options.hidden / LowLatencyLayout::kScaleGroup : 0;
+  const Shape slots = {boxes_.num_messages(), options.topk};
+  handle->rows = arena_.take(slots, DType::kI32);
+  handle->numbers = arena_.take(slots, DType::kI32);
+  handle->from_sources = arena_.take({group.size()}, DType::kI32);
+  // Tensors of a result keep the handle alive, as on one node.
+  const auto take = [&](const Shape& shape, DType dtype) {
+    const Tensor memory = arena_.take(shape, dtype);
+    return Tensor::share(
+        std::make_shared<std::pair<Tensor, std::shared_ptr<NodesHandle>>>(memory, handle),
+        memory.raw(), shape, dtype, device_);
+  };
+  LowLatencyDispatchOutput output;
+  const Shape shape = {num_local(), max_rows(), options.hidden};
+  output.x = take(shape, is_cast ? DType::kF8E4M3 : options.in_dtype);
+  if (is_cast) {
+    output.x_scale = take({num_local(), max_rows(), groups}, DType::kF32);
+  }
+  output.expert_num_tokens = take({num_local()}, DType::kI32);
+  output.row_tags = take({num_local(), max_rows()}, DType::kI32);
+  comm::launch_unpack({.boxes = boxes_,
+                       .in = handle->received.bytes(),
+                       .rank_of = rank_of_.data<int32_t>(),
+                       .local_of = local_of_.data<int32_t>(),
+                       .num_experts = static_cast<int>(placement.num_experts()),
+                       .rank = group.rank(),
+                       .num_local = static_cast<int>(num_local()),
+                       .rows = handle->rows.data<int32_t>(),
+                       .numbers = handle->numbers.data<int32_t>(),
+                       .from_sources = handle->from_sources.data<int32_t>(),
+                       .value_bytes = is_cast ? options.hidden : layout_.row_bytes(),
+                       .scale_bytes = 4 * groups,
+                       .out = output.x.bytes(),
+                       .out_scale = is_cast ? output.x_scale.data<float>() : nullptr,
+                       .out_tags = output.row_tags.data<int32_t>(),
+                       .out_count = output.expert_num_tokens.data<int32_t>(),
+                       .expert_rows = expert_rows_.data<int64_t>()},
+                      stream);
+  output.handle = handle;
+  return output;
+}
+
+Pending<void> CudaNodesLowLatency::combine_async(const Tensor& x,
+                                                 const Tensor& topk_ids,
+                                                 const Tensor& topk_weights,
+                                                 const LowLatencyHandle& handle_,
+                                                 const Tensor& out,
+                                                 const Stream& stream) {
+  const auto* own = dynamic_cast<const NodesHandle*>(&handle_);
+  expect(own != nullptr && own->owner == this,
+         "the handle does not come from a dispatch of this object");
+  expect_combine(x, topk_ids, topk_weights, own->num_tokens, out);
+  check();
+  last_stream_ = stream;
+  const int num_ranks = group.size();
+  std::vector<int32_t> from_sources(static_cast<size_t>(num_ranks));
+  cuda::copy(from_sources.data(), own->from_sources.raw(), own->from_sources.nbytes(),
+             stream.native_handle(), device_.index);
+  stream.synchronize();
+
+  comm::ReturnRowsArgs returned{.boxes = boxes_,
+                                .in = own->received.bytes(),
+                                .rows = own->rows.data<int32_t>(),
+                                .numbers = own->numbers.data<int32_t>(),
+                                .x = x.bytes(),
+                                .block = {}};
+  comm::SumReturnedArgs sum{.boxes = boxes_,
+                            .dtype = options.in_dtype,
+                            .num_tokens = static_cast<int>(own->num_tokens),
+                            .block = {},
+                            .num_rows = {},
+                            .places = nullptr,
+                            .weights = topk_weights.data<float>(),
+                            .out = out.bytes()};
+  std::vector<Tensor> blocks;
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  for (int r = 0; r < num_ranks; ++r) {
+    const Tensor sent = arena_.take(from_sources[static_cast<size_t>(r)] * boxes_.returned_bytes);
+    sum.num_rows[r] = own->selections_to[static_cast<size_t>(r)];
+    const Tensor received = arena_.take(sum.num_rows[r] * boxes_.returned_bytes);
+    returned.block[r] = sent.bytes();
+    sum.block[r] = received.bytes();
+    sends.push_back({r, sent.raw(), sent.nbytes()});
+    recvs.push_back({r, received.raw(), received.nbytes()});
+    blocks.insert(blocks.end(), {sent, received});
+  }
+  launch_return_rows(returned, stream);
+  group.exchange_on(stream, "low latency combine", sends, recvs);
+  const Tensor places = arena_.take({own->num_tokens, options.topk}, DType::kI64);
+  sum.places = reinterpret_cast<const std::byte**>(places.raw());
+  blocks.push_back(places);
+  return {[sum, stream, blocks, weights = topk_weights, out] { launch_sum_returned(sum, stream); },
+          [] {}};
+}
+
+}  // namespace
+
+std::unique_ptr<LowLatency::State> make_cuda_nodes_low_latency(Group& group,
+                                                               ExpertPlacement placement,
+                                                               const LowLatencyOptions& options) {
+  return std::make_unique<CudaNodesLowLatency>(group, std::move(placement), options);
+}
+
+}  // namespace moebius

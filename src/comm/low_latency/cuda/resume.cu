@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/low_latency/cuda/device.cuh"
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+
+namespace moebius::comm {
+
+namespace {
+
+// One block, a thread per rank.  Why it does not use await_signal: that ends at the abort words,
+// of which some are set.  They stay so until every live rank has come here, with all of its kernels
+// before: only then will none of them store one any more.
+__global__ void __launch_bounds__(kMaxCudaRanks)
+    resume_kernel(const __grid_constant__ LowLatencyCall call, uint32_t number) {
+  const auto peer = static_cast<int>(threadIdx.x);
+  const uint32_t epoch = call.state->epoch;
+  const bool is_live = peer < call.layout.num_ranks && !has_rank(call.state->dead, peer);
+  uint64_t seen = make_signal(number, epoch);
+  bool has_come = true;
+  if (is_live) {
+    // pairs with the load below, in the peer: all this rank's kernels so far.
+    ptx::st_release_sys(word_at(call.windows[peer], call.layout.resumed_at(call.rank)), seen);
+    const uint64_t* word = word_at(call.windows[call.rank], call.layout.resumed_at(peer));
+    // A peer may have just begun to wait for a rank that is missing, as long as that takes.
+    const uint64_t patience = 2 * call.timeout_ns;
+    const uint64_t start = ptx::globaltimer();
+    do {
+      seen = ptx::ld_acquire_sys(word);
+      has_come = has_reached(signal_epoch(seen), number);
+    } while (!has_come && ptx::globaltimer() - start < patience);
+  }
+  __shared__ uint32_t latest;
+  if (threadIdx.x == 0) {
+    latest = epoch;
+  }
+  __syncthreads();
+  if (is_live && has_come) {
+    // Epochs may have wrapped.
+    for (uint32_t other = latest; !has_reached(other, signal_value(seen));) {
+      other = atomicCAS(&latest, other, signal_value(seen));
+    }
+  }
+  if (!has_come) {
+    Fault fault;
+    fault.reason = FaultReason::kExpired;
+    fault.op = SignalOp::kLowLatencyResume;
+    fault.author = static_cast<uint8_t>(call.rank);
+    fault.guilty = static_cast<uint8_t>(peer);
+    fault.epoch = number;
+    ptx::st_relaxed_sys(&call.record->seen, seen);
+    ptx::st_release_sys(&call.record->fault, pack_fault(fault));
+  }
+  if (__syncthreads_and(has_come) == 0) {
+    return;
+  }
+  if (peer < call.layout.num_ranks) {
+    uint64_t* word = word_at(call.windows[call.rank], call.layout.abort_at(peer));
+    if (may_go_on(ptx::ld_relaxed_sys(word), call.state->dead)) {
+      ptx::st_relaxed_sys(word, 0);
+    }
+  }
+  if (threadIdx.x == 0) {
+    call.state->epoch = latest;
+    call.state->arrived = 0;  // blocks that failed may have stopped in between
+    ptx::st_relaxed_sys(&call.record->seen, 0);
+    ptx::st_relaxed_sys(&call.record->fault, 0);
+  }
+}
+
+}  // namespace
+
+void load_low_latency_resume(int device) {
+  cuda::load_kernels(device, {reinterpret_cast<const void*>(resume_kernel)});
+}
+
+void launch_low_latency_resume(const LowLatencyCall& call,
+                               uint32_t number,
+                               int device,
+                               void* stream) {
+  const cuda::DeviceGuard guard(device);
+  resume_kernel<<<1, kMaxCudaRanks, 0, cuda::as_stream(stream)>>>(call, number);
+  cuda::check_launch("resume_kernel");
+}
+
+}  // namespace moebius::comm

@@ -1,0 +1,292 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The half of a low-latency combine that sends: rows, or their sums, go back to the ranks of the
+// tokens.
+#pragma once
+
+#include "comm/low_latency/cuda/sums.cuh"
+
+namespace moebius::comm::low_latency_combine {
+
+inline constexpr SignalOp kOp = SignalOp::kLowLatencyCombine;
+
+struct Args {
+  LowLatencyCombineCall combine;
+  SignalContext signals;
+};
+
+struct Block {
+  uint32_t epoch;
+  uint64_t dead;
+  bool has_failed;
+};
+
+// One warp's way through the rows it sends, a unit of some parts at a time.  Messages are taken in
+// order of their slots, so about in order of their tokens: what comes first is summed while the
+// rest is on its way.  All lanes step together.
+struct SendCursor {
+  const Args& args;
+  const Block& block;
+  int unit_parts;
+  int num_units;  // of a row
+  int num_items;
+  int stride;
+  int item;
+  // Messages of the sources `lane` and `lane + 32`.
+  int32_t num_low;
+  int32_t num_high;
+  // Of the item: the row of the selection `lane`, the selections in all and those that are left,
+  // the token.
+  int32_t row = -1;
+  uint32_t all = 0;
+  uint32_t left = 0;
+  int32_t token = 0;
+  int source = 0;
+  int unit = 0;
+
+  __device__ SendCursor(const Args& a, const Block& b, int num_senders) : args(a), block(b) {
+    const LowLatencyCall& call = args.combine.call;
+    const int num_ranks = call.layout.num_ranks;
+    num_low = lane_id() < num_ranks ? call.num_messages[lane_id()] : 0;
+    num_high = lane_id() + 32 < num_ranks ? call.num_messages[lane_id() + 32] : 0;
+    const int32_t most = __reduce_max_sync(kAllLanes, max(num_low, num_high));
+    const int32_t total = __reduce_add_sync(kAllLanes, num_low + num_high);
+    stride = static_cast<int>(gridDim.x) * num_senders;
+    unit_parts =
+        args.combine.unit_parts != 0
+            ? args.combine.unit_parts
+            : choose_unit_parts(total, call.layout.num_parts, stride, args.combine.max_unit_parts);
+    num_units = (call.layout.num_parts + unit_parts - 1) / unit_parts;
+    num_items = most * num_ranks * num_units;
+    item = spread_warp(warp_id());
+    find_message();
+  }
+
+  __device__ void find_message() {
+    const LowLatencyCall& call = args.combine.call;
+    const int num_ranks = call.layout.num_ranks;
+    const int topk = call.layout.topk;
+    for (; item < num_items; item += stride) {
+      const int message = item / num_units;
+      const int slot = message / num_ranks;
+      source = (call.rank + message) % num_ranks;
+      const int32_t num = __shfl_sync(kAllLanes, source < 32 ? num_low : num_high, source % 32);
+      if (slot >= num || has_rank(block.dead, source)) {
+        continue;
+      }
+      const int32_t* rows = call.message_rows + (int64_t{slot} * num_ranks + source) * (topk + 1);
+      row = lane_id() < topk ? rows[lane_id()] : -1;
+      token = rows[topk];
+      unit = item % num_units;
+      all = left = __ballot_sync(kAllLanes, row >= 0);
+      if (left != 0) {
+        return;
+      }
+    }
+  }
+  __device__ bool is_valid() const { return item < num_items; }
+  __device__ void next() {
+    left &= left - 1;
+    if (left == 0) {
+      item += stride;
+      find_message();
+    }
+  }
+
+  __device__ void next_message() {
+    item += stride;
+    left = 0;
+    find_message();
+  }
+
+  __device__ bool is_last_of_item() const { return (left & (left - 1)) == 0; }
+  __device__ int k() const { return __ffs(static_cast<int>(left)) - 1; }
+  __device__ int64_t selection() const {
+    return int64_t{token} * args.combine.call.layout.topk + k();
+  }
+  __device__ int first_part() const { return unit * unit_parts; }
+  __device__ int num_parts() const {
+    return min(unit_parts, args.combine.call.layout.num_parts - first_part());
+  }
+  __device__ int64_t first_byte() const {
+    return int64_t{first_part()} * kPartElements * args.combine.call.layout.element_bytes;
+  }
+  __device__ uint32_t num_bytes() const {
+    const CudaLowLatencyLayout& layout = args.combine.call.layout;
+    return static_cast<uint32_t>(
+        min(num_parts() * kPartElements, layout.hidden - first_part() * kPartElements) *
+        layout.element_bytes);
+  }
+  // All lanes.
+  __device__ const std::byte* from() const {
+    const CudaLowLatencyLayout& layout = args.combine.call.layout;
+    const int64_t at = __shfl_sync(kAllLanes, row, k());
+    return args.combine.x + at * layout.hidden * layout.element_bytes + first_byte();
+  }
+  __device__ std::byte* to() const {
+    const LowLatencyCall& call = args.combine.call;
+    return call.windows[source] + call.layout.returned_at(bank_of(block.epoch), selection()) +
+           first_byte();
+  }
+  // All lanes, after what they stored: flags of one selection, or of all of the item.
+  __device__ void publish_parts() const { publish_parts(1u << k()); }
+  __device__ void publish_item() const { publish_parts(all); }
+
+ private:
+  __device__ void publish_parts(uint32_t selections) const {
+    const LowLatencyCall& call = args.combine.call;
+    const int num = __popc(static_cast<int>(selections)) * num_parts();
+    for (int i = lane_id(); i < num; i += 32) {
+      const auto k = static_cast<int>(__fns(selections, 0, i / num_parts() + 1));
+      const int64_t selection = int64_t{token} * call.layout.topk + k;
+      publish(
+          word_at(call.windows[source], call.layout.return_flag_at(bank_of(block.epoch), selection,
+                                                                   first_part() + i % num_parts())),
+          block.epoch, 0);
+    }
+  }
+};
+
+// The receiving half of each block: this rank's weights go to the ranks of the experts.
+__device__ inline void send_weights(const Args& args, const Block& block) {
+  const LowLatencyCombineCall& combine = args.combine;
+  const LowLatencyCall& call = combine.call;
+  const int bank = bank_of(block.epoch);
+  constexpr int kThreads = 32 * kReceiveWarps;
+  const int thread = static_cast<int>(threadIdx.x) - 32 * kSendWarps;
+  const int num = combine.num_tokens * call.layout.topk;
+  for (int i = spread_warp(thread); i < num; i += static_cast<int>(gridDim.x) * kThreads) {
+    const int32_t id = __ldg(combine.ids + i);
+    if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
+      const auto r = static_cast<int>(home_rank(__ldg(call.placement + id)));
+      if (!has_rank(block.dead, r)) {
+        ptx::st_relaxed_sys(word_at(call.windows[r], call.layout.weight_at(bank, call.rank, i)),
+                            make_signal(block.epoch, __float_as_uint(__ldg(combine.weights + i))));
+      }
+    }
+  }
+}
+
+// One warp: the rows of a message weighted and summed; false: the kernel must end.
+template <typename Element, typename Word>
+__device__ bool send_sums(SendCursor at) {
+  const Args& args = at.args;
+  const LowLatencyCall& call = args.combine.call;
+  const CudaLowLatencyLayout& layout = call.layout;
+  const int64_t row_bytes = int64_t{layout.hidden} * layout.element_bytes;
+  const int bank = bank_of(at.block.epoch);
+  for (; at.is_valid(); at.next_message()) {
+    bool ok = true;
+    uint64_t seen = 0;
+    if (at.row >= 0) {
+      const int64_t selection = int64_t{at.token} * layout.topk + lane_id();
+      ok = await_signal(
+          args.signals, kOp, at.block.epoch, at.source,
+          word_at(call.windows[call.rank], layout.weight_at(bank, at.source, selection)), &seen);
+    }
+    if (__all_sync(kAllLanes, ok) == 0) {
+      return false;
+    }
+    const float weight = __uint_as_float(signal_value(seen));
+    auto* to = reinterpret_cast<Word*>(at.to());
+    const int num = static_cast<int>(at.num_bytes() / sizeof(Word));
+    for (int first = 0; first < num; first += 32) {
+      const int word = first + lane_id();
+      const Word sum = weighted_sum<Element, Word>(at.left, weight, word < num, [&](int k) {
+        const int64_t row = __shfl_sync(kAllLanes, at.row, k);
+        return reinterpret_cast<const Word*>(args.combine.x + row * row_bytes + at.first_byte()) +
+               word;
+      });
+      if (word < num) {
+        store_word(to + word, sum);
+      }
+    }
+    __syncwarp();
+    at.publish_parts();
+  }
+  return true;
+}
+
+// One warp, through registers.
+template <typename Word>
+__device__ void send_plain(SendCursor at) {
+  constexpr int kAtOnce = 4;
+  for (; at.is_valid(); at.next()) {
+    const auto* from = reinterpret_cast<const Word*>(at.from());
+    auto* to = reinterpret_cast<Word*>(at.to());
+    const int num = static_cast<int>(at.num_bytes() / sizeof(Word));
+    for (int first = lane_id(); first < num; first += 32 * kAtOnce) {
+      Word words[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + 32 * i < num) {
+          words[i] = load_word(from + first + 32 * i);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + 32 * i < num) {
+          store_word(to + first + 32 * i, words[i]);
+        }
+      }
+    }
+    if (at.is_last_of_item()) {
+      __syncwarp();
+      at.publish_item();
+    }
+  }
+}
+
+// One warp, by way of its stage: the next unit is loaded as soon as the stage has been read, while
+// this one's stores are under way.
+__device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* barrier) {
+  const bool is_first_lane = lane_id() == 0;
+  const auto load = [&](const SendCursor& unit) {
+    const std::byte* from = unit.from();
+    if (is_first_lane) {
+      ptx::mbarrier_arrive_expect_tx(barrier, unit.num_bytes());
+      ptx::bulk_load(stage, from, unit.num_bytes(), barrier);
+    }
+  };
+  if (!at.is_valid()) {
+    return;
+  }
+  if (is_first_lane) {
+    ptx::mbarrier_init(barrier, 1);
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async_shared();
+  }
+  __syncwarp();
+  load(at);
+  for (uint32_t parity = 0; at.is_valid(); parity ^= 1) {
+    SendCursor next = at;
+    next.next();
+    if (is_first_lane) {
+      ptx::mbarrier_wait_parity(barrier, parity);
+      ptx::bulk_store(at.to(), stage, at.num_bytes());
+      ptx::bulk_commit();
+      ptx::bulk_wait_read<0>();
+    }
+    __syncwarp();
+    if (next.is_valid()) {
+      load(next);
+    }
+    if (at.is_last_of_item()) {
+      if (is_first_lane) {
+        ptx::bulk_wait<0>();
+      }
+      __syncwarp();  // what the first lane has stored is published by all
+      at.publish_item();
+    }
+    at.item = next.item;
+    at.row = next.row;
+    at.all = next.all;
+    at.left = next.left;
+    at.token = next.token;
+    at.source = next.source;
+    at.unit = next.unit;
+  }
+}
+
+}  // namespace moebius::comm::low_latency_combine

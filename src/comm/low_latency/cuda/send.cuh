@@ -1,0 +1,272 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The half of a low-latency dispatch that sends: parts of rows, headers, counts.
+#pragma once
+
+#include "comm/low_latency/cuda/dispatch.cuh"
+
+namespace moebius::comm::low_latency_dispatch {
+
+__device__ __forceinline__ bool is_expert(int32_t id, int num_experts) {
+  return static_cast<uint32_t>(id) < static_cast<uint32_t>(num_experts);
+}
+
+// The whole block: what follows from the ids, the epoch, and that the mailboxes are free.
+__device__ inline bool begin_send(const Args& args, Block& block, const Pointers& shared) {
+  const LowLatencyDispatchCall& dispatch = args.dispatch;
+  const LowLatencyCall& call = dispatch.call;
+  const int topk = call.layout.topk;
+  const int num_ids = dispatch.num_tokens * topk;
+  for (int i = static_cast<int>(threadIdx.x); i < num_ids + 3; i += kLowLatencyThreads) {
+    shared.ids[i] = i < num_ids ? __ldg(dispatch.ids + i) : -1;
+  }
+  for (int e = static_cast<int>(threadIdx.x); e < call.num_experts; e += kLowLatencyThreads) {
+    shared.placement[e] = __ldg(call.placement + e);
+    shared.counts[e] = 0;
+  }
+  if (threadIdx.x == 0) {
+    block.epoch = *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1;
+    block.dead = call.state->dead;
+    block.has_failed = is_aborted(args.signals);
+    ptx::mbarrier_init(&block.bases_done, 32 * kReceiveWarps);
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (block.has_failed) {
+    return false;
+  }
+  // Each block has read the epoch when it arrives here; the last one advances it.
+  if (threadIdx.x == 0 && atomicInc(&call.state->arrived, gridDim.x - 1) == gridDim.x - 1) {
+    call.state->epoch = block.epoch;
+    call.state->place_epoch[call.place] = block.epoch;
+  }
+  for (int t = static_cast<int>(threadIdx.x); t < dispatch.num_tokens; t += kLowLatencyThreads) {
+    uint64_t ranks = 0;
+    for (int k = 0; k < topk; ++k) {
+      const int32_t id = shared.ids[t * topk + k];
+      if (is_expert(id, call.num_experts)) {
+        ranks |= uint64_t{1} << home_rank(shared.placement[id]);
+      }
+    }
+    shared.tokens_ranks[t] = ranks & ~block.dead;
+  }
+  if (warp_id() == kWarps - 1) {
+    // What this bank's mailboxes held before has been unpacked.  pairs with tell_unpacked
+    const int bank = bank_of(block.epoch);
+    bool ok = true;
+    for (int r = lane_id(); r < call.layout.num_ranks; r += 32) {
+      uint64_t seen = 0;
+      ok = ok && (has_rank(block.dead, r) ||
+                  await_signal(args.signals, kOp, block.epoch - 2, r,
+                               word_at(call.windows[call.rank], call.layout.unpacked_at(bank, r)),
+                               &seen));
+    }
+    if (!ok) {
+      block.has_failed = true;
+    }
+  }
+  __syncthreads();
+  return !block.has_failed;
+}
+
+// Lane r (and r + 32) learns how many tokens before `token` go to rank r, for the ranks in `mask`:
+// the message's slot in this rank's mailbox there.
+struct Slots {
+  int32_t low = 0;
+  int32_t high = 0;
+
+  __device__ static Slots of(const uint64_t* tokens_ranks, int token, uint64_t mask) {
+    Slots slots;
+    for (int first = 0; first < token; first += 32) {
+      const int t = first + lane_id();
+      const uint64_t ranks = t < token ? tokens_ranks[t] : 0;
+      for (uint64_t left = mask; left != 0; left &= left - 1) {
+        const int r = __ffsll(static_cast<long long>(left)) - 1;
+        const int n = __popc(__ballot_sync(kAllLanes, has_rank(ranks, r)));
+        slots.low += r == lane_id() ? n : 0;
+        slots.high += r == lane_id() + 32 ? n : 0;
+      }
+    }
+    return slots;
+  }
+  __device__ int32_t at(int rank) const {
+    return __shfl_sync(kAllLanes, rank < 32 ? low : high, rank % 32);
+  }
+};
+
+// One warp; headers of a token's messages.
+__device__ inline void send_headers(const Args& args,
+                                    const Block& block,
+                                    const Pointers& shared,
+                                    int token) {
+  const LowLatencyCall& call = args.dispatch.call;
+  const int topk = call.layout.topk;
+  const uint64_t mask = shared.tokens_ranks[token];
+  if (mask == 0) {
+    return;
+  }
+  // Lane k + topk * j counts a share of the earlier selections of the expert of selection k.
+  const int shares = 32 / topk;
+  const int k = lane_id() % topk;
+  const int share = lane_id() / topk;
+  const int end = token * topk + k;
+  const int32_t id = shared.ids[end];
+  int32_t counted = 0;
+  if (share < shares) {
+    // Four at a time; the last four may reach past the end.
+    for (int at = 4 * share; at < end; at += 4 * shares) {
+      const int4 four = *reinterpret_cast<const int4*>(shared.ids + at);
+      counted += four.x == id;
+      counted += four.y == id && at + 1 < end;
+      counted += four.z == id && at + 2 < end;
+      counted += four.w == id && at + 3 < end;
+    }
+  }
+  int32_t index = 0;
+  for (int j = 0; j < shares; ++j) {
+    index += __shfl_sync(kAllLanes, counted, k + topk * j);
+  }
+  const bool is_valid = is_expert(id, call.num_experts);
+  const uint32_t home = is_valid ? shared.placement[id] : 0;
+  const int32_t tag = args.dispatch.tags != nullptr ? args.dispatch.tags[token] : -1;
+
+  const Slots slots = Slots::of(shared.tokens_ranks, token, mask);
+  const int bank = bank_of(block.epoch);
+  for (uint64_t left = mask; left != 0; left &= left - 1) {
+    const int r = __ffsll(static_cast<long long>(left)) - 1;
+    uint64_t* header =
+        word_at(call.windows[r], call.layout.header_at(bank, call.rank, slots.at(r), 0));
+    if (lane_id() < topk) {
+      const bool is_there = is_valid && home_rank(home) == static_cast<uint32_t>(r);
+      const uint32_t placed =
+          is_there ? make_placed(home_index(home), static_cast<uint32_t>(index)) : kNotHere;
+      ptx::st_relaxed_sys(header + lane_id(), make_signal(block.epoch, placed));
+    }
+    if (lane_id() == 0) {
+      ptx::st_relaxed_sys(header + topk, make_signal(block.epoch, static_cast<uint32_t>(tag)));
+      ptx::st_relaxed_sys(header + topk + 1,
+                          make_signal(block.epoch, static_cast<uint32_t>(token)));
+    }
+  }
+}
+
+// One warp; `part` has been loaded.
+template <typename Part>
+__device__ void send_part(const Args& args,
+                          const Block& block,
+                          const Pointers& shared,
+                          int token,
+                          int part_index,
+                          Part& part) {
+  const LowLatencyCall& call = args.dispatch.call;
+  const CudaLowLatencyLayout& layout = call.layout;
+  const uint64_t mask = shared.tokens_ranks[token];
+  if (mask == 0) {
+    return;
+  }
+  const Slots slots = Slots::of(shared.tokens_ranks, token, mask);
+  const int bank = bank_of(block.epoch);
+  part.prepare(args.dispatch.cast == LowLatencyCast::kFp8Ue8m0);
+  const float own_scale = part.own_scale();
+  // Not all ranks and tokens begin with the same peer.
+  const int first = (call.rank + token) % layout.num_ranks;
+  for (int i = 0; i < layout.num_ranks; ++i) {
+    const int r = first + i < layout.num_ranks ? first + i : first + i - layout.num_ranks;
+    if (has_rank(mask, r)) {
+      part.store(call.windows[r] + layout.message_at(bank, call.rank, slots.at(r)), layout.hidden,
+                 part_index, own_scale);
+    }
+  }
+  __syncwarp();
+  if (has_rank(mask, lane_id())) {
+    publish(word_at(call.windows[lane_id()],
+                    layout.row_flag_at(bank, call.rank, slots.low, part_index)),
+            block.epoch, 0);
+  }
+  if (has_rank(mask, lane_id() + 32)) {
+    publish(word_at(call.windows[lane_id() + 32],
+                    layout.row_flag_at(bank, call.rank, slots.high, part_index)),
+            block.epoch, 0);
+  }
+}
+
+__device__ __forceinline__ void count(uint64_t* total, int32_t n) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(total), static_cast<unsigned long long>(n));
+}
+
+// The whole block; `counts` are zero.
+__device__ inline void send_counts(const Args& args, const Block& block, const Pointers& shared) {
+  const LowLatencyCall& call = args.dispatch.call;
+  const int bank = bank_of(block.epoch);
+  const int num_tokens = args.dispatch.num_tokens;
+  int32_t selections = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < num_tokens * call.layout.topk;
+       i += kLowLatencyThreads) {
+    const int32_t id = shared.ids[i];
+    if (is_expert(id, call.num_experts)) {
+      atomicAdd(shared.counts + id, 1);
+      ++selections;
+    } else if (id != -1) {
+      const auto self = static_cast<uint8_t>(call.rank);
+      raise_fault(
+          args.signals, {FaultReason::kBadId, kOp, self, self, block.epoch},
+          make_signal(static_cast<uint32_t>(i / call.layout.topk), static_cast<uint32_t>(id)));
+    }
+  }
+  selections = __reduce_add_sync(kAllLanes, selections);
+  if (lane_id() == 0) {
+    count(&call.state->selections, selections);
+  }
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < call.num_experts; e += kLowLatencyThreads) {
+    const uint32_t home = shared.placement[e];
+    const auto r = static_cast<int>(home_rank(home));
+    if (shared.counts[e] > call.layout.max_tokens) {
+      // Receivers leave out what they have no room for.
+      const auto self = static_cast<uint8_t>(call.rank);
+      raise_fault(args.signals, {FaultReason::kNoRoom, kOp, self, self, block.epoch},
+                  make_signal(static_cast<uint32_t>(e),
+                              make_pair(static_cast<uint32_t>(shared.counts[e]),
+                                        static_cast<uint32_t>(call.layout.max_tokens))));
+    }
+    if (!has_rank(block.dead, r)) {
+      ptx::st_relaxed_sys(
+          word_at(call.windows[r], call.layout.count_at(bank, home_index(home), call.rank)),
+          make_signal(block.epoch, static_cast<uint32_t>(shared.counts[e])));
+    }
+  }
+  for (int r = warp_id(); r < call.layout.num_ranks; r += kWarps) {
+    int32_t n = 0;
+    for (int t = lane_id(); t < num_tokens; t += 32) {
+      n += has_rank(shared.tokens_ranks[t], r);
+    }
+    n = __reduce_add_sync(kAllLanes, n);
+    if (lane_id() == 0 && !has_rank(block.dead, r)) {
+      ptx::st_relaxed_sys(word_at(call.windows[r], call.layout.num_messages_at(bank, call.rank)),
+                          make_signal(block.epoch, static_cast<uint32_t>(n)));
+      count(&call.state->copies, n);
+    }
+  }
+}
+
+template <typename Part>
+__device__ void send(const Args& args, const Block& block, const Pointers& shared, Part& part) {
+  const LowLatencyDispatchCall& dispatch = args.dispatch;
+  const int num_parts = dispatch.call.layout.num_parts;
+  const int num_data = dispatch.num_tokens * num_parts;
+  const int stride = static_cast<int>(gridDim.x) * kSendWarps;
+  const int64_t row_bytes =
+      int64_t{dispatch.call.layout.hidden} * dispatch.call.layout.element_bytes;
+  bool is_loaded = true;  // the first
+  for (int item = spread_warp(warp_id()); item < num_data; item += stride) {
+    if (!is_loaded) {
+      part.load(dispatch.x + item / num_parts * row_bytes, dispatch.call.layout.hidden,
+                item % num_parts);
+    }
+    is_loaded = false;
+    send_part(args, block, shared, item / num_parts, item % num_parts, part);
+  }
+}
+
+}  // namespace moebius::comm::low_latency_dispatch

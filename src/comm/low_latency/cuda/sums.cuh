@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weighted sums of rows, as a low-latency combine makes them where rows leave and where they
+// arrive.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "comm/low_latency/cuda/device.cuh"
+
+namespace moebius::comm::low_latency_combine {
+
+__device__ __forceinline__ float widen(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+__device__ __forceinline__ float widen(__half value) {
+  return __half2float(value);
+}
+__device__ __forceinline__ float widen(float value) {
+  return value;
+}
+__device__ __forceinline__ void round_to(float value, __nv_bfloat16& to) {
+  to = __float2bfloat16_rn(value);
+}
+__device__ __forceinline__ void round_to(float value, __half& to) {
+  to = __float2half_rn(value);
+}
+__device__ __forceinline__ void round_to(float value, float& to) {
+  to = value;
+}
+
+// A word of the sum of rows, for each lane; term j, bit j of `terms`: lane j's weight, and
+// row_at(j), which all lanes call.
+template <typename Element, typename Word, typename RowAt>
+__device__ __forceinline__ Word
+weighted_sum(uint32_t terms, float weight, bool is_inside, const RowAt& row_at) {
+  constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
+  constexpr int kAtOnce = 4;
+  float sum[kPerWord];
+#pragma unroll
+  for (int i = 0; i < kPerWord; ++i) {
+    sum[i] = 0.0f;
+  }
+  while (terms != 0) {
+    Word words[kAtOnce];
+    float weights[kAtOnce];
+    int taken = 0;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (terms != 0) {
+        const int term = __ffs(static_cast<int>(terms)) - 1;
+        terms &= terms - 1;
+        weights[j] = __shfl_sync(kAllLanes, weight, term);
+        const Word* row = row_at(term);
+        if (is_inside) {
+          words[j] = load_word(row);
+        }
+        taken = j + 1;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (j < taken && is_inside) {
+        const auto* x = reinterpret_cast<const Element*>(&words[j]);
+#pragma unroll
+        for (int i = 0; i < kPerWord; ++i) {
+          sum[i] += weights[j] * widen(x[i]);
+        }
+      }
+    }
+  }
+  Word rounded;
+  auto* y = reinterpret_cast<Element*>(&rounded);
+#pragma unroll
+  for (int i = 0; i < kPerWord; ++i) {
+    round_to(sum[i], y[i]);
+  }
+  return rounded;
+}
+
+}  // namespace moebius::comm::low_latency_combine

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/low_latency/transport.h"
+
+#include <fmt/format.h>
+
+#include "comm/low_latency/cpu/message_layout.h"
+#include "comm/low_latency/cuda/cuda_transport.h"
+#include "moebius/low_latency.h"
+
+namespace moebius {
+
+void expect_valid(const LowLatencyOptions& options) {
+  expect_ge(options.max_tokens, 1, "max_tokens");
+  expect_ge(options.hidden, 1, "hidden");
+  expect_ge(options.topk, 1, "topk");
+  expect(is_float(options.in_dtype), [&] {
+    return fmt::format("in_dtype is {}, expected bf16, f16 or f32", name(options.in_dtype));
+  });
+}
+
+void throw_third_result(int64_t call) {
+  throw InvalidArgument(
+      fmt::format("call {} of a low-latency dispatch would be the third live result: those of "
+                  "calls {} and {} are still held",
+                  call, call - 2, call - 1));
+}
+
+LowLatency::State::State(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
+    : group(g), placement(std::move(p)), options(o), dead(static_cast<size_t>(g.size()), false) {}
+
+LowLatency::State::~State() = default;
+
+void LowLatency::State::expect_dispatch(const Tensor& x,
+                                        const Tensor& topk_ids,
+                                        LowLatencyCast cast,
+                                        const Tensor& row_tags) const {
+  expect_dtype(topk_ids, DType::kI32, "topk_ids");
+  expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
+  expect_eq(topk_ids.dim(1), options.topk, "topk_ids.dim(1)");
+  expect_le(topk_ids.dim(0), options.max_tokens, "tokens of a low-latency dispatch");
+  expect_shape(x, {topk_ids.dim(0), options.hidden}, "x");
+  expect_dtype(x, options.in_dtype, "x");
+  if (row_tags) {
+    expect_dtype(row_tags, DType::kI32, "row_tags");
+    expect_shape(row_tags, {topk_ids.dim(0)}, "row_tags");
+    expect_here(row_tags, "row_tags");
+  }
+  expect_here(x, "x");
+  expect_here(topk_ids, "topk_ids");
+  if (cast != LowLatencyCast::kNone) {
+    expect_multiple_of(options.hidden, LowLatencyLayout::kScaleGroup,
+                       "hidden of a low-latency dispatch with an fp8 cast");
+  }
+}
+
+void LowLatency::State::expect_room(int64_t expert, int64_t num_selections) const {
+  if (num_selections > options.max_tokens) {
+    throw InvalidArgument(
+        fmt::format("tokens of rank {} name expert {} {} times, expected at most {} (max_tokens)",
+                    group.rank(), expert, num_selections, options.max_tokens));
+  }
+}
+
+void LowLatency::State::expect_here(const Tensor& tensor, std::string_view what) const {
+  expect(tensor.device() == group.device() || tensor.numel() == 0, [&] {
+    return fmt::format("{} is on {}, the group is on {}", what, to_string(tensor.device()),
+                       to_string(group.device()));
+  });
+}
+
+void LowLatency::State::expect_combine(const Tensor& x,
+                                       const Tensor& topk_ids,
+                                       const Tensor& topk_weights,
+                                       int64_t num_tokens,
+                                       const Tensor& out) const {
+  const Shape slots = {num_tokens, options.topk};
+  expect_shape(topk_ids, slots, "topk_ids");
+  expect_dtype(topk_ids, DType::kI32, "topk_ids");
+  expect_shape(topk_weights, slots, "topk_weights");
+  expect_dtype(topk_weights, DType::kF32, "topk_weights");
+  expect_shape(x, {num_local(), max_rows(), options.hidden}, "x");
+  expect_dtype(x, options.in_dtype, "x");
+  expect_shape(out, {num_tokens, options.hidden}, "out");
+  expect_dtype(out, options.in_dtype, "out");
+  expect_here(x, "x");
+  expect_here(topk_ids, "topk_ids");
+  expect_here(topk_weights, "topk_weights");
+  expect_here(out, "out");
+}
+
+LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
+  expect_valid(options);
+  for (int64_t e = 0; e < placement.num_experts(); ++e) {
+    expect(placement.rank_of(e) < group.size(), [&] {
+      return fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
+                         placement.rank_of(e), group.size());
+    });
+  }
+  state_ = group.device().is_cuda() ? make_cuda_low_latency(group, std::move(placement), options)
+                                    : make_cpu_low_latency(group, std::move(placement), options);
+}
+
+LowLatency::~LowLatency() = default;
+
+int64_t LowLatency::size_hint(const LowLatencyOptions& options,
+                              int num_ranks,
+                              int64_t num_experts,
+                              Device device) {
+  expect_valid(options);
+  return device.is_cuda()
+             ? cuda_low_latency_bytes(options, num_ranks, (num_experts + num_ranks - 1) / num_ranks)
+             : LowLatencyLayout::make(options, num_ranks).bytes();
+}
+
+Pending<LowLatencyDispatchOutput> LowLatency::dispatch_async(const Tensor& x,
+                                                             const Tensor& topk_ids,
+                                                             LowLatencyCast cast,
+                                                             const Stream& stream,
+                                                             const Tensor& row_tags) {
+  return state_->dispatch_async(x, topk_ids, cast, stream, row_tags);
+}
+
+LowLatencyDispatchOutput LowLatency::dispatch(const Tensor& x,
+                                              const Tensor& topk_ids,
+                                              LowLatencyCast cast,
+                                              const Stream& stream,
+                                              const Tensor& row_tags) {
+  return state_->dispatch(x, topk_ids, cast, stream, row_tags);
+}
+
+Pending<void> LowLatency::combine_async(const Tensor& x,
+                                        const Tensor& topk_ids,
+                                        const Tensor& topk_weights,
+                                        const LowLatencyHandle& handle,
+                                        const Tensor& out,
+                                        const Stream& stream) {
+  return state_->combine_async(x, topk_ids, topk_weights, handle, out, stream);
+}
+
+void LowLatency::combine(const Tensor& x,
+                         const Tensor& topk_ids,
+                         const Tensor& topk_weights,
+                         const LowLatencyHandle& handle,
+                         const Tensor& out,
+                         const Stream& stream) {
+  state_->combine(x, topk_ids, topk_weights, handle, out, stream);
+}
+
+void LowLatency::check() const {
+  state_->check();
+}
+
+void LowLatency::set_dead(int rank, bool dead) {
+  expect(rank >= 0 && rank < state_->group.size() && rank != state_->group.rank(), [&] {
+    return fmt::format("rank {} cannot be marked dead by rank {} of {}", rank, state_->group.rank(),
+                       state_->group.size());
+  });
+  state_->set_dead(rank, dead);
+}
+
+std::vector<bool> LowLatency::dead_ranks() const {
+  return state_->dead;
+}
+
+TransportStatistics LowLatency::statistics() const {
+  return state_->statistics();
+}
+
+Tensor LowLatency::expert_statistics() const {
+  return state_->expert_statistics();
+}
+
+void LowLatency::reset_statistics() {
+  state_->reset_statistics();
+}
+
+}  // namespace moebius

@@ -1,0 +1,365 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "comm/device/signals.h"
+#include "comm/routing/cuda/routing_tables.h"
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+
+namespace moebius::comm {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarp = 32;
+constexpr int kWarps = kThreads / kWarp;
+constexpr unsigned kAllLanes = 0xffffffffu;
+// Ids that one block looks through for one expert.
+constexpr int64_t kIdsPerBlock = 8192;
+
+int num_parts(int64_t num_ids) {
+  return static_cast<int>((num_ids + kIdsPerBlock - 1) / kIdsPerBlock);
+}
+
+// A thread per token.  A block adds up its tokens first; ids are spread over many experts.
+__global__ void layout_kernel(const LayoutArgs args) {
+  __shared__ int32_t tokens_of[kMaxCudaRanks + 1];  // the last: with any rank
+  for (int r = static_cast<int>(threadIdx.x); r <= args.num_ranks; r += kThreads) {
+    tokens_of[r] = 0;
+  }
+  __syncthreads();
+  const int64_t token = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (token < args.num_tokens) {
+    uint64_t ranks = 0;
+    for (int k = 0; k < args.topk; ++k) {
+      const int64_t place = token * args.topk + k;
+      const int32_t id = args.ids[place];
+      if (id < -1 || id >= args.num_experts) {
+        atomicMin(args.bad_id,
+                  static_cast<unsigned long long>(place) << 32 | static_cast<uint32_t>(id));
+      } else if (id >= 0) {
+        ranks |= uint64_t{1} << args.rank_of[id];
+        atomicAdd(&args.tokens_per_expert[id], 1);
+      }
+    }
+    for (int r = 0; r < args.num_ranks; ++r) {
+      const bool is_in = (ranks >> r & 1) != 0;
+      args.is_token_in_rank[token * args.num_ranks + r] = is_in;
+      if (is_in) {
+        atomicAdd(&tokens_of[r], 1);
+      }
+    }
+    if (ranks != 0) {
+      atomicAdd(&tokens_of[args.num_ranks], 1);
+    }
+  }
+  __syncthreads();
+  for (int r = static_cast<int>(threadIdx.x); r <= args.num_ranks; r += kThreads) {
+    atomicAdd(r < args.num_ranks ? &args.tokens_per_rank[r] : args.tokens_per_node, tokens_of[r]);
+  }
+}
+
+// How many threads of lower index say yes, and how many in all.
+struct Votes {
+  int before;
+  int all;
+};
+__device__ Votes vote(bool yes) {
+  __shared__ int of_warp[kWarps];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const unsigned ballot = __ballot_sync(kAllLanes, yes);
+  __syncthreads();  // everybody has read the last vote
+  if (lane == 0) {
+    of_warp[threadIdx.x / kWarp] = __popc(ballot);
+  }
+  __syncthreads();
+  Votes votes{__popc(ballot & ((1u << lane) - 1)), 0};
+  for (int w = 0; w < kWarps; ++w) {
+    votes.before += w < static_cast<int>(threadIdx.x) / kWarp ? of_warp[w] : 0;
+    votes.all += of_warp[w];
+  }
+  return votes;
+}
+
+// Block d: the copies to destination d, in order of token.
+__global__ void route_kernel(const RouteArgs args) {
+  const int destination = args.first + static_cast<int>(blockIdx.x);
+  int copies = 0;
+  for (int64_t first = 0; first < args.num_tokens; first += kThreads) {
+    const int64_t token = first + threadIdx.x;
+    bool goes = false;
+    for (int k = 0; k < args.topk && token < args.num_tokens; ++k) {
+      const int32_t id = args.ids[token * args.topk + k];
+      goes |= id >= 0 && id < args.num_experts && args.destination_of[id] == destination;
+    }
+    const Votes votes = vote(goes);
+    if (args.index != nullptr && token < args.num_tokens) {
+      args.index[token * args.num_destinations + blockIdx.x] = goes ? copies + votes.before : -1;
+    }
+    copies += votes.all;
+  }
+  if (args.copies != nullptr && threadIdx.x == 0) {
+    args.copies[blockIdx.x] = copies;
+  }
+}
+
+__global__ void check_ids_kernel(const int32_t* ids,
+                                 int64_t num_ids,
+                                 int num_experts,
+                                 CheckedIds* checked) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int32_t id = i < num_ids ? ids[i] : -1;
+  if (id < -1 || id >= num_experts) {
+    atomicMin(&checked->bad_id,
+              static_cast<unsigned long long>(i) << 32 | static_cast<uint32_t>(id));
+  }
+  const int selected = __syncthreads_count(id >= 0);
+  if (threadIdx.x == 0) {
+    atomicAdd(&checked->selections, static_cast<unsigned long long>(selected));
+  }
+}
+
+// Block l.
+__global__ void expert_counts_kernel(const int32_t* ids,
+                                     int64_t num_ids,
+                                     int alignment,
+                                     int32_t* counts) {
+  int count = 0;
+  for (int64_t first = 0; first < num_ids; first += kThreads) {
+    const int64_t i = first + threadIdx.x;
+    count += __syncthreads_count(i < num_ids && ids[i] == static_cast<int>(blockIdx.x));
+  }
+  if (threadIdx.x == 0) {
+    counts[blockIdx.x] = (count + alignment - 1) / alignment * alignment;
+  }
+}
+
+// Block (part, expert): starts[expert, part] = ids of that expert in the part.
+__global__ void count_ids_kernel(const ExpertOrderArgs args) {
+  const int expert = static_cast<int>(blockIdx.y);
+  const int64_t begin = blockIdx.x * kIdsPerBlock;
+  const int64_t end = min(args.num_ids, begin + kIdsPerBlock);
+  int found = 0;
+  for (int64_t first = begin; first < end; first += kThreads) {
+    const int64_t i = first + threadIdx.x;
+    found += __syncthreads_count(i < end && args.ids[i] == expert);
+  }
+  if (threadIdx.x == 0) {
+    args.starts[expert * gridDim.x + blockIdx.x] = found;
+  }
+}
+
+// One block: counts become the first row of each expert's part, after those of lower experts with
+// their padding.
+__global__ void expert_offsets_kernel(const ExpertOrderArgs args, int parts) {
+  __shared__ int32_t sums[kThreads];
+  const int thread = static_cast<int>(threadIdx.x);
+  int32_t base = 0;
+  for (int first = 0; first < args.num_local; first += kThreads) {
+    const int expert = first + thread;
+    int32_t rows = 0;
+    if (expert < args.num_local) {
+      for (int p = 0; p < parts; ++p) {
+        rows += args.starts[expert * parts + p];
+      }
+    }
+    const int32_t padded = (rows + args.alignment - 1) / args.alignment * args.alignment;
+    sums[thread] = padded;
+    __syncthreads();
+    for (int distance = 1; distance < kThreads; distance *= 2) {  // inclusive scan
+      const int32_t lower = thread >= distance ? sums[thread - distance] : 0;
+      __syncthreads();
+      sums[thread] += lower;
+      __syncthreads();
+    }
+    if (expert < args.num_local) {
+      args.expert_offsets[expert + 1] = base + sums[thread];
+      int32_t start = base + sums[thread] - padded;
+      for (int p = 0; p < parts; ++p) {
+        int32_t& part = args.starts[expert * parts + p];
+        const int32_t rows_of_part = part;
+        part = start;
+        start += rows_of_part;
+      }
+    }
+    base += sums[kThreads - 1];
+    __syncthreads();
+  }
+  if (thread == 0) {
+    args.expert_offsets[0] = 0;
+  }
+}
+
+// Block (part, expert): the part's rows of that expert, in the order of the ids; the last one's
+// also fills the padding.
+__global__ void expert_rows_kernel(const ExpertOrderArgs args) {
+  const int expert = static_cast<int>(blockIdx.y);
+  const int64_t begin = blockIdx.x * kIdsPerBlock;
+  const int64_t end = min(args.num_ids, begin + kIdsPerBlock);
+  int row = args.starts[expert * gridDim.x + blockIdx.x];
+  for (int64_t first = begin; first < end; first += kThreads) {
+    const int64_t i = first + threadIdx.x;
+    const bool is_here = i < end && args.ids[i] == expert;
+    const Votes votes = vote(is_here);
+    if (is_here) {
+      args.copy_row[row + votes.before] = static_cast<int32_t>(i / args.topk);
+      args.slot[row + votes.before] = static_cast<int32_t>(i % args.topk);
+    }
+    row += votes.all;
+  }
+  if (blockIdx.x == gridDim.x - 1) {
+    for (row += static_cast<int>(threadIdx.x); row < args.expert_offsets[expert + 1];
+         row += kThreads) {
+      args.copy_row[row] = -1;
+      args.slot[row] = 0;
+    }
+  }
+}
+
+// A warp per row.  Word: what all rows and addresses are multiples of.
+template <typename Word>
+__global__ void gather_rows_kernel(
+    const Word* from, const int32_t* copy_row, Word* to, int64_t rows, int64_t words) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t stride = int64_t{gridDim.x} * kWarps;
+  for (int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp; row < rows;
+       row += stride) {
+    const int64_t source = copy_row[row];
+    for (int64_t w = lane; w < words; w += kWarp) {
+      to[row * words + w] = source < 0 ? Word{} : from[source * words + w];
+    }
+  }
+}
+
+template <typename Word>
+void gather(const Tensor& from, const Tensor& copy_row, const Tensor& to, const Stream& stream) {
+  const int64_t rows = to.dim(0);
+  const int64_t blocks = std::min<int64_t>((rows + kWarps - 1) / kWarps, 4096);
+  gather_rows_kernel<Word>
+      <<<static_cast<unsigned>(blocks), kThreads, 0, cuda::as_stream(stream.native_handle())>>>(
+          static_cast<const Word*>(from.raw()), copy_row.data<int32_t>(),
+          static_cast<Word*>(to.raw()), rows,
+          to.nbytes() / rows / static_cast<int64_t>(sizeof(Word)));
+  cuda::check_launch("gather_rows_kernel");
+}
+
+template <typename Kernel>
+const void* address(Kernel* kernel) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+}  // namespace
+
+void load_routing_kernels(int device) {
+  cuda::load_kernels(device,
+                     {address(layout_kernel), address(route_kernel), address(check_ids_kernel),
+                      address(expert_counts_kernel), address(count_ids_kernel),
+                      address(expert_offsets_kernel), address(expert_rows_kernel),
+                      address(gather_rows_kernel<uint4>), address(gather_rows_kernel<uint8_t>)});
+}
+
+void launch_layout(const LayoutArgs& args, const Stream& stream_) {
+  const cuda::DeviceGuard guard(stream_.device().index);
+  const cudaStream_t stream = cuda::as_stream(stream_.native_handle());
+  const auto set = [&](void* to, int value, size_t bytes) {
+    cuda::check_cuda(cudaMemsetAsync(to, value, bytes, stream), "cudaMemsetAsync");
+  };
+  set(args.tokens_per_rank, 0, sizeof(int32_t) * static_cast<size_t>(args.num_ranks));
+  set(args.tokens_per_node, 0, sizeof(int32_t));
+  set(args.tokens_per_expert, 0, sizeof(int32_t) * static_cast<size_t>(args.num_experts));
+  set(args.bad_id, 0xff, sizeof(*args.bad_id));
+  if (args.num_tokens > 0) {
+    layout_kernel<<<static_cast<unsigned>((args.num_tokens + kThreads - 1) / kThreads), kThreads, 0,
+                    stream>>>(args);
+    cuda::check_launch("layout_kernel");
+  }
+}
+
+void launch_route(const RouteArgs& args, const Stream& stream) {
+  const cuda::DeviceGuard guard(stream.device().index);
+  route_kernel<<<static_cast<unsigned>(args.num_destinations), kThreads, 0,
+                 cuda::as_stream(stream.native_handle())>>>(args);
+  cuda::check_launch("route_kernel");
+}
+
+void launch_check_ids(const int32_t* ids,
+                      int64_t num_ids,
+                      int num_experts,
+                      CheckedIds* checked,
+                      const Stream& stream_) {
+  const cuda::DeviceGuard guard(stream_.device().index);
+  const cudaStream_t stream = cuda::as_stream(stream_.native_handle());
+  cuda::check_cuda(cudaMemsetAsync(&checked->bad_id, 0xff, sizeof(checked->bad_id), stream),
+                   "cudaMemsetAsync");
+  cuda::check_cuda(cudaMemsetAsync(&checked->selections, 0, sizeof(checked->selections), stream),
+                   "cudaMemsetAsync");
+  if (num_ids > 0) {
+    check_ids_kernel<<<static_cast<unsigned>((num_ids + kThreads - 1) / kThreads), kThreads, 0,
+                       stream>>>(ids, num_ids, num_experts, checked);
+    cuda::check_launch("check_ids_kernel");
+  }
+}
+
+void launch_expert_counts(const int32_t* ids,
+                          int64_t num_ids,
+                          int num_local,
+                          int alignment,
+                          int32_t* counts,
+                          const Stream& stream) {
+  if (num_local == 0) {
+    return;
+  }
+  const cuda::DeviceGuard guard(stream.device().index);
+  expert_counts_kernel<<<static_cast<unsigned>(num_local), kThreads, 0,
+                         cuda::as_stream(stream.native_handle())>>>(ids, num_ids, alignment,
+                                                                    counts);
+  cuda::check_launch("expert_counts_kernel");
+}
+
+int64_t expert_starts_bytes(int64_t num_ids, int num_local) {
+  return static_cast<int64_t>(sizeof(int32_t)) * num_parts(num_ids) * num_local;
+}
+
+void launch_expert_offsets(const ExpertOrderArgs& args, const Stream& stream_) {
+  const cuda::DeviceGuard guard(stream_.device().index);
+  const cudaStream_t stream = cuda::as_stream(stream_.native_handle());
+  const int parts = num_parts(args.num_ids);
+  if (parts > 0 && args.num_local > 0) {
+    const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>(args.num_local));
+    count_ids_kernel<<<grid, kThreads, 0, stream>>>(args);
+    cuda::check_launch("count_ids_kernel");
+  }
+  expert_offsets_kernel<<<1, kThreads, 0, stream>>>(args, parts);
+  cuda::check_launch("expert_offsets_kernel");
+}
+
+void launch_expert_rows(const ExpertOrderArgs& args, const Stream& stream) {
+  const int parts = num_parts(args.num_ids);
+  if (parts == 0 || args.num_local == 0) {
+    return;
+  }
+  const cuda::DeviceGuard guard(stream.device().index);
+  const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>(args.num_local));
+  expert_rows_kernel<<<grid, kThreads, 0, cuda::as_stream(stream.native_handle())>>>(args);
+  cuda::check_launch("expert_rows_kernel");
+}
+
+void launch_gather_rows(const Tensor& from,
+                        const Tensor& copy_row,
+                        const Tensor& to,
+                        const Stream& stream) {
+  if (to.nbytes() == 0) {
+    return;
+  }
+  const cuda::DeviceGuard guard(stream.device().index);
+  const auto address_of = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.raw()); };
+  const auto row_bytes = static_cast<uintptr_t>(to.nbytes() / to.dim(0));
+  if ((address_of(from) | address_of(to) | row_bytes) % sizeof(uint4) == 0) {
+    gather<uint4>(from, copy_row, to, stream);
+  } else {
+    gather<uint8_t>(from, copy_row, to, stream);
+  }
+}
+
+}  // namespace moebius::comm

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tables made on a GPU from the expert ids a rank has, without its peers: the layout before a
+// dispatch, the order by expert after it.  Everything is enqueued.
+#pragma once
+
+#include <cstdint>
+
+#include "moebius/stream.h"
+#include "moebius/tensor.h"
+
+namespace moebius::comm {
+
+// Loads the kernels ahead of their first launch.
+void load_routing_kernels(int device);
+
+inline constexpr unsigned long long kNoBadId = ~0ull;
+
+// DispatchLayout, as on one node; the kernel's side of every pointer is written whole.
+struct LayoutArgs {
+  const int32_t* ids;  // [T, K] global
+  int64_t num_tokens;
+  int topk;
+  int num_experts;
+  int num_ranks;
+  const int32_t* rank_of;      // [E]
+  int32_t* tokens_per_rank;    // [R]
+  int32_t* tokens_per_node;    // [1]
+  int32_t* tokens_per_expert;  // [E]
+  bool* is_token_in_rank;      // [T, R]
+  unsigned long long* bad_id;  // {place in ids | value} of the first outside [-1, E), or kNoBadId
+};
+void launch_layout(const LayoutArgs& args, const Stream& stream);
+
+// Which copies some tokens make, and where each stands among those of its destination, a rank or a
+// node: Route of comm/routing/route.h.
+struct RouteArgs {
+  const int32_t* ids = nullptr;  // [n, K] global; those that are no experts are left out
+  int64_t num_tokens = 0;        // n
+  int topk = 0;
+  int num_experts = 0;
+  const int32_t* destination_of = nullptr;  // [E]
+  int first = 0;                            // destinations [first, first + num_destinations)
+  int num_destinations = 0;
+  int32_t* index = nullptr;   // [n, num_destinations], -1 = no copy; or null
+  int32_t* copies = nullptr;  // [num_destinations]; or null
+};
+void launch_route(const RouteArgs& args, const Stream& stream);
+
+// The selections, and as LayoutArgs the first bad id, of ids [n]; both written whole.
+struct CheckedIds {
+  unsigned long long bad_id;
+  unsigned long long selections;
+};
+void launch_check_ids(const int32_t* ids,
+                      int64_t num_ids,
+                      int num_experts,
+                      CheckedIds* checked,
+                      const Stream& stream);
+
+// counts[l] = ids [n] that are l, rounded up to a multiple of `alignment`.
+void launch_expert_counts(const int32_t* ids,
+                          int64_t num_ids,
+                          int num_local,
+                          int alignment,
+                          int32_t* counts,
+                          const Stream& stream);
+
+// ExpertOrder, from ids that are local.
+struct ExpertOrderArgs {
+  const int32_t* ids;  // [M, K] local, -1 = none
+  int64_t num_ids;     // M * K
+  int topk;
+  int num_local;
+  int alignment;
+  int32_t* starts;          // scratch of expert_starts_bytes()
+  int32_t* expert_offsets;  // [L + 1]
+  int32_t* copy_row;        // [rows]
+  int32_t* slot;            // [rows]
+};
+int64_t expert_starts_bytes(int64_t num_ids, int num_local);
+// `starts` and `expert_offsets`; then, when the number of rows is known, the others.
+void launch_expert_offsets(const ExpertOrderArgs& args, const Stream& stream);
+void launch_expert_rows(const ExpertOrderArgs& args, const Stream& stream);
+
+// Row i of `to` = row copy_row[i] of `from`, zeros where that is -1.
+void launch_gather_rows(const Tensor& from,
+                        const Tensor& copy_row,
+                        const Tensor& to,
+                        const Stream& stream);
+
+}  // namespace moebius::comm

@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/routing/route.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/same_device.h"
+
+namespace moebius {
+
+Route make_route(const int32_t* ids,
+                 int64_t num_tokens,
+                 int64_t topk,
+                 std::span<const int> destination_of,
+                 int first,
+                 int num_destinations) {
+  Route route;
+  route.num_tokens = num_tokens;
+  route.first = first;
+  route.num_destinations = num_destinations;
+  route.index.assign(static_cast<size_t>(num_tokens * num_destinations), -1);
+  route.copies.assign(static_cast<size_t>(num_destinations), 0);
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    for (int64_t k = 0; k < topk; ++k) {
+      const int32_t id = ids[t * topk + k];
+      const int d = id < 0 ? -1 : destination_of[static_cast<size_t>(id)] - first;
+      if (d < 0 || d >= num_destinations) {
+        continue;
+      }
+      ++route.selections;
+      int32_t& index = route.index[static_cast<size_t>(t * num_destinations + d)];
+      if (index < 0) {  // the first of this token's experts there makes the copy
+        index = static_cast<int32_t>(route.copies[static_cast<size_t>(d)]++);
+      }
+    }
+  }
+  return route;
+}
+
+void expect_ids(const Tensor& topk_ids, int64_t num_experts) {
+  expect_dtype(topk_ids, DType::kI32, "topk_ids");
+  expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
+  expect_on(topk_ids, Device::cpu(), "topk_ids");
+  const int64_t topk = topk_ids.dim(1);
+  const auto* ids = topk_ids.data<int32_t>();
+  const int64_t num_ids = topk_ids.numel();
+  for (int64_t i = 0; i < num_ids; ++i) {
+    if (ids[i] < -1 || ids[i] >= num_experts) {
+      throw_bad_id(i, topk, ids[i], num_experts);
+    }
+  }
+}
+
+void throw_bad_id(int64_t index, int64_t topk, int32_t id, int64_t num_experts) {
+  throw InvalidArgument(fmt::format("topk_ids of token {}, slot {} is {}, expected -1 to {}",
+                                    index / topk, index % topk, id, num_experts - 1));
+}
+
+int gateway(const Topology& topology, int source, int node) {
+  const int source_node = topology.node_of(source);
+  const int local = source - topology.node_begin[static_cast<size_t>(source_node)];
+  return topology.node_begin[static_cast<size_t>(node)] + local % topology.node_size(node);
+}
+
+int64_t CountMatrix::row_begin(int source, int destination) const {
+  int64_t row = 0;
+  for (int s = 0; s < source; ++s) {
+    row += sent(s, destination);
+  }
+  return row;
+}
+
+int64_t CountMatrix::most_rows() const {
+  int64_t most = 0;
+  for (int r = 0; r < num_ranks; ++r) {
+    most = std::max(most, rows(r));
+  }
+  return most;
+}
+
+}  // namespace moebius

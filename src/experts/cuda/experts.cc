@@ -1,0 +1,576 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Standard format: rows go through both GEMMs in the order of experts, and are weighted and summed
+// from there; GEMM1 fetches them from where they lie, or, where it cannot, they are gathered first.
+// Batched format: they stay where they are.
+//
+// Why the sums here: of the selections of a row that came from another rank only a few are local,
+// so [M, K, H] would be mostly zeros, written once and read again.
+#include "experts/cuda/experts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <limits>
+#include <utility>
+
+#include "core/cuda/words.h"
+#include "core/scratch.h"
+#include "core/token_sums.h"
+#include "experts/cuda/activation/activation.h"
+#include "experts/cuda/activation/activation_codes.h"
+#include "experts/cuda/gemm/expert_gemm.h"
+#include "experts/cuda/lora/lora.h"
+#include "experts/cuda/rows/permute.h"
+#include "experts/cuda/rows/row_coder.h"
+#include "experts/cuda/rows/weighted_sum.h"
+#include "experts/expected_rows.h"
+#include "experts/experts_base.h"
+#include "experts/validate.h"
+#include "quant/decoded_room.h"
+
+namespace moebius::cuda {
+
+namespace {
+
+// On the GPU; biases as f32, which every GEMM adds them in.
+ExpertWeights placed(ExpertWeights weights, const Stream& stream) {
+  const Device device = stream.device();
+  const auto place = [&](Tensor& tensor) {
+    tensor = tensor ? to_device(tensor, device, stream) : tensor;
+  };
+  const auto place_bias = [&](Tensor& bias) {
+    if (bias && bias.dtype() != DType::kF32) {
+      bias = convert(to_device(bias, Device::cpu(), stream), DType::kF32);
+      bias = to_device(bias, device, stream);
+      stream.synchronize();  // the host's copy goes
+    }
+    place(bias);
+  };
+  const ExpertWeights originals = weights;  // kept until they are copied
+  place(weights.w1);
+  place(weights.w2);
+  QuantConfig& quant = weights.quant;
+  for (QuantDesc* desc : {&quant.a1, &quant.a2, &quant.w1, &quant.w2}) {
+    place(desc->scale);
+    place(desc->alpha_or_gscale);
+    place(desc->zero_point);
+    place_bias(desc->bias);
+  }
+  LoraWeights& lora = weights.lora;
+  for (Tensor* tensor : {&lora.w1_a, &lora.w1_b, &lora.w2_a, &lora.w2_b, &lora.scaling}) {
+    place(*tensor);
+  }
+  stream.synchronize();
+  return weights;
+}
+
+// More than any number of them that depends on it.
+constexpr int64_t kManyRows = std::numeric_limits<int64_t>::max();
+
+Tensor as_rows(const Tensor& x) {
+  return x.view({x.numel() / x.shape().back(), x.shape().back()});
+}
+
+class CudaExperts final : public ExpertsBase {
+ public:
+  CudaExperts(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream)
+      : ExpertsBase(desc, placed(std::move(weights), stream), stream, "cuda"),
+        device_(stream.device()),
+        w1_{weights_.w1, weights_.quant.w1, gate_rows(desc_), weights_.quant.a1.alpha_or_gscale},
+        w2_{weights_.w2, weights_.quant.w2, desc_.hidden, weights_.quant.a2.alpha_or_gscale},
+        a1_(weights_.quant.a1, desc_, w1_),
+        a2_(weights_.quant.a2, desc_, w2_),
+        fuses_activation_(can_fuse_activation()),
+        gives_parts_(can_give_parts()),
+        takes_arriving_rows_(can_take_arriving_rows()) {}
+
+  WeightAndReduceKind weight_and_reduce() const override {
+    return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kNoOp;
+  }
+
+  bool gives_parts() const override { return gives_parts_; }
+  bool takes_arriving_rows() const override { return takes_arriving_rows_; }
+
+  ExpertsWorkspace workspace(int64_t rows) const override {
+    Scratch scratch;
+    Buffers(*this, rows, scratch);
+    const Shape output = is_batched() ? slots_shape(rows, desc_.hidden) : Shape{rows, desc_.hidden};
+    return {{0}, output, desc_.in_dtype, scratch.bytes()};
+  }
+
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& intermediate,
+             const Tensor& scratch,
+             const Stream& stream) const override {
+    validate_call(*this, input, output, intermediate, scratch, stream, device_);
+    const int64_t num_rows = input.x.dim(is_batched() ? 1 : 0);
+    if (num_slots(num_rows) == 0) {
+      return;
+    }
+    Scratch block(scratch.bytes(), device_);
+    const Buffers buffers(*this, num_rows, block, input.expected_rows);
+    RowGroups rows = load_order(input, buffers, stream);
+    const RowAdapters adapters = row_adapters(input, buffers);
+
+    const RowOperand x = load_input(input, rows, buffers, stream);
+    const RowOperand hidden = compute_hidden(x, rows, adapters, buffers, input.max_sms, stream);
+    rows.settled = true;
+    if (is_batched()) {
+      run_gemm2(hidden, rows, adapters, as_rows(output), buffers, {}, input.max_sms, stream);
+    } else {
+      finish_parts(input, hidden, rows, adapters, buffers, output, stream);
+    }
+  }
+
+ private:
+  struct Buffers {
+    // expected_rows: see ExpertsInput.  No more scratch than without.
+    Buffers(const CudaExperts& self, int64_t rows, Scratch& scratch, int64_t expected_rows = 0) {
+      const ExpertsDesc& d = self.desc_;
+      const int64_t slots = self.num_slots(rows);
+      next_item = scratch.take({2}, DType::kI32);
+      if (!self.is_batched()) {
+        expert_offsets = scratch.take({d.num_local_experts + 1}, DType::kI32);
+        row_of_slot = scratch.take({rows, d.topk}, DType::kI32);
+        token_of_row = scratch.take({slots}, DType::kI32);
+      }
+      // GEMM2's rows lie where GEMM1's operand was.
+      Scratch operand_size;
+      Scratch result_size;
+      take_operand(self, rows, operand_size);
+      take_result(self, slots, result_size);
+      auto* shared = scratch.take<std::byte>(std::max(operand_size.bytes(), result_size.bytes()));
+      Scratch operand(shared, self.device_);
+      Scratch result(shared, self.device_);
+      take_operand(self, rows, operand);
+      take_result(self, slots, result);
+
+      expected = self.expected_rows().of(rows);
+      if (self.is_batched() && expected_rows > 0) {
+        expected = std::min(expected, expected_rows * d.num_local_experts);
+      }
+      fuses_activation = self.fuses_activation_of(expected);
+      // A caller's batched rows may lie where only the other GEMMs take them.
+      const bool is_always_fused = fuses_activation && !self.is_batched();
+      gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
+      act = scratch.take({self.activates_to_codes() ? 0 : slots, d.intermediate}, d.in_dtype);
+      hidden = self.take_hidden(scratch, slots, act);
+      const int64_t decoded1 = self.decoded_elements_of(self.a1_, self.w1_, expected);
+      const int64_t decoded2 = self.decoded_elements_of(self.a2_, self.w2_, expected);
+      // Not less than fewer rows need, which store GEMM1's result: a workspace is made for the
+      // most.
+      const int64_t fewer = is_always_fused ? self.most_unfused_rows() : 0;
+      const int64_t of_fewer =
+          fewer > 0
+              ? self.num_slots(fewer) * d.w1_rows() +
+                    self.decoded_elements_of(self.a2_, self.w2_, self.expected_rows().of(fewer))
+              : 0;
+      const Tensor decoded = scratch.take({std::max({decoded1, decoded2, of_fewer})}, DType::kBF16);
+      w1_decoded = decoded1 > 0 ? decoded : Tensor();
+      w2_decoded = decoded2 > 0 ? decoded : Tensor();
+      if (d.num_adapters > 0) {
+        sums = scratch.take<float>(slots * std::max(d.w1_rows(), d.hidden));
+        shrunk = scratch.take<float>(slots * self.lora_halves() * d.lora_rank);
+      }
+    }
+
+    void take_operand(const CudaExperts& self, int64_t rows, Scratch& scratch) {
+      const ExpertsDesc& d = self.desc_;
+      const int64_t slots = self.num_slots(rows);
+      const RowCoder& a1 = self.a1_;
+      if (a1.active()) {
+        const bool is_in_place = self.is_batched() || a1.needs_groups();
+        coded = a1.take(scratch, is_in_place ? slots : rows, d.hidden);
+      }
+      if (self.is_batched()) {
+        return;
+      }
+      if (a1.active() && !a1.needs_groups()) {
+        gathered = a1.take(scratch, slots, d.hidden);
+      } else {
+        gathered.values = scratch.take({slots, d.hidden}, d.in_dtype);
+      }
+    }
+    void take_result(const CudaExperts& self, int64_t slots, Scratch& scratch) {
+      gemm2 = scratch.take({self.is_batched() ? 0 : slots, self.desc_.hidden}, self.desc_.in_dtype);
+    }
+
+    Tensor next_item;  // of the GEMMs
+    Tensor expert_offsets, row_of_slot, token_of_row;
+    RowOperand coded;     // a1, in x's order or (where that needs groups) the computing order
+    RowOperand gathered;  // in the computing order, where GEMM1 takes no index
+    Tensor gemm1, act, gemm2;
+    RowOperand hidden;              // act, or its codes
+    int64_t expected = 0;           // rows of the GEMMs
+    bool fuses_activation = false;  // where such a GEMM1 can
+    Tensor w1_decoded, w2_decoded;  // see ExpertGemm
+    float* sums = nullptr;          // of either GEMM, before adapters
+    float* shrunk = nullptr;
+  };
+
+  bool activates_to_codes() const {
+    return a2_.active() && can_activate_to_codes(a2_.spec(), desc_.intermediate);
+  }
+  ExpectedRows expected_rows() const {
+    return {desc_.num_experts, desc_.num_local_experts, desc_.topk, is_batched()};
+  }
+  int64_t decoded_elements_of(const RowCoder& a, const WeightOperand& w, int64_t expected) const {
+    return decoded_elements(w, a.active() ? a.dtype() : desc_.in_dtype, expected);
+  }
+  // Where w1 would be decoded for many rows, few rows are multiplied by its codes.
+  bool fuses_activation_of(int64_t expected) const {
+    return fuses_activation_ && (decoded_elements_of(a1_, w1_, kManyRows) == 0 ||
+                                 decoded_elements_of(a1_, w1_, expected) > 0);
+  }
+  int64_t most_unfused_rows() const {
+    return fuses_activation_of(0)
+               ? 0
+               : expected_rows().most_below(quant::decoded_rows(*w1_.quant.format) *
+                                            desc_.num_local_experts);
+  }
+  RowOperand take_hidden(Scratch& scratch, int64_t slots, const Tensor& act) const {
+    if (a2_.active()) {
+      return a2_.take(scratch, slots, desc_.intermediate);
+    }
+    RowOperand hidden;
+    hidden.values = act;
+    return hidden;
+  }
+
+  // Of either GEMM; who runs it is decided by this alone.
+  ExpertGemm gemm_of(const RowOperand& a,
+                     const WeightOperand& w,
+                     const RowGroups& rows,
+                     const Tensor& out,
+                     const Tensor& decoded) const {
+    ExpertGemm gemm{a, &w, rows, out};
+    gemm.decoded = decoded;
+    gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
+    return gemm;
+  }
+  // Likewise of GEMM1 with the activation.
+  ActivatedGemm activated_gemm(const RowOperand& x,
+                               const RowGroups& rows,
+                               const RowOperand& hidden,
+                               const Tensor& decoded) const {
+    return {gemm_of(x, w1_, rows, {}, decoded), desc_.activation,
+            a2_.active() ? &a2_.spec() : nullptr, hidden};
+  }
+
+  RowOperand take_input(Scratch& scratch) const {
+    if (a1_.active()) {
+      return a1_.take(scratch, 1, desc_.hidden);
+    }
+    RowOperand x;
+    x.values = scratch.take({1, desc_.hidden}, desc_.in_dtype);
+    return x;
+  }
+  RowGroups take_groups(Scratch& scratch) const {
+    return RowGroups::sorted(scratch.take<int32_t>(desc_.num_local_experts + 1),
+                             desc_.num_local_experts);
+  }
+  // Of many rows that are aligned as those in scratch are.
+  bool can_fuse_activation() const {
+    if (desc_.in_dtype != DType::kBF16 || desc_.num_adapters > 0) {
+      return false;
+    }
+    // Of a row of each operand, which lies nowhere.
+    Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
+    const RowOperand x = take_input(nowhere);
+    const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
+    const RowGroups rows = take_groups(nowhere);
+    return can_run_activated_gemm(
+        activated_gemm(x, rows, take_hidden(nowhere, 1, act),
+                       nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16)));
+  }
+  // GEMM2 can be cut by columns.  Not by what a call brings: ranks must agree.
+  bool can_give_parts() const {
+    if (is_batched() || desc_.num_adapters > 0) {
+      return false;
+    }
+    Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
+    const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
+    const RowGroups rows = take_groups(nowhere);
+    return decoded_elements_of(a2_, w2_, kManyRows) == 0 &&
+           can_take_columns(gemm_of(take_hidden(nowhere, 1, act), w2_, rows,
+                                    nowhere.take({1, desc_.hidden}, desc_.in_dtype), {}));
+  }
+  // GEMM1 fetches rows as they come from another rank.
+  bool can_take_arriving_rows() const {
+    const bool is_coded_here = a1_.active() && expects_unquantized_inputs();
+    if (is_batched() || desc_.num_adapters > 0 || is_coded_here || a1_.widens_codes() ||
+        a1_.needs_groups()) {
+      return false;
+    }
+    Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
+    RowOperand x = take_input(nowhere);
+    x.index = nowhere.take({1}, DType::kI32);
+    const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
+    return gemm1_fetches(x, take_groups(nowhere), fuses_activation_, take_hidden(nowhere, 1, act),
+                         nowhere.take({1, desc_.w1_rows()}, desc_.in_dtype),
+                         nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16));
+  }
+  // Whether GEMM1 fetches rows with an index from where they lie.
+  bool gemm1_fetches(const RowOperand& indexed,
+                     const RowGroups& rows,
+                     bool fuses_activation,
+                     const RowOperand& hidden,
+                     const Tensor& gemm1,
+                     const Tensor& decoded) const {
+    return fuses_activation ? can_run_activated_gemm(activated_gemm(indexed, rows, hidden, decoded))
+                            : takes_index(gemm_of(indexed, w1_, rows, gemm1, decoded));
+  }
+  int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
+
+  RowGroups load_order(const ExpertsInput& input,
+                       const Buffers& buffers,
+                       const Stream& stream) const {
+    if (is_batched()) {
+      fill_words(buffers.next_item.raw(), buffers.next_item.numel(), 0, stream.native_handle(),
+                 device_.index);
+      RowGroups rows = RowGroups::batched(input.expert_num_tokens.data<int32_t>(), input.x.dim(1),
+                                          desc_.num_local_experts);
+      rows.settled = true;
+      return rows;
+    }
+    CudaOrderArgs order;
+    order.ids = input.topk_ids;
+    order.expert_map = input.expert_map;
+    order.num_local_experts = desc_.num_local_experts;
+    order.expert_offsets = buffers.expert_offsets;
+    order.row_of_slot = buffers.row_of_slot;
+    order.token_of_row = buffers.token_of_row;
+    order.cleared = buffers.next_item;
+    cuda_order_slots(order, stream);
+    return RowGroups::sorted(buffers.expert_offsets.data<int32_t>(), desc_.num_local_experts);
+  }
+
+  RowAdapters row_adapters(const ExpertsInput& input, const Buffers& buffers) const {
+    RowAdapters adapters{};
+    if (input.lora_ids) {
+      adapters.ids = input.lora_ids.data<int32_t>();
+      adapters.token_of_row = is_batched() ? nullptr : buffers.token_of_row.data<int32_t>();
+      adapters.num_adapters = static_cast<int>(desc_.num_adapters);
+    }
+    return adapters;
+  }
+
+  // GEMM1's rows in the computing order, or where they lie with the index of each.
+  RowOperand load_input(const ExpertsInput& input,
+                        const RowGroups& rows,
+                        const Buffers& buffers,
+                        const Stream& stream) const {
+    RowOperand x;
+    x.values = as_rows(input.x);
+    const bool is_coded = input.x.dtype() != desc_.in_dtype;
+    const bool is_to_be_coded = a1_.active() && !is_coded;
+    const bool codes_go_by_expert = is_to_be_coded && a1_.needs_groups() && !is_batched();
+    if (is_to_be_coded) {
+      stream.wait(input.arrivals.complete);
+    }
+    if (is_coded) {
+      x = a1_.given(x.values, input.x_scale, buffers.coded, stream);
+    } else if (is_to_be_coded && !codes_go_by_expert) {
+      a1_.encode(x.values, is_batched() ? rows : RowGroups::all(x.values.dim(0)), buffers.coded,
+                 stream);
+      x = buffers.coded;
+    }
+    if (is_batched()) {
+      return x;
+    }
+    RowOperand indexed = x;
+    indexed.index = buffers.token_of_row;
+    if (!input.lora_ids && !codes_go_by_expert &&
+        gemm1_fetches(indexed, rows, buffers.fuses_activation, buffers.hidden, buffers.gemm1,
+                      buffers.w1_decoded)) {
+      indexed.arrivals = input.arrivals.signals;
+      return indexed;
+    }
+    stream.wait(input.arrivals.complete);
+    CudaPermuteArgs gather{x.values, buffers.row_of_slot, buffers.gathered.values};
+    if (x.scales == RowScales::kPerRow) {
+      gather.scale = x.scale;
+      gather.out_scale = x.scale = buffers.gathered.scale;
+    }
+    x.values = gather.out;
+    cuda_permute_rows(gather, stream);
+    if (codes_go_by_expert) {
+      a1_.encode(x.values, rows, buffers.coded, stream);
+      x = buffers.coded;
+    }
+    return x;
+  }
+
+  // GEMM2's rows.
+  RowOperand compute_hidden(const RowOperand& x,
+                            const RowGroups& rows,
+                            const RowAdapters& adapters,
+                            const Buffers& buffers,
+                            int max_sms,
+                            const Stream& stream) const {
+    if (buffers.fuses_activation) {
+      ActivatedGemm fused = activated_gemm(x, rows, buffers.hidden, buffers.w1_decoded);
+      fused.gemm.next_item = buffers.next_item;
+      fused.gemm.max_sms = max_sms;
+      if (run_activated_gemm(fused, stream)) {
+        return buffers.hidden;
+      }
+      assert(is_batched());
+    }
+    run_gemm1(x, rows, adapters, buffers, max_sms, stream);
+    if (activates_to_codes()) {
+      activate_to_codes(desc_.activation, a2_.spec(), rows, buffers.gemm1, buffers.hidden, stream);
+      return buffers.hidden;
+    }
+    activate(desc_.activation, rows, buffers.gemm1, buffers.act, stream);
+    if (a2_.active()) {
+      a2_.encode(buffers.act, rows, buffers.hidden, stream);
+    }
+    return buffers.hidden;
+  }
+
+  void run_gemm1(const RowOperand& x,
+                 const RowGroups& rows,
+                 const RowAdapters& adapters,
+                 const Buffers& buffers,
+                 int max_sms,
+                 const Stream& stream) const {
+    const LoraWeights& lora = weights_.lora;
+    run_gemm(x, w1_, {lora.w1_a, lora.w1_b, lora_halves()}, rows, adapters, buffers.gemm1,
+             buffers.w1_decoded, buffers, {}, max_sms, stream);
+  }
+  struct Columns {  // see GroupedGemm
+    int64_t first = 0;
+    int64_t num = 0;
+  };
+  void run_gemm2(const RowOperand& hidden,
+                 const RowGroups& rows,
+                 const RowAdapters& adapters,
+                 const Tensor& out,
+                 const Buffers& buffers,
+                 const Columns& columns,
+                 int max_sms,
+                 const Stream& stream) const {
+    const LoraWeights& lora = weights_.lora;
+    run_gemm(hidden, w2_, {lora.w2_a, lora.w2_b, 1}, rows, adapters, out, buffers.w2_decoded,
+             buffers, columns, max_sms, stream);
+  }
+
+  // GEMM2 and the sums of a token's rows, for one part of the columns after the other.
+  void finish_parts(const ExpertsInput& input,
+                    const RowOperand& hidden,
+                    const RowGroups& rows,
+                    const RowAdapters& adapters,
+                    const Buffers& buffers,
+                    const Tensor& output,
+                    const Stream& stream) const {
+    const ColumnParts& parts = input.parts;
+    const int64_t width = desc_.hidden / parts.count;
+    const Tensor by_part = output.view({parts.count, output.dim(0), width});
+    CudaSumArgs sum;
+    sum.rows = buffers.gemm2;
+    sum.row_of_slot = buffers.row_of_slot;
+    sum.weights = input.apply_router_weight_on_input ? Tensor{} : input.topk_weights;
+    sum.sums_in_type = sums_in_dtype(desc_.topk);
+    sum.topk = desc_.topk;
+    for (int part = 0; part < parts.count; ++part) {
+      const Columns columns = parts.count > 1 ? Columns{part * width, width} : Columns{};
+      run_gemm2(hidden, rows, adapters, buffers.gemm2, buffers, columns,
+                part == 0 ? input.max_sms : parts.max_sms, stream);
+      sum.output = by_part[part];
+      sum.first_column = columns.first;
+      cuda_weighted_sum(sum, stream);
+      if (parts.count > 1) {
+        parts.made(part);
+      }
+    }
+  }
+
+  struct Adapter {
+    Tensor a;
+    Tensor b;
+    int halves;
+  };
+
+  void run_gemm(const RowOperand& a,
+                const WeightOperand& w,
+                const Adapter& adapter,
+                const RowGroups& rows,
+                const RowAdapters& adapters,
+                const Tensor& out,
+                const Tensor& decoded,
+                const Buffers& buffers,
+                const Columns& columns,
+                int max_sms,
+                const Stream& stream) const {
+    const auto multiply = [&](const Tensor& to) {
+      ExpertGemm gemm = gemm_of(a, w, rows, to, decoded);
+      gemm.next_item = buffers.next_item;
+      gemm.max_sms = max_sms;
+      gemm.expected_rows = buffers.expected;
+      gemm.first_column = columns.first;
+      gemm.num_columns = columns.num;
+      run_expert_gemm(gemm, stream);
+    };
+    if (adapters.ids == nullptr || !adapter.b) {
+      multiply(out);
+      return;
+    }
+    LoraGemm lora;
+    lora.a = a;
+    lora.lora_a = adapter.a;
+    lora.lora_b = adapter.b;
+    lora.scaling = weights_.lora.scaling;
+    lora.halves = adapter.halves;
+    lora.is_interleaved = desc_.activation.interleaved;
+    lora.rows = rows;
+    lora.adapters = adapters;
+    lora.shrunk = Tensor::borrow(buffers.shrunk, {out.dim(0), adapter.halves * desc_.lora_rank},
+                                 DType::kF32, device_);
+    const Tensor sums = Tensor::borrow(buffers.sums, out.shape(), DType::kF32, device_);
+    lora_shrink(lora, stream);
+    multiply(sums);
+    lora_expand(lora, sums, out, stream);
+  }
+
+  Device device_;
+  WeightOperand w1_;
+  WeightOperand w2_;
+  RowCoder a1_;
+  RowCoder a2_;
+  bool fuses_activation_;  // GEMM1 activates, and quantizes, as it stores
+  bool gives_parts_;
+  bool takes_arriving_rows_;
+};
+
+}  // namespace
+
+Support experts_support(const ExpertsDesc& desc, const ExpertWeights&) {
+  if (cuda_device_count() == 0) {
+    return Support::no("no GPU");
+  }
+  if (desc.precision != Precision::kModel) {
+    return Support::no("precision f64 is computed by ref only");
+  }
+  if (desc.num_local_experts > kMaxExperts) {
+    return Support::no(
+        fmt::format("{} local experts, it takes up to {}", desc.num_local_experts, kMaxExperts));
+  }
+  if (desc.topk > kMaxSumTerms) {
+    return Support::no(
+        fmt::format("{} selections of a token, it takes up to {}", desc.topk, kMaxSumTerms));
+  }
+  return Support::yes();
+}
+
+std::unique_ptr<Experts> make_cuda_experts(const ExpertsDesc& desc,
+                                           ExpertWeights weights,
+                                           const Stream& stream) {
+  return std::make_unique<CudaExperts>(desc, std::move(weights), stream);
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Grouped GEMM for few rows per group, at the speed at which codes are read: on Hopper's tensor
+// cores with the weights, decoded in registers, as the operand of 64 rows, and the rows of
+// activations as its columns.  Sums of columns that share scales are scaled in f32 and added up in
+// order; of e2m1, scales go into the elements, which hold them exactly.
+//
+// Grid: a persistent block per SM.  Items: tiles of up to 64 rows of a group times blocks of
+// columns.  Block: four warpgroups, side by side along the columns or (two teams, if there are too
+// few items otherwise) half of them with every other step along k.
+// k: sums do not depend on its order as long as both operands have the same.  So a lane decodes
+// eight neighbours (a slab of 32 has four lanes' eights), and rows are brought into that order on
+// their way from `raw` to `rows`, a pass of 256 at a time, one ahead.
+// Codes: each warp has a ring of kStages steps of its 16 columns, which goes on from item to item,
+// so that reading never pauses: 96 KiB are under way.
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <limits>
+
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+#include "experts/cuda/gemm/dequant/few_rows_worker.cuh"
+#include "experts/cuda/gemm/expert_gemm.h"
+#include "experts/expected_rows.h"
+#include "moebius/device.h"
+
+namespace moebius::cuda {
+
+namespace few_rows {
+namespace {
+
+template <Code kCode, typename Scale, int kRows>
+__global__ void __launch_bounds__(kThreads, 1)
+    few_rows_gemm_kernel(const __grid_constant__ Args p) {
+  __shared__ TileStarts starts;
+  extern __shared__ __align__(1024) uint8_t dynamic[];
+  Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&shared.raw_arrived, 1);
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async_shared();
+  }
+  find_tiles<kThreads>(p.rows, kRows, starts);
+  Worker<kCode, Scale, kRows>(p, shared, starts).run();
+}
+
+using Kernel = void (*)(Args);
+
+template <Code kCode, typename Scale>
+Kernel kernel_of_rows(int rows) {
+  return rows == 16   ? few_rows_gemm_kernel<kCode, Scale, 16>
+         : rows == 32 ? few_rows_gemm_kernel<kCode, Scale, 32>
+         : rows == 48 ? few_rows_gemm_kernel<kCode, Scale, 48>
+                      : few_rows_gemm_kernel<kCode, Scale, 64>;
+}
+
+// nullptr: there is none.
+Kernel find_kernel(Code code, DType scale, int rows) {
+  switch (code) {
+    case Code::kU4:
+      return scale == DType::kF32    ? kernel_of_rows<Code::kU4, float>(rows)
+             : scale == DType::kBF16 ? kernel_of_rows<Code::kU4, BFloat16>(rows)
+                                     : kernel_of_rows<Code::kU4, Float16>(rows);
+    case Code::kI8:
+      return scale == DType::kF32 ? kernel_of_rows<Code::kI8, float>(rows) : nullptr;
+    case Code::kE4M3:
+      return scale == DType::kF32    ? kernel_of_rows<Code::kE4M3, float>(rows)
+             : scale == DType::kE8M0 ? kernel_of_rows<Code::kE4M3, uint8_t>(rows)
+                                     : nullptr;
+    case Code::kE2M1:
+      return scale == DType::kE8M0 ? kernel_of_rows<Code::kE2M1, uint8_t>(rows)
+                                   : kernel_of_rows<Code::kE2M1, uint16_t>(rows);
+    default:
+      return nullptr;
+  }
+}
+
+static_assert(few_rows_tile(1 << 20) == kMostRows);
+
+int64_t expected_rows_of(const ExpertGemm& gemm) {
+  return gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
+}
+
+}  // namespace
+}  // namespace few_rows
+
+bool few_rows_takes_weights(const WeightOperand& w) {
+  constexpr int kMajor = 9;
+  if (!w.quant.format || cuda_device_info(w.values.device().index).major != kMajor) {
+    return false;
+  }
+  const WeightArgs args = weight_args(w);
+  const bool has_kernel =
+      few_rows::find_kernel(args.code, args.scale_dtype, few_rows::kMostRows) != nullptr;
+  const bool has_even_scales =
+      args.scale_cols == 1 ||
+      (std::has_single_bit(static_cast<unsigned>(args.group_cols)) &&
+       (args.group_cols >= few_rows::kSlab || args.code == quant::Code::kE2M1));
+  return has_kernel && has_even_scales && w.values.dim(2) % few_rows::kSlab == 0 &&
+         is_aligned(args.values, 16) && is_aligned(args.scale, 2) &&
+         w.quant.scale.numel() <= std::numeric_limits<int>::max();
+}
+
+bool can_few_rows_gemm(const ExpertGemm& gemm) {
+  const RowOperand& a = gemm.a;
+  return few_rows_takes_weights(*gemm.w) && a.values.dtype() == DType::kBF16 &&
+         (a.scales != RowScales::kPerRow || a.scale.dim(1) == 1) && is_aligned(a.values.raw(), 16);
+}
+
+void few_rows_gemm(const ExpertGemm& gemm, const Stream& on) {
+  using namespace few_rows;
+  assert(can_few_rows_gemm(gemm));
+  const int index = on.device().index;
+  const DeviceGuard guard(index);
+  Args p{};
+  static_cast<GemmArgs&>(p) = gemm_args(gemm);
+  p.passes = (p.k + kPass - 1) / kPass;
+  constexpr int kWhole = 31;
+  p.scale_shift = kWhole;
+  p.scaled_mask = kScaledAtEnd;
+  if (p.w.scale_cols > 1) {
+    p.scale_shift = std::countr_zero(static_cast<unsigned>(p.w.group_cols));
+    const int step = kStepBytes * 8 / quant::code_bits(p.w.code);
+    p.scaled_mask = std::min(p.w.group_cols, step) / kSlab - 1;
+  }
+  const int64_t blocks = blocks_of(gemm, 1, index);
+  const int tile_rows = few_rows_tile(expected_rows_of(gemm) / gemm.rows.num_groups);
+  const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), tile_rows);
+  const auto across = [&](int columns) { return (p.n + columns - 1) / columns; };
+  const int64_t expected_tiles =
+      std::min(tiles, expected_rows_of(gemm) / tile_rows + gemm.rows.num_groups);
+  p.team_shift = expected_tiles * across(kColumns) < num_sms(index) ? 1 : 0;
+  p.across = across(kColumns >> p.team_shift);
+  const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
+  const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, tile_rows);
+  allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), sizeof(Shared));
+  kernel<<<grid, kThreads, sizeof(Shared), as_stream(on.native_handle())>>>(p);
+  check_launch("few_rows_gemm_kernel");
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,397 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The warpgroups that multiply what is in the stages of the grouped GEMM's kernel.
+#pragma once
+
+#include "core/cuda/wgmma.cuh"
+#include "experts/cuda/gemm/sm90/activated.cuh"
+#include "experts/cuda/gemm/sm90/shared.cuh"
+#include "experts/cuda/gemm/sm90/store.cuh"
+
+namespace moebius::cuda::sm90 {
+
+// sums += 32 bytes of k of both operands, of bf16 or int8.
+template <typename Config, int kN>
+__device__ __forceinline__ void multiply(typename Config::Sum (&sums)[kN / 2],
+                                         uint32_t a,
+                                         uint32_t b,
+                                         bool accumulates) {
+  if constexpr (Config::kIsInt8) {
+    ptx::Wgmma<kN>::s8(sums, ptx::wgmma_descriptor(a), ptx::wgmma_descriptor(b), accumulates);
+  } else {
+    ptx::Wgmma<kN>::bf16(sums, ptx::wgmma_descriptor(a), ptx::wgmma_descriptor(b), accumulates);
+  }
+}
+
+// sums[4 j + i] of 64 rows per warpgroup, 256 columns, of bf16 or int8.
+template <typename Config>
+__device__ __forceinline__ void multiply_large(Ring<Config>& ring,
+                                               int blocks,
+                                               const Place& at,
+                                               typename Config::Sum (&sums)[kTileColumns / 2]) {
+  int before = 0;
+  for (int block = 0; block < blocks; ++block) {
+    ring.await_full();
+    const uint32_t a = ptx::wgmma_descriptor_low(ring.a() + at.warpgroup * 64 * kBlockBytes);
+    const uint32_t b = ptx::wgmma_descriptor_low(ring.b());
+    ptx::wgmma_pin(sums);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      multiply<Config, kTileColumns>(sums, a + 2 * step, b + 2 * step, (block | step) != 0);
+    }
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
+    if (block > 0) {
+      ring.release(before);
+    }
+    before = ring.stage;
+    ring.advance();
+  }
+  ptx::wgmma_wait<0>();
+  ptx::wgmma_pin(sums);
+  ring.release(before);
+}
+
+// What a thread needs of a stage of f8e4m3.
+struct Fp8Stage {
+  uint32_t a;  // low words of descriptors
+  uint32_t b;
+  float a_scale[2];  // of its rows
+  float b_scale[2];  // of either half of the columns
+
+  template <typename Config>
+  __device__ __forceinline__ Fp8Stage(const Ring<Config>& ring, const Place& at) {
+    const int row = at.warpgroup * 64 + at.warp * 16 + at.quad;
+    ring.await_full();
+    a = ptx::wgmma_descriptor_low(ring.a() + at.warpgroup * 64 * kBlockBytes);
+    b = ptx::wgmma_descriptor_low(ring.b());
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      a_scale[i] = ring.a_scale(row + 8 * i);
+      b_scale[i] = ring.b_scale(i);
+    }
+  }
+};
+
+// Of f8e4m3, 128 of K at a time: the tensor core keeps fewer bits than f32 does, so its sums are
+// scaled and added up here.  Two halves of the columns, one after the other, for want of registers;
+// meanwhile the other warpgroup has the tensor core.  Why the next stage is looked at while the
+// tensor core works: less is left to do between two products, which is more than the other
+// warpgroup's products cover.
+template <typename Config>
+__device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
+                                             int blocks,
+                                             const Place& at,
+                                             float (&sums)[kTileColumns / 2]) {
+  constexpr int kHalf = kScaleBlock * kBlockBytes / 16;  // as descriptors count
+#pragma unroll
+  for (int i = 0; i < kTileColumns / 2; ++i) {
+    sums[i] = 0.0f;
+  }
+  Fp8Stage next(ring, at);
+  for (int block = 0; block < blocks; ++block) {
+    const Fp8Stage stage = next;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float products[kScaleBlock / 2];
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        ptx::Wgmma<kScaleBlock>::e4m3(products, ptx::wgmma_descriptor(stage.a + 2 * step),
+                                      ptx::wgmma_descriptor(stage.b + half * kHalf + 2 * step),
+                                      step != 0);
+      }
+      ptx::wgmma_commit();
+      const float scales[2] = {stage.a_scale[0] * stage.b_scale[half],
+                               stage.a_scale[1] * stage.b_scale[half]};
+      const int in_use = ring.stage;
+      if (half == 1) {
+        ring.advance();
+        if (block + 1 < blocks) {
+          next = Fp8Stage(ring, at);
+        }
+      }
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_pin(products);
+      if (half == 1) {
+        ring.release(in_use);
+      }
+#pragma unroll
+      for (int i = 0; i < kScaleBlock / 2; ++i) {
+        float& sum = sums[half * kScaleBlock / 2 + i];
+        sum = __fmaf_rn(products[i], scales[i / 2 % 2], sum);
+      }
+    }
+  }
+}
+
+// A small tile: D is [columns of out, rows of out], 64 columns of either box per warpgroup.
+template <typename Config, int kRows>
+__device__ __forceinline__ void multiply_small(Ring<Config>& ring,
+                                               int blocks,
+                                               const Place& at,
+                                               typename Config::Sum (&sums)[2][kRows / 2]) {
+  constexpr int kSums = kRows / 2;
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    sums[0][i] = 0;
+    sums[1][i] = 0;
+  }
+  for (int block = 0; block < blocks; ++block) {
+    ring.await_full();
+    [[maybe_unused]] float a_scale[kRows / 4];  // of the rows that this thread has columns of D of
+    [[maybe_unused]] float b_scale[2];
+    if constexpr (Config::kIsFp8) {
+#pragma unroll
+      for (int i = 0; i < kRows / 4; ++i) {
+        a_scale[i] = ring.a_scale(8 * (i / 2) + 2 * at.lane + i % 2);
+      }
+      b_scale[0] = ring.b_scale(0);
+      b_scale[1] = ring.b_scale(1);
+    }
+    const uint32_t rows = ptx::wgmma_descriptor_low(ring.a());
+    const uint32_t weights = ring.b() + at.warpgroup * 64 * kBlockBytes;
+    if constexpr (Config::kIsFp8) {
+      float products[2][kSums];
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t columns = ptx::wgmma_descriptor_low(weights + half * kBoxBytesB);
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          ptx::Wgmma<kRows>::e4m3(products[half], ptx::wgmma_descriptor(columns + 2 * step),
+                                  ptx::wgmma_descriptor(rows + 2 * step), step != 0);
+        }
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_pin(products[0]);
+      ptx::wgmma_pin(products[1]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) {
+          sums[half][i] = __fmaf_rn(products[half][i], a_scale[i / 4 * 2 + i % 2] * b_scale[half],
+                                    sums[half][i]);
+        }
+      }
+    } else {
+      ptx::wgmma_pin(sums[0]);
+      ptx::wgmma_pin(sums[1]);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t columns = ptx::wgmma_descriptor_low(weights + half * kBoxBytesB);
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          multiply<Config, kRows>(sums[half], columns + 2 * step, rows + 2 * step, true);
+        }
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_pin(sums[0]);
+      ptx::wgmma_pin(sums[1]);
+    }
+    ring.release(ring.stage);
+    ring.advance();
+  }
+}
+
+// Of bf16 with scales that change along K: products of kStepElements of K, scaled and added up
+// here. D is transposed, for large tiles, too: a thread then has four columns, and as many scales,
+// instead of 64.  For the rest see multiply_fp8.
+template <typename Config, int kRows, int kStepElements>
+__device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
+                                                int blocks,
+                                                const Place& at,
+                                                float (&sums)[2][kRows / 2]) {
+  constexpr int kElements = 16;  // of K, of an instruction
+  constexpr int kPerStage = Config::kBlockElements / kElements;
+  constexpr int kPerStep = kStepElements / kElements;
+  constexpr int kStagesAtOnce = kPerStep > kPerStage ? kPerStep / kPerStage : 1;
+  constexpr int kParts = kStagesAtOnce * kPerStage / kPerStep;
+  // As descriptors count.
+  constexpr int kHalf = kBoxBytesB / 16;
+  constexpr int kStage = kStageBytes / 16;
+  // Stages at once are neighbours.  REQUIRES: `blocks` is a multiple of them.
+  static_assert(Config::kStages % kStagesAtOnce == 0);
+  const int column = column_in_box(at) + column_in_four(at, 0);
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) {
+    sums[0][i] = 0.0f;
+    sums[1][i] = 0.0f;
+  }
+  ring.await_full();
+  for (int block = 0; block < blocks; block += kStagesAtOnce) {
+    const uint32_t rows = ptx::wgmma_descriptor_low(ring.a());
+    const uint32_t columns = ptx::wgmma_descriptor_low(ring.b() + at.warpgroup * 64 * kBlockBytes);
+    const int in_use = ring.stage;
+#pragma unroll
+    for (int i = 1; i < kStagesAtOnce; ++i) {
+      ring.await_full(in_use + i);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const bool is_last = half == 1 && part == kParts - 1;
+        float products[kRows / 2];
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < kPerStep; ++i) {
+          const int stage = (part * kPerStep + i) / kPerStage;
+          const uint32_t step = stage * kStage + 2 * ((part * kPerStep + i) % kPerStage);
+          ptx::Wgmma<kRows>::bf16(products, ptx::wgmma_descriptor(columns + half * kHalf + step),
+                                  ptx::wgmma_descriptor(rows + step), i != 0);
+          if (i % kPerStage == kPerStage - 1 || i == kPerStep - 1) {
+            ptx::wgmma_commit();
+          }
+        }
+        const float scales[2] = {ring.column_scale(part, half * kBoxRowsB + column),
+                                 ring.column_scale(part, half * kBoxRowsB + column + 2)};
+        if (is_last) {
+          if constexpr (kStagesAtOnce > 1) {
+            ptx::wgmma_wait<1>();
+            ring.release(in_use);
+          }
+#pragma unroll
+          for (int i = 0; i < kStagesAtOnce; ++i) {
+            ring.advance();
+          }
+          if (block + kStagesAtOnce < blocks) {
+            ring.await_full();
+          }
+        }
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_pin(products);
+        if (is_last) {
+          ring.release(in_use + kStagesAtOnce - 1);
+        }
+#pragma unroll
+        for (int i = 0; i < kRows / 2; ++i) {
+          sums[half][i] = __fmaf_rn(products[i], scales[i / 2 % 2], sums[half][i]);
+        }
+      }
+    }
+  }
+}
+
+// The warps of both consumer warpgroups.
+template <typename Config>
+class Consumer {
+ public:
+  __device__ __forceinline__ Consumer(const Args& args, Shared<Config>& shared)
+      : args_(args), shared_(shared), ring_(shared), blocks_(num_blocks<Config>(args)) {}
+
+  __device__ __forceinline__ void run() {
+    while (true) {
+      ring_.await_full();
+      const Work& told = shared_.work[ring_.stage];
+      const Work work{ptx::uniform(told.group),    ptx::uniform(told.row),
+                      ptx::uniform(told.num_rows), ptx::uniform(told.column),
+                      ptx::uniform(told.is_small), ptx::uniform(told.is_narrow)};
+      if (work.num_rows == 0) {
+        break;
+      }
+      if (work.is_small == 0) {
+        if constexpr (Config::kIsInt8) {
+          exact_tile(work);
+        } else if constexpr (Config::kIsScaled) {
+          small_tile<kTileRows>(work);
+        } else {
+          large_tile(work);
+        }
+      } else if (work.num_rows <= kBoxRowsA) {
+        small_tile<kBoxRowsA>(work);
+      } else {
+        small_tile<kSmallRows>(work);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void exact_tile(const Work& work) {
+    int32_t sums[kTileColumns / 2];
+    multiply_large(ring_, blocks_, at_, sums);
+    store_exact<Config>(args_, at_, work, sums);
+  }
+
+  __device__ __forceinline__ void large_tile(const Work& work) {
+    float sums[kTileColumns / 2];
+    if constexpr (Config::kIsFp8) {
+      multiply_fp8(ring_, blocks_, at_, sums);
+    } else {
+      multiply_large(ring_, blocks_, at_, sums);
+      if (args_.a_scale != nullptr) {
+        apply_rows(args_, at_, work, sums);
+      }
+    }
+    if (args_.column_scale != nullptr) {
+      apply_columns<Config>(args_, args_.column_scale, args_.column_step, at_, work, sums,
+                            Multiply{});
+    }
+    if (args_.bias != nullptr) {
+      apply_columns<Config>(args_, args_.bias, 1, at_, work, sums, Add{});
+    }
+    if constexpr (Config::kActivates) {
+      store_activated<Config>(args_, at_, work, sums);
+    } else {
+      store<Config>(args_, at_, work, sums);
+    }
+  }
+
+  // Of kRows rows at most, with D transposed.
+  template <int kRows>
+  __device__ __forceinline__ void small_tile(const Work& work) {
+    float sums[2][kRows / 2];
+    if constexpr (Config::kIsInt8) {
+      int32_t exact[2][kRows / 2];
+      multiply_small<Config, kRows>(ring_, blocks_, at_, exact);
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) {
+        sums[0][i] = static_cast<float>(exact[0][i]);
+        sums[1][i] = static_cast<float>(exact[1][i]);
+      }
+    } else if constexpr (Config::kIsScaled) {
+      constexpr int kStage = Config::kBlockElements;
+      if (args_.scale_block % (2 * kStage) == 0 && args_.k % (2 * kStage) == 0) {
+        multiply_scaled<Config, kRows, 2 * kStage>(ring_, blocks_, at_, sums);
+      } else if (scale_parts<Config>(args_) == 1) {
+        multiply_scaled<Config, kRows, kStage>(ring_, blocks_, at_, sums);
+      } else {
+        multiply_scaled<Config, kRows, kScaleStep>(ring_, blocks_, at_, sums);
+      }
+    } else {
+      multiply_small<Config, kRows>(ring_, blocks_, at_, sums);
+    }
+    if (!Config::kIsFp8 && args_.a_scale != nullptr) {
+      apply_small_rows<kRows>(args_, at_, work, sums);
+    }
+    if (args_.column_scale != nullptr) {
+      apply_small_columns<Config, kRows>(args_, args_.column_scale, args_.column_step, at_, work,
+                                         sums, Multiply{});
+    }
+    if (args_.bias != nullptr) {
+      apply_small_columns<Config, kRows>(args_, args_.bias, 1, at_, work, sums, Add{});
+    }
+    if constexpr (Config::kActivates) {
+      if (has_columns<Config>(args_, at_, work, 0)) {
+        store_small_activated<Config, kRows>(args_, at_, work, sums, shared_.row_max[turn_]);
+        turn_ ^= 1;
+      }
+    } else {
+      store_small<Config, kRows>(args_, at_, work, sums);
+    }
+  }
+
+  const Args& args_;
+  Shared<Config>& shared_;
+  Ring<Config> ring_;
+  Place at_;
+  int blocks_;
+  int turn_ = 0;
+};
+
+}  // namespace moebius::cuda::sm90

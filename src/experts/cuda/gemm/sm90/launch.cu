@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "core/cuda/device.h"
+#include "core/cuda/launch.cuh"
+#include "experts/cuda/gemm/sm90/kernel.cuh"
+
+namespace moebius::cuda::sm90 {
+
+namespace {
+
+template <typename Config>
+void launch_kernel(const Args& args, int num_sms, int index, cudaStream_t stream) {
+  const auto kernel = grouped_gemm_kernel<Config>;
+  constexpr auto kBytes = sizeof(Shared<Config>);
+  allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), kBytes);
+  const int clusters = std::max(1, num_sms / kClusterSize);
+  launch_early("grouped_gemm_kernel", kernel, static_cast<unsigned>(clusters * kClusterSize),
+               kThreads, kBytes, stream, args);
+}
+
+}  // namespace
+
+void launch(const Args& args,
+            Operands operands,
+            Result result,
+            int num_sms,
+            int index,
+            cudaStream_t stream) {
+  const auto run = [&](auto config) {
+    launch_kernel<decltype(config)>(args, num_sms, index, stream);
+  };
+  const auto run_any = [&](auto out) {
+    using Out = decltype(out);
+    switch (operands) {
+      case Operands::kBF16:
+        return run(Config<Operands::kBF16, Out>{});
+      case Operands::kScaledBF16:
+        return run(Config<Operands::kScaledBF16, Out>{});
+      case Operands::kF8E4M3:
+        return run(Config<Operands::kF8E4M3, Out>{});
+      case Operands::kInt8:
+        return run(Config<Operands::kInt8, Out>{});
+    }
+  };
+  switch (result) {
+    case Result::kF32:
+      return run_any(float{});
+    case Result::kBF16:
+      return run_any(BFloat16{});
+    case Result::kActivatedBF16:
+      return operands == Operands::kScaledBF16
+                 ? run(Config<Operands::kScaledBF16, BFloat16, true>{})
+                 : run(Config<Operands::kBF16, BFloat16, true>{});
+    case Result::kActivatedF8E4M3:
+      return run(Config<Operands::kF8E4M3, F8E4M3, true>{});
+  }
+}
+
+}  // namespace moebius::cuda::sm90

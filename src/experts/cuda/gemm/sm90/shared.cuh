@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Shared memory of the grouped GEMM's kernel, and its ring of stages.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "core/cuda/ptx.cuh"
+#include "experts/cuda/gemm/sm90/launch.h"
+#include "experts/cuda/gemm/sm90/schedule.h"
+#include "moebius/dtype.h"
+
+namespace moebius::cuda::sm90 {
+
+inline constexpr int kBoxBytesA = kBoxRowsA * kBlockBytes;
+inline constexpr int kBoxBytesB = kBoxRowsB * kBlockBytes;
+inline constexpr int kBytesA = kTileRows * kBlockBytes;
+inline constexpr int kBytesB = kTileColumns * kBlockBytes;
+inline constexpr int kStageBytes = kBytesA + kBytesB;
+inline constexpr int kScaleBlock = 128;  // elements of K, and of N, that share a scale
+inline constexpr int kWarp = 32;
+inline constexpr int kWarpgroup = 128;
+inline constexpr int kConsumers = 2;  // warpgroups
+inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
+inline constexpr int kRowWarps = 2;  // that copy rows of a named one by one
+inline constexpr int kClusterSize = 2;
+
+template <Operands kOperands, typename OutType, bool kActivated = false>
+struct Config {
+  static constexpr bool kIsFp8 = kOperands == Operands::kF8E4M3;
+  static constexpr bool kIsInt8 = kOperands == Operands::kInt8;
+  static constexpr bool kIsScaled = kOperands == Operands::kScaledBF16;
+  static constexpr bool kStagesHaveScales = kIsFp8 || kIsScaled;
+  using Out = OutType;
+  using Sum = std::conditional_t<kIsInt8, int32_t, float>;  // of the tensor cores
+  static constexpr bool kActivates = kActivated;
+  static constexpr bool kQuantizes = std::is_same_v<Out, F8E4M3>;
+  // A row's scale is that of a whole tile's columns; scales of b are copied for as many.
+  static constexpr bool kCutsItems = !kQuantizes && !kIsScaled;
+  static constexpr int kStages = 4;
+  // Of a thread: 168 at launch, 3 warpgroups.
+  static constexpr int kConsumerRegisters = 224;
+  static constexpr int kProducerRegisters = 56;
+  static constexpr int kBlockElements = kIsFp8 || kIsInt8 ? kBlockBytes : kBlockBytes / 2;
+  // Of a CTA: one for boxes, whole warps for what threads copy.
+  static __device__ __forceinline__ int filling_threads(const Args& args) {
+    return 1 + kWarp * (args.a_rows != nullptr ? kRowWarps : kStagesHaveScales ? 1 : 0);
+  }
+};
+
+// Scales of scaled bf16 along K in a stage.
+template <typename Config>
+__device__ __forceinline__ int scale_parts(const Args& args) {
+  constexpr int kMost = Config::kBlockElements / kScaleStep;
+  return args.scale_block % Config::kBlockElements == 0 ? 1 : kMost;
+}
+
+// Where row `row` of the groups lies in a.
+__device__ __forceinline__ int row_of_a(const Args& args, int row) {
+  return args.a_rows != nullptr ? args.a_rows[row] : row;
+}
+
+// What a consumer has to do, from the stage on whose filler says so.
+struct Work {
+  int group;
+  int row;       // first row of out, and of a or of a_rows
+  int num_rows;  // 0: nothing, ever
+  int column;
+  int is_small;
+  int is_narrow;  // kNarrowColumns of a small tile, by the first warpgroup
+};
+
+// What those that fill stages have to do for a consumer's work.
+struct Plan {
+  Work work;
+  bool shares_b;  // see Tile
+  int boxes;      // of rows
+};
+
+// Shared memory: stages (1024-byte aligned), barriers, groups.
+template <typename Config>
+struct Shared {
+  uint8_t stages[Config::kStages][kStageBytes];  // a, then b
+  float a_scale[Config::kStages][Config::kIsFp8 ? kTileRows : 1];
+  float b_scale[Config::kStages][2];  // of either half of the columns
+  // Of scaled bf16, by scale_parts().
+  float column_scale[Config::kStages][2][Config::kIsScaled ? kTileColumns : 4];
+  Work work[Config::kStages];       // of the tile whose first block a stage has
+  uint64_t full[Config::kStages];   // of the bytes of boxes, and of what threads copy
+  uint64_t empty[Config::kStages];  // of the consumer warps of both CTAs
+  uint64_t plan_full;
+  uint64_t plan_empty;  // of the threads that fill stages
+  uint64_t item_full;   // in rank 1
+  uint64_t item_empty;  // in rank 0: of rank 1
+  Plan plan;            // of the next tile
+  int item;             // in rank 1
+  int cuts_items;       // each of these is two
+  int first_items[kMaxGroups + 1];
+  int group_begin[kMaxGroups];
+  int group_rows[kMaxGroups];
+  // Of small tiles whose rows are quantized, in turn: each warp's largest magnitude of a row.
+  float row_max[2][Config::kQuantizes ? kSmallRows : 1][kConsumerWarps];
+};
+
+// Columns of N in a box.
+template <typename Config>
+__device__ __forceinline__ int box_columns(const Work& work) {
+  return Config::kCutsItems && work.is_narrow != 0 ? kNarrowColumns / 2 : kBoxRowsB;
+}
+// The first of them in either box of a tile: the boxes are neighbours, or the second has the
+// columns of up that belong to the first one's of gate.
+template <typename Config>
+__device__ __forceinline__ int box_column(const Args& args, const Work& work, int box) {
+  if constexpr (Config::kActivates) {
+    return work.column / 2 + box * (args.n / 2);
+  } else {
+    return work.column + box * box_columns<Config>(work);
+  }
+}
+
+// A place in the ring of stages; the warps that fill it and those that empty it each go through it
+// on their own.  By shared addresses: the compiler works out that of an object anew at every use.
+template <typename Config>
+struct Ring {
+  uint32_t base;                // of Shared
+  uint32_t lane = ptx::lane();  // of this thread
+  int stage = 0;
+  uint32_t parity = 0;
+
+  // By whole warps.
+  __device__ __forceinline__ explicit Ring(const Shared<Config>& shared)
+      : base(ptx::uniform(ptx::shared_address(&shared))) {}
+
+  __device__ __forceinline__ uint32_t a() const {
+    return base + offsetof(Shared<Config>, stages) + stage * kStageBytes;
+  }
+  __device__ __forceinline__ uint32_t b() const { return a() + kBytesA; }
+  __device__ __forceinline__ uint32_t full(int of_stage) const {
+    return base + offsetof(Shared<Config>, full) + of_stage * sizeof(uint64_t);
+  }
+  __device__ __forceinline__ uint32_t full() const { return full(stage); }
+  __device__ __forceinline__ uint32_t empty(int of_stage) const {
+    return base + offsetof(Shared<Config>, empty) + of_stage * sizeof(uint64_t);
+  }
+  __device__ __forceinline__ float a_scale(int row) const {
+    return ptx::ld_shared(base + offsetof(Shared<Config>, a_scale) +
+                          (stage * kTileRows + row) * sizeof(float));
+  }
+  __device__ __forceinline__ float b_scale(int half) const {
+    return ptx::ld_shared(base + offsetof(Shared<Config>, b_scale) +
+                          (2 * stage + half) * sizeof(float));
+  }
+
+  __device__ __forceinline__ float column_scale(int part, int column) const {
+    return ptx::ld_shared(base + offsetof(Shared<Config>, column_scale) +
+                          ((2 * stage + part) * kTileColumns + column) * sizeof(float));
+  }
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == Config::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void await_full() const { await_full(stage); }
+  // of_stage: in the same round.
+  __device__ __forceinline__ void await_full(int of_stage) const {
+    ptx::mbarrier_wait_parity(full(of_stage), parity);
+  }
+  // Of a new barrier the phase before the first counts as complete.
+  __device__ __forceinline__ void await_empty() const {
+    ptx::mbarrier_wait_parity(empty(stage), parity ^ 1);
+  }
+  // By every consumer warp once it has read the stage.  Both CTAs fill it, by multicast.
+  __device__ __forceinline__ void release(int of_stage) const {
+    __syncwarp();  // all lanes have
+    if (lane < kClusterSize) {
+      ptx::mbarrier_arrive_cluster(ptx::cluster_address(empty(of_stage), lane));
+    }
+  }
+};
+
+template <typename Config>
+__device__ __forceinline__ int num_blocks(const Args& args) {
+  return (args.k + Config::kBlockElements - 1) / Config::kBlockElements;
+}
+
+}  // namespace moebius::cuda::sm90

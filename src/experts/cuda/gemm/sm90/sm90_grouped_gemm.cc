@@ -1,0 +1,267 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cudaTypedefs.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+#include "core/cuda/runtime.h"
+#include "experts/cuda/gemm/grouped_gemm.h"
+#include "experts/cuda/gemm/sm90/launch.h"
+#include "experts/int8_depth.h"
+
+namespace moebius::cuda {
+
+namespace {
+
+constexpr int kMajor = 9;      // of the architecture
+constexpr int kMultiple = 64;  // of N and K
+constexpr uintptr_t kAlignment = 16;
+
+// Of the driver, found by name: a program that links libcuda does not start on a machine without.
+PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
+  static const auto function = [] {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000,
+                                                cudaEnableDefault, &result),
+               "cudaGetDriverEntryPointByVersion");
+    if (result != cudaDriverEntryPointSuccess) {
+      throw Unsupported("the driver has no cuTensorMapEncodeTiled");
+    }
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
+  }();
+  return function;
+}
+
+struct MapDim {
+  int64_t size;
+  int64_t stride;  // in elements
+  int box;
+};
+
+// `dims`: innermost first; the first one's box is kBlockBytes wide.
+CUtensorMap make_map(const Tensor& tensor, const std::vector<MapDim>& dims) {
+  const auto element = static_cast<cuuint64_t>(bits(tensor.dtype()) / 8);
+  cuuint64_t sizes[5];
+  cuuint64_t strides[5];
+  cuuint32_t box[5];
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  for (size_t i = 0; i < dims.size(); ++i) {
+    sizes[i] = static_cast<cuuint64_t>(dims[i].size);
+    strides[i] = static_cast<cuuint64_t>(dims[i].stride) * element;
+    box[i] = static_cast<cuuint32_t>(dims[i].box);
+  }
+  CUtensorMap map;
+  const CUresult result =
+      encode_function()(&map,
+                        tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                       : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                        static_cast<cuuint32_t>(dims.size()), tensor.raw(), sizes, strides + 1, box,
+                        steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw CudaError(fmt::format("cuTensorMapEncodeTiled of {}: error {}", to_string(tensor.shape()),
+                                static_cast<int>(result)));
+  }
+  return map;
+}
+
+int block_elements(const Tensor& tensor) {
+  return sm90::kBlockBytes * 8 / static_cast<int>(bits(tensor.dtype()));
+}
+
+CUtensorMap map_of_a(const Tensor& a, int64_t num_rows, int64_t k, int box_rows) {
+  return make_map(a, {{k, 1, block_elements(a)}, {num_rows, k, box_rows}});
+}
+
+CUtensorMap map_of_b(const Tensor& b, int64_t k, int box_rows) {
+  constexpr int kInOrder = sm90::kColumnsInOrder;
+  return make_map(b, {{k, 1, block_elements(b)},
+                      {2, k, 2},
+                      {4, 8 * k, 4},
+                      {4, 2 * k, 4},
+                      {b.numel() / k / kInOrder, kInOrder * k, box_rows / kInOrder}});
+}
+
+std::optional<sm90::Operands> operands_of(const GroupedGemm& gemm) {
+  switch (gemm.a.dtype()) {
+    case DType::kBF16:
+      return gemm.b_scale ? sm90::Operands::kScaledBF16 : sm90::Operands::kBF16;
+    case DType::kF8E4M3:
+      return sm90::Operands::kF8E4M3;
+    case DType::kI8:
+      return sm90::Operands::kInt8;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Nothing: out has a dtype that is not among them.
+std::optional<sm90::Result> result_of(const GroupedGemm& gemm) {
+  switch (gemm.out.dtype()) {
+    case DType::kF32:
+      return gemm.activates ? std::nullopt : std::optional(sm90::Result::kF32);
+    case DType::kBF16:
+      return gemm.activates ? sm90::Result::kActivatedBF16 : sm90::Result::kBF16;
+    case DType::kF8E4M3:
+      return gemm.activates ? std::optional(sm90::Result::kActivatedF8E4M3) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+template <typename T>
+T* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data<T>() : nullptr;
+}
+
+}  // namespace
+
+bool sm90_takes_weights(const Tensor& b) {
+  return b.device().is_cuda() && cuda_device_info(b.device().index).major == kMajor &&
+         b.dim(1) % kMultiple == 0 && b.dim(2) % kMultiple == 0 && b.numel() > 0;
+}
+
+Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
+  const DType dtype = gemm.a.dtype();
+  if (!gemm.a.device().is_cuda()) {
+    return Support::no("a is on " + to_string(gemm.a.device()));
+  }
+  const CudaDeviceInfo gpu = cuda_device_info(gemm.a.device().index);
+  if (gpu.major != kMajor) {
+    return Support::no(fmt::format("{} is of architecture {}.{}, not 9.0",
+                                   to_string(gemm.a.device()), gpu.major, gpu.minor));
+  }
+  const auto operands = operands_of(gemm);
+  if (!operands || gemm.b.dtype() != dtype) {
+    return Support::no(fmt::format("a is {} and b is {}, not both bf16, f8e4m3 or int8",
+                                   name(dtype), name(gemm.b.dtype())));
+  }
+  if (dtype == DType::kF8E4M3 && (!gemm.a_scale.defined() || !gemm.b_scale.defined())) {
+    return Support::no("f8e4m3 without block scales");
+  }
+  if (dtype == DType::kI8 && (!gemm.a_scale || !gemm.column_scale)) {
+    return Support::no("int8 without scales");
+  }
+  if (dtype == DType::kI8 && gemm.b.dim(2) > kMaxS8Depth) {
+    return Support::no(fmt::format("K {} of int8 is more than {}", gemm.b.dim(2), kMaxS8Depth));
+  }
+  if (operands == sm90::Operands::kScaledBF16 && gemm.scale_block % sm90::kScaleStep != 0) {
+    return Support::no(fmt::format("scales of {} columns of K, not of a multiple of {}",
+                                   gemm.scale_block, sm90::kScaleStep));
+  }
+  const auto result = result_of(gemm);
+  if (!result || !sm90::can_launch(*operands, *result)) {
+    return Support::no(fmt::format("{}out is {}, of a in {}", gemm.activates ? "activated " : "",
+                                   name(gemm.out.dtype()), name(dtype)));
+  }
+  if (gemm.activates && gemm.b.dim(1) % sm90::kTileColumns != 0) {
+    return Support::no(fmt::format("N {} is not a multiple of {}, as gate and up have to be",
+                                   gemm.b.dim(1), sm90::kTileColumns));
+  }
+  const int64_t end_column = gemm.first_column + gemm.num_columns;
+  if (gemm.num_columns > 0 &&
+      (gemm.activates || gemm.first_column % sm90::kBoxRowsB != 0 || end_column > gemm.b.dim(1) ||
+       (end_column % sm90::kBoxRowsB != 0 && end_column != gemm.b.dim(1)))) {
+    return Support::no(fmt::format("columns {} to {} of {} are not whole blocks of {}",
+                                   gemm.first_column, end_column, gemm.b.dim(1), sm90::kBoxRowsB));
+  }
+  const int64_t num_groups = gemm.b.dim(0);
+  if (num_groups > sm90::kMaxGroups) {
+    return Support::no(fmt::format("{} groups, more than {}", num_groups, sm90::kMaxGroups));
+  }
+  constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
+  const int64_t k = gemm.b.dim(2);
+  for (const Tensor& rows : {gemm.a, gemm.b}) {
+    if (k > 0 && rows.numel() / k > kMostRows) {
+      return Support::no(
+          fmt::format("{} rows of an operand, more than {}", rows.numel() / k, kMostRows));
+    }
+  }
+  if (gemm.a_rows && gemm.a.nbytes() > std::numeric_limits<uint32_t>::max()) {
+    return Support::no(
+        fmt::format("rows by index in {} bytes, more than 32 bits tell", gemm.a.nbytes()));
+  }
+  for (const int dim : {1, 2}) {
+    if (gemm.b.dim(dim) % kMultiple != 0 || gemm.b.dim(dim) == 0) {
+      return Support::no(fmt::format("{} {} is not a multiple of {}", dim == 1 ? "N" : "K",
+                                     gemm.b.dim(dim), kMultiple));
+    }
+  }
+  for (const Tensor& tensor : {gemm.a, gemm.b, gemm.b_scale, gemm.bias, gemm.out}) {
+    if (tensor.defined() && reinterpret_cast<uintptr_t>(tensor.raw()) % kAlignment != 0) {
+      return Support::no(fmt::format("a tensor is not {}-byte aligned", kAlignment));
+    }
+  }
+  return Support::yes();
+}
+
+void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& on) {
+  assert(sm90_grouped_gemm_supports(gemm));
+  assert(gemm.group_offsets.defined() != gemm.group_counts.defined());
+  const bool is_batched = gemm.group_counts.defined();
+  assert(gemm.a.num_dims() == (is_batched ? 3 : 2));
+  assert(!gemm.a_rows || !is_batched);
+  assert(gemm.a_rows || gemm.arrivals.words == nullptr);
+  const int64_t num_groups = gemm.b.dim(0);
+  const int64_t n = gemm.b.dim(1);
+  const int64_t k = gemm.b.dim(2);
+  const int64_t rows_of_a = gemm.a.numel() / k;
+  const int64_t num_rows = gemm.a_rows ? gemm.a_rows.dim(0) : rows_of_a;
+  if (num_rows == 0 || num_groups == 0) {
+    return;
+  }
+  const int index = on.device().index;
+  const DeviceGuard guard(index);
+  sm90::Args args{};
+  args.a = map_of_a(gemm.a, rows_of_a, k, sm90::kBoxRowsA);
+  args.a_tiles = map_of_a(gemm.a, rows_of_a, k, sm90::kTileRows);
+  args.a_rows = data_or_null<const int32_t>(gemm.a_rows);
+  args.a_values = gemm.a.raw();
+  args.arrivals = gemm.arrivals;
+  args.first_expert = static_cast<int>(gemm.first_expert);
+  args.b = map_of_b(gemm.b, k, sm90::kBoxRowsB);
+  args.b_narrow = map_of_b(gemm.b, k, sm90::kNarrowColumns / 2);
+  args.a_scale = data_or_null<const float>(gemm.a_scale);
+  args.b_scale = data_or_null<const float>(gemm.b_scale);
+  args.scale_block = static_cast<int>(std::min(gemm.scale_block, k));
+  if (gemm.a_scale && gemm.a.dtype() != DType::kF8E4M3) {
+    const int dims = gemm.a_scale.num_dims();
+    const bool has_rows = gemm.a_scale.dim(dims - 2) > 1;
+    args.a_row_step = has_rows ? 1 : 0;
+    args.a_group_step = !has_rows && dims == 3 ? 1 : 0;
+  }
+  args.column_scale = data_or_null<const float>(gemm.column_scale);
+  args.column_step = gemm.column_scale && gemm.column_scale.dim(1) > 1 ? 1 : 0;
+  args.bias = data_or_null<const float>(gemm.bias);
+  args.out = gemm.out.raw();
+  args.out_scale = data_or_null<float>(gemm.out_scale);
+  args.power_of_two_scale = gemm.power_of_two_scale;
+  args.offsets = data_or_null<const int32_t>(gemm.group_offsets);
+  args.counts = data_or_null<const int32_t>(gemm.group_counts);
+  args.settled_groups = gemm.settled_groups;
+  args.lets_next_begin = gemm.num_sms == 0 && gemm.arrivals.words == nullptr;
+  args.next_item = data_or_null<int>(gemm.next_item);
+  args.max_rows = is_batched ? static_cast<int>(gemm.a.dim(1)) : 0;
+  args.num_rows = static_cast<int>(num_rows);
+  args.num_groups = static_cast<int>(num_groups);
+  args.n = static_cast<int>(n);
+  args.k = static_cast<int>(k);
+  args.first_column = static_cast<int>(gemm.first_column);
+  args.end_column =
+      static_cast<int>(gemm.num_columns > 0 ? gemm.first_column + gemm.num_columns : n);
+  const int sms = num_sms(index);
+  sm90::launch(args, *operands_of(gemm), *result_of(gemm),
+               gemm.num_sms > 0 ? std::min(gemm.num_sms, sms) : sms, index,
+               as_stream(on.native_handle()));
+}
+
+}  // namespace moebius::cuda

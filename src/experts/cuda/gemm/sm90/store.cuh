@@ -1,0 +1,256 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a consumer thread's sums to rows of out, in the grouped GEMM's kernel.
+#pragma once
+
+#include <type_traits>
+
+#include "core/cuda/floats.cuh"
+#include "experts/cuda/gemm/sm90/shared.cuh"
+
+namespace moebius::cuda::sm90 {
+
+// Where a consumer thread stands: rows and columns of D as wgmma.cuh has them.
+struct Place {
+  int warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
+  int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
+  int quad = static_cast<int>(threadIdx.x) % kWarp / 4;
+  int lane = static_cast<int>(threadIdx.x) % 4;  // in the quad
+};
+
+// What is done to sums for the sake of their column.
+struct Multiply {
+  __device__ __forceinline__ void operator()(float& sum, float value) const { sum *= value; }
+};
+struct Add {
+  __device__ __forceinline__ void operator()(float& sum, float value) const { sum += value; }
+};
+
+// Columns of out.
+template <typename Config>
+__device__ __forceinline__ int out_width(const Args& args) {
+  return Config::kActivates ? args.n / 2 : args.n;
+}
+template <typename Config>
+__device__ __forceinline__ auto* out_at(const Args& args, int row, int column) {
+  return static_cast<typename Config::Out*>(args.out) +
+         (int64_t{row} * out_width<Config>(args) + column);
+}
+
+// What a thread has of 32 columns of either of its rows are eight neighbours, see kColumnsInOrder;
+// `block`: which 32 of the tile.
+template <typename Sums>
+__device__ __forceinline__ auto& sum_of(Sums& sums, int block, int half, int i) {
+  return sums[4 * (4 * block + i / 2) + 2 * half + i % 2];
+}
+inline constexpr int kColumnBlocks = kTileColumns / kColumnsInOrder;
+inline constexpr int kBoxBlocks = kColumnBlocks / 2;
+
+// Its row in a large tile.
+__device__ __forceinline__ int row_in_tile(const Place& at, int half) {
+  return at.warpgroup * 64 + at.warp * 16 + 8 * half + at.quad;
+}
+
+// Of column `column` of a tile's group; step 1: values [G, N], 0: [G].
+__device__ __forceinline__ const float* value_of_column(
+    const Args& args, const float* values, int step, const Work& work, int column) {
+  return values + (step > 0 ? int64_t{work.group} * args.n + column : work.group);
+}
+
+// apply(sum, value of its column).
+template <typename Config, typename Apply>
+__device__ __forceinline__ void apply_columns(const Args& args,
+                                              const float* values,
+                                              int step,
+                                              const Place& at,
+                                              const Work& work,
+                                              float (&sums)[kTileColumns / 2],
+                                              const Apply& apply) {
+#pragma unroll
+  for (int block = 0; block < kColumnBlocks; ++block) {
+    if (work.column + kColumnsInOrder * block < args.end_column) {
+      const int column = box_column<Config>(args, work, block / kBoxBlocks) +
+                         kColumnsInOrder * (block % kBoxBlocks) + 8 * at.lane;
+      const float* value = value_of_column(args, values, step, work, column);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        apply(sum_of(sums, block, 0, i), value[i * step]);
+        apply(sum_of(sums, block, 1, i), value[i * step]);
+      }
+    }
+  }
+}
+
+// Of a row of the tile; behind the last one that one's.
+__device__ __forceinline__ float scale_of_row(const Args& args, const Work& work, int row) {
+  const int at = row_of_a(args, work.row + min(row, work.num_rows - 1));
+  return args.a_scale[int64_t{at} * args.a_row_step + work.group * args.a_group_step];
+}
+
+// Sums of rows that have a scale.
+__device__ __forceinline__ void apply_rows(const Args& args,
+                                           const Place& at,
+                                           const Work& work,
+                                           float (&sums)[kTileColumns / 2]) {
+  const float scales[2] = {scale_of_row(args, work, row_in_tile(at, 0)),
+                           scale_of_row(args, work, row_in_tile(at, 1))};
+#pragma unroll
+  for (int i = 0; i < kTileColumns / 2; ++i) {
+    sums[i] *= scales[i / 2 % 2];
+  }
+}
+
+// Four lanes store a row's 32 columns; finished(half, block, i): its i-th of a lane's eight.
+template <typename Config, typename Finished>
+__device__ __forceinline__ void store_rows(const Args& args,
+                                           const Place& at,
+                                           const Work& work,
+                                           const Finished& finished) {
+  const int blocks = (args.end_column - work.column) / kColumnsInOrder;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = row_in_tile(at, half);
+    if (row < work.num_rows) {
+      auto* to = out_at<Config>(args, work.row + row, work.column + 8 * at.lane);
+#pragma unroll
+      for (int block = 0; block < kColumnBlocks; ++block) {
+        if (block < blocks) {
+          float eight[8];
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            eight[i] = finished(half, block, i);
+          }
+          store8(to + kColumnsInOrder * block, eight);
+        }
+      }
+    }
+  }
+}
+
+template <typename Config>
+__device__ __forceinline__ void store(const Args& args,
+                                      const Place& at,
+                                      const Work& work,
+                                      const float (&sums)[kTileColumns / 2]) {
+  store_rows<Config>(args, at, work,
+                     [&](int half, int block, int i) { return sum_of(sums, block, half, i); });
+}
+
+// Exact sums, scaled by row and column.  Why on the way to memory: there are no registers for all
+// of them as floats, too.
+template <typename Config>
+__device__ __forceinline__ void store_exact(const Args& args,
+                                            const Place& at,
+                                            const Work& work,
+                                            const int32_t (&sums)[kTileColumns / 2]) {
+  const float row_scales[2] = {scale_of_row(args, work, row_in_tile(at, 0)),
+                               scale_of_row(args, work, row_in_tile(at, 1))};
+  const int first = work.column + 8 * at.lane;
+  const float* scales = value_of_column(args, args.column_scale, args.column_step, work, first);
+  const float* bias = value_of_column(args, args.bias, 1, work, first);
+  store_rows<Config>(args, at, work, [&](int half, int block, int i) {
+    const int column = kColumnsInOrder * block + i;
+    const float sum = static_cast<float>(sum_of(sums, block, half, i)) * row_scales[half] *
+                      scales[column * args.column_step];
+    return args.bias != nullptr ? sum + bias[column] : sum;
+  });
+}
+
+// Of a small tile, and of all of scaled bf16, D is transposed.  A thread has, of the 32 columns of
+// a box that its warp shares with another, the ones at 8 (quad / 2) + 4 (warp % 2) + 2 eight + quad
+// % 2, and of them rows 8 j + 2 lane + i: sums[box][4 j + 2 eight + i].  Two 8 x 8 transpositions
+// give it of row 8 j + quad the four columns at 8 lane + 4 (warp % 2).
+__device__ __forceinline__ int column_in_box(const Place& at) {
+  return at.warpgroup * 64 + kColumnsInOrder * (at.warp / 2) + 4 * (at.warp % 2);
+}
+__device__ __forceinline__ int column_in_four(const Place& at, int eight) {
+  return 8 * (at.quad / 2) + 2 * eight + at.quad % 2;
+}
+
+// Whether a warp's columns of a box exist.
+template <typename Config>
+__device__ __forceinline__ bool has_columns(const Args& args,
+                                            const Place& at,
+                                            const Work& work,
+                                            int box) {
+  const int in_box = at.warpgroup * 64;
+  const int columns = box_columns<Config>(work);
+  return in_box < columns && work.column + box * columns + in_box < args.end_column;
+}
+
+template <typename Config, int kRows, typename Apply>
+__device__ __forceinline__ void apply_small_columns(const Args& args,
+                                                    const float* values,
+                                                    int step,
+                                                    const Place& at,
+                                                    const Work& work,
+                                                    float (&sums)[2][kRows / 2],
+                                                    const Apply& apply) {
+#pragma unroll
+  for (int box = 0; box < 2; ++box) {
+    if (has_columns<Config>(args, at, work, box)) {
+      const float* value = value_of_column(args, values, step, work,
+                                           box_column<Config>(args, work, box) + column_in_box(at));
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) {
+        apply(sums[box][i], value[column_in_four(at, i / 2 % 2) * step]);
+      }
+    }
+  }
+}
+
+template <int kRows>
+__device__ __forceinline__ void apply_small_rows(const Args& args,
+                                                 const Place& at,
+                                                 const Work& work,
+                                                 float (&sums)[2][kRows / 2]) {
+#pragma unroll
+  for (int i = 0; i < kRows / 4; ++i) {
+    const float scale = scale_of_row(args, work, 8 * (i / 2) + 2 * at.lane + i % 2);
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const int of_row = i / 2 * 4 + 2 * eight + i % 2;
+      sums[0][of_row] *= scale;
+      sums[1][of_row] *= scale;
+    }
+  }
+}
+
+template <typename Config, int kRows>
+__device__ __forceinline__ void store_small(const Args& args,
+                                            const Place& at,
+                                            const Work& work,
+                                            const float (&sums)[2][kRows / 2]) {
+  using Out = typename Config::Out;
+#pragma unroll
+  for (int box = 0; box < 2; ++box) {
+    if (!has_columns<Config>(args, at, work, box)) {
+      continue;
+    }
+    const int column = box_column<Config>(args, work, box) + column_in_box(at);
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      const auto* four = sums[box] + 4 * j;
+      if constexpr (std::is_same_v<Out, float>) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int row = 8 * j + 2 * at.lane + i % 2;
+          if (row < work.num_rows) {
+            *out_at<Config>(args, work.row + row, column + column_in_four(at, i / 2)) = four[i];
+          }
+        }
+      } else {
+        const uint2 words = {ptx::transpose_8x8(narrow_pair(Out{}, four[0], four[1])),
+                             ptx::transpose_8x8(narrow_pair(Out{}, four[2], four[3]))};
+        const int row = 8 * j + at.quad;
+        if (row < work.num_rows) {
+          *reinterpret_cast<uint2*>(out_at<Config>(args, work.row + row, column + 8 * at.lane)) =
+              words;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace moebius::cuda::sm90

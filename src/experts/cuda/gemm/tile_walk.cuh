@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tiles of rows of a grouped GEMM: every group is cut into tiles of its own, and blocks find out on
+// the device how many there are.
+#pragma once
+
+#include "experts/cuda/rows/row_groups.cuh"
+
+namespace moebius::cuda {
+
+struct TileStarts {
+  int before[kMaxExperts + 1];  // tiles of the groups before g; [num_groups]: all
+};
+
+// Fills `starts` by a whole block of kThreads; ends with a barrier.  REQUIRES: called once.
+template <int kThreads>
+__device__ void find_tiles(const RowGroups& rows, int tile_rows, TileStarts& starts) {
+  constexpr int kWarp = 32;
+  constexpr int kWarps = kThreads / kWarp;
+  constexpr int kItems = (kMaxExperts + kThreads - 1) / kThreads;  // neighbours of a thread
+  __shared__ int of_warp[kWarps];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int first = thread * kItems;
+  int own[kItems];
+  int sum = 0;
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    own[i] = 0;
+    if (first + i < rows.num_groups) {
+      const RowSpan span = group_rows(rows, first + i);
+      own[i] = static_cast<int>((span.end - span.begin + tile_rows - 1) / tile_rows);
+    }
+    sum += own[i];
+  }
+  int before = sum;
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, before, step);
+    before += thread % kWarp >= step ? other : 0;
+  }
+  if (thread % kWarp == kWarp - 1) {
+    of_warp[thread / kWarp] = before;
+  }
+  __syncthreads();
+  before -= sum;
+  for (int w = 0; w < thread / kWarp; ++w) {
+    before += of_warp[w];
+  }
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    if (first + i <= rows.num_groups) {
+      starts.before[first + i] = before;
+    }
+    before += own[i];
+  }
+  // No thread's items reach behind the last group.
+  if (thread == kThreads - 1 && rows.num_groups == kThreads * kItems) {
+    starts.before[rows.num_groups] = before;
+  }
+  __syncthreads();
+}
+
+struct TilePlace {
+  int group;
+  int64_t begin;  // the tile's first row
+  int64_t end;    // of the group's rows
+};
+
+// REQUIRES: tile < starts.before[num_groups].
+__device__ __forceinline__ TilePlace find_tile(const RowGroups& rows,
+                                               const TileStarts& starts,
+                                               int tile,
+                                               int tile_rows) {
+  int low = 0;
+  int high = rows.num_groups;  // before[low] <= tile < before[high]
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (starts.before[middle] <= tile ? low : high) = middle;
+  }
+  // Of several starts that are equal, only the last group has tiles.
+  const RowSpan span = group_rows(rows, low);
+  return {low, span.begin + int64_t{tile - starts.before[low]} * tile_rows, span.end};
+}
+
+// A bound on starts.before[num_groups] for `room` rows.
+inline int64_t most_tiles(const RowGroups& rows, int64_t room, int64_t tile_rows) {
+  if (rows.offsets != nullptr) {
+    return (room + tile_rows - 1) / tile_rows + rows.num_groups;
+  }
+  return (rows.max_rows + tile_rows - 1) / tile_rows * rows.num_groups;
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,357 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Of the elements that share a scale first the range, then the group's code by the rules of the
+// quant stage, then the elements.  Scales over many rows take a pass over them first.
+#include <algorithm>
+
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+#include "experts/cuda/rows/row_coder.h"
+#include "experts/cuda/rows/row_groups.cuh"
+#include "quant/cuda/elements.cuh"
+#include "quant/group_rule.h"
+#include "quant/groups.h"
+
+namespace moebius::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarp = 32;
+constexpr int kWarps = kThreads / kWarp;
+constexpr unsigned kAll = 0xffffffffu;
+
+struct Args {
+  QuantizeSpec spec;
+  quant::Encode how;
+  quant::Code code;
+  RowGroups rows;
+  const void* x;
+  int k;
+  bool has_vectors;           // rows are whole ones of eight elements, and aligned
+  int group;                  // elements per scale
+  int num_groups;             // per row
+  int lanes;                  // with eight elements each that share a scale, up to a warp
+  int chunk;                  // elements of a row that a warp codes
+  const float* tensor_scale;  // [1] or [G]; nullptr: a scale per group
+  bool is_per_expert;         // tensor_scale
+  float* scale;               // per group; nullptr: not stored
+  void* values;
+  bool is_bf16;  // code times block scale, if it has one; else 8-bit codes
+};
+
+__device__ __forceinline__ float largest_of_lanes(float v, int lanes) {
+  for (int step = lanes / 2; step > 0; step /= 2) {
+    v = fmaxf(v, __shfl_xor_sync(kAll, v, step));
+  }
+  return v;
+}
+
+// The block scale that is multiplied into values in bf16.
+__device__ __forceinline__ float block_scale(QuantFormat format, const quant::GroupCode& group) {
+  switch (format) {
+    case QuantFormat::kFp8:
+      return 1.0f;
+    case QuantFormat::kNvfp4:
+      return quant::device::decode1(quant::Code::kE4M3, group.scale_code);
+    default:
+      return e8m0_to_float(group.scale_code);
+  }
+}
+
+__device__ __forceinline__ float tensor_scale_of(const Args& a, int64_t row) {
+  return a.tensor_scale != nullptr ? a.tensor_scale[a.is_per_expert ? group_of(a.rows, row) : 0]
+                                   : 0.0f;
+}
+
+// Eight codes of a row from element i on.
+template <typename T>
+__device__ __forceinline__ void put_vector(const Args& a,
+                                           int64_t i,
+                                           const Raw8<T>& raw,
+                                           const quant::device::Factor& factor,
+                                           float scale) {
+  float v[kVector];
+  widen(raw, v);
+  const uint64_t codes = quant::device::encode8(a.how, v, factor);
+  if (!a.is_bf16) {
+    quant::device::store_codes(quant::Code::kI8, static_cast<uint8_t*>(a.values) + i, codes);
+    return;
+  }
+  quant::device::decode8(a.code, codes, v);
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    v[j] *= scale;
+  }
+  store8(static_cast<BFloat16*>(a.values) + i, v);
+}
+
+// A warp per chunk of a row, of which a lane has eight neighbours at a time; `lanes` of them share
+// a scale.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) encode_vectors_kernel(const __grid_constant__ Args a) {
+  constexpr int kStep = kWarp * kVector;
+  const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
+  const int offset = static_cast<int>(threadIdx.x) % kWarp * kVector;
+  const bool needs_range = !a.spec.group.is_per_tensor();
+  // 32 bits: chunks have 256 elements or more, but for a row's last.
+  const auto chunks = static_cast<uint32_t>((a.k + a.chunk - 1) / a.chunk);
+  const auto num_units = static_cast<uint32_t>(span.end - span.begin) * chunks;
+  for (uint32_t unit = blockIdx.x * kWarps + threadIdx.x / kWarp; unit < num_units;
+       unit += gridDim.x * kWarps) {
+    const int64_t row = span.begin + unit / chunks;
+    const int begin = static_cast<int>(unit % chunks) * a.chunk;
+    const int end = min(begin + a.chunk, a.k);
+    const int own = begin + offset;
+    const T* x = static_cast<const T*>(a.x) + row * a.k;
+    Raw8<T> raw = {};
+    if (own < end) {
+      raw = load_raw(x + own);
+    }
+    quant::Range range;
+    if (needs_range) {
+      range.max = absmax(raw);
+      for (int i = own + kStep; i < end; i += kStep) {
+        range.max = fmaxf(range.max, absmax(load_raw(x + i)));
+      }
+      range.max = largest_of_lanes(range.max, a.lanes);
+    }
+    const quant::GroupCode group = quant::group_code(a.spec, range, tensor_scale_of(a, row));
+    const auto factor = quant::device::make_factor(group.factor, group.zero_point);
+    const float scale = a.is_bf16 ? block_scale(a.spec.format, group) : 1.0f;
+    if (own < end) {
+      if (a.scale != nullptr && own % a.group == 0) {
+        a.scale[row * a.num_groups + own / a.group] = group.scale;
+      }
+      put_vector(a, row * a.k + own, raw, factor, scale);
+    }
+    for (int i = own + kStep; i < end; i += kStep) {
+      put_vector(a, row * a.k + i, load_raw(x + i), factor, scale);
+    }
+  }
+}
+
+// A warp per group, for groups that vectors do not fit.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) encode_kernel(const __grid_constant__ Args a) {
+  const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t first = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  const int64_t num_units = (span.end - span.begin) * a.num_groups;
+  for (int64_t unit = first; unit < num_units; unit += int64_t{gridDim.x} * kWarps) {
+    const int64_t row = span.begin + unit / a.num_groups;
+    const int begin = static_cast<int>(unit % a.num_groups) * a.group;
+    const int end = min(a.k, begin + a.group);
+    const T* x = static_cast<const T*>(a.x) + row * a.k;
+
+    const float tensor_scale = tensor_scale_of(a, row);
+    quant::Range range;
+    if (!a.spec.group.is_per_tensor()) {
+      for (int i = begin + lane; i < end; i += kWarp) {
+        range.max = fmaxf(range.max, fabsf(load1(x + i)));
+      }
+      range.max = largest_of_lanes(range.max, kWarp);
+    }
+    const quant::GroupCode group = quant::group_code(a.spec, range, tensor_scale);
+    const quant::device::Factor factor = quant::device::make_factor(group.factor, group.zero_point);
+    if (lane == 0 && a.scale != nullptr) {
+      a.scale[row * a.num_groups + begin / a.group] = group.scale;
+    }
+    for (int i = begin + lane; i < end; i += kWarp) {
+      const uint32_t bits = quant::device::encode1(a.how, load1(x + i), factor);
+      if (a.is_bf16) {
+        store1(static_cast<BFloat16*>(a.values) + row * a.k + i,
+               quant::device::decode1(a.code, bits) * block_scale(a.spec.format, group));
+      } else {
+        static_cast<uint8_t*>(a.values)[row * a.k + i] = static_cast<uint8_t>(bits);
+      }
+    }
+  }
+}
+
+// Eight codes of f8e4m3 per thread, wherever a caller has them.
+__global__ void __launch_bounds__(kThreads)
+    widen_kernel(const uint8_t* codes, bool are_aligned, BFloat16* out, int64_t num_vectors) {
+  constexpr quant::Code kCode = quant::Code::kE4M3;
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < num_vectors; i += step) {
+    float v[kVector];
+    if (are_aligned) {
+      quant::device::decode8_as<kCode>(quant::device::load_codes(kCode, codes + i * kVector), v);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        v[j] = quant::device::decode1(kCode, codes[i * kVector + j]);
+      }
+    }
+    store8(out + i * kVector, v);
+  }
+}
+
+// largest[expert or 0] = max(itself, |x|) over the rows in use, NaN passed over.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    largest_kernel(const __grid_constant__ Args a, float* largest) {
+  const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
+  float max = 0.0f;
+  for (int64_t row = span.begin + blockIdx.x; row < span.end; row += gridDim.x) {
+    const T* x = static_cast<const T*>(a.x) + row * a.k;
+    if (a.has_vectors) {
+      for (int i = static_cast<int>(threadIdx.x) * kVector; i < a.k; i += kThreads * kVector) {
+        max = fmaxf(max, absmax(load_raw(x + i)));
+      }
+    } else {
+      for (int i = static_cast<int>(threadIdx.x); i < a.k; i += kThreads) {
+        max = fmaxf(max, fabsf(load1(x + i)));
+      }
+    }
+  }
+  max = largest_of_lanes(max, kWarp);
+  if (threadIdx.x % kWarp == 0) {
+    // Floats that are not negative are ordered as their bits are.
+    atomicMax(reinterpret_cast<int*>(largest + (a.is_per_expert ? blockIdx.y : 0)),
+              __float_as_int(max));
+  }
+}
+
+__global__ void scales_kernel(QuantFormat format, float* largest_to_scale, int n) {
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) {
+    largest_to_scale[i] = quant::tensor_scale(format, largest_to_scale[i]);
+  }
+}
+
+// Lanes of encode_vectors_kernel that share the scale of `group` elements; 0: not whole ones, or
+// not of one warp alone.
+int lanes_of(int group) {
+  const int lanes = group / kVector;
+  const bool divides_warp = lanes > 0 && kWarp % lanes == 0;
+  return group % kVector != 0 || (lanes < kWarp && !divides_warp) ? 0 : std::min(lanes, kWarp);
+}
+
+}  // namespace
+
+RowCoder::RowCoder(const QuantDesc& desc, const ExpertsDesc& experts, const WeightOperand& w)
+    : spec_(activation_spec(desc)), num_experts_(experts.num_local_experts) {
+  if (!spec_) {
+    return;
+  }
+  const bool is_nvfp4 = spec_->format == QuantFormat::kNvfp4;
+  if (is_nvfp4 || spec_->group.is_per_tensor()) {
+    constant_ = is_nvfp4 ? desc.alpha_or_gscale : desc.scale;
+    const bool is_per_expert =
+        constant_ ? constant_.numel() > 1 : experts.format == ActivationFormat::kBatched;
+    scales_ = is_per_expert ? RowScales::kPerGroup : RowScales::kAll;
+  } else if (!is_ocp_mx(spec_->format)) {
+    scales_ = RowScales::kPerRow;
+  }
+  widens_codes_ = spec_->format == QuantFormat::kFp8 && spec_->group.col < 0 &&
+                  experts.in_dtype == DType::kBF16 && wants_bf16_codes(w);
+}
+
+DType RowCoder::dtype() const {
+  return widens_codes_ || quant::scaled_codes_fit_bf16(spec_->format)
+             ? DType::kBF16
+             : storage_dtype(spec_->format);
+}
+
+RowOperand RowCoder::take(Scratch& scratch, int64_t rows, int64_t k) const {
+  RowOperand out;
+  out.scales = scales_;
+  out.divides = spec_->format == QuantFormat::kNvfp4;
+  out.values = scratch.take({rows, k}, dtype());
+  if (scales_ == RowScales::kPerRow) {
+    out.block = spec_->group.col > 0 ? spec_->group.col : k;
+    out.scale = scratch.take({rows, ceil_div(k, out.block)}, DType::kF32);
+  } else if (scales_ != RowScales::kNone) {
+    out.scale = is_dynamic()
+                    ? scratch.take({scales_ == RowScales::kAll ? 1 : num_experts_}, DType::kF32)
+                    : constant_;
+  }
+  return out;
+}
+
+RowOperand RowCoder::given(const Tensor& codes,
+                           const Tensor& x_scale,
+                           const RowOperand& room,
+                           const Stream& on) const {
+  RowOperand out;
+  out.values = codes;
+  if (widens_codes_) {
+    out.values = room.values.slice(0, codes.dim(0));
+    const int index = on.device().index;
+    const DeviceGuard guard(index);
+    const int64_t num_vectors = codes.numel() / kVector;
+    const int64_t blocks = std::clamp<int64_t>(num_vectors / kThreads, 1, 16 * num_sms(index));
+    widen_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, as_stream(on.native_handle())>>>(
+        static_cast<const uint8_t*>(codes.raw()), is_aligned(codes.raw(), kVector),
+        out.values.data<BFloat16>(), num_vectors);
+    check_launch("widen_kernel");
+  }
+  const int64_t k = codes.dim(1);
+  if (spec_->group.is_per_tensor()) {
+    out.scales = x_scale.numel() > 1 ? RowScales::kPerGroup : RowScales::kAll;
+    out.scale = x_scale.view({x_scale.numel()});
+  } else {
+    out.scales = RowScales::kPerRow;
+    out.block = spec_->group.col > 0 ? spec_->group.col : k;
+    out.scale = x_scale.view({codes.dim(0), ceil_div(k, out.block)});
+  }
+  return out;
+}
+
+void RowCoder::encode(const Tensor& x,
+                      const RowGroups& rows,
+                      const RowOperand& out,
+                      const Stream& on) const {
+  if (x.numel() == 0) {
+    return;
+  }
+  const int index = on.device().index;
+  const DeviceGuard guard(index);
+  const cudaStream_t stream = as_stream(on.native_handle());
+  const int64_t k = x.dim(1);
+  Args a{};
+  a.spec = *spec_;
+  a.how = quant::encode_of(*spec_);
+  a.code = quant::code_of(a.how);
+  a.rows = rows;
+  a.x = x.raw();
+  a.k = static_cast<int>(k);
+  a.has_vectors = k % kVector == 0 && is_aligned(x.raw(), 2 * sizeof(uint4));
+  a.group = static_cast<int>(spec_->group.col > 0 ? std::min(spec_->group.col, k) : k);
+  a.num_groups = static_cast<int>(ceil_div(k, a.group));
+  a.lanes = lanes_of(a.group);
+  a.chunk = std::max(spec_->group.is_per_tensor() ? 0 : a.group, kWarp * kVector);
+  a.is_per_expert = scales_ == RowScales::kPerGroup;
+  a.scale = scales_ == RowScales::kPerRow ? out.scale.data<float>() : nullptr;
+  a.values = out.values.raw();
+  a.is_bf16 = dtype() == DType::kBF16;
+  const bool is_over_rows = scales_ == RowScales::kAll || scales_ == RowScales::kPerGroup;
+  float* largest = nullptr;
+  if (is_over_rows) {
+    a.tensor_scale = out.scale.data<float>();
+    largest = is_dynamic() ? out.scale.data<float>() : nullptr;
+  }
+  const int sms = num_sms(index);
+  visit_float(x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    if (largest != nullptr) {
+      const int64_t n = out.scale.numel();
+      check_cuda(cudaMemsetAsync(largest, 0, static_cast<size_t>(n) * sizeof(float), stream),
+                 "cudaMemsetAsync of scales");
+      largest_kernel<T><<<span_grid(rows, x.dim(0), 4, sms), kThreads, 0, stream>>>(a, largest);
+      check_launch("largest_kernel");
+      scales_kernel<<<1, kThreads, 0, stream>>>(spec_->format, largest, static_cast<int>(n));
+      check_launch("scales_kernel");
+    }
+    const bool takes_vectors = a.has_vectors && a.lanes > 0;
+    const int units = takes_vectors ? (a.k + a.chunk - 1) / a.chunk : a.num_groups;  // of a row
+    const int64_t rows_per_block = std::max(1, kWarps / units);
+    const auto kernel = takes_vectors ? encode_vectors_kernel<T> : encode_kernel<T>;
+    kernel<<<span_grid(rows, x.dim(0), rows_per_block, sms), kThreads, 0, stream>>>(a);
+    check_launch("encode_kernel");
+  });
+}
+
+}  // namespace moebius::cuda

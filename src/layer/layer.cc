@@ -1,0 +1,340 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "comm/group/given_up.h"
+#include "core/same_device.h"
+#include "layer/flight.h"
+#include "layer/kernel_checks.h"
+#include "layer/layer_parts.h"
+#include "layer/rows/row_ops.h"
+#include "layer/rows/token_slices.h"
+#include "moebius/moe_layer.h"
+
+namespace moebius {
+
+struct MoeLayer::State {
+  MoeConfig config;
+  Group* group = nullptr;  // null: one rank
+  bool sequence_parallel = false;
+  std::shared_ptr<const Router> router;
+  std::unique_ptr<ModularKernel> kernel;
+  Tensor expert_map;  // undefined: all experts are local
+  bool has_shared = false;
+  bool apply_router_weight_on_input = false;
+  Device device;
+  // There:
+  Tensor counts;         // i32 [E], selections of the last call
+  Tensor computed_rows;  // i64 [L], of the last call where it took several of the kernel's
+  bool took_pieces = false;
+  int num_microbatches = 1;
+  Stream stream;  // of the last call
+
+  DType in_dtype() const { return kernel->experts().desc().in_dtype; }
+  int num_ranks() const { return group == nullptr ? 1 : group->size(); }
+  // Ranks that hold the same tokens as this one.
+  int tp_size() const { return num_ranks() / config.parallel.dp_size; }
+  // Partial outputs of all ranks are to be summed here; a backend does that itself.
+  bool sums_over_ranks() const {
+    return num_ranks() > 1 && config.parallel.backend == All2AllBackend::kNone;
+  }
+  bool has_dead_ranks() const {
+    for (int rank = 0; rank < num_ranks(); ++rank) {
+      if (group != nullptr && group->is_dead(rank)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  bool slices_tokens() const { return tp_size() > 1 && !sums_over_ranks() && !sequence_parallel; }
+
+  void expect_call(const Tensor& hidden,
+                   const Tensor& output,
+                   const Tensor& lora_ids,
+                   const Stream& call_stream) const;
+  void forward_own(const Tensor& hidden,
+                   const Tensor& output,
+                   const Tensor& lora_ids,
+                   const CallContext& context);
+  void route(const KernelInput& input, const CallContext& context);
+  int64_t num_pieces(int64_t num_tokens, int64_t limit) const;
+  void run_kernel(const KernelInput& input,
+                  const Tensor& routed,
+                  const Tensor& shared,
+                  const CallContext& context);
+};
+
+namespace {
+
+// A copy of its own, done on return.
+Tensor on_host(const Tensor& counts, const Stream& stream) {
+  return counts.device().is_cpu() ? counts.clone() : to_device(counts, Device::cpu(), stream);
+}
+
+// Of all micro-batches, in a profile.
+CallContext whole(CallContext context) {
+  context.microbatch = Profile::kAll;
+  return context;
+}
+
+Tensor widened(const Tensor& counts) {
+  Tensor wide = Tensor::empty(counts.shape(), DType::kI64);
+  std::copy_n(counts.data<int32_t>(), counts.numel(), wide.data<int64_t>());
+  return wide;
+}
+
+}  // namespace
+
+MoeLayer::MoeLayer(MoeLayerWeights weights,
+                   const MoeLayerOptions& options,
+                   const Stream& stream,
+                   Group* group) {
+  expect_consistent(weights, options, group);
+  if (group != nullptr && stream.device().is_cuda()) {
+    expect_eq(to_string(stream.device()), to_string(group->device()),
+              "device of the stream (this rank's of the group)");
+  }
+  const MoeConfig config = weights.config;
+  const Device device = stream.device();
+  const ExpertsDesc desc = routed_desc(weights, options);
+  weights.router_config.device = device;
+  auto shared = make_shared_experts(weights, desc, options, stream);
+  auto experts = make_experts(desc, std::move(weights.experts), stream, options.experts);
+
+  state_ = std::make_unique<State>();
+  state_->config = config;
+  state_->group = group;
+  state_->device = device;
+  state_->sequence_parallel = options.sequence_parallel;
+  state_->has_shared = shared != nullptr;
+  state_->apply_router_weight_on_input = weights.apply_router_weight_on_input;
+  state_->router =
+      std::make_shared<const Router>(std::move(weights.router_config), std::move(weights.router));
+  state_->kernel = std::make_unique<ModularKernel>(
+      make_prepare_finalize(config, desc, options, group), std::move(experts), std::move(shared),
+      options.monolithic ? state_->router : nullptr,
+      KernelOptions{options.chunk_tokens, options.microbatches, options.min_microbatch_tokens,
+                    options.combine_parts, options.early_rows});
+  if (config.parallel.ep_size > 1) {
+    const Tensor map = make_expert_map(
+        config.num_experts,
+        expert_range(config.num_experts, config.parallel.ep_size, config.parallel.ep_rank));
+    state_->expert_map = to_device(map, device, stream);
+    stream.synchronize();  // the map has been read
+  }
+  state_->counts = Tensor::zeros({config.num_experts}, DType::kI32, device);
+  state_->computed_rows = Tensor::zeros({config.num_local_experts}, DType::kI64, device);
+  state_->stream = stream;
+}
+
+MoeLayer::~MoeLayer() = default;
+
+void MoeLayer::set_dead(int rank, bool dead) {
+  state_->kernel->set_dead(rank, dead);
+}
+
+const Router& MoeLayer::router() const {
+  return *state_->router;
+}
+const ModularKernel& MoeLayer::kernel() const {
+  return *state_->kernel;
+}
+const MoeConfig& MoeLayer::config() const {
+  return state_->config;
+}
+Tensor MoeLayer::expert_load() const {
+  return widened(on_host(state_->counts, state_->stream));
+}
+Tensor MoeLayer::local_expert_load() const {
+  return state_->took_pieces ? on_host(state_->computed_rows, state_->stream)
+                             : widened(state_->kernel->last_expert_load());
+}
+
+int MoeLayer::last_microbatches() const {
+  return state_->num_microbatches;
+}
+
+void MoeLayer::check() const {
+  state_->kernel->prepare_finalize().check();
+  if (state_->group != nullptr && state_->group->has_given_up()) {
+    comm::throw_given_up(*state_->group, "layer");
+  }
+}
+
+Support MoeLayer::can_be_captured() const {
+  if (state_->sums_over_ranks()) {
+    return Support::no("outputs of the ranks are summed by copies that hosts agree on");
+  }
+  if (state_->slices_tokens()) {
+    return Support::no("tokens of a TP group are gathered by copies that hosts agree on");
+  }
+  return state_->kernel->prepare_finalize().can_be_captured();
+}
+
+void MoeLayer::forward(const Tensor& hidden,
+                       const Tensor& output,
+                       const CallContext& context,
+                       const Tensor& lora_ids) {
+  state_->expect_call(hidden, output, lora_ids, context.stream);
+  if (!state_->slices_tokens()) {
+    state_->forward_own(hidden, output, lora_ids, context);
+    return;
+  }
+  const int tp_size = state_->tp_size();
+  const int tp_rank = state_->group->rank() % tp_size;
+  const TokenSlice own = token_slice(hidden.dim(0), tp_size, tp_rank);
+  state_->forward_own(hidden.slice(own.begin, own.end), output.slice(own.begin, own.end),
+                      lora_ids ? lora_ids.slice(own.begin, own.end) : lora_ids, context);
+  in_flight("combine", whole(context), context.stream, [&] {
+    gather_slices(*state_->group, output, state_->group->rank() - tp_rank, tp_size, context.stream);
+  });
+}
+
+// Of the whole call, before it is cut into slices and pieces, some of which would run.
+void MoeLayer::State::expect_call(const Tensor& hidden,
+                                  const Tensor& output,
+                                  const Tensor& lora_ids,
+                                  const Stream& call_stream) const {
+  expect_hidden_dtype(hidden, "hidden");
+  expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
+  expect_eq(hidden.dim(1), config.hidden, "hidden.dim(1)");
+  expect_on(hidden, device, "hidden");
+  expect_hidden_dtype(output, "output");
+  expect_shape(output, hidden.shape(), "output");
+  expect_on(output, device, "output");
+  if (lora_ids) {
+    expect_lora_ids(lora_ids, hidden.dim(0), kernel->experts().desc().num_adapters);
+    expect_on(lora_ids, device, "lora_ids");
+  }
+  // Of a layer on the CPU, too: workspaces are where the stream is.
+  if (call_stream.device() != device) {
+    expect_eq(to_string(call_stream.device()), to_string(device), "device of the stream");
+  }
+}
+
+void MoeLayer::State::forward_own(const Tensor& hidden,
+                                  const Tensor& output,
+                                  const Tensor& lora_ids,
+                                  const CallContext& context) {
+  const int64_t num_tokens = hidden.dim(0);
+  const DType model_dtype = config.in_dtype;
+  const DType in_dtype = this->in_dtype();
+  const Shape selections{num_tokens, config.experts_per_token};
+  const auto rows_if = [&](bool needed, DType dtype) {
+    return TensorSpec{needed ? hidden.shape() : Shape{0}, dtype};
+  };
+  const bool rounds_input = hidden.dtype() != model_dtype;
+  const bool widens_input = model_dtype != in_dtype;  // for the float64 oracle
+  const bool sums = sums_over_ranks();
+  const bool writes_to_output =
+      !sums && output.dtype() == in_dtype && !(has_shared && overlap(output, hidden));
+  const auto [logits, ids, weights, rounded, widened, routed_rows, shared_rows, summed] =
+      context.get(WorkspaceSlot::kLayer, {{{num_tokens, config.num_experts}, DType::kF32},
+                                          {selections, DType::kI32},
+                                          {selections, DType::kF32},
+                                          rows_if(rounds_input, model_dtype),
+                                          rows_if(widens_input, in_dtype),
+                                          rows_if(!writes_to_output, in_dtype),
+                                          rows_if(has_shared, in_dtype),
+                                          rows_if(sums, in_dtype)});
+
+  Tensor x = hidden;
+  if (rounds_input) {
+    copy_rows(x, rounded, context.stream);
+    x = rounded;
+  }
+  if (widens_input) {
+    copy_rows(x, widened, context.stream);
+    x = widened;
+  }
+  Tensor routed = writes_to_output ? output : routed_rows;
+  const Tensor shared = has_shared ? shared_rows : Tensor();
+  KernelInput input;
+  input.hidden = x;
+  input.router_logits = logits;
+  input.topk_ids = ids;
+  input.topk_weights = weights;
+  input.own_load = counts;
+  input.num_experts = config.num_experts;
+  input.expert_map = expert_map;
+  input.apply_router_weight_on_input = apply_router_weight_on_input;
+  input.lora_ids = lora_ids;
+  input.add_shared = has_shared && writes_to_output;
+  route(input, context);
+  run_kernel(input, routed, shared, context);
+  if (sums) {
+    const Profile::Span span(context.profile, "finalize", context.stream);
+    in_flight("combine", whole(context), context.stream,
+              [&, &to = summed] { sum_over_ranks(*group, routed, to, context.stream); });
+    routed = summed;
+  }
+  if (writes_to_output) {
+    return;
+  }
+  if (has_shared) {
+    add_rows(routed, shared, output, context.stream);
+  } else {
+    copy_rows(routed, output, context.stream);
+  }
+}
+
+void MoeLayer::State::route(const KernelInput& input, const CallContext& context) {
+  const Profile::Span span(context.profile, "router", context.stream);
+  if (router->weights().gate) {
+    router->logits(input.hidden, input.router_logits, context.stream);
+  }
+  router->select(input.router_logits, input.topk_ids, input.topk_weights, context.stream);
+  stream = context.stream;
+}
+
+// Calls of the kernel that `num_tokens` take: at least one, since it may be collective, and as many
+// as the rank with most tokens needs.
+int64_t MoeLayer::State::num_pieces(int64_t num_tokens, int64_t limit) const {
+  const int64_t pieces = std::max<int64_t>(1, (num_tokens + limit - 1) / limit);
+  if (has_dead_ranks()) {
+    expect_le(num_tokens, limit, "tokens of a layer that has given ranks up");
+    return 1;
+  }
+  return group == nullptr || sums_over_ranks()
+             ? pieces
+             : all_reduce_max(*group, "pieces of a batched call", pieces);
+}
+
+void MoeLayer::State::run_kernel(const KernelInput& input,
+                                 const Tensor& routed,
+                                 const Tensor& shared,
+                                 const CallContext& context) {
+  const auto limit = kernel->prepare_finalize().max_tokens_per_rank();
+  const int64_t num_tokens = input.hidden.dim(0);
+  const int64_t pieces = limit ? num_pieces(num_tokens, *limit) : 1;
+  took_pieces = pieces > 1;
+  if (!took_pieces) {
+    kernel->forward(input, routed, shared, context);
+    num_microbatches = kernel->last_microbatches();
+    return;
+  }
+  num_microbatches = 1;
+  count_expert_tokens(input.topk_ids, {}, input.own_load, context.stream);
+  fill(computed_rows.view_as(DType::kI32), 0, context.stream);  // both halves of every i64
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    const int64_t begin = std::min(piece * *limit, num_tokens);
+    const int64_t end = std::min(begin + *limit, num_tokens);
+    const auto part = [&](const Tensor& rows) { return rows ? rows.slice(begin, end) : rows; };
+    KernelInput some = input;
+    some.own_load = {};
+    some.hidden = part(input.hidden);
+    some.router_logits = part(input.router_logits);
+    some.topk_ids = part(input.topk_ids);
+    some.topk_weights = part(input.topk_weights);
+    some.lora_ids = part(input.lora_ids);
+    kernel->forward(some, part(routed), part(shared), context);
+    num_microbatches = std::max(num_microbatches, kernel->last_microbatches());
+    const Tensor load = kernel->expert_load_on_device();
+    for (int64_t microbatch = 0; microbatch < load.dim(0); ++microbatch) {
+      add_counts(load[microbatch], computed_rows, context.stream);
+    }
+  }
+}
+
+}  // namespace moebius

@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "layer/flight.h"
+#include "layer/prepare_finalize/prepare_rows.h"
+#include "layer/rows/cuda/rows.h"
+#include "layer/rows/reduce_rows.h"
+#include "layer/rows/token_slices.h"
+#include "moebius/all2all.h"
+
+namespace moebius {
+
+namespace {
+
+constexpr std::string_view kOp = "allgather_reducescatter";
+
+class AllGatherReduceScatter final : public PrepareFinalize {
+ public:
+  AllGatherReduceScatter(Group& group, bool monolithic) : group_(group), monolithic_(monolithic) {}
+
+  std::string_view name() const override {
+    return monolithic_ ? "allgather_reducescatter (monolithic)" : kOp;
+  }
+  ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }
+  std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
+  int num_dispatchers() const override { return group_.size(); }
+  bool is_monolithic() const override { return monolithic_; }
+
+  Support accepts(WeightAndReduceKind kind) const override {
+    return kind == WeightAndReduceKind::kNaiveBatched
+               ? Support::no("naive batched reduces batched rows, these are standard")
+               : Support::yes();
+  }
+  Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
+    return rows_quant_supported(quant, defer_input_quant, /*num_scales=*/1);
+  }
+
+  // Every token goes to every rank.  Monolithic: selections are made where they arrive.
+  std::optional<TransportStatistics> statistics() const override {
+    if (monolithic_) {
+      return std::nullopt;
+    }
+    TransportStatistics all = statistics_;
+    if (selections_on_gpu_) {
+      all.selections += to_device(selections_on_gpu_, Device::cpu(), stream_).data<int64_t>()[0];
+    }
+    return all;
+  }
+  Support can_be_captured() const override {
+    return Support::no(
+        "allgather_reducescatter copies between streams of several ranks: no graph of one can hold "
+        "that");
+  }
+
+  int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
+  void forget(int microbatch) override { counts_.erase(microbatch); }
+
+  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override;
+  void finalize(const FinalizeInput& input, const CallContext& context) override;
+
+ private:
+  void count_selections(const Tensor& ids, const Stream& stream);
+
+  Group& group_;
+  bool monolithic_;
+  TransportStatistics statistics_;
+  Tensor selections_on_gpu_;                    // i64 [1]; undefined: none were counted there
+  Stream stream_;                               // that they were counted on
+  std::map<int, std::vector<int64_t>> counts_;  // tokens per rank of the call, by micro-batch
+  std::unique_ptr<WeightAndReduce> contiguous_ =
+      make_weight_and_reduce(WeightAndReduceKind::kContiguous);
+};
+
+void AllGatherReduceScatter::count_selections(const Tensor& ids, const Stream& stream) {
+  if (ids.device().is_cuda()) {
+    if (!selections_on_gpu_) {
+      selections_on_gpu_ = Tensor::zeros({1}, DType::kI64, ids.device());
+    }
+    cuda_count_selections(ids, selections_on_gpu_, stream);
+    stream_ = stream;
+    return;
+  }
+  const auto* id = ids.data<int32_t>();
+  statistics_.selections += std::count_if(id, id + ids.numel(), [](int32_t i) { return i >= 0; });
+}
+
+PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
+                                              const CallContext& context) {
+  if (monolithic_) {
+    expect(!input.apply_router_weight_on_input,
+           "a monolithic prepare cannot put the router weight on the input: rows travel unrouted");
+    expect_shape(input.router_logits, {input.hidden.dim(0), input.num_experts}, "router_logits");
+    expect_dtype(input.router_logits, DType::kF32, "router_logits");
+  } else {
+    expect_prepare_input(input, context);
+  }
+  std::vector<int64_t>& counts = counts_[context.microbatch];
+  counts.resize(static_cast<size_t>(group_.size()));
+  const int64_t num_tokens = input.hidden.dim(0);
+  in_flight("dispatch", context, context.stream,
+            [&] { all_gather_bytes(group_, kOp, &num_tokens, sizeof(num_tokens), counts.data()); });
+
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+
+  const Tensor x = weighted_input(input, context);
+  const auto spec = rows_quant_spec(input);
+  const bool per_tensor = spec && spec->group.is_per_tensor();
+  // One scale for all rows that arrive can only be found there.
+  const bool quantizes_after = per_tensor && !input.quant->a1.scale.defined();
+  const TensorSpec none{{0}};
+  const auto quantized = [&](bool wanted, int64_t rows) {
+    return wanted ? quantized_specs(*spec, rows, x.dim(1)) : QuantizedSpecs{none, none};
+  };
+  const auto all_of = [&](const Tensor& rows, bool wanted) {
+    return !wanted                ? none
+           : rows.num_dims() == 1 ? TensorSpec{{total}, rows.dtype()}
+                                  : TensorSpec{{total, rows.dim(1)}, rows.dtype()};
+  };
+  const QuantizedSpecs own = quantized(spec && !quantizes_after, num_tokens);
+  const QuantizedSpecs all = quantized(spec.has_value(), total);
+  const auto [own_values, own_scale, all_values, all_scale, all_rows, all_logits, all_ids,
+              all_weights, all_lora_ids] =
+      context.get(WorkspaceSlot::kPrepare,
+                  {own.values, own.scale, all.values, all.scale,
+                   all_of(x, !spec || quantizes_after), all_of(input.router_logits, monolithic_),
+                   all_of(input.topk_ids, !monolithic_), all_of(input.topk_weights, !monolithic_),
+                   all_of(input.lora_ids, input.lora_ids.defined())});
+  const auto gather = [&](const Tensor& rows, const Tensor& to) {
+    in_flight("dispatch", context, context.stream,
+              [&] { all_gatherv(group_, kOp, rows, counts, to, context.stream); });
+    return to;
+  };
+
+  PrepareResult result;
+  if (!spec) {
+    result.x = gather(x, all_rows);
+  } else if (quantizes_after) {
+    result.x = all_values;
+    result.x_scale = all_scale;
+    quantize_rows(gather(x, all_rows), *spec, input.quant->a1, 0, result.x, result.x_scale,
+                  context.stream);
+  } else {
+    quantize_rows(x, *spec, input.quant->a1, 0, own_values, own_scale, context.stream);
+    result.x = gather(own_values, all_values);
+    result.x_scale = per_tensor ? own_scale : gather(own_scale, all_scale);
+  }
+  if (monolithic_) {
+    result.router_logits = gather(input.router_logits, all_logits);
+  } else {
+    result.topk_ids = gather(input.topk_ids, all_ids);
+    result.topk_weights = gather(input.topk_weights, all_weights);
+    const Topology& topology = group_.topology();
+    count_selections(input.topk_ids, context.stream);
+    statistics_.copies += num_tokens * topology.size;
+    statistics_.node_copies += num_tokens * (topology.size - topology.node_size(topology.node()));
+  }
+  if (input.lora_ids) {
+    result.lora_ids = gather(input.lora_ids, all_lora_ids);
+  }
+  return result;
+}
+
+void AllGatherReduceScatter::finalize(const FinalizeInput& input, const CallContext& context) {
+  const auto found = counts_.find(context.microbatch);
+  expect(found != counts_.end(), [&] {
+    return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
+  });
+  const std::vector<int64_t>& counts = found->second;
+  expect_eq(input.output.dim(0), counts[static_cast<size_t>(group_.rank())],
+            "rows of output (tokens of prepare)");
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const Tensor partial = reduced_rows(input, *contiguous_, total, context);
+  in_flight("combine", context, context.stream,
+            [&] { reduce_scatterv(group_, kOp, partial, counts, input.output, context.stream); });
+}
+
+}  // namespace
+
+std::unique_ptr<PrepareFinalize> make_allgather_reducescatter(Group& group, bool monolithic) {
+  return std::make_unique<AllGatherReduceScatter>(group, monolithic);
+}
+
+}  // namespace moebius

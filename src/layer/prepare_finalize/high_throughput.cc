@@ -1,0 +1,258 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "comm/group/cuda/shared_gpu.h"
+#include "core/cuda/runtime.h"
+#include "layer/flight.h"
+#include "layer/prepare_finalize/prepare_rows.h"
+#include "layer/rows/cuda/rows.h"
+#include "layer/rows/reduce_rows.h"
+#include "layer/rows/token_slices.h"
+#include "layer/transfer.h"
+#include "moebius/all2all.h"
+#include "quant/groups.h"
+
+namespace moebius {
+
+namespace {
+
+// Block scales belong to a row and travel with it.  The other schemes quantize what has arrived.
+bool quantizes_before_dispatch(const QuantizeSpec& spec) {
+  return spec.group.row == 1 && spec.group.col > 0;
+}
+
+class HighThroughputPrepareFinalize final : public PrepareFinalize {
+ public:
+  HighThroughputPrepareFinalize(Group& group,
+                                ExpertPlacement placement,
+                                const DispatchConfig& dispatch,
+                                const DispatchConfig& combine,
+                                std::optional<int64_t> capacity)
+      : group_(group),
+        comm_sms_(std::max(dispatch.num_sms, combine.num_sms)),
+        combine_sms_(combine.num_sms),
+        capacity_(capacity),
+        ranks_on_gpu_(static_cast<int>(comm::ranks_on_this_gpu(group).size())),
+        placed_experts_(placement.expert_map(group.rank())),
+        transport_(group, std::move(placement), dispatch, combine) {}
+
+  std::string_view name() const override { return "high_throughput"; }
+  ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }
+  std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
+  int num_dispatchers() const override { return group_.size(); }
+  bool takes_columns() const override {
+    return group_.device().is_cuda() && group_.topology().num_nodes() == 1;
+  }
+  bool takes_addend() const override { return takes_columns(); }
+  // Not where all that has come is quantized here.
+  bool sends_in_waves(const QuantConfig& quant, bool defer_input_quant) const override {
+    const auto spec = rows_quant_spec(quant, defer_input_quant);
+    return takes_columns() && !capacity_ && (!spec || quantizes_before_dispatch(*spec));
+  }
+  bool supports_async() const override { return true; }
+  int comm_sms() const override { return comm_sms_; }
+  int finalize_sms() const override { return combine_sms_; }
+  bool localizes_ids() const override { return true; }
+  Tensor placed_experts() const override { return placed_experts_; }
+  Support can_be_captured() const override {
+    if (group_.topology().num_nodes() > 1) {
+      return Support::no("high_throughput over several nodes exchanges messages between hosts");
+    }
+    return capacity_ ? comm::can_replay_on_one_gpu(ranks_on_gpu_, cuda::hardware_queues())
+                     : Support::no(
+                           "high_throughput waits on the host for the number of rows, unless the "
+                           "layer has a capacity");
+  }
+
+  int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
+  void forget(int microbatch) override { handles_.erase(microbatch); }
+
+  std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
+  void check() const override { transport_.check(); }
+
+  Support accepts(WeightAndReduceKind kind) const override {
+    return kind == WeightAndReduceKind::kNaiveBatched
+               ? Support::no("naive batched reduces batched rows, these are standard")
+               : Support::yes();
+  }
+  Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
+    return rows_quant_supported(quant, defer_input_quant, /*num_scales=*/1);
+  }
+
+  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
+    return prepare_async(input, context).finish();
+  }
+  void finalize(const FinalizeInput& input, const CallContext& context) override {
+    finalize_async(input, context).finish();
+  }
+  Pending<PrepareResult> prepare_async(const PrepareInput& input,
+                                       const CallContext& context) override;
+  Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override;
+
+ private:
+  // Rows to have room for where this rank brings so many tokens.  Collective, between hosts.
+  int64_t room_for(int64_t num_tokens);
+  Pending<DispatchOutput> start_dispatch(DispatchInput request, const CallContext& context);
+
+  Group& group_;
+  int comm_sms_;
+  int combine_sms_;
+  std::optional<int64_t> capacity_;  // 0: all tokens
+  int ranks_on_gpu_;
+  Tensor placed_experts_;
+  HighThroughput transport_;
+  // Of the call under way, by micro-batch.
+  std::map<int, std::shared_ptr<const DispatchHandle>> handles_;
+  std::unique_ptr<WeightAndReduce> contiguous_ =
+      make_weight_and_reduce(WeightAndReduceKind::kContiguous);
+};
+
+// At least one: 0 would have the host wait.
+int64_t HighThroughputPrepareFinalize::room_for(int64_t num_tokens) {
+  int64_t all_tokens = num_tokens;
+  all_reduce_sum(group_, "tokens of a dispatch", {&all_tokens, 1});
+  const int64_t most = std::max<int64_t>(1, all_tokens);
+  return *capacity_ > 0 ? std::min(*capacity_, most) : most;
+}
+
+// Of one in waves the call's stream does not wait for the end.
+Pending<DispatchOutput> HighThroughputPrepareFinalize::start_dispatch(DispatchInput request,
+                                                                      const CallContext& context) {
+  const auto start = [&](const Stream& stream) {
+    return in_flight<DispatchOutput>("dispatch", context, stream, [&] {
+      request.capacity = capacity_ ? room_for(request.topk_ids.dim(0)) : 0;
+      return transport_.dispatch_async(request, stream);
+    });
+  };
+  if (request.early_rows == 0) {
+    return start_transfer<DispatchOutput>(context, start);
+  }
+  expect(context.transfers.has_value(), "early_rows without a stream for transfers");
+  context.transfers->wait(context.stream.record());
+  auto pending = std::make_shared<Pending<DispatchOutput>>(start(*context.transfers));
+  return {pending->hook, [pending, stream = context.stream] {
+            DispatchOutput output = pending->receive();
+            if (output.arrivals) {
+              output.arrivals.await_ids(stream);
+            } else {
+              stream.wait(output.event);
+            }
+            return output;
+          }};
+}
+
+Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const PrepareInput& input,
+                                                                    const CallContext& context) {
+  expect_prepare_input(input, context);
+  const Tensor x = weighted_input(input, context);
+  const auto spec = rows_quant_spec(input);
+  const bool before = spec && quantizes_before_dispatch(*spec);
+  DispatchInput request;
+  request.topk_ids = input.topk_ids;
+  request.topk_weights = input.topk_weights;
+  if (before) {
+    const QuantizedRows rows = quantize_to_workspace(x, *spec, input.quant->a1, context);
+    request.payloads = {rows.values, rows.scale};
+    if (input.own_rows != nullptr && !input.apply_router_weight_on_input) {
+      input.own_rows->x = rows.values;
+      input.own_rows->x_scale = rows.scale;
+    }
+  } else {
+    request.payloads = {x};
+  }
+  if (input.lora_ids) {
+    request.payloads.push_back(input.lora_ids);
+  }
+  if (input.own_rows != nullptr) {
+    input.own_rows->transfer_begin = context.stream.record();
+  }
+  request.combine_row_bytes = row_bytes(x.dtype(), x.dim(1));
+  const bool has_lora = input.lora_ids.defined();
+  request.early_rows = input.early_rows;
+  request.most_early_rows = input.most_early_rows;
+  auto pending =
+      std::make_shared<Pending<DispatchOutput>>(start_dispatch(std::move(request), context));
+  const QuantDesc a1 = input.quant->a1;
+
+  return {pending->hook, [this, pending, before, has_lora, spec, a1, context] {
+            DispatchOutput received = pending->receive();
+            handles_[context.microbatch] = received.handle;
+            PrepareResult result;
+            if (has_lora) {
+              result.lora_ids = received.payloads.back();
+            }
+            result.x = received.payloads[0];
+            if (received.num_rows && quant::scales_over_rows(a1)) {
+              cuda_clear_rows_after(result.x, received.num_rows, context.stream);
+            }
+            if (before) {
+              result.x_scale = received.payloads[1];
+            } else if (spec) {
+              const QuantizedRows rows = quantize_to_workspace(result.x, *spec, a1, context);
+              result.x = rows.values;
+              result.x_scale = rows.scale;
+            }
+            result.topk_ids = received.topk_ids;
+            result.topk_weights = received.topk_weights;
+            result.expert_num_tokens = received.expert_num_tokens;
+            result.most_rows = received.handle->most_rows();
+            result.arrivals = received.arrivals;
+            return result;
+          }};
+}
+
+Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput& input,
+                                                            const CallContext& context) {
+  const auto found = handles_.find(context.microbatch);
+  expect(found != handles_.end() && found->second != nullptr, [&] {
+    return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
+  });
+  const std::shared_ptr<const DispatchHandle> handle = found->second;
+
+  HighThroughput::CombineInput request;  // ranks without rows still take part in combine
+  request.x = reduced_rows(input, *contiguous_, handle->num_rows(), context);
+  request.first_column = input.first_column;
+  request.addend = input.addend;
+  if (request.first_column + request.x.dim(1) == input.output.dim(1)) {
+    found->second = nullptr;
+  }
+  using Combined = HighThroughput::CombineOutput;
+  auto pending = std::make_shared<Pending<Combined>>(
+      start_transfer<Combined>(context, [&](const Stream& stream) {
+        return in_flight<Combined>("combine", context, stream, [&] {
+          return transport_.combine_async(request, *handle, stream, input.output);
+        });
+      }));
+  return {pending->hook, [pending, handle] { pending->receive(); }};
+}
+
+}  // namespace
+
+std::unique_ptr<PrepareFinalize> make_high_throughput(Group& group,
+                                                      ExpertPlacement placement,
+                                                      int num_sms,
+                                                      std::optional<int64_t> capacity) {
+  if (capacity) {
+    expect_ge(*capacity, 0, "capacity");
+    const int num_nodes = group.topology().num_nodes();
+    if (group.device().is_cpu() || num_nodes > 1) {
+      throw Unsupported(fmt::format(
+          "high_throughput with a capacity is for GPUs of one node, these ranks are on {}",
+          num_nodes > 1 ? fmt::format("{} nodes", num_nodes) : "CPUs"));
+    }
+  }
+  DispatchConfig dispatch = DispatchConfig::for_dispatch(group.size(), group.device());
+  DispatchConfig combine = DispatchConfig::for_combine(group.size(), group.device());
+  if (num_sms != 0) {
+    dispatch.num_sms = combine.num_sms = num_sms;
+  }
+  return std::make_unique<HighThroughputPrepareFinalize>(group, std::move(placement), dispatch,
+                                                         combine, capacity);
+}
+
+}  // namespace moebius

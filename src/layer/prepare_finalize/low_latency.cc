@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "comm/group/cuda/shared_gpu.h"
+#include "core/cuda/runtime.h"
+#include "layer/flight.h"
+#include "layer/prepare_finalize/prepare_rows.h"
+#include "layer/rows/row_ops.h"
+#include "layer/rows/token_slices.h"
+#include "layer/transfer.h"
+#include "moebius/all2all.h"
+
+namespace moebius {
+
+namespace {
+
+LowLatencyCast cast_for(const QuantConfig& quant) {
+  const auto spec = activation_spec(quant.a1);
+  if (!spec || spec->format != QuantFormat::kFp8 || spec->group != GroupShape{1, 128}) {
+    return LowLatencyCast::kNone;
+  }
+  return spec->power_of_two_scale ? LowLatencyCast::kFp8Ue8m0 : LowLatencyCast::kFp8;
+}
+
+class LowLatencyPrepareFinalize final : public PrepareFinalize {
+ public:
+  LowLatencyPrepareFinalize(Group& group,
+                            ExpertPlacement placement,
+                            const LowLatencyOptions& options)
+      : group_(group),
+        num_local_experts_(placement.num_local(group.rank())),
+        options_(options),
+        ranks_on_gpu_(static_cast<int>(comm::ranks_on_this_gpu(group).size())),
+        placed_experts_(placement.expert_map(group.rank())),
+        transport_(group, std::move(placement), options) {}
+
+  std::string_view name() const override { return "low_latency"; }
+  ActivationFormat activation_format() const override { return ActivationFormat::kBatched; }
+  std::optional<int64_t> max_tokens_per_rank() const override { return options_.max_tokens; }
+  int num_dispatchers() const override { return group_.size(); }
+  bool supports_async() const override { return true; }
+  int comm_sms() const override { return options_.num_sms; }
+  bool localizes_ids() const override { return true; }
+  Tensor placed_experts() const override { return placed_experts_; }
+
+  Support accepts(WeightAndReduceKind kind) const override {
+    return kind == WeightAndReduceKind::kDelegate
+               ? Support::yes()
+               : Support::no(
+                     "low_latency weights and sums in combine, so the experts must delegate");
+  }
+  Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
+    if (defer_input_quant && cast_for(quant) != LowLatencyCast::kNone) {
+      return Support::no("low_latency cannot defer the fp8 cast: it happens in flight");
+    }
+    if (quant.use_fp8_w8a8() && quant.is_per_act_token()) {
+      return Support::no("low_latency has no fp8 scales per token");
+    }
+    if (cast_for(quant) != LowLatencyCast::kNone && options_.hidden % 128 != 0) {
+      return Support::no(fmt::format(
+          "hidden {} is not a multiple of 128, as the fp8 cast in flight needs", options_.hidden));
+    }
+    return rows_quant_supported(quant, defer_input_quant, num_local_experts_);
+  }
+
+  Support can_be_captured() const override {
+    return group_.topology().num_nodes() == 1
+               ? comm::can_replay_on_one_gpu(ranks_on_gpu_, cuda::hardware_queues())
+               : Support::no("low_latency over several nodes exchanges messages between hosts");
+  }
+
+  int max_in_flight() const override { return 2; }  // results that may be alive
+  int64_t fewest_tokens(int64_t num_tokens) override {
+    const std::vector<bool> dead = transport_.dead_ranks();
+    const bool all_live = std::find(dead.begin(), dead.end(), true) == dead.end();
+    return all_live ? agree_on_fewest(group_, num_tokens) : 0;
+  }
+  void forget(int microbatch) override { calls_.erase(microbatch); }
+
+  std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
+  void check() const override { transport_.check(); }
+
+  void set_dead(int rank, bool dead) override {
+    if (group_.topology().num_nodes() > 1) {  // messages between nodes are collective
+      throw Unsupported(
+          fmt::format("low_latency over {} nodes needs every rank and cannot go on without rank {}",
+                      group_.topology().num_nodes(), rank));
+    }
+    transport_.set_dead(rank, dead);
+  }
+
+  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
+    return prepare_async(input, context).finish();
+  }
+  void finalize(const FinalizeInput& input, const CallContext& context) override {
+    finalize_async(input, context).finish();
+  }
+  Pending<PrepareResult> prepare_async(const PrepareInput& input,
+                                       const CallContext& context) override;
+  Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override;
+
+ private:
+  // What combine needs of the call under way: ids and weights as they were dispatched.
+  struct Call {
+    std::shared_ptr<const LowLatencyHandle> handle;
+    Tensor topk_ids;
+    Tensor topk_weights;
+  };
+
+  // On a GPU only micro-batches have something to do between the halves, and between nodes there
+  // are exchanges; else one kernel takes less than two, and nothing gets in between.
+  bool goes_in_halves(const CallContext& context) const {
+    return context.stream.device().is_cpu() || context.transfers ||
+           group_.topology().num_nodes() > 1;
+  }
+
+  Group& group_;
+  int64_t num_local_experts_;
+  LowLatencyOptions options_;
+  int ranks_on_gpu_;
+  Tensor placed_experts_;
+  LowLatency transport_;
+  std::map<int, Call> calls_;  // by micro-batch
+};
+
+Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInput& input,
+                                                                const CallContext& context) {
+  expect_prepare_input(input, context);
+  const LowLatencyCast cast = cast_for(*input.quant);
+  const Tensor x = weighted_input(input, context);
+  if (input.own_rows != nullptr && goes_in_halves(context)) {
+    input.own_rows->transfer_begin = context.stream.record();
+  }
+  using Dispatched = LowLatencyDispatchOutput;
+  auto pending = std::make_shared<Pending<Dispatched>>(
+      start_transfer<Dispatched>(context, [&](const Stream& stream) {
+        return in_flight<Dispatched>("dispatch", context, stream, [&] {
+          if (goes_in_halves(context)) {
+            return transport_.dispatch_async(x, input.topk_ids, cast, stream, input.lora_ids);
+          }
+          return made_at_once<Dispatched>(
+              [&] { return transport_.dispatch(x, input.topk_ids, cast, stream, input.lora_ids); });
+        });
+      }));
+  Call call;
+  call.topk_ids = input.topk_ids;
+  call.topk_weights = input.topk_weights;
+  if (input.apply_router_weight_on_input) {  // it is in the rows already
+    // Why this slot: what combine sends needs none here, so it is free until then.
+    call.topk_weights =
+        context.get(WorkspaceSlot::kFinalize, input.topk_weights.shape(), DType::kF32);
+    fill(call.topk_weights, 1.0f, context.stream);
+  }
+  calls_[context.microbatch] = call;
+  const auto spec = cast == LowLatencyCast::kNone ? rows_quant_spec(input) : std::nullopt;
+  const QuantDesc a1 = input.quant->a1;
+  const bool has_lora = input.lora_ids.defined();
+  // Other ranks are taken to bring as many tokens.
+  const int64_t selections = input.topk_ids.numel() * group_.size();
+  const int64_t expected_rows = (selections + input.num_experts - 1) / input.num_experts;
+
+  return {pending->hook, [this, pending, spec, a1, has_lora, expected_rows, context] {
+            const LowLatencyDispatchOutput received = pending->receive();
+            calls_[context.microbatch].handle = received.handle;
+            PrepareResult result;
+            result.x = received.x;
+            result.x_scale = received.x_scale;
+            result.expert_num_tokens = received.expert_num_tokens;
+            result.expected_rows = std::max<int64_t>(1, expected_rows);
+            if (has_lora) {
+              result.lora_ids = received.row_tags;
+            }
+            if (spec) {
+              const QuantizedSpecs specs = batched_quantized_specs(*spec, received.x.shape());
+              const auto [values, scale] =
+                  context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
+              quantize_batched_rows(received.x, received.expert_num_tokens, *spec, a1, values,
+                                    scale, context.stream);
+              result.x = values;
+              result.x_scale = scale;
+            }
+            return result;
+          }};
+}
+
+Pending<void> LowLatencyPrepareFinalize::finalize_async(const FinalizeInput& input,
+                                                        const CallContext& context) {
+  expect(input.weight_and_reduce != nullptr &&
+             input.weight_and_reduce->kind() == WeightAndReduceKind::kDelegate,
+         "low_latency weights and sums in combine, so the experts must delegate");
+  const auto found = calls_.find(context.microbatch);
+  expect(found != calls_.end() && found->second.handle != nullptr, [&] {
+    return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
+  });
+  const Call call = std::exchange(found->second, {});
+  return start_transfer<void>(context, [&](const Stream& stream) {
+    return in_flight<void>("combine", context, stream, [&] {
+      if (goes_in_halves(context)) {
+        return transport_.combine_async(input.expert_output, call.topk_ids, call.topk_weights,
+                                        *call.handle, input.output, stream);
+      }
+      return made_at_once<void>([&] {
+        transport_.combine(input.expert_output, call.topk_ids, call.topk_weights, *call.handle,
+                           input.output, stream);
+      });
+    });
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<PrepareFinalize> make_low_latency(Group& group,
+                                                  ExpertPlacement placement,
+                                                  const LowLatencyOptions& options) {
+  return std::make_unique<LowLatencyPrepareFinalize>(group, std::move(placement), options);
+}
+
+}  // namespace moebius

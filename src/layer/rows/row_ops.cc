@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/rows/row_ops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "core/parallel.h"
+#include "layer/rows/cuda/rows.h"
+
+namespace moebius {
+
+namespace {
+
+constexpr int64_t kGrain = 1 << 14;  // elements per task: some 10 us of work
+
+int64_t rows_per_task(int64_t row_length) {
+  return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, row_length));
+}
+
+template <typename T, typename G>
+double gate_dot(const T* row, const G* gate, int64_t hidden) {
+  std::array<double, kGateLanes> sums{};
+  for (int64_t begin = 0; begin < hidden; begin += kGateLanes) {
+    const int64_t n = std::min<int64_t>(kGateLanes, hidden - begin);
+    for (int64_t l = 0; l < n; ++l) {
+      sums[static_cast<size_t>(l)] += static_cast<double>(static_cast<float>(row[begin + l])) *
+                                      static_cast<double>(static_cast<float>(gate[begin + l]));
+    }
+  }
+  for (size_t step = kGateLanes / 2; step > 0; step /= 2) {
+    for (size_t l = 0; l < step; ++l) {
+      sums[l] += sums[l + step];
+    }
+  }
+  return sums[0];
+}
+
+}  // namespace
+
+void expect_hidden_dtype(const Tensor& tensor, std::string_view what, Where where) {
+  expect_defined(tensor, what, where);
+  expect(
+      is_float(tensor.dtype()),
+      [&] {
+        return fmt::format("{} is {}, expected f32, bf16 or f16", what, name(tensor.dtype()));
+      },
+      where);
+}
+
+void copy_rows(const Tensor& in, const Tensor& out, const Stream& stream) {
+  assert(in.shape() == out.shape());
+  if (out.device().is_cuda()) {
+    return cuda_copy_rows(in, out, stream);
+  }
+  visit_hidden_dtype(in.dtype(), [&](auto from) {
+    visit_hidden_dtype(out.dtype(), [&](auto to) {
+      using From = decltype(from);
+      using To = decltype(to);
+      const From* source = in.data<From>();
+      To* target = out.data<To>();
+      parallel_for(stream, in.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        if constexpr (std::is_same_v<From, To>) {
+          std::memmove(target + begin, source + begin,
+                       static_cast<size_t>(end - begin) * sizeof(To));
+        } else {
+          for (int64_t i = begin; i < end; ++i) {
+            target[i] = static_cast<To>(static_cast<float>(source[i]));
+          }
+        }
+      });
+    });
+  });
+}
+
+void add_rows(const Tensor& a, const Tensor& b, const Tensor& out, const Stream& stream) {
+  assert(a.shape() == b.shape() && a.shape() == out.shape() && a.dtype() == b.dtype());
+  if (out.device().is_cuda()) {
+    return cuda_add_rows(a, b, out, stream);
+  }
+  visit_hidden_dtype(a.dtype(), [&](auto from) {
+    visit_hidden_dtype(out.dtype(), [&](auto to) {
+      using From = decltype(from);
+      using To = decltype(to);
+      const From* left = a.data<From>();
+      const From* right = b.data<From>();
+      To* sum = out.data<To>();
+      parallel_for(stream, a.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          sum[i] = static_cast<To>(static_cast<float>(left[i]) + static_cast<float>(right[i]));
+        }
+      });
+    });
+  });
+}
+
+void scale_rows(const Tensor& x, const Tensor& weights, const Tensor& out, const Stream& stream) {
+  assert(x.shape() == out.shape() && x.dtype() == out.dtype() && weights.numel() == x.dim(0));
+  if (out.device().is_cuda()) {
+    return cuda_scale_rows(x, weights, out, stream);
+  }
+  const int64_t hidden = x.dim(1);
+  visit_hidden_dtype(x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    parallel_for(stream, x.dim(0), rows_per_task(hidden), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const auto weight = static_cast<float>(static_cast<T>(weights.data<float>()[t]));
+        const T* row = x.data<T>() + t * hidden;
+        T* scaled = out.data<T>() + t * hidden;
+        for (int64_t h = 0; h < hidden; ++h) {
+          scaled[h] = static_cast<T>(static_cast<float>(row[h]) * weight);
+        }
+      }
+    });
+  });
+}
+
+void gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, const Stream& stream) {
+  assert(x.shape() == out.shape() && x.dtype() == out.dtype() && gate.numel() == x.dim(1));
+  if (out.device().is_cuda()) {
+    return cuda_gate_rows(x, gate, out, stream);
+  }
+  const int64_t hidden = x.dim(1);
+  visit_hidden_dtype(x.dtype(), [&](auto type) {
+    visit_hidden_dtype(gate.dtype(), [&](auto gate_type) {
+      using T = decltype(type);
+      using G = decltype(gate_type);
+      const G* weights = gate.data<G>();
+      parallel_for(stream, x.dim(0), rows_per_task(hidden), [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) {
+          const T* row = x.data<T>() + t * hidden;
+          T* gated = out.data<T>() + t * hidden;
+          const double dot = gate_dot(row, weights, hidden);
+          const auto factor = static_cast<float>(1.0 / (1.0 + std::exp(-dot)));
+          for (int64_t h = 0; h < hidden; ++h) {
+            gated[h] = static_cast<T>(static_cast<float>(gated[h]) * factor);
+          }
+        }
+      });
+    });
+  });
+}
+
+void fill(const Tensor& tensor, int32_t value, const Stream& stream) {
+  if (tensor.device().is_cuda()) {
+    return cuda_fill(tensor, static_cast<uint32_t>(value), stream);
+  }
+  std::fill_n(tensor.data<int32_t>(), tensor.numel(), value);
+}
+
+void copy_counts(const Tensor& from, const Tensor& to, const Stream& stream) {
+  assert(from.shape() == to.shape() && from.dtype() == DType::kI32);
+  if (to.device().is_cuda()) {
+    return cuda_copy_counts(from, to, stream);
+  }
+  std::copy_n(from.data<int32_t>(), from.numel(), to.data<int32_t>());
+}
+
+void add_counts(const Tensor& counts, const Tensor& totals, const Stream& stream) {
+  if (totals.device().is_cuda()) {
+    return cuda_add_counts(counts, totals, stream);
+  }
+  for (int64_t i = 0; i < totals.numel(); ++i) {
+    totals.data<int64_t>()[i] += counts.data<int32_t>()[i];
+  }
+}
+
+void fill(const Tensor& tensor, float value, const Stream& stream) {
+  if (tensor.device().is_cuda()) {
+    return cuda_fill(tensor, std::bit_cast<uint32_t>(value), stream);
+  }
+  std::fill_n(tensor.data<float>(), tensor.numel(), value);
+}
+
+}  // namespace moebius

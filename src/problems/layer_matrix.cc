@@ -1,0 +1,563 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "problems/layer_matrix.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "layer/run_experts.h"
+#include "moebius/all2all.h"
+#include "moebius/weight_and_reduce.h"
+#include "problems/gemm_tolerance.h"
+#include "problems/place.h"
+
+namespace moebius::testing {
+
+namespace {
+
+float rounded(DType dtype, float x) {
+  switch (dtype) {
+    case DType::kBF16:
+      return static_cast<float>(BFloat16(x));
+    case DType::kF16:
+      return static_cast<float>(Float16(x));
+    default:
+      return x;
+  }
+}
+
+// Weight and reduce in order of slots; sums of 2 to 4 are kept in the dtype.
+float sum_contiguous(std::span<const LayerTerm> terms,
+                     int64_t topk,
+                     DType dtype,
+                     const Topology& /*topology*/) {
+  const bool in_dtype = topk >= 2 && topk <= 4;
+  float sum = 0;
+  for (const LayerTerm& term : terms) {
+    sum += rounded(dtype, term.y * term.weight);
+    sum = in_dtype ? rounded(dtype, sum) : sum;
+  }
+  return rounded(dtype, sum);
+}
+
+// Expert by expert, always in the dtype.
+float sum_naive_batched(std::span<const LayerTerm> terms,
+                        int64_t /*topk*/,
+                        DType dtype,
+                        const Topology& /*topology*/) {
+  std::vector<LayerTerm> sorted(terms.begin(), terms.end());
+  std::sort(sorted.begin(), sorted.end(),
+            [](const LayerTerm& a, const LayerTerm& b) { return a.expert < b.expert; });
+  float sum = 0;
+  for (const LayerTerm& term : sorted) {
+    sum = rounded(dtype, sum + rounded(dtype, term.y * term.weight));
+  }
+  return sum;
+}
+
+float sum_of_rank(std::span<const LayerTerm> terms,
+                  int rank,
+                  int64_t topk,
+                  DType dtype,
+                  const Topology& topology) {
+  std::vector<LayerTerm> own;
+  std::copy_if(terms.begin(), terms.end(), std::back_inserter(own),
+               [&](const LayerTerm& term) { return term.rank == rank; });
+  return sum_contiguous(own, topk, dtype, topology);
+}
+
+// Partial sums of ranks, in their order, in f32.
+float sum_over_ranks(std::span<const LayerTerm> terms,
+                     int64_t topk,
+                     DType dtype,
+                     const Topology& topology) {
+  float sum = 0;
+  for (int rank = 0; rank < topology.size; ++rank) {
+    sum += sum_of_rank(terms, rank, topk, dtype, topology);
+  }
+  return rounded(dtype, sum);
+}
+
+// The same inside a node first, where there are several.
+float sum_over_nodes(std::span<const LayerTerm> terms,
+                     int64_t topk,
+                     DType dtype,
+                     const Topology& topology) {
+  float total = 0;
+  for (int node = 0; node < topology.num_nodes(); ++node) {
+    float sum = 0;
+    for (int rank = 0; rank < topology.size; ++rank) {
+      if (topology.node_of(rank) == node) {
+        sum += sum_of_rank(terms, rank, topk, dtype, topology);
+      }
+    }
+    total += topology.num_nodes() > 1 ? rounded(dtype, sum) : sum;
+  }
+  return rounded(dtype, total);
+}
+
+// In order of slots in f32; products are not rounded.
+float sum_slots(std::span<const LayerTerm> terms,
+                int64_t /*topk*/,
+                DType dtype,
+                const Topology& /*topology*/) {
+  float sum = 0;
+  for (const LayerTerm& term : terms) {
+    sum += term.weight * term.y;
+  }
+  return rounded(dtype, sum);
+}
+
+constexpr LayerBackend kBackends[] = {
+    {.name = "none",
+     .over_ranks = false,
+     .sum = sum_contiguous,
+     .make = [](Group&, const ExpertPlacement&, const ExpertsDesc&) { return make_no_ep(); }},
+    {.name = "none_batched",
+     .format = ActivationFormat::kBatched,
+     .over_ranks = false,
+     .sum = sum_naive_batched,
+     .make =
+         [](Group&, const ExpertPlacement&, const ExpertsDesc& desc) {
+           return make_no_ep_batched(LayerProblem::kMaxTokens, desc.num_local_experts);
+         }},
+    {.name = "allgather_reducescatter",
+     .scope = LayerScope::kGathered,
+     .sum = sum_over_ranks,
+     .make = [](Group& group,
+                const ExpertPlacement&,
+                const ExpertsDesc&) { return make_allgather_reducescatter(group); }},
+    {.name = "monolithic",
+     .is_monolithic = true,
+     .scope = LayerScope::kGathered,
+     .sum = sum_over_ranks,
+     .make =
+         [](Group& group, const ExpertPlacement&, const ExpertsDesc&) {
+           return make_allgather_reducescatter(group, /*monolithic=*/true);
+         }},
+    {.name = "high_throughput",
+     .scope = LayerScope::kReceived,
+     .sum = sum_over_nodes,
+     .make = [](Group& group,
+                const ExpertPlacement& placement,
+                const ExpertsDesc&) { return make_high_throughput(group, placement); }},
+    {.name = "low_latency",
+     .format = ActivationFormat::kBatched,
+     .scope = LayerScope::kInFlight,
+     .sum = sum_slots,
+     .make =
+         [](Group& group, const ExpertPlacement& placement, const ExpertsDesc& desc) {
+           return make_low_latency(
+               group, placement, {LayerProblem::kMaxTokens, desc.hidden, desc.topk, desc.in_dtype});
+         }},
+};
+
+constexpr LayerTopology kTopologies[] = {{1, 0}, {2, 0}, {2, 1}, {3, 0}, {3, 1}, {3, 2}, {4, 0},
+                                         {4, 1}, {4, 2}, {8, 0}, {8, 1}, {8, 2}, {8, 4}};
+
+using enum LayerCall;
+
+const LayerScenario kMixed = {"mixed",
+                              {kUneven, kOneRank, kOneExpert, kNoTokens, kAllMasked, kRepeat}};
+// What needs an object of its own.
+const LayerScenario kOtherScenarios[] = {
+    {.name = "weight_on_input", .calls = {kUneven, kOneExpert}, .topk = 1, .weight_on_input = true},
+    {.name = "strided_top5", .calls = {kUneven, kRepeat}, .topk = 5, .is_strided = true},
+    {.name = "interleaved", .calls = {kUneven, kOneRank}, .is_interleaved = true},
+    {.name = "microbatches2", .calls = kMixed.calls, .microbatches = 2},
+    {.name = "microbatches4", .calls = kMixed.calls, .microbatches = 4},
+};
+const LayerScenario kThreeMicrobatches = {
+    .name = "microbatches3", .calls = kMixed.calls, .microbatches = 3};
+
+// Of the rows that take a product in full: fast, and every row summed for itself.
+constexpr LayerExperts kFull = {"cpu_portable", "cpu_portable", Precision::kModel};
+constexpr LayerExperts kOracle = {"ref_f64", "ref", Precision::kF64};
+
+bool is_exact(const LayerExperts& experts) {
+  return experts.implementation != "cpu_onednn" && experts.device == DeviceType::kCpu;
+}
+
+// What a rank runs: forward() call by call, or two micro-batches under way at a time.
+class RankLayer {
+ public:
+  RankLayer(LayerProblem& problem, const LayerBackend& backend, Group& group)
+      : problem_(problem),
+        rank_(group.rank()),
+        place_(group.device()),
+        map_(place_.take(problem.placement().expert_map(rank_))),
+        router_(backend.is_monolithic ? problem.make_router(group.device()) : nullptr),
+        kernel_(backend.make(group, problem.placement(), problem.desc(rank_, backend.format)),
+                problem.make_experts(rank_, backend.format, place_.stream),
+                nullptr,
+                router_,
+                {.microbatches = problem.scenario().microbatches, .min_microbatch_tokens = 0}),
+        twin_(problem.scenario().is_interleaved
+                  ? backend.make(group, problem.placement(), problem.desc(rank_, backend.format))
+                  : nullptr) {}
+
+  void forward(const LayerInput& in_on_cpu, const Tensor& output_on_cpu) {
+    const LayerInput in = take(in_on_cpu);
+    const Tensor output = place_.take(output_on_cpu);
+    KernelInput input;
+    input.hidden = in.hidden;
+    input.topk_ids = in.topk_ids;
+    input.topk_weights = in.topk_weights;
+    input.router_logits = in.logits;
+    input.num_experts = problem_.placement().num_experts();
+    input.expert_map = map_;
+    input.apply_router_weight_on_input = problem_.scenario().weight_on_input;
+    kernel_.forward(input, output, {}, context(0));
+    bring(output, output_on_cpu);
+    kernel_.prepare_finalize().check();
+  }
+
+  // Both are dispatched before either is computed, and combined in the other order.
+  void forward_interleaved(const LayerInput (&in_on_cpu)[2], const Tensor (&output_on_cpu)[2]) {
+    const LayerInput in[] = {take(in_on_cpu[0]), take(in_on_cpu[1])};
+    const Tensor output[] = {place_.take(output_on_cpu[0]), place_.take(output_on_cpu[1])};
+    PrepareResult prepared[2];
+    Tensor computed[2];
+    for (int i : {0, 1}) {
+      prepared[i] = prepare(in[i], i);
+    }
+    for (int i : {0, 1}) {
+      computed[i] = compute(prepared[i], i);
+    }
+    const auto reduce = make_weight_and_reduce(kernel_.experts().weight_and_reduce());
+    for (int i : {1, 0}) {
+      FinalizeInput done;
+      done.output = output[i];
+      done.expert_output = computed[i];
+      done.topk_ids = prepared[i].topk_ids;
+      done.topk_weights = prepared[i].topk_weights;
+      done.weight_and_reduce = reduce.get();
+      twin_->finalize(done, context(i));
+    }
+    for (int i : {0, 1}) {
+      bring(output[i], output_on_cpu[i]);
+    }
+  }
+
+ private:
+  CallContext context(int microbatch) { return {place_.stream, &workspaces_, microbatch, nullptr}; }
+
+  LayerInput take(const LayerInput& in) const {
+    return {place_.take(in.hidden), place_.take(in.topk_ids), place_.take(in.topk_weights),
+            place_.take(in.logits)};
+  }
+  void bring(const Tensor& from, const Tensor& to) const {
+    if (from.raw() != to.raw()) {
+      const Tensor here = place_.bring(from);
+      std::memcpy(to.raw(), here.raw(), static_cast<size_t>(to.nbytes()));
+    }
+  }
+
+  PrepareResult prepare(const LayerInput& in, int microbatch) {
+    PrepareInput request;
+    request.hidden = in.hidden;
+    request.topk_ids = in.topk_ids;
+    request.topk_weights = in.topk_weights;
+    request.router_logits = in.logits;
+    request.num_experts = problem_.placement().num_experts();
+    request.expert_map = map_;
+    request.quant = &kernel_.experts().quant();
+    request.defer_input_quant = kernel_.experts().expects_unquantized_inputs();
+    PrepareResult prepared = twin_->prepare(request, context(microbatch));
+    if (router_ != nullptr) {
+      const Shape shape{prepared.x.dim(0), kernel_.experts().desc().topk};
+      prepared.topk_ids = Tensor::empty(shape, DType::kI32, place_.device());
+      prepared.topk_weights = Tensor::empty(shape, DType::kF32, place_.device());
+      router_->select(prepared.router_logits, prepared.topk_ids, prepared.topk_weights,
+                      place_.stream);
+    } else if (!prepared.topk_ids) {
+      prepared.topk_ids = in.topk_ids;
+      prepared.topk_weights = in.topk_weights;
+    }
+    return prepared;
+  }
+
+  Tensor compute(const PrepareResult& prepared, int microbatch) {
+    ExpertsInput rows;
+    rows.x = prepared.x;
+    rows.x_scale = prepared.x_scale;
+    rows.topk_ids = prepared.topk_ids;
+    rows.topk_weights = prepared.topk_weights;
+    rows.expert_num_tokens = prepared.expert_num_tokens;
+    rows.expert_map = twin_->localizes_ids() ? Tensor() : map_;
+    return run_experts(kernel_.experts(), rows, default_chunk_tokens(), context(microbatch));
+  }
+
+  LayerProblem& problem_;
+  int rank_;
+  Place place_;
+  Tensor map_;
+  std::shared_ptr<const Router> router_;
+  ModularKernel kernel_;
+  std::unique_ptr<PrepareFinalize> twin_;  // of the kernel's, to be called half by half
+  WorkspacePool workspaces_;
+};
+
+using Outputs = std::vector<std::vector<Tensor>>;  // [call][rank]
+
+Outputs run(LayerProblem& problem, const LayerBackend& backend, const LayerTopology& topology) {
+  const size_t num_calls = problem.scenario().calls.size();
+  const bool on_gpus = problem.experts().device == DeviceType::kCuda;
+  if (on_gpus) {
+    expect_usable(Device::cuda(0));
+  }
+  Outputs outputs(num_calls);
+  for (size_t call = 0; call < num_calls; ++call) {
+    for (int rank = 0; rank < topology.num_ranks; ++rank) {
+      // Every row is to be written.
+      const LayerInput& in = problem.input(call, rank);
+      const Tensor output = Tensor::empty(in.hidden.shape(), in.hidden.dtype());
+      std::memset(output.raw(), 0xff, static_cast<size_t>(output.nbytes()));
+      outputs[call].push_back(output);
+    }
+  }
+  ThreadGroupOptions options;
+  options.num_ranks = topology.num_ranks;
+  options.ranks_per_node = topology.ranks_per_node;
+  for (int rank = 0; on_gpus && rank < topology.num_ranks; ++rank) {
+    options.devices.push_back(Device::cuda(rank % cuda_device_count()));
+  }
+  run_thread_ranks(options, [&](Group& group) {
+    const int rank = group.rank();
+    const auto r = static_cast<size_t>(rank);
+    RankLayer layer(problem, backend, group);
+    if (problem.scenario().is_interleaved) {
+      const LayerInput in[] = {problem.input(0, rank), problem.input(1, rank)};
+      const Tensor out[] = {outputs[0][r], outputs[1][r]};
+      layer.forward_interleaved(in, out);
+      return;
+    }
+    for (size_t call = 0; call < num_calls; ++call) {
+      layer.forward(problem.input(call, rank), outputs[call][r]);
+    }
+  });
+  return outputs;
+}
+
+// Why not bytes: zeros of either sign are equal.
+std::optional<std::string> element_difference(const Tensor& actual, const Tensor& expected) {
+  const int64_t hidden = expected.dim(1);
+  for (int64_t i = 0; i < expected.numel(); ++i) {
+    const float a = get_float(actual, i);
+    const float e = get_float(expected, i);
+    if (!(a == e)) {
+      return fmt::format("row {}, column {}: {} instead of {}", i / hidden, i % hidden, a, e);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> row_difference(const Tensor& actual,
+                                          const Tensor& expected,
+                                          double tolerance) {
+  for (int64_t t = 0; t < expected.dim(0); ++t) {
+    if (const double error = relative_error(actual[t], expected[t]); error > tolerance) {
+      return fmt::format("row {}: relative error {:.2e}, tolerance {:.2e}", t, error, tolerance);
+    }
+  }
+  return std::nullopt;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.nbytes() == 0 || std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0;
+}
+
+std::optional<std::string> compare(LayerProblem& problem,
+                                   const LayerBackend& backend,
+                                   const LayerTopology& topology) {
+  const Outputs outputs = run(problem, backend, topology);
+  const ExpertsDesc desc = problem.desc(0, backend.format);
+  const double of_rows = layer_tolerance(problem.quant());
+  const double of_calls = tolerance(desc.in_dtype, problem.scheme().expert_case.scheme.activation,
+                                    std::max(desc.hidden, desc.intermediate));
+  for (size_t call = 0; call < outputs.size(); ++call) {
+    const LayerCall kind = problem.scenario().calls[call];
+    RelativeError error;  // of the call
+    for (int rank = 0; rank < topology.num_ranks; ++rank) {
+      const Tensor& actual = outputs[call][static_cast<size_t>(rank)];
+      const Tensor& first = outputs[0][static_cast<size_t>(rank)];
+      const auto at = [&](const std::string& difference) {
+        return fmt::format("{}, {}, rank {}, {}", to_string(topology), name(kind), rank,
+                           difference);
+      };
+      if (kind == LayerCall::kRepeat && !same_bits(actual, first)) {
+        return at("other bits than the first time");
+      }
+      const Tensor expected =
+          problem.expected(call, rank, backend.format, backend.scope, backend.sum,
+                           Topology::make(rank, topology.num_ranks, topology.ranks_per_node));
+      const auto difference = is_exact(problem.experts())
+                                  ? element_difference(actual, expected)
+                                  : row_difference(actual, expected, of_rows);
+      if (difference) {
+        return at(*difference);
+      }
+      for (int64_t i = 0; i < expected.numel(); ++i) {
+        error.add(get_float(actual, i), get_float(expected, i));
+      }
+    }
+    if (error.value() > of_calls) {
+      return fmt::format("{}, {}: relative error {:.2e}, tolerance {:.2e}", to_string(topology),
+                         name(kind), error.value(), of_calls);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::span<const LayerBackend> layer_backends() {
+  return kBackends;
+}
+
+std::string to_string(const LayerTopology& topology) {
+  return fmt::format(
+      "{} rank{}{}", topology.num_ranks, topology.num_ranks == 1 ? "" : "s",
+      topology.ranks_per_node == 0 ? "" : fmt::format(" in nodes of {}", topology.ranks_per_node));
+}
+
+std::vector<LayerScheme> layer_schemes() {
+  std::vector<LayerScheme> schemes;
+  for (const Scheme& scheme : kSchemes) {
+    schemes.push_back({std::string(scheme.name), {.scheme = scheme}});
+  }
+  schemes.push_back({"unquantized_f16", {.scheme = kSchemes[0], .dtype = DType::kF16}});
+  schemes.push_back({"unquantized_f32", {.scheme = kSchemes[0], .dtype = DType::kF32}});
+  schemes.push_back({"biased", {.scheme = kSchemes[0], .biased = true}});
+  schemes.push_back({"unquantized_h2880", {.scheme = kSchemes[0]}, 2880});
+  return schemes;
+}
+
+std::vector<LayerRow> layer_rows() {
+  const std::vector<LayerTopology> all(std::begin(kTopologies), std::end(kTopologies));
+  const std::vector<LayerScheme> schemes = layer_schemes();
+  std::vector<LayerRow> rows;
+  for (const LayerScheme& scheme : schemes) {
+    rows.push_back({scheme.name, scheme, kFull, kMixed, all});
+  }
+  rows.back().topologies = {{1, 0}, {2, 0}, {3, 2}, {4, 2}};  // the wide one takes long
+  std::vector<LayerExperts> experts;
+  for (const ExpertsImpl& impl : experts_impls()) {
+    if (impl.name != kFull.name) {
+      experts.push_back({impl.name, impl.name, Precision::kModel, impl.device});
+    }
+  }
+  experts.push_back(kOracle);
+  for (const LayerExperts& e : experts) {
+    for (const LayerScheme& scheme : schemes) {
+      if (scheme.hidden <= 256) {  // at 2880 `ref` takes long
+        rows.push_back({fmt::format("{}/{}", scheme.name, e.name), scheme, e, kMixed,
+                        e.device == DeviceType::kCpu
+                            ? std::vector<LayerTopology>{{1, 0}, {4, 2}}
+                            : std::vector<LayerTopology>{{1, 0}, {2, 0}, {3, 0}, {4, 0}}});
+      }
+    }
+  }
+  for (LayerScheme scheme : schemes) {
+    if (scheme.hidden <= 256) {  // 2.5 blocks of 128 columns
+      scheme.hidden = 320;
+      rows.push_back({scheme.name + "/h320", scheme, kFull, kMixed, {LayerTopology{1, 0}, {3, 2}}});
+    }
+  }
+  for (const LayerScenario& scenario : kOtherScenarios) {
+    for (const LayerScheme& scheme : schemes) {
+      // Rows as they are, rows with scales beside them, a scale of all rows that have arrived.
+      if (scheme.name == "unquantized" || scheme.name == "fp8_block" ||
+          scheme.name == "fp8_tensor") {
+        rows.push_back(
+            {fmt::format("{}/{}", scheme.name, scenario.name), scheme, kFull, scenario, all});
+      }
+    }
+  }
+  for (const LayerScheme& scheme : schemes) {
+    if (scheme.hidden <= 256) {
+      rows.push_back({fmt::format("{}/{}", scheme.name, kThreeMicrobatches.name),
+                      scheme,
+                      kFull,
+                      kThreeMicrobatches,
+                      {LayerTopology{2, 0}, {4, 2}}});
+    }
+  }
+  return rows;
+}
+
+bool is_everywhere(const LayerRow& row) {
+  return row.experts.name == kFull.name || row.experts.name == kOracle.name;
+}
+
+LayerProblem& LayerRowRunner::problem(const LayerBackend& backend, int num_ranks) {
+  auto& made = problems_[{num_ranks, backend.is_monolithic}];
+  if (made == nullptr) {
+    made = std::make_unique<LayerProblem>(row_.scheme, row_.experts, row_.scenario, num_ranks,
+                                          backend.is_monolithic);
+  }
+  return *made;
+}
+
+std::string LayerRowRunner::experts_refusal() {
+  if (row_.experts.device == DeviceType::kCuda && cuda_device_count() == 0) {
+    return "skipped: no GPU";
+  }
+  LayerProblem& made = problem(kBackends[0], 1);
+  if (row_.experts.device == DeviceType::kCuda) {
+    try {
+      made.make_experts(0, ActivationFormat::kStandard, Stream::cuda(0));
+      return "";
+    } catch (const Unsupported& error) {
+      return error.what();
+    }
+  }
+  return moebius::refusal({made.desc(0, ActivationFormat::kStandard), made.weights(), {}},
+                          row_.experts.implementation);
+}
+
+std::optional<std::string> LayerRowRunner::refusal(const LayerBackend& backend) {
+  try {
+    run(problem(backend, 1), backend, {});
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    return message.substr(0, message.rfind(" ("));  // without the place in our sources
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> LayerRowRunner::difference(const LayerBackend& backend) {
+  for (const LayerTopology& topology : row_.topologies) {
+    if (topology.num_ranks > 1 && !backend.over_ranks) {
+      continue;
+    }
+    try {
+      if (auto found = compare(problem(backend, topology.num_ranks), backend, topology)) {
+        return found;
+      }
+    } catch (const Error& error) {
+      return fmt::format("{}: {}", to_string(topology), error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> LayerRowRunner::distance_from_f64() {
+  LayerProblem& model = problem(kBackends[0], 1);
+  LayerProblem oracle(row_.scheme, kOracle, row_.scenario, 1, false);
+  const auto selections = [](LayerProblem& p) {
+    return p.selections(0, ActivationFormat::kStandard, LayerScope::kWhole);
+  };
+  const double error = relative_error(selections(model), selections(oracle));
+  const double allowed = layer_tolerance(model.quant());
+  return error <= allowed
+             ? std::nullopt
+             : std::optional(fmt::format("relative error {:.2e} from float64, tolerance {:.2e}",
+                                         error, allowed));
+}
+
+}  // namespace moebius::testing
