@@ -8,9 +8,10 @@ usage() {
   cat <<'HELP'
 Usage: tools/check.sh [BASE]
 
-What to run before a commit: the format of all sources, the include arrows, and clang-tidy on the
-host sources (src/**/*.cc) that differ from BASE (default HEAD). A tool that is not installed is
-named and passed over.
+Run this before a commit. It checks the format of all sources and the include arrows, compiles every
+host source with clang (-fsyntax-only, tools/check_syntax.py), and runs clang-tidy on the host sources
+(src/**/*.cc) that differ from BASE (default HEAD). A tool that is not installed is named and passed
+over.
 HELP
 }
 case "${1:-}" in
@@ -36,8 +37,9 @@ fi
 
 if command -v python3 >/dev/null; then
   python3 tools/check_includes.py || status=1
+  python3 tools/check_syntax.py || status=1
 else
-  echo "check: python3 is not installed, include arrows are not checked"
+  echo "check: python3 is not installed, include arrows are not checked and nothing is compiled"
 fi
 
 if ! command -v clang-tidy >/dev/null; then

@@ -8,16 +8,16 @@ usage() {
   cat <<'HELP'
 Usage: tools/test.sh [ARGUMENTS of ctest...]
 
-Installs what is missing, builds everything and runs all tests, then those labelled "fuzz" again under
-the address and undefined behaviour sanitizers, and those labelled "tsan" under the thread sanitizer.
-Everything is in build/PRESET/ctest*.log; tests that fail are also named when they do, and told of again
-at the end, last of all how many there were:
+Installs what is missing, builds the preset "release" and runs all of its tests, as
+`cmake --workflow --preset release` does. Then runs tests labelled "fuzz" again under the address and
+undefined behaviour sanitizers, and those labelled "tsan" under the thread sanitizer. The output of all
+tests is in build/PRESET/ctest*.log. A test that fails is named at once and again at the end, and the
+last line counts them:
   N passed, N failed, N skipped
 Fails if a test failed or if none passed. Arguments select tests, as in: tools/test.sh -L cpu (but -LE,
 which this script gives ctest itself).
 
 Environment: JOBS               parallel jobs (default: all cores)
-             CONFIGURE          arguments for configuring release, as -DMOEBIUS_PCH=ON
              MOEBIUS_FIXTURES   folder of the checkpoints with expected outputs
 HELP
 }
@@ -54,8 +54,7 @@ build_sanitizers() {
   build tsan --target moebius_tsan_tests
 }
 
-read -ra arguments <<<"${CONFIGURE:-}"
-configure release "${arguments[@]}"
+configure release
 build release
 
 # Programs list their cases once, here, since two ctest would do so at the same time. Tests labelled

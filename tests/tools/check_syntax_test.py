@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: 2026 the Moebius authors
+# SPDX-License-Identifier: Apache-2.0
+"""tools/check_syntax.py compiles each source alone and names what an include is missing for."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHECKER = ROOT / "tools" / "check_syntax.py"
+
+
+def run_checker(source):
+    """Runs the checker on one source with the flags of a build; returns its exit code and output."""
+    # Sources outside the project are other people's, so this one lies in it.
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        file = pathlib.Path(folder, "a.cc")
+        file.write_text(source, encoding="utf-8")
+        command = f"ccache g++ -Dx=1 -O3 -std=c++20 -Werror -fopenmp -MD -MT a.o -MF a.o.d -o a.o -c {file}"
+        database = [{"directory": folder, "command": command, "file": str(file)}]
+        pathlib.Path(folder, "compile_commands.json").write_text(json.dumps(database), encoding="utf-8")
+        done = subprocess.run([sys.executable, str(CHECKER), "--build", folder], stdout=subprocess.PIPE,
+                              text=True, check=False)
+        return done.returncode, done.stdout
+
+
+@unittest.skipUnless(any(shutil.which(name) for name in ("clang++-19", "clang++-18", "clang++")), "no clang++")
+class CheckSyntax(unittest.TestCase):
+    def test_a_source_with_its_includes_passes(self):
+        code, output = run_checker("#include <vector>\nstd::vector<int> numbers();\n")
+        self.assertEqual(code, 0, output)
+        self.assertIn("1 sources compiled", output)
+
+    def test_a_missing_include_fails(self):
+        code, output = run_checker("std::vector<int> numbers();\n")
+        self.assertEqual(code, 1, output)
+        self.assertIn("a.cc:1", output)
+
+
+if __name__ == "__main__":
+    unittest.main()
