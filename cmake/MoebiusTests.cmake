@@ -16,25 +16,12 @@ set(MOEBIUS_DEFAULT_FIXTURES ${PROJECT_SOURCE_DIR}/../shared/fixtures)
 # Tests spend their time in the library; their own code is compiled faster than it would gain.
 set(MOEBIUS_TEST_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
-# What all test programs share, precompiled once.
-if(MOEBIUS_PCH)
-  add_library(moebius_test_headers OBJECT ${PROJECT_SOURCE_DIR}/cmake/precompiled/test.cc)
-  set_target_properties(moebius_test_headers PROPERTIES CXX_EXTENSIONS OFF)
-  target_compile_options(moebius_test_headers PRIVATE ${MOEBIUS_TEST_OPTIONS})
-  target_link_libraries(moebius_test_headers PRIVATE moebius_internal_headers GTest::gtest)
-  target_precompile_headers(moebius_test_headers
-                            PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled/test.h>)
-endif()
-
 # moebius_add_test_part(<name> <files>...): what several tests share, compiled once; they name it in LIBS.
 function(moebius_add_test_part name)
   add_library(${name} OBJECT ${ARGN})
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
   target_compile_options(${name} PRIVATE ${MOEBIUS_TEST_OPTIONS})
   target_link_libraries(${name} PRIVATE moebius_internal_headers GTest::gtest)
-  if(MOEBIUS_PCH)
-    target_precompile_headers(${name} REUSE_FROM moebius_test_headers)
-  endif()
 endfunction()
 
 # moebius_add_test(<name> SOURCES <files>... [CUDA_SOURCES <files>...] LABELS <labels>... [LIBS <libraries>...]
@@ -67,9 +54,6 @@ function(moebius_add_test name)
   moebius_add_program(${name} tests ${arg_SOURCES} STAGES ${arg_STAGES})
   moebius_link_private(linked ${name} ${arg_LIBS})
   target_compile_options(${name} PRIVATE ${MOEBIUS_TEST_OPTIONS})
-  if(MOEBIUS_PCH)
-    target_precompile_headers(${name} REUSE_FROM moebius_test_headers)
-  endif()
   if(arg_NO_MAIN)
     target_link_libraries(${name} PRIVATE GTest::gtest)
   else()
