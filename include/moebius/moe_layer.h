@@ -47,11 +47,7 @@ struct MoeLayerOptions {
   ActivationFormat format = ActivationFormat::kStandard;
   std::string experts;  // implementation to force; empty = choose
   Precision precision = Precision::kModel;
-  int64_t chunk_tokens = 0;  // this and the next four: see KernelOptions
-  int microbatches = 1;
-  std::optional<int64_t> min_microbatch_tokens = std::nullopt;
-  int combine_parts = 0;
-  std::optional<int64_t> early_rows = std::nullopt;
+  KernelOptions kernel;
   // Over a group; the backend is weights.config.parallel.backend.
   bool monolithic = false;  // allgather_reducescatter only
   int comm_sms = 0;         // GPUs: SMs of every transport kernel, even; 0: as the backend has them

@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "moebius/modular_kernel.h"
+
 namespace moebius::app {
 
 struct RunOptions {
@@ -33,12 +35,9 @@ struct RunOptions {
   std::string quant = "auto";
   std::string router_sums = "stated";
   std::string sum = "selections";  // of low_latency's combine
-  int microbatches = 1;
-  int comm_sms = 0;                   // 0: as the backend computes
-  int combine_parts = 0;              // GPUs; 0: as computed
-  std::optional<int64_t> early_rows;  // GPUs, see KernelOptions
-  int64_t chunk_tokens = 0;           // 0: MOEBIUS_CHUNK_TOKENS
-  int threads = 0;                    // 0: MOEBIUS_THREADS, else all usable CPUs
+  KernelOptions kernel;
+  int comm_sms = 0;  // 0: as the backend computes
+  int threads = 0;   // 0: MOEBIUS_THREADS, else all usable CPUs
   int repeat = 3;
   bool graph = false;  // GPUs: calls are replays of a CUDA graph
   // high_throughput on GPUs, see MoeLayerOptions; with --graph: 0

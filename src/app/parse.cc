@@ -133,7 +133,7 @@ void add_layer_options(CLI::App& app, RunOptions& o) {
       ->check(CLI::IsMember({"standard", "batched"}));
   app.add_option("--experts", o.experts, "experts implementation to force (see moebius info)")
       ->type_name("NAME");
-  app.add_option("--chunk-tokens", o.chunk_tokens,
+  app.add_option("--chunk-tokens", o.kernel.chunk_tokens,
                  "rows per pass through a rank's experts: on one rank tokens; not of batched rows")
       ->check(from_one_to(kMaxTokens));
 }
@@ -154,16 +154,17 @@ void add_parallel_options(CLI::App& app, RunOptions& o) {
   app.add_flag("--monolithic", o.monolithic, "router logits travel, the experts route");
   add_router_sums(app, o.router_sums);
   add_sum(app, o.sum);
-  app.add_option("--microbatches", o.microbatches, "parts of a call that overlap (default 1)")
+  app.add_option("--microbatches", o.kernel.microbatches,
+                 "parts of a call that overlap (default 1)")
       ->check(from_one_to(64));
   app.add_option("--comm-sms", o.comm_sms,
                  "GPUs: SMs of each transport kernel, even (default: as the backend computes)")
       ->check(from_one_to(1024));
-  app.add_option("--combine-parts", o.combine_parts,
+  app.add_option("--combine-parts", o.kernel.combine_parts,
                  "GPUs: parts by columns in which high_throughput sends results back (default: as "
                  "computed)")
       ->check(from_one_to(64));
-  app.add_option("--early-rows", o.early_rows,
+  app.add_option("--early-rows", o.kernel.early_rows,
                  "GPUs: rows of a rank from which experts begin before all are there, 0: never "
                  "(default: as computed)")
       ->check(CLI::Range(int64_t{0}, kMaxTokens));

@@ -113,9 +113,7 @@ MoeLayer::MoeLayer(MoeLayerWeights weights,
       std::make_shared<const Router>(std::move(weights.router_config), std::move(weights.router));
   state_->kernel = std::make_unique<ModularKernel>(
       make_prepare_finalize(config, desc, options, group), std::move(experts), std::move(shared),
-      options.monolithic ? state_->router : nullptr,
-      KernelOptions{options.chunk_tokens, options.microbatches, options.min_microbatch_tokens,
-                    options.combine_parts, options.early_rows});
+      options.monolithic ? state_->router : nullptr, options.kernel);
   if (config.parallel.ep_size > 1) {
     const Tensor map = make_expert_map(
         config.num_experts,

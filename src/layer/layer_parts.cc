@@ -50,7 +50,7 @@ std::shared_ptr<const SharedExperts> make_shared_experts(MoeLayerWeights& weight
   }
   return std::make_shared<SharedExperts>(
       make_experts(desc, std::move(weights.shared), stream, options.experts), std::move(gate),
-      options.chunk_tokens);
+      options.kernel.chunk_tokens);
 }
 
 namespace {
@@ -106,19 +106,21 @@ void expect_fits_group(const MoeConfig& config,
                          options.comm_sms, backend);
     });
   }
-  expect(options.combine_parts <= 1 || parallel.backend == All2AllBackend::kHighThroughput, [&] {
-    return fmt::format(
-        "combine_parts {}: all2all {} returns results whole, only high_throughput in "
-        "parts",
-        options.combine_parts, backend);
-  });
-  expect(options.early_rows.value_or(0) == 0 ||
+  expect(options.kernel.combine_parts <= 1 || parallel.backend == All2AllBackend::kHighThroughput,
+         [&] {
+           return fmt::format(
+               "combine_parts {}: all2all {} returns results whole, only high_throughput in "
+               "parts",
+               options.kernel.combine_parts, backend);
+         });
+  expect(options.kernel.early_rows.value_or(0) == 0 ||
              (parallel.backend == All2AllBackend::kHighThroughput && !options.capacity),
          [&] {
            return fmt::format(
                "early_rows {}: all2all {}{} has all rows at once, only high_throughput that "
                "counts them has waves",
-               options.early_rows.value_or(0), backend, options.capacity ? " with a capacity" : "");
+               options.kernel.early_rows.value_or(0), backend,
+               options.capacity ? " with a capacity" : "");
          });
   expect(options.low_latency_sum == LowLatencySum::kSelections ||
              parallel.backend == All2AllBackend::kLowLatency,

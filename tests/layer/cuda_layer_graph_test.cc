@@ -55,7 +55,7 @@ TEST_F(CudaLayerGraph, OneRankIsCapturedByGraphs) {
   const LayerKind kinds[] = {
       {.name = "standard"},
       {.name = "batched", .format = ActivationFormat::kBatched},
-      {.name = "micro-batches", .microbatches = 2},
+      {.name = "micro-batches", .kernel = {.microbatches = 2}},
   };
   for (const LayerKind& kind : kinds) {
     for (const int64_t num_tokens : {1, 8, 20}) {
@@ -93,7 +93,7 @@ TEST_P(CudaLayerGraphRanks, LowLatencyIsCapturedByGraphs) {
     for (const int microbatches : {1, 2}) {
       const LayerKind kind{.name = "low latency",
                            .backend = All2AllBackend::kLowLatency,
-                           .microbatches = microbatches};
+                           .kernel = {.microbatches = microbatches}};
       for (const int64_t num_tokens : {3, 13}) {
         RankLayer layer(kind, group);
         expect_replays(layer, num_tokens, static_cast<uint32_t>(100 * group.rank()), &group);
@@ -110,12 +110,13 @@ TEST_P(CudaLayerGraphRanks, HighThroughputIsCapturedByGraphs) {
   run([&](Group& group) {
     RankLayer counted(kCounted, group);
     LayerKind kinds[] = {kUncounted, kUncounted, kUncounted};
-    kinds[1].microbatches = 2;
-    kinds[2].combine_parts = 2;
+    kinds[1].kernel.microbatches = 2;
+    kinds[2].kernel.combine_parts = 2;
     for (const LayerKind& kind : kinds) {
       for (const int64_t fewest : {0, 3, 13}) {  // ranks have as many, or one more
-        SCOPED_TRACE(std::to_string(kind.microbatches) + " micro-batches, " +
-                     std::to_string(kind.combine_parts) + " parts, " + std::to_string(fewest));
+        SCOPED_TRACE(std::to_string(kind.kernel.microbatches) + " micro-batches, " +
+                     std::to_string(kind.kernel.combine_parts) + " parts, " +
+                     std::to_string(fewest));
         const int64_t num_tokens = fewest + group.rank() % 2;
         const auto seed = static_cast<uint32_t>(100 * group.rank());
         RankLayer layer(kind, group);

@@ -40,7 +40,7 @@ class CudaLayerProfileRanks : public GpuRanksTest {};
 // Of a part it ends when it has come, not when the last one has.
 TEST_P(CudaLayerProfileRanks, FlightsOfPartsFollowEachOther) {
   const LayerKind kind{
-      .name = "parts", .backend = All2AllBackend::kHighThroughput, .combine_parts = 2};
+      .name = "parts", .backend = All2AllBackend::kHighThroughput, .kernel = {.combine_parts = 2}};
   run([&](Group& group) {
     RankLayer layer(kind, group);
     const Tensor hidden = random_tensor({130, kHidden}, DType::kBF16, 9);
@@ -61,8 +61,9 @@ TEST_P(CudaLayerProfileRanks, FlightsOfPartsFollowEachOther) {
 
 TEST_P(CudaLayerProfileRanks, IntervalsOfMicrobatchesLieWithinTheCall) {
   using Track = Profile::Track;
-  const LayerKind kind{
-      .name = "high throughput", .backend = All2AllBackend::kHighThroughput, .microbatches = 2};
+  const LayerKind kind{.name = "high throughput",
+                       .backend = All2AllBackend::kHighThroughput,
+                       .kernel = {.microbatches = 2}};
   run([&](Group& group) {
     RankLayer layer(kind, group);
     const Tensor hidden = random_tensor({13, kHidden}, DType::kBF16, 9);

@@ -29,38 +29,38 @@ constexpr LayerKind kOverRanks[] = {
     {.name = "low latency", .backend = All2AllBackend::kLowLatency},
     {.name = "all-gather, micro-batches",
      .backend = All2AllBackend::kAllGatherReduceScatter,
-     .microbatches = 2},
+     .kernel = {.microbatches = 2}},
     {.name = "high throughput, micro-batches",
      .backend = All2AllBackend::kHighThroughput,
-     .microbatches = 3},
+     .kernel = {.microbatches = 3}},
     {.name = "high throughput, micro-batches, 8 SMs",
      .backend = All2AllBackend::kHighThroughput,
-     .microbatches = 2,
+     .kernel = {.microbatches = 2},
      .comm_sms = 8},
     {.name = "high throughput, results in parts",
      .backend = All2AllBackend::kHighThroughput,
-     .combine_parts = 2},
+     .kernel = {.combine_parts = 2}},
     {.name = "high throughput with a capacity, results in parts",
      .backend = All2AllBackend::kHighThroughput,
+     .kernel = {.combine_parts = 2},
      .comm_sms = 8,
-     .capacity = 0,
-     .combine_parts = 2},
+     .capacity = 0},
     {.name = "high throughput with a capacity",
      .backend = All2AllBackend::kHighThroughput,
      .capacity = 0},
     {.name = "high throughput with a capacity, micro-batches",
      .backend = All2AllBackend::kHighThroughput,
-     .microbatches = 3,
+     .kernel = {.microbatches = 3},
      .capacity = 40},
     {.name = "low latency, micro-batches",
      .backend = All2AllBackend::kLowLatency,
-     .microbatches = 3},
+     .kernel = {.microbatches = 3}},
     {.name = "low latency, sums per rank",
      .backend = All2AllBackend::kLowLatency,
      .low_latency_sum = LowLatencySum::kRanks},
     {.name = "low latency, sums per rank, micro-batches",
      .backend = All2AllBackend::kLowLatency,
-     .microbatches = 3,
+     .kernel = {.microbatches = 3},
      .low_latency_sum = LowLatencySum::kRanks},
     {.name = "high throughput, tp", .backend = All2AllBackend::kHighThroughput, .tp = 0},
     {.name = "low latency, tp", .backend = All2AllBackend::kLowLatency, .tp = 0},
@@ -73,8 +73,8 @@ TEST_F(CudaLayer, OneRankGivesTheRowsOfTheCpu) {
   const LayerKind kinds[] = {
       {.name = "standard"},
       {.name = "batched", .format = ActivationFormat::kBatched},
-      {.name = "chunks", .chunk_tokens = 5},
-      {.name = "micro-batches", .microbatches = 3},
+      {.name = "chunks", .kernel = {.chunk_tokens = 5}},
+      {.name = "micro-batches", .kernel = {.microbatches = 3}},
   };
   for (const LayerKind& kind : kinds) {
     RankLayer rank(kind, {}, place, nullptr);
@@ -237,8 +237,8 @@ TEST_P(CudaLayerRanks, LayersFollowEachOtherOnOneStream) {
     for (const LayerKind& kind :
          {LayerKind{.name = "high throughput, results in parts",
          .backend = All2AllBackend::kHighThroughput,
-         .capacity = 0,
-         .combine_parts = 2},
+         .kernel = {.combine_parts = 2},
+         .capacity = 0},
           LayerKind{.name = "low latency", .backend = All2AllBackend::kLowLatency}}) {
       SCOPED_TRACE(std::string(kind.name) + ", rank " + std::to_string(group.rank()));
       const Place place(group.device());
@@ -274,8 +274,10 @@ TEST_P(CudaLayerRanks, ResultsInPartsHaveTheBitsOfWholeOnes) {
                                         DType::kBF16, static_cast<uint32_t>(70 + group.rank()));
     Tensor whole;
     for (const int parts : {1, 2, 64}) {  // 64: as many as have 128 columns
-      RankLayer layer(
-          {.name = "", .backend = All2AllBackend::kHighThroughput, .combine_parts = parts}, group);
+      RankLayer layer({.name = "",
+                       .backend = All2AllBackend::kHighThroughput,
+                       .kernel = {.combine_parts = parts}},
+                      group);
       const Tensor output = layer.forward(hidden);
       EXPECT_EQ(layer.layer->kernel().last_combine_parts(), std::min(parts, 2));
       if (parts == 1) {
@@ -296,18 +298,19 @@ TEST_P(CudaLayerRanks, RowsInWavesHaveTheBitsOfOthers) {
                                         DType::kBF16, static_cast<uint32_t>(90 + group.rank()));
     Tensor at_once;
     for (const LayerKind& kind :
-         {LayerKind{.name = "at once", .early_rows = 0}, LayerKind{.name = "in waves"},
-          LayerKind{.name = "in waves and parts", .combine_parts = 2},
-          LayerKind{.name = "in waves and chunks", .chunk_tokens = 100}}) {
+         {LayerKind{.name = "at once", .kernel = {.early_rows = 0}}, LayerKind{.name = "in waves"},
+          LayerKind{.name = "in waves and parts", .kernel = {.combine_parts = 2}},
+          LayerKind{.name = "in waves and chunks", .kernel = {.chunk_tokens = 100}}}) {
       SCOPED_TRACE(std::string(kind.name) + ", rank " + std::to_string(group.rank()));
       LayerKind own = kind;
       own.backend = All2AllBackend::kHighThroughput;
-      own.early_rows = kind.early_rows.value_or(1);
+      own.kernel.early_rows = kind.kernel.early_rows.value_or(1);
       RankLayer layer(own, group);
       const ModularKernel& kernel = layer.layer->kernel();
       for (int call = 0; call < 5; ++call) {
         const Tensor output = layer.forward(hidden);
-        EXPECT_EQ(kernel.last_rows_came_in_waves(), own.early_rows > 0 && own.chunk_tokens == 0 &&
+        EXPECT_EQ(kernel.last_rows_came_in_waves(), own.kernel.early_rows > 0 &&
+                                                        own.kernel.chunk_tokens == 0 &&
                                                         kernel.experts().takes_arriving_rows());
         if (!at_once) {
           at_once = output;

@@ -27,13 +27,10 @@ struct LayerKind {
   int tp = 1;
   ActivationFormat format = ActivationFormat::kStandard;
   bool is_monolithic = false;
-  int64_t chunk_tokens = 0;
-  int microbatches = 1;
+  KernelOptions kernel = {};  // with no micro-batch too small, whatever it says of that
   int comm_sms = 0;
   std::optional<int64_t> capacity = std::nullopt;
-  int combine_parts = 0;
   LowLatencySum low_latency_sum = LowLatencySum::kSelections;
-  std::optional<int64_t> early_rows = std::nullopt;
 };
 inline constexpr LayerKind kCounted{.name = "counted", .backend = All2AllBackend::kHighThroughput};
 // A capacity for all tokens.
@@ -59,14 +56,11 @@ struct RankLayer {
     MoeLayerOptions options;
     options.format = kind.format;
     options.monolithic = kind.is_monolithic;
-    options.chunk_tokens = kind.chunk_tokens;
-    options.microbatches = kind.microbatches;
-    options.min_microbatch_tokens = 0;
+    options.kernel = kind.kernel;
+    options.kernel.min_microbatch_tokens = 0;
     options.comm_sms = kind.comm_sms;
     options.capacity = kind.capacity;
-    options.combine_parts = kind.combine_parts;
     options.low_latency_sum = kind.low_latency_sum;
-    options.early_rows = kind.early_rows;
     layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
   }
   // Of ranks that have tokens and experts of their own.

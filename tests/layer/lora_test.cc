@@ -269,7 +269,7 @@ TEST(Lora, TokensGetTheirAdapters) {
       SCOPED_TRACE(std::string(name(format)) + " chunks of " + std::to_string(chunk_tokens));
       MoeLayerOptions options;
       options.format = format;
-      options.chunk_tokens = chunk_tokens;
+      options.kernel.chunk_tokens = chunk_tokens;
       expect_adapters_applied(run_alone(whole_weights(), ids, options), ids);
     }
   }

@@ -131,7 +131,7 @@ MoeLayerOptions options_of(ActivationFormat format,
   MoeLayerOptions options;
   options.format = format;
   options.precision = precision;
-  options.chunk_tokens = chunk_tokens;
+  options.kernel.chunk_tokens = chunk_tokens;
   return options;
 }
 

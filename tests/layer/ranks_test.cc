@@ -54,8 +54,8 @@ std::vector<Tensor> run_tp2_dp2(const Spread& spread,
     MoeLayerOptions chosen = SmallLayer::options();
     chosen.monolithic = spread.monolithic;
     chosen.sequence_parallel = sequence_parallel;
-    chosen.microbatches = microbatches;
-    chosen.min_microbatch_tokens = 0;
+    chosen.kernel.microbatches = microbatches;
+    chosen.kernel.min_microbatch_tokens = 0;
     const Stream stream = Stream::cpu(1);
     MoeLayer layer(SmallLayer::shard(parallel), chosen, stream, &group);
     WorkspacePool pool;
@@ -323,11 +323,11 @@ TEST(OptionsOfALayer, SomeAreForOneBackendAlone) {
                   {"capacity", "2 nodes"});
   expect_mentions(refusal_of(All2AllBackend::kLowLatency, 0, capacity),
                   {"capacity 7", "low_latency"});
-  const auto parts = [](MoeLayerOptions& options) { options.combine_parts = 3; };
+  const auto parts = [](MoeLayerOptions& options) { options.kernel.combine_parts = 3; };
   expect_mentions(refusal_of(All2AllBackend::kLowLatency, 0, parts),
                   {"combine_parts 3", "low_latency"});
   EXPECT_EQ(refusal_of(All2AllBackend::kHighThroughput, 0, parts), "no error");  // whole on CPUs
-  const auto early = [](MoeLayerOptions& options) { options.early_rows = 4096; };
+  const auto early = [](MoeLayerOptions& options) { options.kernel.early_rows = 4096; };
   expect_mentions(refusal_of(All2AllBackend::kLowLatency, 0, early),
                   {"early_rows 4096", "low_latency"});
   EXPECT_EQ(refusal_of(All2AllBackend::kHighThroughput, 0, early), "no error");  // at once on CPUs

@@ -140,13 +140,13 @@ void expect_device(const RunOptions& options) {
     throw InvalidArgument(
         fmt::format("--comm-sms {} is of GPUs: it needs --device cuda", options.comm_sms));
   }
-  if (options.combine_parts > 0 && !on_gpus) {
+  if (options.kernel.combine_parts > 0 && !on_gpus) {
     throw InvalidArgument(fmt::format("--combine-parts {} is of GPUs: it needs --device cuda",
-                                      options.combine_parts));
+                                      options.kernel.combine_parts));
   }
-  if (options.early_rows && !on_gpus) {
-    throw InvalidArgument(
-        fmt::format("--early-rows {} is of GPUs: it needs --device cuda", *options.early_rows));
+  if (options.kernel.early_rows && !on_gpus) {
+    throw InvalidArgument(fmt::format("--early-rows {} is of GPUs: it needs --device cuda",
+                                      *options.kernel.early_rows));
   }
   if (options.router_sums == "tensor" && !on_gpus) {
     throw InvalidArgument("--router-sums tensor is of GPUs: it needs --device cuda");

@@ -28,12 +28,9 @@ MoeLayerOptions layer_options(const RunOptions& options,
   chosen.format =
       options.format == "batched" ? ActivationFormat::kBatched : ActivationFormat::kStandard;
   chosen.experts = options.experts;
-  chosen.chunk_tokens = options.chunk_tokens;
+  chosen.kernel = options.kernel;
   chosen.monolithic = options.monolithic;
-  chosen.microbatches = options.microbatches;
   chosen.comm_sms = options.comm_sms;
-  chosen.combine_parts = options.combine_parts;
-  chosen.early_rows = options.early_rows;
   chosen.low_latency_sum = low_latency_sum_of(options.sum);
   const int num_nodes = group == nullptr ? 1 : group->topology().num_nodes();
   chosen.capacity = capacity_of(options, backend, num_nodes);

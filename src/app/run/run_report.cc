@@ -224,7 +224,7 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
       {{"waited_us", r.waited_us, Unit::kMicros},
        {"waited_share", r.waited_us / std::max(r.call_us, 1e-3), Unit::kPercent},
        {"microbatches", r.microbatches},
-       {"asked_microbatches", options.microbatches},
+       {"asked_microbatches", options.kernel.microbatches},
        {"combine_parts", r.combine_parts},
        {"in_waves", r.in_waves}});
   if (r.ranks.front().copies >= 0) {

@@ -111,10 +111,8 @@ MoeLayerWeights share_of(const MoeLayerWeights& whole, const ParallelConfig& par
 
 struct LayerProblem {
   int64_t num_tokens = 0;  // per rank
-  int microbatches = 1;    // asked for
-  int combine_parts = 0;   // asked for; 0: as computed
-  std::optional<int64_t> early_rows;
-  int comm_sms = 0;  // 0: the backend's default
+  KernelOptions kernel;    // as asked for
+  int comm_sms = 0;        // 0: the backend's default
   All2AllBackend backend = All2AllBackend::kNone;
   std::string sum;  // of low latency
 
@@ -167,11 +165,11 @@ std::vector<LayerProblem> problems_of(const app::BenchOptions& options, int num_
       problem.num_tokens = num_tokens;
       problem.backend = backend;
       for (const int microbatches : options.microbatches) {
-        problem.microbatches = microbatches;
+        problem.kernel.microbatches = microbatches;
         for (const int combine_parts : combine_parts_of(options, problem)) {
-          problem.combine_parts = combine_parts;
+          problem.kernel.combine_parts = combine_parts;
           for (const std::optional<int64_t> early_rows : early_rows_of(options, problem)) {
-            problem.early_rows = early_rows;
+            problem.kernel.early_rows = early_rows;
             for (const int sms : options.sms) {
               problem.comm_sms = sms;
               for (const std::string& sum : sums_of(options, backend)) {
@@ -339,11 +337,9 @@ class LayerRun {
     weights.router_config.logit_sums = app::logit_sums_of(options.router_sums);
     MoeLayerOptions layer_options;
     layer_options.experts = options.impl;
-    layer_options.microbatches = problem.microbatches;
+    layer_options.kernel = problem.kernel;
     layer_options.comm_sms = problem.comm_sms;
-    layer_options.combine_parts = problem.combine_parts;
     layer_options.low_latency_sum = app::low_latency_sum_of(problem.sum);
-    layer_options.early_rows = problem.early_rows;
     if (backend_ == All2AllBackend::kHighThroughput && !problem.counts_rows()) {
       layer_options.capacity = 0;
     }
@@ -455,11 +451,12 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   for (const LayerProblem& problem : problems) {
     LayerRun run(team, options, whole, num_ranks, problem);
     harness.fact("tokens", problem.num_tokens);
-    harness.fact("asked_microbatches", problem.microbatches);
+    harness.fact("asked_microbatches", problem.kernel.microbatches);
     harness.fact("microbatches", run.microbatches());
-    harness.fact("asked_combine_parts", problem.combine_parts);
+    harness.fact("asked_combine_parts", problem.kernel.combine_parts);
     harness.fact("combine_parts", run.combine_parts());
-    harness.fact("early_rows", problem.early_rows ? app::Json(*problem.early_rows) : app::Json());
+    harness.fact("early_rows",
+                 problem.kernel.early_rows ? app::Json(*problem.kernel.early_rows) : app::Json());
     harness.fact("in_waves", run.in_waves());
     harness.fact("comm_sms", problem.comm_sms);
     harness.fact("pause_ms", options.pause_ms);
@@ -480,14 +477,14 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
     if (!options.all2all.empty()) {
       c.problem += problem.backend == All2AllBackend::kHighThroughput ? "_ht" : "_ll";
     }
-    if (problem.microbatches > 1) {
-      c.problem += fmt::format("_m{}of{}", run.microbatches(), problem.microbatches);
+    if (problem.kernel.microbatches > 1) {
+      c.problem += fmt::format("_m{}of{}", run.microbatches(), problem.kernel.microbatches);
     }
-    if (problem.combine_parts > 0) {
-      c.problem += fmt::format("_c{}of{}", run.combine_parts(), problem.combine_parts);
+    if (problem.kernel.combine_parts > 0) {
+      c.problem += fmt::format("_c{}of{}", run.combine_parts(), problem.kernel.combine_parts);
     }
-    if (problem.early_rows) {
-      c.problem += fmt::format("_early{}", *problem.early_rows);
+    if (problem.kernel.early_rows) {
+      c.problem += fmt::format("_early{}", *problem.kernel.early_rows);
     }
     if (problem.comm_sms > 0) {
       c.problem += fmt::format("_sms{}", problem.comm_sms);

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/call_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace moebius {
+
+namespace {
+
+int num_microbatches(const KernelOptions& options, const CallFacts& facts) {
+  if (!asks_for_fewest_tokens(options)) {
+    return options.microbatches;
+  }
+  const int64_t least = options.min_microbatch_tokens.value_or(
+      default_min_microbatch_tokens(facts.num_experts, facts.topk, facts.num_ranks, facts.device));
+  return static_cast<int>(
+      std::clamp<int64_t>(facts.fewest_tokens / least, 1, options.microbatches));
+}
+
+int64_t early_rows(const KernelOptions& options, const CallFacts& facts, int num_microbatches) {
+  constexpr int64_t kRows = 16384;  // measured on H200s: 8 thousand do not gain, 32 thousand do
+  const bool can = facts.device.is_cuda() && num_microbatches == 1 && facts.can_come_in_waves;
+  if (!can || options.early_rows) {
+    return can ? *options.early_rows : 0;
+  }
+  // Shared experts that begin with the dispatch, as they do where results go in parts, hide it as
+  // well.  A rank with few tokens wants no waves by itself, since they cost each call their
+  // preparation, and so all ranks do without; if all have as many, none would get so many rows.
+  const bool is_hidden = facts.has_shared && facts.gives_parts;
+  const bool has_few = facts.num_tokens * facts.num_ranks < kRows;
+  return is_hidden || has_few ? 0 : kRows;
+}
+
+// High throughput's rows are longest in flight on their way back, where ranks that are done wait
+// for others, too, unless results go in parts: then little is left to hide.  A rank may judge by
+// its own tokens, since no other rank depends on the answer.
+bool shared_first(const CallPlan& plan, const CallFacts& facts) {
+  if (facts.device.is_cpu()) {
+    return false;
+  }
+  return facts.num_ranks == 1 || !facts.takes_columns ||
+         plan.combine_parts(facts.num_tokens * std::min<int64_t>(facts.topk, facts.num_ranks)) > 1;
+}
+
+// What `limit` leaves to GEMMs while a transfer holds `comm_sms` of the GPU's.
+int sms_beside(int comm_sms, int limit, const CallFacts& facts) {
+  if (comm_sms == 0) {
+    return limit;
+  }
+  const int left = std::max(2, facts.num_sms - comm_sms);
+  return limit > 0 ? std::min(limit, left) : left;
+}
+
+}  // namespace
+
+int CallPlan::combine_parts(int64_t most_rows) const {
+  const bool can = facts.takes_columns && facts.gives_parts && most_rows <= options.chunk_tokens;
+  return can ? num_combine_parts(options.combine_parts, most_rows, facts.hidden, facts.dtype,
+                                 facts.num_ranks)
+             : 1;
+}
+
+bool asks_for_fewest_tokens(const KernelOptions& options) {
+  return options.microbatches > 1 && options.min_microbatch_tokens != 0;
+}
+
+CallPlan plan_call(const KernelOptions& options, const CallFacts& facts) {
+  const bool on_gpu = facts.device.is_cuda();
+  CallPlan plan;
+  plan.options = options;
+  plan.facts = facts;
+  plan.num_microbatches = num_microbatches(options, facts);
+  plan.early_rows = early_rows(options, facts, plan.num_microbatches);
+  plan.counts_beside = on_gpu && plan.num_microbatches == 1;
+  plan.shared_beside = on_gpu && facts.has_shared;
+  plan.shared_first = shared_first(plan, facts);
+  plan.finalize_adds_shared = plan.shared_beside && facts.takes_addend;
+  plan.gemm_sms = on_gpu && plan.num_microbatches > 1
+                      ? sms_beside(facts.comm_sms, facts.max_sms, facts)
+                      : facts.max_sms;
+  plan.sms_beside_prepare = sms_beside(facts.comm_sms, plan.gemm_sms, facts);
+  plan.sms_beside_finalize = sms_beside(facts.finalize_sms, plan.gemm_sms, facts);
+  return plan;
+}
+
+int64_t default_min_microbatch_tokens(int64_t num_experts,
+                                      int64_t topk,
+                                      int num_ranks,
+                                      Device device) {
+  if (device.is_cpu()) {
+    return 32;
+  }
+  // Measured on H200s: with 256 rows GEMMs take 12 % longer, see docs/performance/layers.md.
+  constexpr int64_t kRowsPerExpert = 512;
+  const int64_t rows_per_token = topk * num_ranks;  // of all ranks' tokens, for one of each rank
+  return std::max<int64_t>(32,
+                           (kRowsPerExpert * num_experts + rows_per_token - 1) / rows_per_token);
+}
+
+int num_combine_parts(int asked, int64_t rows, int64_t hidden, DType dtype, int num_ranks) {
+  constexpr int64_t kBlock = 128;  // of the GEMMs' tiles and scales
+  // The last part's way stays, and each part costs its start: the best number goes with the root
+  // of the bytes.  Measured on H200s, see docs/performance/layers.md.
+  constexpr double kBytesOfOne = 6 << 20;
+  constexpr double kMostParts = 4;
+  const int64_t leaving = rows * hidden * bits(dtype) / 8 / num_ranks * (num_ranks - 1);
+  int64_t parts = asked;
+  if (asked == 0) {
+    const double best = std::sqrt(static_cast<double>(leaving) / kBytesOfOne);
+    parts = static_cast<int64_t>(std::clamp(best, 1.0, kMostParts));
+  }
+  while (parts > 1 && hidden % (parts * kBlock) != 0) {
+    --parts;
+  }
+  return static_cast<int>(parts);
+}
+
+}  // namespace moebius

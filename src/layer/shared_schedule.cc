@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/shared_schedule.h"
+
+#include <utility>
+
+#include "layer/prepare_finalize/prepare_rows.h"
+
+namespace moebius {
+
+SharedSchedule::SharedSchedule(Work work,
+                               const CallPlan& plan,
+                               int microbatch,
+                               const CallContext& context)
+    : work_(std::move(work)),
+      plan_(plan),
+      context_(context),
+      is_early_(plan.shares_early(microbatch)),
+      is_beside_(work_.experts != nullptr && plan.shared_beside),
+      begin_(is_beside_ ? context.stream.record() : Event()) {}
+
+void SharedSchedule::prepare_sent() {
+  if (own_rows_.transfer_begin) {
+    begin_ = *own_rows_.transfer_begin;
+  }
+  if (!is_done_before_finalize()) {
+    return;
+  }
+  if (own_rows_.transfer_begin) {
+    run_beside(plan_.sms_beside_prepare);
+  } else {
+    begin_ = context_.stream.record();
+    run_beside(plan_.gemm_sms);
+  }
+}
+
+void SharedSchedule::results_computed() {
+  if (is_beside_ && !is_early_) {
+    begin_ = context_.stream.record();
+  }
+}
+
+void SharedSchedule::finalize_sent() {
+  if (is_beside_ && !is_early_) {
+    run_beside(plan_.sms_beside_finalize);
+  }
+}
+
+std::function<void()> SharedSchedule::during_prepare() {
+  if (work_.experts == nullptr || is_beside_ || !is_early_) {
+    return nullptr;
+  }
+  return [this] { run(context_); };
+}
+
+std::function<void()> SharedSchedule::during_finalize() {
+  if (work_.experts == nullptr || is_beside_ || is_early_) {
+    return nullptr;
+  }
+  return [this] { run(context_); };
+}
+
+void SharedSchedule::run_beside(int max_sms) {
+  CallContext own = context_;
+  own.stream = work_.beside->on(own.stream.device());
+  own.max_sms = max_sms;
+  own.stream.wait(begin_);
+  run(own);
+  done_ = own.stream.record();
+}
+
+void SharedSchedule::run(const CallContext& context) const {
+  const Profile::Span span(context.profile, "shared", context.stream, context.microbatch,
+                           Profile::Track::kShared);
+  // Specs tell all: what is quantized before it travels has scales of its own, no static ones.
+  const auto& spec = work_.experts->quant_spec();
+  const bool has_rows = own_rows_.x && spec && spec == activation_spec(work_.routed_quant->a1);
+  work_.experts->forward(work_.hidden, work_.output, context, has_rows ? own_rows_.x : Tensor(),
+                         has_rows ? own_rows_.x_scale : Tensor());
+}
+
+}  // namespace moebius
