@@ -54,18 +54,16 @@ struct TransportStatistics {
   int64_t node_copies = 0;  // rows that crossed to another node
 };
 
-// Resources of one direction, as tuned libraries name them; backends use what applies to them.
+// What the kernels of one direction may use; CPUs need none of it.
 struct DispatchConfig {
   int num_sms = 20;
-  int nvl_send_tokens = 0, nvl_recv_tokens = 0;
-  int rdma_send_tokens = 0, rdma_recv_tokens = 0;
   // CUDA: warps of a block and shared-memory stages of each; 0: as many as fit.
   int num_warps = 0, num_stages = 0;
-  // Tables of DeepEP for the rank counts it was tuned for, computed for any other.  num_sms is what
-  // has been measured best on such a device.
+  // num_sms is what has been measured best on such a device.  Throws InvalidArgument for less than
+  // one rank.
   static DispatchConfig for_dispatch(int num_ranks, Device device = {});
   static DispatchConfig for_combine(int num_ranks, Device device = {});
-  void validate() const;  // send < recv; rdma_send <= rdma_recv / 2, a divisor of it; even num_sms
+  void validate() const;  // throws InvalidArgument unless num_sms is even and at least 2
   bool operator==(const DispatchConfig&) const = default;
 };
 
@@ -132,6 +130,25 @@ struct ExpertOrder {
   Tensor slot;                   // i32 [rows]: k of the selection
 };
 
+struct CombineInput {
+  Tensor x;                    // [M, H] f32, bf16 or f16: what each copy contributes
+  Tensor topk_weights;         // f32 [M, K]; optional, summed beside x
+  std::array<Tensor, 2> bias;  // [T, H] of x's dtype; optional, added once
+  Event previous;
+  // x and bias are columns [first_column, first_column + H) of an out_x that is wider, so that
+  // some columns can be on their way while others are computed.  CUDA over several nodes: 0.
+  int64_t first_column = 0;
+  // Shape and dtype of out_x; optional, added to the sum as it has been rounded, so that the bits
+  // are those of an addition afterwards.  It may not overlap out_x.  CUDA, one node.
+  Tensor addend = {};
+};
+struct CombineOutput {
+  Tensor x;             // [T, H]: sum over copies in order of rank, f32 accumulation, rounded once
+                        // per level (node, then total)
+  Tensor topk_weights;  // f32 [T, K]; if given
+  Event event;
+};
+
 class HighThroughput {
  public:
   // The group must outlive the object.  Collective where it has GPUs.  Throws InvalidArgument: a
@@ -174,24 +191,6 @@ class HighThroughput {
                            int64_t expert_alignment,
                            const Stream& stream) const;
 
-  struct CombineInput {
-    Tensor x;                    // [M, H] f32, bf16 or f16: what each copy contributes
-    Tensor topk_weights;         // f32 [M, K]; optional, summed beside x
-    std::array<Tensor, 2> bias;  // [T, H] of x's dtype; optional, added once
-    Event previous;
-    // x and bias are columns [first_column, first_column + H) of an out_x that is wider, so that
-    // some columns can be on their way while others are computed.  CUDA over several nodes: 0.
-    int64_t first_column = 0;
-    // Shape and dtype of out_x; optional, added to the sum as it has been rounded, so that the bits
-    // are those of an addition afterwards.  It may not overlap out_x.  CUDA, one node.
-    Tensor addend = {};
-  };
-  struct CombineOutput {
-    Tensor x;  // [T, H]: sum over copies in order of rank, f32 accumulation, rounded once
-               // per level (node, then total)
-    Tensor topk_weights;  // f32 [T, K]; if given
-    Event event;
-  };
   // out_x: optional [T, H], or wider, to write into.
   CombineOutput combine(const CombineInput& input,
                         const DispatchHandle& handle,

@@ -50,9 +50,20 @@ enum class LowLatencyCast : uint8_t {
   // With either, a group with an infinity has an infinite scale, and so reads as NaN.
 };
 
+// What a dispatch did; needed to combine.
 class LowLatencyHandle {
  public:
   virtual ~LowLatencyHandle() = default;
+};
+
+struct LowLatencyDispatchInput {
+  Tensor x;  // [T, H] in_dtype, T <= max_tokens
+  // i32 [T, K] global, -1 = masked.  A token may name an expert more than once, a row for each
+  // time; a rank has room for max_tokens rows of each expert.
+  Tensor topk_ids;
+  LowLatencyCast cast = LowLatencyCast::kNone;
+  // i32 [T], optional on each rank by itself: a word of the caller's that travels with the token.
+  Tensor row_tags = {};
 };
 
 struct LowLatencyDispatchOutput {
@@ -61,6 +72,15 @@ struct LowLatencyDispatchOutput {
   Tensor expert_num_tokens;  // i32 [L]
   Tensor row_tags;           // i32 [L, max_tokens * R]: the tags of the rows' tokens, -1 without
   std::shared_ptr<const LowLatencyHandle> handle;  // keeps the bank
+};
+
+struct LowLatencyCombineInput {
+  Tensor x;             // [L, max_tokens * R, H] in_dtype, rows in dispatch's order
+  Tensor topk_ids;      // i32 [T, K], as given to dispatch
+  Tensor topk_weights;  // f32 [T, K]
+};
+struct LowLatencyCombineOutput {
+  Tensor x;  // [T, H] in_dtype, summed as LowLatencySum says; -1 and masked ranks add nothing
 };
 
 class LowLatency {
@@ -78,41 +98,24 @@ class LowLatency {
                            int64_t num_experts,
                            Device device = {});
 
-  // x [T, H] in_dtype, T <= max_tokens; topk_ids i32 [T, K] global, -1 = masked.  A token may name
-  // an expert more than once, a row for each time; a rank has room for max_tokens rows of each.
-  // row_tags i32 [T], optional on each rank by itself: a word of the caller's that travels with the
-  // token.
   // The send half runs in the call; hook waits for the rows and counts; receive unpacks.
   // Throws InvalidArgument: shape, dtype, device, T > max_tokens (both values), an expert named
   // more often than that (the same; on a GPU see check()), hidden not a multiple of 128 with a
   // cast, a third live result; CommError: a rank was lost, on a GPU in a call before.
-  Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
-                                                   const Tensor& topk_ids,
-                                                   LowLatencyCast cast,
-                                                   const Stream& stream,
-                                                   const Tensor& row_tags = {});
-  LowLatencyDispatchOutput dispatch(const Tensor& x,
-                                    const Tensor& topk_ids,
-                                    LowLatencyCast cast,
-                                    const Stream& stream,
-                                    const Tensor& row_tags = {});
+  LowLatencyDispatchOutput dispatch(const LowLatencyDispatchInput& input, const Stream& stream);
+  Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
+                                                   const Stream& stream);
 
-  // x [L, max_tokens * R, H] in_dtype in dispatch's order; topk_ids and topk_weights f32 [T, K] as
-  // given to dispatch -> out [T, H] in_dtype, summed as LowLatencySum says; -1 and masked ranks
-  // contribute nothing.  Throws InvalidArgument: shape, dtype, device, a handle that is not of this
-  // object's dispatch; CommError as dispatch.
-  Pending<void> combine_async(const Tensor& x,
-                              const Tensor& topk_ids,
-                              const Tensor& topk_weights,
-                              const LowLatencyHandle& handle,
-                              const Tensor& out,
-                              const Stream& stream);
-  void combine(const Tensor& x,
-               const Tensor& topk_ids,
-               const Tensor& topk_weights,
-               const LowLatencyHandle& handle,
-               const Tensor& out,
-               const Stream& stream);
+  // out_x: optional [T, H] in_dtype, to write into.  Throws InvalidArgument: shape, dtype, device,
+  // a handle that is not of this object's dispatch; CommError as dispatch.
+  LowLatencyCombineOutput combine(const LowLatencyCombineInput& input,
+                                  const LowLatencyHandle& handle,
+                                  const Stream& stream,
+                                  const Tensor& out_x = {});
+  Pending<LowLatencyCombineOutput> combine_async(const LowLatencyCombineInput& input,
+                                                 const LowLatencyHandle& handle,
+                                                 const Stream& stream,
+                                                 const Tensor& out_x = {});
 
   // On a GPU calls return before their work is done, so a failure is found later: by the next call,
   // or by this one, which says what has become known until now.  Throws CommError, also for ids

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "moebius/dispatch.h"
@@ -99,9 +100,9 @@ struct PrepareResult {
 struct FinalizeInput {
   Tensor output;         // [T, H], dtype of the hidden states; overwritten
   Tensor expert_output;  // what the experts wrote
-  // takes_columns(): of output, where expert_output [M, W] goes.  Parts come in order of columns.
+  // takes_columns: of output, where expert_output [M, W] goes.  Parts come in order of columns.
   int64_t first_column = 0;
-  // takes_addend(): as output, added to what is rounded for it, and rounded again; optional.
+  // takes_addend: as output, added to what is rounded for it, and rounded again; optional.
   Tensor addend;
   Tensor topk_ids;  // as the experts saw them
   Tensor topk_weights;
@@ -109,48 +110,54 @@ struct FinalizeInput {
   const WeightAndReduce* weight_and_reduce = nullptr;  // required
 };
 
+// What a PrepareFinalize can do, and what it is.  Its maker fills this in, and it never changes.
+struct PrepareFinalizeTraits {
+  std::string_view name;  // a literal
+  ActivationFormat activation_format = ActivationFormat::kStandard;
+  // Rows taken from one rank per call; nullopt = any number.  Batched backends have a limit.
+  std::optional<int64_t> max_tokens_per_rank = std::nullopt;
+  int num_dispatchers = 1;  // ranks that send rows here
+  // The experts may write FinalizeInput::output themselves, where what they write is final (kNoOp).
+  bool takes_final_output = false;
+  bool takes_columns = false;  // finalize may be called for some columns of final rows at a time
+  bool takes_addend = false;   // finalize adds FinalizeInput::addend
+  bool is_async = false;       // it has prepare_async and finalize_async
+  bool is_monolithic = false;  // router logits travel, and rows are routed where they arrive
+  // prepare hands over indices of local experts (-1 = elsewhere or masked), to which no expert_map
+  // applies any more, instead of global ids.
+  bool localizes_ids = false;
+  // On a GPU: SMs that its kernels hold while rows travel, which micro-batches and shared experts
+  // leave to them; 0: no number of them.
+  int comm_sms = 0;
+  int finalize_sms = 0;  // those of finalize alone
+  // Micro-batches that may be between the begin of prepare and the end of finalize at a time.
+  int max_in_flight = 7;
+  // Where rows go by a placement of experts: i32 [E] on the CPU, this rank's local index or -1, as
+  // any expert_map must have it; undefined otherwise.
+  Tensor placed_experts = {};
+  // Whether calls on a GPU only enqueue, so that a Graph can record them; else why not.
+  Support can_be_captured = Support::yes();
+};
+
 class PrepareFinalize {
  public:
   virtual ~PrepareFinalize() = default;
 
-  virtual std::string_view name() const = 0;
-  virtual ActivationFormat activation_format() const = 0;
-  // Rows taken from one rank per call; nullopt = any number.  Batched backends have a limit.
-  virtual std::optional<int64_t> max_tokens_per_rank() const = 0;
-  virtual int num_dispatchers() const = 0;  // ranks that send rows here
-  // Whether what the experts wrote may be FinalizeInput::output already, where it is final (kNoOp).
-  virtual bool takes_final_output() const { return false; }
-  // Whether finalize may be called for some columns of final rows (kNoOp) at a time.
-  virtual bool takes_columns() const { return false; }
-  virtual bool takes_addend() const { return false; }  // else FinalizeInput has none
+  const PrepareFinalizeTraits& traits() const { return traits_; }
+  std::string_view name() const { return traits_.name; }
+
   // Whether prepare can hand over rows, quantized so, that are still on their way.
   virtual bool sends_in_waves(const QuantConfig& /*quant*/, bool /*defer_input_quant*/) const {
     return false;
   }
-  virtual bool supports_async() const { return false; }
-  // On a GPU: SMs that its kernels hold while rows travel, which micro-batches and shared experts
-  // leave to them; 0: no number of them.
-  virtual int comm_sms() const { return 0; }
-  virtual int finalize_sms() const { return comm_sms(); }  // those of finalize alone
-  virtual bool is_monolithic() const { return false; }
-  // Whether prepare hands over indices of local experts (-1 = elsewhere or masked), which no
-  // expert_map applies to any more, instead of global ids.
-  virtual bool localizes_ids() const { return false; }
-  // Where rows go by a placement of experts: i32 [E] on the CPU, this rank's local index or -1, as
-  // any expert_map must have it.
-  virtual Tensor placed_experts() const { return {}; }
   // Throws InvalidArgument where prepare would, by these ids on the CPU alone: before the first of
   // several micro-batches writes what the call returns.
   virtual void expect_room(const Tensor& /*topk_ids*/, const Tensor& /*expert_map*/) const {}
-  // Whether calls on a GPU only enqueue, so that a Graph can record them; else why not.
-  virtual Support can_be_captured() const { return Support::yes(); }
   // Whether finalize can work with what the experts leave to it.
   virtual Support accepts(WeightAndReduceKind kind) const = 0;
   // Whether this quantization (and deferring it) can be served.
   virtual Support accepts(const QuantConfig& quant, bool defer_input_quant) const = 0;
 
-  // Micro-batches that may be between the begin of prepare and the end of finalize at a time.
-  virtual int max_in_flight() const { return 7; }
   // Fewest tokens that a rank brings to this call: num_tokens is what this one brings.  Collective
   // where ranks are involved; 0 where ranks were given up, which cannot be asked.
   virtual int64_t fewest_tokens(int64_t num_tokens) { return num_tokens; }
@@ -171,10 +178,16 @@ class PrepareFinalize {
   virtual PrepareResult prepare(const PrepareInput& input, const CallContext& context) = 0;
   virtual void finalize(const FinalizeInput& input, const CallContext& context) = 0;
 
-  // REQUIRES: supports_async(), else Unsupported.  Inputs stay alive and unchanged until received.
+  // REQUIRES: traits().is_async, else Unsupported.  Inputs stay alive and unchanged until received.
   virtual Pending<PrepareResult> prepare_async(const PrepareInput& input,
                                                const CallContext& context);
   virtual Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context);
+
+ protected:
+  explicit PrepareFinalize(PrepareFinalizeTraits traits) : traits_(std::move(traits)) {}
+
+ private:
+  PrepareFinalizeTraits traits_;
 };
 
 // One rank, no communication.  Standard: quantizes in place of dispatch.  Batched: gathers rows per

@@ -65,7 +65,7 @@ struct ModularKernel::State {
   Tensor lora_ids_to_send(const KernelInput& input, const CallContext& context) const;
   void route(const KernelInput& input, PrepareResult& prepared, const CallContext& context);
   Tensor map_of(const KernelInput& input) const {
-    return prepare_finalize->localizes_ids() ? Tensor() : input.expert_map;
+    return prepare_finalize->traits().localizes_ids ? Tensor() : input.expert_map;
   }
   Tensor compute(const KernelInput& input,
                  const PrepareResult& prepared,
@@ -154,7 +154,7 @@ void ModularKernel::forward(const KernelInput& input,
     const TokenSlice own = token_slice(input.hidden.dim(0), count, i);
     state.prepare_finalize->expect_room(input.topk_ids.slice(own.begin, own.end), input.expert_map);
   }
-  Turns turns(state.prepare_finalize->max_in_flight(), on_gpu);
+  Turns turns(state.prepare_finalize->traits().max_in_flight, on_gpu);
   try {
     if (!plan.counts_beside) {
       LoadCounter::count_own(input, context.stream);
@@ -186,17 +186,17 @@ CallPlan ModularKernel::State::plan_of(const KernelInput& input, const CallConte
   facts.max_sms = context.max_sms;
   if (facts.device.is_cuda()) {
     facts.num_sms = cuda_device_info(facts.device.index).num_sms;
-    facts.comm_sms = transport.comm_sms();
-    facts.finalize_sms = transport.finalize_sms();
+    facts.comm_sms = transport.traits().comm_sms;
+    facts.finalize_sms = transport.traits().finalize_sms;
   }
-  facts.num_ranks = transport.num_dispatchers();
+  facts.num_ranks = transport.traits().num_dispatchers;
   facts.num_experts = desc.num_experts;
   facts.topk = desc.topk;
   facts.hidden = desc.hidden;
   facts.dtype = desc.in_dtype;
   facts.has_shared = shared_experts != nullptr;
-  facts.takes_addend = transport.takes_addend();
-  facts.takes_columns = transport.takes_columns();
+  facts.takes_addend = transport.traits().takes_addend;
+  facts.takes_columns = transport.traits().takes_columns;
   facts.gives_parts = experts->gives_parts();
   facts.can_come_in_waves =
       !input.lora_ids && experts->takes_arriving_rows() &&
@@ -320,13 +320,13 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& in
   const auto prepare = [this, request](const CallContext& own) {
     return prepare_finalize->prepare(request, own);
   };
-  if (!prepare_finalize->supports_async() && !context.transfers) {
+  if (!prepare_finalize->traits().is_async && !context.transfers) {
     return {nullptr, [prepare, context] { return prepare(context); }};
   }
   begin_after_compute(context);
   const Profile::Span span = transfer_span("prepare", context);
-  return prepare_finalize->supports_async() ? prepare_finalize->prepare_async(request, context)
-                                            : start_all<PrepareResult>(context, prepare);
+  return prepare_finalize->traits().is_async ? prepare_finalize->prepare_async(request, context)
+                                             : start_all<PrepareResult>(context, prepare);
 }
 
 // Sums on their way back, as `back` says.
@@ -338,10 +338,10 @@ Pending<void> ModularKernel::State::start_finalize(const FinalizeInput& done,
   }
   begin_after_compute(back);
   const Profile::Span span = transfer_span("finalize", back);
-  return prepare_finalize->supports_async() ? prepare_finalize->finalize_async(done, back)
-                                            : start_all<void>(back, [&](const CallContext& own) {
-                                                prepare_finalize->finalize(done, own);
-                                              });
+  return prepare_finalize->traits().is_async ? prepare_finalize->finalize_async(done, back)
+                                             : start_all<void>(back, [&](const CallContext& own) {
+                                                 prepare_finalize->finalize(done, own);
+                                               });
 }
 
 // Rows for the local experts, always with the ids and weights that belong to them.
@@ -353,7 +353,7 @@ PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
     const Profile::Span span = transfer_span("prepare", context);
     prepared = pending.receive();
   }
-  if (prepare_finalize->is_monolithic()) {
+  if (prepare_finalize->traits().is_monolithic) {
     route(input, prepared, context);
   } else if (!prepared.topk_ids) {
     prepared.topk_ids = input.topk_ids;
@@ -373,7 +373,7 @@ PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
 Tensor ModularKernel::State::lora_ids_to_send(const KernelInput& input,
                                               const CallContext& context) const {
   if (input.lora_ids || experts->desc().num_adapters == 0 ||
-      prepare_finalize->num_dispatchers() == 1) {
+      prepare_finalize->traits().num_dispatchers == 1) {
     return input.lora_ids;
   }
   Tensor none = context.get(WorkspaceSlot::kLoraIds, {input.hidden.dim(0)}, DType::kI32);
@@ -416,7 +416,8 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   rows.parts = parts;
   rows.arrivals = prepared.arrivals;
   const bool is_final = experts->weight_and_reduce() == WeightAndReduceKind::kNoOp &&
-                        prepare_finalize->takes_final_output() && prepared.x.raw() != output.raw();
+                        prepare_finalize->traits().takes_final_output &&
+                        prepared.x.raw() != output.raw();
   return run_experts(*experts, rows, options.chunk_tokens, context,
                      is_final || parts.count > 1 ? output : Tensor());
 }

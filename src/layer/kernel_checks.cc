@@ -39,7 +39,7 @@ void expect_device(const Tensor& tensor, const CallContext& context, std::string
 
 // Where rows go by a placement of experts, the map says what that says.
 void expect_placed_so(const Tensor& map, const PrepareFinalize& prepare_finalize) {
-  const Tensor placed = prepare_finalize.placed_experts();
+  const Tensor placed = prepare_finalize.traits().placed_experts;
   for (int64_t e = 0; placed && e < map.numel(); ++e) {
     const int32_t local = map.data<int32_t>()[e];
     const int32_t expected = placed.data<int32_t>()[e];
@@ -94,14 +94,14 @@ void expect_composable(const PrepareFinalize& prepare_finalize,
                        const SharedExperts* shared_experts,
                        const Router* router) {
   const ExpertsDesc& desc = experts.desc();
-  const ActivationFormat format = prepare_finalize.activation_format();
+  const ActivationFormat format = prepare_finalize.traits().activation_format;
   const std::string_view pf = prepare_finalize.name();
   const std::string_view ex = experts.implementation();
   expect(format == desc.format, [&] {
     return fmt::format("{} hands over {} rows, experts {} take {} rows", pf, name(format), ex,
                        name(desc.format));
   });
-  const bool has_limit = prepare_finalize.max_tokens_per_rank().has_value();
+  const bool has_limit = prepare_finalize.traits().max_tokens_per_rank.has_value();
   expect(has_limit == (format == ActivationFormat::kBatched), [&] {
     return fmt::format(
         "{} is {} and has {} row limit: a batched format needs one, a standard one "
@@ -121,7 +121,7 @@ void expect_composable(const PrepareFinalize& prepare_finalize,
     expect_support(quantize_supported(*spec, 1, desc.hidden), fmt::format("{} quantization", quant),
                    fmt::format("hidden {}", desc.hidden));
   }
-  expect(router != nullptr || !prepare_finalize.is_monolithic(),
+  expect(router != nullptr || !prepare_finalize.traits().is_monolithic,
          [&] { return fmt::format("{} is monolithic and needs a router, and none is given", pf); });
   if (router != nullptr) {
     expect_eq(router->config().num_experts, desc.num_experts, "experts of the router (of experts)");
@@ -157,7 +157,7 @@ void expect_kernel_input(const KernelInput& input,
     expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
   }
 
-  if (prepare_finalize.is_monolithic()) {
+  if (prepare_finalize.traits().is_monolithic) {
     expect(!input.apply_router_weight_on_input, [&] {
       return fmt::format("{} is monolithic: there is no router weight to put on its input yet",
                          prepare_finalize.name());
@@ -181,13 +181,14 @@ void expect_kernel_input(const KernelInput& input,
     if (input.expert_map.device().is_cpu()) {
       expect_placed_so(input.expert_map, prepare_finalize);
     }
-  } else if (prepare_finalize.num_dispatchers() == 1 || !prepare_finalize.localizes_ids()) {
+  } else if (prepare_finalize.traits().num_dispatchers == 1 ||
+             !prepare_finalize.traits().localizes_ids) {
     expect_eq(desc.num_local_experts, num_experts, "local experts without an expert_map");
   }
   if (input.lora_ids) {
     expect_lora_ids(input.lora_ids, num_tokens, desc.num_adapters);
   }
-  const auto limit = prepare_finalize.max_tokens_per_rank();
+  const auto limit = prepare_finalize.traits().max_tokens_per_rank;
   expect(!limit || num_tokens <= *limit, [&] {
     return fmt::format("tokens for {} is {}, expected at most {}", prepare_finalize.name(),
                        num_tokens, *limit);

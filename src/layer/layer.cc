@@ -167,7 +167,7 @@ Support MoeLayer::can_be_captured() const {
   if (state_->slices_tokens()) {
     return Support::no("tokens of a TP group are gathered by copies that hosts agree on");
   }
-  return state_->kernel->prepare_finalize().can_be_captured();
+  return state_->kernel->prepare_finalize().traits().can_be_captured;
 }
 
 void MoeLayer::forward(const Tensor& hidden,
@@ -303,7 +303,7 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
                                  const Tensor& routed,
                                  const Tensor& shared,
                                  const CallContext& context) {
-  const auto limit = kernel->prepare_finalize().max_tokens_per_rank();
+  const auto limit = kernel->prepare_finalize().traits().max_tokens_per_rank;
   const int64_t num_tokens = input.hidden.dim(0);
   const int64_t pieces = limit ? num_pieces(num_tokens, *limit) : 1;
   took_pieces = pieces > 1;

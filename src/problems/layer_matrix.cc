@@ -286,7 +286,7 @@ class RankLayer {
     rows.topk_ids = prepared.topk_ids;
     rows.topk_weights = prepared.topk_weights;
     rows.expert_num_tokens = prepared.expert_num_tokens;
-    rows.expert_map = twin_->localizes_ids() ? Tensor() : map_;
+    rows.expert_map = twin_->traits().localizes_ids ? Tensor() : map_;
     return run_experts(kernel_.experts(), rows, default_chunk_tokens(), context(microbatch));
   }
 

@@ -80,14 +80,11 @@ Tensor pick(const Tensor& tensor, const std::vector<int64_t>& experts, int64_t n
 class CastingNoEp final : public PrepareFinalize {
  public:
   CastingNoEp(int64_t max_rows, int64_t num_experts)
-      : base_(make_no_ep_batched(max_rows, num_experts)) {}
+      : PrepareFinalize({.name = "no_ep_batched, cast",
+                         .activation_format = ActivationFormat::kBatched,
+                         .max_tokens_per_rank = max_rows}),
+        base_(make_no_ep_batched(max_rows, num_experts)) {}
 
-  std::string_view name() const override { return "no_ep_batched, cast"; }
-  ActivationFormat activation_format() const override { return ActivationFormat::kBatched; }
-  std::optional<int64_t> max_tokens_per_rank() const override {
-    return base_->max_tokens_per_rank();
-  }
-  int num_dispatchers() const override { return 1; }
   Support accepts(WeightAndReduceKind kind) const override { return base_->accepts(kind); }
   Support accepts(const QuantConfig& quant, bool defer) const override {
     return base_->accepts(quant, defer);

@@ -132,7 +132,7 @@ void check_problem(const DispatchProblem& p, const std::vector<RankInput>& input
   EXPECT_TRUE(same_bytes(cached.payloads[0], first.payloads[1]));
   EXPECT_TRUE(same_bytes(cached.payloads[1], first.payloads[0]));
 
-  HighThroughput::CombineInput back{
+  CombineInput back{
       contribution(second.payloads[0], rank), second.topk_weights, {in.x, Tensor()}, {}};
   const auto combined = transport.combine(back, *second.handle, stream);
   const Tensor expected = expected_combined(p, group.topology(), in, rank, in.x);
@@ -152,7 +152,7 @@ void check_problem(const DispatchProblem& p, const std::vector<RankInput>& input
   const Tensor wide = Tensor::empty(in.x.shape(), DType::kBF16);
   int64_t begin = 0;
   for (const int64_t end : {p.hidden / 3, p.hidden}) {  // some columns after the other
-    HighThroughput::CombineInput part;
+    CombineInput part;
     part.x = columns_of(back.x, begin, end);
     part.bias[0] = columns_of(in.x, begin, end);
     part.first_column = begin;
@@ -283,27 +283,17 @@ INSTANTIATE_TEST_SUITE_P(Groups,
                          ::testing::ValuesIn(group_shapes()),
                          [](const auto& shape) { return to_string(shape.param); });
 
-TEST(DispatchConfig, TunedCountsKeepTheirNumbersAndOthersAreComputed) {
-  EXPECT_EQ(DispatchConfig::for_dispatch(8), (DispatchConfig{20, 6, 256, 6, 132}));
-  EXPECT_EQ(DispatchConfig::for_dispatch(160), (DispatchConfig{20, 28, 720, 12, 132}));
-  EXPECT_EQ(DispatchConfig::for_combine(64), (DispatchConfig{20, 1, 288, 20, 140}));
-  EXPECT_EQ(DispatchConfig::for_combine(128), (DispatchConfig{20, 1, 560, 12, 132}));
+TEST(DispatchConfig, HasTheSmsThatWereMeasuredBest) {
+  EXPECT_EQ(DispatchConfig::for_dispatch(8, Device::cuda(0)).num_sms, 16);
+  EXPECT_EQ(DispatchConfig::for_combine(8, Device::cuda(0)).num_sms, 12);
+  EXPECT_EQ(DispatchConfig::for_combine(2, Device::cuda(0)).num_sms, 20);
   for (int ranks = 1; ranks <= 2048; ++ranks) {
     EXPECT_NO_THROW(DispatchConfig::for_dispatch(ranks).validate()) << ranks;
     EXPECT_NO_THROW(DispatchConfig::for_combine(ranks).validate()) << ranks;
   }
-  // A GPU has as many SMs as have been measured best; all else is the same.
-  DispatchConfig on_gpu = DispatchConfig::for_dispatch(8, Device::cuda(0));
-  EXPECT_EQ(on_gpu.num_sms, 16);
-  EXPECT_EQ(DispatchConfig::for_combine(8, Device::cuda(0)).num_sms, 12);
-  EXPECT_EQ(DispatchConfig::for_combine(2, Device::cuda(0)).num_sms, 20);
-  on_gpu.num_sms = 20;
-  EXPECT_EQ(on_gpu, DispatchConfig::for_dispatch(8));
+  EXPECT_THROW(DispatchConfig::for_dispatch(0), InvalidArgument);
   DispatchConfig bad = DispatchConfig::for_dispatch(8);
   bad.num_sms = 21;
-  EXPECT_THROW(bad.validate(), InvalidArgument);
-  bad = DispatchConfig::for_dispatch(8);
-  bad.nvl_send_tokens = bad.nvl_recv_tokens;
   EXPECT_THROW(bad.validate(), InvalidArgument);
 }
 
@@ -339,8 +329,8 @@ void expect_combine_refused(const std::string& why,
                                   1,
                                   {}};
       const DispatchOutput rows = transport.dispatch(request, stream);
-      const HighThroughput::CombineInput right{rows.payloads[0], rows.topk_weights, {}, {}};
-      HighThroughput::CombineInput wrong = right;
+      const CombineInput right{rows.payloads[0], rows.topk_weights, {}, {}};
+      CombineInput wrong = right;
       if (group.rank() == 2) {
         wrong.x = x_of(right.x);
         wrong.topk_weights = weights_of(right.topk_weights);
@@ -392,7 +382,7 @@ TEST(HighThroughputErrors, OperandsElsewhereAreRefused) {
     EXPECT_THROW(dispatch(x, elsewhere(ids), weights), InvalidArgument);
     EXPECT_THROW(dispatch(x, ids, elsewhere(weights)), InvalidArgument);
     const DispatchOutput rows = dispatch(x, ids, weights);
-    const auto combine = [&](const HighThroughput::CombineInput& input, const Tensor& out) {
+    const auto combine = [&](const CombineInput& input, const Tensor& out) {
       transport.combine(input, *rows.handle, stream, out);
     };
     const Tensor y = rows.payloads[0];

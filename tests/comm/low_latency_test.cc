@@ -169,15 +169,15 @@ TEST_P(LowLatencyTest, EveryRowIsWhereItMustBeAndComesBackWeighted) {
       for (const LowLatencyCast cast :
            {LowLatencyCast::kNone, LowLatencyCast::kFp8, LowLatencyCast::kFp8Ue8m0}) {
         if (cast != LowLatencyCast::kNone && p.hidden % 128 != 0) {
-          EXPECT_THROW(transport.dispatch(in.x, in.ids, cast, stream), InvalidArgument);
+          EXPECT_THROW(transport.dispatch({in.x, in.ids, cast}, stream), InvalidArgument);
           continue;
         }
-        const auto received = transport.dispatch(in.x, in.ids, cast, stream);
+        const auto received = transport.dispatch({in.x, in.ids, cast}, stream);
         expect_dispatched(p, inputs, rank, cast, received);
         if (cast == LowLatencyCast::kNone) {
           const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
-          transport.combine(run_experts(p, rank, received), in.ids, in.weights, *received.handle,
-                            out, stream);
+          transport.combine({run_experts(p, rank, received), in.ids, in.weights}, *received.handle,
+                            stream, out);
           EXPECT_TRUE(same_bytes(out, expected_combined(p, in, {})));
         }
       }
@@ -202,14 +202,14 @@ TEST_P(LowLatencyTest, SumsOfRanksAreRoundedAndSummedInOrderOfRank) {
       }
       LowLatency transport(group, p.placement(), options);
       for (int call = 0; call < kRounds; ++call) {
-        const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+        const auto received = transport.dispatch({in.x, in.ids, LowLatencyCast::kNone}, stream);
         const Tensor weights = in.weights.clone();
         for (int64_t i = 0; i < weights.numel(); ++i) {
           weights.data<float>()[i] *= static_cast<float>(call + 1);
         }
         const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
-        transport.combine(run_experts(p, rank, received), in.ids, weights, *received.handle, out,
-                          stream);
+        transport.combine({run_experts(p, rank, received), in.ids, weights}, *received.handle,
+                          stream, out);
         EXPECT_TRUE(
             same_bytes(out, expected_sums_of_ranks(p, {in.x, in.code, in.ids, weights}, {})));
       }
@@ -232,9 +232,9 @@ TEST_P(LowLatencyTest, TwoCallsInFlightDoNotDisturbEachOther) {
     const Stream stream = Stream::cpu(1);
     LowLatency transport(group, p.placement(), options_for(p));
     for (int round = 0; round < kRounds; ++round) {
-      auto pending_a = transport.dispatch_async(a.x, a.ids, LowLatencyCast::kNone, stream);
-      auto pending_b = transport.dispatch_async(b.x, b.ids, LowLatencyCast::kNone, stream);
-      EXPECT_THROW(transport.dispatch_async(a.x, a.ids, LowLatencyCast::kNone, stream),
+      auto pending_a = transport.dispatch_async({a.x, a.ids, LowLatencyCast::kNone}, stream);
+      auto pending_b = transport.dispatch_async({b.x, b.ids, LowLatencyCast::kNone}, stream);
+      EXPECT_THROW(transport.dispatch_async({a.x, a.ids, LowLatencyCast::kNone}, stream),
                    InvalidArgument);
       pending_a.hook();
       pending_b.hook();
@@ -247,12 +247,12 @@ TEST_P(LowLatencyTest, TwoCallsInFlightDoNotDisturbEachOther) {
       const Tensor out_a = Tensor::empty(a.x.shape(), DType::kBF16);
       const Tensor out_b = Tensor::empty(b.x.shape(), DType::kBF16);
       const auto combine_a = [&] {
-        return transport.combine_async(run_experts(p, group.rank(), from_a), a.ids, a.weights,
-                                       *from_a.handle, out_a, stream);
+        return transport.combine_async({run_experts(p, group.rank(), from_a), a.ids, a.weights},
+                                       *from_a.handle, stream, out_a);
       };
       const auto combine_b = [&] {
-        return transport.combine_async(run_experts(q, group.rank(), from_b), b.ids, b.weights,
-                                       *from_b.handle, out_b, stream);
+        return transport.combine_async({run_experts(q, group.rank(), from_b), b.ids, b.weights},
+                                       *from_b.handle, stream, out_b);
       };
       const bool is_swapped = round % 2 == 1;
       auto first = is_swapped ? combine_b() : combine_a();
@@ -313,11 +313,11 @@ TEST_P(LowLatencyTest, AnExpertNamedTwiceByATokenHasTwoOfItsRows) {
       options.sum = sum;
       LowLatency transport(group, p.placement(), options);
       for (int call = 0; call < num_calls(); ++call) {
-        const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+        const auto received = transport.dispatch({in.x, in.ids, LowLatencyCast::kNone}, stream);
         expect_dispatched(p, inputs, group.rank(), LowLatencyCast::kNone, received);
         const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
-        transport.combine(run_experts(p, group.rank(), received), in.ids, in.weights,
-                          *received.handle, out, stream);
+        transport.combine({run_experts(p, group.rank(), received), in.ids, in.weights},
+                          *received.handle, stream, out);
         EXPECT_TRUE(same_bytes(out, sum == LowLatencySum::kRanks ? expected_sums_of_ranks(p, in, {})
                                                                  : expected_combined(p, in, {})));
       }
@@ -350,7 +350,7 @@ TEST_P(LowLatencyTest, AnExpertNamedTooOftenIsRefused) {
     for (int call = 0; call < num_calls(); ++call) {
       if (rank == p.num_ranks - 1) {
         try {
-          transport.dispatch(in.x, too_many, LowLatencyCast::kNone, stream);
+          transport.dispatch({in.x, too_many, LowLatencyCast::kNone}, stream);
           ADD_FAILURE() << "took 65 rows for an expert with room for 64 of a rank";
         } catch (const InvalidArgument& error) {
           EXPECT_EQ(std::string(error.what()), "tokens of rank " + std::to_string(rank) +
@@ -358,7 +358,7 @@ TEST_P(LowLatencyTest, AnExpertNamedTooOftenIsRefused) {
                                                    " 65 times, expected at most 64 (max_tokens)");
         }
       }
-      const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+      const auto received = transport.dispatch({in.x, in.ids, LowLatencyCast::kNone}, stream);
       expect_dispatched(p, inputs, rank, LowLatencyCast::kNone, received);
     }
   });
@@ -387,7 +387,7 @@ TEST_P(LowLatencyTest, TagsTravelWithTheirTokens) {
       LowLatency transport(group, p.placement(), options_for(p));
       for (int call = 0; call < 3; ++call) {  // both banks, one of them again
         const auto received =
-            transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, Stream::cpu(1), tags);
+            transport.dispatch({in.x, in.ids, LowLatencyCast::kNone, tags}, Stream::cpu(1));
         const ExpertPlacement placement = p.placement();
         ASSERT_EQ(received.row_tags.shape(),
                   Shape({placement.num_local(rank), kMaxTokens * p.num_ranks}));
@@ -426,8 +426,8 @@ TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
       for (int64_t i = 0; i < ids.numel(); ++i) {
         ids.data<int32_t>()[i] = static_cast<int32_t>(i % topk);
       }
-      transport.dispatch(Tensor::zeros({tokens, hidden}, DType::kBF16), ids, LowLatencyCast::kNone,
-                         stream);
+      transport.dispatch(
+          {Tensor::zeros({tokens, hidden}, DType::kBF16), ids, LowLatencyCast::kNone}, stream);
     };
     try {
       dispatch(5, 128, 2);
@@ -439,9 +439,10 @@ TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
     EXPECT_THROW(dispatch(4, 64, 2), InvalidArgument);
     EXPECT_THROW(dispatch(4, 128, 3), InvalidArgument);
     EXPECT_NO_THROW(dispatch(4, 128, 2));
-    EXPECT_THROW(transport.dispatch(Tensor::zeros({4, 128}, DType::kBF16),
-                                    Tensor::zeros({4, 2}, DType::kI32), LowLatencyCast::kNone,
-                                    stream, Tensor::zeros({3}, DType::kI32)),
+    EXPECT_THROW(transport.dispatch(
+                     {Tensor::zeros({4, 128}, DType::kBF16), Tensor::zeros({4, 2}, DType::kI32),
+                      LowLatencyCast::kNone, Tensor::zeros({3}, DType::kI32)},
+                     stream),
                  InvalidArgument);
     EXPECT_THROW(transport.set_dead(0, true), InvalidArgument);
     EXPECT_THROW(LowLatency(group, ExpertPlacement::linear(4, 1), {0, 128, 2, DType::kBF16}),
@@ -458,7 +459,7 @@ TEST(LowLatencyCast, AnInfinityMakesTheScaleOfItsGroupInfinite) {
     x.data<float>()[0] = std::numeric_limits<float>::infinity();
     for (const LowLatencyCast cast : {LowLatencyCast::kFp8, LowLatencyCast::kFp8Ue8m0}) {
       const auto received =
-          transport.dispatch(x, Tensor::zeros({1, 1}, DType::kI32), cast, Stream::cpu(1));
+          transport.dispatch({x, Tensor::zeros({1, 1}, DType::kI32), cast}, Stream::cpu(1));
       EXPECT_TRUE(std::isinf(get_float(received.x_scale, 0)));
       EXPECT_TRUE(std::isnan(get_float(received.x, 0)));
       EXPECT_EQ(get_float(received.x, 1), 0.0f);
@@ -475,8 +476,8 @@ TEST(LowLatencyResults, MayOutliveTheObject) {
                       LowLatencyOptions{64, 1024, 1, DType::kF32});
     const Tensor x = Tensor::zeros({64, 1024}, DType::kF32);
     std::fill_n(x.data<float>(), x.numel(), 2.0f);
-    const auto received = transport->dispatch(x, Tensor::zeros({64, 1}, DType::kI32),
-                                              LowLatencyCast::kNone, Stream::cpu(1));
+    const auto received = transport->dispatch(
+        {x, Tensor::zeros({64, 1}, DType::kI32), LowLatencyCast::kNone}, Stream::cpu(1));
     transport.reset();
     std::vector<Tensor> others;  // where the result lay, were its memory free
     for (int i = 0; i < 16; ++i) {
@@ -502,7 +503,7 @@ TEST(LowLatencyErrors, OperandsElsewhereAreRefused) {
     const Tensor weights = Tensor::zeros(ids.shape(), DType::kF32);
     const Tensor tags = Tensor::zeros({4}, DType::kI32);
     const auto dispatch = [&](const Tensor& rows, const Tensor& slots, const Tensor& row_tags) {
-      return transport.dispatch(rows, slots, LowLatencyCast::kNone, stream, row_tags);
+      return transport.dispatch({rows, slots, LowLatencyCast::kNone, row_tags}, stream);
     };
     EXPECT_THROW(dispatch(elsewhere(x), ids, tags), InvalidArgument);
     EXPECT_THROW(dispatch(x, elsewhere(ids), tags), InvalidArgument);
@@ -510,7 +511,7 @@ TEST(LowLatencyErrors, OperandsElsewhereAreRefused) {
     const auto received = dispatch(x, ids, tags);
     const auto combine = [&](const Tensor& rows, const Tensor& slots, const Tensor& w,
                              const Tensor& out) {
-      transport.combine(rows, slots, w, *received.handle, out, stream);
+      transport.combine({rows, slots, w}, *received.handle, stream, out);
     };
     const Tensor out = x.clone();
     EXPECT_THROW(combine(elsewhere(received.x), ids, weights, out), InvalidArgument);
@@ -533,8 +534,9 @@ TEST(LowLatencyErrors, AnExpertNamedTooOftenIsToldToEveryRank) {
                      if (group.rank() != 2) {
                        std::fill_n(ids.data<int32_t>(), ids.numel(), -1);
                      }
-                     transport.dispatch(Tensor::zeros({3, 128}, DType::kBF16), ids,
-                                        LowLatencyCast::kNone, Stream::cpu(1));
+                     transport.dispatch(
+                         {Tensor::zeros({3, 128}, DType::kBF16), ids, LowLatencyCast::kNone},
+                         Stream::cpu(1));
                      group.barrier("end");
                    },
                    &errors),
@@ -562,12 +564,12 @@ TEST(LowLatencyMask, GoesOnWithoutADeadRank) {
     const RankInput& in = inputs[rank];
     const Stream stream = Stream::cpu(1);
     LowLatency transport(group, p.placement(), options_for(p));
-    transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+    transport.dispatch({in.x, in.ids, LowLatencyCast::kNone}, stream);
     if (rank == 3) {
       return;
     }
     try {
-      transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+      transport.dispatch({in.x, in.ids, LowLatencyCast::kNone}, stream);
       ADD_FAILURE() << "rank " << rank << " did not miss rank 3";
     } catch (const CommError& error) {
       EXPECT_EQ(error.peer(), 3) << error.what();
@@ -575,10 +577,10 @@ TEST(LowLatencyMask, GoesOnWithoutADeadRank) {
     transport.set_dead(3, true);
     transport.reset_statistics();
     for (int call = 0; call < 5; ++call) {
-      const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+      const auto received = transport.dispatch({in.x, in.ids, LowLatencyCast::kNone}, stream);
       const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
-      transport.combine(run_experts(p, group.rank(), received), in.ids, in.weights,
-                        *received.handle, out, stream);
+      transport.combine({run_experts(p, group.rank(), received), in.ids, in.weights},
+                        *received.handle, stream, out);
       EXPECT_TRUE(same_bytes(out, expected_combined(p, in, {3})));
     }
     const TransportStatistics sent = expected_sent(p, in, group.topology(), {3});
@@ -612,14 +614,14 @@ TEST(LowLatencyMask, GoesOnFromDifferentCalls) {
     }
     const int failed_calls = rank;
     for (int call = 0; call < failed_calls; ++call) {
-      EXPECT_THROW(transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream), CommError);
+      EXPECT_THROW(transport.dispatch({in.x, in.ids, LowLatencyCast::kNone}, stream), CommError);
     }
     transport.set_dead(3, true);
     for (int call = 0; call < 5; ++call) {
-      const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+      const auto received = transport.dispatch({in.x, in.ids, LowLatencyCast::kNone}, stream);
       const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
-      transport.combine(run_experts(p, rank, received), in.ids, in.weights, *received.handle, out,
-                        stream);
+      transport.combine({run_experts(p, rank, received), in.ids, in.weights}, *received.handle,
+                        stream, out);
       rounds[static_cast<size_t>(rank)] += same_bytes(out, expected_combined(p, in, {3})) ? 1 : 0;
     }
   });

@@ -37,19 +37,11 @@ constexpr std::string_view kEndOfStep = "end of step";
 class Interrupted final : public PrepareFinalize {
  public:
   Interrupted(std::unique_ptr<PrepareFinalize> base, std::function<void(int)> interruption)
-      : base_(std::move(base)), interruption_(std::move(interruption)) {}
+      : PrepareFinalize(traits_of(*base)),
+        base_(std::move(base)),
+        interruption_(std::move(interruption)) {}
 
-  std::string_view name() const override { return base_->name(); }
-  ActivationFormat activation_format() const override { return base_->activation_format(); }
-  std::optional<int64_t> max_tokens_per_rank() const override {
-    return base_->max_tokens_per_rank();
-  }
-  int num_dispatchers() const override { return base_->num_dispatchers(); }
-  int max_in_flight() const override { return base_->max_in_flight(); }
   void forget(int microbatch) override { base_->forget(microbatch); }
-  bool supports_async() const override { return base_->supports_async(); }
-  bool is_monolithic() const override { return base_->is_monolithic(); }
-  bool localizes_ids() const override { return base_->localizes_ids(); }
   Support accepts(WeightAndReduceKind kind) const override { return base_->accepts(kind); }
   Support accepts(const QuantConfig& quant, bool defer) const override {
     return base_->accepts(quant, defer);
@@ -71,6 +63,19 @@ class Interrupted final : public PrepareFinalize {
   }
 
  private:
+  // Only what the interruption leaves as it is.
+  static PrepareFinalizeTraits traits_of(const PrepareFinalize& base) {
+    const PrepareFinalizeTraits& all = base.traits();
+    return {.name = all.name,
+            .activation_format = all.activation_format,
+            .max_tokens_per_rank = all.max_tokens_per_rank,
+            .num_dispatchers = all.num_dispatchers,
+            .is_async = all.is_async,
+            .is_monolithic = all.is_monolithic,
+            .localizes_ids = all.localizes_ids,
+            .max_in_flight = all.max_in_flight};
+  }
+
   std::unique_ptr<PrepareFinalize> base_;
   std::function<void(int microbatch)> interruption_;
 };

@@ -183,15 +183,15 @@ class FakePrepareFinalize : public PrepareFinalize {
     std::function<void(PrepareResult&)> spoil = nullptr;  // changes what prepare gives
     Journal* journal = nullptr;
   };
-  explicit FakePrepareFinalize(Options options) : options_(std::move(options)) {}
+  explicit FakePrepareFinalize(Options options)
+      : PrepareFinalize({.name = "fake_pf",
+                         .activation_format = options.format,
+                         .max_tokens_per_rank = options.max_tokens,
+                         .takes_columns = options.most_rows > 0,
+                         .is_async = options.is_async,
+                         .is_monolithic = options.is_monolithic}),
+        options_(std::move(options)) {}
 
-  std::string_view name() const override { return "fake_pf"; }
-  ActivationFormat activation_format() const override { return options_.format; }
-  std::optional<int64_t> max_tokens_per_rank() const override { return options_.max_tokens; }
-  int num_dispatchers() const override { return 1; }
-  bool supports_async() const override { return options_.is_async; }
-  bool takes_columns() const override { return options_.most_rows > 0; }
-  bool is_monolithic() const override { return options_.is_monolithic; }
   Support accepts(WeightAndReduceKind) const override { return options_.reduce; }
   Support accepts(const QuantConfig&, bool) const override { return options_.quant; }
 

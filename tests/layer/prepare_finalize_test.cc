@@ -50,21 +50,21 @@ TEST(PrepareFinalize, PropertiesOfTheSingleRankBackends) {
   const auto batched = make_no_ep_batched(8, 4);
   EXPECT_EQ(standard->name(), "no_ep");
   EXPECT_EQ(batched->name(), "no_ep_batched");
-  EXPECT_EQ(standard->activation_format(), ActivationFormat::kStandard);
-  EXPECT_EQ(batched->activation_format(), ActivationFormat::kBatched);
-  EXPECT_EQ(standard->max_tokens_per_rank(), std::nullopt);
-  EXPECT_EQ(batched->max_tokens_per_rank(), 8);
+  EXPECT_EQ(standard->traits().activation_format, ActivationFormat::kStandard);
+  EXPECT_EQ(batched->traits().activation_format, ActivationFormat::kBatched);
+  EXPECT_EQ(standard->traits().max_tokens_per_rank, std::nullopt);
+  EXPECT_EQ(batched->traits().max_tokens_per_rank, 8);
   for (const PrepareFinalize* pf : {standard.get(), batched.get()}) {
-    EXPECT_EQ(pf->num_dispatchers(), 1);
-    EXPECT_FALSE(pf->supports_async());
-    EXPECT_FALSE(pf->is_monolithic());
+    EXPECT_EQ(pf->traits().num_dispatchers, 1);
+    EXPECT_FALSE(pf->traits().is_async);
+    EXPECT_FALSE(pf->traits().is_monolithic);
     EXPECT_TRUE(pf->accepts(WeightAndReduceKind::kDelegate).ok);
     EXPECT_TRUE(pf->accepts(QuantConfig(), false).ok);
     EXPECT_TRUE(pf->accepts(fp8(true), false).ok);
     EXPECT_TRUE(pf->accepts(fp8(true), true).ok);
   }
-  EXPECT_FALSE(standard->localizes_ids());
-  EXPECT_TRUE(batched->localizes_ids());
+  EXPECT_FALSE(standard->traits().localizes_ids);
+  EXPECT_TRUE(batched->traits().localizes_ids);
   EXPECT_TRUE(standard->accepts(WeightAndReduceKind::kContiguous).ok);
   EXPECT_TRUE(standard->accepts(WeightAndReduceKind::kNoOp).ok);
   EXPECT_FALSE(standard->accepts(WeightAndReduceKind::kNaiveBatched).ok);

@@ -47,8 +47,9 @@ TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
       const auto cast = d.formats.activations ? LowLatencyCast::kFp8 : LowLatencyCast::kNone;
       int64_t bytes = 0;
       for (int call = 0; call < 2; ++call) {
-        made.dispatch(Tensor::zeros({0, 256}, DType::kBF16), Tensor::empty({0, 4}, DType::kI32),
-                      cast, Stream(), {});
+        made.dispatch(
+            {Tensor::zeros({0, 256}, DType::kBF16), Tensor::empty({0, 4}, DType::kI32), cast, {}},
+            Stream());
       }
       for (size_t bank = 0; bank < 2; ++bank) {
         for (const Tensor& t : {made.x[bank], made.x_scale[bank], made.row_tags_bank[bank]}) {

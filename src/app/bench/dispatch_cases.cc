@@ -129,7 +129,7 @@ class HighThroughputCombine final : public HighThroughputDispatch {
 
  private:
   std::shared_ptr<const DispatchHandle> handle_;
-  HighThroughput::CombineInput input_;
+  CombineInput input_;
   Tensor combined_;
 };
 
@@ -150,7 +150,7 @@ class LowLatencyDispatch : public RankCase {
     draw_again();
   }
   void run() override {
-    output_ = transport_.dispatch(own().payloads[0], own().topk_ids, kCast, stream_);
+    output_ = transport_.dispatch({own().payloads[0], own().topk_ids, kCast}, stream_);
   }
   Difference difference() const override {
     return dispatch_difference(problem_, all_, rank_, kCast, output_);
@@ -187,7 +187,8 @@ class LowLatencyCombine final : public LowLatencyDispatch<LowLatencyCast::kNone,
     }
   }
   void run() override {
-    transport_.combine(x_, own().topk_ids, own().topk_weights, *output_.handle, combined_, stream_);
+    transport_.combine({x_, own().topk_ids, own().topk_weights}, *output_.handle, stream_,
+                       combined_);
   }
   Difference difference() const override {
     return low_latency_combine_difference(problem_, own(), kSum, combined_);

@@ -67,20 +67,20 @@ ExpertOrder HighThroughput::expert_order(const DispatchOutput& output,
   return state_->expert_order(output, expert_alignment, stream);
 }
 
-Pending<HighThroughput::CombineOutput> HighThroughput::combine_async(const CombineInput& input,
-                                                                     const DispatchHandle& handle,
-                                                                     const Stream& stream,
-                                                                     const Tensor& out_x) {
+Pending<CombineOutput> HighThroughput::combine_async(const CombineInput& input,
+                                                     const DispatchHandle& handle,
+                                                     const Stream& stream,
+                                                     const Tensor& out_x) {
   if (input.addend && !state_->takes_addend()) {
     throw Unsupported("the addend of a combine is for GPUs of one node");
   }
   return state_->combine_async(input, handle, stream, out_x);
 }
 
-HighThroughput::CombineOutput HighThroughput::combine(const CombineInput& input,
-                                                      const DispatchHandle& handle,
-                                                      const Stream& stream,
-                                                      const Tensor& out_x) {
+CombineOutput HighThroughput::combine(const CombineInput& input,
+                                      const DispatchHandle& handle,
+                                      const Stream& stream,
+                                      const Tensor& out_x) {
   return combine_async(input, handle, stream, out_x).finish();
 }
 

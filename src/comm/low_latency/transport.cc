@@ -31,10 +31,13 @@ LowLatency::State::State(Group& g, ExpertPlacement p, const LowLatencyOptions& o
 
 LowLatency::State::~State() = default;
 
-void LowLatency::State::expect_dispatch(const Tensor& x,
-                                        const Tensor& topk_ids,
-                                        LowLatencyCast cast,
-                                        const Tensor& row_tags) const {
+Tensor LowLatency::State::make_out(const LowLatencyCombineInput& input) const {
+  expect_defined(input.topk_ids, "topk_ids");
+  return Tensor::empty({input.topk_ids.dim(0), options.hidden}, options.in_dtype, group.device());
+}
+
+void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) const {
+  const auto& [x, topk_ids, cast, row_tags] = input;
   expect_dtype(topk_ids, DType::kI32, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_eq(topk_ids.dim(1), options.topk, "topk_ids.dim(1)");
@@ -69,11 +72,10 @@ void LowLatency::State::expect_here(const Tensor& tensor, std::string_view what)
   });
 }
 
-void LowLatency::State::expect_combine(const Tensor& x,
-                                       const Tensor& topk_ids,
-                                       const Tensor& topk_weights,
+void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
                                        int64_t num_tokens,
                                        const Tensor& out) const {
+  const auto& [x, topk_ids, topk_weights] = input;
   const Shape slots = {num_tokens, options.topk};
   expect_shape(topk_ids, slots, "topk_ids");
   expect_dtype(topk_ids, DType::kI32, "topk_ids");
@@ -113,38 +115,35 @@ int64_t LowLatency::size_hint(const LowLatencyOptions& options,
              : LowLatencyLayout::make(options, num_ranks).bytes();
 }
 
-Pending<LowLatencyDispatchOutput> LowLatency::dispatch_async(const Tensor& x,
-                                                             const Tensor& topk_ids,
-                                                             LowLatencyCast cast,
-                                                             const Stream& stream,
-                                                             const Tensor& row_tags) {
-  return state_->dispatch_async(x, topk_ids, cast, stream, row_tags);
+LowLatencyDispatchOutput LowLatency::dispatch(const LowLatencyDispatchInput& input,
+                                              const Stream& stream) {
+  return state_->dispatch(input, stream);
 }
 
-LowLatencyDispatchOutput LowLatency::dispatch(const Tensor& x,
-                                              const Tensor& topk_ids,
-                                              LowLatencyCast cast,
-                                              const Stream& stream,
-                                              const Tensor& row_tags) {
-  return state_->dispatch(x, topk_ids, cast, stream, row_tags);
+Pending<LowLatencyDispatchOutput> LowLatency::dispatch_async(const LowLatencyDispatchInput& input,
+                                                             const Stream& stream) {
+  return state_->dispatch_async(input, stream);
 }
 
-Pending<void> LowLatency::combine_async(const Tensor& x,
-                                        const Tensor& topk_ids,
-                                        const Tensor& topk_weights,
-                                        const LowLatencyHandle& handle,
-                                        const Tensor& out,
-                                        const Stream& stream) {
-  return state_->combine_async(x, topk_ids, topk_weights, handle, out, stream);
+LowLatencyCombineOutput LowLatency::combine(const LowLatencyCombineInput& input,
+                                            const LowLatencyHandle& handle,
+                                            const Stream& stream,
+                                            const Tensor& out_x) {
+  const Tensor out = out_x ? out_x : state_->make_out(input);
+  state_->combine(input, handle, stream, out);
+  return {out};
 }
 
-void LowLatency::combine(const Tensor& x,
-                         const Tensor& topk_ids,
-                         const Tensor& topk_weights,
-                         const LowLatencyHandle& handle,
-                         const Tensor& out,
-                         const Stream& stream) {
-  state_->combine(x, topk_ids, topk_weights, handle, out, stream);
+Pending<LowLatencyCombineOutput> LowLatency::combine_async(const LowLatencyCombineInput& input,
+                                                           const LowLatencyHandle& handle,
+                                                           const Stream& stream,
+                                                           const Tensor& out_x) {
+  const Tensor out = out_x ? out_x : state_->make_out(input);
+  Pending<void> sent = state_->combine_async(input, handle, stream, out);
+  return {std::move(sent.hook), [receive = std::move(sent.receive), out] {
+            receive();
+            return LowLatencyCombineOutput{out};
+          }};
 }
 
 void LowLatency::check() const {

@@ -19,33 +19,25 @@ struct LowLatency::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  virtual Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
-                                                           const Tensor& topk_ids,
-                                                           LowLatencyCast cast,
-                                                           const Stream& stream,
-                                                           const Tensor& row_tags) = 0;
-  virtual Pending<void> combine_async(const Tensor& x,
-                                      const Tensor& topk_ids,
-                                      const Tensor& topk_weights,
+  virtual Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
+                                                           const Stream& stream) = 0;
+  virtual Pending<void> combine_async(const LowLatencyCombineInput& input,
                                       const LowLatencyHandle& handle,
-                                      const Tensor& out,
-                                      const Stream& stream) = 0;
+                                      const Stream& stream,
+                                      const Tensor& out) = 0;
   // Both halves at once.
-  virtual LowLatencyDispatchOutput dispatch(const Tensor& x,
-                                            const Tensor& topk_ids,
-                                            LowLatencyCast cast,
-                                            const Stream& stream,
-                                            const Tensor& row_tags) {
-    return dispatch_async(x, topk_ids, cast, stream, row_tags).finish();
+  virtual LowLatencyDispatchOutput dispatch(const LowLatencyDispatchInput& input,
+                                            const Stream& stream) {
+    return dispatch_async(input, stream).finish();
   }
-  virtual void combine(const Tensor& x,
-                       const Tensor& topk_ids,
-                       const Tensor& topk_weights,
+  virtual void combine(const LowLatencyCombineInput& input,
                        const LowLatencyHandle& handle,
-                       const Tensor& out,
-                       const Stream& stream) {
-    combine_async(x, topk_ids, topk_weights, handle, out, stream).finish();
+                       const Stream& stream,
+                       const Tensor& out) {
+    combine_async(input, handle, stream, out).finish();
   }
+  // Memory for a combine's result, where the caller gives none.
+  Tensor make_out(const LowLatencyCombineInput& input) const;
   virtual void check() const {}
   virtual void set_dead(int rank, bool is_dead) = 0;
   virtual TransportStatistics statistics() const = 0;
@@ -63,13 +55,8 @@ struct LowLatency::State {
 
  protected:
   // Throw InvalidArgument.  All but the ids' values, which a GPU may hold.
-  void expect_dispatch(const Tensor& x,
-                       const Tensor& topk_ids,
-                       LowLatencyCast cast,
-                       const Tensor& row_tags) const;
-  void expect_combine(const Tensor& x,
-                      const Tensor& topk_ids,
-                      const Tensor& topk_weights,
+  void expect_dispatch(const LowLatencyDispatchInput& input) const;
+  void expect_combine(const LowLatencyCombineInput& input,
                       int64_t num_tokens,
                       const Tensor& out) const;
   // Of one expert, by all of this rank's tokens: may be more than tokens where some name it twice.

@@ -22,15 +22,15 @@ constexpr std::string_view kOp = "allgather_reducescatter";
 
 class AllGatherReduceScatter final : public PrepareFinalize {
  public:
-  AllGatherReduceScatter(Group& group, bool monolithic) : group_(group), monolithic_(monolithic) {}
-
-  std::string_view name() const override {
-    return monolithic_ ? "allgather_reducescatter (monolithic)" : kOp;
-  }
-  ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }
-  std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
-  int num_dispatchers() const override { return group_.size(); }
-  bool is_monolithic() const override { return monolithic_; }
+  AllGatherReduceScatter(Group& group, bool monolithic)
+      : PrepareFinalize({.name = monolithic ? "allgather_reducescatter (monolithic)" : kOp,
+                         .num_dispatchers = group.size(),
+                         .is_monolithic = monolithic,
+                         .can_be_captured = Support::no(
+                             "allgather_reducescatter copies between streams of several ranks: no "
+                             "graph of one can hold that")}),
+        group_(group),
+        monolithic_(monolithic) {}
 
   Support accepts(WeightAndReduceKind kind) const override {
     return kind == WeightAndReduceKind::kNaiveBatched
@@ -51,11 +51,6 @@ class AllGatherReduceScatter final : public PrepareFinalize {
       all.selections += to_device(selections_on_gpu_, Device::cpu(), stream_).data<int64_t>()[0];
     }
     return all;
-  }
-  Support can_be_captured() const override {
-    return Support::no(
-        "allgather_reducescatter copies between streams of several ranks: no graph of one can hold "
-        "that");
   }
 
   int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }

@@ -26,6 +26,35 @@ bool quantizes_before_dispatch(const QuantizeSpec& spec) {
   return spec.group.row == 1 && spec.group.col > 0;
 }
 
+Support can_be_captured(Group& group, std::optional<int64_t> capacity) {
+  if (group.topology().num_nodes() > 1) {
+    return Support::no("high_throughput over several nodes exchanges messages between hosts");
+  }
+  return capacity ? comm::can_replay_on_one_gpu(comm::ranks_on_this_gpu(group).size(),
+                                                cuda::hardware_queues())
+                  : Support::no(
+                        "high_throughput waits on the host for the number of rows, unless the "
+                        "layer has a capacity");
+}
+
+PrepareFinalizeTraits traits_of(Group& group,
+                                const ExpertPlacement& placement,
+                                const DispatchConfig& dispatch,
+                                const DispatchConfig& combine,
+                                std::optional<int64_t> capacity) {
+  const bool is_on_one_node = group.device().is_cuda() && group.topology().num_nodes() == 1;
+  return {.name = "high_throughput",
+          .num_dispatchers = group.size(),
+          .takes_columns = is_on_one_node,
+          .takes_addend = is_on_one_node,
+          .is_async = true,
+          .localizes_ids = true,
+          .comm_sms = std::max(dispatch.num_sms, combine.num_sms),
+          .finalize_sms = combine.num_sms,
+          .placed_experts = placement.expert_map(group.rank()),
+          .can_be_captured = can_be_captured(group, capacity)};
+}
+
 class HighThroughputPrepareFinalize final : public PrepareFinalize {
  public:
   HighThroughputPrepareFinalize(Group& group,
@@ -33,40 +62,15 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
                                 const DispatchConfig& dispatch,
                                 const DispatchConfig& combine,
                                 std::optional<int64_t> capacity)
-      : group_(group),
-        comm_sms_(std::max(dispatch.num_sms, combine.num_sms)),
-        combine_sms_(combine.num_sms),
+      : PrepareFinalize(traits_of(group, placement, dispatch, combine, capacity)),
+        group_(group),
         capacity_(capacity),
-        ranks_on_gpu_(static_cast<int>(comm::ranks_on_this_gpu(group).size())),
-        placed_experts_(placement.expert_map(group.rank())),
         transport_(group, std::move(placement), dispatch, combine) {}
 
-  std::string_view name() const override { return "high_throughput"; }
-  ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }
-  std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
-  int num_dispatchers() const override { return group_.size(); }
-  bool takes_columns() const override {
-    return group_.device().is_cuda() && group_.topology().num_nodes() == 1;
-  }
-  bool takes_addend() const override { return takes_columns(); }
-  // Not where all that has come is quantized here.
+  // All rows must be here before a rank that quantizes what has come can begin.
   bool sends_in_waves(const QuantConfig& quant, bool defer_input_quant) const override {
     const auto spec = rows_quant_spec(quant, defer_input_quant);
-    return takes_columns() && !capacity_ && (!spec || quantizes_before_dispatch(*spec));
-  }
-  bool supports_async() const override { return true; }
-  int comm_sms() const override { return comm_sms_; }
-  int finalize_sms() const override { return combine_sms_; }
-  bool localizes_ids() const override { return true; }
-  Tensor placed_experts() const override { return placed_experts_; }
-  Support can_be_captured() const override {
-    if (group_.topology().num_nodes() > 1) {
-      return Support::no("high_throughput over several nodes exchanges messages between hosts");
-    }
-    return capacity_ ? comm::can_replay_on_one_gpu(ranks_on_gpu_, cuda::hardware_queues())
-                     : Support::no(
-                           "high_throughput waits on the host for the number of rows, unless the "
-                           "layer has a capacity");
+    return traits().takes_columns && !capacity_ && (!spec || quantizes_before_dispatch(*spec));
   }
 
   int64_t fewest_tokens(int64_t num_tokens) override { return agree_on_fewest(group_, num_tokens); }
@@ -100,11 +104,7 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   Pending<DispatchOutput> start_dispatch(DispatchInput request, const CallContext& context);
 
   Group& group_;
-  int comm_sms_;
-  int combine_sms_;
   std::optional<int64_t> capacity_;  // 0: all tokens
-  int ranks_on_gpu_;
-  Tensor placed_experts_;
   HighThroughput transport_;
   // Of the call under way, by micro-batch.
   std::map<int, std::shared_ptr<const DispatchHandle>> handles_;
@@ -214,14 +214,14 @@ Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput&
   });
   const std::shared_ptr<const DispatchHandle> handle = found->second;
 
-  HighThroughput::CombineInput request;  // ranks without rows still take part in combine
+  CombineInput request;  // ranks without rows still take part in combine
   request.x = reduced_rows(input, *contiguous_, handle->num_rows(), context);
   request.first_column = input.first_column;
   request.addend = input.addend;
   if (request.first_column + request.x.dim(1) == input.output.dim(1)) {
     found->second = nullptr;
   }
-  using Combined = HighThroughput::CombineOutput;
+  using Combined = CombineOutput;
   auto pending = std::make_shared<Pending<Combined>>(
       start_transfer<Combined>(context, [&](const Stream& stream) {
         return in_flight<Combined>("combine", context, stream, [&] {

@@ -26,26 +26,33 @@ LowLatencyCast cast_for(const QuantConfig& quant) {
   return spec->power_of_two_scale ? LowLatencyCast::kFp8Ue8m0 : LowLatencyCast::kFp8;
 }
 
+Support can_be_captured(Group& group) {
+  return group.topology().num_nodes() == 1
+             ? comm::can_replay_on_one_gpu(comm::ranks_on_this_gpu(group).size(),
+                                           cuda::hardware_queues())
+             : Support::no("low_latency over several nodes exchanges messages between hosts");
+}
+
 class LowLatencyPrepareFinalize final : public PrepareFinalize {
  public:
   LowLatencyPrepareFinalize(Group& group,
                             ExpertPlacement placement,
                             const LowLatencyOptions& options)
-      : group_(group),
+      : PrepareFinalize({.name = "low_latency",
+                         .activation_format = ActivationFormat::kBatched,
+                         .max_tokens_per_rank = options.max_tokens,
+                         .num_dispatchers = group.size(),
+                         .is_async = true,
+                         .localizes_ids = true,
+                         .comm_sms = options.num_sms,
+                         .finalize_sms = options.num_sms,
+                         .max_in_flight = 2,  // results that may be alive
+                         .placed_experts = placement.expert_map(group.rank()),
+                         .can_be_captured = can_be_captured(group)}),
+        group_(group),
         num_local_experts_(placement.num_local(group.rank())),
         options_(options),
-        ranks_on_gpu_(static_cast<int>(comm::ranks_on_this_gpu(group).size())),
-        placed_experts_(placement.expert_map(group.rank())),
         transport_(group, std::move(placement), options) {}
-
-  std::string_view name() const override { return "low_latency"; }
-  ActivationFormat activation_format() const override { return ActivationFormat::kBatched; }
-  std::optional<int64_t> max_tokens_per_rank() const override { return options_.max_tokens; }
-  int num_dispatchers() const override { return group_.size(); }
-  bool supports_async() const override { return true; }
-  int comm_sms() const override { return options_.num_sms; }
-  bool localizes_ids() const override { return true; }
-  Tensor placed_experts() const override { return placed_experts_; }
 
   Support accepts(WeightAndReduceKind kind) const override {
     return kind == WeightAndReduceKind::kDelegate
@@ -67,13 +74,6 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     return rows_quant_supported(quant, defer_input_quant, num_local_experts_);
   }
 
-  Support can_be_captured() const override {
-    return group_.topology().num_nodes() == 1
-               ? comm::can_replay_on_one_gpu(ranks_on_gpu_, cuda::hardware_queues())
-               : Support::no("low_latency over several nodes exchanges messages between hosts");
-  }
-
-  int max_in_flight() const override { return 2; }  // results that may be alive
   int64_t fewest_tokens(int64_t num_tokens) override {
     const std::vector<bool> dead = transport_.dead_ranks();
     const bool all_live = std::find(dead.begin(), dead.end(), true) == dead.end();
@@ -121,8 +121,6 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   Group& group_;
   int64_t num_local_experts_;
   LowLatencyOptions options_;
-  int ranks_on_gpu_;
-  Tensor placed_experts_;
   LowLatency transport_;
   std::map<int, Call> calls_;  // by micro-batch
 };
@@ -140,10 +138,11 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
       start_transfer<Dispatched>(context, [&](const Stream& stream) {
         return in_flight<Dispatched>("dispatch", context, stream, [&] {
           if (goes_in_halves(context)) {
-            return transport_.dispatch_async(x, input.topk_ids, cast, stream, input.lora_ids);
+            return transport_.dispatch_async({x, input.topk_ids, cast, input.lora_ids}, stream);
           }
-          return made_at_once<Dispatched>(
-              [&] { return transport_.dispatch(x, input.topk_ids, cast, stream, input.lora_ids); });
+          return made_at_once<Dispatched>([&] {
+            return transport_.dispatch({x, input.topk_ids, cast, input.lora_ids}, stream);
+          });
         });
       }));
   Call call;
@@ -197,18 +196,18 @@ Pending<void> LowLatencyPrepareFinalize::finalize_async(const FinalizeInput& inp
     return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
   });
   const Call call = std::exchange(found->second, {});
-  return start_transfer<void>(context, [&](const Stream& stream) {
-    return in_flight<void>("combine", context, stream, [&] {
+  const LowLatencyCombineInput rows{input.expert_output, call.topk_ids, call.topk_weights};
+  using Combined = LowLatencyCombineOutput;
+  Pending<Combined> sent = start_transfer<Combined>(context, [&](const Stream& stream) {
+    return in_flight<Combined>("combine", context, stream, [&] {
       if (goes_in_halves(context)) {
-        return transport_.combine_async(input.expert_output, call.topk_ids, call.topk_weights,
-                                        *call.handle, input.output, stream);
+        return transport_.combine_async(rows, *call.handle, stream, input.output);
       }
-      return made_at_once<void>([&] {
-        transport_.combine(input.expert_output, call.topk_ids, call.topk_weights, *call.handle,
-                           input.output, stream);
-      });
+      return made_at_once<Combined>(
+          [&] { return transport_.combine(rows, *call.handle, stream, input.output); });
     });
   });
+  return {std::move(sent.hook), [receive = std::move(sent.receive)] { receive(); }};
 }
 
 }  // namespace

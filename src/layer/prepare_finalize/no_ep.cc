@@ -12,11 +12,7 @@ namespace {
 
 class NoEp final : public PrepareFinalize {
  public:
-  std::string_view name() const override { return "no_ep"; }
-  ActivationFormat activation_format() const override { return ActivationFormat::kStandard; }
-  std::optional<int64_t> max_tokens_per_rank() const override { return std::nullopt; }
-  int num_dispatchers() const override { return 1; }
-  bool takes_final_output() const override { return true; }
+  NoEp() : PrepareFinalize({.name = "no_ep", .takes_final_output = true}) {}
 
   Support accepts(WeightAndReduceKind kind) const override {
     return kind == WeightAndReduceKind::kNaiveBatched

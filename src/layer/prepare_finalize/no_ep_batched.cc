@@ -66,16 +66,15 @@ void gather(const Tensor& hidden,
 class NoEpBatched final : public PrepareFinalize {
  public:
   NoEpBatched(int64_t max_num_tokens, int64_t num_local_experts)
-      : max_num_tokens_(max_num_tokens), num_local_experts_(num_local_experts) {
+      : PrepareFinalize({.name = "no_ep_batched",
+                         .activation_format = ActivationFormat::kBatched,
+                         .max_tokens_per_rank = max_num_tokens,
+                         .localizes_ids = true}),
+        max_num_tokens_(max_num_tokens),
+        num_local_experts_(num_local_experts) {
     expect_ge(max_num_tokens, 1, "max_num_tokens");
     expect_ge(num_local_experts, 1, "num_local_experts");
   }
-
-  std::string_view name() const override { return "no_ep_batched"; }
-  ActivationFormat activation_format() const override { return ActivationFormat::kBatched; }
-  std::optional<int64_t> max_tokens_per_rank() const override { return max_num_tokens_; }
-  int num_dispatchers() const override { return 1; }
-  bool localizes_ids() const override { return true; }
 
   void expect_room(const Tensor& topk_ids, const Tensor& expert_map) const override {
     Tensor local_ids = topk_ids;

@@ -107,9 +107,9 @@ void check_low_latency(Group& group) {
     const RankInput in = make_input(p, cpu.rank());
     const Stream stream = Stream::cpu(1);
     LowLatency transport(cpu, p.placement(), options_of);
-    const auto received = transport.dispatch(in.x, in.ids, LowLatencyCast::kNone, stream);
+    const auto received = transport.dispatch({in.x, in.ids, LowLatencyCast::kNone}, stream);
     const Tensor out = Tensor::empty(in.x.shape(), DType::kBF16);
-    transport.combine(received.x, in.ids, in.weights, *received.handle, out, stream);
+    transport.combine({received.x, in.ids, in.weights}, *received.handle, stream, out);
     if (is_mine) {
       expected = out;
     }
@@ -122,8 +122,8 @@ void check_low_latency(Group& group) {
   const Tensor out = Tensor::zeros(in.x.shape(), DType::kBF16, group.device());
   LowLatency transport(group, p.placement(), options_of);
   for (int call = 0; call < 20; ++call) {
-    const auto received = transport.dispatch(x, ids, LowLatencyCast::kNone, stream);
-    transport.combine(received.x, ids, weights, *received.handle, out, stream);
+    const auto received = transport.dispatch({x, ids, LowLatencyCast::kNone}, stream);
+    transport.combine({received.x, ids, weights}, *received.handle, stream, out);
     expect_equal(down(out, stream), expected, "sums");
     transport.check();
   }
@@ -263,8 +263,8 @@ TEST_P(GpuProcesses, AKilledRankIsNamedInLowLatency) {
     const Tensor out = Tensor::zeros(in.x.shape(), DType::kBF16, group.device());
     LowLatency transport(group, p.placement(), {64, p.hidden, p.topk, DType::kBF16});
     for (int call = 0; call < 100000; ++call) {
-      const auto received = transport.dispatch(x, ids, LowLatencyCast::kNone, stream);
-      transport.combine(received.x, ids, weights, *received.handle, out, stream);
+      const auto received = transport.dispatch({x, ids, LowLatencyCast::kNone}, stream);
+      transport.combine({received.x, ids, weights}, *received.handle, stream, out);
       if (call % 10 == 9) {
         stream.synchronize();
       }

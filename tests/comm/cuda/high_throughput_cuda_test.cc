@@ -42,14 +42,14 @@ void check_combine(const DispatchProblem& p,
   const int64_t rows = on_cpu.handle->num_rows();
   const int64_t tokens = on_cpu.handle->num_tokens();
   const auto seed = static_cast<uint32_t>(p.seed * 100 + static_cast<uint64_t>(rank));
-  HighThroughput::CombineInput input;
+  CombineInput input;
   input.x = random_rows({rows, p.hidden}, dtype, seed);
   if (with_extras) {
     input.topk_weights = random_rows({rows, p.topk}, DType::kF32, seed + 1);
     input.bias = {random_rows({tokens, p.hidden}, dtype, seed + 2),
                   random_rows({tokens, p.hidden}, dtype, seed + 3)};
   }
-  HighThroughput::CombineInput input_up = input;
+  CombineInput input_up = input;
   input_up.x = sides.up(input.x);
   input_up.topk_weights = sides.up(input.topk_weights);
   input_up.bias = {sides.up(input.bias[0]), sides.up(input.bias[1])};
@@ -57,10 +57,10 @@ void check_combine(const DispatchProblem& p,
   // behind a kernel that waits for others holds up their launches (docs/protocol.md).
   const Tensor out = with_extras ? Tensor() : sides.up(random_rows({tokens, p.hidden}, dtype, 5));
   const Tensor wide = sides.up(random_rows({tokens, p.hidden}, dtype, 6));
-  std::vector<HighThroughput::CombineInput> parts;
+  std::vector<CombineInput> parts;
   int64_t begin = 0;
   for (const int64_t end : {p.hidden / 3, p.hidden}) {
-    HighThroughput::CombineInput& part = parts.emplace_back();
+    CombineInput& part = parts.emplace_back();
     part.x = sides.up(columns_of(input.x, begin, end));
     part.topk_weights = input_up.topk_weights;
     part.bias = {sides.up(columns_of(input.bias[0], begin, end)),
@@ -90,7 +90,7 @@ void check_combine(const DispatchProblem& p,
     EXPECT_THROW(sides.cuda.combine(input_up, *on_gpu.handle, sides.stream), Unsupported);
     return;
   }
-  for (const HighThroughput::CombineInput& part : parts) {
+  for (const CombineInput& part : parts) {
     sides.cuda.combine(part, *on_gpu.handle, sides.stream, wide);
   }
   expect_same(sides, wide, expected.x, what + " by columns");
@@ -211,7 +211,7 @@ TEST_P(HighThroughputCuda, TenThousandCallsInARow) {
     std::vector<DispatchOutput> expected, live;
     std::vector<Tensor> expected_sums;
     const auto rows_of = [](const DispatchOutput& output) {
-      return HighThroughput::CombineInput{output.payloads[0], output.topk_weights, {}, {}};
+      return CombineInput{output.payloads[0], output.topk_weights, {}, {}};
     };
     for (const DispatchProblem& p : problems) {
       const RankInput in = make_input(p, host.rank());

@@ -371,7 +371,7 @@ TEST_P(HighThroughputCuda, CountsWhatItSends) {
     const RankInput in = make_input(p, rank);
     const DispatchInput request = sides.up({{in.x, in.code}, in.ids, in.weights, 1, {}});
     const DispatchOutput output = sides.cuda.dispatch(request, sides.stream);
-    const HighThroughput::CombineInput rows{output.payloads[0], output.topk_weights, {}, {}};
+    const CombineInput rows{output.payloads[0], output.topk_weights, {}, {}};
     sides.cuda.combine(rows, *output.handle, sides.stream);
 
     // What others hold of this rank's tokens, and what this rank holds of theirs.

@@ -29,9 +29,9 @@ TEST_P(LowLatencyCuda, TwoCallsInFlightDoNotDisturbEachOther) {
     for (size_t i = 0; i + 1 < calls.size(); i += 2) {
       const DeviceInput a = put(r, calls[i].in);
       const DeviceInput b = put(r, calls[i + 1].in);
-      auto pending_a = r.gpu.dispatch_async(a.x, a.ids, kNone, r.stream, a.tags);
-      auto pending_b = r.gpu.dispatch_async(b.x, b.ids, kNone, r.stream, b.tags);
-      EXPECT_THROW(r.gpu.dispatch_async(a.x, a.ids, kNone, r.stream), InvalidArgument);
+      auto pending_a = r.gpu.dispatch_async({a.x, a.ids, kNone, a.tags}, r.stream);
+      auto pending_b = r.gpu.dispatch_async({b.x, b.ids, kNone, b.tags}, r.stream);
+      EXPECT_THROW(r.gpu.dispatch_async({a.x, a.ids, kNone}, r.stream), InvalidArgument);
       const bool is_swapped = i % 4 == 2;
       (is_swapped ? pending_b : pending_a).hook();
       (is_swapped ? pending_a : pending_b).hook();
@@ -44,8 +44,8 @@ TEST_P(LowLatencyCuda, TwoCallsInFlightDoNotDisturbEachOther) {
       expect_dispatched(got_b, calls[i + 1]);
       const Tensor y_a = r.up_batched(calls[i].y, calls[i].counts);
       const Tensor y_b = r.up_batched(calls[i + 1].y, calls[i + 1].counts);
-      auto back_a = r.gpu.combine_async(y_a, a.ids, a.weights, *got_a.handle, a.out, r.stream);
-      auto back_b = r.gpu.combine_async(y_b, b.ids, b.weights, *got_b.handle, b.out, r.stream);
+      auto back_a = r.gpu.combine_async({y_a, a.ids, a.weights}, *got_a.handle, r.stream, a.out);
+      auto back_b = r.gpu.combine_async({y_b, b.ids, b.weights}, *got_b.handle, r.stream, b.out);
       (is_swapped ? back_a : back_b).finish();
       (is_swapped ? back_b : back_a).finish();
       r.finish();
@@ -68,8 +68,8 @@ TEST_P(LowLatencyCuda, TenThousandCallsInARow) {
       if (call % 197 == 0 && call / 197 % r.group.size() == r.group.rank()) {
         std::this_thread::sleep_for(milliseconds(3));
       }
-      const auto got = r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
-      r.gpu.combine(y, in.ids, in.weights, *got.handle, in.out, r.stream);
+      const auto got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
+      r.gpu.combine({y, in.ids, in.weights}, *got.handle, r.stream, in.out);
       if (call % 1000 == 999) {
         r.finish();
         expect_dispatched(got, expected);
@@ -98,16 +98,16 @@ TEST_P(LowLatencyCuda, GraphsMayBeReplayed) {
     const std::vector<Call>& calls = reference[static_cast<size_t>(r.group.rank())];
     const DeviceInput in = put(r, calls[0].in);
     // Both results have their tensors before anything is captured.
-    r.gpu.dispatch(in.x, in.ids, kNone, r.stream);
-    r.gpu.dispatch(in.x, in.ids, kNone, r.stream);
+    r.gpu.dispatch({in.x, in.ids, kNone}, r.stream);
+    r.gpu.dispatch({in.x, in.ids, kNone}, r.stream);
     const Tensor y = r.up_batched(calls[0].y, calls[0].counts);
     r.finish();
     auto* const stream = static_cast<cudaStream_t>(r.stream.native_handle());
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    const auto got = r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
-    r.gpu.combine(y, in.ids, in.weights, *got.handle, in.out, r.stream);
+    const auto got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
+    r.gpu.combine({y, in.ids, in.weights}, *got.handle, r.stream, in.out);
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     ASSERT_EQ(cudaGraphUpload(exec, stream), cudaSuccess);
@@ -147,7 +147,7 @@ TEST_P(LowLatencyCuda, NamesARankThatNeverComes) {
         }
         const auto start = std::chrono::steady_clock::now();
         try {
-          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
           r.stream.synchronize();
           r.gpu.check();
           ADD_FAILURE() << "did not miss rank " << missing;
@@ -158,7 +158,7 @@ TEST_P(LowLatencyCuda, NamesARankThatNeverComes) {
               << error.what();
         }
         EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * timeout);
-        EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream), CommError);
+        EXPECT_THROW(r.gpu.dispatch({in.x, in.ids, kNone}, r.stream), CommError);
       },
       timeout);
 }
@@ -180,7 +180,7 @@ TEST_P(LowLatencyCuda, NamesARankThatNeverComesFromAnotherNode) {
         const DeviceInput in = put(r, make_input(p, group.rank(), 5));
         const auto start = std::chrono::steady_clock::now();
         try {
-          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
           ADD_FAILURE() << "did not miss rank " << num_ranks() - 1;
         } catch (const CommError& error) {
           EXPECT_EQ(error.peer(), num_ranks() - 1) << error.what();
@@ -206,15 +206,15 @@ void expect_told_of_ids(Rank& r,
   const DeviceInput in = put(r, host);
   if (r.p.ranks_per_node != 0) {  // found before anything is told, as on the CPU
     if (r.group.rank() == bad) {
-      EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags), InvalidArgument);
+      EXPECT_THROW(r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream), InvalidArgument);
     }
     return;
   }
-  r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+  r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
   r.stream.synchronize();
   r.group.barrier("all know");
   try {
-    r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);  // may be the first to see it
+    r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);  // may be the first to see it
     r.stream.synchronize();
     r.gpu.check();
     ADD_FAILURE() << "passed: " << which;
@@ -257,7 +257,7 @@ TEST_P(LowLatencyCuda, GoesOnWithoutADeadRank) {
       if (r.group.rank() != dead) {
         const DeviceInput in = put(r, make_input(p, r.group.rank(), 5));
         r.gpu.set_dead(dead, true);
-        EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream), CommError);
+        EXPECT_THROW(r.gpu.dispatch({in.x, in.ids, kNone}, r.stream), CommError);
         r.gpu.set_dead(dead, false);
       }
     });
@@ -306,10 +306,10 @@ TEST_P(LowLatencyCuda, GoesOnAfterAFailure) {
         }
         {
           const DeviceInput in = put(r, make_input(p, rank, 9));
-          auto pending = r.gpu.dispatch_async(in.x, in.ids, kNone, r.stream, in.tags);
+          auto pending = r.gpu.dispatch_async({in.x, in.ids, kNone, in.tags}, r.stream);
           Pending<LowLatencyDispatchOutput> next;
           if (rank == 0) {
-            next = r.gpu.dispatch_async(in.x, in.ids, kNone, r.stream, in.tags);
+            next = r.gpu.dispatch_async({in.x, in.ids, kNone, in.tags}, r.stream);
           }
           pending.hook();
           r.stream.synchronize();
@@ -319,7 +319,7 @@ TEST_P(LowLatencyCuda, GoesOnAfterAFailure) {
           } catch (const CommError& error) {
             EXPECT_EQ(error.peer(), dead) << error.what();
           }
-          EXPECT_THROW(r.gpu.dispatch(in.x, in.ids, kNone, r.stream), CommError);
+          EXPECT_THROW(r.gpu.dispatch({in.x, in.ids, kNone}, r.stream), CommError);
         }
         r.gpu.set_dead(dead, true);
         r.gpu.reset_statistics();
@@ -358,7 +358,7 @@ TEST_P(LowLatencyCuda, GoesOnThoughARankGivenUpTellsOfAFault) {
         r.group.barrier("made");
         if (rank == dead) {
           const DeviceInput in = put(r, make_input(p, rank, 9));
-          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
           r.stream.synchronize();
           EXPECT_THROW(r.gpu.check(), CommError);
           has_told = true;
@@ -408,7 +408,7 @@ TEST_P(LowLatencyCuda, HearsOfAFaultThoughARankGivenUpTellsOfAnother) {
         EXPECT_TRUE(wait_until([&] { return num_told >= turn; }));
         const auto start = std::chrono::steady_clock::now();
         try {
-          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
           r.stream.synchronize();
           r.gpu.check();
           ADD_FAILURE() << "heard of nothing";
@@ -447,7 +447,7 @@ TEST_P(LowLatencyCuda, ForgetsWhatARankToldWhileItWasGivenUp) {
         const DeviceInput in = put(r, make_input(p, rank, 9));
         r.group.barrier("made");
         if (rank == dead) {
-          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
           r.stream.synchronize();
           EXPECT_THROW(r.gpu.check(), CommError);
           has_told = true;
@@ -459,7 +459,7 @@ TEST_P(LowLatencyCuda, ForgetsWhatARankToldWhileItWasGivenUp) {
         EXPECT_TRUE(wait_until([&] { return has_told.load(); }));
         r.gpu.set_dead(dead, false);
         try {
-          r.gpu.dispatch(in.x, in.ids, kNone, r.stream, in.tags);
+          r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
           r.stream.synchronize();
           r.gpu.check();
           ADD_FAILURE() << "did not miss rank " << dead;

@@ -148,7 +148,7 @@ Reference run_on_cpu(const Problem& p,
         call.cast = cast;
         const auto seed = static_cast<uint64_t>(i + 1);
         call.in = make_input(p, rank, seed);
-        const auto result = cpu.dispatch(call.in.x, call.in.ids, cast, stream, call.in.tags);
+        const auto result = cpu.dispatch({call.in.x, call.in.ids, cast, call.in.tags}, stream);
         call.counts = result.expert_num_tokens.clone();
         call.x = pack_rows(result.x, call.counts);
         call.tags = pack_rows(result.row_tags, call.counts);
@@ -169,7 +169,7 @@ Reference run_on_cpu(const Problem& p,
             n += count;
           }
           call.out = Tensor::empty(call.in.x.shape(), p.dtype);
-          cpu.combine(y, call.in.ids, call.in.weights, *result.handle, call.out, stream);
+          cpu.combine({y, call.in.ids, call.in.weights}, *result.handle, stream, call.out);
         }
         call.sent = cpu.statistics();
         reference[static_cast<size_t>(rank)].push_back(call);
@@ -248,12 +248,12 @@ void expect_sent(const TransportStatistics& got, const TransportStatistics& expe
 
 void check_call(Rank& r, const Call& call) {
   const DeviceInput in = put(r, call.in);
-  const auto got = r.gpu.dispatch(in.x, in.ids, call.cast, r.stream, in.tags);
+  const auto got = r.gpu.dispatch({in.x, in.ids, call.cast, in.tags}, r.stream);
   r.finish();
   expect_dispatched(got, call);
   if (call.cast == kNone) {
     const Tensor y = r.up_batched(call.y, call.counts);
-    r.gpu.combine(y, in.ids, in.weights, *got.handle, in.out, r.stream);
+    r.gpu.combine({y, in.ids, in.weights}, *got.handle, r.stream, in.out);
     r.finish();
     expect_combined(in.out, call);
   }

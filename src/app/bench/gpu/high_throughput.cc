@@ -32,7 +32,7 @@ class HighThroughputOnGpu final : public GpuTransport {
   Side& side(GpuLaunch launch) { return sides_[static_cast<size_t>(launch)]; }
   Tensor up(const Tensor& tensor) const { return to_device(tensor, device_, stream_); }
   int64_t row_bytes() const;
-  HighThroughput::CombineInput given_back(const DispatchHandle& handle) const {
+  CombineInput given_back(const DispatchHandle& handle) const {
     return {contribution_.slice(0, handle.num_rows()), {}, {}, {}};
   }
   Difference received_difference() const {

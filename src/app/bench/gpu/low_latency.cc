@@ -28,13 +28,15 @@ class LowLatencyOnGpu final : public GpuTransport {
   Tensor up(const Tensor& tensor) const { return to_device(tensor, device_, stream_); }
   LowLatencyDispatchOutput received_rows() const;
 
-  void dispatch() { received_ = transport_.dispatch(x_, ids_, cast_, stream_); }
-  void send() { pending_ = transport_.dispatch_async(x_, ids_, cast_, stream_); }
+  void dispatch() { received_ = transport_.dispatch({x_, ids_, cast_}, stream_); }
+  void send() { pending_ = transport_.dispatch_async({x_, ids_, cast_}, stream_); }
   void receive() { received_ = pending_.receive(); }
-  void combine() { transport_.combine(y_, ids_, weights_, *received_.handle, combined_, stream_); }
+  void combine() {
+    transport_.combine({y_, ids_, weights_}, *received_.handle, stream_, combined_);
+  }
   void send_back() {
     pending_back_ =
-        transport_.combine_async(y_, ids_, weights_, *received_.handle, combined_, stream_);
+        transport_.combine_async({y_, ids_, weights_}, *received_.handle, stream_, combined_);
   }
   void receive_back() { pending_back_.receive(); }
   void forget() {
@@ -57,7 +59,7 @@ class LowLatencyOnGpu final : public GpuTransport {
   Tensor combined_;
   LowLatencyDispatchOutput received_;
   Pending<LowLatencyDispatchOutput> pending_;
-  Pending<void> pending_back_;
+  Pending<LowLatencyCombineOutput> pending_back_;
 };
 
 LowLatencyOptions options_of(const GpuProblem& problem) {
@@ -88,7 +90,7 @@ LowLatencyOnGpu::LowLatencyOnGpu(Group& group,
       weights_(up(own().topk_weights)),
       combined_(Tensor::zeros(x_.shape(), DType::kBF16, device_)) {
   // What the experts make of rows that were not cast, so that sums are known without them.
-  received_ = transport_.dispatch(x_, ids_, LowLatencyCast::kNone, stream_);
+  received_ = transport_.dispatch({x_, ids_, LowLatencyCast::kNone}, stream_);
   const LowLatencyDispatchOutput rows = received_rows();
   const Tensor made = expert_contribution(problem_, rank_, rows);
   y_ = Tensor::zeros(received_.x.shape(), DType::kBF16, device_);

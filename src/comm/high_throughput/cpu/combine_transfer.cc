@@ -19,8 +19,7 @@ namespace {
 constexpr std::string_view kOp = "combine";
 constexpr int64_t kTokensPerTask = 8;
 
-RowLayout make_layout(const HighThroughput::CombineInput& input,
-                      const HighThroughputHandle& handle) {
+RowLayout make_layout(const CombineInput& input, const HighThroughputHandle& handle) {
   const Tensor& x = input.x;
   expect_defined(x, "x");
   expect(is_float(x.dtype()),
@@ -48,7 +47,7 @@ RowLayout make_layout(const HighThroughput::CombineInput& input,
 }  // namespace
 
 CombineTransfer::CombineTransfer(CpuHighThroughput& state,
-                                 const HighThroughput::CombineInput& input,
+                                 const CombineInput& input,
                                  const HighThroughputHandle& handle,
                                  const Stream& stream,
                                  const Tensor& out_x)
@@ -253,10 +252,10 @@ void CombineTransfer::finish() {
   await_rows();
 }
 
-HighThroughput::CombineOutput CombineTransfer::receive() {
+CombineOutput CombineTransfer::receive() {
   const Topology& topology = state_.topology();
   const int64_t num_tokens = handle_.num_tokens();
-  HighThroughput::CombineOutput output;
+  CombineOutput output;
   output.x = out_;
   if (input_.topk_weights) {
     output.topk_weights = Tensor::empty({num_tokens, handle_.topk}, DType::kF32);

@@ -27,13 +27,13 @@ namespace moebius {
 class CombineTransfer {
  public:
   CombineTransfer(CpuHighThroughput& state,
-                  const HighThroughput::CombineInput& input,
+                  const CombineInput& input,
                   const HighThroughputHandle& handle,
                   const Stream& stream,
                   const Tensor& out_x);
 
   void finish();
-  HighThroughput::CombineOutput receive();
+  CombineOutput receive();
 
  private:
   // Another rank's rows, as this one reads them.
@@ -67,7 +67,7 @@ class CombineTransfer {
   CpuHighThroughput& state_;
   const HighThroughputHandle& handle_;
   Stream stream_;
-  HighThroughput::CombineInput input_;
+  CombineInput input_;
   Tensor out_;
   int64_t hidden_ = 0;
   RowLayout layout_;

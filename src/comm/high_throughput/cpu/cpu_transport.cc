@@ -91,12 +91,11 @@ DispatchOutput CpuHighThroughput::dispatch_cached(std::span<const Tensor> payloa
   return transfer.receive();
 }
 
-Pending<HighThroughput::CombineOutput> CpuHighThroughput::combine_async(
-    const HighThroughput::CombineInput& input,
-    const DispatchHandle& handle,
-    const Stream& stream,
-    const Tensor& out_x) {
-  return pending<HighThroughput::CombineOutput>(
+Pending<CombineOutput> CpuHighThroughput::combine_async(const CombineInput& input,
+                                                        const DispatchHandle& handle,
+                                                        const Stream& stream,
+                                                        const Tensor& out_x) {
+  return pending<CombineOutput>(
       std::make_shared<CombineTransfer>(*this, input, own_handle(handle), stream, out_x));
 }
 

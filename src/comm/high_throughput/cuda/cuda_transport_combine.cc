@@ -7,11 +7,10 @@
 
 namespace moebius::comm {
 
-Pending<HighThroughput::CombineOutput> CudaHighThroughput::combine_async(
-    const HighThroughput::CombineInput& input,
-    const DispatchHandle& handle,
-    const Stream& stream,
-    const Tensor& out_x) {
+Pending<CombineOutput> CudaHighThroughput::combine_async(const CombineInput& input,
+                                                         const DispatchHandle& handle,
+                                                         const Stream& stream,
+                                                         const Tensor& out_x) {
   settle();
   const CudaHandle& own = own_cuda_handle(handle);
   if (own.counts_on_host) {
@@ -21,10 +20,10 @@ Pending<HighThroughput::CombineOutput> CudaHighThroughput::combine_async(
   return {nullptr, [output] { return output; }};
 }
 
-HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::CombineInput& input,
-                                                          const CudaHandle& handle,
-                                                          const Stream& stream,
-                                                          const Tensor& out_x) {
+CombineOutput CudaHighThroughput::combine(const CombineInput& input,
+                                          const CudaHandle& handle,
+                                          const Stream& stream,
+                                          const Tensor& out_x) {
   const Tensor& x = input.x;
   expect_combine(input, handle.rows, handle.tokens, handle.topk, stream, out_x);
   CombineArgs args{};
@@ -45,7 +44,7 @@ HighThroughput::CombineOutput CudaHighThroughput::combine(const HighThroughput::
   reserve_slots(slots, bytes_of_row, input.topk_weights ? row_bytes(DType::kF32, handle.topk) : 0,
                 /*may_be_recorded=*/!handle.counts_on_host);
 
-  HighThroughput::CombineOutput output;
+  CombineOutput output;
   output.x = out_x ? out_x : arena_.take(shape, x.dtype());
   if (input.topk_weights) {
     output.topk_weights = arena_.take({handle.tokens, handle.topk}, DType::kF32);

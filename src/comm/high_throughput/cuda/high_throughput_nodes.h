@@ -58,10 +58,10 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
                                  const DispatchHandle& handle,
                                  const Stream& stream) override;
-  Pending<HighThroughput::CombineOutput> combine_async(const HighThroughput::CombineInput& input,
-                                                       const DispatchHandle& handle,
-                                                       const Stream& stream,
-                                                       const Tensor& out_x) override;
+  Pending<CombineOutput> combine_async(const CombineInput& input,
+                                       const DispatchHandle& handle,
+                                       const Stream& stream,
+                                       const Tensor& out_x) override;
   TransportStatistics statistics() const override { return sent_; }
 
  private:

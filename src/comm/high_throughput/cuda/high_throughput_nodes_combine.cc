@@ -12,7 +12,7 @@ namespace moebius::comm {
 
 // A combine under way.
 struct CudaNodesHighThroughput::Combine {
-  HighThroughput::CombineInput input;
+  CombineInput input;
   const CudaNodesHandle& handle;
   Stream stream;
   RowLayout layout;  // of shown rows, and of sums between nodes: rows, then weights
@@ -27,11 +27,10 @@ struct CudaNodesHighThroughput::Combine {
   }
 };
 
-Pending<HighThroughput::CombineOutput> CudaNodesHighThroughput::combine_async(
-    const HighThroughput::CombineInput& input,
-    const DispatchHandle& handle_,
-    const Stream& stream,
-    const Tensor& out_x) {
+Pending<CombineOutput> CudaNodesHighThroughput::combine_async(const CombineInput& input,
+                                                              const DispatchHandle& handle_,
+                                                              const Stream& stream,
+                                                              const Tensor& out_x) {
   finish_last();
   const CudaNodesHandle& handle = own_nodes_handle(handle_);
   expect_combine(input, handle.num_rows(), handle.tokens, handle.topk, stream, out_x);
@@ -58,11 +57,10 @@ Pending<HighThroughput::CombineOutput> CudaNodesHighThroughput::combine_async(
   send_sums(*call);
   sum_own(*call);
   const auto hook = [this, last = leave_unfinished(stream, "combine done")] { finish(last); };
-  return {
-      hook, [call, hook] {
-        hook();
-        return HighThroughput::CombineOutput{call->out, call->out_weights, call->stream.record()};
-      }};
+  return {hook, [call, hook] {
+            hook();
+            return CombineOutput{call->out, call->out_weights, call->stream.record()};
+          }};
 }
 
 // Every rank's rows in its window, for the ranks of its node.

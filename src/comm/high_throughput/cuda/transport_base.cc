@@ -97,7 +97,7 @@ void CudaHighThroughputBase::expect_dispatch(const DispatchInput& input,
   }
 }
 
-void CudaHighThroughputBase::expect_combine(const HighThroughput::CombineInput& input,
+void CudaHighThroughputBase::expect_combine(const CombineInput& input,
                                             int64_t num_rows,
                                             int64_t num_tokens,
                                             int64_t topk,

@@ -30,7 +30,7 @@ class CudaHighThroughputBase : public HighThroughput::State {
   // Throw InvalidArgument; ids are looked at by kernels.
   void expect_ids_tensor(const Tensor& topk_ids) const;
   void expect_dispatch(const DispatchInput& input, const Stream& stream) const;
-  void expect_combine(const HighThroughput::CombineInput& input,
+  void expect_combine(const CombineInput& input,
                       int64_t num_rows,
                       int64_t num_tokens,
                       int64_t topk,

@@ -264,19 +264,17 @@ void Transfer::reduce() {
 
 }  // namespace
 
-Pending<void> CpuLowLatency::combine_async(const Tensor& rows,
-                                           const Tensor& topk_ids,
-                                           const Tensor& topk_weights,
+Pending<void> CpuLowLatency::combine_async(const LowLatencyCombineInput& input,
                                            const LowLatencyHandle& handle,
-                                           const Tensor& out,
-                                           const Stream& stream) {
+                                           const Stream& stream,
+                                           const Tensor& out) {
   const auto* own = dynamic_cast<const LowLatencyHandleState*>(&handle);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
-  expect_combine(rows, topk_ids, topk_weights, own->num_tokens, out);
-  auto transfer = std::make_shared<Transfer>(
-      Transfer{*this, stream, own->shared_from_this(), topk_ids, topk_weights, out, {}, {}, {}});
-  transfer->send(rows);
+  expect_combine(input, own->num_tokens, out);
+  auto transfer = std::make_shared<Transfer>(Transfer{
+      *this, stream, own->shared_from_this(), input.topk_ids, input.topk_weights, out, {}, {}, {}});
+  transfer->send(input.x);
   return {[transfer] { transfer->wait(); }, [transfer] { transfer->reduce(); }};
 }
 

@@ -38,17 +38,12 @@ struct LowLatencyHandleState final : LowLatencyHandle,
 struct CpuLowLatency final : LowLatency::State {
   CpuLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
 
-  Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
-                                                   const Tensor& topk_ids,
-                                                   LowLatencyCast cast,
-                                                   const Stream& stream,
-                                                   const Tensor& row_tags) override;
-  Pending<void> combine_async(const Tensor& x,
-                              const Tensor& topk_ids,
-                              const Tensor& topk_weights,
+  Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
+                                                   const Stream& stream) override;
+  Pending<void> combine_async(const LowLatencyCombineInput& input,
                               const LowLatencyHandle& handle,
-                              const Tensor& out,
-                              const Stream& stream) override;
+                              const Stream& stream,
+                              const Tensor& out) override;
   void set_dead(int rank, bool is_dead) override;
   TransportStatistics statistics() const override { return sent; }
   Tensor expert_statistics() const override { return expert_rows.clone(); }

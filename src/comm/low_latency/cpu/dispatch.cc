@@ -255,12 +255,10 @@ LowLatencyDispatchOutput Transfer::unpack() {
 
 }  // namespace
 
-Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(const Tensor& rows,
-                                                                const Tensor& topk_ids,
-                                                                LowLatencyCast cast,
-                                                                const Stream& stream,
-                                                                const Tensor& row_tags) {
-  expect_dispatch(rows, topk_ids, cast, row_tags);
+Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(
+    const LowLatencyDispatchInput& input, const Stream& stream) {
+  expect_dispatch(input);
+  const Tensor& topk_ids = input.topk_ids;
   expect_ids(topk_ids, placement.num_experts());
   if (topk_ids.numel() > options.max_tokens) {  // else there is room for all at any expert
     std::vector<int64_t> num_selections(static_cast<size_t>(placement.num_experts()), 0);
@@ -288,8 +286,8 @@ Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(const Tensor& ro
   handle->bank = static_cast<int>(bank);
   handle->num_tokens = topk_ids.dim(0);
   results[bank] = handle;
-  auto transfer = std::make_shared<Transfer>(*this, stream, cast, handle);
-  transfer->send(rows, topk_ids, row_tags);
+  auto transfer = std::make_shared<Transfer>(*this, stream, input.cast, handle);
+  transfer->send(input.x, topk_ids, input.row_tags);
   return {[transfer] { transfer->wait(); }, [transfer] { return transfer->unpack(); }};
 }
 

@@ -77,28 +77,18 @@ class CudaLowLatency final : public LowLatency::State {
   CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o);
   ~CudaLowLatency() override;
 
-  Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
-                                                   const Tensor& topk_ids,
-                                                   LowLatencyCast cast,
-                                                   const Stream& stream,
-                                                   const Tensor& row_tags) override;
-  LowLatencyDispatchOutput dispatch(const Tensor& x,
-                                    const Tensor& topk_ids,
-                                    LowLatencyCast cast,
-                                    const Stream& stream,
-                                    const Tensor& row_tags) override;
-  Pending<void> combine_async(const Tensor& x,
-                              const Tensor& topk_ids,
-                              const Tensor& topk_weights,
+  Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
+                                                   const Stream& stream) override;
+  LowLatencyDispatchOutput dispatch(const LowLatencyDispatchInput& input,
+                                    const Stream& stream) override;
+  Pending<void> combine_async(const LowLatencyCombineInput& input,
                               const LowLatencyHandle& handle,
-                              const Tensor& out,
-                              const Stream& stream) override;
-  void combine(const Tensor& x,
-               const Tensor& topk_ids,
-               const Tensor& topk_weights,
+                              const Stream& stream,
+                              const Tensor& out) override;
+  void combine(const LowLatencyCombineInput& input,
                const LowLatencyHandle& handle,
-               const Tensor& out,
-               const Stream& stream) override;
+               const Stream& stream,
+               const Tensor& out) override;
   void check() const override;
   void set_dead(int rank, bool is_dead_now) override;
   TransportStatistics statistics() const override;
@@ -118,18 +108,12 @@ class CudaLowLatency final : public LowLatency::State {
 
   comm::LowLatencyCall make_call(int place) const;
   uint64_t dead_mask() const;  // bit r: rank r is given up
-  Dispatch begin_dispatch(const Tensor& x,
-                          const Tensor& topk_ids,
-                          LowLatencyCast cast,
-                          const Tensor& row_tags,
-                          const Stream& stream);
+  Dispatch begin_dispatch(const LowLatencyDispatchInput& input, const Stream& stream);
   LowLatencyDispatchOutput output_of(const Dispatch& dispatch);
-  Combine begin_combine(const Tensor& x,
-                        const Tensor& topk_ids,
-                        const Tensor& topk_weights,
+  Combine begin_combine(const LowLatencyCombineInput& input,
                         const LowLatencyHandle& handle,
-                        const Tensor& out,
-                        const Stream& stream);
+                        const Stream& stream,
+                        const Tensor& out);
   void launch(comm::LowLatencyDispatchCall& call, int phases, const Stream& stream);
   void launch(comm::LowLatencyCombineCall& call, int phases, const Stream& stream);
   // Before a dispatch: after ranks were given up the others meet, and go on.
@@ -250,12 +234,10 @@ comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
   return call;
 }
 
-CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const Tensor& x,
-                                                        const Tensor& topk_ids,
-                                                        LowLatencyCast cast,
-                                                        const Tensor& row_tags,
+CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatchInput& input,
                                                         const Stream& stream) {
-  expect_dispatch(x, topk_ids, cast, row_tags);
+  expect_dispatch(input);
+  const auto& [x, topk_ids, cast, row_tags] = input;
   expect(stream.device() == device_, [&] {
     return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
                        to_string(device_));
@@ -333,13 +315,9 @@ LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
   return output;
 }
 
-Pending<LowLatencyDispatchOutput> CudaLowLatency::dispatch_async(const Tensor& x,
-                                                                 const Tensor& topk_ids,
-                                                                 LowLatencyCast cast,
-                                                                 const Stream& stream,
-                                                                 const Tensor& row_tags) {
-  const auto started =
-      std::make_shared<Dispatch>(begin_dispatch(x, topk_ids, cast, row_tags, stream));
+Pending<LowLatencyDispatchOutput> CudaLowLatency::dispatch_async(
+    const LowLatencyDispatchInput& input, const Stream& stream) {
+  const auto started = std::make_shared<Dispatch>(begin_dispatch(input, stream));
   launch(started->call, comm::kSendPhase, stream);
   const auto receive = [this, started, stream] {
     if (started->call.call.phases != comm::kReceivePhase) {
@@ -352,26 +330,22 @@ Pending<LowLatencyDispatchOutput> CudaLowLatency::dispatch_async(const Tensor& x
           }};
 }
 
-LowLatencyDispatchOutput CudaLowLatency::dispatch(const Tensor& x,
-                                                  const Tensor& topk_ids,
-                                                  LowLatencyCast cast,
-                                                  const Stream& stream,
-                                                  const Tensor& row_tags) {
-  Dispatch dispatch = begin_dispatch(x, topk_ids, cast, row_tags, stream);
+LowLatencyDispatchOutput CudaLowLatency::dispatch(const LowLatencyDispatchInput& input,
+                                                  const Stream& stream) {
+  Dispatch dispatch = begin_dispatch(input, stream);
   launch(dispatch.call, comm::kSendPhase | comm::kReceivePhase, stream);
   return output_of(dispatch);
 }
 
-CudaLowLatency::Combine CudaLowLatency::begin_combine(const Tensor& x,
-                                                      const Tensor& topk_ids,
-                                                      const Tensor& topk_weights,
+CudaLowLatency::Combine CudaLowLatency::begin_combine(const LowLatencyCombineInput& input,
                                                       const LowLatencyHandle& handle,
-                                                      const Tensor& out,
-                                                      const Stream& stream) {
+                                                      const Stream& stream,
+                                                      const Tensor& out) {
   const auto* own = dynamic_cast<const CudaHandle*>(&handle);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
-  expect_combine(x, topk_ids, topk_weights, own->num_tokens, out);
+  const auto& [x, topk_ids, topk_weights] = input;
+  expect_combine(input, own->num_tokens, out);
   expect(stream.device() == device_, [&] {
     return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
                        to_string(device_));
@@ -400,14 +374,11 @@ void CudaLowLatency::launch(comm::LowLatencyCombineCall& call, int phases, const
   last_stream_ = stream;
 }
 
-Pending<void> CudaLowLatency::combine_async(const Tensor& x,
-                                            const Tensor& topk_ids,
-                                            const Tensor& topk_weights,
+Pending<void> CudaLowLatency::combine_async(const LowLatencyCombineInput& input,
                                             const LowLatencyHandle& handle,
-                                            const Tensor& out,
-                                            const Stream& stream) {
-  const auto started =
-      std::make_shared<Combine>(begin_combine(x, topk_ids, topk_weights, handle, out, stream));
+                                            const Stream& stream,
+                                            const Tensor& out) {
+  const auto started = std::make_shared<Combine>(begin_combine(input, handle, stream, out));
   launch(started->call, comm::kSendPhase, stream);
   const auto receive = [this, started, stream] {
     if (started->call.call.phases != comm::kReceivePhase) {
@@ -417,13 +388,11 @@ Pending<void> CudaLowLatency::combine_async(const Tensor& x,
   return {receive, receive};
 }
 
-void CudaLowLatency::combine(const Tensor& x,
-                             const Tensor& topk_ids,
-                             const Tensor& topk_weights,
+void CudaLowLatency::combine(const LowLatencyCombineInput& input,
                              const LowLatencyHandle& handle,
-                             const Tensor& out,
-                             const Stream& stream) {
-  Combine combine = begin_combine(x, topk_ids, topk_weights, handle, out, stream);
+                             const Stream& stream,
+                             const Tensor& out) {
+  Combine combine = begin_combine(input, handle, stream, out);
   launch(combine.call, comm::kSendPhase | comm::kReceivePhase, stream);
 }
 

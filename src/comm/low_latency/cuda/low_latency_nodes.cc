@@ -47,17 +47,12 @@ class CudaNodesLowLatency final : public LowLatency::State {
     }
   }
 
-  Pending<LowLatencyDispatchOutput> dispatch_async(const Tensor& x,
-                                                   const Tensor& topk_ids,
-                                                   LowLatencyCast cast,
-                                                   const Stream& stream,
-                                                   const Tensor& row_tags) override;
-  Pending<void> combine_async(const Tensor& x,
-                              const Tensor& topk_ids,
-                              const Tensor& topk_weights,
+  Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
+                                                   const Stream& stream) override;
+  Pending<void> combine_async(const LowLatencyCombineInput& input,
                               const LowLatencyHandle& handle,
-                              const Tensor& out,
-                              const Stream& stream) override;
+                              const Stream& stream,
+                              const Tensor& out) override;
   void check() const override {
     if (group.has_given_up()) {
       comm::throw_given_up(group, "low latency");
@@ -179,12 +174,10 @@ CudaNodesLowLatency::Counted CudaNodesLowLatency::count(const Tensor& topk_ids,
   return counted;
 }
 
-Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(const Tensor& x,
-                                                                      const Tensor& topk_ids,
-                                                                      LowLatencyCast cast,
-                                                                      const Stream& stream,
-                                                                      const Tensor& row_tags) {
-  expect_dispatch(x, topk_ids, cast, row_tags);
+Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
+    const LowLatencyDispatchInput& input, const Stream& stream) {
+  expect_dispatch(input);
+  const auto& [x, topk_ids, cast, row_tags] = input;
   check();
   if (cast != LowLatencyCast::kNone) {
     expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
@@ -276,16 +269,15 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
   return output;
 }
 
-Pending<void> CudaNodesLowLatency::combine_async(const Tensor& x,
-                                                 const Tensor& topk_ids,
-                                                 const Tensor& topk_weights,
+Pending<void> CudaNodesLowLatency::combine_async(const LowLatencyCombineInput& input,
                                                  const LowLatencyHandle& handle_,
-                                                 const Tensor& out,
-                                                 const Stream& stream) {
+                                                 const Stream& stream,
+                                                 const Tensor& out) {
   const auto* own = dynamic_cast<const NodesHandle*>(&handle_);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
-  expect_combine(x, topk_ids, topk_weights, own->num_tokens, out);
+  const auto& [x, topk_ids, topk_weights] = input;
+  expect_combine(input, own->num_tokens, out);
   check();
   last_stream_ = stream;
   const int num_ranks = group.size();
