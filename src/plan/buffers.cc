@@ -12,7 +12,6 @@
 #include "layer/run_experts.h"
 #include "plan/gemm.h"
 #include "plan/traffic.h"
-#include "quant/decoded_room.h"
 
 namespace moebius::plan {
 
@@ -67,9 +66,7 @@ int64_t inner_workspace(const Deployment& d, int64_t rows, bool is_batched) {
   const bool is_cuda = d.device.is_cuda();
   const bool stores = is_cuda && (is_batched || !activates_in_gemm1(d, inner, mean));
   const bool fewer_store = is_cuda && !stores && !activates_in_gemm1(d, inner, 0);
-  const int64_t fewer =
-      fewer_store ? expected.most_below(quant::decoded_rows(d.formats.weights->format) * places)
-                  : 0;
+  const int64_t fewer = fewer_store ? expected.most_below(decodes_from(d, places, inner)) : 0;
   const int64_t slots = slots_of(d, rows, is_batched);
   const int64_t hidden =
       matrix_bytes(d.formats.activations, l.dtype, 1, inner) + widened_bytes(d, inner, inner);

@@ -3,88 +3,152 @@
 #include "plan/gemm.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
+#include "core/ceil_div.h"
+#include "experts/cuda/gemm/gemm_plan.h"
 #include "experts/expected_rows.h"
-#include "quant/decoded_room.h"
 #include "quant/group_rule.h"
 
 namespace moebius::plan {
 
 namespace {
 
-constexpr int64_t kBlock = 128;    // of fp8 scales, and the columns of gate in a tile
-constexpr int64_t kMultiple = 64;  // of N and K
 constexpr double kManyRows = std::numeric_limits<double>::infinity();
 
-// Blocks of a row with scales that stay apart from the elements; 0: the row has one, at most.
-int64_t decoded_blocks(const QuantizeSpec& weights, int64_t k) {
-  const int64_t block = weights.group.col;
-  return block < 1 || quant::scaled_codes_fit_bf16(weights.format) ? 0 : (k + block - 1) / block;
+// Kernels are chosen as on Hopper; a CPU's rates are told by the same names.
+CudaDeviceInfo hopper() {
+  CudaDeviceInfo gpu;
+  gpu.major = 9;
+  return gpu;
 }
 
-// bf16 holds the elements but for a factor of their column or of blocks of it.
-bool is_exact_in_bf16(const QuantizeSpec& weights) {
-  return quant::scaled_codes_fit_bf16(weights.format) || weights.group.col < 1 ||
-         weights.group.col % quant::kDecodedStep == 0;
+struct Sizes {
+  int64_t num_experts;
+  int64_t n;
+  int64_t k;
+  int64_t gate_rows;
+};
+Sizes sizes_of_w1(const LayerShape& l, int64_t num_experts, int64_t intermediate) {
+  return {num_experts, l.w1_rows(intermediate), l.hidden, intermediate};
+}
+Sizes sizes_of_w2(const LayerShape& l, int64_t num_experts, int64_t intermediate) {
+  return {num_experts, l.hidden, intermediate, l.hidden};
 }
 
-// Codes of 4 or 8 bits, groups of a power of two.
-bool fits_registers(const QuantizeSpec& weights) {
-  const auto group = static_cast<uint64_t>(std::max<int64_t>(weights.group.col, 1));
-  return bits(storage_dtype(weights.format)) % 4 == 0 && std::has_single_bit(group);
+// Weights as quantizing at load makes them.
+cuda::WeightFacts weight_facts(const Deployment& d, const Sizes& sizes) {
+  cuda::WeightFacts facts;
+  facts.num_groups = sizes.num_experts;
+  facts.n = sizes.n;
+  facts.k = sizes.k;
+  facts.gate_rows = sizes.gate_rows;
+  facts.dtype = d.layer.dtype;
+  const std::optional<QuantizeSpec>& spec = d.formats.weights;
+  if (!spec) {
+    return facts;
+  }
+  const GroupShape group = spec->group;
+  facts.format = spec->format;
+  facts.shape = group;
+  facts.dtype = storage_dtype(spec->format);
+  facts.scale_dtype = spec->format == QuantFormat::kNvfp4 ? DType::kF8E4M3
+                      : is_ocp_mx(spec->format)           ? DType::kE8M0
+                                                          : DType::kF32;
+  facts.scale_dims = group.col >= 1 ? 3 : 2;
+  facts.grid.group_rows = group.row == -1 ? sizes.n : std::max<int64_t>(group.row, 1);
+  facts.grid.group_cols = group.col >= 1 ? group.col : sizes.k;
+  facts.grid.num_rows = ceil_div(sizes.n, facts.grid.group_rows);
+  facts.grid.num_cols = ceil_div(sizes.k, facts.grid.group_cols);
+  facts.grid.gate_rows = sizes.gate_rows;
+  facts.num_scales = sizes.num_experts * facts.grid.num_rows * facts.grid.num_cols;
+  return facts;
 }
 
-bool has_sizes_of_sm90(const LayerShape& l, int64_t intermediate) {
-  return l.hidden % kMultiple == 0 && intermediate % kMultiple == 0;
+// Rows as the experts code them.
+cuda::RowFacts row_facts(const Deployment& d, const cuda::WeightFacts& weights) {
+  const std::optional<QuantizeSpec>& spec = d.formats.activations;
+  if (!spec) {
+    return {.dtype = d.layer.dtype};
+  }
+  const bool is_nvfp4 = spec->format == QuantFormat::kNvfp4;
+  const bool widens = spec->format == QuantFormat::kFp8 && spec->group.col < 1 &&
+                      cuda::wants_bf16_codes(weights, hopper());
+  cuda::RowFacts facts;
+  facts.dtype = widens || quant::scaled_codes_fit_bf16(spec->format) ? DType::kBF16
+                                                                     : storage_dtype(spec->format);
+  facts.scales = is_nvfp4 || spec->group.is_per_tensor() ? cuda::RowScales::kAll
+                 : is_ocp_mx(spec->format)               ? cuda::RowScales::kNone
+                                                         : cuda::RowScales::kPerRow;
+  facts.block = spec->group.col > 0 ? spec->group.col : weights.k;
+  facts.divides = is_nvfp4;
+  return facts;
+}
+
+cuda::GemmDesc desc_of(const Deployment& d, const Sizes& sizes) {
+  cuda::GemmDesc desc;
+  desc.weights = weight_facts(d, sizes);
+  desc.rows = row_facts(d, desc.weights);
+  desc.out = d.layer.dtype;
+  desc.keeps_f32 = d.layer.dtype == DType::kF32;
+  return desc;
+}
+
+cuda::GemmPlan plan_of(const cuda::GemmDesc& desc, double rows_of_expert) {
+  const double rows = rows_of_expert * static_cast<double>(desc.weights.num_groups);
+  return cuda::choose_gemm(desc, hopper(),
+                           rows < kManyRows ? static_cast<int64_t>(rows) : cuda::kManyRows);
+}
+
+GemmKind kind_of(const cuda::GemmDesc& desc, const cuda::GemmPlan& plan) {
+  switch (plan.multiplier) {
+    case cuda::Multiplier::kSm90:
+      return plan.decodes() ? GemmKind::kDecoded : GemmKind::kFp8Blocks;
+    case cuda::Multiplier::kFewRows:
+      return GemmKind::kRegisters;
+    default:
+      return cuda::has_block_scales(desc) ? GemmKind::kFp8Blocks : GemmKind::kCoded;
+  }
 }
 
 }  // namespace
 
 GemmKind gemm_kind(const Deployment& d, int64_t intermediate, double rows_of_expert) {
   const LayerShape& l = d.layer;
-  const auto& weights = d.formats.weights;
   const auto& rows = d.formats.activations;
   if (rows && rows->format == QuantFormat::kInt8) {
     return GemmKind::kInt8;
   }
-  if (l.dtype == DType::kF32) {
-    return GemmKind::kF32;
-  }
   if (l.dtype != DType::kBF16) {
-    return GemmKind::kCoded;
+    return l.dtype == DType::kF32 ? GemmKind::kF32 : GemmKind::kCoded;
   }
-  if (!weights) {
+  if (!d.formats.weights) {
     return GemmKind::kBF16;
   }
-  bool takes_rows = true;
-  if (rows && rows->format == QuantFormat::kFp8) {
-    const bool has_blocks = rows->group == GroupShape{1, kBlock} &&
-                            weights->group == GroupShape{kBlock, kBlock} &&
-                            (!l.is_gated || intermediate % kBlock == 0);
-    if (has_blocks) {
-      return GemmKind::kFp8Blocks;
-    }
-    takes_rows = rows->group.col < 1 && weights->format == QuantFormat::kFp8;
+  const double rows_here = d.device.is_cuda() ? rows_of_expert : kManyRows;
+  GemmKind kind = GemmKind::kF32;
+  for (const Sizes& sizes : {sizes_of_w1(l, 1, intermediate), sizes_of_w2(l, 1, intermediate)}) {
+    const cuda::GemmDesc desc = desc_of(d, sizes);
+    kind = std::max(kind, kind_of(desc, plan_of(desc, rows_here)));  // the slower kind
   }
-  if (!takes_rows || !is_exact_in_bf16(*weights) || !has_sizes_of_sm90(l, intermediate)) {
-    return GemmKind::kCoded;
-  }
-  const auto pays_from = static_cast<double>(quant::decoded_rows(weights->format));
-  const bool has_few = d.device.is_cuda() && rows_of_expert < pays_from;
-  return has_few && fits_registers(*weights) ? GemmKind::kRegisters : GemmKind::kDecoded;
+  return kind;
 }
 
 bool activates_in_gemm1(const Deployment& d, int64_t intermediate, double rows) {
-  if (!d.device.is_cuda() || !d.layer.is_gated || intermediate % kBlock != 0 ||
-      !has_sizes_of_sm90(d.layer, intermediate)) {
+  if (!d.device.is_cuda() || d.layer.dtype != DType::kBF16) {
     return false;
   }
-  const GemmKind kind = gemm_kind(d, intermediate, rows);
-  const bool stores_bf16 = kind == GemmKind::kBF16 || kind == GemmKind::kDecoded;
-  return kind == GemmKind::kFp8Blocks || (stores_bf16 && !d.formats.activations);
+  cuda::GemmDesc desc = desc_of(d, sizes_of_w1(d.layer, 1, intermediate));
+  desc.activation = ActivationSpec{.gated = d.layer.is_gated};
+  desc.codes = d.formats.activations;
+  desc.out = desc.codes ? desc.rows.dtype : DType::kBF16;
+  return plan_of(desc, rows).activates;
+}
+
+int64_t decodes_from(const Deployment& d, int64_t num_experts, int64_t intermediate) {
+  return plan_of(desc_of(d, sizes_of_w1(d.layer, num_experts, intermediate)), kManyRows)
+      .decodes_from;
 }
 
 int64_t widened_bytes(const Deployment& d, int64_t intermediate, int64_t elements) {
@@ -106,11 +170,11 @@ int64_t decoded_bytes(const Deployment& d, int64_t num_experts, int64_t intermed
   if (!d.device.is_cuda() || gemm_kind(d, intermediate, rows) != GemmKind::kDecoded) {
     return 0;
   }
-  const LayerShape& l = d.layer;
-  const auto of_matrix = [&](int64_t n, int64_t k) {
-    return quant::decoded_bytes(num_experts, n, k, decoded_blocks(*d.formats.weights, k));
+  const auto of_matrix = [&](const Sizes& sizes) {
+    return plan_of(desc_of(d, sizes), rows).decoded_elements * int64_t{sizeof(BFloat16)};
   };
-  return std::max(of_matrix(l.w1_rows(intermediate), l.hidden), of_matrix(l.hidden, intermediate));
+  return std::max(of_matrix(sizes_of_w1(d.layer, num_experts, intermediate)),
+                  of_matrix(sizes_of_w2(d.layer, num_experts, intermediate)));
 }
 
 }  // namespace moebius::plan

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which GEMM multiplies the rows of an expert, as experts/cuda/gemm/expert_gemm.cc picks it by
-// formats and sizes.  CPUs give their rates by the same names.
+// Which GEMM multiplies the rows of an expert, as choose_gemm() (experts/cuda/gemm/gemm_plan.h)
+// says.  CPUs give their rates by the same names.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,10 @@ bool activates_in_gemm1(const Deployment& deployment, int64_t intermediate, doub
 
 // Bytes more of `elements` of rows in fp8 where GEMMs take their codes in bf16.
 int64_t widened_bytes(const Deployment& deployment, int64_t intermediate, int64_t elements);
+
+// Rows of as many experts together from which their weights are decoded into memory, where fewer
+// are multiplied otherwise; else 0.
+int64_t decodes_from(const Deployment& deployment, int64_t num_experts, int64_t intermediate);
 
 // Scratch for decoded weights of as many experts.
 int64_t decoded_bytes(const Deployment& deployment,

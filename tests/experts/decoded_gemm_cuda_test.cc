@@ -110,6 +110,13 @@ std::vector<Case> make_cases() {
   return cases;
 }
 
+int64_t decoded_elements(const WeightOperand& w, DType rows, int64_t expected_rows) {
+  GemmDesc desc;
+  desc.rows.dtype = rows;
+  desc.weights = facts_of(w);
+  return choose_gemm(desc, cuda_device_info(0), expected_rows).decoded_elements;
+}
+
 class DecodedGemmTest : public HopperTest {
  protected:
   Tensor room(const Shape& shape, DType dtype) const {

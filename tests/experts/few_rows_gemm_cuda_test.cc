@@ -163,7 +163,7 @@ TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {
         SCOPED_TRACE(std::string(scheme.name) + " N " + std::to_string(sizes.n) + " K " +
                      std::to_string(sizes.k) + (is_batched ? ", batched" : ", sorted"));
         ExpertGemm gemm = gemm_of(w, sizes.rows, is_batched);
-        ASSERT_TRUE(can_few_rows_gemm(gemm));
+        ASSERT_EQ(plan_of(gemm).multiplier, Multiplier::kFewRows);
         const Tensor out = gemm.out;
         gemm.out = there(here(out));
         general_gemm(gemm, stream_);
@@ -260,7 +260,7 @@ TEST_F(FewRowsGemmTest, RefusesWhatItCannotRead) {
     const WeightOperand w = weight(scheme, 1, 64, k);
     ExpertGemm gemm = gemm_of(w, {4}, false);
     gemm.a.values = there(Tensor::zeros({4, k}, rows, Device::cpu()));
-    return can_few_rows_gemm(gemm);
+    return plan_of(gemm).multiplier == Multiplier::kFewRows;
   };
   EXPECT_TRUE(takes(kSchemes[0], 64, DType::kBF16));
   EXPECT_FALSE(takes(kSchemes[0], 64, DType::kF16));

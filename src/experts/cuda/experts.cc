@@ -5,6 +5,7 @@
 // from there; GEMM1 fetches them from where they lie, or, where it cannot, they are gathered first.
 // Batched format: they stay where they are.
 //
+// Longer than 500 lines: one class conducts all of it, and its scratch is laid out where it is used.
 // Why the sums here: of the selections of a row that came from another rank only a few are local,
 // so [M, K, H] would be mostly zeros, written once and read again.
 #include "experts/cuda/experts.h"
@@ -13,7 +14,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <limits>
 #include <utility>
 
 #include "core/cuda/words.h"
@@ -23,52 +23,18 @@
 #include "experts/cuda/activation/activation_codes.h"
 #include "experts/cuda/gemm/expert_gemm.h"
 #include "experts/cuda/lora/lora.h"
+#include "experts/cuda/place_weights.h"
 #include "experts/cuda/rows/permute.h"
 #include "experts/cuda/rows/row_coder.h"
 #include "experts/cuda/rows/weighted_sum.h"
 #include "experts/expected_rows.h"
 #include "experts/experts_base.h"
 #include "experts/validate.h"
-#include "quant/decoded_room.h"
+#include "moebius/log.h"
 
 namespace moebius::cuda {
 
 namespace {
-
-// On the GPU; biases as f32, which every GEMM adds them in.
-ExpertWeights placed(ExpertWeights weights, const Stream& stream) {
-  const Device device = stream.device();
-  const auto place = [&](Tensor& tensor) {
-    tensor = tensor ? to_device(tensor, device, stream) : tensor;
-  };
-  const auto place_bias = [&](Tensor& bias) {
-    if (bias && bias.dtype() != DType::kF32) {
-      bias = convert(to_device(bias, Device::cpu(), stream), DType::kF32);
-      bias = to_device(bias, device, stream);
-      stream.synchronize();  // the host's copy goes
-    }
-    place(bias);
-  };
-  const ExpertWeights originals = weights;  // kept until they are copied
-  place(weights.w1);
-  place(weights.w2);
-  QuantConfig& quant = weights.quant;
-  for (QuantDesc* desc : {&quant.a1, &quant.a2, &quant.w1, &quant.w2}) {
-    place(desc->scale);
-    place(desc->alpha_or_gscale);
-    place(desc->zero_point);
-    place_bias(desc->bias);
-  }
-  LoraWeights& lora = weights.lora;
-  for (Tensor* tensor : {&lora.w1_a, &lora.w1_b, &lora.w2_a, &lora.w2_b, &lora.scaling}) {
-    place(*tensor);
-  }
-  stream.synchronize();
-  return weights;
-}
-
-// More than any number of them that depends on it.
-constexpr int64_t kManyRows = std::numeric_limits<int64_t>::max();
 
 Tensor as_rows(const Tensor& x) {
   return x.view({x.numel() / x.shape().back(), x.shape().back()});
@@ -77,15 +43,28 @@ Tensor as_rows(const Tensor& x) {
 class CudaExperts final : public ExpertsBase {
  public:
   CudaExperts(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream)
-      : ExpertsBase(desc, placed(std::move(weights), stream), stream, "cuda"),
+      : ExpertsBase(desc, place_weights(std::move(weights), stream), stream, "cuda"),
         device_(stream.device()),
         w1_{weights_.w1, weights_.quant.w1, gate_rows(desc_), weights_.quant.a1.alpha_or_gscale},
         w2_{weights_.w2, weights_.quant.w2, desc_.hidden, weights_.quant.a2.alpha_or_gscale},
         a1_(weights_.quant.a1, desc_, w1_),
         a2_(weights_.quant.a2, desc_, w2_),
-        fuses_activation_(can_fuse_activation()),
-        gives_parts_(can_give_parts()),
-        takes_arriving_rows_(can_take_arriving_rows()) {}
+        forced_(forced_multiplier()),
+        gemm1_(gemm1_desc()),
+        gemm2_(gemm2_desc()) {
+    // By plans for many rows, not by what a call brings: ranks must agree.
+    const GemmPlan plan1 = plan_for(gemm1_, kManyRows);
+    const GemmPlan plan2 = plan_for(gemm2_, kManyRows);
+    if (log_topic_enabled("dispatch")) {
+      log_topic("dispatch", "gemm1 of " + to_string(plan1, gemm1_));
+      log_topic("dispatch", "gemm2 of " + to_string(plan2, gemm2_));
+    }
+    const bool is_plain_standard = !is_batched() && desc_.num_adapters == 0;
+    const bool is_coded_here = a1_.active() && expects_unquantized_inputs();
+    gives_parts_ = is_plain_standard && plan2.takes_columns();
+    takes_arriving_rows_ = is_plain_standard && !is_coded_here && !a1_.widens_codes() &&
+                           !a1_.needs_groups() && plan1.takes_index();
+  }
 
   WeightAndReduceKind weight_and_reduce() const override {
     return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kNoOp;
@@ -153,25 +132,26 @@ class CudaExperts final : public ExpertsBase {
       if (self.is_batched() && expected_rows > 0) {
         expected = std::min(expected, expected_rows * d.num_local_experts);
       }
-      fuses_activation = self.fuses_activation_of(expected);
+      const GemmPlan plan1 = self.plan_for(self.gemm1_, expected);
+      const GemmPlan plan2 = self.plan_for(self.gemm2_, expected);
+      fuses_activation = plan1.activates;
       // A caller's batched rows may lie where only the other GEMMs take them.
       const bool is_always_fused = fuses_activation && !self.is_batched();
       gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
       act = scratch.take({self.activates_to_codes() ? 0 : slots, d.intermediate}, d.in_dtype);
       hidden = self.take_hidden(scratch, slots, act);
-      const int64_t decoded1 = self.decoded_elements_of(self.a1_, self.w1_, expected);
-      const int64_t decoded2 = self.decoded_elements_of(self.a2_, self.w2_, expected);
       // Not less than fewer rows need, which store GEMM1's result: a workspace is made for the
       // most.
-      const int64_t fewer = is_always_fused ? self.most_unfused_rows() : 0;
+      const int64_t fewer = is_always_fused ? self.most_unfused_rows(plan1) : 0;
       const int64_t of_fewer =
           fewer > 0
               ? self.num_slots(fewer) * d.w1_rows() +
-                    self.decoded_elements_of(self.a2_, self.w2_, self.expected_rows().of(fewer))
+                    self.plan_for(self.gemm2_, self.expected_rows().of(fewer)).decoded_elements
               : 0;
-      const Tensor decoded = scratch.take({std::max({decoded1, decoded2, of_fewer})}, DType::kBF16);
-      w1_decoded = decoded1 > 0 ? decoded : Tensor();
-      w2_decoded = decoded2 > 0 ? decoded : Tensor();
+      const Tensor decoded = scratch.take(
+          {std::max({plan1.decoded_elements, plan2.decoded_elements, of_fewer})}, DType::kBF16);
+      w1_decoded = plan1.decodes() ? decoded : Tensor();
+      w2_decoded = plan2.decodes() ? decoded : Tensor();
       if (d.num_adapters > 0) {
         sums = scratch.take<float>(slots * std::max(d.w1_rows(), d.hidden));
         shrunk = scratch.take<float>(slots * self.lora_halves() * d.lora_rank);
@@ -218,20 +198,34 @@ class CudaExperts final : public ExpertsBase {
   ExpectedRows expected_rows() const {
     return {desc_.num_experts, desc_.num_local_experts, desc_.topk, is_batched()};
   }
-  int64_t decoded_elements_of(const RowCoder& a, const WeightOperand& w, int64_t expected) const {
-    return decoded_elements(w, a.active() ? a.dtype() : desc_.in_dtype, expected);
+  GemmPlan plan_for(const GemmDesc& gemm, int64_t expected) const {
+    return choose_gemm(gemm, cuda_device_info(device_.index), expected);
   }
-  // Where w1 would be decoded for many rows, few rows are multiplied by its codes.
-  bool fuses_activation_of(int64_t expected) const {
-    return fuses_activation_ && (decoded_elements_of(a1_, w1_, kManyRows) == 0 ||
-                                 decoded_elements_of(a1_, w1_, expected) > 0);
+  // The most rows for which GEMM1 stores its result, where it does not for more of them.
+  int64_t most_unfused_rows(const GemmPlan& plan1) const {
+    return plan1.decodes_from > 0 ? expected_rows().most_below(plan1.decodes_from) : 0;
   }
-  int64_t most_unfused_rows() const {
-    return fuses_activation_of(0)
-               ? 0
-               : expected_rows().most_below(quant::decoded_rows(*w1_.quant.format) *
-                                            desc_.num_local_experts);
+  GemmDesc desc_of_gemm(const RowCoder& a, const WeightOperand& w) const {
+    GemmDesc desc;
+    desc.rows = a.active() ? a.facts(w.values.dim(2)) : RowFacts{desc_.in_dtype};
+    desc.weights = facts_of(w);
+    desc.out = desc_.in_dtype;
+    desc.keeps_f32 = desc_.in_dtype == DType::kF32;
+    desc.forced = forced_;
+    return desc;
   }
+  GemmDesc gemm1_desc() const {
+    GemmDesc desc = desc_of_gemm(a1_, w1_);
+    if (desc_.in_dtype == DType::kBF16 && desc_.num_adapters == 0) {
+      desc.activation = desc_.activation;
+      if (a2_.active()) {
+        desc.codes = a2_.spec();
+        desc.out = a2_.dtype();
+      }
+    }
+    return desc;
+  }
+  GemmDesc gemm2_desc() const { return desc_of_gemm(a2_, w2_); }
   RowOperand take_hidden(Scratch& scratch, int64_t slots, const Tensor& act) const {
     if (a2_.active()) {
       return a2_.take(scratch, slots, desc_.intermediate);
@@ -241,7 +235,6 @@ class CudaExperts final : public ExpertsBase {
     return hidden;
   }
 
-  // Of either GEMM; who runs it is decided by this alone.
   ExpertGemm gemm_of(const RowOperand& a,
                      const WeightOperand& w,
                      const RowGroups& rows,
@@ -250,9 +243,10 @@ class CudaExperts final : public ExpertsBase {
     ExpertGemm gemm{a, &w, rows, out};
     gemm.decoded = decoded;
     gemm.keeps_f32 = desc_.in_dtype == DType::kF32;
+    gemm.forced = forced_;
     return gemm;
   }
-  // Likewise of GEMM1 with the activation.
+  // GEMM1 with the activation.
   ActivatedGemm activated_gemm(const RowOperand& x,
                                const RowGroups& rows,
                                const RowOperand& hidden,
@@ -261,59 +255,6 @@ class CudaExperts final : public ExpertsBase {
             a2_.active() ? &a2_.spec() : nullptr, hidden};
   }
 
-  RowOperand take_input(Scratch& scratch) const {
-    if (a1_.active()) {
-      return a1_.take(scratch, 1, desc_.hidden);
-    }
-    RowOperand x;
-    x.values = scratch.take({1, desc_.hidden}, desc_.in_dtype);
-    return x;
-  }
-  RowGroups take_groups(Scratch& scratch) const {
-    return RowGroups::sorted(scratch.take<int32_t>(desc_.num_local_experts + 1),
-                             desc_.num_local_experts);
-  }
-  // Of many rows that are aligned as those in scratch are.
-  bool can_fuse_activation() const {
-    if (desc_.in_dtype != DType::kBF16 || desc_.num_adapters > 0) {
-      return false;
-    }
-    // Of a row of each operand, which lies nowhere.
-    Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
-    const RowOperand x = take_input(nowhere);
-    const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
-    const RowGroups rows = take_groups(nowhere);
-    return can_run_activated_gemm(
-        activated_gemm(x, rows, take_hidden(nowhere, 1, act),
-                       nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16)));
-  }
-  // GEMM2 can be cut by columns.  Not by what a call brings: ranks must agree.
-  bool can_give_parts() const {
-    if (is_batched() || desc_.num_adapters > 0) {
-      return false;
-    }
-    Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
-    const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
-    const RowGroups rows = take_groups(nowhere);
-    return decoded_elements_of(a2_, w2_, kManyRows) == 0 &&
-           can_take_columns(gemm_of(take_hidden(nowhere, 1, act), w2_, rows,
-                                    nowhere.take({1, desc_.hidden}, desc_.in_dtype), {}));
-  }
-  // GEMM1 fetches rows as they come from another rank.
-  bool can_take_arriving_rows() const {
-    const bool is_coded_here = a1_.active() && expects_unquantized_inputs();
-    if (is_batched() || desc_.num_adapters > 0 || is_coded_here || a1_.widens_codes() ||
-        a1_.needs_groups()) {
-      return false;
-    }
-    Scratch nowhere(reinterpret_cast<std::byte*>(Scratch::kAlignment), device_);
-    RowOperand x = take_input(nowhere);
-    x.index = nowhere.take({1}, DType::kI32);
-    const Tensor act = nowhere.take({1, desc_.intermediate}, desc_.in_dtype);
-    return gemm1_fetches(x, take_groups(nowhere), fuses_activation_, take_hidden(nowhere, 1, act),
-                         nowhere.take({1, desc_.w1_rows()}, desc_.in_dtype),
-                         nowhere.take({decoded_elements_of(a1_, w1_, kManyRows)}, DType::kBF16));
-  }
   // Whether GEMM1 fetches rows with an index from where they lie.
   bool gemm1_fetches(const RowOperand& indexed,
                      const RowGroups& rows,
@@ -321,8 +262,8 @@ class CudaExperts final : public ExpertsBase {
                      const RowOperand& hidden,
                      const Tensor& gemm1,
                      const Tensor& decoded) const {
-    return fuses_activation ? can_run_activated_gemm(activated_gemm(indexed, rows, hidden, decoded))
-                            : takes_index(gemm_of(indexed, w1_, rows, gemm1, decoded));
+    return fuses_activation ? plan_of(activated_gemm(indexed, rows, hidden, decoded)).activates
+                            : plan_of(gemm_of(indexed, w1_, rows, gemm1, decoded)).takes_index();
   }
   int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
 
@@ -542,9 +483,11 @@ class CudaExperts final : public ExpertsBase {
   WeightOperand w2_;
   RowCoder a1_;
   RowCoder a2_;
-  bool fuses_activation_;  // GEMM1 activates, and quantizes, as it stores
-  bool gives_parts_;
-  bool takes_arriving_rows_;
+  std::optional<Multiplier> forced_;
+  GemmDesc gemm1_;  // with the activation, where GEMM1 may activate, and quantize, as it stores
+  GemmDesc gemm2_;
+  bool gives_parts_ = false;
+  bool takes_arriving_rows_ = false;
 };
 
 }  // namespace

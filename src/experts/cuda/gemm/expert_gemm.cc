@@ -11,24 +11,10 @@
 #include "experts/cuda/gemm/dequant/decode_weights.h"
 #include "experts/cuda/gemm/grouped_gemm.h"
 #include "quant/decoded_room.h"
-#include "quant/scale_grid.h"
 
 namespace moebius::cuda {
 
 namespace {
-
-constexpr int64_t kBlock = 128;  // of GroupedGemm's scales
-
-bool has_block_scales(const ExpertGemm& gemm) {
-  const WeightOperand& w = *gemm.w;
-  const QuantDesc& desc = w.quant;
-  const int64_t n = w.values.dim(1);
-  const bool restarts_within_block = w.gate_rows < n && w.gate_rows % kBlock != 0;
-  return !gemm.keeps_f32 && gemm.a.values.dtype() == DType::kF8E4M3 &&
-         gemm.a.scales == RowScales::kPerRow && gemm.a.block == kBlock &&
-         desc.format == QuantFormat::kFp8 && desc.shape == GroupShape{kBlock, kBlock} &&
-         desc.scale.dtype() == DType::kF32 && desc.scale.num_dims() == 3 && !restarts_within_block;
-}
 
 // Rows [M, C] as GroupedGemm takes them.
 Tensor grouped(const ExpertGemm& gemm, const Tensor& tensor) {
@@ -38,50 +24,14 @@ Tensor grouped(const ExpertGemm& gemm, const Tensor& tensor) {
              : tensor;
 }
 
-// One for all columns, to multiply by.
-bool has_row_scales(const RowOperand& a) {
-  return a.scales == RowScales::kPerRow && a.scale.dim(1) == 1 && !a.divides;
-}
-
-// Sets the scales of int8 operands.  False: they have others than of rows and columns.
-bool set_int8_scales(const ExpertGemm& gemm, GroupedGemm& out) {
-  const RowOperand& a = gemm.a;
-  const WeightOperand& w = *gemm.w;
-  const int64_t num_groups = w.values.dim(0);
-  if (w.quant.zero_point || w.quant.scale.dtype() != DType::kF32 || a.divides) {
-    return false;
-  }
-  switch (a.scales) {
-    case RowScales::kNone:
-      return false;
-    case RowScales::kAll:
-      out.a_scale = a.scale.view({1, 1});
-      break;
-    case RowScales::kPerGroup:
-      out.a_scale = a.scale.view({num_groups, 1, 1});
-      break;
-    case RowScales::kPerRow:
-      if (!has_row_scales(a)) {
-        return false;
-      }
-      out.a_scale = grouped(gemm, a.scale);
-  }
-  const quant::ScaleGrid grid = quant::scale_grid(w.values, w.quant, w.gate_rows);
-  out.column_scale = w.quant.scale.view({num_groups, w.quant.scale.numel() / num_groups});
-  return grid.num_cols == 1 && (grid.num_rows == 1 || grid.group_rows == 1);
-}
-
-// Elements of ExpertGemm::decoded for each of the groups that it has room for.
-int64_t decoded_group(const WeightOperand& w) {
-  return quant::decoded_group_bytes(w.values.dim(1), w.values.dim(2), decoded_blocks(w)) /
-         int64_t{sizeof(BFloat16)};
-}
-
-// Room in gemm.decoded, and nothing that decoded weights cannot say.
-bool decodes(const ExpertGemm& gemm) {
-  return gemm.decoded && gemm.a.values.dtype() == DType::kBF16 &&
-         (gemm.a.scales != RowScales::kPerRow || has_row_scales(gemm.a)) &&
-         can_decode_weights(*gemm.w) && gemm.decoded.numel() >= decoded_group(*gemm.w);
+void set_int8_scales(const ExpertGemm& gemm, GroupedGemm& out) {
+  const Tensor& scale = gemm.a.scale;
+  const QuantDesc& quant = gemm.w->quant;
+  const int64_t num_groups = gemm.w->values.dim(0);
+  out.a_scale = gemm.a.scales == RowScales::kAll        ? scale.view({1, 1})
+                : gemm.a.scales == RowScales::kPerGroup ? scale.view({num_groups, 1, 1})
+                                                        : grouped(gemm, scale);
+  out.column_scale = quant.scale.view({num_groups, quant.scale.numel() / num_groups});
 }
 
 // Room for as many groups as fit.
@@ -89,36 +39,34 @@ void set_decoded(const ExpertGemm& gemm, GroupedGemm& out) {
   const WeightOperand& w = *gemm.w;
   const int64_t n = w.values.dim(1);
   const int64_t k = w.values.dim(2);
-  const int64_t blocks = decoded_blocks(w);
-  const int64_t groups = std::min(w.values.dim(0), gemm.decoded.numel() / decoded_group(w));
+  const WeightFacts facts = facts_of(w);
+  const int64_t blocks = decoded_blocks(facts);
+  const int64_t groups =
+      std::min(w.values.dim(0), gemm.decoded.numel() / decoded_group_elements(facts));
   out.b = gemm.decoded.slice(0, groups * n * k).view({groups, n, k});
   auto* scales = reinterpret_cast<float*>(gemm.decoded.data<BFloat16>() + groups * n * k);
   const Device device = gemm.decoded.device();
   out.column_scale = Tensor::borrow(scales, {groups, n}, DType::kF32, device);
   if (blocks > 0) {
     out.b_scale = Tensor::borrow(scales + groups * n, {groups, blocks, n}, DType::kF32, device);
-    out.scale_block = quant::scale_grid(w.values, w.quant, w.gate_rows).group_cols;
+    out.scale_block = facts.grid.group_cols;
   }
   if (gemm.a.scales == RowScales::kPerRow) {
     out.a_scale = grouped(gemm, gemm.a.scale);
   }
 }
 
-// The same GEMM where GroupedGemm can say it; of weights that are decoded, b has room for the first
+// The same GEMM for Multiplier::kSm90; of weights that are decoded, b has room for the first
 // groups.
-std::optional<GroupedGemm> as_grouped_gemm(const ExpertGemm& gemm) {
+GroupedGemm as_grouped_gemm(const ExpertGemm& gemm, const GemmPlan& plan) {
   const WeightOperand& w = *gemm.w;
+  const bool has_blocks = has_block_scales(desc_of(gemm));
   GroupedGemm out;
   out.b = w.values;
-  const bool has_blocks = has_block_scales(gemm);
-  if (gemm.a.values.dtype() == DType::kI8 && w.quant.format == QuantFormat::kInt8) {
-    if (!set_int8_scales(gemm, out)) {
-      return std::nullopt;
-    }
-  } else if (decodes(gemm)) {
+  if (gemm.a.values.dtype() == DType::kI8) {
+    set_int8_scales(gemm, out);
+  } else if (plan.decodes()) {
     set_decoded(gemm, out);
-  } else if (!has_blocks && (gemm.a.scales != RowScales::kNone || w.quant.format)) {
-    return std::nullopt;
   }
   const Device device = gemm.out.device();
   const RowGroups& rows = gemm.rows;
@@ -169,8 +117,11 @@ GroupedGemm groups_of(const GroupedGemm& gemm, int64_t begin, int64_t end) {
   return out;
 }
 
-void run_grouped_gemm(const GroupedGemm& grouped, const ExpertGemm& gemm, const Stream& stream) {
-  if (!decodes(gemm)) {
+void run_sm90(const ExpertGemm& gemm,
+              const GroupedGemm& grouped,
+              const GemmPlan& plan,
+              const Stream& stream) {
+  if (!plan.decodes()) {
     sm90_grouped_gemm(grouped, stream);
     return;
   }
@@ -183,31 +134,14 @@ void run_grouped_gemm(const GroupedGemm& grouped, const ExpertGemm& gemm, const 
   }
 }
 
-std::optional<GroupedGemm> as_grouped_gemm(const ActivatedGemm& activated) {
-  const QuantizeSpec* codes = activated.codes;
-  if (!is_plain_silu(activated.activation) ||
-      (codes != nullptr &&
-       (codes->format != QuantFormat::kFp8 || codes->group != GroupShape{1, kBlock}))) {
-    return std::nullopt;
-  }
-  ExpertGemm gemm = activated.gemm;
-  gemm.out = activated.out.values;
-  std::optional<GroupedGemm> out = as_grouped_gemm(gemm);
-  if (out) {
-    out->activates = true;
-    if (codes != nullptr) {
-      out->out_scale = activated.out.scale;
-      out->power_of_two_scale = codes->power_of_two_scale;
-    }
-  }
-  return out;
+// Of an address, 16 at most; 16 where there is none.
+int alignment_of(const Tensor& tensor) {
+  const auto address = tensor ? reinterpret_cast<uintptr_t>(tensor.raw()) : 0;
+  return address % 16 == 0 ? 16 : static_cast<int>(address & -address);
 }
 
-// The same, if it can be run.
-template <typename Gemm>
-std::optional<GroupedGemm> supported(const Gemm& gemm) {
-  const std::optional<GroupedGemm> grouped = as_grouped_gemm(gemm);
-  return grouped && sm90_grouped_gemm_supports(*grouped).ok ? grouped : std::nullopt;
+GemmPlan plan_of_desc(const GemmDesc& desc, const Tensor& out) {
+  return choose_gemm(desc, cuda_device_info(out.device().index), kManyRows);
 }
 
 }  // namespace
@@ -217,58 +151,95 @@ int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index) {
   return gemm.max_sms > 0 ? std::min(gemm.max_sms, sms) : per_sm * sms;
 }
 
-int64_t decoded_elements(const WeightOperand& w, DType a, int64_t expected_rows) {
-  if (a != DType::kBF16 || !can_decode_weights(w) || !sm90_takes_weights(w.values) ||
-      (few_rows_takes_weights(w) &&
-       expected_rows < quant::decoded_rows(*w.quant.format) * w.values.dim(0))) {
-    return 0;
+WeightFacts facts_of(const WeightOperand& w) {
+  WeightFacts facts;
+  facts.num_groups = w.values.dim(0);
+  facts.n = w.values.dim(1);
+  facts.k = w.values.dim(2);
+  facts.gate_rows = w.gate_rows;
+  facts.dtype = w.values.dtype();
+  facts.alignment = alignment_of(w.values);
+  facts.bias_alignment = alignment_of(w.quant.bias);
+  facts.format = w.quant.format;
+  if (facts.format) {
+    facts.shape = w.quant.shape;
+    facts.grid = quant::scale_grid(w.values, w.quant, w.gate_rows);
+    facts.scale_dtype = w.quant.scale.dtype();
+    facts.scale_dims = w.quant.scale.num_dims();
+    facts.num_scales = w.quant.scale.numel();
+    facts.has_zero_point = w.quant.zero_point.defined();
+    facts.scale_alignment = alignment_of(w.quant.scale);
   }
-  const Tensor& values = w.values;
-  return quant::decoded_bytes(values.dim(0), values.dim(1), values.dim(2), decoded_blocks(w)) /
-         int64_t{sizeof(BFloat16)};
+  return facts;
 }
 
-bool wants_bf16_codes(const WeightOperand& w) {
-  return w.quant.format == QuantFormat::kFp8 && can_decode_weights(w) &&
-         sm90_takes_weights(w.values);
+GemmDesc desc_of(const ExpertGemm& gemm) {
+  const RowOperand& a = gemm.a;
+  GemmDesc desc;
+  desc.rows = {a.values.dtype(), a.scales, a.block, a.divides};
+  desc.weights = facts_of(*gemm.w);
+  desc.out = gemm.out.dtype();
+  desc.keeps_f32 = gemm.keeps_f32;
+  desc.may_decode = gemm.decoded && desc.weights.format &&
+                    gemm.decoded.numel() >= decoded_group_elements(desc.weights);
+  desc.forced = gemm.forced;
+  desc.num_rows = desc.weights.k > 0 ? a.values.numel() / desc.weights.k : 0;
+  desc.by_index = a.index.defined();
+  desc.first_column = gemm.first_column;
+  desc.num_columns = gemm.num_columns;
+  desc.rows_alignment = alignment_of(a.values);
+  desc.out_alignment = alignment_of(gemm.out);
+  return desc;
 }
 
-bool can_take_columns(const ExpertGemm& gemm) {
-  return supported(gemm) && !decodes(gemm);
+GemmPlan plan_of(const ExpertGemm& gemm) {
+  return plan_of_desc(desc_of(gemm), gemm.out);
 }
 
-bool takes_index(const ExpertGemm& gemm) {
-  return supported(gemm).has_value();
+GemmPlan plan_of(const ActivatedGemm& activated) {
+  ExpertGemm gemm = activated.gemm;
+  gemm.out = activated.out.values;
+  GemmDesc desc = desc_of(gemm);
+  desc.activation = activated.activation;
+  if (activated.codes != nullptr) {
+    desc.codes = *activated.codes;
+  }
+  return plan_of_desc(desc, gemm.out);
 }
 
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
   if (gemm.out.numel() == 0) {
     return;
   }
-  if (const std::optional<GroupedGemm> grouped = supported(gemm)) {
-    run_grouped_gemm(*grouped, gemm, stream);
-    return;
-  }
-  assert(!gemm.a.index);
-  if (can_few_rows_gemm(gemm)) {
-    few_rows_gemm(gemm, stream);
-  } else if (can_mma_gemm(gemm)) {
-    mma_gemm(gemm, stream);
-  } else {
-    general_gemm(gemm, stream);
+  const GemmPlan plan = plan_of(gemm);
+  assert(!gemm.a.index || plan.takes_index());
+  switch (plan.multiplier) {
+    case Multiplier::kSm90:
+      return run_sm90(gemm, as_grouped_gemm(gemm, plan), plan, stream);
+    case Multiplier::kFewRows:
+      return few_rows_gemm(gemm, stream);
+    case Multiplier::kMma:
+      return mma_gemm(gemm, stream);
+    case Multiplier::kGeneral:
+      return general_gemm(gemm, stream);
   }
 }
 
-bool can_run_activated_gemm(const ActivatedGemm& gemm) {
-  return supported(gemm).has_value();
-}
-
-bool run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream) {
-  const std::optional<GroupedGemm> grouped = supported(gemm);
-  if (grouped) {
-    run_grouped_gemm(*grouped, gemm.gemm, stream);
+bool run_activated_gemm(const ActivatedGemm& activated, const Stream& stream) {
+  const GemmPlan plan = plan_of(activated);
+  if (!plan.activates) {
+    return false;
   }
-  return grouped.has_value();
+  ExpertGemm gemm = activated.gemm;
+  gemm.out = activated.out.values;
+  GroupedGemm grouped = as_grouped_gemm(gemm, plan);
+  grouped.activates = true;
+  if (activated.codes != nullptr) {
+    grouped.out_scale = activated.out.scale;
+    grouped.power_of_two_scale = activated.codes->power_of_two_scale;
+  }
+  run_sm90(gemm, grouped, plan, stream);
+  return true;
 }
 
 }  // namespace moebius::cuda

@@ -6,6 +6,7 @@
 // Nothing waits on the host.
 #pragma once
 
+#include "experts/cuda/gemm/gemm_plan.h"
 #include "experts/cuda/rows/row_groups.h"
 #include "moebius/experts.h"
 #include "moebius/quant_config.h"
@@ -16,9 +17,6 @@
 
 namespace moebius::cuda {
 
-// What shares a scale of an operand's rows.
-enum class RowScales : uint8_t { kNone, kAll, kPerGroup, kPerRow };
-
 // Rows whose elements stand for value * scale, or value / scale.
 struct RowOperand {
   Tensor values;  // [M, K]: f32, bf16, f16, f8e4m3 or i8; bf16 may hold codes of f8e4m3
@@ -27,7 +25,7 @@ struct RowOperand {
   int64_t block = 0;  // columns per scale of kPerRow
   bool divides = false;
   // i32 [M], optional: row r is values[index[r]], with the scale of that one; values and scales
-  // then have any number of rows.  Only where takes_index() or can_run_activated_gemm() says so.
+  // then have any number of rows.  Only where GemmPlan::takes_index().
   Tensor index = {};
   RowArrivals::Signals arrivals = {};  // with an index: rows may still be on their way
 };
@@ -46,33 +44,18 @@ struct ExpertGemm {
   Tensor out;             // [M, N]: f32, bf16 or f16; rows not in use stay as they are
   Tensor next_item = {};  // see GroupedGemm
   int max_sms = 0;        // 0: all
-  // Scratch, bf16, decoded_elements(): where weights in codes are decoded, some groups at a time,
-  // for the GEMM that takes bf16.  Undefined: they are not.
+  // Scratch, bf16, GemmPlan::decoded_elements: where weights in codes are decoded, some groups at a
+  // time, for the GEMM that takes bf16.  Undefined: they are not.
   Tensor decoded = {};
-  // Results are not rounded to 16 bits, here or later: not by fp8 tensor cores, then, which keep 14
-  // bits of a sum.
-  bool keeps_f32 = false;
+  bool keeps_f32 = false;     // see GemmDesc
   int64_t expected_rows = 0;  // of all groups together; 0: as many as there is room for
-  // See GroupedGemm; unless can_take_columns(), all are computed.
+  // See GroupedGemm; unless GemmPlan::takes_columns(), all are computed.
   int64_t first_column = 0;
   int64_t num_columns = 0;
+  std::optional<Multiplier> forced = std::nullopt;  // see GemmDesc
 };
 
-// 0: w is read in its codes, where `expected_rows` rows of dtype `a` are to be expected of all
-// groups together.  Else those of as many groups as 512 MiB hold, at least one's.
-int64_t decoded_elements(const WeightOperand& w, DType a, int64_t expected_rows);
-
-// Whether codes of rows in fp8 are better told in bf16: fp8 tensor cores keep 14 bits of a sum,
-// and only scales of blocks end their sums early enough.
-bool wants_bf16_codes(const WeightOperand& w);
-
-// Whether its num_columns can be computed alone.
-bool can_take_columns(const ExpertGemm& gemm);
-
-// Whether its rows may be told by RowOperand::index.
-bool takes_index(const ExpertGemm& gemm);
-
-// Picks the implementation.
+// As plan_of() says.
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream);
 
 // GEMM1 and the activation, in one kernel: bit for bit run_expert_gemm to bf16 and activate() or,
@@ -83,25 +66,24 @@ struct ActivatedGemm {
   const QuantizeSpec* codes = nullptr;  // with out.scale
   RowOperand out;                       // [M, I]
 };
-bool can_run_activated_gemm(const ActivatedGemm& gemm);
-// False: it cannot, and has done nothing.
+// False: plan_of() does not activate, and nothing has been done.
 bool run_activated_gemm(const ActivatedGemm& gemm, const Stream& stream);
+
+// The facts of operands that exist, and the plan for them: choose_gemm() with the room for decoded
+// weights that the GEMM has.
+WeightFacts facts_of(const WeightOperand& w);
+GemmDesc desc_of(const ExpertGemm& gemm);
+GemmPlan plan_of(const ExpertGemm& gemm);
+GemmPlan plan_of(const ActivatedGemm& gemm);
 
 // Blocks of a grid that would put `per_sm` on each SM.  With a limit one on each that it may have:
 // blocks are dealt out over all SMs before any SM gets a second.
 int64_t blocks_of(const ExpertGemm& gemm, int64_t per_sm, int device_index);
 
-// Codes decoded in registers, at the speed at which they are read if there are few rows per group.
-// On Hopper: rows in bf16 with one scale each at most, codes of 4 or 8 bits, K a multiple of 32.
-bool few_rows_takes_weights(const WeightOperand& w);
-bool can_few_rows_gemm(const ExpertGemm& gemm);
+// One for each Multiplier but kSm90 (grouped_gemm.h).  REQUIRES: that plan_of() names it, or would
+// if it were asked for.
 void few_rows_gemm(const ExpertGemm& gemm, const Stream& stream);
-
-// On the tensor cores: operands whose codes bf16, f16 or int8 hold, scales in whole steps.
-bool can_mma_gemm(const ExpertGemm& gemm);
 void mma_gemm(const ExpertGemm& gemm, const Stream& stream);
-
-// Any operands, products of the f32 values that they stand for.
 void general_gemm(const ExpertGemm& gemm, const Stream& stream);
 
 }  // namespace moebius::cuda

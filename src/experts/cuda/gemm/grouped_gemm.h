@@ -61,7 +61,6 @@ struct GroupedGemm {
 
 // Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3 with block scales, int8 (sums are
 // exact); N and K multiples of 64.
-bool sm90_takes_weights(const Tensor& b);  // by its device and sizes alone
 Support sm90_grouped_gemm_supports(const GroupedGemm& gemm);
 void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& stream);
 

@@ -246,13 +246,20 @@ RowCoder::RowCoder(const QuantDesc& desc, const ExpertsDesc& experts, const Weig
     scales_ = RowScales::kPerRow;
   }
   widens_codes_ = spec_->format == QuantFormat::kFp8 && spec_->group.col < 0 &&
-                  experts.in_dtype == DType::kBF16 && wants_bf16_codes(w);
+                  experts.in_dtype == DType::kBF16 &&
+                  wants_bf16_codes(facts_of(w), cuda_device_info(w.values.device().index));
 }
 
 DType RowCoder::dtype() const {
   return widens_codes_ || quant::scaled_codes_fit_bf16(spec_->format)
              ? DType::kBF16
              : storage_dtype(spec_->format);
+}
+
+RowFacts RowCoder::facts(int64_t k) const {
+  const int64_t block = spec_->group.col > 0 ? spec_->group.col : k;
+  return {dtype(), scales_, scales_ == RowScales::kPerRow ? block : 0,
+          spec_->format == QuantFormat::kNvfp4};
 }
 
 RowOperand RowCoder::take(Scratch& scratch, int64_t rows, int64_t k) const {

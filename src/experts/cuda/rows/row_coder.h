@@ -28,6 +28,8 @@ class RowCoder {
   // A row's code depends on its expert.
   bool needs_groups() const { return active() && scales_ == RowScales::kPerGroup; }
 
+  // Of rows of k elements that it has coded.
+  RowFacts facts(int64_t k) const;
   // Room for `rows` coded rows of k elements.
   RowOperand take(Scratch& scratch, int64_t rows, int64_t k) const;
   // x [rows, k] in in_dtype -> out, for the rows in use.

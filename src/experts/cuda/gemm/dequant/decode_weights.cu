@@ -183,22 +183,6 @@ auto kernel_for(Code code) {
 
 }  // namespace
 
-bool can_decode_weights(const WeightOperand& w) {
-  if (!w.quant.format) {
-    return false;
-  }
-  const WeightArgs args = weight_args(w);
-  return w.values.dim(2) % kVector == 0 &&
-         (args.scale_cols == 1 || args.group_cols % quant::kDecodedStep == 0 ||
-          quant::scaled_codes_fit_bf16(*w.quant.format)) &&
-         is_aligned(args.values, quant::device::vector_alignment(args.code));
-}
-
-int64_t decoded_blocks(const WeightOperand& w) {
-  const int64_t blocks = weight_args(w).scale_cols;
-  return blocks == 1 || quant::scaled_codes_fit_bf16(*w.quant.format) ? 0 : blocks;
-}
-
 void decode_weights(const ExpertGemm& gemm,
                     int64_t first,
                     const GroupedGemm& out,
@@ -211,7 +195,7 @@ void decode_weights(const ExpertGemm& gemm,
   p.a = row_args(gemm.a);
   p.rows = gemm.rows;
   p.folds = quant::scaled_codes_fit_bf16(*w.quant.format);
-  p.num_blocks = static_cast<int>(decoded_blocks(w));
+  p.num_blocks = static_cast<int>(decoded_blocks(facts_of(w)));
   const int64_t of_block = (int64_t{p.w.group_cols} + kVector - 1) / kVector;
   p.block_inverse = static_cast<uint32_t>(((int64_t{1} << 32) + of_block - 1) / of_block);
   p.out = out.b.data<BFloat16>();

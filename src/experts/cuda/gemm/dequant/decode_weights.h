@@ -9,16 +9,9 @@
 
 namespace moebius::cuda {
 
-// Whether bf16 holds every element exactly (but for its subnormals), apart from a factor of its
-// column or of at least 32 neighbours in it: mx and nvfp4 formats, and others whose scales are
-// shared by as many.
-bool can_decode_weights(const WeightOperand& w);
-
-// Blocks of K with factors of their own; 0: the factor is the column's.  REQUIRES: can_decode.
-int64_t decoded_blocks(const WeightOperand& w);
-
 // Groups [first, first + out.b.dim(0)) of gemm.w, those with rows only, to out's b, b_scale (of
 // blocks) and column_scale.  Scales of gemm.a that are not of rows are in the latter.
+// REQUIRES: can_decode().
 void decode_weights(const ExpertGemm& gemm,
                     int64_t first,
                     const GroupedGemm& out,

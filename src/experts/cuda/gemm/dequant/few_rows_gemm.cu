@@ -86,32 +86,8 @@ int64_t expected_rows_of(const ExpertGemm& gemm) {
 }  // namespace
 }  // namespace few_rows
 
-bool few_rows_takes_weights(const WeightOperand& w) {
-  constexpr int kMajor = 9;
-  if (!w.quant.format || cuda_device_info(w.values.device().index).major != kMajor) {
-    return false;
-  }
-  const WeightArgs args = weight_args(w);
-  const bool has_kernel =
-      few_rows::find_kernel(args.code, args.scale_dtype, few_rows::kMostRows) != nullptr;
-  const bool has_even_scales =
-      args.scale_cols == 1 ||
-      (std::has_single_bit(static_cast<unsigned>(args.group_cols)) &&
-       (args.group_cols >= few_rows::kSlab || args.code == quant::Code::kE2M1));
-  return has_kernel && has_even_scales && w.values.dim(2) % few_rows::kSlab == 0 &&
-         is_aligned(args.values, 16) && is_aligned(args.scale, 2) &&
-         w.quant.scale.numel() <= std::numeric_limits<int>::max();
-}
-
-bool can_few_rows_gemm(const ExpertGemm& gemm) {
-  const RowOperand& a = gemm.a;
-  return few_rows_takes_weights(*gemm.w) && a.values.dtype() == DType::kBF16 &&
-         (a.scales != RowScales::kPerRow || a.scale.dim(1) == 1) && is_aligned(a.values.raw(), 16);
-}
-
 void few_rows_gemm(const ExpertGemm& gemm, const Stream& on) {
   using namespace few_rows;
-  assert(can_few_rows_gemm(gemm));
   const int index = on.device().index;
   const DeviceGuard guard(index);
   Args p{};
@@ -135,6 +111,7 @@ void few_rows_gemm(const ExpertGemm& gemm, const Stream& on) {
   p.across = across(kColumns >> p.team_shift);
   const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
   const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, tile_rows);
+  assert(kernel != nullptr);
   allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), sizeof(Shared));
   kernel<<<grid, kThreads, sizeof(Shared), as_stream(on.native_handle())>>>(p);
   check_launch("few_rows_gemm_kernel");

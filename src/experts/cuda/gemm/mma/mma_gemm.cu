@@ -395,52 +395,6 @@ __global__ void __launch_bounds__(kThreads, 2) mma_gemm_kernel(const __grid_cons
   }
 }
 
-enum class Kind : uint8_t { kNone, kBf16, kF16, kS8 };
-
-// kNone: the operands have no exact place on the tensor cores.
-Kind kind_of(const ExpertGemm& gemm) {
-  const DType a = gemm.a.values.dtype();
-  const WeightOperand& w = *gemm.w;
-  const bool is_coded = w.quant.format.has_value();
-  const bool fits_s32 = w.values.dim(2) <= kMaxS8Depth;
-  if (a == DType::kI8 && w.quant.format == QuantFormat::kInt8 && !w.quant.zero_point && fits_s32) {
-    return Kind::kS8;
-  }
-  const Kind kind = a == DType::kF32 ? Kind::kNone : a == DType::kF16 ? Kind::kF16 : Kind::kBf16;
-  const DType element = kind == Kind::kF16 ? DType::kF16 : DType::kBF16;
-  return is_coded || w.values.dtype() == element ? kind : Kind::kNone;
-}
-
-int step_of(Kind kind) {
-  return kind == Kind::kS8 ? kStep<int8_t> : kStep<BFloat16>;
-}
-
-// Block scales that elements hold with their codes: powers of two in bf16's range of exponents, and
-// e4m3 times e2m1.
-bool folds(const WeightOperand& w, Kind kind) {
-  return w.quant.format == QuantFormat::kNvfp4 ||
-         (w.quant.format && is_ocp_mx(*w.quant.format) && kind == Kind::kBf16);
-}
-
-// Columns that share scales on both sides; 0: they do not come in whole steps.
-int segment_of(const ExpertGemm& gemm, Kind kind) {
-  const RowArgs a = row_args(gemm.a);
-  const WeightArgs w = weight_args(*gemm.w);
-  const int k = static_cast<int>(gemm.w->values.dim(2));
-  const int step = step_of(kind);
-  const int a_block = a.scales == RowScales::kPerRow && a.num_blocks > 1 ? a.block : k;
-  const bool has_blocks = w.is_coded && w.scale_cols > 1;
-  const int w_block = has_blocks && !folds(*gemm.w, kind) ? w.group_cols : k;
-  if (has_blocks && w.group_cols % kVector != 0) {
-    return 0;
-  }
-  const int segment = std::min(a_block, w_block);
-  const int other = std::max(a_block, w_block);
-  const bool is_whole =
-      (segment == k || segment % step == 0) && (other == k || other % segment == 0);
-  return is_whole ? segment : 0;
-}
-
 RowBytes row_bytes_of(const void* values, int64_t row_bytes, int step_bytes) {
   RowBytes out{row_bytes, step_bytes, 0, 0};
   while (16 << out.shift < step_bytes) {
@@ -457,21 +411,20 @@ RowBytes row_bytes_of(const void* values, int64_t row_bytes, int step_bytes) {
 
 }  // namespace
 
-bool can_mma_gemm(const ExpertGemm& gemm) {
-  const Kind kind = kind_of(gemm);
-  return kind != Kind::kNone && segment_of(gemm, kind) > 0;
-}
-
 void mma_gemm(const ExpertGemm& gemm, const Stream& on) {
   const int index = on.device().index;
   const DeviceGuard guard(index);
   const WeightOperand& w = *gemm.w;
-  const Kind kind = kind_of(gemm);
+  const MmaPlan plan = plan_mma(desc_of(gemm));
+  using Kind = MmaPlan::Kind;
+  const Kind kind = plan.kind;
+  assert(kind != Kind::kNone && plan.segment > 0);
   Args args{};
   static_cast<GemmArgs&>(args) = gemm_args(gemm);
-  args.segment = segment_of(gemm, kind);
-  args.folds = folds(w, kind);
-  const int step = step_of(kind);
+  args.segment = plan.segment;
+  args.folds = plan.folds;
+  const int step = plan.step;
+  assert(step == (kind == Kind::kS8 ? kStep<int8_t> : kStep<BFloat16>));
   args.segment_steps = (args.segment + step - 1) / step;
   const auto a_bits = static_cast<int>(bits(gemm.a.values.dtype()));
   const auto w_bits = static_cast<int>(bits(w.values.dtype()));

@@ -125,11 +125,6 @@ T* data_or_null(const Tensor& tensor) {
 
 }  // namespace
 
-bool sm90_takes_weights(const Tensor& b) {
-  return b.device().is_cuda() && cuda_device_info(b.device().index).major == kMajor &&
-         b.dim(1) % kMultiple == 0 && b.dim(2) % kMultiple == 0 && b.numel() > 0;
-}
-
 Support sm90_grouped_gemm_supports(const GroupedGemm& gemm) {
   const DType dtype = gemm.a.dtype();
   if (!gemm.a.device().is_cuda()) {

@@ -1,0 +1,332 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/cuda/gemm/gemm_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "core/ceil_div.h"
+#include "experts/cuda/activation/activation.h"
+#include "experts/int8_depth.h"
+#include "moebius/error.h"
+#include "moebius/settings.h"
+#include "quant/decoded_room.h"
+#include "quant/group_rule.h"
+
+namespace moebius::cuda {
+
+namespace {
+
+constexpr std::array kNames{"sm90", "few_rows", "mma", "general"};
+constexpr int kMajor = 9;          // of the architecture of sm90 and few_rows
+constexpr int64_t kBlock = 128;    // columns of fp8's scales, and of the blocks that sm90 computes
+constexpr int64_t kMultiple = 64;  // of N and K
+constexpr int64_t kTileColumns = 256;  // of sm90: gate and up side by side
+constexpr int64_t kMaxGroups = 1024;
+constexpr int64_t kSlab = 32;   // of K, in few_rows
+constexpr int64_t kVector = 8;  // elements that kernels read at once
+constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
+
+// nullptr: it fits.
+using Refusal = const char*;
+
+bool has_one_scale_per_row(const RowFacts& rows, int64_t k) {
+  return rows.scales == RowScales::kPerRow && (rows.block == 0 || rows.block >= k);
+}
+
+bool has_sizes_of_sm90(const WeightFacts& w, const CudaDeviceInfo& gpu) {
+  return gpu.major == kMajor && w.n % kMultiple == 0 && w.k % kMultiple == 0 &&
+         w.num_groups * w.n * w.k > 0;
+}
+
+Refusal refusal_of_int8(const GemmDesc& desc) {
+  const WeightFacts& w = desc.weights;
+  if (w.has_zero_point || w.scale_dtype != DType::kF32 || w.grid.num_cols != 1 ||
+      (w.grid.num_rows != 1 && w.grid.group_rows != 1)) {
+    return "int8 weights have other scales than f32 ones of columns";
+  }
+  if (desc.rows.scales == RowScales::kNone || desc.rows.divides ||
+      (desc.rows.scales == RowScales::kPerRow && !has_one_scale_per_row(desc.rows, w.k))) {
+    return "int8 rows have other scales than one each";
+  }
+  return w.k > kMaxS8Depth ? "sums of int8 products may not fit 32 bits" : nullptr;
+}
+
+Refusal refusal_of_result(const GemmDesc& desc, bool is_fp8, bool is_bf16) {
+  if (!desc.activation) {
+    return desc.out == DType::kF32 || desc.out == DType::kBF16
+               ? nullptr
+               : "the result is neither f32 nor bf16";
+  }
+  if (!is_plain_silu(*desc.activation)) {
+    return "the activation is not silu(gate) * up";
+  }
+  if (desc.codes &&
+      (desc.codes->format != QuantFormat::kFp8 || desc.codes->group != GroupShape{1, kBlock})) {
+    return "activated rows are coded otherwise than in fp8 by 1 x 128";
+  }
+  const bool has_kernel = desc.out == DType::kBF16 ? is_bf16 : desc.out == DType::kF8E4M3 && is_fp8;
+  if (!has_kernel) {
+    return "no kernel activates such a result";
+  }
+  return desc.weights.n % kTileColumns != 0 ? "gate and up are not whole tiles" : nullptr;
+}
+
+Refusal refusal_of_sm90(const GemmDesc& desc, const CudaDeviceInfo& gpu, bool decodes) {
+  const WeightFacts& w = desc.weights;
+  const DType dtype = desc.rows.dtype;
+  if (!has_sizes_of_sm90(w, gpu)) {
+    return gpu.major != kMajor ? "the GPU is not of architecture 9.0"
+                               : "N or K is not a multiple of 64";
+  }
+  const bool is_int8 = dtype == DType::kI8 && w.format == QuantFormat::kInt8;
+  const bool is_fp8 = !is_int8 && !decodes && has_block_scales(desc);
+  if (is_int8) {
+    if (const Refusal refusal = refusal_of_int8(desc)) {
+      return refusal;
+    }
+  } else if (!decodes && !is_fp8) {
+    if (desc.rows.scales != RowScales::kNone || w.format) {
+      return "it takes no operands with such scales";
+    }
+    if (dtype != DType::kBF16 || w.dtype != DType::kBF16) {
+      return "plain operands are not both bf16";
+    }
+  }
+  if (const Refusal refusal = refusal_of_result(desc, is_fp8, !is_int8 && !is_fp8)) {
+    return refusal;
+  }
+  const int64_t end = desc.first_column + desc.num_columns;
+  if (desc.num_columns > 0 && (desc.activation || desc.first_column % kBlock != 0 || end > w.n ||
+                               (end % kBlock != 0 && end != w.n))) {
+    return "the columns are not whole blocks of 128";
+  }
+  if (w.num_groups > kMaxGroups) {
+    return "there are more than 1024 groups";
+  }
+  const int64_t row_bytes = w.k * bits(dtype) / 8;
+  if (desc.num_rows > kMostRows || w.num_groups * w.n > kMostRows ||
+      (desc.by_index && desc.num_rows * row_bytes > std::numeric_limits<uint32_t>::max())) {
+    return "an operand has more rows than 32 bits tell";
+  }
+  const bool is_aligned = desc.rows_alignment >= 16 && desc.out_alignment >= 16 &&
+                          w.bias_alignment >= 16 && (decodes || w.alignment >= 16) &&
+                          (!is_fp8 || w.scale_alignment >= 16);
+  return is_aligned ? nullptr : "a tensor is not 16-byte aligned";
+}
+
+bool few_rows_has_kernel(quant::Code code, DType scale) {
+  switch (code) {
+    case quant::Code::kU4:
+    case quant::Code::kE2M1:
+      return true;
+    case quant::Code::kI8:
+      return scale == DType::kF32;
+    case quant::Code::kE4M3:
+      return scale == DType::kF32 || scale == DType::kE8M0;
+    default:
+      return false;
+  }
+}
+
+Refusal refusal_of_few_rows(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
+  const WeightFacts& w = desc.weights;
+  if (gpu.major != kMajor) {
+    return "the GPU is not of architecture 9.0";
+  }
+  if (!w.format || !few_rows_has_kernel(quant::code_of(*w.format), w.scale_dtype)) {
+    return "it has no kernel for such weights";
+  }
+  const bool is_e2m1 = quant::code_of(*w.format) == quant::Code::kE2M1;
+  const bool has_even_scales =
+      w.grid.num_cols == 1 || (std::has_single_bit(static_cast<uint64_t>(w.grid.group_cols)) &&
+                               (w.grid.group_cols >= kSlab || is_e2m1));
+  if (!has_even_scales || w.k % kSlab != 0 || w.num_scales > std::numeric_limits<int32_t>::max()) {
+    return "scales or K do not come in whole slabs of 32";
+  }
+  const bool has_row_scale =
+      desc.rows.scales != RowScales::kPerRow || has_one_scale_per_row(desc.rows, w.k);
+  if (desc.rows.dtype != DType::kBF16 || !has_row_scale) {
+    return "rows are not bf16 with one scale each at most";
+  }
+  return desc.rows_alignment < 16 || w.alignment < 16 || w.scale_alignment < 2
+             ? "an operand is not aligned"
+             : nullptr;
+}
+
+Refusal refusal_of_mma(const GemmDesc& desc) {
+  const MmaPlan plan = plan_mma(desc);
+  return plan.kind == MmaPlan::Kind::kNone ? "the operands have no exact place on tensor cores"
+         : plan.segment == 0               ? "scales do not come in whole steps"
+                                           : nullptr;
+}
+
+bool is_forced_away(const GemmDesc& desc, Multiplier multiplier) {
+  return desc.forced && *desc.forced != multiplier;
+}
+
+// From how many rows of all groups on decoding pays; 0: always, since nothing else reads the codes
+// as fast, or since it is what was asked for.
+int64_t decodes_from(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
+  const bool has_choice = !desc.forced && refusal_of_few_rows(desc, gpu) == nullptr;
+  return has_choice ? quant::decoded_rows(*desc.weights.format) * desc.weights.num_groups : 0;
+}
+
+bool can_be_decoded(const GemmDesc& desc) {
+  const RowFacts& rows = desc.rows;
+  const bool takes_scales = rows.scales != RowScales::kPerRow ||
+                            (has_one_scale_per_row(rows, desc.weights.k) && !rows.divides);
+  return desc.may_decode && !is_forced_away(desc, Multiplier::kSm90) &&
+         rows.dtype == DType::kBF16 && takes_scales && can_decode(desc.weights);
+}
+
+}  // namespace
+
+std::string_view name(Multiplier multiplier) {
+  return kNames[static_cast<size_t>(multiplier)];
+}
+
+std::optional<Multiplier> forced_multiplier() {
+  const std::optional<std::string> asked = setting("MOEBIUS_GEMM");
+  if (!asked) {
+    return std::nullopt;
+  }
+  const auto* found = std::find(kNames.begin(), kNames.end(), *asked);
+  expect(found != kNames.end(), [&] {
+    return fmt::format("MOEBIUS_GEMM is {}, expected one of {}", *asked, fmt::join(kNames, ", "));
+  });
+  return static_cast<Multiplier>(found - kNames.begin());
+}
+
+GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t expected_rows) {
+  GemmPlan plan;
+  bool decodes = can_be_decoded(desc) && has_sizes_of_sm90(desc.weights, gpu);
+  if (decodes) {
+    plan.decodes_from = decodes_from(desc, gpu);
+    decodes = expected_rows >= plan.decodes_from;
+  }
+  GemmDesc plain = desc;
+  plain.activation = std::nullopt;
+  const auto refusal_of = [&](Multiplier multiplier) -> Refusal {
+    switch (multiplier) {
+      case Multiplier::kSm90:
+        return refusal_of_sm90(plain, gpu, decodes);
+      case Multiplier::kFewRows:
+        return refusal_of_few_rows(plain, gpu);
+      case Multiplier::kMma:
+        return refusal_of_mma(plain);
+      case Multiplier::kGeneral:
+        break;
+    }
+    return nullptr;
+  };
+  if (desc.activation) {
+    plain.out = DType::kBF16;  // what the activation reads then
+    plan.activates =
+        !is_forced_away(desc, Multiplier::kSm90) && refusal_of_sm90(desc, gpu, decodes) == nullptr;
+  }
+  for (const Multiplier multiplier :
+       {Multiplier::kSm90, Multiplier::kFewRows, Multiplier::kMma, Multiplier::kGeneral}) {
+    if (is_forced_away(desc, multiplier)) {
+      continue;
+    }
+    const Refusal refusal = plan.activates ? nullptr : refusal_of(multiplier);
+    if (refusal == nullptr) {
+      plan.multiplier = multiplier;
+      if (decodes && multiplier == Multiplier::kSm90) {
+        const WeightFacts& w = desc.weights;
+        plan.decoded_elements = quant::decoded_bytes(w.num_groups, w.n, w.k, decoded_blocks(w)) /
+                                int64_t{sizeof(BFloat16)};
+      }
+      return plan;
+    }
+    plan.reason = plan.reason.empty() ? refusal : plan.reason;
+  }
+  throw Unsupported(fmt::format("MOEBIUS_GEMM is {}, which refuses a GEMM of {} x {} x {}: {}",
+                                name(*desc.forced), desc.weights.num_groups, desc.weights.n,
+                                desc.weights.k, plan.reason));
+}
+
+std::string to_string(const GemmPlan& plan, const GemmDesc& desc) {
+  const WeightFacts& w = desc.weights;
+  std::string line = fmt::format("{} x {} x {}: {}{}", w.num_groups, w.n, w.k,
+                                 name(plan.multiplier), plan.activates ? " with activation" : "");
+  if (plan.decodes()) {
+    line += ", of decoded weights";
+  }
+  if (plan.decodes_from > 0) {
+    line += fmt::format(", which are decoded from {} rows on", plan.decodes_from);
+  }
+  return plan.reason.empty() ? line : line + fmt::format(" (not sm90: {})", plan.reason);
+}
+
+bool can_decode(const WeightFacts& w) {
+  if (!w.format) {
+    return false;
+  }
+  const quant::Code code = quant::code_of(*w.format);
+  const int needed = quant::code_bits(code) == 6 ? 2 : quant::code_bits(code);
+  return w.k % kVector == 0 && w.alignment >= needed &&
+         (w.grid.num_cols == 1 || w.grid.group_cols % quant::kDecodedStep == 0 ||
+          quant::scaled_codes_fit_bf16(*w.format));
+}
+
+int64_t decoded_blocks(const WeightFacts& w) {
+  return w.grid.num_cols == 1 || quant::scaled_codes_fit_bf16(*w.format) ? 0 : w.grid.num_cols;
+}
+
+int64_t decoded_group_elements(const WeightFacts& w) {
+  return quant::decoded_group_bytes(w.n, w.k, decoded_blocks(w)) / int64_t{sizeof(BFloat16)};
+}
+
+bool wants_bf16_codes(const WeightFacts& w, const CudaDeviceInfo& gpu) {
+  return w.format == QuantFormat::kFp8 && can_decode(w) && has_sizes_of_sm90(w, gpu);
+}
+
+bool has_block_scales(const GemmDesc& desc) {
+  const WeightFacts& w = desc.weights;
+  const bool restarts_within_block = w.gate_rows < w.n && w.gate_rows % kBlock != 0;
+  return !desc.keeps_f32 && desc.rows.dtype == DType::kF8E4M3 &&
+         desc.rows.scales == RowScales::kPerRow && desc.rows.block == kBlock &&
+         w.format == QuantFormat::kFp8 && w.shape == GroupShape{kBlock, kBlock} &&
+         w.scale_dtype == DType::kF32 && w.scale_dims == 3 && !restarts_within_block;
+}
+
+MmaPlan plan_mma(const GemmDesc& desc) {
+  constexpr int kStepBytes = 64;
+  const WeightFacts& w = desc.weights;
+  const DType rows = desc.rows.dtype;
+  MmaPlan plan;
+  if (rows == DType::kI8 && w.format == QuantFormat::kInt8 && !w.has_zero_point &&
+      w.k <= kMaxS8Depth) {
+    plan.kind = MmaPlan::Kind::kS8;
+  } else if (rows != DType::kF32) {
+    const bool is_f16 = rows == DType::kF16;
+    if (w.format || w.dtype == (is_f16 ? DType::kF16 : DType::kBF16)) {
+      plan.kind = is_f16 ? MmaPlan::Kind::kF16 : MmaPlan::Kind::kBf16;
+    }
+  }
+  plan.step = plan.kind == MmaPlan::Kind::kS8 ? kStepBytes : kStepBytes / 2;
+  plan.folds = w.format == QuantFormat::kNvfp4 ||
+               (w.format && is_ocp_mx(*w.format) && plan.kind == MmaPlan::Kind::kBf16);
+  const bool has_blocks = w.format && w.grid.num_cols > 1;
+  if (has_blocks && w.grid.group_cols % kVector != 0) {
+    return plan;
+  }
+  const int64_t a_block =
+      has_one_scale_per_row(desc.rows, w.k) || desc.rows.scales != RowScales::kPerRow
+          ? w.k
+          : desc.rows.block;
+  const int64_t w_block = has_blocks && !plan.folds ? w.grid.group_cols : w.k;
+  const int64_t segment = std::min(a_block, w_block);
+  const int64_t other = std::max(a_block, w_block);
+  const bool is_whole =
+      (segment == w.k || segment % plan.step == 0) && (other == w.k || other % segment == 0);
+  plan.segment = is_whole ? static_cast<int>(segment) : 0;
+  return plan;
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,13 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "moebius/experts.h"
+
+namespace moebius::cuda {
+
+// Weights on the stream's GPU: those that are there already stay where they are, and others are
+// copied.  Biases become f32, in which every GEMM adds them.
+ExpertWeights place_weights(ExpertWeights weights, const Stream& stream);
+
+}  // namespace moebius::cuda

@@ -1,0 +1,223 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans are made of facts alone, so this needs no GPU: which kernel multiplies what.
+#include "experts/cuda/gemm/gemm_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "moebius/error.h"
+#include "tests/error_text.h"
+
+namespace moebius::cuda {
+namespace {
+
+constexpr int64_t kGroups = 16;
+constexpr int64_t kN = 1536;
+constexpr int64_t kK = 2048;
+
+CudaDeviceInfo gpu_of(int major) {
+  CudaDeviceInfo gpu;
+  gpu.major = major;
+  return gpu;
+}
+
+// Scales of one column each where `group` is 0, else of so many elements of K.
+WeightFacts weights_in(QuantFormat format, int64_t group = 0, DType scale = DType::kF32) {
+  WeightFacts w{.num_groups = kGroups, .n = kN, .k = kK, .gate_rows = kN / 2};
+  w.dtype = storage_dtype(format);
+  w.format = format;
+  w.shape = GroupShape{1, group > 0 ? group : -1};
+  w.scale_dtype = scale;
+  w.grid = {1, group > 0 ? group : kK, kN, group > 0 ? kK / group : 1, kN / 2};
+  w.scale_dims = group > 0 ? 3 : 2;
+  w.num_scales = kGroups * w.grid.num_rows * w.grid.num_cols;
+  return w;
+}
+
+GemmDesc plain(DType dtype) {
+  GemmDesc desc;
+  desc.rows.dtype = dtype;
+  desc.weights = {.num_groups = kGroups, .n = kN, .k = kK, .gate_rows = kN / 2, .dtype = dtype};
+  desc.out = dtype;
+  desc.keeps_f32 = dtype == DType::kF32;
+  return desc;
+}
+
+GemmDesc coded(const WeightFacts& weights, RowFacts rows = {}) {
+  GemmDesc desc;
+  desc.rows = rows;
+  desc.weights = weights;
+  return desc;
+}
+
+GemmDesc fp8_blocks() {
+  GemmDesc desc = coded(weights_in(QuantFormat::kFp8, 128),
+                        {DType::kF8E4M3, RowScales::kPerRow, /*block=*/128});
+  desc.weights.shape = GroupShape{128, 128};
+  desc.weights.grid.group_rows = 128;
+  desc.weights.grid.num_rows = kN / 128;
+  return desc;
+}
+
+const RowFacts kInt8Rows{DType::kI8, RowScales::kPerRow};
+
+Multiplier of(const GemmDesc& desc, int64_t rows = kManyRows, int major = 9) {
+  return choose_gemm(desc, gpu_of(major), rows).multiplier;
+}
+
+TEST(GemmPlan, OperandsOfWgmmaTakeSm90) {
+  EXPECT_EQ(of(plain(DType::kBF16)), Multiplier::kSm90);
+  EXPECT_EQ(of(fp8_blocks()), Multiplier::kSm90);
+  EXPECT_EQ(of(coded(weights_in(QuantFormat::kInt8), kInt8Rows)), Multiplier::kSm90);
+  for (const GemmDesc& desc :
+       {plain(DType::kBF16), fp8_blocks(), coded(weights_in(QuantFormat::kInt8), kInt8Rows)}) {
+    const GemmPlan plan = choose_gemm(desc, gpu_of(9), kManyRows);
+    EXPECT_TRUE(plan.takes_index() && plan.takes_columns());
+    EXPECT_FALSE(plan.decodes());
+    EXPECT_EQ(of(desc, kManyRows, 8), Multiplier::kMma) << "another architecture";
+  }
+}
+
+TEST(GemmPlan, OtherTypesAndSizesTakeTheOthers) {
+  EXPECT_EQ(of(plain(DType::kF16)), Multiplier::kMma);
+  EXPECT_EQ(of(plain(DType::kF32)), Multiplier::kGeneral);
+  GemmDesc desc = plain(DType::kBF16);
+  desc.weights.k = 2048 + 32;
+  EXPECT_EQ(of(desc), Multiplier::kMma);
+  desc = plain(DType::kBF16);
+  desc.rows_alignment = 8;
+  EXPECT_EQ(of(desc), Multiplier::kMma);
+  desc = fp8_blocks();
+  desc.keeps_f32 = true;
+  EXPECT_EQ(of(desc), Multiplier::kMma) << "fp8 tensor cores keep 14 bits";
+  desc = fp8_blocks();
+  desc.weights.gate_rows = 700;
+  EXPECT_EQ(of(desc), Multiplier::kMma) << "up begins within a block of columns";
+  desc = coded(weights_in(QuantFormat::kInt8), kInt8Rows);
+  desc.weights.has_zero_point = true;
+  EXPECT_EQ(of(desc), Multiplier::kMma);
+  desc = coded(weights_in(QuantFormat::kInt4, 24));
+  EXPECT_EQ(of(desc), Multiplier::kGeneral) << "groups of 24 do not come in whole steps";
+}
+
+struct Decoded {
+  const char* name;
+  WeightFacts weights;
+  int64_t rows_per_group;  // from which they are decoded
+};
+
+TEST(GemmPlan, FewRowsMeetCodesAndManyDecodedWeights) {
+  const Decoded kCases[] = {
+      {"int4", weights_in(QuantFormat::kInt4, 128), 128},
+      {"int8", weights_in(QuantFormat::kInt8), 144},
+      {"fp8", weights_in(QuantFormat::kFp8), 176},
+      {"mxfp4", weights_in(QuantFormat::kMxfp4, 32, DType::kE8M0), 176},
+      {"nvfp4", weights_in(QuantFormat::kNvfp4, 16, DType::kF8E4M3), 176},
+  };
+  for (const Decoded& c : kCases) {
+    SCOPED_TRACE(c.name);
+    const int64_t from = c.rows_per_group * kGroups;
+    const GemmDesc desc = coded(c.weights);
+    const GemmPlan many = choose_gemm(desc, gpu_of(9), from);
+    EXPECT_EQ(many.multiplier, Multiplier::kSm90);
+    EXPECT_EQ(many.decodes_from, from);
+    EXPECT_GE(many.decoded_elements, kGroups * kN * kK);
+    EXPECT_TRUE(many.takes_index());
+    EXPECT_FALSE(many.takes_columns());
+    const GemmPlan few = choose_gemm(desc, gpu_of(9), from - 1);
+    EXPECT_EQ(few.multiplier, Multiplier::kFewRows);
+    EXPECT_EQ(few.decodes_from, from);
+    EXPECT_FALSE(few.decodes());
+    GemmDesc without_room = desc;
+    without_room.may_decode = false;
+    EXPECT_EQ(of(without_room), Multiplier::kFewRows);
+    EXPECT_EQ(of(desc, kManyRows, 8), Multiplier::kMma);
+    GemmDesc f16 = desc;
+    f16.rows.dtype = f16.out = DType::kF16;
+    EXPECT_EQ(of(f16), Multiplier::kMma);
+  }
+}
+
+TEST(GemmPlan, WeightsThatNoOtherKernelReadsAsFastAreAlwaysDecoded) {
+  const GemmPlan plan =
+      choose_gemm(coded(weights_in(QuantFormat::kMxfp6E3M2, 32, DType::kE8M0)), gpu_of(9), 1);
+  EXPECT_EQ(plan.multiplier, Multiplier::kSm90);
+  EXPECT_EQ(plan.decodes_from, 0);
+  EXPECT_TRUE(plan.decodes());
+  const GemmDesc by_16 = coded(weights_in(QuantFormat::kInt4, 16));
+  EXPECT_EQ(of(by_16), Multiplier::kGeneral) << "scales of fewer than 32 elements";
+}
+
+TEST(GemmPlan, Gemm1ActivatesWhereAKernelDoes) {
+  GemmDesc desc = plain(DType::kBF16);
+  desc.activation = ActivationSpec{};
+  EXPECT_TRUE(choose_gemm(desc, gpu_of(9), kManyRows).activates);
+  desc.activation->interleaved = true;
+  const GemmPlan apart = choose_gemm(desc, gpu_of(9), kManyRows);
+  EXPECT_FALSE(apart.activates);
+  EXPECT_EQ(apart.multiplier, Multiplier::kSm90) << "the activation has a kernel of its own then";
+
+  desc = fp8_blocks();
+  desc.activation = ActivationSpec{};
+  desc.codes = QuantizeSpec{QuantFormat::kFp8, GroupShape{1, 128}};
+  desc.out = DType::kF8E4M3;
+  EXPECT_TRUE(choose_gemm(desc, gpu_of(9), kManyRows).activates);
+  desc.weights.n = kN + 64;
+  EXPECT_FALSE(choose_gemm(desc, gpu_of(9), kManyRows).activates);
+
+  desc = coded(weights_in(QuantFormat::kInt4, 128));
+  desc.activation = ActivationSpec{};
+  EXPECT_TRUE(choose_gemm(desc, gpu_of(9), kManyRows).activates);
+  EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 1).activates) << "few rows meet codes";
+}
+
+TEST(GemmPlan, ColumnsAreWholeBlocks) {
+  GemmDesc desc = plain(DType::kBF16);
+  desc.first_column = 256;
+  desc.num_columns = 128;
+  EXPECT_EQ(of(desc), Multiplier::kSm90);
+  desc.num_columns = 100;
+  EXPECT_EQ(of(desc), Multiplier::kMma);
+}
+
+TEST(GemmPlan, AForcedKernelIsUsedOrRefused) {
+  GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128));
+  for (const Multiplier multiplier :
+       {Multiplier::kFewRows, Multiplier::kMma, Multiplier::kGeneral}) {
+    desc.forced = multiplier;
+    EXPECT_EQ(of(desc), multiplier);
+    EXPECT_FALSE(choose_gemm(desc, gpu_of(9), kManyRows).decodes());
+  }
+  desc.forced = Multiplier::kSm90;
+  EXPECT_TRUE(choose_gemm(desc, gpu_of(9), 1).decodes()) << "decoded for any number of rows";
+
+  desc = plain(DType::kF32);
+  desc.forced = Multiplier::kSm90;
+  testing::expect_mentions(testing::message_of<Unsupported>([&] { of(desc); }),
+                           {"MOEBIUS_GEMM is sm90", "16 x 1536 x 2048", "not both bf16"});
+}
+
+TEST(GemmPlan, LogsSayWhoMultipliesAndWhy) {
+  const GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128));
+  testing::expect_mentions(
+      to_string(choose_gemm(desc, gpu_of(9), kManyRows), desc),
+      {"16 x 1536 x 2048: sm90", "decoded weights", "decoded from 2048 rows on"});
+  const GemmDesc f32 = plain(DType::kF32);
+  testing::expect_mentions(to_string(choose_gemm(f32, gpu_of(9), 1), f32), {"general", "not sm90"});
+}
+
+TEST(GemmPlan, TheSettingNamesAKernel) {
+  EXPECT_EQ(forced_multiplier(), std::nullopt);
+  setenv("MOEBIUS_GEMM", "few_rows", 1);
+  EXPECT_EQ(forced_multiplier(), Multiplier::kFewRows);
+  setenv("MOEBIUS_GEMM", "cutlass", 1);
+  testing::expect_mentions(testing::message_of([] { forced_multiplier(); }),
+                           {"cutlass", "sm90, few_rows, mma, general"});
+  unsetenv("MOEBIUS_GEMM");
+}
+
+}  // namespace
+}  // namespace moebius::cuda
