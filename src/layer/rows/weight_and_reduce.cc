@@ -11,7 +11,7 @@
 #include "core/token_sums.h"
 #include "experts/cuda/rows/permute.h"
 #include "experts/cuda/rows/weighted_sum.h"
-#include "layer/prepare_finalize/batched_rows.h"
+#include "layer/rows/batched_rows.h"
 #include "layer/rows/row_ops.h"
 
 namespace moebius {

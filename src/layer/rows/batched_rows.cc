@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include "layer/prepare_finalize/batched_rows.h"
+#include "layer/rows/batched_rows.h"
 
 #include <fmt/format.h>
 
