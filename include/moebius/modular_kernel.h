@@ -27,7 +27,7 @@ struct KernelInput {
   Tensor router_logits;      // f32 [T, E] (monolithic)
   int64_t num_experts = -1;  // E; -1: all experts are local
   // i32 [E], local index or -1.  Without one all experts are local, or prepare_finalize knows where
-  // they are (PrepareFinalize::placed_experts), which any map must agree with.
+  // they are (PrepareFinalizeTraits::placed_experts), which any map must agree with.
   Tensor expert_map;
   bool apply_router_weight_on_input = false;
   // i32 [T]: adapter of each token, -1 = none.  Optional on each rank by itself; whether the

@@ -1,5 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+//
+// The command line of every subcommand.  Longer than 500 lines: each option is one statement, and
+// all of them are read in one place beside docs/command.md.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

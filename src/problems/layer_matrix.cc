@@ -1,5 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+//
+// Longer than 500 lines: one table has all backends, schemes and scenarios of the matrix, and what
+// is derived from it follows it.
 #include "problems/layer_matrix.h"
 
 #include <fmt/format.h>

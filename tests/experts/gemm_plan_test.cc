@@ -210,6 +210,7 @@ TEST(GemmPlan, LogsSayWhoMultipliesAndWhy) {
 }
 
 TEST(GemmPlan, TheSettingNamesAKernel) {
+  unsetenv("MOEBIUS_GEMM");
   EXPECT_EQ(forced_multiplier(), std::nullopt);
   setenv("MOEBIUS_GEMM", "few_rows", 1);
   EXPECT_EQ(forced_multiplier(), Multiplier::kFewRows);

@@ -5,7 +5,9 @@
 // from there; GEMM1 fetches them from where they lie, or, where it cannot, they are gathered first.
 // Batched format: they stay where they are.
 //
-// Longer than 500 lines: one class conducts all of it, and its scratch is laid out where it is used.
+// Longer than 500 lines: one class conducts all of it, and its scratch is laid out where it is
+// used.
+//
 // Why the sums here: of the selections of a row that came from another rank only a few are local,
 // so [M, K, H] would be mostly zeros, written once and read again.
 #include "experts/cuda/experts.h"

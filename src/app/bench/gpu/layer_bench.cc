@@ -1,5 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+//
+// Layers on GPUs, from weights to calls and graphs, checked and timed.  Longer than 500 lines: it
+// is one benchmark, and its ranks, calls and reports share one state.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -6,6 +6,7 @@
 // its thread, or its GEMMs are split over column blocks (item_tasks.h).  An element is summed in
 // the same order either way.
 //
+// Longer than 500 lines: both formats and all kinds of items go through one class.
 // Standard format: GEMM2 leaves its rows weighted, and what is left is their plain sum per token.
 #include "experts/cpu/tiles/tile_experts.h"
 

@@ -257,6 +257,9 @@ std::string to_string(const GemmPlan& plan, const GemmDesc& desc) {
   if (plan.decodes()) {
     line += ", of decoded weights";
   }
+  if (desc.activation && !plan.activates) {
+    line += ", activation in a kernel of its own";
+  }
   if (plan.decodes_from > 0) {
     line += fmt::format(", which are decoded from {} rows on", plan.decodes_from);
   }

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block's work in the GEMM of few_rows_gemm.cu, which says what is where and why.
+// A block's work in the GEMM of few_rows_gemm.cu, which says what is where and why.  Longer than
+// 500 lines: it is one class template, whose stages share registers and shared memory.
 #pragma once
 
 #include <cstddef>
