@@ -62,16 +62,6 @@ if(MOEBIUS_OPENMP)
 endif()
 moebius_optional(OPENMP "OpenMP" OpenMP_CXX_FOUND libgomp1 "CPU stages run on one thread")
 
-if(MOEBIUS_ONEDNN)
-  # Why OpenCL: the distributions' dnnl package stops the configuration where it is missing.
-  find_package(OpenCL QUIET)
-  if(OpenCL_FOUND OR dnnl_DIR OR dnnl_ROOT)
-    find_package(dnnl QUIET)
-  endif()
-endif()
-moebius_optional(ONEDNN "oneDNN" dnnl_FOUND "libdnnl-dev ocl-icd-opencl-dev"
-                 "CPU experts use the portable path")
-
 if(MOEBIUS_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)  # the C interface only: Open MPI 5 no longer has the C++ one
   find_package(MPI QUIET COMPONENTS CXX)

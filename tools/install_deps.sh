@@ -24,7 +24,6 @@ required=(
 # The build leaves out what depends on these where they cannot be had.
 optional=(
   ccache
-  libdnnl-dev ocl-icd-opencl-dev  # oneDNN; its package configuration asks for OpenCL
   libopenmpi-dev openmpi-bin
 )
 command -v npm >/dev/null || optional+=(nodejs npm)  # the page of --report

@@ -29,6 +29,8 @@ constexpr std::array kSettings = {
     SettingInfo{"MOEBIUS_QUANT", "first that accepts", "forces a quantization implementation"},
     SettingInfo{"MOEBIUS_ROUTER", "first that accepts", "forces a router implementation"},
     SettingInfo{"MOEBIUS_EXPERTS", "first that accepts", "forces an experts implementation"},
+    SettingInfo{"MOEBIUS_CPU_VECTORS", "widest at hand",
+                "forces the vectors of cpu_portable (vnni, avx2, plain)"},
     SettingInfo{"MOEBIUS_GEMM", "as the plan says",
                 "forces the GEMM of experts on GPUs (sm90, few_rows, mma, general)"},
     SettingInfo{"MOEBIUS_NCCL_LIBRARY", "libnccl.so.2", "the NCCL library that nccl groups load"},

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/select.h"
-#include "experts/cpu/cpu_experts.h"
 #include "experts/cpu/tiles/tile_experts.h"
 #include "experts/cuda/experts.h"
 #include "experts/ref/ref_experts.h"
@@ -26,11 +25,7 @@ constexpr ExpertsImpl kImpls[] = {
 #ifdef MOEBIUS_HAVE_AVX512_VBMI
     {"cpu_avx512", kCpu, cpu::avx512_supports, cpu::make_avx512},
 #endif
-#ifdef MOEBIUS_HAVE_ONEDNN
-    {"cpu_onednn", kCpu, cpu::onednn_supports, cpu::make_onednn},
-#endif
     {"cpu_portable", kCpu, cpu::portable_supports, cpu::make_portable},
-    {"cpu_tiles", kCpu, cpu::tiles_supports, cpu::make_tiles},
     {"ref", kCpu, ref::supports, ref::make},
 };
 

@@ -180,7 +180,7 @@ constexpr LayerExperts kFull = {"cpu_portable", "cpu_portable", Precision::kMode
 constexpr LayerExperts kOracle = {"ref_f64", "ref", Precision::kF64};
 
 bool is_exact(const LayerExperts& experts) {
-  return experts.implementation != "cpu_onednn" && experts.device == DeviceType::kCpu;
+  return experts.device == DeviceType::kCpu;
 }
 
 // What a rank runs: forward() call by call, or two micro-batches under way at a time.

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/cpu_features.h"
 #include "moebius/experts.h"
 #include "problems/expert_problem.h"
 #include "problems/gemm_tolerance.h"
@@ -23,6 +24,12 @@ inline Tensor poisoned(const Shape& shape, DType dtype) {
   Tensor tensor = Tensor::empty(shape, dtype);
   std::memset(tensor.raw(), 0xff, static_cast<size_t>(tensor.nbytes()));  // NaN in every float
   return tensor;
+}
+
+// Whether this processor has the vectors that MOEBIUS_CPU_VECTORS names so.
+inline bool can_run_vectors(std::string_view vectors) {
+  const CpuFeatures& has = cpu_features();
+  return vectors == "vnni" ? has.avx512 && has.avx512_vnni : vectors == "plain" || has.avx2;
 }
 
 // Of the kind that the implementation works on.

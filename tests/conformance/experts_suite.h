@@ -17,6 +17,7 @@
 #include "moebius/experts.h"
 #include "moebius/quantize.h"
 #include "tests/conformance/experts_runs.h"
+#include "tests/scoped_setting.h"
 
 namespace moebius::experts_suite {
 
@@ -70,6 +71,11 @@ class ExpertsContract : public ::testing::TestWithParam<Parameters> {
     c.format = std::get<1>(GetParam());
     return c;
   }
+  ExpertCase f32_case() const {
+    ExpertCase c = base_case();
+    c.dtype = DType::kF32;
+    return c;
+  }
   bool is_standard() const { return std::get<1>(GetParam()) == ActivationFormat::kStandard; }
 };
 
@@ -118,6 +124,24 @@ TEST(ExpertsImplementations, ListsImplementationsThatDoNotRunHere) {
   }
   if (!refused.empty()) {
     GTEST_SKIP() << refused;
+  }
+}
+
+// By every set of vectors that cpu_portable may use on this processor.
+TEST(ExpertsVectors, AgreeWithRef) {
+  for (const std::string vectors : {"vnni", "avx2", "plain"}) {
+    const testing::ScopedSetting setting("MOEBIUS_CPU_VECTORS", vectors);
+    if (!can_run_vectors(vectors)) {
+      continue;
+    }
+    for (const Scheme& scheme : kSchemes) {
+      for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+        SCOPED_TRACE(vectors + " " + std::string(scheme.name) + " " + std::string(name(dtype)));
+        const ExpertCase c{.scheme = scheme, .dtype = dtype, .biased = true};
+        expect_agrees(ExpertProblemMaker(7).make({"vectors", 43, 2, 1, 96, 64}, c), scheme,
+                      "cpu_portable");
+      }
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "experts/cpu/tiles/packed_weight.h"
 #include "tests/conformance/experts_runs.h"
 
 namespace moebius {
@@ -137,12 +138,13 @@ TEST(ExpertExtremes, LargestScalesAndNaN) {
   }
 }
 
-TEST(ExpertExtremes, TheOtherImplementationsTakeWhatPackedWeightsDoNot) {
+TEST(ExpertExtremes, F32ProductsTakeWhatBf16ProductsDoNot) {
   ExpertProblem p = problem("mxfp4_w4a16", {"groups", 3, 1, 1, 32, 64});
   p.weights.quant.w1.scale.bytes()[5] = std::byte{253};
-  EXPECT_NE(refusal(p, "cpu_tiles").find("scale 5 is the e8m0 code 253"), std::string::npos)
-      << refusal(p, "cpu_tiles");
-  EXPECT_FALSE(takers(p).empty());
+  const Support support = cpu::PackedWeight::supports(p.weights.quant.w1, cpu::Operand::kBF16);
+  EXPECT_NE(support.reason.find("scale 5 is the e8m0 code 253"), std::string::npos)
+      << support.reason;
+  EXPECT_EQ(takers(p), std::vector<std::string_view>{"cpu_portable"});
 }
 
 }  // namespace

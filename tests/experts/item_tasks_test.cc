@@ -101,12 +101,12 @@ void multiply_or_fail(const TileGemm& gemm, const TileEpilogue& epilogue, TileRe
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     throw std::bad_alloc();
   }
-  portable_tiles().multiply(gemm, epilogue, rest);
+  plain_tiles().multiply(gemm, epilogue, rest);
 }
 
 // Whichever product fails, in whole items or in parts: the call ends, and the next one works.
 TEST(TileExperts, AFailedProductEndsTheCall) {
-  const TileKernels kernels = {"failing", multiply_or_fail, portable_tiles().finish};
+  const TileKernels kernels = {"failing", Operand::kF32, multiply_or_fail, plain_tiles().finish};
   const ExpertProblem p = ExpertProblemMaker(3).make({"failing", 40, 5, 2, 160, 96}, {});
   for (const int threads : {1, 2, 4}) {
     SCOPED_TRACE(threads);

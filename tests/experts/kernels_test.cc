@@ -48,25 +48,18 @@ TEST_P(Kernels, FloatDotProductsDoNotDependOnTheirNeighbours) {
       const int64_t n = 9;
       std::vector<float> a(static_cast<size_t>(m * k));
       std::vector<float> b(static_cast<size_t>(n * k));
-      std::vector<uint16_t> b16(b.size());
       for (float& x : a) {
         x = normal();
       }
-      for (size_t i = 0; i < b.size(); ++i) {
-        const BFloat16 value(normal());
-        b[i] = static_cast<float>(value);
-        b16[i] = value.bits;
+      for (float& x : b) {
+        x = normal();
       }
       std::vector<const float*> rows;
       for (int64_t i = 0; i < m; ++i) {
         rows.push_back(a.data() + i * k);
       }
       std::vector<float> c(static_cast<size_t>(m * (n + 2)), -1.0f);
-      std::vector<float> c16 = c;
       GetParam()->dot_f32(rows.data(), m, b.data(), k, n, k, c.data(), n + 2);
-      GetParam()->dot_bf16(rows.data(), m, b16.data(), k, n, k, c16.data(), n + 2);
-      EXPECT_EQ(std::memcmp(c.data(), c16.data(), c.size() * sizeof(float)), 0)
-          << "bf16 and f32 differ, k " << k;
       for (int64_t i = 0; i < m; ++i) {
         for (int64_t j = 0; j < n; ++j) {
           double expected = 0;
@@ -84,37 +77,6 @@ TEST_P(Kernels, FloatDotProductsDoNotDependOnTheirNeighbours) {
           EXPECT_EQ(std::bit_cast<uint32_t>(alone), std::bit_cast<uint32_t>(actual));
         }
         EXPECT_EQ(c[static_cast<size_t>(i * (n + 2) + n)], -1.0f) << "written past n";
-      }
-    }
-  }
-}
-
-TEST_P(Kernels, IntegerDotProductsAreExactAtTheExtremes) {
-  for (const int64_t k : {int64_t{1}, int64_t{15}, int64_t{16}, int64_t{33}, int64_t{4097}}) {
-    for (const int64_t m : kRows) {
-      const int64_t n = 6;
-      std::vector<int8_t> a(static_cast<size_t>(m * k));
-      std::vector<int8_t> b(static_cast<size_t>(n * k));
-      for (int8_t& x : a) {
-        x = random_() % 3 == 0 ? static_cast<int8_t>(random_()) : int8_t{-128};
-      }
-      for (int8_t& x : b) {
-        x = random_() % 3 == 0 ? static_cast<int8_t>(random_()) : int8_t{-128};
-      }
-      std::vector<const int8_t*> rows;
-      for (int64_t i = 0; i < m; ++i) {
-        rows.push_back(a.data() + i * k);
-      }
-      std::vector<int32_t> c(static_cast<size_t>(m * n));
-      GetParam()->dot_s8(rows.data(), m, b.data(), k, n, k, c.data(), n);
-      for (int64_t i = 0; i < m; ++i) {
-        for (int64_t j = 0; j < n; ++j) {
-          int64_t expected = 0;
-          for (int64_t l = 0; l < k; ++l) {
-            expected += a[static_cast<size_t>(i * k + l)] * b[static_cast<size_t>(j * k + l)];
-          }
-          EXPECT_EQ(c[static_cast<size_t>(i * n + j)], expected);
-        }
       }
     }
   }

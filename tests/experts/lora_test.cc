@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The adapters of the CPU experts against plain sums, for every operand (bf16 operands exist on
-// processors with AVX-512 or AMX only).
+// The adapters of the CPU experts against plain sums, for rows and adapters of every type.
 #include "experts/cpu/lora.h"
 
 #include <gtest/gtest.h>
@@ -25,26 +24,28 @@ constexpr int64_t kWeightRows = 24;  // N
 constexpr int64_t kRows = 41;
 constexpr int64_t kExpert = 1;  // of 2
 
+enum class Halves : uint8_t { kOne, kGateThenUp, kInterleaved };
+
 struct Ways {
   DType operand;
   DType lora;
-  Lora::Halves halves;
+  Halves halves;
 };
 
 class LoraWays : public testing::TestWithParam<Ways> {};
 
 TEST_P(LoraWays, AddsTheProductOfBothMatrices) {
   const auto& [operand, dtype, halves] = GetParam();
-  const int64_t num_halves = halves == Lora::Halves::kOne ? 1 : 2;
+  const int64_t num_halves = halves == Halves::kOne ? 1 : 2;
   ExpertProblemMaker maker(5);
   const Tensor a = maker.normal({kAdapters, 2, num_halves * kRank, kColumns}, dtype);
   const Tensor b = maker.normal({kAdapters, 2, kWeightRows, kRank}, dtype);
   const Tensor scaling = maker.normal({kAdapters}, DType::kF32);
-  const bool codes = operand == DType::kI8;
+  const bool codes = operand == DType::kI8 || operand == DType::kF8E4M3;
   const Tensor x =
       convert(maker.normal({kRows, kColumns}, DType::kF32, codes ? 30.0f : 1.0f), operand);
-  const Tensor scales = maker.normal({kRows}, DType::kF32);
-  const Lora lora(a, b, scaling, halves, operand, kWeightRows);
+  const Tensor scales = maker.normal({kRows, 2}, DType::kF32);
+  const Lora lora(a, b, scaling);
   ASSERT_EQ(lora.num_columns(), num_halves * kRank);
 
   std::vector<int32_t> adapters(kRows);
@@ -57,39 +58,42 @@ TEST_P(LoraWays, AddsTheProductOfBothMatrices) {
   std::memset(u.raw(), 0xff, static_cast<size_t>(u.nbytes()));
   const LoraTile tile = {kExpert, kRows, adapters.data(), by_adapter.data(), u.data<float>()};
   const Tensor scratch = Tensor::empty({lora.scratch_bytes()}, DType::kU8);
-  const void* rows[kRows];
+  const std::byte* rows[kRows];
   for (int64_t i = 0; i < kRows; ++i) {
-    rows[i] = x[i].raw();
+    rows[i] = x[i].bytes();
   }
-  for (int64_t column = 0; column < lora.num_columns(); column += 4) {
-    lora.shrink(tile, column, std::min<int64_t>(4, lora.num_columns() - column), rows,
-                codes ? scales.data<float>() : nullptr, scratch.bytes());
-  }
+  lora.shrink(tile, rows, operand, {scales.data<float>(), 2, 40}, scratch.bytes());
   constexpr int64_t kLdc = kWeightRows + 3;
   const Tensor c = Tensor::zeros({kRows, kLdc}, DType::kF32);
-  lora.expand(tile, {0, 12, 0}, c.data<float>(), kLdc, scratch.bytes());
-  lora.expand(tile, {12, 12, 13}, c.data<float>(), kLdc, scratch.bytes());
+  // The halves of c, a column apart: rows 0-11 and 12-23 of the weight, or even and odd ones.
+  const bool interleaved = halves == Halves::kInterleaved;
+  for (int64_t half = 0; half < 2; ++half) {
+    const LoraRows weight_rows = {interleaved ? half : 12 * half, interleaved ? 2 : 1, 12,
+                                  num_halves == 2 ? half : 0};
+    lora.expand(tile, weight_rows, c.data<float>() + 13 * half, kLdc, scratch.bytes());
+  }
 
   RelativeError error;
   for (int64_t i = 0; i < kRows; ++i) {
     const int32_t adapter = adapters[static_cast<size_t>(i)];
     for (int64_t n = 0; n < kWeightRows; ++n) {
-      const int64_t half = halves == Lora::Halves::kOne           ? 0
-                           : halves == Lora::Halves::kInterleaved ? n % 2
-                                                                  : n / (kWeightRows / 2);
+      const int64_t half = halves == Halves::kOne           ? 0
+                           : halves == Halves::kInterleaved ? n % 2
+                                                            : n / (kWeightRows / 2);
       double sum = 0;
       for (int64_t j = 0; adapter >= 0 && j < kRank; ++j) {
         double inner = 0;
         const Tensor a_row = a[adapter][kExpert][half * kRank + j];
         for (int64_t k = 0; k < kColumns; ++k) {
-          inner +=
-              static_cast<double>(get_float(a_row, k)) * static_cast<double>(get_float(x[i], k));
+          const double scale = codes ? static_cast<double>(get_float(scales[i], k / 40)) : 1.0;
+          inner += static_cast<double>(get_float(a_row, k)) *
+                   static_cast<double>(get_float(x[i], k)) * scale;
         }
-        inner *= codes ? static_cast<double>(get_float(scales, i)) : 1.0;
         sum += inner * static_cast<double>(get_float(b[adapter][kExpert][n], j)) *
                static_cast<double>(get_float(scaling, adapter));
       }
-      const float got = get_float(c[i], n < 12 ? n : n + 1);
+      const int64_t column = interleaved ? n % 2 * 13 + n / 2 : n < 12 ? n : n + 1;
+      const float got = get_float(c[i], column);
       error.add(got, static_cast<float>(sum));
       if (adapter < 0) {
         EXPECT_EQ(got, 0.0f) << "row " << i << " has no adapter";
@@ -103,10 +107,9 @@ TEST_P(LoraWays, AddsTheProductOfBothMatrices) {
 
 std::vector<Ways> all_ways() {
   std::vector<Ways> ways;
-  for (const DType operand : {DType::kF32, DType::kBF16, DType::kI8}) {
+  for (const DType operand : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8, DType::kF8E4M3}) {
     for (const DType lora : {DType::kF32, DType::kBF16, DType::kF16}) {
-      for (const auto halves :
-           {Lora::Halves::kOne, Lora::Halves::kGateThenUp, Lora::Halves::kInterleaved}) {
+      for (const auto halves : {Halves::kOne, Halves::kGateThenUp, Halves::kInterleaved}) {
         ways.push_back({operand, lora, halves});
       }
     }

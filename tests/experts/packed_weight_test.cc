@@ -21,7 +21,7 @@ int others(int64_t expert, int64_t row, int64_t column, int code, int64_t block,
   desc.scale = Tensor::empty({2}, DType::kF32);
   desc.scale.data<float>()[0] = desc.scale.data<float>()[1] = 1.0f;
   const BlockColumns columns{.num_rows = 40};
-  const PackedWeight packed(w, desc, columns, 0, Tensor(), false, Stream());
+  const PackedWeight packed(w, desc, columns, 0, Tensor(), Operand::kBF16, Stream());
   TileGemm gemm;
   packed.set(expert, block, gemm);
   return gemm.others[step];

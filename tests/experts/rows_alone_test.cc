@@ -9,6 +9,7 @@
 
 #include "problems/expert_problem.h"
 #include "tests/conformance/experts_runs.h"
+#include "tests/scoped_setting.h"
 
 namespace moebius::experts_suite {
 namespace {
@@ -17,12 +18,16 @@ namespace {
 constexpr Scheme kWideGroups = {
     "fp8_wide_groups", std::nullopt, QuantFormat::kFp8, WeightScales::kBlock, {48, 1024}};
 
-using Parameters = std::tuple<std::string, std::string>;  // implementation, scheme
+// An implementation, or what vectors of cpu_portable; a scheme.
+using Parameters = std::tuple<std::string, std::string>;
 
 class RowsAlone : public ::testing::TestWithParam<Parameters> {};
 
 TEST_P(RowsAlone, HaveTheSameBits) {
-  const auto& [impl, name] = GetParam();
+  const auto& [kernels, name] = GetParam();
+  const bool are_vectors = !kernels.starts_with("cpu");
+  const testing::ScopedSetting vectors("MOEBIUS_CPU_VECTORS", are_vectors ? kernels : "");
+  const std::string impl = are_vectors ? "cpu_portable" : kernels;
   const Scheme scheme = name == kWideGroups.name ? kWideGroups : scheme_of(name);
   constexpr int64_t kTokens = 70;
   // One expert, and more k than a part of any kernel, or two groups.  Many elements, since few of
@@ -31,6 +36,9 @@ TEST_P(RowsAlone, HaveTheSameBits) {
                                                      {.scheme = scheme, .biased = true});
   if (const std::string reason = refusal(p, impl); !reason.empty()) {
     GTEST_SKIP() << "skipped: " << reason;
+  }
+  if (are_vectors && !can_run_vectors(kernels)) {
+    GTEST_SKIP() << "skipped: this processor has none of these vectors";
   }
   const Stream stream = Stream::cpu(2);
   const auto experts = make(p, impl, 2);
@@ -44,21 +52,20 @@ TEST_P(RowsAlone, HaveTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         RowsAlone,
-                         ::testing::Combine(::testing::Values("cpu_amx", "cpu_avx512", "cpu_tiles"),
-                                            ::testing::Values("unquantized",
-                                                              "fp8_block_ue8m0",
-                                                              "fp8_channel_token",
-                                                              "int8_w8a8_token",
-                                                              "int8_w8a16",
-                                                              "int4_w4a16",
-                                                              "fp8_wide_groups",
-                                                              "mxfp4_w4a16",
-                                                              "nvfp4_static")),
-                         [](const auto& test) {
-                           return std::get<0>(test.param) + "_" + std::get<1>(test.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    RowsAlone,
+    ::testing::Combine(::testing::Values("cpu_amx", "cpu_avx512", "vnni", "avx2", "plain"),
+                       ::testing::Values("unquantized",
+                                         "fp8_block_ue8m0",
+                                         "fp8_channel_token",
+                                         "int8_w8a8_token",
+                                         "int8_w8a16",
+                                         "int4_w4a16",
+                                         "fp8_wide_groups",
+                                         "mxfp4_w4a16",
+                                         "nvfp4_static")),
+    [](const auto& test) { return std::get<0>(test.param) + "_" + std::get<1>(test.param); });
 
 }  // namespace
 }  // namespace moebius::experts_suite

@@ -1,17 +1,28 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tile kernels that this processor runs, plain C++ excepted.
+// The tile kernels that this processor runs, plain C++ excepted, with which they are compared.
 #pragma once
 
 #include <vector>
 
+#include "core/cpu_features.h"
 #include "experts/cpu/tiles/tile_kernels.h"
 
 namespace moebius::cpu {
 
 inline std::vector<const TileKernels*> kernel_sets() {
   std::vector<const TileKernels*> sets;
+#ifdef MOEBIUS_HAVE_AVX2
+  if (cpu_features().avx2) {
+    sets.push_back(&avx2_tiles());
+  }
+#endif
+#ifdef MOEBIUS_HAVE_AVX512_VNNI
+  if (cpu_features().avx512 && cpu_features().avx512_vnni) {
+    sets.push_back(&vnni_tiles());
+  }
+#endif
 #ifdef MOEBIUS_HAVE_AVX512_VBMI
   if (can_run_avx512_tiles()) {
     sets.push_back(&avx512_tiles());

@@ -10,8 +10,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
+#include <random>
 #include <vector>
 
+#include "experts/cpu/tiles/packed_rows.h"
 #include "experts/cpu/tiles/packed_weight.h"
 #include "moebius/float_types.h"
 #include "tests/experts/tile_kernel_sets.h"
@@ -22,7 +25,7 @@ namespace {
 constexpr int64_t kDepth = 32;  // of a step
 
 struct alignas(64) Unit {
-  std::array<std::byte, kStepBytes> codes{};
+  std::array<std::byte, 2 * kStepBytes> codes{};
   std::array<std::byte, 2 * kBlockColumns> scales{};
   uint16_t others = 0;  // see TileGemm
 };
@@ -32,16 +35,24 @@ std::vector<BFloat16> products(const TileKernels& kernels,
                                TileGemm gemm,
                                TileEpilogue epilogue,
                                int64_t rows) {
-  alignas(64) std::array<BFloat16, kStepBytes / 2> a{};
+  alignas(64) std::array<std::byte, 2 * kStepBytes> a{};
+  const bool is_float = kernels.operand == Operand::kF32;
+  const float one = row_factor(gemm.code, kernels.operand);
+  const int64_t per_line = is_float ? 16 : 32;
   alignas(64) std::array<float, kPanelFloats> c{};
   std::vector<BFloat16> out(static_cast<size_t>(rows * kBlockColumns));
-  std::vector<uint16_t*> to;
+  std::vector<std::byte*> to;
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t at = r / kTileRows * kTileBytes + r % kTileRows * kTileRowBytes;
-    a[static_cast<size_t>(at / 2 + r)] = BFloat16(row_factor(gemm.code));
-    to.push_back(&out[static_cast<size_t>(r * kBlockColumns)].bits);
+    std::byte* line = a.data() + r / per_line * kStepBytes + r * kTileRowBytes;
+    const BFloat16 narrow(one);
+    if (is_float) {
+      std::memcpy(line + r % per_line * 4, &one, 4);
+    } else {
+      std::memcpy(line + r % per_line * 2, &narrow, 2);
+    }
+    to.push_back(reinterpret_cast<std::byte*>(&out[static_cast<size_t>(r * kBlockColumns)]));
   }
-  gemm.a = reinterpret_cast<const std::byte*>(a.data());
+  gemm.a = a.data();
   gemm.rows = rows;
   gemm.c = c.data();
   epilogue.out = to.data();
@@ -56,7 +67,7 @@ std::vector<BFloat16> weights_of(const TileKernels& kernels,
                                  const Unit& unit,
                                  int64_t rows) {
   std::array<float, kBlockColumns> column_scales;
-  column_scales.fill(scale_factor(code));
+  column_scales.fill(scale_factor(code, kernels.operand));
   TileGemm gemm;
   gemm.steps = 1;
   gemm.code = code;
@@ -70,7 +81,7 @@ std::vector<BFloat16> weights_of(const TileKernels& kernels,
 
 void expect_as_portable(TileCode code, const Unit& unit) {
   for (const int64_t rows : {int64_t{5}, kDepth}) {
-    const std::vector<BFloat16> expected = weights_of(portable_tiles(), code, unit, rows);
+    const std::vector<BFloat16> expected = weights_of(plain_tiles(), code, unit, rows);
     for (const TileKernels* kernels : kernel_sets()) {
       const std::vector<BFloat16> actual = weights_of(*kernels, code, unit, rows);
       for (size_t i = 0; i < expected.size(); ++i) {
@@ -88,7 +99,7 @@ constexpr std::array kCodes = {TileCode::kF8E4M3, TileCode::kI8AsBF16, TileCode:
 
 TEST(TileKernels, DecodeEveryCode) {
   if (kernel_sets().empty()) {
-    GTEST_SKIP() << "skipped: this processor has no AVX-512 BF16, VNNI and VBMI";
+    GTEST_SKIP() << "skipped: this processor runs the plain kernels alone";
   }
   for (const TileCode code : kCodes) {
     SCOPED_TRACE(static_cast<int>(code));
@@ -113,7 +124,7 @@ TEST(TileKernels, DecodeEveryCode) {
 // Every code with every scale: 16 codes of one scale in each column.
 TEST(TileKernels, DecodeEveryCodeTimesEveryScale) {
   if (kernel_sets().empty()) {
-    GTEST_SKIP() << "skipped: this processor has no AVX-512 BF16, VNNI and VBMI";
+    GTEST_SKIP() << "skipped: this processor runs the plain kernels alone";
   }
   for (const TileCode code : {TileCode::kMxfp4, TileCode::kNvfp4}) {
     SCOPED_TRACE(static_cast<int>(code));
@@ -141,10 +152,10 @@ void expect_packed_values(const QuantDesc& desc,
                           const Tensor& w,
                           const std::vector<float>& values) {
   const BlockColumns columns{.num_rows = kBlockColumns};
-  const PackedWeight packed(w, desc, columns, 0, Tensor(), false, Stream());
   std::vector<const TileKernels*> sets = kernel_sets();
-  sets.push_back(&portable_tiles());
+  sets.push_back(&plain_tiles());
   for (const TileKernels* kernels : sets) {
+    const PackedWeight packed(w, desc, columns, 0, Tensor(), kernels->operand, Stream());
     TileGemm gemm;
     TileEpilogue epilogue;
     packed.set(0, 0, gemm);
@@ -198,6 +209,73 @@ TEST(TileKernels, PackedCodesAreTheirValues) {
           std::fill_n(values.begin() + static_cast<int64_t>(at / 32 * 32), 32, NAN);
         }
         expect_packed_values(desc, w, values);
+      }
+    }
+  }
+}
+
+// Of int8, the largest sums included: i32 holds them, and their bf16 is that of the exact sum.
+TEST(TileKernels, IntegerSumsAreExact) {
+  constexpr int64_t kSteps = 70;
+  constexpr int64_t kDepthI8 = kSteps * 64;
+  constexpr int64_t kRows = 37;
+  std::mt19937 random(4);
+  const auto fill = [&](const Tensor& codes) {
+    for (int64_t i = 0; i < codes.numel(); ++i) {
+      codes.bytes()[i] = random() % 3 == 0 ? static_cast<std::byte>(random()) : std::byte{0x80};
+    }
+  };
+  const Tensor a = Tensor::empty({kRows, kDepthI8}, DType::kI8);
+  const Tensor w = Tensor::empty({1, kBlockColumns, kDepthI8}, DType::kI8);
+  fill(a);
+  fill(w);
+  QuantDesc desc;
+  desc.format = QuantFormat::kInt8;
+  desc.shape = GroupShape::per_tensor();
+  desc.scale = Tensor::empty({1}, DType::kF32);
+  desc.scale.data<float>()[0] = 1.0f;
+  const BlockColumns columns{.num_rows = kBlockColumns};
+  const PackedWeight packed(w, desc, columns, 0, Tensor(), Operand::kI8, Stream());
+  std::vector<const std::byte*> rows;
+  for (int64_t r = 0; r < kRows; ++r) {
+    rows.push_back(a.bytes() + r * kDepthI8);
+  }
+  const Tensor panels = Tensor::empty({panels_bytes(kRows, kSteps)}, DType::kU8);
+  pack_rows(DType::kI8, Operand::kI8, rows.data(), kRows, kDepthI8, kSteps, 1.0f, nullptr,
+            panels.bytes());
+  const std::vector<float> row_scales(kRows, 0x1p-3f);
+  const Tensor c = Tensor::empty({num_panels(kRows) * kPanelFloats}, DType::kF32);
+  std::vector<const TileKernels*> sets = kernel_sets();
+  sets.push_back(&plain_tiles());
+  for (const TileKernels* kernels : sets) {
+    std::vector<BFloat16> out(static_cast<size_t>(kRows * kBlockColumns));
+    std::vector<std::byte*> to;
+    for (int64_t r = 0; r < kRows; ++r) {
+      to.push_back(reinterpret_cast<std::byte*>(out.data() + r * kBlockColumns));
+    }
+    TileGemm gemm;
+    gemm.a = panels.bytes();
+    gemm.rows = kRows;
+    gemm.c = c.data<float>();
+    packed.set(0, 0, gemm);
+    TileEpilogue epilogue;
+    epilogue.integers = true;
+    epilogue.row_scales = row_scales.data();
+    epilogue.out = to.data();
+    packed.set(0, 0, epilogue);
+    TileRest rest;
+    kernels->multiply(gemm, epilogue, rest);
+    kernels->finish(rest);
+    for (int64_t r = 0; r < kRows; ++r) {
+      for (int64_t n = 0; n < kBlockColumns; ++n) {
+        int64_t sum = 0;
+        for (int64_t k = 0; k < kDepthI8; ++k) {
+          sum += static_cast<int8_t>(a.bytes()[r * kDepthI8 + k]) *
+                 static_cast<int8_t>(w.bytes()[n * kDepthI8 + k]);
+        }
+        const BFloat16 expected(static_cast<float>(sum) * 0x1p-3f);
+        ASSERT_EQ(out[static_cast<size_t>(r * kBlockColumns + n)].bits, expected.bits)
+            << kernels->name << ", row " << r << ", column " << n;
       }
     }
   }

@@ -21,8 +21,7 @@ the machine: which cells are refused, and why.
 
 **Compared with** the same layer on one rank, by the same experts: what they make of every selection,
 added up as the backend is documented to add it. Every element of every rank must be equal, not close.
-Experts that leave sums to a library (`cpu_onednn`), which may choose its order by the number of rows,
-are held to `problems/gemm_tolerance.h` over a call and to `layer_tolerance()` in every row. The reference
+Experts on GPUs, which may choose the order of a sum by the number of rows, are held to `problems/gemm_tolerance.h` over a call and to `layer_tolerance()` in every row. The reference
 itself is held to float64 by `layer_tolerance()`, scheme by scheme.
 
 **Where a scale is taken of all rows at hand** (fp8 and int8 per tensor without a static scale, nvfp4

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <string_view>
 
-#include "experts/int8_depth.h"
 #include "moebius/dtype.h"
 
 namespace moebius::cpu {
@@ -27,24 +26,6 @@ struct CpuKernels {
                   int64_t k,
                   float* c,
                   int64_t ldc);
-  // The same with b in bf16, widened in registers.
-  void (*dot_bf16)(const float* const* a,
-                   int64_t m,
-                   const uint16_t* b,
-                   int64_t ldb,
-                   int64_t n,
-                   int64_t k,
-                   float* c,
-                   int64_t ldc);
-  // Exact.  REQUIRES: k <= kMaxS8Depth.
-  void (*dot_s8)(const int8_t* const* a,
-                 int64_t m,
-                 const int8_t* b,
-                 int64_t ldb,
-                 int64_t n,
-                 int64_t k,
-                 int32_t* c,
-                 int64_t ldc);
 
   // f32, bf16 or f16 to f32, and back by rounding to nearest even.
   void (*widen)(DType from, const void* in, float* out, int64_t n);

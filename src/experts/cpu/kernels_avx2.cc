@@ -4,8 +4,7 @@
 // AVX2 + FMA + F16C.  Uses no inline function of other files (see design: ISA files).
 //
 // A tile of C is up to 3 rows x 4 columns: 12 accumulators, 3 rows of A and one column of B fill
-// the 16 registers, and 12 multiply-adds per 7 loads keep both FMA units busy.  k is cut in pieces
-// of kDepth so that the four columns (8 KiB) stay in L1 while the rows of A stream from L2.
+// the 16 registers, and 12 multiply-adds per 7 loads keep both FMA units busy.
 #include <immintrin.h>
 
 #include "experts/cpu/kernels.h"
@@ -15,24 +14,18 @@ namespace moebius::cpu {
 namespace avx2 {
 namespace {
 
-constexpr int64_t kDepth = 512;
-
-inline __m256 load8(const float* p) {
-  return _mm256_loadu_ps(p);
-}
 inline __m256 load8(const uint16_t* bf16) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bf16));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 
 // The first `count` < 8 elements, zeros behind them.
-template <typename T>
-inline __m256 load_tail(const T* p, int64_t count) {
-  T padded[8] = {};
+inline __m256 load_tail(const float* p, int64_t count) {
+  float padded[8] = {};
   for (int64_t i = 0; i < count; ++i) {
     padded[i] = p[i];
   }
-  return load8(padded);
+  return _mm256_loadu_ps(padded);
 }
 
 inline float sum8(__m256 v) {
@@ -41,157 +34,76 @@ inline float sum8(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-// c[M][N] (+)= a[M][k0 .. k0 + k) . b[N][k0 .. k0 + k)
-template <int M, int N, typename T>
+template <int M, int N>
 inline void tile(
-    const float* const* a, int64_t k0, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc) {
+    const float* const* a, const float* b, int64_t ldb, int64_t k, float* c, int64_t ldc) {
   __m256 acc[unsigned{M}][unsigned{N}];
   for (int i = 0; i < M; ++i) {
     for (int j = 0; j < N; ++j) {
       acc[i][j] = _mm256_setzero_ps();
     }
   }
-  const int64_t end = k0 + k;
-  int64_t l = k0;
-  for (; l + 8 <= end; l += 8) {
+  int64_t l = 0;
+  for (; l + 8 <= k; l += 8) {
     __m256 av[unsigned{M}];
     for (int i = 0; i < M; ++i) {
       av[i] = _mm256_loadu_ps(a[i] + l);
     }
     for (int j = 0; j < N; ++j) {
-      const __m256 bv = load8(b + j * ldb + l);
+      const __m256 bv = _mm256_loadu_ps(b + j * ldb + l);
       for (int i = 0; i < M; ++i) {
         acc[i][j] = _mm256_fmadd_ps(av[i], bv, acc[i][j]);
       }
     }
   }
-  if (l < end) {
+  if (l < k) {
     for (int i = 0; i < M; ++i) {
-      const __m256 av = load_tail(a[i] + l, end - l);
+      const __m256 av = load_tail(a[i] + l, k - l);
       for (int j = 0; j < N; ++j) {
-        acc[i][j] = _mm256_fmadd_ps(av, load_tail(b + j * ldb + l, end - l), acc[i][j]);
+        acc[i][j] = _mm256_fmadd_ps(av, load_tail(b + j * ldb + l, k - l), acc[i][j]);
       }
     }
   }
   for (int i = 0; i < M; ++i) {
     for (int j = 0; j < N; ++j) {
-      float* out = c + i * ldc + j;
-      *out = k0 == 0 ? sum8(acc[i][j]) : *out + sum8(acc[i][j]);
+      c[i * ldc + j] = sum8(acc[i][j]);
     }
   }
 }
 
-template <int N, typename T>
+template <int N>
 inline void column_tiles(const float* const* a,
                          int64_t m,
-                         int64_t k0,
-                         const T* b,
+                         const float* b,
                          int64_t ldb,
                          int64_t k,
                          float* c,
                          int64_t ldc) {
   int64_t i = 0;
   for (; i + 3 <= m; i += 3) {
-    tile<3, N>(a + i, k0, b, ldb, k, c + i * ldc, ldc);
+    tile<3, N>(a + i, b, ldb, k, c + i * ldc, ldc);
   }
   if (m - i == 2) {
-    tile<2, N>(a + i, k0, b, ldb, k, c + i * ldc, ldc);
+    tile<2, N>(a + i, b, ldb, k, c + i * ldc, ldc);
   } else if (m - i == 1) {
-    tile<1, N>(a + i, k0, b, ldb, k, c + i * ldc, ldc);
+    tile<1, N>(a + i, b, ldb, k, c + i * ldc, ldc);
   }
 }
 
-template <typename T>
-void dot_float(const float* const* a,
-               int64_t m,
-               const T* b,
-               int64_t ldb,
-               int64_t n,
-               int64_t k,
-               float* c,
-               int64_t ldc) {
-  for (int64_t k0 = 0; k0 < k; k0 += kDepth) {
-    const int64_t depth = k - k0 < kDepth ? k - k0 : kDepth;
-    int64_t j = 0;
-    for (; j + 4 <= n; j += 4) {
-      column_tiles<4>(a, m, k0, b + j * ldb, ldb, depth, c + j, ldc);
-    }
-    for (; j < n; ++j) {
-      column_tiles<1>(a, m, k0, b + j * ldb, ldb, depth, c + j, ldc);
-    }
+void dot_f32(const float* const* a,
+             int64_t m,
+             const float* b,
+             int64_t ldb,
+             int64_t n,
+             int64_t k,
+             float* c,
+             int64_t ldc) {
+  int64_t j = 0;
+  for (; j + 4 <= n; j += 4) {
+    column_tiles<4>(a, m, b + j * ldb, ldb, k, c + j, ldc);
   }
-}
-
-inline __m256i load16(const int8_t* p) {
-  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-
-inline int32_t sum8(__m256i v) {
-  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
-}
-
-// Widened to 16 bits, pairs of products fit 32 bits: exact, unlike the 8-bit multiply-add.
-template <int M, int N>
-inline void tile_s8(
-    const int8_t* const* a, const int8_t* b, int64_t ldb, int64_t k, int32_t* c, int64_t ldc) {
-  __m256i acc[unsigned{M}][unsigned{N}];
-  for (int i = 0; i < M; ++i) {
-    for (int j = 0; j < N; ++j) {
-      acc[i][j] = _mm256_setzero_si256();
-    }
-  }
-  int64_t l = 0;
-  for (; l + 16 <= k; l += 16) {
-    __m256i av[unsigned{M}];
-    for (int i = 0; i < M; ++i) {
-      av[i] = load16(a[i] + l);
-    }
-    for (int j = 0; j < N; ++j) {
-      const __m256i bv = load16(b + j * ldb + l);
-      for (int i = 0; i < M; ++i) {
-        acc[i][j] = _mm256_add_epi32(acc[i][j], _mm256_madd_epi16(av[i], bv));
-      }
-    }
-  }
-  for (int i = 0; i < M; ++i) {
-    for (int j = 0; j < N; ++j) {
-      int32_t sum = sum8(acc[i][j]);
-      for (int64_t t = l; t < k; ++t) {
-        sum += a[i][t] * b[j * ldb + t];
-      }
-      c[i * ldc + j] = sum;
-    }
-  }
-}
-
-void dot_s8(const int8_t* const* a,
-            int64_t m,
-            const int8_t* b,
-            int64_t ldb,
-            int64_t n,
-            int64_t k,
-            int32_t* c,
-            int64_t ldc) {
-  for (int64_t j = 0; j < n;) {
-    const bool four = n - j >= 4;
-    int64_t i = 0;
-    for (; i + 2 <= m; i += 2) {
-      if (four) {
-        tile_s8<2, 4>(a + i, b + j * ldb, ldb, k, c + i * ldc + j, ldc);
-      } else {
-        tile_s8<2, 1>(a + i, b + j * ldb, ldb, k, c + i * ldc + j, ldc);
-      }
-    }
-    if (i < m) {
-      if (four) {
-        tile_s8<1, 4>(a + i, b + j * ldb, ldb, k, c + i * ldc + j, ldc);
-      } else {
-        tile_s8<1, 1>(a + i, b + j * ldb, ldb, k, c + i * ldc + j, ldc);
-      }
-    }
-    j += four ? 4 : 1;
+  for (; j < n; ++j) {
+    column_tiles<1>(a, m, b + j * ldb, ldb, k, c + j, ldc);
   }
 }
 
@@ -333,9 +245,8 @@ void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
 }  // namespace avx2
 
 const CpuKernels& avx2_kernels() {
-  static constexpr CpuKernels kKernels = {
-      "avx2",      avx2::dot_float<float>, avx2::dot_float<uint16_t>, avx2::dot_s8,
-      avx2::widen, avx2::narrow,           avx2::scale_bf16,          avx2::mul_sigmoid};
+  static constexpr CpuKernels kKernels = {"avx2",       avx2::dot_f32,    avx2::widen,
+                                          avx2::narrow, avx2::scale_bf16, avx2::mul_sigmoid};
   return kKernels;
 }
 

@@ -15,22 +15,12 @@ namespace {
 
 constexpr int kLanes = 8;
 
-template <typename T>
-float to_float(T value) {
-  return value;
-}
-template <>
-float to_float(uint16_t bf16) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16);
-}
-
-template <typename T>
-float dot(const float* a, const T* b, int64_t k) {
+float dot(const float* a, const float* b, int64_t k) {
   float lanes[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= k; i += kLanes) {
     for (int l = 0; l < kLanes; ++l) {
-      lanes[l] += a[i + l] * to_float(b[i + l]);
+      lanes[l] += a[i + l] * b[i + l];
     }
   }
   float sum = 0;
@@ -38,42 +28,22 @@ float dot(const float* a, const T* b, int64_t k) {
     sum += lane;
   }
   for (; i < k; ++i) {
-    sum += a[i] * to_float(b[i]);
+    sum += a[i] * b[i];
   }
   return sum;
 }
 
-template <typename T>
-void dot_float(const float* const* a,
-               int64_t m,
-               const T* b,
-               int64_t ldb,
-               int64_t n,
-               int64_t k,
-               float* c,
-               int64_t ldc) {
+void dot_f32(const float* const* a,
+             int64_t m,
+             const float* b,
+             int64_t ldb,
+             int64_t n,
+             int64_t k,
+             float* c,
+             int64_t ldc) {
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t i = 0; i < m; ++i) {
       c[i * ldc + j] = dot(a[i], b + j * ldb, k);
-    }
-  }
-}
-
-void dot_s8(const int8_t* const* a,
-            int64_t m,
-            const int8_t* b,
-            int64_t ldb,
-            int64_t n,
-            int64_t k,
-            int32_t* c,
-            int64_t ldc) {
-  for (int64_t j = 0; j < n; ++j) {
-    for (int64_t i = 0; i < m; ++i) {
-      int32_t sum = 0;
-      for (int64_t l = 0; l < k; ++l) {
-        sum += a[i][l] * b[j * ldb + l];
-      }
-      c[i * ldc + j] = sum;
     }
   }
 }
@@ -132,9 +102,8 @@ void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
 }  // namespace
 
 const CpuKernels& portable_kernels() {
-  static constexpr CpuKernels kKernels = {
-      "portable", dot_float<float>, dot_float<uint16_t>, dot_s8,
-      widen,      narrow,           scale_bf16,          mul_sigmoid};
+  static constexpr CpuKernels kKernels = {"portable", dot_f32,    widen,
+                                          narrow,     scale_bf16, mul_sigmoid};
   return kKernels;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/scratch.h"
+#include "quant/e4m3_values.h"
 
 namespace moebius::cpu {
 
@@ -14,6 +15,8 @@ namespace {
 
 // Rows whose products are computed before they are put in place.
 constexpr int64_t kRows = 16;
+// Columns of u computed at a time, so that a block of A stays in cache.
+constexpr int64_t kShrinkColumns = 16;
 
 // body(adapter, rows, count) for runs of at most kRows rows of a tile with one adapter.
 template <typename Body>
@@ -42,31 +45,21 @@ void sort_by_adapter(const int32_t* adapters, int64_t n, int32_t* order) {
 }
 
 struct Lora::Buffers {
-  float* out;      // [kRows, max_columns]
+  float* out;      // [kRows, kMostRows]
   float* rows;     // [kRows, k], activations as f32
   float* weights;  // a block of A or B as f32
 
   Buffers(const Lora& lora, Scratch& scratch) {
     const int64_t k = lora.a_.dim(3);
     const int64_t rank = lora.b_.dim(3);
-    const auto widened = [](const Tensor& w, int64_t numel) {
-      return w.dtype() == DType::kF16 ? numel : 0;
-    };
-    out = scratch.take<float>(kRows * std::max(lora.max_columns_, kShrinkColumns));
-    rows = scratch.take<float>(lora.operand_ == DType::kF32 ? 0 : kRows * k);
-    weights = scratch.take<float>(
-        std::max(widened(lora.a_, kShrinkColumns * k), widened(lora.b_, lora.max_columns_ * rank)));
+    out = scratch.take<float>(kRows * kMostRows);
+    rows = scratch.take<float>(kRows * k);
+    weights = scratch.take<float>(std::max(kShrinkColumns * k, kMostRows * rank));
   }
 };
 
-Lora::Lora(Tensor a, Tensor b, Tensor scaling, Halves halves, DType operand, int64_t max_columns)
-    : a_(std::move(a)),
-      b_(std::move(b)),
-      scaling_(std::move(scaling)),
-      halves_(halves),
-      operand_(operand),
-      max_columns_(max_columns),
-      kernels_(&cpu_kernels()) {}
+Lora::Lora(Tensor a, Tensor b, Tensor scaling)
+    : a_(std::move(a)), b_(std::move(b)), scaling_(std::move(scaling)), kernels_(&cpu_kernels()) {}
 
 int64_t Lora::scratch_bytes() const {
   if (!defined()) {
@@ -85,25 +78,36 @@ void Lora::dot(const float* const* x,
                int64_t n,
                int64_t k,
                const Buffers& buffers) const {
+  const int64_t size = bits(w.dtype()) / 8;
   if (w.dtype() == DType::kF32) {
     kernels_->dot_f32(x, m, w.data<float>() + first, stride, n, k, buffers.out, n);
-  } else if (w.dtype() == DType::kBF16) {
-    const auto* rows = static_cast<const uint16_t*>(w.raw()) + first;
-    kernels_->dot_bf16(x, m, rows, stride, n, k, buffers.out, n);
-  } else {
-    for (int64_t j = 0; j < n; ++j) {
-      const auto* row = static_cast<const uint16_t*>(w.raw()) + first + j * stride;
-      kernels_->widen(w.dtype(), row, buffers.weights + j * k, k);
-    }
-    kernels_->dot_f32(x, m, buffers.weights, k, n, k, buffers.out, n);
+    return;
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    kernels_->widen(w.dtype(), w.bytes() + (first + j * stride) * size, buffers.weights + j * k, k);
+  }
+  kernels_->dot_f32(x, m, buffers.weights, k, n, k, buffers.out, n);
+}
+
+// A row as f32.
+void Lora::widen(
+    const std::byte* row, DType dtype, const float* scales, int64_t block, float* out) const {
+  const int64_t k = a_.dim(3);
+  const auto* codes = reinterpret_cast<const uint8_t*>(row);
+  if (dtype != DType::kI8 && dtype != DType::kF8E4M3) {
+    return kernels_->widen(dtype, row, out, k);
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    const float code = dtype == DType::kI8 ? static_cast<float>(static_cast<int8_t>(codes[i]))
+                                           : quant::kE4M3Values[codes[i]];
+    out[i] = code * scales[i / block];
   }
 }
 
 void Lora::shrink(const LoraTile& tile,
-                  int64_t column,
-                  int64_t count,
-                  const void* const* x,
-                  const float* row_scales,
+                  const std::byte* const* x,
+                  DType dtype,
+                  const RowScales& scales,
                   std::byte* scratch) const {
   Scratch block(scratch);
   const Buffers buffers(*this, block);
@@ -111,71 +115,45 @@ void Lora::shrink(const LoraTile& tile,
   for_each_run(tile, [&](int32_t adapter, const int32_t* rows, int64_t m) {
     const float* values[kRows];
     for (int64_t i = 0; i < m; ++i) {
-      const void* row = x[rows[i]];
       float* widened = buffers.rows + i * k;
-      if (operand_ == DType::kF32) {
-        values[i] = static_cast<const float*>(row);
-        continue;
-      }
-      if (operand_ == DType::kI8) {
-        std::copy_n(static_cast<const int8_t*>(row), k, widened);
-      } else {
-        kernels_->widen(operand_, row, widened, k);
-      }
+      widen(x[rows[i]], dtype, scales.scales + rows[i] * scales.per_row, scales.block, widened);
       values[i] = widened;
     }
-    const int64_t first = ((adapter * a_.dim(1) + tile.e) * a_.dim(2) + column) * k;
-    dot(values, m, a_, first, k, count, k, buffers);
-    for (int64_t i = 0; i < m; ++i) {
-      const float scale = row_scales != nullptr ? row_scales[rows[i]] : 1.0f;
-      for (int64_t j = 0; j < count; ++j) {
-        tile.u[rows[i] * num_columns() + column + j] = buffers.out[i * count + j] * scale;
-      }
-    }
-  });
-}
-
-void Lora::expand_half(const LoraTile& tile,
-                       const WeightRange& range,
-                       int64_t half,
-                       int64_t step,
-                       float* c,
-                       int64_t ldc,
-                       const Buffers& buffers) const {
-  const int64_t rank = b_.dim(3);
-  for_each_run(tile, [&](int32_t adapter, const int32_t* rows, int64_t m) {
-    const float* u[kRows];
-    for (int64_t i = 0; i < m; ++i) {
-      u[i] = tile.u + rows[i] * num_columns() + half * rank;
-    }
-    const int64_t first = ((adapter * b_.dim(1) + tile.e) * b_.dim(2) + range.first) * rank;
-    dot(u, m, b_, first, step * rank, range.count, rank, buffers);
-    const float scaling = scaling_.data<float>()[adapter];
-    for (int64_t i = 0; i < m; ++i) {
-      float* out = c + rows[i] * ldc + range.column;
-      for (int64_t j = 0; j < range.count; ++j) {
-        out[j * step] += scaling * buffers.out[i * range.count + j];
+    for (int64_t column = 0; column < num_columns(); column += kShrinkColumns) {
+      const int64_t count = std::min(kShrinkColumns, num_columns() - column);
+      const int64_t first = ((adapter * a_.dim(1) + tile.e) * a_.dim(2) + column) * k;
+      dot(values, m, a_, first, k, count, k, buffers);
+      for (int64_t i = 0; i < m; ++i) {
+        std::copy_n(buffers.out + i * count, count, tile.u + rows[i] * num_columns() + column);
       }
     }
   });
 }
 
 void Lora::expand(const LoraTile& tile,
-                  const WeightRange& range,
+                  const LoraRows& weight_rows,
                   float* c,
                   int64_t ldc,
                   std::byte* scratch) const {
   Scratch block(scratch);
   const Buffers buffers(*this, block);
-  if (halves_ == Halves::kInterleaved) {
-    for (const int64_t half : {0, 1}) {
-      const WeightRange rows = {range.first + half, range.count / 2, range.column + half};
-      expand_half(tile, rows, half, 2, c, ldc, buffers);
+  const int64_t rank = b_.dim(3);
+  const int64_t count = weight_rows.count;
+  for_each_run(tile, [&](int32_t adapter, const int32_t* rows, int64_t m) {
+    const float* u[kRows];
+    for (int64_t i = 0; i < m; ++i) {
+      u[i] = tile.u + rows[i] * num_columns() + weight_rows.half * rank;
     }
-    return;
-  }
-  const bool is_up = halves_ == Halves::kGateThenUp && range.first >= b_.dim(2) / 2;
-  expand_half(tile, range, is_up ? 1 : 0, 1, c, ldc, buffers);
+    const int64_t first = ((adapter * b_.dim(1) + tile.e) * b_.dim(2) + weight_rows.first) * rank;
+    dot(u, m, b_, first, weight_rows.step * rank, count, rank, buffers);
+    const float scaling = scaling_.data<float>()[adapter];
+    for (int64_t i = 0; i < m; ++i) {
+      float* out = c + rows[i] * ldc;
+      for (int64_t j = 0; j < count; ++j) {
+        out[j] += scaling * buffers.out[i * count + j];
+      }
+    }
+  });
 }
 
 }  // namespace moebius::cpu

@@ -9,6 +9,7 @@
 #include <cstddef>
 
 #include "experts/cpu/tiles/avx512_tiles.h"
+#include "experts/cpu/tiles/tile_epilogue.h"
 
 namespace moebius::cpu {
 
@@ -153,11 +154,13 @@ enum class SumForm : uint8_t {
 inline SumForm form_of(const TileEpilogue& e) {
   const bool has_row_scales = e.row_scales != nullptr;
   const bool has_column_scales = e.column_scales != nullptr;
-  if (e.bias == nullptr && e.integers && has_row_scales && has_column_scales) {
+  if (e.bias != nullptr || e.addend != nullptr) {
+    return SumForm::kAny;
+  }
+  if (e.integers && has_row_scales && has_column_scales) {
     return SumForm::kScaledIntegers;
   }
-  const bool is_plain = !e.integers && !has_row_scales && !has_column_scales;
-  return e.bias == nullptr && is_plain ? SumForm::kPlain : SumForm::kAny;
+  return !e.integers && !has_row_scales && !has_column_scales ? SumForm::kPlain : SumForm::kAny;
 }
 
 template <typename Body>
@@ -194,6 +197,9 @@ inline __m512 finish16(const TileEpilogue& e, const float* c, int64_t row, int64
   if (e.bias != nullptr) {
     v = _mm512_add_ps(v, load16(e.bias + half * 16));
   }
+  if (e.addend != nullptr) {
+    v = _mm512_add_ps(v, load16(e.addend + row * kBlockColumns + half * 16));
+  }
   return v;
 }
 
@@ -204,7 +210,7 @@ inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right, std::
   right = round_bf16(right);
   if (!spec.gated) {
     put16(e, out, activate16(spec.kind, left));
-    put16(e, out + (e.as_f32 ? 64 : 32), activate16(spec.kind, right));
+    put16(e, out + e.half_stride, activate16(spec.kind, right));
   } else if (spec.kind == Activation::kSwigluOai) {
     put16(e, out, swiglu_oai16(spec, left, right));
   } else if (spec.kind == Activation::kSwigluStep) {
@@ -310,7 +316,7 @@ template <SumForm kForm, bool kIsWeighted, bool kPastCaches>
   if constexpr (kIsWeighted) {
     words = weighted(words, e.weights[r]);
   }
-  uint16_t* out = e.out[r] + e.column;
+  auto* out = reinterpret_cast<uint16_t*>(e.out[r]) + e.column;
   if constexpr (kPastCaches) {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(out), words);
   } else {
@@ -362,7 +368,7 @@ FinishRows finisher_of_form(const TileEpilogue& e) {
 // What an epilogue says, looked at once for all of its rows.
 inline FinishRows finisher_of(const TileEpilogue& e) {
   if (e.activation != nullptr && e.activation->kind == Activation::kGelu) {
-    return finish_rows_portable;
+    return finish_rows;
   }
   return with_form(form_of(e), [&]<SumForm kForm>() { return finisher_of_form<kForm>(e); });
 }

@@ -216,7 +216,7 @@ static inline __m512 load_scales(const std::byte* scales, DType dtype, int64_t i
 static inline __m512 load_group_scales(const TileGemm& g, int64_t group, int64_t half) {
   return _mm512_mul_ps(
       load_scales(g.group_scales, g.scale_dtype, group * kBlockColumns + half * 16),
-      _mm512_set1_ps(scale_factor(g.code)));
+      _mm512_set1_ps(scale_factor(g.code, Operand::kBF16)));
 }
 
 }  // namespace moebius::cpu

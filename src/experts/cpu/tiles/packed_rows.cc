@@ -13,24 +13,42 @@ namespace moebius::cpu {
 
 namespace {
 
-using Table = std::array<uint16_t, 256>;
+// What fp8 and int8 codes stand for.
+using Table = std::array<float, 256>;
 
 constexpr Table e4m3_table() {
   Table table{};
   for (size_t code = 0; code < table.size(); ++code) {
-    table[code] = BFloat16(::moebius::detail::E4M3Format::decode(static_cast<uint32_t>(code))).bits;
+    table[code] = ::moebius::detail::E4M3Format::decode(static_cast<uint32_t>(code));
   }
   return table;
 }
 constexpr Table int8_table() {
   Table table{};
   for (size_t code = 0; code < table.size(); ++code) {
-    table[code] = BFloat16(static_cast<float>(static_cast<int8_t>(code))).bits;
+    table[code] = static_cast<float>(static_cast<int8_t>(code));
   }
   return table;
 }
 constexpr Table kE4M3 = e4m3_table();
 constexpr Table kInt8 = int8_table();
+// The same as bf16, where all of them are exact.
+constexpr std::array<uint16_t, 256> bf16_of(const Table& table) {
+  std::array<uint16_t, 256> bits{};
+  for (size_t code = 0; code < bits.size(); ++code) {
+    bits[code] = BFloat16(table[code]).bits;
+  }
+  return bits;
+}
+constexpr std::array<uint16_t, 256> kE4M3AsBF16 = bf16_of(kE4M3);
+constexpr std::array<uint16_t, 256> kInt8AsBF16 = bf16_of(kInt8);
+
+template <typename Value>
+void look_up(const std::array<Value, 256>& table, const std::byte* codes, int64_t k, Value* out) {
+  for (int64_t i = 0; i < k; ++i) {
+    out[i] = table[static_cast<uint8_t>(codes[i])];
+  }
+}
 
 // bf16 of values times a factor.
 void narrow_scaled(const float* values, int64_t n, float factor, uint16_t* out) {
@@ -48,21 +66,36 @@ void narrow_scaled(const float* values, int64_t n, float factor, uint16_t* out) 
   }
 }
 
-// What goes into panels where it is not a row's bytes.
-const std::byte* converted(
-    DType from, const std::byte* row, int64_t k, float factor, uint16_t* scratch) {
-  if (from == DType::kF32) {
-    narrow_scaled(reinterpret_cast<const float*>(row), k, factor, scratch);
-  } else {
-    const Table& table = from == DType::kI8 ? kInt8 : kE4M3;
-    for (int64_t i = 0; i < k; ++i) {
-      scratch[i] = table[static_cast<uint8_t>(row[i])];
-    }
-    if (factor != 1.0f) {
-      cpu_kernels().scale_bf16(scratch, factor, k);
-    }
+// A row as the operand's values, in scratch.
+void convert(DType from,
+             Operand operand,
+             const std::byte* row,
+             int64_t k,
+             float factor,
+             std::byte* scratch) {
+  const bool is_int8 = from == DType::kI8;
+  const bool is_code = is_int8 || from == DType::kF8E4M3;
+  if (operand == Operand::kF32) {
+    auto* out = reinterpret_cast<float*>(scratch);
+    is_code ? look_up(is_int8 ? kInt8 : kE4M3, row, k, out)
+            : cpu_kernels().widen(from, row, out, k);
+    return;
   }
-  return reinterpret_cast<const std::byte*>(scratch);
+  auto* out = reinterpret_cast<uint16_t*>(scratch);
+  if (!is_code) {
+    narrow_scaled(reinterpret_cast<const float*>(row), k, factor, out);
+    return;
+  }
+  look_up(is_int8 ? kInt8AsBF16 : kE4M3AsBF16, row, k, out);
+  if (factor != 1.0f) {
+    cpu_kernels().scale_bf16(out, factor, k);
+  }
+}
+
+bool holds(Operand operand, DType dtype) {
+  return dtype == (operand == Operand::kI8    ? DType::kI8
+                   : operand == Operand::kF32 ? DType::kF32
+                                              : DType::kBF16);
 }
 
 // The first `lines` lines of some rows of a tile.  Line by line: tiles are written in order, and
@@ -79,21 +112,21 @@ void copy_lines(const std::byte* const* rows, int64_t num_rows, int64_t lines, s
 }  // namespace
 
 void pack_rows(DType from,
-               bool integers,
+               Operand operand,
                const std::byte* const* rows,
                int64_t m,
                int64_t k,
-               int64_t steps,
+               int64_t lines,
                float factor,
-               uint16_t* scratch,
+               std::byte* scratch,
                std::byte* panels) {
-  const int64_t bytes = integers ? k : 2 * k;
+  const int64_t bytes = k * value_bytes(operand);
   const int64_t whole = bytes / kTileRowBytes;
   const auto rest = static_cast<size_t>(bytes - whole * kTileRowBytes);
-  const bool copied = integers || from == DType::kBF16;
+  const bool copied = holds(operand, from);
   for (int64_t first = 0; first < m; first += kTileRows) {
     std::byte* tile =
-        panels + first / kPanelRows * steps * kStepBytes + first % kPanelRows * kTileRowBytes;
+        panels + first / kPanelRows * lines * kStepBytes + first % kPanelRows * kTileRowBytes;
     const int64_t num_rows = std::min(kTileRows, m - first);
     if (copied) {
       copy_lines(rows + first, num_rows, whole, tile);
@@ -102,16 +135,18 @@ void pack_rows(DType from,
       const std::byte* row = rows[first + r];
       std::byte* out = tile + r * kTileRowBytes;
       if (!copied) {
-        row = converted(from, row, k, factor, scratch);
+        convert(from, operand, row, k, factor, scratch);
+        row = scratch;
         copy_lines(&row, 1, whole, out);
       }
-      if (whole < steps) {
-        std::memcpy(out + whole * kStepBytes, row + whole * kTileRowBytes, rest);
-        std::memset(out + whole * kStepBytes + rest, 0, kTileRowBytes - rest);
+      for (int64_t line = whole; line < lines; ++line) {
+        const size_t kept = line == whole ? rest : 0;
+        std::memcpy(out + line * kStepBytes, row + line * kTileRowBytes, kept);
+        std::memset(out + line * kStepBytes + kept, 0, kTileRowBytes - kept);
       }
     }
-    for (int64_t s = 0; from == DType::kBF16 && factor != 1.0f && s < steps; ++s) {
-      cpu_kernels().scale_bf16(reinterpret_cast<uint16_t*>(tile + s * kStepBytes), factor,
+    for (int64_t l = 0; copied && operand == Operand::kBF16 && factor != 1.0f && l < lines; ++l) {
+      cpu_kernels().scale_bf16(reinterpret_cast<uint16_t*>(tile + l * kStepBytes), factor,
                                num_rows * kTileRowBytes / 2);
     }
   }

@@ -14,22 +14,23 @@ namespace moebius::cpu {
 inline constexpr int64_t num_panels(int64_t rows) {
   return (rows + kPanelRows - 1) / kPanelRows;
 }
-inline constexpr int64_t panels_bytes(int64_t rows, int64_t steps) {
-  return num_panels(rows) * steps * kStepBytes;
+inline constexpr int64_t panels_bytes(int64_t rows, int64_t lines) {
+  return num_panels(rows) * lines * kStepBytes;
 }
 
-// rows[i], i < m: k values of `from` -> panels of bf16 (f32 rounded, fp8 and int8 codes exact), or
-// of i8 where `from` is i8 and `integers` holds.  Padding in k is zero; rows from m on are left as
-// they are.  `factor` multiplies values before they are rounded; a power of two unless they are
-// f32.  `scratch`: k bf16 values.
+// rows[i], i < m: k values of `from` -> panels of `lines` lines.  bf16 and f32 panels take f32,
+// bf16 and f16 (rounded to bf16), and fp8 and int8 codes, which are exact; i8 panels take int8
+// codes. Padding in k is zero; rows from m on are left as they are.  `factor` multiplies values
+// before they are rounded; it is a power of two unless they are f32.  `scratch`: k values of the
+// operand.
 void pack_rows(DType from,
-               bool integers,
+               Operand operand,
                const std::byte* const* rows,
                int64_t m,
                int64_t k,
-               int64_t steps,
+               int64_t lines,
                float factor,
-               uint16_t* scratch,
+               std::byte* scratch,
                std::byte* panels);
 
 }  // namespace moebius::cpu

@@ -5,19 +5,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <vector>
 
 #include "core/ceil_div.h"
 #include "core/huge_pages.h"
 #include "core/parallel.h"
 #include "experts/byte_limits.h"
+#include "moebius/float_types.h"
+#include "moebius/quantize.h"
 
 namespace moebius::cpu {
 
 namespace {
 
-constexpr uint8_t kNoZeroPoint = 8;
-// e8m0 codes whose products with e2m1 are all finite bf16 numbers.
+// e8m0 codes whose products with e2m1 are all finite bf16 numbers.  Units of bf16 products hold the
+// least instead of smaller ones.
 constexpr uint8_t kLeastMxScale = 1;
 constexpr uint8_t kLargestMxScale = 252;
 
@@ -25,28 +29,20 @@ std::shared_ptr<std::byte> allocate(int64_t bytes) {
   return bytes > 0 ? allocate_block(bytes) : nullptr;
 }
 
-TileCode code_of(const QuantDesc& desc, bool integers) {
-  if (!desc.format) {
-    return TileCode::kBF16;
-  }
-  switch (*desc.format) {
-    case QuantFormat::kInt8:
-      return integers ? TileCode::kI8 : TileCode::kI8AsBF16;
-    case QuantFormat::kInt4:
-      return TileCode::kInt4;
-    case QuantFormat::kMxfp4:
-      return TileCode::kMxfp4;
-    case QuantFormat::kNvfp4:
-      return TileCode::kNvfp4;
-    default:
-      return TileCode::kF8E4M3;
-  }
+bool is_6bit(QuantFormat format) {
+  return format == QuantFormat::kMxfp6E2M3 || format == QuantFormat::kMxfp6E3M2;
 }
 
-// Packed weights carry powers of two that their scales make up for, and tell no NaN from 480.
+// mx formats whose scales are those of groups.
+bool has_mx_groups(QuantFormat format) {
+  return format == QuantFormat::kMxfp8 || is_6bit(format);
+}
+
+// For bf16 products packed weights carry powers of two that their scales make up for, and tell no
+// NaN from 480.
 Support scale_codes_supported(const QuantDesc& desc) {
   const uint8_t most = *desc.format == QuantFormat::kMxfp4   ? kLargestMxScale
-                       : *desc.format == QuantFormat::kMxfp8 ? uint8_t{246}
+                       : has_mx_groups(*desc.format)         ? uint8_t{246}
                        : *desc.format == QuantFormat::kNvfp4 ? uint8_t{0x7e}
                                                              : uint8_t{0xff};
   const uint8_t magnitude = *desc.format == QuantFormat::kNvfp4 ? 0x7f : 0xff;
@@ -57,8 +53,62 @@ Support scale_codes_supported(const QuantDesc& desc) {
                : Support::yes();
 }
 
-int64_t step_values(TileCode code) {
-  return code == TileCode::kI8 ? 64 : 32;
+// Why units cannot hold the codes of a weight; else yes.
+Support codes_supported(const QuantDesc& desc, Operand operand) {
+  const int64_t columns = PackedWeight::group_columns(desc);
+  if (columns % 32 != 0) {
+    return Support::no(fmt::format("groups of {} columns are not a multiple of 32", columns));
+  }
+  // In f32 a scale is multiplied with a sum, which is finite where values are not.
+  return operand == Operand::kBF16 || has_mx_groups(*desc.format) ? scale_codes_supported(desc)
+                                                                  : Support::yes();
+}
+
+TileCode code_of(DType dtype, const QuantDesc& desc, Operand operand) {
+  if (!desc.format) {
+    return dtype == DType::kF32   ? TileCode::kF32
+           : dtype == DType::kF16 ? TileCode::kF16
+                                  : TileCode::kBF16;
+  }
+  if (!codes_supported(desc, operand).ok) {
+    return TileCode::kF32;
+  }
+  switch (*desc.format) {
+    case QuantFormat::kInt8:
+      return operand == Operand::kI8 ? TileCode::kI8 : TileCode::kI8AsBF16;
+    case QuantFormat::kInt4:
+      return TileCode::kInt4;
+    case QuantFormat::kMxfp4:
+      return TileCode::kMxfp4;
+    case QuantFormat::kNvfp4:
+      return TileCode::kNvfp4;
+    default:
+      return TileCode::kF8E4M3;  // which has the values of 6-bit codes, too
+  }
+}
+
+// The e4m3 codes of all 6-bit codes.
+using SixBitTable = std::array<uint8_t, 64>;
+constexpr SixBitTable six_bit_table(float (*value)(uint8_t)) {
+  SixBitTable table{};
+  for (uint8_t code = 0; code < table.size(); ++code) {
+    table[code] = F8E4M3(value(code)).bits;
+  }
+  return table;
+}
+constexpr SixBitTable kE2M3 = six_bit_table(e2m3_to_float);
+constexpr SixBitTable kE3M2 = six_bit_table(e3m2_to_float);
+
+// Code k of a row as e4m3.
+uint8_t e4m3_code(QuantFormat format, const std::byte* row, int64_t k) {
+  if (!is_6bit(format)) {
+    return static_cast<uint8_t>(row[k]);
+  }
+  const int64_t bit = 6 * k;
+  const auto low = static_cast<uint32_t>(row[bit / 8]);
+  const auto high = bit % 8 > 2 ? static_cast<uint32_t>(row[bit / 8 + 1]) : 0;
+  const uint32_t code = ((high << 8 | low) >> (bit % 8)) & 0x3f;
+  return format == QuantFormat::kMxfp6E2M3 ? kE2M3[code] : kE3M2[code];
 }
 
 uint8_t nibble(const std::byte* row, int64_t k) {
@@ -85,27 +135,20 @@ int64_t PackedWeight::group_columns(const QuantDesc& desc) {
   if (!desc.format || desc.format == QuantFormat::kNvfp4 || desc.format == QuantFormat::kMxfp4) {
     return 0;
   }
-  if (desc.format == QuantFormat::kMxfp8) {
+  if (has_mx_groups(*desc.format)) {
     return 32;
   }
   return desc.shape && desc.shape->col > 0 ? desc.shape->col : 0;
 }
 
-Support PackedWeight::supports(const QuantDesc& desc) {
-  if (!desc.format) {
+Support PackedWeight::supports(const QuantDesc& desc, Operand operand) {
+  if (!desc.format || operand == Operand::kF32) {
     return Support::yes();
   }
-  if (desc.format == QuantFormat::kMxfp6E2M3 || desc.format == QuantFormat::kMxfp6E3M2) {
-    return Support::no("no packed form of 6-bit weights");
-  }
   if (desc.format == QuantFormat::kInt8 && desc.zero_point) {
-    return Support::no("no packed form of int8 weights with zero points");
+    return Support::no("no bf16 products of int8 weights with zero points");
   }
-  const int64_t columns = group_columns(desc);
-  if (columns % 32 != 0) {
-    return Support::no(fmt::format("groups of {} columns are not a multiple of 32", columns));
-  }
-  return scale_codes_supported(desc);
+  return codes_supported(desc, operand);
 }
 
 struct PackedWeight::Source {
@@ -114,6 +157,9 @@ struct PackedWeight::Source {
   quant::ScaleGrid grid;
   const Tensor& activation_gscale;
   int64_t gate_rows;
+  bool is_decoded;  // units hold what codes stand for, scales included
+
+  bool has_scales() const { return desc.format && !is_decoded; }
 };
 
 PackedWeight::PackedWeight(const Tensor& w,
@@ -121,31 +167,33 @@ PackedWeight::PackedWeight(const Tensor& w,
                            const BlockColumns& columns,
                            int64_t gate_rows,
                            const Tensor& activation_gscale,
-                           bool integers,
+                           Operand operand,
                            const Stream& stream)
     : columns_(columns),
-      code_(code_of(desc, integers)),
+      operand_(operand),
+      code_(code_of(w.dtype(), desc, operand)),
       k_(w.dim(2)),
-      steps_(ceil_div(k_, step_values(code_))) {
-  Source source = {w, desc, {}, activation_gscale, gate_rows};
-  if (desc.format) {
+      steps_(ceil_div(k_, step_values(operand))) {
+  Source source = {
+      w, desc, {}, activation_gscale, gate_rows, desc.format && code_ == TileCode::kF32};
+  if (source.has_scales()) {
     source.grid = quant::scale_grid(w, desc, gate_rows);
     scale_dtype_ = desc.scale.dtype();
   }
   const int64_t blocks = w.dim(0) * num_blocks();
   const bool has_step_scales = step_scale_bytes(code_) > 0;
-  if (desc.format && !has_step_scales && source.grid.num_cols > 1) {
-    group_steps_ = source.grid.group_cols / step_values(code_);
+  if (source.has_scales() && !has_step_scales && source.grid.num_cols > 1) {
+    group_steps_ = source.grid.group_cols / step_values(operand);
     num_groups_ = source.grid.num_cols;
     group_scales_ = allocate(blocks * num_groups_ * kBlockColumns * bits(scale_dtype_) / 8);
   }
   units_ = allocate(blocks * steps_ * unit_bytes(code_));
   step_scales_ = allocate(blocks * steps_ * step_scale_bytes(code_));
-  if (desc.zero_point) {
+  if (source.has_scales() && desc.zero_point) {
     zero_points_ = allocate(blocks * std::max<int64_t>(1, num_groups_) * kBlockColumns);
   }
   const auto per_column = static_cast<size_t>(blocks * kBlockColumns);
-  const bool scales_columns = desc.format && group_steps_ == 0 && code_ != TileCode::kMxfp4;
+  const bool scales_columns = source.has_scales() && group_steps_ == 0 && code_ != TileCode::kMxfp4;
   if (scales_columns) {
     column_scales_ = std::make_unique<float[]>(per_column);
   }
@@ -168,11 +216,19 @@ void PackedWeight::pack_block(const Source& source, int64_t expert, int64_t bloc
   uint16_t* others = others_ != nullptr ? others_.get() + first_step : nullptr;
   // Padding is any finite value: its activations, or its scales, are zero.
   std::memset(units, 0, static_cast<size_t>(steps_ * unit_bytes(code_)));
+  std::vector<float> decoded(static_cast<size_t>(source.is_decoded ? k_ : 0));
   for (int64_t c = 0; c < kBlockColumns; ++c) {
     const int64_t n = columns_.row(block, c);
-    if (n >= 0) {
-      pack_units(c, w.bytes() + (expert * w.dim(1) + n) * bytes_per_row, units, others);
+    if (n < 0) {
+      continue;
     }
+    const std::byte* row = w.bytes() + (expert * w.dim(1) + n) * bytes_per_row;
+    if (source.is_decoded) {
+      dequantize_weight_rows(w, source.desc, expert, n, n + 1, source.gate_rows, decoded.data(),
+                             source.activation_gscale);
+      row = reinterpret_cast<const std::byte*>(decoded.data());
+    }
+    pack_units(c, source.desc.format.value_or(QuantFormat::kFp8), row, units, others);
   }
   if (source.desc.format || source.desc.bias) {
     pack_scales(source, expert, block);
@@ -181,15 +237,23 @@ void PackedWeight::pack_block(const Source& source, int64_t expert, int64_t bloc
 
 // Column `column` of a block, from a row of K codes.
 void PackedWeight::pack_units(int64_t column,
+                              QuantFormat format,
                               const std::byte* row,
                               std::byte* units,
                               uint16_t* others) const {
   const int64_t tile = column / 16;
   const int64_t j = column % 16;
   switch (code_) {
+    case TileCode::kF32:
+      for (int64_t k = 0; k < k_; ++k) {
+        std::memcpy(units + k / 32 * 2 * kStepBytes + tile * kStepBytes + (k % 32 * 16 + j) * 4,
+                    row + k * 4, 4);
+      }
+      break;
     case TileCode::kBF16:
+    case TileCode::kF16:
     case TileCode::kI8: {
-      // Dwords of two bf16 or four i8.
+      // Dwords of two bf16 or f16, or of four i8.
       const int64_t size = code_ == TileCode::kI8 ? 1 : 2;
       const int64_t bytes = k_ * size;
       for (int64_t i = 0; i < bytes; i += 4) {
@@ -201,7 +265,7 @@ void PackedWeight::pack_units(int64_t column,
     case TileCode::kF8E4M3:
       for (int64_t k = 0; k < k_; ++k) {
         const int64_t tile_row = k % 32 / 2;
-        const auto code = static_cast<uint8_t>(row[k]);
+        const uint8_t code = e4m3_code(format, row, k);
         const auto low = static_cast<uint8_t>((code & 0x80) | (code & 0xf) << 3 | (code >> 4 & 7));
         units[k / 32 * 1024 + tile * 512 + tile_row / 2 * 64 + (j * 2 + k % 2) * 2 + tile_row % 2] =
             std::byte{tile_row % 2 == 0 ? low : code};
@@ -240,7 +304,7 @@ void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t blo
       bias_[static_cast<size_t>(at)] =
           n >= 0 ? get_float(desc.bias, expert * source.w.dim(1) + n) : 0.0f;
     }
-    if (!desc.format) {
+    if (!source.has_scales()) {
       continue;
     }
     const int64_t first = n >= 0 ? source.grid.row_begin(expert, n) : 0;
@@ -251,7 +315,7 @@ void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t blo
       } else if (n >= 0) {
         scale = get_float(desc.scale, first);
       }
-      column_scales_[static_cast<size_t>(at)] = scale_factor(code_) * scale;
+      column_scales_[static_cast<size_t>(at)] = scale_factor(code_, operand_) * scale;
     }
     for (int64_t g = 0; g < num_groups_; ++g) {
       std::byte* out =
@@ -266,7 +330,7 @@ void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t blo
       const int64_t groups = std::max<int64_t>(1, num_groups_);
       for (int64_t g = 0; g < groups; ++g) {
         zero_points_.get()[(index * groups + g) * kBlockColumns + c] =
-            n >= 0 ? desc.zero_point.bytes()[first + g] : std::byte{kNoZeroPoint};
+            n >= 0 ? desc.zero_point.bytes()[first + g] : std::byte{0};
       }
     }
     if (step_scales_ != nullptr) {
@@ -276,7 +340,7 @@ void PackedWeight::pack_scales(const Source& source, int64_t expert, int64_t blo
         uint8_t scale = n >= 0 && g < source.grid.num_cols
                             ? static_cast<uint8_t>(desc.scale.bytes()[first + g])
                             : uint8_t{kLeastMxScale};
-        if (code_ == TileCode::kMxfp4) {
+        if (code_ == TileCode::kMxfp4 && operand_ == Operand::kBF16) {
           scale = std::max(scale, kLeastMxScale);
         }
         step_scales_.get()[(index * steps_ * per_step + g) * kBlockColumns + c] = std::byte{scale};

@@ -34,27 +34,29 @@ struct BlockColumns {
 
 class PackedWeight {
  public:
-  // w [L, N, K] is copied.  `integers`: int8 codes are multiplied as integers (TileCode::kI8).
-  // activation_gscale: see dequantize_weight_rows.
-  // Throws InvalidArgument for mx scales that are NaN or of 2^126 and more.
+  // w [L, N, K] is copied.  activation_gscale: see dequantize_weight_rows.
+  // REQUIRES: supports(desc, operand).
   PackedWeight(const Tensor& w,
                const QuantDesc& desc,
                const BlockColumns& columns,
                int64_t gate_rows,
                const Tensor& activation_gscale,
-               bool integers,
+               Operand operand,
                const Stream& stream);
 
-  // Whether units can hold a weight described by `desc` (of bf16 where it is not quantized).
-  static Support supports(const QuantDesc& desc);
-  // Columns of a group with a scale of its own that supports() accepts; 0: none smaller than k.
+  // Whether units can hold a weight described by `desc` (of bf16 where it is not quantized).  For
+  // f32 products they hold all; what has no packed form is kept as the f32 values it stands for.
+  static Support supports(const QuantDesc& desc, Operand operand);
+  // Columns of a group with a scale of its own; 0: none smaller than k.
   static int64_t group_columns(const QuantDesc& desc);
 
+  const BlockColumns& columns() const { return columns_; }
   int64_t num_blocks() const { return columns_.num_blocks(); }
   int64_t steps() const { return steps_; }
+  // Lines of 64 bytes of its operand's panels.
+  int64_t lines() const { return steps_ * step_lines(operand_); }
   // What rows are to be multiplied with.
-  float row_factor() const { return cpu::row_factor(code_); }
-  int64_t group_steps() const { return group_steps_; }
+  float row_factor() const { return cpu::row_factor(code_, operand_); }
 
   // The weight's part of a product and of what follows it.
   void set(int64_t expert, int64_t block, TileGemm& gemm) const;
@@ -71,10 +73,15 @@ class PackedWeight {
   const std::byte* units(int64_t expert, int64_t block) const;
   int64_t block_index(int64_t expert, int64_t block) const { return expert * num_blocks() + block; }
   void pack_block(const Source& source, int64_t expert, int64_t block);
-  void pack_units(int64_t column, const std::byte* row, std::byte* units, uint16_t* others) const;
+  void pack_units(int64_t column,
+                  QuantFormat format,
+                  const std::byte* row,
+                  std::byte* units,
+                  uint16_t* others) const;
   void pack_scales(const Source& source, int64_t expert, int64_t block);
 
   BlockColumns columns_;
+  Operand operand_;
   TileCode code_;
   int64_t k_;
   int64_t steps_;

@@ -20,18 +20,19 @@ std::unique_ptr<Experts> make_tile_experts(const ExpertsDesc& desc,
 // int8 on both sides with scales outside the sum, which stays below 2^31: TileCode::kI8.
 bool multiplies_integers(const ExpertsDesc& desc, const QuantConfig& quant);
 
-// cpu_amx: AMX bf16 and int8.  cpu_avx512: AVX-512 BF16.  cpu_tiles: plain C++, for comparison.
+// cpu_amx: AMX bf16 and int8.  cpu_avx512: AVX-512 BF16.  cpu_portable: f32 products of all types
+// by the widest vectors at hand.  Each multiplies int8 by int8 as integers.
 Support amx_supports(const ExpertsDesc& desc, const ExpertWeights& weights);
 Support avx512_supports(const ExpertsDesc& desc, const ExpertWeights& weights);
-Support tiles_supports(const ExpertsDesc& desc, const ExpertWeights& weights);
+Support portable_supports(const ExpertsDesc& desc, const ExpertWeights& weights);
 std::unique_ptr<Experts> make_amx(const ExpertsDesc& desc,
                                   ExpertWeights weights,
                                   const Stream& stream);
 std::unique_ptr<Experts> make_avx512(const ExpertsDesc& desc,
                                      ExpertWeights weights,
                                      const Stream& stream);
-std::unique_ptr<Experts> make_tiles(const ExpertsDesc& desc,
-                                    ExpertWeights weights,
-                                    const Stream& stream);
+std::unique_ptr<Experts> make_portable(const ExpertsDesc& desc,
+                                       ExpertWeights weights,
+                                       const Stream& stream);
 
 }  // namespace moebius::cpu

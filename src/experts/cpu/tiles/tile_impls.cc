@@ -3,19 +3,21 @@
 //
 // What the tile experts take, on which processors.
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/cpu_features.h"
+#include "core/select.h"
 #include "experts/cpu/tiles/packed_weight.h"
 #include "experts/cpu/tiles/tile_experts.h"
-#include "moebius/quantize.h"
 #include "quant/groups.h"
 
 namespace moebius::cpu {
 
 namespace {
 
-Support packed_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
+// What bf16 products take.
+Support bf16_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
   if (desc.precision != Precision::kModel) {
     return Support::no("precision f64 is computed by ref only");
   }
@@ -23,35 +25,64 @@ Support packed_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
     return Support::no(std::string("products of bf16 would lose bits of activations in ") +
                        std::string(name(desc.in_dtype)));
   }
-  if (desc.num_adapters > 0) {
-    return Support::no("no LoRA adapters beside packed weights");
-  }
   const QuantConfig& q = weights.quant;
+  for (const QuantDesc* a : {&q.a1, &q.a2}) {
+    if (a->format == QuantFormat::kNvfp4 && quant::scales_over_rows(*a)) {
+      return Support::no("nvfp4 activations without a global scale are no values of bf16");
+    }
+  }
   for (const auto& [w, w_desc] : {std::pair{&weights.w1, &q.w1}, std::pair{&weights.w2, &q.w2}}) {
     if (!w_desc->format && w->dtype() != DType::kBF16) {
       return Support::no(std::string("products of bf16 would lose bits of weights in ") +
                          std::string(name(w->dtype())));
     }
-    if (Support support = PackedWeight::supports(*w_desc); !support.ok) {
+    if (Support support = PackedWeight::supports(*w_desc, Operand::kBF16); !support.ok) {
       return support;
     }
-  }
-  if (quant::scales_over_rows(q.a2)) {
-    return Support::no("a2 has a dynamic scale of all rows, which are computed a few at a time");
   }
   return Support::yes();
 }
 
 }  // namespace
 
-Support tiles_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
-  return packed_supports(desc, weights);
+namespace {
+
+// A set of kernels of f32 products.
+struct FloatTiles {
+  std::string_view name;
+  const TileKernels& (*kernels)();
+  bool can_run;
+};
+
+}  // namespace
+
+const TileKernels& float_tiles() {
+  [[maybe_unused]] const CpuFeatures& has = cpu_features();
+  const FloatTiles sets[] = {
+#ifdef MOEBIUS_HAVE_AVX512_VNNI
+      {"vnni", vnni_tiles, has.avx512 && has.avx512_vnni},
+#endif
+#ifdef MOEBIUS_HAVE_AVX2
+      {"avx2", avx2_tiles, has.avx2},
+#endif
+      {"plain", plain_tiles, true},
+  };
+  const auto& set =
+      select_impl(sets, "cpu vectors", "MOEBIUS_CPU_VECTORS", {}, [](const FloatTiles& tiles) {
+        return tiles.can_run ? Support::yes() : Support::no("this processor has none of them");
+      });
+  return set.kernels();
 }
 
-std::unique_ptr<Experts> make_tiles(const ExpertsDesc& desc,
-                                    ExpertWeights weights,
-                                    const Stream& stream) {
-  return make_tile_experts(desc, std::move(weights), stream, "cpu_tiles", portable_tiles());
+Support portable_supports(const ExpertsDesc& desc, const ExpertWeights&) {
+  return desc.precision == Precision::kModel ? Support::yes()
+                                             : Support::no("precision f64 is computed by ref only");
+}
+
+std::unique_ptr<Experts> make_portable(const ExpertsDesc& desc,
+                                       ExpertWeights weights,
+                                       const Stream& stream) {
+  return make_tile_experts(desc, std::move(weights), stream, "cpu_portable", float_tiles());
 }
 
 #ifdef MOEBIUS_HAVE_AVX512_VBMI
@@ -64,7 +95,7 @@ Support avx512_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
   if (!can_run_avx512_tiles()) {
     return Support::no("this processor has no AVX-512 BF16, VNNI and VBMI");
   }
-  return packed_supports(desc, weights);
+  return bf16_supports(desc, weights);
 }
 
 std::unique_ptr<Experts> make_avx512(const ExpertsDesc& desc,
@@ -86,7 +117,7 @@ Support amx_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
     return Support::no(
         "this processor has no AMX, or no AVX-512 BF16, FP16, VNNI and VBMI beside it");
   }
-  return packed_supports(desc, weights);
+  return bf16_supports(desc, weights);
 }
 
 std::unique_ptr<Experts> make_amx(const ExpertsDesc& desc,

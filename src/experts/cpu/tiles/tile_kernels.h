@@ -4,12 +4,14 @@
 // Inner loops over packed operands, one set per instruction set, each on the calling thread alone.
 //
 // Everything is cut into tiles of 16 rows of 64 bytes, as AMX multiplies them (Intel SDM, TDPBF16PS
-// and TDPBSSD); other instruction sets read the same bytes.  A *step* is 64 bytes of the reduced
-// dimension k: 32 bf16 or 64 i8 values.
+// and TDPBSSD); other instruction sets read the same bytes.  A *step* of the reduced dimension k is
+// 32 values, or 64 of i8.
 //
-//   panel   32 activation rows: per step two tiles [16 rows][64 bytes]
+//   panel   32 activation rows in lines of 64 bytes of k, one or (f32) two lines per step: each
+//           line is two tiles [16 rows][64 bytes]
 //   unit    32 weight rows (a column block of C) times one step: two tiles, each [16 groups of k]
-//           [16 columns][2 bf16 or 4 i8]; or codes that decode to such tiles
+//           [16 columns][2 bf16 or f16, or 4 i8], or (f32) [32 k][16 columns]; or codes that decode
+//           to such tiles
 //   C       per panel four tiles [16][16] of f32 (i32 for i8): (rows 0-15, columns 0-15),
 //           (rows 0-15, columns 16-31), (rows 16-31, columns 0-15), (rows 16-31, columns 16-31)
 #pragma once
@@ -20,26 +22,43 @@
 #include <span>
 #include <string_view>
 
+#include "moebius/dtype.h"
 #include "moebius/experts.h"
 
 namespace moebius::cpu {
 
 inline constexpr int64_t kTileRows = 16;
+inline constexpr int64_t kTileColumns = 16;
 inline constexpr int64_t kTileRowBytes = 64;
 inline constexpr int64_t kTileBytes = kTileRows * kTileRowBytes;
 inline constexpr int64_t kPanelRows = 2 * kTileRows;
 inline constexpr int64_t kBlockColumns = 32;
-inline constexpr int64_t kStepBytes =
-    2 * kTileBytes;  // of a panel, and of a unit that is not coded
-inline constexpr int64_t kTileFloats = kTileRows * 16;
+// A line of a panel; a unit of bf16.
+inline constexpr int64_t kStepBytes = 2 * kTileBytes;
+inline constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 inline constexpr int64_t kPanelFloats = kPanelRows * kBlockColumns;
+
+// What panels hold, and weights are multiplied as.
+enum class Operand : uint8_t { kBF16, kI8, kF32 };
+
+inline constexpr int64_t step_values(Operand operand) {
+  return operand == Operand::kI8 ? 64 : 32;
+}
+inline constexpr int64_t step_lines(Operand operand) {
+  return operand == Operand::kF32 ? 2 : 1;
+}
+inline constexpr int64_t value_bytes(Operand operand) {
+  return operand == Operand::kI8 ? 1 : operand == Operand::kF32 ? 4 : 2;
+}
 
 // What a unit holds.
 enum class TileCode : uint8_t {
   kBF16,      // 2048 bytes, the tiles themselves
+  kF16,       // 2048 bytes, the tiles themselves; Operand::kF32 only
+  kF32,       // 4096 bytes, the tiles themselves; Operand::kF32 only
   kI8,        // 2048 bytes, the tiles themselves, 64 values of k; C is i32
   kF8E4M3,    // 1024 bytes, see Pairs
-  kI8AsBF16,  // 1024 bytes, see Pairs
+  kI8AsBF16,  // 1024 bytes, see Pairs; value = code + 128 - zero point (128 when there is none)
   kInt4,      // 512 bytes, see Nibbles; value = code - zero point (8 when there is none)
   kMxfp4,     // 512 bytes, see Nibbles; and 32 step scales e8m0, one per column
   kNvfp4,     // 512 bytes, see Nibbles; and 64 step scales e4m3: 16 k of 32 columns, then 16 more
@@ -50,22 +69,28 @@ enum class TileCode : uint8_t {
 // Nibbles: of a tile's 16 rows, 64 bytes hold rows 4b to 4b + 3: 32 little-endian words, word j
 // holds element j of those four rows from its lowest nibble up.
 
-// Codes decode to what costs least, a power of two times their values: of kNvfp4 and kI8AsBF16
-// 2^-112, as the bits of an f16 are that were moved to where bf16 has them, of kF8E4M3 2^-8. Scales
-// make up for it, rows for half of 2^-112, so that no sum is subnormal; those are below 2^71.
-inline constexpr float row_factor(TileCode code) {
-  return code == TileCode::kNvfp4 || code == TileCode::kI8AsBF16 ? 0x1p56f : 1.0f;
+// For bf16 products codes decode to what costs least, a power of two times their values: of kNvfp4
+// and kI8AsBF16 2^-112, as the bits of an f16 are that were moved to where bf16 has them, of
+// kF8E4M3 2^-8.  Scales make up for it, rows for half of 2^-112, so that no sum is subnormal; those
+// are below 2^71.  For f32 products codes decode to their values.
+inline constexpr float row_factor(TileCode code, Operand operand) {
+  const bool is_far = code == TileCode::kNvfp4 || code == TileCode::kI8AsBF16;
+  return is_far && operand == Operand::kBF16 ? 0x1p56f : 1.0f;
 }
-// Of the scales of columns; those of groups are multiplied by the kernels.
-inline constexpr float scale_factor(TileCode code) {
-  return code == TileCode::kF8E4M3 ? 0x1p8f : row_factor(code);
+// What the scales of columns are multiplied with; those of groups are multiplied by the kernels.
+inline constexpr float scale_factor(TileCode code, Operand operand) {
+  return code == TileCode::kF8E4M3 && operand == Operand::kBF16 ? 0x1p8f
+                                                                : row_factor(code, operand);
 }
 
 inline constexpr int64_t unit_bytes(TileCode code) {
   switch (code) {
     case TileCode::kBF16:
+    case TileCode::kF16:
     case TileCode::kI8:
       return kStepBytes;
+    case TileCode::kF32:
+      return 2 * kStepBytes;
     case TileCode::kF8E4M3:
     case TileCode::kI8AsBF16:
       return kStepBytes / 2;
@@ -97,7 +122,7 @@ struct TileGemm {
   int64_t group_steps = 0;
   DType scale_dtype = DType::kF32;          // f32, bf16, f16 or e8m0
   const std::byte* group_scales = nullptr;  // [groups][32]
-  const uint8_t* zero_points = nullptr;     // [groups][32], kInt4 only, optional
+  const uint8_t* zero_points = nullptr;     // [groups][32], optional; kInt4, and kI8AsBF16 in f32
   const float* row_scales = nullptr;        // [rows][row_groups], optional
   int64_t row_groups = 0;
 
@@ -107,30 +132,34 @@ struct TileGemm {
   std::array<std::span<const std::byte>, 4> next;
 };
 
-// What becomes of a block of C, row by row: value = sum * row scale * column scale + bias, then the
-// activation or the output.
+// What becomes of a block of C, row by row: value = sum * row scale * column scale + bias + addend,
+// then the activation or the output, each rounded to `dtype`.  Kernels of bf16 products know bf16
+// alone.
 struct TileEpilogue {
+  DType dtype = DType::kBF16;
   bool integers = false;              // C holds i32
   const float* row_scales = nullptr;  // [rows] with stride scale_stride, or null: 1
   int64_t scale_stride = 1;
   const float* column_scales = nullptr;  // [32] or null: 1
   const float* bias = nullptr;           // [32] or null: 0
+  const float* addend = nullptr;         // [rows][32] or null: 0
 
-  // GEMM1 where set: bf16 at each rounding point of experts.h.  Gated: columns 0-15 are gate, 16-31
-  // up, and give 16 results per row; else 32.
+  // GEMM1 where set: rounded at each rounding point of experts.h.  Gated: columns 0-15 are gate,
+  // 16-31 up, and give 16 results per row; else 32.
   const ActivationSpec* activation = nullptr;
-  bool as_f32 = false;      // results as f32 instead of bf16
+  bool as_f32 = false;      // results are stored as f32, not as `dtype`
   float act_factor = 1.0f;  // a power of two that results are multiplied with
   std::byte* act = nullptr;
   int64_t panel_stride = 0;  // bytes
   int64_t tile_stride = 0;
   int64_t row_stride = 0;
+  int64_t half_stride = 0;  // from a row's results 0-15 to 16-31
 
-  // GEMM2 else: the first `columns` values of row r as bf16 to out[r] + column.  weights [rows], or
-  // null: those times weights[r], rounded again and added to +0, as the first term of a sum is.
+  // GEMM2 else: the first `columns` values of row r to column `column` of out[r].  weights [rows],
+  // or null: those times weights[r], rounded again and added to +0, as the first term of a sum is.
   // past_caches: to memory, as what is not read soon should be; whole lines of 64 bytes, aligned.
   // REQUIRES: a weight that is NaN has no bit set in its lower half.
-  uint16_t* const* out = nullptr;
+  std::byte* const* out = nullptr;
   const float* weights = nullptr;
   int64_t column = 0;
   int64_t columns = kBlockColumns;
@@ -141,6 +170,7 @@ struct TileEpilogue {
     TileEpilogue e = *this;
     const int64_t row = p * kPanelRows;
     e.row_scales = row_scales != nullptr ? row_scales + row * scale_stride : nullptr;
+    e.addend = addend != nullptr ? addend + row * kBlockColumns : nullptr;
     e.act = act != nullptr ? act + p * panel_stride : nullptr;
     e.out = out != nullptr ? out + row : nullptr;
     e.weights = weights != nullptr ? weights + row : nullptr;
@@ -164,6 +194,7 @@ struct TileRest {
 
 struct TileKernels {
   std::string_view name;
+  Operand operand;  // beside i8, which all multiply: kBF16 or kF32
   // Finishes `rest`, of the block before, and may leave this block in it.
   // REQUIRES: rest has another C; all blocks up to finish() have as many rows.
   void (*multiply)(const TileGemm&, const TileEpilogue&, TileRest& rest);
@@ -172,11 +203,19 @@ struct TileKernels {
   void (*finish)(TileRest& rest);
 };
 
-// The epilogue of rows [begin, end) in plain C++.
-void finish_rows_portable(const TileEpilogue& e, const float* c, int64_t begin, int64_t end);
-
-// Plain C++.
-const TileKernels& portable_tiles();
+// f32 products.  Of the sets that follow the one with the widest vectors here, or as
+// MOEBIUS_CPU_VECTORS says.  Throws InvalidArgument or Unsupported for a set that it names.
+const TileKernels& float_tiles();
+const TileKernels& plain_tiles();
+#ifdef MOEBIUS_HAVE_AVX2
+// REQUIRES: cpu_features().avx2.
+const TileKernels& avx2_tiles();
+#endif
+#ifdef MOEBIUS_HAVE_AVX512_VNNI
+// REQUIRES: cpu_features().avx512 and avx512_vnni.
+const TileKernels& vnni_tiles();
+#endif
+// bf16 products.
 #ifdef MOEBIUS_HAVE_AVX512_VBMI
 // REQUIRES: can_run_avx512_tiles(): AVX-512 BF16, VNNI and VBMI.
 bool can_run_avx512_tiles();

@@ -441,7 +441,7 @@ void finish(TileRest& rest) {
 }  // namespace
 
 const TileKernels& amx_tiles() {
-  static const TileKernels kernels = {"amx", multiply, finish};
+  static const TileKernels kernels = {"amx", Operand::kBF16, multiply, finish};
   return kernels;
 }
 

@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdlib>
+#include <string>
+
+namespace moebius::testing {
+
+// Gives a setting a value while it lives; an empty one is as none.
+class ScopedSetting {
+ public:
+  ScopedSetting(const char* name, const std::string& value) : name_(name) {
+    setenv(name, value.c_str(), 1);
+  }
+  ~ScopedSetting() { unsetenv(name_); }
+  ScopedSetting(const ScopedSetting&) = delete;
+  ScopedSetting& operator=(const ScopedSetting&) = delete;
+
+ private:
+  const char* name_;
+};
+
+}  // namespace moebius::testing
