@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/device_traits.h"
+
 namespace moebius {
 
 namespace {
@@ -21,7 +23,8 @@ int num_microbatches(const KernelOptions& options, const CallFacts& facts) {
 
 int64_t early_rows(const KernelOptions& options, const CallFacts& facts, int num_microbatches) {
   constexpr int64_t kRows = 16384;  // measured on H200s: 8 thousand do not gain, 32 thousand do
-  const bool can = facts.device.is_cuda() && num_microbatches == 1 && facts.can_come_in_waves;
+  const bool can =
+      device_traits(facts.device).enqueues && num_microbatches == 1 && facts.can_come_in_waves;
   if (!can || options.early_rows) {
     return can ? *options.early_rows : 0;
   }
@@ -37,7 +40,7 @@ int64_t early_rows(const KernelOptions& options, const CallFacts& facts, int num
 // for others, too, unless results go in parts: then little is left to hide.  A rank may judge by
 // its own tokens, since no other rank depends on the answer.
 bool shared_first(const CallPlan& plan, const CallFacts& facts) {
-  if (facts.device.is_cpu()) {
+  if (!device_traits(facts.device).enqueues) {
     return false;
   }
   return facts.num_ranks == 1 || !facts.takes_columns ||
@@ -67,17 +70,18 @@ bool asks_for_fewest_tokens(const KernelOptions& options) {
 }
 
 CallPlan plan_call(const KernelOptions& options, const CallFacts& facts) {
-  const bool on_gpu = facts.device.is_cuda();
+  const bool enqueues = device_traits(facts.device).enqueues;
   CallPlan plan;
   plan.options = options;
   plan.facts = facts;
   plan.num_microbatches = num_microbatches(options, facts);
   plan.early_rows = early_rows(options, facts, plan.num_microbatches);
-  plan.counts_beside = on_gpu && plan.num_microbatches == 1;
-  plan.shared_beside = on_gpu && facts.has_shared;
+  plan.transfers_beside = enqueues;
+  plan.counts_beside = enqueues && plan.num_microbatches == 1;
+  plan.shared_beside = enqueues && facts.has_shared;
   plan.shared_first = shared_first(plan, facts);
   plan.finalize_adds_shared = plan.shared_beside && facts.takes_addend;
-  plan.gemm_sms = on_gpu && plan.num_microbatches > 1
+  plan.gemm_sms = enqueues && plan.num_microbatches > 1
                       ? sms_beside(facts.comm_sms, facts.max_sms, facts)
                       : facts.max_sms;
   plan.sms_beside_prepare = sms_beside(facts.comm_sms, plan.gemm_sms, facts);
@@ -89,7 +93,7 @@ int64_t default_min_microbatch_tokens(int64_t num_experts,
                                       int64_t topk,
                                       int num_ranks,
                                       Device device) {
-  if (device.is_cpu()) {
+  if (!device_traits(device).enqueues) {
     return 32;
   }
   // Measured on H200s: with 256 rows GEMMs take 12 % longer, see docs/performance/layers.md.

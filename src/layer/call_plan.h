@@ -36,6 +36,8 @@ struct CallPlan {
   int num_microbatches = 1;
   // Rows come in waves where the rank with most of them gets at least so many; 0: never.
   int64_t early_rows = 0;
+  // What is cut, into micro-batches, waves or parts, travels on a stream beside the call's.
+  bool transfers_beside = false;
   // Loads are counted beside the rest of the call and enqueued after it: nothing in the call waits
   // for them, and their kernels would take 2 us each.  Several micro-batches count in line, since
   // the rows and counts of one may lie where the next one's come.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/device_traits.h"
 #include "layer/call_plan.h"
 #include "layer/kernel_checks.h"
 #include "layer/load_counter.h"
@@ -145,16 +146,16 @@ void ModularKernel::forward(const KernelInput& input,
                       state_->shared_experts.get(), context);
 
   State& state = *state_;
-  const bool on_gpu = context.stream.device().is_cuda();
   state.plan = state.plan_of(input, context);
   const CallPlan& plan = state.plan;
+  const DeviceTraits device = device_traits(context.stream.device());
   const int count = plan.num_microbatches;
   state.loads.begin(count, context.stream);
-  for (int i = 0; count > 1 && !on_gpu && i < count; ++i) {
+  for (int i = 0; count > 1 && device.host_reads && i < count; ++i) {
     const TokenSlice own = token_slice(input.hidden.dim(0), count, i);
     state.prepare_finalize->expect_room(input.topk_ids.slice(own.begin, own.end), input.expert_map);
   }
-  Turns turns(state.prepare_finalize->traits().max_in_flight, on_gpu);
+  Turns turns(state.prepare_finalize->traits().max_in_flight, device.enqueues);
   try {
     if (!plan.counts_beside) {
       LoadCounter::count_own(input, context.stream);
@@ -184,8 +185,8 @@ CallPlan ModularKernel::State::plan_of(const KernelInput& input, const CallConte
                                                         : facts.num_tokens;
   facts.device = context.stream.device();
   facts.max_sms = context.max_sms;
-  if (facts.device.is_cuda()) {
-    facts.num_sms = cuda_device_info(facts.device.index).num_sms;
+  facts.num_sms = num_sms(facts.device);
+  if (facts.num_sms > 0) {
     facts.comm_sms = transport.traits().comm_sms;
     facts.finalize_sms = transport.traits().finalize_sms;
   }
@@ -222,7 +223,7 @@ Microbatch ModularKernel::State::microbatch(int index,
   cut.input.lora_ids = rows(input.lora_ids);
   cut.context.microbatch = slot(context, index);
   cut.context.max_sms = plan.gemm_sms;
-  if (count > 1 && context.stream.device().is_cuda()) {
+  if (count > 1 && plan.transfers_beside) {
     cut.context.transfers = transfers.on(context.stream.device());
   }
   return cut;
@@ -270,7 +271,7 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
                       ? plan.combine_parts(*prepared.most_rows)
                       : 1;
   if (combine_parts > 1) {
-    if (context.stream.device().is_cuda()) {
+    if (plan.transfers_beside) {
       back.transfers = transfers.on(context.stream.device());
     }
     returned = compute_in_parts(microbatch, prepared, done, shared, back);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "comm/routing/route.h"
+#include "core/device_traits.h"
 #include "layer/rows/row_ops.h"
 #include "moebius/quantize.h"
 
@@ -55,7 +56,7 @@ void expect_placed_so(const Tensor& map, const PrepareFinalize& prepare_finalize
 void expect_expert_map(const Tensor& map, int64_t num_experts, int64_t num_local_experts) {
   expect_dtype(map, DType::kI32, "expert_map");
   expect_shape(map, {num_experts}, "expert_map");
-  if (!map.device().is_cpu()) {
+  if (!device_traits(map.device()).host_reads) {
     return;
   }
   for (int64_t e = 0; e < num_experts; ++e) {
@@ -75,7 +76,7 @@ void expect_lora_ids(const Tensor& ids, int64_t num_tokens, int64_t num_adapters
   expect_dtype(ids, DType::kI32, "lora_ids");
   expect_shape(ids, {num_tokens}, "lora_ids");
   expect(num_adapters > 0, "lora_ids are given, but the experts have no adapters");
-  for (int64_t t = 0; ids.device().is_cpu() && t < num_tokens; ++t) {
+  for (int64_t t = 0; device_traits(ids.device()).host_reads && t < num_tokens; ++t) {
     const int32_t id = ids.data<int32_t>()[t];
     if (id < -1 || id >= num_adapters) {
       throw InvalidArgument(
@@ -172,13 +173,13 @@ void expect_kernel_input(const KernelInput& input,
     if (input.apply_router_weight_on_input) {
       expect_eq(desc.topk, 1, "topk with apply_router_weight_on_input");
     }
-    if (input.topk_ids.device().is_cpu()) {  // reading them on a GPU would wait
+    if (device_traits(input.topk_ids.device()).host_reads) {
       expect_ids(input.topk_ids, num_experts);
     }
   }
   if (input.expert_map) {
     expect_expert_map(input.expert_map, num_experts, desc.num_local_experts);
-    if (input.expert_map.device().is_cpu()) {
+    if (device_traits(input.expert_map.device()).host_reads) {
       expect_placed_so(input.expert_map, prepare_finalize);
     }
   } else if (prepare_finalize.traits().num_dispatchers == 1 ||

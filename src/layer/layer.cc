@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/group/given_up.h"
+#include "core/device_traits.h"
 #include "core/same_device.h"
 #include "layer/flight.h"
 #include "layer/kernel_checks.h"
@@ -69,7 +70,8 @@ namespace {
 
 // A copy of its own, done on return.
 Tensor on_host(const Tensor& counts, const Stream& stream) {
-  return counts.device().is_cpu() ? counts.clone() : to_device(counts, Device::cpu(), stream);
+  const Tensor there = to_device(counts, Device::cpu(), stream);
+  return there.raw() == counts.raw() ? there.clone() : there;
 }
 
 // Of all micro-batches, in a profile.
@@ -91,7 +93,7 @@ MoeLayer::MoeLayer(MoeLayerWeights weights,
                    const Stream& stream,
                    Group* group) {
   expect_consistent(weights, options, group);
-  if (group != nullptr && stream.device().is_cuda()) {
+  if (group != nullptr && device_traits(stream.device()).enqueues) {
     expect_eq(to_string(stream.device()), to_string(group->device()),
               "device of the stream (this rank's of the group)");
   }

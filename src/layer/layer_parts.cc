@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "core/device_traits.h"
 #include "moebius/all2all.h"
 
 namespace moebius {
@@ -97,9 +98,9 @@ void expect_fits_group(const MoeConfig& config,
   if (options.comm_sms != 0) {
     expect_ge(options.comm_sms, 2, "comm_sms");
     expect_multiple_of(options.comm_sms, 2, "comm_sms");
-    if (group != nullptr && group->device().is_cuda()) {
-      expect_le(options.comm_sms, cuda_device_info(group->device().index).num_sms / 2,
-                "comm_sms (half of the GPU's)");
+    const int all_sms = group == nullptr ? 0 : num_sms(group->device());
+    if (all_sms > 0) {
+      expect_le(options.comm_sms, all_sms / 2, "comm_sms (half of the GPU's)");
     }
     expect(by_expert, [&] {
       return fmt::format("comm_sms {}: all2all {} has no kernels of its own to give SMs to",

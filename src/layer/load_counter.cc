@@ -36,8 +36,7 @@ void LoadCounter::count(int microbatch,
 }
 
 Tensor LoadCounter::total() const {
-  const Tensor load = by_microbatch();
-  const Tensor on_cpu = load.device().is_cpu() ? load : to_device(load, Device::cpu(), stream_);
+  const Tensor on_cpu = to_device(by_microbatch(), Device::cpu(), stream_);
   Tensor sum = Tensor::zeros({on_cpu.dim(1)}, DType::kI32);
   for (int64_t i = 0; i < on_cpu.numel(); ++i) {
     sum.data<int32_t>()[i % sum.numel()] += on_cpu.data<int32_t>()[i];

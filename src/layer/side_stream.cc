@@ -5,14 +5,16 @@
 #include <map>
 #include <utility>
 
+#include "core/device_traits.h"
+
 namespace moebius {
 
-const Stream& SideStream::on(Device gpu) {
+const Stream& SideStream::on(Device device) {
   thread_local std::map<std::pair<Use, int>, Stream> streams;
-  if (stream_.device() != gpu) {
-    Stream& own = streams[{use_, gpu.index}];
-    if (own.device() != gpu) {
-      own = Stream::cuda(gpu.index);
+  if (stream_.device() != device) {
+    Stream& own = streams[{use_, device.index}];
+    if (own.device() != device) {
+      own = make_stream(device);
     }
     stream_ = own;
   }
@@ -20,7 +22,7 @@ const Stream& SideStream::on(Device gpu) {
 }
 
 void SideStream::join(const Stream& stream) const {
-  if (stream.device().is_cuda() && stream.device() == stream_.device()) {
+  if (stream.device() == stream_.device()) {
     stream.wait(stream_.record());
   }
 }

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A GPU's stream for work of a call that goes on beside its own stream's: one for each use, GPU and
-// thread, whatever the number of layers.  Why not one per layer: its work may wait for other ranks,
-// and streams beyond the hardware's queues wait for each other (comm/group/cuda/shared_gpu.h).
+// A device's stream for work of a call that goes on beside its own stream's: one for each use, GPU
+// and thread, whatever the number of layers.  Why not one per layer: its work may wait for other
+// ranks, and streams beyond the hardware's queues wait for each other (comm/group/shared_device.h).
 #pragma once
 
 #include "moebius/stream.h"
@@ -16,9 +16,9 @@ class SideStream {
 
   explicit SideStream(Use use) : use_(use) {}
 
-  // Of that GPU; the thread's that asks first.
-  const Stream& on(Device gpu);
-  // What it has been given on that GPU comes before what `stream` is given from now on.
+  // Of that device, which enqueues; the thread's that asks first.
+  const Stream& on(Device device);
+  // What it has been given on that device comes before what `stream` is given from now on.
   void join(const Stream& stream) const;
 
  private:

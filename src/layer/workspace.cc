@@ -4,8 +4,9 @@
 
 #include <array>
 #include <iterator>
+#include <vector>
 
-#include "core/cuda/runtime.h"
+#include "core/device_traits.h"
 #include "moebius/error.h"
 
 namespace moebius {
@@ -48,8 +49,8 @@ WorkspacePool::~WorkspacePool() {
   try {
     for (const State::Slots& slots : state_->microbatches) {
       for (const State::Slot& slot : slots) {
-        if (slot.buffer.device().is_cuda()) {
-          cuda::give_back_after(slot.stream.native_handle(), slot.stream.device().index);
+        if (slot.buffer) {
+          give_back_after(slot.stream);
         }
       }
     }

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/group/cuda/shared_gpu.h"
+#include "comm/group/shared_device.h"
 #include "core/cuda/runtime.h"
 #include "moebius/graph.h"
 #include "tests/comm/gpu_ranks.h"

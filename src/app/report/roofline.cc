@@ -11,7 +11,7 @@
 #include "app/bench/machine_peak.h"
 #include "app/run/layer_cost.h"
 #include "app/run/run_report.h"
-#include "comm/group/cuda/shared_gpu.h"
+#include "comm/group/shared_device.h"
 #include "moebius/error.h"
 
 namespace moebius::app {

@@ -6,8 +6,8 @@
 #include <map>
 #include <optional>
 
-#include "comm/group/cuda/shared_gpu.h"
-#include "core/cuda/runtime.h"
+#include "comm/group/shared_device.h"
+#include "core/device_traits.h"
 #include "layer/flight.h"
 #include "layer/prepare_finalize/prepare_rows.h"
 #include "layer/rows/cuda/rows.h"
@@ -26,12 +26,16 @@ bool quantizes_before_dispatch(const QuantizeSpec& spec) {
   return spec.group.row == 1 && spec.group.col > 0;
 }
 
+// Nothing travels by messages between hosts, so a transfer can take columns and an addend.
+bool goes_in_kernels(const Group& group) {
+  return device_traits(group.device()).enqueues && group.topology().num_nodes() == 1;
+}
+
 Support can_be_captured(Group& group, std::optional<int64_t> capacity) {
   if (group.topology().num_nodes() > 1) {
     return Support::no("high_throughput over several nodes exchanges messages between hosts");
   }
-  return capacity ? comm::can_replay_on_one_gpu(comm::ranks_on_this_gpu(group).size(),
-                                                cuda::hardware_queues())
+  return capacity ? comm::can_replay_graphs(group)
                   : Support::no(
                         "high_throughput waits on the host for the number of rows, unless the "
                         "layer has a capacity");
@@ -42,11 +46,11 @@ PrepareFinalizeTraits traits_of(Group& group,
                                 const DispatchConfig& dispatch,
                                 const DispatchConfig& combine,
                                 std::optional<int64_t> capacity) {
-  const bool is_on_one_node = group.device().is_cuda() && group.topology().num_nodes() == 1;
+  const bool is_all_kernels = goes_in_kernels(group);
   return {.name = "high_throughput",
           .num_dispatchers = group.size(),
-          .takes_columns = is_on_one_node,
-          .takes_addend = is_on_one_node,
+          .takes_columns = is_all_kernels,
+          .takes_addend = is_all_kernels,
           .is_async = true,
           .localizes_ids = true,
           .comm_sms = std::max(dispatch.num_sms, combine.num_sms),
@@ -239,8 +243,7 @@ std::unique_ptr<PrepareFinalize> make_high_throughput(Group& group,
                                                       std::optional<int64_t> capacity) {
   if (capacity) {
     expect_ge(*capacity, 0, "capacity");
-    const int num_nodes = group.topology().num_nodes();
-    if (group.device().is_cpu() || num_nodes > 1) {
+    if (const int num_nodes = group.topology().num_nodes(); !goes_in_kernels(group)) {
       throw Unsupported(fmt::format(
           "high_throughput with a capacity is for GPUs of one node, these ranks are on {}",
           num_nodes > 1 ? fmt::format("{} nodes", num_nodes) : "CPUs"));

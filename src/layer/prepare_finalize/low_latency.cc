@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
-#include "comm/group/cuda/shared_gpu.h"
-#include "core/cuda/runtime.h"
+#include "comm/group/shared_device.h"
+#include "core/device_traits.h"
 #include "layer/flight.h"
 #include "layer/prepare_finalize/prepare_rows.h"
 #include "layer/rows/row_ops.h"
@@ -28,8 +28,7 @@ LowLatencyCast cast_for(const QuantConfig& quant) {
 
 Support can_be_captured(Group& group) {
   return group.topology().num_nodes() == 1
-             ? comm::can_replay_on_one_gpu(comm::ranks_on_this_gpu(group).size(),
-                                           cuda::hardware_queues())
+             ? comm::can_replay_graphs(group)
              : Support::no("low_latency over several nodes exchanges messages between hosts");
 }
 
@@ -111,10 +110,10 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     Tensor topk_weights;
   };
 
-  // On a GPU only micro-batches have something to do between the halves, and between nodes there
-  // are exchanges; else one kernel takes less than two, and nothing gets in between.
+  // Where work is enqueued only micro-batches have something to do between the halves, and between
+  // nodes there are exchanges; else one kernel takes less than two, and nothing gets in between.
   bool goes_in_halves(const CallContext& context) const {
-    return context.stream.device().is_cpu() || context.transfers ||
+    return !device_traits(context.stream.device()).enqueues || context.transfers ||
            group_.topology().num_nodes() > 1;
   }
 

@@ -12,8 +12,8 @@
 
 #include "comm/group/cuda/cuda_group.h"
 #include "comm/group/cuda/cuda_window.h"
-#include "comm/group/cuda/shared_gpu.h"
 #include "comm/group/share.h"
+#include "comm/group/shared_device.h"
 #include "core/cuda/runtime.h"
 #include "moebius/log.h"
 

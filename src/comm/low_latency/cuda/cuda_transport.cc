@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "comm/device/last_work.h"
-#include "comm/group/cuda/shared_gpu.h"
+#include "comm/group/shared_device.h"
 #include "comm/low_latency/cuda/kernels.h"
 #include "core/cuda/device.h"
 #include "core/cuda/host_memory.h"

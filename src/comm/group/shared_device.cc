@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/group/cuda/shared_gpu.h"
+#include "comm/group/shared_device.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "core/cuda/runtime.h"
 
 namespace moebius::comm {
 
@@ -34,6 +36,11 @@ Support can_replay_on_one_gpu(int num_ranks, int num_queues) {
                    "for each other need a hardware queue per stream, of which this process has {} "
                    "(CUDA_DEVICE_MAX_CONNECTIONS, at most {})",
                    num_ranks, most, num_queues, kMaxQueues));
+}
+
+Support can_replay_graphs(Group& group) {
+  return can_replay_on_one_gpu(static_cast<int>(ranks_on_this_gpu(group).size()),
+                               cuda::hardware_queues());
 }
 
 }  // namespace moebius::comm

@@ -27,4 +27,8 @@ std::vector<int> ranks_on_this_gpu(Group& group);
 // many queues (cuda::hardware_queues).
 Support can_replay_on_one_gpu(int num_ranks, int num_queues);
 
+// Whether the ranks that share this rank's device may replay graphs of a layer side by side.
+// Collective, as ranks_on_this_gpu().
+Support can_replay_graphs(Group& group);
+
 }  // namespace moebius::comm
