@@ -9,6 +9,7 @@
 
 #include "layer/kernel_checks.h"
 #include "layer/prepare_finalize/prepare_rows.h"
+#include "layer/rows/quantize_rows.h"
 #include "layer/rows/row_ops.h"
 #include "layer/run_experts.h"
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "layer/prepare_finalize/prepare_rows.h"
+#include "layer/rows/quantize_rows.h"
 #include "moebius/error.h"
 
 namespace moebius::plan {

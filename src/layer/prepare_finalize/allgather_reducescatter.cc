@@ -2,15 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 #include <numeric>
 #include <vector>
 
 #include "layer/flight.h"
 #include "layer/prepare_finalize/prepare_rows.h"
-#include "layer/rows/cuda/rows.h"
+#include "layer/rows/quantize_rows.h"
 #include "layer/rows/reduce_rows.h"
+#include "layer/rows/row_ops.h"
 #include "layer/rows/token_slices.h"
 #include "moebius/all2all.h"
 
@@ -47,9 +47,7 @@ class AllGatherReduceScatter final : public PrepareFinalize {
       return std::nullopt;
     }
     TransportStatistics all = statistics_;
-    if (selections_on_gpu_) {
-      all.selections += to_device(selections_on_gpu_, Device::cpu(), stream_).data<int64_t>()[0];
-    }
+    all.selections += counted_selections();
     return all;
   }
 
@@ -60,29 +58,30 @@ class AllGatherReduceScatter final : public PrepareFinalize {
   void finalize(const FinalizeInput& input, const CallContext& context) override;
 
  private:
-  void count_selections(const Tensor& ids, const Stream& stream);
+  void count(const Tensor& ids, const Stream& stream);
+  int64_t counted_selections() const;
 
   Group& group_;
   bool monolithic_;
   TransportStatistics statistics_;
-  Tensor selections_on_gpu_;                    // i64 [1]; undefined: none were counted there
+  Tensor selections_;                           // i64 [1], of the calls on this device
   Stream stream_;                               // that they were counted on
   std::map<int, std::vector<int64_t>> counts_;  // tokens per rank of the call, by micro-batch
   std::unique_ptr<WeightAndReduce> contiguous_ =
       make_weight_and_reduce(WeightAndReduceKind::kContiguous);
 };
 
-void AllGatherReduceScatter::count_selections(const Tensor& ids, const Stream& stream) {
-  if (ids.device().is_cuda()) {
-    if (!selections_on_gpu_) {
-      selections_on_gpu_ = Tensor::zeros({1}, DType::kI64, ids.device());
-    }
-    cuda_count_selections(ids, selections_on_gpu_, stream);
-    stream_ = stream;
-    return;
+void AllGatherReduceScatter::count(const Tensor& ids, const Stream& stream) {
+  if (!selections_ || selections_.device() != ids.device()) {
+    statistics_.selections += counted_selections();
+    selections_ = Tensor::zeros({1}, DType::kI64, ids.device());
   }
-  const auto* id = ids.data<int32_t>();
-  statistics_.selections += std::count_if(id, id + ids.numel(), [](int32_t i) { return i >= 0; });
+  count_selections(ids, selections_, stream);
+  stream_ = stream;
+}
+
+int64_t AllGatherReduceScatter::counted_selections() const {
+  return selections_ ? to_device(selections_, Device::cpu(), stream_).data<int64_t>()[0] : 0;
 }
 
 PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
@@ -151,7 +150,7 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
     result.topk_ids = gather(input.topk_ids, all_ids);
     result.topk_weights = gather(input.topk_weights, all_weights);
     const Topology& topology = group_.topology();
-    count_selections(input.topk_ids, context.stream);
+    count(input.topk_ids, context.stream);
     statistics_.copies += num_tokens * topology.size;
     statistics_.node_copies += num_tokens * (topology.size - topology.node_size(topology.node()));
   }

@@ -10,8 +10,8 @@
 #include "core/device_traits.h"
 #include "layer/flight.h"
 #include "layer/prepare_finalize/prepare_rows.h"
-#include "layer/rows/cuda/rows.h"
 #include "layer/rows/reduce_rows.h"
+#include "layer/rows/row_ops.h"
 #include "layer/rows/token_slices.h"
 #include "layer/transfer.h"
 #include "moebius/all2all.h"
@@ -192,7 +192,7 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
             }
             result.x = received.payloads[0];
             if (received.num_rows && quant::scales_over_rows(a1)) {
-              cuda_clear_rows_after(result.x, received.num_rows, context.stream);
+              clear_rows_after(result.x, received.num_rows, context.stream);
             }
             if (before) {
               result.x_scale = received.payloads[1];

@@ -9,6 +9,7 @@
 #include "core/device_traits.h"
 #include "layer/flight.h"
 #include "layer/prepare_finalize/prepare_rows.h"
+#include "layer/rows/quantize_rows.h"
 #include "layer/rows/row_ops.h"
 #include "layer/rows/token_slices.h"
 #include "layer/transfer.h"

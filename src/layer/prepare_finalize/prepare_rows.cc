@@ -4,10 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "core/cuda/runtime.h"
+#include "layer/rows/quantize_rows.h"
 #include "layer/rows/row_ops.h"
-#include "quant/cuda/batched.h"
-#include "quant/groups.h"
 
 namespace moebius {
 
@@ -64,38 +62,6 @@ std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input) {
   return rows_quant_spec(*input.quant, input.defer_input_quant);
 }
 
-QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols) {
-  const quant::Groups groups = quant::groups_of(spec.group, rows, cols);
-  return {{{rows, cols}, storage_dtype(spec.format)},
-          {{groups.num_row_groups, groups.num_col_groups}, quant::scale_dtype(spec.format)}};
-}
-
-void quantize_rows(const Tensor& x,
-                   const QuantizeSpec& spec,
-                   const QuantDesc& desc,
-                   int64_t local_expert,
-                   const Tensor& values,
-                   const Tensor& scale,
-                   const Stream& stream) {
-  const auto of_expert = [&](const Tensor& scales) {
-    if (!scales.defined() || scales.numel() == 1) {
-      return scales;
-    }
-    return scales.view({scales.numel()}).slice(local_expert, local_expert + 1);
-  };
-  Quantized out;
-  out.values = values;
-  out.scale = scale;
-  std::shared_ptr<void> global_scale;  // written beside the codes; the caller has it already
-  if (spec.format == QuantFormat::kNvfp4 && x.device().is_cuda()) {
-    global_scale = cuda::allocate_on(sizeof(float), stream.native_handle(), stream.device().index);
-    out.global_scale = Tensor::borrow(global_scale.get(), {1}, DType::kF32, x.device());
-  } else if (spec.format == QuantFormat::kNvfp4) {
-    out.global_scale = Tensor::empty({1}, DType::kF32);
-  }
-  quantize(x, spec, out, stream, of_expert(desc.scale), of_expert(desc.alpha_or_gscale));
-}
-
 QuantizedRows quantize_to_workspace(const Tensor& x,
                                     const QuantizeSpec& spec,
                                     const QuantDesc& desc,
@@ -104,43 +70,6 @@ QuantizedRows quantize_to_workspace(const Tensor& x,
   const auto [values, scale] = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
   quantize_rows(x, spec, desc, 0, values, scale, context.stream);
   return {values, scale};
-}
-
-QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x) {
-  const QuantizedSpecs one = quantized_specs(spec, x[1], x[2]);
-  const auto per_expert = [&](const TensorSpec& s) {
-    return TensorSpec{{x[0], s.shape[0], s.shape[1]}, s.dtype};
-  };
-  return {per_expert(one.values), per_expert(one.scale)};
-}
-
-void quantize_batched_rows(const Tensor& x,
-                           const Tensor& counts,
-                           const QuantizeSpec& spec,
-                           const QuantDesc& desc,
-                           const Tensor& values,
-                           const Tensor& scale,
-                           const Stream& stream) {
-  if (x.device().is_cuda()) {
-    quant::cuda_quantize_batched(
-        {.x = x,
-         .counts = counts,
-         .spec = spec,
-         .tensor_scale = spec.format == QuantFormat::kNvfp4 ? desc.alpha_or_gscale : desc.scale,
-         .values = values,
-         .scale = scale},
-        stream);
-    return;
-  }
-  for (int64_t e = 0; e < x.dim(0); ++e) {
-    const int64_t count = counts.data<int32_t>()[e];
-    if (count == 0) {
-      continue;
-    }
-    const QuantizedSpecs used = quantized_specs(spec, count, x.dim(2));
-    quantize_rows(x[e].slice(0, count), spec, desc, e, values[e].slice(0, count),
-                  scale[e].slice(0, used.scale.shape[0]), stream);
-  }
 }
 
 }  // namespace moebius

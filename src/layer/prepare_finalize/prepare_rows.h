@@ -27,24 +27,7 @@ Support rows_quant_supported(const QuantConfig& quant, bool defer_input_quant, i
 std::optional<QuantizeSpec> rows_quant_spec(const QuantConfig& quant, bool defer_input_quant);
 std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input);
 
-// Values and scales of quantized rows, as quantize() makes them.
-struct QuantizedSpecs {
-  TensorSpec values;
-  TensorSpec scale;
-};
-QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols);
-
-// x [rows, H] -> values and scale (shapes of quantized_specs) by the static scales of `desc`, where
-// it has any; local_expert picks one of several.
-void quantize_rows(const Tensor& x,
-                   const QuantizeSpec& spec,
-                   const QuantDesc& desc,
-                   int64_t local_expert,
-                   const Tensor& values,
-                   const Tensor& scale,
-                   const Stream& stream);
-
-// The same to kPrepare's workspace, by the only static scale there may be.
+// x quantized to kPrepare's workspace, by the only static scale there may be.
 struct QuantizedRows {
   Tensor values;
   Tensor scale;
@@ -53,16 +36,5 @@ QuantizedRows quantize_to_workspace(const Tensor& x,
                                     const QuantizeSpec& spec,
                                     const QuantDesc& desc,
                                     const CallContext& context);
-
-// The same for batched rows, expert by expert, so that a scale of a whole tensor sees no row that
-// is not in use.  x [L, max_rows, H]; counts i32 [L]; values and scale as batched_quantized_specs.
-QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x);
-void quantize_batched_rows(const Tensor& x,
-                           const Tensor& counts,
-                           const QuantizeSpec& spec,
-                           const QuantDesc& desc,
-                           const Tensor& values,
-                           const Tensor& scale,
-                           const Stream& stream);
 
 }  // namespace moebius

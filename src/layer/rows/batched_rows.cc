@@ -4,7 +4,70 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
+
+#include "core/parallel.h"
+#include "experts/cuda/rows/permute.h"
+#include "layer/rows/cuda/rows.h"
+
 namespace moebius {
+
+namespace {
+
+// lora_ids i32 [T] -> i32 [L, max_rows], rows in use.
+void spread_lora_ids(const Tensor& lora_ids,
+                     const BatchedRows& rows,
+                     int64_t topk,
+                     const Tensor& row_ids) {
+  for (size_t i = 0; i < rows.row.size(); ++i) {
+    if (rows.row[i] >= 0) {
+      const auto token = static_cast<int64_t>(i) / topk;
+      row_ids.data<int32_t>()[rows.row[i]] = lora_ids.data<int32_t>()[token];
+    }
+  }
+}
+
+// x [L, max_rows, ...]: row i of the selections' tokens to its place.
+void gather(const Tensor& hidden,
+            const BatchedRows& rows,
+            int64_t topk,
+            const Tensor& x,
+            const Stream& stream) {
+  constexpr int64_t kRowsPerTask = 8;
+  const auto row_bytes = static_cast<size_t>(hidden.dim(1) * bits(hidden.dtype()) / 8);
+  parallel_for(
+      stream, static_cast<int64_t>(rows.row.size()), kRowsPerTask, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t row = rows.row[static_cast<size_t>(i)];
+          if (row >= 0) {
+            std::memcpy(x.bytes() + static_cast<size_t>(row) * row_bytes,
+                        hidden.bytes() + static_cast<size_t>(i / topk) * row_bytes, row_bytes);
+          }
+        }
+      });
+}
+
+void place_on_gpu(const PlaceRows& args, const Stream& stream) {
+  const int64_t num_local_experts = args.rows.dim(0);
+  const int64_t max_rows = args.rows.dim(1);
+  const int64_t num_rows = num_local_experts * max_rows;
+  const Tensor& row_of_slot = args.scratch;
+  cuda_order_slots({.ids = args.local_ids,
+                    .num_local_experts = num_local_experts,
+                    .max_rows = max_rows,
+                    .row_of_slot = row_of_slot},
+                   stream);
+  cuda_count_rows(row_of_slot, max_rows, args.counts, stream);
+  cuda_permute_rows({args.x, row_of_slot, args.rows.view({num_rows, args.rows.dim(2)})}, stream);
+  if (args.lora_ids) {
+    cuda_permute_rows({args.lora_ids.view({args.lora_ids.dim(0), 1}), row_of_slot,
+                       args.row_lora_ids.view({num_rows, 1})},
+                      stream);
+  }
+}
+
+}  // namespace
 
 BatchedRows batched_rows(const Tensor& ids,
                          int64_t first_expert,
@@ -25,6 +88,23 @@ BatchedRows batched_rows(const Tensor& ids,
     expect_le(result.counts[e], max_rows, fmt::format("number of rows for local expert {}", e));
   }
   return result;
+}
+
+TensorSpec place_rows_scratch(const Shape& ids, Device device) {
+  return {device.is_cuda() ? ids : Shape{0}, DType::kI32};
+}
+
+void place_rows(const PlaceRows& args, const Stream& stream) {
+  if (args.rows.device().is_cuda()) {
+    return place_on_gpu(args, stream);
+  }
+  const int64_t topk = args.local_ids.dim(1);
+  const BatchedRows rows = batched_rows(args.local_ids, 0, args.rows.dim(0), args.rows.dim(1));
+  std::copy(rows.counts.begin(), rows.counts.end(), args.counts.data<int32_t>());
+  gather(args.x, rows, topk, args.rows, stream);
+  if (args.lora_ids) {
+    spread_lora_ids(args.lora_ids, rows, topk, args.row_lora_ids);
+  }
 }
 
 }  // namespace moebius

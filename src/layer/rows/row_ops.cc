@@ -153,6 +153,35 @@ void fill(const Tensor& tensor, int32_t value, const Stream& stream) {
   std::fill_n(tensor.data<int32_t>(), tensor.numel(), value);
 }
 
+void clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& stream) {
+  if (rows.device().is_cuda()) {
+    return cuda_clear_rows_after(rows, num_rows, stream);
+  }
+  const int64_t used = std::clamp<int64_t>(*num_rows.data<int32_t>(), 0, rows.dim(0));
+  const Tensor unused = rows.slice(used, rows.dim(0));
+  std::fill_n(unused.bytes(), unused.nbytes(), std::byte{});
+}
+
+void map_ids(const Tensor& ids,
+             const Tensor& expert_map,
+             const Tensor& local,
+             const Stream& stream) {
+  if (ids.device().is_cuda()) {
+    return cuda_map_ids(ids, expert_map, local, stream);
+  }
+  const auto* map = expert_map.data<int32_t>();
+  std::transform(ids.data<int32_t>(), ids.data<int32_t>() + ids.numel(), local.data<int32_t>(),
+                 [&](int32_t id) { return id >= 0 && id < expert_map.dim(0) ? map[id] : -1; });
+}
+
+void count_selections(const Tensor& ids, const Tensor& total, const Stream& stream) {
+  if (ids.device().is_cuda()) {
+    return cuda_count_selections(ids, total, stream);
+  }
+  const auto* id = ids.data<int32_t>();
+  *total.data<int64_t>() += std::count_if(id, id + ids.numel(), [](int32_t i) { return i >= 0; });
+}
+
 void copy_counts(const Tensor& from, const Tensor& to, const Stream& stream) {
   assert(from.shape() == to.shape() && from.dtype() == DType::kI32);
   if (to.device().is_cuda()) {

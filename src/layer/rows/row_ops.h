@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element-wise operations on rows of f32, bf16 and f16: what stands between the stages of a layer.
-// All compute in f32 and round once; with the same bits for any number of threads, and on a GPU,
-// where nothing waits.  Operands are on the stream's device.
+// Element-wise operations on rows of f32, bf16 and f16, on ids and on counts: what stands between
+// the stages of a layer.  All compute in f32 and round once; with the same bits for any number of
+// threads, and on a GPU, where nothing waits.  Operands are on the stream's device.
 #pragma once
 
 #include <type_traits>
@@ -42,6 +42,15 @@ void scale_rows(const Tensor& x, const Tensor& weights, const Tensor& out, const
 // Every element = value; of i32, of f32.
 void fill(const Tensor& tensor, int32_t value, const Stream& stream);
 void fill(const Tensor& tensor, float value, const Stream& stream);
+// Rows from *num_rows on (i32 [1]) become zeros; rows [N, H] of 2 or 4 bytes an element.
+void clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& stream);
+// local i32 [..] = expert_map[ids], -1 for ids that are masked or not in the map.
+void map_ids(const Tensor& ids,
+             const Tensor& expert_map,
+             const Tensor& local,
+             const Stream& stream);
+// total i64 [1] += the ids that are not masked.
+void count_selections(const Tensor& ids, const Tensor& total, const Stream& stream);
 // to i32 [n] = from.
 void copy_counts(const Tensor& from, const Tensor& to, const Stream& stream);
 // totals i64 [n] += counts i32 [n].
