@@ -7,7 +7,8 @@ core <- quant <- {router, comm, experts} <- layer <- checkpoint <- plan <- app; 
 each other. problems/ (what command, tests and benchmarks share) stands beside plan. A public header
 belongs to the stage that implements it and may include only public headers and the standard library.
 A test of tests/<stage>/ may include what the stage may, problems/, checkpoint/ and files of tests/; a
-benchmark of bench/ may include every stage but the command, and nothing of tests/.
+benchmark of bench/ may include every stage but the command, and nothing of tests/. The layer names no
+backend: of its files only the row operations, src/layer/rows, may include from a cuda/ folder.
 """
 
 import argparse
@@ -93,11 +94,19 @@ def check_public_header(path, name):
             yield number, f"a public header may include only public and standard ones: {included}"
 
 
+def names_backend(path, src, included):
+    """Whether a file of the layer outside its row operations includes from a backend's folder."""
+    layer = src / "layer"
+    return "/cuda/" in included and path.is_relative_to(layer) and not path.is_relative_to(layer / "rows")
+
+
 def check_source(path, stage, allowed, roots):
     """Checks one file; `allowed` is what it may include besides `stage`, `roots` the include folders."""
     for number, quoted, included in includes_of(path):
         target = stage_of(included)
-        if included.startswith("moebius/") and target is None:
+        if names_backend(path, roots[0], included):
+            yield number, f"layer names no backend outside src/layer/rows ({included})"
+        elif included.startswith("moebius/") and target is None:
             yield number, f"{included} belongs to no stage (see PUBLIC_HEADERS in tools/check_includes.py)"
         elif target and target != stage and target not in allowed:
             yield number, f"{stage} may not include {target} ({included})"

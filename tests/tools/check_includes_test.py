@@ -79,6 +79,12 @@ class CheckIncludes(unittest.TestCase):
         self.expect_refused({"src/layer/a.cc": '#include "problems/sizes.h"\n'},
                             "layer may not include problems")
 
+    def test_only_row_operations_of_the_layer_name_a_backend(self):
+        self.expect_refused({"src/layer/a.cc": '#include "core/cuda/runtime.h"\n'},
+                            "src/layer/a.cc:1: layer names no backend outside src/layer/rows")
+        code, output = run_checker({"src/layer/rows/a.cc": '#include "layer/rows/cuda/rows.h"\n'})
+        self.assertEqual((code, output), (0, ""))
+
     def test_unknown_folder_and_relative_include_are_refused(self):
         self.expect_refused({"src/utils/a.cc": ""}, "src/utils is not a stage")
         self.expect_refused({"src/core/a.cc": '#include "b.h"\n', "src/core/b.h": ""}, '"b.h" is')
