@@ -7,7 +7,8 @@ core <- quant <- {router, comm, experts} <- layer <- checkpoint <- plan <- app; 
 each other. problems/ (what command, tests and benchmarks share) stands beside plan. A public header
 belongs to the stage that implements it and may include only public headers and the standard library.
 A test of tests/<stage>/ may include what the stage may, problems/, checkpoint/ and files of tests/; a
-benchmark of bench/ may include every stage but the command, and nothing of tests/. The layer names no
+benchmark of bench/ may include every stage but the command, and nothing of tests/. absent/ has what
+a build without CUDA or NCCL has instead. The layer names no
 backend: of its files only the row operations, src/layer/rows, may include from a cuda/ folder.
 """
 
@@ -27,6 +28,7 @@ MAY_INCLUDE = {
     "checkpoint": {"core", "quant", "layer"},
     "plan": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint"},
     "problems": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint"},
+    "absent": {"core", "quant", "router", "comm", "experts", "layer"},
     "app": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint", "plan", "problems"},
 }
 

@@ -11,6 +11,8 @@
 #include "app/bench/layer_bench.h"
 #include "app/commands.h"
 #include "app/output_file.h"
+#include "core/has_cuda.h"
+#include "moebius/device.h"
 #include "moebius/error.h"
 
 namespace moebius::app {
@@ -32,8 +34,11 @@ int bench(const BenchOptions& options) {
     return moebius::bench::run_layer_bench(options);
   }
   if (on_gpus) {
-    return options.stage == "experts" ? moebius::bench::run_gpu_experts_bench(options)
-                                      : moebius::bench::run_gpu_dispatch_bench(options);
+    if constexpr (kHasCuda) {
+      return options.stage == "experts" ? moebius::bench::run_gpu_experts_bench(options)
+                                        : moebius::bench::run_gpu_dispatch_bench(options);
+    }
+    expect_usable(Device::cuda(0));
   }
   const auto stages = moebius::bench::stage_cases();
   const auto stage = std::find_if(stages.begin(), stages.end(),

@@ -21,6 +21,8 @@
 #include "app/run/layer_cost.h"
 #include "app/run/rank_run.h"
 #include "checkpoint/random_fill.h"
+#include "core/has_cuda.h"
+#include "moebius/device.h"
 #include "moebius/error.h"
 #include "moebius/profile.h"
 #include "moebius/tolerance.h"
@@ -212,7 +214,10 @@ int run_layer_bench(const app::BenchOptions& options) {
     throw InvalidArgument("bench layer needs --preset NAME (moebius info lists them)");
   }
   if (options.device == "cuda") {
-    return run_gpu_layer_bench(options);
+    if constexpr (kHasCuda) {
+      return run_gpu_layer_bench(options);
+    }
+    expect_usable(Device::cuda(0));
   }
   const Stream stream = Stream::cpu(options.threads);
   LayerCycle cycle({options.preset, options.quant, options.impl, options.check}, stream);

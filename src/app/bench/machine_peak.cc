@@ -13,6 +13,7 @@
 #include "app/bench/peak_kernels.h"
 #include "app/machine.h"
 #include "core/cpu_features.h"
+#include "core/has_cuda.h"
 #include "core/huge_pages.h"
 #include "core/parallel.h"
 #include "problems/statistics.h"
@@ -182,16 +183,20 @@ class ReadBuffer {
 }  // namespace
 
 ComputePeak compute_peak(Operand operand, const Stream& stream, Take take) {
-  if (stream.device().is_cuda()) {
-    return gpu_compute_peak(operand, stream);
+  if constexpr (kHasCuda) {
+    if (stream.device().is_cuda()) {
+      return gpu_compute_peak(operand, stream);
+    }
   }
   const FoundPeak found = find_peak(operand, stream, take);
   return {found.kernel->name, found.gflops};
 }
 
 double read_gb_per_s(const Stream& stream, Take take, int num_ranks) {
-  if (stream.device().is_cuda()) {
-    return gpu_read_gb_per_s(stream);
+  if constexpr (kHasCuda) {
+    if (stream.device().is_cuda()) {
+      return gpu_read_gb_per_s(stream);
+    }
   }
   const ReadBuffer buffer(stream, num_ranks);
   std::vector<double> rates;

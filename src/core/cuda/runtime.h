@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What core does through the CUDA runtime, without its headers.  In a build without CUDA every
-// function but device_count throws Unsupported (absent.cc).
+// function but device_count throws Unsupported (src/absent/absent.cc).
 // A `stream` or `event` is a cudaStream_t or cudaEvent_t.
 #pragma once
 

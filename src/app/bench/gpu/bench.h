@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `moebius bench STAGE --device cuda`.
+// `moebius bench STAGE --device cuda`; defined only in a build with CUDA.
 #pragma once
 
 #include "app/options.h"
@@ -11,8 +11,7 @@ namespace moebius::bench {
 // Dispatch and combine among GPUs, a rank thread each: every row and sum is compared with what the
 // inputs of all ranks make it, then the ranks' GPUs are timed from a barrier of theirs until the
 // slowest has finished.  The exit code.
-// Throws Unsupported in a build without CUDA, on a machine without GPUs, and for ranks that these
-// GPUs cannot be.
+// Throws Unsupported on a machine without GPUs, and for ranks that these GPUs cannot be.
 int run_gpu_dispatch_bench(const app::BenchOptions& options);
 
 // A whole layer of a preset over the GPUs, experts distributed over the ranks: few tokens per rank

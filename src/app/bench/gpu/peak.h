@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a GPU can do at best, measured: machine_peak.h asks here for a stream of one.
+// What a GPU can do at best, measured: machine_peak.h asks here for a stream of one.  Defined only
+// in a build with CUDA.
 #pragma once
 
 #include "app/bench/machine_peak.h"
