@@ -18,12 +18,16 @@
 #include "moebius/experts.h"
 #include "moebius/settings.h"
 #include "moebius/stream.h"
+#include "plan/formats.h"
+#include "plan/gemm.h"
 #include "quant/impls.h"
 #include "router/impl.h"
 
 namespace moebius::app {
 
 namespace {
+
+constexpr double kManyRows = 4096;
 
 Report about_model(const std::string& directory) {
   const Checkpoint checkpoint(directory);
@@ -68,6 +72,17 @@ std::vector<std::vector<Json>> implementations() {
     add("experts", impl.name, impl.supports(experts, weights));
   }
   return rows;
+}
+
+// What multiplies so many rows of each expert of a layer like Qwen3-30B-A3B's.
+std::string gemm1_of(std::string_view scheme, double rows) {
+  plan::Deployment d;
+  d.layer = plan::layer_of_preset("qwen3-30b-a3b");
+  d.formats = plan::find_formats(std::string(scheme), d.layer);
+  d.device = Device::cuda(0);
+  const std::string line = plan::gemm_lines(d, d.layer.routing.num_experts, rows)[0];
+  const size_t begin = line.find(": ") + 2;
+  return line.substr(begin, line.find(';') - begin);
 }
 
 Report about_this_place() {
@@ -123,10 +138,16 @@ Report about_this_place() {
                implementations());
   rows.clear();
   for (const QuantSchemeInfo& scheme : load_quant_schemes()) {
-    rows.push_back({scheme.name, scheme.description});
+    rows.push_back({scheme.name, scheme.description, gemm1_of(scheme.name, 1),
+                    gemm1_of(scheme.name, kManyRows)});
   }
-  report.heading("quantization at load (--quant)");
-  report.table("quantization", "schemes", {{"name", "name"}, {"description", "description"}}, rows);
+  report.heading("quantization at load (--quant), and GEMM1 of a row and of many on a Hopper GPU");
+  report.table("quantization", "schemes",
+               {{"name", "name"},
+                {"description", "description"},
+                {"gemm1_of_a_row", "of a row"},
+                {"gemm1_of_many_rows", "of many"}},
+               rows);
   rows.clear();
   for (const PresetInfo& preset : model_presets()) {
     rows.push_back({preset.name, preset.description});

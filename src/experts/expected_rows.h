@@ -29,10 +29,4 @@ struct ExpectedRows {
   }
 };
 
-// Rows of a tile of few_rows_gemm for so many per group: more than the mean, since codes are read
-// and decoded once per tile, and groups rarely have the mean.
-constexpr int few_rows_tile(int64_t mean) {
-  return mean <= 8 ? 16 : mean <= 20 ? 32 : mean <= 36 ? 48 : 64;
-}
-
 }  // namespace moebius

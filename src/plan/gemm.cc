@@ -8,7 +8,6 @@
 
 #include "core/ceil_div.h"
 #include "experts/cuda/gemm/gemm_plan.h"
-#include "experts/expected_rows.h"
 #include "quant/group_rule.h"
 
 namespace moebius::plan {
@@ -95,6 +94,15 @@ cuda::GemmDesc desc_of(const Deployment& d, const Sizes& sizes) {
   return desc;
 }
 
+// With the activation, and codes of activated rows where GEMM2 takes those.
+cuda::GemmDesc desc_of_gemm1(const Deployment& d, int64_t num_experts, int64_t intermediate) {
+  cuda::GemmDesc desc = desc_of(d, sizes_of_w1(d.layer, num_experts, intermediate));
+  desc.activation = ActivationSpec{.gated = d.layer.is_gated};
+  desc.codes = d.formats.activations;
+  desc.out = desc.codes ? desc.rows.dtype : DType::kBF16;
+  return desc;
+}
+
 cuda::GemmPlan plan_of(const cuda::GemmDesc& desc, double rows_of_expert) {
   const double rows = rows_of_expert * static_cast<double>(desc.weights.num_groups);
   return cuda::choose_gemm(desc, hopper(),
@@ -135,15 +143,18 @@ GemmKind gemm_kind(const Deployment& d, int64_t intermediate, double rows_of_exp
   return kind;
 }
 
+std::array<std::string, 2> gemm_lines(const Deployment& d, int64_t num_experts, double rows) {
+  const cuda::GemmDesc gemm1 = desc_of_gemm1(d, num_experts, d.local_intermediate());
+  const cuda::GemmDesc gemm2 =
+      desc_of(d, sizes_of_w2(d.layer, num_experts, d.local_intermediate()));
+  return {to_string(plan_of(gemm1, rows), gemm1), to_string(plan_of(gemm2, rows), gemm2)};
+}
+
 bool activates_in_gemm1(const Deployment& d, int64_t intermediate, double rows) {
   if (!d.device.is_cuda() || d.layer.dtype != DType::kBF16) {
     return false;
   }
-  cuda::GemmDesc desc = desc_of(d, sizes_of_w1(d.layer, 1, intermediate));
-  desc.activation = ActivationSpec{.gated = d.layer.is_gated};
-  desc.codes = d.formats.activations;
-  desc.out = desc.codes ? desc.rows.dtype : DType::kBF16;
-  return plan_of(desc, rows).activates;
+  return plan_of(desc_of_gemm1(d, 1, intermediate), rows).activates;
 }
 
 int64_t decodes_from(const Deployment& d, int64_t num_experts, int64_t intermediate) {
@@ -162,7 +173,7 @@ int64_t widened_bytes(const Deployment& d, int64_t intermediate, int64_t element
 // formats in docs/performance/gpu_experts.md; so 0.0037 ps a row, and 67 times that for itself.
 double rows_in_registers(double rows) {
   constexpr double kDecoding = 67;
-  const int tile = few_rows_tile(static_cast<int64_t>(rows));
+  const int tile = cuda::few_rows_tile(static_cast<int64_t>(rows));
   return std::ceil(rows / tile) * (tile + kDecoding);
 }
 

@@ -5,7 +5,9 @@
 // says.  CPUs give their rates by the same names.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string>
 
 #include "plan/deployment.h"
 
@@ -23,6 +25,12 @@ enum class GemmKind : uint8_t {
 
 // intermediate: what a rank has of an expert's; rows: of an expert, on average.
 GemmKind gemm_kind(const Deployment& deployment, int64_t intermediate, double rows);
+
+// One line on GEMM1 and GEMM2 of the routed experts each, as they are planned for so many of them
+// with `rows` on average, see cuda::to_string().
+std::array<std::string, 2> gemm_lines(const Deployment& deployment,
+                                      int64_t num_experts,
+                                      double rows);
 
 // Whether GEMM1 stores activated rows, and codes where those are wanted; of silu, which is assumed.
 bool activates_in_gemm1(const Deployment& deployment, int64_t intermediate, double rows);

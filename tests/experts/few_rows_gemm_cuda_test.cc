@@ -169,11 +169,11 @@ TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {
         general_gemm(gemm, stream_);
         const Tensor expected = here(gemm.out);
         gemm.out = out;
-        few_rows_gemm(gemm, stream_);
+        few_rows_gemm(gemm, plan_of(gemm), stream_);
         const Tensor actual = here(out);
         expect_near(expected, actual, 1e-5f);
         gemm.max_sms = 5;
-        few_rows_gemm(gemm, stream_);
+        few_rows_gemm(gemm, plan_of(gemm), stream_);
         const Tensor again = here(out);
         EXPECT_EQ(std::memcmp(again.raw(), actual.raw(), static_cast<size_t>(actual.nbytes())), 0)
             << "not the same bits on fewer SMs";
@@ -197,7 +197,7 @@ TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
       general_gemm(gemm, stream_);
       const Tensor expected = here(gemm.out);
       gemm.out = there(Tensor::zeros({23, 130}, dtype, Device::cpu()));
-      few_rows_gemm(gemm, stream_);
+      few_rows_gemm(gemm, plan_of(gemm), stream_);
       expect_near(expected, convert(here(gemm.out), DType::kF32),
                   dtype == DType::kBF16 ? 4e-3f : 5e-4f);
     }
@@ -222,7 +222,7 @@ TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
     ExpertGemm gemm = gemm_of(w, {9}, false);
     general_gemm(gemm, stream_);
     const Tensor expected = here(gemm.out);
-    few_rows_gemm(gemm, stream_);
+    few_rows_gemm(gemm, plan_of(gemm), stream_);
     const Tensor actual = here(gemm.out);
     for (int64_t n = 0; n < 96; ++n) {
       float largest = 0.0f;
@@ -248,7 +248,7 @@ TEST_F(FewRowsGemmTest, NanCodesStayInTheirColumns) {
   reinterpret_cast<uint8_t*>(values.raw())[7 * 96 + 50] = 0xff;
   w.values = there(values);
   ExpertGemm gemm = gemm_of(w, {20}, false);
-  few_rows_gemm(gemm, stream_);
+  few_rows_gemm(gemm, plan_of(gemm), stream_);
   const Tensor out = here(gemm.out);
   for (int64_t i = 0; i < out.numel(); ++i) {
     ASSERT_EQ(std::isnan(out.data<float>()[i]), i % 64 == 7) << i;

@@ -209,6 +209,27 @@ TEST(GemmPlan, LogsSayWhoMultipliesAndWhy) {
   testing::expect_mentions(to_string(choose_gemm(f32, gpu_of(9), 1), f32), {"general", "not sm90"});
 }
 
+TEST(GemmPlan, TilesOfFewRowsGoByTheMean) {
+  const GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128));
+  for (const auto& [mean, tile] : {std::pair(1, 16), {8, 16}, {9, 32}, {36, 48}, {37, 64}}) {
+    const GemmPlan plan = choose_gemm(desc, gpu_of(9), mean * kGroups);
+    ASSERT_EQ(plan.multiplier, Multiplier::kFewRows) << mean;
+    EXPECT_EQ(plan.tile_rows, tile) << mean;
+  }
+  testing::expect_mentions(to_string(choose_gemm(desc, gpu_of(9), 1), desc),
+                           {"few_rows in tiles of 16"});
+}
+
+// Room for decoded weights was given since decoding pays; a call goes by it.
+TEST(GemmPlan, RoomThatWasGivenIsUsed) {
+  GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128));
+  EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 1).decodes());
+  desc.must_decode = true;
+  EXPECT_TRUE(choose_gemm(desc, gpu_of(9), 1).decodes());
+  desc.may_decode = false;
+  EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 1).decodes());
+}
+
 TEST(GemmPlan, TheSettingNamesAKernel) {
   unsetenv("MOEBIUS_GEMM");
   EXPECT_EQ(forced_multiplier(), std::nullopt);

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "app/build_info.h"
+#include "plan/gemm.h"
 
 namespace moebius::app {
 
@@ -92,6 +93,19 @@ void add_machine(Report& report, const plan::Machine& machine) {
   report.line("machine", "assumed", "{assumed}",
               {{"assumed", assumed.empty() ? "nothing" : assumed}});
   report.hidden("machine", {"figures", figures});
+}
+
+// Which kernels multiply on a GPU, for the rows of the fullest rank.
+void add_gemms(Report& report, const PlanResult& r) {
+  const Deployment& d = r.deployment;
+  const Forecast& first = r.forecasts.back();
+  if (!d.device.is_cuda() || first.touched <= 0) {
+    return;
+  }
+  const auto [gemm1, gemm2] =
+      plan::gemm_lines(d, d.places_of(0).size(), first.rows / first.touched);
+  report.line("gemms", "gemm1", "{gemm1}", {{"gemm1", gemm1}});
+  report.line("gemms", "gemm2", "{gemm2}", {{"gemm2", gemm2}});
 }
 
 void add_bytes(Report& report, const PlanResult& r) {
@@ -342,6 +356,7 @@ Report make_report(const PlanResult& r) {
   report.hidden("moebius", {"commit", std::string(commit())});
   add_subject(report, r);
   add_machine(report, r.machine);
+  add_gemms(report, r);
   add_bytes(report, r);
   add_buffers(report, r);
   add_times(report, r);

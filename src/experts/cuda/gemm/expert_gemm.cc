@@ -134,14 +134,18 @@ void run_sm90(const ExpertGemm& gemm,
   }
 }
 
+int64_t expected_rows_of(const ExpertGemm& gemm) {
+  return gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
+}
+
 // Of an address, 16 at most; 16 where there is none.
 int alignment_of(const Tensor& tensor) {
   const auto address = tensor ? reinterpret_cast<uintptr_t>(tensor.raw()) : 0;
   return address % 16 == 0 ? 16 : static_cast<int>(address & -address);
 }
 
-GemmPlan plan_of_desc(const GemmDesc& desc, const Tensor& out) {
-  return choose_gemm(desc, cuda_device_info(out.device().index), kManyRows);
+GemmPlan plan_of_desc(const GemmDesc& desc, const ExpertGemm& gemm) {
+  return choose_gemm(desc, cuda_device_info(gemm.out.device().index), expected_rows_of(gemm));
 }
 
 }  // namespace
@@ -182,6 +186,7 @@ GemmDesc desc_of(const ExpertGemm& gemm) {
   desc.keeps_f32 = gemm.keeps_f32;
   desc.may_decode = gemm.decoded && desc.weights.format &&
                     gemm.decoded.numel() >= decoded_group_elements(desc.weights);
+  desc.must_decode = desc.may_decode;
   desc.forced = gemm.forced;
   desc.num_rows = desc.weights.k > 0 ? a.values.numel() / desc.weights.k : 0;
   desc.by_index = a.index.defined();
@@ -193,7 +198,7 @@ GemmDesc desc_of(const ExpertGemm& gemm) {
 }
 
 GemmPlan plan_of(const ExpertGemm& gemm) {
-  return plan_of_desc(desc_of(gemm), gemm.out);
+  return plan_of_desc(desc_of(gemm), gemm);
 }
 
 GemmPlan plan_of(const ActivatedGemm& activated) {
@@ -204,7 +209,7 @@ GemmPlan plan_of(const ActivatedGemm& activated) {
   if (activated.codes != nullptr) {
     desc.codes = *activated.codes;
   }
-  return plan_of_desc(desc, gemm.out);
+  return plan_of_desc(desc, gemm);
 }
 
 void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
@@ -217,7 +222,7 @@ void run_expert_gemm(const ExpertGemm& gemm, const Stream& stream) {
     case Multiplier::kSm90:
       return run_sm90(gemm, as_grouped_gemm(gemm, plan), plan, stream);
     case Multiplier::kFewRows:
-      return few_rows_gemm(gemm, stream);
+      return few_rows_gemm(gemm, plan, stream);
     case Multiplier::kMma:
       return mma_gemm(gemm, stream);
     case Multiplier::kGeneral:

@@ -206,7 +206,7 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
   bool decodes = can_be_decoded(desc) && has_sizes_of_sm90(desc.weights, gpu);
   if (decodes) {
     plan.decodes_from = decodes_from(desc, gpu);
-    decodes = expected_rows >= plan.decodes_from;
+    decodes = desc.must_decode || expected_rows >= plan.decodes_from;
   }
   GemmDesc plain = desc;
   plain.activation = std::nullopt;
@@ -236,6 +236,9 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
     const Refusal refusal = plan.activates ? nullptr : refusal_of(multiplier);
     if (refusal == nullptr) {
       plan.multiplier = multiplier;
+      if (multiplier == Multiplier::kFewRows) {
+        plan.tile_rows = few_rows_tile(expected_rows / desc.weights.num_groups);
+      }
       if (decodes && multiplier == Multiplier::kSm90) {
         const WeightFacts& w = desc.weights;
         plan.decoded_elements = quant::decoded_bytes(w.num_groups, w.n, w.k, decoded_blocks(w)) /
@@ -254,16 +257,19 @@ std::string to_string(const GemmPlan& plan, const GemmDesc& desc) {
   const WeightFacts& w = desc.weights;
   std::string line = fmt::format("{} x {} x {}: {}{}", w.num_groups, w.n, w.k,
                                  name(plan.multiplier), plan.activates ? " with activation" : "");
+  if (plan.tile_rows > 0) {
+    line += fmt::format(" in tiles of {}", plan.tile_rows);
+  }
   if (plan.decodes()) {
     line += ", of decoded weights";
   }
   if (desc.activation && !plan.activates) {
-    line += ", activation in a kernel of its own";
+    line += "; activation in a kernel of its own";
   }
   if (plan.decodes_from > 0) {
-    line += fmt::format(", which are decoded from {} rows on", plan.decodes_from);
+    line += fmt::format("; weights are decoded from {} rows on", plan.decodes_from);
   }
-  return plan.reason.empty() ? line : line + fmt::format(" (not sm90: {})", plan.reason);
+  return plan.reason.empty() ? line : line + fmt::format("; not sm90: {}", plan.reason);
 }
 
 bool can_decode(const WeightFacts& w) {

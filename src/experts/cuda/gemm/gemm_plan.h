@@ -73,6 +73,8 @@ struct GemmDesc {
   std::optional<ActivationSpec> activation = std::nullopt;
   std::optional<QuantizeSpec> codes = std::nullopt;
   bool may_decode = true;  // there is room for decoded weights
+  // That room was given because decoding pays, so it does not depend on rows any more.
+  bool must_decode = false;
   std::optional<Multiplier> forced = std::nullopt;
   // What only a call knows; the defaults fit every kernel.
   int64_t num_rows = 1;      // of the operand
@@ -83,8 +85,17 @@ struct GemmDesc {
   int out_alignment = 16;
 };
 
+// Rows of a tile of kFewRows for so many per group: more than the mean, since codes are read and
+// decoded once per tile, and groups rarely have the mean.
+constexpr int few_rows_tile(int64_t mean) {
+  return mean <= 8 ? 16 : mean <= 20 ? 32 : mean <= 36 ? 48 : 64;
+}
+
 struct GemmPlan {
   Multiplier multiplier = Multiplier::kGeneral;
+  // Rows that a tile of kFewRows has.  Those of kSm90 follow from the rows of each group, which the
+  // device counts: whole tiles, and small ones with swapped operands for what is left (schedule.h).
+  int tile_rows = 0;
   bool activates = false;  // it stores activated columns
   // Elements of bf16 scratch in which weights are decoded, some groups at a time; 0: they are read
   // in their codes.
@@ -106,7 +117,7 @@ inline constexpr int64_t kManyRows = std::numeric_limits<int64_t>::max();
 // Plans for as many rows as are to be expected of all groups together.  Pure.  Throws Unsupported
 // where desc.forced refuses.
 GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t expected_rows);
-// One line for logs: "16 x 1536 x 2048: sm90, weights are decoded from 2816 rows on, ...".
+// One line for logs: "16 x 1536 x 2048: sm90, of decoded weights; weights are decoded from 2816 rows on".
 std::string to_string(const GemmPlan& plan, const GemmDesc& desc);
 
 // Whether bf16 holds every element exactly (but for its subnormals), apart from a factor of its

@@ -23,7 +23,6 @@
 #include "core/cuda/device.h"
 #include "experts/cuda/gemm/dequant/few_rows_worker.cuh"
 #include "experts/cuda/gemm/expert_gemm.h"
-#include "experts/expected_rows.h"
 #include "moebius/device.h"
 
 namespace moebius::cuda {
@@ -79,14 +78,10 @@ Kernel find_kernel(Code code, DType scale, int rows) {
 
 static_assert(few_rows_tile(1 << 20) == kMostRows);
 
-int64_t expected_rows_of(const ExpertGemm& gemm) {
-  return gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
-}
-
 }  // namespace
 }  // namespace few_rows
 
-void few_rows_gemm(const ExpertGemm& gemm, const Stream& on) {
+void few_rows_gemm(const ExpertGemm& gemm, const GemmPlan& plan, const Stream& on) {
   using namespace few_rows;
   const int index = on.device().index;
   const DeviceGuard guard(index);
@@ -102,15 +97,15 @@ void few_rows_gemm(const ExpertGemm& gemm, const Stream& on) {
     p.scaled_mask = std::min(p.w.group_cols, step) / kSlab - 1;
   }
   const int64_t blocks = blocks_of(gemm, 1, index);
-  const int tile_rows = few_rows_tile(expected_rows_of(gemm) / gemm.rows.num_groups);
-  const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), tile_rows);
+  const int64_t tiles = most_tiles(gemm.rows, gemm.out.dim(0), plan.tile_rows);
   const auto across = [&](int columns) { return (p.n + columns - 1) / columns; };
+  const int64_t expected_rows = gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
   const int64_t expected_tiles =
-      std::min(tiles, expected_rows_of(gemm) / tile_rows + gemm.rows.num_groups);
+      std::min(tiles, expected_rows / plan.tile_rows + gemm.rows.num_groups);
   p.team_shift = expected_tiles * across(kColumns) < num_sms(index) ? 1 : 0;
   p.across = across(kColumns >> p.team_shift);
   const auto grid = static_cast<unsigned>(std::min(blocks, tiles * p.across));
-  const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, tile_rows);
+  const Kernel kernel = find_kernel(p.w.code, p.w.scale_dtype, plan.tile_rows);
   assert(kernel != nullptr);
   allow_shared_bytes(index, reinterpret_cast<const void*>(kernel), sizeof(Shared));
   kernel<<<grid, kThreads, sizeof(Shared), as_stream(on.native_handle())>>>(p);
