@@ -192,7 +192,7 @@ TEST_P(ExpertsScheme, TakesQuantizedRows) {
   ExpertProblem p = ExpertProblemMaker(10).make(kKBlocks, {.scheme = scheme, .format = format});
   const auto experts = make(p, impl, 2);
   const auto spec = activation_spec(p.weights.quant.a1);
-  if (!spec || experts->expects_unquantized_inputs()) {
+  if (!spec || experts->traits().expects_unquantized_inputs) {
     const Tensor plain = p.input.x;
     p.input.x = Tensor::zeros(plain.shape(), DType::kI8);
     EXPECT_THROW(run(*experts, p.input, stream_of(impl, 2)), InvalidArgument);
@@ -249,7 +249,7 @@ TEST_P(ExpertsScheme, SameBitsForAnyNumberOfThreadsAndAnyCall) {
 
 TEST_P(ExpertsContract, ReportsTheImplementationThatWasForced) {
   const ExpertProblem p = ExpertProblemMaker().make(kTiny, base_case());
-  EXPECT_EQ(make(p, impl(), 1)->implementation(), impl());
+  EXPECT_EQ(make(p, impl(), 1)->name(), impl());
 }
 
 TEST_P(ExpertsContract, EveryActivation) {
@@ -443,7 +443,7 @@ TEST_P(ExpertsContract, ExpertMapsSelectLocalExperts) {
 TEST_P(ExpertsContract, ChunksGiveTheRowsOfTheWhole) {
   const ExpertProblem p = ExpertProblemMaker(22).make(kTiny, base_case());
   const auto experts = make(p, impl(), 2);
-  EXPECT_EQ(experts->supports_chunking(), is_standard());
+  EXPECT_EQ(experts->traits().supports_chunking, is_standard());
   if (!is_standard()) {
     return;
   }
@@ -473,13 +473,13 @@ TEST_P(ExpertsContract, SaysWhoWeightsAndReduces) {
   const ExpertProblem p = ExpertProblemMaker().make(kTiny, base_case());
   const auto experts = make(p, impl(), 1);
   const ExpertsWorkspace ws = experts->workspace(10);
-  if (is_standard() && experts->weight_and_reduce() == WeightAndReduceKind::kNoOp) {
+  if (is_standard() && experts->traits().weight_and_reduce == WeightAndReduceKind::kNoOp) {
     EXPECT_EQ(ws.output, (Shape{10, kTiny.hidden}));
   } else if (is_standard()) {
-    EXPECT_EQ(experts->weight_and_reduce(), WeightAndReduceKind::kContiguous);
+    EXPECT_EQ(experts->traits().weight_and_reduce, WeightAndReduceKind::kContiguous);
     EXPECT_EQ(ws.output, (Shape{10, kTiny.topk, kTiny.hidden}));
   } else {
-    EXPECT_EQ(experts->weight_and_reduce(), WeightAndReduceKind::kDelegate);
+    EXPECT_EQ(experts->traits().weight_and_reduce, WeightAndReduceKind::kDelegate);
     EXPECT_EQ(ws.output, (Shape{kTiny.num_experts, 10, kTiny.hidden}));
   }
   // Not applied, or 1: it makes no difference whether the router's weights already are.

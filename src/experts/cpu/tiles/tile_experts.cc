@@ -87,9 +87,9 @@ class TileExperts final : public ExpertsBase {
   TileExperts(const ExpertsDesc& desc,
               ExpertWeights weights,
               const Stream& stream,
-              std::string_view implementation,
+              std::string_view name,
               const TileKernels& kernels)
-      : ExpertsBase(desc, std::move(weights), stream, implementation),
+      : ExpertsBase(desc, std::move(weights), stream, name, WeightAndReduceKind::kNoOp),
         kernels_(kernels),
         operand_(multiplies_integers(desc_, weights_.quant) ? Operand::kI8 : kernels.operand),
         form1_(row_form(quantize_a1_, weights_.quant.w1, operand_)),
@@ -122,10 +122,6 @@ class TileExperts final : public ExpertsBase {
     }
     const int64_t fitting = kPanelBudget / (w1_.lines() * kTileRowBytes) / kPanelRows * kPanelRows;
     most_rows_ = std::clamp(fitting, kLeastItemRows, kMostItemRows);
-  }
-
-  WeightAndReduceKind weight_and_reduce() const override {
-    return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kNoOp;
   }
 
   ExpertsWorkspace workspace(int64_t rows) const override {
