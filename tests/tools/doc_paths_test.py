@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every path that HACKING.md and docs/design.md name exists, and a row's way names each file once."""
+"""Every path that HACKING.md, docs/design.md and docs/protocol.md name exists; a row's way has each once."""
 
 import pathlib
 import re
@@ -21,7 +21,7 @@ def section(text, heading):
 
 class DocPaths(unittest.TestCase):
     def test_named_paths_exist(self):
-        for name, least in [("HACKING.md", 25), ("docs/design.md", 40)]:
+        for name, least in [("HACKING.md", 25), ("docs/design.md", 40), ("docs/protocol.md", 12)]:
             paths = PATH.findall(text_of(name))
             self.assertGreaterEqual(len(paths), least, f"{name} names few paths: is the pattern right?")
             missing = [path for path in paths if not (ROOT / path).exists()]
