@@ -26,6 +26,17 @@ inline void expect_blocks_valid(const auto& blocks, int num_ranks, bool need_dat
   }
 }
 
+// The blocks of an exchange, as it takes them.
+struct BlockLists {
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+
+  void add(const SendBlock& send, const RecvBlock& recv) {
+    sends.push_back(send);
+    recvs.push_back(recv);
+  }
+};
+
 template <typename Block>
 class BlocksByPeer {
  public:

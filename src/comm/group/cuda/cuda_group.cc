@@ -43,13 +43,12 @@ void check_blocks(Group& host,
   for (const RecvBlock& block : recvs) {
     received[static_cast<size_t>(block.peer)].add(block.bytes);
   }
-  std::vector<SendBlock> out;
-  std::vector<RecvBlock> in;
+  BlockLists blocks;
   for (int peer = 0; peer < host.size(); ++peer) {
-    out.push_back({peer, &sent[static_cast<size_t>(peer)], sizeof(BlockSizes)});
-    in.push_back({peer, &told[static_cast<size_t>(peer)], sizeof(BlockSizes)});
+    const auto p = static_cast<size_t>(peer);
+    blocks.add({peer, &sent[p], sizeof(BlockSizes)}, {peer, &told[p], sizeof(BlockSizes)});
   }
-  host.exchange(op, out, in);
+  host.exchange(op, blocks.sends, blocks.recvs);
   for (int peer = 0; peer < host.size(); ++peer) {
     const BlockSizes& theirs = told[static_cast<size_t>(peer)];
     const BlockSizes& ours = received[static_cast<size_t>(peer)];
