@@ -9,7 +9,7 @@
 #include <optional>
 #include <span>
 
-#include "comm/group/peer_group.h"
+#include "comm/group/failure.h"
 #include "moebius/group.h"
 
 namespace moebius::comm {
@@ -23,9 +23,9 @@ struct CallHeader {
   std::array<char, 48> op{};  // ends with 0; a longer name is cut
 };
 
-// Of the blocks that go to, or come from, one peer.
-CallHeader describe_blocks(const Call& call, std::span<const SendBlock> blocks);
-CallHeader describe_blocks(const Call& call, std::span<const RecvBlock> blocks);
+// The header for the blocks that go to, or come from, one peer.
+template <typename Block>
+CallHeader describe_blocks(const Call& call, std::span<const Block> blocks);
 
 // What `rank` finds wrong with the header of `peer`; nullopt: both ends mean the same.
 std::optional<Failure> find_mismatch(

@@ -13,28 +13,27 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/group/failure.h"
 #include "moebius/group.h"
 
 namespace moebius::comm {
 
-// One collective call of this rank, or a one-sided wait between two of them.
-struct Call {
-  std::string_view op;
-  int64_t epoch = 0;
+// What an exchange moves.
+struct ExchangeBlocks {
+  std::span<const SendBlock> sends;
+  std::span<const RecvBlock> recvs;
+  BlockReader reader;
 };
 
-// Why a group cannot go on, as the rank that found out tells the others.
-struct Failure {
-  int author = 0;         // who found out
-  int guilty = -1;        // whom it blames, -1 when nobody can be named
-  int64_t epoch = 0;      // of the author's call
-  std::string op;         // of the author's call
-  std::string guilty_op;  // where both were in different calls of this epoch: the other's op
-  std::string reason;     // "rank 2 has left", names the guilty
+// What a rank can see of another from outside, where it can see anything.
+struct PeerSight {
+  int64_t epoch = 0;     // of the peer's newest call
+  std::string op;        // of the same call
+  int waits_for = -1;    // the rank it waits for; -1: nobody
+  std::string waits_in;  // the operation it waits in
 };
 
-// "rank 2 is in "combine" at epoch 5, expected "dispatch""
-Failure make_mismatch(int author, const Call& call, int guilty, std::string_view guilty_op);
+class PeerExchange;
 
 class PeerGroup : public Group {
  public:
@@ -50,6 +49,7 @@ class PeerGroup : public Group {
                   const std::function<std::string()>& describe) final;
   void abort(std::string_view why) noexcept final;
   void set_dead(int rank, bool dead) final;
+  bool shares_address_space() const override { return false; }
   bool is_dead(int rank) const final { return dead_[static_cast<size_t>(rank)]; }
   std::chrono::nanoseconds waited() const final { return waited_; }
 
@@ -67,6 +67,9 @@ class PeerGroup : public Group {
 
   // Breaks this group: tells the peers and throws.
   [[noreturn]] void fail(const Call& call, Failure failure);
+  [[noreturn]] void fail(const Call& call, int guilty, std::string reason) {
+    fail(call, make_failure(rank(), call, guilty, std::move(reason)));
+  }
   // Breaks this group from a destructor.  The peers learn of it now, or, while an exception unwinds
   // that may tell them more, with the next call or abort().
   void abandon(const Call& call) noexcept;
@@ -82,26 +85,31 @@ class PeerGroup : public Group {
 
   // What the groups do in their own way.
 
-  virtual std::unique_ptr<Exchange> post_exchange(const Call& call,
-                                                  std::span<const SendBlock> sends,
-                                                  std::span<const RecvBlock> recvs,
-                                                  BlockReader reader) = 0;
-  virtual std::unique_ptr<Window> map_window(std::string_view op, int64_t bytes) = 0;
+  virtual std::unique_ptr<Exchange> post_exchange(const Call& call, ExchangeBlocks blocks) = 0;
+  // Every rank asks for the same size.  Here it is memory that processes of a node map.
+  virtual std::unique_ptr<Window> map_window(std::string_view op, int64_t bytes);
   // Moves every started exchange forward; may fail().
   virtual void progress() = 0;
-  // The i-th failure that any rank has told, own ones included; nullopt beyond the last.
-  virtual std::optional<Failure> told_failure(size_t i) = 0;
+  // Adds to failures_ what has been told since the last call.
+  virtual void hear_failures() {}
   virtual void tell_failure(const Failure& failure) = 0;
   // The peer will make no further call.
   virtual bool has_left(int peer) const = 0;
-  // Whom the peer waits for, -1 when it waits for nobody or cannot be looked at.
-  virtual int waits_for(int) const { return -1; }
-  // That this rank waits for `peer` in `op`; -1: for nobody any more.
+  virtual std::optional<PeerSight> look_at(int /*peer*/) const { return {}; }
+  // Shows the peers that this rank waits for `peer` in `op`; -1: for nobody any more.
   virtual void show_waiting(int /*peer*/, std::string_view /*op*/) {}
-  // "at epoch 4 (layout), waiting for rank 1 in dispatch", empty when it cannot be looked at.
-  virtual std::string whereabouts(int) const { return {}; }
+
+  // Moves every started exchange forward.
+  void advance_started();
+  // Waits until `call` is fewer than kMaxStarted epochs after the oldest exchange under way.
+  void wait_for_oldest(const Call& call);
+
+  std::vector<PeerExchange*> started_;  // not complete, by epoch
+  std::vector<Failure> failures_;       // that ranks have told, this one included
 
  private:
+  friend class PeerExchange;  // enters itself in started_
+
   void throw_if_failed(const Call& call);
   [[noreturn]] void fail_late(const Wait& wait);
   CommError make_error(const Call& call, const Failure& failure) const;

@@ -62,14 +62,9 @@ class PeerAccess final : public DeviceProvider {
     const Memory own = cuda::allocate_shared(bytes, device_.index, reachable_from_);
     cuda::fill_zero_now(own.get(), bytes, device_.index);
     // Whoever has a peer's memory has it zeroed.
-    auto memories = std::make_shared<std::vector<Memory>>(share(host, op, own));
-    std::vector<std::byte*> peers;
-    for (int peer = 0; peer < host.size(); ++peer) {
-      void* memory = (*memories)[static_cast<size_t>(peer)].get();
-      peers.push_back(host.topology().same_node(peer) ? static_cast<std::byte*>(memory) : nullptr);
-    }
-    return std::make_unique<CudaWindow>(host.rank(), device_, bytes, std::move(peers),
-                                        std::move(memories));
+    const auto memories = std::make_shared<std::vector<Memory>>(share(host, op, own));
+    return std::make_unique<CudaWindow>(host.rank(), device_, bytes,
+                                        addresses_of(*memories, host.topology()), memories);
   }
 
   // The receiver copies, once the sender's stream is that far; and the sender's stream goes on once

@@ -14,23 +14,11 @@
 #include "comm/group/cpu_sets.h"
 #include "comm/group/mpi/mpi_check.h"
 #include "comm/group/mpi/mpi_exchange.h"
-#include "comm/group/node_memory.h"
-#include "comm/group/started.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 
 namespace moebius {
 namespace comm {
-
-namespace {
-
-template <size_t kSize>
-void set_text(std::array<char, kSize>& to, std::string_view text) {
-  to.fill('\0');
-  text.copy(to.data(), kSize - 1);
-}
-
-}  // namespace
 
 MpiGroup::MpiGroup(MPI_Comm comm,
                    bool owns_mpi,
@@ -70,7 +58,7 @@ MpiGroup::~MpiGroup() {
 bool MpiGroup::wait_for_peers_to_leave() {
   try {
     if (!is_poisoned_) {
-      send_notice({.kind = Notice::kLeft, .author = rank()});
+      send_notice({Notice::kLeft, {}});
     }
     const Deadline deadline = Deadline::after(timeout_);
     while (!is_poisoned_ && !deadline.expired()) {
@@ -111,45 +99,24 @@ bool MpiGroup::wait_for_peers_to_leave() {
   return false;
 }
 
-std::unique_ptr<Exchange> MpiGroup::post_exchange(const Call& call,
-                                                  std::span<const SendBlock> sends,
-                                                  std::span<const RecvBlock> recvs,
-                                                  BlockReader reader) {
-  // Epochs that share a tag must not be under way together.
-  if (!started_.empty() && started_.front()->epoch() + kMaxStarted <= call.epoch) {
-    started_.front()->wait();
-  }
-  return std::make_unique<MpiExchange>(*this, call, sends, recvs, std::move(reader));
-}
-
-std::unique_ptr<Window> MpiGroup::map_window(std::string_view op, int64_t bytes) {
-  return map_node_memory(*this, op, bytes);
+std::unique_ptr<Exchange> MpiGroup::post_exchange(const Call& call, ExchangeBlocks blocks) {
+  wait_for_oldest(call);  // epochs that share a tag must not be under way together
+  return std::make_unique<MpiExchange>(*this, call, std::move(blocks));
 }
 
 void MpiGroup::progress() {
   if (is_poisoned_) {
     return;
   }
-  advance_started(started_, [](MpiExchange& exchange) { return exchange.advance(); });
+  advance_started();
   receive_notices();
   drop_finished_sends();
 }
 
-std::optional<Failure> MpiGroup::told_failure(size_t i) {
-  return i < failures_.size() ? std::optional(failures_[i]) : std::nullopt;
-}
-
 void MpiGroup::tell_failure(const Failure& failure) {
   failures_.push_back(failure);
-  Notice notice{.kind = Notice::kFailure,
-                .author = failure.author,
-                .guilty = failure.guilty,
-                .epoch = failure.epoch};
-  set_text(notice.op, failure.op);
-  set_text(notice.guilty_op, failure.guilty_op);
-  set_text(notice.reason, failure.reason);
   if (!is_poisoned_) {
-    send_notice(notice);
+    send_notice({Notice::kFailure, FailureRecord::of(failure)});
   }
 }
 
@@ -181,10 +148,9 @@ void MpiGroup::receive_notices() {
                        kNoticeTag, comm_, MPI_STATUS_IGNORE),
               "MPI_Recv", rank());
     if (notice.kind == Notice::kLeft) {
-      has_left_[static_cast<size_t>(notice.author)] = true;
+      has_left_[static_cast<size_t>(status.MPI_SOURCE)] = true;
     } else {
-      failures_.push_back({notice.author, notice.guilty, notice.epoch, notice.op.data(),
-                           notice.guilty_op.data(), notice.reason.data()});
+      failures_.push_back(notice.failure.failure());
     }
   }
 }

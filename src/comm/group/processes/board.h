@@ -67,14 +67,8 @@ class Board {
     std::atomic<bool> has_left{false};
     SharedText<2048> error;  // that ended the rank's body; empty: none
 
-    struct Told {
-      int author = 0, guilty = -1;
-      int64_t epoch = 0;
-      SharedText<64> op, guilty_op;
-      SharedText<1024> reason;
-    };
-    std::array<Told, 8> told;
-    std::atomic<int> num_told{0};  // the rest is dropped
+    std::array<FailureRecord, 8> told;  // further failures are dropped
+    std::atomic<int> num_told{0};
   };
   Part& part(int rank) { return parts_[static_cast<size_t>(rank)]; }
 

@@ -35,13 +35,14 @@ void SharedState::tell_failure(const Failure& failure) {
   num_failures_.store(failures_.size(), std::memory_order_release);
 }
 
-std::optional<Failure> SharedState::told_failure(size_t i) {
+void SharedState::read_told(std::vector<Failure>& failures) {
   // pairs with tell_failure.
-  if (i >= num_failures_.load(std::memory_order_acquire)) {
-    return std::nullopt;
+  if (failures.size() < num_failures_.load(std::memory_order_acquire)) {
+    const std::lock_guard lock(mutex_);
+    failures.insert(failures.end(),
+                    failures_.begin() + static_cast<std::ptrdiff_t>(failures.size()),
+                    failures_.end());
   }
-  const std::lock_guard lock(mutex_);
-  return failures_[i];
 }
 
 std::vector<int> SharedState::failure_authors() {

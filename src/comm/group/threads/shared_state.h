@@ -78,7 +78,8 @@ class SharedState {
   std::string op_name(uint64_t id);
 
   void tell_failure(const Failure& failure);
-  std::optional<Failure> told_failure(size_t i);
+  // Adds to `failures` those beyond its end.
+  void read_told(std::vector<Failure>& failures);
   // Authors in the order in which they told.
   std::vector<int> failure_authors();
 

@@ -55,6 +55,10 @@ void copy_blocks(const Stream& stream,
   });
 }
 
+bool is_in(const std::vector<int>& peers, int peer) {
+  return std::find(peers.begin(), peers.end(), peer) != peers.end();
+}
+
 // A peer's blocks while they are read; false if the peer has withdrawn them.
 class Claim {
  public:
@@ -83,19 +87,14 @@ class Claim {
 
 }  // namespace
 
-ThreadExchange::ThreadExchange(ThreadGroup& group,
-                               const Call& call,
-                               std::span<const SendBlock> sends,
-                               std::span<const RecvBlock> recvs,
-                               BlockReader reader)
-    : group_(group),
-      call_(call),
+ThreadExchange::ThreadExchange(ThreadGroup& group, const Call& call, ExchangeBlocks blocks)
+    : PeerExchange(group, call, std::move(blocks.reader)),
+      threads_(group),
       slot_(group.shared_->slot(group.rank(), call.epoch)),
-      reader_(std::move(reader)),
       is_shown_(!reader_) {
   const int num_ranks = group.size();
-  recvs_.assign(recvs, num_ranks);
-  slot_.sends.assign(sends, num_ranks);
+  recvs_.assign(blocks.recvs, num_ranks);
+  slot_.sends.assign(blocks.sends, num_ranks);
   for (int i = 0; i < num_ranks; ++i) {
     // Each rank starts with itself and goes on with the next, so that not all read from rank 0.
     const int peer = (group.rank() + i) % num_ranks;
@@ -108,7 +107,7 @@ ThreadExchange::ThreadExchange(ThreadGroup& group,
     }
   }
   const uint64_t stamp = Stamp::make(call.epoch, group.op_id(call.op)).word;
-  group.started_.push_back(this);
+  start();
   // pairs with take_from: the blocks, their phases and the bytes to be sent.
   slot_.stamp.store(stamp, std::memory_order_release);
   group.own().latest.store(stamp, std::memory_order_relaxed);
@@ -117,8 +116,7 @@ ThreadExchange::ThreadExchange(ThreadGroup& group,
 ThreadExchange::~ThreadExchange() {
   if (!is_done_) {
     withdraw();
-    std::erase(group_.started_, this);
-    group_.abandon(call_);
+    abandon();
   }
 }
 
@@ -136,7 +134,7 @@ void ThreadExchange::withdraw() noexcept {
 }
 
 void ThreadExchange::check_blocks(int peer) {
-  const auto sent = group_.shared_->slot(peer, call_.epoch).sends.of(group_.rank());
+  const auto sent = threads_.shared_->slot(peer, call_.epoch).sends.of(group_.rank());
   const auto expected = recvs_.of(peer);
   std::string reason;
   if (sent.size() != expected.size()) {
@@ -150,22 +148,21 @@ void ThreadExchange::check_blocks(int peer) {
     }
   }
   if (!reason.empty()) {
-    group_.fail(call_,
-                {group_.rank(), peer, call_.epoch, std::string(call_.op), "", std::move(reason)});
+    group_.fail(call_, peer, std::move(reason));
   }
 }
 
 // True once nothing more is needed of the peer but, with a reader, its blocks.
 bool ThreadExchange::take_from(int peer) {
-  Slot& from = group_.shared_->slot(peer, call_.epoch);
+  Slot& from = threads_.shared_->slot(peer, call_.epoch);
   // pairs with the constructor: what the peer published with its stamp.
   const Stamp stamp{from.stamp.load(std::memory_order_acquire)};
   if (stamp.epoch() < call_.epoch) {
     return false;
   }
   if (stamp.op_id() != Stamp{slot_.stamp.load(std::memory_order_relaxed)}.op_id()) {
-    group_.fail(call_,
-                make_mismatch(group_.rank(), call_, peer, group_.shared_->op_name(stamp.op_id())));
+    group_.fail(
+        call_, make_mismatch(group_.rank(), call_, peer, threads_.shared_->op_name(stamp.op_id())));
   }
   check_blocks(peer);
   PhaseCell& cell = from.phases[static_cast<size_t>(group_.rank())];
@@ -180,7 +177,7 @@ bool ThreadExchange::take_from(int peer) {
   if (!claim) {
     return false;
   }
-  copy_blocks(group_.copy_stream_, from.sends.of(group_.rank()), recvs_.of(peer), bytes);
+  copy_blocks(threads_.copy_stream_, from.sends.of(group_.rank()), recvs_.of(peer), bytes);
   return true;
 }
 
@@ -190,7 +187,7 @@ void ThreadExchange::show_all() {
   claims.reserve(static_cast<size_t>(group_.size()));
   std::vector<const std::byte*> shown(recvs_.size(), nullptr);
   for (int peer = 0; peer < group_.size(); ++peer) {
-    Slot& from = group_.shared_->slot(peer, call_.epoch);
+    Slot& from = threads_.shared_->slot(peer, call_.epoch);
     if (recvs_.bytes_of(peer) > 0) {
       claims.emplace_back(from.phases[static_cast<size_t>(group_.rank())]);
       if (!claims.back()) {
@@ -221,28 +218,18 @@ bool ThreadExchange::advance() {
   return is_done_;
 }
 
-PeerGroup::Wait ThreadExchange::as_wait() const {
-  const auto is_in = [](const std::vector<int>& peers, int peer) {
-    return std::find(peers.begin(), peers.end(), peer) != peers.end();
-  };
-  return {call_, [this] { return is_done_; },
-          // Why the absent first: who has come but not read may itself wait for them.
-          [this, is_in](int peer) { return is_in(absent_.empty() ? unacked_ : absent_, peer); },
-          [this, is_in](int peer) {
-            return is_in(absent_, peer) ? fmt::format("expected at epoch {}", call_.epoch)
-                                        : fmt::format("expected to read {} bytes from rank {}",
-                                                      slot_.sends.bytes_of(peer), group_.rank());
-          }};
+bool ThreadExchange::has_arrived(int peer) const {
+  return !is_in(absent_, peer);
 }
 
-bool ThreadExchange::test() {
-  return is_done_ || group_.check(as_wait());
+bool ThreadExchange::is_missing(int peer) const {
+  // Why the absent first: a peer that has come but has not read may itself wait for them.
+  return is_in(absent_.empty() ? unacked_ : absent_, peer);
 }
 
-void ThreadExchange::wait() {
-  if (!is_done_) {
-    group_.wait_for(as_wait());
-  }
+std::string ThreadExchange::describe_rest(int peer) const {
+  return fmt::format("expected to read {} bytes from rank {}", slot_.sends.bytes_of(peer),
+                     group_.rank());
 }
 
 }  // namespace moebius::comm

@@ -15,8 +15,6 @@
 
 namespace moebius::comm {
 
-class ThreadExchange;
-
 class ThreadGroup final : public PeerGroup {
  public:
   // copy_stream: the threads that copy large blocks.
@@ -37,18 +35,14 @@ class ThreadGroup final : public PeerGroup {
   bool shares_address_space() const override { return true; }
 
  protected:
-  std::unique_ptr<Exchange> post_exchange(const Call& call,
-                                          std::span<const SendBlock> sends,
-                                          std::span<const RecvBlock> recvs,
-                                          BlockReader reader) override;
+  std::unique_ptr<Exchange> post_exchange(const Call& call, ExchangeBlocks blocks) override;
   std::unique_ptr<Window> map_window(std::string_view op, int64_t bytes) override;
   void progress() override;
-  std::optional<Failure> told_failure(size_t i) override { return shared_->told_failure(i); }
+  void hear_failures() override { shared_->read_told(failures_); }
   void tell_failure(const Failure& failure) override { shared_->tell_failure(failure); }
   bool has_left(int peer) const override;
-  int waits_for(int peer) const override;
+  std::optional<PeerSight> look_at(int peer) const override;
   void show_waiting(int peer, std::string_view op) override;
-  std::string whereabouts(int peer) const override;
 
  private:
   friend class ThreadExchange;
@@ -63,7 +57,6 @@ class ThreadGroup final : public PeerGroup {
   std::optional<DepartureTimes> departures_;          // where links are slow
   std::unordered_map<std::string, uint64_t> op_ids_;  // what op_id() has been told before
   int64_t completed_by_all_ = 0;                      // as last looked up
-  std::vector<ThreadExchange*> started_;              // not complete, by epoch
 };
 
 }  // namespace moebius::comm
