@@ -6,12 +6,14 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "comm/group/blocks.h"
 #include "moebius/group.h"
 
 namespace moebius::testing {
@@ -64,5 +66,23 @@ std::string missing_from_guilty(const std::string& message, const FailureCase& c
 
 // What the message of a rank other than the guilty lacks; empty when it says all it must.
 std::string missing_from(const std::string& message, const FailureCase& c, int rank, int guilty);
+
+// The same for the messages of all ranks.
+std::string missing_from_all(const std::vector<std::string>& messages,
+                             const FailureCase& c,
+                             int guilty);
+
+// The blocks of an all-gather: each rank sends `bytes` at `out` to every rank, and the bytes of
+// rank r go to `in` + r * bytes.  Without `in` they are for a reader.
+comm::BlockLists gather_blocks(int num_ranks, const void* out, int64_t bytes, void* in);
+
+// Word i of a rank's memory.
+inline std::atomic_ref<int64_t> word_of(const Window& window, int rank, int i) {
+  return std::atomic_ref(reinterpret_cast<int64_t*>(window.peer(rank))[i]);
+}
+
+// Sends a signal to every rank through a window of a word per rank, and awaits the same from those
+// that are not given up.  The number must grow from call to call.
+void signal_all(Group& group, const Window& window, int64_t number);
 
 }  // namespace moebius::testing
