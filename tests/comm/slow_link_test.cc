@@ -27,10 +27,7 @@ constexpr milliseconds kLatency{30};
 constexpr SlowLink kLink{kLatency, kBytes * 25};
 
 void run_two(const SlowLink& link, const std::function<void(Group&)>& body) {
-  ThreadGroupOptions options;
-  options.num_ranks = 2;
-  options.link = link;
-  run_thread_ranks(options, body);
+  run_thread_ranks({.num_ranks = 2, .link = link}, body);
 }
 
 using Begins = std::array<std::atomic<Clock::time_point>, 2>;  // by rank
@@ -126,10 +123,8 @@ TEST(SlowLink, WhoLeavesIsNotMissedWhileItsLastMessageTravels) {
 TEST(SlowLink, IsSetByTheEnvironment) {
   setenv("MOEBIUS_LINK_LATENCY_US", "25000", 1);
   setenv("MOEBIUS_LINK_MB_PER_S", "100", 1);
-  ThreadGroupOptions options;
-  options.num_ranks = 2;
   Begins began;
-  run_thread_ranks(options, [&](Group& group) {
+  run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
     Large large(group, "large", began);
     large.wait();
     EXPECT_GE(Clock::now() - began[static_cast<size_t>(1 - group.rank())].load(),
