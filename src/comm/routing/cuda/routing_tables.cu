@@ -15,16 +15,17 @@ constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
 constexpr unsigned kAllLanes = 0xffffffffu;
-// Ids that one block looks through for one expert.
+// How many ids one block looks through for one expert.
 constexpr int64_t kIdsPerBlock = 8192;
 
 int num_parts(int64_t num_ids) {
   return static_cast<int>((num_ids + kIdsPerBlock - 1) / kIdsPerBlock);
 }
 
-// A thread per token.  A block adds up its tokens first; ids are spread over many experts.
+// Each thread takes a token.  A block first adds up its tokens per rank in shared memory; counts
+// per expert go straight to global memory, since ids are spread over many experts.
 __global__ void layout_kernel(const LayoutArgs args) {
-  __shared__ int32_t tokens_of[kMaxCudaRanks + 1];  // the last: with any rank
+  __shared__ int32_t tokens_of[kMaxCudaRanks + 1];  // by rank; the last: tokens with any rank
   for (int r = static_cast<int>(threadIdx.x); r <= args.num_ranks; r += kThreads) {
     tokens_of[r] = 0;
   }
@@ -60,7 +61,7 @@ __global__ void layout_kernel(const LayoutArgs args) {
   }
 }
 
-// How many threads of lower index say yes, and how many in all.
+// How many threads of the block that vote yes have a lower index, and how many there are in all.
 struct Votes {
   int before;
   int all;
@@ -69,7 +70,7 @@ __device__ Votes vote(bool yes) {
   __shared__ int of_warp[kWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const unsigned ballot = __ballot_sync(kAllLanes, yes);
-  __syncthreads();  // everybody has read the last vote
+  __syncthreads();  // all threads have read the vote before
   if (lane == 0) {
     of_warp[threadIdx.x / kWarp] = __popc(ballot);
   }
@@ -82,7 +83,7 @@ __device__ Votes vote(bool yes) {
   return votes;
 }
 
-// Block d: the copies to destination d, in order of token.
+// Block d numbers the copies to destination d, in order of token.
 __global__ void route_kernel(const RouteArgs args) {
   const int destination = args.first + static_cast<int>(blockIdx.x);
   int copies = 0;
@@ -120,7 +121,7 @@ __global__ void check_ids_kernel(const int32_t* ids,
   }
 }
 
-// Block l.
+// Block l counts the ids of local expert l.
 __global__ void expert_counts_kernel(const int32_t* ids,
                                      int64_t num_ids,
                                      int alignment,
@@ -135,7 +136,7 @@ __global__ void expert_counts_kernel(const int32_t* ids,
   }
 }
 
-// Block (part, expert): starts[expert, part] = ids of that expert in the part.
+// Block (part, expert) counts the ids of that expert in the part: starts[expert, part].
 __global__ void count_ids_kernel(const ExpertOrderArgs args) {
   const int expert = static_cast<int>(blockIdx.y);
   const int64_t begin = blockIdx.x * kIdsPerBlock;
@@ -150,8 +151,8 @@ __global__ void count_ids_kernel(const ExpertOrderArgs args) {
   }
 }
 
-// One block: counts become the first row of each expert's part, after those of lower experts with
-// their padding.
+// One block turns each count in `starts` into the first row of that part and expert.  The rows of
+// lower experts, with their padding, come first.
 __global__ void expert_offsets_kernel(const ExpertOrderArgs args, int parts) {
   __shared__ int32_t sums[kThreads];
   const int thread = static_cast<int>(threadIdx.x);
@@ -191,8 +192,8 @@ __global__ void expert_offsets_kernel(const ExpertOrderArgs args, int parts) {
   }
 }
 
-// Block (part, expert): the part's rows of that expert, in the order of the ids; the last one's
-// also fills the padding.
+// Block (part, expert) writes the part's rows of that expert, in the order of the ids.  The block
+// of the last part also fills the padding.
 __global__ void expert_rows_kernel(const ExpertOrderArgs args) {
   const int expert = static_cast<int>(blockIdx.y);
   const int64_t begin = blockIdx.x * kIdsPerBlock;
@@ -217,7 +218,7 @@ __global__ void expert_rows_kernel(const ExpertOrderArgs args) {
   }
 }
 
-// A warp per row.  Word: what all rows and addresses are multiples of.
+// Each warp copies a row at a time.  All rows and addresses are multiples of a Word.
 template <typename Word>
 __global__ void gather_rows_kernel(
     const Word* from, const int32_t* copy_row, Word* to, int64_t rows, int64_t words) {
