@@ -11,7 +11,7 @@ namespace moebius::comm {
 
 namespace {
 
-// FNV-1a, 64 bits: tells names and lists of sizes apart, not more.
+// FNV-1a with 64 bits.  It only has to tell names, and lists of sizes, apart.
 class Hash {
  public:
   void add(const void* data, size_t bytes) {

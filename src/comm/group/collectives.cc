@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives on top of Group::exchange, and so the same for every group.
+// Collectives on top of Group::exchange, so that they are the same for every group.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace moebius {
 
 namespace {
 
-// Offsets [R + 1] of the ranks' rows; checks the counts themselves.
+// The offsets [R + 1] of the ranks' rows.  Checks the counts.
 std::vector<int64_t> offsets_of(const Group& group,
                                 std::span<const int64_t> counts,
                                 std::string_view op) {
@@ -48,7 +48,7 @@ void expect_rows(const Group& group,
   });
 }
 
-// Bytes of one row; checks that both tensors have equal rows.
+// The bytes of one row.  Checks that both tensors have rows of the same shape, dtype and device.
 int64_t row_bytes_of(const Tensor& in, const Tensor& out, std::string_view op) {
   expect_dtype(out, in.dtype(), fmt::format("{}: out", op));
   expect_eq(to_string(out.device()), to_string(in.device()),
@@ -86,8 +86,9 @@ void sum_in_rank_order(std::span<const std::byte* const> parts,
                        int64_t begin,
                        int64_t end,
                        T* out) {
-  // Part after part over a stretch that stays in the first cache: parts may lie at equal offsets of
-  // a page, where reading them element by element would push each other out.
+  // The parts are added one after the other over a stretch that stays in the first-level cache.
+  // Why: parts may lie at equal offsets of a page, and then evict each other when they are read
+  // element by element.
   constexpr int64_t kStretch = 1024;
   std::array<float, kStretch> sums;
   for (; begin < end; begin += kStretch) {
@@ -106,7 +107,7 @@ void sum_in_rank_order(std::span<const std::byte* const> parts,
 }
 
 void sum_parts(std::span<const std::byte* const> parts, const Tensor& out, const Stream& stream) {
-  constexpr int64_t kGrain = 16 * 1024;  // elements: long enough to pay for handing out a task
+  constexpr int64_t kGrain = 16 * 1024;  // elements; enough to pay for handing out a task
   parallel_for(stream, out.numel(), kGrain, [&](int64_t begin, int64_t end) {
     switch (out.dtype()) {
       case DType::kF32:
@@ -131,7 +132,7 @@ void exchange_rows(Group& group,
   }
 }
 
-// The parts of the peers are gathered and then summed, since the order of the sum is the contract.
+// Gathers the parts of the peers and then sums them, since the contract fixes the order of the sum.
 void reduce_scatter_on_gpu(Group& group,
                            std::string_view op,
                            const RankRows& in,

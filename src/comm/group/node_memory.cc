@@ -62,7 +62,7 @@ Mapping Mapping::create(int64_t bytes, FileAddress* address) {
   if (fd < 0) {
     fail_system("memfd_create", bytes, errno);
   }
-  // Reserved now, so that too little memory is an error here and not a SIGBUS later.
+  // The memory is reserved now, so that too little of it is an error here and not a SIGBUS later.
   int error = EINTR;
   while (error == EINTR) {
     error = posix_fallocate(fd, 0, static_cast<off_t>(mapped_bytes(bytes)));
@@ -74,7 +74,7 @@ Mapping Mapping::create(int64_t bytes, FileAddress* address) {
     fail_system("posix_fallocate", bytes, reason);
   }
   Mapping mapping(map_file(fd, bytes), mapped_bytes(bytes));
-  *address = {getpid(), fd, status.st_dev, status.st_ino};  // the caller's to close from here on
+  *address = {getpid(), fd, status.st_dev, status.st_ino};  // from here on the caller closes it
   return mapping;
 }
 
@@ -97,7 +97,7 @@ Mapping Mapping::open(const FileAddress& address, int64_t bytes) {
 }
 
 std::unique_ptr<Window> map_node_memory(Group& group, std::string_view op, int64_t bytes) {
-  // Open until every neighbour has mapped it.
+  // The file stays open until every neighbour has mapped it.
   struct File {
     FileAddress address;
     ~File() {
@@ -110,7 +110,7 @@ std::unique_ptr<Window> map_node_memory(Group& group, std::string_view op, int64
   const auto mappings = std::make_shared<std::vector<Mapping>>(num_ranks);
   Mapping& local = (*mappings)[static_cast<size_t>(group.rank())];
   local = Mapping::create(bytes, &own.address);
-  // Touched by the owner first, so that the pages lie on its NUMA node.
+  // The owner touches the pages first, so that they lie on its NUMA node.
   std::memset(local.data(), 0, static_cast<size_t>(bytes));
   std::vector<FileAddress> addresses(num_ranks);
   all_gather_bytes(group, op, &own.address, sizeof(own.address), addresses.data());

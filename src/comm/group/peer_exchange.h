@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// PeerExchange: what the exchanges of all groups share: how they are waited for, and what they say
-// when a peer does not come.
+// PeerExchange: what the exchanges of all groups share: how ranks wait for them, and what is
+// reported when a peer does not come.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@ namespace moebius::comm {
 
 namespace {
 
-// Two ranks in different calls blame each other: wrong is the one that differs from this rank, and
-// it cannot be told which when this rank is in another epoch.
+// Two ranks in different calls blame each other.  The one that differs from this rank is wrong.
+// When this rank is in another epoch it cannot tell which one that is.
 void judge_mismatch(const Call& call, Failure& failure) {
   const bool can_tell = failure.epoch == call.epoch;
   if (can_tell && failure.guilty_op == call.op) {
@@ -40,7 +40,7 @@ std::chrono::milliseconds resolve_timeout(std::chrono::milliseconds wanted) {
   expect_ge(wanted.count(), 0, "timeout in ms");
   expect_le(wanted.count(), std::chrono::milliseconds(Deadline::kMaxTimeout).count(),
             "timeout in ms");
-  // Rounded up, so that the setting's own whole milliseconds come back.
+  // Some time passes until remaining() is asked; rounding up gives the setting's milliseconds.
   return wanted.count() > 0
              ? wanted
              : std::chrono::ceil<std::chrono::milliseconds>(Deadline::from_settings().remaining());
@@ -129,7 +129,7 @@ bool PeerGroup::check(const Wait& wait) {
   throw_if_failed(wait.call);
   for (int peer = 0; peer < size(); ++peer) {
     if (has_left(peer) && !is_dead(peer) && wait.is_missing(peer)) {
-      // What it did and said before it left may have come in since the first look.
+      // What the peer did and told before it left may have arrived since the first look.
       progress();
       if (wait.done()) {
         return true;
@@ -150,7 +150,7 @@ void PeerGroup::wait_for(const Wait& wait) {
   Deadline deadline = Deadline::after(timeout_);
   auto last_look = Deadline::Clock::now();
   Backoff backoff(num_neighbours_, num_cpus_);
-  // Also when leaving by an exception.
+  // Its destructor also runs when an exception leaves this function.
   struct Shown {
     PeerGroup* group;
     Deadline::Clock::time_point begin;
@@ -169,7 +169,7 @@ void PeerGroup::wait_for(const Wait& wait) {
     }
   } shown{this, last_look};
   while (!check(wait)) {
-    // A process that was stopped has not waited meanwhile, and its peers may have news for it.
+    // A process that was stopped did not look at its peers meanwhile, so it waits once more.
     const auto now = Deadline::Clock::now();
     if (now - std::exchange(last_look, now) > timeout_ / 2) {
       deadline = Deadline::after(timeout_);
@@ -190,7 +190,8 @@ void PeerGroup::wait_for(const Wait& wait) {
 }
 
 void PeerGroup::fail_late(const Wait& wait) {
-  // Who is missing may only be waiting for somebody else: blame those at the end of such chains.
+  // A rank that is missing may itself wait for another.  Those at the end of such chains are
+  // blamed.
   std::string reason;
   int guilty = -1;
   std::vector<bool> blamed(static_cast<size_t>(size()), false);
@@ -205,7 +206,7 @@ void PeerGroup::fail_late(const Wait& wait) {
       if (next < 0 || next == rank()) {
         break;
       }
-      // A circle of others has no end; its members say so themselves.
+      // A circle of other ranks has no end; its members report it themselves.
       last = steps + 1 < size() ? next : peer;
     }
     if (blamed[static_cast<size_t>(last)]) {
@@ -316,7 +317,7 @@ void PeerGroup::abort(std::string_view why) noexcept {
     if (!broken_) {
       broken_ = make_error(call, failure);
     } else if (cause_ && cause_->author != rank()) {
-      // Whoever has not heard of the cause yet must not take its consequence for it.
+      // A rank that has not heard of the cause yet must not take this consequence for the cause.
       tell_failure(*cause_);
     }
     tell_failure(failure);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // PeerGroup: what the groups share: the life of a call, waiting with a deadline, and how failures
-// become errors that read the same everywhere.  docs/protocol.md tells the whole.
+// become errors that read the same on every rank.  docs/protocol.md has the protocol.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@
 
 namespace moebius::comm {
 
-// What an exchange moves.
+// What one exchange moves; see Group::start_exchange().
 struct ExchangeBlocks {
   std::span<const SendBlock> sends;
   std::span<const RecvBlock> recvs;
   BlockReader reader;
 };
 
-// What a rank can see of another from outside, where it can see anything.
+// What a rank can see of a peer that makes no call with it.
 struct PeerSight {
   int64_t epoch = 0;     // of the peer's newest call
   std::string op;        // of the same call
@@ -53,16 +53,17 @@ class PeerGroup : public Group {
   bool is_dead(int rank) const final { return dead_[static_cast<size_t>(rank)]; }
   std::chrono::nanoseconds waited() const final { return waited_; }
 
-  // Waits of one call.  `done` ends it; `is_missing` says who stands in its way and `describe` what
-  // was expected of them and seen: "expected 3 blocks, seen none".
+  // A wait within a call.  It ends when done() is true.  is_missing(peer) says whether the peer
+  // holds it up, and describe(peer) what was expected of the peer: "expected 3 blocks, seen none".
   struct Wait {
     Call call;
     std::function<bool()> done;
     std::function<bool(int peer)> is_missing;
     std::function<std::string(int peer)> describe;
   };
+  // Blocks until the wait is done, at most for the timeout; then fails the group.
   void wait_for(const Wait& wait);
-  // One step of the same: true when done, else throws if it never will be.
+  // Makes one step of the wait.  True when it is done; throws when it never will be.
   bool check(const Wait& wait);
 
   // Breaks this group: tells the peers and throws.
@@ -70,31 +71,32 @@ class PeerGroup : public Group {
   [[noreturn]] void fail(const Call& call, int guilty, std::string reason) {
     fail(call, make_failure(rank(), call, guilty, std::move(reason)));
   }
-  // Breaks this group from a destructor.  The peers learn of it now, or, while an exception unwinds
-  // that may tell them more, with the next call or abort().
+  // Breaks this group from a destructor.  The peers learn of it now.  While an exception unwinds,
+  // which may tell them more, they learn of it with the next call or abort().
   void abandon(const Call& call) noexcept;
 
  protected:
   PeerGroup(Topology topology, std::chrono::milliseconds timeout, int num_neighbours, int num_cpus);
 
-  // Starts a collective call: throws if the group cannot go on, else counts the epoch.
+  // Starts a collective call: counts the epoch.  Throws when the group cannot go on.
   Call enter(std::string_view op);
-  // Tells the peers what has been kept from them so far; the last thing a rank does.
+  // Tells the peers of a failure that abandon() has kept back.  Destructors call it first.
   void tell_untold() noexcept;
   bool is_broken() const { return broken_.has_value(); }
 
-  // What the groups do in their own way.
+  // Each kind of group does the following in its own way.
 
   virtual std::unique_ptr<Exchange> post_exchange(const Call& call, ExchangeBlocks blocks) = 0;
   // Every rank asks for the same size.  Here it is memory that processes of a node map.
   virtual std::unique_ptr<Window> map_window(std::string_view op, int64_t bytes);
-  // Moves every started exchange forward; may fail().
+  // Moves every started exchange forward.  May fail the group.
   virtual void progress() = 0;
   // Adds to failures_ what has been told since the last call.
   virtual void hear_failures() {}
   virtual void tell_failure(const Failure& failure) = 0;
-  // The peer will make no further call.
+  // True when the peer will make no further call.
   virtual bool has_left(int peer) const = 0;
+  // nullopt when this kind of group cannot look at its peers.
   virtual std::optional<PeerSight> look_at(int /*peer*/) const { return {}; }
   // Shows the peers that this rank waits for `peer` in `op`; -1: for nobody any more.
   virtual void show_waiting(int /*peer*/, std::string_view /*op*/) {}
@@ -114,21 +116,22 @@ class PeerGroup : public Group {
   [[noreturn]] void fail_late(const Wait& wait);
   CommError make_error(const Call& call, const Failure& failure) const;
 
-  int num_neighbours_;  // ranks that share num_cpus_
+  int num_neighbours_;  // ranks that share the num_cpus_ CPUs
   int num_cpus_;
   std::chrono::nanoseconds waited_{0};
-  size_t num_seen_ = 0;  // failures looked at and passed over
+  size_t num_seen_ = 0;  // how many of failures_ have been passed over
   std::vector<bool> dead_;
   std::string last_op_ = "start";
   std::optional<CommError> broken_;
-  std::optional<Failure> cause_;  // of broken_, where another rank told it
-  std::optional<Failure> untold_;
+  std::optional<Failure> cause_;   // of broken_, where a rank has told it
+  std::optional<Failure> untold_;  // to be told by tell_untold()
 };
 
-// Collective: throws InvalidArgument unless every rank asks for a window of as many bytes.
+// Collective.  Throws InvalidArgument on every rank unless all ask for a window of the same size.
 void agree_on_window(Group& group, std::string_view op, int64_t bytes);
 
-// The timeout of options: as given, or from the settings.
+// Returns the timeout wanted, or that of the settings for 0.  Throws InvalidArgument when it is
+// negative or too long.
 std::chrono::milliseconds resolve_timeout(std::chrono::milliseconds wanted);
 
 }  // namespace moebius::comm

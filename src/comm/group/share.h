@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Handing objects to the other ranks of a process.
+// Ranks of one process hand objects to each other.
 #pragma once
 
 #include <cassert>
@@ -14,8 +14,8 @@
 
 namespace moebius::comm {
 
-// Collective: every rank's object, by rank; it lives until the last rank has let go of it.
-// REQUIRES: group.shares_address_space().
+// Collective.  Returns every rank's object, by rank.  An object lives until the last rank has
+// released it. REQUIRES: group.shares_address_space().
 template <typename T>
 std::vector<std::shared_ptr<T>> share(Group& group,
                                       std::string_view op,

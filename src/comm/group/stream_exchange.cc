@@ -26,7 +26,7 @@ StreamExchange::StreamExchange(PeerGroup& group, const Call& call, ExchangeBlock
     state.out.append(reinterpret_cast<std::byte*>(&state.sent), kHeaderBytes);
     state.in.append(reinterpret_cast<std::byte*>(&state.seen), kHeaderBytes);
     for (const SendBlock& block : sends_.of(rank)) {
-      // A stream that is only read has no const of its own.
+      // ByteStream has no const form; `out` is only read.
       state.out.append(static_cast<std::byte*>(const_cast<void*>(block.data)), block.bytes);
     }
     for (const RecvBlock& block : recvs_.of(rank)) {

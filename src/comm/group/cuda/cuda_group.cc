@@ -16,10 +16,10 @@ namespace moebius::comm {
 
 namespace {
 
-// What a rank says of its blocks to one peer.  The hash is of their sizes, in order.
+// What a rank tells a peer about the blocks between them.
 struct BlockSizes {
   int64_t bytes = 0;
-  uint64_t hash = 0;
+  uint64_t hash = 0;  // of the sizes, in order
 
   void add(int64_t block_bytes) {
     if (block_bytes > 0) {
@@ -29,8 +29,8 @@ struct BlockSizes {
   }
 };
 
-// A call of the host group in which every rank tells what it will send: GPUs would wait for ever
-// for a rank that is not here, or for bytes that are not sent.
+// A call of the host group in which every rank tells what it will send.  Why: GPUs would wait for
+// ever for a rank that does not come, or for bytes that are not sent.
 void check_blocks(Group& host,
                   std::string_view op,
                   std::span<const SendBlock> sends,

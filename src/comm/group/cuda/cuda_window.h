@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaWindow: the addresses of a window of GPU memory, on the host and as a table for kernels.
+// CudaWindow: a window of GPU memory.  Its addresses are known to the host, and to kernels as a
+// table.
 #pragma once
 
 #include <memory>

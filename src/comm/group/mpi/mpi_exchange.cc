@@ -129,8 +129,9 @@ bool MpiExchange::advance() {
   return finish();
 }
 
-// Ends what is under way.  The buffers of sends that have not ended are kept; where the memory is
-// the caller's, or is being written by MPI, it must not be called again.
+// Ends the transfers that are under way.  The buffers of header sends that have not ended are kept.
+// When another transfer has not ended, MPI still uses memory that may be gone, and must not be
+// called again.
 void MpiExchange::cancel() noexcept {
   constexpr std::chrono::milliseconds kGrace{100};  // for messages that are being moved
   const Deadline deadline = Deadline::after(kGrace);

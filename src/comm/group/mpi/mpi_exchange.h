@@ -34,7 +34,7 @@ class MpiExchange final : public StreamExchange {
     int peer;
     int64_t begin = 0, end = 0;           // of the stream's bytes
     std::vector<std::byte> buffer{};      // for a header
-    std::unique_ptr<std::byte[]> copy{};  // for bytes that do not lie together
+    std::unique_ptr<std::byte[]> copy{};  // for blocks that do not lie together
   };
 
   bool is_missing(int rank) const override;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// MpiGroup: ranks are processes.  Only calls that return at once are used, so that this side keeps
-// the time: Isend, Irecv, Testsome, Iprobe.
+// MpiGroup: ranks are processes of an MPI job.  Only MPI calls that return at once are used (Isend,
+// Irecv, Testsome, Iprobe), so that the deadlines are kept here.
 #pragma once
 
 #include <mpi.h>
@@ -24,7 +24,7 @@ struct Notice {
 
 class MpiGroup final : public PeerGroup {
  public:
-  // Takes the communicator over.  owns_mpi: finalizes MPI at the end.
+  // Takes ownership of the communicator.  With owns_mpi the destructor also finalizes MPI.
   MpiGroup(MPI_Comm comm,
            bool owns_mpi,
            Topology topology,
@@ -44,7 +44,7 @@ class MpiGroup final : public PeerGroup {
  private:
   friend class MpiExchange;
 
-  // Sends whose buffers outlive the exchange or call that made them.
+  // A send whose buffer outlives the exchange or call that made it.
   struct KeptSend {
     MPI_Request request = MPI_REQUEST_NULL;
     std::vector<std::byte> buffer;
@@ -60,7 +60,7 @@ class MpiGroup final : public PeerGroup {
   const int exceptions_at_start_;
   std::vector<bool> has_left_;
   std::deque<KeptSend> kept_sends_;
-  // A message from memory that may be gone is still under way: MPI is not to be called again.
+  // True when a message is under way whose memory may be gone: MPI must not be called again.
   bool is_poisoned_ = false;
 };
 

@@ -29,7 +29,7 @@ std::unique_ptr<Exchange> ProcessGroup::post_exchange(const Call& call, Exchange
 }
 
 void ProcessGroup::progress() {
-  // In order of epoch on both sides, so that a pipe needs no marks between calls.
+  // Both sides move bytes in order of epoch, so that a pipe needs no marks between calls.
   const auto move = [&](bool (ProcessExchange::*step)(int), int peer) {
     std::all_of(started_.begin(), started_.end(), [&](PeerExchange* exchange) {
       return (static_cast<ProcessExchange*>(exchange)->*step)(peer);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ProcessGroup: ranks are processes that were forked from one.  Bytes go through a pipe from each
-// rank to each other, in order of epoch.
+// ProcessGroup: ranks are processes that were forked from one process.  Bytes go through a pipe
+// from each rank to each other, in order of epoch.
 #pragma once
 
 #include <memory>
@@ -37,7 +37,7 @@ class ProcessGroup final : public PeerGroup {
   Board::Part& own() const { return board_->part(rank()); }
 
   const std::shared_ptr<Board> board_;
-  std::vector<int> num_seen_;  // of what each part of the board tells
+  std::vector<int> num_seen_;  // [num_ranks + 1] failures read from each part of the board
 };
 
 }  // namespace moebius::comm

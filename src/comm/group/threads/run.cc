@@ -20,8 +20,8 @@ SlowLink link_from_settings() {
           setting_int("MOEBIUS_LINK_MB_PER_S", 1, kMax).value_or(0) * 1'000'000};
 }
 
-// The rank whose exception came first.  Ranks that found or made a failure told it in that order;
-// the CommErrors of the others only follow from it.
+// The rank whose exception came first; -1: none.  Ranks that found or caused a failure have told it
+// in that order; the CommErrors of the other ranks only follow from it.
 int first_failed(comm::SharedState& shared, const std::vector<std::exception_ptr>& exceptions) {
   for (const int author : shared.failure_authors()) {
     if (exceptions[static_cast<size_t>(author)]) {
@@ -51,13 +51,15 @@ std::unique_ptr<Group> make_group(const ThreadGroupOptions& options, std::unique
 void run_thread_ranks(const ThreadGroupOptions& options,
                       const std::function<void(Group&)>& body,
                       std::vector<std::string>* errors) {
-  // Ranks take a stack and share O(ranks^2) flags; beyond this it is surely a mistake.
+  // Each rank takes a stack, and all share O(ranks^2) flags.  A larger number is surely a mistake.
   constexpr int kMaxRanks = 1024;
   const int num_ranks = options.num_ranks;
   const auto timeout = comm::check_options(options, kMaxRanks);
   expect(!options.nccl || !options.devices.empty(), "a nccl group needs devices, and has none");
   if (options.nccl) {
-    why_no_nccl();  // loads the library, which sets a variable: not beside other threads
+    // This loads the library, which sets an environment variable; no other thread may run
+    // meanwhile.
+    why_no_nccl();
   }
   for (const Device device : options.devices) {
     expect(device.is_cuda(), "a rank's device is cpu, expected a GPU");
@@ -105,7 +107,7 @@ void run_thread_ranks(const ThreadGroupOptions& options,
       threads.emplace_back(run_rank, rank);
     }
   } catch (...) {
-    // Those that run would wait for one that never comes.
+    // Without this the ranks that run would wait for one that never comes.
     no_thread = std::current_exception();
     const auto rank = static_cast<int>(threads.size());
     shared->tell_failure(comm::make_failure(

@@ -16,7 +16,7 @@ namespace moebius::comm {
 
 namespace {
 
-// Below this a second thread costs more than it copies.
+// For fewer bytes a second thread costs more than it saves.
 constexpr int64_t kParallelBytes = int64_t{4} << 20;
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
@@ -59,23 +59,24 @@ bool is_in(const std::vector<int>& peers, int peer) {
   return std::find(peers.begin(), peers.end(), peer) != peers.end();
 }
 
-// A peer's blocks while they are read; false if the peer has withdrawn them.
+// A claim on a peer's blocks while they are read.  It is false when the peer has withdrawn them.
 class Claim {
  public:
   explicit Claim(PhaseCell& cell) {
     Phase posted = Phase::kPosted;
-    // Whoever loses this race must not touch the memory.  The blocks themselves became visible with
-    // the stamp, so relaxed would do for them; acquire keeps the reads behind the claim.
+    // The side that loses this race must not touch the memory.  The blocks became visible with the
+    // stamp, so relaxed order would do for them; acquire keeps the reads behind the claim.
     if (cell.phase.compare_exchange_strong(posted, Phase::kReading, std::memory_order_acquire,
                                            std::memory_order_relaxed)) {
       cell_ = &cell;
     }
   }
   Claim(Claim&& other) noexcept : cell_(std::exchange(other.cell_, nullptr)) {}
-  // Also where the reads end by an exception: the sender waits for it without a deadline.
+  // Why a destructor: the sender waits for this without a deadline, also when an exception ends the
+  // reads.
   ~Claim() {
     if (cell_ != nullptr) {
-      // pairs with advance (unacked) and withdraw of the sender: the reads are over.
+      // pairs with advance (of unacked_) and withdraw at the sender: the reads are over.
       cell_->phase.store(Phase::kRead, std::memory_order_release);
     }
   }
@@ -96,7 +97,7 @@ ThreadExchange::ThreadExchange(ThreadGroup& group, const Call& call, ExchangeBlo
   recvs_.assign(blocks.recvs, num_ranks);
   slot_.sends.assign(blocks.sends, num_ranks);
   for (int i = 0; i < num_ranks; ++i) {
-    // Each rank starts with itself and goes on with the next, so that not all read from rank 0.
+    // Each rank starts with itself and goes on with the next, so that not all read rank 0 first.
     const int peer = (group.rank() + i) % num_ranks;
     absent_.push_back(peer);
     slot_.phases[static_cast<size_t>(peer)].due = group.due(peer);
@@ -125,7 +126,7 @@ void ThreadExchange::withdraw() noexcept {
     auto& phase = slot_.phases[static_cast<size_t>(peer)].phase;
     Phase seen = Phase::kPosted;
     phase.compare_exchange_strong(seen, Phase::kWithdrawn, std::memory_order_acq_rel);
-    // The peer is in the middle of a copy or a reader, which do not block.
+    // While the peer is in a copy or a reader, neither of which blocks, this rank waits.
     // pairs with ~Claim: the peer's reads are over, the memory may go.
     while (phase.load(std::memory_order_acquire) == Phase::kReading) {
       std::this_thread::yield();
@@ -152,7 +153,7 @@ void ThreadExchange::check_blocks(int peer) {
   }
 }
 
-// True once nothing more is needed of the peer but, with a reader, its blocks.
+// True once nothing more is needed from the peer; with a reader, once its blocks may be shown.
 bool ThreadExchange::take_from(int peer) {
   Slot& from = threads_.shared_->slot(peer, call_.epoch);
   // pairs with the constructor: what the peer published with its stamp.
@@ -181,7 +182,8 @@ bool ThreadExchange::take_from(int peer) {
   return true;
 }
 
-// Claims the blocks of all peers, shows them, releases them.  Shows nothing if one was withdrawn.
+// Claims the blocks of all peers, shows them, and releases them.  Shows nothing when a peer has
+// withdrawn its blocks.
 void ThreadExchange::show_all() {
   std::vector<Claim> claims;
   claims.reserve(static_cast<size_t>(group_.size()));
@@ -206,7 +208,7 @@ void ThreadExchange::show_all() {
 
 bool ThreadExchange::advance() {
   std::erase_if(absent_, [&](int peer) { return take_from(peer); });
-  if (absent_.empty() && !is_shown_ && reader_) {  // else it has thrown
+  if (absent_.empty() && !is_shown_ && reader_) {  // without reader_ it has thrown before
     show_all();
   }
   std::erase_if(unacked_, [&](int peer) {

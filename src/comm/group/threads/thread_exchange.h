@@ -33,8 +33,8 @@ class ThreadExchange final : public PeerExchange {
   Slot& slot_;
   BlocksByPeer<RecvBlock> recvs_;
   bool is_shown_;
-  std::vector<int> absent_;   // peers, self included, that have not arrived or not been copied from
-  std::vector<int> unacked_;  // peers that have not read what was sent to them
+  std::vector<int> absent_;   // ranks, this one included, whose blocks have not been taken
+  std::vector<int> unacked_;  // ranks that have not read what was sent to them
 };
 
 }  // namespace moebius::comm

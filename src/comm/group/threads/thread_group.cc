@@ -19,7 +19,7 @@ namespace {
 using Memory = std::shared_ptr<std::byte>;
 using Memories = std::shared_ptr<const std::vector<Memory>>;  // by rank
 
-// Zeroed by the rank that owns it, so that its pages lie on that rank's NUMA node.
+// The rank that owns the memory zeroes it, so that its pages lie on that rank's NUMA node.
 Memory make_memory(int64_t bytes) {
   Memory memory = allocate_block(bytes);
   std::memset(memory.get(), 0, static_cast<size_t>(bytes));
@@ -40,7 +40,7 @@ class ThreadWindow final : public PeerWindow {
       Window::signal(rank, offset, value);
       return;
     }
-    // Kept alive: the peer may give its window back before it looks.
+    // The signal keeps the memory alive: the peer may destroy its window before it looks.
     const Memory& memory = (*memories_)[static_cast<size_t>(rank)];
     auto* word = reinterpret_cast<int64_t*>(memory.get() + offset);
     group_.shared().of(rank).late_signals.add({due, {memory, word}, value});
@@ -129,7 +129,7 @@ std::unique_ptr<Exchange> ThreadGroup::post_exchange(const Call& call, ExchangeB
 }
 
 void ThreadGroup::publish_completed() {
-  // Not epoch_: a call that still waits for its slot counts there, but has not been published.
+  // Why not epoch_: it counts a call that still waits for its slot and has not been published.
   const int64_t published = Stamp{own().latest.load(std::memory_order_relaxed)}.epoch();
   const int64_t completed = started_.empty() ? published : started_.front()->epoch() - 1;
   // pairs with wait_for_slot: this rank's reads of the peers' slots are over.

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ThreadGroup: ranks are threads.  An exchange is one copy: the receiver reads the sender's memory.
+// ThreadGroup: ranks are threads of one process.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace moebius::comm {
 
 class ThreadGroup final : public PeerGroup {
  public:
-  // copy_stream: the threads that copy large blocks.
+  // copy_stream names the threads that copy large blocks.
   ThreadGroup(std::shared_ptr<SharedState> shared,
               Topology topology,
               std::chrono::milliseconds timeout,
@@ -27,7 +27,7 @@ class ThreadGroup final : public PeerGroup {
   ~ThreadGroup() override;  // tells the peers that this rank has left
 
   void count_traffic(int peer, int64_t bytes) override;
-  // When the peer may look at what is sent to it now.
+  // When the peer may look at what this rank sends to it now.
   Due due(int peer);
   SharedState& shared() { return *shared_; }
 
@@ -54,9 +54,9 @@ class ThreadGroup final : public PeerGroup {
 
   std::shared_ptr<SharedState> shared_;
   Stream copy_stream_;
-  std::optional<DepartureTimes> departures_;          // where links are slow
-  std::unordered_map<std::string, uint64_t> op_ids_;  // what op_id() has been told before
-  int64_t completed_by_all_ = 0;                      // as last looked up
+  std::optional<DepartureTimes> departures_;          // set where links are slow
+  std::unordered_map<std::string, uint64_t> op_ids_;  // ids that op_id() has looked up before
+  int64_t completed_by_all_ = 0;  // the last epoch known to be complete everywhere
 };
 
 }  // namespace moebius::comm
