@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/group/blocks.h"
 #include "moebius/profile.h"
 #include "tests/comm/group_runner.h"
 #include "tests/error_text.h"
@@ -81,7 +82,7 @@ struct RandomExchange {
     for (int peer = 0; peer < group.size(); ++peer) {
       for (const size_t count : block_sizes(round, group.rank(), peer, max_units)) {
         sent.push_back(make_units(group.rank(), peer, static_cast<int>(sent.size()), count));
-        sends.push_back({peer, nullptr, bytes_of(sent.back())});
+        sends.push_back({peer, sent.back().data(), bytes_of(sent.back())});
       }
     }
     for (int peer = 0; peer < group.size(); ++peer) {
@@ -93,14 +94,8 @@ struct RandomExchange {
       for (const size_t count : block_sizes(round, peer, group.rank(), max_units)) {
         expected.push_back(make_units(peer, group.rank(), block++, count));
         received.emplace_back(count);
-        recvs.push_back({peer, nullptr, bytes_of(expected.back())});
+        recvs.push_back({peer, received.back().data(), bytes_of(received.back())});
       }
-    }
-    for (size_t i = 0; i < sends.size(); ++i) {
-      sends[i].data = sent[i].data();
-    }
-    for (size_t i = 0; i < recvs.size(); ++i) {
-      recvs[i].data = received[i].data();
     }
   }
 };
@@ -132,19 +127,15 @@ TEST(GroupRunner, SeesExpectationsThatForkedRanksDoNotMeet) {
     GTEST_SKIP() << "ranks are not forked, so their failures are this test's own";
   }
   for (const int failing : {0, 1}) {
-    try {
-      run_ranks({.num_ranks = 2}, [&](Group& group) {
-        if (group.rank() == failing) {
-          ASSERT_NE(std::freopen("/dev/null", "w", stdout), nullptr);  // not in this test's output
-          EXPECT_EQ(group.size(), 3);
-        }
-        group.barrier("met");
-      });
-      ADD_FAILURE() << "rank " << failing << " was not heard";
-    } catch (const Error& error) {
-      EXPECT_EQ(std::string(error.what()),
-                "rank " + std::to_string(failing) + " did not meet an expectation: see above");
-    }
+    const auto body = [&](Group& group) {
+      if (group.rank() == failing) {
+        ASSERT_NE(std::freopen("/dev/null", "w", stdout), nullptr);  // not in this test's output
+        EXPECT_EQ(group.size(), 3);
+      }
+      group.barrier("met");
+    };
+    EXPECT_EQ(message_of<Error>([&] { run_ranks({.num_ranks = 2}, body); }),
+              "rank " + std::to_string(failing) + " did not meet an expectation: see above");
   }
 }
 
@@ -294,28 +285,26 @@ TEST_P(GroupTest, MovesLargeAndScatteredBlocks) {
     const size_t num_rows = group.size() > 8 ? 50 : 3000;
     constexpr size_t kRowUnits = 7;
     std::vector<Units> sent, received, expected;
-    std::vector<SendBlock> sends;
-    std::vector<RecvBlock> recvs;
+    comm::BlockLists blocks;
     for (int peer = 0; peer < group.size(); ++peer) {
-      sent.push_back(make_units(group.rank(), peer, 0, large));
-      sent.push_back(make_units(group.rank(), peer, 1, num_rows * kRowUnits));
-      expected.push_back(make_units(peer, group.rank(), 0, large));
-      expected.push_back(make_units(peer, group.rank(), 1, num_rows * kRowUnits));
-      received.emplace_back(large);
-      received.emplace_back(num_rows * kRowUnits);
+      for (const size_t count : {large, num_rows * kRowUnits}) {
+        const int block = count == large ? 0 : 1;
+        sent.push_back(make_units(group.rank(), peer, block, count));
+        expected.push_back(make_units(peer, group.rank(), block, count));
+        received.emplace_back(count);
+      }
       const size_t at = sent.size() - 2;
-      sends.push_back({peer, sent[at].data(), bytes_of(sent[at])});
-      recvs.push_back({peer, received[at].data(), bytes_of(received[at])});
-      const int64_t row_bytes = kRowUnits * sizeof(Unit);
+      blocks.add({peer, sent[at].data(), bytes_of(sent[at])},
+                 {peer, received[at].data(), bytes_of(received[at])});
       for (size_t row = 0; row < num_rows; ++row) {
-        // Each row once, as 77 and their number have no common factor, and no two neighbours in a
-        // row.
+        // This names each row once, since 77 and their number have no common factor, and never two
+        // neighbours one after the other.
         const size_t place = (row * 77 + 5) % num_rows * kRowUnits;
-        sends.push_back({peer, sent[at + 1].data() + place, row_bytes});
-        recvs.push_back({peer, received[at + 1].data() + place, row_bytes});
+        blocks.add({peer, sent[at + 1].data() + place, kRowUnits * sizeof(Unit)},
+                   {peer, received[at + 1].data() + place, kRowUnits * sizeof(Unit)});
       }
     }
-    group.exchange("large", sends, recvs);
+    group.exchange("large", blocks.sends, blocks.recvs);
     for (size_t i = 0; i < received.size(); ++i) {
       EXPECT_TRUE(received[i] == expected[i]) << "block " << i;  // too large to print
     }
@@ -337,9 +326,9 @@ TEST(LargeMessages, AreCutAndJoined) {
     }
     std::vector<int64_t> in(kCount, -1);
     const auto bytes = static_cast<int64_t>(kCount * sizeof(int64_t));
-    const std::vector<SendBlock> sends = {{peer, out.data(), bytes}};
-    const std::vector<RecvBlock> recvs = {{peer, in.data(), bytes}};
-    group.exchange("huge", sends, recvs);
+    const SendBlock send{peer, out.data(), bytes};
+    const RecvBlock recv{peer, in.data(), bytes};
+    group.exchange("huge", {&send, 1}, {&recv, 1});
     for (size_t i = 0; i < kCount; ++i) {
       ASSERT_EQ(in[i], value_at(peer, i)) << i;
     }

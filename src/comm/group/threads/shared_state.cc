@@ -31,7 +31,7 @@ std::string SharedState::op_name(uint64_t id) {
 void SharedState::tell_failure(const Failure& failure) {
   const std::lock_guard lock(mutex_);
   failures_.push_back(failure);
-  // pairs with told_failure: whoever sees the count finds the failure.
+  // pairs with read_told: a rank that sees the count finds the failures.
   num_failures_.store(failures_.size(), std::memory_order_release);
 }
 
