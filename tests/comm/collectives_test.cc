@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives on tensors, for every kind of group; results are compared bit by bit.
+// The collectives on tensors, for every kind of group.  Results are compared bit by bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class CollectivesTest : public ::testing::TestWithParam<GroupShape> {
   void run(const std::function<void(Group&)>& body) { run_ranks(GetParam(), body); }
 };
 
-// Rows per rank, uneven and with zeros; the same on every rank.
+// Uneven numbers of rows per rank, some of them 0; they are the same on every rank.
 std::vector<int64_t> uneven_counts(size_t num_ranks, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<int64_t> counts(num_ranks);
@@ -101,7 +101,7 @@ TEST_P(CollectivesTest, ReducesInRankOrderAndRoundsOnce) {
         const int64_t own = counts[static_cast<size_t>(group.rank())];
         const int64_t first =
             std::accumulate(counts.begin(), counts.begin() + group.rank(), int64_t{0});
-        // Rows [begin, end) of what a rank gives.
+        // Rows [begin, end) of a rank's input.
         const auto rows_of = [&](int source, int64_t begin, int64_t end) {
           const Tensor rows = Tensor::zeros({end - begin, kColumns}, dtype);
           for (int64_t i = 0, n = rows.numel(); i < n; ++i) {
@@ -134,7 +134,7 @@ TEST_P(CollectivesTest, ReducesInRankOrderAndRoundsOnce) {
 
 TEST_P(CollectivesTest, ReducesManyElementsWithSeveralThreads) {
   run([&](Group& group) {
-    // Several tasks of the loop per rank.
+    // These are several tasks of the parallel loop per rank.
     const int64_t rows = group.size() > 8 ? 20 : 50;
     const std::vector<int64_t> counts(num_ranks(), rows);
     const Tensor in = Tensor::empty({rows * group.size(), 1024}, DType::kF32);

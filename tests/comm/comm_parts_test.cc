@@ -143,7 +143,7 @@ TEST(BlocksByPeer, KeepsTheOrderWithinAPeer) {
   }
 }
 
-// What is done may be destroyed, so it must be off the list, whatever another does.
+// An exchange that is done may be destroyed, so it must leave the list even when another throws.
 TEST(Started, ThoseThatAreDoneLeaveAlsoWhereAnotherThrows) {
   std::vector<int> exchanges = {0, 1, 2, 3, 4};
   std::vector<int*> started;
@@ -272,7 +272,7 @@ TEST(SharedGpu, GraphsNeedAHardwareQueuePerStream) {
   expect_mentions(six.reason, {"6 ranks share a GPU", "at most 5", "has 32"});
 }
 
-// Ranks on CPUs share none, and need not ask each other.
+// Ranks on CPUs share no GPU, and they know that without a collective call.
 TEST(SharedGpu, RanksOnCpusShareNone) {
   run_thread_ranks({.num_ranks = 2}, [](Group& group) {
     const int64_t epoch = group.epoch();

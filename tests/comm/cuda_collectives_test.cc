@@ -16,7 +16,7 @@ constexpr int64_t kColumns = 70;
 
 class CudaCollectivesTest : public GpuRanksTest {};
 
-// Rows per rank, some of them none.
+// Uneven numbers of rows per rank, some of them 0.
 std::vector<int64_t> uneven_counts(int num_ranks, int seed) {
   std::vector<int64_t> counts;
   for (int rank = 0; rank < num_ranks; ++rank) {
@@ -49,7 +49,7 @@ void expect_same(const Tensor& actual, const Tensor& expected, const std::string
   }
 }
 
-// Makes the collective call with tensors of the CPU and with tensors of the GPU.
+// Makes the collective call with tensors of the CPU and with tensors of the GPU, and compares.
 template <typename Call>
 void expect_as_on_cpu(
     const Group& group, const Tensor& in, int64_t rows_out, int seed, const Call& call) {
@@ -113,7 +113,8 @@ TEST_P(CudaCollectivesTest, SendFromAllToAllAsOnTheCpu) {
   });
 }
 
-// What is sent may be written again in the stream's order, without the host waiting.
+// A tensor that has been sent may be written again in the stream's order, without a wait of the
+// host.
 TEST_P(CudaCollectivesTest, CallsFollowEachOtherOnTheStream) {
   run([](Group& group) {
     constexpr int kRounds = 10;

@@ -19,8 +19,8 @@ __device__ uint32_t* words_at(std::byte* window, const StoreToPeers& args, int s
   return reinterpret_cast<uint32_t*>(flag_at(window, args.num_ranks)) + source * args.num_words;
 }
 
-// One CTA.  Words and then flag to every peer, the next first; waits for all flags, reads the
-// words.
+// One CTA stores words and then a flag to every peer, the next rank first.  Then it waits for all
+// flags and reads the words.
 __global__ void store_to_peers_kernel(const StoreToPeers args) {
   __shared__ int missing;
   if (threadIdx.x == 0) {

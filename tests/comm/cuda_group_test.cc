@@ -59,7 +59,7 @@ TEST_P(CudaGroupTest, WindowsAreZeroAndNamedAlikeOnHostAndDevice) {
       for (int peer = 0; peer < group.size(); ++peer) {
         EXPECT_EQ(reinterpret_cast<std::byte* const*>(peers.raw())[peer], window->peer(peer));
       }
-      // Dirty for the next one, which may get the same memory.
+      // This leaves dirt for the next window, which may get the same memory.
       std::vector<std::byte> dirt(static_cast<size_t>(bytes), std::byte{0x5a});
       if (bytes > 0) {
         copy(Tensor::borrow(dirt.data(), {bytes}, DType::kU8),

@@ -29,7 +29,7 @@ void die_with_bytes_under_way(Group& group, int guilty) {
   group.barrier("combine");
 }
 
-// The others give the dead rank up and go on with signals in windows.
+// The others exclude the dead rank and go on with signals in windows.
 void go_on_without(Group& group, int guilty) {
   const auto window = group.make_window("signals", group.size() * 8);
   signal_all(group, *window, 1);

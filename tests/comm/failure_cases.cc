@@ -264,7 +264,7 @@ std::vector<FailureCase> failure_cases() {
        .guilty_says = "cannot read this"},
       {.name = "reader_throws_with_another_exchange_open",
        .body = read_in_vain,
-       // A window takes a call more among processes than among threads.
+       // A window takes one call more among processes than among threads.
        .calls = {"dispatch, epoch 4", "dispatch, epoch 5", "combine, epoch 5", "combine, epoch 6"},
        .parts = {"rank @ failed: cannot read this"},
        .guilty_says = "cannot read this"},

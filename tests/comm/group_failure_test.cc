@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nothing hangs: one rank thread misbehaves, and every other says so in time.
+// Nothing hangs among rank threads: when one misbehaves, every other reports it in time.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,11 +14,11 @@
 #include "tests/error_text.h"
 
 namespace {
-// Of this thread; the one that fails is the last that is counted.  -1: all succeed.
+// How many more allocations of this thread succeed before one fails; -1: all succeed.
 thread_local int allocations_left = -1;
 }  // namespace
 
-// Why not inline: gcc would see free() take what new gave.
+// Why it is not inline: gcc would warn that free() takes memory of new.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   if (allocations_left >= 0 && allocations_left-- == 0) {
     throw std::bad_alloc();
@@ -140,7 +140,7 @@ TEST(ThreadFailure, ABrokenGroupThrowsTheSameErrorAgain) {
   EXPECT_EQ(seen.thrown, "");
 }
 
-// The last rank runs out of memory in one place after the other.
+// The last rank runs out of memory, in each round at another place.
 void expect_no_hang_without_memory(int num_ranks, int64_t bytes, bool with_reader) {
   constexpr int kPlaces = 12;  // more than an exchange allocates
   for (int place = 0; place < kPlaces; ++place) {
@@ -203,8 +203,8 @@ TEST(ThreadFailure, SeveralLaggardsAreAllNamed) {
 }
 
 TEST(ThreadFailure, MemoryOfARankThatUnwindsIsNotReadAnyMore) {
-  // Rank 0 frees what it sends as soon as its exception is caught; a late copy would be seen by the
-  // address and thread sanitizers, and here by the poison.
+  // Rank 0 poisons and frees what it sends as soon as its exchange is abandoned.  The sanitizers of
+  // addresses and threads would find a later copy, and here the poison shows it.
   for (int repeat = 0; repeat < 30; ++repeat) {
     constexpr size_t kBytes = 1 << 20;
     run_all({.num_ranks = 4}, [&](Group& group) {
@@ -255,11 +255,11 @@ TEST(ThreadFailure, TheOthersGoOnWithoutARankGivenUp) {
   EXPECT_EQ(seen.thrown, "out of memory");
 }
 
-// A rank that is given up still runs.  It misses a rank that talks to it no more and tells so; and
-// aborts, later.  The others neither stay broken by the one nor end by the other.
+// An excluded rank still runs.  It misses a rank that no longer talks to it, tells so, and later
+// aborts.  Neither may break the group of the others.
 TEST(ThreadFailure, WhatARankGivenUpTellsEndsNobody) {
   constexpr int kDead = 2;
-  std::atomic<int> stage{0};  // told: 1, aborted: 2
+  std::atomic<int> stage{0};  // 1: the dead rank has told a failure; 2: it has aborted
   std::atomic<int> num_live{0};
   const auto wait_for = [](const std::atomic<int>& what, int wanted) {
     const auto limit = Clock::now() + kLongTimeout / 4;

@@ -26,14 +26,14 @@ namespace {
 
 class GroupTest : public ::testing::TestWithParam<GroupShape> {
  protected:
-  // Fewer rounds for many ranks, which share few CPUs.
+  // Many ranks share few CPUs, so they do fewer rounds.
   int rounds(int wanted) const {
     return std::max(1, GetParam().num_ranks > 8 ? wanted / 20 : wanted);
   }
   void run(const std::function<void(Group&)>& body) { run_ranks(GetParam(), body); }
 };
 
-// A unit of payload that says where it comes from.
+// A unit of payload that names where it comes from.
 struct Unit {
   int32_t source = -1;
   int32_t target = -1;
@@ -60,7 +60,7 @@ int64_t bytes_of(const Units& units) {
   return static_cast<int64_t>(units.size() * sizeof(Unit));
 }
 
-// Sizes of 0, 1 or 2 blocks, a third of them empty.
+// The sizes of 0, 1 or 2 blocks, a third of which are empty.
 std::vector<size_t> block_sizes(uint32_t round, int source, int target, uint32_t max_units) {
   std::minstd_rand random((round * 1009 + static_cast<uint32_t>(source)) * 1013 +
                           static_cast<uint32_t>(target) + 1);
@@ -72,7 +72,7 @@ std::vector<size_t> block_sizes(uint32_t round, int source, int target, uint32_t
   return sizes;
 }
 
-// An exchange with random sizes that both ends compute alike from the round.
+// An exchange with random sizes.  Both ends compute the same sizes from the round.
 struct RandomExchange {
   std::vector<Units> sent, expected, received;
   std::vector<SendBlock> sends;
@@ -86,7 +86,7 @@ struct RandomExchange {
       }
     }
     for (int peer = 0; peer < group.size(); ++peer) {
-      // Blocks are numbered over all that their sender sends.
+      // A block's number counts all blocks of its sender.
       int block = 0;
       for (int target = 0; target < group.rank(); ++target) {
         block += static_cast<int>(block_sizes(round, peer, target, max_units).size());
@@ -121,7 +121,7 @@ TEST_P(GroupTest, KnowsItsPlace) {
   EXPECT_EQ(*std::max_element(counts.begin(), counts.end()), 1);
 }
 
-// What the other cases here rest on.
+// The other cases rely on this.
 TEST(GroupRunner, SeesExpectationsThatForkedRanksDoNotMeet) {
   if (runner_name() != "processes") {
     GTEST_SKIP() << "ranks are not forked, so their failures are this test's own";
@@ -214,7 +214,7 @@ TEST_P(GroupTest, CompletesStartedExchangesInAnyOrder) {
     for (int round = 0; round < rounds(20); ++round) {
       std::vector<std::unique_ptr<RandomExchange>> exchanges;
       std::vector<std::unique_ptr<Exchange>> started;
-      // With a barrier among them, which must move the others forward.
+      // A barrier among them must move the others forward.
       for (uint32_t i = 0; i + 1 < Group::kMaxStarted; ++i) {
         exchanges.push_back(
             std::make_unique<RandomExchange>(group, static_cast<uint32_t>(round) * 100 + i, 200));
@@ -279,8 +279,8 @@ TEST_P(GroupTest, ReadersAndCopiesMayOverlap) {
 
 TEST_P(GroupTest, MovesLargeAndScatteredBlocks) {
   run([&](Group& group) {
-    // One large block and many rows that lie apart to each peer.  6.4 MB are over the thresholds
-    // for several threads and for rendezvous; the bytes grow with the square of the ranks.
+    // Each peer gets one large block and many rows that lie apart.  6.4 MB are over the thresholds
+    // for several threads and for rendezvous.  The bytes grow with the square of the ranks.
     const size_t large = group.size() > 8 ? 2'000 : 400'000;
     const size_t num_rows = group.size() > 8 ? 50 : 3000;
     constexpr size_t kRowUnits = 7;
@@ -375,7 +375,7 @@ TEST_P(GroupTest, TellsAProfileWhatIsSentAndWaitedFor) {
     }
     EXPECT_EQ(told, group.waited() - waited);
     all_gather_bytes(group, "gather", in.data(), 100, out.data());
-    EXPECT_EQ(profile.bytes(), 100 * (group.size() - 1));  // of the time it listened
+    EXPECT_EQ(profile.bytes(), 100 * (group.size() - 1));  // only of the call it listened to
   });
 }
 
@@ -391,7 +391,7 @@ TEST_P(GroupTest, WindowsAreSharedWithinANode) {
     for (int peer = 0; peer < group.size(); ++peer) {
       ASSERT_EQ(window->peer(peer) != nullptr, group.topology().same_node(peer)) << peer;
     }
-    // Each rank writes its number into a slot at each neighbour, then says so with a flag.
+    // Each rank writes its number into a slot at each neighbour, then raises the neighbour's flag.
     const auto slot = [&](int owner, int writer) {
       return reinterpret_cast<int32_t*>(window->peer(owner)) + 1 + writer;
     };

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nothing hangs among forked processes: one misbehaves or is killed, and every other says so in
+// Nothing hangs among forked processes: when one misbehaves or is killed, every other reports it in
 // time.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ TEST_P(ProcessFailureTest, IsReportedByEveryOtherRank) {
       ASSERT_EQ(seen.errors.size(), static_cast<size_t>(num_ranks));
       EXPECT_EQ(missing_from_all(seen.errors, c, guilty), "");
       EXPECT_NE(seen.thrown, "");
-      // A rank that stalls comes back first.
+      // A rank that stalls first comes back, so the job takes longer than the reports.
       EXPECT_LT(seen.took, report_limit(c, num_ranks) + std::chrono::seconds(5));
     }
   }
@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Cases,
 
 class ProcessDeathTest : public ::testing::TestWithParam<DeadlyCase> {};
 
-// Whoever forked them sees a process die, so nobody waits for the deadline.
+// The parent sees a process die, so no rank waits for the deadline.
 TEST_P(ProcessDeathTest, IsToldToTheOthersAtOnce) {
   for (const int num_ranks : {2, 4}) {
     for (const int guilty : {num_ranks - 1, 0}) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Links slowed down: nothing is seen early, and what is told of waiting is true.
+// Slowed-down links: nothing is seen too early, and the waiting times that are told are true.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int64_t kBytes = 1'000'000;
-constexpr milliseconds kPerMessage{40};  // of kBytes
+constexpr milliseconds kPerMessage{40};  // for kBytes over kLink
 constexpr milliseconds kLatency{30};
 constexpr SlowLink kLink{kLatency, kBytes * 25};
 
@@ -32,7 +32,7 @@ void run_two(const SlowLink& link, const std::function<void(Group&)>& body) {
 
 using Begins = std::array<std::atomic<Clock::time_point>, 2>;  // by rank
 
-// Both send each other a large message and note when they began.
+// A large message to the other rank and one from it.  It notes when this rank began.
 struct Large {
   Large(Group& group, std::string_view op, Begins& began)
       : sent(static_cast<size_t>(kBytes), std::byte{7}), received(sent.size()) {
