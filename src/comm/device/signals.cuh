@@ -6,11 +6,11 @@
 //
 // To publish rows, every thread that stored some first completes its bulk stores
 // (ptx::bulk_wait<0>, not _read).  A block barrier follows, or a ticket (grid.cuh) for the rows of
-// several blocks.  Then one thread calls publish(), whose release covers all of these stores. Warps
-// that do not meet at a barrier count themselves instead, with fences around the count (tell_wave).
-// To consume rows, one thread awaits the signal, and a block barrier follows for the others.  No
-// bulk copy reads what was awaited: that would also need a fence.proxy.async in the thread that
-// issues the copy.
+// several blocks.  Then one thread calls publish(), whose release covers all of these stores.
+// Warps that do not meet at a barrier count themselves instead, with fences around the count
+// (tell_wave).  To consume rows, one thread awaits the signal, and a block barrier follows for the
+// others.  No bulk copy reads what was awaited: that would also need a fence.proxy.async in the
+// thread that issues the copy.
 #pragma once
 
 #include "comm/device/signals.h"

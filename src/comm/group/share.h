@@ -15,7 +15,8 @@
 namespace moebius::comm {
 
 // Collective.  Returns every rank's object, by rank.  An object lives until the last rank has
-// released it. REQUIRES: group.shares_address_space().
+// released it.
+// REQUIRES: group.shares_address_space().
 template <typename T>
 std::vector<std::shared_ptr<T>> share(Group& group,
                                       std::string_view op,

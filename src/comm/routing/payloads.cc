@@ -10,8 +10,8 @@ namespace moebius {
 
 namespace {
 
-// Texts of errors are made only where a check fails, because some dispatches take microseconds. The
-// name is short enough to cost nothing.
+// Texts of errors are made only where a check fails, because some dispatches take microseconds.
+// The name is short enough to cost nothing.
 void expect_payload(const Tensor& p, size_t i, int64_t num_tokens, Device device) {
   const std::string name = "payload " + std::to_string(i);
   expect_defined(p, name);
