@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "core/cuda/ptx.cuh"
 #include "tests/comm/cuda_group_kernels.h"
 
 namespace moebius {
@@ -9,22 +10,6 @@ namespace moebius {
 namespace {
 
 constexpr int kThreads = 256;
-
-__device__ int64_t now_ns() {
-  int64_t ns = 0;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
-  return ns;
-}
-
-__device__ uint64_t load_acquire(const uint64_t* at) {
-  uint64_t value = 0;
-  asm volatile("ld.acquire.sys.global.b64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
-  return value;
-}
-
-__device__ void store_release(uint64_t* at, uint64_t value) {
-  asm volatile("st.release.sys.global.b64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
-}
 
 __device__ uint64_t* flag_at(std::byte* window, int source) {
   return reinterpret_cast<uint64_t*>(window) + source;
@@ -34,8 +19,8 @@ __device__ uint32_t* words_at(std::byte* window, const StoreToPeers& args, int s
   return reinterpret_cast<uint32_t*>(flag_at(window, args.num_ranks)) + source * args.num_words;
 }
 
-// One CTA.  Words and then flag to every peer, the next first; waits for all flags, reads the
-// words.
+// One CTA stores words and then a flag to every peer, the next rank first.  Then it waits for all
+// flags and reads the words.
 __global__ void store_to_peers_kernel(const StoreToPeers args) {
   __shared__ int missing;
   if (threadIdx.x == 0) {
@@ -52,11 +37,11 @@ __global__ void store_to_peers_kernel(const StoreToPeers args) {
   const int source = static_cast<int>(threadIdx.x);
   if (source < args.num_ranks) {
     // pairs with the loop below, at the peer: the words of all threads, through the barrier.
-    store_release(flag_at(args.peers[source], args.rank), static_cast<uint64_t>(args.round));
+    ptx::st_release_sys(flag_at(args.peers[source], args.rank), static_cast<uint64_t>(args.round));
     const uint64_t* flag = flag_at(args.peers[args.rank], source);
-    const int64_t deadline = now_ns() + args.patience_ns;
-    while (load_acquire(flag) < static_cast<uint64_t>(args.round)) {
-      if (now_ns() > deadline) {
+    const uint64_t deadline = ptx::globaltimer() + static_cast<uint64_t>(args.patience_ns);
+    while (ptx::ld_acquire_sys(flag) < static_cast<uint64_t>(args.round)) {
+      if (ptx::globaltimer() > deadline) {
         missing = source;
         break;
       }

@@ -6,17 +6,13 @@
 
 #include <cstdint>
 
+#include "core/cuda/signal_word.h"  // MOEBIUS_HOST_DEVICE
 #include "moebius/stream.h"
 
 namespace moebius {
 
-// What rank `source` stores to rank `owner` as word i of round `round`; never 0.
-inline
-#ifdef __CUDACC__
-    __host__ __device__
-#endif
-        uint32_t
-        word_of(int round, int source, int owner, int64_t i) {
+// Word i that rank `source` stores to rank `owner` in this round; it is never 0.
+MOEBIUS_HOST_DEVICE inline uint32_t word_of(int round, int source, int owner, int64_t i) {
   const uint32_t mixed = static_cast<uint32_t>(i) * 2654435761u ^
                          static_cast<uint32_t>(round * 131071 + source * 8191 + owner * 127);
   return mixed | 1u;
@@ -28,7 +24,7 @@ struct StoreToPeers {
   int num_ranks;
   int round;
   int64_t num_words;
-  uint32_t* received;  // [num_ranks][num_words], what lies in the own window after all flags
+  uint32_t* received;  // [num_ranks][num_words] the words of the own window after all flags
   int* missing;        // mapped host memory: the rank whose flag did not come, else -1
   int64_t patience_ns;
 };

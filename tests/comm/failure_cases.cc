@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <thread>
 
 #include "moebius/deadline.h"
@@ -14,24 +13,115 @@ namespace moebius::testing {
 
 namespace {
 
-// Gathers `bytes` of each rank, as a step of a pipeline would.
-void step(Group& group, std::string_view op, int64_t bytes = 8) {
+using Body = std::function<void(Group&, int)>;
+using Step = std::function<void(Group&)>;
+
+void gather(Group& group, std::string_view op, int64_t bytes = 8) {
   const std::vector<std::byte> in(static_cast<size_t>(bytes));
   std::vector<std::byte> out(static_cast<size_t>(bytes * group.size()));
   all_gather_bytes(group, op, in.data(), bytes, out.data());
 }
 
-void stall(const Group& group) {
+// A step of a pipeline.
+Step step(std::string_view op) {
+  return [op](Group& group) { gather(group, op); };
+}
+
+void stall(Group& group) {
   std::this_thread::sleep_for(kStall * group.timeout());
 }
 
+// All ranks do the step "layout"; then the guilty one does other steps than the others.
+Body after_layout(std::vector<Step> guilty_steps, std::vector<Step> steps) {
+  return [guilty_steps, steps](Group& group, int guilty) {
+    gather(group, "layout");
+    for (const Step& next : group.rank() == guilty ? guilty_steps : steps) {
+      next(group);
+    }
+  };
+}
+
+// The guilty rank gathers other sizes than the others expect.
+Body gather_sizes(int64_t guilty_bytes, int64_t bytes) {
+  return [=](Group& group, int guilty) {
+    gather(group, "dispatch", group.rank() == guilty ? guilty_bytes : bytes);
+  };
+}
+
+void send_too_many_blocks(Group& group, int guilty) {
+  const int64_t value = 1;
+  const std::vector<SendBlock> sends(group.rank() == guilty ? 2 : 1, {guilty, &value, 8});
+  std::vector<int64_t> in(static_cast<size_t>(group.size()));
+  std::vector<RecvBlock> recvs;
+  for (int peer = 0; peer < group.size() && group.rank() == guilty; ++peer) {
+    recvs.push_back({peer, &in[static_cast<size_t>(peer)], 8});
+  }
+  group.exchange("dispatch", sends, recvs);
+  gather(group, "combine");
+}
+
+void stall_in_an_exchange(Group& group, int guilty) {
+  gather(group, "layout");
+  // The blocks are large, so that the bytes cannot go anywhere without their receiver.
+  const std::vector<std::byte> out(8'000'000);
+  std::vector<std::byte> in(out.size());
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+  if (group.rank() == guilty) {
+    recvs.push_back({(guilty + 1) % group.size(), in.data(), 8'000'000});
+  } else if (group.rank() == (guilty + 1) % group.size()) {
+    sends.push_back({guilty, out.data(), 8'000'000});
+  }
+  const auto exchange = group.start_exchange("dispatch", sends, recvs);
+  if (group.rank() == guilty) {
+    stall(group);
+  }
+  exchange->wait();
+  group.barrier("combine");
+}
+
+// The guilty rank does `instead` of giving the signal that the others await.
+Body await_signal(Step instead) {
+  return [instead](Group& group, int guilty) {
+    gather(group, "layout");
+    if (group.rank() == guilty) {
+      return instead(group);
+    }
+    group.wait_until(
+        "receive", guilty, [] { return false; }, [] { return "expected flag 7, seen 6"; });
+  };
+}
+
+void abandon_an_exchange(Group& group, int guilty) {
+  const std::vector<std::byte> out(1000);
+  std::vector<std::byte> in(1000);
+  const SendBlock send{(group.rank() + 1) % group.size(), out.data(), 1000};
+  const RecvBlock recv{(group.rank() + group.size() - 1) % group.size(), in.data(), 1000};
+  auto exchange = group.start_exchange("dispatch", {&send, 1}, {&recv, 1});
+  if (group.rank() == guilty) {
+    exchange.reset();
+  } else {
+    exchange->wait();
+  }
+  group.barrier("combine");
+}
+
+void throw_in_a_reader(Group& group, int guilty) {
+  const int64_t out = 1;
+  const auto [sends, recvs] = gather_blocks(group.size(), &out, 8, nullptr);
+  group.exchange("dispatch", sends, recvs, [&](std::span<const std::byte* const>) {
+    if (group.rank() == guilty) {
+      throw Error("cannot read this");
+    }
+  });
+  group.barrier("combine");
+}
+
 // Two exchanges are under way when the reader of the second throws, in the pass that ends the
-// first.  The second must never pass for done after that, nor is anything done with the first.
+// first.  After that the second must never pass for done, and the group must not touch the first.
 void read_in_vain(Group& group, int guilty) {
   const auto flags = group.make_window("flags", 8 * (group.size() + 1));
-  const auto flag = [&](int owner, int i) {
-    return std::atomic_ref<int64_t>(reinterpret_cast<int64_t*>(flags->peer(owner))[i]);
-  };
+  const auto flag = [&](int owner, int i) { return word_of(*flags, owner, i); };
   const int go = group.size();
   const bool is_guilty = group.rank() == guilty;
   if (!is_guilty) {
@@ -40,12 +130,7 @@ void read_in_vain(Group& group, int guilty) {
   }
   const std::vector<int64_t> out(1, group.rank());
   std::vector<int64_t> in(static_cast<size_t>(group.size()));
-  std::vector<SendBlock> sends;
-  std::vector<RecvBlock> recvs;
-  for (int peer = 0; peer < group.size(); ++peer) {
-    sends.push_back({peer, out.data(), 8});
-    recvs.push_back({peer, &in[static_cast<size_t>(peer)], 8});
-  }
+  const auto [sends, recvs] = gather_blocks(group.size(), out.data(), 8, in.data());
   int num_read = 0;
   auto first = group.start_exchange("layout", sends, recvs);
   const auto second =
@@ -67,7 +152,7 @@ void read_in_vain(Group& group, int guilty) {
       flag(peer, go).store(1);
     }
   }
-  // Without a call of the group, which would end the first.
+  // This waits without a call of the group, which would end the first exchange.
   const Deadline deadline = Deadline::after(group.timeout());
   for (int peer = 0; peer < group.size(); ++peer) {
     while (peer != guilty && flag(guilty, peer).load() == 0) {
@@ -100,194 +185,86 @@ void read_in_vain(Group& group, int guilty) {
 }  // namespace
 
 std::vector<FailureCase> failure_cases() {
+  const std::vector<std::string> in_dispatch = {"dispatch, epoch 2", "layout, epoch 1"};
+  const std::vector<std::string> in_first_dispatch = {"dispatch, epoch 1", "combine, epoch 2"};
+  const Step throw_error = [](Group&) { throw Error("expert 7 is on fire"); };
+  const auto barriers = [](int num_guilty, int num_others) {
+    return [=](Group& group, int guilty) {
+      for (int i = 0; i < (group.rank() == guilty ? num_guilty : num_others); ++i) {
+        group.barrier("dispatch");
+      }
+    };
+  };
   return {
       {.name = "throws",
-       .body =
-           [](Group& group, int guilty) {
-             step(group, "layout");
-             if (group.rank() == guilty) {
-               throw Error("expert 7 is on fire");
-             }
-             step(group, "dispatch");
-           },
-       .calls = {"dispatch, epoch 2", "layout, epoch 1"},
+       .body = after_layout({throw_error}, {step("dispatch")}),
+       .calls = in_dispatch,
        .parts = {"rank @ failed: expert 7 is on fire"}},
       {.name = "returns_early",
-       .body =
-           [](Group& group, int guilty) {
-             step(group, "layout");
-             if (group.rank() != guilty) {
-               step(group, "dispatch");
-             }
-           },
-       .calls = {"dispatch, epoch 2", "layout, epoch 1"},
+       .body = after_layout({}, {step("dispatch")}),
+       .calls = in_dispatch,
        .parts = {"rank @ has left"},
        .guilty_reports = false},
       {.name = "skips_a_call",
-       .body =
-           [](Group& group, int guilty) {
-             step(group, "layout");
-             if (group.rank() != guilty) {
-               step(group, "dispatch");
-             }
-             step(group, "combine");
-           },
-       .calls = {"dispatch, epoch 2", "layout, epoch 1"},
+       .body = after_layout({step("combine")}, {step("dispatch"), step("combine")}),
+       .calls = in_dispatch,
        .parts = {"rank @ is in \"combine\"", "\"dispatch\"", "at epoch 2"}},
       {.name = "repeats_a_call",
-       .body =
-           [](Group& group, int guilty) {
-             step(group, "layout");
-             if (group.rank() == guilty) {
-               step(group, "layout");
-             }
-             step(group, "dispatch");
-           },
-       .calls = {"dispatch, epoch 2", "layout, epoch 1"},
+       .body = after_layout({step("layout"), step("dispatch")}, {step("dispatch")}),
+       .calls = in_dispatch,
        .parts = {"rank @ is in \"layout\"", "\"dispatch\"", "at epoch 2"}},
       {.name = "skips_the_last_call",
-       .body =
-           [](Group& group, int guilty) {
-             for (int i = 0; i < (group.rank() == guilty ? 4 : 5); ++i) {
-               group.barrier("dispatch");
-             }
-           },
+       .body = barriers(4, 5),
        .calls = {"dispatch, epoch 5", "dispatch, epoch 4"},
        .parts = {"rank @ has left"},
        .guilty_reports = false},
       {.name = "sends_a_wrong_size",
-       .body = [](Group& group,
-                  int guilty) { step(group, "dispatch", group.rank() == guilty ? 9 : 8); },
+       .body = gather_sizes(9, 8),
        .calls = {"dispatch, epoch 1"},
        .parts = {"rank @", "9", "8", "which expects"}},
       {.name = "sends_a_wrong_large_size",
-       .body =
-           [](Group& group, int guilty) {
-             step(group, "dispatch", group.rank() == guilty ? 20'009 : 20'000);
-           },
+       .body = gather_sizes(20'009, 20'000),
        .calls = {"dispatch, epoch 1"},
        .parts = {"rank @", "20009", "20000", "which expects"}},
       {.name = "sends_too_many_blocks",
-       .body =
-           [](Group& group, int guilty) {
-             const int64_t value = 1;
-             std::vector<SendBlock> sends(group.rank() == guilty ? 2 : 1, {guilty, &value, 8});
-             std::vector<int64_t> in(static_cast<size_t>(group.size()));
-             std::vector<RecvBlock> recvs;
-             for (int peer = 0; peer < group.size() && group.rank() == guilty; ++peer) {
-               recvs.push_back({peer, &in[static_cast<size_t>(peer)], 8});
-             }
-             group.exchange("dispatch", sends, recvs);
-             step(group, "combine");
-           },
-       .calls = {"dispatch, epoch 1", "combine, epoch 2"},
+       .body = send_too_many_blocks,
+       .calls = in_first_dispatch,
        .parts = {"rank @", "which expects"}},
       {.name = "stalls_before_a_call",
-       .body =
-           [](Group& group, int guilty) {
-             step(group, "layout");
-             if (group.rank() == guilty) {
-               stall(group);
-             }
-             step(group, "dispatch");
-           },
-       .calls = {"dispatch, epoch 2", "layout, epoch 1"},
+       .body = after_layout({stall, step("dispatch")}, {step("dispatch")}),
+       .calls = in_dispatch,
        .parts = {"rank @ did not come within", "expected at epoch 2"},
        .is_timeout = true},
       {.name = "stalls_in_an_exchange",
-       .body =
-           [](Group& group, int guilty) {
-             step(group, "layout");
-             // Large: the bytes cannot go anywhere without their receiver.
-             const std::vector<std::byte> out(8'000'000);
-             std::vector<std::byte> in(out.size());
-             std::vector<SendBlock> sends;
-             std::vector<RecvBlock> recvs;
-             if (group.rank() == guilty) {
-               recvs.push_back({(guilty + 1) % group.size(), in.data(), 8'000'000});
-             } else if (group.rank() == (guilty + 1) % group.size()) {
-               sends.push_back({guilty, out.data(), 8'000'000});
-             }
-             const auto exchange = group.start_exchange("dispatch", sends, recvs);
-             if (group.rank() == guilty) {
-               stall(group);
-             }
-             exchange->wait();
-             group.barrier("combine");
-           },
+       .body = stall_in_an_exchange,
        .calls = {"dispatch, epoch 2", "combine, epoch 3"},
        .parts = {"rank @ did not come within"},
        .is_timeout = true},
       {.name = "gives_no_signal",
-       .body =
-           [](Group& group, int guilty) {
-             step(group, "layout");
-             if (group.rank() == guilty) {
-               stall(group);
-             }
-             group.wait_until(
-                 "receive", guilty, [&] { return group.rank() == guilty; },
-                 [] { return "expected flag 7, seen 6"; });
-             group.barrier("end");
-           },
+       .body = await_signal([](Group& group) {
+         stall(group);
+         group.barrier("end");
+       }),
        .calls = {"receive, epoch 1", "layout, epoch 1"},
        .parts = {"rank @ did not come within", "expected flag 7, seen 6"},
        .is_timeout = true},
       {.name = "leaves_without_a_signal",
-       .body =
-           [](Group& group, int guilty) {
-             step(group, "layout");
-             if (group.rank() != guilty) {
-               group.wait_until(
-                   "receive", guilty, [] { return false; },
-                   [] { return "expected flag 7, seen 6"; });
-             }
-           },
+       .body = await_signal([](Group&) {}),
        .calls = {"receive, epoch 1", "layout, epoch 1"},
        .parts = {"rank @ has left", "expected flag 7, seen 6"},
        .guilty_reports = false},
       {.name = "abandons_an_exchange",
-       .body =
-           [](Group& group, int guilty) {
-             const std::vector<std::byte> out(1000);
-             std::vector<std::byte> in(1000);
-             const std::vector<SendBlock> sends = {
-                 {(group.rank() + 1) % group.size(), out.data(), 1000}};
-             const std::vector<RecvBlock> recvs = {
-                 {(group.rank() + group.size() - 1) % group.size(), in.data(), 1000}};
-             auto exchange = group.start_exchange("dispatch", sends, recvs);
-             if (group.rank() == guilty) {
-               exchange.reset();
-             } else {
-               exchange->wait();
-             }
-             group.barrier("combine");
-           },
-       .calls = {"dispatch, epoch 1", "combine, epoch 2"},
+       .body = abandon_an_exchange,
+       .calls = in_first_dispatch,
        .parts = {"rank @ abandoned dispatch at epoch 1"}},
       {.name = "reader_throws",
-       .body =
-           [](Group& group, int guilty) {
-             const int64_t out = 1;
-             std::vector<SendBlock> sends;
-             std::vector<RecvBlock> recvs;
-             for (int peer = 0; peer < group.size(); ++peer) {
-               sends.push_back({peer, &out, 8});
-               recvs.push_back({peer, nullptr, 8});
-             }
-             group.exchange("dispatch", sends, recvs, [&](std::span<const std::byte* const>) {
-               if (group.rank() == guilty) {
-                 throw Error("cannot read this");
-               }
-             });
-             group.barrier("combine");
-           },
-       .calls = {"dispatch, epoch 1", "combine, epoch 2"},
+       .body = throw_in_a_reader,
+       .calls = in_first_dispatch,
        .parts = {"rank @ failed: cannot read this"},
        .guilty_says = "cannot read this"},
       {.name = "reader_throws_with_another_exchange_open",
        .body = read_in_vain,
-       // A window takes a call more among processes than among threads.
+       // A window takes one call more among processes than among threads.
        .calls = {"dispatch, epoch 4", "dispatch, epoch 5", "combine, epoch 5", "combine, epoch 6"},
        .parts = {"rank @ failed: cannot read this"},
        .guilty_says = "cannot read this"},
@@ -313,6 +290,18 @@ std::string missing_from_guilty(const std::string& message, const FailureCase& c
                            message);
 }
 
+std::string missing_from_all(const std::vector<std::string>& messages,
+                             const FailureCase& c,
+                             int guilty) {
+  std::string missing;
+  for (int rank = 0; rank < static_cast<int>(messages.size()); ++rank) {
+    const std::string& message = messages[static_cast<size_t>(rank)];
+    missing +=
+        rank == guilty ? missing_from_guilty(message, c) : missing_from(message, c, rank, guilty);
+  }
+  return missing;
+}
+
 std::string missing_from(const std::string& message, const FailureCase& c, int rank, int guilty) {
   std::string missing;
   if (std::none_of(c.calls.begin(), c.calls.end(), [&](const std::string& call) {
@@ -331,6 +320,29 @@ std::string missing_from(const std::string& message, const FailureCase& c, int r
     }
   }
   return missing;
+}
+
+comm::BlockLists gather_blocks(int num_ranks, const void* out, int64_t bytes, void* in) {
+  comm::BlockLists blocks;
+  for (int peer = 0; peer < num_ranks; ++peer) {
+    void* to = in == nullptr ? nullptr : static_cast<std::byte*>(in) + peer * bytes;
+    blocks.add({peer, out, bytes}, {peer, to, bytes});
+  }
+  return blocks;
+}
+
+void signal_all(Group& group, const Window& window, int64_t number) {
+  for (int peer = 0; peer < group.size(); ++peer) {
+    word_of(window, peer, group.rank()).store(number, std::memory_order_release);
+  }
+  for (int peer = 0; peer < group.size(); ++peer) {
+    if (!group.is_dead(peer)) {
+      const auto signal = word_of(window, group.rank(), peer);
+      group.wait_until(
+          "round", peer, [&] { return signal.load(std::memory_order_acquire) >= number; },
+          [&] { return fmt::format("expected signal {}", number); });
+    }
+  }
 }
 
 }  // namespace moebius::testing

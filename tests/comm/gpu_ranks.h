@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Groups of ranks with GPUs, as tests run on them: every kind that this machine can make.
+// Groups of ranks with GPUs for tests: every kind that this machine can make.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline void PrintTo(const GpuRanks& ranks, std::ostream* out) {
   *out << ranks.name();
 }
 
-// 1 to 8 ranks on one GPU; one rank per GPU on 2, 4 and 8, with either provider.
+// 1 to 8 ranks on one GPU, and one rank per GPU on 2, 4 and 8 GPUs, with either provider.
 std::vector<GpuRanks> gpu_ranks();
 // The same, in pretended nodes.
 std::vector<GpuRanks> gpu_nodes();
@@ -37,13 +37,13 @@ std::vector<GpuRanks> gpu_nodes();
 ThreadGroupOptions thread_options(const GpuRanks& ranks,
                                   std::chrono::milliseconds timeout = std::chrono::seconds(10));
 
-// Runs body on every rank; its failures and exceptions are failures of the test.
+// Runs the body on every rank.  Its failures and exceptions are failures of the test.
 void run_gpu_ranks(const GpuRanks& ranks,
                    const std::function<void(Group&)>& body,
                    std::chrono::milliseconds timeout = std::chrono::seconds(10));
 
-// TEST_P of such a fixture runs on each of gpu_ranks(), skipped where this machine has too few
-// GPUs:
+// A TEST_P of such a fixture runs on each of gpu_ranks().  It is skipped where this machine has too
+// few GPUs:
 //   class X : public GpuRanksTest {};
 //   INSTANTIATE_TEST_SUITE_P(All, X, ::testing::ValuesIn(gpu_ranks()), gpu_ranks_name);
 class GpuRanksTest : public GpuTest, public ::testing::WithParamInterface<GpuRanks> {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Also the main() of the programs that use it.
+// This file also has the main() of the programs that use it.
 #include "tests/comm/group_runner.h"
 
 #include <fmt/format.h>
@@ -25,10 +25,11 @@ bool on_processes = false;
 int world_size = 0;
 int world_rank = 0;
 
-// Generous: other processes may hold the CPUs.
+// It is generous, since other processes may hold the CPUs.
 constexpr std::chrono::seconds kTimeout{60};
 
-// All ranks of a job run the same tests; one tells of them, and each of its own failures.
+// All ranks of a job run the same tests.  Rank 0 prints them all; the others print only their
+// failures.
 class FailuresOnly : public ::testing::EmptyTestEventListener {
  public:
   void OnTestPartResult(const ::testing::TestPartResult& result) override {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs a body on every rank of a group, of the kind the test program was started for:
+// Runs a body on every rank of a group.  The kind of group depends on how the test program was
+// started:
 //   (default)            rank threads in this process
 //   --group=processes    processes forked from this one
 //   --group=mpi          this process is one rank of a job
@@ -31,15 +32,15 @@ inline void PrintTo(const GroupShape& shape, std::ostream* out) {
 std::string_view runner_name();  // "threads", "processes", "mpi": as Group::name()
 bool runs_on_mpi();
 
-// What tests go over: with threads 1 to 64 ranks, with processes 1 to 8, with MPI the ranks of this
-// job; in nodes of several sizes.
+// The shapes that tests go over: 1 to 64 ranks with threads, 1 to 8 with processes, and the ranks
+// of the job with MPI; each in nodes of several sizes.
 std::vector<GroupShape> group_shapes();
 
-// Throws what a rank threw; with processes also when an expectation of one was not met.
+// Throws what a rank threw.  With processes it also throws when a rank did not meet an expectation.
 void run_ranks(const GroupShape& shape, const std::function<void(Group&)>& body);
 
-// A number per rank, 0 at first, for bodies to tell the test what they did: what forked ranks
-// change elsewhere is lost with them.  With MPI it is of this process alone.
+// A number per rank, 0 at first, by which bodies tell the test what they did.  Other changes that
+// forked ranks make are lost with them.  With MPI each process has numbers of its own.
 class RankCounts {
  public:
   explicit RankCounts(int num_ranks);

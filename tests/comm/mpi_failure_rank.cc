@@ -3,9 +3,9 @@
 //
 // One rank of the jobs that mpi_failure_test.cc starts:
 //   mpi_failure_rank CASE GUILTY FOLDER
-// Writes FOLDER/RANK: "MILLISECONDS MESSAGE" for the error that ended the case here, or
-// "MILLISECONDS" for none.  Why files: of a job that it ends the launcher may lose what was
-// printed.
+// It writes FOLDER/RANK: "MILLISECONDS MESSAGE" for the error that ended the case on this rank, or
+// "MILLISECONDS" without one.  Why it writes files: when the launcher ends a job, it may lose what
+// was printed.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -23,8 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The launcher ends all once the first process has gone, so that waits for the others' reports;
-// those that stall have none.
+// Writes the report, then waits for those of the others, since the launcher ends all processes once
+// the first has gone.  The wait is bounded: ranks that stall write no report.
 void report(const fs::path& folder, const Group& group, const std::string& text) {
   constexpr std::chrono::seconds kMostWait{2};
   const fs::path path = folder / std::to_string(group.rank());
@@ -40,7 +40,8 @@ void report(const fs::path& folder, const Group& group, const std::string& text)
   }
 }
 
-// The guilty rank comes to a second group when the others have given up; they may try again.
+// The guilty rank comes to make a second group when the others have given up.  With `again` the
+// others try once more.
 void make_group_late(Group& group, int guilty, bool again) {
   const bool is_late = group.rank() == guilty;
   const auto make = [](std::chrono::milliseconds timeout) {
@@ -89,7 +90,7 @@ int run(const std::string& name, int guilty, const fs::path& folder) {
   }
   const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);
-  report(folder, *group, fmt::format("{} {}", took.count(), message));  // while it is alive
+  report(folder, *group, fmt::format("{} {}", took.count(), message));  // while the group is alive
   return message.empty() ? 0 : 1;
 }
 

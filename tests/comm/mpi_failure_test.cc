@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nothing hangs under MPI either: jobs are started in which one process misbehaves or is killed;
-// every other process must say so in time, and the job must end.
+// Nothing hangs under MPI either.  Jobs are started in which one process misbehaves or is killed;
+// every other process must report it in time, and the job must end.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -30,8 +30,8 @@ struct Job {
   int status = 0;
 };
 
-// What does not end by itself is ended by timeout of coreutils, which exits with 124.
-constexpr int kEndedByTimeout = 124 << 8;  // as pclose() says it
+// A job that does not end by itself is ended by timeout of coreutils, which exits with 124.
+constexpr int kEndedByTimeout = 124 << 8;  // as pclose() returns it
 
 Job run_job(int num_ranks, const std::string& options, const std::string& name, int guilty) {
   constexpr int kJobSeconds = 60;
@@ -116,8 +116,8 @@ TEST(MpiStart, MayBeTriedAgain) {
   EXPECT_EQ(job.status, 0) << job.output;
 }
 
-// mpirun of Open MPI ends a job in which a process was killed, at once, unless told otherwise; then
-// it also exits with 0 in the end.
+// mpirun of Open MPI ends a job at once when a process was killed.  With this option it does not,
+// and it exits with 0 in the end.
 constexpr const char* kKeepGoing = "--enable-recovery";
 
 TEST(MpiDeath, IsReportedBySurvivorsWithinTheDeadline) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nothing hangs among forked processes: one misbehaves or is killed, and every other says so in
+// Nothing hangs among forked processes: when one misbehaves or is killed, every other reports it in
 // time.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/comm/failure_cases.h"
+#include "tests/error_text.h"
 
 namespace moebius::testing {
 namespace {
@@ -46,16 +47,9 @@ TEST_P(ProcessFailureTest, IsReportedByEveryOtherRank) {
       const Outcome seen = run_all({.num_ranks = num_ranks, .timeout = timeout_of(c, num_ranks)},
                                    [&](Group& group) { c.body(group, guilty); });
       ASSERT_EQ(seen.errors.size(), static_cast<size_t>(num_ranks));
-      for (int rank = 0; rank < num_ranks; ++rank) {
-        const std::string& message = seen.errors[static_cast<size_t>(rank)];
-        if (rank != guilty) {
-          EXPECT_EQ(missing_from(message, c, rank, guilty), "");
-        } else {
-          EXPECT_EQ(missing_from_guilty(message, c), "");
-        }
-      }
+      EXPECT_EQ(missing_from_all(seen.errors, c, guilty), "");
       EXPECT_NE(seen.thrown, "");
-      // A rank that stalls comes back first.
+      // A rank that stalls first comes back, so the job takes longer than the reports.
       EXPECT_LT(seen.took, report_limit(c, num_ranks) + std::chrono::seconds(5));
     }
   }
@@ -68,18 +62,17 @@ INSTANTIATE_TEST_SUITE_P(Cases,
 
 class ProcessDeathTest : public ::testing::TestWithParam<DeadlyCase> {};
 
-// Whoever forked them sees a process die, so nobody waits for the deadline.
+// The parent sees a process die, so no rank waits for the deadline.
 TEST_P(ProcessDeathTest, IsToldToTheOthersAtOnce) {
   for (const int num_ranks : {2, 4}) {
     for (const int guilty : {num_ranks - 1, 0}) {
       const Outcome seen = run_all({.num_ranks = num_ranks, .timeout = kLongTimeout},
                                    [&](Group& group) { GetParam().body(group, guilty); });
       const std::string killed = fmt::format("rank {} was killed by signal {}", guilty, SIGKILL);
-      for (int rank = 0; rank < num_ranks; ++rank) {
-        EXPECT_NE(seen.errors[static_cast<size_t>(rank)].find(killed), std::string::npos)
-            << seen.errors[static_cast<size_t>(rank)];
+      for (const std::string& error : seen.errors) {
+        expect_mentions(error, killed);
       }
-      EXPECT_NE(seen.thrown.find(killed), std::string::npos) << seen.thrown;
+      expect_mentions(seen.thrown, killed);
       EXPECT_LT(seen.took, kLongTimeout / 4);
     }
   }
@@ -99,7 +92,7 @@ TEST(ProcessFailure, WhoDoesNotEndIsKilled) {
         throw Error("out of memory");
       });
   EXPECT_EQ(seen.errors[0], "out of memory");
-  EXPECT_NE(seen.errors[1].find("rank 1 was killed"), std::string::npos) << seen.errors[1];
+  expect_mentions(seen.errors[1], "rank 1 was killed");
   EXPECT_LT(seen.took, std::chrono::seconds(20));
 }
 
@@ -115,17 +108,16 @@ TEST(ProcessFailure, WhoExitsInTheMiddleIsMissedAtOnce) {
     const std::string ended = fmt::format("rank {} ended with status 0", num_ranks - 1);
     EXPECT_EQ(seen.thrown, ended);
     for (const std::string& error : seen.errors) {
-      EXPECT_NE(error.find(ended), std::string::npos) << error;
+      expect_mentions(error, ended);
     }
     EXPECT_LT(seen.took, kLongTimeout / 4);
   }
 }
 
 TEST(ProcessFailure, OptionsAreCheckedBeforeAnyProcessStarts) {
-  EXPECT_NE(run_all({.num_ranks = 0}, [](Group&) {}).thrown.find("num_ranks"), std::string::npos);
-  EXPECT_NE(run_all({.num_ranks = 2, .devices = {Device::cuda(0)}}, [](Group&) {})
-                .thrown.find("devices of the ranks is 1, expected 2"),
-            std::string::npos);
+  expect_mentions(run_all({.num_ranks = 0}, [](Group&) {}).thrown, "num_ranks");
+  expect_mentions(run_all({.num_ranks = 2, .devices = {Device::cuda(0)}}, [](Group&) {}).thrown,
+                  "devices of the ranks is 1, expected 2");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the words that GPUs exchange say, as far as no GPU is needed.
+// The words that GPUs exchange, and the errors they become, as far as no GPU is needed.
 #include "comm/device/signals.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(Signals, EpochsMayWrap) {
   EXPECT_FALSE(has_reached(0xffffffff, 1));
 }
 
-// Words of calls that are over, however long ago, and of windows that are new.
+// Words of calls that are over, however long ago, and of new windows do not count for later calls.
 TEST(Signals, OldWordsAreNotOfCallsToCome) {
   for (const uint32_t epoch : {1u, 2u, 7u, 0x7fffffffu, 0x80000000u, 0xfffffffcu, 0xffffffffu}) {
     for (const uint32_t ahead : {0u, 1u, 2u, kMostAhead}) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Links slowed down: nothing is seen early, and what is told of waiting is true.
+// Slowed-down links: nothing is seen too early, and the waiting times that are told are true.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -22,20 +22,17 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int64_t kBytes = 1'000'000;
-constexpr milliseconds kPerMessage{40};  // of kBytes
+constexpr milliseconds kPerMessage{40};  // for kBytes over kLink
 constexpr milliseconds kLatency{30};
 constexpr SlowLink kLink{kLatency, kBytes * 25};
 
 void run_two(const SlowLink& link, const std::function<void(Group&)>& body) {
-  ThreadGroupOptions options;
-  options.num_ranks = 2;
-  options.link = link;
-  run_thread_ranks(options, body);
+  run_thread_ranks({.num_ranks = 2, .link = link}, body);
 }
 
 using Begins = std::array<std::atomic<Clock::time_point>, 2>;  // by rank
 
-// Both send each other a large message and note when they began.
+// A large message to the other rank and one from it.  It notes when this rank began.
 struct Large {
   Large(Group& group, std::string_view op, Begins& began)
       : sent(static_cast<size_t>(kBytes), std::byte{7}), received(sent.size()) {
@@ -126,10 +123,8 @@ TEST(SlowLink, WhoLeavesIsNotMissedWhileItsLastMessageTravels) {
 TEST(SlowLink, IsSetByTheEnvironment) {
   setenv("MOEBIUS_LINK_LATENCY_US", "25000", 1);
   setenv("MOEBIUS_LINK_MB_PER_S", "100", 1);
-  ThreadGroupOptions options;
-  options.num_ranks = 2;
   Begins began;
-  run_thread_ranks(options, [&](Group& group) {
+  run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
     Large large(group, "large", began);
     large.wait();
     EXPECT_GE(Clock::now() - began[static_cast<size_t>(1 - group.rank())].load(),

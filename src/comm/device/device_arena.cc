@@ -12,7 +12,7 @@ Tensor DeviceArena::take(int64_t bytes) {
   constexpr int64_t kSmallest = int64_t{64} << 10;
   Block* best = nullptr;
   for (Block& block : blocks_) {
-    // A block of more than four times the size is kept for those that need it.
+    // A block of more than four times the size is kept for calls that need it.
     if (block.lease.expired() && block.memory.nbytes() >= bytes &&
         block.memory.nbytes() <= std::max(4 * bytes, kSmallest) &&
         (best == nullptr || block.memory.nbytes() < best->memory.nbytes())) {
@@ -20,11 +20,12 @@ Tensor DeviceArena::take(int64_t bytes) {
     }
   }
   if (best == nullptr) {
-    // A quarter more, so that batches of slightly different size settle on the same blocks.
+    // The new block is a quarter larger, so that batches of slightly different size settle on the
+    // same blocks.
     const int64_t size = std::max(bytes + bytes / 4, kSmallest);
     best = &blocks_.emplace_back(Block{Tensor::empty({size}, DType::kU8, device_), {}});
   }
-  // The deleter's copy of the tensor is what keeps the memory.
+  // The deleter's copy of the tensor keeps the memory.
   std::shared_ptr<void> lease(best->memory.raw(), [memory = best->memory](void*) {});
   best->lease = lease;
   return Tensor::share(lease, best->memory.raw(), {bytes}, DType::kU8, device_);

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// DeviceArena: device memory for what calls leave behind, used again when the last handle on it has
-// gone.  Why not an allocation each: those that use it are enqueued one after another, so a block
-// may be handed out while work on it is still under way, and nothing is called that could wait.
+// DeviceArena: device memory for what calls leave behind.  A block is used again once the last
+// handle on it is gone.  Why it does not allocate each time: the users of a block are enqueued one
+// after another, so a block may be handed out while work on it is still under way, and no call of
+// the CUDA runtime is made that could wait.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ class DeviceArena {
  public:
   explicit DeviceArena(Device device) : device_(device) {}
 
-  // A block of at least `bytes`, 256-byte aligned, taken until every copy of the tensor and of what
-  // shares its memory is gone.
+  // Returns a block of at least `bytes`, 256-byte aligned.  It stays taken until every copy of the
+  // tensor, and every tensor that shares its memory, is gone.
   Tensor take(int64_t bytes);
   Tensor take(const Shape& shape, DType dtype);
 
@@ -34,7 +35,7 @@ class DeviceArena {
   std::vector<Block> blocks_;
 };
 
-// The values as i32 [n] on the device, there when the call returns.
+// Copies the values to the device as i32 [n]; the copy is complete when the call returns.
 Tensor upload(std::span<const int32_t> values, Device device);
 
 }  // namespace moebius::comm

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the high-throughput kernels share.
+// Pieces that communication kernels share: a ticket per block, and copies by a warp.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ namespace moebius::comm {
 
 inline constexpr int kWarpLanes = 32;
 
-// Whether this block is the last of its launch to come here; for all of its threads.  What the
+// Returns to all threads of a block whether it is the last of its launch to come here.  What the
 // other blocks did before is then visible to it.
 __device__ inline bool comes_last(uint64_t* counter) {
   __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    // Pairs with itself in the other blocks.
+    // pairs with itself in the other blocks: what they stored before they came here.
     is_last = (ptx::atom_add_acq_rel_gpu(counter, 1) + 1) % gridDim.x == 0;
   }
   __syncthreads();
@@ -36,8 +36,8 @@ __device__ __forceinline__ void copy_as(std::byte* to,
   }
 }
 
-// By a whole warp, in the widest words that sizes and addresses allow; of memory that nobody writes
-// while the kernel runs.
+// A whole warp copies, in the widest words that sizes and addresses allow.
+// REQUIRES: nobody writes the memory at `from` while the kernel runs.
 __device__ inline void copy_plain(std::byte* to, const std::byte* from, int64_t bytes, int lane) {
   const uint64_t odd = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from) |
                        static_cast<uint64_t>(bytes);

@@ -8,8 +8,8 @@
 
 namespace moebius::comm {
 
-// For destructors: what the stream was given may still use what goes now.  Its waits are bounded;
-// failures are logged.
+// Waits for all work of the stream, in destructors whose objects that work may still use.  The work
+// has bounded waits, so this ends.  Failures are logged.
 inline void await_last_work(const Stream& stream) {
   try {
     stream.synchronize();

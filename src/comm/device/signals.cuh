@@ -4,12 +4,13 @@
 // Signals on the device: publish, await with a deadline, abort.  signals.h says what the words
 // mean.
 //
-// Publishing rows: every thread that stored some has made its bulk stores complete
-// (ptx::bulk_wait<0>, not _read); then a block barrier, or a ticket (grid.cuh) for rows of several
-// blocks; then one thread calls publish, whose release takes all of them along. Warps that do not
-// meet count themselves instead, with fences around it (tell_wave). Consuming: await,
-// then a block barrier for the other threads.  No bulk copy reads what was awaited: that would take
-// a fence.proxy.async as well, in the thread that issues it.
+// To publish rows, every thread that stored some first completes its bulk stores
+// (ptx::bulk_wait<0>, not _read).  A block barrier follows, or a ticket (grid.cuh) for the rows of
+// several blocks.  Then one thread calls publish(), whose release covers all of these stores.
+// Warps that do not meet at a barrier count themselves instead, with fences around the count
+// (tell_wave).  To consume rows, one thread awaits the signal, and a block barrier follows for the
+// others.  No bulk copy reads what was awaited: that would also need a fence.proxy.async in the
+// thread that issues the copy.
 #pragma once
 
 #include "comm/device/signals.h"
@@ -25,7 +26,8 @@ __device__ inline uint64_t dead_ranks(const SignalContext& context) {
   return context.dead != nullptr ? *context.dead : 0;
 }
 
-// A fault that another rank has raised is handed to the own host, too.
+// Returns whether this or another rank has raised a fault.  This rank's host is told of a fault
+// that another rank has raised.
 __device__ inline bool is_aborted(const SignalContext& context) {
   const uint64_t* words = context.abort[context.rank];
   if (ptx::ld_relaxed_sys(words + context.rank) != 0) {
@@ -45,7 +47,8 @@ __device__ inline bool is_aborted(const SignalContext& context) {
   return found != 0;
 }
 
-// Tells the own host; the first fault of a rank is the one it keeps to.  False: there was one.
+// Tells this rank's host of the fault.  Only the first fault of a rank counts; false when there was
+// one before.
 __device__ inline bool raise_own_fault(const SignalContext& context,
                                        const Fault& fault,
                                        uint64_t seen) {
@@ -59,7 +62,7 @@ __device__ inline bool raise_own_fault(const SignalContext& context,
   return true;
 }
 
-// Tells every live rank, too.
+// Tells this rank's host and every live rank of the fault.
 __device__ inline void raise_fault(const SignalContext& context,
                                    const Fault& fault,
                                    uint64_t seen) {
@@ -74,7 +77,7 @@ __device__ inline void raise_fault(const SignalContext& context,
   }
 }
 
-// The slow part of a wait: true if it must end.
+// The slow part of a wait; true if the wait must end.
 __device__ inline bool must_give_up(const SignalContext& context,
                                     const Fault& fault,
                                     uint64_t seen,
@@ -87,7 +90,7 @@ __device__ inline bool must_give_up(const SignalContext& context,
     raise_fault(context, fault, seen);
     return true;
   }
-  // Host memory is far away; its news can wait.
+  // Reading host memory takes long, so it is done rarely.
   if (polls % 1024 == 0 && ptx::ld_relaxed_sys(&context.record->stop) != 0) {
     Fault stopped = fault;
     stopped.reason = FaultReason::kStopped;
@@ -98,21 +101,21 @@ __device__ inline bool must_give_up(const SignalContext& context,
   return false;
 }
 
-// One thread waits until the signal has reached `epoch`; *seen is what it then is.  False: this or
-// another rank has failed, and the kernel must end without touching its peers' memory again.
+// One thread waits until the signal has reached `epoch`, and stores its value to *seen.  False when
+// this or another rank has failed: the kernel must then end without touching its peers' memory.
 //
-// Why the writer is at most two calls further: it ends call e only when it has heard of call e
-// from every live rank (high throughput: notices of a dispatch, `ready` of a combine), so its call
-// e + 2 begins after this rank's call e has ended.  The send half of a low-latency dispatch hears
-// nothing of its own call, but `unpacked` of the one before last, which this rank tells in the same
-// call.
+// Why the writer is at most two calls ahead: it ends call e only when every live rank has told it
+// of call e (high throughput: the notices of a dispatch, `ready` of a combine), so its call e + 2
+// begins after this rank's call e has ended.  The send half of a low-latency dispatch awaits
+// nothing of its own call, but it awaits `unpacked` of the call before last, which this rank tells
+// in the same call.
 __device__ inline bool await_signal(const SignalContext& context,
                                     SignalOp op,
                                     uint32_t epoch,
                                     int peer,
                                     const uint64_t* signal,
                                     uint64_t* seen) {
-  *seen = ptx::ld_acquire_sys(signal);  // pairs with publish: what was stored before it
+  *seen = ptx::ld_acquire_sys(signal);  // pairs with publish: what the writer stored before it
   if (has_just_reached(signal_epoch(*seen), epoch)) {
     return true;
   }

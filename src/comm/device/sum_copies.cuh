@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A token's copies, and biases, added in the order given: f32, rounded once.  An addend, where
-// there is one, is added to that, which is then rounded again.  By one warp.
+// One warp adds a token's copies, and biases, in the order given: in f32, rounded once.  Where
+// there is an addend, it is added to that result, which is then rounded again.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,7 +13,7 @@
 
 namespace moebius::comm {
 
-// What a row holds: elements, and words of 16 bytes.
+// The element types of a row, and how words of 16 bytes of them are added and rounded.
 
 struct F32 {
   static constexpr int kPerWord = 4;
@@ -79,8 +79,8 @@ struct PairWords : Pair {
 using BF16 = PairWords<BF16Pair>;
 using F16 = PairWords<F16Pair>;
 
-// The words of two rows, as a sum of two floats is rounded: no zero to begin with, which would make
-// -0 of -0 and -0 a 0.
+// Adds a word of each of two rows, rounded as a sum of two floats is.  Why it begins with -0: with
+// 0 the sum of -0 and -0 would become 0.
 template <typename Type>
 __device__ __forceinline__ int4 sum_of_two(int4 a, int4 b) {
   float sum[Type::kPerWord];
@@ -97,7 +97,8 @@ __device__ __forceinline__ int4 load_word_of(const std::byte* row, uint32_t at) 
   return ptx::ld_no_allocate(reinterpret_cast<const int4*>(row + at));
 }
 
-// kRows rows, kWords words of each at a time: all loads are under way before the first is added.
+// Adds kRows rows, kWords words of each at a time: all loads are under way before the first is
+// added.
 template <typename Type, bool kAdds, int kRows, int kWords>
 __device__ __forceinline__ void sum_words(const std::byte* const* rows,
                                           const std::byte* addend,
@@ -143,7 +144,7 @@ __device__ __forceinline__ void sum_words(const std::byte* const* rows,
   }
 }
 
-// Any number of rows.
+// Adds any number of rows.
 template <typename Type, bool kAdds>
 __device__ void sum_many(const std::byte* const* rows,
                          int num_rows,
@@ -165,7 +166,7 @@ __device__ void sum_many(const std::byte* const* rows,
   }
 }
 
-// Rows that are not whole words.
+// Adds rows that are not whole words.
 template <typename Type, bool kAdds>
 __device__ void sum_elements(const std::byte* const* rows,
                              int num_rows,
@@ -188,8 +189,8 @@ __device__ void sum_elements(const std::byte* const* rows,
   }
 }
 
-// is_aligned: rows, addend and out are whole words.  Without kAdds there is no addend: it costs
-// registers.
+// is_aligned: rows, addend and out are whole words.  Why kAdds is a template parameter: an addend
+// costs registers.
 template <typename Type, bool kAdds>
 __device__ void sum_rows(const std::byte* const* rows,
                          int num_rows,

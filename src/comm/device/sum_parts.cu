@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 4096;
 
-// Adds and rounds as sum_in_rank_order (collectives.cc) does.
+// Adds and rounds as sum_in_rank_order() in collectives.cc does.
 template <typename T>
 __global__ void sum_parts_kernel(
     const T* own, const T* others, int rank, int num_ranks, int64_t count, T* out) {

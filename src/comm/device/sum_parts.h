@@ -9,7 +9,7 @@
 
 namespace moebius::comm {
 
-// A part of equal size from each rank: the own one, and those of the others by rank.
+// Parts of equal size from each rank: this rank's own, and those of the others by rank.
 struct RankParts {
   const std::byte* own = nullptr;
   std::byte* others = nullptr;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The blocks of an exchange, grouped by peer in the order given.
+// The blocks of an exchange: as lists, and grouped by peer.
 #pragma once
 
 #include <cassert>
@@ -15,7 +15,8 @@
 
 namespace moebius::comm {
 
-// Throws InvalidArgument naming the value.  need_data: a block of some bytes has an address.
+// Throws InvalidArgument, with the value, for a peer or size out of range.  With need_data also for
+// a block of some bytes without an address.
 inline void expect_blocks_valid(const auto& blocks, int num_ranks, bool need_data) {
   for (const auto& block : blocks) {
     expect_ge(block.peer, 0, "peer of a block");
@@ -26,10 +27,22 @@ inline void expect_blocks_valid(const auto& blocks, int num_ranks, bool need_dat
   }
 }
 
+// The lists that an exchange takes.
+struct BlockLists {
+  std::vector<SendBlock> sends;
+  std::vector<RecvBlock> recvs;
+
+  void add(const SendBlock& send, const RecvBlock& recv) {
+    sends.push_back(send);
+    recvs.push_back(recv);
+  }
+};
+
+// Blocks grouped by peer, in the order given.
 template <typename Block>
 class BlocksByPeer {
  public:
-  // Reuses its memory.  REQUIRES: 0 <= peer < num_ranks in every block.
+  // Replaces the blocks and reuses their memory.  REQUIRES: 0 <= peer < num_ranks in every block.
   void assign(std::span<const Block> blocks, int num_ranks) {
     first_.assign(static_cast<size_t>(num_ranks) + 1, 0);
     for (const Block& block : blocks) {
@@ -51,7 +64,7 @@ class BlocksByPeer {
     const auto p = static_cast<size_t>(peer);
     return std::span(blocks_).subspan(first_[p], first_[p + 1] - first_[p]);
   }
-  // Where the blocks of of(peer) stood in the caller's list.
+  // The places of the blocks of(peer) in the caller's list.
   std::span<const size_t> index_of(int peer) const {
     const auto p = static_cast<size_t>(peer);
     return std::span(index_).subspan(first_[p], first_[p + 1] - first_[p]);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ByteStream: the blocks between two ranks as one run of bytes.  Neighbours in memory are joined,
-// so that messages are cut from the stream, and not from the blocks.
+// ByteStream: the blocks between two ranks as one stream of bytes.  Messages are cut from the
+// stream, and not from the blocks; blocks that are neighbours in memory are joined into one run.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,8 @@ class ByteStream {
 
   int64_t bytes() const { return bytes_; }
 
-  // Where bytes [begin, end) lie if they lie together, else nullptr.  REQUIRES: begin < end.
+  // The address of bytes [begin, end) where they lie together, else nullptr.  REQUIRES: begin <
+  // end.
   std::byte* contiguous(int64_t begin, int64_t end) const {
     const auto run = run_at(begin);
     return end <= run->begin + run->bytes ? run->data + (begin - run->begin) : nullptr;

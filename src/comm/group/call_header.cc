@@ -11,7 +11,7 @@ namespace moebius::comm {
 
 namespace {
 
-// FNV-1a, 64 bits: tells names and lists of sizes apart, not more.
+// FNV-1a with 64 bits.  It only has to tell names, and lists of sizes, apart.
 class Hash {
  public:
   void add(const void* data, size_t bytes) {
@@ -25,8 +25,10 @@ class Hash {
   uint64_t value_ = 0xcbf29ce484222325u;
 };
 
+}  // namespace
+
 template <typename Block>
-CallHeader describe(const Call& call, std::span<const Block> blocks) {
+CallHeader describe_blocks(const Call& call, std::span<const Block> blocks) {
   CallHeader header;
   header.epoch = call.epoch;
   Hash op_hash;
@@ -43,15 +45,8 @@ CallHeader describe(const Call& call, std::span<const Block> blocks) {
   return header;
 }
 
-}  // namespace
-
-CallHeader describe_blocks(const Call& call, std::span<const SendBlock> blocks) {
-  return describe(call, blocks);
-}
-
-CallHeader describe_blocks(const Call& call, std::span<const RecvBlock> blocks) {
-  return describe(call, blocks);
-}
+template CallHeader describe_blocks(const Call& call, std::span<const SendBlock> blocks);
+template CallHeader describe_blocks(const Call& call, std::span<const RecvBlock> blocks);
 
 std::optional<Failure> find_mismatch(
     int rank, const Call& call, int peer, const CallHeader& header, const CallHeader& expected) {
@@ -74,7 +69,7 @@ std::optional<Failure> find_mismatch(
   } else {
     return std::nullopt;
   }
-  return Failure{rank, peer, call.epoch, std::string(call.op), "", std::move(reason)};
+  return make_failure(rank, call, peer, std::move(reason));
 }
 
 }  // namespace moebius::comm

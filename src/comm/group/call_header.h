@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// CallHeader: what ranks that are processes tell each other of an exchange before its bytes.
+// CallHeader: what ranks that are processes tell each other about an exchange before its bytes.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 #include <optional>
 #include <span>
 
-#include "comm/group/peer_group.h"
+#include "comm/group/failure.h"
 #include "moebius/group.h"
 
 namespace moebius::comm {
@@ -19,15 +19,16 @@ struct CallHeader {
   uint64_t op_hash = 0;
   int64_t num_blocks = 0;
   int64_t bytes = 0;
-  uint64_t sizes_hash = 0;    // of the size of each block
+  uint64_t sizes_hash = 0;    // a hash of the blocks' sizes, in order
   std::array<char, 48> op{};  // ends with 0; a longer name is cut
 };
 
-// Of the blocks that go to, or come from, one peer.
-CallHeader describe_blocks(const Call& call, std::span<const SendBlock> blocks);
-CallHeader describe_blocks(const Call& call, std::span<const RecvBlock> blocks);
+// The header for the blocks that go to, or come from, one peer.
+template <typename Block>
+CallHeader describe_blocks(const Call& call, std::span<const Block> blocks);
 
-// What `rank` finds wrong with the header of `peer`; nullopt: both ends mean the same.
+// What `rank` finds wrong with the header of `peer`; nullopt when both ends mean the same call and
+// the same blocks.
 std::optional<Failure> find_mismatch(
     int rank, const Call& call, int peer, const CallHeader& header, const CallHeader& expected);
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives on top of Group::exchange, and so the same for every group.
+// Collectives on top of Group::exchange, so that they are the same for every group.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/device/sum_parts.h"
+#include "comm/group/blocks.h"
 #include "core/cuda/runtime.h"
 #include "core/parallel.h"
 #include "moebius/group.h"
@@ -17,7 +18,7 @@ namespace moebius {
 
 namespace {
 
-// Offsets [R + 1] of the ranks' rows; checks the counts themselves.
+// The offsets [R + 1] of the ranks' rows.  Checks the counts.
 std::vector<int64_t> offsets_of(const Group& group,
                                 std::span<const int64_t> counts,
                                 std::string_view op) {
@@ -47,7 +48,7 @@ void expect_rows(const Group& group,
   });
 }
 
-// Bytes of one row; checks that both tensors have equal rows.
+// The bytes of one row.  Checks that both tensors have rows of the same shape, dtype and device.
 int64_t row_bytes_of(const Tensor& in, const Tensor& out, std::string_view op) {
   expect_dtype(out, in.dtype(), fmt::format("{}: out", op));
   expect_eq(to_string(out.device()), to_string(in.device()),
@@ -68,13 +69,26 @@ int64_t row_bytes_of(const Tensor& in, const Tensor& out, std::string_view op) {
   return row.back() == 0 ? 0 : row.numel() / row.back() * row_bytes(in.dtype(), row.back());
 }
 
+// Rows that belong to the ranks, one rank after the other.
+struct RankRows {
+  std::byte* data = nullptr;
+  std::vector<int64_t> offsets;  // [R + 1] the first row of each rank
+  int64_t row_bytes = 0;
+
+  std::byte* of(int rank) const { return data + offsets[static_cast<size_t>(rank)] * row_bytes; }
+  int64_t bytes_of(int rank) const { return of(rank + 1) - of(rank); }
+  SendBlock to(int peer) const { return {peer, of(peer), bytes_of(peer)}; }
+  RecvBlock from(int peer) const { return {peer, of(peer), bytes_of(peer)}; }
+};
+
 template <typename T>
 void sum_in_rank_order(std::span<const std::byte* const> parts,
                        int64_t begin,
                        int64_t end,
                        T* out) {
-  // Part after part over a stretch that stays in the first cache: parts may lie at equal offsets of
-  // a page, where reading them element by element would push each other out.
+  // The parts are added one after the other over a stretch that stays in the first-level cache.
+  // Why: parts may lie at equal offsets of a page, and then evict each other when they are read
+  // element by element.
   constexpr int64_t kStretch = 1024;
   std::array<float, kStretch> sums;
   for (; begin < end; begin += kStretch) {
@@ -93,7 +107,7 @@ void sum_in_rank_order(std::span<const std::byte* const> parts,
 }
 
 void sum_parts(std::span<const std::byte* const> parts, const Tensor& out, const Stream& stream) {
-  constexpr int64_t kGrain = 16 * 1024;  // elements: long enough to pay for handing out a task
+  constexpr int64_t kGrain = 16 * 1024;  // elements; enough to pay for handing out a task
   parallel_for(stream, out.numel(), kGrain, [&](int64_t begin, int64_t end) {
     switch (out.dtype()) {
       case DType::kF32:
@@ -108,54 +122,45 @@ void sum_parts(std::span<const std::byte* const> parts, const Tensor& out, const
 
 void exchange_rows(Group& group,
                    std::string_view op,
-                   std::span<const SendBlock> sends,
-                   std::span<const RecvBlock> recvs,
+                   const comm::BlockLists& blocks,
                    Device device,
                    const Stream& stream) {
   if (device.is_cpu()) {
-    group.exchange(op, sends, recvs);
+    group.exchange(op, blocks.sends, blocks.recvs);
   } else {
-    group.exchange_on(stream, op, sends, recvs);
+    group.exchange_on(stream, op, blocks.sends, blocks.recvs);
   }
 }
 
-// The parts of the peers are gathered and then summed, since the order of the sum is the contract.
+// Gathers the parts of the peers and then sums them, since the contract fixes the order of the sum.
 void reduce_scatter_on_gpu(Group& group,
                            std::string_view op,
-                           const Tensor& in,
-                           std::span<const int64_t> offsets,
-                           int64_t row,
+                           const RankRows& in,
                            const Tensor& out,
                            const Stream& stream) {
-  const auto rank = static_cast<size_t>(group.rank());
   const std::shared_ptr<void> gathered = cuda::allocate_on(
       (group.size() - 1) * out.nbytes(), stream.native_handle(), stream.device().index);
-  comm::RankParts parts{in.bytes() + offsets[rank] * row, static_cast<std::byte*>(gathered.get()),
-                        group.rank(), group.size()};
-  std::vector<SendBlock> sends;
-  std::vector<RecvBlock> recvs;
+  comm::RankParts parts{in.of(group.rank()), static_cast<std::byte*>(gathered.get()), group.rank(),
+                        group.size()};
+  comm::BlockLists blocks;
   for (int peer = 0; peer < group.size(); ++peer) {
     if (peer != group.rank()) {
-      const auto p = static_cast<size_t>(peer);
-      sends.push_back({peer, in.bytes() + offsets[p] * row, (offsets[p + 1] - offsets[p]) * row});
       const int slot = peer - (peer > group.rank() ? 1 : 0);
-      recvs.push_back({peer, parts.others + slot * out.nbytes(), out.nbytes()});
+      blocks.add(in.to(peer), {peer, parts.others + slot * out.nbytes(), out.nbytes()});
     }
   }
-  group.exchange_on(stream, op, sends, recvs);
+  group.exchange_on(stream, op, blocks.sends, blocks.recvs);
   comm::launch_sum_parts(parts, out, stream);
 }
 
 }  // namespace
 
 void all_gather_bytes(Group& group, std::string_view op, const void* in, int64_t bytes, void* out) {
-  std::vector<SendBlock> sends;
-  std::vector<RecvBlock> recvs;
+  comm::BlockLists blocks;
   for (int peer = 0; peer < group.size(); ++peer) {
-    sends.push_back({peer, in, bytes});
-    recvs.push_back({peer, static_cast<std::byte*>(out) + peer * bytes, bytes});
+    blocks.add({peer, in, bytes}, {peer, static_cast<std::byte*>(out) + peer * bytes, bytes});
   }
-  group.exchange(op, sends, recvs);
+  group.exchange(op, blocks.sends, blocks.recvs);
 }
 
 void all_gatherv(Group& group,
@@ -164,18 +169,15 @@ void all_gatherv(Group& group,
                  std::span<const int64_t> counts,
                  const Tensor& out,
                  const Stream& stream) {
-  const auto offsets = offsets_of(group, counts, op);
+  auto offsets = offsets_of(group, counts, op);
   expect_rows(group, in, counts[static_cast<size_t>(group.rank())], op, "in");
   expect_rows(group, out, offsets.back(), op, "out");
-  const int64_t row = row_bytes_of(in, out, op);
-  std::vector<SendBlock> sends;
-  std::vector<RecvBlock> recvs;
+  const RankRows rows{out.bytes(), std::move(offsets), row_bytes_of(in, out, op)};
+  comm::BlockLists blocks;
   for (int peer = 0; peer < group.size(); ++peer) {
-    const auto p = static_cast<size_t>(peer);
-    sends.push_back({peer, in.raw(), in.nbytes()});
-    recvs.push_back({peer, out.bytes() + offsets[p] * row, counts[p] * row});
+    blocks.add({peer, in.raw(), in.nbytes()}, rows.from(peer));
   }
-  exchange_rows(group, op, sends, recvs, in.device(), stream);
+  exchange_rows(group, op, blocks, in.device(), stream);
 }
 
 void reduce_scatterv(Group& group,
@@ -184,26 +186,23 @@ void reduce_scatterv(Group& group,
                      std::span<const int64_t> counts,
                      const Tensor& out,
                      const Stream& stream) {
-  const auto offsets = offsets_of(group, counts, op);
+  auto offsets = offsets_of(group, counts, op);
   expect_rows(group, in, offsets.back(), op, "in");
   expect_rows(group, out, counts[static_cast<size_t>(group.rank())], op, "out");
   const DType dtype = in.dtype();
   expect(is_float(dtype), [&] {
     return fmt::format("{}: in has dtype {}, expected f32, bf16 or f16", op, name(dtype));
   });
-  const int64_t row = row_bytes_of(in, out, op);
+  const RankRows rows{in.bytes(), std::move(offsets), row_bytes_of(in, out, op)};
   if (in.device().is_cuda()) {
-    return reduce_scatter_on_gpu(group, op, in, offsets, row, out, stream);
+    return reduce_scatter_on_gpu(group, op, rows, out, stream);
   }
-  std::vector<SendBlock> sends;
-  std::vector<RecvBlock> recvs;
+  comm::BlockLists blocks;
   for (int peer = 0; peer < group.size(); ++peer) {
-    const auto p = static_cast<size_t>(peer);
-    sends.push_back({peer, in.bytes() + offsets[p] * row, counts[p] * row});
-    recvs.push_back({peer, nullptr, out.nbytes()});
-    group.count_traffic(peer, counts[p] * row);
+    blocks.add(rows.to(peer), {peer, nullptr, out.nbytes()});
+    group.count_traffic(peer, rows.bytes_of(peer));
   }
-  group.exchange(op, sends, recvs,
+  group.exchange(op, blocks.sends, blocks.recvs,
                  [&](std::span<const std::byte* const> parts) { sum_parts(parts, out, stream); });
 }
 
@@ -214,19 +213,18 @@ void all_to_allv(Group& group,
                  std::span<const int64_t> recv_counts,
                  const Tensor& out,
                  const Stream& stream) {
-  const auto send_offsets = offsets_of(group, send_counts, op);
-  const auto recv_offsets = offsets_of(group, recv_counts, op);
-  expect_rows(group, in, send_offsets.back(), op, "in");
-  expect_rows(group, out, recv_offsets.back(), op, "out");
-  const int64_t row = row_bytes_of(in, out, op);
-  std::vector<SendBlock> sends;
-  std::vector<RecvBlock> recvs;
+  RankRows sent{nullptr, offsets_of(group, send_counts, op)};
+  RankRows received{nullptr, offsets_of(group, recv_counts, op)};
+  expect_rows(group, in, sent.offsets.back(), op, "in");
+  expect_rows(group, out, received.offsets.back(), op, "out");
+  sent.row_bytes = received.row_bytes = row_bytes_of(in, out, op);
+  sent.data = in.bytes();
+  received.data = out.bytes();
+  comm::BlockLists blocks;
   for (int peer = 0; peer < group.size(); ++peer) {
-    const auto p = static_cast<size_t>(peer);
-    sends.push_back({peer, in.bytes() + send_offsets[p] * row, send_counts[p] * row});
-    recvs.push_back({peer, out.bytes() + recv_offsets[p] * row, recv_counts[p] * row});
+    blocks.add(sent.to(peer), received.from(peer));
   }
-  exchange_rows(group, op, sends, recvs, in.device(), stream);
+  exchange_rows(group, op, blocks, in.device(), stream);
 }
 
 void all_reduce_sum(Group& group, std::string_view op, std::span<int64_t> values) {

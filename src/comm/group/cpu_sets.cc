@@ -17,7 +17,7 @@ namespace moebius::comm {
 
 namespace {
 
-// Larger than any machine's number of CPUs; a plain cpu_set_t ends at 1024.
+// More CPUs than any machine has; a plain cpu_set_t ends at 1024.
 constexpr int kMaxCpus = 8192;
 
 struct CpuSetDeleter {
@@ -38,7 +38,7 @@ std::vector<int> read_cpu_list(const std::string& path) {
   return parse_cpu_list(line);
 }
 
-// [kMaxCpus] the NUMA node of each CPU; all 0 where the system does not say.
+// [kMaxCpus] the NUMA node of each CPU; 0 where the system does not say.
 std::vector<int> nodes_of_cpus() {
   std::vector<int> nodes(kMaxCpus, 0);
   for (const int node : read_cpu_list("/sys/devices/system/node/online")) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which CPUs ranks may run on.
+// The CPUs that ranks may run on.
 #pragma once
 
 #include <string_view>
@@ -9,19 +9,19 @@
 
 namespace moebius::comm {
 
-// CPUs of a list as Linux writes it: "0-3,8" -> 0 1 2 3 8.  What is not a number ends it.
+// Reads a list of CPUs as Linux writes it: "0-3,8" -> 0 1 2 3 8.  The list ends where something is
+// not a number.
 std::vector<int> parse_cpu_list(std::string_view text);
 
-// The CPUs that the calling thread may run on: those of a NUMA node together, and within it those
-// of a core together.
+// The CPUs that the calling thread may run on, ordered by NUMA node and then by core.
 std::vector<int> usable_cpus();
 
-// A part for each rank, disjoint, in order and as equal as possible; empty lists when there are
-// fewer CPUs than ranks.
+// Splits the CPUs into a part for each rank, in order and as equal as possible.  All parts are
+// empty when there are fewer CPUs than ranks.
 std::vector<std::vector<int>> split_cpus(const std::vector<int>& cpus, int num_ranks);
 
-// Keeps the calling thread on these CPUs, and the threads it starts from now on.  An empty list or
-// a refusal by the system changes nothing.  Returns whether it is done.
+// Keeps the calling thread on these CPUs, and the threads that it starts from now on.  Returns
+// false, and changes nothing, when the list is empty or the system refuses.
 bool pin_this_thread(const std::vector<int>& cpus);
 
 }  // namespace moebius::comm

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is said where Group::has_given_up() says so.
+// The error of calls on a group whose has_given_up() is true.
 #pragma once
 
 #include <fmt/format.h>

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/group/peer_window.h"
 #include "moebius/error.h"
 
 namespace moebius::comm {
@@ -39,21 +40,6 @@ std::byte* map_file(int fd, int64_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-class NodeWindow final : public Window {
- public:
-  NodeWindow(int rank, int64_t bytes, std::vector<Mapping> mappings)
-      : rank_(rank), bytes_(bytes), mappings_(std::move(mappings)) {}
-
-  int64_t bytes() const override { return bytes_; }
-  std::byte* local() const override { return peer(rank_); }
-  std::byte* peer(int rank) const override { return mappings_[static_cast<size_t>(rank)].data(); }
-
- private:
-  const int rank_;
-  const int64_t bytes_;
-  const std::vector<Mapping> mappings_;  // [num_ranks], empty for ranks of other nodes
-};
-
 }  // namespace
 
 Mapping::Mapping(Mapping&& other) noexcept
@@ -76,7 +62,7 @@ Mapping Mapping::create(int64_t bytes, FileAddress* address) {
   if (fd < 0) {
     fail_system("memfd_create", bytes, errno);
   }
-  // Reserved now, so that too little memory is an error here and not a SIGBUS later.
+  // The memory is reserved now, so that too little of it is an error here and not a SIGBUS later.
   int error = EINTR;
   while (error == EINTR) {
     error = posix_fallocate(fd, 0, static_cast<off_t>(mapped_bytes(bytes)));
@@ -88,7 +74,7 @@ Mapping Mapping::create(int64_t bytes, FileAddress* address) {
     fail_system("posix_fallocate", bytes, reason);
   }
   Mapping mapping(map_file(fd, bytes), mapped_bytes(bytes));
-  *address = {getpid(), fd, status.st_dev, status.st_ino};  // the caller's to close from here on
+  *address = {getpid(), fd, status.st_dev, status.st_ino};  // from here on the caller closes it
   return mapping;
 }
 
@@ -111,7 +97,7 @@ Mapping Mapping::open(const FileAddress& address, int64_t bytes) {
 }
 
 std::unique_ptr<Window> map_node_memory(Group& group, std::string_view op, int64_t bytes) {
-  // Open until every neighbour has mapped it.
+  // The file stays open until every neighbour has mapped it.
   struct File {
     FileAddress address;
     ~File() {
@@ -121,21 +107,23 @@ std::unique_ptr<Window> map_node_memory(Group& group, std::string_view op, int64
     }
   } own;
   const auto num_ranks = static_cast<size_t>(group.size());
-  std::vector<Mapping> mappings(num_ranks);
-  Mapping& local = mappings[static_cast<size_t>(group.rank())];
+  const auto mappings = std::make_shared<std::vector<Mapping>>(num_ranks);
+  Mapping& local = (*mappings)[static_cast<size_t>(group.rank())];
   local = Mapping::create(bytes, &own.address);
-  // Touched by the owner first, so that the pages lie on its NUMA node.
+  // The owner touches the pages first, so that they lie on its NUMA node.
   std::memset(local.data(), 0, static_cast<size_t>(bytes));
   std::vector<FileAddress> addresses(num_ranks);
   all_gather_bytes(group, op, &own.address, sizeof(own.address), addresses.data());
+  std::vector<std::byte*> peers;
   for (int peer = 0; peer < group.size(); ++peer) {
+    const auto p = static_cast<size_t>(peer);
     if (peer != group.rank() && group.topology().same_node(peer)) {
-      mappings[static_cast<size_t>(peer)] =
-          Mapping::open(addresses[static_cast<size_t>(peer)], bytes);
+      (*mappings)[p] = Mapping::open(addresses[p], bytes);
     }
+    peers.push_back((*mappings)[p].data());
   }
   group.barrier(op);
-  return std::make_unique<NodeWindow>(group.rank(), bytes, std::move(mappings));
+  return std::make_unique<PeerWindow>(group.rank(), bytes, std::move(peers), mappings);
 }
 
 }  // namespace moebius::comm

@@ -3,9 +3,10 @@
 //
 // Memory that several processes of a machine map.
 //
-// Why not MPI_Win_allocate_shared: freeing such a window is collective and waits for every rank, so
-// a rank that unwinds after a failure would hang in it; and it lies in /dev/shm, which containers
-// keep small.  An anonymous file has neither fault, and leaves nothing behind when a rank dies.
+// Why it is not MPI_Win_allocate_shared: freeing such a window is collective and waits for every
+// rank, so that a rank that unwinds after a failure would hang in it.  It also lies in /dev/shm,
+// which containers keep small.  An anonymous file has neither fault, and it leaves nothing behind
+// when a rank dies.
 #pragma once
 
 #include <sys/types.h>
@@ -19,8 +20,8 @@
 
 namespace moebius::comm {
 
-// How another process finds an anonymous file: through its owner's /proc entry.  The inode tells
-// whether it found the right one, since ranks may see different /proc.
+// Another process finds an anonymous file through its owner's /proc entry.  The inode tells whether
+// it has found the right one, since ranks may see different /proc.
 struct FileAddress {
   pid_t pid = 0;
   int fd = -1;
@@ -28,7 +29,7 @@ struct FileAddress {
   uint64_t inode = 0;
 };
 
-// A mapping of a file, unmapped with the object.
+// A mapping of a file.  The destructor unmaps it.
 class Mapping {
  public:
   Mapping() = default;
@@ -38,9 +39,9 @@ class Mapping {
 
   std::byte* data() const { return data_; }
 
-  // New zeroed memory, and the file behind it, which the caller closes.
+  // Maps new zeroed memory.  `address` tells the file behind it, which the caller closes.
   static Mapping create(int64_t bytes, FileAddress* address);
-  // What another process created.  REQUIRES: its file is still open there.
+  // Maps what another process created.  REQUIRES: its file is still open there.
   static Mapping open(const FileAddress& address, int64_t bytes);
 
  private:
@@ -50,7 +51,8 @@ class Mapping {
   size_t bytes_ = 0;
 };
 
-// Collective: a window of such memory for ranks that are processes.
+// Collective.  Makes a window of such memory for ranks that are processes of a machine.  Every rank
+// asks for the same bytes.  Throws Unsupported when the system has no memory or gives no access.
 std::unique_ptr<Window> map_node_memory(Group& group, std::string_view op, int64_t bytes);
 
 }  // namespace moebius::comm

@@ -9,6 +9,9 @@
 #include <utility>
 
 #include "comm/group/blocks.h"
+#include "comm/group/node_memory.h"
+#include "comm/group/peer_exchange.h"
+#include "comm/group/started.h"
 #include "core/backoff.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
@@ -18,8 +21,8 @@ namespace moebius::comm {
 
 namespace {
 
-// Two ranks in different calls blame each other: wrong is the one that differs from this rank, and
-// it cannot be told which when this rank is in another epoch.
+// Two ranks in different calls blame each other.  The one that differs from this rank is wrong.
+// When this rank is in another epoch it cannot tell which one that is.
 void judge_mismatch(const Call& call, Failure& failure) {
   const bool can_tell = failure.epoch == call.epoch;
   if (can_tell && failure.guilty_op == call.op) {
@@ -33,21 +36,11 @@ void judge_mismatch(const Call& call, Failure& failure) {
 
 }  // namespace
 
-Failure make_mismatch(int author, const Call& call, int guilty, std::string_view guilty_op) {
-  return {author,
-          guilty,
-          call.epoch,
-          std::string(call.op),
-          std::string(guilty_op),
-          fmt::format("rank {} is in \"{}\" at epoch {}, expected \"{}\"", guilty, guilty_op,
-                      call.epoch, call.op)};
-}
-
 std::chrono::milliseconds resolve_timeout(std::chrono::milliseconds wanted) {
   expect_ge(wanted.count(), 0, "timeout in ms");
   expect_le(wanted.count(), std::chrono::milliseconds(Deadline::kMaxTimeout).count(),
             "timeout in ms");
-  // Rounded up, so that the setting's own whole milliseconds come back.
+  // Some time passes until remaining() is asked; rounding up gives the setting's milliseconds.
   return wanted.count() > 0
              ? wanted
              : std::chrono::ceil<std::chrono::milliseconds>(Deadline::from_settings().remaining());
@@ -100,12 +93,16 @@ std::unique_ptr<Exchange> PeerGroup::start_exchange(std::string_view op,
       count_traffic(block.peer, block.bytes);
     }
   }
-  return post_exchange(call, sends, recvs, std::move(reader));
+  return post_exchange(call, {sends, recvs, std::move(reader)});
 }
 
 std::unique_ptr<Window> PeerGroup::make_window(std::string_view op, int64_t bytes) {
   agree_on_window(*this, op, bytes);
   return map_window(op, bytes);
+}
+
+std::unique_ptr<Window> PeerGroup::map_window(std::string_view op, int64_t bytes) {
+  return map_node_memory(*this, op, bytes);
 }
 
 void PeerGroup::wait_until(std::string_view op,
@@ -132,15 +129,14 @@ bool PeerGroup::check(const Wait& wait) {
   throw_if_failed(wait.call);
   for (int peer = 0; peer < size(); ++peer) {
     if (has_left(peer) && !is_dead(peer) && wait.is_missing(peer)) {
-      // What it did and said before it left may have come in since the first look.
+      // What the peer did and told before it left may have arrived since the first look.
       progress();
       if (wait.done()) {
         return true;
       }
       throw_if_failed(wait.call);
       if (wait.is_missing(peer)) {
-        fail(wait.call, {rank(), peer, wait.call.epoch, std::string(wait.call.op), "",
-                         fmt::format("rank {} has left; {}", peer, wait.describe(peer))});
+        fail(wait.call, peer, fmt::format("rank {} has left; {}", peer, wait.describe(peer)));
       }
     }
   }
@@ -154,10 +150,11 @@ void PeerGroup::wait_for(const Wait& wait) {
   Deadline deadline = Deadline::after(timeout_);
   auto last_look = Deadline::Clock::now();
   Backoff backoff(num_neighbours_, num_cpus_);
-  // Also when leaving by an exception.
+  // Its destructor also runs when an exception leaves this function.
   struct Shown {
     PeerGroup* group;
     Deadline::Clock::time_point begin;
+    int peer = -1;
     ~Shown() {
       const auto end = Deadline::Clock::now();
       group->waited_ += end - begin;
@@ -170,9 +167,9 @@ void PeerGroup::wait_for(const Wait& wait) {
       }
       group->show_waiting(-1, {});
     }
-  } const shown{this, last_look};
+  } shown{this, last_look};
   while (!check(wait)) {
-    // A process that was stopped has not waited meanwhile, and its peers may have news for it.
+    // A process that was stopped did not look at its peers meanwhile, so it waits once more.
     const auto now = Deadline::Clock::now();
     if (now - std::exchange(last_look, now) > timeout_ / 2) {
       deadline = Deadline::after(timeout_);
@@ -182,7 +179,9 @@ void PeerGroup::wait_for(const Wait& wait) {
     }
     for (int peer = 0; peer < size(); ++peer) {
       if (wait.is_missing(peer)) {
-        show_waiting(peer, wait.call.op);
+        if (std::exchange(shown.peer, peer) != peer) {
+          show_waiting(peer, wait.call.op);
+        }
         break;
       }
     }
@@ -191,7 +190,8 @@ void PeerGroup::wait_for(const Wait& wait) {
 }
 
 void PeerGroup::fail_late(const Wait& wait) {
-  // Who is missing may only be waiting for somebody else: blame those at the end of such chains.
+  // A rank that is missing may itself wait for another.  Those at the end of such chains are
+  // blamed.
   std::string reason;
   int guilty = -1;
   std::vector<bool> blamed(static_cast<size_t>(size()), false);
@@ -201,11 +201,12 @@ void PeerGroup::fail_late(const Wait& wait) {
     }
     int last = peer;
     for (int steps = 0; steps < size(); ++steps) {
-      const int next = waits_for(last);
+      const std::optional<PeerSight> sight = look_at(last);
+      const int next = sight ? sight->waits_for : -1;
       if (next < 0 || next == rank()) {
         break;
       }
-      // A circle of others has no end; its members say so themselves.
+      // A circle of other ranks has no end; its members report it themselves.
       last = steps + 1 < size() ? next : peer;
     }
     if (blamed[static_cast<size_t>(last)]) {
@@ -217,12 +218,26 @@ void PeerGroup::fail_late(const Wait& wait) {
     if (last != peer) {
       reason += fmt::format(" (rank {} waits for it)", peer);
     }
-    const std::string seen = whereabouts(last);
-    reason += fmt::format(", {}{}{}", wait.describe(peer), seen.empty() ? "" : "; it is ", seen);
+    reason += ", " + wait.describe(peer);
+    if (const std::optional<PeerSight> sight = look_at(last)) {
+      reason += fmt::format("; it is at epoch {} ({}), waiting for {}", sight->epoch, sight->op,
+                            sight->waits_for < 0
+                                ? "nobody"
+                                : fmt::format("rank {} in {}", sight->waits_for, sight->waits_in));
+    }
     guilty = guilty < 0 ? last : guilty;
   }
-  fail(wait.call, {rank(), guilty, wait.call.epoch, std::string(wait.call.op), "",
-                   reason.empty() ? "timed out, and nobody is missing" : reason});
+  fail(wait.call, guilty, reason.empty() ? "timed out, and nobody is missing" : reason);
+}
+
+void PeerGroup::advance_started() {
+  comm::advance_started(started_, [](PeerExchange& exchange) { return exchange.advance(); });
+}
+
+void PeerGroup::wait_for_oldest(const Call& call) {
+  if (!started_.empty() && started_.front()->epoch() + kMaxStarted <= call.epoch) {
+    started_.front()->wait();
+  }
 }
 
 CommError PeerGroup::make_error(const Call& call, const Failure& failure) const {
@@ -240,15 +255,16 @@ void PeerGroup::throw_if_failed(const Call& call) {
     tell_untold();
     throw CommError(*broken_);
   }
-  while (auto failure = told_failure(num_seen_)) {
-    if (is_dead(failure->author) || (failure->guilty >= 0 && is_dead(failure->guilty))) {
-      ++num_seen_;
+  hear_failures();
+  for (; num_seen_ < failures_.size(); ++num_seen_) {
+    Failure failure = failures_[num_seen_];
+    if (is_dead(failure.author) || (failure.guilty >= 0 && is_dead(failure.guilty))) {
       continue;
     }
-    if (!failure->guilty_op.empty()) {
-      judge_mismatch(call, *failure);
+    if (!failure.guilty_op.empty()) {
+      judge_mismatch(call, failure);
     }
-    broken_ = make_error(call, *failure);
+    broken_ = make_error(call, failure);
     cause_ = std::move(failure);
     throw CommError(*broken_);
   }
@@ -267,10 +283,9 @@ void PeerGroup::abandon(const Call& call) noexcept {
     return;
   }
   try {
-    Failure failure{
-        rank(),     rank(),
-        call.epoch, std::string(call.op),
-        "",         fmt::format("rank {} abandoned {} at epoch {}", rank(), call.op, call.epoch)};
+    Failure failure =
+        make_failure(rank(), call, rank(),
+                     fmt::format("rank {} abandoned {} at epoch {}", rank(), call.op, call.epoch));
     broken_ = make_error(call, failure);
     untold_ = std::move(failure);
     if (std::uncaught_exceptions() == 0) {
@@ -295,13 +310,14 @@ void PeerGroup::tell_untold() noexcept {
 
 void PeerGroup::abort(std::string_view why) noexcept {
   try {
-    const Failure failure{rank(),   rank(), epoch_,
-                          last_op_, "",     fmt::format("rank {} failed: {}", rank(), why)};
+    const Call call{last_op_, epoch_};
+    const Failure failure =
+        make_failure(rank(), call, rank(), fmt::format("rank {} failed: {}", rank(), why));
     untold_.reset();
     if (!broken_) {
-      broken_ = make_error({last_op_, epoch_}, failure);
+      broken_ = make_error(call, failure);
     } else if (cause_ && cause_->author != rank()) {
-      // Whoever has not heard of the cause yet must not take its consequence for it.
+      // A rank that has not heard of the cause yet must not take this consequence for the cause.
       tell_failure(*cause_);
     }
     tell_failure(failure);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // PeerGroup: what the groups share: the life of a call, waiting with a deadline, and how failures
-// become errors that read the same everywhere.  docs/protocol.md tells the whole.
+// become errors that read the same on every rank.  docs/protocol.md has the protocol.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,27 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/group/failure.h"
 #include "moebius/group.h"
 
 namespace moebius::comm {
 
-// One collective call of this rank, or a one-sided wait between two of them.
-struct Call {
-  std::string_view op;
-  int64_t epoch = 0;
+// What one exchange moves; see Group::start_exchange().
+struct ExchangeBlocks {
+  std::span<const SendBlock> sends;
+  std::span<const RecvBlock> recvs;
+  BlockReader reader;
 };
 
-// Why a group cannot go on, as the rank that found out tells the others.
-struct Failure {
-  int author = 0;         // who found out
-  int guilty = -1;        // whom it blames, -1 when nobody can be named
-  int64_t epoch = 0;      // of the author's call
-  std::string op;         // of the author's call
-  std::string guilty_op;  // where both were in different calls of this epoch: the other's op
-  std::string reason;     // "rank 2 has left", names the guilty
+// What a rank can see of a peer that makes no call with it.
+struct PeerSight {
+  int64_t epoch = 0;     // of the peer's newest call
+  std::string op;        // of the same call
+  int waits_for = -1;    // the rank it waits for; -1: nobody
+  std::string waits_in;  // the operation it waits in
 };
 
-// "rank 2 is in "combine" at epoch 5, expected "dispatch""
-Failure make_mismatch(int author, const Call& call, int guilty, std::string_view guilty_op);
+class PeerExchange;
 
 class PeerGroup : public Group {
  public:
@@ -50,77 +49,89 @@ class PeerGroup : public Group {
                   const std::function<std::string()>& describe) final;
   void abort(std::string_view why) noexcept final;
   void set_dead(int rank, bool dead) final;
+  bool shares_address_space() const override { return false; }
   bool is_dead(int rank) const final { return dead_[static_cast<size_t>(rank)]; }
   std::chrono::nanoseconds waited() const final { return waited_; }
 
-  // Waits of one call.  `done` ends it; `is_missing` says who stands in its way and `describe` what
-  // was expected of them and seen: "expected 3 blocks, seen none".
+  // A wait within a call.  It ends when done() is true.  is_missing(peer) says whether the peer
+  // holds it up, and describe(peer) what was expected of the peer: "expected 3 blocks, seen none".
   struct Wait {
     Call call;
     std::function<bool()> done;
     std::function<bool(int peer)> is_missing;
     std::function<std::string(int peer)> describe;
   };
+  // Blocks until the wait is done, at most for the timeout; then fails the group.
   void wait_for(const Wait& wait);
-  // One step of the same: true when done, else throws if it never will be.
+  // Makes one step of the wait.  True when it is done; throws when it never will be.
   bool check(const Wait& wait);
 
   // Breaks this group: tells the peers and throws.
   [[noreturn]] void fail(const Call& call, Failure failure);
-  // Breaks this group from a destructor.  The peers learn of it now, or, while an exception unwinds
-  // that may tell them more, with the next call or abort().
+  [[noreturn]] void fail(const Call& call, int guilty, std::string reason) {
+    fail(call, make_failure(rank(), call, guilty, std::move(reason)));
+  }
+  // Breaks this group from a destructor.  The peers learn of it now.  While an exception unwinds,
+  // which may tell them more, they learn of it with the next call or abort().
   void abandon(const Call& call) noexcept;
 
  protected:
   PeerGroup(Topology topology, std::chrono::milliseconds timeout, int num_neighbours, int num_cpus);
 
-  // Starts a collective call: throws if the group cannot go on, else counts the epoch.
+  // Starts a collective call: counts the epoch.  Throws when the group cannot go on.
   Call enter(std::string_view op);
-  // Tells the peers what has been kept from them so far; the last thing a rank does.
+  // Tells the peers of a failure that abandon() has kept back.  Destructors call it first.
   void tell_untold() noexcept;
   bool is_broken() const { return broken_.has_value(); }
 
-  // What the groups do in their own way.
+  // Each kind of group does the following in its own way.
 
-  virtual std::unique_ptr<Exchange> post_exchange(const Call& call,
-                                                  std::span<const SendBlock> sends,
-                                                  std::span<const RecvBlock> recvs,
-                                                  BlockReader reader) = 0;
-  virtual std::unique_ptr<Window> map_window(std::string_view op, int64_t bytes) = 0;
-  // Moves every started exchange forward; may fail().
+  virtual std::unique_ptr<Exchange> post_exchange(const Call& call, ExchangeBlocks blocks) = 0;
+  // Every rank asks for the same size.  Here it is memory that processes of a node map.
+  virtual std::unique_ptr<Window> map_window(std::string_view op, int64_t bytes);
+  // Moves every started exchange forward.  May fail the group.
   virtual void progress() = 0;
-  // The i-th failure that any rank has told, own ones included; nullopt beyond the last.
-  virtual std::optional<Failure> told_failure(size_t i) = 0;
+  // Adds to failures_ what has been told since the last call.
+  virtual void hear_failures() {}
   virtual void tell_failure(const Failure& failure) = 0;
-  // The peer will make no further call.
+  // True when the peer will make no further call.
   virtual bool has_left(int peer) const = 0;
-  // Whom the peer waits for, -1 when it waits for nobody or cannot be looked at.
-  virtual int waits_for(int) const { return -1; }
-  // That this rank waits for `peer` in `op`; -1: for nobody any more.
+  // nullopt when this kind of group cannot look at its peers.
+  virtual std::optional<PeerSight> look_at(int /*peer*/) const { return {}; }
+  // Shows the peers that this rank waits for `peer` in `op`; -1: for nobody any more.
   virtual void show_waiting(int /*peer*/, std::string_view /*op*/) {}
-  // "at epoch 4 (layout), waiting for rank 1 in dispatch", empty when it cannot be looked at.
-  virtual std::string whereabouts(int) const { return {}; }
+
+  // Moves every started exchange forward.
+  void advance_started();
+  // Waits until `call` is fewer than kMaxStarted epochs after the oldest exchange under way.
+  void wait_for_oldest(const Call& call);
+
+  std::vector<PeerExchange*> started_;  // not complete, by epoch
+  std::vector<Failure> failures_;       // that ranks have told, this one included
 
  private:
+  friend class PeerExchange;  // enters itself in started_
+
   void throw_if_failed(const Call& call);
   [[noreturn]] void fail_late(const Wait& wait);
   CommError make_error(const Call& call, const Failure& failure) const;
 
-  int num_neighbours_;  // ranks that share num_cpus_
+  int num_neighbours_;  // ranks that share the num_cpus_ CPUs
   int num_cpus_;
   std::chrono::nanoseconds waited_{0};
-  size_t num_seen_ = 0;  // failures looked at and passed over
+  size_t num_seen_ = 0;  // how many of failures_ have been passed over
   std::vector<bool> dead_;
   std::string last_op_ = "start";
   std::optional<CommError> broken_;
-  std::optional<Failure> cause_;  // of broken_, where another rank told it
-  std::optional<Failure> untold_;
+  std::optional<Failure> cause_;   // of broken_, where a rank has told it
+  std::optional<Failure> untold_;  // to be told by tell_untold()
 };
 
-// Collective: throws InvalidArgument unless every rank asks for a window of as many bytes.
+// Collective.  Throws InvalidArgument on every rank unless all ask for a window of the same size.
 void agree_on_window(Group& group, std::string_view op, int64_t bytes);
 
-// The timeout of options: as given, or from the settings.
+// Returns the timeout wanted, or that of the settings for 0.  Throws InvalidArgument when it is
+// negative or too long.
 std::chrono::milliseconds resolve_timeout(std::chrono::milliseconds wanted);
 
 }  // namespace moebius::comm

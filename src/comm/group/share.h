@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Handing objects to the other ranks of a process.
+// Ranks of one process hand objects to each other.
 #pragma once
 
 #include <cassert>
@@ -9,30 +9,43 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/group/blocks.h"
 #include "moebius/group.h"
 
 namespace moebius::comm {
 
-// Collective: every rank's object, by rank; it lives until the last rank has let go of it.
+// Collective.  Returns every rank's object, by rank.  An object lives until the last rank has
+// released it.
 // REQUIRES: group.shares_address_space().
 template <typename T>
 std::vector<std::shared_ptr<T>> share(Group& group,
                                       std::string_view op,
                                       const std::shared_ptr<T>& mine) {
   assert(group.shares_address_space());
-  std::vector<SendBlock> sends;
-  std::vector<RecvBlock> recvs;
+  BlockLists blocks;
   for (int peer = 0; peer < group.size(); ++peer) {
-    sends.push_back({peer, &mine, sizeof(mine)});
-    recvs.push_back({peer, nullptr, sizeof(mine)});
+    blocks.add({peer, &mine, sizeof(mine)}, {peer, nullptr, sizeof(mine)});
   }
   std::vector<std::shared_ptr<T>> all;
-  group.exchange(op, sends, recvs, [&](std::span<const std::byte* const> blocks) {
-    for (const std::byte* block : blocks) {
+  const auto read = [&](std::span<const std::byte* const> shown) {
+    for (const std::byte* block : shown) {
       all.push_back(*reinterpret_cast<const std::shared_ptr<T>*>(block));
     }
-  });
+  };
+  group.exchange(op, blocks.sends, blocks.recvs, read);
   return all;
+}
+
+// The addresses of memory by rank, nullptr for ranks of other nodes.
+template <typename T>
+std::vector<std::byte*> addresses_of(const std::vector<std::shared_ptr<T>>& memories,
+                                     const Topology& topology) {
+  std::vector<std::byte*> addresses;
+  for (int rank = 0; rank < topology.size; ++rank) {
+    void* memory = memories[static_cast<size_t>(rank)].get();
+    addresses.push_back(topology.same_node(rank) ? static_cast<std::byte*>(memory) : nullptr);
+  }
+  return addresses;
 }
 
 }  // namespace moebius::comm

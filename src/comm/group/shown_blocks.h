@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a BlockReader is shown received blocks; and ShownBlocks, memory for them where ranks share no
-// addresses.
+// Showing received blocks to a BlockReader, and ShownBlocks: memory for these blocks where ranks
+// share no addresses.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace moebius::comm {
 
-// Calls the reader and lets go of it.  Where it throws the group breaks.
+// Calls the reader and releases it.  The group breaks when it throws.
 inline void show_blocks(Group& group,
                         BlockReader& reader,
                         std::span<const std::byte* const> blocks) {
@@ -36,7 +36,7 @@ class ShownBlocks {
  public:
   explicit ShownBlocks(bool has_reader) : is_over_(!has_reader) {}
 
-  // Gives every block its place.
+  // Allocates memory for the blocks and sets the address of each.
   void place(std::span<RecvBlock> blocks) {
     constexpr int64_t kAlignment = 64;  // serves every dtype and vector
     const auto aligned = [](int64_t bytes) {
@@ -54,7 +54,8 @@ class ShownBlocks {
     }
   }
 
-  // Calls the reader if nobody has; false, from then on, after it has thrown.
+  // Calls the reader unless that has been done; true when there is nothing left to show.  Once the
+  // reader has thrown, the result is false for ever.
   bool show(Group& group, BlockReader& reader, std::span<const RecvBlock> blocks) {
     if (!is_over_ && reader) {
       std::vector<const std::byte*> shown;

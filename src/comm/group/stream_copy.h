@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies past the caches.  An ordinary store first reads the line it writes to; for rows that will
-// leave the caches before anybody reads them, that is a third of all memory traffic for nothing.
+// Copies that bypass the caches.  An ordinary store first reads the line that it writes to.  For
+// rows that will leave the caches before they are read, that is a third of the memory traffic, for
+// nothing.
 #pragma once
 
 #include <algorithm>
@@ -16,15 +17,16 @@
 
 namespace moebius {
 
-// From this many bytes on, moved by one rank in one call, they are taken not to stay in the caches.
+// When a rank moves at least this many bytes in one call, they are assumed not to stay in the
+// caches.
 inline constexpr int64_t kStreamBytes = int64_t{8} << 20;
 
-// As memcpy.  Before another thread may read the copy, stream_fence() on this one.
+// Works as memcpy does, but this thread must call stream_fence() before another may read the copy.
 inline void stream_copy(std::byte* to, const std::byte* from, int64_t bytes) {
 #ifdef __SSE2__
   constexpr int64_t kLine = 64;
   constexpr int64_t kLanes = sizeof(__m128i);
-  // Only whole lines: part of one would be read, and written by itself.
+  // Only whole lines bypass the caches: a part of a line would be read, and written on its own.
   const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kLine);
   const int64_t head = std::min(bytes, (kLine - misaligned) % kLine);
   std::memcpy(to, from, static_cast<size_t>(head));

@@ -11,8 +11,8 @@
 
 namespace moebius::comm {
 
-// Collective: of the ids each rank names (not negative, each once), those that every rank names, in
-// ascending order and so the same for all.
+// Collective.  Every rank names ids, which are not negative, each once.  Returns those that all
+// ranks name, in ascending order, and so the same on every rank.
 std::vector<int64_t> common_ids(Group& group, std::string_view op, std::span<const int64_t> own);
 
 }  // namespace moebius::comm

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Received copies -> one row per selection, grouped by local expert.
+// Orders received copies into one row per selection, grouped by local expert.
 #include <cstring>
 #include <vector>
 
@@ -37,7 +37,7 @@ ExpertOrder CpuHighThroughput::expert_order(const DispatchOutput& output,
   auto* copy_row = order.copy_row.data<int32_t>();
   std::fill_n(copy_row, rows, -1);
   std::vector<int32_t> next(offsets, offsets + num_local);
-  for (int64_t copy = 0; copy < num_copies; ++copy) {  // (source rank, source token) order
+  for (int64_t copy = 0; copy < num_copies; ++copy) {  // copies are in (source rank, token) order
     for (int64_t k = 0; k < topk; ++k) {
       const int32_t expert = ids[copy * topk + k];
       if (expert >= 0) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks tell each other before rows move, where they do so on the host, and what follows from
-// it for everybody alike: the count matrix, and the banks.
+// Notices: what ranks tell each other on the host before rows move.  From them every rank computes
+// the same count matrix and the same choice of banks.
 #pragma once
 
 #include <cstdint>
@@ -19,29 +19,30 @@
 namespace moebius {
 
 struct Notice {
-  int64_t row_bytes = 0;  // must be the same everywhere
+  int64_t row_bytes = 0;  // the same on every rank
   int64_t bank = BankPool::kNone;
   int64_t bank_bytes = 0;
   std::vector<int64_t> copies;       // [R]; empty when the counts are known already
   std::vector<int64_t> node_copies;  // [num_nodes]
 };
 
-// Collective.  Notices of all ranks; throws InvalidArgument on every rank alike when row sizes
-// differ.
+// Collective.  Returns the notices of all ranks, by rank.  Throws InvalidArgument on every rank
+// when row sizes differ.
 std::vector<Notice> exchange_notices(Group& group, std::string_view op, const Notice& mine);
 
 CountMatrix make_counts(std::span<const Notice> notices, int num_nodes);
 
-// What each rank's bank must be able to hold.
+// The bytes that each rank's bank must be able to hold, by rank.
 std::vector<int64_t> bank_bytes(const RowLayout& layout, const CountMatrix& counts);
 
-// Where every rank receives; `lease` keeps this rank's bank.
+// The banks that the ranks receive in.  `lease` keeps this rank's bank.
 struct BankChoice {
   std::vector<int64_t> bank_of;  // [R]
   std::shared_ptr<void> lease;
 };
 
-// Collective where any rank needs a new bank; needed[rank]: bytes it must be able to hold.
+// Chooses the bank of each rank.  This is collective where any rank needs a new bank.  needed[r] is
+// how many bytes the bank of rank r must be able to hold.
 BankChoice choose_banks(Group& group,
                         BankPool& pool,
                         std::span<const Notice> notices,

@@ -10,8 +10,8 @@ namespace moebius {
 
 namespace {
 
-// Names are made where a check fails, but for one short enough to cost nothing: some dispatches
-// take microseconds.
+// Texts of errors are made only where a check fails, because some dispatches take microseconds.
+// The name is short enough to cost nothing.
 void expect_payload(const Tensor& p, size_t i, int64_t num_tokens, Device device) {
   const std::string name = "payload " + std::to_string(i);
   expect_defined(p, name);

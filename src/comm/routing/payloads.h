@@ -12,7 +12,8 @@
 
 namespace moebius {
 
-// Throws InvalidArgument, naming the payload, unless each has num_tokens rows on `device`.
+// The bytes of one row of each payload.  Throws InvalidArgument, naming the payload, unless each
+// has num_tokens rows on `device`.
 std::vector<int64_t> payload_row_bytes(std::span<const Tensor> payloads,
                                        int64_t num_tokens,
                                        Device device = {});

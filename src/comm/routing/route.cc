@@ -31,7 +31,7 @@ Route make_route(const int32_t* ids,
       }
       ++route.selections;
       int32_t& index = route.index[static_cast<size_t>(t * num_destinations + d)];
-      if (index < 0) {  // the first of this token's experts there makes the copy
+      if (index < 0) {  // the first of this token's experts at d makes the copy
         index = static_cast<int32_t>(route.copies[static_cast<size_t>(d)]++);
       }
     }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Route: which copies some tokens make, and where each one stands among its source's copies.
+// Route: which copies some tokens make, and the place of each among its source's copies.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 
 namespace moebius {
 
-// Copies of `num_tokens` tokens to the destinations [first, first + num_destinations), which are
-// ranks, or nodes.
+// The copies of `num_tokens` tokens to the destinations [first, first + num_destinations), which
+// are ranks or nodes.
 struct Route {
   int64_t num_tokens = 0;
   int first = 0;
   int num_destinations = 0;
   int64_t selections = 0;       // of experts at these destinations
-  std::vector<int32_t> index;   // [num_tokens, num_destinations]: place among the copies, -1 = none
+  std::vector<int32_t> index;   // [num_tokens, num_destinations] place among the copies, -1 = none
   std::vector<int64_t> copies;  // [num_destinations]
 
   int32_t at(int64_t token, int destination) const {
@@ -29,7 +29,7 @@ struct Route {
   }
 };
 
-// ids [num_tokens, topk], already checked; destination_of[e]: where expert e lives.
+// ids: [num_tokens, topk], already checked.  destination_of[e]: the rank or node of expert e.
 Route make_route(const int32_t* ids,
                  int64_t num_tokens,
                  int64_t topk,
@@ -37,16 +37,18 @@ Route make_route(const int32_t* ids,
                  int first,
                  int num_destinations);
 
-// Throws InvalidArgument: not i32 [T, K], or an id outside [-1, E), naming token and slot.
+// Throws InvalidArgument unless the ids are i32 [T, K] on the CPU, each in [-1, num_experts).  The
+// message names the token and the slot.
 void expect_ids(const Tensor& topk_ids, int64_t num_experts);
-// The latter, for the id at `index` of [T, K].
+// Throws the error about an id that is out of range, which is at `index` of [T, K].
 [[noreturn]] void throw_bad_id(int64_t index, int64_t topk, int32_t id, int64_t num_experts);
 
-// The rank of `node` that takes the copies of `source` from outside: the one with its local index.
+// The rank of `node` that receives for its node what `source`, of another node, sends: the one with
+// the same index within its node, modulo the node's size.
 int gateway(const Topology& topology, int source, int node);
 
-// What every rank knows after the exchange of notices: how many copies go from `source` to
-// `destination`, and how many tokens of `source` have a copy on `node`.
+// What every rank knows after the exchange of notices: how many copies go from each rank to each,
+// and how many tokens of each rank have a copy on each node.
 struct CountMatrix {
   int num_ranks = 0;
   int num_nodes = 0;
@@ -62,7 +64,7 @@ struct CountMatrix {
   // First row of `source`'s copies among those received by `destination`.
   int64_t row_begin(int source, int destination) const;
   int64_t rows(int destination) const { return row_begin(num_ranks, destination); }
-  int64_t most_rows() const;  // of any destination
+  int64_t most_rows() const;  // the largest rows() of all destinations
 };
 
 }  // namespace moebius

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// RowLayout: how n rows of several fields lie in one block of memory, in a receive bank and in a
-// message between nodes alike: field after field, each starting at a multiple of 256 bytes.
+// RowLayout: how n rows of several fields lie in one block of memory.  The fields follow each
+// other, each starting at a multiple of 256 bytes.  Receive banks and messages between nodes use it
+// alike.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +15,8 @@ namespace moebius {
 
 class RowLayout {
  public:
-  // Field order: payloads, then (with routing) ids and weights, 4 bytes per slot each, and the
-  // source token, 4 bytes.  topk == 0: payloads only.
+  // The fields are the payloads, then, with routing, the ids and the weights, 4 bytes per slot
+  // each, and the source token, 4 bytes.  Without routing (topk == 0) there are only payloads.
   RowLayout(std::vector<int64_t> payload_bytes, int64_t topk, bool has_weights)
       : num_payloads_(static_cast<int>(payload_bytes.size())),
         has_weights_(has_weights),
@@ -41,7 +42,7 @@ class RowLayout {
     }
     return total;
   }
-  // Where field `field` of a block of `rows` rows begins.
+  // Bytes from the block's begin to this field, in a block of `rows` rows.
   int64_t offset(int field, int64_t rows) const {
     constexpr int64_t kAlignment = 256;
     int64_t at = 0;

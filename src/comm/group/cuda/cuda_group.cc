@@ -16,10 +16,10 @@ namespace moebius::comm {
 
 namespace {
 
-// What a rank says of its blocks to one peer.  The hash is of their sizes, in order.
+// What a rank tells a peer about the blocks between them.
 struct BlockSizes {
   int64_t bytes = 0;
-  uint64_t hash = 0;
+  uint64_t hash = 0;  // of the sizes, in order
 
   void add(int64_t block_bytes) {
     if (block_bytes > 0) {
@@ -29,8 +29,8 @@ struct BlockSizes {
   }
 };
 
-// A call of the host group in which every rank tells what it will send: GPUs would wait for ever
-// for a rank that is not here, or for bytes that are not sent.
+// A call of the host group in which every rank tells what it will send.  Why: GPUs would wait for
+// ever for a rank that does not come, or for bytes that are not sent.
 void check_blocks(Group& host,
                   std::string_view op,
                   std::span<const SendBlock> sends,
@@ -43,13 +43,12 @@ void check_blocks(Group& host,
   for (const RecvBlock& block : recvs) {
     received[static_cast<size_t>(block.peer)].add(block.bytes);
   }
-  std::vector<SendBlock> out;
-  std::vector<RecvBlock> in;
+  BlockLists blocks;
   for (int peer = 0; peer < host.size(); ++peer) {
-    out.push_back({peer, &sent[static_cast<size_t>(peer)], sizeof(BlockSizes)});
-    in.push_back({peer, &told[static_cast<size_t>(peer)], sizeof(BlockSizes)});
+    const auto p = static_cast<size_t>(peer);
+    blocks.add({peer, &sent[p], sizeof(BlockSizes)}, {peer, &told[p], sizeof(BlockSizes)});
   }
-  host.exchange(op, out, in);
+  host.exchange(op, blocks.sends, blocks.recvs);
   for (int peer = 0; peer < host.size(); ++peer) {
     const BlockSizes& theirs = told[static_cast<size_t>(peer)];
     const BlockSizes& ours = received[static_cast<size_t>(peer)];

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaGroup: a host group whose ranks have a GPU each.  Host calls are the host group's, so
-// failures are handled in one place; only windows differ, and where they come from is the
-// provider's affair.
+// CudaGroup: a host group whose ranks have a GPU each.  The host group makes all host calls, so
+// that failures are handled in one place.  A DeviceProvider makes windows of GPU memory and moves
+// blocks between GPUs.
 #pragma once
 
 #include <memory>
@@ -13,28 +13,29 @@
 
 namespace moebius::comm {
 
-// What a rank sends and receives in one call, without empty blocks.
+// What a rank sends and receives in one call, without blocks of no bytes.
 struct DeviceBlocks {
   BlocksByPeer<SendBlock> sends;
   BlocksByPeer<RecvBlock> recvs;
 };
 
-// Memory of GPUs that peers reach by load and store, and copies between them.
+// Makes memory of GPUs that peers reach by load and store, and copies between GPUs.
 class DeviceProvider {
  public:
   virtual ~DeviceProvider() = default;
-  virtual std::string_view name() const = 0;  // of the group
-  // Collective over `host`, whose ranks ask for the same bytes.
+  virtual std::string_view name() const = 0;  // the group's name
+  // Collective over `host`.  All ranks ask for the same bytes.
   virtual std::unique_ptr<Window> map_window(Group& host, std::string_view op, int64_t bytes) = 0;
-  // As Group::exchange_on, with blocks that match at both ends, and all ranks here.
+  // As Group::exchange_on.  REQUIRES: all ranks have come, and blocks match at both ends.
   virtual void exchange_on(const Stream& stream,
                            Group& host,
                            std::string_view op,
                            const DeviceBlocks& blocks) = 0;
-  virtual bool has_given_up() const { return false; }  // as Group's
+  virtual bool has_given_up() const { return false; }  // as Group::has_given_up
 };
 
-// Enqueues the copies of blocks that match one by one, from GPU `from_index` to the stream's.
+// Enqueues a copy of each block of `from`, on GPU `from_index`, to the same of `to`, on the
+// stream's GPU.
 void copy_blocks(std::span<const SendBlock> from,
                  int from_index,
                  std::span<const RecvBlock> to,
@@ -74,13 +75,13 @@ class CudaGroup final : public Group {
   bool is_dead(int rank) const override { return host_->is_dead(rank); }
 
  private:
-  const std::unique_ptr<Group> host_;  // goes after the provider, which may need it to
+  const std::unique_ptr<Group> host_;  // destroyed after the provider, which may still need it
   const Device device_;
   const std::unique_ptr<DeviceProvider> provider_;
 };
 
-// Windows through peer access: REQUIRES ranks that share an address space.  Collective: throws
-// Unsupported on every rank when a GPU of a node cannot reach another's memory.
+// Collective.  Makes windows through peer access.  Throws Unsupported on every rank when a GPU of a
+// node cannot reach another's memory.  REQUIRES: ranks share an address space.
 std::unique_ptr<DeviceProvider> make_peer_access(Group& host, Device device);
 
 }  // namespace moebius::comm

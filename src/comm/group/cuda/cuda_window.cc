@@ -23,12 +23,8 @@ CudaWindow::CudaWindow(int rank,
                        Device device,
                        int64_t bytes,
                        std::vector<std::byte*> peers,
-                       std::shared_ptr<void> owner)
-    : rank_(rank),
-      bytes_(bytes),
-      peers_(std::move(peers)),
-      owner_(std::move(owner)),
-      table_(to_table(peers_, device.index)) {}
+                       std::shared_ptr<const void> owner)
+    : PeerWindow(rank, bytes, peers, std::move(owner)), table_(to_table(peers, device.index)) {}
 
 std::byte* const* CudaWindow::device_peers() const {
   return static_cast<std::byte* const*>(table_.get());

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks are threads of one process, and load and store each other's GPU memory at its own address.
+// Windows of ranks that are threads of one process.  They load and store each other's GPU memory at
+// its own address.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,7 +47,8 @@ class PeerAccess final : public DeviceProvider {
               "and expire; it is read once, before the first call of CUDA, and may be {}",
               num_here, to_string(device), queues, kQueuesPerRank, kMaxQueues));
     }
-    // Found out now, and by all: a rank that cannot go on must not leave the others waiting later.
+    // All ranks find this out now: a rank that cannot go on must not leave the others waiting
+    // later.
     const auto refusal = std::make_shared<const std::string>(try_reach());
     const auto refusals = share(host, "access to the GPUs of peers", refusal);
     for (size_t rank = 0; rank < refusals.size(); ++rank) {
@@ -61,19 +63,14 @@ class PeerAccess final : public DeviceProvider {
   std::unique_ptr<Window> map_window(Group& host, std::string_view op, int64_t bytes) override {
     const Memory own = cuda::allocate_shared(bytes, device_.index, reachable_from_);
     cuda::fill_zero_now(own.get(), bytes, device_.index);
-    // Whoever has a peer's memory has it zeroed.
-    auto memories = std::make_shared<std::vector<Memory>>(share(host, op, own));
-    std::vector<std::byte*> peers;
-    for (int peer = 0; peer < host.size(); ++peer) {
-      void* memory = (*memories)[static_cast<size_t>(peer)].get();
-      peers.push_back(host.topology().same_node(peer) ? static_cast<std::byte*>(memory) : nullptr);
-    }
-    return std::make_unique<CudaWindow>(host.rank(), device_, bytes, std::move(peers),
-                                        std::move(memories));
+    // The memory is zero before any peer gets its address.
+    const auto memories = std::make_shared<std::vector<Memory>>(share(host, op, own));
+    return std::make_unique<CudaWindow>(host.rank(), device_, bytes,
+                                        addresses_of(*memories, host.topology()), memories);
   }
 
-  // The receiver copies, once the sender's stream is that far; and the sender's stream goes on once
-  // all have copied.
+  // The receiver copies once the sender's stream has come to this call.  The sender's stream goes
+  // on once all ranks have copied.
   void exchange_on(const Stream& stream,
                    Group& host,
                    std::string_view op,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What can be said of MPI in every build, with or without it.
+// Questions about MPI that every build answers, with or without MPI.
 #include <algorithm>
 #include <array>
 
@@ -24,7 +24,7 @@ bool mpi_available() {
 }
 
 bool launched_by_mpi() {
-  // Open MPI, MPICH and its kin, MVAPICH, any launcher with PMIx.
+  // Set by Open MPI, by MPICH and its relatives, by MVAPICH, and by any launcher with PMIx.
   constexpr std::array kSetByLaunchers = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
                                           "PMIX_RANK"};
   if (std::any_of(kSetByLaunchers.begin(), kSetByLaunchers.end(),

@@ -11,7 +11,8 @@
 
 namespace moebius::comm {
 
-// Throws what MPI says as a CommError: communicators here return errors instead of ending the job.
+// Throws CommError with MPI's text unless the call succeeded.  Communicators of groups return
+// errors instead of ending the job.
 inline void mpi_check(int status, std::string_view call, int rank) {
   if (status != MPI_SUCCESS) {
     char text[MPI_MAX_ERROR_STRING] = {};

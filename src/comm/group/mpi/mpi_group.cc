@@ -14,23 +14,11 @@
 #include "comm/group/cpu_sets.h"
 #include "comm/group/mpi/mpi_check.h"
 #include "comm/group/mpi/mpi_exchange.h"
-#include "comm/group/node_memory.h"
-#include "comm/group/started.h"
 #include "moebius/deadline.h"
 #include "moebius/log.h"
 
 namespace moebius {
 namespace comm {
-
-namespace {
-
-template <size_t kSize>
-void set_text(std::array<char, kSize>& to, std::string_view text) {
-  to.fill('\0');
-  text.copy(to.data(), kSize - 1);
-}
-
-}  // namespace
 
 MpiGroup::MpiGroup(MPI_Comm comm,
                    bool owns_mpi,
@@ -66,11 +54,11 @@ MpiGroup::~MpiGroup() {
   }
 }
 
-// True when all have left and nothing failed, so that whatever MPI does next cannot wait in vain.
+// True when all ranks have left and nothing failed, so that MPI's next calls cannot wait in vain.
 bool MpiGroup::wait_for_peers_to_leave() {
   try {
     if (!is_poisoned_) {
-      send_notice({.kind = Notice::kLeft, .author = rank()});
+      send_notice({Notice::kLeft, {}});
     }
     const Deadline deadline = Deadline::after(timeout_);
     while (!is_poisoned_ && !deadline.expired()) {
@@ -97,8 +85,8 @@ bool MpiGroup::wait_for_peers_to_leave() {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     if (is_poisoned_) {
-      // The others learnt of the failure before; give them the time to report it, since the
-      // launcher may end them once this process is gone.
+      // The others have been told of the failure.  They need time to report it, since the launcher
+      // may end them once this process is gone.
       constexpr std::chrono::milliseconds kGrace{500};
       std::this_thread::sleep_for(kGrace);
     } else {
@@ -111,45 +99,24 @@ bool MpiGroup::wait_for_peers_to_leave() {
   return false;
 }
 
-std::unique_ptr<Exchange> MpiGroup::post_exchange(const Call& call,
-                                                  std::span<const SendBlock> sends,
-                                                  std::span<const RecvBlock> recvs,
-                                                  BlockReader reader) {
-  // Epochs that share a tag must not be under way together.
-  if (!started_.empty() && started_.front()->epoch() + kMaxStarted <= call.epoch) {
-    started_.front()->wait();
-  }
-  return std::make_unique<MpiExchange>(*this, call, sends, recvs, std::move(reader));
-}
-
-std::unique_ptr<Window> MpiGroup::map_window(std::string_view op, int64_t bytes) {
-  return map_node_memory(*this, op, bytes);
+std::unique_ptr<Exchange> MpiGroup::post_exchange(const Call& call, ExchangeBlocks blocks) {
+  wait_for_oldest(call);  // epochs that share a tag must not be under way together
+  return std::make_unique<MpiExchange>(*this, call, std::move(blocks));
 }
 
 void MpiGroup::progress() {
   if (is_poisoned_) {
     return;
   }
-  advance_started(started_, [](MpiExchange& exchange) { return exchange.advance(); });
+  advance_started();
   receive_notices();
   drop_finished_sends();
 }
 
-std::optional<Failure> MpiGroup::told_failure(size_t i) {
-  return i < failures_.size() ? std::optional(failures_[i]) : std::nullopt;
-}
-
 void MpiGroup::tell_failure(const Failure& failure) {
   failures_.push_back(failure);
-  Notice notice{.kind = Notice::kFailure,
-                .author = failure.author,
-                .guilty = failure.guilty,
-                .epoch = failure.epoch};
-  set_text(notice.op, failure.op);
-  set_text(notice.guilty_op, failure.guilty_op);
-  set_text(notice.reason, failure.reason);
   if (!is_poisoned_) {
-    send_notice(notice);
+    send_notice({Notice::kFailure, FailureRecord::of(failure)});
   }
 }
 
@@ -158,7 +125,8 @@ void MpiGroup::send_notice(const Notice& notice) {
     if (peer == rank() || is_dead(peer)) {
       continue;
     }
-    KeptSend& send = kept_sends_.emplace_back();  // stays whatever fails once MPI has the buffer
+    // The buffer is stored before MPI gets to know of it, so that no later failure frees it.
+    KeptSend& send = kept_sends_.emplace_back();
     send.buffer.resize(sizeof(notice));
     std::memcpy(send.buffer.data(), &notice, sizeof(notice));
     mpi_check(MPI_Isend(send.buffer.data(), static_cast<int>(sizeof(notice)), MPI_BYTE, peer,
@@ -181,10 +149,9 @@ void MpiGroup::receive_notices() {
                        kNoticeTag, comm_, MPI_STATUS_IGNORE),
               "MPI_Recv", rank());
     if (notice.kind == Notice::kLeft) {
-      has_left_[static_cast<size_t>(notice.author)] = true;
+      has_left_[static_cast<size_t>(status.MPI_SOURCE)] = true;
     } else {
-      failures_.push_back({notice.author, notice.guilty, notice.epoch, notice.op.data(),
-                           notice.guilty_op.data(), notice.reason.data()});
+      failures_.push_back(notice.failure.failure());
     }
   }
 }
@@ -200,13 +167,13 @@ void MpiGroup::drop_finished_sends() {
 namespace {
 
 struct Placement {
-  MPI_Comm comm = MPI_COMM_NULL;  // ranks of a machine are consecutive
+  MPI_Comm comm = MPI_COMM_NULL;  // in which the ranks of a machine are consecutive
   Topology topology;
-  int num_neighbours = 1;  // ranks of this machine with the same CPUs as this one
+  int num_neighbours = 1;  // ranks of this machine that may use the same CPUs as this rank
   int num_cpus = 1;
 };
 
-// REQUIRES: every rank is here; MPI's own calls wait without a deadline.
+// REQUIRES: every rank has come, since MPI's collective calls wait without a deadline.
 Placement place_ranks(int ranks_per_node) {
   Placement result;
   int world_rank = 0;
@@ -214,7 +181,7 @@ Placement place_ranks(int ranks_per_node) {
   MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world_size);
 
-  // A machine is known by its first rank.
+  // The world rank of a machine's first rank identifies the machine.
   MPI_Comm machine = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world_rank, MPI_INFO_NULL, &machine);
   int machine_size = 1;
@@ -236,7 +203,7 @@ Placement place_ranks(int ranks_per_node) {
   std::vector<int> machine_of(static_cast<size_t>(world_size));
   MPI_Allgather(&machine_id, 1, MPI_INT, machine_of.data(), 1, MPI_INT, MPI_COMM_WORLD);
   std::stable_sort(machine_of.begin(), machine_of.end());
-  // Ordered by (machine, world rank), as machine_of now is.
+  // The new ranks are ordered by (machine, world rank), as machine_of now is.
   MPI_Comm_split(MPI_COMM_WORLD, 0, machine_id, &result.comm);
   MPI_Comm_rank(result.comm, &result.topology.rank);
   result.topology.size = world_size;
@@ -252,17 +219,17 @@ Placement place_ranks(int ranks_per_node) {
   return result;
 }
 
-// What a make_mpi_group that throws leaves to the next one of this process.
+// What a make_mpi_group() that throws leaves to the next one of this process.
 struct Start {
-  bool owns_mpi = false;  // no group has taken it over yet
-  // MPI takes no barrier back: one that was given up is waited for again.
+  bool owns_mpi = false;  // MPI was initialised here, and no group owns it yet
+  // MPI cannot cancel a barrier, so one that was given up is waited for again.
   MPI_Request barrier = MPI_REQUEST_NULL;
   int num_passed = 0;
 };
 Start left_over;
 
-// Two barriers: whoever gives up in the first is counted there all the same once the others have
-// come, and then missed in the second.
+// Why there are two barriers: a rank that gives up in the first is counted there all the same once
+// the others have come, and is then missed in the second.
 void await_all_ranks(std::chrono::milliseconds timeout) {
   constexpr int kBarriers = 2;
   const Deadline deadline = Deadline::after(timeout);

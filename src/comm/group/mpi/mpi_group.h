@@ -1,13 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// MpiGroup: ranks are processes.  Only calls that return at once are used, so that this side keeps
-// the time: Isend, Irecv, Testsome, Iprobe.
+// MpiGroup: ranks are processes of an MPI job.  Only MPI calls that return at once are used (Isend,
+// Irecv, Testsome, Iprobe), so that the deadlines are kept here.
 #pragma once
 
 #include <mpi.h>
 
-#include <array>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -16,23 +15,16 @@
 
 namespace moebius::comm {
 
-class MpiExchange;
-
-// What a rank tells all others beside the collective calls.
+// What a rank tells all others beside the collective calls: that it has left, or a failure.
 struct Notice {
   enum Kind : int32_t { kFailure, kLeft };
   int32_t kind = kLeft;
-  int32_t author = 0;
-  int32_t guilty = -1;
-  int64_t epoch = 0;
-  std::array<char, 64> op{};  // texts end with 0; longer ones are cut
-  std::array<char, 64> guilty_op{};
-  std::array<char, 768> reason{};
+  FailureRecord failure;
 };
 
 class MpiGroup final : public PeerGroup {
  public:
-  // Takes the communicator over.  owns_mpi: finalizes MPI at the end.
+  // Takes ownership of the communicator.  With owns_mpi the destructor also finalizes MPI.
   MpiGroup(MPI_Comm comm,
            bool owns_mpi,
            Topology topology,
@@ -42,23 +34,17 @@ class MpiGroup final : public PeerGroup {
   ~MpiGroup() override;
 
   std::string_view name() const override { return "mpi"; }
-  bool shares_address_space() const override { return false; }
 
  protected:
-  std::unique_ptr<Exchange> post_exchange(const Call& call,
-                                          std::span<const SendBlock> sends,
-                                          std::span<const RecvBlock> recvs,
-                                          BlockReader reader) override;
-  std::unique_ptr<Window> map_window(std::string_view op, int64_t bytes) override;
+  std::unique_ptr<Exchange> post_exchange(const Call& call, ExchangeBlocks blocks) override;
   void progress() override;
-  std::optional<Failure> told_failure(size_t i) override;
   void tell_failure(const Failure& failure) override;
   bool has_left(int peer) const override { return has_left_[static_cast<size_t>(peer)]; }
 
  private:
   friend class MpiExchange;
 
-  // Sends whose buffers outlive the exchange or call that made them.
+  // A send whose buffer outlives the exchange or call that made it.
   struct KeptSend {
     MPI_Request request = MPI_REQUEST_NULL;
     std::vector<std::byte> buffer;
@@ -72,11 +58,9 @@ class MpiGroup final : public PeerGroup {
   MPI_Comm comm_;
   const bool owns_mpi_;
   const int exceptions_at_start_;
-  std::vector<MpiExchange*> started_;  // not complete, by epoch
-  std::vector<Failure> failures_;
   std::vector<bool> has_left_;
   std::deque<KeptSend> kept_sends_;
-  // A message from memory that may be gone is still under way: MPI is not to be called again.
+  // True when a message is under way whose memory may be gone: MPI must not be called again.
   bool is_poisoned_ = false;
 };
 

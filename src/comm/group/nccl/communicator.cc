@@ -27,7 +27,7 @@ int current_device() {
 
 Communicator::Communicator(int begin) : begin_(begin), device_(current_device()) {}
 
-// Why by way of another constructor: the destructor then runs where this one throws.
+// Why it delegates to another constructor: the destructor then runs when this one throws.
 Communicator::Communicator(Group& host, int begin, int end) : Communicator(begin) {
   const NcclLibrary& nccl = nccl_library();
   ncclUniqueId id{};
@@ -61,7 +61,7 @@ Communicator::~Communicator() {
     return;
   }
   const NcclLibrary& nccl = nccl_library();
-  // Leaving in peace needs the peers, so not for long.
+  // To finalize needs the peers, so it does not wait for long.
   const Deadline deadline = Deadline::after(std::chrono::seconds(2));
   ncclResult_t result = is_broken_ ? ncclInternalError : nccl.comm_finalize(comm_);
   while (result == ncclInProgress && !deadline.expired()) {
@@ -101,7 +101,8 @@ void Communicator::call(Group& host,
     result = asked == ncclSuccess ? result : asked;
     return result != ncclInProgress;
   };
-  // Asked after success too: ncclCommWindowRegister says so while it is still at work.
+  // Why it asks after success, too: ncclCommWindowRegister returns success while it is still at
+  // work.
   if ((result == ncclSuccess || result == ncclInProgress) && !is_done()) {
     try {
       host.wait_until(what, host.rank(), is_done,
@@ -151,7 +152,7 @@ bool Communicator::await(std::unique_lock<std::mutex>& lock,
 }
 
 void Communicator::watch() {
-  // A thread begins on GPU 0, and its questions would end captures of others.
+  // A new thread is on GPU 0, and its queries would invalidate the captures of other threads.
   (void)cudaSetDevice(device_);
   auto mode = cudaStreamCaptureModeRelaxed;
   (void)cudaThreadExchangeStreamCaptureMode(&mode);

@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Communicator: one NCCL communicator.  Made non-blocking, so that no call of NCCL waits longer
-// than the host group's timeout, nor for a rank that has failed.  What NCCL does on a GPU has a
-// deadline, too: a thread looks after it, and gives the communicator up, which ends its kernels.
+// Communicator: one NCCL communicator.  It is non-blocking, so that no call of NCCL waits longer
+// than the host group's timeout, or for a rank that has failed.  What NCCL does on a GPU has a
+// deadline, too: a thread watches it, and gives the communicator up when it is late, which ends its
+// kernels.
+//
+// Thread-safety: one thread at a time, but any thread may call is_broken().
 #pragma once
 
 #include <nccl.h>
@@ -25,34 +28,36 @@ namespace moebius::comm {
 
 class Communicator {
  public:
-  // Collective over all of `host`: of the ranks [begin, end), which this rank is one of.
-  // The current device is this rank's.
+  // Collective over all of `host`.  The communicator is of the ranks [begin, end), which include
+  // this rank.  REQUIRES: the current device is this rank's.
   Communicator(Group& host, int begin, int end);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Within `make` of call(), where it is not given up meanwhile; nullptr once it is.
+  // nullptr once the communicator has been given up, which does not happen during call()'s `make`.
   ncclComm_t get() const { return comm_; }
   bool is_broken() const;
   int begin() const { return begin_; }
 
-  // Makes a call and waits until NCCL has done its part.  Throws CommError where it fails or does
-  // not come to an end.  Every rank of the communicator must make the call, or be about to: the
-  // host group's barrier finds out who is missing, NCCL would not.
+  // Makes a call and waits until NCCL has done its part on the host.  Throws CommError when it
+  // fails or does not end in time.  REQUIRES: every rank of the communicator makes the call or is
+  // about to, since NCCL cannot tell who is missing, as the host group's barrier can.
   void call(Group& host, std::string_view what, const std::function<ncclResult_t()>& make);
 
-  // What has been enqueued on the stream since `before` was recorded must be done `timeout` after
-  // that: kernels that wait for a rank that has died would stay for ever, and whoever waits for
-  // them.
+  // From now on the work that was enqueued on the stream after `before` was recorded has a
+  // deadline: it must be done `timeout` after `before`.  Without it kernels that wait for a rank
+  // that has died would wait for ever, and so would everything that waits for them.
   void look_after(const Event& before, const Stream& stream, std::chrono::milliseconds timeout);
 
  private:
   void watch();
-  // Ends what has been enqueued, too: it may wait for a rank that is gone.  With the mutex held.
+  // Gives the communicator up.  This also ends what has been enqueued, which may wait for a rank
+  // that is gone.  REQUIRES: the mutex is held.
   void give_up();
   explicit Communicator(int begin);
-  // Whether the event has come before the deadline, if there is one, and before the end.
+  // Waits until the event has come, the deadline (if any) has expired or this object ends.  Returns
+  // whether the event has come.
   bool await(std::unique_lock<std::mutex>& lock, const Event& event, const Deadline* deadline);
   std::string reason(ncclResult_t result) const;
 
@@ -69,7 +74,7 @@ class Communicator {
   std::deque<Work> work_;
   std::condition_variable changed_;
   bool is_over_ = false;
-  std::thread watcher_;  // started with the first work
+  std::thread watcher_;  // started by the first look_after()
 };
 
 }  // namespace moebius::comm

@@ -28,8 +28,8 @@ void find(void* library, const char* name, Function& function) {
 
 NcclLibrary load() {
   const std::string path = setting("MOEBIUS_NCCL_LIBRARY").value_or("libnccl.so.2");
-  // NVLink multicast stays off, unless the environment already says otherwise.  Why here: NCCL
-  // reads it once, when its first communicator is made.
+  // NVLink multicast stays off unless the environment already says otherwise.  Why it is set here:
+  // NCCL reads the variable once, when its first communicator is made.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -66,7 +66,7 @@ NcclLibrary load() {
 }  // namespace
 
 const NcclLibrary& nccl_library() {
-  static const NcclLibrary library = load();  // tried again by the next caller where it throws
+  static const NcclLibrary library = load();  // when it throws, the next caller tries again
   return library;
 }
 

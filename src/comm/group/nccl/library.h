@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// NCCL's host functions, loaded when first asked for.
+// NCCL's host functions.  The library is loaded by the first call that needs it.
 #pragma once
 
 #include <nccl.h>
@@ -30,8 +30,8 @@ struct NcclLibrary {
   decltype(&ncclRecv) recv = nullptr;
 };
 
-// Throws Unsupported when there is none, or one of another version than the headers of this build:
-// device code reads structures that the library fills in.
+// Throws Unsupported when there is no library, or when its version is not that of this build's
+// headers: device code reads structures that the library fills in.
 const NcclLibrary& nccl_library();
 
 }  // namespace moebius::comm

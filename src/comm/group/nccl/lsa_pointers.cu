@@ -10,7 +10,7 @@ namespace moebius::comm {
 
 namespace {
 
-// NCCL gives these addresses to device code only.
+// A kernel is needed because NCCL gives these addresses to device code only.
 __global__ void lsa_pointers_kernel(ncclWindow_t window, int num_ranks, void** pointers) {
   for (int peer = static_cast<int>(threadIdx.x); peer < num_ranks;
        peer += static_cast<int>(blockDim.x)) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Windows of NCCL's symmetric memory.  A node has a communicator of its own, so that pretended
-// nodes are as real ones.
+// Windows of NCCL's symmetric memory.  Each node has a communicator of its own, so that pretended
+// nodes behave as real ones.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,10 +37,10 @@ struct Registration {
   ncclWindow_t window = nullptr;
 };
 
-// What ranks have of their windows, by the number of the collective call that made one.  Why a
-// window that is gone stays registered: all ranks must give back the same ones before they make the
-// next, since NCCL lays them out on each rank for itself; and unmapping memory may wait for the
-// GPU, whose kernels may wait for this rank.
+// The registered memory of a rank's windows, by the number of the collective call that made each.
+// Why a window that is gone stays registered for a while: all ranks must give back the same windows
+// before they make the next, since NCCL lays them out on each rank on its own; and unmapping memory
+// may wait for the GPU, whose kernels may wait for this rank.
 class Registrations {
  public:
   explicit Registrations(std::shared_ptr<Communicator> node) : node_(std::move(node)) {}
@@ -58,7 +58,7 @@ class Registrations {
     const std::lock_guard lock(mutex_);
     dropped_.push_back(id);
   }
-  // Collective.
+  // Collective.  Gives back the windows that every rank has dropped.
   void give_back_dropped(Group& host, std::string_view op) {
     std::vector<int64_t> dropped;
     {
@@ -81,8 +81,8 @@ class Registrations {
         log(LogLevel::kError, fmt::format("{}: {}", call, nccl.get_error_string(result)));
       }
     };
-    // Why not under the communicator's lock: this may wait for the GPU, and so for work that only
-    // giving the communicator up ends.
+    // Why this is not under the communicator's lock: it may wait for the GPU, and so for work that
+    // ends only when the communicator is given up.
     if (registration.window != nullptr && !node_->is_broken()) {
       log_failure("ncclCommWindowDeregister",
                   nccl.comm_window_deregister(node_->get(), registration.window));
@@ -93,7 +93,7 @@ class Registrations {
   }
 
   const std::shared_ptr<Communicator> node_;
-  std::mutex mutex_;  // a window's last handle may be another thread's
+  std::mutex mutex_;  // another thread may destroy the last handle on a window
   std::map<int64_t, Registration> all_;
   std::vector<int64_t> dropped_;
 };
@@ -119,7 +119,7 @@ class NcclWindows final : public DeviceProvider {
       node_->call(host, fmt::format("{}: {}", op, what), make);
     };
     const int64_t id = num_made_++;
-    Registration& own = registrations_->add(id);  // stays in place, whatever becomes of this call
+    Registration& own = registrations_->add(id);  // it stays even when this call fails
     const size_t size =
         (static_cast<size_t>(std::max<int64_t>(bytes, 1)) + NCCL_WIN_REQUIRED_ALIGNMENT - 1) /
         NCCL_WIN_REQUIRED_ALIGNMENT * NCCL_WIN_REQUIRED_ALIGNMENT;
@@ -132,7 +132,7 @@ class NcclWindows final : public DeviceProvider {
       return nccl.mem_alloc(&own.memory, size);
     });
     cuda::fill_zero_now(own.memory, static_cast<int64_t>(size), device_.index);
-    // Everybody is here, and everybody's memory is zero.
+    // After this all ranks have come, and the memory of all is zero.
     host.barrier(op);
     call("ncclCommWindowRegister", [&] {
       return nccl.comm_window_register(node_->get(), own.memory, size, &own.window,
@@ -150,7 +150,9 @@ class NcclWindows final : public DeviceProvider {
     const auto reached = lsa_pointers(own.window, node_size, device_);
     std::vector<std::byte*> peers(static_cast<size_t>(host.size()), nullptr);
     std::copy(reached.begin(), reached.end(), peers.begin() + node_->begin());
-    host.barrier(op);  // mapped everywhere: a peer may store here once this rank has returned
+    // After this the memory is mapped on all ranks: a peer may store to it once this rank has
+    // returned.
+    host.barrier(op);
     return std::make_unique<CudaWindow>(host.rank(), device_, bytes, std::move(peers),
                                         std::move(owner));
   }
@@ -189,9 +191,9 @@ class NcclWindows final : public DeviceProvider {
   bool has_given_up() const override { return all_->is_broken(); }
 
  private:
-  // Ranks whose memory this one reaches; within a call of node_.  Where GPUs cannot reach each
-  // other NCCL registers memory for its own use, gives an odd address in place of a window, and
-  // says success.
+  // How many ranks' memory this rank reaches.  REQUIRES: it runs within node_->call().  Where GPUs
+  // cannot reach each other, NCCL registers the memory for its own use, gives an odd address in
+  // place of a window, and returns success.
   int team_size(ncclWindow_t window) const {
     const auto address = reinterpret_cast<uintptr_t>(window);
     return address == 0 || address % 2 != 0 ? 0 : nccl_library().team_lsa(node_->get()).nRanks;

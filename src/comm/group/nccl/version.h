@@ -6,10 +6,11 @@
 
 namespace moebius::comm {
 
-// Versions as ncclGetVersion gives them: 22809 is 2.28.9.
+// The text of a version as ncclGetVersion gives it: 22809 is "2.28.9".
 std::string version_name(int code);
-// Why a library of version `found` is refused by a build with the headers of `built`; empty where
-// it is not.  Why equal: the host library fills in structures that device code of this build reads.
+// Why a build with the headers of version `built` refuses a library of version `found`; empty when
+// it does not.  Both must be equal, since the library fills in structures that device code of this
+// build reads.
 std::string version_refusal(int built, int found);
 
 }  // namespace moebius::comm

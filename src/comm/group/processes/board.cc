@@ -49,25 +49,17 @@ void Board::tell(int part_index, const Failure& failure) {
   if (n == static_cast<int>(own.told.size())) {
     return;
   }
-  Part::Told& told = own.told[static_cast<size_t>(n)];
-  told.author = failure.author;
-  told.guilty = failure.guilty;
-  told.epoch = failure.epoch;
-  told.op.set(failure.op);
-  told.guilty_op.set(failure.guilty_op);
-  told.reason.set(failure.reason);
-  own.num_told.store(n + 1, std::memory_order_release);  // pairs with read_told
+  own.told[static_cast<size_t>(n)] = FailureRecord::of(failure);
+  own.num_told.store(n + 1, std::memory_order_release);  // pairs with read_told: the record
 }
 
 void Board::read_told(std::vector<int>& num_seen, std::vector<Failure>& failures) {
   for (int i = 0; i <= num_ranks_; ++i) {
     Part& theirs = part(i);
     int& seen = num_seen[static_cast<size_t>(i)];
-    // pairs with tell
+    // pairs with tell: the records.
     for (const int n = theirs.num_told.load(std::memory_order_acquire); seen < n; ++seen) {
-      const Part::Told& told = theirs.told[static_cast<size_t>(seen)];
-      failures.push_back({told.author, told.guilty, told.epoch, told.op.get(), told.guilty_op.get(),
-                          told.reason.get()});
+      failures.push_back(theirs.told[static_cast<size_t>(seen)].failure());
     }
   }
 }

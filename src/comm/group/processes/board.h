@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Board: what the processes of a group share: memory that is mapped before they are forked, and is
-// gone with the last of them.
+// Board: memory that the processes of a group share.  It is mapped before they are forked, and it
+// is gone with the last of them.
 //
-// Every part has one writer, the rank it is of; part `num_ranks` is the launcher's, who tells of
-// ranks that died.  Texts may be read while they are written, and are then mixed: they are for
+// Every part has one writer, its rank.  Part `num_ranks` is the launcher's, which tells of ranks
+// that died.  A SharedText may be read while it is written, and is then a mixture; it is only for
 // messages.
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace moebius::comm {
 
-// Longer ones are cut.
+// A text of up to kSize - 1 characters; longer ones are cut.
 template <size_t kSize>
 class SharedText {
  public:
@@ -65,25 +65,20 @@ class Board {
     std::atomic<int> waits_for{-1};
     SharedText<48> waits_in;
     std::atomic<bool> has_left{false};
-    SharedText<2048> error;  // that ended the rank's body; empty: none
+    SharedText<2048> error;  // the error that ended the rank's body; empty: none
 
-    struct Told {
-      int author = 0, guilty = -1;
-      int64_t epoch = 0;
-      SharedText<64> op, guilty_op;
-      SharedText<1024> reason;
-    };
-    std::array<Told, 8> told;
-    std::atomic<int> num_told{0};  // the rest is dropped
+    std::array<FailureRecord, 8> told;  // further failures are dropped
+    std::atomic<int> num_told{0};
   };
   Part& part(int rank) { return parts_[static_cast<size_t>(rank)]; }
 
-  // By the owner of a part.
+  // Adds a failure to a part.  REQUIRES: the caller owns the part.
   void tell(int part, const Failure& failure);
-  // Adds what others have told beyond what num_seen [num_ranks + 1] says, and counts it there.
+  // Adds to `failures` those that any part has told beyond the counts num_seen [num_ranks + 1], and
+  // counts them there.
   void read_told(std::vector<int>& num_seen, std::vector<Failure>& failures);
 
-  // The rank that failed first, -1: none.
+  // The rank that failed first; -1: none.
   std::atomic<int>& first_failed() { return *first_failed_; }
   void note_failed(int rank) {
     int nobody = -1;

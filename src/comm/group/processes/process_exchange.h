@@ -1,69 +1,39 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One exchange between processes: through the pipe to each peer go a header and then the bytes.
+// One exchange between forked processes: a stream goes through the pipe to each peer.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "comm/group/blocks.h"
-#include "comm/group/byte_stream.h"
-#include "comm/group/call_header.h"
-#include "comm/group/processes/process_group.h"
-#include "comm/group/shown_blocks.h"
+#include "comm/group/processes/board.h"
+#include "comm/group/stream_exchange.h"
 
 namespace moebius::comm {
 
-class ProcessExchange final : public Exchange {
+class ProcessExchange final : public StreamExchange {
  public:
-  ProcessExchange(ProcessGroup& group,
-                  const Call& call,
-                  std::span<const SendBlock> sends,
-                  std::span<const RecvBlock> recvs,
-                  BlockReader reader);
+  ProcessExchange(PeerGroup& group, Board& board, const Call& call, ExchangeBlocks blocks);
   ~ProcessExchange() override;
 
-  bool test() override;
-  void wait() override;
-
-  // As much as the pipe takes, or has; true once nothing is left to do.  The latter may fail the
-  // group.
+  // Move as much as the pipe takes, or holds; true once nothing is left to do.  receive_from() may
+  // fail the group.
   bool send_to(int peer);
   bool receive_from(int peer);
-  // True when nothing is left to do with any peer; shows the blocks to a reader.
-  bool finish();
-  int64_t epoch() const { return call_.epoch; }
+  bool advance() override;
 
  private:
-  struct Peer {
-    ByteStream out;
-    ByteStream in;
-    CallHeader sent;
-    CallHeader expected;
-    CallHeader seen;
-    // Of header and bytes together.
-    int64_t num_sent = 0;
-    int64_t num_received = 0;
+  // Bytes of a stream that have been moved.
+  struct Moved {
+    int64_t out = 0;
+    int64_t in = 0;
   };
-  static constexpr int64_t kHeaderBytes = sizeof(CallHeader);
+  bool is_open(int rank) const;
+  bool is_missing(int rank) const override;
 
-  Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
-  bool is_missing(int rank) const;
-  bool has_arrived(int rank) const {
-    return peers_[static_cast<size_t>(rank)].num_received >= kHeaderBytes;
-  }
-  void copy_own();
-  void check_header(int rank);
-  PeerGroup::Wait as_wait() const;
-
-  ProcessGroup& group_;
-  const Call call_;
-  std::vector<RecvBlock> recv_list_;  // in the caller's order
-  BlockReader reader_;
-  ShownBlocks shown_;
-  bool is_done_ = false;
-  std::vector<Peer> peers_;
+  Board& board_;
+  std::vector<Moved> moved_;  // [num_ranks]
 };
 
 }  // namespace moebius::comm

@@ -2,13 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/group/processes/process_group.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "comm/group/node_memory.h"
 #include "comm/group/processes/process_exchange.h"
-#include "comm/group/started.h"
 
 namespace moebius::comm {
 
@@ -25,38 +21,27 @@ ProcessGroup::~ProcessGroup() {
   own().has_left.store(true, std::memory_order_release);  // pairs with has_left
 }
 
-std::unique_ptr<Exchange> ProcessGroup::post_exchange(const Call& call,
-                                                      std::span<const SendBlock> sends,
-                                                      std::span<const RecvBlock> recvs,
-                                                      BlockReader reader) {
-  if (!started_.empty() && started_.front()->epoch() + kMaxStarted <= call.epoch) {
-    started_.front()->wait();
-  }
+std::unique_ptr<Exchange> ProcessGroup::post_exchange(const Call& call, ExchangeBlocks blocks) {
+  wait_for_oldest(call);
   own().op.set(call.op);
   own().epoch.store(call.epoch, std::memory_order_relaxed);
-  return std::make_unique<ProcessExchange>(*this, call, sends, recvs, std::move(reader));
-}
-
-std::unique_ptr<Window> ProcessGroup::map_window(std::string_view op, int64_t bytes) {
-  return map_node_memory(*this, op, bytes);
+  return std::make_unique<ProcessExchange>(*this, *board_, call, std::move(blocks));
 }
 
 void ProcessGroup::progress() {
-  // In order of epoch on both sides, so that a pipe needs no marks between calls.
+  // Both sides move bytes in order of epoch, so that a pipe needs no marks between calls.
+  const auto move = [&](bool (ProcessExchange::*step)(int), int peer) {
+    std::all_of(started_.begin(), started_.end(), [&](PeerExchange* exchange) {
+      return (static_cast<ProcessExchange*>(exchange)->*step)(peer);
+    });
+  };
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank()) {
-      std::all_of(started_.begin(), started_.end(),
-                  [&](ProcessExchange* exchange) { return exchange->send_to(peer); });
-      std::all_of(started_.begin(), started_.end(),
-                  [&](ProcessExchange* exchange) { return exchange->receive_from(peer); });
+      move(&ProcessExchange::send_to, peer);
+      move(&ProcessExchange::receive_from, peer);
     }
   }
-  advance_started(started_, [](ProcessExchange& exchange) { return exchange.finish(); });
-}
-
-std::optional<Failure> ProcessGroup::told_failure(size_t i) {
-  board_->read_told(num_seen_, failures_);
-  return i < failures_.size() ? std::optional(failures_[i]) : std::nullopt;
+  advance_started();
 }
 
 bool ProcessGroup::has_left(int peer) const {
@@ -64,25 +49,18 @@ bool ProcessGroup::has_left(int peer) const {
   return board_->part(peer).has_left.load(std::memory_order_acquire);
 }
 
-int ProcessGroup::waits_for(int peer) const {
-  return board_->part(peer).waits_for.load(std::memory_order_relaxed);
-}
-
 void ProcessGroup::show_waiting(int peer, std::string_view op) {
-  if (peer >= 0 && waits_for(rank()) < 0) {
+  if (peer >= 0) {
     own().waits_in.set(op);
   }
   own().waits_for.store(peer, std::memory_order_relaxed);
 }
 
-std::string ProcessGroup::whereabouts(int peer) const {
-  Board::Part& theirs = board_->part(peer);
-  const int awaited = waits_for(peer);
+std::optional<PeerSight> ProcessGroup::look_at(int peer) const {
+  const Board::Part& theirs = board_->part(peer);
   const std::string op = theirs.op.get();
-  return fmt::format(
-      "at epoch {} ({}), waiting for {}", theirs.epoch.load(std::memory_order_relaxed),
-      op.empty() ? "start" : op,
-      awaited < 0 ? "nobody" : fmt::format("rank {} in {}", awaited, theirs.waits_in.get()));
+  return PeerSight{theirs.epoch.load(std::memory_order_relaxed), op.empty() ? "start" : op,
+                   theirs.waits_for.load(std::memory_order_relaxed), theirs.waits_in.get()};
 }
 
 }  // namespace moebius::comm

@@ -15,8 +15,8 @@
 #include <optional>
 #include <thread>
 
-#include "comm/group/cpu_sets.h"
 #include "comm/group/processes/process_group.h"
+#include "comm/group/runner.h"
 #include "core/cuda/runtime.h"
 #include "moebius/deadline.h"
 
@@ -27,24 +27,21 @@ namespace {
 using comm::Board;
 using comm::Failure;
 
-// As messages name it: "rank 2 was killed by signal 9".
+// The failure of a rank whose process has ended, for `reason`: "rank 2 was killed by signal 9".
 Failure failure_of(Board& board, int rank, const std::string& reason) {
-  return {rank, rank, board.part(rank).epoch, board.part(rank).op.get(), "", reason};
+  const Board::Part& part = board.part(rank);
+  return comm::make_failure(rank, {part.op.get(), part.epoch}, rank, reason);
 }
 
 std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
                                   const std::shared_ptr<Board>& board,
                                   int rank,
                                   std::chrono::milliseconds timeout) {
-  const auto cpus = comm::usable_cpus();
-  const auto num_cpus = static_cast<int>(cpus.size());
-  const bool may_pin = options.pin && options.num_ranks > 1;
-  const auto parts = comm::split_cpus(cpus, may_pin ? options.num_ranks : num_cpus + 1);
-  if (static_cast<size_t>(rank) < parts.size()) {
-    comm::pin_this_thread(parts[static_cast<size_t>(rank)]);
-  }
+  const comm::RankCpus cpus(options.num_ranks, options.pin);
+  cpus.pin(rank);
   auto host = std::make_unique<comm::ProcessGroup>(
-      board, Topology::make(rank, options.num_ranks, options.ranks_per_node), timeout, num_cpus);
+      board, Topology::make(rank, options.num_ranks, options.ranks_per_node), timeout,
+      cpus.num_cpus());
   if (options.devices.empty()) {
     return host;
   }
@@ -54,8 +51,8 @@ std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
   return make_nccl_group(std::move(host), device);
 }
 
-// In the child; does not return.  What a body that failed leaves behind goes with the process:
-// giving it back may need peers that are gone.
+// What the forked process does; it does not return.  When the body fails, the process ends without
+// destroying its group, which may need peers that are gone.
 [[noreturn]] void run_child(const ProcessGroupOptions& options,
                             const std::shared_ptr<Board>& board,
                             int rank,
@@ -69,10 +66,8 @@ std::unique_ptr<Group> make_group(const ProcessGroupOptions& options,
     body(*group);
     group.reset();
     has_failed = false;
-  } catch (const std::exception& error) {
-    message = error.what();
   } catch (...) {
-    message = "an exception that is no std::exception";
+    message = comm::current_exception_text();
   }
   if (has_failed) {
     message = message.empty() ? "an exception without a message" : message;
@@ -102,13 +97,7 @@ void run_process_ranks(const ProcessGroupOptions& options,
                        std::vector<std::string>* errors) {
   constexpr int kMaxRanks = 256;
   const int num_ranks = options.num_ranks;
-  expect_ge(num_ranks, 1, "num_ranks");
-  expect_le(num_ranks, kMaxRanks, "num_ranks");
-  expect_ge(options.ranks_per_node, 0, "ranks_per_node");
-  if (!options.devices.empty()) {
-    expect_eq(static_cast<int64_t>(options.devices.size()), num_ranks, "devices of the ranks");
-  }
-  const auto timeout = comm::resolve_timeout(options.timeout);
+  const auto timeout = comm::check_options(options, kMaxRanks);
   const auto board = std::make_shared<Board>(num_ranks);
   std::vector<pid_t> children(static_cast<size_t>(num_ranks), -1);
   const auto kill_all = [&] {
@@ -126,13 +115,13 @@ void run_process_ranks(const ProcessGroupOptions& options,
     board->tell(num_ranks, failure_of(*board, rank, how));
   };
 
-  std::fflush(nullptr);  // what is written twice otherwise
+  std::fflush(nullptr);  // otherwise the children write what is buffered once more
   const pid_t parent = getpid();
   int num_running = 0;
   for (int rank = 0; rank < num_ranks; ++rank) {
     const pid_t child = fork();
     if (child == 0) {
-      // Ends with its parent, however that ends.
+      // The child ends with its parent, however that ends.
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() == parent) {
         run_child(options, board, rank, timeout, body);
@@ -147,7 +136,8 @@ void run_process_ranks(const ProcessGroupOptions& options,
     ++num_running;
   }
 
-  // Once one has failed the others find out within the timeout; who does not end is ended.
+  // Once a rank has failed, the others find out within the timeout.  Those that do not end are
+  // killed.
   constexpr std::chrono::seconds kGrace{10};
   std::optional<Deadline> deadline;
   while (num_running > 0) {
@@ -158,13 +148,13 @@ void run_process_ranks(const ProcessGroupOptions& options,
         continue;
       }
       const pid_t ended = waitpid(child, &status, WNOHANG);
-      // Where SIGCHLD is ignored the system has taken the status.
+      // Where SIGCHLD is ignored, the system has dropped the status.
       const bool is_lost = ended < 0 && errno == ECHILD;
       if (ended == child || is_lost) {
         child = -1;
         --num_running;
         const bool has_said_why = !board->part(rank).error.get().empty();
-        // Whoever calls exit() in its body ends well for the system, but not for its peers.
+        // A rank that calls exit() in its body ends well for the system, but not for its peers.
         const bool ended_well = board->part(rank).has_left && (is_lost || status == 0);
         if (!has_said_why && !ended_well) {
           died(rank, is_lost ? fmt::format("rank {} ended, its status is lost", rank)

@@ -4,8 +4,8 @@
 #include <exception>
 #include <thread>
 
-#include "comm/group/cpu_sets.h"
 #include "comm/group/cuda/cuda_group.h"
+#include "comm/group/runner.h"
 #include "comm/group/threads/thread_group.h"
 #include "core/cuda/runtime.h"
 #include "moebius/settings.h"
@@ -14,24 +14,14 @@ namespace moebius {
 
 namespace {
 
-std::string message_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
-
 SlowLink link_from_settings() {
   constexpr int64_t kMax = 1'000'000'000;
   return {std::chrono::microseconds(setting_int("MOEBIUS_LINK_LATENCY_US", 0, kMax).value_or(0)),
           setting_int("MOEBIUS_LINK_MB_PER_S", 1, kMax).value_or(0) * 1'000'000};
 }
 
-// The rank whose exception came first.  Ranks that found or made a failure told it in that order;
-// the CommErrors of the others only follow from it.
+// The rank whose exception came first; -1: none.  Ranks that found or caused a failure have told it
+// in that order; the CommErrors of the other ranks only follow from it.
 int first_failed(comm::SharedState& shared, const std::vector<std::exception_ptr>& exceptions) {
   for (const int author : shared.failure_authors()) {
     if (exceptions[static_cast<size_t>(author)]) {
@@ -61,53 +51,52 @@ std::unique_ptr<Group> make_group(const ThreadGroupOptions& options, std::unique
 void run_thread_ranks(const ThreadGroupOptions& options,
                       const std::function<void(Group&)>& body,
                       std::vector<std::string>* errors) {
-  // Ranks take a stack and share O(ranks^2) flags; beyond this it is surely a mistake.
+  // Each rank takes a stack, and all share O(ranks^2) flags.  A larger number is surely a mistake.
   constexpr int kMaxRanks = 1024;
   const int num_ranks = options.num_ranks;
-  expect_ge(num_ranks, 1, "num_ranks");
-  expect_le(num_ranks, kMaxRanks, "num_ranks");
-  expect_ge(options.ranks_per_node, 0, "ranks_per_node");
+  const auto timeout = comm::check_options(options, kMaxRanks);
   expect(!options.nccl || !options.devices.empty(), "a nccl group needs devices, and has none");
   if (options.nccl) {
-    why_no_nccl();  // loads the library, which sets a variable: not beside other threads
+    // This loads the library, which sets an environment variable; no other thread may run
+    // meanwhile.
+    why_no_nccl();
   }
-  if (!options.devices.empty()) {
-    expect_eq(static_cast<int64_t>(options.devices.size()), num_ranks, "devices of the ranks");
-    for (const Device device : options.devices) {
-      expect(device.is_cuda(), "a rank's device is cpu, expected a GPU");
-      expect_usable(device);
-    }
+  for (const Device device : options.devices) {
+    expect(device.is_cuda(), "a rank's device is cpu, expected a GPU");
+    expect_usable(device);
   }
-  const auto timeout = comm::resolve_timeout(options.timeout);
   const SlowLink link = options.link ? *options.link : link_from_settings();
   expect_ge(link.latency.count(), 0, "latency of the link in us");
   expect_ge(link.bytes_per_second, 0, "bytes_per_second of the link");
 
-  const auto cpus = comm::usable_cpus();
-  const auto num_cpus = static_cast<int>(cpus.size());
-  const auto parts =
-      comm::split_cpus(cpus, options.pin && num_ranks > 1 ? num_ranks : num_cpus + 1);
+  const comm::RankCpus cpus(num_ranks, options.pin);
   const int shared_threads = std::max(1, Stream::cpu().num_threads() / num_ranks);
   const auto shared = std::make_shared<comm::SharedState>(num_ranks);
   std::vector<std::exception_ptr> exceptions(static_cast<size_t>(num_ranks));
+  std::vector<std::string> messages(static_cast<size_t>(num_ranks));
+  const auto note_exception = [&](size_t rank) {
+    exceptions[rank] = std::current_exception();
+    messages[rank] = comm::current_exception_text();
+  };
 
   const auto run_rank = [&](int rank) {
     const auto r = static_cast<size_t>(rank);
     try {
-      const bool is_pinned = r < parts.size() && comm::pin_this_thread(parts[r]);
-      const auto group = make_group(
-          options, std::make_unique<comm::ThreadGroup>(
-                       shared, Topology::make(rank, num_ranks, options.ranks_per_node), timeout,
-                       num_cpus, is_pinned ? Stream::cpu() : Stream::cpu(shared_threads), link));
+      const bool is_pinned = cpus.pin(rank);
+      const auto group =
+          make_group(options, std::make_unique<comm::ThreadGroup>(
+                                  shared, Topology::make(rank, num_ranks, options.ranks_per_node),
+                                  timeout, cpus.num_cpus(),
+                                  is_pinned ? Stream::cpu() : Stream::cpu(shared_threads), link));
       try {
         body(*group);
       } catch (...) {
-        exceptions[r] = std::current_exception();
-        group->abort(message_of(exceptions[r]));
+        note_exception(r);
+        group->abort(messages[r]);
       }
     } catch (...) {
-      exceptions[r] = std::current_exception();
-      shared->tell_failure({rank, rank, 0, "start", "", message_of(exceptions[r])});
+      note_exception(r);
+      shared->tell_failure(comm::make_failure(rank, {"start", 0}, rank, messages[r]));
     }
   };
 
@@ -118,24 +107,19 @@ void run_thread_ranks(const ThreadGroupOptions& options,
       threads.emplace_back(run_rank, rank);
     }
   } catch (...) {
-    // Those that run would wait for one that never comes.
+    // Without this the ranks that run would wait for one that never comes.
     no_thread = std::current_exception();
     const auto rank = static_cast<int>(threads.size());
-    shared->tell_failure(
-        {rank, rank, 0, "start", "",
-         "rank " + std::to_string(rank) + " has no thread: " + message_of(no_thread)});
+    shared->tell_failure(comm::make_failure(
+        rank, {"start", 0}, rank,
+        "rank " + std::to_string(rank) + " has no thread: " + comm::current_exception_text()));
   }
   for (std::thread& thread : threads) {
     thread.join();
   }
 
   if (errors != nullptr) {
-    errors->assign(static_cast<size_t>(num_ranks), "");
-    for (size_t r = 0; r < exceptions.size(); ++r) {
-      if (exceptions[r]) {
-        (*errors)[r] = message_of(exceptions[r]);
-      }
-    }
+    *errors = std::move(messages);
   }
   if (no_thread) {
     std::rethrow_exception(no_thread);

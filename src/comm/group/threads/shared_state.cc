@@ -31,17 +31,18 @@ std::string SharedState::op_name(uint64_t id) {
 void SharedState::tell_failure(const Failure& failure) {
   const std::lock_guard lock(mutex_);
   failures_.push_back(failure);
-  // pairs with told_failure: whoever sees the count finds the failure.
+  // pairs with read_told: a rank that sees the count finds the failures.
   num_failures_.store(failures_.size(), std::memory_order_release);
 }
 
-std::optional<Failure> SharedState::told_failure(size_t i) {
+void SharedState::read_told(std::vector<Failure>& failures) {
   // pairs with tell_failure.
-  if (i >= num_failures_.load(std::memory_order_acquire)) {
-    return std::nullopt;
+  if (failures.size() < num_failures_.load(std::memory_order_acquire)) {
+    const std::lock_guard lock(mutex_);
+    failures.insert(failures.end(),
+                    failures_.begin() + static_cast<std::ptrdiff_t>(failures.size()),
+                    failures_.end());
   }
-  const std::lock_guard lock(mutex_);
-  return failures_[i];
 }
 
 std::vector<int> SharedState::failure_authors() {

@@ -54,7 +54,7 @@ void LateSignals::store_due() {
     if (!is_due(signal.due)) {
       return false;
     }
-    // pairs with the wait_until() of this rank, which looks after this.
+    // pairs with ready() of this rank's wait_until, which is called after this.
     std::atomic_ref(*signal.word).store(signal.value, std::memory_order_release);
     return true;
   });

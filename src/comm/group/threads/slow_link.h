@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Links slowed down: bytes are where they belong at once, as ever, but who sent them says from when
-// on they may be looked at.
+// Slowed-down links.  Bytes arrive at once, as without them, but the sender says from when on the
+// receiver may look at them.
 #pragma once
 
 #include <chrono>
@@ -15,29 +15,29 @@
 
 namespace moebius::comm {
 
-using Due = std::chrono::nanoseconds;  // of the steady clock; 0: at once
+using Due = std::chrono::nanoseconds;  // a time of the steady clock; 0: at once
 bool is_due(Due due);
 
-// When what one rank sends arrives at its peers.
+// Computes when the messages of one rank arrive at its peers.
 class DepartureTimes {
  public:
   DepartureTimes(const SlowLink& link, int num_ranks);
 
-  // Bytes that leave with the peer's next message.
+  // Adds bytes to the next message to the peer.
   void add(int peer, int64_t bytes);
-  // When that message, which leaves now, arrives.
+  // The message to the peer leaves now; returns when it arrives.
   Due next(int peer);
 
  private:
   struct Link {
     int64_t bytes = 0;  // to leave with the next message
-    Due free{0};        // large messages before it have left
+    Due free{0};        // when the large messages before it have left
   };
   SlowLink speed_;
   std::vector<Link> links_;  // by peer
 };
 
-// Signals under way to a rank, which stores them itself when it looks.
+// Signals under way to a rank.  The rank stores them itself once they are due.
 class LateSignals {
  public:
   struct Signal {

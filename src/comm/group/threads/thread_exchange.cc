@@ -16,7 +16,7 @@ namespace moebius::comm {
 
 namespace {
 
-// Below this a second thread costs more than it copies.
+// For fewer bytes a second thread costs more than it saves.
 constexpr int64_t kParallelBytes = int64_t{4} << 20;
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
@@ -55,23 +55,28 @@ void copy_blocks(const Stream& stream,
   });
 }
 
-// A peer's blocks while they are read; false if the peer has withdrawn them.
+bool is_in(const std::vector<int>& peers, int peer) {
+  return std::find(peers.begin(), peers.end(), peer) != peers.end();
+}
+
+// A claim on a peer's blocks while they are read.  It is false when the peer has withdrawn them.
 class Claim {
  public:
   explicit Claim(PhaseCell& cell) {
     Phase posted = Phase::kPosted;
-    // Whoever loses this race must not touch the memory.  The blocks themselves became visible with
-    // the stamp, so relaxed would do for them; acquire keeps the reads behind the claim.
+    // The side that loses this race must not touch the memory.  The blocks became visible with the
+    // stamp, so relaxed order would do for them; acquire keeps the reads behind the claim.
     if (cell.phase.compare_exchange_strong(posted, Phase::kReading, std::memory_order_acquire,
                                            std::memory_order_relaxed)) {
       cell_ = &cell;
     }
   }
   Claim(Claim&& other) noexcept : cell_(std::exchange(other.cell_, nullptr)) {}
-  // Also where the reads end by an exception: the sender waits for it without a deadline.
+  // Why a destructor: the sender waits for this without a deadline, also when an exception ends the
+  // reads.
   ~Claim() {
     if (cell_ != nullptr) {
-      // pairs with advance (unacked) and withdraw of the sender: the reads are over.
+      // pairs with advance (of unacked_) and withdraw at the sender: the reads are over.
       cell_->phase.store(Phase::kRead, std::memory_order_release);
     }
   }
@@ -83,21 +88,16 @@ class Claim {
 
 }  // namespace
 
-ThreadExchange::ThreadExchange(ThreadGroup& group,
-                               const Call& call,
-                               std::span<const SendBlock> sends,
-                               std::span<const RecvBlock> recvs,
-                               BlockReader reader)
-    : group_(group),
-      call_(call),
+ThreadExchange::ThreadExchange(ThreadGroup& group, const Call& call, ExchangeBlocks blocks)
+    : PeerExchange(group, call, std::move(blocks.reader)),
+      threads_(group),
       slot_(group.shared_->slot(group.rank(), call.epoch)),
-      reader_(std::move(reader)),
       is_shown_(!reader_) {
   const int num_ranks = group.size();
-  recvs_.assign(recvs, num_ranks);
-  slot_.sends.assign(sends, num_ranks);
+  recvs_.assign(blocks.recvs, num_ranks);
+  slot_.sends.assign(blocks.sends, num_ranks);
   for (int i = 0; i < num_ranks; ++i) {
-    // Each rank starts with itself and goes on with the next, so that not all read from rank 0.
+    // Each rank starts with itself and goes on with the next, so that not all read rank 0 first.
     const int peer = (group.rank() + i) % num_ranks;
     absent_.push_back(peer);
     slot_.phases[static_cast<size_t>(peer)].due = group.due(peer);
@@ -108,7 +108,7 @@ ThreadExchange::ThreadExchange(ThreadGroup& group,
     }
   }
   const uint64_t stamp = Stamp::make(call.epoch, group.op_id(call.op)).word;
-  group.started_.push_back(this);
+  start();
   // pairs with take_from: the blocks, their phases and the bytes to be sent.
   slot_.stamp.store(stamp, std::memory_order_release);
   group.own().latest.store(stamp, std::memory_order_relaxed);
@@ -117,8 +117,7 @@ ThreadExchange::ThreadExchange(ThreadGroup& group,
 ThreadExchange::~ThreadExchange() {
   if (!is_done_) {
     withdraw();
-    std::erase(group_.started_, this);
-    group_.abandon(call_);
+    abandon();
   }
 }
 
@@ -127,7 +126,7 @@ void ThreadExchange::withdraw() noexcept {
     auto& phase = slot_.phases[static_cast<size_t>(peer)].phase;
     Phase seen = Phase::kPosted;
     phase.compare_exchange_strong(seen, Phase::kWithdrawn, std::memory_order_acq_rel);
-    // The peer is in the middle of a copy or a reader, which do not block.
+    // While the peer is in a copy or a reader, neither of which blocks, this rank waits.
     // pairs with ~Claim: the peer's reads are over, the memory may go.
     while (phase.load(std::memory_order_acquire) == Phase::kReading) {
       std::this_thread::yield();
@@ -136,7 +135,7 @@ void ThreadExchange::withdraw() noexcept {
 }
 
 void ThreadExchange::check_blocks(int peer) {
-  const auto sent = group_.shared_->slot(peer, call_.epoch).sends.of(group_.rank());
+  const auto sent = threads_.shared_->slot(peer, call_.epoch).sends.of(group_.rank());
   const auto expected = recvs_.of(peer);
   std::string reason;
   if (sent.size() != expected.size()) {
@@ -150,22 +149,21 @@ void ThreadExchange::check_blocks(int peer) {
     }
   }
   if (!reason.empty()) {
-    group_.fail(call_,
-                {group_.rank(), peer, call_.epoch, std::string(call_.op), "", std::move(reason)});
+    group_.fail(call_, peer, std::move(reason));
   }
 }
 
-// True once nothing more is needed of the peer but, with a reader, its blocks.
+// True once nothing more is needed from the peer; with a reader, once its blocks may be shown.
 bool ThreadExchange::take_from(int peer) {
-  Slot& from = group_.shared_->slot(peer, call_.epoch);
+  Slot& from = threads_.shared_->slot(peer, call_.epoch);
   // pairs with the constructor: what the peer published with its stamp.
   const Stamp stamp{from.stamp.load(std::memory_order_acquire)};
   if (stamp.epoch() < call_.epoch) {
     return false;
   }
   if (stamp.op_id() != Stamp{slot_.stamp.load(std::memory_order_relaxed)}.op_id()) {
-    group_.fail(call_,
-                make_mismatch(group_.rank(), call_, peer, group_.shared_->op_name(stamp.op_id())));
+    group_.fail(
+        call_, make_mismatch(group_.rank(), call_, peer, threads_.shared_->op_name(stamp.op_id())));
   }
   check_blocks(peer);
   PhaseCell& cell = from.phases[static_cast<size_t>(group_.rank())];
@@ -180,17 +178,18 @@ bool ThreadExchange::take_from(int peer) {
   if (!claim) {
     return false;
   }
-  copy_blocks(group_.copy_stream_, from.sends.of(group_.rank()), recvs_.of(peer), bytes);
+  copy_blocks(threads_.copy_stream_, from.sends.of(group_.rank()), recvs_.of(peer), bytes);
   return true;
 }
 
-// Claims the blocks of all peers, shows them, releases them.  Shows nothing if one was withdrawn.
+// Claims the blocks of all peers, shows them, and releases them.  Shows nothing when a peer has
+// withdrawn its blocks.
 void ThreadExchange::show_all() {
   std::vector<Claim> claims;
   claims.reserve(static_cast<size_t>(group_.size()));
   std::vector<const std::byte*> shown(recvs_.size(), nullptr);
   for (int peer = 0; peer < group_.size(); ++peer) {
-    Slot& from = group_.shared_->slot(peer, call_.epoch);
+    Slot& from = threads_.shared_->slot(peer, call_.epoch);
     if (recvs_.bytes_of(peer) > 0) {
       claims.emplace_back(from.phases[static_cast<size_t>(group_.rank())]);
       if (!claims.back()) {
@@ -209,7 +208,7 @@ void ThreadExchange::show_all() {
 
 bool ThreadExchange::advance() {
   std::erase_if(absent_, [&](int peer) { return take_from(peer); });
-  if (absent_.empty() && !is_shown_ && reader_) {  // else it has thrown
+  if (absent_.empty() && !is_shown_ && reader_) {  // without reader_ it has thrown before
     show_all();
   }
   std::erase_if(unacked_, [&](int peer) {
@@ -221,28 +220,18 @@ bool ThreadExchange::advance() {
   return is_done_;
 }
 
-PeerGroup::Wait ThreadExchange::as_wait() const {
-  const auto is_in = [](const std::vector<int>& peers, int peer) {
-    return std::find(peers.begin(), peers.end(), peer) != peers.end();
-  };
-  return {call_, [this] { return is_done_; },
-          // Why the absent first: who has come but not read may itself wait for them.
-          [this, is_in](int peer) { return is_in(absent_.empty() ? unacked_ : absent_, peer); },
-          [this, is_in](int peer) {
-            return is_in(absent_, peer) ? fmt::format("expected at epoch {}", call_.epoch)
-                                        : fmt::format("expected to read {} bytes from rank {}",
-                                                      slot_.sends.bytes_of(peer), group_.rank());
-          }};
+bool ThreadExchange::has_arrived(int peer) const {
+  return !is_in(absent_, peer);
 }
 
-bool ThreadExchange::test() {
-  return is_done_ || group_.check(as_wait());
+bool ThreadExchange::is_missing(int peer) const {
+  // Why the absent first: a peer that has come but has not read may itself wait for them.
+  return is_in(absent_.empty() ? unacked_ : absent_, peer);
 }
 
-void ThreadExchange::wait() {
-  if (!is_done_) {
-    group_.wait_for(as_wait());
-  }
+std::string ThreadExchange::describe_rest(int peer) const {
+  return fmt::format("expected to read {} bytes from rank {}", slot_.sends.bytes_of(peer),
+                     group_.rank());
 }
 
 }  // namespace moebius::comm

@@ -1,46 +1,40 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+//
+// One exchange between rank threads: the receiver copies from the sender's memory, or shows it.
 #pragma once
 
+#include <string>
 #include <vector>
 
+#include "comm/group/peer_exchange.h"
 #include "comm/group/threads/thread_group.h"
 
 namespace moebius::comm {
 
-class ThreadExchange final : public Exchange {
+class ThreadExchange final : public PeerExchange {
  public:
   // Publishes the call.  REQUIRES: the slot of call.epoch is free.
-  ThreadExchange(ThreadGroup& group,
-                 const Call& call,
-                 std::span<const SendBlock> sends,
-                 std::span<const RecvBlock> recvs,
-                 BlockReader reader);
+  ThreadExchange(ThreadGroup& group, const Call& call, ExchangeBlocks blocks);
   ~ThreadExchange() override;
 
-  bool test() override;
-  void wait() override;
-
-  // Takes what has arrived; true once nothing is left to do.  May fail the group.
-  bool advance();
-  int64_t epoch() const { return call_.epoch; }
+  bool advance() override;
 
  private:
-  PeerGroup::Wait as_wait() const;
+  bool has_arrived(int peer) const override;
+  bool is_missing(int peer) const override;
+  std::string describe_rest(int peer) const override;
   void check_blocks(int peer);
   bool take_from(int peer);
   void show_all();
   void withdraw() noexcept;
 
-  ThreadGroup& group_;
-  const Call call_;
+  ThreadGroup& threads_;
   Slot& slot_;
   BlocksByPeer<RecvBlock> recvs_;
-  BlockReader reader_;
   bool is_shown_;
-  bool is_done_ = false;
-  std::vector<int> absent_;   // peers, self included, that have not arrived or not been copied from
-  std::vector<int> unacked_;  // peers that have not read what was sent to them
+  std::vector<int> absent_;   // ranks, this one included, whose blocks have not been taken
+  std::vector<int> unacked_;  // ranks that have not read what was sent to them
 };
 
 }  // namespace moebius::comm

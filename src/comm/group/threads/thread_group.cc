@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/group/peer_window.h"
 #include "comm/group/share.h"
-#include "comm/group/started.h"
 #include "comm/group/threads/thread_exchange.h"
 #include "core/huge_pages.h"
 
@@ -17,41 +17,38 @@ namespace moebius::comm {
 namespace {
 
 using Memory = std::shared_ptr<std::byte>;
+using Memories = std::shared_ptr<const std::vector<Memory>>;  // by rank
 
-// Zeroed by the rank that owns it, so that its pages lie on that rank's NUMA node.
+// The rank that owns the memory zeroes it, so that its pages lie on that rank's NUMA node.
 Memory make_memory(int64_t bytes) {
   Memory memory = allocate_block(bytes);
   std::memset(memory.get(), 0, static_cast<size_t>(bytes));
   return memory;
 }
 
-class ThreadWindow final : public Window {
+// Every rank holds the memory of all, so that it lives until the last window is gone.
+class ThreadWindow final : public PeerWindow {
  public:
-  ThreadWindow(ThreadGroup& group, int64_t bytes, std::vector<Memory> memory)
-      : group_(group), topology_(group.topology()), bytes_(bytes), memory_(std::move(memory)) {}
+  ThreadWindow(ThreadGroup& group, int64_t bytes, std::vector<std::byte*> peers, Memories memories)
+      : PeerWindow(group.rank(), bytes, std::move(peers), memories),
+        group_(group),
+        memories_(std::move(memories)) {}
 
-  int64_t bytes() const override { return bytes_; }
-  std::byte* local() const override { return peer(topology_.rank); }
-  std::byte* peer(int rank) const override {
-    return topology_.same_node(rank) ? memory_[static_cast<size_t>(rank)].get() : nullptr;
-  }
   void signal(int rank, int64_t offset, int64_t value) override {
     const Due due = group_.due(rank);
     if (is_due(due)) {
       Window::signal(rank, offset, value);
       return;
     }
-    // Kept alive: the peer may give its window back before it looks.
-    const Memory& memory = memory_[static_cast<size_t>(rank)];
+    // The signal keeps the memory alive: the peer may destroy its window before it looks.
+    const Memory& memory = (*memories_)[static_cast<size_t>(rank)];
     auto* word = reinterpret_cast<int64_t*>(memory.get() + offset);
     group_.shared().of(rank).late_signals.add({due, {memory, word}, value});
   }
 
  private:
   ThreadGroup& group_;
-  const Topology topology_;
-  const int64_t bytes_;
-  const std::vector<Memory> memory_;  // of every rank: it lives until the last window is gone
+  const Memories memories_;
 };
 
 }  // namespace
@@ -126,16 +123,13 @@ void ThreadGroup::wait_for_slot(const Call& call) {
             [&](int) { return fmt::format("expected to complete epoch {}", needed); }});
 }
 
-std::unique_ptr<Exchange> ThreadGroup::post_exchange(const Call& call,
-                                                     std::span<const SendBlock> sends,
-                                                     std::span<const RecvBlock> recvs,
-                                                     BlockReader reader) {
+std::unique_ptr<Exchange> ThreadGroup::post_exchange(const Call& call, ExchangeBlocks blocks) {
   wait_for_slot(call);
-  return std::make_unique<ThreadExchange>(*this, call, sends, recvs, std::move(reader));
+  return std::make_unique<ThreadExchange>(*this, call, std::move(blocks));
 }
 
 void ThreadGroup::publish_completed() {
-  // Not epoch_: a call that still waits for its slot counts there, but has not been published.
+  // Why not epoch_: it counts a call that still waits for its slot and has not been published.
   const int64_t published = Stamp{own().latest.load(std::memory_order_relaxed)}.epoch();
   const int64_t completed = started_.empty() ? published : started_.front()->epoch() - 1;
   // pairs with wait_for_slot: this rank's reads of the peers' slots are over.
@@ -147,14 +141,17 @@ void ThreadGroup::progress() {
     own().late_signals.store_due();
   }
   const size_t num_before = started_.size();
-  advance_started(started_, [](ThreadExchange& exchange) { return exchange.advance(); });
+  advance_started();
   if (started_.size() != num_before) {
     publish_completed();
   }
 }
 
 std::unique_ptr<Window> ThreadGroup::map_window(std::string_view op, int64_t bytes) {
-  return std::make_unique<ThreadWindow>(*this, bytes, share(*this, op, make_memory(bytes)));
+  const auto memories =
+      std::make_shared<const std::vector<Memory>>(share(*this, op, make_memory(bytes)));
+  return std::make_unique<ThreadWindow>(*this, bytes, addresses_of(*memories, topology()),
+                                        memories);
 }
 
 bool ThreadGroup::has_left(int peer) const {
@@ -164,24 +161,19 @@ bool ThreadGroup::has_left(int peer) const {
          is_due(Due(shared_->of(peer).last_due.load(std::memory_order_relaxed)));
 }
 
-int ThreadGroup::waits_for(int peer) const {
-  return shared_->of(peer).waits_for.load(std::memory_order_relaxed);
-}
-
 void ThreadGroup::show_waiting(int peer, std::string_view op) {
-  if (peer >= 0 && waits_for(rank()) < 0) {
+  if (peer >= 0) {
     own().waits_in.store(op_id(op), std::memory_order_relaxed);
   }
   own().waits_for.store(peer, std::memory_order_relaxed);
 }
 
-std::string ThreadGroup::whereabouts(int peer) const {
-  const Stamp latest{shared_->of(peer).latest.load(std::memory_order_relaxed)};
-  const int awaited = waits_for(peer);
-  const uint64_t op = shared_->of(peer).waits_in.load(std::memory_order_relaxed);
-  return fmt::format(
-      "at epoch {} ({}), waiting for {}", latest.epoch(), shared_->op_name(latest.op_id()),
-      awaited < 0 ? "nobody" : fmt::format("rank {} in {}", awaited, shared_->op_name(op)));
+std::optional<PeerSight> ThreadGroup::look_at(int peer) const {
+  const RankState& theirs = shared_->of(peer);
+  const Stamp latest{theirs.latest.load(std::memory_order_relaxed)};
+  return PeerSight{latest.epoch(), shared_->op_name(latest.op_id()),
+                   theirs.waits_for.load(std::memory_order_relaxed),
+                   shared_->op_name(theirs.waits_in.load(std::memory_order_relaxed))};
 }
 
 }  // namespace moebius::comm

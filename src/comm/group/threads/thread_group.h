@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ThreadGroup: ranks are threads.  An exchange is one copy: the receiver reads the sender's memory.
+// ThreadGroup: ranks are threads of one process.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,9 @@
 
 namespace moebius::comm {
 
-class ThreadExchange;
-
 class ThreadGroup final : public PeerGroup {
  public:
-  // copy_stream: the threads that copy large blocks.
+  // copy_stream names the threads that copy large blocks.
   ThreadGroup(std::shared_ptr<SharedState> shared,
               Topology topology,
               std::chrono::milliseconds timeout,
@@ -29,7 +27,7 @@ class ThreadGroup final : public PeerGroup {
   ~ThreadGroup() override;  // tells the peers that this rank has left
 
   void count_traffic(int peer, int64_t bytes) override;
-  // When the peer may look at what is sent to it now.
+  // When the peer may look at what this rank sends to it now.
   Due due(int peer);
   SharedState& shared() { return *shared_; }
 
@@ -37,18 +35,14 @@ class ThreadGroup final : public PeerGroup {
   bool shares_address_space() const override { return true; }
 
  protected:
-  std::unique_ptr<Exchange> post_exchange(const Call& call,
-                                          std::span<const SendBlock> sends,
-                                          std::span<const RecvBlock> recvs,
-                                          BlockReader reader) override;
+  std::unique_ptr<Exchange> post_exchange(const Call& call, ExchangeBlocks blocks) override;
   std::unique_ptr<Window> map_window(std::string_view op, int64_t bytes) override;
   void progress() override;
-  std::optional<Failure> told_failure(size_t i) override { return shared_->told_failure(i); }
+  void hear_failures() override { shared_->read_told(failures_); }
   void tell_failure(const Failure& failure) override { shared_->tell_failure(failure); }
   bool has_left(int peer) const override;
-  int waits_for(int peer) const override;
+  std::optional<PeerSight> look_at(int peer) const override;
   void show_waiting(int peer, std::string_view op) override;
-  std::string whereabouts(int peer) const override;
 
  private:
   friend class ThreadExchange;
@@ -60,10 +54,9 @@ class ThreadGroup final : public PeerGroup {
 
   std::shared_ptr<SharedState> shared_;
   Stream copy_stream_;
-  std::optional<DepartureTimes> departures_;          // where links are slow
-  std::unordered_map<std::string, uint64_t> op_ids_;  // what op_id() has been told before
-  int64_t completed_by_all_ = 0;                      // as last looked up
-  std::vector<ThreadExchange*> started_;              // not complete, by epoch
+  std::optional<DepartureTimes> departures_;          // set where links are slow
+  std::unordered_map<std::string, uint64_t> op_ids_;  // ids that op_id() has looked up before
+  int64_t completed_by_all_ = 0;  // the last epoch known to be complete everywhere
 };
 
 }  // namespace moebius::comm

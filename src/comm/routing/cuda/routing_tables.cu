@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <string_view>
+#include <type_traits>
 
 #include "comm/device/signals.h"
 #include "comm/routing/cuda/routing_tables.h"
@@ -15,16 +17,13 @@ constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
 constexpr unsigned kAllLanes = 0xffffffffu;
-// Ids that one block looks through for one expert.
+// How many ids one block looks through for one expert.
 constexpr int64_t kIdsPerBlock = 8192;
 
-int num_parts(int64_t num_ids) {
-  return static_cast<int>((num_ids + kIdsPerBlock - 1) / kIdsPerBlock);
-}
-
-// A thread per token.  A block adds up its tokens first; ids are spread over many experts.
+// Each thread takes a token.  A block first adds up its tokens per rank in shared memory; counts
+// per expert go straight to global memory, since ids are spread over many experts.
 __global__ void layout_kernel(const LayoutArgs args) {
-  __shared__ int32_t tokens_of[kMaxCudaRanks + 1];  // the last: with any rank
+  __shared__ int32_t tokens_of[kMaxCudaRanks + 1];  // by rank; the last: tokens with any rank
   for (int r = static_cast<int>(threadIdx.x); r <= args.num_ranks; r += kThreads) {
     tokens_of[r] = 0;
   }
@@ -60,7 +59,7 @@ __global__ void layout_kernel(const LayoutArgs args) {
   }
 }
 
-// How many threads of lower index say yes, and how many in all.
+// How many threads of the block that vote yes have a lower index, and how many there are in all.
 struct Votes {
   int before;
   int all;
@@ -69,7 +68,7 @@ __device__ Votes vote(bool yes) {
   __shared__ int of_warp[kWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const unsigned ballot = __ballot_sync(kAllLanes, yes);
-  __syncthreads();  // everybody has read the last vote
+  __syncthreads();  // all threads have read the vote before
   if (lane == 0) {
     of_warp[threadIdx.x / kWarp] = __popc(ballot);
   }
@@ -82,7 +81,7 @@ __device__ Votes vote(bool yes) {
   return votes;
 }
 
-// Block d: the copies to destination d, in order of token.
+// Block d numbers the copies to destination d, in order of token.
 __global__ void route_kernel(const RouteArgs args) {
   const int destination = args.first + static_cast<int>(blockIdx.x);
   int copies = 0;
@@ -120,7 +119,7 @@ __global__ void check_ids_kernel(const int32_t* ids,
   }
 }
 
-// Block l.
+// Block l counts the ids of local expert l.
 __global__ void expert_counts_kernel(const int32_t* ids,
                                      int64_t num_ids,
                                      int alignment,
@@ -135,7 +134,7 @@ __global__ void expert_counts_kernel(const int32_t* ids,
   }
 }
 
-// Block (part, expert): starts[expert, part] = ids of that expert in the part.
+// Block (part, expert) counts the ids of that expert in the part: starts[expert, part].
 __global__ void count_ids_kernel(const ExpertOrderArgs args) {
   const int expert = static_cast<int>(blockIdx.y);
   const int64_t begin = blockIdx.x * kIdsPerBlock;
@@ -150,8 +149,8 @@ __global__ void count_ids_kernel(const ExpertOrderArgs args) {
   }
 }
 
-// One block: counts become the first row of each expert's part, after those of lower experts with
-// their padding.
+// One block turns each count in `starts` into the first row of that part and expert.  The rows of
+// lower experts, with their padding, come first.
 __global__ void expert_offsets_kernel(const ExpertOrderArgs args, int parts) {
   __shared__ int32_t sums[kThreads];
   const int thread = static_cast<int>(threadIdx.x);
@@ -191,8 +190,8 @@ __global__ void expert_offsets_kernel(const ExpertOrderArgs args, int parts) {
   }
 }
 
-// Block (part, expert): the part's rows of that expert, in the order of the ids; the last one's
-// also fills the padding.
+// Block (part, expert) writes the part's rows of that expert, in the order of the ids.  The block
+// of the last part also fills the padding.
 __global__ void expert_rows_kernel(const ExpertOrderArgs args) {
   const int expert = static_cast<int>(blockIdx.y);
   const int64_t begin = blockIdx.x * kIdsPerBlock;
@@ -217,7 +216,7 @@ __global__ void expert_rows_kernel(const ExpertOrderArgs args) {
   }
 }
 
-// A warp per row.  Word: what all rows and addresses are multiples of.
+// Each warp copies a row at a time.  All rows and addresses are multiples of a Word.
 template <typename Word>
 __global__ void gather_rows_kernel(
     const Word* from, const int32_t* copy_row, Word* to, int64_t rows, int64_t words) {
@@ -232,16 +231,42 @@ __global__ void gather_rows_kernel(
   }
 }
 
+// Launches blocks of kThreads threads on the stream; without blocks it does nothing.
+// REQUIRES: the current device is the stream's, as for fill().
+template <typename... Params>
+void launch(std::string_view name,
+            void (*kernel)(Params...),
+            dim3 grid,
+            const Stream& stream,
+            const std::type_identity_t<Params>&... args) {
+  if (grid.x > 0 && grid.y > 0) {
+    kernel<<<grid, kThreads, 0, cuda::as_stream(stream.native_handle())>>>(args...);
+    cuda::check_launch(name);
+  }
+}
+
+void fill(void* to, int byte, size_t bytes, const Stream& stream) {
+  cuda::check_cuda(cudaMemsetAsync(to, byte, bytes, cuda::as_stream(stream.native_handle())),
+                   "cudaMemsetAsync");
+}
+
+// The blocks for n items of which each block takes `per_block`.
+unsigned blocks_for(int64_t n, int64_t per_block) {
+  return static_cast<unsigned>((n + per_block - 1) / per_block);
+}
+
+// The grid of (part, expert).
+dim3 parts_grid(const ExpertOrderArgs& args) {
+  return {blocks_for(args.num_ids, kIdsPerBlock), static_cast<unsigned>(args.num_local)};
+}
+
 template <typename Word>
 void gather(const Tensor& from, const Tensor& copy_row, const Tensor& to, const Stream& stream) {
   const int64_t rows = to.dim(0);
-  const int64_t blocks = std::min<int64_t>((rows + kWarps - 1) / kWarps, 4096);
-  gather_rows_kernel<Word>
-      <<<static_cast<unsigned>(blocks), kThreads, 0, cuda::as_stream(stream.native_handle())>>>(
-          static_cast<const Word*>(from.raw()), copy_row.data<int32_t>(),
-          static_cast<Word*>(to.raw()), rows,
-          to.nbytes() / rows / static_cast<int64_t>(sizeof(Word)));
-  cuda::check_launch("gather_rows_kernel");
+  launch("gather_rows_kernel", gather_rows_kernel<Word>, std::min(blocks_for(rows, kWarps), 4096u),
+         stream, static_cast<const Word*>(from.raw()), copy_row.data<int32_t>(),
+         static_cast<Word*>(to.raw()), rows,
+         to.nbytes() / rows / static_cast<int64_t>(sizeof(Word)));
 }
 
 template <typename Kernel>
@@ -259,46 +284,30 @@ void load_routing_kernels(int device) {
                       address(gather_rows_kernel<uint4>), address(gather_rows_kernel<uint8_t>)});
 }
 
-void launch_layout(const LayoutArgs& args, const Stream& stream_) {
-  const cuda::DeviceGuard guard(stream_.device().index);
-  const cudaStream_t stream = cuda::as_stream(stream_.native_handle());
-  const auto set = [&](void* to, int value, size_t bytes) {
-    cuda::check_cuda(cudaMemsetAsync(to, value, bytes, stream), "cudaMemsetAsync");
-  };
-  set(args.tokens_per_rank, 0, sizeof(int32_t) * static_cast<size_t>(args.num_ranks));
-  set(args.tokens_per_node, 0, sizeof(int32_t));
-  set(args.tokens_per_expert, 0, sizeof(int32_t) * static_cast<size_t>(args.num_experts));
-  set(args.bad_id, 0xff, sizeof(*args.bad_id));
-  if (args.num_tokens > 0) {
-    layout_kernel<<<static_cast<unsigned>((args.num_tokens + kThreads - 1) / kThreads), kThreads, 0,
-                    stream>>>(args);
-    cuda::check_launch("layout_kernel");
-  }
+void launch_layout(const LayoutArgs& args, const Stream& stream) {
+  const cuda::DeviceGuard guard(stream.device().index);
+  fill(args.tokens_per_rank, 0, sizeof(int32_t) * static_cast<size_t>(args.num_ranks), stream);
+  fill(args.tokens_per_node, 0, sizeof(int32_t), stream);
+  fill(args.tokens_per_expert, 0, sizeof(int32_t) * static_cast<size_t>(args.num_experts), stream);
+  fill(args.bad_id, 0xff, sizeof(*args.bad_id), stream);
+  launch("layout_kernel", layout_kernel, blocks_for(args.num_tokens, kThreads), stream, args);
 }
 
 void launch_route(const RouteArgs& args, const Stream& stream) {
   const cuda::DeviceGuard guard(stream.device().index);
-  route_kernel<<<static_cast<unsigned>(args.num_destinations), kThreads, 0,
-                 cuda::as_stream(stream.native_handle())>>>(args);
-  cuda::check_launch("route_kernel");
+  launch("route_kernel", route_kernel, static_cast<unsigned>(args.num_destinations), stream, args);
 }
 
 void launch_check_ids(const int32_t* ids,
                       int64_t num_ids,
                       int num_experts,
                       CheckedIds* checked,
-                      const Stream& stream_) {
-  const cuda::DeviceGuard guard(stream_.device().index);
-  const cudaStream_t stream = cuda::as_stream(stream_.native_handle());
-  cuda::check_cuda(cudaMemsetAsync(&checked->bad_id, 0xff, sizeof(checked->bad_id), stream),
-                   "cudaMemsetAsync");
-  cuda::check_cuda(cudaMemsetAsync(&checked->selections, 0, sizeof(checked->selections), stream),
-                   "cudaMemsetAsync");
-  if (num_ids > 0) {
-    check_ids_kernel<<<static_cast<unsigned>((num_ids + kThreads - 1) / kThreads), kThreads, 0,
-                       stream>>>(ids, num_ids, num_experts, checked);
-    cuda::check_launch("check_ids_kernel");
-  }
+                      const Stream& stream) {
+  const cuda::DeviceGuard guard(stream.device().index);
+  fill(&checked->bad_id, 0xff, sizeof(checked->bad_id), stream);
+  fill(&checked->selections, 0, sizeof(checked->selections), stream);
+  launch("check_ids_kernel", check_ids_kernel, blocks_for(num_ids, kThreads), stream, ids, num_ids,
+         num_experts, checked);
 }
 
 void launch_expert_counts(const int32_t* ids,
@@ -307,42 +316,25 @@ void launch_expert_counts(const int32_t* ids,
                           int alignment,
                           int32_t* counts,
                           const Stream& stream) {
-  if (num_local == 0) {
-    return;
-  }
   const cuda::DeviceGuard guard(stream.device().index);
-  expert_counts_kernel<<<static_cast<unsigned>(num_local), kThreads, 0,
-                         cuda::as_stream(stream.native_handle())>>>(ids, num_ids, alignment,
-                                                                    counts);
-  cuda::check_launch("expert_counts_kernel");
+  launch("expert_counts_kernel", expert_counts_kernel, static_cast<unsigned>(num_local), stream,
+         ids, num_ids, alignment, counts);
 }
 
 int64_t expert_starts_bytes(int64_t num_ids, int num_local) {
-  return static_cast<int64_t>(sizeof(int32_t)) * num_parts(num_ids) * num_local;
+  return static_cast<int64_t>(sizeof(int32_t)) * blocks_for(num_ids, kIdsPerBlock) * num_local;
 }
 
-void launch_expert_offsets(const ExpertOrderArgs& args, const Stream& stream_) {
-  const cuda::DeviceGuard guard(stream_.device().index);
-  const cudaStream_t stream = cuda::as_stream(stream_.native_handle());
-  const int parts = num_parts(args.num_ids);
-  if (parts > 0 && args.num_local > 0) {
-    const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>(args.num_local));
-    count_ids_kernel<<<grid, kThreads, 0, stream>>>(args);
-    cuda::check_launch("count_ids_kernel");
-  }
-  expert_offsets_kernel<<<1, kThreads, 0, stream>>>(args, parts);
-  cuda::check_launch("expert_offsets_kernel");
+void launch_expert_offsets(const ExpertOrderArgs& args, const Stream& stream) {
+  const cuda::DeviceGuard guard(stream.device().index);
+  const dim3 grid = parts_grid(args);
+  launch("count_ids_kernel", count_ids_kernel, grid, stream, args);
+  launch("expert_offsets_kernel", expert_offsets_kernel, 1, stream, args, static_cast<int>(grid.x));
 }
 
 void launch_expert_rows(const ExpertOrderArgs& args, const Stream& stream) {
-  const int parts = num_parts(args.num_ids);
-  if (parts == 0 || args.num_local == 0) {
-    return;
-  }
   const cuda::DeviceGuard guard(stream.device().index);
-  const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>(args.num_local));
-  expert_rows_kernel<<<grid, kThreads, 0, cuda::as_stream(stream.native_handle())>>>(args);
-  cuda::check_launch("expert_rows_kernel");
+  launch("expert_rows_kernel", expert_rows_kernel, parts_grid(args), stream, args);
 }
 
 void launch_gather_rows(const Tensor& from,

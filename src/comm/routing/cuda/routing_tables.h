@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tables made on a GPU from the expert ids a rank has, without its peers: the layout before a
-// dispatch, the order by expert after it.  Everything is enqueued.
+// Tables that a GPU makes from the expert ids of its rank, without its peers: the layout before a
+// dispatch, and the order by expert after it.  Every launch_ function enqueues and returns; it
+// throws CudaError when the launch fails.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@
 
 namespace moebius::comm {
 
-// Loads the kernels ahead of their first launch.
+// Loads the kernels before their first launch.
 void load_routing_kernels(int device);
 
 inline constexpr unsigned long long kNoBadId = ~0ull;
 
-// DispatchLayout, as on one node; the kernel's side of every pointer is written whole.
+// A DispatchLayout of ranks on one node.  Every output is written completely.
 struct LayoutArgs {
   const int32_t* ids;  // [T, K] global
   int64_t num_tokens;
@@ -29,14 +30,14 @@ struct LayoutArgs {
   int32_t* tokens_per_node;    // [1]
   int32_t* tokens_per_expert;  // [E]
   bool* is_token_in_rank;      // [T, R]
-  unsigned long long* bad_id;  // {place in ids | value} of the first outside [-1, E), or kNoBadId
+  unsigned long long* bad_id;  // {index | id} of the first id outside [-1, E), or kNoBadId
 };
 void launch_layout(const LayoutArgs& args, const Stream& stream);
 
-// Which copies some tokens make, and where each stands among those of its destination, a rank or a
-// node: Route of comm/routing/route.h.
+// A Route (comm/routing/route.h): which copies some tokens make, and the place of each among those
+// of its destination.
 struct RouteArgs {
-  const int32_t* ids = nullptr;  // [n, K] global; those that are no experts are left out
+  const int32_t* ids = nullptr;  // [n, K] global; ids of no expert are passed over
   int64_t num_tokens = 0;        // n
   int topk = 0;
   int num_experts = 0;
@@ -48,7 +49,7 @@ struct RouteArgs {
 };
 void launch_route(const RouteArgs& args, const Stream& stream);
 
-// The selections, and as LayoutArgs the first bad id, of ids [n]; both written whole.
+// The number of selections among ids [n], and the first bad id, as in LayoutArgs.
 struct CheckedIds {
   unsigned long long bad_id;
   unsigned long long selections;
@@ -59,7 +60,7 @@ void launch_check_ids(const int32_t* ids,
                       CheckedIds* checked,
                       const Stream& stream);
 
-// counts[l] = ids [n] that are l, rounded up to a multiple of `alignment`.
+// counts[l] = how many of ids [n] are l, rounded up to a multiple of `alignment`.
 void launch_expert_counts(const int32_t* ids,
                           int64_t num_ids,
                           int num_local,
@@ -67,7 +68,7 @@ void launch_expert_counts(const int32_t* ids,
                           int32_t* counts,
                           const Stream& stream);
 
-// ExpertOrder, from ids that are local.
+// An ExpertOrder from local ids.
 struct ExpertOrderArgs {
   const int32_t* ids;  // [M, K] local, -1 = none
   int64_t num_ids;     // M * K
@@ -80,11 +81,12 @@ struct ExpertOrderArgs {
   int32_t* slot;            // [rows]
 };
 int64_t expert_starts_bytes(int64_t num_ids, int num_local);
-// `starts` and `expert_offsets`; then, when the number of rows is known, the others.
+// The first fills `starts` and `expert_offsets`; the second fills the rest, once the number of rows
+// is known.
 void launch_expert_offsets(const ExpertOrderArgs& args, const Stream& stream);
 void launch_expert_rows(const ExpertOrderArgs& args, const Stream& stream);
 
-// Row i of `to` = row copy_row[i] of `from`, zeros where that is -1.
+// Row i of `to` becomes row copy_row[i] of `from`, or zeros where copy_row[i] is -1.
 void launch_gather_rows(const Tensor& from,
                         const Tensor& copy_row,
                         const Tensor& to,

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group/runner.h"
+
+#include <exception>
+
+#include "comm/group/cpu_sets.h"
+
+namespace moebius::comm {
+
+RankCpus::RankCpus(int num_ranks, bool pin) {
+  const std::vector<int> cpus = usable_cpus();
+  num_cpus_ = static_cast<int>(cpus.size());
+  if (pin && num_ranks > 1) {
+    parts_ = split_cpus(cpus, num_ranks);
+  }
+}
+
+bool RankCpus::pin(int rank) const {
+  return !parts_.empty() && pin_this_thread(parts_[static_cast<size_t>(rank)]);
+}
+
+std::string current_exception_text() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+}  // namespace moebius::comm
