@@ -5,7 +5,9 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -38,6 +40,20 @@ inline std::string raw_safetensors(std::string_view header, std::string_view dat
   const uint64_t length = header.size();
   std::string file(reinterpret_cast<const char*>(&length), sizeof(length));
   return file.append(header).append(data);
+}
+
+// What `call` says when files cannot grow beyond max_bytes, which stands in for a full disk.
+template <typename Call>
+std::string message_on_full_disk(rlim_t max_bytes, const Call& call) {
+  struct rlimit limit {};
+  EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const struct rlimit small { max_bytes, limit.rlim_max };
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string message = message_of<Error>(call);
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, handler);
+  return message;
 }
 
 inline fs::path fixtures() {

@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "moebius/checkpoint.h"
-#include "moebius/quantize.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 #include "tests/checkpoint/stored_weights.h"
 
@@ -84,22 +83,6 @@ class Families : public ::testing::TestWithParam<Fixture> {
   std::unique_ptr<Checkpoint> checkpoint_;
 };
 
-// Rows of one expert's weight as the layer would compute with them.
-std::vector<float> loaded_row(const Tensor& w,
-                              const QuantDesc& desc,
-                              const QuantDesc& activation,
-                              int64_t local_expert,
-                              int64_t n,
-                              int64_t gate_rows) {
-  std::vector<float> row(static_cast<size_t>(w.dim(2)));
-  Tensor gscale = activation.alpha_or_gscale;
-  if (gscale && gscale.numel() > 1) {
-    gscale = gscale.slice(local_expert, local_expert + 1);
-  }
-  dequantize_weight_rows(w, desc, local_expert, n, n + 1, gate_rows, row.data(), gscale);
-  return row;
-}
-
 void expect_near(const std::vector<float>& actual,
                  const std::vector<float>& expected,
                  float relative) {
@@ -121,9 +104,7 @@ TEST_P(Families, EveryWeightIsWhatTheFileHolds) {
     const std::string block = checkpoint_->block_prefix(layer);
     for (const char* quant : {"auto", "none"}) {
       SCOPED_TRACE(block + " " + quant);
-      LoadOptions options;
-      options.quant = quant;
-      const MoeLayerWeights weights = checkpoint_->load_layer(layer, options);
+      const MoeLayerWeights weights = checkpoint_->load_layer(layer, {.quant = quant});
       const ExpertWeights& experts = weights.experts;
       const QuantConfig& q = experts.quant;
       EXPECT_EQ(q.config_name(DType::kBF16).value_or(""), std::string_view(quant) == "auto"
@@ -329,12 +310,8 @@ TEST_P(Families, SlicesReassembleToTheWhole) {
     expert = local.end;
     for (int tp_rank = 0; tp_rank < tp_size; ++tp_rank) {
       SCOPED_TRACE("ep " + std::to_string(ep_rank) + " tp " + std::to_string(tp_rank));
-      LoadOptions options;
-      options.ep_size = ep_size;
-      options.ep_rank = ep_rank;
-      options.tp_size = tp_size;
-      options.tp_rank = tp_rank;
-      const MoeLayerWeights part = checkpoint_->load_layer(0, options);
+      const MoeLayerWeights part = checkpoint_->load_layer(
+          0, {.ep_size = ep_size, .ep_rank = ep_rank, .tp_size = tp_size, .tp_rank = tp_rank});
       const QuantConfig& pq = part.experts.quant;
       EXPECT_EQ(part.config.num_local_experts, local.end - local.begin);
       const int64_t shard = info.intermediate / tp_size;
@@ -443,13 +420,9 @@ TEST(FamilyFacts, BlocksAreNotCut) {
   if (!fs::exists(folder)) {
     GTEST_SKIP() << "no folder " << folder;
   }
-  LoadOptions options;
-  options.tp_size = 2;
-  options.tp_rank = 1;
-  const std::string message = message_of([&] { Checkpoint(folder).load_layer(0, options); });
-  expect_mentions(message, "gate_proj.weight_scale_inv");
-  expect_mentions(message, "[64, 128) of 128");
-  expect_mentions(message, "blocks of 128");
+  const std::string message =
+      message_of([&] { Checkpoint(folder).load_layer(0, {.tp_size = 2, .tp_rank = 1}); });
+  expect_mentions(message, {"gate_proj.weight_scale_inv", "[64, 128) of 128", "blocks of 128"});
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "moebius/quantize.h"
 #include "moebius/safetensors.h"
 
 namespace moebius::testing {
@@ -64,6 +66,22 @@ inline float fused_value(
   }
   const Tensor t = files.tensor(name);
   return get_float(t, (e * t.dim(1) + k) * t.dim(2) + n);
+}
+
+// Row `row` of an expert's loaded w1 or w2 as the layer computes with it.
+inline std::vector<float> loaded_row(const Tensor& w,
+                                     const QuantDesc& desc,
+                                     const QuantDesc& activation,
+                                     int64_t local_expert,
+                                     int64_t row,
+                                     int64_t gate_rows) {
+  std::vector<float> values(static_cast<size_t>(w.dim(2)));
+  Tensor gscale = activation.alpha_or_gscale;
+  if (gscale && gscale.numel() > 1) {
+    gscale = gscale.slice(local_expert, local_expert + 1);
+  }
+  dequantize_weight_rows(w, desc, local_expert, row, row + 1, gate_rows, values.data(), gscale);
+  return values;
 }
 
 }  // namespace moebius::testing
