@@ -112,23 +112,17 @@ std::vector<int64_t> ConfigFields::integers(std::string_view key, int64_t low, i
 }
 
 double ConfigFields::number_or(std::string_view key, double otherwise) const {
-  if (!has(key)) {
-    return otherwise;
-  }
-  if (!at(key).is_number()) {
+  if (has(key) && !at(key).is_number()) {
     refuse(key, "a number");
   }
-  return at(key).get<double>();
+  return has(key) ? at(key).get<double>() : otherwise;
 }
 
 bool ConfigFields::boolean_or(std::string_view key, bool otherwise) const {
-  if (!has(key)) {
-    return otherwise;
-  }
-  if (!at(key).is_boolean()) {
+  if (has(key) && !at(key).is_boolean()) {
     refuse(key, "true or false");
   }
-  return at(key).get<bool>();
+  return has(key) ? at(key).get<bool>() : otherwise;
 }
 
 std::string ConfigFields::string(std::string_view key) const {

@@ -262,9 +262,9 @@ QuantConfig stored_quant_config(const WeightScheme& scheme,
   return quant;
 }
 
-std::vector<Piece> w1_pieces(const ExpertSource& source, bool is_interleaved, Range intermediate) {
+std::vector<Piece> w1_pieces(const ExpertSource& source, Range intermediate) {
   const Range cols{0, source.hidden()};
-  if (is_interleaved) {
+  if (source.config().activation.interleaved) {
     return {{Projection::kGateUp, {2 * intermediate.begin, 2 * intermediate.end}, cols}};
   }
   return {{Projection::kGate, intermediate, cols}, {Projection::kUp, intermediate, cols}};
@@ -275,24 +275,21 @@ std::vector<Piece> w2_pieces(const ExpertSource& source, Range intermediate) {
 }
 
 ExpertWeights load_experts(const ExpertSource& source,
-                           const ModelConfig& config,
                            const ExpertSlice& slice,
-                           bool quantize_activations,
-                           const Stream& stream) {
+                           bool quantize_activations) {
   const WeightScheme& scheme = source.scheme();
   const auto parts = stored_parts(scheme, DType::kBF16);
-  const auto gate_up = w1_pieces(source, config.activation.interleaved, slice.intermediate);
-  const auto down = w2_pieces(source, slice.intermediate);
-
   // Everything is checked before anything is copied.
   std::vector<CopyJob> jobs;
-  const WeightTensors w1 = plan_weight(source, gate_up, parts, slice.experts, jobs);
-  const WeightTensors w2 = plan_weight(source, down, parts, slice.experts, jobs);
+  const WeightTensors w1 =
+      plan_weight(source, w1_pieces(source, slice.intermediate), parts, slice.experts, jobs);
+  const WeightTensors w2 =
+      plan_weight(source, w2_pieces(source, slice.intermediate), parts, slice.experts, jobs);
   QuantTensors tensors;
   if (scheme.format == WeightFormat::kNvfp4) {
     load_global_scales(source, parts, slice.experts, quantize_activations, tensors);
   }
-  parallel_tasks(stream, static_cast<int64_t>(jobs.size()), [&](int64_t i, int) {
+  parallel_tasks(Stream::cpu(), static_cast<int64_t>(jobs.size()), [&](int64_t i, int) {
     const CopyJob& job = jobs[static_cast<size_t>(i)];
     run(job, canonical_dtype(scheme, job.role, job.from.dtype));
   });
@@ -305,15 +302,12 @@ ExpertWeights load_experts(const ExpertSource& source,
   result.w1 = w1.weight;
   result.w2 = w2.weight;
   result.quant = stored_quant_config(scheme, quantize_activations, std::move(tensors));
-  load_biases(source, config, slice, result.quant);
+  load_biases(source, slice, result.quant);
   return result;
 }
 
-void load_biases(const ExpertSource& source,
-                 const ModelConfig& config,
-                 const ExpertSlice& slice,
-                 QuantConfig& quant) {
-  if (!config.has_expert_bias) {
+void load_biases(const ExpertSource& source, const ExpertSlice& slice, QuantConfig& quant) {
+  if (!source.config().has_expert_bias) {
     return;
   }
   const auto load = [&](const Piece& piece, bool is_zero) {
@@ -325,8 +319,7 @@ void load_biases(const ExpertSource& source,
     }
     return stored == DType::kF16 ? convert(result, DType::kF32) : result;
   };
-  quant.w1.bias = load(w1_pieces(source, config.activation.interleaved, slice.intermediate).front(),
-                       /*is_zero=*/false);
+  quant.w1.bias = load(w1_pieces(source, slice.intermediate).front(), /*is_zero=*/false);
   quant.w2.bias = load(w2_pieces(source, slice.intermediate).front(), !slice.adds_w2_bias);
 }
 

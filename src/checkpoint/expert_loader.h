@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "checkpoint/expert_source.h"
-#include "moebius/stream.h"
 
 namespace moebius::checkpoint {
 
@@ -25,7 +24,7 @@ struct Piece {
   Range rows;
   Range cols;
 };
-std::vector<Piece> w1_pieces(const ExpertSource& source, bool is_interleaved, Range intermediate);
+std::vector<Piece> w1_pieces(const ExpertSource& source, Range intermediate);
 std::vector<Piece> w2_pieces(const ExpertSource& source, Range intermediate);
 
 // How experts with these tensors (none: of any) compute.  quantize_activations: as the scheme says,
@@ -36,22 +35,15 @@ QuantConfig stored_quant_config(const WeightScheme& scheme,
 
 // As stored.  quantize_activations: as the scheme says, else not.
 ExpertWeights load_experts(const ExpertSource& source,
-                           const ModelConfig& config,
                            const ExpertSlice& slice,
-                           bool quantize_activations,
-                           const Stream& stream);
+                           bool quantize_activations);
 
 // The scheme `name` (load_quant_schemes) from unquantized weights, expert by expert.  Throws
 // InvalidArgument: no such scheme, or the weights are quantized.
 ExpertWeights quantize_experts(const ExpertSource& source,
-                               const ModelConfig& config,
                                const ExpertSlice& slice,
-                               const std::string& name,
-                               const Stream& stream);
+                               const std::string& name);
 // Biases [L, N] of w1 and w2 into config; nothing when the family has none.
-void load_biases(const ExpertSource& source,
-                 const ModelConfig& config,
-                 const ExpertSlice& slice,
-                 QuantConfig& quant);
+void load_biases(const ExpertSource& source, const ExpertSlice& slice, QuantConfig& quant);
 
 }  // namespace moebius::checkpoint

@@ -16,15 +16,6 @@ namespace moebius::checkpoint {
 
 namespace {
 
-void expect_file_shape(const SafetensorsEntry& entry,
-                       const Shape& expected,
-                       const std::string& label) {
-  if (entry.shape != expected) {
-    throw InvalidArgument(fmt::format("{} has shape {}, config.json makes it {}", label,
-                                      to_string(entry.shape), to_string(expected)));
-  }
-}
-
 // dst[r][c] = src[c][r] in tiles that fit the caches; Word is an element's bytes.
 template <typename Word>
 void transpose(const std::byte* src,
@@ -50,6 +41,15 @@ void transpose(const std::byte* src,
 }
 
 }  // namespace
+
+void expect_file_shape(const SafetensorsEntry& entry,
+                       const Shape& expected,
+                       const std::string& label) {
+  if (entry.shape != expected) {
+    throw InvalidArgument(fmt::format("{} has shape {}, config.json makes it {}", label,
+                                      to_string(entry.shape), to_string(expected)));
+  }
+}
 
 std::string tensor_label(const Safetensors& files, std::string_view tensor) {
   return fmt::format("{}: tensor {}", files.file_of(tensor).string(), in_quotes(tensor));
@@ -100,15 +100,11 @@ ExpertSource ExpertSource::routed(const Safetensors& files,
   source.num_experts_ = config.info.num_experts;
   source.hidden_ = config.info.hidden;
   source.intermediate_ = config.info.intermediate;
-  source.scheme_ = config.scheme;
   const std::string fused = source.path_ + ".gate_up_proj";
   // Experts with alternating rows exist in fused form only.
   source.is_fused_ = config.activation.interleaved || files.contains(fused);
-  const std::string weight =
-      source.is_fused_ ? fused : source.name(first, Projection::kGate, ".weight");
-  if (files.contains(weight) && is_float(files.entry(weight).dtype)) {
-    source.scheme_ = {};
-  }
+  source.scheme_ =
+      source.scheme_of(source.is_fused_ ? fused : source.name(first, Projection::kGate, ".weight"));
   return source;
 }
 
@@ -120,12 +116,13 @@ ExpertSource ExpertSource::shared(const Safetensors& files,
   source.is_routed_ = false;
   source.hidden_ = config.info.hidden;
   source.intermediate_ = config.info.shared_intermediate;
-  source.scheme_ = config.scheme;
-  const std::string weight = source.name(0, Projection::kGate, ".weight");
-  if (files.contains(weight) && is_float(files.entry(weight).dtype)) {
-    source.scheme_ = {};
-  }
+  source.scheme_ = source.scheme_of(source.name(0, Projection::kGate, ".weight"));
   return source;
+}
+
+WeightScheme ExpertSource::scheme_of(const std::string& weight) const {
+  const bool is_unquantized = files_->contains(weight) && is_float(files_->entry(weight).dtype);
+  return is_unquantized ? WeightScheme{} : config_->scheme;
 }
 
 int64_t ExpertSource::rows(Projection projection) const {

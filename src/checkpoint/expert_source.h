@@ -66,6 +66,7 @@ class ExpertSource {
 
   // What the file holds: the configuration's scheme, or kFloat for modules left unquantized.
   const WeightScheme& scheme() const { return scheme_; }
+  const ModelConfig& config() const { return *config_; }
   int64_t num_experts() const { return num_experts_; }
   int64_t hidden() const { return hidden_; }
   int64_t intermediate() const { return intermediate_; }
@@ -90,6 +91,8 @@ class ExpertSource {
   ExpertSource(const Safetensors& files, const ModelConfig& config)
       : files_(&files), config_(&config) {}
 
+  // kFloat where `weight` is stored in a float type, else the configuration's.
+  WeightScheme scheme_of(const std::string& weight) const;
   std::string name(int64_t expert, Projection projection, std::string_view suffix) const;
   StoredMatrix module_matrix(int64_t expert, Projection projection, const StoredPart& part) const;
   StoredMatrix fused_matrix(int64_t expert, Projection projection, const StoredPart& part) const;
@@ -109,5 +112,9 @@ class ExpertSource {
 
 // "FILE: tensor 'NAME'", as messages start.
 std::string tensor_label(const Safetensors& files, std::string_view tensor);
+// Throws InvalidArgument with both shapes where the file's is another.
+void expect_file_shape(const SafetensorsEntry& entry,
+                       const Shape& expected,
+                       const std::string& label);
 
 }  // namespace moebius::checkpoint

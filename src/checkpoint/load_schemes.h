@@ -19,7 +19,7 @@ struct LoadScheme {
   std::string_view description;
   QuantFormat format;
   GroupShape group;  // of weights; int4: the largest of 128, 64, 32 that divides H and I
-  QuantConfig (*make)(QuantTensors tensors, GroupShape group);
+  QuantConfig (*make)(const LoadScheme& scheme, QuantTensors tensors, GroupShape group);
 };
 
 // Throws InvalidArgument naming all there are, and `others` that the caller takes.

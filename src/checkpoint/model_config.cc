@@ -29,14 +29,12 @@ std::optional<DType> read_dtype(const ConfigFields& fields) {
       continue;
     }
     const std::string text = fields.string(key);
-    if (text == "bfloat16") {
-      return DType::kBF16;
-    }
-    if (text == "float16") {
-      return DType::kF16;
-    }
-    if (text == "float32") {
-      return DType::kF32;
+    for (const auto& [name, dtype] : {std::pair("bfloat16", DType::kBF16),
+                                      {"float16", DType::kF16},
+                                      {"float32", DType::kF32}}) {
+      if (text == name) {
+        return dtype;
+      }
     }
     fields.unsupported(key, "bfloat16, float16, float32");
   }

@@ -182,22 +182,20 @@ class WeightQuantizer {
 }  // namespace
 
 ExpertWeights quantize_experts(const ExpertSource& source,
-                               const ModelConfig& config,
                                const ExpertSlice& slice,
-                               const std::string& name,
-                               const Stream& stream) {
+                               const std::string& name) {
   const LoadScheme& scheme = find_load_scheme(name);
   if (source.scheme().format != WeightFormat::kFloat) {
     throw InvalidArgument(fmt::format(
         "quant is {}, but the weights are quantized already ({}): expected auto or none", name,
         source.scheme().name));
   }
-  const bool is_interleaved = config.activation.interleaved;
+  const Stream stream = Stream::cpu();
   const Range whole{0, source.intermediate()};
-  const QuantizeSpec spec = load_weight_spec(scheme, source.hidden(), whole.size(), is_interleaved);
-  const WeightQuantizer w1(source, w1_pieces(source, is_interleaved, whole),
-                           w1_pieces(source, is_interleaved, slice.intermediate), scheme, spec,
-                           slice.experts);
+  const QuantizeSpec spec = load_weight_spec(scheme, source.hidden(), whole.size(),
+                                             source.config().activation.interleaved);
+  const WeightQuantizer w1(source, w1_pieces(source, whole), w1_pieces(source, slice.intermediate),
+                           scheme, spec, slice.experts);
   const WeightQuantizer w2(source, w2_pieces(source, whole), w2_pieces(source, slice.intermediate),
                            scheme, spec, slice.experts);
   for (const WeightQuantizer* weight : {&w1, &w2}) {
@@ -215,7 +213,7 @@ ExpertWeights quantize_experts(const ExpertSource& source,
   result.w1 = w1.weight().values;
   result.w2 = w2.weight().values;
   result.quant = make_quant_config(scheme, spec, w1.weight(), w2.weight());
-  load_biases(source, config, slice, result.quant);
+  load_biases(source, slice, result.quant);
   return result;
 }
 

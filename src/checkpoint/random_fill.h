@@ -33,8 +33,11 @@ class ValueTable {
   int64_t element_bytes() const { return element_bytes_; }
 
  private:
+  // element(i) is the table's value i.
+  ValueTable(DType dtype, const std::function<float(int64_t i)>& element);
+
   std::vector<std::byte> values_;
-  int64_t element_bytes_ = 1;
+  int64_t element_bytes_;
 };
 
 // A seed for one of many tensors.

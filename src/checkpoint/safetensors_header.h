@@ -31,12 +31,10 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> contents,
                                            std::string_view file);
 
 // weight_map of model.safetensors.index.json: tensor name -> file name.  Throws InvalidArgument:
-// invalid JSON, duplicates, no weight_map, a file name that leads out of the directory.
-std::map<std::string, std::string, std::less<>> parse_safetensors_index(std::string_view text,
-                                                                        std::string_view file);
-// Of the file; the same, and where it cannot be read or is too long.
-std::map<std::string, std::string, std::less<>> read_safetensors_index(
-    const std::filesystem::path& path);
+// a file that cannot be read or is too long, invalid JSON, duplicates, no weight_map, a file name
+// that leads out of the directory.
+using ShardMap = std::map<std::string, std::string, std::less<>>;
+ShardMap read_safetensors_index(const std::filesystem::path& path);
 
 // The dtype's name in a header, bits of an element, and our dtype (u8 where we have none).
 struct SafetensorsDType {
@@ -49,6 +47,8 @@ const SafetensorsDType* find_safetensors_dtype(std::string_view name);  // null 
 // Throws Unsupported for u4, which the format lacks.
 const SafetensorsDType& safetensors_dtype(DType dtype);
 
+// Throws InvalidArgument("FILE: MESSAGE").
+[[noreturn]] void refuse_file(std::string_view file, std::string_view message);
 // A name as messages show it: in quotes, control characters replaced, shortened.
 std::string in_quotes(std::string_view name);
 

@@ -165,22 +165,10 @@ std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dty
 }
 
 std::optional<QuantFormat> quant_format(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFloat:
-      return std::nullopt;
-    case WeightFormat::kFp8Block:
-    case WeightFormat::kFp8Channel:
-      return QuantFormat::kFp8;
-    case WeightFormat::kInt8Channel:
-      return QuantFormat::kInt8;
-    case WeightFormat::kInt4Group:
-      return QuantFormat::kInt4;
-    case WeightFormat::kMxfp4:
-      return QuantFormat::kMxfp4;
-    case WeightFormat::kNvfp4:
-      return QuantFormat::kNvfp4;
-  }
-  return std::nullopt;
+  constexpr std::optional<QuantFormat> kFormats[] = {
+      std::nullopt,       QuantFormat::kFp8,   QuantFormat::kFp8,  QuantFormat::kInt8,
+      QuantFormat::kInt4, QuantFormat::kMxfp4, QuantFormat::kNvfp4};
+  return kFormats[static_cast<size_t>(format)];
 }
 
 WeightScheme read_weight_scheme(const ConfigFields& quantization, std::string_view model_type) {

@@ -16,10 +16,10 @@
 
 namespace moebius::checkpoint {
 
-enum class WeightFormat : uint8_t {
-  kFloat,       // bf16, f16 or f32
-  kFp8Block,    // e4m3, weight_scale_inv per block
-  kFp8Channel,  // e4m3, weight_scale per row
+enum class WeightFormat : uint8_t {  // quant_format() follows this order
+  kFloat,                            // bf16, f16 or f32
+  kFp8Block,                         // e4m3, weight_scale_inv per block
+  kFp8Channel,                       // e4m3, weight_scale per row
   kInt8Channel,
   kInt4Group,
   kMxfp4,  // fused [E, N, K/32, 16]

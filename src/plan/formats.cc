@@ -129,9 +129,8 @@ Formats find_formats(const std::string& name, const LayerShape& layer) {
   for (const int64_t inner : {layer.intermediate, layer.shared_intermediate}) {
     const int64_t rows = layer.w1_rows(inner);
     for (const auto& [n, k] : {std::pair(rows, layer.hidden), std::pair(layer.hidden, inner)}) {
-      if (const Support support = quantize_supported(spec, n, k); inner > 0 && !support) {
-        throw Unsupported(fmt::format("quant {} of an expert's [{}, {}] weight: {}", formats.name,
-                                      n, k, support.reason));
+      if (inner > 0) {
+        checkpoint::expect_quantizable(scheme, spec, n, k, /*halves=*/1);
       }
     }
   }
