@@ -16,39 +16,36 @@ namespace moebius::plan {
 namespace {
 
 // Far beyond any machine, and such that bytes and times of a plan stay numbers.
-constexpr double kMostGb = 1e6;
-constexpr double kMostTflops = 1e6;
-constexpr double kMostGbPerS = 1e6;
-constexpr double kMostUs = 1e9;
-constexpr double kMostNs = 1e9;
+constexpr double kMostRate = 1e6;  // GB, GB/s or TFLOP/s
+constexpr double kMostTime = 1e9;  // us or ns
 
 constexpr MachineFigure kFigures[] = {
-    {"memory_gb", &Machine::memory_gb, 0.001, kMostGb},
-    {"f32_tflops", &Machine::f32_tflops, 1e-6, kMostTflops},
-    {"bf16_tflops", &Machine::bf16_tflops, 1e-6, kMostTflops},
-    {"fp8_tflops", &Machine::fp8_tflops, 1e-6, kMostTflops},
-    {"int8_tflops", &Machine::int8_tflops, 1e-6, kMostTflops},
-    {"decoded_tflops", &Machine::decoded_tflops, 1e-6, kMostTflops},
-    {"registers_tflops", &Machine::registers_tflops, 1e-6, kMostTflops},
-    {"coded_tflops", &Machine::coded_tflops, 1e-6, kMostTflops},
+    {"memory_gb", &Machine::memory_gb, 0.001, kMostRate},
+    {"f32_tflops", &Machine::f32_tflops, 1e-6, kMostRate},
+    {"bf16_tflops", &Machine::bf16_tflops, 1e-6, kMostRate},
+    {"fp8_tflops", &Machine::fp8_tflops, 1e-6, kMostRate},
+    {"int8_tflops", &Machine::int8_tflops, 1e-6, kMostRate},
+    {"decoded_tflops", &Machine::decoded_tflops, 1e-6, kMostRate},
+    {"registers_tflops", &Machine::registers_tflops, 1e-6, kMostRate},
+    {"coded_tflops", &Machine::coded_tflops, 1e-6, kMostRate},
     {"row_tile", &Machine::row_tile, 1, 4096},
-    {"weight_gb_per_s", &Machine::weight_gb_per_s, 1e-3, kMostGbPerS},
+    {"weight_gb_per_s", &Machine::weight_gb_per_s, 1e-3, kMostRate},
     {"read_overlap", &Machine::read_overlap, 0, 1},
-    {"copy_gb_per_s", &Machine::copy_gb_per_s, 1e-3, kMostGbPerS},
-    {"router_tflops", &Machine::router_tflops, 1e-6, kMostTflops},
-    {"router_us", &Machine::router_us, 0, kMostUs},
-    {"router_depth_ns", &Machine::router_depth_ns, 0, kMostNs},
-    {"experts_us", &Machine::experts_us, 0, kMostUs},
-    {"link_gb_per_s", &Machine::link_gb_per_s, 0, kMostGbPerS},
-    {"link_us", &Machine::link_us, 0, kMostUs},
-    {"peer_us", &Machine::peer_us, 0, kMostUs},
-    {"ht_dispatch_us", &Machine::ht_dispatch_us, 0, kMostUs},
-    {"ht_combine_us", &Machine::ht_combine_us, 0, kMostUs},
-    {"ll_dispatch_us", &Machine::ll_dispatch_us, 0, kMostUs},
-    {"ll_combine_us", &Machine::ll_combine_us, 0, kMostUs},
-    {"exchange_us", &Machine::exchange_us, 0, kMostUs},
-    {"node_gb_per_s", &Machine::node_gb_per_s, 1e-6, kMostGbPerS},
-    {"node_us", &Machine::node_us, 0, kMostUs},
+    {"copy_gb_per_s", &Machine::copy_gb_per_s, 1e-3, kMostRate},
+    {"router_tflops", &Machine::router_tflops, 1e-6, kMostRate},
+    {"router_us", &Machine::router_us, 0, kMostTime},
+    {"router_depth_ns", &Machine::router_depth_ns, 0, kMostTime},
+    {"experts_us", &Machine::experts_us, 0, kMostTime},
+    {"link_gb_per_s", &Machine::link_gb_per_s, 0, kMostRate},
+    {"link_us", &Machine::link_us, 0, kMostTime},
+    {"peer_us", &Machine::peer_us, 0, kMostTime},
+    {"ht_dispatch_us", &Machine::ht_dispatch_us, 0, kMostTime},
+    {"ht_combine_us", &Machine::ht_combine_us, 0, kMostTime},
+    {"ll_dispatch_us", &Machine::ll_dispatch_us, 0, kMostTime},
+    {"ll_combine_us", &Machine::ll_combine_us, 0, kMostTime},
+    {"exchange_us", &Machine::exchange_us, 0, kMostTime},
+    {"node_gb_per_s", &Machine::node_gb_per_s, 1e-6, kMostRate},
+    {"node_us", &Machine::node_us, 0, kMostTime},
 };
 
 constexpr const char* kPublic = "public measurement";  // 8 H200s, bulk copies and barriers alone
@@ -161,13 +158,11 @@ Machine find_machine(const std::string& name) {
 void expect_valid(const Machine& machine) {
   for (const MachineFigure& f : kFigures) {
     const double value = (machine.*f.figure).value;
-    if (!(value >= f.least)) {  // NaN, too
-      throw InvalidArgument(fmt::format("machine {}: {} is {}, expected at least {}", machine.name,
-                                        f.key, value, f.least));
-    }
-    if (value > f.most) {
-      throw InvalidArgument(fmt::format("machine {}: {} is {}, expected at most {}", machine.name,
-                                        f.key, value, f.most));
+    const bool is_low = !(value >= f.least);  // NaN, too
+    if (is_low || value > f.most) {
+      throw InvalidArgument(fmt::format("machine {}: {} is {}, expected at {} {}", machine.name,
+                                        f.key, value, is_low ? "least" : "most",
+                                        is_low ? f.least : f.most));
     }
   }
   if (machine.type == DeviceType::kCuda && machine.link_gb_per_s.value == 0) {

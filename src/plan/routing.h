@@ -30,7 +30,6 @@ class RoutingModel {
   // not divide E, a negative skew.
   explicit RoutingModel(const RoutingFacts& facts);
 
-  const RoutingFacts& facts() const { return facts_; }
   // That a token selects expert e.
   double selected(int64_t expert) const { return selected_[static_cast<size_t>(expert)]; }
   // That some selection of a token goes to a place which takes share[e] (0 to 1) of the rows of

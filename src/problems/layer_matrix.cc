@@ -1,8 +1,5 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-//
-// Longer than 500 lines: one table has all backends, schemes and scenarios of the matrix, and what
-// is derived from it follows it.
 #include "problems/layer_matrix.h"
 
 #include <fmt/format.h>
@@ -11,7 +8,6 @@
 #include <cstring>
 
 #include "layer/run_experts.h"
-#include "moebius/all2all.h"
 #include "moebius/weight_and_reduce.h"
 #include "problems/gemm_tolerance.h"
 #include "problems/place.h"
@@ -19,143 +15,6 @@
 namespace moebius::testing {
 
 namespace {
-
-float rounded(DType dtype, float x) {
-  switch (dtype) {
-    case DType::kBF16:
-      return static_cast<float>(BFloat16(x));
-    case DType::kF16:
-      return static_cast<float>(Float16(x));
-    default:
-      return x;
-  }
-}
-
-// Weight and reduce in order of slots; sums of 2 to 4 are kept in the dtype.
-float sum_contiguous(std::span<const LayerTerm> terms,
-                     int64_t topk,
-                     DType dtype,
-                     const Topology& /*topology*/) {
-  const bool in_dtype = topk >= 2 && topk <= 4;
-  float sum = 0;
-  for (const LayerTerm& term : terms) {
-    sum += rounded(dtype, term.y * term.weight);
-    sum = in_dtype ? rounded(dtype, sum) : sum;
-  }
-  return rounded(dtype, sum);
-}
-
-// Expert by expert, always in the dtype.
-float sum_naive_batched(std::span<const LayerTerm> terms,
-                        int64_t /*topk*/,
-                        DType dtype,
-                        const Topology& /*topology*/) {
-  std::vector<LayerTerm> sorted(terms.begin(), terms.end());
-  std::sort(sorted.begin(), sorted.end(),
-            [](const LayerTerm& a, const LayerTerm& b) { return a.expert < b.expert; });
-  float sum = 0;
-  for (const LayerTerm& term : sorted) {
-    sum = rounded(dtype, sum + rounded(dtype, term.y * term.weight));
-  }
-  return sum;
-}
-
-float sum_of_rank(std::span<const LayerTerm> terms,
-                  int rank,
-                  int64_t topk,
-                  DType dtype,
-                  const Topology& topology) {
-  std::vector<LayerTerm> own;
-  std::copy_if(terms.begin(), terms.end(), std::back_inserter(own),
-               [&](const LayerTerm& term) { return term.rank == rank; });
-  return sum_contiguous(own, topk, dtype, topology);
-}
-
-// Partial sums of ranks, in their order, in f32.
-float sum_over_ranks(std::span<const LayerTerm> terms,
-                     int64_t topk,
-                     DType dtype,
-                     const Topology& topology) {
-  float sum = 0;
-  for (int rank = 0; rank < topology.size; ++rank) {
-    sum += sum_of_rank(terms, rank, topk, dtype, topology);
-  }
-  return rounded(dtype, sum);
-}
-
-// The same inside a node first, where there are several.
-float sum_over_nodes(std::span<const LayerTerm> terms,
-                     int64_t topk,
-                     DType dtype,
-                     const Topology& topology) {
-  float total = 0;
-  for (int node = 0; node < topology.num_nodes(); ++node) {
-    float sum = 0;
-    for (int rank = 0; rank < topology.size; ++rank) {
-      if (topology.node_of(rank) == node) {
-        sum += sum_of_rank(terms, rank, topk, dtype, topology);
-      }
-    }
-    total += topology.num_nodes() > 1 ? rounded(dtype, sum) : sum;
-  }
-  return rounded(dtype, total);
-}
-
-// In order of slots in f32; products are not rounded.
-float sum_slots(std::span<const LayerTerm> terms,
-                int64_t /*topk*/,
-                DType dtype,
-                const Topology& /*topology*/) {
-  float sum = 0;
-  for (const LayerTerm& term : terms) {
-    sum += term.weight * term.y;
-  }
-  return rounded(dtype, sum);
-}
-
-constexpr LayerBackend kBackends[] = {
-    {.name = "none",
-     .over_ranks = false,
-     .sum = sum_contiguous,
-     .make = [](Group&, const ExpertPlacement&, const ExpertsDesc&) { return make_no_ep(); }},
-    {.name = "none_batched",
-     .format = ActivationFormat::kBatched,
-     .over_ranks = false,
-     .sum = sum_naive_batched,
-     .make =
-         [](Group&, const ExpertPlacement&, const ExpertsDesc& desc) {
-           return make_no_ep_batched(LayerProblem::kMaxTokens, desc.num_local_experts);
-         }},
-    {.name = "allgather_reducescatter",
-     .scope = LayerScope::kGathered,
-     .sum = sum_over_ranks,
-     .make = [](Group& group,
-                const ExpertPlacement&,
-                const ExpertsDesc&) { return make_allgather_reducescatter(group); }},
-    {.name = "monolithic",
-     .is_monolithic = true,
-     .scope = LayerScope::kGathered,
-     .sum = sum_over_ranks,
-     .make =
-         [](Group& group, const ExpertPlacement&, const ExpertsDesc&) {
-           return make_allgather_reducescatter(group, /*monolithic=*/true);
-         }},
-    {.name = "high_throughput",
-     .scope = LayerScope::kReceived,
-     .sum = sum_over_nodes,
-     .make = [](Group& group,
-                const ExpertPlacement& placement,
-                const ExpertsDesc&) { return make_high_throughput(group, placement); }},
-    {.name = "low_latency",
-     .format = ActivationFormat::kBatched,
-     .scope = LayerScope::kInFlight,
-     .sum = sum_slots,
-     .make =
-         [](Group& group, const ExpertPlacement& placement, const ExpertsDesc& desc) {
-           return make_low_latency(
-               group, placement, {LayerProblem::kMaxTokens, desc.hidden, desc.topk, desc.in_dtype});
-         }},
-};
 
 constexpr LayerTopology kTopologies[] = {{1, 0}, {2, 0}, {2, 1}, {3, 0}, {3, 1}, {3, 2}, {4, 0},
                                          {4, 1}, {4, 2}, {8, 0}, {8, 1}, {8, 2}, {8, 4}};
@@ -284,12 +143,12 @@ class RankLayer {
 
   Tensor compute(const PrepareResult& prepared, int microbatch) {
     ExpertsInput rows;
+    rows.expert_map = twin_->traits().localizes_ids ? Tensor() : map_;
     rows.x = prepared.x;
     rows.x_scale = prepared.x_scale;
     rows.topk_ids = prepared.topk_ids;
     rows.topk_weights = prepared.topk_weights;
     rows.expert_num_tokens = prepared.expert_num_tokens;
-    rows.expert_map = twin_->traits().localizes_ids ? Tensor() : map_;
     return run_experts(kernel_.experts(), rows, default_chunk_tokens(), context(microbatch));
   }
 
@@ -416,10 +275,6 @@ std::optional<std::string> compare(LayerProblem& problem,
 
 }  // namespace
 
-std::span<const LayerBackend> layer_backends() {
-  return kBackends;
-}
-
 std::string to_string(const LayerTopology& topology) {
   return fmt::format(
       "{} rank{}{}", topology.num_ranks, topology.num_ranks == 1 ? "" : "s",
@@ -508,7 +363,7 @@ std::string LayerRowRunner::experts_refusal() {
   if (row_.experts.device == DeviceType::kCuda && cuda_device_count() == 0) {
     return "skipped: no GPU";
   }
-  LayerProblem& made = problem(kBackends[0], 1);
+  LayerProblem& made = problem(layer_backends()[0], 1);
   if (row_.experts.device == DeviceType::kCuda) {
     try {
       made.make_experts(0, ActivationFormat::kStandard, Stream::cuda(0));
@@ -550,7 +405,7 @@ std::optional<std::string> LayerRowRunner::difference(const LayerBackend& backen
 }
 
 std::optional<std::string> LayerRowRunner::distance_from_f64() {
-  LayerProblem& model = problem(kBackends[0], 1);
+  LayerProblem& model = problem(layer_backends()[0], 1);
   LayerProblem oracle(row_.scheme, kOracle, row_.scenario, 1, false);
   const auto selections = [](LayerProblem& p) {
     return p.selections(0, ActivationFormat::kStandard, LayerScope::kWhole);

@@ -17,12 +17,9 @@
 
 namespace moebius::bench {
 
-namespace {
+using namespace checkpoint;
 
-using checkpoint::LoadScheme;
-using checkpoint::ModelConfig;
-using checkpoint::QuantizedWeight;
-using checkpoint::ValueTable;
+namespace {
 
 constexpr float kBiasSigma = 0.1f;
 
@@ -124,8 +121,8 @@ struct RandomLayers::State {
     if (found == tables.end()) {
       found = tables.emplace(name, make_table()).first;
     }
-    found->second.fill({out.bytes(), static_cast<size_t>(out.nbytes())}, 0,
-                       checkpoint::tensor_seed(seed, name), stream);
+    found->second.fill({out.bytes(), static_cast<size_t>(out.nbytes())}, 0, tensor_seed(seed, name),
+                       stream);
   }
 
   Tensor normal(const std::string& name, const Shape& shape, float deviation) {
@@ -144,14 +141,14 @@ struct RandomLayers::State {
       out.w2 = normal(name + " w2", {num, hidden, intermediate}, sigma(intermediate));
     } else {
       const bool has_halves = config.activation.gated && !config.activation.interleaved;
-      const QuantizeSpec spec = checkpoint::load_weight_spec(*scheme, hidden, intermediate,
-                                                             config.activation.interleaved);
+      const QuantizeSpec spec =
+          load_weight_spec(*scheme, hidden, intermediate, config.activation.interleaved);
       const QuantizedWeight w1 =
           quantized(name + " w1", spec, {num, w1_rows, hidden}, has_halves ? 2 : 1);
       const QuantizedWeight w2 = quantized(name + " w2", spec, {num, hidden, intermediate}, 1);
       out.w1 = w1.values;
       out.w2 = w2.values;
-      out.quant = checkpoint::make_quant_config(*scheme, spec, w1, w2);
+      out.quant = make_quant_config(*scheme, spec, w1, w2);
     }
     if (config.has_expert_bias) {
       out.quant.w1.bias = normal(name + " w1 bias", {num, w1_rows}, kBiasSigma);
@@ -164,8 +161,7 @@ struct RandomLayers::State {
                             const QuantizeSpec& spec,
                             const Shape& shape,
                             int64_t halves) {
-    QuantizedWeight out =
-        checkpoint::allocate_weight(*scheme, spec, shape[0], shape[1], shape[2], halves);
+    QuantizedWeight out = allocate_weight(*scheme, spec, shape[0], shape[1], shape[2], halves);
     fill(out.values, name, [&] { return codes(spec.format); });
     const float unit = sigma(shape[2]) * kRange / largest_code(spec.format);
     if (out.global_scale) {
@@ -197,9 +193,8 @@ RandomLayers::RandomLayers(const std::string& preset,
                            const std::string& quant,
                            const Stream& stream)
     : state_(std::make_unique<State>(
-          State{.config = checkpoint::parse_model_config(
-                    checkpoint::synthetic_config(preset, 1, "none"), preset),
-                .scheme = quant == "none" ? nullptr : &checkpoint::find_load_scheme(quant, "none"),
+          State{.config = parse_model_config(synthetic_config(preset, 1, "none"), preset),
+                .scheme = quant == "none" ? nullptr : &find_load_scheme(quant, "none"),
                 .stream = stream,
                 .tables = {}})) {}
 RandomLayers::~RandomLayers() = default;

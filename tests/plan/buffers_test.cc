@@ -23,6 +23,12 @@
 namespace moebius::plan {
 namespace {
 
+// With the copies to be expected of `tokens` tokens of each rank.
+Buffers expected_buffers(All2AllBackend backend, const Deployment& d, int64_t tokens) {
+  const RoutingModel model(d.layer.routing);
+  return buffers(backend, d, expected_copies(d, model, static_cast<double>(tokens)));
+}
+
 TEST(Buffers, LowLatencyWindowIsTheOneThatIsMade) {
   Deployment d = small_deployment(3, 0, 16);
   for (const auto sum : {LowLatencySum::kSelections, LowLatencySum::kRanks}) {
@@ -40,7 +46,6 @@ TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
   for (const char* quant : {"none", "fp8"}) {
     Deployment d = small_deployment(3, 0, 16);
     d.formats = find_formats(quant, d.layer);
-    const RoutingModel model(d.layer.routing);
     run_thread_ranks({.num_ranks = 3}, [&](Group& group) {
       CpuLowLatency made(group, ExpertPlacement::linear(16, 3),
                          {.max_tokens = low_latency_tokens(), .hidden = 256, .topk = 4});
@@ -56,10 +61,8 @@ TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
           bytes += t ? t.nbytes() : 0;
         }
       }
-      const Buffers planned =
-          buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 16));
       if (group.rank() == 0) {  // 6 of 16 experts, others have 5
-        EXPECT_EQ(planned.outputs, bytes) << quant;
+        EXPECT_EQ(expected_buffers(All2AllBackend::kLowLatency, d, 16).outputs, bytes) << quant;
       }
     });
   }
@@ -70,9 +73,9 @@ TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
 TEST(Buffers, LowLatencyResultsOfGpusHaveOneForm) {
   for (const auto& [quant, row] : {std::pair("none", 2 * 7168), std::pair("fp8", 7168 + 4 * 56)}) {
     const Deployment d = preset_deployment("deepseek-v3", quant, 8);
-    const RoutingModel model(d.layer.routing);
-    const Buffers b = buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 128));
-    EXPECT_EQ(b.outputs, int64_t{2} * 32 * 8 * 256 * (row + 4)) << quant;
+    EXPECT_EQ(expected_buffers(All2AllBackend::kLowLatency, d, 128).outputs,
+              int64_t{2} * 32 * 8 * 256 * (row + 4))
+        << quant;
   }
 }
 
@@ -81,10 +84,9 @@ TEST(Buffers, LowLatencyResultsOfGpusHaveOneForm) {
 TEST(Buffers, BatchedRowsAreNotCopied) {
   Deployment d = preset_deployment("deepseek-v3", "none", 8);
   d.tokens = 1;
-  const RoutingModel model(d.layer.routing);
-  const Buffers b = buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 1));
   const int64_t layer = 4 * 256 + 8 * 8 + 2 * 7168;
-  EXPECT_EQ(b.workspaces, int64_t{32} * 8 * 256 * 2 * (4096 + 2048 + 7168) + layer);
+  EXPECT_EQ(expected_buffers(All2AllBackend::kLowLatency, d, 1).workspaces,
+            int64_t{32} * 8 * 256 * 2 * (4096 + 2048 + 7168) + layer);
 }
 
 // What is decoded or activated on the way is in the buffers of GPUs.
@@ -92,9 +94,7 @@ TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
   const auto workspaces = [](const char* quant, int64_t tokens = 4096) {
     Deployment d = preset_deployment("deepseek-v3", quant, 8);
     d.tokens = tokens;
-    const RoutingModel model(d.layer.routing);
-    return buffers(All2AllBackend::kHighThroughput, d, expected_copies(d, model, tokens))
-        .workspaces;
+    return expected_buffers(All2AllBackend::kHighThroughput, d, tokens).workspaces;
   };
   // What 512 MiB hold: w1 of 9 experts, w2 of 18.
   const int64_t decoded =
@@ -117,8 +117,7 @@ TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
 TEST(Buffers, RoomIsNotWhatIsExpected) {
   const auto workspaces = [](const char* quant, int ranks) {
     const Deployment d = preset_deployment("deepseek-v3", quant, ranks);
-    const RoutingModel model(d.layer.routing);
-    return buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, d.tokens)).workspaces;
+    return expected_buffers(All2AllBackend::kLowLatency, d, d.tokens).workspaces;
   };
   EXPECT_EQ(workspaces("mxfp4_w4a16", 8), workspaces("none", 8));    // 64 of 2048 rows
   EXPECT_GT(workspaces("mxfp4_w4a16", 32), workspaces("none", 32));  // 256 of 8192
@@ -130,8 +129,7 @@ TEST(Buffers, WorkspacesDoForFewerRows) {
     Deployment d = preset_deployment("llama4-scout", quant, 1);
     d.layer.routing.num_experts = 128;
     d.tokens = 176 * 128;
-    const RoutingModel model(d.layer.routing);
-    return buffers(All2AllBackend::kNone, d, expected_copies(d, model, d.tokens)).workspaces;
+    return expected_buffers(All2AllBackend::kNone, d, d.tokens).workspaces;
   };
   const int64_t stored = int64_t{176 * 128 - 1} * 2 * 8192 * 2;
   EXPECT_GT(stored, int64_t{3} * 2 * 8192 * (2 * 5120 + 4));  // what 512 MiB hold of decoded ones
@@ -228,14 +226,13 @@ TEST(Buffers, FormatsOfAFolderAreThoseOfItsLayers) {
 TEST(Buffers, GrowWithRanksWhereTheyMust) {
   Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
   d.tokens = 128;
-  const RoutingModel model(d.layer.routing);
   Buffers before;
   const std::vector<std::pair<int, int64_t>> totals = {
       {8, 149725919232}, {64, 102058523648}, {256, 176408250368}, {2048, 1350152366080}};
   for (const auto& [ranks, total] : totals) {
     d.ranks = ranks;
     d.redundant_experts = std::max(0, ranks - 256);
-    const Buffers now = buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 128));
+    const Buffers now = expected_buffers(All2AllBackend::kLowLatency, d, 128);
     EXPECT_GT(now.windows, before.windows);
     EXPECT_EQ(now.total(58), total) << ranks << " ranks";
     if (before.weights > 0) {
