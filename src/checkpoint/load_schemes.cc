@@ -150,16 +150,14 @@ void expect_quantizable(const LoadScheme& scheme,
 
 QuantizedWeight allocate_weight(const LoadScheme& scheme,
                                 const QuantizeSpec& spec,
-                                int64_t num_experts,
-                                int64_t rows,
-                                int64_t cols,
+                                const Shape& shape,
                                 int64_t halves) {
-  expect_quantizable(scheme, spec, rows, cols, halves);
+  const int64_t num_experts = shape[0];
+  expect_quantizable(scheme, spec, shape[1], shape[2], halves);
   QuantizedWeight result;
   result.num_parts = num_parts_of(spec, halves);
-  const int64_t part_rows = rows / result.num_parts;
-  const Quantized one = allocate_quantized(spec, part_rows, cols);
-  result.values = Tensor::empty({num_experts, rows, cols}, one.values.dtype());
+  const Quantized one = allocate_quantized(spec, shape[1] / result.num_parts, shape[2]);
+  result.values = Tensor::empty(shape, one.values.dtype());
   result.scale = Tensor::empty({num_experts, result.num_parts * one.scale.dim(0), one.scale.dim(1)},
                                one.scale.dtype());
   if (one.global_scale.defined()) {

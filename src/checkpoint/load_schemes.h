@@ -49,9 +49,7 @@ void expect_quantizable(
 // Uninitialised; `halves`: 2 where w1 holds gate, then up.  Throws Unsupported naming the scheme.
 QuantizedWeight allocate_weight(const LoadScheme& scheme,
                                 const QuantizeSpec& spec,
-                                int64_t num_experts,
-                                int64_t rows,
-                                int64_t cols,
+                                const Shape& shape,
                                 int64_t halves);
 
 // The config of experts with these weights, activations as the scheme says.

@@ -101,7 +101,7 @@ class WeightQuantizer {
   int64_t num_pieces() const { return static_cast<int64_t>(kept_.size()); }
 
   QuantizedWeight allocate(int64_t num_experts, const std::vector<Piece>& pieces) const {
-    return allocate_weight(scheme_, spec_, num_experts, rows_of(pieces), cols_of(pieces),
+    return allocate_weight(scheme_, spec_, {num_experts, rows_of(pieces), cols_of(pieces)},
                            num_pieces());
   }
 

@@ -131,21 +131,10 @@ class CastingNoEp final : public PrepareFinalize {
 }  // namespace
 
 std::string_view name(LayerCall call) {
-  switch (call) {
-    case LayerCall::kUneven:
-      return "uneven tokens";
-    case LayerCall::kOneRank:
-      return "all to one rank";
-    case LayerCall::kOneExpert:
-      return "all to one expert";
-    case LayerCall::kAllMasked:
-      return "all masked";
-    case LayerCall::kNoTokens:
-      return "no tokens";
-    case LayerCall::kRepeat:
-      return "the first call again";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"uneven tokens",     "all to one rank",
+                                         "all to one expert", "all masked",
+                                         "no tokens",         "the first call again"};
+  return kNames[static_cast<size_t>(call)];
 }
 
 LayerProblem::LayerProblem(const LayerScheme& scheme,

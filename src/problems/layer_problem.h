@@ -39,6 +39,7 @@ struct LayerExperts {
   DeviceType device = DeviceType::kCpu;  // of every rank; the one they are compared with is the CPU
 };
 
+// name() follows this order.
 enum class LayerCall : uint8_t {
   kUneven,  // 0 to 7 tokens per rank, a tenth of the selections masked
   kOneRank,
@@ -126,8 +127,6 @@ class LayerProblem {
                   const Topology& topology);
   // What the experts make of every selection, on one rank: [N, H], in order of rank, token, slot.
   const Tensor& selections(size_t call, ActivationFormat format, LayerScope scope);
-  // Whether a scale is taken of all rows at hand, so that who has which rows matters.
-  bool scales_over_rows() const;
 
  private:
   struct Selection;
@@ -136,6 +135,8 @@ class LayerProblem {
   std::string_view single_rank_implementation() const;
   ModularKernel& single_rank(ActivationFormat format, LayerScope scope);
   bool casts_blocks() const;
+  // Whether a scale is taken of all rows at hand, so that who has which rows matters.
+  bool scales_over_rows() const;
   void compute(const std::vector<Selection>& all,
                const std::vector<int64_t>& rows,
                int only_rank,

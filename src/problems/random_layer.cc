@@ -161,7 +161,7 @@ struct RandomLayers::State {
                             const QuantizeSpec& spec,
                             const Shape& shape,
                             int64_t halves) {
-    QuantizedWeight out = allocate_weight(*scheme, spec, shape[0], shape[1], shape[2], halves);
+    QuantizedWeight out = allocate_weight(*scheme, spec, shape, halves);
     fill(out.values, name, [&] { return codes(spec.format); });
     const float unit = sigma(shape[2]) * kRange / largest_code(spec.format);
     if (out.global_scale) {
