@@ -45,7 +45,7 @@ void Checkpoint::State::expect_moe_layer(int64_t layer) const {
                         layers.front(), layers.back()));
 }
 
-// The root of the language model differs where it is part of a larger one.
+// The language model has another root where it is part of a larger model.
 std::string Checkpoint::State::prefix(int64_t layer) const {
   const Family& family = *config.family;
   std::string first;

@@ -14,17 +14,17 @@ namespace moebius::checkpoint {
 
 namespace {
 
-// One stored matrix on its way to its place.
+// One stored matrix and its place in the result.
 struct CopyJob {
   StoredMatrix from;
-  Range rows;  // stored elements; of zero points: rows of the weight
-  Range cols;
+  Range rows;  // in stored elements; for zero points, in rows of the weight
+  Range cols;  // in stored elements
   std::byte* to = nullptr;
   int64_t stride = 0;
   PartRole role = PartRole::kWeight;
 };
 
-// Tensors of one weight, w1 or w2.
+// The tensors of one weight, w1 or w2.
 struct WeightTensors {
   Tensor weight;
   Tensor scale;
@@ -57,8 +57,8 @@ bool is_finite(DType dtype, const std::byte* data, int64_t n) {
   }
 }
 
-// Row r of the weight is nibble r % 8 of word row r / 8 (compressed-tensors packs zero points along
-// the rows).
+// compressed-tensors packs zero points along the rows: row r of the weight is nibble r % 8 of row
+// r / 8 of the words.
 void unpack_zero_points(const CopyJob& job) {
   const Tensor bytes = job.from.files->bytes(job.from.tensor);
   for (int64_t r = job.rows.begin; r < job.rows.end; ++r) {
@@ -99,7 +99,7 @@ DType canonical_dtype(const WeightScheme& scheme, PartRole role, DType stored) {
   return format ? storage_dtype(*format) : stored;
 }
 
-// Checks every tensor of the part, allocates its destination and appends the jobs.
+// Checks every tensor of the part, allocates their destination and appends the jobs that fill it.
 Tensor plan(const ExpertSource& source,
             const std::vector<Piece>& pieces,
             const StoredPart& part,
@@ -136,7 +136,7 @@ Tensor plan(const ExpertSource& source,
     throw InvalidArgument(fmt::format("{} has {} columns here, expected a multiple of {}",
                                       first.from.label, num_cols, pack_factor(dtype)));
   }
-  // Weights packed in words may end within one.
+  // A row of packed weights may end amid a word, whose padding would not fit the row.
   const int64_t stored_bytes = first.cols.size() * bits(first.from.dtype) / 8;
   if (part.role == PartRole::kWeight && stored_bytes != row_bytes(dtype, num_cols)) {
     throw Unsupported(
@@ -181,9 +181,9 @@ const StoredPart& find_part(const std::vector<StoredPart>& parts, PartRole role)
                        [&](const StoredPart& part) { return part.role == role; });
 }
 
-// nvfp4: rows of a1 are quantized before it is known which expert gets them, on every rank alike,
-// so gate and up of all experts share the largest input scale (as vLLM does); a2 has one per
-// expert.
+// nvfp4.  Why one scale for a1: its rows are quantized before it is known which expert gets them,
+// and alike on every rank.  So gate and up of all experts share the largest input scale, as in
+// vLLM; a2 has a scale per expert.
 void load_global_scales(const ExpertSource& source,
                         const std::vector<StoredPart>& parts,
                         Range experts,
@@ -226,7 +226,7 @@ QuantConfig stored_quant_config(const WeightScheme& scheme,
                                 bool quantize_activations,
                                 QuantTensors tensors) {
   const bool acts = quantize_activations && scheme.quantizes_activations;
-  // Scales per row come as [L, N, 1].
+  // Scales per row are loaded as [L, N, 1], but QuantDesc wants [L, N].
   const auto per_row = [](const Tensor& scale) {
     return scale ? scale.view({scale.dim(0), scale.dim(1)}) : scale;
   };

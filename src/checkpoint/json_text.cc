@@ -16,7 +16,7 @@ using nlohmann::json;
 
 json parse_json(std::string_view text, std::string_view file) {
   constexpr int kMaxJsonDepth = 64;
-  // depth: of what encloses the value, 0 for the outermost.
+  // depth counts the objects and lists around the value.
   const auto check_depth = [&](int depth, json::parse_event_t event, json&) {
     const bool opens =
         event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
@@ -30,7 +30,7 @@ json parse_json(std::string_view text, std::string_view file) {
     return json::parse(text.begin(), text.end(), check_depth);
   } catch (const json::parse_error& error) {
     throw InvalidArgument(fmt::format("{}: not valid JSON at byte {}", file, error.byte));
-  } catch (const json::exception& error) {  // a number beyond double, of any length
+  } catch (const json::exception& error) {  // a number beyond double, which may have any length
     constexpr size_t kShown = 200;
     throw InvalidArgument(
         fmt::format("{}: {}", file, std::string_view(error.what()).substr(0, kShown)));

@@ -13,8 +13,9 @@ namespace moebius::checkpoint {
 
 namespace {
 
-// Why 16: without calibration data the range of the activations is unknown.  Block scales then
-// cover block maxima from 0.006 (below, they lose precision) to 168 (beyond, values saturate).
+// Why 16: without calibration data the range of the activations is unknown.  With 16, block scales
+// represent block maxima from 0.006, below which they lose precision, to 168, beyond which values
+// saturate.
 constexpr float kNvfp4ActivationScale = 16.0f;
 
 QuantConfig per_channel(const LoadScheme& scheme, bool quantizes_rows, QuantTensors tensors) {
@@ -82,7 +83,7 @@ int64_t int4_group(int64_t hidden, int64_t intermediate) {
   return 32;
 }
 
-// 1 / (global scale of the weight * of the activation).
+// alpha = 1 / (global scale of the weight * global scale of the activation).
 Tensor make_alphas(const Tensor& global_scale) {
   Tensor alphas = Tensor::empty(global_scale.shape(), DType::kF32);
   for (int64_t i = 0; i < alphas.numel(); ++i) {
@@ -91,12 +92,12 @@ Tensor make_alphas(const Tensor& global_scale) {
   return alphas.dim(1) == 1 ? alphas.view({alphas.dim(0)}) : alphas;
 }
 
-// One scale for a whole expert, else each half by itself.
+// A scale per tensor belongs to a whole expert; otherwise each half is quantized by itself.
 int64_t num_parts_of(const QuantizeSpec& spec, int64_t halves) {
   return spec.group.is_per_tensor() ? 1 : halves;
 }
 
-// Scales as QuantDesc wants them: [L] per tensor, [L, N] per channel.
+// Drops dimensions of 1, since QuantDesc wants scales [L] per tensor and [L, N] per channel.
 Tensor without_ones(const Tensor& scale, const GroupShape& group) {
   if (group.is_per_tensor()) {
     return scale.view({scale.dim(0)});

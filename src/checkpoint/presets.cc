@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// What the presets of a family share: they differ in sizes and in Preset::rest.
+// What the presets of a family have in common; they differ in their sizes and in Preset::rest.
 struct PresetFamily {
   std::string_view model_type;
   std::string_view architecture;
@@ -107,7 +107,7 @@ struct QuantizationConfig {
   std::string_view config;
 };
 
-// quantization_config as publishers write it.
+// The quantization_config of each format, as publishers write it.
 constexpr QuantizationConfig kQuantizations[] = {
     {"none", "null"},
     {"fp8", R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",

@@ -16,9 +16,10 @@ namespace moebius::checkpoint {
 
 namespace {
 
-constexpr int64_t kPerWord = 4;  // values chosen by one 64-bit random number
+constexpr int64_t kPerWord = 4;  // a random number of 64 bits chooses 4 values
 
-// Standard normal quantiles at (i + 0.5) / n, by Newton's method from the one before; n is even.
+// Standard normal quantiles at (i + 0.5) / n.  Newton's method starts at the quantile before.
+// REQUIRES: n is even.
 std::vector<float> compute_quantiles(int64_t n) {
   std::vector<float> result(static_cast<size_t>(n));
   double x = 0.0;

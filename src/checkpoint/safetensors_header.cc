@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxStoredDims = 32;  // messages show a shape
+constexpr size_t kMaxStoredDims = 32;  // bounds the messages, which show shapes
 
 constexpr std::array<SafetensorsDType, 22> kDTypes = {{
     {"F32", 32, DType::kF32},
@@ -52,15 +52,15 @@ std::string shape_text(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// One tensor's fields as they come, in any order.
+// The fields of one tensor, which come in any order.
 struct RawEntry {
   std::optional<std::string> dtype;
   std::optional<std::vector<uint64_t>> shape;
   std::optional<std::vector<uint64_t>> offsets;
 };
 
-// Shape has at most four dimensions; the first ones of more are merged, which keeps the row-major
-// order.
+// Merges the first dimensions where there are more than the four that Shape holds.  The row-major
+// order of the elements stays the same.
 Shape to_shape(const std::vector<uint64_t>& dims) {
   std::vector<int64_t> kept;
   const size_t merged = dims.size() > Shape::kMaxDims ? dims.size() - Shape::kMaxDims : 0;
@@ -75,7 +75,7 @@ Shape to_shape(const std::vector<uint64_t>& dims) {
   return Shape(std::span<const int64_t>(kept));
 }
 
-// Checks what can be said of one tensor alone.
+// Checks what does not depend on other tensors.
 SafetensorsEntry make_entry(const RawEntry& raw, std::string_view file, std::string_view name) {
   const auto refuse = [&](std::string_view message) {
     refuse_file(file, fmt::format("tensor {}: {}", in_quotes(name), message));
@@ -101,7 +101,7 @@ SafetensorsEntry make_entry(const RawEntry& raw, std::string_view file, std::str
   if (begin > end) {
     refuse(fmt::format("data_offsets begin at {}, after their end {}", begin, end));
   }
-  // Zero dimensions are skipped: they must not hide an overflow of the others.
+  // Dimensions of 0 are skipped, since they would hide an overflow of the others.
   uint64_t num_bits = static_cast<uint64_t>(dtype->bits);
   bool is_empty = false;
   bool overflow = false;
@@ -126,7 +126,7 @@ SafetensorsEntry make_entry(const RawEntry& raw, std::string_view file, std::str
   return {std::string(dtype->name), dtype->dtype, to_shape(*raw.shape), begin, end};
 }
 
-// Events of the header's JSON: {"name": {"dtype": "..", "shape": [..], "data_offsets": [b, e]}}.
+// Reads the JSON of a header: {"name": {"dtype": "..", "shape": [..], "data_offsets": [b, e]}}.
 class HeaderSax : public nlohmann::json_sax<json> {
  public:
   HeaderSax(std::string_view file, EntryMap& entries) : file_(file), entries_(entries) {}
@@ -234,7 +234,7 @@ class HeaderSax : public nlohmann::json_sax<json> {
   bool in_metadata_ = false;
 };
 
-// The tensors must cover the data section exactly.
+// Checks that the tensors cover the data section exactly.
 void check_layout(const EntryMap& entries, uint64_t data_bytes, std::string_view file) {
   std::vector<const EntryMap::value_type*> order;
   for (const auto& item : entries) {

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Events of the index: only weight_map matters, other fields are skipped.
+// Reads the JSON of an index; only weight_map matters, other fields are skipped.
 class IndexSax : public nlohmann::json_sax<json> {
  public:
   explicit IndexSax(std::string_view file) : file_(file) {}

@@ -37,7 +37,8 @@ WeightScheme read_fp8(const ConfigFields& fields) {
           .has_ue8m0_activations = scale_format == "ue8m0"};
 }
 
-// Whether activations are quantized per token to `bits` bits of `type`; anything else is refused.
+// Whether activations are quantized, which must be per token and to `bits` bits of `type`; throws
+// for anything else.
 bool quantizes_per_token(const ConfigFields& group, std::string_view type, int64_t bits) {
   if (!group.has("input_activations")) {
     return false;
