@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kScaleGroup = 128;
 
-// Random bits; of each 16 those set in `clear` are cleared and those in `set` are set.
+// Fills a tensor with random bits.  In every 16 of them, those of the mask `clear` are cleared and
+// those of `set` are set.
 void fill_random(const Tensor& tensor, uint64_t seed, uint16_t clear, uint16_t set) {
   const auto repeat = [](uint64_t bits) { return bits * 0x0001000100010001u; };
   uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
@@ -36,7 +37,7 @@ bool same_row(const Tensor& a, int64_t row_a, const Tensor& b, int64_t row_b, in
                      static_cast<size_t>(row_bytes)) == 0;
 }
 
-// The ranks that hold experts of a token, in order.
+// The ranks that hold experts of a token, in ascending order.
 std::vector<int> ranks_of_token(const DispatchProblem& problem,
                                 const ExpertPlacement& placement,
                                 const RankRows& rows,
@@ -55,7 +56,8 @@ float expert_factor(int64_t expert) {
   return static_cast<float>(expert % 8 + 1);
 }
 
-// The largest sum over r of rows[at(i, r)], for i and r of R ranks; without r == i, or with it.
+// The largest sum over r of rows[at(i, r)] for any i, where i and r are ranks.  with_own says
+// whether r == i counts.
 template <typename At>
 int64_t largest_sum(const std::vector<int64_t>& rows, int num_ranks, bool with_own, const At& at) {
   int64_t largest = 0;
@@ -69,7 +71,7 @@ int64_t largest_sum(const std::vector<int64_t>& rows, int num_ranks, bool with_o
   return largest;
 }
 
-// What dispatch_difference looks at in one row.
+// The difference in routing of one row.
 Difference routing_difference(const DispatchProblem& problem,
                               const ExpertPlacement& placement,
                               int rank,
@@ -97,7 +99,7 @@ Difference routing_difference(const DispatchProblem& problem,
   return std::nullopt;
 }
 
-// The cast as low_latency.h defines it.
+// Compares with the fp8 cast that low_latency.h defines.
 Difference cast_difference(const Tensor& row, const Tensor& values, const Tensor& scales) {
   const auto* x = row.data<BFloat16>();
   for (int64_t g = 0; g < row.numel() / kScaleGroup; ++g) {

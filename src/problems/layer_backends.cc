@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
+//
+// The backends of the conformance matrix, each with the sum that it is documented to make.
 #include <algorithm>
 #include <iterator>
 #include <vector>
@@ -22,7 +24,7 @@ float rounded(DType dtype, float x) {
   }
 }
 
-// Weight and reduce in order of slots; sums of 2 to 4 are kept in the dtype.
+// Adds weighted terms in the order of slots.  Where there are 2 to 4, the sum is kept in the dtype.
 float sum_contiguous(std::span<const LayerTerm> terms,
                      int64_t topk,
                      DType dtype,
@@ -36,7 +38,7 @@ float sum_contiguous(std::span<const LayerTerm> terms,
   return rounded(dtype, sum);
 }
 
-// Expert by expert, always in the dtype.
+// Adds weighted terms in the order of experts, always in the dtype.
 float sum_naive_batched(std::span<const LayerTerm> terms,
                         int64_t /*topk*/,
                         DType dtype,
@@ -62,7 +64,7 @@ float sum_of_rank(std::span<const LayerTerm> terms,
   return sum_contiguous(own, topk, dtype, topology);
 }
 
-// Partial sums of ranks, in their order, in f32.
+// Adds the partial sums of ranks in f32, in the order of ranks.
 float sum_over_ranks(std::span<const LayerTerm> terms,
                      int64_t topk,
                      DType dtype,
@@ -74,7 +76,7 @@ float sum_over_ranks(std::span<const LayerTerm> terms,
   return rounded(dtype, sum);
 }
 
-// The same inside a node first, where there are several.
+// Where there are several nodes, adds like this within each of them first.
 float sum_over_nodes(std::span<const LayerTerm> terms,
                      int64_t topk,
                      DType dtype,
@@ -92,7 +94,7 @@ float sum_over_nodes(std::span<const LayerTerm> terms,
   return rounded(dtype, total);
 }
 
-// In order of slots in f32; products are not rounded.
+// Adds weighted terms in f32 in the order of slots, without rounding products.
 float sum_slots(std::span<const LayerTerm> terms,
                 int64_t /*topk*/,
                 DType dtype,

@@ -23,7 +23,7 @@ using enum LayerCall;
 
 const LayerScenario kMixed = {"mixed",
                               {kUneven, kOneRank, kOneExpert, kNoTokens, kAllMasked, kRepeat}};
-// What needs an object of its own.
+// Each of these needs an object of its own.
 const LayerScenario kOtherScenarios[] = {
     {.name = "weight_on_input", .calls = {kUneven, kOneExpert}, .topk = 1, .weight_on_input = true},
     {.name = "strided_top5", .calls = {kUneven, kRepeat}, .topk = 5, .is_strided = true},
@@ -34,7 +34,7 @@ const LayerScenario kOtherScenarios[] = {
 const LayerScenario kThreeMicrobatches = {
     .name = "microbatches3", .calls = kMixed.calls, .microbatches = 3};
 
-// Of the rows that take a product in full: fast, and every row summed for itself.
+// The experts of the rows that take a product in full: they are fast and sum every row by itself.
 constexpr LayerExperts kFull = {"cpu_portable", "cpu_portable", Precision::kModel};
 constexpr LayerExperts kOracle = {"ref_f64", "ref", Precision::kF64};
 
@@ -42,7 +42,7 @@ bool is_exact(const LayerExperts& experts) {
   return experts.device == DeviceType::kCpu;
 }
 
-// What a rank runs: forward() call by call, or two micro-batches under way at a time.
+// The layer of one rank.  It runs forward() call by call, or two micro-batches at a time.
 class RankLayer {
  public:
   RankLayer(LayerProblem& problem, const LayerBackend& backend, Group& group)
@@ -76,7 +76,7 @@ class RankLayer {
     kernel_.prepare_finalize().check();
   }
 
-  // Both are dispatched before either is computed, and combined in the other order.
+  // Both calls are dispatched before either is computed, and combined in the reverse order.
   void forward_interleaved(const LayerInput (&in_on_cpu)[2], const Tensor (&output_on_cpu)[2]) {
     const LayerInput in[] = {take(in_on_cpu[0]), take(in_on_cpu[1])};
     const Tensor output[] = {place_.take(output_on_cpu[0]), place_.take(output_on_cpu[1])};
@@ -158,7 +158,7 @@ class RankLayer {
   Tensor map_;
   std::shared_ptr<const Router> router_;
   ModularKernel kernel_;
-  std::unique_ptr<PrepareFinalize> twin_;  // of the kernel's, to be called half by half
+  std::unique_ptr<PrepareFinalize> twin_;  // like the kernel's, but called step by step here
   WorkspacePool workspaces_;
 };
 
@@ -173,7 +173,7 @@ Outputs run(LayerProblem& problem, const LayerBackend& backend, const LayerTopol
   Outputs outputs(num_calls);
   for (size_t call = 0; call < num_calls; ++call) {
     for (int rank = 0; rank < topology.num_ranks; ++rank) {
-      // Every row is to be written.
+      // NaN shows rows that were not written.
       const LayerInput& in = problem.input(call, rank);
       const Tensor output = Tensor::empty(in.hidden.shape(), in.hidden.dtype());
       std::memset(output.raw(), 0xff, static_cast<size_t>(output.nbytes()));
@@ -203,7 +203,7 @@ Outputs run(LayerProblem& problem, const LayerBackend& backend, const LayerTopol
   return outputs;
 }
 
-// Why not bytes: zeros of either sign are equal.
+// Why bytes are not compared: zeros of either sign are equal.
 std::optional<std::string> element_difference(const Tensor& actual, const Tensor& expected) {
   const int64_t hidden = expected.dim(1);
   for (int64_t i = 0; i < expected.numel(); ++i) {
@@ -300,7 +300,7 @@ std::vector<LayerRow> layer_rows() {
   for (const LayerScheme& scheme : schemes) {
     rows.push_back({scheme.name, scheme, kFull, kMixed, all});
   }
-  rows.back().topologies = {{1, 0}, {2, 0}, {3, 2}, {4, 2}};  // the wide one takes long
+  rows.back().topologies = {{1, 0}, {2, 0}, {3, 2}, {4, 2}};  // the widest scheme takes long
   std::vector<LayerExperts> experts;
   for (const ExpertsImpl& impl : experts_impls()) {
     if (impl.name != kFull.name) {
@@ -319,14 +319,15 @@ std::vector<LayerRow> layer_rows() {
     }
   }
   for (LayerScheme scheme : schemes) {
-    if (scheme.hidden <= 256) {  // 2.5 blocks of 128 columns
-      scheme.hidden = 320;
+    if (scheme.hidden <= 256) {
+      scheme.hidden = 320;  // 2.5 blocks of 128 columns
       rows.push_back({scheme.name + "/h320", scheme, kFull, kMixed, {LayerTopology{1, 0}, {3, 2}}});
     }
   }
   for (const LayerScenario& scenario : kOtherScenarios) {
     for (const LayerScheme& scheme : schemes) {
-      // Rows as they are, rows with scales beside them, a scale of all rows that have arrived.
+      // Their rows travel differently: as they are, with scales beside them, and with one scale for
+      // all rows that have arrived.
       if (scheme.name == "unquantized" || scheme.name == "fp8_block" ||
           scheme.name == "fp8_tensor") {
         rows.push_back(
@@ -383,7 +384,7 @@ std::optional<std::string> LayerRowRunner::refusal(const LayerBackend& backend) 
     throw;
   } catch (const Error& error) {
     const std::string message = error.what();
-    return message.substr(0, message.rfind(" ("));  // without the place in our sources
+    return message.substr(0, message.rfind(" ("));  // without the place in the sources
   }
   return std::nullopt;
 }

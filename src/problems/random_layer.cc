@@ -23,7 +23,7 @@ namespace {
 
 constexpr float kBiasSigma = 0.1f;
 
-// Standard deviations that the largest code stands for.
+// The number of standard deviations that the largest code stands for.
 constexpr float kRange = 4.0f;
 
 float largest_code(QuantFormat format) {
@@ -57,7 +57,7 @@ ValueTable codes(QuantFormat format) {
     case QuantFormat::kNvfp4:
       return ValueTable::normal_nibbles([=](float x) { return e2m1_from_float(x * unit); });
     case QuantFormat::kMxfp6E3M2:
-    case QuantFormat::kMxfp6E2M3:  // four values in three bytes: every byte will do
+    case QuantFormat::kMxfp6E2M3:  // four values share three bytes, and all bytes are valid
       return ValueTable::uniform(DType::kU8, [](float u) { return std::floor(u * 256.0f); });
     default:
       return ValueTable::normal(storage_dtype(format), [=](float x) { return x * unit; });
@@ -84,8 +84,8 @@ struct RandomLayers::State {
       out.router.bias = normal("router bias", {num_experts}, kBiasSigma);
     }
     if (config.has_correction_bias) {
-      // A trained one evens out the experts' loads, and a random gate's are even without.  One
-      // drawn at random would give some experts five times the mean.
+      // A trained bias evens out the loads of experts.  With a random gate they are even already; a
+      // random bias would give some experts five times the mean.
       out.router.correction_bias = Tensor::zeros({num_experts}, DType::kF32);
     }
     out.apply_router_weight_on_input = config.apply_router_weight_on_input;
@@ -114,7 +114,7 @@ struct RandomLayers::State {
 
   static float sigma(int64_t cols) { return 1.0f / std::sqrt(static_cast<float>(cols)); }
 
-  // make_table() says how tensors of this name are filled, in all layers.
+  // Tensors of one name share the table that make_table() returns, in all layers.
   template <typename MakeTable>
   void fill(const Tensor& out, const std::string& name, const MakeTable& make_table) {
     auto found = tables.find(name);
