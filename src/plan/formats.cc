@@ -61,8 +61,8 @@ std::string name_of(const checkpoint::WeightScheme& stored, bool quantizes_activ
   return "none";
 }
 
-// The scheme as a layer has it, with weights of one small expert: shapes and scales do not matter
-// to what is asked of it.
+// The scheme's config with the weights of one small expert, since shapes and scales do not matter
+// to plans.
 QuantConfig small_config(const LoadScheme& scheme, const QuantizeSpec& spec) {
   constexpr int64_t kSize = 128;
   const auto weight = [&](int64_t halves) {
