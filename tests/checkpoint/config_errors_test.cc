@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What config.json may say, and that an error names file, field and both values in one line.
+// The forms of config.json that are read.  Errors name file, field and both values in one line.
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -20,8 +20,8 @@ struct BadConfig {
   const char* name;
   const char* model;
   std::string field;  // JSON pointer without the first slash
-  json value;         // null: the field is taken out
-  // Part of the message.  Unsupported says what is supported, InvalidArgument what is expected.
+  json value;         // null: the field is removed
+  // A part of the message.  Unsupported says what is supported, InvalidArgument what is expected.
   std::string message;
 };
 
@@ -157,7 +157,7 @@ TEST(BadConfigFiles, AreRefused) {
   expect_mentions(refusal(), "has neither model.safetensors nor");
 }
 
-// As deep as a reader that recurses can go; deeper, its stack would end.
+// Why a limit: readers recurse over the document, and their stack is bounded.
 TEST(BadConfigFiles, NestedDeeperThan64AreRefused) {
   const TempDir dir;
   const auto refusal = [&](const char* open, const char* close, size_t depth) {
@@ -204,7 +204,7 @@ TEST(ConfigForms, LayersAreListedInAnyOrder) {
             (std::vector<int64_t>{0, 3, 4}));
 }
 
-// Minutes, if every layer searched the list.
+// This would take minutes if every layer searched the whole list.
 TEST(ConfigForms, ManyLayersAreFoundInALongList) {
   json config = small_config("qwen3_moe");
   config["num_hidden_layers"] = 1 << 16;
@@ -218,7 +218,7 @@ TEST(ConfigForms, ManyLayersAreFoundInALongList) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
-// 4 experts in 3 groups, or in more: a plain or biased top-k, as the kernels do.
+// 4 experts cannot be in 3, or in 8, equal groups.  The router then ignores groups, as kernels do.
 TEST(ConfigForms, GroupsThatAreNotEqualAreNone) {
   for (const int num_groups : {3, 4, 8}) {
     const TempDir dir;
@@ -232,7 +232,8 @@ TEST(ConfigForms, GroupsThatAreNotEqualAreNone) {
   }
 }
 
-// DeepSeek-V3.1's fp8: activations get scales that are powers of two, weights keep theirs.
+// As in the fp8 of DeepSeek-V3.1, activations get scales that are powers of two, and weights keep
+// theirs.
 TEST(ConfigForms, ScaleFmtUe8m0IsOfActivations) {
   for (const auto& [value, is_ue8m0] :
        std::vector<std::pair<json, bool>>{{"ue8m0", true}, {"float", false}, {nullptr, false}}) {

@@ -39,7 +39,7 @@ double variance(const Tensor& w,
   return sum / static_cast<double>(w.numel());
 }
 
-// Every family and format that can be written is read again, with weights of the right size.
+// Every family and format that can be written is read again, with weights of the right variance.
 TEST_P(SmallModels, AreReadAsWritten) {
   const TempDir dir;
   checkpoint::write_model(GetParam().config, GetParam().name, 1, dir / "model", kNoLimit);
@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(AllFamiliesAndFormats,
                          ::testing::ValuesIn(small_models()),
                          [](const auto& test) { return test.param.name; });
 
-// The loader's values against the file's own, for the formats no fixture has.
+// Compares loaded values with those of the file, for formats of which there is no fixture.
 TEST(SmallFormats, HoldTheFilesValues) {
   const TempDir dir;
   for (const char* name : {"qwen3_moe_fp8_channel", "qwen3_moe_int4_asym"}) {
@@ -97,7 +97,7 @@ TEST(MakeModel, EqualSeedsGiveEqualFiles) {
   const std::string first = make("a", 7, "1");
   EXPECT_TRUE(first == make("b", 7, "3"));
   EXPECT_FALSE(first == make("c", 8, "1"));
-  // Overwriting is fine.
+  // The same model may be written again.
   EXPECT_TRUE(first == make("c", 7, "2"));
 }
 
@@ -148,7 +148,7 @@ TEST(MakeModel, SplitsLargeModelsIntoShards) {
   EXPECT_EQ(std::memcmp(a.experts.w1.raw(), b.experts.w1.raw(),
                         static_cast<size_t>(a.experts.w1.nbytes())),
             0);
-  // A single file beside the index would hide it.
+  // A single file would hide the index beside it.
   expect_mentions(
       message_of([&] { checkpoint::write_model(config, "x", 1, dir / "parts", kNoLimit); }),
       "model.safetensors.index.json is there already");
@@ -157,7 +157,7 @@ TEST(MakeModel, SplitsLargeModelsIntoShards) {
       "model.safetensors is there already");
 }
 
-// Such as a configuration that another program reads, but is no strict JSON.
+// Another program may read a configuration that is no strict JSON.
 TEST(MakeModel, KeepsModelsThatItCannotRead) {
   const TempDir dir;
   const auto refusal = [&] {
@@ -209,7 +209,7 @@ TEST(MakeModel, LeavesNothingBehindWhenTheDiskIsFull) {
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
-// A process that is killed leaves none behind.
+// So a process that is killed leaves no file behind.
 TEST(AtomicFile, HasNoNameBeforeItIsWhole) {
   const TempDir dir;
   if (const int fd = ::open(dir.path().c_str(), O_TMPFILE | O_WRONLY, 0600); fd < 0) {
@@ -217,7 +217,7 @@ TEST(AtomicFile, HasNoNameBeforeItIsWhole) {
   } else {
     ::close(fd);
   }
-  const std::string name(255, 'n');  // as long as names can be
+  const std::string name(255, 'n');  // the longest possible name
   write_text(dir / name, "before");
   checkpoint::AtomicFile file(dir / name, 5);
   file.write(std::as_bytes(std::span("after", 5)));
@@ -252,7 +252,7 @@ TEST(Presets, HaveThePublishedShapes) {
   EXPECT_EQ(models["llama4-scout"].topk, 1);
 }
 
-// What the command makes: every quantization of the tiny presets.
+// The command can make these quantizations of the tiny presets.
 TEST(Presets, TinyOnesLoadInEveryFormat) {
   const TempDir dir;
   const std::pair<const char*, std::vector<const char*>> cases[] = {

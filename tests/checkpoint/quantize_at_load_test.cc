@@ -14,7 +14,7 @@
 namespace moebius::testing {
 namespace {
 
-// ||a - b|| / ||b|| over all rows of all experts.
+// ||w - original|| / ||original|| over all rows of all experts.
 double relative_error(const Tensor& w,
                       const QuantDesc& desc,
                       const QuantDesc& activation,
@@ -35,8 +35,9 @@ double relative_error(const Tensor& w,
   return std::sqrt(error / norm);
 }
 
-// What the formats can do on normal values: half a step of the mantissa, or of the largest code,
-// spread evenly (a third of its square).
+// The largest errors of the formats for normal values.  An error is at most half a step of the
+// mantissa, or of the largest code, and is spread evenly, so that its mean square is a third of
+// that.
 const std::map<std::string, double> kLimits = {
     {"fp8_w8a8", 0.03},        {"fp8_w8a8_channel", 0.03},
     {"fp8_w8a8_tensor", 0.03}, {"int8_w8a8", 0.015},
@@ -98,8 +99,8 @@ TEST(QuantizeAtLoadOptions, NamesAreUniqueAndDescribed) {
   EXPECT_EQ(schemes.size(), kLimits.size());
 }
 
-// Every value of every rank's slice is the whole layer's, in every scheme: groups, blocks and
-// scales are chosen before the cut.
+// In every scheme, a rank's slice has the values of the whole layer, since groups, blocks and
+// scales are chosen before the layer is cut.
 TEST_P(QuantizeAtLoad, EachRankTakesItsSliceOfTheQuantizedWhole) {
   const TempDir dir;
   nlohmann::json config = checkpoint::synthetic_config(GetParam(), 1, "none");
@@ -160,7 +161,7 @@ TEST(QuantizeAtLoadOptions, ACutThroughBlocksIsRefusedAsInStoredWeights) {
   expect_mentions(refusal("fp8_w8a8", 2),
                   "gate_proj.weight' in fp8_w8a8: the slice [64, 128) of 128 cuts through blocks "
                   "of 128");
-  // Groups of 128 divide the whole, whatever divides a slice.
+  // The group is 128, which divides the whole, even if it does not divide a slice.
   expect_mentions(refusal("int4_w4a16", 2),
                   "down_proj.weight' in int4_w4a16: the slice [64, 128) of 128 cuts through blocks "
                   "of 128");

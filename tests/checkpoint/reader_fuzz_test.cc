@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mutated checkpoints: whatever the files say, reading ends with a result, InvalidArgument or
-// Unsupported, each with a one-line message.  Seeds are fixed, so a failure repeats; the sanitizers
-// watch the rest.
+// Reads mutated checkpoints.  Whatever the files say, reading ends with a result, or throws
+// InvalidArgument or Unsupported with a message of one line.  Seeds are fixed, so that failures can
+// be repeated.  Sanitizers find other errors.
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -23,7 +23,7 @@ class Mutator {
 
   uint64_t below(uint64_t n) { return n == 0 ? 0 : random_() % n; }
 
-  // Some bytes changed, inserted, removed or repeated.
+  // Changes, inserts, removes or repeats some bytes.
   std::string bytes(std::string text) {
     const uint64_t times = 1 + below(4);
     for (uint64_t i = 0; i < times; ++i) {
@@ -52,7 +52,7 @@ class Mutator {
     return text;
   }
 
-  // One value or key somewhere in the document replaced by something awkward.
+  // Replaces values or keys somewhere in the document by awkward ones.
   json structure(json document) {
     const uint64_t times = 1 + below(3);
     for (uint64_t i = 0; i < times; ++i) {
@@ -100,7 +100,7 @@ class Mutator {
         break;
       default:
         if (node.is_number_integer() && below(2) == 0) {
-          // Near misses find more than far ones.  Unsigned, so that the largest numbers wrap.
+          // Why near numbers: they find more errors.  Unsigned numbers may wrap around.
           node = static_cast<int64_t>(node.get<uint64_t>() + below(9) - 4);
         } else {
           node = kValues[below(kValues.size())];
@@ -111,19 +111,19 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
-// Invalid UTF-8 (from changed keys) is written as it is found.
+// Changed keys may not be valid UTF-8, which dump() replaces.
 std::string dump(const json& document) {
   return document.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 struct Files {
   std::string config;
-  std::string header;  // of the only tensor file, or the first shard
+  std::string header;  // of the only file of tensors
   std::string data;
-  std::string index;  // empty: none
+  std::string index;  // empty: there is none
 };
 
-// Small models of all families and formats, single and sharded.
+// Small models of all families and formats.
 class ReaderFuzz : public ::testing::Test {
  protected:
   static constexpr const char* kModels[] = {"qwen2_moe",       "gpt_oss",
@@ -166,7 +166,7 @@ class ReaderFuzz : public ::testing::Test {
     return refused;
   }
 
-  // Opens the folder and touches everything.  Returns whether anything was refused.
+  // Opens the folder and reads all of it.  Returns whether anything was refused.
   bool read() {
     try {
       const Checkpoint checkpoint(dir_.path());
@@ -188,7 +188,7 @@ class ReaderFuzz : public ::testing::Test {
     return true;
   }
 
-  // Every tensor is what the header says it is of the data.
+  // Expects every tensor to have the bytes of the data that the header gives it.
   void expect_bytes_of(const Files& files) const {
     const Checkpoint checkpoint(dir_.path());
     const json header = json::parse(files.header);
@@ -225,7 +225,7 @@ class ReaderFuzz : public ::testing::Test {
 
   TempDir dir_;
   std::vector<Files> models_;
-  int sum_ = 0;  // keeps the reads
+  int sum_ = 0;  // keeps the compiler from dropping reads
 };
 
 TEST_F(ReaderFuzz, HeaderBytes) {

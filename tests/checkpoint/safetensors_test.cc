@@ -163,7 +163,7 @@ TEST(Safetensors, ReadsBackWhatWasWritten) {
   const TempDir dir;
   const fs::path path = dir / "x.safetensors";
   std::vector<std::pair<std::string, Tensor>> tensors;
-  // Odd byte counts first: the writer must order them so that all are aligned.
+  // Tensors of single bytes come first: the writer must order tensors so that all are aligned.
   for (const DType dtype : {DType::kU8, DType::kI8, DType::kBool, DType::kF8E4M3, DType::kF8E5M2,
                             DType::kE8M0, DType::kF4E2M1, DType::kF6E3M2, DType::kF6E2M3,
                             DType::kBF16, DType::kF16, DType::kI64, DType::kF32, DType::kI32}) {
@@ -188,12 +188,12 @@ TEST(Safetensors, ReadsBackWhatWasWritten) {
     EXPECT_EQ(actual.dtype(), expected.dtype());
     ASSERT_EQ(actual.nbytes(), expected.nbytes());
     EXPECT_EQ(std::memcmp(actual.raw(), expected.raw(), static_cast<size_t>(actual.nbytes())), 0);
-    // In place: the view and its bytes are the same memory.
+    // The tensor is a view of the file and no copy.
     EXPECT_EQ(actual.raw(), file.bytes(name).raw());
   }
   EXPECT_FALSE(file.contains("other"));
   expect_mentions(message_of([&] { file.tensor("other"); }), "tensor 'other' is missing");
-  // Nothing but the file is left.
+  // The folder holds nothing but the file.
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 1);
 }
 
@@ -208,7 +208,7 @@ TEST(Safetensors, NamesAreSorted) {
 TEST(Safetensors, CopiesOnlyWhatIsNotAligned) {
   const TempDir dir;
   const fs::path path = dir / "x.safetensors";
-  // 8 bytes of length, then a header of any length: try all offsets modulo 4.
+  // The data follows 8 bytes and the header, so padding the header gives every offset modulo 4.
   for (size_t pad = 0; pad < 4; ++pad) {
     std::string header = header_of("F32", "[2]", "[0,8]");
     header.append(pad, ' ');
@@ -363,7 +363,7 @@ TEST(SafetensorsWriter, LeavesNothingBehindWhenTheDiskIsFull) {
   });
   expect_mentions(message, path.string());
   expect_mentions(message, "File too large");
-  // The old file is untouched.
+  // The old file is still there.
   EXPECT_TRUE(Safetensors(path).contains("old"));
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 1);
 }

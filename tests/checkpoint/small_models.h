@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Very small configurations of every family and stored format, for write_model().
+// Very small configurations of every family and every stored format.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -128,7 +128,7 @@ inline nlohmann::json small_config(std::string_view name) {
   return {};
 }
 
-// All of it in one file.
+// Writes the model with all tensors in one file.
 inline void write_small_model(const nlohmann::json& config, const TempDir& dir) {
   checkpoint::write_model(config, "x", 1, dir.path(), int64_t{1} << 40);
 }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensors that are missing or do not fit config.json: an error names file, tensor and both values
-// in one line.
+// Tensors that are missing or do not fit config.json.  Errors name file, tensor and both values in
+// one line.
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// A checkpoint whose tensors can be taken out or replaced.
+// A checkpoint whose tensors can be removed or replaced.
 class BadTensors : public ::testing::Test {
  protected:
   void make(std::string_view model) { make_from(small_config(model)); }
@@ -43,7 +43,7 @@ class BadTensors : public ::testing::Test {
     at(name);
     std::erase_if(tensors_, [&](const auto& item) { return item.first == name; });
   }
-  // The message of loading layer 1 from what the tensors are now.
+  // Writes tensors_ and returns the message of loading layer 1.
   template <typename E = InvalidArgument>
   std::string refusal(const LoadOptions& options = {}) {
     write_safetensors(dir_ / "model.safetensors", tensors_);
@@ -129,7 +129,7 @@ TEST_F(BadTensors, ShapesAndDtypesAreComparedWithTheConfig) {
   expect_mentions(refusal(), "weight_shape' is [32, 65], config.json makes it [32, 64]");
 }
 
-// 60 columns of int4 are 30 bytes, in 8 words.
+// 60 columns of int4 have 30 bytes, but are stored in 8 words.
 TEST_F(BadTensors, Int4RowsMustFillTheirWords) {
   json config = small_config("qwen3_moe_int4");
   config["hidden_size"] = 60;
@@ -198,7 +198,7 @@ TEST_F(BadTensors, FusedWeightsOfOtherFamiliesAreRead) {
             0);
 }
 
-// gpt_oss with quantized experts [E, N, K], of which nobody says how blocks of rows lie.
+// gpt_oss with quantized experts [E, N, K]: nothing defines how blocks of rows would lie in them.
 TEST_F(BadTensors, FusedWeightsHaveScalesPerRow) {
   make("gpt_oss");
   const std::string path = block_ + "experts.";
@@ -223,7 +223,7 @@ TEST_F(BadTensors, FusedWeightsHaveScalesPerRow) {
                   "gate_up_proj.weight_scale_inv' has a value for 32 rows (quantization: fp8)");
 
   tensors_ = floats;
-  quantize("int4_asym");  // 8 rows in a word
+  quantize("int4_asym");  // a word has the zero points of 8 rows
   for (const std::string module : {"gate_up_proj", "down_proj"}) {
     const int64_t n = 64;
     const int64_t k = module == "down_proj" ? 32 : 64;
