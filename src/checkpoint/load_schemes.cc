@@ -188,11 +188,9 @@ QuantConfig make_quant_config(const LoadScheme& scheme,
 
 namespace moebius {
 
-using namespace checkpoint;
-
 std::vector<QuantSchemeInfo> load_quant_schemes() {
   std::vector<QuantSchemeInfo> result;
-  for (const LoadScheme& scheme : kSchemes) {
+  for (const checkpoint::LoadScheme& scheme : checkpoint::kSchemes) {
     result.push_back({std::string(scheme.name), std::string(scheme.description)});
   }
   return result;

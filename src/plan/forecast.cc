@@ -49,12 +49,10 @@ Timeline piece_timeline(All2AllBackend backend,
 }
 
 void add(Way& to, const Way& more, double times) {
-  to.intra_out += times * more.intra_out;
-  to.intra_in += times * more.intra_in;
-  to.inter_out += times * more.inter_out;
-  to.inter_in += times * more.inter_in;
-  to.relay_out += times * more.relay_out;
-  to.relay_in += times * more.relay_in;
+  for (double Way::*bytes : {&Way::intra_out, &Way::intra_in, &Way::inter_out, &Way::inter_in,
+                             &Way::relay_out, &Way::relay_in}) {
+    to.*bytes += times * more.*bytes;
+  }
 }
 
 struct Piece {
@@ -113,10 +111,10 @@ void add_piece(const Deployment& d,
   f.finalize += passes * stages.finalize();
   f.shared += passes * stages.shared;
   const Timeline line = piece_timeline(f.backend, d, stages, parts);
-  f.line.total += times * line.total;
-  f.line.travelled += times * line.travelled;
-  f.line.hidden += times * line.hidden;
-  f.line.waited += times * line.waited;
+  for (double Timeline::*time :
+       {&Timeline::total, &Timeline::travelled, &Timeline::hidden, &Timeline::waited}) {
+    f.line.*time += times * line.*time;
+  }
   const RankTraffic& most = busiest(load.traffic);
   add(f.traffic.dispatch, most.dispatch, passes);
   add(f.traffic.combine, most.combine, passes);

@@ -13,6 +13,7 @@
 
 namespace moebius::plan {
 
+// Machine has a rate for each, which Stages::products_us() finds by this order.
 enum class GemmKind : uint8_t {
   kF32,
   kBF16,

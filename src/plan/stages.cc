@@ -179,28 +179,14 @@ class Stages {
            kind == GemmKind::kDecoded;
   }
 
-  const Given& products_rate(GemmKind kind) const {
-    switch (kind) {
-      case GemmKind::kF32:
-        return machine_.f32_tflops;
-      case GemmKind::kBF16:
-        return machine_.bf16_tflops;
-      case GemmKind::kFp8Blocks:
-        return machine_.fp8_tflops;
-      case GemmKind::kInt8:
-        return machine_.int8_tflops;
-      case GemmKind::kDecoded:
-        return machine_.decoded_tflops;
-      case GemmKind::kRegisters:
-        return machine_.registers_tflops;
-      case GemmKind::kCoded:
-        break;
-    }
-    return machine_.coded_tflops;
-  }
-
   double products_us(double flops, GemmKind kind) const {
-    return flops * sharing_ / products_rate(kind).value * 1e-6;
+    constexpr Given Machine::*kRates[] = {// by GemmKind
+                                          &Machine::f32_tflops,     &Machine::bf16_tflops,
+                                          &Machine::fp8_tflops,     &Machine::int8_tflops,
+                                          &Machine::decoded_tflops, &Machine::registers_tflops,
+                                          &Machine::coded_tflops};
+    const Given& rate = machine_.*kRates[static_cast<size_t>(kind)];
+    return flops * sharing_ / rate.value * 1e-6;
   }
 
   // The time to decode weights into memory: codes are read, bf16 is written, and read again by the

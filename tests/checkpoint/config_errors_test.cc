@@ -218,7 +218,8 @@ TEST(ConfigForms, ManyLayersAreFoundInALongList) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
-// 4 experts cannot be in 3, or in 8, equal groups.  The router then ignores groups, as kernels do.
+// 4 experts cannot be in 3 or 8 equal groups, and 4 groups would have one expert each.  The router
+// then ignores groups, as kernels do.
 TEST(ConfigForms, GroupsThatAreNotEqualAreNone) {
   for (const int num_groups : {3, 4, 8}) {
     const TempDir dir;
