@@ -21,7 +21,7 @@
 
 namespace moebius {
 
-// What an MoE layer needs of config.json.  Sizes count elements.
+// The content of config.json that MoE layers need.  Sizes are in elements.
 struct ModelInfo {
   std::string family;        // model_type
   std::string quant_method;  // "none", "fp8", "compressed-tensors int4", "mxfp4", "nvfp4", ...

@@ -20,7 +20,7 @@
 
 namespace moebius {
 
-// What the header says of a tensor.
+// The header of a file has such an entry for each tensor.
 struct SafetensorsEntry {
   std::string dtype_name;  // as the file spells it, such as "F8_E4M3"
   // u8 stands for types that are only passed through, such as F64 and U32.

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// What the presets of a family have in common; they differ in their sizes and in Preset::rest.
+// The fields that the presets of a family share; they differ in their sizes and in Preset::rest.
 struct PresetFamily {
   std::string_view model_type;
   std::string_view architecture;

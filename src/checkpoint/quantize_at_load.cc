@@ -19,7 +19,7 @@ namespace moebius::checkpoint {
 
 namespace {
 
-// Whether quantizing a slice of the rows or columns gives what quantizing the whole gives there.
+// Whether quantizing a slice gives the same codes and scales as quantizing the whole.
 bool slices_stand_alone(const QuantizeSpec& spec) {
   return spec.group.row > 0 && spec.group.col > 0 && spec.format != QuantFormat::kNvfp4;
 }

@@ -37,7 +37,7 @@ int64_t most_rows(const Deployment& d, const Copies& copies) {
   return static_cast<int64_t>(std::ceil(most));
 }
 
-// What MoeLayer keeps for its own tokens where the output has the layer's dtype: logits, ids,
+// The workspace of MoeLayer for its own tokens where the output has the layer's dtype: logits, ids,
 // weights, results of shared experts and, where ranks sum their outputs, its own output and the
 // sum.
 int64_t layer_workspace(All2AllBackend backend, const Deployment& d) {

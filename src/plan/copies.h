@@ -26,7 +26,7 @@ struct Copies {
   double rank_selections(int source, int rank) const {
     return at(selections, source, rank, num_ranks);
   }
-  // What a rank receives, including its own rows.
+  // The rows that a rank receives, including its own.
   double received(int rank) const { return received(to_rank, rank); }
   double received_selections(int rank) const { return received(selections, rank); }
   // The rank that computes most rows; the first one if there are several.

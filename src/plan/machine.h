@@ -33,8 +33,7 @@ struct Machine {
   Given registers_tflops, coded_tflops;
   Given row_tile;         // that many rows of an expert cost as much as one
   Given weight_gb_per_s;  // reading weights once
-  // Of the times of products and of reading weights, the longer one hides this share of the
-  // shorter.
+  // Products and reading weights overlap: the longer of both hides this share of the shorter.
   Given read_overlap;
   Given copy_gb_per_s;  // gathering, quantizing, activating, summing rows: bytes read and written
   Given router_tflops, router_us;  // of logits; of the selection

@@ -44,7 +44,7 @@ StageTimes stage_times(All2AllBackend backend,
                        const Machine& machine,
                        const PieceLoad& load);
 
-// What follows the last piece, see ending_traffic().  Nothing is computed while rows travel.
+// The times after the last piece, see ending_traffic().  Nothing is computed while rows travel.
 struct EndingTimes {
   double travel = 0;
   double compute = 0;  // sums, and copies on a CPU

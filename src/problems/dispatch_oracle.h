@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks send in the dispatch benchmark, and the results it must have.  These are computed from
+// The inputs of the dispatch benchmark, and the results that it must have.  These are computed from
 // the inputs of all ranks, by none of the code that is measured.
 #pragma once
 
@@ -39,7 +39,7 @@ RankRows make_rows(const DispatchProblem& problem, RowFormat format, int rank);
 // Draws other experts and weights for the same rows.
 void draw_routing(const DispatchProblem& problem, uint64_t seed, RankRows& rows);
 
-// What the experts of `rank` make of its received rows; the results differ from rank to rank.
+// Computes stand-ins for the results of the experts of `rank`, which differ from rank to rank.
 Tensor rank_contribution(const Tensor& rows, int rank, const Stream& stream);
 // The same in the batched format, where the results differ from expert to expert.
 // REQUIRES: `received` is on the CPU.

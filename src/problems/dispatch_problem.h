@@ -96,7 +96,7 @@ inline std::vector<RankInput> make_inputs(const DispatchProblem& p) {
   return inputs;
 }
 
-// What a rank sends in one call when every rank gets a message of its own, but for `dead` ranks.
+// Counts what a rank sends in one call, when every rank but `dead` ones gets a message of its own.
 inline TransportStatistics expected_sent(const DispatchProblem& p,
                                          const RankInput& in,
                                          const Topology& topology,

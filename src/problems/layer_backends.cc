@@ -76,7 +76,7 @@ float sum_over_ranks(std::span<const LayerTerm> terms,
   return rounded(dtype, sum);
 }
 
-// Where there are several nodes, adds like this within each of them first.
+// The same, but it adds within each node first where there are several.
 float sum_over_nodes(std::span<const LayerTerm> terms,
                      int64_t topk,
                      DType dtype,
