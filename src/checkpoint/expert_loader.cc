@@ -32,26 +32,27 @@ struct WeightTensors {
 };
 
 bool is_finite(DType dtype, const std::byte* data, int64_t n) {
-  const auto all = [&]<typename Word>(Word mask, Word pattern) {
+  // In what is not finite, all bits of `special` are set.
+  const auto all_without = [&]<typename Word>(Word special) {
     bool ok = true;
     for (int64_t i = 0; i < n; ++i) {
       Word word;
       std::memcpy(&word, data + i * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
-      ok &= (word & mask) != pattern;
+      ok &= (word & special) != special;
     }
     return ok;
   };
   switch (dtype) {
     case DType::kF32:
-      return all(uint32_t{0x7f800000u}, uint32_t{0x7f800000u});
+      return all_without(uint32_t{0x7f800000u});
     case DType::kBF16:
-      return all(uint16_t{0x7f80u}, uint16_t{0x7f80u});
+      return all_without(uint16_t{0x7f80u});
     case DType::kF16:
-      return all(uint16_t{0x7c00u}, uint16_t{0x7c00u});
+      return all_without(uint16_t{0x7c00u});
     case DType::kF8E4M3:
-      return all(uint8_t{0x7f}, uint8_t{0x7f});
+      return all_without(uint8_t{0x7f});
     case DType::kE8M0:
-      return all(uint8_t{0xff}, uint8_t{0xff});
+      return all_without(uint8_t{0xff});
     default:
       return true;
   }

@@ -74,22 +74,18 @@ WeightScheme read_group(const ConfigFields& group, const std::string& format) {
     if (group.has("input_activations")) {
       group.unsupported("input_activations", "null with int4 weights");
     }
-  } else if (format == "int-quantized" && type == "int" && bits == 8 && strategy == "channel" &&
-             symmetric) {
-    scheme = {.format = WeightFormat::kInt8Channel,
-              .name = "compressed-tensors int8",
-              .quantizes_activations = quantizes_per_token(group, type, bits)};
-  } else if (format == "float-quantized" && type == "float" && bits == 8 && strategy == "channel" &&
-             symmetric) {
-    scheme = {.format = WeightFormat::kFp8Channel,
-              .name = "compressed-tensors fp8",
+  } else if ((type == "int" || type == "float") && format == type + "-quantized" && bits == 8 &&
+             strategy == "channel" && symmetric) {
+    const bool is_int = type == "int";
+    scheme = {.format = is_int ? WeightFormat::kInt8Channel : WeightFormat::kFp8Channel,
+              .name = is_int ? "compressed-tensors int8" : "compressed-tensors fp8",
               .quantizes_activations = quantizes_per_token(group, type, bits)};
   } else {
-    group.unsupported(
-        "weights", fmt::format("4-bit int groups (pack-quantized), symmetric 8-bit channels of "
-                               "int "
-                               "(int-quantized) or float (float-quantized); the format here is {}",
-                               format));
+    group.unsupported("weights",
+                      fmt::format("4-bit int groups (pack-quantized), symmetric 8-bit channels of "
+                                  "int (int-quantized) or float (float-quantized); the format here "
+                                  "is {}",
+                                  format));
   }
   return scheme;
 }
