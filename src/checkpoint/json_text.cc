@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "checkpoint/mapped_file.h"
 #include "moebius/error.h"
@@ -13,6 +14,8 @@
 namespace moebius::checkpoint {
 
 using nlohmann::json;
+
+namespace {
 
 json parse_json(std::string_view text, std::string_view file) {
   constexpr int kMaxJsonDepth = 64;
@@ -36,6 +39,8 @@ json parse_json(std::string_view text, std::string_view file) {
         fmt::format("{}: {}", file, std::string_view(error.what()).substr(0, kShown)));
   }
 }
+
+}  // namespace
 
 json read_json_object(const std::filesystem::path& path) {
   constexpr uint64_t kMaxBytes = 64 << 20;

@@ -7,16 +7,12 @@
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
-#include <string_view>
 
 namespace moebius::checkpoint {
 
-// Throws InvalidArgument naming `file` for text that is not JSON, is nested deeper than 64, or has
-// a number beyond the range of double.
-nlohmann::json parse_json(std::string_view text, std::string_view file);
-
-// Reads a configuration.  Throws InvalidArgument naming the path as above, and for what is not a
-// regular file, has more than 64 MiB, or holds no JSON object.
+// Reads a configuration.  Throws InvalidArgument naming the path for what is not a regular file,
+// has more than 64 MiB, is not JSON, is nested deeper than 64, has a number beyond the range of
+// double, or is no JSON object.
 nlohmann::json read_json_object(const std::filesystem::path& path);
 
 }  // namespace moebius::checkpoint

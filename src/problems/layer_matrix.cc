@@ -273,14 +273,7 @@ std::optional<std::string> compare(LayerProblem& problem,
   return std::nullopt;
 }
 
-}  // namespace
-
-std::string to_string(const LayerTopology& topology) {
-  return fmt::format(
-      "{} rank{}{}", topology.num_ranks, topology.num_ranks == 1 ? "" : "s",
-      topology.ranks_per_node == 0 ? "" : fmt::format(" in nodes of {}", topology.ranks_per_node));
-}
-
+// All of kSchemes, other dtypes, biases, and a hidden size of 2880.
 std::vector<LayerScheme> layer_schemes() {
   std::vector<LayerScheme> schemes;
   for (const Scheme& scheme : kSchemes) {
@@ -291,6 +284,14 @@ std::vector<LayerScheme> layer_schemes() {
   schemes.push_back({"biased", {.scheme = kSchemes[0], .biased = true}});
   schemes.push_back({"unquantized_h2880", {.scheme = kSchemes[0]}, 2880});
   return schemes;
+}
+
+}  // namespace
+
+std::string to_string(const LayerTopology& topology) {
+  return fmt::format(
+      "{} rank{}{}", topology.num_ranks, topology.num_ranks == 1 ? "" : "s",
+      topology.ranks_per_node == 0 ? "" : fmt::format(" in nodes of {}", topology.ranks_per_node));
 }
 
 std::vector<LayerRow> layer_rows() {

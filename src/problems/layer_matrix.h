@@ -42,9 +42,6 @@ struct LayerTopology {
 };
 std::string to_string(const LayerTopology& topology);  // "4 ranks in nodes of 2"
 
-// All of kSchemes, other dtypes, biases, and a hidden size of 2880.
-std::vector<LayerScheme> layer_schemes();
-
 // A row of the matrix; its cells are the backends.
 struct LayerRow {
   std::string name;
