@@ -14,14 +14,9 @@ namespace moebius::testing {
 namespace {
 
 float rounded(DType dtype, float x) {
-  switch (dtype) {
-    case DType::kBF16:
-      return static_cast<float>(BFloat16(x));
-    case DType::kF16:
-      return static_cast<float>(Float16(x));
-    default:
-      return x;
-  }
+  return dtype == DType::kBF16  ? static_cast<float>(BFloat16(x))
+         : dtype == DType::kF16 ? static_cast<float>(Float16(x))
+                                : x;
 }
 
 // Adds weighted terms in the order of slots.  Where there are 2 to 4, the sum is kept in the dtype.
