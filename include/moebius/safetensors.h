@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Safetensors: memory-mapped reading of one file or of a sharded set, and writing.
-// Format: 8 bytes little-endian header length, JSON header {name: {dtype, shape, data_offsets}},
-// data.  https://github.com/huggingface/safetensors
+// Safetensors: reads one file or a sharded set through memory maps, and writes files.
+// The format is a header length (8 bytes, little-endian), a JSON header {name: {dtype, shape,
+// data_offsets}}, and the data: https://github.com/huggingface/safetensors
 // Thread-safety: const members may be called at the same time.
 #pragma once
 
@@ -20,23 +20,24 @@
 
 namespace moebius {
 
-// Dtype as the file spells it ("F8_E4M3") and ours (u8 stands for types we only pass through, such
-// as F64 and U32).
+// The header of a file has such an entry for each tensor.
 struct SafetensorsEntry {
-  std::string dtype_name;
+  std::string dtype_name;  // as the file spells it, such as "F8_E4M3"
+  // u8 stands for types that are only passed through, such as F64 and U32.
   DType dtype = DType::kU8;
-  Shape shape;         // elements; of more than 4 dimensions the first ones are merged
-  uint64_t begin = 0;  // in the data section
+  Shape shape;         // elements; if there are more than 4 dimensions, the first are merged
+  uint64_t begin = 0;  // bytes [begin, end) of the data section
   uint64_t end = 0;
 };
 
 class Safetensors {
  public:
-  // Opens a file, or a directory with model.safetensors or model.safetensors.index.json; shards are
-  // mapped when first touched.  Throws InvalidArgument, one line naming file, tensor and values:
-  // truncated file, header longer than the file or than 100 MB, invalid JSON, duplicate names,
-  // offsets that overlap, leave holes or pass the end, sizes that contradict dtype and shape,
-  // missing shard, index entries that the shard lacks.
+  // Opens a file, or a directory with model.safetensors or model.safetensors.index.json.  Shards
+  // are mapped when they are first touched.  Throws InvalidArgument with one line naming file,
+  // tensor and values, for: a truncated file, a header longer than the file or than 100 MB, invalid
+  // JSON, duplicate names, offsets that overlap, leave holes or pass the end, sizes that contradict
+  // dtype and shape, a missing shard, and index entries that the shard lacks.  Members that take a
+  // name throw the same for its shard, and for an unknown name; contains() does not throw.
   explicit Safetensors(const std::filesystem::path& path);
   ~Safetensors();
   Safetensors(Safetensors&&) noexcept;
@@ -44,18 +45,19 @@ class Safetensors {
 
   std::vector<std::string> names() const;  // sorted
   bool contains(std::string_view name) const;
-  // The entry; opens its shard's header.
+  // Opens the tensor's shard.  The entry lives as long as this object.
   const SafetensorsEntry& entry(std::string_view name) const;
-  // The file a tensor is in, for messages.
+  // The path of the file that holds the tensor, for messages.
   std::filesystem::path file_of(std::string_view name) const;
-  // A read-only view of the mapping, which lives as long as any tensor on it.  Writing faults.
-  // Header lengths make any alignment possible: data that its type cannot be read from in place is
-  // copied.  Types that are passed through come as bytes().
+  // A read-only view of the mapping, which lives as long as any tensor on it; writing to it faults.
+  // Data may lie at any address, since headers have any length: where it is not aligned to its
+  // elements, the tensor is a copy.  Types that are only passed through come as bytes().
   Tensor tensor(std::string_view name) const;
-  // The stored bytes as u8 [nbytes]; a view in any case.
+  // The stored bytes as u8 [nbytes], always a view.
   Tensor bytes(std::string_view name) const;
-  // Tells the system that a tensor's pages are no longer needed (they are re-read if touched), or
-  // those of its bytes [begin, end).
+  // Tells the system that the pages of a tensor, or of its bytes [begin, end), are not needed any
+  // longer.  They are read again when they are touched.  Throws InvalidArgument for bytes outside
+  // the tensor.
   void release(std::string_view name) const;
   void release(std::string_view name, int64_t begin, int64_t end) const;
 
@@ -64,9 +66,10 @@ class Safetensors {
   std::unique_ptr<State> state_;
 };
 
-// Writes all tensors (CPU) to a temporary file beside `path`, then renames: readers see the whole
-// file or none.  Throws InvalidArgument (names given twice), Unsupported (u4 has no name in the
-// format) or Error (disk full, no permission), naming the path.
+// Writes all tensors, which must be on the CPU, to a temporary file beside `path` and renames it:
+// readers see the whole file or none.  Throws InvalidArgument (a name given twice or reserved, an
+// undefined tensor, one on a GPU), Unsupported (u4 has no name in the format) or Error (disk full,
+// no permission) naming the path.
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<std::pair<std::string, Tensor>>& tensors,
                        const std::map<std::string, std::string>& metadata = {});

@@ -30,9 +30,6 @@ struct Checkpoint::State {
   void expect_small(const std::string& name, const Shape& shape) const;
   Tensor load_small(const std::string& name, const Shape& shape) const;
   void load_router(const std::string& block, MoeLayerWeights& result) const;
-  ExpertWeights load(const ExpertSource& source,
-                     const ExpertSlice& slice,
-                     const std::string& quant) const;
 };
 
 void Checkpoint::State::expect_moe_layer(int64_t layer) const {
@@ -48,7 +45,7 @@ void Checkpoint::State::expect_moe_layer(int64_t layer) const {
                         layers.front(), layers.back()));
 }
 
-// The root of the language model differs where it is part of a larger one.
+// The language model has another root where it is part of a larger model.
 std::string Checkpoint::State::prefix(int64_t layer) const {
   const Family& family = *config.family;
   std::string first;
@@ -77,16 +74,12 @@ void Checkpoint::State::expect_small(const std::string& name, const Shape& shape
     throw InvalidArgument(
         fmt::format("{} has dtype {}, expected BF16, F16 or F32", label, entry.dtype_name));
   }
-  if (entry.shape != shape) {
-    throw InvalidArgument(fmt::format("{} has shape {}, config.json makes it {}", label,
-                                      to_string(entry.shape), to_string(shape)));
-  }
+  expect_file_shape(entry, shape, label);
 }
 
 Tensor Checkpoint::State::load_small(const std::string& name, const Shape& shape) const {
   expect_small(name, shape);
-  const Tensor bytes = files.bytes(name);
-  const Tensor copy = bytes.clone();
+  const Tensor copy = files.bytes(name).clone();
   files.release(name);
   return copy.reinterpret(files.entry(name).dtype, shape);
 }
@@ -102,16 +95,6 @@ void Checkpoint::State::load_router(const std::string& block, MoeLayerWeights& r
   if (config.has_correction_bias) {
     result.router.correction_bias = load_small(router + ".e_score_correction_bias", {num_experts});
   }
-}
-
-ExpertWeights Checkpoint::State::load(const ExpertSource& source,
-                                      const ExpertSlice& slice,
-                                      const std::string& quant) const {
-  const Stream stream = Stream::cpu();
-  if (quant == "auto" || quant == "none") {
-    return load_experts(source, config, slice, quant == "auto", stream);
-  }
-  return quantize_experts(source, config, slice, quant, stream);
 }
 
 Checkpoint::Checkpoint(const fs::path& directory) : state_(std::make_unique<State>(directory)) {}
@@ -159,17 +142,19 @@ MoeLayerWeights Checkpoint::load_layer(int64_t layer, const LoadOptions& options
   moe.in_dtype = info.dtype.value_or(result.router.gate.dtype());
   result.apply_router_weight_on_input = config.apply_router_weight_on_input;
   result.activation = config.activation;
+  const auto load = [&](const ExpertSource& source, const ExpertSlice& slice) {
+    return options.quant == "auto" || options.quant == "none"
+               ? load_experts(source, slice, options.quant == "auto")
+               : quantize_experts(source, slice, options.quant);
+  };
   const int64_t rank = options.tp_rank;
-  const auto routed = ExpertSource::routed(state_->files, config, block, local.begin);
-  result.experts = state_->load(routed,
-                                {.experts = {local.begin, local.end},
-                                 .intermediate = {rank * shard, (rank + 1) * shard},
-                                 .adds_w2_bias = rank == 0},
-                                options.quant);
+  result.experts = load(ExpertSource::routed(state_->files, config, block, local.begin),
+                        {.experts = {local.begin, local.end},
+                         .intermediate = {rank * shard, (rank + 1) * shard},
+                         .adds_w2_bias = rank == 0});
   if (info.num_shared_experts > 0) {
-    const auto shared = ExpertSource::shared(state_->files, config, block);
-    result.shared = state_->load(
-        shared, {.experts = {0, 1}, .intermediate = {0, info.shared_intermediate}}, options.quant);
+    result.shared = load(ExpertSource::shared(state_->files, config, block),
+                         {.experts = {0, 1}, .intermediate = {0, info.shared_intermediate}});
     result.shared_intermediate = info.shared_intermediate;
   }
   if (config.has_shared_gate) {

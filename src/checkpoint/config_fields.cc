@@ -17,12 +17,14 @@ using nlohmann::json;
 
 namespace {
 
-std::optional<int64_t> as_integer(const json& value) {
-  if (value.is_number_unsigned() &&
-      value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+std::optional<int64_t> integer_in(const json& value, int64_t low, int64_t high) {
+  if (!value.is_number_integer() ||
+      (value.is_number_unsigned() &&
+       value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))) {
     return std::nullopt;
   }
-  return value.is_number_integer() ? std::optional(value.get<int64_t>()) : std::nullopt;
+  const auto integer = value.get<int64_t>();
+  return low <= integer && integer <= high ? std::optional(integer) : std::nullopt;
 }
 
 }  // namespace
@@ -81,8 +83,8 @@ std::string_view ConfigFields::first_of(const std::vector<std::string_view>& key
 }
 
 int64_t ConfigFields::integer(std::string_view key, int64_t low, int64_t high) const {
-  const std::optional<int64_t> value = as_integer(at(key));
-  if (!value || *value < low || *value > high) {
+  const std::optional<int64_t> value = integer_in(at(key), low, high);
+  if (!value) {
     refuse(key, fmt::format("an integer in [{}, {}]", low, high));
   }
   return *value;
@@ -102,8 +104,8 @@ std::vector<int64_t> ConfigFields::integers(std::string_view key, int64_t low, i
     refuse(key, "a list of integers");
   }
   for (const json& value : list) {
-    const std::optional<int64_t> integer = as_integer(value);
-    if (!integer || *integer < low || *integer > high) {
+    const std::optional<int64_t> integer = integer_in(value, low, high);
+    if (!integer) {
       refuse(key, fmt::format("a list of integers in [{}, {}]", low, high));
     }
     result.push_back(*integer);
@@ -112,23 +114,17 @@ std::vector<int64_t> ConfigFields::integers(std::string_view key, int64_t low, i
 }
 
 double ConfigFields::number_or(std::string_view key, double otherwise) const {
-  if (!has(key)) {
-    return otherwise;
-  }
-  if (!at(key).is_number()) {
+  if (has(key) && !at(key).is_number()) {
     refuse(key, "a number");
   }
-  return at(key).get<double>();
+  return has(key) ? at(key).get<double>() : otherwise;
 }
 
 bool ConfigFields::boolean_or(std::string_view key, bool otherwise) const {
-  if (!has(key)) {
-    return otherwise;
-  }
-  if (!at(key).is_boolean()) {
+  if (has(key) && !at(key).is_boolean()) {
     refuse(key, "true or false");
   }
-  return at(key).get<bool>();
+  return has(key) ? at(key).get<bool>() : otherwise;
 }
 
 std::string ConfigFields::string(std::string_view key) const {

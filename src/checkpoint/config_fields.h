@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ConfigFields: typed reading of a JSON object, with errors that name file, field and both values.
-// A field that is null counts as absent.
+// ConfigFields: reads typed fields of a JSON object.  Errors are InvalidArgument, naming file,
+// field and both values.  A field that is null counts as absent.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace moebius::checkpoint {
 
 class ConfigFields {
  public:
-  // `object` must outlive this; `path` is where it stands in the file ("quantization_config.").
+  // `object` must outlive this.  `path` is its place in the file, such as "quantization_config.".
   ConfigFields(const nlohmann::json& object, std::string file, std::string path = "");
 
   bool has(std::string_view key) const;
-  // The first of the keys that is there; throws when none is, or when two of them disagree.
+  // The first of the keys that is present.  Throws when none is, or when the values of two differ.
   std::string_view first_of(const std::vector<std::string_view>& keys) const;
 
-  // Values outside [low, high] are refused.
+  // These throw for a value outside [low, high].
   int64_t integer(std::string_view key, int64_t low, int64_t high) const;
   int64_t integer_or(std::string_view key, int64_t otherwise, int64_t low, int64_t high) const;
   std::vector<int64_t> integers(std::string_view key, int64_t low, int64_t high) const;
@@ -33,9 +33,10 @@ class ConfigFields {
   ConfigFields object(std::string_view key) const;
   std::vector<std::string> keys() const;
 
-  // "model/config.json: n_group is 3, expected <expected>"; shows the value as JSON.
+  // Throws InvalidArgument("model/config.json: n_group is 3, expected <expected>"), with the value
+  // as JSON.
   [[noreturn]] void refuse(std::string_view key, std::string_view expected) const;
-  // As refuse(), for what is valid but not supported.
+  // Throws Unsupported in the same way, for a value that is valid but not supported.
   [[noreturn]] void unsupported(std::string_view key, std::string_view supported) const;
 
  private:

@@ -14,17 +14,17 @@ namespace moebius::checkpoint {
 
 namespace {
 
-// One stored matrix on its way to its place.
+// One stored matrix and its place in the result.
 struct CopyJob {
   StoredMatrix from;
-  Range rows;  // stored elements; of zero points: rows of the weight
-  Range cols;
+  Range rows;  // in stored elements; for zero points, in rows of the weight
+  Range cols;  // in stored elements
   std::byte* to = nullptr;
   int64_t stride = 0;
   PartRole role = PartRole::kWeight;
 };
 
-// Tensors of one weight, w1 or w2.
+// The tensors of one weight, w1 or w2.
 struct WeightTensors {
   Tensor weight;
   Tensor scale;
@@ -32,33 +32,34 @@ struct WeightTensors {
 };
 
 bool is_finite(DType dtype, const std::byte* data, int64_t n) {
-  const auto all = [&]<typename Word>(Word mask, Word pattern) {
+  // In what is not finite, all bits of `special` are set.
+  const auto all_without = [&]<typename Word>(Word special) {
     bool ok = true;
     for (int64_t i = 0; i < n; ++i) {
       Word word;
       std::memcpy(&word, data + i * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
-      ok &= (word & mask) != pattern;
+      ok &= (word & special) != special;
     }
     return ok;
   };
   switch (dtype) {
     case DType::kF32:
-      return all(uint32_t{0x7f800000u}, uint32_t{0x7f800000u});
+      return all_without(uint32_t{0x7f800000u});
     case DType::kBF16:
-      return all(uint16_t{0x7f80u}, uint16_t{0x7f80u});
+      return all_without(uint16_t{0x7f80u});
     case DType::kF16:
-      return all(uint16_t{0x7c00u}, uint16_t{0x7c00u});
+      return all_without(uint16_t{0x7c00u});
     case DType::kF8E4M3:
-      return all(uint8_t{0x7f}, uint8_t{0x7f});
+      return all_without(uint8_t{0x7f});
     case DType::kE8M0:
-      return all(uint8_t{0xff}, uint8_t{0xff});
+      return all_without(uint8_t{0xff});
     default:
       return true;
   }
 }
 
-// Row r of the weight is nibble r % 8 of word row r / 8 (compressed-tensors packs zero points along
-// the rows).
+// compressed-tensors packs zero points along the rows: row r of the weight is nibble r % 8 of row
+// r / 8 of the words.
 void unpack_zero_points(const CopyJob& job) {
   const Tensor bytes = job.from.files->bytes(job.from.tensor);
   for (int64_t r = job.rows.begin; r < job.rows.end; ++r) {
@@ -99,7 +100,7 @@ DType canonical_dtype(const WeightScheme& scheme, PartRole role, DType stored) {
   return format ? storage_dtype(*format) : stored;
 }
 
-// Checks every tensor of the part, allocates its destination and appends the jobs.
+// Checks every tensor of the part, allocates their destination and appends the jobs that fill it.
 Tensor plan(const ExpertSource& source,
             const std::vector<Piece>& pieces,
             const StoredPart& part,
@@ -136,7 +137,7 @@ Tensor plan(const ExpertSource& source,
     throw InvalidArgument(fmt::format("{} has {} columns here, expected a multiple of {}",
                                       first.from.label, num_cols, pack_factor(dtype)));
   }
-  // Weights packed in words may end within one.
+  // A row of packed weights may end amid a word, whose padding would not fit the row.
   const int64_t stored_bytes = first.cols.size() * bits(first.from.dtype) / 8;
   if (part.role == PartRole::kWeight && stored_bytes != row_bytes(dtype, num_cols)) {
     throw Unsupported(
@@ -181,9 +182,9 @@ const StoredPart& find_part(const std::vector<StoredPart>& parts, PartRole role)
                        [&](const StoredPart& part) { return part.role == role; });
 }
 
-// nvfp4: rows of a1 are quantized before it is known which expert gets them, on every rank alike,
-// so gate and up of all experts share the largest input scale (as vLLM does); a2 has one per
-// expert.
+// nvfp4.  Why one scale for a1: its rows are quantized before it is known which expert gets them,
+// and alike on every rank.  So gate and up of all experts share the largest input scale, as in
+// vLLM; a2 has a scale per expert.
 void load_global_scales(const ExpertSource& source,
                         const std::vector<StoredPart>& parts,
                         Range experts,
@@ -226,7 +227,7 @@ QuantConfig stored_quant_config(const WeightScheme& scheme,
                                 bool quantize_activations,
                                 QuantTensors tensors) {
   const bool acts = quantize_activations && scheme.quantizes_activations;
-  // Scales per row come as [L, N, 1].
+  // Scales per row are loaded as [L, N, 1], but QuantDesc wants [L, N].
   const auto per_row = [](const Tensor& scale) {
     return scale ? scale.view({scale.dim(0), scale.dim(1)}) : scale;
   };
@@ -262,9 +263,9 @@ QuantConfig stored_quant_config(const WeightScheme& scheme,
   return quant;
 }
 
-std::vector<Piece> w1_pieces(const ExpertSource& source, bool is_interleaved, Range intermediate) {
+std::vector<Piece> w1_pieces(const ExpertSource& source, Range intermediate) {
   const Range cols{0, source.hidden()};
-  if (is_interleaved) {
+  if (source.config().activation.interleaved) {
     return {{Projection::kGateUp, {2 * intermediate.begin, 2 * intermediate.end}, cols}};
   }
   return {{Projection::kGate, intermediate, cols}, {Projection::kUp, intermediate, cols}};
@@ -275,24 +276,21 @@ std::vector<Piece> w2_pieces(const ExpertSource& source, Range intermediate) {
 }
 
 ExpertWeights load_experts(const ExpertSource& source,
-                           const ModelConfig& config,
                            const ExpertSlice& slice,
-                           bool quantize_activations,
-                           const Stream& stream) {
+                           bool quantize_activations) {
   const WeightScheme& scheme = source.scheme();
   const auto parts = stored_parts(scheme, DType::kBF16);
-  const auto gate_up = w1_pieces(source, config.activation.interleaved, slice.intermediate);
-  const auto down = w2_pieces(source, slice.intermediate);
-
   // Everything is checked before anything is copied.
   std::vector<CopyJob> jobs;
-  const WeightTensors w1 = plan_weight(source, gate_up, parts, slice.experts, jobs);
-  const WeightTensors w2 = plan_weight(source, down, parts, slice.experts, jobs);
+  const WeightTensors w1 =
+      plan_weight(source, w1_pieces(source, slice.intermediate), parts, slice.experts, jobs);
+  const WeightTensors w2 =
+      plan_weight(source, w2_pieces(source, slice.intermediate), parts, slice.experts, jobs);
   QuantTensors tensors;
   if (scheme.format == WeightFormat::kNvfp4) {
     load_global_scales(source, parts, slice.experts, quantize_activations, tensors);
   }
-  parallel_tasks(stream, static_cast<int64_t>(jobs.size()), [&](int64_t i, int) {
+  parallel_tasks(Stream::cpu(), static_cast<int64_t>(jobs.size()), [&](int64_t i, int) {
     const CopyJob& job = jobs[static_cast<size_t>(i)];
     run(job, canonical_dtype(scheme, job.role, job.from.dtype));
   });
@@ -305,15 +303,12 @@ ExpertWeights load_experts(const ExpertSource& source,
   result.w1 = w1.weight;
   result.w2 = w2.weight;
   result.quant = stored_quant_config(scheme, quantize_activations, std::move(tensors));
-  load_biases(source, config, slice, result.quant);
+  load_biases(source, slice, result.quant);
   return result;
 }
 
-void load_biases(const ExpertSource& source,
-                 const ModelConfig& config,
-                 const ExpertSlice& slice,
-                 QuantConfig& quant) {
-  if (!config.has_expert_bias) {
+void load_biases(const ExpertSource& source, const ExpertSlice& slice, QuantConfig& quant) {
+  if (!source.config().has_expert_bias) {
     return;
   }
   const auto load = [&](const Piece& piece, bool is_zero) {
@@ -325,8 +320,7 @@ void load_biases(const ExpertSource& source,
     }
     return stored == DType::kF16 ? convert(result, DType::kF32) : result;
   };
-  quant.w1.bias = load(w1_pieces(source, config.activation.interleaved, slice.intermediate).front(),
-                       /*is_zero=*/false);
+  quant.w1.bias = load(w1_pieces(source, slice.intermediate).front(), /*is_zero=*/false);
   quant.w2.bias = load(w2_pieces(source, slice.intermediate).front(), !slice.adds_w2_bias);
 }
 

@@ -1,57 +1,51 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// From an ExpertSource to ExpertWeights: each tensor is copied once, from the mapping to its place.
+// Makes ExpertWeights from an ExpertSource.  Each tensor is copied once, from the mapping to its
+// place.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "checkpoint/expert_source.h"
-#include "moebius/stream.h"
 
 namespace moebius::checkpoint {
 
-// Which part of the experts a rank takes.
+// The part of the experts that a rank takes.
 struct ExpertSlice {
   Range experts;
   Range intermediate;        // rows of gate and up, columns of w2
-  bool adds_w2_bias = true;  // one rank of a TP group does, since outputs are summed
+  bool adds_w2_bias = true;  // true on one rank of a TP group, since outputs are summed
 };
 
-// A matrix of the file as part of w1 or w2 (which stack their pieces): logical rows and columns.
+// A part of a projection.  w1 and w2 are pieces on top of each other.
 struct Piece {
   Projection projection = Projection::kDown;
-  Range rows;
+  Range rows;  // of the projection, in elements
   Range cols;
 };
-std::vector<Piece> w1_pieces(const ExpertSource& source, bool is_interleaved, Range intermediate);
+std::vector<Piece> w1_pieces(const ExpertSource& source, Range intermediate);
 std::vector<Piece> w2_pieces(const ExpertSource& source, Range intermediate);
 
-// How experts with these tensors (none: of any) compute.  quantize_activations: as the scheme says,
-// else not.
+// How experts with these tensors compute; without tensors, how experts of any size do.  Activations
+// are quantized as the scheme says, or not at all without quantize_activations.
 QuantConfig stored_quant_config(const WeightScheme& scheme,
                                 bool quantize_activations,
                                 QuantTensors tensors);
 
-// As stored.  quantize_activations: as the scheme says, else not.
+// Loads weights as they are stored.  Throws what ExpertSource throws.
 ExpertWeights load_experts(const ExpertSource& source,
-                           const ModelConfig& config,
                            const ExpertSlice& slice,
-                           bool quantize_activations,
-                           const Stream& stream);
+                           bool quantize_activations);
 
-// The scheme `name` (load_quant_schemes) from unquantized weights, expert by expert.  Throws
-// InvalidArgument: no such scheme, or the weights are quantized.
+// Quantizes unquantized weights with the scheme `name` of load_quant_schemes(), expert by expert.
+// Throws InvalidArgument where there is no such scheme or the weights are quantized already, and
+// Unsupported where the scheme does not fit the sizes.
 ExpertWeights quantize_experts(const ExpertSource& source,
-                               const ModelConfig& config,
                                const ExpertSlice& slice,
-                               const std::string& name,
-                               const Stream& stream);
-// Biases [L, N] of w1 and w2 into config; nothing when the family has none.
-void load_biases(const ExpertSource& source,
-                 const ModelConfig& config,
-                 const ExpertSlice& slice,
-                 QuantConfig& quant);
+                               const std::string& name);
+// Puts the biases [L, N] of w1 and w2 into `quant`; does nothing when the family has none.
+void load_biases(const ExpertSource& source, const ExpertSlice& slice, QuantConfig& quant);
 
 }  // namespace moebius::checkpoint

@@ -16,16 +16,7 @@ namespace moebius::checkpoint {
 
 namespace {
 
-void expect_file_shape(const SafetensorsEntry& entry,
-                       const Shape& expected,
-                       const std::string& label) {
-  if (entry.shape != expected) {
-    throw InvalidArgument(fmt::format("{} has shape {}, config.json makes it {}", label,
-                                      to_string(entry.shape), to_string(expected)));
-  }
-}
-
-// dst[r][c] = src[c][r] in tiles that fit the caches; Word is an element's bytes.
+// dst[r][c] = src[c][r], in tiles that fit the caches; Word has the size of an element.
 template <typename Word>
 void transpose(const std::byte* src,
                int64_t src_stride,
@@ -40,7 +31,7 @@ void transpose(const std::byte* src,
       const int64_t c1 = std::min(cols, c0 + kTile);
       for (int64_t r = r0; r < r1; ++r) {
         for (int64_t c = c0; c < c1; ++c) {
-          // memcpy: the source may be unaligned.
+          // Why memcpy: the source may be unaligned.
           std::memcpy(dst + r * dst_stride + c * static_cast<int64_t>(sizeof(Word)),
                       src + c * src_stride + r * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
         }
@@ -50,6 +41,15 @@ void transpose(const std::byte* src,
 }
 
 }  // namespace
+
+void expect_file_shape(const SafetensorsEntry& entry,
+                       const Shape& expected,
+                       const std::string& label) {
+  if (entry.shape != expected) {
+    throw InvalidArgument(fmt::format("{} has shape {}, config.json makes it {}", label,
+                                      to_string(entry.shape), to_string(expected)));
+  }
+}
 
 std::string tensor_label(const Safetensors& files, std::string_view tensor) {
   return fmt::format("{}: tensor {}", files.file_of(tensor).string(), in_quotes(tensor));
@@ -100,15 +100,11 @@ ExpertSource ExpertSource::routed(const Safetensors& files,
   source.num_experts_ = config.info.num_experts;
   source.hidden_ = config.info.hidden;
   source.intermediate_ = config.info.intermediate;
-  source.scheme_ = config.scheme;
   const std::string fused = source.path_ + ".gate_up_proj";
-  // Experts with alternating rows exist in fused form only.
+  // Experts with alternating rows of gate and up exist in fused form only.
   source.is_fused_ = config.activation.interleaved || files.contains(fused);
-  const std::string weight =
-      source.is_fused_ ? fused : source.name(first, Projection::kGate, ".weight");
-  if (files.contains(weight) && is_float(files.entry(weight).dtype)) {
-    source.scheme_ = {};
-  }
+  source.scheme_ =
+      source.scheme_of(source.is_fused_ ? fused : source.name(first, Projection::kGate, ".weight"));
   return source;
 }
 
@@ -120,12 +116,13 @@ ExpertSource ExpertSource::shared(const Safetensors& files,
   source.is_routed_ = false;
   source.hidden_ = config.info.hidden;
   source.intermediate_ = config.info.shared_intermediate;
-  source.scheme_ = config.scheme;
-  const std::string weight = source.name(0, Projection::kGate, ".weight");
-  if (files.contains(weight) && is_float(files.entry(weight).dtype)) {
-    source.scheme_ = {};
-  }
+  source.scheme_ = source.scheme_of(source.name(0, Projection::kGate, ".weight"));
   return source;
+}
+
+WeightScheme ExpertSource::scheme_of(const std::string& weight) const {
+  const bool is_unquantized = files_->contains(weight) && is_float(files_->entry(weight).dtype);
+  return is_unquantized ? WeightScheme{} : config_->scheme;
 }
 
 int64_t ExpertSource::rows(Projection projection) const {
@@ -145,7 +142,7 @@ std::string ExpertSource::name(int64_t expert,
     return fmt::format("{}.{}{}", path_,
                        projection == Projection::kDown ? "down_proj" : "gate_up_proj", suffix);
   }
-  // Shared experts have the usual names in every family.
+  // Modules of shared experts have the default names in every family.
   const Family family = is_routed_ ? *config_->family : Family{};
   const std::string_view module = projection == Projection::kGate ? family.gate
                                   : projection == Projection::kUp ? family.up
@@ -187,7 +184,7 @@ StoredMatrix ExpertSource::module_matrix(int64_t expert,
   result.cols = num_units(cols(projection), part.col_unit);
   result.stride = result.cols * bits(result.dtype) / 8;
   const SafetensorsEntry& entry = files_->entry(result.tensor);
-  // A scale per row may come without its dimension of 1.
+  // Scales per row may be stored without the dimension of 1.
   if (result.cols != 1 || entry.shape != Shape{result.rows}) {
     expect_file_shape(entry, {result.rows, result.cols}, result.label);
   }
@@ -200,7 +197,7 @@ StoredMatrix ExpertSource::fused_matrix(int64_t expert,
   const bool is_float_weight = scheme_.format == WeightFormat::kFloat;
   StoredMatrix result =
       describe(name(expert, projection, is_float_weight ? "" : part.suffix), part.stored);
-  if (part.row_unit > 1) {  // gate and up may meet, or alternate, within a unit
+  if (part.row_unit > 1) {  // rows of gate and of up might share a value
     throw Unsupported(fmt::format("{} has a value for {} rows (quantization: {}), supported: 1",
                                   result.label, part.row_unit, scheme_.name));
   }
@@ -249,7 +246,8 @@ float ExpertSource::scalar(int64_t expert, Projection projection, const StoredPa
         fmt::format("{} has shape {}, expected one value", found.label, to_string(value.shape())));
   }
   const float result = get_float(value, 0);
-  // Weights may all be 0; an activation is divided by its scale, whose inverse must be finite.
+  // A global scale may be 0, as all weights may be.  An activation is divided by its scale, whose
+  // inverse must be finite.
   const float least =
       part.role == PartRole::kGlobalScale ? 0.0f : std::numeric_limits<float>::min();
   if (!std::isfinite(result) || result < least) {

@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ExpertSource: where the weights of a set of experts stand in the files.  It knows names and
-// layouts (one module per expert, fused, fused and transposed) and checks every dtype and shape;
-// the code above sees only matrices. Letters: E experts, H hidden, I intermediate; a projection is
-// [N, K].
+// ExpertSource: finds the weights of a set of experts in the files.  It knows names and layouts
+// (one module per expert, fused, fused and transposed) and checks every dtype and shape; its
+// callers see only matrices.  Letters: E experts, H hidden, I intermediate; a projection is [N, K].
 #pragma once
 
 #include <cstddef>
@@ -23,12 +22,12 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-// The stored elements that cover a range of a dimension, `unit` each (see StoredPart).  Throws
-// InvalidArgument (naming `what`) when it starts or ends inside one; the last one of `total` may be
-// incomplete.
+// The stored elements that cover a range of a dimension.  Each covers `unit` elements of the weight
+// (see StoredPart); the last one of `total` may cover fewer.  Throws InvalidArgument naming `what`
+// when the range starts or ends inside a stored element.
 Range in_units(Range range, int64_t unit, int64_t total, const std::string& what);
 
-// rows x cols stored elements.
+// A matrix [rows, cols] of stored elements in a tensor of the files.
 struct StoredMatrix {
   const Safetensors* files = nullptr;
   std::string tensor;
@@ -36,12 +35,12 @@ struct StoredMatrix {
   int64_t offset = 0;  // byte of element (0, 0) within the tensor
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t stride = 0;  // bytes from row to row; of a transposed one from column to column
+  int64_t stride = 0;  // bytes from row to row, or from column to column if transposed
   DType dtype = DType::kU8;
   bool is_transposed = false;
 
-  // The part of the matrix, row-major, to rows of dst_stride bytes; the source's pages are
-  // released. No alignment of the source is assumed.
+  // Copies a part of the matrix, row-major, to rows that are dst_stride bytes apart, and releases
+  // the pages of the source.  The source may be unaligned.
   void copy_to(std::byte* dst, int64_t dst_stride, Range take_rows, Range take_cols) const;
 };
 
@@ -54,46 +53,55 @@ enum class Projection : uint8_t {
 
 class ExpertSource {
  public:
-  // The routed experts of the block `prefix`.  first: an expert to look at for how all are stored.
+  // The routed experts of the block `prefix`.  The layout of expert `first` is taken for that of
+  // all.
   static ExpertSource routed(const Safetensors& files,
                              const ModelConfig& config,
                              const std::string& prefix,
                              int64_t first);
-  // Its shared experts, as one expert.
+  // The shared experts of the block, as one expert.
   static ExpertSource shared(const Safetensors& files,
                              const ModelConfig& config,
                              const std::string& prefix);
 
-  // What the file holds: the configuration's scheme, or kFloat for modules left unquantized.
+  // The scheme of the stored weights: the configuration's, or kFloat for modules that the file has
+  // unquantized.
   const WeightScheme& scheme() const { return scheme_; }
+  const ModelConfig& config() const { return *config_; }
   int64_t num_experts() const { return num_experts_; }
   int64_t hidden() const { return hidden_; }
   int64_t intermediate() const { return intermediate_; }
   int64_t rows(Projection projection) const;
   int64_t cols(Projection projection) const;
 
-  // REQUIRES: part.is_matrix().  Throws InvalidArgument: tensor missing, dtype, shape.
+  // REQUIRES: part.is_matrix().  Throws InvalidArgument where the tensor is missing or has another
+  // dtype or shape, and Unsupported where a fused tensor shares a value among rows.
   StoredMatrix matrix(int64_t expert, Projection projection, const StoredPart& part) const;
-  // Of a fused set: row `expert` of the biases [E, N], as [1, N].
+  // Row `expert` of the biases [E, N] of fused experts, as a matrix [1, N].
   StoredMatrix bias(int64_t expert, Projection projection) const;
-  // A part with one value, which is checked: finite and not negative, an input scale normal.
+  // The value of a part that has only one.  Throws InvalidArgument unless it is finite and not
+  // negative; an input scale must be a positive normal number.
   float scalar(int64_t expert, Projection projection, const StoredPart& part) const;
-  // A global scale times the activations' scale, which must be finite.
+  // The product of a global scale and the activations' scale.  Throws InvalidArgument unless it is
+  // finite.
   float alpha(int64_t expert,
               Projection projection,
               const StoredPart& part,
               float input_scale) const;
-  // Throws unless weight_shape says [N, K].
+  // Throws InvalidArgument unless the tensor weight_shape holds [N, K].
   void check_weight_shape(int64_t expert, Projection projection, const StoredPart& part) const;
 
  private:
   ExpertSource(const Safetensors& files, const ModelConfig& config)
       : files_(&files), config_(&config) {}
 
+  // The scheme of experts whose first weight is the tensor `weight`, see scheme().
+  WeightScheme scheme_of(const std::string& weight) const;
   std::string name(int64_t expert, Projection projection, std::string_view suffix) const;
   StoredMatrix module_matrix(int64_t expert, Projection projection, const StoredPart& part) const;
   StoredMatrix fused_matrix(int64_t expert, Projection projection, const StoredPart& part) const;
-  // Checks a tensor's dtype (a float type stands for all three) and gives what is known so far.
+  // A matrix with all but its size and place.  Throws InvalidArgument where the tensor has another
+  // dtype; a float type stands for all three.
   StoredMatrix describe(const std::string& tensor, DType expected) const;
 
   const Safetensors* files_;
@@ -107,7 +115,11 @@ class ExpertSource {
   int64_t intermediate_ = 0;
 };
 
-// "FILE: tensor 'NAME'", as messages start.
+// "FILE: tensor 'NAME'", with which messages start.
 std::string tensor_label(const Safetensors& files, std::string_view tensor);
+// Throws InvalidArgument with both shapes unless the file has the expected one.
+void expect_file_shape(const SafetensorsEntry& entry,
+                       const Shape& expected,
+                       const std::string& label);
 
 }  // namespace moebius::checkpoint

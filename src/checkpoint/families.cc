@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of families: what config.json and the tensors are called, and how tokens are routed.
-// Defaults are those of the configuration classes in Hugging Face transformers.
+// The table of families: the names of fields and tensors, and how tokens are routed.  Defaults are
+// those of the configuration classes in Hugging Face transformers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMax = int64_t{1} << 28;
 
-// Layers [0, num_layers) for which is_moe(layer).
+// Lists the layers in [0, num_layers) for which is_moe(layer) holds.
 template <typename Predicate>
 void set_moe_layers(ModelInfo& info, Predicate is_moe) {
   for (int64_t layer = 0; layer < info.num_layers; ++layer) {
@@ -26,7 +26,7 @@ void set_moe_layers(ModelInfo& info, Predicate is_moe) {
   }
 }
 
-// Layer numbers in the order binary_search needs; a file may list any number of them.
+// Why sorted: a file may list any number of layers, so they are looked up by binary search.
 std::vector<int64_t> sorted_layers(const ConfigFields& fields,
                                    std::string_view key,
                                    int64_t highest) {
@@ -121,7 +121,7 @@ void read_glm4(const ConfigFields& fields, ModelConfig& config) {
 }
 
 void read_gpt_oss(const ConfigFields& fields, ModelConfig& config) {
-  config.router.score_after_topk = true;  // softmax over the chosen
+  config.router.score_after_topk = true;  // the softmax is over the chosen experts
   config.has_router_bias = true;
   config.has_expert_bias = true;
   config.activation.kind = Activation::kSwigluOai;

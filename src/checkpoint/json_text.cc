@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "checkpoint/mapped_file.h"
 #include "moebius/error.h"
@@ -14,9 +15,11 @@ namespace moebius::checkpoint {
 
 using nlohmann::json;
 
+namespace {
+
 json parse_json(std::string_view text, std::string_view file) {
   constexpr int kMaxJsonDepth = 64;
-  // depth: of what encloses the value, 0 for the outermost.
+  // depth counts the objects and lists around the value.
   const auto check_depth = [&](int depth, json::parse_event_t event, json&) {
     const bool opens =
         event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
@@ -30,12 +33,14 @@ json parse_json(std::string_view text, std::string_view file) {
     return json::parse(text.begin(), text.end(), check_depth);
   } catch (const json::parse_error& error) {
     throw InvalidArgument(fmt::format("{}: not valid JSON at byte {}", file, error.byte));
-  } catch (const json::exception& error) {  // a number beyond double, of any length
+  } catch (const json::exception& error) {  // a number beyond double, which may have any length
     constexpr size_t kShown = 200;
     throw InvalidArgument(
         fmt::format("{}: {}", file, std::string_view(error.what()).substr(0, kShown)));
   }
 }
+
+}  // namespace
 
 json read_json_object(const std::filesystem::path& path) {
   constexpr uint64_t kMaxBytes = 64 << 20;

@@ -13,87 +13,65 @@ namespace moebius::checkpoint {
 
 namespace {
 
-// Why 16: without calibration data the range of the activations is unknown.  Block scales then
-// cover block maxima from 0.006 (below, they lose precision) to 168 (beyond, values saturate).
+// Why 16: without calibration data the range of the activations is unknown.  With 16, block scales
+// represent block maxima from 0.006, below which they lose precision, to 168, beyond which values
+// saturate.
 constexpr float kNvfp4ActivationScale = 16.0f;
 
-QuantConfig make_per_row(std::optional<QuantFormat> activation,
-                         QuantFormat weight,
-                         QuantTensors tensors) {
-  return QuantConfig::make(activation, activation.has_value(), true, std::nullopt,
-                           std::move(tensors), weight);
+QuantConfig per_channel(const LoadScheme& scheme, bool quantizes_rows, QuantTensors tensors) {
+  return QuantConfig::make(quantizes_rows ? std::optional(scheme.format) : std::nullopt,
+                           quantizes_rows, true, std::nullopt, std::move(tensors), scheme.format);
+}
+QuantConfig fp8_blocks(const LoadScheme&, QuantTensors tensors, GroupShape group) {
+  return QuantConfig::fp8_w8a8(std::move(tensors), false, false, group);
+}
+QuantConfig fp8_tensors(const LoadScheme&, QuantTensors tensors, GroupShape) {
+  return QuantConfig::fp8_w8a8(std::move(tensors));
+}
+QuantConfig channels_and_tokens(const LoadScheme& scheme, QuantTensors tensors, GroupShape) {
+  return per_channel(scheme, true, std::move(tensors));
+}
+QuantConfig channels(const LoadScheme& scheme, QuantTensors tensors, GroupShape) {
+  return per_channel(scheme, false, std::move(tensors));
+}
+QuantConfig int4_groups(const LoadScheme&, QuantTensors tensors, GroupShape group) {
+  return QuantConfig::int4_w4a16(std::move(tensors), GroupShape{0, group.col});
+}
+QuantConfig mxfp4_weights(const LoadScheme&, QuantTensors tensors, GroupShape) {
+  return QuantConfig::mxfp4_w4a16(std::move(tensors));
+}
+QuantConfig ocp_mx(const LoadScheme& scheme, QuantTensors tensors, GroupShape) {
+  return QuantConfig::ocp_mx(scheme.format, std::move(tensors));
+}
+QuantConfig nvfp4(const LoadScheme&, QuantTensors tensors, GroupShape) {
+  return QuantConfig::nvfp4(std::move(tensors));
 }
 
+constexpr GroupShape kBlock{128, 128};
+constexpr GroupShape kChannel = GroupShape::per_token();
+constexpr GroupShape kInt4{1, 128};
+constexpr GroupShape kMx{1, 32};
+constexpr GroupShape kNv{1, 16};
+
 constexpr LoadScheme kSchemes[] = {
-    {"fp8_w8a8",
-     "e4m3, weights by 128x128 blocks, activations by 1x128",
-     QuantFormat::kFp8,
-     {128, 128},
-     [](QuantTensors t, GroupShape g) {
-       return QuantConfig::fp8_w8a8(std::move(t), false, false, g);
-     }},
+    {"fp8_w8a8", "e4m3, weights by 128x128 blocks, activations by 1x128", QuantFormat::kFp8, kBlock,
+     fp8_blocks},
     {"fp8_w8a8_channel", "e4m3, weights per output channel, activations per token",
-     QuantFormat::kFp8, GroupShape::per_token(),
-     [](QuantTensors t, GroupShape) {
-       return make_per_row(QuantFormat::kFp8, QuantFormat::kFp8, std::move(t));
-     }},
+     QuantFormat::kFp8, kChannel, channels_and_tokens},
     {"fp8_w8a8_tensor", "e4m3, weights per expert, activations per tensor", QuantFormat::kFp8,
-     GroupShape::per_tensor(),
-     [](QuantTensors t, GroupShape) { return QuantConfig::fp8_w8a8(std::move(t)); }},
-    {"int8_w8a8", "weights per output channel, activations per token", QuantFormat::kInt8,
-     GroupShape::per_token(),
-     [](QuantTensors t, GroupShape) {
-       return make_per_row(QuantFormat::kInt8, QuantFormat::kInt8, std::move(t));
-     }},
-    {"int8_w8a16", "weights per output channel", QuantFormat::kInt8, GroupShape::per_token(),
-     [](QuantTensors t, GroupShape) {
-       return make_per_row(std::nullopt, QuantFormat::kInt8, std::move(t));
-     }},
-    {"int4_w4a16",
-     "weights by groups of 128, 64 or 32 around 8",
-     QuantFormat::kInt4,
-     {1, 128},
-     [](QuantTensors t, GroupShape g) {
-       return QuantConfig::int4_w4a16(std::move(t), GroupShape{0, g.col});
-     }},
-    {"mxfp4_w4a16",
-     "weights in OCP MX e2m1",
-     QuantFormat::kMxfp4,
-     {1, 32},
-     [](QuantTensors t, GroupShape) { return QuantConfig::mxfp4_w4a16(std::move(t)); }},
-    {"mxfp4",
-     "weights and activations in OCP MX e2m1",
-     QuantFormat::kMxfp4,
-     {1, 32},
-     [](QuantTensors t, GroupShape) {
-       return QuantConfig::ocp_mx(QuantFormat::kMxfp4, std::move(t));
-     }},
-    {"mxfp6_e3m2",
-     "weights and activations in OCP MX e3m2",
-     QuantFormat::kMxfp6E3M2,
-     {1, 32},
-     [](QuantTensors t, GroupShape) {
-       return QuantConfig::ocp_mx(QuantFormat::kMxfp6E3M2, std::move(t));
-     }},
-    {"mxfp6_e2m3",
-     "weights and activations in OCP MX e2m3",
-     QuantFormat::kMxfp6E2M3,
-     {1, 32},
-     [](QuantTensors t, GroupShape) {
-       return QuantConfig::ocp_mx(QuantFormat::kMxfp6E2M3, std::move(t));
-     }},
-    {"mxfp8",
-     "weights and activations in OCP MX e4m3",
-     QuantFormat::kMxfp8,
-     {1, 32},
-     [](QuantTensors t, GroupShape) {
-       return QuantConfig::ocp_mx(QuantFormat::kMxfp8, std::move(t));
-     }},
-    {"nvfp4",
-     "weights and activations in e2m1, e4m3 scales per 16",
-     QuantFormat::kNvfp4,
-     {1, 16},
-     [](QuantTensors t, GroupShape) { return QuantConfig::nvfp4(std::move(t)); }},
+     GroupShape::per_tensor(), fp8_tensors},
+    {"int8_w8a8", "weights per output channel, activations per token", QuantFormat::kInt8, kChannel,
+     channels_and_tokens},
+    {"int8_w8a16", "weights per output channel", QuantFormat::kInt8, kChannel, channels},
+    {"int4_w4a16", "weights by groups of 128, 64 or 32 around 8", QuantFormat::kInt4, kInt4,
+     int4_groups},
+    {"mxfp4_w4a16", "weights in OCP MX e2m1", QuantFormat::kMxfp4, kMx, mxfp4_weights},
+    {"mxfp4", "weights and activations in OCP MX e2m1", QuantFormat::kMxfp4, kMx, ocp_mx},
+    {"mxfp6_e3m2", "weights and activations in OCP MX e3m2", QuantFormat::kMxfp6E3M2, kMx, ocp_mx},
+    {"mxfp6_e2m3", "weights and activations in OCP MX e2m3", QuantFormat::kMxfp6E2M3, kMx, ocp_mx},
+    {"mxfp8", "weights and activations in OCP MX e4m3", QuantFormat::kMxfp8, kMx, ocp_mx},
+    {"nvfp4", "weights and activations in e2m1, e4m3 scales per 16", QuantFormat::kNvfp4, kNv,
+     nvfp4},
 };
 
 int64_t int4_group(int64_t hidden, int64_t intermediate) {
@@ -105,7 +83,7 @@ int64_t int4_group(int64_t hidden, int64_t intermediate) {
   return 32;
 }
 
-// 1 / (global scale of the weight * of the activation).
+// alpha = 1 / (global scale of the weight * global scale of the activation).
 Tensor make_alphas(const Tensor& global_scale) {
   Tensor alphas = Tensor::empty(global_scale.shape(), DType::kF32);
   for (int64_t i = 0; i < alphas.numel(); ++i) {
@@ -114,12 +92,12 @@ Tensor make_alphas(const Tensor& global_scale) {
   return alphas.dim(1) == 1 ? alphas.view({alphas.dim(0)}) : alphas;
 }
 
-// One scale for a whole expert, else each half by itself.
+// A scale per tensor belongs to a whole expert; otherwise each half is quantized by itself.
 int64_t num_parts_of(const QuantizeSpec& spec, int64_t halves) {
   return spec.group.is_per_tensor() ? 1 : halves;
 }
 
-// Scales as QuantDesc wants them: [L] per tensor, [L, N] per channel.
+// Drops dimensions of 1, since QuantDesc wants scales [L] per tensor and [L, N] per channel.
 Tensor without_ones(const Tensor& scale, const GroupShape& group) {
   if (group.is_per_tensor()) {
     return scale.view({scale.dim(0)});
@@ -173,16 +151,14 @@ void expect_quantizable(const LoadScheme& scheme,
 
 QuantizedWeight allocate_weight(const LoadScheme& scheme,
                                 const QuantizeSpec& spec,
-                                int64_t num_experts,
-                                int64_t rows,
-                                int64_t cols,
+                                const Shape& shape,
                                 int64_t halves) {
-  expect_quantizable(scheme, spec, rows, cols, halves);
+  const int64_t num_experts = shape[0];
+  expect_quantizable(scheme, spec, shape[1], shape[2], halves);
   QuantizedWeight result;
   result.num_parts = num_parts_of(spec, halves);
-  const int64_t part_rows = rows / result.num_parts;
-  const Quantized one = allocate_quantized(spec, part_rows, cols);
-  result.values = Tensor::empty({num_experts, rows, cols}, one.values.dtype());
+  const Quantized one = allocate_quantized(spec, shape[1] / result.num_parts, shape[2]);
+  result.values = Tensor::empty(shape, one.values.dtype());
   result.scale = Tensor::empty({num_experts, result.num_parts * one.scale.dim(0), one.scale.dim(1)},
                                one.scale.dtype());
   if (one.global_scale.defined()) {
@@ -205,18 +181,16 @@ QuantConfig make_quant_config(const LoadScheme& scheme,
     tensors.g1_alphas = make_alphas(w1.global_scale);
     tensors.g2_alphas = make_alphas(w2.global_scale);
   }
-  return scheme.make(std::move(tensors), spec.group);
+  return scheme.make(scheme, std::move(tensors), spec.group);
 }
 
 }  // namespace moebius::checkpoint
 
 namespace moebius {
 
-using namespace checkpoint;
-
 std::vector<QuantSchemeInfo> load_quant_schemes() {
   std::vector<QuantSchemeInfo> result;
-  for (const LoadScheme& scheme : kSchemes) {
+  for (const checkpoint::LoadScheme& scheme : checkpoint::kSchemes) {
     result.push_back({std::string(scheme.name), std::string(scheme.description)});
   }
   return result;

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Synthetic checkpoints.  Names and layouts come from the tables the loader reads by; values are
-// such that a layer keeps the variance of its input: w1 and the router have variance 1/H, w2 1/I.
+// Writes synthetic checkpoints.  Names and layouts come from the tables by which the loader reads.
+// Values are such that a layer keeps the variance of its input: w1 and the router have the variance
+// 1/H, and w2 has 1/I.
 #include "checkpoint/make_model.h"
 
 #include <fmt/format.h>
@@ -34,15 +35,15 @@ using nlohmann::json;
 constexpr float kBiasSigma = 0.1f;
 constexpr float kCorrectionSigma = 0.05f;
 
-// Standard deviations that the largest code of a format stands for: about the largest value among
-// the elements that share a scale.
+// The number of standard deviations that the largest code of a format stands for, which is about
+// the largest value among the elements that share a scale.
 constexpr float kBlockRange = 4.5f;
 constexpr float kGroupRange = 2.7f;
 
-// One tensor to write: random by a table, or given.
+// One tensor to write.
 struct Planned {
   StoredTensor spec;
-  std::shared_ptr<const ValueTable> table;
+  std::shared_ptr<const ValueTable> table;  // random values; null: those of `given`
   std::vector<std::byte> given;
 };
 
@@ -58,7 +59,7 @@ float varied(float base, float u) {
   return base * std::exp2(u - 0.5f);
 }
 
-// The values of one part of a weight whose elements have standard deviation sigma.
+// The values of one part of a weight whose elements have the standard deviation sigma.
 ValueTable part_table(WeightFormat format, const StoredPart& part, float sigma) {
   const bool is_weight = part.role == PartRole::kWeight;
   if (part.role == PartRole::kZeroPoint) {
@@ -93,7 +94,7 @@ ValueTable part_table(WeightFormat format, const StoredPart& part, float sigma) 
             [](float x) { return e2m1_from_float(x * kE2M1Max / kGroupRange); });
       }
       if (format == WeightFormat::kNvfp4) {
-        return scales(kE4M3Max / 2);  // weight_scale_2 has the rest
+        return scales(kE4M3Max / 2);  // weight_scale_2 holds the remaining factor
       }
       const float exponent = 127.0f + std::log2(sigma * kGroupRange / kE2M1Max);
       return ValueTable::uniform(part.stored,
@@ -117,7 +118,7 @@ class Plan {
   std::vector<Planned>& tensors() { return tensors_; }
 
  private:
-  // What a module is filled with, shared by all modules of a kind.
+  // The parts and values that modules with equally many columns share.
   struct Filling {
     std::vector<StoredPart> parts;
     std::vector<std::shared_ptr<const ValueTable>> tables;
@@ -146,7 +147,7 @@ class Plan {
     tensors_.push_back({{name, dtype, shape}, std::move(table), {}});
   }
 
-  // All parts of a [rows, cols] module.
+  // Adds all parts of a module [rows, cols].
   void add_module(const std::string& name, int64_t rows, int64_t cols, const Filling& filling) {
     for (size_t i = 0; i < filling.parts.size(); ++i) {
       const StoredPart& part = filling.parts[i];
@@ -161,7 +162,7 @@ class Plan {
               to_bytes<float>({filling.sigma * kGroupRange / kE2M1Max / (kE4M3Max / 2)});
           break;
         case PartRole::kInputScale:
-          // Inputs up to 6 standard deviations.
+          // Inputs of up to 6 standard deviations are represented.
           planned.given = to_bytes<float>({6.0f / (kE2M1Max * kE4M3Max)});
           break;
         default:
@@ -207,8 +208,8 @@ class Plan {
       add_normal(router + ".e_score_correction_bias", DType::kF32, {info.num_experts},
                  kCorrectionSigma);
     }
-    // Families with fused experts keep them fused in bf16 and mxfp4; other formats are published
-    // with a module per expert.
+    // Families with fused experts are published fused in bf16 and mxfp4, and with a module per
+    // expert in other formats.
     const WeightFormat format = config_.scheme.format;
     if (format == WeightFormat::kMxfp4 ||
         (family.is_transposed && format == WeightFormat::kFloat)) {
@@ -238,11 +239,11 @@ class Plan {
 
   const ModelConfig& config_;
   float w1_sigma_ = 0;
-  std::map<int64_t, Filling> fillings_;  // by the columns of the weight, whose sigma they decide
+  std::map<int64_t, Filling> fillings_;  // by the columns of the weight, which decide sigma
   std::vector<Planned> tensors_;
 };
 
-// Consecutive tensors per file.
+// Consecutive tensors share a file.
 std::vector<std::vector<Planned>> split_into_files(std::vector<Planned>& tensors,
                                                    int64_t max_file_bytes) {
   std::vector<std::vector<Planned>> files(1);
@@ -296,8 +297,8 @@ std::unique_ptr<AtomicFile> write_text(const fs::path& path, const json& content
   return file;
 }
 
-// A folder that is there, or is made with those above it.  Removes what it made unless that is
-// kept: what was created for nothing should not stay.
+// Makes a folder and those above it where they do not exist.  The destructor removes what was made,
+// unless keep() was called.
 class CreatedFolder {
  public:
   ~CreatedFolder() {
@@ -323,7 +324,7 @@ class CreatedFolder {
   std::vector<fs::path> made_;  // the innermost first
 };
 
-// Another model would be replaced, perhaps one that nobody can make again.
+// Refuses to replace another model, which perhaps nobody can make again.
 void expect_same_model(const fs::path& directory,
                        std::vector<std::string> weights,
                        const json& content) {
@@ -359,7 +360,7 @@ int64_t write_model(const json& content,
   const bool is_sharded = files.size() > 1;
   const fs::path single = directory / kSingleFile;
   const fs::path index = directory / kIndexFile;
-  // A reader that finds both cannot tell which one counts.
+  // A reader that finds both files could not tell which one counts.
   const fs::path other = is_sharded ? single : index;
   std::error_code error;
   if (fs::exists(other, error)) {
@@ -376,7 +377,7 @@ int64_t write_model(const json& content,
   CreatedFolder folder;
   folder.make(directory);
 
-  // All files are complete under temporary names before the first one is renamed.
+  // All files are written under temporary names before the first one is renamed.
   const Stream stream = Stream::cpu();
   std::vector<std::unique_ptr<SafetensorsWriter>> writers;
   json weight_map = json::object();

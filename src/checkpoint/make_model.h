@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The checkpoint a config.json describes, with random weights; make_model without its presets.
+// Writes a checkpoint with random weights for any config.json; make_model() does it for presets.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,11 @@
 
 namespace moebius::checkpoint {
 
-// Writes the MoE blocks of all MoE layers and `config` itself; beyond max_file_bytes another file
-// is started, and an index is written.  `label` names the configuration in messages. The random
-// bits depend on seed and tensor names only. Throws InvalidArgument, Unsupported (config), Error
-// (disk); nothing is left behind then.  Returns the bytes of the files.
+// Writes the MoE blocks of all MoE layers, and `config` itself.  Beyond max_file_bytes it starts
+// another file and writes an index.  `label` names the configuration in messages.  The random bits
+// depend on seed and tensor names only.  Returns the number of bytes written.  Throws
+// InvalidArgument or Unsupported (the configuration) or Error (the disk), and then leaves nothing
+// behind.
 int64_t write_model(const nlohmann::json& config,
                     const std::string& label,
                     uint64_t seed,

@@ -34,7 +34,7 @@ struct Descriptor {
 }  // namespace
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  // O_NONBLOCK: a pipe in place of the file is refused below instead of waited for.
+  // Why O_NONBLOCK: opening a pipe must not wait for its writer; it is refused below.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   struct stat info {};
   if (file.fd < 0 || ::fstat(file.fd, &info) != 0) {
@@ -66,7 +66,7 @@ void MappedFile::release(uint64_t begin, uint64_t end) const {
   begin = begin / page * page;
   end = std::min((end + page - 1) / page * page, size_);
   if (begin < end) {
-    // Advice only: a failure costs memory, not correctness.
+    // This is only advice: a failure costs memory, not correctness.
     ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
   }
 }

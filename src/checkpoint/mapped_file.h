@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// MappedFile: a whole file as read-only memory.
+// MappedFile: maps a whole file into memory, read-only.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,14 @@ namespace moebius::checkpoint {
 
 class MappedFile {
  public:
-  // Throws InvalidArgument naming the path: missing, unreadable or not a regular file.
+  // Throws InvalidArgument naming the path where it is missing, unreadable or no regular file.
   static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  // The size at opening; a file truncated later faults where it was cut off.
+  // The size when the file was opened.  If the file is truncated later, reading behind its end
+  // faults.
   uint64_t size() const { return size_; }
   const std::byte* data() const { return data_; }
   // Drops the pages that hold [begin, end); they are read again when touched.

@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-// Bounds that no model comes near and that keep products of two sizes within 64 bits.
+// No model comes near these bounds, which keep products of two sizes within 64 bits.
 constexpr int64_t kMaxSize = int64_t{1} << 28;
 constexpr int64_t kMaxExperts = 1 << 20;
 constexpr int64_t kMaxLayers = 1 << 16;
@@ -29,14 +29,12 @@ std::optional<DType> read_dtype(const ConfigFields& fields) {
       continue;
     }
     const std::string text = fields.string(key);
-    if (text == "bfloat16") {
-      return DType::kBF16;
-    }
-    if (text == "float16") {
-      return DType::kF16;
-    }
-    if (text == "float32") {
-      return DType::kF32;
+    for (const auto& [name, dtype] : {std::pair("bfloat16", DType::kBF16),
+                                      {"float16", DType::kF16},
+                                      {"float32", DType::kF32}}) {
+      if (text == name) {
+        return dtype;
+      }
     }
     fields.unsupported(key, "bfloat16, float16, float32");
   }
@@ -45,7 +43,7 @@ std::optional<DType> read_dtype(const ConfigFields& fields) {
 
 void read_activation(const ConfigFields& fields, ActivationSpec& activation) {
   if (activation.kind == Activation::kSwigluOai) {
-    return;  // the family's own, whatever hidden_act says
+    return;  // the family decides, whatever hidden_act says
   }
   const std::string text = fields.string_or("hidden_act", "silu");
   if (text == "silu" || text == "swish") {
@@ -76,7 +74,7 @@ void settle_groups(const ConfigFields& fields, RouterConfig& router) {
 ModelConfig read_model_config(const fs::path& directory) {
   const fs::path path = directory / kConfigFile;
   json content = read_json_object(path);
-  const fs::path modelopt = directory / kQuantConfigFile;  // without the method's name
+  const fs::path modelopt = directory / kQuantConfigFile;  // does not name the method
   std::error_code error;
   if (!content.contains("quantization_config") && fs::exists(modelopt, error)) {
     json quantization = read_json_object(modelopt);
@@ -89,7 +87,7 @@ ModelConfig read_model_config(const fs::path& directory) {
 
 ModelConfig parse_model_config(const json& content, const std::string& file) {
   const ConfigFields top(content, file);
-  // Models with other modalities keep the language model's part in text_config.
+  // Multimodal models keep the part of the language model in text_config.
   const bool is_nested = top.has("text_config") && !top.has("hidden_size");
   const ConfigFields fields = is_nested ? top.object("text_config") : top;
 

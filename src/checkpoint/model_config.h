@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ModelConfig: what config.json says about the MoE layers, for every family.
+// ModelConfig: what config.json says about the MoE layers, in one form for all families.
 #pragma once
 
 #include <cstdint>
@@ -31,16 +31,17 @@ struct ModelConfig {
   WeightScheme scheme;
 };
 
-// Names in config.json and in the files that differ between families.
+// The names in config.json and in the tensor files that differ between families.
 struct Family {
   std::string_view model_type = {};
   std::string_view other_model_type = {};  // of a text_config; empty: none
   std::string_view intermediate_key = {};  // of one routed expert
-  // Reads what is the family's own; num_layers, hidden, intermediate, num_experts, topk are there.
+  // Reads the family's own fields.  REQUIRES: num_layers, hidden, intermediate, num_experts and
+  // topk are read already.
   void (*read)(const ConfigFields& fields, ModelConfig& config) = nullptr;
 
   std::string_view block = "mlp";       // the MoE block's name in the layer
-  std::string_view other_block = {};    // another spelling; empty: none
+  std::string_view other_block = {};    // another spelling of block; empty: none
   std::string_view router = "gate";     // module with the router's weight
   std::string_view gate = "gate_proj";  // modules of one expert
   std::string_view up = "up_proj";
@@ -49,13 +50,14 @@ struct Family {
   bool is_transposed = false;    // fused expert weights are [E, K, N] instead of [E, N, K]
 };
 
-// Every family, in the order of the documentation.
+// nullptr for an unknown family.
 const Family* find_family(std::string_view model_type);
 std::string family_names();  // "mixtral, qwen2_moe, ..."
 
-// Throws InvalidArgument naming file, field and both values; Unsupported naming family or method.
+// Throws InvalidArgument naming file, field and both values, or Unsupported naming the family or
+// the quantization method.
 ModelConfig read_model_config(const std::filesystem::path& directory);
-// The same from config.json's content; `file` names it in messages.
+// The same for the content of a config.json; `file` names it in messages.
 ModelConfig parse_model_config(const nlohmann::json& content, const std::string& file);
 
 }  // namespace moebius::checkpoint

@@ -18,7 +18,7 @@ std::vector<fs::path> model_files(const fs::path& directory) {
   std::error_code error;
   if (const fs::path index = files.back(); fs::exists(index, error)) {
     for (const auto& [tensor, shard] : read_safetensors_index(index)) {
-      if (directory / shard != files.back()) {  // many tensors in a row are of one shard
+      if (directory / shard != files.back()) {  // neighbours mostly share a shard
         files.push_back(directory / shard);
       }
     }

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Unquantized weights quantized while they are loaded: one expert at a time per thread, so that the
+// Quantizes weights while they are loaded.  Each thread works on one expert at a time, so that the
 // unquantized layer is never in memory as a whole.  A rank that takes a slice of the intermediate
-// dimension gets the codes and scales that the whole expert has, so groups and blocks are never cut
-// and results do not depend on how experts are spread.
+// dimension gets the codes and scales of the whole expert: groups and blocks are never cut, and
+// results do not depend on how experts are spread over ranks.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -19,17 +19,17 @@ namespace moebius::checkpoint {
 
 namespace {
 
-// Whether a slice of a row, or of the rows, is quantized by itself as it is within the whole.
+// Whether quantizing a slice gives the same codes and scales as quantizing the whole.
 bool slices_stand_alone(const QuantizeSpec& spec) {
   return spec.group.row > 0 && spec.group.col > 0 && spec.format != QuantFormat::kNvfp4;
 }
 
-// Elements of a dimension that share a scale, as in_units takes them.
+// How many elements of a dimension share a scale, as in_units() takes it.
 int64_t unit_of(int64_t group) {
   return group == -1 ? 0 : group;
 }
 
-// rows x cols of a matrix [R, C] to the rows of `to` from `row` on.
+// Copies a block of a matrix to the rows of `to` from `row` on.
 void copy_block(const Tensor& from, Range rows, Range cols, const Tensor& to, int64_t row) {
   const int64_t bytes = row_bytes(from.dtype(), cols.size());
   for (int64_t r = rows.begin; r < rows.end; ++r, ++row) {
@@ -38,10 +38,10 @@ void copy_block(const Tensor& from, Range rows, Range cols, const Tensor& to, in
   }
 }
 
-// w1 or w2 of all local experts.
+// Quantizes w1 or w2 of all local experts.
 class WeightQuantizer {
  public:
-  // Pieces of the whole expert, and the parts of them that are kept.
+  // `whole` are the pieces of an expert, `kept` the parts of them that this rank keeps.
   WeightQuantizer(const ExpertSource& source,
                   const std::vector<Piece>& whole,
                   std::vector<Piece> kept,
@@ -59,17 +59,17 @@ class WeightQuantizer {
 
   const QuantizedWeight& weight() const { return weight_; }
 
-  // What a thread works in.
+  // The memory that a thread works in.
   struct Room {
-    Tensor floats;          // [rows, cols] of what is taken
-    QuantizedWeight codes;  // of one expert, where its parts are kept
+    Tensor floats;          // [rows, cols] of the taken pieces
+    QuantizedWeight codes;  // of one expert, where only a part of it is kept
   };
   Room make_room() const {
     return {Tensor::empty({rows_of(taken_), cols_of(taken_)}, dtype_),
             cuts_ ? allocate(1, taken_) : QuantizedWeight{}};
   }
 
-  // REQUIRES: room that nobody else uses.
+  // REQUIRES: no other thread uses `room`.
   void quantize_expert(int64_t local_expert, const Room& room, const Stream& stream) const {
     int64_t row = 0;
     for (const Piece& piece : taken_) {
@@ -101,11 +101,11 @@ class WeightQuantizer {
   int64_t num_pieces() const { return static_cast<int64_t>(kept_.size()); }
 
   QuantizedWeight allocate(int64_t num_experts, const std::vector<Piece>& pieces) const {
-    return allocate_weight(scheme_, spec_, num_experts, rows_of(pieces), cols_of(pieces),
+    return allocate_weight(scheme_, spec_, {num_experts, rows_of(pieces), cols_of(pieces)},
                            num_pieces());
   }
 
-  // Every tensor's dtype and shape, and that no block is cut, before the work starts.
+  // Checks every tensor's dtype and shape, and that no block is cut, before the work starts.
   void check_sources(const std::vector<Piece>& whole) {
     kept_scales_.resize(kept_.size());
     for (int64_t e = experts_.begin; e < experts_.end; ++e) {
@@ -129,7 +129,7 @@ class WeightQuantizer {
     return t.slice(i * n, (i + 1) * n);
   }
 
-  // The rows of `floats` are those of `to`, expert by expert.
+  // Quantizes `floats`, which is one expert, into expert `expert` of `to`.
   void quantize_parts(const Tensor& floats,
                       const QuantizedWeight& to,
                       int64_t expert,
@@ -145,7 +145,7 @@ class WeightQuantizer {
     }
   }
 
-  // The kept part of an expert's codes, scales and global scales.
+  // Copies the kept part of an expert's codes, scales and global scales.
   void keep(const QuantizedWeight& from, int64_t local_expert) const {
     const Tensor values = weight_.values[local_expert];
     const Tensor scale = weight_.scale[local_expert];
@@ -169,35 +169,33 @@ class WeightQuantizer {
 
   const ExpertSource& source_;
   std::vector<Piece> kept_;
-  std::vector<Piece> kept_scales_;  // the same in scales
-  std::vector<Piece> taken_;        // what is read and quantized: kept, or the whole
+  std::vector<Piece> kept_scales_;  // kept_, counted in scales
+  std::vector<Piece> taken_;        // the pieces that are read and quantized: kept_ or the whole
   const LoadScheme& scheme_;
   QuantizeSpec spec_;
   Range experts_;
   DType dtype_ = DType::kBF16;
-  bool cuts_ = false;  // more is taken than is kept
+  bool cuts_ = false;  // whether more is taken than is kept
   QuantizedWeight weight_;
 };
 
 }  // namespace
 
 ExpertWeights quantize_experts(const ExpertSource& source,
-                               const ModelConfig& config,
                                const ExpertSlice& slice,
-                               const std::string& name,
-                               const Stream& stream) {
+                               const std::string& name) {
   const LoadScheme& scheme = find_load_scheme(name);
   if (source.scheme().format != WeightFormat::kFloat) {
     throw InvalidArgument(fmt::format(
         "quant is {}, but the weights are quantized already ({}): expected auto or none", name,
         source.scheme().name));
   }
-  const bool is_interleaved = config.activation.interleaved;
+  const Stream stream = Stream::cpu();
   const Range whole{0, source.intermediate()};
-  const QuantizeSpec spec = load_weight_spec(scheme, source.hidden(), whole.size(), is_interleaved);
-  const WeightQuantizer w1(source, w1_pieces(source, is_interleaved, whole),
-                           w1_pieces(source, is_interleaved, slice.intermediate), scheme, spec,
-                           slice.experts);
+  const QuantizeSpec spec = load_weight_spec(scheme, source.hidden(), whole.size(),
+                                             source.config().activation.interleaved);
+  const WeightQuantizer w1(source, w1_pieces(source, whole), w1_pieces(source, slice.intermediate),
+                           scheme, spec, slice.experts);
   const WeightQuantizer w2(source, w2_pieces(source, whole), w2_pieces(source, slice.intermediate),
                            scheme, spec, slice.experts);
   for (const WeightQuantizer* weight : {&w1, &w2}) {
@@ -215,7 +213,7 @@ ExpertWeights quantize_experts(const ExpertSource& source,
   result.w1 = w1.weight().values;
   result.w2 = w2.weight().values;
   result.quant = make_quant_config(scheme, spec, w1.weight(), w2.weight());
-  load_biases(source, config, slice, result.quant);
+  load_biases(source, slice, result.quant);
   return result;
 }
 

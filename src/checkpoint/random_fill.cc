@@ -16,9 +16,10 @@ namespace moebius::checkpoint {
 
 namespace {
 
-constexpr int64_t kPerWord = 4;  // values chosen by one 64-bit random number
+constexpr int64_t kPerWord = 4;  // a random number of 64 bits chooses 4 values
 
-// Standard normal quantiles at (i + 0.5) / n, by Newton's method from the one before; n is even.
+// Standard normal quantiles at (i + 0.5) / n.  Newton's method starts at the quantile before.
+// REQUIRES: n is even.
 std::vector<float> compute_quantiles(int64_t n) {
   std::vector<float> result(static_cast<size_t>(n));
   double x = 0.0;
@@ -36,11 +37,6 @@ std::vector<float> compute_quantiles(int64_t n) {
   return result;
 }
 
-const std::vector<float>& normal_quantiles() {
-  static const std::vector<float> quantiles = compute_quantiles(ValueTable::kSize);
-  return quantiles;
-}
-
 template <typename Word>
 void fill_words(const std::byte* table, std::byte* out, int64_t first, int64_t n, uint64_t seed) {
   for (int64_t i = 0; i < n; i += kPerWord) {
@@ -55,33 +51,28 @@ void fill_words(const std::byte* table, std::byte* out, int64_t first, int64_t n
 
 }  // namespace
 
-ValueTable ValueTable::normal(DType dtype, const std::function<float(float)>& element) {
-  const std::vector<float>& quantiles = normal_quantiles();
-  ValueTable table;
-  table.element_bytes_ = bits(dtype) / 8;
-  table.values_.resize(static_cast<size_t>(kSize * table.element_bytes_));
-  const Tensor values = Tensor::borrow(table.values_.data(), {kSize}, dtype);
+ValueTable::ValueTable(DType dtype, const std::function<float(int64_t)>& element)
+    : values_(static_cast<size_t>(kSize * bits(dtype) / 8)), element_bytes_(bits(dtype) / 8) {
+  const Tensor values = Tensor::borrow(values_.data(), {kSize}, dtype);
   for (int64_t i = 0; i < kSize; ++i) {
-    set_float(values, i, element(quantiles[static_cast<size_t>(i)]));
+    set_float(values, i, element(i));
   }
-  return table;
+}
+
+ValueTable ValueTable::normal(DType dtype, const std::function<float(float)>& element) {
+  static const std::vector<float> quantiles = compute_quantiles(kSize);
+  return {dtype, [&](int64_t i) { return element(quantiles[static_cast<size_t>(i)]); }};
 }
 
 ValueTable ValueTable::uniform(DType dtype, const std::function<float(float)>& element) {
-  ValueTable table;
-  table.element_bytes_ = bits(dtype) / 8;
-  table.values_.resize(static_cast<size_t>(kSize * table.element_bytes_));
-  const Tensor values = Tensor::borrow(table.values_.data(), {kSize}, dtype);
-  for (int64_t i = 0; i < kSize; ++i) {
-    set_float(values, i, element((static_cast<float>(i) + 0.5f) / static_cast<float>(kSize)));
-  }
-  return table;
+  return {dtype, [&](int64_t i) {
+            return element((static_cast<float>(i) + 0.5f) / static_cast<float>(kSize));
+          }};
 }
 
 ValueTable ValueTable::normal_nibbles(const std::function<uint8_t(float)>& code) {
   const std::vector<float> quantiles = compute_quantiles(256);
-  ValueTable table;
-  table.values_.resize(static_cast<size_t>(kSize));
+  ValueTable table(DType::kU8, [](int64_t) { return 0.0f; });
   for (size_t i = 0; i < table.values_.size(); ++i) {
     const uint8_t low = code(quantiles[i & 0xff]);
     const uint8_t high = code(quantiles[i >> 8]);

@@ -22,7 +22,7 @@ namespace {
 
 struct Shard {
   fs::path path;
-  std::shared_ptr<const MappedFile> file;  // null until touched
+  std::shared_ptr<const MappedFile> file;  // null until a tensor of it is touched
   SafetensorsHeader header;
 
   void open() {

@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxStoredDims = 32;  // messages show a shape
+constexpr size_t kMaxStoredDims = 32;  // bounds the messages, which show shapes
 
 constexpr std::array<SafetensorsDType, 22> kDTypes = {{
     {"F32", 32, DType::kF32},
@@ -48,23 +48,19 @@ constexpr std::array<SafetensorsDType, 22> kDTypes = {{
     {"F8_E5M2FNUZ", 8, DType::kU8, true},
 }};
 
-[[noreturn]] void fail(std::string_view file, std::string_view message) {
-  throw InvalidArgument(fmt::format("{}: {}", file, message));
-}
-
 std::string shape_text(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// One tensor's fields as they come, in any order.
+// The fields of one tensor, which come in any order.
 struct RawEntry {
   std::optional<std::string> dtype;
   std::optional<std::vector<uint64_t>> shape;
   std::optional<std::vector<uint64_t>> offsets;
 };
 
-// Shape has at most four dimensions; the first ones of more are merged, which keeps the row-major
-// order.
+// Merges the first dimensions where there are more than the four that Shape holds.  The row-major
+// order of the elements stays the same.
 Shape to_shape(const std::vector<uint64_t>& dims) {
   std::vector<int64_t> kept;
   const size_t merged = dims.size() > Shape::kMaxDims ? dims.size() - Shape::kMaxDims : 0;
@@ -79,10 +75,10 @@ Shape to_shape(const std::vector<uint64_t>& dims) {
   return Shape(std::span<const int64_t>(kept));
 }
 
-// Checks what can be said of one tensor alone.
+// Checks what does not depend on other tensors.
 SafetensorsEntry make_entry(const RawEntry& raw, std::string_view file, std::string_view name) {
   const auto refuse = [&](std::string_view message) {
-    fail(file, fmt::format("tensor {}: {}", in_quotes(name), message));
+    refuse_file(file, fmt::format("tensor {}: {}", in_quotes(name), message));
   };
   if (!raw.dtype || !raw.shape || !raw.offsets) {
     refuse(fmt::format("{} is missing", !raw.dtype   ? "dtype"
@@ -105,7 +101,7 @@ SafetensorsEntry make_entry(const RawEntry& raw, std::string_view file, std::str
   if (begin > end) {
     refuse(fmt::format("data_offsets begin at {}, after their end {}", begin, end));
   }
-  // Zero dimensions are skipped: they must not hide an overflow of the others.
+  // Dimensions of 0 are skipped, since they would hide an overflow of the others.
   uint64_t num_bits = static_cast<uint64_t>(dtype->bits);
   bool is_empty = false;
   bool overflow = false;
@@ -130,7 +126,7 @@ SafetensorsEntry make_entry(const RawEntry& raw, std::string_view file, std::str
   return {std::string(dtype->name), dtype->dtype, to_shape(*raw.shape), begin, end};
 }
 
-// Events of the header's JSON: {"name": {"dtype": "..", "shape": [..], "data_offsets": [b, e]}}.
+// Reads the JSON of a header: {"name": {"dtype": "..", "shape": [..], "data_offsets": [b, e]}}.
 class HeaderSax : public nlohmann::json_sax<json> {
  public:
   HeaderSax(std::string_view file, EntryMap& entries) : file_(file), entries_(entries) {}
@@ -171,16 +167,17 @@ class HeaderSax : public nlohmann::json_sax<json> {
       name_ = value;
       in_metadata_ = value == "__metadata__";
       if (!names_.insert(value).second) {
-        fail(file_, fmt::format("{} appears twice in the header", in_quotes(value)));
+        refuse_file(file_, fmt::format("{} appears twice in the header", in_quotes(value)));
       }
       return true;
     }
     field_ = value;
     if (!seen_.insert(value).second) {
-      fail(file_, fmt::format("{} appears twice in {}", in_quotes(value), in_quotes(name_)));
+      refuse_file(file_, fmt::format("{} appears twice in {}", in_quotes(value), in_quotes(name_)));
     }
     if (!in_metadata_ && value != "dtype" && value != "shape" && value != "data_offsets") {
-      fail(file_, fmt::format("tensor {}: unknown field {}", in_quotes(name_), in_quotes(value)));
+      refuse_file(file_,
+                  fmt::format("tensor {}: unknown field {}", in_quotes(name_), in_quotes(value)));
     }
     return true;
   }
@@ -208,21 +205,21 @@ class HeaderSax : public nlohmann::json_sax<json> {
     return true;
   }
   bool parse_error(size_t position, const std::string&, const json::exception&) override {
-    fail(file_, fmt::format("header is not valid JSON at byte {} of it", position));
+    refuse_file(file_, fmt::format("header is not valid JSON at byte {} of it", position));
   }
 
  private:
   bool unexpected(std::string_view what) const {
     if (depth_ == 0) {
-      fail(file_, fmt::format("header is {}, expected an object", what));
+      refuse_file(file_, fmt::format("header is {}, expected an object", what));
     }
-    fail(file_, fmt::format("tensor {}: {} is {}, expected {}", in_quotes(name_),
-                            depth_ == 1 ? "entry" : field_, what,
-                            depth_ == 1           ? "an object"
-                            : in_metadata_        ? "a string"
-                            : field_ == "dtype"   ? "a string"
-                            : numbers_ == nullptr ? "a list"
-                                                  : "integers of at least 0"));
+    refuse_file(file_, fmt::format("tensor {}: {} is {}, expected {}", in_quotes(name_),
+                                   depth_ == 1 ? "entry" : field_, what,
+                                   depth_ == 1           ? "an object"
+                                   : in_metadata_        ? "a string"
+                                   : field_ == "dtype"   ? "a string"
+                                   : numbers_ == nullptr ? "a list"
+                                                         : "integers of at least 0"));
   }
 
   std::string_view file_;
@@ -237,7 +234,7 @@ class HeaderSax : public nlohmann::json_sax<json> {
   bool in_metadata_ = false;
 };
 
-// The tensors must cover the data section exactly.
+// Checks that the tensors cover the data section exactly.
 void check_layout(const EntryMap& entries, uint64_t data_bytes, std::string_view file) {
   std::vector<const EntryMap::value_type*> order;
   for (const auto& item : entries) {
@@ -251,25 +248,25 @@ void check_layout(const EntryMap& entries, uint64_t data_bytes, std::string_view
   for (const auto* item : order) {
     const auto& [name, entry] = *item;
     if (entry.end > data_bytes) {
-      fail(file, fmt::format("tensor {} ends at byte {} of the data, which has "
-                             "{} (truncated?)",
-                             in_quotes(name), entry.end, data_bytes));
+      refuse_file(file,
+                  fmt::format("tensor {} ends at byte {} of the data, which has {} (truncated?)",
+                              in_quotes(name), entry.end, data_bytes));
     }
     if (entry.begin < covered) {
-      fail(file, fmt::format("tensors {} [{}, {}) and {} [{}, {}) overlap",
-                             in_quotes(previous->first), previous->second.begin,
-                             previous->second.end, in_quotes(name), entry.begin, entry.end));
+      refuse_file(file, fmt::format("tensors {} [{}, {}) and {} [{}, {}) overlap",
+                                    in_quotes(previous->first), previous->second.begin,
+                                    previous->second.end, in_quotes(name), entry.begin, entry.end));
     }
     if (entry.begin > covered) {
-      fail(file, fmt::format("bytes [{}, {}) before tensor {} belong to no tensor", covered,
-                             entry.begin, in_quotes(name)));
+      refuse_file(file, fmt::format("bytes [{}, {}) before tensor {} belong to no tensor", covered,
+                                    entry.begin, in_quotes(name)));
     }
     covered = entry.end;
     previous = item;
   }
   if (covered != data_bytes) {
-    fail(file, fmt::format("bytes [{}, {}) at the end of the data belong to no tensor", covered,
-                           data_bytes));
+    refuse_file(file, fmt::format("bytes [{}, {}) at the end of the data belong to no tensor",
+                                  covered, data_bytes));
   }
 }
 
@@ -290,6 +287,10 @@ const SafetensorsDType& safetensors_dtype(DType dtype) {
   throw Unsupported(fmt::format("safetensors has no dtype for {}", name(dtype)));
 }
 
+void refuse_file(std::string_view file, std::string_view message) {
+  throw InvalidArgument(fmt::format("{}: {}", file, message));
+}
+
 std::string in_quotes(std::string_view name) {
   constexpr size_t kShown = 120;
   std::string text(name.substr(0, kShown));
@@ -305,18 +306,18 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> contents,
                                            std::string_view file) {
   constexpr uint64_t kPrefix = 8;
   if (contents.size() < kPrefix) {
-    fail(file, fmt::format("truncated: {} bytes, a header length alone has {}", contents.size(),
-                           kPrefix));
+    refuse_file(file, fmt::format("truncated: {} bytes, a header length alone has {}",
+                                  contents.size(), kPrefix));
   }
   uint64_t length = 0;
   static_assert(std::endian::native == std::endian::little);
   std::memcpy(&length, contents.data(), kPrefix);
   if (length > kMaxHeaderBytes) {
-    fail(file, fmt::format("header length is {}, the limit is {}", length, kMaxHeaderBytes));
+    refuse_file(file, fmt::format("header length is {}, the limit is {}", length, kMaxHeaderBytes));
   }
   if (length > contents.size() - kPrefix) {
-    fail(file, fmt::format("truncated: header length is {}, the file has {} bytes after it", length,
-                           contents.size() - kPrefix));
+    refuse_file(file, fmt::format("truncated: header length is {}, the file has {} bytes after it",
+                                  length, contents.size() - kPrefix));
   }
   SafetensorsHeader header;
   header.data_begin = kPrefix + length;

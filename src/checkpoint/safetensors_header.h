@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The JSON parts of safetensors: a file's header and the index of a sharded set.
+// Reads the JSON parts of safetensors: the header of a file and the index of a sharded set.
 #pragma once
 
 #include <cstddef>
@@ -20,36 +20,36 @@ using EntryMap = std::map<std::string, SafetensorsEntry, std::less<>>;
 
 struct SafetensorsHeader {
   EntryMap entries;
-  uint64_t data_begin = 0;  // in the file
+  uint64_t data_begin = 0;  // byte of the file at which the data section begins
 };
 
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the reference implementation
 
-// Parses and checks all of a file but its data.  `file` names it in messages. Throws
-// InvalidArgument: see Safetensors.
+// Parses and checks all of a file but its data.  `file` names it in messages.  Throws
+// InvalidArgument for what Safetensors lists.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> contents,
                                            std::string_view file);
 
-// weight_map of model.safetensors.index.json: tensor name -> file name.  Throws InvalidArgument:
-// invalid JSON, duplicates, no weight_map, a file name that leads out of the directory.
-std::map<std::string, std::string, std::less<>> parse_safetensors_index(std::string_view text,
-                                                                        std::string_view file);
-// Of the file; the same, and where it cannot be read or is too long.
-std::map<std::string, std::string, std::less<>> read_safetensors_index(
-    const std::filesystem::path& path);
+// The file name of every tensor, by the tensor's name.
+using ShardMap = std::map<std::string, std::string, std::less<>>;
+// Reads weight_map of model.safetensors.index.json.  Throws InvalidArgument for an index that
+// cannot be read or is too long, invalid JSON, duplicates, a missing weight_map, and a file name
+// that leads out of the directory.
+ShardMap read_safetensors_index(const std::filesystem::path& path);
 
-// The dtype's name in a header, bits of an element, and our dtype (u8 where we have none).
 struct SafetensorsDType {
-  std::string_view name;
-  int bits;
+  std::string_view name;  // as headers spell it
+  int bits;               // of an element
   DType dtype;
-  bool passed_through = false;  // no dtype of ours: handled as bytes
+  bool passed_through = false;  // the library has no such dtype: the tensor is handled as bytes, u8
 };
 const SafetensorsDType* find_safetensors_dtype(std::string_view name);  // null when unknown
 // Throws Unsupported for u4, which the format lacks.
 const SafetensorsDType& safetensors_dtype(DType dtype);
 
-// A name as messages show it: in quotes, control characters replaced, shortened.
+// Throws InvalidArgument("FILE: MESSAGE").
+[[noreturn]] void refuse_file(std::string_view file, std::string_view message);
+// A name as messages show it: in quotes, with control characters replaced, and shortened.
 std::string in_quotes(std::string_view name);
 
 }  // namespace moebius::checkpoint

@@ -15,11 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void fail(std::string_view file, std::string_view message) {
-  throw InvalidArgument(fmt::format("{}: {}", file, message));
-}
-
-// Events of the index: only weight_map matters, other fields are skipped.
+// Reads the JSON of an index; only weight_map matters, other fields are skipped.
 class IndexSax : public nlohmann::json_sax<json> {
  public:
   explicit IndexSax(std::string_view file) : file_(file) {}
@@ -35,7 +31,7 @@ class IndexSax : public nlohmann::json_sax<json> {
       return in_map() ? scalar("a string") : true;
     }
     if (!files.emplace(tensor_, value).second) {
-      fail(file_, fmt::format("{} appears twice in weight_map", in_quotes(tensor_)));
+      refuse_file(file_, fmt::format("{} appears twice in weight_map", in_quotes(tensor_)));
     }
     return true;
   }
@@ -50,7 +46,7 @@ class IndexSax : public nlohmann::json_sax<json> {
     if (depth_ == 1) {
       section_ = value;
       if (value == "weight_map" && std::exchange(has_map, true)) {
-        fail(file_, "weight_map appears twice");
+        refuse_file(file_, "weight_map appears twice");
       }
     } else {
       tensor_ = value;
@@ -67,10 +63,10 @@ class IndexSax : public nlohmann::json_sax<json> {
   }
   bool end_array() override { return leave(); }
   bool parse_error(size_t position, const std::string&, const json::exception&) override {
-    fail(file_, fmt::format("not valid JSON at byte {}", position));
+    refuse_file(file_, fmt::format("not valid JSON at byte {}", position));
   }
 
-  std::map<std::string, std::string, std::less<>> files;
+  ShardMap files;
   bool has_map = false;
 
  private:
@@ -83,12 +79,13 @@ class IndexSax : public nlohmann::json_sax<json> {
   }
   bool scalar(std::string_view what) const {
     if (depth_ == 0) {
-      fail(file_, fmt::format("the index is {}, expected an object", what));
+      refuse_file(file_, fmt::format("the index is {}, expected an object", what));
     }
     if (in_map()) {
-      fail(file_, depth_ == 1 ? fmt::format("weight_map is {}, expected an object", what)
-                              : fmt::format("weight_map: file of {} is {}, expected a string",
-                                            in_quotes(tensor_), what));
+      refuse_file(file_, depth_ == 1
+                             ? fmt::format("weight_map is {}, expected an object", what)
+                             : fmt::format("weight_map: file of {} is {}, expected a string",
+                                           in_quotes(tensor_), what));
     }
     return true;
   }
@@ -101,33 +98,28 @@ class IndexSax : public nlohmann::json_sax<json> {
 
 }  // namespace
 
-std::map<std::string, std::string, std::less<>> parse_safetensors_index(std::string_view text,
-                                                                        std::string_view file) {
-  IndexSax sax(file);
-  json::sax_parse(text.begin(), text.end(), &sax);
+ShardMap read_safetensors_index(const std::filesystem::path& path) {
+  const auto file = MappedFile::open(path);
+  const std::string name = path.string();
+  if (file->size() > kMaxHeaderBytes) {
+    refuse_file(name,
+                fmt::format("index has {} bytes, the limit is {}", file->size(), kMaxHeaderBytes));
+  }
+  const auto* text = reinterpret_cast<const char*>(file->data());
+  IndexSax sax(name);
+  json::sax_parse(text, text + file->size(), &sax);
   if (!sax.has_map) {
-    fail(file, "weight_map is missing");
+    refuse_file(name, "weight_map is missing");
   }
   for (const auto& [tensor, shard] : sax.files) {
     if (shard.empty() || shard == "." || shard == ".." ||
         shard.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
-      fail(file, fmt::format("weight_map: file of {} is {}, expected a name in "
-                             "the same folder",
-                             in_quotes(tensor), in_quotes(shard)));
+      refuse_file(name,
+                  fmt::format("weight_map: file of {} is {}, expected a name in the same folder",
+                              in_quotes(tensor), in_quotes(shard)));
     }
   }
   return std::move(sax.files);
-}
-
-std::map<std::string, std::string, std::less<>> read_safetensors_index(
-    const std::filesystem::path& path) {
-  const auto file = MappedFile::open(path);
-  if (file->size() > kMaxHeaderBytes) {
-    fail(path.string(),
-         fmt::format("index has {} bytes, the limit is {}", file->size(), kMaxHeaderBytes));
-  }
-  return parse_safetensors_index({reinterpret_cast<const char*>(file->data()), file->size()},
-                                 path.string());
 }
 
 }  // namespace moebius::checkpoint

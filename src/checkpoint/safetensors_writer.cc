@@ -25,13 +25,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Header length and header; padded with spaces so that the data starts on a multiple of 64 bytes.
+// The header's length and the header, padded with spaces so that the data starts at a multiple of
+// 64 bytes.  Sorts `specs` by the size of their elements.
 std::string make_header(std::vector<StoredTensor>& specs,
                         const std::map<std::string, std::string>& metadata) {
   std::stable_sort(specs.begin(), specs.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return bits(a.dtype) > bits(b.dtype);
   });
-  // ordered_json: the file lists the tensors in the order of their data.
+  // Why ordered_json: the header lists the tensors in the order of their data.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) {
     header["__metadata__"] = metadata;
@@ -76,7 +77,8 @@ std::string link_of(int fd) {
   return fmt::format("/proc/self/fd/{}", fd);
 }
 
-// A file that is gone with its process; -1: not here, or nobody could name it later.
+// Opens a file without a name, which ends with its process.  Returns -1 where the file system has
+// no such files, or where this one could not be named later.
 int open_unnamed(const fs::path& folder) {
   const int fd = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
   if (fd >= 0 && ::access(link_of(fd).c_str(), F_OK) != 0) {
@@ -91,7 +93,7 @@ int open_unnamed(const fs::path& folder) {
 AtomicFile::AtomicFile(fs::path path, uint64_t total_bytes)
     : path_(std::move(path)), total_bytes_(total_bytes) {
   static std::atomic<int> counter{0};
-  // Not path_ and more: its own name may be as long as names can be.
+  // Why not path_ with a suffix: path_ may be as long as names can be.
   temporary_ = folder_of(path_) / fmt::format(".moebius-{}-{}.tmp", ::getpid(), counter++);
   fd_ = open_unnamed(folder_of(path_));
   is_named_ = fd_ < 0;
@@ -149,7 +151,7 @@ void AtomicFile::commit() {
   if (::fsync(fd_) != 0) {
     fail("write");
   }
-  if (!is_named_) {  // a link cannot replace what is at path_, a rename can
+  if (!is_named_) {  // first a temporary name, since a link cannot replace what is at path_
     if (::linkat(AT_FDCWD, link_of(fd_).c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) !=
         0) {
       fail("create");
@@ -161,7 +163,8 @@ void AtomicFile::commit() {
   }
   ::close(fd_);
   fd_ = -1;
-  // The new name is on disk when the folder is; file systems that cannot sync one need no help.
+  // The new name is on disk when the folder is.  File systems that cannot sync folders need no
+  // help.
   const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {
     ::fsync(folder);

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// SafetensorsWriter: a file written tensor by tensor; AtomicFile: a file that appears whole or not.
+// SafetensorsWriter: writes a file tensor by tensor.  AtomicFile: a file that appears as a whole or
+// not at all.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +18,18 @@
 namespace moebius::checkpoint {
 
 // Writes to a temporary file in the folder of `path`; commit() renames it.  Without commit()
-// nothing remains, not even of a process that is killed, where the file system has files without
-// names. Throws Error naming path and system error.
+// nothing remains; where the file system has files without names, that holds even when the process
+// is killed.  All members throw Error naming the path and the system's error.
 class AtomicFile {
  public:
-  // total_bytes: reserved at once where the file system can, so a full disk is noticed early.
+  // Reserves total_bytes at once where the file system can, so that a full disk is noticed early.
   AtomicFile(std::filesystem::path path, uint64_t total_bytes);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(std::span<const std::byte> data);
-  // Data and name are on disk when this returns.
+  // When this returns, data and name are on disk.
   void commit();
   int64_t nbytes() const { return static_cast<int64_t>(total_bytes_); }
 
@@ -41,7 +42,7 @@ class AtomicFile {
   uint64_t total_bytes_;
   uint64_t written_ = 0;
   int fd_ = -1;
-  bool is_named_ = true;  // temporary_ is there
+  bool is_named_ = true;  // whether temporary_ exists
 };
 
 struct StoredTensor {
@@ -54,24 +55,25 @@ struct StoredTensor {
 
 class SafetensorsWriter {
  public:
-  // Throws InvalidArgument: a name twice or reserved.  Throws Unsupported: a dtype (u4) that the
-  // format lacks.
+  // Throws InvalidArgument for a name that is given twice or reserved, and Unsupported for u4,
+  // which the format lacks.
   SafetensorsWriter(const std::filesystem::path& path,
                     std::vector<StoredTensor> specs,
                     const std::map<std::string, std::string>& metadata);
 
-  // In the order of the file: larger elements first, so that all are aligned.
+  // The tensors in the order of the file: those of larger elements come first, so that all are
+  // aligned.
   const std::vector<StoredTensor>& specs() const { return specs_; }
-  // The next bytes of the data, the tensors of specs() one after the other.
+  // Appends to the data, which is the tensors of specs() one after the other.
   void write(std::span<const std::byte> data);
-  // REQUIRES: everything written.
+  // REQUIRES: all of the data is written.
   void commit();
   int64_t nbytes() const { return file_.nbytes(); }
 
  private:
   std::vector<StoredTensor> specs_;
-  std::string header_;  // with its length
-  uint64_t remaining_;  // bytes of data
+  std::string header_;  // including its length
+  uint64_t remaining_;  // bytes of the data that are not written yet
   AtomicFile file_;
 };
 

@@ -37,7 +37,8 @@ WeightScheme read_fp8(const ConfigFields& fields) {
           .has_ue8m0_activations = scale_format == "ue8m0"};
 }
 
-// Whether activations are quantized per token to `bits` bits of `type`; anything else is refused.
+// Whether activations are quantized, which must be per token and to `bits` bits of `type`; throws
+// for anything else.
 bool quantizes_per_token(const ConfigFields& group, std::string_view type, int64_t bits) {
   if (!group.has("input_activations")) {
     return false;
@@ -73,22 +74,18 @@ WeightScheme read_group(const ConfigFields& group, const std::string& format) {
     if (group.has("input_activations")) {
       group.unsupported("input_activations", "null with int4 weights");
     }
-  } else if (format == "int-quantized" && type == "int" && bits == 8 && strategy == "channel" &&
-             symmetric) {
-    scheme = {.format = WeightFormat::kInt8Channel,
-              .name = "compressed-tensors int8",
-              .quantizes_activations = quantizes_per_token(group, type, bits)};
-  } else if (format == "float-quantized" && type == "float" && bits == 8 && strategy == "channel" &&
-             symmetric) {
-    scheme = {.format = WeightFormat::kFp8Channel,
-              .name = "compressed-tensors fp8",
+  } else if ((type == "int" || type == "float") && format == type + "-quantized" && bits == 8 &&
+             strategy == "channel" && symmetric) {
+    const bool is_int = type == "int";
+    scheme = {.format = is_int ? WeightFormat::kInt8Channel : WeightFormat::kFp8Channel,
+              .name = is_int ? "compressed-tensors int8" : "compressed-tensors fp8",
               .quantizes_activations = quantizes_per_token(group, type, bits)};
   } else {
-    group.unsupported(
-        "weights", fmt::format("4-bit int groups (pack-quantized), symmetric 8-bit channels of "
-                               "int "
-                               "(int-quantized) or float (float-quantized); the format here is {}",
-                               format));
+    group.unsupported("weights",
+                      fmt::format("4-bit int groups (pack-quantized), symmetric 8-bit channels of "
+                                  "int (int-quantized) or float (float-quantized); the format here "
+                                  "is {}",
+                                  format));
   }
   return scheme;
 }
@@ -165,22 +162,10 @@ std::vector<StoredPart> stored_parts(const WeightScheme& scheme, DType float_dty
 }
 
 std::optional<QuantFormat> quant_format(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFloat:
-      return std::nullopt;
-    case WeightFormat::kFp8Block:
-    case WeightFormat::kFp8Channel:
-      return QuantFormat::kFp8;
-    case WeightFormat::kInt8Channel:
-      return QuantFormat::kInt8;
-    case WeightFormat::kInt4Group:
-      return QuantFormat::kInt4;
-    case WeightFormat::kMxfp4:
-      return QuantFormat::kMxfp4;
-    case WeightFormat::kNvfp4:
-      return QuantFormat::kNvfp4;
-  }
-  return std::nullopt;
+  constexpr std::optional<QuantFormat> kFormats[] = {
+      std::nullopt,       QuantFormat::kFp8,   QuantFormat::kFp8,  QuantFormat::kInt8,
+      QuantFormat::kInt4, QuantFormat::kMxfp4, QuantFormat::kNvfp4};
+  return kFormats[static_cast<size_t>(format)];
 }
 
 WeightScheme read_weight_scheme(const ConfigFields& quantization, std::string_view model_type) {

@@ -18,7 +18,7 @@ namespace moebius::plan {
 namespace {
 
 int64_t most_places(const Deployment& d) {
-  return d.places_of(0).size();  // the first ranks own one more
+  return d.places_of(0).size();  // the first ranks may own one more than the others
 }
 
 int64_t weight_bytes(const Deployment& d) {
@@ -37,8 +37,9 @@ int64_t most_rows(const Deployment& d, const Copies& copies) {
   return static_cast<int64_t>(std::ceil(most));
 }
 
-// What MoeLayer keeps of its own tokens where the output has the layer's dtype: logits, ids,
-// weights, the shared experts' results, and where ranks sum outputs, their own and the sum.
+// The workspace of MoeLayer for its own tokens where the output has the layer's dtype: logits, ids,
+// weights, results of shared experts and, where ranks sum their outputs, its own output and the
+// sum.
 int64_t layer_workspace(All2AllBackend backend, const Deployment& d) {
   const LayerShape& l = d.layer;
   const bool sums = backend == All2AllBackend::kNone && d.ranks > 1;
@@ -52,9 +53,9 @@ int64_t slots_of(const Deployment& d, int64_t rows, bool is_batched) {
   return rows * (is_batched ? most_places(d) : d.layer.routing.topk);
 }
 
-// GEMM1's result, where it is stored, and what it is activated to, for room for as many rows
-// (batched: per expert), and decoded weights: experts/cuda/experts.cc.  On a CPU the operand
-// and GEMM1's result stay within a task.
+// The workspace of experts/cuda/experts.cc for `rows` rows (per expert if batched): the result of
+// GEMM1 where it is stored, the activated rows, and decoded weights.  On a CPU the operand and the
+// result of GEMM1 stay within a task.
 int64_t inner_workspace(const Deployment& d, int64_t rows, bool is_batched) {
   const LayerShape& l = d.layer;
   const int64_t inner = d.local_intermediate();
@@ -62,7 +63,7 @@ int64_t inner_workspace(const Deployment& d, int64_t rows, bool is_batched) {
   const ExpectedRows expected{l.routing.num_experts, places, l.routing.topk, is_batched};
   const double mean = static_cast<double>(expected.of(rows)) / static_cast<double>(places);
   const int64_t gemm1 = l.w1_rows(inner) * bits(l.dtype) / 8;
-  // Of batched rows it may have to be.
+  // Batched rows always have room for the result of GEMM1, since it may be stored.
   const bool is_cuda = d.device.is_cuda();
   const bool stores = is_cuda && (is_batched || !activates_in_gemm1(d, inner, mean));
   const bool fewer_store = is_cuda && !stores && !activates_in_gemm1(d, inner, 0);
@@ -75,13 +76,14 @@ int64_t inner_workspace(const Deployment& d, int64_t rows, bool is_batched) {
   return slots * ((stores ? gemm1 : 0) + hidden) + shared;
 }
 
-// And GEMM1's operand or GEMM2's rows, and the output, for `rows` arrived rows, computed
-// `computed` at a time.
+// The workspace of the standard format for `rows` received rows, `computed` of which are computed
+// at a time.  It adds the operand of GEMM1 or the rows of GEMM2, which share room, and the output.
 int64_t experts_workspace(const Deployment& d, int64_t rows, int64_t computed) {
   return inner_workspace(d, computed, false) + (slots_of(d, computed, false) + rows) * row_bytes(d);
 }
 
-// Batched rows are where GEMM1 reads and GEMM2 writes; GPUs have room to encode them all the same.
+// GEMM1 reads batched rows where they arrived, and GEMM2 writes there.  GPUs keep room to quantize
+// them nonetheless.
 int64_t batched_workspace(const Deployment& d, int64_t rows) {
   const bool encodes = d.device.is_cuda() && d.formats.activations;
   const int64_t operand =
@@ -89,7 +91,7 @@ int64_t batched_workspace(const Deployment& d, int64_t rows) {
   return inner_workspace(d, rows, true) + slots_of(d, rows, true) * (operand + row_bytes(d));
 }
 
-// Of one received row, its tag included.  CPUs keep room for rows of either form.
+// The bytes of one received row and its tag.  CPUs keep room for rows of either form.
 int64_t output_row_bytes(const Deployment& d) {
   constexpr int64_t kTag = 4;
   if (!travels_quantized(All2AllBackend::kLowLatency, d.formats)) {
@@ -99,7 +101,7 @@ int64_t output_row_bytes(const Deployment& d) {
   return kTag + (d.device.is_cuda() ? cast : cast - d.layer.hidden + row_bytes(d));
 }
 
-// Rows as they reach the experts: quantized where they arrive, or gathered.
+// The rows for the experts where prepare makes new ones, because it quantizes or gathers rows.
 int64_t prepare_workspace(All2AllBackend backend, const Deployment& d, int64_t rows) {
   const bool gathers = backend == All2AllBackend::kAllGatherReduceScatter;
   const bool quantizes = d.formats.activations && !travels_quantized(backend, d.formats);
@@ -112,7 +114,7 @@ int64_t prepare_workspace(All2AllBackend backend, const Deployment& d, int64_t r
 
 }  // namespace
 
-// The layouts themselves and not LowLatency::size_hint, which knows GPUs only in a build with CUDA.
+// Why not LowLatency::size_hint: it knows GPUs only in a build with CUDA.
 int64_t low_latency_window_bytes(const Deployment& d) {
   const LayerShape& l = d.layer;
   if (d.device.is_cuda() && d.topology().num_nodes() == 1) {
@@ -148,7 +150,8 @@ Buffers buffers(All2AllBackend backend, const Deployment& d, const Copies& copie
       break;
     }
     case All2AllBackend::kHighThroughput: {
-      // A bank per result; on GPUs rows come back into slots, as many as this rank has sent.
+      // There is a bank per result.  On GPUs rows come back into slots, one for each row that this
+      // rank has sent.
       const int64_t slots =
           d.device.is_cuda()
               ? BankPool::roomy(own * std::min<int64_t>(topk, d.ranks - 1) * row_bytes(d))

@@ -9,7 +9,7 @@ namespace moebius::plan {
 
 namespace {
 
-// Of every expert's rows, what goes to ranks [begin, end).
+// The share of every expert's rows that goes to ranks [begin, end).
 std::vector<double> share_of(const Deployment& d, int begin, int end) {
   const int64_t num_experts = d.layer.routing.num_experts;
   const int64_t places = d.num_places();
@@ -21,7 +21,7 @@ std::vector<double> share_of(const Deployment& d, int begin, int end) {
     share[static_cast<size_t>(expert)] += 1.0 / static_cast<double>(replicas);
   }
   for (double& s : share) {
-    s = std::min(s, 1.0);  // sums of thirds
+    s = std::min(s, 1.0);  // three thirds may add up to more
   }
   return share;
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies: how many rows go from which rank to which rank and node, expected or counted.
+// Copies: how many rows go from each rank to each rank and node, expected or counted.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace moebius::plan {
 
-// Each matrix is [sources, destinations], own rank and node included.  One source stands for all
-// where they are alike.
+// Each matrix is [sources, destinations] and includes the own rank and node.  Where all sources are
+// alike, a matrix has a single row.
 struct Copies {
-  std::vector<double> to_rank;     // tokens with at least one selection there
-  std::vector<double> to_node;     // the same by node
+  std::vector<double> to_rank;     // tokens with at least one selection on the rank
+  std::vector<double> to_node;     // the same for nodes
   std::vector<double> selections;  // (token, expert) pairs
-  double num_sources = 1;          // see Deployment
+  double num_sources = 1;          // see Deployment::num_sources()
   int num_ranks = 1;
   int num_nodes = 1;
 
@@ -26,10 +26,10 @@ struct Copies {
   double rank_selections(int source, int rank) const {
     return at(selections, source, rank, num_ranks);
   }
-  // What a rank receives, its own rows included.
+  // The rows that a rank receives, including its own.
   double received(int rank) const { return received(to_rank, rank); }
   double received_selections(int rank) const { return received(selections, rank); }
-  // The first of the ranks that compute most rows.
+  // The rank that computes most rows; the first one if there are several.
   int fullest() const;
 
  private:
@@ -50,14 +50,15 @@ struct Copies {
   }
 };
 
-// What `tokens` tokens of each source make on average; what they cause is linear in their number.
-// num_sources 0: as many as ranks.
+// The average copies of `tokens` tokens of each source, in proportion to `tokens`.  num_sources 0
+// stands for the number of ranks.
 Copies expected_copies(const Deployment& deployment,
                        const RoutingModel& routing,
                        double tokens,
                        double num_sources = 0);
 
-// Experts of the rank with at least one row, on average, of `tokens` tokens of each source.
+// The average number of the rank's experts that get at least one row when each source has `tokens`
+// tokens.
 double expected_touched_experts(const Deployment& deployment,
                                 const RoutingModel& routing,
                                 int rank,

@@ -13,8 +13,8 @@ namespace moebius::plan {
 
 namespace {
 
-// Bytes are counted in int64.  All rows of all ranks in the widest form, times what a rank keeps of
-// them at once, is more than any sum below.
+// Bytes are counted in int64.  No sum exceeds all rows of all ranks in their widest form, times the
+// number of forms that a rank keeps at once.
 void expect_countable(const Deployment& d) {
   constexpr double kMost = 9.2e18;
   constexpr double kForms = 16;

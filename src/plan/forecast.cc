@@ -13,12 +13,14 @@ namespace moebius::plan {
 
 namespace {
 
-// Parts between the begin of prepare and the end of finalize at a time (prepare_finalize.h).
+// How many micro-batches may be between the begin of prepare and the end of finalize at a time; see
+// prepare_finalize.h.
 int max_in_flight(All2AllBackend backend) {
   return backend == All2AllBackend::kLowLatency ? 2 : 7;
 }
 
-// All-gather has no halves: on a CPU nothing is under way while it computes.
+// Whether rows travel while others are computed.  All-gather is one step: on a CPU nothing travels
+// while it computes.
 bool overlaps(All2AllBackend backend, const Deployment& d) {
   return d.device.is_cuda() || backend != All2AllBackend::kAllGatherReduceScatter;
 }
@@ -34,7 +36,7 @@ Timeline piece_timeline(All2AllBackend backend,
                         const Deployment& d,
                         const StageTimes& stages,
                         int count) {
-  // As ModularKernel has it.
+  // ModularKernel decides in the same way when shared experts run.
   const bool early = d.device.is_cuda() && (backend != All2AllBackend::kHighThroughput ||
                                             d.topology().num_nodes() > 1 || stages.parts_back > 1);
   std::vector<MicrobatchTimes> parts;
@@ -47,12 +49,10 @@ Timeline piece_timeline(All2AllBackend backend,
 }
 
 void add(Way& to, const Way& more, double times) {
-  to.intra_out += times * more.intra_out;
-  to.intra_in += times * more.intra_in;
-  to.inter_out += times * more.inter_out;
-  to.inter_in += times * more.inter_in;
-  to.relay_out += times * more.relay_out;
-  to.relay_in += times * more.relay_in;
+  for (double Way::*bytes : {&Way::intra_out, &Way::intra_in, &Way::inter_out, &Way::inter_in,
+                             &Way::relay_out, &Way::relay_in}) {
+    to.*bytes += times * more.*bytes;
+  }
 }
 
 struct Piece {
@@ -60,7 +60,8 @@ struct Piece {
   int64_t times;
 };
 
-// Low latency takes so many tokens at a time, and what is left.
+// Low latency cuts a call into pieces of low_latency_tokens() and the rest; other backends do not
+// cut.
 std::vector<Piece> pieces_of(All2AllBackend backend, int64_t tokens) {
   const int64_t most = backend == All2AllBackend::kLowLatency ? low_latency_tokens() : tokens;
   std::vector<Piece> pieces = {{most, tokens / most}, {tokens % most, 1}};
@@ -81,8 +82,9 @@ const RankTraffic& busiest(const std::vector<RankTraffic>& ranks) {
   });
 }
 
-// What the layer's hosts agree on beside the transport's own calls: 8 bytes to every peer for the
-// number of pieces (low latency), and one in every piece for the number of micro-batches.
+// Adds what the hosts of a layer agree on besides the transport's own calls.  They send a word of 8
+// bytes to every peer for the number of pieces (low latency), and one in every piece for the number
+// of micro-batches.
 void add_agreements(All2AllBackend backend, const Deployment& d, Forecast& f) {
   constexpr double kWord = 8;
   const double words =
@@ -109,10 +111,10 @@ void add_piece(const Deployment& d,
   f.finalize += passes * stages.finalize();
   f.shared += passes * stages.shared;
   const Timeline line = piece_timeline(f.backend, d, stages, parts);
-  f.line.total += times * line.total;
-  f.line.travelled += times * line.travelled;
-  f.line.hidden += times * line.hidden;
-  f.line.waited += times * line.waited;
+  for (double Timeline::*time :
+       {&Timeline::total, &Timeline::travelled, &Timeline::hidden, &Timeline::waited}) {
+    f.line.*time += times * line.*time;
+  }
   const RankTraffic& most = busiest(load.traffic);
   add(f.traffic.dispatch, most.dispatch, passes);
   add(f.traffic.combine, most.combine, passes);

@@ -61,12 +61,12 @@ std::string name_of(const checkpoint::WeightScheme& stored, bool quantizes_activ
   return "none";
 }
 
-// The scheme as a layer has it, with weights of one small expert: shapes and scales do not matter
-// to what is asked of it.
+// The scheme's config with the weights of one small expert, since shapes and scales do not matter
+// to plans.
 QuantConfig small_config(const LoadScheme& scheme, const QuantizeSpec& spec) {
   constexpr int64_t kSize = 128;
   const auto weight = [&](int64_t halves) {
-    return checkpoint::allocate_weight(scheme, spec, 1, halves * kSize, kSize, halves);
+    return checkpoint::allocate_weight(scheme, spec, {1, halves * kSize, kSize}, halves);
   };
   checkpoint::QuantizedWeight w1 = weight(2);
   checkpoint::QuantizedWeight w2 = weight(1);
@@ -83,10 +83,6 @@ std::string scheme_name(const std::string& name) {
          : name == "int8" ? "int8_w8a8"
          : name == "int4" ? "int4_w4a16"
                           : name;
-}
-
-QuantizeSpec weight_spec_of(const LoadScheme& scheme, const LayerShape& layer) {
-  return checkpoint::load_weight_spec(scheme, layer.hidden, layer.intermediate, false);
 }
 
 }  // namespace
@@ -125,13 +121,13 @@ Formats find_formats(const std::string& name, const LayerShape& layer) {
   }
   const LoadScheme& scheme =
       checkpoint::find_load_scheme(formats.name, "auto, none, fp8, int8, int4");
-  const QuantizeSpec spec = weight_spec_of(scheme, layer);
+  const QuantizeSpec spec = checkpoint::load_weight_spec(scheme, layer.hidden, layer.intermediate,
+                                                         /*is_interleaved=*/false);
   for (const int64_t inner : {layer.intermediate, layer.shared_intermediate}) {
     const int64_t rows = layer.w1_rows(inner);
     for (const auto& [n, k] : {std::pair(rows, layer.hidden), std::pair(layer.hidden, inner)}) {
-      if (const Support support = quantize_supported(spec, n, k); inner > 0 && !support) {
-        throw Unsupported(fmt::format("quant {} of an expert's [{}, {}] weight: {}", formats.name,
-                                      n, k, support.reason));
+      if (inner > 0) {
+        checkpoint::expect_quantizable(scheme, spec, n, k, /*halves=*/1);
       }
     }
   }

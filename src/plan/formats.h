@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Formats by name, layers by preset or folder, and what backends say to formats.
+// Finds formats by name and layers by preset or folder, and asks backends about formats.
 #pragma once
 
 #include <string>
@@ -12,17 +12,21 @@
 
 namespace moebius::plan {
 
-// Throws InvalidArgument naming all there are.  stored (optional): how the folder's weights are.
+// Throws InvalidArgument listing all presets for an unknown one.
 LayerShape layer_of_preset(const std::string& preset);
+// Reads the folder's config.json, and puts the scheme of its weights into `stored` unless that is
+// null.
 LayerShape layer_of_model(const std::string& directory, checkpoint::WeightScheme* stored);
 
-// Of a checkpoint's weights as they are; activations as its scheme says, or not quantized.
+// The formats of a checkpoint whose weights stay as they are.  Activations are quantized as its
+// scheme says, or not at all without quantize_activations.
 Formats stored_formats(const checkpoint::WeightScheme& stored, bool quantize_activations);
-// "none", a scheme of load_quant_schemes(), or "fp8", "int8", "int4" for the first of that format.
-// Throws InvalidArgument (unknown name), Unsupported (the scheme does not fit the layer's sizes).
+// name is "none", a scheme of load_quant_schemes(), or "fp8", "int8" or "int4" for the first scheme
+// of that format.  Throws InvalidArgument for an unknown name, and Unsupported where the scheme
+// does not fit the layer's sizes.
 Formats find_formats(const std::string& name, const LayerShape& layer);
 
-// What PrepareFinalize::accepts() says of these formats.
+// What PrepareFinalize::accepts() answers for the deployment's formats.
 Support backend_accepts(All2AllBackend backend, const Deployment& deployment);
 
 }  // namespace moebius::plan

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kManyRows = std::numeric_limits<double>::infinity();
 
-// Kernels are chosen as on Hopper; a CPU's rates are told by the same names.
+// Kernels are chosen as on Hopper.  The rates of a CPU have the names of the same kinds.
 CudaDeviceInfo hopper() {
   CudaDeviceInfo gpu;
   gpu.major = 9;
@@ -36,7 +36,7 @@ Sizes sizes_of_w2(const LayerShape& l, int64_t num_experts, int64_t intermediate
   return {num_experts, l.hidden, intermediate, l.hidden};
 }
 
-// Weights as quantizing at load makes them.
+// The facts of weights as quantizing at load makes them.
 cuda::WeightFacts weight_facts(const Deployment& d, const Sizes& sizes) {
   cuda::WeightFacts facts;
   facts.num_groups = sizes.num_experts;
@@ -65,7 +65,7 @@ cuda::WeightFacts weight_facts(const Deployment& d, const Sizes& sizes) {
   return facts;
 }
 
-// Rows as the experts code them.
+// The facts of rows as the experts quantize them.
 cuda::RowFacts row_facts(const Deployment& d, const cuda::WeightFacts& weights) {
   const std::optional<QuantizeSpec>& spec = d.formats.activations;
   if (!spec) {
@@ -94,7 +94,7 @@ cuda::GemmDesc desc_of(const Deployment& d, const Sizes& sizes) {
   return desc;
 }
 
-// With the activation, and codes of activated rows where GEMM2 takes those.
+// GEMM1 with its activation, and with the codes of activated rows where GEMM2 takes codes.
 cuda::GemmDesc desc_of_gemm1(const Deployment& d, int64_t num_experts, int64_t intermediate) {
   cuda::GemmDesc desc = desc_of(d, sizes_of_w1(d.layer, num_experts, intermediate));
   desc.activation = ActivationSpec{.gated = d.layer.is_gated};
@@ -169,8 +169,9 @@ int64_t widened_bytes(const Deployment& d, int64_t intermediate, int64_t element
   return widens ? elements : 0;
 }
 
-// Why 67: an element takes 0.304, 0.388 and 0.480 ps in tiles of 16, 48 and 64 rows, means of the
-// formats in docs/performance/gpu_experts.md; so 0.0037 ps a row, and 67 times that for itself.
+// Why 67: in tiles of 16, 48 and 64 rows an element of the weight takes 0.304, 0.388 and 0.480 ps,
+// which are means over the formats in docs/performance/gpu_experts.md.  So each row costs 0.0037
+// ps, and decoding the element costs 67 times as much.
 double rows_in_registers(double rows) {
   constexpr double kDecoding = 67;
   const int tile = cuda::few_rows_tile(static_cast<int64_t>(rows));

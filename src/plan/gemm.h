@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which GEMM multiplies the rows of an expert, as choose_gemm() (experts/cuda/gemm/gemm_plan.h)
-// says.  CPUs give their rates by the same names.
+// Which GEMM multiplies the rows of an expert, as choose_gemm() in experts/cuda/gemm/gemm_plan.h
+// decides.  The rates of CPUs have the same names.
 #pragma once
 
 #include <array>
@@ -13,43 +13,44 @@
 
 namespace moebius::plan {
 
+// Machine has a rate for each, which Stages::products_us() finds by this order.
 enum class GemmKind : uint8_t {
   kF32,
   kBF16,
   kFp8Blocks,  // rows by 1 x 128, weights by 128 x 128
   kInt8,       // rows in int8
-  kDecoded,    // kBF16, of weights that are decoded into memory first, rows in fp8, too
-  kRegisters,  // the same of few rows, while they are multiplied
+  kDecoded,    // kBF16 after weights, and rows in fp8, were decoded into memory
+  kRegisters,  // few rows: weights are decoded in registers while they are multiplied
   kCoded,      // all others
 };
 
-// intermediate: what a rank has of an expert's; rows: of an expert, on average.
+// `intermediate` is a rank's part of an expert's intermediate size, and `rows` an expert's average
+// number of rows, here and below.
 GemmKind gemm_kind(const Deployment& deployment, int64_t intermediate, double rows);
 
-// One line on GEMM1 and GEMM2 of the routed experts each, as they are planned for so many of them
-// with `rows` on average, see cuda::to_string().
+// A line of text each on GEMM1 and GEMM2 of num_experts routed experts; see cuda::to_string().
 std::array<std::string, 2> gemm_lines(const Deployment& deployment,
                                       int64_t num_experts,
                                       double rows);
 
-// Whether GEMM1 stores activated rows, and codes where those are wanted; of silu, which is assumed.
+// Whether GEMM1 stores activated rows, or their codes where those are wanted.  Assumes silu.
 bool activates_in_gemm1(const Deployment& deployment, int64_t intermediate, double rows);
 
-// Bytes more of `elements` of rows in fp8 where GEMMs take their codes in bf16.
+// How many more bytes `elements` elements of rows in fp8 take where GEMMs take codes in bf16.
 int64_t widened_bytes(const Deployment& deployment, int64_t intermediate, int64_t elements);
 
-// Rows of as many experts together from which their weights are decoded into memory, where fewer
-// are multiplied otherwise; else 0.
+// From how many rows on, of all num_experts experts together, weights are decoded into memory.  0
+// where that does not depend on the rows.
 int64_t decodes_from(const Deployment& deployment, int64_t num_experts, int64_t intermediate);
 
-// Scratch for decoded weights of as many experts.
+// Bytes of scratch for decoded weights of num_experts experts.
 int64_t decoded_bytes(const Deployment& deployment,
                       int64_t num_experts,
                       int64_t intermediate,
                       double rows);
 
-// Rows of an expert that GemmKind::kRegisters multiplies for `rows` of them: whole tiles, and as
-// many more as decoding takes the time of.
+// The number of rows that take as long as GemmKind::kRegisters does for `rows` rows of an expert:
+// whole tiles, and as many more as take the time of decoding.
 double rows_in_registers(double rows);
 
 }  // namespace moebius::plan

@@ -15,46 +15,43 @@ namespace moebius::plan {
 
 namespace {
 
-// Far beyond any machine, and such that bytes and times of a plan stay numbers.
-constexpr double kMostGb = 1e6;
-constexpr double kMostTflops = 1e6;
-constexpr double kMostGbPerS = 1e6;
-constexpr double kMostUs = 1e9;
-constexpr double kMostNs = 1e9;
+// These bounds are far beyond any machine, and keep bytes and times of a plan finite.
+constexpr double kMostRate = 1e6;  // GB, GB/s or TFLOP/s
+constexpr double kMostTime = 1e9;  // us or ns
 
 constexpr MachineFigure kFigures[] = {
-    {"memory_gb", &Machine::memory_gb, 0.001, kMostGb},
-    {"f32_tflops", &Machine::f32_tflops, 1e-6, kMostTflops},
-    {"bf16_tflops", &Machine::bf16_tflops, 1e-6, kMostTflops},
-    {"fp8_tflops", &Machine::fp8_tflops, 1e-6, kMostTflops},
-    {"int8_tflops", &Machine::int8_tflops, 1e-6, kMostTflops},
-    {"decoded_tflops", &Machine::decoded_tflops, 1e-6, kMostTflops},
-    {"registers_tflops", &Machine::registers_tflops, 1e-6, kMostTflops},
-    {"coded_tflops", &Machine::coded_tflops, 1e-6, kMostTflops},
+    {"memory_gb", &Machine::memory_gb, 0.001, kMostRate},
+    {"f32_tflops", &Machine::f32_tflops, 1e-6, kMostRate},
+    {"bf16_tflops", &Machine::bf16_tflops, 1e-6, kMostRate},
+    {"fp8_tflops", &Machine::fp8_tflops, 1e-6, kMostRate},
+    {"int8_tflops", &Machine::int8_tflops, 1e-6, kMostRate},
+    {"decoded_tflops", &Machine::decoded_tflops, 1e-6, kMostRate},
+    {"registers_tflops", &Machine::registers_tflops, 1e-6, kMostRate},
+    {"coded_tflops", &Machine::coded_tflops, 1e-6, kMostRate},
     {"row_tile", &Machine::row_tile, 1, 4096},
-    {"weight_gb_per_s", &Machine::weight_gb_per_s, 1e-3, kMostGbPerS},
+    {"weight_gb_per_s", &Machine::weight_gb_per_s, 1e-3, kMostRate},
     {"read_overlap", &Machine::read_overlap, 0, 1},
-    {"copy_gb_per_s", &Machine::copy_gb_per_s, 1e-3, kMostGbPerS},
-    {"router_tflops", &Machine::router_tflops, 1e-6, kMostTflops},
-    {"router_us", &Machine::router_us, 0, kMostUs},
-    {"router_depth_ns", &Machine::router_depth_ns, 0, kMostNs},
-    {"experts_us", &Machine::experts_us, 0, kMostUs},
-    {"link_gb_per_s", &Machine::link_gb_per_s, 0, kMostGbPerS},
-    {"link_us", &Machine::link_us, 0, kMostUs},
-    {"peer_us", &Machine::peer_us, 0, kMostUs},
-    {"ht_dispatch_us", &Machine::ht_dispatch_us, 0, kMostUs},
-    {"ht_combine_us", &Machine::ht_combine_us, 0, kMostUs},
-    {"ll_dispatch_us", &Machine::ll_dispatch_us, 0, kMostUs},
-    {"ll_combine_us", &Machine::ll_combine_us, 0, kMostUs},
-    {"exchange_us", &Machine::exchange_us, 0, kMostUs},
-    {"node_gb_per_s", &Machine::node_gb_per_s, 1e-6, kMostGbPerS},
-    {"node_us", &Machine::node_us, 0, kMostUs},
+    {"copy_gb_per_s", &Machine::copy_gb_per_s, 1e-3, kMostRate},
+    {"router_tflops", &Machine::router_tflops, 1e-6, kMostRate},
+    {"router_us", &Machine::router_us, 0, kMostTime},
+    {"router_depth_ns", &Machine::router_depth_ns, 0, kMostTime},
+    {"experts_us", &Machine::experts_us, 0, kMostTime},
+    {"link_gb_per_s", &Machine::link_gb_per_s, 0, kMostRate},
+    {"link_us", &Machine::link_us, 0, kMostTime},
+    {"peer_us", &Machine::peer_us, 0, kMostTime},
+    {"ht_dispatch_us", &Machine::ht_dispatch_us, 0, kMostTime},
+    {"ht_combine_us", &Machine::ht_combine_us, 0, kMostTime},
+    {"ll_dispatch_us", &Machine::ll_dispatch_us, 0, kMostTime},
+    {"ll_combine_us", &Machine::ll_combine_us, 0, kMostTime},
+    {"exchange_us", &Machine::exchange_us, 0, kMostTime},
+    {"node_gb_per_s", &Machine::node_gb_per_s, 1e-6, kMostRate},
+    {"node_us", &Machine::node_us, 0, kMostTime},
 };
 
 constexpr const char* kPublic = "public measurement";  // 8 H200s, bulk copies and barriers alone
 
-// docs/performance.md and the files beside it have every figure that is called measured, or those
-// that it follows from; docs/plan.md says what other sources are.
+// Figures with the source "measured" are in docs/performance.md and the files beside it, or follow
+// from figures there.  docs/plan.md explains the other sources.
 Machine h200() {
   Machine m;
   m.name = "h200";
@@ -62,32 +59,33 @@ Machine h200() {
   m.type = DeviceType::kCuda;
   m.memory_gb = {149, "driver"};  // 139 GiB
   m.f32_tflops = {30, "assumed"};
-  // Means of the grouped GEMM's prefill cases: 801, 776, 750, 660 and 1296, 1204, 1153, 930.
+  // Means of the prefill cases of the grouped GEMM: 801, 776, 750, 660 and 1296, 1204, 1153, 930.
   m.bf16_tflops = {747, "measured"};
   m.fp8_tflops = {1146, "measured"};
-  // Whole experts with 1024 rows each: int8; int4 by mma_gemm (coded_tflops).
+  // Whole experts with 1024 rows each: in int8, and (coded_tflops) in int4 by mma_gemm.
   m.int8_tflops = {1161, "measured"};
-  m.decoded_tflops = m.bf16_tflops;  // the same GEMM; decoding is counted beside it
-  // Of rows_in_registers(): mxfp4, nvfp4, fp8, int8 and int4 by 128 columns.
+  m.decoded_tflops = m.bf16_tflops;  // it is the same GEMM, and decoding is counted separately
+  // For rows_in_registers() rows: the mean of mxfp4, nvfp4, fp8, int8 and int4 by 128 columns.
   m.registers_tflops = {545, "measured"};
   m.coded_tflops = {90, "measured"};
   m.row_tile = {128, "kernel"};
-  m.weight_gb_per_s = {3910, "measured"};  // its decode cases: 4150, 3930, 3950, 3630
-  m.read_overlap = {1, "assumed"};         // weights come by TMA while others are multiplied
+  m.weight_gb_per_s = {3910, "measured"};  // decode cases of the GEMM: 4150, 3930, 3950, 3630
+  m.read_overlap = {1, "assumed"};         // TMA loads weights while others are multiplied
   m.copy_gb_per_s = {4200, "measured"};
   m.router_tflops = {36.6, "measured"};   // logits of 4096 tokens: 15.0 GFLOP in 411 us
-  m.router_us = {12, "measured"};         // selection, 128 tokens
-  m.router_depth_ns = {3.3, "measured"};  // logits of 128 tokens: 24 us, hidden 7168
+  m.router_us = {12, "measured"};         // selection for 128 tokens
+  m.router_depth_ns = {3.3, "measured"};  // logits of 128 tokens take 24 us at hidden 7168
   m.experts_us = {30, "measured"};        // permutation 17.1, counts 8.5, a launch 4
-  // All-to-all by bulk copies among 8 GPUs, 12 to 24 SMs: 314 to 339 GB/s.
+  // An all-to-all by bulk copies among 8 GPUs on 12 to 24 SMs has 314 to 339 GB/s.
   m.link_gb_per_s = {330, kPublic};
   m.link_us = {1.5, kPublic};   // a barrier inside a kernel
-  m.peer_us = {0.32, kPublic};  // barriers by kernels: 5.9 us of 8 ranks, 4.0 of 2
+  m.peer_us = {0.32, kPublic};  // barriers by kernels take 5.9 us with 8 ranks, 4.0 with 2
   m.ht_dispatch_us = {18,
-                      "measured"};  // counting and telling 15 to 18, a launch 4, less link, peers
+                      "measured"};  // counts and notices 15 to 18, a launch 4, less link and peers
   m.ht_combine_us = {19.5,
-                     "measured"};  // sums after the last row 14 to 22, a launch 4, less as above
-  // One token among 4 GPUs, 18.5 (fp8), 16.7 and 13.7 us, less link and peers.
+                     "measured"};  // sums after the last row 14 to 22, a launch 4, less the same
+  // One token among 4 GPUs takes 18.5 (fp8), 16.7 and 13.7 us, of which link and peers are
+  // subtracted.
   m.ll_dispatch_us = {15, "measured"};
   m.ll_combine_us = {11.2, "measured"};
   m.exchange_us = {30, "assumed"};
@@ -103,7 +101,7 @@ Machine cpu() {
   m.type = DeviceType::kCpu;
   m.is_shared_by_node = true;
   m.memory_gb = {24, "assumed"};
-  // What experts make of the peak of 204 GFLOP/s: bench layer, Qwen3-30B-A3B, 2048 tokens.
+  // Experts reach this of the peak of 204 GFLOP/s: bench layer, Qwen3-30B-A3B, 2048 tokens.
   m.f32_tflops = {0.122, "measured"};
   m.bf16_tflops = {0.122, "measured"};
   m.fp8_tflops = {0.122, "assumed"};
@@ -113,9 +111,9 @@ Machine cpu() {
   m.coded_tflops = {0.122, "assumed"};
   m.row_tile = {1, "assumed"};
   m.weight_gb_per_s = {31, "measured"};
-  m.read_overlap = {0, "measured"};       // 64 tokens take what both take one after the other
-  m.copy_gb_per_s = {19, "measured"};     // memcpy of bench dispatch, 2 ranks, read and written
-  m.router_tflops = {0.124, "measured"};  // logits and selection of 1024 tokens: 4.3 ms
+  m.read_overlap = {0, "measured"};       // 64 tokens take the sum of both times
+  m.copy_gb_per_s = {19, "measured"};     // memcpy in bench dispatch with 2 ranks, read and written
+  m.router_tflops = {0.124, "measured"};  // logits and selection of 1024 tokens take 4.3 ms
   m.router_us = {5, "assumed"};
   m.router_depth_ns = {0, "assumed"};
   m.experts_us = {10, "assumed"};
@@ -161,13 +159,11 @@ Machine find_machine(const std::string& name) {
 void expect_valid(const Machine& machine) {
   for (const MachineFigure& f : kFigures) {
     const double value = (machine.*f.figure).value;
-    if (!(value >= f.least)) {  // NaN, too
-      throw InvalidArgument(fmt::format("machine {}: {} is {}, expected at least {}", machine.name,
-                                        f.key, value, f.least));
-    }
-    if (value > f.most) {
-      throw InvalidArgument(fmt::format("machine {}: {} is {}, expected at most {}", machine.name,
-                                        f.key, value, f.most));
+    const bool is_low = !(value >= f.least);  // NaN, too
+    if (is_low || value > f.most) {
+      throw InvalidArgument(fmt::format("machine {}: {} is {}, expected at {} {}", machine.name,
+                                        f.key, value, is_low ? "least" : "most",
+                                        is_low ? f.least : f.most));
     }
   }
   if (machine.type == DeviceType::kCuda && machine.link_gb_per_s.value == 0) {

@@ -15,11 +15,12 @@ namespace moebius::plan {
 
 namespace {
 
-// Why: sums over sets stay within a long double, C(2^20, 128) < 10^556.
+// Why: with these bounds sums over sets fit a long double, since C(2^20, 128) < 10^556.
 constexpr int64_t kMaxTopk = 128;
 constexpr int64_t kMaxExperts = int64_t{1} << 20;
 
-// The n-th most popular expert is n * step mod E: popular ones are spread over the ranks.
+// The n-th most popular expert is n * step mod E, so that popular experts are spread over the
+// ranks.
 int64_t popularity_step(int64_t num_experts) {
   auto step = static_cast<int64_t>(0.618 * static_cast<double>(num_experts));
   for (step = std::max<int64_t>(1, step); std::gcd(step, num_experts) != 1; ++step) {
@@ -27,9 +28,10 @@ int64_t popularity_step(int64_t num_experts) {
   return step;
 }
 
-// [k]: over sets of k experts, the sum of the products of their weights.
+// Element k is the sum, over all sets of k experts, of the product of the experts' weights.
 using Sums = std::vector<long double>;
-// [g][k]: over sets of k experts in g open groups, none of which is left out.
+// Element [g][k] is the same sum over sets of k experts that lie in g open groups, with at least
+// one in each.
 using GroupSums = std::vector<Sums>;
 
 Sums no_experts(const RoutingFacts& facts) {
@@ -51,7 +53,8 @@ void add_expert(Sums& sums, double weight) {
   }
 }
 
-// Of sets of k experts in g groups, those with some in this one.
+// The part of element [g][k] with experts in `group`, when `others` are the sums of the other
+// groups.
 long double sum_with(const GroupSums& others, const Sums& group, size_t g, size_t k) {
   long double sum = 0;
   for (size_t inside = 1; inside <= k; ++inside) {
@@ -61,7 +64,7 @@ long double sum_with(const GroupSums& others, const Sums& group, size_t g, size_
 }
 
 void add_group(GroupSums& sums, const Sums& group) {
-  for (size_t g = sums.size() - 1; g > 0; --g) {  // the group is open, or it is not
+  for (size_t g = sums.size() - 1; g > 0; --g) {  // the group may be open or not
     for (size_t k = 0; k < group.size(); ++k) {
       sums[g][k] += sum_with(sums, group, g, k);
     }
@@ -80,7 +83,7 @@ std::vector<Sums> sums_of_groups(const RoutingFacts& facts, std::span<const doub
   return groups;
 }
 
-// Over all sets that routing can choose.
+// The sum over all sets that routing can choose.
 long double sum_over_sets(const RoutingFacts& facts, std::span<const double> weights) {
   GroupSums sums = no_groups(facts);
   for (const Sums& group : sums_of_groups(facts, weights)) {
@@ -89,8 +92,8 @@ long double sum_over_sets(const RoutingFacts& facts, std::span<const double> wei
   return sums.back().back();
 }
 
-// visit(i, sums with all of [begin, end) added but i) for each i.  Why by halves: n log n
-// additions, and no subtraction, which would cancel.
+// Calls visit(i, sums) for each i, where `sums` has all of [begin, end) added but i.  Why by
+// halves: this takes n log n additions and no subtractions, which would lose digits.
 template <typename Set, typename Add, typename Visit>
 void leave_out_each(size_t begin, size_t end, Set sums, const Add& add, const Visit& visit) {
   if (end - begin == 1) {
@@ -123,7 +126,8 @@ RoutingModel::RoutingModel(const RoutingFacts& facts) : facts_(facts) {
   expect_le(facts.topk, facts.topk_groups * (facts.num_experts / facts.num_groups), "topk");
   expect(facts.skew >= 0 && facts.skew <= 10,
          [&] { return fmt::format("skew is {}, expected a number in [0, 10]", facts.skew); });
-  // The K best experts are in K groups at most, which are the K best by their best expert.
+  // The K best experts lie in at most K groups, which are among the K best groups when groups are
+  // ranked by their best expert.
   if (facts.topk_groups >= facts.topk) {
     facts_.num_groups = facts_.topk_groups = 1;
   }

@@ -21,17 +21,17 @@ struct Interval {
 class Clock {
  public:
   void compute(double us) { now_ += us; }
-  // Of experts: hides rows in flight, which copying and quantizing rows does not.
+  // The time of experts.  It hides rows in flight; copying and quantizing rows does not.
   void multiply(double us) {
     multiplied_.push_back({now_, now_ + us});
     now_ += us;
   }
-  // Returns when the rows will have arrived; they leave after those sent before.
+  // Returns the time of arrival.  Rows leave after those that were sent before.
   double send(double us) {
     const double begin = std::max(now_, link_free_);
     link_free_ = begin + us;
     in_flight_.push_back({begin, link_free_});
-    line_.travelled += us;  // rows wait for their turn while others are in flight: so the union
+    line_.travelled += us;  // transfers never overlap, so this is the length of their union
     return link_free_;
   }
   void await(double arrival) {
@@ -55,7 +55,7 @@ class Clock {
   std::vector<Interval> multiplied_;
 };
 
-// ModularKernel's run_microbatch.
+// Mirrors run_microbatch of ModularKernel.
 Task run_microbatch(const MicrobatchTimes& p, Clock& clock) {
   const auto wait_for = [&clock](double us) {
     return [&clock, arrival = clock.send(us)] { clock.await(arrival); };

@@ -13,9 +13,10 @@ namespace moebius::plan {
 
 namespace {
 
-// Collective calls of the hosts in one direction.  High throughput: counts and the end, or between
-// nodes the message, too.  Low latency: messages between nodes, and on a CPU the number of pieces;
-// hosts of GPUs run ahead.  All-gather: number of tokens, rows, ids, weights, scales; one for sums.
+// The number of collective calls of the hosts in one direction.  High throughput exchanges counts
+// and the end, and between nodes also the message.  Low latency exchanges messages between nodes,
+// and on a CPU the number of pieces; hosts of GPUs run ahead.  All-gather exchanges the number of
+// tokens, rows, ids, weights and scales, and makes one call for sums.
 int num_exchanges(All2AllBackend backend, const Deployment& d, bool is_dispatch) {
   const bool many_nodes = d.topology().num_nodes() > 1;
   switch (backend) {
@@ -39,7 +40,7 @@ class Stages {
         machine_(m),
         load_(load),
         topology_(d.topology()),
-        // Ranks of a node that compute side by side on one processor.
+        // The number of ranks that compute side by side on one processor.
         sharing_(m.is_shared_by_node ? topology_.node_size(0) : 1),
         row_(static_cast<double>(row_bytes(d))),
         coded_row_(static_cast<double>(coded_row_bytes(d))) {}
@@ -58,13 +59,13 @@ class Stages {
     t.last_gemm = t.parts_back > 1 ? last_gemm(t.experts) : 0;
     t.finalize_after = finalize_after();
     if (deployment_.layer.shared_intermediate > 0) {
-      const double sum = 3 * load_.tokens * row_;  // beside the routed rows, into the output
+      const double sum = 3 * load_.tokens * row_;  // adds the results to the output
       t.shared = experts(load_.tokens, 1, deployment_.layer.shared_intermediate, sum);
     }
     return t;
   }
 
-  // Exchanges one after the other: the second of a sum gathers what the first has brought together.
+  // Exchanges follow each other: the second one of a sum gathers what the first one has summed.
   EndingTimes ending() const {
     EndingTimes times;
     const bool sums = backend_ == All2AllBackend::kNone;
@@ -98,7 +99,7 @@ class Stages {
   bool quantizes_first() const {
     return quantizes() && travels_quantized(backend_, deployment_.formats);
   }
-  // Copies that this rank stores itself, where that is not what travelling means.
+  // The copies of this rank's tokens, which its own threads store on a CPU.
   double own_copies() const {
     double copies = 0;
     for (int r = 0; r < deployment_.ranks; ++r) {
@@ -108,10 +109,10 @@ class Stages {
   }
 
   double prepare_before() const {
-    // Low latency on GPUs casts in its kernel.
+    // On GPUs low latency quantizes in its own kernel.
     const bool casts_in_flight = backend_ == All2AllBackend::kLowLatency && on_gpu();
     double bytes = quantizes_first() && !casts_in_flight ? load_.tokens * (row_ + coded_row_) : 0;
-    if (!on_gpu()) {  // threads store rows where they belong
+    if (!on_gpu()) {  // threads store rows in their places
       const double row = dispatch_row_bytes(backend_, deployment_);
       switch (backend_) {
         case All2AllBackend::kNone:
@@ -131,7 +132,7 @@ class Stages {
   double prepare_after() const {
     double bytes = 0;
     const bool is_batched = backend_ == All2AllBackend::kLowLatency;
-    if (is_batched && !on_gpu()) {  // from mailboxes to the experts' rows
+    if (is_batched && !on_gpu()) {  // rows are copied from mailboxes to the experts
       bytes += 2 * load_.selections * (quantizes_first() ? coded_row_ : row_);
     }
     if (quantizes() && !quantizes_first()) {
@@ -140,8 +141,8 @@ class Stages {
     return copy_us(bytes);
   }
 
-  // Bytes read and written around the products of the routed experts.  On a CPU that happens in
-  // caches, within what is counted as products.
+  // The bytes that are read and written around the products of the routed experts.  On a CPU they
+  // stay in caches, and their time is part of that of products.
   double routed_moves() const {
     if (!on_gpu()) {
       return 0;
@@ -156,7 +157,7 @@ class Stages {
           static_cast<double>(matrix_bytes(deployment_.formats.activations, l.dtype, 1, inner) +
                               widened_bytes(deployment_, inner, inner));
     }
-    if (backend_ == All2AllBackend::kLowLatency) {  // rows are where they belong, sums elsewhere
+    if (backend_ == All2AllBackend::kLowLatency) {  // rows are in place, and combine sums them
       return load_.selections * activation;
     }
     double gather =
@@ -169,41 +170,28 @@ class Stages {
 
   double touched() const { return std::max(load_.touched, 1.0); }
 
-  // What is left of the time of gathering rows where GEMM1 fetches them from where they lie, which
-  // slows it: 0.4 to 0.75 in docs/performance/gpu_experts.md.
+  // GEMM1 may fetch rows from where they lie, which slows it.  That takes this share of the time of
+  // gathering them: 0.4 to 0.75 in docs/performance/gpu_experts.md.
   static constexpr double kFetched = 0.6;
-  // By sm90_grouped_gemm.
+  // Whether sm90_grouped_gemm multiplies.
   static bool is_of_tensor_maps(GemmKind kind) {
     return kind == GemmKind::kBF16 || kind == GemmKind::kFp8Blocks || kind == GemmKind::kInt8 ||
            kind == GemmKind::kDecoded;
   }
 
-  const Given& products_rate(GemmKind kind) const {
-    switch (kind) {
-      case GemmKind::kF32:
-        return machine_.f32_tflops;
-      case GemmKind::kBF16:
-        return machine_.bf16_tflops;
-      case GemmKind::kFp8Blocks:
-        return machine_.fp8_tflops;
-      case GemmKind::kInt8:
-        return machine_.int8_tflops;
-      case GemmKind::kDecoded:
-        return machine_.decoded_tflops;
-      case GemmKind::kRegisters:
-        return machine_.registers_tflops;
-      case GemmKind::kCoded:
-        break;
-    }
-    return machine_.coded_tflops;
-  }
-
   double products_us(double flops, GemmKind kind) const {
-    return flops * sharing_ / products_rate(kind).value * 1e-6;
+    constexpr Given Machine::*kRates[] = {// by GemmKind
+                                          &Machine::f32_tflops,     &Machine::bf16_tflops,
+                                          &Machine::fp8_tflops,     &Machine::int8_tflops,
+                                          &Machine::decoded_tflops, &Machine::registers_tflops,
+                                          &Machine::coded_tflops};
+    const Given& rate = machine_.*kRates[static_cast<size_t>(kind)];
+    return flops * sharing_ / rate.value * 1e-6;
   }
 
-  // Decoding into memory: codes read, bf16 written, and read again by the GEMM.  As many experts at
-  // a time as there is room for, so that little of it runs beside products.
+  // The time to decode weights into memory: codes are read, bf16 is written, and read again by the
+  // GEMM.  Experts are decoded in groups, as many as there is room for, so that little of it
+  // overlaps with products.
   double decoding_us(double touched, int64_t intermediate) const {
     const auto codes = static_cast<double>(expert_bytes(deployment_, intermediate));
     // An element has two FLOPs and two bytes.
@@ -235,7 +223,7 @@ class Stages {
            (1 - machine_.read_overlap.value) * std::min(products, weights);
   }
 
-  // As ModularKernel has it, of experts whose second GEMM can be cut.
+  // ModularKernel decides in the same way, for experts whose second GEMM can be cut.
   int parts_back() const {
     if (backend_ != All2AllBackend::kHighThroughput || !on_gpu() || topology_.num_nodes() > 1) {
       return 1;
@@ -257,8 +245,8 @@ class Stages {
     return (experts - machine_.experts_us.value - copy_us(routed_moves())) * share;
   }
 
-  // Sums of a token's rows before they go back.  On GPUs they are the experts'; on a CPU all K
-  // places of every received row are cleared or written, then read.
+  // Summing the rows of a token before they go back.  On GPUs the experts do it.  On a CPU all K
+  // places of every received row are cleared or written, and then read.
   double finalize_before() const {
     if (backend_ == All2AllBackend::kLowLatency) {
       const double stored = sums_ranks() ? load_.rows : load_.selections;
@@ -275,7 +263,7 @@ class Stages {
       case All2AllBackend::kAllGatherReduceScatter:
         rows = (deployment_.ranks + 1) * load_.tokens;
         break;
-      case All2AllBackend::kHighThroughput:  // on GPUs in its kernel, as low latency's
+      case All2AllBackend::kHighThroughput:  // on GPUs its kernel sums, as does that of low latency
         rows = on_gpu() ? 0 : own_copies() + load_.tokens;
         break;
       case All2AllBackend::kLowLatency:
@@ -293,7 +281,7 @@ class Stages {
     return gb_per_s.value > 0 ? bytes / gb_per_s.value * 1e-3 : 0;
   }
 
-  // The busiest rank, sending and receiving at once.
+  // The time of the busiest rank, which sends and receives at the same time.
   double travel(Way RankTraffic::*way, bool is_dispatch) const {
     if (backend_ == All2AllBackend::kNone) {
       return 0;
@@ -377,7 +365,8 @@ EndingTimes ending_times(All2AllBackend backend, const Deployment& d, const Mach
 }
 
 MicrobatchTimes StageTimes::part(bool shares_early, bool in_parts) const {
-  // Measured on H200s: GEMMs on the SMs that combine leaves, with its bytes beside theirs.
+  // Measured on H200s: GEMMs run on the SMs that combine leaves them, and share the memory
+  // bandwidth.
   constexpr double kBesideCombine = 1.3;
   return {.prepare = prepare_before,
           .there = there,

@@ -16,15 +16,16 @@ namespace moebius::plan {
 namespace {
 
 constexpr double kWord = 8;
-// A returned row between nodes (comm/low_latency/cpu/combine.cc).
+// Bytes before a row that returns between nodes (comm/low_latency/cpu/combine.cc).
 constexpr double kReturnedRowHeader = 16;
 
-// Of a GPU's message or returned row within a node: a word each.
+// The flags of a message or returned row between GPUs of a node, each of which is a word.
 double num_flags(const Deployment& d) {
   return std::ceil(static_cast<double>(d.layer.hidden) / comm::kPartElements);
 }
 
-// A block of rows is padded field by field; between two numbers of rows by a straight line.
+// The bytes of a block of rows, in which every field is padded.  They are interpolated between
+// whole numbers of rows.
 double block_bytes(const RowLayout& layout, double rows) {
   const auto whole = static_cast<int64_t>(std::floor(rows));
   const auto low = static_cast<double>(layout.block_bytes(whole));
@@ -78,8 +79,8 @@ class Counter {
   }
 
  private:
-  // Ranks of [first, first + num) send their slice of the tokens to each other, and with both_ways
-  // before that to each what it has of theirs.
+  // Ranks [first, first + num) send their slice of the tokens to each other.  With both_ways, each
+  // first sends every other rank its rows of that rank's slice.
   void send_slices(int first, int num, bool both_ways) {
     const auto slice = [&](int i) {
       return static_cast<double>(token_slice(deployment_.tokens, num, i).size());
@@ -114,7 +115,7 @@ class Counter {
     in.relay_in += is_relay ? bytes : 0;
   }
 
-  // Every rank tells every other.
+  // Every rank sends so many bytes to every other.
   void add_control(double bytes) {
     for (int r = 0; r < deployment_.ranks; ++r) {
       const int on_node = topology_.node_size(node_of_[static_cast<size_t>(r)]);
@@ -123,7 +124,7 @@ class Counter {
     }
   }
 
-  // Rows, ids and weights to everybody; sums back.
+  // Rows, ids and weights go to every rank, and sums come back.
   void count_gather(double tokens) {
     const double row = dispatch_row_bytes(All2AllBackend::kAllGatherReduceScatter, deployment_);
     for (int s = 0; s < deployment_.ranks; ++s) {
@@ -132,7 +133,7 @@ class Counter {
         send(&RankTraffic::combine, s, r, tokens * row_);
       }
     }
-    add_control(kWord);  // numbers of tokens
+    add_control(kWord);  // the numbers of tokens
   }
 
   void count_high_throughput() {
@@ -165,7 +166,7 @@ class Counter {
     const LowLatencyLayout layout = LowLatencyLayout::make(options, deployment_.ranks);
     const bool sums_ranks = options.sum == LowLatencySum::kRanks;
     const bool one_node = topology_.num_nodes() == 1;
-    const bool by_messages = on_gpus() && !one_node;  // within nodes, too
+    const bool by_messages = on_gpus() && !one_node;  // even within nodes
     const double row = dispatch_row_bytes(All2AllBackend::kLowLatency, deployment_);
     const double flags = on_gpus() && one_node ? kWord * num_flags(deployment_) : 0;
     for (int s = 0; s < deployment_.ranks; ++s) {
@@ -178,7 +179,8 @@ class Counter {
         send(&RankTraffic::combine, r, s,
              (sums_ranks ? copies_.rank_copies(s, r) : selections) *
                  (row_ + (by_message ? kReturnedRowHeader : flags)));
-        if (sums_ranks) {  // weights go first: a word for each selection, on a CPU all to all
+        // Weights go first: on GPUs a word for each selection, on a CPU all weights to every rank.
+        if (sums_ranks) {
           send(&RankTraffic::combine, s, r,
                on_gpus() ? kWord * selections
                          : tokens * static_cast<double>(options.topk) * sizeof(float));
@@ -229,8 +231,9 @@ LowLatencyOptions low_latency_options(const Deployment& d) {
           .sum = d.low_latency_sum};
 }
 
-// As the backends of src/layer do: high throughput what is quantized by blocks of a row, low
-// latency fp8 by groups of 128, all-gather everything but rows with one dynamic scale for all.
+// Mirrors the backends of src/layer.  High throughput sends codes of formats that quantize blocks
+// of a row, low latency sends fp8 by groups of 128, and all-gather sends all codes but those with a
+// single scale for all rows.
 bool travels_quantized(All2AllBackend backend, const Formats& formats) {
   if (!formats.activations || !takes_codes(formats.activations->format)) {
     return false;
@@ -263,7 +266,7 @@ double dispatch_row_bytes(All2AllBackend backend, const Deployment& d) {
     case All2AllBackend::kLowLatency:
       break;
   }
-  if (d.device.is_cuda()) {  // header words, and a flag per part
+  if (d.device.is_cuda()) {  // the words of the header, and a flag per part
     return payload + kWord * (static_cast<double>(topk + 2) + num_flags(d));
   }
   return static_cast<double>(LowLatencyLayout::make(low_latency_options(d), 1).message_bytes());

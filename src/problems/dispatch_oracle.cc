@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kScaleGroup = 128;
 
-// Random bits; of each 16 those set in `clear` are cleared and those in `set` are set.
+// Fills a tensor with random bits.  In every 16 of them, those of the mask `clear` are cleared and
+// those of `set` are set.
 void fill_random(const Tensor& tensor, uint64_t seed, uint16_t clear, uint16_t set) {
   const auto repeat = [](uint64_t bits) { return bits * 0x0001000100010001u; };
   uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
@@ -36,7 +37,7 @@ bool same_row(const Tensor& a, int64_t row_a, const Tensor& b, int64_t row_b, in
                      static_cast<size_t>(row_bytes)) == 0;
 }
 
-// The ranks that hold experts of a token, in order.
+// The ranks that hold experts of a token, in ascending order.
 std::vector<int> ranks_of_token(const DispatchProblem& problem,
                                 const ExpertPlacement& placement,
                                 const RankRows& rows,
@@ -55,7 +56,8 @@ float expert_factor(int64_t expert) {
   return static_cast<float>(expert % 8 + 1);
 }
 
-// The largest sum over r of rows[at(i, r)], for i and r of R ranks; without r == i, or with it.
+// The largest sum over r of rows[at(i, r)] for any i, where i and r are ranks.  with_own says
+// whether r == i counts.
 template <typename At>
 int64_t largest_sum(const std::vector<int64_t>& rows, int num_ranks, bool with_own, const At& at) {
   int64_t largest = 0;
@@ -69,7 +71,7 @@ int64_t largest_sum(const std::vector<int64_t>& rows, int num_ranks, bool with_o
   return largest;
 }
 
-// What dispatch_difference looks at in one row.
+// The difference in routing of one row.
 Difference routing_difference(const DispatchProblem& problem,
                               const ExpertPlacement& placement,
                               int rank,
@@ -97,7 +99,7 @@ Difference routing_difference(const DispatchProblem& problem,
   return std::nullopt;
 }
 
-// The cast as low_latency.h defines it.
+// Compares with the fp8 cast that low_latency.h defines.
 Difference cast_difference(const Tensor& row, const Tensor& values, const Tensor& scales) {
   const auto* x = row.data<BFloat16>();
   for (int64_t g = 0; g < row.numel() / kScaleGroup; ++g) {
@@ -121,14 +123,24 @@ Difference cast_difference(const Tensor& row, const Tensor& values, const Tensor
   return std::nullopt;
 }
 
-Difference sum_difference(const Tensor& combined, int64_t i, float sum) {
-  const BFloat16 expected(sum);
-  const BFloat16 actual = combined.data<BFloat16>()[i];
-  if (actual.bits == expected.bits) {
-    return std::nullopt;
+// Compares every element with sum_of(token)(element).
+template <typename SumOf>
+Difference combined_difference(const DispatchProblem& problem,
+                               const Tensor& combined,
+                               const SumOf& sum_of) {
+  for (int64_t t = 0; t < problem.tokens; ++t) {
+    const auto sum = sum_of(t);
+    for (int64_t h = 0; h < problem.hidden; ++h) {
+      const int64_t i = t * problem.hidden + h;
+      const BFloat16 expected(sum(i));
+      const BFloat16 actual = combined.data<BFloat16>()[i];
+      if (actual.bits != expected.bits) {
+        return fmt::format("token {} element {} is {} instead of {}", t, h,
+                           static_cast<float>(actual), static_cast<float>(expected));
+      }
+    }
   }
-  return fmt::format("token {} element {} is {} instead of {}", i / combined.dim(1),
-                     i % combined.dim(1), static_cast<float>(actual), static_cast<float>(expected));
+  return std::nullopt;
 }
 
 }  // namespace
@@ -286,20 +298,16 @@ Difference combine_difference(const DispatchProblem& problem,
                               const Tensor& combined) {
   const ExpertPlacement placement = problem.placement();
   const auto* x = own.payloads[0].data<BFloat16>();
-  for (int64_t t = 0; t < problem.tokens; ++t) {
-    const std::vector<int> ranks = ranks_of_token(problem, placement, own, t);
-    for (int64_t i = t * problem.hidden; i < (t + 1) * problem.hidden; ++i) {
+  return combined_difference(problem, combined, [&](int64_t t) {
+    return [&, ranks = ranks_of_token(problem, placement, own, t)](int64_t i) {
       float sum = 0.0f;
       for (const int rank : ranks) {
         const float y = static_cast<float>(x[i]) * static_cast<float>(rank + 1);
         sum += static_cast<float>(BFloat16(y));
       }
-      if (auto d = sum_difference(combined, i, sum)) {
-        return d;
-      }
-    }
-  }
-  return std::nullopt;
+      return sum;
+    };
+  });
 }
 
 Difference dispatch_difference(const DispatchProblem& problem,
@@ -348,38 +356,31 @@ Difference low_latency_combine_difference(const DispatchProblem& problem,
                                           const Tensor& combined) {
   const ExpertPlacement placement = problem.placement();
   const auto* x = own.payloads[0].data<BFloat16>();
-  const auto* weights = own.topk_weights.data<float>();
-  for (int64_t t = 0; t < problem.tokens; ++t) {
+  return combined_difference(problem, combined, [&](int64_t t) {
     const auto* ids = own.topk_ids.data<int32_t>() + t * problem.topk;
-    const std::vector<int> ranks = sum == LowLatencySum::kRanks
-                                       ? ranks_of_token(problem, placement, own, t)
-                                       : std::vector<int>{};
-    for (int64_t i = t * problem.hidden; i < (t + 1) * problem.hidden; ++i) {
-      // Of all selections, or of those of one rank.
-      const auto weighted = [&](int rank) {
-        float part = 0.0f;
-        for (int64_t k = 0; k < problem.topk; ++k) {
-          if (rank < 0 || placement.rank_of(ids[k]) == rank) {
-            const BFloat16 y(static_cast<float>(x[i]) * expert_factor(ids[k]));
-            part += weights[t * problem.topk + k] * static_cast<float>(y);
-          }
+    const auto* weights = own.topk_weights.data<float>() + t * problem.topk;
+    // The weighted sum over the selections of `rank`, or over all of them where it is -1.
+    const auto weighted = [=, &placement, &problem](int64_t i, int rank) {
+      float part = 0.0f;
+      for (int64_t k = 0; k < problem.topk; ++k) {
+        if (rank < 0 || placement.rank_of(ids[k]) == rank) {
+          const BFloat16 y(static_cast<float>(x[i]) * expert_factor(ids[k]));
+          part += weights[k] * static_cast<float>(y);
         }
-        return part;
-      };
+      }
+      return part;
+    };
+    return [=, ranks = ranks_of_token(problem, placement, own, t)](int64_t i) {
+      if (sum != LowLatencySum::kRanks) {
+        return weighted(i, -1);
+      }
       float total = 0.0f;
-      if (sum == LowLatencySum::kRanks) {
-        for (const int rank : ranks) {
-          total += static_cast<float>(BFloat16(weighted(rank)));
-        }
-      } else {
-        total = weighted(-1);
+      for (const int rank : ranks) {
+        total += static_cast<float>(BFloat16(weighted(i, rank)));
       }
-      if (auto d = sum_difference(combined, i, total)) {
-        return d;
-      }
-    }
-  }
-  return std::nullopt;
+      return total;
+    };
+  });
 }
 
 }  // namespace moebius::bench

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Problems for dispatch and combine that every rank can compute whole, so that each compares what
-// it got with what it must get, to the last row.
+// Problems for dispatch and combine.  Every rank can compute the inputs of all ranks, so that it
+// knows each row that it must receive.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct DispatchProblem {
   Skew skew = Skew::kUniform;
   double masked = 0.1;  // share of selections that are -1
   uint64_t seed = 1;
-  bool strided = false;  // expert e on rank e % R instead of linear
+  bool strided = false;  // expert e lives on rank e % R instead of linearly
 
   ExpertPlacement placement() const {
     if (!strided) {
@@ -43,10 +43,10 @@ struct DispatchProblem {
   int64_t num_tokens(int rank) const { return tokens[static_cast<size_t>(rank)]; }
 };
 
-// What one rank brings.
+// The input of one rank.
 struct RankInput {
   Tensor x;        // bf16 [T, H]
-  Tensor code;     // i32 [T, 2]: {rank, token}, so that a row that went astray names itself
+  Tensor code;     // i32 [T, 2]: {rank, token}, so that a misrouted row names itself
   Tensor ids;      // i32 [T, K]
   Tensor weights;  // f32 [T, K]
 };
@@ -74,7 +74,7 @@ inline RankInput make_input(const DispatchProblem& p, int rank) {
       if (p.skew == Skew::kOneExpert) {
         id = k == 0 ? static_cast<int32_t>(p.num_experts - 1) : -1;
       } else if (p.skew == Skew::kOneRank) {
-        id = k < placement.num_local(0) ? static_cast<int32_t>(k) : -1;  // linear placement
+        id = k < placement.num_local(0) ? static_cast<int32_t>(k) : -1;  // if placed linearly
       } else if (p.skew == Skew::kAllMasked) {
         id = -1;
       } else if (std::uniform_real_distribution<>(0, 1)(random) < p.masked) {
@@ -96,7 +96,7 @@ inline std::vector<RankInput> make_inputs(const DispatchProblem& p) {
   return inputs;
 }
 
-// What a rank sends in one call, a message to each rank by itself.
+// Counts what a rank sends in one call, when every rank but `dead` ones gets a message of its own.
 inline TransportStatistics expected_sent(const DispatchProblem& p,
                                          const RankInput& in,
                                          const Topology& topology,
@@ -124,7 +124,7 @@ inline bool same_bytes(const Tensor& a, const Tensor& b) {
          (a.nbytes() == 0 || std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0);
 }
 
-// A copy of some columns of a [M, N], or nothing of nothing.
+// A copy of columns [begin, end) of `t`; undefined where that is undefined.
 inline Tensor columns_of(const Tensor& t, int64_t begin, int64_t end) {
   if (!t) {
     return t;
@@ -139,7 +139,7 @@ inline Tensor columns_of(const Tensor& t, int64_t begin, int64_t end) {
   return out;
 }
 
-// The tables of problems for a number of ranks.
+// The problems that tests of transports go through for a number of ranks.
 inline std::vector<DispatchProblem> dispatch_problems(int num_ranks) {
   const auto tokens = [&](int64_t base, int64_t step) {
     std::vector<int64_t> t;
@@ -151,11 +151,11 @@ inline std::vector<DispatchProblem> dispatch_problems(int num_ranks) {
   std::vector<DispatchProblem> problems;
   DispatchProblem p;
   p.num_ranks = num_ranks;
-  p.num_experts = 3 * num_ranks + 1;  // never divisible by more than one rank
+  p.num_experts = 3 * num_ranks + 1;  // several ranks never hold equally many
   p.topk = 4;
   p.tokens = tokens(33, 0);
   problems.push_back(p);
-  p.tokens = tokens(0, 7);  // uneven, rank 0 has none
+  p.tokens = tokens(0, 7);  // rank 0 has none
   problems.push_back(p);
   p.hidden = 45;  // rows of 90 bytes
   p.strided = true;
@@ -170,7 +170,7 @@ inline std::vector<DispatchProblem> dispatch_problems(int num_ranks) {
     problems.push_back(p);
   }
   p.skew = Skew::kUniform;
-  p.tokens = tokens(0, 0);  // nobody has any
+  p.tokens = tokens(0, 0);  // no rank has any
   problems.push_back(p);
   p.topk = p.num_experts;  // every expert
   p.tokens = tokens(4, 1);
@@ -179,7 +179,7 @@ inline std::vector<DispatchProblem> dispatch_problems(int num_ranks) {
     problems[i].seed = i + 1;
   }
   if (num_ranks > 16) {
-    problems.resize(2);  // every rank checks every row: what more ranks add is told by these
+    problems.resize(2);  // enough to see what more ranks change, since every rank checks every row
   }
   return problems;
 }

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random weights and inputs for the experts stage, in every quantization scheme.  Weights are
-// random codes and scales, not quantized values, so that a scale read from the wrong place shows.
-// Shared by tests and benchmarks.
+// Random weights and inputs for the experts stage in every quantization scheme.  Weights are random
+// codes and scales instead of quantized values, so that reading a scale from a wrong place is
+// noticed.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 
 namespace moebius {
 
-// Layout of a weight's scales.
+// The layout of a weight's scales.
 enum class WeightScales : uint8_t { kNone, kTensor, kChannel, kBlock, kGroup };
 
 struct Scheme {
@@ -33,9 +33,9 @@ struct Scheme {
   std::optional<QuantFormat> activation{};
   std::optional<QuantFormat> weight{};
   WeightScales scales = WeightScales::kNone;
-  GroupShape block{};  // of kBlock and kGroup
+  GroupShape block{};  // for kBlock and kGroup
   bool per_token = false;
-  bool static_scales = false;  // a1 and a2; nvfp4: global scales
+  bool static_scales = false;  // of a1 and a2; for nvfp4 these are global scales
   bool zero_points = false;
   bool power_of_two_scales = false;  // of activations
 };
@@ -94,7 +94,7 @@ inline constexpr Scheme kSchemes[] = {
     {"nvfp4_w4a16", std::nullopt, QuantFormat::kNvfp4, WeightScales::kGroup, {1, 16}},
 };
 
-// One of kSchemes.
+// The entry of kSchemes with this name; throws InvalidArgument where there is none.
 inline const Scheme& scheme_of(std::string_view name) {
   for (const Scheme& scheme : kSchemes) {
     if (scheme.name == name) {
@@ -104,14 +104,14 @@ inline const Scheme& scheme_of(std::string_view name) {
   throw InvalidArgument("no scheme " + std::string(name));
 }
 
-// What is asked of an experts object, apart from the sizes.
+// All parameters of an experts object but the sizes.
 struct ExpertCase {
   Scheme scheme = kSchemes[0];
   DType dtype = DType::kBF16;  // of activations, and of unquantized weights
   ActivationFormat format = ActivationFormat::kStandard;
   ActivationSpec activation{};
   bool biased = false;
-  int64_t num_adapters = 0;  // LoRA: rows have one of them or none
+  int64_t num_adapters = 0;  // of LoRA: each row uses one of them or none
   int64_t lora_rank = 0;
   DType lora_dtype = DType::kBF16;
 };
@@ -122,7 +122,7 @@ struct ExpertProblem {
   ExpertsInput input;
 };
 
-// Why the implementation does not take `p`; empty when it does.
+// Why the implementation refuses `p`; empty when it accepts.
 inline std::string refusal(const ExpertProblem& p, std::string_view impl) {
   for (const ExpertsImpl& candidate : experts_impls()) {
     if (candidate.name == impl) {
@@ -173,7 +173,7 @@ class ExpertProblemMaker {
     }
     const bool is_nvfp4 = c.scheme.activation == QuantFormat::kNvfp4;
     if (c.scheme.static_scales && is_nvfp4) {
-      // 448 * 6 over the largest element, which a2 may have one of per expert.
+      // The scale is 448 * 6 over the largest element.  a2 has one per expert.
       t.a1_gscale = uniform({1}, DType::kF32, 448 * 6 / kLargestX, 448 * 6 / kLargestX + 10);
       t.a2_gscale =
           uniform({l}, DType::kF32, 448 * 6 / kLargestHidden, 448 * 6 / kLargestHidden + 10);
@@ -187,7 +187,7 @@ class ExpertProblemMaker {
     return out;
   }
 
-  // Adapters that move a product of unit rows by about a quarter, and an id for every row.
+  // Adds adapters that change a product of unit rows by about a quarter, and an id for every row.
   void add_adapters(const ExpertCase& c, ExpertProblem& p) {
     const ExpertsDesc& d = p.desc;
     const int64_t a = c.num_adapters;
@@ -206,7 +206,8 @@ class ExpertProblemMaker {
     p.input.lora_ids = lora_ids(p.input, a);
   }
 
-  // [-1, num_adapters) per row; behind the counts of the batched format what is no id.
+  // An id in [-1, num_adapters) for every row.  Padding rows of the batched format get a value that
+  // is no id.
   Tensor lora_ids(const ExpertsInput& input, int64_t num_adapters) {
     const bool batched = input.x.num_dims() == 3;
     const Tensor ids = Tensor::empty(
@@ -236,7 +237,8 @@ class ExpertProblemMaker {
     return input;
   }
 
-  // Counts from 0 to num_tokens, both included; NaN behind them.
+  // The first expert has num_tokens rows, the second has none, and the others have any number.
+  // Padding rows are NaN.
   ExpertsInput batched_input(const Problem& p, DType dtype) {
     const int64_t max_rows = p.num_tokens;
     ExpertsInput input;
@@ -253,7 +255,7 @@ class ExpertProblemMaker {
   }
 
  private:
-  // About normal: the sum of four uniform numbers, of variance 1.
+  // The sum of four uniform numbers, which is about normal, with variance 1.
   // Why not std::normal_distribution: it took half of the tests' time.
   float bell() {
     constexpr float kScale = 1.7320508f / 65536;  // sqrt(3)
@@ -262,8 +264,8 @@ class ExpertProblemMaker {
     return (static_cast<float>(sum) - 131070.0f) * kScale;
   }
 
-  // Weights of benchmarks are large: after this many elements they repeat.  A multiple of 4, for
-  // whole bytes, and otherwise prime, so that no two rows or experts of a usual size are equal.
+  // Weights of benchmarks are large, so they repeat after this many elements.  It is 4 times a
+  // prime: bytes are whole, and no two rows or experts of a usual size are equal.
   static constexpr int64_t kPeriod = 4 * 65537;
 
   template <typename Next>
@@ -293,13 +295,14 @@ class ExpertProblemMaker {
     }
   }
 
-  // Bounds for static scales: x is normal, and products of gate and up with biases reach about 14.
+  // Static scales are for values up to these bounds: x is normal, and products of gate and up with
+  // biases reach about 14.
   static constexpr float kLargestX = 4.5f;
   static constexpr float kLargestHidden = 16.0f;
 
   static constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-  // Codes fill a good part of their range; scales make the products of unit rows near 1.
+  // Codes cover a good part of their range, and scales make products of unit rows about 1.
   void make_weight(const ExpertCase& c,
                    const Shape& shape,
                    int64_t halves,

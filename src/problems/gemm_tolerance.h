@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far results of GEMMs may lie apart in the metric of moebius/tolerance.h.
+// How far results of GEMMs may differ in the metric of moebius/tolerance.h.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace moebius {
 
-// Distance between neighbours of a dtype, relative to their size, at its widest.
+// The largest distance between neighbouring values of a dtype, relative to their size.
 inline double relative_step(DType dtype) {
   switch (dtype) {
     case DType::kBF16:
@@ -24,11 +24,11 @@ inline double relative_step(DType dtype) {
       return 0x1p-23;
   }
 }
-// The same for the codes of activations of typical size.  int8 steps are equal everywhere: 1/127 of
-// the largest element, which is about ten times the typical product of gate and up of a token or
-// block (of all rows it may be many times that, see int8_tensor_codes).  e2m3 and e2m1
-// have two exponents only; below them the steps do not shrink, so that of e2m1 (half at its widest)
-// is 5/8 on average.
+// The same for the codes of activations of typical size.  Steps of int8 are equal everywhere: they
+// are 1/127 of the largest element, which is about ten times the typical product of gate and up in
+// a token or block.  (Over all rows it may be many times more, see int8_tensor_codes.)  e2m3 and
+// e2m1 have only two exponents, below which steps do not shrink: those of e2m1 are half of a value
+// at the most above them, but 5/8 on average over all values.
 inline double relative_step(QuantFormat format) {
   switch (format) {
     case QuantFormat::kInt8:
@@ -44,10 +44,10 @@ inline double relative_step(QuantFormat format) {
   }
 }
 
-// Two implementations of the same model of rounding.  They sum in different orders, so f32 sums
-// over k differ by about sqrt(k) steps of f32.  Rounded to a narrower dtype, most become equal
-// again; a tenth at most lands one step apart, three times in a row (GEMM1, activation, output).
-// Where activations are quantized, one in a thousand codes lands one step apart.
+// The tolerance between two implementations of the same model of rounding.  They sum in different
+// orders, so f32 sums over k differ by about sqrt(k) steps of f32.  Rounded to a narrower dtype,
+// most become equal again; at most a tenth differ by a step, and that three times (GEMM1,
+// activation, output).  Where activations are quantized, one in a thousand codes differs by a step.
 inline double tolerance(DType dtype, std::optional<QuantFormat> activation, int64_t k) {
   const double sums = 2 * std::sqrt(static_cast<double>(k)) * 0x1p-23;
   const double rounding =
@@ -56,9 +56,10 @@ inline double tolerance(DType dtype, std::optional<QuantFormat> activation, int6
   return sums + rounding + codes;
 }
 
-// The model of rounding against float64 with unquantized activations.  Every element is off by up
-// to half a step at each rounding, uniformly: step / sqrt(12) each for GEMM1's, the activation's
-// two and the output's, and for both quantizations, unless `codes` says what these make.
+// The tolerance between the model of rounding and float64 with unquantized activations.  Each
+// rounding changes an element by up to half a step, uniformly, which is step / sqrt(12).  There are
+// four: of GEMM1, two of the activation, and of the output.  Both quantizations add as much with
+// the step of their codes, unless `codes` is their share.
 inline double model_tolerance(DType dtype,
                               std::optional<QuantFormat> activation,
                               int64_t k,

@@ -14,8 +14,8 @@ namespace moebius::bench {
 
 namespace {
 
-// Products at full rate take a card to its power limit within milliseconds; with pauses between
-// them every call finds it in the same state, whatever came before.
+// Products at full rate take a GPU to its power limit within milliseconds.  With pauses in between,
+// every call finds it in the same state, whatever ran before.
 constexpr auto kPause = std::chrono::milliseconds(4);
 
 }  // namespace

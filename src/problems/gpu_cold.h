@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ColdGpu: how long a GPU takes for what a stream is given, by events, with nothing of it in the L2
-// cache.
+// ColdGpu: measures by events how long a GPU takes for work on a stream when none of its data is in
+// the L2 cache.
 #pragma once
 
 #include <functional>
@@ -21,11 +21,12 @@ class ColdGpu {
   Tensor empty(const Shape& shape, DType dtype) const {
     return Tensor::empty(shape, dtype, device());
   }
-  Tensor take(const Tensor& tensor) const;  // a copy on the GPU; undefined stays undefined
+  Tensor take(const Tensor& tensor) const;  // a copy on the GPU, or undefined if that is undefined
 
-  // Enqueues bytes of 0xff, NaN in every float type.
+  // Enqueues filling the tensor with bytes of 0xff, which are NaN in every float type.
   void poison(const Tensor& tensor) const;
-  // Seconds of what `work` enqueues, which should be little to enqueue: a kernel or a Graph.
+  // Seconds that the GPU takes for what `work` enqueues.  Enqueuing should be quick, as that of a
+  // kernel or a Graph is.
   double seconds(const std::function<void()>& work) const;
 
  private:

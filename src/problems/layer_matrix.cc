@@ -1,8 +1,5 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-//
-// Longer than 500 lines: one table has all backends, schemes and scenarios of the matrix, and what
-// is derived from it follows it.
 #include "problems/layer_matrix.h"
 
 #include <fmt/format.h>
@@ -11,7 +8,6 @@
 #include <cstring>
 
 #include "layer/run_experts.h"
-#include "moebius/all2all.h"
 #include "moebius/weight_and_reduce.h"
 #include "problems/gemm_tolerance.h"
 #include "problems/place.h"
@@ -20,143 +16,6 @@ namespace moebius::testing {
 
 namespace {
 
-float rounded(DType dtype, float x) {
-  switch (dtype) {
-    case DType::kBF16:
-      return static_cast<float>(BFloat16(x));
-    case DType::kF16:
-      return static_cast<float>(Float16(x));
-    default:
-      return x;
-  }
-}
-
-// Weight and reduce in order of slots; sums of 2 to 4 are kept in the dtype.
-float sum_contiguous(std::span<const LayerTerm> terms,
-                     int64_t topk,
-                     DType dtype,
-                     const Topology& /*topology*/) {
-  const bool in_dtype = topk >= 2 && topk <= 4;
-  float sum = 0;
-  for (const LayerTerm& term : terms) {
-    sum += rounded(dtype, term.y * term.weight);
-    sum = in_dtype ? rounded(dtype, sum) : sum;
-  }
-  return rounded(dtype, sum);
-}
-
-// Expert by expert, always in the dtype.
-float sum_naive_batched(std::span<const LayerTerm> terms,
-                        int64_t /*topk*/,
-                        DType dtype,
-                        const Topology& /*topology*/) {
-  std::vector<LayerTerm> sorted(terms.begin(), terms.end());
-  std::sort(sorted.begin(), sorted.end(),
-            [](const LayerTerm& a, const LayerTerm& b) { return a.expert < b.expert; });
-  float sum = 0;
-  for (const LayerTerm& term : sorted) {
-    sum = rounded(dtype, sum + rounded(dtype, term.y * term.weight));
-  }
-  return sum;
-}
-
-float sum_of_rank(std::span<const LayerTerm> terms,
-                  int rank,
-                  int64_t topk,
-                  DType dtype,
-                  const Topology& topology) {
-  std::vector<LayerTerm> own;
-  std::copy_if(terms.begin(), terms.end(), std::back_inserter(own),
-               [&](const LayerTerm& term) { return term.rank == rank; });
-  return sum_contiguous(own, topk, dtype, topology);
-}
-
-// Partial sums of ranks, in their order, in f32.
-float sum_over_ranks(std::span<const LayerTerm> terms,
-                     int64_t topk,
-                     DType dtype,
-                     const Topology& topology) {
-  float sum = 0;
-  for (int rank = 0; rank < topology.size; ++rank) {
-    sum += sum_of_rank(terms, rank, topk, dtype, topology);
-  }
-  return rounded(dtype, sum);
-}
-
-// The same inside a node first, where there are several.
-float sum_over_nodes(std::span<const LayerTerm> terms,
-                     int64_t topk,
-                     DType dtype,
-                     const Topology& topology) {
-  float total = 0;
-  for (int node = 0; node < topology.num_nodes(); ++node) {
-    float sum = 0;
-    for (int rank = 0; rank < topology.size; ++rank) {
-      if (topology.node_of(rank) == node) {
-        sum += sum_of_rank(terms, rank, topk, dtype, topology);
-      }
-    }
-    total += topology.num_nodes() > 1 ? rounded(dtype, sum) : sum;
-  }
-  return rounded(dtype, total);
-}
-
-// In order of slots in f32; products are not rounded.
-float sum_slots(std::span<const LayerTerm> terms,
-                int64_t /*topk*/,
-                DType dtype,
-                const Topology& /*topology*/) {
-  float sum = 0;
-  for (const LayerTerm& term : terms) {
-    sum += term.weight * term.y;
-  }
-  return rounded(dtype, sum);
-}
-
-constexpr LayerBackend kBackends[] = {
-    {.name = "none",
-     .over_ranks = false,
-     .sum = sum_contiguous,
-     .make = [](Group&, const ExpertPlacement&, const ExpertsDesc&) { return make_no_ep(); }},
-    {.name = "none_batched",
-     .format = ActivationFormat::kBatched,
-     .over_ranks = false,
-     .sum = sum_naive_batched,
-     .make =
-         [](Group&, const ExpertPlacement&, const ExpertsDesc& desc) {
-           return make_no_ep_batched(LayerProblem::kMaxTokens, desc.num_local_experts);
-         }},
-    {.name = "allgather_reducescatter",
-     .scope = LayerScope::kGathered,
-     .sum = sum_over_ranks,
-     .make = [](Group& group,
-                const ExpertPlacement&,
-                const ExpertsDesc&) { return make_allgather_reducescatter(group); }},
-    {.name = "monolithic",
-     .is_monolithic = true,
-     .scope = LayerScope::kGathered,
-     .sum = sum_over_ranks,
-     .make =
-         [](Group& group, const ExpertPlacement&, const ExpertsDesc&) {
-           return make_allgather_reducescatter(group, /*monolithic=*/true);
-         }},
-    {.name = "high_throughput",
-     .scope = LayerScope::kReceived,
-     .sum = sum_over_nodes,
-     .make = [](Group& group,
-                const ExpertPlacement& placement,
-                const ExpertsDesc&) { return make_high_throughput(group, placement); }},
-    {.name = "low_latency",
-     .format = ActivationFormat::kBatched,
-     .scope = LayerScope::kInFlight,
-     .sum = sum_slots,
-     .make =
-         [](Group& group, const ExpertPlacement& placement, const ExpertsDesc& desc) {
-           return make_low_latency(
-               group, placement, {LayerProblem::kMaxTokens, desc.hidden, desc.topk, desc.in_dtype});
-         }},
-};
-
 constexpr LayerTopology kTopologies[] = {{1, 0}, {2, 0}, {2, 1}, {3, 0}, {3, 1}, {3, 2}, {4, 0},
                                          {4, 1}, {4, 2}, {8, 0}, {8, 1}, {8, 2}, {8, 4}};
 
@@ -164,7 +23,7 @@ using enum LayerCall;
 
 const LayerScenario kMixed = {"mixed",
                               {kUneven, kOneRank, kOneExpert, kNoTokens, kAllMasked, kRepeat}};
-// What needs an object of its own.
+// Each of these needs an object of its own.
 const LayerScenario kOtherScenarios[] = {
     {.name = "weight_on_input", .calls = {kUneven, kOneExpert}, .topk = 1, .weight_on_input = true},
     {.name = "strided_top5", .calls = {kUneven, kRepeat}, .topk = 5, .is_strided = true},
@@ -175,7 +34,7 @@ const LayerScenario kOtherScenarios[] = {
 const LayerScenario kThreeMicrobatches = {
     .name = "microbatches3", .calls = kMixed.calls, .microbatches = 3};
 
-// Of the rows that take a product in full: fast, and every row summed for itself.
+// The experts of the rows that take a product in full: they are fast and sum every row by itself.
 constexpr LayerExperts kFull = {"cpu_portable", "cpu_portable", Precision::kModel};
 constexpr LayerExperts kOracle = {"ref_f64", "ref", Precision::kF64};
 
@@ -183,7 +42,7 @@ bool is_exact(const LayerExperts& experts) {
   return experts.device == DeviceType::kCpu;
 }
 
-// What a rank runs: forward() call by call, or two micro-batches under way at a time.
+// The layer of one rank.  It runs forward() call by call, or two micro-batches at a time.
 class RankLayer {
  public:
   RankLayer(LayerProblem& problem, const LayerBackend& backend, Group& group)
@@ -217,7 +76,7 @@ class RankLayer {
     kernel_.prepare_finalize().check();
   }
 
-  // Both are dispatched before either is computed, and combined in the other order.
+  // Both calls are dispatched before either is computed, and combined in the reverse order.
   void forward_interleaved(const LayerInput (&in_on_cpu)[2], const Tensor (&output_on_cpu)[2]) {
     const LayerInput in[] = {take(in_on_cpu[0]), take(in_on_cpu[1])};
     const Tensor output[] = {place_.take(output_on_cpu[0]), place_.take(output_on_cpu[1])};
@@ -284,12 +143,12 @@ class RankLayer {
 
   Tensor compute(const PrepareResult& prepared, int microbatch) {
     ExpertsInput rows;
+    rows.expert_map = twin_->traits().localizes_ids ? Tensor() : map_;
     rows.x = prepared.x;
     rows.x_scale = prepared.x_scale;
     rows.topk_ids = prepared.topk_ids;
     rows.topk_weights = prepared.topk_weights;
     rows.expert_num_tokens = prepared.expert_num_tokens;
-    rows.expert_map = twin_->traits().localizes_ids ? Tensor() : map_;
     return run_experts(kernel_.experts(), rows, default_chunk_tokens(), context(microbatch));
   }
 
@@ -299,7 +158,7 @@ class RankLayer {
   Tensor map_;
   std::shared_ptr<const Router> router_;
   ModularKernel kernel_;
-  std::unique_ptr<PrepareFinalize> twin_;  // of the kernel's, to be called half by half
+  std::unique_ptr<PrepareFinalize> twin_;  // like the kernel's, but called step by step here
   WorkspacePool workspaces_;
 };
 
@@ -314,7 +173,7 @@ Outputs run(LayerProblem& problem, const LayerBackend& backend, const LayerTopol
   Outputs outputs(num_calls);
   for (size_t call = 0; call < num_calls; ++call) {
     for (int rank = 0; rank < topology.num_ranks; ++rank) {
-      // Every row is to be written.
+      // NaN shows rows that were not written.
       const LayerInput& in = problem.input(call, rank);
       const Tensor output = Tensor::empty(in.hidden.shape(), in.hidden.dtype());
       std::memset(output.raw(), 0xff, static_cast<size_t>(output.nbytes()));
@@ -344,7 +203,7 @@ Outputs run(LayerProblem& problem, const LayerBackend& backend, const LayerTopol
   return outputs;
 }
 
-// Why not bytes: zeros of either sign are equal.
+// Why bytes are not compared: zeros of either sign are equal.
 std::optional<std::string> element_difference(const Tensor& actual, const Tensor& expected) {
   const int64_t hidden = expected.dim(1);
   for (int64_t i = 0; i < expected.numel(); ++i) {
@@ -414,18 +273,7 @@ std::optional<std::string> compare(LayerProblem& problem,
   return std::nullopt;
 }
 
-}  // namespace
-
-std::span<const LayerBackend> layer_backends() {
-  return kBackends;
-}
-
-std::string to_string(const LayerTopology& topology) {
-  return fmt::format(
-      "{} rank{}{}", topology.num_ranks, topology.num_ranks == 1 ? "" : "s",
-      topology.ranks_per_node == 0 ? "" : fmt::format(" in nodes of {}", topology.ranks_per_node));
-}
-
+// All of kSchemes, other dtypes, biases, and a hidden size of 2880.
 std::vector<LayerScheme> layer_schemes() {
   std::vector<LayerScheme> schemes;
   for (const Scheme& scheme : kSchemes) {
@@ -438,6 +286,14 @@ std::vector<LayerScheme> layer_schemes() {
   return schemes;
 }
 
+}  // namespace
+
+std::string to_string(const LayerTopology& topology) {
+  return fmt::format(
+      "{} rank{}{}", topology.num_ranks, topology.num_ranks == 1 ? "" : "s",
+      topology.ranks_per_node == 0 ? "" : fmt::format(" in nodes of {}", topology.ranks_per_node));
+}
+
 std::vector<LayerRow> layer_rows() {
   const std::vector<LayerTopology> all(std::begin(kTopologies), std::end(kTopologies));
   const std::vector<LayerScheme> schemes = layer_schemes();
@@ -445,7 +301,7 @@ std::vector<LayerRow> layer_rows() {
   for (const LayerScheme& scheme : schemes) {
     rows.push_back({scheme.name, scheme, kFull, kMixed, all});
   }
-  rows.back().topologies = {{1, 0}, {2, 0}, {3, 2}, {4, 2}};  // the wide one takes long
+  rows.back().topologies = {{1, 0}, {2, 0}, {3, 2}, {4, 2}};  // the widest scheme takes long
   std::vector<LayerExperts> experts;
   for (const ExpertsImpl& impl : experts_impls()) {
     if (impl.name != kFull.name) {
@@ -464,14 +320,15 @@ std::vector<LayerRow> layer_rows() {
     }
   }
   for (LayerScheme scheme : schemes) {
-    if (scheme.hidden <= 256) {  // 2.5 blocks of 128 columns
-      scheme.hidden = 320;
+    if (scheme.hidden <= 256) {
+      scheme.hidden = 320;  // 2.5 blocks of 128 columns
       rows.push_back({scheme.name + "/h320", scheme, kFull, kMixed, {LayerTopology{1, 0}, {3, 2}}});
     }
   }
   for (const LayerScenario& scenario : kOtherScenarios) {
     for (const LayerScheme& scheme : schemes) {
-      // Rows as they are, rows with scales beside them, a scale of all rows that have arrived.
+      // Their rows travel differently: as they are, with scales beside them, and with one scale for
+      // all rows that have arrived.
       if (scheme.name == "unquantized" || scheme.name == "fp8_block" ||
           scheme.name == "fp8_tensor") {
         rows.push_back(
@@ -508,7 +365,7 @@ std::string LayerRowRunner::experts_refusal() {
   if (row_.experts.device == DeviceType::kCuda && cuda_device_count() == 0) {
     return "skipped: no GPU";
   }
-  LayerProblem& made = problem(kBackends[0], 1);
+  LayerProblem& made = problem(layer_backends()[0], 1);
   if (row_.experts.device == DeviceType::kCuda) {
     try {
       made.make_experts(0, ActivationFormat::kStandard, Stream::cuda(0));
@@ -528,7 +385,7 @@ std::optional<std::string> LayerRowRunner::refusal(const LayerBackend& backend) 
     throw;
   } catch (const Error& error) {
     const std::string message = error.what();
-    return message.substr(0, message.rfind(" ("));  // without the place in our sources
+    return message.substr(0, message.rfind(" ("));  // without the place in the sources
   }
   return std::nullopt;
 }
@@ -550,7 +407,7 @@ std::optional<std::string> LayerRowRunner::difference(const LayerBackend& backen
 }
 
 std::optional<std::string> LayerRowRunner::distance_from_f64() {
-  LayerProblem& model = problem(kBackends[0], 1);
+  LayerProblem& model = problem(layer_backends()[0], 1);
   LayerProblem oracle(row_.scheme, kOracle, row_.scenario, 1, false);
   const auto selections = [](LayerProblem& p) {
     return p.selections(0, ActivationFormat::kStandard, LayerScope::kWhole);

@@ -3,11 +3,11 @@
 //
 // The conformance matrix of the layer: backends x experts x quantization schemes x topologies x
 // scenarios.  `moebius verify`, the tests and docs/conformance.md are made from the lists here.
-// A cell is refused, with the reason, or gives on every rank and in every row what the layer gives
-// on a single rank, with the sums that its backend is documented to make: bit by bit, but for
-// experts that leave sums to a library, which may choose its order by the number of rows, and for
-// those on GPUs, which are compared with the CPU's.  Of these every row is within
-// layer_tolerance(), and all rows of a call within problems/gemm_tolerance.h.
+// A cell is either refused with a reason, or every row on every rank is what the layer gives on a
+// single rank, with the sums that the cell's backend is documented to make.  Results of experts on
+// CPUs are equal bit by bit.  Experts on GPUs, which may choose the order of a sum by the number of
+// rows, are compared with experts on the CPU: every row is within layer_tolerance(), and all rows
+// of a call are within problems/gemm_tolerance.h.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ namespace moebius::testing {
 struct LayerBackend {
   std::string_view name;
   ActivationFormat format = ActivationFormat::kStandard;
-  bool over_ranks = true;  // else one rank
+  bool over_ranks = true;  // whether several ranks can use it
   bool is_monolithic = false;
   LayerScope scope = LayerScope::kWhole;
   LayerSum sum = nullptr;
@@ -42,9 +42,6 @@ struct LayerTopology {
 };
 std::string to_string(const LayerTopology& topology);  // "4 ranks in nodes of 2"
 
-// Every builder of QuantConfig, dtype and a hidden size of 2880.
-std::vector<LayerScheme> layer_schemes();
-
 // A row of the matrix; its cells are the backends.
 struct LayerRow {
   std::string name;
@@ -53,34 +50,36 @@ struct LayerRow {
   LayerScenario scenario;
   std::vector<LayerTopology> topologies;
 };
-// Which products are taken in full is said by layer_matrix_page().
+// layer_matrix_page() says which products are taken in full.
 std::vector<LayerRow> layer_rows();
-// Whether every build and machine has the row's experts.
+// Whether the row's experts are there in every build and on every machine.
 bool is_everywhere(const LayerRow& row);
 
-// The cells of one row; problems are shared between them.
+// Runs the cells of one row, which share problems.
 class LayerRowRunner {
  public:
   explicit LayerRowRunner(LayerRow row) : row_(std::move(row)) {}
 
   const LayerRow& row() const { return row_; }
-  // Why the row's experts do not take its scheme on this machine; empty when they do.
+  // Why the row's experts refuse its scheme on this machine; empty when they accept.
   std::string experts_refusal();
-  // Why the cell cannot be, from the constructor or the first call; nullopt where it can.
+  // Why the constructor or the first call refuses the cell; nullopt where they accept.
   std::optional<std::string> refusal(const LayerBackend& backend);
-  // Runs every topology of the row that the backend has; the first difference, with its place.
+  // Runs every topology of the row that the backend supports.  Returns the first difference with
+  // its place.
   std::optional<std::string> difference(const LayerBackend& backend);
-  // Distance of the single-rank reference from float64, where it is more than layer_tolerance().
+  // The distance of the single-rank reference from float64 where it exceeds layer_tolerance().
   std::optional<std::string> distance_from_f64();
 
  private:
   LayerProblem& problem(const LayerBackend& backend, int num_ranks);
 
   LayerRow row_;
-  std::map<std::pair<int, bool>, std::unique_ptr<LayerProblem>> problems_;  // by ranks, routed
+  std::map<std::pair<int, bool>, std::unique_ptr<LayerProblem>> problems_;  // by ranks and routed
 };
 
-// docs/conformance.md: of the rows that are everywhere, which cells are refused and why.
+// The text of docs/conformance.md: the cells that are refused, and why, of rows that are
+// everywhere.
 std::string layer_matrix_page();
 
 }  // namespace moebius::testing

@@ -18,7 +18,7 @@ namespace moebius::testing {
 namespace {
 
 constexpr int64_t kIntermediate = 64;
-constexpr int64_t kTokens[] = {5, 0, 3, 1, 7, 2, 0, 4};  // per rank, up to 8 of them
+constexpr int64_t kTokens[] = {5, 0, 3, 1, 7, 2, 0, 4};  // of up to 8 ranks
 constexpr uint64_t kSeed = 11;
 
 DispatchProblem routing(const LayerScheme& scheme,
@@ -27,7 +27,7 @@ DispatchProblem routing(const LayerScheme& scheme,
                         size_t call) {
   DispatchProblem p;
   p.num_ranks = num_ranks;
-  p.num_experts = std::max(5, num_ranks + 2);  // never a multiple of more than one rank
+  p.num_experts = std::max(5, num_ranks + 2);  // several ranks never hold equally many
   p.topk = scenario.topk;
   p.hidden = scheme.hidden;
   p.strided = scenario.is_strided;
@@ -43,7 +43,8 @@ DispatchProblem routing(const LayerScheme& scheme,
   return p;
 }
 
-// Logits that make a router choose the ids given, in their order, and others where ids are masked.
+// Logits with which a router chooses the given ids in their order, and other ids in place of masked
+// ones.
 Tensor logits_for(const Tensor& ids, int64_t num_experts, uint64_t seed) {
   std::mt19937_64 random(seed);
   const int64_t topk = ids.dim(1);
@@ -60,7 +61,7 @@ Tensor logits_for(const Tensor& ids, int64_t num_experts, uint64_t seed) {
   return logits;
 }
 
-// Rows `experts` of the first dimension, where a tensor has a row per expert.
+// The rows `experts` of a tensor that has a row per expert; other tensors are returned as they are.
 Tensor pick(const Tensor& tensor, const std::vector<int64_t>& experts, int64_t num_experts) {
   if (!tensor.defined() || tensor.numel() == 1) {
     return tensor;
@@ -75,8 +76,8 @@ Tensor pick(const Tensor& tensor, const std::vector<int64_t>& experts, int64_t n
   return picked;
 }
 
-// Batched on one rank, with rows quantized as LowLatencyCast::kFp8 and kFp8Ue8m0 say: by the
-// reciprocal of the scale, where quantize() divides.
+// Prepares batched rows on one rank and quantizes them as LowLatencyCast::kFp8 and kFp8Ue8m0 do: it
+// multiplies by the reciprocal of the scale, where quantize() divides.
 class CastingNoEp final : public PrepareFinalize {
  public:
   CastingNoEp(int64_t max_rows, int64_t num_experts)
@@ -131,21 +132,10 @@ class CastingNoEp final : public PrepareFinalize {
 }  // namespace
 
 std::string_view name(LayerCall call) {
-  switch (call) {
-    case LayerCall::kUneven:
-      return "uneven tokens";
-    case LayerCall::kOneRank:
-      return "all to one rank";
-    case LayerCall::kOneExpert:
-      return "all to one expert";
-    case LayerCall::kAllMasked:
-      return "all masked";
-    case LayerCall::kNoTokens:
-      return "no tokens";
-    case LayerCall::kRepeat:
-      return "the first call again";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"uneven tokens",     "all to one rank",
+                                         "all to one expert", "all masked",
+                                         "no tokens",         "the first call again"};
+  return kNames[static_cast<size_t>(call)];
 }
 
 LayerProblem::LayerProblem(const LayerScheme& scheme,
@@ -230,7 +220,7 @@ std::string_view LayerProblem::single_rank_implementation() const {
   return experts_.device == DeviceType::kCpu ? experts_.implementation : "cpu_portable";
 }
 
-// Every selection is a token of its own: top-1, all experts here.
+// Every selection is a token of its own, with top-1 routing and all experts on this rank.
 ModularKernel& LayerProblem::single_rank(ActivationFormat format, LayerScope scope) {
   const auto found = single_rank_.find({format, scope});
   if (found != single_rank_.end()) {
@@ -271,8 +261,8 @@ bool LayerProblem::scales_over_rows() const {
 
 struct LayerProblem::Selection {
   const LayerInput* input;
-  int64_t token;  // of all ranks
-  int64_t row;    // of input
+  int64_t token;  // index among the tokens of all ranks
+  int64_t row;    // index in `input`
   int32_t expert;
   float weight;
 };
@@ -291,8 +281,8 @@ std::vector<LayerProblem::Selection> LayerProblem::all_selections(size_t call) c
   return all;
 }
 
-// y[i] = what the expert of selection i makes of it, for those i in `rows` whose expert lives on
-// `only_rank` (-1: any).
+// Sets y[i] to what the expert of selection i makes of it, for those i in `rows` whose expert lives
+// on only_rank, or on any rank where that is -1.
 void LayerProblem::compute(const std::vector<Selection>& all,
                            const std::vector<int64_t>& rows,
                            int only_rank,
@@ -337,7 +327,7 @@ const Tensor& LayerProblem::selections(size_t call, ActivationFormat format, Lay
   const std::vector<Selection> all = all_selections(call);
   y = Tensor::zeros({static_cast<int64_t>(all.size()), desc_.hidden}, desc_.in_dtype);
   for (int part = 0; part < scenario_.microbatches; ++part) {
-    std::vector<int64_t> rows;  // of that micro-batch, whose rows are at hand together
+    std::vector<int64_t> rows;  // the selections of this micro-batch
     for (size_t i = 0; i < all.size(); ++i) {
       const TokenSlice own = token_slice(all[i].input->hidden.dim(0), scenario_.microbatches, part);
       if (own.begin <= all[i].row && all[i].row < own.end) {
@@ -381,7 +371,7 @@ Tensor LayerProblem::expected(size_t call,
                               const Topology& topology) {
   const Tensor& y = selections(call, format, scope);
   const LayerInput& in = input(call, rank);
-  int64_t first = 0;  // selection of this rank
+  int64_t first = 0;  // index of this rank's first selection
   for (int r = 0; r < rank; ++r) {
     first += input(call, r).topk_ids.numel();
   }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One MoE layer spread over ranks, with what every rank brings to each of several calls, and the
-// same layer on a single rank: the outputs that any backend must give, to the last row.
+// An MoE layer spread over ranks, with the inputs of every rank to several calls, and the same
+// layer on a single rank, which gives the outputs that any backend must have.
 // Letters: R ranks, T tokens of a rank, K top-k, E experts, H hidden, N selections of all ranks.
 #pragma once
 
@@ -24,76 +24,78 @@
 
 namespace moebius::testing {
 
-// Weights, activations and their sizes.
+// The weights' scheme, the activation and the hidden size.
 struct LayerScheme {
   std::string name;
-  ExpertCase expert_case;  // its format is the backend's
+  ExpertCase expert_case;  // its format is not used: the backend decides
   int64_t hidden = 256;
 };
 
-// Who computes: an entry of experts_impls(), at its own precision or as the float64 oracle.
+// The experts that compute: an entry of experts_impls(), at its own precision or as the float64
+// oracle.
 struct LayerExperts {
   std::string_view name;
   std::string_view implementation;  // empty: the first that accepts
   Precision precision = Precision::kModel;
-  DeviceType device = DeviceType::kCpu;  // of every rank; the one they are compared with is the CPU
+  DeviceType device = DeviceType::kCpu;  // of every rank; the reference is always on the CPU
 };
 
+// name() follows this order.
 enum class LayerCall : uint8_t {
   kUneven,  // 0 to 7 tokens per rank, a tenth of the selections masked
   kOneRank,
   kOneExpert,
   kAllMasked,
   kNoTokens,
-  kRepeat,  // the first call's input once more, which must give the same bits
+  kRepeat,  // the first call's input again, which must give the same bits
 };
 std::string_view name(LayerCall call);
 
 struct LayerScenario {
   std::string_view name;
-  std::vector<LayerCall> calls;  // on one object
+  std::vector<LayerCall> calls;  // of one object
   int64_t topk = 3;
   bool weight_on_input = false;
   bool is_strided = false;      // expert e lives on rank e % R instead of linearly
-  bool is_interleaved = false;  // both calls are prepared, then finalized in the other order
-  int microbatches = 1;         // that every call is cut into, however few tokens there are
+  bool is_interleaved = false;  // both calls are prepared, then finalized in the reverse order
+  int microbatches = 1;         // every call is cut into as many, however few tokens there are
 };
 
-// What one rank brings to a call.
+// The input of one rank to a call.
 struct LayerInput {
   Tensor hidden;        // [T, H]
   Tensor topk_ids;      // i32 [T, K]
   Tensor topk_weights;  // f32 [T, K]
-  Tensor logits;        // f32 [T, E]; the router gives these ids and weights (when routed)
+  Tensor logits;        // f32 [T, E], of which a router makes ids and weights; only when routed
 };
 
-// A selection as it is summed: what its expert made of it, and who that was.
+// One element of a selection's result, as it is summed.
 struct LayerTerm {
-  float y = 0;
+  float y = 0;  // what the expert computed
   float weight = 1;
   int64_t expert = 0;
   int rank = 0;
 };
-// One element of the output: `terms` are a token's selections in order of slots, masked ones left
-// out.  What is rounded is rounded to dtype.
+// Computes one element of the output.  `terms` are a token's selections in the order of slots,
+// without masked ones.  Values are rounded to dtype where the backend rounds.
 using LayerSum = float (*)(std::span<const LayerTerm> terms,
                            int64_t topk,
                            DType dtype,
                            const Topology& topology);
 
-// Which rows share a scale where one is taken of all rows of a tensor at hand.
+// Which rows share a scale where a scale is computed over all rows of a tensor.
 enum class LayerScope : uint8_t {
-  kWhole,     // all rows of one rank; per expert in the batched format
-  kGathered,  // every rank has the rows of all tokens, and computes its experts'
-  kReceived,  // a rank has the rows that its experts need
-  kInFlight,  // batched, fp8 blocks are made as low_latency casts them; else as kWhole
+  kWhole,     // all rows on one rank; in the batched format those of one expert
+  kGathered,  // every rank has the rows of all tokens, and computes those of its experts
+  kReceived,  // every rank has the rows that its experts need
+  kInFlight,  // batched; fp8 blocks are quantized as low_latency casts them, others as in kWhole
 };
 
 class LayerProblem {
  public:
   static constexpr int64_t kMaxTokens = 8;  // per rank and call
 
-  // routed: ids are what a router makes of logits, none masked.
+  // With `routed`, a router chooses the ids by logits, and none is masked.
   LayerProblem(const LayerScheme& scheme,
                const LayerExperts& experts,
                const LayerScenario& scenario,
@@ -109,25 +111,24 @@ class LayerProblem {
   }
   const QuantConfig& quant() const { return weights_.quant; }
   const ExpertWeights& weights() const { return weights_; }
-  // Top-k of the softmax, as the inputs' ids were chosen when routed.
+  // A router that takes the top-k of the softmax; it chose the ids of inputs when routed.
   std::shared_ptr<const Router> make_router(Device device) const;
-  // Of a rank, with its share of the weights.
+  // The description of a rank's experts, and these experts with their share of the weights.
   ExpertsDesc desc(int rank, ActivationFormat format) const;
   std::unique_ptr<Experts> make_experts(int rank,
                                         ActivationFormat format,
                                         const Stream& stream) const;
 
-  // Outputs [T, H] of `rank`.
+  // The outputs [T, H] that `rank` must have.
   Tensor expected(size_t call,
                   int rank,
                   ActivationFormat format,
                   LayerScope scope,
                   LayerSum sum,
                   const Topology& topology);
-  // What the experts make of every selection, on one rank: [N, H], in order of rank, token, slot.
+  // The results of all experts for every selection, computed on one rank: [N, H] in the order of
+  // rank, token and slot.
   const Tensor& selections(size_t call, ActivationFormat format, LayerScope scope);
-  // Whether a scale is taken of all rows at hand, so that who has which rows matters.
-  bool scales_over_rows() const;
 
  private:
   struct Selection;
@@ -136,6 +137,9 @@ class LayerProblem {
   std::string_view single_rank_implementation() const;
   ModularKernel& single_rank(ActivationFormat format, LayerScope scope);
   bool casts_blocks() const;
+  // Whether a scale is computed over all rows at hand, so that it matters which rank has which
+  // rows.
+  bool scales_over_rows() const;
   void compute(const std::vector<Selection>& all,
                const std::vector<int64_t>& rows,
                int only_rank,
@@ -151,7 +155,7 @@ class LayerProblem {
   LayerScheme scheme_;
   LayerExperts experts_;
   LayerScenario scenario_;
-  ExpertsDesc desc_;  // standard, all experts on one rank
+  ExpertsDesc desc_;  // in the standard format, with all experts on one rank
   ExpertWeights weights_;
   ExpertPlacement placement_;
   std::vector<std::vector<LayerInput>> inputs_;  // [call][rank]

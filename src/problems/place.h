@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Place: where an implementation under test works, and the way there and back for its operands.
+// Place: the device and stream of an implementation under test, with copies of operands to and from
+// it.
 #pragma once
 
 #include "moebius/stream.h"
@@ -13,7 +14,7 @@ struct Place {
   Place() = default;
   explicit Place(DeviceType type)
       : stream(type == DeviceType::kCpu ? Stream::cpu() : Stream::cuda(0)) {}
-  // A rank's: one thread, or the GPU's stream.
+  // The place of a rank: a single thread, or a stream of its GPU.
   explicit Place(Device device)
       : stream(device.is_cpu() ? Stream::cpu(1) : Stream::cuda(device.index)) {}
   explicit Place(const Stream& on) : stream(on) {}
@@ -26,7 +27,7 @@ struct Place {
       return tensor;
     }
     const Tensor there = to_device(tensor, device(), stream);
-    stream.synchronize();  // the caller may drop or change its tensor
+    stream.synchronize();  // the caller may free or change its tensor afterwards
     return there;
   }
   Tensor bring(const Tensor& tensor) const {

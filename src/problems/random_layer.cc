@@ -17,16 +17,13 @@
 
 namespace moebius::bench {
 
-namespace {
+using namespace checkpoint;
 
-using checkpoint::LoadScheme;
-using checkpoint::ModelConfig;
-using checkpoint::QuantizedWeight;
-using checkpoint::ValueTable;
+namespace {
 
 constexpr float kBiasSigma = 0.1f;
 
-// Standard deviations that the largest code stands for.
+// The number of standard deviations that the largest code stands for.
 constexpr float kRange = 4.0f;
 
 float largest_code(QuantFormat format) {
@@ -60,7 +57,7 @@ ValueTable codes(QuantFormat format) {
     case QuantFormat::kNvfp4:
       return ValueTable::normal_nibbles([=](float x) { return e2m1_from_float(x * unit); });
     case QuantFormat::kMxfp6E3M2:
-    case QuantFormat::kMxfp6E2M3:  // four values in three bytes: every byte will do
+    case QuantFormat::kMxfp6E2M3:  // four values share three bytes, and all bytes are valid
       return ValueTable::uniform(DType::kU8, [](float u) { return std::floor(u * 256.0f); });
     default:
       return ValueTable::normal(storage_dtype(format), [=](float x) { return x * unit; });
@@ -87,8 +84,8 @@ struct RandomLayers::State {
       out.router.bias = normal("router bias", {num_experts}, kBiasSigma);
     }
     if (config.has_correction_bias) {
-      // A trained one evens out the experts' loads, and a random gate's are even without.  One
-      // drawn at random would give some experts five times the mean.
+      // A trained bias evens out the loads of experts.  With a random gate they are even already; a
+      // random bias would give some experts five times the mean.
       out.router.correction_bias = Tensor::zeros({num_experts}, DType::kF32);
     }
     out.apply_router_weight_on_input = config.apply_router_weight_on_input;
@@ -117,15 +114,15 @@ struct RandomLayers::State {
 
   static float sigma(int64_t cols) { return 1.0f / std::sqrt(static_cast<float>(cols)); }
 
-  // make_table() says how tensors of this name are filled, in all layers.
+  // Tensors of one name share the table that make_table() returns, in all layers.
   template <typename MakeTable>
   void fill(const Tensor& out, const std::string& name, const MakeTable& make_table) {
     auto found = tables.find(name);
     if (found == tables.end()) {
       found = tables.emplace(name, make_table()).first;
     }
-    found->second.fill({out.bytes(), static_cast<size_t>(out.nbytes())}, 0,
-                       checkpoint::tensor_seed(seed, name), stream);
+    found->second.fill({out.bytes(), static_cast<size_t>(out.nbytes())}, 0, tensor_seed(seed, name),
+                       stream);
   }
 
   Tensor normal(const std::string& name, const Shape& shape, float deviation) {
@@ -144,14 +141,14 @@ struct RandomLayers::State {
       out.w2 = normal(name + " w2", {num, hidden, intermediate}, sigma(intermediate));
     } else {
       const bool has_halves = config.activation.gated && !config.activation.interleaved;
-      const QuantizeSpec spec = checkpoint::load_weight_spec(*scheme, hidden, intermediate,
-                                                             config.activation.interleaved);
+      const QuantizeSpec spec =
+          load_weight_spec(*scheme, hidden, intermediate, config.activation.interleaved);
       const QuantizedWeight w1 =
           quantized(name + " w1", spec, {num, w1_rows, hidden}, has_halves ? 2 : 1);
       const QuantizedWeight w2 = quantized(name + " w2", spec, {num, hidden, intermediate}, 1);
       out.w1 = w1.values;
       out.w2 = w2.values;
-      out.quant = checkpoint::make_quant_config(*scheme, spec, w1, w2);
+      out.quant = make_quant_config(*scheme, spec, w1, w2);
     }
     if (config.has_expert_bias) {
       out.quant.w1.bias = normal(name + " w1 bias", {num, w1_rows}, kBiasSigma);
@@ -164,8 +161,7 @@ struct RandomLayers::State {
                             const QuantizeSpec& spec,
                             const Shape& shape,
                             int64_t halves) {
-    QuantizedWeight out =
-        checkpoint::allocate_weight(*scheme, spec, shape[0], shape[1], shape[2], halves);
+    QuantizedWeight out = allocate_weight(*scheme, spec, shape, halves);
     fill(out.values, name, [&] { return codes(spec.format); });
     const float unit = sigma(shape[2]) * kRange / largest_code(spec.format);
     if (out.global_scale) {
@@ -197,9 +193,8 @@ RandomLayers::RandomLayers(const std::string& preset,
                            const std::string& quant,
                            const Stream& stream)
     : state_(std::make_unique<State>(
-          State{.config = checkpoint::parse_model_config(
-                    checkpoint::synthetic_config(preset, 1, "none"), preset),
-                .scheme = quant == "none" ? nullptr : &checkpoint::find_load_scheme(quant, "none"),
+          State{.config = parse_model_config(synthetic_config(preset, 1, "none"), preset),
+                .scheme = quant == "none" ? nullptr : &find_load_scheme(quant, "none"),
                 .stream = stream,
                 .tables = {}})) {}
 RandomLayers::~RandomLayers() = default;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Order statistics of a few measurements.
+// Order statistics of measurements.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace moebius::app {
 
-// The value below which `fraction` of the samples lie, between neighbours by straight line.
+// The value below which `fraction` of the samples lie, interpolated linearly between neighbours.
 // REQUIRES: at least one sample.
 inline double quantile(std::vector<double> samples, double fraction) {
   assert(!samples.empty());

@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared by the checkpoint tests: raw safetensors files.
+// Files that the checkpoint tests read and write.
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -20,7 +22,7 @@ namespace moebius::testing {
 
 namespace fs = std::filesystem;
 
-// Removed first: some file systems wait for the disk when a file is overwritten.
+// Why the file is removed first: some file systems wait for the disk when a file is overwritten.
 inline void write_text(const fs::path& path, std::string_view text) {
   fs::remove(path);
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
@@ -33,13 +35,29 @@ inline std::string read_text(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-// A safetensors file as bytes: the header's length, the header, the data.
+// The bytes of a safetensors file: the header's length, the header and the data.
 inline std::string raw_safetensors(std::string_view header, std::string_view data) {
   const uint64_t length = header.size();
   std::string file(reinterpret_cast<const char*>(&length), sizeof(length));
   return file.append(header).append(data);
 }
 
+// The message of the Error that `call` throws when files cannot exceed max_bytes, as on a full
+// disk.
+template <typename Call>
+std::string message_on_full_disk(rlim_t max_bytes, const Call& call) {
+  struct rlimit limit {};
+  EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const struct rlimit small { max_bytes, limit.rlim_max };
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string message = message_of<Error>(call);
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, handler);
+  return message;
+}
+
+// The folder of checkpoints with expected outputs.
 inline fs::path fixtures() {
   const char* folder = std::getenv("MOEBIUS_FIXTURES");
   return folder != nullptr ? fs::path(folder) : fs::path("../shared/fixtures");

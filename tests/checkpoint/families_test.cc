@@ -1,14 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every fixture folder through the loader: facts, shapes, and every weight against the value
-// computed straight from the file.
+// Loads every fixture folder, and compares facts, shapes and weights with values that are computed
+// straight from the file.
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "moebius/checkpoint.h"
-#include "moebius/quantize.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 #include "tests/checkpoint/stored_weights.h"
 
@@ -19,7 +18,7 @@ struct Fixture {
   const char* folder;
   const char* family;
   const char* quant_method;
-  // Of the quantization, with and without activations; "" where vLLM has none.
+  // The names of the quantization with and without that of activations; "" where vLLM has none.
   const char* config_name;
   const char* weight_config_name;
   std::array<const char*, 3> modules;  // gate, up, down
@@ -56,7 +55,7 @@ class Families : public ::testing::TestWithParam<Fixture> {
     checkpoint_ = std::make_unique<Checkpoint>(fixtures() / GetParam().folder);
   }
 
-  // Row n of an expert's w1 or w2 as the file has it.
+  // Row n of an expert's w1 or w2, computed from the file.
   std::vector<float> expected_row(const std::string& block,
                                   int64_t e,
                                   bool is_w1,
@@ -84,22 +83,6 @@ class Families : public ::testing::TestWithParam<Fixture> {
   std::unique_ptr<Checkpoint> checkpoint_;
 };
 
-// Rows of one expert's weight as the layer would compute with them.
-std::vector<float> loaded_row(const Tensor& w,
-                              const QuantDesc& desc,
-                              const QuantDesc& activation,
-                              int64_t local_expert,
-                              int64_t n,
-                              int64_t gate_rows) {
-  std::vector<float> row(static_cast<size_t>(w.dim(2)));
-  Tensor gscale = activation.alpha_or_gscale;
-  if (gscale && gscale.numel() > 1) {
-    gscale = gscale.slice(local_expert, local_expert + 1);
-  }
-  dequantize_weight_rows(w, desc, local_expert, n, n + 1, gate_rows, row.data(), gscale);
-  return row;
-}
-
 void expect_near(const std::vector<float>& actual,
                  const std::vector<float>& expected,
                  float relative) {
@@ -115,15 +98,13 @@ TEST_P(Families, EveryWeightIsWhatTheFileHolds) {
   EXPECT_EQ(info.quant_method, GetParam().quant_method);
   EXPECT_EQ(info.num_layers, 2);
   ASSERT_EQ(info.moe_layers, (std::vector<int64_t>{0, 1}));
-  // Products of two rounded factors may be rounded in another order by the second opinion.
+  // stored_value() may round products of two factors in another order.
   const float tolerance = info.quant_method == "none" ? 0.0f : 1e-6f;
   for (const int64_t layer : info.moe_layers) {
     const std::string block = checkpoint_->block_prefix(layer);
     for (const char* quant : {"auto", "none"}) {
       SCOPED_TRACE(block + " " + quant);
-      LoadOptions options;
-      options.quant = quant;
-      const MoeLayerWeights weights = checkpoint_->load_layer(layer, options);
+      const MoeLayerWeights weights = checkpoint_->load_layer(layer, {.quant = quant});
       const ExpertWeights& experts = weights.experts;
       const QuantConfig& q = experts.quant;
       EXPECT_EQ(q.config_name(DType::kBF16).value_or(""), std::string_view(quant) == "auto"
@@ -192,7 +173,7 @@ TEST_P(Families, RouterAndBiasesAreCopiedAsTheyAre) {
   EXPECT_EQ(weights.config.in_dtype, DType::kBF16);
 }
 
-// One token through one expert, in double.
+// Adds the weighted result of one expert for one token to y, in double.
 void add_expert(const ExpertWeights& experts,
                 const ActivationSpec& spec,
                 int64_t e,
@@ -234,7 +215,7 @@ void add_expert(const ExpertWeights& experts,
   }
 }
 
-// What was read is all that the block needs: router, experts, shared experts and their gate give
+// Router, experts, shared experts and their gate are all that the block needs: with them it gives
 // the model's own output.
 TEST_P(Families, TheBlockGivesTheModelsOutput) {
   const Safetensors expected(fixtures() / GetParam().folder / "expected.safetensors");
@@ -294,7 +275,7 @@ TEST_P(Families, TheBlockGivesTheModelsOutput) {
   }
 }
 
-// The rows of w1 that a rank holds, given the rows of the whole and how it is laid out.
+// The rows of the whole w1 that a rank with the slice [begin, end) of the intermediate size holds.
 std::vector<int64_t> w1_rows_of(int64_t intermediate,
                                 int64_t begin,
                                 int64_t end,
@@ -319,7 +300,7 @@ TEST_P(Families, SlicesReassembleToTheWhole) {
   const MoeLayerWeights whole = checkpoint_->load_layer(0);
   const QuantConfig& q = whole.experts.quant;
   const bool interleaved = whole.activation.interleaved;
-  // Sizes that keep whole blocks where there are any; fp8 blocks of 128 do not divide I = 128.
+  // These sizes do not cut blocks; with I = 128, blocks of 128 cannot be divided.
   const int tp_size = info.quant_method == "fp8" ? 1 : info.intermediate == 96 ? 3 : 2;
   const int ep_size = 3;
   int64_t expert = 0;
@@ -329,12 +310,8 @@ TEST_P(Families, SlicesReassembleToTheWhole) {
     expert = local.end;
     for (int tp_rank = 0; tp_rank < tp_size; ++tp_rank) {
       SCOPED_TRACE("ep " + std::to_string(ep_rank) + " tp " + std::to_string(tp_rank));
-      LoadOptions options;
-      options.ep_size = ep_size;
-      options.ep_rank = ep_rank;
-      options.tp_size = tp_size;
-      options.tp_rank = tp_rank;
-      const MoeLayerWeights part = checkpoint_->load_layer(0, options);
+      const MoeLayerWeights part = checkpoint_->load_layer(
+          0, {.ep_size = ep_size, .ep_rank = ep_rank, .tp_size = tp_size, .tp_rank = tp_rank});
       const QuantConfig& pq = part.experts.quant;
       EXPECT_EQ(part.config.num_local_experts, local.end - local.begin);
       const int64_t shard = info.intermediate / tp_size;
@@ -443,13 +420,9 @@ TEST(FamilyFacts, BlocksAreNotCut) {
   if (!fs::exists(folder)) {
     GTEST_SKIP() << "no folder " << folder;
   }
-  LoadOptions options;
-  options.tp_size = 2;
-  options.tp_rank = 1;
-  const std::string message = message_of([&] { Checkpoint(folder).load_layer(0, options); });
-  expect_mentions(message, "gate_proj.weight_scale_inv");
-  expect_mentions(message, "[64, 128) of 128");
-  expect_mentions(message, "blocks of 128");
+  const std::string message =
+      message_of([&] { Checkpoint(folder).load_layer(0, {.tp_size = 2, .tp_rank = 1}); });
+  expect_mentions(message, {"gate_proj.weight_scale_inv", "[64, 128) of 128", "blocks of 128"});
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loading keeps one copy of the weights: the peak of the resident memory, which counts mapped pages
-// of the file too, stays near the size of the result.
+// Loading keeps one copy of the weights: the peak of the resident memory, which includes mapped
+// pages of the file, stays near the size of the result.
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ int64_t status_bytes(const std::string& field) {
   return -1;
 }
 
-// False where the kernel does not let us.
+// Returns false where the system does not allow it.
 bool reset_peak() {
   std::ofstream file("/proc/self/clear_refs");
   file << "5";
@@ -35,7 +35,7 @@ bool reset_peak() {
 class LoadMemory : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(LoadMemory, PeakIsOneCopyOfTheWeights) {
-  setenv("MOEBIUS_THREADS", "2", 1);  // of which each holds a tensor on its way
+  setenv("MOEBIUS_THREADS", "2", 1);  // each thread holds a tensor while it copies
   const std::string quant = GetParam() == std::string_view("fp8_w8a8") ? GetParam() : "auto";
   nlohmann::json config = {{"hidden_size", 1024},           {"intermediate_size", 1024},
                            {"moe_intermediate_size", 1024}, {"num_experts_per_tok", 1},
@@ -53,7 +53,7 @@ TEST_P(LoadMemory, PeakIsOneCopyOfTheWeights) {
   const TempDir dir;
   checkpoint::write_model(config, "x", 1, dir.path(), int64_t{1} << 40);
   const Checkpoint checkpoint(dir.path());
-  checkpoint.load_layer(0, {.quant = quant, .ep_size = 24});  // threads, tables: start-up costs
+  checkpoint.load_layer(0, {.quant = quant, .ep_size = 24});  // starts threads and fills tables
   if (!reset_peak()) {
     GTEST_SKIP() << "the peak of the resident memory cannot be reset here";
   }
@@ -64,8 +64,8 @@ TEST_P(LoadMemory, PeakIsOneCopyOfTheWeights) {
   ASSERT_GT(size, 70'000'000);
   RecordProperty("weight_bytes", std::to_string(size));
   RecordProperty("peak_bytes", std::to_string(peak));
-  EXPECT_GT(peak, size * 9 / 10);  // else nothing was measured
-  // A tensor per thread on its way, and pages the kernel maps around those that are touched.
+  EXPECT_GT(peak, size * 9 / 10);  // otherwise nothing was measured
+  // Each thread may hold a tensor, and the kernel maps pages around those that are touched.
   EXPECT_LT(peak, size + size / 8 + (32 << 20)) << "weights are " << size;
 }
 

@@ -8,23 +8,22 @@
 #include "checkpoint/make_model.h"
 #include "checkpoint/presets.h"
 #include "moebius/checkpoint.h"
-#include "moebius/quantize.h"
 #include "tests/checkpoint/checkpoint_testing.h"
+#include "tests/checkpoint/stored_weights.h"
 
 namespace moebius::testing {
 namespace {
 
-// ||a - b|| / ||b|| over all rows of all experts.
+// ||w - original|| / ||original|| over all rows of all experts.
 double relative_error(const Tensor& w,
                       const QuantDesc& desc,
-                      const Tensor& gscale,
+                      const QuantDesc& activation,
                       const Tensor& original,
                       int64_t gate_rows) {
-  std::vector<float> row(static_cast<size_t>(w.dim(2)));
   double error = 0, norm = 0;
   for (int64_t e = 0; e < w.dim(0); ++e) {
     for (int64_t n = 0; n < w.dim(1); ++n) {
-      dequantize_weight_rows(w, desc, e, n, n + 1, gate_rows, row.data(), gscale);
+      const std::vector<float> row = loaded_row(w, desc, activation, e, n, gate_rows);
       for (int64_t k = 0; k < w.dim(2); ++k) {
         const double expected = get_float(original, (e * w.dim(1) + n) * w.dim(2) + k);
         const double diff = row[static_cast<size_t>(k)] - expected;
@@ -36,8 +35,9 @@ double relative_error(const Tensor& w,
   return std::sqrt(error / norm);
 }
 
-// What the formats can do on normal values: half a step of the mantissa, or of the largest code,
-// spread evenly (a third of its square).
+// The largest errors of the formats for normal values.  An error is at most half a step of the
+// mantissa, or of the largest code, and is spread evenly, so that its mean square is a third of
+// that.
 const std::map<std::string, double> kLimits = {
     {"fp8_w8a8", 0.03},        {"fp8_w8a8_channel", 0.03},
     {"fp8_w8a8_tensor", 0.03}, {"int8_w8a8", 0.015},
@@ -58,9 +58,7 @@ TEST_P(QuantizeAtLoad, KeepsTheWeightsWithinTheFormat) {
   for (const QuantSchemeInfo& scheme : load_quant_schemes()) {
     SCOPED_TRACE(scheme.name);
     ASSERT_EQ(kLimits.count(scheme.name), 1u);
-    LoadOptions options;
-    options.quant = scheme.name;
-    const MoeLayerWeights weights = checkpoint.load_layer(0, options);
+    const MoeLayerWeights weights = checkpoint.load_layer(0, {.quant = scheme.name});
     const ExpertWeights& experts = weights.experts;
     const QuantConfig& q = experts.quant;
     ASSERT_EQ(experts.w1.shape(), plain.experts.w1.shape());
@@ -69,10 +67,9 @@ TEST_P(QuantizeAtLoad, KeepsTheWeightsWithinTheFormat) {
     EXPECT_EQ(experts.w1.dtype(), storage_dtype(*q.w1.format));
     EXPECT_EQ(q.w1.bias.defined(), plain.experts.quant.w1.bias.defined());
     EXPECT_EQ(q.a1.format.has_value(), scheme.name.find("a16") == std::string::npos);
-    const double w1 =
-        relative_error(experts.w1, q.w1, q.a1.alpha_or_gscale, plain.experts.w1, intermediate);
-    const double w2 = relative_error(experts.w2, q.w2, q.a2.alpha_or_gscale, plain.experts.w2,
-                                     checkpoint.info().hidden);
+    const double w1 = relative_error(experts.w1, q.w1, q.a1, plain.experts.w1, intermediate);
+    const double w2 =
+        relative_error(experts.w2, q.w2, q.a2, plain.experts.w2, checkpoint.info().hidden);
     EXPECT_LT(w1, kLimits.at(scheme.name));
     EXPECT_LT(w2, kLimits.at(scheme.name));
     EXPECT_GT(w1, 1e-4);
@@ -102,20 +99,8 @@ TEST(QuantizeAtLoadOptions, NamesAreUniqueAndDescribed) {
   EXPECT_EQ(schemes.size(), kLimits.size());
 }
 
-// Values of one row of w1 or w2.
-std::vector<float> row_of(const Tensor& w,
-                          const QuantDesc& desc,
-                          const Tensor& gscale,
-                          int64_t expert,
-                          int64_t row,
-                          int64_t gate_rows) {
-  std::vector<float> out(static_cast<size_t>(w.dim(2)));
-  dequantize_weight_rows(w, desc, expert, row, row + 1, gate_rows, out.data(), gscale);
-  return out;
-}
-
-// Every value of every rank's slice is the whole layer's, in every scheme: groups, blocks and
-// scales are chosen before the cut.
+// In every scheme, a rank's slice has the values of the whole layer, since groups, blocks and
+// scales are chosen before the layer is cut.
 TEST_P(QuantizeAtLoad, EachRankTakesItsSliceOfTheQuantizedWhole) {
   const TempDir dir;
   nlohmann::json config = checkpoint::synthetic_config(GetParam(), 1, "none");
@@ -146,19 +131,18 @@ TEST_P(QuantizeAtLoad, EachRankTakesItsSliceOfTheQuantizedWhole) {
         for (int64_t n = 0; n < 2 * shard; n += 17) {
           const int64_t from =
               alternates ? 2 * begin + n : n % shard + begin + (n < shard ? 0 : intermediate);
-          const auto expected = row_of(whole.w1, whole.quant.w1, whole.quant.a1.alpha_or_gscale,
-                                       first + e, from, alternates ? 1024 : intermediate);
-          ASSERT_TRUE(same(row_of(part.w1, part.quant.w1, part.quant.a1.alpha_or_gscale, e, n,
-                                  alternates ? 512 : shard),
-                           expected))
+          const auto expected = loaded_row(whole.w1, whole.quant.w1, whole.quant.a1, first + e,
+                                           from, alternates ? 1024 : intermediate);
+          ASSERT_TRUE(same(
+              loaded_row(part.w1, part.quant.w1, part.quant.a1, e, n, alternates ? 512 : shard),
+              expected))
               << "row " << n << " of w1 of rank " << options.tp_rank;
         }
         for (int64_t n = 0; n < part.w2.dim(1); n += 19) {
-          const auto full = row_of(whole.w2, whole.quant.w2, whole.quant.a2.alpha_or_gscale,
-                                   first + e, n, whole.w2.dim(1));
-          ASSERT_TRUE(same(
-              row_of(part.w2, part.quant.w2, part.quant.a2.alpha_or_gscale, e, n, part.w2.dim(1)),
-              {full.begin() + begin, full.begin() + begin + shard}))
+          const auto full =
+              loaded_row(whole.w2, whole.quant.w2, whole.quant.a2, first + e, n, whole.w2.dim(1));
+          ASSERT_TRUE(same(loaded_row(part.w2, part.quant.w2, part.quant.a2, e, n, part.w2.dim(1)),
+                           {full.begin() + begin, full.begin() + begin + shard}))
               << "row " << n << " of w2 of rank " << options.tp_rank;
         }
       }
@@ -171,16 +155,13 @@ TEST(QuantizeAtLoadOptions, ACutThroughBlocksIsRefusedAsInStoredWeights) {
   make_model("tiny", 1, "none", 3, dir.path());  // experts of 128
   const Checkpoint checkpoint(dir.path());
   const auto refusal = [&](const std::string& quant, int tp_size) {
-    LoadOptions options;
-    options.quant = quant;
-    options.tp_size = tp_size;
-    options.tp_rank = 1;
-    return message_of<InvalidArgument>([&] { checkpoint.load_layer(0, options); });
+    return message_of(
+        [&] { checkpoint.load_layer(0, {.quant = quant, .tp_size = tp_size, .tp_rank = 1}); });
   };
   expect_mentions(refusal("fp8_w8a8", 2),
                   "gate_proj.weight' in fp8_w8a8: the slice [64, 128) of 128 cuts through blocks "
                   "of 128");
-  // Groups of 128 divide the whole, whatever divides a slice.
+  // The group is 128, which divides the whole, even if it does not divide a slice.
   expect_mentions(refusal("int4_w4a16", 2),
                   "down_proj.weight' in int4_w4a16: the slice [64, 128) of 128 cuts through blocks "
                   "of 128");

@@ -2,10 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/safetensors.h"
 
-#include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <csignal>
 #include <numeric>
 
 #include "tests/checkpoint/checkpoint_testing.h"
@@ -16,8 +14,8 @@ namespace {
 struct BadHeader {
   const char* name;
   std::string header;
-  std::string data;
-  std::vector<std::string> parts;  // of the message
+  std::vector<std::string_view> parts;  // of the message
+  size_t num_bytes = 4;                 // of data
 };
 
 void PrintTo(const BadHeader& bad, std::ostream* out) {
@@ -29,151 +27,100 @@ class SafetensorsHeader : public ::testing::TestWithParam<BadHeader> {};
 TEST_P(SafetensorsHeader, IsRefusedWithFileTensorAndValues) {
   const TempDir dir;
   const fs::path path = dir / "x.safetensors";
-  write_text(path, raw_safetensors(GetParam().header, GetParam().data));
+  write_text(path, raw_safetensors(GetParam().header, std::string(GetParam().num_bytes, '\1')));
   const std::string message = message_of([&] { Safetensors file(path); });
   expect_mentions(message, path.string());
-  for (const std::string& part : GetParam().parts) {
+  for (const std::string_view part : GetParam().parts) {
     expect_mentions(message, part);
   }
 }
 
-const std::string kFour(4, '\1');
+// A header with the tensor "a" alone; shape and offsets are JSON.
+std::string header_of(const std::string& dtype,
+                      const std::string& shape,
+                      const std::string& offsets) {
+  return R"({"a":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets +
+         "}}";
+}
 
-// So many further dimensions.
-std::string ones(int n) {
-  std::string text;
+// The shape [4, 1, 1, ...] with `n` further dimensions.
+std::string with_ones(int n) {
+  std::string text = "[4";
   for (int i = 0; i < n; ++i) {
     text += ",1";
   }
-  return text;
+  return text + "]";
 }
 
 const BadHeader kBadHeaders[] = {
     {"Overlap",
      R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},
          "b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
-     kFour,
      {"'a' [0, 4)", "'b' [2, 4)", "overlap"}},
     {"Hole",
      R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
          "b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
-     kFour,
      {"[1, 2)", "'b'", "belong to no tensor"}},
-    {"HoleAtTheEnd",
-     R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})",
-     kFour,
-     {"[3, 4)", "end of the data"}},
-    {"DataPastTheEnd",
-     R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]}})",
-     kFour,
-     {"'a'", "byte 5", "has 4"}},
-    {"EndBeforeBegin",
-     R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[3,2]}})",
-     kFour,
-     {"'a'", "begin at 3", "end 2"}},
+    {"HoleAtTheEnd", header_of("U8", "[3]", "[0,3]"), {"[3, 4)", "end of the data"}},
+    {"DataPastTheEnd", header_of("U8", "[5]", "[0,5]"), {"'a'", "byte 5", "has 4"}},
+    {"EndBeforeBegin", header_of("U8", "[1]", "[3,2]"), {"'a'", "begin at 3", "end 2"}},
     {"SizeContradictsShape",
-     R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
-     kFour,
+     header_of("F32", "[2]", "[0,4]"),
      {"'a'", "[2] of F32 is 8 bytes", "[0, 4] are 4"}},
     {"ShapeOverflow",
-     R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]}})",
-     "",
-     {"'a'", "[4294967296, 4294967296, 4]", "more bytes than can be addressed"}},
+     header_of("F32", "[4294967296,4294967296,4]", "[0,0]"),
+     {"'a'", "[4294967296, 4294967296, 4]", "more bytes than can be addressed"},
+     0},
     {"ShapeOverflowBehindAZero",
-     R"({"a":{"dtype":"F32","shape":[0,18446744073709551615],"data_offsets":[0,0]}})",
-     "",
-     {"'a'", "more bytes than can be addressed"}},
+     header_of("F32", "[0,18446744073709551615]", "[0,0]"),
+     {"'a'", "more bytes than can be addressed"},
+     0},
     {"OffsetBeyond64Bits",
-     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,18446744073709551620]}})",
-     kFour,
+     header_of("U8", "[4]", "[0,18446744073709551620]"),
      {"'a'", "data_offsets is 18446744073709551620", "integers"}},
     {"ManyDimensions",
-     R"({"a":{"dtype":"U8","shape":[4)" + ones(32) + R"(],"data_offsets":[0,4]}})",
-     kFour,
+     header_of("U8", with_ones(32), "[0,4]"),
      {"'a'", "shape has 33 dimensions, expected at most 32"}},
-    {"UnknownDtype",
-     R"({"a":{"dtype":"F12","shape":[4],"data_offsets":[0,4]}})",
-     kFour,
-     {"'a'", "'F12'"}},
-    {"OddNibbles",
-     R"({"a":{"dtype":"F4","shape":[3,3],"data_offsets":[0,4]}})",
-     kFour,
-     {"'a'", "[3, 3]", "multiple of 2", "F4"}},
-    {"SixBitsNotInFours",
-     R"({"a":{"dtype":"F6_E2M3","shape":[6],"data_offsets":[0,4]}})",
-     kFour,
-     {"'a'", "[6]", "multiple of 4"}},
-    {"NegativeDimension",
-     R"({"a":{"dtype":"U8","shape":[-4],"data_offsets":[0,4]}})",
-     kFour,
-     {"'a'", "shape is -4", "at least 0"}},
-    {"FractionalDimension",
-     R"({"a":{"dtype":"U8","shape":[4.5],"data_offsets":[0,4]}})",
-     kFour,
-     {"'a'", "shape is 4.5", "integers"}},
-    {"DimensionIsText",
-     R"({"a":{"dtype":"U8","shape":["4"],"data_offsets":[0,4]}})",
-     kFour,
-     {"'a'", "shape is '4'"}},
-    {"ShapeIsANumber",
-     R"({"a":{"dtype":"U8","shape":4,"data_offsets":[0,4]}})",
-     kFour,
-     {"'a'", "shape is 4", "a list"}},
-    {"NestedShape",
-     R"({"a":{"dtype":"U8","shape":[[4]],"data_offsets":[0,4]}})",
-     kFour,
-     {"'a'", "a list"}},
-    {"ThreeOffsets",
-     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4,4]}})",
-     kFour,
-     {"'a'", "3 values, expected 2"}},
+    {"UnknownDtype", header_of("F12", "[4]", "[0,4]"), {"'a'", "'F12'"}},
+    {"OddNibbles", header_of("F4", "[3,3]", "[0,4]"), {"'a'", "[3, 3]", "multiple of 2", "F4"}},
+    {"SixBitsNotInFours", header_of("F6_E2M3", "[6]", "[0,4]"), {"'a'", "[6]", "multiple of 4"}},
+    {"NegativeDimension", header_of("U8", "[-4]", "[0,4]"), {"'a'", "shape is -4", "at least 0"}},
+    {"FractionalDimension", header_of("U8", "[4.5]", "[0,4]"), {"'a'", "shape is 4.5", "integers"}},
+    {"DimensionIsText", header_of("U8", "[\"4\"]", "[0,4]"), {"'a'", "shape is '4'"}},
+    {"ShapeIsANumber", header_of("U8", "4", "[0,4]"), {"'a'", "shape is 4", "a list"}},
+    {"NestedShape", header_of("U8", "[[4]]", "[0,4]"), {"'a'", "a list"}},
+    {"ThreeOffsets", header_of("U8", "[4]", "[0,4,4]"), {"'a'", "3 values, expected 2"}},
     {"DtypeIsANumber",
      R"({"a":{"dtype":8,"shape":[4],"data_offsets":[0,4]}})",
-     kFour,
      {"'a'", "dtype is 8", "a string"}},
-    {"DtypeMissing",
-     R"({"a":{"shape":[4],"data_offsets":[0,4]}})",
-     kFour,
-     {"'a'", "dtype is missing"}},
-    {"ShapeMissing",
-     R"({"a":{"dtype":"U8","data_offsets":[0,4]}})",
-     kFour,
-     {"'a'", "shape is missing"}},
-    {"OffsetsMissing",
-     R"({"a":{"dtype":"U8","shape":[4]}})",
-     kFour,
-     {"'a'", "data_offsets is missing"}},
+    {"DtypeMissing", R"({"a":{"shape":[4],"data_offsets":[0,4]}})", {"'a'", "dtype is missing"}},
+    {"ShapeMissing", R"({"a":{"dtype":"U8","data_offsets":[0,4]}})", {"'a'", "shape is missing"}},
+    {"OffsetsMissing", R"({"a":{"dtype":"U8","shape":[4]}})", {"'a'", "data_offsets is missing"}},
     {"UnknownField",
      R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":1}})",
-     kFour,
      {"'a'", "unknown field 'x'"}},
     {"DuplicateName",
      R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},
          "a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
-     kFour,
      {"'a' appears twice"}},
     {"DuplicateField",
-     R"({"a":{"dtype":"U8","shape":[4],"shape":[2,2],"data_offsets":[0,4]}})",
-     kFour,
+     header_of("U8", "[4],\"shape\":[2,2]", "[0,4]"),
      {"'shape' appears twice in 'a'"}},
     {"DuplicateMetadata",
      R"({"__metadata__":{},"__metadata__":{}})",
-     "",
-     {"'__metadata__' appears twice"}},
-    {"MetadataNotText", R"({"__metadata__":{"n":1}})", "", {"__metadata__", "n is 1", "a string"}},
-    {"MetadataIsText", R"({"__metadata__":"x"})", "", {"__metadata__", "an object"}},
-    {"EntryIsAList", R"({"a":[1]})", "", {"'a'", "a list", "an object"}},
-    {"HeaderIsAList", "[1]", "", {"a list", "an object"}},
-    {"HeaderIsNull", "null", "", {"null", "an object"}},
-    {"NotJson", "{\"a\":", "", {"not valid JSON", "byte 6"}},
-    {"TwoObjects", "{} {}", "", {"not valid JSON"}},
-    {"InvalidUtf8", "{\"\xff\":1}", "", {"not valid JSON"}},
-    {"Empty", "", "", {"not valid JSON"}},
-    {"DeepNesting", std::string(100000, '['), "", {"a list", "an object"}},
-    {"NameWithLineBreak",
-     R"({"a\nb":{"dtype":"X","shape":[4],"data_offsets":[0,4]}})",
-     kFour,
-     {"'a?b'"}},
+     {"'__metadata__' appears twice"},
+     0},
+    {"MetadataNotText", R"({"__metadata__":{"n":1}})", {"__metadata__", "n is 1", "a string"}, 0},
+    {"MetadataIsText", R"({"__metadata__":"x"})", {"__metadata__", "an object"}, 0},
+    {"EntryIsAList", R"({"a":[1]})", {"'a'", "a list", "an object"}, 0},
+    {"HeaderIsAList", "[1]", {"a list", "an object"}, 0},
+    {"HeaderIsNull", "null", {"null", "an object"}, 0},
+    {"NotJson", "{\"a\":", {"not valid JSON", "byte 6"}, 0},
+    {"TwoObjects", "{} {}", {"not valid JSON"}, 0},
+    {"InvalidUtf8", "{\"\xff\":1}", {"not valid JSON"}, 0},
+    {"Empty", "", {"not valid JSON"}, 0},
+    {"DeepNesting", std::string(100000, '['), {"a list", "an object"}, 0},
+    {"NameWithLineBreak", R"({"a\nb":{"dtype":"X","shape":[4],"data_offsets":[0,4]}})", {"'a?b'"}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Safetensors,
@@ -216,7 +163,7 @@ TEST(Safetensors, ReadsBackWhatWasWritten) {
   const TempDir dir;
   const fs::path path = dir / "x.safetensors";
   std::vector<std::pair<std::string, Tensor>> tensors;
-  // Odd byte counts first: the writer must order them so that all are aligned.
+  // Tensors of single bytes come first: the writer must order tensors so that all are aligned.
   for (const DType dtype : {DType::kU8, DType::kI8, DType::kBool, DType::kF8E4M3, DType::kF8E5M2,
                             DType::kE8M0, DType::kF4E2M1, DType::kF6E3M2, DType::kF6E2M3,
                             DType::kBF16, DType::kF16, DType::kI64, DType::kF32, DType::kI32}) {
@@ -241,12 +188,12 @@ TEST(Safetensors, ReadsBackWhatWasWritten) {
     EXPECT_EQ(actual.dtype(), expected.dtype());
     ASSERT_EQ(actual.nbytes(), expected.nbytes());
     EXPECT_EQ(std::memcmp(actual.raw(), expected.raw(), static_cast<size_t>(actual.nbytes())), 0);
-    // In place: the view and its bytes are the same memory.
+    // The tensor is a view of the file and no copy.
     EXPECT_EQ(actual.raw(), file.bytes(name).raw());
   }
   EXPECT_FALSE(file.contains("other"));
   expect_mentions(message_of([&] { file.tensor("other"); }), "tensor 'other' is missing");
-  // Nothing but the file is left.
+  // The folder holds nothing but the file.
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 1);
 }
 
@@ -261,9 +208,9 @@ TEST(Safetensors, NamesAreSorted) {
 TEST(Safetensors, CopiesOnlyWhatIsNotAligned) {
   const TempDir dir;
   const fs::path path = dir / "x.safetensors";
-  // 8 bytes of length, then a header of any length: try all offsets modulo 4.
+  // The data follows 8 bytes and the header, so padding the header gives every offset modulo 4.
   for (size_t pad = 0; pad < 4; ++pad) {
-    std::string header = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+    std::string header = header_of("F32", "[2]", "[0,8]");
     header.append(pad, ' ');
     const float values[2] = {1.5f, -2.0f};
     write_text(path, raw_safetensors(header, {reinterpret_cast<const char*>(values), 8}));
@@ -305,8 +252,7 @@ TEST(Safetensors, ReleasedTensorsAreReadAgain) {
 TEST(Safetensors, PassesForeignTypesThroughAsBytes) {
   const TempDir dir;
   write_text(dir / "x.safetensors",
-             raw_safetensors(R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})",
-                             std::string(8, '\7')));
+             raw_safetensors(header_of("F64", "[1]", "[0,8]"), std::string(8, '\7')));
   const Safetensors file(dir / "x.safetensors");
   EXPECT_EQ(file.entry("a").dtype_name, "F64");
   EXPECT_EQ(file.entry("a").shape, Shape{1});
@@ -317,12 +263,10 @@ TEST(Safetensors, PassesForeignTypesThroughAsBytes) {
 TEST(Safetensors, MergesTheFirstOfManyDimensions) {
   const TempDir dir;
   write_text(dir / "x.safetensors",
-             raw_safetensors(R"({"a":{"dtype":"U8","shape":[2,1,3,1,2,1],"data_offsets":[0,12]}})",
-                             std::string(12, '\0')));
+             raw_safetensors(header_of("U8", "[2,1,3,1,2,1]", "[0,12]"), std::string(12, '\0')));
   EXPECT_EQ(Safetensors(dir / "x.safetensors").tensor("a").shape(), (Shape{6, 1, 2, 1}));
-  write_text(dir / "x.safetensors", raw_safetensors(R"({"a":{"dtype":"U8","shape":[4)" + ones(31) +
-                                                        R"(],"data_offsets":[0,4]}})",
-                                                    kFour));
+  write_text(dir / "x.safetensors",
+             raw_safetensors(header_of("U8", with_ones(31), "[0,4]"), std::string(4, '\1')));
   EXPECT_EQ(Safetensors(dir / "x.safetensors").tensor("a").shape(), (Shape{4, 1, 1, 1}));
 }
 
@@ -335,13 +279,12 @@ class ShardedSafetensors : public ::testing::Test {
   }
   std::string refusal(std::string_view index) {
     write_text(index_, index);
-    const std::string message = message_of([&] {
+    return message_of([&] {
       const Safetensors files(dir_.path());
       for (const std::string& name : files.names()) {
         files.tensor(name);
       }
     });
-    return message;
   }
 
   TempDir dir_;
@@ -415,20 +358,12 @@ TEST(SafetensorsWriter, LeavesNothingBehindWhenTheDiskIsFull) {
   const TempDir dir;
   const fs::path path = dir / "x.safetensors";
   write_safetensors(path, {{"old", Tensor::zeros({1}, DType::kF32)}});
-  // A limit on file sizes stands in for a full disk.
-  struct rlimit limit {};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
-  const struct rlimit small { 4096, limit.rlim_max };
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string message = message_of<Error>([&] {
+  const std::string message = message_on_full_disk(4096, [&] {
     write_safetensors(path, {{"new", Tensor::zeros({4000}, DType::kF32)}});
   });
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
-  std::signal(SIGXFSZ, handler);
   expect_mentions(message, path.string());
   expect_mentions(message, "File too large");
-  // The old file is untouched.
+  // The old file is still there.
   EXPECT_TRUE(Safetensors(path).contains("old"));
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 1);
 }

@@ -1,13 +1,19 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Very small configurations of every family and stored format, for write_model().
+// Very small configurations of every family and every stored format.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "checkpoint/make_model.h"
+#include "tests/temp_dir.h"
 
 namespace moebius::testing {
 
@@ -110,6 +116,21 @@ inline std::vector<SmallModel> small_models() {
     }
   }
   return models;
+}
+
+inline nlohmann::json small_config(std::string_view name) {
+  for (const SmallModel& model : small_models()) {
+    if (model.name == name) {
+      return model.config;
+    }
+  }
+  ADD_FAILURE() << "no small model " << name;
+  return {};
+}
+
+// Writes the model with all tensors in one file.
+inline void write_small_model(const nlohmann::json& config, const TempDir& dir) {
+  checkpoint::write_model(config, "x", 1, dir.path(), int64_t{1} << 40);
 }
 
 }  // namespace moebius::testing

@@ -1,19 +1,21 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values of a checkpoint's weights computed straight from the file's tensors, one at a time; the
-// second opinion on what the loader makes of them.
+// Computes the values of a checkpoint's weights straight from the tensors of the file, to compare
+// them with loaded ones.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "moebius/quantize.h"
 #include "moebius/safetensors.h"
 
 namespace moebius::testing {
 
-// Element (n, k) of the module `name` ("model.layers.0.mlp.experts.3.gate_proj"), told by the
-// tensors that are there.
+// Element (n, k) of the module `name`, such as "model.layers.0.mlp.experts.3.gate_proj".  The
+// module's tensors tell its format.
 inline float stored_value(const Safetensors& files, const std::string& name, int64_t n, int64_t k) {
   const auto at = [&](const std::string& suffix, int64_t row, int64_t col) {
     const Tensor t = files.tensor(name + suffix);
@@ -49,8 +51,8 @@ inline float stored_value(const Safetensors& files, const std::string& name, int
   return at(".weight", n, k);
 }
 
-// Element (n, k) of expert e of the fused weight `name` (".../experts.gate_up_proj"): bf16 [E, K,
-// N] or mxfp4 blocks [E, N, K/32, 16].
+// Element (n, k) of expert e of the fused weight `name`, such as ".../experts.gate_up_proj".  It is
+// stored in bf16 [E, K, N] or in mxfp4 blocks [E, N, K/32, 16].
 inline float fused_value(
     const Safetensors& files, const std::string& name, int64_t e, int64_t n, int64_t k) {
   if (files.contains(name + "_blocks")) {
@@ -64,6 +66,22 @@ inline float fused_value(
   }
   const Tensor t = files.tensor(name);
   return get_float(t, (e * t.dim(1) + k) * t.dim(2) + n);
+}
+
+// Row `row` of an expert's loaded w1 or w2 as the layer computes with it.
+inline std::vector<float> loaded_row(const Tensor& w,
+                                     const QuantDesc& desc,
+                                     const QuantDesc& activation,
+                                     int64_t local_expert,
+                                     int64_t row,
+                                     int64_t gate_rows) {
+  std::vector<float> values(static_cast<size_t>(w.dim(2)));
+  Tensor gscale = activation.alpha_or_gscale;
+  if (gscale && gscale.numel() > 1) {
+    gscale = gscale.slice(local_expert, local_expert + 1);
+  }
+  dequantize_weight_rows(w, desc, local_expert, row, row + 1, gate_rows, values.data(), gscale);
+  return values;
 }
 
 }  // namespace moebius::testing

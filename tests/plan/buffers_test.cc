@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers against what the library allocates.
+// Compares planned buffers with those that the library allocates.
 #include "plan/buffers.h"
 
 #include <gtest/gtest.h>
@@ -23,6 +23,12 @@
 namespace moebius::plan {
 namespace {
 
+// The buffers for the expected copies of `tokens` tokens of each rank.
+Buffers expected_buffers(All2AllBackend backend, const Deployment& d, int64_t tokens) {
+  const RoutingModel model(d.layer.routing);
+  return buffers(backend, d, expected_copies(d, model, static_cast<double>(tokens)));
+}
+
 TEST(Buffers, LowLatencyWindowIsTheOneThatIsMade) {
   Deployment d = small_deployment(3, 0, 16);
   for (const auto sum : {LowLatencySum::kSelections, LowLatencySum::kRanks}) {
@@ -40,7 +46,6 @@ TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
   for (const char* quant : {"none", "fp8"}) {
     Deployment d = small_deployment(3, 0, 16);
     d.formats = find_formats(quant, d.layer);
-    const RoutingModel model(d.layer.routing);
     run_thread_ranks({.num_ranks = 3}, [&](Group& group) {
       CpuLowLatency made(group, ExpertPlacement::linear(16, 3),
                          {.max_tokens = low_latency_tokens(), .hidden = 256, .topk = 4});
@@ -56,85 +61,79 @@ TEST(Buffers, LowLatencyResultsAreThoseThatAreMade) {
           bytes += t ? t.nbytes() : 0;
         }
       }
-      const Buffers planned =
-          buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 16));
-      if (group.rank() == 0) {  // 6 of 16 experts, others have 5
-        EXPECT_EQ(planned.outputs, bytes) << quant;
+      if (group.rank() == 0) {  // it has 6 of 16 experts, the others have 5
+        EXPECT_EQ(expected_buffers(All2AllBackend::kLowLatency, d, 16).outputs, bytes) << quant;
       }
     });
   }
 }
 
-// src/comm/low_latency/cuda/cuda_transport.cc: rows as they travel, scales per 128, tags; 32
-// experts, 8 x 256 rows.
+// As src/comm/low_latency/cuda/cuda_transport.cc allocates them: rows as they travel, scales of 128
+// elements, and tags, for 32 experts with 8 x 256 rows.
 TEST(Buffers, LowLatencyResultsOfGpusHaveOneForm) {
   for (const auto& [quant, row] : {std::pair("none", 2 * 7168), std::pair("fp8", 7168 + 4 * 56)}) {
     const Deployment d = preset_deployment("deepseek-v3", quant, 8);
-    const RoutingModel model(d.layer.routing);
-    const Buffers b = buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 128));
-    EXPECT_EQ(b.outputs, int64_t{2} * 32 * 8 * 256 * (row + 4)) << quant;
+    EXPECT_EQ(expected_buffers(All2AllBackend::kLowLatency, d, 128).outputs,
+              int64_t{2} * 32 * 8 * 256 * (row + 4))
+        << quant;
   }
 }
 
-// Rows that nobody encodes are multiplied where they arrived: GEMM1's result, its activation and
-// the output for each place.
+// Rows that are not quantized are multiplied where they arrived.  Each place has room for the
+// result of GEMM1, the activated row and the output.
 TEST(Buffers, BatchedRowsAreNotCopied) {
   Deployment d = preset_deployment("deepseek-v3", "none", 8);
   d.tokens = 1;
-  const RoutingModel model(d.layer.routing);
-  const Buffers b = buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 1));
   const int64_t layer = 4 * 256 + 8 * 8 + 2 * 7168;
-  EXPECT_EQ(b.workspaces, int64_t{32} * 8 * 256 * 2 * (4096 + 2048 + 7168) + layer);
+  EXPECT_EQ(expected_buffers(All2AllBackend::kLowLatency, d, 1).workspaces,
+            int64_t{32} * 8 * 256 * 2 * (4096 + 2048 + 7168) + layer);
 }
 
-// What is decoded or activated on the way is in the buffers of GPUs.
+// On GPUs the buffers include decoded weights and rows before their activation.
 TEST(Buffers, WorkspacesFollowTheGemmOfTheExperts) {
   const auto workspaces = [](const char* quant, int64_t tokens = 4096) {
     Deployment d = preset_deployment("deepseek-v3", quant, 8);
     d.tokens = tokens;
-    const RoutingModel model(d.layer.routing);
-    return buffers(All2AllBackend::kHighThroughput, d, expected_copies(d, model, tokens))
-        .workspaces;
+    return expected_buffers(All2AllBackend::kHighThroughput, d, tokens).workspaces;
   };
-  // What 512 MiB hold: w1 of 9 experts, w2 of 18.
+  // 512 MiB hold the w1 of 9 experts or the w2 of 18.
   const int64_t decoded =
       std::max(int64_t{9} * 4096 * (2 * 7168 + 4), int64_t{18} * 7168 * (2 * 2048 + 4));
   const int64_t differs = workspaces("mxfp4_w4a16") - workspaces("none");
   EXPECT_EQ(differs, decoded);
-  // Scales by 128 columns beside them: w1 of 8, w2 of 17.
+  // With scales of 128 columns they hold the w1 of 8 or the w2 of 17.
   const int64_t scaled = std::max(int64_t{8} * 4096 * (2 * 7168 + 4 + 4 * 56),
                                   int64_t{17} * 7168 * (2 * 2048 + 4 + 4 * 16));
   EXPECT_EQ(workspaces("int4_w4a16") - workspaces("none"), scaled);
-  // GEMM1's rows are stored where the activation is quantized per token; its codes are in bf16.
+  // If activations are quantized per token, the result of GEMM1 is stored, and codes are in bf16.
   EXPECT_GT(workspaces("fp8_w8a8_channel"), workspaces("none") + decoded);
-  // Few rows are multiplied by codes, and GEMM1's are stored.
+  // Few rows are multiplied by codes, and the result of GEMM1 is stored.
   const int64_t stored = workspaces("mxfp4_w4a16", 16) - workspaces("none", 16);
   EXPECT_GT(stored, 0);
   EXPECT_LT(stored, decoded / 10);
 }
 
-// Low latency has room for all rows of all ranks in every expert, of which few come.
+// With low latency every expert has room for all rows of all ranks, though it gets few of them.
 TEST(Buffers, RoomIsNotWhatIsExpected) {
   const auto workspaces = [](const char* quant, int ranks) {
     const Deployment d = preset_deployment("deepseek-v3", quant, ranks);
-    const RoutingModel model(d.layer.routing);
-    return buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, d.tokens)).workspaces;
+    return expected_buffers(All2AllBackend::kLowLatency, d, d.tokens).workspaces;
   };
-  EXPECT_EQ(workspaces("mxfp4_w4a16", 8), workspaces("none", 8));    // 64 of 2048 rows
+  EXPECT_EQ(workspaces("mxfp4_w4a16", 8), workspaces("none", 8));    // 64 of 2048 rows are expected
   EXPECT_GT(workspaces("mxfp4_w4a16", 32), workspaces("none", 32));  // 256 of 8192
 }
 
-// One workspace does for calls of fewer rows, too: below 176 per expert GEMM1's result is stored.
+// The workspace must suffice for fewer rows, and below 176 per expert the result of GEMM1 is
+// stored.
 TEST(Buffers, WorkspacesDoForFewerRows) {
   const auto workspaces = [](const char* quant) {
     Deployment d = preset_deployment("llama4-scout", quant, 1);
     d.layer.routing.num_experts = 128;
     d.tokens = 176 * 128;
-    const RoutingModel model(d.layer.routing);
-    return buffers(All2AllBackend::kNone, d, expected_copies(d, model, d.tokens)).workspaces;
+    return expected_buffers(All2AllBackend::kNone, d, d.tokens).workspaces;
   };
   const int64_t stored = int64_t{176 * 128 - 1} * 2 * 8192 * 2;
-  EXPECT_GT(stored, int64_t{3} * 2 * 8192 * (2 * 5120 + 4));  // what 512 MiB hold of decoded ones
+  EXPECT_GT(stored, int64_t{3} * 2 * 8192 * (2 * 5120 + 4));  // decoded weights in 512 MiB
   EXPECT_EQ(workspaces("mxfp4_w4a16") - workspaces("none"), stored);
 }
 
@@ -197,7 +196,7 @@ TEST(Buffers, WeightsAreThoseOfEveryScheme) {
   }
 }
 
-// Of every family and stored format, --quant auto and none.
+// Checks every family and stored format with --quant auto and none.
 TEST(Buffers, FormatsOfAFolderAreThoseOfItsLayers) {
   const TempDir folder;
   for (const testing::SmallModel& model : testing::small_models()) {
@@ -228,14 +227,13 @@ TEST(Buffers, FormatsOfAFolderAreThoseOfItsLayers) {
 TEST(Buffers, GrowWithRanksWhereTheyMust) {
   Deployment d = preset_deployment("deepseek-v3", "fp8", 8);
   d.tokens = 128;
-  const RoutingModel model(d.layer.routing);
   Buffers before;
   const std::vector<std::pair<int, int64_t>> totals = {
       {8, 149725919232}, {64, 102058523648}, {256, 176408250368}, {2048, 1350152366080}};
   for (const auto& [ranks, total] : totals) {
     d.ranks = ranks;
     d.redundant_experts = std::max(0, ranks - 256);
-    const Buffers now = buffers(All2AllBackend::kLowLatency, d, expected_copies(d, model, 128));
+    const Buffers now = expected_buffers(All2AllBackend::kLowLatency, d, 128);
     EXPECT_GT(now.windows, before.windows);
     EXPECT_EQ(now.total(58), total) << ranks << " ranks";
     if (before.weights > 0) {

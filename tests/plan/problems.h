@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Deployments that the tests of plans share.
+// Deployments and copies that the tests of plans share.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ inline Deployment preset_deployment(const char* preset, const char* quant, int r
   return d;
 }
 
-// [T, K] ids without repetition, every set alike.
+// Ids [T, K] without repetition; all sets are equally likely.
 inline std::vector<int32_t> random_ids(const RoutingFacts& facts, int64_t tokens, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<int32_t> all(static_cast<size_t>(facts.num_experts));
@@ -53,7 +53,7 @@ inline std::vector<int32_t> random_ids(const RoutingFacts& facts, int64_t tokens
   return ids;
 }
 
-// The copies that these ids make, a vector per source, as the library's routes count them.
+// The copies of these ids, with a vector per source, as the library's routes count them.
 inline Copies counted_copies(const Deployment& d, const std::vector<std::vector<int32_t>>& ids) {
   const Topology topology = d.topology();
   const int64_t topk = d.layer.routing.topk;

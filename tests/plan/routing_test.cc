@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Expected copies against every set there is, and against what the library counts.
+// Compares expected copies with the enumeration of all sets, and with what the library counts.
 #include "plan/routing.h"
 
 #include <gtest/gtest.h>
@@ -12,14 +12,14 @@
 #include <numeric>
 
 #include "moebius/dispatch.h"
-#include "moebius/error.h"
 #include "moebius/router.h"
+#include "tests/error_text.h"
 #include "tests/plan/problems.h"
 
 namespace moebius::plan {
 namespace {
 
-// The probability by going through all choices of open groups, and all sets with some in each.
+// Computes the probability from all choices of open groups and all sets with experts in each.
 double reached_by_enumeration(const RoutingFacts& f,
                               const std::vector<double>& weights,
                               const std::vector<double>& share) {
@@ -62,7 +62,7 @@ TEST(Routing, MatchesEnumerationOfAllSets) {
        {RoutingFacts{8, 1}, RoutingFacts{8, 3}, RoutingFacts{8, 8}, RoutingFacts{8, 3, 4, 2},
         RoutingFacts{8, 4, 2, 1}, RoutingFacts{8, 3, 4, 2, 1.5}, RoutingFacts{8, 2, 1, 1, 1.0}}) {
     const RoutingModel model(facts);
-    std::vector<double> weights(8);  // popularity: expert n * 5 mod 8 is the n-th
+    std::vector<double> weights(8);  // expert n * 5 mod 8 is the n-th in popularity
     for (size_t n = 0; n < 8; ++n) {
       weights[n * 5 % 8] = std::pow(static_cast<double>(n + 1), -facts.skew);
     }
@@ -82,7 +82,7 @@ TEST(Routing, MatchesEnumerationOfAllSets) {
   }
 }
 
-// By going through all experts for each of them this would take an hour.
+// This would take an hour if every expert were left out by going through all others.
 TEST(Routing, ManyExpertsAreNoneTooMany) {
   constexpr int64_t kExperts = int64_t{1} << 18;
   for (const RoutingFacts& facts :
@@ -96,7 +96,7 @@ TEST(Routing, ManyExpertsAreNoneTooMany) {
   }
 }
 
-// Every order of 8 experts by score is as likely as any other; groups are open by their best.
+// All orders of 8 experts by score are equally likely.  The groups with the best experts are open.
 double reached_by_all_orders(const RoutingFacts& f, const std::vector<double>& share) {
   const int64_t group_size = f.num_experts / f.num_groups;
   std::vector<int64_t> order(static_cast<size_t>(f.num_experts));
@@ -133,12 +133,12 @@ TEST(Routing, MoreOpenGroupsThanSelectionsLeaveNothingOut) {
           << facts.num_groups;
     }
   }
-  // The configuration of a model: 4 of 8 groups for 2 experts.
+  // A model has this configuration: 4 of 8 groups for 2 experts.
   EXPECT_NEAR(RoutingModel({64, 2, 8, 4}).selected(63), 2.0 / 64, 1e-15);
 }
 
 TEST(Routing, UniformIsTheHypergeometricFormula) {
-  // 256 experts, top-8, 32 of them on a rank: 1 - C(224, 8) / C(256, 8).
+  // With 256 experts, top-8 and 32 experts on a rank it is 1 - C(224, 8) / C(256, 8).
   double none = 1;
   for (int i = 0; i < 8; ++i) {
     none *= (224.0 - i) / (256.0 - i);
@@ -148,7 +148,7 @@ TEST(Routing, UniformIsTheHypergeometricFormula) {
   EXPECT_NEAR(RoutingModel({.num_experts = 256, .topk = 8}).reached(share), 1 - none, 1e-14);
 }
 
-// Over sources and tokens; the bound is five standard deviations of their mean.
+// The bound is five standard deviations of the mean over tokens.
 TEST(Routing, MatchesWhatRoutesCount) {
   for (const auto& [ranks, per_node] : {std::pair(4, 2), std::pair(7, 3), std::pair(64, 8)}) {
     Deployment d = small_deployment(ranks, per_node, 4096);
@@ -193,7 +193,7 @@ TEST(Routing, MatchesWhatRoutesCount) {
   }
 }
 
-// The layer's own layout, rank threads, one node after the other.
+// Compares with the layout of the transport itself, between threads as ranks of two nodes.
 TEST(Routing, MatchesLayoutOfHighThroughput) {
   const Deployment d = small_deployment(4, 2, 2048);
   const Copies expected = expected_copies(d, RoutingModel(d.layer.routing), 2048);
@@ -216,8 +216,8 @@ TEST(Routing, MatchesLayoutOfHighThroughput) {
   });
 }
 
-// Groups are open by their two best experts, so a set in them is not quite as likely as any other:
-// by 1 % of the copies per token, no more.
+// The router opens groups by their two best experts, so that sets are not equally likely.  The
+// copies per token differ by no more than 1 %.
 TEST(Routing, GroupLimitedRoutersComeCloseToTheModel) {
   Deployment d = preset_deployment("deepseek-v3", "none", 64);
   d.device = Device::cpu();
@@ -249,7 +249,7 @@ TEST(Routing, GroupLimitedRoutersComeCloseToTheModel) {
 }
 
 TEST(Routing, ReplicasShareTheRows) {
-  Deployment d = small_deployment(32, 8, 1);  // 16 experts, each twice
+  Deployment d = small_deployment(32, 8, 1);  // each of 16 experts exists twice
   d.redundant_experts = 16;
   const RoutingModel model(d.layer.routing);
   const Copies copies = expected_copies(d, model, 1);
@@ -269,14 +269,8 @@ TEST(Routing, RefusesWhatCannotBeRouted) {
   EXPECT_THROW(RoutingModel({.num_experts = 8, .topk = 2, .num_groups = 4, .topk_groups = 5}),
                InvalidArgument);
   EXPECT_THROW(RoutingModel({.num_experts = 8, .topk = 2, .skew = -1}), InvalidArgument);
-  try {
-    expect_valid(small_deployment(17, 0, 1));
-    FAIL();
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("17 ranks, but small has 16 experts"),
-              std::string::npos)
-        << error.what();
-  }
+  testing::expect_mentions(testing::message_of([] { expect_valid(small_deployment(17, 0, 1)); }),
+                           "17 ranks, but small has 16 experts");
 }
 
 }  // namespace

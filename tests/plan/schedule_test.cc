@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Schedules worked out by hand.
+// Schedules that were worked out by hand.  a..b is the time from a to b.
 #include "plan/schedule.h"
 
 #include <gtest/gtest.h>
@@ -38,13 +38,14 @@ TEST(Schedule, SharedExpertsAreComputedWhileRowsTravel) {
   MicrobatchTimes late = early;
   late.shares_early = false;
   EXPECT_DOUBLE_EQ(run_schedule({&late, 1}, 7).waited, 10 + 4);
-  const MicrobatchTimes longer = part(1, 10, 12, 20, 8, 2);  // than the rows travel
+  const MicrobatchTimes longer = part(1, 10, 12, 20, 8, 2);  // than the transfer
   EXPECT_DOUBLE_EQ(run_schedule({&longer, 1}, 7).total, 1 + 12 + 20 + 8 + 2);
 }
 
-// There 1..11, experts until 19, then a quarter of the last GEMM 19..22, summed until 23,
-// back 23..25; the next quarters take half as long again: 23..27.5, summed ..28.5, back ..30.5; 33,
-// 34, 36; 38.5, 39.5, 41.5.
+// Rows travel there 1..11 and experts compute until 19.  The first quarter of the last GEMM takes
+// 19..22, is summed until 23 and goes back 23..25.  The other quarters take half as long again: the
+// second is computed until 27.5, summed until 28.5 and back at 30.5; the third until 33, 34 and 36;
+// the last until 38.5, 39.5 and 41.5.
 TEST(Schedule, RowsGoBackInParts) {
   MicrobatchTimes p = part(1, 10, 0, 20, 8, 2);
   p.after_experts = 4;
@@ -56,24 +57,25 @@ TEST(Schedule, RowsGoBackInParts) {
   EXPECT_DOUBLE_EQ(line.travelled, 18);
   EXPECT_DOUBLE_EQ(line.waited, 10 + 2);
   EXPECT_DOUBLE_EQ(line.hidden, 6);
-  p.back_start = 4;  // of the 8: every part takes 4 + 1
+  p.back_start = 4;  // of the 8, so that every part takes 4 + 1
   EXPECT_DOUBLE_EQ(run_schedule({&p, 1}, 7).total, 39.5 + 5 + 2);
 }
 
-// A: sent at 1, there 1..11.  B: sent at 2, there 11..21.  A computes 11..31, back 31..39.  B's
-// rows are there; it computes 31..51, back 51..59.  A is back at 39, receives 51..53.  B waits
-// until 59, receives until 61.
+// A is sent at 1 and travels there 1..11; B is sent at 2 and travels 11..21.  A computes 11..31 and
+// travels back 31..39.  B, whose rows have arrived, computes 31..51 and travels back 51..59.  A
+// receives 51..53.  B waits until 59 and receives until 61.
 TEST(Schedule, TwoPartsHideEachOthersRows) {
   const std::vector<MicrobatchTimes> parts(2, part(1, 10, 0, 20, 8, 2));
   const Timeline line = run_schedule(parts, 7);
   EXPECT_DOUBLE_EQ(line.total, 61);
   EXPECT_DOUBLE_EQ(line.travelled, 36);
   EXPECT_DOUBLE_EQ(line.waited, 9 + 6);
-  EXPECT_DOUBLE_EQ(line.hidden, 10 + 8);  // B's rows there but 1..2 and 2..11, A's rows back
+  EXPECT_DOUBLE_EQ(line.hidden, 10 + 8);  // B's rows there after 11, A's rows back
 }
 
-// As above, but A and B spend 5 of the 20 before experts, 3 after: A 11..16, experts 16..28, ..31.
-// B there 11..21: 5 hidden.  A back 31..39 beside B: 31..36 unpacked, experts 36..48: 3 hidden.
+// As above, but of the 20 A and B spend 5 before experts and 3 after them: A unpacks 11..16,
+// computes experts 16..28 and sums until 31.  B travels there 11..21, of which 5 are hidden.  A
+// travels back 31..39 while B unpacks 31..36 and computes experts 36..48, so that 3 are hidden.
 TEST(Schedule, OnlyExpertsHide) {
   std::vector<MicrobatchTimes> parts(2, part(1, 10, 0, 12, 8, 2));
   for (MicrobatchTimes& p : parts) {
@@ -88,8 +90,9 @@ TEST(Schedule, OnlyExpertsHide) {
   EXPECT_DOUBLE_EQ(line.hidden_share(), 8.0 / 36);
 }
 
-// Sends at 1, 2, 3; there at 11, 21, 31.  Computes A 11..16, B 21..26, C 31..36: the link limits.
-// Back: A 31..39 (behind C's rows), B 39..47, C 47..55.  A receives 39..41, B 47..49, C 55..57.
+// A, B and C are sent at 1, 2, 3 and arrive at 11, 21, 31.  They compute 11..16, 21..26 and 31..36,
+// since the link is the limit.  A travels back 31..39 (behind C's rows), B 39..47 and C 47..55.
+// They receive 39..41, 47..49 and 55..57.
 TEST(Schedule, ThreePartsQueueOnTheLink) {
   const std::vector<MicrobatchTimes> parts(3, part(1, 10, 0, 5, 8, 2));
   const Timeline line = run_schedule(parts, 7);
@@ -98,9 +101,10 @@ TEST(Schedule, ThreePartsQueueOnTheLink) {
   EXPECT_DOUBLE_EQ(line.waited, 8 + 5 + 5 + 3 + 6 + 6);
 }
 
-// With two in flight the third begins where the first has ended: A 1..11, B there 21; A computes
-// 11..16, back 21..29; B computes 21..26, back 29..37; A receives 29..31, and C is prepared until
-// 32 and there 37..47; B receives 37..39; C computes 47..52, back 52..60, receives until 62.
+// With two in flight the third begins when the first has ended.  A arrives at 11 and B at 21.  A
+// computes 11..16 and travels back 21..29; B computes 21..26 and travels back 29..37.  A receives
+// 29..31, and C is prepared until 32 and travels there 37..47.  B receives 37..39.  C computes
+// 47..52, travels back 52..60 and receives until 62.
 TEST(Schedule, TwoInFlightGoInPairs) {
   const std::vector<MicrobatchTimes> parts(3, part(1, 10, 0, 5, 8, 2));
   EXPECT_DOUBLE_EQ(run_schedule(parts, 2).total, 62);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes against what groups count when the backends really move these rows.
+// Compares planned bytes with what groups count when the backends move these rows.
 #include "plan/traffic.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ struct Moved {
   int64_t inter_node_bytes;
 };
 
-// What a rank sends in one prepare and finalize.
+// The bytes that a rank sends in one prepare and finalize.
 Moved move_rows(Group& group,
                 All2AllBackend backend,
                 const Deployment& d,
@@ -74,12 +74,12 @@ Moved move_rows(Group& group,
   input.topk_weights = Tensor::zeros({d.tokens, topk}, DType::kF32);
   input.num_experts = d.layer.routing.num_experts;
   input.quant = &quant;
-  input.defer_input_quant = quant.a1.format && !takes_codes(*quant.a1.format);  // as experts say
+  input.defer_input_quant = quant.a1.format && !takes_codes(*quant.a1.format);  // as experts decide
   const bool is_batched = backend == All2AllBackend::kLowLatency;
   const auto strategy = make_weight_and_reduce(is_batched ? WeightAndReduceKind::kDelegate
                                                           : WeightAndReduceKind::kNoOp);
   Traffic before;
-  for (int call = 0; call < 2; ++call) {  // the first makes banks
+  for (int call = 0; call < 2; ++call) {  // the first call makes banks
     before = group.traffic();
     const PrepareResult prepared = prepare_finalize->prepare(input, context);
     FinalizeInput done;
@@ -167,7 +167,8 @@ INSTANTIATE_TEST_SUITE_P(All,
                                                                                  : "");
                          });
 
-// What MoeLayer does once its kernel is done, where ranks hold the same tokens; 37 is no multiple.
+// MoeLayer moves these bytes after its kernel where ranks hold the same tokens.  Slices of 37
+// tokens differ in length.
 TEST(Traffic, SumsAndSlicesOfOutputsAreWhatGroupsCount) {
   constexpr int kRanks = 4;
   for (const int ranks_per_node : {0, 1, 2, 3}) {
@@ -208,7 +209,7 @@ TEST(Traffic, ExpectationIsWhereCountsLie) {
   for (const All2AllBackend backend : {kAg, kHt, kLl}) {
     const auto expected = traffic(backend, d, mean, 4096);
     const auto counted = traffic(backend, d, counted_copies(d, ids), 4096);
-    for (size_t r = 0; r < 4; ++r) {  // 4096 tokens: 5 deviations of a copy's count are below 4 %
+    for (size_t r = 0; r < 4; ++r) {  // 5 deviations of 4096 tokens' copies are below 4 %
       EXPECT_NEAR(expected[r].intra_out() / counted[r].intra_out(), 1, 0.04);
       EXPECT_NEAR(expected[r].inter_out() / counted[r].inter_out(), 1, 0.04);
     }

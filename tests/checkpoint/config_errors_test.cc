@@ -1,0 +1,273 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The forms of config.json that are read.  Errors name file, field and both values in one line.
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/model_config.h"
+#include "moebius/checkpoint.h"
+#include "tests/checkpoint/checkpoint_testing.h"
+#include "tests/checkpoint/small_models.h"
+
+namespace moebius::testing {
+namespace {
+
+using nlohmann::json;
+
+// A model whose config.json has another value in one field.
+struct BadConfig {
+  const char* name;
+  const char* model;
+  std::string field;  // JSON pointer without the first slash
+  json value;         // null: the field is removed
+  // A part of the message.  Unsupported says what is supported, InvalidArgument what is expected.
+  std::string message;
+};
+
+void PrintTo(const BadConfig& bad, std::ostream* out) {
+  *out << bad.name;
+}
+
+const std::string kQuant = "quantization_config/";
+const std::string kGroup = kQuant + "config_groups/group_0/";
+
+const BadConfig kBadConfigs[] = {
+    {"NoModelType", "qwen3_moe", "model_type", nullptr, "model_type is missing"},
+    {"UnknownFamily", "qwen3_moe", "model_type", "llama",
+     R"(model_type is "llama", supported: mixtral, qwen2_moe)"},
+    {"NoHidden", "qwen3_moe", "hidden_size", nullptr, "hidden_size is missing"},
+    {"HiddenZero", "qwen3_moe", "hidden_size", 0, "hidden_size is 0, expected an integer in [1, "},
+    {"HiddenNegative", "qwen3_moe", "hidden_size", -64, "hidden_size is -64, expected"},
+    {"HiddenHuge", "qwen3_moe", "hidden_size", 18446744073709551615u,
+     "hidden_size is 18446744073709551615, expected"},
+    {"HiddenText", "qwen3_moe", "hidden_size", "64", R"(hidden_size is "64", expected)"},
+    {"HiddenFraction", "qwen3_moe", "hidden_size", 64.5, "hidden_size is 64.5, expected"},
+    {"NoExperts", "qwen3_moe", "num_experts", nullptr,
+     "num_experts or num_local_experts or n_routed_experts is missing"},
+    {"TwoExpertCounts", "qwen3_moe", "num_local_experts", 5,
+     "num_experts is 4, but num_local_experts is 5"},
+    {"TopkAboveExperts", "qwen3_moe", "num_experts_per_tok", 5,
+     "num_experts_per_tok is 5, expected at most the 4 experts"},
+    {"NoIntermediate", "qwen3_moe", "moe_intermediate_size", nullptr,
+     "moe_intermediate_size is missing"},
+    {"TopkGroupsAboveGroups", "deepseek_v3", "topk_group", 3,
+     "topk_group is 3, expected at most n_group, 2"},
+    {"TopkAboveEligible", "deepseek_v3", "num_experts_per_tok", 3,
+     "num_experts_per_tok is 3, expected at most the 2 experts of 1 groups"},
+    {"UnknownTopkMethod", "deepseek_v3", "topk_method", "best",
+     R"(topk_method is "best", supported: greedy, group_limited_greedy, noaux_tc)"},
+    {"UnknownScoring", "deepseek_v3", "scoring_func", "relu", R"(is "relu", supported: softmax)"},
+    {"UnknownActivation", "qwen3_moe", "hidden_act", "tanh",
+     R"(hidden_act is "tanh", supported: )"},
+    {"UnknownDtype", "qwen3_moe", "dtype", "float64", R"(dtype is "float64", supported: bfloat16)"},
+    {"BooleanIsANumber", "qwen3_moe", "norm_topk_prob", 1,
+     "norm_topk_prob is 1, expected true or false"},
+    {"ScaleIsText", "deepseek_v3", "routed_scaling_factor", "2",
+     R"(routed_scaling_factor is "2", expected a number)"},
+    {"LayersNotAList", "qwen3_moe", "mlp_only_layers", 3,
+     "mlp_only_layers is 3, expected a list of integers"},
+    {"LayerOutside",
+     "llama4",
+     "moe_layers",
+     {0, 2},
+     "moe_layers is [0,2], expected a list of integers in [0, 1]"},
+    {"UnknownMethod", "qwen3_moe_fp8", kQuant + "quant_method", "awq",
+     R"(quantization_config.quant_method is "awq", supported: fp8, compressed-tensors, mxfp4, modelopt)"},
+    {"NoMethod", "qwen3_moe_fp8", kQuant + "quant_method", nullptr,
+     "quantization_config.quant_method is missing"},
+    {"QuantizationIsText", "qwen3_moe", "quantization_config", "fp8",
+     R"(quantization_config is "fp8", expected an object)"},
+    {"Fp8WithoutBlocks", "qwen3_moe_fp8", kQuant + "weight_block_size", nullptr,
+     "weight_block_size is missing, supported: "},
+    {"Fp8BlockOfZero",
+     "qwen3_moe_fp8",
+     kQuant + "weight_block_size",
+     {0, 128},
+     "weight_block_size is [0,128], expected"},
+    {"Fp8ThreeDimensions",
+     "qwen3_moe_fp8",
+     kQuant + "weight_block_size",
+     {1, 1, 1},
+     "weight_block_size is [1,1,1], expected 2 integers"},
+    {"Fp8Static", "qwen3_moe_fp8", kQuant + "activation_scheme", "static",
+     R"(activation_scheme is "static", supported: )"},
+    {"Fp8UnknownScaleFormat", "qwen3_moe_fp8", kQuant + "scale_fmt", "e5m3",
+     R"(scale_fmt is "e5m3", supported: float, ue8m0)"},
+    {"Int4ActivationOrder", "qwen3_moe_int4", kGroup + "weights/actorder", "group",
+     R"(actorder is "group", supported: )"},
+    {"Int4Channel", "qwen3_moe_int4", kGroup + "weights/strategy", "channel",
+     "supported: 4-bit int groups (pack-quantized)"},
+    {"Int4OddGroups", "qwen3_moe_int4", kGroup + "weights/group_size", 3,
+     "config_groups.group_0.weights.group_size is 3, supported: multiples of 2"},
+    {"ThreeBits", "qwen3_moe_int4", kGroup + "weights/num_bits", 3,
+     R"(config_groups.group_0.weights is {"group_size":16,"num_bits":3,)"},
+    {"Int4Activations",
+     "qwen3_moe_int4",
+     kGroup + "input_activations",
+     {{"num_bits", 8}},
+     R"(input_activations is {"num_bits":8}, supported: null with int4 weights)"},
+    {"Int8StaticActivations", "qwen3_moe_int8", kGroup + "input_activations/dynamic", false,
+     "supported: null, or 8-bit int, symmetric, dynamic per token"},
+    {"NoGroups", "qwen3_moe_int8", kQuant + "config_groups/group_0", nullptr,
+     "config_groups is {}, expected at least one group"},
+    {"ModeloptFp8", "qwen3_moe_nvfp4", kQuant + "quant_algo", "FP8", R"("FP8", supported: NVFP4)"},
+    {"Mxfp4Elsewhere", "qwen3_moe_fp8", kQuant + "quant_method", "mxfp4",
+     "supported: mxfp4 for gpt_oss only, this is qwen3_moe"},
+};
+
+class BadConfigs : public ::testing::TestWithParam<BadConfig> {};
+
+TEST_P(BadConfigs, AreRefusedWithFileAndField) {
+  const TempDir dir;
+  json config = small_config(GetParam().model);
+  write_small_model(config, dir);
+  json patch;
+  patch[json::json_pointer("/" + GetParam().field)] = GetParam().value;
+  config.merge_patch(patch);
+  write_text(dir / "config.json", config.dump());
+  const auto open = [&] { Checkpoint checkpoint(dir.path()); };
+  const bool is_unsupported = GetParam().message.find("supported: ") != std::string::npos;
+  const std::string message = is_unsupported ? message_of<Unsupported>(open) : message_of(open);
+  expect_mentions(message, {(dir / "config.json").string(), GetParam().message});
+}
+
+INSTANTIATE_TEST_SUITE_P(Config,
+                         BadConfigs,
+                         ::testing::ValuesIn(kBadConfigs),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(BadConfigFiles, AreRefused) {
+  const TempDir dir;
+  const auto refusal = [&] { return message_of([&] { Checkpoint checkpoint(dir.path()); }); };
+  expect_mentions(refusal(), "config.json: No such file");
+  for (const char* text : {"", "{", "{\"a\": }", "\xff"}) {
+    write_text(dir / "config.json", text);
+    expect_mentions(refusal(), "config.json: not valid JSON at byte");
+  }
+  write_text(dir / "config.json", "[1]");
+  expect_mentions(refusal(), "config.json: a JSON array, expected an object");
+  write_text(dir / "config.json", R"({"rope_theta": 1e999})");
+  expect_mentions(refusal(), "1e999");
+  write_text(dir / "config.json", R"({"rope_theta": 1)" + std::string(5000, '0') + "}");
+  const std::string of_a_long_number = refusal();
+  expect_mentions(of_a_long_number, "config.json: ");
+  EXPECT_LT(of_a_long_number.size(), 2000u);
+  write_text(dir / "config.json", small_config("qwen3_moe").dump());
+  expect_mentions(refusal(), "has neither model.safetensors nor");
+}
+
+// Why a limit: readers recurse over the document, and their stack is bounded.
+TEST(BadConfigFiles, NestedDeeperThan64AreRefused) {
+  const TempDir dir;
+  const auto refusal = [&](const char* open, const char* close, size_t depth) {
+    std::string text = R"({"hidden_act": "silu", "model_type": )";
+    for (size_t i = 1; i < depth; ++i) {
+      text += open;
+    }
+    text += "0";
+    for (size_t i = 1; i < depth; ++i) {
+      text += close;
+    }
+    write_text(dir / "config.json", text + "}");
+    return message_of([&] { Checkpoint checkpoint(dir.path()); });
+  };
+  expect_mentions(refusal("[", "]", 64), "model_type is [[[");
+  for (const size_t depth : {size_t{65}, size_t{100'000}}) {
+    expect_mentions(refusal("[", "]", depth), "config.json: JSON nested 65 deep, the limit is 64");
+    expect_mentions(refusal("{\"a\":", "}", depth), "nested 65 deep");
+  }
+}
+
+TEST(ConfigForms, TextConfigAndTorchDtypeAreRead) {
+  const TempDir dir;
+  json config = small_config("llama4");
+  write_small_model(config, dir);
+  config.erase("dtype");
+  const json outer = {
+      {"model_type", "llama4"}, {"torch_dtype", "float16"}, {"text_config", config}};
+  write_text(dir / "config.json", outer.dump());
+  const Checkpoint checkpoint(dir.path());
+  EXPECT_EQ(checkpoint.info().family, "llama4");
+  EXPECT_EQ(checkpoint.info().moe_layers, std::vector<int64_t>{1});
+  EXPECT_EQ(checkpoint.load_layer(1).config.in_dtype, DType::kF16);
+}
+
+TEST(ConfigForms, LayersAreListedInAnyOrder) {
+  json config = small_config("qwen3_moe");
+  config.update({{"num_hidden_layers", 6}, {"mlp_only_layers", {4, 0, 4, 3, 9}}});
+  EXPECT_EQ(checkpoint::parse_model_config(config, "x").info.moe_layers,
+            (std::vector<int64_t>{1, 2, 5}));
+  config = small_config("llama4");
+  config.update({{"num_hidden_layers", 6}, {"moe_layers", {4, 0, 4, 3}}});
+  EXPECT_EQ(checkpoint::parse_model_config(config, "x").info.moe_layers,
+            (std::vector<int64_t>{0, 3, 4}));
+}
+
+// This would take minutes if every layer searched the whole list.
+TEST(ConfigForms, ManyLayersAreFoundInALongList) {
+  json config = small_config("qwen3_moe");
+  config["num_hidden_layers"] = 1 << 16;
+  json layers = json::array();
+  for (int layer = 2'000'000; layer > 0; --layer) {
+    layers.push_back(layer);
+  }
+  config["mlp_only_layers"] = std::move(layers);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(checkpoint::parse_model_config(config, "x").info.moe_layers, std::vector<int64_t>{0});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+// 4 experts cannot be in 3 or 8 equal groups, and 4 groups would have one expert each.  The router
+// then ignores groups, as kernels do.
+TEST(ConfigForms, GroupsThatAreNotEqualAreNone) {
+  for (const int num_groups : {3, 4, 8}) {
+    const TempDir dir;
+    json config = small_config("deepseek_v3");
+    config.update({{"n_group", num_groups}, {"topk_group", 1}, {"num_experts_per_tok", 3}});
+    write_small_model(config, dir);
+    const RouterConfig router = Checkpoint(dir.path()).load_layer(1).router_config;
+    EXPECT_EQ(router.num_groups, 1) << num_groups;
+    EXPECT_EQ(router.topk_groups, 1) << num_groups;
+    EXPECT_EQ(router.topk, 3) << num_groups;
+  }
+}
+
+// As in the fp8 of DeepSeek-V3.1, activations get scales that are powers of two, and weights keep
+// theirs.
+TEST(ConfigForms, ScaleFmtUe8m0IsOfActivations) {
+  for (const auto& [value, is_ue8m0] :
+       std::vector<std::pair<json, bool>>{{"ue8m0", true}, {"float", false}, {nullptr, false}}) {
+    SCOPED_TRACE(value.dump());
+    const TempDir dir;
+    json config = small_config("deepseek_v3_fp8");
+    config["quantization_config"]["scale_fmt"] = value;
+    write_small_model(config, dir);
+    const Checkpoint checkpoint(dir.path());
+    const MoeLayerWeights weights = checkpoint.load_layer(1);
+    for (const QuantConfig* q : {&weights.experts.quant, &weights.shared.quant}) {
+      ASSERT_TRUE(activation_spec(q->a1));
+      EXPECT_EQ(activation_spec(q->a1)->power_of_two_scale, is_ue8m0);
+      EXPECT_EQ(activation_spec(q->a2)->power_of_two_scale, is_ue8m0);
+      EXPECT_FALSE(weight_spec(q->w1)->power_of_two_scale);
+    }
+    const MoeLayerWeights plain = checkpoint.load_layer(1, {.quant = "none"});
+    EXPECT_FALSE(plain.experts.quant.a1.power_of_two_scale);
+  }
+}
+
+TEST(ConfigForms, ModeloptFileBesideTheConfigIsRead) {
+  const TempDir dir;
+  json config = small_config("qwen3_moe_nvfp4");
+  write_small_model(config, dir);
+  config.erase("quantization_config");
+  write_text(dir / "config.json", config.dump());
+  write_text(dir / "hf_quant_config.json", R"({"quantization": {"quant_algo": "NVFP4"}})");
+  EXPECT_EQ(Checkpoint(dir.path()).info().quant_method, "nvfp4");
+  write_text(dir / "hf_quant_config.json", R"({"quantization": 3})");
+  expect_mentions(message_of([&] { Checkpoint checkpoint(dir.path()); }),
+                  "hf_quant_config.json: quantization is 3, expected an object");
+}
+
+}  // namespace
+}  // namespace moebius::testing
