@@ -174,9 +174,9 @@ class PrepareFinalize {
 
   // Collective where ranks are involved: every rank calls, also with T == 0.  Throw InvalidArgument
   // (inputs that do not fit; a finalize without its prepare) and, where another rank fails or does
-  // not come in time, CommError.
-  virtual PrepareResult prepare(const PrepareInput& input, const CallContext& context) = 0;
-  virtual void finalize(const FinalizeInput& input, const CallContext& context) = 0;
+  // not come in time, CommError.  The defaults wait for prepare_async() and finalize_async().
+  virtual PrepareResult prepare(const PrepareInput& input, const CallContext& context);
+  virtual void finalize(const FinalizeInput& input, const CallContext& context);
 
   // REQUIRES: traits().is_async, else Unsupported.  Inputs stay alive and unchanged until received.
   virtual Pending<PrepareResult> prepare_async(const PrepareInput& input,

@@ -9,8 +9,7 @@
 #include "comm/group/shared_device.h"
 #include "core/device_traits.h"
 #include "layer/flight.h"
-#include "layer/prepare_finalize/prepare_rows.h"
-#include "layer/rows/reduce_rows.h"
+#include "layer/prepare_finalize/reducing.h"
 #include "layer/rows/row_ops.h"
 #include "layer/rows/token_slices.h"
 #include "layer/transfer.h"
@@ -59,14 +58,14 @@ PrepareFinalizeTraits traits_of(Group& group,
           .can_be_captured = can_be_captured(group, capacity)};
 }
 
-class HighThroughputPrepareFinalize final : public PrepareFinalize {
+class HighThroughputPrepareFinalize final : public ReducingPrepareFinalize {
  public:
   HighThroughputPrepareFinalize(Group& group,
                                 ExpertPlacement placement,
                                 const DispatchConfig& dispatch,
                                 const DispatchConfig& combine,
                                 std::optional<int64_t> capacity)
-      : PrepareFinalize(traits_of(group, placement, dispatch, combine, capacity)),
+      : ReducingPrepareFinalize(traits_of(group, placement, dispatch, combine, capacity)),
         group_(group),
         capacity_(capacity),
         transport_(group, std::move(placement), dispatch, combine) {}
@@ -83,21 +82,6 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
   void check() const override { transport_.check(); }
 
-  Support accepts(WeightAndReduceKind kind) const override {
-    return kind == WeightAndReduceKind::kNaiveBatched
-               ? Support::no("naive batched reduces batched rows, these are standard")
-               : Support::yes();
-  }
-  Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
-    return rows_quant_supported(quant, defer_input_quant, /*num_scales=*/1);
-  }
-
-  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
-    return prepare_async(input, context).finish();
-  }
-  void finalize(const FinalizeInput& input, const CallContext& context) override {
-    finalize_async(input, context).finish();
-  }
   Pending<PrepareResult> prepare_async(const PrepareInput& input,
                                        const CallContext& context) override;
   Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override;
@@ -112,8 +96,6 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   HighThroughput transport_;
   // Of the call under way, by micro-batch.
   std::map<int, std::shared_ptr<const DispatchHandle>> handles_;
-  std::unique_ptr<WeightAndReduce> contiguous_ =
-      make_weight_and_reduce(WeightAndReduceKind::kContiguous);
 };
 
 // At least one: 0 would have the host wait.
@@ -212,18 +194,14 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
 
 Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput& input,
                                                             const CallContext& context) {
-  const auto found = handles_.find(context.microbatch);
-  expect(found != handles_.end() && found->second != nullptr, [&] {
-    return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
-  });
-  const std::shared_ptr<const DispatchHandle> handle = found->second;
+  const std::shared_ptr<const DispatchHandle> handle = prepared_call(handles_, context);
 
   CombineInput request;  // ranks without rows still take part in combine
-  request.x = reduced_rows(input, *contiguous_, handle->num_rows(), context);
+  request.x = reduced_rows(input, handle->num_rows(), context);
   request.first_column = input.first_column;
   request.addend = input.addend;
   if (request.first_column + request.x.dim(1) == input.output.dim(1)) {
-    found->second = nullptr;
+    handles_.erase(context.microbatch);
   }
   using Combined = CombineOutput;
   auto pending = std::make_shared<Pending<Combined>>(

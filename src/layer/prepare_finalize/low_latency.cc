@@ -93,12 +93,6 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     transport_.set_dead(rank, dead);
   }
 
-  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
-    return prepare_async(input, context).finish();
-  }
-  void finalize(const FinalizeInput& input, const CallContext& context) override {
-    finalize_async(input, context).finish();
-  }
   Pending<PrepareResult> prepare_async(const PrepareInput& input,
                                        const CallContext& context) override;
   Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override;
@@ -117,6 +111,19 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     return !device_traits(context.stream.device()).enqueues || context.transfers ||
            group_.topology().num_nodes() > 1;
   }
+  // Starts a transfer: halves(stream) -> Pending<Result>, or whole(stream) -> Result.
+  template <typename Result, typename Halves, typename Whole>
+  Pending<Result> start(std::string_view name,
+                        const CallContext& context,
+                        const Halves& halves,
+                        const Whole& whole) const {
+    return start_transfer<Result>(context, [&](const Stream& stream) {
+      return in_flight<Result>(name, context, stream, [&] {
+        return goes_in_halves(context) ? halves(stream)
+                                       : made_at_once<Result>([&] { return whole(stream); });
+      });
+    });
+  }
 
   Group& group_;
   int64_t num_local_experts_;
@@ -133,28 +140,19 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   if (input.own_rows != nullptr && goes_in_halves(context)) {
     input.own_rows->transfer_begin = context.stream.record();
   }
+  const LowLatencyDispatchInput rows{x, input.topk_ids, cast, input.lora_ids};
   using Dispatched = LowLatencyDispatchOutput;
-  auto pending = std::make_shared<Pending<Dispatched>>(
-      start_transfer<Dispatched>(context, [&](const Stream& stream) {
-        return in_flight<Dispatched>("dispatch", context, stream, [&] {
-          if (goes_in_halves(context)) {
-            return transport_.dispatch_async({x, input.topk_ids, cast, input.lora_ids}, stream);
-          }
-          return made_at_once<Dispatched>([&] {
-            return transport_.dispatch({x, input.topk_ids, cast, input.lora_ids}, stream);
-          });
-        });
-      }));
-  Call call;
-  call.topk_ids = input.topk_ids;
-  call.topk_weights = input.topk_weights;
+  auto pending = std::make_shared<Pending<Dispatched>>(start<Dispatched>(
+      "dispatch", context,
+      [&](const Stream& stream) { return transport_.dispatch_async(rows, stream); },
+      [&](const Stream& stream) { return transport_.dispatch(rows, stream); }));
+  Call call{nullptr, input.topk_ids, input.topk_weights};
   if (input.apply_router_weight_on_input) {  // it is in the rows already
     // Why this slot: what combine sends needs none here, so it is free until then.
     call.topk_weights =
         context.get(WorkspaceSlot::kFinalize, input.topk_weights.shape(), DType::kF32);
     fill(call.topk_weights, 1.0f, context.stream);
   }
-  calls_[context.microbatch] = call;
   const auto spec = cast == LowLatencyCast::kNone ? rows_quant_spec(input) : std::nullopt;
   const QuantDesc a1 = input.quant->a1;
   const bool has_lora = input.lora_ids.defined();
@@ -162,9 +160,9 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   const int64_t selections = input.topk_ids.numel() * group_.size();
   const int64_t expected_rows = (selections + input.num_experts - 1) / input.num_experts;
 
-  return {pending->hook, [this, pending, spec, a1, has_lora, expected_rows, context] {
+  return {pending->hook, [this, pending, call, spec, a1, has_lora, expected_rows, context] {
             const LowLatencyDispatchOutput received = pending->receive();
-            calls_[context.microbatch].handle = received.handle;
+            calls_[context.microbatch] = {received.handle, call.topk_ids, call.topk_weights};
             PrepareResult result;
             result.x = received.x;
             result.x_scale = received.x_scale;
@@ -191,22 +189,18 @@ Pending<void> LowLatencyPrepareFinalize::finalize_async(const FinalizeInput& inp
   expect(input.weight_and_reduce != nullptr &&
              input.weight_and_reduce->kind() == WeightAndReduceKind::kDelegate,
          "low_latency weights and sums in combine, so the experts must delegate");
-  const auto found = calls_.find(context.microbatch);
-  expect(found != calls_.end() && found->second.handle != nullptr, [&] {
-    return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
-  });
-  const Call call = std::exchange(found->second, {});
+  const Call call = prepared_call(calls_, context);
+  calls_.erase(context.microbatch);
   const LowLatencyCombineInput rows{input.expert_output, call.topk_ids, call.topk_weights};
   using Combined = LowLatencyCombineOutput;
-  Pending<Combined> sent = start_transfer<Combined>(context, [&](const Stream& stream) {
-    return in_flight<Combined>("combine", context, stream, [&] {
-      if (goes_in_halves(context)) {
+  Pending<Combined> sent = start<Combined>(
+      "combine", context,
+      [&](const Stream& stream) {
         return transport_.combine_async(rows, *call.handle, stream, input.output);
-      }
-      return made_at_once<Combined>(
-          [&] { return transport_.combine(rows, *call.handle, stream, input.output); });
-    });
-  });
+      },
+      [&](const Stream& stream) {
+        return transport_.combine(rows, *call.handle, stream, input.output);
+      });
   return {std::move(sent.hook), [receive = std::move(sent.receive)] { receive(); }};
 }
 

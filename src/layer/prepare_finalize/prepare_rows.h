@@ -5,12 +5,26 @@
 // the router weight, quantize them.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <string>
 
 #include "moebius/prepare_finalize.h"
 #include "moebius/quantize.h"
 
 namespace moebius {
+
+// What the prepare of this micro-batch has left for its finalize; throws InvalidArgument where
+// there is none.
+template <typename Call>
+Call& prepared_call(std::map<int, Call>& calls, const CallContext& context) {
+  const auto found = calls.find(context.microbatch);
+  expect(found != calls.end(), [&] {
+    return "finalize of micro-batch " + std::to_string(context.microbatch) +
+           " came before its prepare";
+  });
+  return found->second;
+}
 
 // Throws InvalidArgument on shapes and dtypes of a modular prepare's input.
 void expect_prepare_input(const PrepareInput& input, const CallContext& context);

@@ -10,6 +10,20 @@
 
 namespace moebius {
 
+namespace {
+
+// `desc` with the static scale of one expert, where there is one of each.
+QuantDesc of_expert(QuantDesc desc, int64_t local_expert) {
+  for (Tensor* scales : {&desc.scale, &desc.alpha_or_gscale}) {
+    if (*scales && scales->numel() > 1) {
+      *scales = scales->view({scales->numel()}).slice(local_expert, local_expert + 1);
+    }
+  }
+  return desc;
+}
+
+}  // namespace
+
 QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols) {
   const quant::Groups groups = quant::groups_of(spec.group, rows, cols);
   return {{{rows, cols}, storage_dtype(spec.format)},
@@ -19,16 +33,9 @@ QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t c
 void quantize_rows(const Tensor& x,
                    const QuantizeSpec& spec,
                    const QuantDesc& desc,
-                   int64_t local_expert,
                    const Tensor& values,
                    const Tensor& scale,
                    const Stream& stream) {
-  const auto of_expert = [&](const Tensor& scales) {
-    if (!scales.defined() || scales.numel() == 1) {
-      return scales;
-    }
-    return scales.view({scales.numel()}).slice(local_expert, local_expert + 1);
-  };
   Quantized out;
   out.values = values;
   out.scale = scale;
@@ -39,7 +46,7 @@ void quantize_rows(const Tensor& x,
   } else if (spec.format == QuantFormat::kNvfp4) {
     out.global_scale = Tensor::empty({1}, DType::kF32);
   }
-  quantize(x, spec, out, stream, of_expert(desc.scale), of_expert(desc.alpha_or_gscale));
+  quantize(x, spec, out, stream, desc.scale, desc.alpha_or_gscale);
 }
 
 QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x) {
@@ -74,7 +81,7 @@ void quantize_batched_rows(const Tensor& x,
       continue;
     }
     const QuantizedSpecs used = quantized_specs(spec, count, x.dim(2));
-    quantize_rows(x[e].slice(0, count), spec, desc, e, values[e].slice(0, count),
+    quantize_rows(x[e].slice(0, count), spec, of_expert(desc, e), values[e].slice(0, count),
                   scale[e].slice(0, used.scale.shape[0]), stream);
   }
 }

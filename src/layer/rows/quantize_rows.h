@@ -19,12 +19,11 @@ struct QuantizedSpecs {
 };
 QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols);
 
-// x [rows, H] -> values and scale (shapes of quantized_specs) by the static scales of `desc`, where
-// it has any; local_expert picks one of several.
+// x [rows, H] -> values and scale (shapes of quantized_specs) by the static scale of `desc`, where
+// it has one.
 void quantize_rows(const Tensor& x,
                    const QuantizeSpec& spec,
                    const QuantDesc& desc,
-                   int64_t local_expert,
                    const Tensor& values,
                    const Tensor& scale,
                    const Stream& stream);
