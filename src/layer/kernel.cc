@@ -153,7 +153,7 @@ void ModularKernel::forward(const KernelInput& input,
   state.loads.begin(count, context.stream);
   for (int i = 0; count > 1 && device.host_reads && i < count; ++i) {
     const TokenSlice own = token_slice(input.hidden.dim(0), count, i);
-    state.prepare_finalize->expect_room(input.topk_ids.slice(own.begin, own.end), input.expert_map);
+    state.prepare_finalize->expect_room(own.of(input.topk_ids), input.expert_map);
   }
   Turns turns(state.prepare_finalize->traits().max_in_flight, device.enqueues);
   try {
@@ -211,16 +211,13 @@ Microbatch ModularKernel::State::microbatch(int index,
                                             const Tensor& shared_output,
                                             const CallContext& context) {
   const int count = plan.num_microbatches;
-  const TokenSlice own = token_slice(input.hidden.dim(0), count, index);
-  const auto rows = [&](const Tensor& all) {
-    return all && count > 1 ? all.slice(own.begin, own.end) : all;
-  };
-  Microbatch cut{index, input, rows(output), rows(shared_output), context};
-  cut.input.hidden = rows(input.hidden);
-  cut.input.topk_ids = rows(input.topk_ids);
-  cut.input.topk_weights = rows(input.topk_weights);
-  cut.input.router_logits = rows(input.router_logits);
-  cut.input.lora_ids = rows(input.lora_ids);
+  Microbatch cut{index, input, output, shared_output, context};
+  if (count > 1) {
+    const TokenSlice own = token_slice(input.hidden.dim(0), count, index);
+    cut.input = slice_tokens(input, own);
+    cut.output = own.of(output);
+    cut.shared_output = own.of(shared_output);
+  }
   cut.context.microbatch = slot(context, index);
   cut.context.max_sms = plan.gemm_sms;
   if (count > 1 && plan.transfers_beside) {
@@ -304,20 +301,19 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
 Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& input,
                                                            OwnRows* own_rows,
                                                            const CallContext& context) {
-  PrepareInput request;
-  request.hidden = input.hidden;
-  request.topk_ids = input.topk_ids;
-  request.topk_weights = input.topk_weights;
-  request.router_logits = input.router_logits;
-  request.num_experts = experts->desc().num_experts;
-  request.expert_map = input.expert_map;
-  request.apply_router_weight_on_input = input.apply_router_weight_on_input;
-  request.quant = &experts->quant();
-  request.defer_input_quant = defers_input_quant(*experts);
-  request.lora_ids = lora_ids_to_send(input, context);
-  request.own_rows = own_rows;
-  request.early_rows = plan.early_rows;
-  request.most_early_rows = options.chunk_tokens;  // chunks await all of them
+  const PrepareInput request{.hidden = input.hidden,
+                             .topk_ids = input.topk_ids,
+                             .topk_weights = input.topk_weights,
+                             .router_logits = input.router_logits,
+                             .num_experts = experts->desc().num_experts,
+                             .expert_map = input.expert_map,
+                             .apply_router_weight_on_input = input.apply_router_weight_on_input,
+                             .quant = &experts->quant(),
+                             .defer_input_quant = defers_input_quant(*experts),
+                             .lora_ids = lora_ids_to_send(input, context),
+                             .own_rows = own_rows,
+                             .early_rows = plan.early_rows,
+                             .most_early_rows = options.chunk_tokens};  // chunks await all rows
   const auto prepare = [this, request](const CallContext& own) {
     return prepare_finalize->prepare(request, own);
   };
@@ -365,7 +361,7 @@ PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
   if (!prepared.lora_ids) {
     prepared.lora_ids = input.lora_ids;
   }
-  expect_prepared(prepared, prepared.topk_ids, prepared.topk_weights, *experts);
+  expect_prepared(prepared, *experts);
   return prepared;
 }
 
@@ -403,19 +399,18 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
                                      const ColumnParts& parts,
                                      const CallContext& context) {
   const Profile::Span span(context.profile, "experts", context.stream, context.microbatch);
-  ExpertsInput rows;
-  rows.x = prepared.x;
-  rows.x_scale = prepared.x_scale;
-  rows.topk_ids = prepared.topk_ids;
-  rows.topk_weights = prepared.topk_weights;
-  rows.expert_num_tokens = prepared.expert_num_tokens;
-  rows.expert_map = map_of(input);
-  rows.lora_ids = prepared.lora_ids;
-  rows.expected_rows = prepared.expected_rows;
-  rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
-  rows.max_sms = context.max_sms;
-  rows.parts = parts;
-  rows.arrivals = prepared.arrivals;
+  const ExpertsInput rows{.x = prepared.x,
+                          .x_scale = prepared.x_scale,
+                          .topk_ids = prepared.topk_ids,
+                          .topk_weights = prepared.topk_weights,
+                          .expert_num_tokens = prepared.expert_num_tokens,
+                          .expert_map = map_of(input),
+                          .lora_ids = prepared.lora_ids,
+                          .apply_router_weight_on_input = input.apply_router_weight_on_input,
+                          .max_sms = context.max_sms,
+                          .expected_rows = prepared.expected_rows,
+                          .parts = parts,
+                          .arrivals = prepared.arrivals};
   const bool is_final = experts->weight_and_reduce() == WeightAndReduceKind::kNoOp &&
                         prepare_finalize->traits().takes_final_output &&
                         prepared.x.raw() != output.raw();

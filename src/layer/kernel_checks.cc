@@ -219,15 +219,13 @@ void expect_kernel_input(const KernelInput& input,
   }
 }
 
-void expect_prepared(const PrepareResult& prepared,
-                     const Tensor& topk_ids,
-                     const Tensor& topk_weights,
-                     const Experts& experts) {
+void expect_prepared(const PrepareResult& prepared, const Experts& experts) {
   const ExpertsDesc& desc = experts.desc();
+  const Tensor& topk_ids = prepared.topk_ids;
   expect_defined(prepared.x, "x from prepare");
   expect_dtype(topk_ids, DType::kI32, "topk_ids from prepare");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids from prepare");
-  expect_shape(topk_weights, topk_ids.shape(), "topk_weights from prepare");
+  expect_shape(prepared.topk_weights, topk_ids.shape(), "topk_weights from prepare");
   if (prepared.expert_num_tokens) {
     expect_dtype(prepared.expert_num_tokens, DType::kI32, "expert_num_tokens from prepare");
     expect_shape(prepared.expert_num_tokens, {desc.num_local_experts},

@@ -37,9 +37,6 @@ void expect_kernel_input(const KernelInput& input,
                          const CallContext& context);
 
 // The rows that prepare handed over: x [M, H] with ids [M, K], or x [L, max_rows, H] with counts.
-void expect_prepared(const PrepareResult& prepared,
-                     const Tensor& topk_ids,
-                     const Tensor& topk_weights,
-                     const Experts& experts);
+void expect_prepared(const PrepareResult& prepared, const Experts& experts);
 
 }  // namespace moebius

@@ -184,8 +184,7 @@ void MoeLayer::forward(const Tensor& hidden,
   const int tp_size = state_->tp_size();
   const int tp_rank = state_->group->rank() % tp_size;
   const TokenSlice own = token_slice(hidden.dim(0), tp_size, tp_rank);
-  state_->forward_own(hidden.slice(own.begin, own.end), output.slice(own.begin, own.end),
-                      lora_ids ? lora_ids.slice(own.begin, own.end) : lora_ids, context);
+  state_->forward_own(own.of(hidden), own.of(output), own.of(lora_ids), context);
   in_flight("combine", whole(context), context.stream, [&] {
     gather_slices(*state_->group, output, state_->group->rank() - tp_rank, tp_size, context.stream);
   });
@@ -250,17 +249,16 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   }
   Tensor routed = writes_to_output ? output : routed_rows;
   const Tensor shared = has_shared ? shared_rows : Tensor();
-  KernelInput input;
-  input.hidden = x;
-  input.router_logits = logits;
-  input.topk_ids = ids;
-  input.topk_weights = weights;
-  input.own_load = counts;
-  input.num_experts = config.num_experts;
-  input.expert_map = expert_map;
-  input.apply_router_weight_on_input = apply_router_weight_on_input;
-  input.lora_ids = lora_ids;
-  input.add_shared = has_shared && writes_to_output;
+  const KernelInput input{.hidden = x,
+                          .topk_ids = ids,
+                          .topk_weights = weights,
+                          .router_logits = logits,
+                          .num_experts = config.num_experts,
+                          .expert_map = expert_map,
+                          .apply_router_weight_on_input = apply_router_weight_on_input,
+                          .lora_ids = lora_ids,
+                          .add_shared = has_shared && writes_to_output,
+                          .own_load = counts};
   route(input, context);
   run_kernel(input, routed, shared, context);
   if (sums) {
@@ -319,16 +317,10 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
   fill(computed_rows.view_as(DType::kI32), 0, context.stream);  // both halves of every i64
   for (int64_t piece = 0; piece < pieces; ++piece) {
     const int64_t begin = std::min(piece * *limit, num_tokens);
-    const int64_t end = std::min(begin + *limit, num_tokens);
-    const auto part = [&](const Tensor& rows) { return rows ? rows.slice(begin, end) : rows; };
-    KernelInput some = input;
+    const TokenSlice own{begin, std::min(begin + *limit, num_tokens)};
+    KernelInput some = slice_tokens(input, own);
     some.own_load = {};
-    some.hidden = part(input.hidden);
-    some.router_logits = part(input.router_logits);
-    some.topk_ids = part(input.topk_ids);
-    some.topk_weights = part(input.topk_weights);
-    some.lora_ids = part(input.lora_ids);
-    kernel->forward(some, part(routed), part(shared), context);
+    kernel->forward(some, own.of(routed), own.of(shared), context);
     num_microbatches = std::max(num_microbatches, kernel->last_microbatches());
     const Tensor load = kernel->expert_load_on_device();
     for (int64_t microbatch = 0; microbatch < load.dim(0); ++microbatch) {

@@ -46,15 +46,8 @@ void SharedSchedule::finalize_sent() {
   }
 }
 
-std::function<void()> SharedSchedule::during_prepare() {
-  if (work_.experts == nullptr || is_beside_ || !is_early_) {
-    return nullptr;
-  }
-  return [this] { run(context_); };
-}
-
-std::function<void()> SharedSchedule::during_finalize() {
-  if (work_.experts == nullptr || is_beside_ || is_early_) {
+std::function<void()> SharedSchedule::in_line() {
+  if (work_.experts == nullptr || is_beside_) {
     return nullptr;
   }
   return [this] { run(context_); };

@@ -40,8 +40,8 @@ class SharedSchedule {
   void results_computed();
   void finalize_sent();
   // What the host computes while rows, or results, travel; may be empty.
-  std::function<void()> during_prepare();
-  std::function<void()> during_finalize();
+  std::function<void()> during_prepare() { return is_early_ ? in_line() : nullptr; }
+  std::function<void()> during_finalize() { return is_early_ ? nullptr : in_line(); }
 
   // Whether the result is enqueued before results are sent, so that finalize can wait for it.
   bool is_done_before_finalize() const { return is_beside_ && is_early_; }
@@ -49,6 +49,7 @@ class SharedSchedule {
   void join(const Stream& stream) const { stream.wait(done_); }
 
  private:
+  std::function<void()> in_line();
   void run(const CallContext& context) const;
   void run_beside(int max_sms);
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "moebius/group.h"
+#include "moebius/modular_kernel.h"
 #include "moebius/stream.h"
 #include "moebius/tensor.h"
 
@@ -17,9 +18,14 @@ struct TokenSlice {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t size() const { return end - begin; }
+  // These tokens' rows of a tensor of all; undefined stays undefined.
+  Tensor of(const Tensor& rows) const { return rows ? rows.slice(begin, end) : rows; }
 };
 // Part `part` of `parts`; the first parts have one token more where it does not come out even.
 TokenSlice token_slice(int64_t num_tokens, int parts, int part);
+
+// The input of a call of these tokens alone.
+KernelInput slice_tokens(const KernelInput& input, const TokenSlice& slice);
 
 // The fewest tokens that a rank brings.  Collective.
 int64_t agree_on_fewest(Group& group, int64_t num_tokens);
