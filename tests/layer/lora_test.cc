@@ -15,13 +15,8 @@
 #include "problems/gemm_tolerance.h"
 #include "tests/layer/tensors.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
-
-using testing::expect_mentions;
-using testing::expect_same_bits;
-using testing::message_of;
-using testing::random_tensor;
 
 constexpr int64_t kExperts = 6;  // not a multiple of 4 ranks
 constexpr int64_t kHidden = 128;
@@ -140,7 +135,7 @@ MoeLayerWeights whole_weights() {
   lora.w1_b = random_tensor({kAdapters, kExperts, 2 * kIntermediate, kRank}, DType::kF32, 7, 0.3f);
   lora.w2_a = random_tensor({kAdapters, kExperts, kRank, kIntermediate}, DType::kF32, 8, 0.2f);
   lora.w2_b = random_tensor({kAdapters, kExperts, kHidden, kRank}, DType::kF32, 9, 0.3f);
-  lora.scaling = testing::filled({kAdapters}, DType::kF32, {1.0f, -0.5f, 2.0f});
+  lora.scaling = filled({kAdapters}, DType::kF32, {1.0f, -0.5f, 2.0f});
   return w;
 }
 
@@ -299,7 +294,7 @@ TEST_P(LoraParallelTest, RowsAreThoseOfOneRank) {
     std::fill(ids.data<int32_t>() + last_begin, ids.data<int32_t>() + last_end, -1);
   }
   const Tensor output = Tensor::empty(hidden.shape(), DType::kF32);
-  testing::poison(output);
+  poison(output);
   ThreadGroupOptions options;
   options.num_ranks = spread.num_ranks();
   options.ranks_per_node = spread.ranks_per_node;
@@ -365,10 +360,9 @@ TEST(LoraErrors, OfALaterPieceAreNamedByTheCallersToken) {
   MoeLayer layer(whole_weights(), options, stream);
   WorkspacePool pool;
   const Tensor output = Tensor::zeros({kTokens, kHidden}, DType::kF32);
-  expect_mentions(message_of<Error>([&] {
-                    layer.forward(hidden_states(), output, {stream, &pool, 0, nullptr}, ids);
-                  }),
-                  {"lora_ids[22] is 3", "-1 to 2"});
+  expect_error({"lora_ids[22] is 3", "-1 to 2"}, [&] {
+    layer.forward(hidden_states(), output, {stream, &pool, 0, nullptr}, ids);
+  });
   expect_same_bits(output, Tensor::zeros({kTokens, kHidden}, DType::kF32));
 }
 
@@ -395,4 +389,4 @@ TEST(LoraErrors, OfTokensOfATpGroupAreMetByEveryRank) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

@@ -10,20 +10,8 @@
 
 #include "tests/layer/fakes.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
-
-using testing::expect_same_bits;
-using testing::fake_desc;
-using testing::FakeExperts;
-using testing::FakePrepareFinalize;
-using testing::filled;
-using testing::floats;
-using testing::ids_of;
-using testing::ints;
-using testing::Journal;
-using testing::random_ids;
-using testing::random_tensor;
 
 constexpr int64_t kExperts = 6;
 constexpr int64_t kHidden = 8;
@@ -60,7 +48,7 @@ struct Bench {
   }
   Tensor forward() {
     const Tensor output = Tensor::empty(input.hidden.shape(), input.hidden.dtype());
-    testing::poison(output);
+    poison(output);
     kernel->forward(input, output, {}, context);
     return output;
   }
@@ -291,7 +279,7 @@ TEST(ModularKernel, ChunksRecountExpertTokens) {
 TEST(ModularKernel, OneScaleIsNotSliced) {
   for (const bool per_token : {false, true}) {
     FakeExperts::Options options;
-    options.quant = QuantConfig::fp8_w8a8(testing::weight_scales(kExperts), per_token);
+    options.quant = QuantConfig::fp8_w8a8(weight_scales(kExperts), per_token);
     Bench bench(make_no_ep(), fake_desc(kExperts, 1, kHidden), options, /*chunk_tokens=*/2);
     bench.set_tokens(5);
     bench.forward();
@@ -303,7 +291,7 @@ TEST(ModularKernel, OneScaleIsNotSliced) {
 
 TEST(ModularKernel, ExpertsThatQuantizeGetPlainRows) {
   FakeExperts::Options options;
-  options.quant = QuantConfig::fp8_w8a8(testing::weight_scales(kExperts));
+  options.quant = QuantConfig::fp8_w8a8(weight_scales(kExperts));
   options.expects_unquantized_inputs = true;
   Bench bench(make_no_ep(), fake_desc(kExperts, 1, kHidden), options);
   bench.set_tokens(3);
@@ -353,9 +341,9 @@ TEST(ModularKernel, NoMicrobatchIsWrittenWhereALaterOneHasNoRoom) {
       nullptr, nullptr, KernelOptions{.microbatches = 2, .min_microbatch_tokens = 0});
   bench.input.topk_ids = ids_of({2, 3}, {0, 1, 2, 0, 0, 0});
   const Tensor before = bench.input.hidden.clone();
-  const std::string message = testing::message_of<Error>(
+  const std::string message = message_of<Error>(
       [&] { bench.kernel->forward(bench.input, bench.input.hidden, {}, bench.context); });
-  testing::expect_mentions(message, {"rows for local expert 0 is 3", "2"});
+  expect_mentions(message, {"rows for local expert 0 is 3", "2"});
   expect_same_bits(bench.input.hidden, before);
 }
 
@@ -529,4 +517,4 @@ TEST(ModularKernel, MonolithicRoutesAfterPrepare) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

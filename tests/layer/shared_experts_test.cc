@@ -6,17 +6,8 @@
 
 #include "tests/layer/fakes.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
-
-using testing::expect_mentions;
-using testing::expect_same_bits;
-using testing::fake_desc;
-using testing::FakeExperts;
-using testing::filled;
-using testing::floats;
-using testing::message_of;
-using testing::random_tensor;
 
 SharedExperts make_shared(Tensor gate,
                           ExpertsDesc desc = fake_desc(1, 1, 4, ActivationFormat::kBatched)) {
@@ -98,26 +89,19 @@ TEST(SharedExperts, NoTokens) {
 }
 
 TEST(SharedExperts, RefusesWhatIsNotOneExpert) {
-  expect_mentions(
-      message_of<Error>([] { make_shared({}, fake_desc(2, 1, 4, ActivationFormat::kBatched)); }),
-      {"num_experts", "2", "1"});
-  expect_mentions(
-      message_of<Error>([] { make_shared({}, fake_desc(1, 2, 4, ActivationFormat::kBatched)); }),
-      {"topk", "2", "1"});
-  expect_mentions(message_of<Error>([] { make_shared({}, fake_desc(1, 1, 4)); }),
-                  {"standard", "batched"});
-  expect_mentions(message_of<Error>([] {
-                    make_shared(filled({1, 5}, DType::kF32, {1}));
-                  }),
-                  {"gate", "[1, 5]", "[1, 4]"});
+  expect_error({"num_experts", "2", "1"},
+               [] { make_shared({}, fake_desc(2, 1, 4, ActivationFormat::kBatched)); });
+  expect_error({"topk", "2", "1"},
+               [] { make_shared({}, fake_desc(1, 2, 4, ActivationFormat::kBatched)); });
+  expect_error({"standard", "batched"}, [] { make_shared({}, fake_desc(1, 1, 4)); });
+  expect_error({"gate", "[1, 5]", "[1, 4]"}, [] { make_shared(filled({1, 5}, DType::kF32, {1})); });
   const auto shared = make_shared({});
   WorkspacePool pool;
-  expect_mentions(message_of<Error>([&] {
-                    shared.forward(Tensor::empty({2, 5}, DType::kF32),
-                                   Tensor::empty({2, 5}, DType::kF32), {.workspaces = &pool});
-                  }),
-                  {"hidden", "[2, 5]", "[2, 4]"});
+  expect_error({"hidden", "[2, 5]", "[2, 4]"}, [&] {
+    shared.forward(Tensor::empty({2, 5}, DType::kF32), Tensor::empty({2, 5}, DType::kF32),
+                   {.workspaces = &pool});
+  });
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing
