@@ -12,6 +12,10 @@
 
 namespace moebius::testing {
 
+inline constexpr All2AllBackend kBackends[] = {All2AllBackend::kAllGatherReduceScatter,
+                                               All2AllBackend::kHighThroughput,
+                                               All2AllBackend::kLowLatency};
+
 // Of rows in f32 with one expert each, experts placed linearly; a rank brings up to max_tokens.
 inline std::unique_ptr<PrepareFinalize> make_backend(
     All2AllBackend backend, Group& group, int64_t num_experts, int64_t max_tokens, int64_t hidden) {
