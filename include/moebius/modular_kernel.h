@@ -21,23 +21,23 @@
 namespace moebius {
 
 struct KernelInput {
-  Tensor hidden;             // [T, H] f32/bf16/f16
-  Tensor topk_ids;           // i32 [T, K] (modular)
-  Tensor topk_weights;       // f32 [T, K] (modular)
-  Tensor router_logits;      // f32 [T, E] (monolithic)
-  int64_t num_experts = -1;  // E; -1: all experts are local
+  Tensor hidden;              // [T, H] f32/bf16/f16
+  Tensor topk_ids = {};       // i32 [T, K] (modular)
+  Tensor topk_weights = {};   // f32 [T, K] (modular)
+  Tensor router_logits = {};  // f32 [T, E] (monolithic)
+  int64_t num_experts = -1;   // E; -1: all experts are local
   // i32 [E], local index or -1.  Without one all experts are local, or prepare_finalize knows where
   // they are (PrepareFinalizeTraits::placed_experts), which any map must agree with.
-  Tensor expert_map;
+  Tensor expert_map = {};
   bool apply_router_weight_on_input = false;
   // i32 [T]: adapter of each token, -1 = none.  Optional on each rank by itself; whether the
   // experts have adapters, and how many, must be the same on all ranks.
-  Tensor lora_ids;
+  Tensor lora_ids = {};
   // With shared experts: output becomes the routed experts' sum, rounded, plus shared_output,
   // rounded again.
   bool add_shared = false;
   // i32 [E], optional, written: selections of topk_ids per expert.
-  Tensor own_load;
+  Tensor own_load = {};
 };
 
 struct KernelOptions {

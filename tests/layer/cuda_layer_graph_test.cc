@@ -149,7 +149,7 @@ TEST_P(CudaLayerGraphRanks, GraphsOfHighThroughputOutliveLargerCalls) {
       call.in = layer.place.take(random_tensor({num_tokens, kHidden}, DType::kBF16, seed));
       call.out = Tensor::empty(call.in.shape(), DType::kBF16, call.in.device());
       const auto forward = [&] {
-        layer.layer->forward(call.in, call.out, {layer.place.stream, &call.workspaces, 0, nullptr});
+        layer.layer->forward(call.in, call.out, {layer.place.stream, &call.workspaces});
       };
       forward();
       forward();

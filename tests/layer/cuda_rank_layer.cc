@@ -48,7 +48,7 @@ Expected on_one_cpu(const Tensor& hidden) {
   MoeLayer layer(weights_of({}), options, stream);
   WorkspacePool workspaces;
   const Tensor output = Tensor::empty(hidden.shape(), DType::kBF16);
-  layer.forward(hidden, output, {stream, &workspaces, 0, nullptr});
+  layer.forward(hidden, output, {stream, &workspaces});
   return {output, layer.expert_load()};
 }
 

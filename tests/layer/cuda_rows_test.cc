@@ -142,7 +142,7 @@ void expect_same_rows(const Tensor& actual, const Tensor& expected, const Tensor
 struct BothPlaces {
   WorkspacePool pools[2];
   Place places[2] = {Place(), Place(DeviceType::kCuda)};
-  CallContext context(int i) { return {places[i].stream, &pools[i], 0, nullptr}; }
+  CallContext context(int i) { return {places[i].stream, &pools[i]}; }
 };
 
 TEST_F(CudaRows, OneRankPreparesAndFinalizesAsOnTheCpu) {

@@ -84,7 +84,7 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
                       ? make_high_throughput(group, placement, 0, capacity)
                       : make_allgather_reducescatter(group, kind == Kind::kMonolithic);
   WorkspacePool pool;
-  const CallContext context{place.stream, &pool, 0, nullptr};
+  const CallContext context{place.stream, &pool};
   QuantConfig own = quant;
   own.a1.scale = place.take(quant.a1.scale);
   own.a1.alpha_or_gscale = place.take(quant.a1.alpha_or_gscale);
