@@ -2,13 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The stages around the experts inside a CUDA graph: a replay works on what the operands hold then.
-#include <cuda_runtime_api.h>
-
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "core/cuda/check.h"
+#include "moebius/graph.h"
 #include "moebius/permute.h"
 #include "moebius/quantize.h"
 #include "moebius/router.h"
@@ -42,23 +40,14 @@ class StageGraph : public GpuTest {
     fill(1);
     work();
     place_.stream.synchronize();
-    const cudaStream_t stream = cuda::as_stream(place_.stream.native_handle());
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                     "cudaStreamBeginCapture");
-    work();
-    cuda::check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-    cuda::check_cuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+    const Graph graph(place_.stream, work);
     for (const uint32_t seed : {2u, 3u}) {
       SCOPED_TRACE("replay with seed " + std::to_string(seed));
       fill(seed);
-      cuda::check_cuda(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+      graph.launch();
       place_.stream.synchronize();
       check();
     }
-    cuda::check_cuda(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-    cuda::check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
   }
 
   Tensor there(const Shape& shape, DType dtype) const {
