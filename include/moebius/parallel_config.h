@@ -52,7 +52,7 @@ struct MoeConfig {
   int64_t hidden = 0;
   int64_t intermediate = 0;       // before TP sharding
   int64_t num_local_experts = 0;  // 0: computed from parallel
-  ParallelConfig parallel;
+  ParallelConfig parallel = {};
   DType in_dtype = DType::kBF16;
   // Rows a batched backend takes from one rank in one call; longer inputs are split.
   int64_t max_num_tokens = 256;

@@ -97,7 +97,7 @@ ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
   expect_ge(options.min_microbatch_tokens.value_or(0), 0, "min_microbatch_tokens");
   expect_ge(options.combine_parts, 0, "combine_parts");
   expect_ge(options.early_rows.value_or(0), 0, "early_rows");
-  expect_composable(*prepare_finalize, *experts, shared_experts.get(), router.get());
+  expect_composable({*prepare_finalize, *experts, shared_experts.get(), router.get()});
   if (options.chunk_tokens == 0) {
     options.chunk_tokens = default_chunk_tokens();
   }
@@ -142,10 +142,10 @@ void ModularKernel::forward(const KernelInput& input,
                             const Tensor& output,
                             const Tensor& shared_output,
                             const CallContext& context) {
-  expect_kernel_input(input, output, shared_output, *state_->prepare_finalize, *state_->experts,
-                      state_->shared_experts.get(), context);
-
   State& state = *state_;
+  expect_kernel_input({*state.prepare_finalize, *state.experts, state.shared_experts.get()}, input,
+                      output, shared_output, context);
+
   state.plan = state.plan_of(input, context);
   const CallPlan& plan = state.plan;
   const DeviceTraits device = device_traits(context.stream.device());

@@ -90,10 +90,8 @@ bool defers_input_quant(const Experts& experts) {
   return experts.expects_unquantized_inputs() || experts.desc().precision == Precision::kF64;
 }
 
-void expect_composable(const PrepareFinalize& prepare_finalize,
-                       const Experts& experts,
-                       const SharedExperts* shared_experts,
-                       const Router* router) {
+void expect_composable(const KernelParts& parts) {
+  const auto& [prepare_finalize, experts, shared_experts, router] = parts;
   const ExpertsDesc& desc = experts.desc();
   const ActivationFormat format = prepare_finalize.traits().activation_format;
   const std::string_view pf = prepare_finalize.name();
@@ -136,14 +134,14 @@ void expect_composable(const PrepareFinalize& prepare_finalize,
   }
 }
 
-void expect_kernel_input(const KernelInput& input,
+void expect_kernel_input(const KernelParts& parts,
+                         const KernelInput& input,
                          const Tensor& output,
                          const Tensor& shared_output,
-                         const PrepareFinalize& prepare_finalize,
-                         const Experts& experts,
-                         const SharedExperts* shared_experts,
                          const CallContext& context) {
-  const ExpertsDesc& desc = experts.desc();
+  const PrepareFinalize& prepare_finalize = parts.prepare_finalize;
+  const SharedExperts* shared_experts = parts.shared_experts;
+  const ExpertsDesc& desc = parts.experts.desc();
   context.pool();  // refuses a missing one
   expect_hidden_dtype(input.hidden, "hidden");
   expect_dtype(input.hidden, desc.in_dtype, "hidden");

@@ -18,22 +18,25 @@ void expect_expert_map(const Tensor& map, int64_t num_experts, int64_t num_local
 // Whether the experts take unquantized rows and quantize for themselves.
 bool defers_input_quant(const Experts& experts);
 
+// What a kernel is composed of.
+struct KernelParts {
+  const PrepareFinalize& prepare_finalize;
+  const Experts& experts;
+  const SharedExperts* shared_experts = nullptr;  // optional
+  const Router* router = nullptr;                 // optional
+};
+
 // Throws InvalidArgument naming both sides.
-void expect_composable(const PrepareFinalize& prepare_finalize,
-                       const Experts& experts,
-                       const SharedExperts* shared_experts,
-                       const Router* router);
+void expect_composable(const KernelParts& parts);
 
 // Those of a call: i32 [T], adapters or -1; the values where the CPU can read them.
 void expect_lora_ids(const Tensor& ids, int64_t num_tokens, int64_t num_adapters);
 
 // Throws InvalidArgument on shapes, dtypes, devices, aliases, ids and limits; both values named.
-void expect_kernel_input(const KernelInput& input,
+void expect_kernel_input(const KernelParts& parts,
+                         const KernelInput& input,
                          const Tensor& output,
                          const Tensor& shared_output,
-                         const PrepareFinalize& prepare_finalize,
-                         const Experts& experts,
-                         const SharedExperts* shared_experts,
                          const CallContext& context);
 
 // The rows that prepare handed over: x [M, H] with ids [M, K], or x [L, max_rows, H] with counts.

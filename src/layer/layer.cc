@@ -50,14 +50,14 @@ struct MoeLayer::State {
   }
   bool slices_tokens() const { return tp_size() > 1 && !sums_over_ranks() && !sequence_parallel; }
 
-  void expect_call(const Tensor& hidden,
-                   const Tensor& output,
-                   const Tensor& lora_ids,
-                   const Stream& call_stream) const;
-  void forward_own(const Tensor& hidden,
-                   const Tensor& output,
-                   const Tensor& lora_ids,
-                   const CallContext& context);
+  // The tensors of forward(), or this rank's slices of them.
+  struct Call {
+    Tensor hidden;
+    Tensor output;
+    Tensor lora_ids;
+  };
+  void expect_call(const Call& call, const Stream& call_stream) const;
+  void forward_own(const Call& call, const CallContext& context);
   void route(const KernelInput& input, const CallContext& context);
   int64_t num_pieces(int64_t num_tokens, int64_t limit) const;
   void run_kernel(const KernelInput& input,
@@ -176,25 +176,23 @@ void MoeLayer::forward(const Tensor& hidden,
                        const Tensor& output,
                        const CallContext& context,
                        const Tensor& lora_ids) {
-  state_->expect_call(hidden, output, lora_ids, context.stream);
+  state_->expect_call({hidden, output, lora_ids}, context.stream);
   if (!state_->slices_tokens()) {
-    state_->forward_own(hidden, output, lora_ids, context);
+    state_->forward_own({hidden, output, lora_ids}, context);
     return;
   }
   const int tp_size = state_->tp_size();
   const int tp_rank = state_->group->rank() % tp_size;
   const TokenSlice own = token_slice(hidden.dim(0), tp_size, tp_rank);
-  state_->forward_own(own.of(hidden), own.of(output), own.of(lora_ids), context);
+  state_->forward_own({own.of(hidden), own.of(output), own.of(lora_ids)}, context);
   in_flight("combine", whole(context), context.stream, [&] {
     gather_slices(*state_->group, output, state_->group->rank() - tp_rank, tp_size, context.stream);
   });
 }
 
 // Of the whole call, before it is cut into slices and pieces, some of which would run.
-void MoeLayer::State::expect_call(const Tensor& hidden,
-                                  const Tensor& output,
-                                  const Tensor& lora_ids,
-                                  const Stream& call_stream) const {
+void MoeLayer::State::expect_call(const Call& call, const Stream& call_stream) const {
+  const auto& [hidden, output, lora_ids] = call;
   expect_hidden_dtype(hidden, "hidden");
   expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
   expect_eq(hidden.dim(1), config.hidden, "hidden.dim(1)");
@@ -212,10 +210,9 @@ void MoeLayer::State::expect_call(const Tensor& hidden,
   }
 }
 
-void MoeLayer::State::forward_own(const Tensor& hidden,
-                                  const Tensor& output,
-                                  const Tensor& lora_ids,
-                                  const CallContext& context) {
+void MoeLayer::State::forward_own(const Call& call, const CallContext& context) {
+  const Tensor& hidden = call.hidden;
+  const Tensor& output = call.output;
   const int64_t num_tokens = hidden.dim(0);
   const DType model_dtype = config.in_dtype;
   const DType in_dtype = this->in_dtype();
@@ -256,7 +253,7 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
                           .num_experts = config.num_experts,
                           .expert_map = expert_map,
                           .apply_router_weight_on_input = apply_router_weight_on_input,
-                          .lora_ids = lora_ids,
+                          .lora_ids = call.lora_ids,
                           .add_shared = has_shared && writes_to_output,
                           .own_load = counts};
   route(input, context);

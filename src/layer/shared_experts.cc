@@ -98,7 +98,7 @@ void SharedExperts::forward(const Tensor& hidden,
   if (quantizes) {
     x = values;
     x_scale = scale;
-    quantize_rows(hidden, *state_->quant_spec, experts.quant().a1, x, x_scale, context.stream);
+    quantize_rows(hidden, *state_->quant_spec, experts.quant().a1, {x, x_scale}, context.stream);
   }
   for (int64_t begin = 0; begin < num_tokens; begin += chunk) {
     const int64_t end = std::min(begin + chunk, num_tokens);

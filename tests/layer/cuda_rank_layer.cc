@@ -15,15 +15,15 @@ constexpr double kRowTolerance = 1e-2;
 }  // namespace
 
 MoeLayerWeights weights_of(const ParallelConfig& parallel) {
-  return share_of(random_layer({.num_experts = kExperts,
-                                .topk = kTopk,
-                                .hidden = kHidden,
-                                .intermediate = kIntermediate,
-                                .shared_intermediate = kIntermediate,
-                                .dtype = DType::kBF16,
-                                .experts_scale = 0.2f,
-                                .shared_gate_scale = 0.1f}),
-                  parallel);
+  return share_of(
+      random_layer(
+          {.num_experts = kExperts,
+           .experts_per_token = kTopk,
+           .hidden = kHidden,
+           .intermediate = kIntermediate,
+           .max_num_tokens = 8},
+          {.shared_intermediate = kIntermediate, .experts_scale = 0.2f, .shared_gate_scale = 0.1f}),
+      parallel);
 }
 
 Expected on_one_cpu(const Tensor& hidden) {

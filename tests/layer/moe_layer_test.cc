@@ -22,12 +22,12 @@ constexpr int64_t kIntermediate = 32;
 
 MoeLayerWeights make_weights(int64_t topk, bool has_shared, DType dtype = DType::kBF16) {
   return random_layer({.num_experts = kExperts,
-                       .topk = topk,
+                       .experts_per_token = topk,
                        .hidden = kHidden,
                        .intermediate = kIntermediate,
-                       .shared_intermediate = has_shared ? 48 : 0,
-                       .dtype = dtype,
-                       .shared_gate_scale = 0.3f});
+                       .in_dtype = dtype,
+                       .max_num_tokens = 8},
+                      {.shared_intermediate = has_shared ? 48 : 0, .shared_gate_scale = 0.3f});
 }
 
 // w2[e] * (silu(gate) * up) of row t, in double.

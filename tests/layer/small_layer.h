@@ -12,42 +12,34 @@
 
 namespace moebius::testing {
 
-struct LayerSizes {
-  int64_t num_experts = 0;
-  int64_t topk = 0;
-  int64_t hidden = 0;
-  int64_t intermediate = 0;
+struct RandomLayerOptions {
   int64_t shared_intermediate = 0;  // 0: there are no shared experts
-  int64_t max_num_tokens = 8;       // per rank and call of a batched backend
-  DType dtype = DType::kF32;
-  float experts_scale = 0.3f;      // the largest weight of an expert
-  float shared_gate_scale = 0.0f;  // 0: shared experts have no gate
+  float experts_scale = 0.3f;       // the largest weight of an expert
+  float shared_gate_scale = 0.0f;   // 0: shared experts have no gate
 };
 
-inline MoeLayerWeights random_layer(const LayerSizes& s) {
-  MoeLayerWeights w;
-  w.config.num_experts = s.num_experts;
-  w.config.experts_per_token = s.topk;
-  w.config.hidden = s.hidden;
-  w.config.intermediate = s.intermediate;
-  w.config.in_dtype = s.dtype;
-  w.config.max_num_tokens = s.max_num_tokens;
-  w.router_config.num_experts = s.num_experts;
-  w.router_config.topk = s.topk;
-  w.router_config.renormalize = s.topk > 1;
-  w.router.gate = random_tensor({s.num_experts, s.hidden}, s.dtype, 1, 0.3f);
+inline MoeLayerWeights random_layer(const MoeConfig& config, const RandomLayerOptions& options) {
+  const auto random = [&](const Shape& shape, uint32_t seed, float scale) {
+    return random_tensor(shape, config.in_dtype, seed, scale);
+  };
   const auto experts = [&](int64_t count, int64_t width, uint32_t seed) {
     ExpertWeights e;
-    e.w1 = random_tensor({count, 2 * width, s.hidden}, s.dtype, seed, s.experts_scale);
-    e.w2 = random_tensor({count, s.hidden, width}, s.dtype, seed + 1, s.experts_scale);
+    e.w1 = random({count, 2 * width, config.hidden}, seed, options.experts_scale);
+    e.w2 = random({count, config.hidden, width}, seed + 1, options.experts_scale);
     return e;
   };
-  w.experts = experts(s.num_experts, s.intermediate, 2);
-  if (s.shared_intermediate > 0) {
-    w.shared = experts(1, s.shared_intermediate, 4);
-    w.shared_intermediate = s.shared_intermediate;
-    if (s.shared_gate_scale > 0) {
-      w.shared_gate = random_tensor({1, s.hidden}, s.dtype, 6, s.shared_gate_scale);
+  MoeLayerWeights w;
+  w.config = config;
+  w.router_config.num_experts = config.num_experts;
+  w.router_config.topk = config.experts_per_token;
+  w.router_config.renormalize = config.experts_per_token > 1;
+  w.router.gate = random({config.num_experts, config.hidden}, 1, 0.3f);
+  w.experts = experts(config.num_experts, config.intermediate, 2);
+  if (options.shared_intermediate > 0) {
+    w.shared = experts(1, options.shared_intermediate, 4);
+    w.shared_intermediate = options.shared_intermediate;
+    if (options.shared_gate_scale > 0) {
+      w.shared_gate = random({1, config.hidden}, 6, options.shared_gate_scale);
     }
   }
   return w;
@@ -67,15 +59,16 @@ struct SmallLayer {
   static constexpr int64_t kTopk = 2;
   static constexpr int64_t kHidden = 128;
   static constexpr int64_t kIntermediate = 48;
-  static constexpr int64_t kMaxTokens = 8;
+  static constexpr int64_t kMaxTokens = 8;  // per rank and call of a batched backend
 
   static MoeLayerWeights whole() {
     return random_layer({.num_experts = kExperts,
-                         .topk = kTopk,
+                         .experts_per_token = kTopk,
                          .hidden = kHidden,
                          .intermediate = kIntermediate,
-                         .shared_intermediate = kIntermediate,
-                         .max_num_tokens = kMaxTokens});
+                         .in_dtype = DType::kF32,
+                         .max_num_tokens = kMaxTokens},
+                        {.shared_intermediate = kIntermediate});
   }
   static MoeLayerWeights shard(const ParallelConfig& parallel) {
     return share_of(whole(), parallel);

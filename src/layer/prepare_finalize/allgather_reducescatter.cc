@@ -124,10 +124,10 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   } else if (quantizes_after) {
     result.x = all_values;
     result.x_scale = all_scale;
-    quantize_rows(gather(x, all_rows), *spec, input.quant->a1, result.x, result.x_scale,
+    quantize_rows(gather(x, all_rows), *spec, input.quant->a1, {result.x, result.x_scale},
                   context.stream);
   } else {
-    quantize_rows(x, *spec, input.quant->a1, own_values, own_scale, context.stream);
+    quantize_rows(x, *spec, input.quant->a1, {own_values, own_scale}, context.stream);
     result.x = gather(own_values, all_values);
     result.x_scale = per_tensor ? own_scale : gather(own_scale, all_scale);
   }

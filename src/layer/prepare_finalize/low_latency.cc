@@ -175,8 +175,8 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
               const QuantizedSpecs specs = batched_quantized_specs(*spec, received.x.shape());
               const auto [values, scale] =
                   context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
-              quantize_batched_rows(received.x, received.expert_num_tokens, *spec, a1, values,
-                                    scale, context.stream);
+              quantize_batched_rows(received.x, received.expert_num_tokens, *spec, a1,
+                                    {values, scale}, context.stream);
               result.x = values;
               result.x_scale = scale;
             }

@@ -89,7 +89,7 @@ class NoEpBatched final : public ReducingPrepareFinalize {
                 .row_lora_ids = result.lora_ids},
                context.stream);
     if (spec) {
-      quantize_batched_rows(rows, counts, *spec, input.quant->a1, values, scale, context.stream);
+      quantize_batched_rows(rows, counts, *spec, input.quant->a1, {values, scale}, context.stream);
       result.x = values;
       result.x_scale = scale;
     }

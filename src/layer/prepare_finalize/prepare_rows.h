@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "layer/rows/quantize_rows.h"
 #include "moebius/prepare_finalize.h"
 #include "moebius/quantize.h"
 
@@ -42,10 +43,6 @@ std::optional<QuantizeSpec> rows_quant_spec(const QuantConfig& quant, bool defer
 std::optional<QuantizeSpec> rows_quant_spec(const PrepareInput& input);
 
 // x quantized to kPrepare's workspace, by the only static scale there may be.
-struct QuantizedRows {
-  Tensor values;
-  Tensor scale;
-};
 QuantizedRows quantize_to_workspace(const Tensor& x,
                                     const QuantizeSpec& spec,
                                     const QuantDesc& desc,

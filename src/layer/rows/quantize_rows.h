@@ -19,24 +19,25 @@ struct QuantizedSpecs {
 };
 QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols);
 
-// x [rows, H] -> values and scale (shapes of quantized_specs) by the static scale of `desc`, where
-// it has one.
+struct QuantizedRows {
+  Tensor values;
+  Tensor scale;
+};
+// x [rows, H] -> out (shapes of quantized_specs) by the static scale of `desc`, where it has one.
 void quantize_rows(const Tensor& x,
                    const QuantizeSpec& spec,
                    const QuantDesc& desc,
-                   const Tensor& values,
-                   const Tensor& scale,
+                   const QuantizedRows& out,
                    const Stream& stream);
 
 // The same for batched rows, expert by expert, so that a scale of a whole tensor sees no row that
-// is not in use.  x [L, max_rows, H]; counts i32 [L]; values and scale as batched_quantized_specs.
+// is not in use.  x [L, max_rows, H]; counts i32 [L]; out as batched_quantized_specs.
 QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x);
 void quantize_batched_rows(const Tensor& x,
                            const Tensor& counts,
                            const QuantizeSpec& spec,
                            const QuantDesc& desc,
-                           const Tensor& values,
-                           const Tensor& scale,
+                           const QuantizedRows& out,
                            const Stream& stream);
 
 }  // namespace moebius

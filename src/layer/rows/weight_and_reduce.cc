@@ -200,17 +200,8 @@ void reduce_permuted_rows(const Tensor& expert_rows,
 }
 
 std::string_view name(WeightAndReduceKind kind) {
-  switch (kind) {
-    case WeightAndReduceKind::kDelegate:
-      return "delegate";
-    case WeightAndReduceKind::kContiguous:
-      return "contiguous";
-    case WeightAndReduceKind::kNoOp:
-      return "no-op";
-    case WeightAndReduceKind::kNaiveBatched:
-      return "naive batched";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"delegate", "contiguous", "no-op", "naive batched"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 std::unique_ptr<WeightAndReduce> make_weight_and_reduce(WeightAndReduceKind kind,

@@ -249,12 +249,9 @@ void cuda_copy_counts(const Tensor& from, const Tensor& to, const Stream& on) {
   cuda::copy_words(to.raw(), from.raw(), from.numel(), on.native_handle(), on.device().index);
 }
 
-void cuda_map_ids(const Tensor& ids,
-                  const Tensor& expert_map,
-                  const Tensor& local,
-                  const Stream& on) {
+void cuda_map_ids(const Tensor& ids, const Tensor& map, const Tensor& local, const Stream& on) {
   launch("map_ids_kernel", map_ids_kernel, ids.numel(), on, ids.data<int32_t>(), ids.numel(),
-         expert_map.data<int32_t>(), expert_map.dim(0), local.data<int32_t>());
+         map.data<int32_t>(), map.dim(0), local.data<int32_t>());
 }
 
 void cuda_count_rows(const Tensor& row_of_slot,

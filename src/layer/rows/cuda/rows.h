@@ -16,10 +16,7 @@ namespace moebius {
 // factor may be the next float where that exp rounds otherwise, in one of some 2^28 rows.
 void cuda_copy_rows(const Tensor& in, const Tensor& out, const Stream& stream);
 void cuda_add_rows(const Tensor& a, const Tensor& b, const Tensor& out, const Stream& stream);
-void cuda_scale_rows(const Tensor& x,
-                     const Tensor& weights,
-                     const Tensor& out,
-                     const Stream& stream);
+void cuda_scale_rows(const Tensor& x, const Tensor& weights, const Tensor& out, const Stream& on);
 void cuda_gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, const Stream& stream);
 
 // Rows from *num_rows on (i32 [1]) become zeros; rows [.., H] of 2 or 4 bytes an element.
@@ -28,11 +25,8 @@ void cuda_clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Str
 void cuda_fill(const Tensor& tensor, uint32_t bits, const Stream& stream);
 // to i32 [..] = from.
 void cuda_copy_counts(const Tensor& from, const Tensor& to, const Stream& stream);
-// local i32 [..] = expert_map[ids], -1 for ids that are masked or not in the map.
-void cuda_map_ids(const Tensor& ids,
-                  const Tensor& expert_map,
-                  const Tensor& local,
-                  const Stream& stream);
+// local i32 [..] = map[ids], -1 for ids that are masked or not in the map.
+void cuda_map_ids(const Tensor& ids, const Tensor& map, const Tensor& local, const Stream& on);
 // counts i32 [L] = rows of each expert among row_of_slot, which places expert e from e * max_rows
 // on and holds -1 where there is no row.
 void cuda_count_rows(const Tensor& row_of_slot,
