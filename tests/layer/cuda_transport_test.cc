@@ -9,10 +9,10 @@
 #include <optional>
 
 #include "layer/rows/token_slices.h"
-#include "moebius/all2all.h"
 #include "problems/expert_problem.h"
 #include "problems/place.h"
 #include "tests/comm/gpu_ranks.h"
+#include "tests/layer/backends.h"
 #include "tests/layer/tensors.h"
 
 namespace moebius::testing {
@@ -86,16 +86,9 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
   WorkspacePool pool;
   const CallContext context{place.stream, &pool};
   QuantConfig own = quant;
-  own.a1.scale = place.take(quant.a1.scale);
-  own.a1.alpha_or_gscale = place.take(quant.a1.alpha_or_gscale);
   Seen seen;
   for (int call = 0; call < 3; ++call) {
-    PrepareInput input = input_of(group.rank(), call, num_experts);
-    for (Tensor* tensor : {&input.hidden, &input.topk_ids, &input.topk_weights,
-                           &input.router_logits, &input.lora_ids}) {
-      *tensor = place.take(*tensor);
-    }
-    input.quant = &own;
+    const PrepareInput input = input_there(place, input_of(group.rank(), call, num_experts), own);
     const PrepareResult prepared = pf->prepare(input, context);
     Tensor counts;
     if (batched) {
@@ -149,11 +142,8 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
     pf->check();
   }
   if (const auto statistics = pf->statistics()) {
-    const Tensor all = Tensor::empty({3}, DType::kI64);
-    all.data<int64_t>()[0] = statistics->selections;
-    all.data<int64_t>()[1] = statistics->copies;
-    all.data<int64_t>()[2] = statistics->node_copies;
-    seen.tensors.push_back(all);
+    int64_t counts[] = {statistics->selections, statistics->copies, statistics->node_copies};
+    seen.tensors.push_back(Tensor::borrow(counts, {3}, DType::kI64, Device::cpu()).clone());
   }
   return seen;
 }
@@ -200,9 +190,7 @@ TEST_P(CudaTransport, PreparesAndFinalizesAsOnTheCpu) {
   for (std::vector<Seen>& of_ranks : expected) {
     of_ranks.resize(static_cast<size_t>(GetParam().num_ranks));
   }
-  ThreadGroupOptions on_cpus;
-  on_cpus.num_ranks = GetParam().num_ranks;
-  run_thread_ranks(on_cpus, [&](Group& group) {
+  run_thread_ranks({.num_ranks = GetParam().num_ranks}, [&](Group& group) {
     for (size_t c = 0; c < cases.size(); ++c) {
       expected[c][static_cast<size_t>(group.rank())] =
           run_calls(group, cases[c].kind, cases[c].quant, num_experts());

@@ -187,6 +187,14 @@ class FailingExperts final : public FakeExperts {
   mutable int at_;
 };
 
+inline std::shared_ptr<const Router> gateless_router(int64_t num_experts, int64_t topk) {
+  RouterConfig config;
+  config.num_experts = num_experts;
+  config.topk = topk;
+  config.renormalize = true;
+  return std::make_shared<const Router>(config, RouterWeights{});
+}
+
 // Random tokens for experts of such a description, all of them local.
 inline KernelInput random_input(const ExpertsDesc& desc, int64_t num_tokens) {
   return {.hidden = random_tensor({num_tokens, desc.hidden}, desc.in_dtype, 11),

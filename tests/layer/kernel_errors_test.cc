@@ -56,29 +56,21 @@ TEST(ModularKernelErrors, PartsMustBeAccepted) {
 }
 
 TEST(ModularKernelErrors, RouterAndSharedExpertsMustFit) {
-  RouterConfig config;
-  config.num_experts = 5;
-  config.topk = 2;
-  const auto with = [](std::shared_ptr<const SharedExperts> shared,
-                       std::shared_ptr<const Router> router) {
-    return message_of<Error>([&] {
+  const auto expect_misfit = [](Parts parts, std::shared_ptr<const SharedExperts> shared,
+                                std::shared_ptr<const Router> router) {
+    expect_error(parts, [&] {
       ModularKernel(make_no_ep(), std::make_unique<FakeExperts>(fake_desc(4, 2, 8)), shared,
                     router);
     });
   };
-  expect_mentions(with(nullptr, std::make_shared<Router>(config, RouterWeights{})),
-                  {"router", "5", "4"});
-  config.num_experts = 4;
-  config.topk = 3;
-  expect_mentions(with(nullptr, std::make_shared<Router>(config, RouterWeights{})),
-                  {"topk of the router", "3", "2"});
+  expect_misfit({"router", "5", "4"}, nullptr, gateless_router(5, 2));
+  expect_misfit({"topk of the router", "3", "2"}, nullptr, gateless_router(4, 3));
   const auto shared = [](int64_t hidden, DType dtype) {
     return std::make_shared<SharedExperts>(
         std::make_unique<FakeExperts>(fake_desc(1, 1, hidden, kBatched, dtype)), Tensor());
   };
-  expect_mentions(with(shared(9, DType::kF32), nullptr),
-                  {"hidden of the shared experts", "9", "8"});
-  expect_mentions(with(shared(8, DType::kBF16), nullptr), {"shared experts", "bf16", "f32"});
+  expect_misfit({"hidden of the shared experts", "9", "8"}, shared(9, DType::kF32), nullptr);
+  expect_misfit({"shared experts", "bf16", "f32"}, shared(8, DType::kBF16), nullptr);
 }
 
 TEST(ModularKernelErrors, MissingPartsAndNegativeChunks) {
@@ -115,19 +107,12 @@ std::string refusal(Spoil&& spoil,
     shared = std::make_shared<SharedExperts>(
         std::make_unique<FakeExperts>(fake_desc(1, 1, 8, kBatched)), Tensor());
   }
-  RouterConfig config;
-  config.num_experts = 5;
-  config.topk = topk;
-  ModularKernel kernel(
-      std::make_unique<FakePrepareFinalize>(pf),
-      std::make_unique<FakeExperts>(fake_desc(5, topk, 8, pf.format), experts), shared,
-      pf.is_monolithic ? std::make_shared<const Router>(config, RouterWeights{}) : nullptr);
+  ModularKernel kernel(std::make_unique<FakePrepareFinalize>(pf),
+                       std::make_unique<FakeExperts>(fake_desc(5, topk, 8, pf.format), experts),
+                       shared, pf.is_monolithic ? gateless_router(5, topk) : nullptr);
   Call call;
   call.context.workspaces = &call.pool;
-  call.input.hidden = random_tensor({4, 8}, DType::kF32, 1);
-  call.input.topk_ids = random_ids(4, topk, 5, 2);
-  call.input.topk_weights = random_tensor({4, topk}, DType::kF32, 3);
-  call.input.num_experts = 5;
+  call.input = random_input(fake_desc(5, topk, 8), 4);
   if (has_shared) {
     call.shared_output = Tensor::empty({4, 8}, DType::kF32);
   }

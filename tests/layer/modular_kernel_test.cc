@@ -450,11 +450,7 @@ TEST(ModularKernel, AddsTheSharedExpertsWhereAsked) {
 }
 
 TEST(ModularKernel, MonolithicRoutesAfterPrepare) {
-  RouterConfig config;
-  config.num_experts = kExperts;
-  config.topk = 2;
-  config.renormalize = true;
-  const auto router = std::make_shared<const Router>(config, RouterWeights{});
+  const auto router = gateless_router(kExperts, 2);
   Journal journal;
   Bench bench(fake_pf({.is_monolithic = true, .journal = &journal}),
               fake_desc(kExperts, 2, kHidden), {}, {}, nullptr, router);

@@ -117,7 +117,7 @@ FinalizeInput done_with(const PrepareResult& prepared,
   done.topk_ids = prepared.topk_ids;
   done.topk_weights = prepared.topk_weights;
   done.weight_and_reduce = &reduce;
-  done.output = Tensor::empty({num_tokens, prepared.x.dim(1)}, prepared.x.dtype());
+  done.output = Tensor::empty({num_tokens, prepared.x.shape().back()}, prepared.x.dtype());
   return done;
 }
 
@@ -313,12 +313,9 @@ TEST(NoEpBatched, FinalizeUndoesTheGather) {
   const auto prepared = pf->prepare(problem.input, problem.context);
   problem.input.topk_weights = filled({7, 2}, DType::kF32, {0.5f});
   const auto delegate = make_weight_and_reduce(WeightAndReduceKind::kDelegate);
-  FinalizeInput done;
-  done.expert_output = prepared.x;  // experts that do nothing
+  FinalizeInput done = done_with(prepared, *delegate, 7);
   done.topk_ids = problem.input.topk_ids;
   done.topk_weights = problem.input.topk_weights;
-  done.weight_and_reduce = delegate.get();
-  done.output = Tensor::empty({7, 16}, DType::kBF16);
   pf->finalize(done, problem.context);
   expect_same_bits(done.output, problem.input.hidden);  // half of each twice is exact
 }

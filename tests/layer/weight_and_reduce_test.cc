@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "problems/place.h"
+#include "tests/gpu_test.h"
 #include "tests/layer/tensors.h"
 
 namespace moebius::testing {
@@ -240,11 +241,10 @@ Tensor reduce_there(const Place& place,
   return place.bring(output);
 }
 
+class WeightAndReduceOnGpu : public GpuTest {};
+
 // Few tokens (columns are split) and many, one block of columns and several, odd widths.
-TEST(WeightAndReduceOnGpu, GivesTheBitsOfTheCpu) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "skipped: no GPU";
-  }
+TEST_F(WeightAndReduceOnGpu, GivesTheBitsOfTheCpu) {
   const Place gpu(DeviceType::kCuda);
   struct Size {
     int64_t num_tokens, hidden;
@@ -277,10 +277,7 @@ TEST(WeightAndReduceOnGpu, GivesTheBitsOfTheCpu) {
   }
 }
 
-TEST(WeightAndReduceOnGpu, GivesTheBitsOfTheCpuForExtremeValues) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "skipped: no GPU";
-  }
+TEST_F(WeightAndReduceOnGpu, GivesTheBitsOfTheCpuForExtremeValues) {
   const Place gpu(DeviceType::kCuda);
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> values = {0.0f,  -0.0f, 1e-40f, -3e-39f, 6e-8f, -6e-5f, 65504.0f,
@@ -310,10 +307,7 @@ TEST(WeightAndReduceOnGpu, GivesTheBitsOfTheCpuForExtremeValues) {
   }
 }
 
-TEST(WeightAndReduceOnGpu, NoOpCopies) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "skipped: no GPU";
-  }
+TEST_F(WeightAndReduceOnGpu, NoOpCopies) {
   const Place gpu(DeviceType::kCuda);
   const auto x = random_tensor({5, 3}, DType::kBF16, 1);
   const WeightAndReduceInput input = {x, filled({5, 2}, DType::kF32, {7}), random_ids(5, 2, 8, 2)};
