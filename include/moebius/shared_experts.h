@@ -23,7 +23,6 @@ class SharedExperts {
   // experts: L = E = K = 1, batched format.  gate [1, H] or undefined.  chunk_tokens: rows per
   // pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS (default 32768).
   SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int64_t chunk_tokens = 0);
-  ~SharedExperts();
 
   // hidden [T, H] -> output [T, H], both in desc().in_dtype; must not overlap.
   // x, x_scale: hidden quantized as quant_spec() says, where the caller has that; optional.
@@ -33,12 +32,14 @@ class SharedExperts {
                const Tensor& x = {},
                const Tensor& x_scale = {}) const;
   // What becomes of hidden before the experts get it; nullopt: nothing.
-  const std::optional<QuantizeSpec>& quant_spec() const;
-  const Experts& experts() const;
+  const std::optional<QuantizeSpec>& quant_spec() const { return quant_spec_; }
+  const Experts& experts() const { return *experts_; }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Experts> experts_;
+  Tensor gate_;
+  int64_t chunk_tokens_;
+  std::optional<QuantizeSpec> quant_spec_;
 };
 
 }  // namespace moebius

@@ -16,6 +16,7 @@ namespace moebius {
 
 class Flight {
  public:
+  // REQUIRES: a profile that keeps intervals.
   // It begins when the stream has done what it has been given.  name: "dispatch" or "combine".
   Flight(std::string_view name, const CallContext& context, const Stream& stream);
 
@@ -25,14 +26,18 @@ class Flight {
   void end();  // when the stream has done what it has been given until now
 
  private:
-  Profile* profile_;  // null: none that keeps intervals, and all of this is free
+  Profile& profile_;
   std::string name_;
   int microbatch_;
   Stream stream_;
   Profile::Point begin_;
-  int64_t bytes_ = 0;         // before the last resume()
-  int64_t bytes_before_ = 0;  // of the profile, then
+  int64_t bytes_ = 0;     // before the last resume()
+  int64_t bytes_before_;  // of the profile, then
 };
+
+inline bool records_flights(const CallContext& context) {
+  return context.profile != nullptr && context.profile->keeps_intervals();
+}
 
 // start() -> Pending<Result> as a flight, which ends with the hook.
 template <typename Result, typename Start>
@@ -40,7 +45,7 @@ Pending<Result> in_flight(std::string_view name,
                           const CallContext& context,
                           const Stream& stream,
                           Start&& start) {
-  if (context.profile == nullptr || !context.profile->keeps_intervals()) {
+  if (!records_flights(context)) {
     return start();
   }
   auto flight = std::make_shared<Flight>(name, context, stream);
@@ -62,6 +67,9 @@ void in_flight(std::string_view name,
                const CallContext& context,
                const Stream& stream,
                Call&& call) {
+  if (!records_flights(context)) {
+    return call();
+  }
   Flight flight(name, context, stream);
   call();
   flight.end();
