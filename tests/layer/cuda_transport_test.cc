@@ -42,7 +42,7 @@ class CudaTransport : public GpuRanksTest {
 // room for beyond its rows.
 PrepareInput input_of(int rank, int call, int64_t num_experts) {
   const int64_t num_tokens = (rank * 5 + call * 7 + 4) % (kMaxTokens + 1);
-  const auto seed = static_cast<uint32_t>(100 * rank + call);
+  const auto seed = 100 * rank + call;
   PrepareInput input;
   input.hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, seed, call == 1 ? 30.0f : 1.0f);
   input.topk_ids = random_ids(num_tokens, kTopk, num_experts, seed + 1);
@@ -125,8 +125,7 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
                                                        : WeightAndReduceKind::kContiguous);
     FinalizeInput done;
     done.output = Tensor::zeros(input.hidden.shape(), DType::kBF16, place.device());
-    done.expert_output =
-        place.take(random_tensor(rows, DType::kBF16, static_cast<uint32_t>(9 + group.rank())));
+    done.expert_output = place.take(random_tensor(rows, DType::kBF16, 9 + group.rank()));
     // Monolithic: what a router would choose of the logits that have arrived.
     const int64_t num_rows = prepared.x.dim(0);
     done.topk_ids = kind == Kind::kMonolithic
@@ -215,7 +214,7 @@ TEST_P(CudaTransport, SumsAndGathersSlicesOfTokens) {
     const Place place(group.device());
     for (const int64_t num_tokens : {0, 1, 7, 64}) {
       const auto partial = [&](int rank) {
-        return random_tensor({num_tokens, kHidden}, DType::kBF16, static_cast<uint32_t>(rank + 1));
+        return random_tensor({num_tokens, kHidden}, DType::kBF16, rank + 1);
       };
       const Tensor out = Tensor::zeros({num_tokens, kHidden}, DType::kBF16, place.device());
       sum_over_ranks(group, place.take(partial(group.rank())), out, place.stream);

@@ -71,8 +71,7 @@ struct Tokens {
 
   Tokens(const Group& group, int64_t num_tokens, bool has_shared) {
     const auto next = static_cast<int32_t>((group.rank() + 1) % group.size());
-    input.hidden =
-        random_tensor({num_tokens, kHidden}, DType::kF32, static_cast<uint32_t>(group.rank()));
+    input.hidden = random_tensor({num_tokens, kHidden}, DType::kF32, group.rank());
     input.topk_ids =
         ids_of({num_tokens, 1}, std::vector<int32_t>(static_cast<size_t>(num_tokens), next));
     input.topk_weights = random_tensor({num_tokens, 1}, DType::kF32, 9);

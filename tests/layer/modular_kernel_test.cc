@@ -423,11 +423,8 @@ TEST(ModularKernel, SharedExpertsRunWhileTheCombineIsUnderWay) {
                            : (Journal{"prepare", "experts", "finalize", "experts"}));
     expect_same_bits(shared_output, bench.input.hidden);
     EXPECT_LT(relative_error(output, expected_sum(bench.input)), 1e-6);
-    std::vector<std::string> stages;
-    for (const auto& stage : profile.stages()) {
-      stages.push_back(stage.name);
-    }
-    EXPECT_EQ(stages, (std::vector<std::string>{"prepare", "experts", "finalize", "shared"}));
+    EXPECT_EQ(stage_names(profile),
+              (std::vector<std::string>{"prepare", "experts", "finalize", "shared"}));
   }
 }
 

@@ -280,12 +280,10 @@ TEST(MoeLayer, ProfilesItsStages) {
   const Tensor hidden = random_tensor({4, kHidden}, DType::kBF16, 7);
   layer.forward(hidden, Tensor::empty({4, kHidden}, DType::kF32),
                 {.workspaces = &pool, .profile = &profile});
-  std::vector<std::string> stages;
   for (const auto& stage : profile.stages()) {
-    stages.push_back(stage.name);
     EXPECT_EQ(stage.calls, stage.name == "finalize" ? 2 : 1) << stage.name;  // both of its halves
   }
-  EXPECT_EQ(stages,
+  EXPECT_EQ(stage_names(profile),
             (std::vector<std::string>{"router", "prepare", "experts", "finalize", "shared"}));
 }
 

@@ -35,13 +35,13 @@ class StageGraph : public GpuTest {
   // Captures `work`, which must not run meanwhile, then for each of two fillings: `fill`, a replay,
   // `check`.  Work runs once before, as a first call may load kernels.
   void replay(const std::function<void()>& work,
-              const std::function<void(uint32_t seed)>& fill,
+              const std::function<void(int64_t seed)>& fill,
               const std::function<void()>& check) {
     fill(1);
     work();
     place_.stream.synchronize();
     const Graph graph(place_.stream, work);
-    for (const uint32_t seed : {2u, 3u}) {
+    for (const int64_t seed : {2, 3}) {
       SCOPED_TRACE("replay with seed " + std::to_string(seed));
       fill(seed);
       graph.launch();
@@ -77,7 +77,7 @@ TEST_F(StageGraph, QuantizesWhatIsThere) {
           quantize(x, spec, q, place_.stream);
           quantize_dequantize(x, spec, dequantized, place_.stream);
         },
-        [&](uint32_t seed) {
+        [&](int64_t seed) {
           given = put(random_tensor({kTokens, kHidden}, DType::kBF16, seed), x);
         },
         [&] {
@@ -107,7 +107,7 @@ TEST_F(StageGraph, PermutesCountsAndReducesWhatIsThere) {
         permute_rows(x, order, rows, place_.stream);
         reduce_permuted_rows(rows, order.row_of_slot, weights, sums, place_.stream);
       },
-      [&](uint32_t seed) {
+      [&](int64_t seed) {
         x_given = put(random_tensor({kTokens, kHidden}, DType::kBF16, seed), x);
         ids_given = put(random_ids(kTokens, kTopk, kExperts, seed), ids);
         weights_given = put(random_tensor({kTokens, kTopk}, DType::kF32, seed + 10), weights);
@@ -153,7 +153,7 @@ TEST_F(StageGraph, RoutesWhatIsThere) {
         router.logits(x, logits, place_.stream);
         router.select(logits, ids, weights, place_.stream);
       },
-      [&](uint32_t seed) {
+      [&](int64_t seed) {
         given = put(random_tensor({kTokens, kHidden}, DType::kBF16, seed), x);
       },
       [&] {
