@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Flight: a transfer in a profile, from the begin of its send until its rows are known to be here:
-// what a trace draws as in flight, and what computing may hide (overlap.h).
+// Flight: a transfer as a profile records it, from the beginning of its send until its rows are
+// known to be here.  A trace draws it, and overlap.h measures how much of it computing hides.
 #pragma once
 
 #include <memory>
@@ -16,14 +16,14 @@ namespace moebius {
 
 class Flight {
  public:
-  // REQUIRES: a profile that keeps intervals.
-  // It begins when the stream has done what it has been given.  name: "dispatch" or "combine".
+  // The flight begins when the stream has done the work that it has been given by now.
+  // name: "dispatch" or "combine".  REQUIRES: records_flights(context).
   Flight(std::string_view name, const CallContext& context, const Stream& stream);
 
-  // What is sent between resume() and pause() belongs to it; a new one is not paused.
+  // Bytes that are sent while the flight is not paused belong to it.  A new flight is not paused.
   void pause();
   void resume();
-  void end();  // when the stream has done what it has been given until now
+  void end();  // the flight ends when the stream has done the work that it has been given by now
 
  private:
   Profile& profile_;
@@ -31,15 +31,15 @@ class Flight {
   int microbatch_;
   Stream stream_;
   Profile::Point begin_;
-  int64_t bytes_ = 0;     // before the last resume()
-  int64_t bytes_before_;  // of the profile, then
+  int64_t bytes_ = 0;     // sent before the last resume()
+  int64_t bytes_before_;  // the profile's bytes at the last resume()
 };
 
 inline bool records_flights(const CallContext& context) {
   return context.profile != nullptr && context.profile->keeps_intervals();
 }
 
-// start() -> Pending<Result> as a flight, which ends with the hook.
+// Calls start() -> Pending<Result> and records the transfer as a flight that ends with the hook.
 template <typename Result, typename Start>
 Pending<Result> in_flight(std::string_view name,
                           const CallContext& context,
@@ -61,7 +61,7 @@ Pending<Result> in_flight(std::string_view name,
           std::move(pending.receive)};
 }
 
-// call() as a flight, which ends with it.
+// Calls call() and records it as a flight.
 template <typename Call>
 void in_flight(std::string_view name,
                const CallContext& context,

@@ -21,7 +21,7 @@ namespace moebius {
 
 namespace {
 
-// What one micro-batch works on.
+// One micro-batch's share of a call.
 struct Microbatch {
   int index = 0;
   KernelInput input;
@@ -40,7 +40,7 @@ struct ModularKernel::State {
   std::unique_ptr<WeightAndReduce> weight_and_reduce;
   KernelOptions options;
   LoadCounter loads;
-  // Of this call, or of the last one.
+  // These three describe the current call, or the last one.
   CallPlan plan;
   int combine_parts = 1;
   bool rows_came_in_waves = false;
@@ -326,7 +326,7 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& in
                                              : start_all<PrepareResult>(context, prepare);
 }
 
-// Sums on their way back, as `back` says.
+// Sends results back, on the stream that `back` names.
 Pending<void> ModularKernel::State::start_finalize(const FinalizeInput& done,
                                                    const SharedSchedule& shared,
                                                    const CallContext& back) {
@@ -341,7 +341,8 @@ Pending<void> ModularKernel::State::start_finalize(const FinalizeInput& done,
                                                });
 }
 
-// Rows for the local experts, always with the ids and weights that belong to them.
+// Receives the rows for the local experts, and completes them with the ids and weights that belong
+// to them.
 PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
                                                    const Pending<PrepareResult>& pending,
                                                    const CallContext& context) {
@@ -365,8 +366,8 @@ PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
   return prepared;
 }
 
-// Ranks may give ids or not, each by itself, but all must send the same kinds of rows: where there
-// are adapters, ids always travel.
+// Each rank may give ids or not, but all ranks must send the same kinds of rows.  So ids always
+// travel if the experts have adapters.
 Tensor ModularKernel::State::lora_ids_to_send(const KernelInput& input,
                                               const CallContext& context) const {
   if (input.lora_ids || experts->desc().num_adapters == 0 ||
@@ -378,7 +379,7 @@ Tensor ModularKernel::State::lora_ids_to_send(const KernelInput& input,
   return none;
 }
 
-// Monolithic: the logits travelled, so the rows are routed where they arrived.
+// In a monolithic call the logits have travelled, and the rows are routed where they have arrived.
 void ModularKernel::State::route(const KernelInput& input,
                                  PrepareResult& prepared,
                                  const CallContext& context) {
@@ -392,7 +393,7 @@ void ModularKernel::State::route(const KernelInput& input,
   prepared.topk_weights = weights;
 }
 
-// Final rows go where they belong at once, unless the experts read there.
+// Experts write final rows directly to the output, unless they also read from there.
 Tensor ModularKernel::State::compute(const KernelInput& input,
                                      const PrepareResult& prepared,
                                      const Tensor& output,
@@ -418,7 +419,7 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
                      is_final || parts.count > 1 ? output : Tensor());
 }
 
-// Each part is on its way, as `back` says, while the next is computed.
+// Sends each part of the results, on the stream that `back` names, while the next part is computed.
 Pending<void> ModularKernel::State::compute_in_parts(const Microbatch& microbatch,
                                                      const PrepareResult& prepared,
                                                      const FinalizeInput& done,
@@ -437,22 +438,22 @@ Pending<void> ModularKernel::State::compute_in_parts(const Microbatch& microbatc
     columns.expert_output = by_part[index];
     columns.first_column = index * by_part.dim(2);
     Pending<void>& way = sent.emplace_back(start_finalize(columns, shared, back));
-    // It enqueues the end of this part, which is to come before the next one's begin.
+    // The hook enqueues the end of this part's transfer, which must precede the start of the next.
     if (back.transfers && way.hook) {
       timed("finalize", std::exchange(way.hook, nullptr), back)();
     }
   };
   compute(microbatch.input, prepared, rows,
           {combine_parts, plan.sms_beside_finalize, [&](int) { send_next(); }}, context);
-  // Where no rows came, nobody told of parts.
+  // Experts without rows do not report parts, but the other ranks wait for all of them.
   while (static_cast<int>(sent.size()) < combine_parts) {
     send_next();
   }
   return joined(std::move(sent));
 }
 
-// After a failure: what the call has enqueued elsewhere comes before what its stream gets next, so
-// that the caller may wait for that one and drop the tensors.
+// After a failure: makes the call's stream wait for what the call has enqueued on other streams, so
+// that the caller can wait for that stream and then drop the tensors.
 void ModularKernel::State::join_streams(const Stream& stream) const noexcept {
   for (const SideStream* side : {&beside, &transfers}) {
     try {

@@ -38,7 +38,7 @@ void expect_device(const Tensor& tensor, const CallContext& context, std::string
   });
 }
 
-// Where rows go by a placement of experts, the map says what that says.
+// If a placement of experts decides where rows go, the map must agree with it.
 void expect_placed_so(const Tensor& map, const PrepareFinalize& prepare_finalize) {
   const Tensor placed = prepare_finalize.traits().placed_experts;
   for (int64_t e = 0; placed && e < map.numel(); ++e) {

@@ -25,18 +25,18 @@ struct MoeLayer::State {
   bool has_shared = false;
   bool apply_router_weight_on_input = false;
   Device device;
-  // There:
+  // Both are on that device.
   Tensor counts;         // i32 [E], selections of the last call
-  Tensor computed_rows;  // i64 [L], of the last call where it took several of the kernel's
+  Tensor computed_rows;  // i64 [L], of the last call if it took several calls of the kernel
   bool took_pieces = false;
   int num_microbatches = 1;
   Stream stream;  // of the last call
 
   DType in_dtype() const { return kernel->experts().desc().in_dtype; }
   int num_ranks() const { return group == nullptr ? 1 : group->size(); }
-  // Ranks that hold the same tokens as this one.
+  // The number of ranks that hold the same tokens as this one, itself included.
   int tp_size() const { return num_ranks() / config.parallel.dp_size; }
-  // Partial outputs of all ranks are to be summed here; a backend does that itself.
+  // Whether this class has to sum the partial outputs of all ranks, which backends do themselves.
   bool sums_over_ranks() const {
     return num_ranks() > 1 && config.parallel.backend == All2AllBackend::kNone;
   }
@@ -68,13 +68,13 @@ struct MoeLayer::State {
 
 namespace {
 
-// A copy of its own, done on return.
+// A copy on the CPU that shares no memory with `counts` and is complete on return.
 Tensor on_host(const Tensor& counts, const Stream& stream) {
   const Tensor there = to_device(counts, Device::cpu(), stream);
   return there.raw() == counts.raw() ? there.clone() : there;
 }
 
-// Of all micro-batches, in a profile.
+// The context of a span that belongs to all micro-batches.
 CallContext whole(CallContext context) {
   context.microbatch = Profile::kAll;
   return context;
@@ -190,7 +190,8 @@ void MoeLayer::forward(const Tensor& hidden,
   });
 }
 
-// Of the whole call, before it is cut into slices and pieces, some of which would run.
+// Checks the whole call before it is cut into slices and pieces, since some of those would run
+// before a later one is refused.
 void MoeLayer::State::expect_call(const Call& call, const Stream& call_stream) const {
   const auto& [hidden, output, lora_ids] = call;
   expect_hidden_dtype(hidden, "hidden");
@@ -204,7 +205,7 @@ void MoeLayer::State::expect_call(const Call& call, const Stream& call_stream) c
     expect_lora_ids(lora_ids, hidden.dim(0), kernel->experts().desc().num_adapters);
     expect_on(lora_ids, device, "lora_ids");
   }
-  // Of a layer on the CPU, too: workspaces are where the stream is.
+  // This matters for a layer on the CPU, too, because workspaces are on the stream's device.
   if (call_stream.device() != device) {
     expect_eq(to_string(call_stream.device()), to_string(device), "device of the stream");
   }
@@ -283,8 +284,8 @@ void MoeLayer::State::route(const KernelInput& input, const CallContext& context
   stream = context.stream;
 }
 
-// Calls of the kernel that `num_tokens` take: at least one, since it may be collective, and as many
-// as the rank with most tokens needs.
+// The number of calls of the kernel: as many as the rank with most tokens needs, and at least one,
+// since the call may be collective.
 int64_t MoeLayer::State::num_pieces(int64_t num_tokens, int64_t limit) const {
   const int64_t pieces = std::max<int64_t>(1, (num_tokens + limit - 1) / limit);
   if (has_dead_ranks()) {

@@ -17,7 +17,7 @@ namespace moebius {
 
 namespace {
 
-// [M, N] as the rows of one expert.
+// Rows [M, N] in the batched format, as those of one expert.
 Tensor as_batch(const Tensor& rows) {
   return rows.view({1, rows.dim(0), rows.dim(1)});
 }

@@ -30,7 +30,8 @@ class AllGatherReduceScatter final : public ReducingPrepareFinalize {
         group_(group),
         monolithic_(monolithic) {}
 
-  // Every token goes to every rank.  Monolithic: selections are made where they arrive.
+  // Every token goes to every rank.  A monolithic dispatch counts nothing, because selections are
+  // made where the logits arrive.
   std::optional<TransportStatistics> statistics() const override {
     if (monolithic_) {
       return std::nullopt;
@@ -53,9 +54,9 @@ class AllGatherReduceScatter final : public ReducingPrepareFinalize {
   Group& group_;
   bool monolithic_;
   TransportStatistics statistics_;
-  Tensor selections_;                           // i64 [1], of the calls on this device
-  Stream stream_;                               // that they were counted on
-  std::map<int, std::vector<int64_t>> counts_;  // tokens per rank of the call, by micro-batch
+  Tensor selections_;                           // i64 [1], counted on its device
+  Stream stream_;                               // the stream of that count
+  std::map<int, std::vector<int64_t>> counts_;  // by micro-batch: tokens of each rank
 };
 
 void AllGatherReduceScatter::count(const Tensor& ids, const Stream& stream) {
@@ -92,7 +93,7 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   const Tensor x = weighted_input(input, context);
   const auto spec = rows_quant_spec(input);
   const bool per_tensor = spec && spec->group.is_per_tensor();
-  // One scale for all rows that arrive can only be found there.
+  // A dynamic scale for all rows can only be found after they have arrived.
   const bool quantizes_after = per_tensor && !input.quant->a1.scale.defined();
   const TensorSpec none{{0}};
   const auto quantized = [&](bool wanted, int64_t rows) {

@@ -20,12 +20,13 @@ namespace moebius {
 
 namespace {
 
-// Block scales belong to a row and travel with it.  The other schemes quantize what has arrived.
+// Block scales belong to a row and travel with it.  Other schemes quantize rows after arrival.
 bool quantizes_before_dispatch(const QuantizeSpec& spec) {
   return spec.group.row == 1 && spec.group.col > 0;
 }
 
-// Nothing travels by messages between hosts, so a transfer can take columns and an addend.
+// Whether kernels move all rows and no messages between hosts do.  Only then can a transfer take
+// columns and an addend.
 bool goes_in_kernels(const Group& group) {
   return device_traits(group.device()).enqueues && group.topology().num_nodes() == 1;
 }
@@ -70,7 +71,7 @@ class HighThroughputPrepareFinalize final : public ReducingPrepareFinalize {
         capacity_(capacity),
         transport_(group, std::move(placement), dispatch, combine) {}
 
-  // All rows must be here before a rank that quantizes what has come can begin.
+  // Rows that are quantized after arrival cannot come in waves, because all must be here first.
   bool sends_in_waves(const QuantConfig& quant, bool defer_input_quant) const override {
     const auto spec = rows_quant_spec(quant, defer_input_quant);
     return traits().takes_columns && !capacity_ && (!spec || quantizes_before_dispatch(*spec));
@@ -87,18 +88,18 @@ class HighThroughputPrepareFinalize final : public ReducingPrepareFinalize {
   Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override;
 
  private:
-  // Rows to have room for where this rank brings so many tokens.  Collective, between hosts.
+  // The rows to make room for if this rank brings so many tokens.  Collective between hosts.
   int64_t room_for(int64_t num_tokens);
   Pending<DispatchOutput> start_dispatch(DispatchInput request, const CallContext& context);
 
   Group& group_;
-  std::optional<int64_t> capacity_;  // 0: all tokens
+  std::optional<int64_t> capacity_;  // see MoeLayerOptions
   HighThroughput transport_;
-  // Of the call under way, by micro-batch.
+  // By micro-batch: the dispatch whose combine is still to come.
   std::map<int, std::shared_ptr<const DispatchHandle>> handles_;
 };
 
-// At least one: 0 would have the host wait.
+// The result is at least 1, because a capacity of 0 would make the host wait for the row count.
 int64_t HighThroughputPrepareFinalize::room_for(int64_t num_tokens) {
   int64_t all_tokens = num_tokens;
   all_reduce_sum(group_, "tokens of a dispatch", {&all_tokens, 1});
@@ -106,7 +107,7 @@ int64_t HighThroughputPrepareFinalize::room_for(int64_t num_tokens) {
   return *capacity_ > 0 ? std::min(*capacity_, most) : most;
 }
 
-// Of one in waves the call's stream does not wait for the end.
+// When rows arrive in waves, the call's stream does not wait for the whole dispatch.
 Pending<DispatchOutput> HighThroughputPrepareFinalize::start_dispatch(DispatchInput request,
                                                                       const CallContext& context) {
   const auto start = [&](const Stream& stream) {

@@ -98,20 +98,21 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
   Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override;
 
  private:
-  // What combine needs of the call under way: ids and weights as they were dispatched.
+  // What combine needs of the dispatch: its handle, and the ids and weights that were sent.
   struct Call {
     std::shared_ptr<const LowLatencyHandle> handle;
     Tensor topk_ids;
     Tensor topk_weights;
   };
 
-  // Where work is enqueued only micro-batches have something to do between the halves, and between
-  // nodes there are exchanges; else one kernel takes less than two, and nothing gets in between.
+  // Whether a transfer is split into sending and receiving.  On a CPU and between nodes it always
+  // is. On a GPU only micro-batches have something to do between the halves.  Other calls take one
+  // kernel, which is faster than two and lets no other work in between.
   bool goes_in_halves(const CallContext& context) const {
     return !device_traits(context.stream.device()).enqueues || context.transfers ||
            group_.topology().num_nodes() > 1;
   }
-  // Starts a transfer: halves(stream) -> Pending<Result>, or whole(stream) -> Result.
+  // Starts a transfer by halves(stream) -> Pending<Result> or by whole(stream) -> Result.
   template <typename Result, typename Halves, typename Whole>
   Pending<Result> start(std::string_view name,
                         const CallContext& context,
@@ -147,8 +148,8 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
       [&](const Stream& stream) { return transport_.dispatch_async(rows, stream); },
       [&](const Stream& stream) { return transport_.dispatch(rows, stream); }));
   Call call{nullptr, input.topk_ids, input.topk_weights};
-  if (input.apply_router_weight_on_input) {  // it is in the rows already
-    // Why this slot: what combine sends needs none here, so it is free until then.
+  if (input.apply_router_weight_on_input) {  // rows are weighted already
+    // Why this slot: low latency puts no rows into it before combine, so it is free.
     call.topk_weights =
         context.get(WorkspaceSlot::kFinalize, input.topk_weights.shape(), DType::kF32);
     fill(call.topk_weights, 1.0f, context.stream);
@@ -156,7 +157,7 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   const auto spec = cast == LowLatencyCast::kNone ? rows_quant_spec(input) : std::nullopt;
   const QuantDesc a1 = input.quant->a1;
   const bool has_lora = input.lora_ids.defined();
-  // Other ranks are taken to bring as many tokens.
+  // This assumes that other ranks bring as many tokens as this one.
   const int64_t selections = input.topk_ids.numel() * group_.size();
   const int64_t expected_rows = (selections + input.num_experts - 1) / input.num_experts;
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank, standard format: nothing travels, so prepare only weights and quantizes.
+// One rank, standard format: nothing travels, so prepare only weights and quantizes the tokens.
 #include "layer/prepare_finalize/reducing.h"
 
 namespace moebius {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank, batched format: every selected row is copied to its expert's block.  The reference for
-// backends that dispatch into the batched layout.
+// One rank, batched format: every selected row is copied to its expert's block.  It is the
+// reference for backends that dispatch into the batched layout.
 #include "comm/routing/route.h"
 #include "core/device_traits.h"
 #include "core/same_device.h"

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ReducingPrepareFinalize: what the backends share that weight and reduce the experts' rows on the
-// rank that computed them, before anything travels back.
+// ReducingPrepareFinalize: the common part of the backends that weight and reduce rows on the rank
+// that has computed them, before anything travels back.
 #pragma once
 
 #include <memory>
@@ -25,10 +25,12 @@ class ReducingPrepareFinalize : public PrepareFinalize {
   explicit ReducingPrepareFinalize(PrepareFinalizeTraits own, int64_t num_scales = 1)
       : PrepareFinalize(std::move(own)), num_scales_(num_scales) {}
 
-  // Weights and reduces input.expert_output into `output` by the experts' strategy, or by that of
-  // the format where they delegate.  Throws InvalidArgument without a strategy.
+  // Weights and reduces input.expert_output into `output` by the experts' strategy.  If they
+  // delegate, the strategy is contiguous or naive batched, by the format.  Throws InvalidArgument
+  // without a strategy.
   void reduce(const FinalizeInput& input, const Tensor& output, const Stream& stream) const;
-  // The same, to travel: expert_output itself where it is final, else on a workspace.
+  // The reduced rows [num_rows, W] that travel back: expert_output itself if it is final, otherwise
+  // a workspace.
   Tensor reduced_rows(const FinalizeInput& input,
                       int64_t num_rows,
                       const CallContext& context) const;

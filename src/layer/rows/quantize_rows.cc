@@ -12,7 +12,7 @@ namespace moebius {
 
 namespace {
 
-// `desc` with the static scale of one expert, where there is one of each.
+// `desc` with the static scale of one expert, if every expert has its own.
 QuantDesc of_expert(QuantDesc desc, int64_t local_expert) {
   for (Tensor* scales : {&desc.scale, &desc.alpha_or_gscale}) {
     if (*scales && scales->numel() > 1) {
@@ -38,7 +38,7 @@ void quantize_rows(const Tensor& x,
   Quantized q;
   q.values = out.values;
   q.scale = out.scale;
-  std::shared_ptr<void> global_scale;  // written beside the codes; the caller has it already
+  std::shared_ptr<void> global_scale;  // quantize() writes it, but the caller has it already
   if (spec.format == QuantFormat::kNvfp4 && x.device().is_cuda()) {
     global_scale = cuda::allocate_on(sizeof(float), stream.native_handle(), stream.device().index);
     q.global_scale = Tensor::borrow(global_scale.get(), {1}, DType::kF32, x.device());

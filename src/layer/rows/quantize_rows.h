@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows quantized where they are, as the experts' QuantDesc says.
+// Quantizes rows on the rank that has them, as the experts' QuantDesc says.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace moebius {
 
-// Values and scales of quantized rows, as quantize() makes them.
+// Shapes and dtypes of quantized values and their scales, as quantize() makes them.
 struct QuantizedSpecs {
   TensorSpec values;
   TensorSpec scale;
@@ -23,15 +23,17 @@ struct QuantizedRows {
   Tensor values;
   Tensor scale;
 };
-// x [rows, H] -> out (shapes of quantized_specs) by the static scale of `desc`, where it has one.
+// Quantizes x [rows, H] into `out`, which has the shapes of quantized_specs, by the static scale if
+// `desc` has one.
 void quantize_rows(const Tensor& x,
                    const QuantizeSpec& spec,
                    const QuantDesc& desc,
                    const QuantizedRows& out,
                    const Stream& stream);
 
-// The same for batched rows, expert by expert, so that a scale of a whole tensor sees no row that
-// is not in use.  x [L, max_rows, H]; counts i32 [L]; out as batched_quantized_specs.
+// The same for batched rows.  They are quantized expert by expert, so that a scale of a whole
+// tensor does not depend on rows that are not in use.  x [L, max_rows, H]; counts i32 [L]; `out`
+// has the shapes of batched_quantized_specs.
 QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x);
 void quantize_batched_rows(const Tensor& x,
                            const Tensor& counts,

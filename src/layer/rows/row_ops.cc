@@ -17,13 +17,13 @@ namespace moebius {
 
 namespace {
 
-constexpr int64_t kGrain = 1 << 14;  // elements per task: some 10 us of work
+constexpr int64_t kGrain = 1 << 14;  // elements per task: about 10 us of work
 
 int64_t rows_per_task(int64_t row_length) {
   return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, row_length));
 }
 
-// fn(in's elements, out's elements, begin, end) on threads, for parts [begin, end) of the elements.
+// Calls fn(in's elements, out's elements, begin, end) on threads, for parts of the elements.
 template <typename Fn>
 void by_parts(const Tensor& in, const Tensor& out, const Stream& stream, const Fn& fn) {
   visit_hidden_dtype(in.dtype(), [&](auto from) {

@@ -18,7 +18,7 @@ namespace moebius {
 
 namespace {
 
-// Checks what both summing strategies share; returns K.
+// The checks that both summing strategies share.  Returns K.
 int64_t expect_routing(const WeightAndReduceInput& input,
                        const Tensor& output,
                        const Stream& stream) {
@@ -39,14 +39,14 @@ int64_t expect_routing(const WeightAndReduceInput& input,
   return input.topk_ids.dim(1);
 }
 
-// Undefined: all 1.
+// The weights to apply; undefined: all are 1.
 Tensor weights_of(const WeightAndReduceInput& input) {
   return input.apply_router_weight_on_input ? Tensor{} : input.topk_weights;
 }
 
-// output[t] = sum over k of weights[t, k] * rows[row_of(t * K + k)] on the CPU, in order of k, or
-// of rows with by_row.  row_of is below 0 where there is no row; weights f32 [M, K], undefined:
-// all 1.
+// output[t] = sum over k of weights[t, k] * rows[row_of(t * K + k)], on the CPU.  Terms are added
+// in order of k, or with by_row in order of their rows.  row_of() is negative for a slot without a
+// row.  weights f32 [M, K]; undefined: all are 1.
 template <typename RowOf>
 void sum_slots(const Tensor& rows,
                const Tensor& weights,
@@ -145,7 +145,7 @@ class NaiveBatched final : public WeightAndReduce {
     }
     const BatchedRows rows = batched_rows(input.topk_ids, first_expert_, input.expert_output.dim(0),
                                           input.expert_output.dim(1));
-    // Rows of a lower expert come first: the order of adding expert by expert.
+    // Rows of lower experts stand first, so this order adds expert by expert.
     sum_slots(input.expert_output, weights_of(input), output, topk, SumRounding::kProductsAndSums,
               /*by_row=*/true, stream, [&](int64_t i) { return rows.row[static_cast<size_t>(i)]; });
   }

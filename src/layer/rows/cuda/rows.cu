@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bound by memory or, with few tokens, by their launch.  Rows go eight elements at a time where
-// alignment allows.
+// These kernels are bound by memory or, with few tokens, by their launch.  They move eight elements
+// at a time where alignment allows.
 #include <algorithm>
 
 #include "core/cuda/check.h"
@@ -39,7 +39,7 @@ bool vectorizes(int64_t row_length, std::initializer_list<const void*> pointers)
                                                   [](auto p) { return cuda::is_aligned(p, 16); });
 }
 
-// One thread an item, as far as there are blocks; nothing without items.
+// Launches a thread per item, up to kMaxBlocks blocks, and nothing if there are no items.
 template <typename... Params, typename... Args>
 void launch(const char* what,
             void (*kernel)(Params...),
@@ -61,7 +61,7 @@ __device__ int64_t num_threads() {
   return int64_t{gridDim.x} * blockDim.x;
 }
 
-// out = a, or a + b where there is one.
+// out = a, or a + b if b is not null.
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
     sum_kernel(const From* a, const From* b, To* out, int64_t n, bool is_vector) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// b undefined: a copy.
+// Copies a if b is undefined.
 void launch_sum(const Tensor& a, const Tensor& b, const Tensor& out, const Stream& on) {
   const int64_t n = a.numel();
   const void* other = b ? b.raw() : nullptr;
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kThreads) scale_kernel(
   }
 }
 
-// A warp per token: lane l adds the products of columns l, l + 32, .., then the lanes' sums are
-// added pairwise, as row_ops.h says.
+// One warp per token: lane l adds the products of columns l, l + 32, and so on.  Then the lanes'
+// sums are added pairwise, as row_ops.h says.
 template <typename T, typename G>
 __global__ void __launch_bounds__(kThreads)
     gate_kernel(const T* x, const G* gate, T* out, int64_t rows, int64_t hidden) {
