@@ -45,8 +45,7 @@ class SharedSchedule {
   std::function<void()> during_prepare() { return is_early_ ? in_line() : nullptr; }
   std::function<void()> during_finalize() { return is_early_ ? nullptr : in_line(); }
 
-  // Whether the shared result is enqueued before results are sent, so that finalize can wait for
-  // it.
+  // Whether the shared result is enqueued before results are sent, so finalize can wait for it.
   bool is_done_before_finalize() const { return is_beside_ && is_early_; }
   // Makes `stream` wait for a shared result that was computed beside it.
   void join(const Stream& stream) const { stream.wait(done_); }

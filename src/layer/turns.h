@@ -21,8 +21,8 @@ class Turns {
   Turns(int max_in_flight, bool hooks_enqueue)
       : max_in_flight_(max_in_flight), hooks_enqueue_(hooks_enqueue) {}
 
-  // Runs make(0), ..., make(count - 1).  If one of them throws, the others end and the exception is
-  // passed on.
+  // Runs make(0), ..., make(count - 1).  If one throws, the others end and the exception is passed
+  // on.
   void run(int count, const std::function<Task(int)>& make);
 
   // A task calls this before it sends.  It runs the hooks of the other tasks if hooks enqueue:

@@ -46,7 +46,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
                          .localizes_ids = true,
                          .comm_sms = options.num_sms,
                          .finalize_sms = options.num_sms,
-                         .max_in_flight = 2,  // results that may be alive
+                         .max_in_flight = 2,  // the transport keeps two results at a time
                          .placed_experts = placement.expert_map(group.rank()),
                          .can_be_captured = can_be_captured(group)}),
         group_(group),
@@ -105,9 +105,9 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     Tensor topk_weights;
   };
 
-  // Whether a transfer is split into sending and receiving.  On a CPU and between nodes it always
-  // is. On a GPU only micro-batches have something to do between the halves.  Other calls take one
-  // kernel, which is faster than two and lets no other work in between.
+  // Whether a transfer is split into sending and receiving, as it always is on CPUs and between
+  // nodes. On a GPU only micro-batches have something to do between the halves.  Other calls take
+  // one kernel, which is faster than two and lets no other work in between.
   bool goes_in_halves(const CallContext& context) const {
     return !device_traits(context.stream.device()).enqueues || context.transfers ||
            group_.topology().num_nodes() > 1;
