@@ -27,15 +27,22 @@ std::string message_of(Call&& call) {
   return "no error";
 }
 
-// Every part must occur in the message: both values, usually.
+// What a message mentions: both values, usually.
+using Parts = std::initializer_list<std::string_view>;
+
 inline void expect_mentions(const std::string& message, std::string_view part) {
   EXPECT_NE(message.find(part), std::string::npos) << '"' << part << "\" is not in: " << message;
 }
-inline void expect_mentions(const std::string& message,
-                            std::initializer_list<std::string_view> parts) {
+inline void expect_mentions(const std::string& message, Parts parts) {
   for (const std::string_view part : parts) {
     expect_mentions(message, part);
   }
+}
+
+// `call` must throw an error that mentions every part.
+template <typename Call>
+void expect_error(Parts parts, Call&& call) {
+  expect_mentions(message_of<Error>(call), parts);
 }
 
 }  // namespace moebius::testing

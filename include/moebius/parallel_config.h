@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ParallelConfig: how tensor, data and expert parallelism of a model fall onto the MoE layer.
+// ParallelConfig: what tensor, data and expert parallelism of a model mean for its MoE layers.
 // MoeConfig: the fixed facts of one MoE layer on one rank.
-// Source of the rules: vLLM's FusedMoEParallelConfig and FusedMoEConfig.
+// The rules are those of vLLM's FusedMoEParallelConfig and FusedMoEConfig.
+// Letters: E experts, K top-k.  Thread-safety: values without shared state.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +22,14 @@ enum class All2AllBackend : uint8_t {
   kHighThroughput,
   kLowLatency,
 };
-std::string_view name(All2AllBackend backend);  // as the command's --all2all writes it
+// Names are those of the command's option --all2all.
+std::string_view name(All2AllBackend backend);
 std::optional<All2AllBackend> all2all_backend_from_name(std::string_view name);
 
-// Sizes and ranks after flattening.  dp * tp devices in all: without expert parallelism every
-// expert is sharded over all of them (tp = dp*tp, rank dp_rank*tp + tp_rank); with it every expert
-// lives whole on one of them (ep = dp*tp, tp = 1).
+// Sizes and ranks after flattening.  A model that was started with dp and tp has dp * tp devices.
+// Without expert parallelism every expert is sharded over all of them: tp_size is dp * tp, and
+// tp_rank is dp_rank * tp + tp_rank.  With it every expert lives whole on one device: ep_size is
+// dp * tp, and tp_size is 1.
 struct ParallelConfig {
   int tp_size = 1, tp_rank = 0;
   int dp_size = 1, dp_rank = 0;
@@ -34,8 +37,8 @@ struct ParallelConfig {
   bool use_ep = false;
   All2AllBackend backend = All2AllBackend::kNone;
 
-  // tp_size, dp_size: as the model was started.  Throws InvalidArgument: a size < 1, a rank outside
-  // its size.
+  // tp_size and dp_size are those that the model was started with.  Throws InvalidArgument for a
+  // size below 1, a rank outside its size, or more ranks in all than an int can count.
   static ParallelConfig make(int tp_size,
                              int tp_rank,
                              int dp_size,
@@ -50,28 +53,29 @@ struct MoeConfig {
   int64_t num_experts = 0;        // E > 0
   int64_t experts_per_token = 1;  // K in [1, E]
   int64_t hidden = 0;
-  int64_t intermediate = 0;       // before TP sharding
-  int64_t num_local_experts = 0;  // 0: computed from parallel
-  ParallelConfig parallel;
+  int64_t intermediate = 0;       // of a whole expert, before TP shards it
+  int64_t num_local_experts = 0;  // 0: validate() computes it from parallel
+  ParallelConfig parallel = {};
   DType in_dtype = DType::kBF16;
-  // Rows a batched backend takes from one rank in one call; longer inputs are split.
+  // The most tokens that a batched backend takes from a rank in one call; longer inputs are split.
   int64_t max_num_tokens = 256;
 
-  // Throws InvalidArgument naming the value; fills num_local_experts when 0 (the first
-  // E % ep_size ranks own one more).
+  // Throws InvalidArgument that names the value at fault.  Sets num_local_experts if it is 0; the
+  // first E % ep_size ranks own one expert more.
   void validate();
   int64_t tp_shard_intermediate() const;  // throws InvalidArgument when tp does not divide it
 };
 
-// Local experts [begin, end) of a rank under linear placement; the first E % ep_size ranks own one
-// more.  Throws InvalidArgument: a size < 1, a rank outside it.
+// The experts [begin, end) that a rank owns under linear placement; the first E % ep_size ranks own
+// one more.  expert_range() throws InvalidArgument for a size below 1 or a rank outside it.
 struct ExpertRange {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t size() const { return end - begin; }
 };
 ExpertRange expert_range(int64_t num_experts, int ep_size, int ep_rank);
-// i32 [E] on the CPU: the index within the range, -1 outside it.
+// i32 [E] on the CPU: an expert's index within the range, or -1 outside it.  Throws InvalidArgument
+// for a range that is not within the experts.
 Tensor make_expert_map(int64_t num_experts, ExpertRange range);
 
 }  // namespace moebius

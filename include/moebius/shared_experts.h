@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// SharedExperts: the dense MLP every token passes beside its routed experts, optionally scaled per
-// token by sigmoid(gate . x) (Qwen2-MoE).  It is one expert that has every row, so it runs on the
-// same implementations as the routed ones, in the batched format: there rows stay where they are,
-// and nobody weights them.
+// SharedExperts: the dense MLP that every token passes beside its routed experts.  Qwen2-MoE scales
+// its result per token by sigmoid(gate . x).
+// It is one expert that gets every row, so it runs on the same implementations as the routed ones.
+// It uses the batched format, in which rows need no permutation and get no router weight.
+// Letters: T tokens, H hidden, L local experts, E experts, K top-k.
+// Thread-safety: forward() is const; concurrent calls need different streams and workspaces.
 #pragma once
 
 #include <cstdint>
@@ -20,25 +22,28 @@ namespace moebius {
 
 class SharedExperts {
  public:
-  // experts: L = E = K = 1, batched format.  gate [1, H] or undefined.  chunk_tokens: rows per
-  // pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS (default 32768).
+  // experts: L = E = K = 1, batched format.  gate [1, H] f32, bf16 or f16, or undefined.
+  // chunk_tokens: the most rows per pass through the experts; 0: setting MOEBIUS_CHUNK_TOKENS
+  // (default 32768).  Throws InvalidArgument where these do not fit.
   SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int64_t chunk_tokens = 0);
-  ~SharedExperts();
 
-  // hidden [T, H] -> output [T, H], both in desc().in_dtype; must not overlap.
-  // x, x_scale: hidden quantized as quant_spec() says, where the caller has that; optional.
+  // hidden [T, H] -> output [T, H], both in experts().desc().in_dtype; they must not overlap.
+  // x, x_scale: hidden as quant_spec() quantizes it, if the caller has that already; optional.
+  // Throws InvalidArgument (shape, dtype, no workspaces) and whatever the experts throw.
   void forward(const Tensor& hidden,
                const Tensor& output,
                const CallContext& context,
                const Tensor& x = {},
                const Tensor& x_scale = {}) const;
-  // What becomes of hidden before the experts get it; nullopt: nothing.
-  const std::optional<QuantizeSpec>& quant_spec() const;
-  const Experts& experts() const;
+  // How hidden is quantized before the experts get it; nullopt: it is not.
+  const std::optional<QuantizeSpec>& quant_spec() const { return quant_spec_; }
+  const Experts& experts() const { return *experts_; }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Experts> experts_;
+  Tensor gate_;
+  int64_t chunk_tokens_;
+  std::optional<QuantizeSpec> quant_spec_;
 };
 
 }  // namespace moebius

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tolerance: how far a layer's output may be from the float64 reference, and how that is measured.
-// One table, shared by `moebius run --check` and the tests.
+// `moebius run --check` and the tests share this one table.
+// Thread-safety: functions without shared state; one thread at a time may use a RelativeError.
 #pragma once
 
 #include <cmath>
@@ -14,8 +15,8 @@
 
 namespace moebius {
 
-// |actual - expected| / |expected| in the 2-norm over all elements added; 0 when they are equal,
-// infinity when either holds NaN or infinity or only `expected` is zero.
+// |actual - expected| / |expected| in the 2-norm over all elements that were added.  The value is 0
+// where both are equal, and infinity where either holds NaN or infinity or only `expected` is zero.
 class RelativeError {
  public:
   void add(float actual, float expected) {
@@ -36,7 +37,7 @@ class RelativeError {
   double expected_ = 0;
 };
 
-// Throws InvalidArgument when the shapes differ.
+// The same of two whole tensors on the CPU.  Throws InvalidArgument where the shapes differ.
 inline double relative_error(const Tensor& actual, const Tensor& expected) {
   expect_shape(actual, expected.shape(), "the tensor compared");
   RelativeError error;
@@ -47,9 +48,9 @@ inline double relative_error(const Tensor& actual, const Tensor& expected) {
   return error.value();
 }
 
-// Bound on relative_error() against the same weights with unquantized activations in float64.  What
-// the activations are rounded to decides; a format's own rounding error is about 2^-(mantissa + 2)
-// of a value, once before each GEMM, and block scales add to it.
+// The bound on relative_error() of a layer against float64 with the same weights and unquantized
+// activations.  It depends on the format that activations are rounded to: rounding changes a value
+// by about 2^-(mantissa bits + 2) before each of the two GEMMs, and block scales add to that.
 inline double layer_tolerance(const QuantConfig& quant) {
   if (!quant.a1.format) {
     return 1e-2;  // bf16 or f16 between the GEMMs

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// WorkspacePool: scratch memory shared by all layers of a model, one set per micro-batch.
-// Layers run one after another, so they may share; micro-batches run interleaved, so they may not.
-// Thread-safety: one thread at a time (a rank has a pool of its own).
+// WorkspacePool: scratch memory that all layers of a model share, one set per micro-batch.
+// Layers run one after another, so they can share it.  Micro-batches run interleaved, so they
+// cannot. Thread-safety: one thread at a time may use a pool.  Every rank has a pool of its own.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace moebius {
 
-// What is alive at the same time has slots of its own.
+// Tensors that are alive at the same time are in different slots.
 enum class WorkspaceSlot : uint8_t {
   kLayer,          // MoeLayer: converted input, logits, ids, weights, results not yet output
   kLoraIds,        // kernel: ids of tokens for which the caller gave none
@@ -25,8 +25,8 @@ enum class WorkspaceSlot : uint8_t {
   kIntermediate,   // experts: GEMM2's operand
   kScratch,        // experts: anything else
   kFusedOutput,    // experts: output, of all chunks or parts
-  kFinalize,       // finalize: rows weighted and reduced, before they travel, or weights of 1
-  kShared,         // shared experts: all of theirs
+  kFinalize,       // finalize: reduced rows before they travel; low latency: weights of 1
+  kShared,         // shared experts: everything they need
 };
 inline constexpr int kNumWorkspaceSlots = 10;
 
@@ -38,31 +38,32 @@ struct TensorSpec {
 class WorkspacePool {
  public:
   WorkspacePool();
-  // On a GPU work that uses the buffers may be under way: nobody is given their memory before that
-  // is done, and the host does not wait for it.  REQUIRES: a wrapped stream that was given to get()
-  // outlives the pool, which records on it when it goes.
+  // On a GPU the pool may be destroyed while work that uses its buffers is under way.  Their memory
+  // is reused only after that work, and the host does not wait for it.  REQUIRES: a wrapped stream
+  // that was given to get() outlives the pool, because the destructor records an event on it.
   ~WorkspacePool();
 
-  // An uninitialised tensor on the slot's buffer, which grows when too small and never shrinks; it
-  // is replaced when the stream's device differs.  Valid until the next get() of the same slot and
-  // micro-batch.  A shape with a zero dimension costs nothing.
-  // On a GPU the host waits for this stream, and for that of the slot's last get(), where a buffer
-  // is replaced, since work enqueued before may use it: a slot's work goes to one stream, or the
-  // caller orders the streams by events.
+  // Returns an uninitialised tensor in the slot's buffer, on the stream's device.  It is valid
+  // until the next get() of the same slot and micro-batch.  A shape with a zero dimension takes no
+  // memory. The buffer never shrinks.  It is replaced where it is too small or on another device;
+  // on a GPU the host then waits for this stream and for the stream of the slot's last get(), since
+  // earlier work may use the old buffer.  The pool does not order the streams of a slot otherwise:
+  // a slot's work goes to one stream, or the caller orders its streams by events. Throws
+  // InvalidArgument (a negative micro-batch) and Error (no memory).
   Tensor get(int microbatch,
              WorkspaceSlot slot,
              const Shape& shape,
              DType dtype,
              const Stream& stream = {});
-  // Several tensors side by side on the slot's buffer, each 256-byte aligned, in the order given.
-  // `tensors`: one for each of specs.
+  // Writes one tensor for each of `specs` to `tensors`, which has as many elements.  They lie side
+  // by side in the slot's buffer, in the order given, each aligned to 256 bytes.
   void get(int microbatch,
            WorkspaceSlot slot,
            std::span<const TensorSpec> specs,
            std::span<Tensor> tensors,
            const Stream& stream = {});
 
-  int64_t bytes() const;  // held now, over all slots and micro-batches
+  int64_t bytes() const;  // that all slots of all micro-batches hold now
 
  private:
   struct State;

@@ -22,23 +22,23 @@ int num_microbatches(const KernelOptions& options, const CallFacts& facts) {
 }
 
 int64_t early_rows(const KernelOptions& options, const CallFacts& facts, int num_microbatches) {
-  constexpr int64_t kRows = 16384;  // measured on H200s: 8 thousand do not gain, 32 thousand do
+  constexpr int64_t kRows = 16384;  // measured on H200s: 8192 rows gain nothing, 32768 do
   const bool can =
       device_traits(facts.device).enqueues && num_microbatches == 1 && facts.can_come_in_waves;
   if (!can || options.early_rows) {
     return can ? *options.early_rows : 0;
   }
-  // Shared experts that begin with the dispatch, as they do where results go in parts, hide it as
-  // well.  A rank with few tokens wants no waves by itself, since they cost each call their
-  // preparation, and so all ranks do without; if all have as many, none would get so many rows.
+  // Where results return in parts, shared experts begin with the dispatch and hide it as well as
+  // waves would.  Waves cost every call some preparation, so a rank with few tokens asks for none,
+  // and then no rank has them; if all ranks have so few tokens, none gets kRows rows anyway.
   const bool is_hidden = facts.has_shared && facts.gives_parts;
   const bool has_few = facts.num_tokens * facts.num_ranks < kRows;
   return is_hidden || has_few ? 0 : kRows;
 }
 
-// High throughput's rows are longest in flight on their way back, where ranks that are done wait
-// for others, too, unless results go in parts: then little is left to hide.  A rank may judge by
-// its own tokens, since no other rank depends on the answer.
+// With high throughput, rows are in flight longest on their way back, where ranks that are done
+// also wait for others, so shared experts are computed there.  If results go in parts, little of
+// that is left to hide.  Each rank decides by its own tokens, since no other depends on it.
 bool shared_first(const CallPlan& plan, const CallFacts& facts) {
   if (!device_traits(facts.device).enqueues) {
     return false;
@@ -47,7 +47,7 @@ bool shared_first(const CallPlan& plan, const CallFacts& facts) {
          plan.combine_parts(facts.num_tokens * std::min<int64_t>(facts.topk, facts.num_ranks)) > 1;
 }
 
-// What `limit` leaves to GEMMs while a transfer holds `comm_sms` of the GPU's.
+// The SMs that GEMMs may take within `limit` while a transfer holds `comm_sms` of the GPU's.
 int sms_beside(int comm_sms, int limit, const CallFacts& facts) {
   if (comm_sms == 0) {
     return limit;
@@ -98,15 +98,16 @@ int64_t default_min_microbatch_tokens(int64_t num_experts,
   }
   // Measured on H200s: with 256 rows GEMMs take 12 % longer, see docs/performance/layers.md.
   constexpr int64_t kRowsPerExpert = 512;
-  const int64_t rows_per_token = topk * num_ranks;  // of all ranks' tokens, for one of each rank
+  const int64_t rows_per_token = topk * num_ranks;  // rows in all for one token of each rank
   return std::max<int64_t>(32,
                            (kRowsPerExpert * num_experts + rows_per_token - 1) / rows_per_token);
 }
 
 int num_combine_parts(int asked, int64_t rows, int64_t hidden, DType dtype, int num_ranks) {
-  constexpr int64_t kBlock = 128;  // of the GEMMs' tiles and scales
-  // The last part's way stays, and each part costs its start: the best number goes with the root
-  // of the bytes.  Measured on H200s, see docs/performance/layers.md.
+  constexpr int64_t kBlock = 128;  // columns of a GEMM's tiles and of block scales
+  // The transfer of the last part is never hidden, and each part costs its start, so the best
+  // number grows with the square root of the bytes.  Measured on H200s, see
+  // docs/performance/layers.md.
   constexpr double kBytesOfOne = 6 << 20;
   constexpr double kMostParts = 4;
   const int64_t leaving = rows * hidden * bits(dtype) / 8 / num_ranks * (num_ranks - 1);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Flight: a transfer in a profile, from the begin of its send until its rows are known to be here:
-// what a trace draws as in flight, and what computing may hide (overlap.h).
+// Flight: a transfer as a profile records it, from the beginning of its send until its rows are
+// known to be here.  A trace draws it, and overlap.h measures how much of it computing hides.
 #pragma once
 
 #include <memory>
@@ -16,31 +16,36 @@ namespace moebius {
 
 class Flight {
  public:
-  // It begins when the stream has done what it has been given.  name: "dispatch" or "combine".
+  // The flight begins when the stream has done the work that it has been given by now.
+  // name: "dispatch" or "combine".  REQUIRES: records_flights(context).
   Flight(std::string_view name, const CallContext& context, const Stream& stream);
 
-  // What is sent between resume() and pause() belongs to it; a new one is not paused.
+  // Bytes that are sent while the flight is not paused belong to it.  A new flight is not paused.
   void pause();
   void resume();
-  void end();  // when the stream has done what it has been given until now
+  void end();  // the flight ends when the stream has done the work that it has been given by now
 
  private:
-  Profile* profile_;  // null: none that keeps intervals, and all of this is free
+  Profile& profile_;
   std::string name_;
   int microbatch_;
   Stream stream_;
   Profile::Point begin_;
-  int64_t bytes_ = 0;         // before the last resume()
-  int64_t bytes_before_ = 0;  // of the profile, then
+  int64_t bytes_ = 0;     // sent before the last resume()
+  int64_t bytes_before_;  // the profile's bytes at the last resume()
 };
 
-// start() -> Pending<Result> as a flight, which ends with the hook.
+inline bool records_flights(const CallContext& context) {
+  return context.profile != nullptr && context.profile->keeps_intervals();
+}
+
+// Calls start() -> Pending<Result> and records the transfer as a flight that ends with the hook.
 template <typename Result, typename Start>
 Pending<Result> in_flight(std::string_view name,
                           const CallContext& context,
                           const Stream& stream,
                           Start&& start) {
-  if (context.profile == nullptr || !context.profile->keeps_intervals()) {
+  if (!records_flights(context)) {
     return start();
   }
   auto flight = std::make_shared<Flight>(name, context, stream);
@@ -56,12 +61,15 @@ Pending<Result> in_flight(std::string_view name,
           std::move(pending.receive)};
 }
 
-// call() as a flight, which ends with it.
+// Calls call() and records it as a flight.
 template <typename Call>
 void in_flight(std::string_view name,
                const CallContext& context,
                const Stream& stream,
                Call&& call) {
+  if (!records_flights(context)) {
+    return call();
+  }
   Flight flight(name, context, stream);
   call();
   flight.end();

@@ -21,7 +21,7 @@ namespace moebius {
 
 namespace {
 
-// What one micro-batch works on.
+// One micro-batch's share of a call.
 struct Microbatch {
   int index = 0;
   KernelInput input;
@@ -40,7 +40,7 @@ struct ModularKernel::State {
   std::unique_ptr<WeightAndReduce> weight_and_reduce;
   KernelOptions options;
   LoadCounter loads;
-  // Of this call, or of the last one.
+  // These three describe the current call, or the last one.
   CallPlan plan;
   int combine_parts = 1;
   bool rows_came_in_waves = false;
@@ -97,7 +97,7 @@ ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
   expect_ge(options.min_microbatch_tokens.value_or(0), 0, "min_microbatch_tokens");
   expect_ge(options.combine_parts, 0, "combine_parts");
   expect_ge(options.early_rows.value_or(0), 0, "early_rows");
-  expect_composable(*prepare_finalize, *experts, shared_experts.get(), router.get());
+  expect_composable({*prepare_finalize, *experts, shared_experts.get(), router.get()});
   if (options.chunk_tokens == 0) {
     options.chunk_tokens = default_chunk_tokens();
   }
@@ -142,10 +142,10 @@ void ModularKernel::forward(const KernelInput& input,
                             const Tensor& output,
                             const Tensor& shared_output,
                             const CallContext& context) {
-  expect_kernel_input(input, output, shared_output, *state_->prepare_finalize, *state_->experts,
-                      state_->shared_experts.get(), context);
-
   State& state = *state_;
+  expect_kernel_input({*state.prepare_finalize, *state.experts, state.shared_experts.get()}, input,
+                      output, shared_output, context);
+
   state.plan = state.plan_of(input, context);
   const CallPlan& plan = state.plan;
   const DeviceTraits device = device_traits(context.stream.device());
@@ -153,7 +153,7 @@ void ModularKernel::forward(const KernelInput& input,
   state.loads.begin(count, context.stream);
   for (int i = 0; count > 1 && device.host_reads && i < count; ++i) {
     const TokenSlice own = token_slice(input.hidden.dim(0), count, i);
-    state.prepare_finalize->expect_room(input.topk_ids.slice(own.begin, own.end), input.expert_map);
+    state.prepare_finalize->expect_room(own.of(input.topk_ids), input.expert_map);
   }
   Turns turns(state.prepare_finalize->traits().max_in_flight, device.enqueues);
   try {
@@ -211,16 +211,13 @@ Microbatch ModularKernel::State::microbatch(int index,
                                             const Tensor& shared_output,
                                             const CallContext& context) {
   const int count = plan.num_microbatches;
-  const TokenSlice own = token_slice(input.hidden.dim(0), count, index);
-  const auto rows = [&](const Tensor& all) {
-    return all && count > 1 ? all.slice(own.begin, own.end) : all;
-  };
-  Microbatch cut{index, input, rows(output), rows(shared_output), context};
-  cut.input.hidden = rows(input.hidden);
-  cut.input.topk_ids = rows(input.topk_ids);
-  cut.input.topk_weights = rows(input.topk_weights);
-  cut.input.router_logits = rows(input.router_logits);
-  cut.input.lora_ids = rows(input.lora_ids);
+  Microbatch cut{index, input, output, shared_output, context};
+  if (count > 1) {
+    const TokenSlice own = token_slice(input.hidden.dim(0), count, index);
+    cut.input = slice_tokens(input, own);
+    cut.output = own.of(output);
+    cut.shared_output = own.of(shared_output);
+  }
   cut.context.microbatch = slot(context, index);
   cut.context.max_sms = plan.gemm_sms;
   if (count > 1 && plan.transfers_beside) {
@@ -304,20 +301,19 @@ Task ModularKernel::State::run_microbatch(Microbatch microbatch, Turns& turns) {
 Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& input,
                                                            OwnRows* own_rows,
                                                            const CallContext& context) {
-  PrepareInput request;
-  request.hidden = input.hidden;
-  request.topk_ids = input.topk_ids;
-  request.topk_weights = input.topk_weights;
-  request.router_logits = input.router_logits;
-  request.num_experts = experts->desc().num_experts;
-  request.expert_map = input.expert_map;
-  request.apply_router_weight_on_input = input.apply_router_weight_on_input;
-  request.quant = &experts->quant();
-  request.defer_input_quant = defers_input_quant(*experts);
-  request.lora_ids = lora_ids_to_send(input, context);
-  request.own_rows = own_rows;
-  request.early_rows = plan.early_rows;
-  request.most_early_rows = options.chunk_tokens;  // chunks await all of them
+  const PrepareInput request{.hidden = input.hidden,
+                             .topk_ids = input.topk_ids,
+                             .topk_weights = input.topk_weights,
+                             .router_logits = input.router_logits,
+                             .num_experts = experts->desc().num_experts,
+                             .expert_map = input.expert_map,
+                             .apply_router_weight_on_input = input.apply_router_weight_on_input,
+                             .quant = &experts->quant(),
+                             .defer_input_quant = defers_input_quant(*experts),
+                             .lora_ids = lora_ids_to_send(input, context),
+                             .own_rows = own_rows,
+                             .early_rows = plan.early_rows,
+                             .most_early_rows = options.chunk_tokens};  // chunks await all rows
   const auto prepare = [this, request](const CallContext& own) {
     return prepare_finalize->prepare(request, own);
   };
@@ -330,7 +326,7 @@ Pending<PrepareResult> ModularKernel::State::start_prepare(const KernelInput& in
                                              : start_all<PrepareResult>(context, prepare);
 }
 
-// Sums on their way back, as `back` says.
+// Sends results back, on the stream that `back` names.
 Pending<void> ModularKernel::State::start_finalize(const FinalizeInput& done,
                                                    const SharedSchedule& shared,
                                                    const CallContext& back) {
@@ -345,7 +341,8 @@ Pending<void> ModularKernel::State::start_finalize(const FinalizeInput& done,
                                                });
 }
 
-// Rows for the local experts, always with the ids and weights that belong to them.
+// Receives the rows for the local experts, and completes them with the ids and weights that belong
+// to them.
 PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
                                                    const Pending<PrepareResult>& pending,
                                                    const CallContext& context) {
@@ -365,12 +362,12 @@ PrepareResult ModularKernel::State::finish_prepare(const KernelInput& input,
   if (!prepared.lora_ids) {
     prepared.lora_ids = input.lora_ids;
   }
-  expect_prepared(prepared, prepared.topk_ids, prepared.topk_weights, *experts);
+  expect_prepared(prepared, *experts);
   return prepared;
 }
 
-// Ranks may give ids or not, each by itself, but all must send the same kinds of rows: where there
-// are adapters, ids always travel.
+// Each rank may give ids or not, but all ranks must send the same kinds of rows.  So ids always
+// travel if the experts have adapters.
 Tensor ModularKernel::State::lora_ids_to_send(const KernelInput& input,
                                               const CallContext& context) const {
   if (input.lora_ids || experts->desc().num_adapters == 0 ||
@@ -382,7 +379,7 @@ Tensor ModularKernel::State::lora_ids_to_send(const KernelInput& input,
   return none;
 }
 
-// Monolithic: the logits travelled, so the rows are routed where they arrived.
+// In a monolithic call the logits have travelled, and the rows are routed where they have arrived.
 void ModularKernel::State::route(const KernelInput& input,
                                  PrepareResult& prepared,
                                  const CallContext& context) {
@@ -396,26 +393,25 @@ void ModularKernel::State::route(const KernelInput& input,
   prepared.topk_weights = weights;
 }
 
-// Final rows go where they belong at once, unless the experts read there.
+// Experts write final rows directly to the output, unless they also read from there.
 Tensor ModularKernel::State::compute(const KernelInput& input,
                                      const PrepareResult& prepared,
                                      const Tensor& output,
                                      const ColumnParts& parts,
                                      const CallContext& context) {
   const Profile::Span span(context.profile, "experts", context.stream, context.microbatch);
-  ExpertsInput rows;
-  rows.x = prepared.x;
-  rows.x_scale = prepared.x_scale;
-  rows.topk_ids = prepared.topk_ids;
-  rows.topk_weights = prepared.topk_weights;
-  rows.expert_num_tokens = prepared.expert_num_tokens;
-  rows.expert_map = map_of(input);
-  rows.lora_ids = prepared.lora_ids;
-  rows.expected_rows = prepared.expected_rows;
-  rows.apply_router_weight_on_input = input.apply_router_weight_on_input;
-  rows.max_sms = context.max_sms;
-  rows.parts = parts;
-  rows.arrivals = prepared.arrivals;
+  const ExpertsInput rows{.x = prepared.x,
+                          .x_scale = prepared.x_scale,
+                          .topk_ids = prepared.topk_ids,
+                          .topk_weights = prepared.topk_weights,
+                          .expert_num_tokens = prepared.expert_num_tokens,
+                          .expert_map = map_of(input),
+                          .lora_ids = prepared.lora_ids,
+                          .apply_router_weight_on_input = input.apply_router_weight_on_input,
+                          .max_sms = context.max_sms,
+                          .expected_rows = prepared.expected_rows,
+                          .parts = parts,
+                          .arrivals = prepared.arrivals};
   const bool is_final = experts->traits().weight_and_reduce == WeightAndReduceKind::kNoOp &&
                         prepare_finalize->traits().takes_final_output &&
                         prepared.x.raw() != output.raw();
@@ -423,7 +419,7 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
                      is_final || parts.count > 1 ? output : Tensor());
 }
 
-// Each part is on its way, as `back` says, while the next is computed.
+// Sends each part of the results, on the stream that `back` names, while the next part is computed.
 Pending<void> ModularKernel::State::compute_in_parts(const Microbatch& microbatch,
                                                      const PrepareResult& prepared,
                                                      const FinalizeInput& done,
@@ -442,22 +438,22 @@ Pending<void> ModularKernel::State::compute_in_parts(const Microbatch& microbatc
     columns.expert_output = by_part[index];
     columns.first_column = index * by_part.dim(2);
     Pending<void>& way = sent.emplace_back(start_finalize(columns, shared, back));
-    // It enqueues the end of this part, which is to come before the next one's begin.
+    // The hook enqueues the end of this part's transfer, which must precede the start of the next.
     if (back.transfers && way.hook) {
       timed("finalize", std::exchange(way.hook, nullptr), back)();
     }
   };
   compute(microbatch.input, prepared, rows,
           {combine_parts, plan.sms_beside_finalize, [&](int) { send_next(); }}, context);
-  // Where no rows came, nobody told of parts.
+  // Experts without rows do not report parts, but the other ranks wait for all of them.
   while (static_cast<int>(sent.size()) < combine_parts) {
     send_next();
   }
   return joined(std::move(sent));
 }
 
-// After a failure: what the call has enqueued elsewhere comes before what its stream gets next, so
-// that the caller may wait for that one and drop the tensors.
+// After a failure: makes the call's stream wait for what the call has enqueued on other streams, so
+// that the caller can wait for that stream and then drop the tensors.
 void ModularKernel::State::join_streams(const Stream& stream) const noexcept {
   for (const SideStream* side : {&beside, &transfers}) {
     try {

@@ -38,7 +38,7 @@ void expect_device(const Tensor& tensor, const CallContext& context, std::string
   });
 }
 
-// Where rows go by a placement of experts, the map says what that says.
+// If a placement of experts decides where rows go, the map must agree with it.
 void expect_placed_so(const Tensor& map, const PrepareFinalize& prepare_finalize) {
   const Tensor placed = prepare_finalize.traits().placed_experts;
   for (int64_t e = 0; placed && e < map.numel(); ++e) {
@@ -90,10 +90,8 @@ bool defers_input_quant(const Experts& experts) {
   return experts.traits().expects_unquantized_inputs || experts.desc().precision == Precision::kF64;
 }
 
-void expect_composable(const PrepareFinalize& prepare_finalize,
-                       const Experts& experts,
-                       const SharedExperts* shared_experts,
-                       const Router* router) {
+void expect_composable(const KernelParts& parts) {
+  const auto& [prepare_finalize, experts, shared_experts, router] = parts;
   const ExpertsDesc& desc = experts.desc();
   const ActivationFormat format = prepare_finalize.traits().activation_format;
   const std::string_view pf = prepare_finalize.name();
@@ -136,14 +134,14 @@ void expect_composable(const PrepareFinalize& prepare_finalize,
   }
 }
 
-void expect_kernel_input(const KernelInput& input,
+void expect_kernel_input(const KernelParts& parts,
+                         const KernelInput& input,
                          const Tensor& output,
                          const Tensor& shared_output,
-                         const PrepareFinalize& prepare_finalize,
-                         const Experts& experts,
-                         const SharedExperts* shared_experts,
                          const CallContext& context) {
-  const ExpertsDesc& desc = experts.desc();
+  const PrepareFinalize& prepare_finalize = parts.prepare_finalize;
+  const SharedExperts* shared_experts = parts.shared_experts;
+  const ExpertsDesc& desc = parts.experts.desc();
   context.pool();  // refuses a missing one
   expect_hidden_dtype(input.hidden, "hidden");
   expect_dtype(input.hidden, desc.in_dtype, "hidden");
@@ -219,15 +217,13 @@ void expect_kernel_input(const KernelInput& input,
   }
 }
 
-void expect_prepared(const PrepareResult& prepared,
-                     const Tensor& topk_ids,
-                     const Tensor& topk_weights,
-                     const Experts& experts) {
+void expect_prepared(const PrepareResult& prepared, const Experts& experts) {
   const ExpertsDesc& desc = experts.desc();
+  const Tensor& topk_ids = prepared.topk_ids;
   expect_defined(prepared.x, "x from prepare");
   expect_dtype(topk_ids, DType::kI32, "topk_ids from prepare");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids from prepare");
-  expect_shape(topk_weights, topk_ids.shape(), "topk_weights from prepare");
+  expect_shape(prepared.topk_weights, topk_ids.shape(), "topk_weights from prepare");
   if (prepared.expert_num_tokens) {
     expect_dtype(prepared.expert_num_tokens, DType::kI32, "expert_num_tokens from prepare");
     expect_shape(prepared.expert_num_tokens, {desc.num_local_experts},

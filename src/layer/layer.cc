@@ -25,18 +25,18 @@ struct MoeLayer::State {
   bool has_shared = false;
   bool apply_router_weight_on_input = false;
   Device device;
-  // There:
+  // Both are on that device.
   Tensor counts;         // i32 [E], selections of the last call
-  Tensor computed_rows;  // i64 [L], of the last call where it took several of the kernel's
+  Tensor computed_rows;  // i64 [L], of the last call if it took several calls of the kernel
   bool took_pieces = false;
   int num_microbatches = 1;
   Stream stream;  // of the last call
 
   DType in_dtype() const { return kernel->experts().desc().in_dtype; }
   int num_ranks() const { return group == nullptr ? 1 : group->size(); }
-  // Ranks that hold the same tokens as this one.
+  // The number of ranks that hold the same tokens as this one, itself included.
   int tp_size() const { return num_ranks() / config.parallel.dp_size; }
-  // Partial outputs of all ranks are to be summed here; a backend does that itself.
+  // Whether this class has to sum the partial outputs of all ranks, which backends do themselves.
   bool sums_over_ranks() const {
     return num_ranks() > 1 && config.parallel.backend == All2AllBackend::kNone;
   }
@@ -50,14 +50,14 @@ struct MoeLayer::State {
   }
   bool slices_tokens() const { return tp_size() > 1 && !sums_over_ranks() && !sequence_parallel; }
 
-  void expect_call(const Tensor& hidden,
-                   const Tensor& output,
-                   const Tensor& lora_ids,
-                   const Stream& call_stream) const;
-  void forward_own(const Tensor& hidden,
-                   const Tensor& output,
-                   const Tensor& lora_ids,
-                   const CallContext& context);
+  // The tensors of forward(), or this rank's slices of them.
+  struct Call {
+    Tensor hidden;
+    Tensor output;
+    Tensor lora_ids;
+  };
+  void expect_call(const Call& call, const Stream& call_stream) const;
+  void forward_own(const Call& call, const CallContext& context);
   void route(const KernelInput& input, const CallContext& context);
   int64_t num_pieces(int64_t num_tokens, int64_t limit) const;
   void run_kernel(const KernelInput& input,
@@ -68,13 +68,13 @@ struct MoeLayer::State {
 
 namespace {
 
-// A copy of its own, done on return.
+// A copy on the CPU that shares no memory with `counts` and is complete on return.
 Tensor on_host(const Tensor& counts, const Stream& stream) {
   const Tensor there = to_device(counts, Device::cpu(), stream);
   return there.raw() == counts.raw() ? there.clone() : there;
 }
 
-// Of all micro-batches, in a profile.
+// The context of a span that belongs to all micro-batches.
 CallContext whole(CallContext context) {
   context.microbatch = Profile::kAll;
   return context;
@@ -176,26 +176,24 @@ void MoeLayer::forward(const Tensor& hidden,
                        const Tensor& output,
                        const CallContext& context,
                        const Tensor& lora_ids) {
-  state_->expect_call(hidden, output, lora_ids, context.stream);
+  state_->expect_call({hidden, output, lora_ids}, context.stream);
   if (!state_->slices_tokens()) {
-    state_->forward_own(hidden, output, lora_ids, context);
+    state_->forward_own({hidden, output, lora_ids}, context);
     return;
   }
   const int tp_size = state_->tp_size();
   const int tp_rank = state_->group->rank() % tp_size;
   const TokenSlice own = token_slice(hidden.dim(0), tp_size, tp_rank);
-  state_->forward_own(hidden.slice(own.begin, own.end), output.slice(own.begin, own.end),
-                      lora_ids ? lora_ids.slice(own.begin, own.end) : lora_ids, context);
+  state_->forward_own({own.of(hidden), own.of(output), own.of(lora_ids)}, context);
   in_flight("combine", whole(context), context.stream, [&] {
     gather_slices(*state_->group, output, state_->group->rank() - tp_rank, tp_size, context.stream);
   });
 }
 
-// Of the whole call, before it is cut into slices and pieces, some of which would run.
-void MoeLayer::State::expect_call(const Tensor& hidden,
-                                  const Tensor& output,
-                                  const Tensor& lora_ids,
-                                  const Stream& call_stream) const {
+// Checks the whole call before it is cut into slices and pieces, since some of those would run
+// before a later one is refused.
+void MoeLayer::State::expect_call(const Call& call, const Stream& call_stream) const {
+  const auto& [hidden, output, lora_ids] = call;
   expect_hidden_dtype(hidden, "hidden");
   expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
   expect_eq(hidden.dim(1), config.hidden, "hidden.dim(1)");
@@ -207,16 +205,15 @@ void MoeLayer::State::expect_call(const Tensor& hidden,
     expect_lora_ids(lora_ids, hidden.dim(0), kernel->experts().desc().num_adapters);
     expect_on(lora_ids, device, "lora_ids");
   }
-  // Of a layer on the CPU, too: workspaces are where the stream is.
+  // This matters for a layer on the CPU, too, because workspaces are on the stream's device.
   if (call_stream.device() != device) {
     expect_eq(to_string(call_stream.device()), to_string(device), "device of the stream");
   }
 }
 
-void MoeLayer::State::forward_own(const Tensor& hidden,
-                                  const Tensor& output,
-                                  const Tensor& lora_ids,
-                                  const CallContext& context) {
+void MoeLayer::State::forward_own(const Call& call, const CallContext& context) {
+  const Tensor& hidden = call.hidden;
+  const Tensor& output = call.output;
   const int64_t num_tokens = hidden.dim(0);
   const DType model_dtype = config.in_dtype;
   const DType in_dtype = this->in_dtype();
@@ -250,17 +247,16 @@ void MoeLayer::State::forward_own(const Tensor& hidden,
   }
   Tensor routed = writes_to_output ? output : routed_rows;
   const Tensor shared = has_shared ? shared_rows : Tensor();
-  KernelInput input;
-  input.hidden = x;
-  input.router_logits = logits;
-  input.topk_ids = ids;
-  input.topk_weights = weights;
-  input.own_load = counts;
-  input.num_experts = config.num_experts;
-  input.expert_map = expert_map;
-  input.apply_router_weight_on_input = apply_router_weight_on_input;
-  input.lora_ids = lora_ids;
-  input.add_shared = has_shared && writes_to_output;
+  const KernelInput input{.hidden = x,
+                          .topk_ids = ids,
+                          .topk_weights = weights,
+                          .router_logits = logits,
+                          .num_experts = config.num_experts,
+                          .expert_map = expert_map,
+                          .apply_router_weight_on_input = apply_router_weight_on_input,
+                          .lora_ids = call.lora_ids,
+                          .add_shared = has_shared && writes_to_output,
+                          .own_load = counts};
   route(input, context);
   run_kernel(input, routed, shared, context);
   if (sums) {
@@ -288,8 +284,8 @@ void MoeLayer::State::route(const KernelInput& input, const CallContext& context
   stream = context.stream;
 }
 
-// Calls of the kernel that `num_tokens` take: at least one, since it may be collective, and as many
-// as the rank with most tokens needs.
+// The number of calls of the kernel: as many as the rank with most tokens needs, and at least one,
+// since the call may be collective.
 int64_t MoeLayer::State::num_pieces(int64_t num_tokens, int64_t limit) const {
   const int64_t pieces = std::max<int64_t>(1, (num_tokens + limit - 1) / limit);
   if (has_dead_ranks()) {
@@ -319,16 +315,10 @@ void MoeLayer::State::run_kernel(const KernelInput& input,
   fill(computed_rows.view_as(DType::kI32), 0, context.stream);  // both halves of every i64
   for (int64_t piece = 0; piece < pieces; ++piece) {
     const int64_t begin = std::min(piece * *limit, num_tokens);
-    const int64_t end = std::min(begin + *limit, num_tokens);
-    const auto part = [&](const Tensor& rows) { return rows ? rows.slice(begin, end) : rows; };
-    KernelInput some = input;
+    const TokenSlice own{begin, std::min(begin + *limit, num_tokens)};
+    KernelInput some = slice_tokens(input, own);
     some.own_load = {};
-    some.hidden = part(input.hidden);
-    some.router_logits = part(input.router_logits);
-    some.topk_ids = part(input.topk_ids);
-    some.topk_weights = part(input.topk_weights);
-    some.lora_ids = part(input.lora_ids);
-    kernel->forward(some, part(routed), part(shared), context);
+    kernel->forward(some, own.of(routed), own.of(shared), context);
     num_microbatches = std::max(num_microbatches, kernel->last_microbatches());
     const Tensor load = kernel->expert_load_on_device();
     for (int64_t microbatch = 0; microbatch < load.dim(0); ++microbatch) {

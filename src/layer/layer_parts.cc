@@ -63,37 +63,38 @@ void expect_fits_group(const MoeConfig& config,
   const int size = group == nullptr ? 1 : group->size();
   const int rank = group == nullptr ? 0 : group->rank();
   const auto backend = name(parallel.backend);
+  const bool is_none = parallel.backend == All2AllBackend::kNone;
+  const bool is_gather = parallel.backend == All2AllBackend::kAllGatherReduceScatter;
+  const bool is_high_throughput = parallel.backend == All2AllBackend::kHighThroughput;
+  const bool is_low_latency = parallel.backend == All2AllBackend::kLowLatency;
+  const bool by_expert = is_high_throughput || is_low_latency;
   expect_eq(parallel.use_ep ? parallel.ep_size : parallel.tp_size, size,
             "ranks of the weights' parallel config (ranks of the group)");
   expect_eq(parallel.use_ep ? parallel.ep_rank : parallel.tp_rank, rank,
             "rank of the weights' parallel config (rank of the group)");
   expect_multiple_of(size, parallel.dp_size, "ranks of the group (dp_size)");
-  expect(parallel.backend != All2AllBackend::kNone || parallel.dp_size == 1, [&] {
+  expect(!is_none || parallel.dp_size == 1, [&] {
     return fmt::format("all2all none leaves tokens where they are, but dp_size is {}",
                        parallel.dp_size);
   });
-  expect(parallel.backend != All2AllBackend::kNone || size == 1 || !options.sequence_parallel, [&] {
+  expect(!is_none || size == 1 || !options.sequence_parallel, [&] {
     return fmt::format(
         "sequence_parallel: all2all none sums outputs for the same tokens on all {} "
         "ranks, not for tokens of each rank's own",
         size);
   });
-  expect(parallel.backend == All2AllBackend::kNone || group != nullptr,
+  expect(is_none || group != nullptr,
          [&] { return fmt::format("all2all {} needs a group of ranks", backend); });
-  const bool by_expert = parallel.backend == All2AllBackend::kHighThroughput ||
-                         parallel.backend == All2AllBackend::kLowLatency;
   expect(!by_expert || size == 1 || parallel.use_ep, [&] {
     return fmt::format(
         "all2all {} sends rows to the owners of experts, but without expert "
         "parallelism every expert is sharded over all {} ranks",
         backend, size);
   });
-  expect(!options.monolithic || parallel.backend == All2AllBackend::kAllGatherReduceScatter, [&] {
+  expect(!options.monolithic || is_gather, [&] {
     return fmt::format("only all2all allgather_reducescatter can be monolithic, not {}", backend);
   });
-  expect(options.format == ActivationFormat::kStandard ||
-             parallel.backend == All2AllBackend::kNone ||
-             parallel.backend == All2AllBackend::kLowLatency,
+  expect(options.format == ActivationFormat::kStandard || is_none || is_low_latency,
          [&] { return fmt::format("all2all {} has no batched format", backend); });
   if (options.comm_sms != 0) {
     expect_ge(options.comm_sms, 2, "comm_sms");
@@ -107,31 +108,25 @@ void expect_fits_group(const MoeConfig& config,
                          options.comm_sms, backend);
     });
   }
-  expect(options.kernel.combine_parts <= 1 || parallel.backend == All2AllBackend::kHighThroughput,
-         [&] {
-           return fmt::format(
-               "combine_parts {}: all2all {} returns results whole, only high_throughput in "
-               "parts",
-               options.kernel.combine_parts, backend);
-         });
-  expect(options.kernel.early_rows.value_or(0) == 0 ||
-             (parallel.backend == All2AllBackend::kHighThroughput && !options.capacity),
-         [&] {
-           return fmt::format(
-               "early_rows {}: all2all {}{} has all rows at once, only high_throughput that "
-               "counts them has waves",
-               options.kernel.early_rows.value_or(0), backend,
-               options.capacity ? " with a capacity" : "");
-         });
-  expect(options.low_latency_sum == LowLatencySum::kSelections ||
-             parallel.backend == All2AllBackend::kLowLatency,
-         [&] {
-           return fmt::format(
-               "low_latency_sum by ranks: all2all {} sums in its own way, only low_latency "
-               "has a choice",
-               backend);
-         });
-  expect(!options.capacity || parallel.backend == All2AllBackend::kHighThroughput, [&] {
+  expect(options.kernel.combine_parts <= 1 || is_high_throughput, [&] {
+    return fmt::format(
+        "combine_parts {}: all2all {} returns results whole, only high_throughput in parts",
+        options.kernel.combine_parts, backend);
+  });
+  const int64_t early_rows = options.kernel.early_rows.value_or(0);
+  expect(early_rows == 0 || (is_high_throughput && !options.capacity), [&] {
+    return fmt::format(
+        "early_rows {}: all2all {}{} has all rows at once, only high_throughput that "
+        "counts them has waves",
+        early_rows, backend, options.capacity ? " with a capacity" : "");
+  });
+  expect(options.low_latency_sum == LowLatencySum::kSelections || is_low_latency, [&] {
+    return fmt::format(
+        "low_latency_sum by ranks: all2all {} sums in its own way, only low_latency "
+        "has a choice",
+        backend);
+  });
+  expect(!options.capacity || is_high_throughput, [&] {
     return fmt::format("capacity {}: all2all {} has none, only high_throughput",
                        options.capacity.value_or(0), backend);
   });

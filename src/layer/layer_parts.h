@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// From weights and options to the parts of a MoeLayer, each refused where it does not fit.
+// Makes the parts of a MoeLayer from weights and options, and refuses what does not fit.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,15 @@
 
 namespace moebius {
 
-// Fills what config leaves open.  group may be null (one rank).
+// Throws InvalidArgument where weights, options and group do not fit each other.  Fills in what
+// weights.config leaves open.  A null group stands for one rank.
 void expect_consistent(MoeLayerWeights& weights,
                        const MoeLayerOptions& options,
                        const Group* group);
 
 ExpertsDesc routed_desc(const MoeLayerWeights& weights, const MoeLayerOptions& options);
 
-// Null without shared experts; takes their weights.
+// Takes the weights of the shared experts.  Null where there are none.
 std::shared_ptr<const SharedExperts> make_shared_experts(MoeLayerWeights& weights,
                                                          const ExpertsDesc& routed,
                                                          const MoeLayerOptions& options,

@@ -20,7 +20,7 @@ struct Times {
   Clock::time_point end;
 };
 
-// The same times as intervals that neither meet nor overlap, in order.
+// The union of the intervals, as intervals in order that neither meet nor overlap.
 std::vector<Times> united(std::vector<Times> all) {
   std::sort(all.begin(), all.end(),
             [](const Times& a, const Times& b) { return a.begin < b.begin; });

@@ -13,7 +13,7 @@ namespace moebius {
 
 namespace {
 
-// One pass.  Without an output to write to, the experts write to a workspace.
+// Runs the experts in one pass.  They write to a workspace if there is no output.
 Tensor run_once(const Experts& experts,
                 const ExpertsInput& input,
                 int64_t rows,
@@ -44,7 +44,7 @@ Tensor run_chunks(const Experts& experts,
     return fmt::format("output {} of {} cannot be split by {} rows", to_string(whole.output),
                        experts.name(), rows);
   });
-  const int64_t factor = whole.output[0] / rows;  // rows of output per row of input
+  const int64_t factor = whole.output[0] / rows;  // rows of the output per row of the input
   const auto [fused, counts] =
       context.get(WorkspaceSlot::kFusedOutput, {{output ? Shape{0} : whole.output, whole.dtype},
                                                 {{experts.desc().num_local_experts}, DType::kI32}});
@@ -58,7 +58,7 @@ Tensor run_chunks(const Experts& experts,
     chunk.topk_ids = input.topk_ids.slice(begin, end);
     chunk.topk_weights = input.topk_weights.slice(begin, end);
     chunk.lora_ids = input.lora_ids ? input.lora_ids.slice(begin, end) : Tensor();
-    if (input.expert_num_tokens) {  // it counted all rows
+    if (input.expert_num_tokens) {  // it counts all rows, and a chunk needs its own counts
       chunk.expert_num_tokens = counts;
       count_expert_tokens(chunk.topk_ids, input.expert_map, chunk.expert_num_tokens,
                           context.stream);
@@ -85,7 +85,7 @@ Tensor run_experts(const Experts& experts,
                    const Tensor& output) {
   const bool is_batched = experts.desc().format == ActivationFormat::kBatched;
   const int64_t rows = input.x.dim(is_batched ? 1 : 0);
-  if (rows == 0) {  // no token of any rank came here
+  if (rows == 0) {  // no rank has sent a token here
     if (output) {
       return output;
     }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs experts on prepared rows: asks for workspaces, and splits the rows into chunks so that the
+// Runs experts on prepared rows: gets their workspaces, and cuts the rows into chunks so that the
 // workspaces stay small.
 #pragma once
 
@@ -12,14 +12,14 @@
 
 namespace moebius {
 
-// MOEBIUS_CHUNK_TOKENS, or 32768.
+// The setting MOEBIUS_CHUNK_TOKENS, or 32768.
 int64_t default_chunk_tokens();
 
-// Rows [begin, end) of scales; a single scale holds for all rows and is not sliced.
+// Rows [begin, end) of scales.  A single scale holds for all rows and is not sliced.
 Tensor slice_scale(const Tensor& scale, int64_t begin, int64_t end);
 
-// Output of the experts (shape of workspace(rows)): `output`, or on a workspace of context's
-// micro-batch where that is undefined.
+// Returns the experts' output, which has the shape that workspace(rows) says.  It is `output`, or
+// if that is undefined a tensor of the workspaces of context's micro-batch.
 Tensor run_experts(const Experts& experts,
                    const ExpertsInput& input,
                    int64_t chunk_tokens,

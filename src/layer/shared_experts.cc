@@ -15,16 +15,9 @@
 
 namespace moebius {
 
-struct SharedExperts::State {
-  std::unique_ptr<Experts> experts;
-  Tensor gate;
-  int64_t chunk_tokens = 0;
-  std::optional<QuantizeSpec> quant_spec;  // of the input; nullopt: handed over as it is
-};
-
 namespace {
 
-// [M, N] as the rows of one expert.
+// Rows [M, N] in the batched format, as those of one expert.
 Tensor as_batch(const Tensor& rows) {
   return rows.view({1, rows.dim(0), rows.dim(1)});
 }
@@ -32,37 +25,26 @@ Tensor as_batch(const Tensor& rows) {
 }  // namespace
 
 SharedExperts::SharedExperts(std::unique_ptr<Experts> experts, Tensor gate, int64_t chunk_tokens)
-    : state_(std::make_unique<State>()) {
-  expect(experts != nullptr, "experts are missing");
-  const ExpertsDesc& desc = experts->desc();
+    : experts_(std::move(experts)),
+      gate_(std::move(gate)),
+      chunk_tokens_(chunk_tokens > 0 ? chunk_tokens : default_chunk_tokens()) {
+  expect(experts_ != nullptr, "experts are missing");
+  const ExpertsDesc& desc = experts_->desc();
   expect_eq(desc.num_experts, 1, "num_experts of shared experts");
   expect_eq(desc.num_local_experts, 1, "num_local_experts of shared experts");
   expect_eq(desc.topk, 1, "topk of shared experts");
   expect_eq(name(desc.format), name(ActivationFormat::kBatched), "format of shared experts");
-  if (gate) {
-    expect_hidden_dtype(gate, "gate of the shared experts");
-    expect_shape(gate, {1, desc.hidden}, "gate of the shared experts");
+  if (gate_) {
+    expect_hidden_dtype(gate_, "gate of the shared experts");
+    expect_shape(gate_, {1, desc.hidden}, "gate of the shared experts");
   }
   expect_ge(chunk_tokens, 0, "chunk_tokens");
-  const bool defer = defers_input_quant(*experts);
-  const Support support = rows_quant_supported(experts->quant(), defer, /*num_scales=*/1);
+  const bool defer = defers_input_quant(*experts_);
+  const Support support = rows_quant_supported(experts_->quant(), defer, /*num_scales=*/1);
   expect(support.ok, [&] { return fmt::format("shared experts: {}", support.reason); });
   if (!defer) {
-    state_->quant_spec = activation_spec(experts->quant().a1);
+    quant_spec_ = activation_spec(experts_->quant().a1);
   }
-  state_->chunk_tokens = chunk_tokens > 0 ? chunk_tokens : default_chunk_tokens();
-  state_->experts = std::move(experts);
-  state_->gate = std::move(gate);
-}
-
-SharedExperts::~SharedExperts() = default;
-
-const Experts& SharedExperts::experts() const {
-  return *state_->experts;
-}
-
-const std::optional<QuantizeSpec>& SharedExperts::quant_spec() const {
-  return state_->quant_spec;
 }
 
 void SharedExperts::forward(const Tensor& hidden,
@@ -70,23 +52,23 @@ void SharedExperts::forward(const Tensor& hidden,
                             const CallContext& context,
                             const Tensor& given_x,
                             const Tensor& given_x_scale) const {
-  const Experts& experts = *state_->experts;
+  const Experts& experts = *experts_;
   expect_dtype(hidden, experts.desc().in_dtype, "hidden");
   expect_eq(hidden.num_dims(), 2, "dimensions of hidden");
   expect_shape(hidden, {hidden.dim(0), experts.desc().hidden}, "hidden");
   expect_dtype(output, hidden.dtype(), "output");
   expect_shape(output, hidden.shape(), "output");
   const int64_t num_tokens = hidden.dim(0);
-  const int64_t chunk = std::min(num_tokens, state_->chunk_tokens);
+  const int64_t chunk = std::min(num_tokens, chunk_tokens_);
   if (num_tokens == 0) {
     return;
   }
 
   const ExpertsWorkspace need = experts.workspace(chunk);
-  const bool quantizes = state_->quant_spec && !given_x;
-  const QuantizedSpecs quantized =
-      quantizes ? quantized_specs(*state_->quant_spec, num_tokens, hidden.dim(1))
-                : QuantizedSpecs{{{0}}, {{0}}};
+  const bool quantizes = quant_spec_ && !given_x;
+  const QuantizedSpecs quantized = quantizes
+                                       ? quantized_specs(*quant_spec_, num_tokens, hidden.dim(1))
+                                       : QuantizedSpecs{{{0}}, {{0}}};
   const auto [intermediate, scratch, row_count, values, scale] =
       context.get(WorkspaceSlot::kShared, {{need.intermediate, need.dtype},
                                            {{need.scratch_bytes}, DType::kU8},
@@ -98,7 +80,7 @@ void SharedExperts::forward(const Tensor& hidden,
   if (quantizes) {
     x = values;
     x_scale = scale;
-    quantize_rows(hidden, *state_->quant_spec, experts.quant().a1, 0, x, x_scale, context.stream);
+    quantize_rows(hidden, *quant_spec_, experts.quant().a1, {x, x_scale}, context.stream);
   }
   for (int64_t begin = 0; begin < num_tokens; begin += chunk) {
     const int64_t end = std::min(begin + chunk, num_tokens);
@@ -116,8 +98,8 @@ void SharedExperts::forward(const Tensor& hidden,
     experts.apply(rows, output.slice(begin, end).view(part.output),
                   front(intermediate, part.intermediate), scratch, context.stream);
   }
-  if (state_->gate) {
-    gate_rows(hidden, state_->gate, output, context.stream);
+  if (gate_) {
+    gate_rows(hidden, gate_, output, context.stream);
   }
 }
 

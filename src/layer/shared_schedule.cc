@@ -46,15 +46,8 @@ void SharedSchedule::finalize_sent() {
   }
 }
 
-std::function<void()> SharedSchedule::during_prepare() {
-  if (work_.experts == nullptr || is_beside_ || !is_early_) {
-    return nullptr;
-  }
-  return [this] { run(context_); };
-}
-
-std::function<void()> SharedSchedule::during_finalize() {
-  if (work_.experts == nullptr || is_beside_ || is_early_) {
+std::function<void()> SharedSchedule::in_line() {
+  if (work_.experts == nullptr || is_beside_) {
     return nullptr;
   }
   return [this] { run(context_); };
@@ -72,7 +65,7 @@ void SharedSchedule::run_beside(int max_sms) {
 void SharedSchedule::run(const CallContext& context) const {
   const Profile::Span span(context.profile, "shared", context.stream, context.microbatch,
                            Profile::Track::kShared);
-  // Specs tell all: what is quantized before it travels has scales of its own, no static ones.
+  // Equal specs are enough: rows that are quantized before they travel have no static scales.
   const auto& spec = work_.experts->quant_spec();
   const bool has_rows = own_rows_.x && spec && spec == activation_spec(work_.routed_quant->a1);
   work_.experts->forward(work_.hidden, work_.output, context, has_rows ? own_rows_.x : Tensor(),

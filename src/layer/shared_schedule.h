@@ -1,12 +1,14 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// SharedSchedule: when the shared experts of one micro-batch run, and where.
+// SharedSchedule: when the shared experts of one micro-batch run, and on which stream.
 //
-// They run during prepare or during finalize, as the plan says.  In line, the host computes them
-// while rows travel; beside, they have a stream of their own, and what other ranks wait for is
-// launched first.  Beside prepare they begin when the transfer does, where prepare tells that, and
-// otherwise after all that it has enqueued: sooner, their GEMMs would leave no SM to the transfer.
+// The plan says whether they run during prepare or during finalize, and whether in line or beside
+// the call.  In line, the host computes them while rows travel.  Beside, they run on a stream of
+// their own, and work that other ranks wait for is launched first.
+// Beside prepare they begin when the transfer begins, if prepare says when that is, and otherwise
+// after all work that prepare has enqueued.  If they began sooner, their GEMMs would leave no SM to
+// the transfer.
 #pragma once
 
 #include <functional>
@@ -20,10 +22,10 @@ namespace moebius {
 
 class SharedSchedule {
  public:
-  // What the micro-batch's shared experts compute, and with what.  All of it outlives the schedule.
+  // What the shared experts compute on.  All of it outlives the schedule.
   struct Work {
     const SharedExperts* experts = nullptr;     // null: there are none
-    const QuantConfig* routed_quant = nullptr;  // of the routed experts, as prepare quantizes rows
+    const QuantConfig* routed_quant = nullptr;  // by which prepare quantizes rows
     Tensor hidden;
     Tensor output;
     SideStream* beside = nullptr;
@@ -31,24 +33,25 @@ class SharedSchedule {
 
   SharedSchedule(Work work, const CallPlan& plan, int microbatch, const CallContext& context);
 
-  // Where prepare tells how it made the rows travel; null where nobody would read it.
+  // Where prepare reports its own rows; null where there are no shared experts to read them.
   OwnRows* own_rows() { return work_.experts != nullptr ? &own_rows_ : nullptr; }
 
-  // The micro-batch calls these in this order: after it has sent rows, before it sends results that
-  // are complete, and after it has sent results.
+  // The micro-batch calls these in this order: after it has sent rows, before it sends complete
+  // results, and after it has sent results.
   void prepare_sent();
   void results_computed();
   void finalize_sent();
-  // What the host computes while rows, or results, travel; may be empty.
-  std::function<void()> during_prepare();
-  std::function<void()> during_finalize();
+  // What the host computes while rows travel, and while results travel; may be empty.
+  std::function<void()> during_prepare() { return is_early_ ? in_line() : nullptr; }
+  std::function<void()> during_finalize() { return is_early_ ? nullptr : in_line(); }
 
-  // Whether the result is enqueued before results are sent, so that finalize can wait for it.
+  // Whether the shared result is enqueued before results are sent, so finalize can wait for it.
   bool is_done_before_finalize() const { return is_beside_ && is_early_; }
-  // The stream waits for a result that was computed beside it.
+  // Makes `stream` wait for a shared result that was computed beside it.
   void join(const Stream& stream) const { stream.wait(done_); }
 
  private:
+  std::function<void()> in_line();
   void run(const CallContext& context) const;
   void run_beside(int max_sms);
 
@@ -58,7 +61,7 @@ class SharedSchedule {
   bool is_early_;
   bool is_beside_;
   OwnRows own_rows_;
-  Event begin_;  // what is computed beside starts after this
+  Event begin_;  // shared experts beside the call start after this
   Event done_;
 };
 

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device's stream for work of a call that goes on beside its own stream's: one for each use, GPU
-// and thread, whatever the number of layers.  Why not one per layer: its work may wait for other
-// ranks, and streams beyond the hardware's queues wait for each other (comm/group/shared_device.h).
+// SideStream: a stream for work of a call that runs beside the call's own stream.  There is one for
+// each use, GPU and thread, however many layers there are.
+// Why not one per layer: work on it may wait for other ranks, and if there are more streams than
+// hardware queues, streams wait for each other (comm/group/shared_device.h).
 #pragma once
 
 #include "moebius/stream.h"
@@ -16,14 +17,14 @@ class SideStream {
 
   explicit SideStream(Use use) : use_(use) {}
 
-  // Of that device, which enqueues; the thread's that asks first.
+  // The stream on that device, which must be a GPU.  It belongs to the thread that calls first.
   const Stream& on(Device device);
-  // What it has been given on that device comes before what `stream` is given from now on.
+  // Makes `stream` wait for all work that this stream has been given, if both are on one device.
   void join(const Stream& stream) const;
 
  private:
   Use use_;
-  Stream stream_;  // a CPU's until it is needed
+  Stream stream_;  // a stream of the CPU until on() is called
 };
 
 }  // namespace moebius

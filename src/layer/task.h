@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Task: a coroutine that gives up its turn while its rows travel.
+// Task: a coroutine that yields its turn while its rows travel.
 //
 //   Task call() {
 //     Pending<Rows> rows = send();
-//     co_yield Travel{rows.hook};   // others have their turn; then the hook runs, then this goes
-//     on compute(rows.receive());
+//     co_yield Travel{rows.hook};  // others have their turn, then the hook runs
+//     compute(rows.receive());
 //   }
 //
-// Why arguments by value: a coroutine outlives the expression that calls it, and with it
-// temporaries it was given by reference.
+// A coroutine takes its arguments by value, because it outlives the expression that calls it and so
+// any temporaries that it was given by reference.
 #pragma once
 
 #include <coroutine>
@@ -22,10 +22,10 @@ namespace moebius {
 
 struct Travel {
   std::function<void()> hook;       // completes the transfer; may be empty
-  std::function<void()> meanwhile;  // what can be computed before that; may be empty
+  std::function<void()> meanwhile;  // computes while rows travel, before the hook; may be empty
 };
 
-// Owns the coroutine's frame: destroying it ends the call where it stands.
+// A Task owns the coroutine's frame, so destroying it ends the coroutine where it stands.
 class Task {
  public:
   struct promise_type {  // NOLINT(readability-identifier-naming): the language asks for this name
@@ -57,13 +57,13 @@ class Task {
 
   bool is_under_way() const { return handle_ && !handle_.done(); }
 
-  // Completes the transfer that it waits for, if nobody has.
+  // Completes the transfer that the coroutine waits for, unless that has been done.
   void run_hook() {
     if (const auto hook = std::exchange(handle_.promise().travel.hook, nullptr)) {
       hook();
     }
   }
-  // Lets it run until it gives up its turn or is done; throws what it throws.
+  // Runs the coroutine until it yields its turn or is done; throws what it throws.
   // REQUIRES: is_under_way().
   void run_turn() {
     if (const auto meanwhile = std::exchange(handle_.promise().travel.meanwhile, nullptr)) {

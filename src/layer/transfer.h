@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Transfers beside the computation: where a call has a stream for them, they go there.
+// Transfers beside the computation, on the call's stream for transfers if it has one.
 #pragma once
 
 #include <functional>
@@ -20,10 +20,10 @@ inline const Stream& transfer_stream(const CallContext& context) {
   return context.transfers ? *context.transfers : context.stream;
 }
 
-// start(stream) -> Pending<Result> enqueues the transfer.  It begins after what context.stream has
-// been given until now: what other micro-batches enqueue there later does not hold it up.  What the
-// call does after receiving comes after the transfer, and what others send in between does not hold
-// it up either.
+// Calls start(stream) -> Pending<Result>, which enqueues a transfer.
+// The transfer begins after the work that context.stream has been given by now, and does not wait
+// for what other micro-batches enqueue there later.  After receiving, context.stream waits for this
+// transfer, but not for those that others have started since.
 template <typename Result, typename Start>
 Pending<Result> start_transfer(const CallContext& context, Start&& start) {
   if (!context.transfers) {
@@ -45,7 +45,7 @@ Pending<Result> start_transfer(const CallContext& context, Start&& start) {
           }};
 }
 
-// call() -> Result, made at once, where halves are expected.
+// Calls call() -> Result at once and returns its result as a transfer that is complete.
 template <typename Result, typename Call>
 Pending<Result> made_at_once(Call&& call) {
   if constexpr (std::is_void_v<Result>) {
@@ -56,7 +56,7 @@ Pending<Result> made_at_once(Call&& call) {
   }
 }
 
-// start_transfer() for a call without halves, call(context) -> Result.
+// start_transfer() for a transfer without halves: call(context) -> Result.
 template <typename Result, typename Call>
 Pending<Result> start_all(const CallContext& context, Call&& call) {
   return start_transfer<Result>(context, [&](const Stream& stream) -> Pending<Result> {
@@ -67,17 +67,17 @@ Pending<Result> start_all(const CallContext& context, Call&& call) {
   });
 }
 
-// A span of the stream where rows travel.
+// A span on the stream where rows travel.
 Profile::Span transfer_span(std::string_view stage, const CallContext& context);
-// The span of a stage around a hook.
+// The hook with a span of the stage around it.
 std::function<void()> timed(std::string_view stage,
                             std::function<void()> hook,
                             const CallContext& context);
-// Profiles only: a transfer waits for what the call has been given, and its span is not to begin
-// before.
+// For profiles: makes the stream for transfers wait for the call's stream now, because the
+// transfer's span must not begin while it still waits.
 void begin_after_compute(const CallContext& context);
 
-// All of them, in order.
+// Runs all hooks, and receives all, in order.
 Pending<void> joined(std::vector<Pending<void>> all);
 
 }  // namespace moebius

@@ -7,8 +7,8 @@
 namespace moebius {
 
 void Turns::run(int count, const std::function<Task(int)>& make) {
-  // Why not in a handler: transfers that are given up during unwinding leave it to the exception's
-  // owner to tell the peers why.
+  // Why not in a handler: a transfer that is destroyed during unwinding leaves it to the owner of
+  // the exception to tell the peers the reason.
   struct EndAll {
     std::vector<Task>& tasks;
     ~EndAll() { tasks.clear(); }

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Turns: who of several tasks runs when.  They go round in order, each until it gives up its turn;
-// who is done makes room for the next that has not begun.  The order follows from the numbers
-// alone, never from what has arrived, so ranks that run as many tasks make the same calls in the
-// same order.
+// Turns: runs several tasks in turn.  They take turns in order, each until it yields, and a task
+// that is done makes room for the next one that has not begun.  The order depends on the number of
+// tasks alone and never on what has arrived, so ranks that run equally many tasks make the same
+// calls in the same order.
 #pragma once
 
 #include <functional>
@@ -16,24 +16,25 @@ namespace moebius {
 
 class Turns {
  public:
-  // At most max_in_flight tasks have begun and are not done.
+  // max_in_flight: how many tasks may have begun and not yet be done.
   // hooks_enqueue: hooks do not wait on the host, see before_send().
   Turns(int max_in_flight, bool hooks_enqueue)
       : max_in_flight_(max_in_flight), hooks_enqueue_(hooks_enqueue) {}
 
-  // Runs make(0), ..., make(count - 1).  What one of them throws ends the others and is thrown.
+  // Runs make(0), ..., make(count - 1).  If one throws, the others end and the exception is passed
+  // on.
   void run(int count, const std::function<Task(int)>& make);
 
-  // To be called by a task before it sends.  A hook that enqueues belongs before the send, or what
-  // it receives would wait for that; one that waits belongs after it, so it runs when the turn of
-  // its task comes.
+  // A task calls this before it sends.  It runs the hooks of the other tasks if hooks enqueue:
+  // after the send, what they receive would wait for that send.  A hook that waits on the host
+  // should come after the send, so it runs when the turn of its own task comes.
   void before_send();
 
  private:
   int max_in_flight_;
   bool hooks_enqueue_;
   std::vector<Task> tasks_;
-  const Task* running_ = nullptr;  // it alone is not suspended, so nothing may be asked of it
+  const Task* running_ = nullptr;  // not suspended, so none of its functions may be called
 };
 
 }  // namespace moebius

@@ -28,7 +28,7 @@ int64_t aligned(int64_t nbytes) {
 struct WorkspacePool::State {
   struct Slot {
     Tensor buffer;
-    Stream stream;  // of the last get()
+    Stream stream;  // the stream of the last get()
   };
   using Slots = std::array<Slot, kNumWorkspaceSlots>;
   std::vector<Slots> microbatches;  // grows to the largest index asked for
@@ -55,7 +55,7 @@ WorkspacePool::~WorkspacePool() {
       }
     }
   } catch (const std::exception&) {
-    // The process ends, or the device has failed for good.
+    // The process is ending, or the device has failed for good.
   }
 }
 
@@ -74,7 +74,7 @@ void WorkspacePool::get(int microbatch,
   if (total > 0 && (buffer.nbytes() < total || buffer.device() != device)) {
     last_stream.synchronize();
     stream.synchronize();
-    buffer = Tensor();  // Why: frees the old block before the new one is taken
+    buffer = Tensor();  // Why: the old block is freed before the new one is allocated
     buffer = Tensor::empty({total}, DType::kU8, device);
   }
   if (total > 0) {

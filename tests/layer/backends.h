@@ -9,8 +9,13 @@
 
 #include "moebius/all2all.h"
 #include "moebius/parallel_config.h"
+#include "problems/place.h"
 
 namespace moebius::testing {
+
+inline constexpr All2AllBackend kBackends[] = {All2AllBackend::kAllGatherReduceScatter,
+                                               All2AllBackend::kHighThroughput,
+                                               All2AllBackend::kLowLatency};
 
 // Of rows in f32 with one expert each, experts placed linearly; a rank brings up to max_tokens.
 inline std::unique_ptr<PrepareFinalize> make_backend(
@@ -26,6 +31,20 @@ inline std::unique_ptr<PrepareFinalize> make_backend(
     default:
       return make_allgather_reducescatter(group);
   }
+}
+
+// `input` and what it quantizes by, on a place; `quant` must outlive the result.
+inline PrepareInput input_there(const Place& place, const PrepareInput& input, QuantConfig& quant) {
+  quant.a1.scale = place.take(quant.a1.scale);
+  quant.a1.alpha_or_gscale = place.take(quant.a1.alpha_or_gscale);
+  PrepareInput there = input;
+  there.quant = &quant;
+  for (const auto part :
+       {&PrepareInput::hidden, &PrepareInput::topk_ids, &PrepareInput::topk_weights,
+        &PrepareInput::router_logits, &PrepareInput::lora_ids, &PrepareInput::expert_map}) {
+    there.*part = place.take(input.*part);
+  }
+  return there;
 }
 
 inline ActivationFormat format_of(All2AllBackend backend) {

@@ -11,6 +11,11 @@ namespace {
 
 constexpr KernelOptions kOptions{.chunk_tokens = 32768};
 
+// So many micro-batches, however small.
+KernelOptions cut_into(int microbatches) {
+  return {.chunk_tokens = 32768, .microbatches = microbatches, .min_microbatch_tokens = 0};
+}
+
 // Eight GPUs run DeepSeek-V3's sizes over high throughput, and everything is possible.
 CallFacts eight_gpus(int64_t num_tokens) {
   CallFacts facts;
@@ -53,9 +58,7 @@ TEST(CallPlan, RanksAreAskedOnlyWhereTheAnswerMatters) {
   EXPECT_TRUE(asks_for_fewest_tokens({.microbatches = 2}));
   EXPECT_FALSE(asks_for_fewest_tokens({.microbatches = 2, .min_microbatch_tokens = 0}));
   CallFacts facts = eight_cpus(1);
-  EXPECT_EQ(plan_call({.chunk_tokens = 1, .microbatches = 2, .min_microbatch_tokens = 0}, facts)
-                .num_microbatches,
-            2);
+  EXPECT_EQ(plan_call(cut_into(2), facts).num_microbatches, 2);
 }
 
 TEST(CallPlan, RowsComeInWavesOnlyWhereThatPays) {
@@ -74,9 +77,8 @@ TEST(CallPlan, RowsComeInWavesOnlyWhereThatPays) {
   KernelOptions options = kOptions;
   options.early_rows = 7;
   EXPECT_EQ(plan_call(options, eight_gpus(1)).early_rows, 7) << "as asked";
-  options.microbatches = 2;
-  options.min_microbatch_tokens = 0;
-  EXPECT_EQ(plan_call(options, eight_gpus(4096)).early_rows, 0) << "micro-batches overlap already";
+  EXPECT_EQ(plan_call(cut_into(2), eight_gpus(4096)).early_rows, 0)
+      << "micro-batches overlap already";
 }
 
 TEST(CallPlan, ResultsReturnInPartsByTheRowsOfTheRankWithMost) {
@@ -100,10 +102,7 @@ TEST(CallPlan, SharedExpertsRunWhereNothingElseHidesTheTransfer) {
   facts.takes_columns = false;
   EXPECT_TRUE(plan_call(kOptions, facts).shares_early(0));
 
-  KernelOptions options = kOptions;
-  options.microbatches = 3;
-  options.min_microbatch_tokens = 0;
-  const CallPlan plan = plan_call(options, eight_cpus(4096));
+  const CallPlan plan = plan_call(cut_into(3), eight_cpus(4096));
   EXPECT_TRUE(plan.shares_early(0));
   EXPECT_FALSE(plan.shares_early(1));
   EXPECT_FALSE(plan.shares_early(2));
@@ -118,10 +117,7 @@ TEST(CallPlan, OnlyGpusComputeBesideTheCallsStream) {
   EXPECT_TRUE(plan_call(kOptions, facts).finalize_adds_shared);
   facts.takes_addend = false;
   EXPECT_FALSE(plan_call(kOptions, facts).finalize_adds_shared);
-  KernelOptions options = kOptions;
-  options.microbatches = 2;
-  options.min_microbatch_tokens = 0;
-  EXPECT_FALSE(plan_call(options, facts).counts_beside) << "counts of the next micro-batch";
+  EXPECT_FALSE(plan_call(cut_into(2), facts).counts_beside) << "counts of the next micro-batch";
   facts = eight_cpus(8);
   facts.has_shared = true;
   EXPECT_FALSE(plan_call(kOptions, facts).counts_beside);
@@ -141,13 +137,10 @@ TEST(CallPlan, GemmsLeaveItsSmsToATransfer) {
   EXPECT_EQ(plan.sms_beside_prepare, 108);
   EXPECT_EQ(plan.sms_beside_finalize, 110);
 
-  KernelOptions options = kOptions;
-  options.microbatches = 2;
-  options.min_microbatch_tokens = 0;
-  EXPECT_EQ(plan_call(options, eight_gpus(8)).gemm_sms, 108);
+  EXPECT_EQ(plan_call(cut_into(2), eight_gpus(8)).gemm_sms, 108);
   facts = eight_gpus(8);
   facts.comm_sms = 132;
-  EXPECT_EQ(plan_call(options, facts).gemm_sms, 2) << "never none";
+  EXPECT_EQ(plan_call(cut_into(2), facts).gemm_sms, 2) << "never none";
 }
 
 }  // namespace

@@ -23,12 +23,12 @@ namespace {
 class CudaLayerGraph : public GpuTest {};
 
 // Records a call, then replays it on other hidden states: the bits of calls that are not recorded.
-void expect_replays(RankLayer& rank, int64_t num_tokens, uint32_t seed, Group* group = nullptr) {
-  const auto hidden = [&](uint32_t call) {
+void expect_replays(RankLayer& rank, int64_t num_tokens, int64_t seed, Group* group = nullptr) {
+  const auto hidden = [&](int64_t call) {
     return random_tensor({num_tokens, kHidden}, DType::kBF16, seed + call);
   };
   std::vector<Tensor> expected;
-  for (const uint32_t call : {0u, 1u, 2u, 3u}) {
+  for (const int call : {0, 1, 2, 3}) {
     expected.push_back(rank.forward(hidden(call)));
   }
   const Tensor load = rank.layer->expert_load();
@@ -40,13 +40,13 @@ void expect_replays(RankLayer& rank, int64_t num_tokens, uint32_t seed, Group* g
   if (group != nullptr) {
     group->barrier("graphs are made");
   }
-  for (const uint32_t call : {1u, 2u, 2u, 3u}) {
+  for (const int call : {1, 2, 2, 3}) {
     const Tensor next = hidden(call);
     copy(next, in, rank.place.stream);
     graph.launch();
     const Tensor actual = rank.place.bring(out);
     rank.layer->check();
-    expect_same_bits(actual, expected[call]);
+    expect_same_bits(actual, expected[static_cast<size_t>(call)]);
   }
   expect_same_bits(rank.layer->expert_load(), load);
 }
@@ -96,7 +96,7 @@ TEST_P(CudaLayerGraphRanks, LowLatencyIsCapturedByGraphs) {
                            .kernel = {.microbatches = microbatches}};
       for (const int64_t num_tokens : {3, 13}) {
         RankLayer layer(kind, group);
-        expect_replays(layer, num_tokens, static_cast<uint32_t>(100 * group.rank()), &group);
+        expect_replays(layer, num_tokens, 100 * group.rank(), &group);
         group.barrier("end");
       }
     }
@@ -118,7 +118,7 @@ TEST_P(CudaLayerGraphRanks, HighThroughputIsCapturedByGraphs) {
                      std::to_string(kind.kernel.combine_parts) + " parts, " +
                      std::to_string(fewest));
         const int64_t num_tokens = fewest + group.rank() % 2;
-        const auto seed = static_cast<uint32_t>(100 * group.rank());
+        const auto seed = 100 * group.rank();
         RankLayer layer(kind, group);
         const Tensor hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, seed);
         const Tensor output = layer.forward(hidden);
@@ -145,11 +145,11 @@ TEST_P(CudaLayerGraphRanks, GraphsOfHighThroughputOutliveLargerCalls) {
     std::map<int64_t, Call> calls;
     for (const int64_t num_tokens : {2, 9, 300}) {
       Call& call = calls[num_tokens];
-      const auto seed = static_cast<uint32_t>(num_tokens + group.rank());
+      const auto seed = num_tokens + group.rank();
       call.in = layer.place.take(random_tensor({num_tokens, kHidden}, DType::kBF16, seed));
       call.out = Tensor::empty(call.in.shape(), DType::kBF16, call.in.device());
       const auto forward = [&] {
-        layer.layer->forward(call.in, call.out, {layer.place.stream, &call.workspaces, 0, nullptr});
+        layer.layer->forward(call.in, call.out, {layer.place.stream, &call.workspaces});
       };
       forward();
       forward();

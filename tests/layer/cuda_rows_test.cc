@@ -7,10 +7,10 @@
 #include <algorithm>
 
 #include "layer/rows/row_ops.h"
-#include "moebius/prepare_finalize.h"
 #include "problems/expert_problem.h"
 #include "problems/place.h"
 #include "tests/gpu_test.h"
+#include "tests/layer/backends.h"
 #include "tests/layer/tensors.h"
 
 namespace moebius::testing {
@@ -142,7 +142,7 @@ void expect_same_rows(const Tensor& actual, const Tensor& expected, const Tensor
 struct BothPlaces {
   WorkspacePool pools[2];
   Place places[2] = {Place(), Place(DeviceType::kCuda)};
-  CallContext context(int i) { return {places[i].stream, &pools[i], 0, nullptr}; }
+  CallContext context(int i) { return {places[i].stream, &pools[i]}; }
 };
 
 TEST_F(CudaRows, OneRankPreparesAndFinalizesAsOnTheCpu) {
@@ -187,15 +187,8 @@ TEST_F(CudaRows, OneRankPreparesAndFinalizesAsOnTheCpu) {
             is_refused = true;
             break;
           }
-          PrepareInput there = input;
           QuantConfig own = quant;
-          own.a1.scale = place.take(quant.a1.scale);
-          own.a1.alpha_or_gscale = place.take(quant.a1.alpha_or_gscale);
-          there.quant = &own;
-          for (Tensor* tensor : {&there.hidden, &there.topk_ids, &there.topk_weights,
-                                 &there.lora_ids, &there.expert_map}) {
-            *tensor = place.take(*tensor);
-          }
+          const PrepareInput there = input_there(place, input, own);
           const PrepareResult prepared = pf->prepare(there, both.context(i));
           PrepareResult& result = results[i];
           for (const auto part :

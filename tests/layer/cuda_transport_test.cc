@@ -9,10 +9,10 @@
 #include <optional>
 
 #include "layer/rows/token_slices.h"
-#include "moebius/all2all.h"
 #include "problems/expert_problem.h"
 #include "problems/place.h"
 #include "tests/comm/gpu_ranks.h"
+#include "tests/layer/backends.h"
 #include "tests/layer/tensors.h"
 
 namespace moebius::testing {
@@ -42,7 +42,7 @@ class CudaTransport : public GpuRanksTest {
 // room for beyond its rows.
 PrepareInput input_of(int rank, int call, int64_t num_experts) {
   const int64_t num_tokens = (rank * 5 + call * 7 + 4) % (kMaxTokens + 1);
-  const auto seed = static_cast<uint32_t>(100 * rank + call);
+  const auto seed = 100 * rank + call;
   PrepareInput input;
   input.hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, seed, call == 1 ? 30.0f : 1.0f);
   input.topk_ids = random_ids(num_tokens, kTopk, num_experts, seed + 1);
@@ -84,18 +84,11 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
                       ? make_high_throughput(group, placement, 0, capacity)
                       : make_allgather_reducescatter(group, kind == Kind::kMonolithic);
   WorkspacePool pool;
-  const CallContext context{place.stream, &pool, 0, nullptr};
+  const CallContext context{place.stream, &pool};
   QuantConfig own = quant;
-  own.a1.scale = place.take(quant.a1.scale);
-  own.a1.alpha_or_gscale = place.take(quant.a1.alpha_or_gscale);
   Seen seen;
   for (int call = 0; call < 3; ++call) {
-    PrepareInput input = input_of(group.rank(), call, num_experts);
-    for (Tensor* tensor : {&input.hidden, &input.topk_ids, &input.topk_weights,
-                           &input.router_logits, &input.lora_ids}) {
-      *tensor = place.take(*tensor);
-    }
-    input.quant = &own;
+    const PrepareInput input = input_there(place, input_of(group.rank(), call, num_experts), own);
     const PrepareResult prepared = pf->prepare(input, context);
     Tensor counts;
     if (batched) {
@@ -132,8 +125,7 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
                                                        : WeightAndReduceKind::kContiguous);
     FinalizeInput done;
     done.output = Tensor::zeros(input.hidden.shape(), DType::kBF16, place.device());
-    done.expert_output =
-        place.take(random_tensor(rows, DType::kBF16, static_cast<uint32_t>(9 + group.rank())));
+    done.expert_output = place.take(random_tensor(rows, DType::kBF16, 9 + group.rank()));
     // Monolithic: what a router would choose of the logits that have arrived.
     const int64_t num_rows = prepared.x.dim(0);
     done.topk_ids = kind == Kind::kMonolithic
@@ -149,11 +141,8 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
     pf->check();
   }
   if (const auto statistics = pf->statistics()) {
-    const Tensor all = Tensor::empty({3}, DType::kI64);
-    all.data<int64_t>()[0] = statistics->selections;
-    all.data<int64_t>()[1] = statistics->copies;
-    all.data<int64_t>()[2] = statistics->node_copies;
-    seen.tensors.push_back(all);
+    int64_t counts[] = {statistics->selections, statistics->copies, statistics->node_copies};
+    seen.tensors.push_back(Tensor::borrow(counts, {3}, DType::kI64, Device::cpu()).clone());
   }
   return seen;
 }
@@ -200,9 +189,7 @@ TEST_P(CudaTransport, PreparesAndFinalizesAsOnTheCpu) {
   for (std::vector<Seen>& of_ranks : expected) {
     of_ranks.resize(static_cast<size_t>(GetParam().num_ranks));
   }
-  ThreadGroupOptions on_cpus;
-  on_cpus.num_ranks = GetParam().num_ranks;
-  run_thread_ranks(on_cpus, [&](Group& group) {
+  run_thread_ranks({.num_ranks = GetParam().num_ranks}, [&](Group& group) {
     for (size_t c = 0; c < cases.size(); ++c) {
       expected[c][static_cast<size_t>(group.rank())] =
           run_calls(group, cases[c].kind, cases[c].quant, num_experts());
@@ -227,7 +214,7 @@ TEST_P(CudaTransport, SumsAndGathersSlicesOfTokens) {
     const Place place(group.device());
     for (const int64_t num_tokens : {0, 1, 7, 64}) {
       const auto partial = [&](int rank) {
-        return random_tensor({num_tokens, kHidden}, DType::kBF16, static_cast<uint32_t>(rank + 1));
+        return random_tensor({num_tokens, kHidden}, DType::kBF16, rank + 1);
       };
       const Tensor out = Tensor::zeros({num_tokens, kHidden}, DType::kBF16, place.device());
       sum_over_ranks(group, place.take(partial(group.rank())), out, place.stream);

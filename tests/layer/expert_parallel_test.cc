@@ -6,17 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <map>
-#include <mutex>
 
 #include "moebius/checkpoint.h"
-#include "moebius/group.h"
-#include "moebius/moe_layer.h"
-#include "moebius/tolerance.h"
+#include "tests/layer/backends.h"
+#include "tests/layer/spread.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
 
 namespace fs = std::filesystem;
@@ -26,49 +22,40 @@ constexpr const char* kFixtures[] = {"mixtral",         "qwen2_moe",      "qwen3
                                      "deepseek_v3_fp8", "gpt_oss_mxfp4",  "qwen3_moe_int4",
                                      "mixtral_int8",    "qwen3_moe_nvfp4"};
 
-// How a model is spread: dp * tp ranks.
-struct Spread {
-  std::string name;
-  int tp = 1;
-  int dp = 1;
-  bool use_ep = true;
-  All2AllBackend backend = All2AllBackend::kNone;
-  bool monolithic = false;
-  int ranks_per_node = 0;
-  LowLatencySum low_latency_sum = LowLatencySum::kSelections;
-
-  int num_ranks() const { return tp * dp; }
-};
-void PrintTo(const Spread& spread, std::ostream* out) {
-  *out << spread.name;
-}
-
 std::vector<Spread> spreads() {
+  constexpr auto kGather = All2AllBackend::kAllGatherReduceScatter;
   std::vector<Spread> all;
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const auto backend : {All2AllBackend::kAllGatherReduceScatter,
-                               All2AllBackend::kHighThroughput, All2AllBackend::kLowLatency}) {
+    const std::string n = std::to_string(ranks);
+    for (const auto backend : kBackends) {
       for (const int nodes : {0, 1, 2}) {
         if (nodes < ranks) {
-          all.push_back({std::string(name(backend)) + "_dp" + std::to_string(ranks) +
-                             (nodes > 0 ? "_nodes_of_" + std::to_string(nodes) : ""),
-                         1, ranks, true, backend, false, nodes});
+          all.push_back({.name = std::string(name(backend)) + "_dp" + n +
+                                 (nodes > 0 ? "_nodes_of_" + std::to_string(nodes) : ""),
+                         .dp = ranks,
+                         .backend = backend,
+                         .ranks_per_node = nodes});
         }
       }
     }
-    all.push_back({"low_latency_sums_per_rank_dp" + std::to_string(ranks), 1, ranks, true,
-                   All2AllBackend::kLowLatency, false, 0, LowLatencySum::kRanks});
-    all.push_back({"monolithic_dp" + std::to_string(ranks), 1, ranks, true,
-                   All2AllBackend::kAllGatherReduceScatter, true, 0});
-    all.push_back({"none_tp" + std::to_string(ranks), ranks, 1, true, All2AllBackend::kNone});
+    all.push_back({.name = "low_latency_sums_per_rank_dp" + n,
+                   .dp = ranks,
+                   .backend = All2AllBackend::kLowLatency,
+                   .low_latency_sum = LowLatencySum::kRanks});
+    all.push_back(
+        {.name = "monolithic_dp" + n, .dp = ranks, .backend = kGather, .monolithic = true});
+    all.push_back({.name = "none_tp" + n, .tp = ranks});
   }
-  all.push_back({"none_tp2_no_ep", 2, 1, false, All2AllBackend::kNone});
-  all.push_back(
-      {"allgather_reducescatter_tp2_dp2", 2, 2, true, All2AllBackend::kAllGatherReduceScatter});
-  all.push_back({"allgather_reducescatter_tp2_dp2_no_ep", 2, 2, false,
-                 All2AllBackend::kAllGatherReduceScatter});
-  all.push_back({"high_throughput_tp2_dp2", 2, 2, true, All2AllBackend::kHighThroughput});
-  all.push_back({"low_latency_tp2_dp2", 2, 2, true, All2AllBackend::kLowLatency});
+  all.push_back({.name = "none_tp2_no_ep", .tp = 2, .use_ep = false});
+  for (const auto backend : kBackends) {
+    all.push_back(
+        {.name = std::string(name(backend)) + "_tp2_dp2", .tp = 2, .dp = 2, .backend = backend});
+  }
+  all.push_back({.name = "allgather_reducescatter_tp2_dp2_no_ep",
+                 .tp = 2,
+                 .dp = 2,
+                 .backend = kGather,
+                 .use_ep = false});
   return all;
 }
 
@@ -78,49 +65,29 @@ fs::path fixture(const std::string& folder) {
 }
 
 // The fixture's file names Mixtral's block as transformers does, not as the checkpoint does.
-std::string recorded_prefix(const Safetensors& expected, int64_t layer) {
-  const std::string block = "model.layers." + std::to_string(layer);
+std::string recorded_prefix(const Safetensors& expected) {
+  const std::string block = "model.layers.0";
   return block + (expected.contains(block + ".mlp.input") ? ".mlp" : ".feed_forward");
 }
 
-Tensor run_layer(const Checkpoint& checkpoint,
-                 int64_t layer,
-                 const Tensor& hidden,
-                 const Spread& spread) {
-  const Tensor output = Tensor::empty(hidden.shape(), DType::kF32);
-  ThreadGroupOptions options;
-  options.num_ranks = spread.num_ranks();
-  options.ranks_per_node = spread.ranks_per_node;
-  run_thread_ranks(options, [&](Group& group) {
-    const int dp_rank = group.rank() / spread.tp;
+Tensor run_layer(const Checkpoint& checkpoint, const Tensor& hidden, const Spread& spread) {
+  const auto weights_of = [&](const ParallelConfig& parallel) {
     LoadOptions load;
-    const ParallelConfig parallel = ParallelConfig::make(
-        spread.tp, group.rank() % spread.tp, spread.dp, dp_rank, spread.use_ep, spread.backend);
     load.ep_size = parallel.ep_size;
     load.ep_rank = parallel.ep_rank;
     load.tp_size = parallel.tp_size;
     load.tp_rank = parallel.tp_rank;
-    MoeLayerWeights weights = checkpoint.load_layer(layer, load);
+    MoeLayerWeights weights = checkpoint.load_layer(0, load);
     weights.config.parallel = parallel;
     weights.config.max_num_tokens = 8;  // several calls of a batched backend
-    MoeLayerOptions layer_options;
-    layer_options.monolithic = spread.monolithic;
-    layer_options.low_latency_sum = spread.low_latency_sum;
-    const Stream stream = Stream::cpu(1);
-    MoeLayer moe(std::move(weights), layer_options, stream, &group);
-    WorkspacePool workspaces;
-    // Rows of the data-parallel ranks in order; the first ranks have one more.
-    const ExpertRange rows = expert_range(hidden.dim(0), spread.dp, dp_rank);
-    const Tensor own = Tensor::empty({rows.size(), hidden.dim(1)}, DType::kF32);
-    for (int call = 0; call < 2; ++call) {  // the second finds the state of the first
-      moe.forward(hidden.slice(rows.begin, rows.end), own, {stream, &workspaces, 0, nullptr});
-    }
-    if (group.rank() % spread.tp == 0 && own.nbytes() > 0) {
-      std::memcpy(output.slice(rows.begin, rows.end).raw(), own.raw(),
-                  static_cast<size_t>(own.nbytes()));
-    }
-  });
-  return output;
+    return weights;
+  };
+  const auto tokens_of = [&](int rank) {
+    const ExpertRange rows = expert_range(hidden.dim(0), spread.dp, rank / spread.tp);
+    return RankTokens{hidden.slice(rows.begin, rows.end), {}};
+  };
+  return joined_rows(spread, run_spread(spread, spread.options(), weights_of, tokens_of),
+                     hidden.dim(0));
 }
 
 // Activations quantized by what is on a rank: another rank count is another scale per tensor.
@@ -145,20 +112,15 @@ TEST_P(ExpertParallelTest, OutputIsTheModels) {
   }
   const Checkpoint checkpoint(fixture(folder));
   const Safetensors expected(fixture(folder) / "expected.safetensors");
-  const std::string prefix = recorded_prefix(expected, 0);
+  const std::string prefix = recorded_prefix(expected);
   const Tensor hidden = expected.tensor(prefix + ".input");
   if (const auto reason = refusal(folder, spread)) {
-    try {
-      run_layer(checkpoint, 0, hidden, spread);
-      ADD_FAILURE() << "not refused";
-    } catch (const InvalidArgument& error) {
-      EXPECT_NE(std::string(error.what()).find(*reason), std::string::npos) << error.what();
-    }
+    expect_mentions(message_of([&] { run_layer(checkpoint, hidden, spread); }), *reason);
     return;
   }
   Tensor output;
   try {
-    output = run_layer(checkpoint, 0, hidden, spread);
+    output = run_layer(checkpoint, hidden, spread);
   } catch (const Error& error) {
     // Only shards that would cut a quantization group may be refused.
     const std::string message = error.what();
@@ -170,10 +132,7 @@ TEST_P(ExpertParallelTest, OutputIsTheModels) {
   }
   const double tolerance = tolerance_for(checkpoint);
   EXPECT_LE(relative_error(output, expected.tensor(prefix + ".output")), tolerance);
-  const Tensor alone = run_layer(checkpoint, 0, hidden, {"one rank"});
-  for (int64_t t = 0; t < hidden.dim(0); ++t) {
-    EXPECT_LE(relative_error(output[t], alone[t]), tolerance) << "row " << t;
-  }
+  expect_near_rows(output, run_layer(checkpoint, hidden, {.name = "one rank"}), tolerance);
 }
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<const char*, Spread>>& test) {
@@ -187,4 +146,4 @@ INSTANTIATE_TEST_SUITE_P(Fixtures,
                          case_name);
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

@@ -146,29 +146,25 @@ std::vector<Outcome> run(const FailureCase& c) {
     WorkspacePool workspaces;
     const LayerInput& in = problem.input(0, rank);
     const Tensor output = Tensor::empty(in.hidden.shape(), in.hidden.dtype());
-    KernelInput input;
-    input.hidden = in.hidden;
-    input.topk_ids = in.topk_ids;
-    input.topk_weights = in.topk_weights;
-    input.router_logits = in.logits;
-    input.num_experts = problem.placement().num_experts();
-    const Tensor map = problem.placement().expert_map(rank);
-    input.expert_map = map;
+    const KernelInput input{.hidden = in.hidden,
+                            .topk_ids = in.topk_ids,
+                            .topk_weights = in.topk_weights,
+                            .router_logits = in.logits,
+                            .num_experts = problem.placement().num_experts(),
+                            .expert_map = problem.placement().expert_map(rank)};
     for (; step < kSteps; ++step) {
       const bool is_faulty = is_guilty && step == 1;
       if (is_faulty && c.fault == Fault::kLeaves) {
         return;
       }
       if (!is_faulty || c.fault != Fault::kSkips) {
-        kernel.forward(input, output, {}, {Stream::cpu(1), &workspaces, 0, nullptr});
+        kernel.forward(input, output, {}, {Stream::cpu(1), &workspaces});
       }
       group.barrier(kEndOfStep);
     }
   };
-  ThreadGroupOptions options;
-  options.num_ranks = kRanks;
-  options.ranks_per_node = c.ranks_per_node;
-  options.timeout = c.timeout();
+  const ThreadGroupOptions options{
+      .num_ranks = kRanks, .ranks_per_node = c.ranks_per_node, .timeout = c.timeout()};
   const auto timed = [&](Group& group) {
     Outcome& outcome = outcomes[static_cast<size_t>(group.rank())];
     const auto begin = Clock::now();

@@ -168,6 +168,42 @@ inline ExpertsDesc fake_desc(int64_t num_experts,
   return desc;
 }
 
+// Fails once, in its `at`-th call.
+class FailingExperts final : public FakeExperts {
+ public:
+  FailingExperts(ExpertsDesc desc, int at) : FakeExperts(desc), at_(at) {}
+
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& intermediate,
+             const Tensor& scratch,
+             const Stream& stream) const override {
+    if (at_-- == 0) {
+      throw Error("expert 7 is on fire");
+    }
+    FakeExperts::apply(input, output, intermediate, scratch, stream);
+  }
+
+ private:
+  mutable int at_;
+};
+
+inline std::shared_ptr<const Router> gateless_router(int64_t num_experts, int64_t topk) {
+  RouterConfig config;
+  config.num_experts = num_experts;
+  config.topk = topk;
+  config.renormalize = true;
+  return std::make_shared<const Router>(config, RouterWeights{});
+}
+
+// Random tokens for experts of such a description, all of them local.
+inline KernelInput random_input(const ExpertsDesc& desc, int64_t num_tokens) {
+  return {.hidden = random_tensor({num_tokens, desc.hidden}, desc.in_dtype, 11),
+          .topk_ids = random_ids(num_tokens, desc.topk, desc.num_experts, 12),
+          .topk_weights = random_tensor({num_tokens, desc.topk}, DType::kF32, 13),
+          .num_experts = desc.num_experts};
+}
+
 // no_ep with other answers, and with asynchronous halves that note when they are called.
 class FakePrepareFinalize : public PrepareFinalize {
  public:

@@ -6,18 +6,8 @@
 
 #include "tests/layer/fakes.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
-
-using testing::expect_mentions;
-using testing::fake_desc;
-using testing::FakeExperts;
-using testing::FakePrepareFinalize;
-using testing::ids_of;
-using testing::Journal;
-using testing::message_of;
-using testing::random_ids;
-using testing::random_tensor;
 
 constexpr auto kStandard = ActivationFormat::kStandard;
 constexpr auto kBatched = ActivationFormat::kBatched;
@@ -56,8 +46,8 @@ TEST(ModularKernelErrors, PartsMustBeAccepted) {
                   {"fake_pf", "no-op", "fake", "weights go with combine"});
   expect_mentions(compose({.quant = Support::no("rows travel as bf16")}),
                   {"fake_pf", "fake", "rows travel as bf16"});
-  QuantTensors tensors = testing::weight_scales(4);
-  tensors.a1_gscale = testing::filled({1}, DType::kF32, {1});
+  QuantTensors tensors = weight_scales(4);
+  tensors.a1_gscale = filled({1}, DType::kF32, {1});
   FakeExperts::Options blocks;  // of 16, and hidden is 8
   blocks.quant = QuantConfig::nvfp4(tensors);
   expect_mentions(compose({}, blocks), {"nvfp4", "8", "16"});
@@ -66,43 +56,31 @@ TEST(ModularKernelErrors, PartsMustBeAccepted) {
 }
 
 TEST(ModularKernelErrors, RouterAndSharedExpertsMustFit) {
-  RouterConfig config;
-  config.num_experts = 5;
-  config.topk = 2;
-  const auto with = [](std::shared_ptr<const SharedExperts> shared,
-                       std::shared_ptr<const Router> router) {
-    return message_of<Error>([&] {
+  const auto expect_misfit = [](Parts parts, std::shared_ptr<const SharedExperts> shared,
+                                std::shared_ptr<const Router> router) {
+    expect_error(parts, [&] {
       ModularKernel(make_no_ep(), std::make_unique<FakeExperts>(fake_desc(4, 2, 8)), shared,
                     router);
     });
   };
-  expect_mentions(with(nullptr, std::make_shared<Router>(config, RouterWeights{})),
-                  {"router", "5", "4"});
-  config.num_experts = 4;
-  config.topk = 3;
-  expect_mentions(with(nullptr, std::make_shared<Router>(config, RouterWeights{})),
-                  {"topk of the router", "3", "2"});
+  expect_misfit({"router", "5", "4"}, nullptr, gateless_router(5, 2));
+  expect_misfit({"topk of the router", "3", "2"}, nullptr, gateless_router(4, 3));
   const auto shared = [](int64_t hidden, DType dtype) {
     return std::make_shared<SharedExperts>(
         std::make_unique<FakeExperts>(fake_desc(1, 1, hidden, kBatched, dtype)), Tensor());
   };
-  expect_mentions(with(shared(9, DType::kF32), nullptr),
-                  {"hidden of the shared experts", "9", "8"});
-  expect_mentions(with(shared(8, DType::kBF16), nullptr), {"shared experts", "bf16", "f32"});
+  expect_misfit({"hidden of the shared experts", "9", "8"}, shared(9, DType::kF32), nullptr);
+  expect_misfit({"shared experts", "bf16", "f32"}, shared(8, DType::kBF16), nullptr);
 }
 
 TEST(ModularKernelErrors, MissingPartsAndNegativeChunks) {
-  expect_mentions(message_of<Error>([] {
-                    ModularKernel(nullptr, std::make_unique<FakeExperts>(fake_desc(4, 2, 8)));
-                  }),
-                  {"prepare_finalize is missing"});
-  expect_mentions(message_of<Error>([] { ModularKernel(make_no_ep(), nullptr); }),
-                  {"experts are missing"});
-  expect_mentions(message_of<Error>([] {
-                    ModularKernel(make_no_ep(), std::make_unique<FakeExperts>(fake_desc(4, 2, 8)),
-                                  nullptr, nullptr, KernelOptions{-3});
-                  }),
-                  {"chunk_tokens is -3"});
+  expect_error({"prepare_finalize is missing"},
+               [] { ModularKernel(nullptr, std::make_unique<FakeExperts>(fake_desc(4, 2, 8))); });
+  expect_error({"experts are missing"}, [] { ModularKernel(make_no_ep(), nullptr); });
+  expect_error({"chunk_tokens is -3"}, [] {
+    ModularKernel(make_no_ep(), std::make_unique<FakeExperts>(fake_desc(4, 2, 8)), nullptr, nullptr,
+                  KernelOptions{-3});
+  });
 }
 
 // A valid call of 4 tokens, top-2 of 5 experts, hidden 8, that a test then spoils.
@@ -129,19 +107,12 @@ std::string refusal(Spoil&& spoil,
     shared = std::make_shared<SharedExperts>(
         std::make_unique<FakeExperts>(fake_desc(1, 1, 8, kBatched)), Tensor());
   }
-  RouterConfig config;
-  config.num_experts = 5;
-  config.topk = topk;
-  ModularKernel kernel(
-      std::make_unique<FakePrepareFinalize>(pf),
-      std::make_unique<FakeExperts>(fake_desc(5, topk, 8, pf.format), experts), shared,
-      pf.is_monolithic ? std::make_shared<const Router>(config, RouterWeights{}) : nullptr);
+  ModularKernel kernel(std::make_unique<FakePrepareFinalize>(pf),
+                       std::make_unique<FakeExperts>(fake_desc(5, topk, 8, pf.format), experts),
+                       shared, pf.is_monolithic ? gateless_router(5, topk) : nullptr);
   Call call;
   call.context.workspaces = &call.pool;
-  call.input.hidden = random_tensor({4, 8}, DType::kF32, 1);
-  call.input.topk_ids = random_ids(4, topk, 5, 2);
-  call.input.topk_weights = random_tensor({4, topk}, DType::kF32, 3);
-  call.input.num_experts = 5;
+  call.input = random_input(fake_desc(5, topk, 8), 4);
   if (has_shared) {
     call.shared_output = Tensor::empty({4, 8}, DType::kF32);
   }
@@ -154,6 +125,16 @@ std::string refusal(Spoil&& spoil,
   return message;
 }
 
+template <typename Spoil>
+void expect_refusal(Parts parts,
+                    Spoil&& spoil,
+                    FakePrepareFinalize::Options pf = {},
+                    FakeExperts::Options experts = {},
+                    bool has_shared = false,
+                    int64_t topk = 2) {
+  expect_mentions(refusal(spoil, std::move(pf), std::move(experts), has_shared, topk), parts);
+}
+
 TEST(ModularKernelErrors, TheCallItselfIsValid) {
   EXPECT_EQ(refusal([](Call&) {}), "no error");
   EXPECT_EQ(refusal([](Call&) {}, {}, {}, true), "no error");
@@ -164,86 +145,73 @@ TEST(ModularKernelErrors, TheCallItselfIsValid) {
 }
 
 TEST(ModularKernelErrors, ShapesAndDtypes) {
-  expect_mentions(refusal([](Call& c) { c.input.hidden = {}; }), {"hidden is missing"});
-  expect_mentions(refusal([](Call& c) {
-                    c.input.hidden = random_tensor({4, 9}, DType::kF32, 1);
-                  }),
-                  {"hidden.dim(1) is 9", "8"});
-  expect_mentions(refusal([](Call& c) {
-                    c.input.hidden = random_tensor({4, 8}, DType::kBF16, 1);
-                  }),
-                  {"hidden", "bf16", "f32"});
-  expect_mentions(refusal([](Call& c) { c.input.topk_ids = random_ids(3, 2, 5, 1); }),
-                  {"topk_ids", "[3, 2]", "[4, 2]"});
-  expect_mentions(refusal([](Call& c) { c.input.topk_ids = random_ids(4, 3, 5, 1); }),
-                  {"topk_ids", "[4, 3]", "[4, 2]"});
-  expect_mentions(refusal([](Call& c) { c.input.topk_weights = {}; }), {"topk_weights is missing"});
-  expect_mentions(refusal([](Call& c) {
-                    c.input.topk_weights = random_tensor({4, 2}, DType::kBF16, 1);
-                  }),
-                  {"topk_weights", "bf16", "f32"});
-  expect_mentions(refusal([](Call& c) {
-                    c.output = Tensor::empty({5, 8}, DType::kF32);
-                  }),
-                  {"output", "[5, 8]", "[4, 8]"});
-  expect_mentions(refusal([](Call& c) {
-                    c.output = Tensor::empty({4, 8}, DType::kBF16);
-                  }),
-                  {"output", "bf16", "f32"});
-  expect_mentions(refusal([](Call& c) {
-                    c.input.lora_ids = ids_of({3}, {0, 0, 0});
-                  }),
-                  {"lora_ids", "[3]", "[4]"});
-  expect_mentions(refusal([](Call& c) { c.context.workspaces = nullptr; }), {"workspaces"});
+  expect_refusal({"hidden is missing"}, [](Call& c) { c.input.hidden = {}; });
+  expect_refusal({"hidden.dim(1) is 9", "8"}, [](Call& c) {
+    c.input.hidden = random_tensor({4, 9}, DType::kF32, 1);
+  });
+  expect_refusal({"hidden", "bf16", "f32"}, [](Call& c) {
+    c.input.hidden = random_tensor({4, 8}, DType::kBF16, 1);
+  });
+  expect_refusal({"topk_ids", "[3, 2]", "[4, 2]"},
+                 [](Call& c) { c.input.topk_ids = random_ids(3, 2, 5, 1); });
+  expect_refusal({"topk_ids", "[4, 3]", "[4, 2]"},
+                 [](Call& c) { c.input.topk_ids = random_ids(4, 3, 5, 1); });
+  expect_refusal({"topk_weights is missing"}, [](Call& c) { c.input.topk_weights = {}; });
+  expect_refusal({"topk_weights", "bf16", "f32"}, [](Call& c) {
+    c.input.topk_weights = random_tensor({4, 2}, DType::kBF16, 1);
+  });
+  expect_refusal({"output", "[5, 8]", "[4, 8]"}, [](Call& c) {
+    c.output = Tensor::empty({5, 8}, DType::kF32);
+  });
+  expect_refusal({"output", "bf16", "f32"}, [](Call& c) {
+    c.output = Tensor::empty({4, 8}, DType::kBF16);
+  });
+  expect_refusal({"lora_ids", "[3]", "[4]"}, [](Call& c) {
+    c.input.lora_ids = ids_of({3}, {0, 0, 0});
+  });
+  expect_refusal({"workspaces"}, [](Call& c) { c.context.workspaces = nullptr; });
 }
 
 TEST(ModularKernelErrors, OwnLoadCountsIdsOfEveryExpert) {
-  expect_mentions(refusal([](Call& c) { c.input.own_load = Tensor::zeros({5}, DType::kI64); }),
-                  {"own_load", "i64", "i32"});
-  expect_mentions(refusal([](Call& c) { c.input.own_load = Tensor::zeros({4}, DType::kI32); }),
-                  {"own_load", "[4]", "[5]"});
-  expect_mentions(refusal(
-                      [](Call& c) {
-                        c.input.router_logits = random_tensor({4, 5}, DType::kF32, 1);
-                        c.input.own_load = Tensor::zeros({5}, DType::kI32);
-                        c.input.topk_ids = {};
-                      },
-                      {.is_monolithic = true}),
-                  {"topk_ids is missing"});
+  expect_refusal({"own_load", "i64", "i32"},
+                 [](Call& c) { c.input.own_load = Tensor::zeros({5}, DType::kI64); });
+  expect_refusal({"own_load", "[4]", "[5]"},
+                 [](Call& c) { c.input.own_load = Tensor::zeros({4}, DType::kI32); });
+  expect_refusal({"topk_ids is missing"},
+                 [](Call& c) {
+                   c.input.router_logits = random_tensor({4, 5}, DType::kF32, 1);
+                   c.input.own_load = Tensor::zeros({5}, DType::kI32);
+                   c.input.topk_ids = {};
+                 },
+                 {.is_monolithic = true});
 }
 
 // What prepare gives is spoiled, and the experts see none of it.
-std::string refusal_of_rows(std::function<void(PrepareResult&)> spoil) {
-  return refusal([](Call&) {}, {.spoil = std::move(spoil)});
+void expect_rows_refused(Parts parts, std::function<void(PrepareResult&)> spoil) {
+  expect_refusal(parts, [](Call&) {}, {.spoil = std::move(spoil)});
 }
 
 TEST(ModularKernelErrors, RowsFromPrepare) {
-  expect_mentions(refusal_of_rows([](PrepareResult& r) { r.x = {}; }), {"x from prepare"});
-  expect_mentions(refusal_of_rows([](PrepareResult& r) { r.x = r.x.slice(0, 3); }),
-                  {"x from prepare", "[3, 8]", "[4, 8]"});
-  expect_mentions(refusal_of_rows([](PrepareResult& r) {
-                    r.x = Tensor::zeros({4, 9}, DType::kF32);
-                  }),
-                  {"x from prepare", "[4, 9]", "[4, 8]"});
-  expect_mentions(refusal_of_rows([](PrepareResult& r) {
-                    r.topk_ids = Tensor::zeros({4, 2}, DType::kI64);
-                  }),
-                  {"topk_ids from prepare", "i64", "i32"});
-  expect_mentions(
-      refusal_of_rows([](PrepareResult& r) { r.topk_ids = Tensor::zeros({8}, DType::kI32); }),
-      {"dimensions of topk_ids from prepare", "1", "2"});
-  expect_mentions(refusal_of_rows([](PrepareResult& r) {
-                    r.topk_weights = Tensor::zeros({4, 3}, DType::kF32);
-                  }),
-                  {"topk_weights from prepare", "[4, 3]", "[4, 2]"});
-  expect_mentions(refusal_of_rows([](PrepareResult& r) {
-                    r.expert_num_tokens = Tensor::zeros({5}, DType::kI64);
-                  }),
-                  {"expert_num_tokens from prepare", "i64", "i32"});
-  expect_mentions(refusal_of_rows([](PrepareResult& r) {
-                    r.expert_num_tokens = Tensor::zeros({6}, DType::kI32);
-                  }),
-                  {"expert_num_tokens from prepare", "[6]", "[5]"});
+  expect_rows_refused({"x from prepare"}, [](PrepareResult& r) { r.x = {}; });
+  expect_rows_refused({"x from prepare", "[3, 8]", "[4, 8]"},
+                      [](PrepareResult& r) { r.x = r.x.slice(0, 3); });
+  expect_rows_refused({"x from prepare", "[4, 9]", "[4, 8]"}, [](PrepareResult& r) {
+    r.x = Tensor::zeros({4, 9}, DType::kF32);
+  });
+  expect_rows_refused({"topk_ids from prepare", "i64", "i32"}, [](PrepareResult& r) {
+    r.topk_ids = Tensor::zeros({4, 2}, DType::kI64);
+  });
+  expect_rows_refused({"dimensions of topk_ids from prepare", "1", "2"},
+                      [](PrepareResult& r) { r.topk_ids = Tensor::zeros({8}, DType::kI32); });
+  expect_rows_refused({"topk_weights from prepare", "[4, 3]", "[4, 2]"}, [](PrepareResult& r) {
+    r.topk_weights = Tensor::zeros({4, 3}, DType::kF32);
+  });
+  expect_rows_refused({"expert_num_tokens from prepare", "i64", "i32"}, [](PrepareResult& r) {
+    r.expert_num_tokens = Tensor::zeros({5}, DType::kI64);
+  });
+  expect_rows_refused({"expert_num_tokens from prepare", "[6]", "[5]"}, [](PrepareResult& r) {
+    r.expert_num_tokens = Tensor::zeros({6}, DType::kI32);
+  });
 }
 
 TEST(ModularKernelErrors, BatchedRowsFromPrepare) {
@@ -262,72 +230,68 @@ TEST(ModularKernelErrors, BatchedRowsFromPrepare) {
 }
 
 TEST(ModularKernelErrors, ExpertIds) {
-  expect_mentions(refusal([](Call& c) { c.input.topk_ids.data<int32_t>()[5] = 5; }),
-                  {"topk_ids of token 2, slot 1 is 5", "-1 to 4"});
-  expect_mentions(refusal([](Call& c) { c.input.topk_ids.data<int32_t>()[0] = -2; }),
-                  {"topk_ids of token 0, slot 0 is -2"});
-  expect_mentions(refusal([](Call& c) { c.input.num_experts = 6; }), {"num_experts is 6", "5"});
-  expect_mentions(refusal([](Call& c) {
-                    c.input.expert_map = ids_of({4}, {0, 1, 2, 3});
-                  }),
-                  {"expert_map", "[4]", "[5]"});
-  expect_mentions(refusal([](Call& c) {
-                    c.input.expert_map = ids_of({5}, {0, 1, 2, 5, -1});
-                  }),
-                  {"expert_map[3] is 5", "4"});
+  expect_refusal({"topk_ids of token 2, slot 1 is 5", "-1 to 4"},
+                 [](Call& c) { c.input.topk_ids.data<int32_t>()[5] = 5; });
+  expect_refusal({"topk_ids of token 0, slot 0 is -2"},
+                 [](Call& c) { c.input.topk_ids.data<int32_t>()[0] = -2; });
+  expect_refusal({"num_experts is 6", "5"}, [](Call& c) { c.input.num_experts = 6; });
+  expect_refusal({"expert_map", "[4]", "[5]"}, [](Call& c) {
+    c.input.expert_map = ids_of({4}, {0, 1, 2, 3});
+  });
+  expect_refusal({"expert_map[3] is 5", "4"}, [](Call& c) {
+    c.input.expert_map = ids_of({5}, {0, 1, 2, 5, -1});
+  });
 }
 
 TEST(ModularKernelErrors, WeightOnInputNeedsTopOne) {
   const auto on_input = [](Call& c) { c.input.apply_router_weight_on_input = true; };
-  expect_mentions(refusal(on_input), {"apply_router_weight_on_input", "2", "1"});
+  expect_refusal({"apply_router_weight_on_input", "2", "1"}, on_input);
   EXPECT_EQ(refusal(on_input, {}, {}, false, /*topk=*/1), "no error");
 }
 
 TEST(ModularKernelErrors, TooManyTokensForABatchedFormat) {
-  expect_mentions(refusal([](Call&) {}, {.format = kBatched, .max_tokens = 3}),
-                  {"fake_pf", "4", "3"});
+  expect_refusal({"fake_pf", "4", "3"}, [](Call&) {}, {.format = kBatched, .max_tokens = 3});
 }
 
 TEST(ModularKernelErrors, AliasesOfHidden) {
   const auto in_place = [](Call& c) { c.output = c.input.hidden; };
-  expect_mentions(refusal(in_place, {}, {}, /*has_shared=*/true), {"output", "hidden", "shared"});
-  expect_mentions(refusal([](Call& c) {
-                    const Tensor both = random_tensor({6, 8}, DType::kF32, 1);
-                    c.input.hidden = both.slice(0, 4);
-                    c.output = both.slice(2, 6);
-                  }),
-                  {"output overlaps hidden"});
-  expect_mentions(refusal([](Call& c) { c.shared_output = c.output; }, {}, {}, true),
-                  {"shared_output overlaps output"});
+  expect_refusal({"output", "hidden", "shared"}, in_place, {}, {}, /*has_shared=*/true);
+  expect_refusal({"output overlaps hidden"}, [](Call& c) {
+    const Tensor both = random_tensor({6, 8}, DType::kF32, 1);
+    c.input.hidden = both.slice(0, 4);
+    c.output = both.slice(2, 6);
+  });
+  expect_refusal(
+      {"shared_output overlaps output"}, [](Call& c) { c.shared_output = c.output; }, {}, {}, true);
 }
 
 TEST(ModularKernelErrors, SharedOutputGoesWithSharedExperts) {
-  expect_mentions(refusal([](Call& c) { c.shared_output = {}; }, {}, {}, true),
-                  {"shared_output is missing", "some"});
-  expect_mentions(refusal([](Call& c) {
-                    c.shared_output = Tensor::empty({4, 8}, DType::kF32);
-                  }),
-                  {"shared_output is given", "no shared"});
-  expect_mentions(refusal([](Call& c) { c.input.add_shared = true; }), {"add_shared", "no shared"});
+  expect_refusal(
+      {"shared_output is missing", "some"}, [](Call& c) { c.shared_output = {}; }, {}, {}, true);
+  expect_refusal({"shared_output is given", "no shared"}, [](Call& c) {
+    c.shared_output = Tensor::empty({4, 8}, DType::kF32);
+  });
+  expect_refusal({"add_shared", "no shared"}, [](Call& c) { c.input.add_shared = true; });
 }
 
 TEST(ModularKernelErrors, MonolithicInput) {
   const FakePrepareFinalize::Options monolithic{.is_monolithic = true};
-  expect_mentions(refusal([](Call&) {}, monolithic), {"router_logits is missing"});
-  expect_mentions(refusal(
-                      [](Call& c) {
-                        c.input.router_logits = random_tensor({4, 6}, DType::kF32, 1);
-                      },
-                      monolithic),
-                  {"router_logits", "[4, 6]", "[4, 5]"});
-  expect_mentions(refusal(
-                      [](Call& c) {
-                        c.input.router_logits = random_tensor({4, 5}, DType::kF32, 1);
-                        c.input.apply_router_weight_on_input = true;
-                      },
-                      monolithic, {}, false, 1),
-                  {"monolithic", "router weight"});
+  expect_refusal(
+      {"router_logits is missing"}, [](Call&) {}, monolithic);
+  expect_refusal(
+      {"router_logits", "[4, 6]", "[4, 5]"},
+      [](Call& c) {
+        c.input.router_logits = random_tensor({4, 6}, DType::kF32, 1);
+      },
+      monolithic);
+  expect_refusal(
+      {"monolithic", "router weight"},
+      [](Call& c) {
+        c.input.router_logits = random_tensor({4, 5}, DType::kF32, 1);
+        c.input.apply_router_weight_on_input = true;
+      },
+      monolithic, {}, false, 1);
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

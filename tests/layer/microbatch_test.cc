@@ -71,10 +71,9 @@ struct Tokens {
 
   Tokens(const Group& group, int64_t num_tokens, bool has_shared) {
     const auto next = static_cast<int32_t>((group.rank() + 1) % group.size());
-    input.hidden =
-        random_tensor({num_tokens, kHidden}, DType::kF32, static_cast<uint32_t>(group.rank()));
-    input.topk_ids = Tensor::empty({num_tokens, 1}, DType::kI32);
-    std::fill_n(input.topk_ids.data<int32_t>(), num_tokens, next);
+    input.hidden = random_tensor({num_tokens, kHidden}, DType::kF32, group.rank());
+    input.topk_ids =
+        ids_of({num_tokens, 1}, std::vector<int32_t>(static_cast<size_t>(num_tokens), next));
     input.topk_weights = random_tensor({num_tokens, 1}, DType::kF32, 9);
     input.num_experts = group.size();
     input.expert_map = ExpertPlacement::linear(group.size(), group.size()).expert_map(group.rank());
@@ -124,10 +123,8 @@ void expect_all_in_flight(const std::vector<Profile::Interval>& intervals, int m
 
 Waited run(const OverlapCase& c, int microbatches) {
   Waited result;
-  ThreadGroupOptions options;
-  options.num_ranks = 2;
   ModelledLinks links(kLink);
-  run_thread_ranks(options, [&](Group& base) {
+  run_thread_ranks({.num_ranks = 2}, [&](Group& base) {
     ModelledGroup group(base, links);
     const auto rank = static_cast<size_t>(group.rank());
     const bool has_shared = c.shared.count() > 0;
@@ -211,9 +208,7 @@ std::array<int, 2> agreed(All2AllBackend backend,
                           std::array<int64_t, 2> num_tokens,
                           const KernelOptions& options) {
   std::array<int, 2> taken{};
-  ThreadGroupOptions ranks;
-  ranks.num_ranks = 2;
-  run_thread_ranks(ranks, [&](Group& group) {
+  run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
     const auto rank = static_cast<size_t>(group.rank());
     ModularKernel kernel(make(backend, group),
                          std::make_unique<FakeExperts>(one_local_expert(2, format_of(backend))),
@@ -221,7 +216,7 @@ std::array<int, 2> agreed(All2AllBackend backend,
     WorkspacePool workspaces;
     const Tokens tokens(group, num_tokens[rank], false);
     for (int call = 0; call < 2; ++call) {
-      kernel.forward(tokens.input, tokens.output, {}, {Stream::cpu(1), &workspaces, 0, nullptr});
+      kernel.forward(tokens.input, tokens.output, {}, {Stream::cpu(1), &workspaces});
     }
     taken[rank] = kernel.last_microbatches();
   });
@@ -229,8 +224,7 @@ std::array<int, 2> agreed(All2AllBackend backend,
 }
 
 TEST(Microbatches, AreAsManyAsTheRankWithFewestTokensCanFill) {
-  for (const auto backend : {All2AllBackend::kAllGatherReduceScatter,
-                             All2AllBackend::kHighThroughput, All2AllBackend::kLowLatency}) {
+  for (const auto backend : kBackends) {
     SCOPED_TRACE(name(backend));
     const KernelOptions options{.microbatches = 4, .min_microbatch_tokens = 10};
     const auto both = [](int n) { return std::array{n, n}; };
@@ -243,6 +237,13 @@ TEST(Microbatches, AreAsManyAsTheRankWithFewestTokensCanFill) {
   }
 }
 
+// Tokens for the only expert, whose output is what it gets.
+KernelInput one_expert_input(int64_t num_tokens) {
+  return {.hidden = random_tensor({num_tokens, 8}, DType::kF32, 1),
+          .topk_ids = Tensor::zeros({num_tokens, 1}, DType::kI32),
+          .topk_weights = filled({num_tokens, 1}, DType::kF32, {1})};
+}
+
 TEST(Microbatches, OfOneRankHaveWorkspacesOfTheirOwn) {
   const ExpertsDesc desc = fake_desc(1, 1, 8);
   auto experts = std::make_unique<FakeExperts>(desc);
@@ -250,13 +251,9 @@ TEST(Microbatches, OfOneRankHaveWorkspacesOfTheirOwn) {
   ModularKernel kernel(make_no_ep(), std::move(experts), nullptr, nullptr,
                        {.microbatches = 3, .min_microbatch_tokens = 2});
   WorkspacePool workspaces;
-  KernelInput input;
-  input.hidden = random_tensor({7, 8}, DType::kF32, 1);
-  input.topk_ids = Tensor::zeros({7, 1}, DType::kI32);
-  input.topk_weights = Tensor::empty({7, 1}, DType::kF32);
-  std::fill_n(input.topk_weights.data<float>(), 7, 1.0f);
+  const KernelInput input = one_expert_input(7);
   const Tensor output = Tensor::empty({7, 8}, DType::kF32);
-  kernel.forward(input, output, {}, {Stream::cpu(1), &workspaces, 0, nullptr});
+  kernel.forward(input, output, {}, {Stream::cpu(1), &workspaces});
   expect_same_bits(output, input.hidden);
   ASSERT_EQ(fake.calls.size(), 3u);
   EXPECT_EQ(fake.calls[0].rows, 3);
@@ -288,34 +285,12 @@ TEST(Microbatches, AreWorthTheirWeightsOnGpus) {
   EXPECT_EQ(least(8, 8, 64, Device::cuda(0)), 32);   // 8, but never below that of CPUs
 }
 
-// Fails once, in its `at`-th call.
-class FailingExperts final : public FakeExperts {
- public:
-  FailingExperts(ExpertsDesc desc, int at) : FakeExperts(desc), at_(at) {}
-
-  void apply(const ExpertsInput& input,
-             const Tensor& output,
-             const Tensor& intermediate,
-             const Tensor& scratch,
-             const Stream& stream) const override {
-    if (at_-- == 0) {
-      throw Error("expert 7 is on fire");
-    }
-    FakeExperts::apply(input, output, intermediate, scratch, stream);
-  }
-
- private:
-  mutable int at_;
-};
-
 // A rank's experts fail amid its micro-batches, each rank's in another; those that live give it up.
 TEST(Microbatches, GoOnAfterOneOfThemHasFailed) {
   constexpr int kRanks = 3;
   constexpr int kGuilty = 2;
   for (const int at : {0, 1, 2, 3}) {
     SCOPED_TRACE(at);
-    ThreadGroupOptions options;
-    options.num_ranks = kRanks;
     std::array<bool, kRanks> ended{};
     const auto body = [&](Group& group) {
       const int rank = group.rank();
@@ -325,7 +300,7 @@ TEST(Microbatches, GoOnAfterOneOfThemHasFailed) {
                            nullptr, nullptr, {.microbatches = 4, .min_microbatch_tokens = 0});
       WorkspacePool workspaces;
       const Tokens tokens(group, 6, false);
-      const CallContext context{Stream::cpu(1), &workspaces, 0, nullptr};
+      const CallContext context{Stream::cpu(1), &workspaces};
       if (rank == kGuilty) {
         kernel.forward(tokens.input, tokens.output, {}, context);
         return;
@@ -353,7 +328,7 @@ TEST(Microbatches, GoOnAfterOneOfThemHasFailed) {
       }
       ended[static_cast<size_t>(rank)] = true;
     };
-    EXPECT_THROW(run_thread_ranks(options, body), Error);
+    EXPECT_THROW(run_thread_ranks({.num_ranks = kRanks}, body), Error);
     EXPECT_TRUE(ended[0]);
     EXPECT_TRUE(ended[1]);
   }
@@ -365,13 +340,9 @@ TEST(Microbatches, LeaveAKernelUsableThatFails) {
   ModularKernel kernel(make_no_ep(), std::make_unique<FailingExperts>(desc, 1), nullptr, nullptr,
                        {.microbatches = 3, .min_microbatch_tokens = 0});
   WorkspacePool workspaces;
-  KernelInput input;
-  input.hidden = random_tensor({5, 8}, DType::kF32, 1);
-  input.topk_ids = Tensor::zeros({5, 1}, DType::kI32);
-  input.topk_weights = Tensor::empty({5, 1}, DType::kF32);
-  std::fill_n(input.topk_weights.data<float>(), 5, 1.0f);
+  const KernelInput input = one_expert_input(5);
   const Tensor output = Tensor::empty({5, 8}, DType::kF32);
-  const CallContext context{Stream::cpu(1), &workspaces, 0, nullptr};
+  const CallContext context{Stream::cpu(1), &workspaces};
   EXPECT_THROW(kernel.forward(input, output, {}, context), Error);
   kernel.forward(input, output, {}, context);
   expect_same_bits(output, input.hidden);

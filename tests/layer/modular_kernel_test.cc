@@ -10,23 +10,15 @@
 
 #include "tests/layer/fakes.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
-
-using testing::expect_same_bits;
-using testing::fake_desc;
-using testing::FakeExperts;
-using testing::FakePrepareFinalize;
-using testing::filled;
-using testing::floats;
-using testing::ids_of;
-using testing::ints;
-using testing::Journal;
-using testing::random_ids;
-using testing::random_tensor;
 
 constexpr int64_t kExperts = 6;
 constexpr int64_t kHidden = 8;
+
+std::unique_ptr<PrepareFinalize> fake_pf(FakePrepareFinalize::Options options) {
+  return std::make_unique<FakePrepareFinalize>(std::move(options));
+}
 
 // A kernel of fakes and an input for it; the kernel owns what the pointers point to.
 struct Bench {
@@ -39,30 +31,47 @@ struct Bench {
   Bench(std::unique_ptr<PrepareFinalize> pf,
         ExpertsDesc desc,
         FakeExperts::Options options = {},
-        int64_t chunk_tokens = 0,
+        KernelOptions kernel_options = {},
         std::shared_ptr<const SharedExperts> shared = nullptr,
-        std::shared_ptr<const Router> router = nullptr,
-        int combine_parts = 0) {
+        std::shared_ptr<const Router> router = nullptr) {
     auto fake = std::make_unique<FakeExperts>(desc, std::move(options));
     experts = fake.get();
-    kernel = std::make_unique<ModularKernel>(
-        std::move(pf), std::move(fake), std::move(shared), std::move(router),
-        KernelOptions{.chunk_tokens = chunk_tokens, .combine_parts = combine_parts});
+    kernel = std::make_unique<ModularKernel>(std::move(pf), std::move(fake), std::move(shared),
+                                             std::move(router), kernel_options);
     context.workspaces = &pool;
     input.num_experts = desc.num_experts;
   }
-
-  void set_tokens(int64_t num_tokens) {
-    const ExpertsDesc& desc = experts->desc();
-    input.hidden = random_tensor({num_tokens, desc.hidden}, desc.in_dtype, 11);
-    input.topk_ids = random_ids(num_tokens, desc.topk, desc.num_experts, 12);
-    input.topk_weights = random_tensor({num_tokens, desc.topk}, DType::kF32, 13);
+  // Either single-rank backend; the batched one takes max_tokens rows of each expert.
+  Bench(bool is_batched, int64_t max_tokens, ExpertsDesc desc, KernelOptions kernel_options = {})
+      : Bench(is_batched ? make_no_ep_batched(max_tokens, desc.num_local_experts) : make_no_ep(),
+              with_format(desc, is_batched),
+              {},
+              kernel_options) {}
+  // Final rows of 5 tokens return in parts, as many as asked for where that is possible.
+  Bench(FakePrepareFinalize::Options pf, int64_t hidden, int combine_parts)
+      : Bench(fake_pf(with_most_rows(std::move(pf))),
+              fake_desc(kExperts, 2, hidden),
+              {.kind = WeightAndReduceKind::kNoOp, .gives_parts = true},
+              {.combine_parts = combine_parts}) {
+    set_tokens(5);
   }
+
+  void set_tokens(int64_t num_tokens) { input = random_input(experts->desc(), num_tokens); }
   Tensor forward() {
     const Tensor output = Tensor::empty(input.hidden.shape(), input.hidden.dtype());
-    testing::poison(output);
+    poison(output);
     kernel->forward(input, output, {}, context);
     return output;
+  }
+
+ private:
+  static ExpertsDesc with_format(ExpertsDesc desc, bool is_batched) {
+    desc.format = is_batched ? ActivationFormat::kBatched : ActivationFormat::kStandard;
+    return desc;
+  }
+  static FakePrepareFinalize::Options with_most_rows(FakePrepareFinalize::Options options) {
+    options.most_rows = 5;
+    return options;
   }
 };
 
@@ -82,36 +91,24 @@ Tensor expected_sum(const KernelInput& input) {
 
 TEST(ModularKernel, SumsWeightedExperts) {
   for (const int64_t topk : {1, 2, 5}) {
-    Bench standard(make_no_ep(), fake_desc(kExperts, topk, kHidden));
-    standard.set_tokens(7);
-    EXPECT_LT(relative_error(standard.forward(), expected_sum(standard.input)), 1e-6);
-    Bench batched(make_no_ep_batched(7, kExperts),
-                  fake_desc(kExperts, topk, kHidden, ActivationFormat::kBatched));
-    batched.set_tokens(7);
-    EXPECT_LT(relative_error(batched.forward(), expected_sum(batched.input)), 1e-6);
+    for (const bool is_batched : {false, true}) {
+      ExpertsDesc desc = fake_desc(kExperts, topk, kHidden);
+      desc.intermediate = topk == 5 ? 64 : 1;  // GEMM1's output larger than GEMM2's, and smaller
+      Bench bench(is_batched, 7, desc);
+      bench.set_tokens(7);
+      EXPECT_LT(relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
+      EXPECT_EQ(bench.experts->calls.size(), 1u);
+    }
   }
 }
 
 TEST(ModularKernel, MaskedSelectionsCountForNothing) {
   for (const bool is_batched : {false, true}) {
-    Bench bench(is_batched ? make_no_ep_batched(3, kExperts) : make_no_ep(),
-                fake_desc(kExperts, 2, kHidden,
-                          is_batched ? ActivationFormat::kBatched : ActivationFormat::kStandard));
+    Bench bench(is_batched, 3, fake_desc(kExperts, 2, kHidden));
     bench.set_tokens(3);
     bench.input.topk_ids = ids_of({3, 2}, {-1, 2, 0, 5, -1, -1});
     EXPECT_LT(relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
     EXPECT_EQ(ints(bench.kernel->last_expert_load()), (std::vector<int32_t>{1, 0, 1, 0, 0, 1}));
-  }
-}
-
-TEST(ModularKernel, OutputSitsOnTheFrontOfWorkspace13) {
-  ExpertsDesc desc = fake_desc(kExperts, 2, kHidden);
-  for (const int64_t intermediate : {1, 64}) {  // output larger, and smaller than GEMM1's
-    desc.intermediate = intermediate;
-    Bench bench(make_no_ep(), desc);
-    bench.set_tokens(5);
-    bench.forward();
-    ASSERT_EQ(bench.experts->calls.size(), 1u);
   }
 }
 
@@ -120,10 +117,9 @@ TEST(ModularKernel, ChunksGiveTheSameBits) {
     for (const int64_t num_tokens : {5, 6, 7, 12, 13}) {
       const ExpertsDesc desc =
           fake_desc(kExperts, 3, kHidden, ActivationFormat::kStandard, DType::kBF16);
-      FakeExperts::Options options;
-      options.flat_output = flat;
+      const FakeExperts::Options options{.flat_output = flat};
       Bench whole(make_no_ep(), desc, options);
-      Bench chunked(make_no_ep(), desc, options, /*chunk_tokens=*/6);
+      Bench chunked(make_no_ep(), desc, options, {.chunk_tokens = 6});
       whole.set_tokens(num_tokens);
       chunked.set_tokens(num_tokens);
       expect_same_bits(chunked.forward(), whole.forward());
@@ -134,7 +130,7 @@ TEST(ModularKernel, ChunksGiveTheSameBits) {
 }
 
 TEST(ModularKernel, ChunkWorkspacesFitTheChunk) {
-  Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, /*chunk_tokens=*/4);
+  Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, {.chunk_tokens = 4});
   bench.set_tokens(9);
   bench.forward();
   const auto& calls = bench.experts->calls;
@@ -158,16 +154,7 @@ TEST(ModularKernel, ResultsGoBackInParts) {
     for (const int asked : {1, 2, 4, 6, 64}) {
       SCOPED_TRACE(asked);
       Journal journal;
-      FakePrepareFinalize::Options pf;
-      pf.is_async = is_async;
-      pf.most_rows = 5;
-      pf.journal = &journal;
-      FakeExperts::Options options;
-      options.kind = WeightAndReduceKind::kNoOp;
-      options.gives_parts = true;
-      Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, kWide), options,
-                  /*chunk_tokens=*/0, nullptr, nullptr, asked);
-      bench.set_tokens(5);
+      Bench bench({.is_async = is_async, .journal = &journal}, kWide, asked);
       const Tensor output = bench.forward();
       expect_same_bits(output, expected_sum(bench.input));
       const int parts = asked == 4 ? 3 : std::min(asked, 6);
@@ -182,14 +169,7 @@ TEST(ModularKernel, ResultsGoBackInParts) {
 
 // A caller's bound on SMs is that of every part.
 TEST(ModularKernel, PartsTakeNoMoreSmsThanTheCallMay) {
-  FakePrepareFinalize::Options pf;
-  pf.most_rows = 5;
-  FakeExperts::Options options;
-  options.kind = WeightAndReduceKind::kNoOp;
-  options.gives_parts = true;
-  Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, 512), options,
-              /*chunk_tokens=*/0, nullptr, nullptr, /*combine_parts=*/4);
-  bench.set_tokens(5);
+  Bench bench(FakePrepareFinalize::Options{}, 512, /*combine_parts=*/4);
   for (const int max_sms : {0, 40}) {
     bench.context.max_sms = max_sms;
     bench.forward();
@@ -201,16 +181,7 @@ TEST(ModularKernel, PartsTakeNoMoreSmsThanTheCallMay) {
 // Nobody tells of parts where no row came; the other ranks wait for all of them.
 TEST(ModularKernel, ARankWithoutRowsTakesPartInEveryPart) {
   Journal journal;
-  FakePrepareFinalize::Options pf;
-  pf.most_rows = 5;
-  pf.drops_all_rows = true;
-  pf.journal = &journal;
-  FakeExperts::Options options;
-  options.kind = WeightAndReduceKind::kNoOp;
-  options.gives_parts = true;
-  Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, 512), options,
-              /*chunk_tokens=*/0, nullptr, nullptr, /*combine_parts=*/4);
-  bench.set_tokens(5);
+  Bench bench({.drops_all_rows = true, .journal = &journal}, 512, /*combine_parts=*/4);
   bench.forward();
   EXPECT_EQ(std::count(journal.begin(), journal.end(), "finalize"), 4);
 }
@@ -233,11 +204,10 @@ TEST(ModularKernel, PartsAreWorthAKernelEach) {
 
 // The experts write to the output itself, unless that is where they read.
 TEST(ModularKernel, FinalRowsAreWrittenInPlace) {
-  FakeExperts::Options options;
-  options.kind = WeightAndReduceKind::kNoOp;
+  const FakeExperts::Options options{.kind = WeightAndReduceKind::kNoOp};
   for (const int64_t num_tokens : {5, 4, 0}) {
     for (const bool on_hidden : {false, true}) {
-      Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), options, /*chunk_tokens=*/4);
+      Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), options, {.chunk_tokens = 4});
       bench.set_tokens(num_tokens);
       const Tensor expected = expected_sum(bench.input);
       const Tensor output =
@@ -258,22 +228,19 @@ TEST(ModularKernel, FinalRowsAreWrittenInPlace) {
 }
 
 TEST(ModularKernel, ChunksOnlyWhereSupportedAndNeeded) {
-  FakeExperts::Options options;
-  options.supports_chunking = false;
-  Bench refuses(make_no_ep(), fake_desc(kExperts, 2, kHidden), options, /*chunk_tokens=*/2);
+  Bench refuses(make_no_ep(), fake_desc(kExperts, 2, kHidden), {.supports_chunking = false},
+                {.chunk_tokens = 2});
   refuses.set_tokens(5);
   refuses.forward();
   EXPECT_EQ(refuses.experts->calls.size(), 1u);
-  Bench exact(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, /*chunk_tokens=*/5);
+  Bench exact(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, {.chunk_tokens = 5});
   exact.set_tokens(5);
   exact.forward();
   EXPECT_EQ(exact.experts->calls.size(), 1u);
 }
 
 TEST(ModularKernel, ChunksRecountExpertTokens) {
-  FakePrepareFinalize::Options pf;
-  pf.with_counts = true;
-  Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(3, 2, kHidden), {}, 2);
+  Bench bench(fake_pf({.with_counts = true}), fake_desc(3, 2, kHidden), {}, {.chunk_tokens = 2});
   bench.set_tokens(4);
   bench.input.topk_ids = ids_of({4, 2}, {0, 1, 0, 2, 1, 2, 1, 2});
   bench.forward();
@@ -282,7 +249,7 @@ TEST(ModularKernel, ChunksRecountExpertTokens) {
   EXPECT_EQ(bench.experts->calls[1].counts, (std::vector<int32_t>{0, 2, 2}));
   EXPECT_EQ(ints(bench.kernel->last_expert_load()), (std::vector<int32_t>{2, 3, 3}));
 
-  Bench without(make_no_ep(), fake_desc(3, 2, kHidden), {}, 2);
+  Bench without(make_no_ep(), fake_desc(3, 2, kHidden), {}, {.chunk_tokens = 2});
   without.set_tokens(4);
   without.forward();
   EXPECT_TRUE(without.experts->calls[0].counts.empty());
@@ -290,9 +257,9 @@ TEST(ModularKernel, ChunksRecountExpertTokens) {
 
 TEST(ModularKernel, OneScaleIsNotSliced) {
   for (const bool per_token : {false, true}) {
-    FakeExperts::Options options;
-    options.quant = QuantConfig::fp8_w8a8(testing::weight_scales(kExperts), per_token);
-    Bench bench(make_no_ep(), fake_desc(kExperts, 1, kHidden), options, /*chunk_tokens=*/2);
+    Bench bench(make_no_ep(), fake_desc(kExperts, 1, kHidden),
+                {.quant = QuantConfig::fp8_w8a8(weight_scales(kExperts), per_token)},
+                {.chunk_tokens = 2});
     bench.set_tokens(5);
     bench.forward();
     ASSERT_EQ(bench.experts->calls.size(), 3u);
@@ -302,10 +269,9 @@ TEST(ModularKernel, OneScaleIsNotSliced) {
 }
 
 TEST(ModularKernel, ExpertsThatQuantizeGetPlainRows) {
-  FakeExperts::Options options;
-  options.quant = QuantConfig::fp8_w8a8(testing::weight_scales(kExperts));
-  options.expects_unquantized_inputs = true;
-  Bench bench(make_no_ep(), fake_desc(kExperts, 1, kHidden), options);
+  Bench bench(make_no_ep(), fake_desc(kExperts, 1, kHidden),
+              {.expects_unquantized_inputs = true,
+               .quant = QuantConfig::fp8_w8a8(weight_scales(kExperts))});
   bench.set_tokens(3);
   EXPECT_LT(relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
   EXPECT_EQ(bench.experts->calls[0].scale_numel, -1);
@@ -325,19 +291,15 @@ TEST(ModularKernel, NoTokensNoExperts) {
 
 TEST(ModularKernel, NoReceivedRowsStillFinalize) {
   Journal journal;
-  FakePrepareFinalize::Options pf;
-  pf.drops_all_rows = true;
-  pf.journal = &journal;
-  FakeExperts::Options options;
-  options.journal = &journal;
-  Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, kHidden), options);
+  Bench bench(fake_pf({.drops_all_rows = true, .journal = &journal}),
+              fake_desc(kExperts, 2, kHidden), {.journal = &journal});
   bench.set_tokens(3);
   EXPECT_EQ(floats(bench.forward()), std::vector<float>(3 * kHidden, 0.0f));
   EXPECT_EQ(journal, (Journal{"prepare", "finalize"}));
 }
 
 TEST(ModularKernel, InPlaceOutput) {
-  Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, /*chunk_tokens=*/3);
+  Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, {.chunk_tokens = 3});
   bench.set_tokens(8);
   const Tensor expected = bench.forward();
   bench.kernel->forward(bench.input, bench.input.hidden, {}, bench.context);
@@ -345,17 +307,13 @@ TEST(ModularKernel, InPlaceOutput) {
 }
 
 TEST(ModularKernel, NoMicrobatchIsWrittenWhereALaterOneHasNoRoom) {
-  const ExpertsDesc desc = fake_desc(kExperts, 3, kHidden, ActivationFormat::kBatched);
-  Bench bench(make_no_ep_batched(/*max_num_tokens=*/2, kExperts), desc);
+  const ExpertsDesc desc = fake_desc(kExperts, 3, kHidden);
+  Bench bench(/*is_batched=*/true, 2, desc, {.microbatches = 2, .min_microbatch_tokens = 0});
   bench.set_tokens(2);
-  bench.kernel = std::make_unique<ModularKernel>(
-      make_no_ep_batched(/*max_num_tokens=*/2, kExperts), std::make_unique<FakeExperts>(desc),
-      nullptr, nullptr, KernelOptions{.microbatches = 2, .min_microbatch_tokens = 0});
   bench.input.topk_ids = ids_of({2, 3}, {0, 1, 2, 0, 0, 0});
   const Tensor before = bench.input.hidden.clone();
-  const std::string message = testing::message_of<Error>(
-      [&] { bench.kernel->forward(bench.input, bench.input.hidden, {}, bench.context); });
-  testing::expect_mentions(message, {"rows for local expert 0 is 3", "2"});
+  expect_error({"rows for local expert 0 is 3", "2"},
+               [&] { bench.kernel->forward(bench.input, bench.input.hidden, {}, bench.context); });
   expect_same_bits(bench.input.hidden, before);
 }
 
@@ -367,11 +325,9 @@ TEST(ModularKernel, ExpertMapsOfTwoRanksAddUp) {
   for (const bool is_batched : {false, true}) {
     std::vector<Tensor> parts;
     for (const int rank : {0, 1}) {
-      ExpertsDesc desc =
-          fake_desc(kExperts, 2, kHidden,
-                    is_batched ? ActivationFormat::kBatched : ActivationFormat::kStandard);
+      ExpertsDesc desc = fake_desc(kExperts, 2, kHidden);
       desc.num_local_experts = 3;
-      Bench part(is_batched ? make_no_ep_batched(9, 3) : make_no_ep(), desc, {}, 4);
+      Bench part(is_batched, 9, desc, {.chunk_tokens = 4});
       part.input = all.input;
       part.input.expert_map =
           rank == 0 ? ids_of({6}, {0, 1, 2, -1, -1, -1}) : ids_of({6}, {-1, -1, -1, 0, 1, 2});
@@ -405,9 +361,7 @@ TEST(ModularKernel, ExpertMapsOfTwoRanksAddUp) {
 
 TEST(ModularKernel, WeightOnInputIsNotAppliedTwice) {
   for (const bool is_batched : {false, true}) {
-    Bench bench(is_batched ? make_no_ep_batched(5, kExperts) : make_no_ep(),
-                fake_desc(kExperts, 1, kHidden,
-                          is_batched ? ActivationFormat::kBatched : ActivationFormat::kStandard));
+    Bench bench(is_batched, 5, fake_desc(kExperts, 1, kHidden));
     bench.set_tokens(5);
     const Tensor before = bench.input.hidden.clone();
     bench.input.apply_router_weight_on_input = true;
@@ -435,7 +389,7 @@ TEST(ModularKernel, LayersShareWorkspacesAndMicrobatchesDoNot) {
 }
 
 TEST(ModularKernel, SecondCallIsNotTouchedByTheFirst) {
-  Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, /*chunk_tokens=*/4);
+  Bench bench(make_no_ep(), fake_desc(kExperts, 2, kHidden), {}, {.chunk_tokens = 4});
   bench.set_tokens(3);
   const Tensor small = bench.forward();
   bench.set_tokens(11);
@@ -446,24 +400,17 @@ TEST(ModularKernel, SecondCallIsNotTouchedByTheFirst) {
 
 // Shared experts that note when they run: y = x (id 0 times one).
 std::shared_ptr<const SharedExperts> fake_shared(Journal* journal) {
-  FakeExperts::Options options;
-  options.journal = journal;
   return std::make_shared<SharedExperts>(
-      std::make_unique<FakeExperts>(fake_desc(1, 1, kHidden, ActivationFormat::kBatched), options),
+      std::make_unique<FakeExperts>(fake_desc(1, 1, kHidden, ActivationFormat::kBatched),
+                                    FakeExperts::Options{.journal = journal}),
       Tensor());
 }
 
 TEST(ModularKernel, SharedExpertsRunWhileTheCombineIsUnderWay) {
   for (const bool is_async : {false, true}) {
     Journal journal;
-    Journal shared;
-    FakePrepareFinalize::Options pf;
-    pf.is_async = is_async;
-    pf.journal = &journal;
-    FakeExperts::Options options;
-    options.journal = &journal;
-    Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, kHidden), options,
-                0, fake_shared(&journal));
+    Bench bench(fake_pf({.is_async = is_async, .journal = &journal}),
+                fake_desc(kExperts, 2, kHidden), {.journal = &journal}, {}, fake_shared(&journal));
     bench.set_tokens(4);
     Profile profile;
     bench.context.profile = &profile;
@@ -476,20 +423,15 @@ TEST(ModularKernel, SharedExpertsRunWhileTheCombineIsUnderWay) {
                            : (Journal{"prepare", "experts", "finalize", "experts"}));
     expect_same_bits(shared_output, bench.input.hidden);
     EXPECT_LT(relative_error(output, expected_sum(bench.input)), 1e-6);
-    std::vector<std::string> stages;
-    for (const auto& stage : profile.stages()) {
-      stages.push_back(stage.name);
-    }
-    EXPECT_EQ(stages, (std::vector<std::string>{"prepare", "experts", "finalize", "shared"}));
+    EXPECT_EQ(stage_names(profile),
+              (std::vector<std::string>{"prepare", "experts", "finalize", "shared"}));
   }
 }
 
 TEST(ModularKernel, AddsTheSharedExpertsWhereAsked) {
   Journal journal;
   for (const bool is_async : {false, true}) {
-    FakePrepareFinalize::Options pf;
-    pf.is_async = is_async;
-    Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, kHidden), {}, 0,
+    Bench bench(fake_pf({.is_async = is_async}), fake_desc(kExperts, 2, kHidden), {}, {},
                 fake_shared(&journal));
     bench.set_tokens(5);
     const Tensor routed = Tensor::empty({5, kHidden}, DType::kF32);
@@ -505,17 +447,10 @@ TEST(ModularKernel, AddsTheSharedExpertsWhereAsked) {
 }
 
 TEST(ModularKernel, MonolithicRoutesAfterPrepare) {
-  RouterConfig config;
-  config.num_experts = kExperts;
-  config.topk = 2;
-  config.renormalize = true;
-  const auto router = std::make_shared<const Router>(config, RouterWeights{});
+  const auto router = gateless_router(kExperts, 2);
   Journal journal;
-  FakePrepareFinalize::Options pf;
-  pf.is_monolithic = true;
-  pf.journal = &journal;
-  Bench bench(std::make_unique<FakePrepareFinalize>(pf), fake_desc(kExperts, 2, kHidden), {}, 0,
-              nullptr, router);
+  Bench bench(fake_pf({.is_monolithic = true, .journal = &journal}),
+              fake_desc(kExperts, 2, kHidden), {}, {}, nullptr, router);
   bench.input.hidden = random_tensor({5, kHidden}, DType::kF32, 1);
   bench.input.router_logits = random_tensor({5, kExperts}, DType::kF32, 2);
   const Tensor output = bench.forward();
@@ -529,4 +464,4 @@ TEST(ModularKernel, MonolithicRoutesAfterPrepare) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

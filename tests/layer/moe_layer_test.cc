@@ -7,45 +7,27 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "moebius/quantize.h"
-#include "tests/layer/tensors.h"
+#include "tests/layer/small_layer.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
-
-using testing::expect_mentions;
-using testing::expect_same_bits;
-using testing::message_of;
-using testing::random_tensor;
 
 constexpr int64_t kExperts = 8;
 constexpr int64_t kHidden = 64;
 constexpr int64_t kIntermediate = 32;
-constexpr int64_t kSharedIntermediate = 48;
 
 MoeLayerWeights make_weights(int64_t topk, bool has_shared, DType dtype = DType::kBF16) {
-  MoeLayerWeights weights;
-  weights.config.num_experts = kExperts;
-  weights.config.experts_per_token = topk;
-  weights.config.hidden = kHidden;
-  weights.config.intermediate = kIntermediate;
-  weights.config.in_dtype = dtype;
-  weights.config.max_num_tokens = 8;
-  weights.router_config.num_experts = kExperts;
-  weights.router_config.topk = topk;
-  weights.router_config.renormalize = topk > 1;
-  weights.router.gate = random_tensor({kExperts, kHidden}, dtype, 1, 0.3f);
-  weights.experts.w1 = random_tensor({kExperts, 2 * kIntermediate, kHidden}, dtype, 2, 0.3f);
-  weights.experts.w2 = random_tensor({kExperts, kHidden, kIntermediate}, dtype, 3, 0.3f);
-  if (has_shared) {
-    weights.shared.w1 = random_tensor({1, 2 * kSharedIntermediate, kHidden}, dtype, 4, 0.3f);
-    weights.shared.w2 = random_tensor({1, kHidden, kSharedIntermediate}, dtype, 5, 0.3f);
-    weights.shared_intermediate = kSharedIntermediate;
-    weights.shared_gate = random_tensor({1, kHidden}, dtype, 6, 0.3f);
-  }
-  return weights;
+  return random_layer({.num_experts = kExperts,
+                       .experts_per_token = topk,
+                       .hidden = kHidden,
+                       .intermediate = kIntermediate,
+                       .in_dtype = dtype,
+                       .max_num_tokens = 8},
+                      {.shared_intermediate = has_shared ? 48 : 0, .shared_gate_scale = 0.3f});
 }
 
 // w2[e] * (silu(gate) * up) of row t, in double.
@@ -114,14 +96,6 @@ Tensor expected_output(const MoeLayerWeights& w, const Router& router, const Ten
       output.data<float>()[t * kHidden + h] = static_cast<float>(sum[static_cast<size_t>(h)]);
     }
   }
-  return output;
-}
-
-Tensor forward(MoeLayer& layer, const Tensor& hidden, DType dtype, const Stream& stream = {}) {
-  WorkspacePool pool;
-  const Tensor output = Tensor::empty(hidden.shape(), dtype);
-  testing::poison(output);
-  layer.forward(hidden, output, {stream, &pool});
   return output;
 }
 
@@ -243,8 +217,8 @@ TEST(MoeLayer, OutputMayBeHidden) {
 
 TEST(MoeLayer, RoutedAndSharedAreSummedOnceInF32) {
   auto weights = make_weights(2, true);
-  MoeLayer both(weights, options_of(ActivationFormat::kStandard), {});
-  MoeLayer routed_only(make_weights(2, false), options_of(ActivationFormat::kStandard), {});
+  MoeLayer both(weights, {}, {});
+  MoeLayer routed_only(make_weights(2, false), {}, {});
   const Tensor hidden = random_tensor({5, kHidden}, DType::kBF16, 7);
   const Tensor sum = forward(both, hidden, DType::kF32);
   const Tensor routed = forward(routed_only, hidden, DType::kF32);
@@ -258,7 +232,7 @@ TEST(MoeLayer, RoutedAndSharedAreSummedOnceInF32) {
 }
 
 TEST(MoeLayer, OtherHiddenDtypesAreRoundedToTheModels) {
-  MoeLayer layer(make_weights(2, true), options_of(ActivationFormat::kStandard), {});
+  MoeLayer layer(make_weights(2, true), {}, {});
   MoeLayer oracle(make_weights(2, true), options_of(ActivationFormat::kStandard, Precision::kF64),
                   {});
   const Tensor hidden = random_tensor({5, kHidden}, DType::kF32, 7);
@@ -270,7 +244,7 @@ TEST(MoeLayer, OtherHiddenDtypesAreRoundedToTheModels) {
 
 TEST(MoeLayer, BatchedTakesAnyNumberOfTokens) {
   // max_num_tokens is 8: pieces of 8, and a shorter last one.
-  MoeLayer standard(make_weights(2, false), options_of(ActivationFormat::kStandard), {});
+  MoeLayer standard(make_weights(2, false), {}, {});
   MoeLayer batched(make_weights(2, false), options_of(ActivationFormat::kBatched), {});
   for (const int64_t num_tokens : {0, 1, 7, 8, 9, 16, 27}) {
     const Tensor hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, 7);
@@ -283,39 +257,33 @@ TEST(MoeLayer, BatchedTakesAnyNumberOfTokens) {
   }
 }
 
+// Of the last call, over all experts.
+int64_t num_selections(const MoeLayer& layer) {
+  const Tensor load = layer.expert_load();
+  return std::accumulate(load.data<int64_t>(), load.data<int64_t>() + load.numel(), int64_t{0});
+}
+
 TEST(MoeLayer, CountsSelectionsPerExpert) {
   MoeLayer layer(make_weights(3, false), options_of(ActivationFormat::kBatched), {});
   forward(layer, random_tensor({20, kHidden}, DType::kBF16, 7), DType::kF32);
-  const Tensor load = layer.expert_load();
-  EXPECT_EQ(load.dtype(), DType::kI64);
-  EXPECT_EQ(load.shape(), Shape({kExperts}));
-  int64_t total = 0;
-  for (int64_t e = 0; e < kExperts; ++e) {
-    total += load.data<int64_t>()[e];
-  }
-  EXPECT_EQ(total, 60);
+  EXPECT_EQ(layer.expert_load().dtype(), DType::kI64);
+  EXPECT_EQ(layer.expert_load().shape(), Shape({kExperts}));
+  EXPECT_EQ(num_selections(layer), 60);
   forward(layer, random_tensor({1, kHidden}, DType::kBF16, 7), DType::kF32);
-  total = 0;
-  const Tensor second = layer.expert_load();
-  for (int64_t e = 0; e < kExperts; ++e) {
-    total += second.data<int64_t>()[e];
-  }
-  EXPECT_EQ(total, 3);
+  EXPECT_EQ(num_selections(layer), 3);
 }
 
 TEST(MoeLayer, ProfilesItsStages) {
-  MoeLayer layer(make_weights(2, true), options_of(ActivationFormat::kStandard), {});
+  MoeLayer layer(make_weights(2, true), {}, {});
   WorkspacePool pool;
   Profile profile;
   const Tensor hidden = random_tensor({4, kHidden}, DType::kBF16, 7);
   layer.forward(hidden, Tensor::empty({4, kHidden}, DType::kF32),
                 {.workspaces = &pool, .profile = &profile});
-  std::vector<std::string> stages;
   for (const auto& stage : profile.stages()) {
-    stages.push_back(stage.name);
     EXPECT_EQ(stage.calls, stage.name == "finalize" ? 2 : 1) << stage.name;  // both of its halves
   }
-  EXPECT_EQ(stages,
+  EXPECT_EQ(stage_names(profile),
             (std::vector<std::string>{"router", "prepare", "experts", "finalize", "shared"}));
 }
 
@@ -323,63 +291,54 @@ TEST(MoeLayer, SimulatedRoutingNeedsNoGate) {
   auto weights = make_weights(2, false);
   weights.router.gate = {};
   weights.router_config.simulation = Simulation::kUniform;
-  MoeLayer layer(weights, options_of(ActivationFormat::kStandard), {});
+  MoeLayer layer(weights, {}, {});
   forward(layer, random_tensor({50, kHidden}, DType::kBF16, 7), DType::kF32);
-  int64_t total = 0;
-  const Tensor load = layer.expert_load();
-  for (int64_t e = 0; e < kExperts; ++e) {
-    total += load.data<int64_t>()[e];
-  }
-  EXPECT_EQ(total, 100);
+  EXPECT_EQ(num_selections(layer), 100);
 }
 
 TEST(MoeLayer, RefusesWeightsThatContradictTheConfig) {
-  const auto refusal = [](auto&& change) {
+  const auto expect_refusal = [](Parts parts, auto&& change) {
     auto weights = make_weights(2, true);
     change(weights);
-    return message_of<Error>([&] { MoeLayer(std::move(weights), MoeLayerOptions{}, Stream()); });
+    expect_error(parts, [&] { MoeLayer(std::move(weights), MoeLayerOptions{}, Stream()); });
   };
-  EXPECT_EQ(refusal([](MoeLayerWeights&) {}), "no error");
-  expect_mentions(refusal([](MoeLayerWeights& w) { w.config.experts_per_token = 9; }), {"9", "8"});
-  expect_mentions(refusal([](MoeLayerWeights& w) { w.config.num_local_experts = 7; }),
-                  {"num_local_experts", "is 7", "expected 8"});
-  expect_mentions(refusal([](MoeLayerWeights& w) { w.router_config.topk = 3; }),
-                  {"topk of the router", "3", "2"});
-  expect_mentions(refusal([](MoeLayerWeights& w) { w.router_config.num_experts = 7; }),
-                  {"experts of the router", "7", "8"});
-  expect_mentions(refusal([](MoeLayerWeights& w) { w.router.gate = {}; }), {"gate of the router"});
-  expect_mentions(refusal([](MoeLayerWeights& w) {
-                    w.router.gate = random_tensor({8, 32}, DType::kF32, 1);
-                  }),
-                  {"gate", "[8, 32]", "[8, 64]"});
-  expect_mentions(refusal([](MoeLayerWeights& w) { w.apply_router_weight_on_input = true; }),
-                  {"apply_router_weight_on_input", "2", "1"});
-  expect_mentions(refusal([](MoeLayerWeights& w) { w.shared = {}; }), {"shared_gate"});
-  expect_mentions(refusal([](MoeLayerWeights& w) {
-                    w.config.parallel = ParallelConfig::make(2, 0, 1, 0, true);
-                  }),
-                  {"ranks of the group", "is 2", "expected 1"});
-  expect_mentions(refusal([](MoeLayerWeights& w) {
-                    w.experts.w1 = random_tensor({7, 2 * kIntermediate, kHidden}, DType::kF32, 1);
-                  }),
-                  {"w1", "7", "8"});
+  expect_refusal({"no error"}, [](MoeLayerWeights&) {});
+  expect_refusal({"9", "8"}, [](MoeLayerWeights& w) { w.config.experts_per_token = 9; });
+  expect_refusal({"num_local_experts", "is 7", "expected 8"},
+                 [](MoeLayerWeights& w) { w.config.num_local_experts = 7; });
+  expect_refusal({"topk of the router", "3", "2"},
+                 [](MoeLayerWeights& w) { w.router_config.topk = 3; });
+  expect_refusal({"experts of the router", "7", "8"},
+                 [](MoeLayerWeights& w) { w.router_config.num_experts = 7; });
+  expect_refusal({"gate of the router"}, [](MoeLayerWeights& w) { w.router.gate = {}; });
+  expect_refusal({"gate", "[8, 32]", "[8, 64]"}, [](MoeLayerWeights& w) {
+    w.router.gate = random_tensor({8, 32}, DType::kF32, 1);
+  });
+  expect_refusal({"apply_router_weight_on_input", "2", "1"},
+                 [](MoeLayerWeights& w) { w.apply_router_weight_on_input = true; });
+  expect_refusal({"shared_gate"}, [](MoeLayerWeights& w) { w.shared = {}; });
+  expect_refusal({"ranks of the group", "is 2", "expected 1"}, [](MoeLayerWeights& w) {
+    w.config.parallel = ParallelConfig::make(2, 0, 1, 0, true);
+  });
+  expect_refusal({"w1", "7", "8"}, [](MoeLayerWeights& w) {
+    w.experts.w1 = random_tensor({7, 2 * kIntermediate, kHidden}, DType::kF32, 1);
+  });
 }
 
 TEST(MoeLayer, RefusesBadCalls) {
-  MoeLayer layer(make_weights(2, true), MoeLayerOptions{}, {});
+  MoeLayer layer(make_weights(2, true), {}, {});
   WorkspacePool pool;
   const CallContext context{.workspaces = &pool};
-  const auto refusal = [&](const Tensor& hidden, const Tensor& output) {
-    return message_of<Error>([&] { layer.forward(hidden, output, context); });
+  const auto expect_refusal = [&](Parts parts, const Tensor& hidden, const Tensor& output) {
+    expect_error(parts, [&] { layer.forward(hidden, output, context); });
   };
   const Tensor hidden = random_tensor({3, kHidden}, DType::kBF16, 7);
-  expect_mentions(refusal(random_tensor({3, 65}, DType::kBF16, 1), hidden), {"65", "64"});
-  expect_mentions(refusal(hidden, Tensor::empty({4, kHidden}, DType::kF32)),
-                  {"output", "[4, 64]", "[3, 64]"});
-  expect_mentions(refusal(hidden, Tensor::empty({3, kHidden}, DType::kI32)), {"output", "i32"});
-  expect_mentions(refusal(testing::ids_of({1, 64}, std::vector<int32_t>(64, 0)), hidden),
-                  {"hidden", "i32"});
-  expect_mentions(message_of<Error>([&] { layer.forward(hidden, hidden, {}); }), {"workspaces"});
+  expect_refusal({"65", "64"}, random_tensor({3, 65}, DType::kBF16, 1), hidden);
+  expect_refusal({"output", "[4, 64]", "[3, 64]"}, hidden,
+                 Tensor::empty({4, kHidden}, DType::kF32));
+  expect_refusal({"output", "i32"}, hidden, Tensor::empty({3, kHidden}, DType::kI32));
+  expect_refusal({"hidden", "i32"}, ids_of({1, 64}, std::vector<int32_t>(64, 0)), hidden);
+  expect_error({"workspaces"}, [&] { layer.forward(hidden, hidden, {}); });
 }
 
 // Nothing of theirs is read or written.
@@ -387,20 +346,20 @@ TEST(MoeLayer, RefusesTensorsElsewhere) {
   const auto elsewhere = [](const Tensor& tensor) {
     return Tensor::borrow(tensor.raw(), tensor.shape(), tensor.dtype(), Device::cuda(0));
   };
-  MoeLayer layer(make_weights(2, true), MoeLayerOptions{}, {});
+  MoeLayer layer(make_weights(2, true), {}, {});
   WorkspacePool pool;
   for (const DType dtype : {DType::kBF16, DType::kF32}) {  // in place, and by way of workspaces
     const Tensor hidden = random_tensor({3, kHidden}, dtype, 7);
     const Tensor output = Tensor::zeros({3, kHidden}, dtype);
-    const auto refusal = [&](const Tensor& in, const Tensor& out) {
-      return message_of<Error>([&] { layer.forward(in, out, {.workspaces = &pool}); });
+    const auto expect_refusal = [&](Parts parts, const Tensor& in, const Tensor& out) {
+      expect_error(parts, [&] { layer.forward(in, out, {.workspaces = &pool}); });
     };
-    expect_mentions(refusal(elsewhere(hidden), output), {"device of hidden is cuda:0", "cpu"});
-    expect_mentions(refusal(hidden, elsewhere(output)), {"device of output is cuda:0", "cpu"});
+    expect_refusal({"device of hidden is cuda:0", "cpu"}, elsewhere(hidden), output);
+    expect_refusal({"device of output is cuda:0", "cpu"}, hidden, elsewhere(output));
     expect_same_bits(output, Tensor::zeros({3, kHidden}, dtype));
   }
   EXPECT_EQ(pool.bytes(), 0);
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

@@ -22,6 +22,13 @@ Profile::Interval interval(Track track, const std::string& name, int begin, int 
   return {name, track, 0, origin + milliseconds(begin), origin + milliseconds(end), 0};
 }
 
+Profile::Interval host(const std::string& name, int begin, int end) {
+  return interval(Track::kHost, name, begin, end);
+}
+Profile::Interval flight(const std::string& name, int begin, int end) {
+  return interval(Track::kInFlight, name, begin, end);
+}
+
 void expect_overlap(std::vector<Profile::Interval> intervals, int travel, int hidden, int waited) {
   for (int order = 0; order < 2; ++order) {
     const Overlap overlap = measure_overlap(intervals);
@@ -34,48 +41,41 @@ void expect_overlap(std::vector<Profile::Interval> intervals, int travel, int hi
 }
 
 TEST(Overlap, OneMicrobatchHidesNothing) {
-  expect_overlap(
-      {interval(Track::kHost, "router", 0, 5), interval(Track::kHost, "prepare", 5, 10),
-       interval(Track::kInFlight, "dispatch", 8, 20), interval(Track::kHost, "wait", 12, 20),
-       interval(Track::kHost, "prepare", 11, 20), interval(Track::kHost, "experts", 20, 50),
-       interval(Track::kInFlight, "combine", 50, 60), interval(Track::kHost, "finalize", 50, 60),
-       interval(Track::kHost, "wait", 55, 60)},
-      22, 0, 13);
+  expect_overlap({host("router", 0, 5), host("prepare", 5, 10), flight("dispatch", 8, 20),
+                  host("wait", 12, 20), host("prepare", 11, 20), host("experts", 20, 50),
+                  flight("combine", 50, 60), host("finalize", 50, 60), host("wait", 55, 60)},
+                 22, 0, 13);
 }
 
 // B's rows travel while A computes, and A's sums while B computes; the ends are waited for.
 TEST(Overlap, TwoMicrobatchesHideAllButTheEnds) {
-  expect_overlap(
-      {interval(Track::kInFlight, "dispatch", 0, 10),                                     // A
-       interval(Track::kInFlight, "dispatch", 2, 30),                                     // B
-       interval(Track::kHost, "wait", 4, 10), interval(Track::kHost, "experts", 10, 30),  // A
-       interval(Track::kInFlight, "combine", 30, 50),                                     // A
-       interval(Track::kHost, "experts", 30, 50),                                         // B
-       interval(Track::kInFlight, "combine", 50, 60),                                     // B
-       interval(Track::kHost, "wait", 52, 60)},
-      60, 40, 14);
+  expect_overlap({flight("dispatch", 0, 10),                     // A
+                  flight("dispatch", 2, 30),                     // B
+                  host("wait", 4, 10), host("experts", 10, 30),  // A
+                  flight("combine", 30, 50),                     // A
+                  host("experts", 30, 50),                       // B
+                  flight("combine", 50, 60),                     // B
+                  host("wait", 52, 60)},
+                 60, 40, 14);
 }
 
 TEST(Overlap, SharedExpertsHideTheRowsTheyAreComputedBeside) {
-  expect_overlap(
-      {interval(Track::kInFlight, "dispatch", 0, 10), interval(Track::kHost, "shared", 2, 8),
-       interval(Track::kHost, "wait", 8, 10), interval(Track::kHost, "experts", 10, 20)},
-      10, 6, 2);
+  expect_overlap({flight("dispatch", 0, 10), host("shared", 2, 8), host("wait", 8, 10),
+                  host("experts", 10, 20)},
+                 10, 6, 2);
 }
 
 TEST(Overlap, IntervalsThatOverlapCountOnce) {
-  expect_overlap(
-      {interval(Track::kInFlight, "dispatch", 0, 10), interval(Track::kInFlight, "dispatch", 0, 10),
-       interval(Track::kInFlight, "dispatch", 10, 12), interval(Track::kInFlight, "combine", 3, 7),
-       interval(Track::kInFlight, "combine", 20, 30), interval(Track::kHost, "experts", 5, 25),
-       interval(Track::kHost, "experts", 6, 9)},
-      22, 12, 0);
+  expect_overlap({flight("dispatch", 0, 10), flight("dispatch", 0, 10), flight("dispatch", 10, 12),
+                  flight("combine", 3, 7), flight("combine", 20, 30), host("experts", 5, 25),
+                  host("experts", 6, 9)},
+                 22, 12, 0);
 }
 
 // What the host does there is to enqueue.
 TEST(Overlap, OnAGpuItsStreamsCompute) {
   expect_overlap(
-      {interval(Track::kInFlight, "dispatch", 40, 55), interval(Track::kHost, "experts", 0, 100),
+      {flight("dispatch", 40, 55), host("experts", 0, 100),
        interval(Track::kTransfers, "prepare", 40, 55), interval(Track::kCompute, "prepare", 40, 44),
        interval(Track::kCompute, "experts", 50, 60), interval(Track::kShared, "shared", 45, 52)},
       15, 10, 0);
@@ -83,7 +83,7 @@ TEST(Overlap, OnAGpuItsStreamsCompute) {
 
 TEST(Overlap, WithoutTransfersThereIsNone) {
   expect_overlap({}, 0, 0, 0);
-  expect_overlap({interval(Track::kHost, "experts", 0, 10)}, 0, 0, 0);
+  expect_overlap({host("experts", 0, 10)}, 0, 0, 0);
 }
 
 }  // namespace

@@ -6,11 +6,8 @@
 
 #include "tests/layer/tensors.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
-
-using testing::expect_mentions;
-using testing::message_of;
 
 struct Flattening {
   int tp, tp_rank, dp, dp_rank;  // as the model was started
@@ -58,14 +55,10 @@ TEST(ParallelConfig, BackendsHaveNames) {
 }
 
 TEST(ParallelConfig, RefusesRanksOutsideTheirSize) {
-  expect_mentions(message_of<Error>([] { ParallelConfig::make(0, 0, 1, 0, false); }),
-                  {"tp_size", "0", "1"});
-  expect_mentions(message_of<Error>([] { ParallelConfig::make(1, 0, -2, 0, false); }),
-                  {"dp_size", "-2"});
-  expect_mentions(message_of<Error>([] { ParallelConfig::make(2, 2, 1, 0, false); }),
-                  {"tp_rank is 2", "1"});
-  expect_mentions(message_of<Error>([] { ParallelConfig::make(2, 0, 3, -1, false); }),
-                  {"dp_rank is -1"});
+  expect_error({"tp_size", "0", "1"}, [] { ParallelConfig::make(0, 0, 1, 0, false); });
+  expect_error({"dp_size", "-2"}, [] { ParallelConfig::make(1, 0, -2, 0, false); });
+  expect_error({"tp_rank is 2", "1"}, [] { ParallelConfig::make(2, 2, 1, 0, false); });
+  expect_error({"dp_rank is -1"}, [] { ParallelConfig::make(2, 0, 3, -1, false); });
 }
 
 TEST(ExpertRange, FirstRanksOwnOneMore) {
@@ -76,14 +69,14 @@ TEST(ExpertRange, FirstRanksOwnOneMore) {
     EXPECT_EQ(range.end, begins[rank + 1]);
   }
   EXPECT_EQ(expert_range(2, 3, 2).size(), 0);
-  expect_mentions(message_of<Error>([] { expert_range(8, 2, 2); }), {"ep_rank is 2", "ep_size 2"});
+  expect_error({"ep_rank is 2", "ep_size 2"}, [] { expert_range(8, 2, 2); });
 }
 
 TEST(ExpertRange, MapHasLocalIndices) {
-  EXPECT_EQ(testing::ints(make_expert_map(5, {1, 3})), (std::vector<int32_t>{-1, 0, 1, -1, -1}));
-  expect_mentions(message_of<Error>([] { make_expert_map(5, {3, 6}); }), {"[3, 6)", "5"});
-  expect_mentions(message_of<Error>([] { ParallelConfig::make(65536, 0, 65536, 0, true); }),
-                  {"dp_size 65536 times tp_size 65536"});
+  EXPECT_EQ(ints(make_expert_map(5, {1, 3})), (std::vector<int32_t>{-1, 0, 1, -1, -1}));
+  expect_error({"[3, 6)", "5"}, [] { make_expert_map(5, {3, 6}); });
+  expect_error({"dp_size 65536 times tp_size 65536"},
+               [] { ParallelConfig::make(65536, 0, 65536, 0, true); });
 }
 
 MoeConfig valid() {
@@ -112,26 +105,23 @@ TEST(MoeConfig, FillsLocalExperts) {
 }
 
 TEST(MoeConfig, NamesWhatItRefuses) {
-  const auto message = [](auto&& change) {
+  const auto expect_refusal = [](Parts parts, auto&& change) {
     MoeConfig config = valid();
     change(config);
-    return message_of<Error>([&] { config.validate(); });
+    expect_error(parts, [&] { config.validate(); });
   };
-  expect_mentions(message([](MoeConfig& c) { c.num_experts = 0; }), {"num_experts is 0"});
-  expect_mentions(message([](MoeConfig& c) { c.experts_per_token = 11; }),
-                  {"experts_per_token is 11", "10"});
-  expect_mentions(message([](MoeConfig& c) { c.experts_per_token = 0; }),
-                  {"experts_per_token is 0"});
-  expect_mentions(message([](MoeConfig& c) { c.hidden = -1; }), {"hidden is -1"});
-  expect_mentions(message([](MoeConfig& c) { c.intermediate = 0; }), {"intermediate is 0"});
-  expect_mentions(message([](MoeConfig& c) { c.max_num_tokens = 0; }), {"max_num_tokens is 0"});
-  expect_mentions(message([](MoeConfig& c) { c.in_dtype = DType::kI8; }), {"in_dtype is i8"});
-  expect_mentions(message([](MoeConfig& c) { c.num_local_experts = 11; }),
-                  {"num_local_experts is 11", "10"});
-  expect_mentions(message([](MoeConfig& c) { c.parallel.ep_size = 11; }), {"ep_size is 11", "10"});
-  expect_mentions(message([](MoeConfig& c) { c.parallel.tp_size = 5; }),
-                  {"intermediate", "96", "multiple of 5"});
+  expect_refusal({"num_experts is 0"}, [](MoeConfig& c) { c.num_experts = 0; });
+  expect_refusal({"experts_per_token is 11", "10"}, [](MoeConfig& c) { c.experts_per_token = 11; });
+  expect_refusal({"experts_per_token is 0"}, [](MoeConfig& c) { c.experts_per_token = 0; });
+  expect_refusal({"hidden is -1"}, [](MoeConfig& c) { c.hidden = -1; });
+  expect_refusal({"intermediate is 0"}, [](MoeConfig& c) { c.intermediate = 0; });
+  expect_refusal({"max_num_tokens is 0"}, [](MoeConfig& c) { c.max_num_tokens = 0; });
+  expect_refusal({"in_dtype is i8"}, [](MoeConfig& c) { c.in_dtype = DType::kI8; });
+  expect_refusal({"num_local_experts is 11", "10"}, [](MoeConfig& c) { c.num_local_experts = 11; });
+  expect_refusal({"ep_size is 11", "10"}, [](MoeConfig& c) { c.parallel.ep_size = 11; });
+  expect_refusal({"intermediate", "96", "multiple of 5"},
+                 [](MoeConfig& c) { c.parallel.tp_size = 5; });
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

@@ -11,22 +11,11 @@
 #include "moebius/quantize.h"
 #include "tests/layer/tensors.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
 
-using testing::expect_mentions;
-using testing::expect_same_bits;
-using testing::filled;
-using testing::floats;
-using testing::ids_of;
-using testing::ints;
-using testing::message_of;
-using testing::poison;
-using testing::random_ids;
-using testing::random_tensor;
-
 QuantConfig fp8(bool per_token, std::optional<GroupShape> block = std::nullopt) {
-  return QuantConfig::fp8_w8a8(testing::weight_scales(4), per_token, false, block);
+  return QuantConfig::fp8_w8a8(weight_scales(4), per_token, false, block);
 }
 
 struct Problem {
@@ -77,26 +66,25 @@ TEST(PrepareFinalize, AsynchronousHalvesAreRefusedByName) {
   Problem problem(2, 1, 8);
   const auto pf = make_no_ep();
   EXPECT_THROW(pf->prepare_async(problem.input, problem.context), Unsupported);
-  expect_mentions(message_of<Error>([&] { pf->finalize_async({}, problem.context); }), {"no_ep"});
+  expect_error({"no_ep"}, [&] { pf->finalize_async({}, problem.context); });
 }
 
 TEST(PrepareFinalize, RefusesBadInput) {
   for (const bool batched : {false, true}) {
     const auto pf = batched ? make_no_ep_batched(8, 4) : make_no_ep();
-    const auto message = [&](auto&& change) {
+    const auto expect_refusal = [&](Parts parts, auto&& change) {
       Problem problem(3, 2, 8);
       change(problem);
-      return message_of<Error>([&] { pf->prepare(problem.input, problem.context); });
+      expect_error(parts, [&] { pf->prepare(problem.input, problem.context); });
     };
-    expect_mentions(message([](Problem& p) { p.input.apply_router_weight_on_input = true; }),
-                    {"apply_router_weight_on_input", "2", "1"});
-    expect_mentions(message([](Problem& p) { p.input.topk_ids = random_ids(4, 2, 4, 1); }),
-                    {"topk_ids", "4", "3"});
-    expect_mentions(message([](Problem& p) { p.input.topk_weights = {}; }), {"topk_weights"});
-    expect_mentions(message([](Problem& p) { p.input.hidden = p.input.topk_ids; }),
-                    {"hidden", "i32"});
-    expect_mentions(message([](Problem& p) { p.context.workspaces = nullptr; }), {"workspaces"});
-    expect_mentions(message([](Problem& p) { p.input.quant = nullptr; }), {"quant"});
+    expect_refusal({"apply_router_weight_on_input", "2", "1"},
+                   [](Problem& p) { p.input.apply_router_weight_on_input = true; });
+    expect_refusal({"topk_ids", "4", "3"},
+                   [](Problem& p) { p.input.topk_ids = random_ids(4, 2, 4, 1); });
+    expect_refusal({"topk_weights"}, [](Problem& p) { p.input.topk_weights = {}; });
+    expect_refusal({"hidden", "i32"}, [](Problem& p) { p.input.hidden = p.input.topk_ids; });
+    expect_refusal({"workspaces"}, [](Problem& p) { p.context.workspaces = nullptr; });
+    expect_refusal({"quant"}, [](Problem& p) { p.input.quant = nullptr; });
   }
 }
 
@@ -129,7 +117,7 @@ FinalizeInput done_with(const PrepareResult& prepared,
   done.topk_ids = prepared.topk_ids;
   done.topk_weights = prepared.topk_weights;
   done.weight_and_reduce = &reduce;
-  done.output = Tensor::empty({num_tokens, prepared.x.dim(1)}, prepared.x.dtype());
+  done.output = Tensor::empty({num_tokens, prepared.x.shape().back()}, prepared.x.dtype());
   return done;
 }
 
@@ -142,8 +130,7 @@ TEST(StandardBackendsOverRanks, FinalizeNeedsAPrepareOfAsManyTokens) {
       const auto finalize = [&](const FinalizeInput& done) {
         return message_of<Error>([&] { pf->finalize(done, problem.context); });
       };
-      const std::initializer_list<std::string_view> too_early = {"finalize of micro-batch 0",
-                                                                 "before its prepare"};
+      const Parts too_early = {"finalize of micro-batch 0", "before its prepare"};
       const PrepareResult rows = make_no_ep()->prepare(problem.input, problem.context);
       expect_mentions(finalize(done_with(rows, *no_op, 3)), too_early);
       const PrepareResult prepared = pf->prepare(problem.input, problem.context);
@@ -163,8 +150,8 @@ TEST(HighThroughput, FinalizesOnce) {
     const FinalizeInput done = done_with(prepared, *no_op, 3);
     pf->finalize(done, problem.context);
     expect_same_bits(done.output, problem.input.hidden);
-    expect_mentions(message_of<Error>([&] { pf->finalize(done, problem.context); }),
-                    {"finalize of micro-batch 0", "before its prepare"});
+    expect_error({"finalize of micro-batch 0", "before its prepare"},
+                 [&] { pf->finalize(done, problem.context); });
   });
 }
 
@@ -232,7 +219,7 @@ TEST(NoEp, QuantizesAsTheConfigSays) {
 
 TEST(NoEp, UsesAStaticScale) {
   Problem problem(3, 2, 16);
-  QuantTensors tensors = testing::weight_scales(4);
+  QuantTensors tensors = weight_scales(4);
   tensors.a1_scale = filled({1}, DType::kF32, {0.5f});
   problem.quant = QuantConfig::fp8_w8a8(tensors);
   const auto result = make_no_ep()->prepare(problem.input, problem.context);
@@ -245,7 +232,7 @@ TEST(NoEp, UsesAStaticScale) {
 
 TEST(NoEp, RefusesScalesThatCannotTravel) {
   const auto pf = make_no_ep();
-  QuantTensors tensors = testing::weight_scales(4);
+  QuantTensors tensors = weight_scales(4);
   const auto dynamic = QuantConfig::nvfp4(tensors);
   expect_mentions(pf->accepts(dynamic, false).reason, {"nvfp4", "a1_gscale"});
   EXPECT_TRUE(pf->accepts(dynamic, true).ok);
@@ -308,13 +295,16 @@ TEST(NoEpBatched, RefusesIdsAndMapsThatDoNotFit) {
   };
   const Tensor ids = ids_of({1, 2}, {0, 3}), map = ids_of({4}, {-1, -1, 0, 1});
   EXPECT_EQ(message(ids, map), "no error");
-  expect_mentions(message(ids_of({1, 2}, {0, 9}), map),
-                  {"topk_ids of token 0, slot 1 is 9, expected -1 to 3"});
-  expect_mentions(message(ids_of({1, 2}, {0, 9}), {}),
-                  {"topk_ids of token 0, slot 1 is 9, expected -1 to 3"});
-  expect_mentions(message(ids, map.slice(0, 3)), {"expert_map", "[3]", "[4]"});
-  expect_mentions(message(ids, ids_of({4}, {-1, 2, 0, 1})), {"expert_map[1] is 2", "1"});
-  expect_mentions(message(ids, Tensor::zeros({4}, DType::kF32)), {"expert_map", "f32", "i32"});
+  const auto expect_refusal = [&](Parts parts, const Tensor& some_ids, const Tensor& some_map) {
+    expect_mentions(message(some_ids, some_map), parts);
+  };
+  expect_refusal({"topk_ids of token 0, slot 1 is 9, expected -1 to 3"}, ids_of({1, 2}, {0, 9}),
+                 map);
+  expect_refusal({"topk_ids of token 0, slot 1 is 9, expected -1 to 3"}, ids_of({1, 2}, {0, 9}),
+                 {});
+  expect_refusal({"expert_map", "[3]", "[4]"}, ids, map.slice(0, 3));
+  expect_refusal({"expert_map[1] is 2", "1"}, ids, ids_of({4}, {-1, 2, 0, 1}));
+  expect_refusal({"expert_map", "f32", "i32"}, ids, Tensor::zeros({4}, DType::kF32));
 }
 
 TEST(NoEpBatched, FinalizeUndoesTheGather) {
@@ -323,12 +313,9 @@ TEST(NoEpBatched, FinalizeUndoesTheGather) {
   const auto prepared = pf->prepare(problem.input, problem.context);
   problem.input.topk_weights = filled({7, 2}, DType::kF32, {0.5f});
   const auto delegate = make_weight_and_reduce(WeightAndReduceKind::kDelegate);
-  FinalizeInput done;
-  done.expert_output = prepared.x;  // experts that do nothing
+  FinalizeInput done = done_with(prepared, *delegate, 7);
   done.topk_ids = problem.input.topk_ids;
   done.topk_weights = problem.input.topk_weights;
-  done.weight_and_reduce = delegate.get();
-  done.output = Tensor::empty({7, 16}, DType::kBF16);
   pf->finalize(done, problem.context);
   expect_same_bits(done.output, problem.input.hidden);  // half of each twice is exact
 }
@@ -379,15 +366,13 @@ TEST(NoEpBatched, QuantizedScalesHaveTheBatchedShape) {
 
 TEST(NoEpBatched, RefusesWhatDoesNotFit) {
   Problem problem(4, 2, 8);
-  expect_mentions(
-      message_of<Error>([&] { make_no_ep_batched(3, 4)->prepare(problem.input, problem.context); }),
-      {"max_num_tokens", "4", "3"});
+  expect_error({"max_num_tokens", "4", "3"},
+               [&] { make_no_ep_batched(3, 4)->prepare(problem.input, problem.context); });
   problem.input.topk_ids = ids_of({4, 2}, {1, 1, 1, 1, 1, 0, 2, 3});  // a custom router's doing
-  expect_mentions(
-      message_of<Error>([&] { make_no_ep_batched(4, 4)->prepare(problem.input, problem.context); }),
-      {"expert 1", "5", "4"});
-  expect_mentions(message_of<Error>([] { make_no_ep_batched(0, 4); }), {"max_num_tokens is 0"});
-  expect_mentions(message_of<Error>([] { make_no_ep_batched(4, 0); }), {"num_local_experts is 0"});
+  expect_error({"expert 1", "5", "4"},
+               [&] { make_no_ep_batched(4, 4)->prepare(problem.input, problem.context); });
+  expect_error({"max_num_tokens is 0"}, [] { make_no_ep_batched(0, 4); });
+  expect_error({"num_local_experts is 0"}, [] { make_no_ep_batched(4, 0); });
 }
 
 TEST(NoEpBatched, NoTokens) {
@@ -398,4 +383,4 @@ TEST(NoEpBatched, NoTokens) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

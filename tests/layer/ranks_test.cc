@@ -8,12 +8,11 @@
 #include <cstring>
 #include <numeric>
 
-#include "moebius/all2all.h"
-#include "moebius/group.h"
 #include "problems/gemm_tolerance.h"
 #include "tests/layer/backends.h"
 #include "tests/layer/fakes.h"
 #include "tests/layer/small_layer.h"
+#include "tests/layer/spread.h"
 
 namespace moebius::testing {
 namespace {
@@ -31,12 +30,6 @@ Tensor tokens_of(int begin, int end) {
       .clone();
 }
 
-struct Spread {
-  All2AllBackend backend;
-  bool monolithic = false;
-  int ranks_per_node = 0;
-};
-
 class SequenceParallel : public ::testing::TestWithParam<Spread> {};
 
 // Outputs of tp 2 x dp 2 ranks.  Sequence parallel: every rank has tokens of its own; else ranks of
@@ -44,32 +37,14 @@ class SequenceParallel : public ::testing::TestWithParam<Spread> {};
 std::vector<Tensor> run_tp2_dp2(const Spread& spread,
                                 bool sequence_parallel,
                                 int microbatches = 1) {
-  std::vector<Tensor> outputs(kRanks);
-  ThreadGroupOptions options;
-  options.num_ranks = kRanks;
-  options.ranks_per_node = spread.ranks_per_node;
-  run_thread_ranks(options, [&](Group& group) {
-    const int rank = group.rank();
-    const auto parallel = ParallelConfig::make(2, rank % 2, 2, rank / 2, true, spread.backend);
-    MoeLayerOptions chosen = SmallLayer::options();
-    chosen.monolithic = spread.monolithic;
-    chosen.sequence_parallel = sequence_parallel;
-    chosen.kernel.microbatches = microbatches;
-    chosen.kernel.min_microbatch_tokens = 0;
-    const Stream stream = Stream::cpu(1);
-    MoeLayer layer(SmallLayer::shard(parallel), chosen, stream, &group);
-    WorkspacePool pool;
-    const int first = rank / 2 * 2;
-    const Tensor hidden =
-        sequence_parallel ? tokens_of(rank, rank + 1) : tokens_of(first, first + 2);
-    const Tensor output = Tensor::empty(hidden.shape(), DType::kF32);
-    for (int call = 0; call < 2; ++call) {
-      poison(output);
-      layer.forward(hidden, output, {stream, &pool, 0, nullptr});
-    }
-    outputs[static_cast<size_t>(rank)] = output;
+  MoeLayerOptions options = spread.options(SmallLayer::options());
+  options.sequence_parallel = sequence_parallel;
+  options.kernel.microbatches = microbatches;
+  options.kernel.min_microbatch_tokens = 0;
+  return run_spread(spread, options, SmallLayer::shard, [&](int rank) {
+    const int first = sequence_parallel ? rank : rank / 2 * 2;
+    return RankTokens{tokens_of(first, sequence_parallel ? rank + 1 : first + 2), {}};
   });
-  return outputs;
 }
 
 TEST_P(SequenceParallel, RowsAreThoseOfSharedTokens) {
@@ -86,25 +61,20 @@ TEST_P(SequenceParallel, RowsAreThoseOfSharedTokens) {
 
 TEST(SequenceParallel, IsRefusedWhereOutputsOfAllRanksAreSummed) {
   const auto make = [](int num_ranks) {
-    ThreadGroupOptions options;
-    options.num_ranks = num_ranks;
-    run_thread_ranks(options, [&](Group& group) {
+    run_thread_ranks({.num_ranks = num_ranks}, [&](Group& group) {
       MoeLayerOptions chosen = SmallLayer::options();
       chosen.sequence_parallel = true;
       const auto parallel = ParallelConfig::make(num_ranks, group.rank(), 1, 0, true);
       MoeLayer(SmallLayer::shard(parallel), chosen, Stream::cpu(1), &group);
     });
   };
-  expect_mentions(message_of<Error>([&] { make(2); }),
-                  {"sequence_parallel", "all2all none", "2 ranks"});
+  expect_error({"sequence_parallel", "all2all none", "2 ranks"}, [&] { make(2); });
   EXPECT_EQ(message_of<Error>([&] { make(1); }), "no error");
 }
 
 // Experts that this rank has not, or lacks, by the count of another rank.
 TEST(LocalExperts, AreThoseOfTheRank) {
-  ThreadGroupOptions options;
-  options.num_ranks = 2;
-  run_thread_ranks(options, [&](Group& group) {
+  run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
     const auto parallel =
         ParallelConfig::make(1, 0, 2, group.rank(), true, All2AllBackend::kAllGatherReduceScatter);
     MoeLayerWeights weights = SmallLayer::whole();  // of 6
@@ -112,10 +82,9 @@ TEST(LocalExperts, AreThoseOfTheRank) {
     weights.config.num_local_experts = 2;
     weights.experts.w1 = weights.experts.w1.slice(0, 2);
     weights.experts.w2 = weights.experts.w2.slice(0, 2);
-    expect_mentions(message_of<Error>([&] {
-                      MoeLayer(std::move(weights), SmallLayer::options(), Stream::cpu(1), &group);
-                    }),
-                    {"num_local_experts", "is 2", "expected 3"});
+    expect_error({"num_local_experts", "is 2", "expected 3"}, [&] {
+      MoeLayer(std::move(weights), SmallLayer::options(), Stream::cpu(1), &group);
+    });
   });
 }
 
@@ -137,16 +106,11 @@ std::string error_with_map(All2AllBackend backend, const std::vector<int>& owner
       ModularKernel kernel(make_of_two(backend, group),
                            std::make_unique<FakeExperts>(half_of_four(backend)));
       WorkspacePool pool;
-      KernelInput input;
-      input.hidden = random_tensor({3, 8}, DType::kF32, 1);
-      input.topk_ids = ids_of({3, 1}, {0, 1, 3});
-      input.topk_weights = random_tensor({3, 1}, DType::kF32, 2);
-      input.num_experts = 4;
+      KernelInput input = random_input(half_of_four(backend), 3);
       if (!owners.empty()) {
         input.expert_map = ExpertPlacement::from_ranks(owners, 2).expert_map(group.rank());
       }
-      kernel.forward(input, Tensor::empty({3, 8}, DType::kF32), {},
-                     {Stream::cpu(1), &pool, 0, nullptr});
+      kernel.forward(input, Tensor::empty({3, 8}, DType::kF32), {}, {Stream::cpu(1), &pool});
     });
   });
 }
@@ -162,22 +126,6 @@ TEST(LocalExperts, AMapSaysWhichTheyAre) {
   expect_mentions(error_with_map(kSend, {0, 1, 0, 1}), {"expert_map[1] is", "high_throughput"});
 }
 
-class FailsOnce final : public FakeExperts {
- public:
-  using FakeExperts::FakeExperts;
-  void apply(const ExpertsInput& input,
-             const Tensor& output,
-             const Tensor& intermediate,
-             const Tensor& scratch,
-             const Stream& stream) const override {
-    if (calls.empty()) {
-      calls.emplace_back();
-      throw Error("expert 7 is on fire");
-    }
-    FakeExperts::apply(input, output, intermediate, scratch, stream);
-  }
-};
-
 class FailedCall : public ::testing::TestWithParam<All2AllBackend> {};
 
 // Both ranks fail alike, and both go on.
@@ -186,15 +134,15 @@ TEST_P(FailedCall, LeavesNothing) {
   run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
     std::unique_ptr<PrepareFinalize> made = make_of_two(backend, group);
     PrepareFinalize& pf = *made;
-    ModularKernel kernel(std::move(made), std::make_unique<FailsOnce>(half_of_four(backend)));
+    ModularKernel kernel(std::move(made),
+                         std::make_unique<FailingExperts>(half_of_four(backend), 0));
     WorkspacePool pool;
-    const CallContext context{Stream::cpu(1), &pool, 0, nullptr};
-    KernelInput input;
-    input.hidden = filled({3, 8}, DType::kF32, {1});
-    input.topk_ids = ids_of({3, 1}, {0, 1, 3});
-    input.topk_weights = filled({3, 1}, DType::kF32, {1});
-    input.num_experts = 4;
-    input.expert_map = ExpertPlacement::linear(4, 2).expert_map(group.rank());
+    const CallContext context{Stream::cpu(1), &pool};
+    const KernelInput input{.hidden = filled({3, 8}, DType::kF32, {1}),
+                            .topk_ids = ids_of({3, 1}, {0, 1, 3}),
+                            .topk_weights = filled({3, 1}, DType::kF32, {1}),
+                            .num_experts = 4,
+                            .expert_map = ExpertPlacement::linear(4, 2).expert_map(group.rank())};
     const Tensor output = Tensor::empty({3, 8}, DType::kF32);
     const auto forward = [&] { kernel.forward(input, output, {}, context); };
     EXPECT_EQ(message_of<Error>(forward), "expert 7 is on fire");
@@ -203,7 +151,7 @@ TEST_P(FailedCall, LeavesNothing) {
     FinalizeInput done;
     done.output = output;
     done.weight_and_reduce = delegate.get();
-    expect_mentions(message_of<Error>([&] { pf.finalize(done, context); }), {"before its prepare"});
+    expect_error({"before its prepare"}, [&] { pf.finalize(done, context); });
     forward();
     expect_same_bits(output[0], filled({8}, DType::kF32, {1}));
     expect_same_bits(output[1], filled({8}, DType::kF32, {2}));
@@ -213,9 +161,7 @@ TEST_P(FailedCall, LeavesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Backends,
                          FailedCall,
-                         ::testing::Values(All2AllBackend::kAllGatherReduceScatter,
-                                           All2AllBackend::kHighThroughput,
-                                           All2AllBackend::kLowLatency),
+                         ::testing::ValuesIn(kBackends),
                          [](const auto& test) { return std::string(name(test.param)); });
 
 // Also those that take several calls of a batched backend, and some without a token.
@@ -230,16 +176,25 @@ TEST_P(SequenceParallel, MicrobatchesChangeNoBit) {
   }
 }
 
-constexpr Spread kSpreads[] = {
-    {All2AllBackend::kAllGatherReduceScatter},   {All2AllBackend::kAllGatherReduceScatter, true},
-    {All2AllBackend::kHighThroughput},           {All2AllBackend::kLowLatency},
-    {All2AllBackend::kHighThroughput, false, 2}, {All2AllBackend::kLowLatency, false, 2},
-};
-INSTANTIATE_TEST_SUITE_P(
-    Backends, SequenceParallel, ::testing::ValuesIn(kSpreads), [](const auto& test) {
-      return std::string(name(test.param.backend)) + (test.param.monolithic ? "_monolithic" : "") +
-             (test.param.ranks_per_node > 0 ? "_two_nodes" : "");
-    });
+std::vector<Spread> tp2_dp2_spreads() {
+  std::vector<Spread> all;
+  for (const auto backend : kBackends) {
+    const std::string n(name(backend));
+    all.push_back({.name = n, .tp = 2, .dp = 2, .backend = backend});
+    if (backend == All2AllBackend::kAllGatherReduceScatter) {
+      all.push_back(
+          {.name = n + "_monolithic", .tp = 2, .dp = 2, .backend = backend, .monolithic = true});
+    } else {
+      all.push_back(
+          {.name = n + "_two_nodes", .tp = 2, .dp = 2, .backend = backend, .ranks_per_node = 2});
+    }
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         SequenceParallel,
+                         ::testing::ValuesIn(tp2_dp2_spreads()),
+                         [](const auto& test) { return test.param.name; });
 
 MoeLayerWeights shard_of(const Group& group, All2AllBackend backend) {
   return SmallLayer::shard(ParallelConfig::make(1, 0, group.size(), group.rank(), true, backend));
@@ -251,22 +206,14 @@ Tensor run_alone_without(int dead, const Tensor& hidden) {
   const ExpertRange gone = expert_range(SmallLayer::kExperts, kRanks, dead);
   const Tensor w2 = weights.experts.w2.slice(gone.begin, gone.end);
   std::memset(w2.raw(), 0, static_cast<size_t>(w2.nbytes()));
-  const Stream stream = Stream::cpu(1);
-  MoeLayer layer(std::move(weights), SmallLayer::options(), stream);
-  WorkspacePool pool;
-  const Tensor output = Tensor::empty(hidden.shape(), DType::kF32);
-  layer.forward(hidden, output, {stream, &pool, 0, nullptr});
-  return output;
+  return run_alone(std::move(weights), SmallLayer::options(), hidden);
 }
 
 // Of a layer of two ranks.  choose(options, parallel)
 template <typename Choose>
 std::string layer_refusal(All2AllBackend backend, int ranks_per_node, const Choose& choose) {
   std::string text;
-  ThreadGroupOptions group_options;
-  group_options.num_ranks = 2;
-  group_options.ranks_per_node = ranks_per_node;
-  run_thread_ranks(group_options, [&](Group& group) {
+  run_thread_ranks({.num_ranks = 2, .ranks_per_node = ranks_per_node}, [&](Group& group) {
     MoeLayerOptions chosen = SmallLayer::options();
     auto parallel = ParallelConfig::make(1, 0, 2, group.rank(), true, backend);
     choose(chosen, parallel);
@@ -344,9 +291,7 @@ TEST(OptionsOfALayer, SomeAreForOneBackendAlone) {
 TEST(DeadRank, LowLatencyGoesOnWithoutIt) {
   constexpr int kDead = 1;
   std::array<int, kRanks> num_right{};
-  ThreadGroupOptions options;
-  options.num_ranks = kRanks;
-  run_thread_ranks(options, [&](Group& group) {
+  run_thread_ranks({.num_ranks = kRanks}, [&](Group& group) {
     const int rank = group.rank();
     const Stream stream = Stream::cpu(1);
     MoeLayer layer(shard_of(group, All2AllBackend::kLowLatency), SmallLayer::options(), stream,
@@ -354,7 +299,7 @@ TEST(DeadRank, LowLatencyGoesOnWithoutIt) {
     WorkspacePool pool;
     const Tensor hidden = tokens_of(rank, rank + 1);
     const Tensor output = Tensor::empty(hidden.shape(), DType::kF32);
-    const auto forward = [&] { layer.forward(hidden, output, {stream, &pool, 0, nullptr}); };
+    const auto forward = [&] { layer.forward(hidden, output, {stream, &pool}); };
     forward();
     if (rank == kDead) {
       return;
@@ -379,10 +324,9 @@ TEST(DeadRank, LowLatencyGoesOnWithoutIt) {
     }
     const Tensor many =
         random_tensor({SmallLayer::kMaxTokens + 1, SmallLayer::kHidden}, DType::kF32, 21);
-    expect_mentions(message_of<Error>([&] {
-                      layer.forward(many, many.clone(), {stream, &pool, 0, nullptr});
-                    }),
-                    {"given ranks up", "9", "8"});
+    expect_error({"given ranks up", "9", "8"}, [&] {
+      layer.forward(many, many.clone(), {stream, &pool});
+    });
   });
   EXPECT_EQ(num_right, (std::array{5, 0, 5, 5}));
 }
@@ -390,10 +334,7 @@ TEST(DeadRank, LowLatencyGoesOnWithoutIt) {
 TEST(DeadRank, OtherBackendsNeedEveryRank) {
   const auto refusal = [](All2AllBackend backend, int ranks_per_node) {
     std::string message;
-    ThreadGroupOptions options;
-    options.num_ranks = 2;
-    options.ranks_per_node = ranks_per_node;
-    run_thread_ranks(options, [&](Group& group) {
+    run_thread_ranks({.num_ranks = 2, .ranks_per_node = ranks_per_node}, [&](Group& group) {
       MoeLayer layer(shard_of(group, backend), SmallLayer::options(), Stream::cpu(1), &group);
       if (group.rank() == 0) {
         message = message_of<Error>([&] { layer.set_dead(1, true); });

@@ -10,12 +10,8 @@
 
 #include "tests/layer/tensors.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
-
-using testing::expect_same_bits;
-using testing::ids_of;
-using testing::random_tensor;
 
 TEST(RowOps, CountsIdsThatAreNotMaskedOnTopOfTheTotal) {
   const Tensor total = Tensor::zeros({1}, DType::kI64);
@@ -47,4 +43,4 @@ TEST(RowOps, ClearsRowsThatAreNotInUse) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

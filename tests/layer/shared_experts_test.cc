@@ -6,53 +6,43 @@
 
 #include "tests/layer/fakes.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
-
-using testing::expect_mentions;
-using testing::expect_same_bits;
-using testing::fake_desc;
-using testing::FakeExperts;
-using testing::filled;
-using testing::floats;
-using testing::message_of;
-using testing::random_tensor;
 
 SharedExperts make_shared(Tensor gate,
                           ExpertsDesc desc = fake_desc(1, 1, 4, ActivationFormat::kBatched)) {
   return SharedExperts(std::make_unique<FakeExperts>(desc), std::move(gate));
 }
 
-TEST(SharedExperts, EveryRowPassesTheOneExpert) {
-  const auto shared = make_shared({});
+Tensor forward(const SharedExperts& shared, const Tensor& hidden, const Tensor& given_x = {}) {
   WorkspacePool pool;
+  const Tensor output = Tensor::empty(hidden.shape(), hidden.dtype());
+  shared.forward(hidden, output, {.workspaces = &pool}, given_x);
+  return output;
+}
+
+TEST(SharedExperts, EveryRowPassesTheOneExpert) {
   const Tensor hidden = random_tensor({6, 4}, DType::kF32, 1);
-  const Tensor output = Tensor::empty({6, 4}, DType::kF32);
-  shared.forward(hidden, output, {.workspaces = &pool});
-  expect_same_bits(output, hidden);  // the fake's first expert multiplies with 1
+  expect_same_bits(forward(make_shared({}), hidden),
+                   hidden);  // the fake's first expert multiplies with 1
 }
 
 TEST(SharedExperts, RowsThatTheCallerHasAreTaken) {
   const Tensor gate = filled({1, 4}, DType::kF32, {0, 0, 0, 0});
   const auto shared = make_shared(gate);
-  WorkspacePool pool;
   const Tensor hidden = random_tensor({3, 4}, DType::kF32, 1);
   const Tensor quantized = filled({3, 4}, DType::kF32, {2, 4, 6, 8, 0, 2, 0, 2, 4, 4, 4, 4});
-  const Tensor output = Tensor::empty({3, 4}, DType::kF32);
-  shared.forward(hidden, output, {.workspaces = &pool}, quantized);
-  EXPECT_EQ(floats(output), (std::vector<float>{1, 2, 3, 4, 0, 1, 0, 1, 2, 2, 2, 2}));
+  EXPECT_EQ(floats(forward(shared, hidden, quantized)),
+            (std::vector<float>{1, 2, 3, 4, 0, 1, 0, 1, 2, 2, 2, 2}));
 }
 
 TEST(SharedExperts, GateScalesEachToken) {
   const Tensor gate = filled({1, 4}, DType::kF32, {1, 0, 0, -1});
   const auto shared =
       make_shared(gate, fake_desc(1, 1, 4, ActivationFormat::kBatched, DType::kBF16));
-  WorkspacePool pool;
   // gate . x = 0 and ln 3: sigmoid 1/2 and 3/4.
   const Tensor hidden = filled({2, 4}, DType::kBF16, {2, 8, 4, 2, 1.0986328125f, 8, 4, 0});
-  const Tensor output = Tensor::empty({2, 4}, DType::kBF16);
-  shared.forward(hidden, output, {.workspaces = &pool});
-  const auto y = floats(output);
+  const auto y = floats(forward(shared, hidden));
   EXPECT_EQ(std::vector<float>(y.begin(), y.begin() + 4), (std::vector<float>{1, 4, 2, 1}));
   EXPECT_EQ(y[5], 6.0f);
   EXPECT_EQ(y[6], 3.0f);
@@ -80,11 +70,8 @@ TEST(SharedExperts, LongInputsPassInChunks) {
   auto fake = std::make_unique<FakeExperts>(fake_desc(1, 1, 4, ActivationFormat::kBatched));
   const FakeExperts* experts = fake.get();
   const SharedExperts shared(std::move(fake), {}, /*chunk_tokens=*/3);
-  WorkspacePool pool;
   const Tensor hidden = random_tensor({8, 4}, DType::kF32, 1);
-  const Tensor output = Tensor::empty({8, 4}, DType::kF32);
-  shared.forward(hidden, output, {.workspaces = &pool});
-  expect_same_bits(output, hidden);
+  expect_same_bits(forward(shared, hidden), hidden);
   ASSERT_EQ(experts->calls.size(), 3u);
   EXPECT_EQ(experts->calls[2].rows, 2);
 }
@@ -98,26 +85,16 @@ TEST(SharedExperts, NoTokens) {
 }
 
 TEST(SharedExperts, RefusesWhatIsNotOneExpert) {
-  expect_mentions(
-      message_of<Error>([] { make_shared({}, fake_desc(2, 1, 4, ActivationFormat::kBatched)); }),
-      {"num_experts", "2", "1"});
-  expect_mentions(
-      message_of<Error>([] { make_shared({}, fake_desc(1, 2, 4, ActivationFormat::kBatched)); }),
-      {"topk", "2", "1"});
-  expect_mentions(message_of<Error>([] { make_shared({}, fake_desc(1, 1, 4)); }),
-                  {"standard", "batched"});
-  expect_mentions(message_of<Error>([] {
-                    make_shared(filled({1, 5}, DType::kF32, {1}));
-                  }),
-                  {"gate", "[1, 5]", "[1, 4]"});
-  const auto shared = make_shared({});
-  WorkspacePool pool;
-  expect_mentions(message_of<Error>([&] {
-                    shared.forward(Tensor::empty({2, 5}, DType::kF32),
-                                   Tensor::empty({2, 5}, DType::kF32), {.workspaces = &pool});
-                  }),
-                  {"hidden", "[2, 5]", "[2, 4]"});
+  expect_error({"num_experts", "2", "1"},
+               [] { make_shared({}, fake_desc(2, 1, 4, ActivationFormat::kBatched)); });
+  expect_error({"topk", "2", "1"},
+               [] { make_shared({}, fake_desc(1, 2, 4, ActivationFormat::kBatched)); });
+  expect_error({"standard", "batched"}, [] { make_shared({}, fake_desc(1, 1, 4)); });
+  expect_error({"gate", "[1, 5]", "[1, 4]"}, [] { make_shared(filled({1, 5}, DType::kF32, {1})); });
+  expect_error({"hidden", "[2, 5]", "[2, 4]"}, [] {
+    forward(make_shared({}), Tensor::empty({2, 5}, DType::kF32));
+  });
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

@@ -1,50 +1,78 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small MoE layer with random weights, whole or a rank's share of its experts.
+// Small MoE layers with random weights, whole or a rank's share of their experts, and one call of
+// them.
 #pragma once
+
+#include <utility>
 
 #include "moebius/moe_layer.h"
 #include "tests/layer/tensors.h"
 
 namespace moebius::testing {
 
+struct RandomLayerOptions {
+  int64_t shared_intermediate = 0;  // 0: there are no shared experts
+  float experts_scale = 0.3f;       // the largest weight of an expert
+  float shared_gate_scale = 0.0f;   // 0: shared experts have no gate
+};
+
+inline MoeLayerWeights random_layer(const MoeConfig& config, const RandomLayerOptions& options) {
+  const auto random = [&](const Shape& shape, uint32_t seed, float scale) {
+    return random_tensor(shape, config.in_dtype, seed, scale);
+  };
+  const auto experts = [&](int64_t count, int64_t width, uint32_t seed) {
+    ExpertWeights e;
+    e.w1 = random({count, 2 * width, config.hidden}, seed, options.experts_scale);
+    e.w2 = random({count, config.hidden, width}, seed + 1, options.experts_scale);
+    return e;
+  };
+  MoeLayerWeights w;
+  w.config = config;
+  w.router_config.num_experts = config.num_experts;
+  w.router_config.topk = config.experts_per_token;
+  w.router_config.renormalize = config.experts_per_token > 1;
+  w.router.gate = random({config.num_experts, config.hidden}, 1, 0.3f);
+  w.experts = experts(config.num_experts, config.intermediate, 2);
+  if (options.shared_intermediate > 0) {
+    w.shared = experts(1, options.shared_intermediate, 4);
+    w.shared_intermediate = options.shared_intermediate;
+    if (options.shared_gate_scale > 0) {
+      w.shared_gate = random({1, config.hidden}, 6, options.shared_gate_scale);
+    }
+  }
+  return w;
+}
+
+// What a rank holds of a layer under expert parallelism.
+inline MoeLayerWeights share_of(MoeLayerWeights w, const ParallelConfig& parallel) {
+  const ExpertRange own = expert_range(w.config.num_experts, parallel.ep_size, parallel.ep_rank);
+  w.config.parallel = parallel;
+  w.experts.w1 = w.experts.w1.slice(own.begin, own.end);
+  w.experts.w2 = w.experts.w2.slice(own.begin, own.end);
+  return w;
+}
+
 struct SmallLayer {
   static constexpr int64_t kExperts = 6;  // not a multiple of 4 ranks
+  static constexpr int64_t kTopk = 2;
   static constexpr int64_t kHidden = 128;
+  static constexpr int64_t kIntermediate = 48;
   static constexpr int64_t kMaxTokens = 8;  // per rank and call of a batched backend
 
   static MoeLayerWeights whole() {
-    constexpr int64_t kIntermediate = 48;
-    MoeLayerWeights w;
-    w.config.num_experts = w.config.num_local_experts = kExperts;
-    w.config.experts_per_token = 2;
-    w.config.hidden = kHidden;
-    w.config.intermediate = kIntermediate;
-    w.config.in_dtype = DType::kF32;
-    w.config.max_num_tokens = kMaxTokens;
-    w.router_config.num_experts = kExperts;
-    w.router_config.topk = 2;
-    w.router_config.renormalize = true;
-    w.router.gate = random_tensor({kExperts, kHidden}, DType::kF32, 1, 0.3f);
-    w.experts.w1 = random_tensor({kExperts, 2 * kIntermediate, kHidden}, DType::kF32, 2, 0.3f);
-    w.experts.w2 = random_tensor({kExperts, kHidden, kIntermediate}, DType::kF32, 3, 0.3f);
-    w.shared.w1 = random_tensor({1, 2 * kIntermediate, kHidden}, DType::kF32, 4, 0.3f);
-    w.shared.w2 = random_tensor({1, kHidden, kIntermediate}, DType::kF32, 5, 0.3f);
-    w.shared_intermediate = kIntermediate;
-    return w;
+    return random_layer({.num_experts = kExperts,
+                         .experts_per_token = kTopk,
+                         .hidden = kHidden,
+                         .intermediate = kIntermediate,
+                         .in_dtype = DType::kF32,
+                         .max_num_tokens = kMaxTokens},
+                        {.shared_intermediate = kIntermediate});
   }
-
   static MoeLayerWeights shard(const ParallelConfig& parallel) {
-    MoeLayerWeights w = whole();
-    const ExpertRange own = expert_range(kExperts, parallel.ep_size, parallel.ep_rank);
-    w.config.parallel = parallel;
-    w.config.num_local_experts = own.size();
-    w.experts.w1 = w.experts.w1.slice(own.begin, own.end);
-    w.experts.w2 = w.experts.w2.slice(own.begin, own.end);
-    return w;
+    return share_of(whole(), parallel);
   }
-
   // Rows are computed one by one, so that their bits do not depend on who has how many.
   static MoeLayerOptions options() {
     MoeLayerOptions chosen;
@@ -52,5 +80,28 @@ struct SmallLayer {
     return chosen;
   }
 };
+
+// One call with workspaces of its own.
+inline Tensor forward(MoeLayer& layer,
+                      const Tensor& hidden,
+                      DType dtype = DType::kF32,
+                      const Stream& stream = {},
+                      const Tensor& lora_ids = {}) {
+  WorkspacePool pool;
+  const Tensor output = Tensor::empty(hidden.shape(), dtype);
+  poison(output);
+  layer.forward(hidden, output, {stream, &pool}, lora_ids);
+  return output;
+}
+
+// The same of a layer on one rank of one thread.
+inline Tensor run_alone(MoeLayerWeights weights,
+                        const MoeLayerOptions& options,
+                        const Tensor& hidden,
+                        const Tensor& lora_ids = {}) {
+  const Stream stream = Stream::cpu(1);
+  MoeLayer layer(std::move(weights), options, stream);
+  return forward(layer, hidden, DType::kF32, stream, lora_ids);
+}
 
 }  // namespace moebius::testing

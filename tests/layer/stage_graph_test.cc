@@ -2,13 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The stages around the experts inside a CUDA graph: a replay works on what the operands hold then.
-#include <cuda_runtime_api.h>
-
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "core/cuda/check.h"
+#include "moebius/graph.h"
 #include "moebius/permute.h"
 #include "moebius/quantize.h"
 #include "moebius/router.h"
@@ -37,28 +35,19 @@ class StageGraph : public GpuTest {
   // Captures `work`, which must not run meanwhile, then for each of two fillings: `fill`, a replay,
   // `check`.  Work runs once before, as a first call may load kernels.
   void replay(const std::function<void()>& work,
-              const std::function<void(uint32_t seed)>& fill,
+              const std::function<void(int64_t seed)>& fill,
               const std::function<void()>& check) {
     fill(1);
     work();
     place_.stream.synchronize();
-    const cudaStream_t stream = cuda::as_stream(place_.stream.native_handle());
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                     "cudaStreamBeginCapture");
-    work();
-    cuda::check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-    cuda::check_cuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-    for (const uint32_t seed : {2u, 3u}) {
+    const Graph graph(place_.stream, work);
+    for (const int64_t seed : {2, 3}) {
       SCOPED_TRACE("replay with seed " + std::to_string(seed));
       fill(seed);
-      cuda::check_cuda(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+      graph.launch();
       place_.stream.synchronize();
       check();
     }
-    cuda::check_cuda(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-    cuda::check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
   }
 
   Tensor there(const Shape& shape, DType dtype) const {
@@ -88,7 +77,7 @@ TEST_F(StageGraph, QuantizesWhatIsThere) {
           quantize(x, spec, q, place_.stream);
           quantize_dequantize(x, spec, dequantized, place_.stream);
         },
-        [&](uint32_t seed) {
+        [&](int64_t seed) {
           given = put(random_tensor({kTokens, kHidden}, DType::kBF16, seed), x);
         },
         [&] {
@@ -118,7 +107,7 @@ TEST_F(StageGraph, PermutesCountsAndReducesWhatIsThere) {
         permute_rows(x, order, rows, place_.stream);
         reduce_permuted_rows(rows, order.row_of_slot, weights, sums, place_.stream);
       },
-      [&](uint32_t seed) {
+      [&](int64_t seed) {
         x_given = put(random_tensor({kTokens, kHidden}, DType::kBF16, seed), x);
         ids_given = put(random_ids(kTokens, kTopk, kExperts, seed), ids);
         weights_given = put(random_tensor({kTokens, kTopk}, DType::kF32, seed + 10), weights);
@@ -164,7 +153,7 @@ TEST_F(StageGraph, RoutesWhatIsThere) {
         router.logits(x, logits, place_.stream);
         router.select(logits, ids, weights, place_.stream);
       },
-      [&](uint32_t seed) {
+      [&](int64_t seed) {
         given = put(random_tensor({kTokens, kHidden}, DType::kBF16, seed), x);
       },
       [&] {

@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "moebius/profile.h"
 #include "moebius/quant_config.h"
 #include "moebius/tensor.h"
 #include "moebius/tolerance.h"
@@ -26,8 +28,8 @@ inline Tensor filled(const Shape& shape, DType dtype, const std::vector<float>& 
   return tensor;
 }
 
-inline Tensor random_tensor(const Shape& shape, DType dtype, uint32_t seed, float scale = 1.0f) {
-  std::mt19937 generator(seed);
+inline Tensor random_tensor(const Shape& shape, DType dtype, int64_t seed, float scale = 1.0f) {
+  std::mt19937 generator(static_cast<uint32_t>(seed));
   const Tensor tensor = Tensor::empty(shape, dtype);
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     const float unit = static_cast<float>(generator() >> 8) * 0x1p-23f - 1.0f;  // [-1, 1)
@@ -37,8 +39,8 @@ inline Tensor random_tensor(const Shape& shape, DType dtype, uint32_t seed, floa
 }
 
 // K different experts per token in descending order (modulo E), none masked.
-inline Tensor random_ids(int64_t num_tokens, int64_t topk, int64_t num_experts, uint32_t seed) {
-  std::mt19937 generator(seed);
+inline Tensor random_ids(int64_t num_tokens, int64_t topk, int64_t num_experts, int64_t seed) {
+  std::mt19937 generator(static_cast<uint32_t>(seed));
   const Tensor ids = Tensor::empty({num_tokens, topk}, DType::kI32);
   for (int64_t t = 0; t < num_tokens; ++t) {
     const auto first = static_cast<int64_t>(generator() % static_cast<uint32_t>(num_experts));
@@ -73,6 +75,14 @@ inline void expect_same_bits(const Tensor& a, const Tensor& b) {
   ASSERT_EQ(to_string(a.shape()), to_string(b.shape()));
   ASSERT_EQ(name(a.dtype()), name(b.dtype()));
   EXPECT_EQ(std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())), 0);
+}
+
+inline std::vector<std::string> stage_names(const Profile& profile) {
+  std::vector<std::string> names;
+  for (const Profile::Stage& stage : profile.stages()) {
+    names.push_back(stage.name);
+  }
+  return names;
 }
 
 // Scales of weights that nobody reads, for a config to be whole.

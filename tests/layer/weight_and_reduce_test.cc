@@ -10,19 +10,11 @@
 #include <vector>
 
 #include "problems/place.h"
+#include "tests/gpu_test.h"
 #include "tests/layer/tensors.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
-
-using testing::expect_mentions;
-using testing::expect_same_bits;
-using testing::filled;
-using testing::floats;
-using testing::ids_of;
-using testing::message_of;
-using testing::random_ids;
-using testing::random_tensor;
 
 constexpr auto kContiguous = WeightAndReduceKind::kContiguous;
 constexpr auto kNaiveBatched = WeightAndReduceKind::kNaiveBatched;
@@ -33,7 +25,7 @@ Tensor reduce(WeightAndReduceKind kind,
               int64_t first_expert = 0) {
   const Tensor output = Tensor::empty({input.topk_ids.dim(0), input.expert_output.shape().back()},
                                       input.expert_output.dtype());
-  testing::poison(output);
+  poison(output);
   make_weight_and_reduce(kind, first_expert)->apply(input, output, stream);
   return output;
 }
@@ -154,10 +146,7 @@ TEST(NaiveBatched, RefusesMoreRowsThanThereIsRoomFor) {
   const auto ids = ids_of({3, 1}, {0, 0, 0});
   const auto x = filled({1, 2, 1}, DType::kF32, {1});
   const auto ones = filled({3, 1}, DType::kF32, {1});
-  expect_mentions(message_of<Error>([&] {
-                    reduce(kNaiveBatched, {x, ones, ids});
-                  }),
-                  {"expert 0", "3", "2"});
+  expect_error({"expert 0", "3", "2"}, [&] { reduce(kNaiveBatched, {x, ones, ids}); });
 }
 
 TEST(NoOp, CopiesUnlessItIsTheOutput) {
@@ -173,10 +162,9 @@ TEST(NoOp, CopiesUnlessItIsTheOutput) {
 TEST(Delegate, CannotBeApplied) {
   const auto x = filled({1, 1, 1}, DType::kF32, {1});
   const auto one = filled({1, 1}, DType::kF32, {1});
-  expect_mentions(message_of<Error>([&] {
-                    reduce(WeightAndReduceKind::kDelegate, {x, one, ids_of({1, 1}, {0})});
-                  }),
-                  {"delegate"});
+  expect_error({"delegate"}, [&] {
+    reduce(WeightAndReduceKind::kDelegate, {x, one, ids_of({1, 1}, {0})});
+  });
 }
 
 TEST(WeightAndReduce, SameBitsForAnyNumberOfThreads) {
@@ -208,50 +196,39 @@ TEST(WeightAndReduce, ErrorsNameBothShapes) {
   const auto ids = ids_of({2, 2}, {0, 1, 2, 3});
   const auto weights = filled({2, 2}, DType::kF32, {1});
   const auto x = filled({2, 3, 4}, DType::kF32, {1});
-  expect_mentions(message_of<Error>([&] {
-                    reduce(kContiguous, {x, weights, ids});
-                  }),
-                  {"[2, 3, 4]", "[2, 2, 4]"});
-  expect_mentions(message_of<Error>([&] {
-                    reduce(kContiguous, {x, weights.slice(0, 1), ids});
-                  }),
-                  {"topk_weights", "[1, 2]", "[2, 2]"});
+  expect_error({"[2, 3, 4]", "[2, 2, 4]"}, [&] { reduce(kContiguous, {x, weights, ids}); });
+  expect_error({"topk_weights", "[1, 2]", "[2, 2]"}, [&] {
+    reduce(kContiguous, {x, weights.slice(0, 1), ids});
+  });
   const auto reducer = make_weight_and_reduce(kContiguous);
-  expect_mentions(message_of<Error>([&] {
-                    reducer->apply({x, weights, ids}, Tensor::empty({3, 4}, DType::kF32), {});
-                  }),
-                  {"output", "[3, 4]", "[2, 4]"});
-  expect_mentions(message_of<Error>([&] {
-                    reducer->apply({x, weights, ids}, Tensor::empty({2, 4}, DType::kBF16), {});
-                  }),
-                  {"output", "bf16", "f32"});
-  expect_mentions(message_of<Error>([&] {
-                    make_weight_and_reduce(WeightAndReduceKind::kNoOp)
-                        ->apply({x, weights, ids}, Tensor::empty({2, 4}, DType::kF32), {});
-                  }),
-                  {"[2, 4]", "[2, 3, 4]"});
+  expect_error({"output", "[3, 4]", "[2, 4]"}, [&] {
+    reducer->apply({x, weights, ids}, Tensor::empty({3, 4}, DType::kF32), {});
+  });
+  expect_error({"output", "bf16", "f32"}, [&] {
+    reducer->apply({x, weights, ids}, Tensor::empty({2, 4}, DType::kBF16), {});
+  });
+  expect_error({"[2, 4]", "[2, 3, 4]"}, [&] {
+    make_weight_and_reduce(WeightAndReduceKind::kNoOp)
+        ->apply({x, weights, ids}, Tensor::empty({2, 4}, DType::kF32), {});
+  });
 }
 
 TEST(WeightAndReduce, RefusesNoSelections) {
   const auto ids = Tensor::empty({3, 0}, DType::kI32);
   const auto weights = Tensor::empty({3, 0}, DType::kF32);
-  expect_mentions(message_of<Error>([&] {
-                    reduce(kContiguous, {Tensor::empty({3, 0, 4}, DType::kF32), weights, ids});
-                  }),
-                  {"topk_ids.dim(1) is 0, expected at least 1"});
+  expect_error({"topk_ids.dim(1) is 0, expected at least 1"}, [&] {
+    reduce(kContiguous, {Tensor::empty({3, 0, 4}, DType::kF32), weights, ids});
+  });
   const auto rows = filled({2, 3, 4}, DType::kF32, {1});
-  expect_mentions(message_of<Error>([&] {
-                    reduce(kNaiveBatched, {rows, weights, ids});
-                  }),
-                  {"topk_ids.dim(1) is 0, expected at least 1"});
-  expect_mentions(
-      message_of<Error>([&] {
-        reduce_permuted_rows(rows.view({6, 4}), ids, {}, Tensor::empty({3, 4}, DType::kF32), {});
-      }),
-      {"row_of_slot.dim(1) is 0, expected at least 1"});
+  expect_error({"topk_ids.dim(1) is 0, expected at least 1"}, [&] {
+    reduce(kNaiveBatched, {rows, weights, ids});
+  });
+  expect_error({"row_of_slot.dim(1) is 0, expected at least 1"}, [&] {
+    reduce_permuted_rows(rows.view({6, 4}), ids, {}, Tensor::empty({3, 4}, DType::kF32), {});
+  });
 }
 
-Tensor reduce_there(const testing::Place& place,
+Tensor reduce_there(const Place& place,
                     WeightAndReduceKind kind,
                     const WeightAndReduceInput& input,
                     int64_t first_expert) {
@@ -264,12 +241,11 @@ Tensor reduce_there(const testing::Place& place,
   return place.bring(output);
 }
 
+class WeightAndReduceOnGpu : public GpuTest {};
+
 // Few tokens (columns are split) and many, one block of columns and several, odd widths.
-TEST(WeightAndReduceOnGpu, GivesTheBitsOfTheCpu) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "skipped: no GPU";
-  }
-  const testing::Place gpu(DeviceType::kCuda);
+TEST_F(WeightAndReduceOnGpu, GivesTheBitsOfTheCpu) {
+  const Place gpu(DeviceType::kCuda);
   struct Size {
     int64_t num_tokens, hidden;
   };
@@ -301,11 +277,8 @@ TEST(WeightAndReduceOnGpu, GivesTheBitsOfTheCpu) {
   }
 }
 
-TEST(WeightAndReduceOnGpu, GivesTheBitsOfTheCpuForExtremeValues) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "skipped: no GPU";
-  }
-  const testing::Place gpu(DeviceType::kCuda);
+TEST_F(WeightAndReduceOnGpu, GivesTheBitsOfTheCpuForExtremeValues) {
+  const Place gpu(DeviceType::kCuda);
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> values = {0.0f,  -0.0f, 1e-40f, -3e-39f, 6e-8f, -6e-5f, 65504.0f,
                                      -7e4f, 3e38f, -3e38f, inf,     -inf,  256.0f, 257.0f};
@@ -334,11 +307,8 @@ TEST(WeightAndReduceOnGpu, GivesTheBitsOfTheCpuForExtremeValues) {
   }
 }
 
-TEST(WeightAndReduceOnGpu, NoOpCopies) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "skipped: no GPU";
-  }
-  const testing::Place gpu(DeviceType::kCuda);
+TEST_F(WeightAndReduceOnGpu, NoOpCopies) {
+  const Place gpu(DeviceType::kCuda);
   const auto x = random_tensor({5, 3}, DType::kBF16, 1);
   const WeightAndReduceInput input = {x, filled({5, 2}, DType::kF32, {7}), random_ids(5, 2, 8, 2)};
   expect_same_bits(reduce_there(gpu, WeightAndReduceKind::kNoOp, input, 0), x);
@@ -359,13 +329,12 @@ TEST(ReducePermutedRows, RefusesRowsThatThereAreNot) {
   const auto rows = filled({4, 1}, DType::kF32, {1, 10, 100, 1000});
   const auto output = filled({1, 1}, DType::kF32, {5});
   for (const int32_t row : {4, 7, -2}) {
-    expect_mentions(message_of<Error>([&] {
-                      reduce_permuted_rows(rows, ids_of({1, 2}, {3, row}), {}, output, {});
-                    }),
-                    {"row_of_slot[0, 1] is " + std::to_string(row) + ", expected -1 or [0, 4)"});
+    expect_error({"row_of_slot[0, 1] is " + std::to_string(row) + ", expected -1 or [0, 4)"}, [&] {
+      reduce_permuted_rows(rows, ids_of({1, 2}, {3, row}), {}, output, {});
+    });
   }
   EXPECT_EQ(floats(output), std::vector<float>{5});
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

@@ -14,10 +14,8 @@
 #include "tests/experts/random_operands.h"
 #include "tests/gpu_test.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
-
-using testing::random_uniform;
 
 class WeightedSumOnGpu : public GpuTest {};
 
@@ -81,4 +79,4 @@ TEST_F(WeightedSumOnGpu, TakesAsManySlotsAsThereIsRoomFor) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

@@ -8,7 +8,7 @@
 
 #include "tests/layer/tensors.h"
 
-namespace moebius {
+namespace moebius::testing {
 namespace {
 
 constexpr auto kSlot = WorkspaceSlot::kFusedOutput;
@@ -48,9 +48,7 @@ TEST(WorkspacePool, MicrobatchesShareNothing) {
   EXPECT_EQ(tensors[1].data<int32_t>()[0], 5);
   EXPECT_EQ(tensors[2].data<int32_t>()[0], 1);
   EXPECT_EQ(pool.bytes(), 3 * 256);
-  testing::expect_mentions(
-      testing::message_of<Error>([&] { pool.get(-1, kSlot, {1}, DType::kU8); }),
-      {"microbatch is -1"});
+  expect_error({"microbatch is -1"}, [&] { pool.get(-1, kSlot, {1}, DType::kU8); });
 }
 
 TEST(WorkspacePool, EmptyShapesCostNothing) {
@@ -86,4 +84,4 @@ TEST(WorkspacePool, OtherDeviceReplacesTheBuffer) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::testing

@@ -1,15 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <map>
 #include <numeric>
 #include <vector>
 
 #include "layer/flight.h"
-#include "layer/prepare_finalize/prepare_rows.h"
+#include "layer/prepare_finalize/reducing.h"
 #include "layer/rows/quantize_rows.h"
-#include "layer/rows/reduce_rows.h"
 #include "layer/rows/row_ops.h"
 #include "layer/rows/token_slices.h"
 #include "moebius/all2all.h"
@@ -20,28 +17,21 @@ namespace {
 
 constexpr std::string_view kOp = "allgather_reducescatter";
 
-class AllGatherReduceScatter final : public PrepareFinalize {
+class AllGatherReduceScatter final : public ReducingPrepareFinalize {
  public:
   AllGatherReduceScatter(Group& group, bool monolithic)
-      : PrepareFinalize({.name = monolithic ? "allgather_reducescatter (monolithic)" : kOp,
-                         .num_dispatchers = group.size(),
-                         .is_monolithic = monolithic,
-                         .can_be_captured = Support::no(
-                             "allgather_reducescatter copies between streams of several ranks: no "
+      : ReducingPrepareFinalize(
+            {.name = monolithic ? "allgather_reducescatter (monolithic)" : kOp,
+             .num_dispatchers = group.size(),
+             .is_monolithic = monolithic,
+             .can_be_captured =
+                 Support::no("allgather_reducescatter copies between streams of several ranks: no "
                              "graph of one can hold that")}),
         group_(group),
         monolithic_(monolithic) {}
 
-  Support accepts(WeightAndReduceKind kind) const override {
-    return kind == WeightAndReduceKind::kNaiveBatched
-               ? Support::no("naive batched reduces batched rows, these are standard")
-               : Support::yes();
-  }
-  Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
-    return rows_quant_supported(quant, defer_input_quant, /*num_scales=*/1);
-  }
-
-  // Every token goes to every rank.  Monolithic: selections are made where they arrive.
+  // Every token goes to every rank.  A monolithic dispatch counts nothing, because selections are
+  // made where the logits arrive.
   std::optional<TransportStatistics> statistics() const override {
     if (monolithic_) {
       return std::nullopt;
@@ -64,11 +54,9 @@ class AllGatherReduceScatter final : public PrepareFinalize {
   Group& group_;
   bool monolithic_;
   TransportStatistics statistics_;
-  Tensor selections_;                           // i64 [1], of the calls on this device
-  Stream stream_;                               // that they were counted on
-  std::map<int, std::vector<int64_t>> counts_;  // tokens per rank of the call, by micro-batch
-  std::unique_ptr<WeightAndReduce> contiguous_ =
-      make_weight_and_reduce(WeightAndReduceKind::kContiguous);
+  Tensor selections_;                           // i64 [1], counted on its device
+  Stream stream_;                               // the stream of that count
+  std::map<int, std::vector<int64_t>> counts_;  // by micro-batch: tokens of each rank
 };
 
 void AllGatherReduceScatter::count(const Tensor& ids, const Stream& stream) {
@@ -105,7 +93,7 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   const Tensor x = weighted_input(input, context);
   const auto spec = rows_quant_spec(input);
   const bool per_tensor = spec && spec->group.is_per_tensor();
-  // One scale for all rows that arrive can only be found there.
+  // A dynamic scale for all rows can only be found after they have arrived.
   const bool quantizes_after = per_tensor && !input.quant->a1.scale.defined();
   const TensorSpec none{{0}};
   const auto quantized = [&](bool wanted, int64_t rows) {
@@ -137,10 +125,10 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
   } else if (quantizes_after) {
     result.x = all_values;
     result.x_scale = all_scale;
-    quantize_rows(gather(x, all_rows), *spec, input.quant->a1, 0, result.x, result.x_scale,
+    quantize_rows(gather(x, all_rows), *spec, input.quant->a1, {result.x, result.x_scale},
                   context.stream);
   } else {
-    quantize_rows(x, *spec, input.quant->a1, 0, own_values, own_scale, context.stream);
+    quantize_rows(x, *spec, input.quant->a1, {own_values, own_scale}, context.stream);
     result.x = gather(own_values, all_values);
     result.x_scale = per_tensor ? own_scale : gather(own_scale, all_scale);
   }
@@ -161,15 +149,11 @@ PrepareResult AllGatherReduceScatter::prepare(const PrepareInput& input,
 }
 
 void AllGatherReduceScatter::finalize(const FinalizeInput& input, const CallContext& context) {
-  const auto found = counts_.find(context.microbatch);
-  expect(found != counts_.end(), [&] {
-    return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
-  });
-  const std::vector<int64_t>& counts = found->second;
+  const std::vector<int64_t>& counts = prepared_call(counts_, context);
   expect_eq(input.output.dim(0), counts[static_cast<size_t>(group_.rank())],
             "rows of output (tokens of prepare)");
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  const Tensor partial = reduced_rows(input, *contiguous_, total, context);
+  const Tensor partial = reduced_rows(input, total, context);
   in_flight("combine", context, context.stream,
             [&] { reduce_scatterv(group_, kOp, partial, counts, input.output, context.stream); });
 }

@@ -9,8 +9,7 @@
 #include "comm/group/shared_device.h"
 #include "core/device_traits.h"
 #include "layer/flight.h"
-#include "layer/prepare_finalize/prepare_rows.h"
-#include "layer/rows/reduce_rows.h"
+#include "layer/prepare_finalize/reducing.h"
 #include "layer/rows/row_ops.h"
 #include "layer/rows/token_slices.h"
 #include "layer/transfer.h"
@@ -21,12 +20,13 @@ namespace moebius {
 
 namespace {
 
-// Block scales belong to a row and travel with it.  The other schemes quantize what has arrived.
+// Block scales belong to a row and travel with it.  Other schemes quantize rows after arrival.
 bool quantizes_before_dispatch(const QuantizeSpec& spec) {
   return spec.group.row == 1 && spec.group.col > 0;
 }
 
-// Nothing travels by messages between hosts, so a transfer can take columns and an addend.
+// Whether kernels move all rows and no messages between hosts do.  Only then can a transfer take
+// columns and an addend.
 bool goes_in_kernels(const Group& group) {
   return device_traits(group.device()).enqueues && group.topology().num_nodes() == 1;
 }
@@ -59,19 +59,19 @@ PrepareFinalizeTraits traits_of(Group& group,
           .can_be_captured = can_be_captured(group, capacity)};
 }
 
-class HighThroughputPrepareFinalize final : public PrepareFinalize {
+class HighThroughputPrepareFinalize final : public ReducingPrepareFinalize {
  public:
   HighThroughputPrepareFinalize(Group& group,
                                 ExpertPlacement placement,
                                 const DispatchConfig& dispatch,
                                 const DispatchConfig& combine,
                                 std::optional<int64_t> capacity)
-      : PrepareFinalize(traits_of(group, placement, dispatch, combine, capacity)),
+      : ReducingPrepareFinalize(traits_of(group, placement, dispatch, combine, capacity)),
         group_(group),
         capacity_(capacity),
         transport_(group, std::move(placement), dispatch, combine) {}
 
-  // All rows must be here before a rank that quantizes what has come can begin.
+  // Rows that are quantized after arrival cannot come in waves, because all must be here first.
   bool sends_in_waves(const QuantConfig& quant, bool defer_input_quant) const override {
     const auto spec = rows_quant_spec(quant, defer_input_quant);
     return traits().takes_columns && !capacity_ && (!spec || quantizes_before_dispatch(*spec));
@@ -83,40 +83,23 @@ class HighThroughputPrepareFinalize final : public PrepareFinalize {
   std::optional<TransportStatistics> statistics() const override { return transport_.statistics(); }
   void check() const override { transport_.check(); }
 
-  Support accepts(WeightAndReduceKind kind) const override {
-    return kind == WeightAndReduceKind::kNaiveBatched
-               ? Support::no("naive batched reduces batched rows, these are standard")
-               : Support::yes();
-  }
-  Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
-    return rows_quant_supported(quant, defer_input_quant, /*num_scales=*/1);
-  }
-
-  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
-    return prepare_async(input, context).finish();
-  }
-  void finalize(const FinalizeInput& input, const CallContext& context) override {
-    finalize_async(input, context).finish();
-  }
   Pending<PrepareResult> prepare_async(const PrepareInput& input,
                                        const CallContext& context) override;
   Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override;
 
  private:
-  // Rows to have room for where this rank brings so many tokens.  Collective, between hosts.
+  // The rows to make room for if this rank brings so many tokens.  Collective between hosts.
   int64_t room_for(int64_t num_tokens);
   Pending<DispatchOutput> start_dispatch(DispatchInput request, const CallContext& context);
 
   Group& group_;
-  std::optional<int64_t> capacity_;  // 0: all tokens
+  std::optional<int64_t> capacity_;  // see MoeLayerOptions
   HighThroughput transport_;
-  // Of the call under way, by micro-batch.
+  // By micro-batch: the dispatch whose combine is still to come.
   std::map<int, std::shared_ptr<const DispatchHandle>> handles_;
-  std::unique_ptr<WeightAndReduce> contiguous_ =
-      make_weight_and_reduce(WeightAndReduceKind::kContiguous);
 };
 
-// At least one: 0 would have the host wait.
+// The result is at least 1, because a capacity of 0 would make the host wait for the row count.
 int64_t HighThroughputPrepareFinalize::room_for(int64_t num_tokens) {
   int64_t all_tokens = num_tokens;
   all_reduce_sum(group_, "tokens of a dispatch", {&all_tokens, 1});
@@ -124,7 +107,7 @@ int64_t HighThroughputPrepareFinalize::room_for(int64_t num_tokens) {
   return *capacity_ > 0 ? std::min(*capacity_, most) : most;
 }
 
-// Of one in waves the call's stream does not wait for the end.
+// When rows arrive in waves, the call's stream does not wait for the whole dispatch.
 Pending<DispatchOutput> HighThroughputPrepareFinalize::start_dispatch(DispatchInput request,
                                                                       const CallContext& context) {
   const auto start = [&](const Stream& stream) {
@@ -212,18 +195,14 @@ Pending<PrepareResult> HighThroughputPrepareFinalize::prepare_async(const Prepar
 
 Pending<void> HighThroughputPrepareFinalize::finalize_async(const FinalizeInput& input,
                                                             const CallContext& context) {
-  const auto found = handles_.find(context.microbatch);
-  expect(found != handles_.end() && found->second != nullptr, [&] {
-    return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
-  });
-  const std::shared_ptr<const DispatchHandle> handle = found->second;
+  const std::shared_ptr<const DispatchHandle> handle = prepared_call(handles_, context);
 
   CombineInput request;  // ranks without rows still take part in combine
-  request.x = reduced_rows(input, *contiguous_, handle->num_rows(), context);
+  request.x = reduced_rows(input, handle->num_rows(), context);
   request.first_column = input.first_column;
   request.addend = input.addend;
   if (request.first_column + request.x.dim(1) == input.output.dim(1)) {
-    found->second = nullptr;
+    handles_.erase(context.microbatch);
   }
   using Combined = CombineOutput;
   auto pending = std::make_shared<Pending<Combined>>(

@@ -46,7 +46,7 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
                          .localizes_ids = true,
                          .comm_sms = options.num_sms,
                          .finalize_sms = options.num_sms,
-                         .max_in_flight = 2,  // results that may be alive
+                         .max_in_flight = 2,  // the transport keeps two results at a time
                          .placed_experts = placement.expert_map(group.rank()),
                          .can_be_captured = can_be_captured(group)}),
         group_(group),
@@ -93,29 +93,37 @@ class LowLatencyPrepareFinalize final : public PrepareFinalize {
     transport_.set_dead(rank, dead);
   }
 
-  PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
-    return prepare_async(input, context).finish();
-  }
-  void finalize(const FinalizeInput& input, const CallContext& context) override {
-    finalize_async(input, context).finish();
-  }
   Pending<PrepareResult> prepare_async(const PrepareInput& input,
                                        const CallContext& context) override;
   Pending<void> finalize_async(const FinalizeInput& input, const CallContext& context) override;
 
  private:
-  // What combine needs of the call under way: ids and weights as they were dispatched.
+  // What combine needs of the dispatch: its handle, and the ids and weights that were sent.
   struct Call {
     std::shared_ptr<const LowLatencyHandle> handle;
     Tensor topk_ids;
     Tensor topk_weights;
   };
 
-  // Where work is enqueued only micro-batches have something to do between the halves, and between
-  // nodes there are exchanges; else one kernel takes less than two, and nothing gets in between.
+  // Whether a transfer is split into sending and receiving, as it always is on CPUs and between
+  // nodes. On a GPU only micro-batches have something to do between the halves.  Other calls take
+  // one kernel, which is faster than two and lets no other work in between.
   bool goes_in_halves(const CallContext& context) const {
     return !device_traits(context.stream.device()).enqueues || context.transfers ||
            group_.topology().num_nodes() > 1;
+  }
+  // Starts a transfer by halves(stream) -> Pending<Result> or by whole(stream) -> Result.
+  template <typename Result, typename Halves, typename Whole>
+  Pending<Result> start(std::string_view name,
+                        const CallContext& context,
+                        const Halves& halves,
+                        const Whole& whole) const {
+    return start_transfer<Result>(context, [&](const Stream& stream) {
+      return in_flight<Result>(name, context, stream, [&] {
+        return goes_in_halves(context) ? halves(stream)
+                                       : made_at_once<Result>([&] { return whole(stream); });
+      });
+    });
   }
 
   Group& group_;
@@ -133,38 +141,29 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
   if (input.own_rows != nullptr && goes_in_halves(context)) {
     input.own_rows->transfer_begin = context.stream.record();
   }
+  const LowLatencyDispatchInput rows{x, input.topk_ids, cast, input.lora_ids};
   using Dispatched = LowLatencyDispatchOutput;
-  auto pending = std::make_shared<Pending<Dispatched>>(
-      start_transfer<Dispatched>(context, [&](const Stream& stream) {
-        return in_flight<Dispatched>("dispatch", context, stream, [&] {
-          if (goes_in_halves(context)) {
-            return transport_.dispatch_async({x, input.topk_ids, cast, input.lora_ids}, stream);
-          }
-          return made_at_once<Dispatched>([&] {
-            return transport_.dispatch({x, input.topk_ids, cast, input.lora_ids}, stream);
-          });
-        });
-      }));
-  Call call;
-  call.topk_ids = input.topk_ids;
-  call.topk_weights = input.topk_weights;
-  if (input.apply_router_weight_on_input) {  // it is in the rows already
-    // Why this slot: what combine sends needs none here, so it is free until then.
+  auto pending = std::make_shared<Pending<Dispatched>>(start<Dispatched>(
+      "dispatch", context,
+      [&](const Stream& stream) { return transport_.dispatch_async(rows, stream); },
+      [&](const Stream& stream) { return transport_.dispatch(rows, stream); }));
+  Call call{nullptr, input.topk_ids, input.topk_weights};
+  if (input.apply_router_weight_on_input) {  // rows are weighted already
+    // Why this slot: low latency puts no rows into it before combine, so it is free.
     call.topk_weights =
         context.get(WorkspaceSlot::kFinalize, input.topk_weights.shape(), DType::kF32);
     fill(call.topk_weights, 1.0f, context.stream);
   }
-  calls_[context.microbatch] = call;
   const auto spec = cast == LowLatencyCast::kNone ? rows_quant_spec(input) : std::nullopt;
   const QuantDesc a1 = input.quant->a1;
   const bool has_lora = input.lora_ids.defined();
-  // Other ranks are taken to bring as many tokens.
+  // This assumes that other ranks bring as many tokens as this one.
   const int64_t selections = input.topk_ids.numel() * group_.size();
   const int64_t expected_rows = (selections + input.num_experts - 1) / input.num_experts;
 
-  return {pending->hook, [this, pending, spec, a1, has_lora, expected_rows, context] {
+  return {pending->hook, [this, pending, call, spec, a1, has_lora, expected_rows, context] {
             const LowLatencyDispatchOutput received = pending->receive();
-            calls_[context.microbatch].handle = received.handle;
+            calls_[context.microbatch] = {received.handle, call.topk_ids, call.topk_weights};
             PrepareResult result;
             result.x = received.x;
             result.x_scale = received.x_scale;
@@ -177,8 +176,8 @@ Pending<PrepareResult> LowLatencyPrepareFinalize::prepare_async(const PrepareInp
               const QuantizedSpecs specs = batched_quantized_specs(*spec, received.x.shape());
               const auto [values, scale] =
                   context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
-              quantize_batched_rows(received.x, received.expert_num_tokens, *spec, a1, values,
-                                    scale, context.stream);
+              quantize_batched_rows(received.x, received.expert_num_tokens, *spec, a1,
+                                    {values, scale}, context.stream);
               result.x = values;
               result.x_scale = scale;
             }
@@ -191,22 +190,18 @@ Pending<void> LowLatencyPrepareFinalize::finalize_async(const FinalizeInput& inp
   expect(input.weight_and_reduce != nullptr &&
              input.weight_and_reduce->kind() == WeightAndReduceKind::kDelegate,
          "low_latency weights and sums in combine, so the experts must delegate");
-  const auto found = calls_.find(context.microbatch);
-  expect(found != calls_.end() && found->second.handle != nullptr, [&] {
-    return fmt::format("finalize of micro-batch {} came before its prepare", context.microbatch);
-  });
-  const Call call = std::exchange(found->second, {});
+  const Call call = prepared_call(calls_, context);
+  calls_.erase(context.microbatch);
   const LowLatencyCombineInput rows{input.expert_output, call.topk_ids, call.topk_weights};
   using Combined = LowLatencyCombineOutput;
-  Pending<Combined> sent = start_transfer<Combined>(context, [&](const Stream& stream) {
-    return in_flight<Combined>("combine", context, stream, [&] {
-      if (goes_in_halves(context)) {
+  Pending<Combined> sent = start<Combined>(
+      "combine", context,
+      [&](const Stream& stream) {
         return transport_.combine_async(rows, *call.handle, stream, input.output);
-      }
-      return made_at_once<Combined>(
-          [&] { return transport_.combine(rows, *call.handle, stream, input.output); });
-    });
-  });
+      },
+      [&](const Stream& stream) {
+        return transport_.combine(rows, *call.handle, stream, input.output);
+      });
   return {std::move(sent.hook), [receive = std::move(sent.receive)] { receive(); }};
 }
 

@@ -1,30 +1,29 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank, batched format: every selected row is copied to its expert's block.  The reference for
-// backends that dispatch into the batched layout.
+// One rank, batched format: every selected row is copied to its expert's block.  It is the
+// reference for backends that dispatch into the batched layout.
 #include "comm/routing/route.h"
 #include "core/device_traits.h"
 #include "core/same_device.h"
 #include "layer/kernel_checks.h"
-#include "layer/prepare_finalize/prepare_rows.h"
+#include "layer/prepare_finalize/reducing.h"
 #include "layer/rows/batched_rows.h"
 #include "layer/rows/quantize_rows.h"
-#include "layer/rows/reduce_rows.h"
 #include "layer/rows/row_ops.h"
-#include "moebius/prepare_finalize.h"
 
 namespace moebius {
 
 namespace {
 
-class NoEpBatched final : public PrepareFinalize {
+class NoEpBatched final : public ReducingPrepareFinalize {
  public:
   NoEpBatched(int64_t max_num_tokens, int64_t num_local_experts)
-      : PrepareFinalize({.name = "no_ep_batched",
-                         .activation_format = ActivationFormat::kBatched,
-                         .max_tokens_per_rank = max_num_tokens,
-                         .localizes_ids = true}),
+      : ReducingPrepareFinalize({.name = "no_ep_batched",
+                                 .activation_format = ActivationFormat::kBatched,
+                                 .max_tokens_per_rank = max_num_tokens,
+                                 .localizes_ids = true},
+                                num_local_experts),
         max_num_tokens_(max_num_tokens),
         num_local_experts_(num_local_experts) {
     expect_ge(max_num_tokens, 1, "max_num_tokens");
@@ -38,15 +37,6 @@ class NoEpBatched final : public PrepareFinalize {
       map_ids(topk_ids, expert_map, local_ids, Stream());
     }
     batched_rows(local_ids, 0, num_local_experts_, max_num_tokens_);
-  }
-
-  Support accepts(WeightAndReduceKind kind) const override {
-    return kind == WeightAndReduceKind::kDelegate || kind == WeightAndReduceKind::kNaiveBatched
-               ? Support::yes()
-               : Support::no("rows are batched, so only delegate and naive batched reduce them");
-  }
-  Support accepts(const QuantConfig& quant, bool defer_input_quant) const override {
-    return rows_quant_supported(quant, defer_input_quant, num_local_experts_);
   }
 
   PrepareResult prepare(const PrepareInput& input, const CallContext& context) override {
@@ -99,7 +89,7 @@ class NoEpBatched final : public PrepareFinalize {
                 .row_lora_ids = result.lora_ids},
                context.stream);
     if (spec) {
-      quantize_batched_rows(rows, counts, *spec, input.quant->a1, values, scale, context.stream);
+      quantize_batched_rows(rows, counts, *spec, input.quant->a1, {values, scale}, context.stream);
       result.x = values;
       result.x_scale = scale;
     }
@@ -107,14 +97,12 @@ class NoEpBatched final : public PrepareFinalize {
   }
 
   void finalize(const FinalizeInput& input, const CallContext& context) override {
-    reduce_rows(input, *naive_batched_, input.output, context.stream);
+    reduce(input, input.output, context.stream);
   }
 
  private:
   int64_t max_num_tokens_;
   int64_t num_local_experts_;
-  std::unique_ptr<WeightAndReduce> naive_batched_ =
-      make_weight_and_reduce(WeightAndReduceKind::kNaiveBatched);
 };
 
 }  // namespace

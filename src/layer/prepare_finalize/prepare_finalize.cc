@@ -20,6 +20,14 @@ void PrepareFinalize::set_dead(int rank, bool) {
       fmt::format("{} needs every rank and cannot go on without rank {}", name(), rank));
 }
 
+PrepareResult PrepareFinalize::prepare(const PrepareInput& input, const CallContext& context) {
+  return prepare_async(input, context).finish();
+}
+
+void PrepareFinalize::finalize(const FinalizeInput& input, const CallContext& context) {
+  finalize_async(input, context).finish();
+}
+
 Pending<PrepareResult> PrepareFinalize::prepare_async(const PrepareInput&, const CallContext&) {
   throw Unsupported(fmt::format("{} has no asynchronous prepare", name()));
 }

@@ -68,8 +68,9 @@ QuantizedRows quantize_to_workspace(const Tensor& x,
                                     const CallContext& context) {
   const QuantizedSpecs specs = quantized_specs(spec, x.dim(0), x.dim(1));
   const auto [values, scale] = context.get(WorkspaceSlot::kPrepare, {specs.values, specs.scale});
-  quantize_rows(x, spec, desc, 0, values, scale, context.stream);
-  return {values, scale};
+  const QuantizedRows rows{values, scale};
+  quantize_rows(x, spec, desc, rows, context.stream);
+  return rows;
 }
 
 }  // namespace moebius

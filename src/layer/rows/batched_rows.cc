@@ -15,7 +15,7 @@ namespace moebius {
 
 namespace {
 
-// lora_ids i32 [T] -> i32 [L, max_rows], rows in use.
+// Copies lora_ids i32 [T] to the rows in use of row_ids i32 [L, max_rows].
 void spread_lora_ids(const Tensor& lora_ids,
                      const BatchedRows& rows,
                      int64_t topk,
@@ -28,7 +28,7 @@ void spread_lora_ids(const Tensor& lora_ids,
   }
 }
 
-// x [L, max_rows, ...]: row i of the selections' tokens to its place.
+// Copies the token of each selection to its row of x [L, max_rows, ...].
 void gather(const Tensor& hidden,
             const BatchedRows& rows,
             int64_t topk,

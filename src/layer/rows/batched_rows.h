@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The batched layout [L, max_rows, H] of a single rank: where a selection's row stands in it, and
-// rows brought there.  Rows of an expert are in token order (slot order within a token).
+// The batched layout [L, max_rows, H] of a single rank: where the row of a selection stands in it,
+// and how rows get there.  Rows of an expert are in token order, and in slot order within a token.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace moebius {
 
 struct BatchedRows {
   std::vector<int64_t> row;     // [T * K] index into [L * max_rows], -1 = masked or foreign
-  std::vector<int32_t> counts;  // [L]
+  std::vector<int32_t> counts;  // [L] rows of each expert
 };
 
-// ids i32 [T, K]; local expert = id - first_expert.
-// Throws InvalidArgument when an expert gets more than max_rows rows (both named).
+// ids i32 [T, K]; the local expert of an id is id - first_expert.
+// Throws InvalidArgument, naming both numbers, if an expert gets more than max_rows rows.
 BatchedRows batched_rows(const Tensor& ids,
                          int64_t first_expert,
                          int64_t num_local_experts,
@@ -36,11 +36,12 @@ struct PlaceRows {
   Tensor row_lora_ids = {};  // i32 [L, max_rows], with lora_ids
 };
 
-// What place_rows() needs for ids on the device.
+// The scratch tensor that place_rows() needs for ids of this shape on this device.
 TensorSpec place_rows_scratch(const Shape& ids, Device device);
 
-// Rows without room are refused on the CPU, as by batched_rows(), and left out on a GPU, where
-// nothing waits.  Rows not in use keep what they hold.
+// Copies rows to their experts' blocks.  Rows of the blocks that are not in use keep what they
+// hold. On the CPU it throws as batched_rows() does if an expert has no room.  On a GPU, where the
+// host does not wait, rows without room are left out.
 void place_rows(const PlaceRows& args, const Stream& stream);
 
 }  // namespace moebius

@@ -10,6 +10,20 @@
 
 namespace moebius {
 
+namespace {
+
+// `desc` with the static scale of one expert, if every expert has its own.
+QuantDesc of_expert(QuantDesc desc, int64_t local_expert) {
+  for (Tensor* scales : {&desc.scale, &desc.alpha_or_gscale}) {
+    if (*scales && scales->numel() > 1) {
+      *scales = scales->view({scales->numel()}).slice(local_expert, local_expert + 1);
+    }
+  }
+  return desc;
+}
+
+}  // namespace
+
 QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols) {
   const quant::Groups groups = quant::groups_of(spec.group, rows, cols);
   return {{{rows, cols}, storage_dtype(spec.format)},
@@ -19,27 +33,19 @@ QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t c
 void quantize_rows(const Tensor& x,
                    const QuantizeSpec& spec,
                    const QuantDesc& desc,
-                   int64_t local_expert,
-                   const Tensor& values,
-                   const Tensor& scale,
+                   const QuantizedRows& out,
                    const Stream& stream) {
-  const auto of_expert = [&](const Tensor& scales) {
-    if (!scales.defined() || scales.numel() == 1) {
-      return scales;
-    }
-    return scales.view({scales.numel()}).slice(local_expert, local_expert + 1);
-  };
-  Quantized out;
-  out.values = values;
-  out.scale = scale;
-  std::shared_ptr<void> global_scale;  // written beside the codes; the caller has it already
+  Quantized q;
+  q.values = out.values;
+  q.scale = out.scale;
+  std::shared_ptr<void> global_scale;  // quantize() writes it, but the caller has it already
   if (spec.format == QuantFormat::kNvfp4 && x.device().is_cuda()) {
     global_scale = cuda::allocate_on(sizeof(float), stream.native_handle(), stream.device().index);
-    out.global_scale = Tensor::borrow(global_scale.get(), {1}, DType::kF32, x.device());
+    q.global_scale = Tensor::borrow(global_scale.get(), {1}, DType::kF32, x.device());
   } else if (spec.format == QuantFormat::kNvfp4) {
-    out.global_scale = Tensor::empty({1}, DType::kF32);
+    q.global_scale = Tensor::empty({1}, DType::kF32);
   }
-  quantize(x, spec, out, stream, of_expert(desc.scale), of_expert(desc.alpha_or_gscale));
+  quantize(x, spec, q, stream, desc.scale, desc.alpha_or_gscale);
 }
 
 QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x) {
@@ -54,8 +60,7 @@ void quantize_batched_rows(const Tensor& x,
                            const Tensor& counts,
                            const QuantizeSpec& spec,
                            const QuantDesc& desc,
-                           const Tensor& values,
-                           const Tensor& scale,
+                           const QuantizedRows& out,
                            const Stream& stream) {
   if (x.device().is_cuda()) {
     quant::cuda_quantize_batched(
@@ -63,8 +68,8 @@ void quantize_batched_rows(const Tensor& x,
          .counts = counts,
          .spec = spec,
          .tensor_scale = spec.format == QuantFormat::kNvfp4 ? desc.alpha_or_gscale : desc.scale,
-         .values = values,
-         .scale = scale},
+         .values = out.values,
+         .scale = out.scale},
         stream);
     return;
   }
@@ -74,8 +79,9 @@ void quantize_batched_rows(const Tensor& x,
       continue;
     }
     const QuantizedSpecs used = quantized_specs(spec, count, x.dim(2));
-    quantize_rows(x[e].slice(0, count), spec, desc, e, values[e].slice(0, count),
-                  scale[e].slice(0, used.scale.shape[0]), stream);
+    quantize_rows(x[e].slice(0, count), spec, of_expert(desc, e),
+                  {out.values[e].slice(0, count), out.scale[e].slice(0, used.scale.shape[0])},
+                  stream);
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows quantized where they are, as the experts' QuantDesc says.
+// Quantizes rows on the rank that has them, as the experts' QuantDesc says.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,34 @@
 
 namespace moebius {
 
-// Values and scales of quantized rows, as quantize() makes them.
+// Shapes and dtypes of quantized values and their scales, as quantize() makes them.
 struct QuantizedSpecs {
   TensorSpec values;
   TensorSpec scale;
 };
 QuantizedSpecs quantized_specs(const QuantizeSpec& spec, int64_t rows, int64_t cols);
 
-// x [rows, H] -> values and scale (shapes of quantized_specs) by the static scales of `desc`, where
-// it has any; local_expert picks one of several.
+struct QuantizedRows {
+  Tensor values;
+  Tensor scale;
+};
+// Quantizes x [rows, H] into `out`, which has the shapes of quantized_specs, by the static scale if
+// `desc` has one.
 void quantize_rows(const Tensor& x,
                    const QuantizeSpec& spec,
                    const QuantDesc& desc,
-                   int64_t local_expert,
-                   const Tensor& values,
-                   const Tensor& scale,
+                   const QuantizedRows& out,
                    const Stream& stream);
 
-// The same for batched rows, expert by expert, so that a scale of a whole tensor sees no row that
-// is not in use.  x [L, max_rows, H]; counts i32 [L]; values and scale as batched_quantized_specs.
+// The same for batched rows.  They are quantized expert by expert, so that a scale of a whole
+// tensor does not depend on rows that are not in use.  x [L, max_rows, H]; counts i32 [L]; `out`
+// has the shapes of batched_quantized_specs.
 QuantizedSpecs batched_quantized_specs(const QuantizeSpec& spec, const Shape& x);
 void quantize_batched_rows(const Tensor& x,
                            const Tensor& counts,
                            const QuantizeSpec& spec,
                            const QuantDesc& desc,
-                           const Tensor& values,
-                           const Tensor& scale,
+                           const QuantizedRows& out,
                            const Stream& stream);
 
 }  // namespace moebius

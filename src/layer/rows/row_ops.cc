@@ -17,10 +17,23 @@ namespace moebius {
 
 namespace {
 
-constexpr int64_t kGrain = 1 << 14;  // elements per task: some 10 us of work
+constexpr int64_t kGrain = 1 << 14;  // elements per task: about 10 us of work
 
 int64_t rows_per_task(int64_t row_length) {
   return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, row_length));
+}
+
+// Calls fn(in's elements, out's elements, begin, end) on threads, for parts of the elements.
+template <typename Fn>
+void by_parts(const Tensor& in, const Tensor& out, const Stream& stream, const Fn& fn) {
+  visit_hidden_dtype(in.dtype(), [&](auto from) {
+    visit_hidden_dtype(out.dtype(), [&](auto to) {
+      const auto* source = in.data<decltype(from)>();
+      auto* target = out.data<decltype(to)>();
+      parallel_for(stream, in.numel(), kGrain,
+                   [&](int64_t begin, int64_t end) { fn(source, target, begin, end); });
+    });
+  });
 }
 
 template <typename T, typename G>
@@ -58,23 +71,15 @@ void copy_rows(const Tensor& in, const Tensor& out, const Stream& stream) {
   if (out.device().is_cuda()) {
     return cuda_copy_rows(in, out, stream);
   }
-  visit_hidden_dtype(in.dtype(), [&](auto from) {
-    visit_hidden_dtype(out.dtype(), [&](auto to) {
-      using From = decltype(from);
-      using To = decltype(to);
-      const From* source = in.data<From>();
-      To* target = out.data<To>();
-      parallel_for(stream, in.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        if constexpr (std::is_same_v<From, To>) {
-          std::memmove(target + begin, source + begin,
-                       static_cast<size_t>(end - begin) * sizeof(To));
-        } else {
-          for (int64_t i = begin; i < end; ++i) {
-            target[i] = static_cast<To>(static_cast<float>(source[i]));
-          }
-        }
-      });
-    });
+  by_parts(in, out, stream, [](const auto* source, auto* target, int64_t begin, int64_t end) {
+    using To = std::remove_reference_t<decltype(*target)>;
+    if constexpr (std::is_same_v<decltype(source), const To*>) {
+      std::memmove(target + begin, source + begin, static_cast<size_t>(end - begin) * sizeof(To));
+    } else {
+      for (int64_t i = begin; i < end; ++i) {
+        target[i] = static_cast<To>(static_cast<float>(source[i]));
+      }
+    }
   });
 }
 
@@ -83,19 +88,13 @@ void add_rows(const Tensor& a, const Tensor& b, const Tensor& out, const Stream&
   if (out.device().is_cuda()) {
     return cuda_add_rows(a, b, out, stream);
   }
-  visit_hidden_dtype(a.dtype(), [&](auto from) {
-    visit_hidden_dtype(out.dtype(), [&](auto to) {
-      using From = decltype(from);
-      using To = decltype(to);
-      const From* left = a.data<From>();
-      const From* right = b.data<From>();
-      To* sum = out.data<To>();
-      parallel_for(stream, a.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          sum[i] = static_cast<To>(static_cast<float>(left[i]) + static_cast<float>(right[i]));
-        }
-      });
-    });
+  by_parts(a, out, stream, [&](const auto* left, auto* sum, int64_t begin, int64_t end) {
+    using From = std::remove_cvref_t<decltype(*left)>;
+    using To = std::remove_reference_t<decltype(*sum)>;
+    const From* right = b.data<From>();
+    for (int64_t i = begin; i < end; ++i) {
+      sum[i] = static_cast<To>(static_cast<float>(left[i]) + static_cast<float>(right[i]));
+    }
   });
 }
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element-wise operations on rows of f32, bf16 and f16, on ids and on counts: what stands between
-// the stages of a layer.  All compute in f32 and round once; with the same bits for any number of
-// threads, and on a GPU, where nothing waits.  Operands are on the stream's device.
+// Element-wise operations on rows of f32, bf16 and f16, on ids and on counts.  They connect the
+// stages of a layer.  All compute in f32 and round once, and give the same bits for any number of
+// threads and on a GPU, where the host does not wait.  Operands are on the stream's device.
 #pragma once
 
 #include <type_traits>
@@ -14,12 +14,12 @@
 
 namespace moebius {
 
-// Throws InvalidArgument naming `what` and the dtype.
+// Throws InvalidArgument, naming `what` and the dtype, unless tensor is f32, bf16 or f16.
 void expect_hidden_dtype(const Tensor& tensor,
                          std::string_view what,
                          Where where = Where::current());
 
-// fn(T{}) with T = float, BFloat16 or Float16.  REQUIRES: is_float(dtype).
+// Calls fn(T{}) with T = float, BFloat16 or Float16.  REQUIRES: is_float(dtype).
 template <typename Fn>
 void visit_hidden_dtype(DType dtype, Fn&& fn) {
   switch (dtype) {
@@ -33,31 +33,31 @@ void visit_hidden_dtype(DType dtype, Fn&& fn) {
   }
 }
 
-// out = in; shapes equal, dtypes any two.
+// out = in.  Shapes are equal; dtypes may differ.
 void copy_rows(const Tensor& in, const Tensor& out, const Stream& stream);
-// out = a + b; a and b of one dtype.  out may be a or b.
+// out = a + b.  a and b have one dtype, and out may be a or b.
 void add_rows(const Tensor& a, const Tensor& b, const Tensor& out, const Stream& stream);
-// out[t] = x[t] * dtype(weights[t]); x, out [T, H] of one dtype, weights f32 [T, 1].
+// out[t] = x[t] * dtype(weights[t]).  x and out [T, H] have one dtype; weights f32 [T, 1].
 void scale_rows(const Tensor& x, const Tensor& weights, const Tensor& out, const Stream& stream);
-// Every element = value; of i32, of f32.
+// Sets every element of an i32 or an f32 tensor to value.
 void fill(const Tensor& tensor, int32_t value, const Stream& stream);
 void fill(const Tensor& tensor, float value, const Stream& stream);
-// Rows from *num_rows on (i32 [1]) become zeros; rows [N, H] of 2 or 4 bytes an element.
+// Sets the rows from *num_rows (i32 [1]) on to zero.  rows [N, H], with elements of 2 or 4 bytes.
 void clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& stream);
-// local i32 [..] = expert_map[ids], -1 for ids that are masked or not in the map.
+// local i32 [..] = expert_map[ids], or -1 for ids that are masked or not in the map.
 void map_ids(const Tensor& ids,
              const Tensor& expert_map,
              const Tensor& local,
              const Stream& stream);
-// total i64 [1] += the ids that are not masked.
+// total i64 [1] += the number of ids that are not masked.
 void count_selections(const Tensor& ids, const Tensor& total, const Stream& stream);
 // to i32 [n] = from.
 void copy_counts(const Tensor& from, const Tensor& to, const Stream& stream);
 // totals i64 [n] += counts i32 [n].
 void add_counts(const Tensor& counts, const Tensor& totals, const Stream& stream);
-// out[t] *= sigmoid(gate . x[t]), in double until the factor is rounded; x, out [T, H], gate [1,
-// H]. Sum l of the dot product is of columns l, l + kGateLanes, ..; sums l and l + n are added for
-// n = kGateLanes / 2, .., 1.
+// out[t] *= sigmoid(gate . x[t]), computed in double until the factor is rounded.  x and out [T,
+// H], gate [1, H].  The dot product is kGateLanes partial sums: sum l is over the columns l, l +
+// kGateLanes, and so on.  They are then added pairwise, l and l + n for n = kGateLanes / 2, ..., 1.
 inline constexpr int kGateLanes = 32;
 void gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, const Stream& stream);
 

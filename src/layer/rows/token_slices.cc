@@ -14,6 +14,15 @@ TokenSlice token_slice(int64_t num_tokens, int parts, int part) {
   return {begin, begin + base + (part < extra ? 1 : 0)};
 }
 
+KernelInput slice_tokens(const KernelInput& input, const TokenSlice& slice) {
+  KernelInput own = input;
+  for (const auto part : {&KernelInput::hidden, &KernelInput::topk_ids, &KernelInput::topk_weights,
+                          &KernelInput::router_logits, &KernelInput::lora_ids}) {
+    own.*part = slice.of(input.*part);
+  }
+  return own;
+}
+
 int64_t agree_on_fewest(Group& group, int64_t num_tokens) {
   return -all_reduce_max(group, "fewest tokens", -num_tokens);
 }
@@ -22,8 +31,7 @@ void gather_slices(
     Group& group, const Tensor& rows, int first_rank, int num_ranks, const Stream& stream) {
   constexpr std::string_view kOp = "gather slices of tokens";
   const auto part = [&](int rank) {
-    const TokenSlice slice = token_slice(rows.dim(0), num_ranks, rank - first_rank);
-    return rows.slice(slice.begin, slice.end);
+    return token_slice(rows.dim(0), num_ranks, rank - first_rank).of(rows);
   };
   const Tensor mine = part(group.rank());
   std::vector<SendBlock> sends;
@@ -48,8 +56,7 @@ void sum_over_ranks(Group& group, const Tensor& partial, const Tensor& out, cons
     counts.push_back(token_slice(partial.dim(0), group.size(), rank).size());
   }
   const TokenSlice mine = token_slice(out.dim(0), group.size(), group.rank());
-  reduce_scatterv(group, "sum over ranks", partial, counts, out.slice(mine.begin, mine.end),
-                  stream);
+  reduce_scatterv(group, "sum over ranks", partial, counts, mine.of(out), stream);
   gather_slices(group, out, 0, group.size(), stream);
 }
 

@@ -18,7 +18,7 @@ namespace moebius {
 
 namespace {
 
-// Checks what both summing strategies share; returns K.
+// The checks that both summing strategies share.  Returns K.
 int64_t expect_routing(const WeightAndReduceInput& input,
                        const Tensor& output,
                        const Stream& stream) {
@@ -39,13 +39,34 @@ int64_t expect_routing(const WeightAndReduceInput& input,
   return input.topk_ids.dim(1);
 }
 
-float weight_of(const WeightAndReduceInput& input, int64_t selection) {
-  return input.apply_router_weight_on_input ? 1.0f : input.topk_weights.data<float>()[selection];
-}
-
-// Undefined: all 1.
+// The weights to apply; undefined: all are 1.
 Tensor weights_of(const WeightAndReduceInput& input) {
   return input.apply_router_weight_on_input ? Tensor{} : input.topk_weights;
+}
+
+// output[t] = sum over k of weights[t, k] * rows[row_of(t * K + k)], on the CPU.  Terms are added
+// in order of k, or with by_row in order of their rows.  row_of() is negative for a slot without a
+// row.  weights f32 [M, K]; undefined: all are 1.
+template <typename RowOf>
+void sum_slots(const Tensor& rows,
+               const Tensor& weights,
+               const Tensor& output,
+               int64_t topk,
+               SumRounding rounding,
+               bool by_row,
+               const Stream& stream,
+               const RowOf& row_of) {
+  sum_tokens(rows, output, rounding, stream, [&](int64_t t, std::vector<TokenTerm>& terms) {
+    for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
+      if (const int64_t row = row_of(i); row >= 0) {
+        terms.push_back({row, weights ? weights.data<float>()[i] : 1.0f});
+      }
+    }
+    if (by_row) {
+      std::sort(terms.begin(), terms.end(),
+                [](const TokenTerm& a, const TokenTerm& b) { return a.row < b.row; });
+    }
+  });
 }
 
 class Delegate final : public WeightAndReduce {
@@ -96,14 +117,8 @@ class Contiguous final : public WeightAndReduce {
       return;
     }
     const auto* ids = input.topk_ids.data<int32_t>();
-    sum_tokens(input.expert_output, output, sum_rounding(topk), stream,
-               [&](int64_t t, std::vector<TokenTerm>& terms) {
-                 for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
-                   if (ids[i] >= 0) {
-                     terms.push_back({i, weight_of(input, i)});
-                   }
-                 }
-               });
+    sum_slots(input.expert_output, weights_of(input), output, topk, sum_rounding(topk),
+              /*by_row=*/false, stream, [&](int64_t i) { return ids[i] >= 0 ? i : -1; });
   }
 };
 
@@ -130,18 +145,9 @@ class NaiveBatched final : public WeightAndReduce {
     }
     const BatchedRows rows = batched_rows(input.topk_ids, first_expert_, input.expert_output.dim(0),
                                           input.expert_output.dim(1));
-    sum_tokens(input.expert_output, output, SumRounding::kProductsAndSums, stream,
-               [&](int64_t t, std::vector<TokenTerm>& terms) {
-                 for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
-                   const int64_t row = rows.row[static_cast<size_t>(i)];
-                   if (row >= 0) {
-                     terms.push_back({row, weight_of(input, i)});
-                   }
-                 }
-                 // Rows of a lower expert come first: the order of adding expert by expert.
-                 std::sort(terms.begin(), terms.end(),
-                           [](const TokenTerm& a, const TokenTerm& b) { return a.row < b.row; });
-               });
+    // Rows of lower experts stand first, so this order adds expert by expert.
+    sum_slots(input.expert_output, weights_of(input), output, topk, SumRounding::kProductsAndSums,
+              /*by_row=*/true, stream, [&](int64_t i) { return rows.row[static_cast<size_t>(i)]; });
   }
 
  private:
@@ -189,28 +195,13 @@ void reduce_permuted_rows(const Tensor& expert_rows,
                                         i / topk, i % topk, rows[i], expert_rows.dim(0)));
     }
   }
-  sum_tokens(expert_rows, output, sum_rounding(topk), stream,
-             [&](int64_t t, std::vector<TokenTerm>& terms) {
-               for (int64_t i = t * topk; i < (t + 1) * topk; ++i) {
-                 if (rows[i] >= 0) {
-                   terms.push_back({rows[i], weights ? weights.data<float>()[i] : 1.0f});
-                 }
-               }
-             });
+  sum_slots(expert_rows, weights, output, topk, sum_rounding(topk), /*by_row=*/false, stream,
+            [&](int64_t i) { return rows[i]; });
 }
 
 std::string_view name(WeightAndReduceKind kind) {
-  switch (kind) {
-    case WeightAndReduceKind::kDelegate:
-      return "delegate";
-    case WeightAndReduceKind::kContiguous:
-      return "contiguous";
-    case WeightAndReduceKind::kNoOp:
-      return "no-op";
-    case WeightAndReduceKind::kNaiveBatched:
-      return "naive batched";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"delegate", "contiguous", "no-op", "naive batched"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 std::unique_ptr<WeightAndReduce> make_weight_and_reduce(WeightAndReduceKind kind,

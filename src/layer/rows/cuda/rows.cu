@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bound by memory or, with few tokens, by their launch.  Rows go eight elements at a time where
-// alignment allows.
+// These kernels are bound by memory or, with few tokens, by their launch.  They move eight elements
+// at a time where alignment allows.
 #include <algorithm>
 
 #include "core/cuda/check.h"
@@ -39,6 +39,21 @@ bool vectorizes(int64_t row_length, std::initializer_list<const void*> pointers)
                                                   [](auto p) { return cuda::is_aligned(p, 16); });
 }
 
+// Launches a thread per item, up to kMaxBlocks blocks, and nothing if there are no items.
+template <typename... Params, typename... Args>
+void launch(const char* what,
+            void (*kernel)(Params...),
+            int64_t items,
+            const Stream& on,
+            const Args&... args) {
+  if (items == 0) {
+    return;
+  }
+  const cuda::DeviceGuard guard(on.device().index);
+  kernel<<<blocks_for(items), kThreads, 0, cuda::as_stream(on.native_handle())>>>(args...);
+  cuda::check_launch(what);
+}
+
 __device__ int64_t thread_index() {
   return int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
 }
@@ -46,7 +61,7 @@ __device__ int64_t num_threads() {
   return int64_t{gridDim.x} * blockDim.x;
 }
 
-// out = a, or a + b where there is one.
+// out = a, or a + b if b is not null.
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
     sum_kernel(const From* a, const From* b, To* out, int64_t n, bool is_vector) {
@@ -69,25 +84,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// b undefined: a copy.
+// Copies a if b is undefined.
 void launch_sum(const Tensor& a, const Tensor& b, const Tensor& out, const Stream& on) {
   const int64_t n = a.numel();
-  if (n == 0) {
-    return;
-  }
-  const cuda::DeviceGuard guard(on.device().index);
   const void* other = b ? b.raw() : nullptr;
   const bool is_vector = vectorizes(n, {a.raw(), other, out.raw()});
   cuda::visit_float(a.dtype(), [&](auto from) {
     cuda::visit_float(out.dtype(), [&](auto to) {
       using From = decltype(from);
       using To = decltype(to);
-      sum_kernel<<<blocks_for(is_vector ? n / kVector : n), kThreads, 0,
-                   cuda::as_stream(on.native_handle())>>>(
-          a.data<From>(), static_cast<const From*>(other), out.data<To>(), n, is_vector);
+      launch("sum_kernel", sum_kernel<From, To>, is_vector ? n / kVector : n, on, a.data<From>(),
+             static_cast<const From*>(other), out.data<To>(), n, is_vector);
     });
   });
-  cuda::check_launch("sum_kernel");
 }
 
 template <typename T>
@@ -111,8 +120,8 @@ __global__ void __launch_bounds__(kThreads) scale_kernel(
   }
 }
 
-// A warp per token: lane l adds the products of columns l, l + 32, .., then the lanes' sums are
-// added pairwise, as row_ops.h says.
+// One warp per token: lane l adds the products of columns l, l + 32, and so on.  Then the lanes'
+// sums are added pairwise, as row_ops.h says.
 template <typename T, typename G>
 __global__ void __launch_bounds__(kThreads)
     gate_kernel(const T* x, const G* gate, T* out, int64_t rows, int64_t hidden) {
@@ -194,57 +203,42 @@ void cuda_add_rows(const Tensor& a, const Tensor& b, const Tensor& out, const St
 }
 
 void cuda_scale_rows(const Tensor& x, const Tensor& weights, const Tensor& out, const Stream& on) {
-  if (x.numel() == 0) {
-    return;
-  }
-  const cuda::DeviceGuard guard(on.device().index);
   const bool is_vector = vectorizes(x.dim(1), {x.raw(), out.raw()});
   cuda::visit_float(x.dtype(), [&](auto type) {
     using T = decltype(type);
-    scale_kernel<T><<<blocks_for(is_vector ? x.numel() / kVector : x.numel()), kThreads, 0,
-                      cuda::as_stream(on.native_handle())>>>(
-        x.data<T>(), weights.data<float>(), out.data<T>(), x.dim(0), x.dim(1), is_vector);
+    launch("scale_kernel", scale_kernel<T>, is_vector ? x.numel() / kVector : x.numel(), on,
+           x.data<T>(), weights.data<float>(), out.data<T>(), x.dim(0), x.dim(1), is_vector);
   });
-  cuda::check_launch("scale_kernel");
 }
 
 void cuda_gate_rows(const Tensor& x, const Tensor& gate, const Tensor& out, const Stream& on) {
-  if (x.numel() == 0) {
-    return;
-  }
-  const cuda::DeviceGuard guard(on.device().index);
   cuda::visit_float(x.dtype(), [&](auto type) {
     cuda::visit_float(gate.dtype(), [&](auto gate_type) {
       using T = decltype(type);
       using G = decltype(gate_type);
-      gate_kernel<<<blocks_for(x.dim(0) * kWarp), kThreads, 0,
-                    cuda::as_stream(on.native_handle())>>>(x.data<T>(), gate.data<G>(),
-                                                           out.data<T>(), x.dim(0), x.dim(1));
+      launch("gate_kernel", gate_kernel<T, G>, x.numel() == 0 ? 0 : x.dim(0) * kWarp, on,
+             x.data<T>(), gate.data<G>(), out.data<T>(), x.dim(0), x.dim(1));
     });
   });
-  cuda::check_launch("gate_kernel");
 }
 
 void cuda_clear_rows_after(const Tensor& rows, const Tensor& num_rows, const Stream& on) {
   if (rows.numel() == 0) {
     return;
   }
-  const cuda::DeviceGuard guard(on.device().index);
   const int64_t row_bytes = rows.nbytes() / rows.dim(0);
-  const auto launch = [&](auto word) {
+  const auto clear_by = [&](auto word) {
     using Word = decltype(word);
     const auto size = static_cast<int64_t>(sizeof(Word));
-    clear_kernel<<<blocks_for(rows.nbytes() / size), kThreads, 0,
-                   cuda::as_stream(on.native_handle())>>>(static_cast<Word*>(rows.raw()),
-                                                          row_bytes / size, rows.nbytes() / size,
-                                                          num_rows.data<int32_t>());
+    launch("clear_kernel", clear_kernel<Word>, rows.nbytes() / size, on,
+           static_cast<Word*>(rows.raw()), row_bytes / size, rows.nbytes() / size,
+           num_rows.data<int32_t>());
   };
   if (row_bytes % 16 == 0 && cuda::is_aligned(rows.raw(), 16)) {
-    launch(uint4{});
+    clear_by(uint4{});
   } else {
-    launch(uint16_t{});
+    clear_by(uint16_t{});
   }
-  cuda::check_launch("clear_kernel");
 }
 
 void cuda_fill(const Tensor& tensor, uint32_t bits, const Stream& on) {
@@ -255,18 +249,9 @@ void cuda_copy_counts(const Tensor& from, const Tensor& to, const Stream& on) {
   cuda::copy_words(to.raw(), from.raw(), from.numel(), on.native_handle(), on.device().index);
 }
 
-void cuda_map_ids(const Tensor& ids,
-                  const Tensor& expert_map,
-                  const Tensor& local,
-                  const Stream& on) {
-  if (ids.numel() == 0) {
-    return;
-  }
-  const cuda::DeviceGuard guard(on.device().index);
-  map_ids_kernel<<<blocks_for(ids.numel()), kThreads, 0, cuda::as_stream(on.native_handle())>>>(
-      ids.data<int32_t>(), ids.numel(), expert_map.data<int32_t>(), expert_map.dim(0),
-      local.data<int32_t>());
-  cuda::check_launch("map_ids_kernel");
+void cuda_map_ids(const Tensor& ids, const Tensor& map, const Tensor& local, const Stream& on) {
+  launch("map_ids_kernel", map_ids_kernel, ids.numel(), on, ids.data<int32_t>(), ids.numel(),
+         map.data<int32_t>(), map.dim(0), local.data<int32_t>());
 }
 
 void cuda_count_rows(const Tensor& row_of_slot,
@@ -274,33 +259,18 @@ void cuda_count_rows(const Tensor& row_of_slot,
                      const Tensor& counts,
                      const Stream& on) {
   cuda::fill_zero(counts.raw(), counts.nbytes(), on.native_handle(), on.device().index);
-  if (row_of_slot.numel() == 0) {
-    return;
-  }
-  const cuda::DeviceGuard guard(on.device().index);
-  count_rows_kernel<<<blocks_for(row_of_slot.numel()), kThreads, 0,
-                      cuda::as_stream(on.native_handle())>>>(
-      row_of_slot.data<int32_t>(), row_of_slot.numel(), max_rows, counts.data<int32_t>());
-  cuda::check_launch("count_rows_kernel");
+  launch("count_rows_kernel", count_rows_kernel, row_of_slot.numel(), on,
+         row_of_slot.data<int32_t>(), row_of_slot.numel(), max_rows, counts.data<int32_t>());
 }
 
 void cuda_count_selections(const Tensor& ids, const Tensor& total, const Stream& on) {
-  if (ids.numel() == 0) {
-    return;
-  }
-  const cuda::DeviceGuard guard(on.device().index);
-  count_selections_kernel<<<blocks_for(ids.numel()), kThreads, 0,
-                            cuda::as_stream(on.native_handle())>>>(
-      ids.data<int32_t>(), ids.numel(), static_cast<unsigned long long*>(total.raw()));
-  cuda::check_launch("count_selections_kernel");
+  launch("count_selections_kernel", count_selections_kernel, ids.numel(), on, ids.data<int32_t>(),
+         ids.numel(), static_cast<unsigned long long*>(total.raw()));
 }
 
 void cuda_add_counts(const Tensor& counts, const Tensor& totals, const Stream& on) {
-  const cuda::DeviceGuard guard(on.device().index);
-  add_counts_kernel<<<blocks_for(counts.numel()), kThreads, 0,
-                      cuda::as_stream(on.native_handle())>>>(counts.data<int32_t>(), counts.numel(),
-                                                             totals.data<int64_t>());
-  cuda::check_launch("add_counts_kernel");
+  launch("add_counts_kernel", add_counts_kernel, counts.numel(), on, counts.data<int32_t>(),
+         counts.numel(), totals.data<int64_t>());
 }
 
 }  // namespace moebius

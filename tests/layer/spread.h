@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: 2026 the Moebius authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Spread: how a layer is spread over dp * tp ranks, and a run of it there.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "moebius/group.h"
+#include "moebius/moe_layer.h"
+#include "tests/layer/tensors.h"
+
+namespace moebius::testing {
+
+struct Spread {
+  std::string name;
+  int tp = 1;
+  int dp = 1;
+  All2AllBackend backend = All2AllBackend::kNone;
+  bool use_ep = true;
+  bool monolithic = false;
+  int ranks_per_node = 0;
+  ActivationFormat format = ActivationFormat::kStandard;
+  LowLatencySum low_latency_sum = LowLatencySum::kSelections;
+  bool last_without_ids = false;  // the last data-parallel rank gives no lora_ids
+
+  ParallelConfig parallel(int rank) const {
+    return ParallelConfig::make(tp, rank % tp, dp, rank / tp, use_ep, backend);
+  }
+  // `chosen` with what the spread says.
+  MoeLayerOptions options(MoeLayerOptions chosen = {}) const {
+    chosen.monolithic = monolithic;
+    chosen.format = format;
+    chosen.low_latency_sum = low_latency_sum;
+    return chosen;
+  }
+};
+inline void PrintTo(const Spread& spread, std::ostream* out) {
+  *out << spread.name;
+}
+
+// What a rank brings to a call.
+struct RankTokens {
+  Tensor hidden;    // [T, H] f32
+  Tensor lora_ids;  // i32 [T] or undefined
+};
+
+// The outputs of a layer by rank: weights_of(parallel) is what a rank holds, tokens_of(rank) what
+// it brings.  Every rank calls twice, since the second call finds the state of the first.
+template <typename WeightsOf, typename TokensOf>
+std::vector<Tensor> run_spread(const Spread& spread,
+                               const MoeLayerOptions& options,
+                               const WeightsOf& weights_of,
+                               const TokensOf& tokens_of) {
+  const int num_ranks = spread.tp * spread.dp;
+  std::vector<Tensor> outputs(static_cast<size_t>(num_ranks));
+  run_thread_ranks(
+      {.num_ranks = num_ranks, .ranks_per_node = spread.ranks_per_node}, [&](Group& group) {
+        const Stream stream = Stream::cpu(1);
+        MoeLayer layer(weights_of(spread.parallel(group.rank())), options, stream, &group);
+        WorkspacePool pool;
+        const RankTokens tokens = tokens_of(group.rank());
+        const Tensor output = Tensor::empty(tokens.hidden.shape(), DType::kF32);
+        for (int call = 0; call < 2; ++call) {
+          poison(output);
+          layer.forward(tokens.hidden, output, {stream, &pool}, tokens.lora_ids);
+        }
+        outputs[static_cast<size_t>(group.rank())] = output;
+      });
+  return outputs;
+}
+
+// The rows of the data-parallel ranks, in their order, as [num_tokens, H].
+inline Tensor joined_rows(const Spread& spread,
+                          const std::vector<Tensor>& outputs,
+                          int64_t num_tokens) {
+  const Tensor all = Tensor::empty({num_tokens, outputs[0].dim(1)}, DType::kF32);
+  int64_t row = 0;
+  for (size_t rank = 0; rank < outputs.size(); rank += static_cast<size_t>(spread.tp)) {
+    const Tensor& own = outputs[rank];
+    copy(own, all.slice(row, row + own.dim(0)), {});
+    row += own.dim(0);
+  }
+  EXPECT_EQ(row, num_tokens);
+  return all;
+}
+
+// Every row of `actual` is as near to that of `expected` as `bound` says.
+inline void expect_near_rows(const Tensor& actual, const Tensor& expected, double bound) {
+  ASSERT_EQ(actual.shape(), expected.shape());
+  for (int64_t t = 0; t < expected.dim(0); ++t) {
+    EXPECT_LE(relative_error(actual[t], expected[t]), bound) << "row " << t;
+  }
+}
+
+}  // namespace moebius::testing
