@@ -41,7 +41,7 @@ class Redirected {
 
 }  // namespace
 
-CommandResult run_command_here(const std::vector<std::string>& arguments) {
+CommandResult run_command_here(const Words& arguments) {
   const ScratchFolder scratch;
   const std::string out = scratch / "out";
   const std::string err = scratch / "err";

@@ -9,6 +9,6 @@
 namespace moebius::test {
 
 // As run_command.  Nothing else of this process may print meanwhile.
-CommandResult run_command_here(const std::vector<std::string>& arguments);
+CommandResult run_command_here(const Words& arguments);
 
 }  // namespace moebius::test

@@ -13,12 +13,10 @@
 #include "tests/app/fixtures.h"
 #include "tests/gpu_test.h"
 
-namespace moebius {
+namespace moebius::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
-class FixturesOnGpu : public test::FixtureTest {
+class FixturesOnGpu : public FixtureTest {
  protected:
   void SetUp() override {
     if (cuda_device_count() == 0) {
@@ -29,53 +27,48 @@ class FixturesOnGpu : public test::FixtureTest {
 
   static int64_t index() {
     const std::string_view own = GetParam().folder;
-    return std::find_if(std::begin(test::kFixtures), std::end(test::kFixtures),
+    return std::find_if(std::begin(kFixtures), std::end(kFixtures),
                         [&](const auto& fixture) { return fixture.folder == own; }) -
-           std::begin(test::kFixtures);
+           std::begin(kFixtures);
   }
 
-  void expect_on_gpu(int layer, Words options, Command command = test::run_command_here) {
-    std::string all;
-    for (const std::string& option : options) {
-      all += " " + option;
-    }
-    SCOPED_TRACE("layer " + std::to_string(layer) + all);
-    options.insert(options.end(), {"--device", "cuda"});
-    expect_output(layer, options, command);
+  void expect_on_gpu(int layer, const Words& options, Command command = run_command_here) {
+    SCOPED_TRACE("layer " + std::to_string(layer) + ", " + testing::PrintToString(options));
+    expect_output(layer, options + "--device cuda", GetParam().tolerance(), command);
   }
 };
 
 TEST_P(FixturesOnGpu, OneRank) {
-  expect_on_gpu(0, {}, index() == 0 ? test::run_command : test::run_command_here);
-  expect_on_gpu(1, {"--graph"});
-  expect_on_gpu(1, {"--chunk-tokens", "16"});
-  expect_on_gpu(0, {"--format", "batched"});
-  expect_on_gpu(1, {"--format", "batched", "--graph"});
+  expect_on_gpu(0, {}, index() == 0 ? run_command : run_command_here);
+  expect_on_gpu(1, "--graph");
+  expect_on_gpu(1, "--chunk-tokens 16");
+  expect_on_gpu(0, "--format batched");
+  expect_on_gpu(1, "--format batched --graph");
 }
 
 TEST_P(FixturesOnGpu, AllGather) {
-  expect_on_gpu(0, {"--all2all", "allgather_reducescatter"});
-  expect_on_gpu(1, {"--all2all", "allgather_reducescatter", "--ranks", "2"});
-  expect_on_gpu(0, {"--all2all", "allgather_reducescatter", "--ranks", "4"});
+  expect_on_gpu(0, "--all2all allgather_reducescatter");
+  expect_on_gpu(1, "--all2all allgather_reducescatter --ranks 2");
+  expect_on_gpu(0, "--all2all allgather_reducescatter --ranks 4");
 }
 
 TEST_P(FixturesOnGpu, HighThroughput) {
-  expect_on_gpu(0, {"--all2all", "high_throughput"});
-  expect_on_gpu(1, {"--all2all", "high_throughput", "--ranks", "2"});
-  expect_on_gpu(0, {"--all2all", "high_throughput", "--ranks", "4"});
-  expect_on_gpu(0, {"--all2all", "high_throughput", "--ranks", "2", "--graph"});
-  expect_on_gpu(1, {"--all2all", "high_throughput", "--ranks", "2", "--capacity", "64"});
+  expect_on_gpu(0, "--all2all high_throughput");
+  expect_on_gpu(1, "--all2all high_throughput --ranks 2");
+  expect_on_gpu(0, "--all2all high_throughput --ranks 4");
+  expect_on_gpu(0, "--all2all high_throughput --ranks 2 --graph");
+  expect_on_gpu(1, "--all2all high_throughput --ranks 2 --capacity 64");
 }
 
 TEST_P(FixturesOnGpu, LowLatency) {
-  expect_on_gpu(0, {"--all2all", "low_latency", "--graph"});
-  expect_on_gpu(1, {"--all2all", "low_latency", "--ranks", "2"});
-  expect_on_gpu(0, {"--all2all", "low_latency", "--ranks", "4", "--graph"});
+  expect_on_gpu(0, "--all2all low_latency --graph");
+  expect_on_gpu(1, "--all2all low_latency --ranks 2");
+  expect_on_gpu(0, "--all2all low_latency --ranks 4 --graph");
 }
 
 TEST_P(FixturesOnGpu, TensorParallel) {
-  expect_on_gpu(0, {"--tp", "2"});
-  expect_on_gpu(1, {"--tp", "2", "--dp", "2", "--all2all", "high_throughput"});
+  expect_on_gpu(0, "--tp 2");
+  expect_on_gpu(1, "--tp 2 --dp 2 --all2all high_throughput");
 }
 
 // A rank alone has all backends with the first checkpoint, with the others one of them in turn: it
@@ -91,10 +84,7 @@ TEST_P(FixturesOnGpu, NcclWithAGpuPerRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         FixturesOnGpu,
-                         testing::ValuesIn(test::kFixtures),
-                         test::fixture_name);
+INSTANTIATE_TEST_SUITE_P(All, FixturesOnGpu, testing::ValuesIn(kFixtures), fixture_name);
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::test

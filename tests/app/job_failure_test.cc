@@ -18,12 +18,9 @@
 #include "tests/app/command.h"
 #include "tests/app/tiny_model.h"
 
-namespace moebius {
+namespace moebius::test {
 namespace {
 
-using test::read_text;
-using test::ScratchFolder;
-using test::tiny_model;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kTimeoutMs = 2000;
@@ -64,7 +61,7 @@ Outcome run_job(const std::string& backend,
   const ScratchFolder scratch;
   // exec keeps the process id that the shell has written down.
   const std::string job = "echo $$ > " + (scratch / "pid") +
-                          ".${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; exec " + MOEBIUS_COMMAND +
+                          ".${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; exec " + command_path() +
                           " run --group mpi --repeat 1000000 --model " + tiny_model() +
                           " --all2all " + backend;
   const std::string line = "MOEBIUS_TIMEOUT_MS=" + std::to_string(kTimeoutMs) +
@@ -160,4 +157,4 @@ TEST(JobFailure, AKilledProcessIsNamedWhereTheLauncherLetsTheOthersGoOn) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::test

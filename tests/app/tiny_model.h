@@ -4,11 +4,13 @@
 // A checkpoint of the tiny preset, written once per test program.
 #pragma once
 
-#include <gtest/gtest.h>
-
+#include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "moebius/safetensors.h"
 #include "tests/app/command.h"
 
 namespace moebius::test {
@@ -17,13 +19,41 @@ inline const std::string& tiny_model() {
   static const ScratchFolder scratch;
   static const std::string path = [] {
     const std::string folder = scratch / "tiny";
-    const CommandResult made = run_command({"make-model", "--preset", "tiny", "--output", folder});
+    const CommandResult made = run_command("make-model --preset tiny --output" + Words{folder});
     if (made.exit_code != 0) {
       throw std::runtime_error("make-model failed: " + made.err);
     }
     return folder;
   }();
   return path;
+}
+
+// `run --model <the tiny model> options...`
+inline Words run_tiny(const Words& options = {}) {
+  return Words{"run", "--model", tiny_model()} + options;
+}
+
+// Writes the weights of a model folder anew.  edit(name, tensor) may change a tensor, and says
+// whether it stays.
+template <typename Edit>
+void edit_tensors(const std::string& model, const Edit& edit) {
+  const std::string file = model + "/model.safetensors";
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  {
+    const Safetensors before(file);
+    for (const std::string& name : before.names()) {
+      Tensor tensor = before.tensor(name).clone();
+      if (edit(name, tensor)) {
+        tensors.emplace_back(name, tensor);
+      }
+    }
+  }
+  write_safetensors(file, tensors);
+}
+
+inline bool equal_bytes(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0;
 }
 
 }  // namespace moebius::test
