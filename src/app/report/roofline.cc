@@ -98,7 +98,8 @@ void add_roofline(Report& report, const MachinePeak& machine, const RunResult& r
     report.line("roofline", "roofline", "not measured: {missing}", {{"missing", machine.missing}});
     return;
   }
-  const CallWork work = call_work(result.cost, result.expert_load, result.input.hidden.dim(0));
+  const CallWork work =
+      call_work(result.run.cost, result.run.expert_load, result.input.hidden.dim(0));
   const Work all = work.all();
   const Bound call = bound_of(all, result.call_us, machine);
   report.line("roofline", "roofline", "{roofline_us}, the call takes {times_roofline} times that",

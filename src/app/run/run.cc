@@ -86,38 +86,24 @@ void summarize_ranks(LayerRun run, RunResult& result) {
       result.stages_us.emplace_back(kStages[s], us);
     }
   }
-  result.cost = run.cost;
-  result.cost.total_bytes = run.weight_bytes;
+  run.cost.total_bytes = run.weight_bytes;
   if (!result.plan.use_ep) {  // every rank has a part of every expert
-    result.cost.expert_bytes *= result.plan.ranks;
+    run.cost.expert_bytes *= result.plan.ranks;
   }
-  result.quantization = run.quantization;
-  result.implementations = std::move(run.implementations);
-  result.format = run.format;
-  result.threads = run.threads;
-  result.microbatches = run.microbatches;
-  result.combine_parts = run.combine_parts;
-  result.in_waves = run.in_waves;
-  result.device = run.device;
-  result.load_us = run.load_us;
-  result.expert_load = run.expert_load;
-  result.expert_rows = std::move(run.expert_rows);
-  result.link_bytes = std::move(run.link_bytes);
-  result.trace = std::move(run.trace);
-  result.ranks = std::move(run.ranks);
+  result.run = std::move(run);
 }
 
 std::string trace_of(const RunOptions& options, const RunResult& result) {
   std::vector<std::string> ranks;
-  for (size_t r = 0; r < result.ranks.size(); ++r) {
-    ranks.push_back(fmt::format("rank {} (node {})", r, result.ranks[r].node));
+  for (size_t r = 0; r < result.run.ranks.size(); ++r) {
+    ranks.push_back(fmt::format("rank {} (node {})", r, result.run.ranks[r].node));
   }
-  return trace_text(result.trace, ranks,
+  return trace_text(result.run.trace, ranks,
                     {{"moebius", std::string(version())},
                      {"commit", std::string(commit())},
                      {"model", options.model},
                      {"layer", std::to_string(result.layer)},
-                     {"device", result.device},
+                     {"device", result.run.device},
                      {"all2all", std::string(name(result.plan.backend))}});
 }
 
@@ -130,7 +116,6 @@ int run(const RunOptions& options) {
   expect_page(options);
   const Progress progress;
   RunResult result;
-  Tensor output;
   bool reports = true;  // this process: rank 0's, where ranks are processes
 
   progress.show("loading");
@@ -154,7 +139,6 @@ int run(const RunOptions& options) {
     if (is_first) {
       result.machine = std::move(machine);
       result.plan = plan;
-      output = rank_run.output;
       summarize_ranks(std::move(rank_run), result);
     } else if (!group->shares_address_space()) {
       reports = false;
@@ -167,11 +151,11 @@ int run(const RunOptions& options) {
     progress.show("checking");
     LoadOptions load;
     load.quant = options.quant;
-    result.check = check_layer(checkpoint, result.layer, load, result.input.hidden, output,
-                               Stream::cpu(options.threads));
+    result.check = check_layer(checkpoint, result.layer, load, result.input.hidden,
+                               result.run.output, Stream::cpu(options.threads));
   }
   if (!options.output.empty()) {
-    write_safetensors(link_target(options.output), {{"output", output}});
+    write_safetensors(link_target(options.output), {{"output", result.run.output}});
   }
   if (!options.trace.empty()) {
     write_text(options.trace, trace_of(options, result));
