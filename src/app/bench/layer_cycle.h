@@ -45,8 +45,6 @@ class LayerCycle {
   double reference_seconds() const { return reference_seconds_; }  // for all probes
 
  private:
-  void compute_expected(const MoeLayerWeights& weights, const Stream& stream);
-
   std::vector<std::unique_ptr<MoeLayer>> layers_;
   size_t current_ = 0;
   app::LayerCost cost_;

@@ -30,6 +30,7 @@ class RankTeam {
   // Every rank does the job; returns the seconds from the moment all were ready to start until the
   // last had finished.  Rethrows what a rank threw; the team is of no use after that.
   double run(const Job& job);
+  int num_ranks() const { return options_.num_ranks; }
 
  private:
   using Clock = std::chrono::steady_clock;

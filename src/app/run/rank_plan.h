@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "app/options.h"
 #include "moebius/group.h"
@@ -42,9 +43,10 @@ void expect_launcher(const RunOptions& options);
 // GPU is missing or too old.  Before anything is loaded.
 void expect_device(const RunOptions& options);
 
-// Symmetric memory of NCCL is one GPU's: two ranks cannot share it.  Throws Unsupported for more
-// ranks than there are GPUs, or without NCCL.
-void expect_gpu_each(int ranks);
+// A group of rank threads on the GPUs of this machine, rank r on GPU r modulo their number. `group`
+// is "threads" or "nccl".  Throws Unsupported for "nccl" where NCCL cannot be used or where ranks
+// would share a GPU, since NCCL's symmetric memory belongs to one GPU.
+ThreadGroupOptions gpu_ranks(int num_ranks, const std::string& group);
 
 // body(group) on every rank this process holds; group is null for a single rank that needs none.
 // The plan's ranks are those of the launcher with --group mpi, and with --group nccl where there is

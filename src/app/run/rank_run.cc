@@ -99,6 +99,14 @@ std::vector<std::vector<int64_t>> gather_link_bytes(const std::vector<int64_t>& 
 
 }  // namespace
 
+double stage_us(const Profile& profile, std::string_view stage) {
+  double us = 0;
+  for (const Profile::Stage& each : profile.stages()) {
+    us += each.name == stage ? microseconds(each.total) : 0.0;
+  }
+  return us;
+}
+
 LowLatencySum low_latency_sum_of(std::string_view option) {
   return option == "ranks" ? LowLatencySum::kRanks : LowLatencySum::kSelections;
 }

@@ -18,6 +18,7 @@
 #include "app/run/layer_input.h"
 #include "app/run/rank_plan.h"
 #include "moebius/checkpoint.h"
+#include "moebius/profile.h"
 #include "moebius/router.h"
 
 namespace moebius::app {
@@ -25,6 +26,9 @@ namespace moebius::app {
 // Stages of a call, in the order of the pipeline.
 inline constexpr std::array<std::string_view, 5> kStages = {"router", "prepare", "experts",
                                                             "finalize", "shared"};
+
+// Microseconds of all spans of that name.
+double stage_us(const Profile& profile, std::string_view stage);
 
 // Of --router-sums: "stated" or "tensor".
 LogitSums logit_sums_of(std::string_view option);

@@ -150,11 +150,7 @@ TimedCalls time_calls(const RunOptions& options,
       profiled_call();
     }
     for (size_t s = 0; s < kStages.size(); ++s) {
-      double us = 0;
-      for (const Profile::Stage& stage : profile.stages()) {
-        us += stage.name == kStages[s] ? microseconds(stage.total) : 0;
-      }
-      stages[s].push_back(us);
+      stages[s].push_back(stage_us(profile, kStages[s]));
     }
     const std::vector<Profile::Interval> intervals = profile.intervals();
     const Overlap overlap = measure_overlap(intervals);

@@ -26,14 +26,6 @@ struct GpuTransfer {
   int64_t deepep_bytes = 0;  // what DeepEP's tests divide by the time
 };
 
-// Several cases use one object, in the order of transfers(), which is the same on every rank.
-class GpuTransport {
- public:
-  virtual ~GpuTransport() = default;
-  virtual std::vector<GpuTransfer> transfers() = 0;
-  virtual void check() const = 0;  // throws the CommError of a kernel
-};
-
 // What all ranks of a case have in common.
 struct GpuProblem {
   DispatchProblem routing;
@@ -44,15 +36,41 @@ struct GpuProblem {
   bool with_dispatch = true;  // else combine only
 };
 
-// Collective.  `all`: what each rank brings.
-std::unique_ptr<GpuTransport> make_gpu_high_throughput(Group& group,
-                                                       const GpuProblem& problem,
-                                                       const std::vector<RankRows>& all,
-                                                       const Stream& stream);
-std::unique_ptr<GpuTransport> make_gpu_low_latency(Group& group,
-                                                   const GpuProblem& problem,
-                                                   const std::vector<RankRows>& all,
-                                                   const Stream& stream);
+struct GpuRankSetup {
+  Group& group;
+  const GpuProblem& problem;
+  const std::vector<RankRows>& all;  // what each rank brings
+  Stream stream;
+};
+
+// Several cases use one object, in the order of transfers(), which is the same on every rank.
+class GpuTransport {
+ public:
+  explicit GpuTransport(const GpuRankSetup& setup)
+      : problem_(setup.problem.routing),
+        all_(setup.all),
+        rank_(setup.group.rank()),
+        device_(setup.group.device()),
+        stream_(setup.stream) {}
+  virtual ~GpuTransport() = default;
+  virtual std::vector<GpuTransfer> transfers() = 0;
+  virtual void check() const = 0;  // throws the CommError of a kernel
+
+ protected:
+  const RankRows& own() const { return all_[static_cast<size_t>(rank_)]; }
+  Tensor to_gpu(const Tensor& tensor) const { return to_device(tensor, device_, stream_); }
+  Tensor to_host(const Tensor& tensor) const { return to_device(tensor, Device::cpu(), stream_); }
+
+  const DispatchProblem& problem_;
+  const std::vector<RankRows>& all_;
+  int rank_;
+  Device device_;
+  Stream stream_;
+};
+
+// Collective.
+std::unique_ptr<GpuTransport> make_gpu_high_throughput(const GpuRankSetup& setup);
+std::unique_ptr<GpuTransport> make_gpu_low_latency(const GpuRankSetup& setup);
 
 // Of the window of each rank.
 int64_t gpu_low_latency_bytes(const GpuProblem& problem);
