@@ -8,8 +8,10 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
+#include <optional>
 
 #include "app/bench/gpu/barrier.h"
+#include "moebius/graph.h"
 #include "moebius/group.h"
 #include "moebius/stream.h"
 
@@ -40,14 +42,13 @@ class GpuClock {
 
  private:
   void enqueue(bool is_captured);
-  void forget_graph();
 
   GpuBarrier barrier_;
   Stream stream_;
   GpuWork work_;
   cudaEvent_t begin_ = nullptr;
   cudaEvent_t end_ = nullptr;
-  cudaGraphExec_t graph_ = nullptr;
+  std::optional<Graph> graph_;
 };
 
 }  // namespace moebius::bench
