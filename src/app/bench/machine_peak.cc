@@ -25,27 +25,8 @@ namespace {
 struct PeakKernel {
   std::string_view name;
   Operand operand;
-  bool CpuFeatures::*feature;
+  bool CpuFeatures::*feature;  // nullptr: used only where no other kernel is
   int64_t (*run)(int64_t rounds);
-};
-
-constexpr PeakKernel kKernels[] = {
-#ifdef MOEBIUS_HAVE_AMX
-    {"AMX bf16", Operand::kBF16, &CpuFeatures::amx_bf16, run_amx_bf16},
-    {"AMX int8", Operand::kInt8, &CpuFeatures::amx_int8, run_amx_int8},
-#endif
-#ifdef MOEBIUS_HAVE_AVX512_BF16
-    {"AVX-512 bf16", Operand::kBF16, &CpuFeatures::avx512_bf16, run_avx512_bf16},
-#endif
-#ifdef MOEBIUS_HAVE_AVX512_VNNI
-    {"AVX-512 int8", Operand::kInt8, &CpuFeatures::avx512_vnni, run_avx512_vnni},
-#endif
-#ifdef MOEBIUS_HAVE_AVX512
-    {"AVX-512 f32", Operand::kF32, &CpuFeatures::avx512, run_avx512_fma},
-#endif
-#ifdef MOEBIUS_HAVE_AVX2
-    {"AVX2 f32", Operand::kF32, &CpuFeatures::avx2, run_avx2_fma},
-#endif
 };
 
 // Two multiply-adds at a time, for processors that have none of the above.
@@ -63,7 +44,19 @@ int64_t run_portable(int64_t rounds) {
   return rounds * kChains * 2;
 }
 
-constexpr PeakKernel kPortable = {"portable f32", Operand::kF32, nullptr, run_portable};
+// The kernels that the build has.  On x86 it has all of them, elsewhere only the last one.
+constexpr PeakKernel kKernels[] = {
+#ifdef MOEBIUS_HAVE_AMX
+    {"AMX bf16", Operand::kBF16, &CpuFeatures::amx_bf16, run_amx_bf16},
+    {"AMX int8", Operand::kInt8, &CpuFeatures::amx_int8, run_amx_int8},
+    {"AVX-512 bf16", Operand::kBF16, &CpuFeatures::avx512_bf16, run_avx512_bf16},
+    {"AVX-512 int8", Operand::kInt8, &CpuFeatures::avx512_vnni, run_avx512_vnni},
+    {"AVX-512 f32", Operand::kF32, &CpuFeatures::avx512, run_avx512_fma},
+    {"AVX2 f32", Operand::kF32, &CpuFeatures::avx2, run_avx2_fma},
+#endif
+    {"portable f32", Operand::kF32, nullptr, run_portable},
+};
+
 constexpr int kRepeats = 7;
 
 double taken(const std::vector<double>& rates, Take take) {
@@ -106,20 +99,14 @@ struct FoundPeak {
 FoundPeak find_peak(Operand operand, const Stream& stream, Take take) {
   const Operand multiplied = operand == Operand::kFp8 ? Operand::kBF16 : operand;
   FoundPeak best;
-  const auto consider = [&](const PeakKernel& kernel) {
-    const double gflops = gflops_of(kernel, stream, take);
+  for (const PeakKernel& kernel : kKernels) {
+    const bool fits = kernel.operand == multiplied || kernel.operand == Operand::kF32;
+    const bool is_usable =
+        kernel.feature != nullptr ? cpu_features().*kernel.feature : best.kernel == nullptr;
+    const double gflops = fits && is_usable ? gflops_of(kernel, stream, take) : 0;
     if (gflops > best.gflops) {
       best = {&kernel, gflops};
     }
-  };
-  for (const PeakKernel& kernel : kKernels) {
-    const bool fits = kernel.operand == multiplied || kernel.operand == Operand::kF32;
-    if (fits && cpu_features().*kernel.feature) {
-      consider(kernel);
-    }
-  }
-  if (best.kernel == nullptr) {
-    consider(kPortable);
   }
   return best;
 }
