@@ -16,15 +16,6 @@ namespace moebius::app {
 
 namespace {
 
-struct Dispatch {
-  int operator()(const RunOptions& options) const { return run(options); }
-  int operator()(const MakeModelOptions& options) const { return make_model(options); }
-  int operator()(const BenchOptions& options) const { return bench(options); }
-  int operator()(const VerifyOptions& options) const { return verify(options); }
-  int operator()(const InfoOptions& options) const { return info(options); }
-  int operator()(const PlanOptions& options) const { return plan_deployment(options); }
-};
-
 template <typename Options>
 int dispatch(const Options& options) {
   std::optional<ForcedSetting> forced;
@@ -33,7 +24,7 @@ int dispatch(const Options& options) {
       forced.emplace("MOEBIUS_THREADS", std::to_string(options.threads));
     }
   }
-  return Dispatch()(options);
+  return run_subcommand(options);
 }
 
 }  // namespace

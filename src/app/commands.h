@@ -18,11 +18,11 @@ enum ExitCode : int {
 // The whole command: errors become one line on stderr and an exit code.
 int run_command_line(int argc, const char* const* argv);
 
-int run(const RunOptions& options);
-int make_model(const MakeModelOptions& options);
-int bench(const BenchOptions& options);
-int verify(const VerifyOptions& options);
-int info(const InfoOptions& options);
-int plan_deployment(const PlanOptions& options);
+int run_subcommand(const RunOptions& options);
+int run_subcommand(const MakeModelOptions& options);
+int run_subcommand(const BenchOptions& options);
+int run_subcommand(const VerifyOptions& options);
+int run_subcommand(const InfoOptions& options);
+int run_subcommand(const PlanOptions& options);
 
 }  // namespace moebius::app

@@ -178,7 +178,7 @@ std::string support_table() {
 
 }  // namespace
 
-int info(const InfoOptions& options) {
+int run_subcommand(const InfoOptions& options) {
   expect_writable("--json", options.json);
   if (options.markdown) {
     fmt::print("{}", support_table());

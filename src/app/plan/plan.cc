@@ -130,7 +130,7 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
 
 }  // namespace
 
-int plan_deployment(const PlanOptions& options) {
+int run_subcommand(const PlanOptions& options) {
   expect_writable("--json", options.json);
   expect_not_read("--json", options.json, files_of(options));
   PlanResult result;

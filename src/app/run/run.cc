@@ -109,7 +109,7 @@ std::string trace_of(const RunOptions& options, const RunResult& result) {
 
 }  // namespace
 
-int run(const RunOptions& options) {
+int run_subcommand(const RunOptions& options) {
   expect_launcher(options);
   expect_device(options);
   expect_outputs_writable(options);
