@@ -5,15 +5,14 @@
 #include <gtest/gtest.h>
 
 #include "tests/app/command.h"
+#include "tests/app/tiny_model.h"
 
 namespace moebius::test {
 namespace {
 
 TEST(Memory, PeakOfARunStaysBelowTwicePointTwoTheWeights) {
   const ScratchFolder scratch;
-  const std::string model = scratch / "model";
-  const CommandResult made = run_command("make-model --preset olmoe-1b-7b --output" + Words{model});
-  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const std::string model = make_model("--preset olmoe-1b-7b", scratch / "model");
   const auto json = run_for_json("run --tokens 64 --repeat 1 --model" + Words{model}).json;
   const auto& memory = json["memory"];
   EXPECT_GT(memory["weight_bytes"].get<double>(), 3e8);

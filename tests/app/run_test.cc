@@ -151,10 +151,7 @@ TEST(Run, QuantizingAtLoadPassesItsCheck) {
 TEST(Run, FailedCheckExitsWithOneAndKeepsTheOutput) {
   // Static activation scales a thousand times too small: everything saturates.
   const ScratchFolder scratch;
-  const std::string model = scratch / "model";
-  const CommandResult made =
-      run_command("make-model --preset tiny --quant nvfp4 --output" + Words{model});
-  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const std::string model = make_model("--preset tiny --quant nvfp4", scratch / "model");
   int num_scales = 0;
   edit_tensors(model, [&](const std::string& name, Tensor& tensor) {
     if (name.ends_with(".input_scale")) {
@@ -190,10 +187,7 @@ TEST(Run, AnInfiniteErrorIsToldAsSuch) {
 // DeepSeek-V3.1's scale_fmt, on one rank, before rows travel and cast in flight.
 TEST(Run, PowerOfTwoScalesOfACheckpointAreComputedWithAndTold) {
   const ScratchFolder scratch;
-  const std::string model = scratch / "model";
-  const CommandResult made =
-      run_command("make-model --preset tiny-deepseek-v3 --quant fp8 --output" + Words{model});
-  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const std::string model = make_model("--preset tiny-deepseek-v3 --quant fp8", scratch / "model");
   auto config = read_json(model + "/config.json");
   config["quantization_config"]["scale_fmt"] = "ue8m0";
   write_text(model + "/config.json", config.dump());
@@ -208,10 +202,8 @@ TEST(Run, PowerOfTwoScalesOfACheckpointAreComputedWithAndTold) {
 TEST(MakeModel, EveryFormatCanBeWrittenAndRun) {
   for (const std::string quant : {"none", "fp8", "int8", "int4", "nvfp4"}) {
     const ScratchFolder scratch;
-    const std::string model = scratch / "nested/model";
-    const CommandResult made =
-        run_command("make-model --preset tiny --quant" + Words{quant, "--output", model});
-    ASSERT_EQ(made.exit_code, 0) << quant << ": " << made.err;
+    const std::string model =
+        make_model({"--preset", "tiny", "--quant", quant}, scratch / "nested/model");
     const CommandResult result =
         run_command("run --tokens 16 --check --repeat 1 --model" + Words{model});
     EXPECT_EQ(result.exit_code, 0) << quant << ": " << result.err << result.out;

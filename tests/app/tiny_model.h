@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A checkpoint of the tiny preset, written once per test program.
+// Checkpoints that the command makes, and changes to them.
 #pragma once
 
 #include <cstring>
@@ -15,16 +15,19 @@
 
 namespace moebius::test {
 
+// Runs `make-model options... --output folder` and throws where it fails.  Returns the folder.
+inline std::string make_model(const Words& options, const std::string& folder) {
+  const CommandResult made = run_command("make-model" + options + "--output" + folder);
+  if (made.exit_code != 0) {
+    throw std::runtime_error("make-model failed: " + made.err);
+  }
+  return folder;
+}
+
+// The folder of a model of the tiny preset, which is made once per test program.
 inline const std::string& tiny_model() {
   static const ScratchFolder scratch;
-  static const std::string path = [] {
-    const std::string folder = scratch / "tiny";
-    const CommandResult made = run_command("make-model --preset tiny --output" + Words{folder});
-    if (made.exit_code != 0) {
-      throw std::runtime_error("make-model failed: " + made.err);
-    }
-    return folder;
-  }();
+  static const std::string path = make_model("--preset tiny", scratch / "tiny");
   return path;
 }
 

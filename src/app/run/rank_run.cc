@@ -38,13 +38,11 @@ MoeLayerOptions layer_options(const RunOptions& options,
 }
 
 LoadOptions load_options(const RunOptions& options, const ParallelConfig& parallel) {
-  LoadOptions load;
-  load.quant = options.quant;
-  load.ep_size = parallel.ep_size;
-  load.ep_rank = parallel.ep_rank;
-  load.tp_size = parallel.tp_size;
-  load.tp_rank = parallel.tp_rank;
-  return load;
+  return {.quant = options.quant,
+          .ep_size = parallel.ep_size,
+          .ep_rank = parallel.ep_rank,
+          .tp_size = parallel.tp_size,
+          .tp_rank = parallel.tp_rank};
 }
 
 // Router and experts refuse what does not fit by its own name; here model and layer are known too.

@@ -30,6 +30,10 @@ std::string describe(const std::optional<QuantizeSpec>& spec, std::string_view r
   return spec->power_of_two_scale ? text + " with ue8m0 scales" : text;
 }
 
+double ratio(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
 // One character per expert (or per few of them, 64 in all): its share of the fullest one's rows.
 std::string load_bar(const Tensor& load, int64_t max) {
   constexpr std::string_view kLevels = " .:-=+*#%@";
@@ -127,10 +131,7 @@ void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
   report.line("memory", "memory",
               "peak {peak_bytes}, {peak_over_weights} x weights; workspaces {workspace_bytes}",
               {{"peak_bytes", r.peak_bytes, Unit::kBytes},
-               {"peak_over_weights",
-                static_cast<double>(r.peak_bytes) /
-                    static_cast<double>(std::max<int64_t>(1, r.run.cost.total_bytes)),
-                Unit::kDecimals},
+               {"peak_over_weights", ratio(r.peak_bytes, r.run.cost.total_bytes), Unit::kDecimals},
                {"workspace_bytes", r.workspace_bytes, Unit::kBytes}});
 
   const int64_t* counts = r.run.expert_load.data<int64_t>();
@@ -169,32 +170,23 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
   const auto bytes = [&](int64_t count) { return counts_bytes ? Json(count) : Json(); };
   const auto on_first_node = std::count_if(r.run.ranks.begin(), r.run.ranks.end(),
                                            [](const RankFigures& rank) { return rank.node == 0; });
-  int64_t intra = 0;
-  int64_t inter = 0;
-  int64_t selections = 0;
-  int64_t copies = 0;
-  int64_t node_copies = 0;
-  int64_t max_rows = 0;
-  int64_t all_rows = 0;
+  const auto sum = [&](int64_t RankFigures::*figure) {
+    int64_t all = 0;
+    for (const RankFigures& rank : r.run.ranks) {
+      all += rank.*figure;
+    }
+    return all;
+  };
   std::vector<std::vector<Json>> rows;
   for (size_t i = 0; i < r.run.ranks.size(); ++i) {
     const RankFigures& f = r.run.ranks[i];
-    intra += f.intra_node_bytes;
-    inter += f.inter_node_bytes;
-    selections += f.selections;
-    copies += f.copies;
-    node_copies += f.node_copies;
-    max_rows = std::max(max_rows, f.rows);
-    all_rows += f.rows;
-    const double mean_expert_rows =
-        static_cast<double>(f.rows) / static_cast<double>(std::max<int64_t>(1, f.num_experts));
     std::vector<Json> row = {i,
                              f.node,
                              f.tokens,
                              f.rows,
                              f.num_experts,
                              f.max_expert_rows,
-                             mean_expert_rows,
+                             ratio(f.rows, f.num_experts),
                              bytes(f.intra_node_bytes),
                              bytes(f.inter_node_bytes),
                              f.call_us,
@@ -214,8 +206,8 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                {"monolithic", options.monolithic},
                {"sum", r.plan.backend == All2AllBackend::kLowLatency ? Json(options.sum) : Json()},
                {"ranks_per_node", on_first_node},
-               {"intra_node_bytes", bytes(intra), Unit::kBytes},
-               {"inter_node_bytes", bytes(inter), Unit::kBytes}});
+               {"intra_node_bytes", bytes(sum(&RankFigures::intra_node_bytes)), Unit::kBytes},
+               {"inter_node_bytes", bytes(sum(&RankFigures::inter_node_bytes)), Unit::kBytes}});
   report.line(
       "parallel", "waiting",
       "{waited_us} for other ranks, {waited_share} of the call; {microbatches} of "
@@ -228,23 +220,26 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
        {"combine_parts", r.run.combine_parts},
        {"in_waves", r.run.in_waves}});
   if (r.run.ranks.front().copies >= 0) {
-    report.line(
-        "parallel", "copies",
-        "{copies} rows to ranks for {selections} selections, {copies_per_selection} each; "
-        "{node_copies} between nodes",
-        {{"copies", copies},
-         {"selections", selections},
-         {"copies_per_selection",
-          selections > 0 ? static_cast<double>(copies) / static_cast<double>(selections) : 0.0,
-          Unit::kDecimals},
-         {"node_copies", node_copies}});
+    const int64_t selections = sum(&RankFigures::selections);
+    const int64_t copies = sum(&RankFigures::copies);
+    report.line("parallel", "copies",
+                "{copies} rows to ranks for {selections} selections, {copies_per_selection} each; "
+                "{node_copies} between nodes",
+                {{"copies", copies},
+                 {"selections", selections},
+                 {"copies_per_selection", ratio(copies, selections), Unit::kDecimals},
+                 {"node_copies", sum(&RankFigures::node_copies)}});
   }
-  const double mean_rows = static_cast<double>(all_rows) / static_cast<double>(r.run.ranks.size());
+  const int64_t max_rows =
+      std::max_element(r.run.ranks.begin(), r.run.ranks.end(),
+                       [](const RankFigures& a, const RankFigures& b) { return a.rows < b.rows; })
+          ->rows;
+  const double mean_rows = ratio(sum(&RankFigures::rows), static_cast<int64_t>(r.run.ranks.size()));
   report.line("parallel", "rank load",
               "per rank max {max_rows}, mean {mean_rows}, ratio {imbalance}",
               {{"max_rows", max_rows},
                {"mean_rows", mean_rows, Unit::kDecimals},
-               {"imbalance", all_rows > 0 ? static_cast<double>(max_rows) / mean_rows : 0.0,
+               {"imbalance", mean_rows > 0 ? static_cast<double>(max_rows) / mean_rows : 0.0,
                 Unit::kDecimals}});
   std::vector<Column> columns = {{"rank", "rank"},
                                  {"node", "node"},
