@@ -11,11 +11,12 @@ namespace moebius::app {
 enum ExitCode : int {
   kOk = 0,
   kCheckFailed = 1,  // the work was done and its result is wrong
-  kBadInput = 2,     // usage or input; nothing was written
+  kBadInput = 2,     // usage or input is wrong; nothing was written
   kRunFailed = 3,    // out of memory, a full disk, a lost rank
 };
 
-// The whole command: errors become one line on stderr and an exit code.
+// Parses the command line and runs its subcommand.  An error becomes one line on stderr and an exit
+// code.
 int run_command_line(int argc, const char* const* argv);
 
 int run_subcommand(const RunOptions& options);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command line of every subcommand.  Longer than 500 lines: each option is one statement, and
-// all of them are read in one place beside docs/command.md.
+// The command line of every subcommand.  Why longer than 500 lines: each option is one statement,
+// and all of them can be read in one place beside docs/command.md.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -29,7 +29,8 @@ constexpr int64_t kMaxTokens = int64_t{1} << 31;
 const std::vector<std::string> kStages = {"quant", "router", "experts", "dispatch", "layer"};
 constexpr uint64_t kMaxSeed = std::numeric_limits<uint64_t>::max();
 
-// CLI11 reads 010 as 8, and -1 as the largest number there is.
+// Returns an error for a text that is no decimal number.  Why: CLI11 reads 010 as 8, and -1 as the
+// largest number there is.
 std::string whole_number_error(const std::string& text, bool is_signed) {
   const size_t digits = is_signed && text.starts_with('-') ? 1 : 0;
   const bool is_plain = text.size() > digits &&
@@ -49,7 +50,8 @@ std::string finite_error(const std::string& text) {
   return is_number && std::isfinite(value) ? "" : fmt::format("{} is no finite number", text);
 }
 
-// A value that begins with "--" is the next option, after a variable of the shell that was not set.
+// The error for a value that begins with "--".  It is the next option, and the value is missing, as
+// after a shell variable that was not set.
 std::string next_option_error(const std::string& text, const std::string& type) {
   const bool is_folder = type.starts_with("DIR");
   const std::string hint =
@@ -60,7 +62,7 @@ std::string next_option_error(const std::string& text, const std::string& type) 
                      type.starts_with("TEXT") ? "a value" : type, hint);
 }
 
-// Of values with commas between them.
+// Whether the option takes values with commas between them.
 bool is_list(const CLI::Option& option) {
   return option.get_delimiter() != '\0';
 }
@@ -70,15 +72,15 @@ bool has_empty_element(std::string_view list, char delimiter) {
          list.find(std::string(2, delimiter)) != std::string_view::npos;
 }
 
-// Of every option that takes one, before what the option itself checks.  An empty one is a variable
-// of the shell that was not set.
+// Checks the value of every option that takes one, before the option's own check.  An empty value
+// is refused, since it is usually a shell variable that was not set.
 void check_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_items_expected_max() == 0) {
       continue;
     }
     if (is_list(*option)) {
-      option->allow_extra_args(false);  // what follows the list is not of it
+      option->allow_extra_args(false);  // the word after a list does not belong to it
     }
     const std::string type = option->get_type_name();
     const auto check = [type](const std::string& text) -> std::string {
@@ -93,14 +95,14 @@ void check_values(CLI::App& app) {
       }
       return text.starts_with("--") ? next_option_error(text, type) : "";
     };
-    option->transform(CLI::Validator(check, ""));  // check() would put it last
+    option->transform(CLI::Validator(check, ""));  // check() would run it last
   }
   for (CLI::App* group : app.get_subcommands({})) {
     check_values(*group);
   }
 }
 
-// Adds an option; that of a vector takes values with commas between them.
+// Adds an option.  That of a vector takes values with commas between them.
 template <typename T>
 CLI::Option* add(CLI::App& app, const char* name, T& value, const char* text) {
   CLI::Option* option = app.add_option(name, value, text);
@@ -116,13 +118,13 @@ CLI::Option* add_number(
   return add(app, name, value, text)->check(CLI::Range(first, last));
 }
 
-// A number from 1 to `last`.
+// Adds an option for a number from 1 to `last`.
 template <typename T>
 CLI::Option* add_count(CLI::App& app, const char* name, T& value, int64_t last, const char* text) {
   return add_number(app, name, value, int64_t{1}, last, text);
 }
 
-// One of a few words, or a list of them.
+// Adds an option for one of a few words, or for a list of them.
 template <typename T>
 CLI::Option* add_choice(CLI::App& app,
                         const char* name,
@@ -309,11 +311,11 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
   add_json(app, o.json);
 }
 
-// Options of bench that only some benches on GPUs read.
+// A group of options that only some benches on GPUs read.
 struct GpuGroup {
   const char* title;
   void (*add)(CLI::App& app, BenchOptions& options);
-  std::vector<std::string_view> stages;  // that read them
+  std::vector<std::string_view> stages;  // the stages that read them
   std::string_view owner;
 };
 const GpuGroup kGpuGroups[] = {
@@ -332,7 +334,7 @@ const GpuGroup kGpuGroups[] = {
      "bench dispatch --device cuda"},
 };
 
-// CLI11 fills the options in place while it parses; `chosen` moves out those of the subcommand.
+// CLI11 fills the options in place while it parses; `chosen` returns those of the subcommand.
 class Parser {
  public:
   Parser() : app_("MoE layers on one to many workers", "moebius") {
@@ -406,7 +408,7 @@ class Parser {
   }
 
  private:
-  // CLI11 would only say that one is required.
+  // Throws for a word that is no subcommand.  CLI11 would only say that a subcommand is required.
   void expect_known_subcommand(const std::string& word) const {
     std::string known;
     if (word.starts_with('-') && app_.get_option_no_throw(word) == nullptr) {
@@ -421,14 +423,14 @@ class Parser {
     throw InvalidArgument(fmt::format("no subcommand is named {} (there are {})", word, known));
   }
 
-  // nullptr: none, or no other word.
+  // The subcommand that is named first; nullptr where none is, or where no word follows it.
   const CLI::App* named_subcommand(int argc, const char* const* argv) const {
     const auto named = app_.get_subcommands(
         [&](const CLI::App* subcommand) { return argc > 2 && subcommand->get_name() == argv[1]; });
     return named.empty() ? nullptr : named.front();
   }
 
-  // CLI11 would pass over them.
+  // Throws for lists such as "1,,2", whose empty elements CLI11 would ignore.
   void expect_no_empty_elements(int argc, const char* const* argv) const {
     const CLI::App* chosen = named_subcommand(argc, argv);
     for (int i = 2; chosen != nullptr && i < argc; ++i) {
@@ -450,7 +452,8 @@ class Parser {
     }
   }
 
-  // A misspelt one that is required.
+  // Throws for an option that does not exist.  Without this a misspelt option that is required
+  // would only be reported as missing.
   void expect_known_options(int argc, const char* const* argv) const {
     const CLI::App* chosen = named_subcommand(argc, argv);
     for (int i = 2; chosen != nullptr && i < argc; ++i) {
@@ -463,7 +466,7 @@ class Parser {
     }
   }
 
-  // Options that some benches would pass over.
+  // Throws for an option that the chosen bench would ignore.
   void expect_bench_options_used() const {
     const CLI::App& bench = *app_.get_subcommand("bench");
     const bool is_layer = bench_.stage == "layer";
