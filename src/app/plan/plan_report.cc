@@ -319,8 +319,7 @@ void add_crossover(Report& report, const PlanResult& r) {
   if (r.deployment.ranks == 1 || r.sweep != "tokens") {
     return;
   }
-  const Forecast* low = find(r.rows.back(), All2AllBackend::kLowLatency);  // none: sharded
-  if (low == nullptr) {
+  if (find(r.rows.back(), All2AllBackend::kLowLatency) == nullptr) {  // experts are sharded
     return;
   }
   const int64_t last = r.rows.back().deployment.tokens;
