@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dispatch and combine: the rows every rank gets or gives back, checked one by one; at real sizes
-// how near they come to memcpy.
+// The cases of dispatch and combine: the rows that every rank receives or gives back are checked
+// one by one, and at real sizes their rate is compared with that of memcpy.
 //
-// Ranks are threads of the threads group.  They start together and the last to finish counts.
-// After each call the same threads copy as many bytes as each has just received, with one memcpy
-// between buffers of their own: both figures see the same machine in the same moments.
+// Ranks are threads of the threads group.  They start together, and a call ends when the last of
+// them has finished.  After each call the same threads copy as many bytes as they have just
+// received, with one memcpy each between buffers of their own.  Both rates are so measured at the
+// same time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,12 +46,12 @@ class RankCase {
         stream_(setup.stream) {}
   virtual ~RankCase() = default;
 
-  virtual void prepare() {}  // before each call, not timed
+  virtual void prepare() {}  // called before each call, not timed
   virtual void run() = 0;
   virtual Difference difference() const = 0;
   virtual int64_t moved_bytes() const = 0;  // rows that this rank received in the last call
 
-  // Buffers for copy(), whose pages exist.
+  // Makes the buffers of copy() and touches their pages.
   void prepare_copy() {
     const int64_t bytes = moved_bytes();
     if (!from_ || from_.nbytes() < bytes) {
@@ -103,7 +104,7 @@ class HighThroughputDispatch : public RankCase {
                    DispatchConfig::for_combine(problem_.num_ranks)) {}
 
   void prepare() override {
-    output_ = {};  // its memory is for the next
+    output_ = {};  // gives its memory to the next one
     draw_again();
   }
   void run() override { output_ = dispatch(); }
@@ -269,7 +270,7 @@ class DispatchRun {
     ranks_.run([](RankCase& rank, Group&) { rank.prepare(); });
     return ranks_.run([](RankCase& rank, Group&) { rank.run(); });
   }
-  // Like call(), with a sample of the memcpy.
+  // Makes a call, then times memcpy once.
   double timed_call() {
     const double seconds = call();
     ranks_.run([](RankCase& rank, Group&) { rank.prepare_copy(); });
@@ -325,7 +326,7 @@ void run_dispatch_cases(const CaseSetup& setup) {
                                                         : std::vector{1, 2, 4, 8};
   for (const int ranks : rank_counts) {
     DispatchProblem prefill{fmt::format("dsv3_prefill_r{}", ranks), ranks, 0, 7168, 256, 8};
-    // What all ranks receive together is kept near 1 GB.
+    // Why so many: all ranks together receive about 1 GB.
     prefill.tokens = ranks == 2 || ranks == 4 ? 4096 : 512;
     DispatchProblem decode{fmt::format("dsv3_decode_r{}", ranks), ranks, 128, 7168, 256, 8};
     if (setup.is_small) {

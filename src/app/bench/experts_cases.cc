@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Experts: every implementation in every quantization scheme against `ref`; at real sizes FLOP/s
-// and the rate at which weights are read.
+// The cases of the experts: every implementation in every quantization scheme is compared with
+// `ref`. At real sizes they report FLOP/s and the rate at which weights are read.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,10 +21,10 @@ namespace {
 
 using app::Json;
 
-// Of large problems `ref` computes the first rows only.
+// How many tokens `ref` computes of a large problem.
 constexpr int64_t kReferenceTokens = 8;
 
-// Those a published checkpoint comes in.
+// The schemes of published checkpoints.
 constexpr Scheme kBenchSchemes[] = {
     kSchemes[0],
     {"fp8_block", QuantFormat::kFp8, QuantFormat::kFp8, WeightScales::kBlock, {128, 128}},
@@ -42,7 +42,8 @@ ExpertsInput first_tokens(const ExpertsInput& input, int64_t num_tokens) {
   return part;
 }
 
-// Over the rows that `expected` has; of a batched format those below the counts.
+// The relative error over the rows that `expected` has; in a batched format over those that the
+// counts name.
 double error_of(const Tensor& actual, const Tensor& expected, const Tensor& expert_num_tokens) {
   RelativeError error;
   const int64_t per_expert =
@@ -91,7 +92,7 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
   const std::string name = case_name(problem, expert_case);
   std::vector<const ExpertsImpl*> impls;
   for (const ExpertsImpl& impl : experts_impls()) {
-    // At real sizes `ref` takes minutes: only when asked for.
+    // At real sizes `ref` takes minutes, so it runs only when asked for.
     const bool is_slow = impl.name == "ref" && !setup.is_small && setup.impl != "ref";
     if (impl.device == setup.stream.device().type && !is_slow && setup.wants(name, impl.name)) {
       impls.push_back(&impl);

@@ -53,7 +53,7 @@ const std::vector<app::Column> kColumns = {
 
 constexpr std::string_view kWholeCall = "call";
 
-// One number of tokens.  Every call has hidden states of its own, and so a routing of its own.
+// The case of one number of tokens.  Every call gets other hidden states, and so another routing.
 class LayerCase {
  public:
   LayerCase(LayerCycle& cycle, PeakBursts& bursts, int64_t num_tokens, const Stream& stream)
@@ -69,7 +69,8 @@ class LayerCase {
     context_.profile = &profile_;
   }
 
-  // Seconds.  The first call goes through layer 0 and has the probes among its tokens.
+  // Makes one call and returns its seconds.  The first call goes through layer 0 and has the probes
+  // among its tokens.
   double call() {
     prepare();
     const double seconds = seconds_of([&] {
@@ -148,8 +149,8 @@ class LayerCase {
   WorkspacePool workspaces_;
   Profile profile_;
   CallContext context_;
-  std::vector<double> peaks_;  // GFLOP/s, before each call
-  std::vector<double> reads_;  // GB/s
+  std::vector<double> peaks_;  // GFLOP/s, measured before each call
+  std::vector<double> reads_;  // GB/s, likewise
   std::vector<double> flops_;
   std::vector<double> bytes_;
   std::array<std::vector<double>, app::kStages.size()> shares_;

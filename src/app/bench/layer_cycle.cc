@@ -18,14 +18,14 @@ namespace moebius::bench {
 
 namespace {
 
-// Why 16: a cache that holds a sixteenth of what calls cycle through serves at most a sixteenth of
-// their reads.
+// Why 16: a cache that holds a sixteenth of the weights that calls use in turn can serve at most a
+// sixteenth of their reads.
 constexpr int64_t kCachesPerCycle = 16;
 constexpr int64_t kFewestLayers = 2;
-constexpr int64_t kMostLayers = 64;  // of small models, whose calls are too short to be of interest
+constexpr int64_t kMostLayers = 64;  // bounds small models, whose short calls matter little
 
-// How many layers to make, of at most two thirds of the memory; while one is packed it is there
-// twice.
+// Returns how many layers to make.  They may take two thirds of the memory, and while a layer is
+// being packed it takes its room twice.
 int64_t choose_num_layers(const LayerCycleOptions& options, int64_t bytes) {
   const int64_t budget = app::memory_bytes() / 3 * 2;
   const int64_t most = budget / bytes - 1;

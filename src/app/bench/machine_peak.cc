@@ -29,7 +29,7 @@ struct PeakKernel {
   int64_t (*run)(int64_t rounds);
 };
 
-// Two multiply-adds at a time, for processors that have none of the above.
+// Multiply-adds for processors that have no other kernel.
 int64_t run_portable(int64_t rounds) {
   constexpr int kChains = 8;
   float sum[kChains] = {};
@@ -63,7 +63,7 @@ double taken(const std::vector<double>& rates, Take take) {
   return take == Take::kBest ? *std::max_element(rates.begin(), rates.end()) : app::median(rates);
 }
 
-// Rounds that take a millisecond or two.
+// Returns a number of rounds that takes a millisecond or two.
 int64_t rounds_of(const PeakKernel& kernel) {
   int64_t rounds = 1000;
   while (seconds_of([&] { kernel.run(rounds); }) < 1e-3) {
@@ -82,7 +82,7 @@ double gflops_of(const PeakKernel& kernel, int64_t rounds, int tasks, const Stre
 }
 
 double gflops_of(const PeakKernel& kernel, const Stream& stream, Take take) {
-  constexpr int kTasks = 16;  // some 25 ms
+  constexpr int kTasks = 16;  // about 25 ms
   const int64_t rounds = rounds_of(kernel);
   std::vector<double> rates;
   for (int i = 0; i < kRepeats; ++i) {
@@ -112,7 +112,8 @@ FoundPeak find_peak(Operand operand, const Stream& stream, Take take) {
 }
 
 constexpr int64_t kLine = 64;
-// Found best on the machines at hand: the hardware's own prefetching stops at each page.
+// Why 4096: it was the fastest on the machines at hand.  The hardware's own prefetching stops at
+// each page.
 constexpr int64_t kPrefetchAhead = 4096;
 
 uint64_t sum_words(const std::byte* from, int64_t bytes) {
@@ -132,7 +133,7 @@ uint64_t sum_words(const std::byte* from, int64_t bytes) {
   return total;
 }
 
-// Memory of which far more is read than the last-level cache holds.
+// A buffer that is larger than the last-level cache, for measuring how fast memory is read.
 class ReadBuffer {
  public:
   static constexpr int64_t kBlock = int64_t{1} << 20;

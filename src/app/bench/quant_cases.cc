@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quantize and dequantize, bit by bit against `ref`, and how near they come to memcpy.
+// The cases of quantization: quantize and dequantize are compared bit by bit with `ref`, and their
+// rate with that of memcpy.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -45,8 +46,8 @@ const Problem kProblems[] = {
     {"nvfp4", {QuantFormat::kNvfp4, {1, 16}}},
 };
 
-// Small: rows and columns on neither side of a tile.  Real: larger than any cache, since what the
-// memory allows is the question.
+// The small shape is no multiple of a tile.  The real one is larger than any cache, since the
+// question is how near a stage comes to the memory's rate.
 Shape shape_of(bool is_small) {
   return is_small ? Shape{37, 384} : Shape{4096, 7168};
 }
@@ -59,7 +60,8 @@ int64_t bytes_of(const Quantized& q) {
   return bytes;
 }
 
-// Outputs whose pages exist, so that neither side is timed while the system makes them.
+// Allocates outputs and touches their pages, so that no timed call waits for the system to make
+// them.
 Quantized allocate_touched(const QuantizeSpec& spec, const Tensor& x) {
   Quantized q = allocate_quantized(spec, x.dim(0), x.dim(1));
   for (const Tensor* tensor : {&q.values, &q.scale}) {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Router: logits and selection, bit by bit against `ref`, at the shapes of real models.
+// The cases of the router: logits and selection, compared bit by bit with `ref`, at the shapes of
+// real models.
 #include "app/bench/cases.h"
 #include "app/forced_setting.h"
 #include "app/run/random_tensor.h"

@@ -23,7 +23,8 @@ namespace moebius::app {
 namespace {
 
 plan::Machine measure_machine() {
-  // What experts make of the processor's peak with many rows: 1 / 1.66, see docs/performance.md.
+  // Experts with many rows reach this share of the processor's peak: 1 / 1.66, see
+  // docs/performance.md.
   constexpr double kShareOfPeak = 0.6;
   constexpr const char* kFromPeak = "0.6 of the measured peak";
   constexpr const char* kAsBf16 = "as bf16: 0.6 of the measured peak";
@@ -33,7 +34,8 @@ plan::Machine measure_machine() {
   plan::Machine m = plan::find_machine("cpu");
   m.name = "here";
   m.description = fmt::format("{}, {} threads", cpu_model(), stream.num_threads());
-  for (const plan::MachineFigure& f : plan::machine_figures()) {  // of another machine
+  // The values of "cpu" are those of another machine.
+  for (const plan::MachineFigure& f : plan::machine_figures()) {
     (m.*f.figure).source = "assumed";
   }
   const auto products = [&](bench::Operand operand) {

@@ -21,7 +21,7 @@ ParallelConfig RankPlan::parallel(int rank) const {
 
 namespace {
 
-// Rank threads of one process, as run_thread_ranks allows them, and far more than any job has.
+// The most rank threads that run_thread_ranks allows in one process.
 constexpr int64_t kMostRanks = 1024;
 
 int64_t asked_ranks(const RunOptions& options) {
@@ -78,7 +78,7 @@ void expect_gpu_each(int ranks) {
   }
 }
 
-// With pretended nodes all ranks are taken to be on one machine.
+// Gives each rank a GPU.  Where nodes are pretended, all ranks are taken to be on one machine.
 std::unique_ptr<Group> with_gpus(std::unique_ptr<Group>&& host, int ranks_per_node) {
   const bool is_pretended = ranks_per_node > 0;
   const Topology& topology = host->topology();
@@ -107,7 +107,8 @@ void run_processes(const RunOptions& options,
   }
 }
 
-// As far as the variables of launchers say: with PMIx alone a process knows only which one it is.
+// Whether a launcher started other processes, too, as far as its variables tell.  With PMIx alone a
+// process only knows its own rank.
 bool was_launched_with_others() {
   constexpr std::array kJobSizes = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
   return std::any_of(kJobSizes.begin(), kJobSizes.end(),

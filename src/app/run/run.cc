@@ -70,7 +70,7 @@ int64_t choose_layer(const RunOptions& options, const ModelInfo& model) {
   return *options.layer;
 }
 
-// The slowest rank's time is the call's.
+// Fills in the figures of all ranks together.  The time of a call is that of the slowest rank.
 void summarize_ranks(LayerRun run, RunResult& result) {
   for (const RankFigures& rank : run.ranks) {
     result.call_us = std::max(result.call_us, rank.call_us);
@@ -87,7 +87,7 @@ void summarize_ranks(LayerRun run, RunResult& result) {
     }
   }
   run.cost.total_bytes = run.weight_bytes;
-  if (!result.plan.use_ep) {  // every rank has a part of every expert
+  if (!result.plan.use_ep) {  // each rank has a part of every expert
     run.cost.expert_bytes *= result.plan.ranks;
   }
   result.run = std::move(run);
@@ -116,7 +116,7 @@ int run_subcommand(const RunOptions& options) {
   expect_page(options);
   const Progress progress;
   RunResult result;
-  bool reports = true;  // this process: rank 0's, where ranks are processes
+  bool reports = true;  // false in processes of other ranks than 0
 
   progress.show("loading");
   const Checkpoint checkpoint(options.model);
@@ -131,7 +131,7 @@ int run_subcommand(const RunOptions& options) {
     const bool is_first = group == nullptr || group->rank() == 0;
     std::optional<MachinePeak> machine;
     if (is_first) {
-      result.peak_bytes = peak_memory_bytes();  // before peaks and reference take their own
+      result.peak_bytes = peak_memory_bytes();  // read before peaks and reference take memory
     }
     if (!options.report.empty()) {
       machine = measure_machine(rank_run.cost, make_stream(options, plan, group), group);

@@ -15,7 +15,7 @@ namespace moebius::app {
 
 namespace {
 
-// spec: how the operand is quantized; nullopt when it is not.
+// Describes how an operand is quantized.  spec: nullopt when it is not.  row: "row" or "token".
 std::string describe(const std::optional<QuantizeSpec>& spec, std::string_view row) {
   if (!spec) {
     return "not quantized";
@@ -34,7 +34,8 @@ double ratio(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
 
-// One character per expert (or per few of them, 64 in all): its share of the fullest one's rows.
+// Draws one character per expert, or per few of them where there are more than 64.  It shows the
+// number of rows relative to that of the fullest expert.
 std::string load_bar(const Tensor& load, int64_t max) {
   constexpr std::string_view kLevels = " .:-=+*#%@";
   constexpr int64_t kWidth = 64;
@@ -45,7 +46,7 @@ std::string load_bar(const Tensor& load, int64_t max) {
     const int64_t fullest =
         *std::max_element(first, first + std::min(per_char, load.numel() - begin));
     const int64_t last_level = static_cast<int64_t>(kLevels.size()) - 1;
-    // Rounded up, so that only idle experts are blank.
+    // The level is rounded up, so that only idle experts are blank.
     bar += kLevels[static_cast<size_t>(max > 0 ? (fullest * last_level + max - 1) / max : 0)];
   }
   return bar;
@@ -149,8 +150,9 @@ void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
   report.line("load", "", "[{bar}]", {{"bar", load_bar(r.run.expert_load, load.max)}});
 }
 
-// On the GPUs of a node kernels store rows where they belong; a host knows how many only where it
-// waits for their number, which low latency and a capacity spare it.
+// Whether rows travel without being counted.  On the GPUs of a node kernels store rows directly at
+// their destination.  A host only knows their number where it waits for it, and with low latency or
+// with a capacity it does not wait.
 bool stores_uncounted(const RunOptions& options, const RunResult& r) {
   const bool one_node = std::all_of(r.run.ranks.begin(), r.run.ranks.end(),
                                     [](const RankFigures& rank) { return rank.node == 0; });
@@ -161,7 +163,7 @@ bool stores_uncounted(const RunOptions& options, const RunResult& r) {
          capacity_of(options, r.plan.backend, /*num_nodes=*/1).has_value();
 }
 
-// Who computed what, and what it cost to bring it there.
+// Reports what each rank computed, and what it sent for that.
 void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
   if (r.run.ranks.size() == 1 && r.plan.backend == All2AllBackend::kNone) {
     return;
@@ -262,7 +264,8 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
   }
 }
 
-// What computing hides of the communication (layer/overlap.h); in all: of the slowest rank.
+// Reports how much of the communication computation hides (layer/overlap.h), by rank, and in the
+// printed line for the slowest rank.
 void add_overlap(Report& report, const RunResult& r) {
   if (r.run.ranks.size() == 1) {
     return;

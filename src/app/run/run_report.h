@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `moebius run` found out, and how it is told.
+// The result of `moebius run`, and its report.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ struct RunResult {
   std::string block;  // "model.layers.1.mlp"
   LayerInput input;
   RankPlan plan;
-  LayerRun run;          // of rank 0; its cost is that of all ranks together
+  LayerRun run;          // as rank 0 has it, but with the cost of all ranks together
   double waited_us = 0;  // of the rank that waited longest
   double call_us = 0;    // median of one forward(), of the slowest rank
-  std::vector<std::pair<std::string, double>> stages_us;  // likewise
+  std::vector<std::pair<std::string, double>> stages_us;  // by stage, likewise
   int64_t workspace_bytes = 0;                            // of all ranks
   int64_t peak_bytes = 0;
   std::optional<MachinePeak> machine;  // with --report
@@ -38,7 +38,7 @@ struct RunResult {
 
 Report make_report(const RunOptions& options, const RunResult& result);
 
-// "weights fp8 128x128, activations fp8 1x128".
+// Returns a text such as "weights fp8 128x128, activations fp8 1x128".
 std::string describe(const QuantConfig& quant);
 
 }  // namespace moebius::app

@@ -18,7 +18,7 @@ namespace moebius::app {
 
 namespace {
 
-// Results by case and implementation, in the order of the stage's lists.
+// The results by case and implementation, in the order of the stage's lists.
 struct Matrix {
   std::vector<std::string> impls;
   std::vector<std::pair<std::string, std::map<std::string, std::string>>> cases;

@@ -12,7 +12,8 @@ using cuda::check_cuda;
 
 namespace {
 
-// What a host needs to enqueue any of the bodies; a graph is launched in one go.
+// How long a host may take to enqueue a body.  A graph needs no such time, since it is launched at
+// once.
 constexpr std::chrono::microseconds kLead{100};
 
 }  // namespace
@@ -38,7 +39,7 @@ void GpuClock::set(GpuWork work, GpuLaunch launch) {
 
 void GpuClock::enqueue(bool is_captured) {
   const auto stream = cuda::as_stream(stream_.native_handle());
-  // Else the event would only order the graph.
+  // Why external: without it an event in a graph would only order the graph and record no time.
   const unsigned flags = is_captured ? cudaEventRecordExternal : cudaEventRecordDefault;
   if (work_.prepare) {
     work_.prepare();

@@ -33,7 +33,7 @@ const std::vector<app::Column> kColumns = {
     {"rank_median_us", "all ranks", Unit::kMicros},
 };
 
-// The rank threads' parts of a problem.
+// A problem on all ranks, each of which has its GPU and its thread.
 class GpuDispatchRun {
  public:
   GpuDispatchRun(RankTeam& team, const GpuProblem& problem, bool is_low_latency)
@@ -58,7 +58,7 @@ class GpuDispatchRun {
       rank.samples.clear();
     });
   }
-  // Seconds of the slowest rank.
+  // Makes one call and returns the seconds of the slowest rank.
   double call() {
     return ranks_.slowest([](Rank& rank) {
       rank.samples.push_back(rank.clock->run());
@@ -70,7 +70,7 @@ class GpuDispatchRun {
     return ranks_.difference(
         [&](const Rank& rank) { return rank.transfers[transfer].difference(); });
   }
-  // Over all calls and ranks.
+  // The median over all calls and ranks.
   double rank_median_us() const {
     std::vector<double> all;
     for (const auto& rank : ranks_.all()) {
@@ -82,7 +82,7 @@ class GpuDispatchRun {
  private:
   struct Rank {
     std::unique_ptr<GpuTransport> transport;
-    std::unique_ptr<GpuClock> clock;  // its graph goes before what it uses
+    std::unique_ptr<GpuClock> clock;  // destroyed before the transport, which its graph uses
     std::vector<GpuTransfer> transfers;
     std::vector<double> samples;
   };
@@ -136,7 +136,7 @@ void report_set_up(Harness& harness, const app::BenchOptions& options, const Mac
       options.hidden, options.dispatch_topk(), options.dispatch_experts());
 }
 
-// Runs every transfer of a problem that the options want.
+// Runs every transfer of every problem that the options ask for.
 class GpuDispatchBench {
  public:
   GpuDispatchBench(const app::BenchOptions& options, const Machine& machine)
@@ -222,7 +222,8 @@ class GpuDispatchBench {
     }
   }
 
-  // At most, for low latency: few tokens do with fewer.
+  // How many SMs a transfer uses.  For low latency it is an upper bound, since few tokens need
+  // fewer.
   int sms_of(const GpuProblem& problem, bool is_low_latency, bool is_dispatch) const {
     if (is_low_latency) {
       const int ranks_per_gpu = (machine_.num_ranks + machine_.num_gpus - 1) / machine_.num_gpus;

@@ -24,20 +24,21 @@ using app::Json;
 
 constexpr int64_t kBlock = 128;
 constexpr int kCheckedColumns = 8;
-// Of sums rounded to bf16.  Of cuBLASLt's fp8 products not all bits are summed.
+// The first is for sums that are rounded to bf16.  The second is for cuBLASLt, which does not sum
+// all bits of fp8 products.
 constexpr double kTolerance = 4e-3;
 constexpr double kToleranceOfOthers = 2e-2;
 
 constexpr std::string_view kSm90 = "sm90";
-constexpr std::string_view kDrawn = "sm90_drawn";  // with GroupedGemm::next_item
+constexpr std::string_view kDrawn = "sm90_drawn";  // draws its work items: GroupedGemm::next_item
 constexpr std::string_view kCublas = "cublaslt";
-constexpr std::string_view kInTwo = "gemm_then_activation";  // drawn, too
+constexpr std::string_view kInTwo = "gemm_then_activation";  // also drawn
 constexpr std::string_view kInOne = "activated_gemm";
 
 enum class Sizes {
   kEven,
-  kZipf,     // group g has a share of 1 / (g + 1), shuffled; a quarter of the groups is empty
-  kBatched,  // even, in a room of four times as many rows per group
+  kZipf,     // shares of 1, 1/2, 1/3, ..., shuffled; a quarter of the groups is empty
+  kBatched,  // even, in the batched format with room for four times as many rows
 };
 
 struct GemmProblem {
@@ -48,9 +49,9 @@ struct GemmProblem {
   int64_t k;
   DType dtype;
   Sizes sizes = Sizes::kEven;
-  bool is_first = false;  // of the layer's two: an activation follows
+  bool is_first = false;  // GEMM1 of a layer: an activation follows
 
-  double weight() const { return static_cast<double>(n * k); }  // of a group, elements
+  double weight() const { return static_cast<double>(n * k); }  // elements of a group
 };
 
 std::vector<int32_t> draw_sizes(const GemmProblem& p) {
@@ -69,7 +70,7 @@ std::vector<int32_t> draw_sizes(const GemmProblem& p) {
   for (size_t g = used; g-- > 0;) {
     const double share =
         static_cast<double>(p.groups * p.rows) / total / static_cast<double>(g + 1);
-    // 7 is coprime to the numbers of groups used here.
+    // Why 7: it is coprime to the numbers of groups that are used here.
     sizes[g * 7 % groups] = static_cast<int32_t>(g == 0 ? left : std::llround(share));
     left -= std::llround(share);
   }
@@ -82,7 +83,7 @@ Tensor to_gpu(const std::vector<int32_t>& values, const ColdGpu& gpu) {
   return gpu.take(tensor);
 }
 
-// What a problem multiplies, on the GPU, and the ways to do so that are asked for.
+// The operands of a problem on the GPU, and the implementations that multiply them.
 class GemmCases {
  public:
   GemmCases(const GemmProblem& problem, const CaseSetup& setup, const ColdGpu& gpu)
@@ -95,12 +96,12 @@ class GemmCases {
   using Difference = std::function<std::optional<std::string>()>;
 
   void make_operands();
-  // One way, once `out` is poisoned.
+  // Runs the case of one implementation.  The call that is checked poisons `out` first.
   void run_way(std::string_view impl,
                const Tensor& out,
                const Difference& difference,
                const std::function<void()>& work) const;
-  // The GEMM and the activation, in two kernels and in one: the same bytes.
+  // Runs the GEMM and the activation in two kernels and in one, which must give the same bytes.
   void run_activated(const cuda::GroupedGemm& gemm) const;
   Difference from_sums(const cuda::GroupedGemm& gemm, double tolerance) const;
   bool differ(const Tensor& a, const Tensor& b) const;
@@ -251,7 +252,7 @@ void GemmCases::run() {
   if (p_.is_first) {
     run_activated(drawn);
   }
-  cuda::GroupedGemm plain = gemm_;  // cuBLASLt knows no scales per block
+  cuda::GroupedGemm plain = gemm_;  // cuBLASLt has no scales per block
   plain.a_scale = plain.b_scale = Tensor();
   if (const auto theirs = cublas_even_groups(plain, stream)) {
     run_way(kCublas, plain.out, from_sums(plain, kToleranceOfOthers), theirs);

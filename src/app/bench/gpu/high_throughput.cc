@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dispatch is everything: layout, exchange of counts, rows in their final place.  On the stream its
-// host waits for the counts; a graph holds the mode in which they stay on the device.
+// The transfers of high throughput.  A dispatch contains everything: layout, exchange of counts,
+// and rows in their final place.  On a stream its host waits for the counts; in a graph the counts
+// stay on the device.
 #include <array>
 #include <utility>
 
@@ -20,7 +21,7 @@ class HighThroughputOnGpu final : public GpuTransport {
   void check() const override { transport_.check(); }
 
  private:
-  // Input and route of the calls that go by a stream, and of those in a graph.
+  // The input and route of calls on a stream, or of those in a graph.
   struct Side {
     DispatchInput input;
     std::shared_ptr<const DispatchHandle> handle;
@@ -39,7 +40,7 @@ class HighThroughputOnGpu final : public GpuTransport {
   std::array<Side, 2> sides_;
   int64_t num_rows_ = 0;
   DispatchOutput output_;  // of the last dispatch
-  Tensor contribution_;    // of this rank's experts, a row per row received; bf16 only
+  Tensor contribution_;    // what this rank's experts make of the received rows; bf16 only
   Tensor combined_;
 };
 
@@ -70,7 +71,8 @@ HighThroughputOnGpu::HighThroughputOnGpu(const GpuRankSetup& setup)
   roomy.input = counted.input;
   roomy.input.capacity = all_reduce_max(setup.group, "rows of a benchmark", num_rows_) + 1;
   roomy.handle = transport_.dispatch(roomy.input, stream_).handle;
-  transport_.dispatch(roomy.input, stream_);  // one more bank of this size; none grows later
+  transport_.dispatch(
+      roomy.input, stream_);  // makes the second bank large enough, too, so that none grows later
 
   if (setup.problem.format == RowFormat::kBF16) {
     const Tensor rows = received_rows(output_, num_rows_, stream_).payloads[0];
@@ -100,7 +102,7 @@ std::vector<GpuTransfer> HighThroughputOnGpu::transfers() {
   for (const GpuLaunch launch : {GpuLaunch::kStream, GpuLaunch::kGraph}) {
     const Side& s = side(launch);
     const auto add_dispatch = [&](const char* name, std::function<void()> dispatch) {
-      const auto forget = [this] { output_ = {}; };  // its bank is for the next
+      const auto forget = [this] { output_ = {}; };  // gives its bank to the next one
       list.push_back({name,
                       launch,
                       {forget, std::move(dispatch), {}},

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layers on GPUs, from weights to calls and graphs, checked and timed.  Longer than 500 lines: it
-// is one benchmark, and its ranks, calls and reports share one state.
+// Checks and times layers on GPUs, from their weights to calls and graphs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,8 +43,8 @@ using app::Json;
 using app::Unit;
 
 constexpr int64_t kNumProbes = 8;
-// Up to here calls are replays of a graph, and ranks exchange rows by low latency unless asked
-// otherwise.
+// Up to this number of tokens calls are replays of a graph, and ranks exchange rows by low latency
+// unless asked otherwise.
 constexpr int64_t kMostDecodeTokens = 256;
 
 const std::vector<app::Column> kColumns = {
@@ -62,7 +61,7 @@ const std::vector<app::Column> kColumns = {
     {"busiest_rank", "busiest", Unit::kDecimals},
 };
 
-// The layer on the host, and what the float64 oracle makes of a few tokens.
+// The whole layer on the host, and the results of a few tokens by the float64 reference.
 struct WholeLayer {
   MoeLayerWeights weights;
   app::LayerCost cost;
@@ -85,7 +84,7 @@ WholeLayer make_whole(const app::BenchOptions& options, const Stream& stream) {
   return whole;
 }
 
-// The rows of a tensor per expert that are this rank's.
+// Returns the experts in `range` of a tensor that has a row per expert, and any other tensor whole.
 Tensor rows_of(const Tensor& tensor, ExpertRange range, int64_t num_experts) {
   const bool is_per_expert = tensor && tensor.num_dims() > 0 && tensor.dim(0) == num_experts;
   return is_per_expert ? tensor.slice(range.begin, range.end) : tensor;
@@ -112,11 +111,11 @@ struct LayerProblem {
   KernelOptions kernel;    // as asked for
   int comm_sms = 0;        // 0: the backend's default
   All2AllBackend backend = All2AllBackend::kNone;
-  std::string sum;  // of low latency
+  std::string sum;  // what low latency's combine sends back
 
   bool replays() const { return num_tokens <= kMostDecodeTokens; }
   bool returns_in_parts() const { return backend == All2AllBackend::kHighThroughput; }
-  // Else high throughput has a capacity.
+  // Whether the host waits for the number of rows; without that high throughput has a capacity.
   bool counts_rows() const { return backend == All2AllBackend::kHighThroughput && !replays(); }
 };
 
@@ -199,7 +198,7 @@ class LayerRun {
   bool in_waves() const { return kernel().last_rows_came_in_waves(); }
   std::string experts() const { return std::string(kernel().experts().implementation()); }
 
-  // Seconds of the slowest rank.
+  // Makes one call and returns the seconds of the slowest rank.
   double call() {
     std::this_thread::sleep_for(pause_);
     return ranks_.slowest([](Rank& rank) {
@@ -209,8 +208,8 @@ class LayerRun {
     });
   }
 
-  // Of the probes among every rank's tokens, and between the last call and one that is not
-  // replayed.
+  // Compares the last call bit by bit with the first, which was not replayed, and the probes among
+  // the tokens of every rank with the reference.
   std::optional<std::string> difference() {
     return ranks_.difference([&](const Rank& rank) -> std::optional<std::string> {
       const Tensor output = to_device(rank.output, Device::cpu(), rank.stream);
@@ -224,13 +223,13 @@ class LayerRun {
 
   std::vector<Json> metrics(double seconds) {
     constexpr int kProfiledCalls = 5;
-    std::array<double, app::kStages.size()> stages{};  // of the slowest rank
+    std::array<double, app::kStages.size()> stages{};  // of the slowest rank in each stage
     for (int i = 0; i < kProfiledCalls; ++i) {
       ranks_.run([](Rank& rank, Group& group) { rank.profiled_call(group); });
     }
-    Overlap travel;  // of all ranks
+    Overlap travel;  // summed over all ranks
     int64_t rows = 0;
-    int64_t most_rows = 0;  // of a rank
+    int64_t most_rows = 0;  // of the rank that has most
     int64_t touched = 0;
     for (const std::unique_ptr<Rank>& rank : ranks_.all()) {
       for (size_t s = 0; s < stages.size(); ++s) {
@@ -263,10 +262,10 @@ class LayerRun {
     std::unique_ptr<MoeLayer> layer;
     Tensor hidden;
     Tensor output;
-    Tensor first_output;  // on the host, of a call that was not replayed
+    Tensor first_output;  // on the host, of a call that was no replay
     std::unique_ptr<GpuClock> clock;
     std::array<std::vector<double>, app::kStages.size()> stages_us;
-    Overlap travel;  // of all profiled calls
+    Overlap travel;  // summed over all profiled calls
 
     void forward(Profile* profile) {
       layer->forward(hidden, output, {stream, &workspaces, 0, profile});
@@ -312,7 +311,7 @@ class LayerRun {
     rank.hidden = to_device(hidden, rank.stream.device(), rank.stream);
     rank.output = Tensor::empty(hidden.shape(), hidden.dtype(), rank.stream.device());
     rank.forward(nullptr);
-    rank.forward(nullptr);  // low latency has two sets of buffers, see Graph
+    rank.forward(nullptr);  // makes the second set of buffers of low latency, see Graph
     rank.first_output = to_device(rank.output, Device::cpu(), rank.stream);
     rank.clock = std::make_unique<GpuClock>(group, rank.stream);
     rank.clock->set({.prepare = {}, .body = [&rank] { rank.forward(nullptr); }, .finish = {}},

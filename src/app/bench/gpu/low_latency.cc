@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Besides whole calls: their halves, and dispatch and combine back to back.
+// The transfers of low latency: whole calls, their halves, and dispatch and combine back to back.
 #include <algorithm>
 
 #include "app/bench/gpu/transport.h"
@@ -11,7 +11,7 @@ namespace moebius::bench {
 namespace {
 
 constexpr int64_t kLeastMaxTokens = 128;
-constexpr int kPairs = 20;  // back to back
+constexpr int kPairs = 20;  // of a dispatch and a combine, back to back
 
 class LowLatencyOnGpu final : public GpuTransport {
  public:
@@ -45,7 +45,7 @@ class LowLatencyOnGpu final : public GpuTransport {
   bool with_dispatch_;
   LowLatency transport_;
   Tensor x_, ids_, weights_;
-  Tensor y_;  // of this rank's experts, in the batched format
+  Tensor y_;  // what this rank's experts return, in the batched format
   Tensor combined_;
   LowLatencyDispatchOutput received_;
   Pending<LowLatencyDispatchOutput> pending_;
@@ -72,7 +72,7 @@ LowLatencyOnGpu::LowLatencyOnGpu(const GpuRankSetup& setup)
       ids_(to_gpu(own().topk_ids)),
       weights_(to_gpu(own().topk_weights)),
       combined_(Tensor::zeros(x_.shape(), DType::kBF16, device_)) {
-  // What the experts make of rows that were not cast, so that sums are known without them.
+  // y_ is made from rows that were not cast, so that the sums are known without the cast.
   received_ = transport_.dispatch({x_, ids_, LowLatencyCast::kNone}, stream_);
   const LowLatencyDispatchOutput rows = received_rows();
   const Tensor made = expert_contribution(problem_, rank_, rows);
@@ -80,14 +80,14 @@ LowLatencyOnGpu::LowLatencyOnGpu(const GpuRankSetup& setup)
   for (int64_t l = 0; l < made.dim(0); ++l) {
     copy(made[l], y_[l].slice(0, made.dim(1)), stream_);
   }
-  for (int place = 0; place < 2; ++place) {  // the tensors of both results
+  for (int place = 0; place < 2; ++place) {  // makes the tensors of both results
     dispatch();
     forget();
   }
   stream_.synchronize();
 }
 
-// The rows that are not garbage, on the CPU: [L, most rows of an expert, ...].
+// Copies the rows that were received, and no others, to the CPU: [L, most rows of an expert, ...].
 LowLatencyDispatchOutput LowLatencyOnGpu::received_rows() const {
   LowLatencyDispatchOutput host;
   host.expert_num_tokens = to_host(received_.expert_num_tokens);
@@ -159,7 +159,7 @@ std::vector<GpuTransfer> LowLatencyOnGpu::transfers() {
       add_dispatch("dispatch_send", {clear, [this] { send(); }, [this] { receive(); }});
       add_dispatch("dispatch_receive", {sent_off, [this] { receive(); }, {}});
     }
-    if (!is_cast) {  // it does not matter how rows came
+    if (!is_cast) {  // the combine does not depend on how rows came
       add_combine("combine", {dispatched, [this] { combine(); }, {}});
       add_combine("combine_send",
                   {dispatched, [this] { send_back(); }, [this] { receive_back(); }});
