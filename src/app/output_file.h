@@ -31,7 +31,7 @@ void expect_not_read(std::string_view option,
 std::string link_target(const std::string& path);
 
 // Writes a temporary file beside link_target(path), then renames it.  Does nothing for an empty
-// path. Throws Error, which names the file.
+// path.  Throws Error, which names the file.
 void write_text(const std::string& path, std::string_view text);
 
 }  // namespace moebius::app

@@ -20,7 +20,7 @@ struct ComputePeak {
 };
 
 // Which of a few measurements is the result.  The best one is, since disturbances can only slow
-// down. Where all ranks of a machine measure at the same time, the median is, since the last rank
+// down.  Where all ranks of a machine measure at the same time, the median is, since the last rank
 // to finish has the machine to itself for a while.
 enum class Take : uint8_t { kBest, kMedian };
 

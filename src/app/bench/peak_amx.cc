@@ -13,7 +13,7 @@ constexpr int kRows = 16;
 constexpr int kRowBytes = 64;
 
 // Two tiles of A and two of B, which stay in L1.  Why 0.5: the processor's clock depends on the
-// values. Read as int8 they are 0 and 63.
+// values.  Read as int8 they are 0 and 63.
 struct Operands {
   Operands() {
     for (uint16_t& word : words) {

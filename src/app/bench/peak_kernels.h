@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops that consist of multiply-adds only, which show what the processor can compute at best. Each
-// is in a file that is compiled for its instruction set. Why declarations only: such files may
-// share no inline functions with others.
+// Loops that consist of multiply-adds only, which show what the processor can compute at best.
+// Each is in a file that is compiled for its instruction set.
+// Why declarations only: such files may share no inline functions with others.
 #pragma once
 
 #include <cstdint>

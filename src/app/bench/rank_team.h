@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// RankTeam: rank threads that live on and do one job after the other.  What ranks do together can
-// so be timed from a common start until the last of them has finished. Thread-safety: one thread at
-// a time.
+// RankTeam: rank threads that live on and do one job after the other.  So what ranks do together
+// can be timed from a common start until the last of them has finished.
+// Thread-safety: one thread at a time.
 #pragma once
 
 #include <atomic>

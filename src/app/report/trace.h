@@ -48,7 +48,7 @@ int64_t clock_shift(const ClockStamp& own, const ClockStamp& first);
 std::vector<std::vector<TraceEvent>> gather_trace(std::vector<TraceEvent> own, Group* group);
 
 // Returns the text of the file.  Each rank is a process with its name, and each track a thread of
-// it. Times count from the first event.  about: facts about the whole run.
+// it.  Times count from the first event.  about: facts about the whole run.
 std::string trace_text(std::span<const std::vector<TraceEvent>> by_rank,
                        std::span<const std::string> rank_names,
                        const std::vector<std::pair<std::string, std::string>>& about);

@@ -30,9 +30,10 @@ struct RankPlan {
 };
 
 // Makes the plan, in which ranks = tp * dp.  Where a launcher started the ranks, `launched` is
-// their number.  A size that is not given follows from the others: tp is 1, and dp is the rest. The
-// backend, where --all2all does not name it, is allgather_reducescatter when there are
-// data-parallel ranks, and none otherwise. Throws InvalidArgument, which names the sizes.
+// their number.  A size that is not given follows from the others: tp is 1, and dp is the rest.
+// Where --all2all names no backend, it is allgather_reducescatter when there are data-parallel
+// ranks and none otherwise.
+// Throws InvalidArgument, which names the sizes.
 RankPlan make_rank_plan(const RunOptions& options, std::optional<int> launched);
 
 // Throws InvalidArgument where a launcher started several processes that would not be ranks, since

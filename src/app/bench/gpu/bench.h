@@ -12,8 +12,8 @@ namespace moebius::bench {
 
 // Dispatch and combine among GPUs, with a thread per rank.  Every row and sum is compared with the
 // one that follows from the inputs of all ranks.  Then the GPUs are timed, from a barrier between
-// them until the slowest has finished. Throws Unsupported on a machine without GPUs, and for more
-// ranks than these GPUs can have.
+// them until the slowest has finished.
+// Throws Unsupported on a machine without GPUs, and for more ranks than these GPUs can have.
 int run_gpu_dispatch_bench(const app::BenchOptions& options);
 
 // A whole layer of a preset, with its experts distributed over the GPUs' ranks.  With few tokens
