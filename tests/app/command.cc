@@ -65,7 +65,8 @@ Words operator+(Words words, const std::string& word) {
 }
 
 std::string command_path() {
-  const char* elsewhere = std::getenv("MOEBIUS_COMMAND");  // where tests run apart from their build
+  const char* elsewhere =
+      std::getenv("MOEBIUS_COMMAND");  // set where tests run apart from their build
   return elsewhere != nullptr ? elsewhere : MOEBIUS_COMMAND;
 }
 

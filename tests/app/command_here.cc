@@ -14,7 +14,7 @@ namespace moebius::test {
 
 namespace {
 
-// What this process writes to a stream goes to a file, while this lives.
+// Sends what this process writes to a stream to a file, while this object lives.
 class Redirected {
  public:
   Redirected(std::FILE* stream, const std::string& path) : stream_(stream) {

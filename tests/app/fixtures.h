@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints with expected outputs, and the command's output compared with them.
+// Checkpoints with expected outputs, with which the command's output is compared.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace moebius::test {
 
 struct Fixture {
   const char* folder;
-  std::optional<QuantFormat> activation;  // what the checkpoint has activations quantized to
+  std::optional<QuantFormat> activation;  // how the checkpoint quantizes activations
 
   double tolerance() const {
     QuantConfig quant;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every checkpoint with expected outputs through the command on GPUs: every backend, 1, 2 and 4
-// ranks, which share GPUs where there are fewer.  Of each checkpoint one run is a process of its
-// own.
+// Runs every checkpoint with expected outputs through the command on GPUs, with every backend and
+// with 1, 2 and 4 ranks, which share GPUs where there are fewer.  One run is a process, the others
+// are made in this process.
 #include <algorithm>
 #include <iterator>
 #include <string_view>
@@ -71,8 +71,9 @@ TEST_P(FixturesOnGpu, TensorParallel) {
   expect_on_gpu(1, "--tp 2 --dp 2 --all2all high_throughput");
 }
 
-// A rank alone has all backends with the first checkpoint, with the others one of them in turn: it
-// takes NCCL half a second to start, and nothing of a checkpoint matters to it.
+// On a machine with one GPU the first checkpoint runs with all backends, and each of the others
+// with one of them.  Why not with all: NCCL takes half a second to start, and it does not depend on
+// the checkpoint.
 TEST_P(FixturesOnGpu, NcclWithAGpuPerRank) {
   const int most = std::min(cuda_device_count(), 4);
   const std::string backends[] = {"allgather_reducescatter", "high_throughput", "low_latency"};

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every checkpoint with expected outputs through the command: both layers, both activation formats,
-// chunking on and off.
+// Runs every checkpoint with expected outputs through the command: both layers, in both activation
+// formats, with and without chunks.
 #include "tests/app/fixtures.h"
 
 namespace moebius::test {

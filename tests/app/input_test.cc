@@ -132,7 +132,7 @@ TEST_F(DamagedModel, ShapeThatContradictsTheConfigIsNamedWithBothValues) {
   expect_run_refused({"safetensors", std::to_string(hidden), std::to_string(hidden * 2)});
 }
 
-// The input for such a model, which would take minutes and gigabytes, is not made before.
+// The model is refused before its input is made, which would take minutes and gigabytes.
 TEST_F(DamagedModel, HugeSizesAreRefusedAtOnce) {
   edit_config("hidden_size", int64_t{1} << 28);
   const auto start = std::chrono::steady_clock::now();

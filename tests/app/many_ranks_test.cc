@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many more ranks than cores: 64 threads and 16 processes give the layer's output in time.
+// With many more ranks than cores, 64 threads or 16 processes still give the layer's output in
+// time.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::chrono::seconds kLimit{60};
 
-// More experts than ranks, and not a multiple of them.
+// A model with more experts than ranks, whose number is no multiple of that of the ranks.
 const std::string& model() {
   static const ScratchFolder scratch;
   static const std::string path = [] {
@@ -37,7 +38,7 @@ const std::string& model() {
   return path;
 }
 
-// Of these experts a row's bits do not depend on the other rows.
+// Why cpu_portable: with it the bits of a row do not depend on the other rows.
 Words run_words(const Words& options, const std::string& output) {
   return "run --tokens 101 --repeat 1 --experts cpu_portable --check --model" +
          Words{model(), "--output", output} + options;
@@ -58,13 +59,13 @@ TEST(ManyRanks, SixtyFourThreadsGiveTheOutput) {
   const ScratchFolder scratch;
   const std::string few = scratch / "few";
   const std::string many = scratch / "many";
-  // Slots are summed in order, so the number of ranks changes no bit.
+  // Low latency sums selections in their order, so the number of ranks changes no bit.
   run_threads("--ranks 4 --all2all low_latency", few);
   run_threads("--ranks 64 --all2all low_latency", many);
   expect_same_output(few, many);
   run_threads("--ranks 64 --all2all low_latency --ranks-per-node 8", many);
   expect_same_output(few, many);
-  // The others sum by rank: the check alone.
+  // The other backends sum by rank, so their bits differ and only --check is made.
   run_threads("--ranks 64 --all2all high_throughput", many);
   run_threads("--ranks 64 --all2all high_throughput --ranks-per-node 8", many);
   run_threads("--ranks 64 --all2all allgather_reducescatter", many);

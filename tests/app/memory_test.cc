@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a layer of a few hundred megabytes costs in memory.
+// Tests how much memory a layer of a few hundred megabytes takes.
 #include <gtest/gtest.h>
 
 #include "tests/app/command.h"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// moebius plan: text and JSON, beside a run of the same case, and what it refuses.
+// `moebius plan`: its text and JSON, its figures beside those of a run, and what it refuses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,8 @@ json backend(const json& list, const std::string& name) {
   return {};
 }
 
-// docs/command.md: a line `$ moebius plan ...` and what it prints, with "..." for what is left out.
+// docs/command.md has a line `$ moebius plan ...` and what that prints, where "..." stands for
+// lines that are left out.
 TEST(Plan, ExampleOfTheDocsIsWhatTheCommandPrints) {
   const std::string docs = read_text("docs/command.md");
   const std::string prompt = "```\n$ moebius ";
@@ -37,7 +38,7 @@ TEST(Plan, ExampleOfTheDocsIsWhatTheCommandPrints) {
   std::getline(lines, line);
   const CommandResult result = run_command(line.c_str());
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  size_t at = 0;  // in what was printed
+  size_t at = 0;  // place in the printed text
   int num_lines = 0;
   for (bool skips = false; std::getline(lines, line) && line != "```";) {
     if (line == "...") {
@@ -71,7 +72,7 @@ TEST(Plan, TextAndJsonHaveTheSameFigures) {
     EXPECT_GT(backend(plan["time"]["backends"], name)["call_us"], 0);
     EXPECT_NE(result.out.find(name), std::string::npos);
   }
-  // Tokens reach 4 of 8 groups of experts, so of nodes.
+  // A token reaches 4 of 8 groups of experts, and each group is on another node.
   EXPECT_LE(plan["routing"]["node_copies"], 4);
   EXPECT_EQ(plan["choice"]["all2all"], "high_throughput");
   EXPECT_NE(result.out.find("choice         high_throughput"), std::string::npos) << result.out;
@@ -79,7 +80,8 @@ TEST(Plan, TextAndJsonHaveTheSameFigures) {
   EXPECT_GE(plan["machine"]["figures"].size(), 20u);
 }
 
-// All-gather's bytes do not depend on the routing; the others' are near the mean of all routings.
+// The bytes of all-gather do not depend on the routing.  Those of the other backends do, and a run
+// is near the mean.
 TEST(Plan, BytesAreThoseOfARun) {
   for (const std::string per_node : {"4", "2"}) {
     const Words nodes = {"--ranks", "4", "--ranks-per-node", per_node};
@@ -99,14 +101,14 @@ TEST(Plan, BytesAreThoseOfARun) {
   }
 }
 
-// Four ranks of 200 tokens each, or 200 for the ranks of a TP group; `run` wants its output in f32,
-// the plan's is in bf16.
+// There are four ranks with 200 tokens each, or with 200 for each TP group.  The output of `run` is
+// f32, that of the plan bf16.
 TEST(Plan, BytesAndWeightsOfTensorParallelRunsAreThose) {
   struct Spread {
     Words run;
     Words plan;
     std::string backend;
-    int gathered_rows;  // of the output, that a rank sends to others of its TP group
+    int gathered_rows;  // rows of the output that a rank sends to others of its TP group
     double tolerance;
   };
   const std::string ag = "allgather_reducescatter";

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `moebius run` over ranks: every backend gives the layer's output, the report tells what moved,
-// and processes give the bits that threads give.
+// `moebius run` over ranks: every backend gives the layer's output, the report tells what was sent,
+// and processes give the same bits as threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ TEST(Ranks, ReportTellsWhatEachRankDid) {
   const auto& json = result.json;
   const auto& ranks = json["parallel"]["per_rank"];
   ASSERT_EQ(ranks.size(), 4u);
-  const std::vector<int> tokens = {10, 9, 9, 9};  // 37 in order, the first ranks take one more
+  const std::vector<int> tokens = {10, 9, 9, 9};  // 37 in all; the first rank takes one more
   int64_t rows = 0;
   int64_t between = 0;
   for (size_t r = 0; r < 4; ++r) {
@@ -81,28 +81,28 @@ TEST(Ranks, ReportTellsWhatEachRankDid) {
   EXPECT_EQ(between, json["parallel"]["inter_node_bytes"]);
   EXPECT_NE(result.out.find("4 ranks (threads)"), std::string::npos) << result.out;
 
-  // A token has 4 selections, and at most a row per rank.
+  // A token has 4 selections, and sends at most one copy to each rank.
   const auto& parallel = json["parallel"];
   EXPECT_EQ(parallel["selections"], 37 * 4);
   EXPECT_GT(parallel["copies"], 37);
   EXPECT_LT(parallel["copies"], 37 * 4);
   EXPECT_GT(parallel["node_copies"], 0);
-  EXPECT_LE(parallel["node_copies"], 37);  // of two nodes one is another
+  EXPECT_LE(parallel["node_copies"], 37);  // each of two nodes has one other
   EXPECT_EQ(parallel["mean_rows"], 37);
   EXPECT_NE(result.out.find("rows to ranks for 148 selections"), std::string::npos) << result.out;
 }
 
-// Rows of the local experts, in the table by rank and in full in the JSON.
+// The table tells the rows of local experts by rank, and the JSON those of each expert.
 TEST(Ranks, ReportTellsTheLoadOfEachRanksExperts) {
   for (const std::string backend : {"allgather_reducescatter", "high_throughput", "low_latency"}) {
-    // More tokens than low latency takes at a time, so that all pieces must count.
+    // Low latency takes fewer tokens at a time, so that the rows of all pieces must be counted.
     const auto json =
         run_for_json(run_tiny("--tokens 700 --repeat 2 --ranks 2 --all2all") + backend).json;
     const auto& parallel = json["parallel"];
     const auto& selections = json["load"]["per_expert"];
     ASSERT_EQ(parallel["expert_rows"].size(), 2u);
     EXPECT_EQ(parallel["ranks_per_node"], 2);
-    size_t expert = 0;  // linear placement
+    size_t expert = 0;  // the placement is linear
     for (size_t r = 0; r < 2; ++r) {
       const auto rows = parallel["expert_rows"][r].get<std::vector<int64_t>>();
       const auto& rank = parallel["per_rank"][r];
@@ -117,7 +117,7 @@ TEST(Ranks, ReportTellsTheLoadOfEachRanksExperts) {
   }
 }
 
-// Over a link slowed down, so that there is something to wait for.
+// The link is slowed down, so that ranks have to wait.
 TEST(Ranks, MicrobatchesGiveTheSameOutput) {
   const ScratchFolder scratch;
   const auto run = [&](const std::string& backend, const std::string& microbatches) {
@@ -142,13 +142,13 @@ TEST(Ranks, MicrobatchesGiveTheSameOutput) {
       EXPECT_GT(parallel["waited_us"].get<double>(), 0);
     }
     EXPECT_EQ(parallel_alone["microbatches"], 1);
-    // Of 128 tokens a quarter or more crosses, 512 bytes each, there and back.
+    // At least a quarter of 128 tokens crosses the link, with 512 bytes each way.
     EXPECT_GT(parallel_alone["waited_us"].get<double>(), 10'000);
   }
   unsetenv("MOEBIUS_LINK_MB_PER_S");
 }
 
-// Low latency takes 256 tokens at a time; of what is left there are too few for two micro-batches.
+// Low latency takes 256 tokens at a time, so the last piece is too small for two micro-batches.
 TEST(Ranks, MicrobatchesAreThoseOfTheLargestPiece) {
   const auto json = run_for_json(run_tiny("--tokens 600 --repeat 1 --ranks 2 --all2all low_latency "
                                           "--microbatches 2"))
@@ -162,13 +162,14 @@ TEST(Ranks, CopiesDependOnTheBackend) {
         .json["parallel"];
   };
   const auto gathered = parallel("allgather_reducescatter");
-  EXPECT_EQ(gathered["copies"], 37 * 4);  // every token to every rank
+  EXPECT_EQ(gathered["copies"], 37 * 4);  // every token goes to every rank
   EXPECT_EQ(gathered["node_copies"], 37 * 2);
   EXPECT_EQ(gathered["ranks_per_node"], 2);
   const auto sent = parallel("high_throughput");
   const auto low_latency = parallel("low_latency");
   EXPECT_EQ(low_latency["copies"], sent["copies"]);
-  EXPECT_GE(low_latency["node_copies"], sent["node_copies"]);  // that one fans out behind the gate
+  EXPECT_GE(low_latency["node_copies"],
+            sent["node_copies"]);  // high throughput sends to a node once and fans out there
 }
 
 void expect_roofline(const nlohmann::json& run) {

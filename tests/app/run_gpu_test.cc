@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `moebius run --device cuda` tells of the machine.
+// `moebius run --device cuda` and `moebius bench --device cuda`: what they report, and which
+// options they take.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,13 +43,13 @@ TEST_F(RunOnGpu, MeasuresThePeaksOfTheGpu) {
     EXPECT_GT(peak, 100e3);  // any GPU of architecture 9.0
     EXPECT_GT(roofline["read_gb_per_s"], 1000);
     alone = alone == 0 ? peak : alone;
-    // Two ranks on one GPU have one GPU.
+    // Two ranks that share a GPU have the peak of one GPU.
     const int gpus = !is_shared ? 1 : std::min(2, cuda_device_count());
     EXPECT_NEAR(peak / gpus, alone, 0.2 * alone);
   }
 }
 
-// Zeros would be taken for bytes.
+// Where bytes are not counted the report has null, since zeros would look like a count.
 TEST_F(RunOnGpu, TellsBytesOnlyWhereTheyAreCounted) {
   for (const auto& [options, counts] :
        {std::pair("--all2all high_throughput", true),
@@ -63,8 +64,8 @@ TEST_F(RunOnGpu, TellsBytesOnlyWhereTheyAreCounted) {
   }
 }
 
-// Of two ranks' decode by low latency and prefill by high throughput, only the latter has waves and
-// parts; and only what some case uses is taken.
+// Two ranks decode by low latency and prefill by high throughput, and only the latter has waves and
+// parts.  An option that no case uses is refused.
 TEST_F(RunOnGpu, BenchGivesOptionsToTheCasesThatUseThem) {
   const Words bench = "layer --preset tiny --device cuda --iterations 1 --ranks 2";
   std::vector<nlohmann::json> asked;

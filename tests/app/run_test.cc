@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// make-model and run on the tiny preset: results, the report and its JSON.
+// `make-model` and `run` with the tiny preset: results, the report and its JSON.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@
 namespace moebius::test {
 namespace {
 
-// Every number of a JSON document.
+// Collects every number of a JSON document.
 void collect(const nlohmann::json& json, std::vector<double>& numbers) {
   if (json.is_number()) {
     numbers.push_back(json.get<double>());
@@ -28,7 +28,7 @@ void collect(const nlohmann::json& json, std::vector<double>& numbers) {
   }
 }
 
-// Whether some JSON value, in one of the units that the report prints, gives this text.
+// Whether some number, in one of the units that the report prints, is printed as this text.
 bool holds_printed(const std::vector<double>& numbers, const std::string& text) {
   const double printed = std::stod(text);
   const size_t point = text.find('.');
@@ -72,7 +72,7 @@ TEST(Run, JsonHoldsEveryPrintedFigure) {
   const JsonResult result = run_for_json(run_tiny("--tokens 37 --check --output") + output);
   std::vector<double> numbers;
   collect(result.json, numbers);
-  // Words with digits in them (bf16, paths) are texts, which the JSON holds as they are.
+  // The JSON holds words with digits in them, such as bf16 and paths, as they are.
   std::string out = result.out;
   for (const std::string& text : {tiny_model(), output}) {
     for (size_t at = out.find(text); at != std::string::npos; at = out.find(text)) {
@@ -149,7 +149,8 @@ TEST(Run, QuantizingAtLoadPassesItsCheck) {
 }
 
 TEST(Run, FailedCheckExitsWithOneAndKeepsTheOutput) {
-  // Static activation scales a thousand times too small: everything saturates.
+  // The static scales of activations become a thousand times too small, so that all values
+  // saturate.
   const ScratchFolder scratch;
   const std::string model = make_model("--preset tiny --quant nvfp4", scratch / "model");
   int num_scales = 0;
@@ -184,7 +185,8 @@ TEST(Run, AnInfiniteErrorIsToldAsSuch) {
   EXPECT_EQ(result.json["check"]["error"], "inf");
 }
 
-// DeepSeek-V3.1's scale_fmt, on one rank, before rows travel and cast in flight.
+// DeepSeek-V3.1 has this scale_fmt.  The backends quantize on one rank, before rows travel, and on
+// the way.
 TEST(Run, PowerOfTwoScalesOfACheckpointAreComputedWithAndTold) {
   const ScratchFolder scratch;
   const std::string model = make_model("--preset tiny-deepseek-v3 --quant fp8", scratch / "model");

@@ -36,8 +36,8 @@ inline Words run_tiny(const Words& options = {}) {
   return Words{"run", "--model", tiny_model()} + options;
 }
 
-// Writes the weights of a model folder anew.  edit(name, tensor) may change a tensor, and says
-// whether it stays.
+// Writes the weights of a model folder anew.  edit(name, tensor) may change a tensor, and returns
+// whether to keep it.
 template <typename Edit>
 void edit_tensors(const std::string& model, const Edit& edit) {
   const std::string file = model + "/model.safetensors";

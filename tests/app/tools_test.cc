@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// verify, info and bench, and the parts of README.md that come from the command.
+// `verify`, `info` and `bench`, and the parts of the documents that the command prints.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -25,8 +25,8 @@ TEST(Verify, EveryImplementationAgreesWithTheReference) {
     EXPECT_GE(json["verify"]["ok"], 10);
     ASSERT_FALSE(json[stage]["cases"].empty()) << stage;
     for (const auto& row : json[stage]["cases"]) {
-      // Dispatch has no `ref`: what must come of it is computed from the inputs of all ranks. Sums
-      // per rank are low latency's alone.
+      // Dispatch has no `ref`: its expected result is computed from the inputs of all ranks.  Only
+      // low latency has sums per rank.
       const bool is_sum_of_ranks = row["case"].get<std::string>().ends_with("/combine_ranks");
       const char* impl = std::string_view(stage) != "dispatch" ? "ref"
                          : is_sum_of_ranks                     ? "low_latency"
@@ -36,7 +36,7 @@ TEST(Verify, EveryImplementationAgreesWithTheReference) {
   }
 }
 
-// All of its rows: tests/layer/conformance_test.cc.
+// tests/layer/conformance_test.cc has all rows of the matrix.
 TEST(Verify, LayerHasACellPerBackendAndSaysWhatIsRefused) {
   const JsonResult result = run_for_json("verify --problem fp8_channel_token/ref");
   const auto& json = result.json;
@@ -67,7 +67,7 @@ TEST(Docs, SettingsAreThoseOfTheCode) {
         fmt::format("| `{}` | {} | {} |\n", info.name, info.meaning, info.default_value);
     EXPECT_NE(page.find(row), std::string::npos) << "docs/command.md, Settings: " << row;
   }
-  // And no others.
+  // The page has no other settings.
   const std::string begin = "\n| `MOEBIUS_";
   const auto num_ours =
       std::count_if(all_settings().begin(), all_settings().end(),
@@ -94,7 +94,7 @@ TEST(Info, ListsMachineBuildSettingsImplementationsAndPresets) {
   std::set<std::string> stages;
   for (const auto& row : json["implementations"]["implementations"]) {
     stages.insert(row["stage"]);
-    // Refused ones say why.
+    // An implementation that is refused has a reason.
     EXPECT_EQ(row["accepts"] == "yes", row["reason"] == "") << row;
     EXPECT_NE(result.out.find(row["implementation"].get<std::string>()), std::string::npos);
   }
@@ -143,7 +143,7 @@ TEST(Bench, DispatchChecksEveryRowAndComparesWithMemcpy) {
     EXPECT_EQ(json["ranks"], 3);
     EXPECT_TRUE(json["checked"]);
     EXPECT_GT(json["moved_bytes"], json["tokens"]);
-    // Three columns, two of them free.
+    // Two of these three columns determine the third.
     const double seconds = json["median_us"].get<double>() * 1e-6;
     const double rate = json["gb_per_s"].get<double>();
     EXPECT_NEAR(rate * seconds, json["moved_bytes"].get<double>() * 1e-9, 1e-6) << json;
@@ -165,7 +165,7 @@ TEST(Bench, AWholeLayerAgainstTheRooflineOfItsRun) {
       EXPECT_TRUE(json["checked"]);
       EXPECT_EQ(json["threads"], 1);
       EXPECT_GE(json["layers"], 2);
-      // The slower of computing and reading.
+      // The roofline is the longer of computing and reading.
       const double roofline = json["roofline_us"];
       const double flops_us = json["gflops"].get<double>() * json["median_us"].get<double>() /
                               json["peak_gflops"].get<double>();

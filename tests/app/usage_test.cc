@@ -184,7 +184,7 @@ TEST(Usage, AGpuThatIsMissingIsNamed) {
   if (cuda_device_count() > 0) {
     GTEST_SKIP() << "there is a GPU";
   }
-  // The model, which does not exist, is not looked at before.
+  // The GPU is looked for before the model, which does not exist.
   expect_refused("run --model /nowhere --device cuda --group threads", {"cuda:0: "});
   expect_refused("run --model /nowhere --device cuda --group nccl", {"cuda:0: "});
   expect_refused("bench layer --preset tiny --device cuda", {"cuda:0: "});
