@@ -12,13 +12,6 @@ set(MOEBIUS_FEATURE_CUDA::cudart_static CUDA)
 # Compiled into our objects, so nobody who links libmoebius needs them.
 set(MOEBIUS_HEADER_ONLY_LIBS nlohmann_json::nlohmann_json dlpack::dlpack CLI11::CLI11)
 
-# moebius_add_folder(<folder>): enters a folder that has a CMakeLists.txt.
-function(moebius_add_folder folder)
-  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt)
-    add_subdirectory(${folder})
-  endif()
-endfunction()
-
 # moebius_link_private(<target> <libs>...): links privately; an optional library that is not in use
 # is passed over. Sets <out> to what was linked.
 function(moebius_link_private out target)
