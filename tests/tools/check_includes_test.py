@@ -23,7 +23,7 @@ def run_checker(files):
         return done.returncode, done.stdout
 
 
-# What is wrong with a tree: ({path: text}, what the checker must print).
+# Wrong trees, by what is wrong with them: ({path: text}, what the checker must print).
 REFUSED = {
     "an upward include": (
         {"src/core/tensor.cc": '\n#include "quant/block.h"\n'},
