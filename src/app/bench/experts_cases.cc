@@ -59,28 +59,17 @@ double error_of(const Tensor& actual, const Tensor& expected, const Tensor& expe
   return error.value();
 }
 
-struct Work {
-  int64_t rows = 0;
-  int64_t active_experts = 0;
-};
-
-Work work_of(const ExpertProblem& problem) {
-  Work work;
-  std::vector<int64_t> counts(static_cast<size_t>(problem.desc.num_experts), 0);
+app::LoadSummary load_of(const ExpertProblem& problem) {
+  const Tensor load = Tensor::zeros({problem.desc.num_experts}, DType::kI64);
+  auto* counts = load.data<int64_t>();
   if (problem.input.topk_ids.defined()) {
     for (int64_t i = 0; i < problem.input.topk_ids.numel(); ++i) {
-      ++counts[static_cast<size_t>(problem.input.topk_ids.data<int32_t>()[i])];
+      ++counts[problem.input.topk_ids.data<int32_t>()[i]];
     }
   } else {
-    for (size_t e = 0; e < counts.size(); ++e) {
-      counts[e] = problem.input.expert_num_tokens.data<int32_t>()[e];
-    }
+    std::copy_n(problem.input.expert_num_tokens.data<int32_t>(), load.numel(), counts);
   }
-  for (const int64_t count : counts) {
-    work.rows += count;
-    work.active_experts += count > 0;
-  }
-  return work;
+  return app::summarize_load(load);
 }
 
 std::string case_name(const Problem& problem, const ExpertCase& c) {
@@ -102,7 +91,7 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
     return;
   }
   const ExpertProblem made = ExpertProblemMaker().make(problem, expert_case);
-  const Work work = work_of(made);
+  const app::LoadSummary load = load_of(made);
   const bool is_part = !setup.is_small && problem.num_tokens > kReferenceTokens;
   const auto make_call = [&](std::string_view impl, const ExpertsInput& input) {
     return ExpertsCall(make_experts(made.desc, made.weights, setup.stream, impl), input,
@@ -142,11 +131,11 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
       return fmt::format("relative error {:.2e}, tolerance {:.2e}", error, allowed);
     };
     c.metrics = [&](double seconds) {
-      const double flops = 2.0 * static_cast<double>(work.rows) *
+      const double flops = 2.0 * static_cast<double>(load.rows) *
                            static_cast<double>(made.desc.hidden) *
                            static_cast<double>(made.desc.w1_rows() + made.desc.intermediate);
       const double bytes = static_cast<double>(app::weight_bytes(made.weights)) *
-                           static_cast<double>(work.active_experts) /
+                           static_cast<double>(made.desc.num_experts - load.idle) /
                            static_cast<double>(made.desc.num_local_experts);
       return std::vector<Json>{flops / seconds * 1e-9, bytes / seconds * 1e-9};
     };
