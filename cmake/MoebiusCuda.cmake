@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Enables CUDA where a compiler is found that can build our code; no GPU is needed for that. Sets
+# Enables CUDA where a compiler is found that can build our code, for which no GPU is needed. Sets
 # MOEBIUS_HAVE_CUDA. The runtime is linked statically: a program built here starts on a machine
 # without CUDA and finds no GPU there.
 
@@ -44,8 +44,8 @@ endif()
 moebius_optional(CUDA "${moebius_cuda_title}" moebius_cuda_usable "CUDA >= ${MOEBIUS_MIN_CUDA}"
                  "CPU only")
 
-# NCCL: its headers only. The library is loaded when a group asks for it, so that programs built here
-# start without it; it must be of the headers' version (src/comm/group/nccl/library.cc).
+# Only the headers of NCCL are needed here. The library is loaded when a group asks for it, so that programs
+# built here start without it. It must be of the headers' version (src/comm/group/nccl/library.cc).
 find_path(MOEBIUS_NCCL_INCLUDE_DIR nccl_device.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV NCCL_HOME
           PATH_SUFFIXES include)
 mark_as_advanced(MOEBIUS_NCCL_INCLUDE_DIR)

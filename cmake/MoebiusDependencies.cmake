@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Finds every package the build uses. One missing required package or ten: one message that says
-# what to install. Optional ones set MOEBIUS_HAVE_<FEATURE> and a line of the summary.
+# Finds every package that the build uses. One message names all required packages that are missing. An
+# optional package sets MOEBIUS_HAVE_<FEATURE> and adds a line to the summary.
 
 set(moebius_missing "")  # required packages not found, by their name in apt
 set(moebius_summary "")  # lines for moebius_print_summary()

@@ -1,18 +1,18 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
 
-# moebius_flags: what each of our own targets is compiled and linked with. Never exported.
+# moebius_flags has the flags that each of our own targets is compiled and linked with. It is never exported.
 
 add_library(moebius_flags INTERFACE)
 target_compile_features(moebius_flags INTERFACE cxx_std_20)
-# Why -ffp-contract=off and --fmad=false: a multiply and an add fused by the compiler round once; scalar,
-# SIMD and GPU code must agree bit by bit, so an FMA happens only where the source asks for it.
+# Why -ffp-contract=off and --fmad=false: scalar, SIMD and GPU code must agree bit by bit. A multiply and an
+# add that the compiler fuses round once, so an FMA may only happen where the source asks for it.
 set(moebius_host_flags -Wall -Wextra -Wshadow -Wsign-conversion -ffp-contract=off)
-# Why -std=c++20 by hand: CMake 3.25 takes it for the default of nvcc 13, which is c++17.
+# Why -std=c++20 by hand: CMake 3.25 believes that it is the default of nvcc 13, which is c++17.
 # Why --expt-relaxed-constexpr: kernels share constexpr functions with the host, so a rule is written once.
 # Why FMT_CONSTEVAL: nvcc cannot check format strings while compiling.
-# What nvcc generates around device code trips over these, in its own lines. As one option each, since
-# nvcc takes a list with commas.
+# Why fewer warnings for CUDA: the code that nvcc generates around device code causes the others. nvcc
+# takes them as one list with commas.
 set(moebius_cuda_host_flags -Wall -Wextra -Wno-unused-parameter -ffp-contract=off)
 if(MOEBIUS_WERROR)
   list(APPEND moebius_host_flags -Werror)
@@ -27,7 +27,7 @@ if(MOEBIUS_WERROR)
   target_compile_options(moebius_flags INTERFACE
                          "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>")
 endif()
-# Why: programs are carried to other machines; they should need only what they use there.
+# Why: programs are copied to other machines and should only need the libraries that they use.
 target_link_options(moebius_flags INTERFACE LINKER:--as-needed)
 
 if(MOEBIUS_SANITIZE)
@@ -42,8 +42,9 @@ if(MOEBIUS_SANITIZE)
   target_link_options(moebius_flags INTERFACE -fsanitize=${moebius_sanitizers})
 endif()
 
-# Instruction sets a single source file may be compiled for; chosen at run time, never globally.
-# Why no uninitialized warnings: GCC 12 gives false ones inside its intrinsics (GCC bug 105593).
+# The flags of the instruction sets that a single source file may be compiled for. They are never global:
+# the program chooses at run time.
+# Why no warnings of uninitialized values: GCC 12 gives false ones inside its intrinsics (GCC bug 105593).
 set(MOEBIUS_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -Wno-uninitialized -Wno-maybe-uninitialized)
 set(MOEBIUS_ISA_FLAGS_avx512 ${MOEBIUS_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq)
 set(MOEBIUS_ISA_FLAGS_avx512_bf16 ${MOEBIUS_ISA_FLAGS_avx512} -mavx512bf16)

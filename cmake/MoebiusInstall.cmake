@@ -6,7 +6,8 @@
 include(CMakePackageConfigHelpers)
 set(moebius_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/moebius)
 
-# A static libmoebius leaves its private libraries to whoever links it; a shared one does not.
+# Programs that link a static libmoebius must link its private libraries, too; with a shared one they need
+# not.
 set(MOEBIUS_FIND_fmt::fmt "fmt")
 set(MOEBIUS_FIND_spdlog::spdlog "spdlog")
 set(MOEBIUS_FIND_Threads::Threads "Threads")

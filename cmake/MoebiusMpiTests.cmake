@@ -3,8 +3,8 @@
 
 # moebius_add_mpi_test(<name> PROGRAM <target> RANKS <n>... [ARGS <arguments>...] LABELS <labels>...
 #                      [TIMEOUT <seconds>])
-# Runs a test program as a job of n processes, for each n; registered as <name>.np<n>. Does nothing
-# in a build without MPI. Ranks are not bound to CPUs, since ctest runs several jobs at a time.
+# Runs a test program as a job of n processes, for each n, as a test <name>.np<n>. Does nothing in a build
+# without MPI. Ranks are not bound to CPUs, since ctest runs several jobs at a time.
 function(moebius_add_mpi_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "PROGRAM;TIMEOUT" "RANKS;ARGS;LABELS")
   if(NOT MOEBIUS_HAVE_MPI)

@@ -4,7 +4,7 @@
 # Finds what the page of `moebius run --report` is built with. Its packages come from the npm registry
 # during the build (web/report), never while configuring.
 
-set(MOEBIUS_MIN_NODE 18)  # esbuild's
+set(MOEBIUS_MIN_NODE 18)  # needed by esbuild
 
 find_program(MOEBIUS_NODE NAMES node nodejs)
 find_program(MOEBIUS_NPM npm)
@@ -20,7 +20,7 @@ endif()
 moebius_optional(PAGE "npm, for the report page" moebius_page_usable "nodejs (${MOEBIUS_MIN_NODE} or later) npm"
                  "moebius run --report is refused")
 
-# Where the page is built, once per build folder.
+# The folder in which the page is built, once per build folder.
 set(MOEBIUS_PAGE_FOLDER ${PROJECT_BINARY_DIR}/web/report)
 file(READ ${PROJECT_SOURCE_DIR}/web/report/package.json moebius_page_package)
 string(JSON MOEBIUS_ECHARTS_VERSION GET ${moebius_page_package} dependencies echarts)

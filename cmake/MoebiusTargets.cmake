@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
 
-# The functions that folders declare their targets with. Optional libraries (OpenMP, MPI, the CUDA
-# runtime) may be named in LIBS whether found or not: where found the target links them and
-# sees MOEBIUS_HAVE_OPENMP, MOEBIUS_HAVE_MPI or MOEBIUS_HAVE_CUDA defined as 1.
+# The functions with which folders declare their targets. Optional libraries (OpenMP, MPI, the CUDA runtime)
+# may be named in LIBS whether they are found or not. Where they are, the target links them and sees
+# MOEBIUS_HAVE_OPENMP, MOEBIUS_HAVE_MPI or MOEBIUS_HAVE_CUDA defined as 1.
 
 set(MOEBIUS_OPTIONAL_LIBS OpenMP::OpenMP_CXX MPI::MPI_CXX CUDA::cudart_static)
 set(MOEBIUS_FEATURE_OpenMP::OpenMP_CXX OPENMP)
@@ -12,15 +12,8 @@ set(MOEBIUS_FEATURE_CUDA::cudart_static CUDA)
 # Compiled into our objects, so nobody who links libmoebius needs them.
 set(MOEBIUS_HEADER_ONLY_LIBS nlohmann_json::nlohmann_json dlpack::dlpack CLI11::CLI11)
 
-# moebius_add_folder(<folder>): enters a folder that has a CMakeLists.txt.
-function(moebius_add_folder folder)
-  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt)
-    add_subdirectory(${folder})
-  endif()
-endfunction()
-
-# moebius_link_private(<target> <libs>...): links privately; an optional library that is not in use
-# is passed over. Sets <out> to what was linked.
+# moebius_link_private(<out> <target> <libs>...): links the libraries privately, without optional ones that are
+# not in use. Sets <out> to those that were linked.
 function(moebius_link_private out target)
   set(linked "")
   foreach(lib IN LISTS ARGN)
@@ -37,7 +30,7 @@ function(moebius_link_private out target)
   set(${out} ${linked} PARENT_SCOPE)
 endfunction()
 
-# moebius_set_common(<target>): flags and the include folders of code that lives in src/.
+# moebius_set_common(<target>): sets the flags and include folders of code in src/.
 function(moebius_set_common target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
@@ -46,7 +39,7 @@ endfunction()
 
 # moebius_add_stage(<name> SOURCES <files>... [CUDA_SOURCES <files>...] [DEPENDS <stages>...]
 #                   [LIBS <libraries>...])
-# The stage in src/<name> as the OBJECT library moebius_<name>, a part of libmoebius. CUDA_SOURCES
+# Declares the stage in src/<name> as the OBJECT library moebius_<name>, a part of libmoebius. CUDA_SOURCES
 # (*.cu, and *.cc that call the CUDA runtime) are left out of a build without CUDA; with them the stage
 # links the runtime and sees MOEBIUS_HAVE_CUDA=1.
 function(moebius_add_stage name)
@@ -84,9 +77,9 @@ function(moebius_isa_sources stage isa)
   target_compile_definitions(moebius_${stage} PRIVATE MOEBIUS_HAVE_${isa_upper}=1)
 endfunction()
 
-# The library moebius::moebius from all stages, and moebius_internal: what tests, benchmarks and the
-# command use, which may also include internal headers (moebius_internal_headers: only those and what
-# they need).
+# Declares the library moebius::moebius of all stages, and moebius_internal for tests, benchmarks and the
+# command, which may also include internal headers. moebius_internal_headers has only these headers and what
+# they need.
 function(moebius_add_library)
   get_property(object_libs GLOBAL PROPERTY MOEBIUS_OBJECT_LIBS)
   get_property(link_libs GLOBAL PROPERTY MOEBIUS_LINK_LIBS)
@@ -124,8 +117,8 @@ function(moebius_add_library)
   target_link_libraries(moebius_internal INTERFACE moebius moebius_internal_headers)
 endfunction()
 
-# moebius_add_problems(SOURCES <files>... [CUDA_SOURCES <files>...]): problem sizes and oracles that the
-# command, tests and benchmarks share. A static library, so that a program links what it uses.
+# moebius_add_problems(SOURCES <files>... [CUDA_SOURCES <files>...]): declares the problem sizes and oracles that
+# the command, tests and benchmarks share. It is a static library, so that a program links only what it uses.
 function(moebius_add_problems)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CUDA_SOURCES")
   if(MOEBIUS_HAVE_CUDA)
@@ -136,9 +129,9 @@ function(moebius_add_problems)
   target_link_libraries(moebius_problems PRIVATE moebius_internal_headers)
 endfunction()
 
-# moebius_add_program(<target> <folder> <files>... [STAGES <stages>...]): an executable in <build>/<folder>
-# that may include internal headers. STAGES: it links only these, which may call no others, so that
-# building it alone compiles no others.
+# moebius_add_program(<target> <folder> <files>... [STAGES <stages>...]): declares an executable in
+# <build>/<folder> that may include internal headers. With STAGES it links only these stages, which may call no
+# others, so that building it alone compiles no others.
 function(moebius_add_program target folder)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "STAGES")
   add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
@@ -155,7 +148,7 @@ function(moebius_add_program target folder)
   endif()
 endfunction()
 
-# moebius_add_app(SOURCES <files>... [LIBS <libraries>...]): the command, <build>/bin/moebius.
+# moebius_add_app(SOURCES <files>... [LIBS <libraries>...]): declares the command, <build>/bin/moebius.
 function(moebius_add_app)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;LIBS")
   moebius_add_program(moebius_app bin ${arg_SOURCES})
@@ -163,15 +156,15 @@ function(moebius_add_app)
   moebius_link_private(linked moebius_app ${arg_LIBS})
 endfunction()
 
-# moebius_add_bench(<name> SOURCES <files>... [LIBS <libraries>...]): <build>/bench/<name>.
+# moebius_add_bench(<name> SOURCES <files>... [LIBS <libraries>...]): declares <build>/bench/<name>.
 function(moebius_add_bench name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
   moebius_add_program(${name} bench ${arg_SOURCES})
   moebius_link_private(linked ${name} ${arg_LIBS})
 endfunction()
 
-# moebius_add_example(<name> [ARGS <arguments>...]): examples/<name>.cc as <build>/examples/<name>,
-# on the public headers alone; a test runs it with ARGS.
+# moebius_add_example(<name> [ARGS <arguments>...]): builds examples/<name>.cc as <build>/examples/<name>, with the
+# public headers only. A test runs it with ARGS.
 function(moebius_add_example name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ARGS")
   add_executable(example_${name} ${name}.cc)

@@ -1,22 +1,23 @@
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Test executables and their registration with CTest, one CTest test per GoogleTest case.
+# Declares test executables and registers them with CTest, which has one test per GoogleTest case.
 
 include(GoogleTest)
 
-# What every test process sees. Waiting threads sleep, since ctest runs tests side by side; Open MPI
-# starts more ranks than there are cores, and does so for root too, as in a container.
+# The environment of every test process. Waiting threads sleep, since ctest runs tests at the same time. Open
+# MPI starts more ranks than there are cores, and also for root, as in a container.
 # MOEBIUS_FIXTURES is added when ctest starts, unless the environment already names a folder.
 set(MOEBIUS_TEST_ENVIRONMENT
     OMP_WAIT_POLICY=passive OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1
     OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
 set(MOEBIUS_DEFAULT_FIXTURES ${PROJECT_SOURCE_DIR}/../shared/fixtures)
 
-# Tests spend their time in the library; their own code is compiled faster than it would gain.
+# Tests spend their time in the library, so optimising their own code would cost more than it gains.
 set(MOEBIUS_TEST_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
-# moebius_add_test_part(<name> <files>...): what several tests share, compiled once; they name it in LIBS.
+# moebius_add_test_part(<name> <files>...): declares sources that several tests share. They are compiled once, and
+# the tests name them in LIBS.
 function(moebius_add_test_part name)
   add_library(${name} OBJECT ${ARGN})
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
@@ -26,12 +27,12 @@ endfunction()
 
 # moebius_add_test(<name> SOURCES <files>... [CUDA_SOURCES <files>...] LABELS <labels>... [LIBS <libraries>...]
 #                  [STAGES <stages>...] [TIMEOUT <seconds>] [PROCESSORS <n>] [NO_MAIN])
-# A GoogleTest executable <build>/tests/<name>; its cases are registered as <name>:<Suite>.<Case>.
+# Declares a GoogleTest executable <build>/tests/<name>, whose cases are registered as <name>:<Suite>.<Case>.
 # LABELS: cpu, gpu, slow, browser, sanitize, fuzz, tsan, waits. STAGES: see moebius_add_program. TIMEOUT
-# holds for one case. PROCESSORS is how many processors a case keeps busy; rank threads mostly wait for each
-# other, so those of a case count as one. NO_MAIN: the sources have their own main(). CUDA_SOURCES: *.cu and
-# what calls the CUDA runtime; a test that has any is there only in a build with CUDA.
-# Cases are listed when ctest starts, not during the build; a skipped case is reported as skipped.
+# holds for one case. PROCESSORS is how many processors a case keeps busy; the rank threads of a case count as
+# one, since they mostly wait for each other. NO_MAIN: the sources have their own main(). CUDA_SOURCES are *.cu
+# and sources that call the CUDA runtime; a test that has any exists only in a build with CUDA.
+# Cases are listed when ctest starts, not during the build. A skipped case is reported as skipped.
 function(moebius_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT;PROCESSORS" "SOURCES;CUDA_SOURCES;LABELS;LIBS;STAGES")
   if(arg_CUDA_SOURCES)
@@ -76,14 +77,14 @@ function(moebius_add_test name)
     TEST_PREFIX ${name}:
     TEST_LIST ${name}_cases
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  # Why not PROPERTIES above: it takes lists of labels or variables apart.
+  # Why not PROPERTIES above: it splits lists of labels or variables.
   configure_file(${PROJECT_SOURCE_DIR}/cmake/test_properties.cmake.in ${name}_properties.cmake @ONLY)
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES
                                          ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)
 endfunction()
 
-# Build just the tests worth running under sanitizers, and those of them that read untrusted bytes or
-# are about ranks as threads; and those that need GPUs, whose names tools/gpu_tests.sh reads.
+# These targets build only the tests that are worth running under sanitizers, those of them that read untrusted
+# bytes or have ranks as threads, and those that need GPUs, whose names tools/gpu_tests.sh reads.
 add_custom_target(moebius_sanitize_tests)
 add_custom_target(moebius_fuzz_tests)
 add_custom_target(moebius_tsan_tests)

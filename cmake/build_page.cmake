@@ -16,7 +16,7 @@ endif()
 
 if(NOT installed STREQUAL wanted)
   file(COPY ${SOURCE}/package.json ${SOURCE}/package-lock.json DESTINATION ${folder})
-  # Bounded, so that a registry that does not answer ends the wait and not the build.
+  # Why limits: where the registry does not answer the build shall go on.
   execute_process(
     COMMAND ${NPM} ci ${OMIT} --ignore-scripts --prefer-offline --no-audit --no-fund --no-update-notifier
             --loglevel=error --fetch-retries=1 --fetch-retry-mintimeout=1000

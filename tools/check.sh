@@ -20,7 +20,7 @@ esac
 base="${1:-HEAD}"
 status=0
 
-# Tracked files and new ones, as far as they exist.
+# Lists the tracked and the new files that exist.
 list_sources() {
   git ls-files --cached --others --exclude-standard -- "$@" | sort -u |
     while IFS= read -r file; do [[ -f "$file" ]] && echo "$file"; done
@@ -58,7 +58,7 @@ else
     if ((version < 16)); then
       tidy+=(--extra-arg=-include --extra-arg="$PWD/tools/clang14_source_location.h")
     fi
-    # One process per file, without its count of what it passed over in system headers.
+    # Each file is a process. The lines that count warnings in system headers are dropped.
     printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "${JOBS:-$(nproc)}" "${tidy[@]}" \
       2> >(grep -vE '^[0-9]+ warnings?.* generated' >&2) || status=1
   fi

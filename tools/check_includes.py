@@ -4,12 +4,12 @@
 """Fails on an #include that points the wrong way between stages.
 
 core <- quant <- {router, comm, experts} <- layer <- checkpoint <- plan <- app; siblings never include
-each other. problems/ (what command, tests and benchmarks share) stands beside plan. A public header
-belongs to the stage that implements it and may include only public headers and the standard library.
-A test of tests/<stage>/ may include what the stage may, problems/, checkpoint/ and files of tests/; a
-benchmark of bench/ may include every stage but the command, and nothing of tests/. absent/ has what
-a build without CUDA or NCCL has instead. The layer names no
-backend: of its files only the row operations, src/layer/rows, may include from a cuda/ folder.
+each other. problems/, which the command, tests and benchmarks share, stands beside plan. absent/ stands in
+for CUDA and NCCL in a build without them. A public header belongs to the stage that implements it and may
+include only public headers and the standard library. A test of tests/<stage>/ may include what the stage
+may, problems/, checkpoint/ and files of tests/. A benchmark of bench/ may include every stage except the
+command, and nothing of tests/. The layer names no backend: of its files only the row operations,
+src/layer/rows, may include from a cuda/ folder.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import pathlib
 import re
 import sys
 
-# Stage -> the stages it may include, besides itself.
+# For each stage the stages that it may include, besides itself.
 MAY_INCLUDE = {
     "core": set(),
     "quant": {"core"},
@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "app": {"core", "quant", "router", "comm", "experts", "layer", "checkpoint", "plan", "problems"},
 }
 
-# Stage -> its headers in include/moebius.
+# For each stage its headers in include/moebius.
 PUBLIC_HEADERS = {
     "core": "deadline device dlpack dtype error float_types graph log pending profile row_arrivals settings"
     " stream support tensor",
@@ -66,7 +66,7 @@ def source_files(folder):
 
 
 def stage_of(name):
-    """The stage an included name belongs to, or None if it is not ours."""
+    """Returns the stage that an included name belongs to, or None if it is not ours."""
     if name.startswith("moebius/"):
         return STAGE_OF_HEADER.get(name)
     first = name.split("/")[0]
@@ -74,7 +74,7 @@ def stage_of(name):
 
 
 def refusal(stage, name):
-    """Why a file of `stage` may not include `name`, one of ours; None if it may."""
+    """Returns why a file of `stage` may not include `name`, a header of ours, or None if it may."""
     target = stage_of(name)
     if target is None:
         return f"{name} belongs to no stage (see PUBLIC_HEADERS in tools/check_includes.py)"
@@ -132,7 +132,7 @@ def check_tree(root):
                 yield f"{path.relative_to(root)}:1: src/{name} is not a stage"
                 continue
             if folder == "tests":
-                allowed = allowed | {"problems", "checkpoint"}  # the latter reads fixtures
+                allowed = allowed | {"problems", "checkpoint"}  # checkpoint/ reads fixtures
                 roots = [src, root]
             elif folder == "bench":
                 stage, allowed = "bench", every_stage

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles every host source of a configured build with clang, without making objects.
 
-Each source is compiled by itself, so that one that lacks an include fails here. Prints what clang says and exits with 1 if a
-source fails; exits with 0 and a line where there is no clang or no configured build. On Debian it needs
-clang-19 and libomp-19-dev, which has omp.h.
+Each source is compiled by itself, so that one that lacks an include fails here. The tool prints what clang
+says and exits with 1 if a source fails. Where there is no clang or no configured build it says so and exits
+with 0. On Debian it needs clang-19 and libomp-19-dev, which has omp.h.
 """
 
 import argparse
@@ -26,7 +26,7 @@ TAKES_VALUE = {"-o", "-MT", "-MF"}
 
 
 def find_clang():
-    """The newest clang++ on the path, or None."""
+    """Returns the newest clang++ on the path, or None."""
     for name in ["clang++-19", "clang++-18", "clang++"]:
         if shutil.which(name):
             return name

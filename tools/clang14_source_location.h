@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 
-// std::source_location for clang-tidy before version 16 (Debian 12 has 14), where libstdc++ leaves
-// it out. tools/check.sh includes it in front of each source; nothing is ever built with it.
+// std::source_location for clang-tidy before version 16, for which libstdc++ does not define it;
+// Debian 12 has version 14. tools/check.sh includes this file in front of each source, and nothing
+// is ever built with it.
 #pragma once
 
 #include <cstdint>

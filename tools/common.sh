@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # shellcheck shell=bash
-# Sourced by the other scripts of this folder, from the project root.
+# The other scripts of this folder source this one, from the project root.
 
 jobs="${JOBS:-$(nproc)}"
 
-# configure PRESET [CMAKE ARGUMENTS...]: the presets ask for Ninja; without it, make. A folder that
-# was configured before keeps its generator.
+# configure PRESET [CMAKE ARGUMENTS...]: configures with Ninja, as the presets ask for, or with make where Ninja is
+# missing. A folder that was configured before keeps its generator.
 configure() {
   local preset="$1"
   shift
@@ -20,7 +20,7 @@ configure() {
   cmake --preset "$preset" -G "$generator" "$@"
 }
 
-# build PRESET [ARGUMENTS of cmake --build...]
+# build PRESET [ARGUMENTS of cmake --build...]: builds with $jobs jobs.
 build() {
   local preset="$1"
   shift

@@ -44,7 +44,7 @@ while (($#)); do
 done
 
 if [[ -z "$build" && -x "$here/bin/moebius" ]]; then
-  build="$here"  # beside the programs of a packed folder
+  build="$here"  # this script lies in a packed folder
 fi
 if [[ -z "$build" ]]; then
   cd "$here/.."
@@ -55,7 +55,7 @@ if [[ -z "$build" ]]; then
 fi
 build="$(cd "$build" && pwd)"
 shopt -s nullglob
-programs=("$build"/bench/gpu_*)  # each of them checks, times and prints by itself
+programs=("$build"/bench/gpu_*)  # which check, time and print by themselves
 
 if [[ -n "$pack" ]]; then
   "$here/gpu_tests.sh" --pack "$pack" --build "$build" >/dev/null
@@ -75,7 +75,7 @@ if ((tests)); then
 fi
 gpu_environment "$build" >"$OUT/machine.txt"
 
-# bench NAME STAGE ARGUMENTS...: its lines, and JSON lines as OUT/NAME.jsonl.
+# bench NAME STAGE ARGUMENTS...: runs a benchmark, which writes its JSON lines to OUT/NAME.jsonl.
 bench() {
   local name="$1"
   shift

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # shellcheck shell=bash
-# Sourced by gpu_tests.sh and gpu_bench.sh, also in a folder that --pack made.
+# gpu_tests.sh and gpu_bench.sh source this script, also in a folder that --pack made.
 
-# pack_program FILE FOLDER PACK: the stripped program as PACK/FOLDER/name, and in PACK/lib what it needs
-# beyond what comes with the system or with the driver.
+# pack_program FILE FOLDER PACK: copies the stripped program to PACK/FOLDER, and to PACK/lib the libraries that it
+# needs beyond those of the system and of the driver.
 pack_program() {
   mkdir -p "$3/$2" "$3/lib"
   strip -o "$3/$2/$(basename "$1")" "$1"
@@ -14,7 +14,7 @@ pack_program() {
     xargs -r cp -Lu -t "$3/lib"
 }
 
-# gpu_environment BUILD: says what GPUs there are, and lets programs of BUILD find their libraries.
+# gpu_environment BUILD: prints the GPUs of the machine and lets programs of BUILD find their libraries.
 gpu_environment() {
   if command -v nvidia-smi >/dev/null; then
     nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader || true
@@ -22,7 +22,7 @@ gpu_environment() {
     echo "no nvidia-smi here"
   fi
   export LD_LIBRARY_PATH="$1/lib:${LD_LIBRARY_PATH:-}"
-  # Tests of the command look for it where it was built, and for fixtures beside the project.
+  # Without these variables tests look for the command where it was built, and for fixtures beside the project.
   [[ -x "$1/bin/moebius" ]] && export MOEBIUS_COMMAND="${MOEBIUS_COMMAND:-$1/bin/moebius}"
   [[ -d "$1/fixtures" ]] && export MOEBIUS_FIXTURES="${MOEBIUS_FIXTURES:-$1/fixtures}"
   # NVLink multicast stays off.

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/performance/dispatch.md from the JSON lines of `moebius bench dispatch --device cuda`.
+"""Prints the tables of docs/performance/dispatch.md from JSON lines of `moebius bench dispatch --device cuda`.
 
 Usage: tools/gpu_table.py FILE.jsonl...
 
-Times are medians over calls of the slowest rank, in us, of calls in a CUDA graph where the column
-does not say otherwise.
+Times are those of the slowest rank, in us, and medians over the calls. The calls are in a CUDA graph where
+the column does not say otherwise.
 """
 import json
 import sys
 
 
 def operation(line):
-    """("dispatch", "fp8", "selections") of a line."""
+    """Returns operation, dtype and sum of a line, such as ("combine", "bf16", "selections")."""
     name = line["problem"].split("/")[1].removesuffix("_graph").removesuffix("_ranks")
     sum_of = line["sum"] or "" if name.startswith(("combine", "both")) else ""
     return name.rsplit("_", 1)[0], line["dtype"], sum_of

@@ -48,7 +48,7 @@ while (($#)); do
   esac
 done
 
-# Beside the programs of a packed folder.
+# In a packed folder this script lies beside the programs.
 if [[ -z "$build" && -f "$here/tests/gpu_tests.txt" ]]; then
   build="$here"
 fi
@@ -96,22 +96,22 @@ gpu_environment "$build"
 if [[ -n "$sanitizer" ]]; then
   tool="$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)"
   under=("$tool" --tool "$sanitizer" --error-exitcode 9 --print-limit 20)
-  # What needs no second rank and no second kernel beside the first, and is not large.
+  # These cases are small, and need no second rank and no second kernel at the same time.
   small='*/cuda:*/cuda_*:*/peer_R1_on1:*OnGpu*:CudaTest.*:StageGraph.*:CudaExperts.*:CudaRows.*'
   small+=':CudaLayer.*:CudaLayerGraph.*:Sm90GroupedGemmTest.OneTile*:Sm90GroupedGemmTest.Batched*'
   large='*WhileAKernelRuns:*SideBySide:*TooLarge*:*OutOfMemory*:*TenThousand*:*WideRows*:*HiddenSizes*'
   large+=':*WidthsOf*:*StagesHaveTimes:*AnyWayOf*:*TopkFrom*:*QuantizesAndDequantizes*:*UpTo8192*:*GivesUp*'
   set -- --gtest_filter="$small-$large"
   if [[ "$sanitizer" == racecheck ]]; then
-    # Its warps hand flags over by release and acquire in shared memory, which racecheck takes for a
-    # race: comm/high_throughput/cuda/combine.cu, FlagQueue.
+    # The warps of this kernel hand over flags by release and acquire in shared memory, which racecheck reports
+    # as a race: comm/high_throughput/cuda/combine.cu, FlagQueue.
     under+=(--kernel-name-exclude kernel_substring=CombineArgs)
   fi
 fi
 
 logs="${OUT:-$build/gpu_tests.log}"
 mkdir -p "$logs"
-# "[  PASSED  ] 12 tests." as 12, or 0.
+# count_of WORD LOG: prints 12 for a line "[  PASSED  ] 12 tests.", and 0 where there is no such line.
 count_of() {
   sed -nE "s/^\[  $1 ?\] ([0-9]+) tests?[.,].*/\1/p" "$2" | head -n 1 | grep . || echo 0
 }
@@ -140,7 +140,7 @@ for program in "${programs[@]}"; do
   if ((code != 0)); then
     status=1
     echo "---- $program"
-    # What failed and why; where the program died, how far it came.
+    # Print what failed and why. Where the program died, the last lines show how far it came.
     grep -nE 'Failure|^\[  FAILED  \]|terminate|Error|Invalid|error' -A 6 "$log" | head -n 60 || true
     echo "  ..."
     tail -n 12 "$log"

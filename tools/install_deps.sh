@@ -12,7 +12,7 @@ Installs what Moebius is built and tested with, from the distribution's packages
 Ubuntu 24.04). Packages that are there already are left alone; with none missing nothing is
 downloaded and no rights are needed. An npm from elsewhere is left alone, too.
 
-  --no-tests   not what only tests and benchmarks need, a browser among it
+  --no-tests   leave out what only tests and benchmarks need, such as a browser
   --list       print the package names and stop
 HELP
 }
@@ -21,12 +21,12 @@ required=(
   g++ cmake ninja-build git pkg-config python3
   libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libdlpack-dev
 )
-# The build leaves out what depends on these where they cannot be had.
+# Where these cannot be installed the build leaves out what depends on them.
 optional=(
   ccache
   libopenmpi-dev openmpi-bin
 )
-command -v npm >/dev/null || optional+=(nodejs npm)  # the page of --report
+command -v npm >/dev/null || optional+=(nodejs npm)  # for the page of --report
 tests_required=(libgtest-dev)
 tests_optional=(libbenchmark-dev chromium)
 
@@ -80,7 +80,7 @@ if ((EUID != 0)); then
   if ! command -v sudo >/dev/null; then
     echo "install_deps: neither root nor sudo; ask an administrator to run:" >&2
     echo "  apt-get install ${missing[*]}" >&2
-    ((${#missing_required[@]} == 0))  # the build does without the others
+    ((${#missing_required[@]} == 0))  # the build can do without the others
     exit
   fi
   as_root=(sudo)
@@ -88,7 +88,7 @@ fi
 apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "$@" </dev/null
 }
-# install_packages PACKAGE...: those that a package source has; fails for the others, too.
+# install_packages PACKAGE...: installs the packages that a package source has. Fails if one of them has none.
 install_packages() {
   local package available=() status=0
   for package in "$@"; do

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shows what bench/kernel_times.cc has written: the kernels of one call, in order of time.
+"""Prints the kernels of one call in order of time, from a file that bench/kernel_times.cc has written.
 
-A call begins with a kernel whose name has FIRST in it on any device, the router's logits unless said
-otherwise; CALL counts such beginnings of the first device from 0, or from the end below 0.
+A call begins with a kernel whose name contains FIRST, which is the kernel of the router's logits unless
+given. CALL counts such kernels of the first device from 0, or from the end where it is negative.
 """
 import argparse
 import csv

@@ -6,9 +6,9 @@
   tools/same_bits.py --record OUT.json [--command build/release/bin/moebius] [--fixtures DIR] [--device cuda]
   tools/same_bits.py --compare BEFORE.json AFTER.json
 
-A record has the exit code, the error text and a hash of the output's bytes of each run. A change that
-means to keep results gives an equal record on the same machine; --compare names every run that differs
-and exits with 1 if there is one.
+A record has the exit code, the error text and a hash of the output's bytes of each run. After a change
+that shall keep all results the record is the same on the same machine. --compare names every run that
+differs and exits with 1 if there is one.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TRANSPORTS = ["allgather_reducescatter", "high_throughput", "low_latency"]
 
 
 def ways_to_run(device):
-    """Arguments of every way in which a fixture is run."""
+    """Returns the arguments of every way in which a fixture is run."""
     ways = ["", "--format batched", "--chunk-tokens 7", "--threads 1"]
     for ranks in (2, 3, 4):
         ways.append(f"--ranks {ranks} --tp {ranks} --all2all none")
@@ -50,7 +50,7 @@ def ways_to_run(device):
 
 
 def runs(fixtures, device):
-    """(fixture, arguments) of every run."""
+    """Yields (fixture, arguments) of every run."""
     for fixture in sorted(path.name for path in fixtures.iterdir() if path.is_dir()):
         yield from ((fixture, way) for way in ways_to_run(device))
     for fixture in QUANTIZED_AT_LOAD:

@@ -29,22 +29,22 @@ exec </dev/null  # nothing here may wait for a person
 tools/install_deps.sh
 source tools/common.sh
 
-# run_tests RUN [ARGUMENTS of ctest...]: RUN is a preset, perhaps with more after a dot. Writes what
-# test_report.py reads.
+# run_tests RUN [ARGUMENTS of ctest...]: runs tests and writes the files that test_report.py reads. RUN is a
+# preset, perhaps with a suffix after a dot.
 run_tests() {
   local base="build/${1%%.*}/ctest${1#"${1%%.*}"}"
   shift
   rm -f "$base".{log,xml,err}
-  # Of each test's lines only those of what fails: "12/80 Test #12: name ....***Timeout  120.01 sec".
-  # Where a test program cannot even list its tests, there is no result at all.
+  # Only the lines of failures are printed: "12/80 Test #12: name ....***Timeout  120.01 sec". A test program
+  # that cannot even list its tests has no line.
   ctest --parallel "$jobs" --no-tests=ignore "$@" \
     --output-log "$PWD/$base.log" --output-junit "$PWD/$base.xml" 2>"$base.err" |
     awk '/^ *[0-9]+\/[0-9]+ +Test +#[0-9]+: .*\*\*\*/ && !/\*\*\*(Skipped|Not Run \(Disabled\)) / ||
          /tests passed,|^Total Test time|^Test project/ { print; fflush() }'
 }
 
-# Tests that read untrusted bytes also run where a stray read is seen, those of ranks as threads where
-# a race is: up to 4 of them here. The rest of what is labelled "sanitize" takes longer: cmake --workflow
+# Tests that read untrusted bytes also run under the address sanitizer, and tests of ranks as threads under the
+# thread sanitizer, here with up to 4 ranks. The other tests labelled "sanitize" take longer: cmake --workflow
 # --preset asan, or tsan.
 build_sanitizers() {
   renice -n 19 -p "$BASHPID" >/dev/null
@@ -57,9 +57,9 @@ build_sanitizers() {
 configure release
 build release
 
-# Programs list their cases once, here, since two ctest would do so at the same time. Tests labelled
-# "waits" mostly wait for deadlines, so they run beside the others, by a ctest that keeps its notes in the
-# folder below. What processor time is left goes to building for the sanitizers.
+# The first ctest makes the programs list their cases once; otherwise the two below would do so at the same time.
+# Tests labelled "waits" mostly wait for deadlines, so a second ctest, which keeps its files in another folder,
+# runs them beside the others. The processor time that is left goes to building for the sanitizers.
 echo
 status=0
 ctest --preset release -N >/dev/null 2>&1 || true

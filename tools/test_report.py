@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 the Moebius authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prints how test runs ended, what matters most last: the ends of what failing tests printed, their
-names, and the counts. All of it fits into the end of a log, which may be all that is shown of one.
+"""Prints how test runs ended: the last lines that failing tests printed, then the names of these tests, then
+the counts. The report is short, since often only the end of a log is shown.
 
-Reads what ctest wrote: FILE.xml (--output-junit), FILE.log (--output-log) for the reasons, and FILE.err
-where there are no results, which counts as a failure. Fails if a test failed, or if none passed.
+It reads the files that ctest wrote: FILE.xml (--output-junit), and FILE.log (--output-log) for the reasons.
+Where there are no results it prints FILE.err, and the run counts as failed. Fails if a test failed, or if
+none passed.
 """
 
 import argparse
@@ -15,24 +16,24 @@ import re
 import sys
 import xml.etree.ElementTree
 
-MAX_LINES = 50  # of all that failing tests printed
+MAX_LINES = 50  # that are printed of all failing tests together
 MAX_LINES_OF_ONE = 30
 MIN_LINES_OF_ONE = 8
 MAX_NAMES = 15
 
-# What GoogleTest prints besides failures, and blank lines.
+# Matches blank lines and lines that GoogleTest prints besides failures.
 NOISE = re.compile(
     r"\s*$|Running main\(\) from|Note: |\[[=-]{10}\]|\[ RUN |\[       OK |\[  PASSED  \]|\[  SKIPPED \]"
     r"|\[  FAILED  \] \d+ tests?, listed below:| *\d+ FAILED TESTS?$")
 
-# A line of the list of failures at the end of a log: "\t  4 - NAME (Timeout)".
+# Matches a line of the list of failures at the end of a log: "\t  4 - NAME (Timeout)".
 REASON = re.compile(r"^\t *\d+ - (.*) \((.*)\)$", re.MULTILINE)
 
 Test = collections.namedtuple("Test", "name result reason seconds output")
 
 
 def result_of(case):
-    """passed, failed or skipped. A test that could not run for want of its program failed."""
+    """Returns passed, failed or skipped. A test whose program is missing has failed."""
     if case.get("status") == "run":
         return "passed"
     skipped = case.find("skipped")
@@ -54,7 +55,7 @@ def read_tests(base):
 
 
 def end_of(output, limit):
-    """The last lines of an output, without those that tell nothing or were there before."""
+    """Returns the last lines of an output, without lines that tell nothing or that repeat an earlier one."""
     lines = []
     for line in output.splitlines():
         if not NOISE.match(line) and not (line.startswith("[  FAILED  ]") and line in lines):

@@ -16,24 +16,15 @@ namespace moebius::app {
 
 namespace {
 
-struct Dispatch {
-  int operator()(const RunOptions& options) const { return run(options); }
-  int operator()(const MakeModelOptions& options) const { return make_model(options); }
-  int operator()(const BenchOptions& options) const { return bench(options); }
-  int operator()(const VerifyOptions& options) const { return verify(options); }
-  int operator()(const InfoOptions& options) const { return info(options); }
-  int operator()(const PlanOptions& options) const { return plan_deployment(options); }
-};
-
 template <typename Options>
 int dispatch(const Options& options) {
   std::optional<ForcedSetting> forced;
   if constexpr (requires { options.threads; }) {
-    if (options.threads > 0) {  // of streams that name no number, too: those that load, for one
+    if (options.threads > 0) {  // also for streams that name no number, such as those that load
       forced.emplace("MOEBIUS_THREADS", std::to_string(options.threads));
     }
   }
-  return Dispatch()(options);
+  return run_subcommand(options);
 }
 
 }  // namespace
@@ -41,7 +32,7 @@ int dispatch(const Options& options) {
 int run_command_line(int argc, const char* const* argv) {
   try {
     const auto parsed = parse_command_line(argc, argv);
-    const int* exit_code = std::get_if<int>(&parsed);  // of --help
+    const int* exit_code = std::get_if<int>(&parsed);  // set after --help
     const int code = exit_code != nullptr
                          ? *exit_code
                          : std::visit([](const auto& options) { return dispatch(options); },

@@ -11,18 +11,19 @@ namespace moebius::app {
 enum ExitCode : int {
   kOk = 0,
   kCheckFailed = 1,  // the work was done and its result is wrong
-  kBadInput = 2,     // usage or input; nothing was written
+  kBadInput = 2,     // usage or input is wrong; nothing was written
   kRunFailed = 3,    // out of memory, a full disk, a lost rank
 };
 
-// The whole command: errors become one line on stderr and an exit code.
+// Parses the command line and runs its subcommand.  An error becomes one line on stderr and an exit
+// code.
 int run_command_line(int argc, const char* const* argv);
 
-int run(const RunOptions& options);
-int make_model(const MakeModelOptions& options);
-int bench(const BenchOptions& options);
-int verify(const VerifyOptions& options);
-int info(const InfoOptions& options);
-int plan_deployment(const PlanOptions& options);
+int run_subcommand(const RunOptions& options);
+int run_subcommand(const MakeModelOptions& options);
+int run_subcommand(const BenchOptions& options);
+int run_subcommand(const VerifyOptions& options);
+int run_subcommand(const InfoOptions& options);
+int run_subcommand(const PlanOptions& options);
 
 }  // namespace moebius::app

@@ -21,21 +21,22 @@ int exit_code_of(const std::exception& error) {
              : kRunFailed;
 }
 
-// Rank 0 died or stalled, in the words of those who waited for it; it may be named for much else,
-// and then speaks for itself.
+// Whether the error says that rank 0 died or stalled.  Other errors may name rank 0, too, and then
+// rank 0 can report them itself.
 bool is_silence_of_first(const CommError& error) {
   const std::string_view message = error.what();
   return message.find("rank 0 did not come within ") != message.npos ||
          message.find("rank 0 has left; ") != message.npos;
 }
 
-// Checks end with their place, " (layer_parts.cc:70)", which is for callers of the library.
+// Messages of checks end with a place in the source, " (layer_parts.cc:70)", which only helps
+// callers of the library.
 std::string without_place(const std::string& message) {
   static const std::regex place(R"( \(\w+\.\w+:\d+\)$)");
   return std::regex_replace(message, place, "");
 }
 
-// One line.
+// The message in one line.
 std::string message_of(const std::exception& error) {
   const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
   std::string message = no_memory ? "out of memory" : error.what();

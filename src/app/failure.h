@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a failed command says, and its exit code.
+// A failed command reports its error in one line and ends with an exit code.
 #pragma once
 
 #include <exception>
@@ -10,16 +10,17 @@
 
 namespace moebius::app {
 
-// Thrown in place of an error of which enough has been said.
+// Thrown instead of an error that has been reported already.
 struct Reported {
   int exit_code;
 };
 
-// "moebius: <message>", one line on stderr.  Returns the exit code.
+// Prints "moebius: <message>" on stderr, in one line, and returns the exit code.
 int report_failure(const std::exception& error);
 
-// The same for a job of processes, one of which speaks for all: rank 0, unless rank 0 is what the
-// others wait for.  The group must be alive, since the launcher may end all once one has gone.
+// Reports an error of a job of processes, of which one prints for all: rank 0, or rank 1 where the
+// others have waited for rank 0 in vain.  Throws Reported.
+// REQUIRES: the group is alive.  Why: the launcher may end all processes once one of them has gone.
 [[noreturn]] void fail_job(Group& group, const std::exception& error);
 
 }  // namespace moebius::app

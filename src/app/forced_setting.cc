@@ -14,7 +14,7 @@ ForcedSetting::ForcedSetting(const char* name, const std::string& value)
 }
 
 ForcedSetting::~ForcedSetting() {
-  setenv(name_, before_.c_str(), 1);  // empty counts as unset
+  setenv(name_, before_.c_str(), 1);  // an empty value counts as unset
 }
 
 }  // namespace moebius::app

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sets an environment variable for a scope, to force an implementation as a user would.
+// ForcedSetting: sets an environment variable for a scope, to force an implementation as a user
+// would.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@ namespace moebius::app {
 class ForcedSetting {
  public:
   ForcedSetting(const char* name, const std::string& value);
-  ~ForcedSetting();  // the value before
+  ~ForcedSetting();  // restores the previous value
   ForcedSetting(const ForcedSetting&) = delete;
   ForcedSetting& operator=(const ForcedSetting&) = delete;
 

@@ -48,7 +48,7 @@ Report about_model(const std::string& directory) {
   return report;
 }
 
-// Stage, implementation, and why it is refused here.
+// Rows of stage, implementation, whether this machine accepts it, and why not.
 std::vector<std::vector<Json>> implementations() {
   std::vector<std::vector<Json>> rows;
   const auto add = [&](std::string_view stage, std::string_view impl, const Support& support) {
@@ -74,7 +74,7 @@ std::vector<std::vector<Json>> implementations() {
   return rows;
 }
 
-// What multiplies so many rows of each expert of a layer like Qwen3-30B-A3B's.
+// Names the GEMM1 that multiplies `rows` rows of each expert of Qwen3-30B-A3B's layer.
 std::string gemm1_of(std::string_view scheme, double rows) {
   plan::Deployment d;
   d.layer = plan::layer_of_preset("qwen3-30b-a3b");
@@ -157,7 +157,8 @@ Report about_this_place() {
   return report;
 }
 
-// What this build has, whatever the processor: the same on every machine with the same libraries.
+// Lists what this build has.  It does not depend on the processor: machines with the same libraries
+// print the same table.
 std::string support_table() {
   std::string text = "| stage | implementations, most specialised first |\n| --- | --- |\n";
   std::string_view stage;
@@ -178,7 +179,7 @@ std::string support_table() {
 
 }  // namespace
 
-int info(const InfoOptions& options) {
+int run_subcommand(const InfoOptions& options) {
   expect_writable("--json", options.json);
   if (options.markdown) {
     fmt::print("{}", support_table());

@@ -13,7 +13,7 @@ namespace moebius::app {
 
 namespace {
 
-// What follows "key<blanks>:<blanks>" in a file of the proc file system, or "".
+// Returns what follows "key<blanks>:<blanks>" in a file of the proc file system, or "".
 std::string proc_field(const char* path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -26,7 +26,7 @@ std::string proc_field(const char* path, std::string_view key) {
   return "";
 }
 
-// "1234 kB" in bytes.
+// Returns a field such as "1234 kB" in bytes, or 0 where it is missing.
 int64_t proc_bytes(const char* path, std::string_view key) {
   const std::string text = proc_field(path, key);
   return text.empty() ? 0 : std::stoll(text) * 1024;
@@ -53,7 +53,7 @@ std::vector<std::pair<std::string, bool>> cpu_isa() {
 
 int64_t last_level_cache_bytes() {
   int64_t bytes = 0;
-  for (int index = 0;; ++index) {  // levels come in order
+  for (int index = 0;; ++index) {  // the last one that exists is the last level
     std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/size", index));
     int64_t size = 0;
     char unit = 0;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The machine this process runs on, and what the process takes of it.
+// Facts about the machine that this process runs on, and about the memory that the process uses.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@
 
 namespace moebius::app {
 
-std::string cpu_model();                              // "AMD EPYC"
-std::vector<std::pair<std::string, bool>> cpu_isa();  // what implementations may ask for
-int64_t last_level_cache_bytes();                     // as this processor sees it; 0 when unknown
-int64_t memory_bytes();                               // of the machine; 0 when unknown
-int64_t resident_memory_bytes();                      // of this process now (VmRSS), or 0
-int64_t peak_memory_bytes();                          // of this process so far (VmHWM), or 0
+std::string cpu_model();  // "AMD EPYC"
+std::vector<std::pair<std::string, bool>>
+cpu_isa();                         // what implementations may need, and if usable
+int64_t last_level_cache_bytes();  // as this processor sees it; 0 when unknown
+int64_t memory_bytes();            // of the machine; 0 when unknown
+int64_t resident_memory_bytes();   // of this process now (VmRSS), or 0
+int64_t peak_memory_bytes();       // of this process so far (VmHWM), or 0
 
 }  // namespace moebius::app

@@ -23,7 +23,7 @@ void print_presets() {
 
 }  // namespace
 
-int make_model(const MakeModelOptions& options) {
+int run_subcommand(const MakeModelOptions& options) {
   if (options.preset == "list") {
     print_presets();
     return kOk;
@@ -34,8 +34,8 @@ int make_model(const MakeModelOptions& options) {
   expect_writable_folder("--output", options.output);
   const Progress progress;
   progress.show("writing " + options.output);
-  const int64_t bytes = moebius::make_model(options.preset, options.layers, options.quant,
-                                            options.seed, options.output);
+  const int64_t bytes =
+      make_model(options.preset, options.layers, options.quant, options.seed, options.output);
   const ModelInfo model = Checkpoint(options.output).info();
   Report report;
   report.line("model", "wrote",

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the command line says, one struct per subcommand.  Defaults stand here and nowhere else;
-// docs/command.md explains each option.
+// The options of the command line, one struct per subcommand.  Defaults are defined here and
+// nowhere else; docs/command.md explains each option.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace moebius::app {
 
 struct RunOptions {
   std::string model;
-  std::optional<int64_t> layer;  // the first MoE layer
+  std::optional<int64_t> layer;  // nullopt: the first MoE layer
   std::string input;             // empty: synthetic
   std::string input_tensor;      // empty: the only tensor of the file
   int64_t tokens = 64;
@@ -25,22 +25,22 @@ struct RunOptions {
   std::string output;
   std::string device = "cpu";
   std::string group = "threads";
-  std::optional<int> ranks;  // tp times dp, or as many as the launcher started
+  std::optional<int> ranks;  // nullopt: tp times dp, or as many as the launcher started
   int ranks_per_node = 0;    // 0: all ranks on one node
-  std::optional<int> tp;     // 1
-  std::optional<int> dp;     // what is left of the ranks
+  std::optional<int> tp;     // nullopt: 1
+  std::optional<int> dp;     // nullopt: the number of ranks divided by tp
   bool no_ep = false;
   std::string all2all;  // empty: allgather_reducescatter when dp > 1, else none
   bool monolithic = false;
   std::string quant = "auto";
   std::string router_sums = "stated";
-  std::string sum = "selections";  // of low_latency's combine
+  std::string sum = "selections";  // what low_latency's combine sends back
   KernelOptions kernel;
-  int comm_sms = 0;  // 0: as the backend computes
-  int threads = 0;   // 0: MOEBIUS_THREADS, else all usable CPUs
+  int comm_sms = 0;  // 0: the backend chooses
+  int threads = 0;   // 0: MOEBIUS_THREADS, or all usable CPUs where that is not set
   int repeat = 3;
-  bool graph = false;  // GPUs: calls are replays of a CUDA graph
-  // high_throughput on GPUs, see MoeLayerOptions; with --graph: 0
+  bool graph = false;  // on GPUs: the timed calls are replays of a CUDA graph
+  // For high_throughput on GPUs, see MoeLayerOptions.  nullopt stands for 0 with --graph.
   std::optional<int64_t> capacity;
   bool check = false;
   std::string format = "standard";
@@ -70,29 +70,29 @@ struct BenchOptions {
   std::string impl;     // empty: all that accept
   bool check = true;
   int threads = 0;
-  int ranks = 0;                // of dispatch: 0: 1, 2, 4 and 8; on GPUs as many as there are
+  int ranks = 0;                // 0: for dispatch 1, 2, 4 and 8; on GPUs as many as there are
   double min_time = 0.3;        // seconds of measurement per case
-  std::vector<int64_t> tokens;  // of layer, and of dispatch on GPUs; empty: as above
-  // layer
+  std::vector<int64_t> tokens;  // for layer, and for dispatch on GPUs; empty: one of the above
+  // For layer:
   std::string preset;
   std::string quant = "none";
-  // experts, dispatch and layer
+  // For experts, dispatch and layer:
   std::string device = "cpu";
   int64_t iterations = 50;  // on GPUs
-  // dispatch and layer
-  std::string group = "threads";  // on GPUs
-  std::vector<int> sms = {0};     // on GPUs; 0: the default
-  std::vector<std::string> sums;  // on GPUs; empty: of dispatch kSums, of layer the first
-  int64_t experts = 0;            // on GPUs; 0: of dispatch 256, of layer the model's
-  int64_t topk = 0;               // on GPUs; 0: of dispatch 8, of layer the model's
-  // layer on GPUs
+  // For dispatch and layer, on GPUs:
+  std::string group = "threads";
+  std::vector<int> sms = {0};     // 0: the default
+  std::vector<std::string> sums;  // empty: for dispatch kSums, for layer the first of them
+  int64_t experts = 0;            // 0: for dispatch 256, for layer those of the model
+  int64_t topk = 0;               // 0: for dispatch 8, for layer that of the model
+  // For layer on GPUs:
   std::vector<int> microbatches = {1};
-  std::vector<int> combine_parts = {0};  // 0: as computed
+  std::vector<int> combine_parts = {0};  // 0: the kernel chooses
   std::vector<int64_t> early_rows;       // empty: the default
-  double pause_ms = 0;                   // before each call
-  std::vector<std::string> all2all;      // empty: by the number of tokens
+  double pause_ms = 0;                   // how long to wait before each call
+  std::vector<std::string> all2all;      // empty: chosen by the number of tokens
   std::string router_sums = "stated";
-  // dispatch on GPUs
+  // For dispatch on GPUs:
   std::vector<std::string> modes = {"ht", "ll"};
   std::vector<std::string> dtypes = {"fp8", "bf16"};
   int64_t hidden = 7168;
@@ -117,21 +117,21 @@ struct InfoOptions {
 };
 
 struct PlanOptions {
-  std::string preset;  // or model
+  std::string preset;  // either this or `model` is given
   std::string model;
-  std::string quant = "auto";  // as the model's folder says; none for a preset
+  std::string quant = "auto";  // auto: as the model's folder says; for a preset none
   int ranks = 1;
-  int ranks_per_node = 0;  // 0: 8 on GPUs, else all on one node
+  int ranks_per_node = 0;  // 0: 8 on GPUs; on CPUs all ranks are on one node
   int tp = 1;
   bool no_ep = false;
-  int64_t tokens = 128;  // per rank; those of a TP group hold the same
+  int64_t tokens = 128;  // per rank; the ranks of a TP group hold the same tokens
   int microbatches = 1;
-  std::string sum = "selections";  // of low_latency's combine
+  std::string sum = "selections";  // what low_latency's combine sends back
   int64_t layers = 0;              // 0: all MoE layers of the model
   int64_t redundant_experts = 0;
   double skew = 0;
   bool ungrouped = false;
-  std::string machine = "h200";  // or cpu, here, FILE.json
+  std::string machine = "h200";  // or cpu, here or FILE.json
   std::optional<double> link_gb_per_s, link_latency_us;
   std::optional<double> node_gb_per_s, node_latency_us;
   std::optional<double> tflops, memory_gb_per_s, memory_gb;
@@ -142,8 +142,8 @@ struct PlanOptions {
 using Options = std::
     variant<RunOptions, MakeModelOptions, BenchOptions, VerifyOptions, InfoOptions, PlanOptions>;
 
-// The command line as options, or the exit code when there is nothing left to do (--help).
-// Throws InvalidArgument, one line, for anything that cannot be parsed.
+// Returns the options, or the exit code where nothing is left to do (--help).
+// Throws InvalidArgument with a message of one line for anything that cannot be parsed.
 std::variant<Options, int> parse_command_line(int argc, const char* const* argv);
 
 }  // namespace moebius::app

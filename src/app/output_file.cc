@@ -40,7 +40,8 @@ fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-// /dev/stdout and its like lead there; a file of that name could be made, but not be seen.
+// Whether the path leads into /proc, as /dev/stdout does.  A file could be made there, but nobody
+// would see it.
 bool is_of_a_process(const fs::path& path) {
   std::error_code ignored;
   const fs::path whole = fs::weakly_canonical(parent_of(path), ignored) / path.filename();
@@ -74,11 +75,11 @@ void expect_writable(std::string_view option, const std::string& path) {
   }
   if (is_of_a_process(target) ||
       (fs::exists(target, ignored) && !fs::is_regular_file(target, ignored))) {
-    refuse(option, path, "is a device or a pipe, expected a file");  // a rename would replace it
+    refuse(option, path, "is a device or a pipe, expected a file");  // which a rename would replace
   }
   expect_room_in(option, path, parent_of(target));
   if (std::error_code error; fs::status(target, error).type() == fs::file_type::none) {
-    refuse(option, path, error.message());  // its name alone is too long, for one
+    refuse(option, path, error.message());  // for example a name that is too long
   }
 }
 
@@ -97,7 +98,7 @@ void expect_writable_folder(std::string_view option, const std::string& path) {
 bool is_same_file(const fs::path& a, const fs::path& b) {
   const auto place = [](const fs::path& path) {
     std::error_code error;
-    // weakly_canonical() alone leaves a link to what is not there as it is.
+    // weakly_canonical() alone does not follow a link to a file that does not exist.
     const auto whole = fs::weakly_canonical(fs::absolute(link_target(path.string())), error);
     return error ? path : whole;
   };

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One line on stderr that says what a command is at, on a terminal only.
+// Progress: shows in one line on stderr what a command is doing, if stderr is a terminal.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@ namespace moebius::app {
 class Progress {
  public:
   Progress();
-  ~Progress();  // clears it
+  ~Progress();  // clears the line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 

@@ -3,10 +3,12 @@
 #include "tests/app/command.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -28,19 +30,51 @@ int wait_for(pid_t pid) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+// Runs the command and throws unless it ends with `exit_code`.
+CommandResult run_to_end(const Words& arguments, int exit_code) {
+  CommandResult result = run_command(arguments);
+  if (result.exit_code != exit_code) {
+    throw std::runtime_error(testing::PrintToString(arguments) + " ended with exit code " +
+                             std::to_string(result.exit_code) + ", expected " +
+                             std::to_string(exit_code) + ": " + result.err + result.out);
+  }
+  return result;
+}
+
 }  // namespace
 
+Words::Words(const char* line) {
+  std::istringstream text(line);
+  for (std::string word; text >> word;) {
+    push_back(word);
+  }
+}
+
+Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Words operator+(Words words, const char* line) {
+  return std::move(words) + Words(line);
+}
+
+Words operator+(Words words, const std::string& word) {
+  words.push_back(word);
+  return words;
+}
+
 std::string command_path() {
-  const char* elsewhere = std::getenv("MOEBIUS_COMMAND");  // where tests run apart from their build
+  const char* elsewhere =
+      std::getenv("MOEBIUS_COMMAND");  // set where tests run apart from their build
   return elsewhere != nullptr ? elsewhere : MOEBIUS_COMMAND;
 }
 
-CommandResult run_command(const std::vector<std::string>& arguments) {
+CommandResult run_command(const Words& arguments) {
   const ScratchFolder scratch;
   const std::string out = scratch / "out";
   const std::string err = scratch / "err";
-  std::vector<std::string> words = {command_path()};
-  words.insert(words.end(), arguments.begin(), arguments.end());
+  Words words = Words{command_path()} + arguments;
   std::vector<char*> argv;
   for (std::string& word : words) {
     argv.push_back(word.data());
@@ -62,6 +96,60 @@ CommandResult run_command(const std::vector<std::string>& arguments) {
   const int exit_code = wait_for(pid);
   return {exit_code, read_text(out), read_text(err)};
 }
+
+void expect_refused(const Words& arguments,
+                    const std::vector<std::string>& fragments,
+                    std::source_location where) {
+  const testing::ScopedTrace trace(where.file_name(), static_cast<int>(where.line()),
+                                   testing::PrintToString(arguments));
+  const CommandResult result = run_command(arguments);
+  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(result.err.rfind("moebius: ", 0), 0u) << result.err;
+  EXPECT_EQ(result.err.find(".cc:"), std::string::npos) << result.err;
+  EXPECT_EQ(result.out, "");
+  for (const std::string& fragment : fragments) {
+    EXPECT_NE(result.err.find(fragment), std::string::npos)
+        << "no \"" << fragment << "\" in " << result.err;
+  }
+}
+
+JsonResult run_for_json(const Words& arguments, int exit_code) {
+  const ScratchFolder scratch;
+  const std::string file = scratch / "told.json";
+  JsonResult result{run_to_end(arguments + "--json" + file, exit_code), {}};
+  result.json = read_json(file);
+  return result;
+}
+
+std::vector<nlohmann::json> run_bench(const Words& arguments) {
+  const ScratchFolder scratch;
+  const std::string file = scratch / "bench.jsonl";
+  const CommandResult result = run_to_end("bench" + arguments + "--json" + file, 0);
+  EXPECT_EQ(result.out.find("wrong"), std::string::npos) << result.out;
+  std::vector<nlohmann::json> cases;
+  std::istringstream lines(read_text(file));
+  for (std::string line; std::getline(lines, line);) {
+    cases.push_back(nlohmann::json::parse(line));
+    EXPECT_NE(result.out.find(cases.back()["impl"].get<std::string>()), std::string::npos);
+  }
+  return cases;
+}
+
+bool build_has_page() {
+  return run_for_json("info").json["build"]["report_page"] != "no";
+}
+
+#ifdef MOEBIUS_TEST_MPIEXEC
+void run_processes(int num_processes, const Words& arguments, const std::string& options) {
+  std::string line = std::string("timeout 60 " MOEBIUS_TEST_MPIEXEC " ") + options + " -np " +
+                     std::to_string(num_processes) + " " + command_path();
+  for (const std::string& word : arguments) {
+    line += " " + word;
+  }
+  EXPECT_EQ(std::system((line + " > /dev/null").c_str()), 0) << line;
+}
+#endif
 
 std::string read_text(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

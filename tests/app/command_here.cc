@@ -14,7 +14,7 @@ namespace moebius::test {
 
 namespace {
 
-// What this process writes to a stream goes to a file, while this lives.
+// Sends what this process writes to a stream to a file, while this object lives.
 class Redirected {
  public:
   Redirected(std::FILE* stream, const std::string& path) : stream_(stream) {
@@ -41,7 +41,7 @@ class Redirected {
 
 }  // namespace
 
-CommandResult run_command_here(const std::vector<std::string>& arguments) {
+CommandResult run_command_here(const Words& arguments) {
   const ScratchFolder scratch;
   const std::string out = scratch / "out";
   const std::string err = scratch / "err";

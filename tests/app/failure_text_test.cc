@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Of the ranks of a job, whatever they have met, one says so.
+// Whatever error the ranks of a job meet, one of them reports it.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -14,7 +14,7 @@
 namespace moebius::app {
 namespace {
 
-// What ranks that fail so print, with the exit code that all of them must have.
+// The text that failing ranks print, and the exit code that all of them must have.
 struct Job {
   std::string said;
   int exit_code = -1;
@@ -63,7 +63,7 @@ TEST(FailJob, OneRankSpeaksForAll) {
             "moebius: rank 0: dispatch, call 3: rank 2 did not come within 20 ms\n");
 }
 
-// Also if it comes after all.
+// Rank 1 reports even if rank 0 arrives after all.
 TEST(FailJob, TheNextOneSpeaksWhereTheFirstIsMissed) {
   for (const char* what : {"rank 0 did not come within 20 ms, expected at call 3",
                            "rank 0 has left; expected at call 3"}) {
@@ -72,7 +72,8 @@ TEST(FailJob, TheNextOneSpeaksWhereTheFirstIsMissed) {
   }
 }
 
-// A place in the source is for callers of the library; nor do the others hear of it.
+// A place in the source only helps callers of the library, so neither the report nor the other
+// ranks have it.
 TEST(FailJob, PlacesAreNotTold) {
   const Job alone = fail_ranks(2, [](int) { expect_eq(3, 4, "tokens"); });
   EXPECT_EQ(alone.said, "moebius: tokens is 3, expected 4\n");

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints with expected outputs, and the command's output compared with them.
+// Checkpoints with expected outputs, with which the command's output is compared.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace moebius::test {
 
 struct Fixture {
   const char* folder;
-  std::optional<QuantFormat> activation;  // what the checkpoint has activations quantized to
+  std::optional<QuantFormat> activation;  // how the checkpoint quantizes activations
 
   double tolerance() const {
     QuantConfig quant;
@@ -75,10 +75,11 @@ class FixtureTest : public testing::TestWithParam<Fixture> {
     return "";
   }
 
-  using Command = CommandResult (*)(const std::vector<std::string>& arguments);
+  using Command = CommandResult (*)(const Words& arguments);
 
   void expect_output(int layer,
-                     const std::vector<std::string>& options,
+                     const Words& options,
+                     double tolerance = GetParam().tolerance(),
                      Command command = run_command) {
     const std::filesystem::path file = folder_ / "expected.safetensors";
     const Safetensors expected(file);
@@ -88,21 +89,11 @@ class FixtureTest : public testing::TestWithParam<Fixture> {
 
     const ScratchFolder scratch;
     const std::string output = scratch / "output.safetensors";
-    std::vector<std::string> arguments = {"run",
-                                          "--model",
-                                          folder_.string(),
-                                          "--layer",
-                                          std::to_string(layer),
-                                          "--input",
-                                          file.string(),
-                                          "--input-tensor",
-                                          input,
-                                          "--output",
-                                          output,
-                                          "--repeat",
-                                          "1"};
-    arguments.insert(arguments.end(), options.begin(), options.end());
-    const CommandResult result = command(arguments);
+    const CommandResult result =
+        command("run --repeat 1 --model" +
+                Words{folder_.string(), "--layer", std::to_string(layer), "--input", file.string(),
+                      "--input-tensor", input, "--output", output} +
+                options);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.err, "");
 
@@ -110,7 +101,7 @@ class FixtureTest : public testing::TestWithParam<Fixture> {
     ASSERT_EQ(written.names(), std::vector<std::string>{"output"});
     EXPECT_EQ(written.tensor("output").dtype(), DType::kF32);
     EXPECT_LE(relative_error(written.tensor("output"), expected.tensor(block + ".output")),
-              GetParam().tolerance());
+              tolerance);
   }
 
   std::filesystem::path folder_;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every checkpoint with expected outputs through the command on GPUs: every backend, 1, 2 and 4
-// ranks, which share GPUs where there are fewer.  Of each checkpoint one run is a process of its
-// own.
+// Runs every checkpoint with expected outputs through the command on GPUs, with every backend and
+// with 1, 2 and 4 ranks, which share GPUs where there are fewer.  One run is a process, the others
+// are made in this process.
 #include <algorithm>
 #include <iterator>
 #include <string_view>
@@ -13,12 +13,10 @@
 #include "tests/app/fixtures.h"
 #include "tests/gpu_test.h"
 
-namespace moebius {
+namespace moebius::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
-class FixturesOnGpu : public test::FixtureTest {
+class FixturesOnGpu : public FixtureTest {
  protected:
   void SetUp() override {
     if (cuda_device_count() == 0) {
@@ -29,57 +27,53 @@ class FixturesOnGpu : public test::FixtureTest {
 
   static int64_t index() {
     const std::string_view own = GetParam().folder;
-    return std::find_if(std::begin(test::kFixtures), std::end(test::kFixtures),
+    return std::find_if(std::begin(kFixtures), std::end(kFixtures),
                         [&](const auto& fixture) { return fixture.folder == own; }) -
-           std::begin(test::kFixtures);
+           std::begin(kFixtures);
   }
 
-  void expect_on_gpu(int layer, Words options, Command command = test::run_command_here) {
-    std::string all;
-    for (const std::string& option : options) {
-      all += " " + option;
-    }
-    SCOPED_TRACE("layer " + std::to_string(layer) + all);
-    options.insert(options.end(), {"--device", "cuda"});
-    expect_output(layer, options, command);
+  void expect_on_gpu(int layer, const Words& options, Command command = run_command_here) {
+    SCOPED_TRACE("layer " + std::to_string(layer) + ", " + testing::PrintToString(options));
+    expect_output(layer, options + "--device cuda", GetParam().tolerance(), command);
   }
 };
 
 TEST_P(FixturesOnGpu, OneRank) {
-  expect_on_gpu(0, {}, index() == 0 ? test::run_command : test::run_command_here);
-  expect_on_gpu(1, {"--graph"});
-  expect_on_gpu(1, {"--chunk-tokens", "16"});
-  expect_on_gpu(0, {"--format", "batched"});
-  expect_on_gpu(1, {"--format", "batched", "--graph"});
+  expect_on_gpu(0, {}, index() == 0 ? run_command : run_command_here);
+  expect_on_gpu(1, "--graph");
+  expect_on_gpu(1, "--chunk-tokens 16");
+  expect_on_gpu(0, "--format batched");
+  expect_on_gpu(1, "--format batched --graph");
 }
 
 TEST_P(FixturesOnGpu, AllGather) {
-  expect_on_gpu(0, {"--all2all", "allgather_reducescatter"});
-  expect_on_gpu(1, {"--all2all", "allgather_reducescatter", "--ranks", "2"});
-  expect_on_gpu(0, {"--all2all", "allgather_reducescatter", "--ranks", "4"});
+  expect_on_gpu(0, "--all2all allgather_reducescatter");
+  expect_on_gpu(1, "--all2all allgather_reducescatter --ranks 2");
+  expect_on_gpu(0, "--all2all allgather_reducescatter --ranks 4");
 }
 
 TEST_P(FixturesOnGpu, HighThroughput) {
-  expect_on_gpu(0, {"--all2all", "high_throughput"});
-  expect_on_gpu(1, {"--all2all", "high_throughput", "--ranks", "2"});
-  expect_on_gpu(0, {"--all2all", "high_throughput", "--ranks", "4"});
-  expect_on_gpu(0, {"--all2all", "high_throughput", "--ranks", "2", "--graph"});
-  expect_on_gpu(1, {"--all2all", "high_throughput", "--ranks", "2", "--capacity", "64"});
+  expect_on_gpu(0, "--all2all high_throughput");
+  expect_on_gpu(1, "--all2all high_throughput --ranks 2");
+  expect_on_gpu(0, "--all2all high_throughput --ranks 4");
+  expect_on_gpu(0, "--all2all high_throughput --ranks 2 --graph");
+  expect_on_gpu(1, "--all2all high_throughput --ranks 2 --capacity 64");
 }
 
 TEST_P(FixturesOnGpu, LowLatency) {
-  expect_on_gpu(0, {"--all2all", "low_latency", "--graph"});
-  expect_on_gpu(1, {"--all2all", "low_latency", "--ranks", "2"});
-  expect_on_gpu(0, {"--all2all", "low_latency", "--ranks", "4", "--graph"});
+  expect_on_gpu(0, "--all2all low_latency --graph");
+  expect_on_gpu(1, "--all2all low_latency --ranks 2");
+  expect_on_gpu(0, "--all2all low_latency --ranks 4 --graph");
 }
 
 TEST_P(FixturesOnGpu, TensorParallel) {
-  expect_on_gpu(0, {"--tp", "2"});
-  expect_on_gpu(1, {"--tp", "2", "--dp", "2", "--all2all", "high_throughput"});
+  expect_on_gpu(0, "--tp 2");
+  expect_on_gpu(1, "--tp 2 --dp 2 --all2all high_throughput");
 }
 
-// A rank alone has all backends with the first checkpoint, with the others one of them in turn: it
-// takes NCCL half a second to start, and nothing of a checkpoint matters to it.
+// On a machine with one GPU the first checkpoint runs with all backends, and each of the others
+// with one of them.  Why not with all: NCCL takes half a second to start, and it does not depend on
+// the checkpoint.
 TEST_P(FixturesOnGpu, NcclWithAGpuPerRank) {
   const int most = std::min(cuda_device_count(), 4);
   const std::string backends[] = {"allgather_reducescatter", "high_throughput", "low_latency"};
@@ -91,10 +85,7 @@ TEST_P(FixturesOnGpu, NcclWithAGpuPerRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         FixturesOnGpu,
-                         testing::ValuesIn(test::kFixtures),
-                         test::fixture_name);
+INSTANTIATE_TEST_SUITE_P(All, FixturesOnGpu, testing::ValuesIn(kFixtures), fixture_name);
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::test

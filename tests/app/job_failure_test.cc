@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A job of `moebius run` under a launcher, one of whose processes is stopped or killed amid its
-// calls: the job ends in time, says once who is missing, and fails.
+// One process of a job of `moebius run` under a launcher is stopped or killed during its calls.
+// The job then ends in time, names the missing rank once, and fails.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,16 +18,13 @@
 #include "tests/app/command.h"
 #include "tests/app/tiny_model.h"
 
-namespace moebius {
+namespace moebius::test {
 namespace {
 
-using test::read_text;
-using test::ScratchFolder;
-using test::tiny_model;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kTimeoutMs = 2000;
-constexpr std::chrono::seconds kMargin{15};  // to end processes on a busy machine
+constexpr std::chrono::seconds kMargin{15};  // time to end the processes on a busy machine
 
 struct Outcome {
   int exit_code = -1;
@@ -35,7 +32,7 @@ struct Outcome {
   std::chrono::milliseconds took{};  // since the signal
 };
 
-// CPU time of a process in seconds; 0 when it is not there.
+// Returns the CPU time of a process in seconds, or 0 when there is no such process.
 double cpu_seconds(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -45,7 +42,7 @@ double cpu_seconds(const std::string& pid) {
   }
   std::istringstream fields(text.substr(name_end + 1));
   std::string skipped;
-  for (int i = 0; i < 11; ++i) {  // state to cmajflt
+  for (int i = 0; i < 11; ++i) {  // skips the fields from state to cmajflt
     fields >> skipped;
   }
   double user = 0;
@@ -54,17 +51,17 @@ double cpu_seconds(const std::string& pid) {
   return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-// Three processes call the layer over and over; the process of `rank` gets `signal` when all have
-// been at work for a while.
+// Starts three processes that call the layer over and over, and sends `signal` to the process of
+// `rank` once all have been at work for a while.
 Outcome run_job(const std::string& backend,
                 int rank,
                 int signal,
                 const std::string& launcher_options = "") {
   constexpr int kRanks = 3;
   const ScratchFolder scratch;
-  // exec keeps the process id that the shell has written down.
+  // The shell writes its process id to a file, and exec lets the command keep it.
   const std::string job = "echo $$ > " + (scratch / "pid") +
-                          ".${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; exec " + MOEBIUS_COMMAND +
+                          ".${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; exec " + command_path() +
                           " run --group mpi --repeat 1000000 --model " + tiny_model() +
                           " --all2all " + backend;
   const std::string line = "MOEBIUS_TIMEOUT_MS=" + std::to_string(kTimeoutMs) +
@@ -79,7 +76,7 @@ Outcome run_job(const std::string& backend,
     file >> pid;
     return pid;
   };
-  constexpr double kStartSeconds = 0.5;  // MPI and the model take less
+  constexpr double kStartSeconds = 0.5;  // starting MPI and loading the model take less
   bool all_work = false;
   while (!all_work && ended.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
     all_work = true;
@@ -100,7 +97,7 @@ Outcome run_job(const std::string& backend,
   return outcome;
 }
 
-// Of the command, not of the launcher.
+// Returns the messages of the command without those of the launcher.
 std::vector<std::string> messages(const std::string& out) {
   std::vector<std::string> found;
   std::istringstream lines(out);
@@ -139,7 +136,7 @@ TEST(JobFailure, TheFirstRankCanBeTheOneThatStops) {
   EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
 }
 
-// The launcher notices at once, says so itself and ends the others.
+// The launcher notices at once, reports it and ends the other processes.
 TEST(JobFailure, AKilledProcessEndsTheJob) {
   const Outcome outcome = run_job("allgather_reducescatter", 1, SIGKILL);
   EXPECT_NE(outcome.exit_code, 0);
@@ -149,7 +146,7 @@ TEST(JobFailure, AKilledProcessEndsTheJob) {
   EXPECT_LT(outcome.took, std::chrono::milliseconds(kTimeoutMs) + kMargin);
 }
 
-// Where the launcher does not care, the deadline does.
+// Where the launcher lets the other processes go on, they notice at their deadline.
 TEST(JobFailure, AKilledProcessIsNamedWhereTheLauncherLetsTheOthersGoOn) {
   for (const char* backend : {"high_throughput", "low_latency"}) {
     SCOPED_TRACE(backend);
@@ -160,4 +157,4 @@ TEST(JobFailure, AKilledProcessIsNamedWhereTheLauncherLetsTheOthersGoOn) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::test

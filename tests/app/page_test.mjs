@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// node page_test.mjs COMMAND MODULES WORK: pages of `moebius run --report` in a headless Chromium. Without
-// a page in the command, or without a browser, exit code 77: skipped.
+// node page_test.mjs COMMAND MODULES WORK: opens pages of `moebius run --report` in a headless Chromium. It
+// exits with 77, which means skipped, where the command has no page or there is no browser.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, rmSync, statSync } from 'node:fs';
@@ -53,7 +53,7 @@ function model(preset, folder = preset, quant = 'none') {
   return path;
 }
 
-// Runs a layer and opens its page; whatever the page logs, throws or asks a network for is a failure.
+// Runs a layer and opens its page. The test fails if the page logs, throws or asks a network for anything.
 async function open(name, args, environment, options = {}) {
   const html = join(work, `${name}.html`);
   const json = join(work, `${name}.json`);
@@ -78,7 +78,7 @@ async function open(name, args, environment, options = {}) {
 
 const at = (json, pointer) => pointer.split('/').slice(1).reduce((value, key) => value?.[key], json);
 
-// Pointers of all numbers below one.
+// Returns the JSON pointers of all numbers below one pointer.
 function numbersBelow(json, pointer) {
   const value = at(json, pointer);
   if (typeof value === 'number') {
@@ -94,7 +94,7 @@ const factors = {
   MFLOP: 1e6, GFLOP: 1e9, TFLOP: 1e12, 'GFLOP/s': 1, 'TFLOP/s': 1e3, 'GB/s': 1, 'tokens/s': 1,
 };
 
-// "12.3 ms" is 12345.6 us, to its last digit.
+// Expects that a text such as "12.3 ms" is the value 12345.6 us, to its last digit.
 function expectShown(text, value, pointer) {
   const [, digits, decimals, exponent, unit] =
     /^(\d+(?:\.(\d+))?(?:e([-+]\d+))?) ?(\D*)$/.exec(text) ?? assert.fail(`${pointer}: ${text}`);
@@ -119,7 +119,7 @@ async function expectFigures({ page, run }) {
       assert.equal(text, expected ?? '-', path);
     }
   }
-  // Digits elsewhere only count places, or are part of a word (all2all).
+  // Other digits only count places, or are part of a word (all2all).
   const stray = await page.evaluate(() => {
     const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
     const found = [];
@@ -132,7 +132,7 @@ async function expectFigures({ page, run }) {
     return found;
   });
   assert.deepEqual(stray, []);
-  // Nothing of these is left out.
+  // The page shows every number of these sections.
   const paths = new Set(shown.map(({ path }) => path));
   const stages = run.time.stages.map(({ stage }) => stage);
   const loads = run.parallel ? ['/parallel/per_rank', '/parallel/expert_rows'] : ['/load/per_expert'];
@@ -149,8 +149,8 @@ async function expectFigures({ page, run }) {
   }
 }
 
-// Marks of the charts of a section, as they are drawn: filled shapes with an area, without the legend of a
-// heat map and clip paths.
+// Counts the marks that the charts of a section draw: filled shapes with an area, without the legend of a
+// heat map and without clip paths.
 const marksOf = (page, section) =>
   page.$$eval(`#${section} .chart`, (charts) => charts.map((chart) =>
     [...chart.querySelectorAll('svg path')].filter((path) => {
@@ -166,7 +166,7 @@ async function expectMarks({ page, run }) {
   const times = ranks ? ranks.flatMap((rank) => stages.map((stage) => rank[stage]))
     : run.time.stages.map(({ us }) => us);
   const expected = {
-    stages: [positive(times) + (ranks?.length ?? 1)], // and the end of each call
+    stages: [positive(times) + (ranks?.length ?? 1)], // plus one for the end of each call
     roofline: run.roofline.stages ? [1 + run.roofline.stages.length] : [],
     load: ranks ? [run.parallel.expert_rows.flat().length, positive(ranks.map(({ rows }) => rows))]
       : [run.load.per_expert.length],
@@ -193,7 +193,7 @@ async function expectAccessible({ page }) {
   assert.deepEqual(faults, []);
 }
 
-// The longer of computing and reading, for the call and each stage.
+// Expects that a roofline is the longer of computing and reading, for the call and for each stage.
 function expectRoofline({ run: { roofline, time, throughput, memory } }) {
   assert.equal(roofline.flops, throughput.flops);
   assert.equal(roofline.bytes, memory.touched_bytes);
@@ -234,7 +234,7 @@ test('four ranks with micro-batches over a slow link, dark', async () => {
     document.querySelector('#stages svg path[fill^="#"]').getAttribute('fill'),
   ]);
   assert.equal(back, 'rgb(16, 20, 27)');
-  await opened.page.emulateMedia({ colorScheme: 'light' });  // drawn anew
+  await opened.page.emulateMedia({ colorScheme: 'light' });  // makes the charts draw anew
   await opened.page.waitForFunction(
     (dark) => document.querySelector('#stages svg path[fill^="#"]').getAttribute('fill') !== dark, bar);
   await check(opened);

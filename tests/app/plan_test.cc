@@ -1,26 +1,19 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// moebius plan: text and JSON, beside a run of the same case, and what it refuses.
+// `moebius plan`: its text and JSON, its figures beside those of a run, and what it refuses.
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "tests/app/command.h"
 #include "tests/app/tiny_model.h"
 
-namespace moebius {
+namespace moebius::test {
 namespace {
 
-using test::CommandResult;
-using test::read_json;
-using test::run_command;
-using test::ScratchFolder;
-using test::tiny_model;
-using Words = std::vector<std::string>;
 using nlohmann::json;
 
 json backend(const json& list, const std::string& name) {
@@ -33,23 +26,19 @@ json backend(const json& list, const std::string& name) {
   return {};
 }
 
-// docs/command.md: a line `$ moebius plan ...` and what it prints, with "..." for what is left out.
+// docs/command.md has a line `$ moebius plan ...` and what that prints, where "..." stands for
+// lines that are left out.
 TEST(Plan, ExampleOfTheDocsIsWhatTheCommandPrints) {
-  const std::string docs = test::read_text("docs/command.md");
+  const std::string docs = read_text("docs/command.md");
   const std::string prompt = "```\n$ moebius ";
   const size_t begin = docs.find(prompt + "plan ");
   ASSERT_NE(begin, std::string::npos);
   std::istringstream lines(docs.substr(begin + prompt.size()));
   std::string line;
   std::getline(lines, line);
-  std::istringstream command(line);
-  Words words;
-  for (std::string word; command >> word;) {
-    words.push_back(word);
-  }
-  const CommandResult result = run_command(words);
+  const CommandResult result = run_command(line.c_str());
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  size_t at = 0;  // in what was printed
+  size_t at = 0;  // place in the printed text
   int num_lines = 0;
   for (bool skips = false; std::getline(lines, line) && line != "```";) {
     if (line == "...") {
@@ -69,13 +58,10 @@ TEST(Plan, ExampleOfTheDocsIsWhatTheCommandPrints) {
 }
 
 TEST(Plan, TextAndJsonHaveTheSameFigures) {
-  const ScratchFolder scratch;
-  const CommandResult result =
-      run_command({"plan", "--preset", "deepseek-v3", "--ranks", "64", "--tokens", "4096",
-                   "--quant", "fp8", "--microbatches", "2", "--json", scratch / "plan.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const JsonResult result = run_for_json(
+      "plan --preset deepseek-v3 --ranks 64 --tokens 4096 --quant fp8 --microbatches 2");
   EXPECT_EQ(result.err, "");
-  const json plan = read_json(scratch / "plan.json");
+  const json& plan = result.json;
   EXPECT_EQ(plan["deployment"]["nodes"], 8);
   EXPECT_EQ(plan["deployment"]["experts_per_rank"], 4);
   EXPECT_EQ(plan["routing"]["rows"], 4096 * 8);
@@ -86,7 +72,7 @@ TEST(Plan, TextAndJsonHaveTheSameFigures) {
     EXPECT_GT(backend(plan["time"]["backends"], name)["call_us"], 0);
     EXPECT_NE(result.out.find(name), std::string::npos);
   }
-  // Tokens reach 4 of 8 groups of experts, so of nodes.
+  // A token reaches 4 of 8 groups of experts, and each group is on another node.
   EXPECT_LE(plan["routing"]["node_copies"], 4);
   EXPECT_EQ(plan["choice"]["all2all"], "high_throughput");
   EXPECT_NE(result.out.find("choice         high_throughput"), std::string::npos) << result.out;
@@ -94,24 +80,17 @@ TEST(Plan, TextAndJsonHaveTheSameFigures) {
   EXPECT_GE(plan["machine"]["figures"].size(), 20u);
 }
 
-// All-gather's bytes do not depend on the routing; the others' are near the mean of all routings.
+// The bytes of all-gather do not depend on the routing.  Those of the other backends do, and a run
+// is near the mean.
 TEST(Plan, BytesAreThoseOfARun) {
-  const ScratchFolder scratch;
-  for (const char* per_node : {"4", "2"}) {
+  for (const std::string per_node : {"4", "2"}) {
+    const Words nodes = {"--ranks", "4", "--ranks-per-node", per_node};
+    const json planned =
+        run_for_json("plan --tokens 200 --machine cpu --model" + Words{tiny_model()} + nodes).json;
     for (const std::string name : {"allgather_reducescatter", "high_throughput", "low_latency"}) {
-      const std::string run_file = scratch / (name + per_node + "run.json");
-      ASSERT_EQ(
-          run_command({"run", "--model", tiny_model(), "--ranks", "4", "--ranks-per-node", per_node,
-                       "--all2all", name, "--tokens", "800", "--repeat", "1", "--json", run_file})
-              .exit_code,
-          0);
-      const std::string plan_file = scratch / (name + per_node + "plan.json");
-      const CommandResult planned =
-          run_command({"plan", "--model", tiny_model(), "--ranks", "4", "--ranks-per-node",
-                       per_node, "--tokens", "200", "--machine", "cpu", "--json", plan_file});
-      ASSERT_EQ(planned.exit_code, 0) << planned.err;
-      const json run = read_json(run_file)["parallel"];
-      const json plan = backend(read_json(plan_file)["bytes"]["backends"], name);
+      const json run = run_for_json(run_tiny(nodes) + "--tokens 800 --repeat 1 --all2all" + name)
+                           .json["parallel"];
+      const json plan = backend(planned["bytes"]["backends"], name);
       for (const char* key : {"intra_node_bytes", "inter_node_bytes"}) {
         const double mean = run[key].get<double>() / 4;
         const double expected = plan[key].get<double>();
@@ -122,58 +101,38 @@ TEST(Plan, BytesAreThoseOfARun) {
   }
 }
 
-// Four ranks of 200 tokens each, or 200 for the ranks of a TP group; `run` wants its output in f32,
-// the plan's is in bf16.
+// There are four ranks with 200 tokens each, or with 200 for each TP group.  The output of `run` is
+// f32, that of the plan bf16.
 TEST(Plan, BytesAndWeightsOfTensorParallelRunsAreThose) {
   struct Spread {
     Words run;
     Words plan;
     std::string backend;
-    int gathered_rows;  // of the output, that a rank sends to others of its TP group
+    int gathered_rows;  // rows of the output that a rank sends to others of its TP group
     double tolerance;
   };
   const std::string ag = "allgather_reducescatter";
+  const std::string ht = "high_throughput";
+  const std::string ll = "low_latency";
   const Spread spreads[] = {
-      {{"--tp", "4", "--tokens", "200"}, {"--tp", "4"}, "none", 0, 0},
-      {{"--tp", "4", "--no-ep", "--tokens", "200"}, {"--tp", "4", "--no-ep"}, "none", 0, 0},
-      {{"--ranks", "4", "--no-ep", "--tokens", "800"}, {"--no-ep"}, ag, 0, 0},
-      {{"--tp", "2", "--dp", "2", "--tokens", "400"}, {"--tp", "2"}, ag, 100, 0},
-      {{"--tp", "2", "--dp", "2", "--no-ep", "--tokens", "400"},
-       {"--tp", "2", "--no-ep"},
-       ag,
-       100,
-       0},
-      {{"--tp", "4", "--all2all", ag, "--tokens", "200"}, {"--tp", "4"}, ag, 150, 0},
-      {{"--tp", "2", "--dp", "2", "--all2all", "high_throughput", "--tokens", "400"},
-       {"--tp", "2"},
-       "high_throughput",
-       100,
-       0.1},
-      {{"--tp", "2", "--dp", "2", "--all2all", "low_latency", "--tokens", "400"},
-       {"--tp", "2"},
-       "low_latency",
-       100,
-       0.1},
+      {"--tp 4 --tokens 200", "--tp 4", "none", 0, 0},
+      {"--tp 4 --no-ep --tokens 200", "--tp 4 --no-ep", "none", 0, 0},
+      {"--ranks 4 --no-ep --tokens 800", "--no-ep", ag, 0, 0},
+      {"--tp 2 --dp 2 --tokens 400", "--tp 2", ag, 100, 0},
+      {"--tp 2 --dp 2 --no-ep --tokens 400", "--tp 2 --no-ep", ag, 100, 0},
+      {"--tp 4 --tokens 200 --all2all" + Words{ag}, "--tp 4", ag, 150, 0},
+      {"--tp 2 --dp 2 --tokens 400 --all2all" + Words{ht}, "--tp 2", ht, 100, 0.1},
+      {"--tp 2 --dp 2 --tokens 400 --all2all" + Words{ll}, "--tp 2", ll, 100, 0.1},
   };
-  const ScratchFolder scratch;
   for (const Spread& spread : spreads) {
-    for (const char* per_node : {"4", "2"}) {
-      Words run = {"run",      "--model", tiny_model(), "--ranks-per-node",  per_node,
-                   "--repeat", "1",       "--json",     scratch / "run.json"};
-      run.insert(run.end(), spread.run.begin(), spread.run.end());
-      const CommandResult ran = run_command(run);
-      ASSERT_EQ(ran.exit_code, 0) << ran.err;
-      Words plan = {"plan",     "--model",  tiny_model(),
-                    "--ranks",  "4",        "--ranks-per-node",
-                    per_node,   "--tokens", "200",
-                    "--layers", "1",        "--machine",
-                    "cpu",      "--json",   scratch / "plan.json"};
-      plan.insert(plan.end(), spread.plan.begin(), spread.plan.end());
-      const CommandResult planned = run_command(plan);
-      ASSERT_EQ(planned.exit_code, 0) << planned.err;
+    for (const std::string per_node : {"4", "2"}) {
       SCOPED_TRACE(testing::PrintToString(spread.run) + ", " + per_node + " per node");
-      const json seen = read_json(scratch / "run.json");
-      const json told = read_json(scratch / "plan.json");
+      const Words nodes = {"--ranks-per-node", per_node};
+      const json seen = run_for_json(run_tiny("--repeat 1") + nodes + spread.run).json;
+      const json told =
+          run_for_json("plan --ranks 4 --tokens 200 --layers 1 --machine cpu --model" +
+                       Words{tiny_model()} + nodes + spread.plan)
+              .json;
       EXPECT_EQ(seen["parallel"]["all2all"], spread.backend);
       const json bytes = backend(told["bytes"]["backends"], spread.backend);
       double expected = 0;
@@ -191,15 +150,11 @@ TEST(Plan, BytesAndWeightsOfTensorParallelRunsAreThose) {
 }
 
 TEST(Plan, SweepsSayWhoIsFastestWhere) {
-  const ScratchFolder scratch;
-  const auto sweep = [&](const char* over) {
-    const std::string file = scratch / (std::string(over) + ".json");
-    const CommandResult result =
-        run_command({"plan", "--preset", "deepseek-v3", "--ranks", "8", "--quant", "fp8",
-                     "--layers", "1", "--sweep", over, "--json", file});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto sweep = [](const char* over) {
+    const JsonResult result = run_for_json(
+        Words("plan --preset deepseek-v3 --ranks 8 --quant fp8 --layers 1 --sweep") + over);
     EXPECT_NE(result.out.find("fastest"), std::string::npos) << result.out;
-    return read_json(file)["sweep"];
+    return result.json["sweep"];
   };
   const json ranks = sweep("ranks");
   ASSERT_EQ(ranks["rows"].size(), 11u);
@@ -219,11 +174,7 @@ TEST(Plan, SweepsSayWhoIsFastestWhere) {
 
 // Experts are sharded in every row, whatever --ranks is.
 TEST(Plan, SweepsOfShardedExpertsKeepThemSharded) {
-  const ScratchFolder scratch;
-  const CommandResult result = run_command({"plan", "--preset", "mixtral-8x7b", "--no-ep",
-                                            "--sweep", "ranks", "--json", scratch / "plan.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json plan = read_json(scratch / "plan.json");
+  const json plan = run_for_json("plan --preset mixtral-8x7b --no-ep --sweep ranks").json;
   EXPECT_EQ(plan["deployment"]["placement"], "sharded");
   ASSERT_FALSE(plan["sweep"]["rows"].empty());
   for (const json& row : plan["sweep"]["rows"]) {
@@ -234,96 +185,78 @@ TEST(Plan, SweepsOfShardedExpertsKeepThemSharded) {
 TEST(Plan, NothingIsOvertakenThatNeverLed) {
   const ScratchFolder scratch;
   const std::string machine = scratch / "slow.json";
-  std::ofstream(machine) << R"({"base": "h200", "ll_dispatch_us": 1000000})";
-  const CommandResult result =
-      run_command({"plan", "--preset", "deepseek-v3", "--ranks", "8", "--quant", "fp8", "--machine",
-                   machine, "--sweep", "tokens", "--json", scratch / "plan.json"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  write_text(machine, R"({"base": "h200", "ll_dispatch_us": 1000000})");
+  const JsonResult result = run_for_json(
+      "plan --preset deepseek-v3 --ranks 8 --quant fp8 --sweep tokens --machine" + Words{machine});
   EXPECT_EQ(result.out.find("overtakes"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("high_throughput is faster than low_latency from 1 token on; no room "
                             "for low_latency"),
             std::string::npos)
       << result.out;
-  EXPECT_EQ(read_json(scratch / "plan.json")["sweep"]["crossover_no_room"], "low_latency");
+  EXPECT_EQ(result.json["sweep"]["crossover_no_room"], "low_latency");
 }
 
 TEST(Plan, AModelMayLieInAFolderWhoseNameIsNotUtf8) {
   const ScratchFolder scratch;
   const std::string model = scratch / "bad\xff";
   std::filesystem::copy(tiny_model(), model);
-  const CommandResult result =
-      run_command({"plan", "--model", model, "--json", scratch / "plan.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const std::string name = read_json(scratch / "plan.json")["model"]["name"];
+  const std::string name = run_for_json({"plan", "--model", model}).json["model"]["name"];
   EXPECT_TRUE(name.ends_with("bad\xef\xbf\xbd")) << name;
 }
 
 TEST(Plan, WhatDoesNotFitIsSaid) {
-  const ScratchFolder scratch;
-  const CommandResult result = run_command(
-      {"plan", "--preset", "deepseek-v3", "--ranks", "8", "--json", scratch / "plan.json"});
-  EXPECT_EQ(result.exit_code, 1);
+  const JsonResult result = run_for_json("plan --preset deepseek-v3 --ranks 8", 1);
   EXPECT_NE(result.out.find("none works: the least is"), std::string::npos) << result.out;
-  EXPECT_TRUE(read_json(scratch / "plan.json")["choice"]["all2all"].is_null());
+  EXPECT_TRUE(result.json["choice"]["all2all"].is_null());
 }
 
-// Low latency would take the least memory, but not these rows.
+// Low latency would take the least memory, but it refuses such rows.
 TEST(Plan, WhatIsRefusedIsNotTheLeast) {
-  const ScratchFolder scratch;
-  const CommandResult result =
-      run_command({"plan", "--preset", "deepseek-v3", "--quant", "fp8_w8a8_channel", "--ranks",
-                   "64", "--tokens", "400000", "--layers", "1", "--json", scratch / "plan.json"});
-  EXPECT_EQ(result.exit_code, 1);
-  const auto choice = read_json(scratch / "plan.json")["choice"];
+  const json choice = run_for_json(
+                          "plan --preset deepseek-v3 --quant fp8_w8a8_channel --ranks 64 "
+                          "--tokens 400000 --layers 1",
+                          1)
+                          .json["choice"];
   EXPECT_NE(choice["least"], "low_latency");
   EXPECT_GT(choice["total_bytes"], choice["memory_bytes"]);
 }
 
 TEST(Plan, RefusesInOneLine) {
-  const auto refused = [](Words words, const std::string& part) {
-    words.insert(words.begin(), "plan");
-    const CommandResult result = run_command(words);
-    EXPECT_EQ(result.exit_code, 2) << words.back();
-    EXPECT_EQ(result.out, "");
-    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
-    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-  };
-  refused({}, "--preset or --model");
-  refused({"--preset", "tiny", "--model", tiny_model()}, "exclude each other");
-  refused({"--preset", "gpt-6"}, "preset is gpt-6, expected one of");
-  refused({"--preset", "tiny", "--quant", "fp3"}, "quant is fp3, expected one of");
-  refused({"--preset", "tiny", "--ranks", "17"}, "17 ranks, but tiny has 16 experts");
-  refused({"--preset", "tiny", "--ranks", "0"}, "--ranks");
-  refused({"--preset", "tiny", "--ranks", "4", "--tp", "3"}, "groups of tp) is 4");
-  refused({"--preset", "tiny", "--ranks", "3", "--no-ep"}, "sharded over ranks) is 128");
-  refused({"--preset", "tiny", "--tp", "0"}, "--tp");
-  refused({"--preset", "tiny", "--ranks", "16385"}, "--ranks");
-  refused({"--preset", "tiny", "--skew", "nan"}, "nan");
-  refused({"--preset", "deepseek-v3", "--ranks", "256", "--tokens", "2147483648"},
-          "2147483648 tokens on each of 256 ranks");
-  refused({"--preset", "tiny", "--tokens", "0"}, "--tokens");
-  refused({"--preset", "tiny", "--machine", "abacus"}, "machine is abacus");
-  refused({"--preset", "tiny", "--machine", "no_such.json"}, "no_such.json");
-  refused({"--preset", "tiny", "--link-gb-per-s", "-1"}, "--link-gb-per-s");
-  refused({"--preset", "tiny", "--sweep", "moons"}, "--sweep");
-  refused({"--preset", "deepseek-v2-lite", "--ranks", "1", "--no-ep", "--quant", "fp8", "--sweep",
-           "ranks", "--layers", "1"},
-          "intermediate 1408 over 2 ranks (whole blocks share a scale) is 704, expected a multiple "
-          "of 128");
-  refused({"--preset", "tiny", "--ranks", "4096", "--tp", "4096", "--redundant-experts", "4080",
-           "--sweep", "ranks"},
-          "tp (of a sweep over ranks) is 4096, expected at most 2048");
-  refused({"--model", "no_such_folder"}, "no_such_folder");
+  expect_refused("plan", {"--preset or --model"});
+  expect_refused("plan --preset tiny --model" + Words{tiny_model()}, {"exclude each other"});
+  expect_refused("plan --preset gpt-6", {"preset is gpt-6, expected one of"});
+  expect_refused("plan --model no_such_folder", {"no_such_folder"});
+  expect_refused("plan --preset deepseek-v3 --ranks 256 --tokens 2147483648",
+                 {"2147483648 tokens on each of 256 ranks"});
+  expect_refused(
+      "plan --preset deepseek-v2-lite --ranks 1 --no-ep --quant fp8 --sweep ranks "
+      "--layers 1",
+      {"intermediate 1408 over 2 ranks (whole blocks share a scale) is 704, expected a "
+       "multiple of 128"});
+  const Words tiny = "plan --preset tiny";
+  expect_refused(tiny + "--quant fp3", {"quant is fp3, expected one of"});
+  expect_refused(tiny + "--ranks 17", {"17 ranks, but tiny has 16 experts"});
+  expect_refused(tiny + "--ranks 0", {"--ranks"});
+  expect_refused(tiny + "--ranks 4 --tp 3", {"groups of tp) is 4"});
+  expect_refused(tiny + "--ranks 3 --no-ep", {"sharded over ranks) is 128"});
+  expect_refused(tiny + "--tp 0", {"--tp"});
+  expect_refused(tiny + "--ranks 16385", {"--ranks"});
+  expect_refused(tiny + "--tokens 0", {"--tokens"});
+  expect_refused(tiny + "--machine abacus", {"machine is abacus"});
+  expect_refused(tiny + "--machine no_such.json", {"no_such.json"});
+  expect_refused(tiny + "--link-gb-per-s -1", {"--link-gb-per-s"});
+  expect_refused(tiny + "--sweep moons", {"--sweep"});
+  expect_refused(tiny + "--ranks 4096 --tp 4096 --redundant-experts 4080 --sweep ranks",
+                 {"tp (of a sweep over ranks) is 4096, expected at most 2048"});
   const ScratchFolder scratch;
   const std::string file = scratch / "m.json";
-  for (const auto& [text, part] :
-       {std::pair(R"({"base": "h200", "link_us": 1e400})", "1e400"),
-        std::pair(R"({"base": "h200", "link_us": null})", "link_us is null"),
-        std::pair(R"({"base": "h200", "link_us": "x"})", "link_us is \"x\"")}) {
-    std::ofstream(file) << text;
-    refused({"--preset", "tiny", "--machine", file}, part);
+  for (const auto& [value, part] :
+       {std::pair("1e400", "1e400"), std::pair("null", "link_us is null"),
+        std::pair("\"x\"", "link_us is \"x\"")}) {
+    write_text(file, R"({"base": "h200", "link_us": )" + std::string(value) + "}");
+    expect_refused(tiny + "--machine" + file, {part});
   }
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::test

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// make-model and run on the tiny preset: results, the report and its JSON.
+// `make-model` and `run` with the tiny preset: results, the report and its JSON.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,16 +13,10 @@
 #include "tests/app/command.h"
 #include "tests/app/tiny_model.h"
 
-namespace moebius {
+namespace moebius::test {
 namespace {
 
-using test::CommandResult;
-using test::read_json;
-using test::run_command;
-using test::ScratchFolder;
-using test::tiny_model;
-
-// Every number of a JSON document.
+// Collects every number of a JSON document.
 void collect(const nlohmann::json& json, std::vector<double>& numbers) {
   if (json.is_number()) {
     numbers.push_back(json.get<double>());
@@ -34,7 +28,7 @@ void collect(const nlohmann::json& json, std::vector<double>& numbers) {
   }
 }
 
-// Whether some JSON value, in one of the units that the report prints, gives this text.
+// Whether some number, in one of the units that the report prints, is printed as this text.
 bool holds_printed(const std::vector<double>& numbers, const std::string& text) {
   const double printed = std::stod(text);
   const size_t point = text.find('.');
@@ -54,13 +48,9 @@ bool holds_printed(const std::vector<double>& numbers, const std::string& text) 
 }
 
 TEST(Run, TinyModelPassesItsCheckAndReportsEveryStage) {
-  const ScratchFolder scratch;
-  const std::string json_file = scratch / "run.json";
-  const CommandResult result = run_command(
-      {"run", "--model", tiny_model(), "--tokens", "64", "--check", "--json", json_file});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const JsonResult result = run_for_json(run_tiny("--tokens 64 --check"));
   EXPECT_EQ(result.err, "");
-  const auto json = read_json(json_file);
+  const auto& json = result.json;
   EXPECT_EQ(json["input"]["tokens"], 64);
   EXPECT_TRUE(json["check"]["passed"]);
   EXPECT_GT(json["check"]["error"], 0.0);  // bf16 against float64
@@ -78,15 +68,11 @@ TEST(Run, TinyModelPassesItsCheckAndReportsEveryStage) {
 
 TEST(Run, JsonHoldsEveryPrintedFigure) {
   const ScratchFolder scratch;
-  const std::string json_file = scratch / "run.json";
   const std::string output = scratch / "out.safetensors";
-  const CommandResult result = run_command({"run", "--model", tiny_model(), "--tokens", "37",
-                                            "--check", "--json", json_file, "--output", output});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const JsonResult result = run_for_json(run_tiny("--tokens 37 --check --output") + output);
   std::vector<double> numbers;
-  const auto json = read_json(json_file);
-  collect(json, numbers);
-  // Words with digits in them (bf16, paths) are texts, which the JSON holds as they are.
+  collect(result.json, numbers);
+  // The JSON holds words with digits in them, such as bf16 and paths, as they are.
   std::string out = result.out;
   for (const std::string& text : {tiny_model(), output}) {
     for (size_t at = out.find(text); at != std::string::npos; at = out.find(text)) {
@@ -104,18 +90,15 @@ TEST(Run, JsonHoldsEveryPrintedFigure) {
 
 TEST(Run, TheSameSeedGivesTheSameOutputWhateverTheThreads) {
   const ScratchFolder scratch;
-  const auto output_of = [&](const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"run",          "--model",  tiny_model(),
-                                          "--tokens",     "50",       "--output",
-                                          scratch / name, "--repeat", "1"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const CommandResult result = run_command(arguments);
+  const auto output_of = [&](const std::string& name, const char* more) {
+    const CommandResult result =
+        run_command(run_tiny(more) + "--tokens 50 --repeat 1 --output" + scratch / name);
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    return test::read_text(scratch / name);
+    return read_text(scratch / name);
   };
-  const std::string once = output_of("a", {"--seed", "7"});
-  EXPECT_EQ(once, output_of("b", {"--seed", "7", "--threads", "1"}));
-  EXPECT_NE(once, output_of("c", {"--seed", "8"}));
+  const std::string once = output_of("a", "--seed 7");
+  EXPECT_EQ(once, output_of("b", "--seed 7 --threads 1"));
+  EXPECT_NE(once, output_of("c", "--seed 8"));
 }
 
 TEST(Run, AnInputFileWithOneTensorNeedsNoName) {
@@ -126,8 +109,8 @@ TEST(Run, AnInputFileWithOneTensorNeedsNoName) {
   set_float(rows, 3, 1.5f);
   write_safetensors(input, {{"x", rows}});
   const std::string output = scratch / "out.safetensors";
-  const CommandResult result = run_command(
-      {"run", "--model", tiny_model(), "--input", input, "--output", output, "--check"});
+  const CommandResult result =
+      run_command(run_tiny({"--input", input, "--output", output, "--check"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Tensor written = Safetensors(output).tensor("output");
   EXPECT_EQ(written.shape(), Shape({5, hidden}));
@@ -137,10 +120,8 @@ TEST(Run, AModelMayLieInAFolderWhoseNameIsNotUtf8) {
   const ScratchFolder scratch;
   const std::string model = scratch / "bad\xff";
   std::filesystem::copy(tiny_model(), model);
-  const CommandResult result =
-      run_command({"run", "--model", model, "--tokens", "3", "--json", scratch / "run.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const std::string directory = read_json(scratch / "run.json")["model"]["directory"];
+  const auto json = run_for_json({"run", "--model", model, "--tokens", "3"}).json;
+  const std::string directory = json["model"]["directory"];
   EXPECT_TRUE(directory.ends_with("bad\xef\xbf\xbd")) << directory;
 }
 
@@ -149,57 +130,42 @@ TEST(Run, NoTokensIsAValidInput) {
   const int64_t hidden = read_json(tiny_model() + "/config.json")["hidden_size"];
   write_safetensors(scratch / "in", {{"x", Tensor::zeros({0, hidden}, DType::kF32)}});
   const CommandResult result =
-      run_command({"run", "--model", tiny_model(), "--input", scratch / "in", "--output",
-                   scratch / "out", "--check"});
+      run_command(run_tiny({"--input", scratch / "in", "--output", scratch / "out", "--check"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(Safetensors(scratch / "out").tensor("output").shape(), Shape({0, hidden}));
 }
 
 TEST(Run, ForcedImplementationIsTheOneThatRan) {
-  const ScratchFolder scratch;
-  const std::string json_file = scratch / "run.json";
-  const CommandResult result = run_command(
-      {"run", "--model", tiny_model(), "--experts", "ref", "--json", json_file, "--repeat", "1"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(read_json(json_file)["implementation"]["experts"], "ref");
+  const auto json = run_for_json(run_tiny("--experts ref --repeat 1")).json;
+  EXPECT_EQ(json["implementation"]["experts"], "ref");
 }
 
 TEST(Run, QuantizingAtLoadPassesItsCheck) {
   for (const std::string scheme :
        {"fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16", "mxfp4_w4a16", "nvfp4"}) {
-    const CommandResult result = run_command(
-        {"run", "--model", tiny_model(), "--quant", scheme, "--check", "--repeat", "1"});
+    const CommandResult result = run_command(run_tiny("--check --repeat 1 --quant") + scheme);
     EXPECT_EQ(result.exit_code, 0) << scheme << ": " << result.err << result.out;
   }
 }
 
 TEST(Run, FailedCheckExitsWithOneAndKeepsTheOutput) {
-  // Static activation scales a thousand times too small: everything saturates.
+  // The static scales of activations become a thousand times too small, so that all values
+  // saturate.
   const ScratchFolder scratch;
-  const std::string model = scratch / "model";
-  const CommandResult made =
-      run_command({"make-model", "--preset", "tiny", "--quant", "nvfp4", "--output", model});
-  ASSERT_EQ(made.exit_code, 0) << made.err;
-  std::vector<std::pair<std::string, Tensor>> tensors;
+  const std::string model = make_model("--preset tiny --quant nvfp4", scratch / "model");
   int num_scales = 0;
-  {
-    const Safetensors before(model + "/model.safetensors");
-    for (const std::string& name : before.names()) {
-      tensors.emplace_back(name, before.tensor(name).clone());
-      if (name.ends_with(".input_scale")) {
-        ++num_scales;
-        set_float(tensors.back().second, 0, 1e-3f * get_float(tensors.back().second, 0));
-      }
+  edit_tensors(model, [&](const std::string& name, Tensor& tensor) {
+    if (name.ends_with(".input_scale")) {
+      ++num_scales;
+      set_float(tensor, 0, 1e-3f * get_float(tensor, 0));
     }
-  }
+    return true;
+  });
   ASSERT_GT(num_scales, 0);
-  write_safetensors(model + "/model.safetensors", tensors);
-  const CommandResult result =
-      run_command({"run", "--model", model, "--check", "--repeat", "1", "--output", scratch / "out",
-                   "--json", scratch / "run.json"});
-  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  const JsonResult result = run_for_json(
+      {"run", "--model", model, "--check", "--repeat", "1", "--output", scratch / "out"}, 1);
   EXPECT_NE(result.out.find("FAILED"), std::string::npos) << result.out;
-  EXPECT_FALSE(read_json(scratch / "run.json")["check"]["passed"]);
+  EXPECT_FALSE(result.json["check"]["passed"]);
   EXPECT_TRUE(Safetensors(scratch / "out").contains("output"));
 }
 
@@ -208,42 +174,29 @@ TEST(Run, AnInfiniteErrorIsToldAsSuch) {
   const ScratchFolder scratch;
   const std::string model = scratch / "model";
   std::filesystem::copy(tiny_model(), model);
-  std::vector<std::pair<std::string, Tensor>> tensors;
-  {
-    const Safetensors before(model + "/model.safetensors");
-    for (const std::string& name : before.names()) {
-      tensors.emplace_back(name, before.tensor(name).clone());
-      Tensor& tensor = tensors.back().second;
-      for (int64_t i = 0; name.ends_with("down_proj.weight") && i < tensor.numel(); ++i) {
-        set_float(tensor, i, 3e38f);
-      }
+  edit_tensors(model, [](const std::string& name, Tensor& tensor) {
+    for (int64_t i = 0; name.ends_with("down_proj.weight") && i < tensor.numel(); ++i) {
+      set_float(tensor, i, 3e38f);
     }
-  }
-  write_safetensors(model + "/model.safetensors", tensors);
-  const CommandResult result = run_command(
-      {"run", "--model", model, "--check", "--repeat", "1", "--json", scratch / "run.json"});
-  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+    return true;
+  });
+  const JsonResult result = run_for_json({"run", "--model", model, "--check", "--repeat", "1"}, 1);
   EXPECT_NE(result.out.find("relative error inf"), std::string::npos) << result.out;
-  EXPECT_EQ(read_json(scratch / "run.json")["check"]["error"], "inf");
+  EXPECT_EQ(result.json["check"]["error"], "inf");
 }
 
-// DeepSeek-V3.1's scale_fmt, on one rank, before rows travel and cast in flight.
+// DeepSeek-V3.1 has this scale_fmt.  The backends quantize on one rank, before rows travel, and on
+// the way.
 TEST(Run, PowerOfTwoScalesOfACheckpointAreComputedWithAndTold) {
   const ScratchFolder scratch;
-  const std::string model = scratch / "model";
-  const CommandResult made = run_command(
-      {"make-model", "--preset", "tiny-deepseek-v3", "--quant", "fp8", "--output", model});
-  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const std::string model = make_model("--preset tiny-deepseek-v3 --quant fp8", scratch / "model");
   auto config = read_json(model + "/config.json");
   config["quantization_config"]["scale_fmt"] = "ue8m0";
-  test::write_text(model + "/config.json", config.dump());
-  const std::string file = scratch / "run.json";
+  write_text(model + "/config.json", config.dump());
   for (const std::string backend : {"none", "high_throughput", "low_latency"}) {
-    const CommandResult result =
-        run_command({"run", "--model", model, "--ranks", backend == "none" ? "1" : "2", "--all2all",
-                     backend, "--check", "--repeat", "1", "--json", file});
-    ASSERT_EQ(result.exit_code, 0) << backend << ": " << result.err << result.out;
-    EXPECT_EQ(read_json(file)["quantization"]["computed"],
+    const Words run = {"run", "--model", model, "--ranks", backend == "none" ? "1" : "2"};
+    const auto json = run_for_json(run + "--check --repeat 1 --all2all" + backend).json;
+    EXPECT_EQ(json["quantization"]["computed"],
               "weights fp8 128x128, activations fp8 1x128 with ue8m0 scales");
   }
 }
@@ -251,17 +204,16 @@ TEST(Run, PowerOfTwoScalesOfACheckpointAreComputedWithAndTold) {
 TEST(MakeModel, EveryFormatCanBeWrittenAndRun) {
   for (const std::string quant : {"none", "fp8", "int8", "int4", "nvfp4"}) {
     const ScratchFolder scratch;
-    const CommandResult made = run_command(
-        {"make-model", "--preset", "tiny", "--quant", quant, "--output", scratch / "nested/model"});
-    ASSERT_EQ(made.exit_code, 0) << quant << ": " << made.err;
-    const CommandResult result = run_command(
-        {"run", "--model", scratch / "nested/model", "--tokens", "16", "--check", "--repeat", "1"});
+    const std::string model =
+        make_model({"--preset", "tiny", "--quant", quant}, scratch / "nested/model");
+    const CommandResult result =
+        run_command("run --tokens 16 --check --repeat 1 --model" + Words{model});
     EXPECT_EQ(result.exit_code, 0) << quant << ": " << result.err << result.out;
   }
 }
 
 TEST(MakeModel, ListNamesThePresets) {
-  const CommandResult result = run_command({"make-model", "--preset", "list"});
+  const CommandResult result = run_command("make-model --preset list");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   for (const char* preset :
        {"tiny", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", "gpt-oss-120b"}) {
@@ -270,4 +222,4 @@ TEST(MakeModel, ListNamesThePresets) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::test

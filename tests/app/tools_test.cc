@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// verify, info and bench, and the parts of README.md that come from the command.
+// `verify`, `info` and `bench`, and the parts of the documents that the command prints.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -15,29 +15,18 @@
 #include "tests/app/command.h"
 #include "tests/app/tiny_model.h"
 
-namespace moebius {
+namespace moebius::test {
 namespace {
 
-using test::CommandResult;
-using test::read_json;
-using test::read_text;
-using test::run_command;
-using test::ScratchFolder;
-using test::tiny_model;
-
 TEST(Verify, EveryImplementationAgreesWithTheReference) {
-  const ScratchFolder scratch;
   for (const char* stage : {"quant", "router", "experts", "dispatch"}) {
-    const CommandResult result =
-        run_command({"verify", "--stage", stage, "--json", scratch / "verify.json"});
-    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-    const auto json = read_json(scratch / "verify.json");
+    const auto json = run_for_json(Words("verify --stage") + stage).json;
     EXPECT_EQ(json["verify"]["failed"], 0);
     EXPECT_GE(json["verify"]["ok"], 10);
     ASSERT_FALSE(json[stage]["cases"].empty()) << stage;
     for (const auto& row : json[stage]["cases"]) {
-      // Dispatch has no `ref`: what must come of it is computed from the inputs of all ranks. Sums
-      // per rank are low latency's alone.
+      // Dispatch has no `ref`: its expected result is computed from the inputs of all ranks.  Only
+      // low latency has sums per rank.
       const bool is_sum_of_ranks = row["case"].get<std::string>().ends_with("/combine_ranks");
       const char* impl = std::string_view(stage) != "dispatch" ? "ref"
                          : is_sum_of_ranks                     ? "low_latency"
@@ -47,13 +36,10 @@ TEST(Verify, EveryImplementationAgreesWithTheReference) {
   }
 }
 
-// All of its rows: tests/layer/conformance_test.cc.
+// tests/layer/conformance_test.cc has all rows of the matrix.
 TEST(Verify, LayerHasACellPerBackendAndSaysWhatIsRefused) {
-  const ScratchFolder scratch;
-  const CommandResult result = run_command(
-      {"verify", "--problem", "fp8_channel_token/ref", "--json", scratch / "verify.json"});
-  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  const auto json = read_json(scratch / "verify.json");
+  const JsonResult result = run_for_json("verify --problem fp8_channel_token/ref");
+  const auto& json = result.json;
   EXPECT_FALSE(json.contains("quant"));
   ASSERT_EQ(json["layer"]["cases"].size(), 1u);
   const auto& row = json["layer"]["cases"][0];
@@ -64,11 +50,11 @@ TEST(Verify, LayerHasACellPerBackendAndSaysWhatIsRefused) {
   EXPECT_EQ(row["low_latency"], "refused");
   EXPECT_NE(result.out.find("low_latency has no fp8 scales per token"), std::string::npos)
       << result.out;
-  EXPECT_EQ(run_command({"verify", "--problem", "no_such_case"}).exit_code, 2);
+  EXPECT_EQ(run_command("verify --problem no_such_case").exit_code, 2);
 }
 
 TEST(Docs, ConformancePageIsWhatTheCommandPrints) {
-  const CommandResult result = run_command({"verify", "--markdown"});
+  const CommandResult result = run_command("verify --markdown");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(read_text("docs/conformance.md"), result.out)
       << "moebius verify --markdown > docs/conformance.md";
@@ -81,7 +67,7 @@ TEST(Docs, SettingsAreThoseOfTheCode) {
         fmt::format("| `{}` | {} | {} |\n", info.name, info.meaning, info.default_value);
     EXPECT_NE(page.find(row), std::string::npos) << "docs/command.md, Settings: " << row;
   }
-  // And no others.
+  // The page has no other settings.
   const std::string begin = "\n| `MOEBIUS_";
   const auto num_ours =
       std::count_if(all_settings().begin(), all_settings().end(),
@@ -94,23 +80,21 @@ TEST(Docs, SettingsAreThoseOfTheCode) {
 }
 
 TEST(Verify, OneStageByItself) {
-  const CommandResult result = run_command({"verify", "--stage", "router", "--threads", "1"});
+  const CommandResult result = run_command("verify --stage router --threads 1");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("deepseek_v3/select"), std::string::npos) << result.out;
   EXPECT_EQ(result.out.find("nvfp4"), std::string::npos) << result.out;
 }
 
 TEST(Info, ListsMachineBuildSettingsImplementationsAndPresets) {
-  const ScratchFolder scratch;
-  const CommandResult result = run_command({"info", "--json", scratch / "info.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto json = read_json(scratch / "info.json");
+  const JsonResult result = run_for_json("info");
+  const auto& json = result.json;
   EXPECT_GE(json["machine"]["threads"], 1);
   EXPECT_EQ(json["settings"]["settings"].size(), all_settings().size());
   std::set<std::string> stages;
   for (const auto& row : json["implementations"]["implementations"]) {
     stages.insert(row["stage"]);
-    // Refused ones say why.
+    // An implementation that is refused has a reason.
     EXPECT_EQ(row["accepts"] == "yes", row["reason"] == "") << row;
     EXPECT_NE(result.out.find(row["implementation"].get<std::string>()), std::string::npos);
   }
@@ -119,29 +103,18 @@ TEST(Info, ListsMachineBuildSettingsImplementationsAndPresets) {
 }
 
 TEST(Info, DescribesAModel) {
-  const ScratchFolder scratch;
-  const CommandResult result =
-      run_command({"info", "--model", tiny_model(), "--json", scratch / "info.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto config = read_json(tiny_model() + "/config.json");
-  EXPECT_EQ(read_json(scratch / "info.json")["model"]["hidden"], config["hidden_size"]);
+  const auto json = run_for_json({"info", "--model", tiny_model()}).json;
+  EXPECT_EQ(json["model"]["hidden"], read_json(tiny_model() + "/config.json")["hidden_size"]);
 }
 
 TEST(Bench, RowsAndJsonLinesBelongTogether) {
-  const ScratchFolder scratch;
-  const CommandResult result = run_command({"bench", "router", "--problem", "qwen3_decode/select",
-                                            "--min-time", "0", "--json", scratch / "bench.jsonl"});
-  ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
-  std::istringstream lines(read_text(scratch / "bench.jsonl"));
   int num_timed = 0;
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line);
+  for (const auto& json : run_bench("router --problem qwen3_decode/select --min-time 0")) {
     EXPECT_EQ(json["stage"], "router");
     EXPECT_EQ(json["problem"], "qwen3_decode/select");
     for (const char* key : {"impl", "commit", "cpu", "threads"}) {
       EXPECT_TRUE(json.contains(key)) << key;
     }
-    EXPECT_NE(result.out.find(json["impl"].get<std::string>()), std::string::npos);
     if (json.contains("median_us")) {
       ++num_timed;
       EXPECT_TRUE(json["checked"]);
@@ -156,55 +129,43 @@ TEST(Bench, RowsAndJsonLinesBelongTogether) {
 
 TEST(Bench, ChecksBeforeItTimes) {
   const CommandResult result =
-      run_command({"bench", "experts", "--problem", "qwen3_decode/int4_w4a16", "--min-time", "0"});
+      run_command("bench experts --problem qwen3_decode/int4_w4a16 --min-time 0");
   EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
   EXPECT_EQ(result.out.find("wrong"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("GFLOP/s"), std::string::npos) << result.out;
 }
 
 TEST(Bench, DispatchChecksEveryRowAndComparesWithMemcpy) {
-  const ScratchFolder scratch;
-  const CommandResult result = run_command(
-      {"bench", "dispatch", "--ranks", "3", "--min-time", "0", "--json", scratch / "bench.jsonl"});
-  ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
-  EXPECT_EQ(result.out.find("wrong"), std::string::npos) << result.out;
-  std::istringstream lines(read_text(scratch / "bench.jsonl"));
   std::multiset<std::string> impls;
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line);
+  for (const auto& json : run_bench("dispatch --ranks 3 --min-time 0")) {
     impls.insert(json["impl"]);
     EXPECT_EQ(json["stage"], "dispatch");
     EXPECT_EQ(json["ranks"], 3);
     EXPECT_TRUE(json["checked"]);
     EXPECT_GT(json["moved_bytes"], json["tokens"]);
-    // Three columns, two of them free.
+    // Two of these three columns determine the third.
     const double seconds = json["median_us"].get<double>() * 1e-6;
     const double rate = json["gb_per_s"].get<double>();
-    EXPECT_NEAR(rate * seconds, json["moved_bytes"].get<double>() * 1e-9, 1e-6) << line;
+    EXPECT_NEAR(rate * seconds, json["moved_bytes"].get<double>() * 1e-9, 1e-6) << json;
     EXPECT_NEAR(json["of_memcpy"].get<double>() * json["memcpy_gb_per_s"].get<double>(), rate,
                 1e-6 * rate)
-        << line;
+        << json;
   }
   EXPECT_EQ(impls.count("high_throughput"), 4u);
   EXPECT_EQ(impls.count("low_latency"), 4u);
 }
 
 TEST(Bench, AWholeLayerAgainstTheRooflineOfItsRun) {
-  const ScratchFolder scratch;
   for (const std::string quant : {"none", "int8_w8a8", "nvfp4"}) {
-    const CommandResult result = run_command(
-        {"bench", "layer", "--preset", "tiny-deepseek-v3", "--quant", quant, "--tokens", "1,33",
-         "--min-time", "0", "--threads", "1", "--json", scratch / "layer.jsonl"});
-    ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
-    std::istringstream lines(read_text(scratch / "layer.jsonl"));
     std::vector<std::string> problems;
-    for (std::string line; std::getline(lines, line);) {
-      const auto json = nlohmann::json::parse(line);
+    for (const auto& json : run_bench("layer --preset tiny-deepseek-v3 --tokens 1,33 --min-time 0 "
+                                      "--threads 1 --quant" +
+                                      Words{quant})) {
       problems.push_back(json["problem"]);
       EXPECT_TRUE(json["checked"]);
       EXPECT_EQ(json["threads"], 1);
       EXPECT_GE(json["layers"], 2);
-      // The slower of computing and reading.
+      // The roofline is the longer of computing and reading.
       const double roofline = json["roofline_us"];
       const double flops_us = json["gflops"].get<double>() * json["median_us"].get<double>() /
                               json["peak_gflops"].get<double>();
@@ -221,29 +182,21 @@ TEST(Bench, AWholeLayerAgainstTheRooflineOfItsRun) {
   }
 }
 
-std::string without_first_lines(const std::string& text, const std::string& begin) {
-  return text.substr(text.find(begin));
-}
-
 TEST(Readme, ExampleIsTheOneThatIsTested) {
-  const std::string example = without_first_lines(read_text("examples/04_layer.cc"), "#include");
+  const std::string source = read_text("examples/04_layer.cc");
+  const std::string example = source.substr(source.find("#include"));
   EXPECT_NE(read_text("README.md").find("```cpp\n" + example + "```"), std::string::npos)
       << "README.md must hold examples/04_layer.cc from its first #include on";
 }
 
 TEST(Readme, SupportTableIsWhatTheCommandPrints) {
-  const CommandResult result = run_command({"info", "--markdown"});
+  const CommandResult result = run_command("info --markdown");
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto build = [] {
-    const ScratchFolder scratch;
-    run_command({"info", "--json", scratch / "info.json"});
-    return read_json(scratch / "info.json")["build"];
-  }();
   const std::string readme = read_text("README.md");
   const std::string begin = "<!-- support table -->\n";
   const size_t at = readme.find(begin) + begin.size();
   const std::string table = readme.substr(at, readme.find("<!-- end of support table -->") - at);
-  if (build["CUDA"] != "no") {
+  if (run_for_json("info").json["build"]["CUDA"] != "no") {
     EXPECT_EQ(table, result.out) << "update README.md with `moebius info --markdown`";
     return;
   }
@@ -258,4 +211,4 @@ TEST(Readme, SupportTableIsWhatTheCommandPrints) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::test

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `moebius run --trace`: the file is a trace, and says of stages, bytes and overlap what the report
-// of the same run says.
+// `moebius run --trace`: the file is a trace, and its stages, bytes and overlap are those in the
+// report of the same run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,18 +15,10 @@
 #include "tests/app/command.h"
 #include "tests/app/tiny_model.h"
 
-namespace moebius {
+namespace moebius::test {
 namespace {
 
-using test::CommandResult;
-using test::read_json;
-using test::run_command;
-using test::ScratchFolder;
-using test::tiny_model;
-
-using Words = std::vector<std::string>;
-
-// Times in the file are rounded to 0.001 us, and sums are of many.
+// Times in the file are rounded to 0.001 us, and sums add many of them.
 constexpr double kRounding = 0.1;
 
 struct Event {
@@ -42,7 +34,7 @@ struct Event {
 };
 
 struct Trace {
-  std::vector<Event> events;  // complete ones
+  std::vector<Event> events;  // events with a duration
   std::map<int, std::string> ranks;
   std::map<std::pair<int, int>, std::string> threads;
 
@@ -89,17 +81,16 @@ struct Traced {
 
 Traced run(const Words& options) {
   const ScratchFolder scratch;
-  Words words = {"run",    "--model",         tiny_model(), "--trace", scratch / "t.json",
-                 "--json", scratch / "r.json"};
-  words.insert(words.end(), options.begin(), options.end());
-  const CommandResult result = run_command(words);
+  const CommandResult result = run_command(run_tiny(options) + "--trace" + scratch / "t.json" +
+                                           "--json" + scratch / "r.json");
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  // Nothing beside the two files.
+  // The run writes nothing beside the two files.
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), 2);
   return {read_json(scratch / "r.json"), Trace(scratch / "t.json")};
 }
 
-// On every track each event is inside another or begins when that one has ended.
+// Expects that two events of a track never overlap in part: one is inside the other or begins after
+// its end.
 void expect_nested(const Trace& trace) {
   std::map<std::pair<int, int>, std::vector<Event>> tracks;
   for (const Event& event : trace.events) {
@@ -124,7 +115,7 @@ void expect_nested(const Trace& trace) {
   }
 }
 
-// Length of what is in some interval of `a`, and in one of `b`.
+// Returns how long an event of `a` and an event of `b` are under way at the same time.
 double common(const std::vector<Event>& a, const std::vector<Event>& b) {
   std::set<double> times;
   for (const auto* events : {&a, &b}) {
@@ -146,7 +137,8 @@ double common(const std::vector<Event>& a, const std::vector<Event>& b) {
   return sum;
 }
 
-// A run of one timed call, whose figures are no medians.
+// Expects that trace and report have the same figures.  REQUIRES: the run made one timed call, so
+// that its figures are no medians.
 void expect_agreement(const Traced& run) {
   const Trace& trace = run.trace;
   const auto& parallel = run.json["parallel"];
@@ -166,7 +158,7 @@ void expect_agreement(const Traced& run) {
     ASSERT_EQ(trace.all(is("call")).size(), 1u);
     EXPECT_LE(trace.sum(is("call")), figures["call_us"].get<double>() + kRounding);
 
-    // All that was sent was sent amid some event of the host, and most of it was in flight.
+    // Some event of the host has sent every byte, and most of the bytes were in flight for a while.
     int64_t sent = 0;
     int64_t in_flight = 0;
     for (const Event& event : trace.events) {
@@ -193,8 +185,8 @@ void expect_agreement(const Traced& run) {
 }
 
 Words words(const std::string& backend, const std::string& microbatches) {
-  return {"--tokens",  "160",   "--ranks",        "2",          "--repeat",  "1",
-          "--all2all", backend, "--microbatches", microbatches, "--experts", "cpu_portable"};
+  return "--tokens 160 --ranks 2 --repeat 1 --experts cpu_portable --all2all" +
+         Words{backend, "--microbatches", microbatches};
 }
 
 TEST(Trace, SaysWhatTheReportSays) {
@@ -204,7 +196,7 @@ TEST(Trace, SaysWhatTheReportSays) {
     EXPECT_EQ(two.json["parallel"]["microbatches"], 2);
     expect_nested(two.trace);
     expect_agreement(two);
-    // Both micro-batches of both ranks are computed and travel there and back.
+    // Both micro-batches of both ranks are computed, dispatched and combined.
     for (int rank = 0; rank < 2; ++rank) {
       for (int microbatch = 0; microbatch < 2; ++microbatch) {
         for (const std::string name : {"prepare", "experts", "finalize", "dispatch", "combine"}) {
@@ -222,17 +214,16 @@ TEST(Trace, SaysWhatTheReportSays) {
 }
 
 TEST(Trace, OfTensorParallelRanksHasTheirSums) {
-  const Traced sums = run({"--tp", "2", "--repeat", "1"});
+  const Traced sums = run("--tp 2 --repeat 1");
   expect_nested(sums.trace);
   expect_agreement(sums);
-  const Traced both = run({"--tp", "2", "--dp", "2", "--all2all", "high_throughput", "--repeat",
-                           "1", "--ranks-per-node", "2"});
+  const Traced both = run("--tp 2 --dp 2 --all2all high_throughput --repeat 1 --ranks-per-node 2");
   expect_nested(both.trace);
   expect_agreement(both);
 }
 
 TEST(Trace, OfOneRankHasNothingInFlight) {
-  const Traced one = run({"--tokens", "8"});
+  const Traced one = run("--tokens 8");
   expect_nested(one.trace);
   EXPECT_EQ(one.trace.ranks.size(), 1u);
   EXPECT_EQ(one.trace.threads.size(), 1u);
@@ -243,7 +234,8 @@ TEST(Trace, OfOneRankHasNothingInFlight) {
   }
 }
 
-// A collective call cannot end on one rank before it has begun on all: their times are of one line.
+// Expects that the ranks' times are by one clock: a collective call cannot end on one rank before
+// it has begun on all.
 void expect_one_line(const Trace& trace, int num_ranks, int num_calls) {
   for (int call = 0; call < num_calls; ++call) {
     const auto calls =
@@ -265,12 +257,12 @@ void expect_one_line(const Trace& trace, int num_ranks, int num_calls) {
 }
 
 TEST(Trace, HasAllTimedCallsAndRanksOnOneLine) {
-  const Traced four = run({"--ranks", "4", "--all2all", "high_throughput", "--repeat", "3"});
+  const Traced four = run("--ranks 4 --all2all high_throughput --repeat 3");
   expect_nested(four.trace);
   expect_one_line(four.trace, 4, 3);
 }
 
-// Of two ranks, who sends first must wait until what the other sends has come.
+// Expects that the rank that sends first waits until the rows of the other rank have arrived.
 void expect_late(const Trace& trace, double latency_us) {
   std::map<std::pair<std::string, int>, std::vector<Event>> transfers;
   for (const Event& event : trace.events) {
@@ -288,7 +280,7 @@ void expect_late(const Trace& trace, double latency_us) {
   }
 }
 
-// A link that is late: with one micro-batch nothing is hidden, with two something is.
+// Over a link with a high latency one micro-batch hides nothing, and two hide something.
 TEST(Trace, ShowsWhatTravelsOverASlowLink) {
   constexpr double kLatencyUs = 20'000;
   setenv("MOEBIUS_LINK_LATENCY_US", "20000", 1);
@@ -304,7 +296,7 @@ TEST(Trace, ShowsWhatTravelsOverASlowLink) {
     const auto& alone = one.json["overlap"];
     const auto& overlapped = two.json["overlap"];
     EXPECT_EQ(alone["hidden_share"], 0);
-    // Who comes late waits less, but then the other waits longer.
+    // A rank that comes late waits less, but then the other one waits longer.
     double waited = 0;
     double travel = 0;
     for (size_t rank = 0; rank < 2; ++rank) {
@@ -319,29 +311,11 @@ TEST(Trace, ShowsWhatTravelsOverASlowLink) {
   unsetenv("MOEBIUS_LINK_LATENCY_US");
 }
 
-TEST(Trace, IsRefusedWhereItCannotBeWritten) {
-  const ScratchFolder scratch;
-  const auto refused = [](Words options, const std::string& part) {
-    options.insert(options.begin(), {"run", "--model", "/nowhere"});
-    const CommandResult result = run_command(options);
-    EXPECT_EQ(result.exit_code, 2);
-    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
-  };
-  refused({"--trace", scratch / "x", "--json", scratch / "x"}, "--trace and --json are both");
-  refused({"--trace", scratch / "x", "--output", scratch / "x"}, "--trace and --output are both");
-  refused({"--trace", scratch / "x", "--json", scratch / "./x"}, "--trace and --json are both");
-  refused({"--trace", scratch / "no" + "/x"}, "--trace");
-  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
-}
-
 #ifdef MOEBIUS_HAVE_MPI
 TEST(Trace, OfProcessesIsOnOneLine) {
   const ScratchFolder scratch;
   const std::string file = scratch / "t.json";
-  const std::string line = std::string(MOEBIUS_TEST_MPIEXEC) + " -np 2 " + MOEBIUS_COMMAND +
-                           " run --model " + tiny_model() +
-                           " --group mpi --all2all high_throughput --repeat 2 --trace " + file;
-  ASSERT_EQ(std::system((line + " > /dev/null").c_str()), 0) << line;
+  run_processes(2, run_tiny("--group mpi --all2all high_throughput --repeat 2 --trace") + file);
   const Trace trace(file);
   EXPECT_EQ(trace.ranks.size(), 2u);
   expect_nested(trace);
@@ -350,4 +324,4 @@ TEST(Trace, OfProcessesIsOnOneLine) {
 #endif
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::test

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The trace's text and clocks, by events that are made up.
+// The text of a trace and the shift of its clocks, tested with made-up events.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -80,7 +80,7 @@ TEST(TraceText, WithoutEventsItIsStillATrace) {
   EXPECT_TRUE(json["traceEvents"].empty());
 }
 
-// Clocks of other machines count from another moment; the barrier is the same one.
+// The clocks of other machines count from another moment, but all pass the same barrier.
 TEST(TraceClocks, AreShiftedOnlyWhereTheyDiffer) {
   const auto stamp = [](const char* clock, int64_t now_ns) {
     ClockStamp made;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// node build.mjs MODULES OUTPUT: writes the page as one file, with @RUN@ left where the figures go.
+// node build.mjs MODULES OUTPUT: writes the page as one file, in which @RUN@ stands where the figures go.
 // MODULES is the node_modules folder that npm ci filled; it need not be beside this file.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -26,7 +26,7 @@ const shared = {
 const bundled = (path, format) =>
   esbuild.buildSync({ ...shared, format, entryPoints: [join(here, path)] }).outputFiles[0].text;
 
-// What is bundled asks for its notice to stay with it.
+// The licences of these packages ask that their notices stay with them.
 const notices = [
   ['echarts', 'NOTICE', 'LICENSE', 'licenses/LICENSE-d3'],
   ['zrender', 'LICENSE'],

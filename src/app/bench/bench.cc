@@ -17,7 +17,7 @@
 
 namespace moebius::app {
 
-int bench(const BenchOptions& options) {
+int run_subcommand(const BenchOptions& options) {
   expect_writable("--json", options.json);
   const bool on_gpus = options.device == "cuda";
   if (options.ranks > 0 && options.stage != "dispatch" && !(options.stage == "layer" && on_gpus)) {
@@ -31,26 +31,26 @@ int bench(const BenchOptions& options) {
         options.stage));
   }
   if (options.stage == "layer") {
-    return moebius::bench::run_layer_bench(options);
+    return bench::run_layer_bench(options);
   }
   if (on_gpus) {
     if constexpr (kHasCuda) {
-      return options.stage == "experts" ? moebius::bench::run_gpu_experts_bench(options)
-                                        : moebius::bench::run_gpu_dispatch_bench(options);
+      return options.stage == "experts" ? bench::run_gpu_experts_bench(options)
+                                        : bench::run_gpu_dispatch_bench(options);
     }
     expect_usable(Device::cuda(0));
   }
-  const auto stages = moebius::bench::stage_cases();
+  const auto stages = bench::stage_cases();
   const auto stage = std::find_if(stages.begin(), stages.end(),
                                   [&](const auto& s) { return s.stage == options.stage; });
-  moebius::bench::Harness harness(options, stage->columns);
-  moebius::bench::CaseSetup setup;
+  bench::Harness harness(options, stage->columns);
+  bench::CaseSetup setup;
   setup.is_small = false;
   setup.stream = Stream::cpu(options.threads);
   setup.problem = options.problem;
   setup.impl = options.impl;
   setup.ranks = options.ranks;
-  setup.visit = [&](const moebius::bench::Case& c) { harness.run(c); };
+  setup.visit = [&](const bench::Case& c) { harness.run(c); };
   stage->run(setup);
   return harness.finish();
 }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cases: every stage's implementations on named problems, each able to compare itself with `ref`.
-// `moebius verify` runs them small, `moebius bench` at the sizes of real models.
+// Cases: the implementations of every stage on named problems.  A case can compare its result with
+// that of `ref`.  `moebius verify` runs small problems, `moebius bench` those of real models.
 #pragma once
 
 #include <functional>
@@ -22,29 +22,30 @@ namespace moebius::bench {
 struct Case {
   std::string problem;
   std::string impl;
-  std::string refusal;  // why the implementation does not take the problem; then nothing below
+  std::string refusal;  // why the implementation refuses the problem; if set, nothing below is
   std::function<void()> call;
-  // Seconds of one call, where that is not the time `call` takes from here.
+  // Makes one call and returns its seconds.  Empty where that is simply how long `call` takes.
   std::function<double()> timed_call;
-  int64_t num_calls = 0;  // to time; 0: as many as --min-time takes
-  // The same by `ref`, into buffers of its own; how many seconds that takes for the whole problem.
-  // Empty where `difference` needs no such result.
+  int64_t num_calls = 0;  // calls to time; 0: as many as fit in --min-time
+  // Computes the same by `ref`, into buffers of its own, and returns how many seconds that takes
+  // for the whole problem.  Empty where `difference` needs no such result.
   std::function<double()> reference;
-  // After both: how the results differ beyond what is allowed; nullopt when they do not.
+  // Says how the two results differ by more than is allowed; nullopt when they do not.
+  // REQUIRES: `call` and `reference` have been called.
   std::function<std::optional<std::string>()> difference;
-  // The stage's columns, from the seconds of one call.
+  // Makes the values of the stage's columns from the seconds of one call.
   std::function<std::vector<app::Json>(double seconds)> metrics;
 };
 
 struct CaseSetup {
   bool is_small = true;
   Stream stream;
-  std::string problem;                     // only this one and those below it; empty: all
-  std::string impl;                        // only this one; empty: all
-  int ranks = 0;                           // only this many; 0: those of the stage's problems
+  std::string problem;  // only this one and those below it ("name/..."); empty: all
+  std::string impl;     // only this one; empty: all
+  int ranks = 0;        // only this many; 0: as many as each problem has
   std::function<void(const Case&)> visit;  // the case and its buffers live during the call
 
-  // What is not asked for is not even set up.
+  // Whether a case is asked for.  Others are not even set up.
   bool wants(std::string_view a_problem, std::string_view an_impl) const {
     const bool is_below = a_problem.size() > problem.size() && a_problem.starts_with(problem) &&
                           a_problem[problem.size()] == '/';
@@ -64,9 +65,9 @@ void run_quant_cases(const CaseSetup& setup);
 void run_router_cases(const CaseSetup& setup);
 void run_experts_cases(const CaseSetup& setup);
 void run_dispatch_cases(const CaseSetup& setup);
-void run_layer_cases(const CaseSetup& setup);  // small only
+void run_layer_cases(const CaseSetup& setup);  // small problems only
 
-// Seconds of one call.
+// Returns the seconds that one call takes.
 double seconds_of(const std::function<void()>& call);
 
 // Names the first byte that differs; nullopt when all are equal or `expected` is undefined.

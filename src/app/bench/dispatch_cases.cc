@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dispatch and combine: the rows every rank gets or gives back, checked one by one; at real sizes
-// how near they come to memcpy.
+// The cases of dispatch and combine: the rows that every rank receives or gives back are checked
+// one by one, and at real sizes their rate is compared with that of memcpy.
 //
-// Ranks are threads of the threads group.  They start together and the last to finish counts.
-// After each call the same threads copy as many bytes as each has just received, with one memcpy
-// between buffers of their own: both figures see the same machine in the same moments.
+// Ranks are threads of the threads group.  They start together, and a call ends when the last of
+// them has finished.  After each call the same threads copy as many bytes as they have just
+// received, with one memcpy each between buffers of their own.  Both rates are so measured at the
+// same time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <numeric>
 
 #include "app/bench/cases.h"
+#include "app/bench/per_rank.h"
 #include "app/bench/rank_team.h"
 #include "core/parallel.h"
 #include "moebius/dispatch.h"
@@ -27,17 +29,45 @@ namespace {
 
 using app::Json;
 
+struct RankSetup {
+  Group& group;
+  const DispatchProblem& problem;
+  std::vector<RankRows>& all;  // what each rank brings
+  const Stream& stream;
+};
+
 // One rank's part of a case.
 class RankCase {
  public:
-  RankCase(const DispatchProblem& problem, std::vector<RankRows>& all, int rank, Stream stream)
-      : problem_(problem), all_(all), rank_(rank), stream_(std::move(stream)) {}
+  explicit RankCase(const RankSetup& setup)
+      : problem_(setup.problem),
+        all_(setup.all),
+        rank_(setup.group.rank()),
+        stream_(setup.stream) {}
   virtual ~RankCase() = default;
 
-  virtual void prepare() {}  // before each call, not timed
+  virtual void prepare() {}  // called before each call, not timed
   virtual void run() = 0;
   virtual Difference difference() const = 0;
   virtual int64_t moved_bytes() const = 0;  // rows that this rank received in the last call
+
+  // Makes the buffers of copy() and touches their pages.
+  void prepare_copy() {
+    const int64_t bytes = moved_bytes();
+    if (!from_ || from_.nbytes() < bytes) {
+      from_ = Tensor::zeros({bytes + bytes / 8}, DType::kU8);
+      to_ = Tensor::zeros(from_.shape(), DType::kU8);
+      std::memset(from_.raw(), 0x55, static_cast<size_t>(from_.nbytes()));
+    }
+  }
+  // Copies moved_bytes() with one memcpy per thread.
+  void copy() const {
+    const int64_t bytes = moved_bytes();
+    const int64_t part = (bytes + stream_.num_threads() - 1) / stream_.num_threads();
+    parallel_for(stream_, bytes, std::max<int64_t>(part, 1), [&](int64_t begin, int64_t end) {
+      std::memcpy(to_.bytes() + begin, from_.bytes() + begin, static_cast<size_t>(end - begin));
+    });
+  }
 
  protected:
   RankRows& own() const { return all_[static_cast<size_t>(rank_)]; }
@@ -52,6 +82,8 @@ class RankCase {
 
  private:
   uint64_t num_drawn_ = 0;
+  Tensor from_;
+  Tensor to_;
 };
 
 int64_t bytes_of(const std::vector<Tensor>& tensors) {
@@ -64,18 +96,15 @@ int64_t bytes_of(const std::vector<Tensor>& tensors) {
 
 class HighThroughputDispatch : public RankCase {
  public:
-  HighThroughputDispatch(Group& group,
-                         const DispatchProblem& problem,
-                         std::vector<RankRows>& all,
-                         const Stream& stream)
-      : RankCase(problem, all, group.rank(), stream),
-        transport_(group,
-                   problem.placement(),
-                   DispatchConfig::for_dispatch(problem.num_ranks),
-                   DispatchConfig::for_combine(problem.num_ranks)) {}
+  explicit HighThroughputDispatch(const RankSetup& setup)
+      : RankCase(setup),
+        transport_(setup.group,
+                   problem_.placement(),
+                   DispatchConfig::for_dispatch(problem_.num_ranks),
+                   DispatchConfig::for_combine(problem_.num_ranks)) {}
 
   void prepare() override {
-    output_ = {};  // its memory is for the next
+    output_ = {};  // gives its memory to the next one
     draw_again();
   }
   void run() override { output_ = dispatch(); }
@@ -136,14 +165,11 @@ class HighThroughputCombine final : public HighThroughputDispatch {
 template <LowLatencyCast kCast, LowLatencySum kSum = LowLatencySum::kSelections>
 class LowLatencyDispatch : public RankCase {
  public:
-  LowLatencyDispatch(Group& group,
-                     const DispatchProblem& problem,
-                     std::vector<RankRows>& all,
-                     const Stream& stream)
-      : RankCase(problem, all, group.rank(), stream),
-        transport_(group,
-                   problem.placement(),
-                   {problem.tokens, problem.hidden, problem.topk, DType::kBF16, 0, kSum}) {}
+  explicit LowLatencyDispatch(const RankSetup& setup)
+      : RankCase(setup),
+        transport_(setup.group,
+                   problem_.placement(),
+                   {problem_.tokens, problem_.hidden, problem_.topk, DType::kBF16, 0, kSum}) {}
 
   void prepare() override {
     output_ = {};
@@ -203,18 +229,12 @@ struct CaseKind {
   std::string_view impl;
   std::string_view name;
   RowFormat format;
-  std::unique_ptr<RankCase> (*make)(Group&,
-                                    const DispatchProblem&,
-                                    std::vector<RankRows>&,
-                                    const Stream&);
+  std::unique_ptr<RankCase> (*make)(const RankSetup& setup);
 };
 
 template <typename Kind>
-std::unique_ptr<RankCase> make(Group& group,
-                               const DispatchProblem& problem,
-                               std::vector<RankRows>& all,
-                               const Stream& stream) {
-  return std::make_unique<Kind>(group, problem, all, stream);
+std::unique_ptr<RankCase> make(const RankSetup& setup) {
+  return std::make_unique<Kind>(setup);
 }
 
 constexpr CaseKind kHighThroughput[] = {
@@ -234,47 +254,35 @@ constexpr CaseKind kLowLatency[] = {
      make<LowLatencyCombine<LowLatencySum::kRanks>>},
 };
 
-// The rank threads, each with its part of the case and what it copies for comparison.
+// The rank threads, each with its part of the case.
 class DispatchRun {
  public:
   DispatchRun(const DispatchProblem& problem, const CaseKind& kind, int num_threads)
       : stream_(Stream::cpu(std::max(1, num_threads / problem.num_ranks))),
         all_(static_cast<size_t>(problem.num_ranks)),
         team_({.num_ranks = problem.num_ranks}),
-        ranks_(all_.size()),
-        copies_(all_.size()) {
-    team_.run([&](Group& group) {
-      const auto r = static_cast<size_t>(group.rank());
-      all_[r] = make_rows(problem, kind.format, group.rank());
-      ranks_[r] = kind.make(group, problem, all_, stream_);
-    });
-  }
+        ranks_(team_, [&](Group& group) {
+          all_[static_cast<size_t>(group.rank())] = make_rows(problem, kind.format, group.rank());
+          return kind.make({group, problem, all_, stream_});
+        }) {}
 
   double call() {
-    team_.run([&](Group& group) { of(group).prepare(); });
-    return team_.run([&](Group& group) { of(group).run(); });
+    ranks_.run([](RankCase& rank, Group&) { rank.prepare(); });
+    return ranks_.run([](RankCase& rank, Group&) { rank.run(); });
   }
-  // Like call(), with a sample of the memcpy.
+  // Makes a call, then times memcpy once.
   double timed_call() {
     const double seconds = call();
-    memcpy_samples_.push_back(memcpy_seconds());
+    ranks_.run([](RankCase& rank, Group&) { rank.prepare_copy(); });
+    memcpy_samples_.push_back(ranks_.run([](RankCase& rank, Group&) { rank.copy(); }));
     return seconds;
   }
   Difference difference() {
-    std::vector<Difference> differences(ranks_.size());
-    team_.run([&](Group& group) {
-      differences[static_cast<size_t>(group.rank())] = of(group).difference();
-    });
-    for (size_t r = 0; r < differences.size(); ++r) {
-      if (differences[r]) {
-        return fmt::format("rank {}: {}", r, *differences[r]);
-      }
-    }
-    return std::nullopt;
+    return ranks_.difference([](const RankCase& rank) { return rank.difference(); });
   }
   int64_t moved_bytes() const {
     int64_t bytes = 0;
-    for (const auto& rank : ranks_) {
+    for (const auto& rank : ranks_.all()) {
       bytes += rank->moved_bytes();
     }
     return bytes;
@@ -282,39 +290,10 @@ class DispatchRun {
   double median_memcpy_seconds() const { return app::median(memcpy_samples_); }
 
  private:
-  struct Copy {
-    Tensor from;
-    Tensor to;
-  };
-
-  RankCase& of(Group& group) const { return *ranks_[static_cast<size_t>(group.rank())]; }
-
-  double memcpy_seconds() {
-    team_.run([&](Group& group) {  // untimed: buffers whose pages exist
-      Copy& copy = copies_[static_cast<size_t>(group.rank())];
-      const int64_t bytes = of(group).moved_bytes();
-      if (!copy.from || copy.from.nbytes() < bytes) {
-        copy.from = Tensor::zeros({bytes + bytes / 8}, DType::kU8);
-        copy.to = Tensor::zeros({bytes + bytes / 8}, DType::kU8);
-        std::memset(copy.from.raw(), 0x55, static_cast<size_t>(copy.from.nbytes()));
-      }
-    });
-    return team_.run([&](Group& group) {
-      const Copy& copy = copies_[static_cast<size_t>(group.rank())];
-      const int64_t bytes = of(group).moved_bytes();
-      const int64_t part = (bytes + stream_.num_threads() - 1) / stream_.num_threads();
-      parallel_for(stream_, bytes, std::max<int64_t>(part, 1), [&](int64_t begin, int64_t end) {
-        std::memcpy(copy.to.bytes() + begin, copy.from.bytes() + begin,
-                    static_cast<size_t>(end - begin));
-      });
-    });
-  }
-
   Stream stream_;
   std::vector<RankRows> all_;
   RankTeam team_;
-  std::vector<std::unique_ptr<RankCase>> ranks_;  // gone before their groups
-  std::vector<Copy> copies_;
+  PerRank<RankCase> ranks_;
   std::vector<double> memcpy_samples_;
 };
 
@@ -342,15 +321,12 @@ void run_case(const DispatchProblem& problem, const CaseKind& kind, const CaseSe
 }  // namespace
 
 void run_dispatch_cases(const CaseSetup& setup) {
-  const std::vector<int> small_ranks = {1, 2, 3};
-  const std::vector<int> real_ranks = {1, 2, 4, 8};
-  std::vector<int> rank_counts = setup.is_small ? small_ranks : real_ranks;
-  if (setup.ranks > 0) {
-    rank_counts = {setup.ranks};
-  }
+  const std::vector<int> rank_counts = setup.ranks > 0  ? std::vector{setup.ranks}
+                                       : setup.is_small ? std::vector{1, 2, 3}
+                                                        : std::vector{1, 2, 4, 8};
   for (const int ranks : rank_counts) {
     DispatchProblem prefill{fmt::format("dsv3_prefill_r{}", ranks), ranks, 0, 7168, 256, 8};
-    // What all ranks receive together is kept near 1 GB.
+    // Why so many: all ranks together receive about 1 GB.
     prefill.tokens = ranks == 2 || ranks == 4 ? 4096 : 512;
     DispatchProblem decode{fmt::format("dsv3_decode_r{}", ranks), ranks, 128, 7168, 256, 8};
     if (setup.is_small) {

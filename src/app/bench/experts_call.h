@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ExpertsCall: experts with the input and the buffers of one call, all where the stream works.
+// ExpertsCall: experts with the input and the buffers of one call, all on the stream's device.
 #pragma once
 
 #include <memory>
@@ -16,9 +16,10 @@ class ExpertsCall {
   ExpertsCall(std::unique_ptr<Experts> experts, ExpertsInput input, const Stream& stream);
 
   void apply() const { experts_->apply(input_, output_, intermediate_, scratch_, stream_); }
-  // What the experts write; zeros before the first call.
+  // The rows that the experts write; zeros before the first call.
   const Tensor& rows() const { return output_; }
-  // Rows of the batched format, or what is made of a token's rows, here or by the experts.
+  // In the batched format the rows; in the standard format a row per token, which the experts or
+  // this function have reduced.
   Tensor output() const;
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Experts: every implementation in every quantization scheme against `ref`; at real sizes FLOP/s
-// and the rate at which weights are read.
+// The cases of the experts: every implementation in every quantization scheme is compared with
+// `ref`. At real sizes they report FLOP/s and the rate at which weights are read.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,10 +21,10 @@ namespace {
 
 using app::Json;
 
-// Of large problems `ref` computes the first rows only.
+// How many tokens `ref` computes of a large problem.
 constexpr int64_t kReferenceTokens = 8;
 
-// Those a published checkpoint comes in.
+// The schemes of published checkpoints.
 constexpr Scheme kBenchSchemes[] = {
     kSchemes[0],
     {"fp8_block", QuantFormat::kFp8, QuantFormat::kFp8, WeightScales::kBlock, {128, 128}},
@@ -42,7 +42,8 @@ ExpertsInput first_tokens(const ExpertsInput& input, int64_t num_tokens) {
   return part;
 }
 
-// Over the rows that `expected` has; of a batched format those below the counts.
+// The relative error over the rows that `expected` has; in a batched format over those that the
+// counts name.
 double error_of(const Tensor& actual, const Tensor& expected, const Tensor& expert_num_tokens) {
   RelativeError error;
   const int64_t per_expert =
@@ -58,28 +59,17 @@ double error_of(const Tensor& actual, const Tensor& expected, const Tensor& expe
   return error.value();
 }
 
-struct Work {
-  int64_t rows = 0;
-  int64_t active_experts = 0;
-};
-
-Work work_of(const ExpertProblem& problem) {
-  Work work;
-  std::vector<int64_t> counts(static_cast<size_t>(problem.desc.num_experts), 0);
+app::LoadSummary load_of(const ExpertProblem& problem) {
+  const Tensor load = Tensor::zeros({problem.desc.num_experts}, DType::kI64);
+  auto* counts = load.data<int64_t>();
   if (problem.input.topk_ids.defined()) {
     for (int64_t i = 0; i < problem.input.topk_ids.numel(); ++i) {
-      ++counts[static_cast<size_t>(problem.input.topk_ids.data<int32_t>()[i])];
+      ++counts[problem.input.topk_ids.data<int32_t>()[i]];
     }
   } else {
-    for (size_t e = 0; e < counts.size(); ++e) {
-      counts[e] = problem.input.expert_num_tokens.data<int32_t>()[e];
-    }
+    std::copy_n(problem.input.expert_num_tokens.data<int32_t>(), load.numel(), counts);
   }
-  for (const int64_t count : counts) {
-    work.rows += count;
-    work.active_experts += count > 0;
-  }
-  return work;
+  return app::summarize_load(load);
 }
 
 std::string case_name(const Problem& problem, const ExpertCase& c) {
@@ -91,7 +81,7 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
   const std::string name = case_name(problem, expert_case);
   std::vector<const ExpertsImpl*> impls;
   for (const ExpertsImpl& impl : experts_impls()) {
-    // At real sizes `ref` takes minutes: only when asked for.
+    // At real sizes `ref` takes minutes, so it runs only when asked for.
     const bool is_slow = impl.name == "ref" && !setup.is_small && setup.impl != "ref";
     if (impl.device == setup.stream.device().type && !is_slow && setup.wants(name, impl.name)) {
       impls.push_back(&impl);
@@ -101,7 +91,7 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
     return;
   }
   const ExpertProblem made = ExpertProblemMaker().make(problem, expert_case);
-  const Work work = work_of(made);
+  const app::LoadSummary load = load_of(made);
   const bool is_part = !setup.is_small && problem.num_tokens > kReferenceTokens;
   const auto make_call = [&](std::string_view impl, const ExpertsInput& input) {
     return ExpertsCall(make_experts(made.desc, made.weights, setup.stream, impl), input,
@@ -141,11 +131,11 @@ void run_impls(const Problem& problem, const ExpertCase& expert_case, const Case
       return fmt::format("relative error {:.2e}, tolerance {:.2e}", error, allowed);
     };
     c.metrics = [&](double seconds) {
-      const double flops = 2.0 * static_cast<double>(work.rows) *
+      const double flops = 2.0 * static_cast<double>(load.rows) *
                            static_cast<double>(made.desc.hidden) *
                            static_cast<double>(made.desc.w1_rows() + made.desc.intermediate);
       const double bytes = static_cast<double>(app::weight_bytes(made.weights)) *
-                           static_cast<double>(work.active_experts) /
+                           static_cast<double>(made.desc.num_experts - load.idle) /
                            static_cast<double>(made.desc.num_local_experts);
       return std::vector<Json>{flops / seconds * 1e-9, bytes / seconds * 1e-9};
     };

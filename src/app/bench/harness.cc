@@ -27,7 +27,7 @@ using app::Json;
 constexpr int kProblemWidth = 42;
 constexpr int kImplWidth = 14;
 
-// Of a column: what its numbers need, or its header.
+// The width of a column: that of its widest number or of its header.
 int column_width(const app::Column& column) {
   const bool is_short = column.unit == app::Unit::kPercent || column.unit == app::Unit::kDecimals ||
                         column.unit == app::Unit::kPlain;
@@ -61,7 +61,7 @@ Timing measure(const std::function<double()>& timed_call, double min_time, int64
 }
 
 double memcpy_gb_per_s(const Stream& stream) {
-  constexpr int64_t kBytes = int64_t{256} << 20;  // far above any cache
+  constexpr int64_t kBytes = int64_t{256} << 20;  // far more than any cache holds
   constexpr int64_t kBlock = int64_t{4} << 20;
   const Tensor from = Tensor::zeros({kBytes}, DType::kU8);
   const Tensor to = Tensor::zeros({kBytes}, DType::kU8);

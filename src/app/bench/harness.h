@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Harness: runs the cases of a benchmark, each checked before it is timed, and reports them.
+// Harness: runs the cases of a benchmark and reports them.  It checks each case before it times it.
 #pragma once
 
 #include <cstdint>
@@ -25,24 +25,24 @@ struct Timing {
   double p90_us = 0;
 };
 
-// Two warm-up calls, then `num_calls`; if that is 0, calls until they have taken `min_time`
-// seconds, at least 5.  A call returns the seconds it counts for.
+// Makes two warm-up calls, then `num_calls` timed ones.  If that is 0, it makes calls until they
+// have taken `min_time` seconds, but at least 5.  A call returns the seconds that it counts for.
 Timing measure(const std::function<double()>& timed_call, double min_time, int64_t num_calls = 0);
 
-// Bytes that memcpy reads and writes per second on this stream's threads, in GB/s.
+// How fast memcpy is on this stream's threads, in GB/s; bytes count when read and when written.
 double memcpy_gb_per_s(const Stream& stream);
 
-// Checks cases against `ref`, times them, prints a table row and keeps a JSON line for each.
+// Checks cases against `ref` and times them.  For each it prints a table row and keeps a JSON line.
 class Harness {
  public:
   Harness(const app::BenchOptions& options, const std::vector<app::Column>& metric_columns);
 
-  // A fact about machine or set-up that goes into every JSON line from here on.
+  // Puts a fact about machine or set-up into every JSON line from here on.
   void fact(std::string_view key, app::Json value) {
     machine_[std::string(key)] = std::move(value);
   }
   void run(const Case& c);
-  // Writes --json; the exit code.  Throws InvalidArgument when there was no case.
+  // Writes --json and returns the exit code.  Throws InvalidArgument when there was no case.
   int finish() const;
 
  private:

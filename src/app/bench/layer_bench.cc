@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,7 +23,6 @@
 #include "moebius/device.h"
 #include "moebius/error.h"
 #include "moebius/profile.h"
-#include "moebius/tolerance.h"
 #include "moebius/workspace.h"
 #include "problems/statistics.h"
 
@@ -56,7 +53,7 @@ const std::vector<app::Column> kColumns = {
 
 constexpr std::string_view kWholeCall = "call";
 
-// One number of tokens.  Every call has hidden states of its own, and so a routing of its own.
+// The case of one number of tokens.  Every call gets other hidden states, and so another routing.
 class LayerCase {
  public:
   LayerCase(LayerCycle& cycle, PeakBursts& bursts, int64_t num_tokens, const Stream& stream)
@@ -72,7 +69,8 @@ class LayerCase {
     context_.profile = &profile_;
   }
 
-  // Seconds.  The first call goes through layer 0 and has the probes among its tokens.
+  // Makes one call and returns its seconds.  The first call goes through layer 0 and has the probes
+  // among its tokens.
   double call() {
     prepare();
     const double seconds = seconds_of([&] {
@@ -89,19 +87,7 @@ class LayerCase {
   }
 
   std::optional<std::string> difference() const {
-    RelativeError error;
-    for (int64_t i = 0; i < num_probes(); ++i) {
-      const Tensor actual = output_[probe_token(i)];
-      const Tensor expected = cycle_.expected()[i];
-      for (int64_t h = 0; h < expected.numel(); ++h) {
-        error.add(get_float(actual, h), get_float(expected, h));
-      }
-    }
-    if (error.value() <= cycle_.tolerance()) {
-      return std::nullopt;
-    }
-    return fmt::format("relative error {:.2e} over {} tokens, tolerance {:.2e}", error.value(),
-                       num_probes(), cycle_.tolerance());
+    return probe_difference(output_, cycle_.expected(), cycle_.tolerance());
   }
 
   std::vector<Json> metrics(double seconds) const {
@@ -136,10 +122,7 @@ class LayerCase {
     table_.fill({hidden_.bytes(), static_cast<size_t>(hidden_.nbytes())}, 0, num_calls_,
                 context_.stream);
     if (num_calls_ == 0 && cycle_.probes()) {
-      for (int64_t i = 0; i < num_probes(); ++i) {
-        std::memcpy(hidden_[probe_token(i)].bytes(), cycle_.probes()[i].bytes(),
-                    static_cast<size_t>(hidden_[0].nbytes()));
-      }
+      put_probes(cycle_.probes(), hidden_);
     }
     layer_ = num_calls_++ == 0 ? &cycle_.first() : &cycle_.next();
     profile_.clear();
@@ -149,21 +132,11 @@ class LayerCase {
     const app::Work work = app::call_work(cycle_.cost(), layer_->expert_load(), num_tokens_).all();
     flops_.push_back(static_cast<double>(work.flops));
     bytes_.push_back(static_cast<double>(work.bytes));
-    const auto us_of = [&](std::string_view name) {
-      double us = 0;
-      for (const Profile::Stage& stage : profile_.stages()) {
-        us += stage.name == name ? app::microseconds(stage.total) : 0.0;
-      }
-      return us;
-    };
     for (size_t s = 0; s < app::kStages.size(); ++s) {
-      shares_[s].push_back(us_of(app::kStages[s]) / us_of(kWholeCall));
+      shares_[s].push_back(app::stage_us(profile_, app::kStages[s]) /
+                           app::stage_us(profile_, kWholeCall));
     }
   }
-
-  int64_t num_probes() const { return std::min(num_tokens_, LayerCycle::kNumProbes); }
-  // From the first token to the last.
-  int64_t probe_token(int64_t i) const { return probe_row(i, num_probes(), num_tokens_); }
 
   LayerCycle& cycle_;
   PeakBursts& bursts_;
@@ -176,8 +149,8 @@ class LayerCase {
   WorkspacePool workspaces_;
   Profile profile_;
   CallContext context_;
-  std::vector<double> peaks_;  // GFLOP/s, before each call
-  std::vector<double> reads_;  // GB/s
+  std::vector<double> peaks_;  // GFLOP/s, measured before each call
+  std::vector<double> reads_;  // GB/s, likewise
   std::vector<double> flops_;
   std::vector<double> bytes_;
   std::array<std::vector<double>, app::kStages.size()> shares_;

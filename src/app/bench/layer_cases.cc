@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layer: the conformance matrix.  A case is a row; implementations are the backends over ranks, and
-// `float64`, which anchors the single-rank reference that they are compared with.
+// The cases of the layer are the conformance matrix.  A case is a row of it.  Its implementations
+// are the backends over ranks, which are compared with the same layer on one rank, and `float64`,
+// with which that layer is compared.
 #include "app/bench/cases.h"
 #include "problems/layer_matrix.h"
 
@@ -27,7 +28,7 @@ void run_layer_cases(const CaseSetup& setup) {
       c.call = [&] {
         difference = backend != nullptr ? runner.difference(*backend) : runner.distance_from_f64();
       };
-      c.reference = [] { return 0.0; };  // part of the call
+      c.reference = [] { return 0.0; };  // is part of the call
       c.difference = [&] { return difference; };
       setup.visit(c);
     };

@@ -6,27 +6,26 @@
 
 #include <algorithm>
 
-#include "app/bench/cases.h"
 #include "app/machine.h"
 #include "app/run/random_tensor.h"
+#include "app/run/reference_check.h"
 #include "app/run/run_report.h"
 #include "moebius/error.h"
 #include "moebius/tolerance.h"
-#include "moebius/workspace.h"
 #include "problems/random_layer.h"
 
 namespace moebius::bench {
 
 namespace {
 
-// Why 16: a cache that holds a sixteenth of what calls cycle through serves at most a sixteenth of
-// their reads.
+// Why 16: a cache that holds a sixteenth of the weights that calls use in turn can serve at most a
+// sixteenth of their reads.
 constexpr int64_t kCachesPerCycle = 16;
 constexpr int64_t kFewestLayers = 2;
-constexpr int64_t kMostLayers = 64;  // of small models, whose calls are too short to be of interest
+constexpr int64_t kMostLayers = 64;  // bounds small models, whose short calls matter little
 
-// How many layers to make, of at most two thirds of the memory; while one is packed it is there
-// twice.
+// Returns how many layers to make.  They may take two thirds of the memory, and while a layer is
+// being packed it takes its room twice.
 int64_t choose_num_layers(const LayerCycleOptions& options, int64_t bytes) {
   const int64_t budget = app::memory_bytes() / 3 * 2;
   const int64_t most = budget / bytes - 1;
@@ -54,7 +53,11 @@ LayerCycle::LayerCycle(const LayerCycleOptions& options, const Stream& stream) {
       quantization_ = app::describe(weights.experts.quant);
       tolerance_ = layer_tolerance(weights.experts.quant);
       if (options.needs_probes) {
-        compute_expected(weights, stream);
+        const MoeConfig& config = weights.config;
+        probes_ = app::random_normal({kNumProbes, config.hidden}, config.in_dtype, /*seed=*/1);
+        const app::ReferenceOutput reference = app::reference_forward(weights, probes_, stream);
+        expected_ = reference.output;
+        reference_seconds_ = reference.seconds;
       }
     }
     layers_.push_back(std::make_unique<MoeLayer>(std::move(weights), layer_options, stream));
@@ -69,22 +72,6 @@ MoeLayer& LayerCycle::first() {
 MoeLayer& LayerCycle::next() {
   current_ = (current_ + 1) % layers_.size();
   return *layers_[current_];
-}
-
-void LayerCycle::compute_expected(const MoeLayerWeights& weights, const Stream& stream) {
-  constexpr uint64_t kSeed = 1;
-  const MoeConfig& config = weights.config;
-  probes_ = app::random_normal({kNumProbes, config.hidden}, config.in_dtype, kSeed);
-  expected_ = Tensor::empty(probes_.shape(), DType::kF32);
-  MoeLayerOptions options;
-  options.experts = "ref";
-  options.precision = Precision::kF64;
-  MoeLayer reference(weights, options, stream);
-  WorkspacePool workspaces;
-  CallContext context;
-  context.stream = stream;
-  context.workspaces = &workspaces;
-  reference_seconds_ = seconds_of([&] { reference.forward(probes_, expected_, context); });
 }
 
 }  // namespace moebius::bench

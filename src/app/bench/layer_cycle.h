@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// LayerCycle: layers of one model that calls go through in turn, so that weights come from memory
-// as they do in a model, not from the last-level cache.
+// LayerCycle: several layers of one model, which calls use in turn.  Weights are then read from
+// memory, as they are in a model, and not from the last-level cache.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace moebius::bench {
 struct LayerCycleOptions {
   std::string preset;
   std::string quant;
-  std::string experts;       // implementation; empty: the first that accepts
-  bool needs_probes = true;  // compute what the reference makes of the probes
+  std::string experts;       // the implementation; empty: the first that accepts
+  bool needs_probes = true;  // whether to compute the reference of the probes
 };
 
 class LayerCycle {
@@ -31,7 +31,7 @@ class LayerCycle {
   LayerCycle(const LayerCycleOptions& options, const Stream& stream);
 
   int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
-  // Layers 0, 1, ..., 0, ...; first() starts anew and gives layer 0.
+  // next() returns layer 1, 2, ... and after the last layer 0; first() starts anew with layer 0.
   MoeLayer& first();
   MoeLayer& next();
 
@@ -39,14 +39,12 @@ class LayerCycle {
   const std::string& quantization() const { return quantization_; }
   double tolerance() const { return tolerance_; }
 
-  // A few tokens, and what the float64 oracle makes of them with the weights of layer 0.
+  // A few tokens, and their results by the float64 reference with the weights of layer 0.
   const Tensor& probes() const { return probes_; }      // [kNumProbes, H], the layer's dtype
   const Tensor& expected() const { return expected_; }  // f32 [kNumProbes, H]
   double reference_seconds() const { return reference_seconds_; }  // for all probes
 
  private:
-  void compute_expected(const MoeLayerWeights& weights, const Stream& stream);
-
   std::vector<std::unique_ptr<MoeLayer>> layers_;
   size_t current_ = 0;
   app::LayerCost cost_;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the machine can do at best, measured: the two sides of a roofline.
+// Measures what the machine can do at best: the two sides of a roofline.
 #pragma once
 
 #include <cstdint>
@@ -16,36 +16,38 @@ enum class Operand : uint8_t { kF32, kBF16, kInt8, kFp8 };
 
 struct ComputePeak {
   std::string_view name = "";  // "AMX bf16"
-  double gflops = 0;           // of all the stream's threads together, or of its GPU
+  double gflops = 0;           // of all threads of the stream together, or of its GPU
 };
 
-// The best of a few tries, since what disturbs can only slow down; or, among ranks of a machine
-// that all measure now, the median: the last of them has the machine to itself.
+// Which of a few measurements is the result.  The best one is, since disturbances can only slow
+// down.  Where all ranks of a machine measure at the same time, the median is, since the last rank
+// to finish has the machine to itself for a while.
 enum class Take : uint8_t { kBest, kMedian };
 
-// The fastest way this processor and build have to multiply such operands, f32 included, and bf16
-// where operands are fp8; of a GPU its tensor cores.
+// Measures the fastest way of this processor and build to multiply such operands.  f32 is always
+// among the ways, and bf16 stands for fp8.  On a GPU it measures the tensor cores.
 ComputePeak compute_peak(Operand operand, const Stream& stream, Take take = Take::kBest);
 
-// Reading memory in order, far more of it than the last-level cache holds, by all threads.
-// num_ranks: that do so now, each its part of it.
+// How fast all threads together read memory in order, far more of it than the last-level cache
+// holds. num_ranks: how many ranks measure at the same time, of which each reads its part.
 double read_gb_per_s(const Stream& stream, Take take = Take::kBest, int num_ranks = 1);
 
-// Both rates of a CPU, taken by turns with what is compared with them.  Why: neighbours and clocks
-// change what a machine can do from one second to the next, by more than what is to be seen.
+// PeakBursts: measures both rates of a CPU in short bursts, between the calls that are compared
+// with them.  Why: neighbours and clocks change from one second to the next what a machine can do,
+// by more than the differences that a benchmark looks for.
 class PeakBursts {
  public:
   PeakBursts(Operand operand, const Stream& stream);
   ~PeakBursts();
 
-  // "AMX bf16"
+  // The name of the kernel, as in "AMX bf16".
   std::string_view name() const;
 
   struct Rates {
     double gflops = 0;
     double read_gb_per_s = 0;
   };
-  // Of the next 10 ms or so.
+  // Measures for about 10 ms.
   Rates next();
 
  private:

@@ -12,7 +12,8 @@ namespace {
 constexpr int kRows = 16;
 constexpr int kRowBytes = 64;
 
-// Two tiles of A and two of B in L1.  Values matter to the clock: these are 0.5, as int8 0 and 63.
+// Two tiles of A and two of B, which stay in L1.  Why 0.5: the processor's clock depends on the
+// values.  Read as int8 they are 0 and 63.
 struct Operands {
   Operands() {
     for (uint16_t& word : words) {
@@ -26,7 +27,7 @@ struct Operands {
   }
 };
 
-// Accumulators 0 to 3, A in 4 and 5, B in 6 and 7.
+// Tiles 0 to 3 accumulate; 4 and 5 hold A, 6 and 7 hold B.
 template <bool kIntegers>
 int64_t run(int64_t rounds) {
   static constexpr AmxTileConfig kConfig;

@@ -2,29 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <immintrin.h>
 
-#include "app/bench/peak_kernels.h"
+#include "app/bench/peak_loop.h"
 
 namespace moebius::bench {
 
-// 12 chains hide the latency of two multiply-adds per cycle.
+// Two multiply-adds per cycle need 12 chains.
 int64_t run_avx2_fma(int64_t rounds) {
-  constexpr int kChains = 12;
   const __m256 a = _mm256_set1_ps(0.75f);
   const __m256 b = _mm256_set1_ps(0.5f);
-  __m256 sum[kChains];
-  for (int i = 0; i < kChains; ++i) {
-    sum[i] = _mm256_setzero_ps();
-  }
-  for (int64_t round = 0; round < rounds; ++round) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) {
-      sum[i] = _mm256_fmadd_ps(sum[i], a, b);
-    }
-  }
-  for (int i = 0; i < kChains; ++i) {
-    asm volatile("" : : "x"(sum[i]));  // the loop must not be dropped
-  }
-  return rounds * kChains * 8 * 2;
+  return run_chains<__m256, 12>(rounds, 2 * 8,
+                                [&](__m256 sum) { return _mm256_fmadd_ps(sum, a, b); });
 }
 
 }  // namespace moebius::bench

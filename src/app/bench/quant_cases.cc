@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quantize and dequantize, bit by bit against `ref`, and how near they come to memcpy.
+// The cases of quantization: quantize and dequantize are compared bit by bit with `ref`, and their
+// rate with that of memcpy.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "app/bench/cases.h"
 #include "app/bench/harness.h"
@@ -44,13 +46,10 @@ const Problem kProblems[] = {
     {"nvfp4", {QuantFormat::kNvfp4, {1, 16}}},
 };
 
-// Small: rows and columns on neither side of a tile.  Real: larger than any cache, since what the
-// memory allows is the question.
-Shape small_shape() {
-  return {37, 384};
-}
-Shape real_shape() {
-  return {4096, 7168};
+// The small shape is no multiple of a tile.  The real one is larger than any cache, since the
+// question is how near a stage comes to the memory's rate.
+Shape shape_of(bool is_small) {
+  return is_small ? Shape{37, 384} : Shape{4096, 7168};
 }
 
 int64_t bytes_of(const Quantized& q) {
@@ -61,7 +60,8 @@ int64_t bytes_of(const Quantized& q) {
   return bytes;
 }
 
-// Outputs whose pages exist, so that neither side is timed while the system makes them.
+// Allocates outputs and touches their pages, so that no timed call waits for the system to make
+// them.
 Quantized allocate_touched(const QuantizeSpec& spec, const Tensor& x) {
   Quantized q = allocate_quantized(spec, x.dim(0), x.dim(1));
   for (const Tensor* tensor : {&q.values, &q.scale}) {
@@ -71,23 +71,24 @@ Quantized allocate_touched(const QuantizeSpec& spec, const Tensor& x) {
 }
 
 std::optional<std::string> difference(const Quantized& actual, const Quantized& expected) {
-  if (auto d = byte_difference("values", actual.values, expected.values)) {
-    return d;
+  const std::pair<const char*, Tensor Quantized::*> parts[] = {
+      {"values", &Quantized::values},
+      {"scales", &Quantized::scale},
+      {"zero points", &Quantized::zero_point},
+      {"global scales", &Quantized::global_scale}};
+  for (const auto& [what, part] : parts) {
+    if (auto d = byte_difference(what, actual.*part, expected.*part)) {
+      return d;
+    }
   }
-  if (auto d = byte_difference("scales", actual.scale, expected.scale)) {
-    return d;
-  }
-  if (auto d = byte_difference("zero points", actual.zero_point, expected.zero_point)) {
-    return d;
-  }
-  return byte_difference("global scales", actual.global_scale, expected.global_scale);
+  return std::nullopt;
 }
 
 class QuantCases {
  public:
   explicit QuantCases(const CaseSetup& setup)
       : setup_(setup),
-        x_(app::random_normal(setup.is_small ? small_shape() : real_shape(), DType::kBF16, 1)),
+        x_(app::random_normal(shape_of(setup.is_small), DType::kBF16, 1)),
         back_(Tensor::zeros(x_.shape(), x_.dtype())),
         memcpy_(setup.is_small ? 0 : memcpy_gb_per_s(setup.stream)) {}
 

@@ -44,7 +44,7 @@ double RankTeam::run(const Job& job) {
   return std::chrono::duration<double>(end_ - start_).count();
 }
 
-// All ranks start together, and each job is known to have begun everywhere before any rank can fail
+// Makes all ranks start a job together, so that it has begun on every rank before any rank can fail
 // in it.
 void RankTeam::wait_for_all() {
   const int64_t started = num_started_.load(std::memory_order_relaxed);
@@ -59,7 +59,7 @@ void RankTeam::wait_for_all() {
 }
 
 void RankTeam::serve(Group& group) {
-  group.barrier("team");  // which fails where not every rank has got its thread
+  group.barrier("team");  // fails where a rank could not get its thread
   for (int64_t num_done = 0;; ++num_done) {
     const Job* job = nullptr;
     {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Router: logits and selection, bit by bit against `ref`, at the shapes of real models.
+// The cases of the router: logits and selection, compared bit by bit with `ref`, at the shapes of
+// real models.
 #include "app/bench/cases.h"
 #include "app/forced_setting.h"
 #include "app/run/random_tensor.h"
@@ -24,55 +25,38 @@ struct Problem {
 };
 
 RouterConfig softmax(int64_t num_experts, int64_t topk) {
-  RouterConfig config;
-  config.num_experts = num_experts;
-  config.topk = topk;
-  config.renormalize = true;
-  return config;
+  return {.num_experts = num_experts, .topk = topk, .renormalize = true};
 }
 
-RouterConfig deepseek_v3() {
-  RouterConfig config = softmax(256, 8);
-  config.scoring = Scoring::kSigmoid;
-  config.num_groups = 8;
-  config.topk_groups = 4;
-  config.routed_scaling_factor = 2.5f;
-  return config;
-}
-
-RouterConfig gpt_oss() {
-  RouterConfig config = softmax(128, 4);
-  config.score_after_topk = true;
-  config.renormalize = false;
-  return config;
-}
-
-RouterConfig llama4() {
-  RouterConfig config = softmax(16, 1);
-  config.scoring = Scoring::kSigmoid;
-  config.score_after_topk = true;
-  config.renormalize = false;
-  return config;
-}
+const RouterConfig kDeepseekV3 = {.num_experts = 256,
+                                  .topk = 8,
+                                  .scoring = Scoring::kSigmoid,
+                                  .renormalize = true,
+                                  .num_groups = 8,
+                                  .topk_groups = 4,
+                                  .routed_scaling_factor = 2.5f};
+const RouterConfig kGptOss = {.num_experts = 128, .topk = 4, .score_after_topk = true};
+const RouterConfig kLlama4 = {
+    .num_experts = 16, .topk = 1, .scoring = Scoring::kSigmoid, .score_after_topk = true};
 
 std::vector<Problem> problems(bool is_small) {
   if (is_small) {
     return {
         {"mixtral", 33, 96, softmax(8, 2)},
         {"qwen3", 33, 96, softmax(128, 8)},
-        {"gpt_oss", 33, 96, gpt_oss(), true},
-        {"llama4", 33, 96, llama4()},
-        {"deepseek_v3", 33, 96, deepseek_v3(), false, true},
+        {"gpt_oss", 33, 96, kGptOss, true},
+        {"llama4", 33, 96, kLlama4},
+        {"deepseek_v3", 33, 96, kDeepseekV3, false, true},
     };
   }
   return {
       {"mixtral_prefill", 1024, 4096, softmax(8, 2)},
       {"qwen3_decode", 64, 2048, softmax(128, 8)},
       {"qwen3_prefill", 1024, 2048, softmax(128, 8)},
-      {"gpt_oss_prefill", 1024, 2880, gpt_oss(), true},
-      {"llama4_prefill", 1024, 5120, llama4()},
-      {"dsv3_decode", 64, 7168, deepseek_v3(), false, true},
-      {"dsv3_prefill", 1024, 7168, deepseek_v3(), false, true},
+      {"gpt_oss_prefill", 1024, 2880, kGptOss, true},
+      {"llama4_prefill", 1024, 5120, kLlama4},
+      {"dsv3_decode", 64, 7168, kDeepseekV3, false, true},
+      {"dsv3_prefill", 1024, 7168, kDeepseekV3, false, true},
   };
 }
 

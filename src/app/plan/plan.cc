@@ -22,23 +22,20 @@ namespace moebius::app {
 
 namespace {
 
-constexpr int kGpusOfANode = 8;
-constexpr int64_t kLastTokens = 16384;
-constexpr int kLastRanks = 2048;
-
-// What experts make of the processor's peak with many rows: 1 / 1.66, see docs/performance.md.
-constexpr double kShareOfPeak = 0.6;
-constexpr const char* kFromPeak = "0.6 of the measured peak";
-constexpr const char* kAsBf16 = "as bf16: 0.6 of the measured peak";
-
 plan::Machine measure_machine() {
+  // Experts with many rows reach this share of the processor's peak: 1 / 1.66, see
+  // docs/performance.md.
+  constexpr double kShareOfPeak = 0.6;
+  constexpr const char* kFromPeak = "0.6 of the measured peak";
+  constexpr const char* kAsBf16 = "as bf16: 0.6 of the measured peak";
   const Progress progress;
   progress.show("measuring this machine");
   const Stream stream = Stream::cpu();
   plan::Machine m = plan::find_machine("cpu");
   m.name = "here";
   m.description = fmt::format("{}, {} threads", cpu_model(), stream.num_threads());
-  for (const plan::MachineFigure& f : plan::machine_figures()) {  // of another machine
+  // The values of "cpu" are those of another machine.
+  for (const plan::MachineFigure& f : plan::machine_figures()) {
     (m.*f.figure).source = "assumed";
   }
   const auto products = [&](bench::Operand operand) {
@@ -113,6 +110,7 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
   d.tp = o.tp;
   d.shards_experts = o.no_ep && (o.ranks > 1 || o.sweep == "ranks");
   d.device = machine.type == DeviceType::kCuda ? Device::cuda(0) : Device::cpu();
+  constexpr int kGpusOfANode = 8;
   d.ranks_per_node =
       o.ranks_per_node > 0 ? o.ranks_per_node : (d.device.is_cuda() ? kGpusOfANode : 0);
   d.tokens = o.tokens;
@@ -130,9 +128,11 @@ plan::Deployment deployment_of(const PlanOptions& o, const plan::Machine& machin
 
 }  // namespace
 
-int plan_deployment(const PlanOptions& options) {
+int run_subcommand(const PlanOptions& options) {
   expect_writable("--json", options.json);
   expect_not_read("--json", options.json, files_of(options));
+  constexpr int64_t kLastTokens = 16384;
+  constexpr int kLastRanks = 2048;
   PlanResult result;
   result.machine = machine_of(options);
   result.deployment = deployment_of(options, result.machine);

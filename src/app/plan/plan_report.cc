@@ -64,7 +64,8 @@ void add_subject(Report& report, const PlanResult& r) {
        {"quant", d.formats.name},
        {"microbatches", d.microbatches},
        {"sum", d.low_latency_sum == LowLatencySum::kRanks ? "ranks" : "selections"}});
-  const Forecast& first = r.forecasts.back();  // all-gather's copies are not the routing's
+  // The last one, since the copies of all-gather, the first, do not depend on the routing.
+  const Forecast& first = r.forecasts.back();
   report.line(
       "routing", "routing",
       "groups {topk_groups} of {num_groups}, skew {skew}; a token goes to {copies} other ranks "
@@ -95,7 +96,7 @@ void add_machine(Report& report, const plan::Machine& machine) {
   report.hidden("machine", {"figures", figures});
 }
 
-// Which kernels multiply on a GPU, for the rows of the fullest rank.
+// Reports which kernels multiply on a GPU, for the rows of the fullest rank.
 void add_gemms(Report& report, const PlanResult& r) {
   const Deployment& d = r.deployment;
   const Forecast& first = r.forecasts.back();
@@ -210,7 +211,7 @@ void add_choice(Report& report, const PlanResult& r) {
     return;
   }
   const auto total = [&](const Forecast& f) { return f.buffers.total(r.deployment.layers); };
-  const Forecast* least = nullptr;  // of those that are not refused, so that it does not fit
+  const Forecast* least = nullptr;  // of the backends that are not refused; none of them fits
   for (const Forecast& f : r.forecasts) {
     if (f.support.ok && (least == nullptr || total(f) < total(*least))) {
       least = &f;
@@ -240,7 +241,7 @@ const Forecast* find(const SweepRow& row, All2AllBackend backend) {
   return nullptr;
 }
 
-// Backends in the order in which they are the fastest, with the first number of each.
+// Reports which backend is the fastest from which number of tokens or ranks on.
 void add_turns(Report& report, const std::vector<SweepRow>& rows, bool by_tokens) {
   std::string text;
   Json turns = Json::array();
@@ -314,13 +315,13 @@ void add_sweep(Report& report, const PlanResult& r) {
   add_turns(report, r.rows, by_tokens);
 }
 
-// Where high throughput overtakes low latency, to the token, and whether both have room there.
+// Reports at which number of tokens high throughput overtakes low latency, and whether both have
+// room there.
 void add_crossover(Report& report, const PlanResult& r) {
   if (r.deployment.ranks == 1 || r.sweep != "tokens") {
     return;
   }
-  const Forecast* low = find(r.rows.back(), All2AllBackend::kLowLatency);  // none: sharded
-  if (low == nullptr) {
+  if (find(r.rows.back(), All2AllBackend::kLowLatency) == nullptr) {  // experts are sharded
     return;
   }
   const int64_t last = r.rows.back().deployment.tokens;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `moebius plan` prints.
+// The result of `moebius plan`, and its report.
 #pragma once
 
 #include <string>

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <string_view>
 
-// Why the assembler: a compiler takes long to read half a megabyte as a literal. The file is empty
-// where the page could not be built.
+// Why the assembler includes the file: a compiler takes long to read half a megabyte as a literal.
+// The file is empty where the page could not be built.
 __asm__(
     ".pushsection .rodata\n"
     "moebius_page_begin:\n"
@@ -31,8 +31,8 @@ std::string_view page_without_run() {
   return {moebius_page_begin, static_cast<size_t>(moebius_page_end - moebius_page_begin)};
 }
 
-// JSON that can stand in a script element: "<" is in strings only, and no end tag or comment begins
-// without one.
+// Returns JSON that can stand in a script element.  An end tag or a comment begins with "<", which
+// JSON has in strings only, where it can be escaped.
 std::string embeddable(const Json& json) {
   std::string text;
   for (const char c : json_text(json, -1)) {

@@ -12,10 +12,10 @@
 
 namespace moebius::app {
 
-// Whether this build has the page; else `reason` says how to get it.
+// Whether this build has the page.  If not, `reason` says how to get it.
 Support has_page();
 
-// REQUIRES: has_page().
+// Returns the page with the JSON of a run in it.  REQUIRES: has_page().
 std::string make_page(const Json& run);
 
 }  // namespace moebius::app

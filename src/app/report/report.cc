@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kLabelWidth = 14;
 
-// The largest unit that leaves a number of at least 1.
+// Writes the value in the largest unit in which it is at least 1.
 std::string scaled(double value, double step, const std::vector<std::string_view>& units) {
   size_t unit = 0;
   while (unit + 1 < units.size() && value >= step) {

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Report: what a command tells a person, and the same as JSON.
-// Invariant: text is made from the values that the JSON holds, so neither has a figure the other
-// lacks.
+// Report: the text that a command prints, and the same figures as JSON.
+// Invariant: the text is made from the values that the JSON holds, so the JSON has every printed
+// figure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,7 +15,8 @@ namespace moebius::app {
 
 using Json = nlohmann::ordered_json;
 
-// How a number is printed.  Its JSON value is always the plain one, in the unit its key ends with.
+// How a number is printed.  Its JSON value is always the plain number, in the unit that its key
+// ends with.
 enum class Unit {
   kPlain,     // 42, or text as it is
   kDecimals,  // 1.53
@@ -29,7 +30,8 @@ enum class Unit {
 };
 std::string format_value(const Json& value, Unit unit);
 
-// indent -1: on one line.  A path may be any bytes; what is not UTF-8 becomes U+FFFD.
+// Returns JSON as text; with an indent of -1 it is one line.  Bytes that are not UTF-8, as paths
+// may have, become U+FFFD.
 std::string json_text(const Json& json, int indent);
 
 struct Figure {
@@ -46,20 +48,20 @@ struct Column {
 
 class Report {
  public:
-  // "label   text", where {key} in text stands for a figure.  All figures, printed or not, go to
-  // the JSON object `section`.
+  // Prints "label   text", where {key} in text stands for a figure.  All figures, printed or not,
+  // go to the JSON object `section`.
   void line(std::string_view section,
             std::string_view label,
             std::string_view text,
             const std::vector<Figure>& figures);
-  // An empty line and words that hold no figure.
+  // Prints an empty line and words that hold no figure.
   void heading(std::string_view words);
-  // Aligned columns; JSON: section.key = [{column: value, ...}, ...].
+  // Prints aligned columns.  In the JSON: section.key = [{column: value, ...}, ...].
   void table(std::string_view section,
              std::string_view key,
              const std::vector<Column>& columns,
              const std::vector<std::vector<Json>>& rows);
-  // In the JSON only.
+  // Puts a figure into the JSON only.
   void hidden(std::string_view section, const Figure& figure);
 
   const std::string& text() const { return text_; }

@@ -22,7 +22,7 @@ struct Bound {
   double compute_us;
   double read_us;
   double roofline_us;
-  double times_roofline;  // of what it took
+  double times_roofline;  // the time that it took, divided by roofline_us
 };
 
 Bound bound_of(const Work& work, double us, const MachinePeak& machine) {
@@ -40,7 +40,7 @@ bench::Operand operand_of(const LayerCost& cost) {
                                : bench::Operand::kBF16;
 }
 
-// What one rank tells the others, ended by zeros.
+// The peaks of one rank, as it sends them to the others.  Texts end with a zero.
 struct RankPeak {
   char missing[256] = {};
   char name[32] = {};
@@ -66,7 +66,7 @@ RankPeak measure_rank(const LayerCost& cost, const Stream& stream, const Group* 
     put(compute.name, peak.name);
     peak.gflops = compute.gflops;
     peak.read_gb_per_s = bench::read_gb_per_s(stream, take, num_ranks);
-  } catch (const std::exception& error) {  // out of memory: the run itself has succeeded
+  } catch (const std::exception& error) {  // such as out of memory, after a run that has succeeded
     put(error.what(), peak.missing);
   }
   return peak;
@@ -98,7 +98,8 @@ void add_roofline(Report& report, const MachinePeak& machine, const RunResult& r
     report.line("roofline", "roofline", "not measured: {missing}", {{"missing", machine.missing}});
     return;
   }
-  const CallWork work = call_work(result.cost, result.expert_load, result.input.hidden.dim(0));
+  const CallWork work =
+      call_work(result.run.cost, result.run.expert_load, result.input.hidden.dim(0));
   const Work all = work.all();
   const Bound call = bound_of(all, result.call_us, machine);
   report.line("roofline", "roofline", "{roofline_us}, the call takes {times_roofline} times that",

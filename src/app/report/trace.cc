@@ -32,14 +32,15 @@ void put(std::string_view text, char (&to)[N]) {
   std::memcpy(to, text.data(), std::min(text.size(), N - 1));
 }
 
-// The steady clock counts from the machine's start.
+// Names the machine's start, from which the steady clock counts.
 std::string clock_name() {
   std::string id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
   return id.empty() ? fmt::format("process {}", getpid()) : id;
 }
 
-// One thread of the trace per track, and per micro-batch in flight: such intervals may overlap.
+// Each track is a thread of the trace.  In flight each micro-batch is one, since their intervals
+// may overlap.
 int thread_of(const TraceEvent& event) {
   const int track = static_cast<int>(event.track);
   return event.track == Track::kInFlight ? track + 1 + event.microbatch : track;
@@ -169,7 +170,8 @@ std::string trace_text(std::span<const std::vector<TraceEvent>> by_rank,
       add(metadata("thread_name", rank, thread, {{"name", thread_name(thread)}}));
       add(metadata("thread_sort_index", rank, thread, {{"sort_index", thread}}));
     }
-    // What is around others comes first, as viewers nest what begins at the same time.
+    // Of two events that begin at the same time the longer one comes first, so that viewers nest
+    // the other in it.
     std::sort(events.begin(), events.end(), [](const TraceEvent& a, const TraceEvent& b) {
       return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
     });

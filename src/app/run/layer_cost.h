@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one call of a layer has to compute and to read, counted from its weights and its load.
+// Counts, from a layer's weights and load, what one call has to compute and to read.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace moebius::app {
 
-// Bytes are those of the checkpoint's format with scales and biases, whatever the implementation
-// repacks them to; operations count a multiply and an add as two.
+// Bytes are those of the checkpoint's format with scales and biases, even where an implementation
+// repacks them.  A multiply and an add count as two operations.
 struct LayerCost {
   int64_t expert_bytes = 0;  // one routed expert
   int64_t shared_bytes = 0;  // all shared experts
@@ -20,11 +20,11 @@ struct LayerCost {
   int64_t flops_per_row = 0;    // one row through one routed expert
   int64_t flops_per_token = 0;  // router and shared experts
   int64_t router_flops_per_token = 0;
-  // Weights and activations of the routed experts.
+  // Whether the routed experts multiply int8 by int8, or fp8 by fp8.
   bool multiplies_int8 = false;
   bool multiplies_fp8 = false;
 };
-// Values, scales, zero points and biases.
+// Returns the bytes of values, scales, zero points and biases.
 int64_t weight_bytes(const ExpertWeights& weights);
 LayerCost layer_cost(const MoeLayerWeights& weights);
 
@@ -41,7 +41,8 @@ struct Work {
   int64_t flops = 0;
   int64_t bytes = 0;  // of weights
 };
-// One call of all ranks together; weights count once, those of experts without rows not at all.
+// The work of one call of all ranks together.  Weights count once, and those of experts without
+// rows do not count.
 struct CallWork {
   Work router;
   Work experts;

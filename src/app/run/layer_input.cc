@@ -35,7 +35,7 @@ void expect_finite(const Tensor& hidden, const std::string& what) {
   }
 }
 
-// Experts take rows in the model's dtype, which may hold less than the file's.
+// Experts take rows in the model's dtype, whose range may be smaller than that of the file's.
 void expect_finite_in(DType dtype, const Tensor& hidden, const std::string& what) {
   if (dtype == hidden.dtype() || dtype == DType::kF32) {
     return;
@@ -62,7 +62,7 @@ LayerInput load_input(const RunOptions& options,
                           options.seed),
             "synthetic", ""};
   }
-  if (options.input.ends_with(".json")) {  // Safetensors would take it for an index of shards
+  if (options.input.ends_with(".json")) {  // Safetensors would read it as an index of shards
     throw InvalidArgument(options.input + ": is JSON, expected FILE.safetensors");
   }
   if (std::error_code error; std::filesystem::is_directory(options.input, error)) {

@@ -19,9 +19,11 @@ struct LayerInput {
   std::string tensor;  // its name in the file; empty when synthetic
 };
 
-// Throws InvalidArgument naming file, tensor and both values: no such tensor, several tensors and
-// no name, another dtype or shape, NaN or infinity (with its place: a router cannot rank NaN, and
-// the result would only spread it), as it stands or in the model's dtype (nullopt: not said).
+// Reads the input file or draws synthetic hidden states.
+// Throws InvalidArgument, which names file, tensor and both values, for a tensor that is missing,
+// for several tensors without a name, and for another dtype or shape.  It also throws for NaN and
+// infinity and names their place, since a router cannot rank NaN and the result would only spread
+// it; values must be finite in the model's dtype, too (nullopt: the model does not say it).
 LayerInput load_input(const RunOptions& options,
                       int64_t hidden_size,
                       std::optional<DType> model_dtype);

@@ -11,12 +11,12 @@ namespace moebius::app {
 
 namespace {
 
-// A well mixed number for every counter value.
+// Returns a well mixed number for each counter.
 uint64_t mix(uint64_t counter) {
   return splitmix64::number(counter, 0);
 }
 
-// In (0, 1].
+// Returns a number in (0, 1].
 double uniform(uint64_t bits) {
   return static_cast<double>((bits >> 11) + 1) * 0x1.0p-53;
 }
@@ -27,7 +27,7 @@ Tensor random_normal(const Shape& shape, DType dtype, uint64_t seed, float devia
   Tensor out = Tensor::empty(shape, dtype);
   const uint64_t start = mix(seed);
   const int64_t n = out.numel();
-  // Box and Muller: two uniform numbers give two normal ones.
+  // The method of Box and Muller makes two normal numbers of two uniform ones.
   for (int64_t i = 0; i < n; i += 2) {
     const uint64_t counter = start + static_cast<uint64_t>(i);
     const double radius = deviation * std::sqrt(-2.0 * std::log(uniform(mix(counter))));

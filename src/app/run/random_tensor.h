@@ -10,7 +10,7 @@
 
 namespace moebius::app {
 
-// Normally distributed, mean 0.  f32, bf16 or f16.
+// Draws normally distributed values with mean 0.  dtype: f32, bf16 or f16.
 Tensor random_normal(const Shape& shape, DType dtype, uint64_t seed, float deviation = 1.0f);
 
 }  // namespace moebius::app

@@ -21,7 +21,7 @@ ParallelConfig RankPlan::parallel(int rank) const {
 
 namespace {
 
-// Rank threads of one process, as run_thread_ranks allows them, and far more than any job has.
+// The most rank threads that run_thread_ranks allows in one process.
 constexpr int64_t kMostRanks = 1024;
 
 int64_t asked_ranks(const RunOptions& options) {
@@ -63,6 +63,9 @@ RankPlan make_rank_plan(const RunOptions& options, std::optional<int> launched) 
   return plan;
 }
 
+namespace {
+
+// Throws Unsupported where NCCL cannot give `ranks` ranks a GPU each.
 void expect_gpu_each(int ranks) {
   if (const std::string reason = why_no_nccl(); !reason.empty()) {
     throw Unsupported(fmt::format("--group nccl: {}", reason));
@@ -75,9 +78,7 @@ void expect_gpu_each(int ranks) {
   }
 }
 
-namespace {
-
-// With pretended nodes all ranks are taken to be on one machine.
+// Gives each rank a GPU.  Where nodes are pretended, all ranks are taken to be on one machine.
 std::unique_ptr<Group> with_gpus(std::unique_ptr<Group>&& host, int ranks_per_node) {
   const bool is_pretended = ranks_per_node > 0;
   const Topology& topology = host->topology();
@@ -106,7 +107,8 @@ void run_processes(const RunOptions& options,
   }
 }
 
-// As far as the variables of launchers say: with PMIx alone a process knows only which one it is.
+// Whether a launcher started other processes, too, as far as its variables tell.  With PMIx alone a
+// process only knows its own rank.
 bool was_launched_with_others() {
   constexpr std::array kJobSizes = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
   return std::any_of(kJobSizes.begin(), kJobSizes.end(),
@@ -115,6 +117,19 @@ bool was_launched_with_others() {
 }
 
 }  // namespace
+
+ThreadGroupOptions gpu_ranks(int num_ranks, const std::string& group) {
+  ThreadGroupOptions options;
+  options.num_ranks = num_ranks;
+  options.nccl = group == "nccl";
+  if (options.nccl) {
+    expect_gpu_each(num_ranks);
+  }
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    options.devices.push_back(Device::cuda(rank % cuda_device_count()));
+  }
+  return options;
+}
 
 void expect_launcher(const RunOptions& options) {
   if (options.group == "threads" && was_launched_with_others()) {
@@ -126,35 +141,25 @@ void expect_launcher(const RunOptions& options) {
 
 void expect_device(const RunOptions& options) {
   const bool on_gpus = options.device == "cuda";
-  if (options.group == "nccl" && !on_gpus) {
-    throw InvalidArgument("--group nccl is of GPUs: it needs --device cuda");
-  }
+  const auto expect_gpus = [&](bool is_given, std::string_view option) {
+    if (is_given && !on_gpus) {
+      throw InvalidArgument(fmt::format("{} is of GPUs: it needs --device cuda", option));
+    }
+  };
+  expect_gpus(options.group == "nccl", "--group nccl");
   if (options.group == "mpi" && on_gpus) {
     throw InvalidArgument(
         "--device cuda: GPUs of processes reach each other through --group nccl, not mpi");
   }
-  if (options.graph && !on_gpus) {
-    throw InvalidArgument("--graph is of GPUs: it needs --device cuda");
-  }
-  if (options.comm_sms > 0 && !on_gpus) {
-    throw InvalidArgument(
-        fmt::format("--comm-sms {} is of GPUs: it needs --device cuda", options.comm_sms));
-  }
-  if (options.kernel.combine_parts > 0 && !on_gpus) {
-    throw InvalidArgument(fmt::format("--combine-parts {} is of GPUs: it needs --device cuda",
-                                      options.kernel.combine_parts));
-  }
-  if (options.kernel.early_rows && !on_gpus) {
-    throw InvalidArgument(fmt::format("--early-rows {} is of GPUs: it needs --device cuda",
-                                      *options.kernel.early_rows));
-  }
-  if (options.router_sums == "tensor" && !on_gpus) {
-    throw InvalidArgument("--router-sums tensor is of GPUs: it needs --device cuda");
-  }
-  if (options.capacity && !on_gpus) {
-    throw InvalidArgument(
-        fmt::format("--capacity {} is of GPUs: it needs --device cuda", *options.capacity));
-  }
+  expect_gpus(options.graph, "--graph");
+  expect_gpus(options.comm_sms > 0, fmt::format("--comm-sms {}", options.comm_sms));
+  expect_gpus(options.kernel.combine_parts > 0,
+              fmt::format("--combine-parts {}", options.kernel.combine_parts));
+  expect_gpus(options.kernel.early_rows.has_value(),
+              fmt::format("--early-rows {}", options.kernel.early_rows.value_or(0)));
+  expect_gpus(options.router_sums == "tensor", "--router-sums tensor");
+  expect_gpus(options.capacity.has_value(),
+              fmt::format("--capacity {}", options.capacity.value_or(0)));
   if (on_gpus) {
     if (options.group == "threads" && asked_ranks(options) > 1) {
       cuda::prepare_for_shared_gpus();
@@ -175,17 +180,11 @@ void run_ranks(const RunOptions& options,
     return;
   }
   ThreadGroupOptions threads;
+  if (options.device == "cuda") {
+    threads = gpu_ranks(plan.ranks, options.group);
+  }
   threads.num_ranks = plan.ranks;
   threads.ranks_per_node = options.ranks_per_node;
-  if (options.device == "cuda") {
-    threads.nccl = options.group == "nccl";
-    if (threads.nccl) {
-      expect_gpu_each(plan.ranks);
-    }
-    for (int rank = 0; rank < plan.ranks; ++rank) {
-      threads.devices.push_back(Device::cuda(rank % cuda_device_count()));
-    }
-  }
   run_thread_ranks(threads, [&](Group& group) { body(plan, &group); });
 }
 

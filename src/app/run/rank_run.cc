@@ -38,16 +38,14 @@ MoeLayerOptions layer_options(const RunOptions& options,
 }
 
 LoadOptions load_options(const RunOptions& options, const ParallelConfig& parallel) {
-  LoadOptions load;
-  load.quant = options.quant;
-  load.ep_size = parallel.ep_size;
-  load.ep_rank = parallel.ep_rank;
-  load.tp_size = parallel.tp_size;
-  load.tp_rank = parallel.tp_rank;
-  return load;
+  return {.quant = options.quant,
+          .ep_size = parallel.ep_size,
+          .ep_rank = parallel.ep_rank,
+          .tp_size = parallel.tp_size,
+          .tp_rank = parallel.tp_rank};
 }
 
-// Router and experts refuse what does not fit by its own name; here model and layer are known too.
+// Router and experts name in their messages what does not fit.  This adds model and layer.
 std::unique_ptr<MoeLayer> make_layer(const RunOptions& options,
                                      int64_t layer,
                                      MoeLayerWeights weights,
@@ -62,7 +60,7 @@ std::unique_ptr<MoeLayer> make_layer(const RunOptions& options,
   }
 }
 
-// By rank; `own` i64 [L].
+// Returns the rows of all local experts, by rank.  own: i64 [L].
 std::vector<std::vector<int64_t>> gather_expert_rows(const LayerRun& run,
                                                      const Tensor& own,
                                                      Group* group) {
@@ -84,7 +82,7 @@ std::vector<std::vector<int64_t>> gather_expert_rows(const LayerRun& run,
   return rows;
 }
 
-// By sender; `own` by receiver.
+// Returns [from rank][to rank].  own: the bytes that this rank sent, by receiver.
 std::vector<std::vector<int64_t>> gather_link_bytes(const std::vector<int64_t>& own, Group& group) {
   const size_t size = own.size();
   std::vector<int64_t> all(size * size);
@@ -99,6 +97,14 @@ std::vector<std::vector<int64_t>> gather_link_bytes(const std::vector<int64_t>& 
 
 }  // namespace
 
+double stage_us(const Profile& profile, std::string_view stage) {
+  double us = 0;
+  for (const Profile::Stage& each : profile.stages()) {
+    us += each.name == stage ? microseconds(each.total) : 0.0;
+  }
+  return us;
+}
+
 LowLatencySum low_latency_sum_of(std::string_view option) {
   return option == "ranks" ? LowLatencySum::kRanks : LowLatencySum::kSelections;
 }
@@ -111,7 +117,7 @@ std::optional<int64_t> capacity_of(const RunOptions& options,
                                    All2AllBackend backend,
                                    int num_nodes) {
   if (options.capacity || !options.graph || backend != All2AllBackend::kHighThroughput ||
-      num_nodes > 1) {  // there it is the layer's to say why it refuses
+      num_nodes > 1) {  // across nodes the layer refuses and says why
     return options.capacity;
   }
   return 0;
@@ -163,7 +169,8 @@ LayerRun run_layer(const RunOptions& options,
     run.implementations.emplace_back("router_sums", "tensor_cores");
   }
 
-  // Rows go to the data-parallel ranks in order; the first ones take one more.
+  // Data-parallel ranks take the rows in order; where these do not divide, the first ranks take one
+  // more.
   std::vector<int64_t> counts;
   for (int r = 0; r < plan.ranks; ++r) {
     const int64_t share = expert_range(hidden.dim(0), plan.dp, plan.dp_rank(r)).size();
@@ -198,7 +205,7 @@ LayerRun run_layer(const RunOptions& options,
   all_gather_bytes(*group, "figures of the ranks", &figures, sizeof(figures), run.ranks.data());
   run.link_bytes = gather_link_bytes(calls.sent_bytes, *group);
   run.expert_rows = gather_expert_rows(run, layer.local_expert_load(), group);
-  // Without a backend every rank of a TP group has routed the same tokens.
+  // Without a backend every rank of a TP group has routed the same tokens, so only one counts them.
   if (plan.backend == All2AllBackend::kNone && !plan.leads_tp_group(rank)) {
     std::fill_n(run.expert_load.data<int64_t>(), run.expert_load.numel(), 0);
   }

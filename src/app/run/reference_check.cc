@@ -4,11 +4,29 @@
 
 #include <utility>
 
+#include "app/bench/cases.h"
 #include "moebius/moe_layer.h"
 #include "moebius/tolerance.h"
 #include "moebius/workspace.h"
 
 namespace moebius::app {
+
+ReferenceOutput reference_forward(MoeLayerWeights weights,
+                                  const Tensor& hidden,
+                                  const Stream& stream) {
+  MoeLayerOptions options;
+  options.experts = "ref";
+  options.precision = Precision::kF64;
+  MoeLayer reference(std::move(weights), options, stream);
+  WorkspacePool workspaces;
+  CallContext context;
+  context.stream = stream;
+  context.workspaces = &workspaces;
+  ReferenceOutput result;
+  result.output = Tensor::empty(hidden.shape(), DType::kF32);
+  result.seconds = bench::seconds_of([&] { reference.forward(hidden, result.output, context); });
+  return result;
+}
 
 CheckResult check_layer(const Checkpoint& checkpoint,
                         int64_t layer,
@@ -18,17 +36,7 @@ CheckResult check_layer(const Checkpoint& checkpoint,
                         const Stream& stream) {
   MoeLayerWeights weights = checkpoint.load_layer(layer, load);
   const double tolerance = layer_tolerance(weights.experts.quant);
-  MoeLayerOptions options;
-  options.experts = "ref";
-  options.precision = Precision::kF64;
-  MoeLayer reference(std::move(weights), options, stream);
-
-  const Tensor expected = Tensor::empty(output.shape(), DType::kF32);
-  WorkspacePool workspaces;
-  CallContext context;
-  context.stream = stream;
-  context.workspaces = &workspaces;
-  reference.forward(hidden, expected, context);
+  const Tensor expected = reference_forward(std::move(weights), hidden, stream).output;
   return {relative_error(output, expected), tolerance};
 }
 

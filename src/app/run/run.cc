@@ -70,7 +70,7 @@ int64_t choose_layer(const RunOptions& options, const ModelInfo& model) {
   return *options.layer;
 }
 
-// The slowest rank's time is the call's.
+// Fills in the figures of all ranks together.  The time of a call is that of the slowest rank.
 void summarize_ranks(LayerRun run, RunResult& result) {
   for (const RankFigures& rank : run.ranks) {
     result.call_us = std::max(result.call_us, rank.call_us);
@@ -86,52 +86,37 @@ void summarize_ranks(LayerRun run, RunResult& result) {
       result.stages_us.emplace_back(kStages[s], us);
     }
   }
-  result.cost = run.cost;
-  result.cost.total_bytes = run.weight_bytes;
-  if (!result.plan.use_ep) {  // every rank has a part of every expert
-    result.cost.expert_bytes *= result.plan.ranks;
+  run.cost.total_bytes = run.weight_bytes;
+  if (!result.plan.use_ep) {  // each rank has a part of every expert
+    run.cost.expert_bytes *= result.plan.ranks;
   }
-  result.quantization = run.quantization;
-  result.implementations = std::move(run.implementations);
-  result.format = run.format;
-  result.threads = run.threads;
-  result.microbatches = run.microbatches;
-  result.combine_parts = run.combine_parts;
-  result.in_waves = run.in_waves;
-  result.device = run.device;
-  result.load_us = run.load_us;
-  result.expert_load = run.expert_load;
-  result.expert_rows = std::move(run.expert_rows);
-  result.link_bytes = std::move(run.link_bytes);
-  result.trace = std::move(run.trace);
-  result.ranks = std::move(run.ranks);
+  result.run = std::move(run);
 }
 
 std::string trace_of(const RunOptions& options, const RunResult& result) {
   std::vector<std::string> ranks;
-  for (size_t r = 0; r < result.ranks.size(); ++r) {
-    ranks.push_back(fmt::format("rank {} (node {})", r, result.ranks[r].node));
+  for (size_t r = 0; r < result.run.ranks.size(); ++r) {
+    ranks.push_back(fmt::format("rank {} (node {})", r, result.run.ranks[r].node));
   }
-  return trace_text(result.trace, ranks,
+  return trace_text(result.run.trace, ranks,
                     {{"moebius", std::string(version())},
                      {"commit", std::string(commit())},
                      {"model", options.model},
                      {"layer", std::to_string(result.layer)},
-                     {"device", result.device},
+                     {"device", result.run.device},
                      {"all2all", std::string(name(result.plan.backend))}});
 }
 
 }  // namespace
 
-int run(const RunOptions& options) {
+int run_subcommand(const RunOptions& options) {
   expect_launcher(options);
   expect_device(options);
   expect_outputs_writable(options);
   expect_page(options);
   const Progress progress;
   RunResult result;
-  Tensor output;
-  bool reports = true;  // this process: rank 0's, where ranks are processes
+  bool reports = true;  // false in processes of other ranks than 0
 
   progress.show("loading");
   const Checkpoint checkpoint(options.model);
@@ -146,7 +131,7 @@ int run(const RunOptions& options) {
     const bool is_first = group == nullptr || group->rank() == 0;
     std::optional<MachinePeak> machine;
     if (is_first) {
-      result.peak_bytes = peak_memory_bytes();  // before peaks and reference take their own
+      result.peak_bytes = peak_memory_bytes();  // read before peaks and reference take memory
     }
     if (!options.report.empty()) {
       machine = measure_machine(rank_run.cost, make_stream(options, plan, group), group);
@@ -154,7 +139,6 @@ int run(const RunOptions& options) {
     if (is_first) {
       result.machine = std::move(machine);
       result.plan = plan;
-      output = rank_run.output;
       summarize_ranks(std::move(rank_run), result);
     } else if (!group->shares_address_space()) {
       reports = false;
@@ -167,11 +151,11 @@ int run(const RunOptions& options) {
     progress.show("checking");
     LoadOptions load;
     load.quant = options.quant;
-    result.check = check_layer(checkpoint, result.layer, load, result.input.hidden, output,
-                               Stream::cpu(options.threads));
+    result.check = check_layer(checkpoint, result.layer, load, result.input.hidden,
+                               result.run.output, Stream::cpu(options.threads));
   }
   if (!options.output.empty()) {
-    write_safetensors(link_target(options.output), {{"output", output}});
+    write_safetensors(link_target(options.output), {{"output", result.run.output}});
   }
   if (!options.trace.empty()) {
     write_text(options.trace, trace_of(options, result));

@@ -15,7 +15,7 @@ namespace moebius::app {
 
 namespace {
 
-// spec: how the operand is quantized; nullopt when it is not.
+// Describes how an operand is quantized.  spec: nullopt when it is not.  row: "row" or "token".
 std::string describe(const std::optional<QuantizeSpec>& spec, std::string_view row) {
   if (!spec) {
     return "not quantized";
@@ -30,7 +30,12 @@ std::string describe(const std::optional<QuantizeSpec>& spec, std::string_view r
   return spec->power_of_two_scale ? text + " with ue8m0 scales" : text;
 }
 
-// One character per expert (or per few of them, 64 in all): its share of the fullest one's rows.
+double ratio(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+// Draws one character per expert, or per few of them where there are more than 64.  It shows the
+// number of rows relative to that of the fullest expert.
 std::string load_bar(const Tensor& load, int64_t max) {
   constexpr std::string_view kLevels = " .:-=+*#%@";
   constexpr int64_t kWidth = 64;
@@ -41,7 +46,7 @@ std::string load_bar(const Tensor& load, int64_t max) {
     const int64_t fullest =
         *std::max_element(first, first + std::min(per_char, load.numel() - begin));
     const int64_t last_level = static_cast<int64_t>(kLevels.size()) - 1;
-    // Rounded up, so that only idle experts are blank.
+    // The level is rounded up, so that only idle experts are blank.
     bar += kLevels[static_cast<size_t>(max > 0 ? (fullest * last_level + max - 1) / max : 0)];
   }
   return bar;
@@ -68,7 +73,7 @@ void add_subject(Report& report, const RunOptions& options, const RunResult& r) 
                {"shared_intermediate", m.shared_intermediate}});
   report.line(
       "quantization", "quantization", "{checkpoint} checkpoint; {computed}",
-      {{"checkpoint", m.quant_method}, {"asked", options.quant}, {"computed", r.quantization}});
+      {{"checkpoint", m.quant_method}, {"asked", options.quant}, {"computed", r.run.quantization}});
   const bool from_file = !r.input.tensor.empty();
   report.line("input", "input",
               from_file ? "{tokens} tokens {dtype}, {tensor} of {source}"
@@ -80,13 +85,13 @@ void add_subject(Report& report, const RunOptions& options, const RunResult& r) 
                {"seed", from_file ? Json() : Json(options.seed)}});
   std::string chosen;
   std::vector<Figure> figures;
-  for (const auto& [stage, implementation] : r.implementations) {
+  for (const auto& [stage, implementation] : r.run.implementations) {
     chosen += fmt::format("{} {{{}}}, ", stage, stage);
     figures.push_back({stage, implementation});
   }
-  figures.push_back({"format", r.format});
-  figures.push_back({"threads", r.threads});
-  figures.push_back({"device", r.device});
+  figures.push_back({"format", r.run.format});
+  figures.push_back({"threads", r.run.threads});
+  figures.push_back({"device", r.run.device});
   report.line("implementation", "implementation",
               chosen + (options.device == "cuda" ? "{format} rows, {device}"
                                                  : "{format} rows, {threads} threads"),
@@ -94,10 +99,10 @@ void add_subject(Report& report, const RunOptions& options, const RunResult& r) 
 }
 
 void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
-  const LoadSummary load = summarize_load(r.expert_load);
+  const LoadSummary load = summarize_load(r.run.expert_load);
   const int64_t tokens = r.input.hidden.dim(0);
   const double seconds = std::max(r.call_us, 1e-3) * 1e-6;
-  const auto [flops, bytes] = call_work(r.cost, r.expert_load, tokens).all();
+  const auto [flops, bytes] = call_work(r.run.cost, r.run.expert_load, tokens).all();
 
   report.line("time", "time",
               options.graph ? "{call_us} per replay (median of {repeat}), loaded in {load_us}"
@@ -105,7 +110,7 @@ void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
               {{"call_us", r.call_us, Unit::kMicros},
                {"repeat", options.repeat},
                {"graph", options.graph},
-               {"load_us", r.load_us, Unit::kMicros}});
+               {"load_us", r.run.load_us, Unit::kMicros}});
   std::vector<std::vector<Json>> rows;
   for (const auto& [stage, us] : r.stages_us) {
     rows.push_back({stage, us, us / std::max(r.call_us, 1e-3)});
@@ -121,19 +126,16 @@ void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
                {"flops", flops},
                {"weight_gb_per_s", static_cast<double>(bytes) / seconds * 1e-9,
                 Unit::kGigabytesPerSecond}});
-  report.line(
-      "memory", "weights", "{touched_bytes} touched per call, of {weight_bytes}",
-      {{"touched_bytes", bytes, Unit::kBytes}, {"weight_bytes", r.cost.total_bytes, Unit::kBytes}});
+  report.line("memory", "weights", "{touched_bytes} touched per call, of {weight_bytes}",
+              {{"touched_bytes", bytes, Unit::kBytes},
+               {"weight_bytes", r.run.cost.total_bytes, Unit::kBytes}});
   report.line("memory", "memory",
               "peak {peak_bytes}, {peak_over_weights} x weights; workspaces {workspace_bytes}",
               {{"peak_bytes", r.peak_bytes, Unit::kBytes},
-               {"peak_over_weights",
-                static_cast<double>(r.peak_bytes) /
-                    static_cast<double>(std::max<int64_t>(1, r.cost.total_bytes)),
-                Unit::kDecimals},
+               {"peak_over_weights", ratio(r.peak_bytes, r.run.cost.total_bytes), Unit::kDecimals},
                {"workspace_bytes", r.workspace_bytes, Unit::kBytes}});
 
-  const int64_t* counts = r.expert_load.data<int64_t>();
+  const int64_t* counts = r.run.expert_load.data<int64_t>();
   report.line("load", "load",
               "{rows} rows; per expert max {max}, mean {mean}, ratio {max_over_mean}; {idle} of "
               "{num_experts} idle",
@@ -143,15 +145,16 @@ void add_speed(Report& report, const RunOptions& options, const RunResult& r) {
                {"max_over_mean", load.mean > 0 ? static_cast<double>(load.max) / load.mean : 0.0,
                 Unit::kDecimals},
                {"idle", load.idle},
-               {"num_experts", r.expert_load.numel()},
-               {"per_expert", std::vector<int64_t>(counts, counts + r.expert_load.numel())}});
-  report.line("load", "", "[{bar}]", {{"bar", load_bar(r.expert_load, load.max)}});
+               {"num_experts", r.run.expert_load.numel()},
+               {"per_expert", std::vector<int64_t>(counts, counts + r.run.expert_load.numel())}});
+  report.line("load", "", "[{bar}]", {{"bar", load_bar(r.run.expert_load, load.max)}});
 }
 
-// On the GPUs of a node kernels store rows where they belong; a host knows how many only where it
-// waits for their number, which low latency and a capacity spare it.
+// Whether rows travel without being counted.  On the GPUs of a node kernels store rows directly at
+// their destination.  A host only knows their number where it waits for it, and with low latency or
+// with a capacity it does not wait.
 bool stores_uncounted(const RunOptions& options, const RunResult& r) {
-  const bool one_node = std::all_of(r.ranks.begin(), r.ranks.end(),
+  const bool one_node = std::all_of(r.run.ranks.begin(), r.run.ranks.end(),
                                     [](const RankFigures& rank) { return rank.node == 0; });
   if (options.device == "cpu" || !one_node) {
     return false;
@@ -160,41 +163,32 @@ bool stores_uncounted(const RunOptions& options, const RunResult& r) {
          capacity_of(options, r.plan.backend, /*num_nodes=*/1).has_value();
 }
 
-// Who computed what, and what it cost to bring it there.
+// Reports what each rank computed, and what it sent for that.
 void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
-  if (r.ranks.size() == 1 && r.plan.backend == All2AllBackend::kNone) {
+  if (r.run.ranks.size() == 1 && r.plan.backend == All2AllBackend::kNone) {
     return;
   }
   const bool counts_bytes = !stores_uncounted(options, r);
   const auto bytes = [&](int64_t count) { return counts_bytes ? Json(count) : Json(); };
-  const auto on_first_node = std::count_if(r.ranks.begin(), r.ranks.end(),
+  const auto on_first_node = std::count_if(r.run.ranks.begin(), r.run.ranks.end(),
                                            [](const RankFigures& rank) { return rank.node == 0; });
-  int64_t intra = 0;
-  int64_t inter = 0;
-  int64_t selections = 0;
-  int64_t copies = 0;
-  int64_t node_copies = 0;
-  int64_t max_rows = 0;
-  int64_t all_rows = 0;
+  const auto sum = [&](int64_t RankFigures::*figure) {
+    int64_t all = 0;
+    for (const RankFigures& rank : r.run.ranks) {
+      all += rank.*figure;
+    }
+    return all;
+  };
   std::vector<std::vector<Json>> rows;
-  for (size_t i = 0; i < r.ranks.size(); ++i) {
-    const RankFigures& f = r.ranks[i];
-    intra += f.intra_node_bytes;
-    inter += f.inter_node_bytes;
-    selections += f.selections;
-    copies += f.copies;
-    node_copies += f.node_copies;
-    max_rows = std::max(max_rows, f.rows);
-    all_rows += f.rows;
-    const double mean_expert_rows =
-        static_cast<double>(f.rows) / static_cast<double>(std::max<int64_t>(1, f.num_experts));
+  for (size_t i = 0; i < r.run.ranks.size(); ++i) {
+    const RankFigures& f = r.run.ranks[i];
     std::vector<Json> row = {i,
                              f.node,
                              f.tokens,
                              f.rows,
                              f.num_experts,
                              f.max_expert_rows,
-                             mean_expert_rows,
+                             ratio(f.rows, f.num_experts),
                              bytes(f.intra_node_bytes),
                              bytes(f.inter_node_bytes),
                              f.call_us,
@@ -214,8 +208,8 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
                {"monolithic", options.monolithic},
                {"sum", r.plan.backend == All2AllBackend::kLowLatency ? Json(options.sum) : Json()},
                {"ranks_per_node", on_first_node},
-               {"intra_node_bytes", bytes(intra), Unit::kBytes},
-               {"inter_node_bytes", bytes(inter), Unit::kBytes}});
+               {"intra_node_bytes", bytes(sum(&RankFigures::intra_node_bytes)), Unit::kBytes},
+               {"inter_node_bytes", bytes(sum(&RankFigures::inter_node_bytes)), Unit::kBytes}});
   report.line(
       "parallel", "waiting",
       "{waited_us} for other ranks, {waited_share} of the call; {microbatches} of "
@@ -223,28 +217,31 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
       "{in_waves}",
       {{"waited_us", r.waited_us, Unit::kMicros},
        {"waited_share", r.waited_us / std::max(r.call_us, 1e-3), Unit::kPercent},
-       {"microbatches", r.microbatches},
+       {"microbatches", r.run.microbatches},
        {"asked_microbatches", options.kernel.microbatches},
-       {"combine_parts", r.combine_parts},
-       {"in_waves", r.in_waves}});
-  if (r.ranks.front().copies >= 0) {
-    report.line(
-        "parallel", "copies",
-        "{copies} rows to ranks for {selections} selections, {copies_per_selection} each; "
-        "{node_copies} between nodes",
-        {{"copies", copies},
-         {"selections", selections},
-         {"copies_per_selection",
-          selections > 0 ? static_cast<double>(copies) / static_cast<double>(selections) : 0.0,
-          Unit::kDecimals},
-         {"node_copies", node_copies}});
+       {"combine_parts", r.run.combine_parts},
+       {"in_waves", r.run.in_waves}});
+  if (r.run.ranks.front().copies >= 0) {
+    const int64_t selections = sum(&RankFigures::selections);
+    const int64_t copies = sum(&RankFigures::copies);
+    report.line("parallel", "copies",
+                "{copies} rows to ranks for {selections} selections, {copies_per_selection} each; "
+                "{node_copies} between nodes",
+                {{"copies", copies},
+                 {"selections", selections},
+                 {"copies_per_selection", ratio(copies, selections), Unit::kDecimals},
+                 {"node_copies", sum(&RankFigures::node_copies)}});
   }
-  const double mean_rows = static_cast<double>(all_rows) / static_cast<double>(r.ranks.size());
+  const int64_t max_rows =
+      std::max_element(r.run.ranks.begin(), r.run.ranks.end(),
+                       [](const RankFigures& a, const RankFigures& b) { return a.rows < b.rows; })
+          ->rows;
+  const double mean_rows = ratio(sum(&RankFigures::rows), static_cast<int64_t>(r.run.ranks.size()));
   report.line("parallel", "rank load",
               "per rank max {max_rows}, mean {mean_rows}, ratio {imbalance}",
               {{"max_rows", max_rows},
                {"mean_rows", mean_rows, Unit::kDecimals},
-               {"imbalance", all_rows > 0 ? static_cast<double>(max_rows) / mean_rows : 0.0,
+               {"imbalance", mean_rows > 0 ? static_cast<double>(max_rows) / mean_rows : 0.0,
                 Unit::kDecimals}});
   std::vector<Column> columns = {{"rank", "rank"},
                                  {"node", "node"},
@@ -261,22 +258,23 @@ void add_ranks(Report& report, const RunOptions& options, const RunResult& r) {
     columns.push_back({stage, stage, Unit::kMicros});
   }
   report.table("parallel", "per_rank", columns, rows);
-  report.hidden("parallel", {"expert_rows", r.expert_rows});
+  report.hidden("parallel", {"expert_rows", r.run.expert_rows});
   if (counts_bytes) {
-    report.hidden("parallel", {"link_bytes", r.link_bytes});
+    report.hidden("parallel", {"link_bytes", r.run.link_bytes});
   }
 }
 
-// What computing hides of the communication (layer/overlap.h); in all: of the slowest rank.
+// Reports how much of the communication computation hides (layer/overlap.h), by rank, and in the
+// printed line for the slowest rank.
 void add_overlap(Report& report, const RunResult& r) {
-  if (r.ranks.size() == 1) {
+  if (r.run.ranks.size() == 1) {
     return;
   }
   const auto share = [](const RankFigures& f) {
     return f.travel_us > 0 ? f.hidden_us / f.travel_us : 0.0;
   };
   const RankFigures& slowest = *std::max_element(
-      r.ranks.begin(), r.ranks.end(),
+      r.run.ranks.begin(), r.run.ranks.end(),
       [](const RankFigures& a, const RankFigures& b) { return a.call_us < b.call_us; });
   report.line(
       "overlap", "overlap",
@@ -287,8 +285,8 @@ void add_overlap(Report& report, const RunResult& r) {
        {"hidden_us", slowest.hidden_us, Unit::kMicros},
        {"hidden_share", share(slowest), Unit::kPercent}});
   std::vector<std::vector<Json>> rows;
-  for (size_t i = 0; i < r.ranks.size(); ++i) {
-    const RankFigures& f = r.ranks[i];
+  for (size_t i = 0; i < r.run.ranks.size(); ++i) {
+    const RankFigures& f = r.run.ranks[i];
     rows.push_back({i, f.travel_us, f.hidden_us, share(f)});
   }
   report.table("overlap", "per_rank",

@@ -27,7 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The call recorded as a graph, whose first launch must give what the call has given.
+// Records the call as a graph, whose first launch must give the same output as the call before.
 Graph record_call(const MoeLayer& layer,
                   const std::function<void()>& call,
                   const Tensor& output,
@@ -52,7 +52,7 @@ Graph record_call(const MoeLayer& layer,
   return graph;
 }
 
-// Tells the group's waits and bytes to a profile while it lives.
+// Puts the group's waits and bytes into a profile while this object lives.
 class Listening {
  public:
   Listening(Group* group, Profile& profile) : group_(group) {
@@ -99,16 +99,16 @@ TimedCalls time_calls(const RunOptions& options,
       stream.synchronize();
     }
     context.profile = nullptr;
-    layer.check();  // nothing that comes after the last of these would say that it failed
+    layer.check();  // or a failure of the last such call would go unnoticed
   };
   call();
   std::optional<Graph> graph;
   if (options.graph) {
-    call();  // low latency has two sets of buffers, see Graph
+    call();  // makes the second set of buffers of low latency, see Graph
     graph = record_call(layer, call, output, stream, group);
   }
 
-  stream.synchronize();  // a GPU counts calls whose work is done
+  stream.synchronize();  // a GPU only counts calls that have finished
   const auto before_calls = layer.kernel().prepare_finalize().statistics();
   std::vector<double> calls;
   std::vector<double> waits;
@@ -150,11 +150,7 @@ TimedCalls time_calls(const RunOptions& options,
       profiled_call();
     }
     for (size_t s = 0; s < kStages.size(); ++s) {
-      double us = 0;
-      for (const Profile::Stage& stage : profile.stages()) {
-        us += stage.name == kStages[s] ? microseconds(stage.total) : 0;
-      }
-      stages[s].push_back(us);
+      stages[s].push_back(stage_us(profile, kStages[s]));
     }
     const std::vector<Profile::Interval> intervals = profile.intervals();
     const Overlap overlap = measure_overlap(intervals);
@@ -174,7 +170,7 @@ TimedCalls time_calls(const RunOptions& options,
     figures.stage_us[s] = median(stages[s]);
   }
   figures.workspace_bytes = workspaces.bytes();
-  if (const auto after = layer.kernel().prepare_finalize().statistics()) {  // every call is alike
+  if (const auto after = layer.kernel().prepare_finalize().statistics()) {  // all calls are alike
     const int num_calls = options.repeat * (on_gpu ? 2 : 1);
     figures.selections = (after->selections - before_calls->selections) / num_calls;
     figures.copies = (after->copies - before_calls->copies) / num_calls;

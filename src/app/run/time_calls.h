@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The timed calls of `moebius run`, and what is counted in them.
+// Makes the timed calls of `moebius run` and counts what they transfer.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,16 @@
 namespace moebius::app {
 
 struct TimedCalls {
-  RankFigures figures;              // but for node and tokens
+  RankFigures figures;              // without node and tokens
   std::vector<int64_t> sent_bytes;  // [rank], in the last call; empty without a group
   std::vector<TraceEvent> trace;    // of all timed calls, with --trace
 };
 
-// One warm-up call, then --repeat timed ones, which all ranks begin together; with --graph replays
-// of one that has been recorded.  On a GPU the profile's times come from calls of their own, since
-// the events between them would delay the others.  Collective over the group (null: one rank).
-// hidden [T, H] -> output f32 [T, H], both where the stream is.
+// Calls the layer with hidden [T, H] -> output f32 [T, H], both on the stream's device: once to
+// warm up, then --repeat times, which all ranks begin together.  With --graph the timed calls are
+// replays of a recorded one.  On a GPU the times of stages come from additional calls, since the
+// events between the stages would delay the timed ones.  Collective over the group (null: one
+// rank).
 TimedCalls time_calls(const RunOptions& options,
                       MoeLayer& layer,
                       const Tensor& hidden,

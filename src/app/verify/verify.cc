@@ -18,7 +18,7 @@ namespace moebius::app {
 
 namespace {
 
-// Results by case and implementation, in the order of the stage's lists.
+// The results by case and implementation, in the order of the stage's lists.
 struct Matrix {
   std::vector<std::string> impls;
   std::vector<std::pair<std::string, std::map<std::string, std::string>>> cases;
@@ -28,7 +28,7 @@ struct Matrix {
   };
   std::vector<Note> notes;  // one per implementation, result and reason
 
-  void add(const moebius::bench::Case& c, const std::string& result, const std::string& reason) {
+  void add(const bench::Case& c, const std::string& result, const std::string& reason) {
     if (std::find(impls.begin(), impls.end(), c.impl) == impls.end()) {
       impls.push_back(c.impl);
     }
@@ -57,15 +57,15 @@ struct Counts {
   int64_t failed = 0;
 };
 
-Matrix verify_stage(const moebius::bench::StageCases& stage,
+Matrix verify_stage(const bench::StageCases& stage,
                     const VerifyOptions& options,
                     const Stream& stream,
                     Counts& counts) {
   Matrix matrix;
-  moebius::bench::CaseSetup setup;
+  bench::CaseSetup setup;
   setup.stream = stream;
   setup.problem = options.problem;
-  setup.visit = [&](const moebius::bench::Case& c) {
+  setup.visit = [&](const bench::Case& c) {
     if (!c.refusal.empty()) {
       ++counts.refused;
       matrix.add(c, "refused", c.refusal);
@@ -83,7 +83,7 @@ Matrix verify_stage(const moebius::bench::StageCases& stage,
   return matrix;
 }
 
-void tell(const moebius::bench::StageCases& stage, const Matrix& matrix, Report& report) {
+void tell(const bench::StageCases& stage, const Matrix& matrix, Report& report) {
   std::vector<Column> columns = {{"case", "case"}};
   for (const std::string& impl : matrix.impls) {
     columns.push_back({impl, impl});
@@ -119,7 +119,7 @@ void tell(const moebius::bench::StageCases& stage, const Matrix& matrix, Report&
 
 }  // namespace
 
-int verify(const VerifyOptions& options) {
+int run_subcommand(const VerifyOptions& options) {
   expect_writable("--json", options.json);
   if (options.markdown) {
     fmt::print("{}", testing::layer_matrix_page());
@@ -131,7 +131,7 @@ int verify(const VerifyOptions& options) {
       "verify", "verify", "{version} on {cpu}, {threads} threads",
       {{"version", version_line()}, {"cpu", cpu_model()}, {"threads", stream.num_threads()}});
   Counts counts;
-  for (const auto& stage : moebius::bench::stage_cases()) {
+  for (const auto& stage : bench::stage_cases()) {
     if (options.stage.empty() || options.stage == stage.stage) {
       const Matrix matrix = verify_stage(stage, options, stream, counts);
       if (!matrix.cases.empty()) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Charts as SVG, in the colours of style.css; drawn anew when those change, on paper too.
+// Charts as SVG, in the colours of style.css. They are drawn anew when the colours change, and on paper.
 import { BarChart, HeatmapChart, LineChart, ScatterChart } from 'echarts/charts';
 import { GridComponent, TooltipComponent, VisualMapContinuousComponent } from 'echarts/components';
 import * as echarts from 'echarts/core';
@@ -20,7 +20,7 @@ echarts.use([
   VisualMapContinuousComponent,
 ]);
 
-const kPaperWidth = 680; // pixels, of A4 within its margins
+const kPaperWidth = 680; // pixels, the width of A4 within its margins
 const charts = [];
 
 export const color = (variable) =>
@@ -39,8 +39,8 @@ const withDefaults = (option) => ({
   },
 });
 
-// label: what the chart shows, for those who do not see it. option(): of ECharts, made anew at each
-// drawing.
+// Makes a chart. label: describes the chart for those who cannot see it. option(): makes the option of
+// ECharts anew at each drawing.
 export function chart({ label, height, option }) {
   const element = el('div', { class: 'chart', role: 'img', 'aria-label': label });
   element.style.height = `${height}px`;
@@ -48,7 +48,7 @@ export function chart({ label, height, option }) {
   return element;
 }
 
-// Once the elements are in the page.
+// Draws all charts. Called once the elements are in the page.
 export function drawCharts() {
   const root = document.documentElement;
   const isOnPaper = () => root.classList.contains('paper');
@@ -90,11 +90,11 @@ export const categoryAxis = (data, more = {}) => ({
   ...more,
 });
 
-// Rows of the y axis from the top down.
+// Makes the rows of the y axis run from the top down.
 export const rowAxis = (labels, more = {}) => categoryAxis(labels, { inverse: true, ...more });
 export const heightOf = (numRows) => 60 + Math.max(2, numRows) * (numRows > 24 ? 16 : 30);
 
-// cells: [column, row, value]. The scale has a colour of its own for nothing at all.
+// cells: [column, row, value]. A value of 0 has a colour of its own.
 export function heatMap({ label, columns, rows, cells, unit, tooltip, xName, yName }) {
   const max = Math.max(1, ...cells.map(([, , value]) => value));
   const showsValues = columns.length <= 16 && rows.length <= 32 && unit !== 'bytes'

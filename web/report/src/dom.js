@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements. Whatever comes from the JSON is shown by figure(), which says where it is from, so that a
-// test can compare; text is only ever set as text.
+// Makes elements of the page. figure() shows every value of the JSON and notes its pointer, so that a test can
+// compare it. Text is only ever set as text.
 import { format } from './format.js';
 import { at } from './run.js';
 
-// Children are nodes, strings, nothing, or lists of them.
+// Makes an element. Children are nodes, strings, nothing, or lists of them.
 export function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -16,7 +16,7 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
-// The value at a JSON pointer, as text in a unit of format.js.
+// Shows the value at a JSON pointer, as text in a unit of format.js.
 export function figure(pointer, unit) {
   const value = at(pointer);
   const element = el(typeof value === 'number' ? 'data' : 'span', { 'data-path': pointer });
@@ -32,10 +32,10 @@ export function figure(pointer, unit) {
   return element;
 }
 
-// What counts places, such as a column per local expert; not a figure.
+// Shows a number that is no figure but counts places, such as that of a column per local expert.
 export const index = (text) => el('span', { class: 'index' }, String(text));
 
-// head: texts or nodes. rows: arrays of nodes, the first of which names the row.
+// Makes a table. head: texts or nodes. rows: arrays of nodes, of which the first names the row.
 export function table(caption, head, rows) {
   return el(
     'div',
@@ -55,14 +55,14 @@ export function table(caption, head, rows) {
   );
 }
 
-// A table that may be long: closed at first beyond `limit` cells.
+// Makes a table that may be long. With more than `limit` cells it is closed at first.
 export function foldedTable(caption, head, rows, limit = 80) {
   const details = el('details', {}, el('summary', {}, caption), table(caption, head, rows));
   details.open = rows.length * head.length <= limit;
   return details;
 }
 
-// [name, css variable] pairs.
+// Makes a legend of [name, css variable] pairs.
 export const legend = (entries) =>
   el(
     'ul',

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Numbers as the printed report has them (src/app/report/report.cc).
+// Formats numbers as the printed report does (src/app/report/report.cc).
 
-// The largest unit that leaves a number of at least 1.
+// Writes the value in the largest unit in which it is at least 1.
 function scaled(value, units) {
   let unit = 0;
   while (unit + 1 < units.length && value >= 1000) {

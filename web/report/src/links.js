@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes from rank to rank.
+// The section of bytes that each rank sends to each other rank.
 import { heatMap } from './charts.js';
 import { figure, foldedTable, index, note, section } from './dom.js';
 import { format } from './format.js';

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Load of experts and ranks.
+// The section of the load of experts and ranks.
 import { chart, color, heatMap, heightOf, rowAxis, valueAxis } from './charts.js';
 import { el, figure, foldedTable, index, note, section } from './dom.js';
 import { at, has } from './run.js';
 
-const kExpertsPerRow = 32; // of the map, on one rank
+const kExpertsPerRow = 32; // of the map of one rank
 
-// One rank: the experts in rows of kExpertsPerRow. Several: a row per rank.
+// Draws the experts of one rank in rows of kExpertsPerRow, and those of several ranks in a row per rank.
 function expertMap() {
   const counts = at('/parallel/expert_rows');
   if (counts === undefined) {

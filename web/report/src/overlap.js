@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much of the rows' travel was hidden behind computation.
+// The section of overlap: how much of the time in which rows travel is hidden behind computation.
 import { chart, color, heightOf, rowAxis, valueAxis } from './charts.js';
 import { figure, foldedTable, legend, note, section } from './dom.js';
 import { format } from './format.js';

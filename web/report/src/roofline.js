@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The call and its stages against what the machine can do at best.
+// The section of the roofline: the call and its stages compared with what the machine can do at best.
 import { chart, color, valueAxis } from './charts.js';
 import { figure, legend, note, section, table } from './dom.js';
 import { format } from './format.js';
@@ -9,7 +9,7 @@ import { at, has, numRanks } from './run.js';
 
 const kTitle = 'Against the roofline';
 
-// The whole call first, then the stages that have products.
+// Returns the whole call first, then the stages that multiply.
 const points = () =>
   [{ name: 'call', base: '/roofline', us: '/time/call_us', variable: '--text', side: 'bottom' }].concat(
     at('/roofline/stages').map(({ stage }, i) => ({

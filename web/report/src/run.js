@@ -5,7 +5,7 @@
 
 const data = JSON.parse(document.getElementById('run').textContent);
 
-// Undefined where there is nothing.
+// Returns the value at a pointer, or undefined where there is none.
 export function at(pointer) {
   let value = data;
   for (const key of pointer.split('/').slice(1)) {
@@ -19,7 +19,7 @@ export const has = (pointer) => at(pointer) !== undefined;
 export const stages = at('/time/stages').map((row) => row.stage);
 export const numRanks = at('/parallel/ranks') ?? 1;
 
-// One entry per rank, {label, call, stage: pointers}; a run on one rank has no table of ranks.
+// Returns an entry per rank, {label, call, stage: pointers}. A run on one rank has no table of ranks.
 export const ranks = (at('/parallel/per_rank') ?? [null]).map((row, i) => {
   const base = `/parallel/per_rank/${i}`;
   if (row === null) {

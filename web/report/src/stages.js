@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Time per stage and rank.
+// The section of times per stage and rank.
 import { chart, color, heightOf, rowAxis, valueAxis } from './charts.js';
 import { el, figure, foldedTable, legend, note, section } from './dom.js';
 import { format } from './format.js';

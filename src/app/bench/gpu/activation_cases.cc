@@ -20,23 +20,23 @@ namespace {
 
 using app::Json;
 
-// DeepSeek-V3: 4096 tokens of 8 ranks, a rank's share.
+// A rank's share of DeepSeek-V3 with 4096 tokens on each of 8 ranks.
 constexpr int64_t kRows = 32768;
 constexpr int64_t kWidth = 2048;
 constexpr int64_t kCheckedRows = 8;
 constexpr std::string_view kImpl = "cuda";
 
-// How far an element may be from the bf16 of silu(gate), times up: it was rounded to bf16, and then
-// to a code of this step, relative to it or (absolute) to its scale.
+// How far an element may be from bf16(silu(gate)) * up, beyond the rounding to bf16: half a step of
+// its code, which is relative to the element or to its scale.
 struct Steps {
   double relative;
   double of_scale;
 };
-// Of silu as kernels compute it for bf16, relative: some 12 units of f32.  Where it may round
-// either way, either is right.
+// The relative error of the kernels' silu for bf16, about 12 units in the last place of f32.  Where
+// it decides how silu is rounded to bf16, both results are right.
 constexpr double kSiluError = 0x1p-19;
 
-// values [kRows, kWidth] and, where they are codes, their scales.
+// Checks values [kRows, kWidth]; where they are codes, `scale` has their scales.
 std::optional<std::string> difference(const Tensor& in,
                                       const Tensor& values,
                                       const Tensor& scale,
@@ -124,7 +124,8 @@ void run_gpu_activation_cases(const CaseSetup& setup, const ColdGpu& gpu) {
     run(problem, out, steps,
         [&] { cuda::activate_to_codes({}, spec, rows, in_there, out, gpu.stream()); });
   };
-  // e4m3: 3 bits of mantissa, and steps of 2^-9 below its normal numbers; half a step either way.
+  // e4m3 has 3 bits of mantissa, and steps of 2^-9 below its normal numbers.  Half a step is
+  // allowed.
   run_codes(kFp8, QuantFormat::kFp8, {1, 128}, 128, {0x1p-4, 0x1p-10});
   run_codes(kInt8, QuantFormat::kInt8, GroupShape::per_token(), kWidth, {0.0, 0.5});
 }

@@ -32,7 +32,7 @@ using app::Json;
 constexpr std::string_view kImpl = "cuda";
 constexpr int64_t kCheckedTokens = 8;
 
-// As many experts and tokens as a rank of several has, if routing is even.
+// The experts and tokens that one of several ranks has where routing is even.
 struct ApplyProblem {
   const char* preset;
   int64_t num_experts;
@@ -46,7 +46,7 @@ constexpr ApplyProblem kProblems[] = {
 constexpr const char* kSchemes[] = {"none",       "fp8_w8a8",   "fp8_w8a8_channel", "int8_w8a8",
                                     "int8_w8a16", "int4_w4a16", "mxfp4_w4a16",      "nvfp4"};
 
-// Every token with its own draw of experts, all equally likely.
+// Makes an input in which each token draws its experts, all of which are equally likely.
 ExpertsInput make_input(const ExpertsDesc& desc, int64_t num_tokens) {
   ExpertsInput input;
   input.x = app::random_normal({num_tokens, desc.hidden}, desc.in_dtype, 5);
@@ -64,7 +64,7 @@ ExpertsInput make_input(const ExpertsDesc& desc, int64_t num_tokens) {
   return input;
 }
 
-// Rows [T, n] of the tokens that are compared.
+// Takes the rows of the tokens that are compared out of rows [T, n].
 Tensor probes_of(const Tensor& rows) {
   const Tensor probes = Tensor::empty({kCheckedTokens, rows.dim(1)}, rows.dtype());
   for (int64_t i = 0; i < kCheckedTokens; ++i) {
@@ -74,7 +74,8 @@ Tensor probes_of(const Tensor& rows) {
   return probes;
 }
 
-// Their sums on the CPU, in float64 from unquantized activations: f32 [kCheckedTokens, H].
+// Returns the sums of these tokens: f32 [kCheckedTokens, H], computed on the CPU in float64 from
+// unquantized activations.
 Tensor expected_of(const MoeLayerWeights& layer, const ExpertsInput& input) {
   const Stream stream = Stream::cpu();
   MoeLayerOptions oracle;
@@ -125,15 +126,9 @@ void run_problem(const ApplyProblem& p,
     graph.launch();
   };
   c.timed_call = [&] { return gpu.seconds([&] { graph.launch(); }); };
-  c.difference = [&]() -> std::optional<std::string> {
-    const Tensor sums = probes_of(to_device(call.rows(), Device::cpu(), gpu.stream()));
-    const double error = relative_error(convert(sums, DType::kF32), expected_of(layer, input));
-    const double allowed = layer_tolerance(layer.experts.quant);
-    if (error <= allowed) {
-      return std::nullopt;
-    }
-    return fmt::format("relative error {:.2e} over {} tokens, tolerance {:.2e}", error,
-                       kCheckedTokens, allowed);
+  c.difference = [&] {
+    return probe_difference(to_device(call.rows(), Device::cpu(), gpu.stream()),
+                            expected_of(layer, input), layer_tolerance(layer.experts.quant));
   };
   c.metrics = [&](double seconds) {
     const app::LayerCost cost = app::layer_cost(layer);

@@ -9,7 +9,7 @@ namespace moebius::bench {
 
 namespace {
 
-// Thread r tells rank r, then waits for it.
+// Thread r signals rank r, then waits for the signal of rank r.
 __device__ void meet(
     std::byte* const* peers, int rank, int num_ranks, uint64_t epoch, uint64_t timeout_ns) {
   const auto peer = static_cast<int>(threadIdx.x);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// GpuBarrier: a kernel that ends on all ranks' streams at nearly the same time, so that what is
-// timed after it does not count how late a rank was launched.
+// GpuBarrier: a kernel that ends on the streams of all ranks at nearly the same time.  What is
+// timed after it does not depend on when each rank was launched.
 #pragma once
 
 #include <chrono>
@@ -15,15 +15,17 @@ namespace moebius::bench {
 class GpuBarrier {
  public:
   explicit GpuBarrier(Group& group);  // collective
-  // Enqueues it; a CUDA graph may hold it.  All ranks wait `lead` once they have met, in which
-  // hosts can enqueue what comes next, and meet again.
-  // Gives up after the group's timeout, so that a missing rank leaves no kernel spinning; what is
-  // timed then is wrong, and the transfer that follows says who is missing.
+  // Enqueues the kernel; a CUDA graph may record it.  Once all ranks have met they wait `lead`, in
+  // which time hosts can enqueue what comes next, and then meet again.
+  // The kernel gives up after the group's timeout, so that it does not wait forever for a missing
+  // rank.  The time that is measured then is wrong, but the transfer that follows fails and names
+  // the rank.
   void launch(const Stream& stream, std::chrono::nanoseconds lead);
 
  private:
   Group& group_;
-  // Of each rank: a signal of every peer, then how often this rank has met the others.
+  // Each rank's window holds a signal of every peer, then the number of times that this rank has
+  // met the others.
   std::unique_ptr<Window> window_;
 };
 

@@ -8,18 +8,21 @@
 
 namespace moebius::bench {
 
-// Dispatch and combine among GPUs, a rank thread each: every row and sum is compared with what the
-// inputs of all ranks make it, then the ranks' GPUs are timed from a barrier of theirs until the
-// slowest has finished.  The exit code.
-// Throws Unsupported on a machine without GPUs, and for ranks that these GPUs cannot be.
+// Each function returns the exit code.
+
+// Dispatch and combine among GPUs, with a thread per rank.  Every row and sum is compared with the
+// one that follows from the inputs of all ranks.  Then the GPUs are timed, from a barrier between
+// them until the slowest has finished.
+// Throws Unsupported on a machine without GPUs, and for more ranks than these GPUs can have.
 int run_gpu_dispatch_bench(const app::BenchOptions& options);
 
-// A whole layer of a preset over the GPUs, experts distributed over the ranks: few tokens per rank
-// go by low latency and a CUDA graph, many by high throughput.  Tokens among those of every rank
-// are compared with the float64 reference, and every call with the bits of the first.
+// A whole layer of a preset, with its experts distributed over the GPUs' ranks.  With few tokens
+// per rank rows travel by low latency and calls are replays of a CUDA graph, with many rows travel
+// by high throughput.  A few tokens of every rank are compared with the float64 reference, and the
+// last call is compared bit by bit with the first.
 int run_gpu_layer_bench(const app::BenchOptions& options);
 
-// The experts of one rank on one GPU, whole and in parts, with a cold L2 cache.
+// The experts of one rank on one GPU: their parts and all of them, with a cold L2 cache.
 int run_gpu_experts_bench(const app::BenchOptions& options);
 
 }  // namespace moebius::bench

@@ -66,7 +66,7 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::kBF16 ? CUDA_R_16BF : dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_8F_E4M3;
 }
 
-// rows x columns, column-major and dense, `batches` of them one after the other.
+// The layout of `batches` dense column-major matrices of rows x columns, one after the other.
 cublasLtMatrixLayout_t make_layout(DType dtype, int64_t rows, int64_t columns, int64_t batches) {
   const Library& lib = library();
   cublasLtMatrixLayout_t layout = nullptr;
@@ -116,7 +116,8 @@ std::function<void()> cublas_even_groups(const cuda::GroupedGemm& gemm, const St
   if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
     return {};
   }
-  // The few small objects of a description live as long as the program.
+  // Why nothing is destroyed: the few small objects of a description may live as long as the
+  // program.
   return [=, &lib] {
     const float one = 1.0f;
     const float zero = 0.0f;

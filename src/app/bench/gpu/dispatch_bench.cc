@@ -8,6 +8,7 @@
 #include "app/bench/gpu/bench.h"
 #include "app/bench/gpu/transport.h"
 #include "app/bench/harness.h"
+#include "app/bench/per_rank.h"
 #include "app/bench/rank_team.h"
 #include "app/run/rank_plan.h"
 #include "app/run/rank_run.h"
@@ -32,85 +33,48 @@ const std::vector<app::Column> kColumns = {
     {"rank_median_us", "all ranks", Unit::kMicros},
 };
 
-// The rank threads' parts of a problem.
+// A problem on all ranks, each of which has its GPU and its thread.
 class GpuDispatchRun {
  public:
   GpuDispatchRun(RankTeam& team, const GpuProblem& problem, bool is_low_latency)
-      : team_(team),
-        problem_(problem),
-        all_(static_cast<size_t>(problem.routing.num_ranks)),
-        ranks_(all_.size()) {
-    const RowFormat format = is_low_latency ? RowFormat::kBF16 : problem.format;
-    team_.run([&](Group& group) {
-      all_[static_cast<size_t>(group.rank())] = make_rows(problem_.routing, format, group.rank());
-    });
-    team_.run([&](Group& group) {
-      Rank& rank = of(group);
-      const Stream stream = Stream::cuda(group.device().index);
-      const auto make = is_low_latency ? make_gpu_low_latency : make_gpu_high_throughput;
-      rank.transport = make(group, problem_, all_, stream);
-      rank.clock = std::make_unique<GpuClock>(group, stream);
-      rank.transfers = rank.transport->transfers();
-    });
-  }
-  ~GpuDispatchRun() {
-    try {
-      team_.run([&](Group& group) {
-        group.barrier("end of a benchmark");
-        of(group) = {};
-      });
-    } catch (const std::exception&) {
-      // The ranks are gone, and what follows is the report of why; what they had goes with the
-      // process.
-      for (Rank& rank : ranks_) {
-        rank.clock.release();
-        rank.transport.release();
-      }
-    }
-  }
-  GpuDispatchRun(const GpuDispatchRun&) = delete;
-  GpuDispatchRun& operator=(const GpuDispatchRun&) = delete;
+      : problem_(problem),
+        all_(rows_of(team, problem, is_low_latency)),
+        ranks_(team, [&](Group& group) {
+          auto rank = std::make_unique<Rank>();
+          const Stream stream = Stream::cuda(group.device().index);
+          const auto make = is_low_latency ? make_gpu_low_latency : make_gpu_high_throughput;
+          rank->transport = make({group, problem_, all_, stream});
+          rank->clock = std::make_unique<GpuClock>(group, stream);
+          rank->transfers = rank->transport->transfers();
+          return rank;
+        }) {}
 
-  const std::vector<GpuTransfer>& transfers() const { return ranks_[0].transfers; }
+  const std::vector<GpuTransfer>& transfers() const { return ranks_.first().transfers; }
 
   void choose(size_t transfer) {
-    team_.run([&](Group& group) {
-      Rank& rank = of(group);
+    ranks_.run([&](Rank& rank, Group&) {
       const GpuTransfer& chosen = rank.transfers[transfer];
       rank.clock->set(chosen.work, chosen.launch);
       rank.samples.clear();
     });
   }
-  // Seconds of the slowest rank.
+  // Makes one call and returns the seconds of the slowest rank.
   double call() {
-    team_.run([&](Group& group) {
-      Rank& rank = of(group);
+    return ranks_.slowest([](Rank& rank) {
       rank.samples.push_back(rank.clock->run());
       rank.transport->check();
+      return rank.samples.back();
     });
-    double slowest = 0;
-    for (const Rank& rank : ranks_) {
-      slowest = std::max(slowest, rank.samples.back());
-    }
-    return slowest;
   }
   Difference difference(size_t transfer) {
-    std::vector<Difference> differences(ranks_.size());
-    team_.run([&](Group& group) {
-      differences[static_cast<size_t>(group.rank())] = of(group).transfers[transfer].difference();
-    });
-    for (size_t r = 0; r < differences.size(); ++r) {
-      if (differences[r]) {
-        return fmt::format("rank {}: {}", r, *differences[r]);
-      }
-    }
-    return std::nullopt;
+    return ranks_.difference(
+        [&](const Rank& rank) { return rank.transfers[transfer].difference(); });
   }
-  // Over all calls and ranks.
+  // The median over all calls and ranks.
   double rank_median_us() const {
     std::vector<double> all;
-    for (const Rank& rank : ranks_) {
-      all.insert(all.end(), rank.samples.begin(), rank.samples.end());
+    for (const auto& rank : ranks_.all()) {
+      all.insert(all.end(), rank->samples.begin(), rank->samples.end());
     }
     return app::median(all) * 1e6;
   }
@@ -118,17 +82,25 @@ class GpuDispatchRun {
  private:
   struct Rank {
     std::unique_ptr<GpuTransport> transport;
-    std::unique_ptr<GpuClock> clock;  // its graph goes before what it uses
+    std::unique_ptr<GpuClock> clock;  // destroyed before the transport, which its graph uses
     std::vector<GpuTransfer> transfers;
     std::vector<double> samples;
   };
 
-  Rank& of(Group& group) { return ranks_[static_cast<size_t>(group.rank())]; }
+  static std::vector<RankRows> rows_of(RankTeam& team,
+                                       const GpuProblem& problem,
+                                       bool is_low_latency) {
+    const RowFormat format = is_low_latency ? RowFormat::kBF16 : problem.format;
+    std::vector<RankRows> all(static_cast<size_t>(problem.routing.num_ranks));
+    team.run([&](Group& group) {
+      all[static_cast<size_t>(group.rank())] = make_rows(problem.routing, format, group.rank());
+    });
+    return all;
+  }
 
-  RankTeam& team_;
   const GpuProblem problem_;
-  std::vector<RankRows> all_;
-  std::vector<Rank> ranks_;
+  const std::vector<RankRows> all_;
+  PerRank<Rank> ranks_;
 };
 
 struct Machine {
@@ -136,16 +108,6 @@ struct Machine {
   int num_ranks = 0;
   int num_sms = 0;
 };
-
-ThreadGroupOptions group_options(const app::BenchOptions& options, const Machine& machine) {
-  ThreadGroupOptions group;
-  group.num_ranks = machine.num_ranks;
-  group.nccl = options.group == "nccl";
-  for (int r = 0; r < machine.num_ranks; ++r) {
-    group.devices.push_back(Device::cuda(r % machine.num_gpus));
-  }
-  return group;
-}
 
 std::string version_of(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
@@ -174,14 +136,14 @@ void report_set_up(Harness& harness, const app::BenchOptions& options, const Mac
       options.hidden, options.dispatch_topk(), options.dispatch_experts());
 }
 
-// Runs every transfer of a problem that the options want.
+// Runs every transfer of every problem that the options ask for.
 class GpuDispatchBench {
  public:
   GpuDispatchBench(const app::BenchOptions& options, const Machine& machine)
       : options_(options),
         machine_(machine),
         harness_(options, kColumns),
-        team_(group_options(options, machine)) {
+        team_(app::gpu_ranks(machine.num_ranks, options.group)) {
     report_set_up(harness_, options, machine);
   }
 
@@ -260,7 +222,8 @@ class GpuDispatchBench {
     }
   }
 
-  // At most, for low latency: few tokens do with fewer.
+  // How many SMs a transfer uses.  For low latency it is an upper bound, since few tokens need
+  // fewer.
   int sms_of(const GpuProblem& problem, bool is_low_latency, bool is_dispatch) const {
     if (is_low_latency) {
       const int ranks_per_gpu = (machine_.num_ranks + machine_.num_gpus - 1) / machine_.num_gpus;
@@ -291,9 +254,6 @@ int run_gpu_dispatch_bench(const app::BenchOptions& options) {
   machine.num_gpus = cuda_device_count();
   machine.num_ranks = options.ranks > 0 ? options.ranks : machine.num_gpus;
   machine.num_sms = cuda::num_sms(0);
-  if (options.group == "nccl") {
-    app::expect_gpu_each(machine.num_ranks);
-  }
   return GpuDispatchBench(options, machine).run();
 }
 

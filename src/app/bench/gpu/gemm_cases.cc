@@ -24,20 +24,21 @@ using app::Json;
 
 constexpr int64_t kBlock = 128;
 constexpr int kCheckedColumns = 8;
-// Of sums rounded to bf16.  Of cuBLASLt's fp8 products not all bits are summed.
+// The first is for sums that are rounded to bf16.  The second is for cuBLASLt, which does not sum
+// all bits of fp8 products.
 constexpr double kTolerance = 4e-3;
 constexpr double kToleranceOfOthers = 2e-2;
 
 constexpr std::string_view kSm90 = "sm90";
-constexpr std::string_view kDrawn = "sm90_drawn";  // with GroupedGemm::next_item
+constexpr std::string_view kDrawn = "sm90_drawn";  // draws its work items: GroupedGemm::next_item
 constexpr std::string_view kCublas = "cublaslt";
-constexpr std::string_view kInTwo = "gemm_then_activation";  // drawn, too
+constexpr std::string_view kInTwo = "gemm_then_activation";  // also drawn
 constexpr std::string_view kInOne = "activated_gemm";
 
 enum class Sizes {
   kEven,
-  kZipf,     // group g has a share of 1 / (g + 1), shuffled; a quarter of the groups is empty
-  kBatched,  // even, in a room of four times as many rows per group
+  kZipf,     // shares of 1, 1/2, 1/3, ..., shuffled; a quarter of the groups is empty
+  kBatched,  // even, in the batched format with room for four times as many rows
 };
 
 struct GemmProblem {
@@ -48,9 +49,9 @@ struct GemmProblem {
   int64_t k;
   DType dtype;
   Sizes sizes = Sizes::kEven;
-  bool is_first = false;  // of the layer's two: an activation follows
+  bool is_first = false;  // GEMM1 of a layer: an activation follows
 
-  double weight() const { return static_cast<double>(n * k); }  // of a group, elements
+  double weight() const { return static_cast<double>(n * k); }  // elements of a group
 };
 
 std::vector<int32_t> draw_sizes(const GemmProblem& p) {
@@ -69,7 +70,7 @@ std::vector<int32_t> draw_sizes(const GemmProblem& p) {
   for (size_t g = used; g-- > 0;) {
     const double share =
         static_cast<double>(p.groups * p.rows) / total / static_cast<double>(g + 1);
-    // 7 is coprime to the numbers of groups used here.
+    // Why 7: it is coprime to the numbers of groups that are used here.
     sizes[g * 7 % groups] = static_cast<int32_t>(g == 0 ? left : std::llround(share));
     left -= std::llround(share);
   }
@@ -82,71 +83,93 @@ Tensor to_gpu(const std::vector<int32_t>& values, const ColdGpu& gpu) {
   return gpu.take(tensor);
 }
 
-cuda::GroupedGemm make_operands(const GemmProblem& p,
-                                const std::vector<int32_t>& sizes,
-                                const ColdGpu& gpu) {
-  const bool is_batched = p.sizes == Sizes::kBatched;
+// The operands of a problem on the GPU, and the implementations that multiply them.
+class GemmCases {
+ public:
+  GemmCases(const GemmProblem& problem, const CaseSetup& setup, const ColdGpu& gpu)
+      : p_(problem), setup_(setup), gpu_(gpu), sizes_(draw_sizes(problem)) {
+    make_operands();
+  }
+  void run();
+
+ private:
+  using Difference = std::function<std::optional<std::string>()>;
+
+  void make_operands();
+  // Runs the case of one implementation.  The call that is checked poisons `out` first.
+  void run_way(std::string_view impl,
+               const Tensor& out,
+               const Difference& difference,
+               const std::function<void()>& work) const;
+  // Runs the GEMM and the activation in two kernels and in one, which must give the same bytes.
+  void run_activated(const cuda::GroupedGemm& gemm) const;
+  Difference from_sums(const cuda::GroupedGemm& gemm, double tolerance) const;
+  bool differ(const Tensor& a, const Tensor& b) const;
+
+  const GemmProblem& p_;
+  const CaseSetup& setup_;
+  const ColdGpu& gpu_;
+  std::vector<int32_t> sizes_;
+  cuda::GroupedGemm gemm_;
+};
+
+void GemmCases::make_operands() {
+  const bool is_batched = p_.sizes == Sizes::kBatched;
   const auto rows_by = [&](int64_t columns) {
-    return is_batched ? Shape{p.groups, 4 * p.rows, columns} : Shape{p.groups * p.rows, columns};
+    return is_batched ? Shape{p_.groups, 4 * p_.rows, columns}
+                      : Shape{p_.groups * p_.rows, columns};
   };
   const auto blocks = [](int64_t size) { return (size + kBlock - 1) / kBlock; };
-  cuda::GroupedGemm gemm;
-  gemm.a = gpu.empty(rows_by(p.k), p.dtype);
-  gemm.b = gpu.empty({p.groups, p.n, p.k}, p.dtype);
-  gemm.out = gpu.empty(rows_by(p.n), DType::kBF16);
-  fill_random(gemm.a, 1, gpu.stream());
-  fill_random(gemm.b, 2, gpu.stream());
-  if (p.dtype == DType::kF8E4M3) {
-    gemm.a_scale = gpu.empty(rows_by(blocks(p.k)), DType::kF32);
-    gemm.b_scale = gpu.empty({p.groups, blocks(p.n), blocks(p.k)}, DType::kF32);
-    fill_random(gemm.a_scale, 3, gpu.stream());
-    fill_random(gemm.b_scale, 4, gpu.stream());
+  uint64_t seed = 0;
+  const auto random = [&](const Shape& shape, DType dtype) {
+    const Tensor tensor = gpu_.empty(shape, dtype);
+    fill_random(tensor, ++seed, gpu_.stream());
+    return tensor;
+  };
+  gemm_.a = random(rows_by(p_.k), p_.dtype);
+  gemm_.b = random({p_.groups, p_.n, p_.k}, p_.dtype);
+  gemm_.out = gpu_.empty(rows_by(p_.n), DType::kBF16);
+  if (p_.dtype == DType::kF8E4M3) {
+    gemm_.a_scale = random(rows_by(blocks(p_.k)), DType::kF32);
+    gemm_.b_scale = random({p_.groups, blocks(p_.n), blocks(p_.k)}, DType::kF32);
   }
   if (is_batched) {
-    gemm.group_counts = to_gpu(sizes, gpu);
+    gemm_.group_counts = to_gpu(sizes_, gpu_);
   } else {
-    std::vector<int32_t> offsets(sizes.size() + 1, 0);
-    std::inclusive_scan(sizes.begin(), sizes.end(), offsets.begin() + 1);
-    gemm.group_offsets = to_gpu(offsets, gpu);
+    std::vector<int32_t> offsets(sizes_.size() + 1, 0);
+    std::inclusive_scan(sizes_.begin(), sizes_.end(), offsets.begin() + 1);
+    gemm_.group_offsets = to_gpu(offsets, gpu_);
   }
-  return gemm;
 }
 
-using Difference = std::function<std::optional<std::string>()>;
-
-// One way to compute it, once `out` is poisoned.
-void run_way(const GemmProblem& p,
-             const std::vector<int32_t>& sizes,
-             std::string_view impl,
-             const Tensor& out,
-             const Difference& difference,
-             const std::function<void()>& work,
-             const CaseSetup& setup,
-             const ColdGpu& gpu) {
-  if (!setup.wants(p.name, impl)) {
+void GemmCases::run_way(std::string_view impl,
+                        const Tensor& out,
+                        const Difference& difference,
+                        const std::function<void()>& work) const {
+  if (!setup_.wants(p_.name, impl)) {
     return;
   }
   Case c;
-  c.problem = p.name;
+  c.problem = p_.name;
   c.impl = impl;
   c.call = [&] {
-    gpu.poison(out);
+    gpu_.poison(out);
     work();
   };
-  c.timed_call = [&] { return gpu.seconds(work); };
+  c.timed_call = [&] { return gpu_.seconds(work); };
   c.difference = difference;
   c.metrics = [&](double seconds) {
     const auto in_use =
-        sizes.size() - static_cast<size_t>(std::count(sizes.begin(), sizes.end(), 0));
-    const double flops = 2.0 * static_cast<double>(p.groups * p.rows) * p.weight();
-    const double bytes = static_cast<double>(in_use) * p.weight() * bits(p.dtype) / 8;
+        sizes_.size() - static_cast<size_t>(std::count(sizes_.begin(), sizes_.end(), 0));
+    const double flops = 2.0 * static_cast<double>(p_.groups * p_.rows) * p_.weight();
+    const double bytes = static_cast<double>(in_use) * p_.weight() * bits(p_.dtype) / 8;
     return std::vector<Json>{flops / seconds * 1e-9, bytes / seconds * 1e-9, Json()};
   };
-  setup.visit(c);
+  setup_.visit(c);
 }
 
-Difference from_sums(const cuda::GroupedGemm& gemm, double tolerance, const ColdGpu& gpu) {
-  return [gemm, tolerance, stream = gpu.stream()]() -> std::optional<std::string> {
+GemmCases::Difference GemmCases::from_sums(const cuda::GroupedGemm& gemm, double tolerance) const {
+  return [gemm, tolerance, stream = gpu_.stream()]() -> std::optional<std::string> {
     const GemmError error = check_products(gemm, kCheckedColumns, stream);
     if (error.relative < tolerance && error.unwritten == 0) {
       return std::nullopt;
@@ -156,29 +179,27 @@ Difference from_sums(const cuda::GroupedGemm& gemm, double tolerance, const Cold
   };
 }
 
-bool same_bytes(const Tensor& a, const Tensor& b, const Stream& stream) {
-  const Tensor a_here = to_device(a, Device::cpu(), stream);
-  const Tensor b_here = to_device(b, Device::cpu(), stream);
-  stream.synchronize();
-  return std::memcmp(a_here.raw(), b_here.raw(), static_cast<size_t>(a_here.nbytes())) == 0;
+bool GemmCases::differ(const Tensor& a, const Tensor& b) const {
+  if (!a) {
+    return false;
+  }
+  const Tensor a_here = to_device(a, Device::cpu(), gpu_.stream());
+  const Tensor b_here = to_device(b, Device::cpu(), gpu_.stream());
+  gpu_.stream().synchronize();
+  return std::memcmp(a_here.raw(), b_here.raw(), static_cast<size_t>(a_here.nbytes())) != 0;
 }
 
-// The GEMM and the activation, in two kernels and in one: the same bytes.
-void run_activated(const GemmProblem& p,
-                   const std::vector<int32_t>& sizes,
-                   const cuda::GroupedGemm& gemm,
-                   const CaseSetup& setup,
-                   const ColdGpu& gpu) {
-  const bool is_fp8 = p.dtype == DType::kF8E4M3;
-  const auto rows = cuda::RowGroups::sorted(gemm.group_offsets.data<int32_t>(), p.groups);
-  const Stream& stream = gpu.stream();
-  const int64_t width = p.n / 2;
+void GemmCases::run_activated(const cuda::GroupedGemm& gemm) const {
+  const bool is_fp8 = p_.dtype == DType::kF8E4M3;
+  const auto rows = cuda::RowGroups::sorted(gemm.group_offsets.data<int32_t>(), p_.groups);
+  const Stream& stream = gpu_.stream();
+  const int64_t width = p_.n / 2;
   const auto take_rows = [&] {
     cuda::RowOperand out;
-    out.values = gpu.empty({p.groups * p.rows, width}, p.dtype);
+    out.values = gpu_.empty({p_.groups * p_.rows, width}, p_.dtype);
     if (is_fp8) {
       out.block = kBlock;
-      out.scale = gpu.empty({p.groups * p.rows, width / kBlock}, DType::kF32);
+      out.scale = gpu_.empty({p_.groups * p_.rows, width / kBlock}, DType::kF32);
     }
     return out;
   };
@@ -199,58 +220,42 @@ void run_activated(const GemmProblem& p,
   activated.out = in_one.values;
   activated.out_scale = in_one.scale;
 
-  run_way(p, sizes, kInTwo, gemm.out, from_sums(gemm, kTolerance, gpu), run_in_two, setup, gpu);
-  const auto differs = [&](const Tensor& one, const Tensor& two) {
-    return one && !same_bytes(one, two, stream);
-  };
+  run_way(kInTwo, gemm.out, from_sums(gemm, kTolerance), run_in_two);
   const Difference from_two = [&]() -> std::optional<std::string> {
     run_in_two();
-    if (differs(in_one.values, in_two.values) || differs(in_one.scale, in_two.scale)) {
+    if (differ(in_one.values, in_two.values) || differ(in_one.scale, in_two.scale)) {
       return "the bytes are not those of two kernels";
     }
     return std::nullopt;
   };
-  run_way(
-      p, sizes, kInOne, in_one.values, from_two,
-      [&] { cuda::sm90_grouped_gemm(activated, stream); }, setup, gpu);
+  run_way(kInOne, in_one.values, from_two, [&] { cuda::sm90_grouped_gemm(activated, stream); });
 }
 
-void run_problem(const GemmProblem& p, const CaseSetup& setup, const ColdGpu& gpu) {
-  const auto is_wanted = [&](std::string_view impl) { return setup.wants(p.name, impl); };
-  const auto all = {kSm90, kDrawn, kCublas, kInTwo, kInOne};
-  if (std::none_of(all.begin(), all.end(), is_wanted)) {
-    return;
-  }
-  const std::vector<int32_t> sizes = draw_sizes(p);
-  const cuda::GroupedGemm gemm = make_operands(p, sizes, gpu);
-  if (const Support support = cuda::sm90_grouped_gemm_supports(gemm); !support) {
+void GemmCases::run() {
+  if (const Support support = cuda::sm90_grouped_gemm_supports(gemm_); !support) {
     Case c;
-    c.problem = p.name;
+    c.problem = p_.name;
     c.impl = kSm90;
     c.refusal = support.reason;
-    setup.visit(c);
+    setup_.visit(c);
     return;
   }
-  const Stream& stream = gpu.stream();
-  const Difference difference = from_sums(gemm, kTolerance, gpu);
-  run_way(
-      p, sizes, kSm90, gemm.out, difference, [&] { cuda::sm90_grouped_gemm(gemm, stream); }, setup,
-      gpu);
-  cuda::GroupedGemm drawn = gemm;
-  drawn.next_item = Tensor::zeros({2}, DType::kI32, gpu.device());
-  run_way(
-      p, sizes, kDrawn, gemm.out, difference, [&] { cuda::sm90_grouped_gemm(drawn, stream); },
-      setup, gpu);
-  if (p.is_first && p.sizes == Sizes::kEven) {
-    run_activated(p, sizes, drawn, setup, gpu);
+  const Stream& stream = gpu_.stream();
+  const Difference difference = from_sums(gemm_, kTolerance);
+  run_way(kSm90, gemm_.out, difference, [&] { cuda::sm90_grouped_gemm(gemm_, stream); });
+  cuda::GroupedGemm drawn = gemm_;
+  drawn.next_item = Tensor::zeros({2}, DType::kI32, gpu_.device());
+  run_way(kDrawn, gemm_.out, difference, [&] { cuda::sm90_grouped_gemm(drawn, stream); });
+  if (p_.sizes != Sizes::kEven) {
+    return;
   }
-  if (p.sizes == Sizes::kEven) {
-    cuda::GroupedGemm plain = gemm;  // cuBLASLt knows no scales per block
-    plain.a_scale = plain.b_scale = Tensor();
-    if (const auto theirs = cublas_even_groups(plain, stream)) {
-      run_way(p, sizes, kCublas, plain.out, from_sums(plain, kToleranceOfOthers, gpu), theirs,
-              setup, gpu);
-    }
+  if (p_.is_first) {
+    run_activated(drawn);
+  }
+  cuda::GroupedGemm plain = gemm_;  // cuBLASLt has no scales per block
+  plain.a_scale = plain.b_scale = Tensor();
+  if (const auto theirs = cublas_even_groups(plain, stream)) {
+    run_way(kCublas, plain.out, from_sums(plain, kToleranceOfOthers), theirs);
   }
 }
 
@@ -290,7 +295,11 @@ std::vector<GemmProblem> all_problems() {
 
 void run_gpu_gemm_cases(const CaseSetup& setup, const ColdGpu& gpu) {
   for (const GemmProblem& p : all_problems()) {
-    run_problem(p, setup, gpu);
+    const auto all = {kSm90, kDrawn, kCublas, kInTwo, kInOne};
+    if (std::any_of(all.begin(), all.end(),
+                    [&](std::string_view impl) { return setup.wants(p.name, impl); })) {
+      GemmCases(p, setup, gpu).run();
+    }
   }
 }
 

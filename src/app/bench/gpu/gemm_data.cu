@@ -23,7 +23,7 @@ __device__ __forceinline__ uint32_t mix(uint64_t seed, uint64_t i) {
   return static_cast<uint32_t>((x ^ (x >> 31)) >> 16);
 }
 
-// [0, 1)
+// Returns a number in [0, 1).
 __device__ __forceinline__ float uniform(uint32_t bits) {
   return static_cast<float>(bits >> 8) * 0x1p-24f;
 }
@@ -73,7 +73,7 @@ __device__ __forceinline__ double element(const void* p, int64_t i, bool is_fp8)
   return static_cast<double>(__bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]));
 }
 
-// A warp per (row, column); group blockIdx.y.
+// blockIdx.y is the group.  Each warp checks one element, a (row, column), at a time.
 __global__ void check_kernel(const CheckArgs args) {
   const int group = static_cast<int>(blockIdx.y);
   const int begin = args.counts != nullptr ? group * args.max_rows : args.offsets[group];

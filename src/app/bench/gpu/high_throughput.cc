@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dispatch is everything: layout, exchange of counts, rows in their final place.  On the stream its
-// host waits for the counts; a graph holds the mode in which they stay on the device.
+// The transfers of high throughput.  A dispatch contains everything: layout, exchange of counts,
+// and rows in their final place.  On a stream its host waits for the counts; in a graph the counts
+// stay on the device.
 #include <array>
+#include <utility>
 
 #include "app/bench/gpu/transport.h"
 
@@ -13,24 +15,19 @@ namespace {
 
 class HighThroughputOnGpu final : public GpuTransport {
  public:
-  HighThroughputOnGpu(Group& group,
-                      const GpuProblem& problem,
-                      const std::vector<RankRows>& all,
-                      const Stream& stream);
+  explicit HighThroughputOnGpu(const GpuRankSetup& setup);
 
   std::vector<GpuTransfer> transfers() override;
   void check() const override { transport_.check(); }
 
  private:
-  // Input and route of the calls that go by a stream, and of those in a graph.
+  // The input and route of calls on a stream, or of those in a graph.
   struct Side {
     DispatchInput input;
     std::shared_ptr<const DispatchHandle> handle;
   };
 
-  const RankRows& own() const { return all_[static_cast<size_t>(rank_)]; }
   Side& side(GpuLaunch launch) { return sides_[static_cast<size_t>(launch)]; }
-  Tensor up(const Tensor& tensor) const { return to_device(tensor, device_, stream_); }
   int64_t row_bytes() const;
   CombineInput given_back(const DispatchHandle& handle) const {
     return {contribution_.slice(0, handle.num_rows()), {}, {}, {}};
@@ -39,16 +36,11 @@ class HighThroughputOnGpu final : public GpuTransport {
     return dispatch_difference(problem_, all_, rank_, received_rows(output_, num_rows_, stream_));
   }
 
-  const DispatchProblem& problem_;
-  const std::vector<RankRows>& all_;
-  int rank_;
-  Device device_;
-  Stream stream_;
   HighThroughput transport_;
   std::array<Side, 2> sides_;
   int64_t num_rows_ = 0;
   DispatchOutput output_;  // of the last dispatch
-  Tensor contribution_;    // of this rank's experts, a row per row received; bf16 only
+  Tensor contribution_;    // what this rank's experts make of the received rows; bf16 only
   Tensor combined_;
 };
 
@@ -57,36 +49,32 @@ DispatchConfig with_sms(DispatchConfig config, int num_sms) {
   return config;
 }
 
-HighThroughputOnGpu::HighThroughputOnGpu(Group& group,
-                                         const GpuProblem& problem,
-                                         const std::vector<RankRows>& all,
-                                         const Stream& stream)
-    : problem_(problem.routing),
-      all_(all),
-      rank_(group.rank()),
-      device_(group.device()),
-      stream_(stream),
-      transport_(group,
+HighThroughputOnGpu::HighThroughputOnGpu(const GpuRankSetup& setup)
+    : GpuTransport(setup),
+      transport_(setup.group,
                  problem_.placement(),
-                 with_sms(DispatchConfig::for_dispatch(group.size(), device_), problem.num_sms),
-                 with_sms(DispatchConfig::for_combine(group.size(), device_), problem.num_sms)) {
+                 with_sms(DispatchConfig::for_dispatch(problem_.num_ranks, device_),
+                          setup.problem.num_sms),
+                 with_sms(DispatchConfig::for_combine(problem_.num_ranks, device_),
+                          setup.problem.num_sms)) {
   Side& counted = side(GpuLaunch::kStream);
   for (const Tensor& payload : own().payloads) {
-    counted.input.payloads.push_back(up(payload));
+    counted.input.payloads.push_back(to_gpu(payload));
   }
-  counted.input.topk_ids = up(own().topk_ids);
-  counted.input.topk_weights = up(own().topk_weights);
+  counted.input.topk_ids = to_gpu(own().topk_ids);
+  counted.input.topk_weights = to_gpu(own().topk_weights);
   output_ = transport_.dispatch(counted.input, stream_);
   counted.handle = output_.handle;
   num_rows_ = counted.handle->num_rows();
 
   Side& roomy = side(GpuLaunch::kGraph);
   roomy.input = counted.input;
-  roomy.input.capacity = all_reduce_max(group, "rows of a benchmark", num_rows_) + 1;
+  roomy.input.capacity = all_reduce_max(setup.group, "rows of a benchmark", num_rows_) + 1;
   roomy.handle = transport_.dispatch(roomy.input, stream_).handle;
-  transport_.dispatch(roomy.input, stream_);  // one more bank of this size; none grows later
+  transport_.dispatch(
+      roomy.input, stream_);  // makes the second bank large enough, too, so that none grows later
 
-  if (problem.format == RowFormat::kBF16) {
+  if (setup.problem.format == RowFormat::kBF16) {
     const Tensor rows = received_rows(output_, num_rows_, stream_).payloads[0];
     contribution_ = Tensor::zeros({roomy.input.capacity, problem_.hidden}, DType::kBF16, device_);
     copy(rank_contribution(rows, rank_, Stream::cpu(1)), contribution_.slice(0, num_rows_),
@@ -113,38 +101,27 @@ std::vector<GpuTransfer> HighThroughputOnGpu::transfers() {
   std::vector<GpuTransfer> list;
   for (const GpuLaunch launch : {GpuLaunch::kStream, GpuLaunch::kGraph}) {
     const Side& s = side(launch);
-    const auto forget = [this] { output_ = {}; };  // its bank is for the next
-    const auto received = [this] { return received_difference(); };
-    list.push_back({"dispatch",
-                    launch,
-                    {forget, [this, &s] { output_ = transport_.dispatch(s.input, stream_); }, {}},
-                    received,
-                    sent,
-                    held});
-    list.push_back({"dispatch_cached",
-                    launch,
-                    {forget,
-                     [this, &s] {
-                       output_ = transport_.dispatch_cached(s.input.payloads, *s.handle, stream_);
-                     },
-                     {}},
-                    received,
-                    sent,
-                    held});
-    if (combined_) {
-      list.push_back({"combine",
+    const auto add_dispatch = [&](const char* name, std::function<void()> dispatch) {
+      const auto forget = [this] { output_ = {}; };  // gives its bank to the next one
+      list.push_back({name,
                       launch,
-                      {{},
-                       [this, &s] {
-                         transport_.combine(given_back(*s.handle), *s.handle, stream_, combined_);
-                       },
-                       {}},
-                      [this] {
-                        return combine_difference(problem_, own(),
-                                                  to_device(combined_, Device::cpu(), stream_));
-                      },
-                      given_back_bytes,
+                      {forget, std::move(dispatch), {}},
+                      [this] { return received_difference(); },
+                      sent,
                       held});
+    };
+    add_dispatch("dispatch", [this, &s] { output_ = transport_.dispatch(s.input, stream_); });
+    add_dispatch("dispatch_cached", [this, &s] {
+      output_ = transport_.dispatch_cached(s.input.payloads, *s.handle, stream_);
+    });
+    if (combined_) {
+      const auto combine = [this, &s] {
+        transport_.combine(given_back(*s.handle), *s.handle, stream_, combined_);
+      };
+      const auto difference = [this] {
+        return combine_difference(problem_, own(), to_host(combined_));
+      };
+      list.push_back({"combine", launch, {{}, combine, {}}, difference, given_back_bytes, held});
     }
   }
   return list;
@@ -152,11 +129,8 @@ std::vector<GpuTransfer> HighThroughputOnGpu::transfers() {
 
 }  // namespace
 
-std::unique_ptr<GpuTransport> make_gpu_high_throughput(Group& group,
-                                                       const GpuProblem& problem,
-                                                       const std::vector<RankRows>& all,
-                                                       const Stream& stream) {
-  return std::make_unique<HighThroughputOnGpu>(group, problem, all, stream);
+std::unique_ptr<GpuTransport> make_gpu_high_throughput(const GpuRankSetup& setup) {
+  return std::make_unique<HighThroughputOnGpu>(setup);
 }
 
 }  // namespace moebius::bench

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layers on GPUs, from weights to calls and graphs, checked and timed.  Longer than 500 lines: it
-// is one benchmark, and its ranks, calls and reports share one state.
+// Checks and times layers on GPUs, from their weights to calls and graphs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,13 +17,14 @@
 #include "app/bench/gpu/bench.h"
 #include "app/bench/gpu/clock.h"
 #include "app/bench/harness.h"
+#include "app/bench/per_rank.h"
 #include "app/bench/probes.h"
 #include "app/bench/rank_team.h"
-#include "app/machine.h"
 #include "app/run/layer_cost.h"
 #include "app/run/random_tensor.h"
 #include "app/run/rank_plan.h"
 #include "app/run/rank_run.h"
+#include "app/run/reference_check.h"
 #include "app/run/run_report.h"
 #include "core/cuda/runtime.h"
 #include "layer/overlap.h"
@@ -43,8 +43,8 @@ using app::Json;
 using app::Unit;
 
 constexpr int64_t kNumProbes = 8;
-// Up to here calls are replays of a graph, and ranks exchange rows by low latency unless asked
-// otherwise.
+// Up to this number of tokens calls are replays of a graph, and ranks exchange rows by low latency
+// unless asked otherwise.
 constexpr int64_t kMostDecodeTokens = 256;
 
 const std::vector<app::Column> kColumns = {
@@ -61,7 +61,7 @@ const std::vector<app::Column> kColumns = {
     {"busiest_rank", "busiest", Unit::kDecimals},
 };
 
-// The layer on the host, and what the float64 oracle makes of a few tokens.
+// The whole layer on the host, and the results of a few tokens by the float64 reference.
 struct WholeLayer {
   MoeLayerWeights weights;
   app::LayerCost cost;
@@ -79,18 +79,12 @@ WholeLayer make_whole(const app::BenchOptions& options, const Stream& stream) {
   const MoeConfig& config = whole.weights.config;
   whole.probes = app::random_normal({kNumProbes, config.hidden}, config.in_dtype, 1);
   if (options.check) {
-    whole.expected = Tensor::empty(whole.probes.shape(), DType::kF32);
-    MoeLayerOptions oracle;
-    oracle.experts = "ref";
-    oracle.precision = Precision::kF64;
-    WorkspacePool workspaces;
-    MoeLayer(whole.weights, oracle, stream)
-        .forward(whole.probes, whole.expected, {stream, &workspaces, 0, nullptr});
+    whole.expected = app::reference_forward(whole.weights, whole.probes, stream).output;
   }
   return whole;
 }
 
-// The rows of a tensor per expert that are this rank's.
+// Returns the experts in `range` of a tensor that has a row per expert, and any other tensor whole.
 Tensor rows_of(const Tensor& tensor, ExpertRange range, int64_t num_experts) {
   const bool is_per_expert = tensor && tensor.num_dims() > 0 && tensor.dim(0) == num_experts;
   return is_per_expert ? tensor.slice(range.begin, range.end) : tensor;
@@ -117,11 +111,11 @@ struct LayerProblem {
   KernelOptions kernel;    // as asked for
   int comm_sms = 0;        // 0: the backend's default
   All2AllBackend backend = All2AllBackend::kNone;
-  std::string sum;  // of low latency
+  std::string sum;  // what low latency's combine sends back
 
   bool replays() const { return num_tokens <= kMostDecodeTokens; }
   bool returns_in_parts() const { return backend == All2AllBackend::kHighThroughput; }
-  // Else high throughput has a capacity.
+  // Whether the host waits for the number of rows; without that high throughput has a capacity.
   bool counts_rows() const { return backend == All2AllBackend::kHighThroughput && !replays(); }
 };
 
@@ -193,77 +187,51 @@ class LayerRun {
   LayerRun(RankTeam& team,
            const app::BenchOptions& options,
            const WholeLayer& whole,
-           int num_ranks,
            const LayerProblem& problem)
-      : team_(team),
-        whole_(whole),
-        num_tokens_(problem.num_tokens),
-        replays_(problem.replays()),
-        backend_(problem.backend),
+      : whole_(whole),
+        problem_(problem),
         pause_(options.pause_ms),
-        ranks_(static_cast<size_t>(num_ranks)) {
-    team_.run([&](Group& group) { set_up(group, options, problem); });
-  }
-  ~LayerRun() {
-    try {
-      team_.run([&](Group& group) {
-        group.barrier("end of a benchmark");
-        of(group).reset();
-      });
-    } catch (const std::exception&) {
-      // The ranks are gone, and the report of why follows; what they had goes with the process.
-      for (std::unique_ptr<Rank>& rank : ranks_) {
-        (void)rank.release();
-      }
-    }
-  }
-  LayerRun(const LayerRun&) = delete;
-  LayerRun& operator=(const LayerRun&) = delete;
+        ranks_(team, [&](Group& group) { return set_up(group, options); }) {}
 
-  std::string_view backend() const { return name(backend_); }
-  bool replays() const { return replays_; }
-  int microbatches() const { return ranks_[0]->layer->kernel().last_microbatches(); }
-  int combine_parts() const { return ranks_[0]->layer->kernel().last_combine_parts(); }
-  bool in_waves() const { return ranks_[0]->layer->kernel().last_rows_came_in_waves(); }
-  std::string experts() const { return std::string(ranks_[0]->layer->kernel().experts().name()); }
+  int microbatches() const { return kernel().last_microbatches(); }
+  int combine_parts() const { return kernel().last_combine_parts(); }
+  bool in_waves() const { return kernel().last_rows_came_in_waves(); }
+  std::string experts() const { return std::string(kernel().experts().name()); }
 
-  // Seconds of the slowest rank.
+  // Makes one call and returns the seconds of the slowest rank.
   double call() {
     std::this_thread::sleep_for(pause_);
-    std::vector<double> seconds(ranks_.size());
-    team_.run([&](Group& group) {
-      seconds[static_cast<size_t>(group.rank())] = of(group)->clock->run();
-      of(group)->layer->check();
+    return ranks_.slowest([](Rank& rank) {
+      const double seconds = rank.clock->run();
+      rank.layer->check();
+      return seconds;
     });
-    return *std::max_element(seconds.begin(), seconds.end());
   }
 
-  // Of the probes among every rank's tokens, and between the last call and one that is not
-  // replayed.
+  // Compares the last call bit by bit with the first, which was not replayed, and the probes among
+  // the tokens of every rank with the reference.
   std::optional<std::string> difference() {
-    std::vector<std::string> differences(ranks_.size());
-    team_.run([&](Group& group) {
-      differences[static_cast<size_t>(group.rank())] = difference_of(*of(group));
-    });
-    for (size_t r = 0; r < differences.size(); ++r) {
-      if (!differences[r].empty()) {
-        return fmt::format("rank {}: {}", r, differences[r]);
+    return ranks_.difference([&](const Rank& rank) -> std::optional<std::string> {
+      const Tensor output = to_device(rank.output, Device::cpu(), rank.stream);
+      if (std::memcmp(output.raw(), rank.first_output.raw(),
+                      static_cast<size_t>(output.nbytes())) != 0) {
+        return "other bits than the first call's";
       }
-    }
-    return std::nullopt;
+      return probe_difference(output, whole_.expected, whole_.tolerance);
+    });
   }
 
   std::vector<Json> metrics(double seconds) {
     constexpr int kProfiledCalls = 5;
-    std::array<double, app::kStages.size()> stages{};  // of the slowest rank
+    std::array<double, app::kStages.size()> stages{};  // of the slowest rank in each stage
     for (int i = 0; i < kProfiledCalls; ++i) {
-      team_.run([&](Group& group) { of(group)->profiled_call(group); });
+      ranks_.run([](Rank& rank, Group& group) { rank.profiled_call(group); });
     }
-    Overlap travel;  // of all ranks
+    Overlap travel;  // summed over all ranks
     int64_t rows = 0;
-    int64_t most_rows = 0;  // of a rank
+    int64_t most_rows = 0;  // of the rank that has most
     int64_t touched = 0;
-    for (const std::unique_ptr<Rank>& rank : ranks_) {
+    for (const std::unique_ptr<Rank>& rank : ranks_.all()) {
       for (size_t s = 0; s < stages.size(); ++s) {
         stages[s] = std::max(stages[s], app::median(rank->stages_us[s]));
       }
@@ -275,15 +243,15 @@ class LayerRun {
       touched += (rank->layer->config().num_local_experts - load.idle) * whole_.cost.expert_bytes +
                  whole_.cost.shared_bytes + whole_.cost.router_bytes;
     }
-    const int64_t tokens = num_tokens_ * static_cast<int64_t>(ranks_.size());
+    const auto num_ranks = static_cast<int64_t>(ranks_.all().size());
+    const int64_t tokens = problem_.num_tokens * num_ranks;
     const auto flops = static_cast<double>(rows * whole_.cost.flops_per_row +
                                            tokens * whole_.cost.flops_per_token);
     std::vector<Json> values = {static_cast<double>(tokens) / seconds, flops / seconds * 1e-9,
                                 touched, static_cast<double>(touched) / seconds * 1e-9};
     values.insert(values.end(), stages.begin(), stages.end());
     values.emplace_back(travel.hidden_share());
-    values.emplace_back(static_cast<double>(most_rows * static_cast<int64_t>(ranks_.size())) /
-                        static_cast<double>(rows));
+    values.emplace_back(static_cast<double>(most_rows * num_ranks) / static_cast<double>(rows));
     return values;
   }
 
@@ -294,10 +262,10 @@ class LayerRun {
     std::unique_ptr<MoeLayer> layer;
     Tensor hidden;
     Tensor output;
-    Tensor first_output;  // on the host, of a call that was not replayed
+    Tensor first_output;  // on the host, of a call that was no replay
     std::unique_ptr<GpuClock> clock;
     std::array<std::vector<double>, app::kStages.size()> stages_us;
-    Overlap travel;  // of all profiled calls
+    Overlap travel;  // summed over all profiled calls
 
     void forward(Profile* profile) {
       layer->forward(hidden, output, {stream, &workspaces, 0, profile});
@@ -310,97 +278,52 @@ class LayerRun {
       travel.travel += overlap.travel;
       travel.hidden += overlap.hidden;
       for (size_t s = 0; s < app::kStages.size(); ++s) {
-        double us = 0;
-        for (const Profile::Stage& stage : profile.stages()) {
-          us += stage.name == app::kStages[s] ? app::microseconds(stage.total) : 0.0;
-        }
-        stages_us[s].push_back(us);
+        stages_us[s].push_back(app::stage_us(profile, app::kStages[s]));
       }
     }
   };
 
-  std::unique_ptr<Rank>& of(const Group& group) {
-    return ranks_[static_cast<size_t>(group.rank())];
-  }
+  const ModularKernel& kernel() const { return ranks_.first().layer->kernel(); }
 
-  int64_t num_probes() const { return std::min(num_tokens_, kNumProbes); }
-  // From the first token to the last.
-  int64_t probe_token(int64_t i) const { return probe_row(i, num_probes(), num_tokens_); }
-
-  void set_up(Group& group, const app::BenchOptions& options, const LayerProblem& problem) {
+  std::unique_ptr<Rank> set_up(Group& group, const app::BenchOptions& options) {
     auto made = std::make_unique<Rank>();
     Rank& rank = *made;
     rank.stream = Stream::cuda(group.device().index);
-    MoeLayerWeights weights =
-        share_of(whole_.weights, ParallelConfig::make(1, 0, group.size(), group.rank(),
-                                                      /*enable_expert_parallel=*/true, backend_));
-    weights.config.max_num_tokens = num_tokens_;
+    MoeLayerWeights weights = share_of(
+        whole_.weights, ParallelConfig::make(1, 0, group.size(), group.rank(),
+                                             /*enable_expert_parallel=*/true, problem_.backend));
+    weights.config.max_num_tokens = problem_.num_tokens;
     weights.router_config.logit_sums = app::logit_sums_of(options.router_sums);
     MoeLayerOptions layer_options;
     layer_options.experts = options.impl;
-    layer_options.kernel = problem.kernel;
-    layer_options.comm_sms = problem.comm_sms;
-    layer_options.low_latency_sum = app::low_latency_sum_of(problem.sum);
-    if (backend_ == All2AllBackend::kHighThroughput && !problem.counts_rows()) {
+    layer_options.kernel = problem_.kernel;
+    layer_options.comm_sms = problem_.comm_sms;
+    layer_options.low_latency_sum = app::low_latency_sum_of(problem_.sum);
+    if (problem_.backend == All2AllBackend::kHighThroughput && !problem_.counts_rows()) {
       layer_options.capacity = 0;
     }
     rank.layer = std::make_unique<MoeLayer>(std::move(weights), layer_options, rank.stream,
                                             group.size() == 1 ? nullptr : &group);
     const MoeConfig& config = rank.layer->config();
-    const Tensor hidden = app::random_normal({num_tokens_, config.hidden}, config.in_dtype,
+    const Tensor hidden = app::random_normal({problem_.num_tokens, config.hidden}, config.in_dtype,
                                              static_cast<uint64_t>(2 + group.rank()));
-    for (int64_t i = 0; i < num_probes(); ++i) {
-      std::memcpy(hidden[probe_token(i)].raw(), whole_.probes[i].raw(),
-                  static_cast<size_t>(whole_.probes[i].nbytes()));
-    }
+    put_probes(whole_.probes, hidden);
     rank.hidden = to_device(hidden, rank.stream.device(), rank.stream);
     rank.output = Tensor::empty(hidden.shape(), hidden.dtype(), rank.stream.device());
     rank.forward(nullptr);
-    rank.forward(nullptr);  // low latency has two sets of buffers, see Graph
+    rank.forward(nullptr);  // makes the second set of buffers of low latency, see Graph
     rank.first_output = to_device(rank.output, Device::cpu(), rank.stream);
     rank.clock = std::make_unique<GpuClock>(group, rank.stream);
     rank.clock->set({.prepare = {}, .body = [&rank] { rank.forward(nullptr); }, .finish = {}},
-                    replays() ? GpuLaunch::kGraph : GpuLaunch::kStream);
-    of(group) = std::move(made);
+                    problem_.replays() ? GpuLaunch::kGraph : GpuLaunch::kStream);
+    return made;
   }
 
-  std::string difference_of(const Rank& rank) const {
-    const Tensor output = to_device(rank.output, Device::cpu(), rank.stream);
-    if (std::memcmp(output.raw(), rank.first_output.raw(), static_cast<size_t>(output.nbytes())) !=
-        0) {
-      return "other bits than the first call's";
-    }
-    RelativeError error;
-    for (int64_t i = 0; i < num_probes(); ++i) {
-      const Tensor actual = output[probe_token(i)];
-      for (int64_t h = 0; h < actual.numel(); ++h) {
-        error.add(get_float(actual, h), get_float(whole_.expected[i], h));
-      }
-    }
-    return error.value() <= whole_.tolerance
-               ? ""
-               : fmt::format("relative error {:.2e} over {} tokens, tolerance {:.2e}",
-                             error.value(), num_probes(), whole_.tolerance);
-  }
-
-  RankTeam& team_;
   const WholeLayer& whole_;
-  const int64_t num_tokens_;
-  const bool replays_;
-  const All2AllBackend backend_;
+  const LayerProblem problem_;
   const std::chrono::duration<double, std::milli> pause_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  PerRank<Rank> ranks_;
 };
-
-ThreadGroupOptions group_options(const app::BenchOptions& options, int num_ranks) {
-  ThreadGroupOptions group;
-  group.num_ranks = num_ranks;
-  group.nccl = options.group == "nccl";
-  for (int r = 0; r < num_ranks; ++r) {
-    group.devices.push_back(Device::cuda(r % cuda_device_count()));
-  }
-  return group;
-}
 
 }  // namespace
 
@@ -411,9 +334,7 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   expect(num_ranks > 1 || options.sms == std::vector<int>{0},
          "--sms: one rank has no transport to give SMs to");
   expect(num_ranks > 1 || options.all2all.empty(), "--all2all: one rank has no transport");
-  if (options.group == "nccl") {
-    app::expect_gpu_each(num_ranks);
-  }
+  const ThreadGroupOptions group = app::gpu_ranks(num_ranks, options.group);
   const std::vector<LayerProblem> problems = problems_of(options, num_ranks);
   const auto some = [&](const auto& is_such) {
     return std::any_of(problems.begin(), problems.end(), is_such);
@@ -448,54 +369,43 @@ int run_gpu_layer_bench(const app::BenchOptions& options) {
   harness.fact("layer_bytes", whole.cost.total_bytes);
   fmt::print("{} ranks ({}) on {} x {}; {} of {}\n", num_ranks, options.group, used, gpu,
              quantization, app::format_value(whole.cost.total_bytes, Unit::kBytes));
-  RankTeam team(group_options(options, num_ranks));
+  RankTeam team(group);
   for (const LayerProblem& problem : problems) {
-    LayerRun run(team, options, whole, num_ranks, problem);
+    LayerRun run(team, options, whole, problem);
     harness.fact("tokens", problem.num_tokens);
     harness.fact("asked_microbatches", problem.kernel.microbatches);
     harness.fact("microbatches", run.microbatches());
     harness.fact("asked_combine_parts", problem.kernel.combine_parts);
     harness.fact("combine_parts", run.combine_parts());
     harness.fact("early_rows",
-                 problem.kernel.early_rows ? app::Json(*problem.kernel.early_rows) : app::Json());
+                 problem.kernel.early_rows ? Json(*problem.kernel.early_rows) : Json());
     harness.fact("in_waves", run.in_waves());
     harness.fact("comm_sms", problem.comm_sms);
     harness.fact("pause_ms", options.pause_ms);
     harness.fact("router_sums", options.router_sums);
     const bool has_sum = problem.backend == All2AllBackend::kLowLatency;
-    harness.fact("sum", has_sum ? app::Json(problem.sum) : app::Json());
-    harness.fact("all2all", std::string(run.backend()));
-    harness.fact("launch", run.replays() ? "graph" : "stream");
+    harness.fact("sum", has_sum ? Json(problem.sum) : Json());
+    harness.fact("all2all", std::string(name(problem.backend)));
+    harness.fact("launch", problem.replays() ? "graph" : "stream");
     Case c;
     c.problem = fmt::format("{}/{}/{}{}", options.preset, options.quant, problem.num_tokens,
-                            run.replays() ? "_graph" : "");
-    if (options.experts > 0) {
-      c.problem += fmt::format("_e{}", options.experts);
-    }
-    if (options.topk > 0) {
-      c.problem += fmt::format("_k{}", options.topk);
-    }
-    if (!options.all2all.empty()) {
-      c.problem += problem.backend == All2AllBackend::kHighThroughput ? "_ht" : "_ll";
-    }
-    if (problem.kernel.microbatches > 1) {
-      c.problem += fmt::format("_m{}of{}", run.microbatches(), problem.kernel.microbatches);
-    }
-    if (problem.kernel.combine_parts > 0) {
-      c.problem += fmt::format("_c{}of{}", run.combine_parts(), problem.kernel.combine_parts);
-    }
-    if (problem.kernel.early_rows) {
-      c.problem += fmt::format("_early{}", *problem.kernel.early_rows);
-    }
-    if (problem.comm_sms > 0) {
-      c.problem += fmt::format("_sms{}", problem.comm_sms);
-    }
-    if (problem.sum != app::BenchOptions::kSums.front()) {
-      c.problem += "_sum_" + problem.sum;
-    }
-    if (options.router_sums != "stated") {
-      c.problem += "_router_" + options.router_sums;
-    }
+                            problem.replays() ? "_graph" : "");
+    const auto add = [&](bool is_told, const std::string& suffix) {
+      c.problem += is_told ? suffix : "";
+    };
+    add(options.experts > 0, fmt::format("_e{}", options.experts));
+    add(options.topk > 0, fmt::format("_k{}", options.topk));
+    add(!options.all2all.empty(),
+        problem.backend == All2AllBackend::kHighThroughput ? "_ht" : "_ll");
+    add(problem.kernel.microbatches > 1,
+        fmt::format("_m{}of{}", run.microbatches(), problem.kernel.microbatches));
+    add(problem.kernel.combine_parts > 0,
+        fmt::format("_c{}of{}", run.combine_parts(), problem.kernel.combine_parts));
+    add(problem.kernel.early_rows.has_value(),
+        fmt::format("_early{}", problem.kernel.early_rows.value_or(0)));
+    add(problem.comm_sms > 0, fmt::format("_sms{}", problem.comm_sms));
+    add(problem.sum != app::BenchOptions::kSums.front(), "_sum_" + problem.sum);
+    add(options.router_sums != "stated", "_router_" + options.router_sums);
     c.impl = run.experts();
     c.num_calls = options.iterations;
     c.call = [&] { run.call(); };

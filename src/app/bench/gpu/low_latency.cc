@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Besides whole calls: their halves, and dispatch and combine back to back.
+// The transfers of low latency: whole calls, their halves, and dispatch and combine back to back.
 #include <algorithm>
 
 #include "app/bench/gpu/transport.h"
@@ -11,21 +11,16 @@ namespace moebius::bench {
 namespace {
 
 constexpr int64_t kLeastMaxTokens = 128;
-constexpr int kPairs = 20;  // back to back
+constexpr int kPairs = 20;  // of a dispatch and a combine, back to back
 
 class LowLatencyOnGpu final : public GpuTransport {
  public:
-  LowLatencyOnGpu(Group& group,
-                  const GpuProblem& problem,
-                  const std::vector<RankRows>& all,
-                  const Stream& stream);
+  explicit LowLatencyOnGpu(const GpuRankSetup& setup);
 
   std::vector<GpuTransfer> transfers() override;
   void check() const override { transport_.check(); }
 
  private:
-  const RankRows& own() const { return all_[static_cast<size_t>(rank_)]; }
-  Tensor up(const Tensor& tensor) const { return to_device(tensor, device_, stream_); }
   LowLatencyDispatchOutput received_rows() const;
 
   void dispatch() { received_ = transport_.dispatch({x_, ids_, cast_}, stream_); }
@@ -45,17 +40,12 @@ class LowLatencyOnGpu final : public GpuTransport {
     received_ = {};
   }
 
-  const DispatchProblem& problem_;
-  const std::vector<RankRows>& all_;
-  int rank_;
-  Device device_;
-  Stream stream_;
   LowLatencyCast cast_;
   LowLatencySum sum_;
   bool with_dispatch_;
   LowLatency transport_;
   Tensor x_, ids_, weights_;
-  Tensor y_;  // of this rank's experts, in the batched format
+  Tensor y_;  // what this rank's experts return, in the batched format
   Tensor combined_;
   LowLatencyDispatchOutput received_;
   Pending<LowLatencyDispatchOutput> pending_;
@@ -72,24 +62,17 @@ LowLatencyOptions options_of(const GpuProblem& problem) {
   return options;
 }
 
-LowLatencyOnGpu::LowLatencyOnGpu(Group& group,
-                                 const GpuProblem& problem,
-                                 const std::vector<RankRows>& all,
-                                 const Stream& stream)
-    : problem_(problem.routing),
-      all_(all),
-      rank_(group.rank()),
-      device_(group.device()),
-      stream_(stream),
-      cast_(problem.format == RowFormat::kFp8 ? LowLatencyCast::kFp8 : LowLatencyCast::kNone),
-      sum_(problem.sum),
-      with_dispatch_(problem.with_dispatch),
-      transport_(group, problem_.placement(), options_of(problem)),
-      x_(up(own().payloads[0])),
-      ids_(up(own().topk_ids)),
-      weights_(up(own().topk_weights)),
+LowLatencyOnGpu::LowLatencyOnGpu(const GpuRankSetup& setup)
+    : GpuTransport(setup),
+      cast_(setup.problem.format == RowFormat::kFp8 ? LowLatencyCast::kFp8 : LowLatencyCast::kNone),
+      sum_(setup.problem.sum),
+      with_dispatch_(setup.problem.with_dispatch),
+      transport_(setup.group, problem_.placement(), options_of(setup.problem)),
+      x_(to_gpu(own().payloads[0])),
+      ids_(to_gpu(own().topk_ids)),
+      weights_(to_gpu(own().topk_weights)),
       combined_(Tensor::zeros(x_.shape(), DType::kBF16, device_)) {
-  // What the experts make of rows that were not cast, so that sums are known without them.
+  // y_ is made from rows that were not cast, so that the sums are known without the cast.
   received_ = transport_.dispatch({x_, ids_, LowLatencyCast::kNone}, stream_);
   const LowLatencyDispatchOutput rows = received_rows();
   const Tensor made = expert_contribution(problem_, rank_, rows);
@@ -97,17 +80,17 @@ LowLatencyOnGpu::LowLatencyOnGpu(Group& group,
   for (int64_t l = 0; l < made.dim(0); ++l) {
     copy(made[l], y_[l].slice(0, made.dim(1)), stream_);
   }
-  for (int place = 0; place < 2; ++place) {  // the tensors of both results
+  for (int place = 0; place < 2; ++place) {  // makes the tensors of both results
     dispatch();
     forget();
   }
   stream_.synchronize();
 }
 
-// The rows that are not garbage, on the CPU: [L, most rows of an expert, ...].
+// Copies the rows that were received, and no others, to the CPU: [L, most rows of an expert, ...].
 LowLatencyDispatchOutput LowLatencyOnGpu::received_rows() const {
   LowLatencyDispatchOutput host;
-  host.expert_num_tokens = to_device(received_.expert_num_tokens, Device::cpu(), stream_);
+  host.expert_num_tokens = to_host(received_.expert_num_tokens);
   const auto* counts = host.expert_num_tokens.data<int32_t>();
   const int64_t num_local = host.expert_num_tokens.numel();
   const int64_t most = *std::max_element(counts, counts + num_local);
@@ -142,68 +125,60 @@ std::vector<GpuTransfer> LowLatencyOnGpu::transfers() {
     return dispatch_difference(problem_, all_, rank_, cast_, received_rows());
   };
   const auto combined = [this] {
-    return low_latency_combine_difference(problem_, own(), sum_,
-                                          to_device(combined_, Device::cpu(), stream_));
+    return low_latency_combine_difference(problem_, own(), sum_, to_host(combined_));
   };
   const auto clear = [this] { forget(); };
+  const auto sent_off = [this] {
+    forget();
+    send();
+  };
   const auto dispatched = [this] {
     forget();
     dispatch();
   };
+  const auto sent_back = [this, dispatched] {
+    dispatched();
+    send_back();
+  };
+  const auto there_and_back = [this] {
+    dispatch();
+    combine();
+    forget();
+  };
   std::vector<GpuTransfer> list;
   for (const GpuLaunch launch : {GpuLaunch::kStream, GpuLaunch::kGraph}) {
-    const auto add = [&](const char* name, GpuWork work, auto difference, int64_t wire,
-                         int64_t logical) {
-      list.push_back({name, launch, std::move(work), difference, wire, logical});
-    };
     const auto add_dispatch = [&](const char* name, GpuWork work) {
-      add(name, std::move(work), received, sent, dispatch_row * selections);
+      list.push_back({name, launch, std::move(work), received, sent, dispatch_row * selections});
     };
     const auto add_combine = [&](const char* name, GpuWork work) {
-      add(name, std::move(work), combined, given_back, combine_row * selections);
+      list.push_back(
+          {name, launch, std::move(work), combined, given_back, combine_row * selections});
     };
     if (with_dispatch_) {
       add_dispatch("dispatch", {clear, [this] { dispatch(); }, {}});
       add_dispatch("dispatch_send", {clear, [this] { send(); }, [this] { receive(); }});
-      add_dispatch("dispatch_receive", {[this] {
-                                          forget();
-                                          send();
-                                        },
-                                        [this] { receive(); },
-                                        {}});
+      add_dispatch("dispatch_receive", {sent_off, [this] { receive(); }, {}});
     }
-    if (!is_cast) {  // it does not matter how rows came
+    if (!is_cast) {  // the combine does not depend on how rows came
       add_combine("combine", {dispatched, [this] { combine(); }, {}});
       add_combine("combine_send",
                   {dispatched, [this] { send_back(); }, [this] { receive_back(); }});
-      add_combine("combine_receive", {[this, dispatched] {
-                                        dispatched();
-                                        send_back();
-                                      },
-                                      [this] { receive_back(); },
-                                      {}});
+      add_combine("combine_receive", {sent_back, [this] { receive_back(); }, {}});
     }
-    add("both",
-        {clear,
-         [this] {
-           dispatch();
-           combine();
-           forget();
-         },
-         {},
-         kPairs},
-        combined, sent + given_back, (dispatch_row + combine_row) * selections);
+    list.push_back({"both",
+                    launch,
+                    {clear, there_and_back, {}, kPairs},
+                    combined,
+                    sent + given_back,
+                    (dispatch_row + combine_row) * selections});
   }
   return list;
 }
 
 }  // namespace
 
-std::unique_ptr<GpuTransport> make_gpu_low_latency(Group& group,
-                                                   const GpuProblem& problem,
-                                                   const std::vector<RankRows>& all,
-                                                   const Stream& stream) {
-  return std::make_unique<LowLatencyOnGpu>(group, problem, all, stream);
+std::unique_ptr<GpuTransport> make_gpu_low_latency(const GpuRankSetup& setup) {
+  return std::make_unique<LowLatencyOnGpu>(setup);
 }
 
 int64_t gpu_low_latency_bytes(const GpuProblem& problem) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kRepeats = 7;
 constexpr int kWarpgroup = 128;
-constexpr int kWarpgroups = 2;  // of a block: one's products are issued while the other's run
+constexpr int kWarpgroups = 2;  // of a block: one issues products while those of the other run
 constexpr int kRowBytes = 128;  // 64 of k in bf16, 128 in f8e4m3
 constexpr int kSteps = 4;       // products along a row
 constexpr int kRows = 64;       // of a product
@@ -36,8 +36,8 @@ struct F8e4m3 {
   }
 };
 
-// Operands are 1 in f8e4m3 and 4e-5 in bf16.  `unused` is never written, which the compiler does
-// not know.
+// The operands are 1 in f8e4m3 and 4e-5 in bf16.  `unused` is never written, but the compiler does
+// not know that.
 template <typename Type>
 __global__ void __launch_bounds__(kWarpgroups* kWarpgroup, 1)
     multiply_kernel(int rounds, float* unused) {
@@ -90,13 +90,14 @@ __global__ void read_kernel(const int4* from, int64_t num, int* unused) {
       seen |= words[i].x | words[i].y | words[i].z | words[i].w;
     }
   }
-  if (seen != 0) {  // all is zero
+  if (seen != 0) {  // never true, since all words are zero
     *unused = seen;
   }
 }
 
-// Of one launch, the best of a few: what disturbs can only slow down.  The first only loads; so
-// many follow each other that the way from host to GPU does not matter.
+// Returns the seconds of one launch, the best of a few measurements, since disturbances can only
+// slow down.  The first measurement only loads the kernel.  Each makes several launches in a row,
+// so that the time from host to GPU does not matter.
 template <typename Launch>
 double best_seconds(const Stream& stream, const Launch& launch) {
   constexpr int kLaunches = 8;
