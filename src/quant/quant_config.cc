@@ -6,8 +6,9 @@
 
 #include <utility>
 
-#include "core/ceil_div.h"
 #include "moebius/error.h"
+#include "quant/group_rule.h"
+#include "quant/groups.h"
 #include "quant/scale_grid.h"
 
 namespace moebius {
@@ -18,17 +19,23 @@ struct FormatInfo {
   std::string_view name;
   QuantFormat format;
   DType storage;
+  DType scale;
+  int64_t group_cols;    // elements that share a scale, whatever the config says; 0: as it says
+  quant::Encode encode;  // with one scale for the whole tensor, or for a group of group_cols
 };
 
 constexpr FormatInfo kFormats[] = {
-    {"fp8", QuantFormat::kFp8, DType::kF8E4M3},
-    {"int8", QuantFormat::kInt8, DType::kI8},
-    {"int4", QuantFormat::kInt4, DType::kU4},
-    {"mxfp4", QuantFormat::kMxfp4, DType::kF4E2M1},
-    {"mxfp6_e3m2", QuantFormat::kMxfp6E3M2, DType::kF6E3M2},
-    {"mxfp6_e2m3", QuantFormat::kMxfp6E2M3, DType::kF6E2M3},
-    {"mxfp8", QuantFormat::kMxfp8, DType::kF8E4M3},
-    {"nvfp4", QuantFormat::kNvfp4, DType::kF4E2M1},
+    {"fp8", QuantFormat::kFp8, DType::kF8E4M3, DType::kF32, 0, quant::Encode::kE4M3Multiply},
+    {"int8", QuantFormat::kInt8, DType::kI8, DType::kF32, 0, quant::Encode::kI8NearestDivide},
+    {"int4", QuantFormat::kInt4, DType::kU4, DType::kF32, 0, quant::Encode::kU4Divide},
+    {"mxfp4", QuantFormat::kMxfp4, DType::kF4E2M1, DType::kE8M0, 32, quant::Encode::kE2M1Multiply},
+    {"mxfp6_e3m2", QuantFormat::kMxfp6E3M2, DType::kF6E3M2, DType::kE8M0, 32,
+     quant::Encode::kE3M2Multiply},
+    {"mxfp6_e2m3", QuantFormat::kMxfp6E2M3, DType::kF6E2M3, DType::kE8M0, 32,
+     quant::Encode::kE2M3Multiply},
+    {"mxfp8", QuantFormat::kMxfp8, DType::kF8E4M3, DType::kE8M0, 32, quant::Encode::kE4M3Overflow},
+    {"nvfp4", QuantFormat::kNvfp4, DType::kF4E2M1, DType::kF8E4M3, 16,
+     quant::Encode::kE2M1Multiply},
 };
 
 const FormatInfo& info(QuantFormat format) {
@@ -145,8 +152,30 @@ DType storage_dtype(QuantFormat format) {
 }
 
 bool is_ocp_mx(QuantFormat format) {
-  return format == QuantFormat::kMxfp4 || format == QuantFormat::kMxfp6E3M2 ||
-         format == QuantFormat::kMxfp6E2M3 || format == QuantFormat::kMxfp8;
+  return info(format).scale == DType::kE8M0;
+}
+
+int64_t quant::fixed_group_cols(QuantFormat format) {
+  return info(format).group_cols;
+}
+
+DType quant::scale_dtype(QuantFormat format) {
+  return info(format).scale;
+}
+
+quant::Code quant::code_of(QuantFormat format) {
+  return code_of(info(format).encode);
+}
+
+quant::Encode quant::encode_of(const QuantizeSpec& spec) {
+  const bool is_per_tensor = spec.group.is_per_tensor();
+  if (spec.format == QuantFormat::kFp8 && !is_per_tensor) {
+    return Encode::kE4M3Divide;
+  }
+  if (spec.format == QuantFormat::kInt8 && !is_per_tensor) {
+    return spec.group.is_per_token() ? Encode::kI8AwayMultiply : Encode::kI8TruncateDivide;
+  }
+  return info(spec.format).encode;
 }
 
 QuantConfig QuantConfig::make(std::optional<QuantFormat> activation,

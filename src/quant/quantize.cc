@@ -237,8 +237,8 @@ void quantize_groups(const Walk& walk,
     }
   }
   for (int64_t row = row_begin; row < row_end; ++row) {
-    walk.kernels.encode(encode_of(walk.spec), element(x, row, col), x.dtype(), n, g.group_cols,
-                        factors.data(), zero_points.data(), code(out.values, row, col));
+    walk.kernels.encode({encode_of(walk.spec), element(x, row, col), x.dtype(), n, g.group_cols,
+                         factors.data(), zero_points.data(), code(out.values, row, col)});
   }
 }
 
@@ -296,8 +296,8 @@ void dequantize_rows(
       }
       const int64_t col = first * g.group_cols;
       const int64_t n = std::min(out.dim(1), last * g.group_cols) - col;
-      walk.kernels.decode(code_of(walk.spec.format), code(q.values, row, col), n, g.group_cols,
-                          scales.data(), zero_points.data(), element(out, row, col), out.dtype());
+      walk.kernels.decode({code_of(walk.spec.format), code(q.values, row, col), n, g.group_cols,
+                           scales.data(), zero_points.data(), element(out, row, col), out.dtype()});
     }
   }
 }

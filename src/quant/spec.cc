@@ -60,25 +60,11 @@ Groups groups_of(const GroupShape& shape, int64_t rows, int64_t cols) {
   return groups;
 }
 
-int64_t fixed_group_cols(QuantFormat format) {
-  if (is_ocp_mx(format)) {
-    return 32;
-  }
-  return format == QuantFormat::kNvfp4 ? 16 : 0;
-}
-
 bool scales_over_rows(const QuantDesc& activations) {
   const auto spec = activation_spec(activations);
   return spec && (spec->format == QuantFormat::kNvfp4
                       ? !activations.alpha_or_gscale.defined()
                       : spec->group.is_per_tensor() && !activations.scale.defined());
-}
-
-DType scale_dtype(QuantFormat format) {
-  if (is_ocp_mx(format)) {
-    return DType::kE8M0;
-  }
-  return format == QuantFormat::kNvfp4 ? DType::kF8E4M3 : DType::kF32;
 }
 
 }  // namespace quant

@@ -163,9 +163,10 @@ void dequantize_weight_rows(const Tensor& w,
       if (has_zero_points) {
         quant::read_zero_points(desc, scale_begin + first, num_groups, zero_points.data());
       }
-      kernels.decode(quant::code_of(*desc.format), codes + col * bits(w.dtype()) / 8, count,
-                     grid.group_cols, scales.data(), has_zero_points ? zero_points.data() : nullptr,
-                     out + (n - row_begin) * cols + col, DType::kF32);
+      kernels.decode({quant::code_of(*desc.format), codes + col * bits(w.dtype()) / 8, count,
+                      grid.group_cols, scales.data(),
+                      has_zero_points ? zero_points.data() : nullptr,
+                      out + (n - row_begin) * cols + col, DType::kF32});
     }
   }
 }

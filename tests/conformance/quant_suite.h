@@ -342,8 +342,8 @@ TEST_P(QuantConformance, EncodesEveryElementLikeRef) {
         const float zero_point = 5.0f;
         std::vector<uint8_t> expected(static_cast<size_t>(n));
         std::vector<uint8_t> actual(static_cast<size_t>(n));
-        ref.encode(how, x.raw(), x.dtype(), n, n, &f, &zero_point, expected.data());
-        kernels_.encode(how, x.raw(), x.dtype(), n, n, &f, &zero_point, actual.data());
+        ref.encode({how, x.raw(), x.dtype(), n, n, &f, &zero_point, expected.data()});
+        kernels_.encode({how, x.raw(), x.dtype(), n, n, &f, &zero_point, actual.data()});
         const auto codes = [how](std::vector<uint8_t>& bytes) {
           const auto size = static_cast<int64_t>(bytes.size());
           return Tensor::borrow(bytes.data(), {size},
@@ -397,9 +397,9 @@ TEST_P(QuantConformance, DecodesEveryCodeLikeRef) {
           const Tensor actual = Tensor::zeros({n}, dtype);
           const uint8_t* bytes = codes.data<uint8_t>();
           const float* zero_points = is_integer ? &zero_point : nullptr;
-          impls().back().kernels->decode(code, bytes, n, n, &scale, zero_points, expected.raw(),
-                                         dtype);
-          kernels_.decode(code, bytes, n, n, &scale, zero_points, actual.raw(), dtype);
+          impls().back().kernels->decode(
+              {code, bytes, n, n, &scale, zero_points, expected.raw(), dtype});
+          kernels_.decode({code, bytes, n, n, &scale, zero_points, actual.raw(), dtype});
           expect_same(actual, expected, "code " + std::to_string(static_cast<int>(code)));
         }
       }
@@ -415,14 +415,15 @@ TEST_P(QuantConformance, WritesNothingPastARow) {
     for (const Encode how : kEncodes) {
       const int64_t num_bytes = n * code_bits(code_of(how)) / 8;
       std::vector<uint8_t> codes(128, 0xa5);
-      kernels_.encode(how, x.raw(), DType::kF32, n, 12, ones.data(), ones.data(), codes.data());
+      kernels_.encode({how, x.raw(), DType::kF32, n, 12, ones.data(), ones.data(), codes.data()});
       for (size_t i = static_cast<size_t>(num_bytes); i < codes.size(); ++i) {
         ASSERT_EQ(codes[i], 0xa5) << n;
       }
       for (const DType dtype : kFloatTypes) {
         const Tensor out = Tensor::empty({128}, dtype);
         std::memset(out.raw(), 0x5a, static_cast<size_t>(out.nbytes()));
-        kernels_.decode(code_of(how), codes.data(), n, 12, ones.data(), nullptr, out.raw(), dtype);
+        kernels_.decode(
+            {code_of(how), codes.data(), n, 12, ones.data(), nullptr, out.raw(), dtype});
         for (int64_t i = n * bits(dtype) / 8; i < out.nbytes(); ++i) {
           ASSERT_EQ(static_cast<int>(out.bytes()[i]), 0x5a) << n;
         }

@@ -44,11 +44,6 @@ __device__ __forceinline__ float moderate_quotient(float x, const Factor& factor
   return fabsf(estimate) < 0x1p20f ? q : estimate;
 }
 
-__host__ __device__ constexpr bool divides(Encode how) {
-  return how == Encode::kE4M3Divide || how == Encode::kI8NearestDivide ||
-         how == Encode::kI8TruncateDivide || how == Encode::kU4Divide;
-}
-
 // Elements by the factor, as codes are made of them.
 template <Encode kHow, int kCount>
 __device__ __forceinline__ void scale_by(const Factor& factor,
@@ -142,40 +137,6 @@ __device__ __forceinline__ uint32_t encode_scaled(float v, float x, const Factor
   } else {
     static_assert(kHow == Encode::kE2M3Multiply);
     return minifloat<3, 127>(clamped(v, -kE2M3Max, kE2M3Max), 5);
-  }
-}
-
-// fn(the Encode as a constant).
-template <Encode kHow>
-struct EncodeConstant {
-  static constexpr Encode value = kHow;
-};
-
-// Why the pragma: fn may be a function of the host alone, and is then called there.
-#pragma nv_exec_check_disable
-template <typename Fn>
-__host__ __device__ __forceinline__ void visit_encode(Encode how, const Fn& fn) {
-  switch (how) {
-    case Encode::kE4M3Multiply:
-      return fn(EncodeConstant<Encode::kE4M3Multiply>{});
-    case Encode::kE4M3Divide:
-      return fn(EncodeConstant<Encode::kE4M3Divide>{});
-    case Encode::kE4M3Overflow:
-      return fn(EncodeConstant<Encode::kE4M3Overflow>{});
-    case Encode::kI8NearestDivide:
-      return fn(EncodeConstant<Encode::kI8NearestDivide>{});
-    case Encode::kI8AwayMultiply:
-      return fn(EncodeConstant<Encode::kI8AwayMultiply>{});
-    case Encode::kI8TruncateDivide:
-      return fn(EncodeConstant<Encode::kI8TruncateDivide>{});
-    case Encode::kU4Divide:
-      return fn(EncodeConstant<Encode::kU4Divide>{});
-    case Encode::kE2M1Multiply:
-      return fn(EncodeConstant<Encode::kE2M1Multiply>{});
-    case Encode::kE3M2Multiply:
-      return fn(EncodeConstant<Encode::kE3M2Multiply>{});
-    case Encode::kE2M3Multiply:
-      return fn(EncodeConstant<Encode::kE2M3Multiply>{});
   }
 }
 
@@ -289,20 +250,7 @@ __device__ __forceinline__ void decode8_as(uint64_t codes, float (&v)[kVector]) 
 }
 
 __device__ __forceinline__ void decode8(Code code, uint64_t codes, float (&v)[kVector]) {
-  switch (code) {
-    case Code::kE4M3:
-      return decode8_as<Code::kE4M3>(codes, v);
-    case Code::kI8:
-      return decode8_as<Code::kI8>(codes, v);
-    case Code::kU4:
-      return decode8_as<Code::kU4>(codes, v);
-    case Code::kE2M1:
-      return decode8_as<Code::kE2M1>(codes, v);
-    case Code::kE3M2:
-      return decode8_as<Code::kE3M2>(codes, v);
-    case Code::kE2M3:
-      return decode8_as<Code::kE2M3>(codes, v);
-  }
+  visit_code(code, [&](auto constant) { decode8_as<decltype(constant)::value>(codes, v); });
 }
 
 // Bytes of eight codes.

@@ -89,26 +89,20 @@ __device__ constexpr DType scale_dtype_of(QuantFormat format) {
 
 // The one format that is encoded so, else `given`: lets the compiler drop the rules of the others.
 __device__ constexpr QuantFormat format_of(Encode how, QuantFormat given) {
-  switch (how) {
-    case Encode::kE4M3Multiply:
-    case Encode::kE4M3Divide:
-      return QuantFormat::kFp8;
-    case Encode::kE4M3Overflow:
-      return QuantFormat::kMxfp8;
-    case Encode::kI8NearestDivide:
-    case Encode::kI8AwayMultiply:
-    case Encode::kI8TruncateDivide:
+  switch (code_of(how)) {
+    case Code::kE4M3:
+      return how == Encode::kE4M3Overflow ? QuantFormat::kMxfp8 : QuantFormat::kFp8;
+    case Code::kI8:
       return QuantFormat::kInt8;
-    case Encode::kU4Divide:
+    case Code::kU4:
       return QuantFormat::kInt4;
-    case Encode::kE3M2Multiply:
+    case Code::kE3M2:
       return QuantFormat::kMxfp6E3M2;
-    case Encode::kE2M3Multiply:
+    case Code::kE2M3:
       return QuantFormat::kMxfp6E2M3;
-    case Encode::kE2M1Multiply:
-      break;
+    default:
+      return given;
   }
-  return given;
 }
 
 // The factors of group `index`, which the thread with is_writer stores.
