@@ -35,4 +35,20 @@ bool scales_over_rows(const QuantDesc& activations);
 // The scales' dtype: e8m0 (mx), e4m3 (nvfp4) or f32.
 DType scale_dtype(QuantFormat format);
 
+// Calls fn(member of Quantized, shape, dtype, name) for every tensor that a [rows, cols] matrix has
+// with this spec.
+template <typename Fn>
+void for_each_tensor(const QuantizeSpec& spec, int64_t rows, int64_t cols, const Fn& fn) {
+  const Groups groups = groups_of(spec.group, rows, cols);
+  const Shape scales{groups.num_row_groups, groups.num_col_groups};
+  fn(&Quantized::values, Shape{rows, cols}, storage_dtype(spec.format), "quantized values");
+  fn(&Quantized::scale, scales, scale_dtype(spec.format), "scale");
+  if (spec.asymmetric) {
+    fn(&Quantized::zero_point, scales, DType::kU8, "zero point");
+  }
+  if (spec.format == QuantFormat::kNvfp4) {
+    fn(&Quantized::global_scale, Shape{1}, DType::kF32, "global scale");
+  }
+}
+
 }  // namespace moebius::quant

@@ -47,16 +47,10 @@ void expect_quantized(
     const Quantized& q, const QuantizeSpec& spec, int64_t rows, int64_t cols, Device device) {
   const Support support = quantize_supported(spec, rows, cols);
   expect(support.ok, support.reason);
-  const Groups groups = groups_of(spec.group, rows, cols);
-  const Shape scale_shape{groups.num_row_groups, groups.num_col_groups};
-  expect_like(q.values, {rows, cols}, storage_dtype(spec.format), device, "quantized values");
-  expect_like(q.scale, scale_shape, scale_dtype(spec.format), device, "scale");
-  if (spec.asymmetric) {
-    expect_like(q.zero_point, scale_shape, DType::kU8, device, "zero point");
-  }
-  if (spec.format == QuantFormat::kNvfp4) {
-    expect_like(q.global_scale, {1}, DType::kF32, device, "global scale");
-  }
+  for_each_tensor(spec, rows, cols,
+                  [&](auto tensor, const Shape& shape, DType dtype, std::string_view what) {
+                    expect_like(q.*tensor, shape, dtype, device, what);
+                  });
 }
 
 void expect_disjoint(const Tensor& a, const Tensor& b, std::string_view what) {
@@ -172,17 +166,11 @@ class CodeRoom {
 
  private:
   Quantized take(Scratch& scratch, int64_t rows) const {
-    const Groups groups = groups_of(spec_.group, rows, cols_);
-    const Shape groups_shape{groups.num_row_groups, groups.num_col_groups};
     Quantized q;
-    q.values = scratch.take({rows, cols_}, storage_dtype(spec_.format));
-    q.scale = scratch.take(groups_shape, scale_dtype(spec_.format));
-    if (spec_.asymmetric) {
-      q.zero_point = scratch.take(groups_shape, DType::kU8);
-    }
-    if (spec_.format == QuantFormat::kNvfp4) {
-      q.global_scale = scratch.take({1}, DType::kF32);
-    }
+    for_each_tensor(spec_, rows, cols_,
+                    [&](auto tensor, const Shape& shape, DType dtype, std::string_view) {
+                      q.*tensor = scratch.take(shape, dtype);
+                    });
     return q;
   }
 

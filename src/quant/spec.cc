@@ -104,17 +104,11 @@ Support quantize_supported(const QuantizeSpec& spec, int64_t rows, int64_t cols)
 Quantized allocate_quantized(const QuantizeSpec& spec, int64_t rows, int64_t cols, Device device) {
   const Support support = quantize_supported(spec, rows, cols);
   expect(support.ok, support.reason);
-  const quant::Groups groups = quant::groups_of(spec.group, rows, cols);
-  const Shape scale_shape{groups.num_row_groups, groups.num_col_groups};
   Quantized out;
-  out.values = Tensor::empty({rows, cols}, storage_dtype(spec.format), device);
-  out.scale = Tensor::empty(scale_shape, quant::scale_dtype(spec.format), device);
-  if (spec.asymmetric) {
-    out.zero_point = Tensor::empty(scale_shape, DType::kU8, device);
-  }
-  if (spec.format == QuantFormat::kNvfp4) {
-    out.global_scale = Tensor::empty({1}, DType::kF32, device);
-  }
+  quant::for_each_tensor(spec, rows, cols,
+                         [&](auto tensor, const Shape& shape, DType dtype, std::string_view) {
+                           out.*tensor = Tensor::empty(shape, dtype, device);
+                         });
   return out;
 }
 
