@@ -57,7 +57,7 @@ void pack_panels(const Tensor& gate, bool interleaves, const Tensor& panels) {
 
 class Cpu final : public Impl {
  public:
-  Cpu(const Model& model, const SimdOps& ops, AmxLogits amx = nullptr)
+  Cpu(const Model& model, const SimdOps& ops, AmxLogits amx)
       : model_(model), config_(model.config), ops_(ops), amx_(amx) {
     key_bias_ = model.correction_bias;
     key_bias_.resize(static_cast<size_t>(config_.num_experts), 0.0f);
@@ -307,7 +307,9 @@ class Cpu final : public Impl {
   std::vector<float> key_bias_;  // correction bias or zeros, then -inf up to padded()
 };
 
-Support supports(const Model& model, bool has_isa, const char* isa) {
+}  // namespace
+
+Support cpu_supports(const Model& model, bool has_isa, const char* isa) {
   if (!has_isa) {
     return Support::no(fmt::format("this processor has no {}", isa));
   }
@@ -318,39 +320,15 @@ Support supports(const Model& model, bool has_isa, const char* isa) {
   return Support::yes();
 }
 
-}  // namespace
-
-#ifdef MOEBIUS_HAVE_AVX2
-Support cpu_avx2_supports(const Model& model) {
-  return supports(model, cpu_features().avx2, "AVX2 with FMA and F16C");
-}
-
-std::unique_ptr<Impl> make_cpu_avx2(const Model& model) {
-  return std::make_unique<Cpu>(model, kAvx2Ops);
-}
-#endif
-
-#ifdef MOEBIUS_HAVE_AMX
 Support cpu_amx_supports(const Model& model) {
   if (model.gate && model.gate.dtype() != DType::kBF16) {
     return Support::no(fmt::format("the gate is {}, expected bf16", name(model.gate.dtype())));
   }
-  return supports(model, cpu_features().amx_bf16, "AMX bf16");
+  return cpu_supports(model, cpu_features().amx_bf16, "AMX bf16");
 }
 
-std::unique_ptr<Impl> make_cpu_amx(const Model& model) {
-  return std::make_unique<Cpu>(model, kAvx512Ops, amx_logits);
+std::unique_ptr<Impl> make_cpu(const Model& model, const SimdOps& ops, AmxLogits amx) {
+  return std::make_unique<Cpu>(model, ops, amx);
 }
-#endif
-
-#ifdef MOEBIUS_HAVE_AVX512
-Support cpu_avx512_supports(const Model& model) {
-  return supports(model, cpu_features().avx512, "AVX-512 F, BW, VL and DQ");
-}
-
-std::unique_ptr<Impl> make_cpu_avx512(const Model& model) {
-  return std::make_unique<Cpu>(model, kAvx512Ops);
-}
-#endif
 
 }  // namespace moebius::router
