@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 #include "moebius/error.h"
 #include "moebius/float_types.h"
@@ -54,51 +55,39 @@ void expect_dtype(DType actual,
                   std::string_view what,
                   Where where = Where::current());
 
-// The C++ type behind a dtype.  Packed types and e8m0 are read as uint8_t.
+namespace detail {
 template <typename T>
-constexpr bool holds(DType dtype);
+inline constexpr DType kDTypeOf = T::no_dtype_has_this_type;
+template <>
+inline constexpr DType kDTypeOf<float> = DType::kF32;
+template <>
+inline constexpr DType kDTypeOf<Float16> = DType::kF16;
+template <>
+inline constexpr DType kDTypeOf<BFloat16> = DType::kBF16;
+template <>
+inline constexpr DType kDTypeOf<F8E4M3> = DType::kF8E4M3;
+template <>
+inline constexpr DType kDTypeOf<F8E5M2> = DType::kF8E5M2;
+template <>
+inline constexpr DType kDTypeOf<int8_t> = DType::kI8;
+template <>
+inline constexpr DType kDTypeOf<int32_t> = DType::kI32;
+template <>
+inline constexpr DType kDTypeOf<int64_t> = DType::kI64;
+template <>
+inline constexpr DType kDTypeOf<bool> = DType::kBool;
+}  // namespace detail
 
-template <>
-constexpr bool holds<float>(DType d) {
-  return d == DType::kF32;
-}
-template <>
-constexpr bool holds<Float16>(DType d) {
-  return d == DType::kF16;
-}
-template <>
-constexpr bool holds<BFloat16>(DType d) {
-  return d == DType::kBF16;
-}
-template <>
-constexpr bool holds<F8E4M3>(DType d) {
-  return d == DType::kF8E4M3;
-}
-template <>
-constexpr bool holds<F8E5M2>(DType d) {
-  return d == DType::kF8E5M2;
-}
-template <>
-constexpr bool holds<int8_t>(DType d) {
-  return d == DType::kI8;
-}
-// Any one-byte or packed type may be read as raw bytes.
-template <>
-constexpr bool holds<uint8_t>(DType d) {
-  return d != DType::kF32 && d != DType::kF16 && d != DType::kBF16 && d != DType::kI32 &&
-         d != DType::kI64;
-}
-template <>
-constexpr bool holds<int32_t>(DType d) {
-  return d == DType::kI32;
-}
-template <>
-constexpr bool holds<int64_t>(DType d) {
-  return d == DType::kI64;
-}
-template <>
-constexpr bool holds<bool>(DType d) {
-  return d == DType::kBool;
+// Whether elements of the dtype may be read as T.  Every one-byte or packed type may be read as
+// uint8_t, which is the only type for packed types and e8m0.
+template <typename T>
+constexpr bool holds(DType dtype) {
+  if constexpr (std::is_same_v<T, uint8_t>) {
+    return dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16 &&
+           dtype != DType::kI32 && dtype != DType::kI64;
+  } else {
+    return dtype == detail::kDTypeOf<T>;
+  }
 }
 
 }  // namespace moebius

@@ -116,35 +116,24 @@ struct Float16 {
   constexpr explicit operator float() const { return detail::HalfFormat::decode(bits); }
 };
 
-// Conversion from float saturates; `overflowing` gives NaN instead, as a plain cast does elsewhere.
-struct F8E4M3 {
+// A float of 8 bits.  Conversion from float saturates; `overflowing` gives NaN (e4m3) or infinity
+// (e5m2) instead, as a plain cast does elsewhere.
+template <typename Format>
+struct Float8 {
   uint8_t bits = 0;
 
-  F8E4M3() = default;
-  constexpr explicit F8E4M3(float value)
-      : bits(static_cast<uint8_t>(detail::E4M3Format::encode(value, /*saturate=*/true))) {}
-  static constexpr F8E4M3 overflowing(float value) {
-    F8E4M3 result;
-    result.bits = static_cast<uint8_t>(detail::E4M3Format::encode(value, /*saturate=*/false));
+  Float8() = default;
+  constexpr explicit Float8(float value)
+      : bits(static_cast<uint8_t>(Format::encode(value, /*saturate=*/true))) {}
+  static constexpr Float8 overflowing(float value) {
+    Float8 result;
+    result.bits = static_cast<uint8_t>(Format::encode(value, /*saturate=*/false));
     return result;
   }
-  constexpr explicit operator float() const { return detail::E4M3Format::decode(bits); }
+  constexpr explicit operator float() const { return Format::decode(bits); }
 };
-
-// As F8E4M3; `overflowing` gives infinity.
-struct F8E5M2 {
-  uint8_t bits = 0;
-
-  F8E5M2() = default;
-  constexpr explicit F8E5M2(float value)
-      : bits(static_cast<uint8_t>(detail::E5M2Format::encode(value, /*saturate=*/true))) {}
-  static constexpr F8E5M2 overflowing(float value) {
-    F8E5M2 result;
-    result.bits = static_cast<uint8_t>(detail::E5M2Format::encode(value, /*saturate=*/false));
-    return result;
-  }
-  constexpr explicit operator float() const { return detail::E5M2Format::decode(bits); }
-};
+using F8E4M3 = Float8<detail::E4M3Format>;
+using F8E5M2 = Float8<detail::E5M2Format>;
 
 // Element codes of the packed formats: 4 bits (e2m1) or 6 bits (e3m2, e2m3), saturating.
 constexpr uint8_t e2m1_from_float(float value) {

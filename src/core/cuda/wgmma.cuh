@@ -80,47 +80,38 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
   "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, "    \
   "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// One instruction with `count` registers; a, b and p: the numbers of the operands after them;
-// `more`: arguments after p, of which each type has others.
-#define MOEBIUS_WGMMA(name, instruction, Sum, c, count, a, b, p, more)                          \
-  static __device__ __forceinline__ void name(Sum(&d)[count], uint64_t a_rows, uint64_t b_rows, \
-                                              bool accumulates) {                               \
-    asm volatile(                                                                               \
-        "{\n"                                                                                   \
-        ".reg .pred p;\n"                                                                       \
-        "setp.ne.b32 p, %" p                                                                    \
-        ", 0;\n"                                                                                \
-        "wgmma.mma_async.sync.aligned." instruction " {" MOEBIUS_REGISTERS_##count              \
-        "}, %" a ", %" b ", p" more                                                             \
-        ";\n"                                                                                   \
-        "}"                                                                                     \
-        : MOEBIUS_SUMS_##count(c, 0)                                                            \
-        : "l"(a_rows), "l"(b_rows), "r"(static_cast<int>(accumulates)));                        \
+// One instruction with `count` registers.  A is the parameter `rows` of type `A`, whose text in the
+// instruction is `a`; b and p are the numbers of the operands after it.  `more` has the arguments
+// after p, which differ from type to type, and the last macro argument the operands that A takes.
+#define MOEBIUS_WGMMA(name, instruction, Sum, c, count, A, a, b, p, more, ...)                     \
+  static __device__ __forceinline__ void name(Sum(&d)[count], A rows, uint64_t b_rows,             \
+                                              bool accumulates) {                                  \
+    asm volatile(                                                                                  \
+        "{\n"                                                                                      \
+        ".reg .pred p;\n"                                                                          \
+        "setp.ne.b32 p, %" p                                                                       \
+        ", 0;\n"                                                                                   \
+        "wgmma.mma_async.sync.aligned." instruction " {" MOEBIUS_REGISTERS_##count "}, " a ", %" b \
+                                                                                   ", p" more      \
+                                                                                   ";\n"           \
+                                                                                   "}"             \
+        : MOEBIUS_SUMS_##count(c, 0)                                                               \
+        : __VA_ARGS__, "l"(b_rows), "r"(static_cast<int>(accumulates)));                           \
   }
+#define MOEBIUS_WGMMA_SHARED(name, instruction, Sum, c, count, a, b, p, more) \
+  MOEBIUS_WGMMA(name, instruction, Sum, c, count, uint64_t, "%" a, b, p, more, "l"(rows))
 #define MOEBIUS_WGMMA_BF16(shape, count, a, b, p) \
-  MOEBIUS_WGMMA(bf16, shape "k16.f32.bf16.bf16", float, "+f", count, a, b, p, ", 1, 1, 0, 0")
+  MOEBIUS_WGMMA_SHARED(bf16, shape "k16.f32.bf16.bf16", float, "+f", count, a, b, p, ", 1, 1, 0, 0")
 #define MOEBIUS_WGMMA_E4M3(shape, count, a, b, p) \
-  MOEBIUS_WGMMA(e4m3, shape "k32.f32.e4m3.e4m3", float, "+f", count, a, b, p, ", 1, 1")
+  MOEBIUS_WGMMA_SHARED(e4m3, shape "k32.f32.e4m3.e4m3", float, "+f", count, a, b, p, ", 1, 1")
 #define MOEBIUS_WGMMA_S8(shape, count, a, b, p) \
-  MOEBIUS_WGMMA(s8, shape "k32.s32.s8.s8", int32_t, "+r", count, a, b, p, "")
+  MOEBIUS_WGMMA_SHARED(s8, shape "k32.s32.s8.s8", int32_t, "+r", count, a, b, p, "")
 
 // The same with A, k 16, in registers; a: the numbers of their operands.
-#define MOEBIUS_WGMMA_BF16_REGISTERS(shape, count, a, b, p)                                   \
-  static __device__ __forceinline__ void bf16(float(&d)[count], const uint32_t(&rows)[4],     \
-                                              uint64_t b_rows, bool accumulates) {            \
-    asm volatile(                                                                             \
-        "{\n"                                                                                 \
-        ".reg .pred p;\n"                                                                     \
-        "setp.ne.b32 p, %" p                                                                  \
-        ", 0;\n"                                                                              \
-        "wgmma.mma_async.sync.aligned." shape "k16.f32.bf16.bf16 {" MOEBIUS_REGISTERS_##count \
-        "}, {" a "}, %" b                                                                     \
-        ", p, 1, 1, 0;\n"                                                                     \
-        "}"                                                                                   \
-        : MOEBIUS_SUMS_##count("+f", 0)                                                       \
-        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(b_rows),                \
-          "r"(static_cast<int>(accumulates)));                                                \
-  }
+using WgmmaRows = const uint32_t (&)[4];
+#define MOEBIUS_WGMMA_BF16_REGISTERS(shape, count, a, b, p)                                      \
+  MOEBIUS_WGMMA(bf16, shape "k16.f32.bf16.bf16", float, "+f", count, WgmmaRows, "{" a "}", b, p, \
+                ", 1, 1, 0", "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]))
 
 // k is 16 (bf16) or 32 (f8e4m3, int8).  The first product of a sum has accumulates = false.
 template <int kN>
@@ -168,6 +159,7 @@ struct Wgmma<256> {
 #undef MOEBIUS_WGMMA_E4M3
 #undef MOEBIUS_WGMMA_S8
 #undef MOEBIUS_WGMMA_BF16_REGISTERS
+#undef MOEBIUS_WGMMA_SHARED
 #undef MOEBIUS_WGMMA
 #undef MOEBIUS_SUMS_8
 #undef MOEBIUS_REGISTERS_8
