@@ -27,37 +27,29 @@
 namespace moebius::quant {
 
 inline std::vector<QuantizeSpec> all_specs() {
-  const auto spec = [](QuantFormat format, GroupShape group) {
-    QuantizeSpec s;
-    s.format = format;
-    s.group = group;
-    return s;
-  };
   std::vector<QuantizeSpec> specs;
   for (const GroupShape group :
        {GroupShape::per_tensor(), GroupShape::per_token(), GroupShape{1, 128}, GroupShape{1, 7},
         GroupShape{128, 128}, GroupShape{2, 20}}) {
-    specs.push_back(spec(QuantFormat::kFp8, group));
+    specs.push_back({QuantFormat::kFp8, group});
   }
   for (const GroupShape group : {GroupShape{1, 128}, GroupShape{2, 20}}) {
-    specs.push_back(spec(QuantFormat::kFp8, group));
-    specs.back().power_of_two_scale = true;
+    specs.push_back({QuantFormat::kFp8, group, /*power_of_two_scale=*/true});
   }
   for (const GroupShape group :
        {GroupShape::per_tensor(), GroupShape::per_token(), GroupShape{1, 64}, GroupShape{1, 9}}) {
-    specs.push_back(spec(QuantFormat::kInt8, group));
+    specs.push_back({QuantFormat::kInt8, group});
   }
   for (const GroupShape group : {GroupShape::per_token(), GroupShape{1, 32}, GroupShape{1, 10}}) {
     for (const bool asymmetric : {false, true}) {
-      specs.push_back(spec(QuantFormat::kInt4, group));
-      specs.back().asymmetric = asymmetric;
+      specs.push_back({QuantFormat::kInt4, group, false, asymmetric});
     }
   }
   for (const QuantFormat format : {QuantFormat::kMxfp4, QuantFormat::kMxfp6E3M2,
                                    QuantFormat::kMxfp6E2M3, QuantFormat::kMxfp8}) {
-    specs.push_back(spec(format, {1, 32}));
+    specs.push_back({format, {1, 32}});
   }
-  specs.push_back(spec(QuantFormat::kNvfp4, {1, 16}));
+  specs.push_back({QuantFormat::kNvfp4, {1, 16}});
   return specs;
 }
 
@@ -272,12 +264,8 @@ TEST_P(QuantConformance, GivenScalesAreUsedLikeRef) {
     const Tensor scale = Tensor::empty({1}, DType::kF32);
     scale.data<float>()[0] = value;
     for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kInt8, QuantFormat::kNvfp4}) {
-      QuantizeSpec spec;
-      spec.format = format;
       const bool is_nvfp4 = format == QuantFormat::kNvfp4;
-      if (is_nvfp4) {
-        spec.group = {1, 16};
-      }
+      const QuantizeSpec spec{format, is_nvfp4 ? GroupShape{1, 16} : GroupShape::per_tensor()};
       Quantized expected = allocate_quantized(spec, 5, 48);
       const Tensor none;
       {
@@ -320,11 +308,7 @@ inline std::vector<Tensor> all_elements() {
   for (uint32_t sign_exponent = 0; sign_exponent < 512; ++sign_exponent) {
     for (uint32_t m = 0; m < kMantissas; ++m) {
       const uint32_t bits = (sign_exponent << 23) | (m << 17);
-      for (const uint32_t near : {
-               bits,
-               bits + 1,
-               bits ^ 1u,
-           }) {
+      for (const uint32_t near : {bits, bits + 1, bits ^ 1u}) {
         std::memcpy(t.bytes() + 4 * n++, &near, 4);
       }
     }

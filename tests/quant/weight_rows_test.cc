@@ -87,26 +87,20 @@ struct WeightCase {
 };
 
 std::vector<WeightCase> weight_cases() {
-  const auto spec = [](QuantFormat format, GroupShape group, bool asymmetric = false) {
-    QuantizeSpec s;
-    s.format = format;
-    s.group = group;
-    s.asymmetric = asymmetric;
-    return s;
-  };
   const GroupShape channel = GroupShape::per_token();
   return {
-      {"fp8 channel", spec(QuantFormat::kFp8, channel), channel},
-      {"fp8 block", spec(QuantFormat::kFp8, {48, 64}), GroupShape{48, 64}},
-      {"int8 channel", spec(QuantFormat::kInt8, channel), std::nullopt},
-      {"int8 group", spec(QuantFormat::kInt8, {1, 32}), GroupShape{0, 32}},
-      {"int4 group", spec(QuantFormat::kInt4, {1, 32}), GroupShape{0, 32}},
-      {"int4 group, zero points", spec(QuantFormat::kInt4, {1, 32}, true), GroupShape{1, 32}},
-      {"int4 channel", spec(QuantFormat::kInt4, channel), std::nullopt},
-      {"mxfp4", spec(QuantFormat::kMxfp4, {1, 32}), std::nullopt},
-      {"mxfp6_e3m2", spec(QuantFormat::kMxfp6E3M2, {1, 32}), std::nullopt},
-      {"mxfp6_e2m3", spec(QuantFormat::kMxfp6E2M3, {1, 32}), std::nullopt},
-      {"mxfp8", spec(QuantFormat::kMxfp8, {1, 32}), std::nullopt},
+      {"fp8 channel", QuantizeSpec{QuantFormat::kFp8, channel}, channel},
+      {"fp8 block", QuantizeSpec{QuantFormat::kFp8, {48, 64}}, GroupShape{48, 64}},
+      {"int8 channel", QuantizeSpec{QuantFormat::kInt8, channel}, std::nullopt},
+      {"int8 group", QuantizeSpec{QuantFormat::kInt8, {1, 32}}, GroupShape{0, 32}},
+      {"int4 group", QuantizeSpec{QuantFormat::kInt4, {1, 32}}, GroupShape{0, 32}},
+      {"int4 group, zero points", QuantizeSpec{QuantFormat::kInt4, {1, 32}, false, true},
+       GroupShape{1, 32}},
+      {"int4 channel", QuantizeSpec{QuantFormat::kInt4, channel}, std::nullopt},
+      {"mxfp4", QuantizeSpec{QuantFormat::kMxfp4, {1, 32}}, std::nullopt},
+      {"mxfp6_e3m2", QuantizeSpec{QuantFormat::kMxfp6E3M2, {1, 32}}, std::nullopt},
+      {"mxfp6_e2m3", QuantizeSpec{QuantFormat::kMxfp6E2M3, {1, 32}}, std::nullopt},
+      {"mxfp8", QuantizeSpec{QuantFormat::kMxfp8, {1, 32}}, std::nullopt},
   };
 }
 
@@ -134,9 +128,7 @@ TEST(WeightRows, AgreeWithDequantizeForEveryImplementation) {
 
 // More groups than are handed to a kernel at once.
 TEST(WeightRows, LongRowsAreReadWhole) {
-  QuantizeSpec spec;
-  spec.format = QuantFormat::kMxfp4;
-  spec.group = {1, 32};
+  const QuantizeSpec spec{QuantFormat::kMxfp4, {1, 32}};
   const Experts experts = quantized_experts(spec, std::nullopt, 1, 2, 32 * 600);
   EXPECT_EQ(rows_of(experts.w, experts.desc, 0, 0, 2, 2), experts.expected[0]);
 }
