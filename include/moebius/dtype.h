@@ -55,39 +55,24 @@ void expect_dtype(DType actual,
                   std::string_view what,
                   Where where = Where::current());
 
-namespace detail {
-template <typename T>
-inline constexpr DType kDTypeOf = T::no_dtype_has_this_type;
-template <>
-inline constexpr DType kDTypeOf<float> = DType::kF32;
-template <>
-inline constexpr DType kDTypeOf<Float16> = DType::kF16;
-template <>
-inline constexpr DType kDTypeOf<BFloat16> = DType::kBF16;
-template <>
-inline constexpr DType kDTypeOf<F8E4M3> = DType::kF8E4M3;
-template <>
-inline constexpr DType kDTypeOf<F8E5M2> = DType::kF8E5M2;
-template <>
-inline constexpr DType kDTypeOf<int8_t> = DType::kI8;
-template <>
-inline constexpr DType kDTypeOf<int32_t> = DType::kI32;
-template <>
-inline constexpr DType kDTypeOf<int64_t> = DType::kI64;
-template <>
-inline constexpr DType kDTypeOf<bool> = DType::kBool;
-}  // namespace detail
-
 // Whether elements of the dtype may be read as T.  Every one-byte or packed type may be read as
 // uint8_t, which is the only type for packed types and e8m0.
 template <typename T>
 constexpr bool holds(DType dtype) {
-  if constexpr (std::is_same_v<T, uint8_t>) {
+  using std::is_same_v;
+  if constexpr (is_same_v<T, uint8_t>) {
     return dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16 &&
            dtype != DType::kI32 && dtype != DType::kI64;
-  } else {
-    return dtype == detail::kDTypeOf<T>;
   }
+  return is_same_v<T, float>      ? dtype == DType::kF32
+         : is_same_v<T, Float16>  ? dtype == DType::kF16
+         : is_same_v<T, BFloat16> ? dtype == DType::kBF16
+         : is_same_v<T, F8E4M3>   ? dtype == DType::kF8E4M3
+         : is_same_v<T, F8E5M2>   ? dtype == DType::kF8E5M2
+         : is_same_v<T, int8_t>   ? dtype == DType::kI8
+         : is_same_v<T, int32_t>  ? dtype == DType::kI32
+         : is_same_v<T, int64_t>  ? dtype == DType::kI64
+                                  : is_same_v<T, bool> && dtype == DType::kBool;
 }
 
 }  // namespace moebius

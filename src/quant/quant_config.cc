@@ -87,21 +87,16 @@ QuantConfig assemble(std::optional<QuantFormat> activation,
                      std::optional<QuantFormat> weight,
                      std::optional<GroupShape> w_shape,
                      QuantTensors&& t) {
+  const auto of_weight = [&](Tensor& scale, Tensor& alphas, Tensor& zero_point, Tensor& bias) {
+    return QuantDesc{
+        weight,         w_shape, std::move(scale), std::move(alphas), std::move(zero_point),
+        std::move(bias)};
+  };
   QuantConfig config;
   config.a1 = {activation, a_shape, std::move(t.a1_scale), std::move(t.a1_gscale), {}, {}};
   config.a2 = {activation, a_shape, std::move(t.a2_scale), std::move(t.a2_gscale), {}, {}};
-  config.w1 = {weight,
-               w_shape,
-               std::move(t.w1_scale),
-               std::move(t.g1_alphas),
-               std::move(t.w1_zero_point),
-               std::move(t.w1_bias)};
-  config.w2 = {weight,
-               w_shape,
-               std::move(t.w2_scale),
-               std::move(t.g2_alphas),
-               std::move(t.w2_zero_point),
-               std::move(t.w2_bias)};
+  config.w1 = of_weight(t.w1_scale, t.g1_alphas, t.w1_zero_point, t.w1_bias);
+  config.w2 = of_weight(t.w2_scale, t.g2_alphas, t.w2_zero_point, t.w2_bias);
   config.validate();
   return config;
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "moebius/dtype.h"
 
@@ -16,20 +17,10 @@ namespace moebius::quant {
 
 // Element codes as they are stored.
 enum class Code : uint8_t { kE4M3, kI8, kU4, kE2M1, kE3M2, kE2M3 };
+inline constexpr int kNumCodes = 6;
 
 constexpr int code_bits(Code code) {
-  switch (code) {
-    case Code::kE4M3:
-    case Code::kI8:
-      return 8;
-    case Code::kE3M2:
-    case Code::kE2M3:
-      return 6;
-    case Code::kU4:
-    case Code::kE2M1:
-      return 4;
-  }
-  return 0;
+  return code <= Code::kI8 ? 8 : code == Code::kE3M2 || code == Code::kE2M3 ? 6 : 4;
 }
 
 // How an element becomes a code.  `f` is the group's factor; clamps turn NaN into the upper bound
@@ -46,6 +37,7 @@ enum class Encode : uint8_t {
   kE3M2Multiply,  // e3m2(clamp(x * f, -28, 28))
   kE2M3Multiply,  // e2m3(clamp(x * f, -7.5, 7.5))
 };
+inline constexpr int kNumEncodes = 10;
 
 // Whether an element is divided by the factor, not multiplied.
 constexpr bool divides(Encode how) {
@@ -59,67 +51,32 @@ struct Constant {
   static constexpr auto value = kValue;
 };
 
-// fn(the enumerator as a Constant).  Kernels call these, too.
+namespace detail {
+template <typename Enum, typename Fn, int... kValues>
+constexpr void visit(Enum value, const Fn& fn, std::integer_sequence<int, kValues...>) {
+  ((static_cast<int>(value) == kValues && (fn(Constant<static_cast<Enum>(kValues)>{}), true)) ||
+   ...);
+}
+}  // namespace detail
+
+// Calls fn with the enumerator as a Constant.  Kernels call these, too.
 template <typename Fn>
 constexpr void visit_encode(Encode how, const Fn& fn) {
-  switch (how) {
-    case Encode::kE4M3Multiply:
-      return fn(Constant<Encode::kE4M3Multiply>{});
-    case Encode::kE4M3Divide:
-      return fn(Constant<Encode::kE4M3Divide>{});
-    case Encode::kE4M3Overflow:
-      return fn(Constant<Encode::kE4M3Overflow>{});
-    case Encode::kI8NearestDivide:
-      return fn(Constant<Encode::kI8NearestDivide>{});
-    case Encode::kI8AwayMultiply:
-      return fn(Constant<Encode::kI8AwayMultiply>{});
-    case Encode::kI8TruncateDivide:
-      return fn(Constant<Encode::kI8TruncateDivide>{});
-    case Encode::kU4Divide:
-      return fn(Constant<Encode::kU4Divide>{});
-    case Encode::kE2M1Multiply:
-      return fn(Constant<Encode::kE2M1Multiply>{});
-    case Encode::kE3M2Multiply:
-      return fn(Constant<Encode::kE3M2Multiply>{});
-    case Encode::kE2M3Multiply:
-      return fn(Constant<Encode::kE2M3Multiply>{});
-  }
+  detail::visit(how, fn, std::make_integer_sequence<int, kNumEncodes>{});
 }
 template <typename Fn>
 constexpr void visit_code(Code code, const Fn& fn) {
-  switch (code) {
-    case Code::kE4M3:
-      return fn(Constant<Code::kE4M3>{});
-    case Code::kI8:
-      return fn(Constant<Code::kI8>{});
-    case Code::kU4:
-      return fn(Constant<Code::kU4>{});
-    case Code::kE2M1:
-      return fn(Constant<Code::kE2M1>{});
-    case Code::kE3M2:
-      return fn(Constant<Code::kE3M2>{});
-    case Code::kE2M3:
-      return fn(Constant<Code::kE2M3>{});
-  }
+  detail::visit(code, fn, std::make_integer_sequence<int, kNumCodes>{});
 }
 
+// By the order of the enumerators.
 constexpr Code code_of(Encode how) {
-  switch (how) {
-    case Encode::kI8NearestDivide:
-    case Encode::kI8AwayMultiply:
-    case Encode::kI8TruncateDivide:
-      return Code::kI8;
-    case Encode::kU4Divide:
-      return Code::kU4;
-    case Encode::kE2M1Multiply:
-      return Code::kE2M1;
-    case Encode::kE3M2Multiply:
-      return Code::kE3M2;
-    case Encode::kE2M3Multiply:
-      return Code::kE2M3;
-    default:
-      return Code::kE4M3;
-  }
+  return how <= Encode::kE4M3Overflow       ? Code::kE4M3
+         : how <= Encode::kI8TruncateDivide ? Code::kI8
+         : how == Encode::kU4Divide         ? Code::kU4
+         : how == Encode::kE2M1Multiply     ? Code::kE2M1
+         : how == Encode::kE3M2Multiply     ? Code::kE3M2
+                                            : Code::kE2M3;
 }
 
 // Smallest and largest element of a group together with 0; NaN elements are passed over.

@@ -42,9 +42,25 @@ std::string_view refused_group(QuantFormat format, const GroupShape& group) {
   }
 }
 
-// The group of a desc that is scaled by blocks or groups; {0, g} is another way to write {1, g}.
-GroupShape block_group(const GroupShape& shape) {
-  return {std::max<int64_t>(shape.row, 1), shape.col};
+// Whether an operand is scaled by blocks or groups of the config's choice.
+bool has_blocks(const QuantDesc& desc) {
+  return quant::fixed_group_cols(*desc.format) == 0 && desc.shape && !desc.shape->is_per_tensor() &&
+         !desc.shape->is_per_token();
+}
+
+// The spec of an operand without blocks; nullopt when the operand is not quantized.
+std::optional<QuantizeSpec> common_spec(const QuantDesc& desc) {
+  if (!desc.format) {
+    return std::nullopt;
+  }
+  QuantizeSpec spec;
+  spec.format = *desc.format;
+  if (const int64_t group = quant::fixed_group_cols(*desc.format); group > 0) {
+    spec.group = {1, group};
+  } else if (desc.shape && !has_blocks(desc)) {
+    spec.group = *desc.shape;
+  }
+  return spec;
 }
 
 }  // namespace
@@ -113,37 +129,26 @@ Quantized allocate_quantized(const QuantizeSpec& spec, int64_t rows, int64_t col
 }
 
 std::optional<QuantizeSpec> activation_spec(const QuantDesc& desc) {
-  if (!desc.format) {
-    return std::nullopt;
-  }
-  QuantizeSpec spec;
-  spec.format = *desc.format;
-  if (const int64_t group = quant::fixed_group_cols(*desc.format); group > 0) {
-    spec.group = {1, group};
-  } else if (desc.shape && (desc.shape->is_per_tensor() || desc.shape->is_per_token())) {
-    spec.group = *desc.shape;
-  } else if (desc.shape) {
-    spec.group = {1, desc.shape->col};  // weights have blocks, activations a group per row
-    spec.power_of_two_scale = desc.power_of_two_scale;
+  auto spec = common_spec(desc);
+  if (spec && has_blocks(desc)) {
+    spec->group = {1, desc.shape->col};  // weights have blocks, activations a group per row
+    spec->power_of_two_scale = desc.power_of_two_scale;
   }
   return spec;
 }
 
 std::optional<QuantizeSpec> weight_spec(const QuantDesc& desc) {
-  if (!desc.format) {
-    return std::nullopt;
+  auto spec = common_spec(desc);
+  if (!spec) {
+    return spec;
   }
-  QuantizeSpec spec;
-  spec.format = *desc.format;
-  spec.asymmetric = desc.format == QuantFormat::kInt4 && desc.zero_point.defined();
-  if (const int64_t group = quant::fixed_group_cols(*desc.format); group > 0) {
-    spec.group = {1, group};
-  } else if (desc.shape && (desc.shape->is_per_tensor() || desc.shape->is_per_token())) {
-    spec.group = *desc.shape;
-  } else if (desc.shape) {
-    spec.group = block_group(*desc.shape);
-  } else if (desc.scale.defined() && desc.scale.num_dims() > 1) {
-    spec.group = GroupShape::per_token();  // a scale per channel: [L, N] or [L, N, 1]
+  spec->asymmetric = desc.format == QuantFormat::kInt4 && desc.zero_point.defined();
+  if (has_blocks(desc)) {
+    // {0, g} is another way to write {1, g}.
+    spec->group = {std::max<int64_t>(desc.shape->row, 1), desc.shape->col};
+  } else if (quant::fixed_group_cols(*desc.format) == 0 && !desc.shape && desc.scale.defined() &&
+             desc.scale.num_dims() > 1) {
+    spec->group = GroupShape::per_token();  // a scale per channel: [L, N] or [L, N, 1]
   }
   return spec;
 }

@@ -65,60 +65,36 @@ struct Format {
   }
 };
 
+template <typename T>
+float decode(uint32_t code) {
+  T value;
+  value.bits = static_cast<decltype(value.bits)>(code);
+  return static_cast<float>(value);
+}
+template <typename T>
+uint32_t encode(float x) {
+  return T(x).bits;
+}
+template <typename T>
+uint32_t encode_overflowing(float x) {
+  return T::overflowing(x).bits;
+}
+
 std::vector<Format> formats() {
-  std::vector<Format> all;
-  all.push_back({"e4m3", 4, 3, 7, 0x7e, false, 0x7f, [](float x) { return F8E4M3(x).bits; },
-                 [](float x) { return F8E4M3::overflowing(x).bits; },
-                 [](uint32_t code) {
-                   F8E4M3 v;
-                   v.bits = static_cast<uint8_t>(code);
-                   return static_cast<float>(v);
-                 }});
-  all.push_back({"e5m2", 5, 2, 15, 0x7b, true, 0x7e, [](float x) { return F8E5M2(x).bits; },
-                 [](float x) { return F8E5M2::overflowing(x).bits; },
-                 [](uint32_t code) {
-                   F8E5M2 v;
-                   v.bits = static_cast<uint8_t>(code);
-                   return static_cast<float>(v);
-                 }});
-  all.push_back({"e2m1", 2, 1, 1, 0x7, false, 0, e2m1_from_float, {}, [](uint32_t code) {
-                   return e2m1_to_float(static_cast<uint8_t>(code));
-                 }});
-  all.push_back({"e3m2", 3, 2, 3, 0x1f, false, 0, e3m2_from_float, {}, [](uint32_t code) {
-                   return e3m2_to_float(static_cast<uint8_t>(code));
-                 }});
-  all.push_back({"e2m3", 2, 3, 1, 0x1f, false, 0, e2m3_from_float, {}, [](uint32_t code) {
-                   return e2m3_to_float(static_cast<uint8_t>(code));
-                 }});
-  all.push_back({"f16",
-                 5,
-                 10,
-                 15,
-                 0x7bff,
-                 true,
-                 0x7e00,
-                 {},
-                 [](float x) { return Float16(x).bits; },
-                 [](uint32_t code) {
-                   Float16 v;
-                   v.bits = static_cast<uint16_t>(code);
-                   return static_cast<float>(v);
-                 }});
-  all.push_back({"bf16",
-                 8,
-                 7,
-                 127,
-                 0x7f7f,
-                 true,
-                 0x7fc0,
-                 {},
-                 [](float x) { return BFloat16(x).bits; },
-                 [](uint32_t code) {
-                   BFloat16 v;
-                   v.bits = static_cast<uint16_t>(code);
-                   return static_cast<float>(v);
-                 }});
-  return all;
+  const auto packed = [](float (*to_float)(uint8_t)) {
+    return [to_float](uint32_t code) { return to_float(static_cast<uint8_t>(code)); };
+  };
+  return {
+      {"e4m3", 4, 3, 7, 0x7e, false, 0x7f, encode<F8E4M3>, encode_overflowing<F8E4M3>,
+       decode<F8E4M3>},
+      {"e5m2", 5, 2, 15, 0x7b, true, 0x7e, encode<F8E5M2>, encode_overflowing<F8E5M2>,
+       decode<F8E5M2>},
+      {"e2m1", 2, 1, 1, 0x7, false, 0, e2m1_from_float, {}, packed(e2m1_to_float)},
+      {"e3m2", 3, 2, 3, 0x1f, false, 0, e3m2_from_float, {}, packed(e3m2_to_float)},
+      {"e2m3", 2, 3, 1, 0x1f, false, 0, e2m3_from_float, {}, packed(e2m3_to_float)},
+      {"f16", 5, 10, 15, 0x7bff, true, 0x7e00, {}, encode<Float16>, decode<Float16>},
+      {"bf16", 8, 7, 127, 0x7f7f, true, 0x7fc0, {}, encode<BFloat16>, decode<BFloat16>},
+  };
 }
 
 class SmallFloat : public testing::TestWithParam<Format> {};
