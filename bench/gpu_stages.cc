@@ -150,26 +150,21 @@ void bench_sums_of_a_rank(const Bench& bench, int64_t width) {
 void bench_all(const Bench& bench) {
   const Tensor x = random_tensor({kTokens, kHidden}, DType::kBF16, 1);
   const Tensor x_there = bench.take(x);
-  const auto spec = [](QuantFormat format, GroupShape group) {
-    QuantizeSpec s;
-    s.format = format;
-    s.group = group;
-    return s;
+  const std::pair<const char*, QuantizeSpec> cases[] = {
+      {"quantize fp8 1x128", {QuantFormat::kFp8, {1, 128}}},
+      {"quantize fp8 per token", {QuantFormat::kFp8, GroupShape::per_token()}},
+      {"quantize fp8 per tensor (x read twice)", {QuantFormat::kFp8, GroupShape::per_tensor()}},
+      {"quantize int8 per token", {QuantFormat::kInt8, GroupShape::per_token()}},
+      {"quantize mxfp4", {QuantFormat::kMxfp4, {1, 32}}},
+      {"quantize mxfp6_e3m2", {QuantFormat::kMxfp6E3M2, {1, 32}}},
+      {"quantize mxfp8", {QuantFormat::kMxfp8, {1, 32}}},
+      {"quantize nvfp4 (x read twice)", {QuantFormat::kNvfp4, {1, 16}}},
   };
-  bench_quantize(bench, "quantize fp8 1x128", spec(QuantFormat::kFp8, {1, 128}), x, x_there);
-  bench_quantize(bench, "quantize fp8 per token", spec(QuantFormat::kFp8, GroupShape::per_token()),
-                 x, x_there);
-  bench_quantize(bench, "quantize fp8 per tensor (x read twice)",
-                 spec(QuantFormat::kFp8, GroupShape::per_tensor()), x, x_there);
-  bench_quantize(bench, "quantize int8 per token",
-                 spec(QuantFormat::kInt8, GroupShape::per_token()), x, x_there);
-  bench_quantize(bench, "quantize mxfp4", spec(QuantFormat::kMxfp4, {1, 32}), x, x_there);
-  bench_quantize(bench, "quantize mxfp6_e3m2", spec(QuantFormat::kMxfp6E3M2, {1, 32}), x, x_there);
-  bench_quantize(bench, "quantize mxfp8", spec(QuantFormat::kMxfp8, {1, 32}), x, x_there);
-  bench_quantize(bench, "quantize nvfp4 (x read twice)", spec(QuantFormat::kNvfp4, {1, 16}), x,
-                 x_there);
+  for (const auto& [name, spec] : cases) {
+    bench_quantize(bench, name, spec, x, x_there);
+  }
   {
-    const QuantizeSpec block = spec(QuantFormat::kFp8, {1, 128});
+    const QuantizeSpec block{QuantFormat::kFp8, {1, 128}};
     const Quantized q = quantize(x, block);
     const Tensor expected = Tensor::empty(x.shape(), x.dtype());
     dequantize(q, block, expected, Stream{});

@@ -6,8 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
+#include "core/cuda/runtime.h"
 #include "moebius/device.h"
 
 namespace moebius {
@@ -16,8 +15,7 @@ namespace moebius {
 // may wait for a device to be idle (loading a kernel does), nor two streams share a hardware queue.
 // Before the first call of CUDA, hence a static.
 inline const bool kSharedGpuEnvironment = [] {
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  cuda::prepare_for_shared_gpus();
   return true;
 }();
 

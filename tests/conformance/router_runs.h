@@ -9,21 +9,19 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <optional>
 #include <string>
 
 #include "moebius/router.h"
 #include "problems/place.h"
 #include "router/impl.h"
+#include "tests/scoped_setting.h"
 
 namespace moebius::testing {
 
 // Forces an implementation while it lives.
-class ForcedRouter {
- public:
-  explicit ForcedRouter(const std::string& name) { setenv("MOEBIUS_ROUTER", name.c_str(), 1); }
-  ~ForcedRouter() { unsetenv("MOEBIUS_ROUTER"); }
+struct ForcedRouter : ScopedSetting {
+  explicit ForcedRouter(const std::string& name) : ScopedSetting("MOEBIUS_ROUTER", name) {}
 };
 
 inline const router::ImplEntry& entry_of(const std::string& name) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Inputs for the router's tests, the same for the same seed.
+// Inputs for the router's tests, the same for the same seed, and the error of logits.
 #pragma once
 
 #include <cmath>
@@ -45,6 +45,27 @@ inline Tensor random_logits(int64_t num_tokens, int64_t num_experts, uint64_t se
     }
   }
   return logits;
+}
+
+// The largest error, in sums of the magnitudes of what is added.
+inline double worst_error(const Tensor& out, const Tensor& hidden, const Tensor& gate) {
+  const Tensor x = convert(hidden, DType::kF32), w = convert(gate, DType::kF32);
+  const int64_t depth = x.dim(1);
+  double worst = 0.0;
+  for (int64_t t = 0; t < x.dim(0); ++t) {
+    for (int64_t e = 0; e < w.dim(0); ++e) {
+      double sum = 0.0, magnitude = 0.0;
+      for (int64_t h = 0; h < depth; ++h) {
+        const double product = static_cast<double>(x.data<float>()[t * depth + h]) *
+                               static_cast<double>(w.data<float>()[e * depth + h]);
+        sum += product;
+        magnitude += std::fabs(product);
+      }
+      const double error = std::fabs(out.data<float>()[t * w.dim(0) + e] - sum) / magnitude;
+      worst = error <= worst ? worst : error;  // NaN stays
+    }
+  }
+  return worst;
 }
 
 }  // namespace moebius::testing
