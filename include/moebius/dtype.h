@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// DType: element types of tensors, and their sizes.
+// DType: the element types of tensors and their sizes.
 //
-// Packed types store several elements per byte, first element in the lowest bits:
-//   4 bits  two per byte, low nibble first (OCP MX v1.0, NVFP4, compressed-tensors agree)
-//   6 bits  four per three bytes, little-endian bit order
-// A tensor of a packed type counts elements in its shape; each row starts on a byte boundary, so
-// its last dimension is a multiple of 2 (4 bits) or 4 (6 bits).
+// Packed types store several elements per byte, with the first element in the lowest bits:
+//   4 bits  two per byte, low nibble first (OCP MX v1.0, NVFP4 and compressed-tensors agree)
+//   6 bits  four per three bytes, in little-endian bit order
+// The shape of a packed tensor counts elements.  Each row starts on a byte boundary, so its last
+// dimension is a multiple of 2 (4 bits) or 4 (6 bits).
+// Thread-safety: all functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ enum class DType : uint8_t {
   kI64,
   kBool,    // one byte, 0 or 1
   kF4E2M1,  // packed
-  kU4,      // packed; a quantized weight means (q - zero_point) * scale, zero_point 8 if none given
+  kU4,      // packed; a weight is (q - zero_point) * scale, with zero_point 8 when none is given
   kF6E3M2,  // packed
   kF6E2M3,  // packed
   kE8M0,    // a scale: 2^(code - 127), code 255 is NaN
@@ -45,11 +46,12 @@ std::string_view name(DType dtype);  // "bf16", "f8e4m3", "u4", ...
 std::optional<DType> dtype_from_name(std::string_view name);
 bool is_float(DType dtype);  // f32, bf16 or f16
 
-// Elements that share bytes: 1, 2 (4 bits) or 4 (6 bits).
+// How many elements share bytes: 1, 2 (4 bits) or 4 (6 bits).
 int pack_factor(DType dtype);
-// Bytes of a row of n elements.  REQUIRES: n % pack_factor(dtype) == 0.
+// The bytes of a row of n elements.  REQUIRES: n % pack_factor(dtype) == 0.
 int64_t row_bytes(DType dtype, int64_t n);
 
+// Throws InvalidArgument, which names both types, when they differ.
 void expect_dtype(DType actual,
                   DType expected,
                   std::string_view what,
