@@ -20,8 +20,8 @@ struct FormatInfo {
   QuantFormat format;
   DType storage;
   DType scale;
-  int64_t group_cols;    // elements that share a scale, whatever the config says; 0: as it says
-  quant::Encode encode;  // with one scale for the whole tensor, or for a group of group_cols
+  int64_t group_cols;    // elements of a row that share a scale; 0: the config decides
+  quant::Encode encode;  // with one scale for the whole tensor, or with groups of group_cols
 };
 
 constexpr FormatInfo kFormats[] = {
@@ -81,7 +81,7 @@ void validate_activation(const QuantDesc& desc, std::string_view which) {
   });
 }
 
-// The four descs with equal treatment of both layers, as every builder needs them.
+// Builds the four descs, with both GEMMs treated alike, as every builder needs them.
 QuantConfig assemble(std::optional<QuantFormat> activation,
                      std::optional<GroupShape> a_shape,
                      std::optional<QuantFormat> weight,
@@ -103,7 +103,7 @@ QuantConfig assemble(std::optional<QuantFormat> activation,
 
 }  // namespace
 
-// Rows of weights are read by many calls, so messages are made only for a refusal.
+// Many calls read rows of weights, so this function formats messages only for a refusal.
 void quant::expect_weight_desc(const QuantDesc& desc, std::string_view which) {
   const bool is_blocks = desc.shape && is_block(*desc.shape);
   if (desc.shape && !desc.shape->is_per_tensor() && !desc.shape->is_per_token() && !is_blocks) {
@@ -113,7 +113,7 @@ void quant::expect_weight_desc(const QuantDesc& desc, std::string_view which) {
                        which, to_string(*desc.shape)));
   }
   const int pack = desc.format ? pack_factor(storage_dtype(*desc.format)) : 1;
-  if (is_blocks && desc.shape->col % pack != 0) {  // codes that share bytes
+  if (is_blocks && desc.shape->col % pack != 0) {  // a group would begin within a byte
     expect(false, fmt::format("{} is {} in groups of {}: their columns must be a multiple of {}",
                               which, name(*desc.format), to_string(*desc.shape), pack));
   }
@@ -312,7 +312,7 @@ std::optional<std::string> QuantConfig::config_name(DType in_dtype) const {
     return "int4_w4a16";
   }
   if (ocp_mx_scheme()) {
-    return std::nullopt;  // computed on dequantized values, so no kernel of that name is tuned
+    return std::nullopt;  // dequantized values are multiplied, so no kernel of that name is tuned
   }
   if (in_dtype == DType::kF32) {
     return "float32";

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Row kernels: what an implementation of the quant stage consists of.  They encode and decode rows
-// by given factors; which elements share a scale and what the scale is, is decided once for all
-// implementations (group_rule.h, quantize.cc, weight_rows.cc).
-// `ref` specifies every function; the others give the same bits (any NaN counts as equal to any
-// other NaN of the same dtype).
+// Row kernels: the functions that make up an implementation of the quant stage on the CPU.  They
+// encode and decode rows by given factors.  Code that all implementations share (group_rule.h,
+// quantize.cc, weight_rows.cc) decides which elements share a scale and what the scale is. `ref`
+// specifies every function, and the others give the same bits; any NaN counts as equal to any other
+// NaN of the same dtype.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace moebius::quant {
 
-// Element codes as they are stored.
+// The element codes that are stored.
 enum class Code : uint8_t { kE4M3, kI8, kU4, kE2M1, kE3M2, kE2M3 };
 inline constexpr int kNumCodes = 6;
 
@@ -23,8 +23,9 @@ constexpr int code_bits(Code code) {
   return code <= Code::kI8 ? 8 : code == Code::kE3M2 || code == Code::kE2M3 ? 6 : 4;
 }
 
-// How an element becomes a code.  `f` is the group's factor; clamps turn NaN into the upper bound
-// unless said otherwise.  The minifloats round to nearest even and keep the sign of zero.
+// How an element x becomes a code.  `f` is the group's factor.  A clamp turns NaN into the upper
+// bound unless a comment says otherwise.  The minifloats round to nearest even and keep the sign of
+// zero.
 enum class Encode : uint8_t {
   kE4M3Multiply,      // e4m3(clamp(x * f, -448, 448))
   kE4M3Divide,        // e4m3(clamp(x / f, -448, 448))
@@ -39,7 +40,7 @@ enum class Encode : uint8_t {
 };
 inline constexpr int kNumEncodes = 10;
 
-// Whether an element is divided by the factor, not multiplied.
+// Whether elements are divided by the factor; otherwise they are multiplied.
 constexpr bool divides(Encode how) {
   return how == Encode::kE4M3Divide || how == Encode::kI8NearestDivide ||
          how == Encode::kI8TruncateDivide || how == Encode::kU4Divide;
@@ -59,7 +60,7 @@ constexpr void visit(Enum value, const Fn& fn, std::integer_sequence<int, kValue
 }
 }  // namespace detail
 
-// Calls fn with the enumerator as a Constant.  Kernels call these, too.
+// These functions call fn with the enumerator as a Constant.  Kernels use them, too.
 template <typename Fn>
 constexpr void visit_encode(Encode how, const Fn& fn) {
   detail::visit(how, fn, std::make_integer_sequence<int, kNumEncodes>{});
@@ -69,7 +70,7 @@ constexpr void visit_code(Code code, const Fn& fn) {
   detail::visit(code, fn, std::make_integer_sequence<int, kNumCodes>{});
 }
 
-// By the order of the enumerators.
+// Relies on the order of the enumerators.
 constexpr Code code_of(Encode how) {
   return how <= Encode::kE4M3Overflow       ? Code::kE4M3
          : how <= Encode::kI8TruncateDivide ? Code::kI8
@@ -79,7 +80,7 @@ constexpr Code code_of(Encode how) {
                                             : Code::kE2M3;
 }
 
-// Smallest and largest element of a group together with 0; NaN elements are passed over.
+// The smallest and the largest of 0 and the elements of a group; NaN elements are skipped.
 struct Range {
   float min = 0.0f;
   float max = 0.0f;
@@ -119,7 +120,7 @@ struct RowKernels {
   void (*range)(const void* x, DType dtype, int64_t n, int64_t group, Range* ranges);
   void (*encode)(const EncodeRow& row);
   void (*decode)(const DecodeRow& row);
-  // out = x: the plain copy of unquantized weights.
+  // out = x as f32; this copies unquantized weights.
   void (*widen)(const void* x, DType dtype, int64_t n, float* out);
 };
 

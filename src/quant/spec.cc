@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a QuantizeSpec demands of a matrix, and the specs that a QuantConfig's operands stand for.
+// What a QuantizeSpec demands of a matrix, and which specs the operands of a QuantConfig stand for.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ bool is_block(const GroupShape& group) {
   return group.row >= 1 && group.col >= 1;
 }
 
-// The shapes a format takes, as a refusal says it; empty when `group` is one of them.
+// Empty when the format takes the group; otherwise the shapes it takes, as a refusal words them.
 std::string_view refused_group(QuantFormat format, const GroupShape& group) {
   switch (format) {
     case QuantFormat::kFp8:
@@ -42,7 +42,7 @@ std::string_view refused_group(QuantFormat format, const GroupShape& group) {
   }
 }
 
-// Whether an operand is scaled by blocks or groups of the config's choice.
+// Whether an operand is scaled in blocks or groups that the config chose.
 bool has_blocks(const QuantDesc& desc) {
   return quant::fixed_group_cols(*desc.format) == 0 && desc.shape && !desc.shape->is_per_tensor() &&
          !desc.shape->is_per_token();
@@ -131,7 +131,7 @@ Quantized allocate_quantized(const QuantizeSpec& spec, int64_t rows, int64_t col
 std::optional<QuantizeSpec> activation_spec(const QuantDesc& desc) {
   auto spec = common_spec(desc);
   if (spec && has_blocks(desc)) {
-    spec->group = {1, desc.shape->col};  // weights have blocks, activations a group per row
+    spec->group = {1, desc.shape->col};  // weights have blocks, activations have groups in a row
     spec->power_of_two_scale = desc.power_of_two_scale;
   }
   return spec;
@@ -148,7 +148,7 @@ std::optional<QuantizeSpec> weight_spec(const QuantDesc& desc) {
     spec->group = {std::max<int64_t>(desc.shape->row, 1), desc.shape->col};
   } else if (quant::fixed_group_cols(*desc.format) == 0 && !desc.shape && desc.scale.defined() &&
              desc.scale.num_dims() > 1) {
-    spec->group = GroupShape::per_token();  // a scale per channel: [L, N] or [L, N, 1]
+    spec->group = GroupShape::per_token();  // scales per channel are [L, N] or [L, N, 1]
   }
   return spec;
 }

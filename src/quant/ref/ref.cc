@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `ref`: one element at a time, as row_kernels.h and docs/formats.md say it.
+// `ref`: handles one element at a time, as row_kernels.h and docs/formats.md specify.
 #include <cassert>
 #include <cmath>
 
@@ -43,7 +43,7 @@ float clamp(float value, float low, float high) {
   return below > low ? below : low;
 }
 
-// Clamps before rounding, which gives the same integer.  NaN becomes 0.
+// Clamps before it rounds, which gives the same integer.  NaN becomes 0.
 template <typename Round>
 uint8_t to_i8(float value, Round round) {
   const float number = std::isnan(value) ? 0.0f : value;
