@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every implementation of the router, most specialised first; the first that accepts is used.
+// All implementations of the router, most specialised first.  The first that accepts is used.
 #include "core/cpu_features.h"
 #include "router/cpu/cpu.h"
 #include "router/cuda/cuda.h"

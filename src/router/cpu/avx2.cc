@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// AVX2 + FMA + F16C.  A full tile is 6 tokens x 16 experts: 12 accumulators leave 4 of the 16
+// AVX2 + FMA + F16C.  The 12 accumulators of a full tile, 6 tokens x 16 experts, leave 4 of the 16
 // registers for operands; 2 loads and 6 broadcasts feed 12 multiply-adds.
 #include <immintrin.h>
 

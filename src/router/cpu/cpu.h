@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads + SIMD, bit for bit what ref gives.
+// The router with threads and SIMD.  It gives the bits of ref.
 #pragma once
 
 #include <memory>
