@@ -74,7 +74,7 @@ Device from_dl_device(DLDevice device) {
 }
 
 void expect_row_major(const DLTensor& t) {
-  // Strides of no elements mean nothing: torch has (H, H, 1) for [L, 0, H].
+  // Strides of a tensor without elements mean nothing: torch has (H, H, 1) for [L, 0, H].
   const bool is_empty = std::find(t.shape, t.shape + t.ndim, 0) != t.shape + t.ndim;
   if (t.strides == nullptr || is_empty) {
     return;

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single elements of any dtype as float.  For tests and references; not for loops that matter.
+// Reads and writes single elements of any dtype as float.  Tests and references use this; it is too
+// slow for other loops.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -35,7 +36,8 @@ void set_bits(uint8_t* data, int64_t index, int width, uint8_t value) {
   }
 }
 
-// NaN becomes 0; 2^63 is the first float beyond every i64.
+// Rounds to the nearest integer and clamps; NaN becomes 0.  2^63 is the first float above every
+// i64.
 template <typename Int>
 Int to_integer(float value) {
   const double rounded = std::nearbyint(static_cast<double>(value));
@@ -51,7 +53,7 @@ Int to_integer(float value) {
   return static_cast<Int>(rounded);
 }
 
-// Nearest power of two by exponent rounding (ties to even codes), saturating.
+// The nearest power of two; ties go to even codes, and values out of range saturate.
 uint8_t e8m0_from_float(float value) {
   if (std::isnan(value)) {
     return 255;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AVX-512 (F, BW, VL, DQ).
-// Why no VCVTNEPS2BF16: it takes subnormal numbers for zeros.
+// Why VCVTNEPS2BF16 is not used: it treats subnormal numbers as zeros.
 #include <immintrin.h>
 
 #include <cstddef>
