@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stages on one GPU, each against a copy of as many bytes on the device.  Checks a result against
-// the CPU before it times it: a wrong kernel gets no number.
+// Times stages on one GPU and compares each with a copy of as many bytes on the device.  A result
+// is compared with the CPU's before it is timed, so a wrong kernel gets no number.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ Tensor random_tensor(const Shape& shape, DType dtype, uint32_t seed) {
   std::mt19937 random(seed);
   const Tensor tensor = Tensor::empty(shape, dtype);
   for (int64_t i = 0; i < tensor.numel(); ++i) {
-    // The sum of two uniform numbers, a hat around 0.
+    // The sum of two uniform numbers has a triangular distribution around 0.
     const auto sum = static_cast<float>(random() >> 9) + static_cast<float>(random() >> 9);
     set_float(tensor, i, sum * 0x1p-23f - 1.0f);
   }
@@ -54,7 +54,7 @@ class Bench {
   Tensor take(const Tensor& tensor) const { return gpu_.take(tensor); }
   Tensor empty(const Shape& shape, DType dtype) const { return gpu_.empty(shape, dtype); }
 
-  // Median microseconds of work that is launched in one go.
+  // The median time of the work in microseconds.
   double time(const std::function<void()>& work) const {
     constexpr int kWarmUp = 5;
     std::vector<double> times;
@@ -67,7 +67,7 @@ class Bench {
     return app::median(times);
   }
 
-  // Microseconds of a device copy that reads and writes as many bytes in all.
+  // The time in microseconds of a device copy that reads and writes `bytes` bytes in total.
   double copy_time(int64_t bytes) const {
     const Tensor from = Tensor::zeros({bytes / 2}, DType::kU8, gpu_.device());
     const Tensor to = empty({bytes / 2}, DType::kU8);
@@ -111,8 +111,8 @@ void bench_quantize(const Bench& bench,
                {{q.values, expected.values}, {q.scale, expected.scale}});
 }
 
-// What the rows of one of eight ranks are summed to before they go back: tokens have one to eight
-// of their experts there, 1.5 on average.  `width`: of a row, or of a part of its columns.
+// Times the sums of rows on one of eight ranks before they go back.  A token has one to eight of
+// its experts on the rank, 1.5 on average.  `width` is that of a row or of a part of its columns.
 void bench_sums_of_a_rank(const Bench& bench, int64_t width) {
   constexpr int64_t kLocalExperts = kExperts / 8;
   constexpr int64_t kReceived = 21696;
@@ -246,8 +246,8 @@ void bench_all(const Bench& bench) {
                  hidden.nbytes() + router_weights.gate.nbytes() + logits.nbytes(),
                  [&] { router.logits(hidden_there, logits_there, bench.stream()); },
                  {{logits_there, logits}});
-    // Whose bits are its own: compared with those of its first call (tests/router compares with
-    // f64).
+    // Tensor cores give other bits than the CPU, so later calls are compared with the first one.
+    // tests/router compares it with f64.
     on_tensor_cores.logits(hidden_there, logits_there, bench.stream());
     const Tensor first = to_device(logits_there, Device::cpu(), bench.stream());
     bench.report("the same by tensor cores",

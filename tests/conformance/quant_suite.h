@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every implementation of the quant stage must do: the same bits as `ref`.  A NaN agrees with
-// any NaN.  Operands are made on the CPU, moved to where the implementation works, and back.
+// Every implementation of the quant stage must give the same bits as `ref`; a NaN agrees with any
+// NaN. Operands are made on the CPU and moved to the implementation's device and back.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ inline std::string describe(const QuantizeSpec& spec, const Tensor& x) {
          " " + to_string(x.shape());
 }
 
-// What a matrix is filled with.
+// The kinds of values that a matrix is filled with.
 enum class Fill { kNormal, kWide, kSpecial, kZero };
 inline constexpr Fill kFills[] = {Fill::kNormal, Fill::kWide, Fill::kSpecial, Fill::kZero};
 
@@ -94,7 +94,7 @@ inline Tensor filled(int64_t rows, int64_t cols, DType dtype, Fill fill, uint32_
   return t;
 }
 
-// Index of the first element that differs, -1 when none does.
+// The index of the first element that differs; -1 when none does.
 inline int64_t first_difference(const Tensor& a, const Tensor& b) {
   if (a.defined() != b.defined() || a.nbytes() != b.nbytes()) {
     return 0;
@@ -122,7 +122,8 @@ inline void PrintTo(const Impl& impl, std::ostream* out) {
   *out << impl.name;
 }
 
-// One instance per entry of impls(); those that this machine refuses are skipped with the reason.
+// The suite runs for each entry of impls(); it skips those that this machine refuses, with the
+// reason.
 class QuantConformance : public ::testing::TestWithParam<Impl> {
  protected:
   void SetUp() override {
@@ -172,7 +173,7 @@ class QuantConformance : public ::testing::TestWithParam<Impl> {
   }
 
   testing::Place place_;
-  RowKernels kernels_{};  // on host memory; of a GPU by way of it
+  RowKernels kernels_{};  // they take host memory, also for a GPU
 };
 
 TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
@@ -182,7 +183,7 @@ TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
   for (const QuantizeSpec& spec : all_specs()) {
     for (const int64_t rows : all_rows) {
       for (const int64_t cols : all_cols) {
-        const bool is_large = rows > 3;  // several tasks: one shape, type and filling will do
+        const bool is_large = rows > 3;  // has several tasks; one shape, type and fill is enough
         if (!quantize_supported(spec, rows, cols) || (is_large && cols != 288)) {
           continue;
         }
@@ -220,7 +221,8 @@ TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
   }
 }
 
-// Rows of real lengths, several blocks of work, and a matrix that starts at an odd element.
+// Tests rows of real lengths with several blocks of work, and a matrix that starts at an odd
+// element.
 TEST_P(QuantConformance, LongRowsLikeRef) {
   const Shape shapes[] = {{9, 7168}, {3, 20480}, {33, 2880}, {257, 512}};
   for (const Shape& shape : shapes) {
@@ -290,8 +292,8 @@ constexpr Encode kEncodes[] = {
 constexpr Code kCodes[] = {Code::kE4M3, Code::kI8,   Code::kU4,
                            Code::kE2M1, Code::kE3M2, Code::kE2M3};
 
-// All bf16 and f16 values, and floats of all exponents with the mantissas at which roundings
-// change.
+// All bf16 and f16 values, and floats of all exponents with the mantissas at which rounding
+// changes.
 inline std::vector<Tensor> all_elements() {
   std::vector<Tensor> result;
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
@@ -356,7 +358,7 @@ TEST_P(QuantConformance, WidensEveryElementLikeRef) {
 TEST_P(QuantConformance, DecodesEveryCodeLikeRef) {
   const Tensor codes = Tensor::empty({768}, DType::kU8);
   for (int64_t i = 0; i < codes.numel(); ++i) {
-    // All bytes; then patterns that put every code in every place of a packed group.
+    // All bytes come first, then patterns that put every code in every place of a packed group.
     codes.data<uint8_t>()[i] = static_cast<uint8_t>(i < 256 ? i : i * 37 + i / 256);
   }
   const float scales[] = {1.0f,
@@ -391,7 +393,7 @@ TEST_P(QuantConformance, DecodesEveryCodeLikeRef) {
   }
 }
 
-// Bytes around the outputs stay as they were, for every length of a last block.
+// Bytes after the outputs must stay unchanged, whatever the length of the last block.
 TEST_P(QuantConformance, WritesNothingPastARow) {
   const Tensor x = filled(1, 80, DType::kF32, Fill::kNormal, 5);
   const std::vector<float> ones(8, 1.0f);

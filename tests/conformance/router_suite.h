@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of a router implementation: the bits that `ref` gives, for any number of threads.
-// The parameter is a name of the list in src/router/impls.cc.  Operands are made on the CPU, moved
-// to where the implementation works, and back.
+// A router implementation must give the bits of `ref` for any number of threads.
+// The parameter is a name in the list of src/router/impls.cc.  Operands are made on the CPU and
+// moved to the implementation's device and back.
 #pragma once
 
 #include <algorithm>
@@ -116,7 +116,7 @@ TEST_P(RouterConformance, SelectsLikeRef) {
   }
 }
 
-// Around a warp's 32 lanes and their powers of two, odd ones, and groups of odd size.
+// Tests numbers around a warp's 32 lanes and their multiples, odd numbers, and groups of odd size.
 TEST_P(RouterConformance, SelectsLikeRefForAnyNumberOfExperts) {
   for (const int64_t num_experts : {1, 2, 31, 32, 33, 63, 65, 129, 257, 513, 999, 1024}) {
     for (const Method& method : {kMethods[0], kMethods[4], kMethods[7], kMethods[8]}) {
@@ -150,7 +150,7 @@ TEST_P(RouterConformance, SelectsLikeRefWithinGroups) {
                           {160, 8, 3, 6},
                           {256, 8, 4, 8},
                           {256, 8, 8, 8},
-                          {60, 8, 2, 20},  // not equal, so none
+                          {60, 8, 2, 20},  // groups of unequal size mean no groups
                           {16, 32, 2, 16}}) {
     for (const Method& method : kMethods) {
       SCOPED_TRACE(std::string(method.name) + " E " + std::to_string(g.num_experts) + " groups " +
@@ -171,7 +171,7 @@ TEST_P(RouterConformance, SelectsLikeRefWhereLogitsAreNotFinite) {
   for (const int64_t num_groups : {1, 4}) {
     for (const Method& method : kMethods) {
       for (const float value : {kNaN, -kNaN, kInf, -kInf, 3e38f, -3e38f}) {
-        // Row t holds the value in t places, spread out; the last row in all.
+        // Row t has the value in t places that are spread out; the last row has it everywhere.
         Tensor logits = random_logits(kExperts + 1, kExperts, 9);
         for (int64_t t = 0; t <= kExperts; ++t) {
           for (int64_t i = 0; i < t; ++i) {
@@ -196,8 +196,8 @@ TEST_P(RouterConformance, SelectDoesNotDependOnTheNumberOfThreads) {
   }
 }
 
-// Around the sizes of tiles (6 or 16 tokens and 16 experts; on a GPU 8 and 4, 16 and 8, or 16 and
-// 16), blocks (32 or 48 tokens), chains (32) and depth steps (256; a GPU's 4096 or 1024).
+// Sizes around those of tiles (6 or 16 tokens and 16 experts; on a GPU 8 and 4, 16 and 8, or 16 and
+// 16), blocks (32 or 48 tokens), chains (32) and depth steps (256; on a GPU 4096 or 1024).
 inline const std::vector<LogitsProblem> kLogitsProblems = {
     {0, 8, 64},     {1, 8, 64},    {1, 256, 257},  {2, 64, 255},   {3, 17, 256},    {4, 33, 1},
     {5, 128, 300},  {6, 16, 511},  {7, 12, 513},   {33, 80, 40},   {47, 15, 31},    {48, 17, 520},
@@ -206,8 +206,8 @@ inline const std::vector<LogitsProblem> kLogitsProblems = {
     {1025, 65, 96}, {1200, 7, 45}, {61, 83, 1096},
 };
 
-// On a GPU of 132 SMs the first has tiles of 16 tokens and 16 experts, the others such of 32, 64 or
-// 128 tokens and 64 experts, with depth steps of 256, 128 or 64.
+// On a GPU with 132 SMs the first problem uses tiles of 16 tokens and 16 experts.  The others use
+// tiles of 32, 64 or 128 tokens and 64 experts, with depth steps of 256, 128 or 64.
 inline const std::vector<LogitsProblem> kManyLogitsProblems = {
     {130, 130, 1096},
     {801, 257, 264},
@@ -263,8 +263,8 @@ TEST_P(RouterConformance, LogitsOfManyTokensAreThoseOfRef) {
 }
 
 TEST_P(RouterConformance, LogitsOfExtremeValuesAreThoseOfRef) {
-  // Subnormals, overflow, infinities and NaN, in the hidden states and (what is not finite aside)
-  // in the gate.
+  // The hidden states have subnormals, overflow, infinities and NaN; the gate has finite values
+  // only.
   constexpr int64_t kHidden = 70;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     RouterWeights weights;
@@ -290,7 +290,7 @@ TEST_P(RouterConformance, LogitsOfExtremeValuesAreThoseOfRef) {
   }
 }
 
-// Results that only the end of the exponents rounds up to the smallest normal number are tiny.
+// A result that equals the smallest normal number only because exponents end there counts as 0.
 TEST_P(RouterConformance, LogitsAtTheEndOfTheNormalNumbersAreThoseOfRef) {
   constexpr float kLeast = std::numeric_limits<float>::min();
   constexpr float kBelow1 = 1 - 0x1p-24f;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every code of the small floats against values computed in double from the formats' definitions,
-// and rounding against the nearest of those values.
+// Compares every code of the small floats with values computed in double from the formats'
+// definitions, and rounding with the nearest of those values.
 #include "moebius/float_types.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,8 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A format as its standard tells it: field widths, bias, and what the codes past `max_code` mean.
+// A format as its standard defines it: field widths, bias, and the meaning of codes past
+// `max_code`.
 struct Format {
   std::string name;
   int exponent_bits;
@@ -39,7 +40,7 @@ struct Format {
 
   uint32_t sign_bit() const { return 1u << (exponent_bits + mantissa_bits); }
 
-  // Value of a magnitude as if the exponent range had no end.
+  // The value of a magnitude if the exponent range had no end.
   double value(uint32_t code) const {
     const uint32_t mantissa = code & ((1u << mantissa_bits) - 1);
     const int exponent = static_cast<int>(code >> mantissa_bits);
@@ -48,7 +49,8 @@ struct Format {
                          : (1.0 + fraction) * std::exp2(exponent - bias);
   }
 
-  // Magnitude code of the value nearest to x >= 0, ties to the even code; max_code + 1: overflow.
+  // The code of the magnitude nearest to x >= 0, ties to the even code; max_code + 1 means
+  // overflow.
   uint32_t nearest(double x) const {
     uint32_t low = 0;
     uint32_t high = max_code + 1;
@@ -131,7 +133,7 @@ TEST_P(SmallFloat, EveryFiniteCodeSurvivesARoundTrip) {
   }
 }
 
-// Each boundary between neighbours, and the floats next to it: here alone a result can change.
+// Tests each boundary between neighbours and the floats next to it; results can change only there.
 TEST_P(SmallFloat, RoundsToNearestTiesToEven) {
   const Format& f = GetParam();
   const auto check = [&](float x) {

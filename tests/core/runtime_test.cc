@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Settings, errors, streams, loops, selection, profile.
+// Tests of settings, errors, streams, loops and the choice of implementations.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -150,7 +150,7 @@ TEST(Deadline, ExpiresAndCountsDown) {
   EXPECT_GT(later.remaining(), std::chrono::minutes(59));
 }
 
-// Beyond what nanoseconds can count, too.
+// Durations that nanoseconds cannot count are allowed, too.
 TEST(Deadline, NoDurationIsTooLong) {
   EXPECT_FALSE(Deadline::after(std::chrono::milliseconds::max()).expired());
   EXPECT_FALSE(Deadline::after(std::chrono::milliseconds(9'223'372'036'854)).expired());

@@ -131,7 +131,7 @@ TEST(Element, RoundTripsEveryCodeOfTheSmallTypes) {
   };
   for (const auto& [dtype, codes] : {Case{DType::kF4E2M1, 16}, Case{DType::kU4, 16},
                                      Case{DType::kF6E3M2, 64}, Case{DType::kF6E2M3, 64}}) {
-    // Each code beside a neighbour, so that packing mistakes show.
+    // Each code has other codes beside it, so that packing mistakes show.
     const Tensor a = Tensor::zeros({codes * 4}, dtype);
     for (int64_t i = 0; i < a.nbytes(); ++i) {
       a.data<uint8_t>()[i] = static_cast<uint8_t>(37 * i + 11);

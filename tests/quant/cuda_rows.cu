@@ -46,8 +46,8 @@ __global__ void widen_kernel(const void* x, DType dtype, int64_t n, float* out) 
   }
 }
 
-// A thread per eight elements, of which the last may be fewer; `is_single` goes one by one.  All
-// pointers are to device memory.
+// A thread takes eight elements (the last one may have fewer); with `is_single` it encodes them one
+// by one.  All pointers of `row` are to device memory.
 __global__ void encode_kernel(const EncodeRow row, bool is_single) {
   const int64_t first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8;
   if (first >= row.n) {
@@ -126,7 +126,7 @@ void encode(const EncodeRow& row) {
   there.factors = static_cast<const float*>(factors.raw());
   there.zero_points = static_cast<const float*>(zero_points.raw());
   there.codes = codes.data<uint8_t>();
-  // Eight at a time only where they share a factor.
+  // Elements are encoded eight at a time only if they share a factor.
   encode_kernel<<<blocks((row.n + 7) / 8), 256, 0, handle()>>>(there, row.group < row.n);
   cuda::check_launch("encode_kernel");
   bring(codes, row.codes);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forcing an implementation of the quant stage, and the types that all of them take.
+// Forces an implementation of the quant stage; and the element types that all implementations take.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace moebius::quant {
 
-// Forces an implementation while it lives.
+// Forces an implementation during its lifetime.
 struct ForcedQuant : moebius::testing::ScopedSetting {
   explicit ForcedQuant(std::string_view name) : ScopedSetting("MOEBIUS_QUANT", std::string(name)) {}
 };

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each format on inputs small enough to work out by hand.
+// Tests each format on inputs that are small enough to work out by hand.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,7 +38,7 @@ Floats dequantized(const Quantized& q, const QuantizeSpec& spec) {
   return floats(out);
 }
 
-// `values`, then zeros up to n.
+// A row of `values`, padded with zeros to n elements.
 Tensor padded_row(Floats values, size_t n) {
   values.resize(n);
   return row_of(values);
@@ -169,7 +169,7 @@ TEST(Int8PerToken, RoundsHalvesAwayFromZero) {
   EXPECT_EQ(floats(q.values), (Floats{127, 1, -1, 3, -3, 1, 0, 0, 0, 0, 0, 0, 0, 0}));
 }
 
-// 0.5 less half an ulp: adding 0.5 and truncating would give 1.
+// The float below 0.5: adding 0.5 to it and truncating would give 1.
 TEST(Int8PerToken, TheFloatBelowAHalfRoundsDown) {
   const QuantizeSpec spec{QuantFormat::kInt8, GroupShape::per_token()};
   const float below = std::nextafter(0.5f, 0.0f);
@@ -249,7 +249,7 @@ struct ScaleCase {
 TEST(MxScales, EvenRuleRoundsTheMaximumToTheElementsMantissa) {
   const float denormal = std::numeric_limits<float>::denorm_min();
   const ScaleCase cases[] = {
-      // mxfp4: 1 mantissa bit, so 1.75 and more rounds up to 2; largest exponent 2
+      // mxfp4 has 1 mantissa bit, so 1.75 and more rounds up to 2; the largest exponent is 2.
       {QuantFormat::kMxfp4, 6.0f, 127},
       {QuantFormat::kMxfp4, std::nextafter(7.0f, 0.0f), 127},
       {QuantFormat::kMxfp4, 7.0f, 128},
@@ -260,16 +260,16 @@ TEST(MxScales, EvenRuleRoundsTheMaximumToTheElementsMantissa) {
       {QuantFormat::kMxfp4, std::ldexp(1.0f, -124), 1},
       {QuantFormat::kMxfp4, std::numeric_limits<float>::max(), 253},
       {QuantFormat::kMxfp4, kInf, 253},
-      // e3m2: 1.875 and more; largest exponent 4
+      // e3m2 rounds 1.875 and more up to 2; the largest exponent is 4.
       {QuantFormat::kMxfp6E3M2, 28.0f, 127},
       {QuantFormat::kMxfp6E3M2, std::nextafter(30.0f, 0.0f), 127},
       {QuantFormat::kMxfp6E3M2, 30.0f, 128},
       {QuantFormat::kMxfp6E3M2, 1.0f, 123},
-      // e2m3: 1.9375 and more; largest exponent 2
+      // e2m3 rounds 1.9375 and more up to 2; the largest exponent is 2.
       {QuantFormat::kMxfp6E2M3, 7.5f, 127},
       {QuantFormat::kMxfp6E2M3, std::nextafter(7.75f, 0.0f), 127},
       {QuantFormat::kMxfp6E2M3, 7.75f, 128},
-      // mxfp8: the exponent of the maximum, at least that of the smallest normal float
+      // mxfp8 takes the exponent of the maximum, but at least that of the smallest normal float.
       {QuantFormat::kMxfp8, 1.0f, 127},
       {QuantFormat::kMxfp8, 448.0f, 135},
       {QuantFormat::kMxfp8, std::nextafter(2.0f, 0.0f), 127},
@@ -443,7 +443,7 @@ TEST(Quantize, ResultsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-// Every element is within half a step of its input, and scales are the group maxima's.
+// Every element must be within half a step of its input, and scales must follow from group maxima.
 TEST(Quantize, EveryElementIsNearItsInput) {
   struct Row {
     QuantFormat format;

@@ -50,12 +50,12 @@ struct Case {
   std::string what;
   QuantConfig config;
   std::optional<Format> format;
-  std::string scales;                         // of "token", "channel" and "tensor"
+  std::string scales;                         // any of "token", "channel", "tensor"
   std::optional<GroupShape> block = {};       // block_shape()
   std::string use = {};                       // the only use_*() that is true
   std::optional<std::string> scheme = {};     // ocp_mx_scheme()
   std::optional<std::string> name_bf16 = {};  // config_name(kBF16)
-  // scale_shape() for 10 tokens of 300 columns
+  // scale_shape() for 10 tokens and 300 columns
   std::optional<std::array<int64_t, 2>> shape = {};
 };
 
@@ -182,7 +182,7 @@ TEST(QuantConfig, OcpMxSchemeNamesWeightThenActivation) {
         QuantConfig::make(row.activation, false, false, std::nullopt, {}, row.weight);
     EXPECT_EQ(config.ocp_mx_scheme(), row.scheme) << row.scheme.value_or("none");
   }
-  // fp8 beside mx weights means per tensor, and is not w8a8.
+  // fp8 activations beside mx weights are scaled per tensor, and the config is not w8a8.
   EXPECT_EQ(QuantConfig::make(Format::kFp8, true, false, std::nullopt, {}, Format::kMxfp4)
                 .ocp_mx_scheme(),
             std::nullopt);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which implementation a call uses.
+// Tests which implementation a call uses.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ namespace {
 using moebius::testing::expect_mentions;
 using moebius::testing::message_of;
 
-// The log is configured once, before anything is logged.
+// The log is configured once, so the setting must be there before anything is logged.
 const bool kLogsTheChoice = setenv("MOEBIUS_LOG", "dispatch", 1) == 0;
 
 std::string log_of_quantizing() {

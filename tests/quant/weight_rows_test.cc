@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// dequantize_weight_rows: every weight format and scale layout.
+// Tests dequantize_weight_rows() with every weight format and scale layout.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,7 @@ QuantDesc desc_of(QuantFormat format, std::optional<GroupShape> shape, Tensor sc
   return desc;
 }
 
-// Experts quantized one by one, then put together as a weight.
+// Experts that were quantized one by one and then put together as a weight.
 struct Experts {
   Tensor w;  // [L, N, K]
   QuantDesc desc;
@@ -83,7 +83,7 @@ Experts quantized_experts(const QuantizeSpec& spec,
 struct WeightCase {
   std::string what;
   QuantizeSpec spec;
-  std::optional<GroupShape> shape;  // as the config's desc has it
+  std::optional<GroupShape> shape;  // the shape in the config's desc
 };
 
 std::vector<WeightCase> weight_cases() {
@@ -126,7 +126,7 @@ TEST(WeightRows, AgreeWithDequantizeForEveryImplementation) {
   }
 }
 
-// More groups than are handed to a kernel at once.
+// Rows with more groups than a kernel gets at once.
 TEST(WeightRows, LongRowsAreReadWhole) {
   const QuantizeSpec spec{QuantFormat::kMxfp4, {1, 32}};
   const Experts experts = quantized_experts(spec, std::nullopt, 1, 2, 32 * 600);
@@ -190,7 +190,8 @@ TEST(WeightRows, ZeroPointsAreUnsigned) {
 }
 
 TEST(WeightRows, Nvfp4MultipliesGroupAndGlobalScales) {
-  // Two experts of gate and up, one row each, 32 columns: code 1 (0.5) everywhere but the first, 6.
+  // Two experts have one row of gate and one of up with 32 columns.  The first column is -6, the
+  // others are 0.5.
   const int64_t cols = 32;
   const Tensor w = Tensor::empty({2, 2, cols}, DType::kF4E2M1);
   for (int64_t i = 0; i < w.numel(); ++i) {
@@ -210,7 +211,8 @@ TEST(WeightRows, Nvfp4MultipliesGroupAndGlobalScales) {
   EXPECT_EQ(rows_of(w, desc, 0, 1, 2, 1)[1], 15);
   EXPECT_EQ(rows_of(w, desc, 1, 0, 1, 1)[16], 300);
   EXPECT_EQ(rows_of(w, desc, 1, 1, 2, 1)[16], 4000);
-  EXPECT_EQ(rows_of(w, desc, 1, 1, 2, 2)[16], 400);  // not gated: the first factor throughout
+  EXPECT_EQ(rows_of(w, desc, 1, 1, 2, 2)[16],
+            400);  // not gated, so the first factor is used everywhere
   // Accumulators of quantized activations are divided by their global scale; weights alone are not.
   EXPECT_EQ(rows_of(w, desc, 0, 1, 2, 1, tensor_of({1}, {4}))[1], 60);
   EXPECT_EQ(rows_of(w, desc, 1, 0, 1, 1, tensor_of({2}, {4, 2}))[16], 600);
@@ -226,7 +228,7 @@ TEST(WeightRows, RefuseWhatDoesNotFit) {
   expect_mentions(message_of([&] { rows_of(w, good, 2, 0, 4, 4); }), "local expert is 2");
   expect_mentions(message_of([&] { rows_of(w, good, 0, 0, 5, 4); }), "row_end is 5");
   expect_mentions(message_of([&] { rows_of(w, good, 0, 0, 4, 5); }), "gate_rows is 5");
-  // Gate of 1 row and up of 3: 1 + 2 blocks.
+  // Gate has 1 row and up has 3, so there are 1 + 2 blocks.
   expect_mentions(message_of([&] { rows_of(w, good, 0, 0, 4, 1); }), "[2, 3, 2]");
   expect_mentions(message_of([&] { rows_of(w, QuantDesc{}, 0, 0, 4, 4); }), "f8e4m3");
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the router refuses, and that the message names it with both values.
+// What the router refuses.  Every message names the culprit with both values.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -92,7 +92,7 @@ TEST(RouterErrors, InfinityInAWeightIsNamed) {
       const Tensor bias = Tensor::zeros({8}, dtype);
       set_float(bias, 5, value);
       expect_mentions(refusal(config, {.bias = bias}), "bias[5] " + expected);
-      if (value > 0) {  // -inf masks
+      if (value > 0) {  // -inf masks an expert
         expect_mentions(refusal(config, {.correction_bias = bias}),
                         "correction_bias[5] " + expected);
       } else {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// logits() against f64, and the exponential that scoring is built on.
+// Compares logits() with f64, and tests the exponential that scoring uses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ TEST(RouterLogits, StayCloseToDoublePrecisionOverALongSum) {
   const Router router({.num_experts = kExperts}, {.gate = gate});
   const Tensor out = Tensor::empty({kTokens, kExperts}, DType::kF32);
   router.logits(hidden, out, {});
-  // Half a unit in the last place of the sum of magnitudes: 2^-24.
+  // The bound is half a unit in the last place of the sum of magnitudes, 2^-24.
   EXPECT_LT(testing::worst_error(out, hidden, gate), 6e-8);
 }
 

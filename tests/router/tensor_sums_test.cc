@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// LogitSums::kTensorCores: close to f64, the same bits whenever and in whatever batch, in a CUDA
-// graph, and refused where it cannot be.
+// LogitSums::kTensorCores must be close to f64, have the same bits in every call, batch and CUDA
+// graph, and be refused when it is not possible.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -32,7 +32,7 @@ class TensorSums : public GpuTest {
 };
 
 TEST_F(TensorSums, AreCloseToDoublePrecision) {
-  // Around tiles (64 and 128), steps of depth (64) and pieces of it (8).
+  // Sizes around tiles (64 and 128), steps of depth (64) and pieces of depth (8).
   for (const LogitsProblem& p : {LogitsProblem{1, 1, 8},
                                  {3, 7, 40},
                                  {64, 64, 64},
@@ -45,10 +45,10 @@ TEST_F(TensorSums, AreCloseToDoublePrecision) {
     const Tensor hidden = random_tensor({p.num_tokens, p.hidden}, DType::kBF16, 1);
     const Tensor gate = random_tensor({p.num_experts, p.hidden}, DType::kBF16, 2, 0.1f);
     const Tensor out = run_logits(make(gate), hidden, 1);
-    // A unit in the last place, 2^-23, for each step of 16 within a piece and for each piece.
+    // The bound is a unit in the last place, 2^-23, per step of 16 in a piece and per piece.
     const auto steps = static_cast<double>(((p.hidden + 63) / 64 + 7) / 8 * 4 + 8);
     EXPECT_LE(worst_error(out, hidden, gate), steps * std::ldexp(1.0, -23));
-    for (int64_t e = 0; e < p.num_experts; ++e) {  // the row behind
+    for (int64_t e = 0; e < p.num_experts; ++e) {  // the guard row
       ASSERT_EQ(out.data<float>()[p.num_tokens * p.num_experts + e], -77.0f);
     }
   }
