@@ -172,6 +172,18 @@ class QuantConformance : public ::testing::TestWithParam<Impl> {
     return place_.bring(out);
   }
 
+  // What `ref` gives for x on the CPU.
+  struct Expected {
+    Quantized quantized;
+    Tensor dequantized;
+  };
+  static Expected expected_of(const Tensor& x, const QuantizeSpec& spec) {
+    const ForcedQuant forced("ref");
+    Expected expected{quantize(x, spec), Tensor::empty(x.shape(), x.dtype())};
+    dequantize(expected.quantized, spec, expected.dequantized, Stream{});
+    return expected;
+  }
+
   testing::Place place_;
   RowKernels kernels_{};  // they take host memory, also for a GPU
 };
@@ -194,13 +206,7 @@ TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
             }
             const Tensor x = filled(rows, cols, dtype, fill, ++seed);
             const std::string what = describe(spec, x);
-            Quantized expected;
-            Tensor expected_out = Tensor::empty(x.shape(), dtype);
-            {
-              const ForcedQuant forced("ref");
-              expected = quantize(x, spec);
-              dequantize(expected, spec, expected_out, Stream{});
-            }
+            const auto [expected, expected_out] = expected_of(x, spec);
             const ForcedQuant forced(GetParam().name);
             const Quantized actual = quantize_there(x, spec);
             expect_same(actual.values, expected.values, what + " values");
@@ -233,13 +239,7 @@ TEST_P(QuantConformance, LongRowsLikeRef) {
             all.view({shape.numel() + shift}).slice(shift, shape.numel() + shift).view(shape);
         for (const QuantizeSpec& spec : all_specs()) {
           const std::string what = describe(spec, x);
-          Quantized expected;
-          const Tensor expected_out = Tensor::empty(shape, dtype);
-          {
-            const ForcedQuant forced("ref");
-            expected = quantize(x, spec);
-            dequantize(expected, spec, expected_out, Stream{});
-          }
+          const auto [expected, expected_out] = expected_of(x, spec);
           const ForcedQuant forced(GetParam().name);
           const Tensor all_there = place_.take(all.view({all.numel()})).clone();
           const Tensor there = all_there.slice(shift, all.numel()).view(shape);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
@@ -40,6 +41,21 @@ class RouterConformance : public ::testing::TestWithParam<std::string> {
     const Selection actual = run_select(router, logits, num_threads);
     EXPECT_SAME_BITS(actual.all_ids, expected.all_ids);
     EXPECT_SAME_BITS(actual.all_weights, expected.all_weights);
+  }
+
+  // Passes without a check when the implementation does not take the gate.
+  void expect_logits_like_ref(const RouterWeights& weights,
+                              const Tensor& hidden,
+                              std::initializer_list<int> thread_counts) {
+    const RouterConfig config = {.num_experts = weights.gate.dim(0)};
+    if (!takes(GetParam(), config, weights)) {
+      return;
+    }
+    const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
+    const Router router = make_forced(GetParam(), config, weights);
+    for (const int num_threads : thread_counts) {
+      EXPECT_SAME_BITS(run_logits(router, hidden, num_threads), expected);
+    }
   }
 };
 
@@ -229,16 +245,8 @@ TEST_P(RouterConformance, LogitsAreThoseOfRef) {
         SCOPED_TRACE("T " + std::to_string(p.num_tokens) + " E " + std::to_string(p.num_experts) +
                      " H " + std::to_string(p.hidden) + " gate " + std::string(name(gate_dtype)) +
                      " hidden " + std::string(name(hidden_dtype)));
-        const RouterConfig config = {.num_experts = p.num_experts};
-        if (!takes(GetParam(), config, weights)) {
-          continue;
-        }
-        const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
-        const Router router = make_forced(GetParam(), config, weights);
-        EXPECT_SAME_BITS(run_logits(router, hidden, 1), expected);
-        if (gate_dtype == hidden_dtype) {
-          EXPECT_SAME_BITS(run_logits(router, hidden, 5), expected);
-        }
+        gate_dtype == hidden_dtype ? expect_logits_like_ref(weights, hidden, {1, 5})
+                                   : expect_logits_like_ref(weights, hidden, {1});
       }
     }
   }
@@ -252,12 +260,7 @@ TEST_P(RouterConformance, LogitsOfManyTokensAreThoseOfRef) {
       weights.bias = random_tensor({p.num_experts}, dtype, 2);
       const Tensor hidden = random_tensor({p.num_tokens, p.hidden}, dtype, 3);
       SCOPED_TRACE("T " + std::to_string(p.num_tokens) + " gate " + std::string(name(dtype)));
-      const RouterConfig config = {.num_experts = p.num_experts};
-      if (!takes(GetParam(), config, weights)) {
-        continue;
-      }
-      const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
-      EXPECT_SAME_BITS(run_logits(make_forced(GetParam(), config, weights), hidden, 2), expected);
+      expect_logits_like_ref(weights, hidden, {2});
     }
   }
 }
@@ -281,12 +284,7 @@ TEST_P(RouterConformance, LogitsOfExtremeValuesAreThoseOfRef) {
     set_float(hidden, 3 * kHidden + 8, -3e38f);
     set_float(hidden, 4 * kHidden + 9, std::numeric_limits<float>::quiet_NaN());
     set_float(hidden, 5 * kHidden + 7, std::numeric_limits<float>::infinity());
-    const RouterConfig config = {.num_experts = 20};
-    if (!takes(GetParam(), config, weights)) {
-      continue;
-    }
-    const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
-    EXPECT_SAME_BITS(run_logits(make_forced(GetParam(), config, weights), hidden, 2), expected);
+    expect_logits_like_ref(weights, hidden, {2});
   }
 }
 
@@ -303,12 +301,8 @@ TEST_P(RouterConformance, LogitsAtTheEndOfTheNormalNumbersAreThoseOfRef) {
       {1, 0, 0},       {1, 0, -0x1.000002p-25f}, {1, 0, -0x1p-25f},
   };
   std::copy_n(&rows[0][0], 18, hidden.data<float>());
-  const RouterConfig config = {.num_experts = 1};
-  if (!takes(GetParam(), config, weights)) {
-    return;
-  }
-  const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
-  EXPECT_SAME_BITS(run_logits(make_forced(GetParam(), config, weights), hidden, 1), expected);
+  expect_logits_like_ref(weights, hidden, {1});
+  const Tensor expected = run_logits(make_forced("ref", {.num_experts = 1}, weights), hidden, 1);
   const auto* logits = expected.data<float>();
   EXPECT_EQ(std::vector<float>(logits, logits + 6),
             (std::vector<float>{0, 0, 0, kLeast, 0, kLeast}));

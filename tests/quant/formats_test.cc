@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests each format on inputs that are small enough to work out by hand.
+// Tests each format on inputs that are small enough to work out by hand.  The file is longer than
+// 500 lines because all formats use the same helper functions and are read beside each other.
 #include <gtest/gtest.h>
 
 #include <cmath>
