@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stages on one GPU, each against a copy of as many bytes on the device.  Checks a result against
-// the CPU before it times it: a wrong kernel gets no number.
+// Times stages on one GPU and compares each with a copy of as many bytes on the device.  A result
+// is compared with the CPU's before it is timed, so a wrong kernel gets no number.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ Tensor random_tensor(const Shape& shape, DType dtype, uint32_t seed) {
   std::mt19937 random(seed);
   const Tensor tensor = Tensor::empty(shape, dtype);
   for (int64_t i = 0; i < tensor.numel(); ++i) {
-    // The sum of two uniform numbers, a hat around 0.
+    // The sum of two uniform numbers has a triangular distribution around 0.
     const auto sum = static_cast<float>(random() >> 9) + static_cast<float>(random() >> 9);
     set_float(tensor, i, sum * 0x1p-23f - 1.0f);
   }
@@ -54,7 +54,7 @@ class Bench {
   Tensor take(const Tensor& tensor) const { return gpu_.take(tensor); }
   Tensor empty(const Shape& shape, DType dtype) const { return gpu_.empty(shape, dtype); }
 
-  // Median microseconds of work that is launched in one go.
+  // The median time of the work in microseconds.
   double time(const std::function<void()>& work) const {
     constexpr int kWarmUp = 5;
     std::vector<double> times;
@@ -67,7 +67,7 @@ class Bench {
     return app::median(times);
   }
 
-  // Microseconds of a device copy that reads and writes as many bytes in all.
+  // The time in microseconds of a device copy that reads and writes `bytes` bytes in total.
   double copy_time(int64_t bytes) const {
     const Tensor from = Tensor::zeros({bytes / 2}, DType::kU8, gpu_.device());
     const Tensor to = empty({bytes / 2}, DType::kU8);
@@ -111,8 +111,8 @@ void bench_quantize(const Bench& bench,
                {{q.values, expected.values}, {q.scale, expected.scale}});
 }
 
-// What the rows of one of eight ranks are summed to before they go back: tokens have one to eight
-// of their experts there, 1.5 on average.  `width`: of a row, or of a part of its columns.
+// Times the sums of rows on one of eight ranks before they go back.  A token has one to eight of
+// its experts on the rank, 1.5 on average.  `width` is that of a row or of a part of its columns.
 void bench_sums_of_a_rank(const Bench& bench, int64_t width) {
   constexpr int64_t kLocalExperts = kExperts / 8;
   constexpr int64_t kReceived = 21696;
@@ -150,26 +150,21 @@ void bench_sums_of_a_rank(const Bench& bench, int64_t width) {
 void bench_all(const Bench& bench) {
   const Tensor x = random_tensor({kTokens, kHidden}, DType::kBF16, 1);
   const Tensor x_there = bench.take(x);
-  const auto spec = [](QuantFormat format, GroupShape group) {
-    QuantizeSpec s;
-    s.format = format;
-    s.group = group;
-    return s;
+  const std::pair<const char*, QuantizeSpec> cases[] = {
+      {"quantize fp8 1x128", {QuantFormat::kFp8, {1, 128}}},
+      {"quantize fp8 per token", {QuantFormat::kFp8, GroupShape::per_token()}},
+      {"quantize fp8 per tensor (x read twice)", {QuantFormat::kFp8, GroupShape::per_tensor()}},
+      {"quantize int8 per token", {QuantFormat::kInt8, GroupShape::per_token()}},
+      {"quantize mxfp4", {QuantFormat::kMxfp4, {1, 32}}},
+      {"quantize mxfp6_e3m2", {QuantFormat::kMxfp6E3M2, {1, 32}}},
+      {"quantize mxfp8", {QuantFormat::kMxfp8, {1, 32}}},
+      {"quantize nvfp4 (x read twice)", {QuantFormat::kNvfp4, {1, 16}}},
   };
-  bench_quantize(bench, "quantize fp8 1x128", spec(QuantFormat::kFp8, {1, 128}), x, x_there);
-  bench_quantize(bench, "quantize fp8 per token", spec(QuantFormat::kFp8, GroupShape::per_token()),
-                 x, x_there);
-  bench_quantize(bench, "quantize fp8 per tensor (x read twice)",
-                 spec(QuantFormat::kFp8, GroupShape::per_tensor()), x, x_there);
-  bench_quantize(bench, "quantize int8 per token",
-                 spec(QuantFormat::kInt8, GroupShape::per_token()), x, x_there);
-  bench_quantize(bench, "quantize mxfp4", spec(QuantFormat::kMxfp4, {1, 32}), x, x_there);
-  bench_quantize(bench, "quantize mxfp6_e3m2", spec(QuantFormat::kMxfp6E3M2, {1, 32}), x, x_there);
-  bench_quantize(bench, "quantize mxfp8", spec(QuantFormat::kMxfp8, {1, 32}), x, x_there);
-  bench_quantize(bench, "quantize nvfp4 (x read twice)", spec(QuantFormat::kNvfp4, {1, 16}), x,
-                 x_there);
+  for (const auto& [name, spec] : cases) {
+    bench_quantize(bench, name, spec, x, x_there);
+  }
   {
-    const QuantizeSpec block = spec(QuantFormat::kFp8, {1, 128});
+    const QuantizeSpec block{QuantFormat::kFp8, {1, 128}};
     const Quantized q = quantize(x, block);
     const Tensor expected = Tensor::empty(x.shape(), x.dtype());
     dequantize(q, block, expected, Stream{});
@@ -251,8 +246,8 @@ void bench_all(const Bench& bench) {
                  hidden.nbytes() + router_weights.gate.nbytes() + logits.nbytes(),
                  [&] { router.logits(hidden_there, logits_there, bench.stream()); },
                  {{logits_there, logits}});
-    // Whose bits are its own: compared with those of its first call (tests/router compares with
-    // f64).
+    // Tensor cores give other bits than the CPU, so later calls are compared with the first one.
+    // tests/router compares it with f64.
     on_tensor_cores.logits(hidden_there, logits_there, bench.stream());
     const Tensor first = to_device(logits_there, Device::cpu(), bench.stream());
     bench.report("the same by tensor cores",

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// When each kernel, copy and memset of a program ran on its GPU, those of replayed graphs, too: a
-// library that the CUDA driver loads into any program,
-//   CUDA_INJECTION64_PATH=build/release/bench/libkernel_times.so MOEBIUS_KERNEL_TIMES=FILE moebius
-//   ..
-// FILE gets a line for each, in no order, see kHeader; tools/kernel_times.py shows them by time.
+// A library that records when each kernel, copy and memset of a program ran on its GPU, also those
+// of replayed graphs.  The CUDA driver loads it into any program:
+//   CUDA_INJECTION64_PATH=build/release/bench/libkernel_times.so MOEBIUS_KERNEL_TIMES=FILE PROGRAM
+// FILE gets a line for each of them, in no order; kHeader names the columns.  tools/kernel_times.py
+// shows them in the order of time.
 #include <cupti.h>
 #include <cxxabi.h>
 
@@ -18,13 +18,13 @@
 
 namespace {
 
-// Begin and end: ns of CUPTI's clock, the same for all GPUs.  Graph: 0 outside of one.
+// Begin and end are ns on CUPTI's clock, which all GPUs share.  Graph is 0 outside of graphs.
 constexpr const char* kHeader = "device\tstream\tgraph\tbegin\tend\tblocks\tname\n";
 constexpr size_t kBufferBytes = 8 << 20;
-constexpr size_t kAlignment = 8;  // of CUPTI's records
+constexpr size_t kAlignment = 8;  // CUPTI's records need this
 
 std::FILE* file = nullptr;
-std::mutex mutex;  // buffers are handed over by threads of CUPTI's
+std::mutex mutex;  // threads of CUPTI hand over buffers
 
 template <typename Record>
 void write(const Record& record, int64_t blocks, const char* name) {
@@ -57,7 +57,7 @@ void write(const CUpti_Activity& activity) {
 void CUPTIAPI give_buffer(uint8_t** buffer, size_t* bytes, size_t* max_records) {
   *buffer = new (std::align_val_t{kAlignment}) uint8_t[kBufferBytes];
   *bytes = kBufferBytes;
-  *max_records = 0;  // as many as there is room for
+  *max_records = 0;  // no limit but the room
 }
 
 void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid_bytes) {
@@ -72,7 +72,7 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t v
 
 }  // namespace
 
-// Called by the driver before the program's first CUDA call; 1: done.
+// The driver calls this before the program's first CUDA call.  1 means that it is done.
 extern "C" int InitializeInjection() {
   const char* name = std::getenv("MOEBIUS_KERNEL_TIMES");
   file = name != nullptr ? std::fopen(name, "w") : nullptr;

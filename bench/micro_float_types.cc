@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conversions between float and the narrow types, element by element (Google Benchmark).
+// Times conversions between float and the narrow types, element by element (Google Benchmark).
 #include <benchmark/benchmark.h>
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weighting and summing the rows of tokens, against a copy of as many bytes (Google Benchmark).
+// Times the weighted sums of tokens' rows, and a copy for comparison (Google Benchmark).
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void contiguous(benchmark::State& state, DType dtype, int64_t topk) {
   state.SetBytesProcessed(state.iterations() * (input.expert_output.nbytes() + output.nbytes()));
 }
 
-// Bytes read and written.
+// Counts the bytes read and the bytes written.
 void copy(benchmark::State& state) {
   const Tensor from = Tensor::zeros({int64_t{64} << 20}, DType::kU8);
   const Tensor to = Tensor::zeros(from.shape(), DType::kU8);

@@ -10,7 +10,7 @@ int main() {
   using namespace moebius;
   constexpr int64_t kTokens = 3, kHidden = 8, kExperts = 4;
 
-  // As Mixtral routes: softmax over all experts, the two best, weights that sum to 1.
+  // Mixtral routes this way: softmax over all experts, the two best, weights that sum to 1.
   RouterConfig config;
   config.num_experts = kExperts;
   config.topk = 2;

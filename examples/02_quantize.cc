@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quantize: one matrix in several formats, its size and what it loses.
+// Quantize: the size and the error of one matrix in several formats.
 #include <cmath>
 #include <cstdio>
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Experts: the expert computation by itself, with its workspaces; the layer does this for you.
+// Experts: the expert computation alone, with its workspaces.  A layer does this for you.
 #include <cmath>
 #include <cstdio>
 
@@ -48,7 +48,7 @@ int main() {
   std::printf("%s gives %s %s\n", std::string(experts->name()).c_str(),
               std::string(name(output.dtype())).c_str(), to_string(output.shape()).c_str());
 
-  // By hand for expert e: g = u = 64 * 0.01 (e + 1) * 0.5, y = 32 * 0.01 (e + 1) * silu(g) * u.
+  // Expert e gives g = u = 64 * 0.01 (e + 1) * 0.5 and y = 32 * 0.01 (e + 1) * silu(g) * u.
   const auto by_hand = [](float e) {
     const float g = 0.32f * (e + 1);
     return g * (g / (1 + std::exp(-g))) * g;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layer: one MoE layer of a checkpoint, hidden states in, output out.  Argument: a Hugging Face
-// model folder; without one a tiny synthetic model is written first.
+// Layer: runs one MoE layer of a checkpoint.  The argument is a Hugging Face model folder; without
+// it a tiny synthetic model is written first.
 #include <cstdio>
 #include <filesystem>
 

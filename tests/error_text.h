@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is thrown, as tests ask for it.
+// Messages of exceptions, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@
 
 namespace moebius::testing {
 
-// What the E says that `call` throws, one line; "no error" where it throws nothing.
+// The message of the exception E that `call` throws, which must be one line; "no error" if it
+// throws nothing.
 template <typename E = InvalidArgument, typename Call>
 std::string message_of(Call&& call) {
   try {
@@ -27,7 +28,7 @@ std::string message_of(Call&& call) {
   return "no error";
 }
 
-// What a message mentions: both values, usually.
+// Parts that must all occur in a message; usually these are both values.
 using Parts = std::initializer_list<std::string_view>;
 
 inline void expect_mentions(const std::string& message, std::string_view part) {

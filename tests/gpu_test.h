@@ -1,23 +1,20 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fixtures of tests that need GPUs, and how their process is set up.
+// Fixtures of tests that need GPUs, and the set-up of their process.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
+#include "core/cuda/runtime.h"
 #include "moebius/device.h"
 
 namespace moebius {
 
-// Ranks of a test may share one GPU, and the kernels of one wait for those of another.  So nothing
-// may wait for a device to be idle (loading a kernel does), nor two streams share a hardware queue.
-// Before the first call of CUDA, hence a static.
+// Ranks of a test may share one GPU, and kernels of one rank wait for those of another.  This must
+// run before the first call of CUDA, so it initialises a static variable.
 inline const bool kSharedGpuEnvironment = [] {
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  cuda::prepare_for_shared_gpus();
   return true;
 }();
 

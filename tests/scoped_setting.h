@@ -7,7 +7,7 @@
 
 namespace moebius::testing {
 
-// Gives a setting a value while it lives; an empty one is as none.
+// Gives a setting a value during its lifetime.  An empty value counts as unset.
 class ScopedSetting {
  public:
   ScopedSetting(const char* name, const std::string& value) : name_(name) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Temporary folders of tests.
+// Temporary folders for tests.
 #pragma once
 
 #include <cerrno>
@@ -13,7 +13,7 @@
 
 namespace moebius {
 
-// A folder of its own, removed at the end.
+// A new temporary folder.  The destructor removes it with all that is in it.
 class TempDir {
  public:
   TempDir() {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Deadline: the point in time after which a wait gives up.  No wait is without one.
+// Deadline: the point in time after which a wait gives up.  Every wait has one.
+// Thread-safety: a Deadline is a constant value.
 #pragma once
 
 #include <chrono>
@@ -15,11 +16,11 @@ class Deadline {
   // The longest timeout that a setting or option may ask for.
   static constexpr std::chrono::hours kMaxTimeout{24};
 
-  // However long: what the clock cannot count is as good as never.
+  // Any duration is allowed; one that the clock cannot count becomes a hundred years.
   template <typename Rep, typename Period>
   static Deadline after(std::chrono::duration<Rep, Period> duration) {
     constexpr std::chrono::hours kNever{24 * 365 * 100};
-    using Seconds = std::chrono::duration<double>;  // has room for all
+    using Seconds = std::chrono::duration<double>;  // can hold any duration
     if (Seconds(duration) > Seconds(kNever)) {
       return Deadline(Clock::now() + kNever);
     }

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Device: where a tensor lives and where a stream runs, and what GPUs this machine has.
+// Device: where a tensor lives and where a stream runs, and which GPUs this machine has.
+// Thread-safety: all functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ struct Device {
 
 std::string to_string(Device device);  // "cpu", "cuda:3"
 
-// GPUs the CUDA runtime shows to this process; 0 in a build without CUDA or without a driver.
+// How many GPUs the CUDA runtime shows to this process; 0 without a driver or in a build without
+// CUDA.
 int cuda_device_count();
 
 struct CudaDeviceInfo {
@@ -35,7 +37,8 @@ struct CudaDeviceInfo {
   int64_t memory_bytes = 0;
   int64_t shared_bytes_per_block = 0;  // the most a kernel may ask for
 };
-// Also of a GPU that this build has no code for.  Throws Unsupported when there is no such GPU.
+// Describes any GPU, even one that this build has no code for.  Throws Unsupported when there is no
+// such GPU.
 CudaDeviceInfo cuda_device_info(int index);
 
 // Throws Unsupported with the reason when this build cannot work on the device: built without CUDA,

@@ -3,8 +3,9 @@
 //
 // DLPack: tensors in and out of other libraries without a copy.
 //
-// Types DLPack has no code for (fp8, packed 4- and 6-bit, e8m0) travel as uint8 bytes: the last
-// dimension then counts bytes.  The receiver states the type, see `from_dlpack`.
+// Types that DLPack has no code for (fp8, packed 4- and 6-bit types, e8m0, bool) travel as uint8
+// bytes, and the last dimension then counts bytes.  The receiver states the type (see from_dlpack).
+// Thread-safety: both functions may be called from any thread.
 #pragma once
 
 #include <optional>
@@ -15,13 +16,14 @@ struct DLManagedTensor;  // <dlpack/dlpack.h>
 
 namespace moebius {
 
-// The caller owns the result and calls its deleter once; it keeps the storage alive until then.
-// Exporting a borrowed tensor keeps nothing alive: the lender's promise still holds.
+// The caller owns the result and must call its deleter once; until then the result keeps the
+// storage alive.  Storage of a borrowed tensor is not kept alive: its lender still has to do that.
+// Throws InvalidArgument for an undefined tensor.
 DLManagedTensor* to_dlpack(const Tensor& tensor);
 
-// Takes ownership: the deleter runs when the last handle goes.  `as` reinterprets uint8 bytes as a
-// type DLPack cannot name.  Throws InvalidArgument (not row-major, more than 4 dimensions, unknown
-// type or device, size mismatch); the deleter has then been called.
+// Takes ownership: the deleter runs when the last handle is destroyed.  `as` reinterprets uint8
+// bytes as a type that DLPack cannot name.  Throws InvalidArgument (not row-major, more than 4
+// dimensions, unknown type or device, sizes that do not match); the deleter has then been called.
 Tensor from_dlpack(DLManagedTensor* managed, std::optional<DType> as = std::nullopt);
 
 }  // namespace moebius

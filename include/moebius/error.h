@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Errors: typed exceptions whose message holds both values, and the checks that throw them.
+// Errors: typed exceptions whose messages hold both values, and the checks that throw them.
 // Place: every public boundary.  Inside a stage, invariants are asserts.
+// Thread-safety: all checks are free functions without state.
 #pragma once
 
 #include <concepts>
@@ -20,7 +21,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The caller or an input file is at fault; nothing has been enqueued or written.
+// The caller or an input file is at fault.  Nothing has been enqueued or written.
 class InvalidArgument : public Error {
  public:
   using Error::Error;
@@ -37,7 +38,7 @@ class CudaError : public Error {
   using Error::Error;
 };
 
-// A collective did not complete.  `peer` is the rank that was waited for, -1 when none can be
+// A collective did not complete.  `peer` is the rank that was waited for, or -1 when none can be
 // named.
 class CommError : public Error {
  public:
@@ -76,8 +77,8 @@ void expect_multiple_of(int64_t actual,
                         int64_t divisor,
                         std::string_view what,
                         Where where = Where::current());
-// For conditions that are not a comparison of two numbers; `message` holds the values, or is a
-// function that returns it and is called only where the check fails.
+// For conditions that do not compare two numbers.  `message` holds the values, or is a function
+// that returns the message and is called only when the check fails.
 void expect(bool ok, std::string_view message, Where where = Where::current());
 template <typename Message>
 requires std::convertible_to<std::invoke_result_t<const Message&>, std::string_view>

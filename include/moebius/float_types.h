@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small floating-point formats with exact conversions.  These functions are the specification; the
-// vectorised paths in src/quant/cpu are tested against them code by code.
+// Small floating-point formats with exact conversions.  These functions are the specification, and
+// tests compare the vectorised code of src/quant/cpu with them code by code.
 //
 // Sources: IEEE 754 (f16), OCP 8-bit Floating Point v1.0 (e4m3, e5m2), OCP Microscaling v1.0 (e2m1,
-// e3m2, e2m3, e8m0).  Rounding is to nearest, ties to even.  "Saturating" means what the CUDA
-// `satfinite` conversions do: beyond the largest finite value, and for infinities, the largest
-// finite value; NaN stays NaN where the format has one and becomes the largest positive value where
-// it has none.
+// e3m2, e2m3, e8m0).  Values are rounded to the nearest, ties to even.  "Saturating" means what
+// CUDA's `satfinite` conversions do: infinities and values beyond the largest finite one become the
+// largest finite value.  NaN stays NaN in a format that has NaN, and becomes the largest positive
+// value in others. Thread-safety: all functions are pure.
 #pragma once
 
 #include <bit>
@@ -18,8 +18,8 @@ namespace moebius {
 
 namespace detail {
 
-// E exponent bits, M mantissa bits, the largest finite code, and the codes for infinity and NaN
-// (kNone where the format lacks them).
+// A format with E exponent bits and M mantissa bits.  kMaxCode is the largest finite code; kInfCode
+// and kNanCode are kNone in formats that lack infinity or NaN.
 template <int E, int M, uint32_t kMaxCode, uint32_t kInfCode, uint32_t kNanCode>
 struct Minifloat {
   static constexpr uint32_t kNone = 0xffffffffu;
@@ -40,7 +40,7 @@ struct Minifloat {
     if (saturate || (kInfCode == kNone && kNanCode == kNone)) {
       return kMaxCode | sign;
     }
-    // NOLINTNEXTLINE(bugprone-branch-clone): alike for some formats only
+    // NOLINTNEXTLINE(bugprone-branch-clone): both branches are alike for some formats only
     return (kInfCode != kNone ? kInfCode : kNanCode) | sign;
   }
 
@@ -63,14 +63,14 @@ struct Minifloat {
   }
 
  private:
-  // Code of the nearest value of an unbounded exponent range; may exceed kMaxCode.
+  // The code of the nearest value if exponents had no upper bound; it may exceed kMaxCode.
   static constexpr uint32_t round(uint32_t magnitude) {
     const int exponent = static_cast<int>(magnitude >> 23) - 127;
     constexpr int kMinExponent = 1 - kBias;
     const bool subnormal = exponent < kMinExponent;
     const int shift = 23 - M + (subnormal ? kMinExponent - exponent : 0);
     if (shift > 24) {
-      return 0;  // below half of the smallest subnormal (f32 subnormals are, too)
+      return 0;  // below half of the smallest subnormal, as every f32 subnormal is
     }
     const uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u;
     const uint32_t odd = (significand >> shift) & 1u;
@@ -116,37 +116,26 @@ struct Float16 {
   constexpr explicit operator float() const { return detail::HalfFormat::decode(bits); }
 };
 
-// Conversion from float saturates; `overflowing` gives NaN instead, as a plain cast does elsewhere.
-struct F8E4M3 {
+// A float of 8 bits.  Conversion from float saturates; `overflowing` gives NaN (e4m3) or infinity
+// (e5m2) instead, as a plain cast does elsewhere.
+template <typename Format>
+struct Float8 {
   uint8_t bits = 0;
 
-  F8E4M3() = default;
-  constexpr explicit F8E4M3(float value)
-      : bits(static_cast<uint8_t>(detail::E4M3Format::encode(value, /*saturate=*/true))) {}
-  static constexpr F8E4M3 overflowing(float value) {
-    F8E4M3 result;
-    result.bits = static_cast<uint8_t>(detail::E4M3Format::encode(value, /*saturate=*/false));
+  Float8() = default;
+  constexpr explicit Float8(float value)
+      : bits(static_cast<uint8_t>(Format::encode(value, /*saturate=*/true))) {}
+  static constexpr Float8 overflowing(float value) {
+    Float8 result;
+    result.bits = static_cast<uint8_t>(Format::encode(value, /*saturate=*/false));
     return result;
   }
-  constexpr explicit operator float() const { return detail::E4M3Format::decode(bits); }
+  constexpr explicit operator float() const { return Format::decode(bits); }
 };
+using F8E4M3 = Float8<detail::E4M3Format>;
+using F8E5M2 = Float8<detail::E5M2Format>;
 
-// As F8E4M3; `overflowing` gives infinity.
-struct F8E5M2 {
-  uint8_t bits = 0;
-
-  F8E5M2() = default;
-  constexpr explicit F8E5M2(float value)
-      : bits(static_cast<uint8_t>(detail::E5M2Format::encode(value, /*saturate=*/true))) {}
-  static constexpr F8E5M2 overflowing(float value) {
-    F8E5M2 result;
-    result.bits = static_cast<uint8_t>(detail::E5M2Format::encode(value, /*saturate=*/false));
-    return result;
-  }
-  constexpr explicit operator float() const { return detail::E5M2Format::decode(bits); }
-};
-
-// Element codes of the packed formats: 4 bits (e2m1) or 6 bits (e3m2, e2m3), saturating.
+// Codes of the packed formats, in the low 4 bits (e2m1) or 6 bits (e3m2, e2m3).  They saturate.
 constexpr uint8_t e2m1_from_float(float value) {
   return static_cast<uint8_t>(detail::E2M1Format::encode(value, true));
 }
@@ -166,7 +155,7 @@ constexpr float e2m3_to_float(uint8_t code) {
   return detail::E2M3Format::decode(code);
 }
 
-// e8m0: 2^(code - 127); code 0 is 2^-127 (subnormal in f32), code 255 is NaN.
+// e8m0 is 2^(code - 127).  Code 0 is 2^-127, a subnormal f32, and code 255 is NaN.
 constexpr float e8m0_to_float(uint8_t code) {
   if (code == 255) {
     return std::bit_cast<float>(0x7fc00000u);

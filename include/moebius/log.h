@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Logging to stderr.  MOEBIUS_LOG is a comma-separated list of a level (error, warn, info, debug)
-// and topics ("dispatch" prints why each implementation was chosen or refused).
+// and topics; the topic "dispatch" prints why each implementation was chosen or refused.
+// Thread-safety: any thread may log.
 #pragma once
 
 #include <string_view>
@@ -11,11 +12,12 @@ namespace moebius {
 
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 
-void log(LogLevel level, std::string_view message);  // as if unset where MOEBIUS_LOG is misspelt
-// These two throw InvalidArgument naming value and what is expected where MOEBIUS_LOG has another
-// word: every choice of an implementation asks.
+// Never throws for a misspelt MOEBIUS_LOG, but logs as if the variable were unset.
+void log(LogLevel level, std::string_view message);
+// The next two functions throw InvalidArgument when MOEBIUS_LOG has an unknown word.  Every choice
+// of an implementation calls them, so a misspelt word is found early.
 bool log_topic_enabled(std::string_view topic);
-// Printed when the topic is listed in MOEBIUS_LOG, whatever the level.
+// Prints the message when MOEBIUS_LOG lists the topic, whatever the level.
 void log_topic(std::string_view topic, std::string_view message);
 
 }  // namespace moebius

@@ -1,15 +1,17 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pending: a transfer under way, as the caller holds it.
+// Pending: the caller's handle on a transfer that is under way.
+// Thread-safety: as the object that returned it.  Errors: hook and receive throw what that object's
+// documentation says, such as CommError.
 #pragma once
 
 #include <functional>
 
 namespace moebius {
 
-// Half of an asynchronous operation.  `hook` (may be empty) completes the transfer and does nothing
-// else; `receive` hands over the result and is called once, after the hook.
+// The second half of an asynchronous operation.  `hook` completes the transfer and does nothing
+// else; it may be empty.  `receive` hands over the result and is called once, after the hook.
 template <typename Result>
 struct Pending {
   std::function<void()> hook;

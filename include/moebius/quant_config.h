@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // QuantConfig: how the two activations and the two weights of an MoE layer are quantized.
-// Names and defaults follow vLLM's FusedMoEQuantConfig; docs/formats.md has every format byte by
-// byte.  Letters: L local experts, N rows of a weight, K its columns (the reduced dimension), M
-// rows of an activation, g group size.
+// Names and defaults follow vLLM's FusedMoEQuantConfig; docs/formats.md describes every format byte
+// by byte.
+// Letters: L local experts, N rows of a weight, K its columns (the reduced dimension), M rows of an
+// activation, g group size.
+// Ownership: the descs hold handles on tensors.  Thread-safety: as any value type.
 #pragma once
 
 #include <array>
@@ -33,8 +35,9 @@ std::optional<QuantFormat> quant_format_from_name(std::string_view name);
 DType storage_dtype(QuantFormat format);
 bool is_ocp_mx(QuantFormat format);  // mxfp4, mxfp6_*, mxfp8
 
-// Elements that share one scale, as rows x columns; -1 = all of that dimension.  Rows of a weight
-// are its output channels, so its scales per channel are those per token.
+// How many elements share one scale, as rows x columns; -1 means all of that dimension.  The rows
+// of a weight are its output channels, so scales "per token" of a weight are its scales per
+// channel.
 struct GroupShape {
   int64_t row = -1;
   int64_t col = -1;
@@ -46,7 +49,7 @@ struct GroupShape {
   bool operator==(const GroupShape&) const = default;
 };
 
-// One operand.  An activation's tensors are given for static quantization only.
+// How one operand is quantized.  An activation has tensors only with static quantization.
 struct QuantDesc {
   std::optional<QuantFormat> format;  // nullopt: not quantized
   std::optional<GroupShape> shape;
@@ -55,20 +58,21 @@ struct QuantDesc {
   // per group [L, N, ceil(K/g)]; e8m0 [L, N, ceil(K/32)] (mx); e4m3 [L, N, ceil(K/16)] (nvfp4).
   // Row blocks of a gated w1 never straddle gate and up: each half has its own ceil(I/row) blocks.
   Tensor scale;
-  // nvfp4.  Activation: global scale, f32 [1] or [L]; a = q * sf / gscale.  Weight: f32 [L], or
-  // [L, 2] where gate and up differ: the factor that accumulators of quantized operands are
-  // multiplied with, weight_scale_2 / gscale of the activation (gscale 1 when not quantized).
+  // nvfp4.  Activation: the global scale, f32 [1] or [L]; a = q * sf / gscale.  Weight: f32 [L], or
+  // [L, 2] when gate and up differ.  It is the factor that accumulators of quantized operands are
+  // multiplied with: weight_scale_2 / gscale of the activation (1 when that is not quantized).
   Tensor alpha_or_gscale;
-  // int4, int8 weights: u8 [L, N, ceil(K/g)], as the scale.  Those of int8 count from -128 like the
-  // unsigned code: value = (q + 128 - zero_point) * scale.
+  // int4 and int8 weights: u8 [L, N, ceil(K/g)], the shape of the scale.  Zero points of int8 count
+  // from -128 as the unsigned code does: value = (q + 128 - zero_point) * scale.
   Tensor zero_point;
   Tensor bias;  // weights: f32, bf16 or f16 [L, N]
-  // fp8 activations by blocks: scales are rounded up to powers of two (UE8M0 values, kept as f32),
-  // as DeepSeek-V3.1 asks for.  No builder sets it: set a1's and a2's, then validate().
+  // fp8 activations in blocks: scales are rounded up to powers of two (UE8M0 values, stored as
+  // f32), as DeepSeek-V3.1 requires.  No builder sets this flag: set it in a1 and a2, then call
+  // validate().
   bool power_of_two_scale = false;
 };
 
-// What the builders take: every tensor of the four operands, each optional.
+// The arguments of the builders: every tensor of the four operands.  Each of them is optional.
 struct QuantTensors {
   Tensor w1_scale, w2_scale;
   Tensor a1_scale, a2_scale;
@@ -85,9 +89,10 @@ class QuantConfig {
   // Unquantized.
   QuantConfig() = default;
 
-  // The general builder.  `block` = {rows, cols} quantizes weights by block and activations by
-  // {1, cols}-groups (vLLM's config reports {rows, cols} for both; `block_shape()` does too).
-  // Throws InvalidArgument: block together with per_act_token or per_out_channel; int4 activations.
+  // The general builder.  `block` = {rows, cols} quantizes weights in blocks and activations in
+  // groups of {1, cols}; block_shape() reports {rows, cols} for both, as vLLM's config does. Throws
+  // InvalidArgument for a block together with per_act_token or per_out_channel, and for int4
+  // activations.
   static QuantConfig make(std::optional<QuantFormat> activation,
                           bool per_act_token,
                           bool per_out_channel,
@@ -104,20 +109,21 @@ class QuantConfig {
   static QuantConfig int8_w8a8(QuantTensors tensors, bool per_act_token = false);
   static QuantConfig int8_w8a16(QuantTensors tensors,
                                 std::optional<GroupShape> block = std::nullopt);
-  // block = {0, g} as vLLM writes it, or {1, g}; g is even.
+  // `block` is {0, g}, as vLLM writes it, or {1, g}; g is even.
   static QuantConfig int4_w4a16(QuantTensors tensors,
                                 std::optional<GroupShape> block = std::nullopt);
   static QuantConfig mxfp4_w4a16(QuantTensors tensors);
-  // Throws InvalidArgument when `activation` is neither an OCP MX format nor fp8.  fp8 is per
-  // tensor beside OCP MX weights (`weight` is required then): w_mxfp4_a_fp8 and its like.
+  // Throws InvalidArgument when `activation` is neither an OCP MX format nor fp8.  fp8 activations
+  // are scaled per tensor and need OCP MX weights, so `weight` is required then (w_mxfp4_a_fp8 and
+  // so on).
   static QuantConfig ocp_mx(QuantFormat activation,
                             QuantTensors tensors,
                             std::optional<QuantFormat> weight = std::nullopt,
                             std::optional<GroupShape> block = std::nullopt);
   static QuantConfig nvfp4(QuantTensors tensors);
 
-  // Throws InvalidArgument on a combination that means nothing (see make).  The builders call it;
-  // call it after filling the four descs by hand.
+  // Throws InvalidArgument for a combination that means nothing (see make()).  The builders call
+  // it. Call it after you have filled the four descs by hand.
   void validate() const;
 
   std::optional<QuantFormat> quant_format() const { return a1.format; }
@@ -125,8 +131,8 @@ class QuantConfig {
   bool is_per_act_token() const { return a1.shape && a1.shape->is_per_token(); }
   bool per_out_channel() const { return w1.shape && w1.shape->is_per_token(); }
   bool is_per_tensor() const { return a1.shape && a1.shape->is_per_tensor(); }
-  // a1's group unless per tensor or per token; so int4_w4a16 with {0, g} reports {0, g} although
-  // its activations are not quantized, as vLLM does.
+  // The group of a1 unless a1 is scaled per tensor or per token.  So int4_w4a16 with {0, g} reports
+  // {0, g} although its activations are not quantized; vLLM does the same.
   std::optional<GroupShape> block_shape() const;
   bool is_block_quantized() const { return block_shape().has_value(); }
 
@@ -140,11 +146,12 @@ class QuantConfig {
   // MX, or the activations are quantized neither in an OCP MX format nor to fp8 per tensor.
   std::optional<std::string> ocp_mx_scheme() const;
 
-  // Key of tuning tables: "fp8_w8a8", "int8_w8a16", "int4_w4a16"; else nullopt for OCP MX weights,
-  // and "float32" where in_dtype is f32 (int8_w8a8 and nvfp4 too, as in vLLM's); else nullopt.
+  // The key of tuning tables: "fp8_w8a8", "int8_w8a16" or "int4_w4a16".  Other configs have nullopt
+  // with OCP MX weights, "float32" when in_dtype is f32 (also int8_w8a8 and nvfp4, as in vLLM), and
+  // nullopt otherwise.
   std::optional<std::string> config_name(DType in_dtype) const;
-  // Shape of a1's scales for M rows: block {M, ceil(H/cols)}, per token {M, 1}, per tensor {1, 1};
-  // nullopt when a1 is not quantized.
+  // The shape of a1's scales for max_tokens = M rows: {M, ceil(H/cols)} in blocks, {M, 1} per token
+  // and {1, 1} per tensor; nullopt when a1 is not quantized.
   std::optional<std::array<int64_t, 2>> scale_shape(int64_t max_tokens, int64_t hidden) const;
   // {num_experts, *scale_shape}.
   std::optional<std::array<int64_t, 3>> batched_scale_shape(int64_t num_experts,

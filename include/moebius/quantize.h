@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quantize and dequantize: a [M, K] f32/bf16/f16 matrix to values and scales, and back.
-// Place: before dispatch or after it (activations), between the two expert GEMMs, and when a
-// checkpoint is made.  Exact rounding rules: docs/formats.md; they follow the public vLLM kernels.
-// Thread-safety: free functions; calls with different outputs may run at the same time.
+// Quantize and dequantize: an [M, K] matrix of f32, bf16 or f16 to values and scales, and back.
+// Place: before or after dispatch (activations), between the two expert GEMMs, and when a
+// checkpoint is made.  docs/formats.md has the exact rounding rules; they follow the public vLLM
+// kernels. Thread-safety: all are free functions, and calls with different outputs may run at the
+// same time.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +18,23 @@
 
 namespace moebius {
 
-// What to do.  The int8 rounding follows from the group, as in the kernels it mirrors:
+// How a matrix is quantized.  For int8 the group decides the rounding, as in vLLM's kernels:
 //   per tensor  half to even;  per token  half away from zero;  groups  toward zero.
 struct QuantizeSpec {
   QuantFormat format = QuantFormat::kFp8;
   // fp8: per tensor, per token, {1, g}, {r, c}.  int8: per tensor, per token, {1, g}.
-  // int4: {1, even g}, per token.  mx: {1, 32}.  nvfp4: {1, 16}.  A last group may be short but for
-  // mx and nvfp4.
+  // int4: {1, even g}, per token.  mx: {1, 32}.  nvfp4: {1, 16}.  The last group of a row may be
+  // short, except for mx and nvfp4.
   GroupShape group = GroupShape::per_tensor();
-  // fp8 blocks: scales rounded up to powers of two (UE8M0 values, stored as f32).
+  // fp8 blocks: scales are rounded up to powers of two (UE8M0 values, stored as f32).
   bool power_of_two_scale = false;
-  // int4: zero point and min/max range instead of symmetric around 8.
+  // int4: codes span the range from min to max with a zero point, instead of lying around 8.
   bool asymmetric = false;
 
   bool operator==(const QuantizeSpec&) const = default;
 };
 
-// Values, and what is needed to read them.  All tensors are on one device.
+// Quantized values and what is needed to read them.  All tensors are on one device.
 struct Quantized {
   Tensor values;        // [M, K], storage_dtype(format)
   Tensor scale;         // f32, e8m0 (mx) or e4m3 (nvfp4): [1, 1], [M, 1] or [ceil(M/r), ceil(K/g)]
@@ -41,38 +42,40 @@ struct Quantized {
   Tensor global_scale;  // nvfp4: f32 [1]
 };
 
-// Whether spec is meaningful for [rows, cols] (group divides K where the format demands it, ...).
+// Whether the spec fits a [rows, cols] matrix; if not, the reason says which rule it breaks.
 Support quantize_supported(const QuantizeSpec& spec, int64_t rows, int64_t cols);
 
-// Uninitialised outputs of the right shapes.
+// Uninitialised outputs of the right shapes.  Throws InvalidArgument when quantize_supported()
+// refuses.
 Quantized allocate_quantized(const QuantizeSpec& spec,
                              int64_t rows,
                              int64_t cols,
                              Device device = {});
 
-// x [M, K] f32, bf16 or f16 -> out (from allocate_quantized; must not overlap x).
-// On a GPU everything is on one device and of the stream; nothing waits on the host.
-// static_scale  f32 [1]: fp8 and int8 per tensor then use it instead of the maximum.
-// global_scale  nvfp4: f32 [1]; when undefined, 448 * 6 / max|x| is computed.
+// x [M, K] f32, bf16 or f16 -> out, which comes from allocate_quantized() and must not overlap x.
+// On a GPU all tensors are on the stream's device, and the host does not wait.
+// static_scale  f32 [1]: replaces the scale from the maximum for fp8 and int8 per tensor.
+// global_scale  f32 [1], nvfp4 only; when it is undefined, 448 * 6 / max|x| is computed.
 // M == 0 is valid.  Throws InvalidArgument (shape, dtype) or Unsupported (forced implementation).
-// The implementation is the first of src/quant/impls.cc that accepts; MOEBIUS_QUANT forces one.
+// The first implementation of src/quant/impls.cc that accepts is used; MOEBIUS_QUANT forces one.
 void quantize(const Tensor& x,
               const QuantizeSpec& spec,
               Quantized& out,
               const Stream& stream,
               const Tensor& static_scale = {},
               const Tensor& global_scale = {});
-// Allocates the outputs too.
+// Allocates the outputs and quantizes.
 Quantized quantize(const Tensor& x, const QuantizeSpec& spec, const Stream& stream = {});
 
-// out [M, K] f32, bf16 or f16 = the values the quantized data stands for, rounded once.
+// out [M, K] f32, bf16 or f16 = the values that the quantized data stands for, rounded once. Errors
+// are those of quantize().
 void dequantize(const Quantized& q,
                 const QuantizeSpec& spec,
                 const Tensor& out,
                 const Stream& stream);
 
-// out = dequantize(quantize(x)) without the intermediate; x and out may be the same tensor.  This
-// is how formats the hardware lacks are computed with.
+// out = dequantize(quantize(x)) without storing the codes; x and out may be the same tensor.  The
+// library computes this way with formats that the hardware lacks.
 void quantize_dequantize(const Tensor& x,
                          const QuantizeSpec& spec,
                          const Tensor& out,
@@ -80,16 +83,17 @@ void quantize_dequantize(const Tensor& x,
                          const Tensor& static_scale = {},
                          const Tensor& global_scale = {});
 
-// The spec by which an activation with this desc is quantized; nullopt when it is not.
+// The spec that quantizes an activation with this desc; nullopt when it is not quantized.
 std::optional<QuantizeSpec> activation_spec(const QuantDesc& desc);
-// The spec that describes a weight's layout; nullopt when not quantized.
+// The spec that describes a weight's layout; nullopt when the weight is not quantized.
 std::optional<QuantizeSpec> weight_spec(const QuantDesc& desc);
 
-// Rows [row_begin, row_end) of expert `local_expert` of a quantized (or plain) weight
-// w [L, N, K] as float: out [(row_end - row_begin), K] f32, row-major, without bias.
-// `gate_rows` = I for a gated w1 (blocks and global scales restart there), N otherwise.
-// activation_gscale: what alpha_or_gscale of an nvfp4 weight was divided by (undefined = 1).
-// All on the CPU, by the calling thread.
+// Reads rows [row_begin, row_end) of expert `local_expert` of a quantized or plain weight w [L, N,
+// K] into out [row_end - row_begin, K] f32, row-major, without bias. gate_rows          I for a
+// gated w1, whose blocks and global scales restart there; N otherwise. activation_gscale  what
+// alpha_or_gscale of an nvfp4 weight was divided by; undefined means 1. All tensors are on the CPU,
+// and the calling thread does the work. Throws InvalidArgument (bounds, shapes, types) or
+// Unsupported (a tensor is on a GPU).
 void dequantize_weight_rows(const Tensor& w,
                             const QuantDesc& desc,
                             int64_t local_expert,

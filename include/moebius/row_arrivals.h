@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// RowArrivals: rows of a dispatch between GPUs that are still on their way, so that experts can
-// begin with those that are here.
+// RowArrivals tells which rows of a dispatch between GPUs have arrived, so that experts can begin
+// with them while others are still on their way.
 //
-// They come in waves.  Wave 0 brings all that tells where rows belong: ids, weights, numbers.  Wave
-// w > 0 brings the rows whose first local expert is among `experts_per_wave` from
-// (w - 1) * experts_per_wave on.  So what expert l needs is here with waves 0 to
-// 1 + l / experts_per_wave of every source.
+// Rows arrive in waves.  Wave 0 brings what tells where rows belong: ids, weights and counts.  Wave
+// w > 0 brings the rows whose first local expert is in
+// [(w - 1) * experts_per_wave, w * experts_per_wave).  So expert l can begin once waves 0 to
+// 1 + l / experts_per_wave of every source are here.
+// Thread-safety: a value that any number of threads and streams may read.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,13 @@
 namespace moebius {
 
 struct RowArrivals {
-  // For kernels on the receiving GPU, which poll device memory; it lives as long as the object that
+  // Kernels on the receiving GPU poll this device memory.  It lives as long as the object that
   // dispatched.
   struct Signals {
-    // [waves, num_sources]: a wave of a source, and those before it, are here once the upper half
-    // of its word has reached `epoch` (which wraps).  Null: all rows are here.
+    // [waves, num_sources]: a wave of a source and all earlier waves are here once the upper half
+    // of its word has reached `epoch`, which wraps.  Null means that all rows are here.
     const uint64_t* words = nullptr;
-    // [num_sources]: once one is not 0 the dispatch has failed, and nothing more may come.
+    // [num_sources]: once a word is not 0 the dispatch has failed, and no more rows may arrive.
     const uint64_t* failed = nullptr;
     uint32_t epoch = 0;
     int num_sources = 0;
@@ -31,11 +32,11 @@ struct RowArrivals {
   };
 
   Signals signals;
-  Event complete;  // all rows are here; of waves only
+  Event complete;  // all rows are here; used with waves only
 
   explicit operator bool() const { return signals.words != nullptr; }
 
-  // The stream waits for wave 0.  Without waves it waits for nothing.
+  // Makes the stream wait for wave 0.  Does nothing without waves.  Throws CudaError.
   void await_ids(const Stream& stream) const;
 };
 

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Settings: what can be changed from the environment.  One table (src/core/settings.cc) lists every
-// variable of the library and the command with its default and meaning, and those of launchers that
-// are looked at; nothing outside core reads the environment.
+// variable that the library or the command reads, with its default and its meaning, and also the
+// variables of launchers.  Nothing outside src/core reads the environment.
+// Thread-safety: any thread may call these functions while no thread changes the environment.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,10 @@ struct SettingInfo {
 
 std::span<const SettingInfo> all_settings();
 
-// The value of a listed variable, nullopt when unset or empty.
+// The value of a variable in the table; nullopt when it is unset or empty.
 std::optional<std::string> setting(std::string_view name);
-// As an integer in [low, high]; throws InvalidArgument naming variable, value and bounds.
+// The value as an integer.  Throws InvalidArgument, which names variable, value and bounds, when it
+// is not in [low, high].
 std::optional<int64_t> setting_int(std::string_view name, int64_t low, int64_t high);
 
 }  // namespace moebius

@@ -3,10 +3,11 @@
 //
 // Stream and Event: the order of work on a device.
 //
-// Everything that launches work takes a Stream.  On CUDA both wrap the runtime's objects.  On the
-// CPU work is done when the call returns, so events are complete when recorded; what a CPU stream
-// carries is the number of threads a call may use, as an SM count would be on a GPU.
-// Ownership: handles; copies share the underlying object.  Thread-safety: one thread at a time.
+// Every function that launches work takes a Stream.  On CUDA both classes wrap the runtime's
+// objects. On the CPU the work is done when a call returns, so every event is complete when it is
+// recorded; a CPU stream carries the number of threads that a call may use. Ownership: both are
+// handles, and copies share the underlying object. Thread-safety: one thread at a time uses a
+// handle.  Calls on CUDA throw CudaError.
 #pragma once
 
 #include <chrono>
@@ -27,9 +28,10 @@ class Event {
   Event() = default;         // complete
   void synchronize() const;  // blocks the host until the recorded work is done
   bool is_complete() const;
-  // Time from `start`, both of record_timed(); waits for them.  0 on the CPU.
+  // The time from `start` to this event; both come from record_timed().  Waits for both.  It is 0
+  // on the CPU.
   std::chrono::nanoseconds since(const Event& start) const;
-  void* native_handle() const;  // cudaEvent_t, nullptr when complete from the start (CPU)
+  void* native_handle() const;  // cudaEvent_t; nullptr on the CPU and by default
 
  private:
   friend class Stream;
@@ -39,20 +41,22 @@ class Event {
 class Stream {
  public:
   Stream();  // cpu()
-  // num_threads 0: setting MOEBIUS_THREADS, else the CPUs this process may run on.
+  // With num_threads 0 the setting MOEBIUS_THREADS decides, or the number of CPUs that this process
+  // may run on.  Throws InvalidArgument for a negative number.
   static Stream cpu(int num_threads = 0);
-  // A new non-blocking stream of the device.  Its last handle may go while work is under way.
-  // Throws Unsupported as expect_usable() does.
+  // A new non-blocking stream of the device.  Its last handle may be destroyed while work is under
+  // way.  Throws Unsupported as expect_usable() does.
   static Stream cuda(int index);
-  // The caller's cudaStream_t, which must outlive every handle.  What was given the stream keeps
-  // one: a WorkspacePool (which records on it when it goes), experts, layers and transports.
+  // The caller's cudaStream_t, which must outlive every handle.  Objects that were given the stream
+  // keep a handle: a WorkspacePool (which records an event on it when it is destroyed), experts,
+  // layers and transports.
   static Stream wrap_cuda(void* stream, int index);
 
   Device device() const;
-  int num_threads() const;  // >= 1; on CUDA 1, for what the host does beside it
+  int num_threads() const;  // >= 1; on CUDA 1, for the work that the host does
   Event record() const;
-  Event record_timed() const;  // the same, for Event::since(); not while the stream is captured
-  // Later work on this stream starts after the event; a CPU stream waits for it here.
+  Event record_timed() const;  // for Event::since(); not allowed while the stream is captured
+  // Later work on this stream starts after the event; a CPU stream waits for the event in the call.
   void wait(const Event& event) const;
   void synchronize() const;     // blocks the host until the stream is idle
   void* native_handle() const;  // cudaStream_t, nullptr on CPU

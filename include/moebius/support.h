@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Support: the answer of an implementation asked whether it can serve a description.
+// Support: what an implementation answers when it is asked whether it can serve a description.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace moebius {
 
-// "No" is an answer here, not an error; `reason` then holds the values that decided it, as in
+// "No" is an answer here and not an error.  `reason` then holds the values that decided, as in
 // "hidden 7000 is not a multiple of 128".
 struct Support {
   bool ok = true;

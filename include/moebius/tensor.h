@@ -3,10 +3,11 @@
 //
 // Tensor: a handle on a contiguous row-major array of up to 4 dimensions.
 //
-// A Tensor is cheap to copy; copies share the storage.  Storage is either shared (freed with its
-// last handle) or borrowed (the lender keeps it alive).  Constness is the handle's, not the data's,
-// as with std::shared_ptr.  A default-constructed Tensor is undefined and stands for "absent".
-// Thread-safety: handles like std::shared_ptr; the data has none of its own.
+// A Tensor is cheap to copy, and copies share the storage.  Storage is either shared (it is freed
+// with its last handle) or borrowed (the lender keeps it alive).  A const Tensor is a constant
+// handle on data that may change, as with std::shared_ptr.  A default-constructed Tensor is
+// undefined and stands for "absent". Thread-safety: handles are as safe as std::shared_ptr; the
+// data has no protection.
 #pragma once
 
 #include <array>
@@ -54,17 +55,17 @@ class Tensor {
  public:
   Tensor() = default;
 
-  // Storage of its own, 256-byte aligned; `empty` leaves it uninitialised.  On CUDA the last handle
-  // may go only when the work that uses the storage is done, and `zeros` returns when it is zero.
-  // Throw InvalidArgument (a row of a packed type that is no whole number of bytes), Unsupported
-  // (no such device in this build or machine), Error (out of memory, with the bytes; on a GPU its
-  // CudaError).
+  // A tensor with storage of its own, 256-byte aligned; `empty` leaves it uninitialised.  On CUDA
+  // the last handle may be destroyed only when the work that uses the storage is done, and `zeros`
+  // returns when the storage is zero. Both throw InvalidArgument (a row of a packed type is no
+  // whole number of bytes), Unsupported (this build or machine has no such device) and Error (out
+  // of memory, with the bytes; on a GPU it is a CudaError).
   static Tensor empty(Shape shape, DType dtype, Device device = {});
   static Tensor zeros(Shape shape, DType dtype, Device device = {});
-  // Memory of somebody else, who must keep it alive and may not move it.  This and share() throw
-  // InvalidArgument: no pointer to some bytes, a row as above.
+  // Memory of a lender, who must keep it alive and in place.  borrow() and share() throw
+  // InvalidArgument for a null pointer to more than 0 bytes and for a row as above.
   static Tensor borrow(void* data, Shape shape, DType dtype, Device device = {});
-  // Memory kept alive by `owner` (a file mapping, another library's tensor).
+  // Memory that `owner` keeps alive, such as a file mapping or another library's tensor.
   static Tensor share(
       std::shared_ptr<void> owner, void* data, Shape shape, DType dtype, Device device = {});
 
@@ -79,7 +80,7 @@ class Tensor {
   int64_t nbytes() const;
   bool is_borrowed() const { return defined() && owner_ == nullptr; }
 
-  // The elements.  REQUIRES: holds<T>(dtype()) (checked in debug builds).
+  // The elements.  REQUIRES: holds<T>(dtype()), which debug builds check.
   template <typename T>
   T* data() const {
     assert(holds<std::remove_const_t<T>>(dtype_));
@@ -88,19 +89,19 @@ class Tensor {
   std::byte* bytes() const { return static_cast<std::byte*>(data_); }
   void* raw() const { return data_; }
 
-  // All of these but clone(), which throws as empty(), share the storage and throw InvalidArgument
-  // naming shapes and bounds.
-  // Rows [begin, end) of the first dimension; of packed types they begin at a whole byte.
+  // The following functions return handles on the same storage, except for clone().  They throw
+  // InvalidArgument, which names shapes and bounds; clone() throws as empty() does.
+  // Rows [begin, end) of the first dimension; rows of packed types begin at a whole byte.
   Tensor slice(int64_t begin, int64_t end) const;
   // Element i of the first dimension, without that dimension.
   Tensor operator[](int64_t i) const;
-  // The same elements in another shape (equal numel; packed rows stay whole).
+  // The same elements in another shape of equal numel, whose packed rows are whole bytes.
   Tensor view(Shape shape) const;
   // The same bytes as another type; the last dimension is scaled to the new element size.
   Tensor view_as(DType dtype) const;
   // The same bytes as another type and shape of equal nbytes.
   Tensor reinterpret(DType dtype, Shape shape) const;
-  // A copy with storage of its own, on the same device; done on return.
+  // A copy with storage of its own on the same device; it is complete when the call returns.
   Tensor clone() const;
 
  private:
@@ -112,15 +113,16 @@ class Tensor {
   bool defined_ = false;
 };
 
-// Copies all bytes between tensors of equal dtype and shape that do not overlap.  With a GPU on
-// either side it is enqueued on `stream`, one of that GPU; host memory must then stay as it is
-// until the stream has done it.
+// Copies all bytes between tensors of equal dtype and shape that do not overlap.  When either side
+// is on a GPU, the copy is enqueued on `stream`, a stream of that GPU, and host memory must stay
+// unchanged until the stream has done the copy.  Throws InvalidArgument and CudaError.
 void copy(const Tensor& from, const Tensor& to, const Stream& stream);
-// The tensor itself where it is on the device already, else a copy.  From a GPU to the CPU: done on
-// return; otherwise as copy().
+// Returns the tensor itself when it is on the device already, else a copy.  A copy from a GPU to
+// the CPU is complete when the call returns; other copies are enqueued as by copy().
 Tensor to_device(const Tensor& tensor, Device device, const Stream& stream);
 
-// Checks for public boundaries; `what` names the tensor: "w1 has shape [8, 96, 128], expected ...".
+// Checks for public boundaries.  They throw InvalidArgument; `what` names the tensor, as in "shape
+// of w1 is [8, 96, 128], expected ...".
 void expect_shape(const Tensor& tensor,
                   const Shape& expected,
                   std::string_view what,
@@ -131,13 +133,13 @@ void expect_dtype(const Tensor& tensor,
                   Where where = Where::current());
 void expect_defined(const Tensor& tensor, std::string_view what, Where where = Where::current());
 
-// One element as float (f32, f16, bf16, fp8, integers, e8m0, packed); for tests and references.
-// REQUIRES: a CPU tensor (as for all that follow); 0 <= index < numel().
+// One element of any dtype as float, for tests and references.
+// REQUIRES: a CPU tensor, as for the functions below; 0 <= index < numel().
 float get_float(const Tensor& tensor, int64_t index);
-// Stores with the dtype's conversion (saturating for the 8-, 6- and 4-bit floats; integers round to
-// nearest even and clamp).
+// Stores with the dtype's conversion: floats of 8, 6 and 4 bits saturate, integers are rounded to
+// the nearest, ties to even, and clamped.
 void set_float(const Tensor& tensor, int64_t index, float value);
-// A copy converted element by element through float.
+// A copy that is converted element by element through float.
 Tensor convert(const Tensor& tensor, DType dtype);
 
 }  // namespace moebius

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a build without CUDA or without NCCL has instead of the functions that need them, as far as
-// other code calls them.  All but a few refuse.  The only file that knows what several stages lack:
-// its object is one of core's, which every program has.
+// Replaces functions that need CUDA or NCCL in a build without them, if other code calls them.  All
+// but a few throw Unsupported.  Only this file knows what several stages lack; its object belongs
+// to core, which every program links.
 #include "comm/device/sum_parts.h"
 #include "comm/high_throughput/cuda/make_transport.h"
 #include "comm/low_latency/cuda/cuda_transport.h"
@@ -125,7 +125,7 @@ void activate(
 
 }  // namespace cuda
 
-// Rows come all at once.
+// Without CUDA there are no waves, so there is nothing to wait for.
 void RowArrivals::await_ids(const Stream&) const {}
 
 namespace quant {

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every user of AMX needs besides the intrinsics of GCC 12, which say too little of the memory
-// they touch.  Included by files built for AMX only; everything is static, so that no other file
-// can end up with these instructions.
+// What every user of AMX needs besides the intrinsics of GCC 12, which do not declare all the
+// memory that they touch.  Only files built for AMX include this header.  Its functions are static,
+// so that no other file can end up with these instructions.
 #pragma once
 
 #include <cstdint>
 
 namespace moebius {
 
-// What ldtilecfg reads: palette 1; all eight tiles have 16 rows of 64 bytes unless changed.
+// The operand of ldtilecfg, with palette 1.  By default all eight tiles have 16 rows of 64 bytes.
 struct alignas(64) AmxTileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -20,13 +20,14 @@ struct alignas(64) AmxTileConfig {
 };
 static_assert(sizeof(AmxTileConfig) == 64);
 
-// Why assembly: the intrinsic declares 8 of the 64 bytes as read, so that their stores may be
-// optimised away.
+// Why assembly: the intrinsic declares that it reads 8 of the 64 bytes, so the compiler may drop
+// the stores of the others.
 static inline void load_amx_config(const AmxTileConfig& config) {
   asm volatile("ldtilecfg %0" : : "m"(config));
 }
 
-// Before tile loads from memory that was stored to: they declare no memory they read.
+// Call this between stores to memory and tile loads from it, because tile loads do not declare the
+// memory that they read.
 static inline void publish_to_tiles(const void* memory) {
   asm volatile("" : : "r"(memory) : "memory");
 }

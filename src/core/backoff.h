@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Backoff: what a thread does between two looks at what it waits for.
+// Backoff: what a thread does between two looks at the value it waits for.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +18,9 @@ inline void cpu_relax() {
 #endif
 }
 
-// Spins, then yields, then sleeps for longer and longer.  With more threads than CPUs it never
-// spins, since whoever is waited for may need this CPU, and sleeps longer, since each look costs a
-// switch.
+// Spins first, then yields, then sleeps for longer and longer.  With more threads than CPUs it does
+// not spin, because the thread it waits for may need this CPU, and it sleeps longer, because each
+// look costs a switch.
 class Backoff {
  public:
   Backoff(int num_threads, int num_cpus)
@@ -41,7 +41,7 @@ class Backoff {
   }
 
  private:
-  static constexpr int kSpins = 1000;  // some 100 us: longer than a switch between two threads
+  static constexpr int kSpins = 1000;  // about 100 us, longer than a switch between two threads
   static constexpr int kYields = 50;
   static constexpr std::chrono::microseconds kFirstSleep{20};
   static constexpr std::chrono::microseconds kMaxSleep{200};

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tasks of a parallel loop (core/parallel.h) wait for that are done by others.  Those must
-// have been taken earlier: then somebody is at them, or has failed.
+// Countdown lets tasks of a parallel loop (core/parallel.h) wait for other tasks of the loop.
+// REQUIRES: the tasks that are waited for have lower numbers.  Then they were handed out earlier,
+// so a thread is working on each of them or has failed.
 #pragma once
 
 #include <atomic>
@@ -16,10 +17,12 @@ class Countdown {
  public:
   explicit Countdown(int64_t count) : left_(count) {}
 
-  // True for whoever comes last, who sees what all others wrote before; so do those who awaited.
+  // Returns true in the last of the calls.  That caller, and every thread whose await() returns
+  // true, sees what all callers wrote before.
   bool count_down() { return left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
-  // Until `count` have counted down, or `failed` is set: then false.
+  // Waits until count_down() has been called `count` times, and returns true.  Returns false when
+  // `failed` is set before that.
   bool await(const std::atomic<bool>& failed) const {
     Backoff backoff(1, 1);
     while (left_.load(std::memory_order_acquire) > 0) {  // pairs with count_down

@@ -10,7 +10,7 @@ namespace moebius {
 
 namespace {
 
-// AMX tile data is large state: Linux grants it to a process on request, for all its threads.
+// AMX tiles are large state, which Linux grants to a process, with all its threads, on request.
 bool request_amx_permission() {
   constexpr int kArchReqXcompPerm = 0x1023;
   constexpr int kXfeatureXtiledata = 18;
@@ -19,7 +19,7 @@ bool request_amx_permission() {
 
 CpuFeatures detect() {
   CpuFeatures f;
-  __builtin_cpu_init();  // checks the operating system's register support as well
+  __builtin_cpu_init();  // also checks that the operating system saves the registers
   f.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("f16c");
   f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

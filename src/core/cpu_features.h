@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What this processor (and its operating system) can execute.
+// The instruction sets that this processor and its operating system support.
 #pragma once
 
 namespace moebius {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What code that names no backend asks of a device and has it do.
+// What code that names no backend needs to know about a device and do with it.
 #pragma once
 
 #include "moebius/stream.h"
@@ -9,25 +9,26 @@
 namespace moebius {
 
 struct DeviceTraits {
-  // The host reads its memory, so values can be checked before a call; elsewhere that would wait.
+  // The host can read the device's memory, so values can be checked before a call.  On other
+  // devices the check would have to wait.
   bool host_reads = true;
-  // Work is enqueued and goes on behind the call, on streams beside each other; elsewhere it is
-  // done when the call returns.
+  // Calls enqueue their work, which goes on after they return, and streams run side by side.  On
+  // other devices the work is done when a call returns.
   bool enqueues = false;
 };
-// By its type: the device need not exist.
+// The traits follow from the device's type; the device need not exist.
 inline DeviceTraits device_traits(Device device) {
   return {.host_reads = device.is_cpu(), .enqueues = device.is_cuda()};
 }
 
-// That kernels of the device run on; 0 where it is the host.
+// The number of SMs of a GPU; 0 for the CPU.
 int num_sms(Device device);
 
 // A new stream of the device.
 Stream make_stream(Device device);
 
-// Nobody is given what this thread gives back of the memory of the stream's device from now on
-// before the stream's work until now is done.  The host does not wait.
+// From now on, memory of the stream's device that this thread frees is not given to anybody before
+// the present work of the stream is done.  The host does not wait.
 void give_back_after(const Stream& stream);
 
 }  // namespace moebius

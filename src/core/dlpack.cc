@@ -13,34 +13,31 @@ namespace moebius {
 
 namespace {
 
+struct Known {
+  DType dtype;
+  DLDataTypeCode code;
+};
+
+constexpr Known kKnown[] = {
+    {DType::kF32, kDLFloat}, {DType::kF16, kDLFloat}, {DType::kBF16, kDLBfloat},
+    {DType::kI8, kDLInt},    {DType::kI32, kDLInt},   {DType::kI64, kDLInt},
+    {DType::kU8, kDLUInt},
+};
+
+// Types that DLPack lacks are exported as bytes.
 DLDataType to_dl_type(DType dtype) {
-  const auto type = [](int code, int width) {
-    return DLDataType{static_cast<uint8_t>(code), static_cast<uint8_t>(width), 1};
-  };
-  switch (dtype) {
-    case DType::kF32:
-      return type(kDLFloat, 32);
-    case DType::kF16:
-      return type(kDLFloat, 16);
-    case DType::kBF16:
-      return type(kDLBfloat, 16);
-    case DType::kI8:
-      return type(kDLInt, 8);
-    case DType::kI32:
-      return type(kDLInt, 32);
-    case DType::kI64:
-      return type(kDLInt, 64);
-    default:
-      return type(kDLUInt, 8);  // bytes
+  for (const Known& known : kKnown) {
+    if (known.dtype == dtype) {
+      return {static_cast<uint8_t>(known.code), static_cast<uint8_t>(bits(dtype)), 1};
+    }
   }
+  return to_dl_type(DType::kU8);
 }
 
 DType from_dl_type(DLDataType type) {
-  for (const DType dtype :
-       {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kI32, DType::kI64, DType::kU8}) {
-    const DLDataType known = to_dl_type(dtype);
-    if (type.lanes == 1 && type.code == known.code && type.bits == known.bits) {
-      return dtype;
+  for (const Known& known : kKnown) {
+    if (type.lanes == 1 && type.code == known.code && type.bits == bits(known.dtype)) {
+      return known.dtype;
     }
   }
   throw InvalidArgument(
@@ -77,7 +74,7 @@ Device from_dl_device(DLDevice device) {
 }
 
 void expect_row_major(const DLTensor& t) {
-  // Strides of no elements mean nothing: torch has (H, H, 1) for [L, 0, H].
+  // Strides of a tensor without elements mean nothing: torch has (H, H, 1) for [L, 0, H].
   const bool is_empty = std::find(t.shape, t.shape + t.ndim, 0) != t.shape + t.ndim;
   if (t.strides == nullptr || is_empty) {
     return;

@@ -15,7 +15,7 @@ struct DTypeInfo {
   int bits;
 };
 
-// In the order of the enumerators.
+// Entries have the order of the enumerators.
 constexpr std::array<DTypeInfo, kNumDTypes> kInfo = {{
     {"f32", 32},
     {"f16", 16},

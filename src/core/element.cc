@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single elements of any dtype as float.  For tests and references; not for loops that matter.
+// Reads and writes single elements of any dtype as float.  Tests and references use this; it is too
+// slow for other loops.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -35,7 +36,8 @@ void set_bits(uint8_t* data, int64_t index, int width, uint8_t value) {
   }
 }
 
-// NaN becomes 0; 2^63 is the first float beyond every i64.
+// Rounds to the nearest integer and clamps; NaN becomes 0.  2^63 is the first float above every
+// i64.
 template <typename Int>
 Int to_integer(float value) {
   const double rounded = std::nearbyint(static_cast<double>(value));
@@ -51,7 +53,7 @@ Int to_integer(float value) {
   return static_cast<Int>(rounded);
 }
 
-// Nearest power of two by exponent rounding (ties to even codes), saturating.
+// The nearest power of two; ties go to even codes, and values out of range saturate.
 uint8_t e8m0_from_float(float value) {
   if (std::isnan(value)) {
     return 255;
@@ -71,93 +73,94 @@ uint8_t e8m0_from_float(float value) {
   return static_cast<uint8_t>(std::clamp(code, 0, 254));
 }
 
+// Elements in memory.  Each can be loaded as a float and stored from one.
+template <typename T>
+struct Float {
+  T* at;
+  float load() const { return static_cast<float>(*at); }
+  void store(float value) const { *at = T(value); }
+};
+template <typename T>
+struct Integer {
+  T* at;
+  float load() const { return static_cast<float>(*at); }
+  void store(float value) const { *at = to_integer<T>(value); }
+};
+struct Bool {
+  uint8_t* at;
+  float load() const { return static_cast<float>(*at); }
+  void store(float value) const { *at = value != 0.0f ? 1 : 0; }
+};
+struct Exponent {
+  uint8_t* at;
+  float load() const { return e8m0_to_float(*at); }
+  void store(float value) const { *at = e8m0_from_float(value); }
+};
+struct Packed {
+  uint8_t* data;
+  int64_t index;
+  int width;
+  float (*decode)(uint8_t);
+  uint8_t (*encode)(float);
+  float load() const { return decode(get_bits(data, index, width)); }
+  void store(float value) const { set_bits(data, index, width, encode(value)); }
+};
+
+float u4_to_float(uint8_t code) {
+  return static_cast<float>(code);
+}
+uint8_t u4_from_float(float value) {
+  return std::min<uint8_t>(to_integer<uint8_t>(value), 15);
+}
+
+// Calls fn with element i.
+template <typename Fn>
+void visit(const Tensor& t, int64_t i, const Fn& fn) {
+  assert(t.device().is_cpu() && i >= 0 && i < t.numel());
+  switch (t.dtype()) {
+    case DType::kF32:
+      return fn(Float<float>{t.data<float>() + i});
+    case DType::kF16:
+      return fn(Float<Float16>{t.data<Float16>() + i});
+    case DType::kBF16:
+      return fn(Float<BFloat16>{t.data<BFloat16>() + i});
+    case DType::kF8E4M3:
+      return fn(Float<F8E4M3>{t.data<F8E4M3>() + i});
+    case DType::kF8E5M2:
+      return fn(Float<F8E5M2>{t.data<F8E5M2>() + i});
+    case DType::kI8:
+      return fn(Integer<int8_t>{t.data<int8_t>() + i});
+    case DType::kU8:
+      return fn(Integer<uint8_t>{t.data<uint8_t>() + i});
+    case DType::kI32:
+      return fn(Integer<int32_t>{t.data<int32_t>() + i});
+    case DType::kI64:
+      return fn(Integer<int64_t>{t.data<int64_t>() + i});
+    case DType::kBool:
+      return fn(Bool{t.data<uint8_t>() + i});
+    case DType::kE8M0:
+      return fn(Exponent{t.data<uint8_t>() + i});
+    case DType::kU4:
+      return fn(Packed{t.data<uint8_t>(), i, 4, u4_to_float, u4_from_float});
+    case DType::kF4E2M1:
+      return fn(Packed{t.data<uint8_t>(), i, 4, e2m1_to_float, e2m1_from_float});
+    case DType::kF6E3M2:
+      return fn(Packed{t.data<uint8_t>(), i, 6, e3m2_to_float, e3m2_from_float});
+    case DType::kF6E2M3:
+      return fn(Packed{t.data<uint8_t>(), i, 6, e2m3_to_float, e2m3_from_float});
+  }
+}
+
 }  // namespace
 
 float get_float(const Tensor& t, int64_t i) {
-  assert(t.device().is_cpu() && i >= 0 && i < t.numel());
-  switch (t.dtype()) {
-    case DType::kF32:
-      return t.data<float>()[i];
-    case DType::kF16:
-      return static_cast<float>(t.data<Float16>()[i]);
-    case DType::kBF16:
-      return static_cast<float>(t.data<BFloat16>()[i]);
-    case DType::kF8E4M3:
-      return static_cast<float>(t.data<F8E4M3>()[i]);
-    case DType::kF8E5M2:
-      return static_cast<float>(t.data<F8E5M2>()[i]);
-    case DType::kI8:
-      return static_cast<float>(t.data<int8_t>()[i]);
-    case DType::kU8:
-    case DType::kBool:
-      return static_cast<float>(t.data<uint8_t>()[i]);
-    case DType::kI32:
-      return static_cast<float>(t.data<int32_t>()[i]);
-    case DType::kI64:
-      return static_cast<float>(t.data<int64_t>()[i]);
-    case DType::kF4E2M1:
-      return e2m1_to_float(get_bits(t.data<uint8_t>(), i, 4));
-    case DType::kU4:
-      return static_cast<float>(get_bits(t.data<uint8_t>(), i, 4));
-    case DType::kF6E3M2:
-      return e3m2_to_float(get_bits(t.data<uint8_t>(), i, 6));
-    case DType::kF6E2M3:
-      return e2m3_to_float(get_bits(t.data<uint8_t>(), i, 6));
-    case DType::kE8M0:
-      return e8m0_to_float(t.data<uint8_t>()[i]);
-  }
-  return 0.0f;
+  float value = 0.0f;
+  visit(t, i, [&](const auto& element) { value = element.load(); });
+  return value;
 }
 
 void set_float(const Tensor& t, int64_t i, float value) {
-  assert(t.device().is_cpu() && i >= 0 && i < t.numel());
-  switch (t.dtype()) {
-    case DType::kF32:
-      t.data<float>()[i] = value;
-      break;
-    case DType::kF16:
-      t.data<Float16>()[i] = Float16(value);
-      break;
-    case DType::kBF16:
-      t.data<BFloat16>()[i] = BFloat16(value);
-      break;
-    case DType::kF8E4M3:
-      t.data<F8E4M3>()[i] = F8E4M3(value);
-      break;
-    case DType::kF8E5M2:
-      t.data<F8E5M2>()[i] = F8E5M2(value);
-      break;
-    case DType::kI8:
-      t.data<int8_t>()[i] = to_integer<int8_t>(value);
-      break;
-    case DType::kU8:
-      t.data<uint8_t>()[i] = to_integer<uint8_t>(value);
-      break;
-    case DType::kBool:
-      t.data<uint8_t>()[i] = value != 0.0f ? 1 : 0;
-      break;
-    case DType::kI32:
-      t.data<int32_t>()[i] = to_integer<int32_t>(value);
-      break;
-    case DType::kI64:
-      t.data<int64_t>()[i] = to_integer<int64_t>(value);
-      break;
-    case DType::kF4E2M1:
-      set_bits(t.data<uint8_t>(), i, 4, e2m1_from_float(value));
-      break;
-    case DType::kU4:
-      set_bits(t.data<uint8_t>(), i, 4, std::min<uint8_t>(to_integer<uint8_t>(value), 15));
-      break;
-    case DType::kF6E3M2:
-      set_bits(t.data<uint8_t>(), i, 6, e3m2_from_float(value));
-      break;
-    case DType::kF6E2M3:
-      set_bits(t.data<uint8_t>(), i, 6, e2m3_from_float(value));
-      break;
-    case DType::kE8M0:
-      t.data<uint8_t>()[i] = e8m0_from_float(value);
-      break;
-  }
+  visit(t, i, [&](const auto& element) { element.store(value); });
 }
 
 Tensor convert(const Tensor& tensor, DType dtype) {

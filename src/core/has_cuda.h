@@ -4,8 +4,8 @@
 
 namespace moebius {
 
-// What is defined only in a build with CUDA may be called inside `if constexpr (kHasCuda)`.  Of
-// targets that link the CUDA runtime where it is found.
+// Functions that exist only in a build with CUDA may be called inside `if constexpr (kHasCuda)`.
+// REQUIRES: the target links the CUDA runtime when it is found.
 #ifdef MOEBIUS_HAVE_CUDA
 constexpr bool kHasCuda = true;
 #else

@@ -26,7 +26,7 @@ std::shared_ptr<std::byte> allocate_block(int64_t bytes) {
                                    [alignment](std::byte* p) { ::operator delete(p, alignment); });
 #ifdef MADV_HUGEPAGE
   if (bytes >= kLarge) {
-    madvise(block.get(), n, MADV_HUGEPAGE);  // whether it is granted changes no result
+    madvise(block.get(), n, MADV_HUGEPAGE);  // results do not depend on whether this succeeds
   }
 #endif
   return block;

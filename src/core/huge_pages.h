@@ -10,8 +10,9 @@
 
 namespace moebius {
 
-// Uninitialised, aligned to 256 bytes; large blocks to a huge page, with the wish that the system
-// puts them on such: code that reads megabytes here and there misses the TLB otherwise.
+// Returns an uninitialised block that is aligned to 256 bytes.  Large blocks are aligned to a huge
+// page, and the system is asked to use huge pages for them, because code that reads megabytes in no
+// order would otherwise miss the TLB.  Throws std::bad_alloc.
 std::shared_ptr<std::byte> allocate_block(int64_t bytes);
 
 }  // namespace moebius

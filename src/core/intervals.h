@@ -8,8 +8,9 @@
 
 namespace moebius {
 
-// How long both lists last at the same time.  An interval has `begin` and `end`, of any type with a
-// difference.  REQUIRES: each list in order, its intervals do not overlap.
+// The total time during which an interval of `a` and one of `b` overlap.  An interval has `begin`
+// and `end`, of any type with a difference.  REQUIRES: each list is sorted and its intervals are
+// disjoint.
 template <typename Interval>
 auto common_length(const std::vector<Interval>& a, const std::vector<Interval>& b) {
   using Length = decltype(a[0].end - a[0].begin);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A spdlog logger on stderr, configured once from MOEBIUS_LOG.
+// Logs with a spdlog logger on stderr, which is configured once from MOEBIUS_LOG.
 #include "moebius/log.h"
 
 #include <fmt/format.h>
@@ -32,12 +32,12 @@ constexpr std::array kTopics = {std::string_view("dispatch")};
 struct Logger {
   std::shared_ptr<spdlog::logger> logger;
   std::vector<std::string> topics;
-  std::string error;  // what is wrong with MOEBIUS_LOG
+  std::string error;  // what is wrong with MOEBIUS_LOG; empty when nothing is
 };
 
 Logger make_logger() {
   Logger result;
-  // Not registered with spdlog: the application's own loggers stay untouched.
+  // The logger is not registered with spdlog, so the application's own loggers stay untouched.
   result.logger = std::make_shared<spdlog::logger>(
       "moebius", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   result.logger->set_pattern("%v");
@@ -101,7 +101,7 @@ bool log_topic_enabled(std::string_view topic) {
 
 void log_topic(std::string_view topic, std::string_view message) {
   if (log_topic_enabled(topic)) {
-    // Above every level that can be set, so that a topic is printed whenever it is asked for.
+    // This level is above every level that can be set, so a requested topic is always printed.
     logger().logger->log(spdlog::level::critical, "{}: {}", topic, message);
   }
 }

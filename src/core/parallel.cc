@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpenMP does the work; without it loops run on the calling thread.
+// OpenMP provides the threads; in a build without it the calling thread does all the work.
 #include "core/parallel.h"
 
 #ifdef MOEBIUS_HAVE_OPENMP

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops over a CPU stream's threads.  The split of the work never depends on the number of threads
-// where results could: bodies write disjoint outputs.
+// Loops that run on the threads of a CPU stream.  Bodies write disjoint outputs, and the split of
+// the work depends on the number of threads only where results cannot.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +19,10 @@ using TaskFn = void (*)(void* body, int64_t task, int thread_idx);
 void run_tasks(const Stream& stream, int64_t num_tasks, TaskFn fn, void* body);
 }  // namespace detail
 
-// body(task, thread_idx) for every task in [0, num_tasks), handed out in order; thread_idx is in
-// [0, stream.num_threads()).  Returns when all are done.  The first exception is rethrown here;
-// tasks not yet started are then skipped.  A single task or thread runs on the caller.
+// Calls body(task, thread_idx) for every task in [0, num_tasks).  Tasks are handed out in order,
+// and thread_idx is in [0, stream.num_threads()).  Returns when all tasks are done.  The first
+// exception is rethrown here, and tasks that have not started are then skipped.  With a single task
+// or thread the caller does the work.
 template <typename Body>
 void parallel_tasks(const Stream& stream, int64_t num_tasks, Body&& body) {
   using Fn = std::remove_reference_t<Body>;
@@ -31,7 +32,7 @@ void parallel_tasks(const Stream& stream, int64_t num_tasks, Body&& body) {
       const_cast<void*>(static_cast<const void*>(&body)));
 }
 
-// body(begin, end) over [0, n) in blocks of `grain` (the last may be shorter).
+// Calls body(begin, end) for blocks of `grain` elements of [0, n); the last block may be shorter.
 template <typename Body>
 void parallel_for(const Stream& stream, int64_t n, int64_t grain, Body&& body) {
   const int64_t num_blocks = (n + grain - 1) / grain;

@@ -12,8 +12,8 @@ namespace moebius {
 
 namespace {
 
-// The same moment by the GPU's clock and by the host's.  Events before it are placed by the time
-// between them, so that nothing has to wait while the work is under way.
+// One moment on the GPU's clock and on the host's.  Earlier events are placed by their distance to
+// it, so nothing has to wait while the work is under way.
 struct Anchor {
   Event event;
   Profile::Clock::time_point host;
@@ -83,7 +83,7 @@ Profile::Span::~Span() {
         profile_->kept_.push_back({{stage.name, track_, microbatch_, {}, {}, 0}, begin_, done});
       }
     }
-  } catch (const std::exception& error) {  // one of the span's own work, most likely, says more
+  } catch (const std::exception& error) {  // the span's own work has probably thrown already
     log(LogLevel::kError, error.what());
   }
 }

@@ -11,8 +11,8 @@ namespace moebius {
 
 namespace {
 
-// Product and Sum are what products, and the sum each time, are rounded to.
-// Why two loops: the compiler vectorises one rounding per loop.
+// Products are rounded to the type Product, and the sum after each addition to Sum.
+// Why there are two inner loops: the compiler vectorises one rounding per loop.
 template <typename T, typename Product, typename Sum>
 void sum_as(const RowSum& s) {
   constexpr int64_t kBlock = 512;  // elements that stay in the first-level cache

@@ -6,7 +6,7 @@
 
 namespace moebius {
 
-// Messages are made only when needed: some calls take microseconds.
+// Messages are formatted only for a failure, because some calls take only microseconds.
 void expect_on(const Tensor& tensor, Device device, std::string_view what, Where where) {
   if (tensor.device() != device) {
     expect_eq(to_string(tensor.device()), to_string(device), fmt::format("device of {}", what),

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scratch: hands out arrays from one block.  The same sequence of take() calls on a null block
-// measures what the block must hold, so a layout is written once.
+// Scratch hands out arrays from one block of memory.  The same sequence of take() calls without a
+// block measures how large the block must be, so a layout is written once. Ownership: the caller
+// owns the block, which must outlive the arrays.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ class Scratch {
   T* take(int64_t n) {
     return reinterpret_cast<T*>(take_bytes(n * static_cast<int64_t>(sizeof(T))));
   }
-  // Undefined when measuring.
+  // The tensor is undefined while measuring.
   Tensor take(const Shape& shape, DType dtype) {
     std::byte* data = take_bytes(shape.numel() * bits(dtype) / 8);
     return data != nullptr ? Tensor::borrow(data, shape, dtype, device_) : Tensor{};

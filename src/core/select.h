@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Choosing an implementation from a stage's visible list: the first that accepts, or the forced
-// one.
+// Chooses an implementation from a stage's list: the first that accepts, or the forced one.
 #pragma once
 
 #include <string>
@@ -15,9 +14,10 @@
 
 namespace moebius {
 
-// Impls: a range of structs with a `name`.  supports(impl) -> Support.  `forced` wins over the
-// setting (MOEBIUS_<STAGE>); both empty: the first that accepts.
-// Throws InvalidArgument (unknown name, with the known ones) or Unsupported (all refusals).
+// `impls` is a range of structs with a `name`, and supports(impl) returns a Support.  `forced` wins
+// over the setting (MOEBIUS_<STAGE>); when both are empty, the first implementation that accepts is
+// chosen. Throws InvalidArgument (unknown name; the message lists the known ones) or Unsupported
+// (the message has all refusals).
 template <typename Impls, typename Supports>
 const auto& select_impl(const Impls& impls,
                         std::string_view stage,

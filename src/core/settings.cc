@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <charconv>
 #include <cstdlib>
+#include <iterator>
 
 #include "moebius/error.h"
 
@@ -16,28 +16,27 @@ namespace moebius {
 
 namespace {
 
-constexpr std::array kSettings = {
-    SettingInfo{"MOEBIUS_LOG", "warn",
-                "log level (error, warn, info, debug) and topics (dispatch)"},
-    SettingInfo{"MOEBIUS_THREADS", "all usable CPUs", "threads of a CPU stream that names none"},
-    SettingInfo{"MOEBIUS_TIMEOUT_MS", "60000", "how long a rank waits for another before it fails"},
-    SettingInfo{"MOEBIUS_LINK_LATENCY_US", "0",
-                "slows rank threads down: what they send is seen this much later"},
-    SettingInfo{"MOEBIUS_LINK_MB_PER_S", "as fast as memory is",
-                "slows rank threads down: the speed from one to another"},
-    SettingInfo{"MOEBIUS_CHUNK_TOKENS", "32768", "rows per pass through the experts"},
-    SettingInfo{"MOEBIUS_QUANT", "first that accepts", "forces a quantization implementation"},
-    SettingInfo{"MOEBIUS_ROUTER", "first that accepts", "forces a router implementation"},
-    SettingInfo{"MOEBIUS_EXPERTS", "first that accepts", "forces an experts implementation"},
-    SettingInfo{"MOEBIUS_CPU_VECTORS", "widest at hand",
-                "forces the vectors of cpu_portable (vnni, avx2, plain)"},
-    SettingInfo{"MOEBIUS_GEMM", "as the plan says",
-                "forces the GEMM of experts on GPUs (sm90, few_rows, mma, general)"},
-    SettingInfo{"MOEBIUS_NCCL_LIBRARY", "libnccl.so.2", "the NCCL library that nccl groups load"},
-    SettingInfo{"OMPI_COMM_WORLD_SIZE", "unset", "set by mpirun of Open MPI: a rank of a job"},
-    SettingInfo{"PMI_SIZE", "unset", "set by mpiexec of MPICH and its kin: a rank of a job"},
-    SettingInfo{"MV2_COMM_WORLD_SIZE", "unset", "set by mpirun of MVAPICH: a rank of a job"},
-    SettingInfo{"PMIX_RANK", "unset", "set by launchers with PMIx: a rank of a job"},
+constexpr SettingInfo kSettings[] = {
+    {"MOEBIUS_LOG", "warn", "log level (error, warn, info, debug) and topics (dispatch)"},
+    {"MOEBIUS_THREADS", "all usable CPUs", "threads of a CPU stream that names none"},
+    {"MOEBIUS_TIMEOUT_MS", "60000", "how long a rank waits for another before it fails"},
+    {"MOEBIUS_LINK_LATENCY_US", "0",
+     "slows rank threads down: what they send is seen this much later"},
+    {"MOEBIUS_LINK_MB_PER_S", "as fast as memory is",
+     "slows rank threads down: the speed from one to another"},
+    {"MOEBIUS_CHUNK_TOKENS", "32768", "rows per pass through the experts"},
+    {"MOEBIUS_QUANT", "first that accepts", "forces a quantization implementation"},
+    {"MOEBIUS_ROUTER", "first that accepts", "forces a router implementation"},
+    {"MOEBIUS_EXPERTS", "first that accepts", "forces an experts implementation"},
+    {"MOEBIUS_CPU_VECTORS", "widest at hand",
+     "forces the vectors of cpu_portable (vnni, avx2, plain)"},
+    {"MOEBIUS_GEMM", "as the plan says",
+     "forces the GEMM of experts on GPUs (sm90, few_rows, mma, general)"},
+    {"MOEBIUS_NCCL_LIBRARY", "libnccl.so.2", "the NCCL library that nccl groups load"},
+    {"OMPI_COMM_WORLD_SIZE", "unset", "set by mpirun of Open MPI: a rank of a job"},
+    {"PMI_SIZE", "unset", "set by mpiexec of MPICH and its kin: a rank of a job"},
+    {"MV2_COMM_WORLD_SIZE", "unset", "set by mpirun of MVAPICH: a rank of a job"},
+    {"PMIX_RANK", "unset", "set by launchers with PMIx: a rank of a job"},
 };
 
 }  // namespace
@@ -47,7 +46,7 @@ std::span<const SettingInfo> all_settings() {
 }
 
 std::optional<std::string> setting(std::string_view name) {
-  assert(std::any_of(kSettings.begin(), kSettings.end(),
+  assert(std::any_of(std::begin(kSettings), std::end(kSettings),
                      [&](const SettingInfo& s) { return s.name == name; }));
   const char* value = std::getenv(std::string(name).c_str());
   if (value == nullptr || *value == '\0') {

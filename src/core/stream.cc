@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// On the CPU work is done when a call returns, so events carry nothing.
+// On the CPU the work is done when a call returns, so events hold nothing.
 #include "moebius/stream.h"
 
 #include <sched.h>
@@ -20,7 +20,7 @@ namespace detail {
 struct StreamImpl {
   Device device;
   int num_threads = 1;
-  std::shared_ptr<void> handle;  // cudaStream_t, null on CPU and for the default stream
+  std::shared_ptr<void> handle;  // cudaStream_t; null on the CPU and for the default stream
 };
 
 struct EventImpl {
@@ -76,7 +76,7 @@ Stream Stream::cuda(int index) {
 
 Stream Stream::wrap_cuda(void* stream, int index) {
   moebius::cuda::expect_usable(index);
-  // Shares nothing: the handle is the caller's.
+  // This pointer owns nothing, because the stream belongs to the caller.
   std::shared_ptr<void> handle(std::shared_ptr<void>(), stream);
   return Stream(std::make_shared<detail::StreamImpl>(
       detail::StreamImpl{Device::cuda(index), 1, std::move(handle)}));

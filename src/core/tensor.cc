@@ -28,7 +28,8 @@ std::shared_ptr<void> allocate(int64_t nbytes, Device device) {
   }
 }
 
-// Messages are made only when needed, here and below: a call on a GPU makes dozens of tensors.
+// Here and below messages are formatted only for a failure, because a call on a GPU makes dozens of
+// tensors.
 int64_t checked_nbytes(const Shape& shape, DType dtype) {
   const int pack = pack_factor(dtype);
   if (pack > 1 && shape.size() > 0 && shape.back() % pack != 0) {
@@ -63,7 +64,7 @@ int64_t Shape::numel() const {
   for (int i = 0; i < size_; ++i) {
     overflow |= __builtin_mul_overflow(product, (*this)[i], &product);
   }
-  if (overflow) {  // the message is made only when needed: loops call this
+  if (overflow) {
     expect(false, fmt::format("shape {} has too many elements", to_string(*this)));
   }
   return product;
@@ -199,7 +200,7 @@ void copy(const Tensor& from, const Tensor& to, const Stream& stream) {
   expect_dtype(to, from.dtype(), "to");
   expect_shape(to, from.shape(), "to");
   if (from.device().is_cpu() && to.device().is_cpu()) {
-    stream.synchronize();  // what it still writes to `from`
+    stream.synchronize();  // the stream may still write to `from`
     if (from.nbytes() > 0) {
       std::memcpy(to.raw(), from.raw(), static_cast<size_t>(from.nbytes()));
     }
@@ -226,8 +227,9 @@ Tensor to_device(const Tensor& tensor, Device device, const Stream& stream) {
   }
   Tensor result = Tensor::empty(tensor.shape(), tensor.dtype(), device);
   if (device.is_cpu()) {
-    // Why before: a copy to pageable memory waits inside the driver, where it may hold up other
-    // threads, whose ranks this stream's kernels may be waiting for.
+    // Why it waits before the copy: a copy to pageable memory waits inside the driver and may hold
+    // up other threads there, although this stream's kernels may be waiting for the ranks of these
+    // threads.
     stream.synchronize();
   }
   copy(tensor, result, stream);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of the rows that belong to a token, over all tokens (see row_sums.h for one sum).
+// Sums the rows that belong to a token, for all tokens (row_sums.h computes one sum).
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ struct TokenTerm {
   float weight;
 };
 
-// moe_sum's rule for the K rows of a token: products are rounded, and a few rows are added in their
-// type.
+// The rule of vLLM's moe_sum for the K rows of a token: products are rounded to the rows' type, and
+// so are the sums of 2 to 4 rows after every addition.
 inline bool sums_in_dtype(int64_t topk) {
   return topk >= 2 && topk <= 4;
 }
@@ -30,15 +30,16 @@ inline SumRounding sum_rounding(int64_t topk) {
   return sums_in_dtype(topk) ? SumRounding::kProductsAndSums : SumRounding::kProducts;
 }
 
-// output[t] = sum over the terms that append_terms(t, terms) lists; `rows` and output are [.., H]
-// of one type.
+// output[t] = the sum of the terms that append_terms(t, terms) appends.  `rows` and `output` are
+// [.., H] and have the same type.
 template <typename AppendTerms>
 void sum_tokens(const Tensor& rows,
                 const Tensor& output,
                 SumRounding rounding,
                 const Stream& stream,
                 const AppendTerms& append_terms) {
-  // Enough that most tokens are followed by one whose rows can be fetched; enough tasks, too.
+  // Several tokens per task, so that the rows of the next token can usually be prefetched, but
+  // enough tasks for all threads.
   const int64_t tokens_per_task =
       std::clamp<int64_t>(output.dim(0) / (4 * stream.num_threads()), 1, 16);
   const int64_t hidden = output.dim(1);

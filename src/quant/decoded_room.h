@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Room for weights [G, N, K] that are decoded to bf16, some groups at a time: of each N x K
-// elements, an f32 scale per column and, where they change along K, those of `num_blocks` blocks.
-// Needs no CUDA: plans count with it, too.
+// The memory for weights [G, N, K] that are decoded to bf16, some groups at a time.  A group takes
+// N x K elements, an f32 scale per row of N and, when scales change along K, the f32 scales of
+// `num_blocks` blocks per row.  This header needs no CUDA, because plans use it, too.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@
 
 namespace moebius::quant {
 
-// Columns of a block come in multiples of this.
+// The columns of a block are a multiple of this.
 inline constexpr int64_t kDecodedStep = 32;
 
-// Of so many rows per group, on average, decoding into memory pays.  On an H200, layers of
-// Qwen3-30B-A3B take as long either way with some 124 rows (int4), 146 (int8) and 176 or 177
+// From how many rows per group, on average, it pays to decode into memory.  On an H200, layers of
+// Qwen3-30B-A3B take equally long either way with some 124 rows (int4), 146 (int8) and 176 or 177
 // (mxfp4, nvfp4, fp8); see docs/performance/gpu_experts.md.
 constexpr int64_t decoded_rows(QuantFormat weights) {
   switch (weights) {
@@ -36,7 +36,7 @@ constexpr int64_t decoded_group_bytes(int64_t n, int64_t k, int64_t num_blocks) 
   return n * (2 * k + 4 + 4 * num_blocks);
 }
 
-// As many groups as 512 MiB hold, at least one.
+// The bytes of as many groups as 512 MiB can hold, but at least of one.
 constexpr int64_t decoded_bytes(int64_t num_groups, int64_t n, int64_t k, int64_t num_blocks) {
   constexpr int64_t kMostBytes = int64_t{512} << 20;
   const int64_t bytes = decoded_group_bytes(n, k, num_blocks);

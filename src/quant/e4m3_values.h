@@ -17,7 +17,7 @@ constexpr std::array<float, 256> make_e4m3_values() {
   return values;
 }
 
-// Of every code of f8e4m3.
+// The value of every code of f8e4m3.
 inline constexpr std::array<float, 256> kE4M3Values = make_e4m3_values();
 
 }  // namespace moebius::quant

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scale rules: from the range of a group's elements to its scale and to how they are encoded.
-// docs/formats.md tells the rule of each format and where it comes from.
+// Scale rules: how the range of a group's elements determines its scale and how they are encoded.
+// docs/formats.md has the rule of each format and says where it comes from.
 // Why constexpr: kernels evaluate the same functions on the GPU.
 #pragma once
 
@@ -18,7 +18,8 @@ namespace moebius::quant {
 Code code_of(QuantFormat format);
 Encode encode_of(const QuantizeSpec& spec);
 
-// Whether bf16 holds every code times its block scale: powers of two, and e4m3 times e2m1.
+// Whether bf16 can represent every code times its block scale.  It can when scales are powers of
+// two, and for e4m3 times e2m1.
 inline bool scaled_codes_fit_bf16(QuantFormat format) {
   return format == QuantFormat::kNvfp4 || is_ocp_mx(format);
 }
@@ -33,7 +34,7 @@ struct GroupCode {
 namespace detail {
 
 inline constexpr float kInt8Max = 127.0f;
-inline constexpr float kAbsmaxFloor = 1e-10f;  // of int8 rows and of fp8 and int8 groups
+inline constexpr float kAbsmaxFloor = 1e-10f;  // for int8 rows and for fp8 and int8 groups
 inline constexpr float kFp8TokenScaleFloor = 1.0f / (kE4M3Max * 512.0f);
 inline constexpr float kInt4RangeFloor = 1e-5f;
 
@@ -45,7 +46,7 @@ constexpr float smaller(float a, float b) {
   return b < a ? b : a;
 }
 
-// 2^ceil(log2(value)); value is normal and positive, or infinite and stays so.
+// 2^ceil(log2(value)).  REQUIRES: value is positive and normal, or infinite, which it then stays.
 constexpr float round_up_to_power_of_two(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   constexpr uint32_t kMantissa = 0x7fffffu;
@@ -60,8 +61,8 @@ constexpr uint8_t clamp_code(int exponent, int lowest) {
   return static_cast<uint8_t>(exponent < lowest ? lowest : exponent > 254 ? 254 : exponent);
 }
 
-// "Even": the exponent of absmax rounded to the element's mantissa width (halves away from zero),
-// less the exponent of the element's largest value.
+// The rule "even": absmax is rounded to the element's mantissa width (halves away from zero), and
+// the exponent of the element's largest value is subtracted from its exponent.
 constexpr uint8_t even_scale_code(float absmax, int mantissa_bits, int max_exponent) {
   const uint32_t half = 1u << (23 - mantissa_bits - 1);
   const float rounded = std::bit_cast<float>(std::bit_cast<uint32_t>(absmax) + half);
@@ -76,12 +77,12 @@ constexpr uint8_t mx_scale_code(QuantFormat format, float absmax) {
       return even_scale_code(absmax, 2, 4);
     case QuantFormat::kMxfp6E2M3:
       return even_scale_code(absmax, 3, 2);
-    default:  // mxfp8: the exponent of absmax as it is
+    default:  // mxfp8 takes the exponent of absmax as it is
       return clamp_code(biased_exponent(absmax), 1);
   }
 }
 
-// The reciprocal 2^(127 - code), exact: dividing by the scale and multiplying by this agree.
+// The reciprocal 2^(127 - code) is exact, so multiplying by it equals dividing by the scale.
 constexpr float e8m0_reciprocal(uint8_t code) {
   return e8m0_to_float(static_cast<uint8_t>(254 - code));
 }
@@ -114,7 +115,7 @@ constexpr GroupCode int8_code(const QuantizeSpec& spec, const Range& range, floa
   return {.factor = spec.group.is_per_token() ? kInt8Max / absmax : scale, .scale = scale};
 }
 
-// min(15, value rounded to the nearest integer, ties to even); value >= 0, NaN gives 15.
+// min(15, value rounded to the nearest integer, ties to even) for value >= 0; NaN gives 15.
 constexpr float nearest_up_to_15(float value) {
   constexpr float kNoFraction = 12582912.0f;  // 1.5 * 2^23: adding it drops the fraction
   return value < 15.0f ? (value + kNoFraction) - kNoFraction : 15.0f;
@@ -139,21 +140,21 @@ constexpr GroupCode nvfp4_code(const Range& range, float global_scale) {
 
 }  // namespace detail
 
-// The scale of a whole tensor: fp8 and int8 per tensor, and nvfp4's global scale.
+// The scale of a whole tensor, for fp8 and int8 per tensor, or the global scale of nvfp4.
 constexpr float tensor_scale(QuantFormat format, float absmax) {
   switch (format) {
     case QuantFormat::kFp8:
       return absmax / kE4M3Max;
     case QuantFormat::kInt8:
       return detail::larger(absmax / detail::kInt8Max, detail::kAbsmaxFloor);
-    default: {  // nvfp4; a zero tensor has no scale of its own
+    default: {  // nvfp4; the scale of a zero tensor is 1
       const float scale = kE4M3Max * kE2M1Max / absmax;
       return absmax > 0.0f ? detail::smaller(scale, std::numeric_limits<float>::max()) : 1.0f;
     }
   }
 }
 
-// tensor_scale: the result of the function above where that one is used, else ignored.
+// `tensor_scale` is the result of the function above; formats without such a scale ignore it.
 constexpr GroupCode group_code(const QuantizeSpec& spec, const Range& range, float tensor_scale) {
   switch (spec.format) {
     case QuantFormat::kFp8:

@@ -56,8 +56,8 @@ std::span<const Impl> impls() {
   return kImpls;
 }
 
-// Why remembered: weights are decoded in many small calls, and the choice is logged when it
-// changes.
+// Why the choice is remembered: weights are decoded in many small calls, and a choice is logged
+// only when it changes.
 const Impl& select_quant_impl(Device device) {
   const auto select = [device](std::string_view forced) -> const Impl& {
     return select_impl(kImpls, "quant", "MOEBIUS_QUANT", forced, [device](const Impl& impl) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The implementations of the quant stage, and which of them a call uses.
+// The implementations of the quant stage, and the choice of the one that a call uses.
 #pragma once
 
 #include <span>
@@ -17,17 +17,18 @@ namespace moebius::quant {
 
 struct Impl {
   std::string_view name;
-  DeviceType device;                                 // where its operands are
-  Support (*supports)(const CpuFeatures& features);  // by this machine
-  const RowKernels* kernels = nullptr;               // on the CPU
-  const DeviceKernels* device_kernels = nullptr;     // on a GPU
+  DeviceType device;                                 // of its operands
+  Support (*supports)(const CpuFeatures& features);  // whether this machine can run it
+  const RowKernels* kernels = nullptr;               // null on a GPU
+  const DeviceKernels* device_kernels = nullptr;     // null on the CPU
 };
 
 // Most specialised first, `ref` last.
 std::span<const Impl> impls();
 
-// The first that this machine can run on operands there, or the one named by MOEBIUS_QUANT.
-// Throws InvalidArgument (unknown name) or Unsupported (the named one cannot run here).
+// The first implementation that can run on this machine with operands on the device, or the one
+// that MOEBIUS_QUANT names.  Throws InvalidArgument (unknown name) or Unsupported (it cannot run
+// here).
 const Impl& select_quant_impl(Device device = {});
 
 }  // namespace moebius::quant

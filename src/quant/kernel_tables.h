@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel tables that impls.cc lists; one file defines each.
+// The kernel tables that impls.cc lists.  Each is defined in a file of its own.
 #pragma once
 
 #include "quant/row_kernels.h"

@@ -6,8 +6,9 @@
 
 #include <utility>
 
-#include "core/ceil_div.h"
 #include "moebius/error.h"
+#include "quant/group_rule.h"
+#include "quant/groups.h"
 #include "quant/scale_grid.h"
 
 namespace moebius {
@@ -18,17 +19,23 @@ struct FormatInfo {
   std::string_view name;
   QuantFormat format;
   DType storage;
+  DType scale;
+  int64_t group_cols;    // elements of a row that share a scale; 0: the config decides
+  quant::Encode encode;  // with one scale for the whole tensor, or with groups of group_cols
 };
 
 constexpr FormatInfo kFormats[] = {
-    {"fp8", QuantFormat::kFp8, DType::kF8E4M3},
-    {"int8", QuantFormat::kInt8, DType::kI8},
-    {"int4", QuantFormat::kInt4, DType::kU4},
-    {"mxfp4", QuantFormat::kMxfp4, DType::kF4E2M1},
-    {"mxfp6_e3m2", QuantFormat::kMxfp6E3M2, DType::kF6E3M2},
-    {"mxfp6_e2m3", QuantFormat::kMxfp6E2M3, DType::kF6E2M3},
-    {"mxfp8", QuantFormat::kMxfp8, DType::kF8E4M3},
-    {"nvfp4", QuantFormat::kNvfp4, DType::kF4E2M1},
+    {"fp8", QuantFormat::kFp8, DType::kF8E4M3, DType::kF32, 0, quant::Encode::kE4M3Multiply},
+    {"int8", QuantFormat::kInt8, DType::kI8, DType::kF32, 0, quant::Encode::kI8NearestDivide},
+    {"int4", QuantFormat::kInt4, DType::kU4, DType::kF32, 0, quant::Encode::kU4Divide},
+    {"mxfp4", QuantFormat::kMxfp4, DType::kF4E2M1, DType::kE8M0, 32, quant::Encode::kE2M1Multiply},
+    {"mxfp6_e3m2", QuantFormat::kMxfp6E3M2, DType::kF6E3M2, DType::kE8M0, 32,
+     quant::Encode::kE3M2Multiply},
+    {"mxfp6_e2m3", QuantFormat::kMxfp6E2M3, DType::kF6E2M3, DType::kE8M0, 32,
+     quant::Encode::kE2M3Multiply},
+    {"mxfp8", QuantFormat::kMxfp8, DType::kF8E4M3, DType::kE8M0, 32, quant::Encode::kE4M3Overflow},
+    {"nvfp4", QuantFormat::kNvfp4, DType::kF4E2M1, DType::kF8E4M3, 16,
+     quant::Encode::kE2M1Multiply},
 };
 
 const FormatInfo& info(QuantFormat format) {
@@ -74,34 +81,29 @@ void validate_activation(const QuantDesc& desc, std::string_view which) {
   });
 }
 
-// The four descs with equal treatment of both layers, as every builder needs them.
+// Builds the four descs, with both GEMMs treated alike, as every builder needs them.
 QuantConfig assemble(std::optional<QuantFormat> activation,
                      std::optional<GroupShape> a_shape,
                      std::optional<QuantFormat> weight,
                      std::optional<GroupShape> w_shape,
                      QuantTensors&& t) {
+  const auto of_weight = [&](Tensor& scale, Tensor& alphas, Tensor& zero_point, Tensor& bias) {
+    return QuantDesc{
+        weight,         w_shape, std::move(scale), std::move(alphas), std::move(zero_point),
+        std::move(bias)};
+  };
   QuantConfig config;
   config.a1 = {activation, a_shape, std::move(t.a1_scale), std::move(t.a1_gscale), {}, {}};
   config.a2 = {activation, a_shape, std::move(t.a2_scale), std::move(t.a2_gscale), {}, {}};
-  config.w1 = {weight,
-               w_shape,
-               std::move(t.w1_scale),
-               std::move(t.g1_alphas),
-               std::move(t.w1_zero_point),
-               std::move(t.w1_bias)};
-  config.w2 = {weight,
-               w_shape,
-               std::move(t.w2_scale),
-               std::move(t.g2_alphas),
-               std::move(t.w2_zero_point),
-               std::move(t.w2_bias)};
+  config.w1 = of_weight(t.w1_scale, t.g1_alphas, t.w1_zero_point, t.w1_bias);
+  config.w2 = of_weight(t.w2_scale, t.g2_alphas, t.w2_zero_point, t.w2_bias);
   config.validate();
   return config;
 }
 
 }  // namespace
 
-// Rows of weights are read by many calls, so messages are made only for a refusal.
+// Many calls read rows of weights, so this function formats messages only for a refusal.
 void quant::expect_weight_desc(const QuantDesc& desc, std::string_view which) {
   const bool is_blocks = desc.shape && is_block(*desc.shape);
   if (desc.shape && !desc.shape->is_per_tensor() && !desc.shape->is_per_token() && !is_blocks) {
@@ -111,7 +113,7 @@ void quant::expect_weight_desc(const QuantDesc& desc, std::string_view which) {
                        which, to_string(*desc.shape)));
   }
   const int pack = desc.format ? pack_factor(storage_dtype(*desc.format)) : 1;
-  if (is_blocks && desc.shape->col % pack != 0) {  // codes that share bytes
+  if (is_blocks && desc.shape->col % pack != 0) {  // a group would begin within a byte
     expect(false, fmt::format("{} is {} in groups of {}: their columns must be a multiple of {}",
                               which, name(*desc.format), to_string(*desc.shape), pack));
   }
@@ -145,8 +147,30 @@ DType storage_dtype(QuantFormat format) {
 }
 
 bool is_ocp_mx(QuantFormat format) {
-  return format == QuantFormat::kMxfp4 || format == QuantFormat::kMxfp6E3M2 ||
-         format == QuantFormat::kMxfp6E2M3 || format == QuantFormat::kMxfp8;
+  return info(format).scale == DType::kE8M0;
+}
+
+int64_t quant::fixed_group_cols(QuantFormat format) {
+  return info(format).group_cols;
+}
+
+DType quant::scale_dtype(QuantFormat format) {
+  return info(format).scale;
+}
+
+quant::Code quant::code_of(QuantFormat format) {
+  return code_of(info(format).encode);
+}
+
+quant::Encode quant::encode_of(const QuantizeSpec& spec) {
+  const bool is_per_tensor = spec.group.is_per_tensor();
+  if (spec.format == QuantFormat::kFp8 && !is_per_tensor) {
+    return Encode::kE4M3Divide;
+  }
+  if (spec.format == QuantFormat::kInt8 && !is_per_tensor) {
+    return spec.group.is_per_token() ? Encode::kI8AwayMultiply : Encode::kI8TruncateDivide;
+  }
+  return info(spec.format).encode;
 }
 
 QuantConfig QuantConfig::make(std::optional<QuantFormat> activation,
@@ -288,7 +312,7 @@ std::optional<std::string> QuantConfig::config_name(DType in_dtype) const {
     return "int4_w4a16";
   }
   if (ocp_mx_scheme()) {
-    return std::nullopt;  // computed on dequantized values, so no kernel of that name is tuned
+    return std::nullopt;  // dequantized values are multiplied, so no kernel of that name is tuned
   }
   if (in_dtype == DType::kF32) {
     return "float32";

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The checks that all implementations share, and the walk over a matrix that those on the CPU do:
-// which elements form a group, their scale, and the split over threads.
+// The checks that all implementations share, and the walk over a matrix that implementations on the
+// CPU share: which elements form a group, what their scale is, and how threads split the work.
 #include "moebius/quantize.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ namespace quant {
 namespace {
 
 constexpr int64_t kElementsPerTask = 1 << 15;
-constexpr int64_t kElementsAtATime = 1 << 13;  // whose codes and values stay in L1
+constexpr int64_t kElementsAtATime = 1 << 13;  // their codes and values stay in L1
 constexpr int64_t kMaxTasksOfMaximum = 256;
 
 void expect_float_matrix(const Tensor& tensor, std::string_view what) {
@@ -47,16 +47,10 @@ void expect_quantized(
     const Quantized& q, const QuantizeSpec& spec, int64_t rows, int64_t cols, Device device) {
   const Support support = quantize_supported(spec, rows, cols);
   expect(support.ok, support.reason);
-  const Groups groups = groups_of(spec.group, rows, cols);
-  const Shape scale_shape{groups.num_row_groups, groups.num_col_groups};
-  expect_like(q.values, {rows, cols}, storage_dtype(spec.format), device, "quantized values");
-  expect_like(q.scale, scale_shape, scale_dtype(spec.format), device, "scale");
-  if (spec.asymmetric) {
-    expect_like(q.zero_point, scale_shape, DType::kU8, device, "zero point");
-  }
-  if (spec.format == QuantFormat::kNvfp4) {
-    expect_like(q.global_scale, {1}, DType::kF32, device, "global scale");
-  }
+  for_each_tensor(spec, rows, cols,
+                  [&](auto tensor, const Shape& shape, DType dtype, std::string_view what) {
+                    expect_like(q.*tensor, shape, dtype, device, what);
+                  });
 }
 
 void expect_disjoint(const Tensor& a, const Tensor& b, std::string_view what) {
@@ -64,7 +58,7 @@ void expect_disjoint(const Tensor& a, const Tensor& b, std::string_view what) {
   expect(apart || a.nbytes() == 0 || b.nbytes() == 0, what);
 }
 
-// Element (row, col) of a matrix.  REQUIRES: it starts on a byte boundary.
+// The address of element (row, col).  REQUIRES: the element starts on a byte boundary.
 std::byte* element(const Tensor& t, int64_t row, int64_t col) {
   return t.bytes() + row * row_bytes(t.dtype(), t.dim(1)) + col * bits(t.dtype()) / 8;
 }
@@ -72,7 +66,7 @@ uint8_t* code(const Tensor& t, int64_t row, int64_t col) {
   return reinterpret_cast<uint8_t*>(element(t, row, col));
 }
 
-// Largest |x|, NaN passed over.
+// The largest |x|, without NaN elements.
 float absmax_of(const RowKernels& kernels, const Tensor& x, const Stream& stream) {
   const int64_t rows = x.dim(0);
   const int64_t cols = x.dim(1);
@@ -81,7 +75,7 @@ float absmax_of(const RowKernels& kernels, const Tensor& x, const Stream& stream
   std::array<float, kMaxTasksOfMaximum> maxima{};
   parallel_for(stream, rows, grain, [&](int64_t begin, int64_t end) {
     Range range;
-    // A contiguous matrix is one long row.
+    // The rows are contiguous, so the kernel can treat them as one long row.
     const int64_t n = (end - begin) * cols;
     kernels.range(element(x, begin, 0), x.dtype(), n, n, &range);
     maxima[static_cast<size_t>(begin / grain)] = range.absmax();
@@ -89,7 +83,7 @@ float absmax_of(const RowKernels& kernels, const Tensor& x, const Stream& stream
   return *std::max_element(maxima.begin(), maxima.end());
 }
 
-// Whichever scale of the whole tensor is given, or undefined.
+// The scale of the whole tensor that the caller gave; undefined when there is none.
 Tensor given_tensor_scale(const QuantizeSpec& spec,
                           Device device,
                           const Tensor& static_scale,
@@ -113,7 +107,7 @@ Tensor given_tensor_scale(const QuantizeSpec& spec,
   return global_scale;
 }
 
-// The scale of the whole tensor where the spec has one (given, or from the maximum), else 0.
+// The scale of the whole tensor, given or from the maximum; 0 when the spec has no such scale.
 float resolve_tensor_scale(const RowKernels& kernels,
                            const Tensor& x,
                            const QuantizeSpec& spec,
@@ -128,11 +122,11 @@ float resolve_tensor_scale(const RowKernels& kernels,
   return 0.0f;
 }
 
-// What quantizing and dequantizing need of one matrix.
+// What quantizing and dequantizing need to know about one matrix.
 struct Walk {
   const RowKernels& kernels;
   const QuantizeSpec& spec;
-  Groups groups;  // per tensor: one row at a time, all with the scale at 0
+  Groups groups;  // per tensor: one row at a time, and all rows use scale 0
   bool is_per_tensor;
 
   Walk(const RowKernels& row_kernels, const QuantizeSpec& s, int64_t rows, int64_t cols)
@@ -141,7 +135,7 @@ struct Walk {
         groups(groups_of(s.group.is_per_tensor() ? GroupShape::per_token() : s.group, rows, cols)),
         is_per_tensor(s.group.is_per_tensor()) {}
 
-  // Whole row groups of some elements.
+  // Rows in whole row groups, with about that many elements.
   int64_t rows_per_task(int64_t cols) const { return rows_of(kElementsPerTask, cols); }
   int64_t rows_at_a_time(int64_t cols) const { return rows_of(kElementsAtATime, cols); }
 
@@ -155,7 +149,7 @@ struct Walk {
   }
 };
 
-// Codes of some rows with their scales, in one block, for who needs them for a moment only.
+// A block of memory for codes and scales of some rows, which are needed for a moment only.
 class CodeRoom {
  public:
   CodeRoom(const QuantizeSpec& spec, int64_t rows, int64_t cols) : spec_(spec), cols_(cols) {
@@ -164,7 +158,7 @@ class CodeRoom {
     bytes_.resize(static_cast<size_t>(measured.bytes()));
   }
 
-  // The first `rows`, overwritten by the next call.
+  // Tensors for `rows` rows; the next call returns the same memory.
   Quantized of_rows(int64_t rows) {
     Scratch scratch(bytes_.data());
     return take(scratch, rows);
@@ -172,17 +166,11 @@ class CodeRoom {
 
  private:
   Quantized take(Scratch& scratch, int64_t rows) const {
-    const Groups groups = groups_of(spec_.group, rows, cols_);
-    const Shape groups_shape{groups.num_row_groups, groups.num_col_groups};
     Quantized q;
-    q.values = scratch.take({rows, cols_}, storage_dtype(spec_.format));
-    q.scale = scratch.take(groups_shape, scale_dtype(spec_.format));
-    if (spec_.asymmetric) {
-      q.zero_point = scratch.take(groups_shape, DType::kU8);
-    }
-    if (spec_.format == QuantFormat::kNvfp4) {
-      q.global_scale = scratch.take({1}, DType::kF32);
-    }
+    for_each_tensor(spec_, rows, cols_,
+                    [&](auto tensor, const Shape& shape, DType dtype, std::string_view) {
+                      q.*tensor = scratch.take(shape, dtype);
+                    });
     return q;
   }
 
@@ -205,7 +193,7 @@ void store_group(const Quantized& out,
   }
 }
 
-// The groups [first, last) of columns in the rows of one row group.
+// Quantizes the groups [first, last) along the columns of one row group.
 void quantize_groups(const Walk& walk,
                      const Tensor& x,
                      const Quantized& out,
@@ -237,12 +225,13 @@ void quantize_groups(const Walk& walk,
     }
   }
   for (int64_t row = row_begin; row < row_end; ++row) {
-    walk.kernels.encode(encode_of(walk.spec), element(x, row, col), x.dtype(), n, g.group_cols,
-                        factors.data(), zero_points.data(), code(out.values, row, col));
+    walk.kernels.encode({encode_of(walk.spec), element(x, row, col), x.dtype(), n, g.group_cols,
+                         factors.data(), zero_points.data(), code(out.values, row, col)});
   }
 }
 
-// All of x, on the calling thread.  REQUIRES: the outputs are valid; x starts at a row group.
+// Quantizes all of x on the calling thread.  REQUIRES: the outputs are valid; x starts at a row
+// group.
 void quantize_rows(const Walk& walk, const Tensor& x, const Quantized& out, float tensor_scale) {
   const Groups& g = walk.groups;
   for (int64_t row_group = 0; row_group * g.group_rows < x.dim(0); ++row_group) {
@@ -280,7 +269,7 @@ float decode_zero_point(const Quantized& q, const QuantizeSpec& spec, int64_t i)
   return spec.asymmetric ? static_cast<float>(q.zero_point.data<uint8_t>()[i]) : 8.0f;
 }
 
-// Rows [row_begin, row_end) of q -> the same rows of out.
+// Dequantizes rows [row_begin, row_end) of q into the same rows of out.
 void dequantize_rows(
     const Walk& walk, const Quantized& q, const Tensor& out, int64_t row_begin, int64_t row_end) {
   const Groups& g = walk.groups;
@@ -296,8 +285,8 @@ void dequantize_rows(
       }
       const int64_t col = first * g.group_cols;
       const int64_t n = std::min(out.dim(1), last * g.group_cols) - col;
-      walk.kernels.decode(code_of(walk.spec.format), code(q.values, row, col), n, g.group_cols,
-                          scales.data(), zero_points.data(), element(out, row, col), out.dtype());
+      walk.kernels.decode({code_of(walk.spec.format), code(q.values, row, col), n, g.group_cols,
+                           scales.data(), zero_points.data(), element(out, row, col), out.dtype()});
     }
   }
 }

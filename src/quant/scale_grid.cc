@@ -11,7 +11,7 @@ namespace moebius::quant {
 
 namespace {
 
-// The block of row n where blocks restart at gate_rows.
+// The index of the block of row n; blocks restart at gate_rows.
 int64_t row_block(int64_t n, int64_t group_rows, int64_t gate_rows) {
   return n < gate_rows ? n / group_rows
                        : ceil_div(gate_rows, group_rows) + (n - gate_rows) / group_rows;

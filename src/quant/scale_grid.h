@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the scales of a weight [L, N, K] lie: per expert, per row, per block or per group.
+// The layout of the scales of a weight [L, N, K]: per expert, per row, per block or per group.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace moebius::quant {
 
-// Throws InvalidArgument for groups, zero points and scales that mean nothing for a weight.
+// Throws InvalidArgument when groups, zero points or scales mean nothing for a weight.
 void expect_weight_desc(const QuantDesc& desc, std::string_view which);
 
 struct ScaleGrid {
@@ -21,14 +21,15 @@ struct ScaleGrid {
   int64_t num_cols = 1;    // scales per row
   int64_t gate_rows = 1;
 
-  // Index of the first of num_cols scales of row n; the same for zero points.
+  // The index of the first of the num_cols scales of row n; zero points have the same indices.
   int64_t row_begin(int64_t expert, int64_t n) const;
 };
 
-// gate_rows: see dequantize_weight_rows.  Throws InvalidArgument when desc.scale has another shape.
+// dequantize_weight_rows() explains gate_rows.  Throws InvalidArgument when desc.scale has a shape
+// that fits no grid.
 ScaleGrid scale_grid(const Tensor& w, const QuantDesc& desc, int64_t gate_rows);
 
-// nvfp4: what the block scales of an expert's row (of up or of gate) are multiplied with.
+// The factor that nvfp4's block scales of an expert's rows (of up or of gate) are multiplied with.
 float global_factor(const QuantDesc& desc,
                     int64_t expert,
                     bool is_up,

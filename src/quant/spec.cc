@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a QuantizeSpec demands of a matrix, and the specs that a QuantConfig's operands stand for.
+// What a QuantizeSpec demands of a matrix, and which specs the operands of a QuantConfig stand for.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ bool is_block(const GroupShape& group) {
   return group.row >= 1 && group.col >= 1;
 }
 
-// The shapes a format takes, as a refusal says it; empty when `group` is one of them.
+// Empty when the format takes the group; otherwise the shapes it takes, as a refusal words them.
 std::string_view refused_group(QuantFormat format, const GroupShape& group) {
   switch (format) {
     case QuantFormat::kFp8:
@@ -42,9 +42,25 @@ std::string_view refused_group(QuantFormat format, const GroupShape& group) {
   }
 }
 
-// The group of a desc that is scaled by blocks or groups; {0, g} is another way to write {1, g}.
-GroupShape block_group(const GroupShape& shape) {
-  return {std::max<int64_t>(shape.row, 1), shape.col};
+// Whether an operand is scaled in blocks or groups that the config chose.
+bool has_blocks(const QuantDesc& desc) {
+  return quant::fixed_group_cols(*desc.format) == 0 && desc.shape && !desc.shape->is_per_tensor() &&
+         !desc.shape->is_per_token();
+}
+
+// The spec of an operand without blocks; nullopt when the operand is not quantized.
+std::optional<QuantizeSpec> common_spec(const QuantDesc& desc) {
+  if (!desc.format) {
+    return std::nullopt;
+  }
+  QuantizeSpec spec;
+  spec.format = *desc.format;
+  if (const int64_t group = quant::fixed_group_cols(*desc.format); group > 0) {
+    spec.group = {1, group};
+  } else if (desc.shape && !has_blocks(desc)) {
+    spec.group = *desc.shape;
+  }
+  return spec;
 }
 
 }  // namespace
@@ -60,25 +76,11 @@ Groups groups_of(const GroupShape& shape, int64_t rows, int64_t cols) {
   return groups;
 }
 
-int64_t fixed_group_cols(QuantFormat format) {
-  if (is_ocp_mx(format)) {
-    return 32;
-  }
-  return format == QuantFormat::kNvfp4 ? 16 : 0;
-}
-
 bool scales_over_rows(const QuantDesc& activations) {
   const auto spec = activation_spec(activations);
   return spec && (spec->format == QuantFormat::kNvfp4
                       ? !activations.alpha_or_gscale.defined()
                       : spec->group.is_per_tensor() && !activations.scale.defined());
-}
-
-DType scale_dtype(QuantFormat format) {
-  if (is_ocp_mx(format)) {
-    return DType::kE8M0;
-  }
-  return format == QuantFormat::kNvfp4 ? DType::kF8E4M3 : DType::kF32;
 }
 
 }  // namespace quant
@@ -118,52 +120,35 @@ Support quantize_supported(const QuantizeSpec& spec, int64_t rows, int64_t cols)
 Quantized allocate_quantized(const QuantizeSpec& spec, int64_t rows, int64_t cols, Device device) {
   const Support support = quantize_supported(spec, rows, cols);
   expect(support.ok, support.reason);
-  const quant::Groups groups = quant::groups_of(spec.group, rows, cols);
-  const Shape scale_shape{groups.num_row_groups, groups.num_col_groups};
   Quantized out;
-  out.values = Tensor::empty({rows, cols}, storage_dtype(spec.format), device);
-  out.scale = Tensor::empty(scale_shape, quant::scale_dtype(spec.format), device);
-  if (spec.asymmetric) {
-    out.zero_point = Tensor::empty(scale_shape, DType::kU8, device);
-  }
-  if (spec.format == QuantFormat::kNvfp4) {
-    out.global_scale = Tensor::empty({1}, DType::kF32, device);
-  }
+  quant::for_each_tensor(spec, rows, cols,
+                         [&](auto tensor, const Shape& shape, DType dtype, std::string_view) {
+                           out.*tensor = Tensor::empty(shape, dtype, device);
+                         });
   return out;
 }
 
 std::optional<QuantizeSpec> activation_spec(const QuantDesc& desc) {
-  if (!desc.format) {
-    return std::nullopt;
-  }
-  QuantizeSpec spec;
-  spec.format = *desc.format;
-  if (const int64_t group = quant::fixed_group_cols(*desc.format); group > 0) {
-    spec.group = {1, group};
-  } else if (desc.shape && (desc.shape->is_per_tensor() || desc.shape->is_per_token())) {
-    spec.group = *desc.shape;
-  } else if (desc.shape) {
-    spec.group = {1, desc.shape->col};  // weights have blocks, activations a group per row
-    spec.power_of_two_scale = desc.power_of_two_scale;
+  auto spec = common_spec(desc);
+  if (spec && has_blocks(desc)) {
+    spec->group = {1, desc.shape->col};  // weights have blocks, activations have groups in a row
+    spec->power_of_two_scale = desc.power_of_two_scale;
   }
   return spec;
 }
 
 std::optional<QuantizeSpec> weight_spec(const QuantDesc& desc) {
-  if (!desc.format) {
-    return std::nullopt;
+  auto spec = common_spec(desc);
+  if (!spec) {
+    return spec;
   }
-  QuantizeSpec spec;
-  spec.format = *desc.format;
-  spec.asymmetric = desc.format == QuantFormat::kInt4 && desc.zero_point.defined();
-  if (const int64_t group = quant::fixed_group_cols(*desc.format); group > 0) {
-    spec.group = {1, group};
-  } else if (desc.shape && (desc.shape->is_per_tensor() || desc.shape->is_per_token())) {
-    spec.group = *desc.shape;
-  } else if (desc.shape) {
-    spec.group = block_group(*desc.shape);
-  } else if (desc.scale.defined() && desc.scale.num_dims() > 1) {
-    spec.group = GroupShape::per_token();  // a scale per channel: [L, N] or [L, N, 1]
+  spec->asymmetric = desc.format == QuantFormat::kInt4 && desc.zero_point.defined();
+  if (has_blocks(desc)) {
+    // {0, g} is another way to write {1, g}.
+    spec->group = {std::max<int64_t>(desc.shape->row, 1), desc.shape->col};
+  } else if (quant::fixed_group_cols(*desc.format) == 0 && !desc.shape && desc.scale.defined() &&
+             desc.scale.num_dims() > 1) {
+    spec->group = GroupShape::per_token();  // scales per channel are [L, N] or [L, N, 1]
   }
   return spec;
 }

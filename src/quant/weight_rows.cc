@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading weights: rows of a plain or quantized [L, N, K] tensor as float.
+// Reads rows of a plain or quantized weight [L, N, K] as float.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,8 @@ namespace quant {
 
 namespace {
 
-// Scales [first, first + n) of the flat tensor, times `factor` where the format has a global scale.
+// Reads scales [first, first + n) of the flat tensor.  Those in e4m3 are multiplied by `factor`,
+// because that format has a global scale.
 void read_scales(const RowKernels& kernels,
                  const Tensor& scale,
                  int64_t first,
@@ -39,8 +40,8 @@ void read_scales(const RowKernels& kernels,
   }
 }
 
-// Why u8 for both: an int8 code q is stored signed but its zero point counts from -128, so that
-// value = (q + 128 - zero_point) * scale, as the unsigned code would read.
+// Zero points of int4 and int8 are both u8.  An int8 code q is signed, but its zero point counts
+// from -128, so that value = (q + 128 - zero_point) * scale, as for the unsigned code.
 void read_zero_points(const QuantDesc& desc, int64_t first, int64_t n, float* out) {
   const float offset = desc.format == QuantFormat::kInt8 ? 128.0f : 0.0f;
   for (int64_t i = 0; i < n; ++i) {
@@ -50,7 +51,7 @@ void read_zero_points(const QuantDesc& desc, int64_t first, int64_t n, float* ou
   }
 }
 
-// Checks run on every call, so messages and shapes are built only for a refusal.
+// The checks run in every call, so messages and shapes are built only for a refusal.
 void expect_global_scales(const Tensor& t,
                           int64_t num_experts,
                           int64_t columns,
@@ -163,9 +164,10 @@ void dequantize_weight_rows(const Tensor& w,
       if (has_zero_points) {
         quant::read_zero_points(desc, scale_begin + first, num_groups, zero_points.data());
       }
-      kernels.decode(quant::code_of(*desc.format), codes + col * bits(w.dtype()) / 8, count,
-                     grid.group_cols, scales.data(), has_zero_points ? zero_points.data() : nullptr,
-                     out + (n - row_begin) * cols + col, DType::kF32);
+      kernels.decode({quant::code_of(*desc.format), codes + col * bits(w.dtype()) / 8, count,
+                      grid.group_cols, scales.data(),
+                      has_zero_points ? zero_points.data() : nullptr,
+                      out + (n - row_begin) * cols + col, DType::kF32});
     }
   }
 }

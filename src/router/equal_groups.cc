@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Apart from the router, since readers of checkpoints need no more than this.
+// This function has a file of its own because readers of checkpoints need nothing else of the
+// router.
 #include "moebius/router.h"
 
 namespace moebius {

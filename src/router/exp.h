@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of scoring that a C library would compute differently from one to the next: adds,
-// multiplies and divides in a stated order instead, the same bits on every CPU and GPU.
+// The functions of scoring that one C library computes differently from another.  Here they are
+// adds, multiplies and divides in a stated order, so that every CPU and GPU gives the same bits.
 #pragma once
 
 #include <bit>
@@ -19,8 +19,9 @@ constexpr float power_of_two(int n) {
   return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23);
 }
 
-// log(1 + z) for 0 <= z <= 1: 2 atanh(s) with s = z / (2 + z) <= 1/3, by its series up to s^15 (the
-// rest is below 2e-9 of it).  Within 3 units in the last place; NaN stays NaN.
+// log(1 + z) for 0 <= z <= 1.  It equals 2 atanh(s) with s = z / (2 + z) <= 1/3, which is computed
+// by its series up to s^15; the relative rest is below 2e-9.  The error is within 3 units in the
+// last place, and NaN stays NaN.
 constexpr float log1p_unit(float z) {
   const float s = z / (2.0f + z);
   const float s2 = s * s;
@@ -37,7 +38,7 @@ constexpr float log1p_unit(float z) {
 
 }  // namespace detail
 
-// REQUIRES: x <= 0 or NaN (stays NaN).  Within 1.5 units in the last place; e^-inf is 0.
+// e^x for x <= 0.  The error is within 1.5 units in the last place, e^-inf is 0, and NaN stays NaN.
 constexpr float exp_nonpositive(float x) {
   if (x != x) {
     return x;
@@ -53,14 +54,14 @@ constexpr float exp_nonpositive(float x) {
   p = p * r + kTaylor2;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  // Two factors, since 2^n alone may be too small for a normal number; only the last one rounds.
+  // 2^n may be too small for a normal number, so two factors are used; only the second one rounds.
   const int exponent = static_cast<int>(n);
   const int half = exponent >> 1;
   return p * detail::power_of_two(half) * detail::power_of_two(exponent - half);
 }
 
 constexpr float sigmoid(float x) {
-  const float z = exp_nonpositive(x < 0.0f ? x : -x);  // no overflow on either side
+  const float z = exp_nonpositive(x < 0.0f ? x : -x);  // overflows for no x
   return (x >= 0.0f ? 1.0f : z) / (1.0f + z);
 }
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Constants of exp_nonpositive() (exp.h), for its scalar and its vector versions.
-// exp(x) = 2^n * e^r with n = round(x / ln 2), |r| <= ln(2) / 2, and e^r from its Taylor series up
-// to r^7 (the rest is below 6e-9).  ln 2 is split so that n * kLn2High is exact.
+// Constants of exp_nonpositive() (exp.h) for its scalar and its vector versions.
+// exp(x) = 2^n * e^r with n = round(x / ln 2) and |r| <= ln(2) / 2.  e^r comes from its Taylor
+// series up to r^7; the rest is below 6e-9.  ln 2 is split so that n * kLn2High is exact.
 #pragma once
 
 namespace moebius::router {
@@ -13,7 +13,7 @@ inline constexpr float kLog2E = 1.44269504f;
 inline constexpr float kLn2High = 0.693359375f;  // 10 significant bits
 inline constexpr float kLn2Low = -2.12194440e-4f;
 inline constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23: adding it drops the fraction
-// Why no array: a kernel has no access to one of the host's.
+// Why these are no array: a kernel cannot read a host's array.
 inline constexpr float kTaylor7 = 1.0f / 5040;
 inline constexpr float kTaylor6 = 1.0f / 720;
 inline constexpr float kTaylor5 = 1.0f / 120;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an implementation of the router is, and the list of them.
+// The interface of a router implementation, and the list of implementations.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace moebius::router {
 
-// A validated router, as Router was made from; outlives the implementation.
+// The validated arguments of a Router.  They outlive the implementation.
 struct Model {
   RouterConfig config;
   Tensor gate;                         // [E, H] f32, f16 or bf16 on the CPU; may be undefined
@@ -21,7 +21,8 @@ struct Model {
   std::vector<float> correction_bias;  // [E], or empty
 };
 
-// Arguments have been checked by Router; simulation and custom routing never get here.
+// Router has checked the arguments of these functions.  It handles simulated and custom routing
+// itself.
 class Impl {
  public:
   virtual ~Impl() = default;
@@ -34,7 +35,7 @@ class Impl {
 
 struct ImplEntry {
   std::string_view name;
-  DeviceType device;  // where it works: config.device
+  DeviceType device;  // must be that of config.device
   Support (*supports)(const Model& model);
   std::unique_ptr<Impl> (*make)(const Model& model);
 };

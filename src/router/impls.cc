@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every implementation of the router, most specialised first; the first that accepts is used.
+// All implementations of the router, most specialised first.  The first that accepts is used.
+#include "core/cpu_features.h"
 #include "router/cpu/cpu.h"
 #include "router/cuda/cuda.h"
 #include "router/impl.h"
@@ -17,13 +18,22 @@ constexpr ImplEntry kImpls[] = {
     {"cuda", DeviceType::kCuda, cuda_supports, make_cuda},
 #endif
 #ifdef MOEBIUS_HAVE_AMX
-    {"cpu_amx", kCpu, cpu_amx_supports, make_cpu_amx},
+    {"cpu_amx", kCpu, cpu_amx_supports,
+     [](const Model& model) { return make_cpu(model, kAvx512Ops, amx_logits); }},
 #endif
 #ifdef MOEBIUS_HAVE_AVX512
-    {"cpu_avx512", kCpu, cpu_avx512_supports, make_cpu_avx512},
+    {"cpu_avx512", kCpu,
+     [](const Model& model) {
+       return cpu_supports(model, cpu_features().avx512, "AVX-512 F, BW, VL and DQ");
+     },
+     [](const Model& model) { return make_cpu(model, kAvx512Ops); }},
 #endif
 #ifdef MOEBIUS_HAVE_AVX2
-    {"cpu_avx2", kCpu, cpu_avx2_supports, make_cpu_avx2},
+    {"cpu_avx2", kCpu,
+     [](const Model& model) {
+       return cpu_supports(model, cpu_features().avx2, "AVX2 with FMA and F16C");
+     },
+     [](const Model& model) { return make_cpu(model, kAvx2Ops); }},
 #endif
     {"ref", kCpu, ref_supports, make_ref},
 };

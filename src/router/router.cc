@@ -26,7 +26,7 @@ void expect_float(const Tensor& tensor, std::string_view what) {
   });
 }
 
-// masks: minus infinity is allowed.
+// With `masks`, minus infinity is allowed.
 void expect_finite(const Tensor& tensor, std::string_view what, bool masks = false) {
   for (int64_t i = 0, n = tensor.numel(); i < n; ++i) {
     const float value = get_float(tensor, i);

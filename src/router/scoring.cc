@@ -23,7 +23,7 @@ void softmax(float* s, int64_t n) {
   }
   float partial[kSumLanes] = {};
   for (int64_t i = 0; i < n; ++i) {
-    // inf - inf is NaN, which then reaches every score through the sum.
+    // inf - inf is NaN, which the sum carries to every score.
     s[i] = exp_nonpositive(s[i] - max);
     partial[i % kSumLanes] += s[i];
   }
@@ -70,8 +70,8 @@ void weigh(const RouterConfig& config,
     for (int64_t k = 0; k < num_eligible; ++k) {
       sum += weights[k];
     }
-    // Why a floor and not sum + 1e-20: it equals the plain quotient for every sum above it, and
-    // differs from the other only where f32 would notice 1e-20, below 1e-12.
+    // Why a floor and not sum + 1e-20: with a floor, every larger sum gives the plain quotient. The
+    // two differ only for sums below 1e-12, where adding 1e-20 changes an f32.
     sum = std::max(sum, 1e-20f);
   }
   for (int64_t k = 0; k < num_eligible; ++k) {

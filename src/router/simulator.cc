@@ -17,12 +17,12 @@ namespace {
 using splitmix64::mix;
 using splitmix64::next;
 
-// In [0, n); uneven by less than n / 2^32.
+// A number in [0, n).  Probabilities differ by less than n / 2^32.
 int64_t next_below(uint64_t& state, int64_t n) {
   return static_cast<int64_t>(((next(state) >> 32) * static_cast<uint64_t>(n)) >> 32);
 }
 
-// In [0, 1).
+// A number in [0, 1).
 double next_unit(uint64_t& state) {
   return static_cast<double>(next(state) >> 11) * 0x1p-53;
 }
@@ -65,7 +65,7 @@ void Simulator::select(uint64_t call,
   std::fill_n(weights.data<float>(), weights.numel(), 1.0f / static_cast<float>(topk_));
 }
 
-// Floyd's sampling: each set of K ids is equally likely; the shuffle makes each order so.
+// Floyd's sampling makes each set of K ids equally likely, and the shuffle each order of them.
 void Simulator::draw_uniform(uint64_t state, int32_t* ids) const {
   const auto num_experts = static_cast<int64_t>(expert_of_rank_.size());
   int32_t* end = ids;
@@ -77,7 +77,7 @@ void Simulator::draw_uniform(uint64_t state, int32_t* ids) const {
   shuffle(state, ids, topk_);
 }
 
-// K draws without replacement, each by walking along the mass that is left.
+// Draws K experts without replacement.  Each draw walks along the mass that is left.
 void Simulator::draw_zipf(uint64_t state, int32_t* ids, std::vector<bool>& is_drawn) const {
   int64_t ranks_end = 0;
   double mass_left = total_mass_;
@@ -88,7 +88,7 @@ void Simulator::draw_zipf(uint64_t state, int32_t* ids, std::vector<bool>& is_dr
       if (is_drawn[r]) {
         continue;
       }
-      drawn = r;  // also the answer when rounding lets the walk run past the end
+      drawn = r;  // this stays the result when rounding lets the walk run past the end
       left -= mass_[r];
       if (left < 0.0) {
         break;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Simulated routing: ids that follow a distribution instead of logits (see Simulation).
-// A token's ids depend on the seed, the call number and the token's place only, so they repeat for
-// any number of threads.
+// Simulated routing: ids follow a distribution instead of logits (see Simulation).
+// The ids of a token depend only on the seed, the call number and the token's index, so they are
+// the same for any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class Simulator {
 
  private:
   void draw_uniform(uint64_t state, int32_t* ids) const;
-  // is_drawn: E zeros; left so.
+  // REQUIRES: is_drawn has E elements that are false.  They are false again afterwards.
   void draw_zipf(uint64_t state, int32_t* ids, std::vector<bool>& is_drawn) const;
 
   Simulation simulation_;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every implementation of the quant stage must do: the same bits as `ref`.  A NaN agrees with
-// any NaN.  Operands are made on the CPU, moved to where the implementation works, and back.
+// Every implementation of the quant stage must give the same bits as `ref`; a NaN agrees with any
+// NaN. Operands are made on the CPU and moved to the implementation's device and back.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,37 +27,29 @@
 namespace moebius::quant {
 
 inline std::vector<QuantizeSpec> all_specs() {
-  const auto spec = [](QuantFormat format, GroupShape group) {
-    QuantizeSpec s;
-    s.format = format;
-    s.group = group;
-    return s;
-  };
   std::vector<QuantizeSpec> specs;
   for (const GroupShape group :
        {GroupShape::per_tensor(), GroupShape::per_token(), GroupShape{1, 128}, GroupShape{1, 7},
         GroupShape{128, 128}, GroupShape{2, 20}}) {
-    specs.push_back(spec(QuantFormat::kFp8, group));
+    specs.push_back({QuantFormat::kFp8, group});
   }
   for (const GroupShape group : {GroupShape{1, 128}, GroupShape{2, 20}}) {
-    specs.push_back(spec(QuantFormat::kFp8, group));
-    specs.back().power_of_two_scale = true;
+    specs.push_back({QuantFormat::kFp8, group, /*power_of_two_scale=*/true});
   }
   for (const GroupShape group :
        {GroupShape::per_tensor(), GroupShape::per_token(), GroupShape{1, 64}, GroupShape{1, 9}}) {
-    specs.push_back(spec(QuantFormat::kInt8, group));
+    specs.push_back({QuantFormat::kInt8, group});
   }
   for (const GroupShape group : {GroupShape::per_token(), GroupShape{1, 32}, GroupShape{1, 10}}) {
     for (const bool asymmetric : {false, true}) {
-      specs.push_back(spec(QuantFormat::kInt4, group));
-      specs.back().asymmetric = asymmetric;
+      specs.push_back({QuantFormat::kInt4, group, false, asymmetric});
     }
   }
   for (const QuantFormat format : {QuantFormat::kMxfp4, QuantFormat::kMxfp6E3M2,
                                    QuantFormat::kMxfp6E2M3, QuantFormat::kMxfp8}) {
-    specs.push_back(spec(format, {1, 32}));
+    specs.push_back({format, {1, 32}});
   }
-  specs.push_back(spec(QuantFormat::kNvfp4, {1, 16}));
+  specs.push_back({QuantFormat::kNvfp4, {1, 16}});
   return specs;
 }
 
@@ -68,7 +60,7 @@ inline std::string describe(const QuantizeSpec& spec, const Tensor& x) {
          " " + to_string(x.shape());
 }
 
-// What a matrix is filled with.
+// The kinds of values that a matrix is filled with.
 enum class Fill { kNormal, kWide, kSpecial, kZero };
 inline constexpr Fill kFills[] = {Fill::kNormal, Fill::kWide, Fill::kSpecial, Fill::kZero};
 
@@ -102,7 +94,7 @@ inline Tensor filled(int64_t rows, int64_t cols, DType dtype, Fill fill, uint32_
   return t;
 }
 
-// Index of the first element that differs, -1 when none does.
+// The index of the first element that differs; -1 when none does.
 inline int64_t first_difference(const Tensor& a, const Tensor& b) {
   if (a.defined() != b.defined() || a.nbytes() != b.nbytes()) {
     return 0;
@@ -130,7 +122,8 @@ inline void PrintTo(const Impl& impl, std::ostream* out) {
   *out << impl.name;
 }
 
-// One instance per entry of impls(); those that this machine refuses are skipped with the reason.
+// The suite runs for each entry of impls(); it skips those that this machine refuses, with the
+// reason.
 class QuantConformance : public ::testing::TestWithParam<Impl> {
  protected:
   void SetUp() override {
@@ -179,8 +172,20 @@ class QuantConformance : public ::testing::TestWithParam<Impl> {
     return place_.bring(out);
   }
 
+  // What `ref` gives for x on the CPU.
+  struct Expected {
+    Quantized quantized;
+    Tensor dequantized;
+  };
+  static Expected expected_of(const Tensor& x, const QuantizeSpec& spec) {
+    const ForcedQuant forced("ref");
+    Expected expected{quantize(x, spec), Tensor::empty(x.shape(), x.dtype())};
+    dequantize(expected.quantized, spec, expected.dequantized, Stream{});
+    return expected;
+  }
+
   testing::Place place_;
-  RowKernels kernels_{};  // on host memory; of a GPU by way of it
+  RowKernels kernels_{};  // they take host memory, also for a GPU
 };
 
 TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
@@ -190,7 +195,7 @@ TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
   for (const QuantizeSpec& spec : all_specs()) {
     for (const int64_t rows : all_rows) {
       for (const int64_t cols : all_cols) {
-        const bool is_large = rows > 3;  // several tasks: one shape, type and filling will do
+        const bool is_large = rows > 3;  // has several tasks; one shape, type and fill is enough
         if (!quantize_supported(spec, rows, cols) || (is_large && cols != 288)) {
           continue;
         }
@@ -201,13 +206,7 @@ TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
             }
             const Tensor x = filled(rows, cols, dtype, fill, ++seed);
             const std::string what = describe(spec, x);
-            Quantized expected;
-            Tensor expected_out = Tensor::empty(x.shape(), dtype);
-            {
-              const ForcedQuant forced("ref");
-              expected = quantize(x, spec);
-              dequantize(expected, spec, expected_out, Stream{});
-            }
+            const auto [expected, expected_out] = expected_of(x, spec);
             const ForcedQuant forced(GetParam().name);
             const Quantized actual = quantize_there(x, spec);
             expect_same(actual.values, expected.values, what + " values");
@@ -228,7 +227,8 @@ TEST_P(QuantConformance, QuantizesAndDequantizesLikeRef) {
   }
 }
 
-// Rows of real lengths, several blocks of work, and a matrix that starts at an odd element.
+// Tests rows of real lengths with several blocks of work, and a matrix that starts at an odd
+// element.
 TEST_P(QuantConformance, LongRowsLikeRef) {
   const Shape shapes[] = {{9, 7168}, {3, 20480}, {33, 2880}, {257, 512}};
   for (const Shape& shape : shapes) {
@@ -239,13 +239,7 @@ TEST_P(QuantConformance, LongRowsLikeRef) {
             all.view({shape.numel() + shift}).slice(shift, shape.numel() + shift).view(shape);
         for (const QuantizeSpec& spec : all_specs()) {
           const std::string what = describe(spec, x);
-          Quantized expected;
-          const Tensor expected_out = Tensor::empty(shape, dtype);
-          {
-            const ForcedQuant forced("ref");
-            expected = quantize(x, spec);
-            dequantize(expected, spec, expected_out, Stream{});
-          }
+          const auto [expected, expected_out] = expected_of(x, spec);
           const ForcedQuant forced(GetParam().name);
           const Tensor all_there = place_.take(all.view({all.numel()})).clone();
           const Tensor there = all_there.slice(shift, all.numel()).view(shape);
@@ -272,12 +266,8 @@ TEST_P(QuantConformance, GivenScalesAreUsedLikeRef) {
     const Tensor scale = Tensor::empty({1}, DType::kF32);
     scale.data<float>()[0] = value;
     for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kInt8, QuantFormat::kNvfp4}) {
-      QuantizeSpec spec;
-      spec.format = format;
       const bool is_nvfp4 = format == QuantFormat::kNvfp4;
-      if (is_nvfp4) {
-        spec.group = {1, 16};
-      }
+      const QuantizeSpec spec{format, is_nvfp4 ? GroupShape{1, 16} : GroupShape::per_tensor()};
       Quantized expected = allocate_quantized(spec, 5, 48);
       const Tensor none;
       {
@@ -302,8 +292,8 @@ constexpr Encode kEncodes[] = {
 constexpr Code kCodes[] = {Code::kE4M3, Code::kI8,   Code::kU4,
                            Code::kE2M1, Code::kE3M2, Code::kE2M3};
 
-// All bf16 and f16 values, and floats of all exponents with the mantissas at which roundings
-// change.
+// All bf16 and f16 values, and floats of all exponents with the mantissas at which rounding
+// changes.
 inline std::vector<Tensor> all_elements() {
   std::vector<Tensor> result;
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
@@ -320,11 +310,7 @@ inline std::vector<Tensor> all_elements() {
   for (uint32_t sign_exponent = 0; sign_exponent < 512; ++sign_exponent) {
     for (uint32_t m = 0; m < kMantissas; ++m) {
       const uint32_t bits = (sign_exponent << 23) | (m << 17);
-      for (const uint32_t near : {
-               bits,
-               bits + 1,
-               bits ^ 1u,
-           }) {
+      for (const uint32_t near : {bits, bits + 1, bits ^ 1u}) {
         std::memcpy(t.bytes() + 4 * n++, &near, 4);
       }
     }
@@ -342,8 +328,8 @@ TEST_P(QuantConformance, EncodesEveryElementLikeRef) {
         const float zero_point = 5.0f;
         std::vector<uint8_t> expected(static_cast<size_t>(n));
         std::vector<uint8_t> actual(static_cast<size_t>(n));
-        ref.encode(how, x.raw(), x.dtype(), n, n, &f, &zero_point, expected.data());
-        kernels_.encode(how, x.raw(), x.dtype(), n, n, &f, &zero_point, actual.data());
+        ref.encode({how, x.raw(), x.dtype(), n, n, &f, &zero_point, expected.data()});
+        kernels_.encode({how, x.raw(), x.dtype(), n, n, &f, &zero_point, actual.data()});
         const auto codes = [how](std::vector<uint8_t>& bytes) {
           const auto size = static_cast<int64_t>(bytes.size());
           return Tensor::borrow(bytes.data(), {size},
@@ -372,7 +358,7 @@ TEST_P(QuantConformance, WidensEveryElementLikeRef) {
 TEST_P(QuantConformance, DecodesEveryCodeLikeRef) {
   const Tensor codes = Tensor::empty({768}, DType::kU8);
   for (int64_t i = 0; i < codes.numel(); ++i) {
-    // All bytes; then patterns that put every code in every place of a packed group.
+    // All bytes come first, then patterns that put every code in every place of a packed group.
     codes.data<uint8_t>()[i] = static_cast<uint8_t>(i < 256 ? i : i * 37 + i / 256);
   }
   const float scales[] = {1.0f,
@@ -397,9 +383,9 @@ TEST_P(QuantConformance, DecodesEveryCodeLikeRef) {
           const Tensor actual = Tensor::zeros({n}, dtype);
           const uint8_t* bytes = codes.data<uint8_t>();
           const float* zero_points = is_integer ? &zero_point : nullptr;
-          impls().back().kernels->decode(code, bytes, n, n, &scale, zero_points, expected.raw(),
-                                         dtype);
-          kernels_.decode(code, bytes, n, n, &scale, zero_points, actual.raw(), dtype);
+          impls().back().kernels->decode(
+              {code, bytes, n, n, &scale, zero_points, expected.raw(), dtype});
+          kernels_.decode({code, bytes, n, n, &scale, zero_points, actual.raw(), dtype});
           expect_same(actual, expected, "code " + std::to_string(static_cast<int>(code)));
         }
       }
@@ -407,7 +393,7 @@ TEST_P(QuantConformance, DecodesEveryCodeLikeRef) {
   }
 }
 
-// Bytes around the outputs stay as they were, for every length of a last block.
+// Bytes after the outputs must stay unchanged, whatever the length of the last block.
 TEST_P(QuantConformance, WritesNothingPastARow) {
   const Tensor x = filled(1, 80, DType::kF32, Fill::kNormal, 5);
   const std::vector<float> ones(8, 1.0f);
@@ -415,14 +401,15 @@ TEST_P(QuantConformance, WritesNothingPastARow) {
     for (const Encode how : kEncodes) {
       const int64_t num_bytes = n * code_bits(code_of(how)) / 8;
       std::vector<uint8_t> codes(128, 0xa5);
-      kernels_.encode(how, x.raw(), DType::kF32, n, 12, ones.data(), ones.data(), codes.data());
+      kernels_.encode({how, x.raw(), DType::kF32, n, 12, ones.data(), ones.data(), codes.data()});
       for (size_t i = static_cast<size_t>(num_bytes); i < codes.size(); ++i) {
         ASSERT_EQ(codes[i], 0xa5) << n;
       }
       for (const DType dtype : kFloatTypes) {
         const Tensor out = Tensor::empty({128}, dtype);
         std::memset(out.raw(), 0x5a, static_cast<size_t>(out.nbytes()));
-        kernels_.decode(code_of(how), codes.data(), n, 12, ones.data(), nullptr, out.raw(), dtype);
+        kernels_.decode(
+            {code_of(how), codes.data(), n, 12, ones.data(), nullptr, out.raw(), dtype});
         for (int64_t i = n * bits(dtype) / 8; i < out.nbytes(); ++i) {
           ASSERT_EQ(static_cast<int>(out.bytes()[i]), 0x5a) << n;
         }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A router of a named implementation, and its calls on operands of the CPU.
+// Makes a router with a named implementation and calls it with operands that are on the CPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,21 +9,19 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <optional>
 #include <string>
 
 #include "moebius/router.h"
 #include "problems/place.h"
 #include "router/impl.h"
+#include "tests/scoped_setting.h"
 
 namespace moebius::testing {
 
-// Forces an implementation while it lives.
-class ForcedRouter {
- public:
-  explicit ForcedRouter(const std::string& name) { setenv("MOEBIUS_ROUTER", name.c_str(), 1); }
-  ~ForcedRouter() { unsetenv("MOEBIUS_ROUTER"); }
+// Forces an implementation during its lifetime.
+struct ForcedRouter : ScopedSetting {
+  explicit ForcedRouter(const std::string& name) : ScopedSetting("MOEBIUS_ROUTER", name) {}
 };
 
 inline const router::ImplEntry& entry_of(const std::string& name) {
@@ -48,7 +46,7 @@ inline Place place_of(const Router& router, int num_threads) {
   return place;
 }
 
-// A row of K has a guard row behind it, and starts out poisoned.
+// The outputs of select().  A guard row follows the last row, and all elements start poisoned.
 struct Selection {
   Selection(int64_t num_tokens, int64_t topk)
       : all_ids(Tensor::empty({num_tokens + 1, topk}, DType::kI32)),
@@ -74,7 +72,7 @@ inline Selection run_select(const Router& router, const Tensor& logits, int num_
   return out;
 }
 
-// Index of the first element whose bits differ (two NaN count as equal).
+// The index of the first element whose bits differ; two NaN count as equal.
 inline std::optional<int64_t> first_difference(const Tensor& a, const Tensor& b) {
   for (int64_t i = 0, n = a.numel(); i < n; ++i) {
     const bool equal = a.dtype() == DType::kI32

@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of a router implementation: the bits that `ref` gives, for any number of threads.
-// The parameter is a name of the list in src/router/impls.cc.  Operands are made on the CPU, moved
-// to where the implementation works, and back.
+// A router implementation must give the bits of `ref` for any number of threads.
+// The parameter is a name in the list of src/router/impls.cc.  Operands are made on the CPU and
+// moved to the implementation's device and back.
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
@@ -40,6 +41,21 @@ class RouterConformance : public ::testing::TestWithParam<std::string> {
     const Selection actual = run_select(router, logits, num_threads);
     EXPECT_SAME_BITS(actual.all_ids, expected.all_ids);
     EXPECT_SAME_BITS(actual.all_weights, expected.all_weights);
+  }
+
+  // Passes without a check when the implementation does not take the gate.
+  void expect_logits_like_ref(const RouterWeights& weights,
+                              const Tensor& hidden,
+                              std::initializer_list<int> thread_counts) {
+    const RouterConfig config = {.num_experts = weights.gate.dim(0)};
+    if (!takes(GetParam(), config, weights)) {
+      return;
+    }
+    const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
+    const Router router = make_forced(GetParam(), config, weights);
+    for (const int num_threads : thread_counts) {
+      EXPECT_SAME_BITS(run_logits(router, hidden, num_threads), expected);
+    }
   }
 };
 
@@ -116,7 +132,7 @@ TEST_P(RouterConformance, SelectsLikeRef) {
   }
 }
 
-// Around a warp's 32 lanes and their powers of two, odd ones, and groups of odd size.
+// Tests numbers around a warp's 32 lanes and their multiples, odd numbers, and groups of odd size.
 TEST_P(RouterConformance, SelectsLikeRefForAnyNumberOfExperts) {
   for (const int64_t num_experts : {1, 2, 31, 32, 33, 63, 65, 129, 257, 513, 999, 1024}) {
     for (const Method& method : {kMethods[0], kMethods[4], kMethods[7], kMethods[8]}) {
@@ -150,7 +166,7 @@ TEST_P(RouterConformance, SelectsLikeRefWithinGroups) {
                           {160, 8, 3, 6},
                           {256, 8, 4, 8},
                           {256, 8, 8, 8},
-                          {60, 8, 2, 20},  // not equal, so none
+                          {60, 8, 2, 20},  // groups of unequal size mean no groups
                           {16, 32, 2, 16}}) {
     for (const Method& method : kMethods) {
       SCOPED_TRACE(std::string(method.name) + " E " + std::to_string(g.num_experts) + " groups " +
@@ -171,7 +187,7 @@ TEST_P(RouterConformance, SelectsLikeRefWhereLogitsAreNotFinite) {
   for (const int64_t num_groups : {1, 4}) {
     for (const Method& method : kMethods) {
       for (const float value : {kNaN, -kNaN, kInf, -kInf, 3e38f, -3e38f}) {
-        // Row t holds the value in t places, spread out; the last row in all.
+        // Row t has the value in t places that are spread out; the last row has it everywhere.
         Tensor logits = random_logits(kExperts + 1, kExperts, 9);
         for (int64_t t = 0; t <= kExperts; ++t) {
           for (int64_t i = 0; i < t; ++i) {
@@ -196,8 +212,8 @@ TEST_P(RouterConformance, SelectDoesNotDependOnTheNumberOfThreads) {
   }
 }
 
-// Around the sizes of tiles (6 or 16 tokens and 16 experts; on a GPU 8 and 4, 16 and 8, or 16 and
-// 16), blocks (32 or 48 tokens), chains (32) and depth steps (256; a GPU's 4096 or 1024).
+// Sizes around those of tiles (6 or 16 tokens and 16 experts; on a GPU 8 and 4, 16 and 8, or 16 and
+// 16), blocks (32 or 48 tokens), chains (32) and depth steps (256; on a GPU 4096 or 1024).
 inline const std::vector<LogitsProblem> kLogitsProblems = {
     {0, 8, 64},     {1, 8, 64},    {1, 256, 257},  {2, 64, 255},   {3, 17, 256},    {4, 33, 1},
     {5, 128, 300},  {6, 16, 511},  {7, 12, 513},   {33, 80, 40},   {47, 15, 31},    {48, 17, 520},
@@ -206,8 +222,8 @@ inline const std::vector<LogitsProblem> kLogitsProblems = {
     {1025, 65, 96}, {1200, 7, 45}, {61, 83, 1096},
 };
 
-// On a GPU of 132 SMs the first has tiles of 16 tokens and 16 experts, the others such of 32, 64 or
-// 128 tokens and 64 experts, with depth steps of 256, 128 or 64.
+// On a GPU with 132 SMs the first problem uses tiles of 16 tokens and 16 experts.  The others use
+// tiles of 32, 64 or 128 tokens and 64 experts, with depth steps of 256, 128 or 64.
 inline const std::vector<LogitsProblem> kManyLogitsProblems = {
     {130, 130, 1096},
     {801, 257, 264},
@@ -229,16 +245,8 @@ TEST_P(RouterConformance, LogitsAreThoseOfRef) {
         SCOPED_TRACE("T " + std::to_string(p.num_tokens) + " E " + std::to_string(p.num_experts) +
                      " H " + std::to_string(p.hidden) + " gate " + std::string(name(gate_dtype)) +
                      " hidden " + std::string(name(hidden_dtype)));
-        const RouterConfig config = {.num_experts = p.num_experts};
-        if (!takes(GetParam(), config, weights)) {
-          continue;
-        }
-        const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
-        const Router router = make_forced(GetParam(), config, weights);
-        EXPECT_SAME_BITS(run_logits(router, hidden, 1), expected);
-        if (gate_dtype == hidden_dtype) {
-          EXPECT_SAME_BITS(run_logits(router, hidden, 5), expected);
-        }
+        gate_dtype == hidden_dtype ? expect_logits_like_ref(weights, hidden, {1, 5})
+                                   : expect_logits_like_ref(weights, hidden, {1});
       }
     }
   }
@@ -252,19 +260,14 @@ TEST_P(RouterConformance, LogitsOfManyTokensAreThoseOfRef) {
       weights.bias = random_tensor({p.num_experts}, dtype, 2);
       const Tensor hidden = random_tensor({p.num_tokens, p.hidden}, dtype, 3);
       SCOPED_TRACE("T " + std::to_string(p.num_tokens) + " gate " + std::string(name(dtype)));
-      const RouterConfig config = {.num_experts = p.num_experts};
-      if (!takes(GetParam(), config, weights)) {
-        continue;
-      }
-      const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
-      EXPECT_SAME_BITS(run_logits(make_forced(GetParam(), config, weights), hidden, 2), expected);
+      expect_logits_like_ref(weights, hidden, {2});
     }
   }
 }
 
 TEST_P(RouterConformance, LogitsOfExtremeValuesAreThoseOfRef) {
-  // Subnormals, overflow, infinities and NaN, in the hidden states and (what is not finite aside)
-  // in the gate.
+  // The hidden states have subnormals, overflow, infinities and NaN; the gate has finite values
+  // only.
   constexpr int64_t kHidden = 70;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     RouterWeights weights;
@@ -281,16 +284,11 @@ TEST_P(RouterConformance, LogitsOfExtremeValuesAreThoseOfRef) {
     set_float(hidden, 3 * kHidden + 8, -3e38f);
     set_float(hidden, 4 * kHidden + 9, std::numeric_limits<float>::quiet_NaN());
     set_float(hidden, 5 * kHidden + 7, std::numeric_limits<float>::infinity());
-    const RouterConfig config = {.num_experts = 20};
-    if (!takes(GetParam(), config, weights)) {
-      continue;
-    }
-    const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
-    EXPECT_SAME_BITS(run_logits(make_forced(GetParam(), config, weights), hidden, 2), expected);
+    expect_logits_like_ref(weights, hidden, {2});
   }
 }
 
-// Results that only the end of the exponents rounds up to the smallest normal number are tiny.
+// A result that equals the smallest normal number only because exponents end there counts as 0.
 TEST_P(RouterConformance, LogitsAtTheEndOfTheNormalNumbersAreThoseOfRef) {
   constexpr float kLeast = std::numeric_limits<float>::min();
   constexpr float kBelow1 = 1 - 0x1p-24f;
@@ -303,12 +301,8 @@ TEST_P(RouterConformance, LogitsAtTheEndOfTheNormalNumbersAreThoseOfRef) {
       {1, 0, 0},       {1, 0, -0x1.000002p-25f}, {1, 0, -0x1p-25f},
   };
   std::copy_n(&rows[0][0], 18, hidden.data<float>());
-  const RouterConfig config = {.num_experts = 1};
-  if (!takes(GetParam(), config, weights)) {
-    return;
-  }
-  const Tensor expected = run_logits(make_forced("ref", config, weights), hidden, 1);
-  EXPECT_SAME_BITS(run_logits(make_forced(GetParam(), config, weights), hidden, 1), expected);
+  expect_logits_like_ref(weights, hidden, {1});
+  const Tensor expected = run_logits(make_forced("ref", {.num_experts = 1}, weights), hidden, 1);
   const auto* logits = expected.data<float>();
   EXPECT_EQ(std::vector<float>(logits, logits + 6),
             (std::vector<float>{0, 0, 0, kLeast, 0, kLeast}));

@@ -9,7 +9,7 @@
 namespace moebius {
 namespace {
 
-// Under a thread sanitizer, the plain variables are what this is about.
+// The plain variables are for the thread sanitizer, which reports a race if the order is too weak.
 TEST(Countdown, TheLastAndWaitersSeeWhatAllWrote) {
   const std::atomic<bool> failed = false;
   for (int round = 0; round < 500; ++round) {

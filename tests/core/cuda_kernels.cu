@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cuda/check.h"
+#include "core/cuda/ptx.cuh"
 #include "tests/core/cuda_kernels.h"
 
 namespace moebius {
@@ -9,16 +10,10 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__device__ int64_t now_ns() {
-  int64_t ns = 0;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
-  return ns;
-}
-
 __device__ bool becomes_nonzero(const int* flag) {
-  const int64_t deadline = now_ns() + kPatienceMs * 1'000'000;
+  const uint64_t deadline = ptx::globaltimer() + uint64_t{kPatienceMs} * 1'000'000;
   while (*static_cast<const volatile int*>(flag) == 0) {
-    if (now_ns() > deadline) {
+    if (ptx::globaltimer() > deadline) {
       return false;
     }
   }

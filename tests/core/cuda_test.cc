@@ -21,7 +21,7 @@ namespace {
 using testing::expect_mentions;
 using testing::message_of;
 
-// A device that is not there: the first when there are none, else one past the last.
+// Uses a device that does not exist: the first if there are none, else the one past the last.
 TEST(Cuda, AMissingGpuIsNamed) {
   const int count = cuda_device_count();
   const std::string name = "cuda:" + std::to_string(count) + ": ";
@@ -47,7 +47,7 @@ TEST(Cuda, FailedCallsNameCallReasonAndPlace) {
 using CudaTest = GpuTest;
 using CudaPairTest = MultiGpuTest;
 
-// A pattern without period, so that a shifted or swapped copy differs.
+// A pattern without a period, so that a shifted or swapped copy differs.
 Tensor pattern(int64_t bytes) {
   Tensor tensor = Tensor::empty({bytes}, DType::kU8);
   for (int64_t i = 0; i < bytes; ++i) {
@@ -65,7 +65,7 @@ void expect_same_bytes(const Tensor& actual, const Tensor& expected) {
 TEST_F(CudaTest, WordsAreFilledAndCopiedAndNoOthers) {
   const Stream stream = Stream::cuda(0);
   for (const int64_t num_words : {0, 1, 255, 300'000}) {
-    const int64_t bytes = 4 * (num_words + 2);  // with one before and one after
+    const int64_t bytes = 4 * (num_words + 2);  // one word before and one after
     const Tensor from = pattern(bytes);
     const Tensor before = pattern(bytes + 1).slice(1, bytes + 1);
     const Tensor source = to_device(from, Device::cuda(0), stream);
@@ -102,7 +102,7 @@ TEST_F(CudaTest, CopiesThereAndBackKeepEveryByte) {
     EXPECT_EQ(device.device(), Device::cuda(0));
     EXPECT_EQ(reinterpret_cast<uintptr_t>(device.raw()) % 256, 0u);
     expect_same_bytes(to_device(device, Device::cpu(), stream), host);
-    // Part of it, to an odd address.
+    // Copies a part to an odd address.
     if (bytes > 200) {
       const Tensor moved = Tensor::empty({bytes}, DType::kU8, Device::cuda(0));
       copy(device.slice(7, 107), moved.slice(101, 201), stream);
@@ -147,7 +147,7 @@ TEST_F(CudaTest, TooLargeAnAllocationSaysSoAndHarmsNothing) {
       pattern(99));
 }
 
-// A kernel that runs until the host lets it go on.
+// A kernel that runs until the host calls let_go().
 struct HeldKernel {
   cuda::MappedMemory words{2 * sizeof(int), 0};
   volatile int& started() const { return words.host_as<int>()[0]; }
@@ -204,7 +204,7 @@ TEST_F(CudaTest, AWrappedStreamIsTheCallers) {
   EXPECT_EQ(cudaStreamDestroy(mine), cudaSuccess);
 }
 
-// What ranks on one GPU rely on: none of this waits for the kernel of another.
+// Ranks on one GPU rely on this: none of these calls waits for the kernel of another rank.
 TEST_F(CudaTest, MemoryComesAndGoesWhileAKernelRuns) {
   const Stream held_stream = Stream::cuda(0);
   const Stream stream = Stream::cuda(0);
@@ -218,7 +218,7 @@ TEST_F(CudaTest, MemoryComesAndGoesWhileAKernelRuns) {
   EXPECT_EQ(mapped.host_as<int>()[0], 0);
   for (int round = 0; round < 3; ++round) {
     const Tensor small = Tensor::zeros({1000}, DType::kU8, Device::cuda(0));
-    // More than is kept, so that the driver takes and maps memory.
+    // More than the pool holds, so that the driver has to allocate and map memory.
     const Tensor large =
         Tensor::empty({(round + 1) * (int64_t{256} << 20)}, DType::kU8, Device::cuda(0));
     launch_fill(stream, large.data<uint8_t>(), 1000, 3);
@@ -281,7 +281,7 @@ TEST_F(CudaPairTest, CopiesBetweenGpusKeepEveryByte) {
   const Tensor second = to_device(first, Device::cuda(1), streams[1]);
   EXPECT_EQ(second.device(), Device::cuda(1));
   expect_same_bytes(to_device(second, Device::cpu(), streams[1]), host);
-  // On the stream of the sender.
+  // This copy is on the stream of the sender.
   const Tensor third = Tensor::zeros({kBytes}, DType::kU8, Device::cuda(1));
   copy(first, third, streams[0]);
   streams[0].synchronize();

@@ -88,7 +88,7 @@ TEST(DLPack, ByteOffsetIsHonoured) {
   EXPECT_EQ(from_dlpack(&foreign.managed).raw(), foreign.data.data() + 3);
 }
 
-// The strides that torch gives a [4, 0, 3] tensor.
+// These are the strides that torch gives a [4, 0, 3] tensor.
 TEST(DLPack, StridesOfNoElementsAreNotRead) {
   Foreign foreign;
   std::array<int64_t, 3> shape{4, 0, 3};

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every code of the small floats against values computed in double from the formats' definitions,
-// and rounding against the nearest of those values.
+// Compares every code of the small floats with values computed in double from the formats'
+// definitions, and rounding with the nearest of those values.
 #include "moebius/float_types.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,8 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A format as its standard tells it: field widths, bias, and what the codes past `max_code` mean.
+// A format as its standard defines it: field widths, bias, and the meaning of codes past
+// `max_code`.
 struct Format {
   std::string name;
   int exponent_bits;
@@ -39,7 +40,7 @@ struct Format {
 
   uint32_t sign_bit() const { return 1u << (exponent_bits + mantissa_bits); }
 
-  // Value of a magnitude as if the exponent range had no end.
+  // The value of a magnitude if the exponent range had no end.
   double value(uint32_t code) const {
     const uint32_t mantissa = code & ((1u << mantissa_bits) - 1);
     const int exponent = static_cast<int>(code >> mantissa_bits);
@@ -48,7 +49,8 @@ struct Format {
                          : (1.0 + fraction) * std::exp2(exponent - bias);
   }
 
-  // Magnitude code of the value nearest to x >= 0, ties to the even code; max_code + 1: overflow.
+  // The code of the magnitude nearest to x >= 0, ties to the even code; max_code + 1 means
+  // overflow.
   uint32_t nearest(double x) const {
     uint32_t low = 0;
     uint32_t high = max_code + 1;
@@ -65,60 +67,36 @@ struct Format {
   }
 };
 
+template <typename T>
+float decode(uint32_t code) {
+  T value;
+  value.bits = static_cast<decltype(value.bits)>(code);
+  return static_cast<float>(value);
+}
+template <typename T>
+uint32_t encode(float x) {
+  return T(x).bits;
+}
+template <typename T>
+uint32_t encode_overflowing(float x) {
+  return T::overflowing(x).bits;
+}
+
 std::vector<Format> formats() {
-  std::vector<Format> all;
-  all.push_back({"e4m3", 4, 3, 7, 0x7e, false, 0x7f, [](float x) { return F8E4M3(x).bits; },
-                 [](float x) { return F8E4M3::overflowing(x).bits; },
-                 [](uint32_t code) {
-                   F8E4M3 v;
-                   v.bits = static_cast<uint8_t>(code);
-                   return static_cast<float>(v);
-                 }});
-  all.push_back({"e5m2", 5, 2, 15, 0x7b, true, 0x7e, [](float x) { return F8E5M2(x).bits; },
-                 [](float x) { return F8E5M2::overflowing(x).bits; },
-                 [](uint32_t code) {
-                   F8E5M2 v;
-                   v.bits = static_cast<uint8_t>(code);
-                   return static_cast<float>(v);
-                 }});
-  all.push_back({"e2m1", 2, 1, 1, 0x7, false, 0, e2m1_from_float, {}, [](uint32_t code) {
-                   return e2m1_to_float(static_cast<uint8_t>(code));
-                 }});
-  all.push_back({"e3m2", 3, 2, 3, 0x1f, false, 0, e3m2_from_float, {}, [](uint32_t code) {
-                   return e3m2_to_float(static_cast<uint8_t>(code));
-                 }});
-  all.push_back({"e2m3", 2, 3, 1, 0x1f, false, 0, e2m3_from_float, {}, [](uint32_t code) {
-                   return e2m3_to_float(static_cast<uint8_t>(code));
-                 }});
-  all.push_back({"f16",
-                 5,
-                 10,
-                 15,
-                 0x7bff,
-                 true,
-                 0x7e00,
-                 {},
-                 [](float x) { return Float16(x).bits; },
-                 [](uint32_t code) {
-                   Float16 v;
-                   v.bits = static_cast<uint16_t>(code);
-                   return static_cast<float>(v);
-                 }});
-  all.push_back({"bf16",
-                 8,
-                 7,
-                 127,
-                 0x7f7f,
-                 true,
-                 0x7fc0,
-                 {},
-                 [](float x) { return BFloat16(x).bits; },
-                 [](uint32_t code) {
-                   BFloat16 v;
-                   v.bits = static_cast<uint16_t>(code);
-                   return static_cast<float>(v);
-                 }});
-  return all;
+  const auto packed = [](float (*to_float)(uint8_t)) {
+    return [to_float](uint32_t code) { return to_float(static_cast<uint8_t>(code)); };
+  };
+  return {
+      {"e4m3", 4, 3, 7, 0x7e, false, 0x7f, encode<F8E4M3>, encode_overflowing<F8E4M3>,
+       decode<F8E4M3>},
+      {"e5m2", 5, 2, 15, 0x7b, true, 0x7e, encode<F8E5M2>, encode_overflowing<F8E5M2>,
+       decode<F8E5M2>},
+      {"e2m1", 2, 1, 1, 0x7, false, 0, e2m1_from_float, {}, packed(e2m1_to_float)},
+      {"e3m2", 3, 2, 3, 0x1f, false, 0, e3m2_from_float, {}, packed(e3m2_to_float)},
+      {"e2m3", 2, 3, 1, 0x1f, false, 0, e2m3_from_float, {}, packed(e2m3_to_float)},
+      {"f16", 5, 10, 15, 0x7bff, true, 0x7e00, {}, encode<Float16>, decode<Float16>},
+      {"bf16", 8, 7, 127, 0x7f7f, true, 0x7fc0, {}, encode<BFloat16>, decode<BFloat16>},
+  };
 }
 
 class SmallFloat : public testing::TestWithParam<Format> {};
@@ -155,7 +133,7 @@ TEST_P(SmallFloat, EveryFiniteCodeSurvivesARoundTrip) {
   }
 }
 
-// Each boundary between neighbours, and the floats next to it: here alone a result can change.
+// Tests each boundary between neighbours and the floats next to it; results can change only there.
 TEST_P(SmallFloat, RoundsToNearestTiesToEven) {
   const Format& f = GetParam();
   const auto check = [&](float x) {

@@ -29,7 +29,7 @@ TEST(Profile, KeepsEachIntervalWithItsMicrobatchAndBytes) {
   Profile profile(Profile::Keep::kIntervals);
   const Stream stream = Stream::cpu(1);
   const auto now = Profile::Clock::now();
-  profile.add_bytes(100);  // nobody's
+  profile.add_bytes(100);  // these belong to no span
   {
     const Profile::Span outer(&profile, "outer");
     profile.add_bytes(5);
@@ -50,14 +50,14 @@ TEST(Profile, KeepsEachIntervalWithItsMicrobatchAndBytes) {
   EXPECT_EQ(all[1].bytes, 7);
   EXPECT_EQ(all[2].name, "outer");
   EXPECT_EQ(all[2].microbatch, Profile::kAll);
-  EXPECT_EQ(all[2].bytes, 6);  // without those of the span within
+  EXPECT_EQ(all[2].bytes, 6);  // without the bytes of the inner span
   EXPECT_EQ(profile.bytes(), 113);
   for (const auto& interval : all) {
-    EXPECT_EQ(interval.track, Track::kHost);  // on the CPU whatever the stream is for
+    EXPECT_EQ(interval.track, Track::kHost);  // always so on the CPU
   }
   EXPECT_LE(all[2].begin, all[1].begin);
   EXPECT_GE(all[2].end, all[1].end);
-  // A wait is no stage, and totals are those of the intervals.
+  // A wait is no stage, and the totals are those of the intervals.
   ASSERT_EQ(profile.stages().size(), 2u);
   EXPECT_EQ(profile.stages()[0].total, all[2].end - all[2].begin);
   EXPECT_EQ(profile.stages()[1].total, all[1].end - all[1].begin);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The portable sum is what the header says, and every instruction set's gives its bits.
+// The portable sum must be what the header says, and that of every instruction set must equal it.
 #include "core/row_sums.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ float rounded(DType dtype, float x) {
   return get_float(one, 0);
 }
 
-// Element i, in plain words.
+// The sum for element i, computed as the header defines it.
 float expected_sum(const Tensor& rows,
                    const std::vector<float>& weights,
                    SumRounding rounding,
@@ -74,7 +74,7 @@ class RowSums : public ::testing::TestWithParam<Implementation> {
     }
   }
 
-  // rows [K, n]; results start `at` elements behind an aligned address.
+  // `rows` is [K, n]; results start `at` elements after an aligned address.
   void expect_sums(const Tensor& rows, const std::vector<float>& weights, int64_t at = 0) {
     const int64_t n = rows.dim(1);
     std::vector<SumTerm> terms;
@@ -86,7 +86,7 @@ class RowSums : public ::testing::TestWithParam<Implementation> {
       for (int64_t i = 0; i < n; ++i) {
         expected.push_back(expected_sum(rows, weights, rounding, i));
       }
-      expected.push_back(0.0f);  // an element behind the end must stay as it is
+      expected.push_back(0.0f);  // the element after the end must stay unchanged
       for (const bool past_caches : {false, true}) {
         const Tensor out = Tensor::zeros({at + n + 1}, rows.dtype());
         GetParam().sum({.dtype = rows.dtype(),
@@ -134,7 +134,7 @@ TEST_P(RowSums, AreWhatTheHeaderSays) {
 TEST_P(RowSums, OfExtremeValuesAreWhatTheHeaderSays) {
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  float odd_nan = nan;  // all bits set: rounding by addition would make a number of it
+  float odd_nan = nan;  // with all bits set, rounding by addition would give a number
   std::memset(&odd_nan, 0xff, sizeof(odd_nan));
   const std::vector<float> values = {0.0f, -0.0f,    1e-40f,  -3e-39f, 6e-8f, -6e-5f,
                                      1.0f, 65504.0f, -7e4f,   3e38f,   inf,   -inf,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Settings, errors, streams, loops, selection, profile.
+// Tests of settings, errors, streams, loops and the choice of implementations.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,32 +19,25 @@
 #include "moebius/settings.h"
 #include "moebius/stream.h"
 #include "tests/error_text.h"
+#include "tests/scoped_setting.h"
 
 namespace moebius {
 namespace {
 
 using testing::expect_mentions;
 using testing::message_of;
-
-class ScopedEnv {
- public:
-  ScopedEnv(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~ScopedEnv() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
+using testing::ScopedSetting;
 
 TEST(Settings, UnsetAndEmptyAreAbsent) {
   unsetenv("MOEBIUS_THREADS");
   EXPECT_FALSE(setting("MOEBIUS_THREADS").has_value());
-  const ScopedEnv env("MOEBIUS_THREADS", "");
+  const ScopedSetting env("MOEBIUS_THREADS", "");
   EXPECT_FALSE(setting("MOEBIUS_THREADS").has_value());
 }
 
 TEST(Settings, BadNumbersNameVariableValueAndBounds) {
   for (const char* bad : {"zero", "0", "4097", "3x", "1e3", " 4"}) {
-    const ScopedEnv env("MOEBIUS_THREADS", bad);
+    const ScopedSetting env("MOEBIUS_THREADS", bad);
     expect_mentions(message_of([] { setting_int("MOEBIUS_THREADS", 1, 4096); }),
                     {"MOEBIUS_THREADS", bad, "1 to 4096"});
   }
@@ -70,7 +63,7 @@ TEST(Error, MessagesAreMadeOnlyWhereACheckFails) {
 
 TEST(Stream, CpuThreadsComeFromArgumentThenSetting) {
   EXPECT_EQ(Stream::cpu(3).num_threads(), 3);
-  const ScopedEnv env("MOEBIUS_THREADS", "5");
+  const ScopedSetting env("MOEBIUS_THREADS", "5");
   EXPECT_EQ(Stream::cpu().num_threads(), 5);
   EXPECT_THROW(Stream::cpu(-1), InvalidArgument);
   EXPECT_TRUE(Stream::cpu(1).record().is_complete());
@@ -138,7 +131,7 @@ TEST(Select, TakesTheFirstThatAcceptsOrTheForced) {
   unsetenv("MOEBIUS_QUANT");
   EXPECT_EQ(pick("").name, "general");
   EXPECT_EQ(pick("ref").name, "ref");
-  const ScopedEnv env("MOEBIUS_QUANT", "ref");
+  const ScopedSetting env("MOEBIUS_QUANT", "ref");
   EXPECT_EQ(pick("").name, "ref");
   EXPECT_EQ(pick("general").name, "general");
 }
@@ -157,7 +150,7 @@ TEST(Deadline, ExpiresAndCountsDown) {
   EXPECT_GT(later.remaining(), std::chrono::minutes(59));
 }
 
-// Beyond what nanoseconds can count, too.
+// Durations that nanoseconds cannot count are allowed, too.
 TEST(Deadline, NoDurationIsTooLong) {
   EXPECT_FALSE(Deadline::after(std::chrono::milliseconds::max()).expired());
   EXPECT_FALSE(Deadline::after(std::chrono::milliseconds(9'223'372'036'854)).expired());

@@ -46,67 +46,55 @@ __global__ void widen_kernel(const void* x, DType dtype, int64_t n, float* out) 
   }
 }
 
-// A thread per eight elements, of which the last may be fewer; `is_single` goes one by one.
-__global__ void encode_kernel(Encode how,
-                              const void* x,
-                              DType dtype,
-                              int64_t n,
-                              int64_t group,
-                              const float* f,
-                              const float* zero_points,
-                              bool is_single,
-                              uint8_t* codes) {
+// A thread takes eight elements (the last one may have fewer); with `is_single` it encodes them one
+// by one.  All pointers of `row` are to device memory.
+__global__ void encode_kernel(const EncodeRow row, bool is_single) {
   const int64_t first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8;
-  if (first >= n) {
+  if (first >= row.n) {
     return;
   }
-  const int width = code_bits(code_of(how));
-  const auto count = static_cast<int>(min(int64_t{8}, n - first));
+  const int width = code_bits(code_of(row.how));
+  const auto count = static_cast<int>(min(int64_t{8}, row.n - first));
   const auto factor = [&](int64_t i) {
-    return device::make_factor(f[i / group], how == Encode::kU4Divide ? zero_points[i / group] : 0);
+    const int64_t j = i / row.group;
+    return device::make_factor(row.factors[j],
+                               row.how == Encode::kU4Divide ? row.zero_points[j] : 0);
   };
+  float v[8] = {};
+  for (int i = 0; i < count; ++i) {
+    v[i] = load(row.x, row.dtype, first + i);
+  }
   uint64_t bits = 0;
   if (is_single) {
     for (int i = 0; i < count; ++i) {
-      const uint64_t code = device::encode1(how, load(x, dtype, first + i), factor(first + i));
+      const uint64_t code = device::encode1(row.how, v[i], factor(first + i));
       bits |= code << (i * width);
     }
   } else {
-    float v[8] = {};
-    for (int i = 0; i < count; ++i) {
-      v[i] = load(x, dtype, first + i);
-    }
-    bits = device::encode8(how, v, factor(first));
+    bits = device::encode8(row.how, v, factor(first));
   }
   for (int i = 0; i < count * width / 8; ++i) {
-    codes[first * width / 8 + i] = static_cast<uint8_t>(bits >> (8 * i));
+    row.codes[first * width / 8 + i] = static_cast<uint8_t>(bits >> (8 * i));
   }
 }
 
-__global__ void decode_kernel(Code code,
-                              const uint8_t* codes,
-                              int64_t n,
-                              int64_t group,
-                              const float* scales,
-                              const float* zero_points,
-                              void* out,
-                              DType dtype) {
+__global__ void decode_kernel(const DecodeRow row) {
   const int64_t first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8;
-  if (first >= n) {
+  if (first >= row.n) {
     return;
   }
-  const int width = code_bits(code);
-  const auto count = static_cast<int>(min(int64_t{8}, n - first));
+  const int width = code_bits(row.code);
+  const auto count = static_cast<int>(min(int64_t{8}, row.n - first));
   uint64_t bits = 0;
   for (int i = 0; i < count * width / 8; ++i) {
-    bits |= static_cast<uint64_t>(codes[first * width / 8 + i]) << (8 * i);
+    bits |= static_cast<uint64_t>(row.codes[first * width / 8 + i]) << (8 * i);
   }
   float v[8];
-  device::decode8(code, bits, v);
+  device::decode8(row.code, bits, v);
   for (int i = 0; i < count; ++i) {
-    const int64_t j = (first + i) / group;
-    const float zero_point = zero_points != nullptr ? zero_points[j] : 0.0f;
-    device::store_element(out, dtype, first + i, (v[i] - zero_point) * scales[j]);
+    const int64_t j = (first + i) / row.group;
+    const float zero_point = row.zero_points != nullptr ? row.zero_points[j] : 0.0f;
+    device::store_element(row.out, row.dtype, first + i, (v[i] - zero_point) * row.scales[j]);
   }
 }
 
@@ -122,54 +110,47 @@ int64_t num_groups(int64_t n, int64_t group) {
   return (n + group - 1) / group;
 }
 
-void encode(Encode how,
-            const void* x,
-            DType dtype,
-            int64_t n,
-            int64_t group,
-            const float* f,
-            const float* zero_points,
-            uint8_t* codes) {
-  if (n == 0) {
+void encode(const EncodeRow& row) {
+  if (row.n == 0) {
     return;
   }
   const cuda::DeviceGuard guard(place->device().index);
-  const int64_t group_bytes = num_groups(n, group) * 4;
-  const Tensor in = take(x, element_bytes(dtype, n));
-  const Tensor factors = take(f, group_bytes);
-  const Tensor zeros = take(zero_points, group_bytes);
-  const Tensor out = Tensor::empty({n * code_bits(code_of(how)) / 8}, DType::kU8, place->device());
-  // Eight at a time only where they share a factor.
-  encode_kernel<<<blocks((n + 7) / 8), 256, 0, handle()>>>(
-      how, in.raw(), dtype, n, group, static_cast<const float*>(factors.raw()),
-      static_cast<const float*>(zeros.raw()), group < n, static_cast<uint8_t*>(out.raw()));
+  const int64_t group_bytes = num_groups(row.n, row.group) * 4;
+  const Tensor x = take(row.x, element_bytes(row.dtype, row.n));
+  const Tensor factors = take(row.factors, group_bytes);
+  const Tensor zero_points = take(row.zero_points, group_bytes);
+  const Tensor codes =
+      Tensor::empty({row.n * code_bits(code_of(row.how)) / 8}, DType::kU8, place->device());
+  EncodeRow there = row;
+  there.x = x.raw();
+  there.factors = static_cast<const float*>(factors.raw());
+  there.zero_points = static_cast<const float*>(zero_points.raw());
+  there.codes = codes.data<uint8_t>();
+  // Elements are encoded eight at a time only if they share a factor.
+  encode_kernel<<<blocks((row.n + 7) / 8), 256, 0, handle()>>>(there, row.group < row.n);
   cuda::check_launch("encode_kernel");
-  bring(out, codes);
+  bring(codes, row.codes);
 }
 
-void decode(Code code,
-            const uint8_t* codes,
-            int64_t n,
-            int64_t group,
-            const float* scales,
-            const float* zero_points,
-            void* out,
-            DType dtype) {
-  if (n == 0) {
+void decode(const DecodeRow& row) {
+  if (row.n == 0) {
     return;
   }
   const cuda::DeviceGuard guard(place->device().index);
-  const int64_t group_bytes = num_groups(n, group) * 4;
-  const Tensor in = take(codes, n * code_bits(code) / 8);
-  const Tensor factors = take(scales, group_bytes);
-  const Tensor zeros = zero_points != nullptr ? take(zero_points, group_bytes) : Tensor{};
-  const Tensor result = Tensor::empty({element_bytes(dtype, n)}, DType::kU8, place->device());
-  decode_kernel<<<blocks((n + 7) / 8), 256, 0, handle()>>>(
-      code, static_cast<const uint8_t*>(in.raw()), n, group,
-      static_cast<const float*>(factors.raw()), static_cast<const float*>(zeros.raw()),
-      result.raw(), dtype);
+  const int64_t group_bytes = num_groups(row.n, row.group) * 4;
+  const Tensor codes = take(row.codes, row.n * code_bits(row.code) / 8);
+  const Tensor scales = take(row.scales, group_bytes);
+  const Tensor zero_points =
+      row.zero_points != nullptr ? take(row.zero_points, group_bytes) : Tensor{};
+  const Tensor out = Tensor::empty({element_bytes(row.dtype, row.n)}, DType::kU8, place->device());
+  DecodeRow there = row;
+  there.codes = codes.data<uint8_t>();
+  there.scales = static_cast<const float*>(scales.raw());
+  there.zero_points = static_cast<const float*>(zero_points.raw());
+  there.out = out.raw();
+  decode_kernel<<<blocks((row.n + 7) / 8), 256, 0, handle()>>>(there);
   cuda::check_launch("decode_kernel");
-  bring(result, out);
+  bring(out, row.out);
 }
 
 void widen(const void* x, DType dtype, int64_t n, float* out) {

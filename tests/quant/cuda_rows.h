@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// RowKernels whose elements are encoded and decoded on a GPU, for tests: every pointer is to host
-// memory, which is copied there and back.
+// RowKernels for tests that encode and decode elements on a GPU.  Every pointer is to host memory;
+// the kernels copy it to the GPU and back.
 #pragma once
 
 #include "moebius/stream.h"
@@ -10,7 +10,7 @@
 
 namespace moebius::quant {
 
-// `stream` must outlive the use of the kernels; one set at a time.
+// REQUIRES: `stream` outlives the use of the kernels; only one set of kernels is used at a time.
 RowKernels cuda_rows(const Stream& stream);
 
 }  // namespace moebius::quant

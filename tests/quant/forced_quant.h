@@ -1,26 +1,20 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forcing an implementation of the quant stage, and the types that all of them take.
+// Forces an implementation of the quant stage; and the element types that all implementations take.
 #pragma once
 
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "moebius/dtype.h"
+#include "tests/scoped_setting.h"
 
 namespace moebius::quant {
 
-// Forces an implementation while it lives.
-class ForcedQuant {
- public:
-  explicit ForcedQuant(std::string_view name) {
-    setenv("MOEBIUS_QUANT", std::string(name).c_str(), 1);
-  }
-  ~ForcedQuant() { unsetenv("MOEBIUS_QUANT"); }
-  ForcedQuant(const ForcedQuant&) = delete;
-  ForcedQuant& operator=(const ForcedQuant&) = delete;
+// Forces an implementation during its lifetime.
+struct ForcedQuant : moebius::testing::ScopedSetting {
+  explicit ForcedQuant(std::string_view name) : ScopedSetting("MOEBIUS_QUANT", std::string(name)) {}
 };
 
 inline constexpr DType kFloatTypes[] = {DType::kF32, DType::kBF16, DType::kF16};

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What quant/cuda/elements.cuh relies on where it divides 16-bit elements by a scale: one step
-// towards the quotient is enough for its e4m3 code.  A code depends on which side of the middle
-// between two codes a quotient is; in units of half a code's step a middle is an odd integer below
-// 32.  Signs and powers of two change nothing.
+// quant/cuda/elements.cuh divides 16-bit elements by a scale and relies on this: one step towards
+// the quotient is enough for its e4m3 code.  A code depends on the side of the middle between two
+// codes on which a quotient is.  In units of half a code's step, a middle is an odd integer
+// below 32.  Signs and powers of two change nothing.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSignificantBits = 11;  // of f16; bf16 has 8
 
-// To the nearest number of so many bits, halves to even.
+// Rounds to kSignificantBits bits, halves to even.
 float narrowed(float value) {
   constexpr int kDropped = 24 - kSignificantBits;
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -36,7 +36,7 @@ TEST(NarrowQuotientTest, OneStepKeepsTheSideOfEveryMiddle) {
     const float f = std::bit_cast<float>(0x3f800000u | mantissa);
     const float reciprocal = 1.0f / f;
     for (float middle = 1.0f; middle < 32.0f; middle += 2.0f) {
-      // The only elements whose quotient may be within a few units of f32 of the middle.
+      // Only this element can have a quotient within a few units of f32 of the middle.
       const double product = static_cast<double>(middle) * static_cast<double>(f);
       const float x = narrowed(static_cast<float>(product));
       if (std::abs(static_cast<double>(x) - product) > product * 0x1p-19) {
@@ -51,7 +51,7 @@ TEST(NarrowQuotientTest, OneStepKeepsTheSideOfEveryMiddle) {
     }
   }
   EXPECT_EQ(wrong, 0) << "of " << near;
-  // So the step is needed, and the middles are met.
+  // This shows that the step is needed and that the test reaches the middles.
   EXPECT_GT(estimates_wrong, 0) << "of " << near;
 }
 

@@ -49,228 +49,94 @@ using testing::message_of;
 struct Case {
   std::string what;
   QuantConfig config;
-  std::optional<Format> quant_format;
-  std::optional<GroupShape> block_shape;
-  // is_per_act_token, per_out_channel, is_per_tensor
-  bool per_token, per_channel, per_tensor;
-  // fp8_w8a8, int8_w8a8, int8_w8a16, int4_w4a16, mxfp4_w4a16, nvfp4_w4a4
-  std::vector<bool> uses;
-  std::optional<std::string> scheme;
-  std::optional<std::string> name_bf16;
-  std::optional<std::array<int64_t, 2>> scale_shape;  // of 10 tokens, 300 columns
+  std::optional<Format> format;
+  std::string scales;                         // any of "token", "channel", "tensor"
+  std::optional<GroupShape> block = {};       // block_shape()
+  std::string use = {};                       // the only use_*() that is true
+  std::optional<std::string> scheme = {};     // ocp_mx_scheme()
+  std::optional<std::string> name_bf16 = {};  // config_name(kBF16)
+  // scale_shape() for 10 tokens and 300 columns
+  std::optional<std::array<int64_t, 2>> shape = {};
 };
 
 std::vector<Case> cases() {
+  using C = QuantConfig;
+  using Shape2 = std::array<int64_t, 2>;
   const GroupShape block{128, 128};
   const GroupShape group{0, 64};
-  using Shape2 = std::array<int64_t, 2>;
-  const std::vector<bool> none(6, false);
-  const auto uses = [](size_t i) {
-    std::vector<bool> flags(6, false);
-    flags[i] = true;
-    return flags;
-  };
+  const GroupShape mx{1, 32};
+  const std::string fp8 = "fp8_w8a8", int8 = "int8_w8a8", wide8 = "int8_w8a16", int4 = "int4_w4a16";
+  const std::optional<std::string> mxfp4 = "w_mxfp4_a_mxfp4";
+  const Format f8 = Format::kFp8, i8 = Format::kInt8, mx4 = Format::kMxfp4;
   return {
-      {"unquantized", QuantConfig::unquantized(), {}, {}, false, false, false, none, {}, {}, {}},
-      {"biased",
-       QuantConfig::biased(vector(1), vector(2)),
+      {"unquantized", C::unquantized(), {}, ""},
+      {"biased", C::biased(vector(1), vector(2)), {}, ""},
+      {"fp8 tensor", C::fp8_w8a8({}), f8, "tensor", {}, fp8, {}, fp8, Shape2{1, 1}},
+      {"fp8 token", C::fp8_w8a8({}, true), f8, "token", {}, fp8, {}, fp8, Shape2{10, 1}},
+      {"fp8 channel",
+       C::fp8_w8a8({}, false, true),
+       f8,
+       "channel tensor",
        {},
+       fp8,
        {},
-       false,
-       false,
-       false,
-       none,
-       {},
-       {},
-       {}},
-      {"fp8 per tensor",
-       QuantConfig::fp8_w8a8({}),
-       Format::kFp8,
-       {},
-       false,
-       false,
-       true,
-       uses(0),
-       {},
-       "fp8_w8a8",
+       fp8,
        Shape2{1, 1}},
-      {"fp8 per token",
-       QuantConfig::fp8_w8a8({}, true),
-       Format::kFp8,
+      {"fp8 token and channel",
+       C::fp8_w8a8({}, true, true),
+       f8,
+       "token channel",
        {},
-       true,
-       false,
-       false,
-       uses(0),
+       fp8,
        {},
-       "fp8_w8a8",
-       Shape2{10, 1}},
-      {"fp8 per channel",
-       QuantConfig::fp8_w8a8({}, false, true),
-       Format::kFp8,
-       {},
-       false,
-       true,
-       true,
-       uses(0),
-       {},
-       "fp8_w8a8",
-       Shape2{1, 1}},
-      {"fp8 per token and channel",
-       QuantConfig::fp8_w8a8({}, true, true),
-       Format::kFp8,
-       {},
-       true,
-       true,
-       false,
-       uses(0),
-       {},
-       "fp8_w8a8",
+       fp8,
        Shape2{10, 1}},
       {"fp8 block",
-       QuantConfig::fp8_w8a8({}, false, false, block),
-       Format::kFp8,
+       C::fp8_w8a8({}, false, false, block),
+       f8,
+       "",
        block,
-       false,
-       false,
-       false,
-       uses(0),
+       fp8,
        {},
-       "fp8_w8a8",
+       fp8,
        Shape2{10, 3}},
-      {"int8 per tensor",
-       QuantConfig::int8_w8a8({}),
-       Format::kInt8,
-       {},
-       false,
-       false,
-       true,
-       uses(1),
-       {},
-       {},
-       Shape2{1, 1}},
-      {"int8 per token",
-       QuantConfig::int8_w8a8({}, true),
-       Format::kInt8,
-       {},
-       true,
-       false,
-       false,
-       uses(1),
-       {},
-       {},
-       Shape2{10, 1}},
-      {"int8_w8a16",
-       QuantConfig::int8_w8a16({}),
-       {},
-       {},
-       false,
-       false,
-       false,
-       uses(2),
-       {},
-       "int8_w8a16",
-       {}},
-      {"int8_w8a16 groups",
-       QuantConfig::int8_w8a16({}, group),
-       {},
-       group,
-       false,
-       false,
-       false,
-       uses(2),
-       {},
-       "int8_w8a16",
-       {}},
-      {"int4_w4a16",
-       QuantConfig::int4_w4a16({}),
-       {},
-       {},
-       false,
-       false,
-       false,
-       uses(3),
-       {},
-       "int4_w4a16",
-       {}},
-      {"int4_w4a16 groups",
-       QuantConfig::int4_w4a16({}, group),
-       {},
-       group,
-       false,
-       false,
-       false,
-       uses(3),
-       {},
-       "int4_w4a16",
-       {}},
-      {"mxfp4_w4a16",
-       QuantConfig::mxfp4_w4a16({}),
-       {},
-       {},
-       false,
-       false,
-       false,
-       uses(4),
-       "w_mxfp4",
-       {},
-       {}},
-      {"mxfp4 both",
-       QuantConfig::ocp_mx(Format::kMxfp4, {}),
-       Format::kMxfp4,
-       {},
-       false,
-       false,
-       true,
-       none,
-       "w_mxfp4_a_mxfp4",
-       {},
-       Shape2{1, 1}},
-      {"mxfp4 block",
-       QuantConfig::ocp_mx(Format::kMxfp4, {}, {}, GroupShape{1, 32}),
-       Format::kMxfp4,
-       GroupShape{1, 32},
-       false,
-       false,
-       false,
-       none,
-       "w_mxfp4_a_mxfp4",
-       {},
-       Shape2{10, 10}},
-      {"nvfp4",
-       QuantConfig::nvfp4({}),
-       Format::kNvfp4,
-       {},
-       false,
-       false,
-       true,
-       uses(5),
-       {},
-       {},
-       Shape2{1, 1}},
+      {"int8 tensor", C::int8_w8a8({}), i8, "tensor", {}, int8, {}, {}, Shape2{1, 1}},
+      {"int8 token", C::int8_w8a8({}, true), i8, "token", {}, int8, {}, {}, Shape2{10, 1}},
+      {"int8_w8a16", C::int8_w8a16({}), {}, "", {}, wide8, {}, wide8},
+      {"int8_w8a16 groups", C::int8_w8a16({}, group), {}, "", group, wide8, {}, wide8},
+      {"int4_w4a16", C::int4_w4a16({}), {}, "", {}, int4, {}, int4},
+      {"int4_w4a16 groups", C::int4_w4a16({}, group), {}, "", group, int4, {}, int4},
+      {"mxfp4_w4a16", C::mxfp4_w4a16({}), {}, "", {}, "mxfp4_w4a16", "w_mxfp4"},
+      {"mxfp4 both", C::ocp_mx(mx4, {}), mx4, "tensor", {}, "", mxfp4, {}, Shape2{1, 1}},
+      {"mxfp4 block", C::ocp_mx(mx4, {}, {}, mx), mx4, "", mx, "", mxfp4, {}, Shape2{10, 10}},
+      {"nvfp4", C::nvfp4({}), Format::kNvfp4, "tensor", {}, "nvfp4_w4a4", {}, {}, Shape2{1, 1}},
   };
 }
 
 TEST(QuantConfig, PropertiesOfEveryBuilder) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.what);
-    EXPECT_EQ(c.config.quant_format(), c.quant_format);
-    EXPECT_EQ(c.config.is_quantized(), c.quant_format.has_value());
-    EXPECT_EQ(c.config.block_shape(), c.block_shape);
-    EXPECT_EQ(c.config.is_block_quantized(), c.block_shape.has_value());
-    EXPECT_EQ(c.config.is_per_act_token(), c.per_token);
-    EXPECT_EQ(c.config.per_out_channel(), c.per_channel);
-    EXPECT_EQ(c.config.is_per_tensor(), c.per_tensor);
-    EXPECT_EQ(c.uses, (std::vector<bool>{c.config.use_fp8_w8a8(), c.config.use_int8_w8a8(),
-                                         c.config.use_int8_w8a16(), c.config.use_int4_w4a16(),
-                                         c.config.use_mxfp4_w4a16(), c.config.use_nvfp4_w4a4()}));
+    const auto has = [&](const char* scale) { return c.scales.find(scale) != std::string::npos; };
+    EXPECT_EQ(c.config.quant_format(), c.format);
+    EXPECT_EQ(c.config.is_quantized(), c.format.has_value());
+    EXPECT_EQ(c.config.block_shape(), c.block);
+    EXPECT_EQ(c.config.is_block_quantized(), c.block.has_value());
+    EXPECT_EQ(c.config.is_per_act_token(), has("token"));
+    EXPECT_EQ(c.config.per_out_channel(), has("channel"));
+    EXPECT_EQ(c.config.is_per_tensor(), has("tensor"));
+    EXPECT_EQ(c.config.use_fp8_w8a8(), c.use == "fp8_w8a8");
+    EXPECT_EQ(c.config.use_int8_w8a8(), c.use == "int8_w8a8");
+    EXPECT_EQ(c.config.use_int8_w8a16(), c.use == "int8_w8a16");
+    EXPECT_EQ(c.config.use_int4_w4a16(), c.use == "int4_w4a16");
+    EXPECT_EQ(c.config.use_mxfp4_w4a16(), c.use == "mxfp4_w4a16");
+    EXPECT_EQ(c.config.use_nvfp4_w4a4(), c.use == "nvfp4_w4a4");
     EXPECT_EQ(c.config.ocp_mx_scheme(), c.scheme);
     EXPECT_EQ(c.config.config_name(DType::kBF16), c.name_bf16);
-    EXPECT_EQ(c.config.scale_shape(10, 300), c.scale_shape);
+    EXPECT_EQ(c.config.scale_shape(10, 300), c.shape);
     const auto batched = c.config.batched_scale_shape(4, 10, 300);
-    ASSERT_EQ(batched.has_value(), c.scale_shape.has_value());
+    ASSERT_EQ(batched.has_value(), c.shape.has_value());
     if (batched) {
-      EXPECT_EQ(*batched, (std::array<int64_t, 3>{4, (*c.scale_shape)[0], (*c.scale_shape)[1]}));
+      EXPECT_EQ(*batched, (std::array<int64_t, 3>{4, (*c.shape)[0], (*c.shape)[1]}));
     }
     EXPECT_NO_THROW(c.config.validate());
   }
@@ -316,7 +182,7 @@ TEST(QuantConfig, OcpMxSchemeNamesWeightThenActivation) {
         QuantConfig::make(row.activation, false, false, std::nullopt, {}, row.weight);
     EXPECT_EQ(config.ocp_mx_scheme(), row.scheme) << row.scheme.value_or("none");
   }
-  // fp8 beside mx weights means per tensor, and is not w8a8.
+  // fp8 activations beside mx weights are scaled per tensor, and the config is not w8a8.
   EXPECT_EQ(QuantConfig::make(Format::kFp8, true, false, std::nullopt, {}, Format::kMxfp4)
                 .ocp_mx_scheme(),
             std::nullopt);

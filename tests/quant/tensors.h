@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small tensors written out, for tests of the quant stage.
+// Small tensors for tests of the quant stage.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace moebius {
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Values must be representable in dtype.
+// REQUIRES: the values are representable in dtype.
 inline Tensor tensor_of(const Shape& shape,
                         const std::vector<float>& values,
                         DType dtype = DType::kF32) {
@@ -29,7 +29,7 @@ inline Tensor tensor_of(const Shape& shape,
   return t;
 }
 
-// [1, values.size()]
+// A tensor [1, values.size()].
 inline Tensor row_of(const std::vector<float>& values, DType dtype = DType::kF32) {
   return tensor_of({1, static_cast<int64_t>(values.size())}, values, dtype);
 }
@@ -53,7 +53,7 @@ inline std::vector<float> floats(const Tensor& t) {
   return result;
 }
 
-// Normal numbers times a factor of its own per row and per 16 columns, so that scales differ.
+// Normally distributed numbers.  Each row and each 16 columns have a factor, so that scales differ.
 inline Tensor random_matrix(int64_t rows, int64_t cols, DType dtype, uint32_t seed) {
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// dequantize_weight_rows: every weight format and scale layout.
+// Tests dequantize_weight_rows() with every weight format and scale layout.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,7 @@ QuantDesc desc_of(QuantFormat format, std::optional<GroupShape> shape, Tensor sc
   return desc;
 }
 
-// Experts quantized one by one, then put together as a weight.
+// Experts that were quantized one by one and then put together as a weight.
 struct Experts {
   Tensor w;  // [L, N, K]
   QuantDesc desc;
@@ -83,30 +83,24 @@ Experts quantized_experts(const QuantizeSpec& spec,
 struct WeightCase {
   std::string what;
   QuantizeSpec spec;
-  std::optional<GroupShape> shape;  // as the config's desc has it
+  std::optional<GroupShape> shape;  // the shape in the config's desc
 };
 
 std::vector<WeightCase> weight_cases() {
-  const auto spec = [](QuantFormat format, GroupShape group, bool asymmetric = false) {
-    QuantizeSpec s;
-    s.format = format;
-    s.group = group;
-    s.asymmetric = asymmetric;
-    return s;
-  };
   const GroupShape channel = GroupShape::per_token();
   return {
-      {"fp8 channel", spec(QuantFormat::kFp8, channel), channel},
-      {"fp8 block", spec(QuantFormat::kFp8, {48, 64}), GroupShape{48, 64}},
-      {"int8 channel", spec(QuantFormat::kInt8, channel), std::nullopt},
-      {"int8 group", spec(QuantFormat::kInt8, {1, 32}), GroupShape{0, 32}},
-      {"int4 group", spec(QuantFormat::kInt4, {1, 32}), GroupShape{0, 32}},
-      {"int4 group, zero points", spec(QuantFormat::kInt4, {1, 32}, true), GroupShape{1, 32}},
-      {"int4 channel", spec(QuantFormat::kInt4, channel), std::nullopt},
-      {"mxfp4", spec(QuantFormat::kMxfp4, {1, 32}), std::nullopt},
-      {"mxfp6_e3m2", spec(QuantFormat::kMxfp6E3M2, {1, 32}), std::nullopt},
-      {"mxfp6_e2m3", spec(QuantFormat::kMxfp6E2M3, {1, 32}), std::nullopt},
-      {"mxfp8", spec(QuantFormat::kMxfp8, {1, 32}), std::nullopt},
+      {"fp8 channel", QuantizeSpec{QuantFormat::kFp8, channel}, channel},
+      {"fp8 block", QuantizeSpec{QuantFormat::kFp8, {48, 64}}, GroupShape{48, 64}},
+      {"int8 channel", QuantizeSpec{QuantFormat::kInt8, channel}, std::nullopt},
+      {"int8 group", QuantizeSpec{QuantFormat::kInt8, {1, 32}}, GroupShape{0, 32}},
+      {"int4 group", QuantizeSpec{QuantFormat::kInt4, {1, 32}}, GroupShape{0, 32}},
+      {"int4 group, zero points", QuantizeSpec{QuantFormat::kInt4, {1, 32}, false, true},
+       GroupShape{1, 32}},
+      {"int4 channel", QuantizeSpec{QuantFormat::kInt4, channel}, std::nullopt},
+      {"mxfp4", QuantizeSpec{QuantFormat::kMxfp4, {1, 32}}, std::nullopt},
+      {"mxfp6_e3m2", QuantizeSpec{QuantFormat::kMxfp6E3M2, {1, 32}}, std::nullopt},
+      {"mxfp6_e2m3", QuantizeSpec{QuantFormat::kMxfp6E2M3, {1, 32}}, std::nullopt},
+      {"mxfp8", QuantizeSpec{QuantFormat::kMxfp8, {1, 32}}, std::nullopt},
   };
 }
 
@@ -132,11 +126,9 @@ TEST(WeightRows, AgreeWithDequantizeForEveryImplementation) {
   }
 }
 
-// More groups than are handed to a kernel at once.
+// Rows with more groups than a kernel gets at once.
 TEST(WeightRows, LongRowsAreReadWhole) {
-  QuantizeSpec spec;
-  spec.format = QuantFormat::kMxfp4;
-  spec.group = {1, 32};
+  const QuantizeSpec spec{QuantFormat::kMxfp4, {1, 32}};
   const Experts experts = quantized_experts(spec, std::nullopt, 1, 2, 32 * 600);
   EXPECT_EQ(rows_of(experts.w, experts.desc, 0, 0, 2, 2), experts.expected[0]);
 }
@@ -198,7 +190,8 @@ TEST(WeightRows, ZeroPointsAreUnsigned) {
 }
 
 TEST(WeightRows, Nvfp4MultipliesGroupAndGlobalScales) {
-  // Two experts of gate and up, one row each, 32 columns: code 1 (0.5) everywhere but the first, 6.
+  // Two experts have one row of gate and one of up with 32 columns.  The first column is -6, the
+  // others are 0.5.
   const int64_t cols = 32;
   const Tensor w = Tensor::empty({2, 2, cols}, DType::kF4E2M1);
   for (int64_t i = 0; i < w.numel(); ++i) {
@@ -218,7 +211,8 @@ TEST(WeightRows, Nvfp4MultipliesGroupAndGlobalScales) {
   EXPECT_EQ(rows_of(w, desc, 0, 1, 2, 1)[1], 15);
   EXPECT_EQ(rows_of(w, desc, 1, 0, 1, 1)[16], 300);
   EXPECT_EQ(rows_of(w, desc, 1, 1, 2, 1)[16], 4000);
-  EXPECT_EQ(rows_of(w, desc, 1, 1, 2, 2)[16], 400);  // not gated: the first factor throughout
+  EXPECT_EQ(rows_of(w, desc, 1, 1, 2, 2)[16],
+            400);  // not gated, so the first factor is used everywhere
   // Accumulators of quantized activations are divided by their global scale; weights alone are not.
   EXPECT_EQ(rows_of(w, desc, 0, 1, 2, 1, tensor_of({1}, {4}))[1], 60);
   EXPECT_EQ(rows_of(w, desc, 1, 0, 1, 1, tensor_of({2}, {4, 2}))[16], 600);
@@ -234,7 +228,7 @@ TEST(WeightRows, RefuseWhatDoesNotFit) {
   expect_mentions(message_of([&] { rows_of(w, good, 2, 0, 4, 4); }), "local expert is 2");
   expect_mentions(message_of([&] { rows_of(w, good, 0, 0, 5, 4); }), "row_end is 5");
   expect_mentions(message_of([&] { rows_of(w, good, 0, 0, 4, 5); }), "gate_rows is 5");
-  // Gate of 1 row and up of 3: 1 + 2 blocks.
+  // Gate has 1 row and up has 3, so there are 1 + 2 blocks.
   expect_mentions(message_of([&] { rows_of(w, good, 0, 0, 4, 1); }), "[2, 3, 2]");
   expect_mentions(message_of([&] { rows_of(w, QuantDesc{}, 0, 0, 4, 4); }), "f8e4m3");
 
@@ -279,12 +273,9 @@ TEST(WeightRows, RefuseWhatIsNotOnTheCpu) {
   };
   const auto expect_refused = [&](const QuantDesc& desc, const Tensor& activation_gscale,
                                   const std::string& what) {
-    try {
-      rows_of(codes, desc, 0, 0, 1, 1, activation_gscale);
-      ADD_FAILURE() << what;
-    } catch (const Unsupported& error) {
-      EXPECT_EQ(std::string(error.what()).find(what + " is on cuda:0"), 0u) << error.what();
-    }
+    const std::string message = testing::message_of<Unsupported>(
+        [&] { rows_of(codes, desc, 0, 0, 1, 1, activation_gscale); });
+    EXPECT_EQ(message.find(what + " is on cuda:0"), 0u) << message;
   };
   QuantDesc desc = good;
   desc.scale = there(good.scale);

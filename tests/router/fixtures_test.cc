@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Logits, ids and weights of real router modules, as the fixtures recorded them: per MoE block P
+// Compares the router with real router modules.  For each MoE block P the fixtures recorded
 //   P.input    bf16 [T, H]
-//   P.router0  logits f32 [T, E], P.router1 weights f32 [T, K], P.router2 ids i64 [T, K]; or (Llama
-//   4) P.router0  weights f32 [T, E], zero where not chosen, P.router1 logits f32 [T, E]
+//   P.router0  logits f32 [T, E], P.router1 weights f32 [T, K], P.router2 ids i64 [T, K]
+// but for Llama 4
+//   P.router0  weights f32 [T, E], zero for experts that were not chosen, P.router1 logits f32 [T,
+//   E]
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +27,7 @@ namespace {
 struct Family {
   std::string name;
   std::string block;  // P without "model.layers.N."
-  std::string gate;   // the gate's tensors in the checkpoint, also without it
+  std::string gate;   // the gate's tensor in the checkpoint, without that prefix, too
   RouterConfig config = {};
   std::string bias = {}, correction_bias = {};
   bool is_order_kept = true;  // DeepSeek's module returns the chosen in no particular order
@@ -61,7 +63,7 @@ std::vector<Family> families() {
 
 using Choice = std::pair<int64_t, float>;  // id, weight
 
-// What the fixture says about one block.
+// The recorded results of one block.
 struct Expected {
   Tensor logits;
   std::vector<std::vector<Choice>> rows;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What select() means, by examples worked out by hand.  Run on `ref`; the conformance suite ties
-// the other implementations to it.
+// Examples of select() that were worked out by hand.  They run on `ref`; the conformance suite
+// compares the other implementations with it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 using Floats = std::vector<float>;
 using Ids = std::vector<int32_t>;
 
-// e^logit are 1, 2, 3 and 4: softmax gives tenths.
+// e^logit is 1, 2, 3 and 4, so softmax gives tenths.
 const Floats kTenths = {0.0f, std::log(2.0f), std::log(3.0f), std::log(4.0f)};
 
 // The logit whose sigmoid is p.
@@ -34,7 +34,7 @@ class Select : public ::testing::Test {
   void SetUp() override { setenv("MOEBIUS_ROUTER", "ref", 1); }
   void TearDown() override { unsetenv("MOEBIUS_ROUTER"); }
 
-  // One row.
+  // Routes one row of logits.
   void run(RouterConfig config, Floats logits, Floats correction_bias = {}) {
     const auto num_experts = static_cast<int64_t>(logits.size());
     config.num_experts = num_experts;
@@ -187,7 +187,7 @@ TEST_F(Select, GroupTiesGoToTheLowerGroup) {
   EXPECT_EQ(ids, (Ids{1, 0}));
 }
 
-// Of one expert each, more groups than experts, and groups that are not equal.
+// The groups have one expert each, or are more than the experts, or differ in size.
 TEST_F(Select, GroupsThatAreNoneMeanPlainOrBiasedTopK) {
   for (const int64_t num_groups : {4, 5, 8, 3}) {
     run({.topk = 3, .num_groups = num_groups, .topk_groups = 2}, kTenths);

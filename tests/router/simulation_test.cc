@@ -37,7 +37,7 @@ Ids draw(const Router& router, int64_t num_tokens, int num_threads = 2) {
   return {ids.data<int32_t>(), ids.data<int32_t>() + ids.numel()};
 }
 
-// Share of the tokens that chose each expert.
+// For each expert, the share of the tokens that chose it.
 std::vector<double> frequencies(const Ids& ids, int64_t num_experts, int64_t num_tokens) {
   std::vector<double> share(static_cast<size_t>(num_experts));
   for (const int32_t id : ids) {
@@ -97,7 +97,7 @@ TEST(SimulatedUniform, ExpertsAreEquallyLikelyInEverySlot) {
       of_slot.push_back(ids[i]);
     }
     const auto share = frequencies(of_slot, kExperts, kTokens);
-    // The standard deviation of a share is 8.7e-4; five of them.
+    // The standard deviation of a share is 8.7e-4, and five of them are allowed.
     for (const double s : share) {
       EXPECT_NEAR(s, 1.0 / kExperts, 4.4e-3) << "slot " << slot;
     }
@@ -125,8 +125,8 @@ TEST(SimulatedZipf, FrequenciesFollowThePowerOfTheRank) {
 }
 
 TEST(SimulatedZipf, LaterSlotsAreDrawnFromWhatIsLeft) {
-  // E = 3, exponent 1: masses 6/11, 3/11, 2/11.  P(second slot is the most likely expert)
-  //   = 3/11 * 6/8 + 2/11 * 6/9 = 0.32576.
+  // With E = 3 and exponent 1 the masses are 6/11, 3/11 and 2/11.  The second slot has the most
+  // likely expert with probability 3/11 * 6/8 + 2/11 * 6/9 = 0.32576.
   constexpr int64_t kTokens = 40000;
   const Ids ids = draw(Router(simulated(Simulation::kZipf, 3, 2, 2), {}), kTokens);
   Ids first, second;

@@ -1,18 +1,16 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// LogitSums::kTensorCores: close to f64, the same bits whenever and in whatever batch, in a CUDA
-// graph, and refused where it cannot be.
-#include <cuda_runtime_api.h>
-
+// LogitSums::kTensorCores must be close to f64, have the same bits in every call, batch and CUDA
+// graph, and be refused when it is not possible.
 #include <algorithm>
 #include <cmath>
 #include <string>
 
-#include "core/cuda/check.h"
-#include "moebius/error.h"
+#include "moebius/graph.h"
 #include "moebius/router.h"
 #include "tests/conformance/router_runs.h"
+#include "tests/error_text.h"
 #include "tests/gpu_test.h"
 #include "tests/router/random_inputs.h"
 
@@ -26,18 +24,6 @@ RouterConfig tensor_sums(int64_t num_experts, Device device) {
   return config;
 }
 
-// Of Unsupported, or "accepted".
-std::string refusal(const RouterConfig& config, const RouterWeights& weights) {
-  try {
-    Router(config, weights);
-  } catch (const Unsupported& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
-#define EXPECT_MENTIONS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
-
 class TensorSums : public GpuTest {
  protected:
   static Router make(const Tensor& gate, const Tensor& bias = {}) {
@@ -45,29 +31,8 @@ class TensorSums : public GpuTest {
   }
 };
 
-// The largest error, in sums of the magnitudes of what is added.
-double worst_error(const Tensor& out, const Tensor& hidden, const Tensor& gate) {
-  const Tensor x = convert(hidden, DType::kF32), w = convert(gate, DType::kF32);
-  const int64_t depth = x.dim(1);
-  double worst = 0.0;
-  for (int64_t t = 0; t < x.dim(0); ++t) {
-    for (int64_t e = 0; e < w.dim(0); ++e) {
-      double sum = 0.0, magnitude = 0.0;
-      for (int64_t h = 0; h < depth; ++h) {
-        const double product = static_cast<double>(x.data<float>()[t * depth + h]) *
-                               static_cast<double>(w.data<float>()[e * depth + h]);
-        sum += product;
-        magnitude += std::fabs(product);
-      }
-      const double error = std::fabs(out.data<float>()[t * w.dim(0) + e] - sum) / magnitude;
-      worst = error <= worst ? worst : error;  // NaN stays
-    }
-  }
-  return worst;
-}
-
 TEST_F(TensorSums, AreCloseToDoublePrecision) {
-  // Around tiles (64 and 128), steps of depth (64) and pieces of it (8).
+  // Sizes around tiles (64 and 128), steps of depth (64) and pieces of depth (8).
   for (const LogitsProblem& p : {LogitsProblem{1, 1, 8},
                                  {3, 7, 40},
                                  {64, 64, 64},
@@ -80,10 +45,10 @@ TEST_F(TensorSums, AreCloseToDoublePrecision) {
     const Tensor hidden = random_tensor({p.num_tokens, p.hidden}, DType::kBF16, 1);
     const Tensor gate = random_tensor({p.num_experts, p.hidden}, DType::kBF16, 2, 0.1f);
     const Tensor out = run_logits(make(gate), hidden, 1);
-    // A unit in the last place, 2^-23, for each step of 16 within a piece and for each piece.
+    // The bound is a unit in the last place, 2^-23, per step of 16 in a piece and per piece.
     const auto steps = static_cast<double>(((p.hidden + 63) / 64 + 7) / 8 * 4 + 8);
     EXPECT_LE(worst_error(out, hidden, gate), steps * std::ldexp(1.0, -23));
-    for (int64_t e = 0; e < p.num_experts; ++e) {  // the row behind
+    for (int64_t e = 0; e < p.num_experts; ++e) {  // the guard row
       ASSERT_EQ(out.data<float>()[p.num_tokens * p.num_experts + e], -77.0f);
     }
   }
@@ -134,39 +99,32 @@ TEST_F(TensorSums, AreCapturedByAGraph) {
   const Place place(DeviceType::kCuda);
   const Tensor hidden = place.take(random_tensor({130, 512}, DType::kBF16, 1));
   const Tensor out = Tensor::zeros({130, 96}, DType::kF32, place.device());
-  router.logits(hidden, out, place.stream);  // loads the kernel
+  const auto work = [&] { router.logits(hidden, out, place.stream); };
+  work();  // loads the kernel
   place.stream.synchronize();
-  const cudaStream_t stream = cuda::as_stream(place.stream.native_handle());
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                   "cudaStreamBeginCapture");
-  router.logits(hidden, out, place.stream);
-  cuda::check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  cuda::check_cuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  const Graph graph(place.stream, work);
   const Tensor other = random_tensor({130, 512}, DType::kBF16, 5);
   copy(other, hidden, place.stream);
   place.stream.synchronize();
-  cuda::check_cuda(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+  graph.launch();
   const Tensor replayed = place.bring(out);
   EXPECT_SAME_BITS(replayed, run_logits(router, other, 1).slice(0, 130));
-  cuda::check_cuda(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-  cuda::check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
 }
 
 TEST_F(TensorSums, OfOtherOperandsAreRefused) {
-  const RouterConfig config = tensor_sums(8, Device::cuda(0));
-  EXPECT_MENTIONS(refusal(config, {.gate = Tensor::zeros({8, 16}, DType::kF32)}),
+  const auto refusal = [](const Tensor& gate) {
+    return message_of<Unsupported>(
+        [&] { Router(tensor_sums(8, Device::cuda(0)), {.gate = gate}); });
+  };
+  expect_mentions(refusal(Tensor::zeros({8, 16}, DType::kF32)),
                   "the gate is f32, and tensor cores sum logits of bf16");
-  EXPECT_MENTIONS(refusal(config, {.gate = Tensor::zeros({8, 20}, DType::kBF16)}),
+  expect_mentions(refusal(Tensor::zeros({8, 20}, DType::kBF16)),
                   "hidden size 20 is not a multiple of 8");
-  const Router router(config, {.gate = Tensor::zeros({8, 16}, DType::kBF16)});
-  try {
-    run_logits(router, Tensor::zeros({2, 16}, DType::kF32), 1);
-    ADD_FAILURE() << "accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_MENTIONS(std::string(error.what()), "f32, expected bf16");
-  }
+  const Router router = make(Tensor::zeros({8, 16}, DType::kBF16));
+  expect_mentions(message_of([&] {
+                    run_logits(router, Tensor::zeros({2, 16}, DType::kF32), 1);
+                  }),
+                  "f32, expected bf16");
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ std::string describe(cudaError_t status, std::string_view call) {
 }  // namespace
 
 void throw_cuda_error(cudaError_t status, std::string_view call, const Where& where) {
-  (void)cudaGetLastError();  // Why: an error that has been reported must not be found again later
+  (void)cudaGetLastError();  // a later check must not find this error again
   std::string_view file = where.file_name();
   file.remove_prefix(file.find_last_of('/') + 1);  // npos + 1 == 0
   throw CudaError(fmt::format("{} ({}:{})", describe(status, call), file, where.line()));
@@ -35,7 +35,7 @@ void log_cuda_error(cudaError_t status, std::string_view call) noexcept {
   try {
     log(LogLevel::kError, describe(status, call));
   } catch (const std::exception&) {
-    // There is nowhere left to say it.
+    // Nothing is left that could report the error.
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// check_cuda: every call of the CUDA runtime goes through it.
+// check_cuda() and its kin.  Every call of the CUDA runtime goes through them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,26 +12,27 @@
 
 namespace moebius::cuda {
 
-// "cudaMalloc on cuda:1: out of memory (cudaErrorMemoryAllocation) (memory.cc:40)"
+// The message is as "cudaMalloc on cuda:1: out of memory (cudaErrorMemoryAllocation)
+// (memory.cc:40)".
 [[noreturn]] void throw_cuda_error(cudaError_t status, std::string_view call, const Where& where);
 
-// `call` names the call, and where it helps its arguments: "cudaMalloc of 4096 bytes".
-// The device in the message is the current one.
+// Throws CudaError.  `call` names the call and, if useful, its arguments: "cudaMalloc of 4096
+// bytes". The message names the current device.
 inline void check_cuda(cudaError_t status, std::string_view call, Where where = Where::current()) {
   if (status != cudaSuccess) [[unlikely]] {
     throw_cuda_error(status, call, where);
   }
 }
 
-// For destructors: logged, and silent while the process ends.
+// For destructors: logs the error, but says nothing while the process ends.
 void log_cuda_error(cudaError_t status, std::string_view call) noexcept;
 
-// After each launch; `kernel` names it.
+// Call this after each launch of a kernel.
 inline void check_launch(std::string_view kernel, Where where = Where::current()) {
   check_cuda(cudaGetLastError(), kernel, where);
 }
 
-// The current device of this thread, for a scope.
+// Makes a device this thread's current one for a scope.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int index);

@@ -63,7 +63,7 @@ int device_count() {
 
 CudaDeviceInfo device_info(int index) {
   expect_exists(index);
-  // Why kept: the driver takes its time, and kernels' launchers ask in every call.
+  // Why the result is kept: the driver is slow, and the launchers of kernels ask in every call.
   static std::mutex mutex;
   static std::map<int, CudaDeviceInfo> known;
   const std::lock_guard lock(mutex);
@@ -136,7 +136,7 @@ void load_kernels(int index, std::initializer_list<const void*> kernels) {
 void allow_shared_bytes(int index, const void* kernel, int64_t bytes) {
   load_kernels(index, {kernel});
   const DeviceGuard guard(index);
-  // The attribute is the process's: what another object has been allowed must stay.
+  // The limit holds for the process, so a larger limit that another object has set must stay.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   cudaFuncAttributes attributes{};

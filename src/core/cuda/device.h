@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a kernel's launcher asks of a device.
+// What the launcher of a kernel needs of a device.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace moebius::cuda {
 
-// Loads kernels (their addresses) on a device ahead of their first launch.  Why: loading may wait
-// for the device to be idle, and never returns while another rank's kernel on it waits for this
-// one.  Whoever makes an object whose kernels wait for peers calls it then.
+// Loads kernels, given by their addresses, on a device before their first launch.  Why: loading may
+// wait until the device is idle, and would never return while a kernel of another rank waits there
+// for this rank.  So an object whose kernels wait for peers calls this in its constructor.
 void load_kernels(int index, std::initializer_list<const void*> kernels);
 
-// Raises a kernel's limit of dynamic shared memory; loads it too.
+// Raises a kernel's limit of dynamic shared memory to at least `bytes`, and loads the kernel.
 void allow_shared_bytes(int index, const void* kernel, int64_t bytes);
 
 int num_sms(int index);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements of f32, bf16 and f16 in kernels: one at a time, or eight as 16-byte accesses.
-// Rounding is to nearest even, by the hardware's conversions; NaN stays some NaN.
+// Accesses to f32, bf16 and f16 in kernels: one element, or eight elements in units of 16 bytes.
+// The hardware's conversions round to nearest even, and NaN stays some NaN.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,8 +16,8 @@ namespace moebius::cuda {
 
 inline constexpr int kVector = 8;
 
-// Eight elements as they lie in memory.  Why apart from their conversion: a kernel first requests
-// all it can hold, then computes.
+// Eight elements as they are in memory.  Why loading and converting are separate: a kernel first
+// loads all it can hold and then computes.
 template <typename T>
 struct Raw8 {
   uint4 words[sizeof(T) * kVector / 16];
@@ -44,7 +44,7 @@ __device__ __forceinline__ void widen(const Raw8<float>& raw, float (&v)[kVector
   }
 }
 
-// Two 16-bit elements as they lie in a word.
+// These reinterpret a word as two 16-bit elements, and back.
 template <typename Pair>
 __device__ __forceinline__ Pair as_pair(uint32_t bits) {
   Pair pair;
@@ -83,7 +83,7 @@ __device__ __forceinline__ void widen(const Raw8<T>& raw, float (&v)[kVector]) {
   }
 }
 
-// The largest |element|, NaN passed over.
+// The largest |element|; NaN elements are skipped.
 __device__ __forceinline__ float absmax(const Raw8<float>& raw) {
   float v[kVector];
   widen(raw, v);
@@ -102,7 +102,8 @@ __device__ __forceinline__ uint32_t max_pair(Float16, uint32_t a, uint32_t b) {
   return bits_of(__hmax2(as_pair<__half2>(a), as_pair<__half2>(b)));
 }
 
-// Why in pairs: half the instructions, of which a kernel at memory speed has few to spare.
+// Why it works on pairs: they halve the instructions, and a kernel at memory speed has few to
+// spare.
 template <typename T>
 __device__ __forceinline__ float absmax(const Raw8<T>& raw) {
   constexpr uint32_t kMagnitudes = 0x7fff7fffu;
@@ -139,7 +140,7 @@ __device__ __forceinline__ void store1(T* p, float v) {
   p->bits = static_cast<uint16_t>(narrow_pair(T{}, v, v));
 }
 
-// What store1 followed by load1 gives.
+// The value that load1 gives after store1.
 __device__ __forceinline__ float rounded(float, float v) {
   return v;
 }
@@ -150,7 +151,7 @@ __device__ __forceinline__ float rounded(Float16, float v) {
   return __half2float(__float2half_rn(v));
 }
 
-// fn(T{}) with the type of the dtype.  REQUIRES: f32, bf16 or f16.
+// Calls fn(T{}) with the type of the dtype.  REQUIRES: the dtype is f32, bf16 or f16.
 template <typename Fn>
 void visit_float(DType dtype, const Fn& fn) {
   dtype == DType::kF32 ? fn(float{}) : dtype == DType::kBF16 ? fn(BFloat16{}) : fn(Float16{});

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arithmetic in which subnormal operands and results count as zeros, one instruction each.
+// Arithmetic that takes subnormal operands and results for zeros.  Each function is one
+// instruction.
 #pragma once
 
 namespace moebius::cuda {
@@ -18,7 +19,7 @@ __device__ __forceinline__ float add_ftz(float a, float b) {
   return d;
 }
 
-// 2^x and 1 / x, both within 2 units in the last place.
+// 2^x and 1 / x, both with an error within 2 units in the last place.
 __device__ __forceinline__ float approximate_exp2_ftz(float x) {
   float y = 0.0f;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

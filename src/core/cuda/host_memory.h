@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// MappedMemory: pinned host memory that a GPU loads and stores too, zero at first.
+// MappedMemory: pinned host memory, initially zero, that a GPU can load and store, too.
 //
-// For small things a kernel tells the host (counts, failure records).  The host reads what a kernel
-// wrote with `volatile` or atomic loads, the kernel stores with .sys scope.
-// Taking it may wait for the device: do so while no kernel waits for this rank.  Giving it back
-// does not: it stays for the next taker.  REQUIRES: the last handle goes only after the work that
-// uses the memory. In a build without CUDA only the declaration exists; nothing makes one there.
+// Kernels use it to report small things to the host, such as counts and failure records.  A kernel
+// stores with .sys scope, and the host reads with `volatile` or atomic loads.
+// Allocating may wait for the device, so allocate while no kernel waits for this rank.  Freeing
+// does not wait, because the memory is kept for the next allocation. REQUIRES: the last handle is
+// destroyed after the work that uses the memory. A build without CUDA has only the declaration.
 #pragma once
 
 #include <cstddef>

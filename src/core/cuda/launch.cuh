@@ -1,18 +1,19 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Programmatic launches: a kernel's blocks come to the SMs, and do what needs nobody, while the
-// kernel ahead of it in the stream ends.  With few tokens a layer is a chain of kernels of a few
-// microseconds, a good part of which is that.
+// Programmatic launches: the blocks of a kernel start on the SMs, and do what depends on no other
+// kernel, while the previous kernel of the stream ends.  With few tokens a layer is a chain of
+// kernels of a few microseconds, and starting them is a good part of that time.
 //
-// Who launches so: every thread of the kernel calls ptx::await_kernel_before() before it touches
-// what kernels ahead of it write, or writes what they touch.  All of those have ended then, not
-// only the last, since each waits for the one before.
+// REQUIRES: every thread of a kernel that is launched this way calls ptx::await_kernel_before()
+// before it touches what earlier kernels write, or writes what they touch.  Then all earlier
+// kernels have ended, not only the previous one, because each waits for its predecessor.
 //
-// A kernel that calls ptx::let_next_begin() lets the next one's blocks in wherever its own leave
-// room; else they come as its own end.  Only after await_kernel_before(), so that at most two
-// kernels of a stream are under way; and not where it waits for other ranks, or leaves SMs to
-// another stream: the next one's blocks would wait on SMs that somebody else needs.
+// A kernel that calls ptx::let_next_begin() lets blocks of the next kernel start wherever its own
+// blocks leave room; otherwise they start when its blocks end.  A kernel calls it only after
+// await_kernel_before(), so that at most two kernels of a stream are under way.  A kernel that
+// waits for other ranks, or leaves SMs to another stream, must not call it, because blocks of the
+// next kernel would occupy SMs that others need.
 #pragma once
 
 #include <cuda_runtime.h>

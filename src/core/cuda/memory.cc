@@ -17,8 +17,8 @@ namespace moebius::cuda {
 
 namespace {
 
-// A pool of the driver.  Why not cudaMalloc: that and cudaFree wait until the device is idle, while
-// kernels there may be waiting for the calling rank.
+// A memory pool of the driver.  Why cudaMalloc is not used: it and cudaFree wait until the device
+// is idle, while kernels there may be waiting for the calling rank.
 class Pool {
  public:
   explicit Pool(int index) : index_(index) {
@@ -34,12 +34,12 @@ class Pool {
     properties.location.type = cudaMemLocationTypeDevice;
     properties.location.id = index;
     check_cuda(cudaMemPoolCreate(&pool_, &properties), "cudaMemPoolCreate");
-    // What is given back stays for the next taker, until some allocation finds no room.
+    // Freed memory stays in the pool for the next allocation, until an allocation finds no room.
     uint64_t keep = std::numeric_limits<uint64_t>::max();
     check_cuda(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep),
                "cudaMemPoolSetAttribute");
-    // What one stream has given back is not taken for another by making it wait for the first: that
-    // one may be a rank's that waits for the rank of the other.
+    // The pool must not make one stream wait for another in order to reuse memory that the other
+    // has freed: the other stream may belong to a rank that waits for this rank.
     int allowed = 0;
     check_cuda(cudaMemPoolSetAttribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &allowed),
                "cudaMemPoolSetAttribute");
@@ -47,7 +47,7 @@ class Pool {
 
   void* take(int64_t bytes, cudaStream_t stream) {
     void* data = nullptr;
-    // Zero bytes still get a distinct address.
+    // An allocation of zero bytes gets an address of its own, too.
     const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
     cudaError_t status = cudaMallocFromPoolAsync(&data, size, pool_, stream);
     if (status == cudaErrorMemoryAllocation) {
@@ -62,7 +62,7 @@ class Pool {
     return data;
   }
 
-  // Lets another GPU load and store all memory of the pool; false where it cannot.
+  // Lets another GPU load and store all memory of the pool; returns false if it cannot.
   bool allow(int peer) {
     const std::lock_guard lock(mutex_);
     if (peer == index_ || std::find(allowed_.begin(), allowed_.end(), peer) != allowed_.end()) {
@@ -102,7 +102,7 @@ class Pool {
 
 Pool& pool_of(int index) {
   static std::mutex mutex;
-  // Leaked: handles of static life are given back after main().
+  // The map is leaked on purpose, because handles with static lifetime are freed after main().
   static auto& pools = *new std::map<int, std::unique_ptr<Pool>>;
   const std::lock_guard lock(mutex);
   auto& pool = pools[index];
@@ -112,14 +112,14 @@ Pool& pool_of(int index) {
   return *pool;
 }
 
-// Memory that is taken and given back in the order of a stream.
+// Allocates memory in the order of a stream; the handle also frees it in that order.
 std::shared_ptr<void> take(int64_t bytes, int index, Pool& pool, cudaStream_t stream) {
   return {pool.take(bytes, stream), [index, stream](void* p) {
             try {
               const DeviceGuard guard(index);
               log_cuda_error(cudaFreeAsync(p, stream), "cudaFreeAsync");
             } catch (const CudaError&) {
-              // The process ends, or the device has failed for good; its memory goes with it.
+              // The process ends or the device has failed for good, and its memory is gone anyway.
             }
           }};
 }
@@ -130,8 +130,8 @@ std::shared_ptr<void> take_now(int64_t bytes, int index, Pool& pool) {
   return memory;
 }
 
-// Pinned host memory, mapped into every device, that is used again rather than given back: that
-// would wait for a device, where kernels of other ranks may be waiting for this one.
+// Pinned host memory that is mapped into every device.  Blocks are reused and never freed, because
+// freeing would wait for a device, where kernels of other ranks may be waiting for this rank.
 class MappedBlocks {
  public:
   std::shared_ptr<std::byte> take(size_t bytes) {
@@ -165,7 +165,7 @@ class MappedBlocks {
 };
 
 MappedBlocks& mapped_blocks() {
-  static auto& blocks = *new MappedBlocks;  // leaked, as the pools
+  static auto& blocks = *new MappedBlocks;  // leaked on purpose, like the pools
   return blocks;
 }
 

@@ -1,24 +1,24 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tensor core instructions of a warp, with sums in f32 or i32: d += a * b for a 16 x K, b K x
-// 8, K elements being 32 bytes.  One instruction per function. Lane l holds rows l / 4 and l / 4 +
-// 8, columns l % 4 * 2 and + 1 of d.
+// The tensor core instructions of a warp, with sums in f32 or i32: d += a * b, where a is 16 x K, b
+// is K x 8, and K elements are 32 bytes.  Each function is one instruction.  Lane l holds rows l /
+// 4 and l / 4 + 8, columns l % 4 * 2 and l % 4 * 2 + 1 of d.
 #pragma once
 
 #include <cstdint>
 
 namespace moebius::ptx {
 
-// 16 or 8 bytes from global to shared memory, zeros instead of them without `exists`; part of this
-// thread's current group.  REQUIRES: aligned addresses.
+// These copy 16 or 8 bytes from global to shared memory, or write zeros when `exists` is false. The
+// copy belongs to this thread's current group.  REQUIRES: addresses are aligned.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool exists) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global),
                "r"(exists ? 16 : 0)
                : "memory");
 }
-// The same, and L2 fetches the 256 bytes around it.
+// The same, but L2 fetches the 256 bytes around the address, too.
 __device__ __forceinline__ void copy_async_16_ahead(uint32_t shared_address,
                                                     const void* global,
                                                     bool exists) {
@@ -38,14 +38,14 @@ __device__ __forceinline__ void copy_async_8(void* shared, const void* global, b
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// All but the latest kPending groups of this thread have arrived.
+// Waits until all but the latest kPending groups of this thread have arrived.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8 x 16-byte matrices from shared memory; lane l gives the address of row l % 8 of matrix l
-// / 8.
+// Loads four matrices of 8 rows x 16 bytes from shared memory.  Lane l passes the address of row l
+// % 8 of matrix l / 8.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], const void* row) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -54,7 +54,7 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], const void* row) {
                : "memory");
 }
 
-// a & b | c, one instruction also where b and c are constants.
+// a & b | c in one instruction, even if b and c are constants.
 __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(b), "r"(c));

@@ -4,7 +4,8 @@
 
 namespace moebius::cuda {
 
-// A kernel that does nothing: whether it can be loaded tells whether this build has code for a GPU.
+// The address of a kernel that does nothing.  It can be loaded on a GPU that this build has code
+// for.
 const void* probe_kernel_address();
 
 }  // namespace moebius::cuda

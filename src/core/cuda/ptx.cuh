@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The PTX instructions that C++ has no name for: memory orders with their scope, bulk copies,
-// mbarriers, proxy fences, clocks.  One instruction per function; all asm of the library is here.
-// REQUIRES: sm_90.  Global addresses may lie in a peer's memory unless a function says otherwise.
+// mbarriers, proxy fences and clocks, with one instruction per function.  The asm of the library is
+// here, in mma.cuh, wgmma.cuh and ftz.cuh. REQUIRES: sm_90.  Global addresses may be in a peer's
+// memory unless a function says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +68,7 @@ __device__ __forceinline__ void st_release_cta(uint32_t* p, uint32_t value) {
 
 // Rows, 16 bytes at a time, past L1.  REQUIRES: addresses are multiples of 16.
 
-// Of memory that nobody writes while the kernel runs.
+// For memory that is not written while the kernel runs.
 __device__ __forceinline__ int4 ld_nc_no_allocate(const int4* p) {
   int4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.s32 {%0, %1, %2, %3}, [%4];"
@@ -75,7 +76,7 @@ __device__ __forceinline__ int4 ld_nc_no_allocate(const int4* p) {
                : "l"(p));
   return v;
 }
-// Of memory written while the kernel runs; an acquire comes before it.
+// For memory that is written while the kernel runs; an acquire precedes it.
 __device__ __forceinline__ int4 ld_no_allocate(const int4* p) {
   int4 v;
   asm volatile("ld.global.L1::no_allocate.v4.s32 {%0, %1, %2, %3}, [%4];"
@@ -90,7 +91,8 @@ __device__ __forceinline__ void st_no_allocate(int4* p, int4 v) {
                : "memory");
 }
 
-// __syncthreads of the first kThreads threads to come, of whole warps; id 0 is __syncthreads' own.
+// A __syncthreads for kThreads threads in whole warps, the first that arrive.  __syncthreads uses
+// id 0.
 template <int kThreads>
 __device__ __forceinline__ void barrier_sync(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
@@ -106,27 +108,27 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arriva
                "r"(arrivals)
                : "memory");
 }
-// Between mbarrier_init and its first use, by bulk copies (fence_proxy_async_shared, too) and
-// others.
+// Call this between mbarrier_init and the first use of the barrier.  If bulk copies use it, call
+// fence_proxy_async_shared, too.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// `barrier`: its shared address.
+// `barrier` is a shared address.
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   mbarrier_arrive(shared_address(barrier));
 }
-// Arrives, and lets the phase wait for `bytes` more bytes.
+// Arrives, and makes the phase wait for `bytes` more bytes.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
       : "memory");
 }
-// True once the phase of that parity is complete; gives up after a time the hardware chooses.
-// `barrier`: its shared address.
+// Returns true once the phase of that parity is complete, and false after a time that the hardware
+// chooses.  `barrier` is a shared address.
 __device__ __forceinline__ bool mbarrier_try_wait_parity(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
@@ -143,7 +145,8 @@ __device__ __forceinline__ bool mbarrier_try_wait_parity(uint32_t barrier, uint3
 __device__ __forceinline__ bool mbarrier_try_wait_parity(uint64_t* barrier, uint32_t parity) {
   return mbarrier_try_wait_parity(shared_address(barrier), parity);
 }
-// REQUIRES: what completes the phase needs nobody but this GPU, or ends as await_wave does.
+// REQUIRES: only work of this GPU completes the phase, or waits in that work end as await_wave
+// does.
 __device__ __forceinline__ void mbarrier_wait_parity(uint32_t barrier, uint32_t parity) {
   while (!mbarrier_try_wait_parity(barrier, parity)) {
   }
@@ -152,7 +155,7 @@ __device__ __forceinline__ void mbarrier_wait_parity(uint64_t* barrier, uint32_t
   mbarrier_wait_parity(shared_address(barrier), parity);
 }
 
-// By shared address, after an mbarrier's wait.
+// Loads from a shared address; use it after waiting for an mbarrier.
 __device__ __forceinline__ float ld_shared(uint32_t address) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
@@ -161,7 +164,7 @@ __device__ __forceinline__ float ld_shared(uint32_t address) {
 
 // Bulk copies.  REQUIRES: addresses and bytes are multiples of 16.
 
-// Counted by `barrier` (mbarrier_arrive_expect_tx) when they have arrived.
+// `barrier` counts the bytes when they have arrived (see mbarrier_arrive_expect_tx).
 __device__ __forceinline__ void bulk_load(void* shared,
                                           const void* global,
                                           uint32_t bytes,
@@ -172,7 +175,7 @@ __device__ __forceinline__ void bulk_load(void* shared,
       "l"(global), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
-// Part of this thread's current group.
+// The store belongs to this thread's current group.
 __device__ __forceinline__ void bulk_store(void* global, const void* shared, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                "r"(shared_address(shared)), "r"(bytes)
@@ -181,19 +184,20 @@ __device__ __forceinline__ void bulk_store(void* global, const void* shared, uin
 __device__ __forceinline__ void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// All but the latest kPending groups of this thread are complete: what they store is visible to it.
+// Waits until all but the latest kPending groups of this thread are complete and what they store is
+// visible to the thread.
 template <int kPending>
 __device__ __forceinline__ void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
-// The same groups have read their shared memory, which may be written again.
+// Waits until the same groups have read their shared memory, which may then be overwritten.
 template <int kPending>
 __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Between ordinary accesses and bulk copies of the same shared memory, in the thread that made (or
-// has acquired) the former.
+// Call this between ordinary accesses to shared memory and bulk copies of it, in the thread that
+// made (or has acquired) the ordinary accesses.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -211,7 +215,7 @@ __device__ __forceinline__ void cluster_arrive() {
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The address of the same place in the shared memory of another CTA.
+// The address of the same place in another CTA's shared memory.
 __device__ __forceinline__ uint32_t cluster_address(uint32_t shared, uint32_t rank) {
   uint32_t address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
@@ -220,24 +224,24 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t shared, uint32_t ra
 __device__ __forceinline__ uint32_t cluster_address(const void* p, uint32_t rank) {
   return cluster_address(shared_address(p), rank);
 }
-// REQUIRES: `address` is a cluster_address, written before a cluster_arrive that this thread has
-// waited for.
+// REQUIRES: `address` is a cluster_address whose memory was written before a cluster_arrive that
+// this thread has waited for.
 __device__ __forceinline__ float ld_cluster(uint32_t address) {
   float value;
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
 }
-// Arrives at the barrier in the same place of another CTA (or this one), by who wrote nothing that
-// others read.  Why: a release for the cluster waits for all earlier accesses of the thread.
-// `barrier`: a cluster_address.
+// Arrives at a barrier of another CTA (or of this one), without a release.  Why there is none: a
+// release for the cluster would wait for all earlier accesses of the thread.  REQUIRES: the thread
+// has written nothing that others read after this arrival; `barrier` is a cluster_address.
 __device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, uint32_t rank) {
   mbarrier_arrive_cluster(cluster_address(barrier, rank));
 }
-// Stores to the same place of another CTA (or this one), counted there as four bytes by the barrier
-// in the same place as `barrier`.
+// Stores to the same place in another CTA (or in this one).  The barrier there, in the same place
+// as `barrier`, counts four bytes.
 __device__ __forceinline__ void st_async(int* to, int value, uint64_t* barrier, uint32_t rank) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.s32 [%0], %1, [%2];" ::"r"(
                    cluster_address(to, rank)),
@@ -245,9 +249,9 @@ __device__ __forceinline__ void st_async(int* to, int value, uint64_t* barrier, 
                : "memory");
 }
 
-// Boxes of a tensor map (CUtensorMap in kernel parameters), counted by `barrier` as bulk_load's
-// bytes are; what lies outside the tensor arrives as zeros.  Coordinates: innermost first; both
-// places by their shared addresses.
+// These load a box of a tensor map (a CUtensorMap in kernel parameters).  `barrier` counts the
+// bytes as for bulk_load, and elements outside the tensor arrive as zeros.  Coordinates are
+// innermost first; `shared` and `barrier` are shared addresses.
 
 __device__ __forceinline__ void prefetch_tensor_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -270,7 +274,8 @@ __device__ __forceinline__ void tensor_load(uint32_t shared,
       "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier)
       : "memory");
 }
-// To the same place, and counted by the barrier in the same place, of every CTA in `ranks` (bits).
+// Loads a box to the same place in every CTA whose bit is set in `ranks`; each CTA's barrier in the
+// same place counts the bytes.
 __device__ __forceinline__ void tensor_load_multicast(
     uint32_t shared, const void* map, int x, int y, uint32_t barrier, uint16_t ranks) {
   asm volatile(
@@ -288,14 +293,14 @@ __device__ __forceinline__ void tensor_load_multicast(
       : "memory");
 }
 
-// A box's way to L2.
+// Prefetches a box to L2.
 __device__ __forceinline__ void tensor_prefetch(const void* map, const int (&at)[5]) {
   asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];" ::"l"(map),
                "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
                : "memory");
 }
 
-// Programmatic launches, see core/cuda/launch.cuh.
+// Programmatic launches; core/cuda/launch.cuh explains them.
 
 __device__ __forceinline__ void await_kernel_before() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -304,8 +309,9 @@ __device__ __forceinline__ void let_next_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// True in one thread of a whole warp, always the same.  Inside, the compiler knows that there is
-// one thread only, and spends no loop over the lanes on an instruction with uniform operands.
+// Returns true in one thread of a whole warp, always the same one.  The compiler then knows that
+// the branch has one thread, and makes no loop over the lanes for an instruction with uniform
+// operands.
 __device__ __forceinline__ bool elect_one() {
   uint32_t elected;
   asm volatile(
@@ -317,13 +323,15 @@ __device__ __forceinline__ bool elect_one() {
       : "=r"(elected));
   return elected != 0;
 }
-// Of this thread in its warp; kept, where threadIdx.x is read anew at every use.
+// The lane of this thread.  The compiler keeps it in a register, but would read threadIdx.x at each
+// use.
 __device__ __forceinline__ uint32_t lane() {
   uint32_t lane;
   asm volatile("mov.u32 %0, %laneid;" : "=r"(lane));
   return lane;
 }
-// Of thread 0, for all of a whole warp; the compiler then keeps it in a uniform register.
+// Gives all threads of a whole warp the value of lane 0, which the compiler then keeps in a uniform
+// register.
 __device__ __forceinline__ uint32_t uniform(uint32_t value) {
   return __shfl_sync(0xffffffffu, value, 0);
 }
@@ -331,8 +339,8 @@ __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(0xffffffffu, value, 0);
 }
 
-// Registers of each thread of this warpgroup, from those of the launch.  REQUIRES: sm_90a; a
-// multiple of 8.
+// These change the registers per thread of this warpgroup from the number at launch.
+// REQUIRES: sm_90a; kRegisters is a multiple of 8.
 template <int kRegisters>
 __device__ __forceinline__ void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -342,14 +350,16 @@ __device__ __forceinline__ void more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// An 8 x 8 matrix of 16-bit elements, lane l with row l / 4, columns 2 (l % 4) and + 1: transposed.
+// Transposes an 8 x 8 matrix of 16-bit elements; lane l has row l / 4, columns 2 (l % 4) and the
+// next.
 __device__ __forceinline__ uint32_t transpose_8x8(uint32_t pair) {
   uint32_t transposed;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
   return transposed;
 }
 
-// Four bytes, and an arrival at `barrier` once all that this thread copied so has come.
+// copy_async_4 copies four bytes.  mbarrier_arrive_after_copies arrives at `barrier` once all such
+// copies of this thread have arrived.
 __device__ __forceinline__ void copy_async_4(void* shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global)
                : "memory");
@@ -359,7 +369,7 @@ __device__ __forceinline__ void mbarrier_arrive_after_copies(uint64_t* barrier) 
                : "memory");
 }
 
-// Nanoseconds; ticks about every microsecond.
+// Nanoseconds; the clock ticks about every microsecond.
 __device__ __forceinline__ uint64_t globaltimer() {
   uint64_t ns;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns)::"memory");

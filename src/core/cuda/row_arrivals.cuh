@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The waits for rows that are on their way (row_arrivals.h).  Why no deadline: the dispatch has
-// one, and tells when it has failed; its kernel runs before anybody waits here.
+// Waits for rows that are on their way (row_arrivals.h).  Why they need no deadline: the dispatch
+// has one and reports its failure, and its kernel starts before anything waits here.
 #pragma once
 
 #include "core/cuda/ptx.cuh"
@@ -11,7 +11,7 @@
 
 namespace moebius::cuda {
 
-// One thread waits until the wave of every source is here, or nothing more may come.
+// One thread waits until the wave of every source is here or the dispatch has failed.
 __device__ inline void await_wave(const RowArrivals::Signals& signals, int wave) {
   const uint64_t* words = signals.words + wave * signals.num_sources;
   for (uint32_t polls = 1;; ++polls) {
@@ -30,10 +30,11 @@ __device__ inline void await_wave(const RowArrivals::Signals& signals, int wave)
       break;
     }
   }
-  ptx::fence_acq_rel_sys();  // with the loads above pairs with tell_wave: fence, then the words
+  // Together with the loads above, pairs with tell_wave, which fences and then stores the words.
+  ptx::fence_acq_rel_sys();
 }
 
-// Those that an expert needs.
+// The last wave that an expert needs.
 __device__ inline int last_wave_of(const RowArrivals::Signals& signals, int expert) {
   return 1 + expert / signals.experts_per_wave;
 }

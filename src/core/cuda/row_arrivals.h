@@ -6,8 +6,8 @@
 
 namespace moebius::cuda {
 
-// Makes it resident: loading may synchronise, so not once a kernel of this process waits for
-// others.
+// Loads the kernel.  Loading may wait for the device, so this is called before kernels of this
+// process wait for others.
 void load_await_ids_kernel(int device_index);
 
 }  // namespace moebius::cuda

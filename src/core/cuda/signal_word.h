@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A signal between GPUs: a 64-bit word {epoch | value}.  Only its writer writes it, with a greater
-// epoch every time, and nothing is ever reset.
+// A signal between GPUs is a 64-bit word {epoch | value}.  Only one side writes it, with a greater
+// epoch every time, and the word is never reset.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,15 @@ MOEBIUS_HOST_DEVICE constexpr uint32_t signal_epoch(uint64_t signal) {
 MOEBIUS_HOST_DEVICE constexpr uint32_t signal_value(uint64_t signal) {
   return static_cast<uint32_t>(signal);
 }
-// Whether `seen` is `epoch` or a later one; both may have wrapped.
+// Whether `seen` is `epoch` or a later epoch; both may have wrapped.
 MOEBIUS_HOST_DEVICE constexpr bool has_reached(uint32_t seen, uint32_t epoch) {
   return static_cast<int32_t>(seen - epoch) >= 0;
 }
 
-// The same of a word whose writer is never further ahead of its reader than kMostAhead epochs, by
-// far.  A word that not every call stores, or one of a window that is new, then does not pass for
-// one of a call to come before it is 2^32 - 2^20 epochs old; to has_reached it would from 2^31 on.
+// The same for a word whose writer is always far less than kMostAhead epochs ahead of its reader.
+// An old word, which not every call stores or which is left in a new window, passes for one of a
+// later call only when it is 2^32 - 2^20 epochs old; with has_reached it would pass from 2^31
+// epochs on.
 inline constexpr uint32_t kMostAhead = 1u << 20;
 MOEBIUS_HOST_DEVICE constexpr bool has_just_reached(uint32_t seen, uint32_t epoch) {
   return seen - epoch <= kMostAhead;

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hopper's tensor cores: D[64, N] += A[64, k] * B[N, k]^T by a warpgroup, A and B in shared memory,
-// D in registers: of thread t, d[4 j + i] is row 16 (t / 32) + t % 32 / 4 + 8 (i / 2), column
-// 8 j + 2 (t % 4) + i % 2.  A may be in registers, too: a[i] is the pair of row
-// 16 (t / 32) + t % 32 / 4 + 8 (i % 2), columns 2 (t % 4) + 8 (i / 2) and the next.
-// REQUIRES: sm_90a.  Between wgmma_fence and wgmma_wait<0> nothing else may touch D, or A.
+// Hopper's tensor cores: a warpgroup computes D[64, N] += A[64, k] * B[N, k]^T with A and B in
+// shared memory and D in registers.  In thread t, d[4 j + i] is row 16 (t / 32) + t % 32 / 4 + 8 (i
+// / 2), column 8 j + 2 (t % 4) + i % 2.  A may be in registers, too: a[i] has row 16 (t / 32) + t %
+// 32 / 4 + 8 (i % 2), columns 2 (t % 4) + 8 (i / 2) and the next. REQUIRES: sm_90a.  Between
+// wgmma_fence and wgmma_wait<0> nothing else may touch D, or A in registers.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace moebius::ptx {
 
-// Rows of 128 bytes along k with TMA's 128-byte swizzle, eight rows in 1024 bytes.  The low word
-// has the shared address, a multiple of 1024, in units of 16 bytes: + 2 is 32 bytes further along
-// k.
+// Describes rows of 128 bytes along k with TMA's 128-byte swizzle, where eight rows take 1024
+// bytes.  The low word has the shared address, a multiple of 1024, in units of 16 bytes, so adding
+// 2 moves 32 bytes along k.
 __device__ __forceinline__ uint32_t wgmma_descriptor_low(uint32_t address) {
   constexpr uint32_t kUnused = 1u << 16;  // leading offset
   return kUnused | ((address & 0x3ffffu) >> 4);
@@ -27,19 +27,19 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t low) {
   return kSwizzle128 | kEightRows | low;
 }
 
-// Before the first wgmma, and after registers of D were touched.
+// Call this before the first wgmma and after other code has touched registers of D.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// All but the latest kPending groups are complete.
+// Waits until all but the latest kPending groups are complete.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from moving accesses of D across this place.
+// Keeps the compiler from moving accesses to D across this place.
 template <int kCount>
 __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #pragma unroll
@@ -80,47 +80,38 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
   "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, "    \
   "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// One instruction with `count` registers; a, b and p: the numbers of the operands after them;
-// `more`: arguments after p, of which each type has others.
-#define MOEBIUS_WGMMA(name, instruction, Sum, c, count, a, b, p, more)                          \
-  static __device__ __forceinline__ void name(Sum(&d)[count], uint64_t a_rows, uint64_t b_rows, \
-                                              bool accumulates) {                               \
-    asm volatile(                                                                               \
-        "{\n"                                                                                   \
-        ".reg .pred p;\n"                                                                       \
-        "setp.ne.b32 p, %" p                                                                    \
-        ", 0;\n"                                                                                \
-        "wgmma.mma_async.sync.aligned." instruction " {" MOEBIUS_REGISTERS_##count              \
-        "}, %" a ", %" b ", p" more                                                             \
-        ";\n"                                                                                   \
-        "}"                                                                                     \
-        : MOEBIUS_SUMS_##count(c, 0)                                                            \
-        : "l"(a_rows), "l"(b_rows), "r"(static_cast<int>(accumulates)));                        \
+// One instruction with `count` registers.  A is the parameter `rows` of type `A`, whose text in the
+// instruction is `a`; b and p are the numbers of the operands after it.  `more` has the arguments
+// after p, which differ from type to type, and the last macro argument the operands that A takes.
+#define MOEBIUS_WGMMA(name, instruction, Sum, c, count, A, a, b, p, more, ...)                     \
+  static __device__ __forceinline__ void name(Sum(&d)[count], A rows, uint64_t b_rows,             \
+                                              bool accumulates) {                                  \
+    asm volatile(                                                                                  \
+        "{\n"                                                                                      \
+        ".reg .pred p;\n"                                                                          \
+        "setp.ne.b32 p, %" p                                                                       \
+        ", 0;\n"                                                                                   \
+        "wgmma.mma_async.sync.aligned." instruction " {" MOEBIUS_REGISTERS_##count "}, " a ", %" b \
+                                                                                   ", p" more      \
+                                                                                   ";\n"           \
+                                                                                   "}"             \
+        : MOEBIUS_SUMS_##count(c, 0)                                                               \
+        : __VA_ARGS__, "l"(b_rows), "r"(static_cast<int>(accumulates)));                           \
   }
+#define MOEBIUS_WGMMA_SHARED(name, instruction, Sum, c, count, a, b, p, more) \
+  MOEBIUS_WGMMA(name, instruction, Sum, c, count, uint64_t, "%" a, b, p, more, "l"(rows))
 #define MOEBIUS_WGMMA_BF16(shape, count, a, b, p) \
-  MOEBIUS_WGMMA(bf16, shape "k16.f32.bf16.bf16", float, "+f", count, a, b, p, ", 1, 1, 0, 0")
+  MOEBIUS_WGMMA_SHARED(bf16, shape "k16.f32.bf16.bf16", float, "+f", count, a, b, p, ", 1, 1, 0, 0")
 #define MOEBIUS_WGMMA_E4M3(shape, count, a, b, p) \
-  MOEBIUS_WGMMA(e4m3, shape "k32.f32.e4m3.e4m3", float, "+f", count, a, b, p, ", 1, 1")
+  MOEBIUS_WGMMA_SHARED(e4m3, shape "k32.f32.e4m3.e4m3", float, "+f", count, a, b, p, ", 1, 1")
 #define MOEBIUS_WGMMA_S8(shape, count, a, b, p) \
-  MOEBIUS_WGMMA(s8, shape "k32.s32.s8.s8", int32_t, "+r", count, a, b, p, "")
+  MOEBIUS_WGMMA_SHARED(s8, shape "k32.s32.s8.s8", int32_t, "+r", count, a, b, p, "")
 
-// The same with A, k 16, in registers; a: the numbers of their operands.
-#define MOEBIUS_WGMMA_BF16_REGISTERS(shape, count, a, b, p)                                   \
-  static __device__ __forceinline__ void bf16(float(&d)[count], const uint32_t(&rows)[4],     \
-                                              uint64_t b_rows, bool accumulates) {            \
-    asm volatile(                                                                             \
-        "{\n"                                                                                 \
-        ".reg .pred p;\n"                                                                     \
-        "setp.ne.b32 p, %" p                                                                  \
-        ", 0;\n"                                                                              \
-        "wgmma.mma_async.sync.aligned." shape "k16.f32.bf16.bf16 {" MOEBIUS_REGISTERS_##count \
-        "}, {" a "}, %" b                                                                     \
-        ", p, 1, 1, 0;\n"                                                                     \
-        "}"                                                                                   \
-        : MOEBIUS_SUMS_##count("+f", 0)                                                       \
-        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(b_rows),                \
-          "r"(static_cast<int>(accumulates)));                                                \
-  }
+// The same with A (k is 16) in registers; `a` has the numbers of their operands.
+using WgmmaRows = const uint32_t (&)[4];
+#define MOEBIUS_WGMMA_BF16_REGISTERS(shape, count, a, b, p)                                      \
+  MOEBIUS_WGMMA(bf16, shape "k16.f32.bf16.bf16", float, "+f", count, WgmmaRows, "{" a "}", b, p, \
+                ", 1, 1, 0", "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]))
 
 // k is 16 (bf16) or 32 (f8e4m3, int8).  The first product of a sum has accumulates = false.
 template <int kN>
@@ -168,6 +159,7 @@ struct Wgmma<256> {
 #undef MOEBIUS_WGMMA_E4M3
 #undef MOEBIUS_WGMMA_S8
 #undef MOEBIUS_WGMMA_BF16_REGISTERS
+#undef MOEBIUS_WGMMA_SHARED
 #undef MOEBIUS_WGMMA
 #undef MOEBIUS_SUMS_8
 #undef MOEBIUS_REGISTERS_8

@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 1024;
 
-// from nullptr: all become `bits`.
+// Copies from `from`, or sets all words to `bits` when `from` is nullptr.
 __global__ void __launch_bounds__(kThreads)
     words_kernel(uint32_t* to, const uint32_t* from, int64_t n, uint32_t bits) {
   ptx::await_kernel_before();

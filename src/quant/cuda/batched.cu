@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A warp per group of a row.  Why no faster: rows that travel as fp8 blocks are cast in flight, so
-// this serves the other formats, a few rows per expert at a time.
+// A warp quantizes one group of a row.  The kernel is simple because it need not be fast: rows that
+// travel as fp8 blocks are cast in flight, so it serves the other formats, with a few rows per
+// expert.
 #include <algorithm>
 #include <memory>
 
@@ -23,7 +24,7 @@ using cuda::load1;
 
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
-constexpr int kTensorColumns = 512;  // that a warp takes where one scale serves all
+constexpr int kTensorColumns = 512;  // columns that a warp takes when one scale serves all
 constexpr unsigned kAll = 0xffffffffu;
 
 struct BatchedArgs {
@@ -34,9 +35,9 @@ struct BatchedArgs {
   int64_t max_rows;
   int64_t cols;
   int64_t group_cols;
-  int64_t num_groups;  // of a row
+  int64_t num_groups;  // per row
   const void* x;
-  const float* tensor_scale;  // given; nullptr: absmax says it, or there is none
+  const float* tensor_scale;  // the given scale; nullptr: absmax determines it, or there is none
   int num_tensor_scales;
   const float* absmax;  // [L] or nullptr
   uint8_t* codes;
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// absmax[e] = max(absmax[e], |x|) over the rows in use, NaN passed over.
+// absmax[e] = max(absmax[e], |x|) over the rows in use; NaN elements are skipped.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     absmax_batched_kernel(const __grid_constant__ BatchedArgs a, float* absmax) {
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kThreads)
     largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, lanes));
   }
   if (threadIdx.x % kWarp == 0) {
-    // Floats that are not negative are ordered as their bits are.
+    // Non-negative floats have the order of their bits.
     atomicMax(reinterpret_cast<int*>(absmax + expert), __float_as_int(largest));
   }
 }
@@ -165,7 +166,7 @@ void cuda_quantize_batched(const BatchedQuantize& args, const Stream& on) {
     a.tensor_scale = args.tensor_scale.data<float>();
     a.num_tensor_scales = static_cast<int>(args.tensor_scale.numel());
   }
-  // Some eight CTAs for each SM in all, and no more than the rows can keep busy.
+  // About eight CTAs per SM in total, but no more than the rows can keep busy.
   constexpr int64_t kBlocks = 132 * 8;
   const int64_t most = ceil_div(a.max_rows * a.num_groups, device::kThreads / device::kWarp);
   const dim3 grid(static_cast<unsigned>(std::clamp<int64_t>(kBlocks / num_experts, 1, most)),

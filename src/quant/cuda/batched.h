@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// quantize() for batched rows on a GPU: those of each expert that are in use, as many as a count on
-// the device says.  The bits of quantize() on x[e].slice(0, counts[e]).
+// quantize() for rows in the batched format on a GPU.  It quantizes the rows of each expert that
+// are in use, as counts on the device say, with the bits of quantize() on x[e].slice(0, counts[e]).
 #pragma once
 
 #include "moebius/quantize.h"
@@ -11,16 +11,18 @@ namespace moebius::quant {
 
 struct BatchedQuantize {
   Tensor x;       // [L, max_rows, H] f32, bf16 or f16
-  Tensor counts;  // i32 [L]; outside [0, max_rows] they count as the nearest
+  Tensor counts;  // i32 [L], clamped to [0, max_rows]
   QuantizeSpec spec;
-  // f32 [1] or [L], undefined: from the rows.  The scale (per tensor), or nvfp4's global scale.
+  // f32 [1] or [L]: the scale (per tensor) or nvfp4's global scale.  When it is undefined, the
+  // scale per tensor is computed from the rows.
   Tensor tensor_scale;
   Tensor values;  // [L, max_rows, H]
   Tensor scale;   // per tensor f32 [L, 1, 1], else [L, max_rows, groups of a row]
 };
 
-// REQUIRES: valid arguments on the stream's device; groups within a row or a whole tensor; not
-// asymmetric; nvfp4 with a global scale.  Nothing waits.  Throws Unsupported without CUDA.
+// REQUIRES: the arguments are valid and on the stream's device; groups lie within a row or are a
+// whole tensor; the spec is not asymmetric; nvfp4 has a global scale. The host does not wait.
+// Throws Unsupported in a build without CUDA.
 void cuda_quantize_batched(const BatchedQuantize& args, const Stream& stream);
 
 }  // namespace moebius::quant

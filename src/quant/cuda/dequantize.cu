@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes back to elements on the GPU.  Bound by memory: eight codes per thread, nothing is shared.
+// Dequantizes on the GPU.  Memory is the limit, so a thread takes eight codes and shares nothing.
 #include <cassert>
 
 #include "core/cuda/check.h"
@@ -22,7 +22,6 @@ unsigned grid_of(int64_t threads) {
   return static_cast<unsigned>(blocks);
 }
 
-// Scales of a matrix in rows and columns of groups.
 struct DequantizeArgs {
   Code code;
   int64_t rows;
@@ -33,7 +32,7 @@ struct DequantizeArgs {
   const void* scale;
   DType scale_dtype;
   const float* global_scale;
-  const uint8_t* zero_point;  // nullptr: all default_zero_point
+  const uint8_t* zero_point;  // nullptr: default_zero_point everywhere
   float default_zero_point;
   void* out;
   DType out_dtype;
@@ -66,7 +65,7 @@ __device__ __forceinline__ GroupValue group_value(const DequantizeArgs& a,
   return value;
 }
 
-// A thread per vector of eight, all of one group.
+// A thread takes a vector of eight elements of one group.
 __global__ void __launch_bounds__(kThreads)
     dequantize_vectors_kernel(const __grid_constant__ DequantizeArgs a) {
   const int64_t unit = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -84,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
   store_vector(a.out, a.out_dtype, unit, v);
 }
 
-// A thread per pack of elements that share bytes.
+// A thread takes a pack of elements that share bytes.
 __global__ void __launch_bounds__(kThreads)
     dequantize_packs_kernel(const __grid_constant__ DequantizeArgs a) {
   const int pack = pack_elements(a.code);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements to codes and back on the GPU: the bits that row_kernels.h specifies, eight at a time.
-// Every `Encode` and `Code` is a uniform branch taken once per eight elements.
+// Encodes and decodes elements on the GPU, eight at a time, with the bits that row_kernels.h
+// specifies. The branch on `Encode` or `Code` is uniform and is taken once per eight elements.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -16,11 +16,11 @@ namespace moebius::quant::device {
 
 using cuda::kVector;
 
-// A group's factor, ready to multiply or divide by.
+// A group's factor, prepared for multiplying or dividing.
 struct Factor {
   float f;
   float reciprocal;
-  bool is_moderate;  // divide() may go by the reciprocal
+  bool is_moderate;  // moderate_quotient() may be used
   float zero_point;
 };
 
@@ -32,11 +32,11 @@ __device__ __forceinline__ Factor make_factor(float f, float zero_point) {
   return {f, 1.0f / f, is_moderate(f), zero_point};
 }
 
-// x / f, correctly rounded where the quotient's magnitude is in [2^-20, 2^20]; outside, no code
-// depends on its last bits.  Why: with 1/f rounded correctly and nothing underflowing, the second
-// step q - (q * f - x) / f is exact (Markstein); inlined and branch-free, half the cost of x / f.
-// Written with the residual negated, the zero that comes from -0 keeps its sign.
-// REQUIRES: factor.is_moderate.
+// x / f, rounded correctly when the quotient's magnitude is in [2^-20, 2^20]; no code depends on
+// the last bits of other quotients.  Why it is correct: 1/f is rounded correctly and nothing
+// underflows, so the second step q - (q * f - x) / f is exact (Markstein).  Inlined and without
+// branches it costs half of x / f.  The residual is negated so that the zero that comes from -0
+// keeps its sign. REQUIRES: factor.is_moderate.
 __device__ __forceinline__ float moderate_quotient(float x, const Factor& factor) {
   const float estimate = x * factor.reciprocal;
   float q = fmaf(fmaf(estimate, factor.f, -x), -factor.reciprocal, estimate);
@@ -44,12 +44,7 @@ __device__ __forceinline__ float moderate_quotient(float x, const Factor& factor
   return fabsf(estimate) < 0x1p20f ? q : estimate;
 }
 
-__host__ __device__ constexpr bool divides(Encode how) {
-  return how == Encode::kE4M3Divide || how == Encode::kI8NearestDivide ||
-         how == Encode::kI8TruncateDivide || how == Encode::kU4Divide;
-}
-
-// Elements by the factor, as codes are made of them.
+// Multiplies or divides elements by the factor, as `kHow` says.
 template <Encode kHow, int kCount>
 __device__ __forceinline__ void scale_by(const Factor& factor,
                                          const float (&x)[kCount],
@@ -77,10 +72,10 @@ __device__ __forceinline__ float clamped(float v, float low, float high) {
   return fmaxf(fminf(v, high), low);
 }
 
-inline constexpr float kRoundsTo448 = 464.0f;  // and all below, of what is not below 448
+inline constexpr float kRoundsTo448 = 464.0f;  // the largest value that e4m3 rounds to 448
 
-// Adding it to a number below 2^22 drops the fraction (to nearest even) and leaves the integer in
-// the low bits.
+// Adding this to a number below 2^22 rounds the number to an integer (nearest even), which is then
+// in the low bits of the sum.
 inline constexpr float kNoFraction = 12582912.0f;
 
 __device__ __forceinline__ uint32_t low_byte(float integer) {
@@ -95,10 +90,11 @@ __device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
   return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
 }
 
-// The code of a small format with kMantissa bits behind the point and exponents from kLowest (as
-// in f32) up, to nearest even; |v| is not above its largest value.
-// Why the sum: `step` is so large that its last bit is the format's step at |v|, and holds in its
-// low bits what codes of smaller exponents take up (even, so ties are the format's).
+// The code of v, rounded to nearest even, in a format with kMantissa bits behind the point whose
+// lowest exponent is kLowest (biased as in f32).  REQUIRES: |v| is at most the format's largest
+// value. Why the sum gives the code: the last bit of `step` is the format's step at |v|, and the
+// low bits of `step` hold the number of codes with smaller exponents.  That number is even, so ties
+// are rounded as the format demands.
 template <int kMantissa, uint32_t kLowest>
 __device__ __forceinline__ uint32_t minifloat(float v, int sign_bit) {
   const uint32_t bits = __float_as_uint(v);
@@ -111,7 +107,7 @@ __device__ __forceinline__ uint32_t minifloat(float v, int sign_bit) {
   return code | bits >> 31 << sign_bit;
 }
 
-// How an element becomes a code, once it is scaled to v; x: for the sign of NaN.
+// The code of an element x that has been scaled to v; x is needed for the sign of NaN.
 template <Encode kHow>
 __device__ __forceinline__ uint32_t encode_scaled(float v, float x, const Factor& factor) {
   if constexpr (kHow == Encode::kE4M3Multiply || kHow == Encode::kE4M3Divide) {
@@ -123,7 +119,7 @@ __device__ __forceinline__ uint32_t encode_scaled(float v, float x, const Factor
     return low_byte(int8_range(v));
   } else if constexpr (kHow == Encode::kI8AwayMultiply) {
     const float ranged = int8_range(v);
-    // Rounding toward zero, so that no sum is carried over a half or an integer.
+    // Sums are rounded toward zero, so that none reaches a half or an integer above it.
     const float half_more = __fadd_rz(fabsf(ranged), 0.5f);
     const float integer = __fadd_rz(half_more, kNoFraction) - kNoFraction;
     return low_byte(copysignf(integer, ranged));
@@ -132,7 +128,7 @@ __device__ __forceinline__ uint32_t encode_scaled(float v, float x, const Factor
     const float integer = __fadd_rz(fabsf(ranged), kNoFraction) - kNoFraction;
     return low_byte(copysignf(integer, ranged));
   } else if constexpr (kHow == Encode::kU4Divide) {
-    // Beyond 2^20 the sum is clamped whatever the fraction.
+    // Sums beyond 2^20 are clamped, so their fraction does not matter.
     const float near = v == v ? rintf(v) : 0.0f;
     return low_byte(clamped(near + factor.zero_point, 0.0f, 15.0f));
   } else if constexpr (kHow == Encode::kE2M1Multiply) {
@@ -145,41 +141,7 @@ __device__ __forceinline__ uint32_t encode_scaled(float v, float x, const Factor
   }
 }
 
-// fn(the Encode as a constant).
-template <Encode kHow>
-struct EncodeConstant {
-  static constexpr Encode value = kHow;
-};
-
-// Why the pragma: fn may be a function of the host alone, and is then called there.
-#pragma nv_exec_check_disable
-template <typename Fn>
-__host__ __device__ __forceinline__ void visit_encode(Encode how, const Fn& fn) {
-  switch (how) {
-    case Encode::kE4M3Multiply:
-      return fn(EncodeConstant<Encode::kE4M3Multiply>{});
-    case Encode::kE4M3Divide:
-      return fn(EncodeConstant<Encode::kE4M3Divide>{});
-    case Encode::kE4M3Overflow:
-      return fn(EncodeConstant<Encode::kE4M3Overflow>{});
-    case Encode::kI8NearestDivide:
-      return fn(EncodeConstant<Encode::kI8NearestDivide>{});
-    case Encode::kI8AwayMultiply:
-      return fn(EncodeConstant<Encode::kI8AwayMultiply>{});
-    case Encode::kI8TruncateDivide:
-      return fn(EncodeConstant<Encode::kI8TruncateDivide>{});
-    case Encode::kU4Divide:
-      return fn(EncodeConstant<Encode::kU4Divide>{});
-    case Encode::kE2M1Multiply:
-      return fn(EncodeConstant<Encode::kE2M1Multiply>{});
-    case Encode::kE3M2Multiply:
-      return fn(EncodeConstant<Encode::kE3M2Multiply>{});
-    case Encode::kE2M3Multiply:
-      return fn(EncodeConstant<Encode::kE2M3Multiply>{});
-  }
-}
-
-// Whether the hardware's conversion of pairs gives the codes, after the minimum with 448.
+// Whether the hardware's conversion of pairs gives the codes of min(v, 448).
 template <Encode kHow>
 __device__ __forceinline__ bool takes_pairs(const float (&v)[kVector]) {
   bool all =
@@ -193,7 +155,7 @@ __device__ __forceinline__ bool takes_pairs(const float (&v)[kVector]) {
   return all;
 }
 
-// Eight codes as a little-endian bit string: 8, 6 or 4 bytes.
+// Eight codes as a little-endian bit string of 8, 6 or 4 bytes.
 template <Encode kHow>
 __device__ __forceinline__ uint64_t encode8_as(const float (&x)[kVector], const Factor& factor) {
   float v[kVector];
@@ -215,15 +177,15 @@ __device__ __forceinline__ uint64_t encode8_as(const float (&x)[kVector], const 
   return codes;
 }
 
-// encode8_as<Encode::kE4M3Divide> of 16-bit elements no larger than 448 f, of any even number; f is
-// moderate, a power of two or, where an element is, infinite.
-// Why fewer steps than moderate_quotient: x has 11 significant bits at most, and of all factors and
-// all such x there is none whose quotient one step leaves on the wrong side of the middle between
-// two codes (tests/quant/narrow_quotient_test.cc goes through them).
+// The same as encode8_as<Encode::kE4M3Divide> for any even number of elements that were 16 bits
+// wide and are no larger than 448 f.  f is moderate or a power of two, or infinite when an element
+// is. Why one step is enough here: x has at most 11 significant bits, and for no factor and no such
+// x does one step leave the quotient on the wrong side of the middle between two codes
+// (tests/quant/narrow_quotient_test.cc tries all of them).
 template <int kCount>
 __device__ __forceinline__ uint64_t encode_narrow_e4m3(const float (&x)[kCount],
                                                        const Factor& factor) {
-  // Of an infinite f, whose reciprocal is 0, the step leaves the estimate: 0, or NaN.
+  // The reciprocal of an infinite f is 0; the step then leaves the estimate as it is, 0 or NaN.
   const float f = factor.reciprocal == 0.0f ? 0.0f : factor.f;
   float v[kCount];
 #pragma unroll
@@ -289,28 +251,15 @@ __device__ __forceinline__ void decode8_as(uint64_t codes, float (&v)[kVector]) 
 }
 
 __device__ __forceinline__ void decode8(Code code, uint64_t codes, float (&v)[kVector]) {
-  switch (code) {
-    case Code::kE4M3:
-      return decode8_as<Code::kE4M3>(codes, v);
-    case Code::kI8:
-      return decode8_as<Code::kI8>(codes, v);
-    case Code::kU4:
-      return decode8_as<Code::kU4>(codes, v);
-    case Code::kE2M1:
-      return decode8_as<Code::kE2M1>(codes, v);
-    case Code::kE3M2:
-      return decode8_as<Code::kE3M2>(codes, v);
-    case Code::kE2M3:
-      return decode8_as<Code::kE2M3>(codes, v);
-  }
+  visit_code(code, [&](auto constant) { decode8_as<decltype(constant)::value>(codes, v); });
 }
 
-// Bytes of eight codes.
+// The bytes of eight codes.
 __host__ __device__ constexpr int vector_bytes(Code code) {
   return code_bits(code);  // 8 codes of b bits
 }
 
-// Elements whose codes fill whole bytes, and the bytes.
+// How many elements fill whole bytes, and how many bytes they fill.
 __host__ __device__ constexpr int pack_elements(Code code) {
   return code_bits(code) == 8 ? 1 : code_bits(code) == 6 ? 4 : 2;
 }
@@ -347,7 +296,7 @@ __device__ __forceinline__ void store_element(void* out, DType dtype, int64_t i,
   }
 }
 
-// p is aligned to vector_alignment(code).
+// REQUIRES: p is aligned to vector_alignment(code), also for load_codes().
 __device__ __forceinline__ void store_codes(Code code, uint8_t* p, uint64_t codes) {
   const auto low = static_cast<uint32_t>(codes);
   switch (vector_bytes(code)) {

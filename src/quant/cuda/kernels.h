@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// DeviceKernels: what an implementation of the quant stage on a GPU consists of.  They take whole
-// matrices, since a launch costs as much as a row; nothing in them waits for the device.
-// All arguments are validated (quantize.cc) and on the stream's device.
+// DeviceKernels: the functions that make up an implementation of the quant stage on a GPU.  They
+// take whole matrices, because a launch costs as much as a row.  None of them waits for the device.
+// REQUIRES: quantize.cc has validated all arguments, and they are on the stream's device.
 #pragma once
 
 #include "moebius/quantize.h"
@@ -11,7 +11,7 @@
 namespace moebius::quant {
 
 struct DeviceKernels {
-  // given_scale: f32 [1] used in place of the tensor's maximum, or undefined.
+  // given_scale: f32 [1], which replaces the scale from the tensor's maximum, or undefined.
   void (*quantize)(const Tensor& x,
                    const QuantizeSpec& spec,
                    const Quantized& out,

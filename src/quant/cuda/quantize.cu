@@ -1,19 +1,21 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Longer than 500 lines: the three walks below share every helper and are read beside each other.
-// Quantization on the GPU.  Bound by memory: a matrix is read once (twice where one scale serves
-// all of it) and its codes written once.  4096 x 7168 bf16 to fp8 by 1x128 is 58.7 + 29.4 + 0.9 MB,
-// 21.2 us at 4.2 TB/s; to int8 per token 88.1 MB, 21.0 us.
+// Quantization on the GPU.  Memory is the limit: a matrix is read once (twice when one scale serves
+// all of it), and its codes are written once.  4096 x 7168 bf16 to fp8 in groups of 1x128 moves
+// 58.7 + 29.4 + 0.9 MB, which takes 21.2 us at 4.2 TB/s; to int8 per token it moves 88.1 MB in 21.0
+// us.
 //
-// At that speed an SM has some 25 instructions for an element: so the way of encoding is a template
-// parameter, and a scale is computed once per lane and not once per vector.
+// At that speed an SM has some 25 instructions per element.  So the way of encoding is a template
+// parameter, and a scale is computed once per lane, not once per vector.
 //
-// Three walks, all of vectors of eight elements where alignment allows:
-//   flat    groups of 8, 16, .. 256 elements that tile the rows, or one scale for all: the matrix
-//           is one long array, a group is neighbouring lanes of a warp
-//   rows    one group per row: one CTA, which keeps the row in registers
-//   groups  anything else (blocks of rows, odd lengths): one CTA per group, element by element
+// There are three kernels, which use vectors of eight elements when alignment allows:
+//   flat    for groups of 8, 16, .. 256 elements that tile the rows, or one scale for all: the
+//   matrix
+//           is one long array, and neighbouring lanes of a warp form a group
+//   rows    for one group per row: a CTA keeps the row in registers
+//   groups  for all others (blocks of rows, odd lengths): a CTA per group goes element by element
+// This file has more than 500 lines because the three kernels share every helper function.
 #include <algorithm>
 #include <cassert>
 #include <memory>
@@ -37,11 +39,12 @@ using cuda::Raw8;
 using cuda::widen;
 
 constexpr int kThreads = 256;
-constexpr int kHeld = 4;  // vectors that a thread requests before it computes: 64 bytes of bf16
+constexpr int kHeld = 4;  // vectors that a thread loads before it computes; 64 bytes of bf16
 constexpr int kWarp = 32;
 constexpr unsigned kAll = 0xffffffffu;
 
-// CTAs per SM: 80 KiB of requests on their way, by 48 registers for bf16 and 64 for f32.
+// CTAs per SM.  They keep 80 KiB of loads in flight, with 48 registers per thread for bf16 and 64
+// for f32.
 template <typename T>
 constexpr int kResident = sizeof(T) == sizeof(float) ? 4 : 5;
 
@@ -54,7 +57,7 @@ struct Args {
   bool is_per_tensor;
   const void* x;
   const float* tensor_scale;  // nullptr: there is none
-  // Quantizing: where to.  All nullptr when `dequantized` is given instead.
+  // The outputs of quantize; all of them are nullptr when `dequantized` is given.
   uint8_t* codes;
   void* scale;  // nullptr per tensor
   uint8_t* zero_point;
@@ -62,7 +65,7 @@ struct Args {
   DType dequantized_dtype;
 };
 
-// A group's code as elements need it.
+// What encoding and decoding the elements of a group needs.
 struct GroupFactors {
   Factor encode;
   float decode_scale;
@@ -87,31 +90,26 @@ __device__ constexpr DType scale_dtype_of(QuantFormat format) {
              : DType::kF32;
 }
 
-// The one format that is encoded so, else `given`: lets the compiler drop the rules of the others.
+// The only format with this encoding, or `given` when there are several.  With it the compiler
+// drops the rules of other formats.
 __device__ constexpr QuantFormat format_of(Encode how, QuantFormat given) {
-  switch (how) {
-    case Encode::kE4M3Multiply:
-    case Encode::kE4M3Divide:
-      return QuantFormat::kFp8;
-    case Encode::kE4M3Overflow:
-      return QuantFormat::kMxfp8;
-    case Encode::kI8NearestDivide:
-    case Encode::kI8AwayMultiply:
-    case Encode::kI8TruncateDivide:
+  switch (code_of(how)) {
+    case Code::kE4M3:
+      return how == Encode::kE4M3Overflow ? QuantFormat::kMxfp8 : QuantFormat::kFp8;
+    case Code::kI8:
       return QuantFormat::kInt8;
-    case Encode::kU4Divide:
+    case Code::kU4:
       return QuantFormat::kInt4;
-    case Encode::kE3M2Multiply:
+    case Code::kE3M2:
       return QuantFormat::kMxfp6E3M2;
-    case Encode::kE2M3Multiply:
+    case Code::kE2M3:
       return QuantFormat::kMxfp6E2M3;
-    case Encode::kE2M1Multiply:
-      break;
+    default:
+      return given;
   }
-  return given;
 }
 
-// The factors of group `index`, which the thread with is_writer stores.
+// Computes the factors of group `index`; the thread with is_writer stores scale and zero point.
 __device__ __forceinline__ GroupFactors make_group(
     const Args& a, const QuantizeSpec& spec, const Range& range, int64_t index, bool is_writer) {
   const float tensor_scale = a.tensor_scale != nullptr ? *a.tensor_scale : 0.0f;
@@ -138,12 +136,12 @@ make_group_as(const Args& a, const Range& range, int64_t index, bool is_writer) 
   return make_group(a, spec, range, index, is_writer);
 }
 
-// The scale depends on more than the largest |x|.
+// Whether the scale depends on more than the largest |x|.
 __host__ __device__ constexpr bool needs_min(Encode how) {
   return how == Encode::kU4Divide;
 }
 
-// NaN passed over.  Without has_min only range.max changes, to the largest |v|.
+// Skips NaN.  Without has_min only range.max changes, to the largest |v|.
 __device__ __forceinline__ void include(Range& range, float v, bool has_min) {
   if (has_min) {
     range.min = fminf(range.min, v);
@@ -167,7 +165,7 @@ __device__ __forceinline__ void include(Range& range, const Raw8<T>& raw) {
   }
 }
 
-// Over neighbouring `lanes` (a power of two) of a warp; every lane gets the result.
+// Reduces over neighbouring lanes of a warp, whose number is a power of two.  All get the result.
 __device__ __forceinline__ Range reduced(Range range, int lanes, bool has_min) {
   for (int step = lanes / 2; step > 0; step /= 2) {
     range.max = fmaxf(range.max, __shfl_xor_sync(kAll, range.max, step));
@@ -178,7 +176,7 @@ __device__ __forceinline__ Range reduced(Range range, int lanes, bool has_min) {
   return range;
 }
 
-// Over the CTA.  REQUIRES: blockDim.x is a multiple of kWarp; called once per kernel.
+// Reduces over the CTA.  REQUIRES: blockDim.x is a multiple of kWarp; a kernel calls this once.
 __device__ __forceinline__ Range reduced_over_block(Range range, bool has_min) {
   constexpr int kMaxWarps = kThreads / kWarp;
   __shared__ float2 of_warp[kMaxWarps];
@@ -236,9 +234,10 @@ __device__ __forceinline__ GroupFactors from_lane(const Args& a,
   return group;
 }
 
-// Groups of 2^group_shift neighbouring vectors (up to a warp's), or one scale for all (group_shift
-// -1).  Each thread takes kHeld vectors, kThreads apart.  Of the groups that its kHeld vectors
-// belong to, the lanes of a group compute one each, and pass the factors around.
+// For groups of 2^group_shift neighbouring vectors (up to a warp's), or for one scale for all
+// (group_shift -1).  A thread takes kHeld vectors, kThreads apart, so the lanes of a group share
+// kHeld groups.  Each of these lanes computes the factors of one group and passes them to the
+// others.
 template <typename T, Encode kHow>
 __global__ void __launch_bounds__(kThreads, kResident<T>)
     quantize_flat_kernel(const __grid_constant__ Args a, int group_shift) {
@@ -257,7 +256,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
   Range ranges[kHeld];
   GroupFactors own;
   if (is_grouped) {
-    // Every lane takes part in the shuffles; units past the end are zeros in groups of their own.
+    // Every lane takes part in the shuffles; vectors past the end are zeros in separate groups.
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       include<kHow>(ranges[i], raw[i]);
@@ -294,7 +293,8 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
   }
 }
 
-// One group per row and CTA; what does not fit into kHeld vectors per thread is read again.
+// For one group per row: a CTA takes a row.  Elements beyond kHeld vectors per thread are read
+// twice.
 template <typename T, Encode kHow>
 __global__ void __launch_bounds__(kThreads, kResident<T>)
     quantize_rows_kernel(const __grid_constant__ Args a) {
@@ -335,7 +335,8 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
   }
 }
 
-// One group per CTA (per tensor: one row).  A thread takes packs of elements that share bytes.
+// A CTA takes a group, or a row when one scale serves all.  A thread takes packs of elements that
+// share bytes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) quantize_groups_kernel(const __grid_constant__ Args a) {
   const Groups& g = a.groups;
@@ -382,7 +383,7 @@ __global__ void __launch_bounds__(kThreads) quantize_groups_kernel(const __grid_
   }
 }
 
-// *largest = max(*largest, |x|), NaN passed over.  REQUIRES: *largest is 0 or a bound already.
+// *largest = max(*largest, |x|); NaN elements are skipped.  REQUIRES: *largest is not negative.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     absmax_kernel(const T* x, int64_t n, bool is_aligned, float* largest) {
@@ -408,7 +409,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   range = reduced_over_block(range, /*has_min=*/false);
   if (threadIdx.x == 0) {
-    // Floats that are not negative are ordered as their bits are.
+    // Non-negative floats have the order of their bits.
     atomicMax(reinterpret_cast<int*>(largest), __float_as_int(range.absmax()));
   }
 }
@@ -417,7 +418,7 @@ __global__ void tensor_scale_kernel(QuantFormat format, float* absmax_to_scale) 
   *absmax_to_scale = tensor_scale(format, *absmax_to_scale);
 }
 
-// A power of two of vectors in each group, up to a warp's.
+// Whether each group is a power of two of vectors, up to a warp's.
 bool is_flat_group(const Groups& g, int64_t cols) {
   const int64_t units = g.group_cols / kVector;
   return g.group_rows == 1 && g.group_cols % kVector == 0 && cols % g.group_cols == 0 &&
@@ -435,7 +436,7 @@ unsigned grid_of(int64_t blocks) {
   return static_cast<unsigned>(blocks);
 }
 
-// Of neighbouring vectors; REQUIRES: is_flat_group.
+// The logarithm of the vectors in a group.  REQUIRES: is_flat_group.
 int group_shift_of(const Groups& g) {
   int shift = 0;
   while (kVector << shift < g.group_cols) {
@@ -444,7 +445,7 @@ int group_shift_of(const Groups& g) {
   return shift;
 }
 
-// As few threads as the same number of vectors for each allows.
+// The fewest threads that need no more vectors each than kThreads threads would.
 unsigned threads_for(int64_t row_units) {
   const int64_t per_thread = ceil_div(row_units, kThreads);
   return static_cast<unsigned>(ceil_div(ceil_div(row_units, per_thread), kWarp) * kWarp);
@@ -475,7 +476,7 @@ void launch_quantize(const Args& a, cudaStream_t stream) {
   cuda::check_launch("quantize_kernel");
 }
 
-// *scale = the tensor's scale: the given one, or from the maximum.
+// *scale = the tensor's scale, either the given one or the one from the maximum.
 void launch_tensor_scale(
     const Tensor& x, QuantFormat format, const Tensor& given, float* scale, cudaStream_t stream) {
   if (given.defined()) {

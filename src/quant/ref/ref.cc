@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `ref`: one element at a time, as row_kernels.h and docs/formats.md say it.
+// `ref`: handles one element at a time, as row_kernels.h and docs/formats.md specify.
 #include <cassert>
 #include <cmath>
 
@@ -43,7 +43,7 @@ float clamp(float value, float low, float high) {
   return below > low ? below : low;
 }
 
-// Clamps before rounding, which gives the same integer.  NaN becomes 0.
+// Clamps before it rounds, which gives the same integer.  NaN becomes 0.
 template <typename Round>
 uint8_t to_i8(float value, Round round) {
   const float number = std::isnan(value) ? 0.0f : value;
@@ -112,23 +112,17 @@ void range(const void* x, DType dtype, int64_t n, int64_t group, Range* ranges) 
 }
 
 // Codes are a little-endian bit string: element i is bits [i * width, (i + 1) * width).
-void encode(Encode how,
-            const void* x,
-            DType dtype,
-            int64_t n,
-            int64_t group,
-            const float* f,
-            const float* zero_points,
-            uint8_t* codes) {
-  const int width = code_bits(code_of(how));
-  assert(n * width % 8 == 0);
+void encode(const EncodeRow& row) {
+  const int width = code_bits(code_of(row.how));
+  assert(row.n * width % 8 == 0);
+  uint8_t* codes = row.codes;
   uint32_t pending = 0;
   int num_pending = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t j = i / group;
-    const float zero_point = how == Encode::kU4Divide ? zero_points[j] : 0.0f;
-    const uint32_t code = encode_element(how, load(x, dtype, i), f[j], zero_point);
-    pending |= code << num_pending;
+  for (int64_t i = 0; i < row.n; ++i) {
+    const int64_t j = i / row.group;
+    const float zero_point = row.how == Encode::kU4Divide ? row.zero_points[j] : 0.0f;
+    const float x = load(row.x, row.dtype, i);
+    pending |= uint32_t{encode_element(row.how, x, row.factors[j], zero_point)} << num_pending;
     num_pending += width;
     while (num_pending >= 8) {
       *codes++ = static_cast<uint8_t>(pending);
@@ -138,29 +132,23 @@ void encode(Encode how,
   }
 }
 
-void decode(Code code,
-            const uint8_t* codes,
-            int64_t n,
-            int64_t group,
-            const float* scales,
-            const float* zero_points,
-            void* out,
-            DType dtype) {
-  const int width = code_bits(code);
-  assert(n * width % 8 == 0);
+void decode(const DecodeRow& row) {
+  const int width = code_bits(row.code);
+  assert(row.n * width % 8 == 0);
+  const uint8_t* codes = row.codes;
   uint32_t pending = 0;
   int num_pending = 0;
-  for (int64_t i = 0; i < n; ++i) {
+  for (int64_t i = 0; i < row.n; ++i) {
     while (num_pending < width) {
-      pending |= static_cast<uint32_t>(*codes++) << num_pending;
+      pending |= uint32_t{*codes++} << num_pending;
       num_pending += 8;
     }
     const uint8_t bits = static_cast<uint8_t>(pending & ((1u << width) - 1));
     pending >>= width;
     num_pending -= width;
-    const int64_t j = i / group;
-    const float zero_point = zero_points != nullptr ? zero_points[j] : 0.0f;
-    store(out, dtype, i, (decode_element(code, bits) - zero_point) * scales[j]);
+    const int64_t j = i / row.group;
+    const float zero_point = row.zero_points != nullptr ? row.zero_points[j] : 0.0f;
+    store(row.out, row.dtype, i, (decode_element(row.code, bits) - zero_point) * row.scales[j]);
   }
 }
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// AMX bf16.  32 tokens times 32 experts per pass over H: accumulators in tiles 0 to 3, two tiles of
-// tokens in 4 and 5, two panels in 6 and 7, so that four loads feed four products.  A product of
-// tiles is one step of the sum that ref.h prescribes.
+// AMX bf16.  One pass over H computes 32 tokens times 32 experts.  Tiles 0 to 3 are accumulators, 4
+// and 5 hold tokens, and 6 and 7 hold two panels, so that four loads feed four products.  A product
+// of tiles is one step of the sum that ref.h prescribes.
 #include "core/amx.h"
 
 #include <immintrin.h>
@@ -19,7 +19,7 @@ constexpr int kRowBytes = 64;  // 32 bf16, or 16 f32
 static_assert(kChainDepth * 2 == kRowBytes && kPanelRow * 2 == kRowBytes);
 static_assert(kAmxTokens == 2 * kTileTokens && kPanelWidth * 4 == kRowBytes);
 
-// 16 tokens, of which the last may not exist.
+// 16 tokens, the last of which may not exist.
 struct TokenTile {
   const uint16_t* x;
   int64_t x_stride;
@@ -34,7 +34,8 @@ struct TokenTile {
       element = 0;
     }
   }
-  // Columns [begin, begin + depth) of the tokens, zeros where there are none; *stride in bytes.
+  // Columns [begin, begin + depth) of the tokens, with zeros for missing elements; *stride is in
+  // bytes.
   const void* columns(int64_t begin, int64_t depth, int64_t* stride) {
     if (num_tokens == kTileTokens && depth == kChainDepth) {
       *stride = x_stride * 2;
@@ -63,7 +64,7 @@ void amx_logits(const AmxArgs& a) {
     tokens[1].set(a, kTileTokens);
   }
   for (int p = 0; p < a.num_panels; p += 2) {
-    const bool has_pair = p + 1 < a.num_panels;  // else the panel is computed twice
+    const bool has_pair = p + 1 < a.num_panels;  // without a pair the panel is computed twice
     const char* panel = static_cast<const char*>(a.panels) + p * a.panel_stride * 2;
     const char* next_panel = has_pair ? panel + a.panel_stride * 2 : panel;
     _tile_zero(0);

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The gate is packed once into panels of 16 experts each, in its own dtype, so that the inner loop
-// reads it in order and converts in registers; panels of bf16 are laid out as AMX wants them.  A
-// task of logits() is a block of tokens times a range of panels; without AMX it works through H in
-// steps for which the tokens, widened to f32, stay in cache.
+// reads it in order and converts in registers; panels of bf16 have the layout that AMX needs.  A
+// task of logits() is a block of tokens times a range of panels.  Without AMX a task goes through H
+// in steps that are small enough for the tokens, widened to f32, to stay in cache.
 #include "router/cpu/cpu.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ namespace moebius::router {
 namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
-constexpr int64_t kMaxExperts = 1024;  // sizes select()'s rows on the stack
+constexpr int64_t kMaxExperts = 1024;  // select() has rows of this size on the stack
 constexpr int64_t kTokenBlock = 48;
 constexpr int64_t kDepthStep = 256;  // 48 x 256 x 4 bytes = 48 KiB of hidden states, for L2
 static_assert(kDepthStep % kChainDepth == 0 && kDepthBlock == kChainDepth);
@@ -38,7 +38,7 @@ FloatType float_type(DType dtype) {
                                 : FloatType::kBF16;
 }
 
-// See TileArgs; depth is filled up with zeros to whole chains.
+// Packs the gate as TileArgs describes; zeros pad the depth to whole chains.
 template <typename Element>
 void pack_panels(const Tensor& gate, bool interleaves, const Tensor& panels) {
   const int64_t num_experts = gate.dim(0), depth = gate.dim(1);
@@ -57,7 +57,7 @@ void pack_panels(const Tensor& gate, bool interleaves, const Tensor& panels) {
 
 class Cpu final : public Impl {
  public:
-  Cpu(const Model& model, const SimdOps& ops, AmxLogits amx = nullptr)
+  Cpu(const Model& model, const SimdOps& ops, AmxLogits amx)
       : model_(model), config_(model.config), ops_(ops), amx_(amx) {
     key_bias_ = model.correction_bias;
     key_bias_.resize(static_cast<size_t>(config_.num_experts), 0.0f);
@@ -79,7 +79,7 @@ class Cpu final : public Impl {
     if (num_blocks == 0) {
       return;
     }
-    // Few tokens: the panels are split as well, so that every thread has work.
+    // With few tokens the panels are split as well, so that every thread has work.
     const int64_t wanted = ceil_div(2 * stream.num_threads(), num_blocks);
     const int64_t task_panels = ceil_div(num_panels, std::min(wanted, num_panels));
     const int64_t num_ranges = ceil_div(num_panels, task_panels);
@@ -131,7 +131,7 @@ class Cpu final : public Impl {
     alignas(64) float sums[kMaxTilePanels * kMaxTileRows * kPanelWidth];
     const int64_t depth = hidden.dim(1);
     const int64_t num_tokens = token_end - token;
-    // Panels that pass over many rows should stay in L1; a lone row wants a wide tile.
+    // A panel that is used for many rows should stay in L1; a few rows are best in a wide tile.
     const int64_t step = num_tokens > kMaxTileRows ? kMaxTilePanels / 2 : kMaxTilePanels;
     for (int64_t h = 0; h < depth; h += kDepthStep) {
       const int64_t n = std::min(kDepthStep, depth - h);
@@ -172,7 +172,7 @@ class Cpu final : public Impl {
     }
   }
 
-  // The same by AMX, bf16 times bf16.
+  // The same with AMX, for bf16 times bf16.
   void logits_by_amx(const Tensor& hidden,
                      int64_t token,
                      int64_t token_end,
@@ -194,7 +194,7 @@ class Cpu final : public Impl {
     }
   }
 
-  // Sums of a block of logits: [num_panels, panel_rows, kPanelWidth].
+  // The sums of a block of logits: [num_panels, panel_rows, kPanelWidth].
   struct TileSums {
     float* sums;
     int64_t token;
@@ -204,7 +204,7 @@ class Cpu final : public Impl {
     int64_t num_panels;
   };
 
-  // fn(a token's sums in a panel, their place in out, how many exist, the first one's expert).
+  // Calls fn(sums of a token in a panel, their place in out, how many exist, the first expert).
   template <typename Fn>
   void for_each_row(const TileSums& tile, float* out, const Fn& fn) const {
     for (int64_t p = 0; p < tile.num_panels; ++p) {
@@ -242,7 +242,7 @@ class Cpu final : public Impl {
       mask_groups(keys);
     }
     const int64_t found = ops_.topk(keys, n, config_.topk, ids);
-    // Without groups the row is one, and its score, the best c, must be finite.
+    // Without groups the row is one group, and its score, the best c, must be finite.
     if (found == 0 || !std::isfinite(s[ids[0]] + key_bias_[static_cast<size_t>(ids[0])])) {
       weigh_evenly(config_.topk, ids, weights);
       return;
@@ -302,12 +302,14 @@ class Cpu final : public Impl {
   const Model& model_;
   const RouterConfig& config_;
   const SimdOps& ops_;
-  AmxLogits amx_;                // null: not used
+  AmxLogits amx_;                // null when AMX is not used
   Tensor panels_;                // [ceil(E / 16), H / 2, 32]; padding is zeros
   std::vector<float> key_bias_;  // correction bias or zeros, then -inf up to padded()
 };
 
-Support supports(const Model& model, bool has_isa, const char* isa) {
+}  // namespace
+
+Support cpu_supports(const Model& model, bool has_isa, const char* isa) {
   if (!has_isa) {
     return Support::no(fmt::format("this processor has no {}", isa));
   }
@@ -318,39 +320,15 @@ Support supports(const Model& model, bool has_isa, const char* isa) {
   return Support::yes();
 }
 
-}  // namespace
-
-#ifdef MOEBIUS_HAVE_AVX2
-Support cpu_avx2_supports(const Model& model) {
-  return supports(model, cpu_features().avx2, "AVX2 with FMA and F16C");
-}
-
-std::unique_ptr<Impl> make_cpu_avx2(const Model& model) {
-  return std::make_unique<Cpu>(model, kAvx2Ops);
-}
-#endif
-
-#ifdef MOEBIUS_HAVE_AMX
 Support cpu_amx_supports(const Model& model) {
   if (model.gate && model.gate.dtype() != DType::kBF16) {
     return Support::no(fmt::format("the gate is {}, expected bf16", name(model.gate.dtype())));
   }
-  return supports(model, cpu_features().amx_bf16, "AMX bf16");
+  return cpu_supports(model, cpu_features().amx_bf16, "AMX bf16");
 }
 
-std::unique_ptr<Impl> make_cpu_amx(const Model& model) {
-  return std::make_unique<Cpu>(model, kAvx512Ops, amx_logits);
+std::unique_ptr<Impl> make_cpu(const Model& model, const SimdOps& ops, AmxLogits amx) {
+  return std::make_unique<Cpu>(model, ops, amx);
 }
-#endif
-
-#ifdef MOEBIUS_HAVE_AVX512
-Support cpu_avx512_supports(const Model& model) {
-  return supports(model, cpu_features().avx512, "AVX-512 F, BW, VL and DQ");
-}
-
-std::unique_ptr<Impl> make_cpu_avx512(const Model& model) {
-  return std::make_unique<Cpu>(model, kAvx512Ops);
-}
-#endif
 
 }  // namespace moebius::router

@@ -1,23 +1,22 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads + SIMD, bit for bit what ref gives.
+// The router with threads and SIMD.  It gives the bits of ref.
 #pragma once
 
 #include <memory>
 
+#include "router/cpu/simd.h"
 #include "router/impl.h"
 
 namespace moebius::router {
 
-Support cpu_avx2_supports(const Model& model);
-std::unique_ptr<Impl> make_cpu_avx2(const Model& model);
-
-// AVX-512, and AMX where hidden states and gate are bf16.
+// Whether the processor has the instruction set and the model fits.
+Support cpu_supports(const Model& model, bool has_isa, const char* isa);
+// AMX multiplies where hidden states and gate are bf16; the rest is done with AVX-512.
 Support cpu_amx_supports(const Model& model);
-std::unique_ptr<Impl> make_cpu_amx(const Model& model);
 
-Support cpu_avx512_supports(const Model& model);
-std::unique_ptr<Impl> make_cpu_avx512(const Model& model);
+// `ops` are an instruction set's; `amx` multiplies bf16 in their place where it is given.
+std::unique_ptr<Impl> make_cpu(const Model& model, const SimdOps& ops, AmxLogits amx = nullptr);
 
 }  // namespace moebius::router

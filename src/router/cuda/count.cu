@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kPerThread = 16;              // ids
-constexpr int64_t kMaxSharedCounts = 8192;  // 32 KiB of shared memory; more are counted in place
+constexpr int64_t kMaxSharedCounts = 8192;  // 32 KiB of shared memory; more use global memory
 
 struct Args {
   const int32_t* ids;
@@ -22,8 +22,8 @@ struct Args {
   int32_t* counts;
 };
 
-// A CTA counts in shared memory, then adds; the only one stores instead, so that nobody has to
-// clear the counts first.
+// A CTA counts in shared memory and then adds its counts to the result.  A single CTA stores them
+// instead, so that the result need not be cleared first.
 __global__ void __launch_bounds__(kThreads)
     count_kernel(const __grid_constant__ Args a, bool is_shared) {
   extern __shared__ int32_t own[];
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
   }
-  // Why all ids first: one trip to memory instead of kPerThread.
+  // Why all ids are loaded first: the thread then waits for memory once and not kPerThread times.
   const int64_t begin = int64_t{blockIdx.x} * (kThreads * kPerThread) + threadIdx.x;
   int32_t ids[kPerThread];
 #pragma unroll

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// count_expert_tokens() on a GPU.  Arguments are validated; nothing waits for the device.
+// count_expert_tokens() on a GPU.  The arguments are validated, and the host does not wait.
 #pragma once
 
 #include "moebius/stream.h"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The router on a GPU, bit for bit what ref gives.
+// The router on a GPU.  It gives the bits of ref, except with LogitSums::kTensorCores.
 #pragma once
 
 #include <memory>

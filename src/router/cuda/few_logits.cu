@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Logits of few tokens in the order of sums that router/ref/ref.h states, of operands of 16 bits.
-// With few logits per SM, parallelism comes from the depth: of a CTA's small tile of logits each
-// lane computes a piece for one block, and as many blocks at once as there are lanes for.  Operands
-// lie in shared memory as they came, and stages arrive ahead by asynchronous copies; then one
-// thread per logit adds the blocks' sums in order.  What limits is instructions, of which 58 % are
-// multiply-adds and 22 % widen operands.
+// Logits of few tokens, with operands of 16 bits, in the order of sums that router/ref/ref.h
+// states. With few logits per SM, parallelism comes from the depth: a CTA has a small tile of
+// logits, a lane computes a piece of the tile for one block of depth, and the CTA works on as many
+// blocks at once as it has lanes for.  Asynchronous copies bring operands into shared memory, some
+// stages ahead and unconverted.  Then one thread per logit adds the sums of the blocks in order.
+// Instructions are the limit: 58 % of them are multiply-adds, and 22 % widen operands.
 #include <algorithm>
 
 #include "core/cuda/device.h"
@@ -26,7 +26,7 @@ constexpr int kBlockDepth = static_cast<int>(kDepthBlock);
 constexpr int kUnit = cuda::kVector;  // elements of 16 bytes
 constexpr int kBlockUnits = kBlockDepth / kUnit;
 
-// A lane's piece and the lanes that a tile has, both tokens x experts.
+// The size of a lane's piece and the number of a tile's lanes, both as tokens x experts.
 template <int kLaneT, int kLaneE, int kD, int kA, int kS>
 struct Tile {
   static constexpr int kLaneTokens = kLaneT;
@@ -36,17 +36,18 @@ struct Tile {
   static constexpr int kStages = kS;
   static constexpr int kTokens = kLaneTokens * kDown;
   static constexpr int kExperts = kLaneExperts * kAcross;
-  static constexpr int kRows = kTokens + kExperts;  // of operands: tokens, then experts
+  static constexpr int kRows = kTokens + kExperts;  // operand rows: tokens, then experts
   static constexpr int kLogits = kTokens * kExperts;
   static constexpr int kLanes = kDown * kAcross;
-  static constexpr int kBlocks = kThreads / kLanes;  // of a stage
+  static constexpr int kBlocks = kThreads / kLanes;  // per stage
   static constexpr int kDepth = kBlocks * kBlockDepth;
   static constexpr int kUnits = kDepth / kUnit;
   static constexpr int kQuads = kLaneTokens * kLaneExperts / 4;
   static_assert(kLogits <= kThreads && kQuads * 4 == kLaneTokens * kLaneExperts);
 
-  // The eight lanes whose loads go together have neighbouring rows and blocks: of 128 bytes each
-  // reads other 16.  Two units between rows, and units of a line swapped from line to line.
+  // Eight lanes whose loads are served together have neighbouring rows and blocks, and each of them
+  // should read another 16 of 128 bytes.  So rows are two units apart, and the order of units
+  // changes from one 128-byte line to the next.
   struct Stage {
     uint4 units[kRows][kUnits + 2];
     __device__ __forceinline__ static int place(int unit) {
@@ -55,7 +56,8 @@ struct Tile {
   };
   struct Shared {
     Stage stages[kStages];
-    // Of a stage's blocks.  Fewer than 32 logits of one quad of each lane: quads to other banks.
+    // The sums of a stage's blocks.  When one quad of each lane makes fewer than 32 logits, padding
+    // moves the next quads to other banks.
     float4 sums[kQuads][kThreads + (kLanes < 8 ? kLanes : 0)];
   };
   static_assert(sizeof(Shared) <= 227 * 1024);
@@ -65,7 +67,7 @@ using MediumTile = Tile<4, 4, 4, 2, 4>;
 using LargeTile = Tile<4, 8, 4, 2, 3>;
 
 // Brings a tile's operands into shared memory.  A thread copies the same units of every row, or of
-// every second.
+// every second row and so on.
 template <typename Shape, typename T>
 class Loader {
  public:
@@ -78,8 +80,8 @@ class Loader {
         num_experts_(
             static_cast<int>(min(a.num_experts - first_expert, int64_t{Shape::kExperts}))) {}
 
-  // Zeros past the end of the depth.  Rows past the end stay as they are: what comes of them is not
-  // used.
+  // Units past the end of the depth become zeros.  Rows past the end keep what they had, because
+  // nothing uses the results.
   __device__ __forceinline__ void load(int64_t h, typename Shape::Stage& stage) const {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
@@ -152,8 +154,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int down = lane % Shape::kDown;
   const int across = lane / Shape::kDown;
   const int block = static_cast<int>(threadIdx.x) / Shape::kLanes;
-  // Logit `own` of the tile, if there is one, is added by this thread: the same element of a quad
-  // of each block's sums.
+  // This thread adds logit `own` of the tile, if it exists: the same element of a quad in the sums
+  // of each block.
   const int own = static_cast<int>(threadIdx.x);
   const int own_quad = min(own / (Shape::kLanes * 4), Shape::kQuads - 1);
   const float* own_sums =
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   for (int s = 0; s < num_stages; ++s) {
     ptx::copy_async_wait<Shape::kStages - 2>();
-    __syncthreads();  // also: sums of the last stage are there, and its operands not needed
+    __syncthreads();  // now the last stage's sums are there, and its operands are not needed
     const int next = s + Shape::kStages - 1;
     if (next < num_stages) {
       loader.load(int64_t{next} * Shape::kDepth, shared.stages[next % Shape::kStages]);
@@ -200,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     }
-    __syncthreads();  // the last stage's sums are added
+    __syncthreads();  // now the last stage's sums have been added
 #pragma unroll
     for (int q = 0; q < Shape::kQuads; ++q) {
       float v[4];
@@ -240,7 +242,7 @@ void launch(const LogitsArgs& args, int index, cudaStream_t stream) {
                      args);
 }
 
-// The smallest tile of which no SM has two.
+// Uses the smallest tile with which every SM has at most one CTA.
 template <typename T>
 void launch_for(const LogitsArgs& args, int index, cudaStream_t stream) {
   const auto fits = [&](dim3 grid) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launchers of the router's kernels.  Pointers are to memory of the current device.
+// Launchers of the router's kernels.  All pointers are to memory of the current device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -42,17 +42,18 @@ struct LogitsArgs {
   int64_t depth;  // H
   float* out;     // [T, E]
 };
-// Rows can be loaded by 16 bytes.
+// Whether rows can be loaded in units of 16 bytes.
 bool has_aligned_rows(const LogitsArgs& args);
-// index: of the current device.
+// In all of these `index` is the current device.  launch_logits() chooses one of the next two.
 void launch_logits(const LogitsArgs& args, int index, cudaStream_t stream);
-// Its path for many tokens, and for any operands.
+// For many tokens and any operands.
 void launch_many_logits(const LogitsArgs& args, int index, cudaStream_t stream);
-// Its path for few tokens.  REQUIRES: aligned rows, and bf16 or f16 for both operands.
+// For few tokens.  REQUIRES: rows are aligned, and both operands are bf16 or both are f16.
 void launch_few_logits(const LogitsArgs& args, int index, cudaStream_t stream);
 
-inline constexpr int64_t kTensorDepth = 8;  // depth is a multiple of it for tensor cores
-// LogitSums::kTensorCores.  REQUIRES: rows at multiples of 16 bytes, bf16 for both operands.
+inline constexpr int64_t kTensorDepth = 8;  // the depth must be a multiple for tensor cores
+// LogitSums::kTensorCores.  REQUIRES: rows are at multiples of 16 bytes, and both operands are
+// bf16.
 void launch_tensor_logits(const LogitsArgs& args, int index, cudaStream_t stream);
 
 }  // namespace moebius::router

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which kernel computes logits in the stated order.  Why no tensor cores there: they round sums in
-// a way of their own, and rows would be routed differently from one machine to the next.
+// Chooses the kernel that computes logits in the stated order.  Why none of these uses tensor
+// cores: they round sums in their own way, so tokens would be routed differently on different
+// machines.
 #include "core/cuda/device.h"
 #include "router/cuda/kernels.h"
 
@@ -10,7 +11,8 @@ namespace moebius::router {
 
 namespace {
 
-// Few: so many or less for each SM, six tiles of 256; then the other kernel takes no longer.
+// Up to so many logits per SM (six tiles of 256) count as few.  Beyond that the kernel for many
+// tokens is at least as fast.
 constexpr int64_t kFewLogitsPerSm = 1536;
 
 bool is_aligned(const void* p) {

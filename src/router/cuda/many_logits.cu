@@ -3,11 +3,11 @@
 //
 // Logits of any operands in the order of sums that router/ref/ref.h states, at the rate of
 // multiply-adds (226 us for 4096 tokens of 7168 and 256 experts on an H200 at 1.98 GHz).  A lane
-// has 8 tokens and 8 experts and both chains of each: 4 loads of 16 bytes for 64 multiply-adds.  A
-// warp has 32 tokens and 64 experts; up to 4 warps lie along the tokens, and the groups of warps of
-// a CTA take blocks of depth in turn, so that tiles are small where tokens are few.  After a round
-// of blocks the groups exchange their sums through shared memory, and each adds, in order, those of
-// its share of the tile, half a block late, when all have written theirs.
+// has 8 tokens and 8 experts and both chains of each, so 4 loads of 16 bytes feed 64 multiply-adds.
+// A warp has 32 tokens and 64 experts.  Up to 4 warps lie along the tokens; such groups of warps
+// take blocks of depth in turn, so that tiles are small when tokens are few.  After a round of
+// blocks the groups exchange their sums through shared memory.  Each group adds the sums of its
+// share of the tile in order; it does so half a block later, when all groups have written theirs.
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/floats.cuh"
@@ -23,31 +23,31 @@ constexpr int kWarp = 32;
 constexpr int kThreads = 256;
 constexpr int kLaneTokens = 8;
 constexpr int kLaneExperts = 8;
-constexpr int kDown = 4;  // lanes of a warp: 4 along tokens, 8 along experts
+constexpr int kDown = 4;  // a warp has 4 lanes along tokens and 8 along experts
 constexpr int kAcross = 8;
 constexpr int kQuad = 4;  // rows that one load brings
 constexpr int kWarpTokens = kDown * kLaneTokens;
-constexpr int kExperts = kAcross * kLaneExperts;  // of a CTA
+constexpr int kExperts = kAcross * kLaneExperts;  // per CTA
 constexpr int kBlockDepth = static_cast<int>(kDepthBlock);
-constexpr int kStepDepth = kBlockDepth / 2;  // what shared memory holds of each group's block
+constexpr int kStepDepth = kBlockDepth / 2;  // shared memory holds half of each group's block
 constexpr int kPartsPerRow = kStepDepth / cuda::kVector;
-constexpr int kRowsPerPass = kThreads / kPartsPerRow;  // loaded by all threads, a part each
-constexpr int kStoreAt = kStepDepth / 2;  // of a step, when the next one's operands are stored
+constexpr int kRowsPerPass = kThreads / kPartsPerRow;  // each thread loads one part
+constexpr int kStoreAt = kStepDepth / 2;  // h of a step at which the next operands are stored
 constexpr int kLaneQuads = kLaneTokens * kLaneExperts / kQuad;
 
-// kWarps: along the tokens.
+// A tile of kWarps warps along the tokens.
 template <int kWarps>
 struct Tile {
   static constexpr int kTokens = kWarps * kWarpTokens;
   static constexpr int kGroups = kThreads / kWarp / kWarps;
   static constexpr int kGroupThreads = kThreads / kGroups;
-  static constexpr int kRows = kTokens + kExperts;  // of operands: tokens, then experts
+  static constexpr int kRows = kTokens + kExperts;  // operand rows: tokens, then experts
   static constexpr int kTokenPasses = kGroups * kTokens / kRowsPerPass;
   static constexpr int kExpertPasses = kGroups * kExperts / kRowsPerPass;
-  static constexpr int kShareTokens = kLaneTokens / kGroups;  // of a lane's: added by its group
+  static constexpr int kShareTokens = kLaneTokens / kGroups;  // a lane's tokens that its group adds
 
-  // Widened operands of half a block, [h][row].  Why the gap: threads that hold neighbouring parts
-  // of a row, as global memory wants it, store to different banks.
+  // Widened operands of half a block, [h][row].  Why there is a gap between parts: neighbouring
+  // threads hold neighbouring parts of a row, and they should store to different banks.
   struct Operands {
     static constexpr int kPartFloats = cuda::kVector * kRows + kStepDepth;
     float values[kPartsPerRow * kPartFloats];
@@ -57,15 +57,15 @@ struct Tile {
   };
   struct Shared {
     Operands operands[2][kGroups];
-    float4 sums[kLaneQuads][kThreads];  // of a round: those of each lane
+    float4 sums[kLaneQuads][kThreads];  // each lane's sums of a round
   };
   static_assert(sizeof(Shared) <= 227 * 1024);
 };
 
-// Operands of any type, told apart at run time.
+// Stands for operands whose type is known at run time only.
 struct AnyFloat {};
 
-// A row of the hidden states or the gate, of T: kVector elements at a time.
+// A row of the hidden states or the gate with elements T, read kVector elements at a time.
 template <typename T>
 class Row {
  public:
@@ -76,7 +76,7 @@ class Row {
       const void* matrix, DType /*dtype*/, int64_t row, int64_t depth, bool /*is_aligned*/)
       : begin_(static_cast<const T*>(matrix) + row * depth), depth_(depth) {}
 
-  // Zeros past the end of a row, which add nothing to a chain.
+  // Past the end of a row it returns zeros, which add nothing to a chain.
   __device__ __forceinline__ Part load(int64_t h) const {
     Part part = {};
     if (h < depth_) {
@@ -96,12 +96,12 @@ class Row {
 template <>
 class Row<AnyFloat> {
  public:
-  // As they lie in memory; of two bytes each they fill half of it.
+  // Elements as they are in memory; elements of two bytes fill half of it.
   struct Part {
     uint4 words[2];
   };
 
-  // is_aligned: parts may be loaded by 16 bytes.
+  // With is_aligned, parts may be loaded in units of 16 bytes.
   __device__ __forceinline__ Row(
       const void* matrix, DType dtype, int64_t row, int64_t depth, bool is_aligned)
       : dtype_(dtype), depth_(depth), is_aligned_(is_aligned) {
@@ -155,9 +155,9 @@ class Row<AnyFloat> {
   const char* begin_;
 };
 
-// Brings halves of blocks into shared memory in two steps between which the CTA computes.  Why raw
-// in between: a conversion would wait for the load.  A thread has one row of tokens and one of
-// experts, and of them the same part of some groups' blocks.
+// Brings halves of blocks into shared memory in two steps, between which the CTA computes.  Why
+// elements stay unconverted in between: a conversion would wait for the load.  A thread has one row
+// of tokens and one row of experts, and loads the same part of them for the blocks of some groups.
 template <typename Shape, typename T>
 class Loader {
  public:
@@ -166,7 +166,7 @@ class Loader {
     typename Row<T>::Part experts[Shape::kExpertPasses];
   };
 
-  // Rows past the end repeat the last one.
+  // A row past the end is replaced by the last row.
   __device__ __forceinline__ Loader(const LogitsArgs& a,
                                     bool is_aligned,
                                     int64_t first_token,
@@ -184,7 +184,7 @@ class Loader {
                 a.depth,
                 is_aligned) {}
 
-  // h: where the first group's half begins.
+  // h is where the first group's half begins.
   __device__ __forceinline__ void load(int64_t h, Parts& parts) const {
 #pragma unroll
     for (int i = 0; i < Shape::kTokenPasses; ++i) {
@@ -236,7 +236,7 @@ class Loader {
 
 using Chains = float[2][kLaneTokens][kLaneExperts];
 
-// A lane's rows: quads of neighbours, a quad of each lane before the next of the first.
+// The row of a lane's element i: quads of neighbouring rows go to the lanes in turn.
 __device__ __forceinline__ constexpr int row_in_warp(int i, int lane, int num_lanes) {
   return i / kQuad * kQuad * num_lanes + lane * kQuad + i % kQuad;
 }
@@ -250,17 +250,17 @@ __device__ __forceinline__ void load_quads(const float* from, float (&to)[kCount
   }
 }
 
-// A lane's operands of half a block, one h at a time and one ahead.
+// Reads a lane's operands of half a block one h at a time, one h ahead of their use.
 template <typename Shape>
 class Walk {
  public:
-  // x_row, w_row: the lane's first token and first expert among the rows.
+  // x_row and w_row are the rows of the lane's first token and first expert.
   __device__ __forceinline__ Walk(const typename Shape::Operands& operands, int x_row, int w_row)
       : x_values_(operands.values + x_row), w_values_(operands.values + w_row) {
     load(0);
   }
 
-  // Extends the chains by elements [kBegin, kEnd); kIsFirst: chains begin with the first two.
+  // Extends the chains by elements [kBegin, kEnd).  With kIsFirst the first two begin new chains.
   template <int kBegin, int kEnd, bool kIsFirst>
   __device__ __forceinline__ void extend(Chains& chains) {
 #pragma unroll
@@ -304,7 +304,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int in_group = static_cast<int>(threadIdx.x) % Shape::kGroupThreads;
   const int lane = in_group % kWarp;
   const int warp_token = in_group / kWarp * kWarpTokens;
-  // Two and four lanes of eight, by turns: of all orders tried the one that loads fastest.
+  // Bit 0 and bit 4 of the lane choose tokens, the others experts: the order that loaded fastest of
+  // all that were tried.
   const int down = lane / 16 * 2 + lane % 2;
   const int across = lane / 2 % kAcross;
   const int x_row = warp_token + row_in_warp(0, down, kDown);
@@ -345,7 +346,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     {
       Walk<Shape> walk(shared.operands[0][group], x_row, w_row);
       walk.template extend<0, kStoreAt, true>(chains);
-      add_sums();  // of the last round: they have arrived, and are written again after a barrier
+      add_sums();  // the last round's sums are there, and a barrier precedes the next ones
       loader.store(parts, shared.operands[1]);
       loader.load(begin + kRoundDepth, parts);
       walk.template extend<kStoreAt, kStepDepth, false>(chains);
@@ -404,7 +405,7 @@ void launch(const LogitsArgs& args, int index, cudaStream_t stream) {
   run(args, index, stream);
 }
 
-// Time in units of one warp's tile, when every SM has one CTA.
+// The time in units of one warp's tile when every SM has one CTA.
 int64_t time_of(const LogitsArgs& args, int64_t num_warps, int64_t num_sms) {
   const int64_t down = (args.num_tokens + num_warps * kWarpTokens - 1) / (num_warps * kWarpTokens);
   const int64_t across = (args.num_experts + kExperts - 1) / kExperts;
@@ -418,7 +419,7 @@ void launch_many_logits(const LogitsArgs& args, int index, cudaStream_t stream) 
   const int64_t four = time_of(args, 4, sms);
   const int64_t two = time_of(args, 2, sms);
   const int64_t one = time_of(args, 1, sms);
-  // Larger tiles bring fewer operands.
+  // When times are equal, larger tiles win because they load fewer operands.
   const auto run = four <= two && four <= one ? launch<4> : two <= one ? launch<2> : launch<1>;
   run(args, index, stream);
 }

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// RouterConfig's seven steps by one warp per token.  Lane l holds experts l, l + 32, ...; the best
-// expert of a step is found by two warp-wide integer reductions on keys that are ordered as the
-// scores are.  Bytes are few (4096 x 256 logits: 4.2 MB, 1 us); what counts is the latency of the K
-// steps, hidden by many warps.
+// One warp per token does RouterConfig's seven steps.  Lane l holds experts l, l + 32, ...  Two
+// warp-wide integer reductions find the best expert of a step, on keys that have the order of the
+// scores.  There are few bytes (4096 x 256 logits are 4.2 MB, 1 us).  The latency of the K steps
+// matters, and many warps hide it.
 #include <algorithm>
 
 #include "core/cuda/launch.cuh"
@@ -23,7 +23,7 @@ constexpr unsigned kAll = 0xffffffffu;
 constexpr unsigned kNegInfKey = 0x007fffffu;
 constexpr unsigned kInfKey = 0xff800000u;
 
-// Ordered as floats without NaN are; -0 must have become +0.
+// Keys have the order of the floats.  REQUIRES: c is neither NaN nor -0.
 __device__ __forceinline__ unsigned key_of(float c) {
   const unsigned bits = __float_as_uint(c);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -44,7 +44,7 @@ __device__ __forceinline__ float warp_max(float v) {
   return v;
 }
 
-// The last steps of a sum in kSumLanes partial sums, one in each of the first lanes.
+// Adds kSumLanes partial sums, one in each of the first lanes, in the order of scoring.h.
 __device__ __forceinline__ float sum_in_halves(float partial) {
   for (int half = kSumLanes / 2; half > 0; half /= 2) {
     partial += __shfl_down_sync(kAll, partial, half);
@@ -52,13 +52,13 @@ __device__ __forceinline__ float sum_in_halves(float partial) {
   return __shfl_sync(kAll, partial, 0);
 }
 
-// Shared memory of one warp, in words.  `spread` holds the choice scores with a gap behind each
-// group, so that neighbouring lanes reading neighbouring groups hit different banks.
+// The shared memory of one warp, in words.  `spread` holds the choice scores with a gap behind each
+// group, so that neighbouring lanes, which read neighbouring groups, use different banks.
 struct Shared {
   float* scores;       // [E]
-  float* spread;       // [E + G], with groups
-  float* group_score;  // [G], with groups
-  unsigned* is_kept;   // [G], with groups
+  float* spread;       // [E + G], only with groups
+  float* group_score;  // [G], only with groups
+  unsigned* is_kept;   // [G], only with groups
   int32_t* ids;        // [K]
   float* weights;      // [K]
 };
@@ -105,7 +105,7 @@ __device__ void score_row(const SelectArgs& a, int lane, float (&s)[kPerLane]) {
     max = fmaxf(max, s[j]);
   }
   max = warp_max(max);
-  // Expert e belongs to partial sum e % kSumLanes: lanes l and l + kSumLanes take turns.
+  // Expert e belongs to partial sum e % kSumLanes, so lanes l and l + kSumLanes take turns.
   float partial = 0.0f;
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) {
@@ -120,8 +120,8 @@ __device__ void score_row(const SelectArgs& a, int lane, float (&s)[kPerLane]) {
   }
 }
 
-// Step 3: sets the keys of experts that may not be chosen to -inf's; false when no group is
-// eligible.  c: choice scores without NaN.
+// Step 3: experts that may not be chosen get the key of -inf.  Returns false when no group is
+// eligible. REQUIRES: the choice scores c have no NaN.
 template <int kPerLane>
 __device__ bool mask_groups(const SelectArgs& a,
                             int lane,
@@ -173,7 +173,7 @@ __device__ bool mask_groups(const SelectArgs& a,
   return __any_sync(kAll, any);
 }
 
-// Step 4: the best experts into shared.ids; returns how many were eligible.
+// Step 4: stores the best experts in shared.ids and returns how many were eligible.
 template <int kPerLane>
 __device__ int choose(const SelectArgs& a,
                       int lane,
@@ -184,13 +184,13 @@ __device__ int choose(const SelectArgs& a,
     int own_id = 0;
 #pragma unroll
     for (int j = 0; j < kPerLane; ++j) {
-      if (keys[j] > own) {  // the lowest id among equals
+      if (keys[j] > own) {  // the lowest id among equals wins
         own = keys[j];
         own_id = lane + j * kWarp;
       }
     }
     const unsigned best = __reduce_max_sync(kAll, own);
-    // Without groups the row is one, and its best score must be finite.
+    // Without groups the row is one group, whose best score must be finite.
     const bool is_eligible = best > kNegInfKey && (found > 0 || a.num_groups > 1 || best < kInfKey);
     if (!is_eligible) {
       return found;
@@ -223,7 +223,7 @@ __device__ void append_unused(const SelectArgs& a, int found, int32_t* ids) {
   }
 }
 
-// Scores weights[0, n) in place, each lane every 32nd.
+// Scores weights[0, n) in place; a lane takes every 32nd.
 __device__ void score_chosen(Scoring scoring, int lane, float* weights, int n) {
   if (scoring != Scoring::kSoftmax) {
     for (int k = lane; k < n; k += kWarp) {
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp)
     keys[j] = 0;
     if (e < a.num_experts) {
       shared.scores[e] = s[j];
-      // + 0 also turns -0 into +0, of which neither is the greater.
+      // Adding 0 turns -0 into +0, because the two must have equal keys.
       c[j] = s[j] + (a.correction_bias != nullptr ? a.correction_bias[e] : 0.0f);
       c[j] = c[j] == c[j] ? c[j] + 0.0f : neg_inf();
       keys[j] = key_of(c[j]);

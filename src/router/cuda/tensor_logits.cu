@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Logits on tensor cores, LogitSums::kTensorCores: a cluster has a tile of logits, each of its CTAs
-// a piece of the depth, and the pieces are added in order of depth.  How many pieces there are and
-// in which steps each is summed depends on the depth alone, so a token's logits do not depend on
-// the batch or on which tile is used: the small one where tokens are few, to keep more SMs busy.
+// Logits on tensor cores, for LogitSums::kTensorCores.  A cluster has a tile of logits, each of its
+// CTAs has a piece of the depth, and the pieces are added in the order of depth.  The number of
+// pieces and the steps in which each is summed depend on the depth only, so a token's logits depend
+// neither on the batch nor on the tile.  The small tile is used when tokens are few, to keep more
+// SMs busy.
 #include "core/cuda/device.h"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/mma.cuh"
@@ -17,17 +18,17 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kThreads = 256;
-constexpr int kPieces = 8;      // CTAs of a cluster
-constexpr int kStepDepth = 64;  // a row of a stage: 128 bytes, all banks once
-constexpr int kUnit = 8;        // elements of 16 bytes
+constexpr int kPieces = 8;      // CTAs per cluster
+constexpr int kStepDepth = 64;  // a row of a stage has 128 bytes and uses every bank once
+constexpr int kUnit = 8;        // elements in 16 bytes
 constexpr int kStepUnits = kStepDepth / kUnit;
 constexpr int kMmaTokens = 16;
 constexpr int kMmaExperts = 8;
-constexpr int kMmaUnits = 2;   // of depth
-constexpr int kWarpsDown = 2;  // of a CTA: along tokens, then experts
+constexpr int kMmaUnits = 2;   // units of depth
+constexpr int kWarpsDown = 2;  // a CTA has 2 warps along tokens and 4 along experts
 constexpr int kWarpsAcross = 4;
 
-// Tokens and experts of a CTA.
+// A CTA's tile of kSide tokens and kSide experts.
 template <int kSide_, int kStages_>
 struct Tile {
   static constexpr int kSide = kSide_;
@@ -37,22 +38,22 @@ struct Tile {
   static constexpr int kMmasDown = kWarpTokens / kMmaTokens;
   static constexpr int kMmasAcross = kWarpExperts / kMmaExperts;
 
-  // Unit u of row r lies at u ^ r % kStepUnits: eight rows of one unit are in different banks.
+  // Unit u of row r is at u ^ r % kStepUnits, so that one unit of eight rows is in different banks.
   struct Stage {
     uint4 tokens[kSide][kStepUnits];
     uint4 experts[kSide][kStepUnits];
   };
   union Shared {
     Stage stages[kStages];
-    float sums[kSide][kSide + 8];  // of the piece, once its operands are used up
+    float sums[kSide][kSide + 8];  // the sums of the piece, once its operands are used up
   };
   using Sums = float[kMmasDown][kMmasAcross][4];
 };
 using SmallTile = Tile<64, 6>;
 using LargeTile = Tile<128, 3>;
 
-// Brings rows of a matrix into a stage: a thread the same unit of every 32nd of kSide rows, step
-// after step.
+// Brings rows of a matrix into stages, step after step.  A thread copies the same unit of every
+// 32nd of kSide rows.
 template <int kSide>
 class Loader {
  public:
@@ -66,7 +67,7 @@ class Loader {
         from_(static_cast<const uint16_t*>(matrix) + (first + first_row_) * depth + h +
               unit_ * kUnit) {}
 
-  // Zeros past the ends, of which nothing is read.
+  // Units past the ends become zeros without a read.
   __device__ __forceinline__ void load_step(uint4 (&to)[kSide][kStepUnits]) {
     uint4* at = &to[first_row_][unit_ ^ first_row_ % kStepUnits];
     const uint16_t* from = from_;
@@ -157,7 +158,7 @@ __global__ void __cluster_dims__(1, 1, kPieces) __launch_bounds__(kThreads, 2)
   int at = 0;
   for (int step = begin; step < end; ++step) {
     ptx::copy_async_wait<Shape::kStages - 2>();
-    __syncthreads();  // also: nobody needs the stage that is loaded next
+    __syncthreads();  // now no thread needs the stage that is loaded next
     load(step + Shape::kStages - 1, shared.stages[at == 0 ? Shape::kStages - 1 : at - 1]);
     add_step<Shape>(shared.stages[at], warp_token, warp_expert, sums);
     at = at + 1 == Shape::kStages ? 0 : at + 1;
@@ -201,7 +202,7 @@ __global__ void __cluster_dims__(1, 1, kPieces) __launch_bounds__(kThreads, 2)
       a.out[token * a.num_experts + expert] = total + a.bias[expert];
     }
   }
-  // Nobody leaves while others read its sums.
+  // No CTA ends while others read its sums.
   ptx::cluster_arrive();
   ptx::cluster_wait();
 }

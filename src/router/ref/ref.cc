@@ -15,13 +15,14 @@ namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
-// Subnormal numbers as zeros.
+// Turns subnormal numbers into zeros.
 float flushed(float x) {
   return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x;
 }
 
-// The fused multiply-add of units that do so.  FLT_MIN may be a result that only the end of the
-// exponents rounds up to it: such are tiny to them, since they look at 24 bits of it first.
+// The fused multiply-add of units that flush subnormal results.  These units round to 24 bits
+// first, as if exponents had no lower end, and flush a result that is then below FLT_MIN.  So a
+// result that equals FLT_MIN only because exponents end there is flushed, too.
 float flushed_fma(float a, float b, float c) {
   constexpr float kLeast = std::numeric_limits<float>::min();
   constexpr float kScale = 0x1p24f;
@@ -83,7 +84,7 @@ class Ref final : public Impl {
         c[e] = kNegInf;
       }
     }
-    // Step 3: whoever may not be chosen gets -inf.
+    // Step 3: experts that may not be chosen get -inf.
     const std::vector<bool> kept = kept_groups(c);
     if (std::find(kept.begin(), kept.end(), true) == kept.end()) {
       weigh_evenly(config.topk, ids, weights);

@@ -10,13 +10,13 @@
 
 namespace moebius::router {
 
-// A logit is a sum over H products in f32.  Within each block of kDepthBlock consecutive h there
-// are two chains of fused multiply-adds that start at 0, one over the even h and one over the odd;
-// the sums of the two chains are added to 0 block by block, then the bias.  Before the bias,
-// numbers below the smallest normal one count as 0, as operands and as results: results that are
-// below it when rounded to 24 bits as if there were smaller exponents.  Why so: it is what AMX
-// computes of bf16 (TDPBF16PS), and vector units can do the same at full speed with a lane per
-// (token, expert) and no horizontal sums.
+// A logit is a sum of H products in f32.  Each block of kDepthBlock consecutive h has two chains of
+// fused multiply-adds that start at 0, one over the even h and one over the odd h.  Block by block,
+// the sum of the two chains is added to a total that starts at 0; the bias is added last.  Before
+// the bias, operands and results below the smallest normal number count as 0.  A result is below it
+// if it is so when it is rounded to 24 bits as if smaller exponents existed. Why this order: AMX
+// computes bf16 this way (TDPBF16PS), and vector units can do the same at full speed, with a lane
+// per (token, expert) and without horizontal sums.
 inline constexpr int64_t kDepthBlock = 32;
 
 Support ref_supports(const Model& model);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What a user of the installed package writes: public headers, functions from the library, and an
-// exception that crosses its border.
+// A program of a user of the installed package.  It uses public headers, functions of the library,
+// and an exception that the library throws.
 #include <iostream>
 
 #include "moebius/dtype.h"
