@@ -8,7 +8,8 @@
 // e3m2, e2m3, e8m0).  Values are rounded to the nearest, ties to even.  "Saturating" means what
 // CUDA's `satfinite` conversions do: infinities and values beyond the largest finite one become the
 // largest finite value.  NaN stays NaN in a format that has NaN, and becomes the largest positive
-// value in others. Thread-safety: all functions are pure.
+// value in others.
+// Thread-safety: all functions are pure.
 #pragma once
 
 #include <bit>

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pending: the caller's handle on a transfer that is under way.
-// Thread-safety: as the object that returned it.  Errors: hook and receive throw what that object's
-// documentation says, such as CommError.
+// Thread-safety: as the object that returned it.
+// Errors: hook and receive throw what that object's documentation says, such as CommError.
 #pragma once
 
 #include <functional>

@@ -25,8 +25,8 @@ class Profile {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Where the time of an interval passes.  On the CPU every interval is the host's, except for
-  // those of rows in flight.
+  // The place where the time of an interval passes.  On the CPU it is the host, except for
+  // intervals of rows in flight.
   enum class Track {
     kHost,       // the host; with a GPU it enqueues and waits for other hosts
     kCompute,    // the GPU's compute stream

@@ -6,7 +6,8 @@
 // by byte.
 // Letters: L local experts, N rows of a weight, K its columns (the reduced dimension), M rows of an
 // activation, g group size.
-// Ownership: the descs hold handles on tensors.  Thread-safety: as any value type.
+// Ownership: the descs hold handles on tensors.
+// Thread-safety: as any value type.
 #pragma once
 
 #include <array>
@@ -90,8 +91,8 @@ class QuantConfig {
   QuantConfig() = default;
 
   // The general builder.  `block` = {rows, cols} quantizes weights in blocks and activations in
-  // groups of {1, cols}; block_shape() reports {rows, cols} for both, as vLLM's config does. Throws
-  // InvalidArgument for a block together with per_act_token or per_out_channel, and for int4
+  // groups of {1, cols}; block_shape() reports {rows, cols} for both, as vLLM's config does.
+  // Throws InvalidArgument for a block together with per_act_token or per_out_channel, and for int4
   // activations.
   static QuantConfig make(std::optional<QuantFormat> activation,
                           bool per_act_token,
@@ -123,7 +124,7 @@ class QuantConfig {
   static QuantConfig nvfp4(QuantTensors tensors);
 
   // Throws InvalidArgument for a combination that means nothing (see make()).  The builders call
-  // it. Call it after you have filled the four descs by hand.
+  // it.  Call it after you have filled the four descs by hand.
   void validate() const;
 
   std::optional<QuantFormat> quant_format() const { return a1.format; }

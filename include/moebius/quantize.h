@@ -4,8 +4,8 @@
 // Quantize and dequantize: an [M, K] matrix of f32, bf16 or f16 to values and scales, and back.
 // Place: before or after dispatch (activations), between the two expert GEMMs, and when a
 // checkpoint is made.  docs/formats.md has the exact rounding rules; they follow the public vLLM
-// kernels. Thread-safety: all are free functions, and calls with different outputs may run at the
-// same time.
+// kernels.
+// Thread-safety: all are free functions, and calls with different outputs may run at the same time.
 #pragma once
 
 #include <cstdint>
@@ -67,8 +67,8 @@ void quantize(const Tensor& x,
 // Allocates the outputs and quantizes.
 Quantized quantize(const Tensor& x, const QuantizeSpec& spec, const Stream& stream = {});
 
-// out [M, K] f32, bf16 or f16 = the values that the quantized data stands for, rounded once. Errors
-// are those of quantize().
+// out [M, K] f32, bf16 or f16 = the values that the quantized data stands for, rounded once.
+// Errors are those of quantize().
 void dequantize(const Quantized& q,
                 const QuantizeSpec& spec,
                 const Tensor& out,
@@ -89,11 +89,11 @@ std::optional<QuantizeSpec> activation_spec(const QuantDesc& desc);
 std::optional<QuantizeSpec> weight_spec(const QuantDesc& desc);
 
 // Reads rows [row_begin, row_end) of expert `local_expert` of a quantized or plain weight w [L, N,
-// K] into out [row_end - row_begin, K] f32, row-major, without bias. gate_rows          I for a
-// gated w1, whose blocks and global scales restart there; N otherwise. activation_gscale  what
-// alpha_or_gscale of an nvfp4 weight was divided by; undefined means 1. All tensors are on the CPU,
-// and the calling thread does the work. Throws InvalidArgument (bounds, shapes, types) or
-// Unsupported (a tensor is on a GPU).
+// K] into out [row_end - row_begin, K] f32, row-major, without bias.
+// gate_rows          I for a gated w1, whose blocks and global scales restart there; N otherwise.
+// activation_gscale  what alpha_or_gscale of an nvfp4 weight was divided by; undefined means 1.
+// All tensors are on the CPU, and the calling thread does the work.
+// Throws InvalidArgument (bounds, shapes, types) or Unsupported (a tensor is on a GPU).
 void dequantize_weight_rows(const Tensor& w,
                             const QuantDesc& desc,
                             int64_t local_expert,

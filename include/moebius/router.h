@@ -25,8 +25,8 @@ enum class Scoring : uint8_t {
 };
 
 // Routing that ignores the logits, for load tests and benchmarks: K different experts per token,
-// each with weight 1/K.  kZipf draws them one after the other with a probability proportional to 1
-// / r^zipf_exponent, where r = 1..E is an expert's place in a permutation that the seed fixes.
+// each with weight 1/K.  kZipf draws them one after the other with a probability proportional to
+// 1 / r^zipf_exponent, where r = 1..E is an expert's place in a permutation that the seed fixes.
 enum class Simulation : uint8_t { kNone, kUniform, kZipf };
 
 // How Router::logits sums products.
@@ -34,8 +34,8 @@ enum class LogitSums : uint8_t {
   kStated,  // in one order, with the same bits on every device
   // On a GPU, for bf16 only: in the order of the tensor cores, which is faster with many tokens.
   // The bits are the same in every call on one kind of GPU, whatever other tokens a call has.  A
-  // sum differs from that of kStated by about 1e-7 of the sum of the magnitudes of its products. So
-  // a token may be routed differently than elsewhere when two experts are that close.
+  // sum differs from that of kStated by about 1e-7 of the sum of the magnitudes of its products.
+  // So a token may be routed differently than elsewhere when two experts are that close.
   kTensorCores,
 };
 
@@ -48,20 +48,18 @@ using CustomRouting =
 //   1. s = score(logits), unless score_after_topk (then s = logits)
 //   2. c = s + correction_bias (where given): used to choose, never as a weight
 //   3. when num_groups > 1: the score of a group is the sum of its two best c (with correction
-//   bias)
-//      or its best c (without); experts outside the topk_groups best groups are not eligible.
+//      bias) or its best c (without); experts outside the topk_groups best groups are not eligible.
 //      num_groups must be below E and divide it, else there is 1 group (plain or biased top-k, as
 //      in the kernels named below) and config() says so
 //   4. the K best c; ties go to the lower expert id, group ties to the lower group
 //   5. weight = s of the chosen experts (score_after_topk: s is scored now, and softmax runs over
-//   the
-//      K chosen ones)
+//      the K chosen ones)
 //   6. renormalize: weights are divided by max(their sum, 1e-20)
 //   7. weights are multiplied by routed_scaling_factor
 // Experts are in the order of decreasing c.  Source: vLLM's topk_softmax and grouped_topk kernels.
 // NaN and infinity never make an id invalid or repeated.  A NaN c counts as -inf.  A group whose
 // score is not finite is not eligible; with num_groups == 1 the row is one group, scored by its
-// best c. Slots that no eligible expert fills take the lowest ids left over, with weight 0.  A row
+// best c.  Slots that no eligible expert fills take the lowest ids left over, with weight 0.  A row
 // without an eligible group gets ids 0..K-1 with weight 1/K, without steps 6 and 7.
 struct RouterConfig {
   int64_t num_experts = 0;  // E > 0
@@ -97,10 +95,10 @@ struct RouterWeights {
 class Router {
  public:
   // Throws InvalidArgument when K exceeds E or the experts of the groups kept, for wrong shapes,
-  // and for a weight that is not finite, which the message names. Throws Unsupported when no
-  // implementation accepts, or the one that MOEBIUS_ROUTER forces does not; for simulated and
-  // custom routing on a GPU; and for LogitSums::kTensorCores on the CPU, with a gate that is not
-  // bf16, or with an H that is not a multiple of 8.
+  // and for a weight that is not finite, which the message names.
+  // Throws Unsupported when no implementation accepts, or the one that MOEBIUS_ROUTER forces does
+  // not; for simulated and custom routing on a GPU; and for LogitSums::kTensorCores on the CPU,
+  // with a gate that is not bf16, or with an H that is not a multiple of 8.
   Router(RouterConfig config, RouterWeights weights);
   ~Router();
   Router(Router&&) noexcept;
@@ -129,8 +127,8 @@ class Router {
 };
 
 // Counts the tokens of each local expert among ids i32 [T, K] into out i32 [L].  expert_map i32 [E]
-// maps global ids to local ones (-1 = foreign); when it is undefined the ids are local already. Ids
-// of -1 are not counted.
+// maps global ids to local ones (-1 = foreign); when it is undefined the ids are local already.
+// Ids of -1 are not counted.
 // On the CPU an id or map entry out of range throws InvalidArgument, which names it.  On a GPU,
 // where the host does not wait, such ids are not counted.
 void count_expert_tokens(const Tensor& ids,

@@ -6,8 +6,8 @@
 // Scale (m, k) of an [M, S] matrix of one-byte scales is at offset
 //   ((m/128) * ceil(S/4) + k/4) * 512 + (m%32) * 16 + ((m/32)%4) * 4 + k%4.
 // Source: cuBLAS documentation, "1D block scaling factors layout".
-// Thread-safety: all functions are pure.  Errors: InvalidArgument for other shapes, types or
-// devices.
+// Thread-safety: all functions are pure.
+// Errors: InvalidArgument for other shapes, types or devices.
 #pragma once
 
 #include <cstdint>

@@ -4,10 +4,10 @@
 // Stream and Event: the order of work on a device.
 //
 // Every function that launches work takes a Stream.  On CUDA both classes wrap the runtime's
-// objects. On the CPU the work is done when a call returns, so every event is complete when it is
-// recorded; a CPU stream carries the number of threads that a call may use. Ownership: both are
-// handles, and copies share the underlying object. Thread-safety: one thread at a time uses a
-// handle.  Calls on CUDA throw CudaError.
+// objects.  On the CPU the work is done when a call returns, so every event is complete when it is
+// recorded; a CPU stream carries the number of threads that a call may use.
+// Ownership: both are handles, and copies share the underlying object.
+// Thread-safety: one thread at a time uses a handle.  Calls on CUDA throw CudaError.
 #pragma once
 
 #include <chrono>

@@ -6,8 +6,8 @@
 // A Tensor is cheap to copy, and copies share the storage.  Storage is either shared (it is freed
 // with its last handle) or borrowed (the lender keeps it alive).  A const Tensor is a constant
 // handle on data that may change, as with std::shared_ptr.  A default-constructed Tensor is
-// undefined and stands for "absent". Thread-safety: handles are as safe as std::shared_ptr; the
-// data has no protection.
+// undefined and stands for "absent".
+// Thread-safety: handles are as safe as std::shared_ptr; the data has no protection.
 #pragma once
 
 #include <array>
@@ -57,9 +57,10 @@ class Tensor {
 
   // A tensor with storage of its own, 256-byte aligned; `empty` leaves it uninitialised.  On CUDA
   // the last handle may be destroyed only when the work that uses the storage is done, and `zeros`
-  // returns when the storage is zero. Both throw InvalidArgument (a row of a packed type is no
-  // whole number of bytes), Unsupported (this build or machine has no such device) and Error (out
-  // of memory, with the bytes; on a GPU it is a CudaError).
+  // returns when the storage is zero.
+  // Both throw InvalidArgument (a row of a packed type is no whole number of bytes), Unsupported
+  // (this build or machine has no such device) and Error (out of memory, with the bytes; on a GPU
+  // it is a CudaError).
   static Tensor empty(Shape shape, DType dtype, Device device = {});
   static Tensor zeros(Shape shape, DType dtype, Device device = {});
   // Memory of a lender, who must keep it alive and in place.  borrow() and share() throw

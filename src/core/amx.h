@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every user of AMX needs besides the intrinsics of GCC 12, which do not declare all the
-// memory that they touch.  Only files built for AMX include this header.  Its functions are static,
-// so that no other file can end up with these instructions.
+// This header has what users of AMX need besides the intrinsics of GCC 12, which do not declare all
+// the memory that they touch.  Only files built for AMX include this header.  Its functions are
+// static, so that no other file can end up with these instructions.
 #pragma once
 
 #include <cstdint>

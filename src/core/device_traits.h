@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What code that names no backend needs to know about a device and do with it.
+// Traits and functions of devices for code that names no backend.
 #pragma once
 
 #include "moebius/stream.h"

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weighted sums of rows in f32.  A sum starts at 0, and its terms are added in the given order. All
-// processors give the same bits, except that a NaN may be another NaN.
+// Weighted sums of rows in f32.  A sum starts at 0, and its terms are added in the given order.
+// All processors give the same bits, except that a NaN may be another NaN.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace moebius {
 
-// What is rounded to the rows' type in addition to the final sum.
+// Tells what is rounded to the rows' type in addition to the final sum.
 enum class SumRounding : uint8_t {
   kSum,              // nothing else
   kProducts,         // the products row[i] * weight

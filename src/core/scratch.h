@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scratch hands out arrays from one block of memory.  The same sequence of take() calls without a
-// block measures how large the block must be, so a layout is written once. Ownership: the caller
-// owns the block, which must outlive the arrays.
+// block measures how large the block must be, so a layout is written once.
+// Ownership: the caller owns the block, which must outlive the arrays.
 #pragma once
 
 #include <cstddef>

@@ -16,8 +16,9 @@ namespace moebius {
 
 // `impls` is a range of structs with a `name`, and supports(impl) returns a Support.  `forced` wins
 // over the setting (MOEBIUS_<STAGE>); when both are empty, the first implementation that accepts is
-// chosen. Throws InvalidArgument (unknown name; the message lists the known ones) or Unsupported
-// (the message has all refusals).
+// chosen.
+// Throws InvalidArgument (unknown name; the message lists the known ones) or Unsupported (the
+// message has all refusals).
 template <typename Impls, typename Supports>
 const auto& select_impl(const Impls& impls,
                         std::string_view stage,

@@ -16,7 +16,7 @@ namespace moebius::quant {
 // The columns of a block are a multiple of this.
 inline constexpr int64_t kDecodedStep = 32;
 
-// From how many rows per group, on average, it pays to decode into memory.  On an H200, layers of
+// Decoding into memory pays from this average number of rows per group on.  On an H200, layers of
 // Qwen3-30B-A3B take equally long either way with some 124 rows (int4), 146 (int8) and 176 or 177
 // (mxfp4, nvfp4, fp8); see docs/performance/gpu_experts.md.
 constexpr int64_t decoded_rows(QuantFormat weights) {

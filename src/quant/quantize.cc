@@ -122,7 +122,7 @@ float resolve_tensor_scale(const RowKernels& kernels,
   return 0.0f;
 }
 
-// What quantizing and dequantizing need to know about one matrix.
+// The layout of one matrix, for quantizing and dequantizing it.
 struct Walk {
   const RowKernels& kernels;
   const QuantizeSpec& spec;

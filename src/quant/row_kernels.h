@@ -3,9 +3,9 @@
 //
 // Row kernels: the functions that make up an implementation of the quant stage on the CPU.  They
 // encode and decode rows by given factors.  Code that all implementations share (group_rule.h,
-// quantize.cc, weight_rows.cc) decides which elements share a scale and what the scale is. `ref`
-// specifies every function, and the others give the same bits; any NaN counts as equal to any other
-// NaN of the same dtype.
+// quantize.cc, weight_rows.cc) decides which elements share a scale and what the scale is.
+// `ref` specifies every function, and the others give the same bits; any NaN counts as equal to any
+// other NaN of the same dtype.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a QuantizeSpec demands of a matrix, and which specs the operands of a QuantConfig stand for.
+// Checks whether a QuantizeSpec fits a matrix, and derives specs from the operands of a
+// QuantConfig.
 #include <fmt/format.h>
 
 #include <algorithm>

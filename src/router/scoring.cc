@@ -70,8 +70,8 @@ void weigh(const RouterConfig& config,
     for (int64_t k = 0; k < num_eligible; ++k) {
       sum += weights[k];
     }
-    // Why a floor and not sum + 1e-20: with a floor, every larger sum gives the plain quotient. The
-    // two differ only for sums below 1e-12, where adding 1e-20 changes an f32.
+    // Why a floor and not sum + 1e-20: with a floor, every larger sum gives the plain quotient.
+    // The two differ only for sums below 1e-12, where adding 1e-20 changes an f32.
     sum = std::max(sum, 1e-20f);
   }
   for (int64_t k = 0; k < num_eligible; ++k) {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every implementation of the quant stage must give the same bits as `ref`; a NaN agrees with any
-// NaN. Operands are made on the CPU and moved to the implementation's device and back.
+// NaN.  Operands are made on the CPU and moved to the implementation's device and back.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -3,8 +3,8 @@
 //
 // quant/cuda/elements.cuh divides 16-bit elements by a scale and relies on this: one step towards
 // the quotient is enough for its e4m3 code.  A code depends on the side of the middle between two
-// codes on which a quotient is.  In units of half a code's step, a middle is an odd integer
-// below 32.  Signs and powers of two change nothing.
+// codes on which a quotient is.  In units of half a code's step, a middle is an odd integer below
+// 32.  Signs and powers of two change nothing.
 #include <gtest/gtest.h>
 
 #include <bit>

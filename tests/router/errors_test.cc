@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the router refuses.  Every message names the culprit with both values.
+// Tests what the router refuses, and that each message names the culprit with both values.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 //   P.router0  logits f32 [T, E], P.router1 weights f32 [T, K], P.router2 ids i64 [T, K]
 // but for Llama 4
 //   P.router0  weights f32 [T, E], zero for experts that were not chosen, P.router1 logits f32 [T,
-//   E]
+//              E]
 #include <gtest/gtest.h>
 
 #include <algorithm>

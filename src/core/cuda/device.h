@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the launcher of a kernel needs of a device.
+// Functions that launchers of kernels call before a launch.
 #pragma once
 
 #include <cstdint>

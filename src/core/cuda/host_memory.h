@@ -6,8 +6,9 @@
 // Kernels use it to report small things to the host, such as counts and failure records.  A kernel
 // stores with .sys scope, and the host reads with `volatile` or atomic loads.
 // Allocating may wait for the device, so allocate while no kernel waits for this rank.  Freeing
-// does not wait, because the memory is kept for the next allocation. REQUIRES: the last handle is
-// destroyed after the work that uses the memory. A build without CUDA has only the declaration.
+// does not wait, because the memory is kept for the next allocation.
+// REQUIRES: the last handle is destroyed after the work that uses the memory.
+// A build without CUDA has only the declaration.
 #pragma once
 
 #include <cstddef>

@@ -227,7 +227,7 @@ void copy_between(void* to,
   if (other == stream_index || pool_of(other).allow(stream_index)) {
     copy(to, from, bytes, stream, stream_index);
   } else if (bytes > 0) {
-    // Memory of a pool that this GPU cannot reach goes by way of the host.
+    // The GPU cannot access the pool of the other GPU, so the copy goes through the host.
     const DeviceGuard guard(stream_index);
     check_cuda(cudaMemcpyPeerAsync(to, to_index, from, from_index, static_cast<size_t>(bytes),
                                    as_stream(stream)),

@@ -10,8 +10,8 @@
 
 namespace moebius::ptx {
 
-// These copy 16 or 8 bytes from global to shared memory, or write zeros when `exists` is false. The
-// copy belongs to this thread's current group.  REQUIRES: addresses are aligned.
+// These copy 16 or 8 bytes from global to shared memory, or write zeros when `exists` is false.
+// The copy belongs to this thread's current group.  REQUIRES: addresses are aligned.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool exists) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global),

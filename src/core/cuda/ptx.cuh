@@ -3,8 +3,8 @@
 //
 // The PTX instructions that C++ has no name for: memory orders with their scope, bulk copies,
 // mbarriers, proxy fences and clocks, with one instruction per function.  The asm of the library is
-// here, in mma.cuh, wgmma.cuh and ftz.cuh. REQUIRES: sm_90.  Global addresses may be in a peer's
-// memory unless a function says otherwise.
+// here, in mma.cuh, wgmma.cuh and ftz.cuh.
+// REQUIRES: sm_90.  Global addresses may be in a peer's memory unless a function says otherwise.
 #pragma once
 
 #include <cstdint>

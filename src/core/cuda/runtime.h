@@ -3,8 +3,8 @@
 //
 // The functions of the CUDA runtime that core uses, declared without CUDA's headers.  In a build
 // without CUDA they throw Unsupported, except for device_count, hardware_queues and
-// prepare_for_shared_gpus (src/absent/absent.cc). `stream` is a cudaStream_t and `event` a
-// cudaEvent_t.
+// prepare_for_shared_gpus (src/absent/absent.cc).
+// `stream` is a cudaStream_t and `event` a cudaEvent_t.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,8 @@ void make_current(int index);  // the device of this thread's later calls that n
 
 // Allocates device memory, 256-byte aligned, from a pool of our own.  Neither allocating nor
 // freeing waits for work of the device, so a rank may do both while a kernel of another rank waits
-// for it. REQUIRES: the last handle is destroyed after the work that uses the memory, or after
+// for it.
+// REQUIRES: the last handle is destroyed after the work that uses the memory, or after
 // give_back_after() in the same thread.
 std::shared_ptr<void> allocate(int64_t bytes, int index);
 // Allocates and frees in the order of a stream's work, so the handle may be destroyed as soon as

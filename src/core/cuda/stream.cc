@@ -45,7 +45,7 @@ void synchronize_event(void* event) {
 bool is_event_complete(void* event) {
   const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event));
   if (status == cudaErrorNotReady) {
-    (void)cudaGetLastError();  // Why: the next launch's check would find it
+    (void)cudaGetLastError();  // the check of the next launch must not find it
     return false;
   }
   check_cuda(status, "cudaEventQuery");
@@ -62,7 +62,7 @@ std::chrono::nanoseconds elapsed(void* from, void* to) {
   return std::chrono::nanoseconds(static_cast<int64_t>(double{milliseconds} * 1e6));
 }
 
-// Why thread-local: other ranks' threads allocate and synchronize meanwhile.
+// Why the capture is thread-local: threads of other ranks allocate and synchronize meanwhile.
 std::shared_ptr<void> capture(void* stream, int index, const std::function<void()>& work) {
   const DeviceGuard guard(index);
   check_cuda(cudaStreamBeginCapture(as_stream(stream), cudaStreamCaptureModeThreadLocal),
@@ -74,7 +74,7 @@ std::shared_ptr<void> capture(void* stream, int index, const std::function<void(
     if (cudaStreamEndCapture(as_stream(stream), &graph) == cudaSuccess && graph != nullptr) {
       log_cuda_error(cudaGraphDestroy(graph), "cudaGraphDestroy");
     }
-    (void)cudaGetLastError();  // Why: the error under way says more
+    (void)cudaGetLastError();  // the exception under way says more
     throw;
   }
   check_cuda(cudaStreamEndCapture(as_stream(stream), &graph), "cudaStreamEndCapture");

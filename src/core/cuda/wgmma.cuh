@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Hopper's tensor cores: a warpgroup computes D[64, N] += A[64, k] * B[N, k]^T with A and B in
-// shared memory and D in registers.  In thread t, d[4 j + i] is row 16 (t / 32) + t % 32 / 4 + 8 (i
-// / 2), column 8 j + 2 (t % 4) + i % 2.  A may be in registers, too: a[i] has row 16 (t / 32) + t %
-// 32 / 4 + 8 (i % 2), columns 2 (t % 4) + 8 (i / 2) and the next. REQUIRES: sm_90a.  Between
-// wgmma_fence and wgmma_wait<0> nothing else may touch D, or A in registers.
+// shared memory and D in registers.  In thread t, d[4 j + i] is
+//   row 16 (t / 32) + t % 32 / 4 + 8 (i / 2), column 8 j + 2 (t % 4) + i % 2.
+// A may be in registers, too: a[i] is
+//   row 16 (t / 32) + t % 32 / 4 + 8 (i % 2), columns 2 (t % 4) + 8 (i / 2) and the next.
+// REQUIRES: sm_90a.  Between wgmma_fence and wgmma_wait<0> nothing else may touch D, or A in
+// registers.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@ struct BatchedQuantize {
 };
 
 // REQUIRES: the arguments are valid and on the stream's device; groups lie within a row or are a
-// whole tensor; the spec is not asymmetric; nvfp4 has a global scale. The host does not wait.
-// Throws Unsupported in a build without CUDA.
+// whole tensor; the spec is not asymmetric; nvfp4 has a global scale.
+// The host does not wait.  Throws Unsupported in a build without CUDA.
 void cuda_quantize_batched(const BatchedQuantize& args, const Stream& stream);
 
 }  // namespace moebius::quant

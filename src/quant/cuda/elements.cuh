@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Encodes and decodes elements on the GPU, eight at a time, with the bits that row_kernels.h
-// specifies. The branch on `Encode` or `Code` is uniform and is taken once per eight elements.
+// specifies.  The branch on `Encode` or `Code` is uniform and is taken once per eight elements.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -36,7 +36,7 @@ __device__ __forceinline__ Factor make_factor(float f, float zero_point) {
 // the last bits of other quotients.  Why it is correct: 1/f is rounded correctly and nothing
 // underflows, so the second step q - (q * f - x) / f is exact (Markstein).  Inlined and without
 // branches it costs half of x / f.  The residual is negated so that the zero that comes from -0
-// keeps its sign. REQUIRES: factor.is_moderate.
+// keeps its sign.  REQUIRES: factor.is_moderate.
 __device__ __forceinline__ float moderate_quotient(float x, const Factor& factor) {
   const float estimate = x * factor.reciprocal;
   float q = fmaf(fmaf(estimate, factor.f, -x), -factor.reciprocal, estimate);
@@ -92,9 +92,10 @@ __device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
 
 // The code of v, rounded to nearest even, in a format with kMantissa bits behind the point whose
 // lowest exponent is kLowest (biased as in f32).  REQUIRES: |v| is at most the format's largest
-// value. Why the sum gives the code: the last bit of `step` is the format's step at |v|, and the
-// low bits of `step` hold the number of codes with smaller exponents.  That number is even, so ties
-// are rounded as the format demands.
+// value.
+// Why the sum gives the code: the last bit of `step` is the format's step at |v|, and the low bits
+// of `step` hold the number of codes with smaller exponents.  That number is even, so ties are
+// rounded as the format demands.
 template <int kMantissa, uint32_t kLowest>
 __device__ __forceinline__ uint32_t minifloat(float v, int sign_bit) {
   const uint32_t bits = __float_as_uint(v);
@@ -179,8 +180,9 @@ __device__ __forceinline__ uint64_t encode8_as(const float (&x)[kVector], const 
 
 // The same as encode8_as<Encode::kE4M3Divide> for any even number of elements that were 16 bits
 // wide and are no larger than 448 f.  f is moderate or a power of two, or infinite when an element
-// is. Why one step is enough here: x has at most 11 significant bits, and for no factor and no such
-// x does one step leave the quotient on the wrong side of the middle between two codes
+// is.
+// Why one step is enough here: x has at most 11 significant bits, and for no factor and no such x
+// does one step leave the quotient on the wrong side of the middle between two codes
 // (tests/quant/narrow_quotient_test.cc tries all of them).
 template <int kCount>
 __device__ __forceinline__ uint64_t encode_narrow_e4m3(const float (&x)[kCount],

@@ -11,8 +11,7 @@
 //
 // There are three kernels, which use vectors of eight elements when alignment allows:
 //   flat    for groups of 8, 16, .. 256 elements that tile the rows, or one scale for all: the
-//   matrix
-//           is one long array, and neighbouring lanes of a warp form a group
+//           matrix is one long array, and neighbouring lanes of a warp form a group
 //   rows    for one group per row: a CTA keeps the row in registers
 //   groups  for all others (blocks of rows, odd lengths): a CTA per group goes element by element
 // This file has more than 500 lines because the three kernels share every helper function.
@@ -65,7 +64,7 @@ struct Args {
   DType dequantized_dtype;
 };
 
-// What encoding and decoding the elements of a group needs.
+// The numbers by which the elements of a group are encoded and decoded.
 struct GroupFactors {
   Factor encode;
   float decode_scale;
@@ -234,7 +233,7 @@ __device__ __forceinline__ GroupFactors from_lane(const Args& a,
   return group;
 }
 
-// For groups of 2^group_shift neighbouring vectors (up to a warp's), or for one scale for all
+// Serves groups of 2^group_shift neighbouring vectors (up to a warp's), or for one scale for all
 // (group_shift -1).  A thread takes kHeld vectors, kThreads apart, so the lanes of a group share
 // kHeld groups.  Each of these lanes computes the factors of one group and passes them to the
 // others.
@@ -293,7 +292,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
   }
 }
 
-// For one group per row: a CTA takes a row.  Elements beyond kHeld vectors per thread are read
+// Serves one group per row: a CTA takes a row.  Elements beyond kHeld vectors per thread are read
 // twice.
 template <typename T, Encode kHow>
 __global__ void __launch_bounds__(kThreads, kResident<T>)

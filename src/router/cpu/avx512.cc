@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AVX-512 (F, BW, VL, DQ).  A full tile of 6 tokens x 32 experts has 12 accumulators, which is
-// enough to hide the latency of two multiply-adds per cycle. Why VDPBF16PS is not used: it adds
-// both products of a pair to one chain, which is not the order of ref.h, and it is said to be no
-// faster than two multiply-adds.
+// enough to hide the latency of two multiply-adds per cycle.
+// Why VDPBF16PS is not used: it adds both products of a pair to one chain, which is not the order
+// of ref.h, and it is said to be no faster than two multiply-adds.
 #include <immintrin.h>
 
 #include <type_traits>

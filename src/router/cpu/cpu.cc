@@ -32,12 +32,6 @@ static_assert(kDepthStep % kChainDepth == 0 && kDepthBlock == kChainDepth);
 constexpr int64_t kAmxPanels = 8;     // x 32 x 16 x 4 bytes = 16 KiB of sums on the stack
 constexpr int64_t kSelectGrain = 32;  // tokens, about 30 us
 
-FloatType float_type(DType dtype) {
-  return dtype == DType::kF32   ? FloatType::kF32
-         : dtype == DType::kF16 ? FloatType::kF16
-                                : FloatType::kBF16;
-}
-
 // Packs the gate as TileArgs describes; zeros pad the depth to whole chains.
 template <typename Element>
 void pack_panels(const Tensor& gate, bool interleaves, const Tensor& panels) {
@@ -139,7 +133,7 @@ class Cpu final : public Impl {
       for (int64_t t = 0; t < num_tokens; ++t) {
         const int64_t offset = ((token + t) * depth + h) * bits(hidden.dtype()) / 8;
         float* row = x + t * kDepthStep;
-        ops_.widen(hidden.bytes() + offset, float_type(hidden.dtype()), n, row);
+        ops_.widen(hidden.bytes() + offset, hidden.dtype(), n, row);
         std::fill(row + n, row + padded_n, 0.0f);
       }
       for (int64_t p = panel; p < panel_end; p += step) {
@@ -149,7 +143,7 @@ class Cpu final : public Impl {
           args.x_stride = kDepthStep;
           args.rows = static_cast<int>(std::min<int64_t>(kMaxTileRows, num_tokens - t));
           args.panels = panel_bytes(p, h);
-          args.type = float_type(panels_.dtype());
+          args.type = panels_.dtype();
           args.panel_stride = panel_size();
           args.num_panels = static_cast<int>(std::min(step, panel_end - p));
           args.depth = padded_n;

@@ -2,13 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The table of plain functions that one instruction set contributes to the CPU router.
-// Why this header has only declarations: a file that is compiled for an instruction set must not
-// share inline functions with others, because the linker might keep a copy that other machines
+// Why only structs and plain functions: a file that is compiled for an instruction set calls no
+// inline function of a shared header, because the linker might keep a copy that other machines
 // cannot run.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "moebius/dtype.h"
 
 namespace moebius::router {
 
@@ -18,16 +20,14 @@ inline constexpr int kChainDepth = 32;    // h per pair of chains, see ref.h
 inline constexpr int kMaxTileRows = 6;    // tokens per tile
 inline constexpr int kMaxTilePanels = 4;  // panels per tile
 
-enum class FloatType : int { kF32, kF16, kBF16 };
-
 // A panel is [depth / 2, kPanelRow].  Its row for h and h + 1 has 16 pairs of an expert's two
 // elements for bf16; for other types it has 16 elements of h and then 16 of h + 1.
 struct TileArgs {
   const float* x;  // [rows, depth], rows x_stride elements apart
   int64_t x_stride;
-  int rows;            // 1..kMaxTileRows
-  const void* panels;  // num_panels panels of `type`
-  FloatType type;
+  int rows;              // 1..kMaxTileRows
+  const void* panels;    // num_panels panels of `type`
+  DType type;            // f32, f16 or bf16
   int64_t panel_stride;  // elements between panels
   int num_panels;        // 1..kMaxTilePanels
   int64_t depth;         // a multiple of kChainDepth
@@ -36,7 +36,7 @@ struct TileArgs {
 
 struct SimdOps {
   // out[0, n) = in[0, n) as f32.
-  void (*widen)(const void* in, FloatType type, int64_t n, float* out);
+  void (*widen)(const void* in, DType type, int64_t n, float* out);
   // out[p, r, lane] += x[r, h] * panels[p, h, lane] over h in the order of ref.h.
   void (*tile)(const TileArgs& args);
   // These two equal score() of scoring.h bit for bit, on rows padded with -inf.  REQUIRES: n % 16

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Logits of few tokens, with operands of 16 bits, in the order of sums that router/ref/ref.h
-// states. With few logits per SM, parallelism comes from the depth: a CTA has a small tile of
+// states.  With few logits per SM, parallelism comes from the depth: a CTA has a small tile of
 // logits, a lane computes a piece of the tile for one block of depth, and the CTA works on as many
 // blocks at once as it has lanes for.  Asynchronous copies bring operands into shared memory, some
 // stages ahead and unconverted.  Then one thread per logit adds the sums of the blocks in order.

@@ -121,7 +121,8 @@ __device__ void score_row(const SelectArgs& a, int lane, float (&s)[kPerLane]) {
 }
 
 // Step 3: experts that may not be chosen get the key of -inf.  Returns false when no group is
-// eligible. REQUIRES: the choice scores c have no NaN.
+// eligible.
+// REQUIRES: the choice scores c have no NaN.
 template <int kPerLane>
 __device__ bool mask_groups(const SelectArgs& a,
                             int lane,
