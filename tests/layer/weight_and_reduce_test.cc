@@ -124,8 +124,7 @@ TEST(Contiguous, TakesFlatRowsToo) {
 }
 
 TEST(NaiveBatched, AddsExpertByExpertInTheDtype) {
-  // Token 0 chose experts 2, 0, 1 in this order, and the sum goes 0, 1, 2: 256 + 1 + 1 = 256 in
-  // bf16.
+  // Token 0 chose experts 2, 0, 1 in this order.  The sum in order 0, 1, 2 is 256 + 1 + 1 = 256.
   const auto ids = ids_of({1, 3}, {2, 0, 1});
   const auto x = filled({3, 2, 1}, DType::kBF16, {256, 99, 1, 99, 1, 99});
   const auto ones = filled({1, 3}, DType::kF32, {1});
