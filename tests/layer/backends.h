@@ -34,8 +34,7 @@ inline std::unique_ptr<PrepareFinalize> make_backend(
   }
 }
 
-// `input`, copied to a place together with the static scales of `quant`.  It must outlive the
-// result.
+// `input` on a place, with the static scales of `quant`, which must outlive the result.
 inline PrepareInput input_there(const Place& place, const PrepareInput& input, QuantConfig& quant) {
   quant.a1.scale = place.take(quant.a1.scale);
   quant.a1.alpha_or_gscale = place.take(quant.a1.alpha_or_gscale);
