@@ -18,12 +18,22 @@ class Flight {
  public:
   // The flight begins when the stream has done the work that it has been given by now.
   // name: "dispatch" or "combine".  REQUIRES: records_flights(context).
-  Flight(std::string_view name, const CallContext& context, const Stream& stream);
+  Flight(std::string_view name, const CallContext& context, const Stream& stream)
+      : profile_(*context.profile),
+        name_(name),
+        microbatch_(context.microbatch),
+        stream_(stream),
+        begin_(profile_.now(stream)),
+        bytes_before_(profile_.bytes()) {}
 
   // Bytes that are sent while the flight is not paused belong to it.  A new flight is not paused.
-  void pause();
-  void resume();
-  void end();  // the flight ends when the stream has done the work that it has been given by now
+  void pause() { bytes_ += profile_.bytes() - bytes_before_; }
+  void resume() { bytes_before_ = profile_.bytes(); }
+  // The flight ends when the stream has done the work that it has been given by now.
+  void end() {
+    pause();
+    profile_.add_in_flight(name_, microbatch_, begin_, profile_.now(stream_), bytes_);
+  }
 
  private:
   Profile& profile_;

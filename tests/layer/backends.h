@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Backends over ranks as options of a test.
+// The backends over ranks, for tests that run with each of them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ inline constexpr All2AllBackend kBackends[] = {All2AllBackend::kAllGatherReduceS
                                                All2AllBackend::kHighThroughput,
                                                All2AllBackend::kLowLatency};
 
-// Of rows in f32 with one expert each, experts placed linearly; a rank brings up to max_tokens.
+// A backend for rows in f32 with one expert per token, where experts are placed linearly and a rank
+// brings up to max_tokens tokens.
 inline std::unique_ptr<PrepareFinalize> make_backend(
     All2AllBackend backend, Group& group, int64_t num_experts, int64_t max_tokens, int64_t hidden) {
   const auto placement = ExpertPlacement::linear(num_experts, group.size());
@@ -33,7 +34,7 @@ inline std::unique_ptr<PrepareFinalize> make_backend(
   }
 }
 
-// `input` and what it quantizes by, on a place; `quant` must outlive the result.
+// `input` on a place, with the static scales of `quant`, which must outlive the result.
 inline PrepareInput input_there(const Place& place, const PrepareInput& input, QuantConfig& quant) {
   quant.a1.scale = place.take(quant.a1.scale);
   quant.a1.alpha_or_gscale = place.take(quant.a1.alpha_or_gscale);

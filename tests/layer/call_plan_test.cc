@@ -11,7 +11,7 @@ namespace {
 
 constexpr KernelOptions kOptions{.chunk_tokens = 32768};
 
-// So many micro-batches, however small.
+// Options for exactly so many micro-batches, however small they get.
 KernelOptions cut_into(int microbatches) {
   return {.chunk_tokens = 32768, .microbatches = microbatches, .min_microbatch_tokens = 0};
 }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The conformance matrix, cell by cell.  Which cells are refused is written down here by hand, so
-// that a cell that silently becomes refused, or one that is taken although it cannot be, is found.
+// Tests the conformance matrix cell by cell.  The refused cells are listed here by hand, so that
+// the test finds a cell that is newly refused, and one that is accepted although it cannot work.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ void PrintTo(const LayerRow& row, std::ostream* os) {
 namespace {
 
 struct Refused {
-  std::string_view row;  // all rows whose name begins with it
+  std::string_view row;  // a prefix of row names
   std::string_view backend;
   std::string_view reason;
 };

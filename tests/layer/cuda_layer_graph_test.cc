@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layers on GPUs inside CUDA graphs: replays have the bits of calls.
+// Layers on GPUs inside CUDA graphs: replays give the bits of calls.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -22,7 +22,7 @@ namespace {
 
 class CudaLayerGraph : public GpuTest {};
 
-// Records a call, then replays it on other hidden states: the bits of calls that are not recorded.
+// Records a call and replays it on other hidden states.  The bits are those of plain calls.
 void expect_replays(RankLayer& rank, int64_t num_tokens, int64_t seed, Group* group = nullptr) {
   const auto hidden = [&](int64_t call) {
     return random_tensor({num_tokens, kHidden}, DType::kBF16, seed + call);
@@ -68,7 +68,8 @@ TEST_F(CudaLayerGraph, OneRankIsCapturedByGraphs) {
 
 class CudaLayerGraphRanks : public GpuRanksTest {
  protected:
-  // More ranks share a GPU than may replay graphs there: their layers say so, and that is all.
+  // True where more ranks share a GPU than can replay graphs there.  Then the test only checks that
+  // layers say so.
   bool is_too_crowded_for_graphs(const LayerKind& kind) const {
     if (comm::can_replay_on_one_gpu(GetParam().num_ranks / GetParam().num_gpus,
                                     cuda::hardware_queues())
@@ -113,7 +114,7 @@ TEST_P(CudaLayerGraphRanks, HighThroughputIsCapturedByGraphs) {
     kinds[1].kernel.microbatches = 2;
     kinds[2].kernel.combine_parts = 2;
     for (const LayerKind& kind : kinds) {
-      for (const int64_t fewest : {0, 3, 13}) {  // ranks have as many, or one more
+      for (const int64_t fewest : {0, 3, 13}) {  // a rank has so many tokens, or one more
         SCOPED_TRACE(std::to_string(kind.kernel.microbatches) + " micro-batches, " +
                      std::to_string(kind.kernel.combine_parts) + " parts, " +
                      std::to_string(fewest));

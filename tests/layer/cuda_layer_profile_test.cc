@@ -35,7 +35,7 @@ TEST_F(CudaLayerProfile, StagesHaveTimes) {
 
 class CudaLayerProfileRanks : public GpuRanksTest {};
 
-// Of a part it ends when it has come, not when the last one has.
+// The flight of a part ends when that part has arrived, not when the last one has.
 TEST_P(CudaLayerProfileRanks, FlightsOfPartsFollowEachOther) {
   const LayerKind kind{
       .name = "parts", .backend = All2AllBackend::kHighThroughput, .kernel = {.combine_parts = 2}};
@@ -79,7 +79,8 @@ TEST_P(CudaLayerProfileRanks, IntervalsOfMicrobatchesLieWithinTheCall) {
     expect_same_bits(layer.place.bring(out), expected);
     std::map<Track, int> tracks;
     std::map<std::string, int> flights;
-    // Places of a GPU's events on the host's clock are as exact as that of the one they follow.
+    // The times of a GPU's events on the host's clock are only as exact as that of the event which
+    // they are measured from.
     constexpr std::chrono::milliseconds kExact{1};
     for (const Profile::Interval& interval : profile.intervals()) {
       ++tracks[interval.track];

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The whole layer on GPUs: row by row what it is on one rank of the CPU, and the same bits every
-// time.
+// The whole layer on GPUs gives the rows of one rank on the CPU within a tolerance, and the same
+// bits in every call.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -88,14 +88,14 @@ TEST_F(CudaLayer, OneRankGivesTheRowsOfTheCpu) {
       expect_same_bits(rank.layer->expert_load(), expected.load);
       expect_same_bits(rank.layer->local_expert_load(), expected.load);
       expect_same_bits(rank.forward(hidden), output);
-      // Another dtype on either side.
+      // Hidden states and output may have another dtype.
       expect_rows(convert(rank.forward(convert(hidden, DType::kF32), DType::kF32), DType::kBF16),
                   expected.output);
     }
   }
 }
 
-// A layer here and one on the CPU refuse what is with the other before anything is enqueued.
+// A layer on the GPU refuses tensors on the CPU before anything is enqueued, and vice versa.
 TEST_F(CudaLayer, RefusesTensorsOnTheOtherDevice) {
   const Tensor hidden_here = random_tensor({3, kHidden}, DType::kBF16, 11);
   const LayerKind kind{.name = "standard"};
@@ -129,7 +129,7 @@ TEST_F(CudaLayer, RefusesTensorsOnTheOtherDevice) {
   }
 }
 
-// Notes the bound on SMs that each call of real experts gets.
+// Records the bound on SMs that each call of real experts gets.
 class NotedSms final : public Experts {
  public:
   explicit NotedSms(std::unique_ptr<Experts> base)
@@ -191,14 +191,14 @@ TEST_F(CudaLayer, OutOfMemorySaysHowMuch) {
 
 class CudaLayerRanks : public GpuRanksTest {};
 
-// All in one group: one of NCCL takes half a second to come together.
+// All kinds run in one group, because an NCCL group takes half a second to set up.
 TEST_P(CudaLayerRanks, EveryBackendGivesTheRowsOfOneCpu) {
   const int num_ranks = GetParam().num_ranks;
   // Ranks of a TP group bring the same tokens; 13 are two pieces of a batched call.
   const auto hidden_of = [&](int dp_rank) {
     return random_tensor({(dp_rank * 7 + 13) % 17, kHidden}, DType::kBF16, 50 + dp_rank);
   };
-  std::vector<Expected> expected;  // by rank of DP
+  std::vector<Expected> expected;  // by data-parallel rank
   for (int dp_rank = 0; dp_rank < num_ranks; ++dp_rank) {
     expected.push_back(on_one_cpu(hidden_of(dp_rank)));
   }
@@ -228,7 +228,8 @@ TEST_P(CudaLayerRanks, EveryBackendGivesTheRowsOfOneCpu) {
   });
 }
 
-// As in a model.  Side streams of each layer would be more than a shared GPU has queues.
+// Layers follow each other as in a model.  If each had side streams of its own, there would be more
+// streams than a shared GPU has queues.
 TEST_P(CudaLayerRanks, LayersFollowEachOtherOnOneStream) {
   constexpr int kLayers = 6;
   run([&](Group& group) {
@@ -265,13 +266,13 @@ TEST_P(CudaLayerRanks, LayersFollowEachOtherOnOneStream) {
   });
 }
 
-// Parts are of columns, and sums of a column do not mind the others.
+// Parts are groups of columns, and the sum of a column does not depend on other columns.
 TEST_P(CudaLayerRanks, ResultsInPartsHaveTheBitsOfWholeOnes) {
   run([&](Group& group) {
     const Tensor hidden = random_tensor({group.rank() == 1 ? 0 : 200 + group.rank(), kHidden},
                                         DType::kBF16, 70 + group.rank());
     Tensor whole;
-    for (const int parts : {1, 2, 64}) {  // 64: as many as have 128 columns
+    for (const int parts : {1, 2, 64}) {  // with 64, as many as have 128 columns
       RankLayer layer({.name = "",
                        .backend = All2AllBackend::kHighThroughput,
                        .kernel = {.combine_parts = parts}},
@@ -289,7 +290,7 @@ TEST_P(CudaLayerRanks, ResultsInPartsHaveTheBitsOfWholeOnes) {
   });
 }
 
-// With shared experts, results whole and in parts, and rows in chunks, which come at once.
+// This covers shared experts, results whole and in parts, and rows in chunks, which have no waves.
 TEST_P(CudaLayerRanks, RowsInWavesHaveTheBitsOfOthers) {
   run([&](Group& group) {
     const Tensor hidden = random_tensor({group.rank() == 1 ? 0 : 300 + group.rank(), kHidden},
@@ -321,7 +322,7 @@ TEST_P(CudaLayerRanks, RowsInWavesHaveTheBitsOfOthers) {
   });
 }
 
-// Rows that each rank gets where every rank brings `hidden_of(rank)`.
+// The number of rows that each rank gets if every rank brings `hidden_of(rank)`.
 std::vector<int64_t> rows_by_rank(int num_ranks, const std::function<Tensor(int)>& hidden_of) {
   const Stream stream = Stream::cpu(1);
   MoeLayerWeights weights = weights_of({});
@@ -345,7 +346,7 @@ std::vector<int64_t> rows_by_rank(int num_ranks, const std::function<Tensor(int)
   return rows;
 }
 
-// The CommError of a call that has more rows than room, on a rank: it has both numbers.
+// The call must throw the CommError of a rank that has no room for its rows, with both numbers.
 void expect_overflow(const std::function<void()>& call,
                      const std::vector<int64_t>& rows,
                      int64_t capacity) {
@@ -372,7 +373,7 @@ TEST_P(CudaLayerRanks, MoreRowsThanTheCapacityAreAnErrorOnEveryRank) {
     const auto rows = rows_by_rank(num_ranks, [&](int rank) { return hidden_of(rank, call); });
     return *std::max_element(rows.begin(), rows.end());
   };
-  // One call that fits, with no row to spare, and one that does not.
+  // `least` is a call that fits exactly, and `most` one that does not fit.
   int64_t least = 0;
   int64_t most = 0;
   for (int64_t call = 1; call < 20; ++call) {
@@ -394,7 +395,7 @@ TEST_P(CudaLayerRanks, MoreRowsThanTheCapacityAreAnErrorOnEveryRank) {
     {
       RankLayer layer(kind, group);
       expect_error([&] { layer.forward(overflows); });
-      expect_error([&] { layer.forward(overflows); });  // the layer is of no more use
+      expect_error([&] { layer.forward(overflows); });  // the layer cannot be used any more
       group.barrier("all have seen it");
     }
     if (num_ranks == 1) {  // every token is a row

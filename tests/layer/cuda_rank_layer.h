@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small layer of a rank on a GPU, and what it is on one rank of the CPU.
+// A small layer of one rank on a GPU, and its expected output from one rank on the CPU.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace moebius::testing {
 inline constexpr int64_t kExperts = 10;
 inline constexpr int64_t kTopk = 3;
 inline constexpr int64_t kHidden = 256;
-// A K whose GEMM2 can be cut in columns.
+// The reduced dimension of GEMM2; it lets GEMM2 be cut in columns.
 inline constexpr int64_t kIntermediate = 128;
 
 struct LayerKind {
@@ -27,17 +27,17 @@ struct LayerKind {
   int tp = 1;
   ActivationFormat format = ActivationFormat::kStandard;
   bool is_monolithic = false;
-  KernelOptions kernel = {};  // with no micro-batch too small, whatever it says of that
+  KernelOptions kernel = {};  // min_microbatch_tokens is ignored and set to 0
   int comm_sms = 0;
   std::optional<int64_t> capacity = std::nullopt;
   LowLatencySum low_latency_sum = LowLatencySum::kSelections;
 };
 inline constexpr LayerKind kCounted{.name = "counted", .backend = All2AllBackend::kHighThroughput};
-// A capacity for all tokens.
+// The capacity is enough for all tokens.
 inline constexpr LayerKind kUncounted{
     .name = "uncounted", .backend = All2AllBackend::kHighThroughput, .capacity = 0};
 
-// A rank's share, with shared experts behind a gate.
+// A rank's share of the weights, with gated shared experts.
 MoeLayerWeights weights_of(const ParallelConfig& parallel);
 
 struct Expected {
@@ -46,10 +46,10 @@ struct Expected {
 };
 Expected on_one_cpu(const Tensor& hidden);
 
-// Row by row within the tolerance of a layer.
+// Compares row by row, within the tolerance of a layer.
 void expect_rows(const Tensor& actual, const Tensor& expected);
 
-// A rank's layer with what its calls need.
+// The layer of a rank, with what its calls need.
 struct RankLayer {
   RankLayer(const LayerKind& kind, const ParallelConfig& parallel, const Place& at, Group* group)
       : place(at) {
@@ -63,7 +63,7 @@ struct RankLayer {
     options.low_latency_sum = kind.low_latency_sum;
     layer = std::make_unique<MoeLayer>(weights_of(parallel), options, place.stream, group);
   }
-  // Of ranks that have tokens and experts of their own.
+  // The layer of a rank that has tokens and experts of its own.
   RankLayer(const LayerKind& kind, Group& group)
       : RankLayer(kind,
                   ParallelConfig::make(1, 0, group.size(), group.rank(), true, kind.backend),

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Row operations and the backends of one rank on a GPU: the CPU's bits.
+// Row operations and the single-rank backends give the same bits on a GPU as on the CPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace moebius::testing {
 namespace {
 
 constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16};
-// One element, an odd row, and rows whose vectors outnumber the threads of a launch.
+// One element, rows of odd length, and more vectors than a launch has threads.
 const Shape kShapes[] = {{1, 1}, {5, 131}, {600, 7168}};
 
 class CudaRows : public GpuTest {
@@ -28,7 +28,7 @@ class CudaRows : public GpuTest {
       gpu_ = Place(DeviceType::kCuda);
     }
   }
-  // call(place, out) on both; `out` may hold something before.
+  // Runs call(place, out) on both devices.  `out` may have contents that the call reads.
   template <typename Call>
   void expect_same_on_gpu(const Tensor& out, const Call& call) const {
     const Tensor on_gpu = gpu_.take(out);
@@ -101,7 +101,8 @@ TEST_F(CudaRows, FillsAndCounts) {
     count_selections(place.take(ids), y, place.stream);
     count_selections(place.take(ids), y, place.stream);
   });
-  const Tensor map = random_ids(1, 60, 8, 3).view({60});  // of fewer experts than ids name
+  const Tensor map =
+      random_ids(1, 60, 8, 3).view({60});  // the ids name more experts than the map has
   expect_same_on_gpu(Tensor::zeros(ids.shape(), DType::kI32),
                      [&](const Place& place, const Tensor& y) {
                        map_ids(place.take(ids), place.take(map), y, place.stream);
@@ -121,7 +122,7 @@ TEST_F(CudaRows, ClearsWhatComesAfterTheRowsInUse) {
   }
 }
 
-// Rows that `prepare` hands over: those in use where they are batched.
+// Compares rows that `prepare` hands over.  With counts, only rows in use are compared.
 void expect_same_rows(const Tensor& actual, const Tensor& expected, const Tensor& counts) {
   ASSERT_EQ(actual.defined(), expected.defined());
   if (!expected) {
@@ -229,7 +230,7 @@ TEST_F(CudaRows, WorkspacesGrowWhileTheirWorkIsUnderWay) {
   WorkspacePool pool;
   const Stream other_stream = Stream::cuda(0);
   std::vector<Tensor> kept;
-  std::vector<Tensor> others;  // who may be given what the pool gives back
+  std::vector<Tensor> others;  // may get the memory that the pool frees
   for (int64_t n = 1 << 20; n <= 1 << 24; n *= 2) {
     kept.push_back(Tensor::empty({n}, DType::kF32, gpu_.device()));
     const Tensor space = pool.get(0, WorkspaceSlot::kLayer, {n}, DType::kF32, gpu_.stream);
@@ -250,7 +251,7 @@ TEST_F(CudaRows, WorkspacesGrowWhileTheirWorkIsUnderWay) {
   }
 }
 
-// Replaced by one on another device, or with their pool.
+// A workspace goes where one on another device replaces it, or with its pool.
 TEST_F(CudaRows, WorkspacesMayGoWhileTheirWorkIsUnderWay) {
   constexpr int64_t kNumel = 1 << 24;
   constexpr WorkspaceSlot kSlot = WorkspaceSlot::kLayer;
@@ -261,7 +262,7 @@ TEST_F(CudaRows, WorkspacesMayGoWhileTheirWorkIsUnderWay) {
     auto pool = std::make_unique<WorkspacePool>();
     {
       const Tensor space = pool->get(0, kSlot, {kNumel}, DType::kF32, gpu_.stream);
-      for (int i = 0; i < 200; ++i) {  // some 4 ms
+      for (int i = 0; i < 200; ++i) {  // about 4 ms
         fill(space, 1.0f, gpu_.stream);
       }
       copy(space, kept, gpu_.stream);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The backends over ranks with GPUs against themselves on CPUs: what a rank's experts get, and what
-// comes back, to the bit; twice on one object.
+// The backends over ranks give the same bits on GPUs as on CPUs: the rows that a rank's experts
+// get, and the output that comes back, in several calls of one object.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr Kind kKinds[] = {Kind::kAllGather, Kind::kMonolithic, Kind::kHighThrou
 constexpr const char* kNames[] = {"all-gather", "monolithic", "high throughput",
                                   "high throughput with a capacity", "low latency"};
 
-// Of the rows a rank gets, only those in use; and what comes back to it.
+// Everything that a rank sees: the rows in use that it gets, and the output that comes back to it.
 struct Seen {
   std::vector<Tensor> tensors;
 };
@@ -38,8 +38,8 @@ class CudaTransport : public GpuRanksTest {
   int64_t num_experts() const { return GetParam().num_ranks * 2 + 1; }
 };
 
-// The second of three calls has the most tokens, and the largest values: what the third one has
-// room for beyond its rows.
+// The second of three calls has the most tokens and the largest values.  They remain in the buffers
+// beyond the rows of the third call, and must not be read there.
 PrepareInput input_of(int rank, int call, int64_t num_experts) {
   const int64_t num_tokens = (rank * 5 + call * 7 + 4) % (kMaxTokens + 1);
   const auto seed = 100 * rank + call;
@@ -49,7 +49,7 @@ PrepareInput input_of(int rank, int call, int64_t num_experts) {
   for (int64_t i = 0; i < input.topk_ids.numel(); i += 7) {
     input.topk_ids.data<int32_t>()[i] = -1;
   }
-  if (num_tokens > 1) {  // goes nowhere
+  if (num_tokens > 1) {  // the first token goes nowhere
     std::fill_n(input.topk_ids.data<int32_t>(), kTopk, -1);
   }
   input.topk_weights = random_tensor({num_tokens, kTopk}, DType::kF32, seed + 2);
@@ -59,7 +59,7 @@ PrepareInput input_of(int rank, int call, int64_t num_experts) {
   return input;
 }
 
-// Rows before the first without an expert.
+// The number of rows before the first that has no expert.
 int64_t num_routed(const Tensor& ids) {
   const auto* id = ids.data<int32_t>();
   int64_t row = 0;
@@ -126,7 +126,7 @@ Seen run_calls(Group& group, Kind kind, const QuantConfig& quant, int64_t num_ex
     FinalizeInput done;
     done.output = Tensor::zeros(input.hidden.shape(), DType::kBF16, place.device());
     done.expert_output = place.take(random_tensor(rows, DType::kBF16, 9 + group.rank()));
-    // Monolithic: what a router would choose of the logits that have arrived.
+    // In a monolithic call these stand for what a router would choose from the logits.
     const int64_t num_rows = prepared.x.dim(0);
     done.topk_ids = kind == Kind::kMonolithic
                         ? place.take(random_ids(num_rows, kTopk, num_experts, 77))
@@ -173,7 +173,7 @@ std::vector<TransportCase> transport_cases(int64_t num_experts) {
         continue;
       }
       if (kind == Kind::kLowLatency && name == "fp8_tensor_static") {
-        continue;  // a scale per expert of one rank
+        continue;  // it has a scale for each expert of one rank
       }
       cases.push_back(
           {kind, name, ExpertProblemMaker(3).make_weights(desc, {.scheme = scheme}).quant});
@@ -182,7 +182,7 @@ std::vector<TransportCase> transport_cases(int64_t num_experts) {
   return cases;
 }
 
-// All in one group, on either side: one of NCCL takes half a second to come together.
+// All cases run in one group of each kind, because an NCCL group takes half a second to set up.
 TEST_P(CudaTransport, PreparesAndFinalizesAsOnTheCpu) {
   const std::vector<TransportCase> cases = transport_cases(num_experts());
   std::vector<std::vector<Seen>> expected(cases.size());  // by case, then by rank

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every fixture through every backend: the layer over 1 to 4 ranks against the recorded output, and
-// against the same layer on one rank, row by row.
+// Runs every fixture through every backend: the layer over 1 to 4 ranks is compared with the
+// recorded output, and row by row with the same layer on one rank.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -64,7 +64,7 @@ fs::path fixture(const std::string& folder) {
   return fs::path(root != nullptr ? root : "../shared/fixtures") / folder;
 }
 
-// The fixture's file names Mixtral's block as transformers does, not as the checkpoint does.
+// The fixture names Mixtral's block as transformers does, which differs from the checkpoint's name.
 std::string recorded_prefix(const Safetensors& expected) {
   const std::string block = "model.layers.0";
   return block + (expected.contains(block + ".mlp.input") ? ".mlp" : ".feed_forward");
@@ -79,7 +79,7 @@ Tensor run_layer(const Checkpoint& checkpoint, const Tensor& hidden, const Sprea
     load.tp_rank = parallel.tp_rank;
     MoeLayerWeights weights = checkpoint.load_layer(0, load);
     weights.config.parallel = parallel;
-    weights.config.max_num_tokens = 8;  // several calls of a batched backend
+    weights.config.max_num_tokens = 8;  // so that a batched backend takes several calls
     return weights;
   };
   const auto tokens_of = [&](int rank) {
@@ -90,12 +90,12 @@ Tensor run_layer(const Checkpoint& checkpoint, const Tensor& hidden, const Sprea
                      hidden.dim(0));
 }
 
-// Activations quantized by what is on a rank: another rank count is another scale per tensor.
+// A scale per tensor is that of the tokens on a rank, so it depends on the number of ranks.
 double tolerance_for(const Checkpoint& checkpoint) {
   return layer_tolerance(checkpoint.load_layer(0).experts.quant);
 }
 
-// Spreads that a fixture cannot have, and what says so.
+// What the error must mention for a spread that a fixture cannot have; nullopt for other spreads.
 std::optional<std::string> refusal(const std::string& folder, const Spread& spread) {
   if (spread.monolithic && folder == "llama4") {
     return "router weight";

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank misbehaves inside a layer: whatever the backend, every other rank says so in time, by
-// name, operation and epoch.
+// One rank misbehaves inside a layer.  With every backend, each other rank reports that in time and
+// names the rank, the operation and the epoch.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kShortTimeout{1000};
 constexpr std::chrono::milliseconds kLongTimeout{60'000};
 constexpr std::string_view kEndOfStep = "end of step";
 
-// Between the two ends of a layer, where the experts compute.
+// Calls the interruption between prepare and finalize, where the experts compute.
 class Interrupted final : public PrepareFinalize {
  public:
   Interrupted(std::unique_ptr<PrepareFinalize> base, std::function<void(int)> interruption)
@@ -63,7 +63,7 @@ class Interrupted final : public PrepareFinalize {
   }
 
  private:
-  // Only what the interruption leaves as it is.
+  // The traits of `base` that hold with the interruption, too.
   static PrepareFinalizeTraits traits_of(const PrepareFinalize& base) {
     const PrepareFinalizeTraits& all = base.traits();
     return {.name = all.name,
@@ -82,7 +82,7 @@ class Interrupted final : public PrepareFinalize {
 
 struct Outcome {
   std::string message;
-  int peer = -1;  // who is to blame
+  int peer = -1;  // the rank to blame
   std::chrono::milliseconds took{};
 };
 
@@ -98,7 +98,7 @@ struct FailureCase {
                        microbatches == 1 ? "" : fmt::format("_microbatches{}", microbatches));
   }
 
-  // Ranks of a node that wait for signals, not calls, cannot see that a peer is in another call.
+  // Ranks of a node that wait for signals cannot see that a peer is in another call.
   bool needs_deadline() const {
     const bool by_signals = backend.name == "low_latency" && ranks_per_node == 0;
     return fault == Fault::kStalls || (fault == Fault::kSkips && by_signals);
@@ -129,7 +129,7 @@ std::vector<Outcome> run(const FailureCase& c) {
       if (c.fault == Fault::kThrows) {
         throw Error("expert 7 is on fire");
       }
-      if (c.fault == Fault::kStalls) {  // until everybody has complained
+      if (c.fault == Fault::kStalls) {  // until all other ranks have reported an error
         const auto limit = Clock::now() + kLongTimeout / 2;
         while (reports < kRanks - 1 && Clock::now() < limit) {
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -186,7 +186,7 @@ std::vector<Outcome> run(const FailureCase& c) {
   return outcomes;
 }
 
-// What the report of a rank other than the guilty must say.
+// What the report of every other rank must mention.
 std::vector<std::string> expected_parts(const FailureCase& c) {
   switch (c.fault) {
     case Fault::kThrows:
@@ -198,7 +198,7 @@ std::vector<std::string> expected_parts(const FailureCase& c) {
     case Fault::kSkips:
       break;
   }
-  return c.needs_deadline()  // they wait for each other, so either may be named first
+  return c.needs_deadline()  // ranks wait for each other, so either may be named first
              ? std::vector<std::string>{fmt::format("rank {}", kGuilty), "did not come within",
                                         std::string(kEndOfStep), "low latency dispatch"}
              : std::vector<std::string>{fmt::format("rank {} is in \"{}\"", kGuilty, kEndOfStep)};

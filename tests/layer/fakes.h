@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parts that record how the modular kernel calls them.
+// Fake parts that record how the modular kernel calls them.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@ namespace moebius::testing {
 // The order of calls, shared by several fakes.
 using Journal = std::vector<std::string>;
 
-// y = (id + 1) * x for every selection, where id is the index the experts see: the local one.
-// Poisons its workspaces first, so a caller who hands out too little or too early is found.
+// Experts that give y = (id + 1) * x for every selection, where id is the local index.
+// They poison their workspaces first, which shows if one is too small or still in use.
 class FakeExperts : public Experts {
  public:
   struct Call {
@@ -168,7 +168,7 @@ inline ExpertsDesc fake_desc(int64_t num_experts,
   return desc;
 }
 
-// Fails once, in its `at`-th call.
+// Experts that fail once, in call number `at`, counted from 0.
 class FailingExperts final : public FakeExperts {
  public:
   FailingExperts(ExpertsDesc desc, int at) : FakeExperts(desc), at_(at) {}
@@ -196,7 +196,7 @@ inline std::shared_ptr<const Router> gateless_router(int64_t num_experts, int64_
   return std::make_shared<const Router>(config, RouterWeights{});
 }
 
-// Random tokens for experts of such a description, all of them local.
+// Random tokens for experts with this description, all of which are local.
 inline KernelInput random_input(const ExpertsDesc& desc, int64_t num_tokens) {
   return {.hidden = random_tensor({num_tokens, desc.hidden}, desc.in_dtype, 11),
           .topk_ids = random_ids(num_tokens, desc.topk, desc.num_experts, 12),
@@ -204,7 +204,7 @@ inline KernelInput random_input(const ExpertsDesc& desc, int64_t num_tokens) {
           .num_experts = desc.num_experts};
 }
 
-// no_ep with other answers, and with asynchronous halves that note when they are called.
+// no_ep with other traits and answers, and with asynchronous halves that record their calls.
 class FakePrepareFinalize : public PrepareFinalize {
  public:
   struct Options {
@@ -215,9 +215,9 @@ class FakePrepareFinalize : public PrepareFinalize {
     Support reduce = Support::yes();
     Support quant = Support::yes();
     bool with_counts = false;     // hands over expert_num_tokens, as dispatching backends do
-    bool drops_all_rows = false;  // as on a rank whose experts nobody chose
-    int64_t most_rows = 0;        // told; above 0: takes columns
-    std::function<void(PrepareResult&)> spoil = nullptr;  // changes what prepare gives
+    bool drops_all_rows = false;  // as on a rank whose experts no token chose
+    int64_t most_rows = 0;        // reported by prepare; above 0: finalize takes columns
+    std::function<void(PrepareResult&)> spoil = nullptr;  // changes the result of prepare
     Journal* journal = nullptr;
   };
   explicit FakePrepareFinalize(Options options)

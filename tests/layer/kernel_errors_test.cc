@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the modular kernel refuses, and that it names both sides.
+// Tests what the modular kernel refuses, and that its messages name both sides.
 #include <gtest/gtest.h>
 
 #include "tests/layer/fakes.h"
@@ -48,7 +48,7 @@ TEST(ModularKernelErrors, PartsMustBeAccepted) {
                   {"fake_pf", "fake", "rows travel as bf16"});
   QuantTensors tensors = weight_scales(4);
   tensors.a1_gscale = filled({1}, DType::kF32, {1});
-  FakeExperts::Options blocks;  // of 16, and hidden is 8
+  FakeExperts::Options blocks;  // they have 16 elements, and hidden is 8
   blocks.quant = QuantConfig::nvfp4(tensors);
   expect_mentions(compose({}, blocks), {"nvfp4", "8", "16"});
   blocks.expects_unquantized_inputs = true;
@@ -92,7 +92,8 @@ struct Call {
   CallContext context;
 };
 
-// The message of the spoiled call; nothing may have been called, but a prepare that spoils it.
+// The message of the spoiled call.  No part may have been called before the error, except a prepare
+// that spoils its result.
 template <typename Spoil>
 std::string refusal(Spoil&& spoil,
                     FakePrepareFinalize::Options pf = {},
@@ -186,7 +187,7 @@ TEST(ModularKernelErrors, OwnLoadCountsIdsOfEveryExpert) {
                  {.is_monolithic = true});
 }
 
-// What prepare gives is spoiled, and the experts see none of it.
+// Spoils the result of prepare.  The experts must not be called.
 void expect_rows_refused(Parts parts, std::function<void(PrepareResult&)> spoil) {
   expect_refusal(parts, [](Call&) {}, {.spoil = std::move(spoil)});
 }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// LoRA through the layer: ids travel with their tokens through every backend, and each token gets
-// its adapter's experts.  The reference has an adapter merged into its weights.
+// LoRA in the layer: ids travel with their tokens through every backend, and the experts apply each
+// token's adapter.  The reference is a layer with the adapter merged into its weights.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ std::vector<Spread> spreads() {
   return all;
 }
 
-// The ranges of dimension `dim` of `whole`, one after the other.
+// The given ranges of dimension `dim` of `whole`, one after the other.
 Tensor parts_of(const Tensor& whole, int dim, std::initializer_list<ExpertRange> ranges) {
   int64_t outer = 1;
   int64_t inner = bits(whole.dtype()) / 8;
@@ -83,7 +83,7 @@ Tensor parts_of(const Tensor& whole, int dim, std::initializer_list<ExpertRange>
 
 MoeLayerWeights whole_weights() {
   MoeLayerWeights w = SmallLayer::whole();
-  w.config.max_num_tokens = 5;  // several calls of a batched backend
+  w.config.max_num_tokens = 5;  // so that a batched backend takes several calls
   LoraWeights& lora = w.experts.lora;
   lora.w1_a = random_tensor({kAdapters, kExperts, 2 * kRank, kHidden}, DType::kF32, 6, 0.2f);
   lora.w1_b = random_tensor({kAdapters, kExperts, 2 * kIntermediate, kRank}, DType::kF32, 7, 0.3f);
@@ -93,7 +93,7 @@ MoeLayerWeights whole_weights() {
   return w;
 }
 
-// What one rank holds of them.
+// The share of one rank.
 MoeLayerWeights shard(const ParallelConfig& parallel) {
   MoeLayerWeights w = whole_weights();
   LoraWeights& lora = w.experts.lora;
@@ -115,7 +115,7 @@ MoeLayerWeights shard(const ParallelConfig& parallel) {
   return w;
 }
 
-// W + scaling * B * A of every expert: the layer in which all tokens have this adapter.
+// Weights W + scaling * B * A of every expert: with them all tokens have this adapter.
 MoeLayerWeights merged_weights(int64_t adapter) {
   MoeLayerWeights w = whole_weights();
   const LoraWeights lora = std::exchange(w.experts.lora, {});
@@ -176,11 +176,11 @@ Tensor run_tokens(MoeLayerWeights weights, const Tensor& ids, const MoeLayerOpti
 }
 
 double bound() {
-  // Sums over experts and ranks in other orders, and weights rounded once more.
+  // Sums over experts and ranks have other orders, and merged weights are rounded once more.
   return 4 * tolerance(DType::kF32, std::nullopt, kHidden);
 }
 
-// Outputs of the layers with adapter 0, 1, .. merged for all tokens, and of the one without.
+// The outputs of layers with adapter 0, 1, and so on merged for all tokens, and of one without.
 const std::vector<Tensor>& merged_outputs() {
   static const std::vector<Tensor> outputs = [] {
     std::vector<Tensor> all;
@@ -193,7 +193,7 @@ const std::vector<Tensor>& merged_outputs() {
   return outputs;
 }
 
-// Every token against the layer whose weights have its adapter merged.
+// Compares every token with the layer whose weights have its adapter merged.
 void expect_adapters_applied(const Tensor& output, const Tensor& ids) {
   const std::vector<Tensor>& expected = merged_outputs();
   for (int64_t t = 0; t < kTokens; ++t) {
@@ -274,7 +274,7 @@ TEST(LoraErrors, AreSaidBeforeAnythingRuns) {
   expect_refusal({"num_adapters is 0", "3"}, shared, {});
 }
 
-// Pieces of 5 tokens before it would have run.
+// The layer takes pieces of 5 tokens, and those before the bad id must not run.
 TEST(LoraErrors, OfALaterPieceAreNamedByTheCallersToken) {
   const Tensor ids = lora_ids();
   ids.data<int32_t>()[22] = 3;
@@ -290,7 +290,7 @@ TEST(LoraErrors, OfALaterPieceAreNamedByTheCallersToken) {
   expect_same_bits(output, Tensor::zeros({kTokens, kHidden}, DType::kF32));
 }
 
-// The first rank's slice has none of it.
+// The bad id is not in the first rank's slice, and yet that rank throws, too.
 TEST(LoraErrors, OfTokensOfATpGroupAreMetByEveryRank) {
   const Tensor ids = lora_ids();
   ids.data<int32_t>()[20] = 3;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Micro-batches of a layer call: how many there are, what they hide of a slow link, and what is
-// left when one of them fails.  That they give the bits of a call without them is for the
-// conformance matrix to say (problems/layer_matrix.cc).
+// Micro-batches of a call: how many there are, how much of a slow link they hide, and what happens
+// when one of them fails.  The conformance matrix (problems/layer_matrix.cc) checks that they give
+// the bits of a call without them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ using std::chrono::milliseconds;
 constexpr int64_t kHidden = 2048;
 constexpr int64_t kTokens = 64;
 
-// Takes its time by a made-up clock.
+// Experts that take some time by a made-up clock.
 class SlowExperts final : public FakeExperts {
  public:
   SlowExperts(ExpertsDesc desc, ModelTime per_row, ModelClock& clock)
@@ -58,12 +58,12 @@ ExpertsDesc one_local_expert(int num_ranks, ActivationFormat format) {
   return desc;
 }
 
-// An expert on each rank.
+// A backend with one expert on each rank.
 std::unique_ptr<PrepareFinalize> make(All2AllBackend backend, Group& group) {
   return make_backend(backend, group, group.size(), kTokens, kHidden);
 }
 
-// Every token goes to the expert of the next rank.
+// A call in which every token goes to the expert of the next rank.
 struct Tokens {
   KernelInput input;
   Tensor output;
@@ -86,7 +86,7 @@ struct Tokens {
   }
 };
 
-// Of a transfer there or back of all of a rank's tokens.
+// How long all of a rank's tokens take in one direction.
 constexpr milliseconds kTransfer{240};
 constexpr SlowLink kLink{std::chrono::microseconds(0),
                          kTokens* kHidden * 4 * 1000 / kTransfer.count()};
@@ -94,18 +94,18 @@ constexpr SlowLink kLink{std::chrono::microseconds(0),
 struct OverlapCase {
   All2AllBackend backend;
   int microbatches;
-  // Times of all of a rank's rows.
+  // How long all of a rank's rows take to compute.
   milliseconds experts;
   milliseconds shared{0};
 };
 
 struct Waited {
   std::array<duration<double>, 2> by_rank;
-  std::array<double, 2> hidden_share{};  // of the profile's intervals
+  std::array<double, 2> hidden_share{};  // by the profile's intervals
   std::array<Tensor, 2> outputs;
 };
 
-// A dispatch and a combine of every micro-batch.
+// Every micro-batch has one dispatch and one combine in flight.
 void expect_all_in_flight(const std::vector<Profile::Interval>& intervals, int microbatches) {
   for (int i = 0; i < microbatches; ++i) {
     for (const std::string name : {"dispatch", "combine"}) {
@@ -176,8 +176,8 @@ TEST_P(OverlapTest, HidesThreeFifthsOfTheDelay) {
     expect_same_bits(with.outputs[rank], without.outputs[rank]);
     EXPECT_GE(1 - with.by_rank[rank] / delay, 0.6);
     EXPECT_GE(with.hidden_share[rank], 0.6);
-    // The link is as slow as it was asked to be: without micro-batches all of the delay is waited
-    // for, but for the way back where shared experts are computed meanwhile.
+    // Checks that the link is as slow as intended.  Without micro-batches ranks wait for the whole
+    // delay, except on the way back if shared experts are computed meanwhile.
     EXPECT_GE(without.by_rank[rank] / delay, c.shared.count() > 0 ? 0.4 : 0.8);
     if (c.shared.count() == 0) {
       EXPECT_EQ(without.hidden_share[rank], 0);
@@ -191,7 +191,7 @@ TEST_P(OverlapTest, HidesThreeFifthsOfTheDelay) {
       100 * std::max(without.hidden_share[0], without.hidden_share[1]));
 }
 
-// Without shared experts nothing is left to compute while the first rows come and the last return.
+// Without shared experts there is nothing to compute while the first rows come and the last return.
 constexpr OverlapCase kOverlaps[] = {
     {All2AllBackend::kHighThroughput, 4, milliseconds(600)},
     {All2AllBackend::kHighThroughput, 2, milliseconds(300), milliseconds(360)},
@@ -203,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(name(test.param.backend)) + "_" + std::to_string(test.param.microbatches);
     });
 
-// How many micro-batches two ranks take.
+// The number of micro-batches that each of two ranks takes.
 std::array<int, 2> agreed(All2AllBackend backend,
                           std::array<int64_t, 2> num_tokens,
                           const KernelOptions& options) {
@@ -237,7 +237,7 @@ TEST(Microbatches, AreAsManyAsTheRankWithFewestTokensCanFill) {
   }
 }
 
-// Tokens for the only expert, whose output is what it gets.
+// Tokens for a single fake expert, whose output equals its input.
 KernelInput one_expert_input(int64_t num_tokens) {
   return {.hidden = random_tensor({num_tokens, 8}, DType::kF32, 1),
           .topk_ids = Tensor::zeros({num_tokens, 1}, DType::kI32),
@@ -281,11 +281,11 @@ TEST(Microbatches, AreWorthTheirWeightsOnGpus) {
   // 512 rows per expert: 2048 tokens of each of 8 ranks, 16384 of one alone.
   EXPECT_EQ(least(256, 8, 8, Device::cuda(0)), 2048);
   EXPECT_EQ(least(256, 8, 1, Device::cuda(0)), 16384);
-  EXPECT_EQ(least(10, 3, 3, Device::cuda(0)), 569);  // 568.9, not less
-  EXPECT_EQ(least(8, 8, 64, Device::cuda(0)), 32);   // 8, but never below that of CPUs
+  EXPECT_EQ(least(10, 3, 3, Device::cuda(0)), 569);  // 568.9 rounded up
+  EXPECT_EQ(least(8, 8, 64, Device::cuda(0)), 32);   // 8, but never less than on CPUs
 }
 
-// A rank's experts fail amid its micro-batches, each rank's in another; those that live give it up.
+// The experts of one rank fail in one of its micro-batches.  The other ranks exclude it and go on.
 TEST(Microbatches, GoOnAfterOneOfThemHasFailed) {
   constexpr int kRanks = 3;
   constexpr int kGuilty = 2;
@@ -319,7 +319,7 @@ TEST(Microbatches, GoOnAfterOneOfThemHasFailed) {
         kernel.forward(tokens.input, tokens.output, {}, context);
         EXPECT_EQ(kernel.last_microbatches(), 4);
         for (int64_t i = 0; i < tokens.output.numel(); ++i) {
-          // Tokens of rank 0 go to rank 1, those of rank 1 to the dead one.
+          // Tokens of rank 0 go to rank 1, and those of rank 1 to the dead rank.
           const float expected = rank == 0 ? get_float(tokens.input.hidden, i) *
                                                  get_float(tokens.input.topk_weights, i / kHidden)
                                            : 0.0f;
@@ -334,7 +334,7 @@ TEST(Microbatches, GoOnAfterOneOfThemHasFailed) {
   }
 }
 
-// On one rank all is as it was before.
+// On one rank the kernel works again in the next call.
 TEST(Microbatches, LeaveAKernelUsableThatFails) {
   ExpertsDesc desc = fake_desc(1, 1, 8);
   ModularKernel kernel(make_no_ep(), std::make_unique<FailingExperts>(desc, 1), nullptr, nullptr,

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ModelledGroup: a group whose links are slow by a made-up clock.  Each rank has a clock of its
-// own: it goes on by what the rank says it computes, and jumps to when a message arrives that the
-// rank waits for. So what a rank waits follows from the order of its calls alone, on however busy a
-// machine.
+// own. It advances by the time that the rank says it computes, and jumps to the arrival of a
+// message that the rank waits for.  So the time that a rank waits follows from the order of its
+// calls alone, even on a busy machine.
 #pragma once
 
 #include <algorithm>
@@ -38,13 +38,13 @@ class ModelClock {
   ModelTime waited_{0};
 };
 
-// What all ranks of a job share: messages under way.
+// The messages under way, which all ranks of a job share.
 class ModelledLinks {
  public:
   explicit ModelledLinks(SlowLink speed) : speed_(speed) {}
 
-  // As slow as `speed` says, large messages one after the other; `free` is when the link is free
-  // again.
+  // When a message that is sent now arrives, by the latency and bandwidth of the link.  Large
+  // messages go one after the other: `free` is when the link is free again.
   ModelTime arrival(ModelTime now, int64_t bytes, ModelTime& free) const {
     constexpr int64_t kSmallBytes = 4096;
     const bool is_large = bytes > kSmallBytes;
@@ -55,13 +55,13 @@ class ModelledLinks {
   }
 
   struct Signal {
-    int64_t window = 0;  // windows are made by all ranks in the same order
+    int64_t window = 0;  // its number; all ranks make windows in the same order
     int64_t offset = 0;
     int64_t value = 0;
     ModelTime due{0};
   };
   struct Link {
-    std::map<int64_t, ModelTime> exchanges;  // by epoch: when they arrive
+    std::map<int64_t, ModelTime> exchanges;  // arrival, by epoch
     std::deque<Signal> signals;
   };
   // Calls f(Link&) for the link between two ranks.
@@ -77,7 +77,7 @@ class ModelledLinks {
   std::map<std::pair<int, int>, Link> links_;
 };
 
-// Around a group of one node whose own links are not slow.
+// Wraps a group of one node whose own links are not slow.
 class ModelledGroup final : public Group {
  public:
   ModelledGroup(Group& base, ModelledLinks& links)
@@ -100,7 +100,7 @@ class ModelledGroup final : public Group {
     base_.count_traffic(peer, bytes);
     outgoing_[static_cast<size_t>(peer)].bytes += bytes;
   }
-  // The base tells bytes; what it tells of waits is not by the made-up clock.
+  // The base reports bytes.  The waits that it reports are not by the made-up clock.
   void set_profile(Profile* profile) override { base_.set_profile(profile); }
   void barrier(std::string_view op) override { exchange(op, {}, {}); }
 
@@ -133,7 +133,7 @@ class ModelledGroup final : public Group {
                   int peer,
                   const std::function<bool()>& ready,
                   const std::function<std::string()>& describe) override {
-    // Signals of a peer are seen in the order it gave them, each when it arrives.
+    // Signals of a peer are seen in the order in which it gave them, each when it arrives.
     const auto see = [&] {
       while (!ready()) {
         if (!take_signal(peer)) {
@@ -185,7 +185,7 @@ class ModelledGroup final : public Group {
     std::unique_ptr<Window> base_;
   };
 
-  // When what is to leave for the peer arrives there.
+  // Sends the bytes that wait to leave for the peer, and returns when they arrive there.
   ModelTime send(int peer) {
     Outgoing& out = outgoing_[static_cast<size_t>(peer)];
     const int64_t bytes = std::exchange(out.bytes, 0);
@@ -208,8 +208,8 @@ class ModelledGroup final : public Group {
   }
 
   struct Outgoing {
-    int64_t bytes = 0;  // that leave with the next message
-    ModelTime free{0};  // large messages before it have left
+    int64_t bytes = 0;  // to leave with the next message
+    ModelTime free{0};  // when all large messages so far have left
   };
 
   Group& base_;

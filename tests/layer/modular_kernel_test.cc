@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The modular kernel with recording parts: who is called, with what, in which order.
+// The modular kernel with recording parts: which parts it calls, with what and in which order.
 #include "moebius/modular_kernel.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ std::unique_ptr<PrepareFinalize> fake_pf(FakePrepareFinalize::Options options) {
   return std::make_unique<FakePrepareFinalize>(std::move(options));
 }
 
-// A kernel of fakes and an input for it; the kernel owns what the pointers point to.
+// A kernel of fakes and an input for it.  The kernel owns the experts.
 struct Bench {
   std::unique_ptr<ModularKernel> kernel;
   const FakeExperts* experts = nullptr;
@@ -41,13 +41,13 @@ struct Bench {
     context.workspaces = &pool;
     input.num_experts = desc.num_experts;
   }
-  // Either single-rank backend; the batched one takes max_tokens rows of each expert.
+  // Uses a single-rank backend.  The batched one has room for max_tokens rows of each expert.
   Bench(bool is_batched, int64_t max_tokens, ExpertsDesc desc, KernelOptions kernel_options = {})
       : Bench(is_batched ? make_no_ep_batched(max_tokens, desc.num_local_experts) : make_no_ep(),
               with_format(desc, is_batched),
               {},
               kernel_options) {}
-  // Final rows of 5 tokens return in parts, as many as asked for where that is possible.
+  // Results of 5 tokens return in parts.  There are `combine_parts` of them where that is possible.
   Bench(FakePrepareFinalize::Options pf, int64_t hidden, int combine_parts)
       : Bench(fake_pf(with_most_rows(std::move(pf))),
               fake_desc(kExperts, 2, hidden),
@@ -93,7 +93,8 @@ TEST(ModularKernel, SumsWeightedExperts) {
   for (const int64_t topk : {1, 2, 5}) {
     for (const bool is_batched : {false, true}) {
       ExpertsDesc desc = fake_desc(kExperts, topk, kHidden);
-      desc.intermediate = topk == 5 ? 64 : 1;  // GEMM1's output larger than GEMM2's, and smaller
+      desc.intermediate =
+          topk == 5 ? 64 : 1;  // GEMM2's operand is larger than its output, or smaller
       Bench bench(is_batched, 7, desc);
       bench.set_tokens(7);
       EXPECT_LT(relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
@@ -140,14 +141,14 @@ TEST(ModularKernel, ChunkWorkspacesFitTheChunk) {
     EXPECT_EQ(calls[i].rows, rows[i]);
     EXPECT_EQ(calls[i].intermediate_shape[0], rows[i]);
     EXPECT_EQ(calls[i].intermediate, calls[0].intermediate);
-    // Each output is the next slice of one buffer of its own.
+    // The outputs are consecutive slices of one buffer that holds nothing else.
     EXPECT_EQ(calls[i].output - calls[0].output,
               static_cast<int64_t>(i) * 4 * 2 * kHidden * int64_t{sizeof(float)});
     EXPECT_NE(calls[i].output, calls[i].intermediate);
   }
 }
 
-// Each is sent while the next is computed: on this device at once.
+// Each part is sent while the next is computed, which on the CPU means at once.
 TEST(ModularKernel, ResultsGoBackInParts) {
   constexpr int64_t kWide = 768;  // six blocks of 128 columns
   for (const bool is_async : {false, true}) {
@@ -167,7 +168,7 @@ TEST(ModularKernel, ResultsGoBackInParts) {
   }
 }
 
-// A caller's bound on SMs is that of every part.
+// The caller's bound on SMs holds for every part.
 TEST(ModularKernel, PartsTakeNoMoreSmsThanTheCallMay) {
   Bench bench(FakePrepareFinalize::Options{}, 512, /*combine_parts=*/4);
   for (const int max_sms : {0, 40}) {
@@ -178,7 +179,7 @@ TEST(ModularKernel, PartsTakeNoMoreSmsThanTheCallMay) {
   }
 }
 
-// Nobody tells of parts where no row came; the other ranks wait for all of them.
+// Experts without rows do not report parts, but the other ranks wait for all of them.
 TEST(ModularKernel, ARankWithoutRowsTakesPartInEveryPart) {
   Journal journal;
   Bench bench({.drops_all_rows = true, .journal = &journal}, 512, /*combine_parts=*/4);
@@ -187,13 +188,13 @@ TEST(ModularKernel, ARankWithoutRowsTakesPartInEveryPart) {
 }
 
 TEST(ModularKernel, PartsAreWorthAKernelEach) {
-  constexpr int64_t kRows = 12288;  // of 2048 columns in bf16: 48 MiB
+  constexpr int64_t kRows = 12288;  // 48 MiB with 2048 columns in bf16
   const auto parts = [](int asked, int64_t rows, int64_t hidden, int num_ranks) {
     return num_combine_parts(asked, rows, hidden, DType::kBF16, num_ranks);
   };
   EXPECT_EQ(parts(0, 0, 2048, 8), 1);
   EXPECT_EQ(parts(0, 100 * kRows, 2048, 1), 1);  // nothing leaves the rank
-  EXPECT_EQ(parts(0, kRows - 1, 2048, 2), 1);    // half of them leaves
+  EXPECT_EQ(parts(0, kRows - 1, 2048, 2), 1);    // half of the rows leave it
   EXPECT_EQ(parts(0, kRows, 2048, 2), 2);
   EXPECT_EQ(parts(0, 4 * kRows - 1, 2048, 2), 2);  // 3 do not divide 16 blocks
   EXPECT_EQ(parts(0, 4 * kRows, 2048, 2), 4);
@@ -202,7 +203,7 @@ TEST(ModularKernel, PartsAreWorthAKernelEach) {
   EXPECT_EQ(parts(5, 1, 2048, 4), 4);
 }
 
-// The experts write to the output itself, unless that is where they read.
+// The experts write to the output itself, unless they also read from there.
 TEST(ModularKernel, FinalRowsAreWrittenInPlace) {
   const FakeExperts::Options options{.kind = WeightAndReduceKind::kNoOp};
   for (const int64_t num_tokens : {5, 4, 0}) {
@@ -321,7 +322,8 @@ TEST(ModularKernel, ExpertMapsOfTwoRanksAddUp) {
   Bench all(make_no_ep(), fake_desc(kExperts, 2, kHidden));
   all.set_tokens(9);
   const Tensor expected = all.forward();
-  // y = (local index + 1) * x: the second rank's experts lack 3 * x, which is added here.
+  // The fake gives y = (local index + 1) * x, so the results of the second rank lack 3 * x, which
+  // is added here.
   for (const bool is_batched : {false, true}) {
     std::vector<Tensor> parts;
     for (const int rank : {0, 1}) {
@@ -365,7 +367,7 @@ TEST(ModularKernel, WeightOnInputIsNotAppliedTwice) {
     bench.set_tokens(5);
     const Tensor before = bench.input.hidden.clone();
     bench.input.apply_router_weight_on_input = true;
-    // The fake is linear, so the weight may go on either end.
+    // The fake is linear, so a weight on the input has the same effect as one on the output.
     EXPECT_LT(relative_error(bench.forward(), expected_sum(bench.input)), 1e-6);
     expect_same_bits(bench.input.hidden, before);
   }
@@ -398,7 +400,7 @@ TEST(ModularKernel, SecondCallIsNotTouchedByTheFirst) {
   expect_same_bits(bench.forward(), small);
 }
 
-// Shared experts that note when they run: y = x (id 0 times one).
+// Shared experts that record when they run.  They give y = x, because their only id is 0.
 std::shared_ptr<const SharedExperts> fake_shared(Journal* journal) {
   return std::make_shared<SharedExperts>(
       std::make_unique<FakeExperts>(fake_desc(1, 1, kHidden, ActivationFormat::kBatched),

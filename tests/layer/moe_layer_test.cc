@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whole layers of real parts against a direct evaluation in double.
+// Compares whole layers of real parts with a direct evaluation in double.
 #include "moebius/moe_layer.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ MoeLayerWeights make_weights(int64_t topk, bool has_shared, DType dtype = DType:
                       {.shared_intermediate = has_shared ? 48 : 0, .shared_gate_scale = 0.3f});
 }
 
-// w2[e] * (silu(gate) * up) of row t, in double.
+// w2[e] * (silu(gate) * up) of one row, in double.
 std::vector<double> mlp(const ExpertWeights& w, int64_t e, std::vector<double> x) {
   const int64_t width = w.w2.dim(2);
   std::vector<double> up(static_cast<size_t>(2 * width), 0.0);
@@ -51,7 +51,7 @@ std::vector<double> mlp(const ExpertWeights& w, int64_t e, std::vector<double> x
   return y;
 }
 
-// What the layer should give, with the ids and weights that its own router chooses.
+// The expected output, with the ids and weights that the layer's own router chooses.
 Tensor expected_output(const MoeLayerWeights& w, const Router& router, const Tensor& hidden) {
   const int64_t num_tokens = hidden.dim(0);
   const int64_t topk = w.config.experts_per_token;
@@ -109,7 +109,7 @@ MoeLayerOptions options_of(ActivationFormat format,
   return options;
 }
 
-// Sums over 64 products in f32, three times in a row.
+// Three sums in a row, each over 64 products in f32.
 constexpr double kF32Tolerance = 1e-5;
 
 constexpr ActivationFormat kFormats[] = {ActivationFormat::kStandard, ActivationFormat::kBatched};
@@ -142,7 +142,7 @@ TEST(MoeLayer, ModelPrecisionIsCloseForEveryFormatAndTopk) {
   }
 }
 
-// The layer's experts in fp8, one scale per channel; activations per token or by tensor.
+// Experts in fp8 with a scale per channel.  Activations have a scale per token or per tensor.
 MoeLayerWeights make_fp8_weights(bool per_token) {
   MoeLayerWeights weights = make_weights(2, false);
   const QuantizeSpec spec{.format = QuantFormat::kFp8, .group = GroupShape::per_token()};
@@ -224,7 +224,7 @@ TEST(MoeLayer, RoutedAndSharedAreSummedOnceInF32) {
   const Tensor routed = forward(routed_only, hidden, DType::kF32);
   const Tensor rounded = forward(both, hidden, DType::kBF16);
   for (int64_t i = 0; i < sum.numel(); ++i) {
-    // The routed part is a bf16 value; what remains must be one, too (the shared part).
+    // The routed part is a bf16 value, and the rest, which is the shared part, must be one, too.
     const float shared = get_float(sum, i) - get_float(routed, i);
     EXPECT_NEAR(shared, static_cast<float>(BFloat16(shared)), 1e-6f * std::fabs(get_float(sum, i)));
     EXPECT_EQ(get_float(rounded, i), static_cast<float>(BFloat16(get_float(sum, i))));
@@ -243,7 +243,7 @@ TEST(MoeLayer, OtherHiddenDtypesAreRoundedToTheModels) {
 }
 
 TEST(MoeLayer, BatchedTakesAnyNumberOfTokens) {
-  // max_num_tokens is 8: pieces of 8, and a shorter last one.
+  // max_num_tokens is 8, so there are pieces of 8 and a shorter last one.
   MoeLayer standard(make_weights(2, false), {}, {});
   MoeLayer batched(make_weights(2, false), options_of(ActivationFormat::kBatched), {});
   for (const int64_t num_tokens : {0, 1, 7, 8, 9, 16, 27}) {
@@ -257,7 +257,7 @@ TEST(MoeLayer, BatchedTakesAnyNumberOfTokens) {
   }
 }
 
-// Of the last call, over all experts.
+// The number of selections in the last call, over all experts.
 int64_t num_selections(const MoeLayer& layer) {
   const Tensor load = layer.expert_load();
   return std::accumulate(load.data<int64_t>(), load.data<int64_t>() + load.numel(), int64_t{0});
@@ -281,7 +281,8 @@ TEST(MoeLayer, ProfilesItsStages) {
   layer.forward(hidden, Tensor::empty({4, kHidden}, DType::kF32),
                 {.workspaces = &pool, .profile = &profile});
   for (const auto& stage : profile.stages()) {
-    EXPECT_EQ(stage.calls, stage.name == "finalize" ? 2 : 1) << stage.name;  // both of its halves
+    EXPECT_EQ(stage.calls, stage.name == "finalize" ? 2 : 1)
+        << stage.name;  // finalize has two halves
   }
   EXPECT_EQ(stage_names(profile),
             (std::vector<std::string>{"router", "prepare", "experts", "finalize", "shared"}));
@@ -341,14 +342,14 @@ TEST(MoeLayer, RefusesBadCalls) {
   expect_error({"workspaces"}, [&] { layer.forward(hidden, hidden, {}); });
 }
 
-// Nothing of theirs is read or written.
+// The layer must not read or write such tensors.
 TEST(MoeLayer, RefusesTensorsElsewhere) {
   const auto elsewhere = [](const Tensor& tensor) {
     return Tensor::borrow(tensor.raw(), tensor.shape(), tensor.dtype(), Device::cuda(0));
   };
   MoeLayer layer(make_weights(2, true), {}, {});
   WorkspacePool pool;
-  for (const DType dtype : {DType::kBF16, DType::kF32}) {  // in place, and by way of workspaces
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {  // directly, and by way of workspaces
     const Tensor hidden = random_tensor({3, kHidden}, dtype, 7);
     const Tensor output = Tensor::zeros({3, kHidden}, dtype);
     const auto expect_refusal = [&](Parts parts, const Tensor& in, const Tensor& out) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What computing hides of communication, by intervals that are made up.
+// Tests how much communication computing hides, with made-up intervals.
 #include "layer/overlap.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,8 @@ TEST(Overlap, OneMicrobatchHidesNothing) {
                  22, 0, 13);
 }
 
-// B's rows travel while A computes, and A's sums while B computes; the ends are waited for.
+// Rows of B travel while A computes, and results of A travel while B computes.  The host waits at
+// both ends.
 TEST(Overlap, TwoMicrobatchesHideAllButTheEnds) {
   expect_overlap({flight("dispatch", 0, 10),                     // A
                   flight("dispatch", 2, 30),                     // B
@@ -72,7 +73,7 @@ TEST(Overlap, IntervalsThatOverlapCountOnce) {
                  22, 12, 0);
 }
 
-// What the host does there is to enqueue.
+// There the host only enqueues.
 TEST(Overlap, OnAGpuItsStreamsCompute) {
   expect_overlap(
       {flight("dispatch", 40, 55), host("experts", 0, 100),

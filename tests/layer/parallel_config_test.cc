@@ -10,12 +10,12 @@ namespace moebius::testing {
 namespace {
 
 struct Flattening {
-  int tp, tp_rank, dp, dp_rank;  // as the model was started
+  int tp, tp_rank, dp, dp_rank;  // that the model was started with
   bool ep;
   int expected[6];  // tp size, rank | dp size, rank | ep size, rank
 };
 
-// The six worked examples of vLLM's FusedMoEParallelConfig, every device of each.
+// The six worked examples of vLLM's FusedMoEParallelConfig, with every device of each.
 constexpr Flattening kFlattenings[] = {
     {2, 0, 1, 0, false, {2, 0, 1, 0, 1, 0}}, {2, 1, 1, 0, false, {2, 1, 1, 0, 1, 0}},
     {1, 0, 2, 0, false, {2, 0, 2, 0, 1, 0}}, {1, 0, 2, 1, false, {2, 1, 2, 1, 1, 0}},

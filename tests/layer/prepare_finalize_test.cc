@@ -88,7 +88,7 @@ TEST(PrepareFinalize, RefusesBadInput) {
   }
 }
 
-// The backends over ranks that hand over standard rows.
+// The backends over ranks with the standard format.
 std::vector<std::unique_ptr<PrepareFinalize>> standard_backends(Group& group) {
   std::vector<std::unique_ptr<PrepareFinalize>> backends;
   backends.push_back(make_allgather_reducescatter(group));
@@ -108,7 +108,7 @@ TEST(StandardBackendsOverRanks, AcceptAllButNaiveBatchedReductions) {
   });
 }
 
-// What finalize takes of experts that do nothing.
+// The input of finalize if the experts give their rows back unchanged.
 FinalizeInput done_with(const PrepareResult& prepared,
                         const WeightAndReduce& reduce,
                         int64_t num_tokens) {
@@ -317,14 +317,14 @@ TEST(NoEpBatched, FinalizeUndoesTheGather) {
   done.topk_ids = problem.input.topk_ids;
   done.topk_weights = problem.input.topk_weights;
   pf->finalize(done, problem.context);
-  expect_same_bits(done.output, problem.input.hidden);  // half of each twice is exact
+  expect_same_bits(done.output, problem.input.hidden);  // two halves of a row add up to it exactly
 }
 
 TEST(NoEpBatched, ScalesIgnoreRowsThatAreNotInUse) {
   Problem problem(4, 1, 16);
   problem.input.topk_ids = ids_of({4, 1}, {0, 2, 0, 2});
   problem.quant = fp8(/*per_token=*/false);
-  // What the workspace held before: infinities everywhere.
+  // Fills the workspace with infinities before the call.
   poison(problem.pool.get(0, WorkspaceSlot::kPrepare, {1 << 16}, DType::kU8));
   const Tensor stale = problem.pool.get(0, WorkspaceSlot::kPrepare, {1 << 15}, DType::kBF16);
   for (int64_t i = 0; i < stale.numel(); ++i) {
@@ -352,7 +352,7 @@ TEST(NoEpBatched, QuantizedScalesHaveTheBatchedShape) {
     const auto shape = *quant.batched_scale_shape(4, 5, 256);
     EXPECT_EQ(result.x_scale.shape(), Shape({shape[0], shape[1], shape[2]}));
     EXPECT_EQ(result.x.shape(), Shape({4, 5, 256}));
-    // Rows are quantized one by one here, so they equal the standard ones.
+    // These schemes quantize rows one by one, so the rows equal those of the standard format.
     const Quantized all = quantize(problem.input.hidden, *activation_spec(quant.a1));
     std::vector<int64_t> next(4, 0);
     for (int64_t i = 0; i < problem.input.topk_ids.numel(); ++i) {
@@ -368,7 +368,8 @@ TEST(NoEpBatched, RefusesWhatDoesNotFit) {
   Problem problem(4, 2, 8);
   expect_error({"max_num_tokens", "4", "3"},
                [&] { make_no_ep_batched(3, 4)->prepare(problem.input, problem.context); });
-  problem.input.topk_ids = ids_of({4, 2}, {1, 1, 1, 1, 1, 0, 2, 3});  // a custom router's doing
+  problem.input.topk_ids =
+      ids_of({4, 2}, {1, 1, 1, 1, 1, 0, 2, 3});  // as a custom router may choose
   expect_error({"expert 1", "5", "4"},
                [&] { make_no_ep_batched(4, 4)->prepare(problem.input, problem.context); });
   expect_error({"max_num_tokens is 0"}, [] { make_no_ep_batched(0, 4); });

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// MoeLayer over ranks: sequence parallelism, and going on without a rank.
+// MoeLayer over ranks: sequence parallelism, options, and going on without a rank.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,7 +20,7 @@ namespace {
 constexpr int kRanks = 4;
 constexpr std::array<int64_t, kRanks> kTokens = {5, 0, 8, 3};
 
-// Tokens of ranks [begin, end), which are drawn for all ranks alike.
+// The tokens of ranks [begin, end).  Every rank draws the same numbers.
 Tensor tokens_of(int begin, int end) {
   const auto first = [](int rank) {
     return std::accumulate(kTokens.begin(), kTokens.begin() + rank, int64_t{0});
@@ -32,8 +32,8 @@ Tensor tokens_of(int begin, int end) {
 
 class SequenceParallel : public ::testing::TestWithParam<Spread> {};
 
-// Outputs of tp 2 x dp 2 ranks.  Sequence parallel: every rank has tokens of its own; else ranks of
-// a TP group have those of both.
+// The outputs of tp 2 x dp 2 ranks.  With sequence parallelism every rank has tokens of its own.
+// Otherwise both ranks of a TP group have the tokens of both.
 std::vector<Tensor> run_tp2_dp2(const Spread& spread,
                                 bool sequence_parallel,
                                 int microbatches = 1) {
@@ -72,12 +72,12 @@ TEST(SequenceParallel, IsRefusedWhereOutputsOfAllRanksAreSummed) {
   EXPECT_EQ(message_of<Error>([&] { make(1); }), "no error");
 }
 
-// Experts that this rank has not, or lacks, by the count of another rank.
+// A rank cannot have another number of experts than its share.
 TEST(LocalExperts, AreThoseOfTheRank) {
   run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
     const auto parallel =
         ParallelConfig::make(1, 0, 2, group.rank(), true, All2AllBackend::kAllGatherReduceScatter);
-    MoeLayerWeights weights = SmallLayer::whole();  // of 6
+    MoeLayerWeights weights = SmallLayer::whole();  // it has 6 experts
     weights.config.parallel = parallel;
     weights.config.num_local_experts = 2;
     weights.experts.w1 = weights.experts.w1.slice(0, 2);
@@ -88,7 +88,7 @@ TEST(LocalExperts, AreThoseOfTheRank) {
   });
 }
 
-// Of two ranks, each with two of four experts and up to three tokens.
+// A backend of two ranks, each with two of four experts and up to three tokens.
 std::unique_ptr<PrepareFinalize> make_of_two(All2AllBackend backend, Group& group) {
   return make_backend(backend, group, /*num_experts=*/4, /*max_tokens=*/3, /*hidden=*/8);
 }
@@ -99,7 +99,7 @@ ExpertsDesc half_of_four(All2AllBackend backend) {
   return desc;
 }
 
-// Of a call of those.
+// The error of a call over such ranks, where owners[e] is the rank of expert e in the expert map.
 std::string error_with_map(All2AllBackend backend, const std::vector<int>& owners) {
   return message_of<Error>([&] {
     run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
@@ -128,7 +128,7 @@ TEST(LocalExperts, AMapSaysWhichTheyAre) {
 
 class FailedCall : public ::testing::TestWithParam<All2AllBackend> {};
 
-// Both ranks fail alike, and both go on.
+// Both ranks fail in the same call, and both go on.
 TEST_P(FailedCall, LeavesNothing) {
   const All2AllBackend backend = GetParam();
   run_thread_ranks({.num_ranks = 2}, [&](Group& group) {
@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(Backends,
                          ::testing::ValuesIn(kBackends),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-// Also those that take several calls of a batched backend, and some without a token.
+// Some micro-batches take several calls of a batched backend, and some have no token.
 TEST_P(SequenceParallel, MicrobatchesChangeNoBit) {
   const std::vector<Tensor> whole = run_tp2_dp2(GetParam(), false);
   for (const int microbatches : {2, 3, 4}) {
@@ -200,7 +200,7 @@ MoeLayerWeights shard_of(const Group& group, All2AllBackend backend) {
   return SmallLayer::shard(ParallelConfig::make(1, 0, group.size(), group.rank(), true, backend));
 }
 
-// The layer in which the experts of `dead` give zeros.
+// The output on one rank if the experts of rank `dead` give zeros.
 Tensor run_alone_without(int dead, const Tensor& hidden) {
   MoeLayerWeights weights = SmallLayer::whole();
   const ExpertRange gone = expert_range(SmallLayer::kExperts, kRanks, dead);
@@ -209,7 +209,7 @@ Tensor run_alone_without(int dead, const Tensor& hidden) {
   return run_alone(std::move(weights), SmallLayer::options(), hidden);
 }
 
-// Of a layer of two ranks.  choose(options, parallel)
+// The error of making a layer over two ranks.  choose(options, parallel) changes its options.
 template <typename Choose>
 std::string layer_refusal(All2AllBackend backend, int ranks_per_node, const Choose& choose) {
   std::string text;
@@ -273,11 +273,13 @@ TEST(OptionsOfALayer, SomeAreForOneBackendAlone) {
   const auto parts = [](MoeLayerOptions& options) { options.kernel.combine_parts = 3; };
   expect_mentions(refusal_of(All2AllBackend::kLowLatency, 0, parts),
                   {"combine_parts 3", "low_latency"});
-  EXPECT_EQ(refusal_of(All2AllBackend::kHighThroughput, 0, parts), "no error");  // whole on CPUs
+  EXPECT_EQ(refusal_of(All2AllBackend::kHighThroughput, 0, parts),
+            "no error");  // CPUs return results whole
   const auto early = [](MoeLayerOptions& options) { options.kernel.early_rows = 4096; };
   expect_mentions(refusal_of(All2AllBackend::kLowLatency, 0, early),
                   {"early_rows 4096", "low_latency"});
-  EXPECT_EQ(refusal_of(All2AllBackend::kHighThroughput, 0, early), "no error");  // at once on CPUs
+  EXPECT_EQ(refusal_of(All2AllBackend::kHighThroughput, 0, early),
+            "no error");  // on CPUs all rows come at once
   const auto by_ranks = [](MoeLayerOptions& options) {
     options.low_latency_sum = LowLatencySum::kRanks;
   };
@@ -287,7 +289,7 @@ TEST(OptionsOfALayer, SomeAreForOneBackendAlone) {
   EXPECT_EQ(refusal_of(All2AllBackend::kLowLatency, 0, by_ranks), "no error");
 }
 
-// A rank makes one call and no more.  The others are told who is missing, give it up and go on.
+// One rank stops after its first call.  The others learn which it is, exclude it and go on.
 TEST(DeadRank, LowLatencyGoesOnWithoutIt) {
   constexpr int kDead = 1;
   std::array<int, kRanks> num_right{};

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations on ids and on rows in use; cuda_rows_test.cc holds a GPU to the same bits.
+// Operations on ids and on rows in use.  cuda_rows_test.cc checks that a GPU gives the same bits.
 #include "layer/rows/row_ops.h"
 
 #include <gtest/gtest.h>

@@ -40,7 +40,7 @@ TEST(SharedExperts, GateScalesEachToken) {
   const Tensor gate = filled({1, 4}, DType::kF32, {1, 0, 0, -1});
   const auto shared =
       make_shared(gate, fake_desc(1, 1, 4, ActivationFormat::kBatched, DType::kBF16));
-  // gate . x = 0 and ln 3: sigmoid 1/2 and 3/4.
+  // gate . x is 0 and ln 3, so the sigmoid is 1/2 and 3/4.
   const Tensor hidden = filled({2, 4}, DType::kBF16, {2, 8, 4, 2, 1.0986328125f, 8, 4, 0});
   const auto y = floats(forward(shared, hidden));
   EXPECT_EQ(std::vector<float>(y.begin(), y.begin() + 4), (std::vector<float>{1, 4, 2, 1}));
@@ -51,7 +51,7 @@ TEST(SharedExperts, GateScalesEachToken) {
 TEST(SharedExperts, KeepsOffTheWorkspacesOfTheRoutedExperts) {
   const auto shared = make_shared({});
   WorkspacePool pool;
-  constexpr int64_t kLarge = 4096;  // whoever came here would not have to take a larger one
+  constexpr int64_t kLarge = 4096;  // large enough that a wrong use would not replace the buffer
   std::vector<Tensor> routed;
   for (int slot = 0; slot < kNumWorkspaceSlots; ++slot) {
     if (const auto which = static_cast<WorkspaceSlot>(slot); which != WorkspaceSlot::kShared) {

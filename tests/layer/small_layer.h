@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small MoE layers with random weights, whole or a rank's share of their experts, and one call of
-// them.
+// Small MoE layers with random weights, whole or a rank's share of them, and one call of them.
 #pragma once
 
 #include <utility>
@@ -45,7 +44,7 @@ inline MoeLayerWeights random_layer(const MoeConfig& config, const RandomLayerOp
   return w;
 }
 
-// What a rank holds of a layer under expert parallelism.
+// The share of a layer that a rank holds under expert parallelism.
 inline MoeLayerWeights share_of(MoeLayerWeights w, const ParallelConfig& parallel) {
   const ExpertRange own = expert_range(w.config.num_experts, parallel.ep_size, parallel.ep_rank);
   w.config.parallel = parallel;
@@ -73,7 +72,7 @@ struct SmallLayer {
   static MoeLayerWeights shard(const ParallelConfig& parallel) {
     return share_of(whole(), parallel);
   }
-  // Rows are computed one by one, so that their bits do not depend on who has how many.
+  // These experts compute rows one by one, so bits do not depend on how rows are spread over ranks.
   static MoeLayerOptions options() {
     MoeLayerOptions chosen;
     chosen.experts = "cpu_portable";
@@ -81,7 +80,7 @@ struct SmallLayer {
   }
 };
 
-// One call with workspaces of its own.
+// The output of one call with workspaces of its own.
 inline Tensor forward(MoeLayer& layer,
                       const Tensor& hidden,
                       DType dtype = DType::kF32,
@@ -94,7 +93,7 @@ inline Tensor forward(MoeLayer& layer,
   return output;
 }
 
-// The same of a layer on one rank of one thread.
+// The output of a layer that is made for this call, on one rank with one thread.
 inline Tensor run_alone(MoeLayerWeights weights,
                         const MoeLayerOptions& options,
                         const Tensor& hidden,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Spread: how a layer is spread over dp * tp ranks, and a run of it there.
+// Spread: how a layer is spread over dp * tp ranks, and a function that runs it there.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Spread {
   ParallelConfig parallel(int rank) const {
     return ParallelConfig::make(tp, rank % tp, dp, rank / tp, use_ep, backend);
   }
-  // `chosen` with what the spread says.
+  // `chosen`, with the options that the spread decides.
   MoeLayerOptions options(MoeLayerOptions chosen = {}) const {
     chosen.monolithic = monolithic;
     chosen.format = format;
@@ -43,14 +43,15 @@ inline void PrintTo(const Spread& spread, std::ostream* out) {
   *out << spread.name;
 }
 
-// What a rank brings to a call.
+// The tokens that a rank brings to a call.
 struct RankTokens {
   Tensor hidden;    // [T, H] f32
   Tensor lora_ids;  // i32 [T] or undefined
 };
 
-// The outputs of a layer by rank: weights_of(parallel) is what a rank holds, tokens_of(rank) what
-// it brings.  Every rank calls twice, since the second call finds the state of the first.
+// Runs a layer and returns the outputs by rank.  weights_of(parallel) gives the weights of a rank,
+// and tokens_of(rank) its tokens.  Every rank calls twice, because the second call finds the state
+// that the first has left.
 template <typename WeightsOf, typename TokensOf>
 std::vector<Tensor> run_spread(const Spread& spread,
                                const MoeLayerOptions& options,
@@ -74,7 +75,7 @@ std::vector<Tensor> run_spread(const Spread& spread,
   return outputs;
 }
 
-// The rows of the data-parallel ranks, in their order, as [num_tokens, H].
+// The rows of all data-parallel ranks, in order of rank, as [num_tokens, H].
 inline Tensor joined_rows(const Spread& spread,
                           const std::vector<Tensor>& outputs,
                           int64_t num_tokens) {
@@ -89,7 +90,7 @@ inline Tensor joined_rows(const Spread& spread,
   return all;
 }
 
-// Every row of `actual` is as near to that of `expected` as `bound` says.
+// The relative error of every row must be within `bound`.
 inline void expect_near_rows(const Tensor& actual, const Tensor& expected, double bound) {
   ASSERT_EQ(actual.shape(), expected.shape());
   for (int64_t t = 0; t < expected.dim(0); ++t) {

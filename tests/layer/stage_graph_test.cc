@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The stages around the experts inside a CUDA graph: a replay works on what the operands hold then.
+// The stages around the experts inside a CUDA graph: a replay works on the current operands.
 #include <functional>
 #include <string>
 #include <vector>
@@ -32,8 +32,9 @@ class StageGraph : public GpuTest {
     }
   }
 
-  // Captures `work`, which must not run meanwhile, then for each of two fillings: `fill`, a replay,
-  // `check`.  Work runs once before, as a first call may load kernels.
+  // Captures `work`, which must not run meanwhile.  Then, for each of two seeds, calls `fill`,
+  // replays the graph and calls `check`.  `work` runs once before, since a first call may load
+  // kernels.
   void replay(const std::function<void()>& work,
               const std::function<void(int64_t seed)>& fill,
               const std::function<void()>& check) {
@@ -53,7 +54,7 @@ class StageGraph : public GpuTest {
   Tensor there(const Shape& shape, DType dtype) const {
     return Tensor::zeros(shape, dtype, place_.device());
   }
-  // Overwrites `to` there; returns what it now holds.
+  // Copies `from` to `to` on the GPU, and returns `from`.
   Tensor put(const Tensor& from, const Tensor& to) const {
     copy(from, to, place_.stream);
     place_.stream.synchronize();

@@ -38,7 +38,7 @@ inline Tensor random_tensor(const Shape& shape, DType dtype, int64_t seed, float
   return tensor;
 }
 
-// K different experts per token in descending order (modulo E), none masked.
+// Each token has K different experts in descending order (modulo E), and none is masked.
 inline Tensor random_ids(int64_t num_tokens, int64_t topk, int64_t num_experts, int64_t seed) {
   std::mt19937 generator(static_cast<uint32_t>(seed));
   const Tensor ids = Tensor::empty({num_tokens, topk}, DType::kI32);
@@ -85,7 +85,7 @@ inline std::vector<std::string> stage_names(const Profile& profile) {
   return names;
 }
 
-// Scales of weights that nobody reads, for a config to be whole.
+// Scales of weights that only make a config complete; no test reads their values.
 inline QuantTensors weight_scales(int64_t num_experts) {
   QuantTensors tensors;
   tensors.w1_scale = filled({num_experts}, DType::kF32, {1});
@@ -93,7 +93,7 @@ inline QuantTensors weight_scales(int64_t num_experts) {
   return tensors;
 }
 
-// Fills memory that is about to be handed out with what must not be read.
+// Fills memory with NaN patterns that must not be read before they are overwritten.
 inline void poison(const Tensor& tensor) {
   std::memset(tensor.raw(), 0xff, static_cast<size_t>(tensor.nbytes()));
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whose turn it is, when hooks run, and how it ends.
+// Tests in which order tasks take turns, when hooks run, and how tasks end.
 #include "layer/turns.h"
 
 #include <gtest/gtest.h>
@@ -24,12 +24,12 @@ struct Witness {
   ~Witness() { journal.push_back(text); }
 };
 
-// A call with two transfers, as a layer's.
+// A task with two transfers, like a call of a layer.
 struct Calls {
   Turns turns;
   Journal journal = {};
-  int failing = -1;             // call
-  std::string failing_at = {};  // what it does then
+  int failing = -1;             // the call that fails; -1: none
+  std::string failing_at = {};  // the step in which it fails
 
   void note(int i, const std::string& what) {
     journal.push_back(std::to_string(i) + " " + what);
@@ -99,7 +99,7 @@ TEST(Turns, OneThatFailsEndsTheOthers) {
     } catch (const std::runtime_error& error) {
       EXPECT_EQ(error.what(), "call 1 failed to " + at);
     }
-    // Those that have begun have ended, each once.
+    // Every call that has begun has ended, exactly once.
     const auto count = [&](const std::string& entry) {
       return std::count(calls.journal.begin(), calls.journal.end(), entry);
     };
@@ -108,7 +108,7 @@ TEST(Turns, OneThatFailsEndsTheOthers) {
       EXPECT_EQ(count(call + " send"), count(call + " ends")) << call;
     }
     EXPECT_EQ(count("1 ends"), 1);
-    // And it can be used again.
+    // The object can be used again.
     calls.journal.clear();
     calls.failing = -1;
     EXPECT_EQ(calls.run(1).size(), 6u);
@@ -136,7 +136,7 @@ TEST(Turns, WhatIsGivenUpIsGivenUpWhileTheErrorIsUnderWay) {
     return Body::run(i, &seen[static_cast<size_t>(i)]);
   };
   EXPECT_THROW(turns.run(2, make), std::runtime_error);
-  EXPECT_EQ(seen[0], 1);  // of the sibling
+  EXPECT_EQ(seen[0], 1);  // the exception was under way when the other task ended
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ float round_to(DType dtype, float value) {
                                 : value;
 }
 
-// 256 + 1 + 1: in bf16 (8 bits of significand) each 1 is half a unit and is lost to even.
+// bf16 has 8 bits of significand, so in 256 + 1 + 1 each 1 is half a unit and is rounded to even.
 TEST(Contiguous, TwoToFourSlotsAreAddedInTheDtype) {
   for (const int64_t topk : {3, 4}) {
     const auto x = filled({1, topk, 1}, DType::kBF16, {256, 1, 1, 1});
@@ -60,14 +60,14 @@ TEST(Contiguous, SlotOrderDecidesTheRounding) {
   EXPECT_EQ(floats(reduce(kContiguous, {big_last, ones, ids})), std::vector<float>{258});
 }
 
-// 1.0078125 = 1 + 2^-7 is exact in bf16; its square is not: it rounds before it is added.
+// 1.0078125 = 1 + 2^-7 is exact in bf16, but its square is not and is rounded before it is added.
 TEST(Contiguous, WeightedRowIsRoundedBeforeTheSum) {
   const float v = 1.0078125f;
   const auto x = filled({1, 1, 1}, DType::kBF16, {v});
   const auto weight = filled({1, 1}, DType::kF32, {v});
   EXPECT_EQ(floats(reduce(kContiguous, {x, weight, ids_of({1, 1}, {0})}))[0],
             round_to(DType::kBF16, v * v));
-  // The weight itself stays f32: 1 + 2^-8 would be 1 in bf16, and the product 1.5.
+  // The weight itself stays f32.  In bf16, 1 + 2^-8 would be 1, and the product 1.5.
   const auto five = filled({1, 5, 1}, DType::kBF16, {1.5f, 0, 0, 0, 0});
   const auto fine = filled({1, 5}, DType::kF32, {1.0f + 0x1p-8f, 1, 1, 1, 1});
   EXPECT_EQ(floats(reduce(kContiguous, {five, fine, ids_of({1, 5}, {0, 1, 2, 3, 4})}))[0],
@@ -124,7 +124,7 @@ TEST(Contiguous, TakesFlatRowsToo) {
 }
 
 TEST(NaiveBatched, AddsExpertByExpertInTheDtype) {
-  // Token 0 chose experts 2, 0, 1 in this order; the sum goes 0, 1, 2: 256 + 1 + 1 = 256 in bf16.
+  // Token 0 chose experts 2, 0, 1 in this order.  The sum in order 0, 1, 2 is 256 + 1 + 1 = 256.
   const auto ids = ids_of({1, 3}, {2, 0, 1});
   const auto x = filled({3, 2, 1}, DType::kBF16, {256, 99, 1, 99, 1, 99});
   const auto ones = filled({1, 3}, DType::kF32, {1});
@@ -134,7 +134,7 @@ TEST(NaiveBatched, AddsExpertByExpertInTheDtype) {
 }
 
 TEST(NaiveBatched, RowsAreInTokenOrderAndForeignOnesSkipped) {
-  // Experts 4 and 5 are local.  Rows of 4: tokens 0, 2.  Rows of 5: tokens 1, 2.
+  // Experts 4 and 5 are local.  Expert 4 has rows of tokens 0 and 2, expert 5 of tokens 1 and 2.
   const auto ids = ids_of({3, 2}, {4, 0, 5, -1, 4, 5});
   const auto x = filled({2, 2, 1}, DType::kF32, {10, 20, 30, 40});
   const auto weights = filled({3, 2}, DType::kF32, {1, 9, 2, 9, 3, 4});
@@ -243,7 +243,8 @@ Tensor reduce_there(const Place& place,
 
 class WeightAndReduceOnGpu : public GpuTest {};
 
-// Few tokens (columns are split) and many, one block of columns and several, odd widths.
+// Sizes with few tokens, whose columns are split, and with many; with one block of columns and
+// several; and with odd widths.
 TEST_F(WeightAndReduceOnGpu, GivesTheBitsOfTheCpu) {
   const Place gpu(DeviceType::kCuda);
   struct Size {

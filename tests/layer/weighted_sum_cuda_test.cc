@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of rows on a GPU, bit for bit those of the CPU.
+// Sums of rows on a GPU have the bits of those on the CPU.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -19,8 +19,8 @@ namespace {
 
 class WeightedSumOnGpu : public GpuTest {};
 
-// Few tokens and many, columns that are no whole vectors, more slots than a warp has lanes and than
-// eight warps have room for.
+// Sizes with few tokens and many, with columns that are not whole vectors, and with more slots than
+// a warp has lanes and than eight warps have room for.
 TEST_F(WeightedSumOnGpu, IsThatOfTheCpu) {
   constexpr int64_t kRows = 300;
   const Stream stream = Stream::cuda(0);
