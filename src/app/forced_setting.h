@@ -5,14 +5,22 @@
 // would.
 #pragma once
 
+#include <cstdlib>
 #include <string>
+
+#include "moebius/settings.h"
 
 namespace moebius::app {
 
 class ForcedSetting {
  public:
-  ForcedSetting(const char* name, const std::string& value);
-  ~ForcedSetting();  // restores the previous value
+  ForcedSetting(const char* name, const std::string& value)
+      : name_(name), before_(setting(name).value_or("")) {
+    setenv(name_, value.c_str(), 1);
+  }
+  ~ForcedSetting() {
+    setenv(name_, before_.c_str(), 1);  // an empty value counts as unset
+  }
   ForcedSetting(const ForcedSetting&) = delete;
   ForcedSetting& operator=(const ForcedSetting&) = delete;
 

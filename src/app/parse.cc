@@ -402,7 +402,6 @@ class Parser {
       }
       throw InvalidArgument(fmt::format("{} (see moebius{} --help)", error.what(), subcommand()));
     }
-    expect_no_gpu_option_elsewhere();
     expect_bench_options_used();
     return chosen();
   }
@@ -479,6 +478,15 @@ class Parser {
     if (!bench.parsed()) {
       return;
     }
+    for (size_t g = 0; g < gpu_options_.size(); ++g) {
+      const GpuGroup& group = kGpuGroups[g];
+      const bool is_used =
+          bench_.device == "cuda" &&
+          std::find(group.stages.begin(), group.stages.end(), bench_.stage) != group.stages.end();
+      for (const CLI::Option* option : gpu_options_[g]->get_options()) {
+        expect_unused(option->get_name(), is_used, group.owner);
+      }
+    }
     expect_unused("--preset", is_layer, "bench layer");
     expect_unused("--quant", is_layer, "bench layer");
     expect_unused("--tokens", is_layer || is_gpu_dispatch,
@@ -488,21 +496,6 @@ class Parser {
     expect_unused("--min-time", bench_.device != "cuda",
                   "benches on CPUs (on GPUs there is --iterations)");
     expect_unused("--impl", !is_gpu_dispatch, "benches but bench dispatch --device cuda");
-  }
-
-  void expect_no_gpu_option_elsewhere() const {
-    for (size_t g = 0; g < gpu_options_.size(); ++g) {
-      const GpuGroup& group = kGpuGroups[g];
-      const bool is_read =
-          bench_.device == "cuda" &&
-          std::find(group.stages.begin(), group.stages.end(), bench_.stage) != group.stages.end();
-      for (const CLI::Option* option : gpu_options_[g]->get_options()) {
-        if (!is_read && option->count() > 0) {
-          throw InvalidArgument(
-              fmt::format("{} is an option of {} only", option->get_name(), group.owner));
-        }
-      }
-    }
   }
 
   std::string subcommand() const {

@@ -1,14 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include "app/bench/gpu/bench.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "app/bench/benches.h"
 #include "app/bench/cases.h"
 #include "app/bench/harness.h"
-#include "app/bench/layer_bench.h"
 #include "app/commands.h"
 #include "app/output_file.h"
 #include "core/has_cuda.h"
@@ -30,15 +28,19 @@ int run_subcommand(const BenchOptions& options) {
         "--device cuda: bench {} runs on the CPU, only experts, dispatch and layer run on GPUs",
         options.stage));
   }
-  if (options.stage == "layer") {
-    return bench::run_layer_bench(options);
+  if (options.stage == "layer" && options.preset.empty()) {
+    throw InvalidArgument("bench layer needs --preset NAME (moebius info lists them)");
   }
   if (on_gpus) {
     if constexpr (kHasCuda) {
       return options.stage == "experts" ? bench::run_gpu_experts_bench(options)
+             : options.stage == "layer" ? bench::run_gpu_layer_bench(options)
                                         : bench::run_gpu_dispatch_bench(options);
     }
     expect_usable(Device::cuda(0));
+  }
+  if (options.stage == "layer") {
+    return bench::run_layer_bench(options);
   }
   const auto stages = bench::stage_cases();
   const auto stage = std::find_if(stages.begin(), stages.end(),

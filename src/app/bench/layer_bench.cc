@@ -1,7 +1,5 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
-#include "app/bench/layer_bench.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "app/bench/gpu/bench.h"
+#include "app/bench/benches.h"
 #include "app/bench/harness.h"
 #include "app/bench/layer_cycle.h"
 #include "app/bench/machine_peak.h"
@@ -19,9 +17,6 @@
 #include "app/run/layer_cost.h"
 #include "app/run/rank_run.h"
 #include "checkpoint/random_fill.h"
-#include "core/has_cuda.h"
-#include "moebius/device.h"
-#include "moebius/error.h"
 #include "moebius/profile.h"
 #include "moebius/workspace.h"
 #include "problems/statistics.h"
@@ -183,15 +178,6 @@ void report_set_up(Harness& harness, const PeakBursts& bursts, const LayerCycle&
 }  // namespace
 
 int run_layer_bench(const app::BenchOptions& options) {
-  if (options.preset.empty()) {
-    throw InvalidArgument("bench layer needs --preset NAME (moebius info lists them)");
-  }
-  if (options.device == "cuda") {
-    if constexpr (kHasCuda) {
-      return run_gpu_layer_bench(options);
-    }
-    expect_usable(Device::cuda(0));
-  }
   const Stream stream = Stream::cpu(options.threads);
   LayerCycle cycle({options.preset, options.quant, options.impl, options.check}, stream);
   PeakBursts bursts(operand_of(options.quant), stream);

@@ -85,14 +85,7 @@ void run_gpu_activation_cases(const CaseSetup& setup, const ColdGpu& gpu) {
     if (!is_wanted(problem)) {
       return;
     }
-    Case c;
-    c.problem = problem;
-    c.impl = kImpl;
-    c.call = [&] {
-      gpu.poison(out.values);
-      work();
-    };
-    c.timed_call = [&] { return gpu.seconds(work); };
+    Case c = cold_case(problem, kImpl, out.values, work, gpu);
     c.difference = [&] {
       const auto here = [&](const Tensor& tensor) {
         return tensor ? to_device(tensor, Device::cpu(), gpu.stream()) : tensor;

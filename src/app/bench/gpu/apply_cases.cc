@@ -94,10 +94,9 @@ void run_problem(const ApplyProblem& p,
                  const char* scheme,
                  const CaseSetup& setup,
                  const ColdGpu& gpu) {
-  Case c;
-  c.problem = fmt::format("apply/{}_e{}_t{}/{}", p.preset, p.num_experts, p.num_tokens, scheme);
-  c.impl = kImpl;
-  if (!setup.wants(c.problem, c.impl)) {
+  const std::string name =
+      fmt::format("apply/{}_e{}_t{}/{}", p.preset, p.num_experts, p.num_tokens, scheme);
+  if (!setup.wants(name, kImpl)) {
     return;
   }
   const MoeLayerWeights layer =
@@ -108,6 +107,9 @@ void run_problem(const ApplyProblem& p,
   try {
     experts = make_experts(desc, layer.experts, gpu.stream(), kImpl);
   } catch (const Unsupported& error) {
+    Case c;
+    c.problem = name;
+    c.impl = kImpl;
     c.refusal = error.what();
     setup.visit(c);
     return;
@@ -121,11 +123,8 @@ void run_problem(const ApplyProblem& p,
   call.apply();
   gpu.stream().synchronize();
   const Graph graph(gpu.stream(), [&] { call.apply(); });
-  c.call = [&] {
-    gpu.poison(call.rows());
-    graph.launch();
-  };
-  c.timed_call = [&] { return gpu.seconds([&] { graph.launch(); }); };
+  Case c = cold_case(
+      name, kImpl, call.rows(), [&] { graph.launch(); }, gpu);
   c.difference = [&] {
     return probe_difference(to_device(call.rows(), Device::cpu(), gpu.stream()),
                             expected_of(layer, input), layer_tolerance(layer.experts.quant));

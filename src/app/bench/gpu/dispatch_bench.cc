@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "app/bench/gpu/bench.h"
+#include "app/bench/benches.h"
 #include "app/bench/gpu/transport.h"
 #include "app/bench/harness.h"
 #include "app/bench/per_rank.h"

@@ -5,11 +5,27 @@
 #include <string>
 #include <vector>
 
-#include "app/bench/gpu/bench.h"
+#include "app/bench/benches.h"
 #include "app/bench/harness.h"
 #include "core/cuda/runtime.h"
 
 namespace moebius::bench {
+
+Case cold_case(std::string_view problem,
+               std::string_view impl,
+               const Tensor& out,
+               const std::function<void()>& work,
+               const ColdGpu& gpu) {
+  Case c;
+  c.problem = problem;
+  c.impl = impl;
+  c.call = [&gpu, out, work] {
+    gpu.poison(out);
+    work();
+  };
+  c.timed_call = [&gpu, work] { return gpu.seconds(work); };
+  return c;
+}
 
 int run_gpu_experts_bench(const app::BenchOptions& options) {
   static const std::vector<app::Column> columns = {

@@ -6,10 +6,21 @@
 // have is null.
 #pragma once
 
+#include <functional>
+#include <string_view>
+
 #include "app/bench/cases.h"
 #include "problems/gpu_cold.h"
 
 namespace moebius::bench {
+
+// A case whose `call` poisons `out` and then does the work, and whose time is that of the work with
+// a cold L2 cache.  `gpu` must outlive it.
+Case cold_case(std::string_view problem,
+               std::string_view impl,
+               const Tensor& out,
+               const std::function<void()>& work,
+               const ColdGpu& gpu);
 
 // Grouped GEMMs of real models.  Their groups are even, uneven (Zipf) or in the batched format, and
 // where they are even cuBLASLt is timed, too.  8 columns of every row are compared with f64 sums.

@@ -149,14 +149,7 @@ void GemmCases::run_way(std::string_view impl,
   if (!setup_.wants(p_.name, impl)) {
     return;
   }
-  Case c;
-  c.problem = p_.name;
-  c.impl = impl;
-  c.call = [&] {
-    gpu_.poison(out);
-    work();
-  };
-  c.timed_call = [&] { return gpu_.seconds(work); };
+  Case c = cold_case(p_.name, impl, out, work, gpu_);
   c.difference = difference;
   c.metrics = [&](double seconds) {
     const auto in_use =

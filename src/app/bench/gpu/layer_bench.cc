@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "app/bench/gpu/bench.h"
+#include "app/bench/benches.h"
 #include "app/bench/gpu/clock.h"
 #include "app/bench/harness.h"
 #include "app/bench/per_rank.h"

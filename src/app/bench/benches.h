@@ -1,14 +1,21 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `moebius bench STAGE --device cuda`; defined only in a build with CUDA.
+// The benches of `moebius bench` that are no list of cases.  Each returns the exit code.
 #pragma once
 
 #include "app/options.h"
 
 namespace moebius::bench {
 
-// Each function returns the exit code.
+// A whole layer on one rank (router, experts, reduction), compared with the machine's roofline: no
+// call can take less time than its operations take at the peak, nor than reading the weights that
+// it touches takes at the read bandwidth.  Both rates are measured in the same run by the same
+// threads. Throws InvalidArgument or Unsupported for a preset or scheme that does not exist or
+// cannot be used.
+int run_layer_bench(const app::BenchOptions& options);
+
+// The following are `moebius bench STAGE --device cuda`, and are defined only in a build with CUDA.
 
 // Dispatch and combine among GPUs, with a thread per rank.  Every row and sum is compared with the
 // one that follows from the inputs of all ranks.  Then the GPUs are timed, from a barrier between
