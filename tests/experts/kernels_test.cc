@@ -59,7 +59,7 @@ TEST_P(Kernels, FloatDotProductsDoNotDependOnTheirNeighbours) {
         rows.push_back(a.data() + i * k);
       }
       std::vector<float> c(static_cast<size_t>(m * (n + 2)), -1.0f);
-      GetParam()->dot_f32(rows.data(), m, b.data(), k, n, k, c.data(), n + 2);
+      GetParam()->dot_f32({rows.data(), m, b.data(), k, n, k, c.data(), n + 2});
       for (int64_t i = 0; i < m; ++i) {
         for (int64_t j = 0; j < n; ++j) {
           double expected = 0;
@@ -73,7 +73,7 @@ TEST_P(Kernels, FloatDotProductsDoNotDependOnTheirNeighbours) {
           const float actual = c[static_cast<size_t>(i * (n + 2) + j)];
           EXPECT_NEAR(actual, expected, magnitude * 0x1p-19);
           float alone = 0;
-          GetParam()->dot_f32(rows.data() + i, 1, b.data() + j * k, k, 1, k, &alone, 1);
+          GetParam()->dot_f32({rows.data() + i, 1, b.data() + j * k, k, 1, k, &alone, 1});
           EXPECT_EQ(std::bit_cast<uint32_t>(alone), std::bit_cast<uint32_t>(actual));
         }
         EXPECT_EQ(c[static_cast<size_t>(i * (n + 2) + n)], -1.0f) << "written past n";

@@ -90,20 +90,13 @@ inline void column_tiles(const float* const* a,
   }
 }
 
-void dot_f32(const float* const* a,
-             int64_t m,
-             const float* b,
-             int64_t ldb,
-             int64_t n,
-             int64_t k,
-             float* c,
-             int64_t ldc) {
+void dot_f32(const DotProducts& p) {
   int64_t j = 0;
-  for (; j + 4 <= n; j += 4) {
-    column_tiles<4>(a, m, b + j * ldb, ldb, k, c + j, ldc);
+  for (; j + 4 <= p.n; j += 4) {
+    column_tiles<4>(p.a, p.m, p.b + j * p.ldb, p.ldb, p.k, p.c + j, p.ldc);
   }
-  for (; j < n; ++j) {
-    column_tiles<1>(a, m, b + j * ldb, ldb, k, c + j, ldc);
+  for (; j < p.n; ++j) {
+    column_tiles<1>(p.a, p.m, p.b + j * p.ldb, p.ldb, p.k, p.c + j, p.ldc);
   }
 }
 
@@ -127,54 +120,30 @@ inline __m128i to_f16(__m256 v) {
 }
 
 template <__m256 (*kLoad)(const uint16_t*)>
-void widen_with(const void* in, float* out, int64_t n) {
-  const uint16_t* values = static_cast<const uint16_t*>(in);
+void widen(const uint16_t* in, float* out, int64_t n) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
-    _mm256_storeu_ps(out + i, kLoad(values + i));
+    _mm256_storeu_ps(out + i, kLoad(in + i));
   }
   if (i < n) {
     uint16_t padded[8] = {};
     float result[8];
-    __builtin_memcpy(padded, values + i, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
+    __builtin_memcpy(padded, in + i, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
     _mm256_storeu_ps(result, kLoad(padded));
     __builtin_memcpy(out + i, result, static_cast<unsigned long>(n - i) * sizeof(float));
   }
 }
 
 template <__m128i (*kConvert)(__m256)>
-void narrow_with(const float* in, void* out, int64_t n) {
-  uint16_t* values = static_cast<uint16_t*>(out);
+void narrow(const float* in, uint16_t* out, int64_t n) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(values + i), kConvert(_mm256_loadu_ps(in + i)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), kConvert(_mm256_loadu_ps(in + i)));
   }
   if (i < n) {
     uint16_t result[8];
     _mm_storeu_si128(reinterpret_cast<__m128i*>(result), kConvert(load_tail(in + i, n - i)));
-    __builtin_memcpy(values + i, result, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
-  }
-}
-
-void widen(DType from, const void* in, float* out, int64_t n) {
-  switch (from) {
-    case DType::kBF16:
-      return widen_with<load8>(in, out, n);
-    case DType::kF16:
-      return widen_with<load8_f16>(in, out, n);
-    default:
-      __builtin_memmove(out, in, static_cast<unsigned long>(n) * sizeof(float));
-  }
-}
-
-void narrow(DType to, const float* in, void* out, int64_t n) {
-  switch (to) {
-    case DType::kBF16:
-      return narrow_with<to_bf16>(in, out, n);
-    case DType::kF16:
-      return narrow_with<to_f16>(in, out, n);
-    default:
-      __builtin_memmove(out, in, static_cast<unsigned long>(n) * sizeof(float));
+    __builtin_memcpy(out + i, result, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
   }
 }
 
@@ -245,8 +214,10 @@ void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
 }  // namespace avx2
 
 const CpuKernels& avx2_kernels() {
-  static constexpr CpuKernels kKernels = {"avx2",       avx2::dot_f32,    avx2::widen,
-                                          avx2::narrow, avx2::scale_bf16, avx2::mul_sigmoid};
+  using namespace avx2;
+  static constexpr CpuKernels kKernels = {"avx2",           dot_f32,         widen<load8>,
+                                          widen<load8_f16>, narrow<to_bf16>, narrow<to_f16>,
+                                          scale_bf16,       mul_sigmoid};
   return kKernels;
 }
 

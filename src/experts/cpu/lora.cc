@@ -70,23 +70,21 @@ int64_t Lora::scratch_bytes() const {
   return scratch.bytes();
 }
 
-void Lora::dot(const float* const* x,
-               int64_t m,
-               const Tensor& w,
-               int64_t first,
-               int64_t stride,
-               int64_t n,
-               int64_t k,
-               const Buffers& buffers) const {
-  const int64_t size = bits(w.dtype()) / 8;
+void Lora::dot(const float* const* x, int64_t m, const Block& block, const Buffers& buffers) const {
+  const Tensor& w = block.w;
+  const int64_t k = w.dim(3);
+  DotProducts products = {x, m, buffers.weights, k, block.n, k, buffers.out, block.n};
   if (w.dtype() == DType::kF32) {
-    kernels_->dot_f32(x, m, w.data<float>() + first, stride, n, k, buffers.out, n);
-    return;
+    products.b = w.data<float>() + block.first;
+    products.ldb = block.stride;
+  } else {
+    const int64_t size = bits(w.dtype()) / 8;
+    for (int64_t j = 0; j < block.n; ++j) {
+      kernels_->widen(w.dtype(), w.bytes() + (block.first + j * block.stride) * size,
+                      buffers.weights + j * k, k);
+    }
   }
-  for (int64_t j = 0; j < n; ++j) {
-    kernels_->widen(w.dtype(), w.bytes() + (first + j * stride) * size, buffers.weights + j * k, k);
-  }
-  kernels_->dot_f32(x, m, buffers.weights, k, n, k, buffers.out, n);
+  kernels_->dot_f32(products);
 }
 
 // A row as f32.
@@ -122,7 +120,7 @@ void Lora::shrink(const LoraTile& tile,
     for (int64_t column = 0; column < num_columns(); column += kShrinkColumns) {
       const int64_t count = std::min(kShrinkColumns, num_columns() - column);
       const int64_t first = ((adapter * a_.dim(1) + tile.e) * a_.dim(2) + column) * k;
-      dot(values, m, a_, first, k, count, k, buffers);
+      dot(values, m, {a_, first, k, count}, buffers);
       for (int64_t i = 0; i < m; ++i) {
         std::copy_n(buffers.out + i * count, count, tile.u + rows[i] * num_columns() + column);
       }
@@ -145,7 +143,7 @@ void Lora::expand(const LoraTile& tile,
       u[i] = tile.u + rows[i] * num_columns() + weight_rows.half * rank;
     }
     const int64_t first = ((adapter * b_.dim(1) + tile.e) * b_.dim(2) + weight_rows.first) * rank;
-    dot(u, m, b_, first, weight_rows.step * rank, count, rank, buffers);
+    dot(u, m, {b_, first, weight_rows.step * rank, count}, buffers);
     const float scaling = scaling_.data<float>()[adapter];
     for (int64_t i = 0; i < m; ++i) {
       float* out = c + rows[i] * ldc;

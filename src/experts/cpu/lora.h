@@ -75,16 +75,15 @@ class Lora {
 
   void widen(
       const std::byte* row, DType dtype, const float* scales, int64_t block, float* out) const;
-  // buffers.out [m, n] = x[i] . row j of w; row 0 begins at element `first`, the others follow
-  // `stride` apart.
-  void dot(const float* const* x,
-           int64_t m,
-           const Tensor& w,
-           int64_t first,
-           int64_t stride,
-           int64_t n,
-           int64_t k,
-           const Buffers& buffers) const;
+  // n rows of a_ or b_: row 0 begins at element `first`, the others follow `stride` apart.
+  struct Block {
+    const Tensor& w;
+    int64_t first;
+    int64_t stride;
+    int64_t n;
+  };
+  // buffers.out [m, n] = x[i] . row j of the block.
+  void dot(const float* const* x, int64_t m, const Block& block, const Buffers& buffers) const;
 
   Tensor a_;
   Tensor b_;
