@@ -64,39 +64,24 @@ struct InputRows {
   }
 };
 
-// Rows of GEMM1 as values f32 [X, H], X from ExpertsBase::num_input_rows, from x in in_dtype or in
-// codes with x_scale. Only rows that are computed are written in the batched format. `scales` is
-// scratch of [X, num_blocks] when x holds codes.
-void input_values(const ExpertsDesc& desc,
-                  const ExpertsInput& input,
-                  const RowOrder& order,
-                  const RowQuantizer& quantizer,
-                  const Tensor& values,
-                  float* scales,
-                  const Stream& stream);
+// The rows of one operand (a1 or a2) in one call.  Everything is borrowed from the call.
+struct CallRows {
+  const ExpertsDesc& desc;
+  const RowOrder& order;
+  const RowQuantizer& quantizer;
+  const Stream& stream;
 
-// The same as codes [X, H] with scales [X, num_blocks]; fp8 and int8.
-// Returns x itself where it holds codes, `codes` otherwise.
-Tensor input_codes(const ExpertsDesc& desc,
-                   const ExpertsInput& input,
-                   const RowOrder& order,
-                   const RowQuantizer& quantizer,
-                   const Tensor& codes,
-                   float* scales,
-                   const Stream& stream);
+  // Rows of GEMM1 as values f32 [X, H], X from ExpertsBase::num_input_rows, from x in in_dtype or
+  // in codes with x_scale. Only rows that are computed are written in the batched format. `scales`
+  // is scratch of [X, num_blocks] when x holds codes.
+  void input_values(const ExpertsInput& input, const Tensor& values, float* scales) const;
+  // The same as codes [X, H] with scales [X, num_blocks]; fp8 and int8.
+  // Returns x itself where it holds codes, `codes` otherwise.
+  Tensor input_codes(const ExpertsInput& input, const Tensor& codes, float* scales) const;
 
-// Rows of GEMM2, sorted by expert.
-void hidden_values(const RowOrder& order,
-                   int64_t num_local_experts,
-                   const RowQuantizer& quantizer,
-                   const Tensor& rows,
-                   const Stream& stream);
-void hidden_codes(const RowOrder& order,
-                  int64_t num_local_experts,
-                  const RowQuantizer& quantizer,
-                  const Tensor& rows,
-                  const Tensor& codes,
-                  float* scales,
-                  const Stream& stream);
+  // Rows of GEMM2, sorted by expert.
+  void hidden_values(const Tensor& rows) const;
+  void hidden_codes(const Tensor& rows, const Tensor& codes, float* scales) const;
+};
 
 }  // namespace moebius

@@ -241,7 +241,7 @@ TEST(TileKernels, IntegerSumsAreExact) {
     rows.push_back(a.bytes() + r * kDepthI8);
   }
   const Tensor panels = Tensor::empty({panels_bytes(kRows, kSteps)}, DType::kU8);
-  pack_rows(DType::kI8, Operand::kI8, rows.data(), kRows, kDepthI8, kSteps, 1.0f, nullptr,
+  pack_rows({DType::kI8, Operand::kI8, kDepthI8, kSteps}, rows.data(), kRows, nullptr,
             panels.bytes());
   const std::vector<float> row_scales(kRows, 0x1p-3f);
   const Tensor c = Tensor::empty({num_panels(kRows) * kPanelFloats}, DType::kF32);

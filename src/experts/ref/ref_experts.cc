@@ -385,15 +385,14 @@ class RefExperts final : public ExpertsBase {
 
   template <typename Real>
   void load_input(const ExpertsInput& input, Buffers<Real>& buffers, const Stream& stream) const {
-    const RowQuantizer& quantizer = input_quantizer();
+    const CallRows rows = {desc_, buffers.order, input_quantizer(), stream};
     if (w1_.codes()) {
-      const Tensor room = buffers.x_codes.view_as(storage_dtype(quantizer.spec().format));
-      const Tensor codes =
-          input_codes(desc_, input, buffers.order, quantizer, room, buffers.x_scales, stream);
+      const Tensor room = buffers.x_codes.view_as(storage_dtype(rows.quantizer.spec().format));
+      const Tensor codes = rows.input_codes(input, room, buffers.x_scales);
       load_codes(codes, buffers.order.num_slots / buffers.order.rows_per_input,
                  buffers.x.template data<float>());
     } else {
-      input_values(desc_, input, buffers.order, quantizer, buffers.x, buffers.x_scales, stream);
+      rows.input_values(input, buffers.x, buffers.x_scales);
     }
   }
 
@@ -403,15 +402,15 @@ class RefExperts final : public ExpertsBase {
       return;
     }
     const RowOrder& order = buffers.order;
+    const CallRows rows = {desc_, order, quantize_a2_, stream};
     const Tensor act =
         Tensor::borrow(buffers.act, {order.num_slots, desc_.intermediate}, DType::kF32);
     if (w2_.codes()) {
       const Tensor codes = buffers.act_codes.view_as(storage_dtype(quantize_a2_.spec().format));
-      hidden_codes(order, desc_.num_local_experts, quantize_a2_, act, codes, buffers.act_scales,
-                   stream);
+      rows.hidden_codes(act, codes, buffers.act_scales);
       load_codes(codes, order.num_rows, buffers.act);
     } else {
-      hidden_values(order, desc_.num_local_experts, quantize_a2_, act, stream);
+      rows.hidden_values(act);
     }
   }
 

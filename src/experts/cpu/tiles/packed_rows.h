@@ -23,13 +23,16 @@ inline constexpr int64_t panels_bytes(int64_t rows, int64_t lines) {
 // codes. Padding in k is zero; rows from m on are left as they are.  `factor` multiplies values
 // before they are rounded; it is a power of two unless they are f32.  `scratch`: k values of the
 // operand.
-void pack_rows(DType from,
-               Operand operand,
+struct RowPacking {
+  DType from;
+  Operand operand;
+  int64_t k;
+  int64_t lines;
+  float factor = 1.0f;
+};
+void pack_rows(const RowPacking& how,
                const std::byte* const* rows,
                int64_t m,
-               int64_t k,
-               int64_t lines,
-               float factor,
                std::byte* scratch,
                std::byte* panels);
 

@@ -361,11 +361,11 @@ class TileExperts final : public ExpertsBase {
       std::memcpy(buffers.act.bytes() + item.begin * bytes, act.raw(),
                   static_cast<size_t>(act.nbytes()));
     });
+    const CallRows quantized = {desc_, buffers.order, quantize_a2_, stream};
     if (form2_ == RowForm::kCodes) {
-      hidden_codes(buffers.order, desc_.num_local_experts, quantize_a2_, buffers.act,
-                   buffers.hidden, buffers.hidden_scales, stream);
+      quantized.hidden_codes(buffers.act, buffers.hidden, buffers.hidden_scales);
     } else {
-      hidden_values(buffers.order, desc_.num_local_experts, quantize_a2_, buffers.act, stream);
+      quantized.hidden_values(buffers.act);
     }
     const Tensor& rows = form2_ == RowForm::kCodes ? buffers.hidden : buffers.act;
     const int64_t num_scales = quantize_a2_.num_blocks(desc_.intermediate);
@@ -386,14 +386,14 @@ class TileExperts final : public ExpertsBase {
 
   // x as panels are made from it: as given where nothing is quantized.
   Tensor load_input(const ExpertsInput& input, Buffers& buffers, const Stream& stream) const {
+    const CallRows rows = {desc_, buffers.order, quantize_a1_, stream};
     if (form1_ == RowForm::kCodes) {
-      return input_codes(desc_, input, buffers.order, quantize_a1_, buffers.x, buffers.x_scales,
-                         stream);
+      return rows.input_codes(input, buffers.x, buffers.x_scales);
     }
     if (!quantize_a1_.active()) {
       return input.x;
     }
-    input_values(desc_, input, buffers.order, quantize_a1_, buffers.x, buffers.x_scales, stream);
+    rows.input_values(input, buffers.x, buffers.x_scales);
     return buffers.x;
   }
 
@@ -451,8 +451,9 @@ class TileExperts final : public ExpertsBase {
                     arena.x_scales + i * num_blocks);
       }
     }
-    pack_rows(x.dtype(), operand_, from.data(), item.rows(), desc_.hidden, w1_.lines(),
-              factor_of(factor1_, item.e) * w1_.row_factor(), arena.row, arena.x);
+    pack_rows({x.dtype(), operand_, desc_.hidden, w1_.lines(),
+               factor_of(factor1_, item.e) * w1_.row_factor()},
+              from.data(), item.rows(), arena.row, arena.x);
     sort_adapters(item, call, arena);
     if (call.lora_ids && lora1_.defined()) {
       lora1_.shrink(arena.lora_tile(item, arena.shrunk1), from.data(), x.dtype(),
@@ -636,8 +637,9 @@ class TileExperts final : public ExpertsBase {
     for (int64_t i = 0; i < item.rows(); ++i) {
       from[static_cast<size_t>(i)] = rows.bytes() + i * row_bytes(rows.dtype(), width);
     }
-    pack_rows(rows.dtype(), operand_, from.data(), item.rows(), width, w2_.lines(),
-              factor_of(factor2_, item.e) * w2_.row_factor(), arena.row, arena.hidden);
+    pack_rows({rows.dtype(), operand_, width, w2_.lines(),
+               factor_of(factor2_, item.e) * w2_.row_factor()},
+              from.data(), item.rows(), arena.row, arena.hidden);
     if (call.lora_ids && lora2_.defined()) {
       lora2_.shrink(arena.lora_tile(item, arena.shrunk2), from.data(), rows.dtype(),
                     row_scales(quantize_a2_, arena.hidden_scales, width), own.lora);
