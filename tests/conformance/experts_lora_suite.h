@@ -107,11 +107,11 @@ inline ExpertProblem merged_problem(const ExpertProblem& p, int32_t adapter) {
 inline void expect_merged(const ExpertProblem& p, std::string_view impl) {
   const std::vector<int32_t> adapters = adapters_of_rows(p);
   const auto num_rows = static_cast<int64_t>(adapters.size());
-  const Tensor actual = valid_rows(p, run(p, impl)).view({num_rows, p.desc.hidden});
+  const Tensor actual = run_valid_rows(p, impl).view({num_rows, p.desc.hidden});
   for (int32_t adapter = 0; adapter < p.desc.num_adapters; ++adapter) {
     SCOPED_TRACE("adapter " + std::to_string(adapter));
     const ExpertProblem reference = merged_problem(p, adapter);
-    const Tensor expected = valid_rows(p, run(reference, "ref")).view(actual.shape());
+    const Tensor expected = run_valid_rows(reference, "ref").view(actual.shape());
     RelativeError error;
     int64_t compared = 0;
     for (int64_t r = 0; r < num_rows; ++r) {
@@ -130,19 +130,8 @@ inline void expect_merged(const ExpertProblem& p, std::string_view impl) {
   }
 }
 
-// Why the implementation takes no adapters; empty when it does.
-inline std::string adapters_refusal(std::string_view impl, ExpertCase c) {
-  c.num_adapters = 1;
-  c.lora_rank = 8;
-  return refusal(ExpertProblemMaker().make(kTiny, c), impl);
-}
-
 TEST_P(ExpertsScheme, AdaptersAgreeWithRef) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
-      !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
   struct Numbers {
     ActivationSpec activation;
     DType dtype;
@@ -167,10 +156,6 @@ TEST_P(ExpertsScheme, AdaptersAgreeWithRef) {
 // More rows of one expert than a tile of any kernel has.
 TEST_P(ExpertsScheme, AdaptersAgreeWithRefOnManyRows) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
-      !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
   const Problem problem = {"many", 531, 1, 1, 64, 32};
   const ExpertCase c = with_adapters({.scheme = scheme, .format = format}, 5, 16, DType::kBF16);
   expect_agrees(ExpertProblemMaker(31).make(problem, c), scheme, impl);
@@ -179,10 +164,6 @@ TEST_P(ExpertsScheme, AdaptersAgreeWithRefOnManyRows) {
 // Activations are quantized for adapters as for weights.
 TEST_P(ExpertsScheme, AdaptersAreCloseToFloat64) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
-      !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     // 100: the largest product of gate and up is 33 times the typical one.
     for (const uint64_t seed : {31u, 100u}) {
@@ -192,28 +173,17 @@ TEST_P(ExpertsScheme, AdaptersAreCloseToFloat64) {
       SCOPED_TRACE(std::string(name(dtype)) + " seed " + std::to_string(seed));
       const ExpertCase c = with_adapters(
           {.scheme = scheme, .dtype = dtype, .format = format, .biased = true}, 2, 8, DType::kF32);
-      ExpertProblem p = ExpertProblemMaker(seed).make(kTiny, c);
-      if (!refusal(p, impl).empty()) {
-        continue;
-      }
-      const Tensor actual = valid_rows(p, run(p, impl));
-      p.desc.precision = Precision::kF64;
-      const Tensor exact = valid_rows(p, run(p, "ref"));
-      EXPECT_LE(relative_error(actual, exact), model_tolerance_of(p, scheme));
+      expect_close_to_f64(ExpertProblemMaker(seed).make(kTiny, c), scheme, impl);
     }
   }
 }
 
 TEST_P(ExpertsScheme, RowsWithoutAdapterKeepTheirBits) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
-      !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
   const ExpertCase c =
       with_adapters({.scheme = scheme, .format = format, .biased = true}, 3, 8, DType::kBF16);
   ExpertProblem p = ExpertProblemMaker(33).make({"some", 61, 3, 2, 96, 64}, c);
-  const Tensor plain = valid_rows(p, run(without_adapters(p), impl));
+  const Tensor plain = run_valid_rows(without_adapters(p), impl);
   // Where one scale spans rows of several tokens, adapters of the others move it.
   const QuantDesc& a2 = p.weights.quant.a2;
   const auto spec = activation_spec(a2);
@@ -223,27 +193,26 @@ TEST_P(ExpertsScheme, RowsWithoutAdapterKeepTheirBits) {
   if (!spans_rows) {
     const std::vector<int32_t> adapters = adapters_of_rows(p);
     const Shape rows = {static_cast<int64_t>(adapters.size()), p.desc.hidden};
-    const Tensor with = valid_rows(p, run(p, impl)).view(rows);
+    const Tensor with = run_valid_rows(p, impl).view(rows);
     for (int64_t r = 0; r < rows[0]; ++r) {
       const bool same = same_bits(with[r], plain.view(rows)[r]);
       EXPECT_EQ(same, adapters[static_cast<size_t>(r)] == -1) << "row " << r;
     }
   }
   std::fill_n(p.input.lora_ids.data<int32_t>(), p.input.lora_ids.numel(), -1);
-  EXPECT_TRUE(same_bits(valid_rows(p, run(p, impl)), plain));
+  EXPECT_TRUE(same_bits(run_valid_rows(p, impl), plain));
   p.input.lora_ids = {};
-  EXPECT_TRUE(same_bits(valid_rows(p, run(p, impl)), plain));
+  EXPECT_TRUE(same_bits(run_valid_rows(p, impl), plain));
 }
 
 TEST_P(ExpertsContract, AdaptersAreMergedWeights) {
-  if (const std::string reason = adapters_refusal(impl(), f32_case()); !reason.empty()) {
-    GTEST_SKIP() << reason;
+  if (!takes(f32_case())) {
+    GTEST_SKIP() << "no experts of f32";
   }
   for (const ActivationSpec& activation : {kGated, kNotGated, kInterleaved}) {
     for (const int64_t rank : {3, 8, 64}) {
       SCOPED_TRACE(std::string(name(activation.kind)) + " rank " + std::to_string(rank));
-      ExpertCase c = with_adapters(base_case(), 3, rank, DType::kF32);
-      c.dtype = DType::kF32;
+      ExpertCase c = with_adapters(f32_case(), 3, rank, DType::kF32);
       c.activation = activation;
       c.biased = true;
       expect_merged(ExpertProblemMaker(34).make(kTiny, c), impl());
@@ -252,28 +221,25 @@ TEST_P(ExpertsContract, AdaptersAreMergedWeights) {
 }
 
 TEST_P(ExpertsContract, AdaptersBesideQuantizedWeightsAreMergedWeights) {
-  if (const std::string reason = adapters_refusal(impl(), f32_case()); !reason.empty()) {
-    GTEST_SKIP() << reason;
+  if (!takes(f32_case())) {
+    GTEST_SKIP() << "no experts of f32";
   }
   for (const Scheme& scheme : kSchemes) {
     if (scheme.activation || scheme.weight == QuantFormat::kNvfp4) {
       continue;  // f32 weights cannot stand for them
     }
     SCOPED_TRACE(scheme.name);
-    ExpertCase c = with_adapters(base_case(), 2, 8, DType::kF32);
-    c.scheme = scheme;
-    c.dtype = DType::kF32;
+    const ExpertCase c = with_adapters(f32_case(scheme), 2, 8, DType::kF32);
     expect_merged(ExpertProblemMaker(39).make(kTiny, c), impl());
   }
 }
 
 TEST_P(ExpertsContract, AdaptersOfOneWeightOnly) {
-  if (const std::string reason = adapters_refusal(impl(), f32_case()); !reason.empty()) {
-    GTEST_SKIP() << reason;
+  if (!takes(f32_case())) {
+    GTEST_SKIP() << "no experts of f32";
   }
   for (const bool first : {true, false}) {
-    ExpertCase c = with_adapters(base_case(), 2, 8, DType::kF32);
-    c.dtype = DType::kF32;
+    const ExpertCase c = with_adapters(f32_case(), 2, 8, DType::kF32);
     ExpertProblem p = ExpertProblemMaker(35).make(kTiny, c);
     LoraWeights& lora = p.weights.lora;
     (first ? lora.w2_a : lora.w1_a) = {};
@@ -284,9 +250,6 @@ TEST_P(ExpertsContract, AdaptersOfOneWeightOnly) {
 
 // Adapters are read in place: a rewritten one counts from the next call on.
 TEST_P(ExpertsContract, RewrittenAdaptersAreUsed) {
-  if (const std::string reason = adapters_refusal(impl(), base_case()); !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
   const ExpertCase c = with_adapters(base_case(), 2, 8, DType::kF32);
   ExpertProblem p = ExpertProblemMaker(36).make(kTiny, c);
   const testing::Place place(stream_of(impl(), 2));
@@ -302,13 +265,10 @@ TEST_P(ExpertsContract, RewrittenAdaptersAreUsed) {
   }
   const Tensor after = valid_rows(p, run(*experts, p.input, stream_of(impl(), 2)));
   EXPECT_FALSE(same_bits(after, before));
-  EXPECT_TRUE(same_bits(after, valid_rows(p, run(p, impl()))));
+  EXPECT_TRUE(same_bits(after, run_valid_rows(p, impl())));
 }
 
 TEST_P(ExpertsContract, LoraIdsAreChecked) {
-  if (const std::string reason = adapters_refusal(impl(), base_case()); !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
   const ExpertCase c = with_adapters(base_case(), 2, 8, DType::kBF16);
   const ExpertProblem p = ExpertProblemMaker(38).make(kTiny, c);
   using testing::expect_mentions;
@@ -320,9 +280,9 @@ TEST_P(ExpertsContract, LoraIdsAreChecked) {
     int32_t& id = p.input.lora_ids.data<int32_t>()[7];
     const int32_t good = std::exchange(id, bad);
     if (stream_of(impl(), 1).device().is_cuda()) {  // where values are not looked at: no adapter
-      const Tensor with_bad = valid_rows(p, run(p, impl()));
+      const Tensor with_bad = run_valid_rows(p, impl());
       id = -1;
-      EXPECT_TRUE(same_bits(with_bad, valid_rows(p, run(p, impl()))));
+      EXPECT_TRUE(same_bits(with_bad, run_valid_rows(p, impl())));
       id = good;
       continue;
     }

@@ -154,6 +154,12 @@ inline Tensor valid_rows(const ExpertProblem& p, const Tensor& output) {
   return rows;
 }
 
+inline Tensor run_valid_rows(const ExpertProblem& p,
+                             std::string_view implementation,
+                             int threads = 2) {
+  return valid_rows(p, run(p, implementation, threads));
+}
+
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() &&
          std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0;
@@ -198,7 +204,7 @@ inline Tensor activations_of(ExpertProblem p) {
     p.weights.lora.w2_a = Tensor::zeros(p.weights.lora.w2_a.shape(), p.weights.lora.w2_a.dtype());
   }
   p.desc.precision = Precision::kF64;
-  return valid_rows(p, run(p, "ref"));
+  return run_valid_rows(p, "ref");
 }
 
 // Relative error that codes of int8 with one scale of all rows (in the batched format, of all rows
