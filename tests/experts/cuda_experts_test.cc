@@ -2,11 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Experts on a GPU beyond the contract of the stage: CUDA graphs, where operands are, real widths.
-#include <cuda_runtime_api.h>
-
 #include <string>
 
-#include "core/cuda/check.h"
+#include "moebius/graph.h"
 #include "tests/conformance/experts_runs.h"
 #include "tests/error_text.h"
 #include "tests/gpu_test.h"
@@ -14,6 +12,7 @@
 namespace moebius::experts_suite {
 namespace {
 
+using testing::expect_mentions;
 using testing::message_of;
 
 constexpr Scheme kDeepSeek = {
@@ -68,7 +67,6 @@ class CudaExperts : public GpuTest {
 
 // Row counts, experts in use and adapters differ between replays.
 TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
-  const cudaStream_t stream = cuda::as_stream(place_.stream.native_handle());
   const Problem problem = {"graph", 700, 12, 3, 256, 128};
   for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
     for (const std::string_view name :
@@ -82,13 +80,7 @@ TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
       const Call call = call_of(p);
       call.apply(place_.stream);
       place_.stream.synchronize();
-      cudaGraph_t graph = nullptr;
-      cudaGraphExec_t executable = nullptr;
-      cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                       "cudaStreamBeginCapture");
-      call.apply(place_.stream);
-      cuda::check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-      cuda::check_cuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+      const Graph graph(place_.stream, [&] { call.apply(place_.stream); });
       for (int i = 0; i < 2; ++i) {
         p.input = format == ActivationFormat::kStandard ? maker.standard_input(problem, c.dtype)
                                                         : maker.batched_input(problem, c.dtype);
@@ -101,17 +93,14 @@ TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
           p.input.lora_ids = maker.lora_ids(p.input, c.num_adapters);
         }
         overwrite(call.input, p.input);
-        cuda::check_cuda(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+        graph.launch();
         place_.stream.synchronize();
         const Tensor actual = valid_rows(p, place_.bring(call.output));
         const Tensor again = apply(*call.experts, p.input, place_.stream);
         EXPECT_TRUE(same_bits(actual, valid_rows(p, again)));
-        const Tensor rows = run(p, "cuda");
-        EXPECT_LE(relative_error(valid_rows(p, rows), valid_rows(p, run(p, "cpu_portable"))),
+        EXPECT_LE(relative_error(run_valid_rows(p, "cuda"), run_valid_rows(p, "cpu_portable")),
                   tolerance_of(p, c.scheme));
       }
-      cuda::check_cuda(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-      cuda::check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
     }
   }
 }
@@ -130,15 +119,15 @@ TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
                      std::string(name(format)));
         const ExpertCase c{.scheme = scheme, .format = format, .biased = true};
         const ExpertProblem p = ExpertProblemMaker(52).make(problem, c);
-        const Tensor there = valid_rows(p, run(p, "cuda"));
-        const Tensor here = valid_rows(p, run(p, "cpu_portable"));
+        const Tensor there = run_valid_rows(p, "cuda");
+        const Tensor here = run_valid_rows(p, "cpu_portable");
         if (scheme.name != kDeepSeek.name) {
           EXPECT_LE(relative_error(there, here), tolerance_of(p, scheme));
           continue;
         }
         ExpertProblem exact = p;
         exact.desc.precision = Precision::kF64;
-        const Tensor expected = valid_rows(p, run(exact, "ref"));
+        const Tensor expected = run_valid_rows(exact, "ref");
         EXPECT_LE(relative_error(there, expected), model_tolerance_of(p, scheme));
         EXPECT_LE(relative_error(here, expected), model_tolerance_of(p, scheme));
       }
@@ -154,9 +143,8 @@ TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
     const auto scratch_bytes = [&](std::string_view scheme) {
       const ExpertCase c{.scheme = scheme_of(scheme), .format = ActivationFormat::kBatched};
       const ExpertProblem p = ExpertProblemMaker(56).make(problem, c);
-      EXPECT_LE(
-          relative_error(valid_rows(p, run(p, "cuda")), valid_rows(p, run(p, "cpu_portable"))),
-          tolerance_of(p, c.scheme))
+      EXPECT_LE(relative_error(run_valid_rows(p, "cuda"), run_valid_rows(p, "cpu_portable")),
+                tolerance_of(p, c.scheme))
           << scheme << " " << experts;
       return call_of(p).scratch.nbytes();
     };
@@ -169,7 +157,7 @@ TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
 TEST_F(CudaExperts, ExpectedRowsMayBeTold) {
   const ExpertCase c{.scheme = scheme_of("mxfp4_w4a16"), .format = ActivationFormat::kBatched};
   const ExpertProblem p = ExpertProblemMaker(57).make({"told", 400, 4, 2, 512, 384}, c);
-  const Tensor expected = valid_rows(p, run(p, "cpu_portable"));
+  const Tensor expected = run_valid_rows(p, "cpu_portable");
   Call call = call_of(p);
   for (const int64_t rows : {0, 10, 100, 1000}) {
     call.input.expected_rows = rows;
@@ -225,23 +213,20 @@ TEST_F(CudaExperts, WeightsOfTheHostAreCopied) {
 TEST_F(CudaExperts, OperandsElsewhereAreNamed) {
   const ExpertProblem p = ExpertProblemMaker(54).make(kTiny, {});
   Call call = call_of(p);
-  const auto expect_error = [&](std::string_view first, std::string_view second) {
-    const std::string error = message_of<Error>([&] { call.apply(place_.stream); });
-    EXPECT_NE(error.find(first), std::string::npos) << error;
-    EXPECT_NE(error.find(second), std::string::npos) << error;
+  const auto error = [&](const Stream& stream) {
+    return message_of<Error>([&] { call.apply(stream); });
   };
   const ExpertsInput there = call.input;
   call.input.x = p.input.x;
-  expect_error("device of x is cpu", "expected cuda:0");
+  expect_mentions(error(place_.stream), "device of x is cpu, expected cuda:0");
   call.input = there;
   call.input.topk_ids = p.input.topk_ids;
-  expect_error("device of topk_ids is cpu", "expected cuda:0");
+  expect_mentions(error(place_.stream), "device of topk_ids is cpu, expected cuda:0");
   call.input = there;
-  const std::string on_cpu = message_of<Error>([&] { call.apply(Stream::cpu(1)); });
-  EXPECT_NE(on_cpu.find("stream is on cpu, expected cuda:0"), std::string::npos) << on_cpu;
-  const std::string for_cpu =
-      message_of<Error>([&] { make_experts(p.desc, placed(p.weights, place_), Stream::cpu(1)); });
-  EXPECT_NE(for_cpu.find("device of w1 is cuda:0, expected cpu"), std::string::npos) << for_cpu;
+  expect_mentions(error(Stream::cpu(1)), "stream is on cpu, expected cuda:0");
+  expect_mentions(
+      message_of<Error>([&] { make_experts(p.desc, placed(p.weights, place_), Stream::cpu(1)); }),
+      "device of w1 is cuda:0, expected cpu");
 }
 
 // Ids that the CPU refuses are nobody's here.

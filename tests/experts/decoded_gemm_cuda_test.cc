@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -153,16 +152,8 @@ TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {
     const int64_t all = decoded_elements(c.w, DType::kBF16, kManyRows);
     ASSERT_GT(all, 0) << c.name;
     for (const bool is_batched : {false, true}) {
-      const int64_t num_rows =
-          is_batched ? kGroups * kMaxRows : std::accumulate(kRows.begin(), kRows.end(), int64_t{0});
-      Tensor numbers = Tensor::empty({kGroups + 1}, DType::kI32);
-      if (is_batched) {
-        std::copy(kRows.begin(), kRows.end(), numbers.data<int32_t>());
-      } else {
-        numbers.data<int32_t>()[0] = 0;
-        std::partial_sum(kRows.begin(), kRows.end(), numbers.data<int32_t>() + 1);
-      }
-      numbers = there(numbers);
+      const GroupedRows rows = grouped(kRows, is_batched ? kMaxRows : 0);
+      const int64_t num_rows = rows.num_rows;
       ExpertGemm gemm;
       gemm.a = c.a;
       gemm.a.values = there(random_uniform({num_rows, kK}, DType::kBF16, 9, -1.0f, 1.0f));
@@ -171,8 +162,7 @@ TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {
         gemm.a.block = kK;
       }
       gemm.w = &c.w;
-      gemm.rows = is_batched ? RowGroups::batched(numbers.data<int32_t>(), kMaxRows, kGroups)
-                             : RowGroups::sorted(numbers.data<int32_t>(), kGroups);
+      gemm.rows = rows.groups;
       const auto run = [&](int64_t groups_at_once) {
         gemm.out = room({num_rows, kN}, DType::kF32);
         gemm.decoded =

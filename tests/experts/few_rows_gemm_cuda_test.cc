@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -105,23 +104,13 @@ class FewRowsGemmTest : public HopperTest {
 
   // Rows of each group; batched in a room of a few more than the largest has.
   ExpertGemm gemm_of(const WeightOperand& w, const std::vector<int>& rows, bool is_batched) {
-    const auto groups = static_cast<int64_t>(rows.size());
-    const int64_t room = *std::max_element(rows.begin(), rows.end()) + 3;
-    Tensor numbers = Tensor::empty({groups + 1}, DType::kI32);
-    auto* n = numbers.data<int32_t>();
-    n[0] = 0;
-    std::partial_sum(rows.begin(), rows.end(), n + 1);
-    const int64_t num_rows = is_batched ? groups * room : n[groups];
-    if (is_batched) {
-      std::copy(rows.begin(), rows.end(), n);
-    }
-    numbers_ = there(numbers);
+    rows_ = grouped(rows, is_batched ? *std::max_element(rows.begin(), rows.end()) + 3 : 0);
+    const int64_t num_rows = rows_.num_rows;
     ExpertGemm gemm;
     gemm.w = &w;
     gemm.a.values =
         there(random_uniform({num_rows, w.values.dim(2)}, DType::kBF16, 7, -1.0f, 1.0f));
-    gemm.rows = is_batched ? RowGroups::batched(numbers_.data<int32_t>(), room, groups)
-                           : RowGroups::sorted(numbers_.data<int32_t>(), groups);
+    gemm.rows = rows_.groups;
     gemm.out = there(Tensor::zeros({num_rows, w.values.dim(1)}, DType::kF32, Device::cpu()));
     return gemm;
   }
@@ -148,7 +137,7 @@ class FewRowsGemmTest : public HopperTest {
     EXPECT_EQ(wrong, 0) << first;
   }
 
-  Tensor numbers_;
+  GroupedRows rows_;  // of the last GEMM
 };
 
 TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda/check.h"
+#include "moebius/graph.h"
 #include "tests/experts/grouped_gemm_problem.h"
 #include "tests/experts/hopper_test.h"
 #include "tests/experts/random_operands.h"
@@ -376,24 +376,16 @@ TEST_F(Sm90GroupedGemmTest, SizesAreReadWhenAGraphRuns) {
   const GroupedGemm gemm = on_gpu(host, stream);
   stream.synchronize();
   sm90_grouped_gemm(gemm, stream);
-  const auto native = as_stream(stream.native_handle());
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  check_cuda(cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal), "begin");
-  sm90_grouped_gemm(gemm, stream);
-  check_cuda(cudaStreamEndCapture(native, &graph), "end");
-  check_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  const Graph graph(stream, [&] { sm90_grouped_gemm(gemm, stream); });
   for (const GemmProblem& now : {other, p}) {
     const GroupedGemm sizes = make_operands(now, 60);
     copy(sizes.group_offsets, gemm.group_offsets, stream);
     copy(host.out, gemm.out, stream);
-    check_cuda(cudaGraphLaunch(exec, native), "launch");
+    graph.launch();
     const Tensor out = to_device(gemm.out, Device::cpu(), stream);
     stream.synchronize();
     expect_products(now, host, out);
   }
-  check_cuda(cudaGraphExecDestroy(exec), "destroy");
-  check_cuda(cudaGraphDestroy(graph), "destroy");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 // The tile kernels that this processor runs, plain C++ excepted, with which they are compared.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "core/cpu_features.h"
@@ -34,6 +35,23 @@ inline std::vector<const TileKernels*> kernel_sets() {
   }
 #endif
   return sets;
+}
+
+// The plain ones, too.
+inline std::vector<const TileKernels*> all_kernel_sets() {
+  std::vector<const TileKernels*> sets = kernel_sets();
+  sets.push_back(&plain_tiles());
+  return sets;
+}
+
+// Codes of weights that stand for themselves.
+inline QuantDesc unscaled(QuantFormat format, int64_t num_experts = 1) {
+  QuantDesc desc;
+  desc.format = format;
+  desc.shape = GroupShape::per_tensor();
+  desc.scale = Tensor::empty({num_experts}, DType::kF32);
+  std::fill_n(desc.scale.data<float>(), num_experts, 1.0f);
+  return desc;
 }
 
 }  // namespace moebius::cpu

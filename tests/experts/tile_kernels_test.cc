@@ -152,9 +152,7 @@ void expect_packed_values(const QuantDesc& desc,
                           const Tensor& w,
                           const std::vector<float>& values) {
   const BlockColumns columns{.num_rows = kBlockColumns};
-  std::vector<const TileKernels*> sets = kernel_sets();
-  sets.push_back(&plain_tiles());
-  for (const TileKernels* kernels : sets) {
+  for (const TileKernels* kernels : all_kernel_sets()) {
     const PackedWeight packed(w, desc, columns, 0, Tensor(), kernels->operand, Stream());
     TileGemm gemm;
     TileEpilogue epilogue;
@@ -176,11 +174,7 @@ void expect_packed_values(const QuantDesc& desc,
 // decoded by themselves, so that others must be known wherever they are.
 TEST(TileKernels, PackedCodesAreTheirValues) {
   for (const bool is_e4m3 : {true, false}) {
-    QuantDesc desc;
-    desc.format = is_e4m3 ? QuantFormat::kFp8 : QuantFormat::kInt8;
-    desc.shape = GroupShape::per_tensor();
-    desc.scale = Tensor::empty({1}, DType::kF32);
-    desc.scale.data<float>()[0] = 1.0f;
+    const QuantDesc desc = unscaled(is_e4m3 ? QuantFormat::kFp8 : QuantFormat::kInt8);
     const Tensor w = Tensor::empty({1, 32, 32}, is_e4m3 ? DType::kF8E4M3 : DType::kI8);
     std::vector<float> values(1024);
     const auto set = [&](size_t i, uint8_t code) {
@@ -229,13 +223,9 @@ TEST(TileKernels, IntegerSumsAreExact) {
   const Tensor w = Tensor::empty({1, kBlockColumns, kDepthI8}, DType::kI8);
   fill(a);
   fill(w);
-  QuantDesc desc;
-  desc.format = QuantFormat::kInt8;
-  desc.shape = GroupShape::per_tensor();
-  desc.scale = Tensor::empty({1}, DType::kF32);
-  desc.scale.data<float>()[0] = 1.0f;
   const BlockColumns columns{.num_rows = kBlockColumns};
-  const PackedWeight packed(w, desc, columns, 0, Tensor(), Operand::kI8, Stream());
+  const PackedWeight packed(w, unscaled(QuantFormat::kInt8), columns, 0, Tensor(), Operand::kI8,
+                            Stream());
   std::vector<const std::byte*> rows;
   for (int64_t r = 0; r < kRows; ++r) {
     rows.push_back(a.bytes() + r * kDepthI8);
@@ -245,9 +235,7 @@ TEST(TileKernels, IntegerSumsAreExact) {
             panels.bytes());
   const std::vector<float> row_scales(kRows, 0x1p-3f);
   const Tensor c = Tensor::empty({num_panels(kRows) * kPanelFloats}, DType::kF32);
-  std::vector<const TileKernels*> sets = kernel_sets();
-  sets.push_back(&plain_tiles());
-  for (const TileKernels* kernels : sets) {
+  for (const TileKernels* kernels : all_kernel_sets()) {
     std::vector<BFloat16> out(static_cast<size_t>(kRows * kBlockColumns));
     std::vector<std::byte*> to;
     for (int64_t r = 0; r < kRows; ++r) {
