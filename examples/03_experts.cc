@@ -45,7 +45,7 @@ int main() {
   const Tensor output = Tensor::empty(sizes.output, sizes.dtype);
   experts->apply(input, output, Tensor::empty(sizes.intermediate, sizes.dtype),
                  Tensor::empty({sizes.scratch_bytes}, DType::kU8), stream);
-  std::printf("%s gives %s %s\n", std::string(experts->implementation()).c_str(),
+  std::printf("%s gives %s %s\n", std::string(experts->name()).c_str(),
               std::string(name(output.dtype())).c_str(), to_string(output.shape()).c_str());
 
   // By hand for expert e: g = u = 64 * 0.01 (e + 1) * 0.5, y = 32 * 0.01 (e + 1) * silu(g) * u.
@@ -54,7 +54,7 @@ int main() {
     return g * (g / (1 + std::exp(-g))) * g;
   };
   // Some implementations weight and sum the rows of a token themselves.
-  const bool is_final = experts->weight_and_reduce() == WeightAndReduceKind::kNoOp;
+  const bool is_final = experts->traits().weight_and_reduce == WeightAndReduceKind::kNoOp;
   const float expected = is_final ? 0.5f * by_hand(0) + 0.5f * by_hand(1) : by_hand(0);
   std::printf("%s: %.5f, by hand %.5f\n", is_final ? "token 0" : "expert 0",
               static_cast<double>(get_float(output, 0)), static_cast<double>(expected));

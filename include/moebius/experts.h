@@ -146,9 +146,9 @@ struct ExpertsInput {
   // Batched: rows to be expected of an expert, on average; a hint by which GPUs pick kernels, as
   // max_rows is mostly far more.  0: not known.  DeepGEMM's expected_m.
   int64_t expected_rows = 0;
-  ColumnParts parts;  // where the implementation gives_parts(), else one
-  // x and x_scale that may still be on their way, the rest being there; where the implementation
-  // takes_arriving_rows().
+  ColumnParts parts;  // more than one only with ExpertsTraits::gives_parts
+  // Rows of x and x_scale that may still be on their way, only with
+  // ExpertsTraits::takes_arriving_rows; everything else is there.
   RowArrivals arrivals = {};
 };
 
@@ -163,22 +163,29 @@ struct ExpertsWorkspace {
   int64_t scratch_bytes = 0;   // anything else (index lists, packed blocks); 256-byte aligned
 };
 
+// What an implementation of the experts is and can do, fixed for the life of the object.
+struct ExpertsTraits {
+  std::string_view name;  // a literal, as "cpu_amx"
+  // What is left to do with the rows that apply() writes.
+  WeightAndReduceKind weight_and_reduce = WeightAndReduceKind::kDelegate;
+  bool supports_chunking = false;  // apply() may be called for some of the rows at a time
+  // prepare must hand over unquantized rows even when a1 is quantized.
+  bool expects_unquantized_inputs = false;
+  // apply() takes more than one ColumnParts, for standard rows.  The output's memory then is
+  // [count, M, H / count].
+  bool gives_parts = false;
+  // apply() begins with those rows of ExpertsInput::arrivals that are here.
+  bool takes_arriving_rows = false;
+};
+
 class Experts {
  public:
   virtual ~Experts() = default;
 
+  const ExpertsTraits& traits() const { return traits_; }
+  std::string_view name() const { return traits_.name; }
   virtual const ExpertsDesc& desc() const = 0;
   virtual const QuantConfig& quant() const = 0;
-  virtual std::string_view implementation() const = 0;
-  virtual WeightAndReduceKind weight_and_reduce() const = 0;
-  virtual bool supports_chunking() const = 0;  // batched: false
-  // True: prepare must hand over unquantized rows even when a1 is quantized.
-  virtual bool expects_unquantized_inputs() const = 0;
-  // True: takes more than one ColumnParts, for standard rows; the output's memory then is [count,
-  // M, H / count].
-  virtual bool gives_parts() const { return false; }
-  // True: begins with those of ExpertsInput::arrivals that are here.
-  virtual bool takes_arriving_rows() const { return false; }
 
   // rows: M (standard) or max_rows (batched).
   virtual ExpertsWorkspace workspace(int64_t rows) const = 0;
@@ -197,6 +204,11 @@ class Experts {
                      const Tensor& intermediate,
                      const Tensor& scratch,
                      const Stream& stream) const = 0;
+
+ protected:
+  explicit Experts(ExpertsTraits traits) : traits_(traits) {}
+
+  ExpertsTraits traits_;  // constructors may still change it
 };
 
 struct ExpertsImpl {

@@ -9,21 +9,39 @@
 
 namespace moebius {
 
+namespace {
+
+// mx and nvfp4 rows are multiplied as quantized and dequantized values; kF64 does not quantize.
+bool quantizes_rows_itself(const ExpertsDesc& desc, const QuantDesc& a1) {
+  return a1.format && (desc.precision == Precision::kF64 || !takes_codes(*a1.format));
+}
+
+ExpertsTraits traits_of(const ExpertsDesc& desc,
+                        const QuantDesc& a1,
+                        std::string_view name,
+                        WeightAndReduceKind standard_rows) {
+  const bool is_standard = desc.format == ActivationFormat::kStandard;
+  ExpertsTraits traits;
+  traits.name = name;
+  traits.weight_and_reduce = is_standard ? standard_rows : WeightAndReduceKind::kDelegate;
+  traits.supports_chunking = is_standard;
+  traits.expects_unquantized_inputs = quantizes_rows_itself(desc, a1);
+  return traits;
+}
+
+}  // namespace
+
 ExpertsBase::ExpertsBase(const ExpertsDesc& desc,
                          ExpertWeights weights,
                          const Stream& stream,
-                         std::string_view implementation)
-    : desc_(desc),
+                         std::string_view name,
+                         WeightAndReduceKind standard_rows)
+    : Experts(traits_of(desc, weights.quant.a1, name, standard_rows)),
+      desc_(desc),
       weights_(std::move(weights)),
       quantize_a1_(weights_.quant.a1, desc.format),
       quantize_a2_(weights_.quant.a2, desc.format),
-      stream_(stream),
-      implementation_(implementation) {}
-
-bool ExpertsBase::expects_unquantized_inputs() const {
-  const auto format = weights_.quant.a1.format;
-  return format && (desc_.precision == Precision::kF64 || !takes_codes(*format));
-}
+      stream_(stream) {}
 
 Shape ExpertsBase::slots_shape(int64_t rows, int64_t width) const {
   return is_batched() ? Shape{desc_.num_local_experts, rows, width}

@@ -17,20 +17,15 @@ namespace moebius {
 
 class ExpertsBase : public Experts {
  public:
+  // standard_rows: what is left to do with rows in the standard format.
   ExpertsBase(const ExpertsDesc& desc,
               ExpertWeights weights,
               const Stream& stream,
-              std::string_view implementation);
+              std::string_view name,
+              WeightAndReduceKind standard_rows);
 
   const ExpertsDesc& desc() const override { return desc_; }
   const QuantConfig& quant() const override { return weights_.quant; }
-  std::string_view implementation() const override { return implementation_; }
-  WeightAndReduceKind weight_and_reduce() const override {
-    return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kContiguous;
-  }
-  bool supports_chunking() const override { return !is_batched(); }
-  // mx and nvfp4 are computed with as quantized and dequantized values; kF64 does not quantize.
-  bool expects_unquantized_inputs() const override;
 
  protected:
   bool is_batched() const { return desc_.format == ActivationFormat::kBatched; }
@@ -60,7 +55,6 @@ class ExpertsBase : public Experts {
 
  private:
   Stream stream_;
-  std::string_view implementation_;
 };
 
 }  // namespace moebius

@@ -198,7 +198,7 @@ void validate_lora(const ExpertsDesc& desc, const LoraWeights& lora) {
 void validate_codes(const Experts& experts, const ExpertsInput& input) {
   const ExpertsDesc& desc = experts.desc();
   const QuantConfig& quant = experts.quant();
-  if (!quant.a1.format || experts.expects_unquantized_inputs()) {
+  if (!quant.a1.format || experts.traits().expects_unquantized_inputs) {
     throw InvalidArgument(
         fmt::format("x is {}, expected {}", name(input.x.dtype()), name(desc.in_dtype)));
   }
@@ -338,12 +338,12 @@ void validate_call(const Experts& experts,
   const bool batched = desc.format == ActivationFormat::kBatched;
   expect(stream.device() == device, [&] {
     return fmt::format("stream is on {}, expected {} for experts {}", to_string(stream.device()),
-                       to_string(device), experts.implementation());
+                       to_string(device), experts.name());
   });
   expect_ge(input.parts.count, 1, "parts");
-  expect(input.parts.count == 1 || experts.gives_parts(), [&] {
+  expect(input.parts.count == 1 || experts.traits().gives_parts, [&] {
     return fmt::format("{} parts of the output, experts {} give it whole", input.parts.count,
-                       experts.implementation());
+                       experts.name());
   });
   expect_multiple_of(desc.hidden, int64_t{input.parts.count}, "hidden (of parts)");
   expect(input.parts.count == 1 || input.parts.made, "parts without anybody to tell of them");
@@ -375,7 +375,7 @@ void validate_call(const Experts& experts,
     expect(desc.num_adapters > 0, "lora_ids are given, but num_adapters is 0");
   }
 
-  if (experts.weight_and_reduce() == WeightAndReduceKind::kNoOp &&
+  if (experts.traits().weight_and_reduce == WeightAndReduceKind::kNoOp &&
       !input.apply_router_weight_on_input) {
     expect_defined(input.topk_weights, "topk_weights");
     expect_dtype(input.topk_weights, DType::kF32, "topk_weights");

@@ -101,7 +101,7 @@ ModularKernel::ModularKernel(std::unique_ptr<PrepareFinalize> prepare_finalize,
   if (options.chunk_tokens == 0) {
     options.chunk_tokens = default_chunk_tokens();
   }
-  state_->weight_and_reduce = make_weight_and_reduce(experts->weight_and_reduce());
+  state_->weight_and_reduce = make_weight_and_reduce(experts->traits().weight_and_reduce);
   state_->loads = LoadCounter(options.microbatches, experts->desc().num_local_experts);
   state_->options = options;
   state_->prepare_finalize = std::move(prepare_finalize);
@@ -198,9 +198,9 @@ CallPlan ModularKernel::State::plan_of(const KernelInput& input, const CallConte
   facts.has_shared = shared_experts != nullptr;
   facts.takes_addend = transport.traits().takes_addend;
   facts.takes_columns = transport.traits().takes_columns;
-  facts.gives_parts = experts->gives_parts();
+  facts.gives_parts = experts->traits().gives_parts;
   facts.can_come_in_waves =
-      !input.lora_ids && experts->takes_arriving_rows() &&
+      !input.lora_ids && experts->traits().takes_arriving_rows &&
       transport.sends_in_waves(experts->quant(), defers_input_quant(*experts));
   return plan_call(options, facts);
 }
@@ -416,7 +416,7 @@ Tensor ModularKernel::State::compute(const KernelInput& input,
   rows.max_sms = context.max_sms;
   rows.parts = parts;
   rows.arrivals = prepared.arrivals;
-  const bool is_final = experts->weight_and_reduce() == WeightAndReduceKind::kNoOp &&
+  const bool is_final = experts->traits().weight_and_reduce == WeightAndReduceKind::kNoOp &&
                         prepare_finalize->traits().takes_final_output &&
                         prepared.x.raw() != output.raw();
   return run_experts(*experts, rows, options.chunk_tokens, context,

@@ -87,7 +87,7 @@ void expect_lora_ids(const Tensor& ids, int64_t num_tokens, int64_t num_adapters
 }
 
 bool defers_input_quant(const Experts& experts) {
-  return experts.expects_unquantized_inputs() || experts.desc().precision == Precision::kF64;
+  return experts.traits().expects_unquantized_inputs || experts.desc().precision == Precision::kF64;
 }
 
 void expect_composable(const PrepareFinalize& prepare_finalize,
@@ -97,7 +97,7 @@ void expect_composable(const PrepareFinalize& prepare_finalize,
   const ExpertsDesc& desc = experts.desc();
   const ActivationFormat format = prepare_finalize.traits().activation_format;
   const std::string_view pf = prepare_finalize.name();
-  const std::string_view ex = experts.implementation();
+  const std::string_view ex = experts.name();
   expect(format == desc.format, [&] {
     return fmt::format("{} hands over {} rows, experts {} take {} rows", pf, name(format), ex,
                        name(desc.format));
@@ -109,7 +109,7 @@ void expect_composable(const PrepareFinalize& prepare_finalize,
         "has none",
         pf, name(format), has_limit ? "a" : "no");
   });
-  const WeightAndReduceKind kind = experts.weight_and_reduce();
+  const WeightAndReduceKind kind = experts.traits().weight_and_reduce;
   expect_support(prepare_finalize.accepts(kind), pf,
                  fmt::format("the {} weight-and-reduce of experts {}", name(kind), ex));
   const bool defer = defers_input_quant(experts);

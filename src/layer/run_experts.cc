@@ -42,7 +42,7 @@ Tensor run_chunks(const Experts& experts,
   const ExpertsWorkspace whole = experts.workspace(rows);
   expect(whole.output.size() > 0 && whole.output[0] % rows == 0, [&] {
     return fmt::format("output {} of {} cannot be split by {} rows", to_string(whole.output),
-                       experts.implementation(), rows);
+                       experts.name(), rows);
   });
   const int64_t factor = whole.output[0] / rows;  // rows of output per row of input
   const auto [fused, counts] =
@@ -92,8 +92,8 @@ Tensor run_experts(const Experts& experts,
     const ExpertsWorkspace none = experts.workspace(0);
     return context.get(WorkspaceSlot::kFusedOutput, none.output, none.dtype);
   }
-  const bool is_cut = experts.supports_chunking() && rows > chunk_tokens;
-  if (input.arrivals && (is_cut || !experts.takes_arriving_rows())) {
+  const bool is_cut = experts.traits().supports_chunking && rows > chunk_tokens;
+  if (input.arrivals && (is_cut || !experts.traits().takes_arriving_rows)) {
     context.stream.wait(input.arrivals.complete);
     ExpertsInput all = input;
     all.arrivals = {};

@@ -229,7 +229,7 @@ class RankLayer {
     for (int i : {0, 1}) {
       computed[i] = compute(prepared[i], i);
     }
-    const auto reduce = make_weight_and_reduce(kernel_.experts().weight_and_reduce());
+    const auto reduce = make_weight_and_reduce(kernel_.experts().traits().weight_and_reduce);
     for (int i : {1, 0}) {
       FinalizeInput done;
       done.output = output[i];
@@ -267,7 +267,7 @@ class RankLayer {
     request.num_experts = problem_.placement().num_experts();
     request.expert_map = map_;
     request.quant = &kernel_.experts().quant();
-    request.defer_input_quant = kernel_.experts().expects_unquantized_inputs();
+    request.defer_input_quant = kernel_.experts().traits().expects_unquantized_inputs;
     PrepareResult prepared = twin_->prepare(request, context(microbatch));
     if (router_ != nullptr) {
       const Shape shape{prepared.x.dim(0), kernel_.experts().desc().topk};

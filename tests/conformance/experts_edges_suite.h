@@ -153,7 +153,7 @@ TEST_P(ExpertsContract, ExpertMapsSelectLocalExperts) {
 TEST_P(ExpertsContract, ChunksGiveTheRowsOfTheWhole) {
   const ExpertProblem p = ExpertProblemMaker(22).make(kTiny, base_case());
   const auto experts = make(p, impl(), 2);
-  EXPECT_EQ(experts->supports_chunking(), is_standard());
+  EXPECT_EQ(experts->traits().supports_chunking, is_standard());
   if (!is_standard()) {
     return;
   }
@@ -183,13 +183,13 @@ TEST_P(ExpertsContract, SaysWhoWeightsAndReduces) {
   const ExpertProblem p = ExpertProblemMaker().make(kTiny, base_case());
   const auto experts = make(p, impl(), 1);
   const ExpertsWorkspace ws = experts->workspace(10);
-  if (is_standard() && experts->weight_and_reduce() == WeightAndReduceKind::kNoOp) {
+  if (is_standard() && experts->traits().weight_and_reduce == WeightAndReduceKind::kNoOp) {
     EXPECT_EQ(ws.output, (Shape{10, kTiny.hidden}));
   } else if (is_standard()) {
-    EXPECT_EQ(experts->weight_and_reduce(), WeightAndReduceKind::kContiguous);
+    EXPECT_EQ(experts->traits().weight_and_reduce, WeightAndReduceKind::kContiguous);
     EXPECT_EQ(ws.output, (Shape{10, kTiny.topk, kTiny.hidden}));
   } else {
-    EXPECT_EQ(experts->weight_and_reduce(), WeightAndReduceKind::kDelegate);
+    EXPECT_EQ(experts->traits().weight_and_reduce, WeightAndReduceKind::kDelegate);
     EXPECT_EQ(ws.output, (Shape{kTiny.num_experts, 10, kTiny.hidden}));
   }
   // Not applied, or 1: it makes no difference whether the router's weights already are.

@@ -43,7 +43,7 @@ TEST_P(ExpertsScheme, FinalRowsHaveTheBitsOfContiguous) {
     ExpertProblem p = ExpertProblemMaker(28).make({"sums", 61, 8, topk, 96, 64},
                                                   {.scheme = scheme, .format = format});
     const auto experts = make(p, impl, 5);
-    if (experts->weight_and_reduce() != WeightAndReduceKind::kNoOp) {
+    if (experts->traits().weight_and_reduce != WeightAndReduceKind::kNoOp) {
       GTEST_SKIP() << "leaves its rows to prepare/finalize";
     }
     auto* ids = p.input.topk_ids.data<int32_t>();
@@ -73,7 +73,7 @@ TEST_P(ExpertsScheme, FinalRowsHaveTheBitsOfContiguous) {
 TEST_P(ExpertsContract, FinalRowsOfMappedExpertsAndNanWeights) {
   ExpertProblem p = ExpertProblemMaker(29).make(kTiny, base_case());
   const auto experts = make(p, impl(), 2);
-  if (experts->weight_and_reduce() != WeightAndReduceKind::kNoOp) {
+  if (experts->traits().weight_and_reduce != WeightAndReduceKind::kNoOp) {
     GTEST_SKIP() << "leaves its rows to prepare/finalize";
   }
   p.input.expert_map = Tensor::empty({kTiny.num_experts}, DType::kI32);

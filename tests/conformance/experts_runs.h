@@ -122,7 +122,7 @@ inline ExpertsInput one_selection_each(const ExpertsInput& input) {
 
 // A row per selection, or per row of the batched format, whoever weights and sums.
 inline Tensor run(const Experts& experts, const ExpertsInput& input, const Stream& stream) {
-  if (experts.weight_and_reduce() != WeightAndReduceKind::kNoOp) {
+  if (experts.traits().weight_and_reduce != WeightAndReduceKind::kNoOp) {
     return apply(experts, input, stream);
   }
   const Tensor rows = apply(experts, one_selection_each(input), stream);

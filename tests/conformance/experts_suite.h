@@ -191,7 +191,7 @@ TEST_P(ExpertsScheme, TakesQuantizedRows) {
   ExpertProblem p = ExpertProblemMaker(10).make(kKBlocks, {.scheme = scheme, .format = format});
   const auto experts = make(p, impl, 2);
   const auto spec = activation_spec(p.weights.quant.a1);
-  if (!spec || experts->expects_unquantized_inputs()) {
+  if (!spec || experts->traits().expects_unquantized_inputs) {
     const Tensor plain = p.input.x;
     p.input.x = Tensor::zeros(plain.shape(), DType::kI8);
     EXPECT_THROW(run(*experts, p.input, stream_of(impl, 2)), InvalidArgument);
@@ -248,7 +248,7 @@ TEST_P(ExpertsScheme, SameBitsForAnyNumberOfThreadsAndAnyCall) {
 
 TEST_P(ExpertsContract, ReportsTheImplementationThatWasForced) {
   const ExpertProblem p = ExpertProblemMaker().make(kTiny, base_case());
-  EXPECT_EQ(make(p, impl(), 1)->implementation(), impl());
+  EXPECT_EQ(make(p, impl(), 1)->name(), impl());
 }
 
 TEST_P(ExpertsContract, EveryActivation) {

@@ -203,7 +203,7 @@ TEST_F(CudaExperts, WeightsOfTheHostAreCopied) {
     ExpertProblem p = ExpertProblemMaker(53).make({"some", 40, 4, 2, 256, 128}, c);
     const Tensor expected = run(p, "cuda");
     const auto experts = make_experts(p.desc, p.weights, place_.stream);
-    EXPECT_EQ(experts->implementation(), "cuda");
+    EXPECT_EQ(experts->name(), "cuda");
     std::memset(p.weights.w1.raw(), 0, static_cast<size_t>(p.weights.w1.nbytes()));
     p.weights = {};
     EXPECT_TRUE(same_bits(run(*experts, p.input, place_.stream), expected));

@@ -105,7 +105,7 @@ TEST(ExpertExtremes, WeightsFarBelowOne) {
       }
       for (const std::string_view impl : takers(p)) {
         const auto experts = experts_suite::make(p, impl, 2);
-        if (experts->weight_and_reduce() == WeightAndReduceKind::kNoOp) {
+        if (experts->traits().weight_and_reduce == WeightAndReduceKind::kNoOp) {
           const Tensor actual = experts_suite::apply(*experts, p.input, Stream::cpu(2));
           EXPECT_TRUE(experts_suite::same_bits(actual, expected))
               << impl << ", " << get_float(actual, 0) << ", expected " << get_float(expected, 0);

@@ -37,14 +37,14 @@ TEST(MakeExperts, TheFirstThatAcceptsWins) {
   const auto first = std::find_if(impls.begin(), impls.end(), [&](const ExpertsImpl& impl) {
     return impl.device == DeviceType::kCpu && impl.supports(p.desc, p.weights).ok;
   });
-  EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1))->implementation(), first->name);
+  EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1))->name(), first->name);
   EXPECT_EQ(experts_impls().back().name, "ref");
 }
 
 TEST(MakeExperts, Float64IsComputedByRef) {
   ExpertProblem p = problem();
   p.desc.precision = Precision::kF64;
-  EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1))->implementation(), "ref");
+  EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1))->name(), "ref");
   expect_mentions(make_error(p, "cpu_portable"), {"cpu_portable", "f64"});
 }
 
@@ -60,7 +60,7 @@ TEST(MakeExperts, TheSettingForcesAnImplementation) {
       expect_mentions(make_error(p), {impl.name, support.reason});
       continue;
     }
-    EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1))->implementation(), impl.name);
+    EXPECT_EQ(make_experts(p.desc, p.weights, Stream::cpu(1))->name(), impl.name);
   }
   setenv("MOEBIUS_EXPERTS", "cpu_portabel", 1);
   expect_mentions(make_error(p), {"cpu_portabel", "cpu_portable", "ref"});

@@ -78,7 +78,7 @@ TEST_F(CudaLayer, OneRankGivesTheRowsOfTheCpu) {
   };
   for (const LayerKind& kind : kinds) {
     RankLayer rank(kind, {}, place, nullptr);
-    EXPECT_EQ(rank.layer->kernel().experts().implementation(), "cuda");
+    EXPECT_EQ(rank.layer->kernel().experts().name(), "cuda");
     for (const int64_t num_tokens : {1, 0, 20, 7}) {  // batched: 20 are three pieces
       SCOPED_TRACE(std::string(kind.name) + ", " + std::to_string(num_tokens) + " tokens");
       const Tensor hidden = random_tensor({num_tokens, kHidden}, DType::kBF16, 11);
@@ -133,13 +133,14 @@ TEST_F(CudaLayer, RefusesTensorsOnTheOtherDevice) {
 // Notes the bound on SMs that each call of real experts gets.
 class NotedSms final : public Experts {
  public:
-  explicit NotedSms(std::unique_ptr<Experts> base) : base_(std::move(base)) {}
+  explicit NotedSms(std::unique_ptr<Experts> base)
+      : Experts({.name = base->name(),
+                 .weight_and_reduce = base->traits().weight_and_reduce,
+                 .supports_chunking = base->traits().supports_chunking,
+                 .expects_unquantized_inputs = base->traits().expects_unquantized_inputs}),
+        base_(std::move(base)) {}
   const ExpertsDesc& desc() const override { return base_->desc(); }
   const QuantConfig& quant() const override { return base_->quant(); }
-  std::string_view implementation() const override { return base_->implementation(); }
-  WeightAndReduceKind weight_and_reduce() const override { return base_->weight_and_reduce(); }
-  bool supports_chunking() const override { return base_->supports_chunking(); }
-  bool expects_unquantized_inputs() const override { return base_->expects_unquantized_inputs(); }
   ExpertsWorkspace workspace(int64_t rows) const override { return base_->workspace(rows); }
   void apply(const ExpertsInput& input,
              const Tensor& output,
@@ -309,9 +310,9 @@ TEST_P(CudaLayerRanks, RowsInWavesHaveTheBitsOfOthers) {
       const ModularKernel& kernel = layer.layer->kernel();
       for (int call = 0; call < 5; ++call) {
         const Tensor output = layer.forward(hidden);
-        EXPECT_EQ(kernel.last_rows_came_in_waves(), own.kernel.early_rows > 0 &&
-                                                        own.kernel.chunk_tokens == 0 &&
-                                                        kernel.experts().takes_arriving_rows());
+        EXPECT_EQ(kernel.last_rows_came_in_waves(),
+                  own.kernel.early_rows > 0 && own.kernel.chunk_tokens == 0 &&
+                      kernel.experts().traits().takes_arriving_rows);
         if (!at_once) {
           at_once = output;
         }

@@ -43,18 +43,19 @@ class FakeExperts : public Experts {
     Journal* journal = nullptr;
   };
 
-  explicit FakeExperts(ExpertsDesc desc) : desc_(desc) {}
-  FakeExperts(ExpertsDesc desc, Options options) : desc_(desc), options_(std::move(options)) {}
+  explicit FakeExperts(ExpertsDesc desc) : FakeExperts(desc, Options()) {}
+  FakeExperts(ExpertsDesc desc, Options options)
+      : Experts({.name = "fake",
+                 .weight_and_reduce = options.kind,
+                 .supports_chunking =
+                     options.supports_chunking && desc.format == ActivationFormat::kStandard,
+                 .expects_unquantized_inputs = options.expects_unquantized_inputs,
+                 .gives_parts = options.gives_parts}),
+        desc_(desc),
+        options_(std::move(options)) {}
 
   const ExpertsDesc& desc() const override { return desc_; }
   const QuantConfig& quant() const override { return options_.quant; }
-  std::string_view implementation() const override { return "fake"; }
-  WeightAndReduceKind weight_and_reduce() const override { return options_.kind; }
-  bool supports_chunking() const override {
-    return options_.supports_chunking && desc_.format == ActivationFormat::kStandard;
-  }
-  bool expects_unquantized_inputs() const override { return options_.expects_unquantized_inputs; }
-  bool gives_parts() const override { return options_.gives_parts; }
 
   ExpertsWorkspace workspace(int64_t rows) const override {
     const int64_t topk = desc_.topk;

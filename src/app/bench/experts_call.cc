@@ -23,7 +23,7 @@ Tensor ExpertsCall::output() const {
     return output_;
   }
   const Tensor sums = Tensor::empty(input_.x.shape(), output_.dtype(), stream_.device());
-  make_weight_and_reduce(experts_->weight_and_reduce())
+  make_weight_and_reduce(experts_->traits().weight_and_reduce)
       ->apply({output_, input_.topk_weights, input_.topk_ids}, sums, stream_);
   return sums;
 }

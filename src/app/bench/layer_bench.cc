@@ -229,7 +229,7 @@ int run_layer_bench(const app::BenchOptions& options) {
     LayerCase layer_case(cycle, bursts, num_tokens, stream);
     Case c;
     c.problem = fmt::format("{}/{}/{}", options.preset, options.quant, num_tokens);
-    c.impl = cycle.first().kernel().experts().implementation();
+    c.impl = cycle.first().kernel().experts().name();
     c.call = [&] { layer_case.call(); };
     c.timed_call = [&] { return layer_case.call(); };
     c.reference = [&] { return layer_case.reference_seconds(); };

@@ -155,7 +155,7 @@ LayerRun run_layer(const RunOptions& options,
   run.implementations = {
       {"router", std::string(layer.router().implementation())},
       {"prepare", std::string(layer.kernel().prepare_finalize().name())},
-      {"experts", std::string(layer.kernel().experts().implementation())},
+      {"experts", std::string(layer.kernel().experts().name())},
       {"quant", std::string(quant::select_quant_impl(stream.device()).name)},
   };
   run.format = name(layer.kernel().experts().desc().format);

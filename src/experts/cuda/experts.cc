@@ -42,7 +42,11 @@ Tensor as_rows(const Tensor& x) {
 class CudaExperts final : public ExpertsBase {
  public:
   CudaExperts(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream)
-      : ExpertsBase(desc, place_weights(std::move(weights), stream), stream, "cuda"),
+      : ExpertsBase(desc,
+                    place_weights(std::move(weights), stream),
+                    stream,
+                    "cuda",
+                    WeightAndReduceKind::kNoOp),
         device_(stream.device()),
         w1_{weights_.w1, weights_.quant.w1, gate_rows(desc_), weights_.quant.a1.alpha_or_gscale},
         w2_{weights_.w2, weights_.quant.w2, desc_.hidden, weights_.quant.a2.alpha_or_gscale},
@@ -59,18 +63,11 @@ class CudaExperts final : public ExpertsBase {
       log_topic("dispatch", "gemm2 of " + to_string(plan2, gemm2_));
     }
     const bool is_plain_standard = !is_batched() && desc_.num_adapters == 0;
-    const bool is_coded_here = a1_.active() && expects_unquantized_inputs();
-    gives_parts_ = is_plain_standard && plan2.takes_columns();
-    takes_arriving_rows_ = is_plain_standard && !is_coded_here && !a1_.widens_codes() &&
-                           !a1_.needs_groups() && plan1.takes_index();
+    const bool is_coded_here = a1_.active() && traits_.expects_unquantized_inputs;
+    traits_.gives_parts = is_plain_standard && plan2.takes_columns();
+    traits_.takes_arriving_rows = is_plain_standard && !is_coded_here && !a1_.widens_codes() &&
+                                  !a1_.needs_groups() && plan1.takes_index();
   }
-
-  WeightAndReduceKind weight_and_reduce() const override {
-    return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kNoOp;
-  }
-
-  bool gives_parts() const override { return gives_parts_; }
-  bool takes_arriving_rows() const override { return takes_arriving_rows_; }
 
   ExpertsWorkspace workspace(int64_t rows) const override {
     Scratch scratch;
@@ -462,8 +459,6 @@ class CudaExperts final : public ExpertsBase {
   std::optional<Multiplier> forced_;
   GemmDesc gemm1_;  // with the activation, where GEMM1 may activate, and quantize, as it stores
   GemmDesc gemm2_;
-  bool gives_parts_ = false;
-  bool takes_arriving_rows_ = false;
 };
 
 }  // namespace

@@ -154,7 +154,7 @@ float round_to(DType dtype, float value) {
 class RefExperts final : public ExpertsBase {
  public:
   RefExperts(const ExpertsDesc& desc, ExpertWeights weights, const Stream& stream)
-      : ExpertsBase(desc, std::move(weights), stream, "ref"),
+      : ExpertsBase(desc, std::move(weights), stream, "ref", WeightAndReduceKind::kContiguous),
         w1_(weights_.w1,
             weights_.quant.w1,
             quantize_a1_,

@@ -225,9 +225,7 @@ class LayerRun {
   int microbatches() const { return ranks_[0]->layer->kernel().last_microbatches(); }
   int combine_parts() const { return ranks_[0]->layer->kernel().last_combine_parts(); }
   bool in_waves() const { return ranks_[0]->layer->kernel().last_rows_came_in_waves(); }
-  std::string experts() const {
-    return std::string(ranks_[0]->layer->kernel().experts().implementation());
-  }
+  std::string experts() const { return std::string(ranks_[0]->layer->kernel().experts().name()); }
 
   // Seconds of the slowest rank.
   double call() {

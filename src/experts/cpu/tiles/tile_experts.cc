@@ -36,9 +36,9 @@ class TileExperts final : public ExpertsBase {
   TileExperts(const ExpertsDesc& desc,
               ExpertWeights weights,
               const Stream& stream,
-              std::string_view implementation,
+              std::string_view name,
               const TileKernels& kernels)
-      : ExpertsBase(desc, std::move(weights), stream, implementation),
+      : ExpertsBase(desc, std::move(weights), stream, name, WeightAndReduceKind::kNoOp),
         stages_(desc_,
                 weights_,
                 quantize_a1_,
@@ -54,10 +54,6 @@ class TileExperts final : public ExpertsBase {
     for (QuantDesc* desc_of : {&weights_.quant.w1, &weights_.quant.w2}) {
       desc_of->scale = desc_of->zero_point = desc_of->bias = {};
     }
-  }
-
-  WeightAndReduceKind weight_and_reduce() const override {
-    return is_batched() ? WeightAndReduceKind::kDelegate : WeightAndReduceKind::kNoOp;
   }
 
   ExpertsWorkspace workspace(int64_t rows) const override {
