@@ -27,11 +27,31 @@ class ExpertsBase : public Experts {
   const ExpertsDesc& desc() const override { return desc_; }
   const QuantConfig& quant() const override { return weights_.quant; }
 
+  // Rows of the batched format, or of slots, or (kNoOp) of tokens, and what scratch_bytes() says.
+  ExpertsWorkspace workspace(int64_t rows) const final;
+  // Checks the call, then leaves it to run().
+  void apply(const ExpertsInput& input,
+             const Tensor& output,
+             const Tensor& intermediate,
+             const Tensor& scratch,
+             const Stream& stream) const final;
+
  protected:
+  virtual int64_t scratch_bytes(int64_t rows) const = 0;
+  // What apply() promises, of a call that is valid; `scratch` begins at the call's block.
+  virtual void run(const ExpertsInput& input,
+                   const Tensor& output,
+                   Scratch scratch,
+                   const Stream& stream) const = 0;
+
   bool is_batched() const { return desc_.format == ActivationFormat::kBatched; }
   // [rows, K, width] or [L, rows, width].
   Shape slots_shape(int64_t rows, int64_t width) const;
   int64_t num_slots(int64_t rows) const { return slots_shape(rows, 1).numel(); }
+  // M, or max_rows in the batched format.
+  int64_t num_rows(const ExpertsInput& input) const { return input.x.dim(is_batched() ? 1 : 0); }
+  // Parts of w1's rows with an adapter's A each: gate and up.
+  int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
   // Rows of GEMM1's operand (see InputRows).
   int64_t num_input_rows(const RowQuantizer& quantizer, int64_t rows) const {
     return is_batched() || InputRows(quantizer, desc_.format).gathered ? num_slots(rows) : rows;

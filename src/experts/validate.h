@@ -31,6 +31,6 @@ void validate_call(const Experts& experts,
                    const Tensor& intermediate,
                    const Tensor& scratch,
                    const Stream& stream,
-                   Device device = {});
+                   Device device);
 
 }  // namespace moebius

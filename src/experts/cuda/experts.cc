@@ -69,25 +69,22 @@ class CudaExperts final : public ExpertsBase {
                                   !a1_.needs_groups() && plan1.takes_index();
   }
 
-  ExpertsWorkspace workspace(int64_t rows) const override {
+ private:
+  int64_t scratch_bytes(int64_t rows) const override {
     Scratch scratch;
     Buffers(*this, rows, scratch);
-    const Shape output = is_batched() ? slots_shape(rows, desc_.hidden) : Shape{rows, desc_.hidden};
-    return {{0}, output, desc_.in_dtype, scratch.bytes()};
+    return scratch.bytes();
   }
 
-  void apply(const ExpertsInput& input,
-             const Tensor& output,
-             const Tensor& intermediate,
-             const Tensor& scratch,
-             const Stream& stream) const override {
-    validate_call(*this, input, output, intermediate, scratch, stream, device_);
-    const int64_t num_rows = input.x.dim(is_batched() ? 1 : 0);
-    if (num_slots(num_rows) == 0) {
+  void run(const ExpertsInput& input,
+           const Tensor& output,
+           Scratch scratch,
+           const Stream& stream) const override {
+    const int64_t rows = num_rows(input);
+    if (num_slots(rows) == 0) {
       return;
     }
-    Scratch block(scratch.bytes(), device_);
-    const Buffers buffers(*this, num_rows, block, input.expected_rows);
+    const Buffers buffers(*this, rows, scratch, input.expected_rows);
     Call call{input, buffers, load_order(input, buffers, stream), row_adapters(input, buffers),
               stream};
     const RowOperand x = load_input(call);
@@ -100,7 +97,6 @@ class CudaExperts final : public ExpertsBase {
     }
   }
 
- private:
   struct Buffers {
     // expected_rows: see ExpertsInput.  No more scratch than without.
     Buffers(const CudaExperts& self, int64_t rows, Scratch& scratch, int64_t expected_rows = 0) {
@@ -264,7 +260,6 @@ class CudaExperts final : public ExpertsBase {
                : plan_of(gemm_of(indexed, w1_, call.rows, buffers.gemm1, buffers.w1_decoded))
                      .takes_index();
   }
-  int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
 
   RowGroups load_order(const ExpertsInput& input,
                        const Buffers& buffers,

@@ -168,31 +168,28 @@ class RefExperts final : public ExpertsBase {
             desc.hidden,
             desc.precision) {}
 
-  ExpertsWorkspace workspace(int64_t rows) const override {
+ private:
+  int64_t scratch_bytes(int64_t rows) const override {
     Scratch scratch;
     if (desc_.precision == Precision::kF64) {
       Buffers<double>(*this, rows, scratch);
     } else {
       Buffers<float>(*this, rows, scratch);
     }
-    // No workspaces: intermediate results are f32 or f64, which their dtype may not hold.
-    return {{0}, slots_shape(rows, desc_.hidden), desc_.in_dtype, scratch.bytes()};
+    return scratch.bytes();
   }
 
-  void apply(const ExpertsInput& input,
-             const Tensor& output,
-             const Tensor& intermediate,
-             const Tensor& scratch,
-             const Stream& stream) const override {
-    validate_call(*this, input, output, intermediate, scratch, stream);
+  void run(const ExpertsInput& input,
+           const Tensor& output,
+           Scratch scratch,
+           const Stream& stream) const override {
     if (desc_.precision == Precision::kF64) {
-      run<double>(input, output, scratch, bounded(stream));
+      compute<double>(input, output, scratch, bounded(stream));
     } else {
-      run<float>(input, output, scratch, bounded(stream));
+      compute<float>(input, output, scratch, bounded(stream));
     }
   }
 
- private:
   template <typename Real>
   struct Buffers {
     Buffers(const RefExperts& self, int64_t rows, Scratch& scratch) {
@@ -225,13 +222,11 @@ class RefExperts final : public ExpertsBase {
   };
 
   template <typename Real>
-  void run(const ExpertsInput& input,
-           const Tensor& output,
-           const Tensor& scratch,
-           const Stream& stream) const {
-    const int64_t rows = input.x.dim(is_batched() ? 1 : 0);
-    Scratch block(scratch.bytes());
-    Buffers<Real> buffers(*this, rows, block);
+  void compute(const ExpertsInput& input,
+               const Tensor& output,
+               Scratch& scratch,
+               const Stream& stream) const {
+    Buffers<Real> buffers(*this, num_rows(input), scratch);
     RowOrder& order = buffers.order;
     fill_order(input, order);
     clear_skipped(order, output, stream);
@@ -321,7 +316,6 @@ class RefExperts final : public ExpertsBase {
     const RowOrder& order_;
   };
 
-  int64_t lora_halves() const { return desc_.activation.gated ? 2 : 1; }
   // Whether row n of w1 belongs to gate (0) or up (1).
   int64_t half_of(int64_t n) const {
     return desc_.activation.interleaved ? n % 2 : n / desc_.intermediate;

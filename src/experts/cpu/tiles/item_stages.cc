@@ -55,23 +55,29 @@ LoraTile lora_tile(const ItemWork& work, const ItemRows& rows) {
           rows.shrunk};
 }
 
-}  // namespace
+// One weight w [L, N, k], and how its rows are quantized.
+struct GemmSource {
+  const RowQuantizer& quantizer;
+  const QuantDesc& a;
+  const Tensor& w;
+  const QuantDesc& w_desc;
+  BlockColumns columns;
+  int64_t gate_rows;  // see dequantize_weight_rows
+  Lora lora;
+};
 
-ItemGemm::ItemGemm(const RowQuantizer& row_quantizer,
-                   const QuantDesc& a,
-                   const Tensor& w,
-                   const QuantDesc& w_desc,
-                   const BlockColumns& columns,
-                   int64_t gate_rows,
-                   Operand operand,
-                   Lora adapters,
-                   const Stream& stream)
-    : quantizer(row_quantizer),
-      k(w.dim(2)),
-      form(row_form(quantizer, w_desc, operand)),
-      factor(exact_factor(a, w_desc, operand)),
-      weight(w, w_desc, columns, gate_rows, factor ? Tensor() : a.alpha_or_gscale, operand, stream),
-      lora(std::move(adapters)) {}
+ItemGemm make_gemm(const GemmSource& from, Operand operand, const Stream& stream) {
+  const Tensor factor = exact_factor(from.a, from.w_desc, operand);
+  const Tensor gscale = factor ? Tensor() : from.a.alpha_or_gscale;
+  return {from.quantizer,
+          from.w.dim(2),
+          row_form(from.quantizer, from.w_desc, operand),
+          factor,
+          {from.w, from.w_desc, from.columns, from.gate_rows, gscale, operand, stream},
+          from.lora};
+}
+
+}  // namespace
 
 ItemBuffers::ItemBuffers(const ItemStages& stages, int64_t rows, Scratch& scratch) {
   const ItemGemm& gemm1 = stages.gemm1();
@@ -112,24 +118,24 @@ ItemStages::ItemStages(const ExpertsDesc& desc,
     : desc_(desc),
       kernels_(kernels),
       operand_(operand),
-      gemm1_(a1,
-             weights.quant.a1,
-             weights.w1,
-             weights.quant.w1,
-             {desc.w1_rows(), desc.activation.gated, desc.activation.interleaved},
-             gate_rows(desc),
-             operand,
-             {weights.lora.w1_a, weights.lora.w1_b, weights.lora.scaling},
-             stream),
-      gemm2_(a2,
-             weights.quant.a2,
-             weights.w2,
-             weights.quant.w2,
-             {desc.hidden, false, false},
-             desc.hidden,
-             operand,
-             {weights.lora.w2_a, weights.lora.w2_b, weights.lora.scaling},
-             stream) {}
+      gemm1_(make_gemm({a1,
+                        weights.quant.a1,
+                        weights.w1,
+                        weights.quant.w1,
+                        {desc.w1_rows(), desc.activation.gated, desc.activation.interleaved},
+                        gate_rows(desc),
+                        {weights.lora.w1_a, weights.lora.w1_b, weights.lora.scaling}},
+                       operand,
+                       stream)),
+      gemm2_(make_gemm({a2,
+                        weights.quant.a2,
+                        weights.w2,
+                        weights.quant.w2,
+                        {desc.hidden, false, false},
+                        desc.hidden,
+                        {weights.lora.w2_a, weights.lora.w2_b, weights.lora.scaling}},
+                       operand,
+                       stream)) {}
 
 int64_t ItemStages::most_rows() const {
   const int64_t line_bytes = gemm1_.weight.lines() * kTileRowBytes;

@@ -27,18 +27,6 @@ enum class RowForm : uint8_t {
 
 // One of the two GEMMs: its rows, and what they are multiplied by.
 struct ItemGemm {
-  // a: how its rows are quantized, also said by `quantizer`; w and the tensors of `w_desc` are
-  // copied.
-  ItemGemm(const RowQuantizer& quantizer,
-           const QuantDesc& a,
-           const Tensor& w,
-           const QuantDesc& w_desc,
-           const BlockColumns& columns,
-           int64_t gate_rows,
-           Operand operand,
-           Lora adapters,
-           const Stream& stream);
-
   bool has_codes() const { return form == RowForm::kCodes; }
   // Of codes as rows.
   DType code_dtype() const { return storage_dtype(quantizer.spec().format); }

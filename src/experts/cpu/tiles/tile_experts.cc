@@ -24,7 +24,6 @@
 #include "experts/cpu/tiles/weighted_rows.h"
 #include "experts/experts_base.h"
 #include "experts/int8_depth.h"
-#include "experts/validate.h"
 #include "quant/groups.h"
 
 namespace moebius::cpu {
@@ -56,21 +55,18 @@ class TileExperts final : public ExpertsBase {
     }
   }
 
-  ExpertsWorkspace workspace(int64_t rows) const override {
+ private:
+  int64_t scratch_bytes(int64_t rows) const override {
     Scratch scratch;
     Buffers(*this, rows, scratch);
-    const Shape output = is_batched() ? slots_shape(rows, desc_.hidden) : Shape{rows, desc_.hidden};
-    return {{0}, output, desc_.in_dtype, scratch.bytes()};
+    return scratch.bytes();
   }
 
-  void apply(const ExpertsInput& input,
-             const Tensor& output,
-             const Tensor& intermediate,
-             const Tensor& scratch,
-             const Stream& stream) const override {
-    validate_call(*this, input, output, intermediate, scratch, stream);
-    Scratch block(scratch.bytes());
-    Buffers buffers(*this, input.x.dim(is_batched() ? 1 : 0), block);
+  void run(const ExpertsInput& input,
+           const Tensor& output,
+           Scratch scratch,
+           const Stream& stream) const override {
+    Buffers buffers(*this, num_rows(input), scratch);
     const Stream& threads = bounded(stream);
     fill_order(input, buffers.order);
     const Tensor& rows = sums_rows() ? buffers.weighted : output;
@@ -85,7 +81,6 @@ class TileExperts final : public ExpertsBase {
     }
   }
 
- private:
   bool sums_rows() const { return !is_batched() && desc_.topk > 1; }
 
   struct Buffers {
