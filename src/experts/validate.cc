@@ -14,6 +14,7 @@
 #include "core/scratch.h"
 #include "experts/byte_limits.h"
 #include "experts/permute.h"
+#include "experts/weight_tensors.h"
 #include "moebius/quantize.h"
 #include "quant/groups.h"
 
@@ -285,29 +286,11 @@ void validate_expert_weights(const ExpertsDesc& desc, const ExpertWeights& weigh
 }
 
 void validate_weights_device(const ExpertWeights& weights, Device device) {
-  const auto check = [device](const Tensor& tensor, std::string_view what) {
+  for_each_tensor(weights, [device](const Tensor& tensor, std::string_view what) {
     if (tensor && !tensor.device().is_cpu()) {
       expect_on(tensor, device, what);
     }
-  };
-  check(weights.w1, "w1");
-  check(weights.w2, "w2");
-  const auto check_desc = [&](const QuantDesc& desc, std::string_view what) {
-    check(desc.scale, fmt::format("{}_scale", what));
-    check(desc.alpha_or_gscale, fmt::format("{} alphas", what));
-    check(desc.zero_point, fmt::format("{}_zero_point", what));
-    check(desc.bias, fmt::format("{}_bias", what));
-  };
-  check_desc(weights.quant.a1, "a1");
-  check_desc(weights.quant.a2, "a2");
-  check_desc(weights.quant.w1, "w1");
-  check_desc(weights.quant.w2, "w2");
-  const LoraWeights& lora = weights.lora;
-  check(lora.w1_a, "lora w1_a");
-  check(lora.w1_b, "lora w1_b");
-  check(lora.w2_a, "lora w2_a");
-  check(lora.w2_b, "lora w2_b");
-  check(lora.scaling, "lora scaling");
+  });
 }
 
 void validate_lora_ids(const ExpertsDesc& desc, const Tensor& lora_ids, const RowOrder& order) {

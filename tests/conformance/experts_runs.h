@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/cpu_features.h"
+#include "experts/weight_tensors.h"
 #include "moebius/experts.h"
 #include "problems/expert_problem.h"
 #include "problems/gemm_tolerance.h"
@@ -43,17 +44,7 @@ inline Stream stream_of(std::string_view impl, int threads) {
 }
 
 inline ExpertWeights placed(ExpertWeights weights, const testing::Place& place) {
-  QuantConfig& quant = weights.quant;
-  LoraWeights& lora = weights.lora;
-  for (Tensor* tensor :
-       {&weights.w1, &weights.w2, &lora.w1_a, &lora.w1_b, &lora.w2_a, &lora.w2_b, &lora.scaling}) {
-    *tensor = place.take(*tensor);
-  }
-  for (QuantDesc* desc : {&quant.a1, &quant.a2, &quant.w1, &quant.w2}) {
-    for (Tensor* tensor : {&desc->scale, &desc->alpha_or_gscale, &desc->zero_point, &desc->bias}) {
-      *tensor = place.take(*tensor);
-    }
-  }
+  for_each_tensor(weights, [&](Tensor& tensor, const auto&) { tensor = place.take(tensor); });
   return weights;
 }
 
