@@ -15,6 +15,14 @@
 
 namespace moebius {
 
+// The bytes of scratch that Part(args..., scratch) takes.
+template <typename Part, typename... Args>
+int64_t bytes_of(const Args&... args) {
+  Scratch scratch;
+  Part(args..., scratch);
+  return scratch.bytes();
+}
+
 class ExpertsBase : public Experts {
  public:
   // standard_rows: what is left to do with rows in the standard format.

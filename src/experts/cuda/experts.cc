@@ -70,11 +70,7 @@ class CudaExperts final : public ExpertsBase {
   }
 
  private:
-  int64_t scratch_bytes(int64_t rows) const override {
-    Scratch scratch;
-    Buffers(*this, rows, scratch);
-    return scratch.bytes();
-  }
+  int64_t scratch_bytes(int64_t rows) const override { return bytes_of<Buffers>(*this, rows); }
 
   void run(const ExpertsInput& input,
            const Tensor& output,

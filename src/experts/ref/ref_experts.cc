@@ -170,13 +170,8 @@ class RefExperts final : public ExpertsBase {
 
  private:
   int64_t scratch_bytes(int64_t rows) const override {
-    Scratch scratch;
-    if (desc_.precision == Precision::kF64) {
-      Buffers<double>(*this, rows, scratch);
-    } else {
-      Buffers<float>(*this, rows, scratch);
-    }
-    return scratch.bytes();
+    return desc_.precision == Precision::kF64 ? bytes_of<Buffers<double>>(*this, rows)
+                                              : bytes_of<Buffers<float>>(*this, rows);
   }
 
   void run(const ExpertsInput& input,

@@ -56,11 +56,7 @@ class TileExperts final : public ExpertsBase {
   }
 
  private:
-  int64_t scratch_bytes(int64_t rows) const override {
-    Scratch scratch;
-    Buffers(*this, rows, scratch);
-    return scratch.bytes();
-  }
+  int64_t scratch_bytes(int64_t rows) const override { return bytes_of<Buffers>(*this, rows); }
 
   void run(const ExpertsInput& input,
            const Tensor& output,
@@ -116,13 +112,6 @@ class TileExperts final : public ExpertsBase {
       hidden = scratch.take({coded_rows, d.intermediate},
                             gemm2.has_codes() ? gemm2.code_dtype() : DType::kF32);
       hidden_scales = scratch.take<float>(coded_rows * gemm2.scales_per_row());
-    }
-
-    template <typename Part>
-    static int64_t bytes_of(const ItemStages& stages, int64_t rows) {
-      Scratch scratch;
-      Part(stages, rows, scratch);
-      return scratch.bytes();
     }
 
     ItemBuffers arena(const ItemStages& stages, int64_t i) const {
