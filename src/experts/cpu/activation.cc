@@ -24,8 +24,8 @@ const float* contiguous(const float* values, int64_t stride, float* buffer, int6
   return buffer;
 }
 
-// out = act(gate) before any rounding, for the kinds that multiply by `up` afterwards.
-// gelu_tanh: 0.5 (1 + tanh(t)) = sigmoid(2 t).
+// Sets out = act(gate) before any rounding, for the kinds that multiply by `up` afterwards.
+// Why gelu_tanh is a sigmoid: 0.5 (1 + tanh(t)) = sigmoid(2 t).
 void activate_gate(
     const CpuKernels& kernels, Activation kind, const float* gate, float* out, int64_t n) {
   switch (kind) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Activations over f32 rows that hold values of a narrower dtype, with the rounding points of
+// Activations of f32 rows that hold values of a narrower dtype, with the rounding points of
 // experts.h.
 #pragma once
 
@@ -18,11 +18,12 @@ struct GateAndUp {
   int64_t stride = 1;  // 2 for interleaved rows
 };
 
-// Single-threaded: out[i] = activation of element i, rounded to `dtype`, for i < n.  Bits of out[i]
-// depend on its own inputs only.
+// Sets out[i] to the activation of element i, rounded to `dtype`, for i < n, on the calling thread
+// alone.  The bits of out[i] depend on its own inputs only.
 void activate(const ActivationSpec& spec, DType dtype, const GateAndUp& in, float* out, int64_t n);
 
-// output [M, I] = activation of input [M, N]; both f32, bf16 or f16.  Arguments are validated.
+// Sets output [M, I] to the activation of input [M, N]; both are f32, bf16 or f16.
+// REQUIRES: the arguments have been validated.
 void activate_rows(const ActivationSpec& spec,
                    const Tensor& input,
                    const Tensor& output,

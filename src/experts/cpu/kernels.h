@@ -14,7 +14,7 @@
 
 namespace moebius::cpu {
 
-// c[i * ldc + j] = sum over k of a[i][k] * b[j * ldb + k], i < m, j < n.
+// Stands for c[i * ldc + j] = sum over k of a[i][k] * b[j * ldb + k], i < m, j < n.
 struct DotProducts {
   const float* const* a;
   int64_t m;
@@ -39,19 +39,19 @@ struct CpuKernels {
   // Multiplies bf16 values by a power of two of at least 1: exact up to infinity.
   void (*scale_bf16)(uint16_t* values, float factor, int64_t n);
 
-  // out[i] = x[i] / (1 + exp(-z[i])), within 3 ulp; out may be x or z.
+  // Sets out[i] = x[i] / (1 + exp(-z[i])), within 3 ulp; out may be x or z.
   void (*mul_sigmoid)(const float* x, const float* z, float* out, int64_t n);
 
-  // By the functions above, for any of f32 (which is copied), bf16 and f16.
+  // These take f32, which is copied, bf16 and f16.
   void widen(DType from, const void* in, float* out, int64_t n) const;
   void narrow(DType to, const float* in, void* out, int64_t n) const;
-  // x[i] = the nearest value of dtype.
+  // Rounds each x[i] to the nearest value of dtype.
   void round_to(DType dtype, float* x, int64_t n) const;
 };
 
-// The best set for this processor.
+// The fastest set that this processor runs.
 const CpuKernels& cpu_kernels();
-// Plain C++.
+// The set in plain C++.
 const CpuKernels& portable_kernels();
 #ifdef MOEBIUS_HAVE_AVX2
 // REQUIRES: cpu_features().avx2.

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// AVX2 + FMA + F16C.  Uses no inline function of other files (see design: ISA files).
+// The kernels for AVX2, FMA and F16C.  This file uses no inline function of other files: the linker
+// could keep the copy made here for processors without AVX2.
 //
 // A tile of C is up to 3 rows x 4 columns: 12 accumulators, 3 rows of A and one column of B fill
 // the 16 registers, and 12 multiply-adds per 7 loads keep both FMA units busy.
@@ -19,7 +20,7 @@ inline __m256 load8(const uint16_t* bf16) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 
-// The first `count` < 8 elements, zeros behind them.
+// Loads the first `count` < 8 elements, with zeros behind them.
 inline __m256 load_tail(const float* p, int64_t count) {
   float padded[8] = {};
   for (int64_t i = 0; i < count; ++i) {
@@ -104,7 +105,7 @@ inline __m256 load8_f16(const uint16_t* f16) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(f16)));
 }
 
-// Nearest even; a NaN keeps its upper bits and becomes quiet.
+// Rounds to nearest even; a NaN keeps its upper bits and becomes quiet.
 inline __m128i to_bf16(__m256 v) {
   const __m256i bits = _mm256_castps_si256(v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -169,9 +170,9 @@ void scale_bf16(uint16_t* values, float factor, int64_t n) {
   }
 }
 
-// e^t = 2^i * e^r, |r| <= ln2 / 2, by the series to r^7 (its rest is below 6e-9).  Infinite where
-// it is beyond f32; of t below -87 that of -87, which a sigmoid does not tell apart.  NaN stays
-// NaN.
+// e^t is computed as 2^i * e^r, |r| <= ln2 / 2, by the series to r^7, whose remainder is below
+// 6e-9. The result is infinite where it is beyond f32.  For t below -87 it is e^-87, which a
+// sigmoid does not tell apart.  NaN stays NaN.
 inline __m256 exp8(__m256 t) {
   const __m256 largest = _mm256_set1_ps(88.722f);
   const __m256 is_beyond = _mm256_cmp_ps(t, largest, _CMP_GT_OQ);
@@ -186,7 +187,7 @@ inline __m256 exp8(__m256 t) {
   for (const float c : kSeries) {
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
   }
-  // 2^(i - 1), twice: 2^128 is beyond f32, too.
+  // Twice 2^(i - 1): 2^128 itself is beyond f32.
   const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(i), _mm256_set1_epi32(126));
   const __m256 half = _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
   return _mm256_blendv_ps(_mm256_add_ps(half, half), _mm256_set1_ps(__builtin_inff()), is_beyond);

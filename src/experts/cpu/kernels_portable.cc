@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plain loops over fixed lanes, which compilers turn into whatever vectors the target has.
+// The kernels are plain loops over a fixed number of lanes, which compilers turn into the vectors
+// of the target.
 #include <bit>
 #include <cmath>
 

@@ -13,12 +13,12 @@ namespace moebius::cpu {
 
 namespace {
 
-// Rows whose products are computed before they are put in place.
+// Rows whose products are computed at a time, before they are put in place.
 constexpr int64_t kRows = 16;
 // Columns of u computed at a time, so that a block of A stays in cache.
 constexpr int64_t kShrinkColumns = 16;
 
-// body(adapter, rows, count) for runs of at most kRows rows of a tile with one adapter.
+// Calls body(adapter, rows, count) for runs of at most kRows rows of a tile with one adapter.
 template <typename Body>
 void for_each_run(const LoraTile& tile, Body body) {
   const int32_t* rows = tile.by_adapter;
@@ -87,7 +87,7 @@ void Lora::dot(const float* const* x, int64_t m, const Block& block, const Buffe
   kernels_->dot_f32(products);
 }
 
-// A row as f32.
+// Decodes a row of x to f32.
 void Lora::widen(
     const std::byte* row, DType dtype, const float* scales, int64_t block, float* out) const {
   const int64_t k = a_.dim(3);

@@ -14,18 +14,19 @@ namespace moebius::cpu {
 
 namespace {
 
-// Panels of GEMM1 that leave room in a 2 MiB L2 for what streams past.
+// Bytes of GEMM1's panels that leave room in a 2 MiB L2 for what streams past.
 constexpr int64_t kPanelBudget = int64_t{5} << 18;
 constexpr int64_t kMostItemRows = 640;
 // Outputs from this size on would only push weights and panels out of the caches.
 constexpr int64_t kStreamedBytes = int64_t{16} << 20;
 
-// C of some rows and one column block.
+// The floats of C for some rows and one column block.
 int64_t block_floats(int64_t rows) {
   return num_panels(rows) * kPanelFloats;
 }
 
-// Codes have one scale per row, or one per group of a weight that has the same groups.
+// Rows become codes where they have one scale each, or one per group and the weight has the same
+// groups.
 RowForm row_form(const RowQuantizer& a, const QuantDesc& w, Operand operand) {
   if (operand == Operand::kI8) {
     return RowForm::kCodes;
@@ -39,8 +40,9 @@ RowForm row_form(const RowQuantizer& a, const QuantDesc& w, Operand operand) {
   return group <= 0 || has_groups_of_weight ? RowForm::kCodes : RowForm::kValues;
 }
 
-// nvfp4 values become bf16 as code times block scale, which it holds exactly; the global scale is
-// left to the weights' alphas, which were divided by it.  Undefined where that is not so.
+// nvfp4 values become bf16 as code times block scale, which bf16 holds exactly.  The global scale
+// is left to the weights' alphas, which were divided by it.  Undefined where rows or weights are
+// not so.
 Tensor exact_factor(const QuantDesc& a, const QuantDesc& w, Operand operand) {
   const bool both = a.format == QuantFormat::kNvfp4 && w.format == QuantFormat::kNvfp4;
   return both && operand == Operand::kBF16 ? a.alpha_or_gscale : Tensor();
@@ -147,7 +149,7 @@ int64_t ItemStages::activation_width() const {
   return gemm1_.weight.num_blocks() * (desc_.activation.gated ? kTileColumns : kBlockColumns);
 }
 
-// Rows from[i] to panels, and through the first half of their adapters.
+// Packs the rows from[i] into panels, and multiplies them by A of their adapters.
 void ItemStages::pack(const ItemWork& work,
                       const ItemGemm& gemm,
                       const ItemRows& to,
@@ -191,7 +193,7 @@ void ItemStages::sort_adapters(const ItemWork& work) const {
   sort_by_adapter(buffers.adapters, item.rows(), buffers.by_adapter);
 }
 
-// What adapters add to a block, in own.addend; null where there are none.
+// Computes what adapters add to a block, in own.addend; null where there are none.
 const float* ItemStages::addend(const ItemWork& work,
                                 const ItemGemm& gemm,
                                 const ItemRows& rows,
@@ -213,7 +215,7 @@ const float* ItemStages::addend(const ItemWork& work,
   return c;
 }
 
-// One block of C for all rows of an item.
+// Multiplies one block of C for all rows of an item.
 void ItemStages::multiply(const ItemWork& work,
                           const ItemGemm& gemm,
                           const ItemRows& rows,
@@ -262,7 +264,7 @@ void ItemStages::run_gemm1(const ItemWork& work, int64_t begin, int64_t end) con
     return panels + bytes / kTileRowBytes * kStepBytes + bytes % kTileRowBytes;
   };
   ReadLater later = {&gemm2_.weight, {}};
-  // Of a whole item weights have pushed what was written first out of L2.
+  // In a whole item, weights have pushed what was written first out of L2.
   const int64_t hidden_bytes = gemm2_.panels_bytes(item.rows());
   const bool is_whole = end - begin == gemm1_.weight.num_blocks();
   if (in_panels && is_whole && item.rows() > kPanelRows && hidden_bytes <= kPanelBudget) {
@@ -285,8 +287,8 @@ void ItemStages::run_gemm1(const ItemWork& work, int64_t begin, int64_t end) con
     multiply(work, gemm1_, buffers.x, block, later, act, rest);
   }
   kernels_.finish(rest);
-  // Columns that pad GEMM2's last step.  Why not what GEMM1's padding gives: of an infinite x
-  // that is NaN.
+  // Clears the columns that pad GEMM2's last step.  Why they cannot hold what GEMM1's padding
+  // gives: of an infinite x that is NaN.
   const int64_t padded = gemm2_.weight.lines() * kTileRowBytes / value_bytes;
   const int64_t in_line = kTileRowBytes / value_bytes;
   for (int64_t column = desc_.intermediate;

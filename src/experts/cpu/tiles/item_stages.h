@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// ItemStages: what is done to one item.  Its input rows are packed into panels (pack), GEMM1 and
-// the activation make the rows of GEMM2 from them, these are quantized and packed, and GEMM2 writes
-// the output rows.  An element is summed in the same order however an item's column blocks are cut.
+// ItemStages: what is done to one item.  Its input rows are packed into panels.  GEMM1 and the
+// activation make the rows of GEMM2 from them, which are quantized and packed.  GEMM2 writes the
+// output rows.  An element is summed in the same order however an item's column blocks are shared
+// out.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +26,10 @@ enum class RowForm : uint8_t {
   kCodes,   // fp8 or int8 codes, exact in any operand, and scales
 };
 
-// One of the two GEMMs: its rows, and what they are multiplied by.
+// One of the two GEMMs: how its rows become panels, and what they are multiplied by.
 struct ItemGemm {
   bool has_codes() const { return form == RowForm::kCodes; }
-  // Of codes as rows.
+  // The dtype of rows in codes.  REQUIRES: the rows are quantized.
   DType code_dtype() const { return storage_dtype(quantizer.spec().format); }
   int64_t scales_per_row() const { return quantizer.num_blocks(k); }
   int64_t panels_bytes(int64_t rows) const { return cpu::panels_bytes(rows, weight.lines()); }
@@ -36,7 +37,8 @@ struct ItemGemm {
   RowQuantizer quantizer;
   int64_t k;  // columns of its rows
   RowForm form;
-  Tensor factor;  // f32 [1] or [L], or undefined; see exact_factor
+  // f32 [1] or [L]: the global scale that multiplies rows of nvfp4 here; undefined: none does.
+  Tensor factor;
   PackedWeight weight;
   Lora lora;
 };
@@ -54,8 +56,8 @@ class ItemStages;
 struct ItemBuffers {
   ItemBuffers(const ItemStages& stages, int64_t rows, Scratch& scratch);
 
-  ItemRows x;        // of GEMM1
-  ItemRows hidden;   // of GEMM2
+  ItemRows x;        // GEMM1's rows
+  ItemRows hidden;   // GEMM2's rows
   std::byte* act;    // act_dtype() [rows, activation_width()], yet to be quantized
   std::byte* codes;  // [rows, I]
   std::byte* row;    // scratch of pack_rows
@@ -64,22 +66,22 @@ struct ItemBuffers {
   int32_t* by_adapter;
 };
 
-// What a thread needs for a block.
+// What a thread needs while it computes a block.
 struct ThreadBuffers {
   ThreadBuffers(const ItemStages& stages, int64_t rows, Scratch& scratch);
 
-  float* c[2];       // of two blocks in turn
+  float* c[2];       // C of two blocks in turn
   float* addend[2];  // what adapters add to them
   std::byte* lora;
 };
 
 // What the items of a call share.
 struct ItemCall {
-  Tensor x;               // as panels are made from it
+  Tensor x;               // the rows that panels are made from
   const float* x_scales;  // with codes: [x rows, blocks]
-  Tensor rows;            // [slots, H] or the output, as GEMM2 leaves them
-  const float* weights;   // of the rows in computing order; null: not weighted
-  Tensor lora_ids;        // of the tokens, or undefined
+  Tensor rows;            // what GEMM2 writes: [slots, H] or the output
+  const float* weights;   // one per row in computing order; null: rows are not weighted
+  Tensor lora_ids;        // one per token, or undefined
   const RowOrder& order;
 };
 
@@ -110,28 +112,29 @@ class ItemStages {
   // The most rows that an item should have.
   int64_t most_rows() const;
 
-  // Whether GEMM1's results go to panels at once: nobody else needs them.
+  // Whether GEMM1's results go to panels at once, since nothing else needs them.
   bool activates_panels() const { return !gemm2_.quantizer.active() && !gemm2_.lora.defined(); }
-  // Activations per row that GEMM1's blocks give, padding included.
+  // The activations per row that GEMM1's blocks give, padding included.
   int64_t activation_width() const;
-  // Of activations that are yet to be quantized: in_dtype holds them, but values that codes stand
-  // for, which take their place, only f32 does.
+  // The dtype of activations that have yet to be quantized.  in_dtype holds them, but where the
+  // values that codes stand for take their place, only f32 holds those.
   DType act_dtype() const { return gemm2_.has_codes() ? desc_.in_dtype : DType::kF32; }
 
-  // The stages, in their order; column blocks [begin, end) of the GEMMs.
+  // The stages, in their order.  GEMMs compute column blocks [begin, end).
   void pack_input(const ItemWork& work) const;
   void run_gemm1(const ItemWork& work, int64_t begin, int64_t end) const;
-  // Activations of whole rows to panels of codes or of the values codes stand for.
+  // Quantizes the activations of whole rows and packs them into panels, as codes or as the values
+  // that codes stand for.
   void quantize_hidden(const ItemWork& work) const;
   // next: the item that this thread goes on with, or null.
   void run_gemm2(const ItemWork& work, int64_t begin, int64_t end, const Item* next) const;
 
-  // The two halves of quantize_hidden(), for activations that are quantized elsewhere.
-  // The activations as rows that follow each other.  REQUIRES: !activates_panels().
+  // The next two are what is before and after the quantization in quantize_hidden().
+  // Returns the activations as rows that follow each other.  REQUIRES: !activates_panels().
   Tensor packed_activations(const ItemWork& work) const;
-  // rows: of the item, as GEMM2 takes them.
+  // Packs the item's rows as GEMM2 takes them.
   void pack_hidden(const ItemWork& work, const Tensor& rows) const;
-  // Of the item, into its buffers; pack_input() does it, too.
+  // Puts the adapters of the item's rows into its buffers.  pack_input() does so, too.
   void sort_adapters(const ItemWork& work) const;
 
  private:

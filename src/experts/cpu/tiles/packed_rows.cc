@@ -14,7 +14,7 @@ namespace moebius::cpu {
 
 namespace {
 
-// What fp8 and int8 codes stand for.
+// The values that fp8 or int8 codes stand for.
 using Table = std::array<float, 256>;
 
 constexpr Table int8_table() {
@@ -25,7 +25,7 @@ constexpr Table int8_table() {
   return table;
 }
 constexpr Table kInt8 = int8_table();
-// The same as bf16, where all of them are exact.
+// The same values as bf16, which holds all of them exactly.
 constexpr std::array<uint16_t, 256> bf16_of(const Table& table) {
   std::array<uint16_t, 256> bits{};
   for (size_t code = 0; code < bits.size(); ++code) {
@@ -43,7 +43,7 @@ void look_up(const std::array<Value, 256>& table, const std::byte* codes, int64_
   }
 }
 
-// bf16 of values times a factor.
+// Rounds values times a factor to bf16.
 void narrow_scaled(const float* values, int64_t n, float factor, uint16_t* out) {
   if (factor == 1.0f) {
     return cpu_kernels().narrow(DType::kBF16, values, out, n);
@@ -59,7 +59,7 @@ void narrow_scaled(const float* values, int64_t n, float factor, uint16_t* out) 
   }
 }
 
-// A row as the operand's values, in scratch.
+// Converts a row to the operand's values, in scratch.
 void convert(const RowPacking& how, const std::byte* row, std::byte* scratch) {
   const bool is_int8 = how.from == DType::kI8;
   const bool is_code = is_int8 || how.from == DType::kF8E4M3;
@@ -86,8 +86,8 @@ bool holds(Operand operand, DType dtype) {
                                               : DType::kBF16);
 }
 
-// The first `lines` lines of some rows of a tile.  Line by line: tiles are written in order, and
-// rows from memory arrive side by side.
+// Copies the first `lines` lines of some rows of a tile.  Why line by line: tiles are written in
+// order, and rows from memory arrive side by side.
 void copy_lines(const std::byte* const* rows, int64_t num_rows, int64_t lines, std::byte* tile) {
   for (int64_t s = 0; s < lines; ++s) {
     for (int64_t r = 0; r < num_rows; ++r) {

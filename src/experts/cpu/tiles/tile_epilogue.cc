@@ -13,10 +13,10 @@ namespace moebius::cpu {
 
 namespace {
 
-// Rows of C in a pair of tiles, by columns 0-15 and 16-31.
+// The rows of a pair of tiles of C, by columns 0-15 and 16-31.
 using Halves = float[2][kTileFloats];
 
-// values = sum * row scale * column scale + bias + addend.
+// Computes values = sum * row scale * column scale + bias + addend.
 void load_rows(
     const TileEpilogue& e, const float* c, int64_t first, int64_t count, Halves& values) {
   for (int64_t i = 0; i < count; ++i) {

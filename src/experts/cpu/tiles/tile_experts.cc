@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Work is cut into items: some rows of one expert, few enough that their panels stay in L2 while
-// the expert's weights stream past them.  An item is one task from gather to output, in buffers of
-// its thread, or its GEMMs are split over column blocks (item_tasks.h).  An element is summed in
-// the same order either way.
+// A call is cut into items: some rows of one expert, few enough that their panels stay in L2 while
+// the expert's weights stream past them.  item_stages.h says what is done to an item.  An item is
+// one task from gather to output, in buffers of its thread, or its GEMMs are split over column
+// blocks (item_tasks.h).
 //
-// Standard format: GEMM2 leaves its rows weighted, and what is left is their plain sum per token.
-// Where GEMM2's rows take a scale from all rows of the call, all items end with their activations,
-// then all begin again.
+// In the standard format GEMM2 leaves its rows weighted, and the plain sum per token is left to do.
+// Where one scale covers all of GEMM2's rows of a call, all items are taken up to their activations
+// first, and a second pass does the rest.
 #include "experts/cpu/tiles/tile_experts.h"
 
 #include <algorithm>
@@ -96,7 +96,7 @@ class TileExperts final : public ExpertsBase {
       weighted = scratch.take({self.sums_rows() ? slots : 0, d.hidden}, d.in_dtype);
       x = scratch.take({x_rows, d.hidden}, is_coded ? gemm1.code_dtype() : DType::kF32);
       x_scales = scratch.take<float>(x_rows * gemm1.scales_per_row());
-      // One per thread where there are whole items, and one per split item.
+      // There is one arena per thread where there are whole items, and one per split item.
       const int64_t threads = self.max_threads();
       item_rows = std::min(stages.most_rows(), std::max<int64_t>(1, slots));
       const int64_t num_arenas =
@@ -135,13 +135,13 @@ class TileExperts final : public ExpertsBase {
     std::byte* arenas;
     int64_t thread_bytes;
     std::byte* threads_begin;
-    // Where scales cover all rows: activations, and what they are quantized to, in computing order.
+    // Where one scale covers all rows: activations and their codes, in computing order.
     Tensor act;
     Tensor hidden;
     float* hidden_scales;
   };
 
-  // rows [slots, H], those of skipped selections excepted.
+  // Computes `rows` [slots, H], except those of skipped selections.
   void compute_rows(const ExpertsInput& input,
                     Buffers& buffers,
                     const Tensor& rows,
@@ -160,7 +160,7 @@ class TileExperts final : public ExpertsBase {
     if (quantizes_all_rows_) {
       return compute_in_two_passes(num_items, call, buffers, stream);
     }
-    static_assert(std::is_trivially_destructible_v<SplitProgress>);  // nobody destroys it
+    static_assert(std::is_trivially_destructible_v<SplitProgress>);  // it is never destroyed
     const ItemTasks tasks(num_items, stream.num_threads(), num_blocks1(), num_blocks2());
     for (int64_t i = 0; i < tasks.num_split(); ++i) {
       std::construct_at(buffers.progress + i, tasks.num_parts1());
@@ -176,7 +176,7 @@ class TileExperts final : public ExpertsBase {
       const ItemWork work = {buffers.items[task.item], call, arena, own};
       try {
         if (is_whole) {
-          const int64_t later = i + stream.num_threads();  // most likely this thread's next
+          const int64_t later = i + stream.num_threads();  // most likely this thread's next task
           const Item* next =
               later < tasks.num_whole() ? &buffers.items[tasks[later].item] : nullptr;
           run_item(work, next);
@@ -190,8 +190,8 @@ class TileExperts final : public ExpertsBase {
     });
   }
 
-  // All items up to their activations, which are then quantized together; then the rest of all.  No
-  // item is split.
+  // Takes all items up to their activations, quantizes these together, then does the rest of all
+  // items.  No item is split.
   void compute_in_two_passes(int64_t num_items,
                              const ItemCall& call,
                              const Buffers& buffers,
@@ -225,14 +225,14 @@ class TileExperts final : public ExpertsBase {
         std::copy_n(buffers.hidden_scales + item.begin * num_scales, item.rows() * num_scales,
                     work.buffers.hidden.scales);
       }
-      // Adapters of another item were in this arena since.
+      // The arena may have held the adapters of another item since.
       stages_.sort_adapters(work);
       stages_.pack_hidden(work, rows.slice(item.begin, item.end));
       stages_.run_gemm2(work, 0, num_blocks2(), nullptr);
     });
   }
 
-  // x as panels are made from it: as given where nothing is quantized.
+  // Returns x as panels are made from it, which is as given where nothing is quantized.
   Tensor load_input(const ExpertsInput& input, Buffers& buffers, const Stream& stream) const {
     const CallRows rows = {desc_, buffers.order, quantize_a1_, stream};
     if (stages_.gemm1().has_codes()) {
@@ -245,7 +245,7 @@ class TileExperts final : public ExpertsBase {
     return buffers.x;
   }
 
-  // next: what this thread goes on with, if that is known.
+  // next: the item that this thread goes on with, if that is known.
   void run_item(const ItemWork& work, const Item* next) const {
     stages_.pack_input(work);
     stages_.run_gemm1(work, 0, num_blocks1());
@@ -253,7 +253,7 @@ class TileExperts final : public ExpertsBase {
     stages_.run_gemm2(work, 0, num_blocks2(), next);
   }
 
-  // A stage of a split item, or some of its column blocks, once the stage before is done.
+  // Runs a stage of a split item, or some of its column blocks, once the stage before is done.
   void run_part(const ItemTask& task,
                 const ItemWork& work,
                 SplitProgress& progress,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tile experts take, on which processors.
+// The implementations among the tile experts: what each of them takes, and on which processors.
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kOnlyRef = "precision f64 is computed by ref only";
 
-// What bf16 products take.
+// Whether bf16 products lose nothing of the values of these experts.
 Support bf16_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
   if (desc.precision != Precision::kModel) {
     return Support::no(kOnlyRef);
