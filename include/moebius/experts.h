@@ -164,10 +164,10 @@ struct ExpertsWorkspace {
   int64_t scratch_bytes = 0;   // anything else (index lists, packed blocks); 256-byte aligned
 };
 
-// What an implementation of the experts is and can do, fixed for the life of the object.
+// Says what an implementation of the experts is and can do, fixed for the life of the object.
 struct ExpertsTraits {
   std::string_view name;  // a literal, as "cpu_amx"
-  // What is left to do with the rows that apply() writes.
+  // Says what is left to do with the rows that apply() writes.
   WeightAndReduceKind weight_and_reduce = WeightAndReduceKind::kDelegate;
   bool supports_chunking = false;  // apply() may be called for some of the rows at a time
   // prepare must hand over unquantized rows even when a1 is quantized.
@@ -188,7 +188,7 @@ class Experts {
   virtual const ExpertsDesc& desc() const = 0;
   virtual const QuantConfig& quant() const = 0;
 
-  // What apply() needs for `rows` rows: M (standard) or max_rows (batched).
+  // Returns what apply() needs for `rows` rows: M (standard) or max_rows (batched).
   virtual ExpertsWorkspace workspace(int64_t rows) const = 0;
 
   // Writes output, which has the shape and dtype of workspace(rows) and may not alias x.  Masked

@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Permute: copies token rows into rows sorted by local expert, for a grouped GEMM, and says where
-// to find them again (weight_and_reduce.h sums them). Letters: M tokens, K top-k, E global experts,
-// L local experts, R rows.  Slot = token * K + k. Thread-safety: free functions; calls with
-// different outputs may run at the same time. On a GPU all tensors are on the stream's device, the
-// work is enqueued on the stream, and R stays on the device: nothing waits on the host.
+// to find them again (weight_and_reduce.h sums them).
+// Letters: M tokens, K top-k, E global experts, L local experts, R rows.  Slot = token * K + k.
+// Thread-safety: free functions; calls with different outputs may run at the same time.  On a GPU
+// all tensors are on the stream's device, the work is enqueued on the stream, and R stays on the
+// device: nothing waits on the host.
 #pragma once
 
 #include <cstdint>

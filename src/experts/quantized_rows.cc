@@ -19,7 +19,8 @@ Tensor as_rows(const Tensor& x) {
   return x.view({x.numel() / x.shape().back(), x.shape().back()});
 }
 
-// body(expert, begin, end) over the calls that quantize rows sorted by expert.
+// Calls body(expert, begin, end) for each part of the rows, sorted by expert, that is quantized by
+// a call of its own.
 template <typename Body>
 void for_each_sorted_group(const CallRows& call, Body body) {
   const RowOrder& order = call.order;
@@ -34,7 +35,7 @@ void for_each_sorted_group(const CallRows& call, Body body) {
   }
 }
 
-// The same over x's rows in x's order: all of them, or the valid ones of each expert.
+// The same for x's rows in x's order: all of them, or the valid rows of each expert.
 template <typename Body>
 void for_each_input_group(const CallRows& call, int64_t num_input_rows, Body body) {
   const ExpertsDesc& desc = call.desc;
@@ -60,7 +61,8 @@ void widen_rows(const Tensor& rows, const Tensor& values, const Stream& stream) 
   });
 }
 
-// x_scale spread to one set per row.  Batched per tensor scales are one per expert.
+// Spreads x_scale to one set of scales per row.  In the batched format, scales per tensor are one
+// per expert.
 void spread_scales(const ExpertsDesc& desc,
                    const Tensor& x_scale,
                    int64_t num_rows,

@@ -62,7 +62,8 @@ void expect_float(const Tensor& tensor, std::string_view what) {
   });
 }
 
-// Of codes 0 to 15, and one more, which GPTQ has of code -1.  On a GPU nobody looks.
+// Zero points are codes 0 to 15, and 16, which GPTQ has for code -1.  On a GPU they are not
+// checked.
 void expect_int4_zero_points(const Tensor& zero_points, std::string_view what) {
   constexpr uint8_t kMost = 16;
   if (!zero_points.device().is_cpu()) {
@@ -116,7 +117,7 @@ void validate_weight(const Tensor& tensor, const QuantDesc& desc, const WeightSi
   }
 }
 
-// A static scale or a global scale: one value, or one per expert.
+// Checks a static scale or a global scale, which is one value or one per expert.
 void validate_constant(const Tensor& constant, int64_t num_local_experts, std::string_view what) {
   if (!constant) {
     return;
@@ -125,7 +126,7 @@ void validate_constant(const Tensor& constant, int64_t num_local_experts, std::s
   expect_one_of(constant, {{1}, {num_local_experts}}, what);
 }
 
-// One of a1 and a2, whose rows have k elements.
+// Checks a1 or a2, whose rows have k elements.
 void validate_activation_quant(const QuantDesc& desc,
                                int64_t k,
                                int64_t num_static_scales,

@@ -171,7 +171,7 @@ void scale_bf16(uint16_t* values, float factor, int64_t n) {
 }
 
 // e^t is computed as 2^i * e^r, |r| <= ln2 / 2, by the series to r^7, whose remainder is below
-// 6e-9. The result is infinite where it is beyond f32.  For t below -87 it is e^-87, which a
+// 6e-9.  The result is infinite where it is beyond f32.  For t below -87 it is e^-87, which a
 // sigmoid does not tell apart.  NaN stays NaN.
 inline __m256 exp8(__m256 t) {
   const __m256 largest = _mm256_set1_ps(88.722f);

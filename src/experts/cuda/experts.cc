@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Standard format: rows go through both GEMMs in the order of experts, and are weighted and summed
-// from there; GEMM1 fetches them from where they lie, or, where it cannot, they are gathered first.
-// Batched format: they stay where they are.
+// In the standard format rows go through both GEMMs in the order of experts, and are weighted and
+// summed from there.  GEMM1 fetches them from where they lie; where it cannot, they are gathered
+// first.  In the batched format rows stay where they are.
 //
-// Why the sums here: of the selections of a row that came from another rank only a few are local,
+// Why the sums are made here: only a few selections of a row that came from another rank are local,
 // so [M, K, H] would be mostly zeros, written once and read again.
 #include "experts/cuda/experts.h"
 
@@ -55,7 +55,8 @@ class CudaExperts final : public ExpertsBase {
         forced_(forced_multiplier()),
         gemm1_(gemm1_desc()),
         gemm2_(gemm2_desc()) {
-    // By plans for many rows, not by what a call brings: ranks must agree.
+    // These traits follow from plans for many rows, not from what a call brings, since ranks must
+    // agree on them.
     const GemmPlan plan1 = plan_for(gemm1_, kManyRows);
     const GemmPlan plan2 = plan_for(gemm2_, kManyRows);
     if (log_topic_enabled("dispatch")) {
@@ -94,7 +95,7 @@ class CudaExperts final : public ExpertsBase {
   }
 
   struct Buffers {
-    // expected_rows: see ExpertsInput.  No more scratch than without.
+    // expected_rows is that of ExpertsInput; with it no more scratch is taken than without.
     Buffers(const CudaExperts& self, int64_t rows, Scratch& scratch, int64_t expected_rows = 0) {
       const ExpertsDesc& d = self.desc_;
       const int64_t slots = self.num_slots(rows);
@@ -104,7 +105,7 @@ class CudaExperts final : public ExpertsBase {
         row_of_slot = scratch.take({rows, d.topk}, DType::kI32);
         token_of_row = scratch.take({slots}, DType::kI32);
       }
-      // GEMM2's rows lie where GEMM1's operand was.
+      // GEMM2's result lies where GEMM1's operand was.
       Scratch operand_size;
       Scratch result_size;
       take_operand(self, rows, operand_size);
@@ -122,13 +123,13 @@ class CudaExperts final : public ExpertsBase {
       const GemmPlan plan1 = self.plan_for(self.gemm1_, expected);
       const GemmPlan plan2 = self.plan_for(self.gemm2_, expected);
       fuses_activation = plan1.activates;
-      // A caller's batched rows may lie where only the other GEMMs take them.
+      // Batched rows of a caller may not be aligned, and then only the other GEMMs take them.
       const bool is_always_fused = fuses_activation && !self.is_batched();
       gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
       act = scratch.take({self.activates_to_codes() ? 0 : slots, d.intermediate}, d.in_dtype);
       hidden = self.take_hidden(scratch, slots, act);
-      // Not less than fewer rows need, which store GEMM1's result: a workspace is made for the
-      // most.
+      // Fewer rows may need more, since they store GEMM1's result.  A workspace for many rows must
+      // do for them, too.
       const int64_t fewer = is_always_fused ? self.most_unfused_rows(plan1) : 0;
       const int64_t of_fewer =
           fewer > 0
@@ -166,20 +167,20 @@ class CudaExperts final : public ExpertsBase {
       gemm2 = scratch.take({self.is_batched() ? 0 : slots, self.desc_.hidden}, self.desc_.in_dtype);
     }
 
-    Tensor next_item;  // of the GEMMs
+    Tensor next_item;  // see ExpertGemm
     Tensor expert_offsets, row_of_slot, token_of_row;
-    RowOperand coded;     // a1, in x's order or (where that needs groups) the computing order
-    RowOperand gathered;  // in the computing order, where GEMM1 takes no index
+    RowOperand coded;     // x quantized, in x's order or (where that needs groups) computing order
+    RowOperand gathered;  // x in computing order, where GEMM1 takes no index
     Tensor gemm1, act, gemm2;
     RowOperand hidden;              // act, or its codes
-    int64_t expected = 0;           // rows of the GEMMs
-    bool fuses_activation = false;  // where such a GEMM1 can
+    int64_t expected = 0;           // how many rows the GEMMs are expected to have
+    bool fuses_activation = false;  // GEMM1 activates as it stores
     Tensor w1_decoded, w2_decoded;  // see ExpertGemm
-    float* sums = nullptr;          // of either GEMM, before adapters
+    float* sums = nullptr;          // the result of either GEMM, before adapters
     float* shrunk = nullptr;
   };
 
-  // What the steps of a call share.
+  // Holds what the steps of a call share.
   struct Call {
     const ExpertsInput& input;
     const Buffers& buffers;
@@ -197,7 +198,7 @@ class CudaExperts final : public ExpertsBase {
   GemmPlan plan_for(const GemmDesc& gemm, int64_t expected) const {
     return choose_gemm(gemm, cuda_device_info(device_.index), expected);
   }
-  // The most rows for which GEMM1 stores its result, where it does not for more of them.
+  // The most rows for which GEMM1 stores its result, where it activates for more.
   int64_t most_unfused_rows(const GemmPlan& plan1) const {
     return plan1.decodes_from > 0 ? expected_rows().most_below(plan1.decodes_from) : 0;
   }
@@ -242,7 +243,7 @@ class CudaExperts final : public ExpertsBase {
     gemm.forced = forced_;
     return gemm;
   }
-  // GEMM1 with the activation.
+  // GEMM1 together with the activation.
   ActivatedGemm activated_gemm(const Call& call, const RowOperand& x) const {
     return {gemm_of(x, w1_, call.rows, {}, call.buffers.w1_decoded), desc_.activation,
             a2_.active() ? &a2_.spec() : nullptr, call.buffers.hidden};
@@ -289,7 +290,7 @@ class CudaExperts final : public ExpertsBase {
     return adapters;
   }
 
-  // GEMM1's rows in the computing order, or where they lie with the index of each.
+  // Returns GEMM1's rows, in computing order, or where they lie together with the index of each.
   RowOperand load_input(const Call& call) const {
     const auto& [input, buffers, rows, adapters, stream] = call;
     RowOperand x;
@@ -331,7 +332,7 @@ class CudaExperts final : public ExpertsBase {
     return x;
   }
 
-  // GEMM2's rows.
+  // Computes GEMM2's rows.
   RowOperand compute_hidden(const Call& call, const RowOperand& x) const {
     const auto& [input, buffers, rows, adapters, stream] = call;
     if (buffers.fuses_activation) {
@@ -372,7 +373,7 @@ class CudaExperts final : public ExpertsBase {
              max_sms);
   }
 
-  // GEMM2 and the sums of a token's rows, for one part of the columns after the other.
+  // Computes GEMM2 and the sums of a token's rows, one part of the columns after the other.
   void finish_parts(const Call& call, const RowOperand& hidden, const Tensor& output) const {
     const auto& [input, buffers, rows, adapters, stream] = call;
     const ColumnParts& parts = input.parts;
@@ -396,7 +397,7 @@ class CudaExperts final : public ExpertsBase {
     }
   }
 
-  // What a GEMM multiplies rows by.
+  // The weight and the adapters that a GEMM multiplies rows by.
   struct Factors {
     const WeightOperand& w;
     Tensor decoded;  // see ExpertGemm

@@ -3,7 +3,7 @@
 //
 // Sums run over k in order.  Where both operands of a GEMM are fp8 or int8 codes, kModel multiplies
 // codes and applies scales per block (once at the end when there is one): sum += dot * sa * sw.
-// Everything else is multiplied as the f32 values it stands for.
+// All other operands are multiplied as the f32 values that they stand for.
 #include "experts/ref/ref_experts.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kTileRows = 64;
 constexpr int64_t kColumnGrain = 8;
 
-// A row of an operand; without scales its values are what they stand for.
+// A row of an operand.  Its values are codes where it has scales, else numbers.
 template <typename T>
 struct Row {
   const T* values;
@@ -63,7 +63,7 @@ Real dot(Row<T> a, Row<float> w, const Blocks& shape) {
   return sum;
 }
 
-// Columns per scale; 0: one scale for all of k.
+// The columns per scale; 0: one scale for all of k.
 int64_t block_cols(const std::optional<GroupShape>& shape) {
   return shape ? std::max<int64_t>(0, shape->col) : 0;
 }
@@ -271,7 +271,8 @@ class RefExperts final : public ExpertsBase {
     }
   }
 
-  // store(i, n, value) for rows a(0) .. a(count - 1) times every row of expert e's weight.
+  // Calls store(i, n, value) with the products of rows a(0) .. a(count - 1) and every row n of
+  // expert e's weight.
   template <typename Real, typename A, typename Store>
   void gemm(const Weight& w,
             int64_t e,
@@ -299,7 +300,7 @@ class RefExperts final : public ExpertsBase {
     });
   }
 
-  // The adapter of row r in computing order, -1 = none.
+  // Knows the adapter of each row in computing order; -1: none.
   class Adapters {
    public:
     Adapters(const Tensor& ids, const RowOrder& order)
@@ -316,7 +317,8 @@ class RefExperts final : public ExpertsBase {
     return desc_.activation.interleaved ? n % 2 : n / desc_.intermediate;
   }
 
-  // u [count, rows of A] = A * x(i) of rows first .. first + count - 1 that have an adapter.
+  // Sets u [count, rows of A] to A * x(i) for those rows first .. first + count - 1 that have an
+  // adapter.
   template <typename Real, typename X>
   static void shrink(const Tensor& a,
                      const Adapters& adapters,
@@ -344,7 +346,8 @@ class RefExperts final : public ExpertsBase {
     });
   }
 
-  // Element n of a row with this adapter; the bits of `value` where it has none.
+  // Adds what this adapter adds to element n of a row; keeps the bits of `value` where there is
+  // none.
   template <typename Real>
   Real add_adapter(
       Real value, const Tensor& b, int32_t adapter, int64_t e, int64_t n, const Real* u) const {

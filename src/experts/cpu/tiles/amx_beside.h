@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// While the tile unit multiplies, rows of the block or panel before go through their epilogue. Only
-// the file built for AMX includes this header.
+// While the tile unit multiplies, rows of the block or panel before go through their epilogue.
+// Only the file built for AMX includes this header.
 //
 // The loop over steps calls quarter<0>() to quarter<3>() after four steps in turn, and between()
 // after steps that are left over.  Why the epilogues of prefill are template arguments of that

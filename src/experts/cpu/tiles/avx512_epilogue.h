@@ -144,7 +144,7 @@ inline const float* c_row(const float* c, int64_t r) {
   return c + row / kTileRows * 2 * kTileFloats + row % kTileRows * 16;
 }
 
-// What becomes of sums before anything is rounded.
+// Says what becomes of sums before anything is rounded.
 enum class SumForm : uint8_t {
   kPlain,           // nothing
   kScaledIntegers,  // i32, times the scales of their row and column

@@ -52,7 +52,7 @@ struct ItemRows {
 
 class ItemStages;
 
-// What one item needs between its stages.
+// Holds what one item needs between its stages.
 struct ItemBuffers {
   ItemBuffers(const ItemStages& stages, int64_t rows, Scratch& scratch);
 
@@ -66,7 +66,7 @@ struct ItemBuffers {
   int32_t* by_adapter;
 };
 
-// What a thread needs while it computes a block.
+// Holds what a thread needs while it computes a block.
 struct ThreadBuffers {
   ThreadBuffers(const ItemStages& stages, int64_t rows, Scratch& scratch);
 
@@ -75,7 +75,7 @@ struct ThreadBuffers {
   std::byte* lora;
 };
 
-// What the items of a call share.
+// Holds what the items of a call share.
 struct ItemCall {
   Tensor x;               // the rows that panels are made from
   const float* x_scales;  // with codes: [x rows, blocks]
@@ -138,7 +138,7 @@ class ItemStages {
   void sort_adapters(const ItemWork& work) const;
 
  private:
-  // What is read after the block at hand.
+  // Names what is read after the block at hand.
   struct ReadLater {
     const PackedWeight* after_last = nullptr;  // after the last block of a GEMM
     std::span<const std::byte> beside_last;    // what else is read then

@@ -39,7 +39,7 @@ inline constexpr int64_t kStepBytes = 2 * kTileBytes;
 inline constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 inline constexpr int64_t kPanelFloats = kPanelRows * kBlockColumns;
 
-// What panels hold, and what weights are multiplied as.
+// The values that panels hold, and that weights are multiplied as.
 enum class Operand : uint8_t { kBF16, kI8, kF32 };
 
 inline constexpr int64_t step_values(Operand operand) {
@@ -52,7 +52,7 @@ inline constexpr int64_t value_bytes(Operand operand) {
   return operand == Operand::kI8 ? 1 : operand == Operand::kF32 ? 4 : 2;
 }
 
-// What a unit holds.
+// The content of a unit.
 enum class TileCode : uint8_t {
   kBF16,      // 2048 bytes, the tiles themselves
   kF16,       // 2048 bytes, the tiles themselves; Operand::kF32 only
@@ -131,13 +131,13 @@ struct TileGemm {
 
   float* c = nullptr;  // [panels of rows][kPanelFloats], scratch
 
-  // What is read after this block (codes, scales), and last a part of what is read later.
+  // The data that is read after this block (codes, scales), and last a part of what is read later.
   std::array<std::span<const std::byte>, 4> next;
 };
 
-// What becomes of a block of C, row by row: value = sum * row scale * column scale + bias + addend,
-// then the activation or the output, each rounded to `dtype`.  Kernels with bf16 products know only
-// bf16.
+// Says what becomes of a block of C, row by row: value = sum * row scale * column scale + bias +
+// addend, then the activation or the output, each rounded to `dtype`.  Kernels with bf16 products
+// know only bf16.
 struct TileEpilogue {
   DType dtype = DType::kBF16;
   bool integers = false;              // C holds i32
@@ -161,8 +161,8 @@ struct TileEpilogue {
   // Without an activation (GEMM2) the first `columns` values of row r go to column `column` of
   // out[r].  With weights [rows] they are multiplied by weights[r], rounded again and added to +0,
   // as the first term of a sum is.  With past_caches they go straight to memory, which suits what
-  // is not read soon; they must then be whole aligned lines of 64 bytes. REQUIRES: a weight that is
-  // NaN has no bit set in its lower half.
+  // is not read soon; they must then be whole aligned lines of 64 bytes.
+  // REQUIRES: a weight that is NaN has no bit set in its lower half.
   std::byte* const* out = nullptr;
   const float* weights = nullptr;
   int64_t column = 0;

@@ -89,7 +89,7 @@ inline void multiply_tile() {
 }
 
 // Stores C of one panel, if any, and loads C of the next, or zeros, into the registers, tile by
-// tile. After each tile it calls then.operator()<tile>().  Why tile by tile: a store waits for the
+// tile.  After each tile it calls then.operator()<tile>().  Why tile by tile: a store waits for the
 // last product, and loads and products behind four stores would wait, too.
 template <bool kLoads, typename Then>
 [[gnu::always_inline]] inline void exchange_c(Held& held, const Held& next, Then then) {
@@ -175,7 +175,7 @@ int64_t num_panels(const TileGemm& g) {
   return (g.rows + kPanelRows - 1) / kPanelRows;
 }
 
-// What is carried on from one panel to the next.
+// Holds what is carried on from one panel to the next.
 struct Carried {
   explicit Carried(const TileGemm& g) : prefetch(g, num_panels(g)) {}
 

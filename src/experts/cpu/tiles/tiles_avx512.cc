@@ -96,7 +96,7 @@ class Sums {
   __m512 scaled_[kRows][2];
 };
 
-// What has a scale of its own, with which its sum is multiplied.
+// Names the part of k that has a scale of its own, with which its sum is multiplied.
 enum class ScaleOf : uint8_t { kNothing, kGroup, kHalfStep };
 
 // Adds a part of k to C of some rows; the first part sets C.  It calls add_step(sums, step within
