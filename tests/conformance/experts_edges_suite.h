@@ -66,7 +66,7 @@ TEST_P(ExpertsContract, EmptyExpertsAndAllRowsToOne) {
     SCOPED_TRACE(scheme.name);
     const ExpertProblem p = ExpertProblemMaker(18).make(kTiny, base_case(scheme));
     if (is_standard()) {
-      // Twice the same expert for a token is allowed, too.
+      // A token may select the same expert twice, too.
       std::fill_n(p.input.topk_ids.data<int32_t>(), p.input.topk_ids.numel(), 4);
     } else {
       int32_t* counts = p.input.expert_num_tokens.data<int32_t>();
@@ -110,8 +110,8 @@ TEST_P(ExpertsContract, MaskedSelectionsAreZeroAndChangeNothingElse) {
   }
 }
 
-// Experts spread over ranks by a map that is neither linear nor contiguous: each computes its own,
-// and the ranks' outputs add up to the whole.
+// Experts are spread over ranks by a map that is neither linear nor contiguous.  Each rank computes
+// its own experts, and the outputs of the ranks add up to the whole.
 TEST_P(ExpertsContract, ExpertMapsSelectLocalExperts) {
   if (!is_standard()) {
     GTEST_SKIP() << "expert maps belong to topk_ids";
@@ -149,7 +149,7 @@ TEST_P(ExpertsContract, ExpertMapsSelectLocalExperts) {
   EXPECT_LE(relative_error(sum, expected), tolerance_of(whole, kSchemes[0]));
 }
 
-// Slices of tokens give the rows of the whole, where no scale spans all rows.
+// Where no scale spans all rows, slices of the tokens give the rows of the whole.
 TEST_P(ExpertsContract, ChunksGiveTheRowsOfTheWhole) {
   const ExpertProblem p = ExpertProblemMaker(22).make(kTiny, base_case());
   const auto experts = make(p, impl(), 2);
@@ -192,7 +192,8 @@ TEST_P(ExpertsContract, SaysWhoWeightsAndReduces) {
     EXPECT_EQ(experts->traits().weight_and_reduce, WeightAndReduceKind::kDelegate);
     EXPECT_EQ(ws.output, (Shape{kTiny.num_experts, 10, kTiny.hidden}));
   }
-  // Not applied, or 1: it makes no difference whether the router's weights already are.
+  // run() gives rows weights of 1 or none, so it makes no difference whether they are already
+  // applied.
   ExpertsInput weighted = p.input;
   weighted.apply_router_weight_on_input = true;
   EXPECT_TRUE(same_bits(valid_rows(p, run(*experts, p.input, stream_of(impl(), 1))),
@@ -229,7 +230,7 @@ TEST_P(ExpertsContract, NanInAWeightStaysInItsColumn) {
 TEST_P(ExpertsContract, NanInARowStaysInItsToken) {
   const ExpertProblem p = ExpertProblemMaker(26).make(kTiny, base_case());
   const Tensor before = run_valid_rows(p, impl());
-  // Element 5 of row 0: of token 0, or of expert 0's first row.
+  // Row 0 is that of token 0, or the first row of expert 0.
   set_float(p.input.x, 5, std::numeric_limits<float>::quiet_NaN());
   const Tensor after =
       run_valid_rows(p, impl()).view({before.numel() / kTiny.hidden, kTiny.hidden});

@@ -21,7 +21,7 @@ inline ExpertCase with_adapters(ExpertCase c, int64_t num_adapters, int64_t rank
   return c;
 }
 
-// The same experts without any adapter.
+// The same problem without any adapter.
 inline ExpertProblem without_adapters(ExpertProblem p) {
   p.desc.num_adapters = p.desc.lora_rank = 0;
   p.weights.lora = {};
@@ -29,7 +29,7 @@ inline ExpertProblem without_adapters(ExpertProblem p) {
   return p;
 }
 
-// The adapter of every row of valid_rows(), seen as [.., H].
+// The adapter of every row of valid_rows(), which are seen as [.., H].
 inline std::vector<int32_t> adapters_of_rows(const ExpertProblem& p) {
   std::vector<int32_t> adapters;
   const Tensor& ids = p.input.lora_ids;
@@ -44,8 +44,8 @@ inline std::vector<int32_t> adapters_of_rows(const ExpertProblem& p) {
   return adapters;
 }
 
-// w [L, rows, cols] f32 of the stored weight, plus scaling * B * A of one adapter where a and b,
-// both f32, are defined.  `half_of(n)`: which r rows of A row n of B takes.
+// Returns w [L, rows, cols] in f32: the stored weight, plus scaling * B * A of one adapter where a
+// and b, both f32, are defined.  `half_of(n)` says which r rows of A row n of B takes.
 template <typename HalfOf>
 Tensor merged(const Tensor& stored,
               const QuantDesc& desc,
@@ -82,7 +82,7 @@ Tensor merged(const Tensor& stored,
   return w;
 }
 
-// Plain f32 experts whose weights are those of p's adapter.
+// Plain f32 experts that have this adapter merged into their weights.
 inline ExpertProblem merged_problem(const ExpertProblem& p, int32_t adapter) {
   ExpertProblem out = without_adapters(p);
   const LoraWeights& lora = p.weights.lora;
@@ -103,7 +103,7 @@ inline ExpertProblem merged_problem(const ExpertProblem& p, int32_t adapter) {
   return out;
 }
 
-// Rows of every adapter are those of experts whose weights have that adapter merged.
+// Expects the rows of every adapter to be those of experts whose weights have that adapter merged.
 inline void expect_merged(const ExpertProblem& p, std::string_view impl) {
   const std::vector<int32_t> adapters = adapters_of_rows(p);
   const auto num_rows = static_cast<int64_t>(adapters.size());
@@ -153,7 +153,7 @@ TEST_P(ExpertsScheme, AdaptersAgreeWithRef) {
   }
 }
 
-// More rows of one expert than a tile of any kernel has.
+// One expert has more rows than a tile of any kernel.
 TEST_P(ExpertsScheme, AdaptersAgreeWithRefOnManyRows) {
   const auto& [impl, format, scheme] = GetParam();
   const Problem problem = {"many", 531, 1, 1, 64, 32};
@@ -161,7 +161,7 @@ TEST_P(ExpertsScheme, AdaptersAgreeWithRefOnManyRows) {
   expect_agrees(ExpertProblemMaker(31).make(problem, c), scheme, impl);
 }
 
-// Activations are quantized for adapters as for weights.
+// Activations are quantized for adapters as they are for weights.
 TEST_P(ExpertsScheme, AdaptersAreCloseToFloat64) {
   const auto& [impl, format, scheme] = GetParam();
   const ExpertCase c =
@@ -175,7 +175,7 @@ TEST_P(ExpertsScheme, RowsWithoutAdapterKeepTheirBits) {
       with_adapters({.scheme = scheme, .format = format, .biased = true}, 3, 8, DType::kBF16);
   ExpertProblem p = ExpertProblemMaker(33).make({"some", 61, 3, 2, 96, 64}, c);
   const Tensor plain = run_valid_rows(without_adapters(p), impl);
-  // Where one scale spans rows of several tokens, adapters of the others move it.
+  // Where one scale spans rows of several tokens, the adapters of other tokens change it.
   const QuantDesc& a2 = p.weights.quant.a2;
   const auto spec = activation_spec(a2);
   const bool spans_rows = spec && (spec->format == QuantFormat::kNvfp4
@@ -239,7 +239,7 @@ TEST_P(ExpertsContract, AdaptersOfOneWeightOnly) {
   }
 }
 
-// Adapters are read in place: a rewritten one counts from the next call on.
+// Adapters are read in place, so that a rewritten one is used from the next call on.
 TEST_P(ExpertsContract, RewrittenAdaptersAreUsed) {
   const ExpertCase c = with_adapters(base_case(), 2, 8, DType::kF32);
   ExpertProblem p = ExpertProblemMaker(36).make(kTiny, c);
@@ -270,7 +270,7 @@ TEST_P(ExpertsContract, LoraIdsAreChecked) {
   for (const int32_t bad : {2, -2}) {
     int32_t& id = p.input.lora_ids.data<int32_t>()[7];
     const int32_t good = std::exchange(id, bad);
-    if (stream_of(impl(), 1).device().is_cuda()) {  // where values are not looked at: no adapter
+    if (stream_of(impl(), 1).device().is_cuda()) {  // a GPU takes a bad id as no adapter
       const Tensor with_bad = run_valid_rows(p, impl());
       id = -1;
       EXPECT_TRUE(same_bits(with_bad, run_valid_rows(p, impl())));

@@ -61,7 +61,7 @@ inline void expect_close_to_f64(ExpertCase c,
   }
 }
 
-// Those this processor can run; see ListsImplementationsThatDoNotRunHere for the others.
+// The implementations that can run here; ListsImplementationsThatDoNotRunHere names the others.
 inline const std::vector<std::string>& implementation_names() {
   static const std::vector<std::string> names = [] {
     const ExpertProblem p = ExpertProblemMaker().make(kTiny, {});
@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                                             ::testing::ValuesIn(kSchemes)),
                          scheme_name);
 
-// Hundreds of skipped cases would say no more.
+// Why one test lists them: hundreds of skipped cases would say no more.
 TEST(ExpertsImplementations, ListsImplementationsThatDoNotRunHere) {
   const ExpertProblem p = ExpertProblemMaker().make(kTiny, {});
   std::string refused;
@@ -148,7 +148,7 @@ TEST(ExpertsImplementations, ListsImplementationsThatDoNotRunHere) {
   }
 }
 
-// By every set of vectors that cpu_portable may use on this processor.
+// cpu_portable agrees with every set of vectors that it may use on this processor.
 TEST(ExpertsVectors, AgreeWithRef) {
   for (const std::string vectors : {"vnni", "avx2", "plain"}) {
     const testing::ScopedSetting setting("MOEBIUS_CPU_VECTORS", vectors);
@@ -177,7 +177,7 @@ TEST_P(ExpertsScheme, AgreesWithRef) {
   }
 }
 
-// Enough rows for whole tiles of every kernel, and some over.
+// There are enough rows for whole tiles of every kernel, and some are left over.
 TEST_P(ExpertsScheme, AgreesWithRefOnManyRows) {
   const auto& [impl, format, scheme] = GetParam();
   const Problem problem = {"many", 347, 2, 1, 128, 96};
@@ -190,7 +190,8 @@ TEST_P(ExpertsScheme, ModelOfRoundingIsCloseToFloat64) {
   expect_close_to_f64({.scheme = scheme, .format = format, .biased = true}, 5, 65, impl);
 }
 
-// Rows that come quantized, as dispatch may deliver them, give what quantizing them here gives.
+// Rows that come quantized, as dispatch may deliver them, give the same as rows that are quantized
+// here.
 TEST_P(ExpertsScheme, TakesQuantizedRows) {
   const auto& [impl, format, scheme] = GetParam();
   ExpertProblem p = ExpertProblemMaker(10).make(kKBlocks, {.scheme = scheme, .format = format});

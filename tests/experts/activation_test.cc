@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// apply_activation against values worked out by hand, and its rounding points; on a GPU, too.
+// Compares apply_activation, on the CPU and on a GPU, with values worked out by hand, and checks
+// its rounding points.
 #include "experts/ref/activation.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +41,7 @@ Tensor apply(const ActivationSpec& spec, const Tensor& input, int threads = 1) {
   return apply(spec, input, Stream::cpu(threads));
 }
 
-// The specification, element by element, in dtype's rounding.
+// Computes the specification element by element, with the rounding of the dtype.
 Tensor specified(const ActivationSpec& spec, const Tensor& input) {
   const int64_t n = input.dim(1) / (spec.gated ? 2 : 1);
   const Tensor output = Tensor::empty({input.dim(0), n}, input.dtype());
@@ -189,9 +190,9 @@ INSTANTIATE_TEST_SUITE_P(All,
                          });
 
 // Vector code may differ from the specification in the last bits of f32, which moves a few values
-// to the next one of a narrower dtype, at each of two roundings.  (1 + tanh) of the specification
-// cancels for negative gates, hence the absolute part: a few units of f32 at inputs near 10.  So
-// does (1 + erf), of which the CPU has the specification's and a GPU its own.
+// to the next value of a narrower dtype, at each of two roundings.  (1 + tanh) of the specification
+// cancels for negative gates, hence the absolute part of the bound: a few units of f32 at inputs
+// near 10.  (1 + erf) cancels, too; the CPU uses the specification's erf, and a GPU its own.
 TEST_P(ActivationOn, AgreesWithTheSpecificationForEverySpecDtypeAndWidth) {
   std::vector<ActivationSpec> specs;
   for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh}) {
@@ -234,7 +235,7 @@ TEST_P(ActivationOn, AgreesWithTheSpecificationForEverySpecDtypeAndWidth) {
   }
 }
 
-// Bits of a row depend on that row alone.
+// The bits of a row depend on that row alone.
 TEST_P(ActivationOn, ManyRowsAreAsEachOfThem) {
   for (const int64_t width : {24, 37}) {
     const Tensor input = ExpertProblemMaker(7).normal({20011, 2 * width}, DType::kBF16, 2.0f);

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Experts on a GPU beyond the contract of the stage: CUDA graphs, where operands are, real widths.
+// Experts on a GPU, beyond the contract of the stage: CUDA graphs, the places of operands, and the
+// widths of real models.
 #include <string>
 
 #include "moebius/graph.h"
@@ -105,8 +106,9 @@ TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
   }
 }
 
-// Many rows per expert and none, scales of 128 x 128 as published models have them.  Hopper's
-// tensor cores sum fp8 products to fewer bits than f32's, so both are compared with float64 there.
+// Experts have many rows or none, and fp8 has scales of 128 x 128 as published models do.  Hopper's
+// tensor cores sum fp8 products to fewer bits than those of f32, so there both are compared with
+// float64.
 TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
   for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
     for (const Scheme& scheme :
@@ -135,8 +137,8 @@ TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
   }
 }
 
-// Batched rows have room for all tokens in every expert: what GEMM takes them goes by how many are
-// expected, and its scratch, too.
+// In the batched format every expert has room for all tokens.  Which GEMM multiplies them, and how
+// much scratch it takes, depends on how many rows are expected.
 TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
   for (const int64_t experts : {24, 4}) {  // 34 rows are expected of 400, or 200
     const Problem problem = {"room", 400, experts, 2, 512, 384};
@@ -153,7 +155,7 @@ TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
   }
 }
 
-// More so than by the room, if the caller knows; the workspace is the same.
+// The caller may know better than the room how many rows to expect; the workspace stays the same.
 TEST_F(CudaExperts, ExpectedRowsMayBeTold) {
   const ExpertCase c{.scheme = scheme_of("mxfp4_w4a16"), .format = ActivationFormat::kBatched};
   const ExpertProblem p = ExpertProblemMaker(57).make({"told", 400, 4, 2, 512, 384}, c);
@@ -168,7 +170,8 @@ TEST_F(CudaExperts, ExpectedRowsMayBeTold) {
   }
 }
 
-// Few rows store GEMM1's result, of which many have none.
+// With few rows GEMM1's result is stored, with many it is not; a workspace for more rows still
+// does.
 TEST_F(CudaExperts, AWorkspaceDoesForFewerRows) {
   for (const std::string_view scheme : {"unquantized", "fp8_block", "mxfp4_w4a16", "int8_w8a16"}) {
     const ExpertCase c{.scheme = scheme_of(scheme)};
@@ -183,7 +186,7 @@ TEST_F(CudaExperts, AWorkspaceDoesForFewerRows) {
   }
 }
 
-// Such rows are gathered, not fetched by GEMM1.
+// Rows that are not aligned are gathered, since GEMM1 cannot fetch them.
 TEST_F(CudaExperts, RowsNeedNotBeAligned) {
   const ExpertProblem p = ExpertProblemMaker(60).make({"odd", 300, 4, 2, 512, 256}, {});
   Call call = call_of(p);
@@ -229,7 +232,7 @@ TEST_F(CudaExperts, OperandsElsewhereAreNamed) {
       "device of w1 is cuda:0, expected cpu");
 }
 
-// Ids that the CPU refuses are nobody's here.
+// Ids that the CPU would refuse select no expert on a GPU.
 TEST_F(CudaExperts, IdsOutOfRangeCountAsMasked) {
   const ExpertProblem p = ExpertProblemMaker(55).make(kTiny, {});
   int32_t* ids = p.input.topk_ids.data<int32_t>();

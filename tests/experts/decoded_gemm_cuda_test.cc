@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Expert GEMMs whose weights are decoded some groups at a time, against those that read codes.
+// Expert GEMMs whose weights are decoded some groups at a time are compared with GEMMs that read
+// codes.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -29,7 +30,7 @@ const int64_t kManyRows = kMaxRows * kGroups;
 struct Case {
   const char* name;
   WeightOperand w;
-  RowOperand a;  // values apart
+  RowOperand a;  // without values
 };
 
 Tensor weight_codes(QuantFormat format) {
@@ -45,7 +46,7 @@ Case make_case(const char* name, QuantFormat format) {
   return c;
 }
 
-// Codes times scales that bf16 has no room for.
+// A case of codes whose products with their scales bf16 does not hold.
 Case make_grouped(
     const char* name, QuantFormat format, int64_t group, DType scales, uint32_t seed) {
   Case c = make_case(name, format);
@@ -128,7 +129,7 @@ class DecodedGemmTest : public HopperTest {
     return std::all_of(bytes, bytes + host.nbytes(), [](uint8_t byte) { return byte == 0; });
   }
 
-  // Relative to the largest element.
+  // The error is relative to the largest element.
   void expect_near(const Tensor& expected, const Tensor& actual, const std::string& what) {
     const Tensor want = here(expected);
     const Tensor have = here(actual);

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The expert GEMM that decodes codes in registers against the one that multiplies f32 values.
+// The expert GEMM that decodes codes in registers is compared with the one that multiplies f32
+// values.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -26,7 +27,7 @@ struct Scheme {
   const char* name;
   QuantFormat format;
   Scales scales;
-  int64_t group = 0;  // of kGroup
+  int64_t group = 0;  // columns of a group, for kGroup
   int64_t group_rows = 1;
   DType scale_dtype = DType::kF32;
   bool has_zero_points = false;
@@ -102,7 +103,8 @@ class FewRowsGemmTest : public HopperTest {
     return w;
   }
 
-  // Rows of each group; batched in a room of a few more than the largest has.
+  // `rows` says how many rows each group has.  Batched rows have room for a few more than the
+  // largest group.
   ExpertGemm gemm_of(const WeightOperand& w, const std::vector<int>& rows, bool is_batched) {
     rows_ = grouped(rows, is_batched ? *std::max_element(rows.begin(), rows.end()) + 3 : 0);
     const int64_t num_rows = rows_.num_rows;
@@ -115,7 +117,7 @@ class FewRowsGemmTest : public HopperTest {
     return gemm;
   }
 
-  // Relative to the largest element of a row.
+  // The error is relative to the largest element of a row.
   static void expect_near(const Tensor& want, const Tensor& have, float tolerance) {
     int64_t wrong = 0;
     std::string first;
@@ -193,7 +195,7 @@ TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
   }
 }
 
-// mx scales of any size, and NaN where a format has it, stay within their columns.
+// mx scales of any size, and NaN where the format has it, have no effect beyond their columns.
 TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
   for (const QuantFormat format : {QuantFormat::kMxfp4, QuantFormat::kMxfp8}) {
     const Scheme scheme = {"mx", format, Scales::kGroup, 32, 1, DType::kE8M0};

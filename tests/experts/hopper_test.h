@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests of kernels for Hopper's tensor cores.
+// The fixture of tests of kernels for Hopper's tensor cores.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class HopperTest : public GpuTest {
     return out;
   }
 
-  // Rows of each group: sorted, or where max_rows is not 0 batched.
+  // Rows that are sorted by group, or, where max_rows is not 0, batched.
   struct GroupedRows {
     Tensor numbers;  // offsets or counts
     RowGroups groups;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every set of CPU kernels that this processor can run.
+// Tests every set of CPU kernels that this processor can run.
 #include "experts/cpu/kernels.h"
 
 #include <gtest/gtest.h>
@@ -131,7 +131,7 @@ TEST_P(Kernels, ConversionsMatchTheFloatTypes) {
   }
 }
 
-// Every value, at every place of a vector.
+// Every value is tested, at every place of a vector.
 TEST_P(Kernels, Bf16TimesAPowerOfTwo) {
   constexpr float kFactor = 0x1p56f;
   constexpr size_t kNumValues = size_t{1} << 16;

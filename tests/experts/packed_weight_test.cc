@@ -11,8 +11,8 @@
 namespace moebius::cpu {
 namespace {
 
-// Two experts of 40 rows (a block and a quarter) of 70 columns (two steps and a bit), all 448 but
-// for `code` at one place: what is known of a block and step.
+// TileGemm::others of a block and step of two experts with 40 rows (a block and a quarter) of 70
+// columns (two steps and a bit).  All weights are 448, except for `code` at one place.
 int others(int64_t expert, int64_t row, int64_t column, int code, int64_t block, int64_t step) {
   const Tensor w = Tensor::empty({2, 40, 70}, DType::kF8E4M3);
   std::memset(w.bytes(), 0x7e, 2 * 40 * 70);

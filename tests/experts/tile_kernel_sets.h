@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tile kernels that this processor runs, plain C++ excepted, with which they are compared.
+// The sets of tile kernels that this processor runs.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 
 namespace moebius::cpu {
 
+// All sets but the one in plain C++, with which the others are compared.
 inline std::vector<const TileKernels*> kernel_sets() {
   std::vector<const TileKernels*> sets;
 #ifdef MOEBIUS_HAVE_AVX2
@@ -37,14 +38,14 @@ inline std::vector<const TileKernels*> kernel_sets() {
   return sets;
 }
 
-// The plain ones, too.
+// All sets, with the one in plain C++.
 inline std::vector<const TileKernels*> all_kernel_sets() {
   std::vector<const TileKernels*> sets = kernel_sets();
   sets.push_back(&plain_tiles());
   return sets;
 }
 
-// Codes of weights that stand for themselves.
+// Describes weights whose codes have a scale of 1.
 inline QuantDesc unscaled(QuantFormat format, int64_t num_experts = 1) {
   QuantDesc desc;
   desc.format = format;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every code of every packed format, as the tile kernels decode it: rows that pick one k each, so
-// that results are the weights themselves.
+// Tests how the tile kernels decode every code of every packed format.  Each row of activations
+// picks one k, so that the results are the weights themselves.
 #include "experts/cpu/tiles/tile_kernels.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 namespace moebius::cpu {
 namespace {
 
-constexpr int64_t kDepth = 32;  // of a step
+constexpr int64_t kDepth = 32;  // values of k in a step
 
 struct alignas(64) Unit {
   std::array<std::byte, 2 * kStepBytes> codes{};
@@ -30,7 +30,8 @@ struct alignas(64) Unit {
   uint16_t others = 0;  // see TileGemm
 };
 
-// [rows][32]: weights k = 0, 1, ... of 32 columns, from a gemm and an epilogue that say the rest.
+// Returns [rows][32]: weights k = 0, 1, ... of 32 columns.  The gemm and the epilogue say
+// everything else.
 std::vector<BFloat16> products(const TileKernels& kernels,
                                TileGemm gemm,
                                TileEpilogue epilogue,
@@ -121,7 +122,7 @@ TEST(TileKernels, DecodeEveryCode) {
   }
 }
 
-// Every code with every scale: 16 codes of one scale in each column.
+// Every code is tested with every scale: a column has 16 codes with one scale.
 TEST(TileKernels, DecodeEveryCodeTimesEveryScale) {
   if (kernel_sets().empty()) {
     GTEST_SKIP() << "skipped: this processor runs the plain kernels alone";
@@ -134,7 +135,8 @@ TEST(TileKernels, DecodeEveryCodeTimesEveryScale) {
       }
       Unit unit;
       unit.scales.fill(static_cast<std::byte>(scale));
-      // Rows 4b to 4b + 3, two elements each, are 8 codes of a column: all 16 in two blocks.
+      // Rows 4b to 4b + 3 have two elements of a column each, which are 8 codes; two blocks have
+      // all 16.
       for (size_t i = 0; i < 512; i += 4) {
         const bool is_odd = i / 64 % 2 == 1;
         const std::array<uint8_t, 4> codes = {0x10, 0x32, 0x54, 0x76};
@@ -147,7 +149,7 @@ TEST(TileKernels, DecodeEveryCodeTimesEveryScale) {
   }
 }
 
-// As kernels give them to be multiplied with 1, from packed weights [32 rows of 32 codes].
+// Expects that kernels find these values in packed weights of 32 rows of 32 codes.
 void expect_packed_values(const QuantDesc& desc,
                           const Tensor& w,
                           const std::vector<float>& values) {
@@ -170,8 +172,9 @@ void expect_packed_values(const QuantDesc& desc,
   }
 }
 
-// Each code at each place: neither packing nor decoding may depend on it.  Normal e4m3 numbers are
-// decoded by themselves, so that others must be known wherever they are.
+// Each code is tested at each place, since neither packing nor decoding may depend on the place.
+// Normal e4m3 numbers are decoded apart from others, which must therefore be known wherever they
+// are.
 TEST(TileKernels, PackedCodesAreTheirValues) {
   for (const bool is_e4m3 : {true, false}) {
     const QuantDesc desc = unscaled(is_e4m3 ? QuantFormat::kFp8 : QuantFormat::kInt8);
@@ -208,7 +211,8 @@ TEST(TileKernels, PackedCodesAreTheirValues) {
   }
 }
 
-// Of int8, the largest sums included: i32 holds them, and their bf16 is that of the exact sum.
+// Sums of int8, including the largest, are held exactly by i32, and their bf16 is that of the exact
+// sum.
 TEST(TileKernels, IntegerSumsAreExact) {
   constexpr int64_t kSteps = 70;
   constexpr int64_t kDepthI8 = kSteps * 64;
