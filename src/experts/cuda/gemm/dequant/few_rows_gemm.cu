@@ -11,8 +11,8 @@
 // Block: four warpgroups lie side by side along the columns.  If that gives too few items, they
 // form two teams, which take every other step along k.
 // k: a sum over k may take any order that both operands share.  So a lane decodes eight neighbours
-// (a slab of 32 is the eights of four lanes), and rows are brought into that order on their way from
-// `raw` to `rows`, a pass of 256 at a time, one pass ahead.
+// (a slab of 32 is the eights of four lanes), and rows are brought into that order on their way
+// from `raw` to `rows`, a pass of 256 at a time, one pass ahead.
 // Codes: each warp has a ring of kStages steps of its 16 columns.  The ring goes on from item to
 // item, so that reading never pauses; 96 KiB are under way.
 #include <algorithm>
