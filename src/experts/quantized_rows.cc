@@ -87,21 +87,30 @@ void decode(const Tensor& codes,
             const Tensor& values,
             const Stream& stream) {
   const int64_t k = codes.dim(1);
-  const bool is_fp8 = codes.dtype() == DType::kF8E4M3;
   parallel_for(stream, codes.dim(0), kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const uint8_t* row = codes.data<uint8_t>() + r * k;
-      float* out = values.data<float>() + r * k;
-      for (int64_t i = 0; i < k; ++i) {
-        const float code =
-            is_fp8 ? quant::kE4M3Values[row[i]] : static_cast<float>(static_cast<int8_t>(row[i]));
-        out[i] = code * scales[r * num_blocks + i / block];
-      }
+      decode_row(codes.bytes() + r * k, codes.dtype(), scales + r * num_blocks, block, k,
+                 values.data<float>() + r * k);
     }
   });
 }
 
 }  // namespace
+
+void decode_row(const std::byte* codes,
+                DType dtype,
+                const float* scales,
+                int64_t block,
+                int64_t k,
+                float* out) {
+  const auto* row = reinterpret_cast<const uint8_t*>(codes);
+  const bool is_fp8 = dtype == DType::kF8E4M3;
+  for (int64_t i = 0; i < k; ++i) {
+    const float code =
+        is_fp8 ? quant::kE4M3Values[row[i]] : static_cast<float>(static_cast<int8_t>(row[i]));
+    out[i] = code * scales[i / block];
+  }
+}
 
 RowQuantizer::RowQuantizer(const QuantDesc& desc, ActivationFormat format)
     : spec_(activation_spec(desc)), static_scale_(desc.scale), global_scale_(desc.alpha_or_gscale) {

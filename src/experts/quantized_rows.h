@@ -7,6 +7,7 @@
 // the batched format, where the padding must not count.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -21,6 +22,11 @@ namespace moebius {
 constexpr bool takes_codes(QuantFormat format) {
   return format == QuantFormat::kFp8 || format == QuantFormat::kInt8;
 }
+
+// Sets out [k] to the values of a row of codes, of fp8 or int8, with a scale for each `block`
+// columns.
+void decode_row(
+    const std::byte* codes, DType dtype, const float* scales, int64_t block, int64_t k, float* out);
 
 // Quantizes rows as one activation operand (a1 or a2) says.
 class RowQuantizer {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/scratch.h"
-#include "quant/e4m3_values.h"
+#include "experts/quantized_rows.h"
 
 namespace moebius::cpu {
 
@@ -87,21 +87,6 @@ void Lora::dot(const float* const* x, int64_t m, const Block& block, const Buffe
   kernels_->dot_f32(products);
 }
 
-// Decodes a row of x to f32.
-void Lora::widen(
-    const std::byte* row, DType dtype, const float* scales, int64_t block, float* out) const {
-  const int64_t k = a_.dim(3);
-  const auto* codes = reinterpret_cast<const uint8_t*>(row);
-  if (dtype != DType::kI8 && dtype != DType::kF8E4M3) {
-    return kernels_->widen(dtype, row, out, k);
-  }
-  for (int64_t i = 0; i < k; ++i) {
-    const float code = dtype == DType::kI8 ? static_cast<float>(static_cast<int8_t>(codes[i]))
-                                           : quant::kE4M3Values[codes[i]];
-    out[i] = code * scales[i / block];
-  }
-}
-
 void Lora::shrink(const LoraTile& tile,
                   const std::byte* const* x,
                   DType dtype,
@@ -110,11 +95,17 @@ void Lora::shrink(const LoraTile& tile,
   Scratch block(scratch);
   const Buffers buffers(*this, block);
   const int64_t k = a_.dim(3);
+  const bool is_code = dtype == DType::kI8 || dtype == DType::kF8E4M3;
   for_each_run(tile, [&](int32_t adapter, const int32_t* rows, int64_t m) {
     const float* values[kRows];
     for (int64_t i = 0; i < m; ++i) {
       float* widened = buffers.rows + i * k;
-      widen(x[rows[i]], dtype, scales.scales + rows[i] * scales.per_row, scales.block, widened);
+      if (is_code) {
+        const float* row_scales = scales.scales + rows[i] * scales.per_row;
+        decode_row(x[rows[i]], dtype, row_scales, scales.block, k, widened);
+      } else {
+        kernels_->widen(dtype, x[rows[i]], widened, k);
+      }
       values[i] = widened;
     }
     for (int64_t column = 0; column < num_columns(); column += kShrinkColumns) {

@@ -73,8 +73,6 @@ class Lora {
  private:
   struct Buffers;
 
-  void widen(
-      const std::byte* row, DType dtype, const float* scales, int64_t block, float* out) const;
   // n rows of a_ or b_: row 0 begins at element `first`, the others follow `stride` apart.
   struct Block {
     const Tensor& w;

@@ -14,6 +14,7 @@
 #include "experts/ref/activation.h"
 #include "experts/ref/lora.h"
 #include "experts/validate.h"
+#include "quant/scale_grid.h"
 
 namespace moebius::ref {
 
@@ -91,6 +92,9 @@ class Weight {
     blocks_.k = w.dim(2);
     blocks_.block = codes_ && block_cols(desc.shape) > 0 ? block_cols(desc.shape) : blocks_.k;
     blocks_.integers = desc.format == QuantFormat::kInt8;
+    if (codes_) {
+      grid_ = quant::scale_grid(w, desc, gate_rows);
+    }
   }
 
   bool codes() const { return codes_; }
@@ -108,7 +112,7 @@ class Weight {
       values[i] = get_float(w_, begin + i);
     }
     for (int64_t b = 0; b < num_blocks(); ++b) {
-      scales[b] = get_float(desc_.scale, scale_index(e, n, b));
+      scales[b] = get_float(desc_.scale, grid_.row_begin(e, n) + b);
     }
     return {values, scales};
   }
@@ -118,25 +122,12 @@ class Weight {
   }
 
  private:
-  int64_t scale_index(int64_t e, int64_t n, int64_t b) const {
-    const Tensor& scale = desc_.scale;
-    if (scale.num_dims() == 1) {
-      return e;
-    }
-    if (scale.num_dims() == 2) {
-      return e * scale.dim(1) + n;
-    }
-    const int64_t rows = desc_.shape ? std::max<int64_t>(1, desc_.shape->row) : 1;
-    const int64_t blocks_per_half = (gate_rows_ + rows - 1) / rows;
-    const int64_t row_block = n / gate_rows_ * blocks_per_half + n % gate_rows_ / rows;
-    return (e * scale.dim(1) + row_block) * scale.dim(2) + b;
-  }
-
   const Tensor& w_;
   const QuantDesc& desc_;
   const Tensor& a_gscale_;
   int64_t gate_rows_;
   bool codes_;
+  quant::ScaleGrid grid_;  // of codes
   Blocks blocks_;
 };
 
