@@ -10,15 +10,15 @@
 //   standard  x [M, H] with topk_ids [M, K]; the stage sorts (row, slot) pairs by expert itself.
 //   batched   x [L, max_rows, H] with expert_num_tokens [L]; rows past a count are garbage that may
 //             be read but never influences other rows.
-// LoRA: for a row with adapter a, W is W + scaling[a] * B[a] * A[a] in both GEMMs, applied to
-// exactly what W is applied to (the values that quantized activations stand for).  A * x and the
-// product with B stay f32 and are added to GEMM1's or GEMM2's f32 result, after scales and bias and
-// before it is rounded (kF64: double throughout).
-// Rounding points (Precision::kModel), from the public vLLM kernels: GEMM1 (f32 accumulation,
-// scales, bias) is rounded to in_dtype; the activation's output is rounded to in_dtype (silu and
-// gelu round act(gate) first, then the product); it is then quantized like a1 where a2 is
-// quantized; GEMM2 is rounded to in_dtype. Thread-safety: apply() is const; concurrent calls need
-// different outputs and workspaces.
+// LoRA: for a row with adapter a, W is W + scaling[a] * B[a] * A[a] in both GEMMs.  The adapter is
+// applied to exactly what W is applied to (the values that quantized activations stand for).  A * x
+// and its product with B stay f32 and are added to the f32 result of GEMM1 or GEMM2, after scales
+// and bias and before it is rounded (kF64: double throughout).
+// Rounding points (Precision::kModel) are those of the public vLLM kernels.  GEMM1 (f32
+// accumulation, scales, bias) is rounded to in_dtype.  The activation's output is rounded to
+// in_dtype; silu and gelu round act(gate) first, then the product.  Where a2 is quantized, the
+// output is then quantized as a2 says.  GEMM2 is rounded to in_dtype.
+// Thread-safety: apply() is const; concurrent calls need different outputs and workspaces.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ enum class Activation : uint8_t {
   kSilu,        // gated: silu(g) * u
   kGelu,        // erf; gated: gelu(g) * u
   kGeluTanh,    // tanh approximation
-  kSwigluOai,   // g' = min(g, limit), u' = clamp(u, -limit, limit):
-                // g' * sigmoid(alpha * g') * (u' + beta); alpha 1, beta 0: silu with clamp_limit
+  kSwigluOai,   // g' * sigmoid(alpha * g') * (u' + beta), g' = min(g, limit),
+                // u' = clamp(u, -limit, limit); with alpha 1 and beta 0: silu with clamp_limit
   kRelu2,       // relu(x)^2, not gated
   kSwigluStep,  // min(silu(g), limit) * clamp(u, -limit, limit)
 };
@@ -58,20 +58,20 @@ struct ActivationSpec {
   float limit = 7.0f;        // swiglu-oai and swiglu-step, above 0
 };
 
-// Output [rows, I] = activation of input [rows, N]; one dtype (f32, bf16, f16), on the stream's
-// device, where a GPU's is enqueued.  Throws InvalidArgument where shapes, dtypes or devices
-// differ.
+// Sets output [rows, I] to the activation of input [rows, N].  Both have one dtype (f32, bf16 or
+// f16) and are on the stream's device; on a GPU the work is enqueued.  May be called concurrently
+// for different outputs.  Throws InvalidArgument where shapes, dtypes or devices do not fit.
 void apply_activation(const ActivationSpec& spec,
                       const Tensor& input,
                       const Tensor& output,
                       const Stream& stream);
 
-// kModel: f32 accumulation and the rounding points above.  kF64: double throughout, nothing rounded
-// in between and activations not quantized; the oracle of `--check` (reference implementation
-// only).
+// kModel: f32 accumulation and the rounding points above.
+// kF64: double throughout; nothing is rounded in between and activations are not quantized.  Only
+// the reference implementation computes it; it is the oracle of `--check`.
 enum class Precision : uint8_t { kModel, kF64 };
 
-// Who weights and sums the rows of a token (see weight_and_reduce.h).
+// Says who weights and sums the rows of a token (see weight_and_reduce.h).
 enum class WeightAndReduceKind : uint8_t {
   kDelegate,      // prepare/finalize decides
   kContiguous,    // expert output is [M, K, H]: weight, then sum over K
@@ -95,9 +95,10 @@ struct ExpertsDesc {              // fixed for the life of the object
   int64_t w1_rows() const { return activation.gated ? 2 * intermediate : intermediate; }
 };
 
-// Adapters of the local experts, each tensor bf16, f16 or f32.  S = 2 gated, else 1.  Adapters of a
-// smaller rank are padded with zeros.  Either pair may be undefined: no adapters at that weight.
-// Never repacked but read in place at every call, so a caller may rewrite an adapter between calls.
+// Adapters of the local experts, each tensor bf16, f16 or f32.  S is 2 for gated experts, else 1.
+// Adapters of a smaller rank are padded with zeros.  Either pair may be undefined; its weight then
+// has no adapters.  Adapters are never repacked but read in place at every call, so a caller may
+// rewrite one between calls.
 // Under TP they are cut as W is: w1_b by rows, w2_a by columns; w1_a and w2_b are whole on every
 // rank.  The sum over ranks stays right, since it is linear.
 struct LoraWeights {
@@ -108,13 +109,13 @@ struct LoraWeights {
   Tensor scaling;  // f32 [A]: alpha / rank
 
   bool defined() const { return scaling || w1_a || w1_b || w2_a || w2_b; }
-  // What these tensors say of A and r, for a desc.
+  // A and r as the shapes of these tensors give them, for a desc.
   int64_t num_adapters() const;
   int64_t rank() const;
 };
 
-// Handles are kept (or their content repacked and the handle dropped) by the Experts made from
-// them.
+// The Experts that are made from these tensors keep the handles, or repack the content and drop
+// the handles.
 struct ExpertWeights {
   Tensor w1;  // [L, N, H]: bf16, f16, f32, or quant.w1's storage dtype
   Tensor w2;  // [L, H, I]
@@ -122,12 +123,12 @@ struct ExpertWeights {
   LoraWeights lora;  // undefined tensors: none
 };
 
-// An output in parts by columns, each told of as it is made, so that it can be sent while the next
-// is computed: part i is columns [i H / count, (i + 1) H / count).
+// An output can be made in parts by columns.  The caller is told of each part, so that it can be
+// sent while the next one is computed.  Part i is columns [i H / count, (i + 1) H / count).
 struct ColumnParts {
   int count = 1;    // divides H; 1: the output is whole
-  int max_sms = 0;  // GPUs: what GEMMs of all parts but the first take, as below
-  // On the host, once the part is enqueued; not with count 1, nor where there are no rows.
+  int max_sms = 0;  // GPUs: ExpertsInput::max_sms of all parts but the first
+  // Called on the host once the part is enqueued; not with count 1, nor where there are no rows.
   std::function<void(int part)> made;
 };
 
@@ -143,8 +144,8 @@ struct ExpertsInput {
                              // none; undefined: none at all
   bool apply_router_weight_on_input = false;  // already applied: do not weight again
   int max_sms = 0;  // GPUs: the most SMs that a GEMM takes, at least 2; 0: all
-  // Batched: rows to be expected of an expert, on average; a hint by which GPUs pick kernels, as
-  // max_rows is mostly far more.  0: not known.  DeepGEMM's expected_m.
+  // Batched: how many rows an expert is expected to have, on average; 0: not known.  GPUs pick
+  // kernels by this hint, since max_rows is mostly far more.  DeepGEMM calls it expected_m.
   int64_t expected_rows = 0;
   ColumnParts parts;  // more than one only with ExpertsTraits::gives_parts
   // Rows of x and x_scale that may still be on their way, only with
@@ -153,9 +154,9 @@ struct ExpertsInput {
 };
 
 // The buffers that one apply() needs.  `intermediate` is GEMM2's operand, the output of the
-// activation (an implementation may ask for [.., 2 * I] elements of 16 bits to hold f32); {0} means
-// that the implementation needs none.  First dimensions count rows, so a chunk's buffers fit into
-// those of all rows.
+// activation; an implementation may ask for [.., 2 * I] elements of 16 bits to hold f32, and {0}
+// means that it needs none.  First dimensions count rows, so a chunk's buffers fit into those of
+// all rows.
 struct ExpertsWorkspace {
   Shape intermediate;
   Shape output;
@@ -163,10 +164,10 @@ struct ExpertsWorkspace {
   int64_t scratch_bytes = 0;   // anything else (index lists, packed blocks); 256-byte aligned
 };
 
-// What an implementation of the experts is and can do, fixed for the life of the object.
+// Says what an implementation of the experts is and can do, fixed for the life of the object.
 struct ExpertsTraits {
   std::string_view name;  // a literal, as "cpu_amx"
-  // What is left to do with the rows that apply() writes.
+  // Says what is left to do with the rows that apply() writes.
   WeightAndReduceKind weight_and_reduce = WeightAndReduceKind::kDelegate;
   bool supports_chunking = false;  // apply() may be called for some of the rows at a time
   // prepare must hand over unquantized rows even when a1 is quantized.
@@ -187,18 +188,20 @@ class Experts {
   virtual const ExpertsDesc& desc() const = 0;
   virtual const QuantConfig& quant() const = 0;
 
-  // rows: M (standard) or max_rows (batched).
+  // Returns what apply() needs for `rows` rows: M (standard) or max_rows (batched).
   virtual ExpertsWorkspace workspace(int64_t rows) const = 0;
 
-  // Writes output (shape and dtype of workspace(rows); it may not alias x).  Masked and foreign
-  // selections give zero rows, or add nothing (kNoOp); batched rows past a count are not written.
-  // M == 0 and experts without rows are valid.  Bitwise repeatable for equal inputs, and for any
-  // number of threads; uses at most as many as make_experts's stream had. On a GPU everything is on
-  // its device, nothing waits on the host, and a CUDA graph can capture it; what is refused below
-  // by looking at values counts as masked or as no adapter there, and counts are cut to [0,
-  // max_rows]. Throws InvalidArgument: shapes, dtypes, devices, kNoOp without topk_weights, a count
-  // outside [0, max_rows], an id outside [-1, E) (without expert_map: outside [-1, L)), named with
-  // token and slot, a lora id outside [-1, A) of a computed row, lora_ids without adapters.
+  // Writes output, which has the shape and dtype of workspace(rows) and may not alias x.  Masked
+  // and foreign selections give zero rows, or add nothing (kNoOp); batched rows past a count are
+  // not written.  M == 0 and experts without rows are valid.  Equal inputs give equal bits, for any
+  // number of threads; at most as many threads are used as make_experts's stream had.
+  // On a GPU every tensor is on its device, nothing waits on the host, and a CUDA graph can capture
+  // the call.  Values are not checked there: an id that the CPU would refuse counts as masked or as
+  // no adapter, and counts are cut to [0, max_rows].
+  // Throws InvalidArgument for shapes, dtypes and devices that do not fit, kNoOp without
+  // topk_weights, a count outside [0, max_rows], an id outside [-1, E) (without expert_map: outside
+  // [-1, L)), which is named with token and slot, a lora id outside [-1, A) of a computed row, and
+  // lora_ids without adapters.
   virtual void apply(const ExpertsInput& input,
                      const Tensor& output,
                      const Tensor& intermediate,
@@ -219,14 +222,14 @@ struct ExpertsImpl {
                                    ExpertWeights weights,
                                    const Stream& stream);
 };
-// Most specialised first, `ref` last.
+// All implementations, the most specialised first and `ref` last.
 std::span<const ExpertsImpl> experts_impls();
 
-// The first implementation on the stream's device that accepts; `implementation` (or
-// MOEBIUS_EXPERTS) forces one.  Weights are on that device, or on the host: then they are copied,
-// and the call returns once they are.
-// Throws InvalidArgument (shapes that contradict desc, named with both) or Unsupported, naming
-// every implementation tried and why it refused.
+// Makes the first implementation on the stream's device that accepts; `implementation` (or
+// MOEBIUS_EXPERTS) forces one.  Weights are on that device or on the host.  Weights on the host are
+// copied to a GPU before the call returns.
+// Throws InvalidArgument for shapes that contradict desc, naming both, and Unsupported, naming
+// every implementation that was tried and why it refused.
 std::unique_ptr<Experts> make_experts(const ExpertsDesc& desc,
                                       ExpertWeights weights,
                                       const Stream& stream,

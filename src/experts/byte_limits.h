@@ -10,9 +10,9 @@
 
 namespace moebius {
 
-// The first byte of a tensor on the CPU whose bits of `mask` are more than `most`.  Why by the
-// largest of a block: codes of a layer's scales are up to 10^8, and no load should wait for them
-// one by one.
+// The index of the first byte of a tensor on the CPU whose bits of `mask` are more than `most`.
+// Why by the largest of a block: a layer has up to 10^8 scale codes, and loading a model should not
+// wait for them to be looked at one by one.
 inline std::optional<int64_t> first_above(const Tensor& tensor, uint8_t mask, uint8_t most) {
   constexpr int64_t kBlock = 4096;
   const auto* bytes = reinterpret_cast<const uint8_t*>(tensor.bytes());

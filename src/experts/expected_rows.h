@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of GEMMs to be expected where only the room for them is known.  Plans count with it, too.
+// How many rows a GEMM is expected to have where only the room for them is known.  `moebius plan`
+// uses the same numbers.
 #pragma once
 
 #include <algorithm>
@@ -9,16 +10,17 @@
 
 namespace moebius {
 
-// Letters as in ExpertsDesc.
+// Letters are those of ExpertsDesc.
 struct ExpectedRows {
   int64_t num_experts;        // E
   int64_t num_local_experts;  // L
   int64_t topk;               // K
   bool is_batched;
 
-  // Of all local experts together, with room for M rows (batched: max_rows), if tokens choose all
-  // experts alike.  Standard rows are taken to have been sent here, so that each has an expert at
-  // least; after an all-gather over many ranks (K L < E) that is too many.
+  // The rows of all local experts together, with room for M rows (batched: max_rows), if tokens
+  // choose all experts equally often.  Standard rows are assumed to have been sent here, so that
+  // each has at least one expert here; after an all-gather over many ranks (K L < E) that is too
+  // many.
   constexpr int64_t of(int64_t rows) const {
     const int64_t even = (rows * topk * num_local_experts + num_experts - 1) / num_experts;
     return is_batched ? even : std::max(rows, even);

@@ -43,6 +43,21 @@ ExpertsBase::ExpertsBase(const ExpertsDesc& desc,
       quantize_a2_(weights_.quant.a2, desc.format),
       stream_(stream) {}
 
+ExpertsWorkspace ExpertsBase::workspace(int64_t rows) const {
+  const bool is_final = traits_.weight_and_reduce == WeightAndReduceKind::kNoOp;
+  const Shape output = is_final ? Shape{rows, desc_.hidden} : slots_shape(rows, desc_.hidden);
+  return {{0}, output, desc_.in_dtype, scratch_bytes(rows)};
+}
+
+void ExpertsBase::apply(const ExpertsInput& input,
+                        const Tensor& output,
+                        const Tensor& intermediate,
+                        const Tensor& scratch,
+                        const Stream& stream) const {
+  validate_call(*this, input, output, intermediate, scratch, stream, stream_.device());
+  run(input, output, Scratch(scratch.bytes(), stream_.device()), stream);
+}
+
 Shape ExpertsBase::slots_shape(int64_t rows, int64_t width) const {
   return is_batched() ? Shape{desc_.num_local_experts, rows, width}
                       : Shape{rows, desc_.topk, width};

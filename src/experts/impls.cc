@@ -36,21 +36,9 @@ std::string_view name(ActivationFormat format) {
 }
 
 std::string_view name(Activation activation) {
-  switch (activation) {
-    case Activation::kSilu:
-      return "silu";
-    case Activation::kGelu:
-      return "gelu";
-    case Activation::kGeluTanh:
-      return "gelu_tanh";
-    case Activation::kSwigluOai:
-      return "swiglu_oai";
-    case Activation::kRelu2:
-      return "relu2";
-    case Activation::kSwigluStep:
-      return "swiglu_step";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"silu",       "gelu",  "gelu_tanh",
+                                         "swiglu_oai", "relu2", "swiglu_step"};
+  return kNames[static_cast<size_t>(activation)];
 }
 
 int64_t LoraWeights::num_adapters() const {

@@ -6,7 +6,7 @@
 
 namespace moebius {
 
-// Products of int8 are at most 2^14: so many are summed exactly in i32.
+// Products of int8 are at most 2^14, so that i32 holds the sum of this many exactly.
 inline constexpr int64_t kMaxS8Depth = (int64_t{1} << 17) - 1;
 
 }  // namespace moebius

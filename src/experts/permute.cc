@@ -10,7 +10,7 @@ namespace moebius {
 
 namespace {
 
-// Local expert of each id; masked and foreign ones give -1.
+// Maps ids to local experts; masked and foreign ids give -1.
 class LocalIds {
  public:
   LocalIds(const Tensor& expert_map, int64_t num_experts, int64_t num_local_experts)
@@ -54,7 +54,8 @@ void order_selections(const Tensor& topk_ids,
     }
   }
 
-  // offsets[e + 1] counts expert e, then becomes its end while rows are placed from offsets[e].
+  // offsets[e + 1] first counts the rows of expert e.  It then becomes their end, and rows are
+  // placed from offsets[e] on.
   int32_t* offsets = order.expert_offsets;
   std::fill_n(offsets, num_local_experts + 1, 0);
   for (int64_t i = 0; i < order.num_slots; ++i) {
@@ -73,7 +74,7 @@ void order_selections(const Tensor& topk_ids,
     const int64_t place = e >= 0 ? offsets[e]++ : skipped++;
     order.output_rows[place] = static_cast<int32_t>(i);
   }
-  // Each offset has moved on to the next expert's begin.
+  // By now each offset has moved on to where the next expert begins.
   std::copy_backward(offsets, offsets + num_local_experts, offsets + num_local_experts + 1);
   offsets[0] = 0;
 }

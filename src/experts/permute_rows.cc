@@ -14,7 +14,7 @@ namespace moebius {
 
 namespace {
 
-// Slots and rows are i32.
+// Slots and rows must fit into i32.
 void expect_countable(const Shape& slots) {
   expect_le(slots.numel(), std::numeric_limits<int32_t>::max(), "slots");
 }

@@ -19,29 +19,27 @@ Tensor as_rows(const Tensor& x) {
   return x.view({x.numel() / x.shape().back(), x.shape().back()});
 }
 
-// body(expert, begin, end) over the calls that quantize rows sorted by expert.
+// Calls body(expert, begin, end) for each part of the rows, sorted by expert, that is quantized by
+// a call of its own.
 template <typename Body>
-void for_each_sorted_group(const RowOrder& order,
-                           int64_t num_local_experts,
-                           bool per_expert,
-                           Body body) {
-  if (!per_expert) {
+void for_each_sorted_group(const CallRows& call, Body body) {
+  const RowOrder& order = call.order;
+  if (!call.quantizer.per_expert()) {
     body(0, 0, order.num_rows);
     return;
   }
-  for (int64_t e = 0; e < num_local_experts; ++e) {
+  for (int64_t e = 0; e < call.desc.num_local_experts; ++e) {
     if (order.rows_of(e) > 0) {
       body(e, order.expert_offsets[e], order.expert_offsets[e + 1]);
     }
   }
 }
 
-// The same over x's rows in x's order: all of them, or the valid ones of each expert.
+// The same for x's rows in x's order: all of them, or the valid rows of each expert.
 template <typename Body>
-void for_each_input_group(const ExpertsDesc& desc,
-                          const RowOrder& order,
-                          int64_t num_input_rows,
-                          Body body) {
+void for_each_input_group(const CallRows& call, int64_t num_input_rows, Body body) {
+  const ExpertsDesc& desc = call.desc;
+  const RowOrder& order = call.order;
   if (desc.format == ActivationFormat::kStandard) {
     body(0, 0, num_input_rows);
     return;
@@ -63,7 +61,8 @@ void widen_rows(const Tensor& rows, const Tensor& values, const Stream& stream) 
   });
 }
 
-// x_scale spread to one set per row.  Batched per tensor scales are one per expert.
+// Spreads x_scale to one set of scales per row.  In the batched format, scales per tensor are one
+// per expert.
 void spread_scales(const ExpertsDesc& desc,
                    const Tensor& x_scale,
                    int64_t num_rows,
@@ -88,21 +87,30 @@ void decode(const Tensor& codes,
             const Tensor& values,
             const Stream& stream) {
   const int64_t k = codes.dim(1);
-  const bool is_fp8 = codes.dtype() == DType::kF8E4M3;
   parallel_for(stream, codes.dim(0), kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const uint8_t* row = codes.data<uint8_t>() + r * k;
-      float* out = values.data<float>() + r * k;
-      for (int64_t i = 0; i < k; ++i) {
-        const float code =
-            is_fp8 ? quant::kE4M3Values[row[i]] : static_cast<float>(static_cast<int8_t>(row[i]));
-        out[i] = code * scales[r * num_blocks + i / block];
-      }
+      decode_row(codes.bytes() + r * k, codes.dtype(), scales + r * num_blocks, block, k,
+                 values.data<float>() + r * k);
     }
   });
 }
 
 }  // namespace
+
+void decode_row(const std::byte* codes,
+                DType dtype,
+                const float* scales,
+                int64_t block,
+                int64_t k,
+                float* out) {
+  const auto* row = reinterpret_cast<const uint8_t*>(codes);
+  const bool is_fp8 = dtype == DType::kF8E4M3;
+  for (int64_t i = 0; i < k; ++i) {
+    const float code =
+        is_fp8 ? quant::kE4M3Values[row[i]] : static_cast<float>(static_cast<int8_t>(row[i]));
+    out[i] = code * scales[i / block];
+  }
+}
 
 RowQuantizer::RowQuantizer(const QuantDesc& desc, ActivationFormat format)
     : spec_(activation_spec(desc)), static_scale_(desc.scale), global_scale_(desc.alpha_or_gscale) {
@@ -151,20 +159,14 @@ void RowQuantizer::codes(
   }
 }
 
-void input_values(const ExpertsDesc& desc,
-                  const ExpertsInput& input,
-                  const RowOrder& order,
-                  const RowQuantizer& quantizer,
-                  const Tensor& values,
-                  float* scales,
-                  const Stream& stream) {
+void CallRows::input_values(const ExpertsInput& input, const Tensor& values, float* scales) const {
   const Tensor x = as_rows(input.x);
   const int64_t k = x.dim(1);
   if (x.dtype() != desc.in_dtype) {
     const int64_t num_blocks = quantizer.num_blocks(k);
     const int64_t block = num_blocks == 1 ? k : quantizer.spec().group.col;
     spread_scales(desc, input.x_scale, x.dim(0), num_blocks, scales);
-    for_each_input_group(desc, order, x.dim(0), [&](int64_t, int64_t begin, int64_t end) {
+    for_each_input_group(*this, x.dim(0), [&](int64_t, int64_t begin, int64_t end) {
       decode(x.slice(begin, end), scales + begin * num_blocks, num_blocks, block,
              values.slice(begin, end), stream);
     });
@@ -179,10 +181,10 @@ void input_values(const ExpertsDesc& desc,
                                  values.data<float>() + r * k, k);
       }
     });
-    hidden_values(order, desc.num_local_experts, quantizer, values, stream);
+    hidden_values(values);
     return;
   }
-  for_each_input_group(desc, order, x.dim(0), [&](int64_t e, int64_t begin, int64_t end) {
+  for_each_input_group(*this, x.dim(0), [&](int64_t e, int64_t begin, int64_t end) {
     if (quantizer.active()) {
       quantizer.values(x.slice(begin, end), e, values.slice(begin, end), stream);
     } else {
@@ -191,13 +193,7 @@ void input_values(const ExpertsDesc& desc,
   });
 }
 
-Tensor input_codes(const ExpertsDesc& desc,
-                   const ExpertsInput& input,
-                   const RowOrder& order,
-                   const RowQuantizer& quantizer,
-                   const Tensor& codes,
-                   float* scales,
-                   const Stream& stream) {
+Tensor CallRows::input_codes(const ExpertsInput& input, const Tensor& codes, float* scales) const {
   const Tensor x = as_rows(input.x);
   const int64_t num_blocks = quantizer.num_blocks(x.dim(1));
   if (x.dtype() != desc.in_dtype) {
@@ -205,38 +201,26 @@ Tensor input_codes(const ExpertsDesc& desc,
     return x;
   }
   assert(!InputRows(quantizer, desc.format).gathered);
-  for_each_input_group(desc, order, x.dim(0), [&](int64_t e, int64_t begin, int64_t end) {
+  for_each_input_group(*this, x.dim(0), [&](int64_t e, int64_t begin, int64_t end) {
     quantizer.codes(x.slice(begin, end), e, codes.slice(begin, end), scales + begin * num_blocks,
                     stream);
   });
   return codes;
 }
 
-void hidden_values(const RowOrder& order,
-                   int64_t num_local_experts,
-                   const RowQuantizer& quantizer,
-                   const Tensor& rows,
-                   const Stream& stream) {
-  for_each_sorted_group(order, num_local_experts, quantizer.per_expert(),
-                        [&](int64_t e, int64_t begin, int64_t end) {
-                          const Tensor part = rows.slice(begin, end);
-                          quantizer.values(part, e, part, stream);
-                        });
+void CallRows::hidden_values(const Tensor& rows) const {
+  for_each_sorted_group(*this, [&](int64_t e, int64_t begin, int64_t end) {
+    const Tensor part = rows.slice(begin, end);
+    quantizer.values(part, e, part, stream);
+  });
 }
 
-void hidden_codes(const RowOrder& order,
-                  int64_t num_local_experts,
-                  const RowQuantizer& quantizer,
-                  const Tensor& rows,
-                  const Tensor& codes,
-                  float* scales,
-                  const Stream& stream) {
+void CallRows::hidden_codes(const Tensor& rows, const Tensor& codes, float* scales) const {
   const int64_t num_blocks = quantizer.num_blocks(rows.dim(1));
-  for_each_sorted_group(order, num_local_experts, quantizer.per_expert(),
-                        [&](int64_t e, int64_t begin, int64_t end) {
-                          quantizer.codes(rows.slice(begin, end), e, codes.slice(begin, end),
-                                          scales + begin * num_blocks, stream);
-                        });
+  for_each_sorted_group(*this, [&](int64_t e, int64_t begin, int64_t end) {
+    quantizer.codes(rows.slice(begin, end), e, codes.slice(begin, end), scales + begin * num_blocks,
+                    stream);
+  });
 }
 
 }  // namespace moebius

@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quantized activations inside the experts: GEMM1's input rows and GEMM2's, either as codes with
-// f32 scales (for kernels that multiply codes) or as the values they stand for.
-// Dynamic per tensor scales cover the rows of one call: all of them in the standard format, one
-// expert's in the batched format, where the padding must not count.
+// Quantizes activations inside the experts: the rows of GEMM1 and of GEMM2 become either codes with
+// f32 scales, for kernels that multiply codes, or the values that the codes stand for.  A dynamic
+// scale per tensor covers all rows of a call in the standard format, and the rows of one expert in
+// the batched format, where the padding must not count.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -16,27 +17,33 @@
 
 namespace moebius {
 
-// Whether rows that are quantized in this way come to the experts as codes.  Else they travel as
-// they are, and experts quantize what arrives.
+// Whether rows that are quantized in this format come to the experts as codes.  Others travel as
+// they are, and the experts quantize what arrives.
 constexpr bool takes_codes(QuantFormat format) {
   return format == QuantFormat::kFp8 || format == QuantFormat::kInt8;
 }
 
-// How one activation operand (a1 or a2) is quantized.
+// Sets out [k] to the values of a row of codes, of fp8 or int8, with a scale for each `block`
+// columns.
+void decode_row(
+    const std::byte* codes, DType dtype, const float* scales, int64_t block, int64_t k, float* out);
+
+// Quantizes rows as one activation operand (a1 or a2) says.
 class RowQuantizer {
  public:
   RowQuantizer(const QuantDesc& desc, ActivationFormat format);
 
   bool active() const { return spec_.has_value(); }
   const QuantizeSpec& spec() const { return *spec_; }
-  // Rows of different experts need calls of their own.
+  // Whether the rows of each expert need a call of their own.
   bool per_expert() const { return per_expert_; }
-  // f32 scales per row of k elements: one, or one per block; 1 when not active().
+  // The number of f32 scales per row of k elements: one, or one per block; 1 when not active().
   int64_t num_blocks(int64_t k) const;
 
-  // rows [R, k] of local expert e (any when not per_expert()) -> values f32 [R, k]; may be `rows`.
+  // Sets values f32 [R, k], which may be `rows`, from rows [R, k] of local expert e (any when not
+  // per_expert()).
   void values(const Tensor& rows, int64_t e, const Tensor& values, const Stream& stream) const;
-  // fp8, int8: codes [R, k] and scales [R, num_blocks(k)].
+  // Sets codes [R, k] and scales [R, num_blocks(k)]; for fp8 and int8.
   void codes(const Tensor& rows,
              int64_t e,
              const Tensor& codes,
@@ -52,8 +59,9 @@ class RowQuantizer {
   bool per_expert_ = false;
 };
 
-// GEMM1's rows [rows, H] for a call: x's rows in x's order, or one per computed row in computing
-// order when `quantizer.per_expert()` holds in the standard format (`gathered`).
+// Says which rows [rows, H] GEMM1 reads in a call: x's rows in x's order, or, where
+// quantizer.per_expert() holds in the standard format (`gathered`), one per computed row in
+// computing order.
 struct InputRows {
   bool gathered = false;
 
@@ -64,39 +72,24 @@ struct InputRows {
   }
 };
 
-// Rows of GEMM1 as values f32 [X, H], X from ExpertsBase::num_input_rows, from x in in_dtype or in
-// codes with x_scale. Only rows that are computed are written in the batched format. `scales` is
-// scratch of [X, num_blocks] when x holds codes.
-void input_values(const ExpertsDesc& desc,
-                  const ExpertsInput& input,
-                  const RowOrder& order,
-                  const RowQuantizer& quantizer,
-                  const Tensor& values,
-                  float* scales,
-                  const Stream& stream);
+// The rows of one operand (a1 or a2) in one call.  Everything is borrowed from the call.
+struct CallRows {
+  const ExpertsDesc& desc;
+  const RowOrder& order;
+  const RowQuantizer& quantizer;
+  const Stream& stream;
 
-// The same as codes [X, H] with scales [X, num_blocks]; fp8 and int8.
-// Returns x itself where it holds codes, `codes` otherwise.
-Tensor input_codes(const ExpertsDesc& desc,
-                   const ExpertsInput& input,
-                   const RowOrder& order,
-                   const RowQuantizer& quantizer,
-                   const Tensor& codes,
-                   float* scales,
-                   const Stream& stream);
+  // Sets values f32 [X, H], X from ExpertsBase::num_input_rows, to the rows of GEMM1, from x in
+  // in_dtype or in codes with x_scale.  In the batched format only rows that are computed are
+  // written.  `scales` is scratch of [X, num_blocks] when x holds codes.
+  void input_values(const ExpertsInput& input, const Tensor& values, float* scales) const;
+  // Does the same for codes [X, H] with scales [X, num_blocks], of fp8 and int8.  Returns x itself
+  // where it holds codes, and `codes` otherwise.
+  Tensor input_codes(const ExpertsInput& input, const Tensor& codes, float* scales) const;
 
-// Rows of GEMM2, sorted by expert.
-void hidden_values(const RowOrder& order,
-                   int64_t num_local_experts,
-                   const RowQuantizer& quantizer,
-                   const Tensor& rows,
-                   const Stream& stream);
-void hidden_codes(const RowOrder& order,
-                  int64_t num_local_experts,
-                  const RowQuantizer& quantizer,
-                  const Tensor& rows,
-                  const Tensor& codes,
-                  float* scales,
-                  const Stream& stream);
+  // Quantize the rows of GEMM2, which are sorted by expert.
+  void hidden_values(const Tensor& rows) const;
+  void hidden_codes(const Tensor& rows, const Tensor& codes, float* scales) const;
+};
 
 }  // namespace moebius

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "core/ceil_div.h"
@@ -14,6 +15,7 @@
 #include "core/scratch.h"
 #include "experts/byte_limits.h"
 #include "experts/permute.h"
+#include "experts/weight_tensors.h"
 #include "moebius/quantize.h"
 #include "quant/groups.h"
 
@@ -61,7 +63,14 @@ void expect_float(const Tensor& tensor, std::string_view what) {
   });
 }
 
-// Of codes 0 to 15, and one more, which GPTQ has of code -1.  On a GPU nobody looks.
+void expect_tensor(const Tensor& tensor, DType dtype, const Shape& shape, std::string_view what) {
+  expect_defined(tensor, what);
+  expect_dtype(tensor, dtype, what);
+  expect_shape(tensor, shape, what);
+}
+
+// Zero points are codes 0 to 15, and 16, which GPTQ has for code -1.  On a GPU they are not
+// checked.
 void expect_int4_zero_points(const Tensor& zero_points, std::string_view what) {
   constexpr uint8_t kMost = 16;
   if (!zero_points.device().is_cpu()) {
@@ -91,8 +100,7 @@ void validate_scales(const QuantDesc& desc, const WeightSizes& w) {
   }
   if (desc.zero_point) {
     const std::string zero_point = fmt::format("{}_zero_point", w.what);
-    expect_dtype(desc.zero_point, DType::kU8, zero_point);
-    expect_shape(desc.zero_point, desc.scale.shape(), zero_point);
+    expect_tensor(desc.zero_point, DType::kU8, desc.scale.shape(), zero_point);
     if (desc.format == QuantFormat::kInt4) {
       expect_int4_zero_points(desc.zero_point, zero_point);
     }
@@ -115,7 +123,7 @@ void validate_weight(const Tensor& tensor, const QuantDesc& desc, const WeightSi
   }
 }
 
-// A static scale or a global scale: one value, or one per expert.
+// Checks a static scale or a global scale, which is one value or one per expert.
 void validate_constant(const Tensor& constant, int64_t num_local_experts, std::string_view what) {
   if (!constant) {
     return;
@@ -124,7 +132,7 @@ void validate_constant(const Tensor& constant, int64_t num_local_experts, std::s
   expect_one_of(constant, {{1}, {num_local_experts}}, what);
 }
 
-// One of a1 and a2, whose rows have k elements.
+// Checks a1 or a2, whose rows have k elements.
 void validate_activation_quant(const QuantDesc& desc,
                                int64_t k,
                                int64_t num_static_scales,
@@ -183,9 +191,7 @@ void validate_lora(const ExpertsDesc& desc, const LoraWeights& lora) {
   expect(lora.defined(), [&] {
     return fmt::format("num_adapters is {}, but lora weights of none are given", desc.num_adapters);
   });
-  expect_defined(lora.scaling, "lora scaling");
-  expect_dtype(lora.scaling, DType::kF32, "lora scaling");
-  expect_shape(lora.scaling, {desc.num_adapters}, "lora scaling");
+  expect_tensor(lora.scaling, DType::kF32, {desc.num_adapters}, "lora scaling");
   expect(lora.w1_b || lora.w2_b, [&] {
     return fmt::format("num_adapters is {}, but neither lora w1_b nor w2_b is given",
                        desc.num_adapters);
@@ -208,20 +214,13 @@ void validate_codes(const Experts& experts, const ExpertsInput& input) {
                        name(codes));
   });
   expect_defined(input.x_scale, "x_scale of a quantized x");
-  expect_dtype(input.x_scale, DType::kF32, "x_scale");
   if (desc.format == ActivationFormat::kStandard) {
     const auto shape = quant.scale_shape(input.x.dim(0), desc.hidden);
-    expect_shape(input.x_scale, Shape(std::span(*shape)), "x_scale");
+    expect_tensor(input.x_scale, DType::kF32, Shape(std::span(*shape)), "x_scale");
   } else {
     const auto shape =
         quant.batched_scale_shape(desc.num_local_experts, input.x.dim(1), desc.hidden);
-    expect_shape(input.x_scale, Shape(std::span(*shape)), "x_scale");
-  }
-}
-
-void expect_on_if_given(const Tensor& tensor, Device device, std::string_view what) {
-  if (tensor) {
-    expect_on(tensor, device, what);
+    expect_tensor(input.x_scale, DType::kF32, Shape(std::span(*shape)), "x_scale");
   }
 }
 
@@ -285,29 +284,11 @@ void validate_expert_weights(const ExpertsDesc& desc, const ExpertWeights& weigh
 }
 
 void validate_weights_device(const ExpertWeights& weights, Device device) {
-  const auto check = [device](const Tensor& tensor, std::string_view what) {
+  for_each_tensor(weights, [device](const Tensor& tensor, std::string_view what) {
     if (tensor && !tensor.device().is_cpu()) {
       expect_on(tensor, device, what);
     }
-  };
-  check(weights.w1, "w1");
-  check(weights.w2, "w2");
-  const auto check_desc = [&](const QuantDesc& desc, std::string_view what) {
-    check(desc.scale, fmt::format("{}_scale", what));
-    check(desc.alpha_or_gscale, fmt::format("{} alphas", what));
-    check(desc.zero_point, fmt::format("{}_zero_point", what));
-    check(desc.bias, fmt::format("{}_bias", what));
-  };
-  check_desc(weights.quant.a1, "a1");
-  check_desc(weights.quant.a2, "a2");
-  check_desc(weights.quant.w1, "w1");
-  check_desc(weights.quant.w2, "w2");
-  const LoraWeights& lora = weights.lora;
-  check(lora.w1_a, "lora w1_a");
-  check(lora.w1_b, "lora w1_b");
-  check(lora.w2_a, "lora w2_a");
-  check(lora.w2_b, "lora w2_b");
-  check(lora.scaling, "lora scaling");
+  });
 }
 
 void validate_lora_ids(const ExpertsDesc& desc, const Tensor& lora_ids, const RowOrder& order) {
@@ -353,49 +334,46 @@ void validate_call(const Experts& experts,
   const int64_t rows = input.x.dim(batched ? 1 : 0);
   if (batched) {
     expect_eq(input.x.dim(0), desc.num_local_experts, "x.dim(0)");
-    expect_defined(input.expert_num_tokens, "expert_num_tokens");
-    expect_dtype(input.expert_num_tokens, DType::kI32, "expert_num_tokens");
-    expect_shape(input.expert_num_tokens, {desc.num_local_experts}, "expert_num_tokens");
+    expect_tensor(input.expert_num_tokens, DType::kI32, {desc.num_local_experts},
+                  "expert_num_tokens");
   } else {
-    expect_defined(input.topk_ids, "topk_ids");
-    expect_dtype(input.topk_ids, DType::kI32, "topk_ids");
-    expect_shape(input.topk_ids, {rows, desc.topk}, "topk_ids");
+    expect_tensor(input.topk_ids, DType::kI32, {rows, desc.topk}, "topk_ids");
     if (input.expert_map) {
-      expect_dtype(input.expert_map, DType::kI32, "expert_map");
-      expect_shape(input.expert_map, {desc.num_experts}, "expert_map");
+      expect_tensor(input.expert_map, DType::kI32, {desc.num_experts}, "expert_map");
     }
   }
   if (input.x.dtype() != desc.in_dtype) {
     validate_codes(experts, input);
   }
   if (input.lora_ids) {
-    expect_dtype(input.lora_ids, DType::kI32, "lora_ids");
-    expect_shape(input.lora_ids, batched ? Shape{desc.num_local_experts, rows} : Shape{rows},
-                 "lora_ids");
+    expect_tensor(input.lora_ids, DType::kI32,
+                  batched ? Shape{desc.num_local_experts, rows} : Shape{rows}, "lora_ids");
     expect(desc.num_adapters > 0, "lora_ids are given, but num_adapters is 0");
   }
 
   if (experts.traits().weight_and_reduce == WeightAndReduceKind::kNoOp &&
       !input.apply_router_weight_on_input) {
-    expect_defined(input.topk_weights, "topk_weights");
-    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_shape(input.topk_weights, {rows, desc.topk}, "topk_weights");
+    expect_tensor(input.topk_weights, DType::kF32, {rows, desc.topk}, "topk_weights");
     expect_on(input.topk_weights, device, "topk_weights");
   }
 
-  expect_on(input.x, device, "x");
-  expect_on_if_given(input.x_scale, device, "x_scale");
-  expect_on_if_given(input.topk_ids, device, "topk_ids");
-  expect_on_if_given(input.expert_num_tokens, device, "expert_num_tokens");
-  expect_on_if_given(input.expert_map, device, "expert_map");
-  expect_on_if_given(input.lora_ids, device, "lora_ids");
+  const std::pair<const Tensor*, std::string_view> operands[] = {
+      {&input.x, "x"},
+      {&input.x_scale, "x_scale"},
+      {&input.topk_ids, "topk_ids"},
+      {&input.expert_num_tokens, "expert_num_tokens"},
+      {&input.expert_map, "expert_map"},
+      {&input.lora_ids, "lora_ids"}};
+  for (const auto& [operand, what] : operands) {
+    if (*operand) {
+      expect_on(*operand, device, what);
+    }
+  }
 
   const ExpertsWorkspace needed = experts.workspace(rows);
   expect_le(rows * (batched ? desc.num_local_experts : desc.topk),
             std::numeric_limits<int32_t>::max(), "number of selections");
-  expect_defined(output, "output");
-  expect_dtype(output, needed.dtype, "output");
-  expect_shape(output, needed.output, "output");
+  expect_tensor(output, needed.dtype, needed.output, "output");
   expect_on(output, device, "output");
   expect_room(intermediate, needed.intermediate, needed.dtype, device, "intermediate");
   if (needed.scratch_bytes > 0) {

@@ -13,7 +13,7 @@
 
 namespace moebius::experts_suite {
 
-// Rows [M, K, H] weighted and summed as weight_and_reduce.h says of kContiguous.
+// Weights and sums rows [M, K, H] as weight_and_reduce.h says for kContiguous.
 inline Tensor sum_contiguous(const ExpertsInput& input, const Tensor& rows) {
   const int64_t topk = rows.dim(1);
   const int64_t hidden = rows.dim(2);
@@ -35,7 +35,7 @@ inline Tensor sum_contiguous(const ExpertsInput& input, const Tensor& rows) {
   return output;
 }
 
-// What an implementation weights and sums itself has the bits of kContiguous.
+// Where an implementation weights and sums rows itself, the result has the bits of kContiguous.
 TEST_P(ExpertsScheme, FinalRowsHaveTheBitsOfContiguous) {
   const auto& [impl, format, scheme] = GetParam();
   for (const int64_t topk : {1, 2, 3, 5, 8}) {

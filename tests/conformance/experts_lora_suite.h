@@ -21,7 +21,7 @@ inline ExpertCase with_adapters(ExpertCase c, int64_t num_adapters, int64_t rank
   return c;
 }
 
-// The same experts without any adapter.
+// The same problem without any adapter.
 inline ExpertProblem without_adapters(ExpertProblem p) {
   p.desc.num_adapters = p.desc.lora_rank = 0;
   p.weights.lora = {};
@@ -29,7 +29,7 @@ inline ExpertProblem without_adapters(ExpertProblem p) {
   return p;
 }
 
-// The adapter of every row of valid_rows(), seen as [.., H].
+// The adapter of every row of valid_rows(), which are seen as [.., H].
 inline std::vector<int32_t> adapters_of_rows(const ExpertProblem& p) {
   std::vector<int32_t> adapters;
   const Tensor& ids = p.input.lora_ids;
@@ -44,8 +44,8 @@ inline std::vector<int32_t> adapters_of_rows(const ExpertProblem& p) {
   return adapters;
 }
 
-// w [L, rows, cols] f32 of the stored weight, plus scaling * B * A of one adapter where a and b,
-// both f32, are defined.  `half_of(n)`: which r rows of A row n of B takes.
+// Returns w [L, rows, cols] in f32: the stored weight, plus scaling * B * A of one adapter where a
+// and b, both f32, are defined.  `half_of(n)` says which r rows of A row n of B takes.
 template <typename HalfOf>
 Tensor merged(const Tensor& stored,
               const QuantDesc& desc,
@@ -82,7 +82,7 @@ Tensor merged(const Tensor& stored,
   return w;
 }
 
-// Plain f32 experts whose weights are those of p's adapter.
+// Plain f32 experts that have this adapter merged into their weights.
 inline ExpertProblem merged_problem(const ExpertProblem& p, int32_t adapter) {
   ExpertProblem out = without_adapters(p);
   const LoraWeights& lora = p.weights.lora;
@@ -103,15 +103,15 @@ inline ExpertProblem merged_problem(const ExpertProblem& p, int32_t adapter) {
   return out;
 }
 
-// Rows of every adapter are those of experts whose weights have that adapter merged.
+// Expects the rows of every adapter to be those of experts whose weights have that adapter merged.
 inline void expect_merged(const ExpertProblem& p, std::string_view impl) {
   const std::vector<int32_t> adapters = adapters_of_rows(p);
   const auto num_rows = static_cast<int64_t>(adapters.size());
-  const Tensor actual = valid_rows(p, run(p, impl)).view({num_rows, p.desc.hidden});
+  const Tensor actual = run_valid_rows(p, impl).view({num_rows, p.desc.hidden});
   for (int32_t adapter = 0; adapter < p.desc.num_adapters; ++adapter) {
     SCOPED_TRACE("adapter " + std::to_string(adapter));
     const ExpertProblem reference = merged_problem(p, adapter);
-    const Tensor expected = valid_rows(p, run(reference, "ref")).view(actual.shape());
+    const Tensor expected = run_valid_rows(reference, "ref").view(actual.shape());
     RelativeError error;
     int64_t compared = 0;
     for (int64_t r = 0; r < num_rows; ++r) {
@@ -130,19 +130,8 @@ inline void expect_merged(const ExpertProblem& p, std::string_view impl) {
   }
 }
 
-// Why the implementation takes no adapters; empty when it does.
-inline std::string adapters_refusal(std::string_view impl, ExpertCase c) {
-  c.num_adapters = 1;
-  c.lora_rank = 8;
-  return refusal(ExpertProblemMaker().make(kTiny, c), impl);
-}
-
 TEST_P(ExpertsScheme, AdaptersAgreeWithRef) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
-      !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
   struct Numbers {
     ActivationSpec activation;
     DType dtype;
@@ -164,57 +153,29 @@ TEST_P(ExpertsScheme, AdaptersAgreeWithRef) {
   }
 }
 
-// More rows of one expert than a tile of any kernel has.
+// One expert has more rows than a tile of any kernel.
 TEST_P(ExpertsScheme, AdaptersAgreeWithRefOnManyRows) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
-      !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
   const Problem problem = {"many", 531, 1, 1, 64, 32};
   const ExpertCase c = with_adapters({.scheme = scheme, .format = format}, 5, 16, DType::kBF16);
   expect_agrees(ExpertProblemMaker(31).make(problem, c), scheme, impl);
 }
 
-// Activations are quantized for adapters as for weights.
+// Activations are quantized for adapters as they are for weights.
 TEST_P(ExpertsScheme, AdaptersAreCloseToFloat64) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
-      !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
-  for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    // 100: the largest product of gate and up is 33 times the typical one.
-    for (const uint64_t seed : {31u, 100u}) {
-      if (seed == 100 && !has_int8_tensor_codes(scheme)) {
-        continue;
-      }
-      SCOPED_TRACE(std::string(name(dtype)) + " seed " + std::to_string(seed));
-      const ExpertCase c = with_adapters(
-          {.scheme = scheme, .dtype = dtype, .format = format, .biased = true}, 2, 8, DType::kF32);
-      ExpertProblem p = ExpertProblemMaker(seed).make(kTiny, c);
-      if (!refusal(p, impl).empty()) {
-        continue;
-      }
-      const Tensor actual = valid_rows(p, run(p, impl));
-      p.desc.precision = Precision::kF64;
-      const Tensor exact = valid_rows(p, run(p, "ref"));
-      EXPECT_LE(relative_error(actual, exact), model_tolerance_of(p, scheme));
-    }
-  }
+  const ExpertCase c =
+      with_adapters({.scheme = scheme, .format = format, .biased = true}, 2, 8, DType::kF32);
+  expect_close_to_f64(c, 31, 100, impl);
 }
 
 TEST_P(ExpertsScheme, RowsWithoutAdapterKeepTheirBits) {
   const auto& [impl, format, scheme] = GetParam();
-  if (const std::string reason = adapters_refusal(impl, {.scheme = scheme, .format = format});
-      !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
   const ExpertCase c =
       with_adapters({.scheme = scheme, .format = format, .biased = true}, 3, 8, DType::kBF16);
   ExpertProblem p = ExpertProblemMaker(33).make({"some", 61, 3, 2, 96, 64}, c);
-  const Tensor plain = valid_rows(p, run(without_adapters(p), impl));
-  // Where one scale spans rows of several tokens, adapters of the others move it.
+  const Tensor plain = run_valid_rows(without_adapters(p), impl);
+  // Where one scale spans rows of several tokens, the adapters of other tokens change it.
   const QuantDesc& a2 = p.weights.quant.a2;
   const auto spec = activation_spec(a2);
   const bool spans_rows = spec && (spec->format == QuantFormat::kNvfp4
@@ -223,27 +184,26 @@ TEST_P(ExpertsScheme, RowsWithoutAdapterKeepTheirBits) {
   if (!spans_rows) {
     const std::vector<int32_t> adapters = adapters_of_rows(p);
     const Shape rows = {static_cast<int64_t>(adapters.size()), p.desc.hidden};
-    const Tensor with = valid_rows(p, run(p, impl)).view(rows);
+    const Tensor with = run_valid_rows(p, impl).view(rows);
     for (int64_t r = 0; r < rows[0]; ++r) {
       const bool same = same_bits(with[r], plain.view(rows)[r]);
       EXPECT_EQ(same, adapters[static_cast<size_t>(r)] == -1) << "row " << r;
     }
   }
   std::fill_n(p.input.lora_ids.data<int32_t>(), p.input.lora_ids.numel(), -1);
-  EXPECT_TRUE(same_bits(valid_rows(p, run(p, impl)), plain));
+  EXPECT_TRUE(same_bits(run_valid_rows(p, impl), plain));
   p.input.lora_ids = {};
-  EXPECT_TRUE(same_bits(valid_rows(p, run(p, impl)), plain));
+  EXPECT_TRUE(same_bits(run_valid_rows(p, impl), plain));
 }
 
 TEST_P(ExpertsContract, AdaptersAreMergedWeights) {
-  if (const std::string reason = adapters_refusal(impl(), f32_case()); !reason.empty()) {
-    GTEST_SKIP() << reason;
+  if (!takes(f32_case())) {
+    GTEST_SKIP() << "no experts of f32";
   }
   for (const ActivationSpec& activation : {kGated, kNotGated, kInterleaved}) {
     for (const int64_t rank : {3, 8, 64}) {
       SCOPED_TRACE(std::string(name(activation.kind)) + " rank " + std::to_string(rank));
-      ExpertCase c = with_adapters(base_case(), 3, rank, DType::kF32);
-      c.dtype = DType::kF32;
+      ExpertCase c = with_adapters(f32_case(), 3, rank, DType::kF32);
       c.activation = activation;
       c.biased = true;
       expect_merged(ExpertProblemMaker(34).make(kTiny, c), impl());
@@ -252,28 +212,25 @@ TEST_P(ExpertsContract, AdaptersAreMergedWeights) {
 }
 
 TEST_P(ExpertsContract, AdaptersBesideQuantizedWeightsAreMergedWeights) {
-  if (const std::string reason = adapters_refusal(impl(), f32_case()); !reason.empty()) {
-    GTEST_SKIP() << reason;
+  if (!takes(f32_case())) {
+    GTEST_SKIP() << "no experts of f32";
   }
   for (const Scheme& scheme : kSchemes) {
     if (scheme.activation || scheme.weight == QuantFormat::kNvfp4) {
       continue;  // f32 weights cannot stand for them
     }
     SCOPED_TRACE(scheme.name);
-    ExpertCase c = with_adapters(base_case(), 2, 8, DType::kF32);
-    c.scheme = scheme;
-    c.dtype = DType::kF32;
+    const ExpertCase c = with_adapters(f32_case(scheme), 2, 8, DType::kF32);
     expect_merged(ExpertProblemMaker(39).make(kTiny, c), impl());
   }
 }
 
 TEST_P(ExpertsContract, AdaptersOfOneWeightOnly) {
-  if (const std::string reason = adapters_refusal(impl(), f32_case()); !reason.empty()) {
-    GTEST_SKIP() << reason;
+  if (!takes(f32_case())) {
+    GTEST_SKIP() << "no experts of f32";
   }
   for (const bool first : {true, false}) {
-    ExpertCase c = with_adapters(base_case(), 2, 8, DType::kF32);
-    c.dtype = DType::kF32;
+    const ExpertCase c = with_adapters(f32_case(), 2, 8, DType::kF32);
     ExpertProblem p = ExpertProblemMaker(35).make(kTiny, c);
     LoraWeights& lora = p.weights.lora;
     (first ? lora.w2_a : lora.w1_a) = {};
@@ -282,11 +239,8 @@ TEST_P(ExpertsContract, AdaptersOfOneWeightOnly) {
   }
 }
 
-// Adapters are read in place: a rewritten one counts from the next call on.
+// Adapters are read in place, so that a rewritten one is used from the next call on.
 TEST_P(ExpertsContract, RewrittenAdaptersAreUsed) {
-  if (const std::string reason = adapters_refusal(impl(), base_case()); !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
   const ExpertCase c = with_adapters(base_case(), 2, 8, DType::kF32);
   ExpertProblem p = ExpertProblemMaker(36).make(kTiny, c);
   const testing::Place place(stream_of(impl(), 2));
@@ -302,13 +256,10 @@ TEST_P(ExpertsContract, RewrittenAdaptersAreUsed) {
   }
   const Tensor after = valid_rows(p, run(*experts, p.input, stream_of(impl(), 2)));
   EXPECT_FALSE(same_bits(after, before));
-  EXPECT_TRUE(same_bits(after, valid_rows(p, run(p, impl()))));
+  EXPECT_TRUE(same_bits(after, run_valid_rows(p, impl())));
 }
 
 TEST_P(ExpertsContract, LoraIdsAreChecked) {
-  if (const std::string reason = adapters_refusal(impl(), base_case()); !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
   const ExpertCase c = with_adapters(base_case(), 2, 8, DType::kBF16);
   const ExpertProblem p = ExpertProblemMaker(38).make(kTiny, c);
   using testing::expect_mentions;
@@ -319,10 +270,10 @@ TEST_P(ExpertsContract, LoraIdsAreChecked) {
   for (const int32_t bad : {2, -2}) {
     int32_t& id = p.input.lora_ids.data<int32_t>()[7];
     const int32_t good = std::exchange(id, bad);
-    if (stream_of(impl(), 1).device().is_cuda()) {  // where values are not looked at: no adapter
-      const Tensor with_bad = valid_rows(p, run(p, impl()));
+    if (stream_of(impl(), 1).device().is_cuda()) {  // a GPU takes a bad id as no adapter
+      const Tensor with_bad = run_valid_rows(p, impl());
       id = -1;
-      EXPECT_TRUE(same_bits(with_bad, valid_rows(p, run(p, impl()))));
+      EXPECT_TRUE(same_bits(with_bad, run_valid_rows(p, impl())));
       id = good;
       continue;
     }

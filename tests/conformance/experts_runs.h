@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls of an experts implementation where it works, with poisoned buffers and results on the host.
+// Calls an experts implementation on the device where it works, with poisoned buffers, and brings
+// results to the host.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "core/cpu_features.h"
+#include "experts/weight_tensors.h"
 #include "moebius/experts.h"
 #include "problems/expert_problem.h"
 #include "problems/gemm_tolerance.h"
@@ -26,13 +28,13 @@ inline Tensor poisoned(const Shape& shape, DType dtype) {
   return tensor;
 }
 
-// Whether this processor has the vectors that MOEBIUS_CPU_VECTORS names so.
+// Whether this processor has the vectors of this name of MOEBIUS_CPU_VECTORS.
 inline bool can_run_vectors(std::string_view vectors) {
   const CpuFeatures& has = cpu_features();
   return vectors == "vnni" ? has.avx512 && has.avx512_vnni : vectors == "plain" || has.avx2;
 }
 
-// Of the kind that the implementation works on.
+// A stream of the kind that the implementation works on.
 inline Stream stream_of(std::string_view impl, int threads) {
   for (const ExpertsImpl& candidate : experts_impls()) {
     if (candidate.name == impl && candidate.device == DeviceType::kCuda) {
@@ -43,17 +45,7 @@ inline Stream stream_of(std::string_view impl, int threads) {
 }
 
 inline ExpertWeights placed(ExpertWeights weights, const testing::Place& place) {
-  QuantConfig& quant = weights.quant;
-  LoraWeights& lora = weights.lora;
-  for (Tensor* tensor :
-       {&weights.w1, &weights.w2, &lora.w1_a, &lora.w1_b, &lora.w2_a, &lora.w2_b, &lora.scaling}) {
-    *tensor = place.take(*tensor);
-  }
-  for (QuantDesc* desc : {&quant.a1, &quant.a2, &quant.w1, &quant.w2}) {
-    for (Tensor* tensor : {&desc->scale, &desc->alpha_or_gscale, &desc->zero_point, &desc->bias}) {
-      *tensor = place.take(*tensor);
-    }
-  }
+  for_each_tensor(weights, [&](Tensor& tensor, const auto&) { tensor = place.take(tensor); });
   return weights;
 }
 
@@ -65,13 +57,13 @@ inline ExpertsInput placed(ExpertsInput input, const testing::Place& place) {
   return input;
 }
 
-// From weights where the implementation works.
+// Makes experts from weights that are on the device where the implementation works.
 inline std::unique_ptr<Experts> make(const ExpertProblem& p, std::string_view impl, int threads) {
   const testing::Place place(stream_of(impl, threads));
   return make_experts(p.desc, placed(p.weights, place), place.stream, impl);
 }
 
-// apply() with everything it may write or use filled with NaN.
+// Calls apply() with everything that it may write or use filled with NaN.
 inline Tensor apply(const Experts& experts, const ExpertsInput& input, const Stream& stream) {
   const int64_t rows = input.x.dim(experts.desc().format == ActivationFormat::kBatched ? 1 : 0);
   const ExpertsWorkspace ws = experts.workspace(rows);
@@ -85,7 +77,7 @@ inline Tensor apply(const Experts& experts, const ExpertsInput& input, const Str
   return place.bring(output);
 }
 
-// Rows [M, ..] as [M * K, ..], each K times; one scale of all rows stays.
+// Rows [M, ..] as [M * K, ..], each K times; a single scale of all rows stays.
 inline Tensor repeated(const Tensor& rows, int64_t num_tokens, int64_t topk) {
   if (!rows.defined() || rows.numel() == 1 || num_tokens == 0) {
     return rows;
@@ -101,7 +93,7 @@ inline Tensor repeated(const Tensor& rows, int64_t num_tokens, int64_t topk) {
   return out;
 }
 
-// A token of its own for every selection, of weight 1: what is summed is one row.
+// Gives every selection a token of its own with weight 1, so that each sum is one row.
 inline ExpertsInput one_selection_each(const ExpertsInput& input) {
   const int64_t num_tokens = input.topk_ids.dim(0);
   const int64_t topk = input.topk_ids.dim(1);
@@ -120,7 +112,8 @@ inline ExpertsInput one_selection_each(const ExpertsInput& input) {
   return out;
 }
 
-// A row per selection, or per row of the batched format, whoever weights and sums.
+// Returns a row per selection, or per row of the batched format, whether or not the implementation
+// weights and sums rows.
 inline Tensor run(const Experts& experts, const ExpertsInput& input, const Stream& stream) {
   if (experts.traits().weight_and_reduce != WeightAndReduceKind::kNoOp) {
     return apply(experts, input, stream);
@@ -133,7 +126,7 @@ inline Tensor run(const ExpertProblem& p, std::string_view implementation, int t
   return run(*make(p, implementation, threads), p.input, stream_of(implementation, threads));
 }
 
-// The rows of an output that mean something, one after the other.
+// The rows of an output that are computed, one after the other.
 inline Tensor valid_rows(const ExpertProblem& p, const Tensor& output) {
   if (p.desc.format == ActivationFormat::kStandard) {
     return output;
@@ -154,12 +147,18 @@ inline Tensor valid_rows(const ExpertProblem& p, const Tensor& output) {
   return rows;
 }
 
+inline Tensor run_valid_rows(const ExpertProblem& p,
+                             std::string_view implementation,
+                             int threads = 2) {
+  return valid_rows(p, run(p, implementation, threads));
+}
+
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() &&
          std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.nbytes())) == 0;
 }
 
-// The same, but a NaN is any NaN: a GPU makes others than a CPU.
+// The same, but any NaN equals any other: a GPU makes other NaNs than a CPU.
 inline bool same_numbers(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) {
     return false;
@@ -180,8 +179,8 @@ inline double tolerance_of(const ExpertProblem& p, const Scheme& scheme) {
                    std::max(p.desc.hidden, p.desc.intermediate));
 }
 
-// What GEMM2 multiplies: the same experts with the identity for w2.  REQUIRES: int8 weights with a
-// scale per tensor, hidden >= intermediate.
+// The rows that GEMM2 multiplies, computed by the same experts with the identity for w2.
+// REQUIRES: int8 weights with a scale per tensor, hidden >= intermediate.
 inline Tensor activations_of(ExpertProblem p) {
   QuantDesc& w2 = p.weights.quant.w2;
   p.weights.w2 = Tensor::zeros(p.weights.w2.shape(), DType::kI8);
@@ -198,15 +197,16 @@ inline Tensor activations_of(ExpertProblem p) {
     p.weights.lora.w2_a = Tensor::zeros(p.weights.lora.w2_a.shape(), p.weights.lora.w2_a.dtype());
   }
   p.desc.precision = Precision::kF64;
-  return valid_rows(p, run(p, "ref"));
+  return run_valid_rows(p, "ref");
 }
 
-// Relative error that codes of int8 with one scale of all rows (in the batched format, of all rows
-// of an expert) make, for model_tolerance().  A step is 1/127 of the largest element under the
-// scale: 3.5 times the typical x, but 10 to 30 times the typical product of gate and up, as the one
-// largest of thousands happens to be drawn.  So it is taken from the problem at hand.  An error of
-// step / sqrt(12) in each element passes GEMM2 as the element does, scaled by the expert's w2; an
-// error of x passes both gate and up.  Errors of 400 draws were 0.6 to 0.94 of what follows.
+// The relative error of int8 codes with one scale for all rows (in the batched format, for all rows
+// of an expert), for model_tolerance().  A step is 1/127 of the largest element under the scale.
+// That element is 3.5 times the typical x, but 10 to 30 times the typical product of gate and up,
+// depending on the draw of the largest among thousands.  So it is taken from the problem at hand.
+// An error of step / sqrt(12) in each element passes GEMM2 as the element does, scaled by the
+// expert's w2; an error of x passes both gate and up.  The errors of 400 draws were 0.6 to 0.94 of
+// the result.
 inline double int8_tensor_codes(const ExpertProblem& p) {
   const Tensor h = activations_of(p);
   const int64_t width = p.desc.intermediate;
@@ -244,12 +244,12 @@ inline double int8_tensor_codes(const ExpertProblem& p) {
   return std::sqrt((2 * kLargestX * kLargestX + noise / signal) / 12) / 127;
 }
 
-// Of the schemes only this has a model tolerance that rests on the draw.
+// Whether the scheme is the only one whose model tolerance depends on the draw.
 inline bool has_int8_tensor_codes(const Scheme& scheme) {
   return scheme.activation == QuantFormat::kInt8 && scheme.scales == WeightScales::kTensor;
 }
 
-// model_tolerance() of the scheme with this problem.
+// The model_tolerance() of the scheme with this problem.
 inline double model_tolerance_of(const ExpertProblem& p, const Scheme& scheme) {
   return model_tolerance(
       p.desc.in_dtype, scheme.activation, p.desc.hidden,

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grouped GEMMs that activate as they store, against the GEMM and the activation's own kernel.
+// Grouped GEMMs that activate as they store are compared with the GEMM followed by the activation's
+// own kernel.
 #include <cmath>
 #include <vector>
 
@@ -18,7 +19,8 @@ using testing::random_uniform;
 
 using ActivatedGemmTest = HopperTest;
 
-// The GEMM to bf16, then the activation in a kernel of its own, with the same rows left alone.
+// Expects what the GEMM to bf16 and then the activation in a kernel of its own give, with the same
+// rows left alone.
 void check_activated(const GemmProblem& p, uint32_t seed, bool power_of_two_scale) {
   const Stream stream = Stream::cuda(0);
   GroupedGemm host = make_operands(p, seed);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grouped GEMMs whose rows come while they run.
+// Grouped GEMMs whose rows arrive while they run.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace {
 constexpr int kSources = 3;
 constexpr int kExpertsPerWave = 2;
 constexpr int kFirstExpert = 1;
-constexpr uint32_t kEpoch = 0xffffffff;  // the next one wraps
+constexpr uint32_t kEpoch = 0xffffffff;  // the next epoch wraps
 
 int wave_of(int64_t group) {
   return 1 + static_cast<int>(group + kFirstExpert) / kExpertsPerWave;
@@ -38,13 +38,13 @@ class ArrivingRowsTest : public HopperTest {
     }
   }
 
-  // All waves are those of the call before.
+  // Makes all waves those of the call before.
   void forget_waves() {
     for (int i = 0; i < kWaves * kSources; ++i) {
       store(words_, i, uint64_t{kEpoch - 1} << 32);
     }
   }
-  // Of the stream that brings rows.
+  // Stores a value by the stream that brings rows.
   void store(const Tensor& to, int64_t i, uint64_t value) {
     check_cuda(cudaMemcpyAsync(to.data<int64_t>() + i, &value, sizeof(value),
                                cudaMemcpyHostToDevice, as_stream(other_.native_handle())),
@@ -76,7 +76,7 @@ GemmProblem problem(DType dtype) {
   return p;
 }
 
-// The rows of `host` that groups up to a wave need; the others are poison.
+// The rows of `host` that the groups up to a wave need; the others are poison.
 GroupedGemm arrived(const GemmProblem& p, const GroupedGemm& host, int wave) {
   GroupedGemm out = host;
   for (Tensor* rows : {&out.a, &out.a_scale}) {

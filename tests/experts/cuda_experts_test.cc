@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Experts on a GPU beyond the contract of the stage: CUDA graphs, where operands are, real widths.
-#include <cuda_runtime_api.h>
-
+// Experts on a GPU, beyond the contract of the stage: CUDA graphs, the places of operands, and the
+// widths of real models.
 #include <string>
 
-#include "core/cuda/check.h"
+#include "moebius/graph.h"
 #include "tests/conformance/experts_runs.h"
 #include "tests/error_text.h"
 #include "tests/gpu_test.h"
@@ -14,6 +13,7 @@
 namespace moebius::experts_suite {
 namespace {
 
+using testing::expect_mentions;
 using testing::message_of;
 
 constexpr Scheme kDeepSeek = {
@@ -68,7 +68,6 @@ class CudaExperts : public GpuTest {
 
 // Row counts, experts in use and adapters differ between replays.
 TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
-  const cudaStream_t stream = cuda::as_stream(place_.stream.native_handle());
   const Problem problem = {"graph", 700, 12, 3, 256, 128};
   for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
     for (const std::string_view name :
@@ -82,13 +81,7 @@ TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
       const Call call = call_of(p);
       call.apply(place_.stream);
       place_.stream.synchronize();
-      cudaGraph_t graph = nullptr;
-      cudaGraphExec_t executable = nullptr;
-      cuda::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                       "cudaStreamBeginCapture");
-      call.apply(place_.stream);
-      cuda::check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-      cuda::check_cuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+      const Graph graph(place_.stream, [&] { call.apply(place_.stream); });
       for (int i = 0; i < 2; ++i) {
         p.input = format == ActivationFormat::kStandard ? maker.standard_input(problem, c.dtype)
                                                         : maker.batched_input(problem, c.dtype);
@@ -101,23 +94,21 @@ TEST_F(CudaExperts, AReplayedGraphWorksOnWhatIsThereThen) {
           p.input.lora_ids = maker.lora_ids(p.input, c.num_adapters);
         }
         overwrite(call.input, p.input);
-        cuda::check_cuda(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+        graph.launch();
         place_.stream.synchronize();
         const Tensor actual = valid_rows(p, place_.bring(call.output));
         const Tensor again = apply(*call.experts, p.input, place_.stream);
         EXPECT_TRUE(same_bits(actual, valid_rows(p, again)));
-        const Tensor rows = run(p, "cuda");
-        EXPECT_LE(relative_error(valid_rows(p, rows), valid_rows(p, run(p, "cpu_portable"))),
+        EXPECT_LE(relative_error(run_valid_rows(p, "cuda"), run_valid_rows(p, "cpu_portable")),
                   tolerance_of(p, c.scheme));
       }
-      cuda::check_cuda(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-      cuda::check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
     }
   }
 }
 
-// Many rows per expert and none, scales of 128 x 128 as published models have them.  Hopper's
-// tensor cores sum fp8 products to fewer bits than f32's, so both are compared with float64 there.
+// Experts have many rows or none, and fp8 has scales of 128 x 128 as published models do.  Hopper's
+// tensor cores sum fp8 products to fewer bits than those of f32, so there both are compared with
+// float64.
 TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
   for (const ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
     for (const Scheme& scheme :
@@ -130,15 +121,15 @@ TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
                      std::string(name(format)));
         const ExpertCase c{.scheme = scheme, .format = format, .biased = true};
         const ExpertProblem p = ExpertProblemMaker(52).make(problem, c);
-        const Tensor there = valid_rows(p, run(p, "cuda"));
-        const Tensor here = valid_rows(p, run(p, "cpu_portable"));
+        const Tensor there = run_valid_rows(p, "cuda");
+        const Tensor here = run_valid_rows(p, "cpu_portable");
         if (scheme.name != kDeepSeek.name) {
           EXPECT_LE(relative_error(there, here), tolerance_of(p, scheme));
           continue;
         }
         ExpertProblem exact = p;
         exact.desc.precision = Precision::kF64;
-        const Tensor expected = valid_rows(p, run(exact, "ref"));
+        const Tensor expected = run_valid_rows(exact, "ref");
         EXPECT_LE(relative_error(there, expected), model_tolerance_of(p, scheme));
         EXPECT_LE(relative_error(here, expected), model_tolerance_of(p, scheme));
       }
@@ -146,17 +137,16 @@ TEST_F(CudaExperts, WidthsOfModelsAgreeWithTheCpu) {
   }
 }
 
-// Batched rows have room for all tokens in every expert: what GEMM takes them goes by how many are
-// expected, and its scratch, too.
+// In the batched format every expert has room for all tokens.  Which GEMM multiplies them, and how
+// much scratch it takes, depends on how many rows are expected.
 TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
   for (const int64_t experts : {24, 4}) {  // 34 rows are expected of 400, or 200
     const Problem problem = {"room", 400, experts, 2, 512, 384};
     const auto scratch_bytes = [&](std::string_view scheme) {
       const ExpertCase c{.scheme = scheme_of(scheme), .format = ActivationFormat::kBatched};
       const ExpertProblem p = ExpertProblemMaker(56).make(problem, c);
-      EXPECT_LE(
-          relative_error(valid_rows(p, run(p, "cuda")), valid_rows(p, run(p, "cpu_portable"))),
-          tolerance_of(p, c.scheme))
+      EXPECT_LE(relative_error(run_valid_rows(p, "cuda"), run_valid_rows(p, "cpu_portable")),
+                tolerance_of(p, c.scheme))
           << scheme << " " << experts;
       return call_of(p).scratch.nbytes();
     };
@@ -165,11 +155,11 @@ TEST_F(CudaExperts, FewRowsWithMuchRoomNeedNoDecodedWeights) {
   }
 }
 
-// More so than by the room, if the caller knows; the workspace is the same.
+// The caller may know better than the room how many rows to expect; the workspace stays the same.
 TEST_F(CudaExperts, ExpectedRowsMayBeTold) {
   const ExpertCase c{.scheme = scheme_of("mxfp4_w4a16"), .format = ActivationFormat::kBatched};
   const ExpertProblem p = ExpertProblemMaker(57).make({"told", 400, 4, 2, 512, 384}, c);
-  const Tensor expected = valid_rows(p, run(p, "cpu_portable"));
+  const Tensor expected = run_valid_rows(p, "cpu_portable");
   Call call = call_of(p);
   for (const int64_t rows : {0, 10, 100, 1000}) {
     call.input.expected_rows = rows;
@@ -180,7 +170,8 @@ TEST_F(CudaExperts, ExpectedRowsMayBeTold) {
   }
 }
 
-// Few rows store GEMM1's result, of which many have none.
+// With few rows GEMM1's result is stored, with many it is not; a workspace for more rows still
+// does.
 TEST_F(CudaExperts, AWorkspaceDoesForFewerRows) {
   for (const std::string_view scheme : {"unquantized", "fp8_block", "mxfp4_w4a16", "int8_w8a16"}) {
     const ExpertCase c{.scheme = scheme_of(scheme)};
@@ -195,7 +186,7 @@ TEST_F(CudaExperts, AWorkspaceDoesForFewerRows) {
   }
 }
 
-// Such rows are gathered, not fetched by GEMM1.
+// Rows that are not aligned are gathered, since GEMM1 cannot fetch them.
 TEST_F(CudaExperts, RowsNeedNotBeAligned) {
   const ExpertProblem p = ExpertProblemMaker(60).make({"odd", 300, 4, 2, 512, 256}, {});
   Call call = call_of(p);
@@ -225,26 +216,23 @@ TEST_F(CudaExperts, WeightsOfTheHostAreCopied) {
 TEST_F(CudaExperts, OperandsElsewhereAreNamed) {
   const ExpertProblem p = ExpertProblemMaker(54).make(kTiny, {});
   Call call = call_of(p);
-  const auto expect_error = [&](std::string_view first, std::string_view second) {
-    const std::string error = message_of<Error>([&] { call.apply(place_.stream); });
-    EXPECT_NE(error.find(first), std::string::npos) << error;
-    EXPECT_NE(error.find(second), std::string::npos) << error;
+  const auto error = [&](const Stream& stream) {
+    return message_of<Error>([&] { call.apply(stream); });
   };
   const ExpertsInput there = call.input;
   call.input.x = p.input.x;
-  expect_error("device of x is cpu", "expected cuda:0");
+  expect_mentions(error(place_.stream), "device of x is cpu, expected cuda:0");
   call.input = there;
   call.input.topk_ids = p.input.topk_ids;
-  expect_error("device of topk_ids is cpu", "expected cuda:0");
+  expect_mentions(error(place_.stream), "device of topk_ids is cpu, expected cuda:0");
   call.input = there;
-  const std::string on_cpu = message_of<Error>([&] { call.apply(Stream::cpu(1)); });
-  EXPECT_NE(on_cpu.find("stream is on cpu, expected cuda:0"), std::string::npos) << on_cpu;
-  const std::string for_cpu =
-      message_of<Error>([&] { make_experts(p.desc, placed(p.weights, place_), Stream::cpu(1)); });
-  EXPECT_NE(for_cpu.find("device of w1 is cuda:0, expected cpu"), std::string::npos) << for_cpu;
+  expect_mentions(error(Stream::cpu(1)), "stream is on cpu, expected cuda:0");
+  expect_mentions(
+      message_of<Error>([&] { make_experts(p.desc, placed(p.weights, place_), Stream::cpu(1)); }),
+      "device of w1 is cuda:0, expected cpu");
 }
 
-// Ids that the CPU refuses are nobody's here.
+// Ids that the CPU would refuse select no expert on a GPU.
 TEST_F(CudaExperts, IdsOutOfRangeCountAsMasked) {
   const ExpertProblem p = ExpertProblemMaker(55).make(kTiny, {});
   int32_t* ids = p.input.topk_ids.data<int32_t>();

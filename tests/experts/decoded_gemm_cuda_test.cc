@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Expert GEMMs whose weights are decoded some groups at a time, against those that read codes.
+// Expert GEMMs whose weights are decoded some groups at a time are compared with GEMMs that read
+// codes.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -30,7 +30,7 @@ const int64_t kManyRows = kMaxRows * kGroups;
 struct Case {
   const char* name;
   WeightOperand w;
-  RowOperand a;  // values apart
+  RowOperand a;  // without values
 };
 
 Tensor weight_codes(QuantFormat format) {
@@ -46,7 +46,7 @@ Case make_case(const char* name, QuantFormat format) {
   return c;
 }
 
-// Codes times scales that bf16 has no room for.
+// A case of codes whose products with their scales bf16 does not hold.
 Case make_grouped(
     const char* name, QuantFormat format, int64_t group, DType scales, uint32_t seed) {
   Case c = make_case(name, format);
@@ -129,7 +129,7 @@ class DecodedGemmTest : public HopperTest {
     return std::all_of(bytes, bytes + host.nbytes(), [](uint8_t byte) { return byte == 0; });
   }
 
-  // Relative to the largest element.
+  // The error is relative to the largest element.
   void expect_near(const Tensor& expected, const Tensor& actual, const std::string& what) {
     const Tensor want = here(expected);
     const Tensor have = here(actual);
@@ -153,16 +153,8 @@ TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {
     const int64_t all = decoded_elements(c.w, DType::kBF16, kManyRows);
     ASSERT_GT(all, 0) << c.name;
     for (const bool is_batched : {false, true}) {
-      const int64_t num_rows =
-          is_batched ? kGroups * kMaxRows : std::accumulate(kRows.begin(), kRows.end(), int64_t{0});
-      Tensor numbers = Tensor::empty({kGroups + 1}, DType::kI32);
-      if (is_batched) {
-        std::copy(kRows.begin(), kRows.end(), numbers.data<int32_t>());
-      } else {
-        numbers.data<int32_t>()[0] = 0;
-        std::partial_sum(kRows.begin(), kRows.end(), numbers.data<int32_t>() + 1);
-      }
-      numbers = there(numbers);
+      const GroupedRows rows = grouped(kRows, is_batched ? kMaxRows : 0);
+      const int64_t num_rows = rows.num_rows;
       ExpertGemm gemm;
       gemm.a = c.a;
       gemm.a.values = there(random_uniform({num_rows, kK}, DType::kBF16, 9, -1.0f, 1.0f));
@@ -171,8 +163,7 @@ TEST_F(DecodedGemmTest, AgreesWithCodesHoweverManyGroupsAtOnce) {
         gemm.a.block = kK;
       }
       gemm.w = &c.w;
-      gemm.rows = is_batched ? RowGroups::batched(numbers.data<int32_t>(), kMaxRows, kGroups)
-                             : RowGroups::sorted(numbers.data<int32_t>(), kGroups);
+      gemm.rows = rows.groups;
       const auto run = [&](int64_t groups_at_once) {
         gemm.out = room({num_rows, kN}, DType::kF32);
         gemm.decoded =

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values at the ends of their ranges, by every implementation on this CPU: it agrees with ref, or
-// says that it does not take them.
+// Values at the ends of their ranges: every implementation on this CPU agrees with ref, or says
+// that it does not take them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@ ExpertProblem problem(std::string_view scheme, const Problem& size = kOne) {
   return ExpertProblemMaker(3).make(size, {.scheme = scheme_of(scheme)});
 }
 
-// Those that take it, without ref.
+// The implementations on the CPU, except ref, that take the problem.
 std::vector<std::string_view> takers(const ExpertProblem& p) {
   std::vector<std::string_view> names;
   for (const ExpertsImpl& impl : experts_impls()) {
@@ -87,8 +87,8 @@ TEST(ExpertExtremes, PaddingGivesNoNaN) {
   }
 }
 
-// Who weights rows leaves them as the first terms of sums that begin with +0: products below what
-// bf16 or f32 holds are rounded, not dropped, and none is -0.
+// An implementation that weights rows leaves them as the first terms of sums that begin with +0:
+// products that are too small for bf16 or f32 are rounded, not dropped, and none is -0.
 TEST(ExpertExtremes, WeightsFarBelowOne) {
   for (const float value : {0x1p-20f, -0x1p-20f}) {
     for (const float weight : {1.0f, 1e-30f, 1e-36f, 1e-38f, 1e-41f, 1e-44f}) {
@@ -115,7 +115,7 @@ TEST(ExpertExtremes, WeightsFarBelowOne) {
   }
 }
 
-// Of w2, the scale of its first element; small activations, so that sums are finite.
+// Gives the first scale of w2 this code.  Activations are small, so that sums are finite.
 void expect_with_scale_code(std::string_view scheme, const Problem& size, uint8_t code) {
   ExpertProblem p = problem(scheme, size);
   for (int64_t i = 0; i < p.input.x.numel(); ++i) {

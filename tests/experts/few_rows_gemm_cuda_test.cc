@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The expert GEMM that decodes codes in registers against the one that multiplies f32 values.
+// The expert GEMM that decodes codes in registers is compared with the one that multiplies f32
+// values.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -27,7 +27,7 @@ struct Scheme {
   const char* name;
   QuantFormat format;
   Scales scales;
-  int64_t group = 0;  // of kGroup
+  int64_t group = 0;  // columns of a group, for kGroup
   int64_t group_rows = 1;
   DType scale_dtype = DType::kF32;
   bool has_zero_points = false;
@@ -103,30 +103,21 @@ class FewRowsGemmTest : public HopperTest {
     return w;
   }
 
-  // Rows of each group; batched in a room of a few more than the largest has.
+  // `rows` says how many rows each group has.  Batched rows have room for a few more than the
+  // largest group.
   ExpertGemm gemm_of(const WeightOperand& w, const std::vector<int>& rows, bool is_batched) {
-    const auto groups = static_cast<int64_t>(rows.size());
-    const int64_t room = *std::max_element(rows.begin(), rows.end()) + 3;
-    Tensor numbers = Tensor::empty({groups + 1}, DType::kI32);
-    auto* n = numbers.data<int32_t>();
-    n[0] = 0;
-    std::partial_sum(rows.begin(), rows.end(), n + 1);
-    const int64_t num_rows = is_batched ? groups * room : n[groups];
-    if (is_batched) {
-      std::copy(rows.begin(), rows.end(), n);
-    }
-    numbers_ = there(numbers);
+    rows_ = grouped(rows, is_batched ? *std::max_element(rows.begin(), rows.end()) + 3 : 0);
+    const int64_t num_rows = rows_.num_rows;
     ExpertGemm gemm;
     gemm.w = &w;
     gemm.a.values =
         there(random_uniform({num_rows, w.values.dim(2)}, DType::kBF16, 7, -1.0f, 1.0f));
-    gemm.rows = is_batched ? RowGroups::batched(numbers_.data<int32_t>(), room, groups)
-                           : RowGroups::sorted(numbers_.data<int32_t>(), groups);
+    gemm.rows = rows_.groups;
     gemm.out = there(Tensor::zeros({num_rows, w.values.dim(1)}, DType::kF32, Device::cpu()));
     return gemm;
   }
 
-  // Relative to the largest element of a row.
+  // The error is relative to the largest element of a row.
   static void expect_near(const Tensor& want, const Tensor& have, float tolerance) {
     int64_t wrong = 0;
     std::string first;
@@ -148,7 +139,7 @@ class FewRowsGemmTest : public HopperTest {
     EXPECT_EQ(wrong, 0) << first;
   }
 
-  Tensor numbers_;
+  GroupedRows rows_;  // of the last GEMM
 };
 
 TEST_F(FewRowsGemmTest, AgreesWithProductsOfValues) {
@@ -204,7 +195,7 @@ TEST_F(FewRowsGemmTest, RowsHaveScalesAndResultsTheirType) {
   }
 }
 
-// mx scales of any size, and NaN where a format has it, stay within their columns.
+// mx scales of any size, and NaN where the format has it, have no effect beyond their columns.
 TEST_F(FewRowsGemmTest, ScalesAtTheEndsOfTheirRange) {
   for (const QuantFormat format : {QuantFormat::kMxfp4, QuantFormat::kMxfp8}) {
     const Scheme scheme = {"mx", format, Scales::kGroup, 32, 1, DType::kE8M0};

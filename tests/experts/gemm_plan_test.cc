@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans are made of facts alone, so this needs no GPU: which kernel multiplies what.
+// Which kernel multiplies what.  Plans are made of facts alone, so that this needs no GPU.
 #include "experts/cuda/gemm/gemm_plan.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ CudaDeviceInfo gpu_of(int major) {
   return gpu;
 }
 
-// Scales of one column each where `group` is 0, else of so many elements of K.
+// Weights with one scale per column where `group` is 0, else with one per so many elements of K.
 WeightFacts weights_in(QuantFormat format, int64_t group = 0, DType scale = DType::kF32) {
   WeightFacts w{.num_groups = kGroups, .n = kN, .k = kK, .gate_rows = kN / 2};
   w.dtype = storage_dtype(format);
@@ -220,7 +220,7 @@ TEST(GemmPlan, TilesOfFewRowsGoByTheMean) {
                            {"few_rows in tiles of 16"});
 }
 
-// Room for decoded weights was given since decoding pays; a call goes by it.
+// Room for decoded weights is given where decoding pays, so a call that has it decodes.
 TEST(GemmPlan, RoomThatWasGivenIsUsed) {
   GemmDesc desc = coded(weights_in(QuantFormat::kInt4, 128));
   EXPECT_FALSE(choose_gemm(desc, gpu_of(9), 1).decodes());

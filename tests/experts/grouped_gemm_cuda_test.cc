@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grouped GEMMs on a GPU against float64 products of the same elements.
+// Grouped GEMMs on a GPU are compared with float64 products of the same elements.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda/check.h"
+#include "moebius/graph.h"
 #include "tests/experts/grouped_gemm_problem.h"
 #include "tests/experts/hopper_test.h"
 #include "tests/experts/random_operands.h"
@@ -30,7 +30,7 @@ std::vector<double> widened(const Tensor& tensor) {
   return values;
 }
 
-// With the scales multiplied in; they are constant over `rows` x 128 elements, or all of a row's.
+// The values with their scales, which are constant over `rows` x 128 elements or over a whole row.
 std::vector<double> scaled(const Tensor& tensor, const Tensor& scale, int64_t rows, int64_t k) {
   std::vector<double> values = widened(tensor);
   if (!scale.defined()) {
@@ -67,8 +67,8 @@ std::vector<double> scaled_weights(const GemmProblem& p, const GroupedGemm& host
 void expect_products(const GemmProblem& p, const GroupedGemm& host, const Tensor& out) {
   const std::vector<double> a = scaled(host.a, host.a_scale, 1, p.k);
   const std::vector<double> b = scaled_weights(p, host);
-  // What the tensor core may drop of a sum: bits below 2^-23 of it each time for bf16; of 128 fp8
-  // products, below 2^-13 four times.
+  // This is what the tensor core may drop of a sum: for bf16 bits below 2^-23 of it each time; for
+  // 128 fp8 products bits below 2^-13, four times.
   const double dropped = p.dtype == DType::kBF16 ? 0x1p-17 : 0x1p-11;
   const double rounded = p.out == DType::kBF16 ? 0x1p-8 : 0x1p-22;
   std::vector<bool> is_used(static_cast<size_t>(p.num_rows()));
@@ -124,7 +124,7 @@ class Sm90GroupedGemmTest : public HopperTest {
     const GroupedGemm host = make_operands(p, seed);
     const Tensor out = run_on_gpu(host, Stream::cuda(0), num_sms);
     expect_products(p, host, out);
-    // The same by whichever cluster is free, twice.
+    // The result is the same when any free cluster takes the next item, twice.
     const Stream stream = Stream::cuda(0);
     const Tensor next_item = Tensor::zeros({2}, DType::kI32, stream.device());
     for (int round = 0; round < 2; ++round) {
@@ -132,7 +132,7 @@ class Sm90GroupedGemmTest : public HopperTest {
       EXPECT_EQ(std::memcmp(out.raw(), again.raw(), static_cast<size_t>(out.nbytes())), 0)
           << to_string(p) << ": run " << round + 2 << " differs";
     }
-    // Likewise by as few clusters as there can be.
+    // It is also the same with as few clusters as there can be.
     const Tensor by_two = run_on_gpu(host, stream, 2);
     EXPECT_EQ(std::memcmp(out.raw(), by_two.raw(), static_cast<size_t>(out.nbytes())), 0)
         << to_string(p) << ": by one cluster differs";
@@ -199,7 +199,8 @@ TEST_F(Sm90GroupedGemmTest, RandomGroups) {
   }
 }
 
-// The same rows in groups of other sizes, with the same weights: other tiles, other neighbours.
+// The same rows are in groups of other sizes with the same weights, and so in other tiles with
+// other neighbours.
 TEST_F(Sm90GroupedGemmTest, ARowDoesNotDependOnItsPlace) {
   const auto same_wherever = [](const GemmProblem& whole) {
     const GroupedGemm one = make_operands(whole, 50);
@@ -232,7 +233,7 @@ TEST_F(Sm90GroupedGemmTest, ARowDoesNotDependOnItsPlace) {
   }
 }
 
-// Some columns after the other, into an out that has all of them.
+// Columns are computed one block after the other, into an out that has all of them.
 TEST_F(Sm90GroupedGemmTest, ColumnsAlone) {
   const Stream stream = Stream::cuda(0);
   const Tensor next_item = Tensor::zeros({2}, DType::kI32, stream.device());
@@ -347,7 +348,7 @@ TEST_F(Sm90GroupedGemmTest, RowsByIndex) {
   }
 }
 
-// Nothing of them is read.
+// The rows are never read: there is not that much memory.
 TEST_F(Sm90GroupedGemmTest, RowsByIndexInMoreThan4GiBAreRefused) {
   const Stream stream = Stream::cuda(0);
   const auto refusal = [&](int64_t rows_of_a) {
@@ -376,24 +377,16 @@ TEST_F(Sm90GroupedGemmTest, SizesAreReadWhenAGraphRuns) {
   const GroupedGemm gemm = on_gpu(host, stream);
   stream.synchronize();
   sm90_grouped_gemm(gemm, stream);
-  const auto native = as_stream(stream.native_handle());
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  check_cuda(cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal), "begin");
-  sm90_grouped_gemm(gemm, stream);
-  check_cuda(cudaStreamEndCapture(native, &graph), "end");
-  check_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  const Graph graph(stream, [&] { sm90_grouped_gemm(gemm, stream); });
   for (const GemmProblem& now : {other, p}) {
     const GroupedGemm sizes = make_operands(now, 60);
     copy(sizes.group_offsets, gemm.group_offsets, stream);
     copy(host.out, gemm.out, stream);
-    check_cuda(cudaGraphLaunch(exec, native), "launch");
+    graph.launch();
     const Tensor out = to_device(gemm.out, Device::cpu(), stream);
     stream.synchronize();
     expect_products(now, host, out);
   }
-  check_cuda(cudaGraphExecDestroy(exec), "destroy");
-  check_cuda(cudaGraphDestroy(graph), "destroy");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operands of grouped GEMMs for tests, the same for the same seed.
+// Operands of grouped GEMMs for tests.  Equal seeds give equal operands.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct GemmProblem {
   int64_t n = 0;
   int64_t k = 0;
   std::vector<int> rows;   // per group
-  int64_t max_rows = 0;    // 0: one after the other
-  int64_t spare_rows = 0;  // of no group, at the end
+  int64_t max_rows = 0;    // 0: groups follow one another
+  int64_t spare_rows = 0;  // rows of no group, at the end
   bool has_bias = false;
   int64_t scale_block = 0;  // bf16: see GroupedGemm; 0: no b_scale
 
@@ -40,28 +40,29 @@ struct GemmProblem {
 
 std::string to_string(const GemmProblem& p);
 
-// scale_block of problems of this dtype: none, such as end with a stage of the kernel, and such as
-// end within one.
+// The values of scale_block to test for a dtype: none, blocks that end with a stage of the kernel,
+// and blocks that end within one.
 std::vector<int64_t> scale_blocks(DType dtype);
 
 Tensor ints(const std::vector<int>& values);
 
-// All on the host; `out` is poison.
+// Makes all operands on the host; `out` is poison.
 GroupedGemm make_operands(const GemmProblem& p, uint32_t seed);
-// With rows of a that lie somewhere else, some of them several times.  Of `host` those become
-// equal, so that both have the same products.
+// The same GEMM with rows of a that lie elsewhere and are named by a_rows, some of them several
+// times.  The rows of `host` that these stand for become equal, so that both GEMMs have the same
+// products.
 GroupedGemm scattered(const GroupedGemm& host, uint32_t seed);
 
 GroupedGemm on_gpu(const GroupedGemm& host, const Stream& stream);
-// out, back on the host.
+// Runs the GEMM on the GPU and returns out on the host.
 Tensor run_on_gpu(const GroupedGemm& host,
                   const Stream& stream,
                   int num_sms = 0,
                   const Tensor& next_item = {});
 
-// On the stream's device.
+// A tensor of poison on the stream's device.
 Tensor poisoned(const Shape& shape, DType dtype, const Stream& stream);
-// Both on the GPU.
+// Expects equal bytes of two tensors on the GPU.
 void expect_same_bytes(const Tensor& expected,
                        const Tensor& actual,
                        const GemmProblem& p,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How items become tasks, and that a call ends when one of them fails.
+// Checks how items become tasks, and that a call ends when one of them fails.
 #include "experts/cpu/tiles/item_tasks.h"
 
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ using experts_suite::same_bits;
 
 std::atomic<int> products_left;
 
-// The one that fails does so late, when the other threads already wait for it.
+// The product that fails does so late, when the other threads already wait for it.
 void multiply_or_fail(const TileGemm& gemm, const TileEpilogue& epilogue, TileRest& rest) {
   if (products_left.fetch_sub(1) == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -104,7 +104,7 @@ void multiply_or_fail(const TileGemm& gemm, const TileEpilogue& epilogue, TileRe
   plain_tiles().multiply(gemm, epilogue, rest);
 }
 
-// Whichever product fails, in whole items or in parts: the call ends, and the next one works.
+// Whichever product fails, in whole items or in parts, the call ends, and the next call works.
 TEST(TileExperts, AFailedProductEndsTheCall) {
   const TileKernels kernels = {"failing", Operand::kF32, multiply_or_fail, plain_tiles().finish};
   const ExpertProblem p = ExpertProblemMaker(3).make({"failing", 40, 5, 2, 160, 96}, {});

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every set of CPU kernels that this processor can run.
+// Tests every set of CPU kernels that this processor can run.
 #include "experts/cpu/kernels.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST_P(Kernels, FloatDotProductsDoNotDependOnTheirNeighbours) {
         rows.push_back(a.data() + i * k);
       }
       std::vector<float> c(static_cast<size_t>(m * (n + 2)), -1.0f);
-      GetParam()->dot_f32(rows.data(), m, b.data(), k, n, k, c.data(), n + 2);
+      GetParam()->dot_f32({rows.data(), m, b.data(), k, n, k, c.data(), n + 2});
       for (int64_t i = 0; i < m; ++i) {
         for (int64_t j = 0; j < n; ++j) {
           double expected = 0;
@@ -73,7 +73,7 @@ TEST_P(Kernels, FloatDotProductsDoNotDependOnTheirNeighbours) {
           const float actual = c[static_cast<size_t>(i * (n + 2) + j)];
           EXPECT_NEAR(actual, expected, magnitude * 0x1p-19);
           float alone = 0;
-          GetParam()->dot_f32(rows.data() + i, 1, b.data() + j * k, k, 1, k, &alone, 1);
+          GetParam()->dot_f32({rows.data() + i, 1, b.data() + j * k, k, 1, k, &alone, 1});
           EXPECT_EQ(std::bit_cast<uint32_t>(alone), std::bit_cast<uint32_t>(actual));
         }
         EXPECT_EQ(c[static_cast<size_t>(i * (n + 2) + n)], -1.0f) << "written past n";
@@ -131,7 +131,7 @@ TEST_P(Kernels, ConversionsMatchTheFloatTypes) {
   }
 }
 
-// Every value, at every place of a vector.
+// Every value is tested, at every place of a vector.
 TEST_P(Kernels, Bf16TimesAPowerOfTwo) {
   constexpr float kFactor = 0x1p56f;
   constexpr size_t kNumValues = size_t{1} << 16;

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The adapters of the CPU experts against plain sums, for rows and adapters of every type.
+// The adapters of the CPU experts are compared with plain sums, for rows and adapters of every
+// type.
 #include "experts/cpu/lora.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +66,8 @@ TEST_P(LoraWays, AddsTheProductOfBothMatrices) {
   lora.shrink(tile, rows, operand, {scales.data<float>(), 2, 40}, scratch.bytes());
   constexpr int64_t kLdc = kWeightRows + 3;
   const Tensor c = Tensor::zeros({kRows, kLdc}, DType::kF32);
-  // The halves of c, a column apart: rows 0-11 and 12-23 of the weight, or even and odd ones.
+  // The halves of c are a column apart.  They are rows 0-11 and 12-23 of the weight, or even and
+  // odd rows.
   const bool interleaved = halves == Halves::kInterleaved;
   for (int64_t half = 0; half < 2; ++half) {
     const LoraRows weight_rows = {interleaved ? half : 12 * half, interleaved ? 2 : 1, 12,

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// make_experts: choice, refusals of weights and calls; and ref against its formula.
+// Tests what make_experts chooses, which weights and calls are refused, and that ref computes its
+// formula.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -181,13 +182,13 @@ TEST(MakeExperts, SizesAQuantizationCannotTakeAreRefused) {
   expect_mentions(make_error(p), {"a2", "40", "32"});
 }
 
-// apply() with buffers of the right sizes, each of which `change` may spoil.
+// A call of apply() with buffers of the right sizes, any of which `change` may spoil.
 struct Call {
   ExpertsInput input;
   Tensor output, intermediate, scratch;
 };
 
-// By an implementation that asks for a workspace.
+// The error of a call, by an implementation that asks for a workspace.
 std::string call_error(const ExpertProblem& p, const std::function<void(Call&)>& change) {
   const auto experts = make_experts(p.desc, p.weights, Stream::cpu(1), "cpu_portable");
   const ExpertsWorkspace ws = experts->workspace(kTiny.num_tokens);
@@ -269,7 +270,8 @@ TEST(ApplyExperts, ScalesOfQuantizedRowsAreChecked) {
                   {"i8", "bf16", "f8e4m3"});
 }
 
-// ref in float64 against the formula of experts.h, written out over the weights' values.
+// Compares ref in float64 with the formula of experts.h, written out over the values of the
+// weights.
 TEST(RefExperts, ComputesTheFormula) {
   for (const Scheme& scheme : kSchemes) {
     SCOPED_TRACE(scheme.name);

@@ -6,22 +6,20 @@
 
 #include <cstring>
 
+#include "tests/experts/tile_kernel_sets.h"
+
 namespace moebius::cpu {
 namespace {
 
-// Two experts of 40 rows (a block and a quarter) of 70 columns (two steps and a bit), all 448 but
-// for `code` at one place: what is known of a block and step.
+// TileGemm::others of a block and step of two experts with 40 rows (a block and a quarter) of 70
+// columns (two steps and a bit).  All weights are 448, except for `code` at one place.
 int others(int64_t expert, int64_t row, int64_t column, int code, int64_t block, int64_t step) {
   const Tensor w = Tensor::empty({2, 40, 70}, DType::kF8E4M3);
   std::memset(w.bytes(), 0x7e, 2 * 40 * 70);
   w.bytes()[(expert * 40 + row) * 70 + column] = static_cast<std::byte>(code);
-  QuantDesc desc;
-  desc.format = QuantFormat::kFp8;
-  desc.shape = GroupShape::per_tensor();
-  desc.scale = Tensor::empty({2}, DType::kF32);
-  desc.scale.data<float>()[0] = desc.scale.data<float>()[1] = 1.0f;
   const BlockColumns columns{.num_rows = 40};
-  const PackedWeight packed(w, desc, columns, 0, Tensor(), Operand::kBF16, Stream());
+  const PackedWeight packed(w, unscaled(QuantFormat::kFp8, 2), columns, 0, Tensor(), Operand::kBF16,
+                            Stream());
   TileGemm gemm;
   packed.set(expert, block, gemm);
   return gemm.others[step];

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operands of GEMMs, the same for the same seed.
+// Random operands of GEMMs.  Equal seeds give equal operands.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline Tensor random_uniform(
   return tensor;
 }
 
-// Bytes from low to high, both included.
+// Random bytes from low to high, both included.
 inline Tensor random_bytes(const Shape& shape, DType dtype, int low, int high, uint32_t seed) {
   std::mt19937 random(seed);
   std::uniform_int_distribution<int> bytes(low, high);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tile experts: the bits of a row are the same with any number of others.
+// With tile experts a row has the same bits with any number of other rows.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -14,11 +14,11 @@
 namespace moebius::experts_suite {
 namespace {
 
-// Groups of more k than kernels take at once.
+// These groups have more k than kernels take at once.
 constexpr Scheme kWideGroups = {
     "fp8_wide_groups", std::nullopt, QuantFormat::kFp8, WeightScales::kBlock, {48, 1024}};
 
-// An implementation, or what vectors of cpu_portable; a scheme.
+// An implementation, or the vectors that cpu_portable uses; and a scheme.
 using Parameters = std::tuple<std::string, std::string>;
 
 class RowsAlone : public ::testing::TestWithParam<Parameters> {};
@@ -30,8 +30,8 @@ TEST_P(RowsAlone, HaveTheSameBits) {
   const std::string impl = are_vectors ? "cpu_portable" : kernels;
   const Scheme scheme = name == kWideGroups.name ? kWideGroups : scheme_of(name);
   constexpr int64_t kTokens = 70;
-  // One expert, and more k than a part of any kernel, or two groups.  Many elements, since few of
-  // the sums that differ in f32 differ in bf16.
+  // There is one expert, and k is larger than a part of any kernel, or two groups.  There are many
+  // elements, since few of the sums that differ in f32 differ in bf16, too.
   const ExpertProblem p = ExpertProblemMaker(1).make({"alone", kTokens, 1, 1, 1536, 768},
                                                      {.scheme = scheme, .biased = true});
   if (const std::string reason = refusal(p, impl); !reason.empty()) {

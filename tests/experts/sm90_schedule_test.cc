@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kUnit = 64;  // N is a multiple of it
 
-// How often the items of a group cover each row x 64 columns.
+// Counts how often the items of a group cover each row x 64 columns.
 std::vector<int> coverage(const GroupTiles& group) {
   const int units = group.num_columns / kUnit;
   std::vector<int> covered(static_cast<size_t>(group.num_rows * units));

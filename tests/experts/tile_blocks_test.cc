@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks in turn, whose epilogues may take place beside the products of the next, give bit for bit
-// what each gives alone.
+// Blocks that are multiplied in turn, so that their epilogues may take place beside the products of
+// the next block, have the bits of blocks that are multiplied alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::byte* bytes_of(Lines& all) {
   return all.data()->bytes.data();
 }
 
-// Operands of three blocks of some rows.
+// The operands of three blocks of some rows.
 struct Problem {
   Problem(TileCode tile_code, int64_t num_rows, int64_t num_steps)
       : code(tile_code), rows(num_rows), steps(num_steps) {
@@ -48,7 +48,7 @@ struct Problem {
     for (Lines* operand : {&a, &units}) {
       for (Line& line : *operand) {
         for (size_t i = 0; i < line.bytes.size(); i += 2) {
-          // Pairs of bf16 are an f32 as well.
+          // A pair of bf16 can be read as an f32, too.
           const auto bits = code == TileCode::kI8 ? static_cast<uint16_t>(generator())
                                                   : BFloat16(normal(generator)).bits;
           line.bytes[i] = static_cast<std::byte>(bits);
@@ -73,7 +73,8 @@ struct Problem {
   std::array<float, kBlockColumns> column_scales;
 };
 
-// Activations, or weighted rows of output; each block finished before the next, or all in turn.
+// Computes activations, or weighted rows of output.  Each block is finished before the next begins,
+// or all are multiplied in turn.
 Lines results(const TileKernels& kernels, Problem& problem, bool activates, bool in_turn) {
   const int64_t row_bytes = kBlocks * 2 * kBlockColumns;
   Lines out = lines(problem.rows * row_bytes);

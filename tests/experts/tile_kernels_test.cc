@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every code of every packed format, as the tile kernels decode it: rows that pick one k each, so
-// that results are the weights themselves.
+// Tests how the tile kernels decode every code of every packed format.  Each row of activations
+// picks one k, so that the results are the weights themselves.
 #include "experts/cpu/tiles/tile_kernels.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 namespace moebius::cpu {
 namespace {
 
-constexpr int64_t kDepth = 32;  // of a step
+constexpr int64_t kDepth = 32;  // values of k in a step
 
 struct alignas(64) Unit {
   std::array<std::byte, 2 * kStepBytes> codes{};
@@ -30,7 +30,8 @@ struct alignas(64) Unit {
   uint16_t others = 0;  // see TileGemm
 };
 
-// [rows][32]: weights k = 0, 1, ... of 32 columns, from a gemm and an epilogue that say the rest.
+// Returns [rows][32]: weights k = 0, 1, ... of 32 columns.  The gemm and the epilogue say
+// everything else.
 std::vector<BFloat16> products(const TileKernels& kernels,
                                TileGemm gemm,
                                TileEpilogue epilogue,
@@ -121,7 +122,7 @@ TEST(TileKernels, DecodeEveryCode) {
   }
 }
 
-// Every code with every scale: 16 codes of one scale in each column.
+// Every code is tested with every scale: a column has 16 codes with one scale.
 TEST(TileKernels, DecodeEveryCodeTimesEveryScale) {
   if (kernel_sets().empty()) {
     GTEST_SKIP() << "skipped: this processor runs the plain kernels alone";
@@ -134,7 +135,8 @@ TEST(TileKernels, DecodeEveryCodeTimesEveryScale) {
       }
       Unit unit;
       unit.scales.fill(static_cast<std::byte>(scale));
-      // Rows 4b to 4b + 3, two elements each, are 8 codes of a column: all 16 in two blocks.
+      // Rows 4b to 4b + 3 have two elements of a column each, which are 8 codes; two blocks have
+      // all 16.
       for (size_t i = 0; i < 512; i += 4) {
         const bool is_odd = i / 64 % 2 == 1;
         const std::array<uint8_t, 4> codes = {0x10, 0x32, 0x54, 0x76};
@@ -147,14 +149,12 @@ TEST(TileKernels, DecodeEveryCodeTimesEveryScale) {
   }
 }
 
-// As kernels give them to be multiplied with 1, from packed weights [32 rows of 32 codes].
+// Expects that kernels find these values in packed weights of 32 rows of 32 codes.
 void expect_packed_values(const QuantDesc& desc,
                           const Tensor& w,
                           const std::vector<float>& values) {
   const BlockColumns columns{.num_rows = kBlockColumns};
-  std::vector<const TileKernels*> sets = kernel_sets();
-  sets.push_back(&plain_tiles());
-  for (const TileKernels* kernels : sets) {
+  for (const TileKernels* kernels : all_kernel_sets()) {
     const PackedWeight packed(w, desc, columns, 0, Tensor(), kernels->operand, Stream());
     TileGemm gemm;
     TileEpilogue epilogue;
@@ -172,15 +172,12 @@ void expect_packed_values(const QuantDesc& desc,
   }
 }
 
-// Each code at each place: neither packing nor decoding may depend on it.  Normal e4m3 numbers are
-// decoded by themselves, so that others must be known wherever they are.
+// Each code is tested at each place, since neither packing nor decoding may depend on the place.
+// Normal e4m3 numbers are decoded apart from others, which must therefore be known wherever they
+// are.
 TEST(TileKernels, PackedCodesAreTheirValues) {
   for (const bool is_e4m3 : {true, false}) {
-    QuantDesc desc;
-    desc.format = is_e4m3 ? QuantFormat::kFp8 : QuantFormat::kInt8;
-    desc.shape = GroupShape::per_tensor();
-    desc.scale = Tensor::empty({1}, DType::kF32);
-    desc.scale.data<float>()[0] = 1.0f;
+    const QuantDesc desc = unscaled(is_e4m3 ? QuantFormat::kFp8 : QuantFormat::kInt8);
     const Tensor w = Tensor::empty({1, 32, 32}, is_e4m3 ? DType::kF8E4M3 : DType::kI8);
     std::vector<float> values(1024);
     const auto set = [&](size_t i, uint8_t code) {
@@ -214,7 +211,8 @@ TEST(TileKernels, PackedCodesAreTheirValues) {
   }
 }
 
-// Of int8, the largest sums included: i32 holds them, and their bf16 is that of the exact sum.
+// Sums of int8, including the largest, are held exactly by i32, and their bf16 is that of the exact
+// sum.
 TEST(TileKernels, IntegerSumsAreExact) {
   constexpr int64_t kSteps = 70;
   constexpr int64_t kDepthI8 = kSteps * 64;
@@ -229,25 +227,19 @@ TEST(TileKernels, IntegerSumsAreExact) {
   const Tensor w = Tensor::empty({1, kBlockColumns, kDepthI8}, DType::kI8);
   fill(a);
   fill(w);
-  QuantDesc desc;
-  desc.format = QuantFormat::kInt8;
-  desc.shape = GroupShape::per_tensor();
-  desc.scale = Tensor::empty({1}, DType::kF32);
-  desc.scale.data<float>()[0] = 1.0f;
   const BlockColumns columns{.num_rows = kBlockColumns};
-  const PackedWeight packed(w, desc, columns, 0, Tensor(), Operand::kI8, Stream());
+  const PackedWeight packed(w, unscaled(QuantFormat::kInt8), columns, 0, Tensor(), Operand::kI8,
+                            Stream());
   std::vector<const std::byte*> rows;
   for (int64_t r = 0; r < kRows; ++r) {
     rows.push_back(a.bytes() + r * kDepthI8);
   }
   const Tensor panels = Tensor::empty({panels_bytes(kRows, kSteps)}, DType::kU8);
-  pack_rows(DType::kI8, Operand::kI8, rows.data(), kRows, kDepthI8, kSteps, 1.0f, nullptr,
+  pack_rows({DType::kI8, Operand::kI8, kDepthI8, kSteps}, rows.data(), kRows, nullptr,
             panels.bytes());
   const std::vector<float> row_scales(kRows, 0x1p-3f);
   const Tensor c = Tensor::empty({num_panels(kRows) * kPanelFloats}, DType::kF32);
-  std::vector<const TileKernels*> sets = kernel_sets();
-  sets.push_back(&plain_tiles());
-  for (const TileKernels* kernels : sets) {
+  for (const TileKernels* kernels : all_kernel_sets()) {
     std::vector<BFloat16> out(static_cast<size_t>(kRows * kBlockColumns));
     std::vector<std::byte*> to;
     for (int64_t r = 0; r < kRows; ++r) {

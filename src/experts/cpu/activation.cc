@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/parallel.h"
+#include "experts/cpu/kernels.h"
 #include "experts/ref/activation.h"
 
 namespace moebius::cpu {
@@ -23,8 +24,8 @@ const float* contiguous(const float* values, int64_t stride, float* buffer, int6
   return buffer;
 }
 
-// out = act(gate) before any rounding, for the kinds that multiply by `up` afterwards.
-// gelu_tanh: 0.5 (1 + tanh(t)) = sigmoid(2 t).
+// Sets out = act(gate) before any rounding, for the kinds that multiply by `up` afterwards.
+// Why gelu_tanh is a sigmoid: 0.5 (1 + tanh(t)) = sigmoid(2 t).
 void activate_gate(
     const CpuKernels& kernels, Activation kind, const float* gate, float* out, int64_t n) {
   switch (kind) {
@@ -94,31 +95,26 @@ void activate_chunk(const CpuKernels& kernels,
   } else {
     activate_gate(kernels, spec.kind, gate, out, n);
     if (spec.gated) {
-      round_to(kernels, dtype, out, n);
+      kernels.round_to(dtype, out, n);
       for (int64_t i = 0; i < n; ++i) {
         out[i] *= up[i];
       }
     }
   }
-  round_to(kernels, dtype, out, n);
+  kernels.round_to(dtype, out, n);
 }
 
 }  // namespace
 
-void activate(const CpuKernels& kernels,
-              const ActivationSpec& spec,
-              DType dtype,
-              const float* gate,
-              const float* up,
-              int64_t stride,
-              float* out,
-              int64_t n) {
+void activate(const ActivationSpec& spec, DType dtype, const GateAndUp& in, float* out, int64_t n) {
+  const CpuKernels& kernels = cpu_kernels();
   float gate_buffer[kChunk];
   float up_buffer[kChunk];
   for (int64_t i = 0; i < n; i += kChunk) {
     const int64_t count = std::min(kChunk, n - i);
-    const float* g = contiguous(gate + i * stride, stride, gate_buffer, count);
-    const float* u = spec.gated ? contiguous(up + i * stride, stride, up_buffer, count) : nullptr;
+    const float* g = contiguous(in.gate + i * in.stride, in.stride, gate_buffer, count);
+    const float* u =
+        spec.gated ? contiguous(in.up + i * in.stride, in.stride, up_buffer, count) : nullptr;
     activate_chunk(kernels, spec, dtype, g, u, out + i, count);
   }
 }
@@ -144,13 +140,13 @@ void activate_rows(const ActivationSpec& spec,
         const int64_t count = std::min(kColumns, n - c);
         if (spec.interleaved) {
           load(row, 2 * c, in, 2 * count);
-          activate(kernels, spec, dtype, in, in + 1, 2, out, count);
+          activate(spec, dtype, {in, in + 1, 2}, out, count);
         } else {
           load(row, c, in, count);
           if (spec.gated) {
             load(row, n + c, in + kColumns, count);
           }
-          activate(kernels, spec, dtype, in, in + kColumns, 1, out, count);
+          activate(spec, dtype, {in, in + kColumns}, out, count);
         }
         kernels.narrow(dtype, out, output.bytes() + static_cast<size_t>(row * n + c) * element,
                        count);

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// AVX2 + FMA + F16C.  Uses no inline function of other files (see design: ISA files).
+// The kernels for AVX2, FMA and F16C.  This file uses no inline function of other files: the linker
+// could keep the copy made here for processors without AVX2.
 //
 // A tile of C is up to 3 rows x 4 columns: 12 accumulators, 3 rows of A and one column of B fill
 // the 16 registers, and 12 multiply-adds per 7 loads keep both FMA units busy.
@@ -19,7 +20,7 @@ inline __m256 load8(const uint16_t* bf16) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 
-// The first `count` < 8 elements, zeros behind them.
+// Loads the first `count` < 8 elements, with zeros behind them.
 inline __m256 load_tail(const float* p, int64_t count) {
   float padded[8] = {};
   for (int64_t i = 0; i < count; ++i) {
@@ -90,20 +91,13 @@ inline void column_tiles(const float* const* a,
   }
 }
 
-void dot_f32(const float* const* a,
-             int64_t m,
-             const float* b,
-             int64_t ldb,
-             int64_t n,
-             int64_t k,
-             float* c,
-             int64_t ldc) {
+void dot_f32(const DotProducts& p) {
   int64_t j = 0;
-  for (; j + 4 <= n; j += 4) {
-    column_tiles<4>(a, m, b + j * ldb, ldb, k, c + j, ldc);
+  for (; j + 4 <= p.n; j += 4) {
+    column_tiles<4>(p.a, p.m, p.b + j * p.ldb, p.ldb, p.k, p.c + j, p.ldc);
   }
-  for (; j < n; ++j) {
-    column_tiles<1>(a, m, b + j * ldb, ldb, k, c + j, ldc);
+  for (; j < p.n; ++j) {
+    column_tiles<1>(p.a, p.m, p.b + j * p.ldb, p.ldb, p.k, p.c + j, p.ldc);
   }
 }
 
@@ -111,7 +105,7 @@ inline __m256 load8_f16(const uint16_t* f16) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(f16)));
 }
 
-// Nearest even; a NaN keeps its upper bits and becomes quiet.
+// Rounds to nearest even; a NaN keeps its upper bits and becomes quiet.
 inline __m128i to_bf16(__m256 v) {
   const __m256i bits = _mm256_castps_si256(v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -127,54 +121,30 @@ inline __m128i to_f16(__m256 v) {
 }
 
 template <__m256 (*kLoad)(const uint16_t*)>
-void widen_with(const void* in, float* out, int64_t n) {
-  const uint16_t* values = static_cast<const uint16_t*>(in);
+void widen(const uint16_t* in, float* out, int64_t n) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
-    _mm256_storeu_ps(out + i, kLoad(values + i));
+    _mm256_storeu_ps(out + i, kLoad(in + i));
   }
   if (i < n) {
     uint16_t padded[8] = {};
     float result[8];
-    __builtin_memcpy(padded, values + i, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
+    __builtin_memcpy(padded, in + i, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
     _mm256_storeu_ps(result, kLoad(padded));
     __builtin_memcpy(out + i, result, static_cast<unsigned long>(n - i) * sizeof(float));
   }
 }
 
 template <__m128i (*kConvert)(__m256)>
-void narrow_with(const float* in, void* out, int64_t n) {
-  uint16_t* values = static_cast<uint16_t*>(out);
+void narrow(const float* in, uint16_t* out, int64_t n) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(values + i), kConvert(_mm256_loadu_ps(in + i)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), kConvert(_mm256_loadu_ps(in + i)));
   }
   if (i < n) {
     uint16_t result[8];
     _mm_storeu_si128(reinterpret_cast<__m128i*>(result), kConvert(load_tail(in + i, n - i)));
-    __builtin_memcpy(values + i, result, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
-  }
-}
-
-void widen(DType from, const void* in, float* out, int64_t n) {
-  switch (from) {
-    case DType::kBF16:
-      return widen_with<load8>(in, out, n);
-    case DType::kF16:
-      return widen_with<load8_f16>(in, out, n);
-    default:
-      __builtin_memmove(out, in, static_cast<unsigned long>(n) * sizeof(float));
-  }
-}
-
-void narrow(DType to, const float* in, void* out, int64_t n) {
-  switch (to) {
-    case DType::kBF16:
-      return narrow_with<to_bf16>(in, out, n);
-    case DType::kF16:
-      return narrow_with<to_f16>(in, out, n);
-    default:
-      __builtin_memmove(out, in, static_cast<unsigned long>(n) * sizeof(float));
+    __builtin_memcpy(out + i, result, static_cast<unsigned long>(n - i) * sizeof(uint16_t));
   }
 }
 
@@ -200,9 +170,9 @@ void scale_bf16(uint16_t* values, float factor, int64_t n) {
   }
 }
 
-// e^t = 2^i * e^r, |r| <= ln2 / 2, by the series to r^7 (its rest is below 6e-9).  Infinite where
-// it is beyond f32; of t below -87 that of -87, which a sigmoid does not tell apart.  NaN stays
-// NaN.
+// e^t is computed as 2^i * e^r, |r| <= ln2 / 2, by the series to r^7, whose remainder is below
+// 6e-9.  The result is infinite where it is beyond f32.  For t below -87 it is e^-87, which a
+// sigmoid does not tell apart.  NaN stays NaN.
 inline __m256 exp8(__m256 t) {
   const __m256 largest = _mm256_set1_ps(88.722f);
   const __m256 is_beyond = _mm256_cmp_ps(t, largest, _CMP_GT_OQ);
@@ -217,7 +187,7 @@ inline __m256 exp8(__m256 t) {
   for (const float c : kSeries) {
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
   }
-  // 2^(i - 1), twice: 2^128 is beyond f32, too.
+  // Twice 2^(i - 1): 2^128 itself is beyond f32.
   const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(i), _mm256_set1_epi32(126));
   const __m256 half = _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
   return _mm256_blendv_ps(_mm256_add_ps(half, half), _mm256_set1_ps(__builtin_inff()), is_beyond);
@@ -245,8 +215,10 @@ void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
 }  // namespace avx2
 
 const CpuKernels& avx2_kernels() {
-  static constexpr CpuKernels kKernels = {"avx2",       avx2::dot_f32,    avx2::widen,
-                                          avx2::narrow, avx2::scale_bf16, avx2::mul_sigmoid};
+  using namespace avx2;
+  static constexpr CpuKernels kKernels = {"avx2",           dot_f32,         widen<load8>,
+                                          widen<load8_f16>, narrow<to_bf16>, narrow<to_f16>,
+                                          scale_bf16,       mul_sigmoid};
   return kKernels;
 }
 

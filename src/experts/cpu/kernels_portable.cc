@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plain loops over fixed lanes, which compilers turn into whatever vectors the target has.
+// The kernels are plain loops over a fixed number of lanes, which compilers turn into the vectors
+// of the target.
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "experts/cpu/kernels.h"
 #include "moebius/float_types.h"
@@ -33,56 +33,25 @@ float dot(const float* a, const float* b, int64_t k) {
   return sum;
 }
 
-void dot_f32(const float* const* a,
-             int64_t m,
-             const float* b,
-             int64_t ldb,
-             int64_t n,
-             int64_t k,
-             float* c,
-             int64_t ldc) {
-  for (int64_t j = 0; j < n; ++j) {
-    for (int64_t i = 0; i < m; ++i) {
-      c[i * ldc + j] = dot(a[i], b + j * ldb, k);
+void dot_f32(const DotProducts& p) {
+  for (int64_t j = 0; j < p.n; ++j) {
+    for (int64_t i = 0; i < p.m; ++i) {
+      p.c[i * p.ldc + j] = dot(p.a[i], p.b + j * p.ldb, p.k);
     }
   }
 }
 
 template <typename T>
-void widen_from(const void* in, float* out, int64_t n) {
-  const T* values = static_cast<const T*>(in);
+void widen(const uint16_t* in, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    out[i] = static_cast<float>(values[i]);
+    out[i] = static_cast<float>(std::bit_cast<T>(in[i]));
   }
 }
 
 template <typename T>
-void narrow_to(const float* in, void* out, int64_t n) {
-  T* values = static_cast<T*>(out);
+void narrow(const float* in, uint16_t* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    values[i] = T(in[i]);
-  }
-}
-
-void widen(DType from, const void* in, float* out, int64_t n) {
-  switch (from) {
-    case DType::kBF16:
-      return widen_from<BFloat16>(in, out, n);
-    case DType::kF16:
-      return widen_from<Float16>(in, out, n);
-    default:
-      std::memmove(out, in, static_cast<size_t>(n) * sizeof(float));
-  }
-}
-
-void narrow(DType to, const float* in, void* out, int64_t n) {
-  switch (to) {
-    case DType::kBF16:
-      return narrow_to<BFloat16>(in, out, n);
-    case DType::kF16:
-      return narrow_to<Float16>(in, out, n);
-    default:
-      std::memmove(out, in, static_cast<size_t>(n) * sizeof(float));
+    out[i] = T(in[i]).bits;
   }
 }
 
@@ -102,8 +71,9 @@ void mul_sigmoid(const float* x, const float* z, float* out, int64_t n) {
 }  // namespace
 
 const CpuKernels& portable_kernels() {
-  static constexpr CpuKernels kKernels = {"portable", dot_f32,    widen,
-                                          narrow,     scale_bf16, mul_sigmoid};
+  static constexpr CpuKernels kKernels = {"portable",     dot_f32,          widen<BFloat16>,
+                                          widen<Float16>, narrow<BFloat16>, narrow<Float16>,
+                                          scale_bf16,     mul_sigmoid};
   return kKernels;
 }
 

@@ -7,18 +7,18 @@
 #include <utility>
 
 #include "core/scratch.h"
-#include "quant/e4m3_values.h"
+#include "experts/quantized_rows.h"
 
 namespace moebius::cpu {
 
 namespace {
 
-// Rows whose products are computed before they are put in place.
+// Rows whose products are computed at a time, before they are put in place.
 constexpr int64_t kRows = 16;
 // Columns of u computed at a time, so that a block of A stays in cache.
 constexpr int64_t kShrinkColumns = 16;
 
-// body(adapter, rows, count) for runs of at most kRows rows of a tile with one adapter.
+// Calls body(adapter, rows, count) for runs of at most kRows rows of a tile with one adapter.
 template <typename Body>
 void for_each_run(const LoraTile& tile, Body body) {
   const int32_t* rows = tile.by_adapter;
@@ -70,38 +70,21 @@ int64_t Lora::scratch_bytes() const {
   return scratch.bytes();
 }
 
-void Lora::dot(const float* const* x,
-               int64_t m,
-               const Tensor& w,
-               int64_t first,
-               int64_t stride,
-               int64_t n,
-               int64_t k,
-               const Buffers& buffers) const {
-  const int64_t size = bits(w.dtype()) / 8;
+void Lora::dot(const float* const* x, int64_t m, const Block& block, const Buffers& buffers) const {
+  const Tensor& w = block.w;
+  const int64_t k = w.dim(3);
+  DotProducts products = {x, m, buffers.weights, k, block.n, k, buffers.out, block.n};
   if (w.dtype() == DType::kF32) {
-    kernels_->dot_f32(x, m, w.data<float>() + first, stride, n, k, buffers.out, n);
-    return;
+    products.b = w.data<float>() + block.first;
+    products.ldb = block.stride;
+  } else {
+    const int64_t size = bits(w.dtype()) / 8;
+    for (int64_t j = 0; j < block.n; ++j) {
+      kernels_->widen(w.dtype(), w.bytes() + (block.first + j * block.stride) * size,
+                      buffers.weights + j * k, k);
+    }
   }
-  for (int64_t j = 0; j < n; ++j) {
-    kernels_->widen(w.dtype(), w.bytes() + (first + j * stride) * size, buffers.weights + j * k, k);
-  }
-  kernels_->dot_f32(x, m, buffers.weights, k, n, k, buffers.out, n);
-}
-
-// A row as f32.
-void Lora::widen(
-    const std::byte* row, DType dtype, const float* scales, int64_t block, float* out) const {
-  const int64_t k = a_.dim(3);
-  const auto* codes = reinterpret_cast<const uint8_t*>(row);
-  if (dtype != DType::kI8 && dtype != DType::kF8E4M3) {
-    return kernels_->widen(dtype, row, out, k);
-  }
-  for (int64_t i = 0; i < k; ++i) {
-    const float code = dtype == DType::kI8 ? static_cast<float>(static_cast<int8_t>(codes[i]))
-                                           : quant::kE4M3Values[codes[i]];
-    out[i] = code * scales[i / block];
-  }
+  kernels_->dot_f32(products);
 }
 
 void Lora::shrink(const LoraTile& tile,
@@ -112,17 +95,23 @@ void Lora::shrink(const LoraTile& tile,
   Scratch block(scratch);
   const Buffers buffers(*this, block);
   const int64_t k = a_.dim(3);
+  const bool is_code = dtype == DType::kI8 || dtype == DType::kF8E4M3;
   for_each_run(tile, [&](int32_t adapter, const int32_t* rows, int64_t m) {
     const float* values[kRows];
     for (int64_t i = 0; i < m; ++i) {
       float* widened = buffers.rows + i * k;
-      widen(x[rows[i]], dtype, scales.scales + rows[i] * scales.per_row, scales.block, widened);
+      if (is_code) {
+        const float* row_scales = scales.scales + rows[i] * scales.per_row;
+        decode_row(x[rows[i]], dtype, row_scales, scales.block, k, widened);
+      } else {
+        kernels_->widen(dtype, x[rows[i]], widened, k);
+      }
       values[i] = widened;
     }
     for (int64_t column = 0; column < num_columns(); column += kShrinkColumns) {
       const int64_t count = std::min(kShrinkColumns, num_columns() - column);
       const int64_t first = ((adapter * a_.dim(1) + tile.e) * a_.dim(2) + column) * k;
-      dot(values, m, a_, first, k, count, k, buffers);
+      dot(values, m, {a_, first, k, count}, buffers);
       for (int64_t i = 0; i < m; ++i) {
         std::copy_n(buffers.out + i * count, count, tile.u + rows[i] * num_columns() + column);
       }
@@ -145,7 +134,7 @@ void Lora::expand(const LoraTile& tile,
       u[i] = tile.u + rows[i] * num_columns() + weight_rows.half * rank;
     }
     const int64_t first = ((adapter * b_.dim(1) + tile.e) * b_.dim(2) + weight_rows.first) * rank;
-    dot(u, m, b_, first, weight_rows.step * rank, count, rank, buffers);
+    dot(u, m, {b_, first, weight_rows.step * rank, count}, buffers);
     const float scaling = scaling_.data<float>()[adapter];
     for (int64_t i = 0; i < m; ++i) {
       float* out = c + rows[i] * ldc;

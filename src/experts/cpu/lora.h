@@ -16,12 +16,12 @@
 
 namespace moebius::cpu {
 
-// Rows of one expert that follow each other in computing order.
+// A tile is some rows of one expert that follow each other in computing order.
 struct LoraTile {
   int64_t e;
   int64_t num_rows;
   const int32_t* adapters;    // [num_rows], -1 = none
-  const int32_t* by_adapter;  // [num_rows]: rows of the tile as sort_by_adapter puts them
+  const int32_t* by_adapter;  // [num_rows]: rows of the tile in the order of sort_by_adapter
   float* u;  // [num_rows, S * r]; rows without adapter are neither written nor read
 };
 
@@ -32,7 +32,7 @@ struct RowScales {
   int64_t block = 0;
 };
 
-// Weight rows first, first + step, ..., all of one half.
+// `count` weight rows first, first + step, ..., all of one half.
 struct LoraRows {
   int64_t first;
   int64_t step;
@@ -40,14 +40,14 @@ struct LoraRows {
   int64_t half;
 };
 
-// order [n] = 0 .. n - 1 sorted by adapter, those of one adapter in their own order.
+// Sets order [n] to 0 .. n - 1, sorted by adapter and within an adapter by number.
 void sort_by_adapter(const int32_t* adapters, int64_t n, int32_t* order);
 
 // Immutable; any number of threads may call it, each with its own scratch.
 class Lora {
  public:
-  // a [A, L, S * r, k], b [A, L, N, r], both f32, bf16 or f16; scaling f32 [A].  Undefined a and b:
-  // this weight has no adapters.
+  // a [A, L, S * r, k] and b [A, L, N, r] are f32, bf16 or f16; scaling is f32 [A].  Where a and b
+  // are undefined, this weight has no adapters.
   Lora(Tensor a, Tensor b, Tensor scaling);
 
   bool defined() const { return a_.defined(); }
@@ -55,36 +55,33 @@ class Lora {
   int64_t num_columns() const { return a_ ? a_.dim(2) : 0; }
   int64_t scratch_bytes() const;  // per thread
 
-  static constexpr int64_t kMostRows = 32;  // of an expand()
+  static constexpr int64_t kMostRows = 32;  // weight rows of an expand()
 
-  // tile.u from rows x [num_rows], k values of `dtype` each: f32, bf16 or f16, or fp8 or int8 codes
-  // with their scales.
+  // Sets tile.u from the rows x [num_rows], which have k values of `dtype` each: f32, bf16, f16, or
+  // fp8 or int8 codes with their scales.
   void shrink(const LoraTile& tile,
               const std::byte* const* x,
               DType dtype,
               const RowScales& scales,
               std::byte* scratch) const;
 
-  // c [num_rows, ldc]: column j of each row += what weight row j of `rows` gets.
-  // REQUIRES: rows.count <= kMostRows.
+  // Adds to column j of each row of c [num_rows, ldc] what the adapter adds to weight row j of
+  // `rows`.  REQUIRES: rows.count <= kMostRows.
   void expand(
       const LoraTile& tile, const LoraRows& rows, float* c, int64_t ldc, std::byte* scratch) const;
 
  private:
   struct Buffers;
 
-  void widen(
-      const std::byte* row, DType dtype, const float* scales, int64_t block, float* out) const;
-  // buffers.out [m, n] = x[i] . row j of w; row 0 begins at element `first`, the others follow
-  // `stride` apart.
-  void dot(const float* const* x,
-           int64_t m,
-           const Tensor& w,
-           int64_t first,
-           int64_t stride,
-           int64_t n,
-           int64_t k,
-           const Buffers& buffers) const;
+  // n rows of a_ or b_: row 0 begins at element `first`, the others follow `stride` apart.
+  struct Block {
+    const Tensor& w;
+    int64_t first;
+    int64_t stride;
+    int64_t n;
+  };
+  // Sets buffers.out [m, n] to the dot products of x[i] and row j of the block.
+  void dot(const float* const* x, int64_t m, const Block& block, const Buffers& buffers) const;
 
   Tensor a_;
   Tensor b_;

@@ -1,14 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Standard format: rows go through both GEMMs in the order of experts, and are weighted and summed
-// from there; GEMM1 fetches them from where they lie, or, where it cannot, they are gathered first.
-// Batched format: they stay where they are.
+// In the standard format rows go through both GEMMs in the order of experts, and are weighted and
+// summed from there.  GEMM1 fetches them from where they lie; where it cannot, they are gathered
+// first.  In the batched format rows stay where they are.
 //
-// Longer than 500 lines: one class conducts all of it, and its scratch is laid out where it is
-// used.
-//
-// Why the sums here: of the selections of a row that came from another rank only a few are local,
+// Why the sums are made here: only a few selections of a row that came from another rank are local,
 // so [M, K, H] would be mostly zeros, written once and read again.
 #include "experts/cuda/experts.h"
 
@@ -58,7 +55,8 @@ class CudaExperts final : public ExpertsBase {
         forced_(forced_multiplier()),
         gemm1_(gemm1_desc()),
         gemm2_(gemm2_desc()) {
-    // By plans for many rows, not by what a call brings: ranks must agree.
+    // These traits follow from plans for many rows, not from what a call brings, since ranks must
+    // agree on them.
     const GemmPlan plan1 = plan_for(gemm1_, kManyRows);
     const GemmPlan plan2 = plan_for(gemm2_, kManyRows);
     if (log_topic_enabled("dispatch")) {
@@ -72,41 +70,32 @@ class CudaExperts final : public ExpertsBase {
                                   !a1_.needs_groups() && plan1.takes_index();
   }
 
-  ExpertsWorkspace workspace(int64_t rows) const override {
-    Scratch scratch;
-    Buffers(*this, rows, scratch);
-    const Shape output = is_batched() ? slots_shape(rows, desc_.hidden) : Shape{rows, desc_.hidden};
-    return {{0}, output, desc_.in_dtype, scratch.bytes()};
-  }
+ private:
+  int64_t scratch_bytes(int64_t rows) const override { return bytes_of<Buffers>(*this, rows); }
 
-  void apply(const ExpertsInput& input,
-             const Tensor& output,
-             const Tensor& intermediate,
-             const Tensor& scratch,
-             const Stream& stream) const override {
-    validate_call(*this, input, output, intermediate, scratch, stream, device_);
-    const int64_t num_rows = input.x.dim(is_batched() ? 1 : 0);
-    if (num_slots(num_rows) == 0) {
+  void run(const ExpertsInput& input,
+           const Tensor& output,
+           Scratch scratch,
+           const Stream& stream) const override {
+    const int64_t rows = num_rows(input);
+    if (num_slots(rows) == 0) {
       return;
     }
-    Scratch block(scratch.bytes(), device_);
-    const Buffers buffers(*this, num_rows, block, input.expected_rows);
-    RowGroups rows = load_order(input, buffers, stream);
-    const RowAdapters adapters = row_adapters(input, buffers);
-
-    const RowOperand x = load_input(input, rows, buffers, stream);
-    const RowOperand hidden = compute_hidden(x, rows, adapters, buffers, input.max_sms, stream);
-    rows.settled = true;
+    const Buffers buffers(*this, rows, scratch, input.expected_rows);
+    Call call{input, buffers, load_order(input, buffers, stream), row_adapters(input, buffers),
+              stream};
+    const RowOperand x = load_input(call);
+    const RowOperand hidden = compute_hidden(call, x);
+    call.rows.settled = true;
     if (is_batched()) {
-      run_gemm2(hidden, rows, adapters, as_rows(output), buffers, {}, input.max_sms, stream);
+      run_gemm2(call, hidden, as_rows(output), {}, input.max_sms);
     } else {
-      finish_parts(input, hidden, rows, adapters, buffers, output, stream);
+      finish_parts(call, hidden, output);
     }
   }
 
- private:
   struct Buffers {
-    // expected_rows: see ExpertsInput.  No more scratch than without.
+    // expected_rows is that of ExpertsInput; with it no more scratch is taken than without.
     Buffers(const CudaExperts& self, int64_t rows, Scratch& scratch, int64_t expected_rows = 0) {
       const ExpertsDesc& d = self.desc_;
       const int64_t slots = self.num_slots(rows);
@@ -116,7 +105,7 @@ class CudaExperts final : public ExpertsBase {
         row_of_slot = scratch.take({rows, d.topk}, DType::kI32);
         token_of_row = scratch.take({slots}, DType::kI32);
       }
-      // GEMM2's rows lie where GEMM1's operand was.
+      // GEMM2's result lies where GEMM1's operand was.
       Scratch operand_size;
       Scratch result_size;
       take_operand(self, rows, operand_size);
@@ -134,13 +123,13 @@ class CudaExperts final : public ExpertsBase {
       const GemmPlan plan1 = self.plan_for(self.gemm1_, expected);
       const GemmPlan plan2 = self.plan_for(self.gemm2_, expected);
       fuses_activation = plan1.activates;
-      // A caller's batched rows may lie where only the other GEMMs take them.
+      // Batched rows of a caller may not be aligned, and then only the other GEMMs take them.
       const bool is_always_fused = fuses_activation && !self.is_batched();
       gemm1 = scratch.take({is_always_fused ? 0 : slots, d.w1_rows()}, d.in_dtype);
       act = scratch.take({self.activates_to_codes() ? 0 : slots, d.intermediate}, d.in_dtype);
       hidden = self.take_hidden(scratch, slots, act);
-      // Not less than fewer rows need, which store GEMM1's result: a workspace is made for the
-      // most.
+      // Fewer rows may need more, since they store GEMM1's result.  A workspace for many rows must
+      // do for them, too.
       const int64_t fewer = is_always_fused ? self.most_unfused_rows(plan1) : 0;
       const int64_t of_fewer =
           fewer > 0
@@ -178,17 +167,26 @@ class CudaExperts final : public ExpertsBase {
       gemm2 = scratch.take({self.is_batched() ? 0 : slots, self.desc_.hidden}, self.desc_.in_dtype);
     }
 
-    Tensor next_item;  // of the GEMMs
+    Tensor next_item;  // see ExpertGemm
     Tensor expert_offsets, row_of_slot, token_of_row;
-    RowOperand coded;     // a1, in x's order or (where that needs groups) the computing order
-    RowOperand gathered;  // in the computing order, where GEMM1 takes no index
+    RowOperand coded;     // x quantized, in x's order or (where that needs groups) computing order
+    RowOperand gathered;  // x in computing order, where GEMM1 takes no index
     Tensor gemm1, act, gemm2;
     RowOperand hidden;              // act, or its codes
-    int64_t expected = 0;           // rows of the GEMMs
-    bool fuses_activation = false;  // where such a GEMM1 can
+    int64_t expected = 0;           // how many rows the GEMMs are expected to have
+    bool fuses_activation = false;  // GEMM1 activates as it stores
     Tensor w1_decoded, w2_decoded;  // see ExpertGemm
-    float* sums = nullptr;          // of either GEMM, before adapters
+    float* sums = nullptr;          // the result of either GEMM, before adapters
     float* shrunk = nullptr;
+  };
+
+  // Holds what the steps of a call share.
+  struct Call {
+    const ExpertsInput& input;
+    const Buffers& buffers;
+    RowGroups rows;
+    RowAdapters adapters;
+    const Stream& stream;
   };
 
   bool activates_to_codes() const {
@@ -200,7 +198,7 @@ class CudaExperts final : public ExpertsBase {
   GemmPlan plan_for(const GemmDesc& gemm, int64_t expected) const {
     return choose_gemm(gemm, cuda_device_info(device_.index), expected);
   }
-  // The most rows for which GEMM1 stores its result, where it does not for more of them.
+  // The most rows for which GEMM1 stores its result, where it activates for more.
   int64_t most_unfused_rows(const GemmPlan& plan1) const {
     return plan1.decodes_from > 0 ? expected_rows().most_below(plan1.decodes_from) : 0;
   }
@@ -245,26 +243,20 @@ class CudaExperts final : public ExpertsBase {
     gemm.forced = forced_;
     return gemm;
   }
-  // GEMM1 with the activation.
-  ActivatedGemm activated_gemm(const RowOperand& x,
-                               const RowGroups& rows,
-                               const RowOperand& hidden,
-                               const Tensor& decoded) const {
-    return {gemm_of(x, w1_, rows, {}, decoded), desc_.activation,
-            a2_.active() ? &a2_.spec() : nullptr, hidden};
+  // GEMM1 together with the activation.
+  ActivatedGemm activated_gemm(const Call& call, const RowOperand& x) const {
+    return {gemm_of(x, w1_, call.rows, {}, call.buffers.w1_decoded), desc_.activation,
+            a2_.active() ? &a2_.spec() : nullptr, call.buffers.hidden};
   }
 
   // Whether GEMM1 fetches rows with an index from where they lie.
-  bool gemm1_fetches(const RowOperand& indexed,
-                     const RowGroups& rows,
-                     bool fuses_activation,
-                     const RowOperand& hidden,
-                     const Tensor& gemm1,
-                     const Tensor& decoded) const {
-    return fuses_activation ? plan_of(activated_gemm(indexed, rows, hidden, decoded)).activates
-                            : plan_of(gemm_of(indexed, w1_, rows, gemm1, decoded)).takes_index();
+  bool gemm1_fetches(const Call& call, const RowOperand& indexed) const {
+    const Buffers& buffers = call.buffers;
+    return buffers.fuses_activation
+               ? plan_of(activated_gemm(call, indexed)).activates
+               : plan_of(gemm_of(indexed, w1_, call.rows, buffers.gemm1, buffers.w1_decoded))
+                     .takes_index();
   }
-  int lora_halves() const { return desc_.activation.gated ? 2 : 1; }
 
   RowGroups load_order(const ExpertsInput& input,
                        const Buffers& buffers,
@@ -277,15 +269,14 @@ class CudaExperts final : public ExpertsBase {
       rows.settled = true;
       return rows;
     }
-    CudaOrderArgs order;
-    order.ids = input.topk_ids;
-    order.expert_map = input.expert_map;
-    order.num_local_experts = desc_.num_local_experts;
-    order.expert_offsets = buffers.expert_offsets;
-    order.row_of_slot = buffers.row_of_slot;
-    order.token_of_row = buffers.token_of_row;
-    order.cleared = buffers.next_item;
-    cuda_order_slots(order, stream);
+    cuda_order_slots({.ids = input.topk_ids,
+                      .expert_map = input.expert_map,
+                      .num_local_experts = desc_.num_local_experts,
+                      .expert_offsets = buffers.expert_offsets,
+                      .token_of_row = buffers.token_of_row,
+                      .row_of_slot = buffers.row_of_slot,
+                      .cleared = buffers.next_item},
+                     stream);
     return RowGroups::sorted(buffers.expert_offsets.data<int32_t>(), desc_.num_local_experts);
   }
 
@@ -299,11 +290,9 @@ class CudaExperts final : public ExpertsBase {
     return adapters;
   }
 
-  // GEMM1's rows in the computing order, or where they lie with the index of each.
-  RowOperand load_input(const ExpertsInput& input,
-                        const RowGroups& rows,
-                        const Buffers& buffers,
-                        const Stream& stream) const {
+  // Returns GEMM1's rows, in computing order, or where they lie together with the index of each.
+  RowOperand load_input(const Call& call) const {
+    const auto& [input, buffers, rows, adapters, stream] = call;
     RowOperand x;
     x.values = as_rows(input.x);
     const bool is_coded = input.x.dtype() != desc_.in_dtype;
@@ -324,9 +313,7 @@ class CudaExperts final : public ExpertsBase {
     }
     RowOperand indexed = x;
     indexed.index = buffers.token_of_row;
-    if (!input.lora_ids && !codes_go_by_expert &&
-        gemm1_fetches(indexed, rows, buffers.fuses_activation, buffers.hidden, buffers.gemm1,
-                      buffers.w1_decoded)) {
+    if (!input.lora_ids && !codes_go_by_expert && gemm1_fetches(call, indexed)) {
       indexed.arrivals = input.arrivals.signals;
       return indexed;
     }
@@ -345,23 +332,21 @@ class CudaExperts final : public ExpertsBase {
     return x;
   }
 
-  // GEMM2's rows.
-  RowOperand compute_hidden(const RowOperand& x,
-                            const RowGroups& rows,
-                            const RowAdapters& adapters,
-                            const Buffers& buffers,
-                            int max_sms,
-                            const Stream& stream) const {
+  // Computes GEMM2's rows.
+  RowOperand compute_hidden(const Call& call, const RowOperand& x) const {
+    const auto& [input, buffers, rows, adapters, stream] = call;
     if (buffers.fuses_activation) {
-      ActivatedGemm fused = activated_gemm(x, rows, buffers.hidden, buffers.w1_decoded);
+      ActivatedGemm fused = activated_gemm(call, x);
       fused.gemm.next_item = buffers.next_item;
-      fused.gemm.max_sms = max_sms;
+      fused.gemm.max_sms = input.max_sms;
       if (run_activated_gemm(fused, stream)) {
         return buffers.hidden;
       }
       assert(is_batched());
     }
-    run_gemm1(x, rows, adapters, buffers, max_sms, stream);
+    const LoraWeights& lora = weights_.lora;
+    run_gemm(call, x, {w1_, buffers.w1_decoded, lora.w1_a, lora.w1_b, lora_halves()}, buffers.gemm1,
+             {}, input.max_sms);
     if (activates_to_codes()) {
       activate_to_codes(desc_.activation, a2_.spec(), rows, buffers.gemm1, buffers.hidden, stream);
       return buffers.hidden;
@@ -373,104 +358,85 @@ class CudaExperts final : public ExpertsBase {
     return buffers.hidden;
   }
 
-  void run_gemm1(const RowOperand& x,
-                 const RowGroups& rows,
-                 const RowAdapters& adapters,
-                 const Buffers& buffers,
-                 int max_sms,
-                 const Stream& stream) const {
-    const LoraWeights& lora = weights_.lora;
-    run_gemm(x, w1_, {lora.w1_a, lora.w1_b, lora_halves()}, rows, adapters, buffers.gemm1,
-             buffers.w1_decoded, buffers, {}, max_sms, stream);
-  }
   struct Columns {  // see GroupedGemm
     int64_t first = 0;
     int64_t num = 0;
   };
-  void run_gemm2(const RowOperand& hidden,
-                 const RowGroups& rows,
-                 const RowAdapters& adapters,
+
+  void run_gemm2(const Call& call,
+                 const RowOperand& hidden,
                  const Tensor& out,
-                 const Buffers& buffers,
                  const Columns& columns,
-                 int max_sms,
-                 const Stream& stream) const {
+                 int max_sms) const {
     const LoraWeights& lora = weights_.lora;
-    run_gemm(hidden, w2_, {lora.w2_a, lora.w2_b, 1}, rows, adapters, out, buffers.w2_decoded,
-             buffers, columns, max_sms, stream);
+    run_gemm(call, hidden, {w2_, call.buffers.w2_decoded, lora.w2_a, lora.w2_b, 1}, out, columns,
+             max_sms);
   }
 
-  // GEMM2 and the sums of a token's rows, for one part of the columns after the other.
-  void finish_parts(const ExpertsInput& input,
-                    const RowOperand& hidden,
-                    const RowGroups& rows,
-                    const RowAdapters& adapters,
-                    const Buffers& buffers,
-                    const Tensor& output,
-                    const Stream& stream) const {
+  // Computes GEMM2 and the sums of a token's rows, one part of the columns after the other.
+  void finish_parts(const Call& call, const RowOperand& hidden, const Tensor& output) const {
+    const auto& [input, buffers, rows, adapters, stream] = call;
     const ColumnParts& parts = input.parts;
     const int64_t width = desc_.hidden / parts.count;
     const Tensor by_part = output.view({parts.count, output.dim(0), width});
-    CudaSumArgs sum;
-    sum.rows = buffers.gemm2;
-    sum.row_of_slot = buffers.row_of_slot;
-    sum.weights = input.apply_router_weight_on_input ? Tensor{} : input.topk_weights;
-    sum.sums_in_type = sums_in_dtype(desc_.topk);
-    sum.topk = desc_.topk;
     for (int part = 0; part < parts.count; ++part) {
       const Columns columns = parts.count > 1 ? Columns{part * width, width} : Columns{};
-      run_gemm2(hidden, rows, adapters, buffers.gemm2, buffers, columns,
-                part == 0 ? input.max_sms : parts.max_sms, stream);
-      sum.output = by_part[part];
-      sum.first_column = columns.first;
-      cuda_weighted_sum(sum, stream);
+      run_gemm2(call, hidden, buffers.gemm2, columns, part == 0 ? input.max_sms : parts.max_sms);
+      cuda_weighted_sum(
+          {.rows = buffers.gemm2,
+           .row_of_slot = buffers.row_of_slot,
+           .weights = input.apply_router_weight_on_input ? Tensor{} : input.topk_weights,
+           .sums_in_type = sums_in_dtype(desc_.topk),
+           .topk = desc_.topk,
+           .output = by_part[part],
+           .first_column = columns.first},
+          stream);
       if (parts.count > 1) {
         parts.made(part);
       }
     }
   }
 
-  struct Adapter {
-    Tensor a;
-    Tensor b;
-    int halves;
+  // The weight and the adapters that a GEMM multiplies rows by.
+  struct Factors {
+    const WeightOperand& w;
+    Tensor decoded;  // see ExpertGemm
+    Tensor lora_a;   // see LoraGemm
+    Tensor lora_b;
+    int lora_halves;
   };
 
-  void run_gemm(const RowOperand& a,
-                const WeightOperand& w,
-                const Adapter& adapter,
-                const RowGroups& rows,
-                const RowAdapters& adapters,
+  void run_gemm(const Call& call,
+                const RowOperand& a,
+                const Factors& by,
                 const Tensor& out,
-                const Tensor& decoded,
-                const Buffers& buffers,
                 const Columns& columns,
-                int max_sms,
-                const Stream& stream) const {
+                int max_sms) const {
+    const auto& [input, buffers, rows, adapters, stream] = call;
     const auto multiply = [&](const Tensor& to) {
-      ExpertGemm gemm = gemm_of(a, w, rows, to, decoded);
-      gemm.next_item = buffers.next_item;
+      ExpertGemm gemm = gemm_of(a, by.w, call.rows, to, by.decoded);
+      gemm.next_item = call.buffers.next_item;
       gemm.max_sms = max_sms;
-      gemm.expected_rows = buffers.expected;
+      gemm.expected_rows = call.buffers.expected;
       gemm.first_column = columns.first;
       gemm.num_columns = columns.num;
-      run_expert_gemm(gemm, stream);
+      run_expert_gemm(gemm, call.stream);
     };
-    if (adapters.ids == nullptr || !adapter.b) {
+    if (adapters.ids == nullptr || !by.lora_b) {
       multiply(out);
       return;
     }
-    LoraGemm lora;
-    lora.a = a;
-    lora.lora_a = adapter.a;
-    lora.lora_b = adapter.b;
-    lora.scaling = weights_.lora.scaling;
-    lora.halves = adapter.halves;
-    lora.is_interleaved = desc_.activation.interleaved;
-    lora.rows = rows;
-    lora.adapters = adapters;
-    lora.shrunk = Tensor::borrow(buffers.shrunk, {out.dim(0), adapter.halves * desc_.lora_rank},
-                                 DType::kF32, device_);
+    const LoraGemm lora = {
+        .a = a,
+        .lora_a = by.lora_a,
+        .lora_b = by.lora_b,
+        .scaling = weights_.lora.scaling,
+        .halves = by.lora_halves,
+        .is_interleaved = desc_.activation.interleaved,
+        .rows = rows,
+        .adapters = adapters,
+        .shrunk = Tensor::borrow(buffers.shrunk, {out.dim(0), by.lora_halves * desc_.lora_rank},
+                                 DType::kF32, device_)};
     const Tensor sums = Tensor::borrow(buffers.sums, out.shape(), DType::kF32, device_);
     lora_shrink(lora, stream);
     multiply(sums);

@@ -6,8 +6,8 @@
 
 namespace moebius::cuda {
 
-// Weights on the stream's GPU: those that are there already stay where they are, and others are
-// copied.  Biases become f32, in which every GEMM adds them.
+// Returns the weights on the stream's GPU.  Those that are there already stay where they are, and
+// others are copied before the function returns.  Biases become f32, in which every GEMM adds them.
 ExpertWeights place_weights(ExpertWeights weights, const Stream& stream);
 
 }  // namespace moebius::cuda

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The activations' formulas, with the rounding points of the public vLLM kernels: silu and gelu
-// round act(gate) and then the product; swiglu-oai, swiglu-step and relu2 round once.
+// The formulas of the activations, with the rounding points of the public vLLM kernels: silu and
+// gelu round act(gate) and then the product; swiglu-oai, swiglu-step and relu2 round once.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +42,8 @@ Real swiglu_step(Real gate, Real up, Real limit) {
   return std::min(silu(gate), limit) * std::clamp(up, -limit, limit);
 }
 
-// One intermediate value.  `up` is ignored when not gated; `round` takes Real to the nearest value
-// of the result's dtype.
+// Computes one value of the intermediate.  `up` is ignored when not gated; `round` takes Real to
+// the nearest value of the result's dtype.
 template <typename Real, typename Round>
 Real activate(const ActivationSpec& spec, Real gate, Real up, Round round) {
   switch (spec.kind) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One adapter's share of one element: scaling * B[n] . (A * x).  Sums run in order.
+// Computes what one adapter adds to one element: scaling * B[n] . (A * x).  Sums run in order.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace moebius::ref {
 
-// u[j] = sum over k of A[adapter, e, j, k] * x(k) for all rows j of a [adapters, L, rows, k].
+// Sets u[j] = sum over k of A[adapter, e, j, k] * x(k) for all rows j of a [adapters, L, rows, k].
 template <typename Real, typename Value>
 void lora_shrink(const Tensor& a, int64_t adapter, int64_t e, Value x, Real* u) {
   const int64_t rows = a.dim(2);
@@ -25,7 +25,7 @@ void lora_shrink(const Tensor& a, int64_t adapter, int64_t e, Value x, Real* u) 
   }
 }
 
-// scaling[adapter] * sum over j of B[adapter, e, n, j] * u[j], b [adapters, L, N, r].
+// Returns scaling[adapter] * sum over j of B[adapter, e, n, j] * u[j], b [adapters, L, N, r].
 template <typename Real>
 Real lora_expand(
     const Tensor& b, const Tensor& scaling, int64_t adapter, int64_t e, int64_t n, const Real* u) {

@@ -3,7 +3,7 @@
 //
 // Sums run over k in order.  Where both operands of a GEMM are fp8 or int8 codes, kModel multiplies
 // codes and applies scales per block (once at the end when there is one): sum += dot * sa * sw.
-// Everything else is multiplied as the f32 values it stands for.
+// All other operands are multiplied as the f32 values that they stand for.
 #include "experts/ref/ref_experts.h"
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "experts/ref/activation.h"
 #include "experts/ref/lora.h"
 #include "experts/validate.h"
+#include "quant/scale_grid.h"
 
 namespace moebius::ref {
 
@@ -22,7 +23,7 @@ namespace {
 constexpr int64_t kTileRows = 64;
 constexpr int64_t kColumnGrain = 8;
 
-// A row of an operand; without scales its values are what they stand for.
+// A row of an operand.  Its values are codes where it has scales, else numbers.
 template <typename T>
 struct Row {
   const T* values;
@@ -63,7 +64,7 @@ Real dot(Row<T> a, Row<float> w, const Blocks& shape) {
   return sum;
 }
 
-// Columns per scale; 0: one scale for all of k.
+// The columns per scale; 0: one scale for all of k.
 int64_t block_cols(const std::optional<GroupShape>& shape) {
   return shape ? std::max<int64_t>(0, shape->col) : 0;
 }
@@ -91,6 +92,9 @@ class Weight {
     blocks_.k = w.dim(2);
     blocks_.block = codes_ && block_cols(desc.shape) > 0 ? block_cols(desc.shape) : blocks_.k;
     blocks_.integers = desc.format == QuantFormat::kInt8;
+    if (codes_) {
+      grid_ = quant::scale_grid(w, desc, gate_rows);
+    }
   }
 
   bool codes() const { return codes_; }
@@ -108,7 +112,7 @@ class Weight {
       values[i] = get_float(w_, begin + i);
     }
     for (int64_t b = 0; b < num_blocks(); ++b) {
-      scales[b] = get_float(desc_.scale, scale_index(e, n, b));
+      scales[b] = get_float(desc_.scale, grid_.row_begin(e, n) + b);
     }
     return {values, scales};
   }
@@ -118,25 +122,12 @@ class Weight {
   }
 
  private:
-  int64_t scale_index(int64_t e, int64_t n, int64_t b) const {
-    const Tensor& scale = desc_.scale;
-    if (scale.num_dims() == 1) {
-      return e;
-    }
-    if (scale.num_dims() == 2) {
-      return e * scale.dim(1) + n;
-    }
-    const int64_t rows = desc_.shape ? std::max<int64_t>(1, desc_.shape->row) : 1;
-    const int64_t blocks_per_half = (gate_rows_ + rows - 1) / rows;
-    const int64_t row_block = n / gate_rows_ * blocks_per_half + n % gate_rows_ / rows;
-    return (e * scale.dim(1) + row_block) * scale.dim(2) + b;
-  }
-
   const Tensor& w_;
   const QuantDesc& desc_;
   const Tensor& a_gscale_;
   int64_t gate_rows_;
   bool codes_;
+  quant::ScaleGrid grid_;  // of codes
   Blocks blocks_;
 };
 
@@ -168,31 +159,23 @@ class RefExperts final : public ExpertsBase {
             desc.hidden,
             desc.precision) {}
 
-  ExpertsWorkspace workspace(int64_t rows) const override {
-    Scratch scratch;
-    if (desc_.precision == Precision::kF64) {
-      Buffers<double>(*this, rows, scratch);
-    } else {
-      Buffers<float>(*this, rows, scratch);
-    }
-    // No workspaces: intermediate results are f32 or f64, which their dtype may not hold.
-    return {{0}, slots_shape(rows, desc_.hidden), desc_.in_dtype, scratch.bytes()};
-  }
-
-  void apply(const ExpertsInput& input,
-             const Tensor& output,
-             const Tensor& intermediate,
-             const Tensor& scratch,
-             const Stream& stream) const override {
-    validate_call(*this, input, output, intermediate, scratch, stream);
-    if (desc_.precision == Precision::kF64) {
-      run<double>(input, output, scratch, bounded(stream));
-    } else {
-      run<float>(input, output, scratch, bounded(stream));
-    }
-  }
-
  private:
+  int64_t scratch_bytes(int64_t rows) const override {
+    return desc_.precision == Precision::kF64 ? bytes_of<Buffers<double>>(*this, rows)
+                                              : bytes_of<Buffers<float>>(*this, rows);
+  }
+
+  void run(const ExpertsInput& input,
+           const Tensor& output,
+           Scratch scratch,
+           const Stream& stream) const override {
+    if (desc_.precision == Precision::kF64) {
+      compute<double>(input, output, scratch, bounded(stream));
+    } else {
+      compute<float>(input, output, scratch, bounded(stream));
+    }
+  }
+
   template <typename Real>
   struct Buffers {
     Buffers(const RefExperts& self, int64_t rows, Scratch& scratch) {
@@ -225,13 +208,11 @@ class RefExperts final : public ExpertsBase {
   };
 
   template <typename Real>
-  void run(const ExpertsInput& input,
-           const Tensor& output,
-           const Tensor& scratch,
-           const Stream& stream) const {
-    const int64_t rows = input.x.dim(is_batched() ? 1 : 0);
-    Scratch block(scratch.bytes());
-    Buffers<Real> buffers(*this, rows, block);
+  void compute(const ExpertsInput& input,
+               const Tensor& output,
+               Scratch& scratch,
+               const Stream& stream) const {
+    Buffers<Real> buffers(*this, num_rows(input), scratch);
     RowOrder& order = buffers.order;
     fill_order(input, order);
     clear_skipped(order, output, stream);
@@ -281,7 +262,8 @@ class RefExperts final : public ExpertsBase {
     }
   }
 
-  // store(i, n, value) for rows a(0) .. a(count - 1) times every row of expert e's weight.
+  // Calls store(i, n, value) with the products of rows a(0) .. a(count - 1) and every row n of
+  // expert e's weight.
   template <typename Real, typename A, typename Store>
   void gemm(const Weight& w,
             int64_t e,
@@ -309,7 +291,7 @@ class RefExperts final : public ExpertsBase {
     });
   }
 
-  // The adapter of row r in computing order, -1 = none.
+  // Knows the adapter of each row in computing order; -1: none.
   class Adapters {
    public:
     Adapters(const Tensor& ids, const RowOrder& order)
@@ -321,13 +303,13 @@ class RefExperts final : public ExpertsBase {
     const RowOrder& order_;
   };
 
-  int64_t lora_halves() const { return desc_.activation.gated ? 2 : 1; }
   // Whether row n of w1 belongs to gate (0) or up (1).
   int64_t half_of(int64_t n) const {
     return desc_.activation.interleaved ? n % 2 : n / desc_.intermediate;
   }
 
-  // u [count, rows of A] = A * x(i) of rows first .. first + count - 1 that have an adapter.
+  // Sets u [count, rows of A] to A * x(i) for those rows first .. first + count - 1 that have an
+  // adapter.
   template <typename Real, typename X>
   static void shrink(const Tensor& a,
                      const Adapters& adapters,
@@ -355,7 +337,8 @@ class RefExperts final : public ExpertsBase {
     });
   }
 
-  // Element n of a row with this adapter; the bits of `value` where it has none.
+  // Adds what this adapter adds to element n of a row; keeps the bits of `value` where there is
+  // none.
   template <typename Real>
   Real add_adapter(
       Real value, const Tensor& b, int32_t adapter, int64_t e, int64_t n, const Real* u) const {
@@ -385,15 +368,14 @@ class RefExperts final : public ExpertsBase {
 
   template <typename Real>
   void load_input(const ExpertsInput& input, Buffers<Real>& buffers, const Stream& stream) const {
-    const RowQuantizer& quantizer = input_quantizer();
+    const CallRows rows = {desc_, buffers.order, input_quantizer(), stream};
     if (w1_.codes()) {
-      const Tensor room = buffers.x_codes.view_as(storage_dtype(quantizer.spec().format));
-      const Tensor codes =
-          input_codes(desc_, input, buffers.order, quantizer, room, buffers.x_scales, stream);
+      const Tensor room = buffers.x_codes.view_as(storage_dtype(rows.quantizer.spec().format));
+      const Tensor codes = rows.input_codes(input, room, buffers.x_scales);
       load_codes(codes, buffers.order.num_slots / buffers.order.rows_per_input,
                  buffers.x.template data<float>());
     } else {
-      input_values(desc_, input, buffers.order, quantizer, buffers.x, buffers.x_scales, stream);
+      rows.input_values(input, buffers.x, buffers.x_scales);
     }
   }
 
@@ -403,15 +385,15 @@ class RefExperts final : public ExpertsBase {
       return;
     }
     const RowOrder& order = buffers.order;
+    const CallRows rows = {desc_, order, quantize_a2_, stream};
     const Tensor act =
         Tensor::borrow(buffers.act, {order.num_slots, desc_.intermediate}, DType::kF32);
     if (w2_.codes()) {
       const Tensor codes = buffers.act_codes.view_as(storage_dtype(quantize_a2_.spec().format));
-      hidden_codes(order, desc_.num_local_experts, quantize_a2_, act, codes, buffers.act_scales,
-                   stream);
+      rows.hidden_codes(act, codes, buffers.act_scales);
       load_codes(codes, order.num_rows, buffers.act);
     } else {
-      hidden_values(order, desc_.num_local_experts, quantize_a2_, act, stream);
+      rows.hidden_values(act);
     }
   }
 

@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What takes place beside products: rows of the block or panel before go through their epilogue
-// while the tile unit multiplies.  Included by the file built for AMX alone.
+// While the tile unit multiplies, rows of the block or panel before go through their epilogue.
+// Only the file built for AMX includes this header.
 //
 // The loop over steps calls quarter<0>() to quarter<3>() after four steps in turn, and between()
-// after steps that are left over.  Why the epilogues of prefill are templates of that loop, with
-// what they compute in its registers: called from it, activations take twice as long.
+// after steps that are left over.  Why the epilogues of prefill are template arguments of that
+// loop, so that their values stay in its registers: as functions that it calls, activations take
+// twice as long.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +19,8 @@ namespace moebius::cpu {
 
 namespace {
 
-// What is left of the rows before, to be spread over `steps` steps; what is not finished beside
-// them is by flush().
+// The rows that are left of the block before.  They are spread over `steps` steps; flush() finishes
+// what the steps did not.
 class Pending {
  public:
   Pending(TileRest& rest, int64_t steps)
@@ -33,7 +34,7 @@ class Pending {
   int64_t steps() const { return steps_; }
   int64_t rows() const { return rows_; }
 
-  // In rows times steps().
+  // Rows that are due, times steps().
   int64_t due() const { return due_; }
   void keep(int64_t due) { due_ = due; }
 
@@ -60,7 +61,7 @@ class Pending {
   int64_t due_ = 0;
 };
 
-// Any epilogue, two rows at a time.
+// Carries out any epilogue, two rows at a time.
 class AnyRows {
  public:
   explicit AnyRows(Pending& pending) : pending_(pending) {}
@@ -75,11 +76,12 @@ class AnyRows {
   Pending& pending_;
 };
 
-// What ActivatedRows supports, a part of them beside each step, from the first on.
+// Carries out the epilogues that ActivatedRows supports, one part of it beside each step from the
+// first on.
 template <SumForm kForm>
 class GatedRows {
  public:
-  // For products of `steps` steps each.
+  // Whether it can finish the rows beside products of `steps` steps each.
   static bool supports(const Pending& pending, int64_t steps) {
     const TileEpilogue& e = pending.epilogue();
     return e.activation != nullptr && ActivatedRows::supports(*e.activation) &&
@@ -109,7 +111,7 @@ class GatedRows {
   ActivatedRows rows_;
 };
 
-// Weighted rows of output, past the caches, one at a time.
+// Stores weighted rows of output past the caches, one at a time.
 template <SumForm kForm>
 class StreamedRows {
  public:

@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes as bf16 tiles in memory, as AMX multiplies them, with all scales of a step in them.
-// Included by the file built for AMX alone.
+// Decodes codes to bf16 tiles in memory, as AMX multiplies them, with all scales of a step in them.
+// Only the file built for AMX includes this header.
 #pragma once
 
 #include "experts/cpu/tiles/avx512_tiles.h"
 
 namespace moebius::cpu {
 
-// c + 128 in the lower byte of an f16 whose upper one is that of 1024 reads 1152 + c.  The
-// difference is exact and never subnormal, so that its bits, moved to where bf16 has them, are
-// 2^-112 of it.
+// With c + 128 in its lower byte, and the upper byte of 1024, an f16 reads 1152 + c.  Subtracting
+// 1152 is exact and the result is never subnormal.  So its bits, moved to where bf16 has them, are
+// 2^-112 times c.
 static inline void decode_int8(const std::byte* unit, __m512i* out) {
   const __m512i above = _mm512_set1_epi8(0x64);
   const auto biased = (__m512h)_mm512_set1_epi16(0x6480);  // 1152
@@ -27,11 +27,11 @@ static inline void decode_int8(const std::byte* unit, __m512i* out) {
   }
 }
 
-// Products of e2m1 and e4m3 are exact in f16.  The scale's bits read as f16 are 2^-8 of it, which
-// the codes' values make up for; the product is never subnormal, so that its bits, moved to where
-// bf16 has them, are 2^-112 of it.
+// Products of e2m1 and e4m3 are exact in f16.  A scale's bits read as f16 are 2^-8 times the scale,
+// which the values of the codes make up for.  The product is never subnormal.  So its bits, moved
+// to where bf16 has them, are 2^-112 times the product.
 static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, __m512i* out) {
-  // The upper bytes of f16 numbers whose lower ones are zero.
+  // The upper bytes of f16 numbers whose lower bytes are zero.
   const __m512i values =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0x58, 0x5c, 0x5e, 0x60, 0x62, 0x64, 0x66, 0, '\xd8',
                                            '\xdc', '\xde', '\xe0', '\xe2', '\xe4', '\xe6'));
@@ -43,14 +43,15 @@ static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, 
   };
   const __m512h loaded[2][2] = {{load(0, 0), load(1, 0)}, {load(0, 1), load(1, 1)}};
   const __m512i kept = _mm512_set1_epi16(static_cast<short>(0x8fff));
-  // The upper bytes begin with a code; of an index six bits are read, of which two are anything.
+  // The upper bytes begin with a code.  The instruction reads six bits of an index, two of which
+  // are then arbitrary.
   const auto decode = [&](__m512i words, int tile, int row) {
     const auto code = (__m512h)_mm512_maskz_permutexvar_epi8(upper, words, values);
     const auto product = (__m512i)_mm512_mul_ph(code, loaded[tile][row / 8]);
     _mm512_store_si512(out + tile * 16 + row,
                        _mm512_and_si512(_mm512_srai_epi16(product, 3), kept));
   };
-#pragma GCC unroll 8  // indices of rows and scales known: a third less time
+#pragma GCC unroll 8  // rows and scales then have constant indices, which saves a third of the time
   for (int block = 0; block < 8; ++block) {
     const __m512i words = _mm512_loadu_si512(unit + block * 64);
     const int row = block % 4 * 4;
@@ -61,7 +62,7 @@ static inline void decode_nvfp4(const std::byte* unit, const std::byte* scales, 
   }
 }
 
-// Unit `step` of a coded block as bf16 tiles.  REQUIRES: not kBF16, not kI8.
+// Decodes unit `step` of a coded block to bf16 tiles.  REQUIRES: not kBF16, not kI8.
 template <TileCode kCode>
 static inline void decode_unit(const TileGemm& g, int64_t group, int64_t step, std::byte* out) {
   const std::byte* unit = g.units + step * unit_bytes(kCode);
@@ -93,7 +94,7 @@ static inline void decode_units(
   });
 }
 
-// c (+)= product * scales of `group`, for the rows of one panel.
+// Sets c, or adds to it, product * scales of `group`, for the rows of one panel.
 static inline void add_scaled(const TileGemm& g,
                               int64_t group,
                               int64_t first_row,

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is read after this block on its way to L2 while it is multiplied.  Included by the file
-// built for AMX alone.
+// Fetches to L2 what is read after a block, while the block is multiplied.  Only the file built for
+// AMX includes this header.
 #pragma once
 
 #include <immintrin.h>
@@ -18,23 +18,23 @@ namespace moebius::cpu {
 
 namespace {
 
-// Which lines are fetched next, spread evenly over the tile loads: in a burst, those would stand in
-// line.
+// Says which lines are fetched next.  Fetches are spread evenly over the tile loads: after a burst
+// of them, tile loads would have to wait.
 //
 // Where there are several panels, lines are taken from many pages by turns.  Why: a core has 16
 // line fill buffers, and a line from memory holds one until it is in L2, while tile loads wait for
-// one. The hardware's own prefetching holds none, but it runs some 20 lines ahead of what is asked
-// for, and only within a page: the later the next line of a page is asked for, the surer it is
-// there. Why four lines at a time: what stands between tile loads and products has to be short, or
-// the core does not see the next loads in time.
+// one.  The hardware's own prefetching holds none, but it runs only some 20 lines ahead of what is
+// asked for, and only within a page.  So the later the next line of a page is asked for, the more
+// likely it is already there.  Why four lines at a time: the code between tile loads and products
+// has to be short, or the core does not see the next loads in time.
 class Prefetch {
  public:
-  // The next fetch, and how many of its row are left.
+  // The next fetch, and how many fetches of its row are left.
   struct Position {
     const std::byte* at = nullptr;
     int64_t stride = 0;
     int64_t left_in_row = 0;
-    int64_t fetches = 0;  // in loads() loads; 0 when all is fetched
+    int64_t fetches = 0;  // for every loads() loads; 0 when everything is fetched
   };
 
   Prefetch(const TileGemm& g, int64_t num_panels)
@@ -61,7 +61,7 @@ class Prefetch {
     due_ = due;
   }
 
-  // After the last fetch of a row.
+  // Goes on to the next row, after the last fetch of one.
   [[gnu::noinline]] void next_row() noexcept {
     row_ += row_bytes_;
     start_row();
@@ -86,8 +86,8 @@ class Prefetch {
     }
   }
 
-  // A row: a line of each of so many stretches of whole pages, or all lines of the span.  The last
-  // fetch of a row may go beyond the span by up to three stretches, or lines.
+  // A row of fetches is either one line of each of several stretches of whole pages, or all lines
+  // of the span.  Its last fetch may go beyond the span by up to three stretches, or lines.
   void start_span() {
     const auto bytes = static_cast<int64_t>(span_->size());
     const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes;
@@ -125,7 +125,8 @@ class Prefetch {
   int64_t due_ = 0;
 };
 
-// Fetches as a Prefetch says, whose position it holds in the registers of a loop and writes back.
+// Fetches what a Prefetch says.  It holds the position in the registers of a loop and writes it
+// back at its end.
 class PrefetchLoop {
  public:
   explicit PrefetchLoop(Prefetch& prefetch)

@@ -1,21 +1,22 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes as rows of bf16 tiles in registers, as the AVX-512 kernels multiply them; nvfp4's scales
-// are left to the sums that they belong to.  Included by one file, built for AVX-512 BF16 and VBMI.
+// Decodes codes to rows of bf16 tiles in registers, as the AVX-512 kernels multiply them; the
+// scales of nvfp4 are left to the sums that they belong to.  Only the file built for AVX-512 BF16
+// and VBMI includes this header.
 #pragma once
 
 #include "experts/cpu/tiles/avx512_tiles.h"
 
 namespace moebius::cpu {
 
-// Each code + 128 becomes the lowest byte of an f32 that is 2^-89 but for it, less what that would
-// be for 0: 2^-112 of the code, exact, as its bf16 is.  Why not converted: with 2^-112 that would
-// be an instruction more.
+// Each code + 128 becomes the lowest byte of an f32 whose other bytes are those of 2^-89.
+// Subtracting what that gives for code 0 leaves 2^-112 times the code, exactly, in bf16 too.  Why
+// the codes are not converted to floats: the factor 2^-112 would take one more instruction.
 template <typename Emit>
 static inline void decode_int8(const std::byte* unit, Emit emit) {
   alignas(64) static constexpr char kFrom[2][64] = {
-      // Of row 2b the elements 0 to 15; those after them stand 32 bytes on.
+      // These are elements 0 to 15 of row 2b; elements 16 to 31 stand 32 bytes on.
       {0,  0, 0, 0, 1,  0, 0, 0, 2,  0, 0,  0, 3,  0, 0,  0, 4,  0, 0,  0, 5, 0,
        0,  0, 6, 0, 0,  0, 7, 0, 0,  0, 16, 0, 0,  0, 17, 0, 0,  0, 18, 0, 0, 0,
        19, 0, 0, 0, 20, 0, 0, 0, 21, 0, 0,  0, 22, 0, 0,  0, 23, 0, 0,  0},
@@ -43,14 +44,15 @@ static inline void decode_int8(const std::byte* unit, Emit emit) {
   }
 }
 
-// 16 e4m3 scales as f32; NaN reads as 480.
+// Loads 16 e4m3 scales as f32; NaN reads as 480.
 static inline __m512 e4m3_scales(const std::byte* codes) {
   const __m512i above = _mm512_slli_epi32(bytes_to_dwords(codes), 24);
   const __m512i bits = _mm512_and_si512(_mm512_srai_epi32(above, 4),
                                         _mm512_set1_epi32(static_cast<int>(0x87f00000u)));
   return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f));
 }
-// scale(left, right): of the rows that were emitted since the last time, 16 columns each.
+// scale(left, right) gives the scales of the rows that were emitted since the last time, of 16
+// columns each.
 template <typename Emit, typename Scale>
 static inline void decode_nvfp4(const std::byte* unit,
                                 const std::byte* scales,
@@ -69,7 +71,7 @@ static inline void decode_nvfp4(const std::byte* unit,
   }
 }
 
-// Unit `step` of a coded block.  REQUIRES: not kBF16, not kI8.
+// Decodes unit `step` of a coded block.  REQUIRES: not kBF16, not kI8.
 template <TileCode kCode, typename Emit, typename Scale>
 static inline void decode_unit(
     const TileGemm& g, int64_t group, int64_t step, Emit emit, Scale scale) {

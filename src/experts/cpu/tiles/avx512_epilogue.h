@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What follows a product in the AMX and the AVX-512 tile kernels (TileEpilogue).  Included by files
-// built for AVX-512 BF16 only, each of which has its own copy, as in avx512_tiles.h.
+// The epilogue of a product (TileEpilogue) in the AMX and the AVX-512 tile kernels.  Only files
+// built for AVX-512 BF16 include this header; each has its own copy, as in avx512_tiles.h.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace moebius::cpu {
 
 namespace {
 
-// The 16 values of `low`, then those of `high`.
+// Rounds the 16 values of `low`, then those of `high`, to one register of bf16.
 inline __m512i join_bf16(__m512 low, __m512 high) {
   return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
@@ -37,9 +37,9 @@ inline __m512 widen_high(__m512i words) {
   return widen_words(words, kFrom);
 }
 
-// x / (1 + e^-z) of kCount registers in four parts.  e^t = 2^i * e^r with |r| <= ln2 / 2, by the
-// series to r^6 (its rest is below 2e-7); the reciprocal by one Newton step.  Where e^-z is beyond
-// f32, x times 0.  NaN stays NaN.
+// Computes x / (1 + e^-z) for kCount registers, in four parts.  e^t is 2^i * e^r with |r| <= ln2 /
+// 2, by the series to r^6, whose remainder is below 2e-7; the reciprocal takes one Newton step.
+// Where e^-z is beyond f32, the result is x times 0.  NaN stays NaN.
 template <size_t kCount>
 class Sigmoid {
  public:
@@ -91,7 +91,7 @@ inline __m512 mul_sigmoid16(__m512 x, __m512 z) {
   return sigmoid.times(0, x);
 }
 
-// What the gate's sigmoid is of.  REQUIRES: kSilu or kGeluTanh.
+// The argument of the gate's sigmoid.  REQUIRES: kSilu or kGeluTanh.
 inline __m512 sigmoid_argument(Activation kind, __m512 g) {
   if (kind == Activation::kSilu) {
     return g;
@@ -102,7 +102,7 @@ inline __m512 sigmoid_argument(Activation kind, __m512 g) {
   return _mm512_mul_ps(z, _mm512_set1_ps(kScale));
 }
 
-// The gate's part, before any rounding.  REQUIRES: kSilu, kGeluTanh or kRelu2.
+// The activation of the gate alone, before any rounding.  REQUIRES: kSilu, kGeluTanh or kRelu2.
 inline __m512 activate16(Activation kind, __m512 g) {
   if (kind == Activation::kRelu2) {
     const __m512 positive = _mm512_max_ps(_mm512_setzero_ps(), g);
@@ -111,7 +111,7 @@ inline __m512 activate16(Activation kind, __m512 g) {
   return mul_sigmoid16(g, sigmoid_argument(kind, g));
 }
 
-// Both pass NaN through, which is why the bound is the first operand.
+// These two pass NaN through.  That is why the bound is the first operand.
 inline __m512 at_most16(__m512 x, float limit) {
   return _mm512_min_ps(_mm512_set1_ps(limit), x);
 }
@@ -138,13 +138,13 @@ inline void put16(const TileEpilogue& e, std::byte* out, __m512 v) {
   }
 }
 
-// The first value of row r of C, and of the 16 columns that follow in the next tile.
+// The address of the first value of row r of C.  The next tile has the 16 columns that follow.
 inline const float* c_row(const float* c, int64_t r) {
   const auto row = static_cast<uint64_t>(r);
   return c + row / kTileRows * 2 * kTileFloats + row % kTileRows * 16;
 }
 
-// What becomes of sums before anything is rounded.
+// Says what becomes of sums before anything is rounded.
 enum class SumForm : uint8_t {
   kPlain,           // nothing
   kScaledIntegers,  // i32, times the scales of their row and column
@@ -175,7 +175,7 @@ auto with_form(SumForm form, Body body) {
   }
 }
 
-// 16 values of row `row`, whose sums begin at c.
+// Finishes 16 values of row `row`, whose sums begin at c.
 template <SumForm kForm>
 inline __m512 finish16(const TileEpilogue& e, const float* c, int64_t row, int64_t half) {
   c += half * kTileFloats;
@@ -203,7 +203,7 @@ inline __m512 finish16(const TileEpilogue& e, const float* c, int64_t row, int64
   return v;
 }
 
-// One row of what ActivatedRows does not support.
+// Activates one row, for activations that ActivatedRows does not support.
 inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right, std::byte* out) {
   const ActivationSpec& spec = *e.activation;
   left = round_bf16(left);
@@ -220,8 +220,9 @@ inline void activate_row(const TileEpilogue& e, __m512 left, __m512 right, std::
   }
 }
 
-// Gated rows r, which is even, and r + 1 if that is below end, by the sigmoid: in kParts parts,
-// each of them short chains of arithmetic.  Two of 16 values round as one of 32.
+// Activates two gated rows by the sigmoid: r, which is even, and r + 1 if that is below end.  It
+// does so in kParts parts, each of which has short chains of arithmetic.  Why two rows: their 2 x
+// 16 values are rounded by one instruction for 32.
 class ActivatedRows {
  public:
   static constexpr int64_t kRows = 2;
@@ -231,7 +232,7 @@ class ActivatedRows {
     return spec.gated && (spec.kind == Activation::kSilu || spec.kind == Activation::kGeluTanh);
   }
 
-  // Why inlined: in the loop that multiplies all of this stays in registers.
+  // Why it is inlined: all of this then stays in the registers of the loop that multiplies.
   template <int kPart, SumForm kForm>
   [[gnu::always_inline]] void part(const TileEpilogue& e, const float* c, int64_t r, int64_t end) {
     const int64_t next = std::min(r + 1, end - 1);
@@ -266,7 +267,7 @@ class ActivatedRows {
     const __m512i words =
         join_bf16(_mm512_mul_ps(_mm512_mul_ps(widen_low(act), widen_low(up_)), factor),
                   _mm512_mul_ps(_mm512_mul_ps(widen_high(act), widen_high(up_)), factor));
-    // Where there is no r + 1, r is stored twice.
+    // Where there is no row r + 1, row r is stored twice.
     std::byte* out = e.act_row(r);
     std::byte* next_out = out + (next - r) * e.row_stride;
     if (e.as_f32) {
@@ -284,7 +285,7 @@ class ActivatedRows {
   Sigmoid<2> sigmoid_;
 };
 
-// A product rounded to bf16 and added to +0, subnormal or not.
+// Rounds a product to bf16, subnormal or not, and adds it to +0.
 inline __m256i round_product16(__m512 product) {
   const __m512i bits = _mm512_castps_si512(product);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -294,8 +295,8 @@ inline __m256i round_product16(__m512 product) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(sum), 16));
 }
 
-// See TileEpilogue::weights.  +0 is added where the product is rounded, so that one that is -0 all
-// the same is too small for f32.
+// Weights values as TileEpilogue::weights says.  The multiply-add adds +0 to the product before it
+// is rounded, so a result of -0 means that the product is too small for f32.
 inline __m512i weighted(__m512i values, float weight) {
   constexpr int kSubnormalOrMinusZero = 0x24;
   const __m512 factor = _mm512_set1_ps(weight);
@@ -350,8 +351,8 @@ void activate_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t
   }
 }
 
-// The epilogue of rows [begin, end).  After the last of a block: finish_stores.
-// REQUIRES: begin is even.
+// Carries out the epilogue of rows [begin, end).  finish_stores() must follow the last rows of a
+// block.  REQUIRES: begin is even.
 using FinishRows = void (*)(const TileEpilogue& e, const float* c, int64_t begin, int64_t end);
 
 template <SumForm kForm>
@@ -365,7 +366,7 @@ FinishRows finisher_of_form(const TileEpilogue& e) {
   return e.weights != nullptr ? store_rows<kForm, true, false> : store_rows<kForm, false, false>;
 }
 
-// What an epilogue says, looked at once for all of its rows.
+// The function for an epilogue, chosen once for all of its rows.
 inline FinishRows finisher_of(const TileEpilogue& e) {
   if (e.activation != nullptr && e.activation->kind == Activation::kGelu) {
     return finish_rows;
@@ -373,7 +374,7 @@ inline FinishRows finisher_of(const TileEpilogue& e) {
   return with_form(form_of(e), [&]<SumForm kForm>() { return finisher_of_form<kForm>(e); });
 }
 
-// Makes streamed lines visible to whoever sees that the task is done.
+// Makes streamed lines visible to any thread that sees that the task is done.
 inline void finish_stores(const TileEpilogue& e) {
   if (e.past_caches) {
     _mm_sfence();

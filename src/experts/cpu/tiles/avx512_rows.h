@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How AVX-512 kernels go through the rows and the parts of k of a product; and products of int8.
-// Included by files built for AVX-512 VNNI, each of which has its own copy, as in avx512_tiles.h.
+// Only files built for AVX-512 VNNI include this header; each has its own copy, as in
+// avx512_tiles.h.
 #pragma once
 
 #include <immintrin.h>
@@ -19,11 +20,11 @@ namespace {
 
 constexpr int64_t kMostSteps = 16;  // of a part of k: 32 KiB of tiles
 constexpr int64_t kMostIntegerRows = 8;
-// The hardware's own prefetching stops at each page.  Past the end of the weights, too; a prefetch
-// may.
+// The hardware's own prefetching stops at each page.  Ours may go past the end of the weights,
+// which does no harm.
 constexpr int64_t kPrefetchAhead = 4096;
-// Up to here the next block is fetched beside products; with more rows weights are a small part of
-// the time, and their lines would take the place of panels.
+// With up to this many rows the next block is fetched beside products.  With more rows weights are
+// a small part of the time, and their lines would push panels out of the cache.
 constexpr int64_t kMostRowsFetching = 64;
 
 inline void prefetch_lines(const std::byte* from, int64_t bytes) {
@@ -32,8 +33,8 @@ inline void prefetch_lines(const std::byte* from, int64_t bytes) {
   }
 }
 
-// The next block's units, some in each step.  Why nothing more: a call in the loop over steps would
-// cost it its registers.
+// Fetches the next block's units, some in each step.  Why nothing else is fetched: a function call
+// in the loop over steps would cost the loop its registers.
 struct NextBlock {
   const std::byte* at = nullptr;
   int64_t bytes = 0;  // in a step
@@ -52,21 +53,21 @@ struct Part {
   int64_t steps;
 };
 
-// Some rows of a panel, all in one tile.
+// Some rows of a panel that all lie in one tile.
 struct Rows {
   const std::byte* a;  // of the part's first step
   float* c;
   const float* scales;  // [rows][groups], or null: 1
 };
 
-// Four bytes of a row, in all lanes.
+// Four bytes of a row in all lanes.
 inline __m512i broadcast(const std::byte* a, size_t row, int64_t pair) {
   int value;
   __builtin_memcpy(&value, a + row * kTileRowBytes + pair * 4, 4);
   return _mm512_set1_epi32(value);
 }
 
-// body.operator()<kRows>() for a number of rows up to kMost.
+// Calls body.operator()<rows>() for a number of rows up to kMost.
 template <size_t kMost, typename Body>
 void with_rows(int64_t rows, Body body) {
   if constexpr (kMost > 0) {
@@ -75,7 +76,7 @@ void with_rows(int64_t rows, Body body) {
   }
 }
 
-// body(rows, how many, whether they are the first) for groups of at most `most` rows.
+// Calls body(rows, their number, whether they are the first) for groups of at most `most` rows.
 template <typename Body>
 void for_each_rows(const TileGemm& g, const Part& part, int64_t most, Body body) {
   for (int64_t r = 0; r < g.rows;) {
@@ -91,12 +92,12 @@ void for_each_rows(const TileGemm& g, const Part& part, int64_t most, Body body)
   }
 }
 
-// How many groups those are.
+// The number of those groups.
 int64_t num_passes(const TileGemm& g, int64_t most) {
   return g.rows / kTileRows * ceil_div(kTileRows, most) + ceil_div(g.rows % kTileRows, most);
 }
 
-// num_passes: that fetch.
+// num_passes: how many passes over the rows fetch.
 NextBlock next_block(const TileGemm& g, int64_t num_passes) {
   const auto bytes = static_cast<int64_t>(g.next[0].size());
   if (g.rows > kMostRowsFetching || num_passes < 2) {
@@ -106,7 +107,8 @@ NextBlock next_block(const TileGemm& g, int64_t num_passes) {
   return {g.next[0].data(), lines * kTileRowBytes};
 }
 
-// body(part) for all of k.  Cut alike for any number of rows, which are to have the same bits.
+// Calls body(part) for all of k.  k is cut alike for any number of rows, so that the bits of a row
+// do not depend on how many there are.
 template <typename Body>
 void for_each_part(const TileGemm& g, Body body) {
   for (int64_t first = 0; first < g.steps; first += kMostSteps) {
@@ -114,9 +116,9 @@ void for_each_part(const TileGemm& g, Body body) {
   }
 }
 
-// C (+)= rows of int8 times tiles.  dpbusd takes activations as unsigned: they are 128 more than
-// they are, which is in the sums 128 times those of the weights.  kCounts: the offsets are yet to
-// be summed.
+// Sets C, or adds to it, rows of int8 times tiles.  dpbusd takes activations as unsigned, so they
+// are raised by 128, which adds 128 times the sum of the weights to each sum.  These offsets are
+// subtracted; with kCounts they have yet to be summed.
 template <size_t kRows, bool kCounts>
 void multiply_integers(const Part& part,
                        const Rows& rows,

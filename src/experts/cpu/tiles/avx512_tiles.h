@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the AMX and the AVX-512 tile kernels share: conversions, scales, codes whose tiles both read
-// alike.  Included by files built for AVX-512 BF16 and VBMI only; everything is static, so that no
-// other file can end up with these instructions.  bf16 conversions treat subnormals as zero, as the
-// products do.
+// What the AMX and the AVX-512 tile kernels share: conversions, scales, and codes whose tiles both
+// read alike.  Only files built for AVX-512 BF16 and VBMI include this header.  Everything is
+// static, so that no other file can end up with these instructions.  bf16 conversions treat
+// subnormals as zero, as the products do.
 #pragma once
 
 #include <immintrin.h>
@@ -13,7 +13,7 @@
 
 namespace moebius::cpu {
 
-// 16 values of C's dtype f32.
+// Loads 16 values of C, which are f32.
 static inline __m512 load16(const float* p) {
   return _mm512_loadu_ps(p);
 }
@@ -28,12 +28,12 @@ static inline __m512 round_bf16(__m512 v) {
   return widen_bf16(to_bf16(v));
 }
 
-// A word per column twice, next to each other: what the two k of a pair are combined with.
+// Doubles the word of each column, for the two k of a pair that it is combined with.
 static inline __m512i pair_words(__m512i dwords) {
   return _mm512_or_si512(_mm512_and_si512(dwords, _mm512_set1_epi32(0xffff)),
                          _mm512_slli_epi32(dwords, 16));
 }
-// A byte per column in the upper halves of its two words, zeros below.
+// Puts the byte of each column into the upper halves of the column's two words, with zeros below.
 static inline __m512i bytes_above(const void* bytes) {
   constexpr char z = -128;  // gives zero
   alignas(64) static constexpr char kOrder[64] = {
@@ -48,13 +48,14 @@ static inline __m512i bytes_to_dwords(const void* bytes) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(bytes)));
 }
 
-// The same 16 words twice: permutations of words read 5 bits of an index.
+// Loads the same 16 words twice: permutations of words read 5 bits of an index.
 static inline __m512i table16(const uint16_t (&table)[16]) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(table));
   return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
 }
 
-// 2^-8 of e4m3 codes whose sign is in bit 15 and the rest in bits 10 to 4, other bits being zero.
+// 2^-8 times the values of e4m3 codes whose sign is in bit 15 and whose other bits are bits 10 to 4
+// of a word; the word's remaining bits are zero.
 static inline __m512i e4m3_words(__m512i w) {
   alignas(64) static constexpr uint16_t kSubnormal[16] = {
       0, 0x3700, 0x3780, 0x37c0, 0x3800, 0x3820, 0x3840, 0x3860,
@@ -70,17 +71,19 @@ static inline __m512i e4m3_words(__m512i w) {
   return _mm512_ternarylogic_epi64(t, w, sign, 0xf8);  // t | (w & sign)
 }
 
-// Of pairs of rows (see kF8E4M3) the even one: its sign in bit 15, the rest in bits 10 to 4.
+// The even rows of pairs (see kF8E4M3): a code's sign is in bit 15, its other bits are bits 10
+// to 4.
 static inline __m512i e4m3_even_rows(__m512i codes) {
-  // Per byte which eight bits of the eight bytes around it.
+  // Each byte says from which bit of its eight bytes on the eight bits of the result are taken.
   const __m512i from = _mm512_set1_epi64(0x302f201f100f003f);
   return _mm512_multishift_epi64_epi8(from, codes);
 }
 
 // Units are decoded row by row of both tiles: emit(row, values of the left one, of the right one).
 
-// Moved to where bf16 has them, the bits of a normal number are 2^-8 of it with three more in the
-// exponent.  `others`: see TileGemm; most pairs of rows have none.
+// The bits of a normal number, moved to where bf16 has them, with three more bits set in the
+// exponent, are 2^-8 times the number.  `others` (see TileGemm) names the pairs of rows with other
+// numbers; most have none.
 template <typename Emit>
 static inline void decode_fp8(const std::byte* unit, uint16_t others, Emit emit) {
   const __m512i kept = _mm512_set1_epi16(static_cast<short>(0x87f0));
@@ -104,8 +107,8 @@ static inline void decode_fp8(const std::byte* unit, uint16_t others, Emit emit)
   }
 }
 
-// body(row, left, right): words that hold the codes of a tile row in their lowest four bits, and
-// others above, for the rows of blocks [begin, end).
+// Calls body(row, left, right) for the rows of blocks [begin, end).  The words have the codes of a
+// tile row in their lowest four bits, and other codes above.
 template <typename Body>
 static inline void for_each_nibble_row(const std::byte* unit, int begin, int end, Body body) {
   for (int block = begin; block < end; ++block) {
@@ -130,7 +133,7 @@ static inline void decode_int4(const std::byte* unit, const uint8_t* zero_points
     });
     return;
   }
-  // Differences of two nibbles, -15 to 15, by their lowest five bits.
+  // The differences of two nibbles, -15 to 15, indexed by their lowest five bits.
   alignas(64) static constexpr uint16_t kValues[32] = {
       0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120,
       0x4130, 0x4140, 0x4150, 0x4160, 0x4170, 0xc180, 0xc170, 0xc160, 0xc150, 0xc140, 0xc130,
@@ -148,9 +151,9 @@ static inline void decode_int4(const std::byte* unit, const uint8_t* zero_points
   });
 }
 
-// Scales are powers of two.  Values with the largest exponents that bf16 has, from which those of
-// the scales' complement are subtracted: what saturates is zero, whose sign is left out for that.
-// REQUIRES: scales of 1 to 252.
+// Scales are powers of two.  The table has the values with the largest exponents of bf16; what the
+// scale lacks is then subtracted from their exponents.  The subtraction saturates for zero only,
+// which therefore has no sign.  REQUIRES: scales of 1 to 252.
 template <typename Emit>
 static inline void decode_mxfp4(const std::byte* unit, const std::byte* scales, Emit emit) {
   alignas(64) static constexpr uint16_t kValues[16] = {
@@ -169,12 +172,12 @@ static inline void decode_mxfp4(const std::byte* unit, const std::byte* scales, 
   });
 }
 
-// Of a group of a block, or null.
+// The zero points of a group of a block, or null.
 static inline const uint8_t* zero_points_of(const TileGemm& g, int64_t group) {
   return g.zero_points != nullptr ? g.zero_points + group * kBlockColumns : nullptr;
 }
 
-// body.operator()<code>() for the code of a coded block.
+// Calls body.operator()<code>() for the code of a coded block.
 template <typename Body>
 static inline void with_code(TileCode code, Body body) {
   switch (code) {
@@ -212,7 +215,7 @@ static inline __m512 load_scales(const std::byte* scales, DType dtype, int64_t i
   }
 }
 
-// Of 16 columns of a group, with what codes of this kind are multiplied with.
+// The scales of 16 columns of a group, times the factor that codes of this kind need.
 static inline __m512 load_group_scales(const TileGemm& g, int64_t group, int64_t half) {
   return _mm512_mul_ps(
       load_scales(g.group_scales, g.scale_dtype, group * kBlockColumns + half * 16),

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tasks of a call's items in the order in which threads take them.  Most items are one task
-// each, from gather to output.  The last, one per thread, are split: packed by one task, and both
-// GEMMs cut into column blocks, so that threads end together, however fast each is.  So are all
-// where there are few; a single thread splits none.
+// The tasks of a call's items, in the order in which threads take them.  Most items are one task
+// each, from gather to output.  The last items, one per thread, are split: one task packs them, and
+// both GEMMs are cut into column blocks, so that all threads end together, however fast each is.
+// Where there are few items, all of them are split; a single thread splits none.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace moebius::cpu {
 
-// Items per thread from which on most are whole tasks.
+// With at least this many items per thread most items are whole tasks.
 inline constexpr int64_t kItemsPerThread = 2;
 
 enum class ItemStage : uint8_t { kWhole, kPack, kGemm1, kGemm2 };
@@ -32,7 +32,7 @@ class ItemTasks {
 
   int64_t num_whole() const { return num_whole_; }
   int64_t num_split() const { return num_split_; }
-  // Tasks of a split item's GEMM1.
+  // The number of tasks of a split item's GEMM1.
   int64_t num_parts1() const { return gemm1_.num_parts; }
 
   int64_t size() const {
@@ -55,7 +55,7 @@ class ItemTasks {
   Parts gemm2_;
 };
 
-// How far a split item has come.
+// Counts how far a split item has come.
 struct SplitProgress {
   explicit SplitProgress(int64_t num_parts1) : packed(1), parts1(num_parts1), activated(1) {}
 

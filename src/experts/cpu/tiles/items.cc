@@ -17,7 +17,7 @@ int64_t cut_items(const RowOrder& order,
     for (int64_t e = 0; e < num_local_experts; ++e) {
       const int64_t rows = order.rows_of(e);
       const int64_t parts = ceil_div(rows, most);
-      // Whole panels but for the last.
+      // All items but the last have whole panels.
       const int64_t step = parts > 0 ? ceil_div(ceil_div(rows, parts), kPanelRows) * kPanelRows : 0;
       for (int64_t begin = 0; begin < rows; begin += step) {
         items[num_items++] = {e, order.expert_offsets[e] + begin,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Items: what the work of a call is cut into, some rows of one expert each.
+// Items: the work of a call is cut into items, which are some rows of one expert each.
 #pragma once
 
 #include <algorithm>
@@ -20,13 +20,13 @@ struct Item {
 
 inline constexpr int64_t kLeastItemRows = 64;
 
-// Of `slots` rows at most, in any order.
+// The most items that cut_items() makes of `slots` rows, whichever experts they belong to.
 inline int64_t max_items(int64_t num_local_experts, int64_t slots) {
   return std::min(num_local_experts, slots) + slots / kLeastItemRows;
 }
 
-// Rows of an expert in as few items of at most `most_rows` as possible, or smaller ones until there
-// are `wanted`.  Returns their number; `items` has room for max_items.
+// Cuts the rows of each expert into as few items of at most `most_rows` rows as possible, or into
+// smaller ones until there are `wanted`.  Returns their number; `items` has room for max_items().
 int64_t cut_items(const RowOrder& order,
                   int64_t num_local_experts,
                   int64_t most_rows,

@@ -8,21 +8,15 @@
 
 #include "experts/cpu/kernels.h"
 #include "moebius/float_types.h"
+#include "quant/e4m3_values.h"
 
 namespace moebius::cpu {
 
 namespace {
 
-// What fp8 and int8 codes stand for.
+// The values that fp8 or int8 codes stand for.
 using Table = std::array<float, 256>;
 
-constexpr Table e4m3_table() {
-  Table table{};
-  for (size_t code = 0; code < table.size(); ++code) {
-    table[code] = ::moebius::detail::E4M3Format::decode(static_cast<uint32_t>(code));
-  }
-  return table;
-}
 constexpr Table int8_table() {
   Table table{};
   for (size_t code = 0; code < table.size(); ++code) {
@@ -30,9 +24,8 @@ constexpr Table int8_table() {
   }
   return table;
 }
-constexpr Table kE4M3 = e4m3_table();
 constexpr Table kInt8 = int8_table();
-// The same as bf16, where all of them are exact.
+// The same values as bf16, which holds all of them exactly.
 constexpr std::array<uint16_t, 256> bf16_of(const Table& table) {
   std::array<uint16_t, 256> bits{};
   for (size_t code = 0; code < bits.size(); ++code) {
@@ -40,7 +33,7 @@ constexpr std::array<uint16_t, 256> bf16_of(const Table& table) {
   }
   return bits;
 }
-constexpr std::array<uint16_t, 256> kE4M3AsBF16 = bf16_of(kE4M3);
+constexpr std::array<uint16_t, 256> kE4M3AsBF16 = bf16_of(quant::kE4M3Values);
 constexpr std::array<uint16_t, 256> kInt8AsBF16 = bf16_of(kInt8);
 
 template <typename Value>
@@ -50,7 +43,7 @@ void look_up(const std::array<Value, 256>& table, const std::byte* codes, int64_
   }
 }
 
-// bf16 of values times a factor.
+// Rounds values times a factor to bf16.
 void narrow_scaled(const float* values, int64_t n, float factor, uint16_t* out) {
   if (factor == 1.0f) {
     return cpu_kernels().narrow(DType::kBF16, values, out, n);
@@ -66,29 +59,24 @@ void narrow_scaled(const float* values, int64_t n, float factor, uint16_t* out) 
   }
 }
 
-// A row as the operand's values, in scratch.
-void convert(DType from,
-             Operand operand,
-             const std::byte* row,
-             int64_t k,
-             float factor,
-             std::byte* scratch) {
-  const bool is_int8 = from == DType::kI8;
-  const bool is_code = is_int8 || from == DType::kF8E4M3;
-  if (operand == Operand::kF32) {
+// Converts a row to the operand's values, in scratch.
+void convert(const RowPacking& how, const std::byte* row, std::byte* scratch) {
+  const bool is_int8 = how.from == DType::kI8;
+  const bool is_code = is_int8 || how.from == DType::kF8E4M3;
+  if (how.operand == Operand::kF32) {
     auto* out = reinterpret_cast<float*>(scratch);
-    is_code ? look_up(is_int8 ? kInt8 : kE4M3, row, k, out)
-            : cpu_kernels().widen(from, row, out, k);
+    is_code ? look_up(is_int8 ? kInt8 : quant::kE4M3Values, row, how.k, out)
+            : cpu_kernels().widen(how.from, row, out, how.k);
     return;
   }
   auto* out = reinterpret_cast<uint16_t*>(scratch);
   if (!is_code) {
-    narrow_scaled(reinterpret_cast<const float*>(row), k, factor, out);
+    narrow_scaled(reinterpret_cast<const float*>(row), how.k, how.factor, out);
     return;
   }
-  look_up(is_int8 ? kInt8AsBF16 : kE4M3AsBF16, row, k, out);
-  if (factor != 1.0f) {
-    cpu_kernels().scale_bf16(out, factor, k);
+  look_up(is_int8 ? kInt8AsBF16 : kE4M3AsBF16, row, how.k, out);
+  if (how.factor != 1.0f) {
+    cpu_kernels().scale_bf16(out, how.factor, how.k);
   }
 }
 
@@ -98,8 +86,8 @@ bool holds(Operand operand, DType dtype) {
                                               : DType::kBF16);
 }
 
-// The first `lines` lines of some rows of a tile.  Line by line: tiles are written in order, and
-// rows from memory arrive side by side.
+// Copies the first `lines` lines of some rows of a tile.  Why line by line: tiles are written in
+// order, and rows from memory arrive side by side.
 void copy_lines(const std::byte* const* rows, int64_t num_rows, int64_t lines, std::byte* tile) {
   for (int64_t s = 0; s < lines; ++s) {
     for (int64_t r = 0; r < num_rows; ++r) {
@@ -111,19 +99,16 @@ void copy_lines(const std::byte* const* rows, int64_t num_rows, int64_t lines, s
 
 }  // namespace
 
-void pack_rows(DType from,
-               Operand operand,
+void pack_rows(const RowPacking& how,
                const std::byte* const* rows,
                int64_t m,
-               int64_t k,
-               int64_t lines,
-               float factor,
                std::byte* scratch,
                std::byte* panels) {
-  const int64_t bytes = k * value_bytes(operand);
+  const int64_t lines = how.lines;
+  const int64_t bytes = how.k * value_bytes(how.operand);
   const int64_t whole = bytes / kTileRowBytes;
   const auto rest = static_cast<size_t>(bytes - whole * kTileRowBytes);
-  const bool copied = holds(operand, from);
+  const bool copied = holds(how.operand, how.from);
   for (int64_t first = 0; first < m; first += kTileRows) {
     std::byte* tile =
         panels + first / kPanelRows * lines * kStepBytes + first % kPanelRows * kTileRowBytes;
@@ -135,7 +120,7 @@ void pack_rows(DType from,
       const std::byte* row = rows[first + r];
       std::byte* out = tile + r * kTileRowBytes;
       if (!copied) {
-        convert(from, operand, row, k, factor, scratch);
+        convert(how, row, scratch);
         row = scratch;
         copy_lines(&row, 1, whole, out);
       }
@@ -145,8 +130,9 @@ void pack_rows(DType from,
         std::memset(out + line * kStepBytes + kept, 0, kTileRowBytes - kept);
       }
     }
-    for (int64_t l = 0; copied && operand == Operand::kBF16 && factor != 1.0f && l < lines; ++l) {
-      cpu_kernels().scale_bf16(reinterpret_cast<uint16_t*>(tile + l * kStepBytes), factor,
+    const bool scales = copied && how.operand == Operand::kBF16 && how.factor != 1.0f;
+    for (int64_t l = 0; scales && l < lines; ++l) {
+      cpu_kernels().scale_bf16(reinterpret_cast<uint16_t*>(tile + l * kStepBytes), how.factor,
                                num_rows * kTileRowBytes / 2);
     }
   }

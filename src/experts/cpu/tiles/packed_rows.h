@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Activation rows in the panels of tile_kernels.h.
+// Packs activation rows into the panels of tile_kernels.h.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +18,20 @@ inline constexpr int64_t panels_bytes(int64_t rows, int64_t lines) {
   return num_panels(rows) * lines * kStepBytes;
 }
 
-// rows[i], i < m: k values of `from` -> panels of `lines` lines.  bf16 and f32 panels take f32,
-// bf16 and f16 (rounded to bf16), and fp8 and int8 codes, which are exact; i8 panels take int8
-// codes. Padding in k is zero; rows from m on are left as they are.  `factor` multiplies values
-// before they are rounded; it is a power of two unless they are f32.  `scratch`: k values of the
-// operand.
-void pack_rows(DType from,
-               Operand operand,
+// How rows become panels.  bf16 panels take bf16, f32 (rounded to bf16), and fp8 and int8 codes,
+// which bf16 holds exactly; f32 panels take these and f16; i8 panels take int8 codes.
+struct RowPacking {
+  DType from;
+  Operand operand;
+  int64_t k;            // values of a row
+  int64_t lines;        // of a panel
+  float factor = 1.0f;  // multiplies values before they are rounded; a power of two unless from f32
+};
+// Packs rows[i], i < m.  Padding in k is zero; rows of a panel from m on are left as they are.
+// `scratch` has room for k values of the operand.
+void pack_rows(const RowPacking& how,
                const std::byte* const* rows,
                int64_t m,
-               int64_t k,
-               int64_t lines,
-               float factor,
                std::byte* scratch,
                std::byte* panels);
 

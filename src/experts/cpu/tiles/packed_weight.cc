@@ -20,8 +20,8 @@ namespace moebius::cpu {
 
 namespace {
 
-// e8m0 codes whose products with e2m1 are all finite bf16 numbers.  Units of bf16 products hold the
-// least instead of smaller ones.
+// Products of e2m1 codes with e8m0 scales between these two are all finite bf16 numbers.  Units of
+// bf16 products hold the least of them instead of smaller scales.
 constexpr uint8_t kLeastMxScale = 1;
 constexpr uint8_t kLargestMxScale = 252;
 
@@ -33,13 +33,13 @@ bool is_6bit(QuantFormat format) {
   return format == QuantFormat::kMxfp6E2M3 || format == QuantFormat::kMxfp6E3M2;
 }
 
-// mx formats whose scales are those of groups.
+// Whether the format is an mx format whose scales become those of groups.
 bool has_mx_groups(QuantFormat format) {
   return format == QuantFormat::kMxfp8 || is_6bit(format);
 }
 
-// For bf16 products packed weights carry powers of two that their scales make up for, and tell no
-// NaN from 480.
+// For bf16 products packed weights carry powers of two that their scales make up for, and NaN reads
+// as 480.  So the largest scales, and NaN, are refused.
 Support scale_codes_supported(const QuantDesc& desc) {
   const uint8_t most = *desc.format == QuantFormat::kMxfp4   ? kLargestMxScale
                        : has_mx_groups(*desc.format)         ? uint8_t{246}
@@ -53,13 +53,14 @@ Support scale_codes_supported(const QuantDesc& desc) {
                : Support::yes();
 }
 
-// Why units cannot hold the codes of a weight; else yes.
+// Whether units can hold the codes of a weight, and why not.
 Support codes_supported(const QuantDesc& desc, Operand operand) {
   const int64_t columns = PackedWeight::group_columns(desc);
   if (columns % 32 != 0) {
     return Support::no(fmt::format("groups of {} columns are not a multiple of 32", columns));
   }
-  // In f32 a scale is multiplied with a sum, which is finite where values are not.
+  // With f32 products the scale of a group multiplies a sum of codes, which may be finite where the
+  // values that the codes stand for are not.
   return operand == Operand::kBF16 || has_mx_groups(*desc.format) ? scale_codes_supported(desc)
                                                                   : Support::yes();
 }
@@ -83,11 +84,11 @@ TileCode code_of(DType dtype, const QuantDesc& desc, Operand operand) {
     case QuantFormat::kNvfp4:
       return TileCode::kNvfp4;
     default:
-      return TileCode::kF8E4M3;  // which has the values of 6-bit codes, too
+      return TileCode::kF8E4M3;  // e4m3 also has all values of 6-bit codes
   }
 }
 
-// The e4m3 codes of all 6-bit codes.
+// The e4m3 code of each 6-bit code.
 using SixBitTable = std::array<uint8_t, 64>;
 constexpr SixBitTable six_bit_table(float (*value)(uint8_t)) {
   SixBitTable table{};
@@ -157,7 +158,7 @@ struct PackedWeight::Source {
   quant::ScaleGrid grid;
   const Tensor& activation_gscale;
   int64_t gate_rows;
-  bool is_decoded;  // units hold what codes stand for, scales included
+  bool is_decoded;  // units hold the values that codes stand for, scales included
 
   bool has_scales() const { return desc.format && !is_decoded; }
 };
@@ -214,7 +215,7 @@ void PackedWeight::pack_block(const Source& source, int64_t expert, int64_t bloc
   const int64_t first_step = block_index(expert, block) * steps_;
   std::byte* units = units_.get() + first_step * unit_bytes(code_);
   uint16_t* others = others_ != nullptr ? others_.get() + first_step : nullptr;
-  // Padding is any finite value: its activations, or its scales, are zero.
+  // Padding may be any finite value: the activations or the scales that it meets are zero.
   std::memset(units, 0, static_cast<size_t>(steps_ * unit_bytes(code_)));
   std::vector<float> decoded(static_cast<size_t>(source.is_decoded ? k_ : 0));
   for (int64_t c = 0; c < kBlockColumns; ++c) {
@@ -235,7 +236,7 @@ void PackedWeight::pack_block(const Source& source, int64_t expert, int64_t bloc
   }
 }
 
-// Column `column` of a block, from a row of K codes.
+// Packs column `column` of a block from a weight row of K codes.
 void PackedWeight::pack_units(int64_t column,
                               QuantFormat format,
                               const std::byte* row,
@@ -253,7 +254,7 @@ void PackedWeight::pack_units(int64_t column,
     case TileCode::kBF16:
     case TileCode::kF16:
     case TileCode::kI8: {
-      // Dwords of two bf16 or f16, or of four i8.
+      // A dword holds two bf16 or f16, or four i8.
       const int64_t size = code_ == TileCode::kI8 ? 1 : 2;
       const int64_t bytes = k_ * size;
       for (int64_t i = 0; i < bytes; i += 4) {
@@ -380,7 +381,7 @@ void PackedWeight::set_next(int64_t expert, int64_t block, TileGemm& gemm) const
   const auto span = [](const std::byte* at, int64_t bytes) {
     return std::span(at, at != nullptr ? static_cast<size_t>(bytes) : 0);
   };
-  // No code has both.
+  // No code has both `others` and step scales.
   const auto of_steps = next.others != nullptr
                             ? std::as_bytes(std::span(next.others, static_cast<size_t>(steps_)))
                             : span(next.step_scales, steps_ * step_scale_bytes(code_));

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// PackedWeight: one of the two weights of all local experts in the order the tile kernels read it.
-// An expert's column blocks follow each other, each all its units, so that a product reads memory
-// in one direction.
+// PackedWeight: one of the two weights of all local experts, in the order in which the tile kernels
+// read it.  An expert's column blocks follow each other, and so do the units of a block: a product
+// reads memory in one direction.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@
 
 namespace moebius::cpu {
 
-// Which weight row is column c of block b: 32 rows in turn, or 16 gate rows and their 16 up rows.
+// Says which weight row is column c of block b.  A block has 32 rows in turn, or 16 gate rows and
+// the 16 up rows that belong to them.
 struct BlockColumns {
   int64_t num_rows = 0;  // N
   bool gated = false;
@@ -28,7 +29,7 @@ struct BlockColumns {
   int64_t num_blocks() const {
     return gated ? (num_rows / 2 + 15) / 16 : (num_rows + kBlockColumns - 1) / kBlockColumns;
   }
-  // -1: padding.
+  // The weight row, or -1 for padding.
   int64_t row(int64_t block, int64_t column) const;
 };
 
@@ -44,26 +45,27 @@ class PackedWeight {
                Operand operand,
                const Stream& stream);
 
-  // Whether units can hold a weight described by `desc` (of bf16 where it is not quantized).  For
-  // f32 products they hold all; what has no packed form is kept as the f32 values it stands for.
+  // Whether units can hold a weight described by `desc`; one that is not quantized is bf16.  For
+  // f32 products they hold any weight: one without a packed form is kept as the f32 values that it
+  // stands for.
   static Support supports(const QuantDesc& desc, Operand operand);
-  // Columns of a group with a scale of its own; 0: none smaller than k.
+  // The columns of a group with a scale of its own; 0: no group is smaller than k.
   static int64_t group_columns(const QuantDesc& desc);
 
   const BlockColumns& columns() const { return columns_; }
   int64_t num_blocks() const { return columns_.num_blocks(); }
   int64_t steps() const { return steps_; }
-  // Lines of 64 bytes of its operand's panels.
+  // The number of lines of 64 bytes of its operand's panels.
   int64_t lines() const { return steps_ * step_lines(operand_); }
-  // What rows are to be multiplied with.
+  // The factor that rows must be multiplied with.
   float row_factor() const { return cpu::row_factor(code_, operand_); }
 
-  // The weight's part of a product and of what follows it.
+  // Set the weight's part of a product and of what follows it.
   void set(int64_t expert, int64_t block, TileGemm& gemm) const;
   void set(int64_t expert, int64_t block, TileEpilogue& epilogue) const;
-  // As what is read next.
+  // Names a block as what is read next.
   void set_next(int64_t expert, int64_t block, TileGemm& gemm) const;
-  // All units of a block.
+  // The bytes of all units of a block.
   std::span<const std::byte> codes(int64_t expert, int64_t block) const;
 
  private:

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is read after a GEMM comes to L2 beside its last blocks.
+// While the last blocks of a GEMM are multiplied, the data that is read after them is fetched to
+// L2.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +14,8 @@
 
 namespace moebius::cpu {
 
-// Enough for one block of GEMM1, as large as three of GEMM2 with the shapes of most models, to come
-// at memory's rate.
+// Blocks beside which later data is fetched.  With the shapes of most models a block of GEMM1 is as
+// large as three of GEMM2, so that four blocks are enough for one to come at memory's rate.
 inline constexpr int64_t kBlocksAhead = 4;
 
 // The part of `later`, in whole lines, that is fetched beside block `block` of `num_blocks`.

@@ -13,10 +13,10 @@ namespace moebius::cpu {
 
 namespace {
 
-// Rows of C in a pair of tiles, by columns 0-15 and 16-31.
+// The rows of a pair of tiles of C, by columns 0-15 and 16-31.
 using Halves = float[2][kTileFloats];
 
-// values = sum * row scale * column scale + bias + addend.
+// Computes values = sum * row scale * column scale + bias + addend.
 void load_rows(
     const TileEpilogue& e, const float* c, int64_t first, int64_t count, Halves& values) {
   for (int64_t i = 0; i < count; ++i) {
@@ -44,11 +44,11 @@ void activate_rows(const TileEpilogue& e, int64_t first, int64_t count, Halves& 
   const ActivationSpec& spec = *e.activation;
   const int64_t n = count * kTileColumns;
   for (float* half : values) {
-    round_to(kernels, e.dtype, half, n);
+    kernels.round_to(e.dtype, half, n);
   }
   for (int64_t half = 0; half < (spec.gated ? 1 : 2); ++half) {
     float results[kTileFloats];
-    activate(kernels, spec, e.dtype, values[half], values[1], 1, results, n);
+    activate(spec, e.dtype, {values[half], values[1]}, results, n);
     for (int64_t i = 0; i < n; ++i) {
       results[i] *= e.act_factor;
     }
@@ -65,11 +65,11 @@ void store_rows(const TileEpilogue& e, int64_t first, int64_t count, Halves& val
     const int64_t columns = std::clamp<int64_t>(e.columns - half * kTileColumns, 0, kTileColumns);
     const int64_t column = e.column + half * kTileColumns;
     if (e.weights != nullptr) {
-      round_to(kernels, e.dtype, values[half], count * kTileColumns);
+      kernels.round_to(e.dtype, values[half], count * kTileColumns);
       for (int64_t i = 0; i < count * kTileColumns; ++i) {
         values[half][i] *= e.weights[first + i / kTileColumns];
       }
-      round_to(kernels, e.dtype, values[half], count * kTileColumns);
+      kernels.round_to(e.dtype, values[half], count * kTileColumns);
     }
     for (int64_t i = 0; i < count; ++i) {
       float* row = values[half] + i * kTileColumns;

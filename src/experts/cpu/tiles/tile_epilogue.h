@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What follows a product of tiles, for any types and activations.
+// The epilogue of a product of tiles, for any types and activations.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace moebius::cpu {
 
-// The epilogue of rows [begin, end) of c.
+// Carries out the epilogue of rows [begin, end) of c.
 void finish_rows(const TileEpilogue& e, const float* c, int64_t begin, int64_t end);
 
 }  // namespace moebius::cpu

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tile experts take, on which processors.
+// The implementations among the tile experts: what each of them takes, and on which processors.
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,10 +16,12 @@ namespace moebius::cpu {
 
 namespace {
 
-// What bf16 products take.
+constexpr const char* kOnlyRef = "precision f64 is computed by ref only";
+
+// Whether bf16 products lose nothing of the values of these experts.
 Support bf16_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
   if (desc.precision != Precision::kModel) {
-    return Support::no("precision f64 is computed by ref only");
+    return Support::no(kOnlyRef);
   }
   if (desc.in_dtype != DType::kBF16) {
     return Support::no(std::string("products of bf16 would lose bits of activations in ") +
@@ -42,10 +44,6 @@ Support bf16_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
   }
   return Support::yes();
 }
-
-}  // namespace
-
-namespace {
 
 // A set of kernels of f32 products.
 struct FloatTiles {
@@ -75,8 +73,7 @@ const TileKernels& float_tiles() {
 }
 
 Support portable_supports(const ExpertsDesc& desc, const ExpertWeights&) {
-  return desc.precision == Precision::kModel ? Support::yes()
-                                             : Support::no("precision f64 is computed by ref only");
+  return desc.precision == Precision::kModel ? Support::yes() : Support::no(kOnlyRef);
 }
 
 std::unique_ptr<Experts> make_portable(const ExpertsDesc& desc,
@@ -92,10 +89,8 @@ bool can_run_avx512_tiles() {
 }
 
 Support avx512_supports(const ExpertsDesc& desc, const ExpertWeights& weights) {
-  if (!can_run_avx512_tiles()) {
-    return Support::no("this processor has no AVX-512 BF16, VNNI and VBMI");
-  }
-  return bf16_supports(desc, weights);
+  return can_run_avx512_tiles() ? bf16_supports(desc, weights)
+                                : Support::no("this processor has no AVX-512 BF16, VNNI and VBMI");
 }
 
 std::unique_ptr<Experts> make_avx512(const ExpertsDesc& desc,

@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Inner loops over packed operands, one set per instruction set, each on the calling thread alone.
+// Inner loops over packed operands, one set per instruction set.  They run on the calling thread
+// alone.
 //
-// Everything is cut into tiles of 16 rows of 64 bytes, as AMX multiplies them (Intel SDM, TDPBF16PS
-// and TDPBSSD); other instruction sets read the same bytes.  A *step* of the reduced dimension k is
-// 32 values, or 64 of i8.
+// All operands are cut into tiles of 16 rows of 64 bytes, as AMX multiplies them (Intel SDM,
+// TDPBF16PS and TDPBSSD); other instruction sets read the same bytes.  A *step* of the reduced
+// dimension k is 32 values, or 64 of i8.
 //
 //   panel   32 activation rows in lines of 64 bytes of k, one or (f32) two lines per step: each
 //           line is two tiles [16 rows][64 bytes]
@@ -33,12 +34,12 @@ inline constexpr int64_t kTileRowBytes = 64;
 inline constexpr int64_t kTileBytes = kTileRows * kTileRowBytes;
 inline constexpr int64_t kPanelRows = 2 * kTileRows;
 inline constexpr int64_t kBlockColumns = 32;
-// A line of a panel; a unit of bf16.
+// The bytes of a line of a panel, and of a unit of bf16.
 inline constexpr int64_t kStepBytes = 2 * kTileBytes;
 inline constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 inline constexpr int64_t kPanelFloats = kPanelRows * kBlockColumns;
 
-// What panels hold, and weights are multiplied as.
+// The values that panels hold, and that weights are multiplied as.
 enum class Operand : uint8_t { kBF16, kI8, kF32 };
 
 inline constexpr int64_t step_values(Operand operand) {
@@ -51,7 +52,7 @@ inline constexpr int64_t value_bytes(Operand operand) {
   return operand == Operand::kI8 ? 1 : operand == Operand::kF32 ? 4 : 2;
 }
 
-// What a unit holds.
+// The content of a unit.
 enum class TileCode : uint8_t {
   kBF16,      // 2048 bytes, the tiles themselves
   kF16,       // 2048 bytes, the tiles themselves; Operand::kF32 only
@@ -63,21 +64,23 @@ enum class TileCode : uint8_t {
   kMxfp4,     // 512 bytes, see Nibbles; and 32 step scales e8m0, one per column
   kNvfp4,     // 512 bytes, see Nibbles; and 64 step scales e4m3: 16 k of 32 columns, then 16 more
 };
-// Pairs: of a tile's 16 rows, 64 bytes hold rows 2b and 2b + 1.  kF8E4M3: 32 little-endian words,
-// in their upper bytes the codes of row 2b + 1, below those of row 2b as sign, lowest four bits,
-// other three bits.  kI8AsBF16: code + 128, 8 elements of row 2b and of row 2b + 1 by turns.
-// Nibbles: of a tile's 16 rows, 64 bytes hold rows 4b to 4b + 3: 32 little-endian words, word j
-// holds element j of those four rows from its lowest nibble up.
+// Pairs: 64 bytes hold rows 2b and 2b + 1 of a tile's 16 rows.  kF8E4M3 has 32 little-endian words:
+// their upper bytes are the codes of row 2b + 1, their lower bytes those of row 2b as sign, lowest
+// four bits, other three bits.  kI8AsBF16 has code + 128, 8 elements of row 2b and of row 2b + 1 by
+// turns.
+// Nibbles: 64 bytes hold rows 4b to 4b + 3 of a tile's 16 rows.  They are 32 little-endian words:
+// word j holds element j of those four rows, from its lowest nibble up.
 
-// For bf16 products codes decode to what costs least, a power of two times their values: of kNvfp4
-// and kI8AsBF16 2^-112, as the bits of an f16 are that were moved to where bf16 has them, of
-// kF8E4M3 2^-8.  Scales make up for it, rows for half of 2^-112, so that no sum is subnormal; those
-// are below 2^71.  For f32 products codes decode to their values.
+// For bf16 products codes decode to what costs least, which is a power of two times their values:
+// 2^-112 for kNvfp4 and kI8AsBF16, where the bits of an f16 are moved to where bf16 has them, and
+// 2^-8 for kF8E4M3.  Scales make up for it.  Of 2^-112 the rows make up for half, so that no sum is
+// subnormal; sums stay below 2^71.  For f32 products codes decode to their values.
 inline constexpr float row_factor(TileCode code, Operand operand) {
   const bool is_far = code == TileCode::kNvfp4 || code == TileCode::kI8AsBF16;
   return is_far && operand == Operand::kBF16 ? 0x1p56f : 1.0f;
 }
-// What the scales of columns are multiplied with; those of groups are multiplied by the kernels.
+// The factor of the scales of columns.  The kernels multiply the scales of groups with it
+// themselves.
 inline constexpr float scale_factor(TileCode code, Operand operand) {
   return code == TileCode::kF8E4M3 && operand == Operand::kBF16 ? 0x1p8f
                                                                 : row_factor(code, operand);
@@ -104,7 +107,7 @@ inline constexpr int64_t step_scale_bytes(TileCode code) {
                                     : 0;
 }
 
-// Rows of one item times one column block.
+// The product of the rows of one item and one column block.
 struct TileGemm {
   const std::byte* a = nullptr;  // panels, `steps` each; rows past `rows` hold anything
   int64_t rows = 0;              // > 0
@@ -113,12 +116,12 @@ struct TileGemm {
   const std::byte* units = nullptr;        // [steps]
   const std::byte* step_scales = nullptr;  // [steps], where the code has them
 
-  // [steps], kF8E4M3: bit 8 t + b for rows 2b and 2b + 1 of tile t, set where some code is NaN,
-  // zero or subnormal.
+  // [steps], kF8E4M3 only: bit 8 t + b is set where some code of rows 2b and 2b + 1 of tile t is
+  // NaN, zero or subnormal.
   const uint16_t* others = nullptr;
 
-  // Groups of k with a scale of their own: C = sum over groups of (product of codes) * scale of
-  // the column * scale of the row, in f32.  0: no groups.
+  // Steps of a group of k with a scale of its own; 0: there are no groups.  With groups, C = sum
+  // over groups of (product of codes) * scale of the column * scale of the row, in f32.
   int64_t group_steps = 0;
   DType scale_dtype = DType::kF32;          // f32, bf16, f16 or e8m0
   const std::byte* group_scales = nullptr;  // [groups][32]
@@ -128,13 +131,13 @@ struct TileGemm {
 
   float* c = nullptr;  // [panels of rows][kPanelFloats], scratch
 
-  // What is read after this block: codes, scales; and a part of what is read later.
+  // The data that is read after this block (codes, scales), and last a part of what is read later.
   std::array<std::span<const std::byte>, 4> next;
 };
 
-// What becomes of a block of C, row by row: value = sum * row scale * column scale + bias + addend,
-// then the activation or the output, each rounded to `dtype`.  Kernels of bf16 products know bf16
-// alone.
+// Says what becomes of a block of C, row by row: value = sum * row scale * column scale + bias +
+// addend, then the activation or the output, each rounded to `dtype`.  Kernels with bf16 products
+// know only bf16.
 struct TileEpilogue {
   DType dtype = DType::kBF16;
   bool integers = false;              // C holds i32
@@ -144,8 +147,8 @@ struct TileEpilogue {
   const float* bias = nullptr;           // [32] or null: 0
   const float* addend = nullptr;         // [rows][32] or null: 0
 
-  // GEMM1 where set: rounded at each rounding point of experts.h.  Gated: columns 0-15 are gate,
-  // 16-31 up, and give 16 results per row; else 32.
+  // GEMM1 sets it; results are rounded at each rounding point of experts.h.  When gated, columns
+  // 0-15 are gate and 16-31 up, and give 16 results per row; else there are 32.
   const ActivationSpec* activation = nullptr;
   bool as_f32 = false;      // results are stored as f32, not as `dtype`
   float act_factor = 1.0f;  // a power of two that results are multiplied with
@@ -155,9 +158,10 @@ struct TileEpilogue {
   int64_t row_stride = 0;
   int64_t half_stride = 0;  // from a row's results 0-15 to 16-31
 
-  // GEMM2 else: the first `columns` values of row r to column `column` of out[r].  weights [rows],
-  // or null: those times weights[r], rounded again and added to +0, as the first term of a sum is.
-  // past_caches: to memory, as what is not read soon should be; whole lines of 64 bytes, aligned.
+  // Without an activation (GEMM2) the first `columns` values of row r go to column `column` of
+  // out[r].  With weights [rows] they are multiplied by weights[r], rounded again and added to +0,
+  // as the first term of a sum is.  With past_caches they go straight to memory, which suits what
+  // is not read soon; they must then be whole aligned lines of 64 bytes.
   // REQUIRES: a weight that is NaN has no bit set in its lower half.
   std::byte* const* out = nullptr;
   const float* weights = nullptr;
@@ -165,7 +169,7 @@ struct TileEpilogue {
   int64_t columns = kBlockColumns;
   bool past_caches = false;
 
-  // The same for the rows of panel p, counted from its first.
+  // The same epilogue for the rows of panel p, counted from the panel's first row.
   TileEpilogue of_panel(int64_t p) const {
     TileEpilogue e = *this;
     const int64_t row = p * kPanelRows;
@@ -183,8 +187,8 @@ struct TileEpilogue {
   }
 };
 
-// A block of C, or a panel of one, that is complete; rows from `begin` on, which is even where
-// there is an activation, are yet to go through its epilogue.  Without C: before the first block.
+// A block of C, or a panel of one, that is complete, but whose rows from `begin` on have yet to go
+// through its epilogue.  With an activation `begin` is even.  Before the first block there is no C.
 struct TileRest {
   TileEpilogue epilogue;
   const float* c = nullptr;
@@ -195,16 +199,17 @@ struct TileRest {
 struct TileKernels {
   std::string_view name;
   Operand operand;  // beside i8, which all multiply: kBF16 or kF32
-  // Finishes `rest`, of the block before, and may leave this block in it.
-  // REQUIRES: rest has another C; all blocks up to finish() have as many rows.
+  // Multiplies one block.  Finishes `rest`, which is of the block before, and may leave this block
+  // in it.  REQUIRES: rest has another C; all blocks up to finish() have as many rows.
   void (*multiply)(const TileGemm&, const TileEpilogue&, TileRest& rest);
-  // After the last block, on the same thread: what is in `rest`, and what the kernels hold between
-  // blocks; stores are visible to whoever sees the task done.
+  // Called after the last block, on the same thread: finishes what is in `rest` and gives back what
+  // the kernels hold between blocks.  Its stores are visible to any thread that sees the task done.
   void (*finish)(TileRest& rest);
 };
 
-// f32 products.  Of the sets that follow the one with the widest vectors here, or as
-// MOEBIUS_CPU_VECTORS says.  Throws InvalidArgument or Unsupported for a set that it names.
+// Sets with f32 products.  float_tiles() is the one with the widest vectors that this processor
+// has, or the one that MOEBIUS_CPU_VECTORS names.  Throws InvalidArgument for an unknown name and
+// Unsupported for a set that cannot run here.
 const TileKernels& float_tiles();
 const TileKernels& plain_tiles();
 #ifdef MOEBIUS_HAVE_AVX2
@@ -215,14 +220,14 @@ const TileKernels& avx2_tiles();
 // REQUIRES: cpu_features().avx512 and avx512_vnni.
 const TileKernels& vnni_tiles();
 #endif
-// bf16 products.
+// Sets with bf16 products.
 #ifdef MOEBIUS_HAVE_AVX512_VBMI
 // REQUIRES: can_run_avx512_tiles(): AVX-512 BF16, VNNI and VBMI.
 bool can_run_avx512_tiles();
 const TileKernels& avx512_tiles();
 #endif
 #ifdef MOEBIUS_HAVE_AMX
-// REQUIRES: can_run_amx_tiles(): AMX, and beside it what AVX-512 tiles require and FP16.
+// REQUIRES: can_run_amx_tiles(): AMX, what AVX-512 tiles require, and AVX-512 FP16.
 bool can_run_amx_tiles();
 const TileKernels& amx_tiles();
 #endif

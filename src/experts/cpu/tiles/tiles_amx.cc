@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// AMX: a 32 x 32 block of C in four tile registers, four tile loads for four products per step.
+// The tile kernels for AMX.  Four tile registers hold a 32 x 32 block of C, and each step takes
+// four tile loads for four products.
 //
 // Where there are several panels, k is cut into parts whose units stay in L1 while the panels
 // stream past them: `tileloaddt1` brings a panel in without pushing the units out.  On a Sapphire
-// Rapids class core, 32 KiB of units (16 steps) give 77 % of the peak including C's way to memory
-// and back, plain loads 55 %, no cut 63 %.
+// Rapids class core, 32 KiB of units (16 steps) reach 77 % of the peak, including C's way to memory
+// and back; plain loads reach 55 %, and k without a cut 63 %.
 #include <algorithm>
 #include <cassert>
 #include <utility>
@@ -23,9 +24,9 @@ namespace {
 
 constexpr int64_t kStepsInL1 = 16;
 
-// By the rows of a single panel (0: whole panels).  C is in registers 0 to 3, rows of activations
-// in 4 and 5, weights in 6 and 7.  Why not always whole panels: the rows that pad one would be
-// fetched from L2 at every step, and stand in line behind the weights.
+// Tile configurations, by the rows of a single panel (0: whole panels).  C is in registers 0 to 3,
+// rows of activations are in 4 and 5, weights in 6 and 7.  Why panels are not always whole: the
+// rows that pad one would be fetched from L2 at every step, behind the weights.
 struct TileConfigs {
   AmxTileConfig of_rows[kPanelRows + 1];
 
@@ -40,13 +41,13 @@ struct TileConfigs {
   }
 };
 
-// As long as no finish() follows, blocks of C have these rows.
+// Blocks of C have this many rows until the next finish().
 void configure_tiles(int64_t rows) {
   static constexpr TileConfigs kConfigs;
   load_amx_config(kConfigs.of_rows[rows <= kPanelRows ? rows : 0]);
 }
 
-// The panel whose C is in registers 0 to 3, or 0 and 1 when it has one tile.
+// The panel whose C is in registers 0 to 3, or in 0 and 1 when it has one tile.
 struct Held {
   float* c = nullptr;
   bool two_tiles = false;
@@ -61,7 +62,7 @@ inline void store_c(const Held& held) {
   }
 }
 
-// One tile of C += one of A times one of B.
+// Adds the product of one tile of A and one of B to one tile of C.
 template <bool kIntegers, int kTile>
 inline void multiply_tile() {
   if constexpr (kIntegers) {
@@ -87,9 +88,9 @@ inline void multiply_tile() {
   }
 }
 
-// C of one panel, if any, to memory, and that of the next, or zeros, to registers, each tile
-// followed by then.operator()<tile>().  Why tile by tile: a store waits for the last product, and
-// loads and products behind four of them would wait, too.
+// Stores C of one panel, if any, and loads C of the next, or zeros, into the registers, tile by
+// tile.  After each tile it calls then.operator()<tile>().  Why tile by tile: a store waits for the
+// last product, and loads and products behind four stores would wait, too.
 template <bool kLoads, typename Then>
 [[gnu::always_inline]] inline void exchange_c(Held& held, const Held& next, Then then) {
   const Held last = std::exchange(held, next);
@@ -134,7 +135,7 @@ inline void start_c(Held& held, const Held& next) {
   exchange_c<false>(held, next, []<int>() {});
 }
 
-// stays: the unit is to stay in L1.
+// Loads the tiles of one step.  stays: the unit should stay in L1.
 template <bool kTwoTiles>
 [[gnu::always_inline]] inline void load_step(const std::byte* a,
                                              const std::byte* b,
@@ -174,7 +175,7 @@ int64_t num_panels(const TileGemm& g) {
   return (g.rows + kPanelRows - 1) / kPanelRows;
 }
 
-// What goes on from one panel to the next.
+// Holds what is carried on from one panel to the next.
 struct Carried {
   explicit Carried(const TileGemm& g) : prefetch(g, num_panels(g)) {}
 
@@ -182,17 +183,17 @@ struct Carried {
   Prefetch prefetch;
 };
 
-// C = A * B over some steps of one panel, or added to what C is.
+// A product of some steps of one panel: C = A * B, or C += A * B.
 struct PanelProduct {
   const std::byte* a;
   const std::byte* b;
   int64_t steps;
-  int64_t staying;  // the first units, which are to stay in L1
+  int64_t staying;  // the number of first units that should stay in L1
   bool adds;
   Held c;
 };
 
-// For a panel of two tiles, or of one.
+// Multiplies a panel of two tiles, or of one.
 template <bool kIntegers, bool kTwoTiles, typename Beside>
 void multiply_steps(const PanelProduct& product, Carried& carried, Pending& pending) {
   const std::byte* a = product.a;
@@ -220,7 +221,7 @@ void multiply_steps(const PanelProduct& product, Carried& carried, Pending& pend
   } else {
     exchange_c<false>(carried.held, product.c, multiply);
   }
-  // One step is ahead of its quarter, as the exchange of C is a step, too.
+  // The steps are one ahead of their quarters, since the exchange of C is a step, too.
   while (left >= 3) {
     beside.template quarter<0>();
     load();
@@ -267,18 +268,20 @@ void multiply_panel(const PanelProduct& product, Carried& carried, Pending& pend
   }
 }
 
-// Parts of k, evenly, of what L1 holds of units.
+// The steps of a part of k when k is cut evenly into as few parts as L1 can hold.
 int64_t even_part(int64_t steps) {
   const int64_t parts = (steps + kStepsInL1 - 1) / kStepsInL1;
   return (steps + parts - 1) / parts;
 }
 
-// Whether C stays in its registers until it is complete, since most units stay in L1 all the same.
+// Whether k is not cut, so that C stays in its registers until it is complete: most units stay in
+// L1 all the same.
 bool is_one_part(const TileGemm& g) {
   return g.rows <= kPanelRows || g.steps <= kStepsInL1 * 3 / 2;
 }
 
-// C (+)= A * B over steps [first, first + steps), whose units or tiles are b, for all panels.
+// Adds A * B over steps [first, first + steps), whose units or tiles are b, to C of all panels; the
+// first steps set C.
 template <bool kIntegers>
 void multiply_part(const TileGemm& g,
                    const std::byte* b,
@@ -293,7 +296,7 @@ void multiply_part(const TileGemm& g,
   }
 }
 
-// A panel at a time, each finished beside the next, while its C is in L1.
+// Multiplies a panel at a time.  Each panel is finished beside the next one, while its C is in L1.
 template <bool kIntegers>
 void gemm_panels(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest) {
   const int64_t staying = g.rows > kPanelRows ? std::min(g.steps, kStepsInL1) : g.steps;
@@ -310,7 +313,7 @@ void gemm_panels(const TileGemm& g, const TileEpilogue& epilogue, TileRest& rest
   store_c(carried.held);
 }
 
-// What L1 holds of units at a time, all panels with each.
+// Multiplies all panels with as many units as L1 holds at a time.
 template <bool kIntegers>
 void gemm_parts(const TileGemm& g, Pending& pending) {
   const int64_t part = even_part(g.steps);
@@ -322,7 +325,7 @@ void gemm_parts(const TileGemm& g, Pending& pending) {
   store_c(carried.held);
 }
 
-// The units are decoded part by part into L1.
+// Decodes the units part by part into L1, and multiplies all panels with each part.
 void gemm_coded(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   const int64_t part = even_part(g.steps);
@@ -336,7 +339,8 @@ void gemm_coded(const TileGemm& g, Pending& pending) {
   store_c(carried.held);
 }
 
-// A product per group of k, or of what L1 holds of it, scaled and summed in f32.
+// Makes a product per group of k, or per part of a group that L1 holds.  Products are scaled and
+// summed in f32.
 void gemm_groups(const TileGemm& g, Pending& pending) {
   alignas(64) std::byte tiles[kStepsInL1 * kStepBytes];
   alignas(64) float product[kPanelFloats];
@@ -358,8 +362,9 @@ void gemm_groups(const TileGemm& g, Pending& pending) {
   }
 }
 
-// One panel: a unit is decoded while the one before is multiplied, and C stays in registers. Scaled
-// where gemm_groups() does, so that a row's bits do not depend on how many there are.
+// Multiplies a single panel: a unit is decoded while the one before is multiplied, and C stays in
+// registers.  Products are scaled at the same steps as in gemm_groups(), so that the bits of a row
+// do not depend on how many rows there are.
 template <TileCode kCode, bool kTwoTiles>
 void gemm_coded_panel(const TileGemm& g, Pending& pending) {
   constexpr int64_t kSlots = 4;

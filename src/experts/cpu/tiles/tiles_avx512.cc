@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// AVX-512 BF16 and VNNI, for processors without AMX: a row of a weight tile is one register of 16
-// columns by two (of int8 four) k, multiplied with as many values of an activation row in all
-// lanes.
+// The tile kernels for AVX-512 BF16 and VNNI, for processors without AMX.  A row of a weight tile
+// is one register of 16 columns by two k (of int8 four).  It is multiplied with as many values of
+// an activation row in all lanes.
 //
-// A step's codes of few rows are multiplied as they are decoded, in registers; for more rows a part
-// of k is decoded into L1 first.  Either way a row is summed alike, whatever rows are beside it.
+// For few rows codes are multiplied in registers as they are decoded; for more rows a part of k is
+// decoded into L1 first.  Either way a row is summed in the same order, whatever rows are beside
+// it.
 #include <algorithm>
 
 #include "core/ceil_div.h"
@@ -22,14 +23,16 @@ namespace {
 using namespace avx512;
 
 constexpr int64_t kMostRows = 4;  // at a time: 16 sums in registers, and 8 scaled ones
-// Up to here codes are decoded again for the next rows: 8 rows of int4 42 ns a step, by way of
-// L1 53.
+// With up to this many rows, codes are decoded again for the next kMostRows.  8 rows of int4 then
+// take 42 ns a step, and by way of L1 53 ns.
 constexpr int64_t kMostFusedRows = 8;
-// Sums of some rows.  Even and odd tile rows apart: one chain of few rows would wait for itself.
+
+// Sums of some rows.  Even and odd tile rows are summed apart: with few rows a single chain would
+// wait for its own results.
 template <size_t kRows>
 class Sums {
  public:
-  // a: of this step.
+  // a: the activations of this step.
   void add(int row, __m512i left, __m512i right, const std::byte* a) {
     for (size_t r = 0; r < kRows; ++r) {
       const auto all = (__m512bh)broadcast(a, r, row);
@@ -39,7 +42,7 @@ class Sums {
     }
   }
 
-  // What was added since the last time has these scales, and of its row.
+  // What was added since the last call has these scales of columns, and a scale of its row.
   void scale(__m512 left, __m512 right) {
     for (size_t r = 0; r < kRows; ++r) {
       scaled_[r][0] = _mm512_fmadd_ps(unscaled(r, 0), left, scaled_[r][0]);
@@ -56,7 +59,7 @@ class Sums {
     clear();
   }
 
-  // kScales: all that is added will be scaled.
+  // kScales: everything that is added will be scaled.
   template <bool kScales>
   void start(const float* c, bool adds) {
     clear();
@@ -93,10 +96,11 @@ class Sums {
   __m512 scaled_[kRows][2];
 };
 
-// What has a scale of its own, which its sum is multiplied with.
+// Names the part of k that has a scale of its own, with which its sum is multiplied.
 enum class ScaleOf : uint8_t { kNothing, kGroup, kHalfStep };
 
-// C (+)= a part of k of some rows.  add_step(sums, step within the part, group).
+// Adds a part of k to C of some rows; the first part sets C.  It calls add_step(sums, step within
+// the part, group) for each step.
 template <size_t kRows, ScaleOf kScaleOf, typename AddStep>
 inline __attribute__((always_inline)) void sum_part(const TileGemm& g,
                                                     const Part& part,
@@ -128,7 +132,7 @@ inline __attribute__((always_inline)) void sum_part(const TileGemm& g,
   sums.template store<kScales>(rows.c);
 }
 
-// The weights are codes.
+// Multiplies codes as they are decoded.
 template <TileCode kCode, ScaleOf kScaleOf, size_t kRows>
 void multiply_codes(const TileGemm& g, const Part& part, const Rows& rows) {
   sum_part<kRows, kScaleOf>(g, part, rows, [&](Sums<kRows>& sums, int64_t s, int64_t group) {
@@ -142,13 +146,13 @@ void multiply_codes(const TileGemm& g, const Part& part, const Rows& rows) {
   });
 }
 
-// A part of k, decoded.
+// A decoded part of k.
 struct Tiles {
   const std::byte* units;
-  const __m512* scales;  // kHalfStep: a pair for each
+  const __m512* scales;  // kHalfStep: a pair for each half step
 };
 
-// fetches: these tiles are yet to come into L1.
+// fetches: these tiles have yet to come into L1.
 template <ScaleOf kScaleOf, size_t kRows>
 void multiply_tiles(const TileGemm& g,
                     const Part& part,
@@ -164,7 +168,7 @@ void multiply_tiles(const TileGemm& g,
     } else {
       next.advance();
     }
-#pragma GCC unroll 16  // which chain is known
+#pragma GCC unroll 16  // the chain of each row is then a constant
     for (int row = 0; row < kTileRows; ++row) {
       sums.add(row, _mm512_loadu_si512(b + row * kTileRowBytes),
                _mm512_loadu_si512(b + kTileBytes + row * kTileRowBytes), a);

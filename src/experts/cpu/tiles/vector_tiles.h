@@ -6,8 +6,10 @@
 // is compiled for.  Everything here is static, so that no other file can end up with those
 // instructions.
 //
-// Weights of a part of k are decoded into L1 once, then all rows are multiplied with them.  A row
-// is summed alike whatever rows are beside it.
+// The weights of a part of k are decoded into L1 once, then all rows are multiplied with them.  A
+// row is summed in the same order whatever rows are beside it.
+//
+// Longer than 500 lines: it is one set of kernels, and decoding each format takes its own code.
 #pragma once
 
 #ifdef __SSE2__
@@ -40,16 +42,17 @@ constexpr int kMostRows = 1;
 constexpr int kVectors = static_cast<int>(kBlockColumns) / kLanes;  // per row of C
 constexpr int kChunks = 16 / kLanes;                                // per row of a tile
 
-// Decoded weights of a step are two tiles [32][16]: of f32, or of pairs of int16, those of even k
-// before those of odd k.
+// The decoded weights of a step are two tiles [32][16] of f32, or of pairs of int16, those of even
+// k before those of odd k.
 constexpr int64_t kStepRows = 32;
 constexpr int64_t kDecodedTile = kStepRows * 16;
 constexpr int64_t kDecodedStep = 2 * kDecodedTile;
 constexpr int64_t kPartSteps = 4;  // 16 KiB of decoded weights
-// Up to here bf16 weights are widened again for the next rows: that costs less than to store them.
+// With up to this many rows, bf16 weights are widened again for the next rows: that costs less than
+// storing them.
 constexpr int64_t kMostStoredRows = 4 * kMostRows;
-// The hardware's own prefetching stops at each page.  A prefetch past the end of memory is
-// harmless.
+// The hardware's own prefetching stops at each page, so we prefetch this far ahead.  A prefetch
+// past the end of the weights is harmless.
 constexpr int64_t kPrefetchAhead = 4096;
 
 typedef float Floats __attribute__((vector_size(kLanes * 4)));
@@ -93,7 +96,7 @@ inline Floats as_floats(Words bits) {
 inline Floats to_floats(Words values) {
   return __builtin_convertvector((Ints)values, Floats);
 }
-// `yes` in lanes where `mask` is all ones, `no` where it is zero.
+// Takes `yes` in lanes where `mask` is all ones, and `no` where it is zero.
 inline Words select(Ints mask, Words yes, Words no) {
   const auto m = (Words)mask;
   return (yes & m) | (no & ~m);
@@ -112,7 +115,7 @@ inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #endif
 }
 
-// Adds the products of two int16 each.
+// Adds the products of two pairs of int16 in each lane.
 inline Ints multiply_add(Ints a, Ints b, Ints sum) {
 #if defined(__AVX512F__)
   return sum + (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
@@ -126,8 +129,8 @@ inline Ints multiply_add(Ints a, Ints b, Ints sum) {
 #endif
 }
 
-// Numbers of fewer bits, whose magnitude is a code with `kMantissa` bits of mantissa.  Subnormal
-// codes are integers times 2^kLeast.  sign: in bit 31.
+// Widens numbers of fewer bits.  Their magnitude is a code with `kMantissa` bits of mantissa;
+// subnormal codes are integers times 2^kLeast; the sign is in bit 31.
 template <int kMantissa, int kBias, int kLeast>
 inline Words small_float(Words magnitude, Words sign) {
   const Words normal = (magnitude << (23 - kMantissa)) + (uint32_t{127 - kBias} << 23);
@@ -155,7 +158,7 @@ inline Floats e8m0_to_floats(Words codes) {
   return as_floats(bits);
 }
 
-// The lowest four bits of `codes`, e2m1.
+// Widens the lowest four bits of `codes`, which are e2m1.
 inline Floats e2m1_to_floats(Words codes) {
 #if defined(__AVX512F__)
   const __m512 values =
@@ -170,7 +173,7 @@ inline Floats e2m1_to_floats(Words codes) {
 #endif
 }
 
-// Scales [i, i + kLanes) of a group's.
+// Loads scales [i, i + kLanes) of a group.
 inline Floats load_scales(const std::byte* scales, DType dtype, int64_t i) {
   const auto halves = [&] {
     return __builtin_convertvector(load<HalfWords>(scales + i * 2), Words);
@@ -194,16 +197,16 @@ struct Part {
   int64_t group;
 };
 
-// Where the columns [column, column + kLanes) of one tile are decoded from and to.
+// Says from where and to where columns [column, column + kLanes) of one tile are decoded.
 struct Columns {
   const TileGemm& gemm;
   const Part& part;
   int64_t step;
   int64_t tile;
   int64_t column;  // in the tile
-  float* out;      // of k = 0
+  float* out;      // of the first k
 
-  // Of the tile's share of a unit.
+  // The first of these columns' words in the tile's share of a unit.
   const std::byte* words(TileCode code) const {
     return gemm.units + step * unit_bytes(code) + tile * unit_bytes(code) / 2 + column * 4;
   }
@@ -234,14 +237,14 @@ inline void decode_pairs(const Columns& columns) {
   }
 }
 
-// kAny: some code is zero, subnormal or NaN.
+// Decodes two tile rows.  kAny: some code of them is zero, subnormal or NaN.
 template <bool kAny>
 inline void decode_e4m3_pair(const Columns& columns, int64_t pair, Words codes) {
   const auto value = [](Words magnitude, Words sign) {
     return kAny ? e4m3_to_floats(magnitude, sign)
                 : as_floats(((magnitude << 20) + (uint32_t{120} << 23)) | sign);
   };
-  // See TileCode: codes of the even row have their upper bits last.
+  // Codes of the even row have their bits in another order, see kF8E4M3.
   const auto even = [&](Words byte) {
     return value((byte & 7) << 4 | (byte >> 3 & 0xf), (byte & 0x80) << 24);
   };
@@ -266,7 +269,7 @@ inline void decode_e4m3(const Columns& columns) {
 }
 
 inline void decode_int8(const Columns& columns) {
-  // Eight bytes of a row follow eight of the next.
+  // Eight bytes of a row are followed by eight of the next row.
   const std::byte* from = columns.words(TileCode::kI8AsBF16);
   const Words zero_points = columns.zero_points(128);
   for (int64_t row = 0; row < kTileRows; ++row) {
@@ -310,7 +313,7 @@ inline void decode_nibbles(const Columns& columns) {
   }
 }
 
-// Of four int8 each: the int16 pairs of even k and of odd k.
+// Splits lanes of four int8 each into the int16 pairs of even k and those of odd k.
 inline void split_int8(const std::byte* from, int32_t* even, int32_t* odd) {
   const auto codes = load<Shorts>(from);
   store(even, (Shorts)((Words)codes << 8 & 0xff00ff00) >> 8);
@@ -342,11 +345,11 @@ inline void decode_columns(const Columns& columns) {
       return;
     }
     case TileCode::kF32:
-      return;  // multiplied where they lie
+      return;  // these weights are multiplied where they lie
   }
 }
 
-// The decoded weights of a part, in `room` where they are not stored so.
+// Returns the decoded weights of a part, which are in `room` unless they are stored in that form.
 inline const float* decode_part(const TileGemm& g, const Part& part, float* room) {
   if (g.code == TileCode::kF32) {
     return reinterpret_cast<const float*>(g.units + part.first * unit_bytes(g.code));
@@ -366,7 +369,7 @@ inline const float* decode_part(const TileGemm& g, const Part& part, float* room
   return room;
 }
 
-// Some rows of a part.
+// Some rows of a part of k.
 template <typename Value>
 struct Rows {
   const Value* a[kMostRows];       // lines of 16 values, Panels::kLineStride apart
@@ -374,7 +377,7 @@ struct Rows {
   const float* scales[kMostRows];  // of the row in this group, or null: 1
 };
 
-// Weights of a row of C as decode_part leaves them.
+// Reads weights as decode_part() leaves them.
 template <typename Vector>
 struct DecodedWeights {
   const float* at;
@@ -385,7 +388,7 @@ struct DecodedWeights {
   }
 };
 
-// bf16 weights as they are stored.
+// Reads bf16 weights as they are stored.
 struct StoredBF16 {
   const std::byte* at;
 
@@ -400,7 +403,7 @@ struct StoredBF16 {
   }
 };
 
-// C += A * B * scales.  column_scales: [32], or null: 1; integers have none.
+// Adds A * B * scales to C.  column_scales: [32], or null: 1; integers have none.
 template <int kRows, typename Panels, typename Weights>
 inline void add_part(const Rows<typename Panels::Value>& rows,
                      const Weights& weights,
@@ -454,7 +457,7 @@ inline void add_some(const Rows<typename Panels::Value>& rows,
   }
 }
 
-// How one element type of panels is read.
+// Reads panels of f32.
 struct FloatPanels {
   using Value = float;
   using Vector = Floats;
@@ -468,7 +471,7 @@ struct FloatPanels {
   }
 };
 
-// int8 rows, split into int16 pairs as the weights are.
+// Reads panels of int8, whose rows are split into int16 pairs as the weights are.
 struct IntPanels {
   using Value = int32_t;
   using Vector = Ints;
@@ -491,7 +494,7 @@ struct IntPanels {
   int32_t split[kMostRows][kPartSteps * kStepRows];
 };
 
-// C += a part of all rows, as many at a time as there are registers for.
+// Adds a part of k to C of all rows, as many rows at a time as there are registers for.
 template <typename Panels, typename Weights>
 inline void multiply_part(const TileGemm& g,
                           const Part& part,

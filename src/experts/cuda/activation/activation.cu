@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bound by memory: eight elements per thread where alignment allows, a row of threads per row.
+// These kernels are bound by memory: a thread takes eight elements where alignment allows, and a
+// row of threads takes a row.
 #include <algorithm>
 
 #include "core/cuda/check.h"

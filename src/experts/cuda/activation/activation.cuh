@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The formulas of ref/activation.h in kernels.  Exponentials of the
-// 16-bit types are a few steps of f32 off, which their rounding hides.
+// The formulas of ref/activation.h for kernels.  For 16-bit types exponentials are a few steps of
+// f32 off, which the rounding of the result hides.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -33,7 +33,7 @@ __device__ __forceinline__ float clamped(float x, float limit) {
   return x < -limit ? -limit : at_most(x, limit);
 }
 
-// act(gate), before any rounding.
+// Returns act(gate) before any rounding.
 template <typename T>
 __device__ __forceinline__ float activate_gate(Activation kind, float gate) {
   switch (kind) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ float activate_gate(Activation kind, float gate) {
   }
 }
 
-// One intermediate value, rounded to T as experts.h says.
+// Computes one value of the intermediate, rounded to T as experts.h says.
 template <typename T>
 __device__ __forceinline__ float activate_one(const ActivationSpec& spec, float gate, float up) {
   switch (spec.kind) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ float activate_one(const ActivationSpec& spec, float 
   }
 }
 
-// Rows [M, N] in, [M, I] out.
+// The arguments of kernels that activate rows: in [M, N], out [M, I].
 struct ActivationArgs {
   ActivationSpec spec;
   RowGroups rows;
@@ -82,7 +82,7 @@ struct ActivationArgs {
   int in_width;  // N
 };
 
-// Gate and up of elements [i, i + kVector) of a row.
+// Loads gate and up of elements [i, i + kVector) of a row.
 template <typename T>
 __device__ __forceinline__ void load_halves(
     const ActivationArgs& a, const T* in, int i, float (&gate)[kVector], float (&up)[kVector]) {
@@ -117,8 +117,8 @@ __device__ __forceinline__ uint32_t multiply_pair(Float16, uint32_t a, uint32_t 
   return bits_of(__hmul2(as_pair<__half2>(a), as_pair<__half2>(b)));
 }
 
-// round(round(silu(gate)) * up): a product of two 16-bit numbers is exact in f32, so rounding it is
-// what one instruction for a pair does.
+// Computes round(round(silu(gate)) * up) for a pair.  A product of two 16-bit numbers is exact in
+// f32, so the instruction that multiplies a pair gives the same as rounding that product.
 template <typename T>
 __device__ __forceinline__ uint32_t silu_pair(uint32_t gate, uint32_t up) {
   const float2 g = widen_pair(T{}, gate);
@@ -144,8 +144,9 @@ __device__ __forceinline__ Raw8<float> as_raw<float>(const float (&v)[kVector]) 
   return raw;
 }
 
-// Elements [i, i + kVector) of a row's activation.  kIsPlainSilu: silu(gate) * up of gate then up
-// in a 16-bit type, half the instructions; of which there are few for an element at memory speed.
+// Computes elements [i, i + kVector) of a row's activation.  kIsPlainSilu is for silu(gate) * up of
+// gate then up in a 16-bit type, and takes half the instructions: at the speed of memory there is
+// time for few per element.
 // REQUIRES: in and the widths allow 16-byte loads.
 template <bool kIsPlainSilu, typename T>
 __device__ __forceinline__ Raw8<T> activate_vector(const ActivationArgs& a, const T* in, int i) {

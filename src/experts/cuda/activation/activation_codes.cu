@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bound by memory: 32768 x 4096 bf16 to 2048 fp8 with scales by 128 moves 338 MB, 80 us at 4.2
-// TB/s.
+// These kernels are bound by memory: activating 32768 x 4096 bf16 to 2048 fp8 with scales by 128
+// moves 338 MB, which takes 80 us at 4.2 TB/s.
 #include <algorithm>
 
 #include "core/cuda/check.h"
@@ -21,12 +21,12 @@ using quant::Encode;
 
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
-constexpr int kMaxHeld = 4;  // vectors of a row that a thread keeps, where the row has one scale
+constexpr int kMaxHeld = 4;  // vectors that a thread keeps of a row with a single scale
 constexpr unsigned kAll = 0xffffffffu;
 
 struct Args {
   ActivationArgs activation;  // out: codes
-  bool is_bf16;               // codes of fp8 in bf16
+  bool is_bf16;               // fp8 codes are stored as bf16
   QuantizeSpec spec;
   float* scale;     // [M, num_groups]
   int group_lanes;  // threads whose vectors share a scale, a power of two up to a warp
@@ -42,7 +42,7 @@ __device__ __forceinline__ float largest_of_lanes(float max, int lanes) {
 
 template <Encode kHow>
 __device__ __forceinline__ quant::GroupCode code_of_group(const Args& p, float largest) {
-  QuantizeSpec spec = p.spec;  // its format as a constant, so that the other rules drop out
+  QuantizeSpec spec = p.spec;  // with a constant format, so that the other rules drop out
   spec.format = kHow == Encode::kE4M3Divide ? QuantFormat::kFp8 : QuantFormat::kInt8;
   return quant::group_code(spec, {0.0f, largest}, 0.0f);
 }
@@ -70,7 +70,7 @@ __device__ __forceinline__ void put_codes(const Args& p,
                              codes);
 }
 
-// A row of threads per row; neighbouring lanes share a scale.
+// A row of threads takes a row; neighbouring lanes share a scale.
 template <typename T, Encode kHow, bool kIsPlainSilu>
 __global__ void __launch_bounds__(kThreads) activate_groups_kernel(const __grid_constant__ Args p) {
   const ActivationArgs& a = p.activation;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) activate_groups_kernel(const __grid_
   for (int64_t row = span.begin + int64_t{blockIdx.x} * blockDim.y + threadIdx.y; row < span.end;
        row += step) {
     const T* in = static_cast<const T*>(a.in) + row * a.in_width;
-    // All lanes of a warp stay: they exchange their maxima.
+    // All lanes of a warp stay in the loop, since they exchange their maxima.
     const int lane_first = static_cast<int>(threadIdx.x) / kWarp * kWarp * kVector;
     const int offset = static_cast<int>(threadIdx.x) % kWarp * kVector;
     for (int first = lane_first; first < a.width; first += static_cast<int>(blockDim.x) * kVector) {
@@ -101,10 +101,10 @@ __global__ void __launch_bounds__(kThreads) activate_groups_kernel(const __grid_
   }
 }
 
-// A block per row, which has one scale.
+// A block takes a row, which has one scale.
 template <typename T, Encode kHow, bool kIsPlainSilu, int kHeld>
 __global__ void __launch_bounds__(kThreads) activate_rows_kernel(const __grid_constant__ Args p) {
-  __shared__ float of_warp[2][kThreads / kWarp];  // in turn, so that one barrier per row is enough
+  __shared__ float of_warp[2][kThreads / kWarp];  // used in turn, so that a row needs one barrier
   const ActivationArgs& a = p.activation;
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int step = static_cast<int>(blockDim.x) * kVector;

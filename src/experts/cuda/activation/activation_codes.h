@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The activation and the quantization of its rows in one pass, bit for bit activate() followed by
-// RowCoder::encode.
+// The activation and the quantization of its rows in one pass, with the bits of activate() followed
+// by RowCoder::encode.
 #pragma once
 
 #include "experts/cuda/gemm/expert_gemm.h"
@@ -11,10 +11,12 @@
 
 namespace moebius::cuda {
 
-// Scales of fp8 or int8 over groups of a row or all of it, of widths that vectors of eight fit.
+// True for fp8 or int8 with scales over groups of a row or a whole row, whose widths are whole
+// vectors of eight.
 bool can_activate_to_codes(const QuantizeSpec& spec, int64_t width);
 
-// REQUIRES: can_activate_to_codes.  input [M, N] as activate(); out as RowCoder::take.
+// input [M, N] is as for activate(), out as RowCoder::take makes it.
+// REQUIRES: can_activate_to_codes().
 void activate_to_codes(const ActivationSpec& activation,
                        const QuantizeSpec& spec,
                        const RowGroups& rows,

@@ -16,7 +16,7 @@ namespace moebius::cuda {
 
 namespace {
 
-// Rows [M, C] as GroupedGemm takes them.
+// Views rows [M, C] as GroupedGemm takes them.
 Tensor grouped(const ExpertGemm& gemm, const Tensor& tensor) {
   const RowGroups& rows = gemm.rows;
   return rows.counts != nullptr && tensor
@@ -34,7 +34,7 @@ void set_int8_scales(const ExpertGemm& gemm, GroupedGemm& out) {
   out.column_scale = quant.scale.view({num_groups, quant.scale.numel() / num_groups});
 }
 
-// Room for as many groups as fit.
+// Lays out the room for decoded weights, for as many groups as fit.
 void set_decoded(const ExpertGemm& gemm, GroupedGemm& out) {
   const WeightOperand& w = *gemm.w;
   const int64_t n = w.values.dim(1);
@@ -56,8 +56,7 @@ void set_decoded(const ExpertGemm& gemm, GroupedGemm& out) {
   }
 }
 
-// The same GEMM for Multiplier::kSm90; of weights that are decoded, b has room for the first
-// groups.
+// The same GEMM for Multiplier::kSm90.  Where weights are decoded, b has room for the first groups.
 GroupedGemm as_grouped_gemm(const ExpertGemm& gemm, const GemmPlan& plan) {
   const WeightOperand& w = *gemm.w;
   const bool has_blocks = has_block_scales(desc_of(gemm));
@@ -138,7 +137,7 @@ int64_t expected_rows_of(const ExpertGemm& gemm) {
   return gemm.expected_rows > 0 ? gemm.expected_rows : gemm.out.dim(0);
 }
 
-// Of an address, 16 at most; 16 where there is none.
+// The alignment of an address, 16 at most; 16 where there is no tensor.
 int alignment_of(const Tensor& tensor) {
   const auto address = tensor ? reinterpret_cast<uintptr_t>(tensor.raw()) : 0;
   return address % 16 == 0 ? 16 : static_cast<int>(address & -address);

@@ -21,16 +21,16 @@ namespace moebius::cuda {
 namespace {
 
 constexpr std::array kNames{"sm90", "few_rows", "mma", "general"};
-constexpr int kMajor = 9;          // of the architecture of sm90 and few_rows
+constexpr int kMajor = 9;          // the architecture of sm90 and few_rows
 constexpr int64_t kBlock = 128;    // columns of fp8's scales, and of the blocks that sm90 computes
-constexpr int64_t kMultiple = 64;  // of N and K
+constexpr int64_t kMultiple = 64;  // N and K of sm90 are multiples of it
 constexpr int64_t kTileColumns = 256;  // of sm90: gate and up side by side
 constexpr int64_t kMaxGroups = 1024;
 constexpr int64_t kSlab = 32;   // of K, in few_rows
 constexpr int64_t kVector = 8;  // elements that kernels read at once
 constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
 
-// nullptr: it fits.
+// Why a kernel refuses a GEMM; nullptr: it takes it.
 using Refusal = const char*;
 
 bool has_one_scale_per_row(const RowFacts& rows, int64_t k) {
@@ -168,8 +168,8 @@ bool is_forced_away(const GemmDesc& desc, Multiplier multiplier) {
   return desc.forced && *desc.forced != multiplier;
 }
 
-// From how many rows of all groups on decoding pays; 0: always, since nothing else reads the codes
-// as fast, or since it is what was asked for.
+// The number of rows of all groups from which decoding pays.  0: it always does, since no other
+// kernel reads the codes as fast, or since it was asked for.
 int64_t decodes_from(const GemmDesc& desc, const CudaDeviceInfo& gpu) {
   const bool has_choice = !desc.forced && refusal_of_few_rows(desc, gpu) == nullptr;
   return has_choice ? quant::decoded_rows(*desc.weights.format) * desc.weights.num_groups : 0;
@@ -224,7 +224,7 @@ GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t ex
     return nullptr;
   };
   if (desc.activation) {
-    plain.out = DType::kBF16;  // what the activation reads then
+    plain.out = DType::kBF16;  // a separate activation reads bf16
     plan.activates =
         !is_forced_away(desc, Multiplier::kSm90) && refusal_of_sm90(desc, gpu, decodes) == nullptr;
   }

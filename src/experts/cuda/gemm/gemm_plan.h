@@ -3,9 +3,8 @@
 //
 // GemmPlan: which kernel multiplies the rows of the experts on a GPU, and how it reads the weights.
 // choose_gemm() is the only place that decides this; experts, `moebius plan`, logs and MOEBIUS_GEMM
-// go by it.  A GEMM is described by facts alone, so that it can be planned before any memory
-// exists, and on a machine without a GPU.
-// Letters: G groups (local experts), M rows, N, K.
+// follow it.  A GEMM is described by facts alone, so that it can be planned before any memory
+// exists, and on a machine without a GPU. Letters: G groups (local experts), M rows, N, K.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +29,15 @@ enum class Multiplier : uint8_t {
   kGeneral,  // any operands: f32 products of the values that they stand for
 };
 std::string_view name(Multiplier multiplier);
-// What MOEBIUS_GEMM asks for; throws InvalidArgument for a name that is none of the above.
+// The kernel that MOEBIUS_GEMM names.  Throws InvalidArgument for a name that is none of the above.
 std::optional<Multiplier> forced_multiplier();
 
-// What shares a scale of an operand's rows.
+// Says what shares a scale of an operand's rows.
 enum class RowScales : uint8_t { kNone, kAll, kPerGroup, kPerRow };
 
-// Alignments are of addresses, in bytes, and 16 at most: scratch and weights of our own have that.
+// Alignments are of addresses, in bytes, and 16 at most.  Our own scratch and weights have 16.
 struct RowFacts {
-  DType dtype = DType::kBF16;  // as the GEMM reads them
+  DType dtype = DType::kBF16;  // in which the GEMM reads the rows
   RowScales scales = RowScales::kNone;
   int64_t block = 0;  // columns per scale of kPerRow; 0: all
   bool divides = false;
@@ -66,83 +65,85 @@ struct GemmDesc {
   RowFacts rows;
   WeightFacts weights;
   DType out = DType::kBF16;
-  // Results are not rounded to 16 bits, here or later: not by fp8 tensor cores, then, which keep 14
-  // bits of a sum.
+  // Results are not rounded to 16 bits, here or later.  So fp8 tensor cores, which keep 14 bits of
+  // a sum, are not used.
   bool keeps_f32 = false;
   // The GEMM should store activated columns, in the codes of `codes` where that is set.
   std::optional<ActivationSpec> activation = std::nullopt;
   std::optional<QuantizeSpec> codes = std::nullopt;
   bool may_decode = true;  // there is room for decoded weights
-  // That room was given because decoding pays, so it does not depend on rows any more.
+  // That room was given because decoding pays, so decoding does not depend on rows any more.
   bool must_decode = false;
   std::optional<Multiplier> forced = std::nullopt;
-  // What only a call knows; the defaults fit every kernel.
+  // Only a call knows what follows; the defaults suit every kernel.
   int64_t num_rows = 1;      // of the operand
-  bool by_index = false;     // rows are told by an index
-  int64_t first_column = 0;  // of those to compute
+  bool by_index = false;     // an index names the rows
+  int64_t first_column = 0;  // the first column to compute
   int64_t num_columns = 0;   // 0: all
   int rows_alignment = 16;
   int out_alignment = 16;
 };
 
-// Rows of a tile of kFewRows for so many per group: more than the mean, since codes are read and
-// decoded once per tile, and groups rarely have the mean.
+// The rows of a tile of kFewRows, for a mean number of rows per group.  They are more than the
+// mean, since codes are read and decoded once per tile, and groups rarely have just the mean.
 constexpr int few_rows_tile(int64_t mean) {
   return mean <= 8 ? 16 : mean <= 20 ? 32 : mean <= 36 ? 48 : 64;
 }
 
 struct GemmPlan {
   Multiplier multiplier = Multiplier::kGeneral;
-  // Rows that a tile of kFewRows has.  Those of kSm90 follow from the rows of each group, which the
-  // device counts: whole tiles, and small ones with swapped operands for what is left (schedule.h).
+  // The rows of a tile of kFewRows.  Tiles of kSm90 follow from the rows of each group, which the
+  // device counts: whole tiles, and small ones by swap-AB for what is left (schedule.h).
   int tile_rows = 0;
   bool activates = false;  // it stores activated columns
-  // Elements of bf16 scratch in which weights are decoded, some groups at a time; 0: they are read
-  // in their codes.
+  // Elements of bf16 scratch in which weights are decoded, some groups at a time; 0: the kernel
+  // reads codes.
   int64_t decoded_elements = 0;
-  // Rows of all groups together from which weights in codes are decoded; 0: that does not depend
-  // on rows.
+  // The number of rows of all groups from which weights in codes are decoded; 0: that does not
+  // depend on rows.
   int64_t decodes_from = 0;
   std::string_view reason;  // why the faster kernels refuse; empty: there is none
 
   bool decodes() const { return decoded_elements > 0; }
   bool takes_index() const { return multiplier == Multiplier::kSm90; }
-  // Some columns can be computed alone.
+  // Whether some columns can be computed alone.
   bool takes_columns() const { return multiplier == Multiplier::kSm90 && !decodes(); }
 };
 
 // More rows than any threshold.
 inline constexpr int64_t kManyRows = std::numeric_limits<int64_t>::max();
 
-// Plans for as many rows as are to be expected of all groups together.  Pure.  Throws Unsupported
-// where desc.forced refuses.
+// Plans for as many rows as are expected of all groups together.  A pure function.  Throws
+// Unsupported where desc.forced names a kernel that refuses.
 GemmPlan choose_gemm(const GemmDesc& desc, const CudaDeviceInfo& gpu, int64_t expected_rows);
-// One line for logs: "16 x 1536 x 2048: sm90, of decoded weights; weights are decoded from 2816 rows on".
+// One line for logs: "16 x 1536 x 2048: sm90, of decoded weights; weights are decoded from 2816
+// rows on".
 std::string to_string(const GemmPlan& plan, const GemmDesc& desc);
 
-// Whether bf16 holds every element exactly (but for its subnormals), apart from a factor of its
-// column or of at least 32 neighbours in it: mx and nvfp4 formats, and others whose scales are
-// shared by as many.
+// Whether bf16 holds every element exactly (except subnormals), apart from a factor of its column
+// or of at least 32 neighbours in the column.  That is so for mx and nvfp4 formats, and for others
+// whose scales are shared by at least 32.
 bool can_decode(const WeightFacts& weights);
-// Blocks of K with factors of their own; 0: the factor is the column's.  REQUIRES: can_decode().
+// The number of blocks of K with factors of their own; 0: the factor is the column's.
+// REQUIRES: can_decode().
 int64_t decoded_blocks(const WeightFacts& weights);
-// Elements of GemmPlan::decoded_elements for each of the groups that there is room for.
+// The elements of GemmPlan::decoded_elements that each group takes.
 int64_t decoded_group_elements(const WeightFacts& weights);
-// Whether codes of rows in fp8 are better told in bf16: fp8 tensor cores keep 14 bits of a sum, and
+// Whether fp8 codes of rows are better stored as bf16: fp8 tensor cores keep 14 bits of a sum, and
 // only scales of blocks end their sums early enough.
 bool wants_bf16_codes(const WeightFacts& weights, const CudaDeviceInfo& gpu);
 
-// fp8 rows by 1 x 128 and weights by 128 x 128, as Multiplier::kSm90 takes them.
+// Whether rows are fp8 by 1 x 128 and weights fp8 by 128 x 128, as Multiplier::kSm90 takes them.
 bool has_block_scales(const GemmDesc& desc);
 
-// How Multiplier::kMma multiplies.
+// Says how Multiplier::kMma multiplies.
 struct MmaPlan {
   enum class Kind : uint8_t { kNone, kBf16, kF16, kS8 };
   Kind kind = Kind::kNone;  // kNone: the operands have no exact place on the tensor cores
   int step = 0;             // columns of K at a time
   int segment = 0;          // columns that share scales on both sides; 0: no whole steps
-  // Elements hold their block scales with their codes: powers of two in bf16's range of exponents,
-  // and e4m3 times e2m1.
+  // Elements hold their block scales with their codes, exactly: powers of two within bf16's
+  // exponents, and e4m3 times e2m1.
   bool folds = false;
 };
 MmaPlan plan_mma(const GemmDesc& desc);

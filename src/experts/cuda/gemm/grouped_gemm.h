@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Grouped GEMM on a GPU: out[r, n] = sum over k of a[r, k] * b[g, n, k] for every row r of group g.
-// Letters: G groups (local experts), M rows of `a` (room, not all need be in use), N, K.
-// Group sizes stay on the device; nothing waits on the host, and a CUDA graph can capture all of
-// it.
+// Letters: G groups (local experts), M rows of `a` (there is room for M; not all need be in use),
+// N, K. Group sizes stay on the device.  Nothing waits on the host, and a CUDA graph can capture
+// all of it.
 #pragma once
 
 #include "moebius/row_arrivals.h"
@@ -16,51 +16,51 @@ namespace moebius::cuda {
 
 struct GroupedGemm {
   Tensor a;  // [M, K], sorted by group; or batched [G, max_rows, K]: bf16, f8e4m3 or int8
-  // i32 [M], optional, with group_offsets: row r is a[a_rows[r]], and a_scale[a_rows[r]] where
-  // those are of rows; both have any number of rows then.  All M entries, those of no group, too,
-  // are rows of a.
+  // i32 [M], optional, only with group_offsets: row r is a[a_rows[r]], with a_scale[a_rows[r]]
+  // where scales are per row; both then have any number of rows.  All M entries name rows of a,
+  // even those of no group.
   Tensor a_rows;
-  // With a_rows: rows of a may still be on their way, those of group g as those of expert
+  // With a_rows, rows of a may still be on their way.  Group g waits for those of expert
   // first_expert + g.
   RowArrivals::Signals arrivals;
   int64_t first_expert = 0;
-  // f32.  f8e4m3: [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  Else [M, 1] or [G,
-  // max_rows, 1]; one per group [G, 1, 1], or one for all [1, 1]; of bf16 optional.
+  // f32.  For f8e4m3 [M, ceil(K / 128)] or [G, max_rows, ceil(K / 128)].  Else [M, 1] or [G,
+  // max_rows, 1], one per group [G, 1, 1], or one for all [1, 1]; optional for bf16.
   Tensor a_scale;
   Tensor b;  // [G, N, K] of a's dtype
-  // f32.  f8e4m3: [G, ceil(N / 128), ceil(K / 128)].  bf16, optional: [G, ceil(K / block), N];
-  // sums of a block are multiplied by it and added up in f32.
+  // f32.  For f8e4m3 [G, ceil(N / 128), ceil(K / 128)].  For bf16, optional, [G, ceil(K / block),
+  // N]: sums of a block are multiplied by it and added up in f32.
   Tensor b_scale;
-  int64_t scale_block = 0;  // of b_scale of bf16, a multiple of 32
-  // f32 [G, N] or [G, 1]: sums are multiplied by it before rounding.  Of int8; else optional.
+  int64_t scale_block = 0;  // the block of b_scale of bf16, a multiple of 32
+  // f32 [G, N] or [G, 1]: sums are multiplied by it before rounding.  Optional but for int8.
   Tensor column_scale;
   Tensor bias;  // f32 [G, N], added after that; optional
-  // Exactly one of them, i32.
+  // Exactly one of these two is given, i32.
   Tensor group_offsets;  // [G + 1]: group g has rows [offsets[g], offsets[g + 1]) of out
   Tensor group_counts;   // [G]: group g has rows [0, counts[g]) of a[g]
   Tensor out;  // [M, N] or [G, max_rows, N]: bf16 or f32; rows of no group stay as they are
-  // Columns [0, N / 2) are gate and the others up, each rounded to bf16; out [.., N / 2] is their
-  // activation, silu(gate) times up, as activate() computes it.  bf16; of f8e4m3 operands f8e4m3,
-  // quantized in groups of 128 as QuantizeSpec says, with scales f32 [.., N / 256].  N is a
+  // Columns [0, N / 2) are gate and the others up, each rounded to bf16.  out [.., N / 2] is their
+  // activation, silu(gate) times up, as activate() computes it.  It is bf16, or for f8e4m3 operands
+  // f8e4m3, quantized in groups of 128 as QuantizeSpec says, with scales f32 [.., N / 256].  N is a
   // multiple of 256.
   bool activates = false;
   Tensor out_scale;
-  bool power_of_two_scale = false;  // of out_scale
-  // Computes [first_column, first_column + num_columns) of N only, whole blocks of 128 (num_columns
-  // 0: all); out has the others, too.  Not where it activates.
+  bool power_of_two_scale = false;  // see QuantizeSpec, for out_scale
+  // Only columns [first_column, first_column + num_columns) of N are computed, which are whole
+  // blocks of 128 (num_columns 0: all).  out has the other columns, too.  Not where it activates.
   int64_t first_column = 0;
   int64_t num_columns = 0;
-  // group_offsets or group_counts were complete before the kernel ahead in the stream began, so
-  // that this one may begin while that one ends (core/cuda/launch.cuh).
+  // group_offsets or group_counts were complete before the kernel ahead in the stream began.  So
+  // this kernel may begin while that one ends (core/cuda/launch.cuh).
   bool settled_groups = false;
   int num_sms = 0;  // the most blocks, one per SM (two at least); 0: all
-  // i32 [2], optional: balances groups of uneven size.  Zeros before the first call and again after
-  // each; calls that may overlap need one each.
+  // i32 [2], optional: balances groups of uneven size.  It must be zeros before the first call, and
+  // each call leaves zeros; calls that may overlap need one each.
   Tensor next_item;
 };
 
-// Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3 with block scales, int8 (sums are
-// exact); N and K multiples of 64.
+// The GEMM on Hopper's tensor cores through TMA and wgmma: bf16, f8e4m3 with block scales, and
+// int8, whose sums are exact.  N and K are multiples of 64.
 Support sm90_grouped_gemm_supports(const GroupedGemm& gemm);
 void sm90_grouped_gemm(const GroupedGemm& gemm, const Stream& stream);
 

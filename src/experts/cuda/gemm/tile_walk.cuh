@@ -13,7 +13,8 @@ struct TileStarts {
   int before[kMaxExperts + 1];  // tiles of the groups before g; [num_groups]: all
 };
 
-// Fills `starts` by a whole block of kThreads; ends with a barrier.  REQUIRES: called once.
+// Fills `starts`, by all threads of a block of kThreads, and ends with a barrier.
+// REQUIRES: it is called once per kernel.
 template <int kThreads>
 __device__ void find_tiles(const RowGroups& rows, int tile_rows, TileStarts& starts) {
   constexpr int kWarp = 32;
@@ -53,7 +54,7 @@ __device__ void find_tiles(const RowGroups& rows, int tile_rows, TileStarts& sta
     }
     before += own[i];
   }
-  // No thread's items reach behind the last group.
+  // Here no thread's items reach behind the last group.
   if (thread == kThreads - 1 && rows.num_groups == kThreads * kItems) {
     starts.before[rows.num_groups] = before;
   }
@@ -82,7 +83,7 @@ __device__ __forceinline__ TilePlace find_tile(const RowGroups& rows,
   return {low, span.begin + int64_t{tile - starts.before[low]} * tile_rows, span.end};
 }
 
-// A bound on starts.before[num_groups] for `room` rows.
+// An upper bound of starts.before[num_groups] for `room` rows.
 inline int64_t most_tiles(const RowGroups& rows, int64_t room, int64_t tile_rows) {
   if (rows.offsets != nullptr) {
     return (room + tile_rows - 1) / tile_rows + rows.num_groups;

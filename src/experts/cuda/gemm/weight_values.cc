@@ -20,7 +20,7 @@ WeightArgs weight_args(const WeightOperand& w) {
   args.code = quant::code_of(*desc.format);
   args.scale = desc.scale.raw();
   args.scale_dtype = desc.scale.dtype();
-  // Those of int8 count from -128 like the unsigned code (QuantDesc::zero_point).
+  // Zero points of int8 count from -128 like the unsigned code (QuantDesc::zero_point).
   args.zero_point_offset = desc.format == QuantFormat::kInt8 ? 128.0f : 0.0f;
   args.default_zero_point = desc.format == QuantFormat::kInt4 ? 8.0f : 0.0f;
   args.zero_point = desc.zero_point ? desc.zero_point.data<uint8_t>() : nullptr;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements and scales of the operands of an expert GEMM, in kernels.
+// How kernels read elements and scales of the operands of an expert GEMM.
 #pragma once
 
 #include "experts/cuda/gemm/weight_values.h"
@@ -10,7 +10,7 @@
 
 namespace moebius::cuda {
 
-// Elements of a row whose codes fill whole bytes in every format.
+// The codes of this many elements of a row fill whole bytes in every format.
 inline constexpr int kPack = 4;
 
 __device__ __forceinline__ float load_float(const void* p, DType dtype, int64_t i) {
@@ -24,7 +24,7 @@ __device__ __forceinline__ float load_float(const void* p, DType dtype, int64_t 
   }
 }
 
-// Row n of group g of the scales: the index of its first scale.
+// The index of the first scale of row n of group g.
 __device__ __forceinline__ int64_t scale_row(const WeightArgs& w, int g, int n) {
   int row = 0;
   if (w.scale_rows > 1) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ int64_t scale_row(const WeightArgs& w, int g, int n) 
   return (int64_t{g} * w.scale_rows + row) * w.scale_cols;
 }
 
-// nvfp4's factor of all block scales of a row.
+// The factor of all block scales of a row of nvfp4.
 __device__ __forceinline__ float global_factor(const WeightArgs& w, int g, int n) {
   float factor = 1.0f;
   if (w.alpha != nullptr) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ float global_factor(const WeightArgs& w, int g, int n
   return factor;
 }
 
-// Without nvfp4's factor.
+// A block scale, without nvfp4's factor.
 __device__ __forceinline__ float weight_scale(const WeightArgs& w, int64_t i) {
   switch (w.scale_dtype) {
     case DType::kE8M0:
@@ -65,7 +65,7 @@ __device__ __forceinline__ float weight_zero_point(const WeightArgs& w, int64_t 
                                  : w.default_zero_point;
 }
 
-// Codes of elements [k, k + kPack) of a row that has `cols`; those behind it are 0.
+// The codes of elements [k, k + kPack) of a row; those behind its end are 0.
 __device__ __forceinline__ uint32_t load_pack(quant::Code code,
                                               const uint8_t* row,
                                               int k,
@@ -81,7 +81,7 @@ __device__ __forceinline__ uint32_t load_pack(quant::Code code,
   return codes;
 }
 
-// The values of elements [k, k + kPack) of row n of group g; 0 behind the row's end.
+// Sets v to elements [k, k + kPack) of row n of group g; those behind the row's end are 0.
 // REQUIRES: k is a multiple of kPack.
 __device__ __forceinline__ void weight_pack(
     const WeightArgs& w, int g, int n, int num_rows, int k, int cols, float (&v)[kPack]) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ float row_scale(const RowArgs& a, int64_t row, int g,
   return 1.0f;
 }
 
-// One element, without its scale.
+// One element of a row, without its scale.
 __device__ __forceinline__ float row_element(const RowArgs& a, int64_t i) {
   switch (a.dtype) {
     case DType::kF8E4M3:
@@ -145,7 +145,7 @@ __device__ __forceinline__ float row_value(const RowArgs& a, int64_t row, int g,
   return a.divides ? element * (1.0f / scale) : element * scale;
 }
 
-// Two neighbouring elements.  REQUIRES: at is even.
+// Stores two neighbouring elements.  REQUIRES: at is even.
 __device__ __forceinline__ void store_pair(void* out, DType dtype, int64_t at, float2 v) {
   switch (dtype) {
     case DType::kF32:

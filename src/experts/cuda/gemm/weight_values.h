@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operands of an expert GEMM as kernels read them.
+// The operands of an expert GEMM as kernels get them.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,15 @@ struct WeightArgs {
   const void* scale;
   DType scale_dtype;
   const uint8_t* zero_point;  // nullptr: all default_zero_point
-  float zero_point_offset;    // taken off stored ones
+  float zero_point_offset;    // subtracted from stored zero points
   float default_zero_point;
-  // Of quant::ScaleGrid.
+  // See quant::ScaleGrid.
   int group_rows;
   int group_cols;
   int scale_rows;
   int scale_cols;
   int gate_rows;
-  // nvfp4: what block scales are multiplied with.
+  // nvfp4: the factors of block scales.
   const float* alpha;  // [G, alphas_per_group]; nullptr: 1
   int alphas_per_group;
   const float* activation_gscale;  // [G] or [1]; nullptr: 1
@@ -47,7 +47,7 @@ struct RowArgs {
   bool divides;
 };
 
-// What every kernel of an ExpertGemm needs.
+// The arguments that every kernel of an ExpertGemm needs.
 struct GemmArgs {
   RowArgs a;
   WeightArgs w;

@@ -37,14 +37,14 @@ struct Args {
   DType out_dtype;
 };
 
-// -1: none.
+// The adapter of a row, or -1 for none.
 __device__ __forceinline__ int adapter_of(const RowAdapters& adapters, int64_t row) {
   const int64_t token = adapters.token_of_row != nullptr ? adapters.token_of_row[row] : row;
   const int id = adapters.ids[token];
   return id >= 0 && id < adapters.num_adapters ? id : -1;
 }
 
-// A block per row, a warp per row of A.
+// A block takes a row, and each of its warps takes rows of A.
 __global__ void __launch_bounds__(kThreads) shrink_kernel(const __grid_constant__ Args p) {
   const RowSpan span = span_rows(p.rows, static_cast<int>(blockIdx.y));
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) shrink_kernel(const __grid_constant_
   }
 }
 
-// A block per row, a thread per element.
+// A block takes a row, and each of its threads takes elements.
 __global__ void __launch_bounds__(kThreads) expand_kernel(const __grid_constant__ Args p) {
   const RowSpan span = span_rows(p.rows, static_cast<int>(blockIdx.y));
   for (int64_t row = span.begin + blockIdx.x; row < span.end; row += gridDim.x) {

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stable counting sort of slots by local expert, masked and foreign ones last.
-// Up to kChunk slots: one CTA and one launch.  More: a CTA per chunk counts its slots per bucket;
-// in a second launch each adds up all counts for its first rows, and places its chunk.
+// A stable counting sort of slots by local expert, with masked and foreign slots last.
+// Up to kChunk slots take one CTA and one launch.  For more, a CTA per chunk counts its slots per
+// bucket; in a second launch each CTA adds up all counts to find its first rows, and places its
+// chunk.
 #include <algorithm>
 #include <initializer_list>
 #include <memory>
@@ -36,7 +37,7 @@ struct Args {
   const int32_t* map;  // nullptr: none
   int64_t num_ids;     // entries of the map
   int64_t first_expert;
-  int num_buckets;  // L + 1; the last is for what is masked or foreign
+  int num_buckets;  // L + 1; the last bucket is for masked and foreign slots
   int num_chunks;
   int64_t max_rows;
   int32_t* chunk_counts;  // [num_chunks, num_buckets]; nullptr with one chunk
@@ -60,7 +61,7 @@ __device__ __forceinline__ int bucket_of(const Args& a, int32_t id) {
   return local >= 0 && local < none ? static_cast<int>(local) : none;
 }
 
-// data[0, n) = sums of what precedes each, in place, by a whole CTA.
+// Replaces each of data[0, n) by the sum of what precedes it, by a whole CTA.
 __device__ void exclusive_scan(int32_t* data, int n) {
   __shared__ int of_warp[kWarp];
   __shared__ int total_so_far;
@@ -70,7 +71,7 @@ __device__ void exclusive_scan(int32_t* data, int n) {
   if (threadIdx.x == 0) {
     total_so_far = 0;
   }
-  constexpr int kItems = 8;  // neighbours that a thread adds by itself
+  constexpr int kItems = 8;  // neighbours that a thread adds up by itself
   for (int begin = 0; begin < n; begin += kItems * static_cast<int>(blockDim.x)) {
     const int first = begin + kItems * static_cast<int>(threadIdx.x);
     int items[kItems];
@@ -110,8 +111,9 @@ __device__ void exclusive_scan(int32_t* data, int n) {
   }
 }
 
-// Buckets of this warp's slots of the CTA's chunk, 32 neighbours at a time; -1 past the end.
-// Why all at once: one trip to memory instead of kPerLane.
+// The two functions below find the buckets of this warp's slots of the CTA's chunk, 32 neighbours
+// at a time; slots past the end have -1.  Why all at once: that takes one trip to memory instead of
+// kPerLane.
 __device__ __forceinline__ int64_t first_slot() {
   const unsigned warp = threadIdx.x / kWarp;
   return int64_t{blockIdx.x} * kChunk + warp * kWarpSlots + threadIdx.x % kWarp;
@@ -150,7 +152,7 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
   }
 }
 
-// Slots of bucket b in chunks before this one, and in all.
+// The slots of a bucket in chunks before this one, and in all chunks.
 struct Sums {
   int before;
   int total;
@@ -167,8 +169,9 @@ __device__ Sums sums_of_chunks(const Args& a, int b) {
   return sums;
 }
 
-// Dynamic shared memory: next [kWarps, num_buckets], the row of each warp's next slot of a bucket;
-// starts [num_buckets], the first row of each; before [num_buckets], slots of earlier chunks.
+// Places the slots of a chunk.  Dynamic shared memory has next [kWarps, num_buckets], the row of
+// each warp's next slot of a bucket; starts [num_buckets], the first row of each bucket; and before
+// [num_buckets], the slots of earlier chunks.
 __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__ Args a) {
   extern __shared__ int32_t next[];
   ptx::await_kernel_before();
@@ -220,7 +223,8 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__
     }
   }
   __syncthreads();
-  // Neighbouring slots one warp at a time, so that rows of a bucket are in the order of slots.
+  // A warp places 32 neighbouring slots at a time, so that the rows of a bucket are in the order of
+  // slots.
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int64_t slot = first_slot() + i * kWarp;
@@ -256,7 +260,7 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__
   }
 }
 
-// Rows of an operand and where they go, in words.
+// The rows of an operand and where they go, in words.
 template <typename Word>
 struct Rows {
   const Word* x;
@@ -299,7 +303,7 @@ __device__ void permute_row(
   }
 }
 
-// A CTA per token reads its row, and its scales, once and writes them to up to K places.
+// A CTA per token reads the token's row and its scales once, and writes them to up to K places.
 template <typename Word>
 __global__ void permute_rows_kernel(const __grid_constant__ Rows<Word> rows,
                                     const __grid_constant__ Rows<Word> scales,
@@ -324,7 +328,7 @@ void launch_permute(const CudaPermuteArgs& args, cudaStream_t stream) {
   cuda::check_launch("permute_rows_kernel");
 }
 
-// Bytes that rows of all of them can be moved by.
+// The widest word, in bytes, by which the rows of all tensors can be moved.
 int widest_word(std::initializer_list<Tensor> tensors) {
   for (const int word : {16, 4}) {
     if (std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& rows) {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The order of moebius/permute.h on a GPU.  Arguments are validated; nothing waits for the device.
+// The order of moebius/permute.h on a GPU.  Nothing waits for the device.
+// REQUIRES: the arguments have been validated.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +17,27 @@ struct CudaOrderArgs {
   Tensor expert_map = {};         // i32 [E] or undefined
   int64_t first_expert = 0;       // without a map: local expert = id - first_expert
   int64_t num_local_experts = 1;  // L
-  // 0: rows of an expert follow those of the one before.  Else the batched layout: row = e *
-  // max_rows + index among e's, and slots without room count as masked.
+  // 0: the rows of an expert follow those of the expert before.  Else rows have the batched layout,
+  // row = e
+  // * max_rows + index among e's rows, and slots without room count as masked.
   int64_t max_rows = 0;
-  // Outputs, each optional; see Permutation.  Those of a row: only with max_rows 0.
+  // Outputs, each optional; see Permutation.  Those indexed by row need max_rows 0.
   Tensor expert_offsets = {};
   Tensor slot_of_row = {};
   Tensor token_of_row = {};  // i32 [M * K]: slot_of_row / K
   Tensor row_of_slot = {};
-  Tensor cleared = {};  // i32: becomes zeros, as counters of the kernels that follow
+  Tensor cleared = {};  // i32: becomes zeros, for counters of the kernels that follow
 };
 
-// Throws Unsupported for more than 1024 local experts, and in a build without CUDA.
+// Enqueues the sort.  Throws Unsupported for more than 1024 local experts, and in a build without
+// CUDA.
 void cuda_order_slots(const CudaOrderArgs& args, const Stream& stream);
 
 struct CudaPermuteArgs {
   Tensor x;            // [M, H]
   Tensor row_of_slot;  // i32 [M, K]
   Tensor out;          // [N, H]: out[row_of_slot[m, k]] = x[m], where 0 <= row_of_slot[m, k] < N
-  // Likewise; optional.
+  // Scales that move in the same way; optional.
   Tensor scale = {};      // [M, G]
   Tensor out_scale = {};  // [N, G]
 };

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Of the elements that share a scale first the range, then the group's code by the rules of the
-// quant stage, then the elements.  Scales over many rows take a pass over them first.
+// The kernels first find the range of the elements that share a scale, then the code of the group
+// by the rules of the quant stage, then the codes of the elements.  A scale over many rows takes a
+// pass over the rows first.
 #include <algorithm>
 
 #include "core/cuda/check.h"
@@ -29,16 +30,16 @@ struct Args {
   RowGroups rows;
   const void* x;
   int k;
-  bool has_vectors;           // rows are whole ones of eight elements, and aligned
+  bool has_vectors;           // rows are whole vectors of eight elements, and aligned
   int group;                  // elements per scale
   int num_groups;             // per row
-  int lanes;                  // with eight elements each that share a scale, up to a warp
-  int chunk;                  // elements of a row that a warp codes
+  int lanes;                  // that share a scale, with eight elements each; up to a warp
+  int chunk;                  // elements of a row that a warp quantizes
   const float* tensor_scale;  // [1] or [G]; nullptr: a scale per group
-  bool is_per_expert;         // tensor_scale
+  bool is_per_expert;         // tensor_scale is
   float* scale;               // per group; nullptr: not stored
   void* values;
-  bool is_bf16;  // code times block scale, if it has one; else 8-bit codes
+  bool is_bf16;  // values are code times block scale, if there is one; else 8-bit codes
 };
 
 __device__ __forceinline__ float largest_of_lanes(float v, int lanes) {
@@ -48,7 +49,7 @@ __device__ __forceinline__ float largest_of_lanes(float v, int lanes) {
   return v;
 }
 
-// The block scale that is multiplied into values in bf16.
+// The block scale that values in bf16 are multiplied by.
 __device__ __forceinline__ float block_scale(QuantFormat format, const quant::GroupCode& group) {
   switch (format) {
     case QuantFormat::kFp8:
@@ -65,7 +66,7 @@ __device__ __forceinline__ float tensor_scale_of(const Args& a, int64_t row) {
                                    : 0.0f;
 }
 
-// Eight codes of a row from element i on.
+// Quantizes and stores eight elements of a row from element i on.
 template <typename T>
 __device__ __forceinline__ void put_vector(const Args& a,
                                            int64_t i,
@@ -87,15 +88,15 @@ __device__ __forceinline__ void put_vector(const Args& a,
   store8(static_cast<BFloat16*>(a.values) + i, v);
 }
 
-// A warp per chunk of a row, of which a lane has eight neighbours at a time; `lanes` of them share
-// a scale.
+// A warp takes a chunk of a row, and a lane has eight neighbours of it at a time; `lanes` lanes
+// share a scale.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) encode_vectors_kernel(const __grid_constant__ Args a) {
   constexpr int kStep = kWarp * kVector;
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
   const int offset = static_cast<int>(threadIdx.x) % kWarp * kVector;
   const bool needs_range = !a.spec.group.is_per_tensor();
-  // 32 bits: chunks have 256 elements or more, but for a row's last.
+  // Why 32 bits do: chunks have 256 elements or more, except a row's last.
   const auto chunks = static_cast<uint32_t>((a.k + a.chunk - 1) / a.chunk);
   const auto num_units = static_cast<uint32_t>(span.end - span.begin) * chunks;
   for (uint32_t unit = blockIdx.x * kWarps + threadIdx.x / kWarp; unit < num_units;
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kThreads) encode_vectors_kernel(const __grid_c
   }
 }
 
-// A warp per group, for groups that vectors do not fit.
+// A warp takes a group; for groups that are not whole vectors.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) encode_kernel(const __grid_constant__ Args a) {
   const RowSpan span = span_rows(a.rows, static_cast<int>(blockIdx.y));
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(const __grid_constant_
   }
 }
 
-// Eight codes of f8e4m3 per thread, wherever a caller has them.
+// A thread widens eight codes of f8e4m3, whatever the alignment of the caller's tensor.
 __global__ void __launch_bounds__(kThreads)
     widen_kernel(const uint8_t* codes, bool are_aligned, BFloat16* out, int64_t num_vectors) {
   constexpr quant::Code kCode = quant::Code::kE4M3;
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// largest[expert or 0] = max(itself, |x|) over the rows in use, NaN passed over.
+// Raises largest[expert or 0] to the largest |x| over the rows in use; NaN is passed over.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     largest_kernel(const __grid_constant__ Args a, float* largest) {
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   max = largest_of_lanes(max, kWarp);
   if (threadIdx.x % kWarp == 0) {
-    // Floats that are not negative are ordered as their bits are.
+    // Floats that are not negative have the order of their bits.
     atomicMax(reinterpret_cast<int*>(largest + (a.is_per_expert ? blockIdx.y : 0)),
               __float_as_int(max));
   }
@@ -221,8 +222,8 @@ __global__ void scales_kernel(QuantFormat format, float* largest_to_scale, int n
   }
 }
 
-// Lanes of encode_vectors_kernel that share the scale of `group` elements; 0: not whole ones, or
-// not of one warp alone.
+// The lanes of encode_vectors_kernel that share the scale of `group` elements; 0: a group is not
+// whole lanes, or not within one warp.
 int lanes_of(int group) {
   const int lanes = group / kVector;
   const bool divides_warp = lanes > 0 && kWarp % lanes == 0;

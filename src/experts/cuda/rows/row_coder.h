@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// RowCoder: quantizes the rows of an expert GEMM on a GPU, those in use only.
-//   fp8, int8    codes and f32 scales; those of fp8 as bf16 where the GEMM wants them so
+// RowCoder: quantizes the rows of an expert GEMM on a GPU, but only those in use.
+//   fp8, int8    codes and f32 scales; codes of fp8 as bf16 where the GEMM wants them so
 //   mx, nvfp4    code times block scale, which bf16 holds exactly; nvfp4's global scale stays apart
-// Scales over all rows cover those of one call in the standard format, one expert's in the batched.
+// A scale over all rows covers the rows of a call in the standard format, and those of one expert
+// in the batched format.
 #pragma once
 
 #include <optional>
@@ -18,28 +19,29 @@ namespace moebius::cuda {
 
 class RowCoder {
  public:
-  // desc: of a1 or a2, its tensors on the GPU; w: what its rows are multiplied by.
+  // desc is that of a1 or a2, with its tensors on the GPU; w is what its rows are multiplied by.
   RowCoder(const QuantDesc& desc, const ExpertsDesc& experts, const WeightOperand& w);
 
   bool active() const { return spec_.has_value(); }
   const QuantizeSpec& spec() const { return *spec_; }
-  // Of coded rows.
+  // The dtype of quantized rows.
   DType dtype() const;
-  // A row's code depends on its expert.
+  // Whether a row's code depends on its expert.
   bool needs_groups() const { return active() && scales_ == RowScales::kPerGroup; }
 
-  // Of rows of k elements that it has coded.
+  // The facts of rows of k elements that it has quantized.
   RowFacts facts(int64_t k) const;
-  // Room for `rows` coded rows of k elements.
+  // Room for `rows` quantized rows of k elements.
   RowOperand take(Scratch& scratch, int64_t rows, int64_t k) const;
-  // x [rows, k] in in_dtype -> out, for the rows in use.
+  // Quantizes the rows in use of x [rows, k], which is in in_dtype, to out.
   void encode(const Tensor& x,
               const RowGroups& rows,
               const RowOperand& out,
               const Stream& stream) const;
+  // Whether fp8 codes are stored as bf16.
   bool widens_codes() const { return widens_codes_; }
-  // What codes [rows, k] that a caller gives with ExpertsInput::x_scale stand for, in room.values
-  // if dtype() is another than that of the codes.
+  // The operand for codes [rows, k] that a caller gives with ExpertsInput::x_scale.  It is in
+  // room.values if dtype() is not that of the codes.
   RowOperand given(const Tensor& codes,
                    const Tensor& x_scale,
                    const RowOperand& room,
@@ -49,10 +51,10 @@ class RowCoder {
   bool is_dynamic() const { return !constant_; }
 
   std::optional<QuantizeSpec> spec_;
-  Tensor constant_;  // static or global scale [1] or [L]; undefined: from the rows
+  Tensor constant_;  // static or global scale [1] or [L]; undefined: scales come from the rows
   RowScales scales_ = RowScales::kNone;
   int64_t num_experts_ = 1;
-  bool widens_codes_ = false;  // fp8 to bf16
+  bool widens_codes_ = false;
 };
 
 }  // namespace moebius::cuda

@@ -27,7 +27,7 @@ __device__ __forceinline__ RowSpan group_rows(const RowGroups& rows, int g) {
   return {begin, begin + count};
 }
 
-// Span s of RowGroups::num_spans().
+// The rows of span s, see RowGroups::num_spans().
 __device__ __forceinline__ RowSpan span_rows(const RowGroups& rows, int s) {
   return rows.offsets != nullptr ? RowSpan{0, rows.offsets[rows.num_groups]} : group_rows(rows, s);
 }
@@ -46,7 +46,7 @@ __device__ __forceinline__ int group_of(const RowGroups& rows, int64_t row) {
   return low;
 }
 
-// A grid of (x, spans) blocks for `room` rows, `rows_per_block` of them at a time.
+// A grid of (x, spans) blocks for `room` rows; a block takes `rows_per_block` of them at a time.
 inline dim3 span_grid(const RowGroups& rows, int64_t room, int64_t rows_per_block, int num_sms) {
   constexpr int64_t kBlocksPerSm = 16;
   const int64_t spans = rows.num_spans();

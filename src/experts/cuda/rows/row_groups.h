@@ -9,18 +9,18 @@
 
 namespace moebius::cuda {
 
-// Local experts that the kernels of this stage take.
+// The most local experts that the kernels of this stage take.
 inline constexpr int kMaxExperts = 1024;
 
 struct RowGroups {
   // Sorted: group g has rows [offsets[g], offsets[g + 1]).
   const int32_t* offsets = nullptr;
-  // Batched: group g has rows g * max_rows + [0, counts[g]); counts beyond the room are cut.
-  // With neither: all of them.
+  // Batched: group g has rows g * max_rows + [0, counts[g]); counts beyond the room are cut.  With
+  // neither offsets nor counts it has all max_rows.
   const int32_t* counts = nullptr;
   int64_t max_rows = 0;
   int num_groups = 1;
-  // Sizes were complete before the kernel ahead in the stream began, see core/cuda/launch.cuh.
+  // Sizes were complete before the kernel ahead in the stream began (see core/cuda/launch.cuh).
   bool settled = false;
 
   static RowGroups sorted(const int32_t* offsets, int64_t num_groups) {
@@ -31,7 +31,7 @@ struct RowGroups {
   }
   static RowGroups all(int64_t rows) { return {nullptr, nullptr, rows, 1}; }
 
-  // Runs of neighbouring rows that kernels without interest in groups walk over.
+  // The number of runs of neighbouring rows, for kernels that do not care about groups.
   int num_spans() const { return offsets != nullptr ? 1 : num_groups; }
 };
 

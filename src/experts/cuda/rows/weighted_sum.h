@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weighted sums of rows on a GPU: what core/row_sums.h does, for all tokens at once.
+// Weighted sums of rows on a GPU: the sums of core/row_sums.h, for all tokens at once.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace moebius {
 
-// A warp has a token's terms in shared memory.
+// The most terms of a token, which a warp keeps in shared memory.
 inline constexpr int64_t kMaxSumTerms = 3072;
 
 struct CudaSumArgs {
@@ -26,11 +26,12 @@ struct CudaSumArgs {
   int64_t first_column = 0;
 };
 
-// Arguments are validated; nothing waits for the device.  Throws Unsupported without CUDA, and for
-// topk above kMaxSumTerms.
+// Enqueues the sums; nothing waits for the device.  Throws Unsupported without CUDA, and for topk
+// above kMaxSumTerms.  REQUIRES: the arguments have been validated.
 void cuda_weighted_sum(const CudaSumArgs& args, const Stream& stream);
 
-// The same of rows [L, max_rows, H] that hold ids - first_expert in (token, k) order.
+// The same for rows [L, max_rows, H], which hold local experts ids - first_expert in (token, k)
+// order.
 void cuda_batched_sum(const CudaSumArgs& args, int64_t first_expert, const Stream& stream);
 
 }  // namespace moebius

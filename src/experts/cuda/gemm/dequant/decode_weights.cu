@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bound by memory: 2.5 bytes an element of 4-bit codes.
+// The kernel is bound by memory: an element of 4-bit codes moves 2.5 bytes.
 #include <algorithm>
 
 #include "core/cuda/check.h"
@@ -17,8 +17,8 @@ namespace {
 
 using quant::Code;
 
-// Of a block: threads over vectors of a row, and rows.  As large as may be, since with a limit each
-// SM has one.
+// A block has kAcross threads for the vectors of a row, and kDown rows.  It is as large as it may
+// be, since with a limit of SMs each of them has one block.
 constexpr int kAcross = 64;
 constexpr int kDown = 16;
 constexpr int kBlocksPerSm = 2;
@@ -28,13 +28,13 @@ struct Args {
   WeightArgs w;
   RowArgs a;
   RowGroups rows;
-  bool folds;              // block scales are in the elements, else in column_scale or block_scale
-  int num_blocks;          // of block_scale
+  bool folds;              // block scales go into the elements, else column_scale or block_scale
+  int num_blocks;          // rows of block_scale
   uint32_t block_inverse;  // 2^32 / vectors of a block, rounded up
   BFloat16* out;
   float* column_scale;
   float* block_scale;
-  int first;  // group
+  int first;  // the first group
   int n;
   int k;
 };
@@ -57,7 +57,8 @@ __device__ __forceinline__ __nv_bfloat162 both(float value) {
   return __float2bfloat162_rn(value);
 }
 
-// Elements 2 i and 2 i + 1 of eight e2m1, in bf16 but for their signs: bytes out of tables.
+// Elements 2 i and 2 i + 1 of eight e2m1, in bf16 without their signs.  Their bytes come from
+// tables.
 __device__ __forceinline__ uint32_t e2m1_magnitudes(uint32_t codes, int i) {
   const uint32_t four = codes >> (i / 2 * 16) & 0x7777u;
   const uint32_t low = __byte_perm(0xc0800000u, 0xc0804000u, four);
@@ -65,8 +66,9 @@ __device__ __forceinline__ uint32_t e2m1_magnitudes(uint32_t codes, int i) {
   return __byte_perm(low, high, i % 2 == 0 ? 0x5140 : 0x7362);
 }
 
-// (code - zero_point) * scale in pairs, which is exact.  Why in pairs, and codes to numbers by
-// their bits: at the speed of memory there are some 15 instructions for a thread's eight elements.
+// Computes (code - zero_point) * scale in pairs, which is exact.  Why in pairs, and why codes
+// become numbers by their bits: at the speed of memory a thread has time for some 15 instructions
+// per eight elements.
 template <Code kCode>
 __device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point, float scale) {
   const auto low = static_cast<uint32_t>(codes);
@@ -74,7 +76,7 @@ __device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point,
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if constexpr (kCode == Code::kU4) {
-      // 128 + c has c in its lowest bits.
+      // The lowest bits of 128 + c are c.
       const uint32_t two = low >> (8 * i);
       const uint32_t bits = (two & 0xfu) | (two << 12 & 0xf0000u) | 0x43004300u;
       words[i] = bits_of(__hsub2(as_pair<__nv_bfloat162>(bits), both(128.0f + zero_point)));
@@ -84,7 +86,7 @@ __device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point,
       words[i] =
           bits_of(__hmul2(as_pair<__nv_bfloat162>(e2m1_magnitudes(low, i) | signs), both(scale)));
     } else if constexpr (kCode == Code::kI8) {
-      // 2^23 + c has c in its lowest byte.
+      // The lowest byte of 2^23 + c is c.
       const auto number = [&](int j) {
         const auto byte = static_cast<uint32_t>(codes >> (8 * j)) & 0xffu;
         return __uint_as_float((byte ^ 0x80u) | 0x4b000000u) - (0x1p23f + 128.0f) - zero_point;
@@ -103,7 +105,7 @@ __device__ __forceinline__ uint4 decode_vector(uint64_t codes, float zero_point,
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Of the byte that a block has beside its codes: a scale that folds, else a zero point, if any.
+// The byte that a block has beside its codes is a scale that folds, else a zero point, if any.
 __device__ __forceinline__ float scale_of(const Args& p, uint8_t byte) {
   if (!p.folds) {
     return 1.0f;
@@ -116,7 +118,7 @@ __device__ __forceinline__ float zero_point_of(const Args& p, uint8_t byte) {
                                                : p.w.default_zero_point;
 }
 
-// blockIdx.y: the group, from `first` on.
+// blockIdx.y counts groups from `first` on.
 template <Code kCode>
 __global__ void __launch_bounds__(kAcross* kDown) decode_kernel(const __grid_constant__ Args p) {
   const int slot = static_cast<int>(blockIdx.y);

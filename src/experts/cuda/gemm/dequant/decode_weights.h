@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights in codes as bf16, for GEMMs that take no codes.
+// Decodes weights to bf16, for GEMMs that take no codes.
 #pragma once
 
 #include "experts/cuda/gemm/expert_gemm.h"
@@ -9,8 +9,9 @@
 
 namespace moebius::cuda {
 
-// Groups [first, first + out.b.dim(0)) of gemm.w, those with rows only, to out's b, b_scale (of
-// blocks) and column_scale.  Scales of gemm.a that are not of rows are in the latter.
+// Decodes groups [first, first + out.b.dim(0)) of gemm.w, but only those that have rows, to out's
+// b, b_scale (of blocks) and column_scale.  Scales of gemm.a that are not per row go into
+// column_scale.
 // REQUIRES: can_decode().
 void decode_weights(const ExpertGemm& gemm,
                     int64_t first,

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Eight neighbouring codes of a column as four pairs of bf16, exactly, by few instructions.  Which
-// codes a pair has is up to the format; rows of activations are brought into the same order.
+// Decodes eight neighbouring codes of a column to four pairs of bf16, exactly and by few
+// instructions.  Which codes form a pair depends on the format; rows of activations are brought
+// into the same order.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -26,11 +27,12 @@ __device__ __forceinline__ uint32_t both_halves(float v) {
   return narrow_pair(BFloat16{}, v, v);
 }
 
-// In bf16, whose mantissa has seven bits, 128 plus the integer in the low bits.
+// The bits of 128 in a pair of bf16.  The mantissa has seven bits, so an integer in the low bits is
+// added to 128.
 inline constexpr uint32_t k128 = 0x43004300u;
 
-// A step of e2m1: as bf16 that are 2^-126 times the codes' values (0.5 is subnormal).
-// Why two products by the sum of two powers of two: they shift sign and magnitude at once.
+// Two e2m1 codes as bf16 that are 2^-126 times the codes' values (0.5 becomes subnormal).  Why a
+// product with the sum of two powers of two: it shifts sign and magnitude at once.
 __device__ __forceinline__ uint32_t e2m1_low_pair(uint32_t word) {
   return (word & 0x000f000fu) * 0x1040u & 0x81c081c0u;
 }
@@ -45,16 +47,16 @@ __device__ __forceinline__ uint32_t e4m3_pair(uint32_t codes) {
   return narrow_pair(BFloat16{}, v.x, v.y);
 }
 
-// Folded scales are 2^kFoldedExponent times as large: what e2m1 codes lack, less what keeps the
-// largest e4m3 scale, and 2^17, within bf16.
+// Folded scales are 2^kFoldedExponent times as large.  That is what e2m1 codes lack, less what
+// keeps the largest e4m3 scale, and 2^17, within bf16.
 inline constexpr int kFoldedExponent = 110;
 inline constexpr float kFoldedFactor = 0x1p110f;
-inline constexpr float kColumnFactor = 0x1p16f;  // of sums of codes times folded scales
+inline constexpr float kColumnFactor = 0x1p16f;  // what sums of codes times folded scales lack
 inline constexpr int kBias = 127;
-inline constexpr uint32_t kExponents = 0x00800080u;  // one, in a pair's exponents
+inline constexpr uint32_t kExponents = 0x00800080u;  // 1 in both exponents of a pair
 
-// Pairs of folded scales; of one e8m0 code, or two e4m3.  Larger e8m0 scales than 2^17 are not
-// folded, but multiplied one after the other with 2^kFoldedExponent.
+// Pairs of folded scales, from one e8m0 code or from two e4m3.  e8m0 scales above 2^17 are not
+// folded; elements are multiplied by them and by 2^kFoldedExponent, one after the other.
 inline constexpr uint32_t kLargestE8m0 = 2 * kBias - kFoldedExponent;
 __device__ __forceinline__ uint32_t folded_e8m0(uint32_t code) {
   return (code + kFoldedExponent) * kExponents;
@@ -69,8 +71,8 @@ __device__ __forceinline__ uint32_t folded_e4m3(uint32_t codes) {
   return narrow_pair(BFloat16{}, v.x * kFoldedFactor, v.y * kFoldedFactor);
 }
 
-// by: of kU4 and kI8 the zero point, which is subtracted (of kU4 and 128 with it); of kE2M1 the
-// scale (kIsLarge: not folded).
+// by: for kU4 and kI8 the zero point, which is subtracted (for kU4 together with 128); for kE2M1
+// the scale (kIsLarge: not folded).
 template <Code kCode, bool kIsLarge = false>
 __device__ __forceinline__ void decode_pairs(const uint32_t* words,
                                              uint32_t by,
@@ -84,7 +86,7 @@ __device__ __forceinline__ void decode_pairs(const uint32_t* words,
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t word = words[i / 2] >> 8 * (i % 2);
-      // 128 + the low bits, less 128 or (of negative numbers) 256.
+      // This is 128 + the low bits, less 128 or, for negative numbers, 256.
       const uint32_t integer =
           difference(ptx::and_or(word, 0x007f007fu, k128), ptx::and_or(word, 0x00800080u, k128));
       pairs[i] = difference(integer, by);
@@ -111,7 +113,7 @@ __device__ __forceinline__ void decode_pairs(const uint32_t* words,
   }
 }
 
-// Eight neighbouring elements of a row, in the pairs of decode_pairs().
+// Brings eight neighbouring elements of a row into the pairs of decode_pairs().
 template <Code kCode>
 __device__ __forceinline__ uint4 in_order_of(const uint4& row) {
   constexpr uint32_t kLow = 0x5410;

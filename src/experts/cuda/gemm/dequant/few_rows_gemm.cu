@@ -1,19 +1,20 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grouped GEMM for few rows per group, at the speed at which codes are read: on Hopper's tensor
-// cores with the weights, decoded in registers, as the operand of 64 rows, and the rows of
-// activations as its columns.  Sums of columns that share scales are scaled in f32 and added up in
-// order; of e2m1, scales go into the elements, which hold them exactly.
+// A grouped GEMM for few rows per group, which runs at the speed at which codes are read.  On
+// Hopper's tensor cores the weights, decoded in registers, are the operand of 64 rows, and the rows
+// of activations are its columns.  Sums over k that share scales are scaled in f32 and added up in
+// order; scales of e2m1 go into the elements, which hold them exactly.
 //
-// Grid: a persistent block per SM.  Items: tiles of up to 64 rows of a group times blocks of
-// columns.  Block: four warpgroups, side by side along the columns or (two teams, if there are too
-// few items otherwise) half of them with every other step along k.
-// k: sums do not depend on its order as long as both operands have the same.  So a lane decodes
-// eight neighbours (a slab of 32 has four lanes' eights), and rows are brought into that order on
-// their way from `raw` to `rows`, a pass of 256 at a time, one ahead.
-// Codes: each warp has a ring of kStages steps of its 16 columns, which goes on from item to item,
-// so that reading never pauses: 96 KiB are under way.
+// Grid: one persistent block per SM.  An item is a tile of up to 64 rows of a group times a block
+// of columns.
+// Block: four warpgroups lie side by side along the columns.  If that gives too few items, they
+// form two teams, which take every other step along k.
+// k: a sum over k may take any order that both operands share.  So a lane decodes eight neighbours
+// (a slab of 32 is the eights of four lanes), and rows are brought into that order on their way
+// from `raw` to `rows`, a pass of 256 at a time, one pass ahead.
+// Codes: each warp has a ring of kStages steps of its 16 columns.  The ring goes on from item to
+// item, so that reading never pauses; 96 KiB are under way.
 #include <algorithm>
 #include <bit>
 #include <cassert>
@@ -55,7 +56,7 @@ Kernel kernel_of_rows(int rows) {
                       : few_rows_gemm_kernel<kCode, Scale, 64>;
 }
 
-// nullptr: there is none.
+// Returns nullptr where there is no kernel.
 Kernel find_kernel(Code code, DType scale, int rows) {
   switch (code) {
     case Code::kU4:

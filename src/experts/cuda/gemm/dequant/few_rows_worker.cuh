@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block's work in the GEMM of few_rows_gemm.cu, which says what is where and why.  Longer than
-// 500 lines: it is one class template, whose stages share registers and shared memory.
+// The work of a block in the GEMM of few_rows_gemm.cu, whose head says what is where and why.
+// Longer than 500 lines: it is one class template, whose stages share registers and shared memory.
 #pragma once
 
 #include <cstddef>
@@ -21,23 +21,23 @@ inline constexpr unsigned kAll = 0xffffffffu;
 inline constexpr int kWarp = 32;
 inline constexpr int kWarps = 16;
 inline constexpr int kThreads = kWarps * kWarp;
-inline constexpr int kGroupWarps = 4;  // of a warpgroup
+inline constexpr int kGroupWarps = 4;  // warps of a warpgroup
 inline constexpr int kGroups = kWarps / kGroupWarps;
 inline constexpr int kOwn = 16;  // columns of a warp
 inline constexpr int kGroupColumns = kOwn * kGroupWarps;
 inline constexpr int kColumns =
     kGroupColumns * kGroups;          // of a block whose warpgroups are one team
 inline constexpr int kMostRows = 64;  // of a tile
-inline constexpr int kSlab = 32;      // of k: two products
-inline constexpr int kPass = 256;     // of k
+inline constexpr int kSlab = 32;      // elements of k, for two products
+inline constexpr int kPass = 256;     // elements of k
 inline constexpr int kPassSlabs = kPass / kSlab;
 inline constexpr int kStepBytes = 64;  // of a column's codes
 inline constexpr int kStages = 7;
 
-// Tiles of 64 rows x 64 of k, swizzled as TMA does it.
+// Tiles have 64 rows x 64 of k and are swizzled as TMA does it.
 inline constexpr int kTileBytes = kMostRows * 128;
 inline constexpr int kRowsBytes = kPass / 64 * kTileBytes;
-// Why 16 bytes more: eight rows then lie in different banks.
+// Why 16 bytes are added: eight rows then lie in different banks.
 inline constexpr int kRawStride = kPass * static_cast<int>(sizeof(BFloat16)) + 16;
 
 struct Place {
@@ -48,8 +48,8 @@ struct Place {
 };
 
 struct __align__(1024) Shared {
-  // While sums of all warps are brought together, one of `rows` is in use, and they lie in the
-  // other and `raw`.
+  // While the sums of all warps are brought together, one of rows0 and rows1 is in use, and the
+  // sums lie in the other and `raw`.
   uint8_t rows0[kRowsBytes];
   uint8_t raw[kMostRows * kRawStride];
   uint8_t rows1[kRowsBytes];
@@ -72,7 +72,7 @@ struct Args : GemmArgs {
   int scaled_mask;  // sums are scaled after slab s of a step if (s + 1) & scaled_mask == 0
 };
 
-// e8m0 is told from others by what it scales.
+// Scales by their types; uint8_t is e8m0.
 __device__ __forceinline__ float scale_value(float bits) {
   return bits;
 }
@@ -86,14 +86,14 @@ __device__ __forceinline__ float scale_value(uint8_t bits) {
   return e8m0_to_float(bits);
 }
 
-// Scale: uint8_t is e8m0, uint16_t two neighbours of e4m3.  kRows: of a tile, at most.
+// Scale: uint8_t is e8m0, uint16_t is two neighbours of e4m3.  kRows: the most rows of a tile.
 template <Code kCode, typename Scale, int kRows>
 struct Worker {
   static constexpr int kStepSlabs = kStepBytes * 8 / quant::code_bits(kCode) / kSlab;
   static constexpr int kPassSteps = kPassSlabs / kStepSlabs;  // of all teams
   static constexpr int kWords = quant::code_bits(kCode) / 4;  // of eight codes
   static constexpr bool kFolds = kCode == Code::kE2M1;
-  // Slabs whose products are begun together: as many as there are registers for.
+  // The slabs whose products are begun together, as many as there are registers for.
   static constexpr int kBatch = kFolds && kRows < 64 ? 2 : 1;
   static constexpr bool kHasZeros = kCode == Code::kU4 || kCode == Code::kI8;
   static constexpr bool kMayBeLarge = kFolds && std::is_same_v<Scale, uint8_t>;
@@ -108,11 +108,11 @@ struct Worker {
   int lane = static_cast<int>(threadIdx.x) % kWarp;
   int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
   int quad = lane / 4;  // its columns are quad and quad + 8 of the warp's
-  int part = lane % 4;  // its eight of every slab
+  int part = lane % 4;  // which eight of every slab it has
   int team;
   int warp_column;
 
-  // What has not yet been asked for of the codes.
+  // The codes that have not yet been asked for.
   int ahead_item;
   int ahead_steps;    // of the item; 0: there are no more
   int ahead_columns;  // from the lane's first on
@@ -122,11 +122,11 @@ struct Worker {
   int slot = 0;
   int live = 0;  // which of `rows` is in use
 
-  // Scales of the next step, as they lie in memory.
+  // The scales of the next step, as they lie in memory.
   int first_scale[2];
   Scale next_scale[2];
   uint8_t next_zero[2];
-  // Of this step: added to sums, and what decode_pairs() takes.
+  // Those of this step: factors of sums, and what decode_pairs() takes.
   float scale[2];
   uint32_t by[2];
 
@@ -151,7 +151,7 @@ struct Worker {
     return {tile.group, item % p.across * (kColumns >> p.team_shift), rows, tile.begin};
   }
 
-  // Codes.
+  // The functions that follow bring codes.
 
   __device__ __forceinline__ void start_ahead(int item) {
     ahead_item = item;
@@ -167,14 +167,14 @@ struct Worker {
     }
   }
 
-  // Byte 0 of a lane's chunk of a column in a slot; chunks are swizzled so that neither words nor
-  // pairs of words of eight columns collide.
+  // The offset of a lane's chunk of a column in a slot.  Chunks are swizzled so that neither words
+  // nor pairs of words of eight columns collide.
   __device__ int chunk_place(int chunk, int i) const {
     const int swizzle = (quad >> 1 & 1) << 1 | quad >> 2;
     return (quad + 8 * i) * kStepBytes + ((chunk ^ swizzle) << 4);
   }
 
-  // The next step of the ring; zeros where there are no codes.
+  // Requests the next step of the ring; where there are no codes it becomes zeros.
   __device__ __forceinline__ void request(int to) {
     if (ahead_steps > 0) {
 #pragma unroll
@@ -193,9 +193,9 @@ struct Worker {
     ptx::copy_async_commit();
   }
 
-  // Rows.
+  // The functions that follow bring rows.
 
-  // By all warps.
+  // Requests the rows of a pass; called by all warps.
   __device__ __forceinline__ void request_rows(const Place& place, int pass) const {
     const int rows = place.rows;
     const int columns = min(kPass, p.k - pass * kPass);
@@ -217,8 +217,8 @@ struct Worker {
     __syncwarp();
   }
 
-  // Requested rows into their order, zeros behind them.  Passes alternate between both of `to`, and
-  // so do the phases of raw_arrived.  A thread has a slab of a row.
+  // Brings requested rows into their order, with zeros behind them.  Passes alternate between both
+  // values of `to`, and so do the phases of raw_arrived.  A thread has a slab of a row.
   __device__ __forceinline__ void spread_rows(const Place& place, int pass, int to) {
     ptx::mbarrier_wait_parity(&shared.raw_arrived, static_cast<uint32_t>(to));
     const int row = warp / 2 * 8 + lane % 8;
@@ -241,13 +241,14 @@ struct Worker {
       store(2, make_uint4(eights[0].z, eights[1].z, eights[2].z, eights[3].z));
       store(3, make_uint4(eights[0].w, eights[1].w, eights[2].w, eights[3].w));
     }
-    ptx::fence_proxy_async_shared();  // of what wgmma reads, and of what copies overwrite
+    ptx::fence_proxy_async_shared();  // for what wgmma reads, and what copies overwrite
   }
   __device__ uint8_t* rows(int which) const {
     return which == 0 ? shared.rows0 : shared.rows1;
   }
 
-  // Scales: a quad shares its columns, and each lane fetches those of one slab of a step.
+  // The functions that follow bring scales.  A quad shares its columns, and each of its lanes
+  // fetches the scales of one slab of a step.
 
   __device__ __forceinline__ void start_scales(const Place& place) {
 #pragma unroll
@@ -271,7 +272,7 @@ struct Worker {
   __device__ __forceinline__ static uint32_t zeros(float zero_point) {
     return both_halves(kCode == Code::kU4 ? 128.0f + zero_point : zero_point);
   }
-  // Fetched ones become this step's.  Returns whether they are large.
+  // Makes the fetched scales those of this step.  Returns whether they are large.
   __device__ __forceinline__ bool take_scales() {
     bool is_large = false;
     if constexpr (kMayBeLarge) {
@@ -297,15 +298,15 @@ struct Worker {
     if constexpr (kFolds || kHasZeros) {
       out = __shfl_sync(kAll, out, lane - part + slab);
     }
-    if constexpr (std::is_same_v<Scale, uint16_t>) {  // of 16 columns each
+    if constexpr (std::is_same_v<Scale, uint16_t>) {  // two scales of 16 elements of k each
       out = __byte_perm(out, 0, part < 2 ? 0x1010 : 0x3232);
     }
     return out;
   }
 
-  // Products.
+  // The functions that follow multiply.
 
-  // A slab's elements as wgmma takes them, for two products.
+  // Decodes a slab's elements as wgmma takes them, for two products.
   template <bool kIsLarge>
   __device__ __forceinline__ void decode(const uint32_t (&words)[2][kStepSlabs][kWords],
                                          int slab,
@@ -324,7 +325,7 @@ struct Worker {
     }
   }
 
-  // The branch is here, since all warps of a warpgroup must take the same wgmma.
+  // The branch is here and not around wgmma, which all warps of a warpgroup must take together.
   __device__ __forceinline__ void decode_batch(const uint32_t (&words)[2][kStepSlabs][kWords],
                                                int first,
                                                bool is_large,
@@ -342,7 +343,7 @@ struct Worker {
     }
   }
 
-  // totals += sums * the slab's scales.
+  // Adds sums * the slab's scales to totals.
   __device__ __forceinline__ void add_scaled(int slab, Sums& sums, Sums& totals) const {
     ptx::wgmma_wait<0>();
     ptx::wgmma_pin(sums);
@@ -357,7 +358,7 @@ struct Worker {
     }
   }
 
-  // One step; `rows`: of its first slab, as wgmma_descriptor() takes it.
+  // Multiplies one step.  `rows`: the rows of its first slab, as wgmma_descriptor() takes them.
   __device__ __forceinline__ void multiply_step(
       uint32_t rows, bool is_large, bool& accumulates, Sums& sums, Sums& totals) {
     ptx::copy_async_wait<kStages - 2>();
@@ -379,7 +380,7 @@ struct Worker {
         }
       }
     }
-    request(slot == 0 ? kStages - 1 : slot - 1);  // which the whole warp has read
+    request(slot == 0 ? kStages - 1 : slot - 1);  // into the slot that the whole warp has read
     slot = slot + 1 == kStages ? 0 : slot + 1;
 
     uint32_t elements[2][kBatch][2][4];
@@ -521,7 +522,7 @@ struct Worker {
     __syncthreads();
   }
 
-  // Where an item is, for all; visible after the next barrier.
+  // Notes for all threads where an item is; visible after the next barrier.
   __device__ __forceinline__ void note_place(int item, int which) {
     if (threadIdx.x == 0 && item < num_items) {
       shared.places[which] = find(item);

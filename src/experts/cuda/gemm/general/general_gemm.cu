@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grouped GEMM of any operands by f32 multiply-adds.  Blocks walk over output tiles of kTile x
-// kTile; a tile's operands are decoded to f32 in shared memory kDepth columns at a time, and a
+// A grouped GEMM of any operands by f32 multiply-adds.  Blocks walk over output tiles of kTile x
+// kTile.  A tile's operands are decoded to f32 in shared memory, kDepth columns at a time, and a
 // thread owns kOwn x kOwn elements.  Sums run over k in order, whatever the tile.
 #include <algorithm>
 #include <string>
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
       if (w_row < p.n) {
         weight_pack(p.w, g, w_row, p.n, k + load_k, p.k, w);
       }
-      __syncthreads();  // the last step's tiles are read
+      __syncthreads();  // all threads have read the last step's tiles
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         const int at = k + load_k + i;

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grouped GEMM on the tensor cores for operands whose codes bf16, f16 or int8 hold exactly: any N
-// and K, any format.  Blocks walk over output tiles of kRows x kCols, in steps of 64 bytes of
-// elements.  Bytes of both operands arrive in a ring of kStages steps; those of codes are decoded
+// A grouped GEMM on the tensor cores for operands whose codes bf16, f16 or int8 hold exactly, with
+// any N and K and any format.  Blocks walk over output tiles of kRows x kCols, in steps of 64 bytes
+// of elements.  The bytes of both operands arrive in a ring of kStages steps.  Codes are decoded
 // into a second pair of tiles one step before they are multiplied.  Sums of a segment (the columns
 // that share scales on both sides) are scaled in f32 and added up in order; int8 segments are
 // summed exactly.
 //
-// 8 warps of 32 x 32.  Rows of a tile are kStride bytes apart, so that the eight rows that ldmatrix
-// reads at once lie in different banks.
+// A block has 8 warps of 32 x 32 elements.  Rows of a tile are kStride bytes apart, so that the
+// eight rows that ldmatrix reads at once lie in different banks.
 #include <algorithm>
 #include <type_traits>
 
@@ -60,7 +60,7 @@ struct Tiles {
 
 struct Shared {
   Tiles arriving[kStages];         // bytes as they lie in memory
-  Tiles decoded[2];                // of operands that are codes
+  Tiles decoded[2];                // elements of operands that are codes
   float scales[2][kCols + kRows];  // of the columns, then of the rows, for a segment
 };
 
@@ -81,7 +81,8 @@ __device__ __forceinline__ void multiply(Sum<T> (&d)[4],
   }
 }
 
-// The 16-byte chunks of every step that a thread brings of a tile, worked out once per tile.
+// The 16-byte chunks of a tile that a thread brings in every step.  They are worked out once per
+// tile.
 template <int kTileRows>
 struct Chunks {
   static constexpr int kMost = kTileRows * kUnits / kThreads;
@@ -112,7 +113,7 @@ struct Chunks {
   }
 };
 
-// The same for rows that 16-byte chunks do not fit: of 6-bit codes, or of odd lengths.
+// The same for rows that are not whole 16-byte chunks: those of 6-bit codes, or of odd lengths.
 template <int kTileRows>
 __device__ void request_pieces(
     const RowBytes& b, const uint8_t* first, int64_t exist, int64_t step_offset, uint8_t* tile) {
@@ -135,7 +136,7 @@ __device__ void request_pieces(
   }
 }
 
-// One step's products of a warp's 32 x 32.
+// Adds one step's products to the 32 x 32 sums of a warp.
 template <typename T>
 __device__ __forceinline__ void multiply_step(const uint8_t (*a_tile)[kStride],
                                               const uint8_t (*w_tile)[kStride],
@@ -147,9 +148,9 @@ __device__ __forceinline__ void multiply_step(const uint8_t (*a_tile)[kStride],
     uint32_t w[2][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      // Matrices: rows 0-7, rows 8-15, and both again 16 bytes on.
+      // The four matrices are rows 0-7, rows 8-15, and both again 16 bytes on.
       ptx::ldmatrix_x4(a[i], &a_tile[16 * i + lane % 16][byte + lane / 16 * 16]);
-      // Columns 0-7, the same 16 bytes on, then columns 8-15.
+      // These are columns 0-7, the same 16 bytes on, then columns 8-15 likewise.
       ptx::ldmatrix_x4(w[i], &w_tile[16 * i + lane % 8 + lane / 16 * 8][byte + lane / 8 % 2 * 16]);
     }
 #pragma unroll
@@ -162,7 +163,7 @@ __device__ __forceinline__ void multiply_step(const uint8_t (*a_tile)[kStride],
   }
 }
 
-// totals += sums * scales of the segment; sums = 0.
+// Adds sums * scales of the segment to totals, and clears sums.
 template <typename S>
 __device__ __forceinline__ void add_segment(const float* row_scales,
                                             const float* col_scales,
@@ -214,7 +215,7 @@ __device__ __forceinline__ void store_tile(
   }
 }
 
-// What a thread does for a tile beside multiplying.
+// Does what a thread has to do for a tile besides multiplying.
 template <typename T>
 struct Worker {
   const Args& p;
@@ -222,7 +223,7 @@ struct Worker {
   TilePlace place;
   int first_col;
   int line;             // row of the decoded units it makes
-  int unit;             // which of a step
+  int unit;             // which unit of a step
   int64_t unit_scales;  // first scale of column `line`
   int64_t own_scales;   // first scale of the column whose segment scales it fetches
   const uint8_t* a_first;
@@ -344,7 +345,7 @@ __global__ void __launch_bounds__(kThreads, 2) mma_gemm_kernel(const __grid_cons
       ptx::copy_async_commit();
     };
 
-    __syncthreads();  // the last output tile is done with shared memory
+    __syncthreads();  // the output tile before is done with shared memory
     for (int step = 0; step < kStages - 1; ++step) {
       request_step(step);
     }
@@ -354,7 +355,7 @@ __global__ void __launch_bounds__(kThreads, 2) mma_gemm_kernel(const __grid_cons
     __syncthreads();
     worker.decode_step(0, first_scale);
 
-    // Fetched a step before they are needed.
+    // Scales are fetched a step before they are needed.
     UnitScale unit_scale = worker.unit_scale(1);
     float segment_scale = 0.0f;
     if (p.segment_steps == 1 && num_steps > 1) {

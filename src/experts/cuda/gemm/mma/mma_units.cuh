@@ -1,22 +1,21 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Units: 16 bytes of an operand row as the tensor cores read it.  Plain operands are units as they
-// lie in memory; of codes, a unit's bytes are decoded into elements that hold them exactly.  Block
-// scales go into the elements where they fit (`folds`), else they are applied to sums of whole
-// blocks.
+// A unit is 16 bytes of an operand row as the tensor cores read it.  Plain operands are units as
+// they lie in memory; codes are decoded into elements that hold them exactly.  Block scales go into
+// the elements where they fit (`folds`), else they are applied to the sums of whole blocks.
 #pragma once
 
 #include "experts/cuda/gemm/weight_values.cuh"
 
 namespace moebius::cuda {
 
-// What the tensor cores multiply: BFloat16, Float16 or int8_t.
+// The elements of a unit.  The tensor cores multiply T: BFloat16, Float16 or int8_t.
 template <typename T>
 inline constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
 
-// Bytes of a row's step on their way to shared memory: whole 16-byte (or 8-byte) chunks, or where
-// rows are not aligned byte by byte.
+// How the bytes of a row's step come to shared memory: in chunks of 16 or 8 bytes, or, where rows
+// are not aligned, byte by byte.
 struct RowBytes {
   int64_t row_bytes;
   int step_bytes;  // 64 where units are plain, less where they are codes
@@ -30,7 +29,8 @@ __device__ __forceinline__ uint4 pack_unit(const float (&v)[kVector]) {
                     narrow_pair(T{}, v[4], v[5]), narrow_pair(T{}, v[6], v[7]));
 }
 
-// A's unit from codes in shared memory.  REQUIRES: a.dtype is f8e4m3 or i8, T has 16 bits.
+// Decodes a unit of A from codes in shared memory.  REQUIRES: a.dtype is f8e4m3 or i8, T has 16
+// bits.
 template <typename T>
 __device__ __forceinline__ uint4 row_unit(const RowArgs& a, const uint8_t* p) {
   float v[kVector];
@@ -43,13 +43,13 @@ __device__ __forceinline__ uint4 row_unit(const RowArgs& a, const uint8_t* p) {
   return pack_unit<T>(v);
 }
 
-// What a unit's codes are shifted and multiplied by.
+// The number that is subtracted from a unit's codes, and the scale that they are multiplied by.
 struct UnitScale {
   float zero_point = 0.0f;
   float scale = 1.0f;
 };
 
-// Of the unit at column k of a row whose scales begin at `first`.
+// Loads those of the unit at column k of a row whose scales begin at `first`.
 __device__ __forceinline__ UnitScale load_unit_scale(const WeightArgs& w,
                                                      int64_t first,
                                                      int k,
@@ -61,7 +61,7 @@ __device__ __forceinline__ UnitScale load_unit_scale(const WeightArgs& w,
   return unit;
 }
 
-// W's unit from codes in shared memory.
+// Decodes a unit of W from codes in shared memory.
 template <typename T>
 __device__ __forceinline__ uint4 weight_unit(const WeightArgs& w,
                                              const uint8_t* p,

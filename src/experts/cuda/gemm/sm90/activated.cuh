@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of out where the grouped GEMM's kernel activates: silu(gate) * up of the 128 columns of
-// either box, in f8e4m3 quantized with the scale of those 128.  Bit for bit activate() or
-// activate_to_codes() of the sums rounded to bf16.
+// How the grouped GEMM's kernel stores rows where it activates: silu(gate) * up of the 128 columns
+// of either box, for f8e4m3 quantized with the scale of those 128.  The result has the bits of
+// activate() or activate_to_codes() of the sums rounded to bf16.
 #pragma once
 
 #include "experts/cuda/activation/activation.cuh"
@@ -28,7 +28,7 @@ __device__ __forceinline__ uint32_t codes_of_four(uint2 four, const quant::devic
   return static_cast<uint32_t>(quant::device::encode_narrow_e4m3(x, factor));
 }
 
-// NaN passed over.
+// The largest magnitude of four bf16; NaN is passed over.
 __device__ __forceinline__ float absmax(uint2 four) {
   constexpr uint32_t kMagnitudes = 0x7fff7fffu;
   const float2 max =
@@ -44,7 +44,7 @@ __device__ __forceinline__ float* out_scale_at(const Args& args, int row, const 
   return args.out_scale + (int64_t{row} * (args.n / kTileColumns) + work.column / kTileColumns);
 }
 
-// Both rows of a thread at once, so that neither waits for the other's latencies.
+// Stores both rows of a thread at once, so that neither waits for the other's latencies.
 template <typename Config>
 __device__ __forceinline__ void store_activated(const Args& args,
                                                 const Place& at,
@@ -110,7 +110,7 @@ __device__ __forceinline__ void store_activated(const Args& args,
   }
 }
 
-// row_max: nobody still uses it.  REQUIRES: the tile has columns.
+// REQUIRES: no warp still uses row_max, and the tile has columns.
 template <typename Config, int kRows, int kRoom>
 __device__ __forceinline__ void store_small_activated(const Args& args,
                                                       const Place& at,

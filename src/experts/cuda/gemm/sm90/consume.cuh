@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The warpgroups that multiply what is in the stages of the grouped GEMM's kernel.
+// The consumers: the warpgroups that multiply what is in the stages of the grouped GEMM's kernel.
 #pragma once
 
 #include "core/cuda/wgmma.cuh"
@@ -11,7 +11,7 @@
 
 namespace moebius::cuda::sm90 {
 
-// sums += 32 bytes of k of both operands, of bf16 or int8.
+// Adds to sums the products of 32 bytes of k of both operands, of bf16 or int8.
 template <typename Config, int kN>
 __device__ __forceinline__ void multiply(typename Config::Sum (&sums)[kN / 2],
                                          uint32_t a,
@@ -24,7 +24,7 @@ __device__ __forceinline__ void multiply(typename Config::Sum (&sums)[kN / 2],
   }
 }
 
-// sums[4 j + i] of 64 rows per warpgroup, 256 columns, of bf16 or int8.
+// Computes the sums of a large tile of bf16 or int8: 64 rows per warpgroup, 256 columns.
 template <typename Config>
 __device__ __forceinline__ void multiply_large(Ring<Config>& ring,
                                                int blocks,
@@ -54,7 +54,7 @@ __device__ __forceinline__ void multiply_large(Ring<Config>& ring,
   ring.release(before);
 }
 
-// What a thread needs of a stage of f8e4m3.
+// Holds what a thread needs from a stage of f8e4m3.
 struct Fp8Stage {
   uint32_t a;  // low words of descriptors
   uint32_t b;
@@ -75,11 +75,11 @@ struct Fp8Stage {
   }
 };
 
-// Of f8e4m3, 128 of K at a time: the tensor core keeps fewer bits than f32 does, so its sums are
-// scaled and added up here.  Two halves of the columns, one after the other, for want of registers;
-// meanwhile the other warpgroup has the tensor core.  Why the next stage is looked at while the
-// tensor core works: less is left to do between two products, which is more than the other
-// warpgroup's products cover.
+// Computes the sums of a large tile of f8e4m3, 128 of K at a time: the tensor core keeps fewer bits
+// than f32, so its sums are scaled and added up here.  The two halves of the columns follow one
+// another, for want of registers; meanwhile the other warpgroup has the tensor core.  Why the next
+// stage is looked at while the tensor core works: the work between two products takes longer than
+// the other warpgroup's products, so that less of it should be left.
 template <typename Config>
 __device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
                                              int blocks,
@@ -127,7 +127,8 @@ __device__ __forceinline__ void multiply_fp8(Ring<Config>& ring,
   }
 }
 
-// A small tile: D is [columns of out, rows of out], 64 columns of either box per warpgroup.
+// Computes the sums of a small tile by swap-AB: D is [columns of out, rows of out], with 64 columns
+// of either box per warpgroup.
 template <typename Config, int kRows>
 __device__ __forceinline__ void multiply_small(Ring<Config>& ring,
                                                int blocks,
@@ -141,7 +142,7 @@ __device__ __forceinline__ void multiply_small(Ring<Config>& ring,
   }
   for (int block = 0; block < blocks; ++block) {
     ring.await_full();
-    [[maybe_unused]] float a_scale[kRows / 4];  // of the rows that this thread has columns of D of
+    [[maybe_unused]] float a_scale[kRows / 4];  // of the rows that are this thread's columns of D
     [[maybe_unused]] float b_scale[2];
     if constexpr (Config::kIsFp8) {
 #pragma unroll
@@ -199,23 +200,24 @@ __device__ __forceinline__ void multiply_small(Ring<Config>& ring,
   }
 }
 
-// Of bf16 with scales that change along K: products of kStepElements of K, scaled and added up
-// here. D is transposed, for large tiles, too: a thread then has four columns, and as many scales,
-// instead of 64.  For the rest see multiply_fp8.
+// Computes the sums of bf16 with scales that change along K: products of kStepElements of K are
+// scaled and added up here.  D is transposed for large tiles, too: a thread then has four columns,
+// and as many scales, instead of 64.  For the rest see multiply_fp8.
 template <typename Config, int kRows, int kStepElements>
 __device__ __forceinline__ void multiply_scaled(Ring<Config>& ring,
                                                 int blocks,
                                                 const Place& at,
                                                 float (&sums)[2][kRows / 2]) {
-  constexpr int kElements = 16;  // of K, of an instruction
+  constexpr int kElements = 16;  // elements of K that an instruction takes
   constexpr int kPerStage = Config::kBlockElements / kElements;
   constexpr int kPerStep = kStepElements / kElements;
   constexpr int kStagesAtOnce = kPerStep > kPerStage ? kPerStep / kPerStage : 1;
   constexpr int kParts = kStagesAtOnce * kPerStage / kPerStep;
-  // As descriptors count.
+  // In the units of descriptors.
   constexpr int kHalf = kBoxBytesB / 16;
   constexpr int kStage = kStageBytes / 16;
-  // Stages at once are neighbours.  REQUIRES: `blocks` is a multiple of them.
+  // Stages that are taken at once are neighbours.  REQUIRES: `blocks` is a multiple of their
+  // number.
   static_assert(Config::kStages % kStagesAtOnce == 0);
   const int column = column_in_box(at) + column_in_four(at, 0);
 #pragma unroll
@@ -342,7 +344,7 @@ class Consumer {
     }
   }
 
-  // Of kRows rows at most, with D transposed.
+  // Computes a tile of kRows rows at most, with D transposed.
   template <int kRows>
   __device__ __forceinline__ void small_tile(const Work& work) {
     float sums[2][kRows / 2];

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The warps that bring what no box does into the stages of the grouped GEMM's kernel: scales, and
-// rows of a that are named one by one.  Why not the thread that loads boxes: one after the other
-// they take longer than the tensor core does.  Why not boxes of one row each: TMA takes some 50
-// cycles for any box.
+// The warps that bring into the stages of the grouped GEMM's kernel what no box brings: scales, and
+// rows of a that are named one by one.  Why the thread that loads boxes does not bring them: one
+// after the other they take longer than the tensor core does.  Why they are not boxes of one row
+// each: TMA takes some 50 cycles for any box.
 #pragma once
 
 #include "core/cuda/mma.cuh"
@@ -13,8 +13,8 @@
 
 namespace moebius::cuda::sm90 {
 
-// The scales of one of kWarps warps, where stages have any: of every kWarps-th box from the one of
-// its index on.
+// Copies the scales that one of kWarps warps brings, where stages have any: those of every
+// kWarps-th box, beginning with the box of the warp's index.
 template <typename Config, int kWarps>
 class ScaleCopies {
  public:
@@ -23,7 +23,7 @@ class ScaleCopies {
   __device__ __forceinline__ void copy(int /*stage*/, int /*block*/) {}
 };
 
-// Of f8e4m3: of the rows of a tile, and of its two times 128 columns.
+// For f8e4m3: the scales of the rows of a tile, and of its two times 128 columns.
 template <typename Config, int kWarps>
 requires Config::kIsFp8 class ScaleCopies<Config, kWarps> {
  public:
@@ -73,7 +73,7 @@ requires Config::kIsFp8 class ScaleCopies<Config, kWarps> {
   const float* of_columns_ = nullptr;
 };
 
-// Of scaled bf16: of a tile's columns, of one or both parts of a stage.
+// For scaled bf16: the scales of a tile's columns, for one or both parts of a stage.
 template <typename Config, int kWarps>
 requires Config::kIsScaled class ScaleCopies<Config, kWarps> {
  public:
@@ -114,11 +114,11 @@ requires Config::kIsScaled class ScaleCopies<Config, kWarps> {
   int column_ = static_cast<int>(ptx::lane()) * kVector;  // of a box
   Work work_ = {};
   const float* from_ = nullptr;
-  int left_ = 0;  // of K, with these scales
+  int left_ = 0;  // how much of K has these scales
 };
 
-// Likewise a warp's rows of a, swizzled as boxes are.  Eight lanes copy the 128 bytes of a row, so
-// an instruction copies four rows.
+// Copies likewise a warp's rows of a, swizzled as boxes are.  Eight lanes copy the 128 bytes of a
+// row, so that an instruction copies four rows.
 template <typename Config, int kWarps>
 class RowCopies {
  public:
@@ -180,14 +180,16 @@ class RowCopies {
   int own_row_ = static_cast<int>(ptx::lane()) / kVectors;
   uint32_t vector_ = ptx::lane() % kVectors;
   int boxes_ = 0;
-  uint32_t places_[kPlaces];       // in kSwizzleRows rows
-  uint32_t from_[kBoxes][kSteps];  // bytes from a's begin: with 64 bits there are too few registers
+  uint32_t places_[kPlaces];  // in kSwizzleRows rows
+  // Bytes from the begin of a.  Why 32 bits: with 64 there would be too few registers.
+  uint32_t from_[kBoxes][kSteps];
 };
 
-// The only warp of each CTA, for scales, or one of kRowWarps, which copy rows, too.
-// Why a stage with rows counts as full one stage later: that the tensor core sees them takes a
-// fence by the threads that copied, once they are there.  Consumers that await a stage have
-// released all but the two before it, so the place of the next one is or becomes empty.
+// Fills stages, as the only warp of each CTA that copies scales, or as one of kRowWarps, which also
+// copy rows.  Why a stage with rows counts as full one stage later: the tensor core sees the rows
+// only after a fence by the threads that copied them, once they have arrived.  Consumers that await
+// a stage have released all but the two before it, so the place of the next stage is or becomes
+// empty.
 template <typename Config, int kWarps>
 __device__ __forceinline__ void fill_copies(const Args& args,
                                             Shared<Config>& shared,
@@ -199,7 +201,7 @@ __device__ __forceinline__ void fill_copies(const Args& args,
   ptx::await_kernel_before();
   ScaleCopies<Config, kWarps> scales(args, shared, index);
   [[maybe_unused]] RowCopies<Config, kWarps> rows(args, index);
-  [[maybe_unused]] int under_way = -1;  // stage; -1: none
+  [[maybe_unused]] int under_way = -1;  // the stage whose rows are under way; -1: none
   [[maybe_unused]] const auto arrive = [&] {
     ptx::fence_proxy_async_shared();
     ptx::mbarrier_arrive(ring.full(under_way));

@@ -13,8 +13,8 @@
 
 namespace moebius::cuda::sm90 {
 
-// Fills the table of groups and items; by the whole CTA.  Sizes from L2, past what L1 may have from
-// before they were written.
+// Fills the table of groups and items, by the whole CTA.  Sizes are read from L2, since L1 may have
+// them from before they were written.
 template <typename Config>
 __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& shared) {
   bool is_large = false;
@@ -61,12 +61,13 @@ __device__ __forceinline__ void read_groups(const Args& args, Shared<Config>& sh
   __syncthreads();
 }
 
-// Grid: an even number of CTAs, pairs of which form clusters; one per SM, persistent.
-// Block: two consumer warpgroups (64 rows of a tile each; 128 columns of a small one) and a third
-// of which one warp fills the stages with boxes, one plans tiles, and up to two copy what no box
-// brings.  Registers go to the consumers: 128 sums each, with scales 64 products more.
-// Pipeline: four stages of 48 KiB, one block of K each, shared by tiles of all kinds.  A stage is
-// empty when the consumer warps of both CTAs have read it, since both CTAs fill it.
+// Grid: an even number of persistent CTAs, one per SM; pairs of them form clusters.
+// Block: two consumer warpgroups (with 64 rows of a tile each, or 128 columns of a small one) and a
+// third warpgroup.  Of the third, one warp fills the stages with boxes, one plans tiles, and up to
+// two copy what no box brings.  Registers go to the consumers, whose threads have 128 sums each,
+// and with scales 64 products more.
+// Pipeline: four stages of 48 KiB have one block of K each and are shared by tiles of all kinds.  A
+// stage is empty when the consumer warps of both CTAs have read it, since both CTAs fill it.
 template <typename Config>
 __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ Args args) {
@@ -92,7 +93,7 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     ptx::await_kernel_before();
   }
   read_groups(args, shared);
-  // pairs with the peer's: its barriers are ready.
+  // pairs with the peer's arrive and wait here: its barriers are ready.
   ptx::cluster_arrive();
   ptx::cluster_wait();
   const int warp = ptx::uniform(static_cast<int>(threadIdx.x) / kWarp);
@@ -118,7 +119,7 @@ __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kThreads, 1)
     ptx::await_kernel_before();
     Consumer<Config>(args, shared).run();
   }
-  // pairs with the peer's: it writes no more to this CTA's memory.
+  // pairs with the peer's arrive and wait here: it writes no more to this CTA's memory.
   ptx::cluster_arrive();
   ptx::cluster_wait();
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the host hands to the kernels of kernel.cuh.
+// The arguments that the host passes to the kernels of kernel.cuh.
 #pragma once
 
 #include <cuda.h>
@@ -15,23 +15,23 @@
 
 namespace moebius::cuda::sm90 {
 
-inline constexpr int kBlockBytes = 128;  // of K, in one stage: the width of TMA's swizzle
+inline constexpr int kBlockBytes = 128;  // bytes of K in a stage: the width of TMA's swizzle
 inline constexpr int kBoxRowsA = 32;
 inline constexpr int kBoxRowsB = 128;
 inline constexpr int kMaxGroups = 1024;
 
-// Shared memory has columns of out (rows of b) in an order by which a thread's sums are neighbours:
-// of every 32 columns, 8 l + 2 j + i is at 8 j + 2 l + i (j and l below 4, i below 2).  A quad's
-// lane l has columns 2 l + i of every eight in D, see wgmma.cuh.
+// In shared memory the columns of out (rows of b) are in an order that makes a thread's sums
+// neighbours.  Of every 32 columns, 8 l + 2 j + i is at 8 j + 2 l + i (j and l below 4, i below 2).
+// Lane l of a quad has columns 2 l + i of every eight in D, see wgmma.cuh.
 inline constexpr int kColumnsInOrder = 32;
 
 // Scaled: b has scales for groups of k.
 enum class Operands : uint8_t { kBF16, kScaledBF16, kF8E4M3, kInt8 };
 
-// Elements of K that share scales of kScaledBF16 come in multiples of this.
+// With kScaledBF16 a scale is shared by a multiple of this many elements of K.
 inline constexpr int kScaleStep = quant::kDecodedStep;
 
-// What becomes of the sums.  Activated: N / 2 columns, see GroupedGemm::activates.
+// Says what becomes of the sums.  Activated results have N / 2 columns, see GroupedGemm::activates.
 enum class Result : uint8_t { kF32, kBF16, kActivatedBF16, kActivatedF8E4M3 };
 
 struct Args {
@@ -42,11 +42,11 @@ struct Args {
   CUtensorMap b_narrow;  // the same, boxes of half as many columns
   // Row r is row a_rows[r] of a and a_scale; nullptr: row r.
   const int32_t* a_rows;
-  const void* a_values;  // what the maps of a are of
+  const void* a_values;  // the memory that the maps of a describe
   const float* a_scale;  // nullptr: none
   const float* b_scale;
   int scale_block;  // kScaledBF16: b_scale is [G, ceil(K / scale_block), N]
-  // Not f8e4m3: of row r of group g of a it is a_scale[r a_row_step + g a_group_step].
+  // But for f8e4m3, row r of group g has scale a_scale[r a_row_step + g a_group_step].
   int a_row_step;
   int a_group_step;
   const float* column_scale;  // nullptr: none
@@ -55,12 +55,12 @@ struct Args {
   void* out;
   float* out_scale;         // kActivatedF8E4M3: [rows of out, N / 256]
   bool power_of_two_scale;  // of out_scale, see QuantizeSpec
-  const int32_t* offsets;   // one of the two
+  const int32_t* offsets;   // either these or counts; the others are nullptr
   const int32_t* counts;
   bool settled_groups;   // see GroupedGemm
   bool lets_next_begin;  // see core/cuda/launch.cuh
-  int* next_item;        // nullptr, or two zeros, which is what they are again afterwards
-  // Rows of a that come in waves; with a_rows.  Group g has those of expert first_expert + g.
+  int* next_item;        // nullptr, or two zeros; the kernel leaves zeros
+  // With a_rows: rows of a may come in waves.  Group g has those of expert first_expert + g.
   RowArrivals::Signals arrivals;
   int first_expert;
   int max_rows;  // per group, with counts
@@ -68,11 +68,11 @@ struct Args {
   int num_groups;
   int n;
   int k;
-  int first_column;  // of those to compute, a multiple of kBoxRowsB
+  int first_column;  // the first column to compute, a multiple of kBoxRowsB
   int end_column;
 };
 
-// Whether there is a kernel for it.
+// Whether there is a kernel for these operands and result.
 constexpr bool can_launch(Operands operands, Result result) {
   switch (result) {
     case Result::kActivatedBF16:
@@ -84,8 +84,8 @@ constexpr bool can_launch(Operands operands, Result result) {
   }
 }
 
-// On the current device, which is `index`, on at most num_sms SMs (but no less than two).
-// REQUIRES: can_launch; if activated, N is a multiple of 256.
+// Launches on the current device, which is `index`, on at most num_sms SMs, but no fewer than two.
+// REQUIRES: can_launch(); if activated, N is a multiple of 256.
 void launch(const Args& args,
             Operands operands,
             Result result,

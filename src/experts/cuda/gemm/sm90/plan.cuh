@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The warp that works out which tile of the grouped GEMM a CTA is next to compute, while those that
-// fill stages are at the one before.  Why one of its own: to find an item's group and tile takes a
-// thread some 4600 cycles, and all stages that are full last as long.
+// The warp that plans: it works out which tile of the grouped GEMM a CTA computes next, while the
+// warps that fill stages are at the tile before.  Why it is a warp of its own: finding an item's
+// group and tile takes a thread some 4600 cycles, and all stages that are full last only as long.
 #pragma once
 
 #include "core/cuda/row_arrivals.cuh"
@@ -15,8 +15,8 @@ __device__ __forceinline__ int num_clusters() {
   return static_cast<int>(gridDim.x) / kClusterSize;
 }
 
-// The items of a cluster, in turn: every num_clusters-th, or, with args.next_item, whichever is
-// next when one is begun.  There rank 0 draws them, and tells rank 1.
+// Goes through the items of a cluster: every num_clusters-th item, or, with args.next_item,
+// whichever is next when the cluster begins one.  Then rank 0 draws the items and tells rank 1.
 template <typename Config>
 class Items {
  public:
@@ -49,7 +49,7 @@ class Items {
       return;
     }
     if (rank_ == 0) {
-      ptx::await_kernel_before();  // it may draw from the same counter
+      ptx::await_kernel_before();  // that kernel may draw from the same counter
       item_ = num_clusters() + atomicAdd(args_.next_item, 1);
       ptx::mbarrier_wait_parity(&shared_.item_empty, parity_ ^ 1);
       ptx::st_async(&shared_.item, item_, &shared_.item_full, 1);
@@ -62,7 +62,7 @@ class Items {
     parity_ ^= 1;
   }
 
-  // Once nothing is left: the last cluster leaves the counters as it found them.
+  // Called once nothing is left: the last cluster sets the counters to zeros again.
   __device__ __forceinline__ void finish() const {
     ptx::await_kernel_before();
     if (args_.next_item != nullptr && rank_ == 0 &&
@@ -81,9 +81,9 @@ class Items {
   uint32_t parity_ = 0;
 };
 
-// Waits for the rows of groups, where they come in waves.  Those that copy rows are told of a tile
-// by way of a barrier after that; whoever else reads of a row, as its scale, does so once they
-// have.
+// Waits for the rows of groups, where they come in waves.  The threads that copy rows learn of a
+// tile by a barrier after that; any other thread that reads something of a row, such as its scale,
+// does so after they have copied it.
 class Arrivals {
  public:
   __device__ __forceinline__ explicit Arrivals(const Args& args) : args_(args) {}
@@ -104,8 +104,8 @@ class Arrivals {
   int here_ = 0;
 };
 
-// By one thread of each CTA.  An item is drawn when the one before is begun, not sooner: whoever
-// draws last has least to do.
+// Plans tiles, by one thread of each CTA.  An item is drawn when the one before is begun and not
+// sooner, so that the cluster that draws last has the least left to do.
 template <typename Config>
 __device__ __forceinline__ void plan_tiles(const Args& args, Shared<Config>& shared) {
   Items<Config> items(args, shared);
@@ -123,13 +123,13 @@ __device__ __forceinline__ void plan_tiles(const Args& args, Shared<Config>& sha
   ptx::mbarrier_arrive(&shared.plan_full);
 }
 
-// What plan_tiles() says, in turn, to a thread that fills stages.
+// Hands the plans of plan_tiles() to a thread that fills stages, one after the other.
 template <typename Config>
 class Plans {
  public:
   __device__ __forceinline__ explicit Plans(Shared<Config>& shared) : shared_(shared) {}
 
-  // Nothing any more if it has no rows.
+  // The next plan; it has no rows when nothing is left.
   __device__ __forceinline__ Plan next() {
     ptx::mbarrier_wait_parity(&shared_.plan_full, parity_);
     parity_ ^= 1;

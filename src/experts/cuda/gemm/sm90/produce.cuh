@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The thread that keeps the stages of the grouped GEMM's kernel filled with boxes.
+// The producer: the thread that keeps the stages of the grouped GEMM's kernel filled with boxes.
 #pragma once
 
 #include "experts/cuda/gemm/sm90/plan.cuh"
@@ -9,8 +9,8 @@
 
 namespace moebius::cuda::sm90 {
 
-// One of a tile's boxes of columns, in the order of launch.h; past the last column there are
-// zeros.
+// Says where one of a tile's boxes of columns is, in the order of launch.h.  Past the last column a
+// box is zeros.
 template <typename Config>
 struct BoxOfB {
   int at[5];
@@ -25,13 +25,13 @@ struct BoxOfB {
   static constexpr int kNowhere = 1 << 30;
 };
 
-// The map whose boxes a tile has.
+// The map with boxes of the width that a tile has.
 template <typename Config>
 __device__ __forceinline__ const CUtensorMap* map_of_b(const Args& args, const Work& work) {
   return box_columns<Config>(work) == kBoxRowsB ? &args.b : &args.b_narrow;
 }
 
-// The boxes of one block of K.
+// Loads the boxes of one block of K.
 template <typename Config>
 __device__ __forceinline__ void load_stage(
     const Args& args, const Ring<Config>& ring, const Plan& plan, int rank, int k) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void load_stage(
   }
 }
 
-// What a CTA first reads of b, on its way to L2 while the kernel before ends.
+// Fetches to L2 what a CTA first reads of b, while the kernel before ends.
 template <typename Config>
 __device__ __forceinline__ void prefetch_b(const Args& args, const Plan& plan, int rank) {
   constexpr int kBlocks = 2 * Config::kStages;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void prefetch_b(const Args& args, const Plan& plan, i
   }
 }
 
-// One thread of each CTA: loads boxes, and says what they are for.
+// Loads boxes and says what they are for, by one thread of each CTA.
 template <typename Config>
 __device__ __forceinline__ void fill_boxes(const Args& args,
                                            Shared<Config>& shared,

@@ -1,19 +1,19 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which part of a grouped GEMM a pair of CTAs (a cluster) computes: pure functions of group sizes,
-// the same on host and device.
+// Says which part of a grouped GEMM a pair of CTAs (a cluster) computes, by pure functions of group
+// sizes that are the same on host and device.
 //
 // A pair's item is two tiles of kTileRows x kTileColumns of one group that share an operand: two
 // tiles of rows of the same columns, or, for what is left over, two tiles of columns of the same
-// rows.  A remainder of up to kSmallRows rows is a *small* tile, with the operands of the tensor
-// core swapped: its cost goes with its rows.
-// Items of a group: bands of up to kBandPairs pairs of row tiles; in a band by pairs of column
-// tiles.  So the items under way at any time read few rows of either operand, and remainders read
-// weights beside the tiles that read the same ones.
-// Where there is an item for half of the clusters at most, and small tiles only, each item is cut
-// into two of half the columns: one SM reads far slower than its share of all of them.  Not where
-// threads copy rows: there a stage takes as long however wide it is (copies.cuh).
+// rows.  A remainder of up to kSmallRows rows is a *small* tile, whose operands are swapped
+// (swap-AB): its cost grows with its rows.  The items of a group are in bands of up to kBandPairs
+// pairs of row tiles, and in a band by pairs of column tiles.  So the items that are computed at
+// any time read few rows of either operand, and remainders read weights beside the tiles that read
+// the same ones.  Where at most half of the clusters have an item, and there are small tiles only,
+// each item is cut into two of half the columns, since one SM reads far slower than its share of
+// what all of them read.  Items are not cut where threads copy rows: there a stage takes as long
+// however wide it is (copies.cuh).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace moebius::cuda::sm90 {
 
 inline constexpr int kTileRows = 128;
 inline constexpr int kTileColumns = 256;
-inline constexpr int kNarrowColumns = 128;  // of half a tile
+inline constexpr int kNarrowColumns = 128;  // columns of half a tile
 inline constexpr int kSmallRows = 64;
 inline constexpr int kBandPairs = 8;
 
@@ -30,7 +30,7 @@ inline constexpr int kBandPairs = 8;
 struct Tile {
   int row;        // first row, within the group
   int num_rows;   // 1 .. kTileRows
-  int column;     // first of kTileColumns; N or more: nothing to store
+  int column;     // the first of kTileColumns; N or more: there is nothing to store
   bool shares_b;  // the pair reads the same columns, else the same rows
   bool is_small;  // num_rows <= kSmallRows, and not shares_b
 };
@@ -43,7 +43,7 @@ struct GroupTiles {
 
   constexpr int remainder() const { return num_rows % kTileRows; }
   constexpr bool has_small() const { return remainder() > 0 && remainder() <= kSmallRows; }
-  // Row tiles that are not small.
+  // The number of row tiles that are not small.
   constexpr int row_tiles() const {
     return num_rows / kTileRows + (remainder() > kSmallRows ? 1 : 0);
   }
@@ -86,7 +86,7 @@ struct GroupTiles {
   }
 };
 
-// Either half of a small tile.
+// One half of a small tile.
 constexpr Tile half_of(Tile tile, int half) {
   tile.column += half * kNarrowColumns;
   return tile;
@@ -96,8 +96,8 @@ constexpr bool cuts_items(int num_items, bool has_large_tiles, int num_clusters)
   return !has_large_tiles && 2 * num_items <= num_clusters;
 }
 
-// The group of an item: the last g with first_items[g] <= item, groups without items passed over.
-// first_items [num_groups + 1] is the running sum of num_items().
+// The group of an item: the last g with first_items[g] <= item; groups without items are passed
+// over. first_items [num_groups + 1] is the running sum of num_items().
 constexpr int group_of(const int* first_items, int num_groups, int item) {
   int low = 0;
   int high = num_groups;

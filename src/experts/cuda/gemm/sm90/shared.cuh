@@ -26,7 +26,7 @@ inline constexpr int kWarpgroup = 128;
 inline constexpr int kConsumers = 2;  // warpgroups
 inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
-inline constexpr int kRowWarps = 2;  // that copy rows of a named one by one
+inline constexpr int kRowWarps = 2;  // warps that copy rows of a named one by one
 inline constexpr int kClusterSize = 2;
 
 template <Operands kOperands, typename OutType, bool kActivated = false>
@@ -36,45 +36,46 @@ struct Config {
   static constexpr bool kIsScaled = kOperands == Operands::kScaledBF16;
   static constexpr bool kStagesHaveScales = kIsFp8 || kIsScaled;
   using Out = OutType;
-  using Sum = std::conditional_t<kIsInt8, int32_t, float>;  // of the tensor cores
+  using Sum = std::conditional_t<kIsInt8, int32_t, float>;  // the type of the tensor cores' sums
   static constexpr bool kActivates = kActivated;
   static constexpr bool kQuantizes = std::is_same_v<Out, F8E4M3>;
-  // A row's scale is that of a whole tile's columns; scales of b are copied for as many.
+  // A row's scale covers the columns of a whole tile, and scales of b are copied for as many
+  // columns.
   static constexpr bool kCutsItems = !kQuantizes && !kIsScaled;
   static constexpr int kStages = 4;
-  // Of a thread: 168 at launch, 3 warpgroups.
+  // The registers of a thread.  At launch all 3 warpgroups have 168.
   static constexpr int kConsumerRegisters = 224;
   static constexpr int kProducerRegisters = 56;
   static constexpr int kBlockElements = kIsFp8 || kIsInt8 ? kBlockBytes : kBlockBytes / 2;
-  // Of a CTA: one for boxes, whole warps for what threads copy.
+  // The threads of a CTA that fill stages: one for boxes, and whole warps for what threads copy.
   static __device__ __forceinline__ int filling_threads(const Args& args) {
     return 1 + kWarp * (args.a_rows != nullptr ? kRowWarps : kStagesHaveScales ? 1 : 0);
   }
 };
 
-// Scales of scaled bf16 along K in a stage.
+// The number of scales along K in a stage of scaled bf16.
 template <typename Config>
 __device__ __forceinline__ int scale_parts(const Args& args) {
   constexpr int kMost = Config::kBlockElements / kScaleStep;
   return args.scale_block % Config::kBlockElements == 0 ? 1 : kMost;
 }
 
-// Where row `row` of the groups lies in a.
+// The row of a where row `row` of the groups lies.
 __device__ __forceinline__ int row_of_a(const Args& args, int row) {
   return args.a_rows != nullptr ? args.a_rows[row] : row;
 }
 
-// What a consumer has to do, from the stage on whose filler says so.
+// Says what a consumer has to do from a stage on; the thread that fills the stage writes it.
 struct Work {
   int group;
   int row;       // first row of out, and of a or of a_rows
-  int num_rows;  // 0: nothing, ever
+  int num_rows;  // 0: there is nothing left to do
   int column;
   int is_small;
   int is_narrow;  // kNarrowColumns of a small tile, by the first warpgroup
 };
 
-// What those that fill stages have to do for a consumer's work.
+// Says what the threads that fill stages have to do for a consumer's work.
 struct Plan {
   Work work;
   bool shares_b;  // see Tile
@@ -87,32 +88,32 @@ struct Shared {
   uint8_t stages[Config::kStages][kStageBytes];  // a, then b
   float a_scale[Config::kStages][Config::kIsFp8 ? kTileRows : 1];
   float b_scale[Config::kStages][2];  // of either half of the columns
-  // Of scaled bf16, by scale_parts().
+  // For scaled bf16; there are scale_parts() of them in use.
   float column_scale[Config::kStages][2][Config::kIsScaled ? kTileColumns : 4];
   Work work[Config::kStages];       // of the tile whose first block a stage has
-  uint64_t full[Config::kStages];   // of the bytes of boxes, and of what threads copy
-  uint64_t empty[Config::kStages];  // of the consumer warps of both CTAs
+  uint64_t full[Config::kStages];   // awaits the bytes of boxes, and what threads copy
+  uint64_t empty[Config::kStages];  // awaits the consumer warps of both CTAs
   uint64_t plan_full;
-  uint64_t plan_empty;  // of the threads that fill stages
+  uint64_t plan_empty;  // awaits the threads that fill stages
   uint64_t item_full;   // in rank 1
-  uint64_t item_empty;  // in rank 0: of rank 1
+  uint64_t item_empty;  // in rank 0: awaits rank 1
   Plan plan;            // of the next tile
   int item;             // in rank 1
-  int cuts_items;       // each of these is two
+  int cuts_items;       // 1: each item is cut into two
   int first_items[kMaxGroups + 1];
   int group_begin[kMaxGroups];
   int group_rows[kMaxGroups];
-  // Of small tiles whose rows are quantized, in turn: each warp's largest magnitude of a row.
+  // Each warp's largest magnitude of a row, for small tiles whose rows are quantized; used in turn.
   float row_max[2][Config::kQuantizes ? kSmallRows : 1][kConsumerWarps];
 };
 
-// Columns of N in a box.
+// The columns of N in a box.
 template <typename Config>
 __device__ __forceinline__ int box_columns(const Work& work) {
   return Config::kCutsItems && work.is_narrow != 0 ? kNarrowColumns / 2 : kBoxRowsB;
 }
-// The first of them in either box of a tile: the boxes are neighbours, or the second has the
-// columns of up that belong to the first one's of gate.
+// The first column of either box of a tile.  The boxes are neighbours, or the second has the
+// columns of up that belong to the first one's columns of gate.
 template <typename Config>
 __device__ __forceinline__ int box_column(const Args& args, const Work& work, int box) {
   if constexpr (Config::kActivates) {
@@ -122,8 +123,9 @@ __device__ __forceinline__ int box_column(const Args& args, const Work& work, in
   }
 }
 
-// A place in the ring of stages; the warps that fill it and those that empty it each go through it
-// on their own.  By shared addresses: the compiler works out that of an object anew at every use.
+// A place in the ring of stages.  The warps that fill the ring and those that empty it each go
+// through it on their own.  Why it computes shared addresses: the compiler would work out that of
+// an object anew at every use.
 template <typename Config>
 struct Ring {
   uint32_t base;                // of Shared
@@ -131,7 +133,7 @@ struct Ring {
   int stage = 0;
   uint32_t parity = 0;
 
-  // By whole warps.
+  // Called by whole warps.
   __device__ __forceinline__ explicit Ring(const Shared<Config>& shared)
       : base(ptx::uniform(ptx::shared_address(&shared))) {}
 
@@ -167,17 +169,18 @@ struct Ring {
     }
   }
   __device__ __forceinline__ void await_full() const { await_full(stage); }
-  // of_stage: in the same round.
+  // of_stage is in the same round.
   __device__ __forceinline__ void await_full(int of_stage) const {
     ptx::mbarrier_wait_parity(full(of_stage), parity);
   }
-  // Of a new barrier the phase before the first counts as complete.
+  // For a new barrier the phase before the first counts as complete.
   __device__ __forceinline__ void await_empty() const {
     ptx::mbarrier_wait_parity(empty(stage), parity ^ 1);
   }
-  // By every consumer warp once it has read the stage.  Both CTAs fill it, by multicast.
+  // Called by every consumer warp once it has read the stage.  Both CTAs are told, since both fill
+  // it, by multicast.
   __device__ __forceinline__ void release(int of_stage) const {
-    __syncwarp();  // all lanes have
+    __syncwarp();  // all lanes have read it
     if (lane < kClusterSize) {
       ptx::mbarrier_arrive_cluster(ptx::cluster_address(empty(of_stage), lane));
     }

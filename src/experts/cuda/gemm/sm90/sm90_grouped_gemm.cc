@@ -21,11 +21,12 @@ namespace moebius::cuda {
 
 namespace {
 
-constexpr int kMajor = 9;      // of the architecture
-constexpr int kMultiple = 64;  // of N and K
+constexpr int kMajor = 9;      // the architecture of the kernels
+constexpr int kMultiple = 64;  // N and K are multiples of it
 constexpr uintptr_t kAlignment = 16;
 
-// Of the driver, found by name: a program that links libcuda does not start on a machine without.
+// A function of the driver.  Why it is found by name: a program that links libcuda does not start
+// on a machine without it.
 PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
   static const auto function = [] {
     void* address = nullptr;
@@ -47,7 +48,7 @@ struct MapDim {
   int box;
 };
 
-// `dims`: innermost first; the first one's box is kBlockBytes wide.
+// `dims` has the innermost dimension first, whose box is kBlockBytes wide.
 CUtensorMap make_map(const Tensor& tensor, const std::vector<MapDim>& dims) {
   const auto element = static_cast<cuuint64_t>(bits(tensor.dtype()) / 8);
   cuuint64_t sizes[5];
@@ -104,7 +105,7 @@ std::optional<sm90::Operands> operands_of(const GroupedGemm& gemm) {
   }
 }
 
-// Nothing: out has a dtype that is not among them.
+// nullopt: out has a dtype that no kernel stores.
 std::optional<sm90::Result> result_of(const GroupedGemm& gemm) {
   switch (gemm.out.dtype()) {
     case DType::kF32:

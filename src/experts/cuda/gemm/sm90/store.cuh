@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a consumer thread's sums to rows of out, in the grouped GEMM's kernel.
+// How a consumer thread of the grouped GEMM's kernel turns its sums into rows of out.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +11,7 @@
 
 namespace moebius::cuda::sm90 {
 
-// Where a consumer thread stands: rows and columns of D as wgmma.cuh has them.
+// Which rows and columns of D a consumer thread has, see wgmma.cuh.
 struct Place {
   int warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
@@ -19,7 +19,7 @@ struct Place {
   int lane = static_cast<int>(threadIdx.x) % 4;  // in the quad
 };
 
-// What is done to sums for the sake of their column.
+// These apply a value of their column to sums.
 struct Multiply {
   __device__ __forceinline__ void operator()(float& sum, float value) const { sum *= value; }
 };
@@ -27,7 +27,7 @@ struct Add {
   __device__ __forceinline__ void operator()(float& sum, float value) const { sum += value; }
 };
 
-// Columns of out.
+// The columns of out.
 template <typename Config>
 __device__ __forceinline__ int out_width(const Args& args) {
   return Config::kActivates ? args.n / 2 : args.n;
@@ -38,8 +38,8 @@ __device__ __forceinline__ auto* out_at(const Args& args, int row, int column) {
          (int64_t{row} * out_width<Config>(args) + column);
 }
 
-// What a thread has of 32 columns of either of its rows are eight neighbours, see kColumnsInOrder;
-// `block`: which 32 of the tile.
+// A thread has eight neighbours of 32 columns in either of its rows, see kColumnsInOrder.  `block`:
+// which 32 columns of the tile.
 template <typename Sums>
 __device__ __forceinline__ auto& sum_of(Sums& sums, int block, int half, int i) {
   return sums[4 * (4 * block + i / 2) + 2 * half + i % 2];
@@ -47,18 +47,19 @@ __device__ __forceinline__ auto& sum_of(Sums& sums, int block, int half, int i) 
 inline constexpr int kColumnBlocks = kTileColumns / kColumnsInOrder;
 inline constexpr int kBoxBlocks = kColumnBlocks / 2;
 
-// Its row in a large tile.
+// The thread's row in a large tile.
 __device__ __forceinline__ int row_in_tile(const Place& at, int half) {
   return at.warpgroup * 64 + at.warp * 16 + 8 * half + at.quad;
 }
 
-// Of column `column` of a tile's group; step 1: values [G, N], 0: [G].
+// The address of the value of column `column` of a tile's group.  step is 1 for values [G, N], 0
+// for [G].
 __device__ __forceinline__ const float* value_of_column(
     const Args& args, const float* values, int step, const Work& work, int column) {
   return values + (step > 0 ? int64_t{work.group} * args.n + column : work.group);
 }
 
-// apply(sum, value of its column).
+// Calls apply(sum, value of its column) for all sums.
 template <typename Config, typename Apply>
 __device__ __forceinline__ void apply_columns(const Args& args,
                                               const float* values,
@@ -82,13 +83,13 @@ __device__ __forceinline__ void apply_columns(const Args& args,
   }
 }
 
-// Of a row of the tile; behind the last one that one's.
+// The scale of a row of the tile; rows behind the last have that of the last.
 __device__ __forceinline__ float scale_of_row(const Args& args, const Work& work, int row) {
   const int at = row_of_a(args, work.row + min(row, work.num_rows - 1));
   return args.a_scale[int64_t{at} * args.a_row_step + work.group * args.a_group_step];
 }
 
-// Sums of rows that have a scale.
+// Multiplies sums by the scales of their rows.
 __device__ __forceinline__ void apply_rows(const Args& args,
                                            const Place& at,
                                            const Work& work,
@@ -101,7 +102,8 @@ __device__ __forceinline__ void apply_rows(const Args& args,
   }
 }
 
-// Four lanes store a row's 32 columns; finished(half, block, i): its i-th of a lane's eight.
+// Stores rows; four lanes store 32 columns of a row.  finished(half, block, i) gives the i-th of a
+// lane's eight.
 template <typename Config, typename Finished>
 __device__ __forceinline__ void store_rows(const Args& args,
                                            const Place& at,
@@ -137,8 +139,8 @@ __device__ __forceinline__ void store(const Args& args,
                      [&](int half, int block, int i) { return sum_of(sums, block, half, i); });
 }
 
-// Exact sums, scaled by row and column.  Why on the way to memory: there are no registers for all
-// of them as floats, too.
+// Stores exact sums, scaled by row and column.  Why they are scaled on the way to memory: there are
+// no registers for all of them as floats, too.
 template <typename Config>
 __device__ __forceinline__ void store_exact(const Args& args,
                                             const Place& at,
@@ -157,10 +159,10 @@ __device__ __forceinline__ void store_exact(const Args& args,
   });
 }
 
-// Of a small tile, and of all of scaled bf16, D is transposed.  A thread has, of the 32 columns of
-// a box that its warp shares with another, the ones at 8 (quad / 2) + 4 (warp % 2) + 2 eight + quad
-// % 2, and of them rows 8 j + 2 lane + i: sums[box][4 j + 2 eight + i].  Two 8 x 8 transpositions
-// give it of row 8 j + quad the four columns at 8 lane + 4 (warp % 2).
+// For small tiles, and for all tiles of scaled bf16, D is transposed.  A warp shares 32 columns of
+// a box with another.  Of these a thread has the columns at 8 (quad / 2) + 4 (warp % 2) + 2 eight +
+// quad % 2, and in them rows 8 j + 2 lane + i: sums[box][4 j + 2 eight + i].  Two 8 x 8
+// transpositions give it the four columns at 8 lane + 4 (warp % 2) of row 8 j + quad.
 __device__ __forceinline__ int column_in_box(const Place& at) {
   return at.warpgroup * 64 + kColumnsInOrder * (at.warp / 2) + 4 * (at.warp % 2);
 }
