@@ -64,6 +64,7 @@ struct LowLatencyDispatchInput {
   LowLatencyCast cast = LowLatencyCast::kNone;
   // i32 [T], optional on each rank by itself: a word of the caller's that travels with the token.
   Tensor row_tags = {};
+  Event previous = {};  // the stream waits for it before anything is read
 };
 
 struct LowLatencyDispatchOutput {
@@ -72,15 +73,18 @@ struct LowLatencyDispatchOutput {
   Tensor expert_num_tokens;  // i32 [L]
   Tensor row_tags;           // i32 [L, max_tokens * R]: the tags of the rows' tokens, -1 without
   std::shared_ptr<const LowLatencyHandle> handle;  // keeps the bank
+  Event event = {};  // the outputs are complete when it is; see DispatchOutput::event
 };
 
 struct LowLatencyCombineInput {
   Tensor x;             // [L, max_tokens * R, H] in_dtype, rows in dispatch's order
   Tensor topk_ids;      // i32 [T, K], as given to dispatch
   Tensor topk_weights;  // f32 [T, K]
+  Event previous = {};  // the stream waits for it before anything is read
 };
 struct LowLatencyCombineOutput {
   Tensor x;  // [T, H] in_dtype, summed as LowLatencySum says; -1 and masked ranks add nothing
+  Event event = {};  // x is complete when it is
 };
 
 class LowLatency {

@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/high_throughput/transport.h"
 
-#include <fmt/format.h>
-
 #include "comm/high_throughput/cuda/make_transport.h"
+#include "comm/transfer.h"
 
 namespace moebius {
 
@@ -25,12 +24,7 @@ HighThroughput::HighThroughput(Group& group,
                                DispatchConfig combine_config) {
   dispatch_config.validate();
   combine_config.validate();
-  for (int64_t e = 0; e < placement.num_experts(); ++e) {
-    expect(placement.rank_of(e) < group.size(), [&] {
-      return fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
-                         placement.rank_of(e), group.size());
-    });
-  }
+  expect_placed(placement, group);
   state_ = group.device().is_cuda()
                ? comm::make_cuda_high_throughput(group, std::move(placement), dispatch_config,
                                                  combine_config)

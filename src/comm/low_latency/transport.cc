@@ -6,6 +6,7 @@
 
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/cuda_transport.h"
+#include "comm/transfer.h"
 #include "moebius/low_latency.h"
 
 namespace moebius {
@@ -37,7 +38,7 @@ Tensor LowLatency::State::make_out(const LowLatencyCombineInput& input) const {
 }
 
 void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) const {
-  const auto& [x, topk_ids, cast, row_tags] = input;
+  const auto& [x, topk_ids, cast, row_tags, previous] = input;
   expect_dtype(topk_ids, DType::kI32, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_eq(topk_ids.dim(1), options.topk, "topk_ids.dim(1)");
@@ -54,6 +55,10 @@ void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) co
   if (cast != LowLatencyCast::kNone) {
     expect_multiple_of(options.hidden, LowLatencyLayout::kScaleGroup,
                        "hidden of a low-latency dispatch with an fp8 cast");
+    if (group.device().is_cuda()) {
+      expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
+                         "the address of x of a low-latency dispatch with an fp8 cast");
+    }
   }
 }
 
@@ -75,7 +80,7 @@ void LowLatency::State::expect_here(const Tensor& tensor, std::string_view what)
 void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
                                        int64_t num_tokens,
                                        const Tensor& out) const {
-  const auto& [x, topk_ids, topk_weights] = input;
+  const auto& [x, topk_ids, topk_weights, previous] = input;
   const Shape slots = {num_tokens, options.topk};
   expect_shape(topk_ids, slots, "topk_ids");
   expect_dtype(topk_ids, DType::kI32, "topk_ids");
@@ -93,12 +98,7 @@ void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
 
 LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {
   expect_valid(options);
-  for (int64_t e = 0; e < placement.num_experts(); ++e) {
-    expect(placement.rank_of(e) < group.size(), [&] {
-      return fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
-                         placement.rank_of(e), group.size());
-    });
-  }
+  expect_placed(placement, group);
   state_ = group.device().is_cuda() ? make_cuda_low_latency(group, std::move(placement), options)
                                     : make_cpu_low_latency(group, std::move(placement), options);
 }
@@ -129,21 +129,14 @@ LowLatencyCombineOutput LowLatency::combine(const LowLatencyCombineInput& input,
                                             const LowLatencyHandle& handle,
                                             const Stream& stream,
                                             const Tensor& out_x) {
-  const Tensor out = out_x ? out_x : state_->make_out(input);
-  state_->combine(input, handle, stream, out);
-  return {out};
+  return state_->combine(input, handle, stream, out_x ? out_x : state_->make_out(input));
 }
 
 Pending<LowLatencyCombineOutput> LowLatency::combine_async(const LowLatencyCombineInput& input,
                                                            const LowLatencyHandle& handle,
                                                            const Stream& stream,
                                                            const Tensor& out_x) {
-  const Tensor out = out_x ? out_x : state_->make_out(input);
-  Pending<void> sent = state_->combine_async(input, handle, stream, out);
-  return {std::move(sent.hook), [receive = std::move(sent.receive), out] {
-            receive();
-            return LowLatencyCombineOutput{out};
-          }};
+  return state_->combine_async(input, handle, stream, out_x ? out_x : state_->make_out(input));
 }
 
 void LowLatency::check() const {

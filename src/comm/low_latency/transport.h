@@ -21,20 +21,20 @@ struct LowLatency::State {
 
   virtual Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                            const Stream& stream) = 0;
-  virtual Pending<void> combine_async(const LowLatencyCombineInput& input,
-                                      const LowLatencyHandle& handle,
-                                      const Stream& stream,
-                                      const Tensor& out) = 0;
+  virtual Pending<LowLatencyCombineOutput> combine_async(const LowLatencyCombineInput& input,
+                                                         const LowLatencyHandle& handle,
+                                                         const Stream& stream,
+                                                         const Tensor& out) = 0;
   // Both halves at once.
   virtual LowLatencyDispatchOutput dispatch(const LowLatencyDispatchInput& input,
                                             const Stream& stream) {
     return dispatch_async(input, stream).finish();
   }
-  virtual void combine(const LowLatencyCombineInput& input,
-                       const LowLatencyHandle& handle,
-                       const Stream& stream,
-                       const Tensor& out) {
-    combine_async(input, handle, stream, out).finish();
+  virtual LowLatencyCombineOutput combine(const LowLatencyCombineInput& input,
+                                          const LowLatencyHandle& handle,
+                                          const Stream& stream,
+                                          const Tensor& out) {
+    return combine_async(input, handle, stream, out).finish();
   }
   // Memory for a combine's result, where the caller gives none.
   Tensor make_out(const LowLatencyCombineInput& input) const;

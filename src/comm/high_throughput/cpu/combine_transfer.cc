@@ -57,7 +57,6 @@ CombineTransfer::CombineTransfer(CpuHighThroughput& state,
       input_(input),
       out_(out_x),
       layout_(make_layout(input, handle)) {
-  stream_.wait(input.previous);
   hidden_ = input_.x.dim(1);
   const Shape shape = {handle_.num_tokens(), hidden_};
   expect_combine_output(out_, input_.first_column, shape, input_.x.dtype());

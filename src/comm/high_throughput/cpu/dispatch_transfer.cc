@@ -42,7 +42,6 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
       expert_alignment_(input.expert_alignment),
       layout_(make_layout(input, state.placement.num_experts())),
       made_(std::make_shared<HighThroughputHandle>()) {
-  stream_.wait(input.previous);
   const Topology& topology = state_.topology();
   const auto* ids = ids_.data<int32_t>();
   const int64_t num_tokens = ids_.dim(0);

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "comm/low_latency/cpu/cpu_transport.h"
+#include "comm/transfer.h"
 #include "core/parallel.h"
 #include "core/row_sums.h"
 
@@ -34,11 +35,10 @@ struct Transfer {
   std::vector<std::vector<std::byte>> outgoing;
   std::vector<std::vector<std::byte>> incoming;
   std::unique_ptr<Exchange> exchange;
-  bool arrived = false;
 
   void send(const Tensor& x);
   void wait();
-  void reduce();
+  LowLatencyCombineOutput reduce();
 
  private:
   void send_rows(const Tensor& x);
@@ -193,9 +193,6 @@ void Transfer::post_messages(const Tensor& x) {
 }
 
 void Transfer::wait() {
-  if (arrived) {
-    return;
-  }
   for (int r = 0; r < state.group.size(); ++r) {
     if (!state.is_dead(r) && state.is_reachable(r)) {
       state.wait_signal(Signal::kReturned, handle->bank, r, handle->call, kOp);
@@ -204,7 +201,6 @@ void Transfer::wait() {
   if (exchange) {
     exchange->wait();
   }
-  arrived = true;
 }
 
 void Transfer::find_terms(int64_t token, std::vector<SumTerm>& terms) const {
@@ -233,8 +229,7 @@ void Transfer::find_terms(int64_t token, std::vector<SumTerm>& terms) const {
   }
 }
 
-void Transfer::reduce() {
-  wait();
+LowLatencyCombineOutput Transfer::reduce() {
   const LowLatencyLayout& layout = state.layout;
   const auto row_size = static_cast<size_t>(layout.row_bytes());
   for (const auto& block : incoming) {
@@ -260,22 +255,24 @@ void Transfer::reduce() {
                 .past_caches = false});
     }
   });
+  return {out, stream.record()};
 }
 
 }  // namespace
 
-Pending<void> CpuLowLatency::combine_async(const LowLatencyCombineInput& input,
-                                           const LowLatencyHandle& handle,
-                                           const Stream& stream,
-                                           const Tensor& out) {
+Pending<LowLatencyCombineOutput> CpuLowLatency::combine_async(const LowLatencyCombineInput& input,
+                                                              const LowLatencyHandle& handle,
+                                                              const Stream& stream,
+                                                              const Tensor& out) {
   const auto* own = dynamic_cast<const LowLatencyHandleState*>(&handle);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
   expect_combine(input, own->num_tokens, out);
+  stream.wait(input.previous);
   auto transfer = std::make_shared<Transfer>(Transfer{
       *this, stream, own->shared_from_this(), input.topk_ids, input.topk_weights, out, {}, {}, {}});
   transfer->send(input.x);
-  return {[transfer] { transfer->wait(); }, [transfer] { transfer->reduce(); }};
+  return in_halves([transfer] { transfer->wait(); }, [transfer] { return transfer->reduce(); });
 }
 
 }  // namespace moebius

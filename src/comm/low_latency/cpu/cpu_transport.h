@@ -40,10 +40,10 @@ struct CpuLowLatency final : LowLatency::State {
 
   Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                    const Stream& stream) override;
-  Pending<void> combine_async(const LowLatencyCombineInput& input,
-                              const LowLatencyHandle& handle,
-                              const Stream& stream,
-                              const Tensor& out) override;
+  Pending<LowLatencyCombineOutput> combine_async(const LowLatencyCombineInput& input,
+                                                 const LowLatencyHandle& handle,
+                                                 const Stream& stream,
+                                                 const Tensor& out) override;
   void set_dead(int rank, bool is_dead) override;
   TransportStatistics statistics() const override { return sent; }
   Tensor expert_statistics() const override { return expert_rows.clone(); }

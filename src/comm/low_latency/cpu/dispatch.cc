@@ -14,6 +14,7 @@
 #include "comm/low_latency/cast.h"
 #include "comm/low_latency/cpu/cpu_transport.h"
 #include "comm/routing/route.h"
+#include "comm/transfer.h"
 #include "core/parallel.h"
 
 namespace moebius {
@@ -29,7 +30,6 @@ struct Transfer {
   std::shared_ptr<LowLatencyHandleState> handle;
   std::vector<std::vector<std::byte>> outgoing;  // mailboxes for ranks that cannot be stored to
   std::unique_ptr<Exchange> exchange;
-  bool arrived = false;
   bool unpacked = false;
 
   Transfer(CpuLowLatency& s,
@@ -144,9 +144,6 @@ void Transfer::write_messages(const Tensor& x,
 }
 
 void Transfer::wait() {
-  if (arrived) {
-    return;
-  }
   for (int r = 0; r < state.group.size(); ++r) {
     if (!state.is_dead(r) && state.is_reachable(r)) {
       state.wait_signal(Signal::kRows, handle->bank, r, handle->call, kOp);
@@ -155,7 +152,6 @@ void Transfer::wait() {
   if (exchange) {
     exchange->wait();
   }
-  arrived = true;
 }
 
 void Transfer::release_mailboxes() {
@@ -170,7 +166,6 @@ void Transfer::release_mailboxes() {
 }
 
 LowLatencyDispatchOutput Transfer::unpack() {
-  wait();
   const LowLatencyLayout& layout = state.layout;
   const int bank = handle->bank;
   const int64_t num_local = state.num_local();
@@ -250,6 +245,7 @@ LowLatencyDispatchOutput Transfer::unpack() {
     state.expert_rows.data<int64_t>()[l] += counts[l];
   }
   output.handle = handle;
+  output.event = stream.record();
   return output;
 }
 
@@ -258,6 +254,7 @@ LowLatencyDispatchOutput Transfer::unpack() {
 Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(
     const LowLatencyDispatchInput& input, const Stream& stream) {
   expect_dispatch(input);
+  stream.wait(input.previous);
   const Tensor& topk_ids = input.topk_ids;
   expect_ids(topk_ids, placement.num_experts());
   if (topk_ids.numel() > options.max_tokens) {  // else there is room for all at any expert
@@ -288,7 +285,7 @@ Pending<LowLatencyDispatchOutput> CpuLowLatency::dispatch_async(
   results[bank] = handle;
   auto transfer = std::make_shared<Transfer>(*this, stream, input.cast, handle);
   transfer->send(input.x, topk_ids, input.row_tags);
-  return {[transfer] { transfer->wait(); }, [transfer] { return transfer->unpack(); }};
+  return in_halves([transfer] { transfer->wait(); }, [transfer] { return transfer->unpack(); });
 }
 
 }  // namespace moebius

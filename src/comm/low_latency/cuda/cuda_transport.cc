@@ -14,6 +14,7 @@
 #include "comm/device/last_work.h"
 #include "comm/group/shared_device.h"
 #include "comm/low_latency/cuda/kernels.h"
+#include "comm/transfer.h"
 #include "core/cuda/device.h"
 #include "core/cuda/host_memory.h"
 #include "core/cuda/runtime.h"
@@ -81,14 +82,14 @@ class CudaLowLatency final : public LowLatency::State {
                                                    const Stream& stream) override;
   LowLatencyDispatchOutput dispatch(const LowLatencyDispatchInput& input,
                                     const Stream& stream) override;
-  Pending<void> combine_async(const LowLatencyCombineInput& input,
-                              const LowLatencyHandle& handle,
-                              const Stream& stream,
-                              const Tensor& out) override;
-  void combine(const LowLatencyCombineInput& input,
-               const LowLatencyHandle& handle,
-               const Stream& stream,
-               const Tensor& out) override;
+  Pending<LowLatencyCombineOutput> combine_async(const LowLatencyCombineInput& input,
+                                                 const LowLatencyHandle& handle,
+                                                 const Stream& stream,
+                                                 const Tensor& out) override;
+  LowLatencyCombineOutput combine(const LowLatencyCombineInput& input,
+                                  const LowLatencyHandle& handle,
+                                  const Stream& stream,
+                                  const Tensor& out) override;
   void check() const override;
   void set_dead(int rank, bool is_dead_now) override;
   TransportStatistics statistics() const override;
@@ -99,23 +100,32 @@ class CudaLowLatency final : public LowLatency::State {
   struct Dispatch {
     comm::LowLatencyDispatchCall call;
     std::shared_ptr<CudaHandle> handle;
+    Event event;  // after the receive half
   };
   struct Combine {
     comm::LowLatencyCombineCall call;
     std::shared_ptr<const CudaHandle> handle;
-    std::array<Tensor, 4> operands;  // kept until the last launch
+    LowLatencyCombineInput operands;  // kept until the last launch
+    Tensor out;
+    Event event;  // after the receive half
   };
 
   comm::LowLatencyCall make_call(int place) const;
   uint64_t dead_mask() const;  // bit r: rank r is given up
   Dispatch begin_dispatch(const LowLatencyDispatchInput& input, const Stream& stream);
   LowLatencyDispatchOutput output_of(const Dispatch& dispatch);
+  LowLatencyCombineOutput output_of(const Combine& combine) { return {combine.out, combine.event}; }
   Combine begin_combine(const LowLatencyCombineInput& input,
                         const LowLatencyHandle& handle,
                         const Stream& stream,
                         const Tensor& out);
-  void launch(comm::LowLatencyDispatchCall& call, int phases, const Stream& stream);
-  void launch(comm::LowLatencyCombineCall& call, int phases, const Stream& stream);
+  void launch_kernel(const comm::LowLatencyDispatchCall& call, const Stream& stream);
+  void launch_kernel(const comm::LowLatencyCombineCall& call, const Stream& stream);
+  // `started` is a Dispatch or a Combine.
+  void launch(auto& started, int phases, const Stream& stream);
+  auto launch_at_once(auto started, const Stream& stream);
+  auto launch_in_halves(auto started, const Stream& stream);
+  void expect_here(const Stream& stream) const;
   // Before a dispatch: after ranks were given up the others meet, and go on.
   void resume(const Stream& stream);
   Tensor on_device(Shape shape, DType dtype) const { return Tensor::empty(shape, dtype, device_); }
@@ -202,6 +212,13 @@ void CudaLowLatency::check() const {
   }
 }
 
+void CudaLowLatency::expect_here(const Stream& stream) const {
+  expect(stream.device() == device_, [&] {
+    return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
+                       to_string(device_));
+  });
+}
+
 void CudaLowLatency::resume(const Stream& stream) {
   if (num_given_up_ != num_given_up_agreed_) {
     if (comm::may_go_on(record_.host_as<volatile FaultRecord>()->fault, dead_mask())) {
@@ -237,15 +254,8 @@ comm::LowLatencyCall CudaLowLatency::make_call(int place) const {
 CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatchInput& input,
                                                         const Stream& stream) {
   expect_dispatch(input);
-  const auto& [x, topk_ids, cast, row_tags] = input;
-  expect(stream.device() == device_, [&] {
-    return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
-                       to_string(device_));
-  });
-  if (cast != LowLatencyCast::kNone) {
-    expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
-                       "the address of x of a low-latency dispatch with an fp8 cast");
-  }
+  const auto& [x, topk_ids, cast, row_tags, previous] = input;
+  expect_here(stream);
   resume(stream);
   const int64_t number = calls_ + 1;
   const int place_index = static_cast<int>(number % 2);
@@ -264,6 +274,7 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
     }
   }
   calls_ = number;
+  stream.wait(previous);
 
   Dispatch dispatch;
   dispatch.handle = std::make_shared<CudaHandle>();
@@ -288,13 +299,6 @@ CudaLowLatency::Dispatch CudaLowLatency::begin_dispatch(const LowLatencyDispatch
   return dispatch;
 }
 
-void CudaLowLatency::launch(comm::LowLatencyDispatchCall& call, int phases, const Stream& stream) {
-  call.call.phases = phases;
-  comm::launch_low_latency_dispatch(call, num_blocks_, dispatch_shared_, device_.index,
-                                    stream.native_handle());
-  last_stream_ = stream;
-}
-
 LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
   const Place& place = places_[static_cast<size_t>(dispatch.handle->place)];
   const std::shared_ptr<CudaHandle> keep = dispatch.handle;
@@ -312,29 +316,64 @@ LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
   output.expert_num_tokens = share(place.counts);
   output.row_tags = share(place.tags);
   output.handle = dispatch.handle;
+  output.event = dispatch.event;
   return output;
+}
+
+void CudaLowLatency::launch_kernel(const comm::LowLatencyDispatchCall& call, const Stream& stream) {
+  comm::launch_low_latency_dispatch(call, num_blocks_, dispatch_shared_, device_.index,
+                                    stream.native_handle());
+}
+
+void CudaLowLatency::launch_kernel(const comm::LowLatencyCombineCall& call, const Stream& stream) {
+  const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections;
+  comm::launch_low_latency_combine(call, num_blocks_, uses_stages ? combine_shared_ : 0,
+                                   device_.index, stream.native_handle());
+}
+
+void CudaLowLatency::launch(auto& started, int phases, const Stream& stream) {
+  started.call.call.phases = phases;
+  launch_kernel(started.call, stream);
+  last_stream_ = stream;
+  if ((phases & comm::kReceivePhase) != 0) {
+    started.event = stream.record();
+  }
+}
+
+auto CudaLowLatency::launch_at_once(auto started, const Stream& stream) {
+  launch(started, comm::kSendPhase | comm::kReceivePhase, stream);
+  return output_of(started);
+}
+
+auto CudaLowLatency::launch_in_halves(auto started, const Stream& stream) {
+  const auto kept = std::make_shared<decltype(started)>(std::move(started));
+  launch(*kept, comm::kSendPhase, stream);
+  return in_halves([this, kept, stream] { launch(*kept, comm::kReceivePhase, stream); },
+                   [this, kept] { return output_of(*kept); });
 }
 
 Pending<LowLatencyDispatchOutput> CudaLowLatency::dispatch_async(
     const LowLatencyDispatchInput& input, const Stream& stream) {
-  const auto started = std::make_shared<Dispatch>(begin_dispatch(input, stream));
-  launch(started->call, comm::kSendPhase, stream);
-  const auto receive = [this, started, stream] {
-    if (started->call.call.phases != comm::kReceivePhase) {
-      launch(started->call, comm::kReceivePhase, stream);
-    }
-  };
-  return {receive, [this, started, receive] {
-            receive();
-            return output_of(*started);
-          }};
+  return launch_in_halves(begin_dispatch(input, stream), stream);
 }
 
 LowLatencyDispatchOutput CudaLowLatency::dispatch(const LowLatencyDispatchInput& input,
                                                   const Stream& stream) {
-  Dispatch dispatch = begin_dispatch(input, stream);
-  launch(dispatch.call, comm::kSendPhase | comm::kReceivePhase, stream);
-  return output_of(dispatch);
+  return launch_at_once(begin_dispatch(input, stream), stream);
+}
+
+Pending<LowLatencyCombineOutput> CudaLowLatency::combine_async(const LowLatencyCombineInput& input,
+                                                               const LowLatencyHandle& handle,
+                                                               const Stream& stream,
+                                                               const Tensor& out) {
+  return launch_in_halves(begin_combine(input, handle, stream, out), stream);
+}
+
+LowLatencyCombineOutput CudaLowLatency::combine(const LowLatencyCombineInput& input,
+                                                const LowLatencyHandle& handle,
+                                                const Stream& stream,
+                                                const Tensor& out) {
+  return launch_at_once(begin_combine(input, handle, stream, out), stream);
 }
 
 CudaLowLatency::Combine CudaLowLatency::begin_combine(const LowLatencyCombineInput& input,
@@ -344,19 +383,16 @@ CudaLowLatency::Combine CudaLowLatency::begin_combine(const LowLatencyCombineInp
   const auto* own = dynamic_cast<const CudaHandle*>(&handle);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
-  const auto& [x, topk_ids, topk_weights] = input;
   expect_combine(input, own->num_tokens, out);
-  expect(stream.device() == device_, [&] {
-    return fmt::format("the stream is of {}, the group is on {}", to_string(stream.device()),
-                       to_string(device_));
-  });
+  expect_here(stream);
   check();
-  Combine combine{{}, own->shared_from_this(), {x, topk_ids, topk_weights, out}};
+  stream.wait(input.previous);
+  Combine combine{{}, own->shared_from_this(), input, out, {}};
   combine.call.call = make_call(own->place);
   combine.call.dtype = options.in_dtype;
-  combine.call.x = x.bytes();
-  combine.call.ids = topk_ids.data<int32_t>();
-  combine.call.weights = topk_weights.data<float>();
+  combine.call.x = input.x.bytes();
+  combine.call.ids = input.topk_ids.data<int32_t>();
+  combine.call.weights = input.topk_weights.data<float>();
   combine.call.out = out.bytes();
   combine.call.num_tokens = static_cast<int>(own->num_tokens);
   combine.call.sum = options.sum;
@@ -364,36 +400,6 @@ CudaLowLatency::Combine CudaLowLatency::begin_combine(const LowLatencyCombineInp
   combine.call.unit_parts = std::min(tuning_.unit_parts, max_unit_parts_);
   combine.call.max_unit_parts = max_unit_parts_;
   return combine;
-}
-
-void CudaLowLatency::launch(comm::LowLatencyCombineCall& call, int phases, const Stream& stream) {
-  call.call.phases = phases;
-  const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections;
-  comm::launch_low_latency_combine(call, num_blocks_, uses_stages ? combine_shared_ : 0,
-                                   device_.index, stream.native_handle());
-  last_stream_ = stream;
-}
-
-Pending<void> CudaLowLatency::combine_async(const LowLatencyCombineInput& input,
-                                            const LowLatencyHandle& handle,
-                                            const Stream& stream,
-                                            const Tensor& out) {
-  const auto started = std::make_shared<Combine>(begin_combine(input, handle, stream, out));
-  launch(started->call, comm::kSendPhase, stream);
-  const auto receive = [this, started, stream] {
-    if (started->call.call.phases != comm::kReceivePhase) {
-      launch(started->call, comm::kReceivePhase, stream);
-    }
-  };
-  return {receive, receive};
-}
-
-void CudaLowLatency::combine(const LowLatencyCombineInput& input,
-                             const LowLatencyHandle& handle,
-                             const Stream& stream,
-                             const Tensor& out) {
-  Combine combine = begin_combine(input, handle, stream, out);
-  launch(combine.call, comm::kSendPhase | comm::kReceivePhase, stream);
 }
 
 uint64_t CudaLowLatency::dead_mask() const {

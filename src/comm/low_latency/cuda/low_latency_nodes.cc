@@ -18,6 +18,7 @@
 #include "comm/low_latency/cuda/low_latency_messages.h"
 #include "comm/routing/cuda/routing_tables.h"
 #include "comm/routing/route.h"
+#include "comm/transfer.h"
 #include "core/cuda/runtime.h"
 
 namespace moebius {
@@ -49,10 +50,10 @@ class CudaNodesLowLatency final : public LowLatency::State {
 
   Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                    const Stream& stream) override;
-  Pending<void> combine_async(const LowLatencyCombineInput& input,
-                              const LowLatencyHandle& handle,
-                              const Stream& stream,
-                              const Tensor& out) override;
+  Pending<LowLatencyCombineOutput> combine_async(const LowLatencyCombineInput& input,
+                                                 const LowLatencyHandle& handle,
+                                                 const Stream& stream,
+                                                 const Tensor& out) override;
   void check() const override {
     if (group.has_given_up()) {
       comm::throw_given_up(group, "low latency");
@@ -177,18 +178,15 @@ CudaNodesLowLatency::Counted CudaNodesLowLatency::count(const Tensor& topk_ids,
 Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
     const LowLatencyDispatchInput& input, const Stream& stream) {
   expect_dispatch(input);
-  const auto& [x, topk_ids, cast, row_tags] = input;
+  const auto& [x, topk_ids, cast, row_tags, previous] = input;
   check();
-  if (cast != LowLatencyCast::kNone) {
-    expect_multiple_of(static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.raw())), 16,
-                       "the address of x of a low-latency dispatch with an fp8 cast");
-  }
   const int64_t number = calls_ + 1;
   auto& result = results_[static_cast<size_t>(number % 2)];
   if (!result.expired()) {
     throw_third_result(number);
   }
   last_stream_ = stream;
+  stream.wait(previous);
   const Counted counted = count(topk_ids, stream);
   calls_ = number;
   const auto handle = std::make_shared<NodesHandle>();
@@ -219,8 +217,8 @@ Pending<LowLatencyDispatchOutput> CudaNodesLowLatency::dispatch_async(
   }
   group.exchange_on(stream, "low latency dispatch", sends, recvs);
   const auto output = std::make_shared<LowLatencyDispatchOutput>();
-  return {[this, output, handle, cast, stream] { *output = unpack(handle, cast, stream); },
-          [output] { return std::move(*output); }};
+  return in_halves([this, output, handle, cast, stream] { *output = unpack(handle, cast, stream); },
+                   [output] { return std::move(*output); });
 }
 
 LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<NodesHandle>& handle,
@@ -266,20 +264,23 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
                        .expert_rows = expert_rows_.data<int64_t>()},
                       stream);
   output.handle = handle;
+  output.event = stream.record();
   return output;
 }
 
-Pending<void> CudaNodesLowLatency::combine_async(const LowLatencyCombineInput& input,
-                                                 const LowLatencyHandle& handle_,
-                                                 const Stream& stream,
-                                                 const Tensor& out) {
+Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(
+    const LowLatencyCombineInput& input,
+    const LowLatencyHandle& handle_,
+    const Stream& stream,
+    const Tensor& out) {
   const auto* own = dynamic_cast<const NodesHandle*>(&handle_);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
-  const auto& [x, topk_ids, topk_weights] = input;
+  const auto& [x, topk_ids, topk_weights, previous] = input;
   expect_combine(input, own->num_tokens, out);
   check();
   last_stream_ = stream;
+  stream.wait(previous);
   const int num_ranks = group.size();
   std::vector<int32_t> from_sources(static_cast<size_t>(num_ranks));
   cuda::copy(from_sources.data(), own->from_sources.raw(), own->from_sources.nbytes(),
@@ -318,8 +319,13 @@ Pending<void> CudaNodesLowLatency::combine_async(const LowLatencyCombineInput& i
   const Tensor places = arena_.take({own->num_tokens, options.topk}, DType::kI64);
   sum.places = reinterpret_cast<const std::byte**>(places.raw());
   blocks.push_back(places);
-  return {[sum, stream, blocks, weights = topk_weights, out] { launch_sum_returned(sum, stream); },
-          [] {}};
+  const auto output = std::make_shared<LowLatencyCombineOutput>(LowLatencyCombineOutput{out});
+  return in_halves(
+      [sum, stream, blocks, weights = topk_weights, output] {
+        launch_sum_returned(sum, stream);
+        output->event = stream.record();
+      },
+      [output] { return *output; });
 }
 
 }  // namespace
