@@ -31,8 +31,8 @@ inline void PrintTo(const GpuRanks& ranks, std::ostream* out) {
 
 // 1 to 8 ranks on one GPU; one rank per GPU on 2, 4 and 8, with either provider.
 std::vector<GpuRanks> gpu_ranks();
-// The same, in pretended nodes.
-std::vector<GpuRanks> gpu_nodes();
+// These, then ranks in pretended nodes.
+std::vector<GpuRanks> gpu_ranks_and_nodes();
 
 ThreadGroupOptions thread_options(const GpuRanks& ranks,
                                   std::chrono::milliseconds timeout = std::chrono::seconds(10));
@@ -41,6 +41,10 @@ ThreadGroupOptions thread_options(const GpuRanks& ranks,
 void run_gpu_ranks(const GpuRanks& ranks,
                    const std::function<void(Group&)>& body,
                    std::chrono::milliseconds timeout = std::chrono::seconds(10));
+
+// The message of the CommError that `call` must end with; it must blame `peer`, where one is given.
+std::string comm_error_of(const std::function<void()>& call, int peer = -1);
+void expect_contains(const std::string& message, const std::string& part);
 
 // TEST_P of such a fixture runs on each of gpu_ranks(), skipped where this machine has too few
 // GPUs:

@@ -113,13 +113,10 @@ TEST(LowLatencyCudaLayout, SharedMemoryOfADispatchHasRoomForAll) {
 }
 
 TEST(LowLatencyCudaWords, KeepBothHalves) {
-  const uint32_t placed = make_placed(kMaxLocalIndex, 3);
-  EXPECT_EQ(placed_expert(placed), static_cast<uint32_t>(kMaxLocalIndex));
-  EXPECT_EQ(placed_index(placed), 3u);
-  EXPECT_NE(make_placed(kMaxLocalIndex, kMaxLocalIndex), kNotHere);
-  const uint32_t home = placement_word(63, 65534);
-  EXPECT_EQ(home_rank(home), 63u);
-  EXPECT_EQ(home_index(home), 65534u);
+  const uint32_t placed = make_pair(kMaxLocalIndex, 3);
+  EXPECT_EQ(pair_first(placed), static_cast<uint32_t>(kMaxLocalIndex));
+  EXPECT_EQ(pair_second(placed), 3u);
+  EXPECT_NE(make_pair(kMaxLocalIndex, kMaxLocalIndex), kNotHere);
 }
 
 TEST(LowLatencyCudaWords, BanksTakeTurns) {

@@ -32,15 +32,7 @@ int count_gpus() {
 }
 
 DispatchProblem make_problem(int num_ranks) {
-  DispatchProblem p;
-  p.num_ranks = num_ranks;
-  p.num_experts = 16;
-  p.topk = 4;
-  p.hidden = 512;
-  for (int r = 0; r < num_ranks; ++r) {
-    p.tokens.push_back(30 + 7 * r);
-  }
-  return p;
+  return with_tokens({.num_experts = 16, .topk = 4, .hidden = 512}, num_ranks, 30, 7);
 }
 
 // Each rank computes the others' part on the CPU, on threads of its own.
@@ -64,16 +56,11 @@ DispatchInput input_on(const DispatchProblem& p, int rank, const Stream& stream)
   return {{up(in.x), up(in.code)}, up(in.ids), up(in.weights), 4, {}};
 }
 
-// Rows go back as they came, in high throughput.
-CombineInput rows_of(const DispatchOutput& output) {
-  return {output.payloads[0], output.topk_weights, {}, {}};
-}
-
 LowLatencyOptions low_latency_options(const DispatchProblem& p) {
   return {64, p.hidden, p.topk, DType::kBF16};
 }
 
-// The same in low latency.
+// Rows go back as they came.
 void pass_through(LowLatency& transport,
                   const DispatchInput& in,
                   const Stream& stream,

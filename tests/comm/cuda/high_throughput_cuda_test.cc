@@ -135,7 +135,8 @@ TEST_P(HighThroughputCuda, DispatchOfWideRows) {
     for (const Case& c : {Case{2048, 8, 300}, Case{2880, 4, 257}, Case{7168, 8, 500},
                           Case{7000, 6, 129}, Case{2047, 16, 64}, Case{20000, 2, 40}}) {
       SCOPED_TRACE("hidden " + std::to_string(c.hidden));
-      const DispatchProblem p = growing_problem(num_ranks(), 128, c.topk, c.hidden, c.tokens, 13);
+      const DispatchProblem p = with_tokens(
+          {.num_experts = 128, .topk = c.topk, .hidden = c.hidden}, num_ranks(), c.tokens, 13);
       Sides sides(gpu, host, p.placement());
       check_problem(p, make_wide_input(p, host.rank()), sides);
     }
@@ -143,7 +144,8 @@ TEST_P(HighThroughputCuda, DispatchOfWideRows) {
 }
 
 TEST_P(HighThroughputCuda, TenThousandCallsWithDelaysAndInterleavedHandles) {
-  const DispatchProblem p = growing_problem(num_ranks(), 16, 4, 512, 40, 5);
+  const DispatchProblem p =
+      with_tokens({.num_experts = 16, .topk = 4, .hidden = 512}, num_ranks(), 40, 5);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));
@@ -210,9 +212,6 @@ TEST_P(HighThroughputCuda, TenThousandCallsInARow) {
     std::vector<DispatchInput> inputs;
     std::vector<DispatchOutput> expected, live;
     std::vector<Tensor> expected_sums;
-    const auto rows_of = [](const DispatchOutput& output) {
-      return CombineInput{output.payloads[0], output.topk_weights, {}, {}};
-    };
     for (const DispatchProblem& p : problems) {
       const RankInput in = make_input(p, host.rank());
       const DispatchInput input{{in.x, in.code}, in.ids, in.weights, 1, {}};
@@ -250,12 +249,8 @@ TEST_P(HighThroughputCuda, TenThousandCallsInARow) {
 }
 
 TEST_P(HighThroughputCuda, HalvesMayBeFinishedInAnyOrder) {
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.num_experts = 16;
-  p.topk = 4;
-  p.hidden = 256;
-  p.tokens.assign(static_cast<size_t>(num_ranks()), 60);
+  const DispatchProblem p =
+      with_tokens({.num_experts = 16, .topk = 4, .hidden = 256}, num_ranks(), 60);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     for (int round = 0; round < 4; ++round) {
@@ -285,12 +280,10 @@ TEST_P(HighThroughputCuda, HalvesMayBeFinishedInAnyOrder) {
       expect_same(sides, first, expected[0]);
       expect_same(sides, second, expected[1]);
 
-      auto sum = sides.cuda.combine_async({first.payloads[0], first.topk_weights, {}, {}},
-                                          *first.handle, sides.stream);
+      auto sum = sides.cuda.combine_async(rows_of(first), *first.handle, sides.stream);
       auto next = sides.cuda.dispatch_async(inputs_up[1], sides.stream);
       const auto expected_sum =
-          sides.cpu.combine({expected[0].payloads[0], expected[0].topk_weights, {}, {}},
-                            *expected[0].handle, sides.cpu_stream);
+          sides.cpu.combine(rows_of(expected[0]), *expected[0].handle, sides.cpu_stream);
       expect_same(sides, next.finish(), expected[1]);
       const auto actual_sum = sum.finish();
       expect_same(sides, actual_sum.x, expected_sum.x, "sum");

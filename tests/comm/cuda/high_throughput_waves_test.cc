@@ -42,10 +42,9 @@ void expect_output(const Sides& sides,
 }
 
 void expect_sums(Sides& sides, const DispatchOutput& output, const DispatchOutput& expected) {
-  const auto sums = sides.cuda.combine({output.payloads[0], output.topk_weights, {}, {}},
-                                       *output.handle, sides.stream);
-  const auto expected_sums = sides.cpu.combine(
-      {expected.payloads[0], expected.topk_weights, {}, {}}, *expected.handle, sides.cpu_stream);
+  const auto sums = sides.cuda.combine(rows_of(output), *output.handle, sides.stream);
+  const auto expected_sums =
+      sides.cpu.combine(rows_of(expected), *expected.handle, sides.cpu_stream);
   expect_same(sides, sums.x, expected_sums.x, "combined");
 }
 
@@ -90,7 +89,8 @@ TEST_P(HighThroughputWaves, TheSameWideRows) {
                           Case{64, 8, 5000, 64}, Case{64, 32, 200, 64}, Case{128, 1, 400, 7}}) {
       SCOPED_TRACE("hidden " + std::to_string(c.hidden));
       const DispatchProblem p =
-          growing_problem(num_ranks(), c.num_experts, c.topk, c.hidden, c.tokens, 13);
+          with_tokens({.num_experts = c.num_experts, .topk = c.topk, .hidden = c.hidden},
+                      num_ranks(), c.tokens, 13);
       Sides sides(gpu, host, p.placement());
       check_waves(make_wide_input(p, host.rank()), sides);
     }
@@ -98,7 +98,8 @@ TEST_P(HighThroughputWaves, TheSameWideRows) {
 }
 
 TEST_P(HighThroughputWaves, CallsWithDelaysAmongOthers) {
-  const DispatchProblem p = growing_problem(num_ranks(), 48, 4, 512, 40, 5);
+  const DispatchProblem p =
+      with_tokens({.num_experts = 48, .topk = 4, .hidden = 512}, num_ranks(), 40, 5);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));
@@ -131,9 +132,7 @@ TEST_P(HighThroughputWaves, CallsWithDelaysAmongOthers) {
 }
 
 TEST_P(HighThroughputWaves, RanksThatDoNotAgreeGetAllAtOnce) {
-  DispatchProblem p;
-  p.num_ranks = num_ranks();
-  p.tokens.assign(static_cast<size_t>(num_ranks()), 30);
+  const DispatchProblem p = with_tokens({}, num_ranks(), 30);
   run([&](Group& gpu, Group& host) {
     Sides sides(gpu, host, p.placement());
     const RankInput in = make_input(p, host.rank());

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/cuda/runtime.h"
+#include "moebius/graph.h"
 #include "tests/comm/cuda/low_latency_ranks.h"
 
 namespace moebius::testing {
@@ -140,16 +141,11 @@ TEST_P(LowLatencyCuda, GraphsMayBeReplayed) {
     r.gpu.dispatch({in.x, in.ids, kNone}, r.stream);
     const Tensor y = r.up_batched(calls[0].y, calls[0].counts);
     r.finish();
-    auto* const stream = static_cast<cudaStream_t>(r.stream.native_handle());
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t exec = nullptr;
-    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    const auto got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
-    r.gpu.combine({y, in.ids, in.weights, got.event}, *got.handle, r.stream, in.out);
-    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
-    ASSERT_EQ(cudaGraphUpload(exec, stream), cudaSuccess);
-    r.stream.synchronize();
+    LowLatencyDispatchOutput got;
+    const Graph graph(r.stream, [&] {
+      got = r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
+      r.gpu.combine({y, in.ids, in.weights, got.event}, *got.handle, r.stream, in.out);
+    });
     r.group.barrier("captured");
     for (const Call& call : calls) {
       for (const auto& [from, to] : {std::pair{call.in.x, in.x}, std::pair{call.in.ids, in.ids},
@@ -157,13 +153,11 @@ TEST_P(LowLatencyCuda, GraphsMayBeReplayed) {
         cuda::copy_now(to.raw(), from.raw(), from.nbytes(), r.device.index);
       }
       r.fill_batched(y, call.y, call.counts);
-      ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+      graph.launch();
       r.finish();
       expect_dispatched(got, call);
       expect_combined(in.out, call);
     }
-    cudaGraphExecDestroy(exec);
-    cudaGraphDestroy(graph);
   });
 }
 

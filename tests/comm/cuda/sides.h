@@ -62,9 +62,13 @@ void expect_same(const Sides& sides,
 void expect_same(const Sides& sides, const DispatchOutput& actual, const DispatchOutput& expected);
 void expect_same(const Sides& sides, const ExpertOrder& actual, const ExpertOrder& expected);
 
-// `tokens` on the first rank, `more` on each than on the one before.
-DispatchProblem growing_problem(
-    int num_ranks, int64_t num_experts, int64_t topk, int64_t hidden, int64_t tokens, int64_t more);
+// The problem for so many ranks: `tokens` on the first one, `more` on each than on the one before.
+DispatchProblem with_tokens(DispatchProblem p, int num_ranks, int64_t tokens, int64_t more = 0);
+
+// Rows go back as they came.
+inline CombineInput rows_of(const DispatchOutput& output) {
+  return {output.payloads[0], output.topk_weights, {}, {}};
+}
 
 // As make_input(), for the wider problems: no shuffle of all experts per token.
 RankInput make_wide_input(const DispatchProblem& p, int rank);
