@@ -311,14 +311,7 @@ __device__ void push_rows(const Block& block, FlagQueue& queue) {
     return;
   }
   // Rows are on their way into the stages while the owners are awaited.
-  if (block.lane() == 0) {
-    for (int i = 0; i < args.shared.stages; ++i) {
-      ptx::mbarrier_init(block.barrier(i), 1);
-    }
-    ptx::fence_mbarrier_init();
-    ptx::fence_proxy_async_shared();
-  }
-  __syncwarp();
+  init_stage_barriers(args.shared.stages, block.lane(), [&](int i) { return block.barrier(i); });
   PushCursor next = at;
   int loads = 0;
   for (; loads < args.shared.stages && next.is_valid; ++loads, next.next_piece()) {

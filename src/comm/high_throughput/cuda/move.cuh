@@ -70,14 +70,7 @@ template <typename Tokens>
 __device__ inline Cursor<Tokens> start_loads(const Block& block, const Tokens& tokens) {
   const DispatchArgs& args = block.args;
   Cursor<Tokens> at{tokens};
-  if (block.lane() == 0) {
-    for (int i = 0; i < args.shared.stages; ++i) {
-      ptx::mbarrier_init(block.barrier(i), 1);
-    }
-    ptx::fence_mbarrier_init();
-    ptx::fence_proxy_async_shared();
-  }
-  __syncwarp();
+  init_stage_barriers(args.shared.stages, block.lane(), [&](int i) { return block.barrier(i); });
   for (int i = 0; i < args.shared.stages && at.exists(); ++i) {
     if (block.lane() == 0) {
       load_piece(block, at);

@@ -12,8 +12,6 @@
 // Shared memory: see CombineSharedMap.
 #include "comm/low_latency/cuda/return.cuh"
 #include "comm/low_latency/cuda/sums.cuh"
-#include "core/cuda/check.h"
-#include "core/cuda/device.h"
 
 namespace moebius::comm {
 
@@ -59,7 +57,7 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
     const int32_t id = __ldg(combine.ids + first_selection + lane_id());
     weight = __ldg(combine.weights + first_selection + lane_id());
     if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
-      rank = static_cast<int>(home_rank(__ldg(call.placement + id)));
+      rank = static_cast<int>(pair_first(__ldg(call.placement + id)));
       contributes = !has_rank(block.dead, rank);
     }
   }
@@ -111,9 +109,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
   const CudaLowLatencyLayout& layout = call.layout;
 
   if (threadIdx.x == 0) {
-    block.epoch = call.state->place_epoch[call.place];
-    block.dead = call.state->dead;
-    block.has_failed = is_aborted(args.signals);
+    block.begin(call, args.signals, call.state->place_epoch[call.place]);
   }
   __syncthreads();
   if (block.has_failed) {
@@ -188,19 +184,10 @@ void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_
   }
 }
 
-void launch_low_latency_combine(const LowLatencyCombineCall& call,
-                                int num_blocks,
-                                int64_t shared_bytes,
-                                int device,
-                                void* stream) {
-  const cuda::DeviceGuard guard(device);
-  const Args args{call, make_signal_context(call.call)};
+void launch_low_latency_combine(const LowLatencyCombineCall& call, const LowLatencyGrid& grid) {
   const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
-  find_kernel(
-      call.dtype, call.sum,
-      alignment % 16 == 0)<<<static_cast<unsigned>(num_blocks), kLowLatencyThreads,
-                             static_cast<size_t>(shared_bytes), cuda::as_stream(stream)>>>(args);
-  cuda::check_launch("low latency combine");
+  launch_call(find_kernel(call.dtype, call.sum, alignment % 16 == 0),
+              Args{call, make_signal_context(call.call)}, grid, "low latency combine");
 }
 
 }  // namespace moebius::comm

@@ -160,8 +160,8 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   const Tensor words = Tensor::empty({placement.num_experts()}, DType::kI32);
   for (int64_t e = 0; e < placement.num_experts(); ++e) {
     words.data<int32_t>()[e] =
-        static_cast<int32_t>(comm::placement_word(static_cast<uint32_t>(placement.rank_of(e)),
-                                                  static_cast<uint32_t>(placement.local_index(e))));
+        static_cast<int32_t>(comm::make_pair(static_cast<uint32_t>(placement.rank_of(e)),
+                                             static_cast<uint32_t>(placement.local_index(e))));
   }
   placement_words_ = on_device(words.shape(), DType::kI32);
   cuda::copy_now(placement_words_.raw(), words.raw(), words.nbytes(), device_.index);
@@ -321,14 +321,14 @@ LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
 }
 
 void CudaLowLatency::launch_kernel(const comm::LowLatencyDispatchCall& call, const Stream& stream) {
-  comm::launch_low_latency_dispatch(call, num_blocks_, dispatch_shared_, device_.index,
-                                    stream.native_handle());
+  comm::launch_low_latency_dispatch(
+      call, {num_blocks_, dispatch_shared_, device_.index, stream.native_handle()});
 }
 
 void CudaLowLatency::launch_kernel(const comm::LowLatencyCombineCall& call, const Stream& stream) {
   const bool uses_stages = call.in_bulk && call.sum == LowLatencySum::kSelections;
-  comm::launch_low_latency_combine(call, num_blocks_, uses_stages ? combine_shared_ : 0,
-                                   device_.index, stream.native_handle());
+  comm::launch_low_latency_combine(call, {num_blocks_, uses_stages ? combine_shared_ : 0,
+                                          device_.index, stream.native_handle()});
 }
 
 void CudaLowLatency::launch(auto& started, int phases, const Stream& stream) {

@@ -6,6 +6,8 @@
 
 #include "comm/device/signals.cuh"
 #include "comm/low_latency/cuda/kernels.h"
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
 
 namespace moebius::comm {
 
@@ -112,6 +114,20 @@ __device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
   }
 }
 
+// What the threads of a block share, of a dispatch or of a combine.
+struct CallBlock {
+  uint32_t epoch;
+  uint64_t dead;  // bit r: rank r is given up
+  bool has_failed;
+
+  // One thread.
+  __device__ void begin(const LowLatencyCall& call, const SignalContext& signals, uint32_t number) {
+    epoch = number;
+    dead = call.state->dead;
+    has_failed = is_aborted(signals);
+  }
+};
+
 inline SignalContext make_signal_context(const LowLatencyCall& call) {
   SignalContext context{};
   context.rank = call.rank;
@@ -123,6 +139,17 @@ inline SignalContext make_signal_context(const LowLatencyCall& call) {
     context.abort[r] = reinterpret_cast<uint64_t*>(call.windows[r] + call.layout.abort_at(0));
   }
   return context;
+}
+
+template <typename Args>
+void launch_call(void (*kernel)(Args),
+                 const Args& args,
+                 const LowLatencyGrid& grid,
+                 const char* what) {
+  const cuda::DeviceGuard guard(grid.device);
+  kernel<<<static_cast<unsigned>(grid.num_blocks), kLowLatencyThreads,
+           static_cast<size_t>(grid.shared_bytes), cuda::as_stream(grid.stream)>>>(args);
+  cuda::check_launch(what);
 }
 
 }  // namespace moebius::comm

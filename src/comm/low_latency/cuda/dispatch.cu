@@ -18,8 +18,6 @@
 #include "comm/low_latency/cuda/copy.cuh"
 #include "comm/low_latency/cuda/receive.cuh"
 #include "comm/low_latency/cuda/send.cuh"
-#include "core/cuda/check.h"
-#include "core/cuda/device.h"
 
 namespace moebius::comm {
 
@@ -73,11 +71,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     }
   } else {
     if (threadIdx.x == 0) {
-      block.epoch = call.state->place_epoch[call.place];
-      block.dead = call.state->dead;
-      block.has_failed = is_aborted(args.signals);
-      ptx::mbarrier_init(&block.bases_done, 32 * kReceiveWarps);
-      ptx::fence_mbarrier_init();
+      block.begin(args, call.state->place_epoch[call.place]);
     }
     __syncthreads();
     if (block.has_failed) {
@@ -126,18 +120,10 @@ void load_low_latency_dispatch(int device, DType dtype, int64_t shared_bytes) {
   }
 }
 
-void launch_low_latency_dispatch(const LowLatencyDispatchCall& call,
-                                 int num_blocks,
-                                 int64_t shared_bytes,
-                                 int device,
-                                 void* stream) {
-  const cuda::DeviceGuard guard(device);
-  const Args args{call, make_signal_context(call.call)};
+void launch_low_latency_dispatch(const LowLatencyDispatchCall& call, const LowLatencyGrid& grid) {
   const int64_t alignment = row_alignment(call.call.layout, call.x, call.out);
-  const Kernel kernel = find_kernel(call.dtype, call.cast, alignment);
-  kernel<<<static_cast<unsigned>(num_blocks), kLowLatencyThreads, static_cast<size_t>(shared_bytes),
-           cuda::as_stream(stream)>>>(args);
-  cuda::check_launch("low latency dispatch");
+  launch_call(find_kernel(call.dtype, call.cast, alignment),
+              Args{call, make_signal_context(call.call)}, grid, "low latency dispatch");
 }
 
 }  // namespace moebius::comm

@@ -44,7 +44,7 @@ struct LowLatencyCall {
   int rank;
   int num_experts;
   int num_local;
-  const uint32_t* placement;  // [E]: make_placed(local index, rank), see placement_word()
+  const uint32_t* placement;  // [E]: the pair (signals.h) of an expert's rank and its index there
   LowLatencyDeviceState* state;
   int place;
   int phases;
@@ -117,17 +117,6 @@ MOEBIUS_HOST_DEVICE constexpr int choose_unit_parts(int64_t num_messages,
   return static_cast<int>(parts < 1 ? 1 : parts > max_unit_parts ? int64_t{max_unit_parts} : parts);
 }
 
-// An expert's home: its rank and its index there.
-MOEBIUS_HOST_DEVICE constexpr uint32_t placement_word(uint32_t rank, uint32_t local) {
-  return rank << 16 | local;
-}
-MOEBIUS_HOST_DEVICE constexpr uint32_t home_rank(uint32_t word) {
-  return word >> 16;
-}
-MOEBIUS_HOST_DEVICE constexpr uint32_t home_index(uint32_t word) {
-  return word & 0xffffu;
-}
-
 // Load the kernels that calls with this dtype may launch on the device, ahead of the first.
 void load_low_latency_dispatch(int device, DType dtype, int64_t shared_bytes);
 void load_low_latency_combine(int device, DType dtype, LowLatencySum sum, int64_t shared_bytes);
@@ -142,15 +131,13 @@ void launch_low_latency_resume(const LowLatencyCall& call,
                                void* stream);
 void load_low_latency_resume(int device);
 
-void launch_low_latency_dispatch(const LowLatencyDispatchCall& call,
-                                 int num_blocks,
-                                 int64_t shared_bytes,
-                                 int device,
-                                 void* stream);
-void launch_low_latency_combine(const LowLatencyCombineCall& call,
-                                int num_blocks,
-                                int64_t shared_bytes,
-                                int device,
-                                void* stream);
+struct LowLatencyGrid {
+  int num_blocks;
+  int64_t shared_bytes;  // of a block
+  int device;
+  void* stream;
+};
+void launch_low_latency_dispatch(const LowLatencyDispatchCall& call, const LowLatencyGrid& grid);
+void launch_low_latency_combine(const LowLatencyCombineCall& call, const LowLatencyGrid& grid);
 
 }  // namespace moebius::comm

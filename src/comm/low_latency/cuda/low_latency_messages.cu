@@ -181,52 +181,51 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp per message.
-__global__ void __launch_bounds__(kThreads)
-    copy_messages_kernel(const __grid_constant__ UnpackArgs args) {
+// Calls visit(message, i, k, row) for every selection k of message i that has a row here; a warp
+// takes a message.  `args` is that of either kernel below.
+template <typename Args, typename Visit>
+__device__ __forceinline__ void for_each_row(const Args& args, const Visit& visit) {
   const Mailboxes& boxes = args.boxes;
   for (int64_t i = first_item(); i < int64_t{boxes.num_ranks} * boxes.max_tokens;
        i += item_stride()) {
     const std::byte* message = find_message(boxes, args.in, i);
     for (int k = 0; k < boxes.topk && message != nullptr; ++k) {
       const int64_t row = args.rows[i * boxes.topk + k];
-      if (row < 0) {
-        continue;
-      }
-      const std::byte* values = message + boxes.row_offset;
-      copy_plain(args.out + row * args.value_bytes, values, args.value_bytes, lane_id());
-      if (args.scale_bytes > 0) {
-        copy_plain(reinterpret_cast<std::byte*>(args.out_scale) + row * args.scale_bytes,
-                   values + args.value_bytes, args.scale_bytes, lane_id());
-      }
-      if (lane_id() == 0) {
-        args.out_tags[row] = reinterpret_cast<const int32_t*>(message)[LowLatencyLayout::kTagWord];
+      if (row >= 0) {
+        visit(message, i, k, row);
       }
     }
   }
 }
 
 __global__ void __launch_bounds__(kThreads)
+    copy_messages_kernel(const __grid_constant__ UnpackArgs args) {
+  for_each_row(args, [&](const std::byte* message, int64_t, int, int64_t row) {
+    const std::byte* values = message + args.boxes.row_offset;
+    copy_plain(args.out + row * args.value_bytes, values, args.value_bytes, lane_id());
+    if (args.scale_bytes > 0) {
+      copy_plain(reinterpret_cast<std::byte*>(args.out_scale) + row * args.scale_bytes,
+                 values + args.value_bytes, args.scale_bytes, lane_id());
+    }
+    if (lane_id() == 0) {
+      args.out_tags[row] = reinterpret_cast<const int32_t*>(message)[LowLatencyLayout::kTagWord];
+    }
+  });
+}
+
+__global__ void __launch_bounds__(kThreads)
     return_rows_kernel(const __grid_constant__ ReturnRowsArgs args) {
   const Mailboxes& boxes = args.boxes;
-  for (int64_t i = first_item(); i < int64_t{boxes.num_ranks} * boxes.max_tokens;
-       i += item_stride()) {
-    const std::byte* message = find_message(boxes, args.in, i);
-    for (int k = 0; k < boxes.topk && message != nullptr; ++k) {
-      const int64_t row = args.rows[i * boxes.topk + k];
-      if (row < 0) {
-        continue;
-      }
-      std::byte* to = args.block[i / boxes.max_tokens] +
-                      args.numbers[i * boxes.topk + k] * boxes.returned_bytes;
-      if (lane_id() == 0) {
-        reinterpret_cast<int32_t*>(to)[0] = *reinterpret_cast<const int32_t*>(message);
-        reinterpret_cast<int32_t*>(to)[1] = k;
-      }
-      copy_plain(to + Mailboxes::kReturnedHeader, args.x + row * boxes.row_bytes, boxes.row_bytes,
-                 lane_id());
+  for_each_row(args, [&](const std::byte* message, int64_t i, int k, int64_t row) {
+    std::byte* to =
+        args.block[i / boxes.max_tokens] + args.numbers[i * boxes.topk + k] * boxes.returned_bytes;
+    if (lane_id() == 0) {
+      reinterpret_cast<int32_t*>(to)[0] = *reinterpret_cast<const int32_t*>(message);
+      reinterpret_cast<int32_t*>(to)[1] = k;
     }
-  }
+    copy_plain(to + Mailboxes::kReturnedHeader, args.x + row * boxes.row_bytes, boxes.row_bytes,
+               lane_id());
+  });
 }
 
 // Block row r: what rank r has returned.

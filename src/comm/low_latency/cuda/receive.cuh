@@ -125,10 +125,10 @@ __device__ bool receive_part(
   bool is_here = lane_id() < topk && signal_value(word) != kNotHere;
   int64_t row = 0;
   if (is_here) {
-    const uint32_t l = placed_expert(signal_value(word));
+    const uint32_t l = pair_first(signal_value(word));
     const int64_t index =
         shared.bases[l * static_cast<uint32_t>(layout.num_ranks) + static_cast<uint32_t>(source)] +
-        static_cast<int64_t>(placed_index(signal_value(word)));
+        static_cast<int64_t>(pair_second(signal_value(word)));
     row = l * max_rows + index;
     is_here = index < max_rows;  // else the source has raised the fault kNoRoom
   }

@@ -5,6 +5,7 @@
 // tokens.
 #pragma once
 
+#include "comm/device/grid.cuh"
 #include "comm/low_latency/cuda/sums.cuh"
 
 namespace moebius::comm::low_latency_combine {
@@ -16,34 +17,30 @@ struct Args {
   SignalContext signals;
 };
 
-struct Block {
-  uint32_t epoch;
-  uint64_t dead;
-  bool has_failed;
-};
+using Block = CallBlock;
 
 // One warp's way through the rows it sends, a unit of some parts at a time.  Messages are taken in
 // order of their slots, so about in order of their tokens: what comes first is summed while the
 // rest is on its way.  All lanes step together.
-struct SendCursor {
+struct SendItem {
+  int item;
+  int32_t row = -1;   // of the selection `lane`
+  uint32_t all = 0;   // bit k: selection k has a row here
+  uint32_t left = 0;  // those of them that are still to be sent
+  int32_t token = 0;
+  int source = 0;
+  int unit = 0;
+};
+struct SendCursor : SendItem {
   const Args& args;
   const Block& block;
   int unit_parts;
   int num_units;  // of a row
   int num_items;
   int stride;
-  int item;
   // Messages of the sources `lane` and `lane + 32`.
   int32_t num_low;
   int32_t num_high;
-  // Of the item: the row of the selection `lane`, the selections in all and those that are left,
-  // the token.
-  int32_t row = -1;
-  uint32_t all = 0;
-  uint32_t left = 0;
-  int32_t token = 0;
-  int source = 0;
-  int unit = 0;
 
   __device__ SendCursor(const Args& a, const Block& b, int num_senders) : args(a), block(b) {
     const LowLatencyCall& call = args.combine.call;
@@ -159,7 +156,7 @@ __device__ inline void send_weights(const Args& args, const Block& block) {
   for (int i = spread_warp(thread); i < num; i += static_cast<int>(gridDim.x) * kThreads) {
     const int32_t id = __ldg(combine.ids + i);
     if (static_cast<uint32_t>(id) < static_cast<uint32_t>(call.num_experts)) {
-      const auto r = static_cast<int>(home_rank(__ldg(call.placement + id)));
+      const auto r = static_cast<int>(pair_first(__ldg(call.placement + id)));
       if (!has_rank(block.dead, r)) {
         ptx::st_relaxed_sys(word_at(call.windows[r], call.layout.weight_at(bank, call.rank, i)),
                             make_signal(block.epoch, __float_as_uint(__ldg(combine.weights + i))));
@@ -252,12 +249,7 @@ __device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* b
   if (!at.is_valid()) {
     return;
   }
-  if (is_first_lane) {
-    ptx::mbarrier_init(barrier, 1);
-    ptx::fence_mbarrier_init();
-    ptx::fence_proxy_async_shared();
-  }
-  __syncwarp();
+  init_stage_barriers(1, lane_id(), [&](int) { return barrier; });
   load(at);
   for (uint32_t parity = 0; at.is_valid(); parity ^= 1) {
     SendCursor next = at;
@@ -279,13 +271,7 @@ __device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* b
       __syncwarp();  // what the first lane has stored is published by all
       at.publish_item();
     }
-    at.item = next.item;
-    at.row = next.row;
-    at.all = next.all;
-    at.left = next.left;
-    at.token = next.token;
-    at.source = next.source;
-    at.unit = next.unit;
+    static_cast<SendItem&>(at) = next;
   }
 }
 

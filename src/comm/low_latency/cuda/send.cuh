@@ -26,11 +26,7 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
     shared.counts[e] = 0;
   }
   if (threadIdx.x == 0) {
-    block.epoch = *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1;
-    block.dead = call.state->dead;
-    block.has_failed = is_aborted(args.signals);
-    ptx::mbarrier_init(&block.bases_done, 32 * kReceiveWarps);
-    ptx::fence_mbarrier_init();
+    block.begin(args, *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1);
   }
   __syncthreads();
   if (block.has_failed) {
@@ -46,7 +42,7 @@ __device__ inline bool begin_send(const Args& args, Block& block, const Pointers
     for (int k = 0; k < topk; ++k) {
       const int32_t id = shared.ids[t * topk + k];
       if (is_expert(id, call.num_experts)) {
-        ranks |= uint64_t{1} << home_rank(shared.placement[id]);
+        ranks |= uint64_t{1} << pair_first(shared.placement[id]);
       }
     }
     shared.tokens_ranks[t] = ranks & ~block.dead;
@@ -138,9 +134,9 @@ __device__ inline void send_headers(const Args& args,
     uint64_t* header =
         word_at(call.windows[r], call.layout.header_at(bank, call.rank, slots.at(r), 0));
     if (lane_id() < topk) {
-      const bool is_there = is_valid && home_rank(home) == static_cast<uint32_t>(r);
+      const bool is_there = is_valid && pair_first(home) == static_cast<uint32_t>(r);
       const uint32_t placed =
-          is_there ? make_placed(home_index(home), static_cast<uint32_t>(index)) : kNotHere;
+          is_there ? make_pair(pair_second(home), static_cast<uint32_t>(index)) : kNotHere;
       ptx::st_relaxed_sys(header + lane_id(), make_signal(block.epoch, placed));
     }
     if (lane_id() == 0) {
@@ -221,7 +217,7 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
   __syncthreads();
   for (int e = static_cast<int>(threadIdx.x); e < call.num_experts; e += kLowLatencyThreads) {
     const uint32_t home = shared.placement[e];
-    const auto r = static_cast<int>(home_rank(home));
+    const auto r = static_cast<int>(pair_first(home));
     if (shared.counts[e] > call.layout.max_tokens) {
       // Receivers leave out what they have no room for.
       const auto self = static_cast<uint8_t>(call.rank);
@@ -232,7 +228,7 @@ __device__ inline void send_counts(const Args& args, const Block& block, const P
     }
     if (!has_rank(block.dead, r)) {
       ptx::st_relaxed_sys(
-          word_at(call.windows[r], call.layout.count_at(bank, home_index(home), call.rank)),
+          word_at(call.windows[r], call.layout.count_at(bank, pair_second(home), call.rank)),
           make_signal(block.epoch, static_cast<uint32_t>(shared.counts[e])));
     }
   }

@@ -32,18 +32,10 @@ inline constexpr int kPartElements = 1024;
 inline constexpr int kCastGroup = 128;
 inline constexpr int kMaxLowLatencyTopk = 32;
 
-// The header's word of a selection: where among this rank's rows of the expert it goes.
+// A header has a word for each selection of its token: the pair (signals.h) of the local expert and
+// of the row's index among the rows that this source sends to that expert, or kNotHere.
 inline constexpr uint32_t kNotHere = 0xffffffffu;  // masked, or the expert is on another rank
-inline constexpr int64_t kMaxLocalIndex = 0xfffe;
-MOEBIUS_HOST_DEVICE constexpr uint32_t make_placed(uint32_t local_expert, uint32_t index) {
-  return local_expert << 16 | index;
-}
-MOEBIUS_HOST_DEVICE constexpr uint32_t placed_expert(uint32_t placed) {
-  return placed >> 16;
-}
-MOEBIUS_HOST_DEVICE constexpr uint32_t placed_index(uint32_t placed) {
-  return placed & 0xffffu;
-}
+inline constexpr int64_t kMaxLocalIndex = 0xfffe;  // of either half, so that no pair is kNotHere
 
 struct CudaLowLatencyLayout {
   // As given.
@@ -57,13 +49,9 @@ struct CudaLowLatencyLayout {
   int32_t num_parts = 0;
   int64_t message_bytes = 0;
   int64_t returned_bytes = 0;  // of one row
-  int64_t headers = 0;         // offsets in a bank; mailboxes are at 0
-  int64_t row_flags = 0;
-  int64_t counts = 0;
-  int64_t num_messages = 0;
-  int64_t returned = 0;
-  int64_t return_flags = 0;
-  int64_t weights = 0;
+  // Offsets in a bank, in this order; the mailboxes are at 0.
+  int64_t headers = 0, row_flags = 0, counts = 0, num_messages = 0;
+  int64_t returned = 0, return_flags = 0, weights = 0;
   int64_t bank_bytes = 0;
 
   static constexpr int64_t kAlignment = 128;
@@ -107,7 +95,7 @@ struct CudaLowLatencyLayout {
   MOEBIUS_HOST_DEVICE constexpr int64_t message_at(int bank, int source, int64_t index) const {
     return bank * bank_bytes + slot(source, index) * message_bytes;
   }
-  // Word 0..K-1: make_placed() or kNotHere; K: the tag; K + 1: the token.
+  // Words 0 to K - 1 are those of the selections, word K is the tag, word K + 1 the token.
   MOEBIUS_HOST_DEVICE constexpr int64_t header_at(int bank,
                                                   int source,
                                                   int64_t index,
