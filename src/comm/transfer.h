@@ -23,6 +23,15 @@ inline void expect_placed(const ExpertPlacement& placement, const Group& group) 
   }
 }
 
+// A combine as its caller gave it, for as long as the call lasts.
+template <typename Input, typename Handle>
+struct CombineCall {
+  const Input& input;
+  const Handle& handle;
+  const Stream& stream;
+  const Tensor& out;
+};
+
 // The two halves of a call under way.  `finish` ends the transfer: the hook calls it, once, and
 // `receive` comes after it even where nobody calls the hook.
 template <typename Finish, typename Receive>

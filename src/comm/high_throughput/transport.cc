@@ -3,7 +3,6 @@
 #include "comm/high_throughput/transport.h"
 
 #include "comm/high_throughput/cuda/make_transport.h"
-#include "comm/transfer.h"
 
 namespace moebius {
 
@@ -68,7 +67,7 @@ Pending<CombineOutput> HighThroughput::combine_async(const CombineInput& input,
   if (input.addend && !state_->takes_addend()) {
     throw Unsupported("the addend of a combine is for GPUs of one node");
   }
-  return state_->combine_async(input, handle, stream, out_x);
+  return state_->combine_async({input, handle, stream, out_x});
 }
 
 CombineOutput HighThroughput::combine(const CombineInput& input,

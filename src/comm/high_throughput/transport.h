@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "comm/transfer.h"
 #include "moebius/dispatch.h"
 
 namespace moebius {
@@ -28,10 +29,8 @@ struct HighThroughput::State {
   virtual ExpertOrder expert_order(const DispatchOutput& output,
                                    int64_t expert_alignment,
                                    const Stream& stream) const = 0;
-  virtual Pending<CombineOutput> combine_async(const CombineInput& input,
-                                               const DispatchHandle& handle,
-                                               const Stream& stream,
-                                               const Tensor& out_x) = 0;
+  using Combine = CombineCall<CombineInput, DispatchHandle>;
+  virtual Pending<CombineOutput> combine_async(const Combine& call) = 0;
   virtual bool takes_addend() const { return false; }
   virtual TransportStatistics statistics() const = 0;
   virtual void check() {}

@@ -6,7 +6,6 @@
 
 #include "comm/low_latency/cpu/message_layout.h"
 #include "comm/low_latency/cuda/cuda_transport.h"
-#include "comm/transfer.h"
 #include "moebius/low_latency.h"
 
 namespace moebius {
@@ -129,14 +128,14 @@ LowLatencyCombineOutput LowLatency::combine(const LowLatencyCombineInput& input,
                                             const LowLatencyHandle& handle,
                                             const Stream& stream,
                                             const Tensor& out_x) {
-  return state_->combine(input, handle, stream, out_x ? out_x : state_->make_out(input));
+  return state_->combine({input, handle, stream, out_x ? out_x : state_->make_out(input)});
 }
 
 Pending<LowLatencyCombineOutput> LowLatency::combine_async(const LowLatencyCombineInput& input,
                                                            const LowLatencyHandle& handle,
                                                            const Stream& stream,
                                                            const Tensor& out_x) {
-  return state_->combine_async(input, handle, stream, out_x ? out_x : state_->make_out(input));
+  return state_->combine_async({input, handle, stream, out_x ? out_x : state_->make_out(input)});
 }
 
 void LowLatency::check() const {

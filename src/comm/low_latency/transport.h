@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/transfer.h"
 #include "moebius/low_latency.h"
 
 namespace moebius {
@@ -21,20 +22,15 @@ struct LowLatency::State {
 
   virtual Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                            const Stream& stream) = 0;
-  virtual Pending<LowLatencyCombineOutput> combine_async(const LowLatencyCombineInput& input,
-                                                         const LowLatencyHandle& handle,
-                                                         const Stream& stream,
-                                                         const Tensor& out) = 0;
+  using Combine = CombineCall<LowLatencyCombineInput, LowLatencyHandle>;
+  virtual Pending<LowLatencyCombineOutput> combine_async(const Combine& call) = 0;
   // Both halves at once.
   virtual LowLatencyDispatchOutput dispatch(const LowLatencyDispatchInput& input,
                                             const Stream& stream) {
     return dispatch_async(input, stream).finish();
   }
-  virtual LowLatencyCombineOutput combine(const LowLatencyCombineInput& input,
-                                          const LowLatencyHandle& handle,
-                                          const Stream& stream,
-                                          const Tensor& out) {
-    return combine_async(input, handle, stream, out).finish();
+  virtual LowLatencyCombineOutput combine(const Combine& call) {
+    return combine_async(call).finish();
   }
   // Memory for a combine's result, where the caller gives none.
   Tensor make_out(const LowLatencyCombineInput& input) const;

@@ -8,7 +8,6 @@
 
 #include "comm/high_throughput/cpu/combine_transfer.h"
 #include "comm/high_throughput/cpu/dispatch_transfer.h"
-#include "comm/transfer.h"
 
 namespace moebius {
 
@@ -81,13 +80,10 @@ DispatchOutput CpuHighThroughput::dispatch_cached(std::span<const Tensor> payloa
   return transfer.receive();
 }
 
-Pending<CombineOutput> CpuHighThroughput::combine_async(const CombineInput& input,
-                                                        const DispatchHandle& handle,
-                                                        const Stream& stream,
-                                                        const Tensor& out_x) {
-  stream.wait(input.previous);
-  return halves_of(
-      std::make_shared<CombineTransfer>(*this, input, own_handle(handle), stream, out_x));
+Pending<CombineOutput> CpuHighThroughput::combine_async(const Combine& call) {
+  call.stream.wait(call.input.previous);
+  return halves_of(std::make_shared<CombineTransfer>(*this, call.input, own_handle(call.handle),
+                                                     call.stream, call.out));
 }
 
 std::unique_ptr<HighThroughput::State> make_cpu_high_throughput(Group& group,

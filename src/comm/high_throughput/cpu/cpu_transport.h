@@ -51,10 +51,7 @@ struct CpuHighThroughput final : HighThroughput::State {
   ExpertOrder expert_order(const DispatchOutput& output,
                            int64_t expert_alignment,
                            const Stream& stream) const override;
-  Pending<CombineOutput> combine_async(const CombineInput& input,
-                                       const DispatchHandle& handle,
-                                       const Stream& stream,
-                                       const Tensor& out_x) override;
+  Pending<CombineOutput> combine_async(const Combine& call) override;
   TransportStatistics statistics() const override { return sent; }
 
   std::vector<int> rank_of;  // by expert

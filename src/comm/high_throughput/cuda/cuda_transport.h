@@ -78,10 +78,7 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
   DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
                                  const DispatchHandle& handle,
                                  const Stream& stream) override;
-  Pending<CombineOutput> combine_async(const CombineInput& input,
-                                       const DispatchHandle& handle,
-                                       const Stream& stream,
-                                       const Tensor& out_x) override;
+  Pending<CombineOutput> combine_async(const Combine& call) override;
   bool takes_addend() const override { return true; }
   TransportStatistics statistics() const override;
   void check() override;
@@ -144,10 +141,6 @@ class CudaHighThroughput final : public CudaHighThroughputBase {
                      int64_t bytes_of_row,
                      int64_t bytes_of_weights,
                      bool may_be_recorded);
-  CombineOutput combine(const CombineInput& input,
-                        const CudaHandle& handle,
-                        const Stream& stream,
-                        const Tensor& out_x);
   Tensor field(const Transfer& transfer,
                int index,
                DType dtype,

@@ -58,10 +58,7 @@ class CudaNodesHighThroughput final : public CudaHighThroughputBase {
   DispatchOutput dispatch_cached(std::span<const Tensor> payloads,
                                  const DispatchHandle& handle,
                                  const Stream& stream) override;
-  Pending<CombineOutput> combine_async(const CombineInput& input,
-                                       const DispatchHandle& handle,
-                                       const Stream& stream,
-                                       const Tensor& out_x) override;
+  Pending<CombineOutput> combine_async(const State::Combine& call) override;
   TransportStatistics statistics() const override { return sent_; }
 
  private:

@@ -27,10 +27,8 @@ struct CudaNodesHighThroughput::Combine {
   }
 };
 
-Pending<CombineOutput> CudaNodesHighThroughput::combine_async(const CombineInput& input,
-                                                              const DispatchHandle& handle_,
-                                                              const Stream& stream,
-                                                              const Tensor& out_x) {
+Pending<CombineOutput> CudaNodesHighThroughput::combine_async(const State::Combine& given) {
+  const auto& [input, handle_, stream, out_x] = given;
   finish_last();
   const CudaNodesHandle& handle = own_nodes_handle(handle_);
   expect_combine(input, handle.num_rows(), handle.tokens, handle.topk, stream, out_x);

@@ -12,7 +12,6 @@
 #include <cstring>
 
 #include "comm/low_latency/cpu/cpu_transport.h"
-#include "comm/transfer.h"
 #include "core/parallel.h"
 #include "core/row_sums.h"
 
@@ -260,10 +259,8 @@ LowLatencyCombineOutput Transfer::reduce() {
 
 }  // namespace
 
-Pending<LowLatencyCombineOutput> CpuLowLatency::combine_async(const LowLatencyCombineInput& input,
-                                                              const LowLatencyHandle& handle,
-                                                              const Stream& stream,
-                                                              const Tensor& out) {
+Pending<LowLatencyCombineOutput> CpuLowLatency::combine_async(const Combine& call) {
+  const auto& [input, handle, stream, out] = call;
   const auto* own = dynamic_cast<const LowLatencyHandleState*>(&handle);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");

@@ -17,9 +17,7 @@ namespace moebius {
 
 // A received selection: where the expert's output row stands and whose it is.
 struct ReceivedSelection {
-  int32_t source = 0;
-  int32_t token = 0;
-  int32_t slot = 0;
+  int32_t source = 0, token = 0, slot = 0;
   int64_t row = 0;  // in [L * max_tokens * R, H]
 };
 
@@ -40,10 +38,7 @@ struct CpuLowLatency final : LowLatency::State {
 
   Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                    const Stream& stream) override;
-  Pending<LowLatencyCombineOutput> combine_async(const LowLatencyCombineInput& input,
-                                                 const LowLatencyHandle& handle,
-                                                 const Stream& stream,
-                                                 const Tensor& out) override;
+  Pending<LowLatencyCombineOutput> combine_async(const Combine& call) override;
   void set_dead(int rank, bool is_dead) override;
   TransportStatistics statistics() const override { return sent; }
   Tensor expert_statistics() const override { return expert_rows.clone(); }

@@ -14,7 +14,6 @@
 #include "comm/low_latency/cast.h"
 #include "comm/low_latency/cpu/cpu_transport.h"
 #include "comm/routing/route.h"
-#include "comm/transfer.h"
 #include "core/parallel.h"
 
 namespace moebius {

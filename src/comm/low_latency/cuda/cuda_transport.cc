@@ -14,7 +14,6 @@
 #include "comm/device/last_work.h"
 #include "comm/group/shared_device.h"
 #include "comm/low_latency/cuda/kernels.h"
-#include "comm/transfer.h"
 #include "core/cuda/device.h"
 #include "core/cuda/host_memory.h"
 #include "core/cuda/runtime.h"
@@ -82,14 +81,8 @@ class CudaLowLatency final : public LowLatency::State {
                                                    const Stream& stream) override;
   LowLatencyDispatchOutput dispatch(const LowLatencyDispatchInput& input,
                                     const Stream& stream) override;
-  Pending<LowLatencyCombineOutput> combine_async(const LowLatencyCombineInput& input,
-                                                 const LowLatencyHandle& handle,
-                                                 const Stream& stream,
-                                                 const Tensor& out) override;
-  LowLatencyCombineOutput combine(const LowLatencyCombineInput& input,
-                                  const LowLatencyHandle& handle,
-                                  const Stream& stream,
-                                  const Tensor& out) override;
+  Pending<LowLatencyCombineOutput> combine_async(const Combine& call) override;
+  LowLatencyCombineOutput combine(const Combine& call) override;
   void check() const override;
   void set_dead(int rank, bool is_dead_now) override;
   TransportStatistics statistics() const override;
@@ -102,7 +95,7 @@ class CudaLowLatency final : public LowLatency::State {
     std::shared_ptr<CudaHandle> handle;
     Event event;  // after the receive half
   };
-  struct Combine {
+  struct Return {
     comm::LowLatencyCombineCall call;
     std::shared_ptr<const CudaHandle> handle;
     LowLatencyCombineInput operands;  // kept until the last launch
@@ -114,14 +107,11 @@ class CudaLowLatency final : public LowLatency::State {
   uint64_t dead_mask() const;  // bit r: rank r is given up
   Dispatch begin_dispatch(const LowLatencyDispatchInput& input, const Stream& stream);
   LowLatencyDispatchOutput output_of(const Dispatch& dispatch);
-  LowLatencyCombineOutput output_of(const Combine& combine) { return {combine.out, combine.event}; }
-  Combine begin_combine(const LowLatencyCombineInput& input,
-                        const LowLatencyHandle& handle,
-                        const Stream& stream,
-                        const Tensor& out);
+  LowLatencyCombineOutput output_of(const Return& rows) { return {rows.out, rows.event}; }
+  Return begin_combine(const Combine& call);
   void launch_kernel(const comm::LowLatencyDispatchCall& call, const Stream& stream);
   void launch_kernel(const comm::LowLatencyCombineCall& call, const Stream& stream);
-  // `started` is a Dispatch or a Combine.
+  // `started` is a Dispatch or a Return.
   void launch(auto& started, int phases, const Stream& stream);
   auto launch_at_once(auto started, const Stream& stream);
   auto launch_in_halves(auto started, const Stream& stream);
@@ -362,24 +352,16 @@ LowLatencyDispatchOutput CudaLowLatency::dispatch(const LowLatencyDispatchInput&
   return launch_at_once(begin_dispatch(input, stream), stream);
 }
 
-Pending<LowLatencyCombineOutput> CudaLowLatency::combine_async(const LowLatencyCombineInput& input,
-                                                               const LowLatencyHandle& handle,
-                                                               const Stream& stream,
-                                                               const Tensor& out) {
-  return launch_in_halves(begin_combine(input, handle, stream, out), stream);
+Pending<LowLatencyCombineOutput> CudaLowLatency::combine_async(const Combine& call) {
+  return launch_in_halves(begin_combine(call), call.stream);
 }
 
-LowLatencyCombineOutput CudaLowLatency::combine(const LowLatencyCombineInput& input,
-                                                const LowLatencyHandle& handle,
-                                                const Stream& stream,
-                                                const Tensor& out) {
-  return launch_at_once(begin_combine(input, handle, stream, out), stream);
+LowLatencyCombineOutput CudaLowLatency::combine(const Combine& call) {
+  return launch_at_once(begin_combine(call), call.stream);
 }
 
-CudaLowLatency::Combine CudaLowLatency::begin_combine(const LowLatencyCombineInput& input,
-                                                      const LowLatencyHandle& handle,
-                                                      const Stream& stream,
-                                                      const Tensor& out) {
+CudaLowLatency::Return CudaLowLatency::begin_combine(const Combine& given) {
+  const auto& [input, handle, stream, out] = given;
   const auto* own = dynamic_cast<const CudaHandle*>(&handle);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
@@ -387,19 +369,20 @@ CudaLowLatency::Combine CudaLowLatency::begin_combine(const LowLatencyCombineInp
   expect_here(stream);
   check();
   stream.wait(input.previous);
-  Combine combine{{}, own->shared_from_this(), input, out, {}};
-  combine.call.call = make_call(own->place);
-  combine.call.dtype = options.in_dtype;
-  combine.call.x = input.x.bytes();
-  combine.call.ids = input.topk_ids.data<int32_t>();
-  combine.call.weights = input.topk_weights.data<float>();
-  combine.call.out = out.bytes();
-  combine.call.num_tokens = static_cast<int>(own->num_tokens);
-  combine.call.sum = options.sum;
-  combine.call.in_bulk = tuning_.in_bulk;
-  combine.call.unit_parts = std::min(tuning_.unit_parts, max_unit_parts_);
-  combine.call.max_unit_parts = max_unit_parts_;
-  return combine;
+  Return rows{{}, own->shared_from_this(), input, out, {}};
+  comm::LowLatencyCombineCall& call = rows.call;
+  call.call = make_call(own->place);
+  call.dtype = options.in_dtype;
+  call.x = input.x.bytes();
+  call.ids = input.topk_ids.data<int32_t>();
+  call.weights = input.topk_weights.data<float>();
+  call.out = out.bytes();
+  call.num_tokens = static_cast<int>(own->num_tokens);
+  call.sum = options.sum;
+  call.in_bulk = tuning_.in_bulk;
+  call.unit_parts = std::min(tuning_.unit_parts, max_unit_parts_);
+  call.max_unit_parts = max_unit_parts_;
+  return rows;
 }
 
 uint64_t CudaLowLatency::dead_mask() const {

@@ -18,7 +18,6 @@
 #include "comm/low_latency/cuda/low_latency_messages.h"
 #include "comm/routing/cuda/routing_tables.h"
 #include "comm/routing/route.h"
-#include "comm/transfer.h"
 #include "core/cuda/runtime.h"
 
 namespace moebius {
@@ -50,10 +49,7 @@ class CudaNodesLowLatency final : public LowLatency::State {
 
   Pending<LowLatencyDispatchOutput> dispatch_async(const LowLatencyDispatchInput& input,
                                                    const Stream& stream) override;
-  Pending<LowLatencyCombineOutput> combine_async(const LowLatencyCombineInput& input,
-                                                 const LowLatencyHandle& handle,
-                                                 const Stream& stream,
-                                                 const Tensor& out) override;
+  Pending<LowLatencyCombineOutput> combine_async(const Combine& call) override;
   void check() const override {
     if (group.has_given_up()) {
       comm::throw_given_up(group, "low latency");
@@ -268,11 +264,8 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
   return output;
 }
 
-Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(
-    const LowLatencyCombineInput& input,
-    const LowLatencyHandle& handle_,
-    const Stream& stream,
-    const Tensor& out) {
+Pending<LowLatencyCombineOutput> CudaNodesLowLatency::combine_async(const Combine& call) {
+  const auto& [input, handle_, stream, out] = call;
   const auto* own = dynamic_cast<const NodesHandle*>(&handle_);
   expect(own != nullptr && own->owner == this,
          "the handle does not come from a dispatch of this object");
