@@ -7,8 +7,10 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <string_view>
 #include <type_traits>
 
+#include "core/same_device.h"
 #include "moebius/dispatch.h"
 
 namespace moebius {
@@ -20,6 +22,20 @@ inline void expect_placed(const ExpertPlacement& placement, const Group& group) 
       return fmt::format("expert {} is placed on rank {}, but the group has {} ranks", e,
                          placement.rank_of(e), group.size());
     });
+  }
+}
+
+// Throws InvalidArgument unless the tensor is absent or is of this kind.
+inline void expect_operand(const Tensor& tensor,
+                           const Shape& shape,
+                           DType dtype,
+                           Device device,
+                           std::string_view what,
+                           Where where = Where::current()) {
+  if (tensor) {
+    expect_shape(tensor, shape, what, where);
+    expect_dtype(tensor, dtype, what, where);
+    expect_on(tensor, device, what, where);
   }
 }
 

@@ -38,19 +38,15 @@ Tensor LowLatency::State::make_out(const LowLatencyCombineInput& input) const {
 
 void LowLatency::State::expect_dispatch(const LowLatencyDispatchInput& input) const {
   const auto& [x, topk_ids, cast, row_tags, previous] = input;
-  expect_dtype(topk_ids, DType::kI32, "topk_ids");
   expect_eq(topk_ids.num_dims(), 2, "dimensions of topk_ids");
   expect_eq(topk_ids.dim(1), options.topk, "topk_ids.dim(1)");
-  expect_le(topk_ids.dim(0), options.max_tokens, "tokens of a low-latency dispatch");
-  expect_shape(x, {topk_ids.dim(0), options.hidden}, "x");
-  expect_dtype(x, options.in_dtype, "x");
+  const int64_t num_tokens = topk_ids.dim(0);
+  expect_le(num_tokens, options.max_tokens, "tokens of a low-latency dispatch");
+  expect_here(topk_ids, {num_tokens, options.topk}, DType::kI32, "topk_ids");
+  expect_here(x, {num_tokens, options.hidden}, options.in_dtype, "x");
   if (row_tags) {
-    expect_dtype(row_tags, DType::kI32, "row_tags");
-    expect_shape(row_tags, {topk_ids.dim(0)}, "row_tags");
-    expect_here(row_tags, "row_tags");
+    expect_here(row_tags, {num_tokens}, DType::kI32, "row_tags");
   }
-  expect_here(x, "x");
-  expect_here(topk_ids, "topk_ids");
   if (cast != LowLatencyCast::kNone) {
     expect_multiple_of(options.hidden, LowLatencyLayout::kScaleGroup,
                        "hidden of a low-latency dispatch with an fp8 cast");
@@ -69,7 +65,12 @@ void LowLatency::State::expect_room(int64_t expert, int64_t num_selections) cons
   }
 }
 
-void LowLatency::State::expect_here(const Tensor& tensor, std::string_view what) const {
+void LowLatency::State::expect_here(const Tensor& tensor,
+                                    const Shape& shape,
+                                    DType dtype,
+                                    std::string_view what) const {
+  expect_shape(tensor, shape, what);
+  expect_dtype(tensor, dtype, what);
   expect(tensor.device() == group.device() || tensor.numel() == 0, [&] {
     return fmt::format("{} is on {}, the group is on {}", what, to_string(tensor.device()),
                        to_string(group.device()));
@@ -81,18 +82,10 @@ void LowLatency::State::expect_combine(const LowLatencyCombineInput& input,
                                        const Tensor& out) const {
   const auto& [x, topk_ids, topk_weights, previous] = input;
   const Shape slots = {num_tokens, options.topk};
-  expect_shape(topk_ids, slots, "topk_ids");
-  expect_dtype(topk_ids, DType::kI32, "topk_ids");
-  expect_shape(topk_weights, slots, "topk_weights");
-  expect_dtype(topk_weights, DType::kF32, "topk_weights");
-  expect_shape(x, {num_local(), max_rows(), options.hidden}, "x");
-  expect_dtype(x, options.in_dtype, "x");
-  expect_shape(out, {num_tokens, options.hidden}, "out");
-  expect_dtype(out, options.in_dtype, "out");
-  expect_here(x, "x");
-  expect_here(topk_ids, "topk_ids");
-  expect_here(topk_weights, "topk_weights");
-  expect_here(out, "out");
+  expect_here(topk_ids, slots, DType::kI32, "topk_ids");
+  expect_here(topk_weights, slots, DType::kF32, "topk_weights");
+  expect_here(x, {num_local(), max_rows(), options.hidden}, options.in_dtype, "x");
+  expect_here(out, {num_tokens, options.hidden}, options.in_dtype, "out");
 }
 
 LowLatency::LowLatency(Group& group, ExpertPlacement placement, const LowLatencyOptions& options) {

@@ -59,8 +59,11 @@ struct LowLatency::State {
   void expect_room(int64_t expert, int64_t num_selections) const;
 
  private:
-  // On the group's device, or empty.
-  void expect_here(const Tensor& tensor, std::string_view what) const;
+  // Of this kind, and on the group's device or empty.
+  void expect_here(const Tensor& tensor,
+                   const Shape& shape,
+                   DType dtype,
+                   std::string_view what) const;
 };
 
 // max_tokens, hidden and topk are positive and rows can be of in_dtype.

@@ -29,17 +29,12 @@ RowLayout make_layout(const CombineInput& input, const HighThroughputHandle& han
   expect_on(x, Device::cpu(), "x");
   std::vector<int64_t> fields = {row_bytes(x.dtype(), x.dim(1))};
   if (input.topk_weights) {
-    expect_shape(input.topk_weights, {handle.num_rows(), handle.topk}, "topk_weights");
-    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_on(input.topk_weights, Device::cpu(), "topk_weights");
+    expect_operand(input.topk_weights, {handle.num_rows(), handle.topk}, DType::kF32, Device::cpu(),
+                   "topk_weights");
     fields.push_back(handle.topk * static_cast<int64_t>(sizeof(float)));
   }
   for (const Tensor& bias : input.bias) {
-    if (bias) {
-      expect_shape(bias, {handle.num_tokens(), x.dim(1)}, "bias");
-      expect_dtype(bias, x.dtype(), "bias");
-      expect_on(bias, Device::cpu(), "bias");
-    }
+    expect_operand(bias, {handle.num_tokens(), x.dim(1)}, x.dtype(), Device::cpu(), "bias");
   }
   return {std::move(fields), 0, false};
 }

@@ -20,11 +20,8 @@ constexpr int64_t kMinStreamedRow = 1024;  // shorter ones are mostly parts of l
 RowLayout make_layout(const DispatchInput& input, int64_t num_experts) {
   expect_ids(input.topk_ids, num_experts);
   expect_ge(input.topk_ids.dim(1), 1, "topk");
-  if (input.topk_weights) {
-    expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
-    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_on(input.topk_weights, Device::cpu(), "topk_weights");
-  }
+  expect_operand(input.topk_weights, input.topk_ids.shape(), DType::kF32, Device::cpu(),
+                 "topk_weights");
   return {payload_row_bytes(input.payloads, input.topk_ids.dim(0)), input.topk_ids.dim(1),
           input.topk_weights.defined()};
 }

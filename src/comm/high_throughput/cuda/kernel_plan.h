@@ -120,11 +120,8 @@ StagePlan make_stage_plan(std::span<const PayloadShape> payloads,
 
 // Shared memory of a dispatch block, in bytes from its start.
 struct DispatchShared {
-  int num_ranks = 1;
-  int num_experts = 1;
-  int num_fields = 1;
-  int warps = 1;
-  int stages = 1;
+  int num_ranks = 1, num_experts = 1, num_fields = 1;
+  int warps = 1, stages = 1;
   uint32_t stage_bytes = 0;
   bool in_waves = false;  // perhaps
 

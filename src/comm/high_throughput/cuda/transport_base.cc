@@ -90,11 +90,7 @@ void CudaHighThroughputBase::expect_dispatch(const DispatchInput& input,
     return fmt::format("early_rows {} with a capacity ({}): the host has to know the rows",
                        input.early_rows, input.capacity);
   });
-  if (input.topk_weights) {
-    expect_shape(input.topk_weights, input.topk_ids.shape(), "topk_weights");
-    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_on(input.topk_weights, device_, "topk_weights");
-  }
+  expect_operand(input.topk_weights, input.topk_ids.shape(), DType::kF32, device_, "topk_weights");
 }
 
 void CudaHighThroughputBase::expect_combine(const CombineInput& input,
@@ -110,29 +106,15 @@ void CudaHighThroughputBase::expect_combine(const CombineInput& input,
   expect_eq(x.dim(0), num_rows, "rows of x");
   expect_on(x, device_, "x");
   const Shape shape = {num_tokens, x.dim(1)};
-  const auto expect_like_x = [&](const Tensor& t, const char* what) {
-    if (t) {
-      expect_shape(t, shape, what);
-      expect_dtype(t, x.dtype(), what);
-      expect_on(t, device_, what);
-    }
-  };
-  expect_like_x(input.bias[0], "bias");
-  expect_like_x(input.bias[1], "bias");
+  for (const Tensor& bias : input.bias) {
+    expect_operand(bias, shape, x.dtype(), device_, "bias");
+  }
   expect_combine_output(out_x, input.first_column, shape, x.dtype());
   if (out_x) {
     expect_on(out_x, device_, "out_x");
   }
-  if (input.addend) {
-    expect_shape(input.addend, out_x ? out_x.shape() : shape, "addend");
-    expect_dtype(input.addend, x.dtype(), "addend");
-    expect_on(input.addend, device_, "addend");
-  }
-  if (input.topk_weights) {
-    expect_shape(input.topk_weights, {num_rows, topk}, "topk_weights");
-    expect_dtype(input.topk_weights, DType::kF32, "topk_weights");
-    expect_on(input.topk_weights, device_, "topk_weights");
-  }
+  expect_operand(input.addend, out_x ? out_x.shape() : shape, x.dtype(), device_, "addend");
+  expect_operand(input.topk_weights, {num_rows, topk}, DType::kF32, device_, "topk_weights");
   expect_stream(stream, device_);
 }
 

@@ -68,7 +68,7 @@ void Transfer::send_rows(const Tensor& x) {
   parallel_for(stream, static_cast<int64_t>(selections.size()), 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const ReceivedSelection& s = selections[static_cast<size_t>(i)];
-      if (state.is_reachable(s.source) && !state.is_dead(s.source)) {
+      if (state.is_live_here(s.source)) {
         std::memcpy(state.window->peer(s.source) + layout.returned(handle->bank, s.token, s.slot),
                     x.bytes() + static_cast<size_t>(s.row) * row_size, row_size);
       }
@@ -86,11 +86,11 @@ void Transfer::send_rows(const Tensor& x) {
 
 void Transfer::signal_returned(const std::vector<int64_t>& rows) {
   for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r) && state.is_reachable(r)) {
+    if (state.is_live_here(r)) {
       state.group.count_traffic(r, rows[static_cast<size_t>(r)] * state.layout.row_bytes());
-      state.send_signal(Signal::kReturned, handle->bank, r, handle->call);
     }
   }
+  state.signal_all(Signal::kReturned, handle->bank, handle->call);
 }
 
 void Transfer::exchange_weights() {
@@ -100,14 +100,10 @@ void Transfer::exchange_weights() {
       std::copy_n(topk_weights.bytes(), topk_weights.nbytes(),
                   state.window->peer(r) + layout.weights(handle->bank, state.group.rank()));
       state.group.count_traffic(r, topk_weights.nbytes());
-      state.send_signal(Signal::kWeights, handle->bank, r, handle->call);
     }
   }
-  for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r)) {
-      state.wait_signal(Signal::kWeights, handle->bank, r, handle->call, kOp);
-    }
-  }
+  state.signal_all(Signal::kWeights, handle->bank, handle->call);
+  state.await_all(Signal::kWeights, handle->bank, handle->call, kOp);
 }
 
 void Transfer::send_sums(const Tensor& x) {
@@ -192,11 +188,7 @@ void Transfer::post_messages(const Tensor& x) {
 }
 
 void Transfer::wait() {
-  for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r) && state.is_reachable(r)) {
-      state.wait_signal(Signal::kReturned, handle->bank, r, handle->call, kOp);
-    }
-  }
+  state.await_all(Signal::kReturned, handle->bank, handle->call, kOp);
   if (exchange) {
     exchange->wait();
   }

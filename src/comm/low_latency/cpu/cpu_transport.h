@@ -59,12 +59,16 @@ struct CpuLowLatency final : LowLatency::State {
   Tensor expert_rows;  // i64 [L]: received
 
   bool is_reachable(int rank) const { return window->peer(rank) != nullptr; }
+  bool is_live_here(int rank) const { return !is_dead(rank) && is_reachable(rank); }
 
   // After ranks were given up: ranks may have failed in different calls, so the live ones tell each
   // other their last one and go on from the latest.
   void agree_on_calls(std::string_view op);
   // Window::signal: pairs with wait_signal on the peer; makes all stores before it visible there.
   void send_signal(Signal kind, int bank, int peer, int64_t call);
+  // To, or from, every live rank of this node.
+  void signal_all(Signal kind, int bank, int64_t call);
+  void await_all(Signal kind, int bank, int64_t call, std::string_view op);
   // acquire: pairs with send_signal of the peer.  Returns what it saw, at least `call`.
   int64_t wait_signal(Signal kind, int bank, int peer, int64_t call, std::string_view op);
 };

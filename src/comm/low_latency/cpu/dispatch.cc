@@ -143,24 +143,15 @@ void Transfer::write_messages(const Tensor& x,
 }
 
 void Transfer::wait() {
-  for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r) && state.is_reachable(r)) {
-      state.wait_signal(Signal::kRows, handle->bank, r, handle->call, kOp);
-    }
-  }
+  state.await_all(Signal::kRows, handle->bank, handle->call, kOp);
   if (exchange) {
     exchange->wait();
   }
 }
 
 void Transfer::release_mailboxes() {
-  if (std::exchange(unpacked, true)) {
-    return;
-  }
-  for (int r = 0; r < state.group.size(); ++r) {
-    if (!state.is_dead(r) && state.is_reachable(r)) {
-      state.send_signal(Signal::kUnpacked, handle->bank, r, handle->call);
-    }
+  if (!std::exchange(unpacked, true)) {
+    state.signal_all(Signal::kUnpacked, handle->bank, handle->call);
   }
 }
 

@@ -25,9 +25,7 @@ enum class Signal : int { kRows, kUnpacked, kReturned, kResumed, kWeights };
 inline constexpr int kNumSignals = 5;
 
 struct LowLatencyLayout {
-  int64_t max_tokens = 0;
-  int64_t topk = 0;
-  int64_t hidden = 0;
+  int64_t max_tokens = 0, topk = 0, hidden = 0;
   int64_t element_bytes = 0;  // of in_dtype
   int num_ranks = 0;
   bool sums_ranks = false;

@@ -92,14 +92,8 @@ using Kernel = void (*)(Args);
 // The part that moves rows of `dtype` that begin at multiples of `alignment` bytes.
 Kernel find_kernel(DType dtype, LowLatencyCast cast, int64_t alignment) {
   if (cast != LowLatencyCast::kNone) {
-    switch (dtype) {
-      case DType::kF32:
-        return dispatch_kernel<CastPart<float>>;
-      case DType::kF16:
-        return dispatch_kernel<CastPart<__half>>;
-      default:
-        return dispatch_kernel<CastPart<uint16_t>>;
-    }
+    return with_cast_type(
+        dtype, [](auto type) -> Kernel { return dispatch_kernel<CastPart<decltype(type)>>; });
   }
   if (dtype == DType::kF32) {
     return alignment % 16 == 0 ? dispatch_kernel<CopyPart<16, 4>> : dispatch_kernel<CopyPart<4, 4>>;

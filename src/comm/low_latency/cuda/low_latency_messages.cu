@@ -271,14 +271,9 @@ SendKernel send_kernel_of(DType dtype, LowLatencyCast cast) {
   if (cast == LowLatencyCast::kNone) {
     return send_messages_kernel<PlainRow>;
   }
-  switch (dtype) {
-    case DType::kF32:
-      return send_messages_kernel<CastPart<float>>;
-    case DType::kF16:
-      return send_messages_kernel<CastPart<__half>>;
-    default:
-      return send_messages_kernel<CastPart<uint16_t>>;
-  }
+  return with_cast_type(dtype, [](auto type) -> SendKernel {
+    return send_messages_kernel<CastPart<decltype(type)>>;
+  });
 }
 
 using SumKernel = void (*)(SumReturnedArgs);
