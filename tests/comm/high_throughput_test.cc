@@ -15,6 +15,11 @@
 namespace moebius::testing {
 namespace {
 
+HighThroughput make_transport(Group& group, const ExpertPlacement& placement) {
+  return HighThroughput(group, placement, DispatchConfig::for_dispatch(group.size()),
+                        DispatchConfig::for_combine(group.size()));
+}
+
 // The copies `rank` must receive: (source, token) in order.
 std::vector<std::pair<int, int64_t>> expected_copies(const DispatchProblem& p,
                                                      const std::vector<RankInput>& inputs,
@@ -116,8 +121,7 @@ void check_problem(const DispatchProblem& p, const std::vector<RankInput>& input
   const int rank = group.rank();
   const RankInput& in = inputs[static_cast<size_t>(rank)];
   const Stream stream = Stream::cpu(1);
-  HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
-                           DispatchConfig::for_combine(p.num_ranks));
+  HighThroughput transport = make_transport(group, p.placement());
   const DispatchInput request{{in.x, in.code}, in.ids, in.weights, 8, {}};
   const DispatchOutput first = transport.dispatch(request, stream);
   expect_dispatched(p, inputs, rank, first);
@@ -185,8 +189,7 @@ TEST_P(HighThroughputTest, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
   DispatchProblem p = dispatch_problems(GetParam().num_ranks)[1];
   run_ranks(GetParam(), [&](Group& group) {
     const RankInput in = make_input(p, group.rank());
-    HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
-                             DispatchConfig::for_combine(p.num_ranks));
+    HighThroughput transport = make_transport(group, p.placement());
     const Stream stream = Stream::cpu(1);
     const DispatchLayout layout = transport.layout(in.ids, stream);
     int64_t node_copies = 0;
@@ -218,8 +221,7 @@ TEST_P(HighThroughputTest, ExpertOrderGroupsSelectionsBySourceThenToken) {
   const DispatchProblem p = dispatch_problems(GetParam().num_ranks)[0];
   run_ranks(GetParam(), [&](Group& group) {
     const RankInput in = make_input(p, group.rank());
-    HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
-                             DispatchConfig::for_combine(p.num_ranks));
+    HighThroughput transport = make_transport(group, p.placement());
     const Stream stream = Stream::cpu(1);
     const DispatchOutput output = transport.dispatch({{in.code}, in.ids, {}, 1, {}}, stream);
     const ExpertOrder order = transport.expert_order(output, 16, stream);
@@ -254,8 +256,7 @@ TEST_P(HighThroughputTest, ExpertOrderGroupsSelectionsBySourceThenToken) {
 TEST_P(HighThroughputTest, ManyCallsReuseTheirBanks) {
   DispatchProblem p = dispatch_problems(GetParam().num_ranks)[1];
   run_ranks(GetParam(), [&](Group& group) {
-    HighThroughput transport(group, p.placement(), DispatchConfig::for_dispatch(p.num_ranks),
-                             DispatchConfig::for_combine(p.num_ranks));
+    HighThroughput transport = make_transport(group, p.placement());
     const Stream stream = Stream::cpu(1);
     std::set<void*> blocks;
     const uint64_t num_calls = group.size() > 16 ? 10 : 100;
@@ -316,8 +317,7 @@ void expect_combine_refused(const std::string& why,
                             const std::function<Tensor(const Tensor& w)>& weights_of) {
   for (const int ranks_per_node : {0, 2}) {
     run_thread_ranks({.num_ranks = 3, .ranks_per_node = ranks_per_node}, [&](Group& group) {
-      HighThroughput transport(group, ExpertPlacement::linear(6, 3),
-                               DispatchConfig::for_dispatch(3), DispatchConfig::for_combine(3));
+      HighThroughput transport = make_transport(group, ExpertPlacement::linear(6, 3));
       const Stream stream = Stream::cpu(1);
       const Tensor ids = Tensor::empty({4, 6}, DType::kI32);
       for (int64_t i = 0; i < ids.numel(); ++i) {
@@ -365,8 +365,7 @@ TEST(HighThroughputErrors, RowsOfACombineMustBeOfOneKind) {
 // Nothing of what is said to be on a GPU is read.
 TEST(HighThroughputErrors, OperandsElsewhereAreRefused) {
   run_thread_ranks({}, [](Group& group) {
-    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
-                             DispatchConfig::for_combine(1));
+    HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));
     const Stream stream = Stream::cpu(1);
     const auto elsewhere = [](const Tensor& t) {
       return Tensor::borrow(t.raw(), t.shape(), t.dtype(), Device::cuda(0));
@@ -397,8 +396,7 @@ TEST(HighThroughputErrors, OperandsElsewhereAreRefused) {
 
 TEST(HighThroughputErrors, AlignmentsThatCountsCannotHaveAreRefused) {
   run_thread_ranks({}, [](Group& group) {
-    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
-                             DispatchConfig::for_combine(1));
+    HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));
     const Stream stream = Stream::cpu(1);
     const Tensor x = Tensor::zeros({3, 16}, DType::kF32);
     const auto dispatch = [&](int64_t alignment) {
@@ -414,6 +412,7 @@ TEST(HighThroughputErrors, AlignmentsThatCountsCannotHaveAreRefused) {
     }
     try {
       dispatch(4294967296);
+      ADD_FAILURE() << "accepted an alignment of 2^32";
     } catch (const InvalidArgument& error) {
       EXPECT_NE(
           std::string(error.what()).find("expert_alignment is 4294967296, expected at most 65536"),
@@ -425,8 +424,7 @@ TEST(HighThroughputErrors, AlignmentsThatCountsCannotHaveAreRefused) {
 
 TEST(HighThroughputErrors, CpusHaveNoCapacity) {
   run_thread_ranks({}, [](Group& group) {
-    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
-                             DispatchConfig::for_combine(1));
+    HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));
     DispatchInput request{
         {Tensor::zeros({3, 16}, DType::kF32)}, Tensor::zeros({3, 1}, DType::kI32), {}, 1, {}};
     request.capacity = 2;
@@ -438,8 +436,7 @@ TEST(HighThroughputErrors, CpusHaveNoCapacity) {
 
 TEST(HighThroughputErrors, IdsOutOfRangeNameTokenAndSlot) {
   run_thread_ranks({}, [](Group& group) {
-    HighThroughput transport(group, ExpertPlacement::linear(8, 1), DispatchConfig::for_dispatch(1),
-                             DispatchConfig::for_combine(1));
+    HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));
     const Tensor ids = Tensor::zeros({3, 2}, DType::kI32);
     ids.data<int32_t>()[5] = 8;
     try {
