@@ -8,7 +8,7 @@ namespace moebius {
 
 namespace {
 
-// Why bounded: counts rounded up to it are 32-bit.
+// Why it is bounded: counts that are rounded up to it have 32 bits.
 void expect_expert_alignment(int64_t alignment) {
   constexpr int64_t kMax = 65536;
   expect_ge(alignment, 1, "expert_alignment");

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What HighThroughput is on every device: the calls of its header.
+// What HighThroughput must be on every device: the calls of its header.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,8 @@ struct HighThroughput::State {
   const ExpertPlacement placement;
 };
 
-// Of combine: `shape` is that of its sums, which lie in out_x from first_column on.
+// Throws InvalidArgument unless a combine may write its sums, of this shape, into out_x from
+// first_column on.
 void expect_combine_output(const Tensor& out_x,
                            int64_t first_column,
                            const Shape& shape,

@@ -68,7 +68,8 @@ CombineTransfer::CombineTransfer(CpuHighThroughput& state,
   }
 }
 
-// What others will read from this rank: the token's own rank, or its gateway on this node.
+// Counts what others will read from this rank.  The reader is the token's rank, or its gateway on
+// this node.
 void CombineTransfer::count_traffic() {
   const Topology& topology = state_.topology();
   for (int source = 0; source < topology.size; ++source) {
@@ -79,9 +80,9 @@ void CombineTransfer::count_traffic() {
   }
 }
 
-// Makes every rank's rows readable by the ranks of its node.  Where they are already, handles are
-// exchanged, with all ranks, so that all find out alike whose rows are of another kind; elsewhere
-// rows are copied into a bank first.
+// Makes every rank's rows readable by the ranks of its node.  Ranks that share an address space
+// exchange tensors, and do so with all ranks, so that all find out together whose rows are of
+// another kind.  Other ranks copy their rows into a bank first.
 void CombineTransfer::show_rows() {
   const Topology& topology = state_.topology();
   sources_.resize(static_cast<size_t>(topology.size));
@@ -133,7 +134,7 @@ void CombineTransfer::show_rows() {
   exchange_ = state_.group.start_exchange(kOp, {}, {});
 }
 
-// blocks[r]: what rank r shows.
+// blocks[r] is the Shown of rank r.
 void CombineTransfer::look_at(std::span<const std::byte* const> blocks) {
   const Topology& topology = state_.topology();
   const Shown& first = *reinterpret_cast<const Shown*>(blocks[0]);
@@ -284,7 +285,7 @@ CombineOutput CombineTransfer::receive() {
           continue;
         }
         find_copies(handle_.to_ranks, state_.rank(), t, many_nodes ? own : total);
-        if (many_nodes) {  // rounded before it is added, as those of other nodes have been
+        if (many_nodes) {  // it is rounded before it is added, as the sums of other nodes were
           sum_copies(own, node_sum.data(), false);
           total.rows.push_back({node_sum.data(), 1.0f});
           if (input_.topk_weights) {
@@ -307,7 +308,7 @@ CombineOutput CombineTransfer::receive() {
       stream_fence();
     }
   });
-  // Rows may be changed by their owners only when everybody has read them.
+  // Owners may change their rows only after everybody has read them.
   state_.group.barrier("combine done");
   output.event = stream_.record();
   return output;

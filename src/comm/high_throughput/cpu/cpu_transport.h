@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// HighThroughput without a GPU: what its dispatch and combine share.
+// HighThroughput on CPUs: what its dispatch and combine share.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kOp = "dispatch";
 constexpr int64_t kTokensPerTask = 16;
-constexpr int64_t kMinStreamedRow = 1024;  // shorter ones are mostly parts of lines
+constexpr int64_t kMinStreamedRow = 1024;  // shorter rows are mostly parts of cache lines
 
 RowLayout make_layout(const DispatchInput& input, int64_t num_experts) {
   expect_ids(input.topk_ids, num_experts);
@@ -92,8 +92,8 @@ DispatchTransfer::DispatchTransfer(CpuHighThroughput& state,
   send();
 }
 
-// Rows of this node stand in their banks when it returns, and their destinations are told without
-// being waited for.
+// When it returns, the rows for this node stand in their banks.  It tells their destinations so
+// without waiting for them.
 void DispatchTransfer::send() {
   post_messages();
   store(own_rows(), handle_->to_ranks, state_.rank());
@@ -129,8 +129,8 @@ DispatchTransfer::Rows DispatchTransfer::message_rows(const std::byte* block,
   return rows;
 }
 
-// One message per other node with every token that has a copy there; one from every source whose
-// gateway on this node is this rank.
+// Posts one message to every other node, with the tokens that have a copy there.  It also begins to
+// receive one from every source whose gateway on this node is this rank.
 void DispatchTransfer::post_messages() {
   const Topology& topology = state_.topology();
   if (topology.num_nodes() == 1) {
@@ -191,7 +191,7 @@ void DispatchTransfer::post_messages() {
   exchange_ = state_.group.start_exchange("dispatch between nodes", sends, recvs);
 }
 
-// Every row to its final place in the banks of this node's ranks.
+// Stores every row at its place in the banks of this node's ranks.
 void DispatchTransfer::store(const Rows& rows, const Route& route, int source) {
   const CountMatrix& counts = handle_->counts;
   struct Destination {
