@@ -110,7 +110,7 @@ void CudaHighThroughput::reserve_slots(int64_t slots,
   const auto grow = [&](std::unique_ptr<Window>& window, int64_t wanted) {
     if (window == nullptr || window->bytes() < wanted) {
       if (last_stream_) {
-        last_stream_->synchronize();  // nobody may be storing to the old one any more
+        last_stream_->synchronize();  // no kernel may still be storing to the old window
       }
       if (window != nullptr && keeps_windows_) {
         outgrown_.push_back(std::move(window));

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t row = args.first_row[d] + place;
       std::byte* at = args.block[d];
       if (at == nullptr || row >= args.block_rows[d]) {
-        continue;  // routes that did not come: the exchange was given up
+        continue;  // the route did not come, since the exchange was given up
       }
       std::byte* routing[3];
       for (int f = 0; f < args.num_fields; ++f) {

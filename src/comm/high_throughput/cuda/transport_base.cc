@@ -143,7 +143,7 @@ DispatchLayout CudaHighThroughputBase::layout(const Tensor& topk_ids, const Stre
   args.is_token_in_rank = result.is_token_in_rank.data<bool>();
   args.bad_id = reinterpret_cast<unsigned long long*>(bad_id.raw());
   launch_layout(args, stream);
-  if (num_nodes > 1) {  // else the layout has said all
+  if (num_nodes > 1) {  // on one node tokens_per_node is known already
     launch_route({.ids = args.ids,
                   .num_tokens = num_tokens,
                   .topk = args.topk,
