@@ -1,12 +1,15 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Low-latency combine.  Send half: every expert row goes back to its token's rank, to the place of
-// its slot there; then the signal "returned rows".  Receive half: when the rows of all live ranks
-// are back, slots are weighted and summed in order, in f32, and rounded once.
+// Low-latency combine on CPUs.
 //
-// With sums per rank the weights go to the experts' ranks first, signal "weights", and a row goes
-// back per token, to the place of its first slot here; the receive half sums those.
+// Send half: every expert row goes back to its token's rank, to the place of its slot there; then
+// comes the signal "returned rows".  Receive half: when the rows of all live ranks are back, slots
+// are weighted and summed in order, in f32, and rounded once.
+//
+// With sums per rank, the weights first go to the experts' ranks, with the signal "weights".  One
+// row per token then goes back, to the place of the token's first slot here, and the receive half
+// sums these.
 
 #include <algorithm>
 #include <cstring>
@@ -21,7 +24,7 @@ namespace {
 
 constexpr std::string_view kOp = "low latency combine";
 
-// A row between nodes: {token i32, slot i32, 8 bytes of padding, row}.
+// A row that crosses between nodes is {token i32, slot i32, 8 bytes of padding, row}.
 constexpr int64_t kRowHeader = 16;
 
 struct Transfer {
@@ -45,7 +48,7 @@ struct Transfer {
   void send_sums(const Tensor& x);
   void signal_returned(const std::vector<int64_t>& rows);
   void post_messages(const Tensor& x);
-  // The places of a token's rows in order of their sum, and their weights.
+  // Finds the places of a token's rows, in the order of their sum, and their weights.
   void find_terms(int64_t token, std::vector<SumTerm>& terms) const;
   bool contributes(int32_t id) const {
     return id >= 0 && !state.is_dead(state.placement.rank_of(id));
@@ -109,7 +112,7 @@ void Transfer::exchange_weights() {
 void Transfer::send_sums(const Tensor& x) {
   const LowLatencyLayout& layout = state.layout;
   const auto& selections = handle->selections;
-  // Those of a token follow each other.
+  // The selections of a token follow each other.
   std::vector<size_t> first;
   std::vector<int64_t> rows(static_cast<size_t>(state.group.size()), 0);
   for (size_t i = 0; i < selections.size(); ++i) {

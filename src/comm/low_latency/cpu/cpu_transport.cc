@@ -74,7 +74,7 @@ void CpuLowLatency::agree_on_calls(std::string_view op) {
       calls = std::max(calls, seen & ((int64_t{1} << kCallBits) - 1));
     }
   }
-  call_of_bank = {};  // no peer is in a call any more, so no mailbox is in use
+  call_of_bank = {};  // no peer is still in a call, so no mailbox is in use
   num_given_up_agreed = num_given_up;
 }
 

@@ -1,15 +1,17 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Low-latency combine on a GPU; layout and words in window_layout.h.
+// Low-latency combine on a GPU.  Layout and words are those of window_layout.h.
 //
-// Grid and block as in dispatch.cu.
-//   send     item (message, unit of parts): each row of the message goes back to the place of its
-//            selection on the token's rank; then the flags of all of them, since a release and
-//            what it waits for take longer than a row.
-//   receive  item (token, chunk of one word per lane): awaits the flags of the token's selections,
-//            weights and sums them in order of their slots, in f32, rounded once.
-// Shared memory: see CombineSharedMap.
+// Grid and block are as in dispatch.cu.
+//   send     An item is (message, unit of parts).  Each row of the message goes back to the place
+//   of
+//            its selection on the token's rank.  The flags of all of them come after that, since a
+//            release and what it waits for take longer than a row.
+//   receive  An item is (token, chunk of one word per lane).  A warp awaits the flags of the
+//   token's
+//            selections, and weights and sums them in order of their slots, in f32; it rounds once.
+// Shared memory is that of CombineSharedMap.
 #include "comm/low_latency/cuda/return.cuh"
 #include "comm/low_latency/cuda/sums.cuh"
 
@@ -19,8 +21,8 @@ using namespace low_latency_combine;
 
 namespace {
 
-// Of a token's selections, those whose place holds the sum of their rank, in order of rank: lane j
-// has the j-th of the `num`.  `contributes` is left true for them.
+// Finds those of a token's selections whose place holds the sum of their rank.  Lane j gets the
+// j-th of the `num` of them, in order of rank.  `contributes` stays true for them alone.
 __device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
   const uint32_t same = __match_any_sync(kAllLanes, contributes ? rank : -1 - lane_id());
   contributes = contributes && __ffs(static_cast<int>(same)) - 1 == lane_id();
@@ -39,7 +41,8 @@ __device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
   return mine;
 }
 
-// One lane's words of a token's selections, weighted and summed.
+// A warp weights and sums the words of a token's selections, a word per lane.  Returns false when
+// the kernel must end.
 template <typename Element, typename Word, LowLatencySum kSum>
 __device__ bool receive_chunk(const Args& args, const Block& block, int token, int chunk) {
   constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
@@ -61,7 +64,7 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
       contributes = !has_rank(block.dead, rank);
     }
   }
-  int selection = lane_id();  // of term `lane`
+  int selection = lane_id();  // the selection of term `lane`
   int num_terms = 0;
   if constexpr (kSum == LowLatencySum::kRanks) {
     selection = order_by_rank(layout.topk, rank, contributes, num_terms);

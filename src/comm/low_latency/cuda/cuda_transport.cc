@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's side of LowLatency on a GPU: it gives out places, launches, and looks for faults.  It
-// waits for the GPU only in the first dispatch after ranks were given up.
+// The host's side of LowLatency on the GPUs of one node: it gives out places, launches kernels, and
+// looks for faults.  It waits for the GPU only in the first dispatch after ranks were excluded.
 #include "comm/low_latency/cuda/cuda_transport.h"
 
 #include <fmt/format.h>
@@ -57,16 +57,16 @@ struct CudaHandle final : LowLatencyHandle, std::enable_shared_from_this<CudaHan
   const CudaLowLatency* owner = nullptr;
   int place = 0;
   int64_t num_tokens = 0;
-  std::array<Tensor, 5> memory;  // of the result, which may outlive the owner
+  std::array<Tensor, 5> memory;  // the memory of the result, which may outlive the owner
 };
 
-// Device tensors of one of the two calls that may be alive.
+// The device tensors of one of the two results that may be alive.
 struct Place {
   Tensor rows;          // [L, max_tokens * R, H] in_dtype
   Tensor cast_rows;     // the same in f8e4m3
   Tensor scales;        // f32 [L, max_tokens * R, H / 128]
   Tensor tags;          // i32 [L, max_tokens * R]
-  Tensor counts;        // i32 [L], the caller's
+  Tensor counts;        // i32 [L], handed to the caller
   Tensor num_messages;  // i32 [R]
   Tensor message_rows;  // i32 [max_tokens, R, K + 1]
   std::weak_ptr<CudaHandle> result;
@@ -104,7 +104,7 @@ class CudaLowLatency final : public LowLatency::State {
   };
 
   comm::LowLatencyCall make_call(int place) const;
-  uint64_t dead_mask() const;  // bit r: rank r is given up
+  uint64_t dead_mask() const;  // bit r: rank r is excluded
   Dispatch begin_dispatch(const LowLatencyDispatchInput& input, const Stream& stream);
   LowLatencyDispatchOutput output_of(const Dispatch& dispatch);
   LowLatencyCombineOutput output_of(const Return& rows) { return {rows.out, rows.event}; }
@@ -116,7 +116,7 @@ class CudaLowLatency final : public LowLatency::State {
   auto launch_at_once(auto started, const Stream& stream);
   auto launch_in_halves(auto started, const Stream& stream);
   void expect_here(const Stream& stream) const;
-  // Before a dispatch: after ranks were given up the others meet, and go on.
+  // Call it before a dispatch: after ranks were excluded, the others meet and go on.
   void resume(const Stream& stream);
   Tensor on_device(Shape shape, DType dtype) const { return Tensor::empty(shape, dtype, device_); }
 
@@ -129,14 +129,14 @@ class CudaLowLatency final : public LowLatency::State {
   Tensor expert_rows_;  // i64 [L]
   std::array<Place, 2> places_;
   int64_t calls_ = 0;
-  uint32_t num_given_up_ = 0;         // how often a rank was
-  uint32_t num_given_up_agreed_ = 0;  // the same when ranks last met
+  uint32_t num_given_up_ = 0;         // how often a rank was excluded
+  uint32_t num_given_up_agreed_ = 0;  // the same number when ranks last met
   int num_blocks_ = 0;
   int64_t dispatch_shared_ = 0;
   int64_t combine_shared_ = 0;
   int max_unit_parts_ = 1;
   CombineTuning tuning_ = combine_tuning;
-  std::optional<Stream> last_stream_;  // of the latest kernel
+  std::optional<Stream> last_stream_;  // the stream of the latest kernel
 };
 
 CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
@@ -163,11 +163,11 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
     place.message_rows =
         on_device({options.max_tokens, group.size(), options.topk + 1}, DType::kI32);
   }
-  // Blocks of all ranks on a GPU must fit on it at once, since they wait for each other.
+  // The blocks of all ranks on a GPU must fit on it at once, since they wait for each other.
   const int num_sms =
       cuda::num_sms(device_.index) / static_cast<int>(comm::ranks_on_this_gpu(group).size());
   num_blocks_ = std::max(1, options.num_sms > 0 ? std::min(options.num_sms, num_sms) : num_sms);
-  // Of the rank with most experts, so that all refuse or none.
+  // Sized for the rank with most experts, so that all ranks accept or refuse together.
   dispatch_shared_ =
       comm::DispatchSharedMap::make(layout_, placement.num_experts(), layout_.max_local).bytes;
   const int64_t most = cuda::device_info(device_.index).shared_bytes_per_block - 1024;
@@ -184,7 +184,8 @@ CudaLowLatency::CudaLowLatency(Group& g, ExpertPlacement p, const LowLatencyOpti
   comm::load_low_latency_dispatch(device_.index, options.in_dtype, dispatch_shared_);
   comm::load_low_latency_combine(device_.index, options.in_dtype, options.sum, combine_shared_);
   comm::load_low_latency_resume(device_.index);
-  // Nobody's kernels may wait for a rank that is still at the above, which may wait for the device.
+  // No kernel may wait for a rank that is still loading its kernels, since that may wait for the
+  // device.
   group.barrier("low latency set-up");
 }
 
@@ -293,7 +294,7 @@ LowLatencyDispatchOutput CudaLowLatency::output_of(const Dispatch& dispatch) {
   const Place& place = places_[static_cast<size_t>(dispatch.handle->place)];
   const std::shared_ptr<CudaHandle> keep = dispatch.handle;
   keep->memory = {place.rows, place.cast_rows, place.scales, place.counts, place.tags};
-  // Tensors of the place keep the handle, and so the place and the memory, alive.
+  // The tensors of a result keep the handle alive, and so its place and its memory.
   const auto share = [&](const Tensor& tensor) {
     return Tensor::share(keep, tensor.raw(), tensor.shape(), tensor.dtype(), device_);
   };
@@ -397,7 +398,7 @@ void CudaLowLatency::set_dead(int rank, bool is_dead_now) {
   group.set_dead(rank, is_dead_now);
   num_given_up_ += is_dead_now && !is_dead(rank) ? 1u : 0u;
   dead[static_cast<size_t>(rank)] = is_dead_now;
-  if (!is_dead_now) {  // what it told while it was given up is not to count now
+  if (!is_dead_now) {  // forget the fault that it may have told while it was excluded
     cuda::fill_zero_now(window_->local() + layout_.abort_at(rank), sizeof(uint64_t), device_.index);
   }
   const uint64_t mask = dead_mask();

@@ -34,7 +34,7 @@ __device__ __forceinline__ int num_receive_units() {
   return static_cast<int>(gridDim.x) * kWarps;
 }
 
-// The largest power of two that all rows of x and out start at a multiple of.
+// The largest power of two of which the addresses of all rows of x and out are multiples.
 inline int64_t row_alignment(const CudaLowLatencyLayout& layout, const void* x, const void* out) {
   const int64_t bits = (int64_t{layout.hidden} * layout.element_bytes) |
                        static_cast<int64_t>(reinterpret_cast<uintptr_t>(x)) |
@@ -49,7 +49,7 @@ __device__ __forceinline__ bool has_rank(uint64_t mask, int rank) {
   return (mask >> rank & 1) != 0;
 }
 
-// All bytes that one warp moves with kUnit-byte words: kUnit 16, 4 or 2.
+// The word of kUnit bytes, 16, 4 or 2, by which a warp moves rows.
 template <int kUnit>
 struct UnitWord;
 template <>
@@ -83,7 +83,8 @@ __device__ __forceinline__ uint16_t load_word(const uint16_t* from) {
   return *from;
 }
 
-// One warp awaits a word of each of its lanes below `num`; false: the kernel must end.
+// One warp awaits a word for each of its lanes below `num`.  Returns false when the kernel must
+// end.
 __device__ __forceinline__ bool await_lanes(const SignalContext& signals,
                                             SignalOp op,
                                             uint32_t epoch,
@@ -100,8 +101,8 @@ __device__ __forceinline__ bool await_lanes(const SignalContext& signals,
   return ok;
 }
 
-// One warp.  Publishes which calls this rank has unpacked: the receive kernels before this one in
-// stream order are over.  pairs with begin_send of the peers
+// One warp publishes which calls this rank has unpacked: the receive kernels before this one in
+// stream order are over.  pairs with begin_send of the peers: their mailboxes here are free
 __device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
                                               uint64_t dead,
                                               int bank,
@@ -117,10 +118,10 @@ __device__ __forceinline__ void tell_unpacked(const LowLatencyCall& call,
 // What the threads of a block share, of a dispatch or of a combine.
 struct CallBlock {
   uint32_t epoch;
-  uint64_t dead;  // bit r: rank r is given up
+  uint64_t dead;  // bit r: rank r is excluded
   bool has_failed;
 
-  // One thread.
+  // One thread calls it.
   __device__ void begin(const LowLatencyCall& call, const SignalContext& signals, uint32_t number) {
     epoch = number;
     dead = call.state->dead;

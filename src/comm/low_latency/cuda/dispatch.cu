@@ -1,19 +1,22 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Low-latency dispatch on a GPU; layout and words in window_layout.h, places and banks in
-// kernels.h.
+// Low-latency dispatch on a GPU.  Layout and words are those of window_layout.h; places and banks
+// are explained in kernels.h.
 //
-// Grid: any number of blocks that fit on the GPU at once; nothing here waits for another block of
-// the same rank but through the window, as for peers.
-// Block: kSendWarps senders, kReceiveWarps receivers.  Work goes by warps:
-//   send     item (token, part): the part is loaded once, cast, stored to the mailboxes of all
-//            ranks with an expert of the token, then its flags.  item (token): the headers.
-//            The last block: counts per expert and numbers of messages.
-//   receive  receivers build the table of row bases from the counts; then item (message, part).
+// Grid: any number of blocks that fit on the GPU at once.  A block waits for others of its rank
+// through the window only, as it does for peers.
+// Block: kSendWarps senders and kReceiveWarps receivers.  Warps take items of work:
+//   send     An item is (token, part).  The part is loaded once, cast, and stored to the mailboxes
+//   of
+//            all ranks with an expert of the token; then come its flags.  Receivers first send the
+//            headers, an item per token.  The last block sends the counts per expert and the
+//            numbers of messages.
+//   receive  Receivers build the table of row bases from the counts.  Then an item is (message,
+//   part).
 // Where a message stands in its mailbox, and where its rows go, follows from the ids alone.
-// Shared memory: ids, homes of the experts, ranks of each token, counts, bases (see
-// DispatchSharedMap).
+// Shared memory: ids, homes of the experts, ranks of each token, counts and bases, as in
+// DispatchSharedMap.
 #include "comm/low_latency/cuda/cast.cuh"
 #include "comm/low_latency/cuda/copy.cuh"
 #include "comm/low_latency/cuda/receive.cuh"
@@ -43,13 +46,14 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
                 call.layout.hidden, first % call.layout.num_parts);
     }
     if (blockIdx.x == 0 && warp_id() == kWarps - 1) {
-      // Told before anything is awaited.  The call before last of this bank: it was received, or
-      // never will be.  That of the other bank: as far as it was received.
+      // The peers are told before anything is awaited.  The previous call of this bank was
+      // received, or never will be.  Of the other bank they are told the latest call that was
+      // received.
       const uint32_t epoch = *reinterpret_cast<volatile const uint32_t*>(&call.state->epoch) + 1;
       const int bank = bank_of(epoch);
       if (epoch > 2) {
         tell_unpacked(call, call.state->dead, bank, make_signal(epoch - 2, 0));
-        if (lane_id() == 0) {  // or the next call would take it back
+        if (lane_id() == 0) {  // otherwise the next call would take it back
           call.state->unpacked[bank] = make_signal(epoch - 2, 0);
         }
       }
@@ -80,7 +84,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
   }
   if ((call.phases & kReceivePhase) != 0) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-      // True for the kernels after this one, which tell the peers.
+      // It holds for the kernels after this one, which tell the peers.
       call.state->unpacked[bank_of(block.epoch)] = make_signal(block.epoch, 0);
     }
     receive<Part>(args, block, shared);
@@ -89,7 +93,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
 
 using Kernel = void (*)(Args);
 
-// The part that moves rows of `dtype` that begin at multiples of `alignment` bytes.
+// The kernel that moves rows of `dtype` that begin at multiples of `alignment` bytes.
 Kernel find_kernel(DType dtype, LowLatencyCast cast, int64_t alignment) {
   if (cast != LowLatencyCast::kNone) {
     return with_cast_type(

@@ -18,7 +18,7 @@ struct Args {
 struct Block : CallBlock {
   uint64_t bases_done;  // mbarrier of the receivers
 
-  // One thread.
+  // One thread calls it.
   __device__ void begin(const Args& args, uint32_t number) {
     CallBlock::begin(args.dispatch.call, args.signals, number);
     ptx::mbarrier_init(&bases_done, 32 * kReceiveWarps);

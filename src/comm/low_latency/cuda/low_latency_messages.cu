@@ -28,7 +28,7 @@ unsigned grid_for(int64_t num_items) {
       std::clamp<int64_t>((num_items + kWarpsPerBlock - 1) / kWarpsPerBlock, 1, kMaxBlocks));
 }
 
-// A row as it is.
+// The row travels as it is.
 struct PlainRow {
   static constexpr bool kIsCast = false;
 };
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The message `i` of all in order of (source, slot), null past the source's last.
+// Message `i` of all in order of (source, slot); null past the source's last one.
 __device__ const std::byte* find_message(const Mailboxes& boxes, const std::byte* in, int64_t i) {
   const std::byte* mailbox = in + i / boxes.max_tokens * boxes.mailbox_bytes;
   const int64_t slot = i % boxes.max_tokens;
@@ -92,7 +92,7 @@ __device__ int32_t message_id(const std::byte* message, int k) {
   return reinterpret_cast<const int32_t*>(message)[LowLatencyLayout::kFirstIdWord + k];
 }
 
-// The sum of `count` over the threads of lower index, and over all.
+// The sum of `count` over the threads of lower index, and over all threads.
 struct Sums {
   int before;
   int all;
@@ -105,7 +105,7 @@ __device__ Sums sum_threads(int count) {
     const int lower = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(step));
     sum += lane_id() >= step ? lower : 0;
   }
-  __syncthreads();  // everybody has read the last sums
+  __syncthreads();  // all threads have read the last sums
   if (lane_id() == kWarpLanes - 1) {
     of_warp[warp_id()] = sum;
   }
@@ -118,8 +118,8 @@ __device__ Sums sum_threads(int count) {
   return sums;
 }
 
-// Gives numbers from `base` on to the selections that belong to a block, in order of (message, k),
-// of messages [begin, end), up to `most` of them; returns how many there are.
+// Numbers the selections of messages [begin, end) that belong to a block, from `base` on, in order
+// of (message, k), up to `most` of them.  Returns how many it has numbered.
 template <typename Belongs>
 __device__ int number_selections(const UnpackArgs& args,
                                  int64_t begin,
@@ -149,13 +149,13 @@ __device__ int number_selections(const UnpackArgs& args,
   return static_cast<int>(min(int64_t{total}, most));
 }
 
-// Ids of a message, which may be anything when the exchange was given up; for the same reason an
-// expert may seem to have more rows than a source may send it.
+// Whether the expert is on this rank.  The ids of a message may be anything when the exchange was
+// given up; for the same reason an expert may seem to have more rows than a source may send it.
 __device__ bool is_here(const UnpackArgs& args, int32_t id) {
   return id >= 0 && id < args.num_experts && args.rank_of[id] == args.rank;
 }
 
-// Blocks [0, L): the rows of an expert.  Blocks [L, L + R): what a source has sent.
+// Blocks [0, L) number the rows of an expert each, blocks [L, L + R) what a source has sent.
 __global__ void __launch_bounds__(kThreads)
     number_selections_kernel(const __grid_constant__ UnpackArgs args) {
   const int64_t num_messages = int64_t{args.boxes.num_ranks} * args.boxes.max_tokens;
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Block row r: what rank r has returned.
+// The blocks of row r (blockIdx.y) take what rank r has returned.
 __global__ void find_places_kernel(const __grid_constant__ SumReturnedArgs args) {
   const Mailboxes& boxes = args.boxes;
   const int rank = static_cast<int>(blockIdx.y);
@@ -244,7 +244,7 @@ __global__ void find_places_kernel(const __grid_constant__ SumReturnedArgs args)
   }
 }
 
-// A warp per token.
+// A warp takes a token.
 template <typename Type>
 __global__ void __launch_bounds__(kThreads)
     sum_returned_kernel(const __grid_constant__ SumReturnedArgs args) {

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// LowLatency on GPUs of several nodes.  Calls are collective, as on the CPU: mailboxes and returned
-// rows are messages of exchanges on the stream, within a node too.  Hosts wait for the counts of a
-// call, so nothing can be captured in a CUDA graph; no kernel waits for a peer.
+// LowLatency on GPUs of several nodes.  Calls are collective: mailboxes and returned rows are
+// messages of exchanges on the stream, within a node too.  Hosts wait for the counts of a call, so
+// nothing can be captured in a CUDA graph.  No kernel waits for a peer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,13 +28,13 @@ using comm::Mailboxes;
 
 class CudaNodesLowLatency;
 
-// A result and what combine needs of it.
+// A result, and what combine needs of it.
 struct NodesHandle final : LowLatencyHandle, std::enable_shared_from_this<NodesHandle> {
   const CudaNodesLowLatency* owner = nullptr;
   int64_t num_tokens = 0;
-  std::vector<int64_t> selections_to;  // [R]: of this rank's tokens
+  std::vector<int64_t> selections_to;  // [R]: selections of this rank's tokens
   Tensor received;                     // u8: the mailboxes of all ranks
-  // As in UnpackArgs.
+  // These are as in UnpackArgs.
   Tensor rows, numbers, from_sources;
 };
 
@@ -71,7 +71,7 @@ class CudaNodesLowLatency final : public LowLatency::State {
   }
 
  private:
-  // Where each token's messages go, on the device; and the selections for each rank.
+  // Where each token's messages go, on the device, and how many selections each rank gets.
   struct Counted {
     Tensor index;   // i32 [T, R]
     Tensor copies;  // i32 [R]
@@ -92,7 +92,7 @@ class CudaNodesLowLatency final : public LowLatency::State {
   int64_t calls_ = 0;
   std::array<std::weak_ptr<NodesHandle>, 2> results_;
   TransportStatistics sent_;
-  std::optional<Stream> last_stream_;  // of the latest call
+  std::optional<Stream> last_stream_;  // the stream of the latest call
 };
 
 CudaNodesLowLatency::CudaNodesLowLatency(Group& g, ExpertPlacement p, const LowLatencyOptions& o)
@@ -226,7 +226,7 @@ LowLatencyDispatchOutput CudaNodesLowLatency::unpack(const std::shared_ptr<Nodes
   handle->rows = arena_.take(slots, DType::kI32);
   handle->numbers = arena_.take(slots, DType::kI32);
   handle->from_sources = arena_.take({group.size()}, DType::kI32);
-  // Tensors of a result keep the handle alive, as on one node.
+  // The tensors of a result keep the handle alive, as on one node.
   const auto take = [&](const Shape& shape, DType dtype) {
     const Tensor memory = arena_.take(shape, dtype);
     return Tensor::share(

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The half of a low-latency combine that sends: rows, or their sums, go back to the ranks of the
+// The half of a low-latency combine that sends rows, or their sums, back to the ranks of the
 // tokens.
 #pragma once
 
@@ -19,9 +19,7 @@ struct Args {
 
 using Block = CallBlock;
 
-// One warp's way through the rows it sends, a unit of some parts at a time.  Messages are taken in
-// order of their slots, so about in order of their tokens: what comes first is summed while the
-// rest is on its way.  All lanes step together.
+// What a warp sends at a time: a unit of some parts of the rows of a message.
 struct SendItem {
   int item;
   int32_t row = -1;   // of the selection `lane`
@@ -31,14 +29,17 @@ struct SendItem {
   int source = 0;
   int unit = 0;
 };
+// The way of a warp through the items that it sends.  Messages are taken in order of their slots,
+// and so about in order of their tokens: what comes first is summed while the rest is on its way.
+// All lanes step together.
 struct SendCursor : SendItem {
   const Args& args;
   const Block& block;
   int unit_parts;
-  int num_units;  // of a row
+  int num_units;  // units of a row
   int num_items;
   int stride;
-  // Messages of the sources `lane` and `lane + 32`.
+  // The messages of the sources `lane` and `lane + 32`.
   int32_t num_low;
   int32_t num_high;
 
@@ -115,7 +116,7 @@ struct SendCursor : SendItem {
         min(num_parts() * kPartElements, layout.hidden - first_part() * kPartElements) *
         layout.element_bytes);
   }
-  // All lanes.
+  // All lanes call it.
   __device__ const std::byte* from() const {
     const CudaLowLatencyLayout& layout = args.combine.call.layout;
     const int64_t at = __shfl_sync(kAllLanes, row, k());
@@ -126,7 +127,7 @@ struct SendCursor : SendItem {
     return call.windows[source] + call.layout.returned_at(bank_of(block.epoch), selection()) +
            first_byte();
   }
-  // All lanes, after what they stored: flags of one selection, or of all of the item.
+  // All lanes call these after what they stored.  They publish one selection, or all of the item.
   __device__ void publish_parts() const { publish_parts(1u << k()); }
   __device__ void publish_item() const { publish_parts(all); }
 
@@ -145,7 +146,7 @@ struct SendCursor : SendItem {
   }
 };
 
-// The receiving half of each block: this rank's weights go to the ranks of the experts.
+// The receiving half of each block sends this rank's weights to the ranks of the experts.
 __device__ inline void send_weights(const Args& args, const Block& block) {
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
@@ -165,7 +166,7 @@ __device__ inline void send_weights(const Args& args, const Block& block) {
   }
 }
 
-// One warp: the rows of a message weighted and summed; false: the kernel must end.
+// One warp weights and sums the rows of each message.  Returns false when the kernel must end.
 template <typename Element, typename Word>
 __device__ bool send_sums(SendCursor at) {
   const Args& args = at.args;
@@ -205,7 +206,7 @@ __device__ bool send_sums(SendCursor at) {
   return true;
 }
 
-// One warp, through registers.
+// One warp sends rows through registers.
 template <typename Word>
 __device__ void send_plain(SendCursor at) {
   constexpr int kAtOnce = 4;
@@ -235,8 +236,8 @@ __device__ void send_plain(SendCursor at) {
   }
 }
 
-// One warp, by way of its stage: the next unit is loaded as soon as the stage has been read, while
-// this one's stores are under way.
+// One warp sends rows through its stage.  The next unit is loaded as soon as the stage has been
+// read, while the stores of this one are under way.
 __device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* barrier) {
   const bool is_first_lane = lane_id() == 0;
   const auto load = [&](const SendCursor& unit) {
@@ -268,7 +269,7 @@ __device__ inline void send_in_bulk(SendCursor at, std::byte* stage, uint64_t* b
       if (is_first_lane) {
         ptx::bulk_wait<0>();
       }
-      __syncwarp();  // what the first lane has stored is published by all
+      __syncwarp();  // all lanes publish what the first lane has stored
       at.publish_item();
     }
     static_cast<SendItem&>(at) = next;

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weighted sums of rows, as a low-latency combine makes them where rows leave and where they
-// arrive.
+// Weighted sums of rows.  A low-latency combine makes them where rows leave or where they arrive.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -31,8 +30,8 @@ __device__ __forceinline__ void round_to(float value, float& to) {
   to = value;
 }
 
-// A word of the sum of rows, for each lane; term j, bit j of `terms`: lane j's weight, and
-// row_at(j), which all lanes call.
+// Each lane gets a word of the sum.  Term j, if bit j of `terms` is set, has the weight of lane j
+// and the row of row_at(j), which all lanes call.
 template <typename Element, typename Word, typename RowAt>
 __device__ __forceinline__ Word
 weighted_sum(uint32_t terms, float weight, bool is_inside, const RowAt& row_at) {
