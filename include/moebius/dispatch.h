@@ -190,8 +190,7 @@ class HighThroughput {
   //                    the rows of one have another size than those of rank 0; ids outside [-1, E).
   //                    On the GPUs of one node the last two are a CommError.
   //   Unsupported      what only one node or only GPUs can do
-  //   CommError        a rank was lost, or rows exceeded the capacity; on a GPU this may be an
-  //   error
+  //   CommError        a rank was lost, or rows exceeded the capacity; on a GPU it may be an error
   //                    of the calls before, see check()
   //   CudaError        an error of the runtime
   DispatchOutput dispatch(const DispatchInput& input, const Stream& stream);

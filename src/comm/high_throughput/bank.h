@@ -3,8 +3,8 @@
 //
 // BankPool: windows that receive rows.  Results are tensors on a bank, and a bank is free again
 // when the last of them is gone.  Each rank finds that out for itself, so it picks its own bank and
-// tells the others; only making a new bank is collective. Thread-safety: one thread at a time may
-// use an object; the last copy of a lease may go anywhere.
+// tells the others; only making a new bank is collective.
+// Thread-safety: one thread at a time may use an object.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,8 @@
 
 namespace moebius {
 
-// Casts a row of `hidden` elements of `dtype` to values e4m3 [hidden] and scales f32 [hidden /
-// 128], so that row = values * scales. REQUIRES: hidden is a multiple of 128.
+// Casts a row of `hidden` elements, a multiple of 128, to values e4m3 [hidden] and scales f32
+// [hidden / 128], so that row = values * scales.
 void cast_row(DType dtype,
               const std::byte* row,
               int64_t hidden,

@@ -7,8 +7,7 @@
 //                 for theirs; as a gateway it sums its node's copies of each token that it relayed,
 //                 and posts the sums to the token's rank.
 //   finish()      waits until the rows of this node can be seen and sums from other nodes are here.
-//   receive()     sums own tokens: the copies of this node in order of rank, then the nodes in
-//   order.
+//   receive()     sums own tokens: the copies of this node in order of rank, then the nodes.
 //
 // Why sums of nodes are rounded before they are added: half as many bytes cross between nodes, and
 // a token's result does not depend on which node it came from.

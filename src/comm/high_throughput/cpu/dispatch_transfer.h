@@ -4,11 +4,9 @@
 // One dispatch under way.
 //
 //   construction  Ranks exchange their counts, so every rank knows the place of every row.  It
-//   stores
-//                 its own rows straight into the receive banks of this node's ranks, and posts one
-//                 message per other node; on one node it begins a barrier instead.
-//   finish()      waits for the messages from other nodes and passes their rows on within this
-//   node.
+//                 stores its own rows straight into the receive banks of this node's ranks, and
+//                 posts one message per other node; on one node it begins a barrier instead.
+//   finish()      waits for the messages from other nodes and passes their rows on within this one.
 //                 A barrier then says that all rows of all sources stand in their banks.
 //   receive()     makes the tensors on this rank's bank.
 #pragma once

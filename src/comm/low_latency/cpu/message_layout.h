@@ -8,7 +8,7 @@
 //               H] in in_dtype; a sum stands at the place of its rank's first slot.  With sums per
 //               rank the weights of every source come last, f32 [R, max_tokens, K].
 //   signals     i64 [kNumSignals, 2 banks, R].  The peer whose rank is the last index writes the
-//               number of the call that it speaks for; calls count from 1, so 0 is nothing yet. For
+//               number of the call that it speaks for; calls count from 1, so 0 is none yet.  For
 //               kResumed, which uses bank 0, see agree_on_calls().
 //   message     {token i32, tag i32, K expert ids i32, padding to 16, row, scales}.  The tag is the
 //               caller's, or -1, so messages have the same size with and without tags.

@@ -5,9 +5,8 @@
 //
 // Grid and block are as in dispatch.cu.
 //   send     An item is (message, unit of parts).  Each row of the message goes back to the place
-//   of
-//            its selection on the token's rank.  The flags of all of them come after that, since a
-//            release and what it waits for take longer than a row.
+//            of its selection on the token's rank.  The flags of all of them come after that, since
+//            a release and what it waits for take longer than a row.
 //   receive  An item is (token, chunk of one word per lane).  A warp awaits the flags of the
 //   token's
 //            selections, and weights and sums them in order of their slots, in f32; it rounds once.

@@ -8,12 +8,10 @@
 // through the window only, as it does for peers.
 // Block: kSendWarps senders and kReceiveWarps receivers.  Warps take items of work:
 //   send     An item is (token, part).  The part is loaded once, cast, and stored to the mailboxes
-//   of
-//            all ranks with an expert of the token; then come its flags.  Receivers first send the
-//            headers, an item per token.  The last block sends the counts per expert and the
+//            of all ranks with an expert of the token; then come its flags.  Receivers first send
+//            the headers, an item per token.  The last block sends the counts per expert and the
 //            numbers of messages.
-//   receive  Receivers build the table of row bases from the counts.  Then an item is (message,
-//   part).
+//   receive  Receivers build the table of row bases from the counts.  An item is (message, part).
 // Where a message stands in its mailbox, and where its rows go, follows from the ids alone.
 // Shared memory: ids, homes of the experts, ranks of each token, counts and bases, as in
 // DispatchSharedMap.
