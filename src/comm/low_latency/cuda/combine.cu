@@ -8,8 +8,8 @@
 //            of its selection on the token's rank.  The flags of all of them come after that, since
 //            a release and what it waits for take longer than a row.
 //   receive  An item is (token, chunk of one word per lane).  A warp awaits the flags of the
-//   token's
-//            selections, and weights and sums them in order of their slots, in f32; it rounds once.
+//            token's selections, and weights and sums them in order of their slots, in f32; it
+//            rounds once.
 // Shared memory is that of CombineSharedMap.
 #include "comm/low_latency/cuda/return.cuh"
 #include "comm/low_latency/cuda/sums.cuh"
