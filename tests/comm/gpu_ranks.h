@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Groups of ranks with GPUs, as tests run on them: every kind that this machine can make.
+// Groups of ranks with GPUs on which tests run: every kind that this machine can make.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline void PrintTo(const GpuRanks& ranks, std::ostream* out) {
   *out << ranks.name();
 }
 
-// 1 to 8 ranks on one GPU; one rank per GPU on 2, 4 and 8, with either provider.
+// There are 1 to 8 ranks on one GPU, and one rank per GPU on 2, 4 and 8, with either provider.
 std::vector<GpuRanks> gpu_ranks();
 // These, then ranks in pretended nodes.
 std::vector<GpuRanks> gpu_ranks_and_nodes();
@@ -42,7 +42,8 @@ void run_gpu_ranks(const GpuRanks& ranks,
                    const std::function<void(Group&)>& body,
                    std::chrono::milliseconds timeout = std::chrono::seconds(10));
 
-// The message of the CommError that `call` must end with; it must blame `peer`, where one is given.
+// Makes the call, which must end with a CommError that blames `peer`, if one is given.  Returns its
+// message.
 std::string comm_error_of(const std::function<void()>& call, int peer = -1);
 void expect_contains(const std::string& message, const std::string& part);
 

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every row of every rank against what the whole problem says it must be, on every shape of group.
+// High throughput on CPUs: every row of every rank is compared with what the whole problem says it
+// must be, on every shape of group.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ HighThroughput make_transport(Group& group, const ExpertPlacement& placement) {
                         DispatchConfig::for_combine(group.size()));
 }
 
-// The copies `rank` must receive: (source, token) in order.
+// The copies that `rank` must receive, as (source, token) in order.
 std::vector<std::pair<int, int64_t>> expected_copies(const DispatchProblem& p,
                                                      const std::vector<RankInput>& inputs,
                                                      int rank) {
@@ -73,7 +74,7 @@ void expect_dispatched(const DispatchProblem& p,
   }
 }
 
-// What the rank's "experts" make of a received row: something that differs from rank to rank.
+// What the experts of the rank make of a received row; it differs from rank to rank.
 Tensor contribution(const Tensor& rows, int rank) {
   const Tensor out = rows.clone();
   for (int64_t i = 0; i < out.numel(); ++i) {
@@ -82,7 +83,7 @@ Tensor contribution(const Tensor& rows, int rank) {
   return out;
 }
 
-// Sum over copies as the header defines it, and the bias.
+// The sum over copies as the header defines it, plus the bias.
 Tensor expected_combined(const DispatchProblem& p,
                          const Topology& topology,
                          const RankInput& in,
@@ -126,8 +127,8 @@ void check_problem(const DispatchProblem& p, const std::vector<RankInput>& input
   const DispatchOutput first = transport.dispatch(request, stream);
   expect_dispatched(p, inputs, rank, first);
 
-  // A second result while the first lives, a cached one along the first's route, then combines in
-  // the opposite order.
+  // A second result is made while the first lives, then a cached one along the route of the first.
+  // They are combined in the opposite order.
   const DispatchOutput second = transport.dispatch(request, stream);
   const DispatchOutput cached =
       transport.dispatch_cached(std::vector<Tensor>{in.code, in.x}, *first.handle, stream);
@@ -155,7 +156,7 @@ void check_problem(const DispatchProblem& p, const std::vector<RankInput>& input
 
   const Tensor wide = Tensor::empty(in.x.shape(), DType::kBF16);
   int64_t begin = 0;
-  for (const int64_t end : {p.hidden / 3, p.hidden}) {  // some columns after the other
+  for (const int64_t end : {p.hidden / 3, p.hidden}) {  // some columns, then the others
     CombineInput part;
     part.x = columns_of(back.x, begin, end);
     part.bias[0] = columns_of(in.x, begin, end);
@@ -207,7 +208,7 @@ TEST_P(HighThroughputTest, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
     EXPECT_EQ(transport.statistics().selections, sent.selections);
     EXPECT_EQ(transport.statistics().copies, sent.copies);
     EXPECT_EQ(transport.statistics().node_copies, node_copies);
-    // Beside the rows: padding of a message to 256 bytes, and the notices of the call.
+    // Beside the rows a message is padded to 256 bytes, and the call has its notices.
     const int64_t rows = node_copies * p.hidden * 2;
     const int64_t messages = group.topology().num_nodes() - 1;
     const int64_t notices =
@@ -273,8 +274,8 @@ TEST_P(HighThroughputTest, ManyCallsReuseTheirBanks) {
       }
       transport.combine({output.payloads[0], {}, {}, {}}, *output.handle, stream);
     }
-    // Two banks, since peers may still read one when the next call begins; each may have been
-    // replaced once by a larger one: sizes vary by a little, banks have room to spare.
+    // There are two banks, since peers may still read one when the next call begins.  Each may have
+    // been replaced once by a larger one: sizes vary a little, and banks have room to spare.
     EXPECT_LE(blocks.size(), 4u);
   });
 }
@@ -310,8 +311,8 @@ TEST(ExpertPlacement, FirstRanksOwnOneMore) {
   EXPECT_THROW(ExpertPlacement::from_ranks({0, 4}, 4), InvalidArgument);
 }
 
-// `x_of` and `weights_of` say what the last of three ranks on two nodes brings to a combine; every
-// rank says what is wrong with it, and the next combine is none the worse.
+// `x_of` and `weights_of` make what the last of three ranks on two nodes brings to a combine. Every
+// rank must say what is wrong with it, and the next combine must be right.
 void expect_combine_refused(const std::string& why,
                             const std::function<Tensor(const Tensor& x)>& x_of,
                             const std::function<Tensor(const Tensor& w)>& weights_of) {
@@ -362,7 +363,7 @@ TEST(HighThroughputErrors, RowsOfACombineMustBeOfOneKind) {
       same, [](const Tensor&) { return Tensor(); });
 }
 
-// Nothing of what is said to be on a GPU is read.
+// An operand that claims to be on a GPU is never read.
 TEST(HighThroughputErrors, OperandsElsewhereAreRefused) {
   run_thread_ranks({}, [](Group& group) {
     HighThroughput transport = make_transport(group, ExpertPlacement::linear(8, 1));

@@ -40,7 +40,7 @@ TEST(LowLatencyErrors, AreSaidBeforeAnythingIsSent) {
   });
 }
 
-// Nothing of what is said to be on a GPU is read.
+// An operand that claims to be on a GPU is never read.
 TEST(LowLatencyErrors, OperandsElsewhereAreRefused) {
   run_thread_ranks({}, [](Group& group) {
     LowLatency transport(group, ExpertPlacement::linear(4, 1), {4, 128, 2, DType::kBF16});
@@ -73,7 +73,7 @@ TEST(LowLatencyErrors, OperandsElsewhereAreRefused) {
   });
 }
 
-// A body that lets the error pass ends its rank, and the others say why.
+// A body that does not catch the error ends its rank, and the other ranks say why.
 TEST(LowLatencyErrors, AnExpertNamedTooOftenIsToldToEveryRank) {
   std::vector<std::string> errors;
   EXPECT_THROW(run_thread_ranks(
@@ -98,7 +98,7 @@ TEST(LowLatencyErrors, AnExpertNamedTooOftenIsToldToEveryRank) {
   }
 }
 
-// Runs `body` on 4 ranks, of which the last leaves early; it counts rounds of each rank.
+// Runs `body` on 4 ranks, of which the last leaves early.  It returns how many rounds were right.
 void run_without_last(const DispatchProblem& p,
                       const std::function<int(LowLatencyRank& rank)>& body,
                       const std::vector<int>& expected_rounds) {
@@ -122,8 +122,8 @@ int count_right_sums(LowLatencyRank& r, int calls) {
   return num_right;
 }
 
-// The last rank makes one call and then no more.  The others are told who is missing, give it up
-// and go on: its experts contribute nothing.
+// The last rank makes one call and then no more.  The others are told which rank is missing,
+// exclude it and go on; its experts add nothing.
 TEST(LowLatencyMask, GoesOnWithoutADeadRank) {
   const DispatchProblem p = low_latency_problems(4)[0];
   const auto body = [&](LowLatencyRank& r) {
@@ -148,13 +148,14 @@ TEST(LowLatencyMask, GoesOnWithoutADeadRank) {
   run_without_last(p, body, {5, 5, 5, 0});
 }
 
-// The ranks that go on have not failed in the same call: they agree on their numbers again.
+// The ranks that go on have failed in different calls, so they must agree on the number of the
+// call.
 TEST(LowLatencyMask, GoesOnFromDifferentCalls) {
   const auto body = [](LowLatencyRank& r) {
     if (r.rank == 3) {
       return 0;
     }
-    if (r.rank == 0) {  // finds out elsewhere, and tells the others
+    if (r.rank == 0) {  // it misses the last rank in a barrier, and tells the others
       EXPECT_THROW(r.group.barrier("step"), CommError);
     }
     const int failed_calls = r.rank;

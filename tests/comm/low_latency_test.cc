@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Low latency on CPUs: every row and every sum against what the whole problem says it must be.
+// Low latency on CPUs: every row and every sum is compared with what the whole problem says it must
+// be.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -11,11 +12,11 @@
 namespace moebius::testing {
 namespace {
 
-constexpr int kRounds = 6;  // each bank is used anew every round
+constexpr int kRounds = 6;  // every round uses each bank again
 
 class LowLatencyTest : public ::testing::TestWithParam<GroupShape> {
  protected:
-  // Both banks, one of them again; many ranks share few CPUs.
+  // Three calls use both banks, and one of them again.  Many ranks, which share few CPUs, make one.
   static int num_calls() { return GetParam().num_ranks > 8 ? 1 : 3; }
 
   static void run(const DispatchProblem& p,
@@ -102,8 +103,8 @@ TEST_P(LowLatencyTest, EventsOrderTheCalls) {
   });
 }
 
-// Send halves of two calls before either receive half, combines in the same manner, many times
-// over; every other time the second call comes back first.
+// The send halves of two calls come before either receive half, for combines, too.  In every other
+// round the second call is combined first.
 TEST_P(LowLatencyTest, TwoCallsInFlightDoNotDisturbEachOther) {
   const DispatchProblem p = low_latency_problems(GetParam().num_ranks)[0];
   DispatchProblem q = p;
@@ -189,8 +190,8 @@ TEST_P(LowLatencyTest, AnExpertNamedTwiceByATokenHasTwoOfItsRows) {
   }
 }
 
-// All tokens of all ranks to one expert: as many rows as it has room for.  A row more is refused by
-// the rank that would send it, before its peers hear anything.
+// All tokens of all ranks go to one expert, with as many rows as it has room for.  The rank that
+// would send one row more refuses it before its peers hear anything.
 TEST_P(LowLatencyTest, AnExpertNamedTooOftenIsRefused) {
   DispatchProblem p;
   p.num_ranks = GetParam().num_ranks;
@@ -227,7 +228,7 @@ int32_t tag_of(int rank, int64_t token) {
   return static_cast<int32_t>(1000 * rank + token);
 }
 
-// Ranks of odd number give no tags.
+// Ranks with an odd number give no tags.
 TEST_P(LowLatencyTest, TagsTravelWithTheirTokens) {
   for (const DispatchProblem& p : low_latency_problems(GetParam().num_ranks)) {
     run(p, make_inputs(p), [&](LowLatencyRank& r) {
@@ -238,7 +239,7 @@ TEST_P(LowLatencyTest, TagsTravelWithTheirTokens) {
           tags.data<int32_t>()[t] = tag_of(r.rank, t);
         }
       }
-      for (int call = 0; call < 3; ++call) {  // both banks, one of them again
+      for (int call = 0; call < 3; ++call) {  // uses both banks, and one of them again
         const auto received = r.transport.dispatch({r.in.x, r.in.ids, kNoCast, tags}, r.stream);
         ASSERT_EQ(received.row_tags.shape(),
                   Shape({p.placement().num_local(r.rank), kMaxTokens * p.num_ranks}));
@@ -259,7 +260,7 @@ INSTANTIATE_TEST_SUITE_P(Groups,
                          ::testing::ValuesIn(group_shapes()),
                          [](const auto& shape) { return to_string(shape.param); });
 
-// Neither is the infinity clipped nor do its neighbours pass for what they are not.
+// The infinity is not clipped, and the values beside it, which are lost, do not look like others.
 TEST(LowLatencyCast, AnInfinityMakesTheScaleOfItsGroupInfinite) {
   run_thread_ranks({}, [](Group& group) {
     LowLatency transport(group, ExpertPlacement::linear(1, 1), {1, 256, 1, DType::kF32});
@@ -288,7 +289,7 @@ TEST(LowLatencyResults, MayOutliveTheObject) {
     const auto received =
         transport->dispatch({x, Tensor::zeros({64, 1}, DType::kI32), kNoCast}, Stream::cpu(1));
     transport.reset();
-    std::vector<Tensor> others;  // where the result lay, were its memory free
+    std::vector<Tensor> others;  // these would overwrite the result if its memory were free
     for (int i = 0; i < 16; ++i) {
       others.push_back(Tensor::zeros(received.x.shape(), DType::kF32));
       others.push_back(Tensor::zeros(received.row_tags.shape(), DType::kI32));
@@ -300,13 +301,13 @@ TEST(LowLatencyResults, MayOutliveTheObject) {
 
 TEST(LowLatencySize, HintIsWhatIsMapped) {
   LowLatencyOptions options{128, 7168, 8, DType::kBF16};
-  // Two banks of 8 mailboxes of 128 messages (48 bytes of token, tag and ids, 14336 of row) and 128
-  // x 8 rows.
+  // There are two banks of 8 mailboxes and 128 x 8 rows.  A mailbox has 128 messages of 48 bytes
+  // for token, tag and ids and 14336 for the row.
   const int64_t mailbox = 64 + 128 * (48 + 14336);
   const int64_t bank = (8 * mailbox + 128 * 8 * 14336 + 255) / 256 * 256;
   const int64_t signals = 8 * 5 * 2 * 8;
   EXPECT_EQ(LowLatency::size_hint(options, 8, 256), 2 * bank + signals);
-  options.sum = LowLatencySum::kRanks;  // and 8 ranks' weights
+  options.sum = LowLatencySum::kRanks;  // adds the weights of 8 ranks
   EXPECT_EQ(LowLatency::size_hint(options, 8, 256), 2 * (bank + 8 * 4 * 128 * 8) + signals);
 }
 

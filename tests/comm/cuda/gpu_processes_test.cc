@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks as processes, a GPU each: high throughput and low latency are as on the CPU, and nobody
-// waits for one that is killed.  This process forks, so it may not look for GPUs itself; but where
-// MPI has started it, it is a rank.
+// Ranks as processes with a GPU each: high throughput and low latency give what they give on the
+// CPU, and no rank waits for one that is killed.  This process forks, so it may not look for GPUs
+// itself, unless MPI has started it as a rank.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Told by a child.
+// A child process counts them and tells this one.
 int count_gpus() {
   std::vector<std::string> errors;
   try {
@@ -35,7 +35,8 @@ DispatchProblem make_problem(int num_ranks) {
   return with_tokens({.num_experts = 16, .topk = 4, .hidden = 512}, num_ranks, 30, 7);
 }
 
-// Each rank computes the others' part on the CPU, on threads of its own.
+// Calls body(group, is_mine) on threads that stand for all ranks on the CPU; each rank runs all of
+// them for itself.
 void on_cpu(const Topology& topology, auto body) {
   const int per_node = topology.num_nodes() == 1 ? 0 : topology.node_size(0);
   run_thread_ranks({.num_ranks = topology.size, .ranks_per_node = per_node, .pin = false},
@@ -159,7 +160,7 @@ TEST_P(GpuProcesses, LowLatencyIsAsOnTheCpu) {
   run_process_ranks(options(), check_low_latency);
 }
 
-// This process is a rank.
+// Here this process is a rank.
 TEST(GpuMpi, DispatchIsAsOnTheCpu) {
   if (!launched_by_mpi()) {
     GTEST_SKIP() << "skipped: not started by MPI";
@@ -174,7 +175,7 @@ TEST(GpuMpi, DispatchIsAsOnTheCpu) {
   check_low_latency(*ranks);
 }
 
-// Calls again and again; the last rank is killed in the middle of it.
+// Makes calls until the last rank is killed in the middle of them.
 void call_until_killed(const Group& group, const std::function<void(int number)>& call) {
   for (int number = 0; number < 100000; ++number) {
     call(number);
@@ -207,7 +208,7 @@ void expect_last_is_named(const ProcessGroupOptions& options,
               rank == guilty)
         << message;
   }
-  // Setting up NCCL and ending processes beside the deadline.
+  // Beside the deadline it takes time to set up NCCL and to end processes.
   EXPECT_LT(took, options.timeout + std::chrono::seconds(20));
 }
 
@@ -223,7 +224,7 @@ TEST_P(GpuProcesses, AKilledRankIsNamedInHighThroughput) {
   });
 }
 
-// Where rows come in waves, between their ids and the last of them as well as anywhere else.
+// When rows come in waves, the rank may be killed between their ids and the last of them.
 TEST_P(GpuProcesses, AKilledRankIsNamedWhileItsRowsAreOnTheirWay) {
   expect_last_is_named(options(milliseconds(5000)), [](Group& group, const Stream& stream) {
     const Stream reader = Stream::cuda(group.device().index);

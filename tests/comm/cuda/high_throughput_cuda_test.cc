@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// High throughput on GPUs: rows and sums, bit for bit those of the CPU.
+// High throughput on GPUs: rows and sums are bit for bit those of the CPU.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -31,7 +31,7 @@ Tensor sum_of(const Tensor& a, const Tensor& b) {
   return t;
 }
 
-// What the ranks' experts have made of the rows of a dispatch, on its way back.
+// Combines what the experts of the ranks have made of the rows of a dispatch.
 void check_combine(const DispatchProblem& p,
                    Sides& sides,
                    const DispatchOutput& on_gpu,
@@ -53,8 +53,9 @@ void check_combine(const DispatchProblem& p,
   input_up.x = sides.up(input.x);
   input_up.topk_weights = sides.up(input.topk_weights);
   input_up.bias = {sides.up(input.bias[0]), sides.up(input.bias[1])};
-  // The same, some columns after the other.  Everything goes up before ranks meet below: a copy
-  // behind a kernel that waits for others holds up their launches (docs/protocol.md).
+  // The same rows are combined some columns after the other, too.  Everything goes up before ranks
+  // meet below: a copy behind a kernel that waits for others holds up their launches
+  // (docs/protocol.md).
   const Tensor out = with_extras ? Tensor() : sides.up(random_rows({tokens, p.hidden}, dtype, 5));
   const Tensor wide = sides.up(random_rows({tokens, p.hidden}, dtype, 6));
   std::vector<CombineInput> parts;
@@ -72,7 +73,7 @@ void check_combine(const DispatchProblem& p,
   auto expected = sides.cpu.combine(input, *on_cpu.handle, sides.cpu_stream);
   if (with_extras && is_one_node) {
     const Tensor room = random_rows({tokens * p.hidden + 1}, dtype, seed + 4);
-    const auto after_one = [&](const Tensor& all) {  // aligned to elements only
+    const auto after_one = [&](const Tensor& all) {  // its rows are aligned to elements only
       return all.slice(1, all.numel()).view({tokens, p.hidden});
     };
     input_up.addend = after_one(sides.up(room));
@@ -102,7 +103,8 @@ void check_problem(const DispatchProblem& p, const RankInput& in, Sides& sides) 
   const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
   const DispatchOutput first = sides.cuda.dispatch(request_up, sides.stream);
   expect_same(sides, first, expected);
-  // A second result while the first lives, then payloads along the first's route, in another order.
+  // A second result is made while the first lives, then payloads go along the route of the first,
+  // in another order.
   const DispatchOutput second = sides.cuda.dispatch(request_up, sides.stream);
   const std::vector<Tensor> payloads = {request_up.payloads[1], request_up.payloads[0]};
   const DispatchOutput cached = sides.cuda.dispatch_cached(payloads, *first.handle, sides.stream);
@@ -150,7 +152,7 @@ TEST_P(HighThroughputCuda, TenThousandCallsWithDelaysAndInterleavedHandles) {
     Sides sides(gpu, host, p.placement());
     std::mt19937 random(static_cast<uint32_t>(7 + host.rank()));
     constexpr int kInputs = 3;
-    constexpr int kCalls = 3333 * kInputs;  // and a cached one after every fourth
+    constexpr int kCalls = 3333 * kInputs;  // a cached call follows every fourth
     std::vector<DispatchInput> inputs;
     std::vector<DispatchInput> inputs_up;
     std::vector<DispatchOutput> expected;
@@ -169,7 +171,7 @@ TEST_P(HighThroughputCuda, TenThousandCallsWithDelaysAndInterleavedHandles) {
       }
       const auto i = static_cast<size_t>(call % kInputs);
       live[i] = sides.cuda.dispatch(inputs_up[i], sides.stream);
-      // Any earlier one is as it was, and its route, too.
+      // Any earlier result must be as it was, and so must its route.
       const auto j = static_cast<size_t>(call * 5 / 3 % kInputs);
       if (call % 4 == 3) {
         const DispatchOutput cached = sides.cuda.dispatch_cached(
@@ -192,7 +194,7 @@ TEST_P(HighThroughputCuda, TenThousandCallsWithDelaysAndInterleavedHandles) {
   });
 }
 
-// Without a look at most of them: a flag or bank of another call would be seen by what follows.
+// Most results are not looked at.  A flag or a bank of the wrong call would spoil later results.
 TEST_P(HighThroughputCuda, TenThousandCallsInARow) {
   if (num_ranks() != 4 || GetParam().num_gpus == 2) {
     GTEST_SKIP() << "skipped: takes long, and has been seen with other ranks";
@@ -260,7 +262,7 @@ TEST_P(HighThroughputCuda, HalvesMayBeFinishedInAnyOrder) {
       for (size_t i = 0; i < inputs.size(); ++i) {
         DispatchProblem q = p;
         q.seed = static_cast<uint64_t>(2 * round) + i + 1;
-        q.tokens.assign(q.tokens.size(), 30 + 40 * round);  // banks grow in the middle
+        q.tokens.assign(q.tokens.size(), 30 + 40 * round);  // banks grow meanwhile
         const RankInput in = make_wide_input(q, host.rank());
         inputs[i] = {{in.x, in.code}, in.ids, in.weights, 1, {}};
         inputs_up.push_back(sides.up(inputs[i]));

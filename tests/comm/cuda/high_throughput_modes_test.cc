@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// High throughput on GPUs: capacities and graphs, tables of a rank, what is counted, failures.
+// High throughput on GPUs: capacities, graphs, the tables of a rank, counters and failures.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace moebius::testing {
 namespace {
 
-// Ends when the kernels of a dispatch have.
+// Returns when the kernels of a dispatch have ended; throws what they have found.
 void dispatch_and_check(Sides& sides, const DispatchInput& input) {
   sides.cuda.dispatch(input, sides.stream);
   sides.stream.synchronize();
@@ -40,7 +40,7 @@ void check_tables(const DispatchInput& request, Group& host, Sides& sides) {
   if (host.topology().num_nodes() > 1) {
     return;
   }
-  // Rows beyond those that have arrived are nobody's.
+  // Rows beyond those that have arrived belong to no expert.
   const int64_t rows = on_cpu.handle->num_rows();
   request_up.capacity = all_reduce_max(host, "most rows", rows) + 50;
   DispatchOutput roomy = sides.cuda.dispatch(request_up, sides.stream);
@@ -94,7 +94,7 @@ TEST_P(HighThroughputCuda, ACapacityKeepsCountsOnTheDevice) {
         expect_same(sides, output.payloads[1], expected.payloads[1], "payload 1");
         expect_same(sides, output.expert_num_tokens, expected.expert_num_tokens, "counts");
       }
-      // One row too few for whoever gets the most.
+      // Now the rank that gets most has room for one row too few.
       if (request_up.capacity > 4) {
         request_up.capacity -= 4;
         expect_contains(
@@ -106,8 +106,8 @@ TEST_P(HighThroughputCuda, ACapacityKeepsCountsOnTheDevice) {
   });
 }
 
-// One host knows at once and leaves the call; the others, who know nothing yet, finish it without
-// waiting for that host.
+// One host learns of it at once and leaves the call.  The others do not know yet, and must finish
+// the call without waiting for that host.
 TEST_P(HighThroughputCuda, HostsHearTogetherOfRowsWithoutRoom) {
   if (!is_one_node() || num_ranks() == 1) {
     GTEST_SKIP() << "skipped: needs one node and a second rank";
@@ -158,7 +158,7 @@ TEST_P(HighThroughputCuda, ARankThatNeverComesIsNamed) {
         host.barrier("all dispatched once");
         if (host.rank() == missing) {
           std::this_thread::sleep_for(3 * kShort);
-          // Its own call finds what the others have told.
+          // The call of the missing rank finds what the others have told.
           EXPECT_THROW(sides.cuda.dispatch(request, sides.stream), CommError);
           return;
         }
@@ -169,7 +169,7 @@ TEST_P(HighThroughputCuda, ARankThatNeverComesIsNamed) {
               "did not come within 400 ms, expected at ");
         }
         EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * kShort);
-        std::this_thread::sleep_for(3 * kShort);  // leaving would be another failure
+        std::this_thread::sleep_for(3 * kShort);  // a rank that leaves would be another failure
       },
       kShort);
 }
@@ -191,7 +191,7 @@ TEST_P(HighThroughputCuda, AnIdThatIsNoExpertEndsTheCallEverywhere) {
       if (host.rank() == guilty) {
         expect_contains(message, ": 8 of token 7");
       }
-    } else if (host.rank() == guilty) {  // found before anything is told, as on the CPU
+    } else if (host.rank() == guilty) {  // it is found before others are told, as on the CPU
       EXPECT_THROW(sides.cuda.dispatch(request, sides.stream), InvalidArgument);
     }
     host.barrier("all have seen it");
@@ -246,8 +246,9 @@ TEST_P(HighThroughputCuda, GraphsReplayDispatchAndCombine) {
 
 TEST_P(HighThroughputCuda, LayoutAndExpertOrderAreThoseOfTheCpu) {
   std::vector<DispatchProblem> problems = dispatch_problems(num_ranks());
-  DispatchProblem& many = problems.emplace_back();  // several parts of ids, and more experts
-  many.num_ranks = num_ranks();                     // than threads of a block
+  // This one has several parts of ids, and more experts than a block has threads.
+  DispatchProblem& many = problems.emplace_back();
+  many.num_ranks = num_ranks();
   many.num_experts = 300 * num_ranks();
   many.topk = 6;
   many.hidden = 24;
@@ -298,7 +299,7 @@ TEST_P(HighThroughputCuda, BytesBetweenNodesAreOneCopyPerTokenAndNode) {
       node_copies += n == gpu.topology().node() ? 0 : per_node.data<int32_t>()[n];
     }
     EXPECT_EQ(counted.node_copies, node_copies);
-    // Beside the rows: padding of a message to 256 bytes, and what hosts tell each other.
+    // Beside the rows a message is padded to 256 bytes, and hosts exchange notices.
     const int64_t rows = node_copies * p.hidden * 2;
     const int64_t crossed = after.inter_node_bytes - before.inter_node_bytes;
     EXPECT_GE(crossed, rows);
@@ -322,7 +323,7 @@ TEST_P(HighThroughputCuda, CountsWhatItSends) {
     const CombineInput rows = rows_of(output);
     sides.cuda.combine(rows, *output.handle, sides.stream);
 
-    // What others hold of this rank's tokens, and what this rank holds of theirs.
+    // Count the copies that others hold of this rank's tokens, and that this rank holds of theirs.
     int64_t away = 0;
     const Tensor is_in = sides.cpu.layout(in.ids, sides.cpu_stream).is_token_in_rank;
     for (int64_t i = 0; i < is_in.numel(); ++i) {
@@ -332,7 +333,7 @@ TEST_P(HighThroughputCuda, CountsWhatItSends) {
     const int64_t foreign =
         sources.numel() -
         std::count(sources.data<int32_t>(), sources.data<int32_t>() + sources.numel(), rank);
-    // The second result is a bank more; the third takes the first's.
+    // The next result may need another bank, so only the one after it is measured.
     const auto sent = [&] { return gpu.traffic().intra_node_bytes; };
     sides.cuda.dispatch(request, sides.stream);
     int64_t before = sent();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the Moebius authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// High throughput on GPUs, rows in waves: the same rows, of which some may be read before.
+// High throughput on GPUs with rows in waves: the rows are the same, and some may be read earlier.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -17,8 +17,8 @@ namespace {
 
 class HighThroughputWaves : public HighThroughputCuda {};
 
-// What wave 0 brings is complete for a stream that awaits it, rows with their waves, and all with
-// the event.
+// A stream that awaits wave 0 finds complete what it brings.  Rows are complete with their waves,
+// and everything is complete with the event.
 void expect_output(const Sides& sides,
                    const DispatchOutput& output,
                    const DispatchOutput& expected) {
@@ -53,13 +53,13 @@ void check_waves(const RankInput& in, Sides& sides) {
   const DispatchOutput expected = sides.cpu.dispatch(request, sides.cpu_stream);
   DispatchInput request_up = sides.up(request);
   const int64_t most = expected.handle->most_rows();
-  // As many as the rank with most gets, and one more.
+  // The threshold is what the rank with most rows gets, then one more.
   for (const int64_t early_rows : {std::max<int64_t>(most, 1), most + 1}) {
     request_up.early_rows = early_rows;
     const DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);
     EXPECT_EQ(static_cast<bool>(output.arrivals), early_rows == most);
     expect_output(sides, output, expected);
-    // Along its route.
+    // The route of a dispatch in waves may be used again.
     const DispatchOutput cached =
         sides.cuda.dispatch_cached(request_up.payloads, *output.handle, sides.stream);
     expect_same(sides, cached.payloads[0], expected.payloads[0], "cached payload");
@@ -77,8 +77,8 @@ TEST_P(HighThroughputWaves, TheSameRows) {
   });
 }
 
-// Rows by bulk copies, by plain stores, and in several pieces; more tokens than a warp looks at
-// together.
+// Rows go by bulk copies, by plain stores and in several pieces, and there are more tokens than a
+// warp looks at together.
 TEST_P(HighThroughputWaves, TheSameWideRows) {
   struct Case {
     int64_t hidden, topk, tokens, num_experts;
@@ -148,7 +148,7 @@ TEST_P(HighThroughputWaves, RanksThatDoNotAgreeGetAllAtOnce) {
     request_up.early_rows = 1;
     request_up.capacity = 1000;
     EXPECT_THROW(sides.cuda.dispatch(request_up, sides.stream), InvalidArgument);
-    // More than the most.
+    // The rank with most rows gets more than most_early_rows.
     request_up.capacity = 0;
     request_up.most_early_rows = expected.handle->most_rows() - 1;
     const DispatchOutput output = sides.cuda.dispatch(request_up, sides.stream);

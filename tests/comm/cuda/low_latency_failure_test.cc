@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A test with a rank to blame: the last one.
+// In these tests the last rank is to blame.
 class LowLatencyCudaFailures : public LowLatencyCuda {
  protected:
   int last() const { return num_ranks() - 1; }
@@ -35,13 +35,13 @@ bool wait_until(const std::function<bool()>& is_so) {
   return is_so();
 }
 
-// Ends when the kernels of a dispatch have.
+// Returns when the kernels of a dispatch have ended; throws what they have found.
 void dispatch_and_check(Rank& r, const DeviceInput& in) {
   r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream);
   r.finish();
 }
 
-// As comm_error_of(), which may not take longer than `patience`.
+// The same as comm_error_of(), which may not take longer than `patience`.
 std::string soon_error_of(const std::function<void()>& call, int peer, milliseconds patience) {
   const auto start = std::chrono::steady_clock::now();
   const std::string message = comm_error_of(call, peer);
@@ -49,7 +49,7 @@ std::string soon_error_of(const std::function<void()>& call, int peer, milliseco
   return message;
 }
 
-// The others are told so within the deadline, and no kernel spins on.
+// The others are told so within the deadline, and their kernels end.
 TEST_P(LowLatencyCudaFailures, NamesARankThatNeverComes) {
   if (num_ranks() == 1) {
     GTEST_SKIP() << "nobody to miss";
@@ -59,7 +59,7 @@ TEST_P(LowLatencyCudaFailures, NamesARankThatNeverComes) {
       GetParam(),
       [&](Group& group) {
         Rank r(group, problem());
-        if (group.rank() == last()) {  // the others need as long to find out
+        if (group.rank() == last()) {  // the others need so long to find out
           std::this_thread::sleep_for(is_one_node() ? timeout : 2 * timeout);
         } else {
           const DeviceInput in = put(r, make_input(r.p, group.rank(), 5));
@@ -79,8 +79,8 @@ TEST_P(LowLatencyCudaFailures, NamesARankThatNeverComes) {
       timeout);
 }
 
-// The last rank's ids are made wrong by `spoil`.  Every rank is told `what`, that rank also
-// `which`.
+// `spoil` makes the ids of the last rank wrong.  Every rank must be told `what`, and that rank
+// `which`, too.
 void expect_told_of_ids(Rank& r,
                         const std::function<void(const Tensor& ids)>& spoil,
                         const std::string& what,
@@ -91,7 +91,7 @@ void expect_told_of_ids(Rank& r,
     spoil(host.ids);
   }
   const DeviceInput in = put(r, host);
-  if (r.p.ranks_per_node != 0) {  // found before anything is told, as on the CPU
+  if (r.p.ranks_per_node != 0) {  // it is found before others are told, as on the CPU
     if (r.group.rank() == bad) {
       EXPECT_THROW(r.gpu.dispatch({in.x, in.ids, kNone, in.tags}, r.stream), InvalidArgument);
     }
@@ -125,7 +125,8 @@ TEST_P(LowLatencyCudaFailures, NamesARankWhoseTokensNameAnExpertTooOften) {
   });
 }
 
-// Given up from the start: nothing is sent to it, awaited from it, or summed of it.
+// The rank is excluded from the start: nothing is sent to it or awaited from it, and it adds
+// nothing.
 TEST_P(LowLatencyCudaFailures, GoesOnWithoutADeadRank) {
   if (num_ranks() == 1) {
     GTEST_SKIP() << "nobody to lose";
@@ -159,7 +160,8 @@ TEST_P(LowLatencyCudaFailures, GoesOnWithoutADeadRank) {
   }
 }
 
-// The last rank stops coming.  The others find out in different calls, give it up, and go on.
+// The last rank makes no more calls.  The others find out in different calls, exclude it, and go
+// on.
 TEST_P(LowLatencyCudaFailures, GoesOnAfterAFailure) {
   if (num_ranks() == 1 || !is_one_node()) {
     GTEST_SKIP() << "nobody to lose on this node";
@@ -206,8 +208,8 @@ TEST_P(LowLatencyCudaFailures, GoesOnAfterAFailure) {
       timeout);
 }
 
-// The last rank is given up, but runs.  It misses the others, whose rows do not come, and stores
-// its fault as everybody's abort word.
+// The last rank is excluded, but runs.  It misses the others, whose rows do not come, and stores
+// its fault as an abort word of every rank.
 class LowLatencyCudaGivenUp : public LowLatencyCudaFailures {
  protected:
   void SetUp() override {
@@ -261,7 +263,7 @@ TEST_P(LowLatencyCudaGivenUp, GoesOnThoughItTellsOfAFault) {
   });
 }
 
-// It is then taken back.  It is missed, but what it told before ends nobody's call.
+// The rank is then taken back.  The others miss it, but the fault that it told before ends no call.
 TEST_P(LowLatencyCudaGivenUp, ForgetsWhatItToldBefore) {
   const Problem p = uneven_problem();
   const Reference reference = run_on_cpu(p, {kNone}, 1, last());
@@ -274,7 +276,8 @@ TEST_P(LowLatencyCudaGivenUp, ForgetsWhatItToldBefore) {
   });
 }
 
-// It tells of its fault after rank 1 has told of another, which is heard.
+// Rank 1 tells of a fault, then the excluded rank tells of its own.  The others must hear that of
+// rank 1.
 TEST_P(LowLatencyCudaGivenUp, HearsOfAnothersFault) {
   if (num_ranks() < 3) {
     GTEST_SKIP() << "nobody to lose and to hear of on this node";

@@ -15,7 +15,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Send halves of two calls before either receive half; every other time the second comes first.
+// The send halves of two calls come before either receive half.  Every other time the second call
+// is received first.
 TEST_P(LowLatencyCuda, TwoCallsInFlightDoNotDisturbEachOther) {
   const Problem p = make_problem(9, 3, 1152);
   const Reference reference = run_on_cpu(p, {kNone}, 12);
@@ -50,7 +51,7 @@ TEST_P(LowLatencyCuda, TwoCallsInFlightDoNotDisturbEachOther) {
   });
 }
 
-// No host synchronisation for many calls, while ranks drift apart by turns.
+// Hosts do not synchronise for many calls, while one rank after the other falls behind.
 TEST_P(LowLatencyCuda, TenThousandCallsInARow) {
   constexpr int kCalls = 10'000;
   const Problem p = make_problem(8, 4, 1024);

@@ -36,7 +36,7 @@ Tensor pack_rows(const Tensor& batched, const Tensor& counts) {
   return packed;
 }
 
-// What an expert makes of its rows does not matter: any will do, as long as they differ.
+// Rows that stand for what an expert makes of its rows.  Any will do, as long as they differ.
 Tensor random_rows(int64_t rows, int64_t hidden, DType dtype, uint64_t seed) {
   const Tensor y = Tensor::empty({rows, hidden}, dtype);
   uint64_t state = (seed + 1) * 0x9e3779b97f4a7c15u;
@@ -59,7 +59,7 @@ Tensor down(const Tensor& there) {
   return host;
 }
 
-// Where two tensors of packed rows differ first.
+// Says where two tensors of packed rows differ first, if they do.
 void expect_same_rows(const Tensor& got, const Tensor& expected, const std::string& what) {
   ASSERT_EQ(got.shape(), expected.shape()) << what;
   if (same_bytes(got, expected)) {

@@ -83,7 +83,7 @@ RankInput make_wide_input(const DispatchProblem& p, int rank) {
     in.code.data<int32_t>()[2 * t + 1] = static_cast<int32_t>(t);
     const auto first = static_cast<int64_t>(random());
     for (int64_t k = 0; k < p.topk; ++k) {
-      // Distinct: a stride that is prime to the number of experts.
+      // The ids are distinct, since 7 is prime to the number of experts.
       const auto id = (first + k * 7) % p.num_experts;
       const bool masked = random() % 10 == 0;
       in.ids.data<int32_t>()[t * p.topk + k] = masked ? -1 : static_cast<int32_t>(id);
