@@ -75,7 +75,7 @@ struct Rank {
         device(g.device()),
         stream(Stream::cuda(device.index)),
         gpu(g, p.routing.placement(), p.options()) {}
-  // The kernels may still wait for peers, which load from and store into this rank's window.
+  // Peers may still load from and store into this rank's window.
   ~Rank() { stream.synchronize(); }
 
   Tensor up(const Tensor& host) const;
@@ -126,7 +126,7 @@ class LowLatencyCuda : public GpuRanksTest {
                  const std::function<void(Rank&)>& body,
                  std::chrono::milliseconds timeout = std::chrono::milliseconds(4000)) const;
   // Checks so many calls of every cast that the hidden size allows, for one problem after the
-  // other. All use one group, since a group of NCCL takes half a second to come together.
+  // other.  All use one group, since a group of NCCL takes half a second to come together.
   void check_all(std::vector<Problem> problems, int calls) const;
 };
 
