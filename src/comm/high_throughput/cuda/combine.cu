@@ -448,23 +448,17 @@ __global__ void __launch_bounds__(kCombineWarps* kWarpLanes, 1)
 }
 
 template <bool kAdds>
-const void* kernel_of(SumType type) {
-  switch (type) {
-    case SumType::kF32:
-      return reinterpret_cast<const void*>(combine_kernel<F32, kAdds>);
-    case SumType::kF16:
-      return reinterpret_cast<const void*>(combine_kernel<F16, kAdds>);
-    case SumType::kBF16:
-      break;
-  }
-  return reinterpret_cast<const void*>(combine_kernel<BF16, kAdds>);
+const void* kernel_of(DType dtype) {
+  return with_row_type(dtype, [](auto type) {
+    return reinterpret_cast<const void*>(combine_kernel<decltype(type), kAdds>);
+  });
 }
 
 }  // namespace
 
 cudaError_t load_combine_kernels(int64_t shared_bytes) {
-  for (const SumType type : {SumType::kF32, SumType::kF16, SumType::kBF16}) {
-    for (const void* kernel : {kernel_of<false>(type), kernel_of<true>(type)}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const void* kernel : {kernel_of<false>(dtype), kernel_of<true>(dtype)}) {
       const cudaError_t status = cudaFuncSetAttribute(
           kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
       if (status != cudaSuccess) {
@@ -478,7 +472,7 @@ cudaError_t load_combine_kernels(int64_t shared_bytes) {
 cudaError_t launch_combine(const CombineArgs& args, int num_blocks, cudaStream_t stream) {
   void* arguments[] = {const_cast<CombineArgs*>(&args)};
   const void* kernel =
-      args.addend != nullptr ? kernel_of<true>(args.type) : kernel_of<false>(args.type);
+      args.addend != nullptr ? kernel_of<true>(args.dtype) : kernel_of<false>(args.dtype);
   return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(num_blocks)),
                           dim3(kCombineWarps * kWarpLanes), arguments, args.shared.bytes(), stream);
 }

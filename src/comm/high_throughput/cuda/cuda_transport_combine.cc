@@ -17,7 +17,7 @@ Pending<CombineOutput> CudaHighThroughput::combine_async(const Combine& call) {
   const Tensor& x = input.x;
   expect_combine(input, handle.rows, handle.tokens, handle.topk, stream, out_x);
   CombineArgs args{};
-  args.type = sum_type(x.dtype());
+  args.dtype = x.dtype();
   const Shape shape = {handle.tokens, x.dim(1)};
   const int num_ranks = group.size();
   const int64_t bytes_of_row = row_bytes(x.dtype(), x.dim(1));

@@ -90,7 +90,7 @@ SumRowsArgs CudaNodesHighThroughput::sum_of_node(const Combine& call,
   SumRowsArgs sum{};
   sum.copies = copies;
   sum.topk = static_cast<int>(call.handle.topk);
-  sum.type = sum_type(call.input.x.dtype());
+  sum.dtype = call.input.x.dtype();
   sum.row_bytes = static_cast<uint32_t>(call.layout.field_bytes(0));
   sum.is_aligned = sum.row_bytes % 16 == 0;
   for (int i = 0; i < node_size(); ++i) {
@@ -158,7 +158,7 @@ void CudaNodesHighThroughput::sum_own(Combine& call) {
   SumRowsArgs total{};
   total.copies = {to_nodes, num_nodes, handle.tokens, num_nodes};
   total.topk = own.topk;
-  total.type = own.type;
+  total.dtype = own.dtype;
   total.row_bytes = own.row_bytes;
   total.is_aligned = own.is_aligned && has_whole_words(call.out, total.row_bytes);
   for (int n = 0; n < num_nodes; ++n) {

@@ -11,6 +11,7 @@
 
 #include "comm/device/signals.h"
 #include "comm/high_throughput/cuda/kernel_plan.h"
+#include "moebius/dtype.h"
 
 namespace moebius::comm {
 
@@ -87,8 +88,6 @@ struct DispatchArgs {
   uint32_t host_tag;
 };
 
-enum class SumType : uint8_t { kF32, kF16, kBF16 };
-
 struct CombineArgs {
   SignalContext signals;
   ControlLayout control_layout;
@@ -103,7 +102,7 @@ struct CombineArgs {
   int64_t num_tokens;
   int topk;
 
-  SumType type;
+  DType dtype;  // f32, f16 or bf16
   uint32_t row_bytes;
   uint32_t rows_per_chunk;
   bool in_bulk;              // x goes by bulk copies

@@ -60,7 +60,7 @@ struct SumRowsArgs {
   std::byte* out;
   float* out_weights;  // [rows, K]; null: weights are not summed
   int topk;
-  SumType type;
+  DType dtype;  // f32, f16 or bf16
   uint32_t row_bytes;
   bool is_aligned;  // all rows are whole 16-byte words
 };

@@ -36,19 +36,6 @@ Tensor upload_by_expert(const ExpertPlacement& placement, Device device, auto va
 
 }  // namespace
 
-SumType sum_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return SumType::kF32;
-    case DType::kF16:
-      return SumType::kF16;
-    case DType::kBF16:
-      return SumType::kBF16;
-    default:
-      throw InvalidArgument(fmt::format("x dtype is {}, expected f32, f16 or bf16", name(dtype)));
-  }
-}
-
 bool has_whole_words(const Tensor& t, int64_t row_bytes) {
   return !t || (reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0 && row_bytes % 16 == 0);
 }
@@ -101,7 +88,8 @@ void CudaHighThroughputBase::expect_combine(const CombineInput& input,
                                             const Tensor& out_x) const {
   const Tensor& x = input.x;
   expect_defined(x, "x");
-  sum_type(x.dtype());
+  expect(is_float(x.dtype()),
+         [&] { return fmt::format("x dtype is {}, expected f32, f16 or bf16", name(x.dtype())); });
   expect_eq(x.num_dims(), 2, "dimensions of x");
   expect_eq(x.dim(0), num_rows, "rows of x");
   expect_on(x, device_, "x");

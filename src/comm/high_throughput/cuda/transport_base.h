@@ -46,8 +46,6 @@ class CudaHighThroughputBase : public HighThroughput::State {
   DeviceArena arena_;
 };
 
-// The type of rows that a combine sums.  Throws InvalidArgument for other dtypes.
-SumType sum_type(DType dtype);
 // Whether the rows of a tensor, `row_bytes` each, are whole words of 16 bytes; true for none at
 // all.
 bool has_whole_words(const Tensor& t, int64_t row_bytes);

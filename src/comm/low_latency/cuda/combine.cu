@@ -11,6 +11,8 @@
 //            token's selections, and weights and sums them in order of their slots, in f32; it
 //            rounds once.
 // Shared memory is that of CombineSharedMap.
+#include <type_traits>
+
 #include "comm/low_latency/cuda/return.cuh"
 #include "comm/low_latency/cuda/sums.cuh"
 
@@ -42,8 +44,9 @@ __device__ int order_by_rank(int topk, int rank, bool& contributes, int& num) {
 
 // A warp weights and sums the words of a token's selections, a word per lane.  Returns false when
 // the kernel must end.
-template <typename Element, typename Word, LowLatencySum kSum>
+template <typename Type, typename Word, LowLatencySum kSum>
 __device__ bool receive_chunk(const Args& args, const Block& block, int token, int chunk) {
+  using Element = typename Type::Element;
   constexpr int kPerWord = static_cast<int>(sizeof(Word) / sizeof(Element));
   const LowLatencyCombineCall& combine = args.combine;
   const LowLatencyCall& call = combine.call;
@@ -89,7 +92,7 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
   const bool is_inside = element < layout.hidden;
   const std::byte* base = window + layout.returned_at(bank, first_selection) +
                           int64_t{element} * static_cast<int>(sizeof(Element));
-  const Word sum = weighted_sum<Element, Word>(terms, weight, is_inside, [&](int term) {
+  const Word sum = weighted_sum<Type, Word>(terms, weight, is_inside, [&](int term) {
     const int k = kSum == LowLatencySum::kRanks ? __shfl_sync(kAllLanes, selection, term) : term;
     return reinterpret_cast<const Word*>(base + k * layout.returned_bytes);
   });
@@ -101,7 +104,7 @@ __device__ bool receive_chunk(const Args& args, const Block& block, int token, i
   return true;
 }
 
-template <typename Element, typename Word, LowLatencySum kSum>
+template <typename Type, typename Word, LowLatencySum kSum>
 __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     combine_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) std::byte dynamic_shared[];
@@ -127,8 +130,7 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
       if (warp_id() >= kSendWarps) {
         send_weights(args, block);
       }
-      if (warp_id() < num_senders &&
-          !send_sums<Element, Word>(SendCursor(args, block, num_senders))) {
+      if (warp_id() < num_senders && !send_sums<Type, Word>(SendCursor(args, block, num_senders))) {
         return;
       }
     } else if (sizeof(Word) == 16 && combine.in_bulk) {
@@ -145,11 +147,11 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
     }
   }
   if ((call.phases & kReceivePhase) != 0) {
-    constexpr int kChunk = 32 * static_cast<int>(sizeof(Word) / sizeof(Element));
+    constexpr int kChunk = 32 * static_cast<int>(sizeof(Word) / sizeof(typename Type::Element));
     const int chunks = (layout.hidden + kChunk - 1) / kChunk;
     for (int item = receive_unit(warp_id()); item < combine.num_tokens * chunks;
          item += num_receive_units()) {
-      if (!receive_chunk<Element, Word, kSum>(args, block, item / chunks, item % chunks)) {
+      if (!receive_chunk<Type, Word, kSum>(args, block, item / chunks, item % chunks)) {
         return;
       }
     }
@@ -158,23 +160,19 @@ __global__ void __launch_bounds__(kLowLatencyThreads, 1)
 
 using Kernel = void (*)(Args);
 
-template <LowLatencySum kSum>
-Kernel find_kernel(DType dtype, bool is_aligned) {
-  switch (dtype) {
-    case DType::kF32:
-      return is_aligned ? combine_kernel<float, int4, kSum> : combine_kernel<float, uint32_t, kSum>;
-    case DType::kF16:
-      return is_aligned ? combine_kernel<__half, int4, kSum>
-                        : combine_kernel<__half, uint16_t, kSum>;
-    default:
-      return is_aligned ? combine_kernel<__nv_bfloat16, int4, kSum>
-                        : combine_kernel<__nv_bfloat16, uint16_t, kSum>;
-  }
+// Rows that are not aligned to 16 bytes are moved by single elements.
+template <typename Type, LowLatencySum kSum>
+Kernel find_kernel(bool is_aligned) {
+  using Single = std::conditional_t<sizeof(typename Type::Element) == 4, uint32_t, uint16_t>;
+  return is_aligned ? combine_kernel<Type, int4, kSum> : combine_kernel<Type, Single, kSum>;
 }
 
 Kernel find_kernel(DType dtype, LowLatencySum sum, bool is_aligned) {
-  return sum == LowLatencySum::kRanks ? find_kernel<LowLatencySum::kRanks>(dtype, is_aligned)
-                                      : find_kernel<LowLatencySum::kSelections>(dtype, is_aligned);
+  return with_row_type(dtype, [&](auto row) {
+    using Type = decltype(row);
+    return sum == LowLatencySum::kRanks ? find_kernel<Type, LowLatencySum::kRanks>(is_aligned)
+                                        : find_kernel<Type, LowLatencySum::kSelections>(is_aligned);
+  });
 }
 
 }  // namespace

@@ -278,14 +278,8 @@ SendKernel send_kernel_of(DType dtype, LowLatencyCast cast) {
 
 using SumKernel = void (*)(SumReturnedArgs);
 SumKernel sum_kernel_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return sum_returned_kernel<F32>;
-    case DType::kF16:
-      return sum_returned_kernel<F16>;
-    default:
-      return sum_returned_kernel<BF16>;
-  }
+  return with_row_type(dtype,
+                       [](auto type) -> SumKernel { return sum_returned_kernel<decltype(type)>; });
 }
 
 template <typename Kernel>

@@ -167,7 +167,7 @@ __device__ inline void send_weights(const Args& args, const Block& block) {
 }
 
 // One warp weights and sums the rows of each message.  Returns false when the kernel must end.
-template <typename Element, typename Word>
+template <typename Type, typename Word>
 __device__ bool send_sums(SendCursor at) {
   const Args& args = at.args;
   const LowLatencyCall& call = args.combine.call;
@@ -191,7 +191,7 @@ __device__ bool send_sums(SendCursor at) {
     const int num = static_cast<int>(at.num_bytes() / sizeof(Word));
     for (int first = 0; first < num; first += 32) {
       const int word = first + lane_id();
-      const Word sum = weighted_sum<Element, Word>(at.left, weight, word < num, [&](int k) {
+      const Word sum = weighted_sum<Type, Word>(at.left, weight, word < num, [&](int k) {
         const int64_t row = __shfl_sync(kAllLanes, at.row, k);
         return reinterpret_cast<const Word*>(args.combine.x + row * row_bytes + at.first_byte()) +
                word;
